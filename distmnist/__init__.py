@@ -1,0 +1,3 @@
+"""distmnist: classic parameter-server training that starts, ends, survives."""
+
+__version__ = '0.1.0'

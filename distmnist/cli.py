@@ -1,0 +1,96 @@
+"""What every distmnist program shares: flags in, one line and a code out.
+
+A program hands its `main` to `run`. Exit codes: 0 done, 1 the run failed,
+2 the command line is wrong, 128 + n stopped by signal n. A user's mistake
+is one line on stderr that says what was given, what was expected and what to
+do; a traceback is left for our own mistakes.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+FLAGS = flags.FLAGS
+
+_HELP = flags.DEFINE_bool('help', False, 'Print the flags and exit.')
+_HELPFULL = flags.DEFINE_bool(
+  'helpfull', False, 'Print the flags, those of libraries included, and exit.'
+)
+
+
+class UsageError(Exception):
+  """The command line cannot work: exit code 2."""
+
+
+class RunError(Exception):
+  """The command line is fine but the run failed: exit code 1."""
+
+
+def run(main, argv=None, passthrough=False, leave=sys.exit):
+  """Parses the flags, calls `main` and ends the process with its exit code.
+
+  Args:
+    main: callable that returns an exit code (int) or None for 0. It is called
+      with no argument, or with the list of words after `--` if `passthrough`.
+    argv: list of str, program name first; sys.argv by default.
+    passthrough: whether words after `--` are `main`'s to handle. Any other
+      word that is no flag is a usage error.
+    leave: callable that ends the process with an exit code.
+  """
+  argv = list(sys.argv if argv is None else argv)
+  program = _program_name(main)
+  rest = []
+  if passthrough and '--' in argv:
+    cut = argv.index('--')
+    argv, rest = argv[:cut], argv[cut + 1 :]
+  try:
+    words = FLAGS(argv)[1:]
+    if FLAGS.help or FLAGS.helpfull:
+      print(_help_text(main, program))
+      code = 0
+    elif words:
+      raise UsageError(f'{words[0]!r} is not a flag: flags start with --')
+    else:
+      code = main(rest) if passthrough else main()
+  except (flags.Error, UsageError) as error:
+    code = _report(program, error, 2)
+  except RunError as error:
+    code = _report(program, error, 1)
+  except KeyboardInterrupt:
+    code = 130
+  sys.stdout.flush()
+  sys.stderr.flush()
+  leave(code or 0)
+
+
+def _report(program, error, code):
+  message = ' '.join(str(error).split())
+  hint = f' (see {program} --help)' if code == 2 else ''
+  print(f'{program}: error: {message}{hint}', file=sys.stderr, flush=True)
+  return code
+
+
+def _program_name(main):
+  """The command that a user would type: `main` may run as __main__."""
+  path = os.path.splitext(main.__code__.co_filename)[0]
+  return f'distmnist.{os.path.basename(path)}'
+
+
+def _help_text(main, program):
+  doc = sys.modules[main.__module__].__doc__.strip()
+  lines = [f'{program}: {doc}', '']
+  modules = FLAGS.flags_by_module_dict()
+  ours = [name for name in modules if _is_ours(name)]
+  for name in [main.__module__] + [n for n in ours if n != main.__module__]:
+    if name in modules:
+      lines += [FLAGS.module_help(name), '']
+  if FLAGS.helpfull:
+    lines += [FLAGS.module_help(n) for n in modules if not _is_ours(n)]
+  else:
+    lines.append('--flagfile=FILE reads flags from a file; later flags win.')
+  return '\n'.join(lines)
+
+
+def _is_ours(module_name):
+  return module_name == '__main__' or module_name.startswith('distmnist.')

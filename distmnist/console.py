@@ -1,0 +1,43 @@
+"""Lines for people: plain in a log, redrawn in place on a terminal."""
+
+import sys
+import time
+
+_BAR_WIDTH = 20
+
+
+class Console:
+  """Prints lines and one progress line.
+
+  On a terminal the progress line is drawn over itself ten times a second;
+  elsewhere it is a plain line every `every_secs`.
+  """
+
+  def __init__(self, every_secs=2.0, stream=None):
+    self._stream = stream or sys.stdout
+    self._is_terminal = self._stream.isatty()
+    self._every_secs = 0.1 if self._is_terminal else every_secs
+    self._next_time = 0.0
+    self._is_open = False
+
+  def say(self, text):
+    """Prints `text` as a line of its own."""
+    self._stream.write(('\n' if self._is_open else '') + text + '\n')
+    self._stream.flush()
+    self._is_open = False
+
+  def is_due(self):
+    """Whether it is time for the next progress line."""
+    return time.monotonic() >= self._next_time
+
+  def progress(self, text, fraction):
+    """Draws the progress line; `fraction` of the work is done, 0..1."""
+    self._next_time = time.monotonic() + self._every_secs
+    if not self._is_terminal:
+      self.say(text)
+      return
+    done = round(_BAR_WIDTH * min(1.0, fraction))
+    bar = '#' * done + '.' * (_BAR_WIDTH - done)
+    self._stream.write(f'\r\x1b[K[{bar}] {text}')
+    self._stream.flush()
+    self._is_open = True
