@@ -1,0 +1,376 @@
+"""Who is who, and who am I: hosts, server, device setter, session config.
+
+Every task is started with the same two lists of hosts and with its own
+--job_name and --task_index. No hosts at all is the same program on one
+machine: a worker 0 that is its own chief and keeps the variables itself.
+"""
+
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cli
+
+_JOB_NAME = flags.DEFINE_enum(
+  'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
+)
+_TASK_INDEX = flags.DEFINE_integer(
+  'task_index',
+  None,
+  'Index of this task within its job. Worker 0 is the chief: it initialises '
+  'the variables, writes the checkpoints and evaluates.',
+  lower_bound=0,
+)
+_PS_HOSTS = flags.DEFINE_string(
+  'ps_hosts', None, 'host:port of each ps, in order, separated by commas.'
+)
+_WORKER_HOSTS = flags.DEFINE_string(
+  'worker_hosts',
+  None,
+  'host:port of each worker, in order, separated by commas.',
+)
+_START_TIMEOUT_SECS = flags.DEFINE_float(
+  'start_timeout_secs',
+  60,
+  'How long to wait for the other tasks before giving up, in seconds.',
+  lower_bound=0,
+)
+_NUM_GPUS = flags.DEFINE_integer(
+  'num_gpus',
+  None,
+  'GPUs that this worker computes on: 0 is the CPU alone. By default 1 where '
+  'TensorFlow sees a GPU, else 0. (A ps never takes one.)',
+  lower_bound=0,
+  upper_bound=1,
+)
+_ALLOW_SOFT_PLACEMENT = flags.DEFINE_bool(
+  'allow_soft_placement',
+  True,
+  'Run an op that has no kernel for its device on the CPU.',
+)
+_LOG_DEVICE_PLACEMENT = flags.DEFINE_bool(
+  'log_device_placement',
+  False,
+  'Print the device that each op of the training graph is given.',
+)
+_INTRA_OP_THREADS = flags.DEFINE_integer(
+  'intra_op_parallelism_threads',
+  0,
+  'Threads within an op; 0 is one a core. Set it where tasks share a machine.',
+  lower_bound=0,
+)
+_INTER_OP_THREADS = flags.DEFINE_integer(
+  'inter_op_parallelism_threads',
+  0,
+  'Ops that run at the same time; 0 is one a core.',
+  lower_bound=0,
+)
+
+# The launcher holds the port of a task until the task can bind it.
+HELD_PORT_FD = 'DISTMNIST_HELD_PORT_FD'
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+  """The cluster spec and this task's place in it.
+
+  Attributes:
+    ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
+    job_name: 'ps' or 'worker'.
+    task_index: int, the index within the job.
+    start_timeout_secs: float, the wait for other tasks, in seconds.
+    num_gpus: int, the GPUs this worker computes on.
+  """
+
+  ps_hosts: tuple = ()
+  worker_hosts: tuple = ()
+  job_name: str = 'worker'
+  task_index: int = 0
+  start_timeout_secs: float = 60.0
+  num_gpus: int = 0
+
+  @property
+  def num_ps(self):
+    return len(self.ps_hosts)
+
+  @property
+  def num_workers(self):
+    return max(1, len(self.worker_hosts))
+
+  @property
+  def is_distributed(self):
+    return bool(self.worker_hosts)
+
+  @property
+  def is_chief(self):
+    return self.job_name == 'worker' and self.task_index == 0
+
+  @property
+  def name(self):
+    return f'{self.job_name} {self.task_index}'
+
+  def addresses(self, job_name):
+    """Returns {'worker 0': 'host:port', ...} of one job."""
+    hosts = self.ps_hosts if job_name == 'ps' else self.worker_hosts
+    return {f'{job_name} {i}': address for i, address in enumerate(hosts)}
+
+  @property
+  def address(self):
+    return self.addresses(self.job_name).get(self.name, 'this process')
+
+  @property
+  def task_device(self):
+    """The device prefix of this task; empty for one process."""
+    if not self.is_distributed:
+      return ''
+    return f'/job:{self.job_name}/task:{self.task_index}'
+
+  @property
+  def cpu_device(self):
+    """Where this task's input and bookkeeping live."""
+    return f'{self.task_device}/device:CPU:0'
+
+  @property
+  def compute_device(self):
+    """Where this worker's model is computed."""
+    kind = 'GPU' if self.num_gpus else 'CPU'
+    return f'{self.task_device}/device:{kind}:0'
+
+  def device_setter(self):
+    """Variables go to the ps, one after the other; the rest stays here."""
+    if not self.num_ps:
+      return self.compute_device
+    return tf.train.replica_device_setter(
+      worker_device=self.compute_device,
+      ps_device='/job:ps/device:CPU:0',
+      cluster=self.spec(),
+    )
+
+  def spec(self):
+    jobs = {'ps': list(self.ps_hosts), 'worker': list(self.worker_hosts)}
+    return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
+
+  def session_config(self, server_config):
+    """`server_config` with device filters, for the sessions of this task.
+
+    The filters keep the other workers out of the session, so that none of
+    them can hold it up.
+    """
+    config = tf.ConfigProto()
+    config.CopyFrom(server_config)
+    if self.is_distributed:
+      config.device_filters.extend(['/job:ps', self.task_device])
+    return config
+
+
+def parse_hosts(text, flag_name):
+  """Returns the tuple of 'host:port' in `text` (str or None).
+
+  Raises:
+    cli.UsageError: an empty entry, no host, or a port out of 1..65535.
+  """
+  if text is None or not text.strip():
+    return ()
+  hosts = tuple(entry.strip() for entry in text.split(','))
+  for entry in hosts:
+    host, _, port = entry.rpartition(':')
+    if not host or any(c.isspace() or c in '/@' for c in host):
+      raise cli.UsageError(
+        f'--{flag_name}: {entry!r} is not host:port (the whole list: {text})'
+      )
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+      raise cli.UsageError(
+        f'--{flag_name}: the port of {entry!r} is not a number from 1 to 65535'
+      )
+  return hosts
+
+
+def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
+  """Checks who is who before anything starts and returns the Cluster.
+
+  Args:
+    ps_hosts, worker_hosts: tuples of 'host:port'.
+    job_name: 'ps', 'worker' or None; None is right only with no hosts.
+    task_index: int or None, likewise.
+    **settings: further fields of Cluster.
+
+  Raises:
+    cli.UsageError: one clear line on what does not fit.
+  """
+  if not ps_hosts and not worker_hosts:
+    if job_name == 'ps':
+      raise cli.UsageError('--job_name=ps needs --ps_hosts and --worker_hosts')
+    if task_index:
+      raise cli.UsageError(
+        f'--task_index={task_index} needs --worker_hosts: without hosts there '
+        'is one worker, 0'
+      )
+    return Cluster(**settings)
+  if not worker_hosts:
+    raise cli.UsageError('--worker_hosts is empty: name at least one worker')
+  if job_name is None:
+    raise cli.UsageError('--job_name is missing: say ps or worker')
+  hosts = ps_hosts if job_name == 'ps' else worker_hosts
+  if task_index is None:
+    raise cli.UsageError(
+      f'--task_index is missing: say which of the {len(hosts)} {job_name} '
+      'hosts this task is, from 0'
+    )
+  if not 0 <= task_index < len(hosts):
+    raise cli.UsageError(
+      f'--task_index={task_index} is out of range: --{job_name}_hosts names '
+      f'{len(hosts)}, so expected 0..{len(hosts) - 1}'
+    )
+  seen = set()
+  for address in ps_hosts + worker_hosts:
+    if address in seen:
+      raise cli.UsageError(
+        f'{address} is given to two tasks: each needs its own'
+      )
+    seen.add(address)
+  return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
+
+
+def from_flags():
+  """Returns the Cluster that the flags describe; raises cli.UsageError."""
+  num_gpus = _NUM_GPUS.value
+  if num_gpus is None and _JOB_NAME.value != 'ps':
+    num_gpus = min(1, len(tf.config.list_physical_devices('GPU')))
+  return make_cluster(
+    parse_hosts(_PS_HOSTS.value, 'ps_hosts'),
+    parse_hosts(_WORKER_HOSTS.value, 'worker_hosts'),
+    _JOB_NAME.value,
+    _TASK_INDEX.value,
+    start_timeout_secs=_START_TIMEOUT_SECS.value,
+    num_gpus=num_gpus or 0,
+  )
+
+
+def make_server_config(num_gpus=0):
+  """The ConfigProto of a server, or of the one process: threads and GPUs."""
+  config = tf.ConfigProto(
+    allow_soft_placement=_ALLOW_SOFT_PLACEMENT.value,
+    intra_op_parallelism_threads=_INTRA_OP_THREADS.value,
+    inter_op_parallelism_threads=_INTER_OP_THREADS.value,
+  )
+  # Only the server's own options count for GPU memory, not a session's.
+  config.gpu_options.allow_growth = True
+  if not num_gpus:
+    config.device_count['GPU'] = 0
+  # Idle threads that spin take the core from the other tasks of the machine.
+  config.experimental.disable_thread_spinning = True
+  return config
+
+
+def log_placement(graph, say):
+  """Prints where each op goes, if --log_device_placement asks for it.
+
+  TensorFlow's own log of it is at a level that runtime.py silences.
+  """
+  if _LOG_DEVICE_PLACEMENT.value:
+    for op in graph.get_operations():
+      say(f'{op.name} ({op.type}): {op.device}')
+
+
+def make_server(cluster, config):
+  """Starts this task's server; one process without hosts needs none.
+
+  Raises:
+    cli.RunError: the port is taken, or TensorFlow refuses the spec.
+  """
+  if not cluster.is_distributed:
+    return None
+  port = int(cluster.address.rpartition(':')[2])
+  _drop_proxies()
+  _release_held_port()
+  _check_port_is_free(cluster, port)
+  try:
+    return tf.train.Server(
+      cluster.spec(), cluster.job_name, cluster.task_index, config=config
+    )
+  except tf.errors.OpError as error:
+    raise cli.RunError(
+      f'{cluster.name} cannot serve on {cluster.address}: {error.message}'
+    ) from error
+
+
+def _drop_proxies():
+  """gRPC would send the traffic of the cluster through an HTTP proxy."""
+  dropped = [
+    name
+    for name in ('http_proxy', 'https_proxy', 'all_proxy', 'grpc_proxy')
+    for name in (name, name.upper())
+    if os.environ.pop(name, None)
+  ]
+  if dropped:
+    print(f'{", ".join(dropped)}: not used, as gRPC fails behind a proxy')
+
+
+def _release_held_port():
+  held = os.environ.pop(HELD_PORT_FD, None)
+  if held is not None:
+    with contextlib.suppress(OSError):
+      os.close(int(held))
+
+
+def _check_port_is_free(cluster, port):
+  """TensorFlow's own message names neither the port nor the cause."""
+  with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      probe.bind(('', port))
+    except OSError as error:
+      raise cli.RunError(
+        f'{cluster.name} cannot listen on port {port}: {error.strerror}; stop '
+        f'the process that has it or give {cluster.name} another port'
+      ) from error
+
+
+def is_answering(address, timeout_secs=1.0):
+  """Whether something accepts a connection at 'host:port'."""
+  host, _, port = address.rpartition(':')
+  try:
+    socket.create_connection(
+      (host.strip('[]'), int(port)), timeout_secs
+    ).close()
+  except OSError:
+    return False
+  return True
+
+
+def wait_for_tasks(addresses, timeout_secs, say=print):
+  """Returns once every address accepts a connection.
+
+  Args:
+    addresses: dict of task name -> 'host:port'.
+    timeout_secs: float, seconds until it gives up.
+    say: called with a line after a second of waiting, then every 5 s.
+
+  Raises:
+    cli.RunError: the time is over; names the tasks and their addresses.
+  """
+  missing = dict(addresses)
+  start = time.monotonic()
+  next_line = start + 1
+  while True:
+    missing = {n: a for n, a in missing.items() if not is_answering(a)}
+    if not missing:
+      return
+    names = ', '.join(f'{name} at {a}' for name, a in missing.items())
+    now = time.monotonic()
+    if now - start >= timeout_secs:
+      raise cli.RunError(
+        f'no answer within {timeout_secs:g} s from {names}: start it, or check '
+        'the address, the port and the firewall (--start_timeout_secs sets '
+        'the wait)'
+      )
+    if now >= next_line:
+      say(f'waiting for {names}')
+      next_line = now + 5
+    # A refused connection comes back at once: look again, but not in a spin.
+    time.sleep(0.05)

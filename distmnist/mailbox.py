@@ -1,0 +1,73 @@
+"""A queue of JSON messages on a ps, within reach of every task.
+
+Here the tasks tell each other what is no part of the training: that a worker
+is done, that all shall stop. The queue is a FIFOQueue with a shared name, so
+that it lives on the ps as long as the ps does, needs no initialisation and is
+in no checkpoint. Graph and session are the mailbox's own.
+"""
+
+import contextlib
+import json
+import queue
+import threading
+
+import tensorflow.compat.v1 as tf
+
+
+class Mailbox:
+  """One end of the queue called `name` on ps `ps_index`."""
+
+  def __init__(self, cluster, server, ps_index, name):
+    with tf.Graph().as_default() as graph:
+      with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
+        messages = tf.FIFOQueue(-1, tf.string, (), shared_name=name, name=name)
+        self._size, self._take = messages.size(), messages.dequeue()
+      with tf.device(cluster.cpu_device):
+        self._text = tf.placeholder(tf.string, ())
+      with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
+        self._put = messages.enqueue(self._text)
+    filters = {f'/job:ps/task:{ps_index}', cluster.task_device}
+    config = tf.ConfigProto(device_filters=sorted(filters))
+    self._session = tf.Session(server.target, graph=graph, config=config)
+
+  def send(self, message, timeout_secs=5.0):
+    """Puts `message`, a dict, into the queue.
+
+    Raises:
+      tf.errors.OpError: the ps is gone, or does not answer in time.
+    """
+    self._session.run(
+      self._put,
+      {self._text: json.dumps(message)},
+      options=tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000)),
+    )
+
+  def is_empty(self):
+    """Whether no message waits; raises tf.errors.OpError if the ps is gone."""
+    return self._session.run(self._size) == 0
+
+  def listen(self):
+    """Returns a queue.Queue that a thread fills with the messages (dict).
+
+    The thread ends with `close`, or with the ps.
+    """
+    received = queue.Queue()
+
+    def receive():
+      take = self._session.make_callable(self._take)
+      # RuntimeError is a session that was closed between two messages.
+      with contextlib.suppress(tf.errors.OpError, RuntimeError):
+        while True:
+          received.put(json.loads(take()))
+
+    threading.Thread(target=receive, daemon=True).start()
+    return received
+
+  def close(self):
+    self._session.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
