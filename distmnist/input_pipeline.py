@@ -1,0 +1,139 @@
+"""Input inside the graph: this worker's shard, shuffled each pass, for ever.
+
+The images stay uint8 in a local variable of the worker, filled once by a
+py_func: no feed_dict in the training loop and no constant of 47 MB in the
+GraphDef. What flows through tf.data is the indices of a batch alone.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What this worker reads, and how much all of them do.
+
+  Attributes:
+    indices: int64 array, the training images of this worker.
+    batch_size: int, images of one local step.
+    images_per_epoch: int, images of one pass of all workers.
+    images_per_update: int, images of one global step.
+    last_step: int, the global step at which training ends.
+  """
+
+  indices: np.ndarray
+  batch_size: int
+  images_per_epoch: int
+  images_per_update: int
+  last_step: int
+
+
+def compute_shard(num_images, num_shards, shard):
+  """Returns the indices of one shard, int64 [floor(num_images / num_shards)].
+
+  Shards are disjoint and equal in size; up to num_shards - 1 images at the end
+  belong to none.
+  """
+  size = num_images // num_shards
+  return np.arange(shard, size * num_shards, num_shards, dtype=np.int64)
+
+
+def compute_pass(indices, batch_size, seed, worker, pass_number):
+  """Returns one pass over `indices` as batches, int64 [steps, batch_size].
+
+  Each pass has an order of its own, drawn from (seed, worker, pass_number).
+  The images that do not fill a batch are left out of this pass.
+  """
+  order = np.random.default_rng([seed, worker, pass_number])
+  steps = len(indices) // batch_size
+  return order.permutation(indices)[: steps * batch_size].reshape(
+    steps, batch_size
+  )
+
+
+def build_batches(images, labels, plan, seed, worker, device):
+  """Builds endless batches of this worker.
+
+  Args:
+    images: uint8 array [n, height, width, channels].
+    labels: int32 array [n].
+    plan: Plan.
+    seed: int, worker: int: with the pass they decide the order.
+    device: str, this worker's CPU.
+
+  Returns:
+    (images, labels): float32 [batch_size, height, width, channels] in 0..1
+    and int32 [batch_size].
+  """
+
+  def generate():
+    pass_number = 0
+    for pass_number in itertools.count():
+      yield compute_pass(
+        plan.indices, plan.batch_size, seed, worker, pass_number
+      )
+
+  with tf.name_scope('input'), tf.device(device):
+    resident = _build_resident(images, 'images')
+    answers = _build_resident(labels, 'labels')
+    dataset = tf.data.Dataset.from_generator(
+      generate, tf.int64, [None, plan.batch_size]
+    )
+    batch = _build_iterator(dataset.unbatch().prefetch(16)).get_next()
+    return scale(tf.gather(resident, batch)), tf.gather(answers, batch)
+
+
+def build_chunks(images, labels, chunk_size, device):
+  """Builds one pass over arrays in order, in chunks; the last may be smaller.
+
+  Returns:
+    (images, labels, initializer): as in `build_batches`, and the op that
+    starts the pass; at its end tf.errors.OutOfRangeError is raised.
+  """
+
+  def generate():
+    for start in range(0, len(images), chunk_size):
+      stop = start + chunk_size
+      yield images[start:stop], labels[start:stop]
+
+  with tf.name_scope('chunks'), tf.device(device):
+    dataset = tf.data.Dataset.from_generator(
+      generate,
+      (tf.uint8, tf.int32),
+      ([None, *images.shape[1:]], [None]),
+    )
+    iterator = tf.data.make_initializable_iterator(dataset)
+    chunk_images, chunk_labels = iterator.get_next()
+    return scale(chunk_images), chunk_labels, iterator.initializer
+
+
+def scale(images):
+  """uint8 0..255 -> float32 0..1."""
+  return tf.cast(images, tf.float32) * (1 / 255)
+
+
+def _build_resident(array, name):
+  return tf.get_variable(
+    name,
+    initializer=lambda: _build_constant_by_call(array),
+    trainable=False,
+    collections=[tf.GraphKeys.LOCAL_VARIABLES],
+    use_resource=True,
+    partitioner=None,
+  )
+
+
+def _build_constant_by_call(array):
+  tensor = tf.py_func(lambda: array, [], tf.as_dtype(array.dtype))
+  tensor.set_shape(array.shape)
+  return tensor
+
+
+def _build_iterator(dataset):
+  iterator = tf.data.make_initializable_iterator(dataset)
+  # MonitoredSession runs this collection each time it makes a session.
+  tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+  return iterator

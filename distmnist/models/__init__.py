@@ -1,0 +1,1 @@
+"""One model a file; the file name is the value of --model."""

@@ -1,0 +1,24 @@
+"""The classic MNIST convolutional net: 3.3 million parameters.
+
+conv 5x5x32, pool, conv 5x5x64, pool, dense 1024, dropout 0.5, softmax.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import layers
+
+DROPOUT_RATE = 0.5
+
+
+def make(num_classes):
+  def build(images, is_training):
+    outputs = tf.nn.relu(layers.conv(images, 32, 5, 'conv1'))
+    outputs = layers.max_pool(outputs)
+    outputs = tf.nn.relu(layers.conv(outputs, 64, 5, 'conv2'))
+    outputs = layers.flatten(layers.max_pool(outputs))
+    outputs = tf.nn.relu(layers.dense(outputs, 1024, 'dense1', 'he'))
+    if is_training:
+      outputs = tf.nn.dropout(outputs, rate=DROPOUT_RATE)
+    return layers.dense(outputs, num_classes, 'softmax')
+
+  return build

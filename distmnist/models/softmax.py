@@ -1,0 +1,11 @@
+"""Softmax regression: one layer, no hidden units."""
+
+from distmnist import layers
+
+
+def make(num_classes):
+  def build(images, is_training):
+    del is_training
+    return layers.dense(layers.flatten(images), num_classes, 'softmax')
+
+  return build

@@ -1,0 +1,206 @@
+"""Optimizers, learning-rate schedules and gradient clipping, by flags.
+
+A step t of a schedule is a global_step: an update of the center variables.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cli
+
+OPTIMIZERS = ('sgd', 'momentum', 'nesterov', 'adam', 'adagrad', 'rmsprop')
+SCHEDULES = ('constant', 'exponential', 'step', 'linear_scaling')
+
+_OPTIMIZER = flags.DEFINE_enum(
+  'optimizer', 'sgd', OPTIMIZERS, 'The optimizer that applies the gradients.'
+)
+_LEARNING_RATE = flags.DEFINE_float(
+  'learning_rate', 0.01, 'Learning rate at step 0.', lower_bound=0
+)
+_MOMENTUM = flags.DEFINE_float(
+  'momentum',
+  0.9,
+  'Momentum of --optimizer=momentum, nesterov and rmsprop (0 for none).',
+  lower_bound=0,
+  upper_bound=1,
+)
+_CLIP_NORM = flags.DEFINE_float(
+  'clip_norm',
+  None,
+  "Scale a worker's gradients down to this global L2 norm where they exceed "
+  'it.',
+  lower_bound=0,
+)
+_USE_LOCKING = flags.DEFINE_bool(
+  'use_locking',
+  False,
+  'Lock a variable while it is updated. Without it two asynchronous updates '
+  'of one shard may interleave.',
+)
+_LR_SCHEDULE = flags.DEFINE_enum(
+  'lr_schedule',
+  'constant',
+  SCHEDULES,
+  'How the learning rate changes with the global step.',
+)
+_LR_DECAY_STEPS = flags.DEFINE_integer(
+  'lr_decay_steps',
+  1000,
+  'exponential: the steps in which the rate falls by --lr_decay_rate.',
+  lower_bound=1,
+)
+_LR_DECAY_RATE = flags.DEFINE_float(
+  'lr_decay_rate',
+  0.96,
+  'exponential: factor every --lr_decay_steps; step: factor at each boundary.',
+  lower_bound=0,
+)
+_LR_BOUNDARIES = flags.DEFINE_list(
+  'lr_boundaries', [], 'step: the global steps at which the rate falls.'
+)
+_LR_WARMUP_STEPS = flags.DEFINE_integer(
+  'lr_warmup_steps',
+  500,
+  'linear_scaling: the steps over which the rate rises to its full value.',
+  lower_bound=1,
+)
+_LR_SCALE = flags.DEFINE_float(
+  'lr_scale',
+  None,
+  'linear_scaling: the full rate over --learning_rate; by default the number '
+  'of workers.',
+  lower_bound=0,
+)
+
+
+def build_learning_rate(
+  step,
+  learning_rate,
+  schedule='constant',
+  decay_steps=1000,
+  decay_rate=0.96,
+  boundaries=(),
+  warmup_steps=500,
+  scale=1.0,
+):
+  """Returns the learning rate at `step`, a float32 scalar tensor.
+
+  Args:
+    step: int64 scalar tensor, the updates of the center so far, t below.
+    learning_rate: float, eta, the rate at step 0.
+    schedule: one of SCHEDULES:
+      constant: eta.
+      exponential: eta * decay_rate ** (t / decay_steps).
+      step: eta * decay_rate ** (the number of boundaries <= t).
+      linear_scaling: eta + (scale * eta - eta) * min(1, t / warmup_steps), the
+        gradual warm-up of Goyal et al. 2017, arXiv 1706.02677, section 2.2.
+    decay_steps, warmup_steps: int, in global steps.
+    decay_rate, scale: float factors.
+    boundaries: ascending ints, in global steps.
+  """
+  with tf.name_scope('learning_rate'):
+    rate = tf.constant(learning_rate, tf.float32)
+    t = tf.cast(step, tf.float32)
+    if schedule == 'exponential':
+      return rate * decay_rate ** (t / decay_steps)
+    if schedule == 'step':
+      passed = [
+        tf.cast(step >= boundary, tf.float32) for boundary in boundaries
+      ]
+      return rate * decay_rate ** tf.add_n(passed)
+    if schedule == 'linear_scaling':
+      return rate * (1 + (scale - 1) * tf.minimum(1.0, t / warmup_steps))
+    return rate
+
+
+def make_optimizer(
+  name, learning_rate, momentum=0.9, clip_norm=None, use_locking=False
+):
+  """Returns a new tf.train.Optimizer.
+
+  Args:
+    name: one of OPTIMIZERS.
+    learning_rate: float or float32 scalar tensor.
+    momentum: float in 0..1, for momentum, nesterov and rmsprop.
+    clip_norm: float or None; compute_gradients clips by this global L2 norm.
+    use_locking: bool, whether an update locks its variable.
+  """
+  common = {'learning_rate': learning_rate, 'use_locking': use_locking}
+  if name == 'sgd':
+    optimizer = tf.train.GradientDescentOptimizer(**common)
+  elif name in ('momentum', 'nesterov'):
+    optimizer = tf.train.MomentumOptimizer(
+      momentum=momentum, use_nesterov=name == 'nesterov', **common
+    )
+  elif name == 'adam':
+    optimizer = tf.train.AdamOptimizer(**common)
+  elif name == 'adagrad':
+    optimizer = tf.train.AdagradOptimizer(**common)
+  else:
+    optimizer = tf.train.RMSPropOptimizer(momentum=momentum, **common)
+  if clip_norm is not None:
+    optimizer.compute_gradients = functools.partial(
+      _compute_clipped, optimizer.compute_gradients, clip_norm
+    )
+  return optimizer
+
+
+def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
+  gradients, variables = zip(*compute_gradients(*args, **kwargs), strict=True)
+  clipped, _ = tf.clip_by_global_norm(gradients, clip_norm)
+  return list(zip(clipped, variables, strict=True))
+
+
+def from_flags(global_step, num_workers):
+  """Returns (make_optimizer, learning_rate).
+
+  Args:
+    global_step: int64 scalar variable.
+    num_workers: int, the default of --lr_scale.
+
+  Returns:
+    make_optimizer: callable without arguments -> a new tf.train.Optimizer.
+    learning_rate: float32 scalar tensor.
+  """
+  scale = num_workers if _LR_SCALE.value is None else _LR_SCALE.value
+  learning_rate = build_learning_rate(
+    global_step,
+    _LEARNING_RATE.value,
+    _LR_SCHEDULE.value,
+    decay_steps=_LR_DECAY_STEPS.value,
+    decay_rate=_LR_DECAY_RATE.value,
+    boundaries=parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value),
+    warmup_steps=_LR_WARMUP_STEPS.value,
+    scale=scale,
+  )
+  make = functools.partial(
+    make_optimizer,
+    _OPTIMIZER.value,
+    learning_rate,
+    momentum=_MOMENTUM.value,
+    clip_norm=_CLIP_NORM.value,
+    use_locking=_USE_LOCKING.value,
+  )
+  return make, learning_rate
+
+
+def parse_boundaries(words, schedule):
+  """Returns the list of int in `words`, list of str; checks that they ascend.
+
+  Raises:
+    cli.UsageError: not ascending whole numbers, or none where needed.
+  """
+  try:
+    boundaries = [int(word) for word in words]
+  except ValueError:
+    boundaries = None
+  if boundaries is None or boundaries != sorted(set(boundaries)):
+    raise cli.UsageError(
+      f'--lr_boundaries={",".join(words)}: expected ascending global steps, '
+      'such as 1000,2000'
+    )
+  if schedule == 'step' and not boundaries:
+    raise cli.UsageError('--lr_schedule=step needs --lr_boundaries=1000,2000')
+  return boundaries
