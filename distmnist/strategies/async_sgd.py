@@ -1,0 +1,41 @@
+"""Asynchronous SGD: the Hogwild! of between-graph replication.
+
+Recht et al. 2011, arXiv 1106.5730. Each worker, at its own pace:
+
+  pull x~;  g = g^i(x~_{c-s});  x~ <- Opt(x~, g)
+
+x~ is the center on the ps, g^i the gradient of worker i's batch, c the
+global_step and s the staleness: the updates of others between this worker's
+pull and its push. With n workers of one speed s is n - 1 in the mean.
+
+Variables and optimizer slots live on the ps; a worker keeps nothing. Nobody
+waits for anybody: a worker that dies takes its speed away and no more.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import strategy
+
+
+def make(cluster):
+  return AsyncSgd(cluster)
+
+
+class AsyncSgd(strategy.Strategy):
+  """One unlocked update of the center a step and worker."""
+
+  def minimize(self, loss, make_optimizer, global_step):
+    with tf.name_scope('async_sgd'):
+      optimizer = make_optimizer()
+      # No edge orders this read among the pulls of the weights: it starts
+      # with them, and an edge would cost a round trip a step.
+      read_step = global_step.read_value()
+      gradients = optimizer.compute_gradients(loss)
+      apply = optimizer.apply_gradients(gradients)
+      with tf.control_dependencies([apply]):
+        count = global_step.assign_add(1, read_value=False)
+      new_step = strategy.read_after(global_step, [count])
+      # The count and the read after it are two ops: an update that lands
+      # between them makes the staleness one too large.
+      self.staleness = new_step - 1 - read_step
+      return new_step

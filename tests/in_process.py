@@ -1,0 +1,107 @@
+"""A cluster inside the test's own process: real servers, a thread a worker."""
+
+import socket
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import cluster as cluster_lib
+from distmnist import session as session_lib
+
+# A worker that waits for ever is a failure of the test, after this long.
+DEADLINE_SECS = 60
+
+
+class NoStop:
+  """Stands for preemption.StopRequest where no signal comes."""
+
+  is_requested = False
+
+  def on_request(self, callback):
+    pass
+
+
+def pick_ports(num_ports):
+  """Returns ports that were free a moment ago, a list of int."""
+  sockets = [socket.socket() for _ in range(num_ports)]
+  for s in sockets:
+    s.bind(('127.0.0.1', 0))
+  ports = [s.getsockname()[1] for s in sockets]
+  for s in sockets:
+    s.close()
+  return ports
+
+
+class InProcessCluster:
+  """Servers of `num_ps` ps and `num_workers` workers on free ports."""
+
+  def __init__(self, num_ps, num_workers):
+    hosts = [f'127.0.0.1:{p}' for p in pick_ports(num_ps + num_workers)]
+    self._hosts = tuple(hosts[:num_ps]), tuple(hosts[num_ps:])
+    self.num_workers = num_workers
+    self._servers = [self._start('ps', i) for i in range(num_ps)]
+    self.servers = [self._start('worker', i) for i in range(num_workers)]
+    self._servers += self.servers
+
+  def worker(self, index):
+    """Returns the cluster.Cluster of worker `index`."""
+    return self._member('worker', index)
+
+  def _member(self, job_name, index):
+    return cluster_lib.make_cluster(
+      *self._hosts, job_name, index, start_timeout_secs=20
+    )
+
+  def _start(self, job_name, index):
+    member = self._member(job_name, index)
+    config = tf.ConfigProto(
+      intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
+    )
+    return tf.train.Server(member.spec(), job_name, index, config=config)
+
+  def session_config(self, index):
+    return self.worker(index).session_config(tf.ConfigProto())
+
+  def make_session(self, index, hooks, logdir=None):
+    """Returns the MonitoredSession that the program would make."""
+    member, config = self.worker(index), self.session_config(index)
+    scaffold = session_lib.ClusterScaffold(
+      member, self.servers[index], config, logdir, say=lambda line: None
+    )
+    return session_lib.make_session(
+      member, self.servers[index], config, scaffold, hooks
+    )
+
+  def run_workers(self, work):
+    """Runs work(index) in a thread a worker; returns the list of results.
+
+    Raises:
+      the first worker's exception, or TimeoutError.
+    """
+    results, errors = [None] * self.num_workers, []
+
+    def run(index):
+      try:
+        with tf.Graph().as_default():
+          results[index] = work(index)
+      except BaseException as error:
+        errors.append(error)
+
+    threads = [
+      threading.Thread(target=run, args=(i,), daemon=True)
+      for i in range(self.num_workers)
+    ]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join(DEADLINE_SECS)
+      if errors:
+        raise errors[0]
+      if thread.is_alive():
+        raise TimeoutError(f'a worker still ran after {DEADLINE_SECS} s')
+    return results
+
+  def reset(self):
+    """Takes every variable and queue away, for the next test."""
+    for server in self._servers:
+      tf.Session.reset(server.target)
