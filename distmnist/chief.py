@@ -1,0 +1,179 @@
+"""What worker 0 does beside its own steps: validate, wait, save, report."""
+
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import checkpoints, cli, evaluate, hooks, report, workload
+
+_SAVE_SECS = flags.DEFINE_float(
+  'save_secs', 60, 'Seconds from one checkpoint to the next.', lower_bound=0.1
+)
+_SAVE_STEPS = flags.DEFINE_integer(
+  'save_steps',
+  None,
+  'Global steps from one checkpoint to the next, in place of --save_secs.',
+  lower_bound=1,
+)
+_VALIDATION_STEPS = flags.DEFINE_integer(
+  'validation_steps',
+  0,
+  'Global steps from one evaluation on the validation split to the next; 0 is '
+  'never.',
+  lower_bound=0,
+)
+_EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
+  'early_stopping_patience',
+  0,
+  'End after so many evaluations without a better one, and report the best '
+  'checkpoint; 0 is never. Needs --validation_steps and --logdir.',
+  lower_bound=0,
+)
+_END_TIMEOUT_SECS = flags.DEFINE_float(
+  'end_timeout_secs',
+  30,
+  'How long the chief waits for the other workers at the end, in seconds.',
+  lower_bound=0,
+)
+
+
+def check_flags(logdir, num_validation_images):
+  """Checks the flags above.
+
+  Raises:
+    cli.UsageError: they do not fit each other.
+  """
+  if _VALIDATION_STEPS.value and not num_validation_images:
+    raise cli.UsageError('--validation_steps needs --validation_images > 0')
+  if _EARLY_STOPPING_PATIENCE.value:
+    if not _VALIDATION_STEPS.value:
+      raise cli.UsageError(
+        '--early_stopping_patience needs --validation_steps: how often to look'
+      )
+    if not logdir:
+      raise cli.UsageError(
+        '--early_stopping_patience needs --logdir: the best checkpoint is kept '
+        'there'
+      )
+
+
+class Chief:
+  """Worker 0's hooks for the end and the way there, and its report."""
+
+  def __init__(self, cluster, build_model, validation_split, logdir, say):
+    """Builds the ops that evaluate, in the device and scope of the model.
+
+    Args:
+      cluster: cluster.Cluster.
+      build_model: build(images, is_training) -> logits.
+      validation_split: workload.Split.
+      logdir: str or None.
+      say: callable that prints a line.
+    """
+    self._build_model = build_model
+    self._logdir = logdir
+    self._say = say
+    self._test_split = workload.load_test_split()
+    self._test = evaluate.Accuracy(
+      build_model, self._test_split, cluster.cpu_device
+    )
+    self._validation = None
+    if _VALIDATION_STEPS.value:
+      self._validation = evaluate.Accuracy(
+        build_model, validation_split, cluster.cpu_device
+      )
+    self._num_workers = cluster.num_workers
+    self._workers = []
+    self._accuracy = None
+
+  def hooks(self, train_op, scaffold, others, stop):
+    """Returns the SessionRunHooks, to come after the strategy's.
+
+    At the end the other workers are waited for, then the center is evaluated,
+    then saved.
+
+    Args:
+      train_op: int64 scalar tensor, global_step after this step.
+      scaffold: tf.train.Scaffold, whose saver saves.
+      others: session.Others.
+      stop: preemption.StopRequest; after a signal there is only a checkpoint.
+    """
+
+    def at_end(session):
+      if not stop.is_requested:
+        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value, self._say)
+        self._accuracy = self._test.compute(session)
+
+    result = []
+    if self._validation:
+      self._validation_hook = hooks.ValidationHook(
+        train_op,
+        self._validation,
+        _VALIDATION_STEPS.value,
+        _EARLY_STOPPING_PATIENCE.value,
+        self._logdir,
+        others.stop_all,
+        self._say,
+      )
+      result.append(self._validation_hook)
+    result.append(hooks.EndHook(at_end))
+    if self._logdir:
+      by_steps = _SAVE_STEPS.value is not None
+      result.append(
+        tf.train.CheckpointSaverHook(
+          self._logdir,
+          save_secs=None if by_steps else _SAVE_SECS.value,
+          save_steps=_SAVE_STEPS.value,
+          scaffold=scaffold,
+        )
+      )
+    return result
+
+  def report(self, stats, progress, strategy, start):
+    """Prints the last lines and writes report.json, once the session is closed.
+
+    Args:
+      stats: report.WorkerStats of this worker.
+      progress: hooks.ProgressHook.
+      strategy: strategy.Strategy.
+      start: float, time.monotonic() at the start of this program.
+    """
+    outcome = {
+      'test_accuracy': self._accuracy,
+      'best_step': None,
+      'validation_accuracy': None,
+    }
+    if _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best_step:
+      best = checkpoints.find_latest(checkpoints.best_dir(self._logdir))
+      evaluator = evaluate.CheckpointEvaluator(
+        self._build_model, self._test_split
+      )
+      outcome = {
+        'test_accuracy': evaluator.compute(best),
+        'best_step': self._validation_hook.best_step,
+        'validation_accuracy': self._validation_hook.best_accuracy,
+      }
+    workers = sorted([stats, *self._workers], key=lambda w: w.worker)
+    heard_of = {w.worker for w in workers}
+    outcome |= {
+      'test_images': len(self._test_split.images),
+      'global_step': progress.final_step,
+      'final_cost': progress.final_cost,
+      'images_per_sec': progress.images_per_sec(),
+      'train_secs': stats.train_secs,
+      'total_secs': time.monotonic() - start,
+      'workers_not_heard_of': sorted(set(range(self._num_workers)) - heard_of),
+    }
+    settings = {
+      'flags': {
+        flag.name: flag.value
+        for flag in checkpoints.our_flags()
+        if flag.value is not None
+      }
+    }
+    whole = report.compose(settings, outcome, workers, strategy.drops_stale)
+    for line in report.format_lines(whole):
+      self._say(line)
+    if self._logdir:
+      self._say(f'{"report":<20}{report.write(whole, self._logdir)}')

@@ -1,0 +1,270 @@
+"""Our SessionRunHooks: stop, NaN, progress and summaries, validation.
+
+All of them fetch from the run of the training step itself, so that a step
+stays one session.run. What happens after the loop has an order: `end` is
+called in the order of the list that session.make_hooks returns.
+"""
+
+import math
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import checkpoints, cli
+
+# How often a worker looks whether the chief has ended the training early.
+_LOOK_SECS = 0.5
+
+
+class StopHook(tf.train.SessionRunHook):
+  """Ends the loop at the last step, on a signal, or when all shall stop."""
+
+  def __init__(self, train_op, global_step, last_step, stop, is_stop_for_all):
+    """
+    Args:
+      train_op: int64 scalar tensor, global_step after this step.
+      global_step: int64 scalar variable.
+      last_step: int, the global step at which training ends.
+      stop: preemption.StopRequest of this process.
+      is_stop_for_all: callable -> bool, or None; looked at every half second.
+    """
+    self._train_op = train_op
+    self._global_step = global_step
+    self._last_step = last_step
+    self._stop = stop
+    self._is_stop_for_all = is_stop_for_all
+    self._next_look = 0.0
+
+  def after_create_session(self, session, coord):
+    if session.run(self._global_step) >= self._last_step:
+      coord.request_stop()
+
+  def before_run(self, run_context):
+    return tf.train.SessionRunArgs(self._train_op)
+
+  def after_run(self, run_context, run_values):
+    if run_values.results >= self._last_step or self._stop.is_requested:
+      run_context.request_stop()
+    elif self._is_stop_for_all and time.monotonic() >= self._next_look:
+      self._next_look = time.monotonic() + _LOOK_SECS
+      if self._is_stop_for_all():
+        run_context.request_stop()
+
+
+class NanHook(tf.train.SessionRunHook):
+  """Stops with a sentence that helps when the cost is no number."""
+
+  def __init__(self, loss, advice):
+    self._loss = loss
+    self._advice = advice
+
+  def before_run(self, run_context):
+    return tf.train.SessionRunArgs(self._loss)
+
+  def after_run(self, run_context, run_values):
+    if not math.isfinite(run_values.results):
+      raise cli.RunError(
+        f'the cost is {run_values.results}: the training has diverged; '
+        f'{self._advice}'
+      )
+
+
+class ProgressHook(tf.train.SessionRunHook):
+  """Counts this worker's steps; prints progress; writes its summaries."""
+
+  def __init__(
+    self, stats, tensors, plan, console, summary_dir=None, summary_steps=100
+  ):
+    """
+    Args:
+      stats: report.WorkerStats, filled in here.
+      tensors: dict of scalar tensors: global_step (after the step), cost, and
+        staleness where the strategy knows it, fetched each step; accuracy and
+        learning_rate, fetched with a summary.
+      plan: input_pipeline.Plan.
+      console: console.Console.
+      summary_dir: str, this worker's folder for events, or None.
+      summary_steps: int, local steps from one summary to the next.
+    """
+    self._tensors = {n: t for n, t in tensors.items() if t is not None}
+    each_step = {'global_step', 'cost', 'staleness'}
+    self._each_step = {
+      n: self._tensors[n] for n in each_step & set(self._tensors)
+    }
+    self._stats = stats
+    self._plan = plan
+    self._console = console
+    self._summary_dir = summary_dir
+    self._summary_steps = summary_steps
+    self._writer = None
+    self._start = None
+    self.first_step = None
+    self.final_step = None
+    self.final_cost = None
+
+  def begin(self):
+    if self._summary_dir:
+      self._writer = tf.summary.FileWriterCache.get(self._summary_dir)
+
+  def before_run(self, run_context):
+    self._has_summary = bool(self._writer) and (
+      self._stats.local_steps % self._summary_steps == 0
+    )
+    fetches = self._tensors if self._has_summary else self._each_step
+    return tf.train.SessionRunArgs(fetches)
+
+  def after_run(self, run_context, run_values):
+    values, now, stats = run_values.results, time.monotonic(), self._stats
+    step = int(values['global_step'])
+    self.final_cost, self.final_step = float(values['cost']), step
+    stats.local_steps += 1
+    stats.images += self._plan.batch_size
+    if 'staleness' in values:
+      stats.staleness[int(values['staleness'])] += 1
+    if self._start is None:
+      self._start, self.first_step = now, step
+      self._mark = self._summary_mark = (now, step, stats.local_steps)
+    stats.train_secs = now - self._start
+    if self._has_summary:
+      self._write_summary(values, now, step)
+    if self._console.is_due():
+      self._print(now, step)
+
+  def end(self, session):
+    if self.final_step is not None:
+      self._print(time.monotonic(), self.final_step)
+    if self._writer:
+      self._writer.flush()
+
+  def images_per_sec(self):
+    """Of all workers, over the whole loop; None if it was a single step."""
+    if self.final_step is None or self.final_step == self.first_step:
+      return None
+    images = (self.final_step - self.first_step) * self._plan.images_per_update
+    return images / max(1e-9, self._stats.train_secs)
+
+  def _print(self, now, step):
+    plan = self._plan
+    then, last_step, last_local = self._mark
+    self._mark = (now, step, self._stats.local_steps)
+    text = (
+      f'step {step}/{plan.last_step}'
+      f'  epoch {step * plan.images_per_update / plan.images_per_epoch:.2f}'
+      f'  cost {self.final_cost:.4f}'
+    )
+    local_steps = self._stats.local_steps - last_local
+    if local_steps and step > last_step:
+      rate = (step - last_step) * plan.images_per_update / (now - then)
+      text += (
+        f'  {1000 * (now - then) / local_steps:.2f} ms/step'
+        f'  {rate:,.0f} images/s'
+      )
+    self._console.progress(text, step / plan.last_step)
+
+  def _write_summary(self, values, now, step):
+    then, _, last_local = self._summary_mark
+    self._summary_mark = (now, step, self._stats.local_steps)
+    shown = dict(values)
+    del shown['global_step']
+    local_steps = self._stats.local_steps - last_local
+    if local_steps:
+      images = local_steps * self._plan.batch_size
+      shown['images_per_sec'] = images / (now - then)
+    write_scalars(self._writer, shown, step)
+
+
+class ValidationHook(tf.train.SessionRunHook):
+  """The chief's early stopping: keeps the best checkpoint, ends the training.
+
+  Every `every_steps` global steps the validation accuracy is computed with
+  the center as it is, while the other workers go on.
+  """
+
+  def __init__(
+    self, train_op, accuracy, every_steps, patience, logdir, stop_all, say
+  ):
+    """
+    Args:
+      train_op: int64 scalar tensor, global_step after this step.
+      accuracy: evaluate.Accuracy on the validation split.
+      every_steps: int, global steps from one evaluation to the next.
+      patience: int, evaluations without a better one until training ends; 0
+        never ends it.
+      logdir: str or None; the best checkpoint goes to its folder 'best'.
+      stop_all: callable, tells the other workers to stop.
+      say: callable that prints a line.
+    """
+    self._train_op = train_op
+    self._accuracy = accuracy
+    self._every_steps = every_steps
+    self._patience = patience
+    self._logdir = logdir
+    self._stop_all = stop_all
+    self._say = say
+    self._next_step = None
+    self._num_worse = 0
+    self.best_step = None
+    self.best_accuracy = -1.0
+
+  def begin(self):
+    self._saver = tf.train.Saver(max_to_keep=1)
+    self._writer = None
+    if self._logdir:
+      os.makedirs(checkpoints.best_dir(self._logdir), exist_ok=True)
+      self._writer = tf.summary.FileWriterCache.get(
+        os.path.join(self._logdir, 'validation')
+      )
+
+  def before_run(self, run_context):
+    return tf.train.SessionRunArgs(self._train_op)
+
+  def after_run(self, run_context, run_values):
+    step = int(run_values.results)
+    if self._next_step is None:
+      self._next_step = step + self._every_steps - step % self._every_steps
+    if step < self._next_step:
+      return
+    self._next_step = step + self._every_steps
+    self._evaluate(run_context.session, step)
+    if self._patience and self._num_worse >= self._patience:
+      self._say(
+        f'early stopping at step {step}: {self._num_worse} evaluations without '
+        f'a better one than {self.best_accuracy:.4f} at step {self.best_step}'
+      )
+      run_context.request_stop()
+      self._stop_all()
+
+  def _evaluate(self, session, step):
+    accuracy = self._accuracy.compute(session)
+    is_best = accuracy > self.best_accuracy
+    self._num_worse = 0 if is_best else self._num_worse + 1
+    if is_best:
+      self.best_accuracy, self.best_step = accuracy, step
+      if self._logdir:
+        best = checkpoints.prefix(checkpoints.best_dir(self._logdir))
+        self._saver.save(session, best, global_step=step)
+    if self._writer:
+      write_scalars(self._writer, {'accuracy': accuracy}, step)
+    best_mark = ' (best so far)' if is_best else ''
+    self._say(f'step {step}: validation accuracy {accuracy:.4f}{best_mark}')
+
+
+class EndHook(tf.train.SessionRunHook):
+  """Calls `callback(session)` when the training has ended without an error."""
+
+  def __init__(self, callback):
+    self._callback = callback
+
+  def end(self, session):
+    self._callback(session)
+
+
+def write_scalars(writer, scalars, step):
+  """Writes {tag: number} as one summary at `step`."""
+  values = [
+    tf.Summary.Value(tag=tag, simple_value=float(number))
+    for tag, number in scalars.items()
+  ]
+  writer.add_summary(tf.Summary(value=values), step)
+  writer.flush()

@@ -1,0 +1,252 @@
+"""One task of a training cluster, or the whole training in one process.
+
+Every host runs the same command with its own --job_name and --task_index:
+
+  python -m distmnist.train --job_name=ps --task_index=0 \\
+      --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --logdir=/shared/run
+
+Without hosts one process trains alone, on the same path. On one machine
+`python -m distmnist.launch` starts a whole cluster.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import math
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import (
+  checkpoints,
+  cli,
+  evaluate,
+  hooks,
+  input_pipeline,
+  optimizers,
+  placement,
+  preemption,
+  registry,
+  report,
+  workload,
+)
+from distmnist import chief as chief_lib
+from distmnist import cluster as cluster_lib
+from distmnist import session as session_lib
+from distmnist.console import Console
+
+_STRATEGY = flags.DEFINE_enum(
+  'strategy',
+  'async_sgd',
+  registry.names('distmnist.strategies'),
+  'The distributed update rule.',
+)
+_SYNC_REPLICAS = flags.DEFINE_bool(
+  'sync_replicas', False, 'Short for --strategy=sync_sgd.'
+)
+_BATCH_SIZE = flags.DEFINE_integer(
+  'batch_size', 100, 'Images in one batch of one worker.', lower_bound=1
+)
+_TRAIN_STEPS = flags.DEFINE_integer(
+  'train_steps',
+  None,
+  'Global steps (updates of the center, by all workers) at which training '
+  'ends. With --epochs as well, what comes first.',
+  lower_bound=1,
+)
+_EPOCHS = flags.DEFINE_float(
+  'epochs',
+  None,
+  'Passes of each worker over its data; see --epochs_over. The work is shared: '
+  'all workers stop when it is done, and a fast one does more of it. By '
+  'default 1, if there are no --train_steps.',
+  lower_bound=0,
+)
+_EPOCHS_OVER = flags.DEFINE_enum(
+  'epochs_over',
+  'shard',
+  ['shard', 'dataset'],
+  "A worker's data. shard: its own part of the training set, so that an epoch "
+  'is one pass of all workers together; dataset: the whole set, in an order of '
+  'its own, so that n workers make n passes in an epoch.',
+)
+_SEED = flags.DEFINE_integer(
+  'seed', 0, 'Of the first weights and of the order of images.', lower_bound=0
+)
+_DOWNLOAD_ONLY = flags.DEFINE_bool(
+  'download_only', False, 'Make sure that the data set is there, and end.'
+)
+_SUMMARY_STEPS = flags.DEFINE_integer(
+  'summary_steps',
+  100,
+  'Local steps from one summary of a worker to the next.',
+  lower_bound=1,
+)
+_LOG_SECS = flags.DEFINE_float(
+  'log_secs', 2, 'Seconds from one progress line to the next.', lower_bound=0
+)
+
+_NAN_ADVICE = (
+  'try a lower --learning_rate, --clip_norm=1 or, for an asynchronous strategy '
+  'with many workers, the rate divided by their number'
+)
+
+registry.load_all('distmnist.strategies')
+
+
+def main():
+  """Runs this task and returns its exit code."""
+  start = time.monotonic()
+  if _DOWNLOAD_ONLY.value:
+    workload.prepare_data()
+    print(f'{workload.describe()[1]} is in {workload.data_dir_from_flags()}')
+    return 0
+  stop = preemption.StopRequest()
+  console = Console(_LOG_SECS.value)
+  cluster = cluster_lib.from_flags()
+  server_config = cluster_lib.make_server_config(cluster.num_gpus)
+  if cluster.job_name == 'ps':
+    server = cluster_lib.make_server(cluster, server_config)
+    return session_lib.run_ps(cluster, server, stop, console.say)
+
+  # What a user may have got wrong comes before the server: once it answers,
+  # the other tasks count on this one.
+  name = 'sync_sgd' if _SYNC_REPLICAS.value else _STRATEGY.value
+  strategy = registry.load('distmnist.strategies', name).make(cluster)
+  build_model = workload.make_model()
+  train_split, validation_split = workload.load_training_splits()
+  plan = make_plan(
+    cluster, strategy.batches_per_update, len(train_split.images)
+  )
+  logdir = checkpoints.logdir_from_flags()
+  chief_lib.check_flags(logdir, len(validation_split.images))
+  if logdir:
+    checkpoints.make_logdir(logdir, cluster.is_chief)
+  server = cluster_lib.make_server(cluster, server_config)
+  console.say(
+    f'{cluster.name} at {cluster.address}: {name}, {cluster.num_ps} ps, '
+    f'{cluster.num_workers} workers; {" on ".join(workload.describe())}, '
+    f'{len(plan.indices)} training images here; {plan.last_step} global steps'
+  )
+
+  with session_lib.telling_ps(cluster, server, stop), tf.Graph().as_default():
+    tf.set_random_seed(_SEED.value + cluster.task_index)
+    with tf.device(cluster.device_setter()):
+      global_step = tf.train.get_or_create_global_step()
+      images, labels = input_pipeline.build_batches(
+        *train_split, plan, _SEED.value, cluster.task_index, cluster.cpu_device
+      )
+      with placement.sharded(cluster.num_ps):
+        with strategy.scope():
+          logits = build_model(images, is_training=True)
+        if cluster.is_chief:
+          chief = chief_lib.Chief(
+            cluster, build_model, validation_split, logdir, console.say
+          )
+      loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+      num_correct = evaluate.build_num_correct(logits, labels)
+      make_optimizer, learning_rate = optimizers.from_flags(
+        global_step, cluster.num_workers
+      )
+      train_op = strategy.minimize(loss, make_optimizer, global_step)
+    if cluster.num_ps:
+      center = tf.global_variables()
+      placement.check_center_is_on_ps(center)
+      console.say(placement.format_bytes_per_ps(center, cluster.num_ps))
+
+    config = cluster.session_config(server_config)
+    scaffold = session_lib.ClusterScaffold(
+      cluster, server, config, logdir, console.say
+    )
+    others = session_lib.Others(cluster, server)
+    stats = report.WorkerStats(cluster.task_index)
+    progress = hooks.ProgressHook(
+      stats,
+      {
+        'global_step': train_op,
+        'cost': loss,
+        'staleness': strategy.staleness,
+        'accuracy': num_correct / plan.batch_size,
+        'learning_rate': learning_rate,
+      },
+      plan,
+      console,
+      logdir and os.path.join(logdir, f'worker_{cluster.task_index}'),
+      _SUMMARY_STEPS.value,
+    )
+    # Their order counts at the end: the strategy lets go of the workers that
+    # wait before the chief waits for them.
+    all_hooks = [
+      hooks.StopHook(
+        train_op, global_step, plan.last_step, stop, others.is_stop_for_all
+      ),
+      hooks.NanHook(loss, _NAN_ADVICE),
+      progress,
+      *strategy.hooks(stop),
+    ]
+    if cluster.is_chief:
+      all_hooks += chief.hooks(train_op, scaffold, others, stop)
+    cluster_lib.log_placement(tf.get_default_graph(), console.say)
+
+    with session_lib.make_session(
+      cluster, server, config, scaffold, all_hooks
+    ) as session:
+      while not session.should_stop():
+        session.run(train_op)
+
+    if stop.is_requested:
+      console.say(f'stopped at step {progress.final_step}')
+    elif cluster.is_chief:
+      chief.report(stats, progress, strategy, start)
+    else:
+      others.send_stats(stats)
+  return stop.exit_code
+
+
+def make_plan(cluster, batches_per_update, num_images):
+  """Returns the input_pipeline.Plan that the flags ask for.
+
+  Args:
+    cluster: cluster.Cluster.
+    batches_per_update: int, the batches in one global step.
+    num_images: int, the size of the training split.
+
+  Raises:
+    cli.UsageError: a batch is larger than what a worker reads.
+  """
+  shard = cluster.num_workers, cluster.task_index
+  if _EPOCHS_OVER.value == 'dataset':
+    shard = 1, 0
+  indices = input_pipeline.compute_shard(num_images, *shard)
+  batch_size = _BATCH_SIZE.value
+  if batch_size > len(indices):
+    raise cli.UsageError(
+      f'--batch_size={batch_size} is larger than what one worker reads: '
+      f'{len(indices)} images, the {_EPOCHS_OVER.value} of {num_images}'
+    )
+  batches_per_epoch = len(indices) // batch_size * cluster.num_workers
+  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
+  epochs = _EPOCHS.value
+  if epochs is None and not steps:
+    epochs = 1
+  if epochs is not None:
+    batches = epochs * batches_per_epoch
+    steps.append(max(1, math.ceil(batches / batches_per_update)))
+  return input_pipeline.Plan(
+    indices=indices,
+    batch_size=batch_size,
+    images_per_epoch=batches_per_epoch * batch_size,
+    images_per_update=batches_per_update * batch_size,
+    last_step=min(steps),
+  )
+
+
+def run():
+  # The interpreter's own end takes a second where TensorFlow has threads.
+  cli.run(main, leave=os._exit)
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,86 @@
+"""What is trained: the data set and the model, by flags."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+from absl import flags
+
+from distmnist import cli, registry
+
+_DATASET = flags.DEFINE_enum(
+  'dataset',
+  'mnist',
+  registry.names('distmnist.datasets'),
+  'The images. synthetic is drawn from a seed and needs no network.',
+)
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir',
+  None,
+  'Where the files of the data set are, or are downloaded to. By default '
+  '$DISTMNIST_DATA_DIR, else ~/.cache/distmnist.',
+)
+_MODEL = flags.DEFINE_enum(
+  'model', 'mlp', registry.names('distmnist.models'), 'The net.'
+)
+_VALIDATION_IMAGES = flags.DEFINE_integer(
+  'validation_images',
+  5000,
+  'The first images of the training set, kept apart for validation.',
+  lower_bound=0,
+)
+
+registry.load_all('distmnist.datasets')
+registry.load_all('distmnist.models')
+
+
+class Split(NamedTuple):
+  """images: uint8 [n, height, width, channels]; labels: int32 [n]."""
+
+  images: np.ndarray
+  labels: np.ndarray
+
+
+def data_dir_from_flags():
+  given = _DATA_DIR.value or os.environ.get('DISTMNIST_DATA_DIR')
+  return os.path.expanduser(given or '~/.cache/distmnist')
+
+
+def prepare_data():
+  """Makes sure that the files of the data set are there; may download."""
+  _load_dataset_module().prepare(data_dir_from_flags())
+
+
+def load_training_splits():
+  """Returns (train, validation), two Splits of the training images.
+
+  Raises:
+    cli.UsageError: validation takes them all.
+  """
+  images, labels = _load_dataset_module().load(data_dir_from_flags(), 'train')
+  cut = _VALIDATION_IMAGES.value
+  if cut >= len(images):
+    raise cli.UsageError(
+      f'--validation_images={cut} leaves nothing to train on: the data set has '
+      f'{len(images)} training images'
+    )
+  return Split(images[cut:], labels[cut:]), Split(images[:cut], labels[:cut])
+
+
+def load_test_split():
+  return Split(*_load_dataset_module().load(data_dir_from_flags(), 'test'))
+
+
+def make_model():
+  """Returns build(images, is_training) -> logits; see layers.py."""
+  model = registry.load('distmnist.models', _MODEL.value)
+  return model.make(_load_dataset_module().NUM_CLASSES)
+
+
+def describe():
+  """Returns (model, dataset), their names."""
+  return _MODEL.value, _DATASET.value
+
+
+def _load_dataset_module():
+  return registry.load('distmnist.datasets', _DATASET.value)
