@@ -1,0 +1,1 @@
+"""One data set a file; the file name is the value of --dataset."""

@@ -1,0 +1,45 @@
+"""MNIST, the handwritten digits of Y. LeCun, C. Cortes and C. Burges.
+
+60,000 training and 10,000 test images of 28 x 28, from 10 classes. Licence:
+CC BY-SA 3.0. Other IDX files of this shape are taken too, if they have these
+names.
+"""
+
+from distmnist import download, idx
+
+NUM_CLASSES = 10
+MIRRORS = (
+  'https://ossci-datasets.s3.amazonaws.com/mnist/',
+  'https://storage.googleapis.com/cvdf-datasets/mnist/',
+)
+MD5S = {
+  'train-images-idx3-ubyte': 'f68b3c2dcbeaaa9fbdd348bbdeb94873',
+  'train-labels-idx1-ubyte': 'd53e105ee54ea40749a09fcbcd1e9432',
+  't10k-images-idx3-ubyte': '9fb629c4189551a2d022fa330f9573f3',
+  't10k-labels-idx1-ubyte': 'ec29112dd5afa0611ce80d1b7f02629c',
+}
+
+
+def prepare(data_dir):
+  """Downloads the files that `data_dir` (str) lacks; returns name to path.
+
+  Raises:
+    cli.RunError: `data_dir` cannot be written, or no mirror has the files.
+  """
+  return download.find_or_download('mnist', data_dir, MIRRORS, MD5S)
+
+
+def load(data_dir, split):
+  """Loads a split, downloaded if `data_dir` has it not.
+
+  Args:
+    data_dir: str, a folder; see `download.find_or_download`.
+    split: 'train' or 'test'.
+
+  Returns:
+    images uint8 [n, 28, 28, 1]; labels int32 [n] in [0, 9].
+
+  Raises:
+    cli.RunError: no files, or files that are not as they should be.
+  """
+  return idx.load('mnist', prepare(data_dir), split, NUM_CLASSES)

@@ -1,0 +1,121 @@
+"""Reads IDX files, the format of MNIST and of the sets made in its image.
+
+A file is a big-endian header and then the values, row-major:
+  0, 0, type of the values (8 is uint8), number of dimensions: one byte each
+  the dimensions: 4 bytes each
+It may be gzipped; its first bytes tell, whatever its name says.
+"""
+
+import gzip
+import math
+import os
+import struct
+import zlib
+
+import numpy as np
+
+from distmnist import cli
+
+_UINT8 = 0x08
+_HEIGHT_WIDTH = (28, 28)
+_PREFIXES = {'train': 'train', 'test': 't10k'}
+
+
+def load(name, files, split, num_classes):
+  """Reads the images and labels of a split.
+
+  Args:
+    name: str, the data set's.
+    files: dict from file name, as MNIST's are called, to path.
+    split: 'train' or 'test'.
+    num_classes: int, labels are below it.
+
+  Returns:
+    images uint8 [n, 28, 28, 1]; labels int32 [n] in [0, num_classes - 1].
+
+  Raises:
+    cli.RunError: a file cannot be read or is not what it should be.
+  """
+  prefix = _PREFIXES[split]
+  images_path = files[f'{prefix}-images-idx3-ubyte']
+  labels_path = files[f'{prefix}-labels-idx1-ubyte']
+  images = read(images_path, num_dims=3)
+  labels = read(labels_path, num_dims=1)
+  if images.shape[1:] != _HEIGHT_WIDTH:
+    found = ' x '.join(str(size) for size in images.shape[1:])
+    raise _bad(images_path, f'images of {found}', '28 x 28')
+  if len(images) != len(labels):
+    raise _bad(
+      labels_path,
+      f'{len(labels)} labels',
+      f'{len(images)}, one for each image of {images_path}',
+    )
+  if labels.max() >= num_classes:
+    at = int(np.argmax(labels >= num_classes))
+    raise _bad(
+      labels_path,
+      f'label {labels[at]} at index {at}',
+      f'0 to {num_classes - 1}',
+    )
+  return images[..., np.newaxis], labels.astype(np.int32)
+
+
+def read(path, num_dims):
+  """Returns the values of an IDX file, uint8 with `num_dims` dimensions.
+
+  Raises:
+    cli.RunError: the file cannot be read, is no whole IDX file, or is one
+      of other values or dimensions, or has no values.
+  """
+  content = _read_content(path)
+  header = 4 + 4 * num_dims
+  if len(content) < 4:
+    raise _bad(path, f'{len(content)} bytes', 'an IDX header')
+  magic = struct.unpack('>I', content[:4])[0]
+  expected = _UINT8 << 8 | num_dims
+  if magic != expected:
+    raise _bad(
+      path,
+      f'magic number 0x{magic:08x}',
+      f'0x{expected:08x} (uint8, {num_dims} dimensions)',
+    )
+  if len(content) < header:
+    raise _bad(path, f'{len(content)} bytes', f'a header of {header}')
+  shape = struct.unpack(f'>{num_dims}I', content[4:header])
+  # Not NumPy's product, which overflows in silence.
+  size = header + math.prod(shape)
+  if size == header:
+    raise _bad(path, f'dimensions {shape}', 'at least one value')
+  if len(content) != size:
+    what = 'truncated' if len(content) < size else 'trailing bytes'
+    raise _bad(
+      path,
+      f'{what}: {len(content)} bytes',
+      f'{size} for dimensions {shape}',
+    )
+  return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _read_content(path):
+  try:
+    with open(path, 'rb') as file:
+      content = file.read()
+  except OSError as error:
+    raise cli.RunError(
+      f'cannot read {path}: {error.strerror}: make it readable, or point '
+      '--data_dir elsewhere'
+    ) from error
+  if content[:2] != b'\x1f\x8b':
+    return content
+  try:
+    return gzip.decompress(content)
+  except (OSError, EOFError, zlib.error) as error:
+    raise _bad(path, f'corrupt gzip ({error})', 'a whole one') from error
+
+
+def _bad(path, found, expected):
+  name = os.path.basename(path)
+  return cli.RunError(
+    f'{path}: found {found}, expected {expected}: delete {name} so that it is '
+    'downloaded again, or point --data_dir elsewhere'
+  )
