@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import tempfile
 
 import tensorflow.compat.v1 as tf
@@ -64,7 +65,7 @@ def our_flags():
   return [
     flag
     for name in sorted(modules)
-    if name == '__main__' or name.startswith('distmnist.')
+    if name == sys.argv[0] or name.startswith('distmnist.')
     for flag in modules[name]
   ]
 

@@ -84,8 +84,10 @@ class Chief:
         build_model, validation_split, cluster.cpu_device
       )
     self._num_workers = cluster.num_workers
+    self._global_step = tf.train.get_global_step()
     self._workers = []
     self._accuracy = None
+    self._final_step = None
 
   def hooks(self, train_op, scaffold, others, stop):
     """Returns the SessionRunHooks, to come after the strategy's.
@@ -104,6 +106,7 @@ class Chief:
       if not stop.is_requested:
         self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value, self._say)
         self._accuracy = self._test.compute(session)
+        self._final_step = int(session.run(self._global_step))
 
     result = []
     if self._validation:
@@ -158,7 +161,7 @@ class Chief:
     heard_of = {w.worker for w in workers}
     outcome |= {
       'test_images': len(self._test_split.images),
-      'global_step': progress.final_step,
+      'global_step': self._final_step,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,

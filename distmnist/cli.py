@@ -93,4 +93,5 @@ def _help_text(main, program):
 
 
 def _is_ours(module_name):
-  return module_name == '__main__' or module_name.startswith('distmnist.')
+  # absl files the flags of __main__ under the path of the program.
+  return module_name == sys.argv[0] or module_name.startswith('distmnist.')

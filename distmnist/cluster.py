@@ -338,7 +338,7 @@ def is_answering(address, timeout_secs=1.0):
     socket.create_connection(
       (host.strip('[]'), int(port)), timeout_secs
     ).close()
-  except OSError:
+  except (OSError, UnicodeError):  # UnicodeError: a host like 'a..b'.
     return False
   return True
 

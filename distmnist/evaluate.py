@@ -131,16 +131,8 @@ def main():
   if not _CONTINUOUS.value:
     _report(evaluator, find_checkpoint(logdir, _CHECKPOINT.value))
     return
-  deadline = time.monotonic() + _timeout_secs()
-  for path in tf.train.checkpoints_iterator(
-    logdir,
-    timeout=1,
-    timeout_fn=lambda: (
-      checkpoints.has_ended(logdir) or time.monotonic() > deadline
-    ),
-  ):
+  for path in _wait_for_checkpoints(logdir, _timeout_secs()):
     _report(evaluator, path)
-    deadline = time.monotonic() + _timeout_secs()
 
 
 def run():
@@ -161,6 +153,20 @@ def _wait_for_flags(logdir, timeout_secs):
       if time.monotonic() >= deadline:
         raise
     time.sleep(0.2)
+
+
+def _wait_for_checkpoints(logdir, timeout_secs):
+  """Yields each new checkpoint until the run ends or none comes any more."""
+
+  def is_over():
+    return checkpoints.has_ended(logdir) or time.monotonic() > deadline
+
+  deadline = time.monotonic() + timeout_secs
+  for path in tf.train.checkpoints_iterator(
+    logdir, timeout=1, timeout_fn=is_over
+  ):
+    yield path
+    deadline = time.monotonic() + timeout_secs
 
 
 def _load_split():

@@ -153,6 +153,11 @@ def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
   return list(zip(clipped, variables, strict=True))
 
 
+def check_flags():
+  """Checks the flags before anything is built; raises cli.UsageError."""
+  parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value)
+
+
 def from_flags(global_step, num_workers):
   """Returns (make_optimizer, learning_rate).
 

@@ -23,6 +23,7 @@ from distmnist import cluster as cluster_lib
 _PS_GRACE_SECS = 5.0
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
+_OTHER_IS_GONE = tf.errors.UnavailableError, tf.errors.AbortedError
 
 
 def run_ps(cluster, server, stop, say):
@@ -86,7 +87,8 @@ def wait_until_gone(addresses, timeout_secs):
 def telling_ps(cluster, server, stop):
   """Tells every ps how this worker's work in the `with` block has ended.
 
-  A worker that was asked to stop says nothing, as it may come back.
+  A worker that was asked to stop says nothing, as it may come back; that its
+  step was cut off by the stop is no error.
 
   Raises:
     cli.RunError: another task is gone for good.
@@ -95,10 +97,13 @@ def telling_ps(cluster, server, stop):
   try:
     yield
     is_ok = True
-  except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-    raise cli.RunError(
-      f'another task is gone: {error.message.splitlines()[0]}'
-    ) from error
+  except tf.errors.OpError as error:
+    if not stop.is_requested:
+      if not isinstance(error, _OTHER_IS_GONE):
+        raise
+      raise cli.RunError(
+        f'another task is gone: {error.message.splitlines()[0]}'
+      ) from error
   finally:
     if not stop.is_requested:
       _say_done(cluster, server, is_ok)

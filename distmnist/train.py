@@ -121,6 +121,7 @@ def main():
     cluster, strategy.batches_per_update, len(train_split.images)
   )
   logdir = checkpoints.logdir_from_flags()
+  optimizers.check_flags()
   chief_lib.check_flags(logdir, len(validation_split.images))
   if logdir:
     checkpoints.make_logdir(logdir, cluster.is_chief)

@@ -7,8 +7,11 @@ import os
 import pathlib
 
 import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+from absl.testing import flagsaver
 
-from tests import in_process
+from tests import in_process, runner
 
 _SHARED = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
 
@@ -23,6 +26,21 @@ def mnist_dir():
       'no MNIST: set DISTMNIST_DATA_DIR to the folder that has mnist/ in it'
     )
   return folder
+
+
+@pytest.fixture
+def set_flags():
+  """Returns set_flags('--name=value', ...); undone when the test ends."""
+  flags.FLAGS(['test'])
+  with flagsaver.flagsaver():
+    yield lambda *words: flags.FLAGS(['test', *words])
+
+
+@pytest.fixture
+def tf_session():
+  """A session on a graph of its own; both are the default ones."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    yield session
 
 
 @pytest.fixture(scope='session')
@@ -46,3 +64,25 @@ def make_cluster(_clusters):
   yield make
   for cluster in used:
     cluster.reset()
+
+
+@pytest.fixture(scope='session')
+def _runner():
+  shared = runner.Runner()
+  yield shared
+  shared.close()
+
+
+@pytest.fixture
+def tasks(_runner):
+  """The runner.Runner of real tasks; ends what the test leaves running."""
+  yield _runner
+  _runner.kill_all()
+
+
+@pytest.fixture
+def make_real_cluster(tasks, tmp_path):
+  """Returns make(num_ps, num_workers) -> runner.Cluster."""
+  return lambda num_ps, num_workers: runner.Cluster(
+    tasks, tmp_path, num_ps, num_workers
+  )

@@ -1,0 +1,178 @@
+"""Runs real tasks of distmnist.train, forked from one import as launch does.
+
+What a test starts here is the shipped program: flags in, a process of its
+own, a log and an exit code out.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+from tests import in_process
+
+REPO = pathlib.Path(__file__).parents[1]
+DEADLINE_SECS = 90
+
+# Small enough that a run takes a second or two.
+SMALL = (
+  '--dataset=synthetic',
+  '--synthetic_train_images=3000',
+  '--synthetic_test_images=500',
+  '--validation_images=500',
+  '--model=softmax',
+  '--optimizer=adam',
+  '--learning_rate=0.01',
+  '--intra_op_parallelism_threads=1',
+  '--inter_op_parallelism_threads=2',
+)
+
+
+@dataclasses.dataclass
+class Task:
+  """A task that was started; `code` is None while it runs."""
+
+  name: str
+  log: pathlib.Path
+  code: int | None = None
+  end_time: float | None = None
+
+  @property
+  def output(self):
+    return self.log.read_text() if self.log.exists() else ''
+
+
+class Runner:
+  """Starts tasks through a fork server that has imported distmnist.train."""
+
+  def __init__(self):
+    self._socket, theirs = socket.socketpair(
+      socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )
+    with theirs:
+      self._server = subprocess.Popen(
+        [
+          sys.executable,
+          '-m',
+          'distmnist.fork_server',
+          str(theirs.fileno()),
+          'distmnist.train',
+        ],
+        cwd=REPO,
+        env={**os.environ, 'OPENBLAS_NUM_THREADS': '1'},
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+      )
+    self._tasks = {}
+    self.pids = {}
+    self._socket.settimeout(DEADLINE_SECS)
+    assert self._read() == {'ready': True}
+
+  @property
+  def num_started(self):
+    return len(self._tasks)
+
+  def start(self, log, *flags, module='distmnist.train', **env):
+    """Starts `python -m module flags...`, with its output in `log` (a path)."""
+    name = f'task {len(self._tasks)}'
+    task = Task(name, pathlib.Path(log))
+    self._tasks[name] = task
+    argv = ['python', '-m', module, *(str(flag) for flag in flags)]
+    self._send({'start': name, 'argv': argv, 'env': env, 'log': str(log)})
+    while name not in self.pids:
+      self._take(self._read())
+    return task
+
+  def signal(self, task, signum):
+    self._send({'signal': int(signum), 'name': task.name})
+
+  def wait(self, *tasks, timeout_secs=DEADLINE_SECS):
+    """Waits for the end of `tasks`; returns their exit codes, -n by signal n.
+
+    Raises:
+      TimeoutError: shows the logs of those that still run.
+    """
+    deadline = time.monotonic() + timeout_secs
+    while left := [task for task in tasks if task.code is None]:
+      self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+      try:
+        self._take(self._read())
+      except TimeoutError:
+        logs = '\n'.join(f'{t.log}:\n{t.output}' for t in left)
+        raise TimeoutError(f'after {timeout_secs} s:\n{logs}') from None
+    return [task.code for task in tasks]
+
+  def run(self, log, *flags, module='distmnist.train', **env):
+    """Starts a task and waits for its end; returns it."""
+    task = self.start(log, *flags, module=module, **env)
+    self.wait(task)
+    return task
+
+  def kill_all(self):
+    """Ends what a test has left running."""
+    left = [task for task in self._tasks.values() if task.code is None]
+    for task in left:
+      self.signal(task, 9)
+    self.wait(*left)
+
+  def close(self):
+    self._socket.close()
+    self._server.wait(20)
+
+  def _send(self, message):
+    self._socket.send(json.dumps(message).encode())
+
+  def _read(self):
+    return json.loads(self._socket.recv(1 << 18))
+
+  def _take(self, message):
+    if 'pid' in message:
+      self.pids[message['name']] = message['pid']
+    else:
+      task = self._tasks[message['name']]
+      task.code, task.end_time = message['code'], time.monotonic()
+
+
+class Cluster:
+  """A ps and worker list started by hand, as on hosts of their own."""
+
+  def __init__(self, runner, folder, num_ps, num_workers):
+    self._runner = runner
+    self._folder = folder
+    self._counts = {'ps': num_ps, 'worker': num_workers}
+    ports = in_process.pick_ports(num_ps + num_workers)
+    hosts = [f'127.0.0.1:{port}' for port in ports]
+    self.hosts = {'ps': hosts[:num_ps], 'worker': hosts[num_ps:]}
+
+  def start(self, job_name, index, *flags):
+    """Starts one task; a log file for each start."""
+    return self._runner.start(
+      self._folder / f'{job_name}_{index}.{self._runner.num_started}.log',
+      f'--job_name={job_name}',
+      f'--task_index={index}',
+      f'--ps_hosts={",".join(self.hosts["ps"])}',
+      f'--worker_hosts={",".join(self.hosts["worker"])}',
+      *flags,
+    )
+
+  def start_all(self, *flags):
+    """Returns (list of ps, list of workers)."""
+    return tuple(
+      [self.start(job, i, *flags) for i in range(count)]
+      for job, count in self._counts.items()
+    )
+
+
+def wait_for_line(task, text, timeout_secs=DEADLINE_SECS):
+  """Returns the first line of the task's log that has `text` in it."""
+  deadline = time.monotonic() + timeout_secs
+  while time.monotonic() < deadline:
+    for line in task.output.splitlines():
+      if text in line:
+        return line
+    time.sleep(0.02)
+  raise TimeoutError(f'no {text!r} in {task.log}:\n{task.output}')

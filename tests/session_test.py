@@ -1,0 +1,331 @@
+"""The life of a cluster: real tasks on 127.0.0.1, started and killed."""
+
+import json
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.runner import SMALL, wait_for_line
+
+
+def steps_of(task):
+  """Returns [global_step of each progress line]."""
+  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
+
+
+def read_report(logdir):
+  return json.loads((logdir / 'report.json').read_text())
+
+
+def is_answering(address):
+  host, port = address.split(':')
+  with socket.socket() as probe:
+    probe.settimeout(1)
+    return probe.connect_ex((host, int(port))) == 0
+
+
+SYNC = '--sync_replicas'
+
+
+@pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
+def test_all_tasks_leave_by_themselves(
+  tasks, make_real_cluster, tmp_path, rule
+):
+  cluster = make_real_cluster(2, 2)
+  logdir = tmp_path / 'run'
+  ps, workers = cluster.start_all(
+    *SMALL, '--train_steps=80', f'--logdir={logdir}', *rule
+  )
+  assert tasks.wait(*ps, *workers) == [0] * 4
+  report = read_report(logdir)
+  assert {row['worker'] for row in report['workers']} == {0, 1}
+  assert report['workers_not_heard_of'] == []
+  if rule:
+    assert [row['local_steps'] for row in report['workers']] == [80, 80]
+    assert [row['gradients_dropped'] for row in report['workers']] == [0, 0]
+    assert report['global_step'] == 80
+  else:
+    assert 80 <= report['global_step'] <= 81
+    assert report['local_steps'] == report['global_step']
+  last_worker = max(worker.end_time for worker in workers)
+  assert all(task.end_time - last_worker < 5 for task in ps)
+  for i, task in enumerate(ps):
+    assert task.output.startswith(f'ps {i} serves on ')
+    assert {'worker 0 is done', 'worker 1 is done'} <= set(
+      task.output.splitlines()
+    )
+  assert not any(is_answering(a) for job in cluster.hosts.values() for a in job)
+  (line,) = re.findall(r'^bytes held: .*$', workers[0].output, re.M)
+  assert 'ps 0' in line and 'ps 1' in line
+
+
+def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
+  cluster = make_real_cluster(1, 2)
+  logdir = tmp_path / 'run'
+  ps, workers = cluster.start_all(
+    *SMALL, '--train_steps=60', '--summary_steps=5', f'--logdir={logdir}'
+  )
+  assert tasks.wait(*ps, *workers) == [0] * 3
+  for i in range(2):
+    assert list((logdir / f'worker_{i}').glob('events.*'))
+
+
+def test_workers_are_ready_within_a_second_of_the_chief(
+  tasks, make_real_cluster
+):
+  cluster = make_real_cluster(1, 3)
+  ps = cluster.start('ps', 0)
+  others = [
+    cluster.start('worker', i, *SMALL, '--train_steps=3000', '--log_secs=0')
+    for i in (1, 2)
+  ]
+  for task in others:
+    wait_for_line(task, 'waiting for worker 0 at ')
+  chief = cluster.start(
+    'worker', 0, *SMALL, '--train_steps=3000', '--log_secs=0'
+  )
+  wait_for_line(chief, 'step ')
+  ready = time.monotonic()
+  for task in others:
+    wait_for_line(task, 'step ')
+  assert time.monotonic() - ready < 1
+  assert tasks.wait(ps, chief, *others) == [0] * 4
+
+
+def test_a_missing_ps_is_named_in_a_bounded_time(tasks, make_real_cluster):
+  cluster = make_real_cluster(2, 1)
+  ps = cluster.start('ps', 0, '--start_timeout_secs=2')
+  worker = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=2')
+  start = time.monotonic()
+  assert tasks.wait(worker, ps) == [1, 1]
+  assert time.monotonic() - start < 12
+  address = cluster.hosts['ps'][1]
+  assert f'waiting for ps 1 at {address}\n' in worker.output
+  assert f'no answer within 2 s from ps 1 at {address}' in worker.output
+  assert 'Traceback' not in worker.output
+  assert 'worker 0, the chief, has failed' in ps.output
+
+
+def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 2)
+  ps = cluster.start('ps', 0)
+  chief = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=1.5')
+  assert tasks.wait(chief, ps) == [1, 1]
+  assert (
+    f'no answer within 1.5 s from worker 1 at {cluster.hosts["worker"][1]}'
+    in chief.output
+  )
+
+
+def test_a_ps_without_workers_leaves(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 1)
+  ps = cluster.start('ps', 0, '--start_timeout_secs=1')
+  assert tasks.wait(ps, timeout_secs=15) == [1]
+  assert f'no worker answers: worker 0 at {cluster.hosts["worker"][0]}' in (
+    ps.output
+  )
+
+
+def test_a_taken_port_is_named(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 1)
+  port = int(cluster.hosts['ps'][0].split(':')[1])
+  with socket.socket() as taken:
+    taken.bind(('127.0.0.1', port))
+    taken.listen()
+    ps = cluster.start('ps', 0)
+    assert tasks.wait(ps) == [1]
+  (line,) = ps.output.splitlines()
+  assert f'ps 0 cannot listen on port {port}: ' in line
+
+
+def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
+  tasks, make_real_cluster, tmp_path
+):
+  logdir = f'--logdir={tmp_path / "run"}'
+  costs = []
+  for num_ps, last_step in ((2, 40), (1, 60), (3, 80)):
+    cluster = make_real_cluster(num_ps, 1)
+    ps, workers = cluster.start_all(
+      *SMALL, f'--train_steps={last_step}', logdir
+    )
+    assert tasks.wait(*ps, *workers) == [0] * (num_ps + 1)
+    costs.append(read_report(tmp_path / 'run')['final_cost'])
+  alone = tasks.run(tmp_path / 'alone', *SMALL, '--train_steps=100', logdir)
+  assert alone.code == 0, alone.output
+  assert 'restored' in alone.output
+  assert re.search(r'^worker 0 +20 steps', alone.output, re.M)
+  assert read_report(tmp_path / 'run')['final_cost'] < costs[0]
+
+
+@pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
+@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_next_start_resumes(
+  tasks, make_real_cluster, tmp_path, rule, signum
+):
+  logdir = tmp_path / 'run'
+  flags = [*SMALL, '--log_secs=0', f'--logdir={logdir}', *rule]
+  cluster = make_real_cluster(1, 2)
+  ps, workers = cluster.start_all(*flags, '--train_steps=1000000')
+  wait_for_line(workers[0], 'step 10')
+  start = time.monotonic()
+  for worker in workers:
+    tasks.signal(worker, signum)
+  assert tasks.wait(*workers) == [128 + signum] * 2
+  assert time.monotonic() - start < 8
+  # The workers may come back, so the ps is told to leave, too.
+  tasks.signal(ps[0], signum)
+  assert tasks.wait(*ps) == [128 + signum]
+  assert 'Traceback' not in workers[0].output + workers[1].output
+  stopped_at = int(re.search(r'stopped at step (\d+)', workers[0].output)[1])
+
+  cluster = make_real_cluster(1, 2)
+  ps, workers = cluster.start_all(*flags, f'--train_steps={stopped_at + 20}')
+  assert tasks.wait(*ps, *workers) == [0] * 3
+  restored = int(re.search(r'restored .*-(\d+)$', workers[0].output, re.M)[1])
+  assert stopped_at <= restored <= stopped_at + 1
+  assert steps_of(workers[0])[0] > restored
+
+
+def test_a_second_signal_stops_at_once(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 1)
+  # The worker waits for a ps that is not there, out of reach of any step.
+  worker = cluster.start('worker', 0, *SMALL)
+  wait_for_line(worker, 'waiting for ps 0')
+  tasks.signal(worker, signal.SIGTERM)
+  wait_for_line(worker, 'SIGTERM: saving and stopping')
+  tasks.signal(worker, signal.SIGTERM)
+  assert tasks.wait(worker, timeout_secs=2) == [143]
+
+
+def test_a_worker_killed_for_good_does_not_hold_up_async(
+  tasks, make_real_cluster, tmp_path
+):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(2, 3)
+  ps, workers = cluster.start_all(
+    *SMALL, '--train_steps=1500', '--log_secs=0', f'--logdir={logdir}'
+  )
+  wait_for_line(workers[2], 'step ')
+  tasks.signal(workers[2], signal.SIGKILL)
+  assert tasks.wait(workers[2]) == [-9]
+  assert tasks.wait(*workers[:2], *ps) == [0] * 4
+  report = read_report(logdir)
+  assert report['workers_not_heard_of'] == [2]
+  assert report['global_step'] >= 1500
+  assert 'worker 2 is gone: ending without it' in workers[0].output
+  last_worker = max(worker.end_time for worker in workers[:2])
+  assert all(task.end_time - last_worker < 8 for task in ps)
+
+
+def test_a_killed_backup_worker_does_not_hold_up_sync(
+  tasks, make_real_cluster, tmp_path
+):
+  cluster = make_real_cluster(1, 3)
+  ps, workers = cluster.start_all(
+    *SMALL,
+    SYNC,
+    '--replicas_to_aggregate=2',
+    '--train_steps=300',
+    '--log_secs=0',
+  )
+  wait_for_line(workers[2], 'step ')
+  tasks.signal(workers[2], signal.SIGKILL)
+  assert tasks.wait(*workers[:2], *ps) == [0] * 3
+  assert steps_of(workers[0])[-1] >= 300
+
+
+def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
+  tasks, make_real_cluster, tmp_path
+):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(1, 2)
+  ps, workers = cluster.start_all(
+    *SMALL, SYNC, '--train_steps=400', '--log_secs=0', f'--logdir={logdir}'
+  )
+  wait_for_line(workers[1], 'step ')
+  tasks.signal(workers[1], signal.SIGSTOP)
+  before = steps_of(workers[0])[-1]
+  with pytest.raises(TimeoutError):
+    tasks.wait(workers[0], timeout_secs=2)
+  # Lock-step: at most the step that was under way.
+  assert steps_of(workers[0])[-1] <= before + 2
+  tasks.signal(workers[1], signal.SIGCONT)
+  assert tasks.wait(*workers, *ps) == [0] * 3
+  rows = read_report(logdir)['workers']
+  assert [row['local_steps'] for row in rows] == [400, 400]
+
+
+@pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
+def test_early_stopping_ends_all_workers(
+  tasks, make_real_cluster, tmp_path, rule
+):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(1, 3)
+  ps, workers = cluster.start_all(
+    *SMALL,
+    *rule,
+    '--learning_rate=0.05',
+    '--train_steps=1000000',
+    '--validation_steps=20',
+    '--early_stopping_patience=3',
+    f'--logdir={logdir}',
+  )
+  assert tasks.wait(*ps, *workers) == [0] * 4
+  report = read_report(logdir)
+  assert report['best_step'] < report['global_step'] < 1000000
+  assert report['workers_not_heard_of'] == []
+
+
+def test_several_batches_to_one_update(tasks, make_real_cluster, tmp_path):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(1, 2)
+  ps, workers = cluster.start_all(
+    *SMALL,
+    SYNC,
+    '--replicas_to_aggregate=4',
+    '--train_steps=50',
+    f'--logdir={logdir}',
+  )
+  assert tasks.wait(*ps, *workers) == [0] * 3
+  report = read_report(logdir)
+  assert report['global_step'] == 50
+  assert report['local_steps'] >= 4 * 50
+
+
+def test_a_chief_that_fails_lets_the_ps_go(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 1)
+  ps, (chief,) = cluster.start_all(
+    *SMALL, '--optimizer=sgd', '--learning_rate=1e38'
+  )
+  assert tasks.wait(chief, *ps) == [1, 1]
+  assert 'worker 0, the chief, has failed: see its log' in ps[0].output
+
+
+def test_an_evaluator_follows_a_run(tasks, make_real_cluster, tmp_path):
+  logdir = tmp_path / 'run'
+  evaluator = tasks.start(
+    tmp_path / 'evaluate',
+    f'--logdir={logdir}',
+    '--continuous',
+    module='distmnist.evaluate',
+  )
+  cluster = make_real_cluster(1, 1)
+  ps, workers = cluster.start_all(
+    *SMALL, '--train_steps=200', '--save_steps=50', f'--logdir={logdir}'
+  )
+  assert tasks.wait(*ps, *workers, evaluator) == [0] * 3
+  lines = re.findall(
+    r'^step (\d+)  test accuracy (\S+)', evaluator.output, re.M
+  )
+  report = read_report(logdir)
+  assert lines[-1] == ('200', f'{report["test_accuracy"]:.4f}')
+  one = tasks.run(
+    tmp_path / 'one',
+    f'--logdir={logdir}',
+    '--checkpoint=100',
+    module='distmnist.evaluate',
+  )
+  assert one.output.startswith('step 100  test accuracy 0.')

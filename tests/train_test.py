@@ -1,0 +1,305 @@
+"""The command line of one process: what it prints, and how it refuses."""
+
+import json
+import os
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.runner import SMALL
+
+
+def last_line(task):
+  return task.output.splitlines()[-1]
+
+
+def read_tags(folder):
+  """Returns {tag: [(step, value), ...]} of the event files in `folder`."""
+  found = {}
+  for path in sorted(folder.glob('events.*')):
+    for event in tf.train.summary_iterator(str(path)):
+      for value in event.summary.value:
+        found.setdefault(value.tag, []).append((event.step, value.simple_value))
+  return found
+
+
+def test_one_process_trains_and_reports(tasks, tmp_path):
+  logdir = tmp_path / 'run'
+  task = tasks.run(
+    tmp_path / 'log',
+    *SMALL,
+    '--epochs=6',
+    '--batch_size=50',
+    '--summary_steps=20',
+    f'--logdir={logdir}',
+  )
+  assert task.code == 0, task.output
+  report = json.loads((logdir / 'report.json').read_text())
+  # 2,500 of the 3,000 images are for training: 50 batches of 50 a pass.
+  assert report['global_step'] == 300
+  assert report['images'] == 15000
+  assert report['local_steps'] == 300
+  assert report['staleness_max'] == 0
+  assert report['test_images'] == 500
+  assert report['flags']['model'] == 'softmax'
+  assert report['test_accuracy'] > 0.5
+  assert f'test accuracy       {report["test_accuracy"]:.4f}' in task.output
+  for label in (
+    'total time',
+    'final cost',
+    'images/s',
+    'staleness',
+    'worker 0',
+  ):
+    assert re.search(f'^{label} +', task.output, re.M), label
+  assert re.search(r'^step 300/300  epoch 6\.00  cost \d', task.output, re.M)
+
+
+def test_summaries_are_one_run_a_worker_with_plain_tags(tasks, tmp_path):
+  logdir = tmp_path / 'run'
+  tasks.run(
+    tmp_path / 'log',
+    *SMALL,
+    '--train_steps=100',
+    '--summary_steps=20',
+    '--validation_steps=50',
+    f'--logdir={logdir}',
+  )
+  tags = read_tags(logdir / 'worker_0')
+  assert set(tags) == {
+    'cost',
+    'accuracy',
+    'learning_rate',
+    'images_per_sec',
+    'staleness',
+  }
+  assert [step for step, _ in tags['cost']] == [1, 21, 41, 61, 81]
+  assert tags['learning_rate'][0][1] == pytest.approx(0.01)
+  assert tags['cost'][-1][1] < tags['cost'][0][1]
+  assert [s for s, _ in read_tags(logdir / 'validation')['accuracy']] == [
+    50,
+    100,
+  ]
+
+
+def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
+  logdir = f'--logdir={tmp_path / "run"}'
+  first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)
+  second = tasks.run(tmp_path / '2', *SMALL, '--train_steps=90', logdir)
+  third = tasks.run(tmp_path / '3', *SMALL, '--train_steps=90', logdir)
+  assert [first.code, second.code, third.code] == [0, 0, 0]
+  assert f'restored {tmp_path}/run/model.ckpt-60' in second.output
+  assert re.search(r'^worker 0 +30 steps', second.output, re.M)
+  # Nothing is left to do the third time, but the accuracy is still told.
+  assert 'restored' in third.output
+  assert re.search(r'^worker 0 +0 steps', third.output, re.M)
+  accuracy = re.compile(r'^test accuracy.*$', re.M)
+  assert accuracy.findall(third.output) == accuracy.findall(second.output)
+
+
+def test_the_same_seed_gives_the_same_training(tasks, tmp_path):
+  flags = [*SMALL, '--train_steps=40', '--seed=5']
+  costs = [
+    re.search(r'final cost +(\S+)', tasks.run(tmp_path / n, *flags).output)[1]
+    for n in 'ab'
+  ]
+  assert costs[0] == costs[1]
+
+
+def test_early_stopping_keeps_and_reports_the_best(tasks, tmp_path):
+  logdir = tmp_path / 'run'
+  task = tasks.run(
+    tmp_path / 'log',
+    *SMALL,
+    '--epochs=400',
+    '--learning_rate=0.05',
+    '--validation_steps=25',
+    '--early_stopping_patience=4',
+    f'--logdir={logdir}',
+  )
+  assert task.code == 0, task.output
+  report = json.loads((logdir / 'report.json').read_text())
+  found = [
+    (int(step), accuracy)
+    for step, accuracy in re.findall(
+      r'^step (\d+): validation accuracy (\S+)', task.output, re.M
+    )
+  ]
+  best_step = report['best_step']
+  best = dict(found)[best_step]
+  assert best == max(accuracy for _, accuracy in found)
+  assert report['global_step'] == best_step + 4 * 25
+  assert f'early stopping at step {report["global_step"]}' in task.output
+  assert f'best step           {best_step}' in task.output
+  evaluated = tasks.run(
+    tmp_path / 'evaluate',
+    f'--logdir={logdir}',
+    '--checkpoint=best',
+    module='distmnist.evaluate',
+  )
+  assert (
+    f'step {best_step}  test accuracy {report["test_accuracy"]:.4f}'
+    in evaluated.output
+  )
+
+
+def test_divergence_stops_with_advice(tasks, tmp_path):
+  task = tasks.run(
+    tmp_path / 'log',
+    *SMALL,
+    '--optimizer=sgd',
+    '--learning_rate=1e38',
+    '--train_steps=500',
+    f'--logdir={tmp_path / "run"}',
+  )
+  assert task.code == 1
+  assert 'the training has diverged; try a lower --learning_rate' in last_line(
+    task
+  )
+  assert 'Traceback' not in task.output
+
+
+def test_progress_is_a_line_every_log_secs(tasks, tmp_path):
+  task = tasks.run(
+    tmp_path / 'log', *SMALL, '--train_steps=400', '--log_secs=0'
+  )
+  assert len(re.findall(r'^step \d+/400 ', task.output, re.M)) >= 400
+
+
+def test_placement_is_printed_if_asked_for(tasks, tmp_path):
+  task = tasks.run(
+    tmp_path / 'log', *SMALL, '--train_steps=1', '--log_device_placement'
+  )
+  assert re.search(
+    r'^softmax/weights \(VarHandleOp\): /device:CPU:0', task.output, re.M
+  )
+
+
+def test_download_only_says_where_the_data_is(tasks, tmp_path, mnist_dir):
+  task = tasks.run(
+    tmp_path / 'log', '--download_only', f'--data_dir={mnist_dir}'
+  )
+  assert task.code == 0
+  assert task.output == f'mnist is in {mnist_dir}\n'
+
+
+def test_flagfile_carries_a_run_and_later_flags_win(tasks, tmp_path):
+  flagfile = tmp_path / 'x.flags'
+  flagfile.write_text(
+    '# a comment\n' + '\n'.join([*SMALL, '--train_steps=30']) + '\n'
+  )
+  task = tasks.run(
+    tmp_path / 'log', f'--flagfile={flagfile}', '--train_steps=7'
+  )
+  assert task.code == 0
+  assert 'step 7/7' in task.output
+
+
+def test_help_has_our_flags_and_helpfull_all(tasks, tmp_path):
+  short = tasks.run(tmp_path / 'a', '--help')
+  full = tasks.run(tmp_path / 'b', '--helpfull')
+  assert short.code == full.code == 0
+  for flag in ('--ps_hosts', '--[no]sync_replicas', '--replicas_to_aggregate'):
+    assert flag in short.output
+  assert '--verbosity' not in short.output
+  assert '--verbosity' in full.output
+
+
+HOSTS = ('--ps_hosts=127.0.0.1:2222', '--worker_hosts=127.0.0.1:2223')
+WORKER = ('--job_name=worker', '--task_index=0')
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    (['--lerning_rate=1'], "Unknown command line flag 'lerning_rate'"),
+    (['train_steps=3'], "'train_steps=3' is not a flag"),
+    (['--job_name=master', *HOSTS], 'should be one of <ps|worker>'),
+    (['--strategy=magic'], 'should be one of <async_sgd|'),
+    (['--model=vgg'], 'should be one of <cnn|'),
+    (['--flagfile=none.flags'], 'none.flags'),
+    (['--task_index=0', *HOSTS], '--job_name is missing'),
+    (['--job_name=ps', *HOSTS], '--task_index is missing'),
+    (
+      ['--job_name=worker', '--task_index=1', *HOSTS],
+      '--task_index=1 is out of range: --worker_hosts names 1',
+    ),
+    (['--job_name=ps', '--task_index=-1', *HOSTS], 'task_index'),
+    (['--job_name=ps', '--task_index=0'], 'needs --ps_hosts'),
+    (['--ps_hosts=a:1', '--job_name=ps', '--task_index=0'], '--worker_hosts'),
+    ([*WORKER, '--ps_hosts=a:1', '--worker_hosts=b'], "'b' is not host:port"),
+    (
+      [*WORKER, '--ps_hosts=a:1,,b:2', '--worker_hosts=c:1'],
+      "'' is not host:port",
+    ),
+    (
+      [*WORKER, '--ps_hosts=a:99999', '--worker_hosts=c:1'],
+      "the port of 'a:99999' is not a number from 1 to 65535",
+    ),
+    (
+      [*WORKER, '--ps_hosts=a:1', '--worker_hosts=a:1'],
+      'a:1 is given to two tasks',
+    ),
+    (
+      [*WORKER, '--worker_hosts=a:1,b:1', '--dataset=synthetic'],
+      '2 workers but no ps',
+    ),
+    (['--sync_replicas', '--replicas_to_aggregate=0'], 'replicas_to_aggregate'),
+    (['--batch_size=0'], 'batch_size'),
+    ([*SMALL, '--batch_size=2501'], '--batch_size=2501 is larger than'),
+    ([*SMALL, '--validation_images=3000'], 'leaves nothing to train on'),
+    ([*SMALL, '--early_stopping_patience=3'], 'needs --validation_steps'),
+    ([*SMALL, '--lr_schedule=step'], 'needs --lr_boundaries'),
+    ([*SMALL, '--lr_schedule=step', '--lr_boundaries=5,3'], '--lr_boundaries'),
+    ([*SMALL, '--model=mlp', '--hidden_units=10,x'], '--hidden_units=10,x'),
+  ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(tasks, tmp_path, flags, words):
+  task = tasks.run(tmp_path / 'log', *flags)
+  assert task.code == 2, task.output
+  assert words in task.output
+  (line,) = task.output.splitlines()
+  assert line.startswith('distmnist.train: error: ')
+
+
+def test_a_logdir_that_cannot_be_written_is_named(tasks, tmp_path):
+  blocker = tmp_path / 'file'
+  blocker.write_text('')
+  task = tasks.run(tmp_path / 'log', *SMALL, f'--logdir={blocker}/run')
+  assert task.code == 1
+  (line,) = task.output.splitlines()
+  assert f'--logdir={blocker}/run cannot be written' in line
+
+
+def test_a_checkpoint_of_another_model_is_refused(tasks, tmp_path):
+  logdir = f'--logdir={tmp_path / "run"}'
+  assert tasks.run(tmp_path / '1', *SMALL, '--train_steps=5', logdir).code == 0
+  before = sorted(os.listdir(tmp_path / 'run'))
+  for flags, words in (
+    (['--model=mlp'], 'has no hidden1/'),
+    (['--optimizer=momentum'], 'Momentum'),
+  ):
+    task = tasks.run(
+      tmp_path / 'log', *SMALL, '--train_steps=9', logdir, *flags
+    )
+    assert task.code == 1
+    assert words in last_line(task)
+    assert 'another' in last_line(task)
+    assert 'Traceback' not in task.output
+  kept = [name for name in before if name.startswith('model.ckpt')]
+  assert set(kept) <= set(os.listdir(tmp_path / 'run'))
+
+
+def test_absent_and_corrupt_data_are_one_line(tasks, tmp_path):
+  folder = tmp_path / 'mnist'
+  folder.mkdir()
+  for name in ('train-images-idx3', 'train-labels-idx1'):
+    (folder / f'{name}-ubyte').write_bytes(b'\0\0\x08\x03')
+  for name in ('t10k-images-idx3', 't10k-labels-idx1'):
+    (folder / f'{name}-ubyte').write_bytes(b'')
+  task = tasks.run(tmp_path / 'log', f'--data_dir={tmp_path}')
+  assert task.code == 1
+  (line,) = task.output.splitlines()
+  assert 'train-images-idx3-ubyte: found' in line
+  assert 'expected' in line
