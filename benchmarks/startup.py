@@ -1,0 +1,76 @@
+"""How long a cluster takes to start, and to be gone.
+
+  python benchmarks/startup.py [repeats]
+
+Measured from outside: from the command to the chief's first step on the
+screen, and from its last step to the launcher's exit, when no process is left
+(the end barrier, the test accuracy and the report are part of it). Beside it,
+in the same run, a bare `import tensorflow`.
+"""
+
+import subprocess
+import sys
+import time
+
+import runs
+
+CASES = [
+  ('async, 1 ps + 2 workers', 1, 2, [], []),
+  ('sync, 1 ps + 2 workers', 1, 2, [], ['--sync_replicas']),
+  ('async, 2 ps + 2 workers', 2, 2, [], []),
+  ('async, 1 ps + 3 workers', 1, 3, [], []),
+  ('same, a Python a task', 1, 3, ['--nofork_tasks'], []),
+]
+FLAGS = ['--flagfile=configs/smoke.flags']
+
+
+def time_import():
+  start = time.monotonic()
+  subprocess.run(
+    [sys.executable, '-c', 'import tensorflow'],
+    stderr=subprocess.DEVNULL,
+    check=True,
+  )
+  return time.monotonic() - start
+
+
+def main(repeats=5):
+  imports, found = [], {case[0]: [] for case in CASES}
+  for _ in range(repeats):
+    imports.append(time_import())
+    for name, num_ps, num_workers, launch_flags, flags in CASES:
+      found[name].append(
+        runs.launch(
+          num_ps, num_workers, *FLAGS, *flags, launch_flags=launch_flags
+        )
+      )
+  bare = runs.median(imports)
+  print(f'{runs.describe_machine()}; medians of {repeats} runs')
+  print(f'bare `import tensorflow`: {bare:.2f} s\n')
+  rows = []
+  for name, results in found.items():
+    first = runs.median(r['first_step_secs'] for r in results)
+    gone = [r['end_secs'] - r['last_step_secs'] for r in results]
+    rows.append(
+      [
+        name,
+        f'{first:.2f} s',
+        f'{first / bare:.2f}',
+        f'{runs.median(gone):.2f} s',
+        f'{max(gone):.2f} s',
+      ]
+    )
+  runs.print_table(
+    [
+      'cluster',
+      'command to first step',
+      'over bare import',
+      'last step to all gone',
+      'worst',
+    ],
+    rows,
+  )
+
+
+if __name__ == '__main__':
+  main(*(int(word) for word in sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""Images per second of a cluster beside a single process of the same graph.
+
+  python benchmarks/throughput.py [repeats]
+
+In one run, in turn: one process with one thread; two such processes at the
+same time with nothing between them, which is the ceiling of two workers; the
+cluster of 1 ps and 2 workers, async and sync, with one thread a worker.
+"""
+
+import concurrent.futures
+import sys
+
+import runs
+
+COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
+# Steps that take a few seconds each; a cluster shares them out.
+MODELS = {
+  'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=4000'],
+  'cnn': ['--model=cnn', '--batch_size=128', '--train_steps=120'],
+}
+ONE_THREAD = [
+  '--intra_op_parallelism_threads=1',
+  '--inter_op_parallelism_threads=2',
+]
+
+
+def measure_alone(flags):
+  """Images/s of one process."""
+  return runs.launch(0, 1, *flags, *ONE_THREAD)['report']['images_per_sec']
+
+
+def measure_two_alone(flags):
+  """Images/s of two processes that know nothing of each other."""
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    return sum(pool.map(measure_alone, [flags, flags]))
+
+
+def measure_cluster(flags):
+  return runs.launch(1, 2, *flags)['report']['images_per_sec']
+
+
+CASES = [
+  ('one process, one thread', measure_alone, []),
+  ('two processes, no communication', measure_two_alone, []),
+  ('async, 1 ps + 2 workers', measure_cluster, []),
+  ('sync, 1 ps + 2 workers', measure_cluster, ['--sync_replicas']),
+]
+
+
+def main(repeats=3):
+  print(f'{runs.describe_machine()}; medians of {repeats} runs\n')
+  rows = []
+  for model, model_flags in MODELS.items():
+    found = {name: [] for name, _, _ in CASES}
+    for _ in range(repeats):
+      for name, measure, flags in CASES:
+        found[name].append(measure([*COMMON, *model_flags, *flags]))
+    medians = {name: runs.median(values) for name, values in found.items()}
+    one, ceiling = list(medians.values())[:2]
+    rows += [
+      [
+        model,
+        name,
+        f'{rate:,.0f}',
+        f'{rate / one:.2f}',
+        f'{rate / ceiling:.2f}',
+      ]
+      for name, rate in medians.items()
+    ]
+  runs.print_table(
+    ['model', 'who', 'images/s', 'over one process', 'over two alone'], rows
+  )
+
+
+if __name__ == '__main__':
+  main(*(int(word) for word in sys.argv[1:]))

@@ -1,0 +1,234 @@
+"""Starts tasks as forks of one process that has imported TensorFlow already.
+
+The import costs 2 to 5 s. `python -m distmnist.fork_server FD MODULE` pays it
+once: it imports MODULE, which may start no thread and no server, and then
+forks a task a request; the child calls `run()` of the module that its command
+line names. Without MODULE nothing is imported and the tasks are new Python
+processes: slower, but no fork of a process with a past.
+
+FD is one end of a SOCK_SEQPACKET pair; a message is one JSON object:
+
+  in:   {"start": name, "argv": [...], "env": {...}, "log": path}, with the
+        descriptor of the task's held port, if it has one, as SCM_RIGHTS
+        {"signal": number, "name": name}
+  out:  {"ready": true} or {"error": the last line of the import's traceback}
+        {"name": name, "pid": pid}, then at its end {"name": name, "code": c},
+        where c is the exit code, or -n after signal n
+
+The end of the stream is the end of the launcher, even by kill -9: all tasks
+get SIGTERM, then SIGKILL. The end of this process is SIGKILL for all tasks.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+
+HELD_PORT_FD = 'DISTMNIST_HELD_PORT_FD'
+MAX_MESSAGE_BYTES = 1 << 18
+GRACE_SECS = 10.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkServer:
+  """The tasks that were started here, by name."""
+
+  def __init__(self, launcher, is_imported, grace_secs=GRACE_SECS):
+    """Makes a server that has no task yet.
+
+    Args:
+      launcher: socket to whom asks for tasks.
+      is_imported: bool, whether a task's module is here to be called; else a
+        task is a new Python.
+      grace_secs: float, from the tasks' SIGTERM to their SIGKILL once the
+        launcher is gone.
+    """
+    self._launcher = launcher
+    self._is_imported = is_imported
+    self._grace_secs = grace_secs
+    self._pids = {}
+    # A child's end interrupts select through this pair: nothing is polled.
+    self._wake, wake_writer = socket.socketpair()
+    wake_writer.setblocking(False)
+    signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    self._selector = selectors.DefaultSelector()
+    self._selector.register(launcher, selectors.EVENT_READ)
+    self._selector.register(self._wake, selectors.EVENT_READ)
+    self._own = (launcher, self._wake, wake_writer, self._selector)
+
+  def serve(self):
+    """Answers requests until the launcher is gone; then ends all tasks."""
+    while True:
+      ready = self._select()
+      self._reap()
+      if self._launcher in ready:
+        data, fds, _, _ = socket.recv_fds(self._launcher, MAX_MESSAGE_BYTES, 1)
+        if not data:
+          break
+        request = json.loads(data)
+        if 'start' in request:
+          self._start(request, fds)
+        else:
+          self._signal(request['name'], request['signal'])
+    self._end_all()
+
+  def _start(self, request, fds):
+    server_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+      _run_task(request, fds, self._own, server_pid, self._is_imported)
+    for fd in fds:
+      os.close(fd)
+    self._pids[request['start']] = pid
+    _send(self._launcher, {'name': request['start'], 'pid': pid})
+
+  def _signal(self, name, signum):
+    # A child that is not reaped keeps its pid: no stranger can be hit.
+    pid = self._pids.get(name)
+    if pid is None:
+      return
+    try:
+      os.killpg(pid, signum)
+    except ProcessLookupError:  # forked, but not yet the leader of a group
+      os.kill(pid, signum)
+
+  def _reap(self):
+    for name, pid in list(self._pids.items()):
+      flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+      if os.waitid(os.P_PID, pid, flags) is None:
+        continue
+      # Whatever the task itself has started ends with it, and before it is
+      # reaped, while its process group still cannot be another's.
+      with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+      code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+      del self._pids[name]
+      _send(self._launcher, {'name': name, 'code': code})
+
+  def _end_all(self):
+    self._selector.unregister(self._launcher)
+    deadline = time.monotonic() + self._grace_secs
+    for name in self._pids:
+      self._signal(name, signal.SIGTERM)
+    while self._pids and time.monotonic() < deadline:
+      self._select(deadline - time.monotonic())
+      self._reap()
+    for name in self._pids:
+      self._signal(name, signal.SIGKILL)
+    while self._pids:
+      self._select()
+      self._reap()
+
+  def _select(self, timeout_secs=None):
+    ready = {key.fileobj for key, _ in self._selector.select(timeout_secs)}
+    if self._wake in ready:
+      self._wake.recv(4096)
+    return ready
+
+
+def _run_task(request, fds, server_files, server_pid, is_imported):
+  """Turns the forked child into the task; does not return."""
+  code = 1
+  try:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for file in server_files:
+      file.close()
+    os.setsid()  # a Ctrl-C in the terminal is the launcher's to pass on
+    # The kernel's promise: no task outlives the server, however that ends.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server_pid:
+      os._exit(1)
+    _redirect(request['log'])
+    os.environ.update(request['env'])
+    if fds:
+      os.environ[HELD_PORT_FD] = str(fds[0])
+    _, _, module, *flags = request['argv']
+    if is_imported:
+      _reseed()
+      sys.argv = [module, *flags]
+      importlib.import_module(module).run()
+    else:
+      os.environ['PYTHONUNBUFFERED'] = '1'
+      os.execv(sys.executable, [sys.executable, '-m', module, *flags])
+    code = 0
+  except SystemExit as end:
+    code = _exit_code(end)
+  except BaseException:
+    traceback.print_exc()
+  finally:
+    # Not sys.exit: this is a fork in the middle of the server's stack, and
+    # the teardown of TensorFlow costs up to 1.4 s.
+    with contextlib.suppress(OSError, ValueError):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    os._exit(code)
+
+
+def _redirect(log):
+  flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+  for path, mode, targets in (
+    (os.devnull, os.O_RDONLY, (0,)),
+    (log, flags, (1, 2)),
+  ):
+    fd = os.open(path, mode, 0o666)
+    for target in targets:
+      os.dup2(fd, target)
+    os.close(fd)
+  sys.stdout.reconfigure(line_buffering=True)
+
+
+def _reseed():
+  # Python reseeds `random` after a fork and NumPy does not: all the workers
+  # would draw the same numbers.
+  if 'numpy' in sys.modules:
+    sys.modules['numpy'].random.seed()
+
+
+def _exit_code(end):
+  if end.code is None or isinstance(end.code, int):
+    return (end.code or 0) & 0xFF
+  print(end.code, file=sys.stderr)
+  return 1
+
+
+def _send(launcher, message):
+  # If the launcher has gone, the next read says so.
+  with contextlib.suppress(OSError):
+    launcher.send(json.dumps(message).encode())
+
+
+def main(fd, module=None):
+  """Imports `module` (dotted name), serves on `fd`, returns the exit code."""
+  launcher = socket.socket(fileno=fd)
+  try:
+    if module:
+      importlib.import_module(module)
+  except BaseException as error:
+    traceback.print_exc()
+    last_line = traceback.format_exception_only(error)[-1].strip()
+    _send(launcher, {'error': last_line})
+    return 1
+  # Python 3.12 warns of threads: those that an import starts hold no lock of
+  # ours, and the child of a server that is idle finds everything consistent.
+  warnings.filterwarnings('ignore', message='.*fork', category=Warning)
+  _send(launcher, {'ready': True})
+  ForkServer(launcher, is_imported=bool(module)).serve()
+  return 0
+
+
+if __name__ == '__main__':
+  exit_code = main(int(sys.argv[1]), *sys.argv[2:3])
+  sys.stdout.flush()
+  os._exit(exit_code)  # spares the launcher the teardown of TensorFlow

@@ -1,0 +1,142 @@
+"""Describes a cluster as a list of tasks: who runs where, with which flags.
+
+Pure: nothing here starts a process, opens a port or looks at the machine. A
+launcher takes the list and runs it; `--dry_run` prints it.
+"""
+
+import dataclasses
+import shlex
+
+from distmnist import cli
+
+# A task learns from these who it is; the launcher alone may set them.
+CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """One process of the cluster.
+
+  Attributes:
+    job_name: 'ps' or 'worker'.
+    task_index: int >= 0, counted within the job.
+    host: str, the machine that runs it.
+    port: int, where it serves; None for the one task of a run without cluster.
+    argv: tuple of str, the whole command: ('python', '-m', module, flags...).
+    env: tuple of (name, value), what it needs beyond its launcher's variables.
+  """
+
+  job_name: str
+  task_index: int
+  host: str
+  port: int | None
+  argv: tuple[str, ...]
+  env: tuple[tuple[str, str], ...] = ()
+
+  @property
+  def name(self):
+    return f'{self.job_name} {self.task_index}'
+
+  @property
+  def address(self):
+    return self.host if self.port is None else f'{self.host}:{self.port}'
+
+  @property
+  def module(self):
+    return self.argv[2]
+
+  @property
+  def command(self):
+    """The task as one line for a shell."""
+    env = [f'{name}={shlex.quote(value)}' for name, value in self.env]
+    return ' '.join([*env, shlex.join(self.argv)])
+
+
+def make_tasks(
+  ps_hosts,
+  worker_hosts,
+  train_flags,
+  num_cores=1,
+  gpus=None,
+  module='distmnist.train',
+):
+  """Returns the list of Task of a cluster: first the ps, then the workers.
+
+  One worker without a ps is no cluster: it gets no cluster flag at all.
+
+  Args:
+    ps_hosts: list of 'host:port', may be empty.
+    worker_hosts: list of 'host:port', at least one.
+    train_flags: list of str for every task. They come after those chosen here,
+      and of two equal flags the later wins.
+    num_cores: int, the cores that the workers of this cluster share.
+    gpus: list of str, the devices to give to worker 0, 1, ... in turn while
+      every ps gets none; [] hides all devices; None leaves them as they are.
+    module: dotted name, what `python -m` runs.
+
+  Raises:
+    cli.UsageError: `train_flags` sets what is the launcher's to set.
+  """
+  check_train_flags(train_flags)
+  hosts = []
+  if len(ps_hosts) + len(worker_hosts) > 1:
+    hosts = [
+      f'--{job}_hosts={",".join(addresses)}'
+      for job, addresses in (('ps', ps_hosts), ('worker', worker_hosts))
+      if addresses
+    ]
+  # Left alone, TensorFlow starts a thread a core in each task of a machine,
+  # and tasks that take the cores from one another are slower than one alone.
+  worker_threads = max(1, num_cores // len(worker_hosts))
+
+  def make_task(job, index, address, threads, env):
+    host, _, port = address.rpartition(':')
+    who = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
+    chosen = [
+      f'--intra_op_parallelism_threads={threads}',
+      '--inter_op_parallelism_threads=2',
+    ]
+    argv = ('python', '-m', module, *who, *hosts, *chosen, *train_flags)
+    return Task(job, index, host, int(port) if hosts else None, argv, env)
+
+  return [
+    make_task('ps', i, address, 1, _pin(gpus and []))
+    for i, address in enumerate(ps_hosts)
+  ] + [
+    make_task('worker', i, address, worker_threads, _pin(gpus, i))
+    for i, address in enumerate(worker_hosts)
+  ]
+
+
+def check_train_flags(train_flags):
+  """Refuses flags that would make a task believe it is another one.
+
+  Raises:
+    cli.UsageError: one of CLUSTER_FLAGS is among `train_flags`.
+  """
+  for name in CLUSTER_FLAGS:
+    if flag_value(train_flags, name) is not None:
+      raise cli.UsageError(
+        f"--{name} is the launcher's to set: leave it out, and give the shape"
+        ' of the cluster by --num_ps and --num_workers'
+      )
+
+
+def flag_value(words, name):
+  """Returns the value (str) of the last --name among `words`, None if absent.
+
+  Knows --name=value and --name value, with one dash or two.
+  """
+  value = None
+  for index, word in enumerate(words):
+    flag, equals, given = word.partition('=')
+    if flag in (f'--{name}', f'-{name}'):
+      value = given if equals else ''.join(words[index + 1 : index + 2])
+  return value
+
+
+def _pin(gpus, worker_index=0):
+  if gpus is None:
+    return ()
+  device = gpus[worker_index % len(gpus)] if gpus else ''
+  return (('CUDA_VISIBLE_DEVICES', device),)

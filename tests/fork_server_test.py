@@ -1,0 +1,141 @@
+"""The protocol, spoken by a test in the launcher's place."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parent
+
+
+class Server:
+  def __init__(self, module, log):
+    self.socket, theirs = socket.socketpair(
+      socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )
+    self.socket.settimeout(30)
+    fd = theirs.fileno()
+    command = [sys.executable, '-m', 'distmnist.fork_server', str(fd)]
+    path = f'{TESTS.parent}:{TESTS}:{log.parent}'
+    with theirs, open(log, 'wb') as file:
+      self.process = subprocess.Popen(
+        [*command, module],
+        stdout=file,
+        stderr=file,
+        env={**os.environ, 'PYTHONPATH': path},
+        pass_fds=[fd],
+        start_new_session=True,
+      )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.socket.close()
+    try:
+      self.process.wait(20)
+    finally:
+      self.process.kill()
+      self.process.wait()
+
+  def send(self, **message):
+    self.socket.send(json.dumps(message).encode())
+
+  def start(self, name, log, *flags, **env):
+    argv = ['python', '-m', 'fake_train', *flags]
+    self.send(start=name, argv=argv, env=env, log=str(log))
+
+  def read(self):
+    return json.loads(self.socket.recv(1 << 16))
+
+
+@pytest.fixture
+def server(tmp_path):
+  with Server('fake_train', tmp_path / 'server.log') as server:
+    assert server.read() == {'ready': True}
+    yield server
+  assert (tmp_path / 'server.log').read_text() == ''
+
+
+@pytest.mark.parametrize(
+  ('action', 'code'),
+  [
+    ('print=hello', 0),
+    ('exit=3', 3),
+    ('raise=boom', 1),
+    ('kill=9', -9),
+    ('kill=11', -11),
+  ],
+)
+def test_a_task_is_announced_and_its_end_reported(
+  server, tmp_path, action, code
+):
+  server.start('a', tmp_path / 'a.log', f'--do=worker0:{action}')
+  started = server.read()
+  assert started['name'] == 'a'
+  assert started['pid'] > 0
+  assert server.read() == {'name': 'a', 'code': code}
+
+
+def test_a_task_gets_its_flags_its_variables_and_its_log(server, tmp_path):
+  log = tmp_path / 'a.log'
+  log.write_text('before\n')
+  server.start('a', log, '--do=worker0:env=COLOUR,facts', COLOUR='red')
+  server.read()
+  assert server.read()['code'] == 0
+  lines = log.read_text().splitlines()
+  assert lines[:2] == ['before', "COLOUR='red'"]
+  assert "argv ['fake_train', '--do=worker0:env=COLOUR,facts']" in lines
+
+
+def test_variables_of_one_task_are_not_the_next_ones(server, tmp_path):
+  for name, env in (('a', {'COLOUR': 'red'}), ('b', {})):
+    server.start(name, tmp_path / name, '--do=worker0:env=COLOUR', **env)
+    server.read()
+    assert server.read()['code'] == 0
+  assert (tmp_path / 'b').read_text() == 'COLOUR=None\n'
+
+
+def test_a_signal_reaches_its_task_alone(server, tmp_path):
+  for name in 'ab':
+    server.start(name, tmp_path / name, '--do=worker0:forever')
+    server.read()
+  server.send(signal=signal.SIGTERM, name='a')
+  assert server.read() == {'name': 'a', 'code': -signal.SIGTERM}
+  server.send(signal=signal.SIGKILL, name='a')  # too late: of no effect
+  server.send(signal=signal.SIGKILL, name='b')
+  assert server.read() == {'name': 'b', 'code': -signal.SIGKILL}
+
+
+def test_a_task_holds_no_descriptor_of_the_server(server, tmp_path):
+  server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
+  process = psutil.Process(server.read()['pid'])
+  server.start('b', tmp_path / 'b.log')  # by its end a has been set up, or
+  server.read()  # will be within the deadline below
+  server.read()
+  deadline = time.monotonic() + 10
+  while len(os.listdir(f'/proc/{process.pid}/fd')) != 3:
+    assert time.monotonic() < deadline
+
+
+def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
+  server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
+  pid = server.read()['pid']
+  server.socket.close()
+  assert server.process.wait(5) == 0
+  assert not psutil.pid_exists(pid)  # reaped, by its parent
+
+
+def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
+  (tmp_path / 'broken.py').write_text('1 / 0')
+  with Server('broken', tmp_path / 'log') as server:
+    assert server.read() == {'error': 'ZeroDivisionError: division by zero'}
+    assert server.process.wait(10) == 1
+  assert 'Traceback' in (tmp_path / 'log').read_text()

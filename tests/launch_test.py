@@ -1,0 +1,462 @@
+"""The command as users run it, with tests/fake_train.py in train's place."""
+
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from distmnist import cli, launch
+
+TESTS = pathlib.Path(__file__).resolve().parent
+BOTH = pytest.mark.parametrize('mode', ['--fork_tasks', '--nofork_tasks'])
+
+
+def make_env(**variables):
+  env = {k: v for k, v in os.environ.items() if not k.lower().endswith('proxy')}
+  env.pop('CUDA_VISIBLE_DEVICES', None)
+  path = f'{TESTS.parent}:{TESTS}'
+  return {**env, 'PYTHONPATH': path, **variables}
+
+
+def make_command(do, folder, *flags):
+  return [
+    *(sys.executable, '-m', 'distmnist.launch', '--module=fake_train'),
+    *(f'--logs_dir={folder}/logs', *flags, '--'),
+    *(f'--do={do}', f'--folder={folder}'),
+  ]
+
+
+def run_launch(do, folder, *flags, **variables):
+  return subprocess.run(
+    make_command(do, folder, *flags),
+    env=make_env(**variables),
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+
+
+@pytest.fixture(autouse=True)
+def heed_signals():
+  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
+  # by pytest, and would be by all that it starts.
+  signums = (signal.SIGINT, signal.SIGHUP)
+  before = [signal.signal(n, signal.default_int_handler) for n in signums]
+  yield
+  for signum, handler in zip(signums, before, strict=True):
+    signal.signal(signum, handler)
+
+
+class Running:
+  """A launch in the background; its end is the end of all that it started."""
+
+  def __init__(self, do, folder, *flags):
+    self.folder = folder
+    self.stderr = folder / 'stderr'
+    with open(self.stderr, 'w') as stderr:
+      self.process = subprocess.Popen(
+        make_command(do, folder, *flags),
+        env=make_env(),
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+      )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    if self.process.poll() is None:
+      self.process.kill()
+    self.process.wait()
+
+  def wait_for_files(self, *names):
+    deadline = time.monotonic() + 30
+    paths = [self.folder / name for name in names]
+    while not all(path.exists() for path in paths):
+      assert self.process.poll() is None, self.stderr.read_text()
+      assert time.monotonic() < deadline, f'no {names}'
+      time.sleep(0.01)
+    return paths
+
+  def wait_for(self, *names):
+    """Waits for touched files; returns the tasks that have touched them."""
+    paths = self.wait_for_files(*names)
+    return [psutil.Process(int(path.read_text())) for path in paths]
+
+  def all_processes(self):
+    return psutil.Process(self.process.pid).children(recursive=True)
+
+  def send(self, signum):
+    os.kill(self.process.pid, signum)
+
+
+def has_ended(process):
+  # An orphan may stay a zombie until a slow init looks after it.
+  try:
+    return process.status() == psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return True
+
+
+def assert_gone(processes, timeout_secs):
+  deadline = time.monotonic() + timeout_secs
+  while alive := [p for p in processes if not has_ended(p)]:
+    assert time.monotonic() < deadline, alive
+    time.sleep(0.01)
+
+
+def last_line(text):
+  return text.splitlines()[-1]
+
+
+@BOTH
+def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(tmp_path, mode):
+  done = run_launch('all:count=3', tmp_path, mode)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == ''.join(f'worker0 line {i}\n' for i in range(3))
+  assert done.stderr == (
+    'distmnist.launch: 1 ps and 2 workers on this machine,'
+    f' logs in {tmp_path}/logs\n'
+  )
+  logs = sorted(os.listdir(tmp_path / 'logs'))
+  assert logs == ['ps_0.log', 'worker_0.log', 'worker_1.log']
+  log = (tmp_path / 'logs' / 'worker_1.log').read_text()
+  assert log == ''.join(f'worker1 line {i}\n' for i in range(3))
+
+
+@BOTH
+def test_a_task_is_its_own_session_with_clean_signals(tmp_path, mode):
+  done = run_launch('worker0:facts', tmp_path, mode)
+  lines = done.stdout.splitlines()
+  assert lines[:2] == ['sid True', 'stdin /dev/null']
+  assert '--inter_op_parallelism_threads=2' in lines[2]
+  assert lines[3] == f'sigint {signal.default_int_handler}'
+  assert lines[4] == f'sigterm {int(signal.SIG_DFL)}'
+
+
+def test_one_worker_without_a_ps_runs(tmp_path):
+  done = run_launch('worker0:facts', tmp_path, '--num_ps=0', '--num_workers=1')
+  assert done.returncode == 0
+  assert 'job_name' not in done.stdout
+
+
+@BOTH
+def test_ports_are_held_until_each_task_serves_on_its_own(tmp_path, mode):
+  done = run_launch('all:serve', tmp_path, mode, '--num_ps=2')
+  assert done.returncode == 0, done.stderr
+  ports = set()
+  for log in (tmp_path / 'logs').iterdir():
+    text = log.read_text()
+    assert text.startswith('the port was held\nserving on ')
+    ports.add(text.split()[-1])
+  assert len(ports) == 4
+
+
+def test_forked_workers_draw_different_numbers(tmp_path):
+  run_launch('worker:random', tmp_path, '--num_workers=3')
+  draws = {
+    (tmp_path / 'logs' / f'worker_{i}.log').read_text() for i in range(3)
+  }
+  assert len(draws) == 3
+
+
+@BOTH
+def test_the_first_failure_is_last_on_the_screen_and_ends_the_others(
+  tmp_path, mode
+):
+  done = run_launch(
+    'ps0:leave;worker0:leave;'
+    'worker1:wait=worker0.ready,wait=ps0.ready,count=12,exit=3',
+    tmp_path,
+    mode,
+  )
+  assert done.returncode == 3
+  *_, header, last = [
+    line for line in done.stderr.splitlines() if not line.startswith('  | ')
+  ]
+  assert header == 'distmnist.launch: the last lines of worker 1:'
+  assert re.fullmatch(
+    r'distmnist.launch: error: worker 1 \(127.0.0.1:\d+\) failed first: '
+    rf'exit code 3; log: {tmp_path}/logs/worker_1.log',
+    last,
+  )
+  assert re.findall(r'  \| (.*)', done.stderr) == [
+    f'worker1 line {i}' for i in range(2, 12)
+  ]
+  assert last_line(done.stderr) == last
+  for task in ('worker_0', 'ps_0'):
+    log = tmp_path / 'logs' / f'{task}.log'
+    assert log.read_text() == f'leaving on {signal.SIGTERM.value}\n'
+
+
+@BOTH
+def test_an_uncaught_exception_leaves_its_traceback(tmp_path, mode):
+  done = run_launch('worker1:raise=boom', tmp_path, mode)
+  assert done.returncode == 1
+  assert '  | ValueError: boom\n' in done.stderr
+
+
+def test_the_earlier_of_two_failures_is_the_root_cause(tmp_path):
+  done = run_launch(
+    'ps0:wait=worker1.ready,exit=5;worker0:forever;worker1:leave', tmp_path
+  )
+  assert done.returncode == 5
+  assert 'error: ps 0 ' in last_line(done.stderr)
+
+
+def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
+  with Running('worker0:leave;worker1:touch=on,forever', tmp_path) as running:
+    (victim, _) = running.wait_for('worker1.on', 'worker0.ready')
+    everything = running.all_processes()
+    victim.kill()
+    assert running.process.wait(20) == 137
+    assert 'failed first: killed by SIGKILL' in running.stderr.read_text()
+    assert_gone(everything, 1)
+
+
+def test_what_a_task_has_started_ends_with_it(tmp_path):
+  do = 'worker0:child,touch=on,wait=go;worker1:leave'
+  with Running(do, tmp_path) as running:
+    running.wait_for('worker0.on', 'worker1.ready')
+    (child,) = running.wait_for('worker0.child')
+    (tmp_path / 'go').touch()
+    # The run goes on: it is not its end that ends the child.
+    assert_gone([child], 5)
+    running.send(signal.SIGTERM)
+    assert running.process.wait(20) == 143
+
+
+@BOTH
+@pytest.mark.parametrize(
+  ('sent', 'passed_on'),
+  [
+    (signal.SIGINT, signal.SIGINT),
+    (signal.SIGTERM, signal.SIGTERM),
+    (signal.SIGHUP, signal.SIGTERM),
+  ],
+)
+def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
+  tmp_path, mode, sent, passed_on
+):
+  do = 'worker:leave;ps:leave'
+  with Running(do, tmp_path, mode) as running:
+    running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    everything = running.all_processes()
+    running.send(sent)
+    assert running.process.wait(10) == 128 + sent
+    assert_gone(everything, 1)
+  said = last_line(running.stderr.read_text())
+  assert f'stopped by {sent.name}' in said
+  for name in ('worker_0', 'worker_1', 'ps_0'):
+    log = tmp_path / 'logs' / f'{name}.log'
+    assert log.read_text() == f'leaving on {passed_on.value}\n'
+  left = {
+    name: (tmp_path / f'{name}.left').stat().st_mtime_ns
+    for name in ('worker0', 'worker1', 'ps0')
+  }
+  assert left['ps0'] == max(left.values())
+
+
+@BOTH
+def test_a_second_signal_kills_at_once(tmp_path, mode):
+  deaf = 'deaf,touch=deaf,forever'
+  do = f'worker0:leave;worker1:{deaf};ps0:{deaf}'
+  with Running(do, tmp_path, mode) as running:
+    running.wait_for('worker0.ready', 'worker1.deaf', 'ps0.deaf')
+    everything = running.all_processes()
+    running.send(signal.SIGINT)
+    running.wait_for_files('worker0.left')
+    running.send(signal.SIGINT)
+    assert running.process.wait(3) == 130
+    assert_gone(everything, 1)
+    assert 'worker 1' in running.stderr.read_text()
+
+
+@pytest.mark.slow
+def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
+  with Running('all:deaf,touch=deaf,forever', tmp_path) as running:
+    running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
+    everything = running.all_processes()
+    running.send(signal.SIGTERM)
+    assert running.process.wait(10) == 143
+    assert_gone(everything, 1)
+  assert running.stderr.read_text().count('did not leave when told to') == 3
+
+
+@BOTH
+def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode):
+  do = 'worker0:leave;worker1:touch=on,forever;ps:leave'
+  with Running(do, tmp_path, mode) as running:
+    running.wait_for('worker0.ready', 'worker1.on', 'ps0.ready')
+    everything = running.all_processes()
+    assert len(everything) == 4
+    running.process.kill()
+    assert_gone(everything, 5)
+
+
+@pytest.mark.slow
+def test_even_the_deaf_go_after_a_launcher_killed_by_9(tmp_path):
+  with Running('all:deaf,touch=deaf,forever', tmp_path) as running:
+    running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
+    everything = running.all_processes()
+    running.process.kill()
+    assert_gone(everything, 15)
+
+
+@pytest.mark.slow
+def test_a_ps_that_stays_after_the_workers_is_stopped_and_a_failure(tmp_path):
+  done = run_launch('ps0:leave', tmp_path)
+  assert done.returncode == 1
+  assert re.fullmatch(
+    r'distmnist.launch: error: ps 0 \(127.0.0.1:\d+\) still ran 10 s after the'
+    r' last worker had ended: stopped; log: .*/ps_0.log',
+    last_line(done.stderr),
+  )
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path):
+  done = run_launch('', tmp_path, '--module=no_such_module')
+  assert done.returncode == 1
+  assert re.fullmatch(
+    r'distmnist.launch: error: cannot import no_such_module: .*No module named'
+    r" 'no_such_module' \(traceback in .*/fork_server.log\)",
+    last_line(done.stderr),
+  )
+
+
+@BOTH
+def test_gpus_are_pinned(tmp_path, mode):
+  run_launch(
+    'all:env=CUDA_VISIBLE_DEVICES',
+    tmp_path,
+    mode,
+    '--gpus=2',
+    '--num_workers=3',
+  )
+  for name, device in [
+    ('ps_0', ''),
+    ('worker_0', '0'),
+    ('worker_1', '1'),
+    ('worker_2', '0'),
+  ]:
+    text = (tmp_path / 'logs' / f'{name}.log').read_text()
+    assert text == f"CUDA_VISIBLE_DEVICES='{device}'\n"
+
+
+FOUR = [f'/dev/nvidia{i}' for i in range(4)] + ['/dev/nvidiactl']
+
+
+@pytest.mark.parametrize(
+  ('wanted', 'visible', 'files', 'expected'),
+  [
+    ('auto', None, [], None),
+    ('auto', None, FOUR, ['0', '1', '2', '3']),
+    ('auto', '3,1', FOUR, ['3', '1']),
+    ('auto', '', FOUR, None),
+    ('2', None, [], ['0', '1']),
+    ('1', '3,1', FOUR, ['3']),
+    ('0', None, FOUR, []),
+  ],
+)
+def test_gpus_are_found(wanted, visible, files, expected):
+  environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
+  assert launch.find_gpus(wanted, environ, files) == expected
+
+
+def test_more_gpus_than_this_launcher_may_use_are_refused():
+  with pytest.raises(cli.UsageError, match='--gpus=3, but .*=0,1 names 2'):
+    launch.find_gpus('3', {'CUDA_VISIBLE_DEVICES': '0,1'}, [])
+
+
+def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
+  code = (
+    'import sys\n'
+    'from distmnist import launch\n'
+    'import distmnist.fork_server, distmnist.launchers.local\n'
+    'try:\n'
+    '  launch.run()\n'
+    'finally:\n'
+    "  assert not {'tensorflow', 'numpy'} & set(sys.modules)\n"
+  )
+  start = time.monotonic()
+  done = subprocess.run(
+    [sys.executable, '-c', code, '--dry_run', '--gpus=1', '--', '--x=a b'],
+    env=make_env(),
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert time.monotonic() - start < 1
+  assert done.returncode == 0, done.stderr
+  lines = [shlex.split(line) for line in done.stdout.splitlines()]
+  assert [line[4:6] for line in lines] == [
+    ['--job_name=ps', '--task_index=0'],
+    ['--job_name=worker', '--task_index=0'],
+    ['--job_name=worker', '--task_index=1'],
+  ]
+  for line in lines:
+    assert '--ps_hosts=127.0.0.1:2222' in line
+    assert '--worker_hosts=127.0.0.1:2223,127.0.0.1:2224' in line
+    assert line[-1] == '--x=a b'
+  assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    (['--num_workers=0'], 'num_workers'),
+    (['--num_ps=-1'], 'num_ps'),
+    (['--gpus=some'], 'expected auto or a number of GPUs'),
+    (['--launcher=rocket'], 'launcher'),
+    (['--num_wrokers=2'], 'num_wrokers'),
+    (['train.py'], "'train.py' is not a flag"),
+    (['--', '--job_name=ps'], "--job_name is the launcher's to set"),
+    (['--', '--flagfile=mine.flags'], "--ps_hosts is the launcher's to set"),
+    (['--', '--flagfile=nowhere.flags'], 'nowhere.flags'),
+    (['--logs_dir=mine.flags/logs'], 'no folder for the logs'),
+  ],
+)
+def test_a_wrong_command_line_is_one_line_and_2(tmp_path, words, message):
+  (tmp_path / 'mine.flags').write_text('--ps_hosts=a:1\n')
+  done = subprocess.run(
+    [sys.executable, '-m', 'distmnist.launch', *words],
+    env=make_env(),
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2
+  assert message in done.stderr
+  assert done.stderr.count('\n') == 1
+  assert done.stdout == ''
+
+
+def test_help_shows_the_flags():
+  done = subprocess.run(
+    [sys.executable, '-m', 'distmnist.launch', '--help'],
+    env=make_env(),
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0
+  assert '--num_workers' in done.stdout
+
+
+def test_logs_go_next_to_what_train_writes(tmp_path):
+  path = launch.make_logs_dir(None, str(tmp_path / 'run'))
+  assert path == str(tmp_path / 'run' / 'logs')
+  assert os.path.isdir(path)
+
+
+def test_without_a_folder_the_logs_go_to_a_new_one(tmp_path, monkeypatch):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  paths = {launch.make_logs_dir(None, None) for _ in range(2)}
+  assert len(paths) == 2
+  assert all(os.path.isdir(path) for path in paths)
