@@ -54,9 +54,9 @@ class Mailbox:
     received = queue.Queue()
 
     def receive():
-      take = self._session.make_callable(self._take)
       # RuntimeError is a session that was closed between two messages.
       with contextlib.suppress(tf.errors.OpError, RuntimeError):
+        take = self._session.make_callable(self._take)
         while True:
           received.put(json.loads(take()))
 

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
+from distmnist import registry
 from tests import in_process, runner
 
 _SHARED = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
@@ -31,6 +32,9 @@ def mnist_dir():
 @pytest.fixture
 def set_flags():
   """Returns set_flags('--name=value', ...); undone when the test ends."""
+  # flagsaver takes away flags that are defined within it.
+  for room in ('datasets', 'models', 'strategies'):
+    registry.load_all(f'distmnist.{room}')
   flags.FLAGS(['test'])
   with flagsaver.flagsaver():
     yield lambda *words: flags.FLAGS(['test', *words])

@@ -1,0 +1,188 @@
+"""checkpoints: the log directory, its flags, what fits a graph."""
+
+import os
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import checkpoints, cli, placement, workload
+
+
+def save(folder, step=3, **shapes):
+  """Writes a checkpoint with variables of zeros; returns its path."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.train.get_or_create_global_step().assign(step)
+    for name, shape in shapes.items():
+      tf.get_variable(name, shape, initializer=tf.zeros_initializer())
+    session.run(tf.global_variables_initializer())
+    session.run(tf.train.get_global_step().assign(step))
+    saver = tf.train.Saver()
+    return saver.save(session, checkpoints.prefix(folder), step)
+
+
+def test_no_logdir_is_none(set_flags):
+  set_flags()
+  assert checkpoints.logdir_from_flags() is None
+
+
+def test_the_logdir_may_be_below_home(set_flags, monkeypatch):
+  monkeypatch.setenv('HOME', '/home/ada')
+  set_flags('--logdir=~/run')
+  assert checkpoints.logdir_from_flags() == '/home/ada/run'
+
+
+def test_the_chief_keeps_the_flags_and_takes_an_old_report_away(
+  set_flags, tmp_path
+):
+  logdir = tmp_path / 'a' / 'run'
+  logdir.mkdir(parents=True)
+  (logdir / 'report.json').write_text('{}')
+  assert checkpoints.has_ended(str(logdir))
+  set_flags(f'--logdir={logdir}', '--model=cnn', '--hidden_units=30,20')
+  checkpoints.make_logdir(str(logdir), is_chief=True)
+  assert not checkpoints.has_ended(str(logdir))
+  kept = checkpoints.read_flags(str(logdir))
+  assert {'--model=cnn', '--hidden_units=30,20'} < set(kept)
+  assert not [word for word in kept if word.startswith('--logdir')]
+  assert [p.name for p in logdir.iterdir()] == ['train.flags']
+
+
+def test_flags_that_were_kept_can_be_given_again(set_flags, tmp_path):
+  set_flags('--model=dnn', '--hidden_units=30,20', '--validation_images=7')
+  checkpoints.make_logdir(str(tmp_path), is_chief=True)
+  set_flags('--model=cnn', '--validation_images=5')
+  set_flags(*checkpoints.read_flags(str(tmp_path)))
+  assert workload.describe()[0] == 'dnn'
+  found = {flag.name: flag.value for flag in checkpoints.our_flags()}
+  assert found['hidden_units'] == ['30', '20']
+  assert found['validation_images'] == 7
+
+
+def test_a_worker_makes_the_directory_and_writes_nothing(set_flags, tmp_path):
+  set_flags()
+  logdir = tmp_path / 'run'
+  checkpoints.make_logdir(str(logdir), is_chief=False)
+  assert list(logdir.iterdir()) == []
+
+
+def test_flags_of_libraries_are_not_ours(set_flags):
+  set_flags()
+  names = {flag.name for flag in checkpoints.our_flags()}
+  assert {'logdir', 'model', 'help'} < names
+  assert not {'verbosity', 'cli_test_count'} & names
+
+
+def test_the_flags_of_the_program_itself_are_ours(set_flags, monkeypatch):
+  """absl files the flags of __main__ under the path of the program."""
+  set_flags()
+  modules = {'/x/train.py': ['a flag'], 'absl.logging': ['another']}
+  monkeypatch.setattr('sys.argv', ['/x/train.py'])
+  monkeypatch.setattr(
+    type(checkpoints.FLAGS), 'flags_by_module_dict', lambda self: modules
+  )
+  assert checkpoints.our_flags() == ['a flag']
+
+
+def test_a_logdir_that_cannot_be_written_is_refused(set_flags, tmp_path):
+  set_flags()
+  (tmp_path / 'file').write_text('')
+  logdir = str(tmp_path / 'file' / 'run')
+  with pytest.raises(
+    cli.RunError,
+    match=f'^--logdir={re.escape(logdir)} cannot be written: Not a directory; '
+    'choose a directory of your own$',
+  ):
+    checkpoints.make_logdir(logdir, is_chief=True)
+
+
+def test_a_directory_without_a_run_is_named(tmp_path):
+  path = tmp_path / 'train.flags'
+  with pytest.raises(cli.RunError) as caught:
+    checkpoints.read_flags(str(tmp_path))
+  assert str(caught.value) == (
+    f'no run of distmnist.train in --logdir={tmp_path}: {path} cannot be read '
+    '(No such file or directory)'
+  )
+
+
+def test_the_latest_checkpoint_is_found_and_knows_its_step(tmp_path):
+  assert checkpoints.find_latest(str(tmp_path)) is None
+  save(str(tmp_path), step=3)
+  path = save(str(tmp_path), step=12)
+  assert checkpoints.find_latest(str(tmp_path)) == path
+  assert path == checkpoints.path_of_step(str(tmp_path), 12)
+  assert checkpoints.read_step(path) == 12
+
+
+def test_a_directory_that_is_not_there_has_no_checkpoint(tmp_path):
+  assert checkpoints.find_latest(str(tmp_path / 'nowhere')) is None
+
+
+def test_the_best_checkpoint_is_not_the_latest(tmp_path):
+  best = checkpoints.best_dir(str(tmp_path))
+  os.makedirs(best)
+  save(best, step=2)
+  assert checkpoints.find_latest(str(tmp_path)) is None
+  assert checkpoints.read_step(checkpoints.find_latest(best)) == 2
+
+
+@pytest.mark.parametrize('num_saved, num_found', [(1, 2), (2, 1), (3, 2)])
+def test_the_number_of_shards_does_not_matter(tmp_path, num_saved, num_found):
+  def build(num_ps):
+    with placement.sharded(num_ps):
+      tf.get_variable('w', [7, 2])
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    build(num_saved)
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / 'x'))
+  with tf.Graph().as_default(), tf.Session() as session:
+    build(num_found)
+    checkpoints.check_fits(path, tf.global_variables())
+    tf.train.Saver().restore(session, path)
+    shards = session.run(tf.global_variables())
+  assert sum(len(shard) for shard in shards) == 7
+
+
+def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[2])
+  tf.get_variable('w', [2])
+  tf.get_variable('w/Momentum', [2])
+  with pytest.raises(cli.RunError) as caught:
+    checkpoints.check_fits(path, tf.global_variables())
+  assert str(caught.value) == (
+    f'checkpoint {path} has no w/Momentum: it comes from another model or '
+    'optimizer; give the flags it was trained with, or another --logdir'
+  )
+
+
+def test_another_shape_is_named_whole(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[5, 2])
+  with placement.sharded(2):
+    tf.get_variable('w', [6, 2])
+  with pytest.raises(cli.RunError) as caught:
+    checkpoints.check_fits(path, tf.global_variables())
+  assert str(caught.value) == (
+    f'checkpoint {path} has w with shape [5, 2], but the model has [6, 2]: it '
+    'comes from another model; give the flags it was trained with, or another '
+    '--logdir'
+  )
+
+
+def test_a_checkpoint_may_hold_more_than_is_asked_for(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[2], unused=[3])
+  tf.get_variable('w', [2])
+  checkpoints.check_fits(path, tf.global_variables())
+  with pytest.raises(cli.RunError, match='has no x: '):
+    checkpoints.check_fits(path, [tf.get_variable('x', [2])])
+
+
+def test_a_file_that_is_no_checkpoint_cannot_be_read(tmp_path):
+  path = save(str(tmp_path), w=[2])
+  (tmp_path / (os.path.basename(path) + '.index')).write_bytes(b'rubbish' * 50)
+  for name in (path, str(tmp_path / 'nowhere')):
+    with pytest.raises(
+      cli.RunError, match=f'^checkpoint {re.escape(name)} cannot be read: .'
+    ):
+      checkpoints.check_fits(name, [])

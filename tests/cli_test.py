@@ -1,0 +1,151 @@
+"""cli: flags in, one line and an exit code out.
+
+Flags of the program under test are those of this file.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from distmnist import cli
+
+_COUNT = flags.DEFINE_integer(
+  'cli_test_count', 1, 'A count for the tests of cli.', lower_bound=1
+)
+
+
+@pytest.fixture
+def run(set_flags, capsys):
+  """Returns run(main, *words) -> (exit code, stdout, stderr)."""
+
+  def run_main(main, *words, passthrough=False):
+    codes = []
+    cli.run(main, ['program', *words], passthrough, leave=codes.append)
+    (code,) = codes
+    return code, *capsys.readouterr()
+
+  return run_main
+
+
+def test_a_main_that_returns_none_is_code_0(run):
+  assert run(lambda: None) == (0, '', '')
+
+
+def test_the_code_of_main_is_the_exit_code(run):
+  assert run(lambda: 143) == (143, '', '')
+
+
+def test_main_finds_the_flags_parsed(run):
+  assert run(lambda: _COUNT.value, '--cli_test_count=7')[0] == 7
+
+
+def test_a_run_that_failed_is_one_line_and_code_1(run):
+  def main():
+    raise cli.RunError('the disk\n  is full')
+
+  code, out, err = run(main)
+  assert (code, out) == (1, '')
+  assert err == 'distmnist.cli_test: error: the disk is full\n'
+
+
+def test_a_wrong_command_line_is_one_line_with_a_hint_and_code_2(run):
+  def main():
+    raise cli.UsageError('two chiefs')
+
+  code, out, err = run(main)
+  assert (code, out) == (2, '')
+  assert err == (
+    'distmnist.cli_test: error: two chiefs (see distmnist.cli_test --help)\n'
+  )
+
+
+def never(*_):
+  raise AssertionError('main was called')
+
+
+@pytest.mark.parametrize(
+  'word, message',
+  [
+    ('--cli_test_coumt=2', "Unknown command line flag 'cli_test_coumt'"),
+    ('--cli_test_count=0', 'cli_test_count=0'),
+    ('--cli_test_count=x', "invalid literal for int() with base 10: 'x'"),
+    ('cli_test_count=2', "'cli_test_count=2' is not a flag: flags start with"),
+    ('--flagfile=/nowhere.flags', '/nowhere.flags'),
+  ],
+)
+def test_a_bad_flag_fails_before_main(run, word, message):
+  code, out, err = run(never, word)
+  assert (code, out) == (2, '')
+  assert message in err
+  assert err.count('\n') == 1
+
+
+def test_a_misspelt_flag_is_answered_with_the_right_one(run):
+  err = run(never, '--cli_test_coumt=2')[2]
+  assert 'Did you mean: cli_test_count' in err
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(run):
+  def main():
+    raise ZeroDivisionError('ours')
+
+  with pytest.raises(ZeroDivisionError, match='ours'):
+    run(main)
+
+
+def test_ctrl_c_is_code_130(run):
+  def main():
+    raise KeyboardInterrupt
+
+  assert run(main) == (130, '', '')
+
+
+def test_words_after_two_dashes_go_to_main_untouched(run):
+  seen = []
+
+  def main(rest):
+    seen.extend(rest)
+
+  words = ['--cli_test_count=3', '--', '--model=cnn', '--', 'x']
+  assert run(main, *words, passthrough=True) == (0, '', '')
+  assert seen == ['--model=cnn', '--', 'x']
+  assert _COUNT.value == 3
+
+
+def test_a_flagfile_is_read_and_later_flags_win(run, tmp_path):
+  path = tmp_path / 'x.flags'
+  path.write_text('# What it is for.\n\n--cli_test_count=5\n')
+  flagfile = f'--flagfile={path}'
+  assert run(lambda: _COUNT.value, flagfile)[0] == 5
+  assert run(lambda: _COUNT.value, flagfile, '--cli_test_count=6')[0] == 6
+  assert run(lambda: _COUNT.value, '--cli_test_count=6', flagfile)[0] == 5
+
+
+def test_help_prints_the_story_and_the_flags_and_leaves_main_alone(run):
+  code, out, err = run(never, '--help')
+  assert (code, err) == (0, '')
+  assert out.startswith('distmnist.cli_test: cli: flags in, one line')
+  assert 'A count for the tests of cli.' in out
+  assert '--flagfile=FILE reads flags from a file; later flags win.' in out
+  assert 'absl.logging' not in out
+
+
+def test_helpfull_has_the_flags_of_libraries_too(run):
+  out = run(never, '--helpfull')[1]
+  assert 'A count for the tests of cli.' in out
+  assert 'absl.logging:' in out
+
+
+def test_a_program_run_by_its_name_shows_its_own_flags():
+  """absl files the flags of __main__ under another name."""
+  found = subprocess.run(
+    [sys.executable, '-m', 'distmnist.launch', '--help'],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert (found.returncode, found.stderr) == (0, '')
+  assert found.stdout.startswith('distmnist.launch: ')
+  assert '--num_workers:' in found.stdout

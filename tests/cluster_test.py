@@ -1,0 +1,434 @@
+"""cluster: who is who, who am I, the server's port, the wait for others."""
+
+import os
+import re
+import socket
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import cli
+from distmnist import cluster as cluster_lib
+from tests import in_process
+
+PS, WORKERS = ('p0:1', 'p1:1'), ('w0:1', 'w1:1', 'w2:1')
+
+
+@pytest.mark.parametrize(
+  'text, expected',
+  [
+    (None, ()),
+    ('  ', ()),
+    ('a:2222', ('a:2222',)),
+    ('a:1, 10.0.0.2:65535', ('a:1', '10.0.0.2:65535')),
+    ('[::1]:2222', ('[::1]:2222',)),
+  ],
+)
+def test_hosts_are_a_tuple(text, expected):
+  assert cluster_lib.parse_hosts(text, 'ps_hosts') == expected
+
+
+@pytest.mark.parametrize(
+  'text, entry',
+  [
+    ('a:1,', ''),
+    (',a:1', ''),
+    ('a', 'a'),
+    (':2222', ':2222'),
+    ('a b:2222', 'a b:2222'),
+    ('http://a:2222', 'http://a:2222'),
+    ('ada@a:2222', 'ada@a:2222'),
+  ],
+)
+def test_what_is_no_host_and_port_is_shown(text, entry):
+  with pytest.raises(cli.UsageError) as caught:
+    cluster_lib.parse_hosts(text, 'ps_hosts')
+  assert str(caught.value) == (
+    f"--ps_hosts: '{entry}' is not host:port (the whole list: {text})"
+  )
+
+
+@pytest.mark.parametrize('port', ['0', '65536', '-1', 'x', '', '2 2', '²'])
+def test_a_port_out_of_range_is_shown(port):
+  with pytest.raises(
+    cli.UsageError,
+    match=f"^--worker_hosts: the port of 'b:{port}' is not a number from 1 to "
+    '65535$',
+  ):
+    cluster_lib.parse_hosts(f'a:1,b:{port}', 'worker_hosts')
+
+
+@pytest.mark.parametrize(
+  'ps_hosts, worker_hosts, job_name, task_index, message',
+  [
+    ((), (), 'ps', 0, '--job_name=ps needs --ps_hosts and --worker_hosts'),
+    (
+      (),
+      (),
+      'worker',
+      2,
+      '--task_index=2 needs --worker_hosts: without hosts there is one worker, '
+      '0',
+    ),
+    (
+      PS,
+      (),
+      'ps',
+      0,
+      '--worker_hosts is empty: name at least one worker',
+    ),
+    (PS, WORKERS, None, 0, '--job_name is missing: say ps or worker'),
+    (
+      PS,
+      WORKERS,
+      'worker',
+      None,
+      '--task_index is missing: say which of the 3 worker hosts this task is, '
+      'from 0',
+    ),
+    (
+      PS,
+      WORKERS,
+      'worker',
+      3,
+      '--task_index=3 is out of range: --worker_hosts names 3, so expected '
+      '0..2',
+    ),
+    (
+      PS,
+      WORKERS,
+      'ps',
+      2,
+      '--task_index=2 is out of range: --ps_hosts names 2, so expected 0..1',
+    ),
+    (
+      PS,
+      (*WORKERS, 'p1:1'),
+      'worker',
+      0,
+      'p1:1 is given to two tasks: each needs its own',
+    ),
+  ],
+)
+def test_an_identity_that_does_not_fit_is_one_clear_line(
+  ps_hosts, worker_hosts, job_name, task_index, message
+):
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    cluster_lib.make_cluster(ps_hosts, worker_hosts, job_name, task_index)
+
+
+def test_a_worker_knows_its_place():
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1)
+  assert (cluster.num_ps, cluster.num_workers) == (2, 3)
+  assert cluster.is_distributed
+  assert not cluster.is_chief
+  assert (cluster.name, cluster.address) == ('worker 1', 'w1:1')
+  assert cluster.addresses('ps') == {'ps 0': 'p0:1', 'ps 1': 'p1:1'}
+  assert cluster.task_device == '/job:worker/task:1'
+  assert cluster.cpu_device == '/job:worker/task:1/device:CPU:0'
+  assert cluster.compute_device == '/job:worker/task:1/device:CPU:0'
+  assert cluster.spec().as_dict() == {'ps': [*PS], 'worker': [*WORKERS]}
+
+
+def test_worker_0_and_no_ps_is_the_chief():
+  assert cluster_lib.make_cluster(PS, WORKERS, 'worker', 0).is_chief
+  assert not cluster_lib.make_cluster(PS, WORKERS, 'ps', 0).is_chief
+
+
+def test_no_hosts_are_one_process_that_is_its_own_chief():
+  cluster = cluster_lib.make_cluster((), (), None, None)
+  assert cluster == cluster_lib.make_cluster((), (), 'worker', 0)
+  assert (cluster.num_ps, cluster.num_workers) == (0, 1)
+  assert cluster.is_chief
+  assert not cluster.is_distributed
+  assert (cluster.name, cluster.address) == ('worker 0', 'this process')
+  assert (cluster.task_device, cluster.cpu_device) == ('', '/device:CPU:0')
+  assert cluster_lib.make_server(cluster, tf.ConfigProto()) is None
+
+
+def test_workers_without_a_ps_are_a_cluster():
+  cluster = cluster_lib.make_cluster((), ('w0:1',), 'worker', 0)
+  assert cluster.is_distributed
+  assert cluster.spec().as_dict() == {'worker': ['w0:1']}
+  assert cluster.device_setter() == '/job:worker/task:0/device:CPU:0'
+
+
+def test_a_gpu_computes_and_the_cpu_keeps_the_books():
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 2, num_gpus=1)
+  assert cluster.compute_device == '/job:worker/task:2/device:GPU:0'
+  assert cluster.cpu_device == '/job:worker/task:2/device:CPU:0'
+
+
+def test_variables_go_to_the_ps_in_turn_and_the_rest_stays(tf_session):
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1, num_gpus=1)
+  with tf.device(cluster.device_setter()):
+    variables = [tf.get_variable(f'v{i}', [2]) for i in range(3)]
+    product = variables[0] * 2
+  devices = [v.device for v in variables]
+  assert devices == [f'/job:ps/task:{i}/device:CPU:0' for i in (0, 1, 0)]
+  assert product.device == '/job:worker/task:1/device:GPU:0'
+
+
+def test_one_process_keeps_its_variables(tf_session):
+  with tf.device(cluster_lib.Cluster().device_setter()):
+    assert tf.get_variable('v', [2]).device == '/device:CPU:0'
+
+
+def test_a_session_sees_the_ps_and_itself_alone():
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1)
+  given = tf.ConfigProto(intra_op_parallelism_threads=3)
+  config = cluster.session_config(given)
+  assert list(config.device_filters) == ['/job:ps', '/job:worker/task:1']
+  assert config.intra_op_parallelism_threads == 3
+  assert not given.device_filters
+  assert not cluster_lib.Cluster().session_config(given).device_filters
+
+
+CLUSTER_FLAGS = '--ps_hosts=p0:1', '--worker_hosts=w0:1,w1:1'
+
+
+def test_the_flags_make_the_cluster(set_flags):
+  set_flags(
+    *CLUSTER_FLAGS,
+    '--job_name=worker',
+    '--task_index=1',
+    '--start_timeout_secs=2.5',
+    '--num_gpus=1',
+  )
+  assert cluster_lib.from_flags() == cluster_lib.Cluster(
+    ('p0:1',), ('w0:1', 'w1:1'), 'worker', 1, 2.5, 1
+  )
+
+
+def test_no_flags_are_one_process(set_flags):
+  set_flags('--num_gpus=0')
+  assert cluster_lib.from_flags() == cluster_lib.Cluster()
+
+
+@pytest.mark.parametrize(
+  'job_name, found, expected',
+  [('worker', [], 0), ('worker', ['a', 'b'], 1), ('ps', ['a'], 0)],
+)
+def test_a_worker_takes_a_gpu_where_there_is_one(
+  set_flags, monkeypatch, job_name, found, expected
+):
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: found)
+  set_flags(*CLUSTER_FLAGS, f'--job_name={job_name}', '--task_index=0')
+  assert cluster_lib.from_flags().num_gpus == expected
+
+
+def test_the_server_config_by_flags(set_flags):
+  set_flags(
+    '--intra_op_parallelism_threads=1',
+    '--inter_op_parallelism_threads=2',
+    '--noallow_soft_placement',
+  )
+  config = cluster_lib.make_server_config(num_gpus=0)
+  assert config.intra_op_parallelism_threads == 1
+  assert config.inter_op_parallelism_threads == 2
+  assert not config.allow_soft_placement
+  assert config.gpu_options.allow_growth
+  assert config.device_count == {'GPU': 0}
+  assert cluster_lib.make_server_config(num_gpus=1).device_count == {}
+
+
+def test_the_placement_is_printed_if_asked_for(tf_session, set_flags):
+  lines = []
+  with tf.device('/job:ps/task:1'):
+    tf.constant(1, name='one')
+  set_flags()
+  cluster_lib.log_placement(tf.get_default_graph(), lines.append)
+  assert lines == []
+  set_flags('--log_device_placement')
+  cluster_lib.log_placement(tf.get_default_graph(), lines.append)
+  assert lines == ['one (Const): /job:ps/task:1']
+
+
+# What a server does before TensorFlow's own is started.
+
+
+@pytest.fixture
+def start_server(monkeypatch):
+  """Returns start(port): a server that only takes its port."""
+  taken = []
+
+  def take_port(spec, job_name, task_index, config):
+    port = int(spec.task_address(job_name, task_index).rpartition(':')[2])
+    # As strict as can be: whoever else has the port makes this fail.
+    taken.append(socket.create_server(('127.0.0.1', port)))
+    return taken[-1]
+
+  def start(port):
+    cluster = cluster_lib.make_cluster((), (f'127.0.0.1:{port}',), 'worker', 0)
+    return cluster_lib.make_server(cluster, tf.ConfigProto())
+
+  monkeypatch.setattr(tf.train, 'Server', take_port)
+  yield start
+  for server in taken:
+    server.close()
+
+
+def hold_port():
+  """Returns a socket that has a port and does not listen yet."""
+  held = socket.socket()
+  held.bind(('127.0.0.1', 0))
+  return held
+
+
+def test_a_port_that_is_taken_is_named(start_server):
+  with socket.create_server(('127.0.0.1', 0)) as other:
+    port = other.getsockname()[1]
+    with pytest.raises(
+      cli.RunError,
+      match=f'^worker 0 cannot listen on port {port}: Address already in use; '
+      'stop the process that has it or give worker 0 another port$',
+    ):
+      start_server(port)
+
+
+def test_a_port_that_is_held_for_the_task_is_handed_over(
+  start_server, monkeypatch
+):
+  held = hold_port()
+  port, fd = held.getsockname()[1], held.detach()
+  with pytest.raises(cli.RunError, match='Address already in use'):
+    start_server(port)
+  monkeypatch.setenv('DISTMNIST_HELD_PORT_FD', str(fd))
+  server = start_server(port)
+  assert server.getsockname()[1] == port
+  assert 'DISTMNIST_HELD_PORT_FD' not in os.environ
+
+
+def test_a_held_descriptor_that_is_gone_does_no_harm(start_server, monkeypatch):
+  held = hold_port()
+  port = held.getsockname()[1]
+  monkeypatch.setenv('DISTMNIST_HELD_PORT_FD', str(held.fileno()))
+  held.close()
+  assert start_server(port).getsockname()[1] == port
+
+
+def test_proxies_are_dropped_and_said(start_server, monkeypatch, capsys):
+  for protocol in ('http', 'https', 'all', 'grpc'):
+    for name in (f'{protocol}_proxy', f'{protocol}_proxy'.upper()):
+      monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('https_proxy', 'http://proxy:3128')
+  monkeypatch.setenv('ALL_PROXY', 'http://proxy:3128')
+  monkeypatch.setenv('no_proxy', 'localhost')
+  start_server(*in_process.pick_ports(1))
+  assert not {'https_proxy', 'ALL_PROXY'} & set(os.environ)
+  assert os.environ['no_proxy'] == 'localhost'
+  assert capsys.readouterr().out == (
+    'https_proxy, ALL_PROXY: not used, as gRPC fails behind a proxy\n'
+  )
+  start_server(*in_process.pick_ports(1))
+  assert capsys.readouterr().out == ''
+
+
+def test_a_server_that_tensorflow_refuses_is_one_line(
+  start_server, monkeypatch
+):
+  def refuse(*_, **__):
+    raise tf.errors.UnknownError(None, None, 'could not start')
+
+  monkeypatch.setattr(tf.train, 'Server', refuse)
+  (port,) = in_process.pick_ports(1)
+  with pytest.raises(
+    cli.RunError,
+    match=f'^worker 0 cannot serve on 127.0.0.1:{port}: could not start$',
+  ):
+    start_server(port)
+
+
+# The wait for other tasks, with a clock that only `sleep` moves.
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  fake = types.SimpleNamespace(now=50.0)
+  fake.monotonic = lambda: fake.now
+  fake.sleep = lambda secs: setattr(fake, 'now', fake.now + secs)
+  monkeypatch.setattr(cluster_lib, 'time', fake)
+  return fake
+
+
+@pytest.fixture
+def answer_at(monkeypatch, clock):
+  """answer_at[address] = secs: from when on a task answers."""
+  times = {}
+  monkeypatch.setattr(
+    cluster_lib,
+    'is_answering',
+    lambda address: clock.now >= 50 + times.get(address, float('inf')),
+  )
+  return times
+
+
+def test_who_listens_answers():
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    address = f'127.0.0.1:{server.getsockname()[1]}'
+    assert cluster_lib.is_answering(address)
+    cluster_lib.wait_for_tasks({'ps 0': address}, 0, say=None)
+  assert not cluster_lib.is_answering(address)
+
+
+@pytest.mark.parametrize('host', ['nowhere.invalid', 'a..b'])
+def test_a_host_that_cannot_be_looked_up_does_not_answer(host):
+  assert not cluster_lib.is_answering(f'{host}:2222')
+
+
+def test_nobody_to_wait_for_is_no_wait(clock, answer_at):
+  cluster_lib.wait_for_tasks({}, 0)
+  assert clock.now == 50
+
+
+def test_the_wait_ends_when_the_last_one_answers(clock, answer_at):
+  answer_at |= {'a:1': 0.3, 'b:1': 0.7}
+  lines = []
+  cluster_lib.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 9, lines.append)
+  assert clock.now == pytest.approx(50.7, abs=0.06)
+  assert lines == []
+
+
+def test_a_long_wait_says_for_whom_after_a_second_then_every_five(
+  clock, answer_at
+):
+  answer_at |= {'a:1': 0.0, 'b:1': 3.0, 'c:1': 8.0}
+  lines = []
+  cluster_lib.wait_for_tasks(
+    {'ps 0': 'a:1', 'ps 1': 'b:1', 'worker 0': 'c:1'},
+    60,
+    lambda line: lines.append((round(clock.now - 50), line)),
+  )
+  assert lines == [
+    (1, 'waiting for ps 1 at b:1, worker 0 at c:1'),
+    (6, 'waiting for worker 0 at c:1'),
+  ]
+
+
+def test_a_task_that_has_answered_is_not_asked_again(monkeypatch, clock):
+  asked = []
+
+  def is_answering(address):
+    asked.append(address)
+    return address == 'a:1' or clock.now > 50.3
+
+  monkeypatch.setattr(cluster_lib, 'is_answering', is_answering)
+  cluster_lib.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 9)
+  assert asked.count('a:1') == 1
+  assert asked.count('b:1') > 2
+
+
+def test_the_wait_is_bounded_and_names_those_that_did_not_answer(
+  clock, answer_at
+):
+  answer_at |= {'a:1': 0.0}
+  with pytest.raises(cli.RunError) as caught:
+    cluster_lib.wait_for_tasks(
+      {'ps 0': 'a:1', 'ps 1': 'b:1'}, 2.5, lambda line: None
+    )
+  assert str(caught.value) == (
+    'no answer within 2.5 s from ps 1 at b:1: start it, or check the address, '
+    'the port and the firewall (--start_timeout_secs sets the wait)'
+  )
+  assert clock.now == pytest.approx(52.5, abs=0.06)

@@ -1,0 +1,131 @@
+"""input_pipeline: shards, passes, batches in the graph, chunks."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import input_pipeline
+
+CPU = '/device:CPU:0'
+
+
+def make_data(num_images):
+  """Image i is all i, and its label is i."""
+  images = np.arange(num_images, dtype=np.uint8).reshape(-1, 1, 1, 1)
+  return np.tile(images, [1, 2, 3, 1]), np.arange(num_images, dtype=np.int32)
+
+
+def make_plan(indices, batch_size):
+  return input_pipeline.Plan(np.array(indices), batch_size, 0, 0, 0)
+
+
+def start(session):
+  """Does what MonitoredSession does before the first step."""
+  session.run([tf.local_variables_initializer(), tf.tables_initializer()])
+
+
+@pytest.mark.parametrize('num_images, num_shards', [(12, 3), (13, 3), (5, 1)])
+def test_shards_are_disjoint_and_equal_in_size(num_images, num_shards):
+  shards = [
+    input_pipeline.compute_shard(num_images, num_shards, i)
+    for i in range(num_shards)
+  ]
+  assert {len(s) for s in shards} == {num_images // num_shards}
+  found = np.sort(np.concatenate(shards))
+  assert found.tolist() == list(range(num_images // num_shards * num_shards))
+
+
+def test_a_shard_by_hand():
+  assert input_pipeline.compute_shard(11, 3, 1).tolist() == [1, 4, 7]
+  assert input_pipeline.compute_shard(2, 3, 1).tolist() == []
+
+
+def test_a_pass_has_each_image_once_and_drops_the_rest():
+  indices = np.arange(100, 111)
+  batches = input_pipeline.compute_pass(indices, 4, 0, 0, 0)
+  assert batches.shape == (2, 4)
+  assert len(set(batches.ravel())) == 8
+  assert set(batches.ravel()) < set(indices)
+
+
+def test_a_pass_is_decided_by_seed_worker_and_its_number():
+  def compute(*key):
+    return input_pipeline.compute_pass(np.arange(50), 5, *key).tolist()
+
+  assert compute(1, 2, 3) == compute(1, 2, 3)
+  orders = [compute(1, 2, 3), compute(0, 2, 3), compute(1, 0, 3)]
+  orders += [compute(1, 2, 0), compute(3, 2, 1)]
+  assert len({str(order) for order in orders}) == 5
+
+
+def test_another_pass_leaves_other_images_out():
+  passes = [
+    input_pipeline.compute_pass(np.arange(5), 4, 0, 0, i) for i in range(20)
+  ]
+  seen = {frozenset(p.ravel()) for p in passes}
+  assert len(seen) == 5
+
+
+def test_batches_are_the_passes_one_after_the_other(tf_session):
+  images, labels = make_data(20)
+  plan = make_plan([1, 3, 5, 7, 9, 11, 13], 3)
+  batch = input_pipeline.build_batches(images, labels, plan, 4, 2, CPU)
+  assert [t.dtype for t in batch] == [tf.float32, tf.int32]
+  assert [t.shape.as_list() for t in batch] == [[3, 2, 3, 1], [3]]
+  start(tf_session)
+  for pass_number in range(3):
+    for expected in input_pipeline.compute_pass(
+      plan.indices, 3, 4, 2, pass_number
+    ):
+      images_v, labels_v = tf_session.run(batch)
+      assert labels_v.tolist() == expected.tolist()
+      np.testing.assert_allclose(images_v, images[expected] / 255, rtol=1e-6)
+
+
+def test_the_images_are_not_in_the_graph_but_on_the_worker(tf_session):
+  images = np.zeros((5000, 28, 28, 1), np.uint8)
+  device = '/job:worker/task:1/device:CPU:0'
+  setter = tf.train.replica_device_setter(ps_tasks=2, worker_device='/job:x')
+  with tf.device(setter):
+    input_pipeline.build_batches(
+      images, np.zeros(5000, np.int32), make_plan([0], 1), 0, 0, device
+    )
+  assert tf.get_default_graph().as_graph_def().ByteSize() < 100_000
+  assert tf.global_variables() == []
+  found = {(v.op.name, v.device) for v in tf.local_variables()}
+  assert found == {('images', device), ('labels', device)}
+  ops = tf.get_default_graph().get_operations()
+  # get_variable takes an initializer off all devices; it follows its variable.
+  astray = {op.name for op in ops if op.device != device}
+  assert astray == {'images/Initializer/PyFunc', 'labels/Initializer/PyFunc'}
+
+
+def test_a_session_that_is_made_again_starts_again(tf_session):
+  images, labels = make_data(6)
+  plan = make_plan(range(6), 2)
+  batch = input_pipeline.build_batches(images, labels, plan, 0, 0, CPU)
+  start(tf_session)
+  first = [tf_session.run(batch)[1].tolist() for _ in range(2)]
+  with tf.Session() as session:
+    start(session)
+    assert [session.run(batch)[1].tolist() for _ in range(2)] == first
+
+
+def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
+  images, labels = make_data(5)
+  *chunk, initializer = input_pipeline.build_chunks(images, labels, 2, CPU)
+  for _ in range(2):
+    tf_session.run(initializer)
+    for expected in ([0, 1], [2, 3], [4]):
+      images_v, labels_v = tf_session.run(chunk)
+      assert labels_v.tolist() == expected
+      np.testing.assert_allclose(images_v, images[expected] / 255, rtol=1e-6)
+    with pytest.raises(tf.errors.OutOfRangeError):
+      tf_session.run(chunk)
+
+
+def test_pixels_are_scaled_to_0_and_1(tf_session):
+  found = tf_session.run(
+    input_pipeline.scale(tf.constant([0, 51, 255], tf.uint8))
+  )
+  np.testing.assert_allclose(found, [0, 0.2, 1], rtol=1e-6)

@@ -1,0 +1,83 @@
+"""mailbox: messages between tasks, by a queue on a ps."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import mailbox
+
+DEADLINE_SECS = 20
+
+
+@pytest.fixture
+def open_box(make_cluster):
+  """Returns open(worker, name, num_ps=1, ps_index=0); closed at the end."""
+  boxes = []
+
+  def open_box(worker, name, num_ps=1, ps_index=0):
+    cluster = make_cluster(num_ps, 2)
+    box = mailbox.Mailbox(
+      cluster.worker(worker), cluster.servers[worker], ps_index, name
+    )
+    boxes.append(box)
+    return box
+
+  yield open_box
+  for box in boxes:
+    box.close()
+
+
+def test_a_message_goes_from_one_worker_to_the_other(open_box):
+  received = open_box(0, 'news').listen()
+  message = {'task': 'worker 1', 'ok': True, 'text': 'größer', 'n': {'0': 2}}
+  open_box(1, 'news').send(message)
+  assert received.get(timeout=DEADLINE_SECS) == message
+
+
+def test_messages_keep_their_order(open_box):
+  sender = open_box(1, 'news')
+  for i in range(5):
+    sender.send({'i': i})
+  received = open_box(0, 'news').listen()
+  found = [received.get(timeout=DEADLINE_SECS)['i'] for _ in range(5)]
+  assert found == [0, 1, 2, 3, 4]
+
+
+def test_a_box_is_known_by_name_and_ps(open_box):
+  open_box(1, 'news', num_ps=2).send({})
+  assert not open_box(0, 'news', num_ps=2).is_empty()
+  assert open_box(0, 'other', num_ps=2).is_empty()
+  assert open_box(0, 'news', num_ps=2, ps_index=1).is_empty()
+
+
+def test_looking_takes_nothing_out(open_box):
+  reader, sender = open_box(0, 'news'), open_box(1, 'news')
+  assert reader.is_empty()
+  sender.send({'i': 1})
+  assert [reader.is_empty() for _ in range(3)] == [False] * 3
+  assert reader.listen().get(timeout=DEADLINE_SECS) == {'i': 1}
+  assert reader.is_empty()
+
+
+def test_a_message_outlives_the_box_of_its_sender(open_box):
+  with open_box(1, 'news') as sender:
+    sender.send({'i': 1})
+  assert open_box(0, 'news').listen().get(timeout=DEADLINE_SECS) == {'i': 1}
+
+
+@pytest.mark.parametrize('num_heard', [0, 1])
+def test_close_ends_the_listening_and_loses_no_message(open_box, num_heard):
+  listener, sender = open_box(0, 'news'), open_box(1, 'news')
+  received = listener.listen()
+  for i in range(num_heard):
+    sender.send({'i': i})
+    assert received.get(timeout=DEADLINE_SECS) == {'i': i}
+  listener.close()
+  sender.send({'i': 'last'})
+  found = open_box(0, 'news').listen().get(timeout=DEADLINE_SECS)
+  assert found == {'i': 'last'}
+  assert received.empty()
+
+
+def test_the_graph_around_it_stays_as_it_is(open_box, tf_session):
+  open_box(0, 'news').send({})
+  assert tf.get_default_graph().get_operations() == []

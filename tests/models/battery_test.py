@@ -1,0 +1,106 @@
+"""What every model does, whatever its kind: see layers.py for the contract."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import cli, placement, registry
+
+MODELS = registry.names('distmnist.models')
+each_model = pytest.mark.parametrize('model', MODELS)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.random((8, 28, 28, 1), np.float32)
+LABELS = RNG.integers(0, 10, 8)
+
+
+@pytest.fixture
+def make_model(set_flags):
+  """Returns make(name, *flags, num_classes=10) -> build."""
+
+  def make(name, *words, num_classes=10):
+    set_flags(*words)
+    return registry.load('distmnist.models', name).make(num_classes)
+
+  return make
+
+
+@each_model
+def test_logits_are_a_row_an_image_and_a_column_a_class(
+  tf_session, make_model, model
+):
+  images = tf.placeholder(tf.float32, [None, 28, 28, 1])
+  logits = make_model(model, num_classes=7)(images, is_training=False)
+  assert logits.dtype == tf.float32
+  assert logits.shape.as_list() == [None, 7]
+  tf_session.run(tf.global_variables_initializer())
+  found = tf_session.run(logits, {images: IMAGES})
+  assert found.shape == (8, 7)
+  assert np.isfinite(found).all()
+  # An image's logits are its own: the rest of the batch does not matter.
+  alone = tf_session.run(logits, {images: IMAGES[2:3]})
+  np.testing.assert_allclose(alone[0], found[2], rtol=1e-4, atol=1e-4)
+
+
+@each_model
+def test_evaluation_shares_the_variables_of_training(
+  tf_session, make_model, model
+):
+  build = make_model(model)
+  build(tf.constant(IMAGES), is_training=True)
+  names = [v.op.name for v in tf.global_variables()]
+  assert names == [v.op.name for v in tf.trainable_variables()]
+  assert len(names) >= 2
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    logits = build(tf.constant(IMAGES), is_training=False)
+  assert [v.op.name for v in tf.global_variables()] == names
+  tf_session.run(tf.global_variables_initializer())
+  first, second = tf_session.run(logits), tf_session.run(logits)
+  assert first.tolist() == second.tolist()
+
+
+@each_model
+def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
+  tf_session, make_model, model
+):
+  with placement.sharded(2):
+    make_model(model)(tf.constant(IMAGES), is_training=True)
+  names = [v.op.name for v in tf.global_variables()]
+  # A kernel of 5 rows and 10 biases alike can be cut in two.
+  assert {name[-len('/part_0') :] for name in names} == {'/part_0', '/part_1'}
+  devices = {op.device for op in tf.get_default_graph().get_operations()}
+  assert devices == {''}
+
+
+@each_model
+def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
+  tf.set_random_seed(1)
+  logits = make_model(model)(tf.constant(IMAGES), is_training=False)
+  loss = tf.losses.sparse_softmax_cross_entropy(LABELS, logits)
+  train_op = tf.train.AdamOptimizer(0.01).minimize(loss)
+  tf_session.run(tf.global_variables_initializer())
+  for _ in range(20):
+    tf_session.run(train_op)
+  predictions = tf_session.run(logits).argmax(axis=1)
+  assert predictions.tolist() == LABELS.tolist()
+
+
+@each_model
+def test_the_seed_decides_the_first_weights(make_model, model):
+  build = make_model(model)
+
+  def build_weights(seed):
+    with tf.Graph().as_default(), tf.Session() as session:
+      tf.set_random_seed(seed)
+      build(tf.constant(IMAGES), is_training=True)
+      session.run(tf.global_variables_initializer())
+      return session.run(tf.global_variables()[0])
+
+  one, again, other = build_weights(1), build_weights(1), build_weights(2)
+  assert (one == again).all()
+  assert (one == other).mean() < 0.01
+
+
+@pytest.mark.parametrize('model', ['mlp', 'dnn'])
+def test_hidden_units_that_are_no_sizes_are_refused(make_model, model):
+  with pytest.raises(cli.UsageError, match='^--hidden_units=0: expected sizes'):
+    make_model(model, '--hidden_units=0')

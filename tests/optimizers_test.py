@@ -1,0 +1,222 @@
+"""optimizers: each rule against its equation, schedules, clipping, flags."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import cli, optimizers
+
+RATE, MOMENTUM = 0.1, 0.8
+START = np.array([1.0, -2.0, 0.5])
+GRADIENTS = np.random.default_rng(5).normal(size=(6, 3))
+
+
+def step_sgd(w, g, state):
+  return w - RATE * g
+
+
+def step_momentum(w, g, state):
+  state['v'] = MOMENTUM * state.get('v', 0) + g
+  return w - RATE * state['v']
+
+
+def step_nesterov(w, g, state):
+  state['v'] = MOMENTUM * state.get('v', 0) + g
+  return w - RATE * (g + MOMENTUM * state['v'])
+
+
+def step_adam(w, g, state):
+  t = state['t'] = state.get('t', 0) + 1
+  state['m'] = 0.9 * state.get('m', 0) + 0.1 * g
+  state['s'] = 0.999 * state.get('s', 0) + 0.001 * g**2
+  rate = RATE * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+  return w - rate * state['m'] / (np.sqrt(state['s']) + 1e-8)
+
+
+def step_adagrad(w, g, state):
+  state['s'] = state.get('s', 0.1) + g**2
+  return w - RATE * g / np.sqrt(state['s'])
+
+
+def step_rmsprop(w, g, state):
+  state['s'] = 0.9 * state.get('s', 1.0) + 0.1 * g**2
+  scaled = RATE * g / np.sqrt(state['s'] + 1e-10)
+  state['v'] = MOMENTUM * state.get('v', 0) + scaled
+  return w - state['v']
+
+
+STEPS = {
+  'sgd': step_sgd,
+  'momentum': step_momentum,
+  'nesterov': step_nesterov,
+  'adam': step_adam,
+  'adagrad': step_adagrad,
+  'rmsprop': step_rmsprop,
+}
+
+
+def test_every_optimizer_has_its_equation_here():
+  assert sorted(STEPS) == sorted(optimizers.OPTIMIZERS)
+
+
+@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+def test_an_optimizer_follows_its_equation(tf_session, name):
+  variable = tf.get_variable('w', initializer=START.astype(np.float32))
+  gradient = tf.placeholder(tf.float32, [3])
+  loss = tf.reduce_sum(variable * gradient)
+  optimizer = optimizers.make_optimizer(name, RATE, momentum=MOMENTUM)
+  train_op = optimizer.minimize(loss)
+  tf_session.run(tf.global_variables_initializer())
+  expected, state = START, {}
+  for g in GRADIENTS:
+    tf_session.run(train_op, {gradient: g})
+    expected = STEPS[name](expected, g, state)
+    found = tf_session.run(variable)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def compute_clipped(tf_session, clip_norm, gradients):
+  """Returns what compute_gradients makes of two gradients."""
+  v = [
+    tf.get_variable(n, [2], initializer=tf.zeros_initializer()) for n in 'ab'
+  ]
+  tf.get_variable('unused', [2])
+  loss = tf.add_n([tf.reduce_sum(v[i] * gradients[i]) for i in range(2)])
+  optimizer = optimizers.make_optimizer('sgd', 1.0, clip_norm=clip_norm)
+  pairs = optimizer.compute_gradients(loss)
+  assert [(g is None, x.op.name) for g, x in pairs] == [
+    (False, 'a'),
+    (False, 'b'),
+    (True, 'unused'),
+  ]
+  train_op = optimizer.minimize(loss)
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(train_op)
+  return [-x for x in tf_session.run(v)]
+
+
+def test_gradients_are_scaled_down_to_their_global_norm(tf_session):
+  # The norm of (3, 0, 0, 4) is 5.
+  found = compute_clipped(tf_session, 0.5, [[3.0, 0.0], [0.0, 4.0]])
+  np.testing.assert_allclose(found, [[0.3, 0.0], [0.0, 0.4]], rtol=1e-6)
+
+
+def test_a_small_gradient_is_not_clipped(tf_session):
+  found = compute_clipped(tf_session, 5.1, [[3.0, 0.0], [0.0, 4.0]])
+  np.testing.assert_allclose(found, [[3.0, 0.0], [0.0, 4.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize('use_locking', [False, True])
+def test_an_update_locks_its_variable_if_asked_to(tf_session, use_locking):
+  variable = tf.get_variable('w', [2])
+  optimizer = optimizers.make_optimizer('sgd', 1.0, use_locking=use_locking)
+  optimizer.minimize(tf.reduce_sum(variable))
+  (apply,) = [
+    op
+    for op in tf.get_default_graph().get_operations()
+    if op.type == 'ResourceApplyGradientDescent'
+  ]
+  assert apply.get_attr('use_locking') == use_locking
+
+
+@pytest.mark.parametrize(
+  'schedule, settings, expected',
+  [
+    ('constant', {}, {0: 0.2, 12345: 0.2}),
+    (
+      'exponential',
+      {'decay_steps': 100, 'decay_rate': 0.25},
+      {0: 0.2, 50: 0.1, 100: 0.05, 200: 0.0125},
+    ),
+    (
+      'step',
+      {'boundaries': [10, 20], 'decay_rate': 0.1},
+      {0: 0.2, 9: 0.2, 10: 0.02, 19: 0.02, 20: 0.002, 999: 0.002},
+    ),
+    (
+      'linear_scaling',
+      {'warmup_steps': 10, 'scale': 4.0},
+      {0: 0.2, 5: 0.5, 10: 0.8, 11: 0.8, 999: 0.8},
+    ),
+    ('linear_scaling', {'warmup_steps': 10}, {0: 0.2, 5: 0.2, 99: 0.2}),
+  ],
+)
+def test_a_schedule_follows_its_equation(
+  tf_session, schedule, settings, expected
+):
+  step = tf.placeholder(tf.int64, [])
+  rate = optimizers.build_learning_rate(step, 0.2, schedule, **settings)
+  assert (rate.dtype, rate.shape) == (tf.float32, [])
+  found = {t: tf_session.run(rate, {step: t}) for t in expected}
+  assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_every_schedule_is_tested_above():
+  (mark,) = test_a_schedule_follows_its_equation.pytestmark
+  tested = {case[0] for case in mark.args[1]}
+  assert tested == set(optimizers.SCHEDULES)
+
+
+@pytest.mark.parametrize('words', ['10,5', '10,10', '10,x', '10,', '1.5'])
+def test_boundaries_that_do_not_ascend_are_refused(words):
+  with pytest.raises(
+    cli.UsageError,
+    match=f'^--lr_boundaries={words}: expected ascending global steps, such ',
+  ):
+    optimizers.parse_boundaries(words.split(','), 'step')
+
+
+def test_boundaries_are_ints():
+  assert optimizers.parse_boundaries(['10', '200'], 'step') == [10, 200]
+  assert optimizers.parse_boundaries([], 'constant') == []
+
+
+def test_a_step_schedule_without_boundaries_is_refused():
+  with pytest.raises(
+    cli.UsageError, match='^--lr_schedule=step needs --lr_boundaries=1000,2000'
+  ):
+    optimizers.parse_boundaries([], 'step')
+
+
+def test_the_flags_by_default_are_plain_sgd(tf_session, set_flags):
+  set_flags()
+  step = tf.train.get_or_create_global_step()
+  make, rate = optimizers.from_flags(step, num_workers=4)
+  tf_session.run(tf.global_variables_initializer())
+  assert isinstance(make(), tf.train.GradientDescentOptimizer)
+  assert make() is not make()
+  assert tf_session.run(rate) == pytest.approx(0.01)
+
+
+def test_the_flags_reach_the_optimizer(tf_session, set_flags):
+  set_flags(
+    '--optimizer=momentum',
+    '--momentum=0.5',
+    '--learning_rate=2',
+    '--clip_norm=1',
+    '--lr_schedule=step',
+    '--lr_boundaries=1,3',
+    '--lr_decay_rate=0.5',
+  )
+  step = tf.train.get_or_create_global_step()
+  make, rate = optimizers.from_flags(step, num_workers=4)
+  w = tf.get_variable('w', initializer=0.0)
+  train_op = make().minimize(10 * w, global_step=step)
+  tf_session.run(tf.global_variables_initializer())
+  found = []
+  for _ in range(4):
+    found.append(float(tf_session.run(rate)))
+    tf_session.run(train_op)
+  assert found == [2, 1, 1, 0.5]
+  # Clipped to 1; the velocity is 1, 1.5, 1.75, 1.875.
+  expected = -(2 * 1 + 1.5 + 1.75 + 0.5 * 1.875)
+  assert tf_session.run(w) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('words, scale', [([], 4), (['--lr_scale=2'], 2)])
+def test_the_rate_is_scaled_by_the_number_of_workers(
+  tf_session, set_flags, words, scale
+):
+  set_flags('--lr_schedule=linear_scaling', '--lr_warmup_steps=1', *words)
+  _, rate = optimizers.from_flags(tf.constant(5, tf.int64), num_workers=4)
+  assert tf_session.run(rate) == pytest.approx(0.01 * scale)

@@ -1,0 +1,123 @@
+"""report: what workers did, as a message, as numbers, as lines, as a file."""
+
+import collections
+import json
+
+import pytest
+
+from distmnist import report
+
+
+def make_workers():
+  return [
+    report.WorkerStats(0, 5, 50, 0.8, collections.Counter({0: 3, 1: 2})),
+    report.WorkerStats(1, 3, 30, 0.9, collections.Counter({1: 1, 4: 2})),
+  ]
+
+
+def compose(drops_stale=False, **outcome):
+  outcome = {
+    'test_accuracy': 0.91239,
+    'best_step': None,
+    'total_secs': 12.34,
+    'train_secs': 5.06,
+    'final_cost': 0.25,
+    'images_per_sec': 12345.6,
+    'workers_not_heard_of': [],
+    **outcome,
+  }
+  return report.compose({'flags': {}}, outcome, make_workers(), drops_stale)
+
+
+def test_stats_survive_the_trip_through_json():
+  for stats in make_workers():
+    message = json.loads(json.dumps(stats.to_message()))
+    assert report.WorkerStats.from_message(message) == stats
+
+
+def test_the_first_step_is_in_no_mean():
+  assert make_workers()[0].step_secs == pytest.approx(0.8 / 4)
+
+
+@pytest.mark.parametrize('local_steps', [0, 1])
+def test_a_worker_with_no_timed_step_divides_by_one(local_steps):
+  assert report.WorkerStats(0, local_steps).step_secs == 0
+
+
+def test_staleness_is_over_all_steps_of_all_workers():
+  mean, largest = report.summarize_staleness(make_workers())
+  assert mean == pytest.approx((3 * 0 + 2 * 1 + 1 * 1 + 2 * 4) / 8)
+  assert largest == 4
+
+
+def test_staleness_of_none_is_none():
+  assert report.summarize_staleness([report.WorkerStats(0)]) == (None, None)
+  assert report.summarize_staleness([]) == (None, None)
+
+
+def test_compose_sums_the_workers_and_keeps_the_rest():
+  found = compose()
+  assert found['flags'] == {}
+  assert found['test_accuracy'] == 0.91239
+  assert (found['images'], found['local_steps']) == (80, 8)
+  assert (found['staleness_mean'], found['staleness_max']) == (11 / 8, 4)
+  assert [row['worker'] for row in found['workers']] == [0, 1]
+  assert found['workers'][1]['staleness'] == {1: 1, 4: 2}
+  assert found['workers'][1]['step_secs'] == pytest.approx(0.45)
+  assert 'gradients_dropped' not in found['workers'][0]
+
+
+def test_where_the_stale_are_dropped_they_are_counted():
+  rows = compose(drops_stale=True)['workers']
+  assert [row['gradients_dropped'] for row in rows] == [2, 3]
+
+
+def test_the_last_lines_of_a_run():
+  assert report.format_lines(compose()) == [
+    'test accuracy       0.9124',
+    'total time          12.3 s (training 5.1 s)',
+    'final cost          0.2500',
+    'images/s            12,346',
+    'staleness           mean 1.38, max 4',
+    'worker 0            5 steps, 200.00 ms/step',
+    'worker 1            3 steps, 450.00 ms/step',
+  ]
+
+
+def test_the_last_lines_of_a_run_with_all_that_may_be_said():
+  found = compose(
+    drops_stale=True,
+    best_step=40,
+    validation_accuracy=0.9,
+    workers_not_heard_of=[2],
+  )
+  lines = report.format_lines(found)
+  assert lines[:3] == [
+    'best step           40 (early stopping on validation)',
+    'validation accuracy 0.9000',
+    'test accuracy       0.9124',
+  ]
+  assert lines[-3:] == [
+    'worker 0            5 steps, 200.00 ms/step, 2 gradients dropped',
+    'worker 1            3 steps, 450.00 ms/step, 3 gradients dropped',
+    'worker 2            not heard of at the end',
+  ]
+
+
+def test_what_is_not_known_is_not_said():
+  found = compose(final_cost=None, images_per_sec=None)
+  found |= {'staleness_mean': None, 'workers': []}
+  assert report.format_lines(found) == [
+    'test accuracy       0.9124',
+    'total time          12.3 s (training 5.1 s)',
+  ]
+
+
+def test_write_replaces_the_file_as_a_whole(tmp_path):
+  (tmp_path / 'report.json').write_text('of an earlier run')
+  path = report.write(compose(), str(tmp_path))
+  assert path == str(tmp_path / 'report.json')
+  found = json.loads((tmp_path / 'report.json').read_text())
+  assert found['local_steps'] == 8
+  assert found['workers'][0]['staleness'] == {'0': 3, '1': 2}
+  assert [p.name for p in tmp_path.iterdir()] == ['report.json']

@@ -1,0 +1,44 @@
+"""runtime: TensorFlow comes quietly and in graph mode."""
+
+import json
+import os
+import subprocess
+import sys
+
+_PROGRAM = """
+import json, os, sys
+import distmnist.runtime
+import tensorflow.compat.v1 as tf
+print('a line of the program', file=sys.stderr)
+step = tf.train.get_or_create_global_step()
+print(json.dumps({
+  'is_eager': tf.executing_eagerly(),
+  'is_resource': step.dtype == tf.int64 and hasattr(step, 'handle'),
+  'verbosity': tf.logging.get_verbosity() == tf.logging.FATAL,
+  'env': [os.environ[name] for name in sys.argv[1:]],
+}))
+"""
+_NAMES = 'TF_CPP_MIN_LOG_LEVEL', 'GRPC_FAIL_FAST', 'TF_GRPC_DEFAULT_OPTIONS'
+
+
+def test_tensorflow_is_quiet_in_graph_mode_and_finds_a_lost_ps_soon():
+  env = {n: v for n, v in os.environ.items() if n not in _NAMES}
+  found = subprocess.run(
+    [sys.executable, '-c', _PROGRAM, *_NAMES],
+    # What the user has set stays.
+    env={**env, 'TF_CPP_MIN_LOG_LEVEL': '2', 'CUDA_VISIBLE_DEVICES': ''},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert found.stderr == 'a line of the program\n'
+  assert json.loads(found.stdout) == {
+    'is_eager': False,
+    'is_resource': True,
+    'verbosity': True,
+    'env': [
+      '2',
+      'true',
+      'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300',
+    ],
+  }

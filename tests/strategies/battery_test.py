@@ -1,0 +1,174 @@
+"""What every strategy does, whatever its rule: see strategy.py.
+
+The toy of the tutorials: c = a + b shall become 100, by squared loss.
+"""
+
+import re
+import threading
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import cli, hooks, optimizers, placement, registry
+from distmnist import cluster as cluster_lib
+from distmnist import session as session_lib
+from tests import in_process
+
+STRATEGIES = registry.names('distmnist.strategies')
+each_strategy = pytest.mark.parametrize('name', STRATEGIES)
+RATE = 0.05
+
+
+def build(name, member, optimizer='sgd'):
+  """Builds as train does; returns (rule, train_op, global_step, c)."""
+  with tf.device(member.device_setter()):
+    global_step = tf.train.get_or_create_global_step()
+    rule = registry.load('distmnist.strategies', name).make(member)
+    with placement.sharded(member.num_ps), rule.scope():
+      zeros = tf.zeros_initializer()
+      a = tf.convert_to_tensor(tf.get_variable('a', [2], initializer=zeros))
+      b = tf.convert_to_tensor(tf.get_variable('b', [2], initializer=zeros))
+    c = a + b
+    loss = tf.reduce_sum((c - 100) ** 2)
+    train_op = rule.minimize(
+      loss, lambda: optimizers.make_optimizer(optimizer, RATE), global_step
+    )
+  return rule, train_op, global_step, c
+
+
+def train(name, member, make_session, last_step, before_step=lambda: None):
+  """The loop of a worker; returns {c, global_step, local_steps}."""
+  rule, train_op, global_step, c = build(name, member)
+  stop, result, local_steps = in_process.NoStop(), {}, 0
+
+  def read(session):
+    c_v, step = session.run([c, global_step])
+    result.update(c=c_v.tolist(), global_step=int(step))
+
+  all_hooks = [
+    hooks.StopHook(train_op, global_step, last_step, stop, lambda: False),
+    *rule.hooks(stop),
+    hooks.EndHook(read),
+  ]
+  with make_session(all_hooks) as session:
+    while not session.should_stop():
+      before_step()
+      session.run(train_op)
+      local_steps += 1
+  return {**result, 'local_steps': local_steps}
+
+
+def train_two(name, cluster, last_step, before_step=lambda index: None):
+  """Trains with two workers; returns what `train` does for each."""
+
+  def work(index):
+    return train(
+      name,
+      cluster.worker(index),
+      lambda all_hooks: cluster.make_session(index, all_hooks),
+      last_step,
+      lambda: before_step(index),
+    )
+
+  return cluster.run_workers(work)
+
+
+@pytest.mark.parametrize('num_ps', [1, 2])
+@each_strategy
+def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
+  set_flags()
+  results = train_two(name, make_cluster(num_ps, 2), last_step=100)
+  assert results[0]['c'] == pytest.approx([100, 100], abs=1)
+  for result in results:
+    assert result['global_step'] >= 100
+    assert result['local_steps'] >= 1
+  assert sum(r['local_steps'] for r in results) >= 100
+
+
+@each_strategy
+def test_one_process_learns_the_toy(set_flags, name):
+  set_flags()
+  member, config = cluster_lib.Cluster(), tf.ConfigProto()
+
+  def make_session(all_hooks):
+    scaffold = session_lib.ClusterScaffold(member, None, config, None, print)
+    return session_lib.make_session(member, None, config, scaffold, all_hooks)
+
+  with tf.Graph().as_default():
+    result = train(name, member, make_session, last_step=100)
+  assert result['c'] == pytest.approx([100, 100], abs=1)
+  assert result['global_step'] == 100
+  assert result['local_steps'] >= 100
+
+
+@pytest.mark.parametrize('slow', [0, 1])
+@each_strategy
+def test_all_end_when_one_is_slower(make_cluster, set_flags, name, slow):
+  set_flags()
+
+  def be_slow(index):
+    if index == slow:
+      threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
+
+  results = train_two(name, make_cluster(1, 2), 30, be_slow)
+  assert min(r['global_step'] for r in results) >= 30
+  assert min(r['local_steps'] for r in results) >= 1
+
+
+def make_member(num_ps, index):
+  """A worker of two; nothing is started."""
+  ps_hosts = tuple(f'p{i}:1' for i in range(num_ps))
+  return cluster_lib.make_cluster(ps_hosts, ('w0:1', 'w1:1'), 'worker', index)
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'adam'])
+@pytest.mark.parametrize('index', [0, 1])
+@each_strategy
+def test_every_center_variable_and_slot_sits_on_a_ps(
+  tf_session, set_flags, name, index, optimizer
+):
+  set_flags()
+  build(name, make_member(2, index), optimizer)
+  variables = {v.op.name: v for v in tf.global_variables()}
+  placement.check_center_is_on_ps(variables.values())
+  shards = {'a/part_0', 'a/part_1', 'b/part_0', 'b/part_1', 'global_step'}
+  assert shards <= variables.keys()
+  for whole in 'ab':
+    halves = [variables[f'{whole}/part_{i}'] for i in range(2)]
+    assert min(placement.count_bytes_per_ps(halves, 2)) == 4
+
+
+@each_strategy
+def test_the_workers_agree_on_what_is_shared(set_flags, name):
+  set_flags()
+  found = []
+  for index in range(2):
+    with tf.Graph().as_default():
+      build(name, make_member(2, index), 'momentum')
+      found.append([(v.op.name, v.device) for v in tf.global_variables()])
+  assert found[0] == found[1]
+
+
+@each_strategy
+def test_a_step_tells_the_global_step_and_the_staleness(
+  tf_session, set_flags, name
+):
+  set_flags()
+  rule, train_op, _, _ = build(name, make_member(1, 0))
+  assert (train_op.dtype, train_op.shape) == (tf.int64, [])
+  if rule.staleness is not None:
+    assert (rule.staleness.dtype, rule.staleness.shape) == (tf.int64, [])
+  assert rule.batches_per_update >= 1
+  ops = tf.get_default_graph().get_operations()
+  assert any(op.name.startswith(f'{name}/') for op in ops)
+
+
+@each_strategy
+def test_several_workers_need_a_ps(set_flags, name):
+  set_flags()
+  message = (
+    '2 workers but no ps: this strategy keeps its variables on a ps; name one '
+    'in --ps_hosts (launch: --num_ps=1)'
+  )
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    registry.load('distmnist.strategies', name).make(make_member(0, 1))
