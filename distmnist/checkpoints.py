@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import sys
 import tempfile
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -65,7 +65,7 @@ def our_flags():
   return [
     flag
     for name in sorted(modules)
-    if name == sys.argv[0] or name.startswith('distmnist.')
+    if cli.is_ours(name)
     for flag in modules[name]
   ]
 
@@ -150,6 +150,29 @@ def check_fits(path, variables):
         f'has {shape}: it comes from another model; give the flags it was '
         'trained with, or another --logdir'
       )
+
+
+def fetch_whole(session, variables):
+  """Returns {name in a checkpoint: array}, each variable's shards as one.
+
+  Args:
+    session: tf.Session.
+    variables: list of tf.Variable; of a partitioned one, its shards.
+  """
+  whole = {}
+  values = session.run(variables)
+  for variable, value in zip(variables, values, strict=True):
+    shard = variable._get_save_slice_info()
+    if shard is None:
+      whole[variable.op.name] = value
+      continue
+    place = tuple(
+      slice(start, start + size)
+      for start, size in zip(shard.var_offset, shard.var_shape, strict=True)
+    )
+    array = np.empty(shard.full_shape, value.dtype)
+    whole.setdefault(shard.full_name, array)[place] = value
+  return whole
 
 
 def _whole_shapes(variables):

@@ -61,63 +61,64 @@ def check_flags(logdir, num_validation_images):
 class Chief:
   """Worker 0's hooks for the end and the way there, and its report."""
 
-  def __init__(self, cluster, build_model, validation_split, logdir, say):
-    """Builds the ops that evaluate, in the device and scope of the model.
-
+  def __init__(self, build_model, variables, validation_split, logdir, config):
+    """
     Args:
-      cluster: cluster.Cluster.
       build_model: build(images, is_training) -> logits.
+      variables: list of tf.Variable, the model's in the center.
       validation_split: workload.Split.
       logdir: str or None.
-      say: callable that prints a line.
+      config: tf.ConfigProto for evaluations, on this machine alone.
     """
     self._build_model = build_model
+    self._variables = variables
     self._logdir = logdir
-    self._say = say
+    self._config = config
     self._test_split = workload.load_test_split()
-    self._test = evaluate.Accuracy(
-      build_model, self._test_split, cluster.cpu_device
-    )
     self._validation = None
     if _VALIDATION_STEPS.value:
-      self._validation = evaluate.Accuracy(
-        build_model, validation_split, cluster.cpu_device
+      self._validation = evaluate.Evaluator(
+        build_model, validation_split, config
       )
-    self._num_workers = cluster.num_workers
     self._global_step = tf.train.get_global_step()
     self._workers = []
-    self._accuracy = None
+    self._values = None
     self._final_step = None
 
-  def hooks(self, train_op, scaffold, others, stop):
+  def hooks(self, train_op, scaffold, others, stop, say):
     """Returns the SessionRunHooks, to come after the strategy's.
 
-    At the end the other workers are waited for, then the center is evaluated,
-    then saved.
+    At the end the other workers are waited for, then the center is fetched
+    for the evaluation, then saved.
 
     Args:
       train_op: int64 scalar tensor, global_step after this step.
       scaffold: tf.train.Scaffold, whose saver saves.
       others: session.Others.
       stop: preemption.StopRequest; after a signal there is only a checkpoint.
+      say: callable that prints a line.
     """
 
     def at_end(session):
       if not stop.is_requested:
-        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value, self._say)
-        self._accuracy = self._test.compute(session)
+        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value, say)
+        self._values = checkpoints.fetch_whole(session, self._variables)
         self._final_step = int(session.run(self._global_step))
+
+    def validate(session):
+      values = checkpoints.fetch_whole(session, self._variables)
+      return self._validation.compute(values)
 
     result = []
     if self._validation:
       self._validation_hook = hooks.ValidationHook(
         train_op,
-        self._validation,
+        validate,
         _VALIDATION_STEPS.value,
         _EARLY_STOPPING_PATIENCE.value,
         self._logdir,
         others.stop_all,
-        self._say,
+        say,
       )
       result.append(self._validation_hook)
     result.append(hooks.EndHook(at_end))
@@ -133,30 +134,30 @@ class Chief:
       )
     return result
 
-  def report(self, stats, progress, strategy, start):
-    """Prints the last lines and writes report.json, once the session is closed.
+  def report(self, stats, progress, strategy, num_workers, start, say):
+    """Evaluates, prints the last lines and writes report.json.
+
+    The session is closed and the cluster let go: this needs neither.
 
     Args:
       stats: report.WorkerStats of this worker.
       progress: hooks.ProgressHook.
       strategy: strategy.Strategy.
+      num_workers: int, of the cluster.
       start: float, time.monotonic() at the start of this program.
+      say: callable that prints a line.
     """
-    outcome = {
-      'test_accuracy': self._accuracy,
-      'best_step': None,
-      'validation_accuracy': None,
-    }
+    test = evaluate.Evaluator(self._build_model, self._test_split, self._config)
+    outcome = {'best_step': None, 'validation_accuracy': None}
     if _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best_step:
       best = checkpoints.find_latest(checkpoints.best_dir(self._logdir))
-      evaluator = evaluate.CheckpointEvaluator(
-        self._build_model, self._test_split
-      )
       outcome = {
-        'test_accuracy': evaluator.compute(best),
+        'test_accuracy': test.compute_checkpoint(best),
         'best_step': self._validation_hook.best_step,
         'validation_accuracy': self._validation_hook.best_accuracy,
       }
+    else:
+      outcome['test_accuracy'] = test.compute(self._values)
     workers = sorted([stats, *self._workers], key=lambda w: w.worker)
     heard_of = {w.worker for w in workers}
     outcome |= {
@@ -166,7 +167,7 @@ class Chief:
       'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,
       'total_secs': time.monotonic() - start,
-      'workers_not_heard_of': sorted(set(range(self._num_workers)) - heard_of),
+      'workers_not_heard_of': sorted(set(range(num_workers)) - heard_of),
     }
     settings = {
       'flags': {
@@ -177,6 +178,6 @@ class Chief:
     }
     whole = report.compose(settings, outcome, workers, strategy.drops_stale)
     for line in report.format_lines(whole):
-      self._say(line)
+      say(line)
     if self._logdir:
-      self._say(f'{"report":<20}{report.write(whole, self._logdir)}')
+      say(f'{"report":<20}{report.write(whole, self._logdir)}')

@@ -77,21 +77,21 @@ def _program_name(main):
   return f'distmnist.{os.path.basename(path)}'
 
 
-def _help_text(main, program):
-  doc = sys.modules[main.__module__].__doc__.strip()
-  lines = [f'{program}: {doc}', '']
-  modules = FLAGS.flags_by_module_dict()
-  ours = [name for name in modules if _is_ours(name)]
-  for name in [main.__module__] + [n for n in ours if n != main.__module__]:
-    if name in modules:
-      lines += [FLAGS.module_help(name), '']
-  if FLAGS.helpfull:
-    lines += [FLAGS.module_help(n) for n in modules if not _is_ours(n)]
-  else:
-    lines.append('--flagfile=FILE reads flags from a file; later flags win.')
-  return '\n'.join(lines)
-
-
-def _is_ours(module_name):
+def is_ours(module_name):
+  """Whether flags of this module (absl's name for it) are distmnist's."""
   # absl files the flags of __main__ under the path of the program.
   return module_name == sys.argv[0] or module_name.startswith('distmnist.')
+
+
+def _help_text(main, program):
+  lines = [f'{program}: {sys.modules[main.__module__].__doc__.strip()}', '']
+  modules = list(FLAGS.flags_by_module_dict())
+  # The program's own flags, those of its parts as it imports them, the rest.
+  own = [n for n in modules if n in (main.__module__, sys.argv[0])]
+  parts = [n for n in modules if is_ours(n) and n not in own]
+  shown = own + parts
+  if FLAGS.helpfull:
+    shown += [n for n in modules if n not in shown]
+  lines += [FLAGS.module_help(name) + '\n' for name in shown]
+  lines.append('--flagfile=FILE reads flags from a file; later flags win.')
+  return '\n'.join(lines)

@@ -5,9 +5,11 @@ Every task is started with the same two lists of hosts and with its own
 machine: a worker 0 that is its own chief and keeps the variables itself.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
+import re
 import socket
 import time
 
@@ -179,7 +181,8 @@ def parse_hosts(text, flag_name):
   hosts = tuple(entry.strip() for entry in text.split(','))
   for entry in hosts:
     host, _, port = entry.rpartition(':')
-    if not host or any(c.isspace() or c in '/@' for c in host):
+    is_ipv6 = host.startswith('[') and host.endswith(']')
+    if not host or re.search(r'[\s/@]', host) or (':' in host and not is_ipv6):
       raise cli.UsageError(
         f'--{flag_name}: {entry!r} is not host:port (the whole list: {text})'
       )
@@ -221,6 +224,8 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
       f'--task_index is missing: say which of the {len(hosts)} {job_name} '
       'hosts this task is, from 0'
     )
+  if not hosts:
+    raise cli.UsageError('--job_name=ps, but --ps_hosts is empty: name one')
   if not 0 <= task_index < len(hosts):
     raise cli.UsageError(
       f'--task_index={task_index} is out of range: --{job_name}_hosts names '
@@ -343,6 +348,22 @@ def is_answering(address, timeout_secs=1.0):
   return True
 
 
+def _find_silent(addresses):
+  """Returns those of `addresses`, a dict of name -> 'host:port', that are.
+
+  All are asked at once: a host that is cut off takes its time to be silent.
+  """
+  with concurrent.futures.ThreadPoolExecutor(max(1, len(addresses))) as pool:
+    answers = list(pool.map(is_answering, addresses.values()))
+  return {
+    name: address
+    for (name, address), is_there in zip(
+      addresses.items(), answers, strict=True
+    )
+    if not is_there
+  }
+
+
 def wait_for_tasks(addresses, timeout_secs, say=print):
   """Returns once every address accepts a connection.
 
@@ -358,7 +379,7 @@ def wait_for_tasks(addresses, timeout_secs, say=print):
   start = time.monotonic()
   next_line = start + 1
   while True:
-    missing = {n: a for n, a in missing.items() if not is_answering(a)}
+    missing = _find_silent(missing)
     if not missing:
       return
     names = ', '.join(f'{name} at {a}' for name, a in missing.items())

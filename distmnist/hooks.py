@@ -182,12 +182,19 @@ class ValidationHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self, train_op, accuracy, every_steps, patience, logdir, stop_all, say
+    self,
+    train_op,
+    compute_accuracy,
+    every_steps,
+    patience,
+    logdir,
+    stop_all,
+    say,
   ):
     """
     Args:
       train_op: int64 scalar tensor, global_step after this step.
-      accuracy: evaluate.Accuracy on the validation split.
+      compute_accuracy: callable, session -> accuracy on the validation split.
       every_steps: int, global steps from one evaluation to the next.
       patience: int, evaluations without a better one until training ends; 0
         never ends it.
@@ -196,7 +203,7 @@ class ValidationHook(tf.train.SessionRunHook):
       say: callable that prints a line.
     """
     self._train_op = train_op
-    self._accuracy = accuracy
+    self._compute_accuracy = compute_accuracy
     self._every_steps = every_steps
     self._patience = patience
     self._logdir = logdir
@@ -236,7 +243,7 @@ class ValidationHook(tf.train.SessionRunHook):
       self._stop_all()
 
   def _evaluate(self, session, step):
-    accuracy = self._accuracy.compute(session)
+    accuracy = self._compute_accuracy(session)
     is_best = accuracy > self.best_accuracy
     self._num_worse = 0 if is_best else self._num_worse + 1
     if is_best:

@@ -70,7 +70,6 @@ def build_batches(images, labels, plan, seed, worker, device):
   """
 
   def generate():
-    pass_number = 0
     for pass_number in itertools.count():
       yield compute_pass(
         plan.indices, plan.batch_size, seed, worker, pass_number
@@ -82,11 +81,12 @@ def build_batches(images, labels, plan, seed, worker, device):
     dataset = tf.data.Dataset.from_generator(
       generate, tf.int64, [None, plan.batch_size]
     )
-    batch = _build_iterator(dataset.unbatch().prefetch(16)).get_next()
+    dataset = dataset.unbatch().prefetch(16).with_options(_make_options())
+    batch = _build_iterator(dataset).get_next()
     return scale(tf.gather(resident, batch)), tf.gather(answers, batch)
 
 
-def build_chunks(images, labels, chunk_size, device):
+def build_chunks(images, labels, chunk_size):
   """Builds one pass over arrays in order, in chunks; the last may be smaller.
 
   Returns:
@@ -99,13 +99,15 @@ def build_chunks(images, labels, chunk_size, device):
       stop = start + chunk_size
       yield images[start:stop], labels[start:stop]
 
-  with tf.name_scope('chunks'), tf.device(device):
+  with tf.name_scope('chunks'), tf.device('/device:CPU:0'):
     dataset = tf.data.Dataset.from_generator(
       generate,
       (tf.uint8, tf.int32),
       ([None, *images.shape[1:]], [None]),
     )
-    iterator = tf.data.make_initializable_iterator(dataset)
+    iterator = tf.data.make_initializable_iterator(
+      dataset.with_options(_make_options())
+    )
     chunk_images, chunk_labels = iterator.get_next()
     return scale(chunk_images), chunk_labels, iterator.initializer
 
@@ -122,7 +124,6 @@ def _build_resident(array, name):
     trainable=False,
     collections=[tf.GraphKeys.LOCAL_VARIABLES],
     use_resource=True,
-    partitioner=None,
   )
 
 
@@ -130,6 +131,17 @@ def _build_constant_by_call(array):
   tensor = tf.py_func(lambda: array, [], tf.as_dtype(array.dtype))
   tensor.set_shape(array.shape)
   return tensor
+
+
+def _make_options():
+  """Options of a data set that leaves when it is told to.
+
+  Nothing here is worth tuning, and the tuner's thread sleeps for up to a
+  minute at a time, for which the close of a session waits.
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return options
 
 
 def _build_iterator(dataset):

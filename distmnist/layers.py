@@ -84,7 +84,7 @@ def dense(inputs, units, name, initializer='glorot'):
     return tf.nn.bias_add(tf.matmul(inputs, weights), biases)
 
 
-def conv(inputs, filters, kernel_size, name, initializer='he'):
+def conv(inputs, filters, kernel_size, name, initializer='glorot'):
   """[batch, h, w, c] -> [batch, h, w, filters], stride 1, same padding."""
   with tf.variable_scope(name):
     weights = tf.get_variable(

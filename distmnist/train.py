@@ -139,13 +139,9 @@ def main():
       images, labels = input_pipeline.build_batches(
         *train_split, plan, _SEED.value, cluster.task_index, cluster.cpu_device
       )
-      with placement.sharded(cluster.num_ps):
-        with strategy.scope():
-          logits = build_model(images, is_training=True)
-        if cluster.is_chief:
-          chief = chief_lib.Chief(
-            cluster, build_model, validation_split, logdir, console.say
-          )
+      with placement.sharded(cluster.num_ps), strategy.scope():
+        logits = build_model(images, is_training=True)
+      center = [v for v in tf.global_variables() if v is not global_step]
       loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
       num_correct = evaluate.build_num_correct(logits, labels)
       make_optimizer, learning_rate = optimizers.from_flags(
@@ -153,9 +149,9 @@ def main():
       )
       train_op = strategy.minimize(loss, make_optimizer, global_step)
     if cluster.num_ps:
-      center = tf.global_variables()
-      placement.check_center_is_on_ps(center)
-      console.say(placement.format_bytes_per_ps(center, cluster.num_ps))
+      shared = tf.global_variables()
+      placement.check_center_is_on_ps(shared)
+      console.say(placement.format_bytes_per_ps(shared, cluster.num_ps))
 
     config = cluster.session_config(server_config)
     scaffold = session_lib.ClusterScaffold(
@@ -179,7 +175,7 @@ def main():
     )
     # Their order counts at the end: the strategy lets go of the workers that
     # wait before the chief waits for them.
-    all_hooks = [
+    session_hooks = [
       hooks.StopHook(
         train_op, global_step, plan.last_step, stop, others.is_stop_for_all
       ),
@@ -188,21 +184,29 @@ def main():
       *strategy.hooks(stop),
     ]
     if cluster.is_chief:
-      all_hooks += chief.hooks(train_op, scaffold, others, stop)
+      chief = chief_lib.Chief(
+        build_model, center, validation_split, logdir, server_config
+      )
+      session_hooks += chief.hooks(
+        train_op, scaffold, others, stop, console.say
+      )
     cluster_lib.log_placement(tf.get_default_graph(), console.say)
 
     with session_lib.make_session(
-      cluster, server, config, scaffold, all_hooks
+      cluster, server, config, scaffold, session_hooks
     ) as session:
       while not session.should_stop():
         session.run(train_op)
 
-    if stop.is_requested:
-      console.say(f'stopped at step {progress.final_step}')
-    elif cluster.is_chief:
-      chief.report(stats, progress, strategy, start)
-    else:
+    if not (cluster.is_chief or stop.is_requested):
       others.send_stats(stats)
+
+  if stop.is_requested:
+    console.say(f'stopped at step {progress.final_step}')
+  elif cluster.is_chief:
+    chief.report(
+      stats, progress, strategy, cluster.num_workers, start, console.say
+    )
   return stop.exit_code
 
 

@@ -11,130 +11,90 @@
 # Tasks of one host need different ports. Each host has the package in the
 # same folder and a key that lets us in without a password. From outside:
 #   DISTMNIST_DIR     folder on the hosts to run in (this checkout's path)
-#   DISTMNIST_PYTHON  Python on the hosts (DIR/.venv/bin/python, else python3)
+#   DISTMNIST_PYTHON  Python on the hosts (.venv/bin/python in that folder)
 #   DISTMNIST_LOGS    folder here for one log a task (a new temporary one)
 #
-# The first task that fails ends the others and gives the exit code; Ctrl-C
-# ends them all, workers first. No task outlives this script. Needs bash 5.1.
+# The first task that fails ends the others and gives the exit code. Ctrl-C
+# ends them all, workers first; once more leaves at once, and the hosts end
+# their tasks within 9 s. No task outlives this script. Needs bash 5.1.
 set -uo pipefail
 
-# A worker leaves by force after 8 s (distmnist/preemption.py).
-readonly WORKER_GRACE_SECS=9 PS_GRACE_SECS=2 PS_LEAVE_SECS=10
-
-usage_error() {
-  echo "run_ssh.sh: error: $*" >&2
-  exit 2
-}
-
 say() { echo "run_ssh.sh: $*" >&2; }
+usage_error() { say "error: $*"; exit 2; }
 
-join() {
-  local IFS=,
-  echo "$*"
-}
-
-# ---- The command line ----
+# ---- The command line and the hosts file ----
 dry_run=false
-if [[ ${1-} == --dry_run ]]; then
-  dry_run=true
-  shift
-fi
+if [[ ${1-} == --dry_run ]]; then dry_run=true; shift; fi
 hosts_file=${1-}
 [[ -n $hosts_file && ${2-} == -- ]] ||
   usage_error 'expected [--dry_run] hosts.txt -- <flags of train>'
+[[ -f $hosts_file && -r $hosts_file ]] || usage_error "cannot read $hosts_file"
 shift 2
-train_flags=("$@")
-for flag in "${train_flags[@]}"; do
-  case $flag in
-    --job_name* | --task_index* | --ps_hosts* | --worker_hosts*)
-      usage_error "${flag%%=*} is the launcher's to set: leave it out" ;;
-  esac
+for flag in "$@"; do
+  [[ ! $flag =~ ^--?(job_name|task_index|ps_hosts|worker_hosts)(=|$) ]] ||
+    usage_error "${flag%%=*} is the launcher's to set: leave it out"
 done
 
-# ---- The hosts file: the spec of the cluster is built once, here ----
-[[ -f $hosts_file && -r $hosts_file ]] || usage_error "cannot read $hosts_file"
-ps_logins=() ps_hosts=() worker_logins=() worker_hosts=()
-line_number=0
+ps_logins=() ps_hosts=() worker_logins=() worker_hosts=() line_number=0
 declare -A seen=()
+host_pattern='^([A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.][A-Za-z0-9_.-]*$'
 while read -r line || [[ -n $line ]]; do
   line_number=$((line_number + 1))
   read -r job login rest <<<"${line%%#*}"
   [[ -n $job ]] || continue
   where="$hosts_file line $line_number"
-  [[ $job == ps || $job == worker ]] && [[ -n $login && -z $rest ]] ||
+  [[ $job =~ ^(ps|worker)$ && -n $login && -z $rest ]] ||
     usage_error "$where: expected 'ps HOST[:PORT]' or 'worker HOST[:PORT]'," \
       "got '$line'"
   port=2222
-  if [[ $login == *:* ]]; then
-    port=${login##*:}
-    login=${login%:*}
-  fi
+  [[ $login == *:* ]] && port=${login##*:} login=${login%:*}
   # A name that began with a dash would be an option of ssh.
-  [[ $login =~ ^([A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.][A-Za-z0-9_.-]*$ ]] ||
-    usage_error "$where: '$login' is no host"
+  [[ $login =~ $host_pattern ]] || usage_error "$where: '$login' is no host"
   [[ $port =~ ^[1-9][0-9]{0,4}$ ]] && ((port <= 65535)) ||
     usage_error "$where: '$port' is no port: expected 1 to 65535"
   address=${login##*@}:$port
   [[ -z ${seen[$address]-} ]] ||
     usage_error "$where: $address is taken by line ${seen[$address]}"
   seen[$address]=$line_number
-  if [[ $job == ps ]]; then
-    ps_logins+=("$login") ps_hosts+=("$address")
-  else
-    worker_logins+=("$login") worker_hosts+=("$address")
-  fi
+  declare -n logins=${job}_logins hosts=${job}_hosts
+  logins+=("$login") hosts+=("$address")
 done <"$hosts_file"
 ((${#worker_hosts[@]})) || usage_error "$hosts_file names no worker"
 
 # ---- The commands ----
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-dir=${DISTMNIST_DIR:-$root}
-python=${DISTMNIST_PYTHON:-python3}
-if [[ -z ${DISTMNIST_PYTHON-} && -x $root/.venv/bin/python ]]; then
-  python=.venv/bin/python
-fi
-cluster=()
-if ((${#ps_hosts[@]})); then
-  cluster+=("--ps_hosts=$(join "${ps_hosts[@]}")")
-fi
-cluster+=("--worker_hosts=$(join "${worker_hosts[@]}")")
-
-# Quotes words for any POSIX shell: printf %q writes $'...', which only bash
-# reads, and the login shell over there is not ours to choose.
+# For any POSIX shell: printf %q writes $'...', which only bash reads.
 quote() {
-  local word quoted=()
+  local word
   for word in "$@"; do
-    if [[ ! $word =~ ^[A-Za-z0-9_@%+=:,./-]+$ ]]; then
-      word="'${word//\'/\'\\\'\'}'"
-    fi
-    quoted+=("$word")
+    [[ $word =~ ^[A-Za-z0-9_@%+=:,./-]+$ ]] || word="'${word//\'/\'\\\'\'}'"
+    printf '%s ' "$word"
   done
-  echo "${quoted[*]}"
 }
 
-# The command of task $2 of job $1, quoted for the shell of its host.
-task_command() {
-  local who=("--job_name=$1" "--task_index=$2" "${cluster[@]}")
-  # One worker without a ps is no cluster.
-  if ((${#ps_hosts[@]} + ${#worker_hosts[@]} == 1)); then
-    who=()
-  fi
-  quote "$python" -m distmnist.train "${who[@]}" "${train_flags[@]}"
+dir=${DISTMNIST_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
+cluster=()
+if ((${#ps_hosts[@]} + ${#worker_hosts[@]} > 1)); then
+  IFS=, eval 'cluster=("--ps_hosts=${ps_hosts[*]}"
+    "--worker_hosts=${worker_hosts[*]}")'
+fi
+train_flags=("$@")
+
+task_command() { # JOB INDEX
+  local who=()
+  ((${#cluster[@]})) && who=("--job_name=$1" "--task_index=$2" "${cluster[@]}")
+  quote "${DISTMNIST_PYTHON:-.venv/bin/python}" -m distmnist.train \
+    "${who[@]}" "${train_flags[@]}"
 }
 
-# What a host runs for the command $1. Signals come as names, a line each, and
-# the end of stdin says that we are gone, even by kill -9 or a cut cable: then
-# the task is told to leave, and killed if it does not.
-remote_script() {
+# What a host runs. The end of its stdin says that we want the task to leave,
+# or are gone ourselves, be it by kill -9 or a cut cable.
+remote_script() { # COMMAND
   cat <<END
 cd $(quote "$dir") || exit 1
 exec 3<&0
 $1 </dev/null 3<&- &
 task=\$!
-{
-  while read -r name <&3; do kill -s "\$name" \$task; done
-  kill -s TERM \$task; sleep $WORKER_GRACE_SECS; kill -s KILL \$task
-} </dev/null >/dev/null 2>&1 &
+{ cat <&3; kill -TERM \$task; sleep 9; kill -KILL \$task; } >/dev/null 2>&1 &
 watcher=\$!
 exec 3<&-
 wait \$task
@@ -145,169 +105,101 @@ END
 }
 
 if $dry_run; then
-  for i in "${!ps_hosts[@]}"; do
-    quote ssh "${ps_logins[i]}" "cd $(quote "$dir") && $(task_command ps "$i")"
-  done
-  for i in "${!worker_hosts[@]}"; do
-    quote ssh "${worker_logins[i]}" \
-      "cd $(quote "$dir") && $(task_command worker "$i")"
+  for job in ps worker; do
+    declare -n logins=${job}_logins
+    for i in "${!logins[@]}"; do
+      quote ssh "${logins[i]}" "cd $(quote "$dir")&& $(task_command $job "$i")"
+      echo
+    done
   done
   exit 0
 fi
 
-# ---- The tasks that run, by the pid of their ssh ----
-declare -A names=() stdins=()
-failed= failed_code=0 is_stopping=false
-num_signals=0 num_noticed=0 first_signal= nudge=
-
-logs=${DISTMNIST_LOGS:-}
-[[ -n $logs ]] || logs=$(mktemp -d "${TMPDIR:-/tmp}/distmnist_logs_XXXXXX")
+# ---- Start ----
+logs=${DISTMNIST_LOGS:-$(mktemp -d "${TMPDIR:-/tmp}/distmnist_logs_XXXXXX")}
 mkdir -p "$logs" || usage_error "no folder for the logs: $logs"
 fifos=$(mktemp -d)
 trap 'rm -rf "$fifos"' EXIT
+# All ssh of a job read one pipe; this script alone holds it open.
+mkfifo "$fifos/ps" "$fifos/worker"
+exec {ps_alive}<>"$fifos/ps" {worker_alive}<>"$fifos/worker"
+end_workers() {
+  [[ -z $worker_alive ]] || exec {worker_alive}>&-
+  worker_alive=
+}
+end_ps() {
+  [[ -z $ps_alive ]] || exec {ps_alive}>&-
+  ps_alive=
+}
 
-start() {
-  local job=$1 index=$2 login=$3 log=$logs/$1_$2.log fifo=$fifos/$1_$2 fd
-  local script
-  script=$(remote_script "$(task_command "$job" "$index")")
-  mkfifo "$fifo"
+declare -A names=()
+start() { # JOB INDEX LOGIN
+  local log=$logs/$1_$2.log script
+  script=$(remote_script "$(task_command "$1" "$2")")
   (
     # The terminal's signals are ours to pass on, in the right order.
     trap '' INT HUP
-    # Only the script itself may keep the others' stdin open.
-    for fd in "${stdins[@]}"; do exec {fd}>&-; done
-    # The chief's lines are shown, all others' are in their logs only.
-    if [[ $job$index == worker0 ]]; then
-      exec > >(tee -a "$log") 2>&1
+    exec {ps_alive}>&- {worker_alive}>&-
+    if [[ $1$2 == worker0 ]]; then
+      exec > >(tee -a "$log") 2>&1 # the chief's lines are shown
     else
       exec >>"$log" 2>&1
     fi
-    exec ssh -o BatchMode=yes -o ServerAliveInterval=15 "$login" \
-      "sh -c $(quote "$script")" <"$fifo"
-  ) &
-  exec {fd}>"$fifo"
-  names[$!]="$job $index" stdins[$!]=$fd
+    exec ssh -o BatchMode=yes -o ServerAliveInterval=15 "$3" \
+      "sh -c $(quote "$script")"
+  ) <"$fifos/$1" &
+  names[$!]="$1 $2"
 }
 
-# Sets pids to those of the tasks of job $1 that run; fails if none does. By a
-# variable: bash may lose a signal that comes during a $(command).
-find_running() {
-  local pid
-  pids=()
-  for pid in "${!names[@]}"; do
-    [[ ${names[$pid]} == "$1 "* ]] && pids+=("$pid")
-  done
-  ((${#pids[@]}))
+# ---- Wait: the first failure or signal ends the workers, then the ps ----
+signal='' failed='' code=0
+on_signal() { # NAME EXIT_CODE
+  [[ -z $signal ]] || exit "$2"
+  signal=$1
+  ((code)) || code=$2
+  end_workers
 }
-
-# Sends the signal $1 to all tasks of job $2.
-pass_on() {
-  local pid
-  find_running "$2"
-  for pid in "${pids[@]}"; do
-    # Its ssh may be gone, which the next wait says.
-    { echo "$1" >&"${stdins[$pid]}"; } 2>/dev/null
-  done
-}
-
-is_disturbed() {
-  ((num_signals > num_noticed)) || { [[ -n $failed ]] && ! $is_stopping; }
-}
-
-# Waits for the tasks of job $1, $2 seconds at most ('': for ever); returns
-# early, with 1, on a failure or a signal.
-wait_for() {
-  local timer='' ended code fd
-  if [[ -n $2 ]]; then
-    sleep "$2" &
-    timer=$!
-  fi
-  while find_running "$1" && ! is_disturbed; do
-    # Interrupted by a signal, wait leaves `ended` unset.
-    wait -n -p ended "${!names[@]}" $timer $nudge
-    code=$? nudge=
-    if [[ -n ${ended-} && $ended == "$timer" ]]; then
-      timer=
-      break
-    elif [[ -n ${names[${ended:-none}]-} ]]; then
-      if ((code)) && [[ -z $failed ]] && ! $is_stopping; then
-        failed=${names[$ended]} failed_code=$code
-      fi
-      fd=${stdins[$ended]}
-      exec {fd}>&-
-      unset "names[$ended]" "stdins[$ended]"
-    fi
-  done
-  if [[ -n $timer ]]; then
-    kill "$timer"
-    wait "$timer" 2>/dev/null
-  fi
-  ! find_running "$1"
-}
-
-# Ends all tasks by the signal $1, the workers first: their last checkpoint
-# needs the ps. Who stays, or all on a second signal, is killed.
-stop() {
-  local job secs other
-  is_stopping=true
-  num_noticed=$((num_signals > 0))
-  for job in worker ps; do
-    secs=$WORKER_GRACE_SECS
-    [[ $job == ps ]] && secs=$PS_GRACE_SECS
-    pass_on "$1" "$job"
-    wait_for "$job" "$secs" && continue
-    for other in worker ps; do
-      [[ $other == "$job" ]] || is_disturbed || continue
-      pass_on KILL "$other"
-    done
-    num_noticed=$((num_signals + 1))
-    if ! wait_for "$job" 2; then
-      say "no answer from ${#pids[@]} host(s): ssh ended instead"
-      kill "${pids[@]}"
-    fi
-  done
-}
-
-on_signal() {
-  num_signals=$((num_signals + 1))
-  first_signal=${first_signal:-$1}
-  # A signal that comes just before `wait` would not interrupt it, but a child
-  # that has ended makes it return at once.
-  : &
-  nudge=$!
-}
-trap : PIPE # who writes to an ssh that has gone is told by the next wait
-for signal in INT TERM HUP; do
-  # shellcheck disable=SC2064
-  trap "on_signal $signal" "$signal"
-done
+trap 'on_signal SIGINT 130' INT
+trap 'on_signal SIGTERM 143' TERM
+trap 'on_signal SIGHUP 129' HUP
 
 say "${#ps_hosts[@]} ps and ${#worker_hosts[@]} worker(s), logs in $logs"
 for i in "${!ps_hosts[@]}"; do start ps "$i" "${ps_logins[i]}"; done
 for i in "${!worker_hosts[@]}"; do start worker "$i" "${worker_logins[i]}"; done
 
-wait_for worker '' && wait_for ps $PS_LEAVE_SECS
-find_running ps
-late=${#pids[@]}
-case $first_signal in
-  INT) stop INT ;;
-  *) stop TERM ;;
-esac
+timer=''
+while ((${#names[@]})); do
+  if [[ " ${names[*]}" != *' worker '* ]]; then
+    # The ps leave by themselves once the workers are done, or are told to.
+    [[ -z $signal$failed ]] || end_ps
+    [[ -n $timer ]] || { sleep 10 & timer=$!; }
+  fi
+  # A signal interrupts `wait`, and `ended` is then not set.
+  wait -n -p ended "${!names[@]}" $timer
+  ended_code=$?
+  if [[ -n $timer && ${ended-} == "$timer" ]]; then
+    [[ -n $signal$failed ]] || say 'error: a ps still ran after 10 s: stopped'
+    ((code)) || code=1
+    timer=''
+    end_ps
+  elif [[ -n ${ended-} ]]; then
+    if ((ended_code)) && [[ -z $signal$failed ]]; then
+      failed=${names[$ended]} code=$ended_code
+      end_workers
+    fi
+    unset "names[$ended]"
+  fi
+done
+[[ -z $timer ]] || kill "$timer" 2>/dev/null
 
 # ---- The root cause last ----
 if [[ -n $failed ]]; then
-  log=$logs/${failed/ /_}.log
+  job=${failed% *} index=${failed#* } log=$logs/${failed/ /_}.log
+  declare -n hosts=${job}_hosts
   say "the last lines of $failed:"
   tail -n 10 "$log" | sed 's/^/  | /' >&2
-  job=${failed% *} index=${failed#* }
-  [[ $job == ps ]] && address=${ps_hosts[index]} || address=${worker_hosts[index]}
-  say "error: $failed ($address) failed first: exit code $failed_code; log: $log"
-  exit "$failed_code"
-elif [[ -n $first_signal ]]; then
-  say "stopped by SIG$first_signal, logs in $logs"
-  exit $((128 + $(kill -l "$first_signal")))
-elif ((late)); then
-  say "error: $late ps still ran ${PS_LEAVE_SECS} s after the last worker had" \
-    "ended: stopped; logs in $logs"
-  exit 1
+  say "error: $failed (${hosts[index]}) failed first: exit code $code; log: $log"
+elif [[ -n $signal ]]; then
+  say "stopped by $signal, logs in $logs"
 fi
+exit "$code"

@@ -113,7 +113,7 @@ def test_a_session_that_is_made_again_starts_again(tf_session):
 
 def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
   images, labels = make_data(5)
-  *chunk, initializer = input_pipeline.build_chunks(images, labels, 2, CPU)
+  *chunk, initializer = input_pipeline.build_chunks(images, labels, 2)
   for _ in range(2):
     tf_session.run(initializer)
     for expected in ([0, 1], [2, 3], [4]):

@@ -16,7 +16,7 @@ def make(num_classes):
     outputs = layers.max_pool(outputs)
     outputs = tf.nn.relu(layers.conv(outputs, 64, 5, 'conv2'))
     outputs = layers.flatten(layers.max_pool(outputs))
-    outputs = tf.nn.relu(layers.dense(outputs, 1024, 'dense1', 'he'))
+    outputs = tf.nn.relu(layers.dense(outputs, 1024, 'dense1'))
     if is_training:
       outputs = tf.nn.dropout(outputs, rate=DROPOUT_RATE)
     return layers.dense(outputs, num_classes, 'softmax')

@@ -76,9 +76,9 @@ def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   tf.set_random_seed(1)
   logits = make_model(model)(tf.constant(IMAGES), is_training=False)
   loss = tf.losses.sparse_softmax_cross_entropy(LABELS, logits)
-  train_op = tf.train.AdamOptimizer(0.01).minimize(loss)
+  train_op = tf.train.AdamOptimizer(0.003).minimize(loss)
   tf_session.run(tf.global_variables_initializer())
-  for _ in range(20):
+  for _ in range(50):
     tf_session.run(train_op)
   predictions = tf_session.run(logits).argmax(axis=1)
   assert predictions.tolist() == LABELS.tolist()
