@@ -79,13 +79,13 @@ def test_workers_are_ready_within_a_second_of_the_chief(
   cluster = make_real_cluster(1, 3)
   ps = cluster.start('ps', 0)
   others = [
-    cluster.start('worker', i, *SMALL, '--train_steps=3000', '--log_secs=0')
+    cluster.start('worker', i, *SMALL, '--train_steps=500', '--log_secs=0')
     for i in (1, 2)
   ]
   for task in others:
     wait_for_line(task, 'waiting for worker 0 at ')
   chief = cluster.start(
-    'worker', 0, *SMALL, '--train_steps=3000', '--log_secs=0'
+    'worker', 0, *SMALL, '--train_steps=500', '--log_secs=0'
   )
   wait_for_line(chief, 'step ')
   ready = time.monotonic()
@@ -109,6 +109,7 @@ def test_a_missing_ps_is_named_in_a_bounded_time(tasks, make_real_cluster):
   assert 'worker 0, the chief, has failed' in ps.output
 
 
+@pytest.mark.slow
 def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 2)
   ps = cluster.start('ps', 0)
@@ -141,6 +142,7 @@ def test_a_taken_port_is_named(tasks, make_real_cluster):
   assert f'ps 0 cannot listen on port {port}: ' in line
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
   tasks, make_real_cluster, tmp_path
 ):
@@ -161,7 +163,10 @@ def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
 
 
 @pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
-@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+  'signum',
+  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_the_next_start_resumes(
   tasks, make_real_cluster, tmp_path, rule, signum
 ):
@@ -200,13 +205,14 @@ def test_a_second_signal_stops_at_once(tasks, make_real_cluster):
   assert tasks.wait(worker, timeout_secs=2) == [143]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_for_good_does_not_hold_up_async(
   tasks, make_real_cluster, tmp_path
 ):
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(2, 3)
   ps, workers = cluster.start_all(
-    *SMALL, '--train_steps=1500', '--log_secs=0', f'--logdir={logdir}'
+    *SMALL, '--train_steps=600', '--log_secs=0', f'--logdir={logdir}'
   )
   wait_for_line(workers[2], 'step ')
   tasks.signal(workers[2], signal.SIGKILL)
@@ -214,12 +220,13 @@ def test_a_worker_killed_for_good_does_not_hold_up_async(
   assert tasks.wait(*workers[:2], *ps) == [0] * 4
   report = read_report(logdir)
   assert report['workers_not_heard_of'] == [2]
-  assert report['global_step'] >= 1500
+  assert report['global_step'] >= 600
   assert 'worker 2 is gone: ending without it' in workers[0].output
   last_worker = max(worker.end_time for worker in workers[:2])
   assert all(task.end_time - last_worker < 8 for task in ps)
 
 
+@pytest.mark.slow
 def test_a_killed_backup_worker_does_not_hold_up_sync(
   tasks, make_real_cluster, tmp_path
 ):
@@ -237,6 +244,7 @@ def test_a_killed_backup_worker_does_not_hold_up_sync(
   assert steps_of(workers[0])[-1] >= 300
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   tasks, make_real_cluster, tmp_path
 ):
@@ -304,6 +312,7 @@ def test_a_chief_that_fails_lets_the_ps_go(tasks, make_real_cluster):
   assert 'worker 0, the chief, has failed: see its log' in ps[0].output
 
 
+@pytest.mark.slow
 def test_an_evaluator_follows_a_run(tasks, make_real_cluster, tmp_path):
   logdir = tmp_path / 'run'
   evaluator = tasks.start(

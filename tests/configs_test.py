@@ -1,0 +1,16 @@
+"""Each file of configs/ is understood, and says what it is for."""
+
+import pathlib
+
+import pytest
+
+CONFIGS = sorted(
+  (pathlib.Path(__file__).parents[1] / 'configs').glob('*.flags')
+)
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_a_config_is_understood(tasks, tmp_path, path):
+  assert path.read_text().startswith('# ')
+  task = tasks.run(tmp_path / 'log', f'--flagfile={path}', '--help')
+  assert task.code == 0, task.output

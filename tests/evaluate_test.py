@@ -1,0 +1,111 @@
+"""evaluate: accuracies of values and of checkpoints, and what it refuses."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import checkpoints, evaluate, layers, placement, workload
+from tests.runner import SMALL
+
+
+def build_model(images, is_training):
+  del is_training
+  return layers.dense(layers.flatten(images), 3, 'softmax')
+
+
+def make_split(num_images):
+  """The label of an image is the index of its brightest pixel of three."""
+  labels = np.arange(num_images, dtype=np.int32) % 3
+  images = np.zeros((num_images, 1, 3, 1), np.uint8)
+  images[np.arange(num_images), 0, labels] = 255
+  return workload.Split(images, labels)
+
+
+def make_values(weights):
+  return {
+    'softmax/weights': np.array(weights, np.float32),
+    'softmax/biases': np.zeros(3, np.float32),
+  }
+
+
+def test_accuracy_is_the_share_of_right_answers_over_all_chunks():
+  num_images = 2 * evaluate.CHUNK_SIZE + 2
+  evaluator = evaluate.Evaluator(build_model, make_split(num_images))
+  assert evaluator.compute(make_values(np.eye(3))) == 1.0
+  # Classes 1 and 2 are taken for each other.
+  found = evaluator.compute(make_values(np.eye(3)[[0, 2, 1]]))
+  assert found == np.sum(np.arange(num_images) % 3 == 0) / num_images
+
+
+def test_shards_are_put_together_for_the_evaluation(tf_session):
+  with placement.sharded(2):
+    build_model(tf.zeros([1, 1, 3, 1]), is_training=True)
+  tf_session.run(tf.global_variables_initializer())
+  shards = tf_session.run(tf.global_variables())
+  values = checkpoints.fetch_whole(tf_session, tf.global_variables())
+  assert values.keys() == {'softmax/weights', 'softmax/biases'}
+  np.testing.assert_array_equal(
+    values['softmax/weights'], np.concatenate(shards[:2])
+  )
+  evaluator = evaluate.Evaluator(build_model, make_split(6))
+  assert 0 <= evaluator.compute(values) <= 1
+
+
+def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
+  logdir = f'--logdir={tmp_path / "run"}'
+  tasks.run(tmp_path / '1', *SMALL, '--train_steps=100', logdir)
+  test, validation, fewer = (
+    tasks.run(tmp_path / name, logdir, *flags, module='distmnist.evaluate')
+    for name, flags in (
+      ('2', []),
+      ('3', ['--split=validation']),
+      ('4', ['--synthetic_test_images=20']),
+    )
+  )
+  assert [test.code, validation.code, fewer.code] == [0, 0, 0]
+  line = r'step 100  {} accuracy (0\.\d{{4}})  .*model.ckpt-100\n'
+  assert re.fullmatch(line.format('test'), test.output)
+  assert re.fullmatch(line.format('validation'), validation.output)
+  # 20 images leave multiples of 0.05.
+  accuracy = float(re.fullmatch(line.format('test'), fewer.output)[1])
+  assert (accuracy * 20) % 1 == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'code', 'words'),
+  [
+    ([], 2, '--logdir is missing'),
+    (['--logdir=nowhere'], 1, 'no run of distmnist.train in --logdir=nowhere'),
+    (['--logdir={run}', '--checkpoint=7'], 1, 'checkpoint 7 was not found'),
+    (['--logdir={run}', '--checkpoint=best'], 1, 'checkpoint best was not'),
+    (['--logdir={run}', '--model=mlp'], 1, 'has no hidden1/'),
+    (['--logdir={run}', '--split=half'], 2, 'should be one of <test|'),
+  ],
+)
+def test_what_cannot_be_evaluated_is_one_line(
+  tasks, tmp_path, flags, code, words
+):
+  run = tmp_path / 'run'
+  tasks.run(tmp_path / '1', *SMALL, '--train_steps=1', f'--logdir={run}')
+  flags = [flag.format(run=run) for flag in flags]
+  task = tasks.run(tmp_path / '2', *flags, module='distmnist.evaluate')
+  assert task.code == code
+  (line,) = task.output.splitlines()
+  assert words in line
+
+
+def test_a_torn_checkpoint_is_one_line(tasks, tmp_path):
+  run = tmp_path / 'run'
+  tasks.run(tmp_path / '1', *SMALL, '--train_steps=3', f'--logdir={run}')
+  index = run / 'model.ckpt-3.index'
+  index.write_bytes(index.read_bytes()[:20])
+  for module in ('distmnist.evaluate', 'distmnist.train'):
+    flags = [*SMALL, '--train_steps=5'] if module.endswith('train') else []
+    task = tasks.run(
+      tmp_path / module, *flags, f'--logdir={run}', module=module
+    )
+    assert task.code == 1, task.output
+    assert 'model.ckpt-3 cannot be read' in task.output.splitlines()[-1]
+    assert 'Traceback' not in task.output

@@ -1,0 +1,82 @@
+"""Whole launches as a user starts them: to their end, again and again."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.runner import REPO, SMALL
+
+
+def launch(tmp_path, *flags, num_ps=1, num_workers=2):
+  """Runs a launch to its end.
+
+  Returns:
+    (exit code, stdout, stderr, seconds from the last step on the screen to
+    the end).
+  """
+  command = [sys.executable, '-m', 'distmnist.launch']
+  shape = [f'--num_ps={num_ps}', f'--num_workers={num_workers}']
+  with open(tmp_path / 'stderr', 'w+') as stderr:
+    lines, last_step = [], None
+    with subprocess.Popen(
+      [*command, *shape, '--', *SMALL, *flags],
+      cwd=REPO,
+      stdout=subprocess.PIPE,
+      stderr=stderr,
+      text=True,
+    ) as process:
+      for line in process.stdout:
+        lines.append(line)
+        if line.startswith('step '):
+          last_step = time.monotonic()
+    end_secs = time.monotonic() - last_step
+    stderr.seek(0)
+    return process.returncode, ''.join(lines), stderr.read(), end_secs
+
+
+def find_tasks():
+  """The fork servers and tasks that run on this machine."""
+  found = []
+  for process in psutil.process_iter(['pid', 'cmdline']):
+    if 'distmnist.fork_server' in (process.info['cmdline'] or []):
+      found.append(process.info['pid'])
+  return set(found)
+
+
+def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
+  before = find_tasks()
+  code, out, err, _ = launch(
+    tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'
+  )
+  assert code == 0, out + err
+  assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+  assert err == (
+    'distmnist.launch: 1 ps and 2 workers on this machine, logs in '
+    f'{tmp_path}/run/logs\n'
+  )
+  assert sorted(os.listdir(tmp_path / 'run' / 'logs')) == [
+    'ps_0.log',
+    'worker_0.log',
+    'worker_1.log',
+  ]
+  assert find_tasks() <= before
+
+
+@pytest.mark.slow
+def test_twenty_launches_in_a_row_end_cleanly(tmp_path):
+  before = find_tasks()
+  for i in range(20):
+    flags = ['--train_steps=100'] + ['--sync_replicas'] * (i % 2)
+    code, out, err, end_secs = launch(tmp_path, *flags)
+    assert code == 0, out + err
+    assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+    assert 'not heard of' not in out
+    assert 'waiting at the end' not in out
+    assert err.count('\n') == 1
+    assert end_secs < 5
+    assert find_tasks() <= before
