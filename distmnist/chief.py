@@ -5,7 +5,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import checkpoints, cli, evaluate, hooks, report, workload
+from distmnist import accuracy, checkpoints, cli, hooks, report, workload
 
 _SAVE_SECS = flags.DEFINE_float(
   'save_secs', 60, 'Seconds from one checkpoint to the next.', lower_bound=0.1
@@ -77,7 +77,7 @@ class Chief:
     self._test_split = workload.load_test_split()
     self._validation = None
     if _VALIDATION_STEPS.value:
-      self._validation = evaluate.Evaluator(
+      self._validation = accuracy.Evaluator(
         build_model, validation_split, config
       )
     self._global_step = tf.train.get_global_step()
@@ -147,7 +147,7 @@ class Chief:
       start: float, time.monotonic() at the start of this program.
       say: callable that prints a line.
     """
-    test = evaluate.Evaluator(self._build_model, self._test_split, self._config)
+    test = accuracy.Evaluator(self._build_model, self._test_split, self._config)
     outcome = {'best_step': None, 'validation_accuracy': None}
     if _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best_step:
       best = checkpoints.find_latest(checkpoints.best_dir(self._logdir))

@@ -92,6 +92,8 @@ def _help_text(main, program):
   shown = own + parts
   if FLAGS.helpfull:
     shown += [n for n in modules if n not in shown]
-  lines += [FLAGS.module_help(name) + '\n' for name in shown]
+  for name in shown:
+    text = FLAGS.module_help(name)
+    lines.append(text.replace(f'{sys.argv[0]}:', f'{program}:', 1) + '\n')
   lines.append('--flagfile=FILE reads flags from a file; later flags win.')
   return '\n'.join(lines)

@@ -1,4 +1,4 @@
-"""Test accuracy, of variables at hand or of checkpoints, with no cluster.
+"""Test accuracy of checkpoints, with no cluster.
 
   python -m distmnist.evaluate --logdir=/tmp/run
 
@@ -15,7 +15,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import checkpoints, cli, input_pipeline, workload
+from distmnist import accuracy, checkpoints, cli, workload
 
 FLAGS = flags.FLAGS
 
@@ -36,76 +36,6 @@ _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
 _SPLIT = flags.DEFINE_enum(
   'split', 'test', ['test', 'validation', 'train'], 'The images to evaluate on.'
 )
-
-# What a chunk's activations take stays near the caches.
-CHUNK_SIZE = 250
-
-
-class Evaluator:
-  """Accuracy on a split, in a graph and a session of its own on this machine.
-
-  It takes the values of the variables from wherever they are, so that no
-  cluster has to stay for it.
-  """
-
-  def __init__(self, build_model, split, config=None):
-    """Builds the graph.
-
-    Args:
-      build_model: build(images, is_training) -> logits.
-      split: workload.Split.
-      config: tf.ConfigProto or None.
-    """
-    self._num_images = len(split.images)
-    with tf.Graph().as_default() as graph:
-      images, labels, self._start = input_pipeline.build_chunks(
-        split.images, split.labels, CHUNK_SIZE
-      )
-      logits = build_model(images, is_training=False)
-      self._num_correct = build_num_correct(logits, labels)
-      self._variables = tf.global_variables()
-      self._saver = tf.train.Saver(self._variables)
-    self._session = tf.Session(graph=graph, config=config)
-
-  def compute(self, values):
-    """Returns the accuracy, float in 0..1: the share of right answers.
-
-    Args:
-      values: dict of variable name -> array; see checkpoints.fetch_whole.
-    """
-    self._session.run(
-      [v.initializer for v in self._variables],
-      {v.initializer.inputs[1]: values[v.op.name] for v in self._variables},
-    )
-    return self._compute()
-
-  def compute_checkpoint(self, path):
-    """Returns the accuracy of the checkpoint `path`, float in 0..1.
-
-    Raises:
-      cli.RunError: the checkpoint is unreadable or of another model.
-    """
-    checkpoints.check_fits(path, self._variables)
-    self._saver.restore(self._session, path)
-    return self._compute()
-
-  def _compute(self):
-    self._session.run(self._start)
-    num_correct = 0
-    while True:
-      try:
-        num_correct += int(self._session.run(self._num_correct))
-      except tf.errors.OutOfRangeError:
-        return num_correct / self._num_images
-
-
-def build_num_correct(logits, labels):
-  """The images whose largest logit is the label's.
-
-  float32 [n, classes], int32 [n] -> int32 scalar.
-  """
-  predictions = tf.argmax(logits, axis=1, output_type=tf.int32)
-  return tf.reduce_sum(tf.cast(tf.equal(predictions, labels), tf.int32))
 
 
 def find_checkpoint(logdir, which):
@@ -138,7 +68,7 @@ def main():
     raise cli.UsageError('--logdir is missing: the directory of a run')
   saved_flags = _wait_for_flags(logdir, _CONTINUOUS.value * _timeout_secs())
   FLAGS([sys.argv[0], *saved_flags, *sys.argv[1:]], known_only=True)
-  evaluator = Evaluator(workload.make_model(), _load_split())
+  evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
   if not _CONTINUOUS.value:
     _report(evaluator, find_checkpoint(logdir, _CHECKPOINT.value))
     return
@@ -191,9 +121,9 @@ def _load_split():
 
 
 def _report(evaluator, path):
-  accuracy = evaluator.compute_checkpoint(path)
+  found = evaluator.compute_checkpoint(path)
   step = checkpoints.read_step(path)
-  print(f'step {step}  {_SPLIT.value} accuracy {accuracy:.4f}  {path}')
+  print(f'step {step}  {_SPLIT.value} accuracy {found:.4f}  {path}')
   sys.stdout.flush()
 
 

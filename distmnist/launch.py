@@ -1,6 +1,6 @@
 """Runs a cluster: python -m distmnist.launch [flags] -- <flags of train>.
 
-  python -m distmnist.launch --num_ps=1 --num_workers=2 -- --strategy=easgd
+  python -m distmnist.launch --num_ps=1 --num_workers=2 -- --model=cnn
 
 All after -- goes to every task untouched. The exit code is 0 if all tasks
 ended with 0, else that of the first task that failed.

@@ -66,6 +66,8 @@ def run_ps(cluster, server, stop, say):
       say(f'{name} is done' if message['ok'] else f'{name} has failed')
       if name == 'worker 0':
         if not message['ok']:
+          # It is the cause, so it shall be the first to have ended.
+          wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
           raise cli.RunError('worker 0, the chief, has failed: see its log')
         deadline = time.monotonic() + _PS_GRACE_SECS
     # A worker that has said "done" still needs the answer to its last call.

@@ -20,9 +20,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import (
+  accuracy,
   checkpoints,
   cli,
-  evaluate,
   hooks,
   input_pipeline,
   optimizers,
@@ -143,7 +143,7 @@ def main():
         logits = build_model(images, is_training=True)
       center = [v for v in tf.global_variables() if v is not global_step]
       loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-      num_correct = evaluate.build_num_correct(logits, labels)
+      num_correct = accuracy.build_num_correct(logits, labels)
       make_optimizer, learning_rate = optimizers.from_flags(
         global_step, cluster.num_workers
       )

@@ -1,0 +1,49 @@
+"""accuracy: of variables at hand, whole or in shards."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist import accuracy, checkpoints, layers, placement, workload
+
+
+def build_model(images, is_training):
+  del is_training
+  return layers.dense(layers.flatten(images), 3, 'softmax')
+
+
+def make_split(num_images):
+  """The label of an image is the index of its brightest pixel of three."""
+  labels = np.arange(num_images, dtype=np.int32) % 3
+  images = np.zeros((num_images, 1, 3, 1), np.uint8)
+  images[np.arange(num_images), 0, labels] = 255
+  return workload.Split(images, labels)
+
+
+def make_values(weights):
+  return {
+    'softmax/weights': np.array(weights, np.float32),
+    'softmax/biases': np.zeros(3, np.float32),
+  }
+
+
+def test_accuracy_is_the_share_of_right_answers_over_all_chunks():
+  num_images = 2 * accuracy.CHUNK_SIZE + 2
+  evaluator = accuracy.Evaluator(build_model, make_split(num_images))
+  assert evaluator.compute(make_values(np.eye(3))) == 1.0
+  # Classes 1 and 2 are taken for each other.
+  found = evaluator.compute(make_values(np.eye(3)[[0, 2, 1]]))
+  assert found == np.sum(np.arange(num_images) % 3 == 0) / num_images
+
+
+def test_shards_are_put_together_for_the_evaluation(tf_session):
+  with placement.sharded(2):
+    build_model(tf.zeros([1, 1, 3, 1]), is_training=True)
+  tf_session.run(tf.global_variables_initializer())
+  shards = tf_session.run(tf.global_variables())
+  values = checkpoints.fetch_whole(tf_session, tf.global_variables())
+  assert values.keys() == {'softmax/weights', 'softmax/biases'}
+  np.testing.assert_array_equal(
+    values['softmax/weights'], np.concatenate(shards[:2])
+  )
+  evaluator = accuracy.Evaluator(build_model, make_split(6))
+  assert 0 <= evaluator.compute(values) <= 1
