@@ -16,7 +16,7 @@ COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
 # Steps that take a few seconds each; a cluster shares them out.
 MODELS = {
   'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=4000'],
-  'cnn': ['--model=cnn', '--batch_size=128', '--train_steps=120'],
+  'cnn': ['--model=cnn', '--batch_size=128', '--train_steps=60'],
 }
 ONE_THREAD = [
   '--intra_op_parallelism_threads=1',

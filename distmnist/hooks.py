@@ -1,8 +1,8 @@
 """Our SessionRunHooks: stop, NaN, progress and summaries, validation.
 
 All of them fetch from the run of the training step itself, so that a step
-stays one session.run. What happens after the loop has an order: `end` is
-called in the order of the list that session.make_hooks returns.
+stays one session.run. What happens after the loop has an order: that of the
+list of hooks in train.py.
 """
 
 import math

@@ -5,7 +5,8 @@
            says to the chief that its loop has ended; closes its session;
            says "done" to every ps.
   chief    initialises or restores; trains; waits for the other workers at the
-           end barrier; evaluates; saves; closes; says "done" to every ps.
+           end barrier; fetches the center and saves it; closes; says "done" to
+           every ps; evaluates on its own.
 
 Nobody joins a server and nobody is killed. A task that waits says for whom.
 """
