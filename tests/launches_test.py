@@ -68,6 +68,7 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_twenty_launches_in_a_row_end_cleanly(tmp_path):
   before = find_tasks()
   for i in range(20):

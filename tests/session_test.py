@@ -73,9 +73,7 @@ def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
     assert list((logdir / f'worker_{i}').glob('events.*'))
 
 
-def test_workers_are_ready_within_a_second_of_the_chief(
-  tasks, make_real_cluster
-):
+def test_workers_are_ready_soon_after_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 3)
   ps = cluster.start('ps', 0)
   others = [
@@ -91,7 +89,8 @@ def test_workers_are_ready_within_a_second_of_the_chief(
   ready = time.monotonic()
   for task in others:
     wait_for_line(task, 'step ')
-  assert time.monotonic() - ready < 1
+  # A tenth of a second in fact; TensorFlow's own wait would be 30 s.
+  assert time.monotonic() - ready < 5
   assert tasks.wait(ps, chief, *others) == [0] * 4
 
 
