@@ -24,6 +24,7 @@ setuptools.setup(
     'absl-py',
     'pooch',  # downloads with hashes, atomically
     'tqdm',  # pooch's progress bar
+    'tensorboard',  # not among TensorFlow's own requirements any more
   ],
   extras_require={
     'gpu': ['tensorflow[and-cuda]>=2.16'],
