@@ -33,6 +33,18 @@ _INITIALIZER = flags.DEFINE_enum(
   'mlp: the first weights. normal has stddev 1, as in tutorials (slow to learn '
   'from); glorot and he fit the size of the layer. By default normal.',
 )
+_DROPOUT_RATE = flags.DEFINE_float(
+  'dropout_rate',
+  None,
+  "cnn, dnn: the share of a hidden layer's units that a training step drops. "
+  'By default 0.5 for cnn, 0 for dnn.',
+  lower_bound=0,
+  upper_bound=0.99,
+)
+
+
+def dropout_rate_from_flags(default):
+  return default if _DROPOUT_RATE.value is None else _DROPOUT_RATE.value
 
 
 def hidden_units_from_flags(default):
@@ -97,6 +109,11 @@ def conv(inputs, filters, kernel_size, name, initializer='glorot'):
     )
     outputs = tf.nn.conv2d(inputs, weights, strides=1, padding='SAME')
     return tf.nn.bias_add(outputs, biases)
+
+
+def dropout(inputs, rate, is_training):
+  """Drops a share `rate` of the units, 0..1, while training."""
+  return tf.nn.dropout(inputs, rate=rate) if is_training and rate else inputs
 
 
 def max_pool(inputs):

@@ -7,18 +7,17 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import layers
 
-DROPOUT_RATE = 0.5
-
 
 def make(num_classes):
+  dropout_rate = layers.dropout_rate_from_flags(default=0.5)
+
   def build(images, is_training):
     outputs = tf.nn.relu(layers.conv(images, 32, 5, 'conv1'))
     outputs = layers.max_pool(outputs)
     outputs = tf.nn.relu(layers.conv(outputs, 64, 5, 'conv2'))
     outputs = layers.flatten(layers.max_pool(outputs))
     outputs = tf.nn.relu(layers.dense(outputs, 1024, 'dense1'))
-    if is_training:
-      outputs = tf.nn.dropout(outputs, rate=DROPOUT_RATE)
+    outputs = layers.dropout(outputs, dropout_rate, is_training)
     return layers.dense(outputs, num_classes, 'softmax')
 
   return build

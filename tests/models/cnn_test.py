@@ -1,11 +1,17 @@
 """cnn: its size, and dropout in training alone."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.models import cnn
 
 IMAGES = np.random.default_rng(4).random((2, 28, 28, 1), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def default_flags(set_flags):
+  set_flags()
 
 
 def test_it_has_the_3274634_parameters_of_the_tutorial(tf_session):

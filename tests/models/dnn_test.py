@@ -49,3 +49,18 @@ def test_the_hidden_layers_are_elus(tf_session, set_flags):
   np.testing.assert_allclose(
     tf_session.run(logits), expected, rtol=1e-4, atol=1e-5
   )
+
+
+def test_training_drops_units_only_if_asked_to(set_flags):
+  for flags, is_training, is_noisy in (
+    ((), True, False),
+    (('--dropout_rate=0.5',), True, True),
+    (('--dropout_rate=0.5',), False, False),
+  ):
+    with tf.Graph().as_default(), tf.Session() as session:
+      set_flags(*flags)
+      logits = dnn.make(10)(tf.ones([50, 28, 28, 1]), is_training)
+      session.run(tf.global_variables_initializer())
+      rows = session.run(logits)
+    # 50 times the same image: only dropout tells the rows apart.
+    assert (np.ptp(rows, axis=0).max() > 1e-3) == is_noisy
