@@ -16,7 +16,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli
+from distmnist import cli, tasks
 
 _JOB_NAME = flags.DEFINE_enum(
   'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
@@ -72,9 +72,6 @@ _INTER_OP_THREADS = flags.DEFINE_integer(
   'Ops that run at the same time; 0 is one a core.',
   lower_bound=0,
 )
-
-# The launcher holds the port of a task until the task can bind it.
-HELD_PORT_FD = 'DISTMNIST_HELD_PORT_FD'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,7 +314,7 @@ def _drop_proxies():
 
 
 def _release_held_port():
-  held = os.environ.pop(HELD_PORT_FD, None)
+  held = os.environ.pop(tasks.HELD_PORT_FD, None)
   if held is not None:
     with contextlib.suppress(OSError):
       os.close(int(held))

@@ -32,7 +32,8 @@ import time
 import traceback
 import warnings
 
-HELD_PORT_FD = 'DISTMNIST_HELD_PORT_FD'
+from distmnist import tasks
+
 MAX_MESSAGE_BYTES = 1 << 18
 GRACE_SECS = 10.0
 
@@ -153,7 +154,7 @@ def _run_task(request, fds, server_files, server_pid, is_imported):
     _redirect(request['log'])
     os.environ.update(request['env'])
     if fds:
-      os.environ[HELD_PORT_FD] = str(fds[0])
+      os.environ[tasks.HELD_PORT_FD] = str(fds[0])
     _, _, module, *flags = request['argv']
     if is_imported:
       _reseed()

@@ -9,6 +9,10 @@ import shlex
 
 from distmnist import cli
 
+# Names the descriptor of the socket that holds a task's port for it until its
+# server can bind it.
+HELD_PORT_FD = 'DISTMNIST_HELD_PORT_FD'
+
 # A task learns from these who it is; the launcher alone may set them.
 CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
 

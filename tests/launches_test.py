@@ -1,12 +1,13 @@
 """Whole launches as a user starts them: to their end, again and again."""
 
+import contextlib
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 from tests.runner import REPO, SMALL
@@ -20,7 +21,11 @@ def launch(tmp_path, *flags, num_ps=1, num_workers=2):
     the end).
   """
   command = [sys.executable, '-m', 'distmnist.launch']
-  shape = [f'--num_ps={num_ps}', f'--num_workers={num_workers}']
+  shape = [
+    f'--num_ps={num_ps}',
+    f'--num_workers={num_workers}',
+    f'--logs_dir={tmp_path}/logs',
+  ]
   with open(tmp_path / 'stderr', 'w+') as stderr:
     lines, last_step = [], None
     with subprocess.Popen(
@@ -39,17 +44,17 @@ def launch(tmp_path, *flags, num_ps=1, num_workers=2):
     return process.returncode, ''.join(lines), stderr.read(), end_secs
 
 
-def find_tasks():
-  """The fork servers and tasks that run on this machine."""
-  found = []
-  for process in psutil.process_iter(['pid', 'cmdline']):
-    if 'distmnist.fork_server' in (process.info['cmdline'] or []):
-      found.append(process.info['pid'])
-  return set(found)
+def find_tasks(folder):
+  """Returns the pids of all processes that write into `folder`."""
+  found = set()
+  for stdout in pathlib.Path('/proc').glob('[0-9]*/fd/1'):
+    with contextlib.suppress(OSError):
+      if os.readlink(stdout).startswith(f'{folder}/'):
+        found.add(int(stdout.parts[2]))
+  return found
 
 
 def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
-  before = find_tasks()
   code, out, err, _ = launch(
     tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'
   )
@@ -57,20 +62,19 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
   assert err == (
     'distmnist.launch: 1 ps and 2 workers on this machine, logs in '
-    f'{tmp_path}/run/logs\n'
+    f'{tmp_path}/logs\n'
   )
-  assert sorted(os.listdir(tmp_path / 'run' / 'logs')) == [
+  assert sorted(os.listdir(tmp_path / 'logs')) == [
     'ps_0.log',
     'worker_0.log',
     'worker_1.log',
   ]
-  assert find_tasks() <= before
+  assert not find_tasks(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_twenty_launches_in_a_row_end_cleanly(tmp_path):
-  before = find_tasks()
   for i in range(20):
     flags = ['--train_steps=100'] + ['--sync_replicas'] * (i % 2)
     code, out, err, end_secs = launch(tmp_path, *flags)
@@ -80,4 +84,4 @@ def test_twenty_launches_in_a_row_end_cleanly(tmp_path):
     assert 'waiting at the end' not in out
     assert err.count('\n') == 1
     assert end_secs < 5
-    assert find_tasks() <= before
+    assert not find_tasks(tmp_path)
