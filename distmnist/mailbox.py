@@ -49,7 +49,8 @@ class Mailbox:
   def listen(self):
     """Returns a queue.Queue that a thread fills with the messages (dict).
 
-    The thread ends with `close`, or with the ps.
+    The thread ends with `close`, or with the ps. A message that is on its way
+    at that moment may be lost.
     """
     received = queue.Queue()
 
