@@ -89,7 +89,7 @@ def test_workers_are_ready_soon_after_the_chief(tasks, make_real_cluster):
   ready = time.monotonic()
   for task in others:
     wait_for_line(task, 'step ')
-  # A tenth of a second in fact; TensorFlow's own wait would be 30 s.
+  # TensorFlow's own wait would be 30 s.
   assert time.monotonic() - ready < 5
   assert tasks.wait(ps, chief, *others) == [0] * 4
 
