@@ -235,12 +235,12 @@ class ClusterScaffold(tf.train.Scaffold):
     if self._is_first:
       # A task that never starts is found now and not at the end. Later the
       # others may come and go: only the ps must be there.
-      addresses |= self._cluster.addresses('worker')
-      addresses.pop(self._cluster.name)
-      if not self._cluster.is_chief:
-        addresses = {
-          n: a for n, a in addresses.items() if n[:2] == 'ps' or n[-2:] == ' 0'
-        }
+      workers = self._cluster.addresses('worker')
+      if self._cluster.is_chief:
+        del workers[self._cluster.name]
+        addresses |= workers
+      else:
+        addresses['worker 0'] = workers['worker 0']
     cluster_lib.wait_for_tasks(
       addresses, self._cluster.start_timeout_secs, self._say
     )
