@@ -85,7 +85,7 @@ class Chief:
     self._values = None
     self._final_step = None
 
-  def hooks(self, train_op, scaffold, others, stop, say):
+  def hooks(self, train_op, scaffold, others, strategy, stop, say):
     """Returns the SessionRunHooks, to come after the strategy's.
 
     At the end the other workers are waited for, then the center is fetched
@@ -95,6 +95,7 @@ class Chief:
       train_op: int64 scalar tensor, global_step after this step.
       scaffold: tf.train.Scaffold, whose saver saves.
       others: session.Others.
+      strategy: strategy.Strategy, which decides how a loop is ended.
       stop: preemption.StopRequest; after a signal there is only a checkpoint.
       say: callable that prints a line.
     """
@@ -119,6 +120,7 @@ class Chief:
         self._logdir,
         others.stop_all,
         say,
+        strategy.request_stop,
       )
       result.append(self._validation_hook)
     result.append(hooks.EndHook(at_end))
@@ -176,7 +178,7 @@ class Chief:
         if flag.value is not None
       }
     }
-    whole = report.compose(settings, outcome, workers, strategy.drops_stale)
+    whole = report.compose(settings, outcome, workers, strategy.max_staleness)
     for line in report.format_lines(whole):
       say(line)
     if self._logdir:

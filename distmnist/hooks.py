@@ -5,22 +5,33 @@ stays one session.run. What happens after the loop has an order: that of the
 list of hooks in train.py.
 """
 
+import collections
 import math
 import os
 import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import checkpoints, cli
+from distmnist import checkpoints, cli, report
 
 # How often a worker looks whether the chief has ended the training early.
 _LOOK_SECS = 0.5
+# What ProgressHook fetches with each step; the rest comes with a summary.
+_EACH_STEP = 'global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'
 
 
 class StopHook(tf.train.SessionRunHook):
   """Ends the loop at the last step, on a signal, or when all shall stop."""
 
-  def __init__(self, train_op, global_step, last_step, stop, is_stop_for_all):
+  def __init__(
+    self,
+    train_op,
+    global_step,
+    last_step,
+    stop,
+    is_stop_for_all,
+    request_stop=tf.train.SessionRunContext.request_stop,
+  ):
     """
     Args:
       train_op: int64 scalar tensor, global_step after this step.
@@ -28,12 +39,14 @@ class StopHook(tf.train.SessionRunHook):
       last_step: int, the global step at which training ends.
       stop: preemption.StopRequest of this process.
       is_stop_for_all: callable -> bool, or None; looked at every half second.
+      request_stop: callable(run_context), how to end before the last step.
     """
     self._train_op = train_op
     self._global_step = global_step
     self._last_step = last_step
     self._stop = stop
     self._is_stop_for_all = is_stop_for_all
+    self._request_stop = request_stop
     self._next_look = 0.0
 
   def after_create_session(self, session, coord):
@@ -44,12 +57,14 @@ class StopHook(tf.train.SessionRunHook):
     return tf.train.SessionRunArgs(self._train_op)
 
   def after_run(self, run_context, run_values):
-    if run_values.results >= self._last_step or self._stop.is_requested:
+    if run_values.results >= self._last_step:
       run_context.request_stop()
+    elif self._stop.is_requested:
+      self._request_stop(run_context)
     elif self._is_stop_for_all and time.monotonic() >= self._next_look:
       self._next_look = time.monotonic() + _LOOK_SECS
       if self._is_stop_for_all():
-        run_context.request_stop()
+        self._request_stop(run_context)
 
 
 class NanHook(tf.train.SessionRunHook):
@@ -79,7 +94,8 @@ class ProgressHook(tf.train.SessionRunHook):
     """
     Args:
       stats: report.WorkerStats, filled in here.
-      tensors: dict of scalar tensors: global_step (after the step), cost, and
+      tensors: dict of scalar tensors, or of numbers that stay the same:
+        global_step (after the step), cost, bytes_pulled, bytes_pushed, and
         staleness where the strategy knows it, fetched each step; accuracy and
         learning_rate, fetched with a summary.
       plan: input_pipeline.Plan.
@@ -87,16 +103,23 @@ class ProgressHook(tf.train.SessionRunHook):
       summary_dir: str, this worker's folder for events, or None.
       summary_steps: int, local steps from one summary to the next.
     """
-    self._tensors = {n: t for n, t in tensors.items() if t is not None}
-    each_step = {'global_step', 'cost', 'staleness'}
+    self._constants = {
+      n: t for n, t in tensors.items() if isinstance(t, (int, float))
+    }
+    self._tensors = {
+      n: t
+      for n, t in tensors.items()
+      if t is not None and n not in self._constants
+    }
     self._each_step = {
-      n: self._tensors[n] for n in each_step & set(self._tensors)
+      n: self._tensors[n] for n in _EACH_STEP if n in self._tensors
     }
     self._stats = stats
     self._plan = plan
     self._console = console
     self._summary_dir = summary_dir
     self._summary_steps = summary_steps
+    self._shown_staleness = collections.Counter()
     self._writer = None
     self._start = None
     self.first_step = None
@@ -115,12 +138,17 @@ class ProgressHook(tf.train.SessionRunHook):
     return tf.train.SessionRunArgs(fetches)
 
   def after_run(self, run_context, run_values):
-    values, now, stats = run_values.results, time.monotonic(), self._stats
+    values, now = run_values.results | self._constants, time.monotonic()
+    stats = self._stats
     step = int(values['global_step'])
     self.final_cost, self.final_step = float(values['cost']), step
     stats.local_steps += 1
     stats.images += self._plan.batch_size
-    if 'staleness' in values:
+    stats.pushes += bool(values['bytes_pushed'])
+    stats.bytes_pulled += int(values['bytes_pulled'])
+    stats.bytes_pushed += int(values['bytes_pushed'])
+    # A step that pushed nothing has a staleness of -1.
+    if values.get('staleness', -1) >= 0:
       stats.staleness[int(values['staleness'])] += 1
     if self._start is None:
       self._start, self.first_step = now, step
@@ -165,12 +193,24 @@ class ProgressHook(tf.train.SessionRunHook):
   def _write_summary(self, values, now, step):
     then, _, last_local = self._summary_mark
     self._summary_mark = (now, step, self._stats.local_steps)
-    shown = dict(values)
-    del shown['global_step']
+    shown = {
+      name: values[name]
+      for name in ('cost', 'accuracy', 'learning_rate')
+      if name in values
+    }
+    shown |= {
+      name: getattr(self._stats, name)
+      for name in ('local_steps', 'images', 'bytes_pulled', 'bytes_pushed')
+    }
     local_steps = self._stats.local_steps - last_local
     if local_steps:
       images = local_steps * self._plan.batch_size
       shown['images_per_sec'] = images / (now - then)
+    staleness = self._stats.staleness - self._shown_staleness
+    if staleness:
+      self._shown_staleness = self._stats.staleness.copy()
+      shown['staleness_mean'] = report.compute_mean(staleness)
+      write_histogram(self._writer, 'staleness', staleness, step)
     write_scalars(self._writer, shown, step)
 
 
@@ -190,6 +230,7 @@ class ValidationHook(tf.train.SessionRunHook):
     logdir,
     stop_all,
     say,
+    request_stop=tf.train.SessionRunContext.request_stop,
   ):
     """
     Args:
@@ -201,6 +242,7 @@ class ValidationHook(tf.train.SessionRunHook):
       logdir: str or None; the best checkpoint goes to its folder 'best'.
       stop_all: callable, tells the other workers to stop.
       say: callable that prints a line.
+      request_stop: callable(run_context), how this worker ends its loop.
     """
     self._train_op = train_op
     self._compute_accuracy = compute_accuracy
@@ -209,6 +251,7 @@ class ValidationHook(tf.train.SessionRunHook):
     self._logdir = logdir
     self._stop_all = stop_all
     self._say = say
+    self._request_stop = request_stop
     self._next_step = None
     self._num_worse = 0
     self.best_step = None
@@ -239,7 +282,7 @@ class ValidationHook(tf.train.SessionRunHook):
         f'early stopping at step {step}: {self._num_worse} evaluations without '
         f'a better one than {self.best_accuracy:.4f} at step {self.best_step}'
       )
-      run_context.request_stop()
+      self._request_stop(run_context)
       self._stop_all()
 
   def _evaluate(self, session, step):
@@ -275,3 +318,22 @@ def write_scalars(writer, scalars, step):
   ]
   writer.add_summary(tf.Summary(value=values), step)
   writer.flush()
+
+
+def write_histogram(writer, tag, counts, step):
+  """Writes {whole number: how often} as one summary at `step`.
+
+  Each number has a bucket of its own, half to either side of it.
+  """
+  numbers = range(min(counts), max(counts) + 1)
+  histogram = tf.HistogramProto(
+    min=numbers[0],
+    max=numbers[-1],
+    num=sum(counts.values()),
+    sum=sum(number * n for number, n in counts.items()),
+    sum_squares=sum(number**2 * n for number, n in counts.items()),
+    bucket_limit=[numbers[0] - 0.5, *(number + 0.5 for number in numbers)],
+    bucket=[0, *(counts.get(number, 0) for number in numbers)],
+  )
+  value = tf.Summary.Value(tag=tag, histo=histogram)
+  writer.add_summary(tf.Summary(value=[value]), step)

@@ -19,6 +19,20 @@ _OPTIMIZER = flags.DEFINE_enum(
 _LEARNING_RATE = flags.DEFINE_float(
   'learning_rate', 0.01, 'Learning rate at step 0.', lower_bound=0
 )
+_LOCAL_OPTIMIZER = flags.DEFINE_enum(
+  'local_optimizer',
+  None,
+  OPTIMIZERS,
+  "The optimizer of a worker's own copy, under a strategy that has local "
+  'steps. By default --optimizer.',
+)
+_LOCAL_LEARNING_RATE = flags.DEFINE_float(
+  'local_learning_rate',
+  None,
+  'Its learning rate at step 0; the schedule is the same. By default '
+  '--learning_rate.',
+  lower_bound=0,
+)
 _MOMENTUM = flags.DEFINE_float(
   'momentum',
   0.9,
@@ -166,29 +180,53 @@ def from_flags(global_step, num_workers):
     num_workers: int, the default of --lr_scale.
 
   Returns:
-    make_optimizer: callable without arguments -> a new tf.train.Optimizer.
-    learning_rate: float32 scalar tensor.
+    make_optimizer: callable(is_local=False, rate_factor=None) -> a new
+      tf.train.Optimizer; see strategy.Strategy.minimize.
+    learning_rate: float32 scalar tensor, that of the center.
   """
   scale = num_workers if _LR_SCALE.value is None else _LR_SCALE.value
-  learning_rate = build_learning_rate(
-    global_step,
-    _LEARNING_RATE.value,
-    _LR_SCHEDULE.value,
-    decay_steps=_LR_DECAY_STEPS.value,
-    decay_rate=_LR_DECAY_RATE.value,
-    boundaries=parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value),
-    warmup_steps=_LR_WARMUP_STEPS.value,
-    scale=scale,
-  )
-  make = functools.partial(
-    make_optimizer,
-    _OPTIMIZER.value,
-    learning_rate,
-    momentum=_MOMENTUM.value,
-    clip_norm=_CLIP_NORM.value,
-    use_locking=_USE_LOCKING.value,
-  )
+
+  def build_rate(rate):
+    return build_learning_rate(
+      global_step,
+      rate,
+      _LR_SCHEDULE.value,
+      decay_steps=_LR_DECAY_STEPS.value,
+      decay_rate=_LR_DECAY_RATE.value,
+      boundaries=parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value),
+      warmup_steps=_LR_WARMUP_STEPS.value,
+      scale=scale,
+    )
+
+  learning_rate = build_rate(_LEARNING_RATE.value)
+
+  def make(is_local=False, rate_factor=None):
+    name, rate = _OPTIMIZER.value, learning_rate
+    if is_local:
+      name = local_name_from_flags()
+      if _LOCAL_LEARNING_RATE.value is not None:
+        rate = build_rate(_LOCAL_LEARNING_RATE.value)
+    if rate_factor is not None:
+      rate *= rate_factor
+    return make_optimizer(
+      name,
+      rate,
+      momentum=_MOMENTUM.value,
+      clip_norm=_CLIP_NORM.value,
+      use_locking=_USE_LOCKING.value,
+    )
+
   return make, learning_rate
+
+
+def base_rate_from_flags():
+  """Returns (--optimizer, --learning_rate), for a rule that has its own."""
+  return _OPTIMIZER.value, _LEARNING_RATE.value
+
+
+def local_name_from_flags():
+  """Returns the name of the optimizer of a worker's own copy."""
+  return _LOCAL_OPTIMIZER.value or _OPTIMIZER.value
 
 
 def parse_boundaries(words, schedule):

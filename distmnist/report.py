@@ -7,6 +7,9 @@ import os
 
 from distmnist import checkpoints
 
+# What a report has of each worker and of all together.
+_SUMMED = 'images', 'local_steps', 'pushes', 'bytes_pulled', 'bytes_pushed'
+
 
 @dataclasses.dataclass
 class WorkerStats:
@@ -18,13 +21,19 @@ class WorkerStats:
     images: int, local_steps * batch_size.
     train_secs: float, seconds in the loop after the first step, which also
       sets up the graph on the devices.
-    staleness: Counter, how many of its steps had which staleness, in updates.
+    pushes: int, its steps that sent something to the center.
+    bytes_pulled, bytes_pushed: int, of variables read from the center, and of
+      gradients or variables sent there.
+    staleness: Counter, how many of its pushes had which staleness, in updates.
   """
 
   worker: int
   local_steps: int = 0
   images: int = 0
   train_secs: float = 0.0
+  pushes: int = 0
+  bytes_pulled: int = 0
+  bytes_pushed: int = 0
   staleness: collections.Counter = dataclasses.field(
     default_factory=collections.Counter
   )
@@ -46,36 +55,40 @@ class WorkerStats:
 
 
 def summarize_staleness(workers):
-  """Returns (mean, max) over all steps of `workers`; (None, None) if none."""
+  """Returns (mean, max) over all pushes of `workers`; (None, None) if none."""
   total = sum((w.staleness for w in workers), collections.Counter())
   if not total:
     return None, None
-  count = sum(total.values())
-  return sum(s * n for s, n in total.items()) / count, max(total)
+  return compute_mean(total), max(total)
 
 
-def compose(settings, outcome, workers, drops_stale):
+def compute_mean(counts):
+  """Returns the mean of {number: how often}, which is not empty."""
+  return sum(s * n for s, n in counts.items()) / sum(counts.values())
+
+
+def compose(settings, outcome, workers, max_staleness):
   """Returns the report as a dict that JSON can hold.
 
   Args:
     settings: dict, what was run.
     outcome: dict, what came of it: test_accuracy, global_step, ...
     workers: list of WorkerStats of those that were heard of.
-    drops_stale: bool, whether a stale gradient was dropped.
+    max_staleness: int, what was staler was dropped; None if nothing was.
   """
   mean, largest = summarize_staleness(workers)
   each = []
   for stats in workers:
     row = {**stats.to_message(), 'step_secs': stats.step_secs}
-    if drops_stale:
-      kept = stats.staleness[0]
-      row['gradients_dropped'] = stats.local_steps - kept
+    if max_staleness is not None:
+      row['gradients_dropped'] = sum(
+        n for s, n in stats.staleness.items() if s > max_staleness
+      )
     each.append(row)
   return {
     **settings,
     **outcome,
-    'images': sum(w.images for w in workers),
-    'local_steps': sum(w.local_steps for w in workers),
+    **{name: sum(getattr(w, name) for w in workers) for name in _SUMMED},
     'staleness_mean': mean,
     'staleness_max': largest,
     'workers': each,
@@ -101,6 +114,17 @@ def format_lines(report):
     add('final cost', f'{report["final_cost"]:.4f}')
   if report['images_per_sec'] is not None:
     add('images/s', f'{report["images_per_sec"]:,.0f}')
+  add(
+    'work',
+    f'{report["global_step"]} global steps, {report["local_steps"]} local '
+    f'steps, {report["images"]:,} images',
+  )
+  add(
+    'traffic',
+    f'{report["pushes"]} pushes, '
+    f'{report["bytes_pushed"] / 1e6:,.1f} MB pushed, '
+    f'{report["bytes_pulled"] / 1e6:,.1f} MB pulled',
+  )
   if report['staleness_mean'] is not None:
     add(
       'staleness',
@@ -110,7 +134,7 @@ def format_lines(report):
     dropped = row.get('gradients_dropped')
     add(
       f'worker {row["worker"]}',
-      f'{row["local_steps"]} steps, {1000 * row["step_secs"]:.2f} ms/step'
+      f'{row["local_steps"]} local steps, {1000 * row["step_secs"]:.2f} ms/step'
       + (f', {dropped} gradients dropped' if dropped is not None else ''),
     )
   for worker in report['workers_not_heard_of']:

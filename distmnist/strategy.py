@@ -9,28 +9,57 @@ partitioned model cannot be built inside a partitioner's scope.
     with strategy.scope():
       logits = build_model(images)
     train_op = strategy.minimize(loss, make_optimizer, global_step)
+
+The flags here are those that several rules share.
 """
 
 import contextlib
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist import cli
+
+_COMMUNICATION_PERIOD = flags.DEFINE_integer(
+  'communication_period',
+  None,
+  'agn, sagn, easgd, dynsgd, bmuf: local steps from one exchange with the '
+  'center to the next. Each rule has its own default.',
+  lower_bound=1,
+)
+_REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
+  'replicas_to_aggregate',
+  None,
+  'sync_sgd, sagn: gradients in one update; fewer than there are workers '
+  'leaves backup workers. By default one a worker.',
+  lower_bound=1,
+)
 
 
 class Strategy:
   """Where variables live, what a step does, what a session needs.
 
-  Attributes:
+  Attributes, which `minimize` may set:
     batches_per_update: int, the batches that one update of the center takes
       in: global_step * batches_per_update * batch_size images were used.
-    staleness: int64 scalar tensor, set by `minimize`: the updates of the
-      center between this worker's read and its write. None if not known.
-    drops_stale: bool, whether a gradient with staleness > 0 is thrown away.
+      Known before `minimize`.
+    staleness: int64 scalar tensor: the updates of the center between this
+      worker's read and its write; -1 if this step wrote nothing. None if not
+      known.
+    bytes_pulled, bytes_pushed: int, or int64 scalar tensor: the bytes of
+      variables that this step read from the center, and of gradients or
+      variables that it sent there.
+    max_staleness: int, a gradient that is staler is thrown away; None if none
+      ever is.
+    needs_ps: bool, whether the center is on ps; else each worker has it.
   """
 
   batches_per_update = 1
-  drops_stale = False
+  staleness = None
+  bytes_pulled = 0
+  bytes_pushed = 0
+  max_staleness = None
+  needs_ps = True
 
   def __init__(self, cluster):
     """Checks that the cluster fits the rule.
@@ -38,13 +67,12 @@ class Strategy:
     Raises:
       cli.UsageError: several workers without a ps.
     """
-    if cluster.num_workers > 1 and not cluster.num_ps:
+    if self.needs_ps and cluster.num_workers > 1 and not cluster.num_ps:
       raise cli.UsageError(
         f'{cluster.num_workers} workers but no ps: this strategy keeps its '
         'variables on a ps; name one in --ps_hosts (launch: --num_ps=1)'
       )
     self.cluster = cluster
-    self.staleness = None
 
   def scope(self):
     """The context in which the model's variables are made."""
@@ -55,12 +83,15 @@ class Strategy:
 
     Args:
       loss: float32 scalar tensor, the mean over this worker's batch.
-      make_optimizer: callable without arguments that returns a new
-        tf.train.Optimizer; a rule may want one here and one for the center.
+      make_optimizer: callable that returns a new tf.train.Optimizer, with two
+        optional arguments. is_local: bool, whether it is for a worker's own
+        copy and not for the center. rate_factor: float32 scalar tensor, by
+        which the learning rate is multiplied.
       global_step: int64 scalar variable, the updates of the center.
 
     Returns:
-      train_op: int64 scalar tensor, global_step once the step is applied.
+      train_op: int64 scalar tensor, global_step once the step is applied; the
+      last that is known where a step does not speak with the center.
     """
     raise NotImplementedError
 
@@ -69,8 +100,27 @@ class Strategy:
     del stop
     return []
 
+  def request_stop(self, run_context):
+    """Ends this worker's loop; a rule may want all workers to agree first."""
+    run_context.request_stop()
+
 
 def read_after(variable, ops):
   """Returns the value of `variable` once all `ops` have run."""
   with tf.control_dependencies(ops), tf.device(variable.device):
     return variable.read_value()
+
+
+def count_bytes(variables):
+  """Returns the bytes of `variables` together, an int."""
+  return sum(v.shape.num_elements() * v.dtype.size for v in variables)
+
+
+def communication_period_from_flags(default):
+  """Returns --communication_period, or the rule's own `default`."""
+  return _COMMUNICATION_PERIOD.value or default
+
+
+def replicas_to_aggregate_from_flags(cluster):
+  """Returns --replicas_to_aggregate, or the number of workers."""
+  return _REPLICAS_TO_AGGREGATE.value or cluster.num_workers

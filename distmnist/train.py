@@ -165,6 +165,8 @@ def main():
         'global_step': train_op,
         'cost': loss,
         'staleness': strategy.staleness,
+        'bytes_pulled': strategy.bytes_pulled,
+        'bytes_pushed': strategy.bytes_pushed,
         'accuracy': num_correct / plan.batch_size,
         'learning_rate': learning_rate,
       },
@@ -177,7 +179,12 @@ def main():
     # wait before the chief waits for them.
     session_hooks = [
       hooks.StopHook(
-        train_op, global_step, plan.last_step, stop, others.is_stop_for_all
+        train_op,
+        global_step,
+        plan.last_step,
+        stop,
+        others.is_stop_for_all,
+        strategy.request_stop,
       ),
       hooks.NanHook(loss, _NAN_ADVICE),
       progress,
@@ -188,7 +195,7 @@ def main():
         build_model, center, validation_split, logdir, server_config
       )
       session_hooks += chief.hooks(
-        train_op, scaffold, others, stop, console.say
+        train_op, scaffold, others, strategy, stop, console.say
       )
     cluster_lib.log_placement(tf.get_default_graph(), console.say)
 

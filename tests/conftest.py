@@ -13,6 +13,7 @@ from absl.testing import flagsaver
 
 from distmnist import registry
 from tests import in_process, runner
+from tests.strategies import stepper
 
 _SHARED = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
 
@@ -68,6 +69,21 @@ def make_cluster(_clusters):
   yield make
   for cluster in used:
     cluster.reset()
+
+
+@pytest.fixture
+def make_stepper(make_cluster):
+  """Returns make(num_ps, num_workers, make_rule, ...) -> stepper.Stepper."""
+  made = []
+
+  def make(num_ps, num_workers, make_rule, **settings):
+    cluster = make_cluster(num_ps, num_workers)
+    made.append(stepper.Stepper(cluster, make_rule, **settings))
+    return made[-1]
+
+  yield make
+  for each in made:
+    each.close()
 
 
 @pytest.fixture(scope='session')

@@ -10,14 +10,19 @@ from distmnist import report
 
 def make_workers():
   return [
-    report.WorkerStats(0, 5, 50, 0.8, collections.Counter({0: 3, 1: 2})),
-    report.WorkerStats(1, 3, 30, 0.9, collections.Counter({1: 1, 4: 2})),
+    report.WorkerStats(
+      0, 5, 50, 0.8, 5, 10**6, 2 * 10**6, collections.Counter({0: 3, 1: 2})
+    ),
+    report.WorkerStats(
+      1, 3, 30, 0.9, 3, 10**6, 2 * 10**6, collections.Counter({1: 1, 4: 2})
+    ),
   ]
 
 
-def compose(drops_stale=False, **outcome):
+def compose(max_staleness=None, **outcome):
   outcome = {
     'test_accuracy': 0.91239,
+    'global_step': 8,
     'best_step': None,
     'total_secs': 12.34,
     'train_secs': 5.06,
@@ -26,7 +31,7 @@ def compose(drops_stale=False, **outcome):
     'workers_not_heard_of': [],
     **outcome,
   }
-  return report.compose({'flags': {}}, outcome, make_workers(), drops_stale)
+  return report.compose({'flags': {}}, outcome, make_workers(), max_staleness)
 
 
 def test_stats_survive_the_trip_through_json():
@@ -68,7 +73,7 @@ def test_compose_sums_the_workers_and_keeps_the_rest():
 
 
 def test_where_the_stale_are_dropped_they_are_counted():
-  rows = compose(drops_stale=True)['workers']
+  rows = compose(max_staleness=0)['workers']
   assert [row['gradients_dropped'] for row in rows] == [2, 3]
 
 
@@ -78,15 +83,17 @@ def test_the_last_lines_of_a_run():
     'total time          12.3 s (training 5.1 s)',
     'final cost          0.2500',
     'images/s            12,346',
+    'work                8 global steps, 8 local steps, 80 images',
+    'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
     'staleness           mean 1.38, max 4',
-    'worker 0            5 steps, 200.00 ms/step',
-    'worker 1            3 steps, 450.00 ms/step',
+    'worker 0            5 local steps, 200.00 ms/step',
+    'worker 1            3 local steps, 450.00 ms/step',
   ]
 
 
 def test_the_last_lines_of_a_run_with_all_that_may_be_said():
   found = compose(
-    drops_stale=True,
+    max_staleness=0,
     best_step=40,
     validation_accuracy=0.9,
     workers_not_heard_of=[2],
@@ -98,8 +105,8 @@ def test_the_last_lines_of_a_run_with_all_that_may_be_said():
     'test accuracy       0.9124',
   ]
   assert lines[-3:] == [
-    'worker 0            5 steps, 200.00 ms/step, 2 gradients dropped',
-    'worker 1            3 steps, 450.00 ms/step, 3 gradients dropped',
+    'worker 0            5 local steps, 200.00 ms/step, 2 gradients dropped',
+    'worker 1            3 local steps, 450.00 ms/step, 3 gradients dropped',
     'worker 2            not heard of at the end',
   ]
 
@@ -110,6 +117,8 @@ def test_what_is_not_known_is_not_said():
   assert report.format_lines(found) == [
     'test accuracy       0.9124',
     'total time          12.3 s (training 5.1 s)',
+    'work                8 global steps, 8 local steps, 80 images',
+    'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
   ]
 
 

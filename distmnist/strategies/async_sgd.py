@@ -31,6 +31,8 @@ class AsyncSgd(strategy.Strategy):
       # with them, and an edge would cost a round trip a step.
       read_step = global_step.read_value()
       gradients = optimizer.compute_gradients(loss)
+      num_bytes = strategy.count_bytes(v for _, v in gradients)
+      self.bytes_pulled = self.bytes_pushed = num_bytes
       apply = optimizer.apply_gradients(gradients)
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)

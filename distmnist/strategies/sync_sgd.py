@@ -10,41 +10,91 @@ default) is lock-step: one gradient a worker and update. R < N leaves N - R
 backup workers, whose late gradients are dropped. R > N: a worker gives
 several batches to one update.
 
+With --worker_learning_rates (after tmulc18's synchronous SGD with different
+rates; plain SGD, R = N) worker i's gradient counts as g^i n lr_i / base, base
+being the optimizer's rate, so that the mean becomes
+
+  x~ <- x~ - sum_i lr_i g^i(x~)
+
 Variables, slots, gradient accumulators and the token queue live on the ps. A
 worker pushes its gradients and waits for a token; a thread of the chief takes
 R gradients, applies their mean and hands out the tokens of the next step. So
 with R = N everybody waits for a worker that died, until it is back.
 """
 
-import contextlib
-import threading
+import math
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import strategy
+from distmnist import cli, optimizers, rounds, strategy
 
-_REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
-  'replicas_to_aggregate',
-  None,
-  'sync_sgd: gradients in one update; fewer than there are workers leaves '
-  'backup workers. By default one a worker.',
-  lower_bound=1,
+_WORKER_LEARNING_RATES = flags.DEFINE_list(
+  'worker_learning_rates',
+  [],
+  'sync_sgd: a learning rate a worker, such as 0.1,0.0001. With '
+  '--optimizer=sgd alone; --learning_rate is then only their common unit.',
 )
 
 
 def make(cluster):
-  return SyncSgd(cluster, _REPLICAS_TO_AGGREGATE.value or cluster.num_workers)
+  words = _WORKER_LEARNING_RATES.value
+  return SyncSgd(
+    cluster,
+    strategy.replicas_to_aggregate_from_flags(cluster),
+    compute_gradient_factor(cluster, words) if words else None,
+  )
+
+
+def compute_gradient_factor(cluster, words):
+  """Returns what this worker's gradients are multiplied by, a float.
+
+  Args:
+    cluster: cluster.Cluster.
+    words: list of str, lr_i of each worker.
+
+  Raises:
+    cli.UsageError: they do not fit the cluster or the optimizer.
+  """
+  given = f'--worker_learning_rates={",".join(words)}'
+  num_workers = cluster.num_workers
+  try:
+    rates = [float(word) for word in words]
+  except ValueError:
+    rates = []
+  if len(rates) != num_workers or not all(0 <= r < math.inf for r in rates):
+    raise cli.UsageError(
+      f'{given}: expected {num_workers} learning rates, one a worker'
+    )
+  optimizer, base = optimizers.base_rate_from_flags()
+  if optimizer != 'sgd' or not base:
+    raise cli.UsageError(
+      f'{given} needs --optimizer=sgd and a --learning_rate above 0: other '
+      'optimizers do not step in proportion to the gradient'
+    )
+  if strategy.replicas_to_aggregate_from_flags(cluster) != num_workers:
+    raise cli.UsageError(
+      f'{given} needs one gradient a worker in each update: leave '
+      '--replicas_to_aggregate alone'
+    )
+  return rates[cluster.task_index] / base * num_workers
 
 
 class SyncSgd(strategy.Strategy):
   """One update of the center for every R gradients."""
 
-  drops_stale = True
+  max_staleness = 0
 
-  def __init__(self, cluster, replicas_to_aggregate):
+  def __init__(self, cluster, replicas_to_aggregate, gradient_factor=None):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      replicas_to_aggregate: int, R.
+      gradient_factor: float, n lr_i / base, or None for 1.
+    """
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate
+    self._gradient_factor = gradient_factor
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('sync_sgd'):
@@ -60,6 +110,10 @@ class SyncSgd(strategy.Strategy):
         make_optimizer(), self.batches_per_update, self.cluster.num_workers
       )
       gradients = self._optimizer.compute_gradients(loss)
+      if self._gradient_factor is not None:
+        gradients = [(g * self._gradient_factor, v) for g, v in gradients]
+      num_bytes = strategy.count_bytes(v for _, v in gradients)
+      self.bytes_pulled = self.bytes_pushed = num_bytes
       # A gradient whose token is older than the center is dropped. To know of
       # it the step is read before the push, which costs a round trip; in
       # lock-step the center cannot move, and the read goes with the pulls.
@@ -75,96 +129,20 @@ class SyncSgd(strategy.Strategy):
       return token.assign(new_token)
 
   def hooks(self, stop):
-    return [
-      _SyncHook(self._optimizer, self.cluster, self.batches_per_update, stop)
-    ]
-
-
-class _SyncHook(tf.train.SessionRunHook):
-  """Takes the place of SyncReplicasOptimizer's own hook.
-
-  That one closes the shared token queue at every stop of the chief, and a
-  closed queue stays closed: a restarted chief could not go on. It also hands
-  out R tokens at the start, with which a fast worker runs ahead.
-  """
-
-  def __init__(self, optimizer, cluster, num_aggregated, stop):
-    self._optimizer = optimizer
-    self._cluster = cluster
-    self._num_aggregated = num_aggregated
-    self._stop = stop
-    self._session = None
-    self._has_left = threading.Event()
-
-  def begin(self):
-    optimizer, num_workers = self._optimizer, self._cluster.num_workers
-    self._ready_op = optimizer.ready_for_local_init_op
-    self._stop.on_request(self._leave_the_wait)
-    if not self._cluster.is_chief:
-      self._init_op = optimizer.local_step_init_op
-      return
-    self._init_op = optimizer.chief_init_op
+    optimizer = self._optimizer
     runner = optimizer.get_chief_queue_runner()
-    self._update_op, self._close_op = runner.enqueue_ops[0], runner.close_op
-    # With R <= N no token is spare, which is what makes it lock-step.
-    self._first_tokens = optimizer.get_init_tokens_op(
-      max(0, self._num_aggregated - num_workers)
+    is_chief = self.cluster.is_chief
+    init_op = (
+      optimizer.chief_init_op if is_chief else optimizer.local_step_init_op
     )
-    self._release_op = optimizer.get_init_tokens_op(
-      max(num_workers, self._num_aggregated)
-    )
-    # It lives as long as the token queue: a chief that finds it filled comes
-    # after another, whose workers may wait for a token that was never sent.
-    with tf.device(runner.queue.queue_ref.device):
-      was_here = tf.FIFOQueue(-1, tf.bool, (), shared_name='sync_sgd_was_here')
-    self._num_chiefs, self._sign_in = was_here.size(), was_here.enqueue(True)
-
-  def after_create_session(self, session, coord):
-    session.run(self._ready_op)
-    session.run(self._init_op)
-    self._session = session
-    if self._cluster.is_chief:
-      is_first = session.run(self._num_chiefs) == 0
-      session.run([self._sign_in])
-      session.run(self._first_tokens if is_first else self._release_op)
-      threading.Thread(
-        target=self._update_loop, args=(session, coord), daemon=True
-      ).start()
-
-  def end(self, session):
-    """Lets go of the workers that still wait for a token."""
-    self._has_left.set()
-    if self._cluster.is_chief:
-      session.run(self._release_op)
-      if not self._stop.is_requested:
-        session.run(self._close_op)
-
-  def _update_loop(self, session, coord):
-    """Applies the mean of R gradients, hands out tokens, and so on.
-
-    The thread is not the coordinator's: close() would wait for it, and it
-    for a gradient that no one sends any more.
-    """
-    update = session.make_callable(self._update_op)
-    try:
-      while not coord.should_stop():
-        update()
-    except (tf.errors.CancelledError, tf.errors.OutOfRangeError):
-      pass  # The session or the token queue was closed: training is over.
-    except tf.errors.OpError as error:
-      # The main thread may wait for a token: closing the session wakes it,
-      # and MonitoredSession recovers from the error.
-      with contextlib.suppress(Exception):
-        coord.request_stop(error)
-        session.close()
-
-  def _leave_the_wait(self):
-    """Gets this worker's main thread out of its wait for a token."""
-    if self._session is None:
-      return
-    if not self._cluster.is_chief:
-      self._session.close()
-      return
-    # The other workers may be quicker to take a token: offer until it is out.
-    while not self._has_left.wait(0.1):
-      self._session.run(self._release_op)
+    return [
+      rounds.RoundHook(
+        self.cluster,
+        stop,
+        self.batches_per_update,
+        tf.group(optimizer.ready_for_local_init_op.op, init_op),
+        runner.enqueue_ops[0],
+        runner.queue,
+        optimizer.get_init_tokens_op,
+      )
+    ]

@@ -16,7 +16,8 @@ from tests import in_process
 
 STRATEGIES = registry.names('distmnist.strategies')
 each_strategy = pytest.mark.parametrize('name', STRATEGIES)
-RATE = 0.05
+# The loss is (c / 100 - 1)^2, so that gradients are of the size of a model's.
+RATE = 0.05 * 100**2
 
 
 def build(name, member, optimizer='sgd'):
@@ -29,11 +30,22 @@ def build(name, member, optimizer='sgd'):
       a = tf.convert_to_tensor(tf.get_variable('a', [2], initializer=zeros))
       b = tf.convert_to_tensor(tf.get_variable('b', [2], initializer=zeros))
     c = a + b
-    loss = tf.reduce_sum((c - 100) ** 2)
+    loss = tf.reduce_sum((c / 100 - 1) ** 2)
     train_op = rule.minimize(
-      loss, lambda: optimizers.make_optimizer(optimizer, RATE), global_step
+      loss, make_optimizers(optimizer, RATE), global_step
     )
   return rule, train_op, global_step, c
+
+
+def make_optimizers(name, rate):
+  """Returns what minimize takes: optimizers here and there are the same."""
+
+  def make(is_local=False, rate_factor=None):
+    del is_local
+    factor = 1 if rate_factor is None else rate_factor
+    return optimizers.make_optimizer(name, rate * factor)
+
+  return make
 
 
 def train(name, member, make_session, last_step, before_step=lambda: None):

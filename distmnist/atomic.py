@@ -1,0 +1,131 @@
+"""Pushes and pulls of the center under one lock on ps 0.
+
+Rules that depend on the staleness of a push need it to be true: no update may
+land between the read of the global step and the update that was scaled by it,
+nor in the middle of a pull. The lock is a tf.CriticalSection. All that a push
+sends is on the ps before the lock is taken, so that nobody waits for a network,
+and a worker that is killed with the lock in its hands lets it go with the step
+that the ps then cancels.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import local_copies
+
+
+class AtomicCenter:
+  """The center, its lock, and the copies that one worker pulls.
+
+  Attributes:
+    pulled_step: int64 local variable, the global_step of the last pull.
+  """
+
+  def __init__(
+    self, copies, global_step, keep_shards=(), keep_whole=(), max_staleness=None
+  ):
+    """
+    Args:
+      copies: local_copies.LocalCopies.
+      global_step: int64 scalar variable.
+      keep_shards: list of tf.Variable beside the shards; each takes the value
+        of its shard with every pull, under the lock.
+      keep_whole: list of tf.Variable beside the copies; likewise.
+      max_staleness: int, a push that is staler is dropped and not counted.
+    """
+    self._copies = copies
+    self._global_step = global_step
+    self._keep_shards = keep_shards
+    self._keep_whole = keep_whole
+    self._max_staleness = max_staleness
+    self.pulled_step = copies.make_counter(0, 'pulled_step')
+    with tf.device(global_step.device):
+      self._lock = tf.CriticalSection(
+        name='center_lock', shared_name='center_lock'
+      )
+
+  def _run_locked(self, build):
+    with tf.device(self._global_step.device):
+      return self._lock.execute(build)
+
+  def exchange(self, tensors, apply):
+    """Pushes and, before anybody else does, pulls.
+
+    Args:
+      tensors: list of tensors like the copies: gradients or changes.
+      apply: callable(pairs, staleness) -> op that updates the center. pairs is
+        a list of (part of a tensor, shard), each on its ps; staleness an int64
+        scalar tensor.
+
+    Returns:
+      (new_step, staleness): int64 scalar tensors, once the copies hold the new
+      center. new_step is global_step after the push.
+    """
+    pairs = []
+    for part, shard in self._copies.to_shards(tensors):
+      with tf.device(shard.device):
+        pairs.append((tf.identity(part), shard))
+    with tf.device(self._global_step.device):
+      pulled_step = tf.identity(self.pulled_step.read_value())
+
+    def push_and_read():
+      with tf.device(self._global_step.device):
+        staleness = self._global_step.read_value() - pulled_step
+      applied = self._apply(apply, pairs, staleness)
+      # A rule may apply without the staleness: it is read before the count.
+      with tf.control_dependencies([applied, staleness]):
+        count = self._global_step.assign_add(applied, read_value=False)
+      return (staleness, *self._read([count]))
+
+    staleness, new_step, *parts = self._run_locked(push_and_read)
+    with tf.control_dependencies([self._take(new_step, parts, [staleness])]):
+      return tf.identity(new_step), tf.identity(staleness)
+
+  def _apply(self, apply, pairs, staleness):
+    """Returns 1 once the push is applied, 0 if it was dropped."""
+
+    def count(number, ops):
+      with tf.control_dependencies(ops):
+        return tf.constant(number, tf.int64)
+
+    if self._max_staleness is None:
+      return count(1, [apply(pairs, staleness)])
+    return tf.cond(
+      staleness <= self._max_staleness,
+      lambda: count(1, [apply(pairs, staleness)]),
+      lambda: count(0, []),
+    )
+
+  def _read(self, ops):
+    """Under the lock, after `ops`: returns [global_step, *shards' values]."""
+    values = []
+    with tf.control_dependencies(ops):
+      for variable in [self._global_step, *self._copies.shards]:
+        with tf.device(variable.device):
+          values.append(variable.read_value())
+    if not self._keep_shards:
+      return values
+    kept = local_copies.assign_all(self._keep_shards, values[1:])
+    with tf.control_dependencies([kept]):
+      return [tf.identity(values[0]), *values[1:]]
+
+  def _take(self, new_step, parts, ops):
+    """Returns the op by which this worker takes what was read."""
+    whole = self._copies.from_shards(parts)
+    with tf.control_dependencies([*ops, *whole]):
+      taken = [self._copies.assign(whole), self.pulled_step.assign(new_step)]
+      if self._keep_whole:
+        taken.append(local_copies.assign_all(self._keep_whole, whole))
+      return tf.group(*taken)
+
+  def hook(self):
+    """Returns the hook that pulls when a session has been made."""
+    new_step, *parts = self._run_locked(lambda: self._read([]))
+    return _PullHook(self._take(new_step, parts, []))
+
+
+class _PullHook(tf.train.SessionRunHook):
+  def __init__(self, pull):
+    self._pull = pull
+
+  def after_create_session(self, session, coord):
+    session.run(self._pull)

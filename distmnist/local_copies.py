@@ -1,0 +1,218 @@
+"""A worker's own copy of every trainable center variable.
+
+Inside `scope()` a model's `tf.get_variable` makes the center variable on the
+ps, in shards as ever, and hands the model a copy of it: one whole variable on
+the worker's device, so that a local step touches no other task. Copies, and
+the optimizer slots made in `local_variables()`, are local variables: in no
+checkpoint, and initialised each time the worker makes a session. So a worker
+always starts from the center's values, also after a restart.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import strategy
+
+
+class LocalCopies:
+  """The copies, and the ways between them and the center.
+
+  Lists of tensors are in the order of `variables`; lists of shards are in the
+  order of `shards`.
+
+  Attributes:
+    variables: list of tf.Variable, the whole copies on the worker.
+    shards: list of tf.Variable, the center's, on the ps.
+    num_bytes: int, of the whole center.
+  """
+
+  def __init__(self, cluster):
+    self._device = cluster.compute_device
+    self._cpu_device = cluster.cpu_device
+    self.variables = []
+    self._shards_of = []
+
+  def scope(self):
+    """The variable scope in which the model is built."""
+    return tf.variable_scope(
+      tf.get_variable_scope(), custom_getter=self._get_variable
+    )
+
+  def _get_variable(self, getter, name, *args, **kwargs):
+    center = getter(name, *args, **kwargs)
+    if not kwargs.get('trainable', True):
+      return center
+    shards = [center] if tf.is_tensor(center) else list(center)
+    self._shards_of.append(shards)
+    with tf.device(self._device):
+      values = [shard.read_value() for shard in shards]
+      copy = _make_local(_join(values), f'local_copy/{name}')
+    self.variables.append(copy)
+    return copy
+
+  @property
+  def shards(self):
+    return [shard for shards in self._shards_of for shard in shards]
+
+  @property
+  def num_bytes(self):
+    return strategy.count_bytes(self.shards)
+
+  def make_zeros(self, name):
+    """Returns local variables of zeros beside the copies and in their shapes.
+
+    Args:
+      name: str, such as 'velocity'.
+    """
+    with tf.device(self._device):
+      return [
+        _make_local(tf.zeros(copy.shape, copy.dtype), name)
+        for copy in self.variables
+      ]
+
+  def make_counter(self, initial_value, name):
+    """Returns an int64 local variable on the worker's CPU."""
+    with tf.device(self._cpu_device):
+      return _make_local(tf.cast(initial_value, tf.int64), name)
+
+  def count_local_step(self, ops):
+    """Returns how many steps this worker has done once all `ops` have run."""
+    counter = self.make_counter(0, 'local_step')
+    with tf.control_dependencies(ops), tf.device(self._cpu_device):
+      return counter.assign_add(1)
+
+  def read_center(self):
+    """Returns the center's values on the worker, a list of whole tensors."""
+    return self.from_shards([shard.read_value() for shard in self.shards])
+
+  def from_shards(self, parts):
+    """Puts tensors like `shards` together; returns those like `variables`."""
+    left, whole = list(parts), []
+    with tf.device(self._device):
+      for shards in self._shards_of:
+        whole.append(_join(left[: len(shards)]))
+        del left[: len(shards)]
+    return whole
+
+  def read(self):
+    """Returns the copies' values at this point, a list of tensors."""
+    with tf.device(self._device):
+      return [copy.read_value() for copy in self.variables]
+
+  def assign(self, values):
+    """Returns the op by which every copy takes its value, list of tensors."""
+    return assign_all(self.variables, values)
+
+  def pull(self):
+    """Returns the op x^i <- x~."""
+    return self.assign(self.read_center())
+
+  def to_shards(self, tensors):
+    """Cuts whole tensors as the center is cut; the parts stay on the worker.
+
+    Returns:
+      The list of (part, shard), to be given to `apply_gradients`, say.
+    """
+    pairs = []
+    with tf.device(self._device):
+      for tensor, shards in zip(tensors, self._shards_of, strict=True):
+        parts = [tensor]
+        if len(shards) > 1:
+          parts = tf.split(tensor, [shard.shape[0] for shard in shards])
+        pairs += zip(parts, shards, strict=True)
+    return pairs
+
+  def count_bytes_if(self, is_due):
+    """Returns num_bytes or 0 by a bool tensor, an int64 scalar tensor."""
+    with tf.device(self._cpu_device):
+      return tf.where(is_due, tf.constant(self.num_bytes, tf.int64), 0)
+
+  def compute_gradients(self, optimizer, loss):
+    """Returns the list of g^i, the gradients of `loss` by the copies."""
+    pairs = optimizer.compute_gradients(loss, self.variables)
+    return [gradient for gradient, _ in pairs]
+
+  def local_step(self, optimizer, gradients):
+    """Returns the op x^i <- Opt(x^i, g); the slots are local as well."""
+    with local_variables():
+      return optimizer.apply_gradients(
+        list(zip(gradients, self.variables, strict=True))
+      )
+
+
+def _make_local(initial_value, name):
+  return tf.Variable(
+    initial_value,
+    trainable=False,
+    collections=[tf.GraphKeys.LOCAL_VARIABLES],
+    name=name,
+    use_resource=True,
+  )
+
+
+def _join(values):
+  return values[0] if len(values) == 1 else tf.concat(values, 0)
+
+
+def every(period, step, exchange, known_step):
+  """Runs `exchange` in each step that `period` divides.
+
+  Args:
+    period: int, T.
+    step: int64 scalar tensor, which the exchange waits for.
+    exchange: callable -> (global_step, staleness), int64 scalar tensors.
+    known_step: int64 local variable, what global_step is said to be in the
+      other steps; set here.
+
+  Returns:
+    (global_step, staleness, is_due); staleness is -1 if there was none.
+  """
+  with tf.device(known_step.device):
+    is_due = tf.equal(step % period, 0)
+
+  def do_exchange():
+    new_step, staleness = exchange()
+    return known_step.assign(new_step), staleness
+
+  def do_nothing():
+    return known_step.read_value(), tf.constant(-1, tf.int64)
+
+  return *tf.cond(is_due, do_exchange, do_nothing), is_due
+
+
+def clear_all(variables):
+  """Returns the op that sets `variables` to zeros."""
+  return assign_all(variables, [tf.zeros(v.shape, v.dtype) for v in variables])
+
+
+def assign_all(variables, values):
+  """Returns the op that assigns values[i] to variables[i]."""
+  return tf.group(
+    *(
+      variable.assign(value, read_value=False)
+      for variable, value in zip(variables, values, strict=True)
+    )
+  )
+
+
+def add_all(variables, values):
+  """Returns the op that adds values[i] to variables[i]."""
+  return tf.group(
+    *(
+      variable.assign_add(value, read_value=False)
+      for variable, value in zip(variables, values, strict=True)
+    )
+  )
+
+
+@contextlib.contextmanager
+def local_variables():
+  """Variables made here are local ones, whoever makes them."""
+
+  def create(next_creator, **kwargs):
+    kwargs['collections'] = [tf.GraphKeys.LOCAL_VARIABLES]
+    return next_creator(**kwargs)
+
+  with tf.variable_creator_scope(create):
+    yield

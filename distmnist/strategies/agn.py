@@ -1,0 +1,67 @@
+"""Accumulated gradient normalization (AGN; ADAG in dist-keras).
+
+Hermans, Spanakis, Moeckel 2017, arXiv 1710.02368, section 3. Worker i:
+
+  a = 0
+  T times { g = g^i(x^i);  a += g;  x^i <- LocalOpt(x^i, g) }
+  x~ <- Opt(x~, a / T);  x^i <- x~
+
+x~ is the center and T the communication period (the paper's lambda): the
+worker explores T steps ahead and pushes their mean, which has the size of one
+gradient, so that the center stays stable however large T is. T = 1 is DOWNPOUR.
+
+Center and its slots live on the ps; x^i, its slots and the sum a on the
+worker. Nobody waits for anybody. A worker that dies takes up to T gradients
+with it that it had not pushed, and its speed; the others go on.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import local_copies, strategy
+
+
+def make(cluster):
+  return Agn(cluster, strategy.communication_period_from_flags(10))
+
+
+class Agn(strategy.Strategy):
+  """The mean of T local gradients is one gradient of the center."""
+
+  def __init__(self, cluster, communication_period):
+    super().__init__(cluster)
+    self.batches_per_update = communication_period
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies, period = self._copies, self.batches_per_update
+    with tf.name_scope('agn'):
+      pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
+      sums = copies.make_zeros('gradient_sum')
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss)
+      step = copies.count_local_step(
+        [
+          local_copies.add_all(sums, gradients),
+          copies.local_step(optimizer, gradients),
+        ]
+      )
+
+      def exchange():
+        pairs = copies.to_shards([a.read_value() / period for a in sums])
+        push = make_optimizer().apply_gradients(pairs, global_step)
+        new_step = strategy.read_after(global_step, [push])
+        staleness = new_step - 1 - pulled_step.read_value()
+        # The pull brings at least this worker's own push.
+        with tf.control_dependencies([staleness]):
+          done = [copies.pull(), local_copies.clear_all(sums)]
+        with tf.control_dependencies(done):
+          return tf.identity(new_step), tf.identity(staleness)
+
+      train_op, self.staleness, is_due = local_copies.every(
+        period, step, exchange, pulled_step
+      )
+      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
+      return train_op

@@ -1,0 +1,108 @@
+"""Blockwise model-update filtering: averaged models with block momentum.
+
+Chen and Huo 2016, "Scalable training of deep learning machines by incremental
+block training with intra-block parallel optimization and blockwise
+model-update filtering" (ICASSP); second source: fairseq's optim/bmuf.py (CNTK's
+BlockMomentumSGD.h has zeta (1 - mu) in the place of zeta). Each worker trains T
+steps on its own copy, x^i <- LocalOpt(x^i, g^i(x^i)); then, in lock-step:
+
+  xbar = (1/n) sum_i x^i;  G = xbar - x~
+  D <- mu D + zeta G;  x~ <- x~ + D;  x^i <- x~
+
+x~ is the center, T the communication period, mu the block momentum (1 - 1/n
+by default, which gives each worker's work its full weight), zeta the block
+learning rate. This is the paper's classical block momentum; mu = 0, zeta = 1
+is plain model averaging.
+
+Center, D and the accumulators of x^i live on the ps; x^i and its slots on the
+worker. At the end of T steps all wait for all; so they wait for a worker that
+died, until it is back.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import local_copies, rounds, strategy
+
+_BLOCK_MOMENTUM = flags.DEFINE_float(
+  'block_momentum',
+  None,
+  'bmuf: mu, the momentum of the center; by default 1 - 1/workers.',
+  lower_bound=0,
+  upper_bound=1,
+)
+_BLOCK_LEARNING_RATE = flags.DEFINE_float(
+  'block_learning_rate',
+  1,
+  'bmuf: zeta, what a block of all workers counts.',
+  lower_bound=0,
+)
+
+
+def make(cluster):
+  momentum = _BLOCK_MOMENTUM.value
+  if momentum is None:
+    momentum = 1 - 1 / cluster.num_workers
+  return Bmuf(
+    cluster,
+    strategy.communication_period_from_flags(10),
+    momentum,
+    _BLOCK_LEARNING_RATE.value,
+  )
+
+
+class Bmuf(strategy.Strategy):
+  """T local steps each, then the filtered mean of all copies."""
+
+  def __init__(self, cluster, communication_period, momentum, learning_rate):
+    super().__init__(cluster)
+    self._period = communication_period
+    self._momentum = momentum
+    self._learning_rate = learning_rate
+    self.batches_per_update = communication_period * cluster.num_workers
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies, num_workers = self._copies, self.cluster.num_workers
+    with tf.name_scope('bmuf'):
+      self._round = rounds.Round(self.cluster, num_workers, global_step, copies)
+      self._round.build_update(self._filter)
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss)
+      step = copies.count_local_step([copies.local_step(optimizer, gradients)])
+
+      def exchange():
+        gifts = [part for part, _ in copies.to_shards(copies.read())]
+        new_step, staleness = self._round.give_and_wait(gifts)
+        with tf.control_dependencies([new_step]):
+          done = copies.pull()
+        with tf.control_dependencies([done]):
+          return tf.identity(new_step), tf.identity(staleness)
+
+      train_op, self.staleness, is_due = local_copies.every(
+        self._period, step, exchange, self._round.token
+      )
+      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
+      return train_op
+
+  def _filter(self, means):
+    """Returns the op of D and x~; means is xbar, a list like the shards."""
+    updates = []
+    for mean, shard in zip(means, self._copies.shards, strict=True):
+      with tf.device(shard.device):
+        delta = tf.Variable(
+          tf.zeros(shard.shape, shard.dtype),
+          trainable=False,
+          name=f'{shard.op.name}/block_delta',
+        )
+        new_delta = delta.assign(
+          self._momentum * delta + self._learning_rate * (mean - shard)
+        )
+        updates.append(shard.assign_add(new_delta, read_value=False))
+    return tf.group(*updates)
+
+  def hooks(self, stop):
+    return [self._round.hook(stop)]

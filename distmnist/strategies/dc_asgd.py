@@ -1,0 +1,120 @@
+"""Delay-compensated asynchronous SGD: a gradient is moved to where x~ is now.
+
+Zheng et al. 2016, arXiv 1609.08326, algorithms 1 and 2, equation 10; second
+source: MXNet's optimizer DCASGD. Worker i:
+
+  pull x~, and the ps keeps it as x_bak^i;  g = g^i(x_bak^i)
+  x~ <- Opt(x~, g + lambda g (.) g (.) (x~ - x_bak^i))
+
+x~ is the center, (.) the element-wise product: g (.) g stands for the diagonal
+of the Hessian, so the sum is a first-order guess of the gradient at x~. With
+plain SGD it is the paper's rule; lambda is dc_lambda (0.04 in the paper, 0 is
+async_sgd). Adaptive (DC-ASGD-a), with MS beside each center variable:
+
+  MS <- m MS + (1 - m) g (.) g;  lambda = dc_lambda / sqrt(MS + 1e-7)
+
+Center, slots, MS and each worker's x_bak live on the ps (x_bak is a local
+variable of its worker: in no checkpoint, and set anew when it comes back); the
+pulled copy lives on the worker. A push is compensated and applied under one
+lock, and x_bak is what the same worker then pulls. A worker that dies takes
+its speed away and no more; the lock, if it has it, is let go.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import atomic, local_copies, strategy
+
+_DC_LAMBDA = flags.DEFINE_float(
+  'dc_lambda',
+  0.04,
+  'dc_asgd: how much of the delay is compensated. Adaptive: about 2.',
+  lower_bound=0,
+)
+_DC_ADAPTIVE = flags.DEFINE_bool(
+  'dc_adaptive', False, 'dc_asgd: divide dc_lambda by the root mean square.'
+)
+_DC_DECAY = flags.DEFINE_float(
+  'dc_decay',
+  0.95,
+  'dc_asgd: m, the weight of the past in the mean square.',
+  lower_bound=0,
+  upper_bound=1,
+)
+_EPSILON = 1e-7
+
+
+def make(cluster):
+  decay = _DC_DECAY.value if _DC_ADAPTIVE.value else None
+  return DcAsgd(cluster, _DC_LAMBDA.value, decay)
+
+
+class DcAsgd(strategy.Strategy):
+  """Gradients with a first-order correction of their delay."""
+
+  def __init__(self, cluster, dc_lambda, decay=None):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      dc_lambda: float, lambda.
+      decay: float, m of the adaptive rule; None for the constant one.
+    """
+    super().__init__(cluster)
+    self._lambda = dc_lambda
+    self._decay = decay
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies, worker = self._copies, self.cluster.task_index
+    with tf.name_scope('dc_asgd'):
+      with local_copies.local_variables():
+        self._backups = _make_zeros(copies, f'backup_of_worker_{worker}')
+      self._mean_squares = []
+      if self._decay is not None:
+        self._mean_squares = _make_zeros(copies, 'mean_square')
+      self._center = atomic.AtomicCenter(
+        copies, global_step, keep_shards=self._backups
+      )
+      optimizer = make_optimizer()
+      gradients = copies.compute_gradients(optimizer, loss)
+      new_step, self.staleness = self._center.exchange(
+        gradients,
+        lambda pairs, _: optimizer.apply_gradients(self._compensate(pairs)),
+      )
+      self.bytes_pulled = self.bytes_pushed = copies.num_bytes
+      return new_step
+
+  def _compensate(self, pairs):
+    """Returns the list of (gradient at x~, shard); each is on its ps."""
+    result = []
+    for i, (gradient, shard) in enumerate(pairs):
+      with tf.device(shard.device):
+        square, factor = gradient * gradient, self._lambda
+        if self._mean_squares:
+          mean = self._mean_squares[i]
+          mean_v = mean.assign(self._decay * mean + (1 - self._decay) * square)
+          factor = self._lambda * tf.rsqrt(mean_v + _EPSILON)
+        moved = shard.read_value() - self._backups[i].read_value()
+        result.append((gradient + factor * square * moved, shard))
+    return result
+
+  def hooks(self, stop):
+    return [self._center.hook()]
+
+
+def _make_zeros(copies, name):
+  """Returns a variable of zeros beside each shard, on its ps."""
+  variables = []
+  for shard in copies.shards:
+    with tf.device(shard.device):
+      variables.append(
+        tf.Variable(
+          tf.zeros(shard.shape, shard.dtype),
+          trainable=False,
+          name=f'{shard.op.name}/{name}',
+        )
+      )
+  return variables

@@ -1,0 +1,97 @@
+"""DOWNPOUR: asynchronous SGD on local copies, fetched and pushed now and then.
+
+Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1. Worker
+i, in its step t = 1, 2, ...:
+
+  g = g^i(x^i);  a += g;  x^i <- LocalOpt(x^i, g)
+  if n_push  divides t:  x~ <- Opt(x~, a);  a <- 0
+  if n_fetch divides t:  x^i <- x~
+
+x~ is the center, c its clock (global_step, one a push). The paper fetches at
+the start of a step; here it is the end of the one before, so a worker starts
+with a fetch, and the answer to a push can bring it. The paper has n_fetch =
+n_push = 1, with Adagrad on the ps and the same rate everywhere.
+
+Center and its slots live on the ps; x^i, its slots and the sum a on the
+worker. Nobody waits for anybody. A worker that dies takes the gradients with
+it that it had not pushed (less than n_push) and its speed; the others go on.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import local_copies, strategy
+
+_N_FETCH = flags.DEFINE_integer(
+  'n_fetch',
+  1,
+  'downpour: local steps from one fetch of the center to the next.',
+  lower_bound=1,
+)
+_N_PUSH = flags.DEFINE_integer(
+  'n_push',
+  1,
+  'downpour: local steps from one push of the gradients to the next.',
+  lower_bound=1,
+)
+
+
+def make(cluster):
+  return Downpour(cluster, _N_FETCH.value, _N_PUSH.value)
+
+
+class Downpour(strategy.Strategy):
+  """Sums of gradients go to the center, its values come back."""
+
+  def __init__(self, cluster, n_fetch=1, n_push=1):
+    super().__init__(cluster)
+    self._n_fetch = n_fetch
+    self.batches_per_update = self._n_push = n_push
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies = self._copies
+    with tf.name_scope('downpour'):
+      known_step = copies.make_counter(global_step.read_value(), 'known_step')
+      pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
+      sums = copies.make_zeros('gradient_sum')
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss)
+      step = copies.count_local_step(
+        [
+          local_copies.add_all(sums, gradients),
+          copies.local_step(optimizer, gradients),
+        ]
+      )
+
+      def push():
+        pairs = copies.to_shards([a.read_value() for a in sums])
+        apply = make_optimizer().apply_gradients(pairs, global_step)
+        new_step = strategy.read_after(global_step, [apply])
+        staleness = new_step - 1 - pulled_step.read_value()
+        with tf.control_dependencies([staleness]):
+          cleared = local_copies.clear_all(sums)
+        with tf.control_dependencies([cleared]):
+          return tf.identity(new_step), tf.identity(staleness)
+
+      new_step, self.staleness, is_push = local_copies.every(
+        self._n_push, step, push, known_step
+      )
+
+      def pull():
+        center_step = global_step.read_value()
+        with tf.control_dependencies(
+          [pulled_step.assign(center_step), copies.pull()]
+        ):
+          return tf.identity(center_step), tf.constant(0, tf.int64)
+
+      with tf.control_dependencies([new_step, self.staleness]):
+        train_op, _, is_pull = local_copies.every(
+          self._n_fetch, tf.identity(step), pull, known_step
+        )
+      self.bytes_pushed = copies.count_bytes_if(is_push)
+      self.bytes_pulled = copies.count_bytes_if(is_pull)
+      return train_op

@@ -1,0 +1,63 @@
+"""Drop-stale gradients: what is too old is not applied at all.
+
+After tf.contrib.opt's DropStaleGradientOptimizer (TensorFlow 1). Worker i:
+
+  pull x~ at clock c_i;  g = g^i(x~);  s = c - c_i
+  if s <= max_staleness:  x~ <- Opt(x~, g);  c += 1
+  else:                   g is dropped, and counted
+
+x~ is the center, c its clock (global_step, the updates that were applied), s
+the staleness: the updates of others between the pull and the push. s is read
+and judged under one lock. A dropped gradient is work for nothing, but its
+worker gets a fresh copy.
+
+Center and slots live on the ps, the pulled copy on the worker. A worker waits
+for the lock only while another's update is applied. A worker that dies takes
+its speed away and no more; the lock, if it has it, is let go.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import atomic, local_copies, strategy
+
+_MAX_STALENESS = flags.DEFINE_integer(
+  'max_staleness',
+  3,
+  'drop_stale: a gradient is dropped if more updates than this came between '
+  'its pull and its push.',
+  lower_bound=0,
+)
+
+
+def make(cluster):
+  return DropStale(cluster, _MAX_STALENESS.value)
+
+
+class DropStale(strategy.Strategy):
+  """Gradients up to a staleness, as under async_sgd."""
+
+  def __init__(self, cluster, max_staleness):
+    super().__init__(cluster)
+    self.max_staleness = max_staleness
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies = self._copies
+    with tf.name_scope('drop_stale'):
+      self._center = atomic.AtomicCenter(
+        copies, global_step, max_staleness=self.max_staleness
+      )
+      optimizer = make_optimizer()
+      gradients = copies.compute_gradients(optimizer, loss)
+      new_step, self.staleness = self._center.exchange(
+        gradients, lambda pairs, _: optimizer.apply_gradients(pairs)
+      )
+      self.bytes_pulled = self.bytes_pushed = copies.num_bytes
+      return new_step
+
+  def hooks(self, stop):
+    return [self._center.hook()]

@@ -1,0 +1,75 @@
+"""DynSGD: the change of T local steps counts the less, the staler it is.
+
+Jiang, Cui, Zhang, Yu 2017, "Heterogeneity-aware Distributed Parameter Servers"
+(SIGMOD), in the simple form of Hermans' dist-keras. Worker i:
+
+  pull x~ at clock c_i:  x^i = x~;  T times x^i <- LocalOpt(x^i, g^i(x^i))
+  Delta = x^i - (x^i as pulled);  s = c - c_i
+  x~ <- x~ + Delta / (s + 1);  c += 1;  x^i <- x~
+
+x~ is the center, c its clock (global_step, one a push), T the communication
+period, s the staleness: the pushes of others since the pull. s is read and
+used under one lock, so it is what it says.
+
+The center lives on the ps; x^i, its slots and the values as pulled on the
+worker. A worker waits for the lock only while another's push is applied. A
+worker that dies takes up to T local steps with it, and its speed; the others
+go on. The lock, if it has it, is let go.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import atomic, local_copies, strategy
+
+
+def make(cluster):
+  return DynSgd(cluster, strategy.communication_period_from_flags(5))
+
+
+class DynSgd(strategy.Strategy):
+  """Local changes, weighted by 1 / (staleness + 1)."""
+
+  def __init__(self, cluster, communication_period):
+    super().__init__(cluster)
+    self.batches_per_update = communication_period
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies = self._copies
+    with tf.name_scope('dynsgd'):
+      as_pulled = copies.make_zeros('as_pulled')
+      self._center = atomic.AtomicCenter(
+        copies, global_step, keep_whole=as_pulled
+      )
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss)
+      step = copies.count_local_step([copies.local_step(optimizer, gradients)])
+
+      def add(pairs, staleness):
+        return tf.group(
+          *(
+            shard.assign_add(
+              change / tf.cast(staleness + 1, change.dtype), read_value=False
+            )
+            for change, shard in pairs
+          )
+        )
+
+      def exchange():
+        changes = [
+          now - before.read_value()
+          for now, before in zip(copies.read(), as_pulled, strict=True)
+        ]
+        return self._center.exchange(changes, add)
+
+      train_op, self.staleness, is_due = local_copies.every(
+        self.batches_per_update, step, exchange, self._center.pulled_step
+      )
+      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
+      return train_op
+
+  def hooks(self, stop):
+    return [self._center.hook()]

@@ -1,0 +1,82 @@
+"""Synchronous AGN: all workers' means of T local gradients make one update.
+
+After tmulc18's Distributed-TensorFlow-Guide (Synchronous-SGD and ADAG put
+together); the local rounds are those of arXiv 1710.02368. In lock-step:
+
+  u^i = (1/T) sum of T gradients, with x^i <- LocalOpt(x^i, g^i(x^i)) each
+  x~ <- Opt(x~, (1/R) sum_{i=1..R} u^i);  x^i <- x~ for all
+
+x~ is the center, T the communication period, R = replicas_to_aggregate: all n
+workers by default. With R < n the u^i that come late are dropped.
+
+Center, its slots and the accumulators of u live on the ps; x^i, its slots and
+the sum of gradients on the worker. At the end of T steps everybody waits until
+R have given. So with R = n all wait for a worker that died, until it is back.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import local_copies, rounds, strategy
+
+
+def make(cluster):
+  return Sagn(
+    cluster,
+    strategy.communication_period_from_flags(5),
+    strategy.replicas_to_aggregate_from_flags(cluster),
+  )
+
+
+class Sagn(strategy.Strategy):
+  """T local steps each, then one update of all."""
+
+  max_staleness = 0
+
+  def __init__(self, cluster, communication_period, replicas_to_aggregate):
+    super().__init__(cluster)
+    self._period = communication_period
+    self._num_gifts = replicas_to_aggregate
+    self.batches_per_update = communication_period * replicas_to_aggregate
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies = self._copies
+    with tf.name_scope('sagn'):
+      self._round = rounds.Round(
+        self.cluster, self._num_gifts, global_step, copies
+      )
+      sums = copies.make_zeros('gradient_sum')
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss)
+      step = copies.count_local_step(
+        [
+          local_copies.add_all(sums, gradients),
+          copies.local_step(optimizer, gradients),
+        ]
+      )
+      self._round.build_update(
+        lambda means: make_optimizer().apply_gradients(
+          list(zip(means, copies.shards, strict=True))
+        )
+      )
+
+      def exchange():
+        means = [a.read_value() / self._period for a in sums]
+        gifts = [part for part, _ in copies.to_shards(means)]
+        new_step, staleness = self._round.give_and_wait(gifts)
+        with tf.control_dependencies([new_step]):
+          done = [copies.pull(), local_copies.clear_all(sums)]
+        with tf.control_dependencies(done):
+          return tf.identity(new_step), tf.identity(staleness)
+
+      train_op, self.staleness, is_due = local_copies.every(
+        self._period, step, exchange, self._round.token
+      )
+      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
+      return train_op
+
+  def hooks(self, stop):
+    return [self._round.hook(stop)]

@@ -1,0 +1,180 @@
+"""Stale synchronous parallel: asynchronous, but nobody runs far ahead.
+
+Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel
+parameter server" (NIPS), section 2; second source: Dai et al. 2015, "High-
+performance distributed ML at scale through parameter server consistency
+models", arXiv 1410.8043. c^i counts the steps of worker i; it may start its
+next one if and only if
+
+  c^i - min_j c^j <= S
+
+and then does what async_sgd does: pull x~;  g = g^i(x~);  x~ <- Opt(x~, g).
+S (ssp_bound) = 0 is bulk-synchronous, a large S asynchronous.
+
+Variables, slots and the clocks c live on the ps, with a queue of permits a
+worker: each time min_j c^j rises, every worker gets a permit. A worker takes
+one at the end of a step, so it waits where its next step may not start yet.
+The others wait for a worker that died, S steps ahead of its clock, until it is
+back. One that leaves in order, or is asked to stop, holds up nobody.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import strategy
+
+_SSP_BOUND = flags.DEFINE_integer(
+  'ssp_bound',
+  3,
+  'ssp: S, how many steps a worker may be ahead of the slowest.',
+  lower_bound=0,
+)
+# The clock of a worker that has left; nobody waits for it.
+_NEVER = 2**62
+
+
+def make(cluster):
+  return Ssp(cluster, _SSP_BOUND.value)
+
+
+class Ssp(strategy.Strategy):
+  """async_sgd with a bound on how far the workers drift apart."""
+
+  def __init__(self, cluster, bound):
+    super().__init__(cluster)
+    self._bound = bound
+
+  def minimize(self, loss, make_optimizer, global_step):
+    with tf.name_scope('ssp'):
+      self._clocks = _Clocks(self.cluster, self._bound, global_step.device)
+      optimizer = make_optimizer()
+      read_step = global_step.read_value()
+      gradients = optimizer.compute_gradients(loss)
+      num_bytes = strategy.count_bytes(v for _, v in gradients)
+      self.bytes_pulled = self.bytes_pushed = num_bytes
+      apply = optimizer.apply_gradients(gradients, global_step)
+      new_step = strategy.read_after(global_step, [apply])
+      self.staleness = new_step - 1 - read_step
+      with tf.control_dependencies([self._clocks.tick_and_wait([new_step])]):
+        return tf.identity(new_step)
+
+  def hooks(self, stop):
+    return [_SspHook(self._clocks, stop)]
+
+
+class _Clocks:
+  """The vector c and the permits, all on one ps and changed under one lock.
+
+  The clocks are in no collection: a ps that comes back starts them anew, and
+  no checkpoint remembers them.
+  """
+
+  def __init__(self, cluster, bound, device):
+    self._bound = bound
+    self._worker = cluster.task_index
+    self._device = device
+    with tf.device(device):
+      self._clocks = tf.Variable(
+        tf.zeros([cluster.num_workers], tf.int64),
+        trainable=False,
+        collections=[],
+        name='clocks',
+      )
+      self._lock = tf.CriticalSection(name='lock', shared_name='ssp/lock')
+      self._permits = [
+        tf.FIFOQueue(-1, tf.bool, (), shared_name=f'ssp/permits_{i}')
+        for i in range(cluster.num_workers)
+      ]
+      self.enter, self.leave = self._build_enter(), self._advance(_NEVER)
+      self.permit = self._permits[self._worker].enqueue(True)
+
+  def tick_and_wait(self, ops):
+    """Returns the op that counts a step and waits for a permit, after `ops`."""
+    with tf.control_dependencies(ops), tf.device(self._device):
+      ticked = self._advance(None)
+    with tf.control_dependencies([ticked]), tf.device(self._device):
+      return self._permits[self._worker].dequeue()
+
+  def _advance(self, new_clock):
+    """Sets this worker's clock, or adds one to it for None."""
+
+    def advance():
+      clocks = self._clocks.read_value()
+      new = clocks[self._worker] + 1 if new_clock is None else new_clock
+      least, after = self._set(clocks, new)
+      # All have left if the least is _NEVER: nobody needs a permit.
+      num_permits = tf.where(after < _NEVER, after - least, 0)
+      with tf.control_dependencies(
+        [
+          queue.enqueue_many([tf.fill([num_permits], True)])
+          for queue in self._permits
+        ]
+      ):
+        return tf.identity(after)
+
+    return self._lock.execute(advance)
+
+  def _build_enter(self):
+    """Brings a worker that starts, or comes back, among the others."""
+
+    def enter():
+      clocks = tf.cond(
+        tf.is_variable_initialized(self._clocks),
+        self._clocks.read_value,
+        lambda: tf.zeros_like(self._clocks.initial_value),
+      )
+      own = clocks[self._worker]
+      others = tf.concat(
+        [clocks[: self._worker], clocks[self._worker + 1 :], [_NEVER]], 0
+      )
+      slowest = tf.reduce_min(others)
+      # After all others have left there is nobody to be compared with.
+      slowest = tf.where(slowest < _NEVER, slowest, 0)
+      own = tf.where(own < _NEVER, own, slowest)
+      # It may have died in its wait, a step further than it may go.
+      own = tf.where(
+        tf.reduce_min(others) < _NEVER,
+        tf.minimum(own, slowest + self._bound),
+        own,
+      )
+      _, least = self._set(clocks, own)
+      permits = self._permits[self._worker]
+      drain = permits.dequeue_many(tf.cast(permits.size(), tf.int32))
+      with tf.control_dependencies([drain, least]):
+        fill = permits.enqueue_many(
+          [tf.fill([self._bound + least - own], True)]
+        )
+      with tf.control_dependencies([fill]):
+        return tf.identity(least)
+
+    return self._lock.execute(enter)
+
+  def _set(self, clocks, own):
+    """Returns (the least clock before, and after this worker's is `own`)."""
+    new = tf.tensor_scatter_nd_update(clocks, [[self._worker]], [own])
+    with tf.control_dependencies([self._clocks.assign(new)]):
+      return tf.reduce_min(clocks), tf.reduce_min(new)
+
+
+class _SspHook(tf.train.SessionRunHook):
+  def __init__(self, clocks, stop):
+    self._clocks = clocks
+    self._stop = stop
+    self._session = None
+
+  def begin(self):
+    self._stop.on_request(self._leave_the_wait)
+
+  def after_create_session(self, session, coord):
+    session.run(self._clocks.enter)
+    self._session = session
+
+  def end(self, session):
+    session.run(self._clocks.leave)
+
+  def _leave_the_wait(self):
+    if self._session is not None:
+      with contextlib.suppress(tf.errors.OpError, RuntimeError):
+        self._session.run(self._clocks.permit)

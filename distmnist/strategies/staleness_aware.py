@@ -1,0 +1,51 @@
+"""Staleness-aware asynchronous SGD: a stale gradient takes a smaller step.
+
+Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950, section 3.2. Worker i:
+
+  pull x~ at clock c_i;  g = g^i(x~)
+  s = c - c_i;  x~ <- Opt(x~, g) with the rate eta / max(1, s);  c += 1
+
+x~ is the center, c its clock (global_step), s the staleness: the updates of
+others between the pull and the push. s is read and used under one lock, so it
+is what it says.
+
+Center and slots live on the ps, the pulled copy on the worker. A worker waits
+for the lock only while another's update is applied. A worker that dies takes
+its speed away and no more; the lock, if it has it, is let go.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import atomic, local_copies, strategy
+
+
+def make(cluster):
+  return StalenessAware(cluster)
+
+
+class StalenessAware(strategy.Strategy):
+  """The rate of a push is divided by its staleness."""
+
+  def __init__(self, cluster):
+    super().__init__(cluster)
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies = self._copies
+    with tf.name_scope('staleness_aware'):
+      self._center = atomic.AtomicCenter(copies, global_step)
+      gradients = copies.compute_gradients(make_optimizer(), loss)
+
+      def apply(pairs, staleness):
+        factor = 1 / tf.cast(tf.maximum(staleness, 1), tf.float32)
+        return make_optimizer(rate_factor=factor).apply_gradients(pairs)
+
+      new_step, self.staleness = self._center.exchange(gradients, apply)
+      self.bytes_pulled = self.bytes_pushed = copies.num_bytes
+      return new_step
+
+  def hooks(self, stop):
+    return [self._center.hook()]

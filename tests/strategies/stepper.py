@@ -1,0 +1,211 @@
+"""Workers that are stepped by hand, in one process, by real servers.
+
+Each worker minimises sum (w - x)^2 / 2, so that its gradient is w - x at the
+w that it sees, for the x that the test feeds. A gate between the gradients and
+all that follows makes the order of events a matter of the test, not of chance:
+when `begin` returns the worker has its gradients (and, where the rule reads
+it in the same step, the global step); nothing is applied before `end`.
+"""
+
+import concurrent.futures
+import typing
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import optimizers, placement
+from tests import in_process
+
+DEADLINE_SECS = 20
+
+
+class Step(typing.NamedTuple):
+  """What a step of a worker told.
+
+  Attributes:
+    global_step: int, its train_op.
+    staleness: int, -1 if it pushed nothing.
+    center: list of float, the center after the step.
+  """
+
+  global_step: int
+  staleness: int
+  center: list
+
+
+class Worker:
+  """The graph and session of one worker; w starts at 0."""
+
+  def __init__(self, cluster, index, make_rule, size, optimizer, rate):
+    self.index = index
+    with tf.Graph().as_default() as self.graph:
+      member = cluster.worker(index)
+      with tf.device(member.device_setter()):
+        global_step = tf.train.get_or_create_global_step()
+        self.x = tf.placeholder(tf.float32, [size])
+        self.rule = make_rule(member)
+        with placement.sharded(member.num_ps), self.rule.scope():
+          w = tf.get_variable('w', [size], initializer=tf.zeros_initializer())
+        self.center_variables = [
+          v for v in tf.global_variables() if v is not global_step
+        ]
+        loss = tf.reduce_sum((w - self.x) ** 2) / 2
+        train_op = self.rule.minimize(
+          loss, self._make_factory(optimizer, rate), global_step
+        )
+      self.fetches = [
+        train_op,
+        self.rule.staleness,
+        self.rule.bytes_pulled + tf.constant(0, tf.int64),
+        self.rule.bytes_pushed + tf.constant(0, tf.int64),
+      ]
+      self.copy = tf.convert_to_tensor(w)
+      self.center = tf.concat(
+        [v.read_value() for v in self.center_variables], 0
+      )
+      hooks = self.rule.hooks(in_process.NoStop())
+      self.session = cluster.make_session(index, hooks)
+
+  def variables(self):
+    """Returns ({name: device} of the global, and of the local variables)."""
+    with self.graph.as_default():
+      return tuple(
+        {v.op.name: v.device for v in variables}
+        for variables in (tf.global_variables(), tf.local_variables())
+      )
+
+  def _make_factory(self, name, rate):
+    """Returns make_optimizer; the gradients of its optimizers are gated."""
+
+    def make(is_local=False, rate_factor=None):
+      del is_local
+      factor = 1 if rate_factor is None else rate_factor
+      optimizer = optimizers.make_optimizer(name, rate * factor)
+      compute_gradients = optimizer.compute_gradients
+
+      def compute_gated(*args):
+        return self._gate(compute_gradients(*args))
+
+      optimizer.compute_gradients = compute_gated
+      return optimizer
+
+    return make
+
+  def _gate(self, pairs):
+    # A read that waits for something belongs to what comes later.
+    reads_of_step = [
+      op
+      for op in self.graph.get_operations()
+      if op.type == 'ReadVariableOp'
+      and op.inputs[0].op.name == 'global_step'
+      and not op.control_inputs
+    ]
+    arrived, go = build_gate(self.index)
+    with tf.control_dependencies([*reads_of_step, *(g for g, _ in pairs)]):
+      at_gate = arrived.enqueue(True)
+    with tf.control_dependencies([at_gate]):
+      passed = go.dequeue()
+    with tf.control_dependencies([passed]):
+      return [(tf.identity(g), v) for g, v in pairs]
+
+
+def build_gate(index):
+  """Returns the queues (arrived, go) of a worker, which live on ps 0."""
+  with tf.device('/job:ps/task:0/device:CPU:0'):
+    return [
+      tf.FIFOQueue(-1, tf.bool, (), shared_name=f'{name}_{index}')
+      for name in ('arrived', 'go')
+    ]
+
+
+class Stepper:
+  """Workers that compute and push when they are told to."""
+
+  def __init__(self, cluster, make_rule, size=1, optimizer='sgd', rate=0.5):
+    """
+    Args:
+      cluster: in_process.InProcessCluster.
+      make_rule: callable(cluster.Cluster) -> strategy.Strategy.
+      size: int, the length of w.
+      optimizer: str, a name for optimizers.make_optimizer.
+      rate: float, its learning rate, here and there.
+    """
+    self.workers = [
+      Worker(cluster, i, make_rule, size, optimizer, rate)
+      for i in range(cluster.num_workers)
+    ]
+    self._threads = concurrent.futures.ThreadPoolExecutor(len(self.workers))
+    self._steps = {}
+    target, chief = cluster.servers[0].target, self.workers[0]
+    self._reader = tf.Session(target, graph=chief.graph)
+    with tf.Graph().as_default():
+      gates = [build_gate(worker.index) for worker in self.workers]
+      self._wait_ops = [arrived.dequeue() for arrived, _ in gates]
+      self._go_ops = [go.enqueue(True) for _, go in gates]
+      self._gates = tf.Session(target)
+
+  def begin(self, index, x):
+    """Lets a worker compute its gradient for `x` (list of float)."""
+    worker = self.workers[index]
+    self._steps[index] = self._threads.submit(
+      worker.session.run,
+      worker.fetches,
+      {worker.x: x},
+      options=tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS),
+    )
+    self._gates.run(
+      self._wait_ops[index],
+      options=tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS),
+    )
+
+  def release(self, index):
+    """Opens the gate of a worker and does not wait for its step."""
+    self._gates.run(self._go_ops[index])
+
+  def is_done(self, index, wait_secs=0.3):
+    """Whether a released step has ended; waits so long for it to do so."""
+    done, _ = concurrent.futures.wait([self._steps[index]], wait_secs)
+    return bool(done)
+
+  def join(self, index):
+    """Waits for the end of a released step; returns its Step."""
+    fetched = self._steps.pop(index).result(DEADLINE_SECS)
+    step, staleness, self.bytes_pulled, self.bytes_pushed = map(int, fetched)
+    return Step(step, staleness, self.read_center())
+
+  def end(self, index):
+    self.release(index)
+    return self.join(index)
+
+  def step(self, index, x):
+    self.begin(index, x)
+    return self.end(index)
+
+  def step_together(self, xs):
+    """A step of all workers at once, for rules that wait for each other.
+
+    Args:
+      xs: list of lists of float, one a worker.
+
+    Returns:
+      The list of Step, read when all have ended.
+    """
+    for index, x in enumerate(xs):
+      self.begin(index, x)
+    for index in range(len(xs)):
+      self.release(index)
+    return [self.join(index) for index in range(len(xs))]
+
+  def read_center(self):
+    return self._reader.run(self.workers[0].center).tolist()
+
+  def read_copy(self, index):
+    """What a worker's model sees: its copy, or the center if it has none."""
+    worker = self.workers[index]
+    return worker.session.run(worker.copy).tolist()
+
+  def close(self):
+    for worker in self.workers:
+      worker.session.close()
+    self._gates.close()
+    self._reader.close()
+    self._threads.shutdown()
