@@ -28,7 +28,8 @@ setuptools.setup(
   ],
   extras_require={
     'gpu': ['tensorflow[and-cuda]>=2.16'],
-    'test': ['pytest', 'pytest-timeout', 'psutil', 'ruff'],
+    'plots': ['matplotlib'],
+    'test': ['pytest', 'pytest-timeout', 'psutil', 'ruff', 'matplotlib'],
   },
   entry_points={
     'console_scripts': [

@@ -4,12 +4,13 @@ import pathlib
 
 import pytest
 
-CONFIGS = sorted(
-  (pathlib.Path(__file__).parents[1] / 'configs').glob('*.flags')
+FOLDER = pathlib.Path(__file__).parents[1] / 'configs'
+CONFIGS = sorted(FOLDER.rglob('*.flags'))
+
+
+@pytest.mark.parametrize(
+  'path', CONFIGS, ids=lambda path: str(path.relative_to(FOLDER))
 )
-
-
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_a_config_is_understood(tasks, tmp_path, path):
   assert path.read_text().startswith('# ')
   task = tasks.run(tmp_path / 'log', f'--flagfile={path}', '--help')

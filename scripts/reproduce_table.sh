@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Every update rule on the same work, one cluster of two workers after another:
+# one table and one plot, in results/strategies. TODO_MEASURED on two cores.
+# What is complete is kept: start it again if it was interrupted.
+#
+#   scripts/reproduce_table.sh [--out=FOLDER] [--epochs=N] [CONFIG ...] \
+#       [-- train flags]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/environment.sh
+make_environment plots
+
+if [[ -z ${DISTMNIST_DATA_DIR:-} && -d ../shared/data/mnist ]]; then
+  export DISTMNIST_DATA_DIR=../shared/data
+fi
+exec "$python" benchmarks/strategies.py "$@"
