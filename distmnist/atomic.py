@@ -10,7 +10,7 @@ that the ps then cancels.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import local_copies
+from distmnist import local_copies, strategy
 
 
 class AtomicCenter:
@@ -44,8 +44,27 @@ class AtomicCenter:
       )
 
   def _run_locked(self, build):
+    """Builds what is done under the lock.
+
+    Args:
+      build: callable -> (scalars, values), lists of tensors; values are on the
+        ps of their shards.
+
+    Returns:
+      (scalars, values), scalars once the lock is free.
+    """
+    values = []
+
+    def build_scalars():
+      scalars, read = build()
+      values.extend(read)
+      # The section copies all that it returns to ps 0 before it lets go: what
+      # another ps has read goes past it, straight to the worker.
+      with tf.control_dependencies(values):
+        return [tf.identity(scalar) for scalar in scalars]
+
     with tf.device(self._global_step.device):
-      return self._lock.execute(build)
+      return self._lock.execute(build_scalars), values
 
   def exchange(self, tensors, apply):
     """Pushes and, before anybody else does, pulls.
@@ -74,9 +93,10 @@ class AtomicCenter:
       # A rule may apply without the staleness: it is read before the count.
       with tf.control_dependencies([applied, staleness]):
         count = self._global_step.assign_add(applied, read_value=False)
-      return (staleness, *self._read([count]))
+      new_step, parts = self._read([count])
+      return [staleness, new_step], parts
 
-    staleness, new_step, *parts = self._run_locked(push_and_read)
+    (staleness, new_step), parts = self._run_locked(push_and_read)
     with tf.control_dependencies([self._take(new_step, parts, [staleness])]):
       return tf.identity(new_step), tf.identity(staleness)
 
@@ -96,17 +116,17 @@ class AtomicCenter:
     )
 
   def _read(self, ops):
-    """Under the lock, after `ops`: returns [global_step, *shards' values]."""
-    values = []
+    """Under the lock, after `ops`: returns (global_step, shards' values)."""
+    parts, kept = [], []
     with tf.control_dependencies(ops):
-      for variable in [self._global_step, *self._copies.shards]:
+      for shard in self._copies.shards:
+        with tf.device(shard.device):
+          parts.append(shard.read_value())
+    if self._keep_shards:
+      for variable, part in zip(self._keep_shards, parts, strict=True):
         with tf.device(variable.device):
-          values.append(variable.read_value())
-    if not self._keep_shards:
-      return values
-    kept = local_copies.assign_all(self._keep_shards, values[1:])
-    with tf.control_dependencies([kept]):
-      return [tf.identity(values[0]), *values[1:]]
+          kept.append(variable.assign(part, read_value=False))
+    return strategy.read_after(self._global_step, [*ops, *kept]), parts
 
   def _take(self, new_step, parts, ops):
     """Returns the op by which this worker takes what was read."""
@@ -119,7 +139,12 @@ class AtomicCenter:
 
   def hook(self):
     """Returns the hook that pulls when a session has been made."""
-    new_step, *parts = self._run_locked(lambda: self._read([]))
+
+    def read():
+      new_step, parts = self._read([])
+      return [new_step], parts
+
+    (new_step,), parts = self._run_locked(read)
     return _PullHook(self._take(new_step, parts, []))
 
 

@@ -154,14 +154,25 @@ class Cluster:
     jobs = {'ps': list(self.ps_hosts), 'worker': list(self.worker_hosts)}
     return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
 
+  def with_collectives(self, config):
+    """`config` and, where there is no ps, who leads the collective ops.
+
+    They need it in the config of the server and in that of the session.
+    """
+    result = tf.ConfigProto()
+    result.CopyFrom(config)
+    if self.is_distributed and not self.num_ps:
+      leader = '/job:worker/replica:0/task:0'
+      result.experimental.collective_group_leader = leader
+    return result
+
   def session_config(self, server_config):
     """`server_config` with device filters, for the sessions of this task.
 
     The filters keep the other workers out of the session, so that none of
-    them can hold it up.
+    them can hold it up. Collective ops find each other all the same.
     """
-    config = tf.ConfigProto()
-    config.CopyFrom(server_config)
+    config = self.with_collectives(server_config)
     if self.is_distributed:
       config.device_filters.extend(['/job:ps', self.task_device])
     return config
@@ -293,7 +304,10 @@ def make_server(cluster, config):
   _check_port_is_free(cluster, port)
   try:
     return tf.train.Server(
-      cluster.spec(), cluster.job_name, cluster.task_index, config=config
+      cluster.spec(),
+      cluster.job_name,
+      cluster.task_index,
+      config=cluster.with_collectives(config),
     )
   except tf.errors.OpError as error:
     raise cli.RunError(

@@ -1,9 +1,9 @@
-"""A queue of JSON messages on a ps, within reach of every task.
+"""A queue of JSON messages on one task, within reach of all of them.
 
 Here the tasks tell each other what is no part of the training: that a worker
 is done, that all shall stop. The queue is a FIFOQueue with a shared name, so
-that it lives on the ps as long as the ps does, needs no initialisation and is
-in no checkpoint. Graph and session are the mailbox's own.
+that it lives as long as the task it is on, needs no initialisation and is in
+no checkpoint. Graph and session are the mailbox's own.
 """
 
 import contextlib
@@ -15,26 +15,33 @@ import tensorflow.compat.v1 as tf
 
 
 class Mailbox:
-  """One end of the queue called `name` on ps `ps_index`."""
+  """One end of the queue called `name` on a task."""
 
-  def __init__(self, cluster, server, ps_index, name):
+  def __init__(self, cluster, server, place, name):
+    """
+    Args:
+      cluster: cluster.Cluster of this task.
+      server: tf.train.Server of this task.
+      place: str, the task that keeps the queue, such as '/job:ps/task:0'.
+      name: str, the queue's own name.
+    """
     with tf.Graph().as_default() as graph:
-      with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
+      with tf.device(f'{place}/device:CPU:0'):
         messages = tf.FIFOQueue(-1, tf.string, (), shared_name=name, name=name)
         self._size, self._take = messages.size(), messages.dequeue()
       with tf.device(cluster.cpu_device):
         self._text = tf.placeholder(tf.string, ())
-      with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
+      with tf.device(f'{place}/device:CPU:0'):
         self._put = messages.enqueue(self._text)
-    filters = {f'/job:ps/task:{ps_index}', cluster.task_device}
-    config = tf.ConfigProto(device_filters=sorted(filters))
+    filters = sorted({place, cluster.task_device})
+    config = tf.ConfigProto(device_filters=filters)
     self._session = tf.Session(server.target, graph=graph, config=config)
 
   def send(self, message, timeout_secs=5.0):
     """Puts `message`, a dict, into the queue.
 
     Raises:
-      tf.errors.OpError: the ps is gone, or does not answer in time.
+      tf.errors.OpError: the task is gone, or does not answer in time.
     """
     self._session.run(
       self._put,
@@ -43,13 +50,13 @@ class Mailbox:
     )
 
   def is_empty(self):
-    """Whether no message waits; raises tf.errors.OpError if the ps is gone."""
+    """Whether no message waits; raises tf.errors.OpError as `send` does."""
     return self._session.run(self._size) == 0
 
   def listen(self):
     """Returns a queue.Queue that a thread fills with the messages (dict).
 
-    The thread ends with `close`, or with the ps. A message that is on its way
+    The thread ends with `close`, or with the task. A message that is on its way
     at that moment may be lost.
     """
     received = queue.Queue()

@@ -11,6 +11,10 @@ import signal
 import socket
 import sys
 import threading
+import time
+
+# Marks a request of `request` among the signals, which are numbers below it.
+_ASKED = 128
 
 
 class StopRequest:
@@ -45,6 +49,16 @@ class StopRequest:
   def exit_code(self):
     return 128 + self.signal if self.is_requested else 0
 
+  def request(self, signum):
+    """Stops as if `signum` had come, as another task was sent it.
+
+    What signals a whole cluster reaches its tasks one after the other: so a
+    signal that comes next is the first, and not the second that stops at once.
+    """
+    if not self.is_requested:
+      self.signal = signum
+      self._writer.send(bytes([_ASKED + signum]))
+
   def on_request(self, callback):
     """Calls `callback` from the watching thread when a stop is requested.
 
@@ -53,16 +67,21 @@ class StopRequest:
     self._callbacks.append(callback)
 
   def _watch(self):
-    self.signal = self._reader.recv(1)[0]
+    first = self._reader.recv(1)[0]
+    self.signal = first % _ASKED
+    deadline = time.monotonic() + self._grace_secs
+    num_signals = int(first < _ASKED)
     name = signal.Signals(self.signal).name
-    print(f'{name}: saving and stopping; once more stops at once', flush=True)
+    more = '; once more stops at once' if num_signals else ', with all tasks'
+    print(f'{name}: saving and stopping{more}', flush=True)
     # A callback may hang, as the other tasks may be gone: it gets no say in
     # when this process ends.
     for callback in self._callbacks:
       threading.Thread(target=callback, daemon=True).start()
-    self._reader.settimeout(self._grace_secs)
     try:
-      self._reader.recv(1)
+      while num_signals < 2:
+        self._reader.settimeout(max(0.001, deadline - time.monotonic()))
+        num_signals += self._reader.recv(1)[0] < _ASKED
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'

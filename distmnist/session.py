@@ -8,6 +8,10 @@
            end barrier; fetches the center and saves it; closes; says "done" to
            every ps; evaluates on its own.
 
+Without a ps each worker keeps all variables and initialises them; how they
+become equal is the strategy's. Such workers wait for all the others at the
+start, and end with an error when one of them is lost.
+
 Nobody joins a server and nobody is killed. A task that waits says for whom.
 """
 
@@ -24,6 +28,8 @@ from distmnist import cluster as cluster_lib
 _PS_GRACE_SECS = 5.0
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
+# How long a worker without a ps looks who it is that has left the ring.
+_GONE_SECS = 2.0
 _OTHER_IS_GONE = tf.errors.UnavailableError, tf.errors.AbortedError
 
 
@@ -127,19 +133,25 @@ def _say_done(cluster, server, is_ok):
 
 
 def _done_box(cluster, server, ps_index):
-  return mailbox.Mailbox(cluster, server, ps_index, f'done_ps{ps_index}')
+  place = f'/job:ps/task:{ps_index}'
+  return mailbox.Mailbox(cluster, server, place, f'done_ps{ps_index}')
 
 
 class Others:
-  """What the workers tell each other through ps 0; nothing if there is one."""
+  """What the workers tell each other; nothing if there is one.
+
+  It goes through ps 0 or, where there is none, through worker 0, which is
+  the last to leave.
+  """
 
   def __init__(self, cluster, server):
     self._addresses = cluster.addresses('worker')
     self._addresses.pop(cluster.name, None)
     self._stop_box = self._end_box = None
     if self._addresses:
-      self._stop_box = mailbox.Mailbox(cluster, server, 0, 'stop')
-      self._end_box = mailbox.Mailbox(cluster, server, 0, 'end')
+      place = f'/job:{"ps" if cluster.num_ps else "worker"}/task:0'
+      self._stop_box = mailbox.Mailbox(cluster, server, place, 'stop')
+      self._end_box = mailbox.Mailbox(cluster, server, place, 'end')
 
   def stop_all(self):
     """Asks every worker to end its loop."""
@@ -214,21 +226,53 @@ class ClusterScaffold(tf.train.Scaffold):
     self._say = say
     self._next_try = 0.0
     self._is_first = True
-    chief_only = {}
-    if cluster.is_chief:
+    with_init = {}
+    if _has_variables(cluster):
       self._initialize = tf.global_variables_initializer()
-      chief_only = {'init_op': tf.no_op(), 'init_fn': self._init_fn}
-    super().__init__(saver=tf.train.Saver(max_to_keep=5), **chief_only)
+      with_init = {'init_op': tf.no_op(), 'init_fn': self._init_fn}
+    super().__init__(saver=tf.train.Saver(max_to_keep=5), **with_init)
 
   def finalize(self):
     super().finalize()
     if self._cluster.is_distributed:
+      if not (self._is_first or self._cluster.num_ps):
+        self._fail_without_others()
       time.sleep(max(0.0, self._next_try - time.monotonic()))
       self._next_try = time.monotonic() + _RETRY_SECS
       self._wait_for_tasks()
-      if not self._cluster.is_chief:
+      if not _has_variables(self._cluster):
         self._wait_for_variables()
     return self
+
+  def _fail_without_others(self):
+    """Without a ps nothing is left to go on with when a worker is lost.
+
+    Its variables would be out of step with those of the others, and an
+    aborted collective op stays aborted until TensorFlow is started anew.
+
+    Raises:
+      cli.RunError: always.
+    """
+    others = self._cluster.addresses('worker')
+    del others[self._cluster.name]
+    # One that fails leaves the ring a moment before its server goes.
+    deadline, gone = time.monotonic() + _GONE_SECS, []
+    while not gone and time.monotonic() < deadline:
+      gone = [
+        f'{name} at {address}'
+        for name, address in others.items()
+        if not cluster_lib.is_answering(address)
+      ]
+      time.sleep(0.02)
+    resume = (
+      f', they resume from the last checkpoint in {self._logdir}'
+      if self._logdir
+      else ''
+    )
+    raise cli.RunError(
+      f'lost {", ".join(gone) or "another worker"}: without a ps the others '
+      f'cannot go on; start all tasks again{resume}'
+    )
 
   def _wait_for_tasks(self):
     addresses = self._cluster.addresses('ps')
@@ -236,7 +280,7 @@ class ClusterScaffold(tf.train.Scaffold):
       # A task that never starts is found now and not at the end. Later the
       # others may come and go: only the ps must be there.
       workers = self._cluster.addresses('worker')
-      if self._cluster.is_chief:
+      if _has_variables(self._cluster):
         del workers[self._cluster.name]
         addresses |= workers
       else:
@@ -279,7 +323,12 @@ class ClusterScaffold(tf.train.Scaffold):
     """Takes over live variables, else restores, else initialises.
 
     A chief that comes back must not roll back what the others have trained.
+    Without a ps the other workers have values of their own, and get the
+    chief's from the strategy.
     """
+    if not self._cluster.is_chief:
+      session.run(self._initialize)
+      return
     is_live = not session.run(scaffold.ready_for_local_init_op).size
     path = checkpoints.find_latest(self._logdir) if self._logdir else None
     if is_live:
@@ -296,6 +345,11 @@ class ClusterScaffold(tf.train.Scaffold):
       )
 
 
+def _has_variables(cluster):
+  """Whether this worker initialises variables: all do without a ps."""
+  return cluster.is_chief or not cluster.num_ps
+
+
 def make_session(cluster, server, config, scaffold, hooks):
   """Returns the MonitoredTrainingSession of a worker.
 
@@ -310,7 +364,7 @@ def make_session(cluster, server, config, scaffold, hooks):
   """
   return tf.train.MonitoredTrainingSession(
     master=server.target if server else '',
-    is_chief=cluster.is_chief,
+    is_chief=_has_variables(cluster),
     scaffold=scaffold,
     hooks=hooks,
     config=config,

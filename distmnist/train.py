@@ -175,9 +175,11 @@ def main():
       logdir and os.path.join(logdir, f'worker_{cluster.task_index}'),
       _SUMMARY_STEPS.value,
     )
-    # Their order counts at the end: the strategy lets go of the workers that
-    # wait before the chief waits for them.
+    # Their order counts. At the start the strategy may set the variables, the
+    # global step too; at the end it lets go of the workers that wait before
+    # the chief waits for them.
     session_hooks = [
+      *strategy.hooks(stop),
       hooks.StopHook(
         train_op,
         global_step,
@@ -188,7 +190,6 @@ def main():
       ),
       hooks.NanHook(loss, _NAN_ADVICE),
       progress,
-      *strategy.hooks(stop),
     ]
     if cluster.is_chief:
       chief = chief_lib.Chief(

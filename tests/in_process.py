@@ -57,7 +57,9 @@ class InProcessCluster:
     config = tf.ConfigProto(
       intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
     )
-    return tf.train.Server(member.spec(), job_name, index, config=config)
+    return tf.train.Server(
+      member.spec(), job_name, index, config=member.with_collectives(config)
+    )
 
   def session_config(self, index):
     return self.worker(index).session_config(tf.ConfigProto())

@@ -1,4 +1,4 @@
-"""mailbox: messages between tasks, by a queue on a ps."""
+"""mailbox: messages between tasks, by a queue on one of them."""
 
 import threading
 
@@ -12,13 +12,13 @@ DEADLINE_SECS = 20
 
 @pytest.fixture
 def open_box(make_cluster):
-  """Returns open(worker, name, num_ps=1, ps_index=0); closed at the end."""
+  """Returns open(worker, name, num_ps=1, place=...); closed at the end."""
   boxes = []
 
-  def open_box(worker, name, num_ps=1, ps_index=0):
+  def open_box(worker, name, num_ps=1, place='/job:ps/task:0'):
     cluster = make_cluster(num_ps, 2)
     box = mailbox.Mailbox(
-      cluster.worker(worker), cluster.servers[worker], ps_index, name
+      cluster.worker(worker), cluster.servers[worker], place, name
     )
     boxes.append(box)
     return box
@@ -44,11 +44,20 @@ def test_messages_keep_their_order(open_box):
   assert found == [0, 1, 2, 3, 4]
 
 
-def test_a_box_is_known_by_name_and_ps(open_box):
+def test_a_box_is_known_by_name_and_place(open_box):
   open_box(1, 'news', num_ps=2).send({})
   assert not open_box(0, 'news', num_ps=2).is_empty()
   assert open_box(0, 'other', num_ps=2).is_empty()
-  assert open_box(0, 'news', num_ps=2, ps_index=1).is_empty()
+  other_place = '/job:ps/task:1'
+  assert open_box(0, 'news', num_ps=2, place=other_place).is_empty()
+
+
+@pytest.mark.parametrize('receiver', [0, 1])
+def test_a_worker_keeps_the_box_where_there_is_no_ps(open_box, receiver):
+  place = '/job:worker/task:0'
+  received = open_box(receiver, 'news', num_ps=0, place=place).listen()
+  open_box(1 - receiver, 'news', num_ps=0, place=place).send({'i': 1})
+  assert received.get(timeout=DEADLINE_SECS) == {'i': 1}
 
 
 def test_looking_takes_nothing_out(open_box):

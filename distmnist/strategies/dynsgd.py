@@ -49,14 +49,13 @@ class DynSgd(strategy.Strategy):
       step = copies.count_local_step([copies.local_step(optimizer, gradients)])
 
       def add(pairs, staleness):
-        return tf.group(
-          *(
-            shard.assign_add(
-              change / tf.cast(staleness + 1, change.dtype), read_value=False
-            )
-            for change, shard in pairs
-          )
-        )
+        added = []
+        for change, shard in pairs:
+          # Without it all changes would go through the ps of the lock.
+          with tf.device(shard.device):
+            part = change / tf.cast(staleness + 1, change.dtype)
+            added.append(shard.assign_add(part, read_value=False))
+        return tf.group(*added)
 
       def exchange():
         changes = [

@@ -9,13 +9,33 @@ import threading
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, hooks, optimizers, placement, registry
+from distmnist import cli, hooks, optimizers, placement, registry, strategy
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
 from tests import in_process
 
 STRATEGIES = registry.names('distmnist.strategies')
 each_strategy = pytest.mark.parametrize('name', STRATEGIES)
+
+
+def needs_ps(name):
+  """Whether the center is on ps, by the class that the rule's file defines."""
+  module = registry.load('distmnist.strategies', name)
+  [rule] = [
+    each
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, strategy.Strategy)
+  ]
+  return rule.needs_ps
+
+
+def count_ps(name, num_ps):
+  return num_ps if needs_ps(name) else 0
+
+
+each_with_ps = pytest.mark.parametrize(
+  'name', [name for name in STRATEGIES if needs_ps(name)]
+)
 # The loss is (c / 100 - 1)^2, so that gradients are of the size of a model's.
 RATE = 0.05 * 100**2
 
@@ -58,8 +78,8 @@ def train(name, member, make_session, last_step, before_step=lambda: None):
     result.update(c=c_v.tolist(), global_step=int(step))
 
   all_hooks = [
-    hooks.StopHook(train_op, global_step, last_step, stop, lambda: False),
     *rule.hooks(stop),
+    hooks.StopHook(train_op, global_step, last_step, stop, lambda: False),
     hooks.EndHook(read),
   ]
   with make_session(all_hooks) as session:
@@ -89,7 +109,8 @@ def train_two(name, cluster, last_step, before_step=lambda index: None):
 @each_strategy
 def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
   set_flags()
-  results = train_two(name, make_cluster(num_ps, 2), last_step=100)
+  cluster = make_cluster(count_ps(name, num_ps), 2)
+  results = train_two(name, cluster, last_step=100)
   assert results[0]['c'] == pytest.approx([100, 100], abs=1)
   for result in results:
     assert result['global_step'] >= 100
@@ -122,7 +143,8 @@ def test_all_end_when_one_is_slower(make_cluster, set_flags, name, slow):
     if index == slow:
       threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
 
-  results = train_two(name, make_cluster(1, 2), 30, be_slow)
+  cluster = make_cluster(count_ps(name, 1), 2)
+  results = train_two(name, cluster, 30, be_slow)
   assert min(r['global_step'] for r in results) >= 30
   assert min(r['local_steps'] for r in results) >= 1
 
@@ -135,7 +157,7 @@ def make_member(num_ps, index):
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'adam'])
 @pytest.mark.parametrize('index', [0, 1])
-@each_strategy
+@each_with_ps
 def test_every_center_variable_and_slot_sits_on_a_ps(
   tf_session, set_flags, name, index, optimizer
 ):
@@ -150,7 +172,7 @@ def test_every_center_variable_and_slot_sits_on_a_ps(
     assert min(placement.count_bytes_per_ps(halves, 2)) == 4
 
 
-@each_strategy
+@each_with_ps
 def test_the_workers_agree_on_what_is_shared(set_flags, name):
   set_flags()
   found = []
@@ -166,7 +188,7 @@ def test_a_step_tells_the_global_step_and_the_staleness(
   tf_session, set_flags, name
 ):
   set_flags()
-  rule, train_op, _, _ = build(name, make_member(1, 0))
+  rule, train_op, _, _ = build(name, make_member(count_ps(name, 1), 0))
   assert (train_op.dtype, train_op.shape) == (tf.int64, [])
   if rule.staleness is not None:
     assert (rule.staleness.dtype, rule.staleness.shape) == (tf.int64, [])
@@ -175,7 +197,7 @@ def test_a_step_tells_the_global_step_and_the_staleness(
   assert any(op.name.startswith(f'{name}/') for op in ops)
 
 
-@each_strategy
+@each_with_ps
 def test_several_workers_need_a_ps(set_flags, name):
   set_flags()
   message = (

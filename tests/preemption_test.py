@@ -1,0 +1,94 @@
+"""preemption: a request from elsewhere beside the signals of this task."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Says what it has done so far, and does what it is told, a letter a line.
+PROGRAM = """
+import os, signal, sys
+from distmnist import preemption
+stop = preemption.StopRequest(grace_secs={grace_secs})
+stop.on_request(lambda: print('called back', flush=True))
+for line in sys.stdin:
+  if line == 'r\\n':
+    stop.request(signal.SIGTERM)
+  else:
+    os.kill(os.getpid(), signal.SIGTERM)
+  print(stop.is_requested and stop.exit_code, flush=True)
+"""
+LINE = 'SIGTERM: saving and stopping'
+
+
+@pytest.fixture
+def start():
+  """Returns start(grace_secs) -> subprocess.Popen of PROGRAM."""
+  started = []
+
+  def start(grace_secs=60):
+    program = PROGRAM.format(grace_secs=grace_secs)
+    process = subprocess.Popen(
+      [sys.executable, '-c', program],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    started.append(process)
+    return process
+
+  yield start
+  for process in started:
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def tell(process, letter):
+  process.stdin.write(f'{letter}\n')
+  process.stdin.flush()
+
+
+def read_until(process, text):
+  """Returns the output up to the end of a line with `text` in it.
+
+  Two threads print, and may do so in one another's line.
+  """
+  found = ''
+  for line in process.stdout:
+    found += line
+    if text in line:
+      return found
+  raise AssertionError(f'no {text!r} in {found}')
+
+
+def test_a_request_is_like_a_signal(start):
+  process = start(grace_secs=0.2)
+  tell(process, 'r')
+  found = read_until(process, 'not done 0.2 s after SIGTERM: stopping at once')
+  for text in (f'{LINE}, with all tasks', 'called back', '143'):
+    assert text in found
+  assert process.wait(20) == 143
+
+
+def test_the_signal_that_follows_a_request_is_the_first(start):
+  process = start()
+  tell(process, 'r')
+  read_until(process, '143')
+  tell(process, 's')
+  # It is alive to answer.
+  assert 'at once' not in read_until(process, '143')
+  tell(process, 's')
+  read_until(process, 'a second signal: stopping at once')
+  assert process.wait(20) == 143
+
+
+def test_a_request_that_follows_a_signal_is_nothing_new(start):
+  process = start()
+  tell(process, 's')
+  assert f'{LINE}; once more stops at once' in read_until(process, 'called')
+  tell(process, 'r')
+  assert 'at once' not in read_until(process, '143')
+  process.stdin.close()
+  assert process.wait(20) == 0

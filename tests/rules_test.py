@@ -1,0 +1,143 @@
+"""Every update rule as users run it: real tasks, eight workers, kill -9."""
+
+import contextlib
+import re
+import signal
+import threading
+
+import pytest
+
+from distmnist import registry
+from tests.launches_test import find_tasks, launch
+from tests.runner import SMALL
+from tests.session_test import read_report, steps_of
+
+SGD = '--optimizer=sgd', '--learning_rate=0.1'
+# The rules and their kinds. With eight workers an asynchronous rule takes
+# eight steps where it looks like one, so rates are small.
+RULES = {
+  'async_sgd': [],
+  'sync_sgd': [],
+  'sync_sgd with backup': ['--replicas_to_aggregate=1'],
+  'sync_sgd with rates': [*SGD],
+  'downpour': ['--n_fetch=2', '--n_push=2'],
+  'agn': ['--communication_period=3'],
+  'sagn': ['--communication_period=3'],
+  'easgd': ['--communication_period=3'],
+  'easgd sync': ['--easgd_sync'],
+  'easgd with momentum': [*SGD, '--easgd_momentum=0.9'],
+  'dynsgd': ['--communication_period=3'],
+  'staleness_aware': [],
+  'drop_stale': ['--max_staleness=20'],
+  'ssp': ['--ssp_bound=2'],
+  'dc_asgd': [],
+  'bmuf': ['--communication_period=3'],
+  'ring_allreduce': [],
+}
+WAITING = {
+  'sync_sgd',
+  'sync_sgd with rates',
+  'sagn',
+  'easgd sync',
+  'ssp',
+  'bmuf',
+}
+
+
+def get_flags(rule, num_workers):
+  name = rule.split()[0]
+  flags = [f'--strategy={name}', *RULES[rule]]
+  if rule == 'sync_sgd with rates':
+    rates = ','.join(['0.02'] * num_workers)
+    flags.append(f'--worker_learning_rates={rates}')
+  return flags
+
+
+def test_no_rule_is_forgotten():
+  found = {rule.split()[0] for rule in RULES}
+  assert found == set(registry.names('distmnist.strategies'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', RULES)
+def test_eight_workers_end_cleanly_and_learn(tmp_path, rule):
+  code, out, err, end_secs = launch(
+    tmp_path,
+    '--epochs=30',
+    '--batch_size=20',
+    f'--logdir={tmp_path}/run',
+    *get_flags(rule, num_workers=8),
+    num_ps=0 if rule == 'ring_allreduce' else 1,
+    num_workers=8,
+  )
+  assert code == 0, out + err
+  accuracy = re.search(r'^test accuracy +(0\.\d{4})$', out, re.M)[1]
+  assert float(accuracy) > 0.7
+  assert 'not heard of' not in out
+  assert end_secs < 10
+  assert not find_tasks(tmp_path)
+  report = read_report(tmp_path / 'run')
+  assert len(report['workers']) == 8
+  assert report['images'] == report['local_steps'] * 20
+  assert report['pushes'] == sum(row['pushes'] for row in report['workers']) > 0
+
+
+def start(make_real_cluster, tmp_path, rule, steps):
+  """Starts 1 ps and 2 workers; returns (cluster, ps, workers, flags)."""
+  cluster = make_real_cluster(1, 2)
+  flags = [
+    *SMALL,
+    f'--train_steps={steps}',
+    f'--logdir={tmp_path}/run',
+    '--log_secs=0.1',
+    *get_flags(rule, num_workers=2),
+  ]
+  [ps], workers = cluster.start_all(*flags)
+  return cluster, ps, workers, flags
+
+
+def wait_for_step(task, step):
+  """Waits until a task has printed a progress line at `step` or later."""
+  for _ in range(600):
+    if steps_of(task)[-1:] >= [step]:
+      return
+    threading.Event().wait(0.05)  # A look at a log, again and again.
+  raise TimeoutError(task.output)
+
+
+WITH_PS = [rule for rule in RULES if rule != 'ring_allreduce']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', WITH_PS)
+def test_kill_9_of_a_worker_does_to_the_others_what_the_docstring_says(
+  tasks, make_real_cluster, tmp_path, rule
+):
+  cluster, ps, workers, flags = start(
+    make_real_cluster, tmp_path, rule, steps=100_000
+  )
+  wait_for_step(workers[0], 5)
+  wait_for_step(workers[1], 5)
+  tasks.signal(workers[1], signal.SIGKILL)
+  assert tasks.wait(workers[1]) == [-signal.SIGKILL]
+  # What was on its way may still be counted, and a few steps by the bound.
+  with contextlib.suppress(TimeoutError):
+    tasks.wait(workers[0], timeout_secs=0.5)
+  before = steps_of(workers[0])[-1]
+  if rule in WAITING:
+    with pytest.raises(TimeoutError):
+      tasks.wait(workers[0], timeout_secs=1)
+    assert steps_of(workers[0])[-1] == before
+  else:
+    wait_for_step(workers[0], before + 5)
+  # It is back: from the center, and both go on.
+  back = cluster.start('worker', 1, *flags)
+  wait_for_step(back, before + 1)
+  again = steps_of(workers[0])[-1]
+  wait_for_step(workers[0], again + 5)
+  wait_for_step(back, again + 5)
+  for task in (workers[0], back):
+    tasks.signal(task, signal.SIGTERM)
+  assert tasks.wait(workers[0], back) == [128 + signal.SIGTERM] * 2
+  tasks.signal(ps, signal.SIGTERM)
+  assert tasks.wait(ps) == [128 + signal.SIGTERM]

@@ -1,0 +1,546 @@
+"""ring_allreduce: by hand, by an oracle, bit for bit, and to a good end."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import cli, hooks, optimizers
+from distmnist import cluster as cluster_lib
+from distmnist.strategies import ring_allreduce
+from tests import in_process
+from tests.runner import REPO, SMALL, wait_for_line
+
+RING = '--strategy=ring_allreduce'
+
+
+class Stop(in_process.NoStop):
+  """A StopRequest without signals of its own."""
+
+  signal = None
+
+  def request(self, signum):
+    self.is_requested, self.signal = True, signum
+
+
+@pytest.fixture
+def make_ring():
+  """Returns make(num_workers) -> InProcessCluster.
+
+  Its servers are new ones: a collective op keeps its first shape for life.
+  """
+  return lambda num_workers: in_process.InProcessCluster(0, num_workers)
+
+
+def build_toy(member, size, optimizer='sgd', rate=0.5, start=0.0, **settings):
+  """w starts at `start`, loss = sum (w - x)^2 / 2; returns (rule, op, x)."""
+  with tf.device(member.device_setter()):
+    global_step = tf.train.get_or_create_global_step()
+    x = tf.placeholder(tf.float32, [size], name='x')
+    w = tf.get_variable('w', [size], initializer=tf.constant_initializer(start))
+    loss = tf.reduce_sum((w - x) ** 2) / 2
+    rule = ring_allreduce.make(member)
+    train_op = rule.minimize(
+      loss,
+      lambda: optimizers.make_optimizer(optimizer, rate, **settings),
+      global_step,
+    )
+  return rule, train_op, x
+
+
+def read_all_after(op):
+  """Returns {name: value once `op` has run} of all global variables."""
+  with tf.control_dependencies([op]):
+    return {v.op.name: v.read_value() for v in tf.global_variables()}
+
+
+def train_toy(cluster, inputs, optimizer='sgd', rate=0.5, **settings):
+  """Returns for each worker a list of the variables after each step.
+
+  Args:
+    cluster: in_process.InProcessCluster.
+    inputs: float32 [steps, num_workers, size], the x of each step and worker.
+    optimizer, rate, **settings: of optimizers.make_optimizer.
+  """
+
+  def work(index):
+    rule, train_op, x = build_toy(
+      cluster.worker(index),
+      inputs.shape[2],
+      optimizer,
+      rate,
+      start=5.0 * index,
+      **settings,
+    )
+    values, found = read_all_after(train_op), []
+    with cluster.make_session(index, rule.hooks(Stop())) as session:
+      for given in inputs:
+        step_v, values_v = session.run([train_op, values], {x: given[index]})
+        assert step_v == values_v['global_step'] == len(found) + 1
+        found.append(values_v)
+    return found
+
+  return cluster.run_workers(work)
+
+
+def as_bits(values):
+  return {name: value.tobytes() for name, value in values.items()}
+
+
+def test_two_steps_by_hand(make_ring):
+  # The gradients are w - x; worker 1's own start, 5, is gone.
+  inputs = np.array([[[2, 0], [4, 1]], [[0, 0], [1, 0]]], np.float32)
+  for found in train_toy(make_ring(2), inputs):
+    # w = 0; gradients (-2, 0) and (-4, -1), their mean (-3, -0.5).
+    assert found[0]['w'].tolist() == [1.5, 0.25]
+    # Gradients (1.5, 0.25) and (0.5, 0.25), their mean (1, 0.25).
+    assert found[1]['w'].tolist() == [1.0, 0.125]
+
+
+def test_a_worker_clips_its_own_gradient(make_ring):
+  inputs = np.array([[[30, 40], [0.1, 0.2]]], np.float32)
+  for found in train_toy(make_ring(2), inputs, clip_norm=1.0):
+    # (-30, -40) is clipped to (-0.6, -0.8), the other is short enough.
+    np.testing.assert_allclose(found[0]['w'], [0.175, 0.25], rtol=1e-6)
+
+
+def compute_oracle(inputs, rate, momentum):
+  """The rule as the equation is written; returns [steps, size]."""
+  x = m = np.zeros(inputs.shape[2])
+  path = []
+  for given in inputs:
+    g = sum(x - x_i for x_i in given) / len(given)
+    m = momentum * m + g
+    x = x - rate * m
+    path.append(x)
+  return np.array(path)
+
+
+@pytest.mark.parametrize('num_workers', [2, 3])
+@pytest.mark.parametrize(
+  ('optimizer', 'momentum'), [('sgd', 0), ('momentum', 0.9)]
+)
+def test_random_steps_follow_the_oracle_with_the_same_bits_on_all(
+  make_ring, num_workers, optimizer, momentum
+):
+  inputs = np.random.default_rng(num_workers).normal(size=(50, num_workers, 7))
+  results = train_toy(
+    make_ring(num_workers), inputs.astype(np.float32), optimizer, rate=0.1
+  )
+  for of_all in zip(*results, strict=True):
+    bits = [as_bits(values) for values in of_all]
+    assert all(b == bits[0] for b in bits)
+  found = np.array([values['w'] for values in results[0]])
+  expected = compute_oracle(inputs, 0.1, momentum)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_rows_of_a_table_and_variables_without_a_gradient(make_ring):
+  cluster = make_ring(2)
+
+  def work(index):
+    member = cluster.worker(index)
+    with tf.device(member.device_setter()):
+      global_step = tf.train.get_or_create_global_step()
+      zeros = tf.zeros_initializer()
+      table = tf.get_variable('table', [3, 2], initializer=zeros)
+      tf.get_variable('unused', [4], initializer=zeros)
+      loss = tf.reduce_sum(tf.gather(table, [index, 2]))
+      rule = ring_allreduce.make(member)
+      train_op = rule.minimize(
+        loss, lambda: optimizers.make_optimizer('sgd', 1.0), global_step
+      )
+    values = read_all_after(train_op)
+    with cluster.make_session(index, rule.hooks(Stop())) as session:
+      return session.run([train_op, values])[1]
+
+  for found in cluster.run_workers(work):
+    expected = [[-0.5, -0.5], [-0.5, -0.5], [-1, -1]]
+    np.testing.assert_array_equal(found['table'], expected)
+    np.testing.assert_array_equal(found['unused'], np.zeros(4))
+
+
+def save(values, path):
+  """Writes a checkpoint of {name: value}."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    for name, value in values.items():
+      tf.get_variable(name, initializer=value)
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, path, global_step=values['global_step'])
+
+
+@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
+def test_what_the_chief_restores_reaches_all(make_ring, tmp_path, optimizer):
+  inputs = np.random.default_rng(0).normal(size=(6, 3, 2)).astype(np.float32)
+  whole = train_toy(make_ring(3), inputs, optimizer)[0]
+  save(whole[3], str(tmp_path / 'model.ckpt'))
+  cluster = make_ring(3)
+
+  def work(index):
+    rule, train_op, x = build_toy(
+      cluster.worker(index), 2, optimizer, start=1.0 + index
+    )
+    values = read_all_after(train_op)
+    all_hooks = rule.hooks(Stop())
+    with cluster.make_session(index, all_hooks, str(tmp_path)) as session:
+      return [
+        session.run([values, train_op], {x: given[index]})[0]
+        for given in inputs[4:]
+      ]
+
+  for found in cluster.run_workers(work):
+    assert found[0]['global_step'] == 5
+    assert [as_bits(v) for v in found] == [as_bits(v) for v in whole[4:]]
+
+
+def run_until_stopped(cluster, ask, before_step=lambda index: None):
+  """Trains until the workers stop; returns [(steps, Stop)] of each.
+
+  Args:
+    cluster: in_process.InProcessCluster.
+    ask: callable(index, step, rule, run_context, stop), after each step.
+    before_step: callable(index).
+  """
+
+  class Ask(tf.train.SessionRunHook):
+    def __init__(self, index, rule, stop):
+      self.index, self.rule, self.stop, self.steps = index, rule, stop, 0
+
+    def after_run(self, run_context, run_values):
+      self.steps += 1
+      ask(self.index, self.steps, self.rule, run_context, self.stop)
+
+  def work(index):
+    rule, train_op, x = build_toy(cluster.worker(index), 1)
+    stop, steps = Stop(), 0
+    all_hooks = [Ask(index, rule, stop), *rule.hooks(stop)]
+    with cluster.make_session(index, all_hooks) as session:
+      while not session.should_stop():
+        before_step(index)
+        session.run(train_op, {x: [1.0]})
+        steps += 1
+    return steps, stop
+
+  return cluster.run_workers(work)
+
+
+@pytest.mark.parametrize('asking', [0, 2])
+def test_all_stop_at_one_step_when_one_wants_to(make_ring, asking):
+  def ask(index, step, rule, run_context, stop):
+    if index == asking and step >= 5:
+      rule.request_stop(run_context)
+
+  results = run_until_stopped(make_ring(3), ask)
+  assert [steps for steps, _ in results] == [6, 6, 6]
+  assert not any(stop.is_requested for _, stop in results)
+
+
+@pytest.mark.parametrize('asking', [0, 2])
+def test_a_signal_to_one_is_a_signal_to_all(make_ring, asking):
+  def ask(index, step, rule, run_context, stop):
+    if index == asking and step == 5:
+      stop.request(signal.SIGINT)
+    if stop.is_requested:
+      rule.request_stop(run_context)
+
+  results = run_until_stopped(make_ring(3), ask)
+  assert [steps for steps, _ in results] == [6, 6, 6]
+  signals = [stop.signal for _, stop in results]
+  assert signals.count(signal.SIGTERM) >= 2
+  assert all(stop.is_requested for _, stop in results)
+
+
+@pytest.mark.parametrize('slow', [0, 1])
+def test_all_end_when_one_is_slower(make_ring, slow):
+  cluster = make_ring(2)
+
+  def work(index):
+    rule, train_op, x = build_toy(cluster.worker(index), 1)
+    all_hooks = [
+      *rule.hooks(Stop()),
+      hooks.StopHook(
+        train_op, tf.train.get_global_step(), 20, Stop(), lambda: False
+      ),
+    ]
+    steps = 0
+    with cluster.make_session(index, all_hooks) as session:
+      while not session.should_stop():
+        if index == slow:
+          threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
+        session.run(train_op, {x: [1.0]})
+        steps += 1
+    return steps
+
+  assert cluster.run_workers(work) == [20, 20]
+
+
+def make_member(index, num_workers):
+  """A worker of several; nothing is started."""
+  hosts = tuple(f'w{i}:1' for i in range(num_workers))
+  return cluster_lib.make_cluster((), hosts, 'worker', index)
+
+
+@pytest.mark.parametrize('index', [0, 1])
+def test_every_variable_and_op_is_on_the_own_task(tf_session, index):
+  rule, _, _ = build_toy(make_member(index, 2), 3, 'adam')
+  for hook in rule.hooks(Stop()):
+    hook.begin()
+  variables = tf.global_variables()
+  assert {'w', 'w/Adam', 'global_step'} <= {v.op.name for v in variables}
+  own = f'/job:worker/task:{index}/device:CPU:0'
+  assert {v.device for v in variables} == {own}
+  for op in tf.get_default_graph().get_operations():
+    if 'Collective' in op.type or op.type == 'PyFunc':
+      assert op.device == own
+      assert op.name.startswith('ring_allreduce/')
+
+
+@pytest.mark.parametrize(
+  ('num_workers', 'num_bytes'), [(2, 400), (3, 533), (4, 600)]
+)
+def test_what_a_step_tells_of_itself(tf_session, num_workers, num_bytes):
+  rule, train_op, _ = build_toy(make_member(0, num_workers), 100)
+  # 2 (n - 1) / n of 400 bytes.
+  assert rule.bytes_pulled == rule.bytes_pushed == num_bytes
+  assert isinstance(rule.bytes_pushed, int)
+  assert rule.batches_per_update == num_workers
+  assert (train_op.dtype, train_op.shape) == (tf.int64, [])
+  assert rule.staleness.dtype == tf.int64
+  assert tf.get_static_value(rule.staleness) == 0
+
+
+def test_one_process_has_no_collective_op(tf_session):
+  rule, train_op, x = build_toy(cluster_lib.Cluster(), 1)
+  assert rule.hooks(Stop()) == []
+  assert rule.bytes_pulled == rule.bytes_pushed == 0
+  types = {op.type for op in tf.get_default_graph().get_operations()}
+  assert not any('Collective' in name for name in types)
+  tf_session.run(tf.global_variables_initializer())
+  assert tf_session.run(train_op, {x: [1.0]}) == 1
+  context = tf.train.SessionRunContext(None, None)
+  rule.request_stop(context)
+  assert context.stop_requested
+
+
+def test_a_ps_is_a_usage_error():
+  message = (
+    'ring_allreduce keeps its variables on the workers and has no ps: leave '
+    '--ps_hosts empty (launch: --num_ps=0)'
+  )
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1',), 'worker', 0)
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    ring_allreduce.make(member)
+
+
+# Real tasks.
+
+
+def read_report(logdir):
+  return json.loads((logdir / 'report.json').read_text())
+
+
+def saved_step(logdir):
+  path = tf.train.latest_checkpoint(str(logdir))
+  return int(path.rpartition('-')[2])
+
+
+def steps_of(task):
+  """Returns [global_step of each progress line]."""
+  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
+
+
+def last_line(task):
+  return task.output.splitlines()[-1]
+
+
+def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
+  cluster = make_real_cluster(0, 3)
+  logdir = tmp_path / 'run'
+  _, workers = cluster.start_all(
+    *SMALL, RING, '--train_steps=80', f'--logdir={logdir}'
+  )
+  assert tasks.wait(*workers) == [0] * 3
+  report = read_report(logdir)
+  assert report['workers_not_heard_of'] == []
+  assert [row['local_steps'] for row in report['workers']] == [80] * 3
+  assert (report['global_step'], report['local_steps']) == (80, 240)
+
+
+@pytest.mark.parametrize('victim', [0, 1, 2])
+def test_kill_9_ends_the_others_and_the_next_start_resumes(
+  tasks, make_real_cluster, tmp_path, victim
+):
+  logdir = tmp_path / 'run'
+  flags = *SMALL, RING, '--log_secs=0', f'--logdir={logdir}', '--save_steps=10'
+  cluster = make_real_cluster(0, 3)
+  _, workers = cluster.start_all(*flags, '--train_steps=1000000')
+  wait_for_line(workers[victim], 'step 3')
+  wait_for_line(workers[0], 'step 12/')
+  tasks.signal(workers[victim], signal.SIGKILL)
+  left = [task for task in workers if task is not workers[victim]]
+  assert tasks.wait(*left, timeout_secs=8) == [1, 1]
+  lost = f'worker {victim} at {cluster.hosts["worker"][victim]}'
+  for task in left:
+    assert 'Traceback' not in task.output
+    assert re.search('^distmnist.train: error: lost worker', last_line(task))
+    assert last_line(task).endswith(
+      ': without a ps the others cannot go on; start all tasks again, they '
+      f'resume from the last checkpoint in {logdir}'
+    )
+  # Who is gone first is named by who notices first.
+  assert any(lost in last_line(task) for task in left)
+
+  restored = saved_step(logdir)
+  assert restored >= 10
+  cluster = make_real_cluster(0, 3)
+  _, workers = cluster.start_all(*flags, f'--train_steps={restored + 20}')
+  assert tasks.wait(*workers) == [0] * 3
+  assert f'restored {logdir}/model.ckpt-{restored}\n' in workers[0].output
+  for task in workers:
+    assert steps_of(task)[0] == restored + 1
+  assert read_report(logdir)['local_steps'] == 3 * 20
+
+
+@pytest.mark.parametrize('asked', [0, 1])
+def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
+  tasks, make_real_cluster, tmp_path, asked
+):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(0, 2)
+  _, workers = cluster.start_all(
+    *SMALL,
+    RING,
+    '--log_secs=0',
+    f'--logdir={logdir}',
+    '--train_steps=1000000',
+  )
+  wait_for_line(workers[asked], 'step 10/')
+  tasks.signal(workers[asked], signal.SIGTERM)
+  assert tasks.wait(*workers, timeout_secs=8) == [143, 143]
+  for i, task in enumerate(workers):
+    rest = '; once more stops at once' if i == asked else ', with all tasks'
+    assert f'SIGTERM: saving and stopping{rest}\n' in task.output
+    assert 'Traceback' not in task.output
+    assert last_line(task) == f'stopped at step {saved_step(logdir)}'
+
+
+def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
+  tasks, make_real_cluster, tmp_path
+):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(0, 2)
+  _, workers = cluster.start_all(
+    *SMALL,
+    RING,
+    '--log_secs=0',
+    f'--logdir={logdir}',
+    '--train_steps=1000000',
+  )
+  wait_for_line(workers[0], 'step 10/')
+  for task in workers:
+    tasks.signal(task, signal.SIGTERM)
+  assert tasks.wait(*workers, timeout_secs=8) == [143, 143]
+  for task in workers:
+    assert last_line(task) == f'stopped at step {saved_step(logdir)}'
+
+
+def test_one_that_diverges_ends_the_others(tasks, make_real_cluster):
+  cluster = make_real_cluster(0, 2)
+  flags = *SMALL, RING, '--optimizer=sgd', '--log_secs=0'
+  chief = cluster.start('worker', 0, *flags)
+  # Its own copy of the variables is out of step from the first update on.
+  other = cluster.start('worker', 1, *flags, '--learning_rate=1e38')
+  assert tasks.wait(chief, other, timeout_secs=20) == [1, 1]
+  assert 'the training has diverged' in last_line(other)
+  assert last_line(chief).startswith(
+    'distmnist.train: error: lost worker 1 at '
+    f'{cluster.hosts["worker"][1]}: without a ps the others cannot go on; '
+    'start all tasks again'
+  )
+  assert 'Traceback' not in chief.output + other.output
+
+
+def test_tasks_with_different_models_end_with_a_hint(tasks, make_real_cluster):
+  cluster = make_real_cluster(0, 2)
+  flags = *SMALL, RING, '--start_timeout_secs=4'
+  chief = cluster.start('worker', 0, *flags)
+  other = cluster.start('worker', 1, *flags, '--model=mlp')
+  assert tasks.wait(chief, other, timeout_secs=20) == [1, 1]
+  assert 'check that all tasks have the same flags' in (
+    last_line(chief) + last_line(other)
+  )
+  assert 'Traceback' not in chief.output + other.output
+
+
+@pytest.mark.parametrize('missing', [0, 1])
+def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):
+  cluster = make_real_cluster(0, 3)
+  workers = [
+    cluster.start('worker', i, *SMALL, RING, '--start_timeout_secs=1.5')
+    for i in range(3)
+    if i != missing
+  ]
+  assert tasks.wait(*workers, timeout_secs=20) == [1, 1]
+  who = f'worker {missing} at {cluster.hosts["worker"][missing]}'
+  outputs = ' '.join(task.output for task in workers)
+  assert f'waiting for {who}\n' in outputs
+  assert f'no answer within 1.5 s from {who}: start it' in outputs
+  assert 'Traceback' not in outputs
+
+
+def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
+  logdir = tmp_path / 'run'
+  cluster = make_real_cluster(0, 3)
+  _, workers = cluster.start_all(
+    *SMALL,
+    RING,
+    '--learning_rate=0.05',
+    '--train_steps=1000000',
+    '--validation_steps=20',
+    '--early_stopping_patience=3',
+    f'--logdir={logdir}',
+  )
+  assert tasks.wait(*workers) == [0] * 3
+  report = read_report(logdir)
+  assert report['best_step'] < report['global_step'] < 1000000
+  assert report['workers_not_heard_of'] == []
+  rows = report['workers']
+  assert {row['local_steps'] for row in rows} == {report['global_step']}
+
+
+def test_a_run_that_is_at_its_end_ends_at_once(
+  tasks, make_real_cluster, tmp_path
+):
+  flags = *SMALL, RING, '--train_steps=20', f'--logdir={tmp_path / "run"}'
+  for _ in range(2):
+    _, workers = make_real_cluster(0, 2).start_all(*flags)
+    assert tasks.wait(*workers, timeout_secs=20) == [0, 0]
+
+
+def test_a_launch_without_ps(tmp_path):
+  found = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'distmnist.launch',
+      '--num_ps=0',
+      '--num_workers=2',
+      f'--logs_dir={tmp_path}/logs',
+      '--',
+      *SMALL,
+      RING,
+      '--train_steps=50',
+    ],
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert found.returncode == 0, found.stdout + found.stderr
+  assert '50 global steps, 100 local steps' in found.stdout
