@@ -163,6 +163,8 @@ class ProgressHook(tf.train.SessionRunHook):
     if self.final_step is not None:
       self._print(time.monotonic(), self.final_step)
     if self._writer:
+      if self.final_step is not None:
+        self._write_staleness(self.final_step)
       self._writer.flush()
 
   def images_per_sec(self):
@@ -206,12 +208,17 @@ class ProgressHook(tf.train.SessionRunHook):
     if local_steps:
       images = local_steps * self._plan.batch_size
       shown['images_per_sec'] = images / (now - then)
+    write_scalars(self._writer, shown, step)
+    self._write_staleness(step)
+
+  def _write_staleness(self, step):
+    """Writes what has come since the last time."""
     staleness = self._stats.staleness - self._shown_staleness
     if staleness:
       self._shown_staleness = self._stats.staleness.copy()
-      shown['staleness_mean'] = report.compute_mean(staleness)
+      mean = report.compute_mean(staleness)
       write_histogram(self._writer, 'staleness', staleness, step)
-    write_scalars(self._writer, shown, step)
+      write_scalars(self._writer, {'staleness_mean': mean}, step)
 
 
 class ValidationHook(tf.train.SessionRunHook):

@@ -1,5 +1,6 @@
 """The command line of one process: what it prints, and how it refuses."""
 
+import collections
 import json
 import os
 import re
@@ -12,6 +13,17 @@ from tests.runner import SMALL
 
 def last_line(task):
   return task.output.splitlines()[-1]
+
+
+def read_histograms(folder):
+  """Returns the HistogramProtos called 'staleness' of an event file."""
+  [path] = folder.glob('events.out.tfevents.*')
+  return [
+    value.histo
+    for event in tf.train.summary_iterator(str(path))
+    for value in event.summary.value
+    if value.tag == 'staleness'
+  ]
 
 
 def read_tags(folder):
@@ -49,6 +61,8 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
     'total time',
     'final cost',
     'images/s',
+    'work',
+    'traffic',
     'staleness',
     'worker 0',
   ):
@@ -72,8 +86,18 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(tasks, tmp_path):
     'accuracy',
     'learning_rate',
     'images_per_sec',
+    'local_steps',
+    'images',
+    'bytes_pulled',
+    'bytes_pushed',
     'staleness',
+    'staleness_mean',
   }
+  assert tags['local_steps'] == [(n, n) for n in (1, 21, 41, 61, 81)]
+  assert tags['images'][-1][1] == 100 * tags['local_steps'][-1][1]
+  assert tags['bytes_pushed'] == [
+    (n, n * tags['bytes_pushed'][0][1]) for n in (1, 21, 41, 61, 81)
+  ]
   assert [step for step, _ in tags['cost']] == [1, 21, 41, 61, 81]
   assert tags['learning_rate'][0][1] == pytest.approx(0.01)
   assert tags['cost'][-1][1] < tags['cost'][0][1]
@@ -83,6 +107,36 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(tasks, tmp_path):
   ]
 
 
+def test_the_histogram_of_staleness_is_that_of_the_report(
+  tasks, make_real_cluster, tmp_path
+):
+  logdir = tmp_path / 'run'
+  ps, workers = make_real_cluster(1, 3).start_all(
+    *SMALL,
+    '--strategy=dynsgd',
+    '--communication_period=2',
+    '--train_steps=60',
+    '--summary_steps=7',
+    f'--logdir={logdir}',
+  )
+  assert tasks.wait(*ps, *workers) == [0] * 4
+  report = json.loads((logdir / 'report.json').read_text())
+  for row in report['workers']:
+    found = collections.Counter()
+    for histogram in read_histograms(logdir / f'worker_{row["worker"]}'):
+      # Each number has a bucket that ends half above it.
+      for limit, count in zip(
+        histogram.bucket_limit, histogram.bucket, strict=True
+      ):
+        found[int(limit - 0.5)] += int(count)
+    expected = {int(s): n for s, n in row['staleness'].items()}
+    assert {s: n for s, n in found.items() if n} == expected
+    # Every second step is a push, and has a staleness.
+    assert row['pushes'] == sum(expected.values()) == row['local_steps'] // 2
+  assert report['local_steps'] > report['global_step'] >= 60
+  assert report['images'] == 100 * report['local_steps']
+
+
 def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)
@@ -90,10 +144,10 @@ def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   third = tasks.run(tmp_path / '3', *SMALL, '--train_steps=90', logdir)
   assert [first.code, second.code, third.code] == [0, 0, 0]
   assert f'restored {tmp_path}/run/model.ckpt-60' in second.output
-  assert re.search(r'^worker 0 +30 steps', second.output, re.M)
+  assert re.search(r'^worker 0 +30 local steps', second.output, re.M)
   # Nothing is left to do the third time, but the accuracy is still told.
   assert 'restored' in third.output
-  assert re.search(r'^worker 0 +0 steps', third.output, re.M)
+  assert re.search(r'^worker 0 +0 local steps', third.output, re.M)
   accuracy = re.compile(r'^test accuracy.*$', re.M)
   assert accuracy.findall(third.output) == accuracy.findall(second.output)
 
