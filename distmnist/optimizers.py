@@ -198,14 +198,18 @@ def from_flags(global_step, num_workers):
       scale=scale,
     )
 
-  learning_rate = build_rate(_LEARNING_RATE.value)
+  # The center's rate is made on its ps: an update that holds the lock of the
+  # center must not wait for a number of the worker's.
+  with tf.device(global_step.device):
+    learning_rate = build_rate(_LEARNING_RATE.value)
 
   def make(is_local=False, rate_factor=None):
     name, rate = _OPTIMIZER.value, learning_rate
     if is_local:
-      name = local_name_from_flags()
-      if _LOCAL_LEARNING_RATE.value is not None:
-        rate = build_rate(_LOCAL_LEARNING_RATE.value)
+      name, local_rate = local_name_from_flags(), _LOCAL_LEARNING_RATE.value
+      rate = build_rate(
+        _LEARNING_RATE.value if local_rate is None else local_rate
+      )
     if rate_factor is not None:
       rate *= rate_factor
     return make_optimizer(

@@ -57,6 +57,8 @@ class InProcessCluster:
     config = tf.ConfigProto(
       intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
     )
+    # Idle threads that spin take the cores from those that work.
+    config.experimental.disable_thread_spinning = True
     return tf.train.Server(
       member.spec(), job_name, index, config=member.with_collectives(config)
     )

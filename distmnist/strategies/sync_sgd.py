@@ -64,7 +64,8 @@ def compute_gradient_factor(cluster, words):
     rates = []
   if len(rates) != num_workers or not all(0 <= r < math.inf for r in rates):
     raise cli.UsageError(
-      f'{given}: expected {num_workers} learning rates, one a worker'
+      f'{given}: expected {num_workers} learning rates of 0 or more, one a '
+      'worker'
     )
   optimizer, base = optimizers.base_rate_from_flags()
   if optimizer != 'sgd' or not base:

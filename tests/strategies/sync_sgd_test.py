@@ -1,13 +1,15 @@
 """sync_sgd: exact against one process, in lock-step, with backup workers."""
 
 import itertools
+import re
 import threading
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import hooks, layers, optimizers, placement
+from distmnist import cli, hooks, layers, optimizers, placement
+from distmnist import cluster as cluster_lib
 from distmnist.strategies import sync_sgd
 from tests import in_process
 
@@ -178,3 +180,124 @@ def test_one_slow_worker_changes_nothing_but_the_time(make_cluster):
   assert local_steps == [STEPS] * 3
   for name, value in expected.items():
     np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+def test_two_of_three_drop_the_gradient_of_the_late_one(make_stepper):
+  stepper = make_stepper(1, 3, lambda member: sync_sgd.SyncSgd(member, 2))
+  stepper.begin(2, [100])
+  stepper.begin(0, [8])
+  stepper.begin(1, [4])
+  stepper.release(0)
+  assert not stepper.is_done(0)
+  stepper.release(1)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [3])  # 0 + 0.5 * 6
+  assert stepper.end(2) == (1, 1, [3])
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (4, 4)
+
+
+@pytest.fixture
+def make_with_rates(make_stepper, set_flags):
+  """Returns make(rates, base=0.5, num_ps=1, ...) -> a Stepper."""
+
+  def make(rates, base=0.5, num_ps=1, **settings):
+    set_flags(
+      f'--worker_learning_rates={",".join(map(str, rates))}',
+      f'--learning_rate={base}',
+    )
+    return make_stepper(
+      num_ps, len(rates), sync_sgd.make, rate=base, **settings
+    )
+
+  return make
+
+
+# The optimizer's rate is a unit only: it cancels out.
+@pytest.mark.parametrize('base', [0.5, 0.01, 4])
+def test_each_worker_has_its_learning_rate(make_with_rates, base):
+  stepper = make_with_rates([0.5, 0.25], base)
+  # The gradients at w = 0 are -8 and -4: 0 + 0.5 * 8 + 0.25 * 4.
+  for step in stepper.step_together([[8], [4]]):
+    assert step[:2] == (1, 0)
+    assert step.center == pytest.approx([5])
+  # They are 4 and -3: 5 - 0.5 * 4 + 0.25 * 3.
+  for step in stepper.step_together([[1], [8]]):
+    assert step[:2] == (2, 0)
+    assert step.center == pytest.approx([3.75])
+
+
+def test_a_learning_rate_of_zero_leaves_a_worker_without_a_say(make_with_rates):
+  stepper = make_with_rates([0, 0.5])
+  assert stepper.step_together([[80], [4]]) == [(1, 0, [2])] * 2
+
+
+def test_with_equal_rates_of_three_it_is_their_sum(make_with_rates):
+  stepper = make_with_rates([0.25, 0.25, 0.25])
+  # 0 + 0.25 * (4 + 8 + 12), and not the mean.
+  for step in stepper.step_together([[4], [8], [12]]):
+    assert step.center == pytest.approx([6])
+
+
+@pytest.mark.parametrize('num_ps', [1, 2])
+@pytest.mark.parametrize('rates', [[0.1, 0.0001], [0.3, 0.02, 0.1]])
+def test_random_steps_with_rates_agree_with_the_oracle(
+  make_with_rates, num_ps, rates
+):
+  rng = np.random.default_rng(num_ps)
+  stepper = make_with_rates(rates, 0.07, num_ps, size=5)
+  w = np.zeros(5)
+  for step in range(1, 51):
+    xs = rng.normal(size=(len(rates), 5))
+    w = w - sum(rate * (w - x) for rate, x in zip(rates, xs, strict=True))
+    for found in stepper.step_together(list(xs)):
+      assert found[:2] == (step, 0)
+      np.testing.assert_allclose(found.center, w, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'rates, words, message',
+  [
+    *(
+      (rates, [], ': expected 2 learning rates of 0 or more, one a worker')
+      for rates in (
+        '0.1',
+        '0.1,0.2,0.3',
+        '0.1,x',
+        '0.1,',
+        '0.1,-0.2',
+        'inf,0.1',
+        '0.1,nan',
+      )
+    ),
+    *(
+      (
+        '0.1,0.2',
+        [word],
+        ' needs --optimizer=sgd and a --learning_rate above 0: other '
+        'optimizers do not step in proportion to the gradient',
+      )
+      for word in ('--optimizer=momentum', '--learning_rate=0')
+    ),
+    *(
+      (
+        '0.1,0.2',
+        [f'--replicas_to_aggregate={number}'],
+        ' needs one gradient a worker in each update: leave '
+        '--replicas_to_aggregate alone',
+      )
+      for number in (1, 3)
+    ),
+  ],
+)
+def test_rates_that_do_not_fit_are_refused(set_flags, rates, words, message):
+  given = f'--worker_learning_rates={rates}'
+  set_flags(given, *words)
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  expected = re.escape(given + message)
+  with pytest.raises(cli.UsageError, match=f'^{expected}$'):
+    sync_sgd.make(member)
+
+
+def test_rates_go_with_a_replicas_to_aggregate_of_all(set_flags):
+  set_flags('--worker_learning_rates=0.1,0.2', '--replicas_to_aggregate=2')
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  assert sync_sgd.make(member).batches_per_update == 2

@@ -1,0 +1,314 @@
+"""rounds: who gives, who waits, who is let go; the comings and goings."""
+
+import concurrent.futures
+import threading
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import local_copies, rounds, strategy
+from tests.strategies import stepper as stepper_lib
+
+
+class StopRequest:
+  """Stands for preemption.StopRequest; the test asks for the stop."""
+
+  def __init__(self):
+    self.is_requested = False
+    self._callbacks = []
+
+  def on_request(self, callback):
+    self._callbacks.append(callback)
+
+  def request(self):
+    """Returns the started threads of the callbacks."""
+    self.is_requested = True
+    threads = [threading.Thread(target=c) for c in self._callbacks]
+    for thread in threads:
+      thread.start()
+    return threads
+
+
+class _AtStart(tf.train.SessionRunHook):
+  """Keeps the session, and has the chief set the global step."""
+
+  def __init__(self, rule, op):
+    self._rule = rule
+    self._op = op
+
+  def after_create_session(self, session, coord):
+    self._rule.raw_session = session
+    session.run(self._op)
+
+
+class Mean(strategy.Strategy):
+  """x~ <- x~ - rate * the mean of R gradients, in a round.
+
+  Attributes:
+    stop: StopRequest.
+    raw_session: tf.Session; where it is closed the worker has died.
+  """
+
+  def __init__(self, cluster, num_gifts, first_step=0, is_broken=False):
+    super().__init__(cluster)
+    self._num_gifts = num_gifts
+    self._first_step = first_step
+    self._is_broken = is_broken
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies, optimizer = self._copies, make_optimizer()
+    self.round = rounds.Round(
+      self.cluster, self._num_gifts, global_step, copies
+    )
+    gradients = copies.compute_gradients(optimizer, loss)
+
+    def apply(means):
+      # With `means`, so that it comes when R have given.
+      with tf.control_dependencies(means):
+        check = tf.debugging.Assert(not self._is_broken, ['broken'])
+      with tf.control_dependencies([check]):
+        means = [tf.identity(mean) for mean in means]
+      return optimizer.apply_gradients(
+        list(zip(means, copies.shards, strict=True))
+      )
+
+    self.round.build_update(apply)
+    gifts = [part for part, _ in copies.to_shards(gradients)]
+    new_step, self.staleness = self.round.give_and_wait(gifts)
+    self._set_step = tf.no_op()
+    if self._first_step and self.cluster.is_chief:
+      self._set_step = global_step.assign(self._first_step).op
+    with tf.control_dependencies([new_step, self.staleness]):
+      pulled = copies.pull()
+    with tf.control_dependencies([pulled]):
+      return tf.identity(new_step)
+
+  def hooks(self, stop):
+    self.stop = StopRequest()
+    return [_AtStart(self, self._set_step), self.round.hook(self.stop)]
+
+
+class Run:
+  """A stepper of workers that may die, leave and come back."""
+
+  def __init__(self, stepper, make_worker):
+    self.stepper = stepper
+    self._make_worker = make_worker
+    self._gone = set()
+
+  def give(self, worker, x):
+    """Starts a step; it may wait at its end."""
+    self.stepper.begin(worker, [x])
+    self.stepper.release(worker)
+
+  def leave(self, worker):
+    """Ends the session in order, as at the end of a training."""
+    self._gone.add(worker)
+    self.stepper.workers[worker].session.close()
+
+  def kill(self, worker):
+    self._gone.add(worker)
+    self.stepper.workers[worker].rule.raw_session.close()
+
+  def come_back(self, worker):
+    new = self._make_worker(worker)
+    # The stepper reads the center by the graph of its first worker 0.
+    new.center = self.stepper.workers[worker].center
+    self.stepper.workers[worker] = new
+    self._gone.remove(worker)
+
+  def close(self):
+    # The stepper closes the sessions of those who are there.
+    workers = self.stepper.workers
+    self.stepper.workers = [w for w in workers if w.index not in self._gone]
+
+
+@pytest.fixture
+def make(make_stepper, make_cluster):
+  """Returns make(num_workers=2, num_gifts=n, num_ps=1, ...) -> a Run."""
+  made = []
+
+  def make_run(num_workers=2, num_gifts=None, num_ps=1, **settings):
+    def make_rule(member):
+      return Mean(member, num_gifts or num_workers, **settings)
+
+    cluster = make_cluster(num_ps, num_workers)
+    made.append(
+      Run(
+        make_stepper(num_ps, num_workers, make_rule),
+        lambda i: stepper_lib.Worker(cluster, i, make_rule, 1, 'sgd', 0.5),
+      )
+    )
+    return made[-1]
+
+  yield make_run
+  for run in made:
+    run.close()
+
+
+def test_all_wait_for_all_and_then_have_the_new_center(make):
+  run = make()
+  stepper = run.stepper
+  run.give(0, 8)
+  assert not stepper.is_done(0)
+  run.give(1, 4)
+  # The mean of the gradients -8 and -4 is -6.
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [3])
+  assert stepper.read_copy(0) == stepper.read_copy(1) == [3]
+  assert stepper.step_together([[3], [7]]) == [(2, 0, [4])] * 2
+
+
+@pytest.mark.parametrize('num_gifts', [1, 2, 3])
+def test_a_round_is_over_after_its_gifts_and_drops_what_comes_later(
+  make, num_gifts
+):
+  run = make(num_workers=3, num_gifts=num_gifts)
+  stepper = run.stepper
+  late = range(num_gifts, 3)
+  for worker in late:
+    stepper.begin(worker, [100])
+  for worker in range(num_gifts):
+    run.give(worker, 8)
+  for worker in range(num_gifts):
+    assert stepper.join(worker) == (1, 0, [4])
+  for worker in late:
+    assert stepper.end(worker) == (1, 1, [4])
+    assert stepper.read_copy(worker) == [4]
+  # None of the three tokens of the round is left over.
+  run.give(2, 4)
+  if num_gifts > 1:
+    assert not stepper.is_done(2)
+  for worker in range(num_gifts - 1):
+    run.give(worker, 4)
+  assert stepper.join(2) == (2, 0, [4])
+  for worker in range(num_gifts - 1):
+    assert stepper.join(worker) == (2, 0, [4])
+
+
+@pytest.mark.parametrize(
+  'num_gifts, num_tokens', [(1, 2), (2, 2), (3, 3), (5, 5)]
+)
+def test_a_round_has_a_token_for_each_worker_and_each_gift(
+  make, num_gifts, num_tokens
+):
+  run = make(num_gifts=num_gifts)
+  assert run.stepper.workers[0].rule.round.num_tokens == num_tokens
+
+
+def test_with_two_gifts_to_spare_a_worker_gives_three(make):
+  run = make(num_gifts=4)
+  stepper = run.stepper
+  assert stepper.step(0, [4]) == (0, 0, [0])
+  assert stepper.step(0, [4]) == (0, 0, [0])
+  run.give(0, 4)
+  assert not stepper.is_done(0)
+  run.give(1, 20)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [4])  # 0.5 * 32 / 4
+  # Two tokens of this round are to spare again.
+  assert stepper.step(1, [4]) == (1, 0, [4])
+  assert stepper.step(1, [4]) == (1, 0, [4])
+  assert stepper.step_together([[4], [12]]) == [(2, 0, [5])] * 2
+
+
+def test_after_a_restart_the_rounds_go_on_from_the_restored_step(make):
+  run = make(first_step=7)
+  found = run.stepper.step_together([[8], [4]])
+  assert found == [(8, 0, [3])] * 2
+
+
+def test_a_worker_that_comes_back_is_told_the_current_step(make):
+  run = make()
+  stepper = run.stepper
+  assert stepper.step_together([[8], [4]]) == [(1, 0, [3])] * 2
+  run.kill(1)
+  run.give(0, 3)
+  assert not stepper.is_done(0)  # All wait for one that has died.
+  run.come_back(1)
+  run.give(1, 7)
+  assert stepper.join(0) == stepper.join(1) == (2, 0, [4])
+
+
+def test_a_chief_that_comes_back_lets_go_who_waits(make):
+  run = make()
+  stepper = run.stepper
+  assert stepper.step_together([[8], [4]]) == [(1, 0, [3])] * 2
+  run.give(1, 3)
+  assert not stepper.is_done(1)
+  run.kill(0)
+  run.come_back(0)
+  assert stepper.join(1) == (1, 0, [3])
+
+  def work(worker):
+    step = 0
+    while step < 5:
+      run.give(worker, 3)
+      step = stepper.join(worker).global_step
+    return step
+
+  # The token and the gift that are left over do not stop the rounds.
+  with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    steps = list(threads.map(work, range(2)))
+  assert min(steps) >= 5
+  assert stepper.read_center() == [3]
+
+
+def test_a_chief_that_leaves_in_order_lets_go_who_waits(make):
+  run = make()
+  stepper = run.stepper
+  run.give(1, 8)
+  assert not stepper.is_done(1)
+  run.leave(0)
+  assert stepper.join(1) == (0, 0, [0])
+
+
+def test_a_worker_that_leaves_in_order_touches_no_round(make):
+  run = make(num_workers=3, num_gifts=2)
+  stepper = run.stepper
+  run.leave(2)
+  for worker in (0, 1):
+    run.give(worker, 8)
+  for worker in (0, 1):
+    assert stepper.join(worker) == (1, 0, [4])
+
+
+def test_a_worker_that_is_asked_to_stop_gets_out_of_its_wait(make):
+  run = make()
+  stepper = run.stepper
+  run.give(1, 8)
+  assert not stepper.is_done(1)
+  for thread in stepper.workers[1].rule.stop.request():
+    thread.join(stepper_lib.DEADLINE_SECS)
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(1)
+  run.kill(1)
+
+
+def test_a_chief_that_is_asked_to_stop_gets_out_and_can_come_back(make):
+  run = make()
+  stepper = run.stepper
+  run.give(0, 8)
+  assert not stepper.is_done(0)
+  threads = stepper.workers[0].rule.stop.request()
+  assert stepper.join(0) == (0, 0, [0])
+  run.leave(0)
+  for thread in threads:
+    thread.join(stepper_lib.DEADLINE_SECS)
+    assert not thread.is_alive()
+  # The token queue is still open for the next chief.
+  run.come_back(0)
+  run.give(1, 8)
+  assert stepper.join(1).staleness == 0
+
+
+def test_an_error_of_the_update_reaches_the_chief_that_waits(make):
+  run = make(is_broken=True)
+  stepper = run.stepper
+  run.give(0, 8)
+  run.give(1, 4)
+  with pytest.raises(tf.errors.OpError):
+    stepper.join(0)
+  run.kill(0)

@@ -1,0 +1,293 @@
+"""bmuf: two workers stepped by hand, and a NumPy oracle."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cli, optimizers
+from distmnist import cluster as cluster_lib
+from distmnist.strategies import bmuf
+from tests.strategies import stepper as stepper_lib
+
+
+@pytest.fixture
+def make(make_stepper):
+  """Returns make(num_ps=1, num_workers=2, period=1, mu=0.5, zeta=1, ...)."""
+
+  def make_bmuf(num_ps=1, num_workers=2, period=1, mu=0.5, zeta=1, **settings):
+    return make_stepper(
+      num_ps,
+      num_workers,
+      lambda member: bmuf.Bmuf(member, period, mu, zeta),
+      **settings,
+    )
+
+  return make_bmuf
+
+
+def test_without_momentum_it_averages_the_models(make):
+  stepper = make(period=2, mu=0)
+  # x <- x - 0.5 (x - 8): 0, 4, 6. The center stays.
+  assert stepper.step(0, [8]) == (0, -1, [0])
+  assert stepper.read_copy(0) == [4]
+  # Towards 4: 0, 2, 3.
+  assert stepper.step(1, [4]) == (0, -1, [0])
+  assert stepper.read_copy(1) == [2]
+  assert stepper.step_together([[8], [4]]) == [(1, 0, [4.5])] * 2
+  assert stepper.read_copy(0) == stepper.read_copy(1) == [4.5]
+  # 4.5, 6.25, 7.125 and 4.5, 2.25, 1.125: the mean is 4.125.
+  assert stepper.step_together([[8], [0]]) == [(1, -1, [4.5])] * 2
+  assert stepper.step_together([[8], [0]]) == [(2, 0, [4.125])] * 2
+
+
+def test_the_change_of_a_block_has_momentum(make):
+  stepper = make(mu=0.5)
+  # The copies are at 4 and 2: D = 0.5 * 0 + 3.
+  assert stepper.step_together([[8], [4]]) == [(1, 0, [3])] * 2
+  # They are at 5 and 3, G = 1: D = 0.5 * 3 + 1 = 2.5.
+  assert stepper.step_together([[7], [3]]) == [(2, 0, [5.5])] * 2
+  # They do not move, G = 0: D = 0.5 * 2.5.
+  assert stepper.step_together([[5.5], [5.5]]) == [(3, 0, [6.75])] * 2
+  assert stepper.read_copy(0) == stepper.read_copy(1) == [6.75]
+
+
+def test_the_block_learning_rate_scales_what_is_new(make):
+  stepper = make(mu=0.5, zeta=2)
+  # D = 0 + 2 * 3.
+  assert stepper.step_together([[8], [4]]) == [(1, 0, [6])] * 2
+  # The copies are at 7 and 4, G = -0.5: D = 0.5 * 6 - 2 * 0.5 = 2.
+  assert stepper.step_together([[8], [2]]) == [(2, 0, [8])] * 2
+
+
+def test_three_workers_make_one_mean(make):
+  stepper = make(num_workers=3, mu=0)
+  found = stepper.step_together([[6], [12], [18]])
+  assert found == [(1, 0, [6])] * 3  # The mean of 3, 6 and 9.
+
+
+@pytest.mark.parametrize('first', [0, 1])
+def test_who_has_given_waits_for_the_other(make, first):
+  stepper = make(period=2)
+  stepper.step(first, [8])
+  stepper.begin(first, [8])
+  stepper.release(first)
+  assert not stepper.is_done(first)
+  assert stepper.step(1 - first, [8]) == (0, -1, [0])
+  assert not stepper.is_done(first)
+  stepper.begin(1 - first, [8])
+  stepper.release(1 - first)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [6])
+
+
+class Oracle:
+  """The rule as its docstring has it, slowly; all workers start from 0.
+
+  Attributes:
+    center: float array, x~.
+    copies: list of float arrays, x^i.
+    step: int, the rounds that are done.
+  """
+
+  def __init__(self, num_workers, size, period, mu, zeta, rate, momentum):
+    self._num_workers, self._period = num_workers, period
+    self._mu, self._zeta = mu, zeta
+    self._rate, self._momentum = rate, momentum
+    self.center, self._delta = np.zeros(size), np.zeros(size)
+    self.copies = [np.zeros(size) for _ in range(num_workers)]
+    self._velocities = [np.zeros(size) for _ in range(num_workers)]
+    self._gradients = [None] * num_workers
+    self._local_steps = [0] * num_workers
+    self.step, self._num_given = 0, 0
+
+  def begin(self, i, x):
+    self._gradients[i] = self.copies[i] - x
+
+  def end(self, i):
+    """Returns {worker: (global_step, staleness)} of the steps that ended."""
+    # The velocity is the worker's own: no exchange touches it.
+    velocity = self._momentum * self._velocities[i] + self._gradients[i]
+    self._velocities[i] = velocity
+    self.copies[i] = self.copies[i] - self._rate * velocity
+    self._local_steps[i] += 1
+    if self._local_steps[i] % self._period:
+      return {i: (self.step, -1)}
+    self._num_given += 1
+    if self._num_given < self._num_workers:
+      return {}
+    block_change = np.mean(self.copies, axis=0) - self.center
+    self._delta = self._mu * self._delta + self._zeta * block_change
+    self.center = self.center + self._delta
+    self.copies = [self.center] * self._num_workers
+    self.step, self._num_given = self.step + 1, 0
+    return dict.fromkeys(range(self._num_workers), (self.step, 0))
+
+
+@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
+@pytest.mark.parametrize(
+  'num_ps, mu, zeta', [(1, 0.5, 1), (2, 0.5, 1), (1, 0, 1), (2, 0.8, 0.7)]
+)
+def test_random_local_steps_agree_with_the_oracle(
+  make, num_ps, mu, zeta, optimizer, momentum
+):
+  rng = np.random.default_rng(num_ps)
+  stepper = make(num_ps, 2, 3, mu, zeta, size=5, optimizer=optimizer, rate=0.1)
+  oracle = Oracle(2, 5, 3, mu, zeta, 0.1, momentum)
+  at_work, waiting = set(), set()
+  for _ in range(110):
+    worker = int(rng.choice([i for i in range(2) if i not in waiting]))
+    if worker not in at_work:
+      x = rng.normal(size=5)
+      oracle.begin(worker, x)
+      stepper.begin(worker, x)
+      at_work.add(worker)
+      continue
+    at_work.discard(worker)
+    expected = oracle.end(worker)
+    stepper.release(worker)
+    assert {i: stepper.join(i)[:2] for i in expected} == expected
+    waiting = waiting - set(expected) if expected else {worker}
+    close = {'rtol': 1e-4, 'atol': 1e-5}
+    np.testing.assert_allclose(stepper.read_center(), oracle.center, **close)
+    for i in {0, 1} - waiting:
+      np.testing.assert_allclose(
+        stepper.read_copy(i), oracle.copies[i], **close
+      )
+  assert oracle.step >= 8
+  for worker in at_work:  # Else the end of the session would wait for it.
+    stepper.release(worker)
+
+
+def test_the_slots_of_a_worker_survive_the_exchange(make):
+  stepper = make(mu=0, optimizer='momentum')
+  # v = -8 and x = 4 for both; there the gradient of 4 is 0 and v = -7.2.
+  assert stepper.step_together([[8], [8]]) == [(1, 0, [4])] * 2
+  found = stepper.step_together([[4], [4]])
+  assert [step[:2] for step in found] == [(2, 0)] * 2
+  assert found[0].center == pytest.approx([4 + 0.5 * 0.9 * 8])
+
+
+def test_center_and_delta_are_on_the_ps_the_slots_on_the_worker(make):
+  stepper = make(2, size=5, optimizer='momentum')
+  for worker in stepper.workers:
+    shared, local = worker.variables()
+    assert shared == {
+      'global_step': '/job:ps/task:0/device:CPU:0',
+      'w/part_0': '/job:ps/task:1/device:CPU:0',
+      'w/part_1': '/job:ps/task:0/device:CPU:0',
+      'bmuf/w/part_0/block_delta': '/job:ps/task:1/device:CPU:0',
+      'bmuf/w/part_1/block_delta': '/job:ps/task:0/device:CPU:0',
+    }
+    assert local == dict.fromkeys(
+      [
+        'local_copy/w',
+        'local_copy/w/Momentum',
+        'bmuf/token',
+        'bmuf/local_step',
+      ],
+      f'/job:worker/task:{worker.index}/device:CPU:0',
+    )
+
+
+def test_delta_goes_into_checkpoints_and_the_copies_do_not(
+  tf_session, tmp_path
+):
+  global_step = tf.train.get_or_create_global_step()
+  rule = bmuf.Bmuf(cluster_lib.Cluster(), 1, 0.5, 1)
+  with rule.scope():
+    w = tf.get_variable('w', [2], initializer=tf.ones_initializer())
+  rule.minimize(
+    tf.reduce_sum(w),
+    lambda is_local: optimizers.make_optimizer('momentum', 0.1),
+    global_step,
+  )
+  tf_session.run(tf.global_variables_initializer())
+  path = tf.train.Saver().save(tf_session, str(tmp_path / 'model.ckpt'))
+  saved = tf.train.load_checkpoint(path)
+  names = set(saved.get_variable_to_shape_map())
+  assert names == {'global_step', 'w', 'bmuf/w/block_delta'}
+  assert saved.get_tensor('bmuf/w/block_delta').tolist() == [0, 0]
+
+
+def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+  stepper = make(2, period=2, size=5)
+  stepper.step_together([[8] * 5] * 2)
+  stepper.step_together([[8] * 5] * 2)
+  assert stepper.read_center() == [6] * 5
+  stepper.step(1, [80] * 5)
+  stepper.workers[1] = stepper_lib.Worker(
+    make_cluster(2, 2), 1, lambda m: bmuf.Bmuf(m, 2, 0.5, 1), 5, 'sgd', 0.5
+  )
+  assert stepper.read_copy(1) == [6] * 5
+  # It has two steps before it again; D is still 6, so D = 0.5 * 6 + 0.
+  assert stepper.step_together([[6] * 5] * 2) == [(1, -1, [6] * 5)] * 2
+  assert stepper.step_together([[6] * 5] * 2) == [(2, 0, [9] * 5)] * 2
+
+
+def test_bytes_are_moved_at_the_end_of_a_block_only(make):
+  stepper = make(2, period=2, size=5)
+  stepper.step_together([[8] * 5] * 2)
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (0, 0)
+  stepper.step_together([[8] * 5] * 2)
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
+
+
+@pytest.mark.parametrize('num_workers, expected', [(2, 4.5), (3, 5)])
+def test_mu_is_one_less_one_nth_by_default(
+  make_stepper, set_flags, num_workers, expected
+):
+  set_flags('--communication_period=1')
+  stepper = make_stepper(1, num_workers, bmuf.make)
+  # D = G = 3; then the copies stay, and D = mu 3: 1.5 of two, 2 of three.
+  found = stepper.step_together([[6]] * num_workers)
+  assert found == [(1, 0, [3])] * num_workers
+  for step in stepper.step_together([[3]] * num_workers):
+    assert step.center == pytest.approx([expected])
+
+
+def test_the_period_is_ten_by_default(make_stepper, set_flags):
+  set_flags()
+  stepper = make_stepper(1, 2, bmuf.make)
+  for worker in stepper.workers:
+    assert worker.rule.batches_per_update == 20
+  for _ in range(9):
+    assert stepper.step_together([[0], [0]]) == [(0, -1, [0])] * 2
+  assert stepper.step_together([[0], [0]]) == [(1, 0, [0])] * 2
+
+
+def test_the_flags_reach_the_rule(make_stepper, set_flags):
+  set_flags(
+    '--communication_period=2',
+    '--block_momentum=0',
+    '--block_learning_rate=0.5',
+  )
+  stepper = make_stepper(1, 2, bmuf.make)
+  # 0, 4, 6 and 0, 2, 3, of whose mean 4.5 the center takes the half.
+  assert stepper.step_together([[8], [4]]) == [(0, -1, [0])] * 2
+  assert stepper.step_together([[8], [4]]) == [(1, 0, [2.25])] * 2
+  assert stepper.step_together([[2.25]] * 2) == [(1, -1, [2.25])] * 2
+  assert stepper.step_together([[2.25]] * 2) == [(2, 0, [2.25])] * 2
+
+
+@pytest.mark.parametrize(
+  'word',
+  [
+    '--communication_period=0',
+    '--block_momentum=-0.1',
+    '--block_momentum=1.1',
+    '--block_momentum=x',
+    '--block_learning_rate=-1',
+  ],
+)
+def test_a_flag_out_of_its_bounds_is_refused(set_flags, word):
+  with pytest.raises(flags.IllegalFlagValueError, match=re.escape(word[2:])):
+    set_flags(word)
+
+
+def test_several_workers_without_a_ps_are_refused():
+  member = cluster_lib.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
+  message = '2 workers but no ps: this strategy keeps its variables on a ps'
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
+    bmuf.Bmuf(member, 10, 0.5, 1)

@@ -1,0 +1,296 @@
+"""dc_asgd: two workers stepped by hand, and a NumPy oracle."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cluster as cluster_lib
+from distmnist.strategies import dc_asgd
+from tests.strategies import stepper as stepper_lib
+from tests.strategies.async_sgd_test import compute_async_sgd, draw_events
+
+PS_0, PS_1 = (f'/job:ps/task:{i}/device:CPU:0' for i in range(2))
+
+
+@pytest.fixture
+def make(make_stepper):
+  """Returns make(dc_lambda, decay=None, ...) -> a Stepper of two workers."""
+
+  def make(dc_lambda, decay=None, num_ps=1, **settings):
+    make_rule = functools.partial(
+      dc_asgd.DcAsgd, dc_lambda=dc_lambda, decay=decay
+    )
+    return make_stepper(num_ps, 2, make_rule, **settings)
+
+  return make
+
+
+def find_variables(worker, name):
+  """Returns the worker's variables with `name` in theirs, in order."""
+  with worker.graph.as_default():
+    variables = tf.global_variables() + tf.local_variables()
+  return [v for v in variables if name in v.op.name]
+
+
+def read(worker, name):
+  """Returns their values, joined to one list of float."""
+  parts = worker.session.run(find_variables(worker, name))
+  return np.concatenate(parts).tolist()
+
+
+def test_two_workers_one_after_the_other(make):
+  stepper = make(dc_lambda=0.5)
+  # Rate 0.5; g = x_bak - x, and the step is along g + 0.5 g^2 (w - x_bak).
+  assert stepper.step(0, [8]) == (1, 0, [4])  # w is x_bak: g alone.
+  assert stepper.step(1, [2]) == (2, 1, [1])  # g = -2: -2 + 0.5 * 4 * 4 = 6
+  assert stepper.step(1, [3]) == (3, 0, [2])  # w is x_bak again.
+  assert stepper.step(0, [2]) == (4, 2, [3])  # g = 2: 2 + 0.5 * 4 * -2 = -2
+  assert stepper.read_copy(0) == [3]
+  assert stepper.read_copy(1) == [2]
+
+
+# Worker 1 moves the center to 2, 3, 3.5 while g = 0 - 2 is on its way:
+# g + 0.25 g^2 w = -2 + w, and half of it is taken off w.
+@pytest.mark.parametrize('staleness, w', [(0, 1), (1, 2), (2, 2.5), (3, 2.75)])
+def test_a_gradient_is_moved_by_as_much_as_the_center_was(make, staleness, w):
+  stepper = make(dc_lambda=0.25)
+  stepper.begin(0, [2])
+  for _ in range(staleness):
+    stepper.step(1, [4])  # Alone, it is never compensated.
+  assert stepper.end(0) == (staleness + 1, staleness, [w])
+
+
+def test_the_adaptive_lambda_is_divided_by_the_root_mean_square(make):
+  stepper = make(dc_lambda=6**0.5, decay=0.5)
+  stepper.begin(0, [2])
+  assert stepper.step(1, [4]) == (1, 0, [2])  # MS = 0.5 * 16 = 8
+  step, staleness, (w,) = stepper.end(0)
+  # MS = 0.5 * 8 + 0.5 * 4 = 6, of both workers' gradients, so that lambda = 1:
+  # 2 - 0.5 (-2 + 1 * 4 * 2)
+  assert (step, staleness, w) == (2, 1, pytest.approx(-1, abs=1e-5))
+  for worker in stepper.workers:
+    assert read(worker, 'mean_square') == [6]
+
+
+def test_a_first_gradient_of_nothing_does_not_divide_by_zero(make):
+  stepper = make(dc_lambda=2, decay=0.95)
+  assert stepper.step(0, [0]) == (1, 0, [0])
+  stepper.begin(0, [0])
+  assert stepper.step(1, [0]) == (2, 1, [0])
+  assert stepper.end(0) == (3, 1, [0])
+
+
+def test_the_velocity_takes_the_compensated_gradient(make):
+  stepper = make(dc_lambda=0.5, optimizer='momentum')
+  stepper.begin(0, [2])
+  assert stepper.step(1, [4]) == (1, 0, [2])  # v = -4
+  # g = -2, compensated to -2 + 0.5 * 4 * 2 = 2; v = 0.9 * -4 + 2 = -1.6
+  step, staleness, (w,) = stepper.end(0)
+  assert (step, staleness, w) == (2, 1, pytest.approx(2.8))
+
+
+def test_a_step_pulls_and_pushes_the_whole_center(make):
+  stepper = make(0.04, decay=0.95, num_ps=2, size=5)
+  stepper.step(0, [1] * 5)
+  # The backups are made where they stay: they cost no traffic.
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
+
+
+def compute_dc_asgd(w, events, rate, momentum, dc_lambda, decay):
+  """The rule as its docstring has it, slowly.
+
+  Args:
+    w: float array, x~ at step 0.
+    events: list of (worker, x or None): compute with x, or push and pull.
+    rate, momentum: float.
+    dc_lambda: float, lambda, or what is divided by the root mean square.
+    decay: float, m; None for the constant lambda.
+
+  Returns:
+    A list of (c, s, x~, x_bak of the workers), one a push.
+  """
+  velocity, mean_square, c = np.zeros_like(w), np.zeros_like(w), 0
+  x_bak, clocks, gradients, found = [w, w], [0, 0], [None, None], []
+  for i, x in events:
+    if x is not None:
+      gradients[i] = x_bak[i] - x
+      continue
+    g, factor = gradients[i], dc_lambda
+    if decay is not None:
+      mean_square = decay * mean_square + (1 - decay) * g * g
+      factor = dc_lambda / np.sqrt(mean_square + 1e-7)
+    velocity = momentum * velocity + g + factor * g * g * (w - x_bak[i])
+    w = w - rate * velocity
+    s = c - clocks[i]
+    c += 1
+    x_bak[i], clocks[i] = w, c
+    found.append((c, s, w, list(x_bak)))
+  return found
+
+
+@pytest.mark.parametrize(
+  'num_ps, optimizer, momentum, dc_lambda, decay',
+  [
+    (1, 'sgd', 0, 0.3, None),
+    (2, 'sgd', 0, 0.7, 0.95),
+    (1, 'momentum', 0.9, 0.7, 0.95),
+    (2, 'momentum', 0.9, 0.3, None),
+  ],
+)
+def test_random_steps_agree_with_the_oracle(
+  make, num_ps, optimizer, momentum, dc_lambda, decay
+):
+  rng = np.random.default_rng(num_ps)
+  events = draw_events(rng, num_events=100, size=5)
+  expected = iter(
+    compute_dc_asgd(np.zeros(5), events, 0.05, momentum, dc_lambda, decay)
+  )
+  stepper = make(
+    dc_lambda, decay, num_ps, size=5, optimizer=optimizer, rate=0.05
+  )
+  seen = []
+  for worker, x in events:
+    if x is not None:
+      stepper.begin(worker, x)
+      continue
+    step, staleness, w = stepper.end(worker)
+    expected_step, expected_staleness, expected_w, x_bak = next(expected)
+    assert (step, staleness) == (expected_step, expected_staleness)
+    copies = [stepper.read_copy(i) for i in range(2)]
+    np.testing.assert_allclose(w, expected_w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(copies, x_bak, rtol=1e-4, atol=1e-5)
+    # x_bak is, to the last bit, what the worker pulled.
+    assert copies == [
+      read(stepper.workers[i], f'backup_of_worker_{i}') for i in range(2)
+    ]
+    seen.append(staleness)
+  assert len(seen) >= 50
+  assert set(seen) >= {0, 1, 2, 3}
+
+
+def test_without_lambda_it_is_async_sgd(make):
+  rng = np.random.default_rng(0)
+  # Nobody rests between a pull and the next gradient, so that async_sgd's pull
+  # at the start of a step is this rule's at the end of the one before.
+  events = [(worker, rng.normal(size=5)) for worker in range(2)]
+  for worker in rng.integers(2, size=50):
+    events += [(int(worker), None), (int(worker), rng.normal(size=5))]
+  expected = iter(compute_async_sgd(np.zeros(5), events, 0.2, momentum=0.9))
+  stepper = make(0, num_ps=2, size=5, optimizer='momentum', rate=0.2)
+  for worker, x in events:
+    if x is not None:
+      stepper.begin(worker, x)
+      continue
+    *numbers, w = stepper.end(worker)
+    *expected_numbers, expected_w = next(expected)
+    assert numbers == expected_numbers
+    np.testing.assert_allclose(w, expected_w, rtol=1e-4, atol=1e-5)
+  for index in range(2):
+    stepper.end(index)
+
+
+def test_a_backup_is_on_the_ps_but_belongs_to_its_worker(make):
+  stepper = make(0.04, num_ps=2, size=5, optimizer='momentum')
+  for worker in stepper.workers:
+    shared, local = worker.variables()
+    assert shared == {
+      'global_step': PS_0,
+      'w/part_0': PS_1,
+      'w/part_1': PS_0,
+      'w/part_0/Momentum': PS_1,
+      'w/part_1/Momentum': PS_0,
+    }
+    here = f'/job:worker/task:{worker.index}/device:CPU:0'
+    assert local == {
+      'local_copy/w': here,
+      'dc_asgd/pulled_step': here,
+      f'dc_asgd/w/part_0/backup_of_worker_{worker.index}': PS_1,
+      f'dc_asgd/w/part_1/backup_of_worker_{worker.index}': PS_0,
+    }
+
+
+def test_the_mean_square_is_shared_and_beside_its_shard(make):
+  stepper = make(2, decay=0.95, num_ps=2, size=5)
+  for worker in stepper.workers:
+    shared, _ = worker.variables()
+    assert shared == {
+      'global_step': PS_0,
+      'w/part_0': PS_1,
+      'w/part_1': PS_0,
+      'dc_asgd/w/part_0/mean_square': PS_1,
+      'dc_asgd/w/part_1/mean_square': PS_0,
+    }
+
+
+def test_two_workers_have_their_own_backups_and_one_mean_square(make):
+  stepper = make(2, decay=0.95, num_ps=2, size=5)
+
+  def find_resources(worker, name):
+    """What tells two variables of one ps apart, over all graphs."""
+    return {
+      (v.device, v.handle.op.get_attr('container'), shared_name)
+      for v in find_variables(worker, name)
+      if (shared_name := v.handle.op.get_attr('shared_name'))
+    }
+
+  one, other = (find_resources(w, 'backup_of') for w in stepper.workers)
+  assert len(one) == len(other) == 2
+  assert not one & other
+  one, other = (find_resources(w, 'mean_square') for w in stepper.workers)
+  assert len(one) == 2
+  assert one == other
+  # And by their values: both workers pull, the other's backup stays.
+  stepper.step(0, [8] * 5)
+  first = read(stepper.workers[0], 'backup_of_worker_0')
+  assert first == stepper.read_center()
+  stepper.step(1, [2] * 5)
+  assert read(stepper.workers[1], 'backup_of_worker_1') != first
+  assert read(stepper.workers[0], 'backup_of_worker_0') == first
+
+
+def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+  stepper = make(dc_lambda=0.5, num_ps=2, size=2)
+  stepper.step(0, [8, 2])
+  stepper.workers[1].session.close()
+  stepper.workers[1] = stepper_lib.Worker(
+    make_cluster(2, 2),
+    1,
+    lambda member: dc_asgd.DcAsgd(member, 0.5),
+    2,
+    'sgd',
+    0.5,
+  )
+  assert stepper.read_copy(1) == stepper.read_center() == [4, 1]
+  assert read(stepper.workers[1], 'backup_of_worker_1') == [4, 1]
+  # Its backup is as new: nothing is compensated.
+  assert stepper.step(1, [8, 1]) == (2, 0, [6, 1])
+  # The backup of the other has not been touched.
+  assert read(stepper.workers[0], 'backup_of_worker_0') == [4, 1]
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    ([], (0.04, None)),
+    (['--dc_lambda=0.5', '--dc_decay=0.5'], (0.5, None)),
+    (['--dc_adaptive'], (0.04, 0.95)),
+    (['--dc_adaptive', '--dc_lambda=2', '--dc_decay=0.5'], (2, 0.5)),
+  ],
+)
+def test_the_flags_reach_the_rule(set_flags, monkeypatch, words, expected):
+  made = []
+  monkeypatch.setattr(dc_asgd, 'DcAsgd', lambda _, *args: made.append(args))
+  set_flags(*words)
+  dc_asgd.make(cluster_lib.Cluster())
+  assert made == [expected]
+
+
+@pytest.mark.parametrize(
+  'word', ['--dc_lambda=-1', '--dc_decay=-0.1', '--dc_decay=1.1']
+)
+def test_flags_out_of_bounds_are_named(set_flags, word):
+  with pytest.raises(flags.IllegalFlagValueError, match=word[2:]):
+    set_flags(word)

@@ -1,0 +1,443 @@
+"""easgd: two workers stepped by hand or together, and two NumPy oracles."""
+
+import re
+
+import numpy as np
+import pytest
+from absl import flags
+
+from distmnist import cli
+from distmnist import cluster as cluster_lib
+from distmnist.strategies import easgd
+from tests.strategies import stepper as stepper_lib
+
+ALPHA = 0.25
+
+
+@pytest.fixture
+def make(make_stepper):
+  """Returns make(num_ps=1, period=1, momentum=0, is_sync=False, ...)."""
+
+  def make(num_ps=1, period=1, momentum=0, is_sync=False, **settings):
+    return make_stepper(
+      num_ps, 2, make_rule(period, momentum, is_sync), **settings
+    )
+
+  return make
+
+
+def make_rule(period=1, momentum=0, is_sync=False):
+  return lambda member: easgd.Easgd(member, ALPHA, period, momentum, is_sync)
+
+
+def read_copies(stepper):
+  return [stepper.read_copy(i) for i in range(2)]
+
+
+def test_two_workers_one_after_the_other(make):
+  stepper = make(period=2)
+  # An exchange at t = 0, of two equals: d = 0. Then g = 0 - 8.
+  assert stepper.step(0, [8]) == (1, 0, [0])
+  assert stepper.read_copy(0) == [4]
+  # t = 1 has none: g = 4 - 8.
+  assert stepper.step(0, [8]) == (1, -1, [0])
+  assert stepper.read_copy(0) == [6]
+  # t = 2: d = (6 - 0) / 4 = 1.5 leaves the copy and comes to the center. g is
+  # that of the old x, 6 - 8, so x = 6 - 1.5 + 1.
+  assert stepper.step(0, [8]) == (2, 0, [1.5])
+  assert stepper.read_copy(0) == [5.5]
+  # Worker 1 has 0 from its start: d = (0 - 1.5) / 4, g = 0 - 2.
+  assert stepper.step(1, [2]) == (3, 0, [1.125])
+  assert stepper.read_copy(1) == [0.375 + 1]
+  assert stepper.step(0, [5.5]) == (2, -1, [1.125])
+  assert stepper.step(0, [5.5]) == (4, 0, [1.125 + 4.375 / 4])
+  assert stepper.read_copy(0) == [5.5 - 4.375 / 4]
+
+
+@pytest.mark.parametrize(
+  'exchanges, center, copy',
+  [(0, 1, 3), (1, 1, 3), (2, 2.5, 3.5), (3, 3.25, 3.75)],
+)
+def test_an_exchange_is_with_the_center_as_it_is_by_then(
+  make, exchanges, center, copy
+):
+  stepper = make()
+  stepper.step(0, [8])
+  stepper.begin(0, [4])  # x^0 = 4 and g = 0.
+  for x in ([16], [8], [6])[:exchanges]:
+    stepper.step(1, x)  # x^1 = 8, 6, 5 and the center 0, 2, 3.
+  # Read and moved in one step: nobody's exchange comes in between.
+  assert stepper.end(0) == (2 + exchanges, 0, [center])
+  assert stepper.read_copy(0) == [copy]
+
+
+def test_momentum_looks_ahead_for_the_gradient_and_not_for_the_center(make):
+  stepper = make(momentum=0.5)
+  # v = 0.5 * 8 = 4 and x = 4; the copy is x + 0.5 v.
+  assert stepper.step(0, [8]) == (1, 0, [0])
+  assert stepper.read_copy(0) == [6]
+  # g = 6 - 8; d = (4 - 0) / 4; v = 0.5 * 4 + 0.5 * 2 = 3; x = 4 - 1 + 3.
+  assert stepper.step(0, [8]) == (2, 0, [1])
+  assert stepper.read_copy(0) == [7.5]
+  # g = 0; d = (6 - 1) / 4; v = 1.5; x = 6 - 1.25 + 1.5.
+  assert stepper.step(0, [7.5]) == (3, 0, [2.25])
+  assert stepper.read_copy(0) == [6.25 + 0.75]
+
+
+def test_synchronous_workers_meet_the_same_center(make):
+  stepper = make(is_sync=True)
+  assert stepper.step_together([[8], [-4]]) == [(1, 0, [0])] * 2
+  assert read_copies(stepper) == [[4], [-2]]
+  # d = 1 and -0.5, both from the center 0; g = -4 and 2.
+  assert stepper.step_together([[8], [-4]]) == [(2, 0, [0.5])] * 2
+  assert read_copies(stepper) == [[5], [-2.5]]
+  # d = 1.125 and -0.75, both from 0.5; g = 0.
+  assert stepper.step_together([[5], [-2.5]]) == [(3, 0, [0.875])] * 2
+  assert read_copies(stepper) == [[3.875], [-1.75]]
+
+
+def test_synchronous_workers_wait_at_an_exchange_and_not_between(make):
+  stepper = make(period=2, is_sync=True)
+  stepper.begin(0, [8])
+  stepper.release(0)
+  assert not stepper.is_done(0)
+  assert stepper.step(1, [-4]) == (1, 0, [0])
+  assert stepper.join(0) == (1, 0, [0])
+  assert stepper.step(0, [8]) == (1, -1, [0])  # t = 1, alone; x^0 = 6.
+  stepper.begin(0, [6])
+  stepper.release(0)
+  assert not stepper.is_done(0)
+  assert stepper.step(1, [-2]) == (1, -1, [0])  # t = 1; x^1 = -2.
+  assert not stepper.is_done(0)
+  assert stepper.step(1, [-2]) == (2, 0, [1])  # d = 1.5 and -0.5
+  assert stepper.join(0) == (2, 0, [1])
+  assert read_copies(stepper) == [[4.5], [-1.5]]
+
+
+class Opt:
+  """Gradient descent with momentum, of one vector."""
+
+  def __init__(self, eta, momentum):
+    self.eta, self.momentum, self.velocity = eta, momentum, 0
+
+  def __call__(self, x, g):
+    self.velocity = self.momentum * self.velocity + g
+    return x - self.eta * self.velocity
+
+
+def compute_easgd(events, size, period, eta, momentum, delta):
+  """Algorithms 1 and 2 of the paper as they are there, slowly.
+
+  Args:
+    events: list of (worker, batch or None): compute with the batch, or go on.
+    size: int, of x~, which starts at 0.
+    period: int, T.
+    eta, momentum: float, of the local optimizers.
+    delta: float; if not 0 it is algorithm 2, and no momentum.
+
+  Returns:
+    A list of (global_step, staleness, x~, [x^i + delta v^i]), one a step.
+  """
+  opts = [Opt(eta, momentum) for _ in range(2)]
+  x_center, c = np.zeros(size), 0
+  x, v = np.zeros((2, size)), np.zeros((2, size))
+  t, c_known, g = [0, 0], [0, 0], [None, None]
+  found = []
+  for i, batch in events:
+    if batch is not None:
+      g[i] = x[i] + delta * v[i] - batch
+      continue
+    staleness = -1
+    if t[i] % period == 0:
+      d = ALPHA * (x[i] - x_center)
+      x[i] = x[i] - d
+      x_center = x_center + d
+      c += 1
+      c_known[i], staleness = c, 0
+    if delta:
+      v[i] = delta * v[i] - eta * g[i]
+      x[i] = x[i] + v[i]
+    else:
+      x[i] = opts[i](x[i], g[i])
+    t[i] += 1
+    found.append((c_known[i], staleness, x_center, x + delta * v))
+  return found
+
+
+def compute_sync_easgd(batches, period, eta, momentum, delta):
+  """Equations 5 and 6 of the paper, slowly.
+
+  Args:
+    batches: float array [steps, workers, size].
+    period, eta, momentum, delta: see compute_easgd.
+
+  Returns:
+    A list of (global_step, staleness, x~, [x^i + delta v^i]), one a step of
+    all.
+  """
+  _, num_workers, size = batches.shape
+  opts = [Opt(eta, momentum) for _ in range(num_workers)]
+  x_center, c = np.zeros(size), 0
+  x, v = np.zeros((2, num_workers, size))
+  found = []
+  for t, batch in enumerate(batches):
+    g = x + delta * v - batch
+    moved, staleness = x, -1
+    if t % period == 0:
+      moved = x - ALPHA * (x - x_center)
+      x_center = x_center + ALPHA * (x - x_center).sum(0)
+      c, staleness = c + 1, 0
+    if delta:
+      v = delta * v - eta * g
+      x = moved + v
+    else:
+      x = np.array([opts[i](moved[i], g[i]) for i in range(num_workers)])
+    found.append((c, staleness, x_center, x + delta * v))
+  return found
+
+
+def draw_events(rng, num_steps, size):
+  """Returns a list of (worker, batch), and (worker, None) for its end."""
+  events, is_busy, num_begun = [], [False, False], 0
+  while num_begun < num_steps or any(is_busy):
+    worker, batch = int(rng.integers(2)), None
+    if not is_busy[worker]:
+      if num_begun == num_steps:
+        continue
+      num_begun += 1
+      batch = rng.normal(size=size)
+    is_busy[worker] = not is_busy[worker]
+    events.append((worker, batch))
+  return events
+
+
+def check_close(center, copies, x_center, x):
+  np.testing.assert_allclose(center, x_center, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(copies, x, rtol=1e-4, atol=1e-5)
+
+
+each_variant = pytest.mark.parametrize(
+  'num_ps, period, optimizer, momentum, delta',
+  [
+    (1, 3, 'sgd', 0, 0),
+    (2, 3, 'sgd', 0, 0),
+    (1, 1, 'momentum', 0.9, 0),
+    (2, 3, 'momentum', 0.9, 0),
+    (1, 3, 'sgd', 0, 0.9),
+    (2, 1, 'sgd', 0, 0.9),
+  ],
+)
+
+
+@each_variant
+def test_random_steps_agree_with_the_oracle(
+  make, num_ps, period, optimizer, momentum, delta
+):
+  events = draw_events(np.random.default_rng(period), num_steps=50, size=5)
+  expected = compute_easgd(events, 5, period, 0.1, momentum, delta)
+  stepper = make(num_ps, period, delta, size=5, optimizer=optimizer, rate=0.1)
+  expected_steps = iter(expected)
+  for worker, batch in events:
+    if batch is not None:
+      stepper.begin(worker, batch)
+      continue
+    *numbers, center = stepper.end(worker)
+    *expected_numbers, x_center, x = next(expected_steps)
+    assert numbers == expected_numbers
+    check_close(center, read_copies(stepper), x_center, x)
+
+
+@each_variant
+def test_random_steps_together_agree_with_the_oracle(
+  make, num_ps, period, optimizer, momentum, delta
+):
+  batches = np.random.default_rng(period).normal(size=(50, 2, 5))
+  expected = compute_sync_easgd(batches, period, 0.1, momentum, delta)
+  stepper = make(
+    num_ps, period, delta, True, size=5, optimizer=optimizer, rate=0.1
+  )
+  for batch, (*numbers, x_center, x) in zip(batches, expected, strict=True):
+    for step in stepper.step_together(batch):
+      assert [step.global_step, step.staleness] == numbers
+      check_close(step.center, read_copies(stepper), x_center, x)
+
+
+def test_the_center_is_on_the_ps_without_slots_and_the_rest_on_the_worker(make):
+  stepper = make(2, size=5, optimizer='momentum')
+  for index, worker in enumerate(stepper.workers):
+    shared, local = worker.variables()
+    assert shared == {
+      'global_step': '/job:ps/task:0/device:CPU:0',
+      'w/part_0': '/job:ps/task:1/device:CPU:0',
+      'w/part_1': '/job:ps/task:0/device:CPU:0',
+    }
+    here = f'/job:worker/task:{index}/device:CPU:0'
+    assert local == {
+      'local_copy/w': here,
+      'local_copy/w/Momentum': here,
+      'easgd/known_step': here,
+      'easgd/local_step': here,
+    }
+
+
+def test_the_velocity_and_the_token_are_on_the_worker(make):
+  stepper = make(momentum=0.9, is_sync=True)
+  for index, worker in enumerate(stepper.workers):
+    shared, local = worker.variables()
+    assert shared.keys() == {'global_step', 'w'}
+    here = f'/job:worker/task:{index}/device:CPU:0'
+    assert local == {
+      'local_copy/w': here,
+      'easgd/known_step': here,
+      'easgd/local_step': here,
+      'easgd/token': here,
+      'easgd/velocity': here,
+    }
+
+
+def come_back(stepper, cluster, index, rule):
+  """Replaces a worker by one that has just started."""
+  stepper.workers[index].session.close()
+  stepper.workers[index] = stepper_lib.Worker(
+    cluster, index, rule, 1, 'sgd', 0.5
+  )
+
+
+def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+  stepper = make(momentum=0.5)
+  stepper.step(1, [100])
+  stepper.step(0, [8])
+  assert stepper.step(0, [8]) == (3, 0, [1])
+  come_back(stepper, make_cluster(1, 2), 1, make_rule(momentum=0.5))
+  assert stepper.read_copy(1) == [1]
+  # t = 0 and v = 0 again: d = 0, g = -8, v = 4.
+  assert stepper.step(1, [9]) == (4, 0, [1])
+  assert stepper.read_copy(1) == [1 + 4 + 2]
+
+
+def test_a_synchronous_worker_that_comes_back_starts_from_the_center(
+  make, make_cluster
+):
+  stepper = make(is_sync=True)
+  stepper.step_together([[8], [-4]])
+  stepper.step_together([[8], [-4]])
+  assert read_copies(stepper) == [[5], [-2.5]]
+  come_back(stepper, make_cluster(1, 2), 1, make_rule(is_sync=True))
+  assert read_copies(stepper) == [[5], [0.5]]
+  # d = 4.5 / 4 and 0; g = 0.
+  assert stepper.step_together([[5], [0.5]]) == [(3, 0, [1.625])] * 2
+  assert read_copies(stepper) == [[3.875], [0.5]]
+
+
+def read_traffic(stepper, num_steps):
+  """Returns the list of (bytes pulled, bytes pushed) of worker 0's steps."""
+  traffic = []
+  for _ in range(num_steps):
+    stepper.step(0, [1] * 5)
+    traffic.append((stepper.bytes_pulled, stepper.bytes_pushed))
+  return traffic
+
+
+@pytest.mark.parametrize('num_ps', [1, 2])
+def test_bytes_go_at_the_exchanges_from_the_first_step_on(make, num_ps):
+  stepper = make(num_ps, 3, size=5)
+  assert read_traffic(stepper, 6) == [(20, 20), (0, 0), (0, 0)] * 2
+
+
+def test_synchronous_bytes_go_at_the_meetings(make):
+  stepper = make(2, 2, is_sync=True, size=5)
+  for expected in (20, 0, 20):
+    stepper.step_together([[1] * 5] * 2)
+    assert (stepper.bytes_pulled, stepper.bytes_pushed) == (expected, expected)
+
+
+def test_the_flags_reach_the_rule(make_stepper, set_flags):
+  set_flags(
+    '--moving_rate=0.25', '--communication_period=2', '--easgd_momentum=0.5'
+  )
+  stepper = make_stepper(1, 2, easgd.make)
+  assert stepper.workers[0].rule.batches_per_update == 2
+  assert stepper.step(0, [8]) == (1, 0, [0])
+  assert stepper.read_copy(0) == [6]  # x = v = 4
+  assert stepper.step(0, [6]) == (1, -1, [0])  # v = 2, x = 6
+  assert stepper.read_copy(0) == [7]
+  assert stepper.step(0, [7]) == (2, 0, [1.5])
+
+
+def test_by_default_alpha_is_0_9_over_n_and_the_period_10(
+  make_stepper, set_flags
+):
+  set_flags()
+  stepper = make_stepper(1, 2, easgd.make, size=5)
+  assert stepper.workers[0].rule.batches_per_update == 10
+  exchange, nothing = (20, 20), (0, 0)
+  assert read_traffic(stepper, 10) == [exchange, *[nothing] * 9]
+  x = np.array(stepper.read_copy(0))
+  assert stepper.read_center() == [0] * 5
+  stepper.step(0, [1] * 5)
+  np.testing.assert_allclose(stepper.read_center(), 0.45 * x, rtol=1e-6)
+
+
+def test_by_default_synchronous_workers_meet_at_each_step(
+  make_stepper, set_flags
+):
+  set_flags('--easgd_sync')
+  stepper = make_stepper(1, 2, easgd.make)
+  assert stepper.workers[0].rule.batches_per_update == 2
+  stepper.step_together([[8], [-4]])
+  first, second = stepper.step_together([[8], [-4]])
+  # 0.9 / 2 of 4 and of -2.
+  assert first == second == (2, 0, [pytest.approx(0.45 * 4 - 0.45 * 2)])
+
+
+def make_member(num_workers):
+  """A worker; nothing is started."""
+  hosts = tuple(f'w{i}:1' for i in range(num_workers))
+  return cluster_lib.make_cluster(('p0:1',), hosts, 'worker', 0)
+
+
+def test_synchronous_springs_that_overshoot_are_refused(set_flags):
+  set_flags('--easgd_sync', '--moving_rate=0.3')
+  easgd.make(make_member(3))
+  message = (
+    '--moving_rate=0.3: 4 synchronous workers need at most 1 / 4, or the '
+    'center overshoots'
+  )
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    easgd.make(make_member(4))
+
+
+def test_the_whole_way_to_the_mean_is_no_overshoot(set_flags):
+  set_flags('--easgd_sync', '--moving_rate=0.25')
+  easgd.make(make_member(4))
+
+
+def test_asynchronous_springs_may_be_as_strong_as_they_like(set_flags):
+  set_flags('--moving_rate=1')
+  easgd.make(make_member(4))
+
+
+@pytest.mark.parametrize(
+  'words', [['--optimizer=adam'], ['--local_optimizer=adam']]
+)
+def test_momentum_needs_sgd_as_the_local_optimizer(set_flags, words):
+  set_flags('--easgd_momentum=0.9', *words)
+  message = (
+    '--easgd_momentum is a momentum of its own: it needs sgd as the local '
+    'optimizer, not adam'
+  )
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    easgd.make(make_member(2))
+
+
+def test_momentum_does_not_mind_the_optimizer_of_the_center(set_flags):
+  set_flags('--easgd_momentum=0.9', '--optimizer=adam', '--local_optimizer=sgd')
+  easgd.make(make_member(2))
+
+
+@pytest.mark.parametrize('name', ['moving_rate', 'easgd_momentum'])
+@pytest.mark.parametrize('value', ['-0.1', '1.1'])
+def test_rates_are_from_0_to_1(set_flags, name, value):
+  message = f'flag --{name}={value}: {value} is not a number in the range'
+  with pytest.raises(flags.IllegalFlagValueError, match=f'^{message}'):
+    set_flags(f'--{name}={value}')

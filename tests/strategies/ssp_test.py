@@ -1,0 +1,453 @@
+"""ssp: workers stepped by hand, an oracle of clocks, comings and goings."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cli
+from distmnist import cluster as cluster_lib
+from distmnist.strategies import ssp
+from tests.strategies import stepper as stepper_lib
+
+
+class StopRequest:
+  """Stands for preemption.StopRequest; the test asks for the stop."""
+
+  def __init__(self):
+    self._callbacks = []
+
+  def on_request(self, callback):
+    self._callbacks.append(callback)
+
+  def request(self):
+    for callback in self._callbacks:
+      callback()
+
+
+class _KeepSession(tf.train.SessionRunHook):
+  def __init__(self, rule):
+    self._rule = rule
+
+  def after_create_session(self, session, coord):
+    self._rule.raw_session = session
+
+
+class Ssp(ssp.Ssp):
+  """The rule of a worker that can be asked to stop, and can be killed.
+
+  Attributes:
+    stop: StopRequest.
+    raw_session: tf.Session. Where it is closed the worker has died: no hook
+      runs at its end.
+  """
+
+  def hooks(self, stop):
+    self.stop = StopRequest()
+    return [_KeepSession(self), *super().hooks(self.stop)]
+
+
+class Run:
+  """A stepper of workers that may wait, die, leave and come back."""
+
+  def __init__(self, stepper, cluster, make_worker):
+    self.stepper = stepper
+    self._make_worker = make_worker
+    chief = stepper.workers[0]
+    self._reader = tf.Session(cluster.servers[0].target, graph=chief.graph)
+    self._global_step = tf.train.get_global_step(chief.graph)
+    self._gone = set()
+
+  def start(self, worker, x):
+    """Starts a step and goes on when it is applied; it may wait at its end."""
+    self.stepper.begin(worker, x)
+    self.finish(worker)
+
+  def finish(self, worker):
+    """Lets the gradients of `worker` be applied, and goes on when they are."""
+    expected = self.read_step() + 1
+    self.stepper.release(worker)
+    deadline = time.monotonic() + stepper_lib.DEADLINE_SECS
+    while self.read_step() < expected:
+      assert time.monotonic() < deadline
+
+  def read_step(self):
+    return int(self._reader.run(self._global_step))
+
+  def is_waiting(self, worker):
+    return not self.stepper.is_done(worker, wait_secs=0.1)
+
+  def leave(self, worker):
+    """Ends the session in order, as at the end of a training."""
+    self._gone.add(worker)
+    self.stepper.workers[worker].session.close()
+
+  def kill(self, worker):
+    self._gone.add(worker)
+    self.stepper.workers[worker].rule.raw_session.close()
+
+  def come_back(self, worker):
+    new = self._make_worker(worker)
+    # The stepper reads the center by the graph of its first worker 0.
+    new.center = self.stepper.workers[worker].center
+    self.stepper.workers[worker] = new
+    self._gone.remove(worker)
+
+  def close(self):
+    self._reader.close()
+    # The stepper closes the sessions of those who are there.
+    workers = self.stepper.workers
+    self.stepper.workers = [w for w in workers if w.index not in self._gone]
+
+
+@pytest.fixture
+def make(make_stepper, make_cluster):
+  """Returns make(bound, num_ps=1, num_workers=2, ...) -> a Run."""
+  made = []
+
+  def make_run(bound, num_ps=1, num_workers=2, **settings):
+    cluster = make_cluster(num_ps, num_workers)
+    settings = {'size': 1, 'optimizer': 'sgd', 'rate': 0.5, **settings}
+
+    def make_rule(member):
+      return Ssp(member, bound)
+
+    made.append(
+      Run(
+        make_stepper(num_ps, num_workers, make_rule, **settings),
+        cluster,
+        lambda i: stepper_lib.Worker(cluster, i, make_rule, **settings),
+      )
+    )
+    return made[-1]
+
+  yield make_run
+  for run in made:
+    run.close()
+
+
+def test_within_the_bound_it_is_asynchronous_sgd(make):
+  stepper = make(bound=3).stepper
+  # w <- w - 0.5 (w - x).
+  assert stepper.step(0, [8]) == (1, 0, [4])
+  assert stepper.step(1, [0]) == (2, 0, [2])
+  stepper.begin(0, [8])  # At w = 2: the gradient is -6.
+  assert stepper.step(1, [4]) == (3, 0, [3])
+  assert stepper.step(1, [4]) == (4, 0, [3.5])
+  assert stepper.end(0) == (5, 2, [6.5])
+
+
+@pytest.mark.parametrize('staleness', [0, 1, 2, 3])
+def test_a_gradient_is_as_stale_as_the_updates_that_came_between(
+  make, staleness
+):
+  stepper = make(bound=3).stepper
+  stepper.begin(0, [8])
+  for step in range(1, staleness + 1):
+    assert stepper.step(1, [0]) == (step, 0, [0])
+  assert stepper.end(0) == (staleness + 1, staleness, [4])
+
+
+@pytest.mark.parametrize('fast', [0, 1])
+@pytest.mark.parametrize('bound', [0, 1, 3])
+def test_a_worker_starts_one_step_more_than_the_bound(make, bound, fast):
+  run = make(bound)
+  stepper, slow = run.stepper, 1 - fast
+  # At clocks 0 to S it may start; what it did at S leaves it at S + 1.
+  for step in range(1, bound + 1):
+    assert stepper.step(fast, [0])[:2] == (step, 0)
+  run.start(fast, [8])
+  assert stepper.read_center() == [4]  # It is applied before the wait.
+  assert run.is_waiting(fast)
+  # One step of the slow one is one more of the fast one, and no other.
+  run.start(slow, [4])
+  stepper.join(fast)
+  run.start(fast, [4])
+  assert run.is_waiting(fast)
+  stepper.join(slow)
+
+
+def test_a_bound_of_zero_is_bulk_synchronous(make):
+  run = make(bound=0, num_workers=3)
+  stepper = run.stepper
+  for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+    for worker in range(3):
+      stepper.begin(worker, [0])
+    for worker in order[:2]:
+      run.finish(worker)
+    assert all(run.is_waiting(worker) for worker in order[:2])
+    run.finish(order[2])
+    staleness = [stepper.join(worker).staleness for worker in order]
+    assert staleness == [0, 1, 2]  # All of them read in the same state.
+  assert run.read_step() == 9
+
+
+def test_it_is_the_slowest_of_three_that_counts(make):
+  run = make(bound=1, num_workers=3)
+  stepper = run.stepper
+  stepper.step(0, [0])
+  stepper.step(1, [0])
+  run.start(0, [0])  # Clocks 2, 1, 0: only worker 1 may not follow yet.
+  assert run.is_waiting(0)
+  run.start(1, [0])
+  assert run.is_waiting(0)
+  assert run.is_waiting(1)
+  run.start(2, [0])  # 2, 2, 1.
+  assert [stepper.join(i).staleness for i in range(3)] == [0] * 3
+
+
+def test_one_that_leaves_in_order_holds_up_nobody(make):
+  run = make(bound=1, num_workers=3)
+  stepper = run.stepper
+  for worker in (0, 1):
+    stepper.step(worker, [0])
+    run.start(worker, [0])
+  assert run.is_waiting(0)
+  assert run.is_waiting(1)
+  run.leave(2)  # The clocks of those who stay are 2 and 2.
+  assert stepper.join(0)[1] == stepper.join(1)[1] == 0
+  stepper.step(0, [0])
+  run.start(0, [0])
+  assert run.is_waiting(0)  # 4 and 2: these two still wait for each other.
+  run.leave(1)
+  stepper.join(0)
+  for step in range(7, 12):  # Alone it waits for nobody.
+    assert stepper.step(0, [0])[:2] == (step, 0)
+
+
+def test_one_that_comes_back_after_leaving_starts_beside_the_slowest(make):
+  run = make(bound=1)
+  stepper = run.stepper
+  run.leave(1)
+  for step in range(1, 6):
+    assert stepper.step(0, [8])[0] == step
+  run.come_back(1)  # Both clocks are 5.
+  assert stepper.read_copy(1) == stepper.read_center()
+  stepper.step(0, [0])
+  run.start(0, [0])
+  assert run.is_waiting(0)
+  run.start(1, [0])
+  stepper.join(0)
+  assert not run.is_waiting(1)
+  stepper.join(1)
+  stepper.step(1, [0])  # 7 and 7.
+  stepper.step(1, [0])
+  run.start(1, [0])
+  assert run.is_waiting(1)
+  run.start(0, [0])
+  stepper.join(1)
+  stepper.join(0)
+
+
+def test_after_all_have_left_any_of_them_can_start_anew(make):
+  run = make(bound=1)
+  stepper = run.stepper
+  stepper.step(0, [0])
+  run.leave(0)
+  run.leave(1)
+  run.come_back(1)
+  for step in range(2, 6):
+    assert stepper.step(1, [0])[:2] == (step, 0)
+  run.come_back(0)
+  stepper.step(0, [0])
+  run.start(0, [0])
+  assert run.is_waiting(0)
+  run.start(1, [0])
+  stepper.join(0)
+  stepper.join(1)
+
+
+@pytest.mark.parametrize('bound', [0, 1, 3])
+def test_one_that_died_in_its_wait_comes_back_within_the_bound(make, bound):
+  run = make(bound)
+  stepper = run.stepper
+  for _ in range(bound):
+    stepper.step(0, [0])
+  run.start(0, [0])
+  assert run.is_waiting(0)
+  run.kill(0)
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(0)
+  run.come_back(0)
+  # It may start the step that it did not get to, and no other.
+  run.start(0, [0])
+  assert run.is_waiting(0)
+  run.start(1, [0])
+  stepper.join(0)
+  stepper.join(1)
+  run.start(0, [0])
+  assert run.is_waiting(0)
+  run.start(1, [0])
+  stepper.join(0)
+
+
+def test_the_others_wait_for_one_that_died_until_it_is_back(make):
+  run = make(bound=1)
+  stepper = run.stepper
+  stepper.step(0, [0])
+  stepper.begin(1, [0])
+  run.kill(1)
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(1)
+  run.start(0, [0])
+  assert run.is_waiting(0)
+  run.come_back(1)
+  assert run.is_waiting(0)
+  run.start(1, [0])
+  stepper.join(0)
+  assert not run.is_waiting(1)
+  stepper.join(1)
+  run.start(0, [0])  # 3 and 1.
+  assert run.is_waiting(0)
+
+
+def test_one_that_is_asked_to_stop_gets_out_of_its_wait(make):
+  run = make(bound=0)
+  stepper = run.stepper
+  run.start(0, [8])
+  assert run.is_waiting(0)
+  stepper.workers[0].rule.stop.request()
+  assert stepper.join(0) == (1, 0, [4])
+  run.leave(0)
+  for step in range(2, 5):
+    assert stepper.step(1, [4])[:2] == (step, 0)
+
+
+class Oracle:
+  """Asynchronous SGD and the vector of clocks, slowly.
+
+  Attributes:
+    center: float array, x~.
+    clocks: {worker: c^i} of those who are there.
+  """
+
+  def __init__(self, num_workers, size, bound, rate, momentum):
+    self._bound, self._rate, self._momentum = bound, rate, momentum
+    self.center, self._velocity, self.step = np.zeros(size), np.zeros(size), 0
+    self.clocks = dict.fromkeys(range(num_workers), 0)
+    self._at_work = {}
+
+  def begin(self, i, x):
+    self._at_work[i] = self.center - x, self.step
+
+  def end(self, i):
+    """Returns (global_step, staleness)."""
+    gradient, read_step = self._at_work.pop(i)
+    self._velocity = self._momentum * self._velocity + gradient
+    self.center = self.center - self._rate * self._velocity
+    self.step += 1
+    self.clocks[i] += 1
+    return self.step, self.step - 1 - read_step
+
+  def may_start(self, i):
+    return self.clocks[i] - min(self.clocks.values()) <= self._bound
+
+  def come_back(self, i):
+    self.clocks[i] = min(self.clocks.values())
+
+
+@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
+@pytest.mark.parametrize(
+  'num_ps, num_workers, bound',
+  [(1, 2, 0), (2, 2, 3), (1, 3, 1)],
+)
+def test_random_steps_agree_with_the_oracle(
+  make, num_ps, num_workers, bound, optimizer, momentum
+):
+  rng = np.random.default_rng(bound)
+  run = make(bound, num_ps, num_workers, size=5, optimizer=optimizer, rate=0.1)
+  stepper = run.stepper
+  oracle = Oracle(num_workers, 5, bound, 0.1, momentum)
+  # Some workers are quicker than others, or the bound would do nothing.
+  speed = np.arange(1, num_workers + 1) ** 2.0
+  at_work, waiting, away, num_waits = set(), {}, set(), 0
+  # At 50 or as soon as it has no step at work, worker 0 leaves.
+  leaves_at, comes_back_at = 50, 100
+  for event in range(150):
+    free = [i for i in range(num_workers) if i not in waiting and i not in away]
+    odds = speed[free] / speed[free].sum()
+    worker = int(rng.choice(free, p=odds))
+    if event >= leaves_at and 0 not in at_work and 0 not in waiting:
+      run.leave(0)
+      del oracle.clocks[0]
+      away, leaves_at = {0}, np.inf
+    elif away and event >= comes_back_at:
+      run.come_back(0)
+      oracle.come_back(0)
+      away = set()
+    elif worker not in at_work:
+      x = rng.normal(size=5)
+      oracle.begin(worker, x)
+      stepper.begin(worker, x)
+      at_work.add(worker)
+      continue
+    else:
+      at_work.discard(worker)
+      waiting[worker] = oracle.end(worker)
+      run.finish(worker)
+    for i in [i for i in waiting if oracle.may_start(i)]:
+      assert stepper.join(i)[:2] == waiting.pop(i)
+    for i in waiting:
+      assert not stepper.is_done(i, wait_secs=0.01)
+    num_waits += len(waiting)
+    np.testing.assert_allclose(
+      stepper.read_center(), oracle.center, rtol=1e-4, atol=1e-5
+    )
+  assert leaves_at == np.inf and not away
+  assert num_waits >= 3
+  assert oracle.step >= 50
+
+
+def test_all_lives_on_the_ps_and_the_clocks_are_in_no_checkpoint(make):
+  stepper = make(3, num_ps=2, size=5, optimizer='momentum').stepper
+  for worker in stepper.workers:
+    shared, local = worker.variables()
+    assert local == {}
+    assert shared == {
+      'global_step': '/job:ps/task:0/device:CPU:0',
+      'w/part_0': '/job:ps/task:1/device:CPU:0',
+      'w/part_1': '/job:ps/task:0/device:CPU:0',
+      'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
+      'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
+    }
+    clocks = [
+      op
+      for op in worker.graph.get_operations()
+      if op.type == 'VarHandleOp' and op.name.endswith('clocks')
+    ]
+    assert [op.device for op in clocks] == ['/job:ps/task:0/device:CPU:0']
+
+
+def test_each_step_moves_the_whole_center_once_each_way(make):
+  stepper = make(3, num_ps=2, size=5).stepper
+  stepper.step(0, [8] * 5)
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
+
+
+@pytest.mark.parametrize('words, bound', [([], 3), (['--ssp_bound=0'], 0)])
+def test_the_bound_is_three_or_that_of_the_flag(
+  make_stepper, set_flags, words, bound
+):
+  set_flags(*words)
+  stepper = make_stepper(1, 2, ssp.make)
+  for step in range(1, bound + 1):
+    assert stepper.step(0, [0])[0] == step
+  stepper.begin(0, [0])
+  stepper.release(0)
+  assert not stepper.is_done(0)
+
+
+@pytest.mark.parametrize('word', ['--ssp_bound=-1', '--ssp_bound=x'])
+def test_a_bound_below_zero_is_refused(set_flags, word):
+  with pytest.raises(flags.IllegalFlagValueError, match=re.escape(word[2:])):
+    set_flags(word)
+
+
+def test_several_workers_without_a_ps_are_refused():
+  member = cluster_lib.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
+  message = '2 workers but no ps: this strategy keeps its variables on a ps'
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
+    ssp.Ssp(member, 3)
