@@ -3,6 +3,7 @@
 import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
 
 # isort: split
+import itertools
 import os
 import pathlib
 
@@ -11,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
-from distmnist import registry
+from distmnist import collectives, registry
 from tests import in_process, runner
 from tests.strategies import stepper
 
@@ -55,23 +56,40 @@ def _clusters():
 
 
 @pytest.fixture
-def make_cluster(_clusters):
+def make_cluster(_clusters, monkeypatch):
   """Returns make(num_ps, num_workers) -> in_process.InProcessCluster."""
   used = []
 
   def make(num_ps, num_workers):
     shape = num_ps, num_workers
-    if not num_ps:
-      # A server remembers the shapes of its collectives: it serves one test.
-      return in_process.InProcessCluster(*shape)
     if shape not in _clusters:
       _clusters[shape] = in_process.InProcessCluster(*shape)
-    used.append(_clusters[shape])
-    return _clusters[shape]
+    cluster = _clusters[shape]
+    if not num_ps:
+      _use_new_keys(monkeypatch)
+    used.append(cluster)
+    return cluster
 
   yield make
   for cluster in used:
     cluster.reset()
+
+
+_COLLECTIVES = {
+  name: getattr(collectives, name) for name in ('build_mean', 'build_broadcast')
+}
+_key_offsets = itertools.count(100, 100)
+
+
+def _use_new_keys(monkeypatch):
+  """A key of a collective op stands for one shape as long as a server lives."""
+  offset = next(_key_offsets)
+  for name, build in _COLLECTIVES.items():
+
+    def build_elsewhere(cluster, x, key, *args, _build=build, **kwargs):
+      return _build(cluster, x, offset + key, *args, **kwargs)
+
+    monkeypatch.setattr(collectives, name, build_elsewhere)
 
 
 @pytest.fixture

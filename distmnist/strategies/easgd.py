@@ -145,7 +145,8 @@ class Easgd(strategy.Strategy):
     changes, own = self._pull_apart(positions)
     pairs = self._copies.to_shards(changes)
     added = local_copies.add_all(*zip(*((s, d) for d, s in pairs), strict=True))
-    with tf.control_dependencies([own, added]):
+    # Without an edge the read may come after the count: staleness -1.
+    with tf.control_dependencies([own, added, read_step]):
       count = global_step.assign_add(1, read_value=False)
     new_step = strategy.read_after(global_step, [count])
     return new_step, new_step - 1 - read_step

@@ -1,5 +1,7 @@
 """agn: two workers stepped by hand, and a NumPy oracle."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from absl import flags
@@ -129,6 +131,7 @@ def run_events(stepper, events):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_random_steps_agree_with_the_oracle(make, num_ps, optimizer, momentum):
@@ -144,6 +147,7 @@ def test_random_steps_agree_with_the_oracle(make, num_ps, optimizer, momentum):
     np.testing.assert_allclose(copies, x, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_with_a_period_of_1_it_is_downpour(make, make_stepper):
   events = draw_events(np.random.default_rng(1), num_steps=30, size=5)
   # Two clusters, as the variables of both rules have the same names.
@@ -160,6 +164,7 @@ def test_with_a_period_of_1_it_is_downpour(make, make_stepper):
     np.testing.assert_allclose(copies, x, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_center_and_its_slots_are_on_the_ps_and_all_else_on_the_worker(make):
   stepper = make(2, size=5, optimizer='momentum')
   for index, worker in enumerate(stepper.workers):
@@ -181,19 +186,24 @@ def test_center_and_its_slots_are_on_the_ps_and_all_else_on_the_worker(make):
     }
 
 
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
-  stepper = make()
-  stepper.step(1, [100])  # Its sum will be lost with it.
-  stepper.step(0, [8])
-  assert stepper.step(0, [8]) == (1, 0, [3])
-  stepper.workers[1].session.close()
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(1, 2), 1, lambda member: agn.Agn(member, 2), 1, 'sgd', 0.5
-  )
-  assert stepper.read_copy(1) == [3]
-  assert stepper.step(1, [-1]) == (1, -1, [3])  # g = 4
-  assert stepper.step(1, [-1]) == (2, 0, [1.5])  # g = 2
-  assert stepper.read_copy(1) == [1.5]
+@pytest.mark.slow
+def test_a_worker_that_comes_back_starts_from_the_center(make_cluster):
+  def make_rule(member):
+    return agn.Agn(member, 2)
+
+  cluster = make_cluster(1, 2)
+  with contextlib.closing(stepper_lib.Stepper(cluster, make_rule)) as stepper:
+    stepper.step(1, [100])  # Its sum will be lost with it.
+    stepper.step(0, [8])
+    assert stepper.step(0, [8]) == (1, 0, [3])
+    stepper.workers[1].session.close()
+    stepper.workers[1] = stepper_lib.Worker(
+      cluster, 1, make_rule, 1, 'sgd', 0.5
+    )
+    assert stepper.read_copy(1) == [3]
+    assert stepper.step(1, [-1]) == (1, -1, [3])  # g = 4
+    assert stepper.step(1, [-1]) == (2, 0, [1.5])  # g = 2
+    assert stepper.read_copy(1) == [1.5]
 
 
 def read_traffic(stepper, num_steps):
@@ -205,12 +215,13 @@ def read_traffic(stepper, num_steps):
   return traffic
 
 
-@pytest.mark.parametrize('num_ps', [1, 2])
-def test_bytes_go_in_every_step_that_the_period_divides(make, num_ps):
-  stepper = make(num_ps, 3, size=5)
+@pytest.mark.slow
+def test_bytes_go_in_every_step_that_the_period_divides(make):
+  stepper = make(2, 3, size=5)
   assert read_traffic(stepper, 6) == [(0, 0), (0, 0), (20, 20)] * 2
 
 
+@pytest.mark.slow
 def test_the_flag_reaches_the_rule(make_stepper, set_flags):
   set_flags('--communication_period=2')
   stepper = make_stepper(1, 2, agn.make, size=5)
@@ -218,6 +229,7 @@ def test_the_flag_reaches_the_rule(make_stepper, set_flags):
   assert read_traffic(stepper, 4) == [(0, 0), (20, 20)] * 2
 
 
+@pytest.mark.slow
 def test_by_default_the_period_is_10(make_stepper, set_flags):
   set_flags()
   stepper = make_stepper(1, 2, agn.make, size=5)

@@ -105,10 +105,10 @@ def train_two(name, cluster, last_step, before_step=lambda index: None):
   return cluster.run_workers(work)
 
 
-@pytest.mark.parametrize('num_ps', [1, 2])
+@pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
 @each_strategy
 def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
-  set_flags()
+  set_flags('--communication_period=2')
   cluster = make_cluster(count_ps(name, num_ps), 2)
   results = train_two(name, cluster, last_step=100)
   assert results[0]['c'] == pytest.approx([100, 100], abs=1)
@@ -120,7 +120,7 @@ def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
 
 @each_strategy
 def test_one_process_learns_the_toy(set_flags, name):
-  set_flags()
+  set_flags('--communication_period=2')
   member, config = cluster_lib.Cluster(), tf.ConfigProto()
 
   def make_session(all_hooks):
@@ -134,10 +134,10 @@ def test_one_process_learns_the_toy(set_flags, name):
   assert result['local_steps'] >= 100
 
 
-@pytest.mark.parametrize('slow', [0, 1])
+@pytest.mark.parametrize('slow', [pytest.param(0, marks=pytest.mark.slow), 1])
 @each_strategy
 def test_all_end_when_one_is_slower(make_cluster, set_flags, name, slow):
-  set_flags()
+  set_flags('--communication_period=2')
 
   def be_slow(index):
     if index == slow:
@@ -145,8 +145,9 @@ def test_all_end_when_one_is_slower(make_cluster, set_flags, name, slow):
 
   cluster = make_cluster(count_ps(name, 1), 2)
   results = train_two(name, cluster, 30, be_slow)
+  # A slow worker may find that the others have done it all.
   assert min(r['global_step'] for r in results) >= 30
-  assert min(r['local_steps'] for r in results) >= 1
+  assert sum(r['local_steps'] for r in results) >= 30
 
 
 def make_member(num_ps, index):

@@ -62,12 +62,14 @@ def test_the_block_learning_rate_scales_what_is_new(make):
   assert stepper.step_together([[8], [2]]) == [(2, 0, [8])] * 2
 
 
+@pytest.mark.slow
 def test_three_workers_make_one_mean(make):
   stepper = make(num_workers=3, mu=0)
   found = stepper.step_together([[6], [12], [18]])
   assert found == [(1, 0, [6])] * 3  # The mean of 3, 6 and 9.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('first', [0, 1])
 def test_who_has_given_waits_for_the_other(make, first):
   stepper = make(period=2)
@@ -125,6 +127,7 @@ class Oracle:
     return dict.fromkeys(range(self._num_workers), (self.step, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
 @pytest.mark.parametrize(
   'num_ps, mu, zeta', [(1, 0.5, 1), (2, 0.5, 1), (1, 0, 1), (2, 0.8, 0.7)]
@@ -160,6 +163,7 @@ def test_random_local_steps_agree_with_the_oracle(
     stepper.release(worker)
 
 
+@pytest.mark.slow
 def test_the_slots_of_a_worker_survive_the_exchange(make):
   stepper = make(mu=0, optimizer='momentum')
   # v = -8 and x = 4 for both; there the gradient of 4 is 0 and v = -7.2.
@@ -169,6 +173,7 @@ def test_the_slots_of_a_worker_survive_the_exchange(make):
   assert found[0].center == pytest.approx([4 + 0.5 * 0.9 * 8])
 
 
+@pytest.mark.slow
 def test_center_and_delta_are_on_the_ps_the_slots_on_the_worker(make):
   stepper = make(2, size=5, optimizer='momentum')
   for worker in stepper.workers:
@@ -211,6 +216,7 @@ def test_delta_goes_into_checkpoints_and_the_copies_do_not(
   assert saved.get_tensor('bmuf/w/block_delta').tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   stepper = make(2, period=2, size=5)
   stepper.step_together([[8] * 5] * 2)
@@ -226,6 +232,7 @@ def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   assert stepper.step_together([[6] * 5] * 2) == [(2, 0, [9] * 5)] * 2
 
 
+@pytest.mark.slow
 def test_bytes_are_moved_at_the_end_of_a_block_only(make):
   stepper = make(2, period=2, size=5)
   stepper.step_together([[8] * 5] * 2)
@@ -234,6 +241,7 @@ def test_bytes_are_moved_at_the_end_of_a_block_only(make):
   assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_workers, expected', [(2, 4.5), (3, 5)])
 def test_mu_is_one_less_one_nth_by_default(
   make_stepper, set_flags, num_workers, expected
@@ -247,6 +255,7 @@ def test_mu_is_one_less_one_nth_by_default(
     assert step.center == pytest.approx([expected])
 
 
+@pytest.mark.slow
 def test_the_period_is_ten_by_default(make_stepper, set_flags):
   set_flags()
   stepper = make_stepper(1, 2, bmuf.make)
@@ -257,6 +266,7 @@ def test_the_period_is_ten_by_default(make_stepper, set_flags):
   assert stepper.step_together([[0], [0]]) == [(1, 0, [0])] * 2
 
 
+@pytest.mark.slow
 def test_the_flags_reach_the_rule(make_stepper, set_flags):
   set_flags(
     '--communication_period=2',

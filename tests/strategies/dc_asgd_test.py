@@ -75,6 +75,7 @@ def test_the_adaptive_lambda_is_divided_by_the_root_mean_square(make):
     assert read(worker, 'mean_square') == [6]
 
 
+@pytest.mark.slow
 def test_a_first_gradient_of_nothing_does_not_divide_by_zero(make):
   stepper = make(dc_lambda=2, decay=0.95)
   assert stepper.step(0, [0]) == (1, 0, [0])
@@ -83,6 +84,7 @@ def test_a_first_gradient_of_nothing_does_not_divide_by_zero(make):
   assert stepper.end(0) == (3, 1, [0])
 
 
+@pytest.mark.slow
 def test_the_velocity_takes_the_compensated_gradient(make):
   stepper = make(dc_lambda=0.5, optimizer='momentum')
   stepper.begin(0, [2])
@@ -92,6 +94,7 @@ def test_the_velocity_takes_the_compensated_gradient(make):
   assert (step, staleness, w) == (2, 1, pytest.approx(2.8))
 
 
+@pytest.mark.slow
 def test_a_step_pulls_and_pushes_the_whole_center(make):
   stepper = make(0.04, decay=0.95, num_ps=2, size=5)
   stepper.step(0, [1] * 5)
@@ -131,6 +134,7 @@ def compute_dc_asgd(w, events, rate, momentum, dc_lambda, decay):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, optimizer, momentum, dc_lambda, decay',
   [
@@ -171,6 +175,7 @@ def test_random_steps_agree_with_the_oracle(
   assert set(seen) >= {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_without_lambda_it_is_async_sgd(make):
   rng = np.random.default_rng(0)
   # Nobody rests between a pull and the next gradient, so that async_sgd's pull
@@ -192,6 +197,7 @@ def test_without_lambda_it_is_async_sgd(make):
     stepper.end(index)
 
 
+@pytest.mark.slow
 def test_a_backup_is_on_the_ps_but_belongs_to_its_worker(make):
   stepper = make(0.04, num_ps=2, size=5, optimizer='momentum')
   for worker in stepper.workers:
@@ -212,6 +218,7 @@ def test_a_backup_is_on_the_ps_but_belongs_to_its_worker(make):
     }
 
 
+@pytest.mark.slow
 def test_the_mean_square_is_shared_and_beside_its_shard(make):
   stepper = make(2, decay=0.95, num_ps=2, size=5)
   for worker in stepper.workers:
@@ -225,6 +232,7 @@ def test_the_mean_square_is_shared_and_beside_its_shard(make):
     }
 
 
+@pytest.mark.slow
 def test_two_workers_have_their_own_backups_and_one_mean_square(make):
   stepper = make(2, decay=0.95, num_ps=2, size=5)
 
@@ -251,6 +259,7 @@ def test_two_workers_have_their_own_backups_and_one_mean_square(make):
   assert read(stepper.workers[0], 'backup_of_worker_0') == first
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   stepper = make(dc_lambda=0.5, num_ps=2, size=2)
   stepper.step(0, [8, 2])

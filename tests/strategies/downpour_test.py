@@ -1,5 +1,7 @@
 """downpour: two workers stepped by hand, and a NumPy oracle."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from absl import flags
@@ -66,6 +68,7 @@ def test_own_pushes_since_the_fetch_make_a_worker_stale(make):
   assert stepper.step(0, [9.5]) == (6, 0, [6.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'staleness, center', [(0, 4), (1, 6), (2, 7), (3, 7.5)]
 )
@@ -79,6 +82,7 @@ def test_a_stale_push_counts_in_full(make, staleness, center):
   assert stepper.read_copy(0) == [center]
 
 
+@pytest.mark.slow
 def test_the_staleness_of_a_push_is_since_the_last_fetch(make):
   stepper = make(n_fetch=2, n_push=3)
   for _ in range(3):
@@ -180,6 +184,7 @@ def check_equal(found, expected):
 SGD, MOMENTUM = ('sgd', 0), ('momentum', 0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, optimizer_momentum, n_fetch, n_push, stalenesses',
   [
@@ -202,6 +207,7 @@ def test_random_steps_agree_with_the_oracle(
   check_equal(run_events(stepper, events), expected)
 
 
+@pytest.mark.slow
 def test_with_1_and_1_the_center_moves_as_in_async_sgd(make, make_stepper):
   # async_sgd pulls when a step begins and downpour when the one before ends:
   # workers without a pause between their steps do so at the same moment.
@@ -229,6 +235,7 @@ def test_with_1_and_1_the_center_moves_as_in_async_sgd(make, make_stepper):
     np.testing.assert_allclose(ours.center, other.center, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_center_and_its_slots_are_on_the_ps_and_all_else_on_the_worker(make):
   stepper = make(2, size=5, optimizer='momentum')
   for index, worker in enumerate(stepper.workers):
@@ -251,24 +258,24 @@ def test_center_and_its_slots_are_on_the_ps_and_all_else_on_the_worker(make):
     }
 
 
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
-  stepper = make(n_fetch=2, n_push=2)
-  stepper.step(1, [1])  # Its sum will be lost with it.
-  stepper.step(0, [8])
-  assert stepper.step(0, [8]) == (1, 0, [6])
-  stepper.workers[1].session.close()
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(1, 2),
-    1,
-    lambda member: downpour.Downpour(member, 2, 2),
-    1,
-    'sgd',
-    0.5,
-  )
-  assert stepper.read_copy(1) == [6]
-  assert stepper.step(1, [4]) == (1, -1, [6])  # g = 2
-  assert stepper.step(1, [4]) == (2, 0, [4.5])  # g = 1
-  assert stepper.read_copy(1) == [4.5]
+@pytest.mark.slow
+def test_a_worker_that_comes_back_starts_from_the_center(make_cluster):
+  def make_rule(member):
+    return downpour.Downpour(member, 2, 2)
+
+  cluster = make_cluster(1, 2)
+  with contextlib.closing(stepper_lib.Stepper(cluster, make_rule)) as stepper:
+    stepper.step(1, [1])  # Its sum will be lost with it.
+    stepper.step(0, [8])
+    assert stepper.step(0, [8]) == (1, 0, [6])
+    stepper.workers[1].session.close()
+    stepper.workers[1] = stepper_lib.Worker(
+      cluster, 1, make_rule, 1, 'sgd', 0.5
+    )
+    assert stepper.read_copy(1) == [6]
+    assert stepper.step(1, [4]) == (1, -1, [6])  # g = 2
+    assert stepper.step(1, [4]) == (2, 0, [4.5])  # g = 1
+    assert stepper.read_copy(1) == [4.5]
 
 
 def read_traffic(stepper, num_steps):
@@ -280,9 +287,9 @@ def read_traffic(stepper, num_steps):
   return traffic
 
 
-@pytest.mark.parametrize('num_ps', [1, 2])
-def test_bytes_go_when_a_fetch_or_a_push_is_due(make, num_ps):
-  stepper = make(num_ps, n_fetch=2, n_push=3, size=5)
+@pytest.mark.slow
+def test_bytes_go_when_a_fetch_or_a_push_is_due(make):
+  stepper = make(2, n_fetch=2, n_push=3, size=5)
   assert read_traffic(stepper, 6) == [
     (0, 0),
     (20, 0),
@@ -293,6 +300,7 @@ def test_bytes_go_when_a_fetch_or_a_push_is_due(make, num_ps):
   ]
 
 
+@pytest.mark.slow
 def test_the_flags_reach_the_rule(make_stepper, set_flags):
   set_flags('--n_fetch=3', '--n_push=2')
   stepper = make_stepper(1, 2, downpour.make, size=5)
@@ -300,6 +308,7 @@ def test_the_flags_reach_the_rule(make_stepper, set_flags):
   assert read_traffic(stepper, 3) == [(0, 0), (0, 20), (20, 0)]
 
 
+@pytest.mark.slow
 def test_by_default_each_step_pushes_and_fetches(make_stepper, set_flags):
   set_flags()
   stepper = make_stepper(1, 2, downpour.make, size=5)

@@ -74,6 +74,7 @@ def test_what_is_dropped_changes_neither_center_nor_slots_nor_step(make):
   assert (step, staleness, w) == (2, 0, pytest.approx(4 + 0.5 * 8.2))
 
 
+@pytest.mark.slow
 def test_who_was_dropped_is_not_stale_the_next_time(make):
   stepper = make(max_staleness=0)
   for index in (0, 1):
@@ -85,6 +86,7 @@ def test_who_was_dropped_is_not_stale_the_next_time(make):
   assert stepper.step(1, [1]) == (2, 1, [1])
 
 
+@pytest.mark.slow
 def test_a_dropped_gradient_was_sent_all_the_same(make):
   stepper = make(max_staleness=0, num_ps=2, size=5)
   stepper.begin(0, [1] * 5)
@@ -126,6 +128,7 @@ def compute_drop_stale(w, events, rate, momentum, max_staleness):
   return found, num_dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, optimizer, momentum, max_staleness',
   [
@@ -169,6 +172,7 @@ def test_random_steps_agree_with_the_oracle(
   assert step == num_pushes - sum(num_dropped)
 
 
+@pytest.mark.slow
 def test_the_center_is_on_the_ps_and_the_copy_on_the_worker(make):
   stepper = make(3, num_ps=2, size=5, optimizer='momentum')
   for worker in stepper.workers:
@@ -184,6 +188,7 @@ def test_the_center_is_on_the_ps_and_the_copy_on_the_worker(make):
     assert local == {'local_copy/w': here, 'drop_stale/pulled_step': here}
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   stepper = make(max_staleness=0, num_ps=2, size=2)
   stepper.step(0, [8, 2])

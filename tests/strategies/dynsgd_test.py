@@ -61,6 +61,7 @@ def test_a_change_counts_the_less_the_staler_it_is(make, staleness, w):
   assert stepper.read_copy(0) == [w]
 
 
+@pytest.mark.slow
 def test_the_local_velocity_outlives_a_pull(make):
   stepper = make(period=1, optimizer='momentum')
   stepper.begin(0, [12])
@@ -74,6 +75,7 @@ def test_the_local_velocity_outlives_a_pull(make):
   assert (step, staleness, w) == (4, 2, pytest.approx(8.4))
 
 
+@pytest.mark.slow
 def test_only_a_step_with_a_push_sends_bytes(make):
   stepper = make(period=3, num_ps=2, size=5)
   found = []
@@ -118,6 +120,7 @@ def compute_dynsgd(w, events, rate, momentum, period):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, optimizer, momentum, period',
   [
@@ -150,6 +153,7 @@ def test_random_steps_agree_with_the_oracle(
   assert set(seen) >= {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_the_center_is_on_the_ps_and_all_else_on_the_worker(make):
   stepper = make(period=3, num_ps=2, size=5, optimizer='momentum')
   for worker in stepper.workers:
@@ -169,6 +173,7 @@ def test_the_center_is_on_the_ps_and_all_else_on_the_worker(make):
     }
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   stepper = make(period=2, num_ps=2, size=2)
   stepper.step(1, [100, 100])  # What it did on its own is lost.

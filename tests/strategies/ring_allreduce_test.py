@@ -30,12 +30,15 @@ class Stop(in_process.NoStop):
 
 
 @pytest.fixture
-def make_ring():
-  """Returns make(num_workers) -> InProcessCluster.
+def make_ring(make_cluster):
+  """Returns make(num_workers) -> InProcessCluster, with nothing on it."""
 
-  Its servers are new ones: a collective op keeps its first shape for life.
-  """
-  return lambda num_workers: in_process.InProcessCluster(0, num_workers)
+  def make(num_workers):
+    cluster = make_cluster(0, num_workers)
+    cluster.reset()
+    return cluster
+
+  return make
 
 
 def build_toy(member, size, optimizer='sgd', rate=0.5, start=0.0, **settings):
@@ -122,6 +125,7 @@ def compute_oracle(inputs, rate, momentum):
   return np.array(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_workers', [2, 3])
 @pytest.mark.parametrize(
   ('optimizer', 'momentum'), [('sgd', 0), ('momentum', 0.9)]
@@ -372,6 +376,7 @@ def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   assert (report['global_step'], report['local_steps']) == (80, 240)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('victim', [0, 1, 2])
 def test_kill_9_ends_the_others_and_the_next_start_resumes(
   tasks, make_real_cluster, tmp_path, victim
@@ -466,6 +471,7 @@ def test_one_that_diverges_ends_the_others(tasks, make_real_cluster):
   assert 'Traceback' not in chief.output + other.output
 
 
+@pytest.mark.slow
 def test_tasks_with_different_models_end_with_a_hint(tasks, make_real_cluster):
   cluster = make_real_cluster(0, 2)
   flags = *SMALL, RING, '--start_timeout_secs=4'
@@ -478,6 +484,7 @@ def test_tasks_with_different_models_end_with_a_hint(tasks, make_real_cluster):
   assert 'Traceback' not in chief.output + other.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('missing', [0, 1])
 def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):
   cluster = make_real_cluster(0, 3)
@@ -494,6 +501,7 @@ def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):
   assert 'Traceback' not in outputs
 
 
+@pytest.mark.slow
 def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(0, 3)
@@ -514,6 +522,7 @@ def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
   assert {row['local_steps'] for row in rows} == {report['global_step']}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_at_its_end_ends_at_once(
   tasks, make_real_cluster, tmp_path
 ):
@@ -523,6 +532,7 @@ def test_a_run_that_is_at_its_end_ends_at_once(
     assert tasks.wait(*workers, timeout_secs=20) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_launch_without_ps(tmp_path):
   found = subprocess.run(
     [

@@ -60,6 +60,7 @@ def test_three_workers_make_one_mean(make):
   assert [stepper.read_copy(i) for i in range(3)] == [[6]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('first', [0, 1, 2])
 def test_who_has_given_waits_for_the_others(make, first):
   stepper = make(num_workers=3, period=1)
@@ -76,6 +77,7 @@ def test_who_has_given_waits_for_the_others(make, first):
   assert [stepper.join(i) for i in range(3)] == [(1, 0, [6])] * 3
 
 
+@pytest.mark.slow
 def test_a_slow_worker_does_its_local_steps_while_the_other_waits(make):
   stepper = make()
   stepper.step(0, [8])
@@ -89,6 +91,7 @@ def test_a_slow_worker_does_its_local_steps_while_the_other_waits(make):
   assert stepper.join(0) == stepper.join(1) == (1, 0, [2.25])
 
 
+@pytest.mark.slow
 def test_two_of_three_drop_the_gift_of_the_late_one(make):
   stepper = make(num_workers=3, num_gifts=2)
   for worker in range(3):
@@ -113,6 +116,7 @@ def test_two_of_three_drop_the_gift_of_the_late_one(make):
   assert stepper.join(2) == stepper.join(1) == (2, 0, [3.75])
 
 
+@pytest.mark.slow
 def test_a_gift_is_as_stale_as_the_rounds_that_it_missed(make):
   stepper = make(num_workers=3, period=1, num_gifts=2)
 
@@ -139,6 +143,7 @@ def test_a_gift_is_as_stale_as_the_rounds_that_it_missed(make):
   assert stepper.end(0) == (3, 1, [4])
 
 
+@pytest.mark.slow
 def test_a_gift_that_missed_two_rounds_is_told_to_be_two_stale(make):
   stepper = make(num_workers=3, period=1, num_gifts=2)
   stepper.begin(2, [100])
@@ -157,6 +162,7 @@ def stepper_together(stepper, xs):
   return [stepper.join(worker) for worker in xs]
 
 
+@pytest.mark.slow
 def test_with_more_gifts_than_workers_one_gives_several(make):
   stepper = make(period=1, num_gifts=3)
   # The one token to spare lets worker 0 give twice, each time from w = 0.
@@ -246,6 +252,7 @@ each_optimizer = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_optimizer
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_random_local_steps_agree_with_the_oracle(
@@ -272,6 +279,7 @@ def test_random_local_steps_agree_with_the_oracle(
     stepper.release(worker)
 
 
+@pytest.mark.slow
 @each_optimizer
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_a_random_late_worker_of_three_agrees_with_the_oracle(
@@ -305,6 +313,7 @@ def test_a_random_late_worker_of_three_agrees_with_the_oracle(
     assert_agree(stepper, oracle, range(3))
 
 
+@pytest.mark.slow
 def test_center_and_its_slots_are_on_the_ps_the_rest_on_the_worker(make):
   stepper = make(2, size=5, optimizer='momentum')
   for worker in stepper.workers:
@@ -323,6 +332,7 @@ def test_center_and_its_slots_are_on_the_ps_the_rest_on_the_worker(make):
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   stepper = make(2, size=5)
   stepper.step_together([[8] * 5] * 2)
@@ -338,6 +348,7 @@ def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   assert stepper.step_together([[3] * 5] * 2) == [(2, 0, [3] * 5)] * 2
 
 
+@pytest.mark.slow
 def test_bytes_are_moved_at_the_end_of_a_round_only(make):
   stepper = make(2, size=5)
   stepper.step_together([[8] * 5] * 2)
@@ -346,6 +357,7 @@ def test_bytes_are_moved_at_the_end_of_a_round_only(make):
   assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'words, period, num_gifts',
   [

@@ -170,6 +170,7 @@ def test_a_worker_starts_one_step_more_than_the_bound(make, bound, fast):
   stepper.join(slow)
 
 
+@pytest.mark.slow
 def test_a_bound_of_zero_is_bulk_synchronous(make):
   run = make(bound=0, num_workers=3)
   stepper = run.stepper
@@ -185,6 +186,7 @@ def test_a_bound_of_zero_is_bulk_synchronous(make):
   assert run.read_step() == 9
 
 
+@pytest.mark.slow
 def test_it_is_the_slowest_of_three_that_counts(make):
   run = make(bound=1, num_workers=3)
   stepper = run.stepper
@@ -199,6 +201,7 @@ def test_it_is_the_slowest_of_three_that_counts(make):
   assert [stepper.join(i).staleness for i in range(3)] == [0] * 3
 
 
+@pytest.mark.slow
 def test_one_that_leaves_in_order_holds_up_nobody(make):
   run = make(bound=1, num_workers=3)
   stepper = run.stepper
@@ -218,6 +221,7 @@ def test_one_that_leaves_in_order_holds_up_nobody(make):
     assert stepper.step(0, [0])[:2] == (step, 0)
 
 
+@pytest.mark.slow
 def test_one_that_comes_back_after_leaving_starts_beside_the_slowest(make):
   run = make(bound=1)
   stepper = run.stepper
@@ -242,6 +246,7 @@ def test_one_that_comes_back_after_leaving_starts_beside_the_slowest(make):
   stepper.join(0)
 
 
+@pytest.mark.slow
 def test_after_all_have_left_any_of_them_can_start_anew(make):
   run = make(bound=1)
   stepper = run.stepper
@@ -260,6 +265,7 @@ def test_after_all_have_left_any_of_them_can_start_anew(make):
   stepper.join(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bound', [0, 1, 3])
 def test_one_that_died_in_its_wait_comes_back_within_the_bound(make, bound):
   run = make(bound)
@@ -284,6 +290,7 @@ def test_one_that_died_in_its_wait_comes_back_within_the_bound(make, bound):
   stepper.join(0)
 
 
+@pytest.mark.slow
 def test_the_others_wait_for_one_that_died_until_it_is_back(make):
   run = make(bound=1)
   stepper = run.stepper
@@ -304,6 +311,7 @@ def test_the_others_wait_for_one_that_died_until_it_is_back(make):
   assert run.is_waiting(0)
 
 
+@pytest.mark.slow
 def test_one_that_is_asked_to_stop_gets_out_of_its_wait(make):
   run = make(bound=0)
   stepper = run.stepper
@@ -349,6 +357,7 @@ class Oracle:
     self.clocks[i] = min(self.clocks.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
 @pytest.mark.parametrize(
   'num_ps, num_workers, bound',
@@ -401,6 +410,7 @@ def test_random_steps_agree_with_the_oracle(
   assert oracle.step >= 50
 
 
+@pytest.mark.slow
 def test_all_lives_on_the_ps_and_the_clocks_are_in_no_checkpoint(make):
   stepper = make(3, num_ps=2, size=5, optimizer='momentum').stepper
   for worker in stepper.workers:
@@ -421,12 +431,14 @@ def test_all_lives_on_the_ps_and_the_clocks_are_in_no_checkpoint(make):
     assert [op.device for op in clocks] == ['/job:ps/task:0/device:CPU:0']
 
 
+@pytest.mark.slow
 def test_each_step_moves_the_whole_center_once_each_way(make):
   stepper = make(3, num_ps=2, size=5).stepper
   stepper.step(0, [8] * 5)
   assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('words, bound', [([], 3), (['--ssp_bound=0'], 0)])
 def test_the_bound_is_three_or_that_of_the_flag(
   make_stepper, set_flags, words, bound
@@ -440,6 +452,7 @@ def test_the_bound_is_three_or_that_of_the_flag(
   assert not stepper.is_done(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('word', ['--ssp_bound=-1', '--ssp_bound=x'])
 def test_a_bound_below_zero_is_refused(set_flags, word):
   with pytest.raises(flags.IllegalFlagValueError, match=re.escape(word[2:])):

@@ -50,6 +50,7 @@ def test_the_velocity_takes_a_stale_gradient_whole(make):
   assert (step, staleness, w) == (4, 0, pytest.approx(3 + 0.5 * 10.8))
 
 
+@pytest.mark.slow
 def test_a_step_pulls_and_pushes_the_whole_center(make):
   stepper = make(2, size=5)
   stepper.step(0, [1] * 5)
@@ -82,6 +83,7 @@ def compute_staleness_aware(w, events, rate, momentum):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_random_steps_agree_with_the_oracle(make, num_ps, optimizer, momentum):
@@ -104,6 +106,7 @@ def test_random_steps_agree_with_the_oracle(make, num_ps, optimizer, momentum):
   assert set(seen) >= {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_the_center_is_on_the_ps_and_the_copy_on_the_worker(make):
   stepper = make(2, size=5, optimizer='momentum')
   for worker in stepper.workers:
@@ -122,6 +125,7 @@ def test_the_center_is_on_the_ps_and_the_copy_on_the_worker(make):
     }
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
   stepper = make(2, size=2)
   stepper.step(0, [8, 2])

@@ -237,6 +237,7 @@ def test_with_equal_rates_of_three_it_is_their_sum(make_with_rates):
     assert step.center == pytest.approx([6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 2])
 @pytest.mark.parametrize('rates', [[0.1, 0.0001], [0.3, 0.02, 0.1]])
 def test_random_steps_with_rates_agree_with_the_oracle(
