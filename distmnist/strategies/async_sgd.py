@@ -34,7 +34,8 @@ class AsyncSgd(strategy.Strategy):
       num_bytes = strategy.count_bytes(v for _, v in gradients)
       self.bytes_pulled = self.bytes_pushed = num_bytes
       apply = optimizer.apply_gradients(gradients)
-      with tf.control_dependencies([apply]):
+      # Both are on ps 0: that the read comes first costs nothing.
+      with tf.control_dependencies([apply, read_step]):
         count = global_step.assign_add(1, read_value=False)
       new_step = strategy.read_after(global_step, [count])
       # The count and the read after it are two ops: an update that lands

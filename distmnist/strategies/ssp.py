@@ -54,8 +54,11 @@ class Ssp(strategy.Strategy):
       gradients = optimizer.compute_gradients(loss)
       num_bytes = strategy.count_bytes(v for _, v in gradients)
       self.bytes_pulled = self.bytes_pushed = num_bytes
-      apply = optimizer.apply_gradients(gradients, global_step)
-      new_step = strategy.read_after(global_step, [apply])
+      apply = optimizer.apply_gradients(gradients)
+      # Both are on ps 0: that the read comes first costs nothing.
+      with tf.control_dependencies([apply, read_step]):
+        count = global_step.assign_add(1, read_value=False)
+      new_step = strategy.read_after(global_step, [count])
       self.staleness = new_step - 1 - read_step
       with tf.control_dependencies([self._clocks.tick_and_wait([new_step])]):
         return tf.identity(new_step)
