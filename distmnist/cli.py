@@ -1,15 +1,28 @@
 """What every distmnist program shares: flags in, one line and a code out.
 
-A program hands its `main` to `run`. Exit codes: 0 done, 1 the run failed,
-2 the command line is wrong, 128 + n stopped by signal n. A user's mistake
-is one line on stderr that says what was given, what was expected and what to
-do; a traceback is left for our own mistakes.
+A program hands its `main` to `run`. Exit codes:
+
+  0        done
+  1        the run failed, and would fail again
+  2        the command line is wrong
+  3        another task was lost or stands still: to start again may help
+  70       a mistake of ours, with its traceback
+  128 + n  stopped by signal n
+
+A user's mistake is one line on stderr that says what was given, what was
+expected and what to do.
 """
 
 import os
 import sys
+import traceback
 
 from absl import flags
+
+FAILED = 1
+WRONG_COMMAND_LINE = 2
+LOST = 3
+OUR_MISTAKE = 70  # EX_SOFTWARE of sysexits.h.
 
 FLAGS = flags.FLAGS
 
@@ -25,6 +38,14 @@ class UsageError(Exception):
 
 class RunError(Exception):
   """The command line is fine but the run failed: exit code 1."""
+
+  exit_code = FAILED
+
+
+class LostError(RunError):
+  """Another task is gone or stands still: exit code 3."""
+
+  exit_code = LOST
 
 
 def run(main, argv=None, passthrough=False, leave=sys.exit):
@@ -54,11 +75,14 @@ def run(main, argv=None, passthrough=False, leave=sys.exit):
     else:
       code = main(rest) if passthrough else main()
   except (flags.Error, UsageError) as error:
-    code = _report(program, error, 2)
+    code = _report(program, error, WRONG_COMMAND_LINE)
   except RunError as error:
-    code = _report(program, error, 1)
+    code = _report(program, error, error.exit_code)
   except KeyboardInterrupt:
     code = 130
+  except Exception:
+    traceback.print_exc()
+    code = OUR_MISTAKE
   sys.stdout.flush()
   sys.stderr.flush()
   leave(code or 0)
@@ -66,7 +90,7 @@ def run(main, argv=None, passthrough=False, leave=sys.exit):
 
 def _report(program, error, code):
   message = ' '.join(str(error).split())
-  hint = f' (see {program} --help)' if code == 2 else ''
+  hint = f' (see {program} --help)' if code == WRONG_COMMAND_LINE else ''
   print(f'{program}: error: {message}{hint}', file=sys.stderr, flush=True)
   return code
 

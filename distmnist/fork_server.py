@@ -1,15 +1,16 @@
 """Starts tasks as forks of one process that has imported TensorFlow already.
 
-The import costs 2 to 5 s. `python -m distmnist.fork_server FD MODULE` pays it
-once: it imports MODULE, which may start no thread and no server, and then
-forks a task a request; the child calls `run()` of the module that its command
-line names. Without MODULE nothing is imported and the tasks are new Python
-processes: slower, but no fork of a process with a past.
+The import costs 2 to 5 s. `python -m distmnist.fork_server FD MODULE NS...`
+pays it once: it imports MODULE, which may start no thread and no server, and
+then forks a task a request; the child calls `run()` of the module that its
+command line names. With an empty MODULE nothing is imported and the tasks are
+new Python processes: slower, but no fork of a process with a past.
 
-FD is one end of a SOCK_SEQPACKET pair; a message is one JSON object:
+NS... are the descriptors of an isolation.Namespace, if there is one. FD is one
+end of a SOCK_SEQPACKET pair; a message is one JSON object:
 
-  in:   {"start": name, "argv": [...], "env": {...}, "log": path}, with the
-        descriptor of the task's held port, if it has one, as SCM_RIGHTS
+  in:   {"start": name, "argv": [...], "env": {...}, "log": path}, with
+        "isolate": true for a task in the namespace
         {"signal": number, "name": name}
   out:  {"ready": true} or {"error": the last line of the import's traceback}
         {"name": name, "pid": pid}, then at its end {"name": name, "code": c},
@@ -32,7 +33,7 @@ import time
 import traceback
 import warnings
 
-from distmnist import tasks
+from distmnist import isolation
 
 MAX_MESSAGE_BYTES = 1 << 18
 GRACE_SECS = 10.0
@@ -43,18 +44,21 @@ _PR_SET_PDEATHSIG = 1
 class ForkServer:
   """The tasks that were started here, by name."""
 
-  def __init__(self, launcher, is_imported, grace_secs=GRACE_SECS):
+  def __init__(self, launcher, is_imported, namespace, grace_secs=GRACE_SECS):
     """Makes a server that has no task yet.
 
     Args:
       launcher: socket to whom asks for tasks.
       is_imported: bool, whether a task's module is here to be called; else a
         task is a new Python.
+      namespace: isolation.Namespace for the tasks that are to be isolated;
+        one without descriptors if none is.
       grace_secs: float, from the tasks' SIGTERM to their SIGKILL once the
         launcher is gone.
     """
     self._launcher = launcher
     self._is_imported = is_imported
+    self._namespace = namespace
     self._grace_secs = grace_secs
     self._pids = {}
     # A child's end interrupts select through this pair: nothing is polled.
@@ -73,23 +77,25 @@ class ForkServer:
       ready = self._select()
       self._reap()
       if self._launcher in ready:
-        data, fds, _, _ = socket.recv_fds(self._launcher, MAX_MESSAGE_BYTES, 1)
+        data = self._launcher.recv(MAX_MESSAGE_BYTES)
         if not data:
           break
         request = json.loads(data)
         if 'start' in request:
-          self._start(request, fds)
+          self._start(request)
         else:
           self._signal(request['name'], request['signal'])
     self._end_all()
 
-  def _start(self, request, fds):
+  def _start(self, request):
     server_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-      _run_task(request, fds, self._own, server_pid, self._is_imported)
-    for fd in fds:
-      os.close(fd)
+      if not request.get('isolate'):
+        self._namespace.close()
+      _run_task(
+        request, self._namespace, self._own, server_pid, self._is_imported
+      )
     self._pids[request['start']] = pid
     _send(self._launcher, {'name': request['start'], 'pid': pid})
 
@@ -137,24 +143,24 @@ class ForkServer:
     return ready
 
 
-def _run_task(request, fds, server_files, server_pid, is_imported):
+def _run_task(request, namespace, server_files, server_pid, is_imported):
   """Turns the forked child into the task; does not return."""
   code = 1
   try:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for file in server_files:
-      file.close()
     os.setsid()  # a Ctrl-C in the terminal is the launcher's to pass on
-    # The kernel's promise: no task outlives the server, however that ends.
+    _redirect(request['log'])
+    namespace.enter()
+    for file in (*server_files, namespace):
+      file.close()
+    # The kernel's promise: no task outlives the server, however that ends. It
+    # is forgotten with a change of rights, hence given after `enter`.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server_pid:
       os._exit(1)
-    _redirect(request['log'])
     os.environ.update(request['env'])
-    if fds:
-      os.environ[tasks.HELD_PORT_FD] = str(fds[0])
     _, _, module, *flags = request['argv']
     if is_imported:
       _reseed()
@@ -210,9 +216,10 @@ def _send(launcher, message):
     launcher.send(json.dumps(message).encode())
 
 
-def main(fd, module=None):
+def main(fd, module, *namespace_fds):
   """Imports `module` (dotted name), serves on `fd`, returns the exit code."""
   launcher = socket.socket(fileno=fd)
+  namespace = isolation.Namespace(namespace_fds)
   try:
     if module:
       importlib.import_module(module)
@@ -225,11 +232,12 @@ def main(fd, module=None):
   # ours, and the child of a server that is idle finds everything consistent.
   warnings.filterwarnings('ignore', message='.*fork', category=Warning)
   _send(launcher, {'ready': True})
-  ForkServer(launcher, is_imported=bool(module)).serve()
+  ForkServer(launcher, bool(module), namespace).serve()
   return 0
 
 
 if __name__ == '__main__':
-  exit_code = main(int(sys.argv[1]), *sys.argv[2:3])
+  fd, module, *namespace_fds = sys.argv[1:]
+  exit_code = main(int(fd), module, *map(int, namespace_fds))
   sys.stdout.flush()
   os._exit(exit_code)  # spares the launcher the teardown of TensorFlow

@@ -3,7 +3,7 @@
   python -m distmnist.launch --num_ps=1 --num_workers=2 -- --model=cnn
 
 All after -- goes to every task untouched. The exit code is 0 if all tasks
-ended with 0, else that of the first task that failed.
+ended with 0, else that of the first task that failed for good.
 """
 
 import glob
@@ -13,12 +13,14 @@ import tempfile
 
 from absl import flags
 
-from distmnist import cli, processes, registry, tasks
+from distmnist import cli, isolation, processes, registry, tasks
 
 _LAUNCHERS = 'distmnist.launchers'
-# Fixed in --dry_run, so that its lines can be compared and kept; a real run
-# takes ports that are free.
-_DRY_RUN_PORT = 2222
+# From here on in --dry_run, so that its lines can be compared and kept, and
+# where the tasks have a network of their own: below the ports that the kernel
+# gives to outgoing connections. Else a real run takes ports that are free.
+_FIRST_PORT = 2222
+_TRAIN = 'distmnist.train'
 
 _LAUNCHER = flags.DEFINE_enum(
   'launcher', 'local', registry.names(_LAUNCHERS), 'What runs the tasks.'
@@ -42,13 +44,28 @@ _GPUS = flags.DEFINE_string(
 _FORK_TASKS = flags.DEFINE_bool(
   'fork_tasks', True, 'Import TensorFlow once, then fork the tasks.'
 )
+_MAX_RESTARTS = flags.DEFINE_integer(
+  'max_restarts',
+  0,
+  'How often each task that fails is started again, on the same address, before'
+  ' the run is given up. Exit codes 1 and 2 are never tried again.',
+  lower_bound=0,
+)
+_ISOLATE = flags.DEFINE_enum(
+  'isolate',
+  'auto',
+  ['auto', 'on', 'off'],
+  'Give the tasks of a cluster a network of their own (a namespace of Linux):'
+  ' whoever reaches a port of TensorFlow may run there what he likes. auto:'
+  ' where it is allowed, and no folder of the run is remote (://).',
+)
 _MODULE = flags.DEFINE_string(
-  'module', 'distmnist.train', 'What a task runs: python -m MODULE.'
+  'module', _TRAIN, 'What a task runs: python -m MODULE.'
 )
 _DRY_RUN = flags.DEFINE_bool(
   'dry_run',
   False,
-  f'Print a command a task, with ports from {_DRY_RUN_PORT} on, and exit.',
+  f'Print a command a task, with ports from {_FIRST_PORT} on, and exit.',
 )
 
 
@@ -64,12 +81,17 @@ def main(train_flags):
   tasks.check_train_flags(given)
   gpus = find_gpus(_GPUS.value, os.environ, glob.glob('/dev/nvidia*'))
   num_tasks = _NUM_PS.value + _NUM_WORKERS.value
-  held_ports = []
-  if _DRY_RUN.value:
-    ports = range(_DRY_RUN_PORT, _DRY_RUN_PORT + num_tasks)
-  else:
-    held_ports = processes.hold_ports(num_tasks if num_tasks > 1 else 0)
-    ports = [held.getsockname()[1] for held in held_ports] or [0]
+  ports = range(_FIRST_PORT, _FIRST_PORT + num_tasks)
+  namespace = None
+  if not _DRY_RUN.value:
+    logs_dir = make_logs_dir(_LOGS_DIR.value, tasks.flag_value(given, 'logdir'))
+    # A task on its own serves nowhere.
+    if num_tasks > 1:
+      namespace = make_namespace(_ISOLATE.value, given)
+    if not namespace:
+      # Kept until the end of the run, so that a restart finds its port free.
+      held_ports = processes.hold_ports(num_tasks)
+      ports = [held.getsockname()[1] for held in held_ports]
   hosts = [f'127.0.0.1:{port}' for port in ports]
   cluster = tasks.make_tasks(
     hosts[: _NUM_PS.value],
@@ -82,9 +104,55 @@ def main(train_flags):
   if _DRY_RUN.value:
     print(*(task.command for task in cluster), sep='\n')
     return 0
-  launcher = registry.load(_LAUNCHERS, _LAUNCHER.value)
-  logs_dir = make_logs_dir(_LOGS_DIR.value, tasks.flag_value(given, 'logdir'))
-  return launcher.launch(cluster, logs_dir, held_ports, _FORK_TASKS.value)
+  data_task = None
+  if namespace and _MODULE.value == _TRAIN:
+    # There is no network for a download where the others run.
+    data_task = tasks.make_data_task(train_flags)
+  return registry.load(_LAUNCHERS, _LAUNCHER.value).launch(
+    cluster,
+    logs_dir,
+    _FORK_TASKS.value,
+    _MAX_RESTARTS.value,
+    namespace,
+    data_task,
+  )
+
+
+def make_namespace(wanted, train_flags):
+  """Returns the isolation.Namespace of the tasks, or None; auto says which.
+
+  Args:
+    wanted: str, the value of --isolate.
+    train_flags: list of str; a remote folder among them needs the network.
+
+  Raises:
+    cli.RunError: it must be, and this machine does not allow it.
+  """
+  if wanted == 'off':
+    return None
+  folders = {
+    name: tasks.flag_value(train_flags, name) or ''
+    for name in ('logdir', 'data_dir')
+  }
+  remote = [name for name, path in folders.items() if '://' in path]
+  try:
+    if wanted == 'auto' and remote:
+      raise OSError(f'--{remote[0]}={folders[remote[0]]} needs the network')
+    namespace = isolation.make_namespace()
+  except OSError as error:
+    if wanted == 'on':
+      raise cli.RunError(
+        f'--isolate=on, but {error}: ask the administrator for the right, or'
+        ' run with --isolate=auto where nobody else reaches this machine'
+      ) from error
+    processes.say(
+      f'the tasks are not isolated ({error}): whoever reaches this machine can'
+      ' reach their ports'
+    )
+    return None
+  if wanted == 'auto':
+    processes.say('the tasks are isolated: they alone can reach their ports')
+  return namespace
 
 
 def find_gpus(wanted, environ, device_files):

@@ -1,9 +1,16 @@
-"""Starts tasks on this machine, watches them, ends them.
+"""Starts tasks on this machine, watches them, restarts them, ends them.
 
 One log file a task, the first failure remembered, and nothing left behind:
 all processes belong to a fork server (distmnist/fork_server.py) that ends
 them when the launcher goes, even by kill -9. Signals are sent by that server,
 who is their parent, so that none can hit a stranger under an old pid.
+
+Who is started again, on the same address and into the same log:
+- a task that failed, unless its exit code says that it would fail again;
+- without a ps all the others with it: they hold the variables together;
+- with the chief whoever has ended already: the last steps may be done again,
+  and the ps has to be there for them.
+Once the chief has ended with 0 the training is complete, and nobody is.
 """
 
 import contextlib
@@ -18,6 +25,7 @@ import sys
 import time
 
 from distmnist import cli, fork_server
+from distmnist import tasks as tasks_lib
 
 # A worker that is told to leave writes a checkpoint, and leaves by force after
 # 8 s (distmnist/preemption.py); a ps saves nothing. Together below 10 s.
@@ -25,6 +33,14 @@ WORKER_GRACE_SECS = 8.5
 PS_GRACE_SECS = 1.0
 TICK_SECS = 0.1
 
+# From a failure to the restart: doubles with each one, and begins anew after a
+# task has run for a while.
+FIRST_BACKOFF_SECS = 0.1
+MAX_BACKOFF_SECS = 10.0
+STEADY_SECS = 60.0
+
+# These would come again, and the task has said what to do.
+_FINAL_CODES = (cli.FAILED, cli.WRONG_COMMAND_LINE)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,6 +50,7 @@ class Failure:
 
   task: object
   code: int
+  num_restarts: int = 0
 
   @property
   def cause(self):
@@ -45,23 +62,62 @@ class Failure:
   def exit_code(self):
     return 128 - self.code if self.code < 0 else self.code
 
+  def __str__(self):
+    cause = self.cause if self.code < 0 else f'ended with {self.cause}'
+    return f'{self.task.name} ({self.task.address}) {cause}'
+
+
+@dataclasses.dataclass
+class _Run:
+  """What is known of a task that was started."""
+
+  task: object
+  attempt: int = 0
+  num_restarts: int = 0
+  backoff_secs: float = FIRST_BACKOFF_SECS
+  start_time: float = 0.0
+  log_start: int = 0  # of this attempt, in bytes
+  is_running: bool = False
+  code: int | None = None  # of the last attempt, once it has ended
+  restart_time: float | None = None  # set while it waits to start again
+  restart_note: str = ''
+
+  @property
+  def is_left(self):
+    return self.is_running or self.restart_time is not None
+
+  @property
+  def is_done(self):
+    return self.code == 0 and not self.is_left
+
+  def restart_at(self, restart_time, note):
+    self.restart_time, self.restart_note = restart_time, note
+
 
 def hold_ports(num_ports):
   """Returns sockets bound to as many different free ports of this machine.
 
-  A port stays taken while its socket is open: it is handed over to the task,
-  which closes it right before it serves there. No socket listens, so who
-  connects too early is refused instead of kept waiting.
+  A port stays ours while its socket is open, also from the end of a task to
+  its restart: nobody is given it by chance. Yet who asks for this very port
+  with SO_REUSEADDR gets it, and that is the task's server; while that one
+  listens, no other can. Our sockets do not listen, so who connects too early
+  is refused instead of kept waiting.
   """
   ports = []
   for _ in range(num_ports):
     ports.append(socket.socket())
+    ports[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports[-1].bind(('', 0))
   return ports
 
 
 def log_path(logs_dir, task):
-  return os.path.join(logs_dir, f'{task.job_name}_{task.task_index}.log')
+  return os.path.join(logs_dir, task.name.replace(' ', '_') + '.log')
+
+
+def say(text):
+  # Ours goes to stderr: stdout carries the lines of the chief alone.
+  print(f'distmnist.launch: {text}', file=sys.stderr, flush=True)
 
 
 class Processes:
@@ -72,10 +128,21 @@ class Processes:
 
   Attributes:
     signals: list of int, what this process received.
-    failure: Failure of the first task that failed before `stop`, or None.
+    failure: Failure of the first task that failed for good before `stop`, or
+      None.
   """
 
-  def __init__(self, module, logs_dir, env, fork_tasks=True, on_tick=None):
+  def __init__(
+    self,
+    module,
+    logs_dir,
+    env,
+    fork_tasks=True,
+    max_restarts=0,
+    namespace=None,
+    on_tick=None,
+    say=say,
+  ):
     """Makes a group without tasks.
 
     Args:
@@ -83,16 +150,21 @@ class Processes:
       logs_dir: str, an existing folder.
       env: dict, the environment of all tasks.
       fork_tasks: bool, forks of one process or a new Python a task.
+      max_restarts: int, how often each task may be started again.
+      namespace: isolation.Namespace for the tasks that serve, or None.
       on_tick: callable, called every TICK_SECS while we wait.
+      say: callable, takes a line about a restart.
     """
     self._module = module
     self._logs_dir = logs_dir
     self._env = env
     self._server_log = os.path.join(logs_dir, 'fork_server.log')
     self._fork_tasks = fork_tasks
+    self._max_restarts = max_restarts
+    self._namespace_fds = namespace.fds if namespace else []
     self._on_tick = on_tick or (lambda: None)
-    self._running = {}
-    self._log_starts = {}
+    self._say = say
+    self._runs = {}
     self._is_ready = False
     self._is_stopping = False
     self._num_noticed = 0
@@ -113,9 +185,10 @@ class Processes:
     )
     command = [sys.executable, '-m', 'distmnist.fork_server']
     command.append(str(theirs.fileno()))
+    command.append(self._module if self._fork_tasks else '')
+    command += map(str, self._namespace_fds)
     env = dict(self._env)
     if self._fork_tasks:
-      command.append(self._module)
       # Else the import of NumPy starts threads, which no fork can take along.
       env['OPENBLAS_NUM_THREADS'] = '1'
     with theirs, open(self._server_log, 'ab') as log:
@@ -125,7 +198,7 @@ class Processes:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        pass_fds=[theirs.fileno()],
+        pass_fds=[theirs.fileno(), *self._namespace_fds],
         start_new_session=True,
       )
     self._selector = selectors.DefaultSelector()
@@ -149,39 +222,27 @@ class Processes:
     self._wake.close()
     self._wake_writer.close()
 
-  def start(self, task, held_port=None):
-    """Asks for a task; `held_port` is the task's from here on.
+  def start(self, task):
+    """Asks for a task.
 
     Raises:
       OSError: its log cannot be written.
     """
-    path = log_path(self._logs_dir, task)
-    with open(path, 'ab') as log:
-      self._log_starts[task.name] = log.tell()
-    self._running[task.name] = task
-    self._send(
-      {
-        'start': task.name,
-        'argv': task.argv,
-        'env': dict(task.env),
-        'log': os.path.abspath(path),
-      },
-      held_port,
-    )
-    if held_port:
-      held_port.close()
+    self._runs[task.name] = _Run(task)
+    self._start(self._runs[task.name])
 
   def wait(self, tasks, timeout_secs=float('inf')):
     """Waits for the end of `tasks`; returns those that still run.
 
-    Some may: it returns early on the first failure, on a signal to this
-    process, and after timeout_secs.
+    Who is to be started again counts as one that runs. Some may be left: it
+    returns early on the first failure, on a signal to this process, and after
+    timeout_secs.
 
     Raises:
       cli.RunError: the module cannot be imported, or the server has died.
     """
     deadline = time.monotonic() + timeout_secs
-    while left := [task for task in tasks if task.name in self._running]:
+    while left := [task for task in tasks if self._is_left(task)]:
       secs = deadline - time.monotonic()
       if secs <= 0 or self._is_disturbed():
         break
@@ -198,44 +259,76 @@ class Processes:
       list of Task that had to be killed.
     """
     self._is_stopping = True
+    for run in self._runs.values():
+      run.restart_time = None
     self._num_noticed = min(1, len(self.signals))
     if not self._is_ready:
       # The import is still on: no task has started, nor will any.
       self._server.kill()
     killed = []
-    for job_name, grace_secs in (
-      ('worker', WORKER_GRACE_SECS),
-      ('ps', PS_GRACE_SECS),
+    for is_ps, grace_secs in (
+      (False, WORKER_GRACE_SECS),
+      (True, PS_GRACE_SECS),
     ):
-      tasks = [t for t in self._running.values() if t.job_name == job_name]
+      tasks = [t for t in self._running if (t.job_name == 'ps') == is_ps]
       self._signal(tasks, signum)
       left = self.wait(tasks, grace_secs)
       if self._is_disturbed():
-        left = list(self._running.values())
+        left = self._running
       self._signal(left, signal.SIGKILL)
       killed += left
-      while any(task.name in self._running for task in left):
+      while any(self._is_left(task) for task in left):
         self._turn(TICK_SECS)
     return killed
 
+  def discard(self, task):
+    """Forgets a task that has ended, and removes its log."""
+    del self._runs[task.name]
+    os.remove(log_path(self._logs_dir, task))
+
+  def is_done(self, task):
+    """Whether it has ended with 0."""
+    return self._runs[task.name].is_done
+
+  def is_restarted(self, task):
+    """Whether it was started more than once."""
+    return self._runs[task.name].attempt > 1
+
   def last_lines(self, task, num_lines=10):
-    """Returns the last lines (list of str) that a task wrote in this run."""
+    """Returns the last lines (list of str) of a task's last attempt."""
     with open(log_path(self._logs_dir, task), 'rb') as log:
       size = log.seek(0, os.SEEK_END)
-      log.seek(max(self._log_starts[task.name], size - (1 << 14)))
+      log.seek(max(self._runs[task.name].log_start, size - (1 << 14)))
       lines = log.read().decode(errors='replace').splitlines()
     return [line for line in lines if line.strip()][-num_lines:]
+
+  @property
+  def _running(self):
+    return [run.task for run in self._runs.values() if run.is_running]
+
+  @property
+  def _waiting(self):
+    return [r for r in self._runs.values() if r.restart_time is not None]
+
+  def _is_left(self, task):
+    return task.name in self._runs and self._runs[task.name].is_left
 
   def _is_disturbed(self):
     failed = self.failure is not None and not self._is_stopping
     return failed or len(self.signals) > self._num_noticed
 
   def _turn(self, secs):
+    if not any(run.is_running for run in self._waiting):
+      now = time.monotonic()
+      times = [run.restart_time for run in self._waiting]
+      secs = max(0, min([secs, *(restart - now for restart in times)]))
     for key, _ in self._selector.select(secs):
       if key.fileobj is self._wake:
         self._wake.recv(4096)
       else:
         self._receive()
+    if not self._is_disturbed():
+      self._restart_due()
     self._on_tick()
 
   def _receive(self):
@@ -247,9 +340,10 @@ class Processes:
       return
     message = json.loads(data or '{}')
     if 'code' in message:
-      task = self._running.pop(message['name'])
-      if message['code'] and not self.failure and not self._is_stopping:
-        self.failure = Failure(task, message['code'])
+      run = self._runs[message['name']]
+      run.is_running, run.code = False, message['code']
+      if not self._is_stopping and not self.failure:
+        self._handle_end(run)
     elif 'ready' in message:
       self._is_ready = True
     elif 'error' in message:
@@ -259,7 +353,8 @@ class Processes:
       )
     elif not data:
       # The server is gone, and by the kernel's hand its tasks with it.
-      self._running.clear()
+      for run in self._runs.values():
+        run.is_running, run.restart_time = False, None
       self._selector.unregister(self._socket)
       if not self._is_stopping:
         raise cli.RunError(
@@ -267,12 +362,96 @@ class Processes:
           f' (exit code {self._server.wait()}; log: {self._server_log})'
         )
 
+  def _start(self, run):
+    task, path = run.task, log_path(self._logs_dir, run.task)
+    run.attempt += 1
+    run.start_time = time.monotonic()
+    run.is_running, run.restart_time = True, None
+    env = dict(task.env)
+    with open(path, 'a+b') as log:
+      if run.attempt > 1:
+        env[tasks_lib.ATTEMPT] = str(run.attempt)
+        _write_separator(log, run.restart_note)
+      run.log_start = log.tell()
+    self._send(
+      {
+        'start': task.name,
+        'argv': task.argv,
+        'env': env,
+        'log': os.path.abspath(path),
+        # Only who serves has something to hide; others may need the network.
+        'isolate': bool(self._namespace_fds) and task.port is not None,
+      }
+    )
+
+  def _handle_end(self, run):
+    """Decides what a task's end means for the run."""
+    failure = Failure(run.task, run.code, run.num_restarts)
+    is_killed_to_restart = run.restart_time is not None
+    chief = self._runs.get(tasks_lib.CHIEF)
+    is_complete = self._max_restarts and chief and chief.code == 0
+    if is_complete and run is chief:
+      for waiting in self._waiting:
+        waiting.restart_time = None
+        name = waiting.task.name
+        self._say(f'{name} is not restarted: the training is complete')
+    elif is_complete and run.code:
+      self._say(f'{failure}: not restarted, as the training is complete')
+    elif run.code in _FINAL_CODES:
+      self.failure = failure
+    elif run.code and not is_killed_to_restart:
+      if run.num_restarts == self._max_restarts:
+        self.failure = failure
+      elif not self.signals:
+        self._plan_restart(run, failure)
+
+  def _plan_restart(self, run, failure):
+    now = time.monotonic()
+    if now - run.start_time >= STEADY_SECS:
+      run.backoff_secs = FIRST_BACKOFF_SECS
+    secs, restart_time = run.backoff_secs, now + run.backoff_secs
+    run.backoff_secs = min(MAX_BACKOFF_SECS, 2 * run.backoff_secs)
+    run.num_restarts += 1
+    note = f'restart {run.num_restarts} of {self._max_restarts}'
+    run.restart_at(restart_time, note)
+    has_ps = any(r.task.job_name == 'ps' for r in self._runs.values())
+    others = [] if has_ps else [r for r in self._runs.values() if r is not run]
+    with_all = ', with all other workers' if others else ''
+    self._say(f'{failure}: {note} in {secs:g} s{with_all}')
+    self._signal([r.task for r in others if r.is_running], signal.SIGKILL)
+    for other in others:
+      other.restart_at(restart_time, f'started again with {run.task.name}')
+
+  def _restart_due(self):
+    """Starts whose time has come; not before all who start again have ended."""
+    waiting = self._waiting
+    if any(run.is_running for run in waiting):
+      return
+    now = time.monotonic()
+    due = [run for run in waiting if run.restart_time <= now]
+    if any(run.task.name == tasks_lib.CHIEF for run in due):
+      done = [run for run in self._runs.values() if run.is_done]
+      for run in done:
+        run.restart_at(now, f'started again with {tasks_lib.CHIEF}')
+        self._say(f'{run.task.name} is {run.restart_note}')
+      due += done
+    for run in due:
+      self._start(run)
+
   def _signal(self, tasks, signum):
     for task in tasks:
       self._send({'signal': signum, 'name': task.name})
 
-  def _send(self, message, held_port=None):
-    fds = [held_port.fileno()] if held_port else []
+  def _send(self, message):
     # A dead server is reported by the next read, with its reason.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-      socket.send_fds(self._socket, [json.dumps(message).encode()], fds)
+      self._socket.send(json.dumps(message).encode())
+
+
+def _write_separator(log, note):
+  """Appends a line between two attempts; the first may have left one open."""
+  size = log.seek(0, os.SEEK_END)
+  log.seek(max(0, size - 1))
+  start = b'' if log.read() in (b'', b'\n') else b'\n'
+  log.write(start + f'--- {note} ---\n'.encode())
+  log.flush()

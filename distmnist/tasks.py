@@ -9,9 +9,10 @@ import shlex
 
 from distmnist import cli
 
-# Names the descriptor of the socket that holds a task's port for it until its
-# server can bind it.
-HELD_PORT_FD = 'DISTMNIST_HELD_PORT_FD'
+# Tells a task that was started again how often it was: 2, 3, ... Not set at the
+# first attempt.
+ATTEMPT = 'DISTMNIST_ATTEMPT'
+CHIEF = 'worker 0'
 
 # A task learns from these who it is; the launcher alone may set them.
 CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
@@ -19,19 +20,20 @@ CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One process of the cluster.
+  """One process of the cluster, or the one that gets it the data.
 
   Attributes:
-    job_name: 'ps' or 'worker'.
-    task_index: int >= 0, counted within the job.
+    job_name: 'ps', 'worker' or 'data'.
+    task_index: int >= 0, counted within the job; None for 'data'.
     host: str, the machine that runs it.
-    port: int, where it serves; None for the one task of a run without cluster.
+    port: int, where it serves; None for one that does not: the one task of a
+      run without cluster, and 'data'.
     argv: tuple of str, the whole command: ('python', '-m', module, flags...).
     env: tuple of (name, value), what it needs beyond its launcher's variables.
   """
 
   job_name: str
-  task_index: int
+  task_index: int | None
   host: str
   port: int | None
   argv: tuple[str, ...]
@@ -39,6 +41,8 @@ class Task:
 
   @property
   def name(self):
+    if self.task_index is None:
+      return self.job_name
     return f'{self.job_name} {self.task_index}'
 
   @property
@@ -110,6 +114,12 @@ def make_tasks(
     make_task('worker', i, address, worker_threads, _pin(gpus, i))
     for i, address in enumerate(worker_hosts)
   ]
+
+
+def make_data_task(train_flags, module='distmnist.train'):
+  """Returns the Task that makes sure that the data set is there, and ends."""
+  argv = ('python', '-m', module, *train_flags, '--download_only')
+  return Task('data', None, '127.0.0.1', None, argv)
 
 
 def check_train_flags(train_flags):

@@ -33,6 +33,7 @@ WITHOUT_TENSORFLOW = {
   'cli',
   'console',
   'fork_server',
+  'isolation',
   'launch',
   'processes',
   'registry',

@@ -91,8 +91,21 @@ def test_a_mistake_of_ours_keeps_its_traceback(run):
   def main():
     raise ZeroDivisionError('ours')
 
-  with pytest.raises(ZeroDivisionError, match='ours'):
-    run(main)
+  code, _, err = run(main)
+  assert code == 70
+  assert err.startswith('Traceback')
+  assert err.endswith('ZeroDivisionError: ours\n')
+
+
+def test_a_task_that_was_lost_is_one_line_and_code_3(run):
+  def main():
+    raise cli.LostError('worker 1 is gone')
+
+  assert run(main) == (
+    3,
+    '',
+    'distmnist.cli_test: error: worker 1 is gone\n',
+  )
 
 
 def test_ctrl_c_is_code_130(run):

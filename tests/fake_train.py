@@ -12,16 +12,25 @@ import threading
 import time
 
 import numpy as np
+import psutil
+
+_servers = []  # that listen until the end of this process
 
 
 def run():
   words = [word.lstrip('-').partition('=') for word in sys.argv[1:]]
   flags = {name: value for name, _, value in words}
   me = f'{flags.get("job_name", "worker")}{flags.get("task_index", 0)}'
-  # do=WORKER0:print,exit0;ps0:serve ... what each task does, in order.
+  # do=worker0:print=a,exit=0;ps:serve ... what each task does, in order;
+  # worker0@2: is for its second attempt alone.
+  attempt = os.environ.get('DISTMNIST_ATTEMPT', '1')
+  if 'download_only' in flags:
+    me = 'data'
   for script in flags.get('do', '').split(';'):
     who, _, actions = script.partition(':')
-    if who in (me, me.rstrip('0123456789'), 'all'):
+    who, _, when = who.partition('@')
+    names = (me, me.rstrip('0123456789'), 'all')
+    if who in names and when in ('', attempt):
       for action in actions.split(','):
         _act(action, flags, me)
 
@@ -50,6 +59,15 @@ def _act(action, flags, me):
     while not os.path.exists(os.path.join(folder, value)):
       assert time.monotonic() < deadline, f'no {value}'
       time.sleep(0.01)
+  elif name == 'gone':  # waits for the end of who has touched this file
+    with open(os.path.join(folder, value)) as file:
+      pid = int(file.read())
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(pid):
+      assert time.monotonic() < deadline, f'{value} lives'
+      time.sleep(0.01)
+  elif name == 'write':  # a line without its end
+    sys.stdout.write(value)
   elif name == 'forever':
     threading.Event().wait(60)
   elif name == 'leave':  # as train does: a signal ends the steps, not us
@@ -67,7 +85,20 @@ def _act(action, flags, me):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
   elif name == 'serve':
-    _serve(flags)
+    _serve(_port_of(me, flags))
+  elif name == 'connect':  # to another task, once it serves
+    address = ('127.0.0.1', _port_of(value, flags))
+    deadline = time.monotonic() + 10
+    while True:
+      try:
+        socket.create_connection(address).close()
+        break
+      except ConnectionRefusedError:
+        assert time.monotonic() < deadline, f'no answer from {value}'
+        time.sleep(0.01)
+    print(f'reached {value}')
+  elif name == 'interfaces':
+    print(f'interfaces {[name for _, name in socket.if_nameindex()]}')
   elif name == 'env':
     print(f'{value}={os.environ.get(value)!r}')
   elif name == 'random':
@@ -86,19 +117,22 @@ def _act(action, flags, me):
     raise AssertionError(action)
 
 
-def _serve(flags):
-  """Takes over the port that the launcher holds, and says whether it could."""
-  hosts = flags[f'{flags["job_name"]}_hosts'].split(',')
-  port = int(hosts[int(flags['task_index'])].rpartition(':')[2])
+def _port_of(task, flags):
+  job, index = task.rstrip('0123456789'), task.lstrip('pworkes')
+  hosts = flags[f'{job}_hosts'].split(',')
+  return int(hosts[int(index)].rpartition(':')[2])
+
+
+def _serve(port):
+  """Says whether the launcher holds the port, and listens as gRPC does."""
   try:
-    socket.socket().bind(('', port))
+    with socket.socket() as stranger:
+      stranger.bind(('', port))
     print('the port was not held')
   except OSError:
     print('the port was held')
-  os.close(int(os.environ['DISTMNIST_HELD_PORT_FD']))
-  server = socket.create_server(('127.0.0.1', port))
+  _servers.append(socket.create_server(('', port)))  # with SO_REUSEADDR
   print(f'serving on {port}')
-  server.close()
 
 
 if __name__ == '__main__':

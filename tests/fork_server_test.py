@@ -15,14 +15,33 @@ import pytest
 TESTS = pathlib.Path(__file__).resolve().parent
 
 
+# In the place of `-m distmnist.fork_server FD MODULE`: makes its own namespace,
+# as a user who has no rights. What is imported first could not be read later.
+AS_NOBODY = """
+import ctypes, os, sys, numpy.random
+from distmnist import fork_server, isolation
+import fake_train
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)  # as after an exec: /proc/self is one's own
+try:
+  namespace = isolation.make_namespace()
+except OSError as error:
+  print(error)
+  sys.exit(1)
+fork_server.main(int(sys.argv[1]), sys.argv[2], *namespace.fds)
+"""
+
+
 class Server:
-  def __init__(self, module, log):
+  def __init__(self, module, log, program=('-m', 'distmnist.fork_server')):
     self.socket, theirs = socket.socketpair(
       socket.AF_UNIX, socket.SOCK_SEQPACKET
     )
     self.socket.settimeout(30)
     fd = theirs.fileno()
-    command = [sys.executable, '-m', 'distmnist.fork_server', str(fd)]
+    command = [sys.executable, *program, str(fd)]
     path = f'{TESTS.parent}:{TESTS}:{log.parent}'
     with theirs, open(log, 'wb') as file:
       self.process = subprocess.Popen(
@@ -48,9 +67,9 @@ class Server:
   def send(self, **message):
     self.socket.send(json.dumps(message).encode())
 
-  def start(self, name, log, *flags, **env):
+  def start(self, name, log, *flags, isolate=False, **env):
     argv = ['python', '-m', 'fake_train', *flags]
-    self.send(start=name, argv=argv, env=env, log=str(log))
+    self.send(start=name, argv=argv, env=env, log=str(log), isolate=isolate)
 
   def read(self):
     return json.loads(self.socket.recv(1 << 16))
@@ -131,6 +150,60 @@ def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
   server.socket.close()
   assert server.process.wait(5) == 0
   assert not psutil.pid_exists(pid)  # reaped, by its parent
+
+
+@pytest.fixture
+def nobodys_server(tmp_path):
+  if os.geteuid():
+    pytest.skip('only root can drop its rights')
+  log = tmp_path / 'server.log'
+  with Server('fake_train', log, ('-c', AS_NOBODY)) as server:
+    if not (data := server.socket.recv(1 << 16)):
+      pytest.skip(log.read_text())
+    assert json.loads(data) == {'ready': True}
+    yield server
+
+
+def get_network(process):
+  return os.readlink(f'/proc/{process.pid}/ns/net')
+
+
+def start_and_wait(server, name, isolate):
+  """Starts a task that waits, and returns it once it has been set up."""
+  flag = '--do=worker0:forever'
+  server.start(name, os.devnull, flag, isolate=isolate)
+  process = psutil.Process(server.read()['pid'])
+  deadline = time.monotonic() + 10
+  while len(os.listdir(f'/proc/{process.pid}/fd')) != 3:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  return process
+
+
+def test_only_who_asks_for_it_is_isolated(nobodys_server):
+  tasks = [
+    start_and_wait(nobodys_server, name, isolate)
+    for name, isolate in (('a', True), ('b', False), ('c', True))
+  ]
+  networks = [get_network(task) for task in tasks]
+  assert networks[0] == networks[2] != networks[1]
+  assert networks[1] == get_network(psutil.Process())
+  assert [task.uids().real for task in tasks] == [65534] * 3
+
+
+def test_an_isolated_task_goes_with_a_server_that_is_killed(nobodys_server):
+  # To enter a user namespace is a change of rights: the kernel forgets who
+  # asked before it to go with the parent.
+  task = start_and_wait(nobodys_server, 'a', True)
+  nobodys_server.process.kill()
+  psutil.wait_procs([task], timeout=10)
+  assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_isolated_task_gets_its_signals(nobodys_server):
+  start_and_wait(nobodys_server, 'a', True)
+  nobodys_server.send(signal=signal.SIGTERM, name='a')
+  assert nobodys_server.read() == {'name': 'a', 'code': -signal.SIGTERM}
 
 
 def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from distmnist import cli, launch
 
 TESTS = pathlib.Path(__file__).resolve().parent
 BOTH = pytest.mark.parametrize('mode', ['--fork_tasks', '--nofork_tasks'])
+ISOLATE = pytest.mark.parametrize('isolate', ['--isolate=on', '--isolate=off'])
 
 
 def make_env(**variables):
@@ -52,6 +54,23 @@ def heed_signals():
   yield
   for signum, handler in zip(signums, before, strict=True):
     signal.signal(signum, handler)
+
+
+@pytest.fixture(scope='module')
+def _why_not_isolated():
+  code = 'from distmnist import isolation; isolation.make_namespace()'
+  done = subprocess.run(
+    [sys.executable, '-c', code], env=make_env(), capture_output=True, text=True
+  )
+  return last_line(done.stderr) if done.returncode else ''
+
+
+@pytest.fixture(autouse=True)
+def skip_where_namespaces_are_not_allowed(request, _why_not_isolated):
+  wants = getattr(request.node, 'callspec', None)
+  wants = wants and wants.params.get('isolate') == '--isolate=on'
+  if wants and _why_not_isolated:
+    pytest.skip(_why_not_isolated)
 
 
 class Running:
@@ -118,7 +137,7 @@ def last_line(text):
 
 @BOTH
 def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(tmp_path, mode):
-  done = run_launch('all:count=3', tmp_path, mode)
+  done = run_launch('all:count=3', tmp_path, mode, '--isolate=off')
   assert done.returncode == 0, done.stderr
   assert done.stdout == ''.join(f'worker0 line {i}\n' for i in range(3))
   assert done.stderr == (
@@ -148,8 +167,8 @@ def test_one_worker_without_a_ps_runs(tmp_path):
 
 
 @BOTH
-def test_ports_are_held_until_each_task_serves_on_its_own(tmp_path, mode):
-  done = run_launch('all:serve', tmp_path, mode, '--num_ps=2')
+def test_ports_are_held_and_each_task_serves_on_its_own(tmp_path, mode):
+  done = run_launch('all:serve', tmp_path, mode, '--num_ps=2', '--isolate=off')
   assert done.returncode == 0, done.stderr
   ports = set()
   for log in (tmp_path / 'logs').iterdir():
@@ -234,6 +253,7 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
 
 
 @BOTH
+@ISOLATE
 @pytest.mark.parametrize(
   ('sent', 'passed_on'),
   [
@@ -243,10 +263,10 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
   ],
 )
 def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
-  tmp_path, mode, sent, passed_on
+  tmp_path, mode, isolate, sent, passed_on
 ):
   do = 'worker:leave;ps:leave'
-  with Running(do, tmp_path, mode) as running:
+  with Running(do, tmp_path, mode, isolate) as running:
     running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     everything = running.all_processes()
     running.send(sent)
@@ -291,9 +311,10 @@ def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
 
 
 @BOTH
-def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode):
+@ISOLATE
+def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
   do = 'worker0:leave;worker1:touch=on,forever;ps:leave'
-  with Running(do, tmp_path, mode) as running:
+  with Running(do, tmp_path, mode, isolate) as running:
     running.wait_for('worker0.ready', 'worker1.on', 'ps0.ready')
     everything = running.all_processes()
     assert len(everything) == 4
@@ -319,6 +340,303 @@ def test_a_ps_that_stays_after_the_workers_is_stopped_and_a_failure(tmp_path):
     r' last worker had ended: stopped; log: .*/ps_0.log',
     last_line(done.stderr),
   )
+
+
+@BOTH
+def test_a_task_that_fails_is_started_again_on_its_address(tmp_path, mode):
+  done = run_launch(
+    'worker1:env=DISTMNIST_ATTEMPT,serve;worker1@1:kill=9;worker1@2:touch=again;'
+    'worker0:wait=worker1.again;ps0:wait=worker1.again',
+    tmp_path,
+    mode,
+    '--max_restarts=3',
+    '--isolate=off',
+  )
+  assert done.returncode == 0, done.stderr
+  log = (tmp_path / 'logs' / 'worker_1.log').read_text()
+  port = log.split()[-1]
+  served = f'the port was held\nserving on {port}\n'
+  assert log == (
+    f'DISTMNIST_ATTEMPT=None\n{served}--- restart 1 of 3 ---\n'
+    f"DISTMNIST_ATTEMPT='2'\n{served}"
+  )
+  assert done.stderr.splitlines()[1:] == [
+    f'distmnist.launch: worker 1 (127.0.0.1:{port}) killed by SIGKILL:'
+    ' restart 1 of 3 in 0.1 s'
+  ]
+
+
+@pytest.mark.parametrize(
+  'end', ['exit=3', 'exit=70', 'exit=143', 'kill=15', 'kill=11']
+)
+def test_what_may_go_well_the_next_time_is_tried_again(tmp_path, end):
+  done = run_launch(
+    f'ps0@1:{end};ps0@2:touch=again;worker:wait=ps0.again',
+    tmp_path,
+    '--max_restarts=1',
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'restart 1 of 1' in last_line(done.stderr)
+
+
+@pytest.mark.parametrize('code', [1, 2])
+def test_what_would_fail_again_is_not_tried_again(tmp_path, code):
+  done = run_launch(
+    f'worker0:leave;worker1:wait=worker0.ready,exit={code}',
+    tmp_path,
+    '--max_restarts=5',
+  )
+  assert done.returncode == code
+  assert f'failed first: exit code {code};' in last_line(done.stderr)
+  assert 'restart' not in done.stderr
+
+
+def test_who_fails_too_often_is_named_with_the_last_attempt_alone(tmp_path):
+  done = run_launch(
+    'worker0:leave;worker1:wait=worker0.ready,env=DISTMNIST_ATTEMPT,kill=11',
+    tmp_path,
+    '--max_restarts=2',
+  )
+  assert done.returncode == 139
+  said = [line for line in done.stderr.splitlines() if 'worker 1 (' in line]
+  assert [re.sub(r'.*\)', '', line) for line in said[:-1]] == [
+    ' killed by SIGSEGV: restart 1 of 2 in 0.1 s',
+    ' killed by SIGSEGV: restart 2 of 2 in 0.2 s',
+  ]
+  assert re.fullmatch(
+    r'distmnist.launch: error: worker 1 \(127.0.0.1:\d+\) failed after 2'
+    rf' restarts: killed by SIGSEGV; log: {tmp_path}/logs/worker_1.log',
+    last_line(done.stderr),
+  )
+  assert re.findall(r'  \| (.*)', done.stderr) == ["DISTMNIST_ATTEMPT='3'"]
+
+
+def test_without_a_ps_all_workers_are_started_again_together(tmp_path):
+  # Worker 0 is killed and restarted along with worker 1: its own restart is
+  # still to be had.
+  done = run_launch(
+    'worker:env=DISTMNIST_ATTEMPT;'
+    'worker1@1:wait=worker0.on,wait=worker2.on,kill=9;'
+    'worker0@1:deaf,touch=on,forever;worker2@1:touch=on;'
+    'worker0@2:wait=worker1.two,wait=worker2.two,exit=3;'
+    'worker1@2:touch=two,forever;worker2@2:leave=two',
+    tmp_path,
+    '--num_ps=0',
+    '--num_workers=3',
+    '--max_restarts=1',
+  )
+  assert done.returncode == 0, done.stderr
+  said = [
+    re.sub(r'.*launch: (worker \d) \(.*?\)', r'\1', line)
+    for line in done.stderr.splitlines()[-2:]
+  ]
+  tail = 'restart 1 of 1 in 0.1 s, with all other workers'
+  assert said == [
+    f'worker 1 killed by SIGKILL: {tail}',
+    f'worker 0 ended with exit code 3: {tail}',
+  ]
+  first = 'DISTMNIST_ATTEMPT=None\n'
+  for name, second, third in (
+    ('worker_0', 'started again with worker 1', 'restart 1 of 1'),
+    ('worker_1', 'restart 1 of 1', 'started again with worker 0'),
+    (
+      'worker_2',
+      'started again with worker 1',
+      'started again with worker 0',
+    ),
+  ):
+    log = (tmp_path / 'logs' / f'{name}.log').read_text()
+    assert log == (
+      f"{first}--- {second} ---\nDISTMNIST_ATTEMPT='2'\n"
+      f"--- {third} ---\nDISTMNIST_ATTEMPT='3'\n"
+    )
+
+
+def test_who_has_ended_is_started_again_with_the_chief(tmp_path):
+  done = run_launch(
+    'worker1:touch=on;worker1@2:touch=again;'
+    'worker0@1:wait=worker1.on,gone=worker1.on,kill=9;'
+    'worker0@2:wait=worker1.again,touch=end;ps0:wait=worker0.end',
+    tmp_path,
+    '--max_restarts=1',
+  )
+  assert done.returncode == 0, done.stderr
+  assert (
+    last_line(done.stderr)
+    == 'distmnist.launch: worker 1 is started again with worker 0'
+  )
+  logs = {log.name: log.read_text() for log in (tmp_path / 'logs').iterdir()}
+  assert logs == {
+    'ps_0.log': '',
+    'worker_0.log': '--- restart 1 of 1 ---\n',
+    'worker_1.log': '--- started again with worker 0 ---\n',
+  }
+
+
+@pytest.mark.parametrize(
+  ('loser', 'other'), [('worker1', 'ps0'), ('ps0', 'worker1')]
+)
+def test_a_loss_after_the_chief_has_ended_is_no_failure(tmp_path, loser, other):
+  done = run_launch(
+    f'worker0:touch=on;{loser}:wait=worker0.on,gone=worker0.on,touch=on,kill=9;'
+    f'{other}:wait={loser}.on,gone={loser}.on',
+    tmp_path,
+    '--max_restarts=1',
+  )
+  assert done.returncode == 0, done.stderr
+  assert last_line(done.stderr).endswith(
+    'killed by SIGKILL: not restarted, as the training is complete'
+  )
+
+
+@pytest.mark.slow
+def test_a_restarted_task_that_cannot_end_is_stopped_and_no_failure(tmp_path):
+  # The ps waits for that worker: it is not to blame either.
+  done = run_launch(
+    'worker1@1:kill=9;worker1@2:leave=again;worker0:wait=worker1.again;'
+    'ps0:leave',
+    tmp_path,
+    '--max_restarts=1',
+  )
+  assert done.returncode == 0, done.stderr
+  said = [re.sub(r' \(.*?\)', '', s) for s in done.stderr.splitlines()[-2:]]
+  for line, name in zip(said, ('ps 0', 'worker 1'), strict=True):
+    log = name.replace(' ', '_')
+    assert line == (
+      f'distmnist.launch: {name} still ran 10 s after worker 0 had ended:'
+      f' stopped; log: {tmp_path}/logs/{log}.log'
+    )
+
+
+@pytest.mark.slow
+def test_a_task_of_the_first_attempt_that_does_not_end_is_an_error(tmp_path):
+  done = run_launch('worker1:leave', tmp_path, '--max_restarts=1')
+  assert done.returncode == 1
+  assert re.fullmatch(
+    r'distmnist.launch: error: worker 1 \(127.0.0.1:\d+\) still ran 10 s after'
+    r' worker 0 had ended: stopped; log: .*/worker_1.log',
+    last_line(done.stderr),
+  )
+
+
+def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
+  with Running(
+    'worker0:leave;worker1:kill=9', tmp_path, '--max_restarts=9'
+  ) as running:
+    running.wait_for('worker0.ready')
+    deadline = time.monotonic() + 30
+    while 'restart 5 of 9 in 1.6 s' not in running.stderr.read_text():
+      assert time.monotonic() < deadline, running.stderr.read_text()
+      time.sleep(0.01)
+    running.send(signal.SIGTERM)
+    assert running.process.wait(1.5) == 143
+  assert 'stopped by SIGTERM' in last_line(running.stderr.read_text())
+
+
+@BOTH
+@ISOLATE
+def test_who_reaches_the_port_of_a_task(tmp_path, mode, isolate):
+  do = (
+    'ps0:serve,touch=on,wait=go;worker0:wait=ps0.on,connect=ps0,touch=on,wait=go;'
+    'worker1:wait=go'
+  )
+  with Running(do, tmp_path, mode, isolate) as running:
+    running.wait_for('ps0.on', 'worker0.on')
+    log = (tmp_path / 'logs' / 'ps_0.log').read_text()
+    port = int(log.split()[-1])
+    with socket.socket() as held:
+      if isolate == '--isolate=on':
+        # Nothing else may answer in the task's place.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(('', port))
+        with pytest.raises(ConnectionRefusedError):
+          socket.create_connection(('127.0.0.1', port), timeout=5)
+      else:
+        socket.create_connection(('127.0.0.1', port), timeout=5).close()
+    (tmp_path / 'go').touch()
+    assert running.process.wait(20) == 0
+  assert 'reached ps0' in (tmp_path / 'logs' / 'worker_0.log').read_text()
+
+
+def test_one_worker_without_a_ps_serves_nowhere_and_keeps_the_network(tmp_path):
+  done = run_launch(
+    'worker0:interfaces',
+    tmp_path,
+    '--num_ps=0',
+    '--num_workers=1',
+    '--isolate=on',
+  )
+  assert done.stdout == f'interfaces {[n for _, n in socket.if_nameindex()]}\n'
+
+
+def refuse():
+  raise OSError('no network namespace to be had: unshare: a test')
+
+
+def test_auto_says_that_it_isolates(monkeypatch, capsys):
+  monkeypatch.setattr(launch.isolation, 'make_namespace', lambda: 'made')
+  assert launch.make_namespace('auto', []) == 'made'
+  assert capsys.readouterr().err == (
+    'distmnist.launch: the tasks are isolated: they alone can reach their'
+    ' ports\n'
+  )
+
+
+def test_auto_says_why_it_does_not_isolate(monkeypatch, capsys):
+  monkeypatch.setattr(launch.isolation, 'make_namespace', refuse)
+  assert launch.make_namespace('auto', []) is None
+  assert capsys.readouterr().err == (
+    'distmnist.launch: the tasks are not isolated (no network namespace to be'
+    ' had: unshare: a test): whoever reaches this machine can reach their'
+    ' ports\n'
+  )
+
+
+@pytest.mark.parametrize('name', ['logdir', 'data_dir'])
+def test_a_remote_folder_is_not_isolated_by_auto(monkeypatch, capsys, name):
+  monkeypatch.setattr(launch.isolation, 'make_namespace', lambda: 'made')
+  flags = [f'--{name}=gs://bucket/a']
+  assert launch.make_namespace('auto', flags) is None
+  said = capsys.readouterr().err
+  assert f'not isolated (--{name}=gs://bucket/a needs the network)' in said
+  assert launch.make_namespace('on', flags) == 'made'
+
+
+def test_on_fails_where_it_is_not_allowed(monkeypatch):
+  monkeypatch.setattr(launch.isolation, 'make_namespace', refuse)
+  with pytest.raises(
+    cli.RunError, match='--isolate=on, but no .*: a test: ask'
+  ):
+    launch.make_namespace('on', [])
+
+
+@pytest.mark.parametrize(
+  ('isolate', 'module', 'expected'),
+  [
+    ('on', 'distmnist.train', "('--model=cnn', '--download_only')"),
+    ('off', 'distmnist.train', 'None'),
+    ('on', 'fake_train', 'None'),
+  ],
+)
+def test_the_data_comes_first_where_train_could_not_get_it(
+  tmp_path, isolate, module, expected
+):
+  code = (
+    'from distmnist import isolation, launch\n'
+    'from distmnist.launchers import local\n'
+    "isolation.make_namespace = lambda: 'made'\n"
+    'local.launch = lambda *args: print(args[-1] and args[-1].argv[3:])\n'
+    'launch.run()\n'
+  )
+  flags = [f'--isolate={isolate}', f'--module={module}']
+  done = subprocess.run(
+    [sys.executable, '-c', code, *flags, '--', '--model=cnn'],
+    env=make_env(TMPDIR=str(tmp_path)),
+    capture_output=True,
+    text=True,
+  )
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout == f'{expected}\n'
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path):
@@ -413,6 +731,8 @@ def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
   [
     (['--num_workers=0'], 'num_workers'),
     (['--num_ps=-1'], 'num_ps'),
+    (['--max_restarts=-1'], 'max_restarts'),
+    (['--isolate=some'], 'isolate'),
     (['--gpus=some'], 'expected auto or a number of GPUs'),
     (['--launcher=rocket'], 'launcher'),
     (['--num_wrokers=2'], 'num_wrokers'),

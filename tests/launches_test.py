@@ -60,9 +60,15 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   )
   assert code == 0, out + err
   assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
-  assert err == (
+  isolated, tasks = err.splitlines()
+  assert re.match(
+    'distmnist.launch: the tasks are (isolated: they alone can reach their '
+    r'ports$|not isolated \()',
+    isolated,
+  )
+  assert tasks == (
     'distmnist.launch: 1 ps and 2 workers on this machine, logs in '
-    f'{tmp_path}/logs\n'
+    f'{tmp_path}/logs'
   )
   assert sorted(os.listdir(tmp_path / 'logs')) == [
     'ps_0.log',
@@ -82,6 +88,6 @@ def test_twenty_launches_in_a_row_end_cleanly(tmp_path):
     assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
     assert 'not heard of' not in out
     assert 'waiting at the end' not in out
-    assert err.count('\n') == 1
+    assert err.count('\n') == 2
     assert end_secs < 5
     assert not find_tasks(tmp_path)

@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+import time
 
 import pytest
 
@@ -21,15 +22,15 @@ def make_tasks(do, num_ps=0, num_workers=1):
   )
 
 
-def test_held_ports_differ_and_nobody_else_can_bind_one():
+def test_held_ports_differ_and_nobody_gets_one_by_chance():
   held = processes.hold_ports(20)
   ports = [port.getsockname()[1] for port in held]
   assert len(set(ports)) == 20
-  for reuse in (0, 1):
-    with socket.socket() as other:
-      other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
-      with pytest.raises(OSError, match='Address already in use'):
-        other.bind(('127.0.0.1', ports[0]))
+  with (
+    socket.socket() as other,
+    pytest.raises(OSError, match='Address already in use'),
+  ):
+    other.bind(('127.0.0.1', ports[0]))
   for port in held:
     port.close()
 
@@ -38,6 +39,21 @@ def test_a_held_port_refuses_those_who_come_too_early():
   (held,) = processes.hold_ports(1)
   with held, pytest.raises(ConnectionRefusedError):
     socket.create_connection(('127.0.0.1', held.getsockname()[1]), timeout=5)
+
+
+def test_servers_come_and_go_on_a_held_port_one_at_a_time():
+  (held,) = processes.hold_ports(1)
+  address = ('127.0.0.1', held.getsockname()[1])
+  with held:
+    for _ in range(2):
+      # As gRPC does: on all addresses, and with SO_REUSEADDR.
+      with socket.create_server(('', address[1])):
+        client = socket.create_connection(address, timeout=5)
+        with pytest.raises(OSError, match='Address already in use'):
+          socket.create_server(('', address[1]))
+      client.close()
+      with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=5)
 
 
 @pytest.mark.parametrize('fork_tasks', [True, False])
@@ -76,6 +92,70 @@ def test_a_failure_by_a_signal_is_named_and_has_its_code(tmp_path, env):
     group.wait([task])
     assert group.failure.cause == 'killed by SIGKILL'
     assert group.failure.exit_code == 137
+
+
+@pytest.mark.parametrize(
+  ('steady_secs', 'max_secs', 'expected'),
+  [(60, 10, [0.1, 0.2, 0.4]), (60, 0.2, [0.1, 0.2, 0.2]), (0, 10, [0.1] * 3)],
+)
+def test_the_time_to_a_restart_grows_with_each_failure_that_comes_soon(
+  tmp_path, env, monkeypatch, steady_secs, max_secs, expected
+):
+  monkeypatch.setattr(processes, 'STEADY_SECS', steady_secs)
+  monkeypatch.setattr(processes, 'MAX_BACKOFF_SECS', max_secs)
+  (task,) = make_tasks('worker0:kill=9')
+  said = []
+  with processes.Processes(
+    'fake_train', str(tmp_path), env, max_restarts=3, say=said.append
+  ) as group:
+    start = time.monotonic()
+    group.start(task)
+    assert group.wait([task]) == []
+    assert time.monotonic() - start >= sum(expected)
+    assert group.failure == processes.Failure(task, -9, num_restarts=3)
+  assert said == [
+    f'worker 0 (127.0.0.1) killed by SIGKILL: restart {i} of 3 in {secs} s'
+    for i, secs in enumerate(expected, 1)
+  ]
+
+
+def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
+  (task,) = make_tasks('worker0@1:write=cut,exit=3;worker0@2:print=whole')
+  with processes.Processes(
+    'fake_train', str(tmp_path), env, max_restarts=1, say=lambda _: None
+  ) as group:
+    group.start(task)
+    assert group.wait([task]) == []
+    assert group.last_lines(task) == ['whole']
+    assert group.is_done(task)
+    assert group.is_restarted(task)
+  log = (tmp_path / 'worker_0.log').read_text()
+  assert log == 'cut\n--- restart 1 of 1 ---\nwhole\n'
+
+
+def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
+  tmp_path, env, monkeypatch
+):
+  monkeypatch.setattr(processes, 'MAX_BACKOFF_SECS', 30)
+  (task,) = make_tasks('worker0:exit=3')
+  with processes.Processes(
+    'fake_train', str(tmp_path), env, max_restarts=9, say=lambda _: None
+  ) as group:
+    group.start(task)
+    group._runs[task.name].backoff_secs = 30
+    assert group.wait([task], 1.5) == [task]
+    assert group.stop() == []
+    assert group.wait([task]) == []
+    assert group.failure is None
+
+
+def test_a_task_that_is_discarded_leaves_no_log(tmp_path, env):
+  (task,) = make_tasks('worker0:print=hello')
+  with processes.Processes('fake_train', str(tmp_path), env) as group:
+    group.start(task)
+    group.wait([task])
+    group.discard(task)
+  assert os.listdir(tmp_path) == []
 
 
 def test_wait_returns_who_still_runs_at_the_deadline(tmp_path, env):

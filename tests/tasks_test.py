@@ -95,6 +95,19 @@ def test_no_gpus_are_hidden_from_all_and_unknown_ones_left_alone():
     assert task.env == ()
 
 
+def test_the_data_task_has_the_flags_of_train_and_serves_nowhere():
+  task = tasks.make_data_task(['--dataset=mnist'])
+  assert task.name == 'data'
+  assert task.address == '127.0.0.1'
+  assert task.argv == (
+    'python',
+    '-m',
+    'distmnist.train',
+    '--dataset=mnist',
+    '--download_only',
+  )
+
+
 def test_a_command_can_be_pasted():
   task = tasks.make_tasks(PS, WORKERS, ['--name=a b'], gpus=['0'])[0]
   variable, *words = shlex.split(task.command)
