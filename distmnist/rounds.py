@@ -5,14 +5,85 @@ for any tensors, also in a branch that is taken every T steps: accumulators on
 the ps take the mean of the first R gifts of a round and drop those that come
 later; a thread of the chief applies it and hands out tokens; a worker waits
 for its token and then pulls.
+
+With R = N workers each worker has one token or waits for one, so that none
+gives twice to a round. This must stay so when workers die and come back, so
+the ps remembers who has a token (`Holders`): one that died with its token in
+hand begins with a new one, one that died while it waited takes the one that
+was meant for it.
 """
 
 import contextlib
 import threading
+import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import cluster as cluster_lib
 from distmnist import strategy
+
+# How long all workers must have waited for one another until a worker that has
+# come back takes it that its token died with its predecessor's connection.
+_ALL_WAIT_SECS = 1.0
+_LOOK_SECS = 0.1
+
+
+class Holders:
+  """Who has a token: a table on the ps of the tokens, 1 has one, 0 waits.
+
+  It needs no initialisation, and is empty again when that ps is started anew.
+  """
+
+  def __init__(self, cluster, device):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      device: str, where the tokens are.
+    """
+    self._device = device
+    self._worker = cluster.task_index
+    self._num_workers = cluster.num_workers
+    with tf.device(device):
+      self._table = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/holders'
+      )
+
+  def mark(self, has_token):
+    """Returns the op that notes whether this worker has a token."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableInsertV2(
+        table_handle=self._table,
+        keys=tf.constant(self._worker, tf.int64),
+        values=tf.constant(int(has_token), tf.int64),
+      )
+
+  def take(self, tokens, ops):
+    """Returns the next token, waited for once all `ops` have run."""
+    with tf.control_dependencies(ops):
+      waits = self.mark(False)
+    with tf.control_dependencies([waits]), tf.device(self._device):
+      token = tokens.dequeue()
+    with tf.control_dependencies([token]):
+      has_token = self.mark(True)
+    with tf.control_dependencies([has_token]), tf.device(self._device):
+      return tf.identity(token)
+
+  def read(self):
+    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not here yet."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableFindV2(
+        table_handle=self._table,
+        keys=tf.range(self._num_workers, dtype=tf.int64),
+        default_value=tf.constant(-1, tf.int64),
+      )
+
+  def clear(self):
+    """Returns the op after which no worker was ever here."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableRemoveV2(
+        table_handle=self._table,
+        keys=tf.range(self._num_workers, dtype=tf.int64),
+      )
 
 
 class Round:
@@ -49,6 +120,7 @@ class Round:
       self._tokens = tf.FIFOQueue(
         -1, tf.int64, (), shared_name='round/tokens', name='tokens'
       )
+    self._holders = Holders(cluster, global_step.device)
 
   def build_update(self, apply):
     """Builds what the chief does with the mean of the gifts.
@@ -68,11 +140,11 @@ class Round:
       count = self._global_step.assign_add(1, read_value=False)
     # The tokens carry the new step, and must not be sent before all is applied.
     with tf.control_dependencies([count]):
-      self._update = self._make_tokens(self.num_tokens)
-
-  @property
-  def num_tokens(self):
-    return max(self._cluster.num_workers, self._num_gifts)
+      self._update = make_tokens(
+        self._tokens,
+        self._global_step,
+        count_tokens(self._cluster, self._num_gifts),
+      )
 
   def give_and_wait(self, gifts):
     """Gives, and waits until the round is over; may stand in a branch.
@@ -94,35 +166,39 @@ class Round:
       reads = [own_step, center_step]
       with tf.control_dependencies(reads), tf.device(shard.device):
         given.append(accumulator.apply_grad(gift, own_step))
-    with tf.control_dependencies(given), tf.device(self._global_step.device):
-      token = self._tokens.dequeue()
+    token = self._holders.take(self._tokens, given)
     return self.token.assign(token), center_step - own_step
-
-  def _make_tokens(self, num_tokens):
-    with tf.device(self._global_step.device):
-      step = self._global_step.read_value()
-      return self._tokens.enqueue_many([tf.fill([num_tokens], step)])
 
   def hook(self, stop):
     """Returns the RoundHook; to be built with the graph still open."""
-    init_op = self.token.assign(self._global_step.read_value()).op
-    if self._cluster.is_chief:
-      init_op = tf.group(
-        init_op,
-        *(a.set_global_step(self._global_step) for a in self._accumulators),
-      )
     return RoundHook(
       self._cluster,
       stop,
       self._num_gifts,
-      init_op,
-      self._update,
+      self._global_step,
       self._tokens,
-      self._make_tokens,
+      self._holders,
+      list(
+        zip(self._accumulators, (s.device for s in self._shards), strict=True)
+      ),
+      self.token.assign(self._global_step.read_value()).op,
+      self._update,
     )
 
 
-class RoundHook(tf.train.SessionRunHook):
+def count_tokens(cluster, num_gifts):
+  """Returns how many tokens a round ends with: one a worker, one a gift."""
+  return max(cluster.num_workers, num_gifts)
+
+
+def make_tokens(tokens, global_step, num_tokens):
+  """Returns the op that puts `num_tokens` (int or int32 scalar) there."""
+  with tf.device(global_step.device):
+    step = global_step.read_value()
+    return tokens.enqueue_many([tf.fill([num_tokens], step)])
+
+
+class RoundHook(strategy.CenterHook):
   """The chief's thread, and the tokens at the start and at the end.
 
   SyncReplicasOptimizer's own hook closes the shared token queue at every stop
@@ -132,56 +208,137 @@ class RoundHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self, cluster, stop, num_gifts, init_op, update_op, tokens, make_tokens
+    self,
+    cluster,
+    stop,
+    num_gifts,
+    global_step,
+    tokens,
+    holders,
+    accumulators,
+    init_op,
+    update_op,
   ):
     """
     Args:
       cluster: cluster.Cluster.
       stop: preemption.StopRequest.
       num_gifts: int, R.
-      init_op: op that brings worker and accumulators to the global_step.
+      global_step: int64 scalar variable.
+      tokens: tf.FIFOQueue beside the global_step.
+      holders: Holders of these tokens.
+      accumulators: list of (tf.ConditionalAccumulator, its device).
+      init_op: op that brings this worker to the global_step.
       update_op: op, one round of the chief.
-      tokens: tf.FIFOQueue on a ps.
-      make_tokens: callable(int) -> op that puts so many tokens there.
     """
     self._cluster = cluster
     self._stop = stop
     self._num_gifts = num_gifts
+    self._global_step = global_step
+    self._tokens = tokens
+    self._holders = holders
+    self._accumulators = accumulators
     self._init_op = init_op
     self._update_op = update_op
-    self._tokens = tokens
-    self._make_tokens = make_tokens
+    self._is_new_center = False
     self._session = None
     self._has_left = threading.Event()
 
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
+    device = self._global_step.device
+    self._is_lock_step = self._num_gifts == self._cluster.num_workers
+    with tf.device(device):
+      self._num_waiting_tokens = self._tokens.size()
+      self._take = self._tokens.dequeue()
+    self._read_holders = self._holders.read()
+    self._hold = self._holders.mark(True)
     if not self._cluster.is_chief:
       return
-    num_workers = self._cluster.num_workers
-    # With R <= N no token is spare, which is what makes it lock-step.
-    num_spare = max(0, self._num_gifts - num_workers)
-    self._first_tokens = (
-      self._make_tokens(num_spare) if num_spare else tf.no_op()
-    )
-    self._release_op = self._make_tokens(max(num_workers, self._num_gifts))
+    num_tokens = count_tokens(self._cluster, self._num_gifts)
+    self._release_op = self._make_tokens(num_tokens)
+    self._num_new_tokens = tf.placeholder(tf.int32, ())
+    self._new_tokens_op = self._make_tokens(self._num_new_tokens)
+    with tf.device(device):
+      self._drain_op = self._tokens.dequeue_many(self._tokens.size())
     self._close_op = self._tokens.close()
-    # It lives as long as the token queue: a chief that finds it filled comes
-    # after another, whose workers may wait for a token that was never sent.
-    with tf.device(self._tokens.queue_ref.device):
-      was_here = tf.FIFOQueue(-1, tf.bool, (), shared_name='round/was_here')
-    self._num_chiefs, self._sign_in = was_here.size(), was_here.enqueue(True)
+    self._empty_op = tf.group(*self._build_empty())
+    self._clear_op = self._holders.clear()
+
+  def _make_tokens(self, num_tokens):
+    return make_tokens(self._tokens, self._global_step, num_tokens)
+
+  def _build_empty(self):
+    """Ops that throw away what was given and set the accumulators' step."""
+    for accumulator, device in self._accumulators:
+      with tf.device(device):
+        is_given = accumulator.num_accumulated() > 0
+        taken = tf.cond(
+          is_given,
+          lambda a=accumulator: tf.group(a.take_grad(1)),
+          tf.no_op,
+        )
+        with tf.control_dependencies([taken]):
+          yield accumulator.set_global_step(self._global_step.read_value())
+
+  def on_new_center(self, session):
+    """Nothing of an earlier center counts any more."""
+    # Who still waits in a session of before wakes up, and finds it broken.
+    session.run(self._release_op)
+    session.run(self._drain_op)
+    session.run([self._empty_op, self._clear_op])
+    # With R <= N no token is spare, which is what makes it lock-step.
+    num_spare = max(0, self._num_gifts - self._cluster.num_workers)
+    session.run(self._new_tokens_op, {self._num_new_tokens: num_spare})
+    self._is_new_center = True
 
   def after_create_session(self, session, coord):
-    session.run(self._init_op)
     self._session = session
     if self._cluster.is_chief:
-      is_first = session.run(self._num_chiefs) == 0
-      session.run([self._sign_in])
-      session.run(self._first_tokens if is_first else self._release_op)
+      if not self._is_new_center:
+        self._take_over(session)
+      self._is_new_center = False
+    elif self._is_lock_step:
+      self._get_own_token(session)
+    session.run(self._init_op)
+    session.run(self._hold)
+    if self._cluster.is_chief:
       threading.Thread(
         target=self._update_loop, args=(session, coord), daemon=True
       ).start()
+
+  def _take_over(self, session):
+    """The chief is back, and the others have gone on as far as they could."""
+    if not self._is_lock_step:
+      session.run(self._release_op)
+      return
+    # The old chief may have died amid an update, with some shards' gifts taken
+    # and others' not: the round begins again. Who has given waits for a token.
+    session.run(self._empty_op)
+    session.run(self._drain_op)
+    others = session.run(self._read_holders)[1:]
+    session.run(
+      self._new_tokens_op, {self._num_new_tokens: sum(n == 0 for n in others)}
+    )
+
+  def _get_own_token(self, session):
+    """Waits for the token that a predecessor of this worker waited for."""
+    all_wait_since = None
+    while True:
+      holders = session.run(self._read_holders)
+      if holders[self._cluster.task_index] != 0:
+        return  # The first of its index, or one that had its token.
+      if session.run(self._num_waiting_tokens):
+        session.run(self._take)
+        return
+      now = time.monotonic()
+      if any(holders > 0):
+        all_wait_since = None
+      elif all_wait_since is None:
+        all_wait_since = now
+      elif now - all_wait_since > _ALL_WAIT_SECS:
+        return
+      self._stop.wait(_LOOK_SECS)
 
   def end(self, session):
     """Lets go of the workers that still wait for a token."""
@@ -199,11 +356,12 @@ class RoundHook(tf.train.SessionRunHook):
     """
     update = session.make_callable(self._update_op)
     try:
-      while not coord.should_stop():
-        update()
-    except (tf.errors.CancelledError, tf.errors.OutOfRangeError):
-      pass  # The session or the token queue was closed: training is over.
+      with cluster_lib.naming_losses():
+        while not coord.should_stop():
+          update()
     except tf.errors.OpError as error:
+      if self._has_left.is_set() or coord.should_stop():
+        return  # Training is over, or the session is being made anew.
       # The main thread may wait for a token: closing the session wakes it,
       # and MonitoredSession recovers from the error.
       with contextlib.suppress(Exception):

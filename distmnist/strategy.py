@@ -96,13 +96,27 @@ class Strategy:
     raise NotImplementedError
 
   def hooks(self, stop):
-    """SessionRunHooks of the rule; `stop` is the StopRequest of the task."""
+    """SessionRunHooks of the rule; `stop` is the StopRequest of the task.
+
+    Those that are a CenterHook are also told of a new center.
+    """
     del stop
     return []
 
   def request_stop(self, run_context):
     """Ends this worker's loop; a rule may want all workers to agree first."""
     run_context.request_stop()
+
+
+class CenterHook(tf.train.SessionRunHook):
+  """A hook of the chief that keeps something on the ps beside the center."""
+
+  def on_new_center(self, session):
+    """Called once the center was initialised or restored.
+
+    No other worker has seen it yet, and none goes on before this has returned.
+    A chief that takes over a living center does not call it.
+    """
 
 
 def read_after(variable, ops):

@@ -127,23 +127,55 @@ class SyncSgd(strategy.Strategy):
         gradients = [(tf.identity(g), v) for g, v in gradients]
       self.staleness = center_step - own_step
       new_token = self._optimizer.apply_gradients(gradients, global_step)
-      return token.assign(new_token)
+      with tf.control_dependencies([self._note_holders(global_step)]):
+        train_op = token.assign(new_token)
+      self._init_token = token.assign(global_step.read_value()).op
+      self._accumulators = [
+        (self._find_accumulator(v), v.device) for _, v in gradients
+      ]
+      self._global_step = global_step
+      return train_op
+
+  def _note_holders(self, global_step):
+    """Notes on the ps when this worker waits for a token, and has one again."""
+    tokens = self._optimizer.get_chief_queue_runner().queue
+    self._holders = rounds.Holders(self.cluster, global_step.device)
+    [dequeue] = [
+      op for op in tokens.queue_ref.consumers() if op.type == 'QueueDequeueV2'
+    ]
+    # The optimizer leaves no room between giving and waiting.
+    with tf.control_dependencies(dequeue.control_inputs):
+      waits = self._holders.mark(False)
+    dequeue._add_control_input(waits)
+    with tf.control_dependencies([dequeue]):
+      return self._holders.mark(True)
+
+  def _find_accumulator(self, variable):
+    """Returns the accumulator that the optimizer has made for a variable."""
+    with tf.device(variable.device):
+      return tf.ConditionalAccumulator(
+        variable.dtype.base_dtype,
+        variable.shape,
+        shared_name=f'{variable.name}/grad_accum',
+      )
 
   def hooks(self, stop):
     optimizer = self._optimizer
     runner = optimizer.get_chief_queue_runner()
-    is_chief = self.cluster.is_chief
-    init_op = (
-      optimizer.chief_init_op if is_chief else optimizer.local_step_init_op
-    )
     return [
       rounds.RoundHook(
         self.cluster,
         stop,
         self.batches_per_update,
-        tf.group(optimizer.ready_for_local_init_op.op, init_op),
-        runner.enqueue_ops[0],
+        self._global_step,
         runner.queue,
-        optimizer.get_init_tokens_op,
+        self._holders,
+        self._accumulators,
+        tf.group(
+          optimizer.ready_for_local_init_op.op,
+          optimizer.local_step_init_op,
+          self._init_token,
+        ),
+        runner.enqueue_ops[0],
       )
     ]
