@@ -16,7 +16,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, tasks
+from distmnist import cli, console
 
 _JOB_NAME = flags.DEFINE_enum(
   'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
@@ -121,6 +121,20 @@ class Cluster:
   @property
   def address(self):
     return self.addresses(self.job_name).get(self.name, 'this process')
+
+  @property
+  def meeting_name(self):
+    """The task through which all others talk: ps 0, else worker 0."""
+    return 'ps 0' if self.num_ps else 'worker 0'
+
+  @property
+  def meeting_address(self):
+    return (self.ps_hosts or self.worker_hosts)[0]
+
+  @property
+  def meeting_place(self):
+    """The device prefix of the task called `meeting_name`."""
+    return f'/job:{"ps" if self.num_ps else "worker"}/task:0'
 
   @property
   def task_device(self):
@@ -300,7 +314,6 @@ def make_server(cluster, config):
     return None
   port = int(cluster.address.rpartition(':')[2])
   _drop_proxies()
-  _release_held_port()
   _check_port_is_free(cluster, port)
   try:
     return tf.train.Server(
@@ -325,13 +338,6 @@ def _drop_proxies():
   ]
   if dropped:
     print(f'{", ".join(dropped)}: not used, as gRPC fails behind a proxy')
-
-
-def _release_held_port():
-  held = os.environ.pop(tasks.HELD_PORT_FD, None)
-  if held is not None:
-    with contextlib.suppress(OSError):
-      os.close(int(held))
 
 
 def _check_port_is_free(cluster, port):
@@ -359,7 +365,7 @@ def is_answering(address, timeout_secs=1.0):
   return True
 
 
-def _find_silent(addresses):
+def find_silent(addresses):
   """Returns those of `addresses`, a dict of name -> 'host:port', that are.
 
   All are asked at once: a host that is cut off takes its time to be silent.
@@ -375,34 +381,83 @@ def _find_silent(addresses):
   }
 
 
-def wait_for_tasks(addresses, timeout_secs, say=print):
+def list_tasks(addresses):
+  """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}, a str."""
+  return ', '.join(
+    f'{name} at {address}' for name, address in addresses.items()
+  )
+
+
+def wait_for_tasks(
+  addresses,
+  timeout_secs,
+  say=print,
+  pause=time.sleep,
+  error_class=cli.RunError,
+):
   """Returns once every address accepts a connection.
 
   Args:
     addresses: dict of task name -> 'host:port'.
     timeout_secs: float, seconds until it gives up.
     say: called with a line after a second of waiting, then every 5 s.
+    pause: callable(secs) between two looks; may raise to end the wait.
+    error_class: cli.RunError, or a class of it.
 
   Raises:
-    cli.RunError: the time is over; names the tasks and their addresses.
+    error_class: the time is over; names the tasks and their addresses.
   """
   missing = dict(addresses)
-  start = time.monotonic()
-  next_line = start + 1
-  while True:
-    missing = _find_silent(missing)
-    if not missing:
-      return
-    names = ', '.join(f'{name} at {a}' for name, a in missing.items())
-    now = time.monotonic()
-    if now - start >= timeout_secs:
-      raise cli.RunError(
+  wait = console.Wait(timeout_secs, say)
+  while missing := find_silent(missing):
+    names = list_tasks(missing)
+    if wait.is_over(f'for {names}'):
+      raise error_class(
         f'no answer within {timeout_secs:g} s from {names}: start it, or check '
         'the address, the port and the firewall (--start_timeout_secs sets '
         'the wait)'
       )
-    if now >= next_line:
-      say(f'waiting for {names}')
-      next_line = now + 5
     # A refused connection comes back at once: look again, but not in a spin.
-    time.sleep(0.05)
+    pause(0.05)
+
+
+def explain(error):
+  """Returns the one line (str) of a tf.errors.OpError that says what it is."""
+  lines = [line.strip() for line in error.message.splitlines()]
+  # It comes after the stack of the node, where there is one.
+  nodes = [i for i, line in enumerate(lines) if line.startswith('Node: ')]
+  start = nodes[-1] + 1 if nodes else 0
+  for line in lines[start:]:
+    line = line.removeprefix('Graph execution error:').strip()
+    if line and not line.startswith('==='):
+      return line[:200]
+  return type(error).__name__
+
+
+# What the text of an error has in it where the loss of a task was its cause.
+_LOST = re.compile(
+  'UNAVAILABLE|ABORTED|Session handle is not found|RecvFromRemote'
+)
+
+
+@contextlib.contextmanager
+def naming_losses():
+  """Has each error that comes of a lost task be one that a session mends.
+
+  MonitoredSession makes a new session after AbortedError and UnavailableError.
+  But where several ops fail at once TensorFlow may report one that was only
+  cancelled because another had lost its task.
+
+  Raises:
+    tf.errors.AbortedError: in place of such an error.
+  """
+  try:
+    yield
+  except (tf.errors.AbortedError, tf.errors.UnavailableError):
+    raise
+  except tf.errors.OpError as error:
+    if not _LOST.search(error.message):
+      raise
+    raise tf.errors.AbortedError(
+      error.node_def, error.op, error.message
+    ) from error

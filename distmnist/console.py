@@ -6,6 +6,38 @@ import time
 _BAR_WIDTH = 20
 
 
+class Wait:
+  """A wait for other tasks: neither silent nor endless.
+
+  After a second a line says what is waited for, then one every 5 s.
+  """
+
+  def __init__(self, limit_secs, say):
+    """
+    Args:
+      limit_secs: float, seconds from now.
+      say: callable that prints a line.
+    """
+    self.limit_secs = limit_secs
+    self._say = say
+    self._start = time.monotonic()
+    self._next_line = self._start + 1
+
+  def is_over(self, what):
+    """Whether the time is over; to be asked again and again.
+
+    Args:
+      what: str, the end of 'waiting ...'.
+    """
+    now = time.monotonic()
+    if now - self._start >= self.limit_secs:
+      return True
+    if now >= self._next_line:
+      self._say(f'waiting {what}')
+      self._next_line = now + 5
+    return False
+
+
 class Console:
   """Prints lines and one progress line.
 

@@ -49,6 +49,15 @@ class Mailbox:
       options=tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000)),
     )
 
+  def take(self, timeout_secs=5.0):
+    """Returns the next message; raises tf.errors.OpError as `send` does."""
+    return json.loads(
+      self._session.run(
+        self._take,
+        options=tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000)),
+      )
+    )
+
   def is_empty(self):
     """Whether no message waits; raises tf.errors.OpError as `send` does."""
     return self._session.run(self._size) == 0

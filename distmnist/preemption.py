@@ -13,15 +13,23 @@ import sys
 import threading
 import time
 
-# Marks a request of `request` among the signals, which are numbers below it.
+# What comes through the descriptor beside the numbers of signals: 0, and a
+# signal that another task got, with this added.
+_GIVEN_UP = 0
 _ASKED = 128
 
 
+class StoppedError(Exception):
+  """A wait for other tasks was given up, as this process is asked to stop."""
+
+
 class StopRequest:
-  """Whether this process was asked to stop, and by which signal.
+  """Whether this process was asked to stop, and by whom.
 
   Attributes:
     signal: the number of the first signal, or None.
+    error: cli.RunError for which it gives up, or None; `main` raises it once
+      all is saved.
   """
 
   def __init__(self, grace_secs=8.0):
@@ -32,7 +40,9 @@ class StopRequest:
         ended by force.
     """
     self.signal = None
+    self.error = None
     self._grace_secs = grace_secs
+    self._requested = threading.Event()
     self._callbacks = []
     self._reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
@@ -43,11 +53,18 @@ class StopRequest:
 
   @property
   def is_requested(self):
-    return self.signal is not None
+    return self.signal is not None or self.error is not None
 
   @property
   def exit_code(self):
+    if self.error is not None:
+      return self.error.exit_code
     return 128 + self.signal if self.is_requested else 0
+
+  def wait(self, secs):
+    """Waits for `secs`; raises StoppedError once a stop is requested."""
+    if self._requested.wait(secs):
+      raise StoppedError
 
   def request(self, signum):
     """Stops as if `signum` had come, as another task was sent it.
@@ -59,6 +76,12 @@ class StopRequest:
       self.signal = signum
       self._writer.send(bytes([_ASKED + signum]))
 
+  def give_up(self, error):
+    """Stops because of `error`, a cli.RunError, as if a signal had come."""
+    if not self.is_requested:
+      self.error = error
+      self._writer.send(bytes([_GIVEN_UP]))
+
   def on_request(self, callback):
     """Calls `callback` from the watching thread when a stop is requested.
 
@@ -68,11 +91,16 @@ class StopRequest:
 
   def _watch(self):
     first = self._reader.recv(1)[0]
-    self.signal = first % _ASKED
     deadline = time.monotonic() + self._grace_secs
-    num_signals = int(first < _ASKED)
-    name = signal.Signals(self.signal).name
-    more = '; once more stops at once' if num_signals else ', with all tasks'
+    num_signals = 0
+    if first == _GIVEN_UP:
+      name, more = 'giving up', ''
+    else:
+      num_signals = int(first < _ASKED)
+      self.signal = first % _ASKED
+      name = signal.Signals(self.signal).name
+      more = '; once more stops at once' if num_signals else ', with all tasks'
+    self._requested.set()
     print(f'{name}: saving and stopping{more}', flush=True)
     # A callback may hang, as the other tasks may be gone: it gets no say in
     # when this process ends.
@@ -81,10 +109,12 @@ class StopRequest:
     try:
       while num_signals < 2:
         self._reader.settimeout(max(0.001, deadline - time.monotonic()))
-        num_signals += self._reader.recv(1)[0] < _ASKED
+        num_signals += _GIVEN_UP < self._reader.recv(1)[0] < _ASKED
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
     print(f'{cause}: stopping at once', flush=True)
+    if self.error:
+      print(f'error: {self.error}', file=sys.stderr)
     sys.stderr.flush()
     os._exit(self.exit_code)

@@ -307,27 +307,6 @@ def test_a_port_that_is_taken_is_named(start_server):
       start_server(port)
 
 
-def test_a_port_that_is_held_for_the_task_is_handed_over(
-  start_server, monkeypatch
-):
-  held = hold_port()
-  port, fd = held.getsockname()[1], held.detach()
-  with pytest.raises(cli.RunError, match='Address already in use'):
-    start_server(port)
-  monkeypatch.setenv('DISTMNIST_HELD_PORT_FD', str(fd))
-  server = start_server(port)
-  assert server.getsockname()[1] == port
-  assert 'DISTMNIST_HELD_PORT_FD' not in os.environ
-
-
-def test_a_held_descriptor_that_is_gone_does_no_harm(start_server, monkeypatch):
-  held = hold_port()
-  port = held.getsockname()[1]
-  monkeypatch.setenv('DISTMNIST_HELD_PORT_FD', str(held.fileno()))
-  held.close()
-  assert start_server(port).getsockname()[1] == port
-
-
 def test_proxies_are_dropped_and_said(start_server, monkeypatch, capsys):
   for protocol in ('http', 'https', 'all', 'grpc'):
     for name in (f'{protocol}_proxy', f'{protocol}_proxy'.upper()):

@@ -8,12 +8,20 @@ import pytest
 # Says what it has done so far, and does what it is told, a letter a line.
 PROGRAM = """
 import os, signal, sys
-from distmnist import preemption
+from distmnist import cli, preemption
 stop = preemption.StopRequest(grace_secs={grace_secs})
 stop.on_request(lambda: print('called back', flush=True))
 for line in sys.stdin:
   if line == 'r\\n':
     stop.request(signal.SIGTERM)
+  elif line == 'g\\n':
+    stop.give_up(cli.LostError('worker 1 is gone'))
+  elif line == 'w\\n':
+    print('waiting', flush=True)
+    try:
+      stop.wait(60)
+    except preemption.StoppedError:
+      print('no more waiting', flush=True)
   else:
     os.kill(os.getpid(), signal.SIGTERM)
   print(stop.is_requested and stop.exit_code, flush=True)
@@ -32,6 +40,7 @@ def start():
       [sys.executable, '-c', program],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
       text=True,
     )
     started.append(process)
@@ -43,6 +52,7 @@ def start():
     process.wait()
     process.stdin.close()
     process.stdout.close()
+    process.stderr.close()
 
 
 def tell(process, letter):
@@ -92,3 +102,31 @@ def test_a_request_that_follows_a_signal_is_nothing_new(start):
   assert 'at once' not in read_until(process, '143')
   process.stdin.close()
   assert process.wait(20) == 0
+
+
+def test_what_is_given_up_is_saved_too_and_has_the_code_of_its_error(start):
+  process = start(grace_secs=0.2)
+  tell(process, 'g')
+  found = read_until(process, 'not done 0.2 s after giving up: stopping')
+  for text in ('giving up: saving and stopping\n', 'called back', '3\n'):
+    assert text in found
+  assert process.wait(10) == 3
+  assert process.stderr.read() == 'error: worker 1 is gone\n'
+
+
+def test_a_signal_after_giving_up_is_the_first(start):
+  process = start()
+  tell(process, 'g')
+  read_until(process, 'called back')
+  tell(process, 's')
+  tell(process, 's')
+  read_until(process, 'a second signal: stopping at once')
+  assert process.wait(10) == 3
+
+
+def test_a_wait_ends_with_the_request(start):
+  process = start()
+  tell(process, 'w')
+  read_until(process, 'waiting')
+  process.send_signal(15)
+  read_until(process, 'no more waiting')

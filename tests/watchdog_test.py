@@ -1,0 +1,236 @@
+"""watchdog: who fits, who is a twin, who is silent."""
+
+import re
+import socket
+import threading
+
+import pytest
+
+from distmnist import cli, watchdog
+from distmnist import cluster as cluster_lib
+from tests import in_process
+from tests.in_process import NoStop
+
+SETTINGS = {
+  'batch_size': 100,
+  'model': 'cnn',
+  'ps_hosts': 'a:1',
+  'worker_hosts': 'b:1,c:1',
+}
+
+
+class Stop(NoStop):
+  """Keeps what it is given up for."""
+
+  def __init__(self):
+    self.given_up = threading.Event()
+
+  def give_up(self, error):
+    self.error = error
+    self.given_up.set()
+
+
+@pytest.fixture
+def make_watchdog(make_cluster):
+  """Returns make(worker, say, warn_secs, fail_secs, **settings)."""
+  made = []
+
+  def make(
+    worker=0,
+    say=lambda line: None,
+    warn_secs=60,
+    fail_secs=60,
+    **settings,
+  ):
+    cluster = make_cluster(1, 2)
+    made.append(
+      watchdog.Watchdog(
+        cluster.worker(worker),
+        cluster.servers[worker],
+        SETTINGS | settings,
+        warn_secs,
+        fail_secs,
+        Stop(),
+        say,
+      )
+    )
+    return made[-1]
+
+  yield make
+  for each in made:
+    each.close()
+
+
+@pytest.fixture
+def ps_row(make_cluster):
+  """Has ps 0 of the cluster of 1 ps and 2 workers checked in."""
+  cluster = make_cluster(1, 2)
+  hosts = {k: SETTINGS[k] for k in ('ps_hosts', 'worker_hosts')}
+  ps = watchdog.Watchdog(
+    cluster.ps(0), cluster.ps_servers[0], hosts, 60, 60, Stop(), print
+  )
+  ps.check_in()
+  yield
+  ps.close()
+
+
+def test_tasks_with_the_same_settings_check_in(make_watchdog, ps_row):
+  chief, worker = make_watchdog(0), make_watchdog(1)
+  chief.check_in()
+  worker.check_in()
+  worker.check_in()  # After a recovery it is called again.
+  assert worker.find_life('worker 0') == chief.life
+  assert chief.find_life('worker 7') is None
+
+
+def test_a_worker_that_was_started_differently_is_refused(
+  make_watchdog, ps_row
+):
+  make_watchdog(0).check_in()
+  with pytest.raises(
+    cli.RunError,
+    match='^worker 0 at .* was started differently: --batch_size=100 there but '
+    r'--batch_size=50 here, --seed=\(not given\) there but --seed=3 here; give '
+    'all tasks the same$',
+  ):
+    make_watchdog(1, batch_size=50, seed=3).check_in()
+
+
+def test_hosts_that_a_ps_was_not_given_are_refused(make_watchdog, ps_row):
+  with pytest.raises(
+    cli.RunError,
+    match='^ps 0 at .*--worker_hosts=b:1,c:1 there but --worker_hosts=b:1 here',
+  ):
+    make_watchdog(0, worker_hosts='b:1').check_in()
+
+
+def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
+  worker = make_watchdog(1, model='mlp')
+  worker.check_in()
+  chief = make_watchdog(0)
+  chief.check_in()  # Who was wrong gives up, not the chief.
+  stop = worker._stop
+  assert stop.given_up.wait(20)
+  assert isinstance(stop.error, cli.RunError)
+  assert '--model=cnn there but --model=mlp here' in str(stop.error)
+  assert not isinstance(stop.error, cli.LostError)
+
+
+def test_a_row_of_a_task_that_has_ended_holds_nobody_up(make_watchdog, ps_row):
+  before = make_watchdog(0, batch_size=50)
+  before.check_in()
+  before.close()
+  threads = [t for t in threading.enumerate() if 'keep_beating' in t.name]
+  for thread in threads:
+    thread.join(5)
+  make_watchdog(1).check_in()
+
+
+def test_a_second_process_of_one_task_is_refused(
+  make_watchdog, ps_row, monkeypatch
+):
+  make_watchdog(1).check_in()
+  monkeypatch.setattr(socket, 'gethostname', lambda: 'elsewhere')
+  with pytest.raises(
+    cli.RunError,
+    match=r'^worker 1 runs already, as process \d+ of host .*: give this one '
+    'another --task_index, or stop that one$',
+  ):
+    make_watchdog(1).check_in()
+
+
+def test_a_task_that_comes_back_on_its_host_need_not_wait(
+  make_watchdog, ps_row
+):
+  make_watchdog(1).check_in()
+  make_watchdog(1).check_in()
+
+
+def test_a_ps_that_does_not_check_in_is_named(make_watchdog, monkeypatch):
+  worker = make_watchdog(0)
+  object.__setattr__(worker._cluster, 'start_timeout_secs', 1.5)
+  lines = []
+  worker._say = lines.append
+  with pytest.raises(
+    cli.RunError, match=r'^no sign of ps 0 at 127.0.0.1:\d+ within 1.5 s'
+  ):
+    worker.check_in()
+  assert re.match(r'waiting for a sign of ps 0 at ', lines[0])
+
+
+@pytest.mark.parametrize('is_silent', [False, True])
+def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
+  set_flags()
+  stranger = socket.create_server(('127.0.0.1', 0))
+  host = f'127.0.0.1:{stranger.getsockname()[1]}'
+
+  def answer():
+    while True:
+      try:
+        connection, _ = stranger.accept()
+      except OSError:
+        return
+      if not is_silent:
+        connection.sendall(b'HTTP/1.1 400 Bad Request\r\n\r\n')
+        connection.close()
+
+  threading.Thread(target=answer, daemon=True).start()
+  workers = tuple(f'127.0.0.1:{port}' for port in in_process.pick_ports(1))
+  wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 3.0)
+  server = in_process.start_server(wrong)
+  dog = watchdog.Watchdog(wrong, server, {}, 60, 60, Stop(), lambda line: None)
+  with pytest.raises(cli.RunError, match=f'{host}.*that port$'):
+    dog.check_in()
+  stranger.close()
+
+
+def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row):
+  lines = []
+  said = threading.Event()
+
+  def say(line):
+    lines.append(line)
+    said.set()
+
+  dog = make_watchdog(0, say=say, warn_secs=0.3)
+  dog.check_in()
+  assert not said.wait(0.6)  # No step has begun.
+  dog.step_begins()
+  assert said.wait(10)
+  dog.step_ends()
+  assert re.fullmatch(
+    r'no step for \d s: all tasks answer, so one of them works slowly', lines[0]
+  )
+
+
+def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
+  dog = make_watchdog(0, warn_secs=0.2, fail_secs=0.5)
+  dog.check_in()
+  dog.step_begins()
+  assert dog._stop.given_up.wait(10)
+  error = dog._stop.error
+  assert isinstance(error, cli.LostError)
+  assert 'given up (--stall_fail_secs=0.5)' in str(error)
+
+
+def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row):
+  chief, worker = make_watchdog(0), make_watchdog(1)
+  chief.check_in()
+  worker.check_in()
+  assert chief.secs_silent('worker 7') is None
+
+  def beats():
+    secs = chief.secs_silent('worker 1')
+    return secs is not None and secs < 3
+
+  wait_until(beats)
+  worker.close()
+  wait_until(lambda: chief.secs_silent('worker 1') > 3)
+
+
+def wait_until(is_true):
+  for _ in range(400):
+    if is_true():
+      return
+    threading.Event().wait(0.05)
+  raise TimeoutError
