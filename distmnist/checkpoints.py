@@ -1,25 +1,42 @@
 """The log directory: checkpoints, and the flags that they were made with."""
 
 import contextlib
+import glob
 import os
+import re
+import shutil
 import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli
+from distmnist import cli, cluster, tasks
 
 FLAGS = flags.FLAGS
 _FLAGS_FILE = 'train.flags'
 _REPORT_FILE = 'report.json'
+_SIGNATURE_FILE = 'chief'
 
 _LOGDIR = flags.DEFINE_string(
   'logdir',
   None,
   'Directory for checkpoints, summaries and report.json; all workers share it. '
-  'A run resumes from the latest checkpoint there. Without it nothing is '
-  'written.',
+  'Without it nothing is written.',
+)
+_RESUME = flags.DEFINE_string(
+  'resume',
+  'auto',
+  'What the training begins with. auto: the latest whole checkpoint in '
+  '--logdir, if there is one; never: the first weights; anything else: this '
+  'checkpoint, by its path without an ending, or the latest of this folder. '
+  'But for auto, what an earlier run has left in --logdir is moved aside.',
+)
+_KEEP_CHECKPOINTS = flags.DEFINE_integer(
+  'keep_checkpoints',
+  5,
+  'How many of the last checkpoints are kept, beside the best.',
+  lower_bound=1,
 )
 
 
@@ -57,6 +74,21 @@ def make_logdir(logdir, is_chief):
       f'--logdir={logdir} cannot be written: {error.strerror}; choose a '
       'directory of your own'
     ) from error
+
+
+def sign(logdir, life):
+  """Leaves the chief's `life`, a str, for the workers that share the folder."""
+  with open(os.path.join(logdir, _SIGNATURE_FILE), 'w', encoding='utf-8') as f:
+    f.write(life)
+
+
+def is_signed(logdir, life):
+  """Whether the chief with this `life` has this very folder."""
+  try:
+    with open(os.path.join(logdir, _SIGNATURE_FILE), encoding='utf-8') as f:
+      return f.read() == life
+  except OSError:
+    return False
 
 
 def our_flags():
@@ -113,6 +145,217 @@ def best_dir(logdir):
 def find_latest(logdir):
   """Returns the path of the latest checkpoint, or None."""
   return tf.train.latest_checkpoint(logdir)
+
+
+def list_checkpoints(logdir):
+  """Returns the paths of the checkpoints in a folder, the latest first."""
+  try:
+    state = tf.train.get_checkpoint_state(logdir)
+  except ValueError:  # It is not whole either.
+    state = None
+  if state:
+    # The folder may have been moved since: only the names are true.
+    names = map(os.path.basename, reversed(state.all_model_checkpoint_paths))
+    return [os.path.join(logdir, name) for name in names]
+  found = {}
+  for name in os.listdir(logdir) if os.path.isdir(logdir) else []:
+    if match := re.fullmatch(r'(model\.ckpt-(\d+))\.index', name):
+      found[int(match[2])] = os.path.join(logdir, match[1])
+  return [found[step] for step in sorted(found, reverse=True)]
+
+
+def find_damage(path):
+  """Returns why a checkpoint is not whole (str), or None if it is.
+
+  Reads all of it: each tensor has a checksum.
+  """
+  try:
+    reader = tf.train.load_checkpoint(path)
+    names = reader.get_variable_to_shape_map()
+    for name in names:
+      reader.get_tensor(name)
+    return None if 'global_step' in names else 'it has no global_step'
+  except tf.errors.OpError as error:
+    return cluster.explain(error)
+  except Exception as error:  # The reader has many kinds for broken bytes.
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def find_whole(logdir, say):
+  """Returns the path of the latest checkpoint that is whole, or None.
+
+  Args:
+    logdir: str.
+    say: callable that prints a line, told of each that is not whole.
+
+  Raises:
+    cli.RunError: there are some, but none is whole.
+  """
+  paths = list_checkpoints(logdir)
+  for path in paths:
+    damage = find_damage(path)
+    if damage is None:
+      return path
+    say(f'checkpoint {path} is not whole, and not used: {damage}')
+  if paths:
+    raise cli.RunError(
+      f'none of the checkpoints in {logdir} is whole: bring one back, or begin '
+      'anew with --resume=never, which moves them aside'
+    )
+  return None
+
+
+class Restart:
+  """What a training begins with, and goes back to when a ps is lost.
+
+  The first is what --resume says; from then on it is the latest whole
+  checkpoint of this very training.
+  """
+
+  def __init__(self, logdir, resume, last_step, say):
+    """
+    Args:
+      logdir: str or None.
+      resume: str, the value of --resume.
+      last_step: int, the global step at which training ends.
+      say: callable that prints a line.
+    """
+    self._logdir = logdir
+    self._resume = os.path.expanduser(resume)
+    self._last_step = last_step
+    self._say = say
+    self._given = None
+
+  def prepare(self):
+    """Looks at --resume; the chief's to do, before anything is written.
+
+    A task that its launcher has started again is amid a training: then
+    --resume is done with.
+
+    Raises:
+      cli.UsageError: there is no such checkpoint.
+      cli.RunError: it is not whole, or the logdir cannot be written.
+    """
+    if self._resume == 'auto' or tasks.ATTEMPT in os.environ:
+      return
+    if self._resume != 'never':
+      self._given = self._find_given()
+    if self._logdir:
+      aside = _move_aside(self._logdir, self._say)
+      if self._given and _is_in(self._given, self._logdir):
+        self._given = os.path.join(aside, os.path.basename(self._given))
+
+  def _find_given(self):
+    wanted = self._resume
+    path = find_whole(wanted, self._say) if os.path.isdir(wanted) else wanted
+    if not path or not os.path.exists(f'{path}.index'):
+      raise cli.UsageError(
+        f'--resume={wanted}: no checkpoint there; give auto, never, a folder '
+        'with checkpoints, or the path of one without its ending, such as '
+        'run/model.ckpt-100'
+      )
+    if damage := find_damage(path):
+      raise cli.RunError(f'--resume={path} is not whole: {damage}')
+    return path
+
+  def find(self):
+    """Returns the checkpoint to restore, or None for the first weights."""
+    own = find_whole(self._logdir, self._say) if self._logdir else None
+    return own or self._given
+
+  def is_finished(self):
+    """Whether the latest checkpoint is the end of the training."""
+    path = self.find()
+    return bool(path) and read_step(path) >= self._last_step
+
+  def remember(self, saver):
+    """Tells a new `saver` of the older checkpoints, so that it drops them."""
+    if self._logdir:
+      saver.recover_last_checkpoints(list_checkpoints(self._logdir)[::-1])
+
+
+def restart_from_flags(logdir, last_step, say):
+  """Returns the Restart that --resume asks for."""
+  return Restart(logdir, _RESUME.value, last_step, say)
+
+
+def saver_from_flags():
+  """Returns the Saver of all variables, which are there already."""
+  return tf.train.Saver(max_to_keep=_KEEP_CHECKPOINTS.value)
+
+
+def save(saver, session, logdir, step):
+  """Writes logdir/model.ckpt-`step`: whole, and to the disk itself.
+
+  Raises:
+    cli.RunError: the disk is full, or the folder cannot be written any more.
+    tf.errors.OpError: a ps is gone.
+  """
+  path = path_of_step(logdir, step)
+  try:
+    saver.save(session, prefix(logdir), step, write_meta_graph=False)
+    for name in [*glob.glob(f'{glob.escape(path)}.*'), logdir]:
+      file = os.open(name, os.O_RDONLY)
+      os.fsync(file)
+      os.close(file)
+  except (tf.errors.OpError, OSError, ValueError) as error:
+    if isinstance(error, tf.errors.OpError):
+      if error.op is not None and error.op.type != 'SaveV2':
+        raise
+      reason = cluster.explain(error)
+    else:
+      reason = getattr(error, 'strerror', None) or str(error)
+    for name in glob.glob(f'{glob.escape(path)}.*'):
+      with contextlib.suppress(OSError):
+        os.remove(name)
+    raise cli.RunError(
+      f'cannot write checkpoint {path}: {reason}; make room there, or give '
+      'another --logdir; the checkpoints before it are untouched'
+    ) from error
+
+
+def check_space(logdir, variables):
+  """Checks that a checkpoint of `variables` (list) fits on the disk.
+
+  Raises:
+    cli.RunError: it does not.
+  """
+  needed = sum(v.shape.num_elements() * v.dtype.size for v in variables)
+  free = shutil.disk_usage(logdir).free
+  if free < needed:
+    raise cli.RunError(
+      f'--logdir={logdir}: {free / 1e6:,.1f} MB are free, and one checkpoint '
+      f'takes {needed / 1e6:,.1f} MB; make room, or give another --logdir'
+    )
+
+
+def _move_aside(logdir, say):
+  """Moves what an earlier run has left into a folder of its own.
+
+  Returns:
+    str, the folder, or None if there was nothing.
+  """
+  names = [
+    name
+    for name in (os.listdir(logdir) if os.path.isdir(logdir) else [])
+    if re.match(r'checkpoint$|model\.ckpt|best$|worker_\d+$|validation$', name)
+  ]
+  if not names:
+    return None
+  try:
+    aside = tempfile.mkdtemp(prefix='earlier_', dir=logdir)
+    for name in names:
+      os.rename(os.path.join(logdir, name), os.path.join(aside, name))
+  except OSError as error:
+    raise cli.RunError(
+      f'--logdir={logdir} cannot be written: {error.strerror}'
+    ) from error
+  say(f'the earlier run in {logdir} is now in {aside}')
+  return aside
+
+
+def _is_in(path, folder):
+  return os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
 
 
 def read_step(path):

@@ -13,7 +13,7 @@ _SAVE_SECS = flags.DEFINE_float(
 _SAVE_STEPS = flags.DEFINE_integer(
   'save_steps',
   None,
-  'Global steps from one checkpoint to the next, in place of --save_secs.',
+  'Global steps from one checkpoint to the next, beside --save_secs.',
   lower_bound=1,
 )
 _VALIDATION_STEPS = flags.DEFINE_integer(
@@ -124,19 +124,22 @@ class Chief:
       )
       result.append(self._validation_hook)
     result.append(hooks.EndHook(at_end))
-    if self._logdir:
-      by_steps = _SAVE_STEPS.value is not None
-      result.append(
-        tf.train.CheckpointSaverHook(
-          self._logdir,
-          save_secs=None if by_steps else _SAVE_SECS.value,
-          save_steps=_SAVE_STEPS.value,
-          scaffold=scaffold,
-        )
+    result.append(
+      hooks.SaveHook(
+        train_op,
+        self._global_step,
+        scaffold.saver,
+        self._logdir,
+        _SAVE_SECS.value,
+        _SAVE_STEPS.value,
+        others,
       )
+    )
     return result
 
-  def report(self, stats, progress, strategy, num_workers, start, say):
+  def report(
+    self, stats, progress, stop_hook, strategy, num_workers, start, say
+  ):
     """Evaluates, prints the last lines and writes report.json.
 
     The session is closed and the cluster let go: this needs neither.
@@ -144,6 +147,7 @@ class Chief:
     Args:
       stats: report.WorkerStats of this worker.
       progress: hooks.ProgressHook.
+      stop_hook: hooks.StopHook.
       strategy: strategy.Strategy.
       num_workers: int, of the cluster.
       start: float, time.monotonic() at the start of this program.
@@ -165,6 +169,8 @@ class Chief:
     outcome |= {
       'test_images': len(self._test_split.images),
       'global_step': self._final_step,
+      'recoveries': stop_hook.num_recoveries,
+      'steps_lost': stop_hook.steps_lost,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,

@@ -31,6 +31,7 @@ class StopHook(tf.train.SessionRunHook):
     stop,
     is_stop_for_all,
     request_stop=tf.train.SessionRunContext.request_stop,
+    say=print,
   ):
     """
     Args:
@@ -40,6 +41,7 @@ class StopHook(tf.train.SessionRunHook):
       stop: preemption.StopRequest of this process.
       is_stop_for_all: callable -> bool, or None; looked at every half second.
       request_stop: callable(run_context), how to end before the last step.
+      say: callable that prints a line.
     """
     self._train_op = train_op
     self._global_step = global_step
@@ -47,17 +49,28 @@ class StopHook(tf.train.SessionRunHook):
     self._stop = stop
     self._is_stop_for_all = is_stop_for_all
     self._request_stop = request_stop
+    self._say = say
     self._next_look = 0.0
+    self._step = None
+    self.num_recoveries = 0
+    self.steps_lost = 0
 
   def after_create_session(self, session, coord):
-    if session.run(self._global_step) >= self._last_step:
+    step = int(session.run(self._global_step))
+    if self._step is not None:
+      lost = max(0, self._step - step)
+      self.num_recoveries += 1
+      self.steps_lost += lost
+      self._say(f'recovered at step {step}: {lost} steps lost')
+    if step >= self._last_step:
       coord.request_stop()
 
   def before_run(self, run_context):
     return tf.train.SessionRunArgs(self._train_op)
 
   def after_run(self, run_context, run_values):
-    if run_values.results >= self._last_step:
+    self._step = int(run_values.results)
+    if self._step >= self._last_step:
       run_context.request_stop()
     elif self._stop.is_requested:
       self._request_stop(run_context)
@@ -305,6 +318,73 @@ class ValidationHook(tf.train.SessionRunHook):
       write_scalars(self._writer, {'accuracy': accuracy}, step)
     best_mark = ' (best so far)' if is_best else ''
     self._say(f'step {step}: validation accuracy {accuracy:.4f}{best_mark}')
+
+
+class SaveHook(tf.train.SessionRunHook):
+  """The chief's checkpoints: at the start, at intervals, on demand, at the end.
+
+  What is lost with a ps is what was done since the last one.
+  """
+
+  def __init__(
+    self, train_op, global_step, saver, logdir, save_secs, save_steps, others
+  ):
+    """
+    Args:
+      train_op: int64 scalar tensor, global_step after this step.
+      global_step: int64 scalar variable.
+      saver: tf.train.Saver.
+      logdir: str, or None: then there is nothing to save, and who asks for it
+        is told so.
+      save_secs: float, seconds from one checkpoint to the next.
+      save_steps: int, global steps from one to the next, or None.
+      others: session.Others; a ps that must stop asks for a checkpoint.
+    """
+    self._train_op = train_op
+    self._global_step = global_step
+    self._saver = saver
+    self._logdir = logdir
+    self._save_secs = save_secs
+    self._save_steps = save_steps or math.inf
+    self._others = others
+    self._next_look = 0.0
+    self._saved_step = None
+
+  def begin(self):
+    if self._logdir:
+      checkpoints.check_space(self._logdir, tf.global_variables())
+
+  def after_create_session(self, session, coord):
+    if self._logdir and self._saved_step is None:
+      tf.summary.FileWriterCache.get(self._logdir).add_graph(session.graph)
+    self._save(session)
+
+  def before_run(self, run_context):
+    return tf.train.SessionRunArgs(self._train_op)
+
+  def after_run(self, run_context, run_values):
+    now, is_wanted = time.monotonic(), False
+    if now >= self._next_look:
+      self._next_look = now + _LOOK_SECS
+      is_wanted = self._others.is_save_wanted()
+    num_steps = int(run_values.results) - (self._saved_step or 0)
+    is_due = num_steps >= self._save_steps or now - self._time > self._save_secs
+    if is_wanted or is_due:
+      self._save(run_context.session)
+    if is_wanted:
+      self._others.confirm_save(self._saved_step)
+
+  def end(self, session):
+    self._save(session)
+
+  def _save(self, session):
+    self._time = time.monotonic()
+    if not self._logdir:
+      return
+    step = int(session.run(self._global_step))
+    if step != self._saved_step:
+      checkpoints.save(self._saver, session, self._logdir, step)
+      self._saved_step = step
 
 
 class EndHook(tf.train.SessionRunHook):

@@ -125,6 +125,11 @@ def format_lines(report):
     f'{report["bytes_pushed"] / 1e6:,.1f} MB pushed, '
     f'{report["bytes_pulled"] / 1e6:,.1f} MB pulled',
   )
+  if report['recoveries']:
+    add(
+      'recoveries',
+      f'{report["recoveries"]}, {report["steps_lost"]} global steps lost',
+    )
   if report['staleness_mean'] is not None:
     add(
       'staleness',

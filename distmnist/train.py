@@ -35,6 +35,7 @@ from distmnist import (
 from distmnist import chief as chief_lib
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
+from distmnist import watchdog as watchdog_lib
 from distmnist.console import Console
 
 _STRATEGY = flags.DEFINE_enum(
@@ -109,7 +110,8 @@ def main():
   server_config = cluster_lib.make_server_config(cluster.num_gpus)
   if cluster.job_name == 'ps':
     server = cluster_lib.make_server(cluster, server_config)
-    return session_lib.run_ps(cluster, server, stop, console.say)
+    watchdog = watchdog_lib.from_flags(cluster, server, stop, console.say)
+    return session_lib.run_ps(cluster, server, stop, watchdog, console.say)
 
   # What a user may have got wrong comes before the server: once it answers,
   # the other tasks count on this one.
@@ -123,9 +125,15 @@ def main():
   logdir = checkpoints.logdir_from_flags()
   optimizers.check_flags()
   chief_lib.check_flags(logdir, len(validation_split.images))
+  restart = checkpoints.restart_from_flags(logdir, plan.last_step, console.say)
+  if cluster.is_chief:
+    restart.prepare()
   if logdir:
     checkpoints.make_logdir(logdir, cluster.is_chief)
   server = cluster_lib.make_server(cluster, server_config)
+  watchdog = watchdog_lib.from_flags(cluster, server, stop, console.say)
+  if logdir and cluster.is_chief:
+    checkpoints.sign(logdir, watchdog.life)
   console.say(
     f'{cluster.name} at {cluster.address}: {name}, {cluster.num_ps} ps, '
     f'{cluster.num_workers} workers; {" on ".join(workload.describe())}, '
@@ -154,8 +162,17 @@ def main():
       console.say(placement.format_bytes_per_ps(shared, cluster.num_ps))
 
     config = cluster.session_config(server_config)
+    strategy_hooks = strategy.hooks(stop)
     scaffold = session_lib.ClusterScaffold(
-      cluster, server, config, logdir, console.say
+      cluster,
+      server,
+      config,
+      stop,
+      watchdog,
+      restart,
+      checkpoints.saver_from_flags(),
+      strategy_hooks,
+      console.say,
     )
     others = session_lib.Others(cluster, server)
     stats = report.WorkerStats(cluster.task_index)
@@ -178,19 +195,26 @@ def main():
     # Their order counts. At the start the strategy may set the variables, the
     # global step too; at the end it lets go of the workers that wait before
     # the chief waits for them.
+    stop_hook = hooks.StopHook(
+      train_op,
+      global_step,
+      plan.last_step,
+      stop,
+      others.is_stop_for_all,
+      strategy.request_stop,
+      console.say,
+    )
     session_hooks = [
-      *strategy.hooks(stop),
-      hooks.StopHook(
-        train_op,
-        global_step,
-        plan.last_step,
-        stop,
-        others.is_stop_for_all,
-        strategy.request_stop,
-      ),
+      watchdog_lib.WatchdogHook(watchdog),
+      *strategy_hooks,
+      stop_hook,
       hooks.NanHook(loss, _NAN_ADVICE),
       progress,
     ]
+    if logdir and not cluster.is_chief:
+      session_hooks.append(
+        watchdog_lib.LogdirHook(watchdog, logdir, console.say)
+      )
     if cluster.is_chief:
       chief = chief_lib.Chief(
         build_model, center, validation_split, logdir, server_config
@@ -209,11 +233,22 @@ def main():
     if not (cluster.is_chief or stop.is_requested):
       others.send_stats(stats)
 
+  watchdog.close()
   if stop.is_requested:
-    console.say(f'stopped at step {progress.final_step}')
+    console.say(
+      'stopped before the first step'
+      if progress.final_step is None
+      else f'stopped at step {progress.final_step}'
+    )
   elif cluster.is_chief:
     chief.report(
-      stats, progress, strategy, cluster.num_workers, start, console.say
+      stats,
+      progress,
+      stop_hook,
+      strategy,
+      cluster.num_workers,
+      start,
+      console.say,
     )
   return stop.exit_code
 

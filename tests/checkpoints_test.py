@@ -1,7 +1,10 @@
 """checkpoints: the log directory, its flags, what fits a graph."""
 
+import glob
 import os
+import pathlib
 import re
+import shutil
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -186,3 +189,204 @@ def test_a_file_that_is_no_checkpoint_cannot_be_read(tmp_path):
       cli.RunError, match=f'^checkpoint {re.escape(name)} cannot be read: .'
     ):
       checkpoints.check_fits(name, [])
+
+
+def copy_of(path, folder):
+  """Copies a checkpoint's files to `folder`; returns its new path."""
+  for file in glob.glob(f'{path}.*'):
+    shutil.copy(file, folder)
+  return os.path.join(folder, os.path.basename(path))
+
+
+def truncate(name):
+  data = pathlib.Path(name).read_bytes()
+  pathlib.Path(name).write_bytes(data[: len(data) // 2])
+
+
+def flip(name):
+  data = bytearray(pathlib.Path(name).read_bytes())
+  data[len(data) // 2] ^= 1
+  pathlib.Path(name).write_bytes(data)
+
+
+def empty(name):
+  pathlib.Path(name).write_bytes(b'')
+
+
+DATA = 'data-00000-of-00001'
+
+
+@pytest.mark.parametrize(
+  'harm, ending',
+  [
+    *((harm, DATA) for harm in (truncate, flip, empty, os.remove)),
+    *((harm, 'index') for harm in (truncate, empty, os.remove)),
+  ],
+)
+def test_a_checkpoint_that_is_not_whole_is_named_and_the_one_before_taken(
+  tmp_path, harm, ending
+):
+  first = save(tmp_path, step=3, w=[50])
+  with tf.Graph().as_default(), tf.Session() as session:
+    w = tf.get_variable('w', [50])
+    step = tf.train.get_or_create_global_step()
+    saver = tf.train.Saver()
+    saver.recover_last_checkpoints([first])
+    session.run([w.initializer, step.initializer])
+    second = saver.save(session, checkpoints.prefix(tmp_path), 9)
+  assert checkpoints.find_whole(str(tmp_path), print) == second
+  harm(f'{second}.{ending}')
+  lines = []
+  assert checkpoints.find_whole(str(tmp_path), lines.append) == first
+  [line] = lines
+  assert line.startswith(f'checkpoint {second} is not whole, and not used: ')
+  truncate(f'{first}.index')
+  with pytest.raises(
+    cli.RunError, match='^none of the checkpoints in .* is whole: .*never'
+  ):
+    checkpoints.find_whole(str(tmp_path), lines.append)
+
+
+@pytest.mark.parametrize('harm', [truncate, empty, os.remove])
+def test_without_the_list_the_checkpoints_are_found_by_name(tmp_path, harm):
+  paths = [save(tmp_path, step=step, w=[2]) for step in (3, 20, 100)]
+  harm(str(tmp_path / 'checkpoint'))
+  found = checkpoints.list_checkpoints(str(tmp_path))
+  # A list that was cut short may still name one.
+  assert found[0] == paths[2] or found == paths[::-1]
+
+
+def test_a_folder_that_was_moved_keeps_its_checkpoints(tmp_path):
+  (tmp_path / 'a').mkdir()
+  save(tmp_path / 'a', w=[2])
+  (tmp_path / 'a').rename(tmp_path / 'b')
+  assert checkpoints.find_whole(str(tmp_path / 'b'), print) == str(
+    tmp_path / 'b' / 'model.ckpt-3'
+  )
+
+
+def test_no_checkpoint_is_none(tmp_path):
+  assert checkpoints.find_whole(str(tmp_path), print) is None
+  assert checkpoints.find_whole(str(tmp_path / 'nowhere'), print) is None
+
+
+def make_restart(set_flags, logdir, resume):
+  set_flags(f'--resume={resume}')
+  restart = checkpoints.restart_from_flags(str(logdir), 10, lambda line: None)
+  restart.prepare()
+  return restart
+
+
+def test_auto_begins_with_the_latest(set_flags, tmp_path):
+  path = save(tmp_path, w=[2])
+  restart = make_restart(set_flags, tmp_path, 'auto')
+  assert restart.find() == path
+  assert not restart.is_finished()
+  save(tmp_path, step=10, w=[2])
+  assert restart.is_finished()
+
+
+def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
+  path = save(tmp_path, w=[2])
+  (tmp_path / 'worker_0').mkdir()
+  (tmp_path / 'logs').mkdir()
+  restart = make_restart(set_flags, tmp_path, 'never')
+  assert restart.find() is None
+  [aside] = tmp_path.glob('earlier_*')
+  assert (aside / os.path.basename(f'{path}.index')).exists()
+  assert (aside / 'worker_0').exists()
+  assert sorted(p.name for p in tmp_path.iterdir()) == [aside.name, 'logs']
+
+
+def test_never_goes_on_once_the_launcher_starts_the_task_again(
+  set_flags, tmp_path, monkeypatch
+):
+  path = save(tmp_path, w=[2])
+  monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  assert make_restart(set_flags, tmp_path, 'never').find() == path
+
+
+@pytest.mark.parametrize('is_folder', [False, True])
+@pytest.mark.parametrize('is_own', [False, True])
+def test_a_path_is_what_the_training_begins_with(
+  set_flags, tmp_path, is_folder, is_own
+):
+  logdir, other = tmp_path / 'run', tmp_path / 'other'
+  logdir.mkdir()
+  other.mkdir()
+  save(logdir, step=5, w=[2])
+  path = save(logdir if is_own else other, step=9, w=[2])
+  given = os.path.dirname(path) if is_folder else path
+  restart = make_restart(set_flags, logdir, given)
+  found = restart.find()
+  assert checkpoints.read_step(found) == 9
+  # What the training has saved itself comes before it from then on.
+  own = save(logdir, step=12, w=[2])
+  assert restart.find() == own
+
+
+@pytest.mark.parametrize('given', ['nowhere', 'run/model.ckpt-7', 'run', ''])
+def test_a_path_without_a_checkpoint_is_refused(set_flags, tmp_path, given):
+  (tmp_path / 'run').mkdir()
+  with pytest.raises(cli.UsageError, match='^--resume=.*: no checkpoint there'):
+    make_restart(set_flags, tmp_path / 'logdir', tmp_path / given)
+
+
+def test_a_path_that_is_not_whole_is_refused(set_flags, tmp_path):
+  path = save(tmp_path, w=[2])
+  truncate(f'{path}.data-00000-of-00001')
+  with pytest.raises(cli.RunError, match=r'^--resume=.* is not whole: '):
+    make_restart(set_flags, tmp_path / 'logdir', path)
+
+
+def test_the_last_checkpoints_are_kept(set_flags, tmp_path, tf_session):
+  set_flags('--keep_checkpoints=2')
+  step = tf.train.get_or_create_global_step()
+  tf_session.run(step.initializer)
+  saver = checkpoints.saver_from_flags()
+  for i in (1, 2, 3):
+    checkpoints.save(saver, tf_session, str(tmp_path), i)
+  # A restarted chief drops those of before, too.
+  saver = checkpoints.saver_from_flags()
+  restart = checkpoints.restart_from_flags(str(tmp_path), 10, print)
+  restart.remember(saver)
+  checkpoints.save(saver, tf_session, str(tmp_path), 4)
+  assert [
+    os.path.basename(path)
+    for path in checkpoints.list_checkpoints(str(tmp_path))
+  ] == ['model.ckpt-4', 'model.ckpt-3']
+  assert not glob.glob(f'{tmp_path}/*-2.*')
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named(
+  set_flags, tmp_path, tf_session
+):
+  set_flags()
+  tf_session.run(tf.train.get_or_create_global_step().initializer)
+  saver = checkpoints.saver_from_flags()
+  folder = tmp_path / 'run'
+  folder.write_text('a file')
+  with pytest.raises(
+    cli.RunError, match='^cannot write checkpoint .*run/model.ckpt-1: .*room'
+  ):
+    checkpoints.save(saver, tf_session, str(folder), 1)
+
+
+def test_a_disk_that_is_too_small_is_found_out_at_the_start(
+  tmp_path, tf_session, monkeypatch
+):
+  w = tf.get_variable('w', [1000, 1000])
+  checkpoints.check_space(str(tmp_path), [w])
+  usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
+  with pytest.raises(
+    cli.RunError, match='3.0 MB are free, and one checkpoint takes 4.0 MB'
+  ):
+    checkpoints.check_space(str(tmp_path), [w])
+
+
+def test_the_chief_signs_its_folder(tmp_path):
+  assert not checkpoints.is_signed(str(tmp_path), 'abc')
+  checkpoints.sign(str(tmp_path), 'abc')
+  assert checkpoints.is_signed(str(tmp_path), 'abc')
+  assert not checkpoints.is_signed(str(tmp_path), 'abd')

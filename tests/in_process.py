@@ -2,9 +2,11 @@
 
 import socket
 import threading
+import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import checkpoints
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
 
@@ -16,8 +18,22 @@ class NoStop:
   """Stands for preemption.StopRequest where no signal comes."""
 
   is_requested = False
+  error = None
 
   def on_request(self, callback):
+    pass
+
+  def wait(self, secs):
+    time.sleep(secs)
+
+
+class NoWatchdog:
+  """Stands for watchdog.Watchdog where the test watches."""
+
+  def check_in(self):
+    pass
+
+  def step_ends(self, is_done):
     pass
 
 
@@ -32,6 +48,21 @@ def pick_ports(num_ports):
   return ports
 
 
+def start_server(member):
+  """Returns the tf.train.Server of a cluster.Cluster."""
+  config = tf.ConfigProto(
+    intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
+  )
+  # Idle threads that spin take the cores from those that work.
+  config.experimental.disable_thread_spinning = True
+  return tf.train.Server(
+    member.spec(),
+    member.job_name,
+    member.task_index,
+    config=member.with_collectives(config),
+  )
+
+
 class InProcessCluster:
   """Servers of `num_ps` ps and `num_workers` workers on free ports."""
 
@@ -39,9 +70,13 @@ class InProcessCluster:
     hosts = [f'127.0.0.1:{p}' for p in pick_ports(num_ps + num_workers)]
     self._hosts = tuple(hosts[:num_ps]), tuple(hosts[num_ps:])
     self.num_workers = num_workers
-    self._servers = [self._start('ps', i) for i in range(num_ps)]
-    self.servers = [self._start('worker', i) for i in range(num_workers)]
-    self._servers += self.servers
+    self.ps_servers = [start_server(self.ps(i)) for i in range(num_ps)]
+    self.servers = [start_server(self.worker(i)) for i in range(num_workers)]
+    self._servers = self.ps_servers + self.servers
+
+  def ps(self, index):
+    """Returns the cluster.Cluster of ps `index`."""
+    return self._member('ps', index)
 
   def worker(self, index):
     """Returns the cluster.Cluster of worker `index`."""
@@ -52,17 +87,6 @@ class InProcessCluster:
       *self._hosts, job_name, index, start_timeout_secs=20
     )
 
-  def _start(self, job_name, index):
-    member = self._member(job_name, index)
-    config = tf.ConfigProto(
-      intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
-    )
-    # Idle threads that spin take the cores from those that work.
-    config.experimental.disable_thread_spinning = True
-    return tf.train.Server(
-      member.spec(), job_name, index, config=member.with_collectives(config)
-    )
-
   def session_config(self, index):
     return self.worker(index).session_config(tf.ConfigProto())
 
@@ -70,7 +94,15 @@ class InProcessCluster:
     """Returns the MonitoredSession that the program would make."""
     member, config = self.worker(index), self.session_config(index)
     scaffold = session_lib.ClusterScaffold(
-      member, self.servers[index], config, logdir, say=lambda line: None
+      member,
+      self.servers[index],
+      config,
+      NoStop(),
+      NoWatchdog(),
+      checkpoints.Restart(logdir, 'auto', 10**9, say=lambda line: None),
+      tf.train.Saver(),
+      hooks,
+      say=lambda line: None,
     )
     return session_lib.make_session(
       member, self.servers[index], config, scaffold, hooks
