@@ -29,7 +29,14 @@ setuptools.setup(
   extras_require={
     'gpu': ['tensorflow[and-cuda]>=2.16'],
     'plots': ['matplotlib'],
-    'test': ['pytest', 'pytest-timeout', 'psutil', 'ruff', 'matplotlib'],
+    'test': [
+      'pytest',
+      'pytest-timeout',
+      'hypothesis',
+      'psutil',
+      'ruff',
+      'matplotlib',
+    ],
   },
   entry_points={
     'console_scripts': [

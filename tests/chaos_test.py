@@ -1,0 +1,55 @@
+"""Chaos: faults in every role, at random but seeded moments.
+
+The driver is that of benchmarks/faults.py, which makes the table of the
+README; here a few faults a rule, in every run of the tests.
+"""
+
+import sys
+
+import pytest
+
+from tests.runner import REPO
+
+# Of each rule some seconds of work, and four faults in it.
+STEPS = {
+  'async_sgd': 4000,
+  'sync_sgd': 1500,
+  'sync_sgd with a backup': 2000,
+  'downpour': 3000,
+  'easgd': 2000,
+}
+
+
+@pytest.fixture(scope='module')
+def faults():
+  """The benchmark as a module; it finds the others in its folder."""
+  sys.path.insert(0, str(REPO / 'benchmarks'))
+  try:
+    import faults
+  finally:
+    sys.path.pop(0)
+  return faults
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('rule', STEPS)
+def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
+  faults, mnist_dir, tmp_path, rule
+):
+  flags = [
+    *faults.RULES[rule][:-1],
+    f'--train_steps={STEPS[rule]}',
+    f'--data_dir={mnist_dir}',
+  ]
+  _, problem, calm = faults.run_with_faults(flags, 0, seed=0)
+  assert not problem
+  found, problem, report = faults.run_with_faults(
+    flags, 4, seed=100 + list(STEPS).index(rule), keep=tmp_path / 'kept'
+  )
+  assert not problem, f'{problem}; logs in {tmp_path}/kept'
+  assert len(found) == 4
+  assert all(fault.is_survived for fault in found), found
+  # Recovery takes a few seconds; ten are allowed by our own claim.
+  assert all(fault.recover_secs < 30 for fault in found), found
+  assert abs(report['test_accuracy'] - calm['test_accuracy']) <= 0.005
