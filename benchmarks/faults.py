@@ -50,7 +50,7 @@ COMMON = [
   '--model=mlp',
   '--batch_size=100',
   '--optimizer=adam',
-  '--learning_rate=0.001',
+  '--learning_rate=0.003',
   '--save_steps=200',
   '--log_secs=0',
   '--stall_warn_secs=3',
@@ -68,7 +68,7 @@ RULES = {
   'easgd': [
     '--strategy=easgd',
     '--local_optimizer=adam',
-    '--local_learning_rate=0.001',
+    '--local_learning_rate=0.003',
     '--train_steps=4000',
   ],
 }
@@ -229,6 +229,7 @@ class Run:
       seen = self.step
       self.signal(fault.task, signum)
       if not self.wait_until(lambda: len(log.start_times) > num_starts):
+        fault.is_survived = not self.is_running
         fault.note = 'not started again'
         return
       back = log.start_times[num_starts]
@@ -251,7 +252,11 @@ class Run:
         return log.step_time > back
 
     if not self.wait_until(is_well):
+      # How the run has ended is looked at later.
+      fault.is_survived = not self.is_running
       fault.note = 'no next step'
+      if fault.is_survived:
+        fault.note += ', as the training was over'
       return
     fault.recover_secs = time.monotonic() - back
     since = [r for w in self.workers for r in w.recoveries if r[0] > start]
@@ -311,7 +316,7 @@ def run_with_faults(flags, num_faults, seed, keep=None):
   [last_step] = [
     int(flag.partition('=')[2]) for flag in flags if '--train_steps' in flag
   ]
-  marks = sorted(draw.uniform(0.02, 0.9) * last_step for _ in range(num_faults))
+  marks = sorted(draw.uniform(0.02, 0.8) * last_step for _ in range(num_faults))
   faults = []
   with tempfile.TemporaryDirectory() as folder:
     run = Run(folder, flags)

@@ -7,6 +7,7 @@ no checkpoint. Graph and session are the mailbox's own.
 """
 
 import contextlib
+import functools
 import json
 import queue
 import threading
@@ -35,7 +36,10 @@ class Mailbox:
         self._put = messages.enqueue(self._text)
     filters = sorted({place, cluster.task_device})
     config = tf.ConfigProto(device_filters=filters)
-    self._session = tf.Session(server.target, graph=graph, config=config)
+    self._open = functools.partial(
+      tf.Session, server.target, graph=graph, config=config
+    )
+    self._session = self._open()
 
   def send(self, message, timeout_secs=5.0):
     """Puts `message`, a dict, into the queue.
@@ -43,24 +47,25 @@ class Mailbox:
     Raises:
       tf.errors.OpError: the task is gone, or does not answer in time.
     """
-    self._session.run(
-      self._put,
-      {self._text: json.dumps(message)},
-      options=tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000)),
-    )
+    self._run(self._put, timeout_secs, {self._text: json.dumps(message)})
 
   def take(self, timeout_secs=5.0):
     """Returns the next message; raises tf.errors.OpError as `send` does."""
-    return json.loads(
-      self._session.run(
-        self._take,
-        options=tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000)),
-      )
-    )
+    return json.loads(self._run(self._take, timeout_secs))
 
-  def is_empty(self):
+  def is_empty(self, timeout_secs=5.0):
     """Whether no message waits; raises tf.errors.OpError as `send` does."""
-    return self._session.run(self._size) == 0
+    return self._run(self._size, timeout_secs) == 0
+
+  def _run(self, fetch, timeout_secs, feed=None):
+    options = tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000))
+    try:
+      return self._session.run(fetch, feed, options)
+    except (tf.errors.AbortedError, tf.errors.UnavailableError):
+      # A task that was started anew does not know the old session.
+      self._session.close()
+      self._session = self._open()
+      raise
 
   def listen(self):
     """Returns a queue.Queue that a thread fills with the messages (dict).
