@@ -71,6 +71,24 @@ class LocalCopies:
         for copy in self.variables
       ]
 
+  def make_zeros_on_ps(self, name):
+    """Returns variables of zeros beside the shards, each on its shard's ps.
+
+    Args:
+      name: str, such as 'momentum'.
+    """
+    variables = []
+    for shard in self.shards:
+      with tf.device(shard.device):
+        variables.append(
+          tf.Variable(
+            tf.zeros(shard.shape, shard.dtype),
+            trainable=False,
+            name=f'{shard.op.name}/{name}',
+          )
+        )
+    return variables
+
   def make_counter(self, initial_value, name):
     """Returns an int64 local variable on the worker's CPU."""
     with tf.device(self._cpu_device):
@@ -139,6 +157,24 @@ class LocalCopies:
       return optimizer.apply_gradients(
         list(zip(gradients, self.variables, strict=True))
       )
+
+  def sum_and_step(self, optimizer, loss):
+    """Takes a local step and adds up its gradients.
+
+    Args:
+      optimizer: tf.train.Optimizer of this worker.
+      loss: float32 scalar tensor.
+
+    Returns:
+      (sums, step): local variables like `variables`, which the caller clears,
+      and an int64 scalar tensor, how many steps this worker has done.
+    """
+    sums = self.make_zeros('gradient_sum')
+    gradients = self.compute_gradients(optimizer, loss)
+    step = self.count_local_step(
+      [add_all(sums, gradients), self.local_step(optimizer, gradients)]
+    )
+    return sums, step
 
 
 def _make_local(initial_value, name):

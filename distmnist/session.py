@@ -125,31 +125,36 @@ class _Care:
       cli.LostError: none is.
     """
     now = time.monotonic()
-    for name, address in workers.items():
-      silent_secs = self._watchdog.secs_silent(name)
-      if silent_secs is None:
-        # Not on the board, or it cannot be read: its port must do.
-        if cluster_lib.is_answering(address):
-          self._last_sign = now
-      elif silent_secs < self._watchdog.warn_secs:
-        self._last_sign = now
+    silent_secs = {n: self._watchdog.secs_silent(n) for n in workers}
+    warn_secs = self._watchdog.warn_secs
+    for name, secs in silent_secs.items():
+      if secs is None or secs < warn_secs:
         self._said.pop(name, None)
-      elif now - self._said.get(name, -1e9) > self._watchdog.warn_secs:
+      elif now - self._said.get(name, -warn_secs) >= warn_secs:
         self._said[name] = now
         self._say(
-          f'{name} at {address}: no sign of life for {silent_secs:.0f} s'
+          f'{name} at {workers[name]}: no sign of life for {secs:.0f} s'
         )
-    secs = now - self._last_sign
-    if secs > self._cluster.start_timeout_secs:
+    if any(s is not None and s < warn_secs for s in silent_secs.values()):
+      self._last_sign = now
+      return
+    # Nobody beats, or the board cannot be read: the ports are asked.
+    answering = workers.keys() - cluster_lib.find_silent(workers).keys()
+    if any(silent_secs[name] is None for name in answering):
+      self._last_sign = now
+    limit_secs = self._cluster.start_timeout_secs
+    if answering:  # Suspended, it seems.
+      limit_secs = max(limit_secs, self._watchdog.fail_secs)
+    if now - self._last_sign > limit_secs:
       raise cli.LostError(
         f'no worker answers: {cluster_lib.list_tasks(workers)}; nobody to '
-        f'serve for {self._cluster.start_timeout_secs:g} s'
+        f'serve for {limit_secs:g} s'
       )
 
 
 def _have_it_saved(cluster, server, messages, say):
   """Asks the chief for a checkpoint, as the shards here are about to go."""
-  [chief] = [a for n, a in cluster.addresses('worker').items() if n == CHIEF]
+  chief = cluster.addresses('worker')[CHIEF]
   deadline = time.monotonic() + _SAVE_SECS
   with (
     contextlib.suppress(tf.errors.OpError),

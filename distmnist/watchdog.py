@@ -106,6 +106,7 @@ class Watchdog:
 
   Attributes:
     warn_secs: float, after so long one says whom one waits for.
+    fail_secs: float, after so long one gives it up.
   """
 
   def __init__(
@@ -122,7 +123,7 @@ class Watchdog:
       say: callable that prints a line.
     """
     self.warn_secs = warn_secs
-    self._fail_secs = fail_secs
+    self.fail_secs = fail_secs
     self._cluster = cluster
     self._stop = stop
     self._say = say
@@ -334,7 +335,7 @@ class Watchdog:
         return
 
   def _watch(self):
-    warn_secs, fail_secs = self.warn_secs, self._fail_secs
+    warn_secs, fail_secs = self.warn_secs, self.fail_secs
     next_secs, step_start = warn_secs, None
     while not self._is_closed.wait(min(0.25, warn_secs / 2)):
       if step_start != self._step_start:

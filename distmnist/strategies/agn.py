@@ -39,15 +39,7 @@ class Agn(strategy.Strategy):
     copies, period = self._copies, self.batches_per_update
     with tf.name_scope('agn'):
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
-      sums = copies.make_zeros('gradient_sum')
-      optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss)
-      step = copies.count_local_step(
-        [
-          local_copies.add_all(sums, gradients),
-          copies.local_step(optimizer, gradients),
-        ]
-      )
+      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
 
       def exchange():
         pairs = copies.to_shards([a.read_value() / period for a in sums])

@@ -90,14 +90,12 @@ class Bmuf(strategy.Strategy):
 
   def _filter(self, means):
     """Returns the op of D and x~; means is xbar, a list like the shards."""
+    deltas = self._copies.make_zeros_on_ps('block_delta')
     updates = []
-    for mean, shard in zip(means, self._copies.shards, strict=True):
+    for mean, shard, delta in zip(
+      means, self._copies.shards, deltas, strict=True
+    ):
       with tf.device(shard.device):
-        delta = tf.Variable(
-          tf.zeros(shard.shape, shard.dtype),
-          trainable=False,
-          name=f'{shard.op.name}/block_delta',
-        )
         new_delta = delta.assign(
           self._momentum * delta + self._learning_rate * (mean - shard)
         )

@@ -71,10 +71,10 @@ class DcAsgd(strategy.Strategy):
     copies, worker = self._copies, self.cluster.task_index
     with tf.name_scope('dc_asgd'):
       with local_copies.local_variables():
-        self._backups = _make_zeros(copies, f'backup_of_worker_{worker}')
+        self._backups = copies.make_zeros_on_ps(f'backup_of_worker_{worker}')
       self._mean_squares = []
       if self._decay is not None:
-        self._mean_squares = _make_zeros(copies, 'mean_square')
+        self._mean_squares = copies.make_zeros_on_ps('mean_square')
       self._center = atomic.AtomicCenter(
         copies, global_step, keep_shards=self._backups
       )
@@ -103,18 +103,3 @@ class DcAsgd(strategy.Strategy):
 
   def hooks(self, stop):
     return [self._center.hook()]
-
-
-def _make_zeros(copies, name):
-  """Returns a variable of zeros beside each shard, on its ps."""
-  variables = []
-  for shard in copies.shards:
-    with tf.device(shard.device):
-      variables.append(
-        tf.Variable(
-          tf.zeros(shard.shape, shard.dtype),
-          trainable=False,
-          name=f'{shard.op.name}/{name}',
-        )
-      )
-  return variables

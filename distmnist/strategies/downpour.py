@@ -57,15 +57,7 @@ class Downpour(strategy.Strategy):
     with tf.name_scope('downpour'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
-      sums = copies.make_zeros('gradient_sum')
-      optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss)
-      step = copies.count_local_step(
-        [
-          local_copies.add_all(sums, gradients),
-          copies.local_step(optimizer, gradients),
-        ]
-      )
+      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
 
       def push():
         pairs = copies.to_shards([a.read_value() for a in sums])

@@ -48,15 +48,7 @@ class Sagn(strategy.Strategy):
       self._round = rounds.Round(
         self.cluster, self._num_gifts, global_step, copies
       )
-      sums = copies.make_zeros('gradient_sum')
-      optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss)
-      step = copies.count_local_step(
-        [
-          local_copies.add_all(sums, gradients),
-          copies.local_step(optimizer, gradients),
-        ]
-      )
+      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
       self._round.build_update(
         lambda means: make_optimizer().apply_gradients(
           list(zip(means, copies.shards, strict=True))

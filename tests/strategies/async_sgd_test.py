@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from distmnist.strategies import async_sgd
+from tests.strategies.stepper import draw_events
 
 
 @pytest.fixture
@@ -66,24 +67,12 @@ def compute_async_sgd(w, events, rate, momentum):
   return found
 
 
-def draw_events(rng, num_events, size):
-  events, is_busy = [], [False, False]
-  while len(events) < num_events or any(is_busy):
-    worker = int(rng.integers(2))
-    if len(events) >= num_events and not is_busy[worker]:
-      continue
-    x = None if is_busy[worker] else rng.normal(size=size)
-    is_busy[worker] = not is_busy[worker]
-    events.append((worker, x))
-  return events
-
-
 @pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_random_pulls_and_pushes_agree_with_the_oracle(
   make, num_ps, optimizer, momentum
 ):
-  events = draw_events(np.random.default_rng(num_ps), num_events=60, size=5)
+  events = draw_events(np.random.default_rng(num_ps), num_steps=30, size=5)
   expected = compute_async_sgd(np.zeros(5), events, 0.2, momentum)
   assert {staleness for _, staleness, _ in expected} >= {0, 1, 2}
   stepper = make(num_ps, size=5, optimizer=optimizer, rate=0.2)

@@ -10,7 +10,8 @@ from absl import flags
 from distmnist import cluster as cluster_lib
 from distmnist.strategies import dc_asgd
 from tests.strategies import stepper as stepper_lib
-from tests.strategies.async_sgd_test import compute_async_sgd, draw_events
+from tests.strategies.async_sgd_test import compute_async_sgd
+from tests.strategies.stepper import draw_events
 
 PS_0, PS_1 = (f'/job:ps/task:{i}/device:CPU:0' for i in range(2))
 
@@ -148,7 +149,7 @@ def test_random_steps_agree_with_the_oracle(
   make, num_ps, optimizer, momentum, dc_lambda, decay
 ):
   rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_events=100, size=5)
+  events = draw_events(rng, num_steps=50, size=5)
   expected = iter(
     compute_dc_asgd(np.zeros(5), events, 0.05, momentum, dc_lambda, decay)
   )

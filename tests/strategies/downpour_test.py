@@ -8,6 +8,7 @@ from absl import flags
 
 from distmnist.strategies import async_sgd, downpour
 from tests.strategies import stepper as stepper_lib
+from tests.strategies.stepper import Momentum, draw_events, run_events
 
 
 @pytest.fixture
@@ -94,17 +95,6 @@ def test_the_staleness_of_a_push_is_since_the_last_fetch(make):
   assert stepper.step(0, [1])[:2] == (4, 2)
 
 
-class Opt:
-  """Gradient descent with momentum, of one vector."""
-
-  def __init__(self, eta, momentum):
-    self.eta, self.momentum, self.velocity = eta, momentum, 0
-
-  def __call__(self, x, g):
-    self.velocity = self.momentum * self.velocity + g
-    return x - self.eta * self.velocity
-
-
 def compute_downpour(events, size, n_fetch, n_push, eta, momentum):
   """The rule as its docstring has it, slowly.
 
@@ -117,8 +107,8 @@ def compute_downpour(events, size, n_fetch, n_push, eta, momentum):
   Returns:
     A list of (global_step, staleness, x~, [x^0, x^1]), one a step.
   """
-  opt = Opt(eta, momentum)
-  local_opts = [Opt(eta, momentum) for _ in range(2)]
+  opt = Momentum(eta, momentum)
+  local_opts = [Momentum(eta, momentum) for _ in range(2)]
   x_center, c = np.zeros(size), 0
   x, a = np.zeros((2, size)), np.zeros((2, size))
   t, c_known, c_fetched, g = [0, 0], [0, 0], [0, 0], [None, None]
@@ -141,33 +131,6 @@ def compute_downpour(events, size, n_fetch, n_push, eta, momentum):
       x[i] = x_center
       c_known[i] = c_fetched[i] = c
     found.append((c_known[i], staleness, x_center, x.copy()))
-  return found
-
-
-def draw_events(rng, num_steps, size):
-  """Returns a list of (worker, batch), and (worker, None) for its end."""
-  events, is_busy, num_begun = [], [False, False], 0
-  while num_begun < num_steps or any(is_busy):
-    worker, batch = int(rng.integers(2)), None
-    if not is_busy[worker]:
-      if num_begun == num_steps:
-        continue
-      num_begun += 1
-      batch = rng.normal(size=size)
-    is_busy[worker] = not is_busy[worker]
-    events.append((worker, batch))
-  return events
-
-
-def run_events(stepper, events):
-  """Returns what compute_downpour does."""
-  found = []
-  for worker, batch in events:
-    if batch is not None:
-      stepper.begin(worker, batch)
-    else:
-      step = stepper.end(worker)
-      found.append((*step, [stepper.read_copy(i) for i in range(2)]))
   return found
 
 

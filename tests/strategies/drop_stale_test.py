@@ -11,7 +11,7 @@ from distmnist import cluster as cluster_lib
 from distmnist import report
 from distmnist.strategies import drop_stale
 from tests.strategies import stepper as stepper_lib
-from tests.strategies.async_sgd_test import draw_events
+from tests.strategies.stepper import draw_events
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_random_steps_agree_with_the_oracle(
   make, num_ps, optimizer, momentum, max_staleness
 ):
   rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_events=100, size=5)
+  events = draw_events(rng, num_steps=50, size=5)
   expected, num_dropped = compute_drop_stale(
     np.zeros(5), events, 0.2, momentum, max_staleness
   )

@@ -9,7 +9,7 @@ from absl import flags
 from distmnist import cluster as cluster_lib
 from distmnist.strategies import dynsgd
 from tests.strategies import stepper as stepper_lib
-from tests.strategies.async_sgd_test import draw_events
+from tests.strategies.stepper import draw_events
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_random_steps_agree_with_the_oracle(
   make, num_ps, period, optimizer, momentum
 ):
   rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_events=120, size=5)
+  events = draw_events(rng, num_steps=60, size=5)
   expected = iter(compute_dynsgd(np.zeros(5), events, 0.2, momentum, period))
   stepper = make(period, num_ps, size=5, optimizer=optimizer, rate=0.2)
   seen = []

@@ -12,6 +12,7 @@ from distmnist import cli
 from distmnist import cluster as cluster_lib
 from distmnist.strategies import easgd
 from tests.strategies import stepper as stepper_lib
+from tests.strategies.stepper import Momentum, draw_events
 
 ALPHA = 0.25
 
@@ -144,17 +145,6 @@ def test_synchronous_workers_wait_at_an_exchange_and_not_between(make):
   assert read_copies(stepper) == [[4.5], [-1.5]]
 
 
-class Opt:
-  """Gradient descent with momentum, of one vector."""
-
-  def __init__(self, eta, momentum):
-    self.eta, self.momentum, self.velocity = eta, momentum, 0
-
-  def __call__(self, x, g):
-    self.velocity = self.momentum * self.velocity + g
-    return x - self.eta * self.velocity
-
-
 def compute_easgd(events, size, period, eta, momentum, delta):
   """Algorithms 1 and 2 of the paper as they are there, slowly.
 
@@ -168,7 +158,7 @@ def compute_easgd(events, size, period, eta, momentum, delta):
   Returns:
     A list of (global_step, staleness, x~, [x^i + delta v^i]), one a step.
   """
-  opts = [Opt(eta, momentum) for _ in range(2)]
+  opts = [Momentum(eta, momentum) for _ in range(2)]
   x_center, c = np.zeros(size), 0
   x, v = np.zeros((2, size)), np.zeros((2, size))
   t, c_known, g = [0, 0], [0, 0], [None, None]
@@ -206,7 +196,7 @@ def compute_sync_easgd(batches, period, eta, momentum, delta):
     all.
   """
   _, num_workers, size = batches.shape
-  opts = [Opt(eta, momentum) for _ in range(num_workers)]
+  opts = [Momentum(eta, momentum) for _ in range(num_workers)]
   x_center, c = np.zeros(size), 0
   x, v = np.zeros((2, num_workers, size))
   found = []
@@ -224,21 +214,6 @@ def compute_sync_easgd(batches, period, eta, momentum, delta):
       x = np.array([opts[i](moved[i], g[i]) for i in range(num_workers)])
     found.append((c, staleness, x_center, x + delta * v))
   return found
-
-
-def draw_events(rng, num_steps, size):
-  """Returns a list of (worker, batch), and (worker, None) for its end."""
-  events, is_busy, num_begun = [], [False, False], 0
-  while num_begun < num_steps or any(is_busy):
-    worker, batch = int(rng.integers(2)), None
-    if not is_busy[worker]:
-      if num_begun == num_steps:
-        continue
-      num_begun += 1
-      batch = rng.normal(size=size)
-    is_busy[worker] = not is_busy[worker]
-    events.append((worker, batch))
-  return events
 
 
 def check_close(center, copies, x_center, x):

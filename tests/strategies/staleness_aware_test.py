@@ -5,7 +5,7 @@ import pytest
 
 from distmnist.strategies import staleness_aware
 from tests.strategies import stepper as stepper_lib
-from tests.strategies.async_sgd_test import draw_events
+from tests.strategies.stepper import draw_events
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def compute_staleness_aware(w, events, rate, momentum):
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_random_steps_agree_with_the_oracle(make, num_ps, optimizer, momentum):
   rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_events=100, size=5)
+  events = draw_events(rng, num_steps=50, size=5)
   expected = iter(compute_staleness_aware(np.zeros(5), events, 0.2, momentum))
   stepper, seen = make(num_ps, size=5, optimizer=optimizer, rate=0.2), []
   for worker, x in events:

@@ -209,3 +209,50 @@ class Stepper:
     self._gates.close()
     self._reader.close()
     self._threads.shutdown()
+
+
+def draw_events(rng, num_steps, size):
+  """Returns the begins and ends of `num_steps` steps of two workers.
+
+  Args:
+    rng: np.random.Generator.
+    num_steps: int, of both workers together.
+    size: int, the length of w.
+
+  Returns:
+    list of (worker, batch), or (worker, None) for the end of its step.
+  """
+  events, is_busy, num_begun = [], [False, False], 0
+  while num_begun < num_steps or any(is_busy):
+    worker, batch = int(rng.integers(2)), None
+    if not is_busy[worker]:
+      if num_begun == num_steps:
+        continue
+      num_begun += 1
+      batch = rng.normal(size=size)
+    is_busy[worker] = not is_busy[worker]
+    events.append((worker, batch))
+  return events
+
+
+def run_events(stepper, events):
+  """Returns [(global_step, staleness, center, copies)] of each ended step."""
+  found = []
+  for worker, batch in events:
+    if batch is not None:
+      stepper.begin(worker, batch)
+    else:
+      step = stepper.end(worker)
+      found.append((*step, [stepper.read_copy(i) for i in range(2)]))
+  return found
+
+
+class Momentum:
+  """Gradient descent with momentum, of one vector, for the oracles."""
+
+  def __init__(self, eta, momentum):
+    self.eta, self.momentum, self.velocity = eta, momentum, 0
+
+  def __call__(self, x, g):
+    self.velocity = self.momentum * self.velocity + g
+    return x - self.eta * self.velocity
