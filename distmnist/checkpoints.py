@@ -225,6 +225,7 @@ class Restart:
     self._last_step = last_step
     self._say = say
     self._given = None
+    self._found = None
 
   def prepare(self):
     """Looks at --resume; the chief's to do, before anything is written.
@@ -260,8 +261,9 @@ class Restart:
 
   def find(self):
     """Returns the checkpoint to restore, or None for the first weights."""
-    own = find_whole(self._logdir, self._say) if self._logdir else None
-    return own or self._given
+    if not self._found and self._logdir:
+      self._found = find_whole(self._logdir, self._say)
+    return self._found or self._given
 
   def is_finished(self):
     """Whether the latest checkpoint is the end of the training."""
@@ -269,7 +271,11 @@ class Restart:
     return bool(path) and read_step(path) >= self._last_step
 
   def remember(self, saver):
-    """Tells a new `saver` of the older checkpoints, so that it drops them."""
+    """Tells a new `saver` of the older checkpoints, so that it drops them.
+
+    The training goes on from here: the next `find` looks anew.
+    """
+    self._found = None
     if self._logdir:
       saver.recover_last_checkpoints(list_checkpoints(self._logdir)[::-1])
 

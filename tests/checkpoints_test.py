@@ -270,6 +270,12 @@ def test_no_checkpoint_is_none(tmp_path):
   assert checkpoints.find_whole(str(tmp_path / 'nowhere'), print) is None
 
 
+def make_again(restart):
+  """What a recovery later in the training begins with."""
+  restart.remember(tf.train.Saver([tf.Variable(0, name='v')]))
+  return restart.find()
+
+
 def make_restart(set_flags, logdir, resume):
   set_flags(f'--resume={resume}')
   restart = checkpoints.restart_from_flags(str(logdir), 10, lambda line: None)
@@ -277,11 +283,13 @@ def make_restart(set_flags, logdir, resume):
   return restart
 
 
-def test_auto_begins_with_the_latest(set_flags, tmp_path):
+def test_auto_begins_with_the_latest(set_flags, tmp_path, tf_session):
   path = save(tmp_path, w=[2])
   restart = make_restart(set_flags, tmp_path, 'auto')
   assert restart.find() == path
   assert not restart.is_finished()
+  assert make_again(restart) == path
+  restart = make_restart(set_flags, tmp_path, 'auto')
   save(tmp_path, step=10, w=[2])
   assert restart.is_finished()
 
@@ -309,7 +317,7 @@ def test_never_goes_on_once_the_launcher_starts_the_task_again(
 @pytest.mark.parametrize('is_folder', [False, True])
 @pytest.mark.parametrize('is_own', [False, True])
 def test_a_path_is_what_the_training_begins_with(
-  set_flags, tmp_path, is_folder, is_own
+  set_flags, tmp_path, tf_session, is_folder, is_own
 ):
   logdir, other = tmp_path / 'run', tmp_path / 'other'
   logdir.mkdir()
@@ -322,7 +330,7 @@ def test_a_path_is_what_the_training_begins_with(
   assert checkpoints.read_step(found) == 9
   # What the training has saved itself comes before it from then on.
   own = save(logdir, step=12, w=[2])
-  assert restart.find() == own
+  assert make_again(restart) == own
 
 
 @pytest.mark.parametrize('given', ['nowhere', 'run/model.ckpt-7', 'run', ''])

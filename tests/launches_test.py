@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +14,13 @@ import pytest
 from tests.runner import REPO, SMALL
 
 
-def launch(tmp_path, *flags, num_ps=1, num_workers=2):
+def launch(
+  tmp_path, *flags, num_ps=1, num_workers=2, launch_flags=(), on_step=None
+):
   """Runs a launch to its end.
+
+  Args:
+    on_step: callable, called at the first step line on the screen.
 
   Returns:
     (exit code, stdout, stderr, seconds from the last step on the screen to
@@ -29,7 +35,7 @@ def launch(tmp_path, *flags, num_ps=1, num_workers=2):
   with open(tmp_path / 'stderr', 'w+') as stderr:
     lines, last_step = [], None
     with subprocess.Popen(
-      [*command, *shape, '--', *SMALL, *flags],
+      [*command, *shape, *launch_flags, '--', *SMALL, *flags],
       cwd=REPO,
       stdout=subprocess.PIPE,
       stderr=stderr,
@@ -38,6 +44,8 @@ def launch(tmp_path, *flags, num_ps=1, num_workers=2):
       for line in process.stdout:
         lines.append(line)
         if line.startswith('step '):
+          if on_step and not last_step:
+            on_step()
           last_step = time.monotonic()
     end_secs = time.monotonic() - last_step
     stderr.seek(0)
@@ -75,6 +83,63 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
     'worker_0.log',
     'worker_1.log',
   ]
+  assert not find_tasks(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'shape, killed, rule',
+  [
+    ((1, 2), ['worker_1'], ()),
+    pytest.param((1, 2), ['worker_0'], (), marks=pytest.mark.slow),
+    pytest.param((1, 2), ['ps_0'], (), marks=pytest.mark.slow),
+    pytest.param((1, 2), ['ps_0', 'worker_0'], (), marks=pytest.mark.slow),
+    pytest.param(
+      (0, 2),
+      ['worker_1'],
+      ('--strategy=ring_allreduce',),
+      marks=pytest.mark.slow,
+    ),
+  ],
+  ids=['worker', 'chief', 'ps', 'ps and chief', 'ring'],
+)
+def test_what_is_killed_is_started_again_and_the_run_ends_well(
+  tmp_path, shape, killed, rule
+):
+  def kill():
+    for name in killed:
+      log = str(tmp_path / 'logs' / f'{name}.log')
+      [pid] = [
+        pid
+        for pid in find_tasks(tmp_path)
+        if os.readlink(f'/proc/{pid}/fd/1') == log
+      ]
+      os.kill(pid, signal.SIGKILL)
+
+  code, out, err, _ = launch(
+    tmp_path,
+    *rule,
+    '--train_steps=2000',
+    '--save_steps=50',
+    '--log_secs=0.2',
+    f'--logdir={tmp_path}/run',
+    num_ps=shape[0],
+    num_workers=shape[1],
+    launch_flags=['--max_restarts=2'],
+    on_step=kill,
+  )
+  assert code == 0, out + err
+  assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+  for name in killed:
+    task = name.replace('_', ' ')
+    assert re.search(
+      rf'^distmnist.launch: {task} \(127.0.0.1:\d+\) killed by SIGKILL: '
+      'restart 1 of 2 in 0.1 s',
+      err,
+      re.M,
+    )
+    # Its log has both attempts.
+    log = (tmp_path / 'logs' / f'{name}.log').read_text()
+    assert '--- restart 1 of 2 ---' in log
   assert not find_tasks(tmp_path)
 
 
