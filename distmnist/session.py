@@ -167,7 +167,12 @@ def _have_it_saved(cluster, server, messages, say):
         with contextlib.suppress(queue.Empty):
           message = messages.get(timeout=0.1)
           if 'saved' in message:
-            say(f'worker 0 has saved step {message["saved"]}')
+            step = message['saved']
+            say(
+              f'{CHIEF} has no --logdir to save to'
+              if step is None
+              else f'{CHIEF} has saved step {step}'
+            )
             return
 
 

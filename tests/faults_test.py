@@ -177,6 +177,7 @@ def test_a_ps_whose_chief_has_no_logdir_leaves_at_once(
   wait_for_step(workers[0], 10)
   tasks.signal(ps[0], signal.SIGTERM)
   assert tasks.wait(ps[0], timeout_secs=4) == [128 + signal.SIGTERM]
+  assert 'worker 0 has no --logdir to save to' in ps[0].output
   tasks.signal(workers[0], signal.SIGTERM)
   assert tasks.wait(workers[0], timeout_secs=10) == [128 + signal.SIGTERM]
 
