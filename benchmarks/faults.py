@@ -512,6 +512,8 @@ def main():
   parser.add_argument('--soak', metavar='RULE', choices=RULES)
   parser.add_argument('--every_secs', type=float, default=20)
   parser.add_argument('--keep', help='where to copy the logs of a bad run')
+  # So that a run is ended, too.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   words = sys.argv[1:]
   cut = words.index('--') if '--' in words else len(words)
   args, extra = parser.parse_args(words[:cut]), words[cut + 1 :]

@@ -494,6 +494,7 @@ class ClusterScaffold(tf.train.Scaffold):
       return
     if not session.run(scaffold.ready_for_local_init_op).size:
       self._say('taking over the live variables')
+      self._restart.remember(scaffold.saver)
       return
     path = self._restart.find()
     if path:

@@ -101,6 +101,29 @@ def test_a_chief_that_was_killed_takes_over_what_lives_on_the_ps(
 
 
 @pytest.mark.slow
+def test_after_the_chief_a_ps_is_killed_and_the_latest_checkpoint_counts(
+  tasks, make_real_cluster, tmp_path
+):
+  logdir = tmp_path / 'run'
+  flags = *SMALL, *OFTEN, f'--logdir={logdir}', '--train_steps=1500'
+  cluster = make_real_cluster(1, 2)
+  [ps], workers = cluster.start_all(*flags)
+  wait_for_step(workers[0], 60)
+  kill(tasks, workers[0])
+  workers[0] = cluster.start('worker', 0, *flags)
+  wait_for_line(workers[0], 'step ')
+  wait_for_step(workers[0], steps_of(workers[0])[0] + 120)
+  kill(tasks, ps)
+  saved = checkpoints.read_step(checkpoints.find_latest(str(logdir)))
+  ps = cluster.start('ps', 0, *flags)
+  assert tasks.wait(*workers, ps) == [0] * 3
+  [(step, _)] = recoveries(workers[0])
+  assert step >= saved
+  # The new chief goes on dropping the checkpoints of the old one.
+  assert len(list(logdir.glob('*.index'))) == 5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('num_kills', [5])
 def test_sync_stays_in_lock_step_when_a_worker_is_killed_again_and_again(
   tasks, make_real_cluster, tmp_path, num_kills
