@@ -317,7 +317,7 @@ def run_with_faults(flags, num_faults, seed, keep=None):
     int(flag.partition('=')[2]) for flag in flags if '--train_steps' in flag
   ]
   marks = sorted(draw.uniform(0.02, 0.8) * last_step for _ in range(num_faults))
-  faults = []
+  faults, problem, report = [], 'broken off', None
   with tempfile.TemporaryDirectory() as folder:
     run = Run(folder, flags)
     try:
@@ -332,6 +332,8 @@ def run_with_faults(flags, num_faults, seed, keep=None):
         if not ready:
           break
         fault = Fault(draw.choice(TASKS), draw.choice(KINDS))
+        if fault.task not in run.find_pids():
+          break  # The training is over sooner than we were.
         faults.append(fault)
         run.inject(fault)
         if not fault.is_survived:
