@@ -392,7 +392,7 @@ def wait_for_tasks(
   addresses,
   timeout_secs,
   say=print,
-  pause=time.sleep,
+  pause=None,
   error_class=cli.RunError,
 ):
   """Returns once every address accepts a connection.
@@ -401,7 +401,8 @@ def wait_for_tasks(
     addresses: dict of task name -> 'host:port'.
     timeout_secs: float, seconds until it gives up.
     say: called with a line after a second of waiting, then every 5 s.
-    pause: callable(secs) between two looks; may raise to end the wait.
+    pause: callable(secs) between two looks, in place of time.sleep; may raise
+      to end the wait.
     error_class: cli.RunError, or a class of it.
 
   Raises:
@@ -418,7 +419,7 @@ def wait_for_tasks(
         'the wait)'
       )
     # A refused connection comes back at once: look again, but not in a spin.
-    pause(0.05)
+    (pause or time.sleep)(0.05)
 
 
 def explain(error):

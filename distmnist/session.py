@@ -115,14 +115,14 @@ class _Care:
     self._cluster = cluster
     self._watchdog = watchdog
     self._say = say
-    self._last_sign = time.monotonic()
+    self._first_time = self._last_sign = time.monotonic()
     self._said = {}
 
   def look_after(self, workers):
     """Looks which of `workers`, {name: address}, are alive.
 
     Raises:
-      cli.LostError: none is.
+      cli.LostError: none is any more; cli.RunError if none ever was.
     """
     now = time.monotonic()
     silent_secs = {n: self._watchdog.secs_silent(n) for n in workers}
@@ -146,7 +146,8 @@ class _Care:
     if answering:  # Suspended, it seems.
       limit_secs = max(limit_secs, self._watchdog.fail_secs)
     if now - self._last_sign > limit_secs:
-      raise cli.LostError(
+      was_there = self._last_sign > self._first_time
+      raise (cli.LostError if was_there else cli.RunError)(
         f'no worker answers: {cluster_lib.list_tasks(workers)}; nobody to '
         f'serve for {limit_secs:g} s'
       )

@@ -8,7 +8,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli
+from distmnist import cli, console
 from distmnist import cluster as cluster_lib
 from tests import in_process
 
@@ -289,13 +289,6 @@ def start_server(monkeypatch):
     server.close()
 
 
-def hold_port():
-  """Returns a socket that has a port and does not listen yet."""
-  held = socket.socket()
-  held.bind(('127.0.0.1', 0))
-  return held
-
-
 def test_a_port_that_is_taken_is_named(start_server):
   with socket.create_server(('127.0.0.1', 0)) as other:
     port = other.getsockname()[1]
@@ -347,7 +340,8 @@ def clock(monkeypatch):
   fake = types.SimpleNamespace(now=50.0)
   fake.monotonic = lambda: fake.now
   fake.sleep = lambda secs: setattr(fake, 'now', fake.now + secs)
-  monkeypatch.setattr(cluster_lib, 'time', fake)
+  for module in (cluster_lib, console):
+    monkeypatch.setattr(module, 'time', fake)
   return fake
 
 

@@ -43,6 +43,7 @@ def recoveries(task):
   return [(int(step), int(lost)) for step, lost in lines]
 
 
+@pytest.mark.slow
 @RULES
 @pytest.mark.parametrize('index', [0, 1])
 def test_a_ps_that_was_killed_is_back_and_all_go_on_from_the_checkpoint(
@@ -69,6 +70,7 @@ def test_a_ps_that_was_killed_is_back_and_all_go_on_from_the_checkpoint(
     assert report['global_step'] == 400
 
 
+@pytest.mark.slow
 @RULES
 def test_a_chief_that_was_killed_takes_over_what_lives_on_the_ps(
   tasks, make_real_cluster, tmp_path, rule
@@ -169,6 +171,7 @@ def test_all_are_killed_and_the_next_start_uses_the_last_whole_checkpoint(
   assert read_report(logdir)['global_step'] >= end
 
 
+@pytest.mark.slow
 def test_a_ps_that_shall_stop_has_its_shards_saved_first(
   tasks, make_real_cluster, tmp_path
 ):
@@ -191,6 +194,7 @@ def test_a_ps_that_shall_stop_has_its_shards_saved_first(
     assert all(lost <= 100 for _, lost in recoveries(worker))
 
 
+@pytest.mark.slow
 def test_a_ps_whose_chief_has_no_logdir_leaves_at_once(
   tasks, make_real_cluster
 ):
@@ -205,6 +209,7 @@ def test_a_ps_whose_chief_has_no_logdir_leaves_at_once(
   assert tasks.wait(workers[0], timeout_secs=10) == [128 + signal.SIGTERM]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('role', ['ps', 'worker'])
 def test_a_suspended_task_is_named_and_then_given_up(
   tasks, make_real_cluster, tmp_path, role
@@ -235,6 +240,7 @@ def test_a_suspended_task_is_named_and_then_given_up(
     assert checkpoints.read_step(latest) >= int(stopped)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named_to_those_who_wait_for_it(
   tasks, make_real_cluster
 ):
@@ -252,6 +258,7 @@ def test_a_killed_worker_is_named_to_those_who_wait_for_it(
   assert tasks.wait(*workers, *ps) == [0] * 3
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_flags_is_named_and_the_others_go_on(
   tasks, make_real_cluster
 ):
@@ -288,6 +295,7 @@ def test_a_worker_with_other_hosts_is_named(tasks, make_real_cluster):
   assert tasks.wait(*ps) == [128 + signal.SIGTERM] * 2
 
 
+@pytest.mark.slow
 def test_a_stranger_on_the_port_of_a_ps_is_named(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)
   port = int(cluster.hosts['ps'][0].rpartition(':')[2])
@@ -301,6 +309,7 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(tasks, make_real_cluster):
   assert 'Traceback' not in worker.output
 
 
+@pytest.mark.slow
 def test_workers_with_folders_of_their_own_train_and_are_told_so(
   tasks, make_real_cluster, tmp_path
 ):
