@@ -403,9 +403,11 @@ class ClusterScaffold(tf.train.Scaffold):
           self._wait_for('worker', [CHIEF])
         elif not self._is_under_way():
           self._wait_for('worker')
-      self._is_first = False
       if not _has_variables(self._cluster):
         self._wait_for_variables()
+        if self._is_first:
+          self._watchdog.compare_with_chief()
+      self._is_first = False
     return self
 
   def _is_under_way(self):
@@ -468,7 +470,7 @@ class ClusterScaffold(tf.train.Scaffold):
         with self._open_session() as session:
           while session.run(self.ready_for_local_init_op).size:
             if wait.is_over(f'for {chief} to initialise the variables'):
-              raise cli.LostError(
+              raise (cli.RunError if self._is_first else cli.LostError)(
                 f'{chief} did not initialise the variables within '
                 f'{limit_secs:g} s: see its log, and check that all tasks have '
                 'the same flags'

@@ -173,9 +173,9 @@ class Watchdog:
       self._row['beat'] += 1
       self._ask(lambda: self._board.write(self._row), deadline)
       missing = {
-        name: address
-        for name, address in self._cluster.addresses('ps').items()
-        if name not in self._rows and self._cluster.job_name != 'ps'
+        name: self._others[name]
+        for name in self._find_expected()
+        if name not in self._rows
       }
       if not missing:
         break
@@ -190,6 +190,23 @@ class Watchdog:
     self._compare(deadline)
     for work in self._keep_beating, self._watch:
       threading.Thread(target=work, daemon=True).start()
+
+  def _find_expected(self):
+    """The names of those without whom this task does not begin."""
+    if self._cluster.job_name == 'ps':
+      return []
+    names = self._cluster.addresses('ps') or ['worker 0']
+    return [name for name in names if name in self._others]
+
+  def compare_with_chief(self):
+    """To be called by a worker once it has seen that the chief is there.
+
+    Raises:
+      cli.RunError: it was started differently.
+    """
+    deadline = time.monotonic() + self._cluster.start_timeout_secs
+    self._ask(self._board.read, deadline)
+    self._compare(deadline)
 
   def close(self):
     """Ends the beats; from here on nothing is watched."""

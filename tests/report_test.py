@@ -26,6 +26,8 @@ def compose(max_staleness=None, **outcome):
     'best_step': None,
     'total_secs': 12.34,
     'train_secs': 5.06,
+    'recoveries': 0,
+    'steps_lost': 0,
     'final_cost': 0.25,
     'images_per_sec': 12345.6,
     'workers_not_heard_of': [],
@@ -130,3 +132,9 @@ def test_write_replaces_the_file_as_a_whole(tmp_path):
   assert found['local_steps'] == 8
   assert found['workers'][0]['staleness'] == {'0': 3, '1': 2}
   assert [p.name for p in tmp_path.iterdir()] == ['report.json']
+
+
+def test_recoveries_are_told_where_there_were_any():
+  found = report.format_lines(compose(recoveries=2, steps_lost=31))
+  assert 'recoveries          2, 31 global steps lost' in found
+  assert not [line for line in report.format_lines(compose()) if 'reco' in line]

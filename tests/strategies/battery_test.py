@@ -9,7 +9,15 @@ import threading
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, hooks, optimizers, placement, registry, strategy
+from distmnist import (
+  checkpoints,
+  cli,
+  hooks,
+  optimizers,
+  placement,
+  registry,
+  strategy,
+)
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
 from tests import in_process
@@ -124,7 +132,17 @@ def test_one_process_learns_the_toy(set_flags, name):
   member, config = cluster_lib.Cluster(), tf.ConfigProto()
 
   def make_session(all_hooks):
-    scaffold = session_lib.ClusterScaffold(member, None, config, None, print)
+    scaffold = session_lib.ClusterScaffold(
+      member,
+      None,
+      config,
+      in_process.NoStop(),
+      in_process.NoWatchdog(),
+      checkpoints.Restart(None, 'auto', 100, print),
+      tf.train.Saver(),
+      all_hooks,
+      print,
+    )
     return session_lib.make_session(member, None, config, scaffold, all_hooks)
 
   with tf.Graph().as_default():

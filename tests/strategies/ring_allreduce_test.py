@@ -389,14 +389,14 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   wait_for_line(workers[0], 'step 12/')
   tasks.signal(workers[victim], signal.SIGKILL)
   left = [task for task in workers if task is not workers[victim]]
-  assert tasks.wait(*left, timeout_secs=8) == [1, 1]
+  assert tasks.wait(*left, timeout_secs=8) == [3, 3]
   lost = f'worker {victim} at {cluster.hosts["worker"][victim]}'
   for task in left:
     assert 'Traceback' not in task.output
     assert re.search('^distmnist.train: error: lost worker', last_line(task))
     assert last_line(task).endswith(
-      ': without a ps the others cannot go on; start all tasks again, they '
-      f'resume from the last checkpoint in {logdir}'
+      ': without a ps the others cannot go on; start all tasks again, and they '
+      'resume from the last checkpoint if there is a --logdir'
     )
   # Who is gone first is named by who notices first.
   assert any(lost in last_line(task) for task in left)
@@ -455,32 +455,32 @@ def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
     assert last_line(task) == f'stopped at step {saved_step(logdir)}'
 
 
-def test_one_that_diverges_ends_the_others(tasks, make_real_cluster):
+def test_divergence_ends_all(tasks, make_real_cluster):
   cluster = make_real_cluster(0, 2)
-  flags = *SMALL, RING, '--optimizer=sgd', '--log_secs=0'
-  chief = cluster.start('worker', 0, *flags)
-  # Its own copy of the variables is out of step from the first update on.
-  other = cluster.start('worker', 1, *flags, '--learning_rate=1e38')
-  assert tasks.wait(chief, other, timeout_secs=20) == [1, 1]
-  assert 'the training has diverged' in last_line(other)
-  assert last_line(chief).startswith(
-    'distmnist.train: error: lost worker 1 at '
-    f'{cluster.hosts["worker"][1]}: without a ps the others cannot go on; '
-    'start all tasks again'
-  )
-  assert 'Traceback' not in chief.output + other.output
+  flags = *SMALL, RING, '--optimizer=sgd', '--learning_rate=1e38'
+  workers = [cluster.start('worker', i, *flags) for i in (0, 1)]
+  codes = tasks.wait(*workers, timeout_secs=30)
+  # Both see the same cost; who is quicker leaves the other alone.
+  assert 1 in codes and set(codes) <= {1, 3}
+  for code, worker in zip(codes, workers, strict=True):
+    words = {1: 'the training has diverged', 3: 'lost worker'}[code]
+    assert words in last_line(worker)
+    assert 'Traceback' not in worker.output
 
 
 @pytest.mark.slow
-def test_tasks_with_different_models_end_with_a_hint(tasks, make_real_cluster):
+@pytest.mark.parametrize('odd', ['--model=mlp', '--learning_rate=0.5'])
+def test_a_worker_that_was_started_differently_is_named(
+  tasks, make_real_cluster, odd
+):
   cluster = make_real_cluster(0, 2)
   flags = *SMALL, RING, '--start_timeout_secs=4'
   chief = cluster.start('worker', 0, *flags)
-  other = cluster.start('worker', 1, *flags, '--model=mlp')
-  assert tasks.wait(chief, other, timeout_secs=20) == [1, 1]
-  assert 'check that all tasks have the same flags' in (
-    last_line(chief) + last_line(other)
-  )
+  other = cluster.start('worker', 1, *flags, odd)
+  assert tasks.wait(other, timeout_secs=20) == [1]
+  assert 'was started differently' in last_line(other)
+  [code] = tasks.wait(chief, timeout_secs=20)
+  assert code in (1, 3)
   assert 'Traceback' not in chief.output + other.output
 
 
