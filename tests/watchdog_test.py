@@ -116,6 +116,7 @@ def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
   assert not isinstance(stop.error, cli.LostError)
 
 
+@pytest.mark.slow
 def test_a_row_of_a_task_that_has_ended_holds_nobody_up(make_watchdog, ps_row):
   before = make_watchdog(0, batch_size=50)
   before.check_in()
@@ -158,7 +159,9 @@ def test_a_ps_that_does_not_check_in_is_named(make_watchdog, monkeypatch):
   assert re.match(r'waiting for a sign of ps 0 at ', lines[0])
 
 
-@pytest.mark.parametrize('is_silent', [False, True])
+@pytest.mark.parametrize(
+  'is_silent', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
   set_flags()
   stranger = socket.create_server(('127.0.0.1', 0))
@@ -213,6 +216,7 @@ def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
   assert 'given up (--stall_fail_secs=0.5)' in str(error)
 
 
+@pytest.mark.slow
 def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row):
   chief, worker = make_watchdog(0), make_watchdog(1)
   chief.check_in()

@@ -24,6 +24,15 @@ from tests import in_process
 
 STRATEGIES = registry.names('distmnist.strategies')
 each_strategy = pytest.mark.parametrize('name', STRATEGIES)
+# Where a test starts a cluster, the quick tests do so for these alone.
+QUICK = 'async_sgd', 'easgd', 'ring_allreduce', 'sync_sgd'
+each_strategy_in_time = pytest.mark.parametrize(
+  'name',
+  [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in STRATEGIES
+  ],
+)
 
 
 def needs_ps(name):
@@ -114,7 +123,7 @@ def train_two(name, cluster, last_step, before_step=lambda index: None):
 
 
 @pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
-@each_strategy
+@each_strategy_in_time
 def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
   set_flags('--communication_period=2')
   cluster = make_cluster(count_ps(name, num_ps), 2)
@@ -126,7 +135,7 @@ def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
   assert sum(r['local_steps'] for r in results) >= 100
 
 
-@each_strategy
+@each_strategy_in_time
 def test_one_process_learns_the_toy(set_flags, name):
   set_flags('--communication_period=2')
   member, config = cluster_lib.Cluster(), tf.ConfigProto()
@@ -153,7 +162,7 @@ def test_one_process_learns_the_toy(set_flags, name):
 
 
 @pytest.mark.parametrize('slow', [pytest.param(0, marks=pytest.mark.slow), 1])
-@each_strategy
+@each_strategy_in_time
 def test_all_end_when_one_is_slower(make_cluster, set_flags, name, slow):
   set_flags('--communication_period=2')
 
@@ -174,7 +183,13 @@ def make_member(num_ps, index):
   return cluster_lib.make_cluster(ps_hosts, ('w0:1', 'w1:1'), 'worker', index)
 
 
-@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'adam'])
+@pytest.mark.parametrize(
+  'optimizer',
+  [
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ('sgd', 'momentum')),
+    'adam',
+  ],
+)
 @pytest.mark.parametrize('index', [0, 1])
 @each_with_ps
 def test_every_center_variable_and_slot_sits_on_a_ps(
@@ -202,7 +217,7 @@ def test_the_workers_agree_on_what_is_shared(set_flags, name):
   assert found[0] == found[1]
 
 
-@each_strategy
+@each_strategy_in_time
 def test_a_step_tells_the_global_step_and_the_staleness(
   tf_session, set_flags, name
 ):
