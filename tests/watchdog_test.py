@@ -167,24 +167,32 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
   stranger = socket.create_server(('127.0.0.1', 0))
   host = f'127.0.0.1:{stranger.getsockname()[1]}'
 
+  accepted = []
+
   def answer():
     while True:
       try:
         connection, _ = stranger.accept()
       except OSError:
         return
+      accepted.append(connection)
       if not is_silent:
         connection.sendall(b'HTTP/1.1 400 Bad Request\r\n\r\n')
         connection.close()
 
-  threading.Thread(target=answer, daemon=True).start()
+  thread = threading.Thread(target=answer, daemon=True)
+  thread.start()
   workers = tuple(f'127.0.0.1:{port}' for port in in_process.pick_ports(1))
   wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 3.0)
   server = in_process.start_server(wrong)
   dog = watchdog.Watchdog(wrong, server, {}, 60, 60, Stop(), lambda line: None)
   with pytest.raises(cli.RunError, match=f'{host}.*that port$'):
     dog.check_in()
-  stranger.close()
+  # It wakes the thread, which may hold one connection more.
+  stranger.shutdown(socket.SHUT_RDWR)
+  thread.join(10)
+  for each in (stranger, *accepted):
+    each.close()
 
 
 def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row):
