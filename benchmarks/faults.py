@@ -369,6 +369,10 @@ def measure_rules(rules, num_faults, seed, extra, keep):
       seed += 1
       if report and abs(report['test_accuracy'] - wanted) > 0.005:
         problem = problem or 'accuracy'
+        for fault in faults:
+          fault.is_survived = False
+      if not faults:
+        raise RuntimeError(f'{rule}: {problem or "too short for a fault"}')
       accuracy = report and report['test_accuracy']
       print(
         f'{rule}: {len(faults)} faults, test accuracy {accuracy} '
