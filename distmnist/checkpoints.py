@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, cluster, tasks
+from distmnist import cli, cluster, strategy, tasks
 
 FLAGS = flags.FLAGS
 _FLAGS_FILE = 'train.flags'
@@ -248,14 +248,15 @@ class Restart:
 
   def _find_given(self):
     wanted = self._resume
-    path = find_whole(wanted, self._say) if os.path.isdir(wanted) else wanted
+    is_folder = os.path.isdir(wanted)
+    path = find_whole(wanted, self._say) if is_folder else wanted
     if not path or not os.path.exists(f'{path}.index'):
       raise cli.UsageError(
         f'--resume={wanted}: no checkpoint there; give auto, never, a folder '
         'with checkpoints, or the path of one without its ending, such as '
         'run/model.ckpt-100'
       )
-    if damage := find_damage(path):
+    if not is_folder and (damage := find_damage(path)):
       raise cli.RunError(f'--resume={path} is not whole: {damage}')
     return path
 
@@ -326,7 +327,7 @@ def check_space(logdir, variables):
   Raises:
     cli.RunError: it does not.
   """
-  needed = sum(v.shape.num_elements() * v.dtype.size for v in variables)
+  needed = strategy.count_bytes(variables)
   free = shutil.disk_usage(logdir).free
   if free < needed:
     raise cli.RunError(

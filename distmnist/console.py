@@ -18,7 +18,7 @@ class Wait:
       limit_secs: float, seconds from now.
       say: callable that prints a line.
     """
-    self.limit_secs = limit_secs
+    self._limit_secs = limit_secs
     self._say = say
     self._start = time.monotonic()
     self._next_line = self._start + 1
@@ -30,7 +30,7 @@ class Wait:
       what: str, the end of 'waiting ...'.
     """
     now = time.monotonic()
-    if now - self._start >= self.limit_secs:
+    if now - self._start >= self._limit_secs:
       return True
     if now >= self._next_line:
       self._say(f'waiting {what}')

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli
+from distmnist import cli, strategy
 
 
 def make_partitioner(num_ps):
@@ -37,7 +37,7 @@ def count_bytes_per_ps(variables, num_ps):
   for variable in variables:
     device = tf.DeviceSpec.from_string(variable.device)
     if device.job == 'ps':
-      held[device.task] += variable.shape.num_elements() * variable.dtype.size
+      held[device.task] += strategy.count_bytes([variable])
   return held
 
 

@@ -33,6 +33,7 @@ from distmnist import (
   preemption,
   report,
   strategy,
+  tasks,
 )
 from distmnist import cluster as cluster_lib
 
@@ -44,7 +45,6 @@ _SAVE_SECS = 5.0
 _RETRY_SECS = 0.25
 # How long a worker without a ps looks who it is that has left the ring.
 _GONE_SECS = 2.0
-CHIEF = 'worker 0'
 _OTHER_IS_GONE = tf.errors.UnavailableError, tf.errors.AbortedError
 
 
@@ -87,7 +87,7 @@ def run_ps(cluster, server, stop, watchdog, say):
         continue
       waiting.pop(name, None)
       say(f'{name} is done' if message['ok'] else f'{name} has failed')
-      if name == 'worker 0':
+      if name == tasks.CHIEF:
         if not message['ok']:
           # It is the cause, so it shall be the first to have ended.
           wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
@@ -155,7 +155,7 @@ class _Care:
 
 def _have_it_saved(cluster, server, messages, say):
   """Asks the chief for a checkpoint, as the shards here are about to go."""
-  chief = cluster.addresses('worker')[CHIEF]
+  chief = cluster.addresses('worker')[tasks.CHIEF]
   deadline = time.monotonic() + _SAVE_SECS
   with (
     contextlib.suppress(tf.errors.OpError),
@@ -170,9 +170,9 @@ def _have_it_saved(cluster, server, messages, say):
           if 'saved' in message:
             step = message['saved']
             say(
-              f'{CHIEF} has no --logdir to save to'
+              f'{tasks.CHIEF} has no --logdir to save to'
               if step is None
-              else f'{CHIEF} has saved step {step}'
+              else f'{tasks.CHIEF} has saved step {step}'
             )
             return
 
@@ -400,7 +400,7 @@ class ClusterScaffold(tf.train.Scaffold):
         # A task that never starts is found now and not at the end. Later the
         # others may come and go: only the ps must be there.
         if not self._cluster.is_chief:
-          self._wait_for('worker', [CHIEF])
+          self._wait_for('worker', [tasks.CHIEF])
         elif not self._is_under_way():
           self._wait_for('worker')
       if not _has_variables(self._cluster):
@@ -462,7 +462,7 @@ class ClusterScaffold(tf.train.Scaffold):
     Raises:
       cli.RunError: the center is still not whole.
     """
-    chief = f'{CHIEF} at {self._cluster.worker_hosts[0]}'
+    chief = f'{tasks.CHIEF} at {self._cluster.worker_hosts[0]}'
     limit_secs = self._cluster.start_timeout_secs
     wait = console.Wait(limit_secs, self._say)
     while True:

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import board as board_lib
-from distmnist import checkpoints, cli, console
+from distmnist import checkpoints, cli, console, tasks
 from distmnist import cluster as cluster_lib
 
 _STALL_WARN_SECS = flags.DEFINE_float(
@@ -195,7 +195,7 @@ class Watchdog:
     """The names of those without whom this task does not begin."""
     if self._cluster.job_name == 'ps':
       return []
-    names = self._cluster.addresses('ps') or ['worker 0']
+    names = self._cluster.addresses('ps') or [tasks.CHIEF]
     return [name for name in names if name in self._others]
 
   def compare_with_chief(self):
@@ -321,7 +321,7 @@ class Watchdog:
         continue
       if name.startswith('ps'):
         names = mine.keys() & theirs.keys()
-      elif name == 'worker 0' and self._cluster.job_name == 'worker':
+      elif name == tasks.CHIEF and self._cluster.job_name == 'worker':
         names = mine.keys() | theirs.keys()
       else:
         continue  # It finds out by itself.
@@ -432,7 +432,7 @@ class LogdirHook(tf.train.SessionRunHook):
   def after_create_session(self, session, coord):
     if not self._is_known:
       self._is_known = True
-      life = self._watchdog.find_life('worker 0')
+      life = self._watchdog.find_life(tasks.CHIEF)
       if life and not checkpoints.is_signed(self._logdir, life):
         self._say(
           f'--logdir={self._logdir} is not the folder that worker 0 has under '

@@ -4,11 +4,9 @@ The driver is that of benchmarks/faults.py, which makes the table of the
 README; here a few faults a rule, in every run of the tests.
 """
 
-import sys
-
 import pytest
 
-from tests.runner import REPO
+from tests.runner import import_benchmark
 
 # Of each rule some seconds of work, and four faults in it.
 STEPS = {
@@ -22,13 +20,7 @@ STEPS = {
 
 @pytest.fixture(scope='module')
 def faults():
-  """The benchmark as a module; it finds the others in its folder."""
-  sys.path.insert(0, str(REPO / 'benchmarks'))
-  try:
-    import faults
-  finally:
-    sys.path.pop(0)
-  return faults
+  return import_benchmark('faults')
 
 
 @pytest.mark.slow

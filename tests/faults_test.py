@@ -7,27 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from distmnist import checkpoints
 from tests.runner import REPO, SMALL, Task, wait_for_line
-from tests.session_test import SYNC, read_report, steps_of
+from tests.session_test import SYNC, read_report, steps_of, wait_for_step
 
 KILL = signal.SIGKILL
 RULES = pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
 # Few lines between two checkpoints, and a look at each step.
 OFTEN = '--log_secs=0', '--save_steps=50'
-
-
-def wait_for_step(task, step):
-  """Waits until a task has printed a progress line at `step` or later."""
-  for _ in range(1200):
-    if steps_of(task)[-1:] >= [step]:
-      return
-    threading.Event().wait(0.05)  # A look at a log, again and again.
-  raise TimeoutError(task.output)
 
 
 def kill(tasks, task):

@@ -12,18 +12,14 @@ import sys
 
 import pytest
 
+from tests.runner import import_benchmark
+
 REPO = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(scope='module')
 def table():
-  """The program as a module; a benchmark finds the others in its folder."""
-  sys.path.insert(0, str(REPO / 'benchmarks'))
-  try:
-    import strategies
-  finally:
-    sys.path.pop(0)
-  return strategies
+  return import_benchmark('strategies')
 
 
 RECORD = {

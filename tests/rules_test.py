@@ -3,14 +3,13 @@
 import contextlib
 import re
 import signal
-import threading
 
 import pytest
 
 from distmnist import registry
 from tests.launches_test import find_tasks, launch
 from tests.runner import SMALL
-from tests.session_test import read_report, steps_of
+from tests.session_test import read_report, steps_of, wait_for_step
 
 SGD = '--optimizer=sgd', '--learning_rate=0.1'
 RULES = {
@@ -95,15 +94,6 @@ def start(make_real_cluster, tmp_path, rule, steps):
   ]
   [ps], workers = cluster.start_all(*flags)
   return cluster, ps, workers, flags
-
-
-def wait_for_step(task, step):
-  """Waits until a task has printed a progress line at `step` or later."""
-  for _ in range(600):
-    if steps_of(task)[-1:] >= [step]:
-      return
-    threading.Event().wait(0.05)  # A look at a log, again and again.
-  raise TimeoutError(task.output)
 
 
 WITH_PS = [rule for rule in RULES if rule != 'ring_allreduce']

@@ -5,6 +5,7 @@ own, a log and an exit code out.
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
@@ -165,6 +166,15 @@ class Cluster:
       [self.start(job, i, *flags) for i in range(count)]
       for job, count in self._counts.items()
     )
+
+
+def import_benchmark(name):
+  """Returns a program of benchmarks/ as a module; it finds its neighbours."""
+  sys.path.insert(0, str(REPO / 'benchmarks'))
+  try:
+    return importlib.import_module(name)
+  finally:
+    sys.path.pop(0)
 
 
 def wait_for_line(task, text, timeout_secs=DEADLINE_SECS):

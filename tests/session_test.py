@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+import threading
 import time
 
 import pytest
@@ -14,6 +15,15 @@ from tests.runner import SMALL, wait_for_line
 def steps_of(task):
   """Returns [global_step of each progress line]."""
   return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
+
+
+def wait_for_step(task, step):
+  """Waits until a task has printed a progress line at `step` or later."""
+  for _ in range(600):
+    if steps_of(task)[-1:] >= [step]:
+      return
+    threading.Event().wait(0.05)  # A look at a log, again and again.
+  raise TimeoutError(task.output)
 
 
 def read_report(logdir):

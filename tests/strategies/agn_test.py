@@ -8,7 +8,12 @@ from absl import flags
 
 from distmnist.strategies import agn, downpour
 from tests.strategies import stepper as stepper_lib
-from tests.strategies.stepper import Momentum, draw_events, run_events
+from tests.strategies.stepper import (
+  Momentum,
+  check_equal,
+  draw_events,
+  run_events,
+)
 
 
 @pytest.fixture
@@ -102,12 +107,7 @@ def test_random_steps_agree_with_the_oracle(make, num_ps, optimizer, momentum):
   expected = compute_agn(events, 5, 3, 0.2, momentum)
   assert {staleness for _, staleness, _, _ in expected} >= {-1, 0, 1, 2}
   stepper = make(num_ps, 3, size=5, optimizer=optimizer, rate=0.2)
-  for (*numbers, center, copies), (*expected_numbers, x_center, x) in zip(
-    run_events(stepper, events), expected, strict=True
-  ):
-    assert numbers == expected_numbers
-    np.testing.assert_allclose(center, x_center, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(copies, x, rtol=1e-4, atol=1e-5)
+  check_equal(run_events(stepper, events), expected)
 
 
 @pytest.mark.slow
@@ -119,12 +119,7 @@ def test_with_a_period_of_1_it_is_downpour(make, make_stepper):
     make_stepper(2, 2, downpour.Downpour, size=5, optimizer='momentum'), events
   )
   assert {staleness for _, staleness, _, _ in ours} >= {0, 1, 2}
-  for (*numbers, center, copies), (*other_numbers, x_center, x) in zip(
-    ours, others, strict=True
-  ):
-    assert numbers == other_numbers
-    np.testing.assert_allclose(center, x_center, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(copies, x, rtol=1e-5, atol=1e-6)
+  check_equal(ours, others, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

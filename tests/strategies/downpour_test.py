@@ -8,7 +8,12 @@ from absl import flags
 
 from distmnist.strategies import async_sgd, downpour
 from tests.strategies import stepper as stepper_lib
-from tests.strategies.stepper import Momentum, draw_events, run_events
+from tests.strategies.stepper import (
+  Momentum,
+  check_equal,
+  draw_events,
+  run_events,
+)
 
 
 @pytest.fixture
@@ -132,16 +137,6 @@ def compute_downpour(events, size, n_fetch, n_push, eta, momentum):
       c_known[i] = c_fetched[i] = c
     found.append((c_known[i], staleness, x_center, x.copy()))
   return found
-
-
-def check_equal(found, expected):
-  """Both are lists of (global_step, staleness, center, copies)."""
-  for (*numbers, center, copies), (*expected_numbers, x_center, x) in zip(
-    found, expected, strict=True
-  ):
-    assert numbers == expected_numbers
-    np.testing.assert_allclose(center, x_center, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(copies, x, rtol=1e-4, atol=1e-5)
 
 
 SGD, MOMENTUM = ('sgd', 0), ('momentum', 0.9)

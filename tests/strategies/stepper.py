@@ -10,6 +10,7 @@ it in the same step, the global step); nothing is applied before `end`.
 import concurrent.futures
 import typing
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist import optimizers, placement
@@ -245,6 +246,16 @@ def run_events(stepper, events):
       step = stepper.end(worker)
       found.append((*step, [stepper.read_copy(i) for i in range(2)]))
   return found
+
+
+def check_equal(found, expected, rtol=1e-4, atol=1e-5):
+  """Both are lists as `run_events` returns."""
+  for (*numbers, center, copies), (*expected_numbers, x_center, x) in zip(
+    found, expected, strict=True
+  ):
+    assert numbers == expected_numbers
+    np.testing.assert_allclose(center, x_center, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(copies, x, rtol=rtol, atol=atol)
 
 
 class Momentum:
