@@ -135,6 +135,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._shown_staleness = collections.Counter()
     self._writer = None
     self._start = None
+    self._printed_steps = 0
     self.first_step = None
     self.final_step = None
     self.final_cost = None
@@ -173,7 +174,7 @@ class ProgressHook(tf.train.SessionRunHook):
       self._print(now, step)
 
   def end(self, session):
-    if self.final_step is not None:
+    if self._printed_steps < self._stats.local_steps:
       self._print(time.monotonic(), self.final_step)
     if self._writer:
       if self.final_step is not None:
@@ -191,6 +192,7 @@ class ProgressHook(tf.train.SessionRunHook):
     plan = self._plan
     then, last_step, last_local = self._mark
     self._mark = (now, step, self._stats.local_steps)
+    self._printed_steps = self._stats.local_steps
     text = (
       f'step {step}/{plan.last_step}'
       f'  epoch {step * plan.images_per_update / plan.images_per_epoch:.2f}'

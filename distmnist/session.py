@@ -98,11 +98,11 @@ def run_ps(cluster, server, stop, watchdog, say):
     else:
       # A worker that has said "done" still needs the answer to its last call.
       wait_until_gone(workers, timeout_secs=2.0)
-  return _end(stop)
+  return end(stop)
 
 
-def _end(stop):
-  """Returns the exit code; raises what the work was given up for."""
+def end(stop):
+  """Returns the exit code of a task; raises what the work was given up for."""
   if stop.error:
     raise stop.error
   return stop.exit_code
@@ -191,11 +191,11 @@ def telling_ps(cluster, server, stop):
   """Tells every ps how this worker's work in the `with` block has ended.
 
   A worker that was asked to stop says nothing, as it may come back; that its
-  step or its wait was cut off by the stop is no error.
+  step or its wait was cut off by the stop is no error. What the work was given
+  up for is told, but not raised here.
 
   Raises:
     cli.LostError: another task is gone.
-    cli.RunError: what the work was given up for.
   """
   error = None
   try:
@@ -210,13 +210,12 @@ def telling_ps(cluster, server, stop):
     if not stop.is_requested:
       _say_done(cluster, server, failure)
     raise
-  if stop.is_requested:
-    error = stop.error
-    if not error:
-      return
-  _say_done(cluster, server, error)
-  if error:
-    raise error
+  if not stop.is_requested:
+    _say_done(cluster, server, error)
+    if error:
+      raise error
+  elif stop.error:
+    _say_done(cluster, server, stop.error)
 
 
 def _say_done(cluster, server, error):

@@ -250,7 +250,7 @@ def main():
       start,
       console.say,
     )
-  return stop.exit_code
+  return session_lib.end(stop)
 
 
 def make_plan(cluster, batches_per_update, num_images):

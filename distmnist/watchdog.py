@@ -138,7 +138,8 @@ class Watchdog:
       'steps': 0,
     }
     self._rows = {}
-    self._last_change = {}  # Name: when we saw its row change.
+    self._last_change = {}  # Name: when we saw its row come or change.
+    self._have_beaten = set()  # Names whose row we saw change.
     self._last_answer = time.monotonic()
     self._step_start = None
     self._is_closed = threading.Event()
@@ -277,17 +278,20 @@ class Watchdog:
     self._last_answer = time.monotonic()
     for name, row in rows.items():
       old = self._rows.get(name)
-      if old and (old['life'], old['beat']) != (row['life'], row['beat']):
+      if old is None:
         self._last_change[name] = self._last_answer
+      elif (old['life'], old['beat']) != (row['life'], row['beat']):
+        self._last_change[name] = self._last_answer
+        self._have_beaten.add(name)
     self._rows = rows
 
   def _wait_for_beat(self, name, deadline):
     """Returns whether task `name` is seen to beat within some seconds."""
     end = time.monotonic() + _TWIN_SECS
-    while name not in self._last_change and time.monotonic() < end:
+    while name not in self._have_beaten and time.monotonic() < end:
       self._stop.wait(0.2)
       self._ask(self._board.read, deadline)
-    return name in self._last_change
+    return name in self._have_beaten
 
   def _refuse_to_be_a_twin(self, deadline):
     """What has a row under our name has ended, or must be left alone.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
+from absl.testing import flagsaver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -89,11 +90,13 @@ WORDS = st.one_of(
 @fuzz
 @given(words=st.lists(WORDS, max_size=4))
 def test_flags_are_taken_or_refused_in_one_line(set_flags, capsys, words):
-  set_flags()
   # That a flagfile is read is absl's; it may be any file of the machine.
   words = [word for word in words if 'flagfile' not in word]
   codes = []
-  cli.run(lambda: None, ['train', *words], leave=codes.append)
+  # A value that was refused stays, and would be refused again.
+  with flagsaver.flagsaver():
+    cli.run(lambda: None, ['train', *words], leave=codes.append)
+  set_flags()
   out, err = capsys.readouterr()
   assert codes in ([0], [2])
   assert 'Traceback' not in out + err

@@ -240,6 +240,15 @@ def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row):
   wait_until(lambda: chief.secs_silent('worker 1') > 3)
 
 
+@pytest.mark.slow
+def test_a_task_that_never_beat_is_silent_too(make_watchdog, ps_row):
+  chief, worker = make_watchdog(0), make_watchdog(1)
+  worker.check_in()
+  worker.close()  # Suspended within its first second.
+  chief.check_in()
+  wait_until(lambda: chief.secs_silent('worker 1') > 3)
+
+
 def wait_until(is_true):
   for _ in range(400):
     if is_true():
