@@ -154,14 +154,20 @@ class Cluster:
     kind = 'GPU' if self.num_gpus else 'CPU'
     return f'{self.task_device}/device:{kind}:0'
 
-  def device_setter(self):
-    """Variables go to the ps, one after the other; the rest stays here."""
+  def device_setter(self, ps_strategy=None):
+    """Variables go to the ps; the rest stays here.
+
+    Args:
+      ps_strategy: callable(op) -> int, which ps; by default one after the
+        other.
+    """
     if not self.num_ps:
       return self.compute_device
     return tf.train.replica_device_setter(
       worker_device=self.compute_device,
       ps_device='/job:ps/device:CPU:0',
       cluster=self.spec(),
+      ps_strategy=ps_strategy,
     )
 
   def spec(self):

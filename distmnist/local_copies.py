@@ -47,7 +47,9 @@ class LocalCopies:
     self._shards_of.append(shards)
     with tf.device(self._device):
       values = [shard.read_value() for shard in shards]
-      copy = _make_local(_join(values), f'local_copy/{name}')
+      copy = _make_local(
+        _join(values, center.shape), f'local_copy/{name}'
+      )
     self.variables.append(copy)
     return copy
 
@@ -108,8 +110,8 @@ class LocalCopies:
     """Puts tensors like `shards` together; returns those like `variables`."""
     left, whole = list(parts), []
     with tf.device(self._device):
-      for shards in self._shards_of:
-        whole.append(_join(left[: len(shards)]))
+      for copy, shards in zip(self.variables, self._shards_of, strict=True):
+        whole.append(_join(left[: len(shards)], copy.shape))
         del left[: len(shards)]
     return whole
 
@@ -137,7 +139,8 @@ class LocalCopies:
       for tensor, shards in zip(tensors, self._shards_of, strict=True):
         parts = [tensor]
         if len(shards) > 1:
-          parts = tf.split(tensor, [shard.shape[0] for shard in shards])
+          axis = _find_cut(shards[0], tensor.shape)
+          parts = tf.split(tensor, [s.shape[axis] for s in shards], axis)
         pairs += zip(parts, shards, strict=True)
     return pairs
 
@@ -187,8 +190,16 @@ def _make_local(initial_value, name):
   )
 
 
-def _join(values):
-  return values[0] if len(values) == 1 else tf.concat(values, 0)
+def _join(values, shape):
+  """Returns the whole of `shape`, of which `values` are the shards."""
+  if len(values) == 1:
+    return values[0]
+  return tf.concat(values, _find_cut(values[0], shape))
+
+
+def _find_cut(shard, shape):
+  """Returns the axis along which the first shard was cut from `shape`."""
+  return next(i for i, n in enumerate(shard.shape) if n != shape[i])
 
 
 def every(period, step, exchange, known_step):

@@ -1,34 +1,114 @@
-"""Shards of variables and their place: partitioner, checks, bytes a ps."""
+"""Shards of variables and their place: partitioner, checks, bytes a ps.
+
+A variable that is cut is cut along one axis: the first if it has a row for
+each ps, else the longest, so that a 5 x 5 x 32 x 64 kernel makes seven shards,
+too. What would make shards of next to nothing stays whole, as each shard costs
+a message a step. Checkpoints know nothing of all this.
+"""
+
+import math
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist import cli, strategy
 
+PARTITIONERS = 'fixed', 'min_max', 'none'
 
-def make_partitioner(num_ps):
-  """Returns a partitioner that cuts axis 0 into a shard a ps, or None.
+_PARTITIONER = flags.DEFINE_enum(
+  'partitioner',
+  'fixed',
+  PARTITIONERS,
+  'How variables are cut. fixed: a shard a ps, if that makes shards of 8 KiB '
+  'at least; min_max: shards of at least 256 KiB, at most one a ps; none: not '
+  'at all.',
+)
+_PLACEMENT = flags.DEFINE_enum(
+  'placement',
+  'balanced',
+  ['balanced', 'round_robin'],
+  'Which ps a shard goes to. balanced: the one that has the fewest bytes so '
+  'far; round_robin: one after the other.',
+)
 
-  A variable with fewer rows than there are ps gets a shard a row, and a
-  scalar stays whole: fixed_size_partitioner alone makes empty shards of the
-  one and fails on the other.
+# Of shards: below it fixed leaves a variable whole, and min_max makes fewer.
+_FIXED_BYTES = 8 << 10
+_MIN_MAX_BYTES = 256 << 10
+
+
+def make_partitioner(num_ps, kind='fixed', min_bytes=0):
+  """Returns a partitioner for tf.variable_scope, or None if there is no cut.
+
+  Args:
+    num_ps: int.
+    kind: str, one of PARTITIONERS.
+    min_bytes: int, of a shard; fewer leave a variable whole under `fixed`.
   """
-  if num_ps < 2:
+  if num_ps < 2 or kind == 'none':
     return None
 
   def partition(shape, dtype):
-    if not shape.ndims:
-      return [1]
-    num_shards = max(1, min(num_ps, shape.as_list()[0]))
-    return tf.fixed_size_partitioner(num_shards)(shape=shape, dtype=dtype)
+    axis = find_axis(shape.as_list(), num_ps)
+    if axis is None:
+      return [1] * shape.ndims or [1]
+    if kind == 'min_max':
+      return tf.min_max_variable_partitioner(
+        num_ps, axis, min_slice_size=_MIN_MAX_BYTES
+      )(shape=shape, dtype=dtype)
+    num_shards = min(num_ps, shape.as_list()[axis])
+    if shape.num_elements() * dtype.size < min_bytes * num_shards:
+      num_shards = 1
+    return tf.fixed_size_partitioner(num_shards, axis)(shape=shape, dtype=dtype)
 
   return partition
 
 
-def sharded(num_ps):
+def find_axis(shape, num_ps):
+  """Returns the axis to cut for `num_ps` shards, None if there is none.
+
+  Args:
+    shape: list of int.
+    num_ps: int.
+  """
+  if max(shape, default=1) < 2:
+    return None
+  return 0 if shape[0] >= num_ps else shape.index(max(shape))
+
+
+def sharded(num_ps, kind='fixed', min_bytes=0):
   """The variable scope in which a model's variables are cut into shards."""
   return tf.variable_scope(
-    tf.get_variable_scope(), partitioner=make_partitioner(num_ps)
+    tf.get_variable_scope(),
+    partitioner=make_partitioner(num_ps, kind, min_bytes),
   )
+
+
+def sharded_by_flags(num_ps):
+  return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES)
+
+
+class LeastBytes:
+  """A ps_strategy of replica_device_setter: to the ps with the fewest bytes.
+
+  All tasks build the same graph in the same order, and so agree. Slots are
+  not asked about: they sit beside their variable.
+  """
+
+  def __init__(self, num_ps):
+    self._held = [0] * num_ps
+
+  def __call__(self, op):
+    """Returns the task index of the ps for a variable's op."""
+    index = self._held.index(min(self._held))
+    shape = [dim.size for dim in op.get_attr('shape').dim]
+    dtype = tf.as_dtype(op.get_attr('dtype'))
+    self._held[index] += math.prod(shape) * dtype.size
+    return index
+
+
+def ps_strategy_from_flags(num_ps):
+  """Returns the ps_strategy of replica_device_setter; None is round robin."""
+  return LeastBytes(num_ps) if _PLACEMENT.value == 'balanced' else None
 
 
 def count_bytes_per_ps(variables, num_ps):

@@ -142,12 +142,13 @@ def main():
 
   with session_lib.telling_ps(cluster, server, stop), tf.Graph().as_default():
     tf.set_random_seed(_SEED.value + cluster.task_index)
-    with tf.device(cluster.device_setter()):
+    ps_strategy = placement.ps_strategy_from_flags(cluster.num_ps)
+    with tf.device(cluster.device_setter(ps_strategy)):
       global_step = tf.train.get_or_create_global_step()
       images, labels = input_pipeline.build_batches(
         *train_split, plan, _SEED.value, cluster.task_index, cluster.cpu_device
       )
-      with placement.sharded(cluster.num_ps), strategy.scope():
+      with placement.sharded_by_flags(cluster.num_ps), strategy.scope():
         logits = build_model(images, is_training=True)
       center = [v for v in tf.global_variables() if v is not global_step]
       loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)

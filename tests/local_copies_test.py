@@ -350,3 +350,26 @@ def test_a_value_too_few_is_an_error(tf_session, alone):
       act(alone.variables, [tf.zeros([5, 2])])
   with pytest.raises(ValueError, match='zip'):
     alone.to_shards([tf.zeros([5, 2])])
+
+
+def test_what_is_cut_along_another_axis_comes_together_again(make_cluster):
+  cluster = make_cluster(3, 2)
+  member = cluster.worker(1)
+  wide = np.arange(14, dtype=np.float32).reshape(2, 7)
+  with tf.Graph().as_default():
+    copies = local_copies.LocalCopies(member)
+    with (
+      tf.device(member.device_setter()),
+      placement.sharded(member.num_ps),
+      copies.scope(),
+    ):
+      tf.get_variable('wide', initializer=tf.constant(wide))
+    parts = [part for part, _ in copies.to_shards([tf.constant(wide)])]
+    with tf.Session(cluster.servers[1].target) as session:
+      session.run(tf.global_variables_initializer())
+      session.run(tf.local_variables_initializer())
+      assert session.run(copies.variables)[0].tolist() == wide.tolist()
+      center = session.run(copies.shards)
+      assert [part.shape for part in center] == [(2, 3), (2, 2), (2, 2)]
+      for part, shard in zip(session.run(parts), center, strict=True):
+        assert part.tolist() == shard.tolist()
