@@ -32,15 +32,17 @@ class StopRequest:
       all is saved.
   """
 
-  def __init__(self, grace_secs=8.0):
+  def __init__(self, say, grace_secs=8.0):
     """Takes over SIGTERM and SIGINT; to be called in the main thread.
 
     Args:
+      say: callable that prints a line, from a thread of its own.
       grace_secs: float, seconds from the first signal until the process is
         ended by force.
     """
     self.signal = None
     self.error = None
+    self._say = say
     self._grace_secs = grace_secs
     self._requested = threading.Event()
     self._callbacks = []
@@ -101,7 +103,7 @@ class StopRequest:
       name = signal.Signals(self.signal).name
       more = '; once more stops at once' if num_signals else ', with all tasks'
     self._requested.set()
-    print(f'{name}: saving and stopping{more}', flush=True)
+    self._say(f'{name}: saving and stopping{more}')
     # A callback may hang, as the other tasks may be gone: it gets no say in
     # when this process ends.
     for callback in self._callbacks:
@@ -113,7 +115,7 @@ class StopRequest:
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
-    print(f'{cause}: stopping at once', flush=True)
+    self._say(f'{cause}: stopping at once')
     if self.error:
       print(f'error: {self.error}', file=sys.stderr)
     sys.stderr.flush()

@@ -104,8 +104,8 @@ def main():
     workload.prepare_data()
     print(f'{workload.describe()[1]} is in {workload.data_dir_from_flags()}')
     return 0
-  stop = preemption.StopRequest()
   console = Console(_LOG_SECS.value)
+  stop = preemption.StopRequest(console.say)
   cluster = cluster_lib.from_flags()
   server_config = cluster_lib.make_server_config(cluster.num_gpus)
   if cluster.job_name == 'ps':

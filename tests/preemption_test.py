@@ -8,8 +8,8 @@ import pytest
 # Says what it has done so far, and does what it is told, a letter a line.
 PROGRAM = """
 import os, signal, sys
-from distmnist import cli, preemption
-stop = preemption.StopRequest(grace_secs={grace_secs})
+from distmnist import cli, console, preemption
+stop = preemption.StopRequest(console.Console().say, {grace_secs})
 stop.on_request(lambda: print('called back', flush=True))
 for line in sys.stdin:
   if line == 'r\\n':
