@@ -4,8 +4,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import checkpoints, input_pipeline
 
-# What a chunk's activations take stays near the caches.
+# What a chunk's activations take stays near the caches, and with large images
+# in memory: so many images of MNIST, fewer of larger ones.
 CHUNK_SIZE = 250
+_CHUNK_PIXELS = CHUNK_SIZE * 28 * 28
 
 
 class Evaluator:
@@ -26,7 +28,7 @@ class Evaluator:
     self._num_images = len(split.images)
     with tf.Graph().as_default() as graph:
       images, labels, self._start = input_pipeline.build_chunks(
-        split.images, split.labels, CHUNK_SIZE
+        split.images, split.labels, compute_chunk_size(split.images.shape)
       )
       logits = build_model(images, is_training=False)
       self._num_correct = build_num_correct(logits, labels)
@@ -64,6 +66,12 @@ class Evaluator:
         num_correct += int(self._session.run(self._num_correct))
       except tf.errors.OutOfRangeError:
         return num_correct / self._num_images
+
+
+def compute_chunk_size(shape):
+  """Returns how many images are evaluated at once, by [n, h, w, c]; int."""
+  _, height, width, _ = shape
+  return min(CHUNK_SIZE, max(1, _CHUNK_PIXELS // (height * width)))
 
 
 def build_num_correct(logits, labels):

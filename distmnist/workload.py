@@ -74,7 +74,7 @@ def load_test_split():
 def make_model():
   """Returns build(images, is_training) -> logits; see layers.py."""
   model = registry.load('distmnist.models', _MODEL.value)
-  return model.make(_load_dataset_module().NUM_CLASSES)
+  return model.make(_load_dataset_module().num_classes())
 
 
 def describe():

@@ -47,3 +47,9 @@ def test_shards_are_put_together_for_the_evaluation(tf_session):
   )
   evaluator = accuracy.Evaluator(build_model, make_split(6))
   assert 0 <= evaluator.compute(values) <= 1
+
+
+def test_large_images_are_evaluated_in_smaller_chunks():
+  for size, expected in ((1, 250), (28, 250), (32, 191), (224, 3), (1024, 1)):
+    shape = 10, size, size, 3
+    assert accuracy.compute_chunk_size(shape) == expected

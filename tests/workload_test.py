@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, workload
+from distmnist import cli, registry, workload
 
 SMALL = (
   '--dataset=synthetic',
@@ -57,6 +57,27 @@ def test_the_model_has_as_many_logits_as_the_data_has_classes(
     'softmax/weights',
     'softmax/biases',
   ]
+
+
+def test_images_and_classes_may_be_others(tf_session, set_flags):
+  set_flags(
+    *SMALL,
+    '--model=softmax',
+    '--validation_images=0',
+    '--synthetic_image_size=32',
+    '--synthetic_channels=3',
+    '--synthetic_classes=12',
+  )
+  train, _ = workload.load_training_splits()
+  assert train.images.shape == (20, 32, 32, 3)
+  logits = workload.make_model()(tf.zeros([3, 32, 32, 3]), is_training=True)
+  assert logits.shape.as_list() == [3, 12]
+
+
+@pytest.mark.parametrize('name', registry.names('distmnist.datasets'))
+def test_each_data_set_says_how_many_classes_it_has(set_flags, name):
+  set_flags()
+  assert registry.load('distmnist.datasets', name).num_classes() == 10
 
 
 def test_by_default_it_is_the_mlp_on_mnist(set_flags):

@@ -7,7 +7,6 @@ Xiao, K. Rasul and R. Vollgraf, 2017. Licence: MIT.
 
 from distmnist import download, idx
 
-NUM_CLASSES = 10
 MIRRORS = (
   'http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
   'https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/',
@@ -18,6 +17,11 @@ MD5S = {
   't10k-images-idx3-ubyte': 'bef4ecab320f06d8554ea6380940ec79',
   't10k-labels-idx1-ubyte': 'bb300cfdad3c16e7a12a480ee83cd310',
 }
+
+
+def num_classes():
+  """Returns 10."""
+  return 10
 
 
 def prepare(data_dir):
@@ -42,4 +46,4 @@ def load(data_dir, split):
   Raises:
     cli.RunError: no files, or files that are not as they should be.
   """
-  return idx.load('fashion_mnist', prepare(data_dir), split, NUM_CLASSES)
+  return idx.load('fashion_mnist', prepare(data_dir), split, num_classes())

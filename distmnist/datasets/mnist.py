@@ -7,7 +7,6 @@ names.
 
 from distmnist import download, idx
 
-NUM_CLASSES = 10
 MIRRORS = (
   'https://ossci-datasets.s3.amazonaws.com/mnist/',
   'https://storage.googleapis.com/cvdf-datasets/mnist/',
@@ -18,6 +17,11 @@ MD5S = {
   't10k-images-idx3-ubyte': '9fb629c4189551a2d022fa330f9573f3',
   't10k-labels-idx1-ubyte': 'ec29112dd5afa0611ce80d1b7f02629c',
 }
+
+
+def num_classes():
+  """Returns 10."""
+  return 10
 
 
 def prepare(data_dir):
@@ -42,4 +46,4 @@ def load(data_dir, split):
   Raises:
     cli.RunError: no files, or files that are not as they should be.
   """
-  return idx.load('mnist', prepare(data_dir), split, NUM_CLASSES)
+  return idx.load('mnist', prepare(data_dir), split, num_classes())
