@@ -79,10 +79,7 @@ class AtomicCenter:
       (new_step, staleness): int64 scalar tensors, once the copies hold the new
       center. new_step is global_step after the push.
     """
-    pairs = []
-    for part, shard in self._copies.to_shards(tensors):
-      with tf.device(shard.device):
-        pairs.append((tf.identity(part), shard))
+    pairs = self._copies.to_shards(tensors)
     with tf.device(self._global_step.device):
       pulled_step = tf.identity(self.pulled_step.read_value())
 
@@ -117,11 +114,9 @@ class AtomicCenter:
 
   def _read(self, ops):
     """Under the lock, after `ops`: returns (global_step, shards' values)."""
-    parts, kept = [], []
+    kept = []
     with tf.control_dependencies(ops):
-      for shard in self._copies.shards:
-        with tf.device(shard.device):
-          parts.append(shard.read_value())
+      parts = self._copies.read_shards()
     if self._keep_shards:
       for variable, part in zip(self._keep_shards, parts, strict=True):
         with tf.device(variable.device):

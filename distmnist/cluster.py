@@ -50,6 +50,13 @@ _NUM_GPUS = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=1,
 )
+_WIRE_DTYPE = flags.DEFINE_enum(
+  'wire_dtype',
+  'float32',
+  ['float32', 'float16', 'bfloat16'],
+  'What pulled variables and pushed gradients are cast to for the way between '
+  'worker and ps. The center is float32 whatever this says.',
+)
 _ALLOW_SOFT_PLACEMENT = flags.DEFINE_bool(
   'allow_soft_placement',
   True,
@@ -84,6 +91,7 @@ class Cluster:
     task_index: int, the index within the job.
     start_timeout_secs: float, the wait for other tasks, in seconds.
     num_gpus: int, the GPUs this worker computes on.
+    wire_dtype: str, the dtype of float32 tensors between worker and ps.
   """
 
   ps_hosts: tuple = ()
@@ -92,6 +100,7 @@ class Cluster:
   task_index: int = 0
   start_timeout_secs: float = 60.0
   num_gpus: int = 0
+  wire_dtype: str = 'float32'
 
   @property
   def num_ps(self):
@@ -281,6 +290,7 @@ def from_flags():
     _TASK_INDEX.value,
     start_timeout_secs=_START_TIMEOUT_SECS.value,
     num_gpus=num_gpus or 0,
+    wire_dtype=_WIRE_DTYPE.value,
   )
 
 

@@ -7,6 +7,8 @@ shape, as long as the servers live.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import wire
+
 
 def build_mean(cluster, flat, key, timeout_secs=0.0):
   """Returns the mean of all workers' `flat`, with the same bits on each.
@@ -47,27 +49,14 @@ def build_broadcast(cluster, variables, key):
     'timeout_seconds': max(1.0, cluster.start_timeout_secs),
   }
   if cluster.is_chief:
-    flat = flatten([v.read_value() for v in variables])
+    flat = wire.flatten([v.read_value() for v in variables])
     return tf.raw_ops.CollectiveBcastSendV2(input=flat, **settings)
   flat = tf.raw_ops.CollectiveBcastRecvV2(
     T=variables[0].dtype.base_dtype,
     shape=[sum(v.shape.num_elements() for v in variables)],
     **settings,
   )
-  values = split_like(flat, variables)
+  values = wire.split_like(flat, variables)
   return tf.group(
     *(v.assign(x) for v, x in zip(variables, values, strict=True))
   )
-
-
-def flatten(tensors):
-  """Returns all elements of `tensors`, of one dtype, as one of shape [size]."""
-  return tf.concat([tf.reshape(x, [-1]) for x in tensors], 0)
-
-
-def split_like(flat, tensors):
-  """Returns the parts of `flat` in the shapes of `tensors`, a list."""
-  parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
-  return [
-    tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)
-  ]

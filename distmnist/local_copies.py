@@ -1,21 +1,20 @@
 """A worker's own copy of every trainable center variable.
 
-Inside `scope()` a model's `tf.get_variable` makes the center variable on the
-ps, in shards as ever, and hands the model a copy of it: one whole variable on
-the worker's device, so that a local step touches no other task. Copies, and
-the optimizer slots made in `local_variables()`, are local variables: in no
-checkpoint, and initialised each time the worker makes a session. So a worker
-always starts from the center's values, also after a restart.
+What the model gets inside `scope()` is a variable on the worker's device, so
+that a local step touches no other task. Copies, and the optimizer slots made in
+`local_variables()`, are local variables: in no checkpoint, and initialised each
+time the worker makes a session. So a worker always starts from the center's
+values, also after a restart.
 """
 
 import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import strategy
+from distmnist import center as center_lib
 
 
-class LocalCopies:
+class LocalCopies(center_lib.Center):
   """The copies, and the ways between them and the center.
 
   Lists of tensors are in the order of `variables`; lists of shards are in the
@@ -23,43 +22,25 @@ class LocalCopies:
 
   Attributes:
     variables: list of tf.Variable, the whole copies on the worker.
-    shards: list of tf.Variable, the center's, on the ps.
-    num_bytes: int, of the whole center.
   """
 
   def __init__(self, cluster):
-    self._device = cluster.compute_device
+    super().__init__(cluster)
     self._cpu_device = cluster.cpu_device
-    self.variables = []
-    self._shards_of = []
 
-  def scope(self):
-    """The variable scope in which the model is built."""
-    return tf.variable_scope(
-      tf.get_variable_scope(), custom_getter=self._get_variable
-    )
-
-  def _get_variable(self, getter, name, *args, **kwargs):
-    center = getter(name, *args, **kwargs)
-    if not kwargs.get('trainable', True):
-      return center
-    shards = [center] if tf.is_tensor(center) else list(center)
-    self._shards_of.append(shards)
+  def _make_view(self, center, shards, name):
     with tf.device(self._device):
       values = [shard.read_value() for shard in shards]
-      copy = _make_local(
-        _join(values, center.shape), f'local_copy/{name}'
+      return _make_local(
+        center_lib.join(values, center.shape), f'local_copy/{name}'
       )
-    self.variables.append(copy)
-    return copy
+
+  def _connect_views(self):
+    pass  # A copy has a value of its own.
 
   @property
-  def shards(self):
-    return [shard for shards in self._shards_of for shard in shards]
-
-  @property
-  def num_bytes(self):
-    return strategy.count_bytes(self.shards)
+  def variables(self):
+    return self.views
 
   def make_zeros(self, name):
     """Returns local variables of zeros beside the copies and in their shapes.
@@ -102,19 +83,6 @@ class LocalCopies:
     with tf.control_dependencies(ops), tf.device(self._cpu_device):
       return counter.assign_add(1)
 
-  def read_center(self):
-    """Returns the center's values on the worker, a list of whole tensors."""
-    return self.from_shards([shard.read_value() for shard in self.shards])
-
-  def from_shards(self, parts):
-    """Puts tensors like `shards` together; returns those like `variables`."""
-    left, whole = list(parts), []
-    with tf.device(self._device):
-      for copy, shards in zip(self.variables, self._shards_of, strict=True):
-        whole.append(_join(left[: len(shards)], copy.shape))
-        del left[: len(shards)]
-    return whole
-
   def read(self):
     """Returns the copies' values at this point, a list of tensors."""
     with tf.device(self._device):
@@ -128,31 +96,10 @@ class LocalCopies:
     """Returns the op x^i <- x~."""
     return self.assign(self.read_center())
 
-  def to_shards(self, tensors):
-    """Cuts whole tensors as the center is cut; the parts stay on the worker.
-
-    Returns:
-      The list of (part, shard), to be given to `apply_gradients`, say.
-    """
-    pairs = []
-    with tf.device(self._device):
-      for tensor, shards in zip(tensors, self._shards_of, strict=True):
-        parts = [tensor]
-        if len(shards) > 1:
-          axis = _find_cut(shards[0], tensor.shape)
-          parts = tf.split(tensor, [s.shape[axis] for s in shards], axis)
-        pairs += zip(parts, shards, strict=True)
-    return pairs
-
   def count_bytes_if(self, is_due):
     """Returns num_bytes or 0 by a bool tensor, an int64 scalar tensor."""
     with tf.device(self._cpu_device):
       return tf.where(is_due, tf.constant(self.num_bytes, tf.int64), 0)
-
-  def compute_gradients(self, optimizer, loss):
-    """Returns the list of g^i, the gradients of `loss` by the copies."""
-    pairs = optimizer.compute_gradients(loss, self.variables)
-    return [gradient for gradient, _ in pairs]
 
   def local_step(self, optimizer, gradients):
     """Returns the op x^i <- Opt(x^i, g); the slots are local as well."""
@@ -188,18 +135,6 @@ def _make_local(initial_value, name):
     name=name,
     use_resource=True,
   )
-
-
-def _join(values, shape):
-  """Returns the whole of `shape`, of which `values` are the shards."""
-  if len(values) == 1:
-    return values[0]
-  return tf.concat(values, _find_cut(values[0], shape))
-
-
-def _find_cut(shard, shape):
-  """Returns the axis along which the first shard was cut from `shape`."""
-  return next(i for i, n in enumerate(shard.shape) if n != shape[i])
 
 
 def every(period, step, exchange, known_step):

@@ -77,12 +77,3 @@ def test_all_get_the_values_of_the_chief(make_ring, dtype):
   for found in cluster.run_workers(work):
     for value, expected in zip(found, values, strict=True):
       np.testing.assert_array_equal(value, expected)
-
-
-def test_tensors_come_back_from_a_flat_one(tf_session):
-  tensors = [tf.reshape(tf.range(6.0), [2, 3]), tf.constant(7.0), tf.zeros([1])]
-  flat = collectives.flatten(tensors)
-  assert flat.shape == [8]
-  found = tf_session.run(collectives.split_like(flat, tensors))
-  for value, tensor in zip(found, tensors, strict=True):
-    np.testing.assert_array_equal(value, tf_session.run(tensor))

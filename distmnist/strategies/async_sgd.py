@@ -14,7 +14,7 @@ waits for anybody: a worker that dies takes its speed away and no more.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import strategy
+from distmnist import center, strategy
 
 
 def make(cluster):
@@ -24,16 +24,22 @@ def make(cluster):
 class AsyncSgd(strategy.Strategy):
   """One unlocked update of the center a step and worker."""
 
+  def __init__(self, cluster):
+    super().__init__(cluster)
+    self._center = center.Center(cluster)
+
+  def scope(self):
+    return self._center.scope()
+
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('async_sgd'):
       optimizer = make_optimizer()
       # No edge orders this read among the pulls of the weights: it starts
       # with them, and an edge would cost a round trip a step.
       read_step = global_step.read_value()
-      gradients = optimizer.compute_gradients(loss)
-      num_bytes = strategy.count_bytes(v for _, v in gradients)
-      self.bytes_pulled = self.bytes_pushed = num_bytes
-      apply = optimizer.apply_gradients(gradients)
+      gradients = self._center.compute_gradients(optimizer, loss)
+      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
+      apply = optimizer.apply_gradients(self._center.to_shards(gradients))
       # Both are on ps 0: that the read comes first costs nothing.
       with tf.control_dependencies([apply, read_step]):
         count = global_step.assign_add(1, read_value=False)

@@ -26,7 +26,7 @@ import signal
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, collectives, strategy
+from distmnist import cli, collectives, strategy, wire
 
 # The names of the collective ops; the broadcast takes those from _BROADCAST
 # on, one a dtype.
@@ -80,12 +80,8 @@ class RingAllreduce(strategy.Strategy):
     with tf.device(self.cluster.cpu_device):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
       parts = [*gradients, tf.ensure_shape(votes, [2])]
-      mean = collectives.build_mean(
-        self.cluster, collectives.flatten(parts), _STEP
-      )
-      *means, self._votes = collectives.split_like(
-        mean, [*variables, parts[-1]]
-      )
+      mean = collectives.build_mean(self.cluster, wire.flatten(parts), _STEP)
+      *means, self._votes = wire.split_like(mean, [*variables, parts[-1]])
     return means
 
   def _vote(self):

@@ -23,7 +23,7 @@ import contextlib
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import strategy
+from distmnist import center, strategy
 
 _SSP_BOUND = flags.DEFINE_integer(
   'ssp_bound',
@@ -45,16 +45,19 @@ class Ssp(strategy.Strategy):
   def __init__(self, cluster, bound):
     super().__init__(cluster)
     self._bound = bound
+    self._center = center.Center(cluster)
+
+  def scope(self):
+    return self._center.scope()
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ssp'):
       self._clocks = _Clocks(self.cluster, self._bound, global_step.device)
       optimizer = make_optimizer()
       read_step = global_step.read_value()
-      gradients = optimizer.compute_gradients(loss)
-      num_bytes = strategy.count_bytes(v for _, v in gradients)
-      self.bytes_pulled = self.bytes_pushed = num_bytes
-      apply = optimizer.apply_gradients(gradients)
+      gradients = self._center.compute_gradients(optimizer, loss)
+      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
+      apply = optimizer.apply_gradients(self._center.to_shards(gradients))
       # Both are on ps 0: that the read comes first costs nothing.
       with tf.control_dependencies([apply, read_step]):
         count = global_step.assign_add(1, read_value=False)

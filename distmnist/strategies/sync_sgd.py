@@ -27,7 +27,7 @@ import math
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, optimizers, rounds, strategy
+from distmnist import center, cli, optimizers, rounds, strategy
 
 _WORKER_LEARNING_RATES = flags.DEFINE_list(
   'worker_learning_rates',
@@ -96,6 +96,10 @@ class SyncSgd(strategy.Strategy):
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate
     self._gradient_factor = gradient_factor
+    self._center = center.Center(cluster)
+
+  def scope(self):
+    return self._center.scope()
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('sync_sgd'):
@@ -110,28 +114,28 @@ class SyncSgd(strategy.Strategy):
       self._optimizer = tf.train.SyncReplicasOptimizer(
         make_optimizer(), self.batches_per_update, self.cluster.num_workers
       )
-      gradients = self._optimizer.compute_gradients(loss)
+      gradients = self._center.compute_gradients(self._optimizer, loss)
       if self._gradient_factor is not None:
-        gradients = [(g * self._gradient_factor, v) for g, v in gradients]
-      num_bytes = strategy.count_bytes(v for _, v in gradients)
-      self.bytes_pulled = self.bytes_pushed = num_bytes
+        gradients = [gradient * self._gradient_factor for gradient in gradients]
+      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       # A gradient whose token is older than the center is dropped. To know of
       # it the step is read before the push, which costs a round trip; in
       # lock-step the center cannot move, and the read goes with the pulls.
       is_lock_step = self.batches_per_update == self.cluster.num_workers
       center_step = strategy.read_after(
-        global_step, [] if is_lock_step else [g for g, _ in gradients]
+        global_step, [] if is_lock_step else gradients
       )
       # The push ends in a new token, so both reads come before it.
       with tf.control_dependencies([own_step, center_step]):
-        gradients = [(tf.identity(g), v) for g, v in gradients]
+        gradients = [tf.identity(gradient) for gradient in gradients]
       self.staleness = center_step - own_step
-      new_token = self._optimizer.apply_gradients(gradients, global_step)
+      pairs = self._center.to_shards(gradients)
+      new_token = self._optimizer.apply_gradients(pairs, global_step)
       with tf.control_dependencies([self._note_holders(global_step)]):
         train_op = token.assign(new_token)
       self._init_token = token.assign(global_step.read_value()).op
       self._accumulators = [
-        (self._find_accumulator(v), v.device) for _, v in gradients
+        (self._find_accumulator(v), v.device) for v in self._center.shards
       ]
       self._global_step = global_step
       return train_op

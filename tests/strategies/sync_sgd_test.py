@@ -1,5 +1,6 @@
 """sync_sgd: exact against one process, in lock-step, with backup workers."""
 
+import contextlib
 import itertools
 import re
 import threading
@@ -24,10 +25,10 @@ def make_data(num_workers):
   return rng.random((*shape, 12), np.float32), rng.integers(0, 3, shape)
 
 
-def build_loss(num_ps):
+def build_loss(num_ps, scope=contextlib.nullcontext):
   images = tf.placeholder(tf.float32, [None, 12], 'images')
   labels = tf.placeholder(tf.int64, [None], 'labels')
-  with placement.sharded(num_ps):
+  with placement.sharded(num_ps), scope():
     hidden = tf.nn.sigmoid(layers.dense(images, 5, 'hidden'))
     logits = layers.dense(hidden, 3, 'softmax')
   loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
@@ -111,8 +112,8 @@ def train_cluster(
     member = cluster.worker(index)
     with tf.device(member.device_setter()):
       global_step = tf.train.get_or_create_global_step()
-      images_in, labels_in, loss = build_loss(num_ps)
       rule = sync_sgd.SyncSgd(member, cluster.num_workers)
+      images_in, labels_in, loss = build_loss(num_ps, rule.scope)
       train_op = rule.minimize(
         loss,
         lambda: optimizers.make_optimizer(optimizer, RATES[optimizer]),

@@ -1,0 +1,92 @@
+"""What crosses the network between a worker and the ps: few tensors, cast.
+
+TensorFlow sends a tensor as soon as an op of another task wants it, each in a
+call of its own. A call costs more than a bias weighs, so all small tensors
+that go from one task to the same other one travel as one. With
+--wire_dtype=float16 or bfloat16 the sender casts what it sends and the
+receiver casts it back: the center itself stays float32.
+"""
+
+import tensorflow.compat.v1 as tf
+
+# Above it a copy into one tensor costs more than a call of its own.
+_SMALL_BYTES = 1 << 20
+
+
+class Wire:
+  """The way of this worker's tensors to the ps and back."""
+
+  def __init__(self, cluster):
+    """
+    Args:
+      cluster: cluster.Cluster; where it has no ps nothing is sent.
+    """
+    self._worker = cluster.compute_device
+    self._dtype = tf.as_dtype(cluster.wire_dtype)
+    self._has_ps = cluster.num_ps > 0
+
+  def count_bytes(self, variables):
+    """Returns what the values of `variables` take on the wire, an int."""
+    return sum(
+      v.shape.num_elements() * self._cast_dtype(v.dtype.base_dtype).size
+      for v in variables
+    )
+
+  def to_worker(self, tensors, devices):
+    """Returns `tensors`, tensors[i] from devices[i], on the worker."""
+    routes = [(device, self._worker) for device in devices]
+    return self._send(tensors, routes)
+
+  def to_ps(self, tensors, devices):
+    """Returns `tensors` of the worker, tensors[i] on devices[i]."""
+    routes = [(self._worker, device) for device in devices]
+    return self._send(tensors, routes)
+
+  def _cast_dtype(self, dtype):
+    return self._dtype if dtype == tf.float32 else dtype
+
+  def _send(self, tensors, routes):
+    if not self._has_ps:
+      return list(tensors)
+    bundles = {}
+    for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
+      size = tensor.shape.num_elements() * tensor.dtype.size
+      # A number of its own makes a bundle of one.
+      key = *route, tensor.dtype, -1 if size < _SMALL_BYTES else i
+      bundles.setdefault(key, []).append(i)
+    arrived = [None] * len(tensors)
+    with tf.name_scope('wire'):
+      for (source, target, dtype, _), indices in bundles.items():
+        sent = [tensors[i] for i in indices]
+        for i, tensor in zip(
+          indices, self._send_bundle(sent, source, target, dtype), strict=True
+        ):
+          arrived[i] = tensor
+    return arrived
+
+  def _send_bundle(self, tensors, source, target, dtype):
+    """Sends tensors of one dtype as one; returns them on `target`."""
+    cast_dtype = self._cast_dtype(dtype)
+    with tf.device(source):
+      packed = tensors[0] if len(tensors) == 1 else flatten(tensors)
+      if cast_dtype != dtype:
+        packed = tf.cast(packed, cast_dtype)
+    with tf.device(target):
+      # Without an op over there it would be sent to each that wants it.
+      packed = (
+        tf.cast(packed, dtype) if cast_dtype != dtype else tf.identity(packed)
+      )
+      return [packed] if len(tensors) == 1 else split_like(packed, tensors)
+
+
+def flatten(tensors):
+  """Returns all elements of `tensors`, of one dtype, as one of shape [size]."""
+  return tf.concat([tf.reshape(x, [-1]) for x in tensors], 0)
+
+
+def split_like(flat, tensors):
+  """Returns the parts of `flat` in the shapes of `tensors`, a list."""
+  parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
+  return [
+    tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)
+  ]
