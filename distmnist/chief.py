@@ -85,14 +85,14 @@ class Chief:
     self._values = None
     self._final_step = None
 
-  def hooks(self, train_op, scaffold, others, strategy, stop, say):
+  def hooks(self, steps, scaffold, others, strategy, stop, say):
     """Returns the SessionRunHooks, to come after the strategy's.
 
     At the end the other workers are waited for, then the center is fetched
     for the evaluation, then saved.
 
     Args:
-      train_op: int64 scalar tensor, global_step after this step.
+      steps: steps.Steps.
       scaffold: tf.train.Scaffold, whose saver saves.
       others: session.Others.
       strategy: strategy.Strategy, which decides how a loop is ended.
@@ -113,7 +113,7 @@ class Chief:
     result = []
     if self._validation:
       self._validation_hook = hooks.ValidationHook(
-        train_op,
+        steps,
         validate,
         _VALIDATION_STEPS.value,
         _EARLY_STOPPING_PATIENCE.value,
@@ -126,7 +126,7 @@ class Chief:
     result.append(hooks.EndHook(at_end))
     result.append(
       hooks.SaveHook(
-        train_op,
+        steps,
         self._global_step,
         scaffold.saver,
         self._logdir,

@@ -16,8 +16,6 @@ from distmnist import checkpoints, cli, report
 
 # How often a worker looks whether the chief has ended the training early.
 _LOOK_SECS = 0.5
-# What ProgressHook fetches with each step; the rest comes with a summary.
-_EACH_STEP = 'global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'
 
 
 class StopHook(tf.train.SessionRunHook):
@@ -25,7 +23,7 @@ class StopHook(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    train_op,
+    steps,
     global_step,
     last_step,
     stop,
@@ -35,7 +33,7 @@ class StopHook(tf.train.SessionRunHook):
   ):
     """
     Args:
-      train_op: int64 scalar tensor, global_step after this step.
+      steps: steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
       last_step: int, the global step at which training ends.
       stop: preemption.StopRequest of this process.
@@ -43,7 +41,7 @@ class StopHook(tf.train.SessionRunHook):
       request_stop: callable(run_context), how to end before the last step.
       say: callable that prints a line.
     """
-    self._train_op = train_op
+    self._steps = steps
     self._global_step = global_step
     self._last_step = last_step
     self._stop = stop
@@ -66,7 +64,7 @@ class StopHook(tf.train.SessionRunHook):
       coord.request_stop()
 
   def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._train_op)
+    return tf.train.SessionRunArgs(self._steps.now('global_step')[-1])
 
   def after_run(self, run_context, run_values):
     self._step = int(run_values.results)
@@ -83,12 +81,12 @@ class StopHook(tf.train.SessionRunHook):
 class NanHook(tf.train.SessionRunHook):
   """Stops with a sentence that helps when the cost is no number."""
 
-  def __init__(self, loss, advice):
-    self._loss = loss
+  def __init__(self, steps, advice):
+    self._steps = steps
     self._advice = advice
 
   def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._loss)
+    return tf.train.SessionRunArgs(self._steps.now('cost')[-1])
 
   def after_run(self, run_context, run_values):
     if not math.isfinite(run_values.results):
@@ -102,36 +100,38 @@ class ProgressHook(tf.train.SessionRunHook):
   """Counts this worker's steps; prints progress; writes its summaries."""
 
   def __init__(
-    self, stats, tensors, plan, console, summary_dir=None, summary_steps=100
+    self,
+    stats,
+    steps,
+    constants,
+    of_summary,
+    plan,
+    console,
+    summary_dir=None,
+    summary_steps=100,
   ):
     """
     Args:
       stats: report.WorkerStats, filled in here.
-      tensors: dict of scalar tensors, or of numbers that stay the same:
-        global_step (after the step), cost, bytes_pulled, bytes_pushed, and
-        staleness where the strategy knows it, fetched each step; accuracy and
-        learning_rate, fetched with a summary.
+      steps: steps.Steps, with `global_step` (after the step), `cost` and, where
+        they differ from step to step, `bytes_pulled`, `bytes_pushed` and
+        `staleness`.
+      constants: {name: number}, those of them that stay the same.
+      of_summary: {name: scalar tensor}, fetched with a summary alone.
       plan: input_pipeline.Plan.
       console: console.Console.
       summary_dir: str, this worker's folder for events, or None.
       summary_steps: int, local steps from one summary to the next.
     """
-    self._constants = {
-      n: t for n, t in tensors.items() if isinstance(t, (int, float))
-    }
-    self._tensors = {
-      n: t
-      for n, t in tensors.items()
-      if t is not None and n not in self._constants
-    }
-    self._each_step = {
-      n: self._tensors[n] for n in _EACH_STEP if n in self._tensors
-    }
+    self._steps = steps
+    self._constants = constants
+    self._of_summary = of_summary
     self._stats = stats
     self._plan = plan
     self._console = console
     self._summary_dir = summary_dir
     self._summary_steps = summary_steps
+    self._next_summary = 0
     self._shown_staleness = collections.Counter()
     self._writer = None
     self._start = None
@@ -145,17 +145,34 @@ class ProgressHook(tf.train.SessionRunHook):
       self._writer = tf.summary.FileWriterCache.get(self._summary_dir)
 
   def before_run(self, run_context):
-    self._has_summary = bool(self._writer) and (
-      self._stats.local_steps % self._summary_steps == 0
+    self._has_summary = (
+      bool(self._writer) and self._stats.local_steps >= self._next_summary
     )
-    fetches = self._tensors if self._has_summary else self._each_step
-    return tf.train.SessionRunArgs(fetches)
+    of_summary = self._of_summary if self._has_summary else {}
+    return tf.train.SessionRunArgs([self._steps.all_now(), of_summary])
 
   def after_run(self, run_context, run_values):
-    values, now = run_values.results | self._constants, time.monotonic()
+    each_step, of_summary = run_values.results
+    now, stats = time.monotonic(), self._stats
+    for fetched in each_step:
+      values = fetched | self._constants
+      self._count(values)
+    if self._start is None:
+      self._start, self.first_step = now, self.final_step
+      self._mark = (now, self.final_step, stats.local_steps)
+      self._summary_mark = self._mark
+    stats.train_secs = now - self._start
+    if self._has_summary:
+      self._next_summary += self._summary_steps
+      self._write_summary(values | of_summary, now, self.final_step)
+    if self._console.is_due():
+      self._print(now, self.final_step)
+
+  def _count(self, values):
+    """Counts a step, of which `values` are {name: number}."""
     stats = self._stats
-    step = int(values['global_step'])
-    self.final_cost, self.final_step = float(values['cost']), step
+    self.final_cost = float(values['cost'])
+    self.final_step = int(values['global_step'])
     stats.local_steps += 1
     stats.images += self._plan.batch_size
     stats.pushes += bool(values['bytes_pushed'])
@@ -164,14 +181,6 @@ class ProgressHook(tf.train.SessionRunHook):
     # A step that pushed nothing has a staleness of -1.
     if values.get('staleness', -1) >= 0:
       stats.staleness[int(values['staleness'])] += 1
-    if self._start is None:
-      self._start, self.first_step = now, step
-      self._mark = self._summary_mark = (now, step, stats.local_steps)
-    stats.train_secs = now - self._start
-    if self._has_summary:
-      self._write_summary(values, now, step)
-    if self._console.is_due():
-      self._print(now, step)
 
   def end(self, session):
     if self._printed_steps < self._stats.local_steps:
@@ -245,7 +254,7 @@ class ValidationHook(tf.train.SessionRunHook):
 
   def __init__(
     self,
-    train_op,
+    steps,
     compute_accuracy,
     every_steps,
     patience,
@@ -256,7 +265,7 @@ class ValidationHook(tf.train.SessionRunHook):
   ):
     """
     Args:
-      train_op: int64 scalar tensor, global_step after this step.
+      steps: steps.Steps, with the `global_step` after each.
       compute_accuracy: callable, session -> accuracy on the validation split.
       every_steps: int, global steps from one evaluation to the next.
       patience: int, evaluations without a better one until training ends; 0
@@ -266,7 +275,7 @@ class ValidationHook(tf.train.SessionRunHook):
       say: callable that prints a line.
       request_stop: callable(run_context), how this worker ends its loop.
     """
-    self._train_op = train_op
+    self._steps = steps
     self._compute_accuracy = compute_accuracy
     self._every_steps = every_steps
     self._patience = patience
@@ -289,7 +298,7 @@ class ValidationHook(tf.train.SessionRunHook):
       )
 
   def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._train_op)
+    return tf.train.SessionRunArgs(self._steps.now('global_step')[-1])
 
   def after_run(self, run_context, run_values):
     step = int(run_values.results)
@@ -329,11 +338,11 @@ class SaveHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self, train_op, global_step, saver, logdir, save_secs, save_steps, others
+    self, steps, global_step, saver, logdir, save_secs, save_steps, others
   ):
     """
     Args:
-      train_op: int64 scalar tensor, global_step after this step.
+      steps: steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
       saver: tf.train.Saver.
       logdir: str, or None: then there is nothing to save, and who asks for it
@@ -342,7 +351,7 @@ class SaveHook(tf.train.SessionRunHook):
       save_steps: int, global steps from one to the next, or None.
       others: session.Others; a ps that must stop asks for a checkpoint.
     """
-    self._train_op = train_op
+    self._steps = steps
     self._global_step = global_step
     self._saver = saver
     self._logdir = logdir
@@ -362,7 +371,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._save(session)
 
   def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._train_op)
+    return tf.train.SessionRunArgs(self._steps.now('global_step')[-1])
 
   def after_run(self, run_context, run_values):
     now, is_wanted = time.monotonic(), False

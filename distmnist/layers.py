@@ -7,8 +7,12 @@ its flags and returns
   build(images, is_training) -> logits
 
   images: float32 [batch, height, width, channels] in 0..1.
-  is_training: bool, whether dropout acts.
+  is_training: bool, whether dropout acts, and whether batch norm goes by the
+    batch.
   logits: float32 [batch, num_classes].
+
+What a training step has to update beside the gradients, such as the moving
+averages of batch norm, is in tf.GraphKeys.UPDATE_OPS; see `after_updates`.
 """
 
 import math
@@ -19,6 +23,9 @@ from absl import flags
 from distmnist import cli
 
 INITIALIZERS = ('normal', 'glorot', 'he')
+
+_BATCH_NORM_DECAY = 0.9
+_BATCH_NORM_EPSILON = 1e-5
 
 _HIDDEN_UNITS = flags.DEFINE_list(
   'hidden_units',
@@ -36,8 +43,8 @@ _INITIALIZER = flags.DEFINE_enum(
 _DROPOUT_RATE = flags.DEFINE_float(
   'dropout_rate',
   None,
-  "cnn, dnn: the share of a hidden layer's units that a training step drops. "
-  'By default 0.5 for cnn, 0 for dnn.',
+  "cnn, dnn, vgg19: the share of a hidden layer's units that a training step "
+  'drops. By default 0.5 for cnn and vgg19, 0 for dnn.',
   lower_bound=0,
   upper_bound=0.99,
 )
@@ -96,19 +103,121 @@ def dense(inputs, units, name, initializer='glorot'):
     return tf.nn.bias_add(tf.matmul(inputs, weights), biases)
 
 
-def conv(inputs, filters, kernel_size, name, initializer='glorot'):
-  """[batch, h, w, c] -> [batch, h, w, filters], stride 1, same padding."""
+def conv(
+  inputs,
+  filters,
+  kernel_size,
+  name,
+  initializer='glorot',
+  stride=1,
+  has_biases=True,
+):
+  """[batch, h, w, c] -> [batch, ceil(h / stride), ceil(w / stride), filters].
+
+  The padding is same. Without biases there is the kernel alone: batch norm
+  takes them out again, and has its own.
+  """
   with tf.variable_scope(name):
     weights = tf.get_variable(
       'weights',
       [kernel_size, kernel_size, inputs.shape.as_list()[-1], filters],
       initializer=make_initializer(initializer),
     )
+    outputs = tf.nn.conv2d(inputs, weights, strides=stride, padding='SAME')
+    if not has_biases:
+      return outputs
     biases = tf.get_variable(
       'biases', [filters], initializer=tf.zeros_initializer()
     )
-    outputs = tf.nn.conv2d(inputs, weights, strides=1, padding='SAME')
     return tf.nn.bias_add(outputs, biases)
+
+
+def batch_norm(inputs, name, is_training, first_gamma=1.0):
+  """Batch normalisation over all but the last axis, [batch, h, w, c].
+
+  Ioffe and Szegedy 2015, arXiv 1502.03167. By channel, eps being 1e-5:
+
+    y = gamma (x - mean) / sqrt(variance + eps) + beta
+    moving <- moving - (1 - 0.9) (moving - that of the batch)
+
+  In training mean and variance are those of this worker's batch, and the
+  second line is an op in UPDATE_OPS; else they are the moving averages.
+  The moving variance takes in n / (n - 1) of the batch's, n being the batch's
+  values of a channel.
+
+  Under ps the update is computed where the average lives: every worker
+  contributes, a batch's statistics cross the wire and nothing comes back. A
+  batch of another worker that comes in amid an update is not lost, but both
+  then move from where the first did. Rules with local copies have them of
+  gamma and beta alone; the averages are the center's. With no ps each worker
+  has averages of its own batches, and the chief's are saved and evaluated.
+
+  Args:
+    inputs: float32 [batch, h, w, c].
+    name: str.
+    is_training: bool.
+    first_gamma: float, the first value of gamma.
+  """
+  channels = [inputs.shape.as_list()[-1]]
+  with tf.variable_scope(name) as scope:
+    gamma, beta = (
+      tf.get_variable(key, channels, initializer=tf.constant_initializer(value))
+      for key, value in (('gamma', first_gamma), ('beta', 0.0))
+    )
+    # A shard would be a message more for a few bytes, and an update too.
+    scope.set_partitioner(None)
+    moving = [
+      tf.get_variable(
+        key,
+        channels,
+        initializer=tf.constant_initializer(value),
+        trainable=False,
+      )
+      for key, value in (('moving_mean', 0.0), ('moving_variance', 1.0))
+    ]
+    averages = {}
+    if not is_training:
+      averages = dict(zip(('mean', 'variance'), moving, strict=True))
+    outputs, *of_batch = tf.nn.fused_batch_norm(
+      inputs,
+      gamma,
+      beta,
+      epsilon=_BATCH_NORM_EPSILON,
+      is_training=is_training,
+      **averages,
+    )
+    if is_training:
+      for variable, value in zip(moving, of_batch, strict=True):
+        tf.add_to_collection(
+          tf.GraphKeys.UPDATE_OPS, _move_average(variable, value)
+        )
+    return outputs
+
+
+def _move_average(variable, value):
+  """Returns the op that moves `variable` towards `value`, where it lives."""
+  with tf.device(variable.device):
+    value = tf.identity(value)
+    # A read with no edge would come at the start of the step: workers in
+    # lock-step would all move from the same old value, and 20 of them past
+    # the new one for ever.
+    with tf.control_dependencies([value]):
+      change = (variable.read_value() - value) * (1 - _BATCH_NORM_DECAY)
+    return variable.assign_sub(change, read_value=False)
+
+
+def after_updates(train_op):
+  """Returns `train_op`, which then stands for the UPDATE_OPS as well.
+
+  Args:
+    train_op: tensor.
+  """
+  updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+  if not updates:
+    return train_op
+  # The group tells of all updates of a ps in one message.
+  with tf.control_dependencies([train_op, tf.group(*updates)]):
+    return tf.identity(train_op)
 
 
 def dropout(inputs, rate, is_training):
@@ -116,6 +225,20 @@ def dropout(inputs, rate, is_training):
   return tf.nn.dropout(inputs, rate=rate) if is_training and rate else inputs
 
 
-def max_pool(inputs):
-  """[batch, h, w, c] -> [batch, ceil(h / 2), ceil(w / 2), c]."""
-  return tf.nn.max_pool2d(inputs, ksize=2, strides=2, padding='SAME')
+def max_pool(inputs, size=2):
+  """[batch, h, w, c] -> [batch, ceil(h / 2), ceil(w / 2), c].
+
+  Args:
+    inputs: float32 [batch, h, w, c].
+    size: int, height and width of what one value is the largest of.
+  """
+  return tf.nn.max_pool2d(inputs, ksize=size, strides=2, padding='SAME')
+
+
+def pad(images, size):
+  """Puts zeros around images until they have `size` rows and columns."""
+  height, width = (max(0, size - n) for n in images.shape.as_list()[1:3])
+  if not height + width:
+    return images
+  around = [[n // 2, n - n // 2] for n in (height, width)]
+  return tf.pad(images, [[0, 0], *around, [0, 0]])

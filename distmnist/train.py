@@ -35,6 +35,7 @@ from distmnist import (
 from distmnist import chief as chief_lib
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
+from distmnist import steps as steps_lib
 from distmnist import watchdog as watchdog_lib
 from distmnist.console import Console
 
@@ -176,15 +177,24 @@ def main():
       console.say,
     )
     others = session_lib.Others(cluster, server)
+    numbers = {
+      'global_step': train_op,
+      'cost': loss,
+      'staleness': strategy.staleness,
+      'bytes_pulled': strategy.bytes_pulled,
+      'bytes_pushed': strategy.bytes_pushed,
+    }
+    steps = steps_lib.make(
+      {n: x for n, x in numbers.items() if tf.is_tensor(x)},
+      plan.last_step,
+      cluster.num_workers,
+    )
     stats = report.WorkerStats(cluster.task_index)
     progress = hooks.ProgressHook(
       stats,
+      steps,
+      {n: x for n, x in numbers.items() if isinstance(x, int)},
       {
-        'global_step': train_op,
-        'cost': loss,
-        'staleness': strategy.staleness,
-        'bytes_pulled': strategy.bytes_pulled,
-        'bytes_pushed': strategy.bytes_pushed,
         'accuracy': num_correct / plan.batch_size,
         'learning_rate': learning_rate,
       },
@@ -197,7 +207,7 @@ def main():
     # global step too; at the end it lets go of the workers that wait before
     # the chief waits for them.
     stop_hook = hooks.StopHook(
-      train_op,
+      steps,
       global_step,
       plan.last_step,
       stop,
@@ -208,8 +218,9 @@ def main():
     session_hooks = [
       watchdog_lib.WatchdogHook(watchdog),
       *strategy_hooks,
+      steps,
       stop_hook,
-      hooks.NanHook(loss, _NAN_ADVICE),
+      hooks.NanHook(steps, _NAN_ADVICE),
       progress,
     ]
     if logdir and not cluster.is_chief:
@@ -221,7 +232,7 @@ def main():
         build_model, center, validation_split, logdir, server_config
       )
       session_hooks += chief.hooks(
-        train_op, scaffold, others, strategy, stop, console.say
+        steps, scaffold, others, strategy, stop, console.say
       )
     cluster_lib.log_placement(tf.get_default_graph(), console.say)
 
@@ -229,7 +240,7 @@ def main():
       cluster, server, config, scaffold, session_hooks
     ) as session:
       while not session.should_stop():
-        session.run(train_op)
+        session.run(steps.choose())
 
     if not (cluster.is_chief or stop.is_requested):
       others.send_stats(stats)

@@ -53,3 +53,27 @@ def test_large_images_are_evaluated_in_smaller_chunks():
   for size, expected in ((1, 250), (28, 250), (32, 191), (224, 3), (1024, 1)):
     shape = 10, size, size, 3
     assert accuracy.compute_chunk_size(shape) == expected
+
+
+def build_with_batch_norm(images, is_training):
+  pixels = tf.reshape(images, [-1, 1, 1, 3])
+  return layers.flatten(layers.batch_norm(pixels, 'norm', is_training))
+
+
+def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
+  tf_session, tmp_path
+):
+  with placement.sharded(2):
+    build_with_batch_norm(tf.zeros([2, 1, 3, 1]), is_training=True)
+  variables = {v.op.name: v for v in tf.global_variables()}
+  assert 'norm/moving_mean' in variables and 'norm/gamma/part_1' in variables
+  tf_session.run(tf.global_variables_initializer())
+  saver = tf.train.Saver()
+  evaluator = accuracy.Evaluator(build_with_batch_norm, make_split(9))
+  # A class whose pixel is said to be dark on the average wins always.
+  for mean, expected in (([0, 0, 0], 1.0), ([-9, 0, 0], 1 / 3)):
+    tf_session.run(variables['norm/moving_mean'].assign(mean))
+    values = checkpoints.fetch_whole(tf_session, list(variables.values()))
+    assert evaluator.compute(values) == expected
+    path = saver.save(tf_session, str(tmp_path / 'model.ckpt'))
+    assert evaluator.compute_checkpoint(path) == expected

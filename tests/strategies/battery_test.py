@@ -20,6 +20,7 @@ from distmnist import (
 )
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
+from distmnist import steps as steps_lib
 from tests import in_process
 
 STRATEGIES = registry.names('distmnist.strategies')
@@ -85,7 +86,14 @@ def make_optimizers(name, rate):
   return make
 
 
-def train(name, member, make_session, last_step, before_step=lambda: None):
+def train(
+  name,
+  member,
+  make_session,
+  last_step,
+  before_step=lambda: None,
+  steps_per_run=1,
+):
   """The loop of a worker; returns {c, global_step, local_steps}."""
   rule, train_op, global_step, c = build(name, member)
   stop, result, local_steps = in_process.NoStop(), {}, 0
@@ -94,20 +102,24 @@ def train(name, member, make_session, last_step, before_step=lambda: None):
     c_v, step = session.run([c, global_step])
     result.update(c=c_v.tolist(), global_step=int(step))
 
+  steps = steps_lib.Steps(
+    {'global_step': train_op}, steps_per_run, last_step, member.num_workers
+  )
   all_hooks = [
     *rule.hooks(stop),
-    hooks.StopHook(train_op, global_step, last_step, stop, lambda: False),
+    steps,
+    hooks.StopHook(steps, global_step, last_step, stop, lambda: False),
     hooks.EndHook(read),
   ]
   with make_session(all_hooks) as session:
     while not session.should_stop():
       before_step()
-      session.run(train_op)
-      local_steps += 1
+      session.run(steps.choose())
+      local_steps += len(steps.all_now())
   return {**result, 'local_steps': local_steps}
 
 
-def train_two(name, cluster, last_step, before_step=lambda index: None):
+def train_two(name, cluster, last_step, before_step=lambda index: None, **how):
   """Trains with two workers; returns what `train` does for each."""
 
   def work(index):
@@ -117,6 +129,7 @@ def train_two(name, cluster, last_step, before_step=lambda index: None):
       lambda all_hooks: cluster.make_session(index, all_hooks),
       last_step,
       lambda: before_step(index),
+      **how,
     )
 
   return cluster.run_workers(work)
@@ -133,6 +146,19 @@ def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
     assert result['global_step'] >= 100
     assert result['local_steps'] >= 1
   assert sum(r['local_steps'] for r in results) >= 100
+
+
+@each_strategy_in_time
+def test_several_steps_a_run_make_the_same_training(
+  make_cluster, set_flags, name
+):
+  set_flags('--communication_period=2')
+  cluster = make_cluster(count_ps(name, 1), 2)
+  results = train_two(name, cluster, last_step=100, steps_per_run=7)
+  assert results[0]['c'] == pytest.approx([100, 100], abs=1)
+  if name in ('sync_sgd', 'ring_allreduce', 'ssp', 'sagn', 'bmuf'):
+    # As exact about the end as ever.
+    assert all(100 <= r['global_step'] <= 101 for r in results)
 
 
 @each_strategy_in_time

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import cli, hooks, optimizers
 from distmnist import cluster as cluster_lib
+from distmnist import steps as steps_lib
 from distmnist.strategies import ring_allreduce
 from tests import in_process
 from tests.runner import REPO, SMALL, wait_for_line
@@ -269,7 +270,11 @@ def test_all_end_when_one_is_slower(make_ring, slow):
     all_hooks = [
       *rule.hooks(Stop()),
       hooks.StopHook(
-        train_op, tf.train.get_global_step(), 20, Stop(), lambda: False
+        steps_lib.Steps({'global_step': train_op}),
+        tf.train.get_global_step(),
+        20,
+        Stop(),
+        lambda: False,
       ),
     ]
     steps = 0

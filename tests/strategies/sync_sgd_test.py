@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import cli, hooks, layers, optimizers, placement
 from distmnist import cluster as cluster_lib
+from distmnist import steps as steps_lib
 from distmnist.strategies import sync_sgd
 from tests import in_process
 
@@ -122,7 +123,13 @@ def train_cluster(
     stop = in_process.NoStop()
     result, local_steps = {}, 0
     session_hooks = [
-      hooks.StopHook(train_op, global_step, STEPS, stop, lambda: False),
+      hooks.StopHook(
+        steps_lib.Steps({'global_step': train_op}),
+        global_step,
+        STEPS,
+        stop,
+        lambda: False,
+      ),
       Load(num_ps, member.is_chief, loaded),
       *rule.hooks(stop),
       hooks.EndHook(lambda session: result.update(whole_variables(session))),

@@ -1,0 +1,38 @@
+"""VGG19: 16 convolutions of 3x3 and three dense layers, 144 million parameters.
+
+Simonyan and Zisserman 2014, arXiv 1409.1556, configuration E. Five blocks of
+convolutions, each with a pool at its end, dense 4096 twice with dropout 0.5,
+softmax. Seven in ten parameters are the weights of the first dense layer: what
+is hard on parameter servers.
+
+The first weights are those of He (the paper had to grow its nets one from the
+other). Images smaller than 32 x 32 get zeros around them; at 32 x 32 the first
+dense layer has 512 inputs, not 25,088 as at 224 x 224.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import layers
+
+MIN_SIZE = 32  # Five pools leave one pixel.
+# (convolutions, filters) of a block.
+_BLOCKS = (2, 64), (2, 128), (4, 256), (4, 512), (4, 512)
+
+
+def make(num_classes):
+  dropout_rate = layers.dropout_rate_from_flags(default=0.5)
+
+  def build(images, is_training):
+    outputs = layers.pad(images, MIN_SIZE)
+    for block, (num_convs, filters) in enumerate(_BLOCKS, start=1):
+      for i in range(1, num_convs + 1):
+        name = f'conv{block}_{i}'
+        outputs = tf.nn.relu(layers.conv(outputs, filters, 3, name, 'he'))
+      outputs = layers.max_pool(outputs)
+    outputs = layers.flatten(outputs)
+    for name in ('dense1', 'dense2'):
+      outputs = tf.nn.relu(layers.dense(outputs, 4096, name, 'he'))
+      outputs = layers.dropout(outputs, dropout_rate, is_training)
+    return layers.dense(outputs, num_classes, 'softmax')
+
+  return build

@@ -1,0 +1,85 @@
+"""steps: several training steps in one session.run."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import steps as steps_lib
+
+
+def build_step():
+  """A step that takes a number from a queue; returns (tensors, queue)."""
+  total = tf.get_variable('total', initializer=0.0)
+  global_step = tf.train.get_or_create_global_step()
+  queue = tf.FIFOQueue(-1, tf.float32, ())
+  number = queue.dequeue()
+  added = total.assign_add(number, read_value=False)
+  with tf.control_dependencies([added]):
+    sum_so_far = total.read_value()
+    counted = global_step.assign_add(1, read_value=False)
+  with tf.control_dependencies([counted]):
+    new_step = global_step.read_value()
+  tensors = {'global_step': new_step, 'number': number, 'sum': sum_so_far}
+  return tensors, queue
+
+
+@pytest.fixture
+def make_steps(tf_session):
+  """Returns make(...) -> Steps on 1, 2, 3, ... in the default session."""
+
+  def make(*args):
+    tensors, queue = build_step()
+    steps = steps_lib.Steps(tensors, *args)
+    tf_session.run(tf.global_variables_initializer())
+    tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
+    return steps
+
+  return make
+
+
+def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
+  steps = make_steps(4, 100, 1)
+  steps.after_run(None, tf.train.SessionRunValues(0, None, None))
+  steps.choose()
+  found = tf_session.run(steps.all_now())
+  assert [int(step['global_step']) for step in found] == [1, 2, 3, 4]
+  assert [step['number'] for step in found] == [1, 2, 3, 4]
+  assert [step['sum'] for step in found] == [1, 3, 6, 10]
+
+
+def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
+  steps = make_steps(4, 100, 1)
+  steps.after_run(None, tf.train.SessionRunValues(0, None, None))
+  assert tf_session.run(steps.choose()) == 4
+
+
+def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
+  steps = make_steps(5, 100, 3)
+  lengths = []
+  steps.choose()
+  lengths.append(len(steps.all_now()))  # Nothing is known yet.
+  for known in (0, 85, 86, 99):
+    steps.after_run(None, tf.train.SessionRunValues(known, None, None))
+    steps.choose()
+    lengths.append(len(steps.now('number')))
+  assert lengths == [1, 5, 5, 1, 1]
+
+
+def test_a_loop_ends_at_its_step(tf_session, make_steps):
+  steps, known = make_steps(5, 23, 1), [0]
+  while known[-1] < 23:
+    known.append(int(tf_session.run(steps.choose())))
+    [fetch] = steps.before_run(None)[:1]
+    assert fetch is steps.now('global_step')[-1]
+    steps.after_run(None, tf.train.SessionRunValues(known[-1], None, None))
+  assert known[:5] == [0, 1, 6, 11, 16]
+  assert known[-1] == 23
+
+
+def test_one_step_a_run_copies_nothing(make_steps):
+  before = len(tf.get_default_graph().get_operations())
+  steps = make_steps()
+  names = [op.name for op in tf.get_default_graph().get_operations()]
+  assert len(names) > before
+  assert not [name for name in names if name.startswith('step_')]
+  assert len(steps.all_now()) == 1
