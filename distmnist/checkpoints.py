@@ -306,15 +306,17 @@ def save(saver, session, logdir, step):
       os.fsync(file)
       os.close(file)
   except (tf.errors.OpError, OSError, ValueError) as error:
+    for name in glob.glob(f'{glob.escape(path)}.*'):
+      with contextlib.suppress(OSError):
+        os.remove(name)
     if isinstance(error, tf.errors.OpError):
-      if error.op is not None and error.op.type != 'SaveV2':
+      # A ps that dies in the midst of it fails the op that writes, too.
+      is_write = error.op is None or error.op.type == 'SaveV2'
+      if cluster.is_loss(error) or not is_write:
         raise
       reason = cluster.explain(error)
     else:
       reason = getattr(error, 'strerror', None) or str(error)
-    for name in glob.glob(f'{glob.escape(path)}.*'):
-      with contextlib.suppress(OSError):
-        os.remove(name)
     raise cli.RunError(
       f'cannot write checkpoint {path}: {reason}; make room there, or give '
       'another --logdir; the checkpoints before it are untouched'

@@ -451,6 +451,7 @@ def explain(error):
   return type(error).__name__
 
 
+_GONE = tf.errors.AbortedError, tf.errors.UnavailableError
 # What the text of an error has in it where the loss of a task was its cause.
 _LOST = re.compile(
   'UNAVAILABLE|ABORTED|Session handle is not found|RecvFromRemote'
@@ -470,11 +471,16 @@ def naming_losses():
   """
   try:
     yield
-  except (tf.errors.AbortedError, tf.errors.UnavailableError):
+  except _GONE:
     raise
   except tf.errors.OpError as error:
-    if not _LOST.search(error.message):
+    if not is_loss(error):
       raise
     raise tf.errors.AbortedError(
       error.node_def, error.op, error.message
     ) from error
+
+
+def is_loss(error):
+  """Whether a tf.errors.OpError comes of a lost task."""
+  return isinstance(error, _GONE) or bool(_LOST.search(error.message))

@@ -392,6 +392,34 @@ def test_a_checkpoint_that_cannot_be_written_is_named(
     checkpoints.save(saver, tf_session, str(folder), 1)
 
 
+@pytest.mark.parametrize(
+  'error_class, text',
+  [
+    (tf.errors.UnavailableError, 'UNAVAILABLE: From /job:worker:'),
+    (tf.errors.CancelledError, 'RecvFromRemote: Socket closed'),
+  ],
+)
+def test_a_ps_that_dies_while_the_chief_saves_is_no_full_disk(
+  tmp_path, tf_session, error_class, text
+):
+  tf.train.get_or_create_global_step()
+  part = tmp_path / 'model.ckpt-1.data-00000-of-00001'
+
+  class Saver(tf.train.Saver):
+    def save(self, *args, **kwargs):
+      part.write_text('half of it')
+      [op] = [
+        op
+        for op in tf.get_default_graph().get_operations()
+        if op.type == 'SaveV2'
+      ]
+      raise error_class(op.node_def, op, text)
+
+  with pytest.raises(error_class):
+    checkpoints.save(Saver(), tf_session, str(tmp_path), 1)
+  assert not part.exists()
+
+
 def test_a_disk_that_is_too_small_is_found_out_at_the_start(
   tmp_path, tf_session, monkeypatch
 ):
