@@ -25,6 +25,7 @@ from distmnist import (
   cli,
   hooks,
   input_pipeline,
+  layers,
   optimizers,
   placement,
   preemption,
@@ -157,7 +158,9 @@ def main():
       make_optimizer, learning_rate = optimizers.from_flags(
         global_step, cluster.num_workers
       )
-      train_op = strategy.minimize(loss, make_optimizer, global_step)
+      train_op = layers.after_updates(
+        strategy.minimize(loss, make_optimizer, global_step)
+      )
     if cluster.num_ps:
       shared = tf.global_variables()
       placement.check_center_is_on_ps(shared)
