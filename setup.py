@@ -27,6 +27,7 @@ setuptools.setup(
     'tensorboard',  # not among TensorFlow's own requirements any more
   ],
   extras_require={
+    'bench': ['torch', 'matplotlib'],  # the peers in benchmarks/peers
     'gpu': ['tensorflow[and-cuda]>=2.16'],
     'plots': ['matplotlib'],
     'test': [

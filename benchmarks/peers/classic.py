@@ -1,0 +1,93 @@
+"""The classic script, as tutorials have it: a feed_dict, a step a run.
+
+One ps that joins its server for ever, so that somebody has to kill it, and
+workers that train asynchronously under MonitoredTrainingSession. Nothing in
+it is slowed down, and none of the remedies of distmnist is in it.
+"""
+
+import common
+import tensorflow.compat.v1 as tf
+import tf_nets
+
+
+def main():
+  args = common.parse_args()
+  tf.disable_eager_execution()
+  cluster = tf.train.ClusterSpec({'ps': args.ps, 'worker': args.workers})
+  config = tf.ConfigProto(
+    intra_op_parallelism_threads=tf_nets.INTRA_OP_THREADS,
+    inter_op_parallelism_threads=tf_nets.INTER_OP_THREADS,
+  )
+  server = tf.train.Server(cluster, args.job, args.task, config=config)
+  if args.job == 'ps':
+    server.join()
+
+  net = common.NETS[args.net]
+  train_images, train_labels = common.load(args.data, 'train')
+  device = f'/job:worker/task:{args.task}'
+  with tf.device(
+    tf.train.replica_device_setter(worker_device=device, cluster=cluster)
+  ):
+    images = tf.placeholder(tf.uint8, [None, common.PIXELS])
+    labels = tf.placeholder(tf.uint8, [None])
+    variables = {
+      name: tf.get_variable(
+        name,
+        shape,
+        initializer=tf.glorot_uniform_initializer()
+        if len(shape) > 1
+        else tf.zeros_initializer(),
+      )
+      for name, shape in net.shapes.items()
+    }
+    loss = tf_nets.build_loss(args.net, variables, images, labels)
+    logits = tf_nets.build_logits(
+      args.net, variables, images, is_training=False
+    )
+    global_step = tf.train.get_or_create_global_step()
+    train_op = tf.train.AdamOptimizer(net.learning_rate).minimize(
+      loss, global_step=global_step
+    )
+
+  recorder = common.Recorder(args)
+  batches = common.make_batches(
+    len(train_labels), args.task, len(args.workers), net.batch_size
+  )
+  is_chief = args.task == 0
+  # Bounded by the work of all when accuracy is the goal; else until every
+  # worker has had its steps.
+  total_steps = args.steps * len(args.workers)
+  with tf.train.MonitoredTrainingSession(
+    server.target, is_chief=is_chief, config=config
+  ) as session:
+
+    def run_alone(fetches, feed=None):
+      # Not through the hooks: this is no step of the training.
+      return session.run_step_fn(
+        lambda step_context: step_context.session.run(fetches, feed)
+      )
+
+    while not session.should_stop():
+      batch = next(batches)
+      _, step = session.run(
+        [train_op, global_step],
+        {images: train_images[batch], labels: train_labels[batch]},
+      )
+      recorder.step()
+      if is_chief:
+        recorder.snapshot_if_due(int(step), lambda: run_alone(variables))
+      if args.snapshot_steps:
+        if step >= total_steps:
+          break
+      elif recorder.have_all_done(args.steps):
+        break
+    facts = {}
+    if is_chief:
+      facts['test_accuracy'] = common.compute_accuracy(
+        lambda chunk: run_alone(logits, {images: chunk}), args.data
+      )
+  recorder.save(**facts)
+
+
+if __name__ == '__main__':
+  main()
