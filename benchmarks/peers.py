@@ -157,12 +157,14 @@ class Process:
     name: str, also of its log.
     argv: list of str.
     is_server: bool, never ends by itself: killed once the others have ended.
+    has_tasks: bool, gets SIGTERM before SIGKILL, as it has tasks to stop.
     env: dict of str, beyond ours.
   """
 
   name: str
   argv: list
   is_server: bool = False
+  has_tasks: bool = False
   env: dict = dataclasses.field(default_factory=dict)
 
 
@@ -265,8 +267,12 @@ class Group:
 
   def _end(self):
     """Ends what still runs."""
-    for popen in self._running.values():
-      popen.terminate()
+    for process in self._processes:
+      if process.has_tasks and process.name in self._running:
+        self._running[process.name].terminate()
+      elif process.name in self._running:
+        # TensorFlow 2 takes SIGTERM for news of a preemption, and stays.
+        self._running[process.name].kill()
     deadline = time.monotonic() + GRACE_SECS
     while self._running and time.monotonic() < deadline:
       self._turn()
@@ -395,6 +401,7 @@ class Distmnist:
             *(f'--num_ps={self.num_ps}', f'--num_workers={self.num_workers}'),
             *('--', *flags, f'--logdir={folder}'),
           ],
+          has_tasks=True,
         )
         for i, folder in enumerate(logdirs)
       ],
@@ -474,7 +481,7 @@ class Script:
           f'{job}_{i}',
           [*shared, f'--job={job}', f'--task={i}'],
           is_server,
-          one_thread,
+          env=one_thread,
         )
         for job, i, is_server in tasks
       ],
