@@ -12,7 +12,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import checkpoints, cli, report
+from distmnist import checkpoints, cli, report, sockets
 
 # How often a worker looks whether the chief has ended the training early.
 _LOOK_SECS = 0.5
@@ -133,6 +133,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._summary_steps = summary_steps
     self._next_summary = 0
     self._shown_staleness = collections.Counter()
+    self._sockets = sockets.SocketBytes()
     self._writer = None
     self._start = None
     self._printed_steps = 0
@@ -161,11 +162,13 @@ class ProgressHook(tf.train.SessionRunHook):
       self._start, self.first_step = now, self.final_step
       self._mark = (now, self.final_step, stats.local_steps)
       self._summary_mark = self._mark
+      self._sockets.look()
     stats.train_secs = now - self._start
     if self._has_summary:
       self._next_summary += self._summary_steps
       self._write_summary(values | of_summary, now, self.final_step)
     if self._console.is_due():
+      self._sockets.look()
       self._print(now, self.final_step)
 
   def _count(self, values):
@@ -183,6 +186,10 @@ class ProgressHook(tf.train.SessionRunHook):
       stats.staleness[int(values['staleness'])] += 1
 
   def end(self, session):
+    if self.final_step is not None:
+      self._sockets.look()
+      moved = self._sockets.read() or (0, 0)
+      self._stats.bytes_sent, self._stats.bytes_received = moved
     if self._printed_steps < self._stats.local_steps:
       self._print(time.monotonic(), self.final_step)
     if self._writer:

@@ -25,8 +25,8 @@ _TRAIN = 'distmnist.train'
 _LAUNCHER = flags.DEFINE_enum(
   'launcher', 'local', registry.names(_LAUNCHERS), 'What runs the tasks.'
 )
-_NUM_PS = flags.DEFINE_integer('num_ps', 1, 'Parameter servers.', lower_bound=0)
-_NUM_WORKERS = flags.DEFINE_integer(
+NUM_PS = flags.DEFINE_integer('num_ps', 1, 'Parameter servers.', lower_bound=0)
+NUM_WORKERS = flags.DEFINE_integer(
   'num_workers', 2, 'Workers, the chief included.', lower_bound=1
 )
 _LOGS_DIR = flags.DEFINE_string(
@@ -80,7 +80,7 @@ def main(train_flags):
   given = flags.FLAGS.read_flags_from_files(train_flags, force_gnu=False)
   tasks.check_train_flags(given)
   gpus = find_gpus(_GPUS.value, os.environ, glob.glob('/dev/nvidia*'))
-  num_tasks = _NUM_PS.value + _NUM_WORKERS.value
+  num_tasks = NUM_PS.value + NUM_WORKERS.value
   ports = range(_FIRST_PORT, _FIRST_PORT + num_tasks)
   namespace = None
   if not _DRY_RUN.value:
@@ -94,8 +94,8 @@ def main(train_flags):
       ports = [held.getsockname()[1] for held in held_ports]
   hosts = [f'127.0.0.1:{port}' for port in ports]
   cluster = tasks.make_tasks(
-    hosts[: _NUM_PS.value],
-    hosts[_NUM_PS.value :],
+    hosts[: NUM_PS.value],
+    hosts[NUM_PS.value :],
     train_flags,
     num_cores=len(os.sched_getaffinity(0)),
     gpus=gpus,

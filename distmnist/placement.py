@@ -1,17 +1,18 @@
 """Shards of variables and their place: partitioner, checks, bytes a ps.
 
-A variable that is cut is cut along one axis: the first if it has a row for
-each ps, else the longest, so that a 5 x 5 x 32 x 64 kernel makes seven shards,
-too. What would make shards of next to nothing stays whole, as each shard costs
-a message a step. Checkpoints know nothing of all this.
+A variable that is cut is cut along one axis: the first if that makes shards
+of about one size, else the longest, so that a 5 x 5 x 32 x 64 kernel makes
+seven shards, too. What would make shards of next to nothing stays whole, as
+each shard costs a message a step. Checkpoints know nothing of all this.
 """
 
+import dataclasses
 import math
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, strategy
+from distmnist import cli, strategy, wire
 
 PARTITIONERS = 'fixed', 'min_max', 'none'
 
@@ -72,7 +73,9 @@ def find_axis(shape, num_ps):
   """
   if max(shape, default=1) < 2:
     return None
-  return 0 if shape[0] >= num_ps else shape.index(max(shape))
+  # Three rows for two ps would make one twice as large as the other.
+  is_even = shape[0] % num_ps == 0 or shape[0] >= 8 * num_ps
+  return 0 if is_even else shape.index(max(shape))
 
 
 def sharded(num_ps, kind='fixed', min_bytes=0):
@@ -98,11 +101,13 @@ class LeastBytes:
     self._held = [0] * num_ps
 
   def __call__(self, op):
-    """Returns the task index of the ps for a variable's op."""
+    """Returns the task index of the ps for the op of a variable or a table."""
     index = self._held.index(min(self._held))
-    shape = [dim.size for dim in op.get_attr('shape').dim]
-    dtype = tf.as_dtype(op.get_attr('dtype'))
-    self._held[index] += math.prod(shape) * dtype.size
+    # A table starts empty, and its size is not known.
+    if 'shape' in op.node_def.attr:
+      shape = [dim.size for dim in op.get_attr('shape').dim]
+      dtype = tf.as_dtype(op.get_attr('dtype'))
+      self._held[index] += math.prod(shape) * dtype.size
     return index
 
 
@@ -148,3 +153,66 @@ def check_center_is_on_ps(variables):
       f'variables must sit on a ps to be shared, but found {", ".join(astray)}:'
       ' build them with tf.get_variable and no device of their own'
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+  """What one local step of one worker moves, in the mean.
+
+  Attributes:
+    pulled, pushed: float, bytes.
+    num_workers: int, who all do so.
+    share_of_ps: list of float, of the bytes the part of each ps; empty if
+      there is none.
+  """
+
+  pulled: float
+  pushed: float
+  num_workers: int
+  share_of_ps: list
+
+  def compute_step_secs(self, bytes_per_sec):
+    """Returns the least seconds of a step where nothing else takes time.
+
+    max(pulled, pushed) / B on a worker; on a ps all workers' share of it. A
+    link carries B to and B fro at the same time.
+
+    Args:
+      bytes_per_sec: float, B, of the link of each host.
+    """
+    busiest = max([1.0, *(self.num_workers * s for s in self.share_of_ps)])
+    return busiest * max(self.pulled, self.pushed) / bytes_per_sec
+
+  def format(self):
+    """Returns one line for people."""
+    return (
+      f'a step of a worker: {self.pulled:,.0f} bytes pulled, '
+      f'{self.pushed:,.0f} pushed'
+    )
+
+
+def compute_traffic(cluster, strategy_, variables):
+  """Returns the Traffic of a strategy.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy_: strategy.Strategy, once `minimize` has been called.
+    variables: list of tf.Variable, the trained shards.
+  """
+  if not cluster.num_ps:
+    pulled, pushed = strategy_.bytes_pulled, strategy_.bytes_pushed
+    if cluster.num_workers == 1:
+      pulled = pushed = 0
+    return Traffic(pulled, pushed, cluster.num_workers, [])
+  of_ps = [0] * cluster.num_ps
+  way = wire.Wire(cluster)
+  for variable in variables:
+    task = tf.DeviceSpec.from_string(variable.device).task
+    of_ps[task] += way.count_bytes([variable])
+  whole = sum(of_ps)
+  return Traffic(
+    whole / strategy_.pull_period,
+    whole / strategy_.push_period,
+    cluster.num_workers,
+    [held / whole for held in of_ps],
+  )

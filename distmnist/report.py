@@ -8,7 +8,15 @@ import os
 from distmnist import checkpoints
 
 # What a report has of each worker and of all together.
-_SUMMED = 'images', 'local_steps', 'pushes', 'bytes_pulled', 'bytes_pushed'
+_SUMMED = (
+  'images',
+  'local_steps',
+  'pushes',
+  'bytes_pulled',
+  'bytes_pushed',
+  'bytes_sent',
+  'bytes_received',
+)
 
 
 @dataclasses.dataclass
@@ -24,6 +32,9 @@ class WorkerStats:
     pushes: int, its steps that sent something to the center.
     bytes_pulled, bytes_pushed: int, of variables read from the center, and of
       gradients or variables sent there.
+    bytes_sent, bytes_received: int, what this process's sockets moved in the
+      loop after the first step; 0 where the system does not count it. Of the
+      chief also what evaluations and checkpoints fetched.
     staleness: Counter, how many of its pushes had which staleness, in updates.
   """
 
@@ -34,6 +45,8 @@ class WorkerStats:
   pushes: int = 0
   bytes_pulled: int = 0
   bytes_pushed: int = 0
+  bytes_sent: int = 0
+  bytes_received: int = 0
   staleness: collections.Counter = dataclasses.field(
     default_factory=collections.Counter
   )
@@ -125,6 +138,12 @@ def format_lines(report):
     f'{report["bytes_pushed"] / 1e6:,.1f} MB pushed, '
     f'{report["bytes_pulled"] / 1e6:,.1f} MB pulled',
   )
+  if report['bytes_sent']:
+    add(
+      'sockets',
+      f'{report["bytes_sent"] / 1e6:,.1f} MB sent, '
+      f'{report["bytes_received"] / 1e6:,.1f} MB received by the workers',
+    )
   if report['recoveries']:
     add(
       'recoveries',

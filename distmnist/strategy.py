@@ -49,6 +49,8 @@ class Strategy:
     bytes_pulled, bytes_pushed: int, or int64 scalar tensor: the bytes of
       variables that this step read from the center, and of gradients or
       variables that it sent there.
+    pull_period, push_period: int, the local steps from one pull, or push, of
+      the whole center to the next. Known before `minimize`.
     max_staleness: int, a gradient that is staler is thrown away; None if none
       ever is.
     needs_ps: bool, whether the center is on ps; else each worker has it.
@@ -58,6 +60,7 @@ class Strategy:
   staleness = None
   bytes_pulled = 0
   bytes_pushed = 0
+  pull_period = push_period = 1
   max_staleness = None
   needs_ps = True
 

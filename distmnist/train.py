@@ -15,6 +15,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 import math
 import os
 import time
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -117,8 +118,7 @@ def main():
 
   # What a user may have got wrong comes before the server: once it answers,
   # the other tasks count on this one.
-  name = 'sync_sgd' if _SYNC_REPLICAS.value else _STRATEGY.value
-  strategy = registry.load('distmnist.strategies', name).make(cluster)
+  name, strategy = make_strategy(cluster)
   build_model = workload.make_model()
   train_split, validation_split = workload.load_training_splits()
   plan = make_plan(
@@ -144,27 +144,20 @@ def main():
 
   with session_lib.telling_ps(cluster, server, stop), tf.Graph().as_default():
     tf.set_random_seed(_SEED.value + cluster.task_index)
-    ps_strategy = placement.ps_strategy_from_flags(cluster.num_ps)
-    with tf.device(cluster.device_setter(ps_strategy)):
-      global_step = tf.train.get_or_create_global_step()
-      images, labels = input_pipeline.build_batches(
-        *train_split, plan, _SEED.value, cluster.task_index, cluster.cpu_device
-      )
-      with placement.sharded_by_flags(cluster.num_ps), strategy.scope():
-        logits = build_model(images, is_training=True)
-      center = [v for v in tf.global_variables() if v is not global_step]
-      loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-      num_correct = accuracy.build_num_correct(logits, labels)
-      make_optimizer, learning_rate = optimizers.from_flags(
-        global_step, cluster.num_workers
-      )
-      train_op = layers.after_updates(
-        strategy.minimize(loss, make_optimizer, global_step)
-      )
+    images, labels = input_pipeline.build_batches(
+      *train_split, plan, _SEED.value, cluster.task_index, cluster.cpu_device
+    )
+    step = build_step(cluster, strategy, build_model, images, labels)
     if cluster.num_ps:
       shared = tf.global_variables()
       placement.check_center_is_on_ps(shared)
       console.say(placement.format_bytes_per_ps(shared, cluster.num_ps))
+    if cluster.is_distributed:
+      console.say(
+        placement.compute_traffic(
+          cluster, strategy, tf.trainable_variables()
+        ).format()
+      )
 
     config = cluster.session_config(server_config)
     strategy_hooks = strategy.hooks(stop)
@@ -181,8 +174,8 @@ def main():
     )
     others = session_lib.Others(cluster, server)
     numbers = {
-      'global_step': train_op,
-      'cost': loss,
+      'global_step': step.train_op,
+      'cost': step.loss,
       'staleness': strategy.staleness,
       'bytes_pulled': strategy.bytes_pulled,
       'bytes_pushed': strategy.bytes_pushed,
@@ -198,8 +191,8 @@ def main():
       steps,
       {n: x for n, x in numbers.items() if isinstance(x, int)},
       {
-        'accuracy': num_correct / plan.batch_size,
-        'learning_rate': learning_rate,
+        'accuracy': step.num_correct / plan.batch_size,
+        'learning_rate': step.learning_rate,
       },
       plan,
       console,
@@ -211,7 +204,7 @@ def main():
     # the chief waits for them.
     stop_hook = hooks.StopHook(
       steps,
-      global_step,
+      step.global_step,
       plan.last_step,
       stop,
       others.is_stop_for_all,
@@ -232,7 +225,7 @@ def main():
       )
     if cluster.is_chief:
       chief = chief_lib.Chief(
-        build_model, center, validation_split, logdir, server_config
+        build_model, step.center, validation_split, logdir, server_config
       )
       session_hooks += chief.hooks(
         steps, scaffold, others, strategy, stop, console.say
@@ -266,6 +259,59 @@ def main():
       console.say,
     )
   return session_lib.end(stop)
+
+
+def make_strategy(cluster):
+  """Returns (name, strategy.Strategy) of the flags."""
+  name = 'sync_sgd' if _SYNC_REPLICAS.value else _STRATEGY.value
+  return name, registry.load('distmnist.strategies', name).make(cluster)
+
+
+class Step(NamedTuple):
+  """The graph of a training step.
+
+  Attributes:
+    train_op: int64 scalar tensor, global_step after the step.
+    global_step: int64 scalar variable.
+    loss: float32 scalar tensor, the mean over the batch.
+    num_correct: int32 scalar tensor, right answers in the batch.
+    learning_rate: float32 scalar tensor.
+    center: list of tf.Variable, the model's, without the optimizer's.
+  """
+
+  train_op: tf.Tensor
+  global_step: tf.Variable
+  loss: tf.Tensor
+  num_correct: tf.Tensor
+  learning_rate: tf.Tensor
+  center: list
+
+
+def build_step(cluster, strategy, build_model, images, labels):
+  """Builds the Step of a worker.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy: strategy.Strategy.
+    build_model: build(images, is_training) -> logits.
+    images: float32 [batch, height, width, channels].
+    labels: int32 [batch].
+  """
+  ps_strategy = placement.ps_strategy_from_flags(cluster.num_ps)
+  with tf.device(cluster.device_setter(ps_strategy)):
+    global_step = tf.train.get_or_create_global_step()
+    with placement.sharded_by_flags(cluster.num_ps), strategy.scope():
+      logits = build_model(images, is_training=True)
+    center = [v for v in tf.global_variables() if v is not global_step]
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    num_correct = accuracy.build_num_correct(logits, labels)
+    make_optimizer, learning_rate = optimizers.from_flags(
+      global_step, cluster.num_workers
+    )
+    train_op = layers.after_updates(
+      strategy.minimize(loss, make_optimizer, global_step)
+    )
+  return Step(train_op, global_step, loss, num_correct, learning_rate, center)
 
 
 def make_plan(cluster, batches_per_update, num_images):

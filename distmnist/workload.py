@@ -77,6 +77,11 @@ def make_model():
   return model.make(_load_dataset_module().num_classes())
 
 
+def image_shape():
+  """Returns (height, width, channels) of the images; reads no file."""
+  return _load_dataset_module().image_shape()
+
+
 def describe():
   """Returns (model, dataset), their names."""
   return _MODEL.value, _DATASET.value

@@ -16,7 +16,7 @@ PACKAGE = REPO / 'distmnist'
 ROOMS = 'datasets', 'launchers', 'models', 'strategies'
 # The rooms are level 2, whatever is not named is 1.
 LEVELS = {
-  4: {'train', 'launch', 'sweep'},
+  4: {'train', 'launch', 'plan', 'sweep'},
   3: {
     'chief',
     'evaluate',

@@ -86,9 +86,22 @@ def test_slots_sit_beside_their_variable_and_are_not_counted(tf_session):
   assert y.device == '/job:ps/task:1/device:CPU:0'
 
 
+def test_a_table_counts_for_nothing(tf_session):
+  least_bytes = placement.LeastBytes(2)
+  with tf.device(make_cluster(2).device_setter(least_bytes)):
+    tables = [
+      tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64)
+      for _ in range(2)
+    ]
+    x = tf.get_variable('x', [10])
+  assert {table.device for table in [*tables, x]} == {
+    '/job:ps/task:0/device:CPU:0'
+  }
+
+
 @pytest.mark.parametrize('words', [(), ('--partitioner=min_max',)])
 @pytest.mark.parametrize('num_ps', [2, 3, 7])
-@pytest.mark.parametrize('model', ['cnn'])
+@pytest.mark.parametrize('model', ['cnn', 'vgg19'])
 def test_no_ps_holds_more_than_a_tenth_above_the_mean(
   set_flags, model, num_ps, words
 ):

@@ -11,10 +11,12 @@ from distmnist import report
 def make_workers():
   return [
     report.WorkerStats(
-      0, 5, 50, 0.8, 5, 10**6, 2 * 10**6, collections.Counter({0: 3, 1: 2})
+      *(0, 5, 50, 0.8, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
+      collections.Counter({0: 3, 1: 2}),
     ),
     report.WorkerStats(
-      1, 3, 30, 0.9, 3, 10**6, 2 * 10**6, collections.Counter({1: 1, 4: 2})
+      *(1, 3, 30, 0.9, 3, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
+      collections.Counter({1: 1, 4: 2}),
     ),
   ]
 
@@ -87,6 +89,7 @@ def test_the_last_lines_of_a_run():
     'images/s            12,346',
     'work                8 global steps, 8 local steps, 80 images',
     'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
+    'sockets             6.0 MB sent, 8.0 MB received by the workers',
     'staleness           mean 1.38, max 4',
     'worker 0            5 local steps, 200.00 ms/step',
     'worker 1            3 local steps, 450.00 ms/step',
@@ -121,7 +124,13 @@ def test_what_is_not_known_is_not_said():
     'total time          12.3 s (training 5.1 s)',
     'work                8 global steps, 8 local steps, 80 images',
     'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
+    'sockets             6.0 MB sent, 8.0 MB received by the workers',
   ]
+
+
+def test_what_the_system_does_not_count_is_not_said():
+  found = report.format_lines(compose() | {'bytes_sent': 0})
+  assert not [line for line in found if line.startswith('sockets')]
 
 
 def test_write_replaces_the_file_as_a_whole(tmp_path):

@@ -24,6 +24,11 @@ def num_classes():
   return 10
 
 
+def image_shape():
+  """Returns height, width, channels."""
+  return 28, 28, 1
+
+
 def prepare(data_dir):
   """Downloads the files that `data_dir` (str) lacks; returns name to path.
 

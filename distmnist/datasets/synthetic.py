@@ -77,6 +77,11 @@ def num_classes():
   return _CLASSES.value
 
 
+def image_shape():
+  """Returns height, width, channels, as the flags say."""
+  return _IMAGE_SIZE.value, _IMAGE_SIZE.value, _CHANNELS.value
+
+
 def prepare(data_dir):
   """Does nothing: the images are drawn, not read."""
   del data_dir

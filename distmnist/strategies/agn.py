@@ -30,6 +30,7 @@ class Agn(strategy.Strategy):
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)
     self.batches_per_update = communication_period
+    self.pull_period = self.push_period = communication_period
     self._copies = local_copies.LocalCopies(cluster)
 
   def scope(self):

@@ -56,7 +56,7 @@ class Bmuf(strategy.Strategy):
 
   def __init__(self, cluster, communication_period, momentum, learning_rate):
     super().__init__(cluster)
-    self._period = communication_period
+    self.pull_period = self.push_period = communication_period
     self._momentum = momentum
     self._learning_rate = learning_rate
     self.batches_per_update = communication_period * cluster.num_workers
@@ -83,7 +83,7 @@ class Bmuf(strategy.Strategy):
           return tf.identity(new_step), tf.identity(staleness)
 
       train_op, self.staleness, is_due = local_copies.every(
-        self._period, step, exchange, self._round.token
+        self.pull_period, step, exchange, self._round.token
       )
       self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
       return train_op

@@ -45,8 +45,8 @@ class Downpour(strategy.Strategy):
 
   def __init__(self, cluster, n_fetch=1, n_push=1):
     super().__init__(cluster)
-    self._n_fetch = n_fetch
-    self.batches_per_update = self._n_push = n_push
+    self.pull_period = n_fetch
+    self.batches_per_update = self.push_period = n_push
     self._copies = local_copies.LocalCopies(cluster)
 
   def scope(self):
@@ -70,7 +70,7 @@ class Downpour(strategy.Strategy):
           return tf.identity(new_step), tf.identity(staleness)
 
       new_step, self.staleness, is_push = local_copies.every(
-        self._n_push, step, push, known_step
+        self.push_period, step, push, known_step
       )
 
       def pull():
@@ -82,7 +82,7 @@ class Downpour(strategy.Strategy):
 
       with tf.control_dependencies([new_step, self.staleness]):
         train_op, _, is_pull = local_copies.every(
-          self._n_fetch, tf.identity(step), pull, known_step
+          self.pull_period, tf.identity(step), pull, known_step
         )
       self.bytes_pushed = copies.count_bytes_if(is_push)
       self.bytes_pulled = copies.count_bytes_if(is_pull)

@@ -78,7 +78,7 @@ class Easgd(strategy.Strategy):
   ):
     super().__init__(cluster)
     self._moving_rate = moving_rate
-    self._period = communication_period
+    self.pull_period = self.push_period = communication_period
     self._momentum = momentum
     self._is_sync = is_sync
     num_givers = cluster.num_workers if is_sync else 1
@@ -111,7 +111,7 @@ class Easgd(strategy.Strategy):
 
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
       new_step, self.staleness, is_due = local_copies.every(
-        self._period, step - 1, exchange, known_step
+        self.pull_period, step - 1, exchange, known_step
       )
       self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
       # d comes first: both it and g are taken at the old x.

@@ -34,7 +34,7 @@ class Sagn(strategy.Strategy):
 
   def __init__(self, cluster, communication_period, replicas_to_aggregate):
     super().__init__(cluster)
-    self._period = communication_period
+    self.pull_period = self.push_period = communication_period
     self._num_gifts = replicas_to_aggregate
     self.batches_per_update = communication_period * replicas_to_aggregate
     self._copies = local_copies.LocalCopies(cluster)
@@ -56,7 +56,7 @@ class Sagn(strategy.Strategy):
       )
 
       def exchange():
-        means = [a.read_value() / self._period for a in sums]
+        means = [a.read_value() / self.pull_period for a in sums]
         gifts = [part for part, _ in copies.to_shards(means)]
         new_step, staleness = self._round.give_and_wait(gifts)
         with tf.control_dependencies([new_step]):
@@ -65,7 +65,7 @@ class Sagn(strategy.Strategy):
           return tf.identity(new_step), tf.identity(staleness)
 
       train_op, self.staleness, is_due = local_copies.every(
-        self._period, step, exchange, self._round.token
+        self.pull_period, step, exchange, self._round.token
       )
       self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
       return train_op

@@ -1,0 +1,103 @@
+"""Before anything runs: what lies where, what moves, and how long that takes.
+
+  python -m distmnist.plan --num_ps=2 --num_workers=3 --model=vgg19
+
+takes the flags of train, hosts included; without hosts those of launch say how
+many tasks there are. It reads no data and starts nothing.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import dataclasses
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cli, launch, placement, train, workload
+from distmnist import cluster as cluster_lib
+
+_MBITS = flags.DEFINE_multi_integer(
+  'mbits',
+  [100, 1000, 10000],
+  'Megabits a second of each host, to and fro at the same time; may be given '
+  'several times.',
+  lower_bound=1,
+)
+
+
+def main():
+  cluster = make_cluster()
+  name, strategy = train.make_strategy(cluster)
+  build_model = workload.make_model()
+  with tf.Graph().as_default():
+    images = tf.zeros([1, *workload.image_shape()])
+    labels = tf.zeros([1], tf.int32)
+    step = train.build_step(cluster, strategy, build_model, images, labels)
+    held = tf.global_variables()
+    trained = tf.trainable_variables()
+    traffic = placement.compute_traffic(cluster, strategy, trained)
+  print(
+    f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
+    f'{" on ".join(workload.describe())}'
+  )
+  for line in format_variables(step.center):
+    print(line)
+  if cluster.num_ps:
+    print(placement.format_bytes_per_ps(held, cluster.num_ps))
+  if not cluster.is_distributed:
+    print('one process: nothing moves')
+    return
+  print(traffic.format())
+  for mbits in _MBITS.value:
+    secs = traffic.compute_step_secs(mbits * 1e6 / 8)
+    print(
+      f'{mbits:,} Mbit/s: {1000 * secs:,.2f} ms a step at least, '
+      f'{1 / secs:,.1f} steps/s a worker'
+    )
+
+
+def make_cluster():
+  """Returns the cluster.Cluster of worker 0; raises cli.UsageError."""
+  given = flags.FLAGS
+  if given.worker_hosts or given.ps_hosts:
+    # Whoever asks is worker 0: all of them move the same.
+    given.job_name, given.task_index = 'worker', 0
+    return cluster_lib.from_flags()
+  ps_hosts, worker_hosts = (
+    tuple(f'{job}{i}:2222' for i in range(number))
+    for job, number in (
+      ('ps', launch.NUM_PS.value),
+      ('worker', launch.NUM_WORKERS.value),
+    )
+  )
+  if not ps_hosts and len(worker_hosts) == 1:
+    worker_hosts = ()
+  return dataclasses.replace(
+    cluster_lib.from_flags(), ps_hosts=ps_hosts, worker_hosts=worker_hosts
+  )
+
+
+def format_variables(variables):
+  """Yields a line a shard: name, shape, ps and bytes, in columns."""
+  rows = [('variable', 'shape', 'ps', 'bytes')]
+  for variable in variables:
+    device = tf.DeviceSpec.from_string(variable.device)
+    place = str(device.task) if device.job == 'ps' else '-'
+    shape = ' x '.join(str(n) for n in variable.shape.as_list()) or 'scalar'
+    size = variable.shape.num_elements() * variable.dtype.size
+    rows.append((variable.op.name, shape, place, f'{size:,}'))
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  for name, shape, place, size in rows:
+    yield (
+      f'{name:<{widths[0]}}  {shape:<{widths[1]}}  {place:>{widths[2]}}  '
+      f'{size:>{widths[3]}}'
+    )
+
+
+def run():
+  cli.run(main)
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,114 @@
+"""plan: what would lie where and move, before anything runs."""
+
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import cluster as cluster_lib
+from distmnist import placement, plan, registry
+
+
+def run(capsys, set_flags, *words):
+  """Returns the lines of a plan."""
+  set_flags(*words)
+  plan.main()
+  return capsys.readouterr().out.splitlines()
+
+
+def test_a_plan_names_shards_places_and_times(capsys, set_flags):
+  lines = run(capsys, set_flags, '--num_ps=2', '--num_workers=4', '--mbits=100')
+  assert lines[0] == 'async_sgd, 2 ps, 4 workers; mlp on mnist'
+  assert [line.split() for line in lines[1:6]] == [
+    ['variable', 'shape', 'ps', 'bytes'],
+    ['hidden1/weights/part_0', '392', 'x', '100', '1', '156,800'],
+    ['hidden1/weights/part_1', '392', 'x', '100', '0', '156,800'],
+    ['hidden1/biases/part_0', '100', '1', '400'],
+    ['softmax/weights/part_0', '100', 'x', '10', '0', '4,000'],
+  ]
+  # With an int64 for the global step.
+  assert lines[7] == (
+    'bytes held: ps 0 160,808, ps 1 157,240 (largest / mean 1.01)'
+  )
+  assert lines[8] == 'a step of a worker: 318,040 bytes pulled, 318,040 pushed'
+  # ps 0 sends 160,800 bytes to each of four workers, 12.5 MB a second.
+  assert lines[9:] == [
+    '100 Mbit/s: 51.46 ms a step at least, 19.4 steps/s a worker'
+  ]
+
+
+def test_hosts_may_be_given_instead(capsys, set_flags):
+  lines = run(capsys, set_flags, '--ps_hosts=a:1', '--worker_hosts=b:1,c:1,d:1')
+  assert lines[0].startswith('async_sgd, 1 ps, 3 workers')
+
+
+@pytest.mark.parametrize(
+  'words, pulled, pushed',
+  [
+    (['--strategy=agn', '--communication_period=10'], 31804, 31804),
+    (['--strategy=downpour', '--n_fetch=2', '--n_push=5'], 159020, 63608),
+    (['--strategy=sync_sgd', '--wire_dtype=bfloat16'], 159020, 159020),
+    (['--strategy=ring_allreduce', '--num_ps=0'], 424053, 424053),
+  ],
+)
+def test_each_rule_moves_what_it_moves(
+  capsys, set_flags, words, pulled, pushed
+):
+  lines = run(capsys, set_flags, '--num_workers=3', *words)
+  [line] = [line for line in lines if line.startswith('a step')]
+  assert line == (
+    f'a step of a worker: {pulled:,} bytes pulled, {pushed:,} pushed'
+  )
+
+
+def test_one_process_moves_nothing(capsys, set_flags):
+  lines = run(capsys, set_flags, '--num_ps=0', '--num_workers=1')
+  assert lines[0] == 'async_sgd, 0 ps, 1 workers; mlp on mnist'
+  assert lines[-1] == 'one process: nothing moves'
+
+
+@pytest.mark.parametrize('name', registry.names('distmnist.strategies'))
+def test_a_plan_agrees_with_what_a_step_says(set_flags, name):
+  """The mean of what the steps themselves count, over one period."""
+  set_flags('--communication_period=3', f'--strategy={name}')
+  num_ps = 0 if name == 'ring_allreduce' else 1
+  hosts = ('p:1',) * num_ps, ('w0:1', 'w1:1')
+  member = cluster_lib.make_cluster(*hosts, 'worker', 1)
+  rule = registry.load('distmnist.strategies', name).make(member)
+  with tf.Graph().as_default():
+    with tf.device(member.device_setter()):
+      step = tf.train.get_or_create_global_step()
+      with rule.scope():
+        w = tf.get_variable('w', [10])
+      loss = tf.reduce_sum(tf.convert_to_tensor(w) ** 2)
+      rule.minimize(loss, make_sgd, step)
+    traffic = placement.compute_traffic(member, rule, tf.trainable_variables())
+    for planned, counted, period in (
+      (traffic.pulled, rule.bytes_pulled, rule.pull_period),
+      (traffic.pushed, rule.bytes_pushed, rule.push_period),
+    ):
+      whole = 40 if isinstance(counted, int) else find_bytes(counted)
+      assert planned == pytest.approx(whole / period)
+
+
+def make_sgd(is_local=False, rate_factor=None):
+  return tf.train.GradientDescentOptimizer(0.1)
+
+
+def find_bytes(tensor):
+  """Returns the number that a step counts when it speaks with the center."""
+  [number] = [
+    int(tf.get_static_value(x))
+    for x in tensor.op.inputs
+    if x.dtype == tf.int64 and tf.get_static_value(x)
+  ]
+  return number
+
+
+def test_the_program_says_what_is_wrong_in_one_line(tasks, tmp_path):
+  task = tasks.run(
+    tmp_path / 'log', '--num_ps=0', '--num_workers=2', module='distmnist.plan'
+  )
+  assert task.code == 2
+  [line] = task.output.splitlines()
+  assert re.match('distmnist.plan: error: 2 workers but no ps', line)

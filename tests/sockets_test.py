@@ -1,0 +1,75 @@
+"""sockets: the bytes that really moved."""
+
+import socket
+
+import pytest
+
+from distmnist import sockets
+
+
+@pytest.fixture
+def connect():
+  """Returns connect() -> (client, server), two ends of a TCP connection."""
+  made = []
+
+  def connect():
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+      client = socket.create_connection(listener.getsockname())
+      server, _ = listener.accept()
+    made.extend([client, server])
+    return client, server
+
+  yield connect
+  for each in made:
+    each.close()
+
+
+def exchange(source, target, num_bytes):
+  source.sendall(bytes(num_bytes))
+  left = num_bytes
+  while left:
+    left -= len(target.recv(left))
+  # What comes back tells the source that all has arrived.
+  target.sendall(b'.')
+  source.recv(1)
+
+
+def test_nothing_is_known_before_the_first_look():
+  assert sockets.SocketBytes().read() is None
+
+
+def test_what_moves_between_two_looks_is_counted(connect):
+  client, server = connect()
+  exchange(client, server, 1000)
+  counter = sockets.SocketBytes()
+  counter.look()
+  exchange(client, server, 50_000)
+  counter.look()
+  # Both ends are of this process.
+  sent, received = counter.read()
+  assert received == 50_001
+  assert 50_000 <= sent <= 50_001  # The last byte may not be acknowledged.
+
+
+def test_a_socket_that_came_later_counts_whole(connect):
+  connect()
+  counter = sockets.SocketBytes()
+  counter.look()
+  client, server = connect()
+  exchange(client, server, 2000)
+  counter.look()
+  client.close()
+  server.close()
+  counter.look()
+  assert counter.read()[1] == 2001
+
+
+def test_other_descriptors_are_left_alone(connect, tmp_path):
+  left, right = socket.socketpair()
+  with left, right, open(tmp_path / 'file', 'w') as file:
+    counter = sockets.SocketBytes()
+    connect()
+    counter.look()
+    file.write('still open')
+    left.sendall(b'x')
+    assert right.recv(1) == b'x'
