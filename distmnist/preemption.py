@@ -94,16 +94,17 @@ class StopRequest:
   def _watch(self):
     first = self._reader.recv(1)[0]
     deadline = time.monotonic() + self._grace_secs
-    num_signals = 0
+    num_signals, number = 0, None
     if first == _GIVEN_UP:
       name, more = 'giving up', ''
     else:
-      num_signals = int(first < _ASKED)
-      self.signal = first % _ASKED
-      name = signal.Signals(self.signal).name
+      num_signals, number = int(first < _ASKED), first % _ASKED
+      name = signal.Signals(number).name
       more = '; once more stops at once' if num_signals else ', with all tasks'
-    self._requested.set()
+    # Before the main thread knows: it may end the process at once.
     self._say(f'{name}: saving and stopping{more}')
+    self.signal = number
+    self._requested.set()
     # A callback may hang, as the other tasks may be gone: it gets no say in
     # when this process ends.
     for callback in self._callbacks:

@@ -103,6 +103,7 @@ def push_together(cluster, max_staleness):
   return [pushes for pushes, _ in results], results[0][1]
 
 
+@pytest.mark.slow
 def test_pushes_without_a_gate_are_one_after_the_other(make_cluster):
   each, (step, w) = push_together(make_cluster(2, 3), max_staleness=None)
   pushes = [push for pushes in each for push in pushes]
@@ -223,6 +224,7 @@ def _main():
   print(f'pushed: step {new_step}, staleness {staleness}', flush=True)
 
 
+@pytest.mark.slow
 def test_the_lock_is_let_go_when_its_holder_is_killed(
   tasks, make_real_cluster, tmp_path
 ):

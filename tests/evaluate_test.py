@@ -27,6 +27,15 @@ def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
   assert (accuracy * 20) % 1 == pytest.approx(0)
 
 
+@pytest.fixture(scope='module')
+def run(_runner, tmp_path_factory):
+  """The logdir of a run of one step."""
+  folder = tmp_path_factory.mktemp('evaluate')
+  run = folder / 'run'
+  _runner.run(folder / 'log', *SMALL, '--train_steps=1', f'--logdir={run}')
+  return run
+
+
 @pytest.mark.parametrize(
   ('flags', 'code', 'words'),
   [
@@ -39,10 +48,8 @@ def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
   ],
 )
 def test_what_cannot_be_evaluated_is_one_line(
-  tasks, tmp_path, flags, code, words
+  tasks, run, tmp_path, flags, code, words
 ):
-  run = tmp_path / 'run'
-  tasks.run(tmp_path / '1', *SMALL, '--train_steps=1', f'--logdir={run}')
   flags = [flag.format(run=run) for flag in flags]
   task = tasks.run(tmp_path / '2', *flags, module='distmnist.evaluate')
   assert task.code == code
@@ -50,6 +57,7 @@ def test_what_cannot_be_evaluated_is_one_line(
   assert words in line
 
 
+@pytest.mark.slow
 def test_a_torn_checkpoint_is_one_line(tasks, tmp_path):
   run = tmp_path / 'run'
   tasks.run(tmp_path / '1', *SMALL, '--train_steps=3', f'--logdir={run}')

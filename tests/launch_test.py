@@ -16,7 +16,10 @@ import pytest
 from distmnist import cli, launch
 
 TESTS = pathlib.Path(__file__).resolve().parent
-BOTH = pytest.mark.parametrize('mode', ['--fork_tasks', '--nofork_tasks'])
+BOTH = pytest.mark.parametrize(
+  'mode',
+  ['--fork_tasks', pytest.param('--nofork_tasks', marks=pytest.mark.slow)],
+)
 ISOLATE = pytest.mark.parametrize('isolate', ['--isolate=on', '--isolate=off'])
 
 

@@ -86,6 +86,7 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   assert not find_tasks(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'shape, killed, rule',
   [

@@ -94,6 +94,7 @@ def test_a_failure_by_a_signal_is_named_and_has_its_code(tmp_path, env):
     assert group.failure.exit_code == 137
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('steady_secs', 'max_secs', 'expected'),
   [(60, 10, [0.1, 0.2, 0.4]), (60, 0.2, [0.1, 0.2, 0.2]), (0, 10, [0.1] * 3)],

@@ -166,6 +166,7 @@ def test_all_wait_for_all_and_then_have_the_new_center(make):
   assert stepper.step_together([[3], [7]]) == [(2, 0, [4])] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_gifts', [1, 2, 3])
 def test_a_round_is_over_after_its_gifts_and_drops_what_comes_later(
   make, num_gifts
@@ -261,6 +262,7 @@ def test_a_chief_that_comes_back_lets_go_who_waits(make):
   assert stepper.read_center() == [3]
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_in_its_wait_takes_the_token_meant_for_it(make):
   run = make()
   stepper = run.stepper
@@ -307,6 +309,7 @@ def test_a_worker_that_is_asked_to_stop_gets_out_of_its_wait(make):
   run.kill(1)
 
 
+@pytest.mark.slow
 def test_a_chief_that_is_asked_to_stop_gets_out_and_can_come_back(make):
   run = make()
   stepper = run.stepper

@@ -83,6 +83,7 @@ def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
     assert list((logdir / f'worker_{i}').glob('events.*'))
 
 
+@pytest.mark.slow
 def test_workers_are_ready_soon_after_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 3)
   ps = cluster.start('ps', 0)
@@ -104,6 +105,7 @@ def test_workers_are_ready_soon_after_the_chief(tasks, make_real_cluster):
   assert tasks.wait(ps, chief, *others) == [0] * 4
 
 
+@pytest.mark.slow
 def test_a_missing_ps_is_named_in_a_bounded_time(tasks, make_real_cluster):
   cluster = make_real_cluster(2, 1)
   ps = cluster.start('ps', 0, '--start_timeout_secs=2')
@@ -171,7 +173,11 @@ def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
   assert read_report(tmp_path / 'run')['final_cost'] < costs[0]
 
 
-@pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
+@pytest.mark.parametrize(
+  'rule',
+  [(), pytest.param((SYNC,), marks=pytest.mark.slow)],
+  ids=['async', 'sync'],
+)
 @pytest.mark.parametrize(
   'signum',
   [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
@@ -275,6 +281,7 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   assert [row['local_steps'] for row in rows] == [400, 400]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
 def test_early_stopping_ends_all_workers(
   tasks, make_real_cluster, tmp_path, rule
@@ -296,6 +303,7 @@ def test_early_stopping_ends_all_workers(
   assert report['workers_not_heard_of'] == []
 
 
+@pytest.mark.slow
 def test_several_batches_to_one_update(tasks, make_real_cluster, tmp_path):
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(1, 2)

@@ -104,6 +104,7 @@ def test_hosts_that_a_ps_was_not_given_are_refused(make_watchdog, ps_row):
     make_watchdog(0, worker_hosts='b:1').check_in()
 
 
+@pytest.mark.slow
 def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
   worker = make_watchdog(1, model='mlp')
   worker.check_in()
@@ -127,6 +128,7 @@ def test_a_row_of_a_task_that_has_ended_holds_nobody_up(make_watchdog, ps_row):
   make_watchdog(1).check_in()
 
 
+@pytest.mark.slow
 def test_a_second_process_of_one_task_is_refused(
   make_watchdog, ps_row, monkeypatch
 ):
@@ -147,6 +149,7 @@ def test_a_task_that_comes_back_on_its_host_need_not_wait(
   make_watchdog(1).check_in()
 
 
+@pytest.mark.slow
 def test_a_ps_that_does_not_check_in_is_named(make_watchdog, monkeypatch):
   worker = make_watchdog(0)
   object.__setattr__(worker._cluster, 'start_timeout_secs', 1.5)
@@ -159,9 +162,8 @@ def test_a_ps_that_does_not_check_in_is_named(make_watchdog, monkeypatch):
   assert re.match(r'waiting for a sign of ps 0 at ', lines[0])
 
 
-@pytest.mark.parametrize(
-  'is_silent', [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('is_silent', [False, True])
 def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
   set_flags()
   stranger = socket.create_server(('127.0.0.1', 0))

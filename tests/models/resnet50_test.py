@@ -46,6 +46,7 @@ def test_it_has_the_25557032_parameters_of_resnet_50(tf_session):
   assert len(tf.get_collection(tf.GraphKeys.UPDATE_OPS)) == 2 * 53
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('size', 'channels', 'kernel', 'sizes'),
   [

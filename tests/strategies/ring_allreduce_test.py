@@ -180,7 +180,9 @@ def save(values, path):
     tf.train.Saver().save(session, path, global_step=values['global_step'])
 
 
-@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
+@pytest.mark.parametrize(
+  'optimizer', [pytest.param('momentum', marks=pytest.mark.slow), 'adam']
+)
 def test_what_the_chief_restores_reaches_all(make_ring, tmp_path, optimizer):
   inputs = np.random.default_rng(0).normal(size=(6, 3, 2)).astype(np.float32)
   whole = train_toy(make_ring(3), inputs, optimizer)[0]
@@ -261,6 +263,7 @@ def test_a_signal_to_one_is_a_signal_to_all(make_ring, asking):
   assert all(stop.is_requested for _, stop in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('slow', [0, 1])
 def test_all_end_when_one_is_slower(make_ring, slow):
   cluster = make_ring(2)
@@ -440,6 +443,7 @@ def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
     assert last_line(task) == f'stopped at step {saved_step(logdir)}'
 
 
+@pytest.mark.slow
 def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
   tasks, make_real_cluster, tmp_path
 ):
