@@ -29,7 +29,10 @@ class Center:
     self._device = cluster.compute_device
     self._has_ps = cluster.num_ps > 0
     self._wire = wire.Wire(cluster)
+    # A gradient is computed where the loss of its tower was.
+    self._has_towers = len(cluster.tower_devices) > 1
     self._shards_of = []
+    self._names = []
     self.views = []
 
   @contextlib.contextmanager
@@ -45,6 +48,9 @@ class Center:
     center = getter(name, *args, **kwargs)
     if not kwargs.get('trainable', True):
       return center
+    if name in self._names:  # Another tower: it has the view of the first.
+      return self.views[self._names.index(name)]
+    self._names.append(name)
     shards = [center] if tf.is_tensor(center) else list(center)
     self._shards_of.append(shards)
     self.views.append(self._make_view(center, shards, name))
@@ -118,7 +124,9 @@ class Center:
 
   def compute_gradients(self, optimizer, loss):
     """Returns the list of g^i, the gradients of `loss` by the views."""
-    pairs = optimizer.compute_gradients(loss, self.views)
+    pairs = optimizer.compute_gradients(
+      loss, self.views, colocate_gradients_with_ops=self._has_towers
+    )
     return [
       # What the loss does not depend on has none.
       tf.zeros(view.shape, view.dtype) if gradient is None else gradient

@@ -45,10 +45,10 @@ _START_TIMEOUT_SECS = flags.DEFINE_float(
 _NUM_GPUS = flags.DEFINE_integer(
   'num_gpus',
   None,
-  'GPUs that this worker computes on: 0 is the CPU alone. By default 1 where '
-  'TensorFlow sees a GPU, else 0. (A ps never takes one.)',
+  'GPUs that this worker computes on, --batch_size images on each: 0 is the '
+  'CPU alone. By default 1 where TensorFlow sees a GPU, else 0. (A ps never '
+  'takes one.)',
   lower_bound=0,
-  upper_bound=1,
 )
 _WIRE_DTYPE = flags.DEFINE_enum(
   'wire_dtype',
@@ -158,10 +158,18 @@ class Cluster:
     return f'{self.task_device}/device:CPU:0'
 
   @property
-  def compute_device(self):
-    """Where this worker's model is computed."""
+  def tower_devices(self):
+    """Where this worker's model is computed, list of str: one a GPU."""
     kind = 'GPU' if self.num_gpus else 'CPU'
-    return f'{self.task_device}/device:{kind}:0'
+    return [
+      f'{self.task_device}/device:{kind}:{i}'
+      for i in range(max(1, self.num_gpus))
+    ]
+
+  @property
+  def compute_device(self):
+    """Where this worker's copy of the center is, and its first tower."""
+    return self.tower_devices[0]
 
   def device_setter(self, ps_strategy=None):
     """Variables go to the ps; the rest stays here.
@@ -281,15 +289,24 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
 def from_flags():
   """Returns the Cluster that the flags describe; raises cli.UsageError."""
   num_gpus = _NUM_GPUS.value
-  if num_gpus is None and _JOB_NAME.value != 'ps':
-    num_gpus = min(1, len(tf.config.list_physical_devices('GPU')))
+  if _JOB_NAME.value == 'ps':
+    num_gpus = 0
+  elif num_gpus != 0:
+    num_found = len(tf.config.list_physical_devices('GPU'))
+    if num_gpus is None:
+      num_gpus = min(1, num_found)
+    elif num_gpus > num_found:
+      raise cli.UsageError(
+        f'--num_gpus={num_gpus}, but TensorFlow sees {num_found} here: see '
+        'nvidia-smi and CUDA_VISIBLE_DEVICES, or give --num_gpus=0'
+      )
   return make_cluster(
     parse_hosts(_PS_HOSTS.value, 'ps_hosts'),
     parse_hosts(_WORKER_HOSTS.value, 'worker_hosts'),
     _JOB_NAME.value,
     _TASK_INDEX.value,
     start_timeout_secs=_START_TIMEOUT_SECS.value,
-    num_gpus=num_gpus or 0,
+    num_gpus=num_gpus,
     wire_dtype=_WIRE_DTYPE.value,
   )
 

@@ -12,6 +12,7 @@ Without hosts one process trains alone, on the same path. On one machine
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
+import contextlib
 import math
 import os
 import time
@@ -301,10 +302,8 @@ def build_step(cluster, strategy, build_model, images, labels):
   with tf.device(cluster.device_setter(ps_strategy)):
     global_step = tf.train.get_or_create_global_step()
     with placement.sharded_by_flags(cluster.num_ps), strategy.scope():
-      logits = build_model(images, is_training=True)
+      loss, num_correct = build_towers(cluster, build_model, images, labels)
     center = [v for v in tf.global_variables() if v is not global_step]
-    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-    num_correct = accuracy.build_num_correct(logits, labels)
     make_optimizer, learning_rate = optimizers.from_flags(
       global_step, cluster.num_workers
     )
@@ -312,6 +311,41 @@ def build_step(cluster, strategy, build_model, images, labels):
       strategy.minimize(loss, make_optimizer, global_step)
     )
   return Step(train_op, global_step, loss, num_correct, learning_rate, center)
+
+
+def build_towers(cluster, build_model, images, labels):
+  """Builds the model once a device; each takes its part of the batch.
+
+  All read the same variables, which are pulled once, and the gradient of the
+  mean of their losses is pushed once.
+
+  Returns:
+    (loss, num_correct), of the whole batch; see Step.
+  """
+  devices, losses, correct = cluster.tower_devices, [], []
+  image_parts, label_parts = [images], [labels]
+  if len(devices) > 1:
+    with tf.device(cluster.cpu_device):
+      image_parts = tf.split(images, len(devices))
+      label_parts = tf.split(labels, len(devices))
+  for i, device in enumerate(devices):
+    with contextlib.ExitStack() as stack:
+      if i:
+        # The variables are there. Under a device of its own the first tower
+        # would have them there, and not on the ps.
+        stack.enter_context(tf.device(device))
+        stack.enter_context(tf.name_scope(f'tower_{i}'))
+        stack.enter_context(
+          tf.variable_scope(tf.get_variable_scope(), reuse=True)
+        )
+      logits = build_model(image_parts[i], is_training=True)
+      losses.append(
+        tf.losses.sparse_softmax_cross_entropy(label_parts[i], logits)
+      )
+      correct.append(accuracy.build_num_correct(logits, label_parts[i]))
+  if len(devices) == 1:
+    return losses[0], correct[0]
+  return tf.add_n(losses) / len(losses), tf.add_n(correct)
 
 
 def make_plan(cluster, batches_per_update, num_images):
@@ -329,11 +363,13 @@ def make_plan(cluster, batches_per_update, num_images):
   if _EPOCHS_OVER.value == 'dataset':
     shard = 1, 0
   indices = input_pipeline.compute_shard(num_images, *shard)
-  batch_size = _BATCH_SIZE.value
+  num_towers = len(cluster.tower_devices)
+  batch_size = _BATCH_SIZE.value * num_towers
   if batch_size > len(indices):
+    times = f' on each of {num_towers} GPUs' if num_towers > 1 else ''
     raise cli.UsageError(
-      f'--batch_size={batch_size} is larger than what one worker reads: '
-      f'{len(indices)} images, the {_EPOCHS_OVER.value} of {num_images}'
+      f'--batch_size={_BATCH_SIZE.value}{times} is larger than what one worker '
+      f'reads: {len(indices)} images, the {_EPOCHS_OVER.value} of {num_images}'
     )
   batches_per_epoch = len(indices) // batch_size * cluster.num_workers
   steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]

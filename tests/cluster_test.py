@@ -208,7 +208,8 @@ def test_one_process_has_no_collectives():
 CLUSTER_FLAGS = '--ps_hosts=p0:1', '--worker_hosts=w0:1,w1:1'
 
 
-def test_the_flags_make_the_cluster(set_flags):
+def test_the_flags_make_the_cluster(set_flags, monkeypatch):
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: ['a'])
   set_flags(
     *CLUSTER_FLAGS,
     '--job_name=worker',
@@ -236,6 +237,26 @@ def test_a_worker_takes_a_gpu_where_there_is_one(
   monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: found)
   set_flags(*CLUSTER_FLAGS, f'--job_name={job_name}', '--task_index=0')
   assert cluster_lib.from_flags().num_gpus == expected
+
+
+def test_more_gpus_than_there_are_are_refused(set_flags, monkeypatch):
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: ['a'])
+  set_flags('--num_gpus=2')
+  with pytest.raises(cli.UsageError, match='^--num_gpus=2, but .* sees 1 here'):
+    cluster_lib.from_flags()
+
+
+def test_a_ps_takes_no_gpu_that_it_is_offered(set_flags):
+  set_flags(*CLUSTER_FLAGS, '--job_name=ps', '--task_index=0', '--num_gpus=4')
+  assert cluster_lib.from_flags().num_gpus == 0
+
+
+def test_a_tower_a_gpu(set_flags):
+  member = cluster_lib.make_cluster(PS, WORKERS, 'worker', 2, num_gpus=3)
+  assert member.tower_devices == [
+    f'/job:worker/task:2/device:GPU:{i}' for i in range(3)
+  ]
+  assert cluster_lib.Cluster().tower_devices == ['/device:CPU:0']
 
 
 def test_the_server_config_by_flags(set_flags):

@@ -61,7 +61,14 @@ class RingAllreduce(strategy.Strategy):
       self.staleness = tf.constant(0, tf.int64)
       optimizer = make_optimizer()
       gradients, variables = zip(
-        *[gv for gv in optimizer.compute_gradients(loss) if gv[0] is not None],
+        *[
+          pair
+          for pair in optimizer.compute_gradients(
+            loss,
+            colocate_gradients_with_ops=len(self.cluster.tower_devices) > 1,
+          )
+          if pair[0] is not None
+        ],
         strict=True,
       )
       n = self.cluster.num_workers
