@@ -12,6 +12,10 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+# What tf.train.ProfilerHook writes its files with; that hook cannot choose the
+# step, and traces the first one, which sets up the graph.
+from tensorflow.python.client import timeline
+
 from distmnist import checkpoints, cli, report, sockets
 
 # How often a worker looks whether the chief has ended the training early.
@@ -403,6 +407,48 @@ class SaveHook(tf.train.SessionRunHook):
     if step != self._saved_step:
       checkpoints.save(self._saver, session, self._logdir, step)
       self._saved_step = step
+
+
+class TraceHook(tf.train.SessionRunHook):
+  """Writes what the devices of a step did, of this worker and of every ps.
+
+  A Chrome timeline: load the file in chrome://tracing or ui.perfetto.dev. The
+  clocks of the hosts are taken as they are.
+  """
+
+  def __init__(self, local_steps, steps, folder, say):
+    """
+    Args:
+      local_steps: list of int, which steps of this worker, from 1.
+      steps: steps.Steps: a run of several steps is one file.
+      folder: str, where trace_STEP.json goes.
+      say: callable that prints a line.
+    """
+    self._wanted = sorted(local_steps)
+    self._steps = steps
+    self._folder = folder
+    self._say = say
+    self._num_steps = 0
+
+  def before_run(self, run_context):
+    last = self._num_steps + len(self._steps.all_now())
+    self._is_traced = any(self._num_steps < n <= last for n in self._wanted)
+    self._num_steps = last
+    if not self._is_traced:
+      return None
+    return tf.train.SessionRunArgs(
+      [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    )
+
+  def after_run(self, run_context, run_values):
+    if not self._is_traced:
+      return
+    os.makedirs(self._folder, exist_ok=True)
+    path = os.path.join(self._folder, f'trace_{self._num_steps}.json')
+    trace = timeline.Timeline(run_values.run_metadata.step_stats)
+    with open(path, 'w', encoding='utf-8') as file:
+      file.write(trace.generate_chrome_trace_format(show_memory=False))
+    self._say(f'local step {self._num_steps}: trace in {path}')
 
 
 class EndHook(tf.train.SessionRunHook):

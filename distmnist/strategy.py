@@ -128,6 +128,32 @@ def read_after(variable, ops):
     return variable.read_value()
 
 
+def count_update(global_step, ops, read_step):
+  """Counts an update of the center once all `ops` have run.
+
+  All of it is done beside the global_step, the constant 1 included: what is
+  made on the worker costs a round trip, and each answer a message.
+
+  Args:
+    global_step: int64 scalar variable.
+    ops: list of ops or tensors.
+    read_step: int64 scalar tensor, the global_step when this worker pulled.
+
+  Returns:
+    (new_step, staleness): int64 scalar tensors on the worker. The count and
+    the read after it are two ops: an update that lands between them makes the
+    staleness one too large.
+  """
+  with tf.device(global_step.device):
+    # Without an edge the read may come after the count: staleness -1.
+    with tf.control_dependencies([*ops, read_step]):
+      count = global_step.assign_add(1, read_value=False)
+    new_step = read_after(global_step, [count])
+    answer = tf.stack([new_step, new_step - 1 - read_step])
+  new_step, staleness = tf.unstack(answer)
+  return new_step, staleness
+
+
 def count_bytes(variables):
   """Returns the bytes of `variables` together, an int."""
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)

@@ -89,6 +89,12 @@ _SUMMARY_STEPS = flags.DEFINE_integer(
   'Local steps from one summary of a worker to the next.',
   lower_bound=1,
 )
+_TRACE_STEPS = flags.DEFINE_list(
+  'trace_steps',
+  [],
+  'Local steps of each worker, such as 100,200, of which a Chrome timeline of '
+  'worker and ps is written to --logdir.',
+)
 _LOG_SECS = flags.DEFINE_float(
   'log_secs', 2, 'Seconds from one progress line to the next.', lower_bound=0
 )
@@ -126,6 +132,7 @@ def main():
     cluster, strategy.batches_per_update, len(train_split.images)
   )
   logdir = checkpoints.logdir_from_flags()
+  traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
   optimizers.check_flags()
   chief_lib.check_flags(logdir, len(validation_split.images))
   restart = checkpoints.restart_from_flags(logdir, plan.last_step, console.say)
@@ -220,6 +227,9 @@ def main():
       hooks.NanHook(steps, _NAN_ADVICE),
       progress,
     ]
+    if traced:
+      folder = os.path.join(logdir, f'worker_{cluster.task_index}')
+      session_hooks.append(hooks.TraceHook(traced, steps, folder, console.say))
     if logdir and not cluster.is_chief:
       session_hooks.append(
         watchdog_lib.LogdirHook(watchdog, logdir, console.say)
@@ -260,6 +270,16 @@ def main():
       console.say,
     )
   return session_lib.end(stop)
+
+
+def parse_trace_steps(words, logdir):
+  """Returns the list of int of --trace_steps; raises cli.UsageError."""
+  given = f'--trace_steps={",".join(words)}'
+  if not all(w.isascii() and w.isdigit() and int(w) for w in words):
+    raise cli.UsageError(f'{given}: expected local steps >= 1, such as 100,200')
+  if words and not logdir:
+    raise cli.UsageError(f'{given} needs a --logdir to write to')
+  return [int(word) for word in words]
 
 
 def make_strategy(cluster):

@@ -63,6 +63,7 @@ _OWN_FLAGS = {
   'start_timeout_secs',
   'summary_steps',
   'task_index',
+  'trace_steps',
   'validation_steps',
 }
 _HOSTS = 'ps_hosts', 'worker_hosts'

@@ -36,15 +36,11 @@ class AsyncSgd(strategy.Strategy):
       optimizer = make_optimizer()
       # No edge orders this read among the pulls of the weights: it starts
       # with them, and an edge would cost a round trip a step.
-      read_step = global_step.read_value()
+      read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       apply = optimizer.apply_gradients(self._center.to_shards(gradients))
-      # Both are on ps 0: that the read comes first costs nothing.
-      with tf.control_dependencies([apply, read_step]):
-        count = global_step.assign_add(1, read_value=False)
-      new_step = strategy.read_after(global_step, [count])
-      # The count and the read after it are two ops: an update that lands
-      # between them makes the staleness one too large.
-      self.staleness = new_step - 1 - read_step
+      new_step, self.staleness = strategy.count_update(
+        global_step, [apply], read_step
+      )
       return new_step

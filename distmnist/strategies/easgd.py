@@ -141,15 +141,11 @@ class Easgd(strategy.Strategy):
     return changes, own
 
   def _exchange(self, positions, global_step):
-    read_step = global_step.read_value()
+    read_step = strategy.read_after(global_step, [])
     changes, own = self._pull_apart(positions)
     pairs = self._copies.to_shards(changes)
     added = local_copies.add_all(*zip(*((s, d) for d, s in pairs), strict=True))
-    # Without an edge the read may come after the count: staleness -1.
-    with tf.control_dependencies([own, added, read_step]):
-      count = global_step.assign_add(1, read_value=False)
-    new_step = strategy.read_after(global_step, [count])
-    return new_step, new_step - 1 - read_step
+    return strategy.count_update(global_step, [own, added], read_step)
 
   def _build_round(self, global_step):
     num_workers = self.cluster.num_workers

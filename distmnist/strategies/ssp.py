@@ -54,15 +54,13 @@ class Ssp(strategy.Strategy):
     with tf.name_scope('ssp'):
       self._clocks = _Clocks(self.cluster, self._bound, global_step.device)
       optimizer = make_optimizer()
-      read_step = global_step.read_value()
+      read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       apply = optimizer.apply_gradients(self._center.to_shards(gradients))
-      # Both are on ps 0: that the read comes first costs nothing.
-      with tf.control_dependencies([apply, read_step]):
-        count = global_step.assign_add(1, read_value=False)
-      new_step = strategy.read_after(global_step, [count])
-      self.staleness = new_step - 1 - read_step
+      new_step, self.staleness = strategy.count_update(
+        global_step, [apply], read_step
+      )
       with tf.control_dependencies([self._clocks.tick_and_wait([new_step])]):
         return tf.identity(new_step)
 

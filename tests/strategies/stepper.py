@@ -83,8 +83,8 @@ class Worker:
       optimizer = optimizers.make_optimizer(name, rate * factor)
       compute_gradients = optimizer.compute_gradients
 
-      def compute_gated(*args):
-        return self._gate(compute_gradients(*args))
+      def compute_gated(*args, **how):
+        return self._gate(compute_gradients(*args, **how))
 
       optimizer.compute_gradients = compute_gated
       return optimizer
