@@ -186,8 +186,8 @@ class Traffic:
   def format(self):
     """Returns one line for people."""
     return (
-      f'a step of a worker: {self.pulled:,.0f} bytes pulled, '
-      f'{self.pushed:,.0f} pushed'
+      f'bytes a step: each worker pulls {self.pulled:,.0f} and pushes '
+      f'{self.pushed:,.0f}'
     )
 
 

@@ -30,7 +30,9 @@ def test_a_plan_names_shards_places_and_times(capsys, set_flags):
   assert lines[7] == (
     'bytes held: ps 0 160,808, ps 1 157,240 (largest / mean 1.01)'
   )
-  assert lines[8] == 'a step of a worker: 318,040 bytes pulled, 318,040 pushed'
+  assert lines[8] == (
+    'bytes a step: each worker pulls 318,040 and pushes 318,040'
+  )
   # ps 0 sends 160,800 bytes to each of four workers, 12.5 MB a second.
   assert lines[9:] == [
     '100 Mbit/s: 51.46 ms a step at least, 19.4 steps/s a worker'
@@ -55,9 +57,9 @@ def test_each_rule_moves_what_it_moves(
   capsys, set_flags, words, pulled, pushed
 ):
   lines = run(capsys, set_flags, '--num_workers=3', *words)
-  [line] = [line for line in lines if line.startswith('a step')]
+  [line] = [line for line in lines if line.startswith('bytes a step')]
   assert line == (
-    f'a step of a worker: {pulled:,} bytes pulled, {pushed:,} pushed'
+    f'bytes a step: each worker pulls {pulled:,} and pushes {pushed:,}'
   )
 
 
