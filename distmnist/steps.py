@@ -37,7 +37,9 @@ class Steps(tf.train.SessionRunHook):
     for i in range(1, num_steps):
       before = self._steps[-1].values()
       self._steps.append(_copy(tensors, before, f'step_{i + 1}'))
-    # All may count to the end at the same time, and none shall go past it.
+    # All may count to the end at the same time, and none shall go past it. (One
+    # that is held up between two runs knows an old step: with asynchronous
+    # rules the end may then come up to a run late.)
     self._last_long_start = last_step - num_steps * num_workers
     self._known_step = None
     self._num_now = 1

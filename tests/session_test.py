@@ -72,6 +72,63 @@ def test_all_tasks_leave_by_themselves(
   assert 'ps 0' in line and 'ps 1' in line
 
 
+@pytest.mark.parametrize(
+  'rule', [(), pytest.param((SYNC,), marks=pytest.mark.slow)]
+)
+def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
+  tasks, make_real_cluster, tmp_path, rule
+):
+  logdir = tmp_path / 'run'
+  ps, workers = make_real_cluster(2, 2).start_all(
+    *SMALL,
+    *rule,
+    '--model=mlp',
+    '--wire_dtype=float16',
+    '--partitioner=min_max',
+    '--placement=round_robin',
+    '--steps_per_run=5',
+    '--train_steps=200',
+    f'--logdir={logdir}',
+  )
+  assert tasks.wait(*workers, *ps) == [0] * 4
+  report = read_report(logdir)
+  # A worker that was held up may start a last run of five too late.
+  assert 200 <= report['global_step'] <= 205
+  a_step = 2 * (784 * 100 + 100 + 100 * 10 + 10)
+  line = f'bytes a step: each worker pulls {a_step:,} and pushes {a_step:,}\n'
+  assert line in workers[0].output
+  for row in report['workers']:
+    assert row['bytes_pulled'] == row['bytes_pushed']
+    assert row['bytes_pulled'] == a_step * row['local_steps']
+  # The chief also fetched the checkpoints and the center of the evaluation.
+  row = report['workers'][1]
+  # The first run, which may be one of five steps, is before the first look.
+  planned = a_step * (row['local_steps'] - 1)
+  assert row['bytes_sent'] == pytest.approx(planned, rel=0.1)
+  assert row['bytes_received'] == pytest.approx(planned, rel=0.1)
+  assert report['test_accuracy'] > 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd', 'sagn', 'ssp'])
+def test_runs_of_several_steps_end_early_too(
+  tasks, make_real_cluster, tmp_path, rule
+):
+  logdir = tmp_path / 'run'
+  ps, workers = make_real_cluster(1, 2).start_all(
+    *SMALL,
+    f'--strategy={rule}',
+    '--learning_rate=1e-9',
+    '--steps_per_run=10',
+    '--train_steps=100000',
+    '--validation_steps=20',
+    '--early_stopping_patience=2',
+    f'--logdir={logdir}',
+  )
+  assert tasks.wait(*workers, *ps, timeout_secs=60) == [0] * 3
+  assert 'early stopping at step' in workers[0].output
+
+
 def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(1, 2)
   logdir = tmp_path / 'run'

@@ -367,3 +367,37 @@ def test_absent_and_corrupt_data_are_one_line(tasks, tmp_path):
   (line,) = task.output.splitlines()
   assert 'train-images-idx3-ubyte: found' in line
   assert 'expected' in line
+
+
+def test_a_step_is_traced(tasks, tmp_path):
+  logdir = tmp_path / 'run'
+  task = tasks.run(
+    tmp_path / 'log',
+    *SMALL,
+    '--train_steps=6',
+    '--trace_steps=2,5',
+    f'--logdir={logdir}',
+  )
+  assert task.code == 0
+  folder = logdir / 'worker_0'
+  assert {p.name for p in folder.glob('trace_*')} == {
+    'trace_2.json',
+    'trace_5.json',
+  }
+  assert f'local step 5: trace in {folder / "trace_5.json"}' in task.output
+  events = json.loads((folder / 'trace_5.json').read_text())['traceEvents']
+  assert {'MatMul', 'IteratorGetNext'} & {event.get('name') for event in events}
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['--trace_steps=0'], '--trace_steps=0: expected local steps >= 1'),
+    (['--trace_steps=a,2'], '--trace_steps=a,2: expected local steps >= 1'),
+    (['--trace_steps=5'], '--trace_steps=5 needs a --logdir'),
+  ],
+)
+def test_steps_that_cannot_be_traced_are_refused(tasks, tmp_path, flags, words):
+  task = tasks.run(tmp_path / 'log', *SMALL, *flags)
+  assert task.code == 2
+  assert words in last_line(task)
