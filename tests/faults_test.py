@@ -270,6 +270,7 @@ def test_a_worker_with_other_flags_is_named_and_the_others_go_on(
   assert tasks.wait(*workers, right, ps) == [0] * 4
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_hosts_is_named(tasks, make_real_cluster):
   cluster = make_real_cluster(2, 1)
   flags = *SMALL, '--train_steps=100'

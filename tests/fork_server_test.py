@@ -191,6 +191,7 @@ def test_only_who_asks_for_it_is_isolated(nobodys_server):
   assert [task.uids().real for task in tasks] == [65534] * 3
 
 
+@pytest.mark.slow
 def test_an_isolated_task_goes_with_a_server_that_is_killed(nobodys_server):
   # To enter a user namespace is a change of rights: the kernel forgets who
   # asked before it to go with the parent.

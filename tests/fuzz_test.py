@@ -184,6 +184,7 @@ def run_folder(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 @fuzz
 @given(data=st.data())
 def test_of_a_damaged_folder_a_whole_checkpoint_is_used_or_none(

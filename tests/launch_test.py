@@ -522,6 +522,7 @@ def test_a_task_of_the_first_attempt_that_does_not_end_is_an_error(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
   with Running(
     'worker0:leave;worker1:kill=9', tmp_path, '--max_restarts=9'

@@ -364,6 +364,7 @@ def test_every_worker_moves_the_averages_of_the_center(
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'num_ps'), [('sync_sgd', 1), ('ring_allreduce', 0)]
 )

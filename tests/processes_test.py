@@ -134,6 +134,7 @@ def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
   assert log == 'cut\n--- restart 1 of 1 ---\nwhole\n'
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
   tmp_path, env, monkeypatch
 ):

@@ -205,6 +205,7 @@ def test_a_round_has_a_token_for_each_worker_and_each_gift(
   assert rounds.count_tokens(cluster, num_gifts) == num_tokens
 
 
+@pytest.mark.slow
 def test_with_two_gifts_to_spare_a_worker_gives_three(make):
   run = make(num_gifts=4)
   stepper = run.stepper
@@ -226,6 +227,7 @@ def test_after_a_restart_the_rounds_go_on_from_the_restored_step(make):
   assert found == [(8, 0, [3])] * 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_is_told_the_current_step(make):
   run = make()
   stepper = run.stepper
@@ -238,6 +240,7 @@ def test_a_worker_that_comes_back_is_told_the_current_step(make):
   assert stepper.join(0) == stepper.join(1) == (2, 0, [4])
 
 
+@pytest.mark.slow
 def test_a_chief_that_comes_back_lets_go_who_waits(make):
   run = make()
   stepper = run.stepper
@@ -278,6 +281,7 @@ def test_a_worker_that_died_in_its_wait_takes_the_token_meant_for_it(make):
   assert stepper.join(0) == stepper.join(1) == (2, 0, [4])
 
 
+@pytest.mark.slow
 def test_a_chief_that_leaves_in_order_lets_go_who_waits(make):
   run = make()
   stepper = run.stepper
@@ -287,6 +291,7 @@ def test_a_chief_that_leaves_in_order_lets_go_who_waits(make):
   assert stepper.join(1) == (0, 0, [0])
 
 
+@pytest.mark.slow
 def test_a_worker_that_leaves_in_order_touches_no_round(make):
   run = make(num_workers=3, num_gifts=2)
   stepper = run.stepper
@@ -297,6 +302,7 @@ def test_a_worker_that_leaves_in_order_touches_no_round(make):
     assert stepper.join(worker) == (1, 0, [4])
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_asked_to_stop_gets_out_of_its_wait(make):
   run = make()
   stepper = run.stepper
@@ -330,6 +336,7 @@ def test_a_chief_that_is_asked_to_stop_gets_out_and_can_come_back(make):
   assert stepper.join(0) == stepper.join(1) == (1, 0, [3])
 
 
+@pytest.mark.slow
 def test_an_error_of_the_update_reaches_the_chief_that_waits(make):
   run = make(is_broken=True)
   stepper = run.stepper

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 import json, os, sys
 import distmnist.runtime
@@ -21,6 +23,7 @@ print(json.dumps({
 _NAMES = 'TF_CPP_MIN_LOG_LEVEL', 'GRPC_FAIL_FAST', 'TF_GRPC_DEFAULT_OPTIONS'
 
 
+@pytest.mark.slow
 def test_tensorflow_is_quiet_in_graph_mode_and_finds_a_lost_ps_soon():
   env = {n: v for n, v in os.environ.items() if n not in _NAMES}
   found = subprocess.run(

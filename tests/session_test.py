@@ -129,6 +129,7 @@ def test_runs_of_several_steps_end_early_too(
   assert 'early stopping at step' in workers[0].output
 
 
+@pytest.mark.slow
 def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(1, 2)
   logdir = tmp_path / 'run'
@@ -189,6 +190,7 @@ def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
   )
 
 
+@pytest.mark.slow
 def test_a_ps_without_workers_leaves(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)
   ps = cluster.start('ps', 0, '--start_timeout_secs=1')

@@ -70,6 +70,7 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
   assert re.search(r'^step 300/300  epoch 6\.00  cost \d', task.output, re.M)
 
 
+@pytest.mark.slow
 def test_summaries_are_one_run_a_worker_with_plain_tags(tasks, tmp_path):
   logdir = tmp_path / 'run'
   tasks.run(
@@ -107,6 +108,7 @@ def test_summaries_are_one_run_a_worker_with_plain_tags(tasks, tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_the_histogram_of_staleness_is_that_of_the_report(
   tasks, make_real_cluster, tmp_path
 ):
@@ -152,6 +154,7 @@ def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   assert accuracy.findall(third.output) == accuracy.findall(second.output)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_training(tasks, tmp_path):
   flags = [*SMALL, '--train_steps=40', '--seed=5']
   costs = [
@@ -161,6 +164,7 @@ def test_the_same_seed_gives_the_same_training(tasks, tmp_path):
   assert costs[0] == costs[1]
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_and_reports_the_best(tasks, tmp_path):
   logdir = tmp_path / 'run'
   task = tasks.run(
@@ -214,6 +218,7 @@ def test_divergence_stops_with_advice(tasks, tmp_path):
   assert 'Traceback' not in task.output
 
 
+@pytest.mark.slow
 def test_progress_is_a_line_every_log_secs(tasks, tmp_path):
   task = tasks.run(
     tmp_path / 'log', *SMALL, '--train_steps=400', '--log_secs=0'
@@ -336,6 +341,7 @@ def test_a_logdir_that_cannot_be_written_is_named(tasks, tmp_path):
   assert f'--logdir={blocker}/run cannot be written' in line
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   assert tasks.run(tmp_path / '1', *SMALL, '--train_steps=5', logdir).code == 0

@@ -83,6 +83,7 @@ def test_tasks_with_the_same_settings_check_in(make_watchdog, ps_row):
   assert chief.find_life('worker 7') is None
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_started_differently_is_refused(
   make_watchdog, ps_row
 ):
@@ -96,6 +97,7 @@ def test_a_worker_that_was_started_differently_is_refused(
     make_watchdog(1, batch_size=50, seed=3).check_in()
 
 
+@pytest.mark.slow
 def test_hosts_that_a_ps_was_not_given_are_refused(make_watchdog, ps_row):
   with pytest.raises(
     cli.RunError,
@@ -197,6 +199,7 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
     each.close()
 
 
+@pytest.mark.slow
 def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row):
   lines = []
   said = threading.Event()

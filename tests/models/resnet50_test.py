@@ -65,6 +65,7 @@ def test_small_images_have_a_small_stem(
   assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == []
 
 
+@pytest.mark.slow
 def test_the_stride_is_in_the_3x3_and_a_bottleneck_starts_as_its_way_around(
   tf_session,
 ):

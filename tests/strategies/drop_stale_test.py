@@ -61,6 +61,7 @@ def test_a_gradient_counts_up_to_max_staleness(make, max_staleness, staleness):
     assert stepper.end(0) == (staleness, staleness, [0])
 
 
+@pytest.mark.slow
 def test_what_is_dropped_changes_neither_center_nor_slots_nor_step(make):
   stepper = make(max_staleness=0, optimizer='momentum')
   stepper.begin(0, [100])

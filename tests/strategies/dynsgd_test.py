@@ -34,6 +34,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.read_copy(1) == [8]
 
 
+@pytest.mark.slow
 def test_two_local_steps_a_push(make):
   stepper = make(period=2)
   # A step that pushes nothing tells the last known step, and staleness -1.

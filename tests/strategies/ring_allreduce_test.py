@@ -180,6 +180,7 @@ def save(values, path):
     tf.train.Saver().save(session, path, global_step=values['global_step'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'optimizer', [pytest.param('momentum', marks=pytest.mark.slow), 'adam']
 )
@@ -420,6 +421,7 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   assert read_report(logdir)['local_steps'] == 3 * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('asked', [0, 1])
 def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
   tasks, make_real_cluster, tmp_path, asked
@@ -464,6 +466,7 @@ def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
     assert last_line(task) == f'stopped at step {saved_step(logdir)}'
 
 
+@pytest.mark.slow
 def test_divergence_ends_all(tasks, make_real_cluster):
   cluster = make_real_cluster(0, 2)
   flags = *SMALL, RING, '--optimizer=sgd', '--learning_rate=1e38'

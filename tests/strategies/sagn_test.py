@@ -27,6 +27,7 @@ def make(make_stepper):
   return make_sagn
 
 
+@pytest.mark.slow
 def test_two_steps_each_and_then_one_update_of_all(make):
   stepper = make()
   # x <- x - 0.5 (x - 8): 0, 4, 6 by -8 and -4; u = -6. The center stays.
@@ -46,6 +47,7 @@ def test_two_steps_each_and_then_one_update_of_all(make):
   assert stepper.step_together([[0.25], [4.25]]) == [(2, 0, [2.25])] * 2
 
 
+@pytest.mark.slow
 def test_with_a_period_of_one_it_is_synchronous_sgd(make):
   stepper = make(period=1)
   # w <- w - 0.5 mean(w - x) is half the way to the mean of 8 and 4.

@@ -151,6 +151,7 @@ def test_a_gradient_is_as_stale_as_the_updates_that_came_between(
   assert stepper.end(0) == (staleness + 1, staleness, [4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fast', [0, 1])
 @pytest.mark.parametrize(
   'bound', [pytest.param(0, marks=pytest.mark.slow), 1, 3]

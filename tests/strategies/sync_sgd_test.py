@@ -223,6 +223,7 @@ def make_with_rates(make_stepper, set_flags):
 
 
 # The optimizer's rate is a unit only: it cancels out.
+@pytest.mark.slow
 @pytest.mark.parametrize('base', [0.5, 0.01, 4])
 def test_each_worker_has_its_learning_rate(make_with_rates, base):
   stepper = make_with_rates([0.5, 0.25], base)
@@ -241,6 +242,7 @@ def test_a_learning_rate_of_zero_leaves_a_worker_without_a_say(make_with_rates):
   assert stepper.step_together([[80], [4]]) == [(1, 0, [2])] * 2
 
 
+@pytest.mark.slow
 def test_with_equal_rates_of_three_it_is_their_sum(make_with_rates):
   stepper = make_with_rates([0.25, 0.25, 0.25])
   # 0 + 0.25 * (4 + 8 + 12), and not the mean.
