@@ -74,6 +74,10 @@ def run(main, argv=None, passthrough=False, leave=sys.exit):
       raise UsageError(f'{words[0]!r} is not a flag: flags start with --')
     else:
       code = main(rest) if passthrough else main()
+  except flags.UnrecognizedFlagError as error:
+    if passthrough:
+      error = f'{error} (flags of train come after --)'
+    code = _report(program, error, WRONG_COMMAND_LINE)
   except (flags.Error, UsageError) as error:
     code = _report(program, error, WRONG_COMMAND_LINE)
   except RunError as error:

@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from distmnist import cli, fork_server
@@ -109,6 +110,28 @@ def hold_ports(num_ports):
     ports[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports[-1].bind(('', 0))
   return ports
+
+
+def make_logs_dir(logs_dir, logdir):
+  """Makes the folder for the logs and returns it (str).
+
+  Args:
+    logs_dir: str or None, the one asked for.
+    logdir: str or None, train's --logdir.
+
+  Raises:
+    cli.UsageError: it cannot be made or written to.
+  """
+  if not logs_dir and not logdir:
+    return tempfile.mkdtemp(prefix='distmnist_logs_')
+  path = logs_dir or os.path.join(logdir, 'logs')
+  try:
+    os.makedirs(path, exist_ok=True)
+  except OSError as error:
+    raise cli.UsageError(f'no folder for the logs: {error}') from error
+  if not os.access(path, os.W_OK | os.X_OK):
+    raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
+  return path
 
 
 def log_path(logs_dir, task):

@@ -14,8 +14,45 @@ from distmnist import cli
 ATTEMPT = 'DISTMNIST_ATTEMPT'
 CHIEF = 'worker 0'
 
+TRAIN = 'distmnist.train'
+# The tasks of a host serve from here on, unless told otherwise: below the ports
+# that the kernel gives to outgoing connections.
+FIRST_PORT = 2222
+
 # A task learns from these who it is; the launcher alone may set them.
 CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What a launcher is asked to run.
+
+  A launcher is a module with its own flags and `launch(job) -> exit code`. It
+  knows the hosts, makes the tasks with `make_tasks`, and prints what it would
+  do if `dry_run`.
+
+  Attributes:
+    num_ps, num_workers: ints, the shape of the cluster.
+    train_flags: tuple of str, for every task, untouched.
+    given: tuple of str, the same with their --flagfile read.
+    module: dotted name, what a task runs by `python -m`.
+    logs_dir: str, the folder for one log a task, or None.
+    max_restarts: int, how often each task that fails is started again.
+    dry_run: bool.
+  """
+
+  num_ps: int = 1
+  num_workers: int = 2
+  train_flags: tuple[str, ...] = ()
+  given: tuple[str, ...] = ()
+  module: str = TRAIN
+  logs_dir: str | None = None
+  max_restarts: int = 0
+  dry_run: bool = False
+
+  def flag(self, name):
+    """Returns the value (str) that train's flag `name` was given, or None."""
+    return flag_value(self.given, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +101,7 @@ def make_tasks(
   ps_hosts,
   worker_hosts,
   train_flags,
-  num_cores=1,
+  num_cores=None,
   gpus=None,
   module='distmnist.train',
 ):
@@ -77,7 +114,8 @@ def make_tasks(
     worker_hosts: list of 'host:port', at least one.
     train_flags: list of str for every task. They come after those chosen here,
       and of two equal flags the later wins.
-    num_cores: int, the cores that the workers of this cluster share.
+    num_cores: int, the cores that all workers share where they are on one
+      machine; None leaves the number of threads to TensorFlow.
     gpus: list of str, the devices to give to worker 0, 1, ... in turn while
       every ps gets none; [] hides all devices; None leaves them as they are.
     module: dotted name, what `python -m` runs.
@@ -95,15 +133,17 @@ def make_tasks(
     ]
   # Left alone, TensorFlow starts a thread a core in each task of a machine,
   # and tasks that take the cores from one another are slower than one alone.
-  worker_threads = max(1, num_cores // len(worker_hosts))
+  worker_threads = max(1, (num_cores or 0) // len(worker_hosts))
 
   def make_task(job, index, address, threads, env):
     host, _, port = address.rpartition(':')
     who = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
-    chosen = [
-      f'--intra_op_parallelism_threads={threads}',
-      '--inter_op_parallelism_threads=2',
-    ]
+    chosen = []
+    if num_cores:
+      chosen = [
+        f'--intra_op_parallelism_threads={threads}',
+        '--inter_op_parallelism_threads=2',
+      ]
     argv = ('python', '-m', module, *who, *hosts, *chosen, *train_flags)
     return Task(job, index, host, int(port) if hosts else None, argv, env)
 

@@ -16,7 +16,8 @@ from absl.testing import flagsaver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distmnist import checkpoints, cli, cluster, idx, launch, tasks
+from distmnist import checkpoints, cli, cluster, idx, tasks
+from distmnist.launchers import local
 from tests.idx_test import IMAGES, LABELS, pack
 
 fuzz = settings(
@@ -128,7 +129,7 @@ def test_flags_of_train_pass_the_launcher_untouched(words, num_ps):
 def test_gpus_are_shared_out_or_refused_in_one_line(wanted, visible):
   environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
   try:
-    found = launch.find_gpus(wanted, environ, ['/dev/nvidia0'])
+    found = local.find_gpus(wanted, environ, ['/dev/nvidia0'])
   except cli.UsageError as error:
     assert 'CUDA_VISIBLE_DEVICES' in str(error)
     return

@@ -13,8 +13,6 @@ import time
 import psutil
 import pytest
 
-from distmnist import cli, launch
-
 TESTS = pathlib.Path(__file__).resolve().parent
 BOTH = pytest.mark.parametrize(
   'mode',
@@ -573,47 +571,6 @@ def test_one_worker_without_a_ps_serves_nowhere_and_keeps_the_network(tmp_path):
   assert done.stdout == f'interfaces {[n for _, n in socket.if_nameindex()]}\n'
 
 
-def refuse():
-  raise OSError('no network namespace to be had: unshare: a test')
-
-
-def test_auto_says_that_it_isolates(monkeypatch, capsys):
-  monkeypatch.setattr(launch.isolation, 'make_namespace', lambda: 'made')
-  assert launch.make_namespace('auto', []) == 'made'
-  assert capsys.readouterr().err == (
-    'distmnist.launch: the tasks are isolated: they alone can reach their'
-    ' ports\n'
-  )
-
-
-def test_auto_says_why_it_does_not_isolate(monkeypatch, capsys):
-  monkeypatch.setattr(launch.isolation, 'make_namespace', refuse)
-  assert launch.make_namespace('auto', []) is None
-  assert capsys.readouterr().err == (
-    'distmnist.launch: the tasks are not isolated (no network namespace to be'
-    ' had: unshare: a test): whoever reaches this machine can reach their'
-    ' ports\n'
-  )
-
-
-@pytest.mark.parametrize('name', ['logdir', 'data_dir'])
-def test_a_remote_folder_is_not_isolated_by_auto(monkeypatch, capsys, name):
-  monkeypatch.setattr(launch.isolation, 'make_namespace', lambda: 'made')
-  flags = [f'--{name}=gs://bucket/a']
-  assert launch.make_namespace('auto', flags) is None
-  said = capsys.readouterr().err
-  assert f'not isolated (--{name}=gs://bucket/a needs the network)' in said
-  assert launch.make_namespace('on', flags) == 'made'
-
-
-def test_on_fails_where_it_is_not_allowed(monkeypatch):
-  monkeypatch.setattr(launch.isolation, 'make_namespace', refuse)
-  with pytest.raises(
-    cli.RunError, match='--isolate=on, but no .*: a test: ask'
-  ):
-    launch.make_namespace('on', [])
-
-
 @pytest.mark.parametrize(
   ('isolate', 'module', 'expected'),
   [
@@ -629,7 +586,7 @@ def test_the_data_comes_first_where_train_could_not_get_it(
     'from distmnist import isolation, launch\n'
     'from distmnist.launchers import local\n'
     "isolation.make_namespace = lambda: 'made'\n"
-    'local.launch = lambda *args: print(args[-1] and args[-1].argv[3:])\n'
+    'local.run = lambda *args: print(args[-1] and args[-1].argv[3:])\n'
     'launch.run()\n'
   )
   flags = [f'--isolate={isolate}', f'--module={module}']
@@ -670,31 +627,6 @@ def test_gpus_are_pinned(tmp_path, mode):
   ]:
     text = (tmp_path / 'logs' / f'{name}.log').read_text()
     assert text == f"CUDA_VISIBLE_DEVICES='{device}'\n"
-
-
-FOUR = [f'/dev/nvidia{i}' for i in range(4)] + ['/dev/nvidiactl']
-
-
-@pytest.mark.parametrize(
-  ('wanted', 'visible', 'files', 'expected'),
-  [
-    ('auto', None, [], None),
-    ('auto', None, FOUR, ['0', '1', '2', '3']),
-    ('auto', '3,1', FOUR, ['3', '1']),
-    ('auto', '', FOUR, None),
-    ('2', None, [], ['0', '1']),
-    ('1', '3,1', FOUR, ['3']),
-    ('0', None, FOUR, []),
-  ],
-)
-def test_gpus_are_found(wanted, visible, files, expected):
-  environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
-  assert launch.find_gpus(wanted, environ, files) == expected
-
-
-def test_more_gpus_than_this_launcher_may_use_are_refused():
-  with pytest.raises(cli.UsageError, match='--gpus=3, but .*=0,1 names 2'):
-    launch.find_gpus('3', {'CUDA_VISIBLE_DEVICES': '0,1'}, [])
 
 
 def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
@@ -740,6 +672,7 @@ def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
     (['--gpus=some'], 'expected auto or a number of GPUs'),
     (['--launcher=rocket'], 'launcher'),
     (['--num_wrokers=2'], 'num_wrokers'),
+    (['--model=cnn'], '(flags of train come after --)'),
     (['train.py'], "'train.py' is not a flag"),
     (['--', '--job_name=ps'], "--job_name is the launcher's to set"),
     (['--', '--flagfile=mine.flags'], "--ps_hosts is the launcher's to set"),
@@ -771,16 +704,3 @@ def test_help_shows_the_flags():
   )
   assert done.returncode == 0
   assert '--num_workers' in done.stdout
-
-
-def test_logs_go_next_to_what_train_writes(tmp_path):
-  path = launch.make_logs_dir(None, str(tmp_path / 'run'))
-  assert path == str(tmp_path / 'run' / 'logs')
-  assert os.path.isdir(path)
-
-
-def test_without_a_folder_the_logs_go_to_a_new_one(tmp_path, monkeypatch):
-  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
-  paths = {launch.make_logs_dir(None, None) for _ in range(2)}
-  assert len(paths) == 2
-  assert all(os.path.isdir(path) for path in paths)

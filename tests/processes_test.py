@@ -216,3 +216,16 @@ def test_a_server_that_dies_takes_its_tasks_along_and_is_named(tmp_path, env):
     group.wait(cluster, 0.5)
     group._server.kill()
     group.wait(cluster)
+
+
+def test_logs_go_next_to_what_train_writes(tmp_path):
+  path = processes.make_logs_dir(None, str(tmp_path / 'run'))
+  assert path == str(tmp_path / 'run' / 'logs')
+  assert os.path.isdir(path)
+
+
+def test_without_a_folder_the_logs_go_to_a_new_one(tmp_path, monkeypatch):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  paths = {processes.make_logs_dir(None, None) for _ in range(2)}
+  assert len(paths) == 2
+  assert all(os.path.isdir(path) for path in paths)

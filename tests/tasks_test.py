@@ -46,6 +46,11 @@ def test_threads_of_a_ps_are_one_and_of_a_worker_at_least_one():
   assert threads == {'1'}
 
 
+def test_tasks_on_machines_of_their_own_have_the_threads_of_tensorflow():
+  for task in tasks.make_tasks(PS, WORKERS, ['--steps=5']):
+    assert task.argv[7:] == ('--steps=5',)
+
+
 def test_flags_of_the_user_come_last_so_that_they_win():
   flag = '--intra_op_parallelism_threads=7'
   for task in tasks.make_tasks(PS, WORKERS, [flag]):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from distmnist import tasks
+from distmnist import cli, tasks
 from distmnist.launchers import local
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
@@ -105,7 +105,7 @@ def launch_with_data(do, folder, monkeypatch):
   (folder / 'logs').mkdir()
   flags = [f'--do={do}', f'--folder={folder}']
   hosts = ['127.0.0.1:1'], ['127.0.0.1:2']
-  return local.launch(
+  return local.run(
     tasks.make_tasks(*hosts, flags, module='fake_train'),
     f'{folder}/logs',
     data_task=tasks.make_data_task(flags, 'fake_train'),
@@ -142,7 +142,7 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     'data = tasks.make_data_task(flags, "fake_train")\n'
     'namespace = isolation.make_namespace()\n'
     'for task in (None, data):\n'
-    '  local.launch(\n'
+    '  local.run(\n'
     '    cluster, sys.argv[1], namespace=namespace, data_task=task\n'
     '  )\n'
   )
@@ -161,3 +161,69 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     'worker_0.log': f'interfaces {inside}\n',
     'data.log': f'interfaces {outside}\n',
   }
+
+
+def refuse():
+  raise OSError('no network namespace to be had: unshare: a test')
+
+
+def test_auto_says_that_it_isolates(monkeypatch, capsys):
+  monkeypatch.setattr(local.isolation, 'make_namespace', lambda: 'made')
+  assert local.make_namespace('auto', []) == 'made'
+  assert capsys.readouterr().err == (
+    'distmnist.launch: the tasks are isolated: they alone can reach their'
+    ' ports\n'
+  )
+
+
+def test_auto_says_why_it_does_not_isolate(monkeypatch, capsys):
+  monkeypatch.setattr(local.isolation, 'make_namespace', refuse)
+  assert local.make_namespace('auto', []) is None
+  assert capsys.readouterr().err == (
+    'distmnist.launch: the tasks are not isolated (no network namespace to be'
+    ' had: unshare: a test): whoever reaches this machine can reach their'
+    ' ports\n'
+  )
+
+
+@pytest.mark.parametrize('name', ['logdir', 'data_dir'])
+def test_a_remote_folder_is_not_isolated_by_auto(monkeypatch, capsys, name):
+  monkeypatch.setattr(local.isolation, 'make_namespace', lambda: 'made')
+  flags = [f'--{name}=gs://bucket/a']
+  assert local.make_namespace('auto', flags) is None
+  said = capsys.readouterr().err
+  assert f'not isolated (--{name}=gs://bucket/a needs the network)' in said
+  assert local.make_namespace('on', flags) == 'made'
+
+
+def test_on_fails_where_it_is_not_allowed(monkeypatch):
+  monkeypatch.setattr(local.isolation, 'make_namespace', refuse)
+  with pytest.raises(
+    cli.RunError, match='--isolate=on, but no .*: a test: ask'
+  ):
+    local.make_namespace('on', [])
+
+
+FOUR = [f'/dev/nvidia{i}' for i in range(4)] + ['/dev/nvidiactl']
+
+
+@pytest.mark.parametrize(
+  ('wanted', 'visible', 'files', 'expected'),
+  [
+    ('auto', None, [], None),
+    ('auto', None, FOUR, ['0', '1', '2', '3']),
+    ('auto', '3,1', FOUR, ['3', '1']),
+    ('auto', '', FOUR, None),
+    ('2', None, [], ['0', '1']),
+    ('1', '3,1', FOUR, ['3']),
+    ('0', None, FOUR, []),
+  ],
+)
+def test_gpus_are_found(wanted, visible, files, expected):
+  environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
+  assert local.find_gpus(wanted, environ, files) == expected
+
+
+def test_more_gpus_than_this_launcher_may_use_are_refused():
+  with pytest.raises(cli.UsageError, match='--gpus=3, but .*=0,1 names 2'):
+    local.find_gpus('3', {'CUDA_VISIBLE_DEVICES': '0,1'}, [])
