@@ -48,6 +48,7 @@ FREEZE_SECS = 2.0
 LIMIT_SECS = 60.0
 COMMON = [
   '--model=mlp',
+  '--initializer=glorot',
   '--batch_size=100',
   '--optimizer=adam',
   '--learning_rate=0.003',

@@ -192,16 +192,16 @@ def main():
       {n: x for n, x in numbers.items() if tf.is_tensor(x)},
       plan.last_step,
       cluster.num_workers,
+      {
+        'accuracy': step.num_correct / plan.batch_size,
+        'learning_rate': step.learning_rate,
+      },
     )
     stats = report.WorkerStats(cluster.task_index)
     progress = hooks.ProgressHook(
       stats,
       steps,
       {n: x for n, x in numbers.items() if isinstance(x, int)},
-      {
-        'accuracy': step.num_correct / plan.batch_size,
-        'learning_rate': step.learning_rate,
-      },
       plan,
       console,
       logdir and os.path.join(logdir, f'worker_{cluster.task_index}'),

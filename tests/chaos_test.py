@@ -14,7 +14,7 @@ STEPS = {
   'sync_sgd': 1500,
   'sync_sgd with a backup': 2000,
   'downpour': 3000,
-  'easgd': 800,  # Exchanges; ten times as many local steps.
+  'easgd': 1500,  # Exchanges; ten times as many local steps.
 }
 
 
