@@ -28,6 +28,8 @@ class LocalCopies(center_lib.Center):
     variables: list of tf.Variable, the whole copies on the worker.
   """
 
+  _keeps_in_place = False  # All steps are taken on the copy.
+
   def __init__(self, cluster):
     super().__init__(cluster)
     self._cpu_device = cluster.cpu_device
