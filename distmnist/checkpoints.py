@@ -146,7 +146,7 @@ def find_latest(logdir):
   """Returns the path of the latest checkpoint, or None."""
   # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
   paths = list_checkpoints(logdir)
-  return next((p for p in paths if tf.train.checkpoint_exists(p)), None)
+  return next((p for p in paths if os.path.exists(f'{p}.index')), None)
 
 
 def list_checkpoints(logdir):

@@ -61,7 +61,9 @@ def export(build_model, image_shape, path, export_dir):
     cli.RunError: the checkpoint is not whole or of another model, or the
       SavedModel cannot be written.
   """
-  with tf.Graph().as_default(), tf.Session() as session:
+  # Nothing is computed: a GPU may be in use by the training.
+  config = tf.ConfigProto(device_count={'GPU': 0})
+  with tf.Graph().as_default(), tf.Session(config=config) as session:
     images = tf.placeholder(tf.uint8, [None, *image_shape], 'images')
     logits = build_model(input_pipeline.scale(images), is_training=False)
     classes = tf.argmax(logits, axis=1, name='classes')

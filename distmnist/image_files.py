@@ -15,6 +15,7 @@ from distmnist import cli, idx
 _ADVICE = 'give a PNG, or a whole IDX file'
 
 _PNG = b'\x89PNG\r\n\x1a\n'
+_PNG_KIND = 25  # Where the header has the colour type.
 _IDX = b'\0\0'
 _GZIP = b'\x1f\x8b'
 
@@ -141,7 +142,8 @@ class _PngDecoder:
       self._content = tf.placeholder(tf.string, [])
       self._image = tf.image.decode_png(self._content, num_channels)
       self._alpha = tf.image.decode_png(self._content, channels=4)[..., 3]
-    self._session = tf.Session(graph=graph)
+    config = tf.ConfigProto(device_count={'GPU': 0})
+    self._session = tf.Session(graph=graph, config=config)
 
   def decode(self, path, content):
     """Returns `content`, the bytes of `path`, as uint8 [height, width, n]."""
@@ -153,8 +155,10 @@ class _PngDecoder:
       raise cli.RunError(
         f'{path}: found a broken PNG of {len(content)} bytes: {_ADVICE}'
       ) from error
-    # A digit drawn on nothing would be black on black.
-    if alpha.min() < 255:
+    # A digit drawn on nothing would be black on black. Where there is no alpha
+    # TensorFlow may put any: a bit of the kind, or a chunk, tells.
+    has_alpha = content[_PNG_KIND] & 4 or b'tRNS' in content
+    if has_alpha and alpha.min() < 255:
       raise cli.RunError(
         f'{path}: found transparent pixels, expected none: put the image on a '
         'background'

@@ -129,7 +129,6 @@ class Model:
     Raises:
       cli.RunError: it is none, is not whole, or has not our signature.
     """
-    self._session = tf.Session(graph=tf.Graph())
     if not os.path.isdir(export_dir):
       raise cli.RunError(
         f'--export_dir={export_dir} was not found: distmnist.export writes one'
@@ -139,6 +138,9 @@ class Model:
         f'--export_dir={export_dir} is not a SavedModel: it has no '
         'saved_model.pb; distmnist.export writes one'
       )
+    config = tf.ConfigProto()
+    config.gpu_options.allow_growth = True
+    self._session = tf.Session(graph=tf.Graph(), config=config)
     try:
       with self._session.graph.as_default():
         meta_graph = tf.saved_model.load(

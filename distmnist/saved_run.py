@@ -9,7 +9,6 @@ import os
 import sys
 import time
 
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import checkpoints, cli
@@ -85,7 +84,7 @@ def find_checkpoint(logdir):
     path = checkpoints.path_of_step(logdir, int(which))
   else:
     path = os.path.expanduser(which)
-  if path is None or not tf.train.checkpoint_exists(path):
+  if path is None or not os.path.exists(f'{path}.index'):
     what = 'a checkpoint' if which is None else f'checkpoint {which}'
     where = f'in --logdir={logdir}'
     if _is_path(which):
