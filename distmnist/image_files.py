@@ -95,7 +95,7 @@ class Reader:
     if not is_png and not start.startswith((_IDX, _GZIP)):
       raise cli.RunError(
         f'{path}: found the first bytes {start!r}, expected a PNG or an IDX '
-        f'file, gzipped or not: {_ADVICE}'
+        'file, gzipped or not: convert it to PNG'
       )
     images = self._read_png(path) if is_png else self._read_idx(path)
     if images.shape[1:] != self._shape:

@@ -161,18 +161,26 @@ def test_a_broken_png_is_refused(read, harm):
 @pytest.mark.parametrize(
   'content, found',
   [
-    (b'', "the first bytes b'', expected a PNG or an IDX file, .*"),
-    (b'GIF89a 12345', "the first bytes b'GIF89a 1', expected a PNG .*"),
     (pack(GREY)[:-1], 'truncated: 35 bytes, expected 36 for .*'),
     (pack(GREY[0, :, 0]), 'magic number 0x00000801, expected 0x00000803 .*'),
     (gzip.compress(b'text'), 'magic number 0x74657874, expected .*'),
     (gzip.compress(pack(GREY))[:20], 'corrupt gzip .*'),
   ],
 )
-def test_what_is_neither_is_refused(read, content, found):
+def test_a_broken_idx_file_is_refused(read, content, found):
   check_refused(
     read,
     f'.*/file: found {found}: give a PNG, or a whole IDX file',
+    content,
+  )
+
+
+@pytest.mark.parametrize('content', [b'', b'GIF89a 1', b'text'])
+def test_what_is_neither_is_refused(read, content):
+  check_refused(
+    read,
+    f'.*/file: found the first bytes {content!r}, expected a PNG or an IDX '
+    'file, gzipped or not: convert it to PNG',
     content,
   )
 
