@@ -43,6 +43,8 @@ setuptools.setup(
     'console_scripts': [
       'distmnist-train = distmnist.train:run',
       'distmnist-evaluate = distmnist.evaluate:run',
+      'distmnist-export = distmnist.export:run',
+      'distmnist-predict = distmnist.predict:run',
       'distmnist-launch = distmnist.launch:run',
     ]
   },

@@ -144,7 +144,9 @@ def best_dir(logdir):
 
 def find_latest(logdir):
   """Returns the path of the latest checkpoint, or None."""
-  return tf.train.latest_checkpoint(logdir)
+  # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
+  paths = list_checkpoints(logdir)
+  return next((p for p in paths if os.path.exists(f'{p}.index')), None)
 
 
 def list_checkpoints(logdir):

@@ -15,15 +15,8 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import accuracy, checkpoints, cli, workload
+from distmnist import accuracy, checkpoints, cli, saved_run, workload
 
-FLAGS = flags.FLAGS
-
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint',
-  None,
-  'Which checkpoint: a path, a global step, or "best". By default the latest.',
-)
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'
 )
@@ -38,39 +31,13 @@ _SPLIT = flags.DEFINE_enum(
 )
 
 
-def find_checkpoint(logdir, which):
-  """Returns the path of a checkpoint of `logdir`.
-
-  Args:
-    logdir: str.
-    which: None for the latest, 'best', a global step in digits, or a path.
-
-  Raises:
-    cli.RunError: there is none.
-  """
-  if which is None:
-    path = checkpoints.find_latest(logdir)
-  elif which == 'best':
-    path = checkpoints.find_latest(checkpoints.best_dir(logdir))
-  elif which.isdigit():
-    path = checkpoints.path_of_step(logdir, int(which))
-  else:
-    path = which
-  if path is None or not tf.train.checkpoint_exists(path):
-    what = 'a checkpoint' if which is None else f'checkpoint {which}'
-    raise cli.RunError(f'{what} was not found in --logdir={logdir}')
-  return path
-
-
 def main():
-  logdir = checkpoints.logdir_from_flags()
-  if logdir is None:
-    raise cli.UsageError('--logdir is missing: the directory of a run')
-  saved_flags = _wait_for_flags(logdir, _CONTINUOUS.value * _timeout_secs())
-  FLAGS([sys.argv[0], *saved_flags, *sys.argv[1:]], known_only=True)
+  logdir = saved_run.logdir_from_flags()
+  # A continuous evaluator may be started before the run.
+  saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
   evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
   if not _CONTINUOUS.value:
-    _report(evaluator, find_checkpoint(logdir, _CHECKPOINT.value))
+    _report(evaluator, saved_run.find_checkpoint(logdir))
     return
   for path in _wait_for_checkpoints(logdir, _timeout_secs()):
     _report(evaluator, path)
@@ -82,18 +49,6 @@ def run():
 
 def _timeout_secs():
   return _CONTINUOUS_TIMEOUT_SECS.value
-
-
-def _wait_for_flags(logdir, timeout_secs):
-  """A continuous evaluator may be started before the run."""
-  deadline = time.monotonic() + timeout_secs
-  while True:
-    try:
-      return checkpoints.read_flags(logdir)
-    except cli.RunError:
-      if time.monotonic() >= deadline:
-        raise
-    time.sleep(0.2)
 
 
 def _wait_for_checkpoints(logdir, timeout_secs):
