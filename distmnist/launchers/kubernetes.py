@@ -384,7 +384,7 @@ def make_jobs(job, run, train_flags):
           # A node that is drained or preempted is no failure of the task's.
           {
             'action': 'Ignore',
-            'onPodConditions': [{'type': 'DisruptionTarget'}],
+            'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
           },
           {
             'action': 'FailJob',
