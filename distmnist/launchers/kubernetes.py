@@ -40,7 +40,7 @@ _KIND = flags.DEFINE_enum(
   'kind', 'job', ['job', 'tfjob'], 'kubernetes: Jobs, or a TFJob of Kubeflow.'
 )
 _NAME = flags.DEFINE_string(
-  'kube_name', 'distmnist', "The run's name; names and labels begin with it."
+  'kube_name', 'distmnist', "The run's name, with which all names begin."
 )
 _NAMESPACE = flags.DEFINE_string(
   'kube_namespace', None, "Default: that of kubectl's context."
