@@ -36,6 +36,9 @@ setuptools.setup(
       'hypothesis',
       'psutil',
       'ruff',
+      'kubernetes-validate',  # the schemas of Kubernetes; brings PyYAML
+      'jsonschema',
+      'pyyaml',
       'matplotlib',
     ],
   },
