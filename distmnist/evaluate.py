@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import accuracy, checkpoints, cli, workload
+from distmnist import evaluator as evaluator_lib
 
 FLAGS = flags.FLAGS
 
@@ -26,12 +27,6 @@ _CHECKPOINT = flags.DEFINE_string(
 )
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'
-)
-_CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
-  'continuous_timeout_secs',
-  600,
-  '--continuous: end when no new checkpoint came for so long, in seconds.',
-  lower_bound=0,
 )
 _SPLIT = flags.DEFINE_enum(
   'split', 'test', ['test', 'validation', 'train'], 'The images to evaluate on.'
@@ -70,10 +65,11 @@ def main():
   FLAGS([sys.argv[0], *saved_flags, *sys.argv[1:]], known_only=True)
   evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
   if not _CONTINUOUS.value:
-    _report(evaluator, find_checkpoint(logdir, _CHECKPOINT.value))
+    path = find_checkpoint(logdir, _CHECKPOINT.value)
+    evaluator_lib.report(evaluator, path, _SPLIT.value, _say)
     return
-  for path in _wait_for_checkpoints(logdir, _timeout_secs()):
-    _report(evaluator, path)
+  for path in evaluator_lib.follow(logdir, _timeout_secs()):
+    evaluator_lib.report_new(evaluator, path, _SPLIT.value, _say)
 
 
 def run():
@@ -81,7 +77,11 @@ def run():
 
 
 def _timeout_secs():
-  return _CONTINUOUS_TIMEOUT_SECS.value
+  return evaluator_lib.timeout_secs_from_flags()
+
+
+def _say(line):
+  print(line, flush=True)
 
 
 def _wait_for_flags(logdir, timeout_secs):
@@ -96,20 +96,6 @@ def _wait_for_flags(logdir, timeout_secs):
     time.sleep(0.2)
 
 
-def _wait_for_checkpoints(logdir, timeout_secs):
-  """Yields each new checkpoint until the run ends or none comes any more."""
-
-  def is_over():
-    return checkpoints.has_ended(logdir) or time.monotonic() > deadline
-
-  deadline = time.monotonic() + timeout_secs
-  for path in tf.train.checkpoints_iterator(
-    logdir, timeout=1, timeout_fn=is_over
-  ):
-    yield path
-    deadline = time.monotonic() + timeout_secs
-
-
 def _load_split():
   if _SPLIT.value == 'test':
     return workload.load_test_split()
@@ -118,13 +104,6 @@ def _load_split():
   if not len(split.images):
     raise cli.UsageError('--split=validation is empty: --validation_images=0')
   return split
-
-
-def _report(evaluator, path):
-  found = evaluator.compute_checkpoint(path)
-  step = checkpoints.read_step(path)
-  print(f'step {step}  {_SPLIT.value} accuracy {found:.4f}  {path}')
-  sys.stdout.flush()
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ LEVELS = {
   3: {
     'chief',
     'evaluate',
+    'evaluator',
     'export',
     'hooks',
     'report',
@@ -37,6 +38,7 @@ WITHOUT_TENSORFLOW = {
   'launch',
   'processes',
   'registry',
+  'task_environment',
   'tasks',
 }
 
