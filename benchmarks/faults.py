@@ -317,7 +317,7 @@ def run_with_faults(flags, num_faults, seed, keep=None):
   [last_step] = [
     int(flag.partition('=')[2]) for flag in flags if '--train_steps' in flag
   ]
-  marks = sorted(draw.uniform(0.02, 0.8) * last_step for _ in range(num_faults))
+  marks = sorted(draw.uniform(0.02, 0.7) * last_step for _ in range(num_faults))
   faults, problem, report = [], 'broken off', None
   with tempfile.TemporaryDirectory() as folder:
     run = Run(folder, flags)

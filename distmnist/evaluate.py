@@ -9,22 +9,13 @@ the run was started with; flags given here win over them.
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
-import sys
-import time
-
-import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import accuracy, checkpoints, cli, saved_run, workload
+from distmnist import accuracy, cli, saved_run, workload
+from distmnist import evaluator as evaluator_lib
 
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'
-)
-_CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
-  'continuous_timeout_secs',
-  600,
-  '--continuous: end when no new checkpoint came for so long, in seconds.',
-  lower_bound=0,
 )
 _SPLIT = flags.DEFINE_enum(
   'split', 'test', ['test', 'validation', 'train'], 'The images to evaluate on.'
@@ -37,10 +28,11 @@ def main():
   saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
   evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
   if not _CONTINUOUS.value:
-    _report(evaluator, saved_run.find_checkpoint(logdir))
+    path = saved_run.find_checkpoint(logdir)
+    evaluator_lib.report(evaluator, path, _SPLIT.value, _say)
     return
-  for path in _wait_for_checkpoints(logdir, _timeout_secs()):
-    _report(evaluator, path)
+  for path in evaluator_lib.follow(logdir, _timeout_secs()):
+    evaluator_lib.report_new(evaluator, path, _SPLIT.value, _say)
 
 
 def run():
@@ -48,21 +40,11 @@ def run():
 
 
 def _timeout_secs():
-  return _CONTINUOUS_TIMEOUT_SECS.value
+  return evaluator_lib.timeout_secs_from_flags()
 
 
-def _wait_for_checkpoints(logdir, timeout_secs):
-  """Yields each new checkpoint until the run ends or none comes any more."""
-
-  def is_over():
-    return checkpoints.has_ended(logdir) or time.monotonic() > deadline
-
-  deadline = time.monotonic() + timeout_secs
-  for path in tf.train.checkpoints_iterator(
-    logdir, timeout=1, timeout_fn=is_over
-  ):
-    yield path
-    deadline = time.monotonic() + timeout_secs
+def _say(line):
+  print(line, flush=True)
 
 
 def _load_split():
@@ -73,13 +55,6 @@ def _load_split():
   if not len(split.images):
     raise cli.UsageError('--split=validation is empty: --validation_images=0')
   return split
-
-
-def _report(evaluator, path):
-  found = evaluator.compute_checkpoint(path)
-  step = checkpoints.read_step(path)
-  print(f'step {step}  {_SPLIT.value} accuracy {found:.4f}  {path}')
-  sys.stdout.flush()
 
 
 if __name__ == '__main__':

@@ -5,8 +5,10 @@ Every host runs the same command with its own --job_name and --task_index:
   python -m distmnist.train --job_name=ps --task_index=0 \\
       --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --logdir=/shared/run
 
-Without hosts one process trains alone, on the same path. On one machine
-`python -m distmnist.launch` starts a whole cluster.
+Without hosts TF_CONFIG, or Slurm's variables and DISTMNIST_NUM_PS, say who is
+who; --print_cluster shows it. Without these, too, one process trains alone, on
+the same path. On one machine `python -m distmnist.launch` starts a whole
+cluster.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -37,6 +39,7 @@ from distmnist import (
 )
 from distmnist import chief as chief_lib
 from distmnist import cluster as cluster_lib
+from distmnist import evaluator as evaluator_lib
 from distmnist import session as session_lib
 from distmnist import steps as steps_lib
 from distmnist import watchdog as watchdog_lib
@@ -98,6 +101,11 @@ _TRACE_STEPS = flags.DEFINE_list(
 _LOG_SECS = flags.DEFINE_float(
   'log_secs', 2, 'Seconds from one progress line to the next.', lower_bound=0
 )
+_PRINT_CLUSTER = flags.DEFINE_bool(
+  'print_cluster',
+  False,
+  'Check and print who is who and who this task is, and exit.',
+)
 
 _NAN_ADVICE = (
   'try a lower --learning_rate, --clip_norm=1 or, for an asynchronous strategy '
@@ -116,8 +124,19 @@ def main():
     return 0
   console = Console(_LOG_SECS.value)
   stop = preemption.StopRequest(console.say)
-  cluster = cluster_lib.from_flags()
+  cluster = cluster_lib.from_flags(os.environ, console.say)
+  if _PRINT_CLUSTER.value:
+    console.say(cluster.describe())
+    return 0
+  if cluster.told_by not in ('', 'flags'):
+    there = cluster.name_there(cluster.name)
+    console.say(
+      f'told by {cluster.told_by}: this task is {cluster.name}'
+      + (f', there {there}' if there else '')
+    )
   server_config = cluster_lib.make_server_config(cluster.num_gpus)
+  if cluster.job_name == 'evaluator':
+    return evaluator_lib.run_task(cluster, server_config, stop, console.say)
   if cluster.job_name == 'ps':
     server = cluster_lib.make_server(cluster, server_config)
     watchdog = watchdog_lib.from_flags(cluster, server, stop, console.say)

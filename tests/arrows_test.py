@@ -20,6 +20,7 @@ LEVELS = {
   3: {
     'chief',
     'evaluate',
+    'evaluator',
     'export',
     'hooks',
     'predict',
@@ -39,6 +40,7 @@ WITHOUT_TENSORFLOW = {
   'launch',
   'processes',
   'registry',
+  'task_environment',
   'tasks',
 }
 

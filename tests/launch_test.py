@@ -704,3 +704,20 @@ def test_help_shows_the_flags():
   )
   assert done.returncode == 0
   assert '--num_workers' in done.stdout
+
+
+@pytest.mark.parametrize(
+  'shape', [['--num_ps=0', '--num_workers=1'], ['--num_workers=1']]
+)
+def test_what_tells_the_launcher_its_role_is_kept_from_the_tasks(
+  tmp_path, shape
+):
+  done = run_launch(
+    'worker0:env=TF_CONFIG,env=DISTMNIST_NUM_PS',
+    tmp_path,
+    *shape,
+    TF_CONFIG='{"cluster": {"chief": ["a:1"]}}',
+    DISTMNIST_NUM_PS='1',
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == 'TF_CONFIG=None\nDISTMNIST_NUM_PS=None\n'

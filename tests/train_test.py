@@ -275,6 +275,43 @@ def test_help_has_our_flags_and_helpfull_all(tasks, tmp_path):
   assert '--verbosity' in full.output
 
 
+def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
+  cluster = {'chief': ['c:1'], 'worker': ['w:1'], 'ps': ['p:1']}
+  config = {'cluster': cluster, 'task': {'type': 'worker', 'index': 0}}
+  task = tasks.run(
+    tmp_path / 'log',
+    '--print_cluster',
+    '--num_gpus=0',
+    f'--logdir={tmp_path}/run',
+    TF_CONFIG=json.dumps(config),
+  )
+  assert task.code == 0
+  assert task.output == (
+    'told by    TF_CONFIG\n'
+    'ps 0       p:1\n'
+    'worker 0   c:1, the chief, chief 0 of TF_CONFIG\n'
+    'worker 1   w:1, worker 0 of TF_CONFIG\n'
+    'this task  worker 1\n'
+  )
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'variables, words',
+  [
+    ({'TF_CONFIG': '{'}, "TF_CONFIG: '{' is not JSON"),
+    ({'DISTMNIST_NUM_PS': '1'}, 'this is no task of a Slurm step'),
+  ],
+)
+def test_a_bad_environment_is_one_line_and_code_2(
+  tasks, tmp_path, variables, words
+):
+  task = tasks.run(tmp_path / 'log', *SMALL, **variables)
+  assert task.code == 2
+  (line,) = task.output.splitlines()
+  assert words in line
+
+
 HOSTS = ('--ps_hosts=127.0.0.1:2222', '--worker_hosts=127.0.0.1:2223')
 WORKER = ('--job_name=worker', '--task_index=0')
 
