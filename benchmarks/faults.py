@@ -65,7 +65,7 @@ RULES = {
     '--replicas_to_aggregate=2',
     '--train_steps=4000',
   ],
-  'downpour': ['--strategy=downpour', '--train_steps=6000'],
+  'downpour': ['--strategy=downpour', '--train_steps=9000'],
   'easgd': [
     '--strategy=easgd',
     '--local_optimizer=adam',

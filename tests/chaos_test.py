@@ -10,10 +10,10 @@ from tests.runner import import_benchmark
 
 # Of each rule some seconds of work, and four faults in it.
 STEPS = {
-  'async_sgd': 9000,
+  'async_sgd': 6000,
   'sync_sgd': 1500,
   'sync_sgd with a backup': 2500,
-  'downpour': 9000,
+  'downpour': 6000,
   'easgd': 1500,  # Exchanges; ten times as many local steps.
 }
 
