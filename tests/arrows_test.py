@@ -37,6 +37,8 @@ WITHOUT_TENSORFLOW = {
   'launch',
   'processes',
   'registry',
+  'screen',
+  'supervisor',
   'tasks',
 }
 
