@@ -37,6 +37,7 @@ WITHOUT_TENSORFLOW = {
   'launch',
   'processes',
   'registry',
+  'remote',
   'screen',
   'supervisor',
   'tasks',
