@@ -31,7 +31,7 @@ def make_screen(logs_dir, tasks, show_logs):
   )
 
 
-class _Log:
+class Log:
   """A log that is read while it grows."""
 
   def __init__(self, path):
@@ -63,17 +63,17 @@ class Screen:
       logs: dict, what to show before each line of a log -> its path.
       out: text file, stdout by default.
     """
-    self._logs = {prefix: _Log(path) for prefix, path in logs.items()}
+    self._logs = {prefix: Log(path) for prefix, path in logs.items()}
     self._out = out or sys.stdout
     self._is_line_open = False
 
   def update(self):
     """Shows the lines that were completed since the last call."""
-    self._show(_Log.read_lines)
+    self._show(Log.read_lines)
 
   def finish(self):
     """Shows what is left, a last line without its end too."""
-    self._show(_Log.finish)
+    self._show(Log.finish)
     self.close_line()
     self._out.flush()
 
