@@ -29,6 +29,13 @@ _LOGS_DIR = flags.DEFINE_string(
   "Folder for one log a task. Default: logs/ in train's --logdir, or a new"
   ' folder among the temporary ones.',
 )
+_SHOW_LOGS = flags.DEFINE_enum(
+  'show_logs',
+  'chief',
+  ['chief', 'all'],
+  'Whose lines go to the screen; with all each line has the name of its task'
+  ' before it.',
+)
 _MAX_RESTARTS = flags.DEFINE_integer(
   'max_restarts',
   0,
@@ -63,6 +70,7 @@ def main(train_flags):
     _LOGS_DIR.value,
     _MAX_RESTARTS.value,
     _DRY_RUN.value,
+    _SHOW_LOGS.value,
   )
   return registry.load(_LAUNCHERS, _LAUNCHER.value).launch(job)
 

@@ -40,6 +40,9 @@ WITHOUT_TENSORFLOW = {
   'launch',
   'processes',
   'registry',
+  'remote',
+  'screen',
+  'supervisor',
   'task_environment',
   'tasks',
 }
