@@ -157,6 +157,7 @@ def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
   ]
 
 
+@pytest.mark.slow
 def test_who_comes_when_all_is_over_waits_for_a_chief_and_then_ends(
   folder, run_task
 ):

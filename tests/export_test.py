@@ -174,6 +174,7 @@ def run(_runner, tmp_path_factory):
   return run
 
 
+@pytest.mark.slow
 def test_the_program_says_what_it_has_written(tasks, run, tmp_path):
   folder = tmp_path / 'model'
   task = tasks.run(

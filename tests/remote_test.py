@@ -80,6 +80,7 @@ def test_a_signal_is_told_by_its_number(tmp_path):
     assert host.process.stdout.read() == b'leaving on 2\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signum', [signal.SIGKILL, signal.SIGSEGV])
 def test_death_by_a_signal_is_told_as_by_a_shell(tmp_path, signum):
   with Host(f'worker0:kill={signum.value}', tmp_path) as host:
@@ -97,6 +98,7 @@ def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
     host.process.stdin = host.process.stdout = open(os.devnull)  # noqa: SIM115
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_silent_is_lost(tmp_path):
   with Host('worker0:leave', tmp_path, LOST_SECS=1) as host:
     host.wait_for('worker0.ready')
@@ -124,6 +126,7 @@ def test_who_does_not_leave_is_killed(tmp_path):
     host.process.stdin = open(os.devnull)  # noqa: SIM115
 
 
+@pytest.mark.slow
 def test_a_task_ends_with_who_looks_after_it(tmp_path):
   with Host('worker0:leave', tmp_path) as host:
     task = host.wait_for('worker0.ready')
@@ -132,6 +135,7 @@ def test_a_task_ends_with_who_looks_after_it(tmp_path):
     assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_task_waits_until_its_port_is_free(tmp_path):
   with socket.create_server(('', 0)) as earlier:
     port = earlier.getsockname()[1]
@@ -144,6 +148,7 @@ def test_a_task_waits_until_its_port_is_free(tmp_path):
       assert (tmp_path / 'worker0.on').exists()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_never_free_is_left_to_the_task_to_name(tmp_path):
   with socket.create_server(('', 0)) as other:
     port = other.getsockname()[1]
@@ -160,6 +165,7 @@ def test_who_is_told_to_leave_before_the_start_does_not_start(tmp_path):
   assert not (tmp_path / 'worker0.on').exists()
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_holds_up_neither_signal_nor_end(tmp_path):
   with Host('worker0:count=200000,leave', tmp_path) as host:
     # Both pipes and our buffer are full by now, or will be.

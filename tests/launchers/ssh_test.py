@@ -271,6 +271,7 @@ def test_the_first_failure_gives_the_code_and_ends_the_others(here):
     assert here.log(name) == f'leaving on {signal.SIGTERM.value}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('sent', 'passed_on'),
   [
@@ -311,6 +312,7 @@ def test_a_second_signal_leaves_at_once_and_the_hosts_kill(here):
     assert_gone(everything, 12)
 
 
+@pytest.mark.slow
 def test_a_launcher_killed_by_9_leaves_nothing_and_the_tasks_save(here):
   with here.start('all:leave') as running:
     tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
@@ -350,6 +352,7 @@ def test_who_ignores_the_signal_is_killed(here):
     assert_gone(everything, 9)
 
 
+@pytest.mark.slow
 def test_what_a_task_has_started_ends_with_it(here):
   do = 'worker0:child,touch=on,wait=go;worker1:leave'
   with here.start(do) as running:
@@ -370,6 +373,7 @@ def test_a_remote_task_that_is_killed_is_named_by_its_signal(here):
   assert 'worker 1 (127.0.0.1:2223) failed first: killed by SIGKILL' in said
 
 
+@pytest.mark.slow
 def test_a_remote_task_that_is_killed_is_started_again(here):
   done = here.do(
     'worker1:env=DISTMNIST_ATTEMPT;worker1@1:kill=9;worker1@2:touch=again;'
@@ -386,6 +390,7 @@ def test_a_remote_task_that_is_killed_is_started_again(here):
   )
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_lost_is_made_again(here):
   port = pick_port()
   with here.start(
@@ -435,6 +440,7 @@ def test_a_host_without_our_python_is_named(here, python, words):
   assert words in said
 
 
+@pytest.mark.slow
 def test_a_host_without_our_folder_is_named(here):
   done = here.do('all:leave', ssh_dir='/no/where')
   assert done.returncode == 1
