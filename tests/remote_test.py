@@ -97,6 +97,7 @@ def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
     host.process.stdin = host.process.stdout = open(os.devnull)  # noqa: SIM115
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_silent_is_lost(tmp_path):
   with Host('worker0:leave', tmp_path, LOST_SECS=1) as host:
     host.wait_for('worker0.ready')
@@ -124,6 +125,7 @@ def test_who_does_not_leave_is_killed(tmp_path):
     host.process.stdin = open(os.devnull)  # noqa: SIM115
 
 
+@pytest.mark.slow
 def test_a_task_ends_with_who_looks_after_it(tmp_path):
   with Host('worker0:leave', tmp_path) as host:
     task = host.wait_for('worker0.ready')

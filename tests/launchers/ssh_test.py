@@ -370,6 +370,7 @@ def test_a_remote_task_that_is_killed_is_named_by_its_signal(here):
   assert 'worker 1 (127.0.0.1:2223) failed first: killed by SIGKILL' in said
 
 
+@pytest.mark.slow
 def test_a_remote_task_that_is_killed_is_started_again(here):
   done = here.do(
     'worker1:env=DISTMNIST_ATTEMPT;worker1@1:kill=9;worker1@2:touch=again;'
@@ -386,6 +387,7 @@ def test_a_remote_task_that_is_killed_is_started_again(here):
   )
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_lost_is_made_again(here):
   port = pick_port()
   with here.start(
