@@ -167,6 +167,7 @@ def _draw(figure, trials):
         alpha=0.35 if trial.state == trials_lib.DROPPED else 0.8,
         markersize=8 if is_best else 5,
       )
+    axes.margins(x=0.1)
     axes.set_ylim(floor - 0.08 * span, high + 0.1 * span)
     axes.set_xlabel(name, fontsize=9, color=_INK)
     axes.set_axisbelow(True)

@@ -13,6 +13,9 @@ All after -- goes to every trial; what a word names is added to it. Words:
 
 Every combination is checked by train before the first trial starts. A trial
 that fails stops no other. The same command again does what is missing.
+
+Each trial is one process. With --num_ps, --num_workers, --max_restarts or
+--launcher it is a `distmnist.launch`, which gets its flags from here.
 """
 
 import contextlib
@@ -36,12 +39,11 @@ from distmnist import (
   fork_server,
   halving,
   hparams,
+  launch,
   results,
   tasks,
 )
 from distmnist import trials as trials_lib
-
-# For --gpus, --isolate and --fork_tasks, which mean here what they mean there.
 from distmnist.launchers import local
 
 FLAGS = flags.FLAGS
@@ -67,7 +69,9 @@ _RANDOM = flags.DEFINE_integer(
   'Draw so many different combinations instead of trying all.',
   lower_bound=1,
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Of --random.', lower_bound=0)
+_RANDOM_SEED = flags.DEFINE_integer(
+  'random_seed', 0, 'Of --random: the same seed draws the same.', lower_bound=0
+)
 _HALVING = flags.DEFINE_integer(
   'halving',
   None,
@@ -75,25 +79,9 @@ _HALVING = flags.DEFINE_integer(
   'the best 1 / N of them N times as much, and so on.',
   lower_bound=2,
 )
-_NUM_PS = flags.DEFINE_integer(
-  'num_ps', 0, 'Parameter servers of each trial.', lower_bound=0
-)
-_NUM_WORKERS = flags.DEFINE_integer(
-  'num_workers',
-  1,
-  'Workers of each trial; one with no ps is a single process.',
-  lower_bound=1,
-)
 _RETRY_FAILED = flags.DEFINE_bool(
   'retry_failed', False, 'Run trials that have failed before once more.'
 )
-_DRY_RUN = flags.DEFINE_bool(
-  'dry_run', False, 'Print a command a trial, and exit.'
-)
-_MODULE = flags.DEFINE_string(
-  'module', tasks.TRAIN, 'What a trial runs: python -m MODULE.'
-)
-
 # These are the sweep's to set, or would leave nothing to compare.
 _OURS = (
   *tasks.CLUSTER_FLAGS,
@@ -106,7 +94,7 @@ _OURS = (
 # A trial saves when it is told to leave: a worker within 8 s, a launcher waits
 # for its workers and then for the ps.
 _GRACE_SECS = 8.5
-_CLUSTER_GRACE_SECS = 13.0
+_LAUNCH_GRACE_SECS = 13.0
 
 
 def main(words, train_flags):
@@ -122,7 +110,7 @@ def main(words, train_flags):
     plan['combinations'], os.path.join(folder, 'trials')
   )
   num_parallel = min(_PARALLEL.value, len(trials))
-  if _DRY_RUN.value:
+  if FLAGS.dry_run:
     for trial in trials:
       print(shlex.join(make_command(trial, plan, 0, num_parallel)))
     return 0
@@ -145,6 +133,8 @@ def make_plan(words, train_flags):
   Raises:
     cli.UsageError: the command line cannot work.
   """
+  if FLAGS.logs_dir is not None:
+    raise cli.UsageError('--logs_dir is not for a sweep: see --sweep_dir')
   # Flags of a --flagfile count as given.
   given = FLAGS.read_flags_from_files(train_flags, force_gnu=False)
   choices = combinations.parse(words)
@@ -158,7 +148,7 @@ def make_plan(words, train_flags):
   if _RANDOM.value is not None:
     if _ZIP.value:
       raise cli.UsageError('--zip and --random exclude each other')
-    found = combinations.make_random(choices, _RANDOM.value, _SEED.value)
+    found = combinations.make_random(choices, _RANDOM.value, _RANDOM_SEED.value)
   elif _ZIP.value:
     found = combinations.make_zip(choices)
   else:
@@ -166,9 +156,9 @@ def make_plan(words, train_flags):
   return {
     'combinations': found,
     'flags': list(given),
-    'num_ps': _NUM_PS.value,
-    'num_workers': _NUM_WORKERS.value,
-    'module': _MODULE.value,
+    'num_ps': launch.NUM_PS.value,
+    'num_workers': launch.NUM_WORKERS.value,
+    'module': FLAGS.module,
     'rungs': make_rungs(len(found), choices, given),
   }
 
@@ -269,11 +259,11 @@ def make_command(trial, plan, rung, num_parallel):
   cores = len(os.sched_getaffinity(0))
   threads = max(1, cores // (num_parallel * num_workers))
   command = ['python', '-m', plan['module']]
-  if num_ps + num_workers > 1:
+  if is_launched(plan):
     command = [
-      *('python', '-m', 'distmnist.launch', f'--module={plan["module"]}'),
+      *('python', '-m', 'distmnist.launch', *find_launch_flags()),
       *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
-      *(f'--isolate={FLAGS.isolate}', f'--logs_dir={trial.folder}/logs', '--'),
+      *(f'--module={plan["module"]}', f'--logs_dir={trial.folder}/logs', '--'),
     ]
   return [
     *command,
@@ -285,6 +275,29 @@ def make_command(trial, plan, rung, num_parallel):
     *filter(None, [plan['rungs'][rung][1]]),
     f'--logdir={trial.logdir}',
     '--resume=auto',
+  ]
+
+
+def is_launched(plan):
+  """Whether each trial is a `distmnist.launch`, as a cluster has to be."""
+  is_cluster = plan['num_ps'] + plan['num_workers'] > 1
+  return is_cluster or FLAGS.max_restarts or FLAGS.launcher != 'local'
+
+
+def find_launch_flags():
+  """Returns what was given of the flags of launch and of the launchers.
+
+  Not those that a sweep has in its own hands.
+  """
+  modules = FLAGS.flags_by_module_dict()
+  return [
+    flag.serialize()
+    for module in sorted(modules)
+    if module.startswith('distmnist.launch')
+    for flag in modules[module]
+    if flag.present
+    and flag.name
+    not in ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
   ]
 
 
@@ -304,7 +317,7 @@ class Sweep:
     self._folder = folder
     self._num_parallel = num_parallel
     self._num_rungs = len(plan['rungs'])
-    self._is_cluster = plan['num_ps'] + plan['num_workers'] > 1
+    self._is_launched = is_launched(plan)
     self._gpus = local.find_gpus(
       FLAGS.gpus, os.environ, glob.glob('/dev/nvidia*')
     )
@@ -333,7 +346,7 @@ class Sweep:
     if not left:
       self._write_hparams()
       return None
-    is_forked = FLAGS.fork_tasks and not self._is_cluster
+    is_forked = FLAGS.fork_tasks and not self._is_launched
     with trials_lib.LocalRunner(
       self._plan['module'] if is_forked else '',
       os.path.join(self._folder, 'fork_server.log'),
@@ -440,7 +453,7 @@ class Sweep:
     if not running:
       return
     say(f'{signal.Signals(runner.signals[0]).name}: the trials save and stop')
-    grace_secs = _CLUSTER_GRACE_SECS if self._is_cluster else _GRACE_SECS
+    grace_secs = _LAUNCH_GRACE_SECS if self._is_launched else _GRACE_SECS
     for name, code in runner.stop(signal.SIGTERM, grace_secs):
       trial, _, size, start = running.pop(name)
       secs = time.monotonic() - start
@@ -559,6 +572,10 @@ def say(text):
 
 def run():
   """The console's entry point."""
+  # One worker with no ps is a single process. The other flags of launch are as
+  # they are there.
+  flags.set_default(launch.NUM_PS, 0)
+  flags.set_default(launch.NUM_WORKERS, 1)
   cli.run(main, passthrough=True, takes_words=True)
 
 
