@@ -341,7 +341,10 @@ class Sweep:
       f'{self._num_parallel} at a time'
     )
     if len(left) < len(self._trials):
-      text += f'; {len(left)} are left to run' if left else '; all have ended'
+      verb = 'is' if len(left) == 1 else 'are'
+      text += (
+        f'; {len(left)} {verb} left to run' if left else '; all have ended'
+      )
     say(text)
     if not left:
       self._write_hparams()
