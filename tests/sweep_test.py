@@ -45,8 +45,10 @@ def run(folder, *words, **settings):
 
 def read_table(done):
   """Returns the rows of the table on stdout, a list of dict."""
-  header, *rows = (line.split(maxsplit=8) for line in done.stdout.splitlines())
-  return [dict(zip(header, row, strict=False)) for row in rows]
+  first, *lines = done.stdout.splitlines()
+  header = first.split()
+  rows = [line.split(maxsplit=len(header) - 1) for line in lines]
+  return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def read_trial(folder, name):
