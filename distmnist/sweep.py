@@ -105,7 +105,9 @@ def main(words, train_flags):
     train_flags: list of str, the words after --.
   """
   plan = make_plan(words, train_flags)
-  folder = os.path.abspath(_SWEEP_DIR.value or _default_folder(plan))
+  folder = os.path.abspath(
+    os.path.expanduser(_SWEEP_DIR.value or _default_folder(plan))
+  )
   trials = trials_lib.make_trials(
     plan['combinations'], os.path.join(folder, 'trials')
   )
@@ -122,6 +124,10 @@ def main(words, train_flags):
     signum = sweep.run(lock)
     show(trials, folder)
   if signum:
+    say(
+      f'stopped by {signal.Signals(signum).name}: the same command goes on, '
+      f'with --sweep_dir={folder}'
+    )
     return 128 + signum
   _raise_if_incomplete(trials)
   return 0
@@ -301,6 +307,14 @@ def find_launch_flags():
   ]
 
 
+def share_gpus(gpus, num_parallel, slot):
+  """Returns those of `gpus` that belong to a slot, 0 <= slot < num_parallel.
+
+  Where there are fewer than slots, some have one together.
+  """
+  return gpus[slot::num_parallel] or gpus[slot % max(1, len(gpus)) :][:1]
+
+
 class Sweep:
   """The trials on their way, rung by rung; without --halving there is one."""
 
@@ -469,9 +483,7 @@ class Sweep:
     command = make_command(trial, self._plan, rung, self._num_parallel)
     env = {}
     if self._gpus is not None:
-      mine = self._gpus[slot :: self._num_parallel]
-      if self._gpus and not mine:
-        mine = [self._gpus[slot % len(self._gpus)]]
+      mine = share_gpus(self._gpus, self._num_parallel, slot)
       env['CUDA_VISIBLE_DEVICES'] = ','.join(mine)
     try:
       trial.begin()
@@ -511,7 +523,7 @@ class Sweep:
     ]
     for trial in dropped:
       trial.drop()
-    say(f'rung {rung + 1}: {len(best)} trials go on, {len(dropped)} do not')
+    say(f'rung {rung + 1}: {len(best)} of {len(members)} go on')
 
   def _write_hparams(self):
     """Writes for TensorBoard what is not written yet."""
@@ -520,7 +532,7 @@ class Sweep:
         self._writer = hparams.Writer(self._trials, self._folder)
     except ImportError as error:
       self._writer = False
-      say(f'no HParams tab: {error}; pip install tensorboard')
+      say(f'nothing for TensorBoard: {error}; pip install tensorboard')
     if not self._writer:
       return
     for trial in self._trials:
@@ -547,7 +559,7 @@ def show(trials, folder):
     by = results.find_ranking(trials).replace('_', ' ')
     flags_of_best = shlex.join(combinations.to_flags(best.combination))
     say(f'best by {by}: trial {best.name}, {flags_of_best}')
-  say(f'results in {written}; tensorboard --logdir={folder}')
+  say(f'results in {written}')
 
 
 def _raise_if_incomplete(trials):

@@ -217,6 +217,20 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
   ]
 
 
+@pytest.mark.parametrize(
+  'gpus, num_parallel, shares',
+  [
+    (['0', '1', '2'], 2, [['0', '2'], ['1']]),
+    (['4', '5'], 3, [['4'], ['5'], ['4']]),
+    (['0'], 1, [['0']]),
+    ([], 2, [[], []]),
+  ],
+)
+def test_the_trials_share_the_gpus(gpus, num_parallel, shares):
+  found = [sweep.share_gpus(gpus, num_parallel, i) for i in range(num_parallel)]
+  assert found == shares
+
+
 def test_dry_run_prints_a_command_a_trial_and_leaves_nothing(tmp_path):
   done = run(tmp_path, 'a=1,2', 'b=x', '--dry_run', '--', '--c=it s')
   assert (done.returncode, done.stderr) == (0, '')
@@ -357,6 +371,10 @@ def test_a_signal_has_the_trials_save_and_leave(tmp_path, signum):
     *('trial', '01', '02', '03', '04')
   ]
   assert 'waiting' in last_line(out)
+  assert last_line(running.stderr.read_text()) == (
+    f'distmnist.sweep: stopped by {signal.Signals(signum).name}: the same '
+    f'command goes on, with --sweep_dir={tmp_path}/sweep'
+  )
   logs = tmp_path / 'sweep' / 'trials'
   assert 'leaving on 15' in (logs / '02' / 'log').read_text()
 
@@ -397,7 +415,7 @@ def test_halving_gives_the_best_more_steps(tmp_path):
   assert steps == [[2], [2, 4, 8], [2], [2, 4]]
   assert read_states(tmp_path) == ['dropped', 'done', 'dropped', 'dropped']
   assert [row['trial'] for row in read_table(done)] == ['02', '04', '03', '01']
-  assert 'rung 1: 2 trials go on, 2 do not' in done.stderr
+  assert 'rung 1: 2 of 4 go on\n' in done.stderr
   assert 'all have ended' in run(tmp_path, *words).stderr
   assert count_runs(tmp_path) == [1, 3, 1, 2]
 
