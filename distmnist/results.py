@@ -12,6 +12,7 @@ from distmnist import trials as trials_lib
 CSV, PLOT = 'results.csv', 'results.png'
 
 _MAX_CAUSE = 60  # letters, in the table; results.csv has all of them
+_MAX_PLACES = 8  # so many values stand side by side; more numbers have a scale
 _INK, _FAINT, _DOT, _BEST = '#24292f', '#d0d7de', '#8250df', '#1a7f37'
 
 
@@ -62,7 +63,7 @@ def make_rows(trials):
         *trial.combination.values(),
         _format(result.get('validation_accuracy'), '.4f'),
         _format(result.get('test_accuracy'), '.4f'),
-        _format(result.get('final_cost'), '.4f'),
+        _format_cost(result.get('final_cost')),
         _format(result.get('global_step'), 'd'),
         _format(trial.secs or None, '.1f'),
         trial.state,
@@ -74,6 +75,11 @@ def make_rows(trials):
 
 def _format(value, spec):
   return '' if value is None else format(value, spec)
+
+
+def _format_cost(cost):
+  # A rate that is far too high can make it anything that is finite.
+  return _format(cost, '.4f' if cost is None or cost < 1e4 else '.3e')
 
 
 def format_table(trials):
@@ -181,19 +187,15 @@ def _draw(figure, trials):
 def _set_scale(axes, values):
   """Gives the x axis the scale of `values`, str; returns {value: place}."""
   different = list(dict.fromkeys(values))
-  if not all(map(_is_number, different)):
-    different.sort()
-    axes.set_xticks(range(len(different)), different)
-    axes.set_xlim(-0.5, len(different) - 0.5)
-    return {value: place for place, value in enumerate(different)}
-  numbers = sorted(map(float, different))
-  if numbers[0] > 0 and numbers[-1] >= 10 * numbers[0]:
-    axes.set_xscale('log')
-  if len(numbers) <= 6:
-    labels = sorted(different, key=float)
-    axes.set_xticks(numbers, labels)
-    axes.minorticks_off()
-  return {value: float(value) for value in different}
+  are_numbers = all(map(_is_number, different))
+  if are_numbers and len(different) > _MAX_PLACES:
+    numbers = [float(value) for value in different]
+    if min(numbers) > 0 and max(numbers) >= 10 * min(numbers):
+      axes.set_xscale('log')
+    return dict(zip(different, numbers, strict=True))
+  different.sort(key=float if are_numbers else str)
+  axes.set_xticks(range(len(different)), different)
+  return {value: place for place, value in enumerate(different)}
 
 
 def _is_number(text):

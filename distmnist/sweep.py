@@ -503,7 +503,7 @@ class Sweep:
     text = combinations.describe(trial.combination)
     if self._num_rungs > 1:
       text += f' (rung {rung + 1} of {self._num_rungs})'
-    outcome = trial.cause
+    outcome, _, _ = trial.cause.partition(';')
     if trial.state == trials_lib.DONE:
       by = results.find_ranking([trial])
       outcome = f'{by.replace("_", " ")} {trial.result[by]:.4f}'

@@ -99,6 +99,12 @@ def test_the_csv_has_all_of_it(some, tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['results.csv']
 
 
+def test_a_huge_cost_is_short():
+  found = make_trial(1, trials.DONE, 0.5)
+  found.result['final_cost'] = 1.33e30
+  assert results.make_rows([found])[1][-5] == '1.330e+30'
+
+
 @pytest.mark.slow
 def test_the_plot_has_a_panel_a_flag(some, tmp_path):
   figure_lib = pytest.importorskip('matplotlib.figure', reason='extra plots')
@@ -109,7 +115,7 @@ def test_the_plot_has_a_panel_a_flag(some, tmp_path):
     'learning_rate',
     'strategy',
   )
-  assert rate.get_xscale() == 'log'
+  assert [t.get_text() for t in rate.get_xticklabels()] == ['0.01', '0.1', '1']
   assert [t.get_text() for t in strategy.get_xticklabels()] == ['easgd', 'ssp']
   points = {
     (line.get_marker(), x, round(y, 1))
@@ -117,13 +123,27 @@ def test_the_plot_has_a_panel_a_flag(some, tmp_path):
     for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
   }
   # 0.6 % below the worst, a floor of 12 % of what lies between them.
-  assert points == {('o', 0.1, 90.0), ('o', 1.0, 95.0), ('x', 0.01, 89.4)}
+  assert points == {('o', 1, 90.0), ('o', 2, 95.0), ('x', 0, 89.4)}
   assert figure.get_suptitle() == (
     'validation accuracy, %: 2 of 3 trials, 1 failed or diverged (x)'
   )
   path = tmp_path / 'results.png'
   results.write_plot(some, str(path))
   assert path.read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
+def test_many_numbers_have_a_scale():
+  figure_lib = pytest.importorskip('matplotlib.figure', reason='extra plots')
+  figure = figure_lib.Figure()
+  found = [
+    make_trial(i, trials.DONE, 0.5, rate=str(10.0**-i), size=str(i))
+    for i in range(9)
+  ]
+  results._draw(figure, found)
+  rate, size = figure.axes
+  assert (rate.get_xscale(), size.get_xscale()) == ('log', 'linear')
+  assert sorted(line.get_xdata()[0] for line in size.lines) == list(range(9))
 
 
 @pytest.mark.slow
