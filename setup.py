@@ -49,6 +49,7 @@ setuptools.setup(
       'distmnist-export = distmnist.export:run',
       'distmnist-predict = distmnist.predict:run',
       'distmnist-launch = distmnist.launch:run',
+      'distmnist-sweep = distmnist.sweep:run',
     ]
   },
 )

@@ -95,8 +95,7 @@ class NanHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     if not math.isfinite(run_values.results):
       raise cli.RunError(
-        f'the cost is {run_values.results}: the training has diverged; '
-        f'{self._advice}'
+        f'the cost is {run_values.results}: {cli.DIVERGED}; {self._advice}'
       )
 
 

@@ -144,16 +144,11 @@ def main():
 
   # What a user may have got wrong comes before the server: once it answers,
   # the other tasks count on this one.
-  name, strategy = make_strategy(cluster)
-  build_model = workload.make_model()
   train_split, validation_split = workload.load_training_splits()
-  plan = make_plan(
-    cluster, strategy.batches_per_update, len(train_split.images)
+  name, strategy, build_model, plan, traced = check_flags(
+    cluster, len(train_split.images), len(validation_split.images)
   )
   logdir = checkpoints.logdir_from_flags()
-  traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
-  optimizers.check_flags()
-  chief_lib.check_flags(logdir, len(validation_split.images))
   restart = checkpoints.restart_from_flags(logdir, plan.last_step, console.say)
   if cluster.is_chief:
     restart.prepare()
@@ -289,6 +284,32 @@ def main():
       console.say,
     )
   return session_lib.end(stop)
+
+
+def check_flags(cluster, num_images, num_validation_images):
+  """Checks the flags of a worker; `distmnist.check` does it for many at once.
+
+  Args:
+    cluster: cluster.Cluster.
+    num_images: int, the size of the training split.
+    num_validation_images: int, that of the validation split.
+
+  Returns:
+    (name, strategy, build_model, plan, traced): the strategy's name, a
+    strategy.Strategy, build(images, is_training) -> logits, an
+    input_pipeline.Plan and the list of int of --trace_steps.
+
+  Raises:
+    cli.UsageError: a flag does not fit the others, the cluster or the data.
+  """
+  name, strategy = make_strategy(cluster)
+  build_model = workload.make_model()
+  plan = make_plan(cluster, strategy.batches_per_update, num_images)
+  logdir = checkpoints.logdir_from_flags()
+  traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
+  optimizers.check_flags()
+  chief_lib.check_flags(logdir, num_validation_images)
+  return name, strategy, build_model, plan, traced
 
 
 def parse_trace_steps(words, logdir):

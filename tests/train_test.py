@@ -139,6 +139,29 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
   assert report['images'] == 100 * report['local_steps']
 
 
+@pytest.mark.slow
+def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
+  tasks, tmp_path
+):
+  logdir = tmp_path / 'run'
+  flags = [*SMALL, '--train_steps=60', f'--logdir={logdir}']
+  task = tasks.run(tmp_path / '1', *flags, '--validate_at_end')
+  found = json.loads((logdir / 'report.json').read_text())
+  accuracy = found['validation_accuracy']
+  assert found['best_step'] is None
+  assert f'validation accuracy {accuracy:.4f}' in task.output
+  evaluated = tasks.run(
+    tmp_path / '2',
+    *(f'--logdir={logdir}', '--split=validation'),
+    module='distmnist.evaluate',
+  )
+  assert f'validation accuracy {accuracy:.4f}' in evaluated.output
+  flags = [*flags, '--validation_images=0', '--resume=never']
+  assert tasks.run(tmp_path / '3', *flags, '--validate_at_end').code == 0
+  found = json.loads((logdir / 'report.json').read_text())
+  assert found['validation_accuracy'] is None
+
+
 def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)
