@@ -271,10 +271,14 @@ def make_command(trial, plan, rung, num_parallel):
       *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
       *(f'--module={plan["module"]}', f'--logs_dir={trial.folder}/logs', '--'),
     ]
-  return [
-    *command,
+  shared = [
     f'--intra_op_parallelism_threads={threads}',
     '--inter_op_parallelism_threads=2',
+  ]
+  return [
+    *command,
+    # Other machines have cores of their own.
+    *(shared if FLAGS.launcher == 'local' else []),
     '--validate_at_end',
     *plan['flags'],
     *combinations.to_flags(trial.combination),

@@ -215,6 +215,7 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
     '--module=distmnist.train',
     '--logs_dir=x/01/logs',
   ]
+  assert 'threads' not in ' '.join(threads(2, '--launcher=ssh'))
 
 
 @pytest.mark.parametrize(
