@@ -117,6 +117,7 @@ def test_pushes_without_a_gate_are_one_after_the_other(make_cluster):
   assert max(staleness for *_, staleness in pushes) >= 2
 
 
+@pytest.mark.slow
 def test_what_is_dropped_leaves_no_trace(make_cluster):
   each, (step, w) = push_together(make_cluster(2, 3), max_staleness=1)
   pushes = [push for pushes in each for push in pushes]

@@ -7,6 +7,7 @@ import pytest
 from tests.runner import SMALL
 
 
+@pytest.mark.slow
 def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   tasks.run(tmp_path / '1', *SMALL, '--train_steps=100', logdir)

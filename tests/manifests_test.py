@@ -29,7 +29,7 @@ def to_lists(value):
   return value
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=50)
+@settings(deadline=None, derandomize=True, database=None, max_examples=20)
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1), min_size=1))
 def test_what_is_written_is_what_is_read(documents):
   text = manifests.dump([('a\nb', document) for document in documents])

@@ -268,6 +268,7 @@ def test_a_signal_saves_and_the_next_start_resumes(
   assert steps_of(workers[0])[0] > restored
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)
   # The worker waits for a ps that is not there, out of reach of any step.

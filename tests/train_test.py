@@ -162,6 +162,7 @@ def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
   assert found['validation_accuracy'] is None
 
 
+@pytest.mark.slow
 def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)

@@ -84,7 +84,9 @@ def train(name, cluster, optimizer):
 
 
 @each_rule
-@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
+@pytest.mark.parametrize(
+  'optimizer', ['sgd', pytest.param('adam', marks=pytest.mark.slow)]
+)
 def test_the_split_net_is_the_whole_one(
   make_cluster, set_flags, name, optimizer
 ):

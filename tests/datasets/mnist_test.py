@@ -208,6 +208,7 @@ def test_a_data_dir_that_cannot_be_written_is_one_line(use, data_dir):
     mnist.prepare(str(data_dir))
 
 
+@pytest.mark.slow
 def test_two_processes_may_download_at_once(mirror, data_dir, md5s):
   # Each request waits for the other process's: both are in the middle of it.
   together = threading.Barrier(2)

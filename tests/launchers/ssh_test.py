@@ -231,6 +231,7 @@ def test_who_is_logged_in_where(tmp_path):
   assert logins == ['a', 'a', 'me@b']
 
 
+@pytest.mark.slow
 def test_flags_arrive_as_they_were_given(here):
   flags = ["--a=it's", '--b="$HOME" `id`', '--c=two\nlines', '--d=*', '--e=\\']
   done = here.run('--', '--do=worker0:facts', *flags)
@@ -253,6 +254,7 @@ def test_the_gpus_of_a_host_are_shared_out_among_its_workers(here):
   ]
 
 
+@pytest.mark.slow
 def test_the_first_failure_gives_the_code_and_ends_the_others(here):
   with here.start(
     'worker0:leave;ps0:leave;'
@@ -323,6 +325,7 @@ def test_a_launcher_killed_by_9_leaves_nothing_and_the_tasks_save(here):
     assert (here.folder / f'{name}.left').exists()
 
 
+@pytest.mark.slow
 def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
   with here.start('all:leave') as running:
     tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
@@ -364,6 +367,7 @@ def test_what_a_task_has_started_ends_with_it(here):
     assert running.process.wait(20) == 143
 
 
+@pytest.mark.slow
 def test_a_remote_task_that_is_killed_is_named_by_its_signal(here):
   with here.start('worker0:leave;worker1:touch=on,forever') as running:
     (victim, _) = running.wait_for('worker1.on', 'worker0.ready')

@@ -31,6 +31,7 @@ def get_stage_sizes():
   return [tuple(end.shape.as_list()[2:]) for end in ends]
 
 
+@pytest.mark.slow
 def test_it_has_the_25557032_parameters_of_resnet_50(tf_session):
   logits, shapes = build(224, num_classes=1000)
   assert logits.shape.as_list() == [None, 1000]

@@ -372,6 +372,7 @@ def last_line(task):
   return task.output.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(0, 3)
   logdir = tmp_path / 'run'

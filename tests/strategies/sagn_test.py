@@ -55,6 +55,7 @@ def test_with_a_period_of_one_it_is_synchronous_sgd(make):
   assert stepper.step_together([[6], [8]]) == [(2, 0, [5])] * 2
 
 
+@pytest.mark.slow
 def test_three_workers_make_one_mean(make):
   stepper = make(num_workers=3, period=1)
   found = stepper.step_together([[6], [12], [18]])
