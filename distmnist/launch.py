@@ -58,6 +58,7 @@ def main(train_flags):
   # Flags of a --flagfile count as given.
   given = flags.FLAGS.read_flags_from_files(train_flags, force_gnu=False)
   tasks.check_train_flags(given)
+  check_launcher_flags(_LAUNCHER.value)
   # A launcher says who is who: what told this process so is not for its tasks.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
@@ -73,6 +74,22 @@ def main(train_flags):
     _SHOW_LOGS.value,
   )
   return registry.load(_LAUNCHERS, _LAUNCHER.value).launch(job)
+
+
+def check_launcher_flags(chosen):
+  """Refuses flags of another launcher than `chosen`, a name (str).
+
+  Raises:
+    cli.UsageError: one is given.
+  """
+  flags_of = flags.FLAGS.flags_by_module_dict()
+  for name in registry.names(_LAUNCHERS):
+    for flag in flags_of.get(f'{_LAUNCHERS}.{name}', []):
+      if flag.present and name != chosen:
+        raise cli.UsageError(
+          f'--{flag.name} is for --launcher={name}, and this is '
+          f'--launcher={chosen}: leave it out'
+        )
 
 
 def run():

@@ -679,6 +679,11 @@ def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
     (['--num_ps=-1'], 'num_ps'),
     (['--max_restarts=-1'], 'max_restarts'),
     (['--isolate=some'], 'isolate'),
+    (
+      ['--kube_cpu=3'],
+      '--kube_cpu is for --launcher=kubernetes, and this is --launcher=local:',
+    ),
+    (['--launcher=kubernetes', '--isolate=on'], '--isolate is for --launcher='),
     (['--gpus=some'], 'expected auto or a number of GPUs'),
     (['--launcher=rocket'], 'launcher'),
     (['--num_wrokers=2'], 'num_wrokers'),
