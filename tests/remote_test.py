@@ -108,9 +108,9 @@ def test_a_launcher_that_is_silent_is_lost(tmp_path):
 
 @pytest.mark.slow
 def test_a_launcher_that_says_that_it_lives_is_not_lost(tmp_path):
-  with Host('worker0:leave', tmp_path, LOST_SECS=0.6) as host:
+  with Host('worker0:leave', tmp_path, LOST_SECS=3) as host:
     host.wait_for('worker0.ready')
-    for _ in range(20):
+    for _ in range(40):
       with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(0.1)
       host.send('')
