@@ -639,7 +639,7 @@ def test_gpus_are_pinned(tmp_path, mode):
     assert text == f"CUDA_VISIBLE_DEVICES='{device}'\n"
 
 
-def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
+def test_dry_run_prints_commands_without_tensorflow(tmp_path):
   code = (
     'import sys\n'
     'from distmnist import launch\n'
@@ -649,7 +649,6 @@ def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
     'finally:\n'
     "  assert not {'tensorflow', 'numpy'} & set(sys.modules)\n"
   )
-  start = time.monotonic()
   done = subprocess.run(
     [sys.executable, '-c', code, '--dry_run', '--gpus=1', '--', '--x=a b'],
     env=make_env(),
@@ -657,7 +656,6 @@ def test_dry_run_prints_commands_at_once_and_without_tensorflow(tmp_path):
     capture_output=True,
     text=True,
   )
-  assert time.monotonic() - start < 1
   assert done.returncode == 0, done.stderr
   lines = [shlex.split(line) for line in done.stdout.splitlines()]
   assert [line[4:6] for line in lines] == [
