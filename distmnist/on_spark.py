@@ -1,0 +1,339 @@
+"""Training within a Spark program: ps and workers are tasks of Spark.
+
+  from distmnist import on_spark
+
+  report = on_spark.run(
+    sc, ['--flagfile=configs/cnn_async.flags', '--logdir=/shared/run'],
+    num_ps=1, num_workers=2)
+
+One barrier stage with a partition a task of the cluster: Spark starts all of
+them at once or none, and all again when one has failed. Each reports to the
+driver, here (spark_task.py): its log comes as it grows, and the driver says who
+may start, who stops and when:
+
+  start   when all tasks of the stage are there, and none of an earlier attempt
+          still writes its last checkpoint;
+  end     after the first failure, Ctrl-C or a lost executor: the workers are
+          stopped, then the ps, then Spark is told;
+  retry   Spark starts the stage again, up to `max_restarts` times. The chief
+          restores the latest checkpoint of --logdir, which all executors share.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+import zipfile
+
+from absl import flags
+
+from distmnist import cli, console, processes, spark_desk, spark_task
+from distmnist import tasks as tasks_lib
+
+_PATH_FLAGS = ('logdir', 'data_dir', 'resume')
+_NO_PATHS = ('auto', 'never')
+# From the end of the tasks to that of Spark's job.
+_END_SECS = 5.0
+
+
+class TaskError(cli.RunError):
+  """A task has failed for good; `exit_code` is its own, 128 + n by signal n."""
+
+  def __init__(self, message, exit_code):
+    super().__init__(message)
+    self.exit_code = exit_code
+
+
+def run(
+  sc,
+  train_flags=(),
+  num_ps=1,
+  num_workers=2,
+  max_restarts=3,
+  logs_dir=None,
+  wait_secs=60.0,
+  module=tasks_lib.TRAIN,
+  show=print,
+  say=processes.say,
+):
+  """Trains on the executors of a Spark program, and returns when it is done.
+
+  Args:
+    sc: pyspark.SparkContext.
+    train_flags: list of str, the flags of distmnist.train for every task. A
+      --flagfile is read here; other paths are the executors'.
+    num_ps, num_workers: int, the shape of the cluster; each takes a slot.
+    max_restarts: int, how often the stage is started again after a failure,
+      with no more attempts than spark.stage.maxConsecutiveAttempts, 4.
+    logs_dir: str, a folder of the driver for one log a task. Default: logs/ in
+      --logdir, or a new folder among the temporary ones.
+    wait_secs: float, how long to wait for executors and for tasks to start.
+    module: dotted name, what a task runs.
+    show: callable, takes each line of the chief.
+    say: callable, takes what this program says.
+
+  Returns:
+    dict, what the chief writes to report.json; None if it has written none.
+
+  Raises:
+    cli.UsageError: the flags or the cluster cannot work.
+    cli.RunError: the training failed; a TaskError if a task did.
+  """
+  given = flags.FLAGS.read_flags_from_files(list(train_flags), force_gnu=False)
+  tasks_lib.check_train_flags(given)
+  check_paths(given)
+  _check_conf(sc.getConf())
+  num_tasks = num_ps + num_workers
+  wait_for_slots(sc, num_tasks, wait_secs, say)
+  logs_dir = processes.make_logs_dir(
+    logs_dir, tasks_lib.flag_value(given, 'logdir')
+  )
+  names = [f'ps {i}' for i in range(num_ps)]
+  names += [f'worker {i}' for i in range(num_workers)]
+  ship_package(sc)
+  host = sc.getConf().get('spark.driver.host')
+  secret = secrets.token_hex(32)
+  desk = spark_desk.Desk(
+    sc.getConf().get('spark.driver.bindAddress') or host,
+    secret,
+    names,
+    logs_dir,
+    max_restarts,
+    show,
+    say,
+  )
+  spec = {
+    'num_ps': num_ps,
+    'num_workers': num_workers,
+    'train_flags': given,
+    'module': module,
+    'driver': [host, desk.port],
+    'secret': secret,
+  }
+  say(
+    f'{num_ps} ps and {num_workers} worker{"s" if num_workers > 1 else ""} on'
+    f' {sc.master}, logs in {logs_dir}'
+  )
+  job = _Job(sc, num_tasks, spec, desk.wake)
+  with desk:
+    job.start()
+    try:
+      _attend(desk, job, wait_secs, say)
+    finally:
+      # Nothing stays behind, after Ctrl-C either.
+      try:
+        desk.end_all()
+      finally:
+        job.end()
+  if job.error and 'cancelled' in explain(job.error) and not job.is_our_end:
+    raise cli.RunError('the job of Spark was cancelled')
+  if desk.failure:
+    say(f'the last lines of {desk.failure.name}:')
+    for line in desk.last_lines(desk.failure.name) or [
+      '(it has written nothing)'
+    ]:
+      print(f'  | {line}', file=sys.stderr, flush=True)
+    raise TaskError(str(desk.failure), desk.failure.exit_code)
+  if job.error:
+    raise cli.RunError(f'Spark has given up the job: {explain(job.error)}')
+  return desk.report
+
+
+def _attend(desk, job, wait_secs, say):
+  """Returns when the job has ended, or the cluster has failed for good."""
+  wait = None
+  while not (job.has_ended or desk.is_over):
+    desk.turn(processes.TICK_SECS)
+    if not desk.missing:
+      wait = None
+      continue
+    wait = wait or console.Wait(wait_secs, say)
+    what = f'for Spark to start {", ".join(desk.missing)}'
+    if wait.is_over(what):
+      why = f'; before that: {desk.failure}' if desk.failure else ''
+      raise cli.LostError(
+        f'waited {wait_secs:g} s {what}: are the executors there, and their'
+        f' slots free?{why}'
+      )
+
+
+def check_paths(train_flags):
+  """Refuses paths that would be another place on each executor.
+
+  Raises:
+    cli.UsageError: one of --logdir, --data_dir and --resume is relative.
+  """
+  for name in _PATH_FLAGS:
+    path = tasks_lib.flag_value(train_flags, name)
+    if not path or (name == 'resume' and path in _NO_PATHS):
+      continue
+    if not (path.startswith(('/', '~')) or '://' in path):
+      raise cli.UsageError(
+        f'--{name}={path} is relative, and would be another place on each'
+        ' executor: give an absolute path that all of them share'
+      )
+
+
+def _check_conf(conf):
+  if conf.get('spark.dynamicAllocation.enabled', 'false') == 'true':
+    raise cli.UsageError(
+      'spark.dynamicAllocation.enabled=true, but Spark has no barrier stages'
+      ' with it: set it to false, and spark.executor.instances to a number'
+    )
+
+
+def count_fixed_slots(master):
+  """Returns the slots (int) of a `master` that can have no more, else None."""
+  if master == 'local':
+    return 1
+  if match := re.fullmatch(r'local\[(\d+|\*)(?:, *\d+)?\]', master):
+    return os.cpu_count() if match[1] == '*' else int(match[1])
+  if match := re.fullmatch(
+    r'local-cluster\[ *(\d+) *, *(\d+) *, *\d+ *\]', master
+  ):
+    return int(match[1]) * int(match[2])
+  return None
+
+
+def check_fixed_slots(master, num_tasks):
+  """Raises cli.UsageError if `master` can never have a slot a task."""
+  num_slots = count_fixed_slots(master)
+  if num_slots is not None and num_slots < num_tasks:
+    raise cli.UsageError(
+      f'{master} has {num_slots} slot{"s" if num_slots != 1 else ""}, but the'
+      f' cluster has {num_tasks} tasks, and each takes one: give it more'
+      ' executors or cores, or ask for fewer ps and workers'
+    )
+
+
+def wait_for_slots(sc, num_tasks, wait_secs, say):
+  """Returns once Spark has a slot for each task of the cluster.
+
+  Spark itself would wait for 10 minutes, and look each 15 s.
+
+  Raises:
+    cli.UsageError: it never will.
+    cli.RunError: it has not within wait_secs.
+  """
+  check_fixed_slots(sc.master, num_tasks)
+  wait = console.Wait(wait_secs, say)
+  while (num_slots := count_slots(sc)) < num_tasks:
+    need = f'{num_tasks} slots, of which Spark has {num_slots} so far'
+    if wait.is_over(f'for {need}'):
+      raise cli.RunError(
+        f'after {wait_secs:g} s Spark has {num_slots} slots on'
+        f' {_count_executors(sc)} executors, but the cluster has {num_tasks}'
+        ' tasks, and each takes one: give it more executors or cores'
+        ' (spark.executor.instances, spark.executor.cores,'
+        ' spark.task.cpus), or ask for fewer ps and workers'
+      )
+    time.sleep(0.1)
+
+
+def count_slots(sc):
+  """Returns how many tasks Spark can run at once (int).
+
+  Raises:
+    cli.RunError: the SparkContext is stopped.
+  """
+  try:
+    scala = sc._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return scala.maxNumConcurrentTasks(profile)
+  except Exception as error:
+    raise cli.RunError(f'Spark does not answer: {explain(error)}') from error
+
+
+def _count_executors(sc):
+  # The driver is among them.
+  return max(0, sc._jsc.sc().getExecutorMemoryStatus().size() - 1)
+
+
+def ship_package(sc):
+  """Has the executors import this very distmnist, also where none is."""
+  package = os.path.dirname(os.path.abspath(__file__))
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED) as archive:
+    for folder, subfolders, names in os.walk(package):
+      subfolders.sort()
+      for name in sorted(names):
+        path = os.path.join(folder, name)
+        if name.endswith('.py'):
+          # With no time in it: the same files are the same archive.
+          info = zipfile.ZipInfo(
+            os.path.relpath(path, os.path.dirname(package))
+          )
+          with open(path, 'rb') as file:
+            archive.writestr(info, file.read(), zipfile.ZIP_DEFLATED)
+  digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
+  # Executors that come later ask for it too: it lives as long as the context.
+  path = os.path.join(sc._temp_dir, f'distmnist_{digest}.zip')
+  if not os.path.exists(path):
+    with open(path, 'wb') as file:
+      file.write(content.getvalue())
+    sc.addPyFile(path)
+
+
+def explain(error):
+  """Returns what is wrong (str) in a line, out of an exception of Spark."""
+  text = str(error).strip()
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  if 'Traceback (most recent call last)' in text:
+    # The Python exception of an executor: the line after its stack.
+    raw = text[text.rindex('Traceback (most recent call last)') :].splitlines()
+    for line in raw[1:]:
+      if line and not line.startswith((' ', '\t')):
+        return line[:500]
+  for line in lines:
+    if match := re.match(r'(?:: )?[\w.$]*(?:Exception|Error): (.+)', line):
+      return match[1][:500]
+  return lines[0][:500] if lines else type(error).__name__
+
+
+class _Job:
+  """The barrier stage, run by a thread: this one is for the tasks' words."""
+
+  def __init__(self, sc, num_tasks, spec, on_end):
+    self.error = None
+    self.is_our_end = False
+    self._ended = threading.Event()
+    self._sc = sc
+    self._num_tasks = num_tasks
+    self._spec = spec
+    self._on_end = on_end
+    self._group = f'distmnist-{secrets.token_hex(8)}'
+
+  def start(self):
+    from pyspark import InheritableThread
+
+    InheritableThread(target=self._run, daemon=True).start()
+
+  @property
+  def has_ended(self):
+    return self._ended.is_set()
+
+  def end(self):
+    """Returns when Spark is done with it; cancels it if it does not end."""
+    if not self._ended.wait(_END_SECS):
+      self.is_our_end = True
+      with contextlib.suppress(Exception):  # The context may be stopped.
+        self._sc.cancelJobGroup(self._group)
+      self._ended.wait(_END_SECS)
+
+  def _run(self):
+    try:
+      self._sc.setJobGroup(self._group, 'distmnist', True)
+      rdd = self._sc.parallelize(range(self._num_tasks), self._num_tasks)
+      task = functools.partial(spark_task.run_in_barrier, self._spec)
+      rdd.barrier().mapPartitions(task).collect()
+    except Exception as error:
+      self.error = error
+    finally:
+      self._ended.set()
+      self._on_end()
