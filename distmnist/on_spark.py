@@ -7,16 +7,14 @@
     num_ps=1, num_workers=2)
 
 One barrier stage with a partition a task of the cluster: Spark starts all of
-them at once or none, and all again when one has failed. Each reports to the
-driver, here (spark_task.py): its log comes as it grows, and the driver says who
-may start, who stops and when:
+them at once or none, and ends all when one is lost. They report to the driver,
+here (spark_desk.py): their logs come as they grow, and they are told when to
+start and to stop. The executors' side is spark_task.py.
 
-  start   when all tasks of the stage are there, and none of an earlier attempt
-          still writes its last checkpoint;
-  end     after the first failure, Ctrl-C or a lost executor: the workers are
-          stopped, then the ps, then Spark is told;
-  retry   Spark starts the stage again, up to `max_restarts` times. The chief
-          restores the latest checkpoint of --logdir, which all executors share.
+Spark itself gives up a job whose last stage is a barrier stage with a lost
+task. So after a failure we submit it again, up to `max_restarts` times, once no
+task of the last attempt is left; the chief restores the latest checkpoint of
+--logdir, a folder that all executors share.
 """
 
 import contextlib
@@ -38,8 +36,10 @@ from distmnist import tasks as tasks_lib
 
 _PATH_FLAGS = ('logdir', 'data_dir', 'resume')
 _NO_PATHS = ('auto', 'never')
-# From the end of the tasks to that of Spark's job.
+# From the end of the tasks to that of Spark's job, and the other way round.
 _END_SECS = 5.0
+# These would come again, and the task has said what to do.
+_FINAL_CODES = (cli.FAILED, cli.WRONG_COMMAND_LINE)
 
 
 class TaskError(cli.RunError):
@@ -57,7 +57,7 @@ def run(
   num_workers=2,
   max_restarts=3,
   logs_dir=None,
-  wait_secs=60.0,
+  wait_secs=120.0,
   module=tasks_lib.TRAIN,
   show=print,
   say=processes.say,
@@ -69,8 +69,7 @@ def run(
     train_flags: list of str, the flags of distmnist.train for every task. A
       --flagfile is read here; other paths are the executors'.
     num_ps, num_workers: int, the shape of the cluster; each takes a slot.
-    max_restarts: int, how often the stage is started again after a failure,
-      with no more attempts than spark.stage.maxConsecutiveAttempts, 4.
+    max_restarts: int, how often all tasks are started again after a failure.
     logs_dir: str, a folder of the driver for one log a task. Default: logs/ in
       --logdir, or a new folder among the temporary ones.
     wait_secs: float, how long to wait for executors and for tasks to start.
@@ -97,70 +96,77 @@ def run(
   names = [f'ps {i}' for i in range(num_ps)]
   names += [f'worker {i}' for i in range(num_workers)]
   ship_package(sc)
-  host = sc.getConf().get('spark.driver.host')
+  conf = sc.getConf()
+  host = conf.get('spark.driver.host')
   secret = secrets.token_hex(32)
-  desk = spark_desk.Desk(
-    sc.getConf().get('spark.driver.bindAddress') or host,
-    secret,
-    names,
-    logs_dir,
-    max_restarts,
-    show,
-    say,
-  )
-  spec = {
-    'num_ps': num_ps,
-    'num_workers': num_workers,
-    'train_flags': given,
-    'module': module,
-    'driver': [host, desk.port],
-    'secret': secret,
-  }
   say(
     f'{num_ps} ps and {num_workers} worker{"s" if num_workers > 1 else ""} on'
     f' {sc.master}, logs in {logs_dir}'
   )
-  job = _Job(sc, num_tasks, spec, desk.wake)
-  with desk:
-    job.start()
-    try:
-      _attend(desk, job, wait_secs, say)
-    finally:
-      # Nothing stays behind, after Ctrl-C either.
-      try:
-        desk.end_all()
-      finally:
-        job.end()
-  if job.error and 'cancelled' in explain(job.error) and not job.is_our_end:
-    raise cli.RunError('the job of Spark was cancelled')
-  if desk.failure:
-    say(f'the last lines of {desk.failure.name}:')
-    for line in desk.last_lines(desk.failure.name) or [
-      '(it has written nothing)'
-    ]:
-      print(f'  | {line}', file=sys.stderr, flush=True)
-    raise TaskError(str(desk.failure), desk.failure.exit_code)
-  if job.error:
-    raise cli.RunError(f'Spark has given up the job: {explain(job.error)}')
-  return desk.report
-
-
-def _attend(desk, job, wait_secs, say):
-  """Returns when the job has ended, or the cluster has failed for good."""
-  wait = None
-  while not (job.has_ended or desk.is_over):
-    desk.turn(processes.TICK_SECS)
-    if not desk.missing:
-      wait = None
-      continue
-    wait = wait or console.Wait(wait_secs, say)
-    what = f'for Spark to start {", ".join(desk.missing)}'
-    if wait.is_over(what):
-      why = f'; before that: {desk.failure}' if desk.failure else ''
-      raise cli.LostError(
-        f'waited {wait_secs:g} s {what}: are the executors there, and their'
-        f' slots free?{why}'
+  bind_host = conf.get('spark.driver.bindAddress') or host
+  with spark_desk.Desk(bind_host, secret, names, logs_dir, show) as desk:
+    while True:
+      number = desk.begin()
+      spec = {
+        'num_ps': num_ps,
+        'num_workers': num_workers,
+        'train_flags': given,
+        'module': module,
+        'driver': [host, desk.port],
+        'secret': secret,
+        'attempt': number,
+      }
+      _run_once(desk, _Job(sc, num_tasks, spec, desk.wake), wait_secs, say)
+      failure = desk.failure
+      if not failure:
+        return desk.report
+      if number > max_restarts or failure.exit_code in _FINAL_CODES:
+        break
+      say(
+        f'{failure.name} ({failure.address}): {failure.cause}: restart {number}'
+        f' of {max_restarts}, with all other tasks'
       )
+      wait_for_slots(sc, num_tasks, wait_secs, say)
+    say(f'the last lines of {failure.name}:')
+    lines = desk.last_lines(failure.name) or ['(it has written nothing)']
+    for line in lines:
+      print(f'  | {line}', file=sys.stderr, flush=True)
+    raise TaskError(str(failure), failure.exit_code)
+
+
+def _run_once(desk, job, wait_secs, say):
+  """Runs the job to its end; what its tasks have failed of, `desk` knows.
+
+  Raises:
+    cli.RunError: Spark does not start the tasks, or has given up the job
+      though no task has failed.
+  """
+  job.start()
+  wait = console.Wait(wait_secs, say)
+  deadline = float('inf')
+  try:
+    while not desk.is_over:
+      desk.turn(processes.TICK_SECS)
+      if job.has_ended:
+        # Where Spark has ended the tasks, they say so within some seconds.
+        deadline = min(deadline, time.monotonic() + _END_SECS)
+        if not desk.has_tasks or time.monotonic() > deadline:
+          break
+      if desk.missing:
+        what = f'for Spark to start {", ".join(desk.missing)}'
+        if wait.is_over(what):
+          raise cli.LostError(
+            f'waited {wait_secs:g} s {what}: are the executors still there,'
+            ' and their slots free?'
+          )
+  finally:
+    # Nothing stays behind, after Ctrl-C either.
+    try:
+      desk.end_all()
+    finally:
+      job.end()
+  if job.error and (job.is_cancelled or not desk.failure):
+    raise cli.RunError(f'Spark has given up the job: {explain(job.error)}')
 
 
 def check_paths(train_flags):
@@ -301,7 +307,7 @@ class _Job:
 
   def __init__(self, sc, num_tasks, spec, on_end):
     self.error = None
-    self.is_our_end = False
+    self._is_our_end = False
     self._ended = threading.Event()
     self._sc = sc
     self._num_tasks = num_tasks
@@ -315,13 +321,18 @@ class _Job:
     InheritableThread(target=self._run, daemon=True).start()
 
   @property
+  def is_cancelled(self):
+    """Whether somebody else has cancelled it."""
+    return 'cancelled' in str(self.error) and not self._is_our_end
+
+  @property
   def has_ended(self):
     return self._ended.is_set()
 
   def end(self):
     """Returns when Spark is done with it; cancels it if it does not end."""
     if not self._ended.wait(_END_SECS):
-      self.is_our_end = True
+      self._is_our_end = True
       with contextlib.suppress(Exception):  # The context may be stopped.
         self._sc.cancelJobGroup(self._group)
       self._ended.wait(_END_SECS)

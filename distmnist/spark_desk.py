@@ -2,10 +2,9 @@
 
 One thread, which hears all connections and keeps the order of events:
 
-  start   once all tasks of an attempt are there, and no task of an earlier one
-          still writes its last checkpoint;
+  start   once all tasks are there;
   end     after the first failure the workers are stopped, then the ps; then
-          each may leave, and Spark learns whether it is to start them again.
+          all may leave.
 """
 
 import contextlib
@@ -27,8 +26,6 @@ STOP_SECS = processes.WORKER_GRACE_SECS + processes.PS_GRACE_SECS + 5.5
 # Of who has connected, to show that he knows the secret.
 HELLO_SECS = 10.0
 _MAX_STRANGERS = 256
-# These would come again, and the task has said what to do.
-_FINAL_CODES = (cli.FAILED, cli.WRONG_COMMAND_LINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,25 +69,23 @@ class _Peer:
 
 @dataclasses.dataclass
 class _Attempt:
-  """One try of the stage.
+  """All tasks, started once.
 
   Attributes:
-    key: int, what its tasks call it.
     number: int, counted from 1.
     peers: dict of name -> _Peer.
     is_started: whether its tasks were told to go.
     failure: Failure that ends it, or None.
     deadline: when it has to be over, once that is known.
-    verdict: whether Spark is to start all again; None until its tasks leave.
+    is_over: whether its tasks were told to leave.
   """
 
-  key: int
   number: int
   peers: dict = dataclasses.field(default_factory=dict)
   is_started: bool = False
   failure: Failure | None = None
   deadline: float | None = None
-  verdict: bool | None = None
+  is_over: bool = False
 
   @property
   def running(self):
@@ -108,12 +103,10 @@ class Desk:
 
   Attributes:
     port: int, where it listens.
-    failure: Failure of the last attempt, or None if that has not failed.
     report: dict, the chief's, or None.
-    is_over: whether the run has failed for good, and all tasks have ended.
   """
 
-  def __init__(self, host, secret, names, logs_dir, max_restarts, show, say):
+  def __init__(self, host, secret, names, logs_dir, show):
     """Listens.
 
     Args:
@@ -121,9 +114,7 @@ class Desk:
       secret: str, what the tasks know.
       names: list of str, the tasks.
       logs_dir: str, an existing folder.
-      max_restarts: int, attempts after the first.
       show: callable, takes a line of the chief.
-      say: callable, takes a line of ours.
 
     Raises:
       cli.RunError: it cannot listen there.
@@ -136,14 +127,10 @@ class Desk:
         ' spark.driver.bindAddress to an address of this machine'
       ) from error
     self.port = self._listener.getsockname()[1]
-    self.failure = None
     self.report = None
-    self.is_over = False
     self._secret = secret
     self._names = names
-    self._max_restarts = max_restarts
     self._show = show
-    self._say = say
     self._logs = {
       name: os.path.join(logs_dir, name.replace(' ', '_') + '.log')
       for name in names
@@ -171,17 +158,34 @@ class Desk:
     with contextlib.suppress(OSError):  # The end has come meanwhile.
       self._wake_writer.send(b'.')
 
+  def begin(self):
+    """Makes ready for all tasks to be started; returns for which time (int)."""
+    self._is_given_up = False
+    self._attempts.append(_Attempt(len(self._attempts) + 1))
+    return len(self._attempts)
+
+  @property
+  def failure(self):
+    """Failure of the last attempt, or None."""
+    return self._attempts[-1].failure
+
+  @property
+  def is_over(self):
+    """Whether the tasks of the last attempt have ended, or failed to start."""
+    return self._attempts[-1].is_over
+
+  @property
+  def has_tasks(self):
+    """Whether a task of the last attempt still has its connection."""
+    return any(p.connection.is_open for p in self._attempts[-1].peers.values())
+
   @property
   def missing(self):
     """The tasks (list of names) that Spark has still to start."""
-    if self.is_over or not self._attempts:
-      return [] if self.is_over else self._names
-    current = self._attempts[-1]
-    if current.verdict:
-      return self._names
-    if current.is_started or current.failure:
+    last = self._attempts[-1]
+    if last.is_started or last.is_over:
       return []
-    return [name for name in self._names if name not in current.peers]
+    return [name for name in self._names if name not in last.peers]
 
   def last_lines(self, name, num_lines=10):
     """Returns the last lines (list of str) of a task's last attempt."""
@@ -250,11 +254,12 @@ class Desk:
         self._welcome(connection, message)
 
   def _welcome(self, connection, hello):
-    name, key = hello.get('hello'), hello.get('attempt')
+    name, number = hello.get('hello'), hello.get('attempt')
     address, executor = hello.get('address'), hello.get('executor')
     connection.is_open = (
       name in self._names
-      and type(key) is int
+      and type(number) is int
+      and 1 <= number <= len(self._attempts)
       and isinstance(address, str)
       and bool(re.fullmatch(r'[\w.:\[\]-]{1,300}', address))
       and isinstance(executor, str)
@@ -262,19 +267,18 @@ class Desk:
     )
     if not connection.is_open:
       return
-    attempt = next((a for a in self._attempts if a.key == key), None)
-    if attempt is None:
-      attempt = _Attempt(key, len(self._attempts) + 1)
-      self._attempts.append(attempt)
+    attempt = self._attempts[number - 1]
     del self._strangers[connection]
     connection.max_bytes = json_lines.MAX_MESSAGE_BYTES
     peer = _Peer(name, address, executor, connection)
-    attempt.peers[name] = peer
     self._selector.modify(
       connection, selectors.EVENT_READ, data=(attempt, peer)
     )
-    if attempt.verdict is not None:
-      self._let_go(peer, attempt.verdict)
+    old = attempt.peers.setdefault(name, peer)
+    if old is not peer:
+      self._fail(attempt, old, 'Spark has started it once more', cli.LOST)
+    if attempt.is_over or old is not peer:
+      self._let_go(peer)
 
   def _hear(self, attempt, peer):
     for message in peer.connection.receive():
@@ -317,7 +321,7 @@ class Desk:
       self._fail(attempt, peer, f'exit code {peer.code}', peer.code)
 
   def _fail(self, attempt, peer, cause, exit_code):
-    if attempt.failure or attempt.verdict is not None or self._is_given_up:
+    if attempt.failure or attempt.is_over or self._is_given_up:
       return  # A consequence of the first.
     attempt.failure = Failure(
       peer.name,
@@ -327,37 +331,20 @@ class Desk:
       attempt.number - 1,
       self._logs[peer.name],
     )
-    if attempt is self._attempts[-1]:
-      self.failure = attempt.failure
-    if self._is_to_be_tried_again(attempt):
-      self._say(
-        f'{peer.name} ({peer.address}): {cause}: restart {attempt.number} of'
-        f' {self._max_restarts}, with all other tasks'
-      )
-
-  def _is_to_be_tried_again(self, attempt):
-    return not (
-      self._is_given_up
-      or attempt.failure is None
-      or attempt.failure.exit_code in _FINAL_CODES
-      or attempt.number > self._max_restarts
-    )
 
   def _advance(self, attempt):
     """Brings an attempt forward, as far as what was heard allows."""
-    if attempt.verdict is not None:
+    if attempt.is_over:
       return
-    is_current = attempt is self._attempts[-1]
-    if attempt.failure or self._is_given_up or not is_current:
+    if attempt.failure or self._is_given_up:
       self._stop_in_order(attempt)
       if not attempt.running or not attempt.is_started:
-        self._let_all_go(attempt, self._is_to_be_tried_again(attempt))
+        self._let_all_go(attempt)
     elif not attempt.is_started:
-      is_free = not any(a.running for a in self._attempts[:-1])
-      if is_free and len(attempt.peers) == len(self._names):
+      if len(attempt.peers) == len(self._names):
         self._start(attempt)
     elif all(peer.code == 0 for peer in attempt.peers.values()):
-      self._let_all_go(attempt, False)
+      self._let_all_go(attempt)
     elif all(peer.name.startswith('ps') for peer in attempt.running):
       # The workers are done: they have told the ps to leave.
       attempt.deadline = attempt.deadline or time.monotonic() + LEAVE_SECS
@@ -372,15 +359,12 @@ class Desk:
 
   def _start(self, attempt):
     attempt.is_started = True
-    self.failure = None
     for name, peer in attempt.peers.items():
       with open(self._logs[name], 'a', encoding='utf-8') as log:
         if attempt.number > 1:
-          log.write(
-            f'--- restart {attempt.number - 1} of {self._max_restarts} ---\n'
-          )
+          log.write(f'--- restart {attempt.number - 1} ---\n')
         self._log_starts[name] = log.tell()
-      peer.connection.send(go=attempt.number)
+      peer.connection.send(go=True)
 
   def _stop_in_order(self, attempt):
     running = attempt.running
@@ -396,16 +380,14 @@ class Desk:
       for peer in running:  # With its connection ends the agent, and the task.
         peer.connection.is_open = False
 
-  def _let_all_go(self, attempt, is_again):
-    attempt.verdict = is_again
+  def _let_all_go(self, attempt):
+    attempt.is_over = True
     for peer in attempt.peers.values():
-      self._let_go(peer, is_again)
-    if attempt.failure and not is_again:
-      self.is_over = True
+      self._let_go(peer)
 
-  def _let_go(self, peer, is_again):
+  def _let_go(self, peer):
     peer.is_ended = True
-    peer.connection.send(leave=is_again)
+    peer.connection.send(leave=True)
 
   def _drop_closed(self):
     now = time.monotonic()

@@ -24,9 +24,9 @@ Messages are those of json_lines.py. The agent says
 and the driver
 
   {"challenge": ...}
-  {"go": n}          start the task, for the nth time
+  {"go": true}       start the task
   {"stop": signal}   end it: by this signal, with grace; a second time, at once
-  {"leave": again}   done; if `again`, fail, so that Spark starts all again
+  {"leave": true}    done
 """
 
 import contextlib
@@ -45,7 +45,6 @@ import time
 from distmnist import cli, json_lines, processes
 from distmnist import tasks as tasks_lib
 
-AGAIN = 75  # The agent's exit code for: Spark, start the stage again.
 # From the loss of the executor, if the driver says nothing, to the stop.
 ORPHAN_SECS = 20.0
 _MAX_READ_BYTES = 1 << 18
@@ -61,13 +60,14 @@ def run_in_barrier(spec, records):
       train_flags: list of str.
       module: dotted name.
       driver: [host, port]; secret: str.
+      attempt: int, how often the tasks were started, this time included.
     records: iterator, not read.
 
   Returns:
     An empty list.
 
   Raises:
-    RuntimeError: Spark shall start the whole stage again.
+    RuntimeError: the agent has failed.
   """
   del records
   from pyspark import BarrierTaskContext
@@ -80,7 +80,6 @@ def run_in_barrier(spec, records):
       ':'
     )[0],
     'port': held.getsockname()[1],
-    'id': context.taskAttemptId(),
   }
   everyone = parse_gathered(context.allGather(json.dumps(me)))
   addresses = [f'{each["host"]}:{each["port"]}' for each in everyone]
@@ -99,8 +98,7 @@ def run_in_barrier(spec, records):
       {
         'task': dataclasses.asdict(task),
         'folder': folder,
-        # The same for all of this stage's attempt, and another in the next.
-        'attempt': min(each['id'] for each in everyone),
+        'attempt': spec['attempt'],
         'executor': me['host'],
         'executor_pid': find_executor_pid(),
         'driver': spec['driver'],
@@ -110,8 +108,6 @@ def run_in_barrier(spec, records):
   finally:
     shutil.rmtree(folder, ignore_errors=True)
     held.close()
-  if code == AGAIN:
-    raise RuntimeError(f'{task.name} ({task.address}): start the stage again')
   if code:
     raise RuntimeError(
       f'{task.name} ({task.address}): its agent ended with exit code {code}'
@@ -123,20 +119,19 @@ def parse_gathered(messages):
   """Returns the list of dict that the executors have sent each other.
 
   Args:
-    messages: list of str, each {"host": str, "port": int, "id": int}.
+    messages: list of str, each {"host": str, "port": int}.
 
   Raises:
     ValueError: one is anything else.
   """
   everyone = [json_lines.parse_object(message) or {} for message in messages]
   for each, message in zip(everyone, messages, strict=True):
-    host, port, number = (each.get(key) for key in ('host', 'port', 'id'))
+    host, port = each.get('host'), each.get('port')
     is_good = (
       isinstance(host, str)
       and re.fullmatch(r'[\w.:\[\]-]+', host)
       and type(port) is int
       and 1 <= port <= 65535
-      and type(number) is int
     )
     if not is_good:
       raise ValueError(f'{message[:200]!r} is no host and port')
@@ -231,13 +226,14 @@ class Agent:
     )
     order = self._wait_for('go')
     if 'go' in order:
-      end = self._run_task(order['go'])
+      end = self._run_task()
       self._link.send(**end)
-      order = self._wait_for('leave')
+      self._wait_for('leave')
     self._link.close()
-    return AGAIN if order.get('leave') else 0
+    return 0
 
-  def _run_task(self, number):
+  def _run_task(self):
+    number = self._spec['attempt']
     task = dataclasses.replace(
       self._task, env=((tasks_lib.ATTEMPT, str(number)),) if number > 1 else ()
     )

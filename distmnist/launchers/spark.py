@@ -33,7 +33,7 @@ _CONF = flags.DEFINE_multi_string(
 )
 _WAIT_SECS = flags.DEFINE_float(
   'spark_wait_secs',
-  60,
+  120,
   'Seconds to wait for executors, and for Spark to start the tasks.',
   lower_bound=0,
 )
@@ -66,7 +66,7 @@ def launch(job):
     return 0
   check_installed(os.environ)
   logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
-  conf = make_conf(master, num_tasks, job.max_restarts, _CONF.value)
+  conf = make_conf(master, num_tasks, _CONF.value)
   try:
     with _heeding_signals(), _spark(conf, logs_dir) as context:
       on_spark.run(
@@ -106,13 +106,12 @@ def check_installed(environ):
     )
 
 
-def make_conf(master, num_tasks, max_restarts, settings):
+def make_conf(master, num_tasks, settings):
   """Returns the settings of Spark as a dict; `settings` (name=value) win."""
   conf = {
     'spark.master': master,
     'spark.app.name': 'distmnist',
     'spark.executor.instances': str(num_tasks),
-    'spark.stage.maxConsecutiveAttempts': str(max_restarts + 1),
     'spark.ui.showConsoleProgress': 'false',
   }
   if master.startswith('local'):
