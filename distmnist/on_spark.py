@@ -166,7 +166,13 @@ def _run_once(desk, job, wait_secs, say):
     finally:
       job.end()
   if job.error and (job.is_cancelled or not desk.failure):
-    raise cli.RunError(f'Spark has given up the job: {explain(job.error)}')
+    why = explain(job.error)
+    if 'ModuleNotFoundError' in why:
+      why += (
+        f": the executors' Python, {job.python}, lacks it: install it there, or"
+        ' set PYSPARK_PYTHON to one that has it before Spark starts'
+      )
+    raise cli.RunError(f'Spark has given up the job: {why}')
 
 
 def check_paths(train_flags):
@@ -250,8 +256,12 @@ def count_slots(sc):
   """
   try:
     scala = sc._jsc.sc()
+    if scala.isStopped():
+      raise cli.RunError('Spark has stopped: its log says why')
     profile = scala.resourceProfileManager().defaultResourceProfile()
     return scala.maxNumConcurrentTasks(profile)
+  except cli.RunError:
+    raise
   except Exception as error:
     raise cli.RunError(f'Spark does not answer: {explain(error)}') from error
 
@@ -319,6 +329,10 @@ class _Job:
     from pyspark import InheritableThread
 
     InheritableThread(target=self._run, daemon=True).start()
+
+  @property
+  def python(self):
+    return self._sc.pythonExec
 
   @property
   def is_cancelled(self):

@@ -293,7 +293,7 @@ class Desk:
       self._fail(
         attempt,
         peer,
-        f'no word from it any more: its executor, {peer.executor}, is gone',
+        f'no word from it any more; its executor was {peer.executor}',
         cli.LOST,
       )
 

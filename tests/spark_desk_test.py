@@ -152,7 +152,7 @@ def test_a_connection_that_ends_is_a_lost_executor(room):
   room.turn()
   assert room.desk.failure.name == 'ps 0'
   assert room.desk.failure.cause == (
-    'no word from it any more: its executor, 127.0.0.1 (pid 7), is gone'
+    'no word from it any more; its executor was 127.0.0.1 (pid 7)'
   )
 
 

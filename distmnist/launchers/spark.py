@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 
 from absl import flags
@@ -65,6 +66,7 @@ def launch(job):
     print(*(task.command for task in cluster), sep='\n')
     return 0
   check_installed(os.environ)
+  check_answers(master)
   logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
   conf = make_conf(master, num_tasks, _CONF.value)
   try:
@@ -79,6 +81,9 @@ def launch(job):
         wait_secs=_WAIT_SECS.value,
         module=job.module,
       )
+  except on_spark.TaskError as error:
+    processes.say(f'error: {error}')
+    return error.exit_code
   except _SignalError as error:
     processes.say(f'stopped by {error.name}, logs in {logs_dir}')
     return error.exit_code
@@ -104,6 +109,26 @@ def check_installed(environ):
       f'{where}: install Java 17, such as apt-get install'
       ' openjdk-17-jre-headless, or set JAVA_HOME'
     )
+
+
+def check_answers(master):
+  """Checks that a master of Spark's own kind is there.
+
+  Raises:
+    cli.RunError: nothing answers; Spark itself would try for a minute.
+  """
+  if not master.startswith('spark://'):
+    return
+  addresses = master.removeprefix('spark://').split(',')
+  for address in addresses:
+    host, _, port = address.rpartition(':')
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+      socket.create_connection((host.strip('[]'), int(port)), 5).close()
+      return
+  raise cli.RunError(
+    f'no master of Spark answers at {", ".join(addresses)}: start it, or check'
+    ' the host and the port of --master'
+  )
 
 
 def make_conf(master, num_tasks, settings):
@@ -168,7 +193,7 @@ def _spark(conf, logs_dir):
   if conf['spark.master'].startswith('local'):
     os.environ.setdefault('SPARK_LOCAL_IP', '127.0.0.1')
     os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
-  context = None
+  context, is_done = None, False
   # pyspark sets a handler of SIGINT of its own.
   handler = signal.getsignal(signal.SIGINT)
   try:
@@ -184,8 +209,14 @@ def _spark(conf, logs_dir):
     finally:
       signal.signal(signal.SIGINT, handler)
     yield context
+    is_done = True
   finally:
+    app_id = context and context.applicationId
     _end_spark(pyspark, context)
+    if is_done and conf['spark.master'].startswith('local-cluster'):
+      # Else each trial leaves the folders of its executors in pyspark's own.
+      home = os.environ.get('SPARK_HOME') or os.path.dirname(pyspark.__file__)
+      shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
 
 
 def _end_spark(pyspark, context):
