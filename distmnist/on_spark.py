@@ -18,6 +18,7 @@ task of the last attempt is left; the chief restores the latest checkpoint of
 """
 
 import contextlib
+import enum
 import functools
 import hashlib
 import io
@@ -42,6 +43,13 @@ _END_SECS = 5.0
 _FINAL_CODES = (cli.FAILED, cli.WRONG_COMMAND_LINE)
 
 
+class InputMode(enum.Enum):
+  """Where the images come from; see `run`."""
+
+  FILES = 'files'
+  RDD = 'rdd'
+
+
 class TaskError(cli.RunError):
   """A task has failed for good; `exit_code` is its own, 128 + n by signal n."""
 
@@ -55,6 +63,13 @@ def run(
   train_flags=(),
   num_ps=1,
   num_workers=2,
+  input_mode=InputMode.FILES,
+  data=None,
+  test_data=None,
+  image_shape=(28, 28, 1),
+  num_classes=10,
+  feed_timeout_secs=600.0,
+  feed_limit_mb=4096.0,
   max_restarts=3,
   logs_dir=None,
   wait_secs=120.0,
@@ -69,6 +84,16 @@ def run(
     train_flags: list of str, the flags of distmnist.train for every task. A
       --flagfile is read here; other paths are the executors'.
     num_ps, num_workers: int, the shape of the cluster; each takes a slot.
+    input_mode: InputMode. FILES: the workers read what --dataset and --data_dir
+      say. RDD: Spark brings them `data`; see spark_feed.py.
+    data, test_data: with InputMode.RDD the images to train on, and those of the
+      chief's last line: RDD of (image, label), or DataFrame with the columns
+      `image` and `label`. An image is bytes, a uint8 array, or numbers from 0
+      to 255.
+    image_shape: (height, width, channels) of the images of `data`.
+    num_classes: int, the labels of `data` are below it.
+    feed_timeout_secs: float, until all images have to be with the workers.
+    feed_limit_mb: float, the most that one worker takes.
     max_restarts: int, how often all tasks are started again after a failure.
     logs_dir: str, a folder of the driver for one log a task. Default: logs/ in
       --logdir, or a new folder among the temporary ones.
@@ -87,6 +112,7 @@ def run(
   given = flags.FLAGS.read_flags_from_files(list(train_flags), force_gnu=False)
   tasks_lib.check_train_flags(given)
   check_paths(given)
+  is_fed = _check_input(input_mode, data, test_data, given)
   _check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
   wait_for_slots(sc, num_tasks, wait_secs, say)
@@ -96,6 +122,18 @@ def run(
   names = [f'ps {i}' for i in range(num_ps)]
   names += [f'worker {i}' for i in range(num_workers)]
   ship_package(sc)
+  rdd, feed = sc.parallelize(range(num_tasks), num_tasks), None
+  if is_fed:
+    # NumPy, which a launch does without.
+    from distmnist import spark_feed
+
+    rdd = spark_feed.make_rdd(
+      sc, data, test_data, num_ps, num_workers, image_shape, num_classes
+    )
+    feed = {'image_shape': list(image_shape), 'limit_mb': feed_limit_mb}
+    if tasks_lib.flag_value(given, 'validation_images') is None:
+      given.append('--validation_images=0')
+    given += spark_feed.make_flags(image_shape, num_classes)
   conf = sc.getConf()
   host = conf.get('spark.driver.host')
   secret = secrets.token_hex(32)
@@ -115,8 +153,14 @@ def run(
         'driver': [host, desk.port],
         'secret': secret,
         'attempt': number,
+        'feed': feed,
       }
-      _run_once(desk, _Job(sc, num_tasks, spec, desk.wake), wait_secs, say)
+      _run_once(
+        desk,
+        _Job(sc, rdd, spec, desk.wake),
+        feed_timeout_secs if is_fed else wait_secs,
+        say,
+      )
       failure = desk.failure
       if not failure:
         return desk.report
@@ -173,6 +217,28 @@ def _run_once(desk, job, wait_secs, say):
         ' set PYSPARK_PYTHON to one that has it before Spark starts'
       )
     raise cli.RunError(f'Spark has given up the job: {why}')
+
+
+def _check_input(input_mode, data, test_data, train_flags):
+  """Returns whether Spark brings the images; raises cli.UsageError."""
+  if input_mode is InputMode.FILES:
+    if data is not None or test_data is not None:
+      raise cli.UsageError(
+        'data is given, but input_mode is InputMode.FILES: give InputMode.RDD'
+      )
+    return False
+  if data is None or test_data is None:
+    raise cli.UsageError(
+      'InputMode.RDD needs data and test_data, such as'
+      ' data, test_data = rdd.randomSplit([0.9, 0.1], seed=0)'
+    )
+  for name in ('dataset', 'data_dir', 'epochs_over'):
+    if tasks_lib.flag_value(train_flags, name) is not None:
+      raise cli.UsageError(
+        f'--{name} is for InputMode.FILES: leave it out, as the images come'
+        ' from data'
+      )
+  return True
 
 
 def check_paths(train_flags):
@@ -315,12 +381,12 @@ def explain(error):
 class _Job:
   """The barrier stage, run by a thread: this one is for the tasks' words."""
 
-  def __init__(self, sc, num_tasks, spec, on_end):
+  def __init__(self, sc, rdd, spec, on_end):
     self.error = None
     self._is_our_end = False
     self._ended = threading.Event()
     self._sc = sc
-    self._num_tasks = num_tasks
+    self._rdd = rdd
     self._spec = spec
     self._on_end = on_end
     self._group = f'distmnist-{secrets.token_hex(8)}'
@@ -354,9 +420,8 @@ class _Job:
   def _run(self):
     try:
       self._sc.setJobGroup(self._group, 'distmnist', True)
-      rdd = self._sc.parallelize(range(self._num_tasks), self._num_tasks)
       task = functools.partial(spark_task.run_in_barrier, self._spec)
-      rdd.barrier().mapPartitions(task).collect()
+      self._rdd.barrier().mapPartitions(task).collect()
     except Exception as error:
       self.error = error
     finally:

@@ -61,39 +61,62 @@ def run_in_barrier(spec, records):
       module: dotted name.
       driver: [host, port]; secret: str.
       attempt: int, how often the tasks were started, this time included.
-    records: iterator, not read.
+      feed: None, or a dict: image_shape, limit_mb; see spark_feed.py.
+    records: iterator, this partition; read only with `feed`.
 
   Returns:
     An empty list.
 
   Raises:
     RuntimeError: the agent has failed.
+    ValueError: the images cannot be used.
   """
-  del records
   from pyspark import BarrierTaskContext
 
   context = BarrierTaskContext.get()
+  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
+  try:
+    _run_in_folder(context, spec, records, folder)
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+  return []
+
+
+def _run_in_folder(context, spec, records, folder):
+  num_ps, index = spec['num_ps'], context.partitionId()
+  is_fed = spec['feed'] and index >= num_ps
+  num_images = 0
+  if is_fed:
+    from distmnist import spark_feed
+
+    num_images = spark_feed.spool(records, folder, **spec['feed'])
   # Held until the end of this process, so that the task finds its port free.
   held = processes.hold_ports(1)[0]
   me = {
-    'host': context.getTaskInfos()[context.partitionId()].address.rpartition(
-      ':'
-    )[0],
+    'host': context.getTaskInfos()[index].address.rpartition(':')[0],
     'port': held.getsockname()[1],
+    'images': num_images,
   }
   everyone = parse_gathered(context.allGather(json.dumps(me)))
   addresses = [f'{each["host"]}:{each["port"]}' for each in everyone]
-  num_ps = spec['num_ps']
+  train_flags = list(spec['train_flags'])
+  if is_fed:
+    num_images = min(each['images'] for each in everyone[num_ps:])
+    if not num_images:
+      raise ValueError(
+        f'too few images for {spec["num_workers"]} workers: one has none'
+      )
+    spark_feed.cut(folder, num_images)
+    train_flags.append(f'--data_dir={folder}')
   task = tasks_lib.make_tasks(
     addresses[:num_ps],
     addresses[num_ps:],
-    spec['train_flags'],
+    train_flags,
     # A worker has the cores that Spark gives a task, spark.task.cpus.
     num_cores=context.cpus() * spec['num_workers'],
     module=spec['module'],
-  )[context.partitionId()]
-  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
-  try:
+  )[index]
+  with held:
     code = _run_agent(
       {
         'task': dataclasses.asdict(task),
@@ -105,33 +128,31 @@ def run_in_barrier(spec, records):
         'secret': spec['secret'],
       }
     )
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
-    held.close()
   if code:
     raise RuntimeError(
       f'{task.name} ({task.address}): its agent ended with exit code {code}'
     )
-  return []
 
 
 def parse_gathered(messages):
   """Returns the list of dict that the executors have sent each other.
 
   Args:
-    messages: list of str, each {"host": str, "port": int}.
+    messages: list of str, each {"host": str, "port": int, "images": int}.
 
   Raises:
     ValueError: one is anything else.
   """
   everyone = [json_lines.parse_object(message) or {} for message in messages]
   for each, message in zip(everyone, messages, strict=True):
-    host, port = each.get('host'), each.get('port')
+    host, port, images = (each.get(k) for k in ('host', 'port', 'images'))
     is_good = (
       isinstance(host, str)
       and re.fullmatch(r'[\w.:\[\]-]+', host)
       and type(port) is int
       and 1 <= port <= 65535
+      and type(images) is int
+      and images >= 0
     )
     if not is_good:
       raise ValueError(f'{message[:200]!r} is no host and port')
