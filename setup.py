@@ -36,6 +36,9 @@ setuptools.setup(
       'hypothesis',
       'psutil',
       'ruff',
+      'kubernetes-validate',  # the schemas of Kubernetes; brings PyYAML
+      'jsonschema',
+      'pyyaml',
       'matplotlib',
     ],
   },
@@ -43,7 +46,10 @@ setuptools.setup(
     'console_scripts': [
       'distmnist-train = distmnist.train:run',
       'distmnist-evaluate = distmnist.evaluate:run',
+      'distmnist-export = distmnist.export:run',
+      'distmnist-predict = distmnist.predict:run',
       'distmnist-launch = distmnist.launch:run',
+      'distmnist-sweep = distmnist.sweep:run',
     ]
   },
 )

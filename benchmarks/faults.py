@@ -48,6 +48,7 @@ FREEZE_SECS = 2.0
 LIMIT_SECS = 60.0
 COMMON = [
   '--model=mlp',
+  '--initializer=glorot',
   '--batch_size=100',
   '--optimizer=adam',
   '--learning_rate=0.003',
@@ -64,7 +65,7 @@ RULES = {
     '--replicas_to_aggregate=2',
     '--train_steps=4000',
   ],
-  'downpour': ['--strategy=downpour', '--train_steps=6000'],
+  'downpour': ['--strategy=downpour', '--train_steps=9000'],
   'easgd': [
     '--strategy=easgd',
     '--local_optimizer=adam',
@@ -316,7 +317,7 @@ def run_with_faults(flags, num_faults, seed, keep=None):
   [last_step] = [
     int(flag.partition('=')[2]) for flag in flags if '--train_steps' in flag
   ]
-  marks = sorted(draw.uniform(0.02, 0.8) * last_step for _ in range(num_faults))
+  marks = sorted(draw.uniform(0.02, 0.7) * last_step for _ in range(num_faults))
   faults, problem, report = [], 'broken off', None
   with tempfile.TemporaryDirectory() as folder:
     run = Run(folder, flags)

@@ -4,7 +4,8 @@
 
 In one run, in turn: one process with one thread; two such processes at the
 same time with nothing between them, which is the ceiling of two workers; the
-cluster of 1 ps and 2 workers, async and sync, with one thread a worker.
+cluster of 1 ps and 2 workers, async, sync and agn (an exchange every 10 steps),
+with one thread a worker; and those again with 10 steps in a session.run.
 """
 
 import concurrent.futures
@@ -15,13 +16,15 @@ import runs
 COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
 # Steps that take a few seconds each; a cluster shares them out.
 MODELS = {
-  'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=4000'],
-  'cnn': ['--model=cnn', '--batch_size=128', '--train_steps=60'],
+  'mlp': ['--model=mlp', '--batch_size=100', '--epochs=7'],
+  'cnn': ['--model=cnn', '--batch_size=128', '--epochs=0.15'],
 }
 ONE_THREAD = [
   '--intra_op_parallelism_threads=1',
   '--inter_op_parallelism_threads=2',
 ]
+
+TEN_STEPS = ['--steps_per_run=10']
 
 
 def measure_alone(flags):
@@ -44,6 +47,10 @@ CASES = [
   ('two processes, no communication', measure_two_alone, []),
   ('async, 1 ps + 2 workers', measure_cluster, []),
   ('sync, 1 ps + 2 workers', measure_cluster, ['--sync_replicas']),
+  ('agn, 1 ps + 2 workers', measure_cluster, ['--strategy=agn']),
+  ('async, 10 steps a run', measure_cluster, TEN_STEPS),
+  ('sync, 10 steps a run', measure_cluster, ['--sync_replicas', *TEN_STEPS]),
+  ('agn, 10 steps a run', measure_cluster, ['--strategy=agn', *TEN_STEPS]),
 ]
 
 

@@ -4,7 +4,8 @@ Inside `scope()` a model's `tf.get_variable` makes a center variable on the
 ps, in shards as ever, and hands the model a view of the whole of it on the
 worker's device. A view is here the value that this step has pulled; in
 local_copies.py it is a variable of the worker's own. Variables that are not
-trained stay what they are.
+trained stay what they are, and those in the collection IN_PLACE, too: the model
+computes with them where they are (layers.split_dense).
 """
 
 import contextlib
@@ -12,6 +13,8 @@ import contextlib
 import tensorflow.compat.v1 as tf
 
 from distmnist import wire
+
+IN_PLACE = 'distmnist/in_place'
 
 
 class Center:
@@ -21,19 +24,23 @@ class Center:
   order of `shards`.
 
   Attributes:
-    views: list of what the model has in place of the center's variables.
+    views: list of what the model has in place of the center's variables; at the
+      end are the shards that stay in place, each its own view.
     shards: list of tf.Variable, on the ps.
   """
+
+  _keeps_in_place = True
 
   def __init__(self, cluster):
     self._device = cluster.compute_device
     self._has_ps = cluster.num_ps > 0
     self._wire = wire.Wire(cluster)
     # A gradient is computed where the loss of its tower was.
-    self._has_towers = len(cluster.tower_devices) > 1
-    self._shards_of = []
+    self._is_spread = len(cluster.tower_devices) > 1
     self._names = []
-    self.views = []
+    self._given = []
+    self._pulled = []
+    self._in_place = []
 
   @contextlib.contextmanager
   def scope(self):
@@ -45,16 +52,26 @@ class Center:
     self._connect_views()
 
   def _get_variable(self, getter, name, *args, **kwargs):
+    collections = list(kwargs.get('collections') or ())
+    stays = self._keeps_in_place and IN_PLACE in collections
+    if IN_PLACE in collections and not stays:
+      collections.remove(IN_PLACE)
+      kwargs['collections'] = collections
     center = getter(name, *args, **kwargs)
     if not kwargs.get('trainable', True):
       return center
     if name in self._names:  # Another tower: it has the view of the first.
-      return self.views[self._names.index(name)]
+      return self._given[self._names.index(name)]
+    given, shards = center, [center] if tf.is_tensor(center) else list(center)
+    if stays:
+      self._is_spread = True
+      self._in_place += shards
+    else:
+      given = self._make_view(center, shards, name)
+      self._pulled.append((given, shards))
     self._names.append(name)
-    shards = [center] if tf.is_tensor(center) else list(center)
-    self._shards_of.append(shards)
-    self.views.append(self._make_view(center, shards, name))
-    return self.views[-1]
+    self._given.append(given)
+    return given
 
   def _make_view(self, center, shards, name):
     del shards
@@ -69,36 +86,45 @@ class Center:
 
   def _connect_views(self):
     if self._has_ps:
-      for view, value in zip(self.views, self.read_center(), strict=True):
+      values = self.read_center()
+      for (view, _), value in zip(self._pulled, values, strict=True):
         view.op._update_input(0, value)
 
   @property
+  def views(self):
+    return [view for view, _ in self._pulled] + self._in_place
+
+  @property
   def shards(self):
-    return [shard for shards in self._shards_of for shard in shards]
+    return self._pulled_shards + self._in_place
+
+  @property
+  def _pulled_shards(self):
+    return [shard for _, shards in self._pulled for shard in shards]
 
   @property
   def num_bytes(self):
-    """What the whole center takes on the wire, in bytes, an int."""
-    return self._wire.count_bytes(self.shards)
+    """What is pulled of the center takes on the wire, in bytes, an int."""
+    return self._wire.count_bytes(self._pulled_shards)
 
   def read_shards(self):
-    """Returns the values of the shards, a list of tensors on the ps."""
+    """Returns the values of what is pulled, a list of tensors on the ps."""
     values = []
-    for shard in self.shards:
+    for shard in self._pulled_shards:
       with tf.device(shard.device):
         values.append(shard.read_value())
     return values
 
   def read_center(self):
-    """Returns the center's values on the worker, a list of whole tensors."""
+    """Returns what is pulled on the worker, a list of whole tensors."""
     return self.from_shards(self.read_shards())
 
   def from_shards(self, parts):
-    """Pulls tensors like `shards`, each on its ps; returns whole ones."""
-    devices = [shard.device for shard in self.shards]
+    """Pulls tensors like those of `read_shards`; returns whole ones."""
+    devices = [shard.device for shard in self._pulled_shards]
     left, whole = self._wire.to_worker(parts, devices), []
     with tf.device(self._device):
-      for view, shards in zip(self.views, self._shards_of, strict=True):
+      for view, shards in self._pulled:
         whole.append(join(left[: len(shards)], view.shape))
         del left[: len(shards)]
     return whole
@@ -106,26 +132,29 @@ class Center:
   def to_shards(self, tensors):
     """Cuts whole tensors as the center is cut and pushes the parts.
 
+    Args:
+      tensors: list like `views`; what is for a shard in place is beside it.
+
     Returns:
       The list of (part on its shard's ps, shard), as `apply_gradients` takes
       it.
     """
-    parts = []
+    parts, there = [], tensors[len(self._pulled) :]
     with tf.device(self._device):
-      for tensor, shards in zip(tensors, self._shards_of, strict=True):
+      for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         if len(shards) > 1:
           axis = find_cut(shards[0], tensor.shape)
           parts += tf.split(tensor, [s.shape[axis] for s in shards], axis)
         else:
           parts.append(tf.convert_to_tensor(tensor))
-    shards = self.shards
-    arrived = self._wire.to_ps(parts, [shard.device for shard in shards])
-    return list(zip(arrived, shards, strict=True))
+    devices = [shard.device for shard in self._pulled_shards]
+    arrived = self._wire.to_ps(parts, devices)
+    return list(zip(arrived + there, self.shards, strict=True))
 
   def compute_gradients(self, optimizer, loss):
     """Returns the list of g^i, the gradients of `loss` by the views."""
     pairs = optimizer.compute_gradients(
-      loss, self.views, colocate_gradients_with_ops=self._has_towers
+      loss, self.views, colocate_gradients_with_ops=self._is_spread
     )
     return [
       # What the loss does not depend on has none.

@@ -128,6 +128,14 @@ def has_ended(logdir):
   return os.path.exists(report_path(logdir))
 
 
+def report_time(logdir):
+  """Returns when the report was written, an int, or None if there is none."""
+  try:
+    return os.stat(report_path(logdir)).st_mtime_ns
+  except OSError:
+    return None
+
+
 def prefix(logdir):
   """The path of all checkpoints of `logdir`, less their '-global_step'."""
   return os.path.join(logdir, 'model.ckpt')
@@ -144,7 +152,9 @@ def best_dir(logdir):
 
 def find_latest(logdir):
   """Returns the path of the latest checkpoint, or None."""
-  return tf.train.latest_checkpoint(logdir)
+  # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
+  paths = list_checkpoints(logdir)
+  return next((p for p in paths if os.path.exists(f'{p}.index')), None)
 
 
 def list_checkpoints(logdir):

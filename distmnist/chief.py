@@ -30,6 +30,12 @@ _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
   'checkpoint; 0 is never. Needs --validation_steps and --logdir.',
   lower_bound=0,
 )
+_VALIDATE_AT_END = flags.DEFINE_bool(
+  'validate_at_end',
+  False,
+  'Report the accuracy on the validation split too, if there is one: what to '
+  'choose a training by, as the test images are for the one that was chosen.',
+)
 _END_TIMEOUT_SECS = flags.DEFINE_float(
   'end_timeout_secs',
   30,
@@ -75,6 +81,7 @@ class Chief:
     self._logdir = logdir
     self._config = config
     self._test_split = workload.load_test_split()
+    self._validation_split = validation_split
     self._validation = None
     if _VALIDATION_STEPS.value:
       self._validation = accuracy.Evaluator(
@@ -164,6 +171,10 @@ class Chief:
       }
     else:
       outcome['test_accuracy'] = test.compute(self._values)
+      if _VALIDATE_AT_END.value and len(self._validation_split.images):
+        outcome['validation_accuracy'] = accuracy.Evaluator(
+          self._build_model, self._validation_split, self._config
+        ).compute(self._values)
     workers = sorted([stats, *self._workers], key=lambda w: w.worker)
     heard_of = {w.worker for w in workers}
     outcome |= {

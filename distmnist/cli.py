@@ -24,6 +24,9 @@ WRONG_COMMAND_LINE = 2
 LOST = 3
 OUR_MISTAKE = 70  # EX_SOFTWARE of sysexits.h.
 
+# By these words in its error a sweep knows a training that has diverged.
+DIVERGED = 'the training has diverged'
+
 FLAGS = flags.FLAGS
 
 _HELP = flags.DEFINE_bool('help', False, 'Print the flags and exit.')
@@ -48,16 +51,18 @@ class LostError(RunError):
   exit_code = LOST
 
 
-def run(main, argv=None, passthrough=False, leave=sys.exit):
+def run(main, argv=None, passthrough=False, leave=sys.exit, takes_words=False):
   """Parses the flags, calls `main` and ends the process with its exit code.
 
   Args:
     main: callable that returns an exit code (int) or None for 0. It is called
-      with no argument, or with the list of words after `--` if `passthrough`.
+      with the list of words that are no flags if `takes_words`, then with the
+      list of words after `--` if `passthrough`; else with no argument.
     argv: list of str, program name first; sys.argv by default.
-    passthrough: whether words after `--` are `main`'s to handle. Any other
-      word that is no flag is a usage error.
+    passthrough: whether words after `--` are `main`'s to handle.
     leave: callable that ends the process with an exit code.
+    takes_words: whether words that are no flags are `main`'s to handle, before
+      and after the flags; else they are a usage error.
   """
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
@@ -70,10 +75,10 @@ def run(main, argv=None, passthrough=False, leave=sys.exit):
     if FLAGS.help or FLAGS.helpfull:
       print(_help_text(main, program))
       code = 0
-    elif words:
+    elif words and not takes_words:
       raise UsageError(f'{words[0]!r} is not a flag: flags start with --')
     else:
-      code = main(rest) if passthrough else main()
+      code = main(*[words] * takes_words, *[rest] * passthrough)
   except flags.UnrecognizedFlagError as error:
     if passthrough:
       error = f'{error} (flags of train come after --)'

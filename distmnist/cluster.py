@@ -1,8 +1,9 @@
 """Who is who, and who am I: hosts, server, device setter, session config.
 
 Every task is started with the same two lists of hosts and with its own
---job_name and --task_index. No hosts at all is the same program on one
-machine: a worker 0 that is its own chief and keeps the variables itself.
+--job_name and --task_index, or finds both in its environment variables
+(task_environment.py). No hosts at all is the same program on one machine: a
+worker 0 that is its own chief and keeps the variables itself.
 """
 
 import concurrent.futures
@@ -16,7 +17,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, console
+from distmnist import cli, console, task_environment
 
 _JOB_NAME = flags.DEFINE_enum(
   'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
@@ -87,11 +88,15 @@ class Cluster:
 
   Attributes:
     ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
-    job_name: 'ps' or 'worker'.
+    job_name: 'ps', 'worker' or 'evaluator', which is no part of the cluster.
     task_index: int, the index within the job.
     start_timeout_secs: float, the wait for other tasks, in seconds.
     num_gpus: int, the GPUs this worker computes on.
     wire_dtype: str, the dtype of float32 tensors between worker and ps.
+    told_by: str, who says all this: '' for one process that is told nothing.
+    evaluator_hosts: tuple of str, as far as they are named.
+    chief_title: str, what worker 0 is called there if not worker 0: the other
+      workers are one less there.
   """
 
   ps_hosts: tuple = ()
@@ -101,6 +106,10 @@ class Cluster:
   start_timeout_secs: float = 60.0
   num_gpus: int = 0
   wire_dtype: str = 'float32'
+  # The cluster is the same, whoever says so.
+  told_by: str = dataclasses.field(default='', compare=False)
+  evaluator_hosts: tuple = dataclasses.field(default=(), compare=False)
+  chief_title: str = dataclasses.field(default='', compare=False)
 
   @property
   def num_ps(self):
@@ -124,8 +133,36 @@ class Cluster:
 
   def addresses(self, job_name):
     """Returns {'worker 0': 'host:port', ...} of one job."""
-    hosts = self.ps_hosts if job_name == 'ps' else self.worker_hosts
+    hosts = getattr(self, f'{job_name}_hosts')
     return {f'{job_name} {i}': address for i, address in enumerate(hosts)}
+
+  def name_there(self, name):
+    """Returns the name that `told_by` has for a task, or '' if it is this."""
+    job, index = name.split()
+    if job != 'worker' or not self.chief_title:
+      return ''
+    if index == '0':
+      return f'{self.chief_title} 0'
+    return f'worker {int(index) - 1}'
+
+  def describe(self):
+    """Returns who is who and who this task is, a str of several lines."""
+    rows = {'told by': [self.told_by or 'nobody: one process']}
+    places = self.addresses('ps') | {'worker 0': 'trains alone'}
+    places |= self.addresses('worker') | self.addresses('evaluator')
+    places.setdefault(self.name, self.address)
+    rows |= {name: [place] for name, place in places.items()}
+    rows['worker 0'].append('the chief')
+    for name, notes in rows.items():
+      if name.startswith('evaluator'):
+        notes.append('outside of the cluster')
+      elif name.startswith('worker') and self.name_there(name):
+        notes.append(f'{self.name_there(name)} of {self.told_by}')
+    rows['this task'] = [self.name]
+    width = max(map(len, rows))
+    return '\n'.join(
+      f'{name:<{width}}  {", ".join(notes)}' for name, notes in rows.items()
+    )
 
   @property
   def address(self):
@@ -225,16 +262,9 @@ def parse_hosts(text, flag_name):
     return ()
   hosts = tuple(entry.strip() for entry in text.split(','))
   for entry in hosts:
-    host, _, port = entry.rpartition(':')
-    is_ipv6 = host.startswith('[') and host.endswith(']')
-    if not host or re.search(r'[\s/@]', host) or (':' in host and not is_ipv6):
-      raise cli.UsageError(
-        f'--{flag_name}: {entry!r} is not host:port (the whole list: {text})'
-      )
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-      raise cli.UsageError(
-        f'--{flag_name}: the port of {entry!r} is not a number from 1 to 65535'
-      )
+    task_environment.check_address(
+      entry, f'--{flag_name}', f' (the whole list: {text})'
+    )
   return hosts
 
 
@@ -286,10 +316,51 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
   return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
 
 
-def from_flags():
-  """Returns the Cluster that the flags describe; raises cli.UsageError."""
+def from_flags(environ=None, say=print):
+  """Returns the Cluster of this task.
+
+  Args:
+    environ: dict of environment variables, which say who is who where no flag
+      does; None for flags alone.
+    say: callable that prints a line, told what is not used.
+
+  Raises:
+    cli.UsageError: one clear line on what does not fit.
+  """
+  environ = environ or {}
+  names = task_environment.find(environ)
+  is_told = any(
+    flag.value is not None
+    for flag in (_JOB_NAME, _TASK_INDEX, _PS_HOSTS, _WORKER_HOSTS)
+  )
+  identity = None if is_told else task_environment.read(environ)
+  unused = names if is_told else names[1:]
+  if unused:
+    told_by = 'flags' if is_told else names[0]
+    say(f'who is who is told by {told_by}: {", ".join(unused)} not used')
+  settings = {
+    'start_timeout_secs': _START_TIMEOUT_SECS.value,
+    'num_gpus': _find_num_gpus(
+      identity.job_name if identity else _JOB_NAME.value
+    ),
+    'wire_dtype': _WIRE_DTYPE.value,
+  }
+  if identity:
+    return Cluster(**vars(identity), **settings)
+  return make_cluster(
+    parse_hosts(_PS_HOSTS.value, 'ps_hosts'),
+    parse_hosts(_WORKER_HOSTS.value, 'worker_hosts'),
+    _JOB_NAME.value,
+    _TASK_INDEX.value,
+    told_by='flags' if is_told else '',
+    **settings,
+  )
+
+
+def _find_num_gpus(job_name):
+  """Returns how many GPUs a task of this job computes on."""
   num_gpus = _NUM_GPUS.value
-  if _JOB_NAME.value == 'ps':
+  if job_name == 'ps':
     num_gpus = 0
   elif num_gpus != 0:
     num_found = len(tf.config.list_physical_devices('GPU'))
@@ -300,15 +371,7 @@ def from_flags():
         f'--num_gpus={num_gpus}, but TensorFlow sees {num_found} here: see '
         'nvidia-smi and CUDA_VISIBLE_DEVICES, or give --num_gpus=0'
       )
-  return make_cluster(
-    parse_hosts(_PS_HOSTS.value, 'ps_hosts'),
-    parse_hosts(_WORKER_HOSTS.value, 'worker_hosts'),
-    _JOB_NAME.value,
-    _TASK_INDEX.value,
-    start_timeout_secs=_START_TIMEOUT_SECS.value,
-    num_gpus=num_gpus,
-    wire_dtype=_WIRE_DTYPE.value,
-  )
+  return num_gpus
 
 
 def make_server_config(num_gpus=0):

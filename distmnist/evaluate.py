@@ -9,71 +9,30 @@ the run was started with; flags given here win over them.
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
-import sys
-import time
-
-import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import accuracy, checkpoints, cli, workload
+from distmnist import accuracy, cli, saved_run, workload
+from distmnist import evaluator as evaluator_lib
 
-FLAGS = flags.FLAGS
-
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint',
-  None,
-  'Which checkpoint: a path, a global step, or "best". By default the latest.',
-)
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'
-)
-_CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
-  'continuous_timeout_secs',
-  600,
-  '--continuous: end when no new checkpoint came for so long, in seconds.',
-  lower_bound=0,
 )
 _SPLIT = flags.DEFINE_enum(
   'split', 'test', ['test', 'validation', 'train'], 'The images to evaluate on.'
 )
 
 
-def find_checkpoint(logdir, which):
-  """Returns the path of a checkpoint of `logdir`.
-
-  Args:
-    logdir: str.
-    which: None for the latest, 'best', a global step in digits, or a path.
-
-  Raises:
-    cli.RunError: there is none.
-  """
-  if which is None:
-    path = checkpoints.find_latest(logdir)
-  elif which == 'best':
-    path = checkpoints.find_latest(checkpoints.best_dir(logdir))
-  elif which.isdigit():
-    path = checkpoints.path_of_step(logdir, int(which))
-  else:
-    path = which
-  if path is None or not tf.train.checkpoint_exists(path):
-    what = 'a checkpoint' if which is None else f'checkpoint {which}'
-    raise cli.RunError(f'{what} was not found in --logdir={logdir}')
-  return path
-
-
 def main():
-  logdir = checkpoints.logdir_from_flags()
-  if logdir is None:
-    raise cli.UsageError('--logdir is missing: the directory of a run')
-  saved_flags = _wait_for_flags(logdir, _CONTINUOUS.value * _timeout_secs())
-  FLAGS([sys.argv[0], *saved_flags, *sys.argv[1:]], known_only=True)
+  logdir = saved_run.logdir_from_flags()
+  # A continuous evaluator may be started before the run.
+  saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
   evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
   if not _CONTINUOUS.value:
-    _report(evaluator, find_checkpoint(logdir, _CHECKPOINT.value))
+    path = saved_run.find_checkpoint(logdir)
+    evaluator_lib.report(evaluator, path, _SPLIT.value, _say)
     return
-  for path in _wait_for_checkpoints(logdir, _timeout_secs()):
-    _report(evaluator, path)
+  for path in evaluator_lib.follow(logdir, _timeout_secs()):
+    evaluator_lib.report_new(evaluator, path, _SPLIT.value, _say)
 
 
 def run():
@@ -81,33 +40,11 @@ def run():
 
 
 def _timeout_secs():
-  return _CONTINUOUS_TIMEOUT_SECS.value
+  return evaluator_lib.timeout_secs_from_flags()
 
 
-def _wait_for_flags(logdir, timeout_secs):
-  """A continuous evaluator may be started before the run."""
-  deadline = time.monotonic() + timeout_secs
-  while True:
-    try:
-      return checkpoints.read_flags(logdir)
-    except cli.RunError:
-      if time.monotonic() >= deadline:
-        raise
-    time.sleep(0.2)
-
-
-def _wait_for_checkpoints(logdir, timeout_secs):
-  """Yields each new checkpoint until the run ends or none comes any more."""
-
-  def is_over():
-    return checkpoints.has_ended(logdir) or time.monotonic() > deadline
-
-  deadline = time.monotonic() + timeout_secs
-  for path in tf.train.checkpoints_iterator(
-    logdir, timeout=1, timeout_fn=is_over
-  ):
-    yield path
-    deadline = time.monotonic() + timeout_secs
+def _say(line):
+  print(line, flush=True)
 
 
 def _load_split():
@@ -118,13 +55,6 @@ def _load_split():
   if not len(split.images):
     raise cli.UsageError('--split=validation is empty: --validation_images=0')
   return split
-
-
-def _report(evaluator, path):
-  found = evaluator.compute_checkpoint(path)
-  step = checkpoints.read_step(path)
-  print(f'step {step}  {_SPLIT.value} accuracy {found:.4f}  {path}')
-  sys.stdout.flush()
 
 
 if __name__ == '__main__':

@@ -95,8 +95,7 @@ class NanHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     if not math.isfinite(run_values.results):
       raise cli.RunError(
-        f'the cost is {run_values.results}: the training has diverged; '
-        f'{self._advice}'
+        f'the cost is {run_values.results}: {cli.DIVERGED}; {self._advice}'
       )
 
 
@@ -108,7 +107,6 @@ class ProgressHook(tf.train.SessionRunHook):
     stats,
     steps,
     constants,
-    of_summary,
     plan,
     console,
     summary_dir=None,
@@ -119,9 +117,8 @@ class ProgressHook(tf.train.SessionRunHook):
       stats: report.WorkerStats, filled in here.
       steps: steps.Steps, with `global_step` (after the step), `cost` and, where
         they differ from step to step, `bytes_pulled`, `bytes_pushed` and
-        `staleness`.
+        `staleness`; for a summary `accuracy` and `learning_rate`.
       constants: {name: number}, those of them that stay the same.
-      of_summary: {name: scalar tensor}, fetched with a summary alone.
       plan: input_pipeline.Plan.
       console: console.Console.
       summary_dir: str, this worker's folder for events, or None.
@@ -129,7 +126,6 @@ class ProgressHook(tf.train.SessionRunHook):
     """
     self._steps = steps
     self._constants = constants
-    self._of_summary = of_summary
     self._stats = stats
     self._plan = plan
     self._console = console
@@ -153,7 +149,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._has_summary = (
       bool(self._writer) and self._stats.local_steps >= self._next_summary
     )
-    of_summary = self._of_summary if self._has_summary else {}
+    of_summary = self._steps.of_summary_now() if self._has_summary else {}
     return tf.train.SessionRunArgs([self._steps.all_now(), of_summary])
 
   def after_run(self, run_context, run_values):

@@ -21,6 +21,18 @@ _HEIGHT_WIDTH = (28, 28)
 _PREFIXES = {'train': 'train', 'test': 't10k'}
 
 
+class FileError(cli.RunError):
+  """A file that cannot be used; the advice is for the files of a data set.
+
+  Attributes:
+    problem: str, what is wrong, without the advice.
+  """
+
+  def __init__(self, problem, advice):
+    super().__init__(f'{problem}: {advice}')
+    self.problem = problem
+
+
 def load(name, files, split, num_classes):
   """Reads the images and labels of a split.
 
@@ -34,38 +46,54 @@ def load(name, files, split, num_classes):
     images uint8 [n, 28, 28, 1]; labels int32 [n] in [0, num_classes - 1].
 
   Raises:
-    cli.RunError: a file cannot be read or is not what it should be.
+    FileError: a file cannot be read or is not what it should be.
   """
   prefix = _PREFIXES[split]
   images_path = files[f'{prefix}-images-idx3-ubyte']
   labels_path = files[f'{prefix}-labels-idx1-ubyte']
   images = read(images_path, num_dims=3)
-  labels = read(labels_path, num_dims=1)
   if images.shape[1:] != _HEIGHT_WIDTH:
     found = ' x '.join(str(size) for size in images.shape[1:])
     raise _bad(images_path, f'images of {found}', '28 x 28')
-  if len(images) != len(labels):
+  labels = read_labels(labels_path, len(images), images_path, num_classes)
+  return images[..., np.newaxis], labels
+
+
+def read_labels(path, num_images, images_path, num_classes):
+  """Returns the labels of so many images, int32 in [0, num_classes - 1].
+
+  Args:
+    path: str.
+    num_images: int.
+    images_path: str, where the images are, for people.
+    num_classes: int, labels are below it.
+
+  Raises:
+    FileError: see `read`; or they are not as many, or one is out of range.
+  """
+  labels = read(path, num_dims=1)
+  if len(labels) != num_images:
     raise _bad(
-      labels_path,
+      path,
       f'{len(labels)} labels',
-      f'{len(images)}, one for each image of {images_path}',
+      f'{num_images}, one for each image of {images_path}',
     )
   if labels.max() >= num_classes:
     at = int(np.argmax(labels >= num_classes))
     raise _bad(
-      labels_path,
+      path,
       f'label {labels[at]} at index {at}',
       f'0 to {num_classes - 1}',
     )
-  return images[..., np.newaxis], labels.astype(np.int32)
+  return labels.astype(np.int32)
 
 
 def read(path, num_dims):
   """Returns the values of an IDX file, uint8 with `num_dims` dimensions.
 
   Raises:
-    cli.RunError: the file cannot be read, is no whole IDX file, or is one
-      of other values or dimensions, or has no values.
+    FileError: the file cannot be read, is no whole IDX file, or is one of
+      other values or dimensions, or has no values.
   """
   content = _read_content(path)
   header = 4 + 4 * num_dims
@@ -101,9 +129,9 @@ def _read_content(path):
     with open(path, 'rb') as file:
       content = file.read()
   except OSError as error:
-    raise cli.RunError(
-      f'cannot read {path}: {error.strerror}: make it readable, or point '
-      '--data_dir elsewhere'
+    raise FileError(
+      f'cannot read {path}: {error.strerror}',
+      'make it readable, or point --data_dir elsewhere',
     ) from error
   if content[:2] != b'\x1f\x8b':
     return content
@@ -115,7 +143,8 @@ def _read_content(path):
 
 def _bad(path, found, expected):
   name = os.path.basename(path)
-  return cli.RunError(
-    f'{path}: found {found}, expected {expected}: delete {name} so that it is '
-    'downloaded again, or point --data_dir elsewhere'
+  return FileError(
+    f'{path}: found {found}, expected {expected}',
+    f'delete {name} so that it is downloaded again, or point --data_dir '
+    'elsewhere',
   )

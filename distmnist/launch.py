@@ -6,9 +6,11 @@ All after -- goes to every task untouched. The exit code is 0 if all tasks
 ended with 0, else that of the first task that failed for good.
 """
 
+import os
+
 from absl import flags
 
-from distmnist import cli, registry, tasks
+from distmnist import cli, registry, task_environment, tasks
 
 _LAUNCHERS = 'distmnist.launchers'
 # Each has flags of its own.
@@ -26,6 +28,13 @@ _LOGS_DIR = flags.DEFINE_string(
   None,
   "Folder for one log a task. Default: logs/ in train's --logdir, or a new"
   ' folder among the temporary ones.',
+)
+_SHOW_LOGS = flags.DEFINE_enum(
+  'show_logs',
+  'chief',
+  ['chief', 'all'],
+  'Whose lines go to the screen; with all each line has the name of its task'
+  ' before it.',
 )
 _MAX_RESTARTS = flags.DEFINE_integer(
   'max_restarts',
@@ -49,6 +58,9 @@ def main(train_flags):
   # Flags of a --flagfile count as given.
   given = flags.FLAGS.read_flags_from_files(train_flags, force_gnu=False)
   tasks.check_train_flags(given)
+  # A launcher says who is who: what told this process so is not for its tasks.
+  for name in task_environment.NAMES:
+    os.environ.pop(name, None)
   job = tasks.Job(
     NUM_PS.value,
     NUM_WORKERS.value,
@@ -58,6 +70,7 @@ def main(train_flags):
     _LOGS_DIR.value,
     _MAX_RESTARTS.value,
     _DRY_RUN.value,
+    _SHOW_LOGS.value,
   )
   return registry.load(_LAUNCHERS, _LAUNCHER.value).launch(job)
 

@@ -8,10 +8,14 @@ values, also after a restart.
 """
 
 import contextlib
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import center as center_lib
+
+# The graph's Exchanges.
+EXCHANGES = 'distmnist/exchanges'
 
 
 class LocalCopies(center_lib.Center):
@@ -23,6 +27,8 @@ class LocalCopies(center_lib.Center):
   Attributes:
     variables: list of tf.Variable, the whole copies on the worker.
   """
+
+  _keeps_in_place = False  # All steps are taken on the copy.
 
   def __init__(self, cluster):
     super().__init__(cluster)
@@ -81,7 +87,7 @@ class LocalCopies(center_lib.Center):
     """Returns how many steps this worker has done once all `ops` have run."""
     counter = self.make_counter(0, 'local_step')
     with tf.control_dependencies(ops), tf.device(self._cpu_device):
-      return counter.assign_add(1)
+      return tf.convert_to_tensor(counter.assign_add(1))
 
   def read(self):
     """Returns the copies' values at this point, a list of tensors."""
@@ -137,12 +143,29 @@ def _make_local(initial_value, name):
   )
 
 
+class Exchange(NamedTuple):
+  """What `every` has built; a step without it is shorter: see steps.py.
+
+  Attributes:
+    period: int, T > 1.
+    step: int64 scalar tensor; the exchange is due where T divides it.
+    outputs: list of tensors, what the rest of the step has of the exchange.
+    without: list of tensors, the same where it is not due.
+  """
+
+  period: int
+  step: tf.Tensor
+  outputs: list
+  without: list
+
+
 def every(period, step, exchange, known_step):
   """Runs `exchange` in each step that `period` divides.
 
   Args:
     period: int, T.
-    step: int64 scalar tensor, which the exchange waits for.
+    step: int64 scalar tensor, which the exchange waits for; the same one for
+      all exchanges of a rule.
     exchange: callable -> (global_step, staleness), int64 scalar tensors.
     known_step: int64 local variable, what global_step is said to be in the
       other steps; set here.
@@ -150,8 +173,6 @@ def every(period, step, exchange, known_step):
   Returns:
     (global_step, staleness, is_due); staleness is -1 if there was none.
   """
-  with tf.device(known_step.device):
-    is_due = tf.equal(step % period, 0)
 
   def do_exchange():
     new_step, staleness = exchange()
@@ -160,7 +181,21 @@ def every(period, step, exchange, known_step):
   def do_nothing():
     return known_step.read_value(), tf.constant(-1, tf.int64)
 
-  return *tf.cond(is_due, do_exchange, do_nothing), is_due
+  if period == 1:
+    with tf.control_dependencies([step]):
+      results = do_exchange()
+    with tf.device(known_step.device):
+      return *map(tf.convert_to_tensor, results), tf.constant(True)
+  with tf.device(known_step.device):
+    is_due = tf.equal(step % period, 0)
+  results = tf.cond(is_due, do_exchange, do_nothing)
+  with tf.device(known_step.device):
+    # An op of our own each, that a copy of the step can put another one for.
+    outputs = [tf.identity(result) for result in (*results, is_due)]
+    with tf.control_dependencies([is_due]):
+      without = [*map(tf.convert_to_tensor, do_nothing()), tf.constant(False)]
+  tf.add_to_collection(EXCHANGES, Exchange(period, step, outputs, without))
+  return tuple(outputs)
 
 
 def clear_all(variables):

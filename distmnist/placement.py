@@ -12,7 +12,7 @@ import math
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, strategy, wire
+from distmnist import center, cli, strategy, wire
 
 PARTITIONERS = 'fixed', 'min_max', 'none'
 
@@ -206,7 +206,10 @@ def compute_traffic(cluster, strategy_, variables):
     return Traffic(pulled, pushed, cluster.num_workers, [])
   of_ps = [0] * cluster.num_ps
   way = wire.Wire(cluster)
+  in_place = {v.op.name for v in tf.get_collection(center.IN_PLACE)}
   for variable in variables:
+    if variable.op.name in in_place:
+      continue
     task = tf.DeviceSpec.from_string(variable.device).task
     of_ps[task] += way.count_bytes([variable])
   whole = sum(of_ps)
@@ -214,5 +217,5 @@ def compute_traffic(cluster, strategy_, variables):
     whole / strategy_.pull_period,
     whole / strategy_.push_period,
     cluster.num_workers,
-    [held / whole for held in of_ps],
+    [held / max(whole, 1) for held in of_ps],
   )

@@ -117,6 +117,7 @@ def format_lines(report):
 
   if report['best_step'] is not None:
     add('best step', f'{report["best_step"]} (early stopping on validation)')
+  if report['validation_accuracy'] is not None:
     add('validation accuracy', f'{report["validation_accuracy"]:.4f}')
   add('test accuracy', f'{report["test_accuracy"]:.4f}')
   add(

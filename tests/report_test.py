@@ -26,6 +26,7 @@ def compose(max_staleness=None, **outcome):
     'test_accuracy': 0.91239,
     'global_step': 8,
     'best_step': None,
+    'validation_accuracy': None,
     'total_secs': 12.34,
     'train_secs': 5.06,
     'recoveries': 0,

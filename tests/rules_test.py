@@ -82,6 +82,27 @@ def test_eight_workers_end_cleanly_and_learn(tmp_path, rule):
   assert report['pushes'] == sum(row['pushes'] for row in report['workers']) > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', RULES)
+def test_what_is_counted_is_what_the_sockets_have_moved(tmp_path, rule):
+  code, out, err, _ = launch(
+    tmp_path,
+    '--model=mlp',
+    '--train_steps=150',
+    f'--logdir={tmp_path}/run',
+    *get_flags(rule, num_workers=2),
+    num_ps=0 if rule == 'ring_allreduce' else 1,
+    num_workers=2,
+  )
+  assert code == 0, out + err
+  # The chief also fetched the checkpoints and the center of the evaluation.
+  row = read_report(tmp_path / 'run')['workers'][1]
+  assert row['bytes_pushed'] > 50 * 318_040 / 3
+  # Beside the tensors there is what calls for them.
+  assert row['bytes_sent'] == pytest.approx(row['bytes_pushed'], rel=0.1)
+  assert row['bytes_received'] == pytest.approx(row['bytes_pulled'], rel=0.1)
+
+
 def start(make_real_cluster, tmp_path, rule, steps):
   """Starts 1 ps and 2 workers; returns (cluster, ps, workers, flags)."""
   cluster = make_real_cluster(1, 2)

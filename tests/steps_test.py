@@ -39,7 +39,7 @@ def make_steps(tf_session):
 
 def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
   steps = make_steps(4, 100, 1)
-  steps.after_run(None, tf.train.SessionRunValues(0, None, None))
+  steps.after_run(None, tf.train.SessionRunValues([0], None, None))
   steps.choose()
   found = tf_session.run(steps.all_now())
   assert [int(step['global_step']) for step in found] == [1, 2, 3, 4]
@@ -49,7 +49,7 @@ def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
 
 def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
   steps = make_steps(4, 100, 1)
-  steps.after_run(None, tf.train.SessionRunValues(0, None, None))
+  steps.after_run(None, tf.train.SessionRunValues([0], None, None))
   assert tf_session.run(steps.choose()) == 4
 
 
@@ -59,7 +59,7 @@ def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
   steps.choose()
   lengths.append(len(steps.all_now()))  # Nothing is known yet.
   for known in (0, 85, 86, 99):
-    steps.after_run(None, tf.train.SessionRunValues(known, None, None))
+    steps.after_run(None, tf.train.SessionRunValues([known], None, None))
     steps.choose()
     lengths.append(len(steps.now('number')))
   assert lengths == [1, 5, 5, 1, 1]
@@ -69,9 +69,9 @@ def test_a_loop_ends_at_its_step(tf_session, make_steps):
   steps, known = make_steps(5, 23, 1), [0]
   while known[-1] < 23:
     known.append(int(tf_session.run(steps.choose())))
-    [fetch] = steps.before_run(None)[:1]
+    [fetch] = steps.before_run(None).fetches
     assert fetch is steps.now('global_step')[-1]
-    steps.after_run(None, tf.train.SessionRunValues(known[-1], None, None))
+    steps.after_run(None, tf.train.SessionRunValues([known[-1]], None, None))
   assert known[:5] == [0, 1, 6, 11, 16]
   assert known[-1] == 23
 

@@ -139,6 +139,29 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
   assert report['images'] == 100 * report['local_steps']
 
 
+@pytest.mark.slow
+def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
+  tasks, tmp_path
+):
+  logdir = tmp_path / 'run'
+  flags = [*SMALL, '--train_steps=60', f'--logdir={logdir}']
+  task = tasks.run(tmp_path / '1', *flags, '--validate_at_end')
+  found = json.loads((logdir / 'report.json').read_text())
+  accuracy = found['validation_accuracy']
+  assert found['best_step'] is None
+  assert f'validation accuracy {accuracy:.4f}' in task.output
+  evaluated = tasks.run(
+    tmp_path / '2',
+    *(f'--logdir={logdir}', '--split=validation'),
+    module='distmnist.evaluate',
+  )
+  assert f'validation accuracy {accuracy:.4f}' in evaluated.output
+  flags = [*flags, '--validation_images=0', '--resume=never']
+  assert tasks.run(tmp_path / '3', *flags, '--validate_at_end').code == 0
+  found = json.loads((logdir / 'report.json').read_text())
+  assert found['validation_accuracy'] is None
+
+
 def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)
@@ -273,6 +296,43 @@ def test_help_has_our_flags_and_helpfull_all(tasks, tmp_path):
     assert flag in short.output
   assert '--verbosity' not in short.output
   assert '--verbosity' in full.output
+
+
+def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
+  cluster = {'chief': ['c:1'], 'worker': ['w:1'], 'ps': ['p:1']}
+  config = {'cluster': cluster, 'task': {'type': 'worker', 'index': 0}}
+  task = tasks.run(
+    tmp_path / 'log',
+    '--print_cluster',
+    '--num_gpus=0',
+    f'--logdir={tmp_path}/run',
+    TF_CONFIG=json.dumps(config),
+  )
+  assert task.code == 0
+  assert task.output == (
+    'told by    TF_CONFIG\n'
+    'ps 0       p:1\n'
+    'worker 0   c:1, the chief, chief 0 of TF_CONFIG\n'
+    'worker 1   w:1, worker 0 of TF_CONFIG\n'
+    'this task  worker 1\n'
+  )
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'variables, words',
+  [
+    ({'TF_CONFIG': '{'}, "TF_CONFIG: '{' is not JSON"),
+    ({'DISTMNIST_NUM_PS': '1'}, 'this is no task of a Slurm step'),
+  ],
+)
+def test_a_bad_environment_is_one_line_and_code_2(
+  tasks, tmp_path, variables, words
+):
+  task = tasks.run(tmp_path / 'log', *SMALL, **variables)
+  assert task.code == 2
+  (line,) = task.output.splitlines()
+  assert words in line
 
 
 HOSTS = ('--ps_hosts=127.0.0.1:2222', '--worker_hosts=127.0.0.1:2223')

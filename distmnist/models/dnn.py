@@ -1,6 +1,7 @@
 """Five ELU layers of 160: the net of Géron's distributed exercise.
 
-He initialisation, as in "Hands-On Machine Learning", chapter 11 (1st ed.).
+He initialisation, as in "Hands-On Machine Learning", chapter 11 (1st ed.). Its
+last part cuts the net vertically: --vertical_slices=2.
 """
 
 import tensorflow.compat.v1 as tf
@@ -10,13 +11,21 @@ from distmnist import layers
 
 def make(num_classes):
   hidden_units = layers.hidden_units_from_flags(default=[160] * 5)
+  num_slices = layers.vertical_slices_from_flags(hidden_units)
   dropout_rate = layers.dropout_rate_from_flags(default=0)
 
   def build(images, is_training):
-    outputs = layers.flatten(images)
+    slices = [layers.flatten(images)]
+    # Who evaluates has the whole net to himself.
+    n = num_slices if is_training else 1
     for i, units in enumerate(hidden_units, start=1):
-      outputs = tf.nn.elu(layers.dense(outputs, units, f'hidden{i}', 'he'))
-      outputs = layers.dropout(outputs, dropout_rate, is_training)
+      sums = layers.split_dense(slices, units, n, f'hidden{i}', 'he')
+      slices = []
+      for part in sums:
+        with tf.colocate_with(part):
+          part = layers.dropout(tf.nn.elu(part), dropout_rate, is_training)
+        slices.append(part)
+    outputs = slices[0] if len(slices) == 1 else tf.concat(slices, 1)
     return layers.dense(outputs, num_classes, 'softmax')
 
   return build

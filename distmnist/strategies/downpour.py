@@ -82,7 +82,7 @@ class Downpour(strategy.Strategy):
 
       with tf.control_dependencies([new_step, self.staleness]):
         train_op, _, is_pull = local_copies.every(
-          self.pull_period, tf.identity(step), pull, known_step
+          self.pull_period, step, pull, known_step
         )
       self.bytes_pushed = copies.count_bytes_if(is_push)
       self.bytes_pulled = copies.count_bytes_if(is_pull)

@@ -148,20 +148,27 @@ class Easgd(strategy.Strategy):
     return strategy.count_update(global_step, [own, added], read_step)
 
   def _build_round(self, global_step):
-    num_workers = self.cluster.num_workers
     self._round = rounds.Round(
-      self.cluster, num_workers, global_step, self._copies
+      self.cluster, self.cluster.num_workers, global_step, self._copies
     )
-    self._round.build_update(
-      lambda means: local_copies.add_all(
-        self._copies.shards, [num_workers * mean for mean in means]
-      )
-    )
+    self._round.build_update(self._add_sums)
+
+  def _add_sums(self, means):
+    """Returns the op x~ += sum d^i; means is a list like the shards."""
+    updates = []
+    for mean, shard in zip(means, self._copies.shards, strict=True):
+      with tf.device(shard.device):
+        change = self.cluster.num_workers * mean
+        updates.append(shard.assign_add(change, read_value=False))
+    return tf.group(*updates)
 
   def _exchange_in_round(self, positions):
     changes, own = self._pull_apart(positions)
-    with tf.control_dependencies([own]):
-      gifts = [tf.identity(d) for d, _ in self._copies.to_shards(changes)]
+    gifts = []
+    for gift, shard in self._copies.to_shards(changes):
+      # On its ps, where it has arrived.
+      with tf.control_dependencies([own]), tf.device(shard.device):
+        gifts.append(tf.identity(gift))
     return self._round.give_and_wait(gifts)
 
   def _step(self, optimizer, gradients):

@@ -127,7 +127,7 @@ class SyncSgd(strategy.Strategy):
       )
       # The push ends in a new token, so both reads come before it.
       with tf.control_dependencies([own_step, center_step]):
-        gradients = [tf.identity(gradient) for gradient in gradients]
+        gradients = [_copy_beside(gradient) for gradient in gradients]
       self.staleness = center_step - own_step
       pairs = self._center.to_shards(gradients)
       new_token = self._optimizer.apply_gradients(pairs, global_step)
@@ -183,3 +183,8 @@ class SyncSgd(strategy.Strategy):
         runner.enqueue_ops[0],
       )
     ]
+
+
+def _copy_beside(tensor):
+  with tf.device(tensor.device):
+    return tf.identity(tensor)

@@ -13,6 +13,7 @@ from distmnist import (
   checkpoints,
   cli,
   hooks,
+  local_copies,
   optimizers,
   placement,
   registry,
@@ -93,6 +94,7 @@ def train(
   last_step,
   before_step=lambda: None,
   steps_per_run=1,
+  leaves_out=True,
 ):
   """The loop of a worker; returns {c, global_step, local_steps}."""
   rule, train_op, global_step, c = build(name, member)
@@ -103,7 +105,11 @@ def train(
     result.update(c=c_v.tolist(), global_step=int(step))
 
   steps = steps_lib.Steps(
-    {'global_step': train_op}, steps_per_run, last_step, member.num_workers
+    {'global_step': train_op},
+    steps_per_run,
+    last_step,
+    member.num_workers,
+    tf.get_collection(local_copies.EXCHANGES) if leaves_out else [],
   )
   all_hooks = [
     *rule.hooks(stop),
@@ -161,9 +167,8 @@ def test_several_steps_a_run_make_the_same_training(
     assert all(100 <= r['global_step'] <= 101 for r in results)
 
 
-@each_strategy_in_time
-def test_one_process_learns_the_toy(set_flags, name):
-  set_flags('--communication_period=2')
+def train_alone(name, last_step, **how):
+  """Trains in this process, without a cluster; returns what `train` does."""
   member, config = cluster_lib.Cluster(), tf.ConfigProto()
 
   def make_session(all_hooks):
@@ -181,10 +186,61 @@ def test_one_process_learns_the_toy(set_flags, name):
     return session_lib.make_session(member, None, config, scaffold, all_hooks)
 
   with tf.Graph().as_default():
-    result = train(name, member, make_session, last_step=100)
+    return train(name, member, make_session, last_step, **how)
+
+
+@each_strategy_in_time
+def test_one_process_learns_the_toy(set_flags, name):
+  set_flags('--communication_period=2')
+  result = train_alone(name, last_step=100)
   assert result['c'] == pytest.approx([100, 100], abs=1)
   assert result['global_step'] == 100
   assert result['local_steps'] >= 100
+
+
+@pytest.mark.parametrize(
+  ('flags', 'steps_per_run'),
+  [
+    (['--communication_period=3', '--n_push=3', '--n_fetch=2'], 1),
+    (['--communication_period=3', '--n_push=3', '--n_fetch=2'], 2),
+    (['--communication_period=2', '--n_push=2', '--n_fetch=2'], 4),
+  ],
+)
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name == 'downpour' else pytest.param(name, marks=pytest.mark.slow)
+    for name in STRATEGIES
+  ],
+)
+def test_steps_without_their_exchange_make_the_same_training(
+  set_flags, name, flags, steps_per_run
+):
+  set_flags(*flags)
+  expected = train_alone(name, last_step=20, leaves_out=False)
+  assert expected['c'][0] > 10
+  result = train_alone(name, last_step=20, steps_per_run=steps_per_run)
+  assert result == expected
+
+
+@each_strategy
+def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
+  set_flags('--communication_period=3', '--n_push=3', '--n_fetch=3')
+  with tf.Graph().as_default() as graph:
+    rule, train_op, *_ = build(name, make_member(count_ps(name, 2), 0))
+    exchanges = tf.get_collection(local_copies.EXCHANGES)
+    assert (rule.push_period, bool(exchanges)) in ((1, False), (3, True))
+    if not exchanges:
+      return
+    steps = steps_lib.Steps({'global_step': train_op}, exchanges=exchanges)
+    assert steps.choose() is train_op
+    found = {}
+    for count in (3, 4, 5):
+      steps.after_run(None, tf.train.SessionRunValues([1, count], None, None))
+      chosen = steps.choose().op.name
+      part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), [chosen])
+      found[count] = any('/job:ps' in node.device for node in part.node)
+  assert found == {3: False, 4: False, 5: True}
 
 
 @pytest.mark.parametrize('slow', [pytest.param(0, marks=pytest.mark.slow), 1])

@@ -60,7 +60,7 @@ def test_two_workers_one_after_the_other(make):
 def test_the_step_is_read_before_it_is_counted(make):
   # No gate reaches between the two, and the wrong order, which shows as a
   # staleness of -1, is too rare to be hoped for: so we look at the graph.
-  graph_def = make().workers[0].graph.as_graph_def()
+  graph_def = make(period=2).workers[0].graph.as_graph_def()
   [(count, nodes)] = [
     (node, {other.name: other for other in function.node_def})
     for function in graph_def.library.function

@@ -1,0 +1,99 @@
+"""A SavedModel from a checkpoint, whatever cluster has written it.
+
+  python -m distmnist.export --logdir=/tmp/run --export_dir=/tmp/model
+
+takes the latest checkpoint of a run. Model and data set are those that the run
+was started with; flags given here win over them. What comes out serves images
+as bytes and needs no cluster and no distmnist; see saved_model.py for its
+signature. `python -m distmnist.predict` runs it.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import tensorflow.compat.v1 as tf
+
+from distmnist import (
+  checkpoints,
+  cli,
+  cluster,
+  input_pipeline,
+  saved_model,
+  saved_run,
+  workload,
+)
+
+
+def main():
+  export_dir = saved_model.export_dir_from_flags()
+  logdir = saved_run.logdir_from_flags()
+  saved_model.check_free(export_dir)
+  saved_run.take_flags(logdir)
+  path = saved_run.find_checkpoint(logdir)
+  shape = workload.image_shape()
+  num_classes, num_bytes = export(
+    workload.make_model(), shape, path, export_dir
+  )
+  height, width, channels = shape
+  print(
+    f'step {checkpoints.read_step(path)}  {" on ".join(workload.describe())}, '
+    f'images [n, {height}, {width}, {channels}] -> {num_classes} classes, '
+    f'{num_bytes / 1e6:,.1f} MB  {export_dir}'
+  )
+
+
+def export(build_model, image_shape, path, export_dir):
+  """Writes the SavedModel of a checkpoint.
+
+  The graph is built anew, as for an evaluation: no shards, no device, no
+  optimizer, and batch norm by its averages.
+
+  Args:
+    build_model: build(images, is_training) -> logits.
+    image_shape: (height, width, channels).
+    path: str, a checkpoint.
+    export_dir: str, new or empty.
+
+  Returns:
+    (number of classes, bytes written), int.
+
+  Raises:
+    cli.RunError: the checkpoint is not whole or of another model, or the
+      SavedModel cannot be written.
+  """
+  # Nothing is computed: a GPU may be in use by the training.
+  config = tf.ConfigProto(device_count={'GPU': 0})
+  with tf.Graph().as_default(), tf.Session(config=config) as session:
+    images = tf.placeholder(tf.uint8, [None, *image_shape], 'images')
+    logits = build_model(input_pipeline.scale(images), is_training=False)
+    classes = tf.argmax(logits, axis=1, name='classes')
+    probabilities = tf.nn.softmax(logits, name='probabilities')
+    variables = tf.global_variables()
+    checkpoints.check_fits(path, variables)
+    if damage := checkpoints.find_damage(path):
+      raise cli.RunError(
+        f'checkpoint {path} is not whole: {damage}; give another one by '
+        '--checkpoint'
+      )
+    saver = tf.train.Saver(variables)
+    saver.restore(session, path)
+    try:
+      num_bytes = saved_model.write(
+        export_dir, session, saver, images, classes, probabilities
+      )
+    except (tf.errors.OpError, OSError) as error:
+      is_ops = isinstance(error, tf.errors.OpError)
+      reason = cluster.explain(error) if is_ops else error.strerror
+      raise cli.RunError(
+        f'--export_dir={export_dir} cannot be written: {reason}; make room '
+        'there, or give a folder of your own'
+      ) from error
+  return logits.shape.as_list()[1], num_bytes
+
+
+def run():
+  cli.run(main)
+
+
+if __name__ == '__main__':
+  run()

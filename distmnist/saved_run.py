@@ -1,0 +1,97 @@
+"""A run as its log directory keeps it: with which flags, which checkpoint.
+
+What works on a run that is over, or goes on elsewhere, starts from here. Model
+and data set are those that the run was started with; flags given on the
+command line win over them.
+"""
+
+import os
+import sys
+import time
+
+from absl import flags
+
+from distmnist import checkpoints, cli
+
+FLAGS = flags.FLAGS
+
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint',
+  None,
+  'Which checkpoint: a path, a global step, or "best". By default the latest. '
+  'With a path --logdir may be left out.',
+)
+
+
+def logdir_from_flags():
+  """Returns --logdir, else the folder of the run that --checkpoint is of.
+
+  Raises:
+    cli.UsageError: neither says it.
+  """
+  logdir = checkpoints.logdir_from_flags()
+  if logdir is None and _is_path(_CHECKPOINT.value):
+    logdir = os.path.dirname(os.path.expanduser(_CHECKPOINT.value)) or '.'
+    # The best checkpoint is kept one level down.
+    parent = os.path.dirname(os.path.abspath(logdir))
+    if os.path.abspath(logdir) == checkpoints.best_dir(parent):
+      logdir = parent
+  if logdir is None:
+    raise cli.UsageError('--logdir is missing: the directory of a run')
+  return logdir
+
+
+def take_flags(logdir, timeout_secs=0):
+  """Parses the flags of the run, then those of the command line again.
+
+  A checkpoint that was taken out of its run has none; then the command line
+  says all.
+
+  Args:
+    logdir: str, of `logdir_from_flags`.
+    timeout_secs: float, how long the run may take to begin.
+
+  Raises:
+    cli.RunError: there is no run in --logdir.
+  """
+  deadline = time.monotonic() + timeout_secs
+  while True:
+    try:
+      saved = checkpoints.read_flags(logdir)
+      break
+    except cli.RunError:
+      if checkpoints.logdir_from_flags() is None:
+        return
+      if time.monotonic() >= deadline:
+        raise
+    time.sleep(0.2)
+  # Of the flags of train, which came along, only some are known here.
+  FLAGS([sys.argv[0], *saved, *sys.argv[1:]], known_only=True)
+
+
+def find_checkpoint(logdir):
+  """Returns the path of the checkpoint that --checkpoint asks for.
+
+  Raises:
+    cli.RunError: there is none.
+  """
+  which = _CHECKPOINT.value
+  if which is None:
+    path = checkpoints.find_latest(logdir)
+  elif which == 'best':
+    path = checkpoints.find_latest(checkpoints.best_dir(logdir))
+  elif which.isdigit():
+    path = checkpoints.path_of_step(logdir, int(which))
+  else:
+    path = os.path.expanduser(which)
+  if path is None or not os.path.exists(f'{path}.index'):
+    what = 'a checkpoint' if which is None else f'checkpoint {which}'
+    where = f'in --logdir={logdir}'
+    if _is_path(which):
+      where = '(a path has no ending: run/model.ckpt-100)'
+    raise cli.RunError(f'{what} was not found {where}')
+  return path
+
+
+def _is_path(which):
+  return bool(which) and which != 'best' and not which.isdigit()

@@ -1,0 +1,602 @@
+"""Trains with many combinations of flags, and says which are best.
+
+  python -m distmnist.sweep learning_rate=0.1,0.01 batch_size=32,64 \\
+      --parallel=2 --sweep_dir=/tmp/sweep -- --model=cnn --epochs=2
+
+All after -- goes to every trial; what a word names is added to it. Words:
+
+  name=v1,v2,...  values (v1;v2 if they have commas themselves), each with each
+                  of the others, or one with one under --zip
+  name=lo..hi     for --random=N, a range to draw from: whole numbers evenly,
+                  others evenly by their logarithm; log:lo..hi and lin:lo..hi
+                  say which
+
+Every combination is checked by train before the first trial starts. A trial
+that fails stops no other. The same command again does what is missing.
+
+Each trial is one process. With --num_ps, --num_workers, --max_restarts or
+--launcher it is a `distmnist.launch`, which gets its flags from here.
+"""
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import time
+
+from absl import flags
+
+from distmnist import (
+  cli,
+  combinations,
+  console,
+  fork_server,
+  halving,
+  hparams,
+  launch,
+  results,
+  tasks,
+)
+from distmnist import trials as trials_lib
+from distmnist.launchers import local
+
+FLAGS = flags.FLAGS
+
+_SWEEP_DIR = flags.DEFINE_string(
+  'sweep_dir',
+  None,
+  'Folder for the trials and the results. By default one among the temporary '
+  'ones, which the same command finds again.',
+)
+_PARALLEL = flags.DEFINE_integer(
+  'parallel',
+  1,
+  'Trials that run at the same time; they share the cores.',
+  lower_bound=1,
+)
+_ZIP = flags.DEFINE_bool(
+  'zip', False, 'The first value of each flag, then the second of each, ...'
+)
+_RANDOM = flags.DEFINE_integer(
+  'random',
+  None,
+  'Draw so many different combinations instead of trying all.',
+  lower_bound=1,
+)
+_RANDOM_SEED = flags.DEFINE_integer(
+  'random_seed', 0, 'Of --random: the same seed draws the same.', lower_bound=0
+)
+_HALVING = flags.DEFINE_integer(
+  'halving',
+  None,
+  'Successive halving: all trials get a part of the --train_steps or --epochs, '
+  'the best 1 / N of them N times as much, and so on.',
+  lower_bound=2,
+)
+_RETRY_FAILED = flags.DEFINE_bool(
+  'retry_failed', False, 'Run trials that have failed before once more.'
+)
+# These are the sweep's to set, or would leave nothing to compare.
+_OURS = (
+  *tasks.CLUSTER_FLAGS,
+  'logdir',
+  'resume',
+  'download_only',
+  'help',
+  'helpfull',
+)
+# A trial saves when it is told to leave: a worker within 8 s, a launcher waits
+# for its workers and then for the ps.
+_GRACE_SECS = 8.5
+_LAUNCH_GRACE_SECS = 13.0
+
+
+def main(words, train_flags):
+  """Runs the trials; returns the exit code.
+
+  Args:
+    words: list of str, what to try.
+    train_flags: list of str, the words after --.
+  """
+  plan = make_plan(words, train_flags)
+  folder = os.path.abspath(
+    os.path.expanduser(_SWEEP_DIR.value or _default_folder(plan))
+  )
+  trials = trials_lib.make_trials(
+    plan['combinations'], os.path.join(folder, 'trials')
+  )
+  num_parallel = min(_PARALLEL.value, len(trials))
+  if FLAGS.dry_run:
+    for trial in trials:
+      print(shlex.join(make_command(trial, plan, 0, num_parallel)))
+    return 0
+  with opened(folder, plan) as lock:
+    for trial in trials:
+      trial.load()
+      trial.note_if_ended()
+    sweep = Sweep(plan, trials, folder, num_parallel)
+    signum = sweep.run(lock)
+    show(trials, folder)
+  if signum:
+    say(
+      f'stopped by {signal.Signals(signum).name}: the same command goes on, '
+      f'with --sweep_dir={folder}'
+    )
+    return 128 + signum
+  _raise_if_incomplete(trials)
+  return 0
+
+
+def make_plan(words, train_flags):
+  """Returns what makes a sweep this one: a dict that JSON can hold.
+
+  Raises:
+    cli.UsageError: the command line cannot work.
+  """
+  if FLAGS.logs_dir is not None:
+    raise cli.UsageError('--logs_dir is not for a sweep: see --sweep_dir')
+  # Flags of a --flagfile count as given.
+  given = FLAGS.read_flags_from_files(train_flags, force_gnu=False)
+  choices = combinations.parse(words)
+  for name in _OURS:
+    if name in choices or tasks.flag_value(given, name) is not None:
+      raise cli.UsageError(
+        f'--{name} is not for a trial: the sweep gives each a logdir of its '
+        'own and resumes it, and --num_ps and --num_workers before the -- give '
+        'it a cluster'
+      )
+  if _RANDOM.value is not None:
+    if _ZIP.value:
+      raise cli.UsageError('--zip and --random exclude each other')
+    found = combinations.make_random(choices, _RANDOM.value, _RANDOM_SEED.value)
+  elif _ZIP.value:
+    found = combinations.make_zip(choices)
+  else:
+    found = combinations.make_product(choices)
+  return {
+    'combinations': found,
+    'flags': list(given),
+    'num_ps': launch.NUM_PS.value,
+    'num_workers': launch.NUM_WORKERS.value,
+    'module': FLAGS.module,
+    'rungs': make_rungs(len(found), choices, given),
+  }
+
+
+def make_rungs(num_trials, choices, given):
+  """Returns [[number of trials, flag for them], ...], one without --halving.
+
+  Raises:
+    cli.UsageError: it is not clear how long a whole training is.
+  """
+  if _HALVING.value is None:
+    return [[num_trials, '']]
+  budgets = {n: tasks.flag_value(given, n) for n in halving.BUDGETS}
+  names = [name for name, value in budgets.items() if value is not None]
+  if len(names) != 1 or set(halving.BUDGETS) & set(choices):
+    raise cli.UsageError(
+      '--halving shares out the length of a training: give either '
+      '--train_steps or --epochs after the --, and do not sweep over them'
+    )
+  (name,) = names
+  rungs = halving.compute_rungs(num_trials, _HALVING.value, name, budgets[name])
+  return [list(rung) for rung in rungs]
+
+
+def _default_folder(plan):
+  digest = hashlib.sha256(json.dumps(plan).encode()).hexdigest()
+  return os.path.join(
+    tempfile.gettempdir(), f'distmnist_sweep_{os.getuid()}_{digest[:8]}'
+  )
+
+
+@contextlib.contextmanager
+def opened(folder, plan):
+  """Holds the folder for this sweep alone; yields the lock of its trials.
+
+  Raises:
+    cli.UsageError: it cannot be written, is another sweep's, or is in use.
+  """
+  path = os.path.join(folder, 'sweep.json')
+  try:
+    os.makedirs(os.path.join(folder, 'trials'), exist_ok=True)
+    own = open(os.path.join(folder, 'sweep.lock'), 'a')  # noqa: SIM115
+  except OSError as error:
+    raise cli.UsageError(
+      f'--sweep_dir={folder} cannot be written: {error.strerror}'
+    ) from error
+  with own, open(os.path.join(folder, 'trials', 'lock'), 'a') as of_trials:
+    if not _lock(own):
+      raise cli.UsageError(
+        f'--sweep_dir={folder} is in use by another sweep: wait for its end, '
+        'or give another folder'
+      )
+    # The trials of a sweep that was killed have a few seconds to save and go.
+    wait = console.Wait(fork_server.GRACE_SECS + 5, say)
+    while not _lock(of_trials):
+      if wait.is_over(f'for the trials of a sweep that was killed in {folder}'):
+        raise cli.RunError(
+          f'--sweep_dir={folder}: trials of a sweep that was killed still run'
+        )
+      time.sleep(0.05)
+    with contextlib.suppress(FileNotFoundError):
+      known = trials_lib.read_json(path)
+      for name, value in plan.items():
+        if known.get(name) != value:
+          raise cli.UsageError(
+            f'--sweep_dir={folder} holds another sweep: its {name} were '
+            f'{_shorten(known.get(name))} and not {_shorten(value)}; give the '
+            'same command line again, or another folder'
+          )
+    yield of_trials
+
+
+def _lock(file):
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True
+
+
+def _shorten(value):
+  if isinstance(value, list) and value and isinstance(value[0], dict):
+    first = combinations.describe(value[0])
+    return f'{len(value)} from {first} on'
+  return repr(value)
+
+
+def make_command(trial, plan, rung, num_parallel):
+  """Returns the command of a trial, a list of str.
+
+  Args:
+    trial: trials.Trial.
+    plan: dict, as of `make_plan`.
+    rung: int, how far it shall go.
+    num_parallel: int, the trials that share the cores.
+  """
+  num_ps, num_workers = plan['num_ps'], plan['num_workers']
+  cores = len(os.sched_getaffinity(0))
+  threads = max(1, cores // (num_parallel * num_workers))
+  command = ['python', '-m', plan['module']]
+  if is_launched(plan):
+    command = [
+      *('python', '-m', 'distmnist.launch', *find_launch_flags()),
+      *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
+      *(f'--module={plan["module"]}', f'--logs_dir={trial.folder}/logs', '--'),
+    ]
+  shared = [
+    f'--intra_op_parallelism_threads={threads}',
+    '--inter_op_parallelism_threads=2',
+  ]
+  return [
+    *command,
+    # Other machines have cores of their own.
+    *(shared if FLAGS.launcher == 'local' else []),
+    '--validate_at_end',
+    *plan['flags'],
+    *combinations.to_flags(trial.combination),
+    *filter(None, [plan['rungs'][rung][1]]),
+    f'--logdir={trial.logdir}',
+    '--resume=auto',
+  ]
+
+
+def is_launched(plan):
+  """Whether each trial is a `distmnist.launch`, as a cluster has to be."""
+  is_cluster = plan['num_ps'] + plan['num_workers'] > 1
+  return is_cluster or FLAGS.max_restarts or FLAGS.launcher != 'local'
+
+
+def find_launch_flags():
+  """Returns what was given of the flags of launch and of the launchers.
+
+  Not those that a sweep has in its own hands.
+  """
+  modules = FLAGS.flags_by_module_dict()
+  return [
+    flag.serialize()
+    for module in sorted(modules)
+    if module.startswith('distmnist.launch')
+    for flag in modules[module]
+    if flag.present
+    and flag.name
+    not in ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
+  ]
+
+
+def share_gpus(gpus, num_parallel, slot):
+  """Returns those of `gpus` that belong to a slot, 0 <= slot < num_parallel.
+
+  Where there are fewer than slots, some have one together.
+  """
+  return gpus[slot::num_parallel] or gpus[slot % max(1, len(gpus)) :][:1]
+
+
+class Sweep:
+  """The trials on their way, rung by rung; without --halving there is one."""
+
+  def __init__(self, plan, trials, folder, num_parallel):
+    """
+    Args:
+      plan: dict, as of `make_plan`.
+      trials: list of trials.Trial.
+      folder: str, that of the sweep.
+      num_parallel: int, how many run at the same time.
+    """
+    self._plan = plan
+    self._trials = trials
+    self._folder = folder
+    self._num_parallel = num_parallel
+    self._num_rungs = len(plan['rungs'])
+    self._is_launched = is_launched(plan)
+    self._gpus = local.find_gpus(
+      FLAGS.gpus, os.environ, glob.glob('/dev/nvidia*')
+    )
+    self._writer = None
+
+  def run(self, lock):
+    """Runs what is missing.
+
+    Args:
+      lock: file, kept open by all that is started.
+
+    Returns:
+      int, the signal that has ended it, or None.
+
+    Raises:
+      cli.UsageError: a combination cannot work; no trial has started.
+    """
+    left = self._find_left()
+    text = (
+      f'{len(self._trials)} trials in {self._folder}, '
+      f'{self._num_parallel} at a time'
+    )
+    if len(left) < len(self._trials):
+      verb = 'is' if len(left) == 1 else 'are'
+      text += (
+        f'; {len(left)} {verb} left to run' if left else '; all have ended'
+      )
+    say(text)
+    if not left:
+      self._write_hparams()
+      return None
+    is_forked = FLAGS.fork_tasks and not self._is_launched
+    with trials_lib.LocalRunner(
+      self._plan['module'] if is_forked else '',
+      os.path.join(self._folder, 'fork_server.log'),
+      lock,
+    ) as runner:
+      if self._plan['module'] == tasks.TRAIN:
+        self._check(runner)
+      if not runner.signals:
+        path = os.path.join(self._folder, 'sweep.json')
+        trials_lib.write_json(path, self._plan)
+        self._write_hparams()
+      for rung in range(self._num_rungs):
+        self._run_rung(runner, rung)
+        if runner.signals:
+          break
+        self._drop_worst(rung)
+      self._write_hparams()
+    return runner.signals[0] if runner.signals else None
+
+  def _find_left(self):
+    """Returns the trials to run now, of the first rung that has some."""
+    for rung in range(self._num_rungs):
+      if left := self._find_missing(rung):
+        return left
+    return []
+
+  def _find_missing(self, rung):
+    is_retried = _RETRY_FAILED.value
+    return [
+      trial
+      for trial in self._find_members(rung)
+      if len(trial.results) <= rung
+      and trial.state != trials_lib.DIVERGED
+      and (trial.state != trials_lib.FAILED or is_retried)
+    ]
+
+  def _find_members(self, rung):
+    """Returns the trials that may come to the end of a rung."""
+    members = self._trials
+    for before in range(rung):
+      number, _ = self._plan['rungs'][before + 1]
+      members = results.choose(members, before, number)
+    return members
+
+  def _check(self, runner):
+    """Has train check each combination.
+
+    Raises:
+      cli.UsageError: names the first that cannot work.
+    """
+    path = os.path.join(self._folder, 'check.json')
+    log = os.path.join(self._folder, 'check.log')
+    asked = {name: self._plan[name] for name in ('num_ps', 'num_workers')}
+    # Without `python -m MODULE`, and without launch and its flags.
+    asked['flags'] = [
+      [
+        *('--validate_at_end', *self._plan['flags']),
+        *combinations.to_flags(trial.combination),
+        *filter(None, [self._plan['rungs'][0][1]]),
+        f'--logdir={trial.logdir}',
+      ]
+      for trial in self._trials
+    ]
+    trials_lib.write_json(path, asked)
+    command = ['python', '-m', 'distmnist.check', path]
+    start = runner.start('check', command, log)
+    ended = runner.wait()
+    if not ended:
+      runner.stop(signal.SIGTERM, 0)
+      return
+    ((_, code),) = ended
+    if code:
+      cause = trials_lib.find_cause(log, start, code)
+      raise cli.RunError(f'the trials cannot be checked: {cause}')
+    found = trials_lib.read_json(f'{path}.checked')
+    for name in (path, log, f'{path}.checked'):
+      os.remove(name)
+    wrong = [
+      (trial, mistake)
+      for trial, mistake in zip(self._trials, found, strict=True)
+      if mistake
+    ]
+    if wrong:
+      trial, mistake = wrong[0]
+      more = f' ({len(wrong)} of {len(found)} cannot work)' * (len(wrong) > 1)
+      raise cli.UsageError(
+        f'no trial was started: with '
+        f'{combinations.describe(trial.combination)}: {mistake}{more}'
+      )
+
+  def _run_rung(self, runner, rung):
+    waiting, running = self._find_missing(rung), {}
+    slots = list(range(self._num_parallel))
+    while (waiting or running) and not runner.signals:
+      while waiting and slots:
+        trial, slot = waiting.pop(0), slots.pop()
+        size = self._start(runner, trial, rung, slot)
+        running[trial.name] = trial, slot, size, time.monotonic()
+      for name, code in runner.wait():
+        trial, slot, size, start = running.pop(name)
+        slots.append(slot)
+        trial.end(code, time.monotonic() - start, size)
+        self._note(trial, rung)
+    if not running:
+      return
+    say(f'{signal.Signals(runner.signals[0]).name}: the trials save and stop')
+    grace_secs = _LAUNCH_GRACE_SECS if self._is_launched else _GRACE_SECS
+    for name, code in runner.stop(signal.SIGTERM, grace_secs):
+      trial, _, size, start = running.pop(name)
+      secs = time.monotonic() - start
+      if code:
+        trial.stop(secs)
+      else:
+        trial.end(code, secs, size)
+
+  def _start(self, runner, trial, rung, slot):
+    command = make_command(trial, self._plan, rung, self._num_parallel)
+    env = {}
+    if self._gpus is not None:
+      mine = share_gpus(self._gpus, self._num_parallel, slot)
+      env['CUDA_VISIBLE_DEVICES'] = ','.join(mine)
+    try:
+      trial.begin()
+      hparams.forget(trial)
+      return runner.start(trial.name, command, trial.log, env)
+    except OSError as error:
+      raise cli.RunError(
+        f'trial {trial.name} cannot be written: {error}'
+      ) from error
+
+  def _note(self, trial, rung):
+    """Says how a trial has ended, and has it in the results at once."""
+    members = self._find_members(rung)
+    missing = sum(
+      len(t.results) <= rung and t.state not in trials_lib.LOST for t in members
+    )
+    text = combinations.describe(trial.combination)
+    if self._num_rungs > 1:
+      text += f' (rung {rung + 1} of {self._num_rungs})'
+    outcome, _, _ = trial.cause.partition(';')
+    if trial.state == trials_lib.DONE:
+      by = results.find_ranking([trial])
+      outcome = f'{by.replace("_", " ")} {trial.result[by]:.4f}'
+    say(
+      f'{len(members) - missing} of {len(members)}: trial {trial.name} '
+      f'{trial.state} after {trial.secs:.1f} s: {text}: {outcome}'
+    )
+    results.write_csv(self._trials, os.path.join(self._folder, results.CSV))
+    self._write_hparams()
+
+  def _drop_worst(self, rung):
+    if rung + 1 == self._num_rungs:
+      return
+    members, best = self._find_members(rung), self._find_members(rung + 1)
+    dropped = [
+      t for t in members if t not in best and t.state == trials_lib.DONE
+    ]
+    for trial in dropped:
+      trial.drop()
+    say(f'rung {rung + 1}: {len(best)} of {len(members)} go on')
+
+  def _write_hparams(self):
+    """Writes for TensorBoard what is not written yet."""
+    try:
+      if self._writer is None:
+        self._writer = hparams.Writer(self._trials, self._folder)
+    except ImportError as error:
+      self._writer = False
+      say(f'nothing for TensorBoard: {error}; pip install tensorboard')
+    if not self._writer:
+      return
+    for trial in self._trials:
+      is_last = len(trial.results) == self._num_rungs
+      if trial.state in (*trials_lib.LOST, trials_lib.DROPPED) or is_last:
+        self._writer.write(trial)
+
+
+def show(trials, folder):
+  """Prints the table, and writes the results."""
+  if all(trial.state == trials_lib.WAITING for trial in trials):
+    return
+  print(*results.format_table(trials), sep='\n', flush=True)
+  written = os.path.join(folder, results.CSV)
+  results.write_csv(trials, written)
+  try:
+    path = os.path.join(folder, results.PLOT)
+    results.write_plot(trials, path)
+    written += f' and {path}'
+  except ImportError as error:
+    say(f'no plot: {error}; pip install matplotlib, or distmnist[plots]')
+  best = results.rank(trials)[0]
+  if best.state == trials_lib.DONE:
+    by = results.find_ranking(trials).replace('_', ' ')
+    flags_of_best = shlex.join(combinations.to_flags(best.combination))
+    say(f'best by {by}: trial {best.name}, {flags_of_best}')
+  say(f'results in {written}')
+
+
+def _raise_if_incomplete(trials):
+  """Raises cli.RunError that names the first of the trials that failed."""
+  failed = [t for t in trials if t.state == trials_lib.FAILED]
+  stopped = [t for t in trials if t.state == trials_lib.STOPPED]
+  for state, found, advice in (
+    ('failed', failed, 'once repaired, --retry_failed runs it again'),
+    ('was stopped', stopped, 'the same command goes on with it'),
+  ):
+    if found:
+      first = found[0]
+      cause = f': {first.cause}' if first.cause else ''
+      more = f', the first of {len(found)} that did' if len(found) > 1 else ''
+      raise cli.RunError(
+        f'trial {first.name} ({combinations.describe(first.combination)}) '
+        f'{state}{more}{cause}; log: {first.log}; {advice}'
+      )
+
+
+def say(text):
+  # Ours goes to stderr: stdout carries the table alone.
+  print(f'distmnist.sweep: {text}', file=sys.stderr, flush=True)
+
+
+def run():
+  """The console's entry point."""
+  # One worker with no ps is a single process. The other flags of launch are as
+  # they are there.
+  flags.set_default(launch.NUM_PS, 0)
+  flags.set_default(launch.NUM_WORKERS, 1)
+  cli.run(main, passthrough=True, takes_words=True)
+
+
+if __name__ == '__main__':
+  run()

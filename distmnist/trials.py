@@ -1,0 +1,387 @@
+"""The trials of a sweep: what is known of each, on the disk, and who runs them.
+
+DIR/trials/03/ has a trial's run/ (train's --logdir), its log, and trial.json,
+which is written whole or not at all with each change of its state.
+
+A runner is what a sweep asks for trials; LocalRunner is the one there is. One
+that gives a trial to another machine (a Spark task, say) has the same three
+methods, and needs DIR to be shared:
+
+  start(name, argv, log, env)  begins a command
+  wait()                       returns [(name, exit code), ...] of some that
+                               have ended, none if a signal came first
+  stop(signum, grace_secs)     ends all of them, and returns such a list
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from distmnist import cli, fork_server
+
+WAITING = 'waiting'  # has never run
+RUNNING = 'running'
+DONE = 'done'
+DROPPED = 'dropped'  # by halving: others were better
+STOPPED = 'stopped'  # by a signal, and to be run again
+FAILED = 'failed'
+DIVERGED = 'diverged'
+LOST = (FAILED, DIVERGED)
+
+# What a trial's result has of train's report.json.
+_REPORTED = (
+  'validation_accuracy',
+  'test_accuracy',
+  'final_cost',
+  'global_step',
+  'images_per_sec',
+)
+_STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_TAIL_BYTES = 1 << 14
+
+
+@dataclasses.dataclass
+class Trial:
+  """One combination and what came of it.
+
+  Attributes:
+    number: int, from 1.
+    name: str, the number with leading zeros: its folder.
+    combination: {flag: value}, str.
+    folder: str, where all of it is.
+    state: one of the states above.
+    secs: float, what all of its runs have taken.
+    cause: str, why it has failed or diverged.
+    results: list of dict, one a rung that it has come to the end of; see
+      _REPORTED.
+  """
+
+  number: int
+  name: str
+  combination: dict
+  folder: str
+  state: str = WAITING
+  secs: float = 0.0
+  cause: str = ''
+  results: list = dataclasses.field(default_factory=list)
+
+  @property
+  def logdir(self):
+    return os.path.join(self.folder, 'run')
+
+  @property
+  def log(self):
+    return os.path.join(self.folder, 'log')
+
+  @property
+  def result(self):
+    """The last of the results; {} if there is none."""
+    return self.results[-1] if self.results else {}
+
+  @property
+  def _path(self):
+    return os.path.join(self.folder, 'trial.json')
+
+  def load(self):
+    """Takes over what is known of it from before."""
+    with contextlib.suppress(FileNotFoundError):
+      for name, value in read_json(self._path).items():
+        setattr(self, name, value)
+
+  def save(self):
+    names = ('number', 'combination', 'state', 'secs', 'cause', 'results')
+    write_json(self._path, {name: getattr(self, name) for name in names})
+
+  def begin(self):
+    """Notes that it runs; the report of a shorter run of it goes."""
+    os.makedirs(self.folder, exist_ok=True)
+    with contextlib.suppress(
+      OSError
+    ):  # That it is no folder is train's to say.
+      os.remove(self._report_path)
+    self.state, self.cause = RUNNING, ''
+    self.save()
+
+  def note_if_ended(self):
+    """Notes that it had ended when its sweep was killed, if it had.
+
+    Its report is written last, and is not there while it runs.
+    """
+    if self.state == RUNNING and os.path.exists(self._report_path):
+      self._take_report()
+
+  def end(self, code, secs, log_start):
+    """Notes the end of a run of it.
+
+    Args:
+      code: int, the exit code, or -n after signal n.
+      secs: float, what the run has taken.
+      log_start: int, where the log of this run begins, in bytes.
+    """
+    self.secs = round(self.secs + secs, 2)
+    if code == 0:
+      self._take_report()
+      return
+    self.state = STOPPED if code in _STOPPED_CODES else FAILED
+    if self.state == FAILED:
+      self.cause = find_cause(self.log, log_start, code)
+      if cli.DIVERGED in self.cause:
+        self.state = DIVERGED
+    self.save()
+
+  def stop(self, secs):
+    """Notes that the run was killed, as it did not leave when told to."""
+    self.secs, self.state = round(self.secs + secs, 2), STOPPED
+    self.save()
+
+  def drop(self):
+    self.state = DROPPED
+    self.save()
+
+  @property
+  def _report_path(self):
+    return os.path.join(self.logdir, 'report.json')
+
+  def _take_report(self):
+    try:
+      report = read_json(self._report_path)
+      self.results.append({name: report.get(name) for name in _REPORTED})
+      self.state = DONE
+    except (OSError, ValueError) as error:
+      self.state, self.cause = FAILED, f'it has left no report: {error}'
+    self.save()
+
+
+def make_trials(combinations, folder):
+  """Returns a list of Trial, each in a folder of its own in `folder`, a str."""
+  width = max(2, len(str(len(combinations))))
+  trials = []
+  for number, combination in enumerate(combinations, 1):
+    name = f'{number:0{width}d}'
+    path = os.path.join(folder, name)
+    trials.append(Trial(number, name, combination, path))
+  return trials
+
+
+def find_cause(log, start, code):
+  """Returns why a run has failed, one line (str).
+
+  That is the last error in its log, of a task rather than of the launcher that
+  shows the last lines of the task; else the last line; else the exit code.
+
+  Args:
+    log: str, a path.
+    start: int, where the log of this run begins, in bytes.
+    code: int, the exit code, or -n after signal n.
+  """
+  ending = f'exit code {code}'
+  if code < 0:
+    ending = f'killed by {signal.Signals(-code).name}'
+  with contextlib.suppress(OSError), open(log, 'rb') as file:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(start, size - _TAIL_BYTES))
+    text = file.read().decode(errors='replace')
+    lines = [line.strip(' |') for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+      match = re.match(r'distmnist\.(\w+): error: (.*)', line)
+      if match and match[1] != 'launch':
+        return match[2]
+    if lines and code > 0:
+      return f'{lines[-1]} ({ending})'
+  return ending
+
+
+class LocalRunner:
+  """Runs commands on this machine, as children of one fork server.
+
+  A context: its end is the end of all of them, and so is ours by kill -9. While
+  it is open SIGINT, SIGTERM and SIGHUP do not end this process: they are
+  collected in `signals`, and they interrupt `wait`.
+
+  Attributes:
+    signals: list of int, what this process received.
+  """
+
+  def __init__(self, module, log, lock):
+    """
+    Args:
+      module: dotted name to import before the first fork, or '' for a new
+        Python a command.
+      log: str, path of the fork server's own log.
+      lock: file; it stays open until the last process is gone.
+    """
+    self._module = module
+    self._log = log
+    self._lock = lock
+    self._running = set()
+    self._is_ready = False
+    self.signals = []
+
+  def __enter__(self):
+    self._wake, self._wake_writer = socket.socketpair()
+    self._wake_writer.setblocking(False)
+    self._old_wakeup = signal.set_wakeup_fd(self._wake_writer.fileno())
+    self._old_handlers = {
+      signum: signal.signal(signum, lambda n, _: self.signals.append(n))
+      for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+      if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
+    }
+    self._socket, theirs = socket.socketpair(
+      socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )
+    command = [sys.executable, '-m', 'distmnist.fork_server']
+    # Else the import of NumPy starts threads, which no fork can take along.
+    env = {**os.environ, 'OPENBLAS_NUM_THREADS': '1'} if self._module else None
+    with theirs, open(self._log, 'wb') as log:
+      self._server = subprocess.Popen(
+        [*command, str(theirs.fileno()), self._module],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[theirs.fileno(), self._lock.fileno()],
+        start_new_session=True,
+      )
+    self._selector = selectors.DefaultSelector()
+    self._selector.register(self._socket, selectors.EVENT_READ)
+    self._selector.register(self._wake, selectors.EVENT_READ)
+    return self
+
+  def __exit__(self, *_):
+    self._selector.close()
+    self._socket.close()  # the server ends what still runs, and leaves
+    try:
+      self._server.wait(fork_server.GRACE_SECS + 2)
+    except subprocess.TimeoutExpired:
+      self._server.kill()
+      self._server.wait()
+    if not os.path.getsize(self._log):
+      os.remove(self._log)
+    for signum, handler in self._old_handlers.items():
+      signal.signal(signum, handler)
+    signal.set_wakeup_fd(self._old_wakeup)
+    self._wake.close()
+    self._wake_writer.close()
+
+  def start(self, name, argv, log, env=()):
+    """Begins a command; returns the size of its log before, in bytes.
+
+    Args:
+      name: str, what it is called here.
+      argv: list of str, ('python', '-m', module, flags...).
+      log: str, a path; what it prints is appended there.
+      env: dict, its environment beyond ours.
+
+    Raises:
+      OSError: the log cannot be written.
+    """
+    with open(log, 'ab') as file:
+      size = file.seek(0, os.SEEK_END)
+    self._running.add(name)
+    path = os.path.abspath(log)
+    self._send({'start': name, 'argv': argv, 'env': dict(env), 'log': path})
+    return size
+
+  def wait(self):
+    """Waits until a command ends or a signal comes.
+
+    Raises:
+      cli.RunError: the module cannot be imported, or the server has died.
+    """
+    return self._wait(float('inf'), 0)
+
+  def stop(self, signum, grace_secs):
+    """Ends all commands; who has not left after its grace is killed.
+
+    All are killed at once if another signal comes.
+
+    Returns:
+      [(name, code), ...].
+    """
+    if not self._is_ready:
+      # The import is still on: nothing has begun, nor will.
+      self._server.kill()
+      ended, self._running = [(n, -signal.SIGKILL) for n in self._running], ()
+      return ended
+    ended, num_signals = [], len(self.signals)
+    deadline = time.monotonic() + grace_secs
+    self._signal(signum)
+    while self._running and time.monotonic() < deadline:
+      ended += self._wait(deadline - time.monotonic(), num_signals)
+      if len(self.signals) > num_signals:
+        break
+    self._signal(signal.SIGKILL)
+    while self._running:
+      ended += self._wait(float('inf'), float('inf'))
+    return ended
+
+  def _wait(self, timeout_secs, num_signals):
+    deadline = time.monotonic() + timeout_secs
+    while self._running and len(self.signals) <= num_signals:
+      secs = deadline - time.monotonic()
+      if secs <= 0:
+        break
+      ready = self._selector.select(None if secs == float('inf') else secs)
+      for key, _ in ready:
+        if key.fileobj is self._wake:
+          self._wake.recv(4096)
+        elif ended := self._receive():
+          return [ended]
+    return []
+
+  def _receive(self):
+    """Reads a message; returns (name, code) if it is the end of a command."""
+    try:
+      data = self._socket.recv(fork_server.MAX_MESSAGE_BYTES)
+    except ConnectionResetError:
+      return None  # What it had still to say is read next.
+    if not data:
+      code = self._server.wait()
+      raise cli.RunError(
+        'the fork server has died, and the trials with it (exit code '
+        f'{code}; log: {self._log})'
+      )
+    message = json.loads(data)
+    if 'error' in message:
+      raise cli.RunError(
+        f'cannot import {self._module}: {message["error"]} (traceback in '
+        f'{self._log})'
+      )
+    self._is_ready = True
+    if 'code' not in message:
+      return None
+    self._running.discard(message['name'])
+    return message['name'], message['code']
+
+  def _signal(self, signum):
+    for name in self._running:
+      self._send({'signal': int(signum), 'name': name})
+
+  def _send(self, message):
+    # A dead server is reported by the next read, with its reason.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+      self._socket.send(json.dumps(message).encode())
+
+
+def read_json(path):
+  """Returns what the file `path` has; raises OSError, ValueError."""
+  with open(path, encoding='utf-8') as file:
+    return json.load(file)
+
+
+def write_json(path, value):
+  """Writes `value` to the file `path`, whole or not at all."""
+  with open(path + '.new', 'w', encoding='utf-8') as file:
+    json.dump(value, file, indent=2)
+    file.write('\n')
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(path + '.new', path)

@@ -1,0 +1,302 @@
+"""export: a checkpoint of any shape becomes a SavedModel that computes it."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import (
+  checkpoints,
+  cli,
+  export,
+  input_pipeline,
+  layers,
+  placement,
+  registry,
+  saved_model,
+  workload,
+)
+from tests.checkpoints_test import flip, truncate
+from tests.launches_test import launch
+from tests.models.battery_test import each_model
+from tests.runner import SMALL
+
+SHAPE = 3, 4, 1
+IMAGES = np.random.default_rng(0).integers(0, 256, (9, *SHAPE), np.uint8)
+
+
+def build_net(images, is_training):
+  del is_training
+  return layers.dense(layers.flatten(images), 5, 'softmax')
+
+
+def save(path, build, num_ps, **values):
+  """Saves what `num_ps` ps hold after a start; returns its path.
+
+  Args:
+    path: path.
+    build: build(images, is_training) -> logits.
+    num_ps: int.
+    values: name of a variable with _ for / -> array.
+
+  Returns:
+    (path of the checkpoint, dict of name -> whole array).
+  """
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.train.get_or_create_global_step()
+    with placement.sharded(num_ps):
+      logits = build(tf.zeros([2, *SHAPE]), is_training=True)
+    tf.train.AdamOptimizer().minimize(tf.reduce_sum(logits))
+    session.run(tf.global_variables_initializer())
+    for variable in tf.global_variables():
+      name = variable.op.name.replace('/', '_')
+      if name in values:
+        session.run(variable.assign(values[name]))
+    found = checkpoints.fetch_whole(session, tf.global_variables())
+    return tf.train.Saver().save(session, str(path)), found
+
+
+def compute_softmax(logits):
+  powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return powers / powers.sum(axis=1, keepdims=True)
+
+
+def check_predictions(export_dir, expected, images=IMAGES):
+  classes, probabilities = saved_model.Model(str(export_dir)).predict(images)
+  np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
+  assert classes.tolist() == probabilities.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize('num_ps', [1, 2, 3, 7])
+def test_any_number_of_shards_becomes_one_model(tmp_path, num_ps):
+  path, values = save(tmp_path / 'x', build_net, num_ps)
+  num_classes, num_bytes = export.export(
+    build_net, SHAPE, path, str(tmp_path / 'model')
+  )
+  assert num_classes == 5
+  # Adam's slots and the step are left behind.
+  model = tf.train.load_checkpoint(
+    str(tmp_path / 'model' / 'variables' / 'variables')
+  )
+  assert model.get_variable_to_shape_map() == {
+    'softmax/weights': [12, 5],
+    'softmax/biases': [5],
+  }
+  assert num_bytes > 4 * (12 * 5 + 5)
+  logits = IMAGES.reshape(9, 12) / 255 @ values['softmax/weights']
+  check_predictions(
+    tmp_path / 'model', compute_softmax(logits + values['softmax/biases'])
+  )
+
+
+def build_normed(images, is_training):
+  return layers.flatten(layers.batch_norm(images, 'norm', is_training))
+
+
+def test_batch_norm_goes_by_its_averages(tmp_path):
+  path, _ = save(
+    tmp_path / 'x',
+    build_normed,
+    2,
+    norm_moving_mean=[0.25],
+    norm_moving_variance=[4],
+  )
+  export.export(build_normed, SHAPE, path, str(tmp_path / 'model'))
+  logits = (IMAGES.reshape(9, 12) / 255 - 0.25) / np.sqrt(4 + 1e-5)
+  check_predictions(tmp_path / 'model', compute_softmax(logits))
+  # An image's result is its own, whatever else is in the batch.
+  check_predictions(
+    tmp_path / 'model', compute_softmax(logits[3:4]), IMAGES[3:4]
+  )
+
+
+@each_model
+def test_each_model_is_exported_as_it_is_evaluated(set_flags, tmp_path, model):
+  set_flags()
+  build = registry.load('distmnist.models', model).make(7)
+  images = np.random.default_rng(1).integers(0, 256, (3, 28, 28, 1), np.uint8)
+  with tf.Graph().as_default(), tf.Session() as session:
+    logits = build(input_pipeline.scale(images), is_training=False)
+    tf.train.get_or_create_global_step()
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / 'x'))
+    expected = compute_softmax(session.run(logits))
+  folder = tmp_path / 'model'
+  assert export.export(build, (28, 28, 1), path, str(folder))[0] == 7
+  check_predictions(folder, expected, images)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+  path, _ = save(tmp_path / 'x', build_net, 1)
+  with pytest.raises(cli.RunError, match='has no norm/gamma: it comes from an'):
+    export.export(build_normed, SHAPE, path, str(tmp_path / 'model'))
+  with pytest.raises(cli.RunError, match=r'shape \[12, 5\], but .* \[24, 5\]'):
+    export.export(build_net, (3, 4, 2), path, str(tmp_path / 'model'))
+  assert not (tmp_path / 'model').exists()
+
+
+@pytest.mark.parametrize('harm', [truncate, flip, os.remove])
+def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, harm):
+  path, _ = save(tmp_path / 'x', build_net, 1)
+  harm(f'{path}.data-00000-of-00001')
+  with pytest.raises(
+    cli.RunError,
+    match=f'^checkpoint {path} is not whole: .+; give another one by '
+    '--checkpoint$',
+  ):
+    export.export(build_net, SHAPE, path, str(tmp_path / 'model'))
+  assert not (tmp_path / 'model').exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+  path, _ = save(tmp_path / 'x', build_net, 1)
+  (tmp_path / 'file').write_text('')
+  folder = tmp_path / 'file' / 'model'
+  with pytest.raises(
+    cli.RunError,
+    match=f'^--export_dir={folder} cannot be written: File exists; make ',
+  ):
+    export.export(build_net, SHAPE, path, str(folder))
+
+
+@pytest.fixture(scope='module')
+def run(_runner, tmp_path_factory):
+  """The logdir of a run of one step."""
+  folder = tmp_path_factory.mktemp('export')
+  run = folder / 'run'
+  _runner.run(folder / 'log', *SMALL, '--train_steps=1', f'--logdir={run}')
+  return run
+
+
+@pytest.mark.slow
+def test_the_program_says_what_it_has_written(tasks, run, tmp_path):
+  folder = tmp_path / 'model'
+  task = tasks.run(
+    tmp_path / 'log',
+    f'--checkpoint={run}/model.ckpt-1',
+    f'--export_dir={folder}',
+    module='distmnist.export',
+  )
+  assert task.code == 0, task.output
+  assert re.fullmatch(
+    r'step 1  softmax on synthetic, images \[n, 28, 28, 1\] -> 10 classes, '
+    rf'0\.0 MB  {folder}\n',
+    task.output,
+  )
+  assert saved_model.Model(str(folder)).image_shape == (28, 28, 1)
+
+
+@pytest.mark.parametrize(
+  'flags, code, words',
+  [
+    ([], 2, '--export_dir is missing'),
+    (['--export_dir={run}'], 2, '--logdir is missing'),
+    (
+      ['--export_dir={run}', '--logdir=x'],
+      1,
+      '{run} is not empty, and nothing',
+    ),
+    (['--export_dir={new}', '--logdir=x'], 1, 'no run of distmnist.train in'),
+    (
+      ['--export_dir={new}', '--logdir={run}', '--checkpoint=7'],
+      1,
+      'checkpoint 7 was not found',
+    ),
+    (
+      ['--export_dir={new}', '--logdir={run}', '--model=mlp'],
+      1,
+      'has no hidden1/',
+    ),
+  ],
+)
+def test_what_cannot_be_exported_is_one_line(
+  tasks, run, tmp_path, flags, code, words
+):
+  names = {'run': run, 'new': tmp_path / 'new'}
+  flags = [flag.format(**names) for flag in flags]
+  task = tasks.run(tmp_path / 'log', *flags, module='distmnist.export')
+  assert task.code == code
+  (line,) = task.output.splitlines()
+  assert words.format(**names) in line
+  assert not names['new'].exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'strategy, num_ps, flags',
+  [
+    ('async_sgd', 3, []),
+    ('sync_sgd', 2, []),
+    ('easgd', 2, ['--communication_period=3']),
+    ('bmuf', 2, ['--communication_period=3', '--optimizer=sgd']),
+    ('ring_allreduce', 0, []),
+  ],
+)
+def test_what_any_rule_and_cluster_has_trained_is_exported(
+  set_flags, tasks, tmp_path, strategy, num_ps, flags
+):
+  run, folder = tmp_path / 'run', tmp_path / 'model'
+  code, out, err, _ = launch(
+    tmp_path,
+    *(f'--strategy={strategy}', '--train_steps=60', f'--logdir={run}'),
+    *flags,
+    num_ps=num_ps,
+  )
+  assert code == 0, out + err
+  task = tasks.run(
+    tmp_path / 'log',
+    *(f'--logdir={run}', f'--export_dir={folder}'),
+    module='distmnist.export',
+  )
+  assert task.code == 0, task.output
+  set_flags(*SMALL)
+  images, labels = workload.load_test_split()
+  classes, _ = saved_model.Model(str(folder)).predict(images)
+  report = json.loads((run / 'report.json').read_text())
+  assert (classes == labels).mean() == report['test_accuracy']
+
+
+_TF2 = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+assert tf.executing_eagerly()
+images = np.load(sys.argv[2])
+serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
+found = serve(images=tf.constant(images))
+print(json.dumps({
+  'takes': str(serve.structured_input_signature[1]['images'].shape),
+  'kinds': {key: value.dtype.name for key, value in found.items()},
+  **{key: value.numpy().tolist() for key, value in found.items()},
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('build', [build_net, build_normed])
+def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path, build):
+  path, _ = save(tmp_path / 'x', build, 2)
+  folder = tmp_path / 'model'
+  export.export(build, SHAPE, path, str(folder))
+  np.save(tmp_path / 'images.npy', IMAGES)
+  found = subprocess.run(
+    [sys.executable, '-c', _TF2, str(folder), tmp_path / 'images.npy'],
+    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': ''},
+    cwd=pathlib.Path('/'),
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert found.returncode == 0, found.stderr
+  found = json.loads(found.stdout)
+  assert found['takes'] == '(None, 3, 4, 1)'
+  assert found['kinds'] == {'classes': 'int64', 'probabilities': 'float32'}
+  classes, probabilities = saved_model.Model(str(folder)).predict(IMAGES)
+  assert found['classes'] == classes.tolist()
+  np.testing.assert_allclose(found['probabilities'], probabilities, rtol=1e-5)

@@ -1,0 +1,460 @@
+"""The launcher with a real Slurm of one node, where it is installed.
+
+The tasks are tests/fake_train.py, one test runs the real one.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from distmnist import tasks
+from distmnist.launchers import slurm
+from tests.launchers import slurm_cluster
+from tests.runner import SMALL
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope='module')
+def slurm_conf(tmp_path_factory):
+  if reason := slurm_cluster.why_not():
+    pytest.skip(reason)
+  with slurm_cluster.start(tmp_path_factory.mktemp('slurm')) as config:
+    yield config
+
+
+@pytest.fixture
+def here(tmp_path, slurm_conf):
+  here = Here(tmp_path / "it's 100% mine", slurm_conf)
+  yield here
+  here.cancel_all()
+
+
+@pytest.fixture(autouse=True)
+def heed_signals():
+  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
+  # by pytest, and would be by all that it starts.
+  signums = (signal.SIGINT, signal.SIGHUP)
+  before = [signal.signal(n, signal.default_int_handler) for n in signums]
+  yield
+  for signum, handler in zip(signums, before, strict=True):
+    signal.signal(signum, handler)
+
+
+class Here:
+  """A folder to launch from."""
+
+  def __init__(self, folder, slurm_conf=None, path=None):
+    folder.mkdir(exist_ok=True)
+    self.folder = folder
+    self.logs = folder / 'logs'
+    self.env = {**os.environ, 'PYTHONPATH': f'{TESTS.parent}:{TESTS}'}
+    self.env |= {'SLURM_CONF': str(slurm_conf)} if slurm_conf else {}
+    self.env |= {'PATH': str(path)} if path else {}
+
+  def command(self, *words, **flags):
+    flags = {'module': 'fake_train', 'logs_dir': self.logs, **flags}
+    return [
+      *(sys.executable, '-m', 'distmnist.launch', '--launcher=slurm'),
+      *(f'--{name}={value}' for name, value in flags.items() if value != ''),
+      *words,
+    ]
+
+  def run(self, *words, **flags):
+    return subprocess.run(
+      self.command(*words, **flags),
+      cwd=self.folder,
+      env=self.env,
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      timeout=100,
+    )
+
+  def do(self, do, **flags):
+    return self.run('--', f'--do={do}', f'--folder={self.folder}', **flags)
+
+  def start(self, do, **flags):
+    return Running(self, do, flags)
+
+  def log(self, name):
+    return (self.logs / f'{name}.log').read_text()
+
+  def find_jobs(self):
+    """Returns the states of the jobs that Slurm still has, list of str."""
+    done = subprocess.run(
+      ['squeue', '--noheader', '--format=%T'],
+      env=self.env,
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    return done.stdout.split()
+
+  def wait_until_no_job_is_left(self, timeout_secs=20):
+    deadline = time.monotonic() + timeout_secs
+    while self.find_jobs():
+      assert time.monotonic() < deadline, self.find_jobs()
+      time.sleep(0.1)
+
+  def cancel_all(self):
+    if self.find_jobs():
+      subprocess.run(['scancel', '--name=distmnist'], env=self.env, check=True)
+      self.wait_until_no_job_is_left()
+
+
+class Running:
+  """A launch in the background."""
+
+  def __init__(self, here, do, flags):
+    self.here = here
+    self.stderr = here.folder / 'stderr'
+    words = '--', f'--do={do}', f'--folder={here.folder}'
+    with open(self.stderr, 'w') as stderr:
+      self.process = subprocess.Popen(
+        here.command(*words, **flags),
+        cwd=here.folder,
+        env=here.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+      )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    if self.process.poll() is None:
+      self.process.kill()
+    self.process.wait()
+
+  def wait_for(self, *names):
+    """Waits for touched files; returns the tasks that have touched them."""
+    deadline = time.monotonic() + 30
+    paths = [self.here.folder / name for name in names]
+    while not all(path.exists() for path in paths):
+      assert self.process.poll() is None, self.stderr.read_text()
+      assert time.monotonic() < deadline, f'no {names}'
+      time.sleep(0.01)
+    return [psutil.Process(int(path.read_text())) for path in paths]
+
+  def wait_for_words(self, words):
+    deadline = time.monotonic() + 30
+    while words not in self.stderr.read_text():
+      assert time.monotonic() < deadline, self.stderr.read_text()
+      time.sleep(0.01)
+
+
+def last_line(text):
+  return text.splitlines()[-1]
+
+
+def strip_number(text):
+  return re.sub(r'\bjob \d+', 'job N', text)
+
+
+NODE = os.uname().nodename.partition('.')[0]
+
+
+@pytest.mark.slow
+def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(here):
+  done = here.do('all:count=2')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == 'worker0 line 0\nworker0 line 1\n'
+  assert strip_number(done.stderr) == (
+    'distmnist.launch: 1 ps and 2 workers as job N of Slurm, logs in'
+    f' {here.logs}\n[slurm] job N: runs on {NODE}\n'
+  )
+  assert here.log('worker_1') == 'worker1 line 0\nworker1 line 1\n'
+  assert here.log('ps_0') == 'ps0 line 0\nps0 line 1\n'
+  here.wait_until_no_job_is_left()
+
+
+@pytest.mark.slow
+def test_flags_arrive_as_they_were_given(here):
+  flags = ["--a=it's", '--b="$HOME" `id`', '--c=two\nlines', '--d=*', '--e=\\']
+  flags += ['--f=@LOGS@', '--g=%j']
+  done = here.run('--', '--do=worker0:facts', *flags, num_workers=1, num_ps=0)
+  assert done.returncode == 0, done.stderr
+  assert repr(flags)[1:-1] in done.stdout
+  assert 'stdin /dev/null' in done.stdout
+
+
+@pytest.mark.slow
+def test_each_task_knows_the_port_of_its_job_and_what_setup_has_set(here):
+  done = here.do(
+    'all:env=DISTMNIST_FIRST_PORT,env=COLOUR,env=DISTMNIST_ATTEMPT',
+    slurm_setup='export COLOUR="it is red"',
+    slurm_options='--comment="a b" --export=ALL',
+    slurm_nodes=1,
+    slurm_time=5,
+    slurm_partition='main',
+    show_logs='all',
+  )
+  assert done.returncode == 0, done.stderr
+  job = int(re.search(r'job (\d+)', done.stderr)[1])
+  said = [
+    f"DISTMNIST_FIRST_PORT='{10000 + job * 32}'",
+    "COLOUR='it is red'",
+    'DISTMNIST_ATTEMPT=None',
+  ]
+  assert sorted(done.stdout.splitlines()) == sorted(
+    f'[{name}] {line}'
+    for name in ('ps 0', 'worker 0', 'worker 1')
+    for line in said
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('flags', 'devices'),
+  [
+    ([], ["''", "'5'", "'4'", "'5'"]),
+    (['--num_gpus=1'], ["''", "'5'", "'4'", "'5'"]),
+    (['--num_gpus=2'], ["'4,5'"] * 4),
+  ],
+)
+def test_the_gpus_of_a_node_are_shared_out_among_its_workers(
+  here, flags, devices
+):
+  done = here.run(
+    *('--', '--do=all:env=CUDA_VISIBLE_DEVICES', *flags),
+    slurm_setup='export CUDA_VISIBLE_DEVICES=4,5',
+    num_workers=3,
+    show_logs='all',
+  )
+  lines = sorted(done.stdout.splitlines())
+  assert [line.partition('=')[2] for line in lines] == devices
+
+
+@pytest.mark.slow
+def test_the_first_failure_gives_the_code_and_ends_the_others(here):
+  with here.start(
+    'worker0:leave;ps0:leave;'
+    'worker1:count=1,wait=worker0.ready,wait=ps0.ready,exit=3'
+  ) as running:
+    assert running.process.wait(30) == 3
+  assert strip_number(running.stderr.read_text()).splitlines()[1:] == [
+    f'[slurm] job N: runs on {NODE}',
+    '[slurm] job N: the last lines of worker 1:',
+    '[slurm]   | worker1 line 0',
+    f'[slurm] job N: error: worker 1 ({NODE}) failed first: exit code 3; log:'
+    f' {here.logs}/worker_1.log',
+  ]
+  for name in ('worker_0', 'ps_0'):
+    assert here.log(name) == f'leaving on {signal.SIGTERM.value}\n'
+  here.wait_until_no_job_is_left()
+
+
+@pytest.mark.slow
+def test_a_task_that_is_killed_is_started_again_with_all_others(here):
+  done = here.do(
+    'all:env=DISTMNIST_ATTEMPT;worker1@1:wait=worker0.on,kill=9;'
+    'worker0@1:touch=on,leave;ps0@1:leave',
+    max_restarts=2,
+  )
+  assert done.returncode == 0, done.stderr
+  assert strip_number(done.stderr).splitlines()[2:] == [
+    '[slurm] job N: worker 1 failed: killed by SIGKILL: restart 1 of 2, of all'
+    ' tasks'
+  ]
+  second = "--- restart 1 of 2 ---\nDISTMNIST_ATTEMPT='2'\n"
+  assert here.log('worker_1') == f'DISTMNIST_ATTEMPT=None\n{second}'
+  assert here.log('worker_0') == (
+    f'DISTMNIST_ATTEMPT=None\nleaving on 15\n{second}'
+  )
+
+
+@pytest.mark.slow
+def test_who_fails_too_often_is_named(here):
+  done = here.do('worker1:kill=11;ps0:leave;worker0:leave', max_restarts=1)
+  assert done.returncode == 139
+  assert strip_number(last_line(done.stderr)) == (
+    f'[slurm] job N: error: worker 1 ({NODE}) failed after 1 restart: killed by'
+    f' SIGSEGV; log: {here.logs}/worker_1.log'
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('code', [1, 2])
+def test_what_would_fail_again_is_not_tried_again(here, code):
+  done = here.do(f'worker1:exit={code};ps0:leave', max_restarts=5)
+  assert done.returncode == code
+  assert f'failed first: exit code {code};' in last_line(done.stderr)
+  assert 'restart' not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sent', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_the_job_and_the_tasks_save(here, sent):
+  with here.start('all:leave', max_restarts=3) as running:
+    tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    os.kill(running.process.pid, sent)
+    assert running.process.wait(30) == 128 + sent
+    assert not any(task.is_running() for task in tasks)
+  for name in ('worker_0', 'worker_1', 'ps_0'):
+    assert here.log(name) == f'leaving on {signal.SIGTERM.value}\n'
+  said = last_line(running.stderr.read_text())
+  assert said == (
+    f'distmnist.launch: stopped by {sent.name}, logs in {here.logs}'
+  )
+  here.wait_until_no_job_is_left(5)
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_at_once_and_slurm_kills(here):
+  with here.start('all:deaf,touch=deaf,forever', max_restarts=3) as running:
+    tasks = running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
+    os.kill(running.process.pid, signal.SIGINT)
+    running.wait_for_words('CANCELLED')
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.process.wait(5) == 130
+  assert 'is left to Slurm, which kills it' in running.stderr.read_text()
+  here.wait_until_no_job_is_left()
+  assert not any(task.is_running() for task in tasks)
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_its_turn_is_cancelled(here):
+  with here.start('all:leave', slurm_options='--begin=now+1hour') as running:
+    running.wait_for_words('as job')
+    assert here.find_jobs() == ['PENDING']
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.process.wait(20) == 130
+  assert here.find_jobs() == []
+
+
+@pytest.mark.slow
+def test_a_job_that_another_one_cancels_is_an_error(here):
+  with here.start('all:leave', max_restarts=3) as running:
+    running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    subprocess.run(
+      ['scancel', '--name=distmnist'], env=here.env, check=True, timeout=20
+    )
+    assert running.process.wait(40) == 143
+  said = strip_number(running.stderr.read_text())
+  assert '[slurm] job N: cancelled: the tasks were told to leave\n' in said
+  assert last_line(said) == (
+    'distmnist.launch: error: job N ended with exit code 143; log:'
+    f' {here.logs}/slurm.log'
+  )
+  assert here.log('worker_1') == f'leaving on {signal.SIGTERM.value}\n'
+
+
+@pytest.mark.slow
+def test_a_job_that_is_not_waited_for_is_left_to_slurm(here):
+  done = here.do('all:count=1,wait=go', slurm_wait='false')
+  assert done.returncode == 0
+  assert done.stdout == ''
+  assert strip_number(done.stderr) == (
+    'distmnist.launch: 1 ps and 2 workers as job N of Slurm, logs in'
+    f' {here.logs}\n'
+  )
+  assert len(here.find_jobs()) == 1
+  (here.folder / 'go').touch()
+  here.wait_until_no_job_is_left()
+  assert here.log('worker_1') == 'worker1 line 0\n'
+
+
+@pytest.mark.slow
+def test_what_sbatch_refuses_is_told_in_its_words(here):
+  done = here.do('all:count=1', slurm_partition='nowhere')
+  assert done.returncode == 1
+  assert done.stderr.count('\n') == 1
+  assert re.fullmatch(
+    'distmnist.launch: error: no job: sbatch: error: .*nowhere; sbatch: error:'
+    ' Batch job submission failed: Invalid partition name specified\n',
+    done.stderr,
+  )
+
+
+@pytest.mark.slow
+def test_the_real_program_trains_as_a_job(here):
+  pytest.importorskip('distmnist.task_environment')
+  done = here.run(
+    *('--', *SMALL, '--train_steps=60', f'--logdir={here.folder}/run'),
+    module='distmnist.train',
+    logs_dir='',
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
+  assert (here.folder / 'run' / 'report.json').exists()
+  assert (here.folder / 'run' / 'logs' / 'job.sbatch').exists()
+  here.wait_until_no_job_is_left()
+
+
+def make_script(**job):
+  return slurm.make_script(
+    tasks.Job(**job), '/logs', '/a/python', ['--time=5', '--comment=a b']
+  )
+
+
+def test_the_script_is_one_that_bash_reads_and_sbatch_too():
+  script = make_script(num_ps=2, num_workers=3, train_flags=('--name=a b',))
+  checked = subprocess.run(
+    ['bash', '-n'], input=script, capture_output=True, text=True
+  )
+  assert (checked.returncode, checked.stderr) == (0, '')
+  lines = script.splitlines()
+  assert lines[0] == '#!/bin/bash'
+  assert [line for line in lines if line.startswith('#SBATCH')] == [
+    '#SBATCH --job-name=distmnist',
+    '#SBATCH --ntasks=5',
+    '#SBATCH --output=/logs/slurm.log',
+    '#SBATCH --open-mode=append',
+    '#SBATCH --no-requeue',
+    '#SBATCH --time=5',
+    "#SBATCH '--comment=a b'",
+  ]
+  assert 'export DISTMNIST_NUM_PS=2' in lines
+  assert "/a/python -m distmnist.train '--name=a b'" in script
+  assert not re.search('@[A-Z_]+@', script)
+
+
+def test_a_job_that_may_be_restarted_may_be_requeued():
+  script = make_script(max_restarts=4)
+  assert '#SBATCH --requeue\n' in script
+  assert '\nmax_restarts=4\n' in script
+
+
+def test_dry_run_prints_the_script_and_nothing_else_happens(tmp_path):
+  here = Here(tmp_path)
+  done = here.run('--dry_run', '--', '--x=a b')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith('#!/bin/bash\n')
+  assert "-m fake_train '--x=a b'" in done.stdout
+  assert os.listdir(tmp_path) == []
+
+
+def test_a_machine_without_slurm_is_told_what_to_do(tmp_path):
+  done = Here(tmp_path, path=tmp_path).run('--')
+  assert done.returncode == 1
+  assert done.stderr == (
+    'distmnist.launch: error: no sbatch on this machine: start this on a login'
+    ' node of the cluster, or install the Slurm client (Debian, Ubuntu: apt-get'
+    ' install slurm-client)\n'
+  )
+  assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ({'logs_dir': ''}, 'a folder for the logs that the nodes share: give'),
+    ({'logs_dir': 'gs://b/logs'}, 'a folder for the logs that the nodes share'),
+    ({'slurm_options': '--a="b'}, '--slurm_options=--a="b: No closing quotat'),
+    ({'slurm_nodes': 0}, 'slurm_nodes'),
+  ],
+)
+def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):
+  done = Here(tmp_path).run('--', **flags)
+  assert done.returncode == 2
+  assert message in done.stderr
+  assert done.stderr.count('\n') == 1

@@ -1,0 +1,668 @@
+"""The launcher over a real sshd; and over a stand-in where there is none.
+
+The tasks are tests/fake_train.py, one test runs the real one.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from distmnist import cli, processes, tasks
+from distmnist.launchers import ssh
+from tests.launchers import sshd as sshd_lib
+from tests.runner import SMALL
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+HOSTS = '127.0.0.1,127.0.0.2'
+
+# Runs the command on this machine, and leaves it its stdin.
+FAKE_SSH = """#!/bin/bash
+while [[ $1 == -?* && $1 != -- ]]; do
+  [[ $1 != -[oF] ]] || shift
+  shift
+done
+echo "$2" >>"$FOLDER/logins"
+bash -c "$3" <&0 &
+wait $!
+"""
+PYTHON = f"""#!/bin/sh
+PYTHONPATH={TESTS.parent}:{TESTS} exec {sys.executable} "$@"
+"""
+
+
+@pytest.fixture(scope='module')
+def sshd(tmp_path_factory):
+  if reason := sshd_lib.why_not():
+    pytest.skip(reason)
+  with sshd_lib.start(tmp_path_factory.mktemp('sshd')) as folder:
+    yield folder
+
+
+@pytest.fixture(
+  params=['stand-in', pytest.param('sshd', marks=pytest.mark.slow)]
+)
+def here(request, tmp_path):
+  """A Here over both kinds of ssh."""
+  if request.param == 'sshd':
+    return Here(tmp_path, request.getfixturevalue('sshd'))
+  return Here(tmp_path)
+
+
+@pytest.fixture
+def real(tmp_path, sshd):
+  return Here(tmp_path, sshd)
+
+
+@pytest.fixture(autouse=True)
+def heed_signals():
+  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
+  # by pytest, and would be by all that it starts.
+  signums = (signal.SIGINT, signal.SIGHUP)
+  before = [signal.signal(n, signal.default_int_handler) for n in signums]
+  yield
+  for signum, handler in zip(signums, before, strict=True):
+    signal.signal(signum, handler)
+
+
+class Here:
+  """A folder with what a launch needs, and launches from it."""
+
+  def __init__(self, folder, sshd=None):
+    self.folder = folder
+    self.sshd = sshd
+    (folder / 'a dir').mkdir()
+    programs = {'my python': PYTHON}
+    if not sshd:
+      (folder / 'bin').mkdir()
+      programs['bin/ssh'] = FAKE_SSH
+    for name, text in programs.items():
+      (folder / name).write_text(text)
+      (folder / name).chmod(0o755)
+
+  def command(self, *words, hosts=HOSTS, python='../my python', **flags):
+    options = f'-F {self.sshd}/config' if self.sshd else '-F none'
+    flags = {'module': 'fake_train', 'ssh_options': options, **flags}
+    return [
+      *(sys.executable, '-m', 'distmnist.launch', '--launcher=ssh'),
+      *(f'--hosts={hosts}', f'--ssh_dir={self.folder}/a dir'),
+      *(f'--ssh_python={python}', f'--logs_dir={self.folder}/logs'),
+      *(f'--{name}={value}' for name, value in flags.items()),
+      *words,
+    ]
+
+  @property
+  def env(self):
+    env = {**os.environ, 'PYTHONPATH': str(TESTS.parent)}
+    env |= {'FOLDER': str(self.folder)}
+    return env | {'PATH': f'{self.folder}/bin:{os.environ["PATH"]}'}
+
+  def run(self, *words, **flags):
+    return subprocess.run(
+      self.command(*words, **flags),
+      cwd=self.folder,
+      env=self.env,
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      timeout=100,
+    )
+
+  def do(self, do, **flags):
+    return self.run('--', f'--do={do}', f'--folder={self.folder}', **flags)
+
+  def start(self, do, **flags):
+    return Running(self, do, flags)
+
+  def log(self, name):
+    return (self.folder / 'logs' / f'{name}.log').read_text()
+
+
+class Running:
+  """A launch in the background; its end is the end of all that it started."""
+
+  def __init__(self, here, do, flags):
+    self.folder = here.folder
+    self.stderr = here.folder / 'stderr'
+    words = '--', f'--do={do}', f'--folder={here.folder}'
+    with open(self.stderr, 'w') as stderr:
+      self.process = subprocess.Popen(
+        here.command(*words, **flags),
+        cwd=here.folder,
+        env=here.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+      )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    if self.process.poll() is None:
+      self.process.kill()
+    self.process.wait()
+
+  def wait_for_files(self, *names):
+    deadline = time.monotonic() + 30
+    paths = [self.folder / name for name in names]
+    while not all(path.exists() for path in paths):
+      assert self.process.poll() is None, self.stderr.read_text()
+      assert time.monotonic() < deadline, f'no {names}'
+      time.sleep(0.01)
+    return paths
+
+  def wait_for(self, *names):
+    """Waits for touched files; returns the tasks that have touched them."""
+    paths = self.wait_for_files(*names)
+    return [psutil.Process(int(path.read_text())) for path in paths]
+
+  def wait_for_words(self, words):
+    deadline = time.monotonic() + 30
+    while words not in self.stderr.read_text():
+      assert time.monotonic() < deadline, self.stderr.read_text()
+      time.sleep(0.01)
+
+  def all_processes(self, tasks):
+    """Those here, the tasks there, and who looks after these."""
+    return [
+      *psutil.Process(self.process.pid).children(recursive=True),
+      *(task.parent() for task in tasks),
+      *tasks,
+    ]
+
+
+def has_ended(process):
+  # An orphan may stay a zombie until a slow init looks after it.
+  try:
+    return process.status() == psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return True
+
+
+def assert_gone(processes, timeout_secs):
+  deadline = time.monotonic() + timeout_secs
+  while alive := [p for p in processes if not has_ended(p)]:
+    assert time.monotonic() < deadline, alive
+    time.sleep(0.01)
+
+
+def last_line(text):
+  return text.splitlines()[-1]
+
+
+def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(here):
+  done = here.do('all:count=2', hosts='127.0.0.1,127.0.0.2:2300')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == 'worker0 line 0\nworker0 line 1\n'
+  assert done.stderr == (
+    'distmnist.launch: 1 ps and 2 workers on 2 hosts, logs in'
+    f' {here.folder}/logs\n'
+  )
+  assert sorted(os.listdir(here.folder / 'logs')) == [
+    'ps_0.log',
+    'worker_0.log',
+    'worker_1.log',
+  ]
+  assert here.log('worker_1') == 'worker1 line 0\nworker1 line 1\n'
+
+
+@pytest.mark.slow
+def test_the_lines_of_all_are_shown_with_their_names(here):
+  done = here.do('all:count=1', show_logs='all')
+  assert sorted(done.stdout.splitlines()) == [
+    '[ps 0] ps0 line 0',
+    '[worker 0] worker0 line 0',
+    '[worker 1] worker1 line 0',
+  ]
+
+
+def test_who_is_logged_in_where(tmp_path):
+  here = Here(tmp_path)
+  here.do('all:count=1', hosts='a,me@b:2300')
+  logins = sorted((tmp_path / 'logins').read_text().split())
+  assert logins == ['a', 'a', 'me@b']
+
+
+def test_flags_arrive_as_they_were_given(here):
+  flags = ["--a=it's", '--b="$HOME" `id`', '--c=two\nlines', '--d=*', '--e=\\']
+  done = here.run('--', '--do=worker0:facts', *flags)
+  assert done.returncode == 0, done.stderr
+  assert repr(flags)[1:-1] in done.stdout
+  assert done.stdout.startswith('sid True\nstdin /dev/null\n')
+
+
+@pytest.mark.slow
+def test_the_gpus_of_a_host_are_shared_out_among_its_workers(here):
+  done = here.do(
+    'all:env=CUDA_VISIBLE_DEVICES', ssh_gpus=2, num_workers=4, show_logs='all'
+  )
+  assert sorted(done.stdout.splitlines()) == [
+    "[ps 0] CUDA_VISIBLE_DEVICES=''",
+    "[worker 0] CUDA_VISIBLE_DEVICES='0'",
+    "[worker 1] CUDA_VISIBLE_DEVICES='0'",
+    "[worker 2] CUDA_VISIBLE_DEVICES='1'",
+    "[worker 3] CUDA_VISIBLE_DEVICES='1'",
+  ]
+
+
+def test_the_first_failure_gives_the_code_and_ends_the_others(here):
+  with here.start(
+    'worker0:leave;ps0:leave;'
+    'worker1:touch=on,wait=worker0.ready,wait=ps0.ready,wait=go,exit=3'
+  ) as running:
+    tasks = running.wait_for('worker0.ready', 'ps0.ready', 'worker1.on')
+    everything = running.all_processes(tasks)
+    (here.folder / 'go').touch()
+    assert running.process.wait(20) == 3
+    assert_gone(everything, 1)
+  assert last_line(running.stderr.read_text()) == (
+    'distmnist.launch: error: worker 1 (127.0.0.1:2223) failed first: exit'
+    f' code 3; log: {here.folder}/logs/worker_1.log'
+  )
+  for name in ('worker_0', 'ps_0'):
+    assert here.log(name) == f'leaving on {signal.SIGTERM.value}\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('sent', 'passed_on'),
+  [
+    (signal.SIGINT, signal.SIGINT),
+    (signal.SIGTERM, signal.SIGTERM),
+    (signal.SIGHUP, signal.SIGTERM),
+  ],
+)
+def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
+  here, sent, passed_on
+):
+  with here.start('all:leave') as running:
+    tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    everything = running.all_processes(tasks)
+    os.kill(running.process.pid, sent)
+    assert running.process.wait(10) == 128 + sent
+    assert_gone(everything, 1)
+  left = {
+    name: (here.folder / f'{name}.left').stat().st_mtime_ns
+    for name in ('worker0', 'worker1', 'ps0')
+  }
+  assert left['ps0'] == max(left.values())
+  assert here.log('worker_1') == f'leaving on {passed_on.value}\n'
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_at_once_and_the_hosts_kill(here):
+  do = (
+    'worker0:leave;worker1:deaf,touch=deaf,forever;ps:deaf,touch=deaf,forever'
+  )
+  with here.start(do) as running:
+    tasks = running.wait_for('worker0.ready', 'worker1.deaf', 'ps0.deaf')
+    everything = running.all_processes(tasks)
+    os.kill(running.process.pid, signal.SIGINT)
+    running.wait_for_files('worker0.left')
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.process.wait(3) == 130
+    assert_gone(everything, 12)
+
+
+@pytest.mark.slow
+def test_a_launcher_killed_by_9_leaves_nothing_and_the_tasks_save(here):
+  with here.start('all:leave') as running:
+    tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    everything = running.all_processes(tasks)
+    running.process.kill()
+    assert_gone(everything, 5)
+  for name in ('worker0', 'worker1', 'ps0'):
+    assert (here.folder / f'{name}.left').exists()
+
+
+def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
+  with here.start('all:leave') as running:
+    tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    everything = running.all_processes(tasks)
+    ours = [p for p in everything if is_ours(p)]
+    assert len(ours) == 1 + 3 + 3  # the fork server, clients, ssh
+    for process in (psutil.Process(running.process.pid), *ours):
+      process.kill()
+    assert_gone(everything, 5)
+  for name in ('worker0', 'worker1', 'ps0'):
+    assert (here.folder / f'{name}.left').exists()
+
+
+def is_ours(process):
+  """Whether it runs on this side, also where both are one machine."""
+  is_server = 'distmnist.fork_server' in process.cmdline()
+  return is_server or process.name() == 'ssh'
+
+
+@pytest.mark.slow
+def test_who_ignores_the_signal_is_killed(here):
+  with here.start('all:deaf,touch=deaf,forever') as running:
+    tasks = running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
+    everything = running.all_processes(tasks)
+    os.kill(running.process.pid, signal.SIGTERM)
+    assert running.process.wait(11) == 143
+    assert_gone(everything, 9)
+
+
+@pytest.mark.slow
+def test_what_a_task_has_started_ends_with_it(here):
+  do = 'worker0:child,touch=on,wait=go;worker1:leave'
+  with here.start(do) as running:
+    running.wait_for('worker0.on', 'worker1.ready')
+    (child,) = running.wait_for('worker0.child')
+    (here.folder / 'go').touch()
+    assert_gone([child], 5)
+    os.kill(running.process.pid, signal.SIGTERM)
+    assert running.process.wait(20) == 143
+
+
+def test_a_remote_task_that_is_killed_is_named_by_its_signal(here):
+  with here.start('worker0:leave;worker1:touch=on,forever') as running:
+    (victim, _) = running.wait_for('worker1.on', 'worker0.ready')
+    victim.kill()
+    assert running.process.wait(20) == 137
+  said = last_line(running.stderr.read_text())
+  assert 'worker 1 (127.0.0.1:2223) failed first: killed by SIGKILL' in said
+
+
+@pytest.mark.slow
+def test_a_remote_task_that_is_killed_is_started_again(here):
+  done = here.do(
+    'worker1:env=DISTMNIST_ATTEMPT;worker1@1:kill=9;worker1@2:touch=again;'
+    'worker0:wait=worker1.again;ps0:wait=worker1.again',
+    max_restarts=3,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stderr.splitlines()[1:] == [
+    'distmnist.launch: worker 1 (127.0.0.1:2223) killed by SIGKILL: restart 1'
+    ' of 3 in 0.1 s'
+  ]
+  assert here.log('worker_1') == (
+    "DISTMNIST_ATTEMPT=None\n--- restart 1 of 3 ---\nDISTMNIST_ATTEMPT='2'\n"
+  )
+
+
+@pytest.mark.slow
+def test_a_connection_that_is_lost_is_made_again(here):
+  port = pick_port()
+  with here.start(
+    'worker1@1:serve,leave;worker1@2:serve,touch=two;'
+    'worker0:wait=worker1.two;ps0:wait=worker1.two',
+    hosts=f'127.0.0.1,127.0.0.2:2300,127.0.0.1:{port}',
+    max_restarts=1,
+  ) as running:
+    tasks = running.wait_for('worker1.ready')
+    [ssh] = [
+      process
+      for process in running.all_processes(tasks)
+      if process.name() == 'ssh'
+      # ssh itself lets go of its stdout; who has started it does not.
+      and os.readlink(f'/proc/{process.ppid()}/fd/1').endswith('worker_1.log')
+    ]
+    ssh.kill()
+    assert running.process.wait(20) == 0, running.stderr.read_text()
+    assert_gone(tasks, 0)
+  said = last_line(running.stderr.read_text())
+  assert 'worker 1 (' in said
+  assert 'ended with exit code 3: restart 1 of 1 in 0.1 s' in said
+  log = here.log('worker_1')
+  assert 'killed by SIGKILL\n--- restart 1 of 1 ---\n' in log
+  assert log.endswith(f'serving on {port}\n')
+
+
+def pick_port():
+  with processes.hold_ports(1)[0] as held:
+    return held.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+  ('python', 'words'),
+  [
+    ('../no python', 'no python'),
+    ('/bin/false', 'ended with exit code 1 before the task'),
+  ],
+)
+def test_a_host_without_our_python_is_named(here, python, words):
+  done = here.do('all:leave', python=python, max_restarts=5)
+  assert done.returncode == 1
+  said = last_line(done.stderr)
+  assert re.search(
+    r'error: .* failed first: ssh to 127.0.0.[12]: .*; log', said
+  )
+  assert words in said
+
+
+@pytest.mark.slow
+def test_a_host_without_our_folder_is_named(here):
+  done = here.do('all:leave', ssh_dir='/no/where')
+  assert done.returncode == 1
+  assert re.search(
+    r'failed first: ssh to 127.0.0.[12]: .*/no/where.*; log',
+    last_line(done.stderr),
+  )
+
+
+def test_a_module_that_is_not_there_is_named(here):
+  done = here.do('all:leave', module='no_such_module')
+  assert done.returncode == 1
+  assert "'no_such_module'" in done.stderr or 'named no_such' in done.stderr
+  assert 'failed first: exit code 1;' in last_line(done.stderr)
+
+
+@pytest.mark.slow
+def test_a_host_where_nobody_answers_is_named_in_the_words_of_ssh(real):
+  hosts = f'127.0.0.1,{sshd_lib.SILENT_HOST}'
+  done = real.do('all:leave', hosts=hosts, max_restarts=5)
+  assert done.returncode == 1
+  assert re.search(
+    r'error: worker 0 \(127.0.0.3:2222\) failed first: ssh to 127.0.0.3:'
+    r' connect to host 127.0.0.3 port \d+: Connection refused; log: ',
+    last_line(done.stderr),
+  )
+
+
+@pytest.mark.slow
+def test_a_name_that_nobody_knows_is_named_in_the_words_of_ssh(real):
+  done = real.do('all:leave', hosts='me@no-such-host.invalid')
+  assert done.returncode == 1
+  assert (
+    'ssh to me@no-such-host.invalid: Could not resolve hostname'
+    in last_line(done.stderr)
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    ('-i {}/stranger -F {}/bare', 'Permission denied (publickey).'),
+    (
+      '-F {}/config -o UserKnownHostsFile=/dev/null',
+      'Host key verification failed.',
+    ),
+  ],
+)
+def test_a_refused_key_is_named_in_the_words_of_ssh(real, options, words):
+  config = (real.sshd / 'config').read_text()
+  bare = re.sub('IdentityFile .*', '', config)
+  (real.sshd / 'bare').write_text(bare)
+  done = real.do(
+    'all:leave', ssh_options=options.format(*[real.sshd] * options.count('{}'))
+  )
+  assert done.returncode == 1
+  said = last_line(done.stderr)
+  assert re.search(r'failed first: ssh to 127.0.0.[12]: ', said)
+  assert words in said
+
+
+@pytest.mark.slow
+def test_a_host_that_turns_many_away_gets_them_one_after_the_other(real):
+  done = real.do('all:count=1', hosts='127.0.0.1', num_workers=24)
+  assert done.returncode == 0, done.stderr
+  logs = [real.log(f'worker_{i}') for i in range(24)]
+  assert [log.splitlines()[-1] for log in logs] == [
+    f'worker{i} line 0' for i in range(24)
+  ]
+  assert any('ssh to 127.0.0.1: ' in log for log in logs)
+
+
+@pytest.mark.slow
+def test_the_real_program_trains_over_ssh(real):
+  ports = [pick_port() for _ in range(3)]
+  done = real.run(
+    *('--', *SMALL, '--train_steps=60', f'--logdir={real.folder}/run'),
+    hosts=f'127.0.0.1:{ports[0]},127.0.0.2:{ports[1]},127.0.0.1:{ports[2]}',
+    module='distmnist.train',
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
+  assert done.stderr.count('\n') == 1
+  assert (real.folder / 'run' / 'report.json').exists()
+
+
+def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
+  done = subprocess.run(
+    Here(tmp_path).command('--'),
+    env={'PYTHONPATH': str(TESTS.parent), 'PATH': str(tmp_path)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 1
+  assert done.stderr == (
+    'distmnist.launch: error: no ssh on this machine: install the OpenSSH'
+    ' client (Debian, Ubuntu: apt-get install openssh-client)\n'
+  )
+
+
+def test_dry_run_prints_a_command_a_task(tmp_path):
+  here = Here(tmp_path)
+  done = here.run(
+    *('--dry_run', '--', '--name=it\'s $a "b"'),
+    hosts='127.0.0.1,me@127.0.0.2:2300',
+    module='distmnist.train',
+    ssh_options='-p 22',
+  )
+  assert done.returncode == 0, done.stderr
+  lines = [shlex.split(line) for line in done.stdout.splitlines()]
+  assert [line[:4] for line in lines] == [
+    ['ssh', '-p', '22', '127.0.0.1'],
+    ['ssh', '-p', '22', 'me@127.0.0.2'],
+    ['ssh', '-p', '22', '127.0.0.1'],
+  ]
+  assert [shlex.split(line[4]) for line in lines] == [
+    [
+      *('cd', f'{here.folder}/a dir', '&&', '../my python'),
+      *('-m', 'distmnist.train', f'--job_name={job}', f'--task_index={index}'),
+      '--ps_hosts=127.0.0.1:2222',
+      '--worker_hosts=127.0.0.2:2300,127.0.0.1:2223',
+      '--name=it\'s $a "b"',
+    ]
+    for job, index in (('ps', 0), ('worker', 0), ('worker', 1))
+  ]
+  assert not (here.folder / 'logins').exists()
+  assert not (here.folder / 'logs').exists()
+
+
+def test_one_worker_without_a_ps_gets_no_cluster_flags(tmp_path):
+  done = Here(tmp_path).run(
+    '--dry_run', '--', num_ps=0, num_workers=1, hosts='a'
+  )
+  assert done.stdout.count('\n') == 1
+  assert '_hosts' not in done.stdout
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ({'hosts': ''}, '--launcher=ssh needs --hosts'),
+    ({'hosts': 'a,b,c,d'}, '--hosts names 4 hosts for 3 tasks'),
+    ({'ssh_options': '-i "a'}, '--ssh_options=-i "a: No closing quotation'),
+    ({'ssh_gpus': '-1'}, 'ssh_gpus'),
+  ],
+)
+def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):
+  done = Here(tmp_path).run('--', **flags)
+  assert done.returncode == 2
+  assert message in done.stderr
+  assert done.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'entry',
+  ['a:0', 'a:65536', 'a:x', 'a b', 'a@b@c', '-oProxyCommand=id', '@a', ':1'],
+)
+def test_what_is_no_host_is_refused(entry):
+  with pytest.raises(cli.UsageError, match='is no host: expected'):
+    ssh.parse_hosts(f'fine,{entry}')
+
+
+def test_loopback_is_not_mixed_with_hosts_that_could_not_find_it():
+  with pytest.raises(cli.UsageError, match='localhost is another machine'):
+    ssh.parse_hosts('a,localhost')
+  assert len(ssh.parse_hosts('localhost,127.0.0.2')) == 2
+
+
+def test_hosts_are_read():
+  assert ssh.parse_hosts('a, me@b.c:2300,[::1]:7,x@[fe::2]') == [
+    ssh.Place('a', 'a', 2222),
+    ssh.Place('me@b.c', 'b.c', 2300),
+    ssh.Place('::1', '[::1]', 7),
+    ssh.Place('x@fe::2', '[fe::2]', 2222),
+  ]
+
+
+@pytest.mark.parametrize(
+  ('hosts', 'expected'),
+  [
+    ('a,b,c', 'a:2222 b:2222 c:2222'),
+    ('a', 'a:2222 a:2223 a:2224'),
+    ('a,b', 'a:2222 b:2222 a:2223'),
+    ('a:7,b', 'a:7 b:2222 a:8'),
+    ('a,a', 'a:2222 a:2223 a:2224'),
+    ('a:7,a:6', 'a:7 a:6 a:8'),
+  ],
+)
+def test_tasks_are_dealt_to_the_hosts_in_turn(hosts, expected):
+  places = ssh.deal(ssh.parse_hosts(hosts), 3)
+  assert ' '.join(place.address for place in places) == expected
+
+
+def test_a_host_has_no_port_left():
+  with pytest.raises(cli.UsageError, match='no port is left on a'):
+    ssh.deal(ssh.parse_hosts('a:65535'), 2)
+
+
+def test_gpus_are_shared_out_a_host_at_a_time():
+  cluster = tasks.make_tasks(['a:1'], ['a:2', 'b:1', 'a:3', 'a:4'], [])
+  assert [task.env for task in ssh.share_gpus(cluster, None)] == [()] * 5
+  devices = [
+    dict(t.env)['CUDA_VISIBLE_DEVICES'] for t in ssh.share_gpus(cluster, 2)
+  ]
+  assert devices == ['', '0', '0', '1', '0']
+  devices = [
+    dict(t.env)['CUDA_VISIBLE_DEVICES'] for t in ssh.share_gpus(cluster, 0)
+  ]
+  assert devices == [''] * 5
+
+
+@pytest.mark.parametrize(
+  ('path', 'quoted'),
+  [
+    ('/a/b', '/a/b'),
+    ('/a dir', "'/a dir'"),
+    ('~/a dir', "~/'a dir'"),
+    ('~me/a', '~me/a'),
+    ('~', '~'),
+    ('~$x/a', "'~$x/a'"),
+  ],
+)
+def test_a_home_folder_stays_one(path, quoted):
+  assert ssh.quote(path) == quoted

@@ -1,0 +1,265 @@
+"""predict: classes of a user's files, on the screen and in a CSV file."""
+
+import csv
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from distmnist import cli, idx, predict
+from tests.idx_test import pack
+from tests.image_files_test import encode_png
+from tests.runner import REPO
+from tests.saved_model_test import make_images, write_brightest
+
+# The model's class is the index of the brightest of 2 x 3 pixels.
+CLASSES = [4, 0, 5, 5, 1, 2, 3, 4, 0, 1, 2, 5]
+
+
+@pytest.fixture(scope='module')
+def export_dir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('predict') / 'model'
+  write_brightest(folder)
+  return folder
+
+
+@pytest.fixture
+def run(set_flags, export_dir, monkeypatch, tmp_path, capsys):
+  """run(flag, ...) -> the lines printed, in a folder with files to predict.
+
+  There are twelve.idx, labels.idx and 3.png, the class of which is 3.
+  """
+  monkeypatch.chdir(tmp_path)
+  images = make_images(CLASSES)
+  files = {
+    'twelve.idx': gzip.compress(pack(images[..., 0])),
+    'labels.idx': pack(np.array(CLASSES, np.uint8)),
+    '3.png': encode_png(make_images([3])[0]),
+  }
+  for name, content in files.items():
+    (tmp_path / name).write_bytes(content)
+
+  def run_main(*flags):
+    set_flags(f'--export_dir={export_dir}', *flags)
+    predict.main()
+    return capsys.readouterr().out.splitlines()
+
+  return run_main
+
+
+def test_a_png_is_a_line_and_of_an_idx_file_come_the_first_ten(run):
+  lines = run('--images=3.png,twelve.idx')
+  # Of logits 0.9 and five times 0: e ** 0.9 / (e ** 0.9 + 5).
+  assert lines == [
+    '3.png  3  0.3297',
+    *(f'twelve.idx[{i}]  {n}  0.3297' for i, n in enumerate(CLASSES[:10])),
+    'twelve.idx: and 2 more, with --output=FILE.csv',
+  ]
+
+
+def read_csv(path):
+  with open(path, newline='') as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize('chunk_size', [1, 5, 12, 250])
+def test_the_csv_file_has_all_images_in_their_order(run, tmp_path, chunk_size):
+  lines = run(
+    '--images=twelve.idx,3.png',
+    '--output=all.csv',
+    f'--chunk_size={chunk_size}',
+  )
+  assert lines[10] == 'twelve.idx: and 2 more, in all.csv'
+  assert lines[11:] == ['3.png  3  0.3297']
+  rows = read_csv('all.csv')
+  assert list(rows[0]) == ['file', 'index', 'class', 'probability']
+  assert [row['class'] for row in rows] == [str(n) for n in [*CLASSES, 3]]
+  assert (rows[11]['file'], rows[11]['index']) == ('twelve.idx', '11')
+  assert (rows[12]['file'], rows[12]['index']) == ('3.png', '0')
+  assert float(rows[12]['probability']) == pytest.approx(0.329723, abs=1e-6)
+  assert sorted(os.listdir(tmp_path)) == [
+    '3.png',
+    'all.csv',
+    'labels.idx',
+    'twelve.idx',
+  ]
+
+
+def test_with_labels_comes_the_accuracy(run, tmp_path):
+  lines = run('--images=twelve.idx', '--labels=labels.idx')
+  assert lines[-1] == 'accuracy 1.0000 (12 of 12 images)'
+  wrong = np.array([0, 1, 2, *CLASSES[3:]], np.uint8)
+  (tmp_path / 'labels.idx').write_bytes(pack(wrong))
+  lines = run('--images=twelve.idx', '--labels=labels.idx', '--output=all.csv')
+  assert lines[-1] == 'accuracy 0.7500 (9 of 12 images)'
+  rows = read_csv('all.csv')
+  assert [row['label'] for row in rows] == [str(n) for n in wrong]
+
+
+def test_what_is_dark_on_light_is_inverted(run, tmp_path):
+  (tmp_path / 'dark.png').write_bytes(encode_png(255 - make_images([2])[0]))
+  assert run('--images=dark.png', '--invert') == ['dark.png  2  0.3297']
+  assert run('--images=dark.png', '--noinvert') != ['dark.png  2  0.3297']
+
+
+def test_a_pattern_is_taken(run, tmp_path):
+  for i in (5, 1):
+    (tmp_path / f'{i}.png').write_bytes(encode_png(make_images([i])[0]))
+  lines = run('--images=*.png')
+  assert lines == [f'{i}.png  {i}  0.3297' for i in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(
+  'flags, error, text',
+  [
+    ([], cli.UsageError, '--images is missing: IDX files or PNGs'),
+    (
+      ['--images=3.png', '--export_dir='],
+      cli.UsageError,
+      '--export_dir is missing: .*',
+    ),
+    (
+      ['--images=3.png', '--export_dir=no'],
+      cli.RunError,
+      '--export_dir=no was not found: .*',
+    ),
+    (['--images=no.png'], cli.RunError, 'no.png was not found: .*'),
+    (
+      ['--images=labels.idx'],
+      cli.RunError,
+      'labels.idx: found magic number 0x00000801, expected .*',
+    ),
+    (
+      ['--images=3.png', '--labels=labels.idx'],
+      cli.RunError,
+      'labels.idx: found 12 labels, expected 1, .*',
+    ),
+    (
+      ['--images=3.png', '--labels=no'],
+      cli.RunError,
+      'cannot read no: No such file or directory: give the IDX file of .*',
+    ),
+    (
+      ['--images=3.png', '--output=no/all.csv'],
+      cli.RunError,
+      '--output=no/all.csv cannot be written: there is no folder no',
+    ),
+    (
+      ['--images=3.png', '--output=.'],
+      cli.RunError,
+      '--output=. cannot be written: it is a folder',
+    ),
+  ],
+)
+def test_what_cannot_be_predicted_is_one_line(run, flags, error, text):
+  with pytest.raises(error) as caught:
+    run(*flags)
+  assert re.fullmatch(text, str(caught.value)), str(caught.value)
+
+
+def test_a_csv_file_that_cannot_be_written_is_named(run, tmp_path):
+  (tmp_path / 'all.csv.new').mkdir()
+  with pytest.raises(
+    cli.RunError, match='^--output=all.csv cannot be written: Is a directory$'
+  ):
+    run('--images=3.png', '--output=all.csv')
+
+
+def command(module, *flags):
+  return [sys.executable, '-m', f'distmnist.{module}', *map(str, flags)]
+
+
+@pytest.mark.slow
+def test_the_reader_of_the_lines_may_go(export_dir, tmp_path):
+  (tmp_path / '3.png').write_bytes(encode_png(make_images([3])[0]))
+  # More lines than a pipe holds.
+  images = ','.join([f'{tmp_path}/3.png'] * 5000)
+  (tmp_path / 'flags').write_text(f'--images={images}')
+  with subprocess.Popen(
+    command(
+      'predict', f'--export_dir={export_dir}', f'--flagfile={tmp_path}/flags'
+    ),
+    cwd=REPO,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    assert process.stdout.readline() == f'{tmp_path}/3.png  3  0.3297\n'
+    process.stdout.close()
+    assert 'Traceback' not in process.stderr.read()
+  assert process.returncode == -signal.SIGPIPE
+
+
+def run_command(module, *flags):
+  """Runs a program as a user does; returns its lines."""
+  found = subprocess.run(
+    command(module, *flags),
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+    timeout=200,
+  )
+  assert found.returncode == 0, found.stdout + found.stderr
+  return found.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(
+  mnist_dir, tmp_path
+):
+  run, model = tmp_path / 'run', tmp_path / 'models' / '1'
+  run_command(
+    'launch',
+    *('--num_ps=2', '--num_workers=2', '--', '--model=dnn'),
+    *('--train_steps=300', '--optimizer=adam', '--learning_rate=0.001'),
+    *(f'--logdir={run}', f'--data_dir={mnist_dir}'),
+  )
+  report = json.loads((run / 'report.json').read_text())
+  [line] = run_command('export', f'--logdir={run}', f'--export_dir={model}')
+  assert line.startswith(f'step {report["global_step"]}  dnn on mnist, images ')
+
+  images, labels = (
+    next((mnist_dir / 'mnist').glob(f't10k-{name}-ubyte*'))
+    for name in ('images-idx3', 'labels-idx1')
+  )
+  lines = run_command(
+    'predict',
+    *(f'--export_dir={model}', f'--images={images}', f'--labels={labels}'),
+    f'--output={tmp_path}/all.csv',
+  )
+  assert len(lines) == 12
+  rows = read_csv(tmp_path / 'all.csv')
+  num_correct = sum(row['class'] == row['label'] for row in rows)
+  assert len(rows) == report['test_images'] == 10000
+  assert num_correct / 10000 == report['test_accuracy'] > 0.8
+  assert lines[-1] == (
+    f'accuracy {report["test_accuracy"]:.4f} ({num_correct:,} of 10,000 images)'
+  )
+
+  # The same images as files of their own, some in colours, some inverted.
+  pixels = idx.read(str(images), num_dims=3)[:20, ..., np.newaxis]
+  for i, image in enumerate(pixels):
+    image = np.repeat(image, 3, axis=-1) if i % 2 else image
+    (tmp_path / f'{i:02}.png').write_bytes(encode_png(image))
+    (tmp_path / f'{i:02}.dark.png').write_bytes(encode_png(255 - image))
+  for pattern, *flags in (['??.png'], ['??.dark.png', '--invert']):
+    lines = run_command(
+      'predict',
+      *(f'--export_dir={model}', f'--images={tmp_path}/{pattern}', *flags),
+    )
+    found = [line.split('  ') for line in lines]
+    assert [name for name, _, _ in found] == [
+      f'{tmp_path}/{pattern.replace("??", f"{i:02}")}' for i in range(20)
+    ]
+    for (_, number, probability), row in zip(found, rows[:20], strict=True):
+      assert number == row['class']
+      # The rest of the batch may change the last bits.
+      assert float(probability) == pytest.approx(
+        float(row['probability']), abs=1e-4
+      )

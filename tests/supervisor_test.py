@@ -1,0 +1,77 @@
+"""Runs of tests/fake_train.py, and before them the task that gets the data."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from distmnist import supervisor, tasks
+
+TESTS = pathlib.Path(__file__).resolve().parent
+
+
+def launch_with_data(do, folder, monkeypatch):
+  """Runs a ps and a worker of fake_train, and before them the data's task."""
+  monkeypatch.setenv('PYTHONPATH', f'{TESTS.parent}:{TESTS}')
+  (folder / 'logs').mkdir()
+  flags = [f'--do={do}', f'--folder={folder}']
+  hosts = ['127.0.0.1:1'], ['127.0.0.1:2']
+  return supervisor.run(
+    tasks.make_tasks(*hosts, flags, module='fake_train'),
+    f'{folder}/logs',
+    'here',
+    data_task=tasks.make_data_task(flags, 'fake_train'),
+  )
+
+
+def test_the_data_is_there_before_the_others_start(tmp_path, monkeypatch):
+  do = 'data:touch=got;worker0:gone=data.got,print=hello'
+  assert launch_with_data(do, tmp_path, monkeypatch) == 0
+  logs = {log.name: log.read_text() for log in (tmp_path / 'logs').iterdir()}
+  assert logs == {'ps_0.log': '', 'worker_0.log': 'hello\n'}
+
+
+def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
+  do = 'data:print=no_mirror,exit=1;worker0:touch=on;ps0:touch=on'
+  assert launch_with_data(do, tmp_path, monkeypatch) == 1
+  assert os.listdir(tmp_path) == ['logs']
+  assert capsys.readouterr().err.splitlines()[1:] == [
+    'distmnist.launch: the last lines of data:',
+    '  | no mirror',
+    'distmnist.launch: error: data (127.0.0.1) failed first: exit code 1;'
+    f' log: {tmp_path}/logs/data.log',
+  ]
+
+
+def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
+  code = (
+    'import sys\n'
+    'from distmnist import isolation, supervisor, tasks\n'
+    "flags = ['--do=all:interfaces;data:exit=1']\n"
+    "hosts = [['127.0.0.1:1'], ['127.0.0.1:2']]\n"
+    'cluster = tasks.make_tasks(*hosts, flags, module="fake_train")\n'
+    'data = tasks.make_data_task(flags, "fake_train")\n'
+    'namespace = isolation.make_namespace()\n'
+    'for task in (None, data):\n'
+    '  supervisor.run(\n'
+    '    cluster, sys.argv[1], "here", task, namespace=namespace\n'
+    '  )\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code, tmp_path],
+    env={**os.environ, 'PYTHONPATH': f'{TESTS.parent}:{TESTS}'},
+    capture_output=True,
+    text=True,
+  )
+  if 'no network namespace to be had' in done.stderr:
+    pytest.skip(done.stderr.splitlines()[-1])
+  inside, outside = ['lo'], [name for _, name in socket.if_nameindex()]
+  logs = {log.name: log.read_text() for log in tmp_path.iterdir()}
+  assert logs == {
+    'ps_0.log': f'interfaces {inside}\n',
+    'worker_0.log': f'interfaces {inside}\n',
+    'data.log': f'interfaces {outside}\n',
+  }

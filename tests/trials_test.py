@@ -1,0 +1,135 @@
+"""trials: what is known of a trial, and why it failed."""
+
+import json
+import os
+
+import pytest
+
+from distmnist import trials
+
+
+@pytest.fixture
+def trial(tmp_path):
+  (found,) = trials.make_trials([{'a': '1'}], str(tmp_path))
+  found.begin()
+  return found
+
+
+def write_report(trial, **numbers):
+  folder = trial.logdir
+  os.makedirs(folder, exist_ok=True)
+  with open(f'{folder}/report.json', 'w') as file:
+    json.dump(numbers, file)
+
+
+def load_again(trial):
+  folder = os.path.dirname(trial.folder)
+  (found,) = trials.make_trials([trial.combination], folder)
+  found.load()
+  found.note_if_ended()
+  return found
+
+
+def write_log(trial, text):
+  with open(trial.log, 'w') as file:
+    file.write(text)
+
+
+def test_names_sort_as_their_numbers(tmp_path):
+  found = trials.make_trials([{'a': str(i)} for i in range(120)], 'x')
+  names = [trial.name for trial in found]
+  assert names[:2] == ['001', '002'] and names[-1] == '120'
+  assert found[0].logdir == 'x/001/run'
+
+
+def test_a_trial_that_was_killed_is_not_over(trial):
+  assert load_again(trial).state == trials.RUNNING
+
+
+def test_an_end_is_on_the_disk(trial):
+  write_report(trial, test_accuracy=0.5, final_cost=0.1, workers=[1])
+  trial.end(0, 1.5, 0)
+  trial.begin()
+  # Its report was that of the run before.
+  assert load_again(trial).state == trials.RUNNING
+  write_report(trial, test_accuracy=0.75)
+  trial.end(0, 1.0, 0)
+  found = load_again(trial)
+  assert (found.state, found.secs) == (trials.DONE, 2.5)
+  assert [r['test_accuracy'] for r in found.results] == [0.5, 0.75]
+  assert found.result == {
+    'validation_accuracy': None,
+    'test_accuracy': 0.75,
+    'final_cost': None,
+    'global_step': None,
+    'images_per_sec': None,
+  }
+
+
+def test_an_end_that_nobody_noted_is_found(trial):
+  write_report(trial, test_accuracy=0.5)
+  found = load_again(trial)
+  assert found.state == trials.DONE
+  assert found.result['test_accuracy'] == 0.5
+
+
+def test_an_end_without_a_report_is_a_failure(trial):
+  trial.end(0, 1.0, 0)
+  assert trial.state == trials.FAILED
+  assert 'it has left no report' in trial.cause
+
+
+def test_a_cost_that_is_no_number_is_told_from_other_failures(trial):
+  write_log(
+    trial,
+    'step 1/9  cost 3\n'
+    'distmnist.train: error: the cost is nan: the training has diverged; try\n',
+  )
+  trial.end(1, 1.0, 0)
+  assert load_again(trial).state == trials.DIVERGED
+  write_log(trial, 'distmnist.train: error: disk full\n')
+  trial.end(1, 1.0, 0)
+  assert (trial.state, trial.cause) == (trials.FAILED, 'disk full')
+
+
+@pytest.mark.parametrize('code', [130, 143])
+def test_who_left_on_a_signal_is_to_run_again(trial, code):
+  trial.end(code, 1.0, 0)
+  assert load_again(trial).state == trials.STOPPED
+
+
+@pytest.mark.parametrize(
+  'log, code, cause',
+  [
+    ('', 1, 'exit code 1'),
+    ('step 1\n', -9, 'killed by SIGKILL'),
+    (
+      'Traceback\n  x\nValueError: boom\n',
+      70,
+      'ValueError: boom (exit code 70)',
+    ),
+    ('distmnist.train: error: a\nI leave\n', 1, 'a'),
+    (
+      'distmnist.launch: the last lines of worker 1:\n'
+      '  | step 3\n  | distmnist.train: error: the cost is nan\n'
+      'distmnist.launch: error: worker 1 (x:1) failed first: exit code 1\n',
+      1,
+      'the cost is nan',
+    ),
+    (
+      'distmnist.launch: error: ps 0 (x:1) failed first: killed by SIGKILL\n',
+      137,
+      'distmnist.launch: error: ps 0 (x:1) failed first: killed by SIGKILL '
+      '(exit code 137)',
+    ),
+  ],
+)
+def test_the_cause_is_the_last_error(trial, log, code, cause):
+  write_log(trial, log)
+  assert trials.find_cause(trial.log, 0, code) == cause
+
+
+def test_the_cause_is_not_that_of_an_earlier_run(trial):
+  text = 'distmnist.train: error: old\n'
+  write_log(trial, text)
+  assert trials.find_cause(trial.log, len(text), 3) == 'exit code 3'
