@@ -197,7 +197,7 @@ def _run_once(desk, job, wait_secs, say):
         if not desk.has_tasks or time.monotonic() > deadline:
           break
       if desk.missing:
-        what = f'for Spark to start {", ".join(desk.missing)}'
+        what = f'for Spark to {job.first}start {", ".join(desk.missing)}'
         if wait.is_over(what):
           raise cli.LostError(
             f'waited {wait_secs:g} s {what}: are the executors still there,'
@@ -242,20 +242,24 @@ def _check_input(input_mode, data, test_data, train_flags):
 
 
 def check_paths(train_flags):
-  """Refuses paths that would be another place on each executor.
-
-  Raises:
-    cli.UsageError: one of --logdir, --data_dir and --resume is relative.
-  """
+  """Checks --logdir, --data_dir and --resume; see `check_path`."""
   for name in _PATH_FLAGS:
     path = tasks_lib.flag_value(train_flags, name)
-    if not path or (name == 'resume' and path in _NO_PATHS):
-      continue
-    if not (path.startswith(('/', '~')) or '://' in path):
-      raise cli.UsageError(
-        f'--{name}={path} is relative, and would be another place on each'
-        ' executor: give an absolute path that all of them share'
-      )
+    if path and not (name == 'resume' and path in _NO_PATHS):
+      check_path(name, path)
+
+
+def check_path(name, path):
+  """Refuses a path that would be another place on each executor.
+
+  Raises:
+    cli.UsageError: it is relative.
+  """
+  if not (path.startswith(('/', '~')) or '://' in path):
+    raise cli.UsageError(
+      f'--{name}={path} is relative, and would be another place on each'
+      ' executor: give an absolute path that all of them share'
+    )
 
 
 def _check_conf(conf):
@@ -389,6 +393,7 @@ class _Job:
     self._rdd = rdd
     self._spec = spec
     self._on_end = on_end
+    self.first = 'bring the images and ' if spec['feed'] else ''
     self._group = f'distmnist-{secrets.token_hex(8)}'
 
   def start(self):

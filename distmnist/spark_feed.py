@@ -160,8 +160,19 @@ def pack(image, label, shape, classes):
   """Returns (image, label) as bytes and int.
 
   Raises:
-    ValueError: the image has another size or values out of 0..255, or the
-      label is out of range.
+    ValueError: see `pack_image`; or the label is out of range.
+  """
+  packed = pack_image(image, shape)
+  if not 0 <= label < classes or int(label) != label:
+    raise ValueError(f'label {label}, expected 0 to {classes - 1}')
+  return packed, int(label)
+
+
+def pack_image(image, shape):
+  """Returns an image as bytes.
+
+  Raises:
+    ValueError: it is not of `shape`, or has values out of 0..255.
   """
   size = int(np.prod(shape))
   if isinstance(image, bytes | bytearray | memoryview):
@@ -182,12 +193,10 @@ def pack(image, label, shape, classes):
     packed = array.astype(np.uint8).tobytes()
   if len(packed) != size:
     raise ValueError(
-      f'an image of {len(packed)} values, expected {size}:'
-      f' image_shape={tuple(shape)}'
+      f'an image of {len(packed)} values, expected {size}: height, width and'
+      f' channels are {tuple(shape)}'
     )
-  if not 0 <= label < classes or int(label) != label:
-    raise ValueError(f'label {label}, expected 0 to {classes - 1}')
-  return packed, int(label)
+  return packed
 
 
 def _deal(split, pairs, num_ps, num_workers):

@@ -31,7 +31,7 @@ def test_an_image_may_be_of_many_kinds(image):
 @pytest.mark.parametrize(
   ('image', 'label', 'words'),
   [
-    (b'12345', 0, r'an image of 5 values, expected 6: image_shape=\(2, 3, 1\)'),
+    (b'12345', 0, r'an image of 5 values, expected 6: .* \(2, 3, 1\)'),
     ([0, 1, 2, 3, 4, 256], 0, 'out of 0..255'),
     ([0, 1, 2, 3, 4, -1], 0, 'out of 0..255'),
     (['a'] * 6, 0, 'out of 0..255'),
