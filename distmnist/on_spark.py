@@ -74,7 +74,7 @@ def run(
   logs_dir=None,
   wait_secs=120.0,
   module=tasks_lib.TRAIN,
-  show=print,
+  show=None,
   say=processes.say,
 ):
   """Trains on the executors of a Spark program, and returns when it is done.
@@ -99,7 +99,8 @@ def run(
       --logdir, or a new folder among the temporary ones.
     wait_secs: float, how long to wait for executors and for tasks to start.
     module: dotted name, what a task runs.
-    show: callable, takes each line of the chief.
+    show: callable(name of a task, a line of its log); by default the lines of
+      worker 0, the chief, are printed.
     say: callable, takes what this program says.
 
   Returns:
@@ -142,7 +143,9 @@ def run(
     f' {sc.master}, logs in {logs_dir}'
   )
   bind_host = conf.get('spark.driver.bindAddress') or host
-  with spark_desk.Desk(bind_host, secret, names, logs_dir, show) as desk:
+  with spark_desk.Desk(
+    bind_host, secret, names, logs_dir, show or _show_chief
+  ) as desk:
     while True:
       number = desk.begin()
       spec = {
@@ -176,6 +179,11 @@ def run(
     for line in lines:
       print(f'  | {line}', file=sys.stderr, flush=True)
     raise TaskError(str(failure), failure.exit_code)
+
+
+def _show_chief(name, line):
+  if name == tasks_lib.CHIEF:
+    print(line, flush=True)
 
 
 def _run_once(desk, job, wait_secs, say):

@@ -17,7 +17,6 @@ import socket
 import time
 
 from distmnist import cli, json_lines, processes
-from distmnist import tasks as tasks_lib
 
 # From the end of the last worker to that of the ps.
 LEAVE_SECS = 10.0
@@ -114,7 +113,7 @@ class Desk:
       secret: str, what the tasks know.
       names: list of str, the tasks.
       logs_dir: str, an existing folder.
-      show: callable, takes a line of the chief.
+      show: callable(name of a task, a line of its log).
 
     Raises:
       cli.RunError: it cannot listen there.
@@ -301,9 +300,8 @@ class Desk:
     lines = [str(line) for line in lines]
     with open(self._logs[peer.name], 'a', encoding='utf-8') as log:
       log.writelines(f'{line}\n' for line in lines)
-    if peer.name == tasks_lib.CHIEF:
-      for line in lines:
-        self._show(line)
+    for line in lines:
+      self._show(peer.name, line)
 
   def _take_end(self, attempt, peer, message):
     peer.is_ended = True

@@ -18,10 +18,13 @@ class Room:
     self.shown = []
     self.folder = folder
     self.desk = spark_desk.Desk(
-      '127.0.0.1', SECRET, NAMES, str(folder), self.shown.append
+      '127.0.0.1', SECRET, NAMES, str(folder), self.show
     )
     self.desk.begin()
     self.opened = []
+
+  def show(self, name, line):
+    self.shown.append((name, line))
 
   def connect(self, secret=SECRET):
     # The desk challenges once it turns: it is one thread with the test.
@@ -92,12 +95,16 @@ def test_all_go_together_and_leave_together(room):
   assert room.desk.report == {'test_accuracy': 0.9}
 
 
-def test_lines_go_to_a_log_a_task_and_those_of_the_chief_are_shown(room):
+def test_lines_go_to_a_log_a_task_and_are_shown(room):
   agents = room.join_all()
   agents['worker 0'].send(lines=['one', 'two'])
   agents['worker 1'].send(lines=['other'])
   room.turn()
-  assert room.shown == ['one', 'two']
+  assert sorted(room.shown) == [
+    ('worker 0', 'one'),
+    ('worker 0', 'two'),
+    ('worker 1', 'other'),
+  ]
   assert (room.folder / 'worker_0.log').read_text() == 'one\ntwo\n'
   assert room.desk.last_lines('worker 1') == ['other']
   assert room.desk.last_lines('ps 0') == []

@@ -33,13 +33,13 @@ def run(spark, folder):
   # 300 and 701 in 3 and 4 partitions.
   pairs = list(zip(images, labels.tolist(), strict=True))
   data = sc.parallelize(pairs[:300], 3).union(sc.parallelize(pairs[300:], 4))
-  test_data = spark.createDataFrame(
-    [
-      (bytearray(image.tobytes()), label)
-      for image, label in zip(*synthetic.draw(200, 0), strict=True)
-    ],
-    'image binary, label bigint',
-  ).repartition(2)
+  images, labels = synthetic.draw(200, 0)
+  rows = [
+    (image.tobytes(), label)
+    for image, label in zip(images, labels.tolist(), strict=True)
+  ]
+  test_data = spark.createDataFrame(rows, 'image binary, label bigint')
+  test_data = test_data.repartition(2)
   report = on_spark.run(
     sc,
     [

@@ -19,6 +19,7 @@ import sys
 from absl import flags
 
 from distmnist import cli, on_spark, processes
+from distmnist import screen as screen_lib
 from distmnist import tasks as tasks_lib
 
 _MASTER = flags.DEFINE_string(
@@ -58,17 +59,23 @@ def launch(job):
   num_tasks = job.num_ps + job.num_workers
   on_spark.check_paths(job.given)
   on_spark.check_fixed_slots(master, num_tasks)
+  hosts = [f'executor-{i}:{tasks_lib.FIRST_PORT}' for i in range(num_tasks)]
+  cluster = tasks_lib.make_tasks(
+    hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
+  )
   if job.dry_run:
-    hosts = [f'executor-{i}:{tasks_lib.FIRST_PORT}' for i in range(num_tasks)]
-    cluster = tasks_lib.make_tasks(
-      hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
-    )
     print(*(task.command for task in cluster), sep='\n')
     return 0
   check_installed(os.environ)
   check_answers(master)
   logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
   conf = make_conf(master, num_tasks, _CONF.value)
+  screen = screen_lib.make_screen(logs_dir, cluster, job.show_logs)
+
+  def say(text):
+    screen.close_line()
+    processes.say(text)
+
   try:
     with _heeding_signals(), _spark(conf, logs_dir) as context:
       on_spark.run(
@@ -80,13 +87,17 @@ def launch(job):
         logs_dir=logs_dir,
         wait_secs=_WAIT_SECS.value,
         module=job.module,
+        show=lambda *_: screen.update(),
+        say=say,
       )
   except on_spark.TaskError as error:
-    processes.say(f'error: {error}')
+    say(f'error: {error}')
     return error.exit_code
   except _SignalError as error:
-    processes.say(f'stopped by {error.name}, logs in {logs_dir}')
+    say(f'stopped by {error.name}, logs in {logs_dir}')
     return error.exit_code
+  finally:
+    screen.finish()
   return 0
 
 
