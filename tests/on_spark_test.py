@@ -18,8 +18,12 @@ from tests import runner
 
 TESTS = pathlib.Path(__file__).resolve().parent
 CLUSTER = 'local-cluster[3,1,1024]'
-# Of a program that starts and ends Spark, on a busy machine of two cores.
-DEADLINE_SECS = 280
+# Half a minute each on two cores; far more where others take the cores.
+DEADLINE_SECS = 240
+
+
+def slow(test):
+  return pytest.mark.slow(pytest.mark.timeout(600)(test))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ class Launch:
 
   def wait_for(self, path):
     """Waits for a file that a task touches; returns its psutil.Process."""
-    deadline = time.monotonic() + DEADLINE_SECS / 2
+    deadline = time.monotonic() + DEADLINE_SECS
     while not path.exists():
       assert self.process.poll() is None, self.out.read_text()
       assert time.monotonic() < deadline, self.out.read_text()
@@ -188,7 +192,7 @@ class Launch:
 
   def wait(self):
     """Returns the exit code; nothing that it has started may be left."""
-    code = self.process.wait(DEADLINE_SECS / 2)
+    code = self.process.wait(DEADLINE_SECS)
     deadline = time.monotonic() + 5
     while left := [p for p in self.everything if is_running(p)]:
       assert time.monotonic() < deadline, left
@@ -212,7 +216,7 @@ def find_executor(task):
   )
 
 
-@pytest.mark.slow
+@slow
 def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   # fake_train would be quicker, but the checkpoint is what it is about.
   logdir = tmp_path / 'run'
@@ -221,7 +225,7 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
     *('--train_steps=2000', '--save_steps=100', f'--logdir={logdir}'),
   ]
   with Launch(tmp_path, '--max_restarts=2', train_flags=flags) as launch:
-    deadline = time.monotonic() + DEADLINE_SECS / 2
+    deadline = time.monotonic() + DEADLINE_SECS
     while not list(logdir.glob('model.ckpt-*.index')):
       assert launch.process.poll() is None, launch.out.read_text()
       assert time.monotonic() < deadline, launch.out.read_text()
@@ -247,38 +251,38 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   assert report['test_accuracy'] > 0.7
 
 
-@pytest.mark.slow
-def test_after_a_failure_or_ctrl_c_nothing_is_left(why_no_spark, tmp_path):
-  for name, do, hit, code in (
-    ('failure', 'worker1:touch=on,forever', signal.SIGKILL, 137),
-    ('ctrl_c', 'worker1:leave=on', signal.SIGINT, 130),
-  ):
-    folder = tmp_path / name
-    folder.mkdir()
-    do = f'worker0:leave=on;ps0:leave=on;{do}'
-    flags = [f'--do={do}', f'--folder={folder}']
-    with Launch(folder, '--module=fake_train', train_flags=flags) as launch:
-      launch.wait_for(folder / 'ps0.on')
-      launch.wait_for(folder / 'worker0.on')
-      worker = launch.wait_for(folder / 'worker1.on')
-      victim = worker if hit == signal.SIGKILL else launch.process
-      victim.send_signal(hit)
-      assert launch.wait() == code, launch.out.read_text()
-      said = launch.out.read_text()
-    # The ps was stopped after the last worker.
-    left = {
-      path.name: path.stat().st_mtime_ns for path in folder.glob('*.left')
-    }
-    assert 'worker0.left' in left
-    assert left['ps0.left'] == max(left.values())
-    if hit == signal.SIGKILL:
-      assert 'worker 1 (127.0.0.1:' in said.splitlines()[-1]
-      assert 'failed first: killed by SIGKILL' in said.splitlines()[-1]
-    else:
-      assert 'stopped by SIGINT' in said.splitlines()[-1]
+@slow
+@pytest.mark.parametrize(
+  ('do', 'hit', 'code'),
+  [
+    ('worker1:touch=ready,forever', signal.SIGKILL, 137),
+    ('worker1:leave', signal.SIGINT, 130),
+  ],
+)
+def test_after_a_failure_or_ctrl_c_nothing_is_left(
+  why_no_spark, tmp_path, do, hit, code
+):
+  do = f'worker0:leave;ps0:leave;{do}'
+  flags = [f'--do={do}', f'--folder={tmp_path}']
+  with Launch(tmp_path, '--module=fake_train', train_flags=flags) as launch:
+    for name in ('ps0', 'worker0', 'worker1'):
+      task = launch.wait_for(tmp_path / f'{name}.ready')
+    victim = task if hit == signal.SIGKILL else launch.process
+    victim.send_signal(hit)
+    assert launch.wait() == code, launch.out.read_text()
+    last = launch.out.read_text().splitlines()[-1]
+  # The ps was stopped after the last worker.
+  left = {p.name: p.stat().st_mtime_ns for p in tmp_path.glob('*.left')}
+  assert 'worker0.left' in left
+  assert left['ps0.left'] == max(left.values())
+  if hit == signal.SIGKILL:
+    assert 'error: worker 1 (127.0.0.1:' in last
+    assert 'failed first: killed by SIGKILL; log: ' in last
+  else:
+    assert 'stopped by SIGINT' in last
 
 
-@pytest.mark.slow
+@slow
 def test_a_program_of_spark_trains_on_its_data_and_predicts(
   why_no_spark, tmp_path
 ):
