@@ -1,0 +1,109 @@
+"""Images of one's own, as files of NumPy in --data_dir.
+
+  train_images.npy, test_images.npy   uint8 [n, height, width, channels]
+  train_labels.npy, test_labels.npy   integers [n], from 0
+
+Both need --npy_image_shape and --npy_classes, where they are not as MNIST's.
+Pickled objects in a file are not loaded.
+"""
+
+import os
+
+import numpy as np
+from absl import flags
+
+from distmnist import cli
+
+_IMAGE_SHAPE = flags.DEFINE_list(
+  'npy_image_shape',
+  ['28', '28', '1'],
+  'Height, width and channels of the images of --dataset=npy.',
+)
+_CLASSES = flags.DEFINE_integer(
+  'npy_classes', 10, 'Labels of --dataset=npy: those below it.', lower_bound=2
+)
+
+flags.register_validator(
+  'npy_image_shape',
+  lambda words: (
+    len(words) == 3
+    and all(w.isascii() and w.isdigit() and int(w) for w in words)
+  ),
+  'expected height, width, channels, such as 28,28,1',
+)
+
+
+def num_classes():
+  """Returns --npy_classes."""
+  return _CLASSES.value
+
+
+def image_shape():
+  """Returns height, width, channels, as the flag says."""
+  return tuple(int(word) for word in _IMAGE_SHAPE.value)
+
+
+def prepare(data_dir):
+  """Checks that `data_dir` (str) has the files; raises cli.RunError."""
+  for split in ('train', 'test'):
+    for kind in ('images', 'labels'):
+      path = os.path.join(data_dir, f'{split}_{kind}.npy')
+      if not os.path.isfile(path):
+        raise cli.RunError(
+          f'{path} was not found: --dataset=npy reads train_images.npy,'
+          ' train_labels.npy, test_images.npy and test_labels.npy of --data_dir'
+        )
+
+
+def load(data_dir, split):
+  """Loads a split.
+
+  Args:
+    data_dir: str, a folder.
+    split: 'train' or 'test'.
+
+  Returns:
+    images uint8 [n, height, width, channels]; labels int32 [n].
+
+  Raises:
+    cli.RunError: no files, or files that are not as they should be.
+  """
+  images_path = os.path.join(data_dir, f'{split}_images.npy')
+  labels_path = os.path.join(data_dir, f'{split}_labels.npy')
+  images, labels = _read(images_path), _read(labels_path)
+  shape = image_shape()
+  if images.dtype != np.uint8 or images.shape[1:] != shape or not len(images):
+    raise _bad(
+      images_path,
+      f'{images.dtype} {list(images.shape)}',
+      f'uint8 [n, {", ".join(map(str, shape))}], as --npy_image_shape says',
+    )
+  if labels.dtype.kind not in 'iu' or labels.shape != images.shape[:1]:
+    raise _bad(
+      labels_path,
+      f'{labels.dtype} {list(labels.shape)}',
+      f'integers [{len(images)}], one for each image',
+    )
+  wrong = (labels < 0) | (labels >= num_classes())
+  if wrong.any():
+    at = int(np.argmax(wrong))
+    raise _bad(
+      labels_path,
+      f'label {labels[at]} at index {at}',
+      f'0 to {num_classes() - 1}, as --npy_classes says',
+    )
+  return images, labels.astype(np.int32)
+
+
+def _read(path):
+  try:
+    with open(path, 'rb') as file:
+      return np.lib.format.read_array(file, allow_pickle=False)
+  except FileNotFoundError as error:
+    raise cli.RunError(f'{path} was not found: see --data_dir') from error
+  except (OSError, ValueError, EOFError) as error:
+    raise cli.RunError(f'cannot read {path}: {error}') from error
+
+
+def _bad(path, found, expected):
+  return cli.RunError(f'{path}: found {found}, expected {expected}')

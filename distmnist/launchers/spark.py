@@ -1,0 +1,264 @@
+"""Runs the tasks on the executors of Spark, in one barrier stage.
+
+  python -m distmnist.launch --launcher=spark --master=spark://host:7077 \\
+      --num_ps=1 --num_workers=2 -- --flagfile=... --logdir=/shared/run
+
+Spark's own lines go to spark.log beside the logs of the tasks. From within a
+Spark program: on_spark.py.
+"""
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+
+from absl import flags
+
+from distmnist import cli, on_spark, processes
+from distmnist import screen as screen_lib
+from distmnist import tasks as tasks_lib
+
+_MASTER = flags.DEFINE_string(
+  'master',
+  None,
+  "Spark's master: spark://host:7077, yarn, k8s://..., or for a trial on this"
+  ' machine local-cluster[3,1,1024] (executors, cores and MB of each).',
+)
+_CONF = flags.DEFINE_multi_string(
+  'spark_conf',
+  [],
+  'A setting of Spark, as name=value; may be given several times.',
+)
+_WAIT_SECS = flags.DEFINE_float(
+  'spark_wait_secs',
+  120,
+  'Seconds to wait for executors, and for Spark to start the tasks.',
+  lower_bound=0,
+)
+
+_END_SECS = 10.0
+# Four JVMs that start on one machine: half the processor time, 18 s for 32.
+_LEAN_JAVA = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
+
+
+@flags.validator('spark_conf', 'expected name=value, such as spark.task.cpus=2')
+def _is_conf(settings):
+  return all(re.fullmatch(r'spark\.[\w.]+=.*', each) for each in settings)
+
+
+def launch(job):
+  """Runs the tasks.Job; returns its exit code (int)."""
+  master = _MASTER.value
+  if not master:
+    raise cli.UsageError(
+      '--master is missing: give spark://host:7077, yarn, k8s://..., or'
+      ' local-cluster[3,1,1024] for a trial on this machine'
+    )
+  num_tasks = job.num_ps + job.num_workers
+  on_spark.check_paths(job.given)
+  on_spark.check_fixed_slots(master, num_tasks)
+  hosts = [f'executor-{i}:{tasks_lib.FIRST_PORT}' for i in range(num_tasks)]
+  cluster = tasks_lib.make_tasks(
+    hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
+  )
+  if job.dry_run:
+    print(*(task.command for task in cluster), sep='\n')
+    return 0
+  check_installed(os.environ)
+  check_answers(master)
+  logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
+  conf = make_conf(master, num_tasks, _CONF.value)
+  screen = screen_lib.make_screen(logs_dir, cluster, job.show_logs)
+
+  def say(text):
+    screen.close_line()
+    processes.say(text)
+
+  try:
+    with _heeding_signals(), _spark(conf, logs_dir) as context:
+      on_spark.run(
+        context,
+        job.given,
+        job.num_ps,
+        job.num_workers,
+        max_restarts=job.max_restarts,
+        logs_dir=logs_dir,
+        wait_secs=_WAIT_SECS.value,
+        module=job.module,
+        show=lambda *_: screen.update(),
+        say=say,
+      )
+  except on_spark.TaskError as error:
+    say(f'error: {error}')
+    return error.exit_code
+  except _SignalError as error:
+    say(f'stopped by {error.name}, logs in {logs_dir}')
+    return error.exit_code
+  finally:
+    screen.finish()
+  return 0
+
+
+def check_installed(environ):
+  """Checks that Spark can start on this machine.
+
+  Raises:
+    cli.RunError: it lacks pyspark or Java.
+  """
+  if importlib.util.find_spec('pyspark') is None:
+    raise cli.RunError(
+      'pyspark is not installed: pip install distmnist[spark], or'
+      ' pip install pyspark'
+    )
+  home = environ.get('JAVA_HOME')
+  java = os.path.join(home, 'bin', 'java') if home else 'java'
+  if not shutil.which(java):
+    where = f'JAVA_HOME={home} has no bin/java' if home else 'no java on PATH'
+    raise cli.RunError(
+      f'{where}: install Java 17, such as apt-get install'
+      ' openjdk-17-jre-headless, or set JAVA_HOME'
+    )
+
+
+def check_answers(master):
+  """Checks that a master of Spark's own kind is there.
+
+  Raises:
+    cli.RunError: nothing answers; Spark itself would try for a minute.
+  """
+  if not master.startswith('spark://'):
+    return
+  addresses = master.removeprefix('spark://').split(',')
+  for address in addresses:
+    host, _, port = address.rpartition(':')
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+      socket.create_connection((host.strip('[]'), int(port)), 5).close()
+      return
+  raise cli.RunError(
+    f'no master of Spark answers at {", ".join(addresses)}: start it, or check'
+    ' the host and the port of --master'
+  )
+
+
+def make_conf(master, num_tasks, settings):
+  """Returns the settings of Spark as a dict; `settings` (name=value) win."""
+  conf = {
+    'spark.master': master,
+    'spark.app.name': 'distmnist',
+    'spark.executor.instances': str(num_tasks),
+    'spark.ui.showConsoleProgress': 'false',
+  }
+  if master.startswith('local'):
+    # Neither the tasks of a trial nor its web page are for other machines.
+    conf['spark.driver.host'] = '127.0.0.1'
+    conf['spark.ui.enabled'] = 'false'
+  if match := re.fullmatch(r'local-cluster\[.*, *(\d+) *\]', master):
+    conf['spark.executor.memory'] = f'{match[1]}m'
+    for which in ('driver', 'executor'):
+      conf[f'spark.{which}.extraJavaOptions'] = _LEAN_JAVA
+  return conf | dict(each.split('=', 1) for each in settings)
+
+
+class _SignalError(BaseException):
+  """This program was sent a signal that is to end it."""
+
+  def __init__(self, signum):
+    super().__init__(signum)
+    self.name = signal.Signals(signum).name
+    self.exit_code = 128 + signum
+
+
+@contextlib.contextmanager
+def _heeding_signals():
+  """Has the first two signals raise _SignalError where they come."""
+  received = []
+
+  def handle(signum, _):
+    received.append(signum)
+    if len(received) <= 2:
+      raise _SignalError(received[0])
+
+  signums = [
+    n
+    for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    if signal.getsignal(n) != signal.SIG_IGN
+  ]
+  before = [signal.signal(n, handle) for n in signums]
+  try:
+    yield
+  finally:
+    for signum, handler in zip(signums, before, strict=True):
+      signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def _spark(conf, logs_dir):
+  """Yields a SparkContext of its own; its end is the end of its JVM.
+
+  Raises:
+    cli.RunError: Spark does not start.
+  """
+  import pyspark
+
+  log = os.path.join(logs_dir, 'spark.log')
+  if conf['spark.master'].startswith('local'):
+    os.environ.setdefault('SPARK_LOCAL_IP', '127.0.0.1')
+    os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
+  context, is_done = None, False
+  # pyspark sets a handler of SIGINT of its own.
+  handler = signal.getsignal(signal.SIGINT)
+  try:
+    try:
+      with _stderr_to(log):
+        context = pyspark.SparkContext(
+          conf=pyspark.SparkConf().setAll(list(conf.items()))
+        )
+    except Exception as error:
+      raise cli.RunError(
+        f'Spark does not start: {on_spark.explain(error)}; log: {log}'
+      ) from error
+    finally:
+      signal.signal(signal.SIGINT, handler)
+    yield context
+    is_done = True
+  finally:
+    app_id = context and context.applicationId
+    _end_spark(pyspark, context)
+    if is_done and conf['spark.master'].startswith('local-cluster'):
+      # Else each trial leaves the folders of its executors in pyspark's own.
+      home = os.environ.get('SPARK_HOME') or os.path.dirname(pyspark.__file__)
+      shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
+
+
+def _end_spark(pyspark, context):
+  """Ends Spark and its JVM, which would stay until this program is gone."""
+  if context:
+    with contextlib.suppress(Exception):  # Its JVM may be dead.
+      context.stop()
+  gateway = pyspark.SparkContext._gateway
+  process = getattr(gateway, 'proc', None)
+  if process:
+    gateway.shutdown()
+    process.stdin.close()
+    with contextlib.suppress(Exception):
+      process.wait(_END_SECS)
+    process.kill()
+    process.wait()
+
+
+@contextlib.contextmanager
+def _stderr_to(path):
+  """What is started meanwhile writes its stderr to this file."""
+  sys.stderr.flush()
+  before = os.dup(2)
+  with open(path, 'ab') as log:
+    os.dup2(log.fileno(), 2)
+  try:
+    yield
+  finally:
+    os.dup2(before, 2)
+    os.close(before)

@@ -1,0 +1,93 @@
+"""Predictions for a DataFrame of Spark, from a model that export has written.
+
+  from distmnist import spark_predict
+
+  spark_predict.predict(images, '/shared/model').select('class').show()
+
+Each Python process of an executor loads the model once, and keeps it.
+"""
+
+import functools
+import itertools
+
+from distmnist import cli, on_spark
+
+
+def predict(dataframe, export_dir, image_column='image', batch_size=256):
+  """Returns the DataFrame with two more columns; like others it is lazy.
+
+  `class` is a bigint, the most probable class; `probabilities` an array of
+  float, one for each class.
+
+  Args:
+    dataframe: pyspark.sql.DataFrame.
+    export_dir: str, the SavedModel, at the same path on each executor.
+    image_column: str, the column with the images: bytes, or numbers from 0 to
+      255, as many as the model's images have.
+    batch_size: int, images in one run of the model.
+
+  Raises:
+    cli.UsageError: it cannot work with this DataFrame or this path.
+  """
+  columns = dataframe.columns
+  if image_column not in columns:
+    raise cli.UsageError(
+      f'the DataFrame has no column {image_column!r} but {", ".join(columns)}:'
+      ' name that of the images by image_column'
+    )
+  taken = {'class', 'probabilities'} & {*columns}
+  if taken:
+    raise cli.UsageError(
+      f'the DataFrame has a column {sorted(taken)[0]!r} already: rename it'
+    )
+  on_spark.check_path('export_dir', export_dir)
+  from pyspark.sql import types
+
+  schema = types.StructType(
+    [
+      *dataframe.schema.fields,
+      types.StructField('class', types.LongType()),
+      types.StructField('probabilities', types.ArrayType(types.FloatType())),
+    ]
+  )
+  session = dataframe.sparkSession
+  on_spark.ship_package(session.sparkContext)
+  rows = dataframe.rdd.mapPartitions(
+    functools.partial(
+      predict_rows,
+      export_dir=export_dir,
+      image_column=image_column,
+      batch_size=batch_size,
+    )
+  )
+  return session.createDataFrame(rows, schema, verifySchema=False)
+
+
+def predict_rows(rows, export_dir, image_column, batch_size):
+  """Yields each row (pyspark.sql.Row) with class and probabilities added."""
+  import numpy as np
+
+  from distmnist import spark_feed
+
+  while batch := list(itertools.islice(rows, batch_size)):
+    model = _load(export_dir)
+    images = b''.join(
+      spark_feed.pack_image(row[image_column], model.image_shape)
+      for row in batch
+    )
+    classes, probabilities = model.predict(
+      np.frombuffer(images, np.uint8).reshape(-1, *model.image_shape)
+    )
+    for row, number, each in zip(batch, classes, probabilities, strict=True):
+      yield (*row, int(number), each.tolist())
+
+
+@functools.lru_cache(maxsize=1)
+def _load(export_dir):
+  # In this order: it is what makes TensorFlow quiet.
+  import distmnist.runtime  # noqa: F401
+
+  # isort: split
+  from distmnist import saved_model
+
+  return saved_model.Model(export_dir)

@@ -1,0 +1,112 @@
+"""The launcher; the tests with a real Spark are in tests/on_spark_test.py."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from distmnist import cli
+from distmnist.launchers import spark
+
+REPO = pathlib.Path(__file__).parents[2]
+CLUSTER = '--master=local-cluster[3,1,1024]'
+
+
+def launch(*words, **env):
+  return subprocess.run(
+    [sys.executable, '-m', 'distmnist.launch', '--launcher=spark', *words],
+    env={**os.environ, **env},
+    capture_output=True,
+    text=True,
+    timeout=60,
+    cwd=REPO,
+  )
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (['--'], '--master is missing: give spark://host:7077, yarn'),
+    (
+      [CLUSTER, '--num_ps=2', '--'],
+      'local-cluster[3,1,1024] has 3 slots, but the cluster has 4 tasks, and'
+      ' each takes one',
+    ),
+    (['--master=local[2]', '--'], 'local[2] has 2 slots, but the cluster'),
+    (
+      [CLUSTER, '--', '--logdir=run'],
+      '--logdir=run is relative, and would be another place on each executor',
+    ),
+    ([CLUSTER, '--spark_conf=cores=2', '--'], 'such as spark.task.cpus=2'),
+    ([CLUSTER, '--', '--task_index=0'], "--task_index is the launcher's"),
+  ],
+)
+def test_a_wrong_command_line_is_one_line_before_anything_starts(words, said):
+  done = launch(*words)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert said in done.stderr
+  assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_prints_the_tasks(tmp_path):
+  (tmp_path / 'own.flags').write_text('--batch_size=7\n')
+  done = launch(
+    CLUSTER,
+    '--dry_run',
+    '--',
+    f'--flagfile={tmp_path}/own.flags',
+    '--logdir=/shared/run',
+  )
+  assert done.returncode == 0, done.stderr
+  lines = done.stdout.splitlines()
+  assert len(lines) == 3
+  assert lines[2] == (
+    'python -m distmnist.train --job_name=worker --task_index=1'
+    ' --ps_hosts=executor-0:2222 --worker_hosts=executor-1:2222,executor-2:2222'
+    ' --batch_size=7 --logdir=/shared/run'
+  )
+
+
+def test_no_java_is_said_in_one_line():
+  pytest.importorskip('pyspark')
+  done = launch(CLUSTER, '--', PATH='/nowhere', JAVA_HOME='')
+  assert done.returncode == 1
+  assert done.stderr == (
+    'distmnist.launch: error: no java on PATH: install Java 17, such as apt-get'
+    ' install openjdk-17-jre-headless, or set JAVA_HOME\n'
+  )
+  done = launch(CLUSTER, '--', JAVA_HOME='/nowhere')
+  assert 'error: JAVA_HOME=/nowhere has no bin/java: ' in done.stderr
+
+
+def test_no_pyspark_is_said_in_one_line(monkeypatch):
+  monkeypatch.setattr(spark.importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(cli.RunError, match=r'pip install distmnist\[spark\]'):
+    spark.check_installed({})
+
+
+def test_a_master_that_does_not_answer_is_named():
+  with socket.socket() as closed, socket.create_server(('', 0)) as listens:
+    closed.bind(('127.0.0.1', 0))
+    dead = f'127.0.0.1:{closed.getsockname()[1]}'
+    spark.check_answers(f'spark://{dead},localhost:{listens.getsockname()[1]}')
+    spark.check_answers('yarn')
+    for address in (dead, 'no_port', f'{dead}0000'):
+      with pytest.raises(cli.RunError, match=f'answers at {address}: start'):
+        spark.check_answers(f'spark://{address}')
+
+
+def test_what_the_user_sets_wins():
+  conf = spark.make_conf('yarn', 5, ['spark.task.cpus=2', 'spark.a.b=x=y'])
+  assert conf['spark.executor.instances'] == '5'
+  assert (conf['spark.task.cpus'], conf['spark.a.b']) == ('2', 'x=y')
+  assert 'spark.driver.host' not in conf
+  conf = spark.make_conf(
+    'local-cluster[3, 2, 512]', 5, ['spark.executor.instances=3']
+  )
+  assert conf['spark.executor.instances'] == '3'
+  assert conf['spark.executor.memory'] == '512m'
+  assert conf['spark.driver.host'] == '127.0.0.1'

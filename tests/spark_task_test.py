@@ -1,0 +1,285 @@
+"""The agent of an executor, with the test as Spark and as the driver."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from distmnist import json_lines, spark_task
+
+TESTS = pathlib.Path(__file__).resolve().parent
+SECRET = 'secret'
+
+
+def test_hosts_and_ports_are_taken():
+  given = [
+    '{"host": "10.0.0.1", "port": 1, "images": 0}',
+    '{"host": "[::1]", "port": 2, "images": 9}',
+  ]
+  assert spark_task.parse_gathered(given) == [
+    {'host': '10.0.0.1', 'port': 1},
+    {'host': '[::1]', 'port': 2},
+  ]
+
+
+@pytest.mark.parametrize(
+  'message',
+  [
+    'no JSON',
+    '[]',
+    '{}',
+    '{"host": "a"}',
+    '{"host": "a", "port": "1"}',
+    '{"host": "a", "port": true}',
+    '{"host": "a", "port": 0}',
+    '{"host": "a", "port": 65536}',
+    '{"host": "a,b:2222", "port": 1, "images": 0}',
+    '{"host": "a --logdir=x", "port": 1, "images": 0}',
+    '{"host": 1, "port": 1, "images": 0}',
+  ],
+)
+def test_anything_else_is_refused(message):
+  with pytest.raises(ValueError, match='is no host and port'):
+    spark_task.parse_gathered([message])
+
+
+def test_the_dead_are_told_from_the_living():
+  process = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)
+  assert spark_task.is_alive(process.pid)
+  process.kill()
+  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+  assert not spark_task.is_alive(process.pid)  # a zombie
+  process.stdin.close()
+  process.wait()
+  assert not spark_task.is_alive(process.pid)
+
+
+class Agent:
+  """An agent that runs tests/fake_train.py, and what it has said."""
+
+  def __init__(self, folder, do, *flags, job='worker', **spec):
+    self.listener = socket.create_server(('127.0.0.1', 0))
+    self.folder = folder
+    (folder / 'own').mkdir()
+    self.process = subprocess.Popen(
+      [sys.executable, '-m', 'distmnist.spark_task'],
+      env={**os.environ, 'PYTHONPATH': f'{TESTS.parent}:{TESTS}'},
+      stdin=subprocess.PIPE,
+      start_new_session=True,
+    )
+    flags = [*flags, f'--job_name={job}', '--task_index=0']
+    flags += [f'--folder={folder}', f'--do={do}']
+    task = {
+      'job_name': job,
+      'task_index': 0,
+      'host': '127.0.0.1',
+      'port': 2222,
+      'argv': ['python', '-m', 'fake_train', *flags],
+      'env': [],
+    }
+    line = {
+      'task': task,
+      'folder': str(folder / 'own'),
+      'attempt': 1,
+      'executor': '127.0.0.1',
+      'executor_pid': os.getpid(),
+      'driver': list(self.listener.getsockname()),
+      'secret': SECRET,
+      **spec,
+    }
+    self.process.stdin.write(json.dumps(line).encode() + b'\n')
+    self.process.stdin.flush()
+    self.messages = []
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.listener.close()
+    if hasattr(self, 'link'):
+      self.link.close()
+    self.process.stdin.close()
+    try:
+      self.process.wait(20)
+    finally:
+      self.process.kill()
+      self.process.wait()
+
+  def meet(self):
+    """Lets it in, as the driver does; returns its hello."""
+    self.listener.settimeout(20)
+    self.link = json_lines.Connection(self.listener.accept()[0])
+    self.link.send(challenge='abc')
+    right = {'answer': json_lines.answer(SECRET, 'abc')}
+    assert self.read('answer') == right
+    return self.read('hello')
+
+  def read(self, key):
+    """Returns the next message with `key`; keeps the others."""
+    deadline = time.monotonic() + 20
+    while True:
+      for message in self.messages:
+        if key in message:
+          self.messages.remove(message)
+          return message
+      assert time.monotonic() < deadline and self.link.is_open, self.messages
+      self.messages += self.link.receive(1)
+
+  def wait_for_task(self, *touched):
+    """Waits for touched files; returns the task's psutil.Process."""
+    deadline = time.monotonic() + 20
+    while not all((self.folder / name).exists() for name in touched):
+      assert time.monotonic() < deadline, f'no {touched}'
+      time.sleep(0.01)
+    return psutil.Process(int((self.folder / touched[0]).read_text()))
+
+
+def assert_gone(process, secs):
+  deadline = time.monotonic() + secs
+  while psutil.pid_exists(process.pid):
+    if process.status() == psutil.STATUS_ZOMBIE:
+      break
+    assert time.monotonic() < deadline, process
+    time.sleep(0.01)
+
+
+def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
+  with Agent(tmp_path, 'worker0:count=2,env=DISTMNIST_ATTEMPT') as agent:
+    assert agent.meet() == {
+      'hello': 'worker 0',
+      'attempt': 1,
+      'address': '127.0.0.1:2222',
+      'executor': f'127.0.0.1 (pid {os.getpid()})',
+    }
+    assert agent.link.receive(0.1) == []
+    agent.link.send(go=True)
+    assert agent.read('end') == {'end': 0, 'report': None}
+    lines = sum((m['lines'] for m in agent.messages), [])
+    expected = ['worker0 line 0', 'worker0 line 1', 'DISTMNIST_ATTEMPT=None']
+    assert lines == expected
+    agent.link.send(leave=True)
+    assert agent.process.wait(20) == 0
+  assert not (tmp_path / 'own').exists()
+
+
+def test_the_end_of_a_task_by_a_signal_is_told(tmp_path):
+  do = 'ps0:env=DISTMNIST_ATTEMPT,write=cut,kill=11'
+  with Agent(tmp_path, do, job='ps', attempt=2) as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    assert agent.read('end') == {'end': -11}
+    lines = sum((m['lines'] for m in agent.messages), [])
+    assert lines[0] == "DISTMNIST_ATTEMPT='2'"
+
+
+def test_the_report_of_a_chief_comes_along(tmp_path):
+  (tmp_path / 'report.json').write_text('{"test_accuracy": 0.5}')
+  do, logdir = 'worker0:print=done', f'--logdir={tmp_path}'
+  with Agent(tmp_path, do, logdir) as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    report = {'test_accuracy': 0.5}
+    assert agent.read('end') == {'end': 0, 'report': report}
+
+
+def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
+  with Agent(tmp_path, 'worker0:deaf,touch=deaf,forever') as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    task = agent.wait_for_task('worker0.deaf')
+    agent.link.send(stop=signal.SIGTERM)
+    assert agent.link.receive(0.3) == []
+    agent.link.send(stop=signal.SIGTERM)
+    assert agent.read('end') == {'end': None}
+    assert_gone(task, 1)
+
+
+def test_spark_may_end_its_process_and_the_driver_says_when_to_stop(tmp_path):
+  with Agent(tmp_path, 'worker0:leave') as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    task = agent.wait_for_task('worker0.ready')
+    agent.process.stdin.close()
+    lost = agent.read('lost')['lost']
+    assert lost.startswith('Spark has ended its Python process on 127.0.0.1')
+    assert task.is_running()
+    agent.link.send(stop=signal.SIGTERM)
+    assert agent.read('end') == {'end': None}
+    assert (tmp_path / 'worker0.left').exists()
+    agent.link.send(leave=True)
+    assert agent.process.wait(20) == 0
+
+
+def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(
+  tmp_path,
+):
+  dead = subprocess.Popen(['true'])
+  dead.wait()
+  with Agent(tmp_path, 'worker0:leave', executor_pid=dead.pid) as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    agent.wait_for_task('worker0.ready')
+    agent.process.stdin.close()
+    assert agent.read('lost') == {
+      'lost': f'its executor, 127.0.0.1 (pid {dead.pid}), has died'
+    }
+
+
+def test_without_a_driver_the_task_is_stopped(tmp_path):
+  with Agent(tmp_path, 'worker0:leave') as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    task = agent.wait_for_task('worker0.ready')
+    agent.link.close()
+    assert agent.process.wait(20) == 0
+    assert (tmp_path / 'worker0.left').exists()
+    assert_gone(task, 1)
+
+
+def test_an_agent_killed_by_9_takes_its_task_along(tmp_path):
+  with Agent(tmp_path, 'worker0:leave') as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    task = agent.wait_for_task('worker0.ready')
+    agent.process.kill()
+    assert_gone(task, 5)
+
+
+def test_an_agent_that_is_not_needed_any_more_starts_nothing(tmp_path):
+  with Agent(tmp_path, 'worker0:touch=started') as agent:
+    agent.meet()
+    agent.process.stdin.close()
+    assert agent.process.wait(20) == 0
+  assert not (tmp_path / 'worker0.started').exists()
+
+
+def test_no_driver_is_said_in_a_line(tmp_path):
+  (tmp_path / 'own').mkdir()
+  with socket.socket() as closed:
+    closed.bind(('127.0.0.1', 0))
+    host, port = closed.getsockname()
+    spec = {
+      'task': {
+        **{'job_name': 'ps', 'task_index': 0, 'host': 'a', 'port': 1},
+        **{'argv': [], 'env': []},
+      },
+      **{'folder': str(tmp_path / 'own'), 'attempt': 1, 'executor': 'a'},
+      **{'executor_pid': None, 'driver': [host, port], 'secret': SECRET},
+    }
+    done = subprocess.run(
+      [sys.executable, '-m', 'distmnist.spark_task'],
+      input=json.dumps(spec) + '\n',
+      capture_output=True,
+      text=True,
+      timeout=30,
+      cwd=TESTS.parent,
+    )
+  assert done.returncode == 3
+  assert done.stderr.startswith(f'ps 0 cannot reach the driver at {host}:')
