@@ -30,6 +30,7 @@ setuptools.setup(
     'bench': ['torch', 'matplotlib'],  # the peers in benchmarks/peers
     'gpu': ['tensorflow[and-cuda]>=2.16'],
     'plots': ['matplotlib'],
+    'spark': ['pyspark'],
     'test': [
       'pytest',
       'pytest-timeout',

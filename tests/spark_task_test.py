@@ -24,8 +24,8 @@ def test_hosts_and_ports_are_taken():
     '{"host": "[::1]", "port": 2, "images": 9}',
   ]
   assert spark_task.parse_gathered(given) == [
-    {'host': '10.0.0.1', 'port': 1},
-    {'host': '[::1]', 'port': 2},
+    {'host': '10.0.0.1', 'port': 1, 'images': 0},
+    {'host': '[::1]', 'port': 2, 'images': 9},
   ]
 
 
