@@ -30,7 +30,7 @@ setuptools.setup(
     'bench': ['torch', 'matplotlib'],  # the peers in benchmarks/peers
     'gpu': ['tensorflow[and-cuda]>=2.16'],
     'plots': ['matplotlib'],
-    'spark': ['pyspark'],
+    'spark': ['pyspark>=4.0'],  # with Java 17
     'test': [
       'pytest',
       'pytest-timeout',

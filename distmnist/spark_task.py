@@ -42,7 +42,7 @@ import sys
 import tempfile
 import time
 
-from distmnist import cli, json_lines, processes
+from distmnist import cli, json_lines, processes, task_environment
 from distmnist import tasks as tasks_lib
 
 # From the loss of the executor, if the driver says nothing, to the stop.
@@ -189,6 +189,8 @@ def _run_agent(spec):
     name: value
     for name, value in os.environ.items()
     if not name.startswith(_SECRETS_OF_SPARK)
+    # Who is who is ours to say, and not what the executor's host was told.
+    and name not in task_environment.NAMES
   }
   env['PYTHONPATH'] = os.pathsep.join(path for path in paths if path)
   agent = subprocess.Popen(

@@ -169,6 +169,7 @@ def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
   assert not (tmp_path / 'own').exists()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_task_by_a_signal_is_told(tmp_path):
   do = 'ps0:env=DISTMNIST_ATTEMPT,write=cut,kill=11'
   with Agent(tmp_path, do, job='ps', attempt=2) as agent:
@@ -179,6 +180,7 @@ def test_the_end_of_a_task_by_a_signal_is_told(tmp_path):
     assert lines[0] == "DISTMNIST_ATTEMPT='2'"
 
 
+@pytest.mark.slow
 def test_the_report_of_a_chief_comes_along(tmp_path):
   (tmp_path / 'report.json').write_text('{"test_accuracy": 0.5}')
   do, logdir = 'worker0:print=done', f'--logdir={tmp_path}'
@@ -189,6 +191,7 @@ def test_the_report_of_a_chief_comes_along(tmp_path):
     assert agent.read('end') == {'end': 0, 'report': report}
 
 
+@pytest.mark.slow
 def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
   with Agent(tmp_path, 'worker0:deaf,touch=deaf,forever') as agent:
     agent.meet()
@@ -201,6 +204,7 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
     assert_gone(task, 1)
 
 
+@pytest.mark.slow
 def test_spark_may_end_its_process_and_the_driver_says_when_to_stop(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
     agent.meet()
@@ -217,6 +221,7 @@ def test_spark_may_end_its_process_and_the_driver_says_when_to_stop(tmp_path):
     assert agent.process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(
   tmp_path,
 ):
@@ -232,6 +237,7 @@ def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(
     }
 
 
+@pytest.mark.slow
 def test_without_a_driver_the_task_is_stopped(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
     agent.meet()
@@ -243,6 +249,7 @@ def test_without_a_driver_the_task_is_stopped(tmp_path):
     assert_gone(task, 1)
 
 
+@pytest.mark.slow
 def test_an_agent_killed_by_9_takes_its_task_along(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
     agent.meet()
