@@ -328,7 +328,8 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   ps, workers = cluster.start_all(
     *SMALL, SYNC, '--train_steps=400', '--log_secs=0', f'--logdir={logdir}'
   )
-  wait_for_line(workers[1], 'step ')
+  for worker in workers:
+    wait_for_line(worker, 'step ')
   tasks.signal(workers[1], signal.SIGSTOP)
   before = steps_of(workers[0])[-1]
   with pytest.raises(TimeoutError):
