@@ -161,7 +161,7 @@ def test_several_steps_a_run_make_the_same_training(
   set_flags('--communication_period=2')
   cluster = make_cluster(count_ps(name, 1), 2)
   results = train_two(name, cluster, last_step=100, steps_per_run=7)
-  assert results[0]['c'] == pytest.approx([100, 100], abs=1)
+  assert results[0]['c'] == pytest.approx([100, 100], abs=5)
   if name in ('sync_sgd', 'ring_allreduce', 'sagn', 'bmuf'):
     # As exact about the end as ever.
     assert all(100 <= r['global_step'] <= 101 for r in results)
