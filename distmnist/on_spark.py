@@ -75,7 +75,7 @@ def run(
   wait_secs=120.0,
   module=tasks_lib.TRAIN,
   show=None,
-  say=processes.say,
+  say=None,
 ):
   """Trains on the executors of a Spark program, and returns when it is done.
 
@@ -101,7 +101,7 @@ def run(
     module: dotted name, what a task runs.
     show: callable(name of a task, a line of its log); by default the lines of
       worker 0, the chief, are printed.
-    say: callable, takes what this program says.
+    say: callable, takes a line of ours; by default it goes to stderr.
 
   Returns:
     dict, what the chief writes to report.json; None if it has written none.
@@ -110,6 +110,7 @@ def run(
     cli.UsageError: the flags or the cluster cannot work.
     cli.RunError: the training failed; a TaskError if a task did.
   """
+  say = say or _say
   given = flags.FLAGS.read_flags_from_files(list(train_flags), force_gnu=False)
   tasks_lib.check_train_flags(given)
   check_paths(given)
@@ -158,27 +159,35 @@ def run(
         'attempt': number,
         'feed': feed,
       }
-      _run_once(
+      lost = _run_once(
         desk,
         _Job(sc, rdd, spec, desk.wake),
         feed_timeout_secs if is_fed else wait_secs,
         say,
       )
       failure = desk.failure
-      if not failure:
+      if not (failure or lost):
         return desk.report
-      if number > max_restarts or failure.exit_code in _FINAL_CODES:
+      if number > max_restarts:
         break
-      say(
-        f'{failure.name} ({failure.address}): {failure.cause}: restart {number}'
-        f' of {max_restarts}, with all other tasks'
-      )
+      if failure and failure.exit_code in _FINAL_CODES:
+        break
+      what = lost
+      if failure:
+        what = f'{failure.name} ({failure.address}): {failure.cause}'
+      say(f'{what}: restart {number} of {max_restarts}, with all other tasks')
       wait_for_slots(sc, num_tasks, wait_secs, say)
+    if not failure:
+      raise cli.LostError(lost)
     say(f'the last lines of {failure.name}:')
     lines = desk.last_lines(failure.name) or ['(it has written nothing)']
     for line in lines:
       print(f'  | {line}', file=sys.stderr, flush=True)
     raise TaskError(str(failure), failure.exit_code)
+
+
+def _say(text):
+  print(f'distmnist: {text}', file=sys.stderr, flush=True)
 
 
 def _show_chief(name, line):
@@ -188,6 +197,9 @@ def _show_chief(name, line):
 
 def _run_once(desk, job, wait_secs, say):
   """Runs the job to its end; what its tasks have failed of, `desk` knows.
+
+  Returns:
+    str, an executor that was lost before its task could report; or None.
 
   Raises:
     cli.RunError: Spark does not start the tasks, or has given up the job
@@ -218,6 +230,8 @@ def _run_once(desk, job, wait_secs, say):
     finally:
       job.end()
   if job.error and (job.is_cancelled or not desk.failure):
+    if lost := find_lost_executor(job.error):
+      return lost
     why = explain(job.error)
     if 'ModuleNotFoundError' in why:
       why += (
@@ -225,6 +239,7 @@ def _run_once(desk, job, wait_secs, say):
         ' set PYSPARK_PYTHON to one that has it before Spark starts'
       )
     raise cli.RunError(f'Spark has given up the job: {why}')
+  return None
 
 
 def _check_input(input_mode, data, test_data, train_flags):
@@ -388,6 +403,16 @@ def explain(error):
     if match := re.match(r'(?:: )?[\w.$]*(?:Exception|Error): (.+)', line):
       return match[1][:500]
   return lines[0][:500] if lines else type(error).__name__
+
+
+def find_lost_executor(error):
+  """Returns what Spark says of a lost executor (str), or None if of none."""
+  match = re.search(
+    r'ExecutorLostFailure \(executor (\S+) .*?\) Reason: (.*)', str(error)
+  )
+  if not match:
+    return None
+  return f'executor {match[1]} was lost before its task began: {match[2][:200]}'
 
 
 class _Job:

@@ -125,6 +125,18 @@ def test_an_error_of_spark_becomes_one_line(text, line):
   assert on_spark.explain(ValueError(text)) == line
 
 
+def test_an_executor_that_is_lost_early_is_named():
+  text = (
+    'Most recent failure reason: Stage failed because barrier task ResultTask'
+    '(0, 1) finished unsuccessfully.\nExecutorLostFailure (executor 1 exited'
+    ' caused by one of the running tasks) Reason: Command exited with code 137'
+  )
+  assert on_spark.find_lost_executor(ValueError(text)) == (
+    'executor 1 was lost before its task began: Command exited with code 137'
+  )
+  assert on_spark.find_lost_executor(ValueError(PYTHON_ERROR)) is None
+
+
 @pytest.fixture
 def why_no_spark():
   if importlib.util.find_spec('pyspark') is None:
