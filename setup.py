@@ -34,6 +34,7 @@ setuptools.setup(
     'test': [
       'pytest',
       'pytest-timeout',
+      'pytest-xdist',
       'hypothesis',
       'psutil',
       'ruff',

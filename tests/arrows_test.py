@@ -183,7 +183,9 @@ def test_data_sets_know_neither_cluster_nor_tensorflow():
     assert not find(name, {'cluster', 'runtime', 'tensorflow'}), name
 
 
-@pytest.mark.parametrize('name', [*WITHOUT_TENSORFLOW, *files_of('launchers')])
+@pytest.mark.parametrize(
+  'name', [*sorted(WITHOUT_TENSORFLOW), *files_of('launchers')]
+)
 def test_to_launch_takes_no_tensorflow(name):
   assert not find(name, {'runtime', 'tensorflow'})
 

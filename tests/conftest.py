@@ -19,6 +19,11 @@ from tests.strategies import stepper
 _SHARED = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
 
 
+def pytest_xdist_auto_num_workers(config):
+  """The quick tests run two at a time; a real cluster has the machine alone."""
+  return 2 if config.option.markexpr == 'not slow' else 0
+
+
 @pytest.fixture(scope='session')
 def mnist_dir():
   """The folder with the real MNIST; skips where there is none."""
