@@ -14,6 +14,7 @@ neither changes what a rule computes:
 """
 
 import math
+import zlib
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -186,7 +187,10 @@ def _build_run(first, left_out, name):
 def _copy(step, before, left_out, name):
   """Copies the ops of a _Step, to be run once `before` is there.
 
-  What holds a state (a variable, a queue, an iterator) is not copied.
+  What holds a state (a variable, a queue, an iterator) is not copied. A random
+  op has a state as well, its place in the sequence of its seeds: the copy draws
+  from a sequence of its own, or all the steps of a run would drop the same
+  units.
 
   Args:
     step: _Step.
@@ -220,6 +224,9 @@ def _copy(step, before, left_out, name):
   for node in part.node:
     # Where an op goes is decided, and its like of the first step is elsewhere.
     node.attr.pop('_class', None)
+    # Without seeds (0 and 0) TensorFlow draws some for each op.
+    if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
+      node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
     outputs = graph.get_operation_by_name(node.name).outputs
     if any(output.dtype == tf.resource for output in outputs):
       shared |= {output.name: output for output in outputs}

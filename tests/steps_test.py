@@ -47,6 +47,22 @@ def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
   assert [step['sum'] for step in found] == [1, 3, 6, 10]
 
 
+@pytest.mark.parametrize('seed', [1, None])
+def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
+  tf.set_random_seed(seed)
+  tensors, queue = build_step()
+  tensors['drawn'] = tf.random.uniform(())
+  steps = steps_lib.Steps(tensors, 5, 100, 1)
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
+  drawn = []
+  for known in (0, 5, 10):
+    steps.after_run(None, tf.train.SessionRunValues([known], None, None))
+    steps.choose()
+    drawn += tf_session.run(steps.now('drawn'))
+  assert len(set(drawn)) == 15
+
+
 def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
   steps = make_steps(4, 100, 1)
   steps.after_run(None, tf.train.SessionRunValues([0], None, None))
