@@ -10,6 +10,31 @@ import itertools
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist import cli
+
+_RANDOM_SHIFT = flags.DEFINE_integer(
+  'random_shift',
+  0,
+  'Moves each training image by up to so many pixels along both axes, drawn '
+  'anew each time that it is read; what comes in is black.',
+  lower_bound=0,
+)
+
+
+def check_flags(image_shape):
+  """Raises cli.UsageError if --random_shift may leave nothing of an image.
+
+  Args:
+    image_shape: (height, width, channels).
+  """
+  height, width, _ = image_shape
+  if _RANDOM_SHIFT.value >= min(height, width):
+    raise cli.UsageError(
+      f'--random_shift={_RANDOM_SHIFT.value} would move images of {height} x '
+      f'{width} pixels out of sight: 1 or 2 is usual'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +108,10 @@ def build_batches(images, labels, plan, seed, worker, device):
     )
     dataset = dataset.unbatch().prefetch(16).with_options(_make_options())
     batch = _build_iterator(dataset).get_next()
-    return scale(tf.gather(resident, batch)), tf.gather(answers, batch)
+    chosen = tf.gather(resident, batch)
+    if _RANDOM_SHIFT.value:
+      chosen = shift(chosen, _RANDOM_SHIFT.value)
+    return scale(chosen), tf.gather(answers, batch)
 
 
 def build_chunks(images, labels, chunk_size):
@@ -110,6 +138,34 @@ def build_chunks(images, labels, chunk_size):
     )
     chunk_images, chunk_labels = iterator.get_next()
     return scale(chunk_images), chunk_labels, iterator.initializer
+
+
+def shift(images, max_pixels):
+  """Moves each image by whole pixels, drawn from -max_pixels..max_pixels.
+
+  Args:
+    images: uint8 tensor [n, height, width, channels].
+    max_pixels: int.
+
+  Returns:
+    Tensor like `images`, 0 where nothing was.
+  """
+  n, height, width, _ = images.shape.as_list()
+  drawn = tf.random.uniform([n, 2], -max_pixels, max_pixels + 1, tf.int32)
+  by_x, by_y = tf.split(tf.cast(drawn, tf.float32), 2, axis=1)
+  one, zero = tf.ones([n, 1]), tf.zeros([n, 1])
+  # The pixel at (x, y) comes from (x + by_x, y + by_y).
+  moved = tf.raw_ops.ImageProjectiveTransformV3(
+    images=images,
+    transforms=tf.concat(
+      [one, zero, by_x, zero, one, by_y, zero, zero], axis=1
+    ),
+    output_shape=[height, width],
+    fill_value=0.0,
+    interpolation='NEAREST',
+  )
+  moved.set_shape(images.shape)
+  return moved
 
 
 def scale(images):

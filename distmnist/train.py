@@ -308,6 +308,7 @@ def check_flags(cluster, num_images, num_validation_images):
   logdir = checkpoints.logdir_from_flags()
   traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
   optimizers.check_flags()
+  input_pipeline.check_flags(workload.image_shape())
   chief_lib.check_flags(logdir, num_validation_images)
   return name, strategy, build_model, plan, traced
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import input_pipeline
+from distmnist import cli, input_pipeline
 
 CPU = '/device:CPU:0'
 
@@ -64,6 +64,43 @@ def test_another_pass_leaves_other_images_out():
   ]
   seen = {frozenset(p.ravel()) for p in passes}
   assert len(seen) == 5
+
+
+def test_images_are_shifted_by_whole_pixels_up_to_the_limit(tf_session):
+  # A pixel in the middle of 7 x 9, and a border that may leave the picture.
+  images = np.zeros([64, 7, 9, 1], np.uint8)
+  images[:, 3, 4], images[:, 0] = 255, 9
+  moved = input_pipeline.shift(tf.constant(images), 2)
+  assert moved.dtype == tf.uint8 and moved.shape == images.shape
+  seen = set()
+  for image in np.concatenate([tf_session.run(moved) for _ in range(8)]):
+    [[y, x, _]] = np.argwhere(image == 255)
+    down, right = int(y) - 3, int(x) - 4
+    expected = np.zeros([11, 13, 1], np.uint8)
+    expected[2 + down : 9 + down, 2 + right : 11 + right] = images[0]
+    np.testing.assert_array_equal(image, expected[2:9, 2:11])
+    seen.add((down, right))
+  assert seen == {(y, x) for y in range(-2, 3) for x in range(-2, 3)}
+
+
+def test_random_shift_moves_training_images(tf_session, set_flags):
+  set_flags('--random_shift=1')
+  images = np.zeros([4, 5, 5, 1], np.uint8)
+  images[:, 2, 2] = 255
+  batch = input_pipeline.build_batches(
+    images, np.arange(4), make_plan([0, 1, 2, 3], 4), 0, 0, CPU
+  )
+  start(tf_session)
+  found = np.concatenate([tf_session.run(batch[0]) for _ in range(30)])
+  places = {tuple(np.argwhere(image == 1)[0]) for image in found}
+  assert len(places) == 9
+
+
+def test_a_shift_out_of_sight_is_refused(set_flags):
+  set_flags('--random_shift=7')
+  input_pipeline.check_flags((28, 8, 1))
+  with pytest.raises(cli.UsageError, match='--random_shift=7 .* 7 x 28'):
+    input_pipeline.check_flags((7, 28, 1))
 
 
 def test_batches_are_the_passes_one_after_the_other(tf_session):
