@@ -9,7 +9,8 @@ benchmarks/peers:
 
   ceiling        two trainings of distmnist, alone, at the same time
   async_sgd ...  distmnist's rules, by `python -m distmnist.launch`; downpour
-                 and agn exchange with the ps every 10 steps (T=10)
+                 and agn exchange with the ps every 10 steps (T=10);
+                 async_sgd_10 ... have 10 steps in a session.run, too
   classic        the script of the tutorials: feed_dict, asynchronous, 1 ps
   tf2_ps         ParameterServerStrategy: coordinator, 1 ps; tf2_ps_10 has 10
                  steps a call, as its guide advises
@@ -424,6 +425,7 @@ class Distmnist:
       'first_step_secs': min(log.first for log in logs) - start,
       'all_step_secs': max(log.first for log in logs) - start,
       'gone_secs': end - max(log.last for log in logs),
+      'wall_secs': end - start,
       'is_killed': False,
       'peak_mb': group.peak_mb,
       'cpu_secs': group.cpu_secs,
@@ -443,6 +445,8 @@ class Script:
       workers are servers like the ps.
     is_torch: bool.
     steps_per_call: int.
+    num_workers: int.
+    flags: tuple of str, of the script.
   """
 
   file: str
@@ -450,13 +454,15 @@ class Script:
   has_coordinator: bool = False
   is_torch: bool = False
   steps_per_call: int = 1
+  num_workers: int = NUM_WORKERS
+  flags: tuple = ()
 
   def run(self, work):
     python = sys.executable
     if self.is_torch:
       python = work.torch_python
       check_torch(python)
-    *hosts, coordinator = pick_addresses(self.num_ps + NUM_WORKERS + 1)
+    *hosts, coordinator = pick_addresses(self.num_ps + self.num_workers + 1)
     ps, workers = hosts[: self.num_ps], hosts[self.num_ps :]
     steps = -(-work.steps // self.steps_per_call) * self.steps_per_call
     shared = [
@@ -464,16 +470,18 @@ class Script:
       *(f'--data={work.data}', f'--folder={work.folder}'),
       *(f'--workers={",".join(workers)}', f'--steps={steps}'),
       *(f'--snapshot_steps={work.snapshot_steps}',),
-      *(f'--steps_per_call={self.steps_per_call}',),
+      *(f'--steps_per_call={self.steps_per_call}', *self.flags),
     ]
     if ps:
       shared.append(f'--ps={",".join(ps)}')
     tasks = [('ps', i, True) for i in range(self.num_ps)]
-    tasks += [('worker', i, self.has_coordinator) for i in range(NUM_WORKERS)]
+    tasks += [
+      ('worker', i, self.has_coordinator) for i in range(self.num_workers)
+    ]
     if self.has_coordinator:
       shared.append(f'--coordinator={coordinator}')
       tasks.append(('coordinator', 0, False))
-    (work.folder / 'counts').write_bytes(bytes(8 * NUM_WORKERS))
+    (work.folder / 'counts').write_bytes(bytes(8 * self.num_workers))
     one_thread = {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
     group = Group(
       [
@@ -504,6 +512,7 @@ class Script:
       'first_step_secs': min(firsts) - start,
       'all_step_secs': None if self.has_coordinator else max(firsts) - start,
       'gone_secs': end - max(lasts),
+      'wall_secs': end - start,
       'is_killed': any(is_server for *_, is_server in tasks),
       'peak_mb': group.peak_mb,
       'cpu_secs': group.cpu_secs,
@@ -551,6 +560,7 @@ def compute_images_per_sec(marks):
   return float(images / (end - start))
 
 
+TEN_A_RUN = ['--steps_per_run=10']
 PEERS = {
   'ceiling': Distmnist(0, [], num_launches=NUM_WORKERS, num_workers=1),
   'async_sgd': Distmnist(1, ['--strategy=async_sgd']),
@@ -563,6 +573,13 @@ PEERS = {
   ),
   'agn': Distmnist(
     1, ['--strategy=agn', f'--communication_period={PERIOD}'], PERIOD
+  ),
+  'async_sgd_10': Distmnist(1, ['--strategy=async_sgd', *TEN_A_RUN]),
+  'sync_sgd_10': Distmnist(1, ['--strategy=sync_sgd', *TEN_A_RUN], NUM_WORKERS),
+  'agn_10': Distmnist(
+    1,
+    ['--strategy=agn', f'--communication_period={PERIOD}', *TEN_A_RUN],
+    PERIOD,
   ),
   'classic': Script('classic.py', num_ps=1),
   'tf2_ps': Script('tf2_ps.py', num_ps=1, has_coordinator=True),
@@ -580,6 +597,9 @@ TITLES = {
   'ring_allreduce': 'distmnist ring_allreduce',
   'downpour': f'distmnist downpour, T={PERIOD}, 1 ps',
   'agn': f'distmnist agn, T={PERIOD}, 1 ps',
+  'async_sgd_10': 'distmnist async_sgd, 10 steps a run',
+  'sync_sgd_10': 'distmnist sync_sgd, 10 steps a run',
+  'agn_10': f'distmnist agn, T={PERIOD}, 10 steps a run',
   'classic': 'classic script, async, 1 ps',
   'tf2_ps': 'TF2 ParameterServerStrategy, 1 ps',
   'tf2_ps_10': 'same, 10 steps a call',
@@ -679,7 +699,6 @@ def run_all(args, save):
         steps = round(epochs * NUM_IMAGES / batch_size / NUM_WORKERS)
         snapshot_steps = SNAPSHOT_IMAGES[net] // batch_size
       folder = scratch / 'run'
-      start = time.monotonic()
       result = measure(
         name,
         Work(
@@ -695,7 +714,6 @@ def run_all(args, save):
       shutil.rmtree(folder)
       if result['status'] == 'skipped':
         skipped.add(name)
-      result['wall_secs'] = time.monotonic() - start
       head = {'net': net, 'mode': mode, 'repeat': repeat, 'peer': name}
       results.append({**head, **result})
       say(results[-1])
@@ -920,7 +938,7 @@ def parse_args(words):
     return int(text)
 
   add = parser.add_argument
-  add('--nets', type=names_of(common.NETS), default=list(common.NETS))
+  add('--nets', type=names_of(STEPS), default=list(STEPS))
   add('--peers', type=names_of(PEERS), default=list(PEERS))
   add('--steps', type=count, help=f'of a worker, for speed; by default {STEPS}')
   add('--repeats', type=count, default=3)

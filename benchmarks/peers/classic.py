@@ -10,6 +10,14 @@ import tensorflow.compat.v1 as tf
 import tf_nets
 
 
+def make_initializer(net, shape):
+  if len(shape) == 1:
+    return tf.zeros_initializer()
+  if net.weight_stddev:
+    return tf.random_normal_initializer(stddev=net.weight_stddev)
+  return tf.glorot_uniform_initializer()
+
+
 def main():
   args = common.parse_args()
   tf.disable_eager_execution()
@@ -34,9 +42,7 @@ def main():
       name: tf.get_variable(
         name,
         shape,
-        initializer=tf.glorot_uniform_initializer()
-        if len(shape) > 1
-        else tf.zeros_initializer(),
+        initializer=make_initializer(net, shape),
       )
       for name, shape in net.shapes.items()
     }
@@ -45,7 +51,11 @@ def main():
       args.net, variables, images, is_training=False
     )
     global_step = tf.train.get_or_create_global_step()
-    train_op = tf.train.AdamOptimizer(net.learning_rate).minimize(
+    make_optimizer = {
+      'adam': tf.train.AdamOptimizer,
+      'sgd': tf.train.GradientDescentOptimizer,
+    }[net.optimizer]
+    train_op = make_optimizer(net.learning_rate).minimize(
       loss, global_step=global_step
     )
 
@@ -79,7 +89,7 @@ def main():
       if args.snapshot_steps:
         if step >= total_steps:
           break
-      elif recorder.have_all_done(args.steps):
+      elif recorder.have_all_done(args.steps, alone=args.leave):
         break
     facts = {}
     if is_chief:

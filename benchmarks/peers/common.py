@@ -24,26 +24,27 @@ class Net:
 
   Attributes:
     batch_size: int, images of one step of one worker.
-    learning_rate: float, Adam's.
+    learning_rate: float.
     shapes: dict of variable name -> shape; weights are [..., in, out].
+    optimizer: str, 'adam' or 'sgd'.
+    weight_stddev: float, of the first weights, normal; 0 for Glorot's uniform.
   """
 
   batch_size: int
   learning_rate: float
   shapes: dict
+  optimizer: str = 'adam'
+  weight_stddev: float = 0.0
 
 
+_MLP_SHAPES = {
+  'hidden1/weights': (784, 100),
+  'hidden1/biases': (100,),
+  'softmax/weights': (100, 10),
+  'softmax/biases': (10,),
+}
 NETS = {
-  'mlp': Net(
-    100,
-    0.003,
-    {
-      'hidden1/weights': (784, 100),
-      'hidden1/biases': (100,),
-      'softmax/weights': (100, 10),
-      'softmax/biases': (10,),
-    },
-  ),
+  'mlp': Net(100, 0.003, _MLP_SHAPES),
   'cnn': Net(
     128,
     0.001,
@@ -58,6 +59,8 @@ NETS = {
       'softmax/biases': (10,),
     },
   ),
+  # Schlag's example, configs/schlag.flags: for classic.py alone.
+  'schlag': Net(100, 0.001, _MLP_SHAPES, 'sgd', 1.0),
 }
 DROPOUT_RATE = 0.5
 
@@ -82,6 +85,9 @@ def parse_args():
   parser.add_argument('--workers', type=lambda s: s.split(','), required=True)
   parser.add_argument('--coordinator')
   parser.add_argument('--steps', type=int, required=True, help='of a worker')
+  parser.add_argument(
+    '--leave', action='store_true', help='with own steps, while others go on'
+  )
   parser.add_argument('--snapshot_steps', type=int, default=0, help='of all')
   parser.add_argument('--steps_per_call', type=int, default=1)
   return parser.parse_args()
@@ -144,9 +150,10 @@ class Recorder:
     """What counts for the speed begins now; by default after one step."""
     self._window = len(self._marks) - 1
 
-  def have_all_done(self, num_steps):
-    """Whether each worker has made so many steps."""
-    return int(self._counts.min()) >= num_steps
+  def have_all_done(self, num_steps, alone=False):
+    """Whether each worker has made so many steps; if `alone`, this one."""
+    done = self._num_steps if alone else int(self._counts.min())
+    return done >= num_steps
 
   def snapshot_if_due(self, step, get_weights):
     """Keeps the weights with the time, every --snapshot_steps steps of all.

@@ -12,7 +12,7 @@ def build_logits(net, variables, images, is_training):
   """uint8 [n, 784] -> float32 [n, 10].
 
   Args:
-    net: str, 'mlp' or 'cnn'.
+    net: str, of common.NETS.
     variables: dict of name -> variable, as in common.Net.shapes.
     images: tensor.
     is_training: bool, whether dropout acts.
@@ -30,7 +30,7 @@ def build_logits(net, variables, images, is_training):
     return tf.nn.max_pool2d(x, ksize=2, strides=2, padding='SAME')
 
   x = tf.cast(images, tf.float32) * (1 / 255)
-  if net == 'mlp':
+  if net != 'cnn':
     return dense(tf.nn.sigmoid(dense(x, 'hidden1')), 'softmax')
   x = conv(conv(tf.reshape(x, [-1, 28, 28, 1]), 'conv1'), 'conv2')
   x = tf.reshape(x, [-1, variables['dense1/weights'].shape[0]])
