@@ -18,6 +18,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -263,7 +264,9 @@ class _Ssh:
       self._said = []
     elif line:
       print(line, flush=True)
-      self._said.append(line.removeprefix('ssh: '))
+      # Its own name, or that of whom it has called, is said by us.
+      said = re.sub(r'^(ssh|\S+@\S+): ', '', line)
+      self._said.append(said.removesuffix('.'))
 
 
 # ---- There ----

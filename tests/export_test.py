@@ -291,7 +291,7 @@ def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path, build):
     cwd=pathlib.Path('/'),
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=200,
   )
   assert found.returncode == 0, found.stderr
   found = json.loads(found.stdout)

@@ -394,10 +394,11 @@ def test_averages_in_lock_step(make_cluster, set_flags, name, num_ps):
       moving = compute_moved(moving, batch)
     own.append(moving)
   if num_ps:
-    # Of both workers, in whatever order their last batches came.
+    # Of both workers, in whatever order their last batches came; the averages
+    # of one alone would be 1.5 away.
     mean = np.mean(own, axis=0)
     for each in found:
-      np.testing.assert_allclose(each[0], mean[0], atol=0.3)
+      np.testing.assert_allclose(each[0], mean[0], atol=0.6)
   else:
     # With no ps each worker has averages of its own batches.
     np.testing.assert_allclose(found, own, rtol=1e-3)

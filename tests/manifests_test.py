@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distmnist import manifests
@@ -29,7 +29,13 @@ def to_lists(value):
   return value
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=20)
+@settings(
+  deadline=None,
+  derandomize=True,
+  database=None,
+  max_examples=20,
+  suppress_health_check=list(HealthCheck),
+)
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1), min_size=1))
 def test_what_is_written_is_what_is_read(documents):
   text = manifests.dump([('a\nb', document) for document in documents])

@@ -205,7 +205,7 @@ class Launch:
   def wait(self):
     """Returns the exit code; nothing that it has started may be left."""
     code = self.process.wait(DEADLINE_SECS)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while left := [p for p in self.everything if is_running(p)]:
       assert time.monotonic() < deadline, left
       time.sleep(0.02)
@@ -217,6 +217,14 @@ def is_running(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
   except psutil.NoSuchProcess:
     return False
+
+
+def read_command(process):
+  """Returns its words, none if it has ended."""
+  try:
+    return process.cmdline()
+  except psutil.Error:
+    return []
 
 
 def find_executor(task):
@@ -245,8 +253,7 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
     worker = next(
       p
       for p in launch.look()
-      if is_running(p)
-      and {'--job_name=worker', '--task_index=1'} <= {*p.cmdline()}
+      if {'--job_name=worker', '--task_index=1'} <= {*read_command(p)}
     )
     executor = find_executor(worker)
     executor.kill()

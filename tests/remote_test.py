@@ -15,6 +15,8 @@ import pytest
 from distmnist import remote
 
 TESTS = pathlib.Path(__file__).resolve().parent
+# Far more than anything takes where nobody else wants the cores.
+DEADLINE_SECS = 60
 
 
 class Host:
@@ -57,18 +59,30 @@ class Host:
     self.process.stdin.flush()
 
   def wait_for(self, name):
-    """Returns the task (psutil.Process) that has touched `name`."""
-    deadline = time.monotonic() + 20
+    """Returns the task (psutil.Process) that has touched `name`.
+
+    Until then the host hears that we live.
+    """
+    deadline = time.monotonic() + DEADLINE_SECS
     while not (self.folder / name).exists():
       assert time.monotonic() < deadline, f'no {name}'
+      self.send('')
       time.sleep(0.01)
     return psutil.Process(int((self.folder / name).read_text()))
+
+
+def has_ended(process):
+  # An orphan may stay a zombie until a slow init looks after it.
+  try:
+    return process.status() == psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return True
 
 
 def test_the_output_and_the_exit_code_come_back(tmp_path):
   with Host('worker0:env=COLOUR,count=2,exit=3', tmp_path) as host:
     out = host.process.stdout.read().decode()
-    assert host.process.wait(10) == 3
+    assert host.process.wait(DEADLINE_SECS) == 3
   assert out == "COLOUR='red'\nworker0 line 0\nworker0 line 1\n"
 
 
@@ -76,7 +90,7 @@ def test_a_signal_is_told_by_its_number(tmp_path):
   with Host('worker0:leave', tmp_path) as host:
     host.wait_for('worker0.ready')
     host.send(str(signal.SIGINT.value))
-    assert host.process.wait(10) == 128 + signal.SIGINT
+    assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGINT
     assert host.process.stdout.read() == b'leaving on 2\n'
 
 
@@ -84,7 +98,7 @@ def test_a_signal_is_told_by_its_number(tmp_path):
 @pytest.mark.parametrize('signum', [signal.SIGKILL, signal.SIGSEGV])
 def test_death_by_a_signal_is_told_as_by_a_shell(tmp_path, signum):
   with Host(f'worker0:kill={signum.value}', tmp_path) as host:
-    assert host.process.wait(10) == 128 + signum
+    assert host.process.wait(DEADLINE_SECS) == 128 + signum
 
 
 def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
@@ -93,24 +107,25 @@ def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
     host.process.stdout.close()
     host.process.stdin.close()
     # It could print that it leaves, and then do it.
-    assert host.process.wait(10) == 128 + signal.SIGTERM
+    assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGTERM
     assert (tmp_path / 'worker0.left').exists()
     host.process.stdin = host.process.stdout = open(os.devnull)  # noqa: SIM115
 
 
 @pytest.mark.slow
 def test_a_launcher_that_is_silent_is_lost(tmp_path):
-  with Host('worker0:leave', tmp_path, LOST_SECS=1) as host:
+  with Host('worker0:leave', tmp_path, LOST_SECS=2) as host:
     host.wait_for('worker0.ready')
-    assert host.process.wait(10) == 128 + signal.SIGTERM
+    assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGTERM
     assert (tmp_path / 'worker0.left').exists()
 
 
 @pytest.mark.slow
 def test_a_launcher_that_says_that_it_lives_is_not_lost(tmp_path):
-  with Host('worker0:leave', tmp_path, LOST_SECS=3) as host:
+  # Nobody may keep us from the processor for so long.
+  with Host('worker0:leave', tmp_path, LOST_SECS=8) as host:
     host.wait_for('worker0.ready')
-    for _ in range(40):
+    for _ in range(90):
       with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(0.1)
       host.send('')
@@ -121,7 +136,7 @@ def test_who_does_not_leave_is_killed(tmp_path):
   with Host(do, tmp_path, GRACE_SECS=0.2) as host:
     task = host.wait_for('worker0.deaf')
     host.process.stdin.close()
-    assert host.process.wait(10) == 128 + signal.SIGKILL
+    assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGKILL
     assert not task.is_running()
     host.process.stdin = open(os.devnull)  # noqa: SIM115
 
@@ -131,8 +146,10 @@ def test_a_task_ends_with_who_looks_after_it(tmp_path):
   with Host('worker0:leave', tmp_path) as host:
     task = host.wait_for('worker0.ready')
     host.process.kill()
-    psutil.wait_procs([task], 5)
-    assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not has_ended(task):
+      assert time.monotonic() < deadline, task
+      time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -144,7 +161,7 @@ def test_a_task_waits_until_its_port_is_free(tmp_path):
         host.process.wait(0.3)
       assert not (tmp_path / 'worker0.on').exists()
       earlier.close()
-      assert host.process.wait(10) == 0
+      assert host.process.wait(DEADLINE_SECS) == 0
       assert (tmp_path / 'worker0.on').exists()
 
 
@@ -153,7 +170,7 @@ def test_a_port_that_is_never_free_is_left_to_the_task_to_name(tmp_path):
   with socket.create_server(('', 0)) as other:
     port = other.getsockname()[1]
     with Host('worker0:exit=1', tmp_path, port, PORT_WAIT_SECS=0) as host:
-      assert host.process.wait(10) == 1
+      assert host.process.wait(DEADLINE_SECS) == 1
 
 
 def test_who_is_told_to_leave_before_the_start_does_not_start(tmp_path):
@@ -161,7 +178,7 @@ def test_who_is_told_to_leave_before_the_start_does_not_start(tmp_path):
     port = earlier.getsockname()[1]
     with Host('worker0:touch=on', tmp_path, port) as host:
       host.send(str(signal.SIGTERM.value))
-      assert host.process.wait(10) == 128 + signal.SIGTERM
+      assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGTERM
   assert not (tmp_path / 'worker0.on').exists()
 
 
@@ -172,7 +189,7 @@ def test_output_that_nobody_reads_holds_up_neither_signal_nor_end(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
       host.process.wait(0.5)
     host.process.stdin.close()
-    assert host.process.wait(10) == 128 + signal.SIGTERM
+    assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGTERM
     host.process.stdin = open(os.devnull)  # noqa: SIM115
 
 

@@ -122,7 +122,7 @@ class Runner:
 
   def close(self):
     self._socket.close()
-    self._server.wait(20)
+    self._server.wait(60)
 
   def _send(self, message):
     self._socket.send(json.dumps(message).encode())

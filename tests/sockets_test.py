@@ -48,7 +48,8 @@ def test_what_moves_between_two_looks_is_counted(connect):
   # Both ends are of this process.
   sent, received = counter.read()
   assert received == 50_001
-  assert 50_000 <= sent <= 50_001  # The last byte may not be acknowledged.
+  # A single byte counts when it is acknowledged, which may be a look later.
+  assert 50_000 <= sent <= 50_002
 
 
 def test_a_socket_that_came_later_counts_whole(connect):

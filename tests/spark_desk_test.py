@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import time
 
 import pytest
 
@@ -9,6 +10,9 @@ from distmnist import cli, json_lines, spark_desk
 
 SECRET = 'secret'
 NAMES = ['ps 0', 'worker 0', 'worker 1']
+STOP = {'stop': signal.SIGTERM}
+# What is sent may take its time to arrive, on this machine too.
+DEADLINE_SECS = 60
 
 
 class Room:
@@ -27,17 +31,15 @@ class Room:
     self.shown.append((name, line))
 
   def connect(self, secret=SECRET):
-    # The desk challenges once it turns: it is one thread with the test.
     connection = json_lines.Connection(
       socket.create_connection(('127.0.0.1', self.desk.port))
     )
     self.opened.append(connection)
-    self.turn()
-    (message,) = connection.receive(5)
+    (message,) = self.read(connection)
     connection.send(answer=json_lines.answer(secret, message['challenge']))
     return connection
 
-  def join(self, name, attempt=1, **other):
+  def greet(self, name, attempt=1, **other):
     connection = self.connect()
     hello = {
       'hello': name,
@@ -46,30 +48,56 @@ class Room:
       'executor': '127.0.0.1 (pid 7)',
     }
     connection.send(**{**hello, **other})
-    self.turn()
+    return connection
+
+  def join(self, name, attempt=1):
+    connection = self.greet(name, attempt)
+    self.turn_until(lambda: name not in self.desk.missing)
     return connection
 
   def join_all(self, attempt=1):
-    agents = {name: self.join(name, attempt) for name in NAMES}
-    self.turn()
-    return agents
+    return {name: self.join(name, attempt) for name in NAMES}
 
-  def turn(self):
-    for _ in range(3):
+  def turn_until(self, is_so):
+    # One thread is the desk and all who speak with it.
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not is_so():
+      assert time.monotonic() < deadline
       self.desk.turn(0.01)
 
-  def read(self, agent):
-    """What the desk has said to an agent since, as a list."""
-    self.turn()
-    messages, new = [], True
-    while new:
-      new = agent.receive(0.01)
-      messages += new
+  def read(self, agent, num_messages=1):
+    """What the desk has said to an agent since, as a list.
+
+    Waits for as many messages; more may have come.
+    """
+    messages = []
+
+    def is_enough():
+      messages.extend(agent.receive())
+      return len(messages) >= num_messages
+
+    self.turn_until(is_enough)
+    for _ in range(3):
+      self.desk.turn(0.01)
+    return messages + agent.receive()
+
+  def read_to_the_end(self, agent):
+    """What the desk has said until it closed the connection, as a list."""
+    messages = []
+
+    def is_closed():
+      messages.extend(agent.receive())
+      return not agent.is_open
+
+    self.turn_until(is_closed)
     return messages
 
 
 @pytest.fixture
-def room(tmp_path):
+def room(tmp_path, monkeypatch):
+  # Nothing is late unless a test wants it so.
+  for name in ('HELLO_SECS', 'LEAVE_SECS', 'STOP_SECS'):
+    monkeypatch.setattr(spark_desk, name, 600)
   room = Room(tmp_path)
   with room.desk:
     yield room
@@ -80,13 +108,13 @@ def room(tmp_path):
 def test_all_go_together_and_leave_together(room):
   ps, chief = room.join('ps 0'), room.join('worker 0')
   assert room.desk.missing == ['worker 1']
-  assert room.read(chief) == []
+  assert room.read(chief, 0) == []
   agents = [ps, chief, room.join('worker 1')]
   assert [room.read(agent) for agent in agents] == [[{'go': True}]] * 3
   assert room.desk.missing == []
   chief.send(end=0, report={'test_accuracy': 0.9})
   agents[2].send(end=0)
-  assert room.read(chief) == []
+  assert room.read(chief, 0) == []
   assert not room.desk.is_over
   ps.send(end=0)
   assert [room.read(agent) for agent in agents] == [[{'leave': True}]] * 3
@@ -99,7 +127,7 @@ def test_lines_go_to_a_log_a_task_and_are_shown(room):
   agents = room.join_all()
   agents['worker 0'].send(lines=['one', 'two'])
   agents['worker 1'].send(lines=['other'])
-  room.turn()
+  room.turn_until(lambda: len(room.shown) == 3)
   assert sorted(room.shown) == [
     ('worker 0', 'one'),
     ('worker 0', 'two'),
@@ -115,11 +143,10 @@ def test_after_a_failure_the_workers_are_stopped_before_the_ps(room):
   for agent in agents.values():
     room.read(agent)
   agents['worker 1'].send(lines=['no more memory'], end=-9)
-  stop = [{'stop': signal.SIGTERM}]
-  assert room.read(agents['worker 0']) == stop
-  assert room.read(agents['ps 0']) == []
+  assert room.read(agents['worker 0']) == [STOP]
+  assert room.read(agents['ps 0'], 0) == []
   agents['worker 0'].send(end=None)
-  assert room.read(agents['ps 0']) == stop
+  assert room.read(agents['ps 0']) == [STOP]
   assert not room.desk.is_over
   agents['ps 0'].send(end=None)
   for agent in agents.values():
@@ -135,9 +162,10 @@ def test_after_a_failure_the_workers_are_stopped_before_the_ps(room):
 def test_the_first_of_two_failures_is_the_cause(room):
   agents = room.join_all()
   agents['worker 1'].send(end=5)
-  room.turn()
+  assert room.read(agents['worker 0'], 2) == [{'go': True}, STOP]
   agents['worker 0'].send(end=3)
-  room.turn()
+  # The desk has heard that both workers have ended.
+  assert room.read(agents['ps 0'], 2) == [{'go': True}, STOP]
   assert room.desk.failure.name == 'worker 1'
   assert room.desk.failure.cause == 'exit code 5'
 
@@ -147,8 +175,8 @@ def test_a_lost_executor_is_named_and_its_task_still_saves(room):
   for agent in agents.values():
     room.read(agent)
   agents['worker 0'].send(lost='its executor, 127.0.0.1 (pid 7), has died')
-  assert room.read(agents['worker 0']) == [{'stop': signal.SIGTERM}]
-  assert room.read(agents['ps 0']) == []
+  assert room.read(agents['worker 0']) == [STOP]
+  assert room.read(agents['ps 0'], 0) == []
   assert room.desk.failure.exit_code == cli.LOST
   assert '(pid 7), has died' in str(room.desk.failure)
 
@@ -156,7 +184,7 @@ def test_a_lost_executor_is_named_and_its_task_still_saves(room):
 def test_a_connection_that_ends_is_a_lost_executor(room):
   agents = room.join_all()
   agents['ps 0'].close()
-  room.turn()
+  room.turn_until(lambda: room.desk.failure)
   assert room.desk.failure.name == 'ps 0'
   assert room.desk.failure.cause == (
     'no word from it any more; its executor was 127.0.0.1 (pid 7)'
@@ -166,19 +194,17 @@ def test_a_connection_that_ends_is_a_lost_executor(room):
 def test_the_next_attempt_starts_anew(room):
   agents = room.join_all()
   agents['worker 1'].send(end=3)
-  room.turn()
+  room.turn_until(lambda: room.desk.failure)
   agents['worker 0'].send(end=None)
-  room.turn()
   agents['ps 0'].send(end=None)
-  room.turn()
-  assert room.desk.is_over
+  room.turn_until(lambda: room.desk.is_over)
   assert room.desk.begin() == 2
   assert (room.desk.failure, room.desk.is_over) == (None, False)
   assert room.desk.missing == NAMES
   again = room.join_all(attempt=2)
   assert room.read(again['ps 0']) == [{'go': True}]
   again['worker 0'].send(lines=['new'], end=4)
-  room.turn()
+  room.turn_until(lambda: room.desk.failure)
   log = (room.folder / 'worker_0.log').read_text()
   assert log == '--- restart 1 ---\nnew\n'
   assert room.desk.last_lines('worker 0') == ['new']
@@ -197,7 +223,7 @@ def test_a_task_that_spark_starts_once_more_ends_the_attempt(room):
   again = room.join('worker 1')
   assert room.read(again) == [{'leave': True}]
   assert room.desk.failure.cause == 'Spark has started it once more'
-  assert {'stop': signal.SIGTERM} in room.read(agents['worker 0'])
+  assert room.read(agents['worker 0'], 2) == [{'go': True}, STOP]
 
 
 def test_a_ps_that_stays_after_the_workers_is_stopped(room, monkeypatch):
@@ -206,7 +232,7 @@ def test_a_ps_that_stays_after_the_workers_is_stopped(room, monkeypatch):
   for name in ('worker 0', 'worker 1'):
     agents[name].send(end=0)
   messages = []
-  while {'stop': signal.SIGTERM} not in messages:
+  while STOP not in messages:
     messages += room.read(agents['ps 0'])
   assert 'still ran 0.01 s after the last worker' in room.desk.failure.cause
 
@@ -222,7 +248,6 @@ def test_who_does_not_stop_in_time_is_let_go(room, monkeypatch):
 
 def test_a_second_interrupt_stops_at_once(room, monkeypatch):
   agents = room.join_all()
-  room.turn()
   turns = iter([None, KeyboardInterrupt()])
   turn = room.desk.turn
 
@@ -235,9 +260,8 @@ def test_a_second_interrupt_stops_at_once(room, monkeypatch):
   with pytest.raises(KeyboardInterrupt):
     room.desk.end_all()
   monkeypatch.undo()
-  stop = {'stop': signal.SIGTERM}
   for name in NAMES:
-    assert room.read(agents[name]).count(stop) == 2, name
+    assert room.read(agents[name], 3) == [{'go': True}, STOP, STOP], name
 
 
 @pytest.mark.parametrize('secret', ['another', ''])
@@ -246,9 +270,7 @@ def test_who_does_not_know_the_secret_is_sent_away(room, secret):
   stranger.send(
     hello='worker 0', attempt=1, address='a:1', executor='somewhere'
   )
-  room.turn()
-  while stranger.is_open:
-    assert stranger.receive(5) == []
+  assert room.read_to_the_end(stranger) == []
   assert room.desk.missing == NAMES
 
 
@@ -266,22 +288,19 @@ def test_who_does_not_know_the_secret_is_sent_away(room, secret):
   ],
 )
 def test_a_hello_that_makes_no_sense_is_refused(room, wrong):
-  connection = room.join('worker 0', **wrong)
-  while connection.is_open:
-    assert connection.receive(5) == []
+  connection = room.greet('worker 0', **wrong)
+  assert room.read_to_the_end(connection) == []
   assert room.desk.missing == NAMES
 
 
 def test_strangers_have_little_time(room, monkeypatch):
   monkeypatch.setattr(spark_desk, 'HELLO_SECS', 0.01)
-  silent = socket.create_connection(('127.0.0.1', room.desk.port))
-  with silent:
-    silent.settimeout(5)
-    room.turn()
-    room.turn()
-    data = silent.recv(1000)
-    assert b'challenge' in data
-    assert silent.recv(1000) == b''
+  silent = json_lines.Connection(
+    socket.create_connection(('127.0.0.1', room.desk.port))
+  )
+  room.opened.append(silent)
+  (message,) = room.read_to_the_end(silent)
+  assert list(message) == ['challenge']
 
 
 def test_an_address_that_is_not_ours_is_a_clear_error(tmp_path):

@@ -15,6 +15,8 @@ import pytest
 from distmnist import json_lines, spark_task
 
 TESTS = pathlib.Path(__file__).resolve().parent
+# Far more than anything takes where nobody else wants the cores.
+DEADLINE_SECS = 60
 SECRET = 'secret'
 
 
@@ -107,14 +109,14 @@ class Agent:
       self.link.close()
     self.process.stdin.close()
     try:
-      self.process.wait(20)
+      self.process.wait(DEADLINE_SECS)
     finally:
       self.process.kill()
       self.process.wait()
 
   def meet(self):
     """Lets it in, as the driver does; returns its hello."""
-    self.listener.settimeout(20)
+    self.listener.settimeout(DEADLINE_SECS)
     self.link = json_lines.Connection(self.listener.accept()[0])
     self.link.send(challenge='abc')
     right = {'answer': json_lines.answer(SECRET, 'abc')}
@@ -123,7 +125,7 @@ class Agent:
 
   def read(self, key):
     """Returns the next message with `key`; keeps the others."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_SECS
     while True:
       for message in self.messages:
         if key in message:
@@ -134,18 +136,24 @@ class Agent:
 
   def wait_for_task(self, *touched):
     """Waits for touched files; returns the task's psutil.Process."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_SECS
     while not all((self.folder / name).exists() for name in touched):
       assert time.monotonic() < deadline, f'no {touched}'
       time.sleep(0.01)
     return psutil.Process(int((self.folder / touched[0]).read_text()))
 
 
-def assert_gone(process, secs):
-  deadline = time.monotonic() + secs
-  while psutil.pid_exists(process.pid):
-    if process.status() == psutil.STATUS_ZOMBIE:
-      break
+def has_ended(process):
+  # An orphan may stay a zombie until a slow init looks after it.
+  try:
+    return process.status() == psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return True
+
+
+def assert_gone(process):
+  deadline = time.monotonic() + DEADLINE_SECS
+  while not has_ended(process):
     assert time.monotonic() < deadline, process
     time.sleep(0.01)
 
@@ -165,7 +173,7 @@ def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
     expected = ['worker0 line 0', 'worker0 line 1', 'DISTMNIST_ATTEMPT=None']
     assert lines == expected
     agent.link.send(leave=True)
-    assert agent.process.wait(20) == 0
+    assert agent.process.wait(DEADLINE_SECS) == 0
   assert not (tmp_path / 'own').exists()
 
 
@@ -201,7 +209,7 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
     assert agent.link.receive(0.3) == []
     agent.link.send(stop=signal.SIGTERM)
     assert agent.read('end') == {'end': None}
-    assert_gone(task, 1)
+    assert_gone(task)
 
 
 @pytest.mark.slow
@@ -218,7 +226,7 @@ def test_spark_may_end_its_process_and_the_driver_says_when_to_stop(tmp_path):
     assert agent.read('end') == {'end': None}
     assert (tmp_path / 'worker0.left').exists()
     agent.link.send(leave=True)
-    assert agent.process.wait(20) == 0
+    assert agent.process.wait(DEADLINE_SECS) == 0
 
 
 @pytest.mark.slow
@@ -244,9 +252,9 @@ def test_without_a_driver_the_task_is_stopped(tmp_path):
     agent.link.send(go=True)
     task = agent.wait_for_task('worker0.ready')
     agent.link.close()
-    assert agent.process.wait(20) == 0
+    assert agent.process.wait(DEADLINE_SECS) == 0
     assert (tmp_path / 'worker0.left').exists()
-    assert_gone(task, 1)
+    assert_gone(task)
 
 
 @pytest.mark.slow
@@ -256,14 +264,14 @@ def test_an_agent_killed_by_9_takes_its_task_along(tmp_path):
     agent.link.send(go=True)
     task = agent.wait_for_task('worker0.ready')
     agent.process.kill()
-    assert_gone(task, 5)
+    assert_gone(task)
 
 
 def test_an_agent_that_is_not_needed_any_more_starts_nothing(tmp_path):
   with Agent(tmp_path, 'worker0:touch=started') as agent:
     agent.meet()
     agent.process.stdin.close()
-    assert agent.process.wait(20) == 0
+    assert agent.process.wait(DEADLINE_SECS) == 0
   assert not (tmp_path / 'worker0.started').exists()
 
 
@@ -285,7 +293,7 @@ def test_no_driver_is_said_in_a_line(tmp_path):
       input=json.dumps(spec) + '\n',
       capture_output=True,
       text=True,
-      timeout=30,
+      timeout=DEADLINE_SECS,
       cwd=TESTS.parent,
     )
   assert done.returncode == 3

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from distmnist import cli, sweep, trials
 from tests.runner import SMALL
 
 TESTS = pathlib.Path(__file__).resolve().parent
+# Far more than anything takes where nobody else wants the cores.
+DEADLINE_SECS = 100
 DIVERGES = 'all:error=the_cost_is_nan:_the_training_has_diverged'
 
 
@@ -105,8 +108,8 @@ class Running:
       self.process.kill()
     self.process.communicate()
 
-  def wait_until(self, is_so, timeout_secs=60):
-    deadline = time.monotonic() + timeout_secs
+  def wait_until(self, is_so):
+    deadline = time.monotonic() + DEADLINE_SECS
     while not is_so():
       assert self.process.poll() is None, self.stderr.read_text()
       assert time.monotonic() < deadline, self.stderr.read_text()
@@ -129,8 +132,8 @@ def has_ended(process):
     return True
 
 
-def assert_gone(processes, timeout_secs):
-  deadline = time.monotonic() + timeout_secs
+def assert_gone(processes):
+  deadline = time.monotonic() + DEADLINE_SECS
   while alive := [p for p in processes if not has_ended(p)]:
     assert time.monotonic() < deadline, alive
     time.sleep(0.01)
@@ -349,7 +352,7 @@ def test_two_sweeps_on_one_folder_are_refused(tmp_path):
     assert done.returncode == 2
     assert 'is in use by another sweep' in done.stderr
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(20) == 143
+    assert running.process.wait(DEADLINE_SECS) == 143
 
 
 @pytest.mark.slow
@@ -364,8 +367,8 @@ def test_a_signal_has_the_trials_save_and_leave(tmp_path, signum):
     processes = running.all_processes()
     assert len(processes) == 3
     running.process.send_signal(signum)
-    assert running.process.wait(20) == 128 + signum
-    assert_gone(processes, 2)
+    assert running.process.wait(DEADLINE_SECS) == 128 + signum
+    assert_gone(processes)
     out = running.process.stdout.read()
   assert read_states(tmp_path) == ['done', 'stopped', 'stopped']
   assert [line.split()[0] for line in out.splitlines()] == [
@@ -392,7 +395,7 @@ def test_a_sweep_that_was_killed_runs_what_is_missing(tmp_path):
     running.process.kill()
     running.process.wait()
     # The lock of the trials is theirs as long as they are there.
-    assert_gone(processes, 15)
+    assert_gone(processes)
   assert read_states(tmp_path) == ['done', 'running']
   (tmp_path / 'go').write_text('')
   done = run(tmp_path, *words)
@@ -430,7 +433,11 @@ def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
   words = [f'do={reports}', '--halving=2', '--', '--train_steps=8']
   with Running(tmp_path, *words) as running:
     running.wait_for('worker0.on')
+    processes = running.all_processes()
     running.process.kill()
+    running.process.wait()
+    # Who is still there would see that it may go on.
+    assert_gone(processes)
   (tmp_path / 'go').write_text('')
   done = run(tmp_path, *words)
   assert done.returncode == 1
@@ -508,7 +515,7 @@ def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
     processes = running.all_processes()
     running.process.kill()
     running.process.wait()
-    assert_gone(processes, 15)
+    assert_gone(processes)
   before = {
     path.parent.name: path.read_text()
     for path in folder.glob('*/trial.json')
@@ -516,10 +523,12 @@ def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
   }
   # A training may have ended when nobody was there any more to note it.
   ended = set(before) | {p.parts[-3] for p in folder.glob('*/run/report.json')}
-  assert 5 <= len(ended) < 10
+  assert 5 <= len(ended) < 12
   logs = {name: (folder / name / 'log').read_text() for name in ended}
   done = run(tmp_path, *words, module='distmnist.train')
-  assert f'{12 - len(ended)} are left to run' in done.stderr
+  assert re.search(
+    rf'; {12 - len(ended)} (is|are) left to run$', done.stderr, re.M
+  )
   for name, text in before.items():
     assert (folder / name / 'trial.json').read_text() == text
   for name, text in logs.items():

@@ -10,6 +10,8 @@ import threading
 import numpy as np
 import pytest
 
+from distmnist import download
+
 SPLITS = {'train': 7, 't10k': 3}  # Prefix of the files, number of images.
 
 
@@ -54,6 +56,9 @@ def start_mirror(monkeypatch):
   """start_mirror(folder) -> server: .address to give, .lines of requests."""
   for name in ('no_proxy', 'NO_PROXY'):
     monkeypatch.setenv(name, '127.0.0.1')
+  # It is this very process that answers, and it may be kept from it.
+  monkeypatch.setattr(download, '_ANSWER_SECS', 60.0)
+  monkeypatch.setattr(download, '_STALL_SECS', 60.0)
   started = []
 
   def start(folder):

@@ -212,16 +212,18 @@ def test_a_data_dir_that_cannot_be_written_is_one_line(use, data_dir):
 def test_two_processes_may_download_at_once(mirror, data_dir, md5s):
   # Each request waits for the other process's: both are in the middle of it.
   together = threading.Barrier(2)
-  mirror.before_get = lambda: together.wait(20)
+  mirror.before_get = lambda: together.wait(100)
   code = textwrap.dedent(f"""
+    from distmnist import download
     from distmnist.datasets import mnist
+    download._ANSWER_SECS = download._STALL_SECS = 100.0
     mnist.MIRRORS, mnist.MD5S = ['{mirror.address}'], {md5s}
     mnist.prepare('{data_dir}')
   """)
   both = [
     subprocess.Popen([sys.executable, '-c', code], cwd=ROOT) for _ in range(2)
   ]
-  assert [process.wait(60) for process in both] == [0, 0]
+  assert [process.wait(200) for process in both] == [0, 0]
   assert names_in(data_dir / 'mnist') == names_in(mirror.folder)
   for path in mirror.folder.iterdir():
     found = data_dir / 'mnist' / path.name

@@ -135,13 +135,13 @@ def _is_idle(env):
     env=env,
     capture_output=True,
     text=True,
-    timeout=20,
+    timeout=60,
   )
   return done.stdout.strip() == 'idle'
 
 
 def _wait_until(folder, log, condition):
-  deadline = time.monotonic() + 30
+  deadline = time.monotonic() + 120
   while not condition():
     assert time.monotonic() < deadline, (folder / log).read_text()
     time.sleep(0.05)

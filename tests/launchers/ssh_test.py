@@ -3,6 +3,7 @@
 The tasks are tests/fake_train.py, one test runs the real one.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -21,7 +22,16 @@ from tests.launchers import sshd as sshd_lib
 from tests.runner import SMALL
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
+# Far more than anything takes where nobody else wants the cores.
+DEADLINE_SECS = 60
 HOSTS = '127.0.0.1,127.0.0.2'
+LAUNCH = '-m', 'distmnist.launch'
+# Who waits for a worker to leave has to wait longer than a test does.
+PATIENT_LAUNCH = (
+  '-c',
+  'from distmnist import launch, processes;'
+  ' processes.WORKER_GRACE_SECS = 600; launch.run()',
+)
 
 # Runs the command on this machine, and leaves it its stdin.
 FAKE_SSH = """#!/bin/bash
@@ -87,11 +97,18 @@ class Here:
       (folder / name).write_text(text)
       (folder / name).chmod(0o755)
 
-  def command(self, *words, hosts=HOSTS, python='../my python', **flags):
+  def command(
+    self,
+    *words,
+    program=LAUNCH,
+    hosts=HOSTS,
+    python='../my python',
+    **flags,
+  ):
     options = f'-F {self.sshd}/config' if self.sshd else '-F none'
     flags = {'module': 'fake_train', 'ssh_options': options, **flags}
     return [
-      *(sys.executable, '-m', 'distmnist.launch', '--launcher=ssh'),
+      *(sys.executable, *program, '--launcher=ssh'),
       *(f'--hosts={hosts}', f'--ssh_dir={self.folder}/a dir'),
       *(f'--ssh_python={python}', f'--logs_dir={self.folder}/logs'),
       *(f'--{name}={value}' for name, value in flags.items()),
@@ -112,7 +129,7 @@ class Here:
       stdin=subprocess.DEVNULL,
       capture_output=True,
       text=True,
-      timeout=100,
+      timeout=200,
     )
 
   def do(self, do, **flags):
@@ -151,7 +168,7 @@ class Running:
     self.process.wait()
 
   def wait_for_files(self, *names):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_SECS
     paths = [self.folder / name for name in names]
     while not all(path.exists() for path in paths):
       assert self.process.poll() is None, self.stderr.read_text()
@@ -165,7 +182,7 @@ class Running:
     return [psutil.Process(int(path.read_text())) for path in paths]
 
   def wait_for_words(self, words):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_SECS
     while words not in self.stderr.read_text():
       assert time.monotonic() < deadline, self.stderr.read_text()
       time.sleep(0.01)
@@ -187,8 +204,8 @@ def has_ended(process):
     return True
 
 
-def assert_gone(processes, timeout_secs):
-  deadline = time.monotonic() + timeout_secs
+def assert_gone(processes):
+  deadline = time.monotonic() + DEADLINE_SECS
   while alive := [p for p in processes if not has_ended(p)]:
     assert time.monotonic() < deadline, alive
     time.sleep(0.01)
@@ -263,8 +280,8 @@ def test_the_first_failure_gives_the_code_and_ends_the_others(here):
     tasks = running.wait_for('worker0.ready', 'ps0.ready', 'worker1.on')
     everything = running.all_processes(tasks)
     (here.folder / 'go').touch()
-    assert running.process.wait(20) == 3
-    assert_gone(everything, 1)
+    assert running.process.wait(DEADLINE_SECS) == 3
+    assert_gone(everything)
   assert last_line(running.stderr.read_text()) == (
     'distmnist.launch: error: worker 1 (127.0.0.1:2223) failed first: exit'
     f' code 3; log: {here.folder}/logs/worker_1.log'
@@ -289,8 +306,8 @@ def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
     tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     everything = running.all_processes(tasks)
     os.kill(running.process.pid, sent)
-    assert running.process.wait(10) == 128 + sent
-    assert_gone(everything, 1)
+    assert running.process.wait(DEADLINE_SECS) == 128 + sent
+    assert_gone(everything)
   left = {
     name: (here.folder / f'{name}.left').stat().st_mtime_ns
     for name in ('worker0', 'worker1', 'ps0')
@@ -304,14 +321,14 @@ def test_a_second_signal_leaves_at_once_and_the_hosts_kill(here):
   do = (
     'worker0:leave;worker1:deaf,touch=deaf,forever;ps:deaf,touch=deaf,forever'
   )
-  with here.start(do) as running:
+  with here.start(do, program=PATIENT_LAUNCH) as running:
     tasks = running.wait_for('worker0.ready', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes(tasks)
     os.kill(running.process.pid, signal.SIGINT)
     running.wait_for_files('worker0.left')
     os.kill(running.process.pid, signal.SIGINT)
-    assert running.process.wait(3) == 130
-    assert_gone(everything, 12)
+    assert running.process.wait(DEADLINE_SECS) == 130
+    assert_gone(everything)
 
 
 @pytest.mark.slow
@@ -320,7 +337,7 @@ def test_a_launcher_killed_by_9_leaves_nothing_and_the_tasks_save(here):
     tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     everything = running.all_processes(tasks)
     running.process.kill()
-    assert_gone(everything, 5)
+    assert_gone(everything)
   for name in ('worker0', 'worker1', 'ps0'):
     assert (here.folder / f'{name}.left').exists()
 
@@ -333,8 +350,10 @@ def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
     ours = [p for p in everything if is_ours(p)]
     assert len(ours) == 1 + 3 + 3  # the fork server, clients, ssh
     for process in (psutil.Process(running.process.pid), *ours):
-      process.kill()
-    assert_gone(everything, 5)
+      # With the fork server all that it has started goes by itself.
+      with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+    assert_gone(everything)
   for name in ('worker0', 'worker1', 'ps0'):
     assert (here.folder / f'{name}.left').exists()
 
@@ -351,8 +370,8 @@ def test_who_ignores_the_signal_is_killed(here):
     tasks = running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes(tasks)
     os.kill(running.process.pid, signal.SIGTERM)
-    assert running.process.wait(11) == 143
-    assert_gone(everything, 9)
+    assert running.process.wait(DEADLINE_SECS) == 143
+    assert_gone(everything)
 
 
 @pytest.mark.slow
@@ -362,9 +381,9 @@ def test_what_a_task_has_started_ends_with_it(here):
     running.wait_for('worker0.on', 'worker1.ready')
     (child,) = running.wait_for('worker0.child')
     (here.folder / 'go').touch()
-    assert_gone([child], 5)
+    assert_gone([child])
     os.kill(running.process.pid, signal.SIGTERM)
-    assert running.process.wait(20) == 143
+    assert running.process.wait(DEADLINE_SECS) == 143
 
 
 @pytest.mark.slow
@@ -372,7 +391,7 @@ def test_a_remote_task_that_is_killed_is_named_by_its_signal(here):
   with here.start('worker0:leave;worker1:touch=on,forever') as running:
     (victim, _) = running.wait_for('worker1.on', 'worker0.ready')
     victim.kill()
-    assert running.process.wait(20) == 137
+    assert running.process.wait(DEADLINE_SECS) == 137
   said = last_line(running.stderr.read_text())
   assert 'worker 1 (127.0.0.1:2223) failed first: killed by SIGKILL' in said
 
@@ -412,8 +431,8 @@ def test_a_connection_that_is_lost_is_made_again(here):
       and os.readlink(f'/proc/{process.ppid()}/fd/1').endswith('worker_1.log')
     ]
     ssh.kill()
-    assert running.process.wait(20) == 0, running.stderr.read_text()
-    assert_gone(tasks, 0)
+    assert running.process.wait(DEADLINE_SECS) == 0, running.stderr.read_text()
+    assert_gone(tasks)
   said = last_line(running.stderr.read_text())
   assert 'worker 1 (' in said
   assert 'ended with exit code 3: restart 1 of 1 in 0.1 s' in said
@@ -487,10 +506,10 @@ def test_a_name_that_nobody_knows_is_named_in_the_words_of_ssh(real):
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
-    ('-i {}/stranger -F {}/bare', 'Permission denied (publickey).'),
+    ('-i {}/stranger -F {}/bare', 'Permission denied (publickey);'),
     (
       '-F {}/config -o UserKnownHostsFile=/dev/null',
-      'Host key verification failed.',
+      'Host key verification failed;',
     ),
   ],
 )
@@ -503,8 +522,9 @@ def test_a_refused_key_is_named_in_the_words_of_ssh(real, options, words):
   )
   assert done.returncode == 1
   said = last_line(done.stderr)
-  assert re.search(r'failed first: ssh to 127.0.0.[12]: ', said)
-  assert words in said
+  assert re.search(
+    rf'failed first: ssh to 127.0.0.[12]: {re.escape(words)} log', said
+  )
 
 
 @pytest.mark.slow

@@ -90,11 +90,11 @@ def start(folder):
     yield folder
   finally:
     sshd.terminate()
-    sshd.wait(10)
+    sshd.wait(60)
 
 
 def _wait_until_it_listens(sshd, log):
-  deadline = time.monotonic() + 10
+  deadline = time.monotonic() + 60
   while log.read_text().count('Server listening') < len(HOSTS):
     assert sshd.poll() is None, log.read_text()
     assert time.monotonic() < deadline, log.read_text()
