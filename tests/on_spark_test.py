@@ -267,7 +267,7 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   assert f'restored {logdir}/model.ckpt-' in again
   report = json.loads((logdir / 'report.json').read_text())
   assert report['global_step'] >= 5000
-  assert report['test_accuracy'] > 0.7
+  assert report['test_accuracy'] > 0.6
 
 
 @slow
