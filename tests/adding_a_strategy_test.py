@@ -58,7 +58,7 @@ def run(tree, *words):
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
-    timeout=200,
+    timeout=500,
     cwd=tree,
     env={**env, 'OPENBLAS_NUM_THREADS': '1'},
   )
@@ -77,6 +77,7 @@ def test_ruff_has_nothing_to_say(tree):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_its_own_test_and_those_of_all_rules_pass(tree):
   run(
     tree,

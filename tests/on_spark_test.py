@@ -242,7 +242,7 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   logdir = tmp_path / 'run'
   flags = [
     *runner.SMALL,
-    *('--train_steps=2000', '--save_steps=100', f'--logdir={logdir}'),
+    *('--train_steps=5000', '--save_steps=100', f'--logdir={logdir}'),
   ]
   with Launch(tmp_path, '--max_restarts=2', train_flags=flags) as launch:
     deadline = time.monotonic() + DEADLINE_SECS
@@ -266,8 +266,8 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   assert 'restored' not in first
   assert f'restored {logdir}/model.ckpt-' in again
   report = json.loads((logdir / 'report.json').read_text())
-  assert report['global_step'] >= 2000
-  assert report['test_accuracy'] > 0.7
+  assert report['global_step'] >= 5000
+  assert report['test_accuracy'] > 0.6
 
 
 @slow

@@ -203,13 +203,14 @@ def run_command(module, *flags):
     cwd=REPO,
     capture_output=True,
     text=True,
-    timeout=200,
+    timeout=500,
   )
   assert found.returncode == 0, found.stdout + found.stderr
   return found.stdout.splitlines()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(
   mnist_dir, tmp_path
 ):

@@ -42,7 +42,7 @@ def run(folder, *words, **settings):
     env=make_env(),
     capture_output=True,
     text=True,
-    timeout=200,
+    timeout=250,
   )
 
 
