@@ -174,14 +174,19 @@ class Traffic:
   def compute_step_secs(self, bytes_per_sec):
     """Returns the least seconds of a step where nothing else takes time.
 
-    max(pulled, pushed) / B on a worker; on a ps all workers' share of it. A
-    link carries B to and B fro at the same time.
+    A link carries B to and B fro at the same time. On a ps one worker's pull
+    may meet another's push: all workers' share of the larger of the two. A
+    worker pulls and pushes in turn: nothing can be pushed before the loss is
+    there, nor the loss before all is pulled. In a ring it does both at once.
 
     Args:
       bytes_per_sec: float, B, of the link of each host.
     """
-    busiest = max([1.0, *(self.num_workers * s for s in self.share_of_ps)])
-    return busiest * max(self.pulled, self.pushed) / bytes_per_sec
+    one_way = max(self.pulled, self.pushed)
+    if not self.share_of_ps:
+      return one_way / bytes_per_sec
+    of_ps = self.num_workers * max(self.share_of_ps) * one_way
+    return max(self.pulled + self.pushed, of_ps) / bytes_per_sec
 
   def format(self):
     """Returns one line for people."""

@@ -39,6 +39,27 @@ def test_a_plan_names_shards_places_and_times(capsys, set_flags):
   ]
 
 
+@pytest.mark.parametrize(
+  'words, secs',
+  [
+    # A worker pulls 318,040 bytes and then pushes as many, at 12.5 MB a second.
+    (['--num_ps=2', '--num_workers=3'], 0.0508864),
+    # The ps gets those of three, while it sends as many.
+    (['--num_ps=1', '--num_workers=3'], 0.0763296),
+    # In a ring what comes and what goes do so at the same time.
+    (
+      ['--num_ps=0', '--num_workers=3', '--strategy=ring_allreduce'],
+      0.03392424,
+    ),
+  ],
+)
+def test_the_least_time_is_that_of_a_worker_or_of_a_ps(
+  capsys, set_flags, words, secs
+):
+  line = run(capsys, set_flags, '--mbits=100', *words)[-1]
+  assert line.startswith(f'100 Mbit/s: {1000 * secs:.2f} ms a step at least')
+
+
 def test_hosts_may_be_given_instead(capsys, set_flags):
   lines = run(capsys, set_flags, '--ps_hosts=a:1', '--worker_hosts=b:1,c:1,d:1')
   assert lines[0].startswith('async_sgd, 1 ps, 3 workers')
