@@ -143,6 +143,28 @@ def say(text):
   print(f'distmnist.launch: {text}', file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def collecting(signals, fd):
+  """SIGINT, SIGTERM and SIGHUP do not end this process meanwhile.
+
+  Args:
+    signals: list, to which their numbers (int) are added.
+    fd: descriptor that does not block; each writes a byte there.
+  """
+  old_wakeup = signal.set_wakeup_fd(fd)
+  old_handlers = {
+    signum: signal.signal(signum, lambda n, _: signals.append(n))
+    for signum in _SIGNALS
+    if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
+  }
+  try:
+    yield
+  finally:
+    for signum, handler in old_handlers.items():
+      signal.signal(signum, handler)
+    signal.set_wakeup_fd(old_wakeup)
+
+
 class Processes:
   """The tasks that run. A context: its end is the end of all of them.
 

@@ -86,6 +86,8 @@ class Agent:
     }
     line = {
       'task': task,
+      'name': f'{job} 0',
+      'lock': None,
       'folder': str(folder / 'own'),
       'attempt': 1,
       'executor': '127.0.0.1',
@@ -278,6 +280,7 @@ def test_no_driver_is_said_in_a_line(tmp_path):
         **{'argv': [], 'env': []},
       },
       **{'folder': str(tmp_path / 'own'), 'attempt': 1, 'executor': 'a'},
+      **{'name': 'ps 0', 'lock': None},
       **{'executor_pid': None, 'driver': [host, port], 'secret': SECRET},
     }
     done = subprocess.run(
