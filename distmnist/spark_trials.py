@@ -354,7 +354,7 @@ class SparkRunner:
       _append(run.log, [f'distmnist.sweep: error: {why}'])
       return cli.LOST
     self._say(
-      f'trial {run.name}: {why}: restart {run.number} of {MAX_RESTARTS}, from'
+      f'{_describe(run)}: {why}: restart {run.number} of {MAX_RESTARTS}, from'
       ' its last checkpoint'
     )
     self._submit(run)
@@ -371,12 +371,16 @@ class SparkRunner:
       self._wait = None
       return
     self._wait = self._wait or console.Wait(self._wait_secs, self._say)
-    what = f'for Spark to start trial {", ".join(self._runs)}'
+    what = f'for Spark to start {", ".join(map(_describe, runs))}'
     if self._wait.is_over(what):
       raise cli.LostError(
         f'waited {self._wait_secs:g} s {what}: are the executors still there,'
         ' and their slots free?'
       )
+
+
+def _describe(run):
+  return f'trial {run.name}' if run.name.isdecimal() else f'the {run.name}'
 
 
 def _share(lock, word):

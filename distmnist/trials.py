@@ -3,11 +3,11 @@
 DIR/trials/03/ has a trial's run/ (train's --logdir), its log, and trial.json,
 which is written whole or not at all with each change of its state.
 
-A runner is what a sweep asks for trials; LocalRunner is the one there is. One
-that gives a trial to another machine (a Spark task, say) has the same three
-methods, and needs DIR to be shared:
+A runner is what a sweep asks for trials: LocalRunner, on this machine, or
+SparkRunner (spark_trials.py), which needs DIR to be shared. It is a context,
+collects in `signals` those that come meanwhile, and has three methods:
 
-  start(name, argv, log, env)  begins a command
+  start(name, argv, log, env)  begins a command; returns the size of its log
   wait()                       returns [(name, exit code), ...] of some that
                                have ended, none if a signal came first
   stop(signum, grace_secs)     ends all of them, and returns such a list

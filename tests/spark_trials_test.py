@@ -66,15 +66,15 @@ class Agent:
 
   def __init__(self, spec):
     self.spec = spec
-    self.link = json_lines.Connection(
-      socket.create_connection(tuple(spec['driver']))
-    )
+    connected = socket.create_connection(tuple(spec['driver']))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    self.link = json_lines.Connection(connected)
 
-  def meet(self, turn):
+  def meet(self, turn, executor='host-1 (pid 7)'):
     turn()
     ((challenge),) = [m['challenge'] for m in self.link.receive(5)]
     self.link.send(answer=json_lines.answer(self.spec['secret'], challenge))
-    self.link.send(hello=self.spec['name'], executor='host-1 (pid 7)')
+    self.link.send(hello=self.spec['name'], executor=executor)
     turn()
 
   def read(self):
@@ -90,7 +90,7 @@ class Room:
   """A runner, its jobs, and the agents that the test lets in."""
 
   def __init__(self, folder, lock):
-    self.said = []
+    self.said, self.agents = [], []
     self.folder = folder
     self.runner = spark_trials.SparkRunner(
       {}, str(folder), lock, 0.2, self.said.append
@@ -107,11 +107,15 @@ class Room:
 
   def join(self, name):
     """Has the agent of a trial come; returns it."""
-    agent = Agent(self.job(name).spec)
-    agent.meet(self.turn)
-    return agent
+    return self.meet(self.job(name).spec)
+
+  def meet(self, spec, **hello):
+    self.agents.append(Agent(spec))
+    self.agents[-1].meet(self.turn, **hello)
+    return self.agents[-1]
 
   def turn(self):
+    """What is there to be heard is heard."""
     ended = []
     for _ in range(3):
       self.runner._door.wake()
@@ -136,6 +140,8 @@ def room(tmp_path, monkeypatch):
     with room.runner:
       yield room
       monkeypatch.setattr(spark_trials, '_STOP_SECS', 0.1)
+  for agent in room.agents:
+    agent.link.close()
 
 
 def test_lines_code_and_report_come_back(room):
@@ -267,8 +273,7 @@ def test_a_start_is_for_one_agent(room):
   room.turn()
   room.job('01').end()
   room.turn()
-  late = Agent(old)
-  late.meet(room.turn)
+  late = room.meet(old)
   assert late.read() == [] and not late.link.is_open
   assert room.join('01').read() == [{'go': True}]
 
@@ -276,15 +281,7 @@ def test_a_start_is_for_one_agent(room):
 @pytest.mark.parametrize('executor', [None, 'a\nb', '\x1b[2J'])
 def test_a_hello_that_makes_no_sense_is_refused(room, executor):
   room.start('01')
-  agent = Agent(room.job('01').spec)
-  agent.link.send = (
-    lambda send: (
-      lambda **m: send(
-        **{k: executor if k == 'executor' else v for k, v in m.items()}
-      )
-    )
-  )(agent.link.send)
-  agent.meet(room.turn)
+  agent = room.meet(room.job('01').spec, executor=executor)
   assert agent.read() == [] and not agent.link.is_open
 
 
@@ -565,7 +562,8 @@ def test_a_cluster_is_a_trial_on_one_executor(real_spark, tmp_path):
 def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
   real_spark, tmp_path
 ):
-  words = ['do=all:print=ran,deaf,touch=on,wait=go,report=0.7']
+  do = 'all:print=ran,deaf,touch=on,wait=go,report=0.7;all:report=0.5'
+  words = [f'do={do}']
   with Running(tmp_path, *words) as running:
     running.wait_until(lambda: is_there(tmp_path, 'worker0.on'), DEADLINE_SECS)
     processes = running.all_processes()
@@ -579,4 +577,4 @@ def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
     (tmp_path / 'go').touch()
     assert running.process.wait(60) == 0
   assert 'trials of a sweep that was killed' in running.stderr.read_text()
-  assert sweep_test.count_runs(tmp_path) == [2]
+  assert sweep_test.count_runs(tmp_path) == [2, 0]
