@@ -150,10 +150,16 @@ def run_trial(spec, _):
   Raises:
     RuntimeError: the agent has failed.
   """
+  from pyspark import TaskContext
+
   folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
   host = socket.gethostname()
+  env = dict(spec['env'])
+  if gpus := TaskContext.get().resources().get('gpu'):
+    # Those of its slot: else TensorFlow would take all of the machine.
+    env['CUDA_VISIBLE_DEVICES'] = ','.join(gpus.addresses)
   task = tasks_lib.Task(
-    'worker', 0, host, None, tuple(spec['argv']), tuple(spec['env'].items())
+    'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
   )
   try:
     _run_agent(spec, task, spec['name'], folder, host)

@@ -36,8 +36,12 @@ from distmnist import trials as trials_lib
 from distmnist.launchers import spark
 
 MAX_RESTARTS = 3
-# For make_conf: whoever sets it otherwise has Spark's attempts sent away.
-CONF = ('spark.app.name=distmnist.sweep', 'spark.task.maxFailures=1')
+# For make_conf: who sets it otherwise has Spark's own attempts sent away.
+CONF = (
+  'spark.app.name=distmnist.sweep',
+  'spark.task.maxFailures=1',
+  'spark.speculation=false',
+)
 
 _TICK_SECS = 0.5
 # From the order to stop to the end of the agent, by its own deadlines.
@@ -300,12 +304,12 @@ class SparkRunner:
         run.lost = message['lost'][:300]
         self._tell_to_stop(run, signal.SIGTERM, _STOP_SECS)
       if isinstance(message.get('refused'), str):
+        run.connection.send(leave=True)
         if not self._is_stopping:
           raise cli.RunError(
             f'{message["refused"][:1000]}: --sweep_dir has to be a folder that'
             ' the driver and all executors share'
           )
-        run.connection.send(leave=True)
       if 'end' in message:
         self._take_end(run, message)
 

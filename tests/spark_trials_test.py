@@ -258,9 +258,11 @@ def test_a_spark_that_has_stopped_ends_the_sweep(room, monkeypatch):
 
 def test_a_folder_that_is_not_shared_ends_the_sweep(room):
   room.start('01')
-  room.join('01').link.send(refused='host-1 does not share /x: No such file')
+  agent = room.join('01')
+  agent.link.send(refused='host-1 does not share /x: No such file')
   with pytest.raises(cli.RunError, match='not share /x: .* --sweep_dir has to'):
     room.runner.wait()
+  assert agent.read() == [{'go': True}, {'leave': True}]
 
 
 def test_a_start_is_for_one_agent(room):
@@ -457,16 +459,35 @@ def is_there(folder, name):
   return False
 
 
+@pytest.fixture
+def two_gpus(tmp_path):
+  """Settings for two executors that believe to have a GPU each."""
+  script = tmp_path / 'gpus.sh'
+  script.write_text(
+    '#!/bin/sh\necho \'{"name": "gpu", "addresses": ["4", "7"]}\'\n'
+  )
+  script.chmod(0o755)
+  return [
+    '--spark_conf=spark.worker.resource.gpu.amount=1',
+    f'--spark_conf=spark.worker.resource.gpu.discoveryScript={script}',
+    '--spark_conf=spark.executor.resource.gpu.amount=1',
+    '--spark_conf=spark.task.resource.gpu.amount=1',
+  ]
+
+
 @slow
-def test_halving_on_spark_with_a_failure_and_a_divergence(real_spark, tmp_path):
+def test_halving_on_spark_with_a_failure_and_a_divergence(
+  real_spark, two_gpus, tmp_path
+):
   # The first two wait for each other: they run at the same time.
   do = (
-    'do=all:print=ran,touch=a,wait=worker0.b,report=0.4;'
+    'do=all:print=ran,touch=a,wait=worker0.b,env=CUDA_VISIBLE_DEVICES,'
+    'report=0.4;'
     'all:print=ran,touch=b,wait=worker0.a,report=0.3;'
     f'all:error=the_disk_is_full;{sweep_test.DIVERGES};all:print=ran,report=0.2'
   )
-  words = [do, '--halving=2', '--', '--train_steps=8']
-  done = run(tmp_path, *words)
+  words = [do, '--halving=2']
+  done = run(tmp_path, *words, *two_gpus, '--', '--train_steps=8')
   assert done.returncode == 1, done.stderr
   assert sweep_test.last_line(done.stderr).startswith(
     'distmnist.sweep: error: trial 03 (do=all:error=the_disk_is_full) failed:'
@@ -481,8 +502,12 @@ def test_halving_on_spark_with_a_failure_and_a_divergence(real_spark, tmp_path):
     *('01', '02')
   ]
   assert sweep_test.count_runs(tmp_path) == [3, 2, 0, 0, 1]
+  log = (tmp_path / 'sweep' / 'trials' / '01' / 'log').read_text()
+  assert log.splitlines()[1] in [
+    f"CUDA_VISIBLE_DEVICES='{gpu}'" for gpu in (4, 7)
+  ]
   # With another runner it is the same sweep: nothing is left to be done.
-  again = sweep_test.run(tmp_path, *words)
+  again = sweep_test.run(tmp_path, *words, '--', '--train_steps=8')
   assert 'all have ended' in again.stderr
   assert again.stdout == done.stdout
 
