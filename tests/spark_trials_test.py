@@ -135,6 +135,7 @@ def room(tmp_path, monkeypatch):
   monkeypatch.setattr(on_spark, 'count_slots', lambda _: 2)
   monkeypatch.setattr(on_spark, 'Job', FakeJob)
   monkeypatch.setattr(spark_trials, '_KILL_SECS', 0.1)
+  monkeypatch.setattr(spark_trials, '_TICK_SECS', 0.01)
   with open(tmp_path / 'lock', 'a+') as lock:
     room = Room(tmp_path, lock)
     with room.runner:
