@@ -592,6 +592,8 @@ def test_after_kill_9_the_next_sweep_waits_until_the_trials_are_gone(
   words = [f'do={do}']
   with Running(tmp_path, *words) as running:
     running.wait_until(lambda: is_there(tmp_path, 'worker0.on'), DEADLINE_SECS)
+    # What a trial says comes within a tenth of a second; then it has no driver.
+    running.wait_until(lambda: sweep_test.count_runs(tmp_path)[:1] == [1])
     processes = running.all_processes()
     trial = psutil.Process(int((tmp_path / 'worker0.on').read_text()))
     running.process.kill()
