@@ -252,9 +252,10 @@ def _run_agent(spec, task, name, folder, host):
     agent.stdin.write(json.dumps(for_agent).encode() + b'\n')
     agent.stdin.flush()
   if code := agent.wait():
-    raise RuntimeError(
-      f'{name} ({task.address}): its agent ended with exit code {code}'
-    )
+    why = f'ended with exit code {code}'
+    if code == cli.LOST:
+      why = 'cannot reach the driver at {}:{}'.format(*spec['driver'])
+    raise RuntimeError(f'{name} ({task.address}): its agent {why}')
 
 
 class Agent:

@@ -163,11 +163,13 @@ class SparkRunner:
 
     Raises:
       OSError: the log cannot be written.
+      cli.RunError: Spark has stopped.
     """
     with open(log, 'ab') as file:
       size = file.seek(0, os.SEEK_END)
-    run = self._runs[name] = _Run(name, list(argv), log, dict(env))
+    run = _Run(name, list(argv), log, dict(env))
     self._submit(run)
+    self._runs[name] = run
     return size
 
   def wait(self):
@@ -236,6 +238,7 @@ class SparkRunner:
     return self._turn()
 
   def _submit(self, run):
+    on_spark.count_slots(self._sc)  # or says that Spark has stopped
     self._by_key.pop(run.key, None)
     run.number += 1
     # Never the same twice: who comes late is not taken for another.
@@ -352,7 +355,6 @@ class SparkRunner:
       why = on_spark.find_lost_executor(run.job.error) or run.job.explain()
       if 'ModuleNotFoundError' in why:
         raise cli.RunError(f'Spark cannot run a trial: {why}')
-    on_spark.count_slots(self._sc)
     if run.number > MAX_RESTARTS:
       why = f'{why}; this was restart {MAX_RESTARTS} of {MAX_RESTARTS}'
       _append(run.log, [f'distmnist.sweep: error: {why}'])

@@ -250,8 +250,10 @@ def test_a_spark_that_has_stopped_ends_the_sweep(room, monkeypatch):
   def refuse(_):
     raise cli.RunError('Spark has stopped: its log says why')
 
-  monkeypatch.setattr(on_spark, 'count_slots', refuse)
   room.start('01')
+  monkeypatch.setattr(on_spark, 'count_slots', refuse)
+  with pytest.raises(cli.RunError, match='Spark has stopped'):
+    room.start('02')
   room.job('01').end(ValueError('Connection refused'))
   with pytest.raises(cli.RunError, match='Spark has stopped'):
     room.runner.wait()
