@@ -159,9 +159,11 @@ def run(
         'attempt': number,
         'feed': feed,
       }
+      task = functools.partial(spark_task.run_in_barrier, spec)
       lost = _run_once(
         desk,
-        _Job(sc, rdd, spec, desk.wake),
+        Job(sc, rdd.barrier().mapPartitions(task), desk.wake),
+        'bring the images and start' if is_fed else 'start',
         feed_timeout_secs if is_fed else wait_secs,
         say,
       )
@@ -195,7 +197,7 @@ def _show_chief(name, line):
     print(line, flush=True)
 
 
-def _run_once(desk, job, wait_secs, say):
+def _run_once(desk, job, verb, wait_secs, say):
   """Runs the job to its end; what its tasks have failed of, `desk` knows.
 
   Returns:
@@ -217,7 +219,7 @@ def _run_once(desk, job, wait_secs, say):
         if not desk.has_tasks or time.monotonic() > deadline:
           break
       if desk.missing:
-        what = f'for Spark to {job.first}start {", ".join(desk.missing)}'
+        what = f'for Spark to {verb} {", ".join(desk.missing)}'
         if wait.is_over(what):
           raise cli.LostError(
             f'waited {wait_secs:g} s {what}: are the executors still there,'
@@ -232,12 +234,7 @@ def _run_once(desk, job, wait_secs, say):
   if job.error and (job.is_cancelled or not desk.failure):
     if lost := find_lost_executor(job.error):
       return lost
-    why = explain(job.error)
-    if 'ModuleNotFoundError' in why:
-      why += (
-        f": the executors' Python, {job.python}, lacks it: install it there, or"
-        ' set PYSPARK_PYTHON to one that has it before Spark starts'
-      )
+    why = job.explain()
     raise cli.RunError(f'Spark has given up the job: {why}')
   return None
 
@@ -306,14 +303,29 @@ def count_fixed_slots(master):
   return None
 
 
-def check_fixed_slots(master, num_tasks):
-  """Raises cli.UsageError if `master` can never have a slot a task."""
+def check_fixed_slots(
+  master,
+  num_tasks,
+  who='the cluster has {} tasks',
+  advice='ask for fewer ps and workers',
+):
+  """Refuses more tasks than `master`, a str, can ever have slots.
+
+  Args:
+    master: str.
+    num_tasks: int, how many shall run at the same time.
+    who: str, says so of {}.
+    advice: str, what else would help.
+
+  Raises:
+    cli.UsageError: there are too few.
+  """
   num_slots = count_fixed_slots(master)
   if num_slots is not None and num_slots < num_tasks:
     raise cli.UsageError(
-      f'{master} has {num_slots} slot{"s" if num_slots != 1 else ""}, but the'
-      f' cluster has {num_tasks} tasks, and each takes one: give it more'
-      ' executors or cores, or ask for fewer ps and workers'
+      f'{master} has {num_slots} slot{"s" if num_slots != 1 else ""}, but'
+      f' {who.format(num_tasks)}, and each takes one: give it more executors'
+      f' or cores, or {advice}'
     )
 
 
@@ -415,28 +427,32 @@ def find_lost_executor(error):
   return f'executor {match[1]} was lost before its task began: {match[2][:200]}'
 
 
-class _Job:
-  """The barrier stage, run by a thread: this one is for the tasks' words."""
+class Job:
+  """A job of Spark, run by a thread: this one is for the tasks' words.
 
-  def __init__(self, sc, rdd, spec, on_end):
+  Attributes:
+    error: Exception that it has ended with, or None.
+  """
+
+  def __init__(self, sc, rdd, on_end):
+    """
+    Args:
+      sc: pyspark.SparkContext.
+      rdd: RDD to compute; what comes of it is of no interest.
+      on_end: callable, called by that thread.
+    """
     self.error = None
     self._is_our_end = False
     self._ended = threading.Event()
     self._sc = sc
     self._rdd = rdd
-    self._spec = spec
     self._on_end = on_end
-    self.first = 'bring the images and ' if spec['feed'] else ''
     self._group = f'distmnist-{secrets.token_hex(8)}'
 
   def start(self):
     from pyspark import InheritableThread
 
     InheritableThread(target=self._run, daemon=True).start()
-
-  @property
-  def python(self):
-    return self._sc.pythonExec
 
   @property
   def is_cancelled(self):
@@ -450,16 +466,29 @@ class _Job:
   def end(self):
     """Returns when Spark is done with it; cancels it if it does not end."""
     if not self._ended.wait(_END_SECS):
-      self._is_our_end = True
-      with contextlib.suppress(Exception):  # The context may be stopped.
-        self._sc.cancelJobGroup(self._group)
+      self.cancel()
       self._ended.wait(_END_SECS)
+
+  def cancel(self):
+    """Has Spark end it, and its Python processes."""
+    self._is_our_end = True
+    with contextlib.suppress(Exception):  # The context may be stopped.
+      self._sc.cancelJobGroup(self._group)
+
+  def explain(self):
+    """Returns why it has failed, one line (str)."""
+    why = explain(self.error)
+    if 'ModuleNotFoundError' in why:
+      why += (
+        f": the executors' Python, {self._sc.pythonExec}, lacks it: install it"
+        ' there, or set PYSPARK_PYTHON to one that has it before Spark starts'
+      )
+    return why
 
   def _run(self):
     try:
       self._sc.setJobGroup(self._group, 'distmnist', True)
-      task = functools.partial(spark_task.run_in_barrier, self._spec)
-      self._rdd.barrier().mapPartitions(task).collect()
+      self._rdd.collect()
     except Exception as error:
       self.error = error
     finally:

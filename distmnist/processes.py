@@ -143,6 +143,172 @@ def say(text):
   print(f'distmnist.launch: {text}', file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def collecting(signals, fd):
+  """SIGINT, SIGTERM and SIGHUP do not end this process meanwhile.
+
+  Args:
+    signals: list, to which their numbers (int) are added.
+    fd: descriptor that does not block; each writes a byte there.
+  """
+  old_wakeup = signal.set_wakeup_fd(fd)
+  old_handlers = {
+    signum: signal.signal(signum, lambda n, _: signals.append(n))
+    for signum in _SIGNALS
+    if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
+  }
+  try:
+    yield
+  finally:
+    for signum, handler in old_handlers.items():
+      signal.signal(signum, handler)
+    signal.set_wakeup_fd(old_wakeup)
+
+
+class ServerDiedError(cli.RunError):
+  """The fork server is gone, and by the kernel's hand its tasks with it."""
+
+
+class ForkServerClient:
+  """A fork server of our own (fork_server.py), and us as its launcher.
+
+  A context: its end is the end of the server and of all that it has started.
+  While it is open SIGINT, SIGTERM and SIGHUP do not end this process: they
+  are collected in `signals`, and they interrupt `turn`.
+
+  Attributes:
+    signals: list of int, what this process received.
+    is_ready: whether the module is imported: nothing starts before.
+    server: subprocess.Popen, once the context is entered.
+  """
+
+  def __init__(self, module, log, env, what, kept_fds=(), namespace_fds=()):
+    """
+    Args:
+      module: dotted name to import before the first fork, or '' for a new
+        Python a task.
+      log: str, path of the server's own log; removed in the end if empty.
+      env: dict, the environment of the server.
+      what: str, what it starts, for an error: 'its tasks'.
+      kept_fds: descriptors to be open as long as the server or a task runs.
+      namespace_fds: those of an isolation.Namespace, for tasks that want it.
+    """
+    self._module = module
+    self._log = log
+    self._env = dict(env)
+    if module:
+      # Else the import of NumPy starts threads, which no fork can take along.
+      self._env['OPENBLAS_NUM_THREADS'] = '1'
+    self._what = what
+    self._kept_fds = list(kept_fds)
+    self._namespace_fds = list(namespace_fds)
+    self.signals = []
+    self.is_ready = False
+
+  def __enter__(self):
+    self._wake, self._wake_writer = socket.socketpair()
+    self._wake_writer.setblocking(False)
+    self._collecting = collecting(self.signals, self._wake_writer.fileno())
+    self._collecting.__enter__()
+    self._socket, theirs = socket.socketpair(
+      socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )
+    command = [sys.executable, '-m', 'distmnist.fork_server']
+    command += [str(theirs.fileno()), self._module]
+    command += map(str, self._namespace_fds)
+    with theirs, open(self._log, 'ab') as log:
+      self.server = subprocess.Popen(
+        command,
+        env=self._env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[theirs.fileno(), *self._kept_fds, *self._namespace_fds],
+        start_new_session=True,
+      )
+    self._selector = selectors.DefaultSelector()
+    self._selector.register(self._socket, selectors.EVENT_READ)
+    self._selector.register(self._wake, selectors.EVENT_READ)
+    return self
+
+  def __exit__(self, *error):
+    self._selector.close()
+    self._socket.close()  # the server ends what still runs, and leaves
+    try:
+      self.server.wait(fork_server.GRACE_SECS + 2)
+    except subprocess.TimeoutExpired:
+      self.kill()
+      self.server.wait()
+    if not os.path.getsize(self._log):
+      os.remove(self._log)
+    self._collecting.__exit__(*error)
+    self._wake.close()
+    self._wake_writer.close()
+
+  def start(self, name, argv, env, log, is_isolated=False):
+    """Asks for a task; `log` is a path, `env` a dict beyond the server's."""
+    self._send(
+      {
+        'start': name,
+        'argv': argv,
+        'env': dict(env),
+        'log': os.path.abspath(log),
+        'isolate': is_isolated,
+      }
+    )
+
+  def signal(self, names, signum):
+    """Sends a signal to the tasks of these names, as far as they run."""
+    for name in names:
+      self._send({'signal': int(signum), 'name': name})
+
+  def kill(self):
+    """Ends the server at once, and with it all that it has started."""
+    self.server.kill()
+
+  def turn(self, timeout_secs=None):
+    """Waits for a message or a signal; returns [(name, code)] of an end, or [].
+
+    Raises:
+      cli.RunError: the module cannot be imported.
+      ServerDiedError: the server is gone; raised once.
+    """
+    ended = []
+    for key, _ in self._selector.select(timeout_secs):
+      if key.fileobj is self._wake:
+        self._wake.recv(4096)
+      else:
+        ended += self._receive()
+    return ended
+
+  def _receive(self):
+    try:
+      data = self._socket.recv(fork_server.MAX_MESSAGE_BYTES)
+    except ConnectionResetError:
+      # It left with requests unread. The error comes once, and before what
+      # the server had still to say: the next turn reads that.
+      return []
+    if not data:
+      self._selector.unregister(self._socket)
+      raise ServerDiedError(
+        f'the fork server has died, and {self._what} with it'
+        f' (exit code {self.server.wait()}; log: {self._log})'
+      )
+    message = json.loads(data)
+    if 'error' in message:
+      raise cli.RunError(
+        f'cannot import {self._module}: {message["error"]}'
+        f' (traceback in {self._log})'
+      )
+    self.is_ready = True
+    return [(message['name'], message['code'])] if 'code' in message else []
+
+  def _send(self, message):
+    # A dead server is reported by the next read, with its reason.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+      self._socket.send(json.dumps(message).encode())
+
+
 class Processes:
   """The tasks that run. A context: its end is the end of all of them.
 
@@ -178,72 +344,30 @@ class Processes:
       on_tick: callable, called every TICK_SECS while we wait.
       say: callable, takes a line about a restart.
     """
-    self._module = module
     self._logs_dir = logs_dir
-    self._env = env
-    self._server_log = os.path.join(logs_dir, 'fork_server.log')
-    self._fork_tasks = fork_tasks
     self._max_restarts = max_restarts
-    self._namespace_fds = namespace.fds if namespace else []
+    self._is_isolated = bool(namespace and namespace.fds)
+    self._client = ForkServerClient(
+      module if fork_tasks else '',
+      os.path.join(logs_dir, 'fork_server.log'),
+      env,
+      'its tasks',
+      namespace_fds=namespace.fds if namespace else (),
+    )
     self._on_tick = on_tick or (lambda: None)
     self._say = say
     self._runs = {}
-    self._is_ready = False
     self._is_stopping = False
     self._num_noticed = 0
-    self.signals = []
+    self.signals = self._client.signals
     self.failure = None
 
   def __enter__(self):
-    self._wake, self._wake_writer = socket.socketpair()
-    self._wake_writer.setblocking(False)
-    self._old_wakeup = signal.set_wakeup_fd(self._wake_writer.fileno())
-    self._old_handlers = {
-      signum: signal.signal(signum, lambda n, _: self.signals.append(n))
-      for signum in _SIGNALS
-      if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
-    }
-    self._socket, theirs = socket.socketpair(
-      socket.AF_UNIX, socket.SOCK_SEQPACKET
-    )
-    command = [sys.executable, '-m', 'distmnist.fork_server']
-    command.append(str(theirs.fileno()))
-    command.append(self._module if self._fork_tasks else '')
-    command += map(str, self._namespace_fds)
-    env = dict(self._env)
-    if self._fork_tasks:
-      # Else the import of NumPy starts threads, which no fork can take along.
-      env['OPENBLAS_NUM_THREADS'] = '1'
-    with theirs, open(self._server_log, 'ab') as log:
-      self._server = subprocess.Popen(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=[theirs.fileno(), *self._namespace_fds],
-        start_new_session=True,
-      )
-    self._selector = selectors.DefaultSelector()
-    self._selector.register(self._socket, selectors.EVENT_READ)
-    self._selector.register(self._wake, selectors.EVENT_READ)
+    self._client.__enter__()
     return self
 
-  def __exit__(self, *_):
-    self._selector.close()
-    self._socket.close()  # the server ends what still runs, and leaves
-    try:
-      self._server.wait(fork_server.GRACE_SECS + 2)
-    except subprocess.TimeoutExpired:
-      self._server.kill()
-      self._server.wait()
-    if not os.path.getsize(self._server_log):
-      os.remove(self._server_log)
-    for signum, handler in self._old_handlers.items():
-      signal.signal(signum, handler)
-    signal.set_wakeup_fd(self._old_wakeup)
-    self._wake.close()
-    self._wake_writer.close()
+  def __exit__(self, *error):
+    self._client.__exit__(*error)
 
   def start(self, task):
     """Asks for a task.
@@ -285,9 +409,9 @@ class Processes:
     for run in self._runs.values():
       run.restart_time = None
     self._num_noticed = min(1, len(self.signals))
-    if not self._is_ready:
+    if not self._client.is_ready:
       # The import is still on: no task has started, nor will any.
-      self._server.kill()
+      self._client.kill()
     killed = []
     for is_ps, grace_secs in (
       (False, WORKER_GRACE_SECS),
@@ -345,45 +469,20 @@ class Processes:
       now = time.monotonic()
       times = [run.restart_time for run in self._waiting]
       secs = max(0, min([secs, *(restart - now for restart in times)]))
-    for key, _ in self._selector.select(secs):
-      if key.fileobj is self._wake:
-        self._wake.recv(4096)
-      else:
-        self._receive()
+    try:
+      for name, code in self._client.turn(secs):
+        run = self._runs[name]
+        run.is_running, run.code = False, code
+        if not self._is_stopping and not self.failure:
+          self._handle_end(run)
+    except ServerDiedError:
+      for run in self._runs.values():
+        run.is_running, run.restart_time = False, None
+      if not self._is_stopping:
+        raise
     if not self._is_disturbed():
       self._restart_due()
     self._on_tick()
-
-  def _receive(self):
-    try:
-      data = self._socket.recv(fork_server.MAX_MESSAGE_BYTES)
-    except ConnectionResetError:
-      # It left with requests unread. The error comes once, and before what
-      # the server had still to say: the next turn reads that.
-      return
-    message = json.loads(data or '{}')
-    if 'code' in message:
-      run = self._runs[message['name']]
-      run.is_running, run.code = False, message['code']
-      if not self._is_stopping and not self.failure:
-        self._handle_end(run)
-    elif 'ready' in message:
-      self._is_ready = True
-    elif 'error' in message:
-      raise cli.RunError(
-        f'cannot import {self._module}: {message["error"]}'
-        f' (traceback in {self._server_log})'
-      )
-    elif not data:
-      # The server is gone, and by the kernel's hand its tasks with it.
-      for run in self._runs.values():
-        run.is_running, run.restart_time = False, None
-      self._selector.unregister(self._socket)
-      if not self._is_stopping:
-        raise cli.RunError(
-          'the fork server has died, and its tasks with it'
-          f' (exit code {self._server.wait()}; log: {self._server_log})'
-        )
 
   def _start(self, run):
     task, path = run.task, log_path(self._logs_dir, run.task)
@@ -396,15 +495,13 @@ class Processes:
         env[tasks_lib.ATTEMPT] = str(run.attempt)
         _write_separator(log, run.restart_note)
       run.log_start = log.tell()
-    self._send(
-      {
-        'start': task.name,
-        'argv': task.argv,
-        'env': env,
-        'log': os.path.abspath(path),
-        # Only who serves has something to hide; others may need the network.
-        'isolate': bool(self._namespace_fds) and task.port is not None,
-      }
+    self._client.start(
+      task.name,
+      task.argv,
+      env,
+      path,
+      # Only who serves has something to hide; others may need the network.
+      is_isolated=self._is_isolated and task.port is not None,
     )
 
   def _handle_end(self, run):
@@ -462,13 +559,7 @@ class Processes:
       self._start(run)
 
   def _signal(self, tasks, signum):
-    for task in tasks:
-      self._send({'signal': signum, 'name': task.name})
-
-  def _send(self, message):
-    # A dead server is reported by the next read, with its reason.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-      self._socket.send(json.dumps(message).encode())
+    self._client.signal([task.name for task in tasks], signum)
 
 
 def _write_separator(log, note):

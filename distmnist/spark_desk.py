@@ -95,6 +95,125 @@ class _Attempt:
     return self.deadline is not None and time.monotonic() > self.deadline
 
 
+class Door:
+  """Where agents come in, once they have shown that they know the secret.
+
+  Attributes:
+    port: int, where it listens.
+    waker: socket that does not block; a byte into it interrupts `hear`.
+  """
+
+  def __init__(self, host, secret, welcome):
+    """Listens.
+
+    Args:
+      host: str, the address to listen on.
+      secret: str, what the agents know.
+      welcome: callable(json_lines.Connection, hello), with a hello that is any
+        dict; returns whom `hear` shall name for this connection, or None to
+        send him away.
+
+    Raises:
+      cli.RunError: it cannot listen there.
+    """
+    try:
+      self._listener = socket.create_server((host, 0))
+    except OSError as error:
+      raise cli.RunError(
+        f'the driver cannot listen on {host}: {error.strerror}: set'
+        ' spark.driver.bindAddress to an address of this machine'
+      ) from error
+    self.port = self._listener.getsockname()[1]
+    self._secret = secret
+    self._welcome = welcome
+    self._strangers = {}
+    self._wake, self.waker = socket.socketpair()
+    self.waker.setblocking(False)
+    self._selector = selectors.DefaultSelector()
+    self._selector.register(self._listener, selectors.EVENT_READ)
+    self._selector.register(self._wake, selectors.EVENT_READ)
+
+  def close(self):
+    """Ends all connections."""
+    for key in list(self._selector.get_map().values()):
+      key.fileobj.close()
+    self._selector.close()
+    self.waker.close()
+
+  def wake(self):
+    """Interrupts `hear`; may be called by another thread."""
+    with contextlib.suppress(OSError):  # The end has come meanwhile.
+      self.waker.send(b'.')
+
+  def hear(self, secs):
+    """Waits up to `secs`; returns those (list) who have something to say."""
+    speakers = []
+    for key, _ in self._selector.select(secs):
+      if key.fileobj is self._wake:
+        self._wake.recv(4096)
+      elif key.fileobj is self._listener:
+        self._accept()
+      elif key.data is None:
+        self._meet(key.fileobj)
+      else:
+        speakers.append(key.data)
+    return speakers
+
+  def drop_closed(self):
+    """Forgets the connections that are not open any more."""
+    now = time.monotonic()
+    for connection, (_, deadline) in self._strangers.items():
+      connection.is_open &= now < deadline
+    for key in list(self._selector.get_map().values()):
+      connection = key.fileobj
+      if (
+        isinstance(connection, json_lines.Connection) and not connection.is_open
+      ):
+        self._selector.unregister(connection)
+        self._strangers.pop(connection, None)
+        connection.close()
+
+  def _accept(self):
+    with contextlib.suppress(OSError):  # It has gone again.
+      connection = json_lines.Connection(
+        self._listener.accept()[0], json_lines.MAX_STRANGER_BYTES
+      )
+      if len(self._strangers) == _MAX_STRANGERS:
+        connection.close()
+        return
+      challenge = json_lines.make_challenge()
+      self._strangers[connection] = [challenge, time.monotonic() + HELLO_SECS]
+      self._selector.register(connection, selectors.EVENT_READ)
+      connection.send(challenge=challenge)
+
+  def _meet(self, connection):
+    """Hears one who has not said yet who he is: the answer, then the hello."""
+    for message in connection.receive():
+      if not connection.is_open or connection not in self._strangers:
+        return
+      challenge = self._strangers[connection][0]
+      if challenge:
+        connection.is_open = json_lines.is_right(
+          self._secret, challenge, message.get('answer')
+        )
+        self._strangers[connection][0] = None
+      else:
+        who = self._welcome(connection, message)
+        if who is None:
+          connection.is_open = False
+          return
+        del self._strangers[connection]
+        connection.max_bytes = json_lines.MAX_MESSAGE_BYTES
+        self._selector.modify(connection, selectors.EVENT_READ, data=who)
+
+
+def is_executor(text):
+  """Whether `text`, anything, may be what an agent calls its executor."""
+  return isinstance(text, str) and bool(
+    re.fullmatch(r'[\w.:\[\]() -]{1,300}', text)
+  )
+
+
 class Desk:
   """Hears the tasks, and tells them what to do.
 
@@ -118,16 +237,9 @@ class Desk:
     Raises:
       cli.RunError: it cannot listen there.
     """
-    try:
-      self._listener = socket.create_server((host, 0))
-    except OSError as error:
-      raise cli.RunError(
-        f'the driver cannot listen on {host}: {error.strerror}: set'
-        ' spark.driver.bindAddress to an address of this machine'
-      ) from error
-    self.port = self._listener.getsockname()[1]
+    self._door = Door(host, secret, self._welcome)
+    self.port = self._door.port
     self.report = None
-    self._secret = secret
     self._names = names
     self._show = show
     self._logs = {
@@ -135,27 +247,18 @@ class Desk:
       for name in names
     }
     self._log_starts = {}
-    self._strangers = {}
     self._attempts = []
     self._is_given_up = False
-    self._wake, self._wake_writer = socket.socketpair()
-    self._selector = selectors.DefaultSelector()
-    self._selector.register(self._listener, selectors.EVENT_READ)
-    self._selector.register(self._wake, selectors.EVENT_READ)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *_):
-    for key in list(self._selector.get_map().values()):
-      key.fileobj.close()
-    self._selector.close()
-    self._wake_writer.close()
+    self._door.close()
 
   def wake(self):
     """Interrupts `turn`; may be called by another thread."""
-    with contextlib.suppress(OSError):  # The end has come meanwhile.
-      self._wake_writer.send(b'.')
+    self._door.wake()
 
   def begin(self):
     """Makes ready for all tasks to be started; returns for which time (int)."""
@@ -198,18 +301,11 @@ class Desk:
 
   def turn(self, secs):
     """Waits up to `secs` for what there is to hear, and acts on it."""
-    for key, _ in self._selector.select(secs):
-      if key.fileobj is self._wake:
-        self._wake.recv(4096)
-      elif key.fileobj is self._listener:
-        self._accept()
-      elif key.data is None:
-        self._meet(key.fileobj)
-      else:
-        self._hear(*key.data)
+    for attempt, peer in self._door.hear(secs):
+      self._hear(attempt, peer)
     for attempt in self._attempts:
       self._advance(attempt)
-    self._drop_closed()
+    self._door.drop_closed()
 
   def end_all(self):
     """Stops all tasks, the workers first; at once if interrupted."""
@@ -225,59 +321,27 @@ class Desk:
             peer.connection.send(stop=signal.SIGTERM)
       raise
 
-  def _accept(self):
-    with contextlib.suppress(OSError):  # It has gone again.
-      connection = json_lines.Connection(
-        self._listener.accept()[0], json_lines.MAX_STRANGER_BYTES
-      )
-      if len(self._strangers) == _MAX_STRANGERS:
-        connection.close()
-        return
-      challenge = json_lines.make_challenge()
-      self._strangers[connection] = [challenge, time.monotonic() + HELLO_SECS]
-      self._selector.register(connection, selectors.EVENT_READ)
-      connection.send(challenge=challenge)
-
-  def _meet(self, connection):
-    """Hears one who has not said yet who he is: the answer, then the hello."""
-    for message in connection.receive():
-      if not connection.is_open or connection not in self._strangers:
-        return
-      challenge = self._strangers[connection][0]
-      if challenge:
-        connection.is_open = json_lines.is_right(
-          self._secret, challenge, message.get('answer')
-        )
-        self._strangers[connection][0] = None
-      else:
-        self._welcome(connection, message)
-
   def _welcome(self, connection, hello):
     name, number = hello.get('hello'), hello.get('attempt')
     address, executor = hello.get('address'), hello.get('executor')
-    connection.is_open = (
+    is_good = (
       name in self._names
       and type(number) is int
       and 1 <= number <= len(self._attempts)
       and isinstance(address, str)
       and bool(re.fullmatch(r'[\w.:\[\]-]{1,300}', address))
-      and isinstance(executor, str)
-      and bool(re.fullmatch(r'[\w.:\[\]() -]{1,300}', executor))
+      and is_executor(executor)
     )
-    if not connection.is_open:
-      return
+    if not is_good:
+      return None
     attempt = self._attempts[number - 1]
-    del self._strangers[connection]
-    connection.max_bytes = json_lines.MAX_MESSAGE_BYTES
     peer = _Peer(name, address, executor, connection)
-    self._selector.modify(
-      connection, selectors.EVENT_READ, data=(attempt, peer)
-    )
     old = attempt.peers.setdefault(name, peer)
     if old is not peer:
       self._fail(attempt, old, 'Spark has started it once more', cli.LOST)
     if attempt.is_over or old is not peer:
       self._let_go(peer)
+    return attempt, peer
 
   def _hear(self, attempt, peer):
     for message in peer.connection.receive():
@@ -386,16 +450,3 @@ class Desk:
   def _let_go(self, peer):
     peer.is_ended = True
     peer.connection.send(leave=True)
-
-  def _drop_closed(self):
-    now = time.monotonic()
-    for connection, (_, deadline) in self._strangers.items():
-      connection.is_open &= now < deadline
-    for key in list(self._selector.get_map().values()):
-      connection = key.fileobj
-      if (
-        isinstance(connection, json_lines.Connection) and not connection.is_open
-      ):
-        self._selector.unregister(connection)
-        self._strangers.pop(connection, None)
-        connection.close()

@@ -1,9 +1,13 @@
-"""A task of the cluster within a barrier task of Spark, on the executor.
+"""A task of the cluster, or a trial of a sweep, within a task of Spark.
+
+On the executor are
 
   Spark's Python process     finds a port, learns those of the others by
-    `run_in_barrier`         allGather, starts an agent and waits for its end
+    `run_in_barrier`         allGather, starts an agent and waits for its end;
+    `run_trial`              serves nowhere, and does the rest
   the agent                  `python -m distmnist.spark_task`: runs the task
-                             (processes.py), talks to the driver (on_spark.py)
+                             (processes.py), talks to the driver (on_spark.py,
+                             spark_trials.py)
   the task                   distmnist.train, its output in a file
 
 The agent is a process of its own because Spark ends its Python processes by
@@ -20,6 +24,7 @@ Messages are those of json_lines.py. The agent says
   {"lines": [...]}   new lines of the task's log
   {"lost": reason}   Spark has let go of it; the task still runs
   {"end": code}      -n by signal n; with "report" of a chief; null when stopped
+  {"refused": why}   in place of it, as the trial cannot run there
 
 and the driver
 
@@ -31,12 +36,14 @@ and the driver
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -116,22 +123,49 @@ def _run_in_folder(context, spec, records, folder):
     num_cores=context.cpus() * spec['num_workers'],
     module=spec['module'],
   )[index]
+  if task.name == tasks_lib.CHIEF and not tasks_lib.flag_value(
+    train_flags, 'logdir'
+  ):
+    # The report has to be somewhere.
+    logdir = os.path.join(folder, 'logdir')
+    task = dataclasses.replace(task, argv=(*task.argv, f'--logdir={logdir}'))
   with held:
-    code = _run_agent(
-      {
-        'task': dataclasses.asdict(task),
-        'folder': folder,
-        'attempt': spec['attempt'],
-        'executor': me['host'],
-        'executor_pid': find_executor_pid(),
-        'driver': spec['driver'],
-        'secret': spec['secret'],
-      }
-    )
-  if code:
-    raise RuntimeError(
-      f'{task.name} ({task.address}): its agent ended with exit code {code}'
-    )
+    _run_agent(spec, task, task.name, folder, me['host'])
+
+
+def run_trial(spec, _):
+  """Runs a trial of a sweep; called by Spark.
+
+  Args:
+    spec: dict, JSON's kinds of values alone:
+      name: str, what the driver calls this start of the trial.
+      argv: list of str, the command; env: dict, its environment beyond ours.
+      lock: [path, word], a file that driver and executors share, in which the
+        driver has written this word; held (shared) while the trial runs.
+      driver, secret, attempt: as for `run_in_barrier`.
+
+  Returns:
+    An empty list.
+
+  Raises:
+    RuntimeError: the agent has failed.
+  """
+  from pyspark import TaskContext
+
+  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
+  host = socket.gethostname()
+  env = dict(spec['env'])
+  if gpus := TaskContext.get().resources().get('gpu'):
+    # Those of its slot: else TensorFlow would take all of the machine.
+    env['CUDA_VISIBLE_DEVICES'] = ','.join(gpus.addresses)
+  task = tasks_lib.Task(
+    'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
+  )
+  try:
+    _run_agent(spec, task, spec['name'], folder, host)
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+  return []
 
 
 def parse_gathered(messages):
@@ -181,8 +215,21 @@ def is_alive(pid):
     return False
 
 
-def _run_agent(spec):
-  """Runs the agent and returns its exit code; its stdin ends with us."""
+def _run_agent(spec, task, name, folder, host):
+  """Runs the agent to its end; its stdin ends with us.
+
+  Raises:
+    RuntimeError: it has failed.
+  """
+  for_agent = {
+    'task': dataclasses.asdict(task),
+    'name': name,
+    'folder': folder,
+    'executor': host,
+    'executor_pid': find_executor_pid(),
+    'lock': spec.get('lock'),
+    **{key: spec[key] for key in ('attempt', 'driver', 'secret')},
+  }
   package = os.path.dirname(os.path.abspath(__file__))
   paths = [os.path.dirname(package), os.environ.get('PYTHONPATH')]
   env = {
@@ -202,9 +249,13 @@ def _run_agent(spec):
   )
   with contextlib.suppress(BrokenPipeError):
     # Not in its argv or environment, where others may read the secret.
-    agent.stdin.write(json.dumps(spec).encode() + b'\n')
+    agent.stdin.write(json.dumps(for_agent).encode() + b'\n')
     agent.stdin.flush()
-  return agent.wait()
+  if code := agent.wait():
+    why = f'ended with exit code {code}'
+    if code == cli.LOST:
+      why = 'cannot reach the driver at {}:{}'.format(*spec['driver'])
+    raise RuntimeError(f'{name} ({task.address}): its agent {why}')
 
 
 class Agent:
@@ -213,13 +264,13 @@ class Agent:
   def __init__(self, spec, stdin):
     """
     Args:
-      spec: dict, see `run_in_barrier`.
+      spec: dict, see `_run_agent`.
       stdin: file descriptor; its end is the end of Spark's Python process.
     """
     task = spec['task']
     self._spec = spec
     self._task = tasks_lib.Task(
-      **{**task, 'argv': tuple(task['argv']), 'env': ()}
+      **{**task, 'argv': tuple(task['argv']), 'env': tuple(task['env'])}
     )
     self._stdin = stdin
     self._log = processes.log_path(spec['folder'], self._task)
@@ -235,36 +286,50 @@ class Agent:
         *self._spec['driver'], self._spec['secret']
       )
     except OSError as error:
-      host, port = self._spec['driver']
+      name, (host, port) = self._spec['name'], self._spec['driver']
       print(
-        f'{self._task.name} cannot reach the driver at {host}:{port}: {error}',
+        f'{name} cannot reach the driver at {host}:{port}: {error}',
         file=sys.stderr,
       )
       return cli.LOST
     self._link.send(
-      hello=self._task.name,
+      hello=self._spec['name'],
       attempt=self._spec['attempt'],
       address=self._task.address,
       executor=self._describe_executor(),
     )
     order = self._wait_for('go')
     if 'go' in order:
-      end = self._run_task()
+      why = self._find_obstacle()
+      end = {'refused': why} if why else self._run_task()
       self._link.send(**end)
       self._wait_for('leave')
     self._link.close()
     return 0
 
+  def _find_obstacle(self):
+    """Takes the lock of a trial; returns what is in the way (str), or None."""
+    if not self._spec['lock']:
+      return None
+    path, word = self._spec['lock']
+    try:
+      # Open until this process ends: the trial does not outlive it.
+      self._lock = open(path, encoding='utf-8')  # noqa: SIM115
+      fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+      if self._lock.read() == word:
+        return None
+      why = 'it has another one in its place'
+    except BlockingIOError:
+      why = 'another sweep has it'
+    except OSError as error:
+      why = error.strerror
+    return f'{self._describe_executor()} does not share {path}: {why}'
+
   def _run_task(self):
-    number = self._spec['attempt']
-    task = dataclasses.replace(
-      self._task, env=((tasks_lib.ATTEMPT, str(number)),) if number > 1 else ()
-    )
-    logdir = tasks_lib.flag_value(task.argv, 'logdir')
-    if not logdir and task.name == tasks_lib.CHIEF:
-      # The report has to be somewhere.
-      logdir = os.path.join(self._spec['folder'], 'logdir')
-      task = dataclasses.replace(task, argv=(*task.argv, f'--logdir={logdir}'))
+    task, number = self._task, self._spec['attempt']
+    if number > 1:
+      again = tasks_lib.ATTEMPT, str(number)
+      task = dataclasses.replace(task, env=(*task.env, again))
     with processes.Processes(
       task.module,
       self._spec['folder'],
@@ -283,7 +348,8 @@ class Agent:
     if group.failure:
       return {'end': group.failure.code}
     report = None
-    if task.name == tasks_lib.CHIEF:
+    logdir = tasks_lib.flag_value(task.argv, 'logdir')
+    if logdir and task.name == tasks_lib.CHIEF:
       report = _read_report(os.path.expanduser(logdir))
     return {'end': 0, 'report': report}
 

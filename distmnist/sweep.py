@@ -15,7 +15,9 @@ Every combination is checked by train before the first trial starts. A trial
 that fails stops no other. The same command again does what is missing.
 
 Each trial is one process. With --num_ps, --num_workers, --max_restarts or
---launcher it is a `distmnist.launch`, which gets its flags from here.
+--launcher it is a `distmnist.launch`, which gets its flags from here. With
+--runner=spark --master=... each is a task of Spark, on an executor; --sweep_dir
+is a folder that driver and executors share.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -40,11 +43,13 @@ from distmnist import (
   halving,
   hparams,
   launch,
+  on_spark,
   results,
+  spark_trials,
   tasks,
 )
 from distmnist import trials as trials_lib
-from distmnist.launchers import local
+from distmnist.launchers import local, spark
 
 FLAGS = flags.FLAGS
 
@@ -56,9 +61,17 @@ _SWEEP_DIR = flags.DEFINE_string(
 )
 _PARALLEL = flags.DEFINE_integer(
   'parallel',
-  1,
-  'Trials that run at the same time; they share the cores.',
+  None,
+  'Trials that run at the same time; on this machine they share the cores. '
+  'Default: 1, or all slots of a local or local-cluster of Spark.',
   lower_bound=1,
+)
+_RUNNER = flags.DEFINE_enum(
+  'runner',
+  'local',
+  ['local', 'spark'],
+  'What runs a trial: this machine, or a task of Spark, of which --master says '
+  'where it is.',
 )
 _ZIP = flags.DEFINE_bool(
   'zip', False, 'The first value of each flag, then the second of each, ...'
@@ -105,17 +118,22 @@ def main(words, train_flags):
     train_flags: list of str, the words after --.
   """
   plan = make_plan(words, train_flags)
+  check_runner_flags()
+  if is_on_spark():
+    check_spark(plan)
   folder = os.path.abspath(
     os.path.expanduser(_SWEEP_DIR.value or _default_folder(plan))
   )
   trials = trials_lib.make_trials(
     plan['combinations'], os.path.join(folder, 'trials')
   )
-  num_parallel = min(_PARALLEL.value, len(trials))
+  num_parallel = find_num_parallel(len(trials))
   if FLAGS.dry_run:
     for trial in trials:
       print(shlex.join(make_command(trial, plan, 0, num_parallel)))
     return 0
+  if is_on_spark():
+    spark.check_ready(spark.get_master())
   with opened(folder, plan) as lock:
     for trial in trials:
       trial.load()
@@ -169,6 +187,83 @@ def make_plan(words, train_flags):
   }
 
 
+def is_on_spark():
+  """Whether Spark runs the trials."""
+  return _RUNNER.value == 'spark'
+
+
+def check_runner_flags():
+  """Refuses flags of launch or a launcher that do not fit --runner.
+
+  Raises:
+    cli.UsageError: one is given.
+  """
+  if is_on_spark():
+    if FLAGS.launcher != 'local':
+      raise cli.UsageError(
+        f'--runner=spark and --launcher={FLAGS.launcher} exclude each other: a '
+        'trial has one executor of Spark, and no other machine'
+      )
+    if FLAGS['gpus'].present:
+      raise cli.UsageError(
+        '--gpus is for trials on this machine, and not for --runner=spark: '
+        'leave it out'
+      )
+  elif FLAGS.launcher != 'spark':
+    for flag in FLAGS.flags_by_module_dict()[spark.__name__]:
+      if flag.present:
+        raise cli.UsageError(
+          f'--{flag.name} is for --runner=spark, and this is --runner=local: '
+          'give the one or leave out the other'
+        )
+
+
+def check_spark(plan):
+  """Checks what can be known of a sweep on Spark before anything starts.
+
+  Raises:
+    cli.UsageError: it cannot work.
+  """
+  master = spark.get_master()
+  path = _SWEEP_DIR.value
+  if path is None and not master.startswith('local'):
+    raise cli.UsageError(
+      '--sweep_dir is missing: give a folder that the driver and all executors '
+      'of Spark share'
+    )
+  if path is not None and not path.startswith(('/', '~')):
+    raise cli.UsageError(
+      f'--sweep_dir={path}: expected the absolute path of a folder that the '
+      'driver and all executors of Spark share'
+    )
+  on_spark.check_paths(plan['flags'])
+  for combination in plan['combinations']:
+    on_spark.check_paths(combinations.to_flags(combination))
+  on_spark.check_fixed_slots(
+    master,
+    find_num_parallel(len(plan['combinations'])),
+    who='{} trials run at the same time',
+    advice='give a lower --parallel',
+  )
+
+
+def find_num_parallel(num_trials):
+  """Returns how many of the trials run at the same time (int).
+
+  Raises:
+    cli.UsageError: it is not known how many there can be.
+  """
+  wanted = _PARALLEL.value
+  if wanted is None and is_on_spark():
+    wanted = on_spark.count_fixed_slots(spark.get_master())
+    if wanted is None:
+      raise cli.UsageError(
+        '--parallel is missing: say how many trials Spark shall run at the '
+        'same time, each in a slot of an executor'
+      )
+  return min(wanted or 1, num_trials)
+
+
 def make_rungs(num_trials, choices, given):
   """Returns [[number of trials, flag for them], ...], one without --halving.
 
@@ -211,7 +306,7 @@ def opened(folder, plan):
     raise cli.UsageError(
       f'--sweep_dir={folder} cannot be written: {error.strerror}'
     ) from error
-  with own, open(os.path.join(folder, 'trials', 'lock'), 'a') as of_trials:
+  with own, open(os.path.join(folder, 'trials', 'lock'), 'a+') as of_trials:
     if not _lock(own):
       raise cli.UsageError(
         f'--sweep_dir={folder} is in use by another sweep: wait for its end, '
@@ -262,8 +357,7 @@ def make_command(trial, plan, rung, num_parallel):
     num_parallel: int, the trials that share the cores.
   """
   num_ps, num_workers = plan['num_ps'], plan['num_workers']
-  cores = len(os.sched_getaffinity(0))
-  threads = max(1, cores // (num_parallel * num_workers))
+  threads = max(1, count_cores(num_parallel) // num_workers)
   command = ['python', '-m', plan['module']]
   if is_launched(plan):
     command = [
@@ -288,6 +382,28 @@ def make_command(trial, plan, rung, num_parallel):
   ]
 
 
+def count_cores(num_parallel):
+  """Returns how many cores (int) each of so many trials has.
+
+  Raises:
+    cli.UsageError: Spark's setting for it is no number.
+  """
+  if is_on_spark():
+    text = get_spark_conf(num_parallel).get('spark.task.cpus', '1')
+    if not re.fullmatch('[1-9][0-9]*', text):
+      raise cli.UsageError(
+        f'--spark_conf=spark.task.cpus={text}: expected a number of cores >= 1'
+      )
+    return int(text)
+  return len(os.sched_getaffinity(0)) // num_parallel
+
+
+def get_spark_conf(num_parallel):
+  """Returns the settings of Spark, a dict."""
+  settings = [*spark_trials.CONF, *FLAGS.spark_conf]
+  return spark.make_conf(spark.get_master(), num_parallel, settings)
+
+
 def is_launched(plan):
   """Whether each trial is a `distmnist.launch`, as a cluster has to be."""
   is_cluster = plan['num_ps'] + plan['num_workers'] > 1
@@ -304,6 +420,7 @@ def find_launch_flags():
     flag.serialize()
     for module in sorted(modules)
     if module.startswith('distmnist.launch')
+    and not (is_on_spark() and module == spark.__name__)
     for flag in modules[module]
     if flag.present
     and flag.name
@@ -336,9 +453,11 @@ class Sweep:
     self._num_parallel = num_parallel
     self._num_rungs = len(plan['rungs'])
     self._is_launched = is_launched(plan)
-    self._gpus = local.find_gpus(
-      FLAGS.gpus, os.environ, glob.glob('/dev/nvidia*')
-    )
+    self._gpus = None
+    if not is_on_spark():
+      self._gpus = local.find_gpus(
+        FLAGS.gpus, os.environ, glob.glob('/dev/nvidia*')
+      )
     self._writer = None
 
   def run(self, lock):
@@ -367,25 +486,42 @@ class Sweep:
     if not left:
       self._write_hparams()
       return None
+    try:
+      with self._make_runner(lock) as runner:
+        self._run_all(runner)
+    except spark.SignalError as error:
+      return error.signum  # before the first trial
+    return runner.signals[0] if runner.signals else None
+
+  def _make_runner(self, lock):
+    if is_on_spark():
+      return spark_trials.SparkRunner(
+        get_spark_conf(self._num_parallel),
+        self._folder,
+        lock,
+        FLAGS.spark_wait_secs,
+        say,
+      )
     is_forked = FLAGS.fork_tasks and not self._is_launched
-    with trials_lib.LocalRunner(
+    return trials_lib.LocalRunner(
       self._plan['module'] if is_forked else '',
       os.path.join(self._folder, 'fork_server.log'),
       lock,
-    ) as runner:
-      if self._plan['module'] == tasks.TRAIN:
-        self._check(runner)
-      if not runner.signals:
-        path = os.path.join(self._folder, 'sweep.json')
-        trials_lib.write_json(path, self._plan)
-        self._write_hparams()
-      for rung in range(self._num_rungs):
-        self._run_rung(runner, rung)
-        if runner.signals:
-          break
-        self._drop_worst(rung)
+    )
+
+  def _run_all(self, runner):
+    if self._plan['module'] == tasks.TRAIN:
+      self._check(runner)
+    if not runner.signals:
+      path = os.path.join(self._folder, 'sweep.json')
+      trials_lib.write_json(path, self._plan)
       self._write_hparams()
-    return runner.signals[0] if runner.signals else None
+    for rung in range(self._num_rungs):
+      self._run_rung(runner, rung)
+      if runner.signals:
+        break
+      self._drop_worst(rung)
+    self._write_hparams()
 
   def _find_left(self):
     """Returns the trials to run now, of the first rung that has some."""

@@ -3,11 +3,11 @@
 DIR/trials/03/ has a trial's run/ (train's --logdir), its log, and trial.json,
 which is written whole or not at all with each change of its state.
 
-A runner is what a sweep asks for trials; LocalRunner is the one there is. One
-that gives a trial to another machine (a Spark task, say) has the same three
-methods, and needs DIR to be shared:
+A runner is what a sweep asks for trials: LocalRunner, on this machine, or
+SparkRunner (spark_trials.py), which needs DIR to be shared. It is a context,
+collects in `signals` those that come meanwhile, and has three methods:
 
-  start(name, argv, log, env)  begins a command
+  start(name, argv, log, env)  begins a command; returns the size of its log
   wait()                       returns [(name, exit code), ...] of some that
                                have ended, none if a signal came first
   stop(signum, grace_secs)     ends all of them, and returns such a list
@@ -18,14 +18,10 @@ import dataclasses
 import json
 import os
 import re
-import selectors
 import signal
-import socket
-import subprocess
-import sys
 import time
 
-from distmnist import cli, fork_server
+from distmnist import cli, processes
 
 WAITING = 'waiting'  # has never run
 RUNNING = 'running'
@@ -218,58 +214,20 @@ class LocalRunner:
       log: str, path of the fork server's own log.
       lock: file; it stays open until the last process is gone.
     """
-    self._module = module
     self._log = log
-    self._lock = lock
+    self._client = processes.ForkServerClient(
+      module, log, os.environ, 'the trials', kept_fds=[lock.fileno()]
+    )
     self._running = set()
-    self._is_ready = False
-    self.signals = []
+    self.signals = self._client.signals
 
   def __enter__(self):
-    self._wake, self._wake_writer = socket.socketpair()
-    self._wake_writer.setblocking(False)
-    self._old_wakeup = signal.set_wakeup_fd(self._wake_writer.fileno())
-    self._old_handlers = {
-      signum: signal.signal(signum, lambda n, _: self.signals.append(n))
-      for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-      if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
-    }
-    self._socket, theirs = socket.socketpair(
-      socket.AF_UNIX, socket.SOCK_SEQPACKET
-    )
-    command = [sys.executable, '-m', 'distmnist.fork_server']
-    # Else the import of NumPy starts threads, which no fork can take along.
-    env = {**os.environ, 'OPENBLAS_NUM_THREADS': '1'} if self._module else None
-    with theirs, open(self._log, 'wb') as log:
-      self._server = subprocess.Popen(
-        [*command, str(theirs.fileno()), self._module],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=[theirs.fileno(), self._lock.fileno()],
-        start_new_session=True,
-      )
-    self._selector = selectors.DefaultSelector()
-    self._selector.register(self._socket, selectors.EVENT_READ)
-    self._selector.register(self._wake, selectors.EVENT_READ)
+    open(self._log, 'wb').close()  # of this time alone
+    self._client.__enter__()
     return self
 
-  def __exit__(self, *_):
-    self._selector.close()
-    self._socket.close()  # the server ends what still runs, and leaves
-    try:
-      self._server.wait(fork_server.GRACE_SECS + 2)
-    except subprocess.TimeoutExpired:
-      self._server.kill()
-      self._server.wait()
-    if not os.path.getsize(self._log):
-      os.remove(self._log)
-    for signum, handler in self._old_handlers.items():
-      signal.signal(signum, handler)
-    signal.set_wakeup_fd(self._old_wakeup)
-    self._wake.close()
-    self._wake_writer.close()
+  def __exit__(self, *error):
+    self._client.__exit__(*error)
 
   def start(self, name, argv, log, env=()):
     """Begins a command; returns the size of its log before, in bytes.
@@ -286,8 +244,7 @@ class LocalRunner:
     with open(log, 'ab') as file:
       size = file.seek(0, os.SEEK_END)
     self._running.add(name)
-    path = os.path.abspath(log)
-    self._send({'start': name, 'argv': argv, 'env': dict(env), 'log': path})
+    self._client.start(name, argv, env, log)
     return size
 
   def wait(self):
@@ -306,19 +263,19 @@ class LocalRunner:
     Returns:
       [(name, code), ...].
     """
-    if not self._is_ready:
+    if not self._client.is_ready:
       # The import is still on: nothing has begun, nor will.
-      self._server.kill()
+      self._client.kill()
       ended, self._running = [(n, -signal.SIGKILL) for n in self._running], ()
       return ended
     ended, num_signals = [], len(self.signals)
     deadline = time.monotonic() + grace_secs
-    self._signal(signum)
+    self._client.signal(self._running, signum)
     while self._running and time.monotonic() < deadline:
       ended += self._wait(deadline - time.monotonic(), num_signals)
       if len(self.signals) > num_signals:
         break
-    self._signal(signal.SIGKILL)
+    self._client.signal(self._running, signal.SIGKILL)
     while self._running:
       ended += self._wait(float('inf'), float('inf'))
     return ended
@@ -329,46 +286,10 @@ class LocalRunner:
       secs = deadline - time.monotonic()
       if secs <= 0:
         break
-      ready = self._selector.select(None if secs == float('inf') else secs)
-      for key, _ in ready:
-        if key.fileobj is self._wake:
-          self._wake.recv(4096)
-        elif ended := self._receive():
-          return [ended]
+      if ended := self._client.turn(None if secs == float('inf') else secs):
+        self._running -= {name for name, _ in ended}
+        return ended
     return []
-
-  def _receive(self):
-    """Reads a message; returns (name, code) if it is the end of a command."""
-    try:
-      data = self._socket.recv(fork_server.MAX_MESSAGE_BYTES)
-    except ConnectionResetError:
-      return None  # What it had still to say is read next.
-    if not data:
-      code = self._server.wait()
-      raise cli.RunError(
-        'the fork server has died, and the trials with it (exit code '
-        f'{code}; log: {self._log})'
-      )
-    message = json.loads(data)
-    if 'error' in message:
-      raise cli.RunError(
-        f'cannot import {self._module}: {message["error"]} (traceback in '
-        f'{self._log})'
-      )
-    self._is_ready = True
-    if 'code' not in message:
-      return None
-    self._running.discard(message['name'])
-    return message['name'], message['code']
-
-  def _signal(self, signum):
-    for name in self._running:
-      self._send({'signal': int(signum), 'name': name})
-
-  def _send(self, message):
-    # A dead server is reported by the next read, with its reason.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-      self._socket.send(json.dumps(message).encode())
 
 
 def read_json(path):

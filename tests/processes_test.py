@@ -175,7 +175,7 @@ def test_the_end_of_the_context_is_the_end_of_the_tasks(tmp_path, env):
   before = signal.getsignal(signal.SIGINT)
   with processes.Processes('fake_train', str(tmp_path), env) as group:
     group.start(cluster[0])
-    server = group._server
+    server = group._client.server
   assert server.returncode == 0
   assert signal.getsignal(signal.SIGINT) == before
 
@@ -214,7 +214,7 @@ def test_a_server_that_dies_takes_its_tasks_along_and_is_named(tmp_path, env):
   ):
     group.start(cluster[0])
     group.wait(cluster, 0.5)
-    group._server.kill()
+    group._client.server.kill()
     group.wait(cluster)
 
 

@@ -1,5 +1,6 @@
 """The agent of an executor, with the test as Spark and as the driver."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -84,10 +85,12 @@ class Agent:
       'host': '127.0.0.1',
       'port': 2222,
       'argv': ['python', '-m', 'fake_train', *flags],
-      'env': [],
+      'env': [['A', 'b']],
     }
     line = {
       'task': task,
+      'name': f'{job} 0',
+      'lock': None,
       'folder': str(folder / 'own'),
       'attempt': 1,
       'executor': '127.0.0.1',
@@ -159,7 +162,7 @@ def assert_gone(process):
 
 
 def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
-  with Agent(tmp_path, 'worker0:count=2,env=DISTMNIST_ATTEMPT') as agent:
+  with Agent(tmp_path, 'worker0:count=2,env=DISTMNIST_ATTEMPT,env=A') as agent:
     assert agent.meet() == {
       'hello': 'worker 0',
       'attempt': 1,
@@ -170,22 +173,63 @@ def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
     agent.link.send(go=True)
     assert agent.read('end') == {'end': 0, 'report': None}
     lines = sum((m['lines'] for m in agent.messages), [])
-    expected = ['worker0 line 0', 'worker0 line 1', 'DISTMNIST_ATTEMPT=None']
-    assert lines == expected
+    assert lines == [
+      *('worker0 line 0', 'worker0 line 1'),
+      *('DISTMNIST_ATTEMPT=None', "A='b'"),
+    ]
     agent.link.send(leave=True)
     assert agent.process.wait(DEADLINE_SECS) == 0
   assert not (tmp_path / 'own').exists()
 
 
+@pytest.mark.parametrize(
+  ('word', 'why'),
+  [
+    ('ours', None),
+    ('theirs', 'it has another one in its place'),
+    ('locked', 'another sweep has it'),
+    ('none', 'No such file or directory'),
+  ],
+)
+def test_a_trial_needs_the_lock_that_it_shares_with_the_driver(
+  tmp_path, word, why
+):
+  path = tmp_path / 'lock'
+  if word != 'none':
+    path.write_text('theirs' if word == 'theirs' else 'ours')
+  agent = spark_task.Agent(
+    {
+      'task': {
+        **{'job_name': 'worker', 'task_index': 0, 'host': 'a', 'port': None},
+        **{'argv': [], 'env': []},
+      },
+      **{'folder': str(tmp_path), 'lock': [str(path), 'ours']},
+      **{'executor': 'a', 'executor_pid': 7},
+    },
+    stdin=None,
+  )
+  with open(tmp_path / ('lock' if word != 'none' else 'other'), 'a') as lock:
+    how = fcntl.LOCK_EX if word == 'locked' else fcntl.LOCK_SH
+    fcntl.flock(lock, how)
+    found = agent._find_obstacle()
+  assert found == (why and f'a (pid 7) does not share {path}: {why}')
+  if not why:
+    # Held as long as the agent is there.
+    with open(path) as other, pytest.raises(BlockingIOError):
+      fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  if hasattr(agent, '_lock'):
+    agent._lock.close()
+
+
 @pytest.mark.slow
 def test_the_end_of_a_task_by_a_signal_is_told(tmp_path):
-  do = 'ps0:env=DISTMNIST_ATTEMPT,write=cut,kill=11'
+  do = 'ps0:env=DISTMNIST_ATTEMPT,env=A,write=cut,kill=11'
   with Agent(tmp_path, do, job='ps', attempt=2) as agent:
     agent.meet()
     agent.link.send(go=True)
     assert agent.read('end') == {'end': -11}
     lines = sum((m['lines'] for m in agent.messages), [])
-    assert lines[0] == "DISTMNIST_ATTEMPT='2'"
+    assert lines[:2] == ["DISTMNIST_ATTEMPT='2'", "A='b'"]
 
 
 @pytest.mark.slow
@@ -286,6 +330,7 @@ def test_no_driver_is_said_in_a_line(tmp_path):
         **{'argv': [], 'env': []},
       },
       **{'folder': str(tmp_path / 'own'), 'attempt': 1, 'executor': 'a'},
+      **{'name': 'ps 0', 'lock': None},
       **{'executor_pid': None, 'driver': [host, port], 'secret': SECRET},
     }
     done = subprocess.run(

@@ -52,12 +52,7 @@ def _is_conf(settings):
 
 def launch(job):
   """Runs the tasks.Job; returns its exit code (int)."""
-  master = _MASTER.value
-  if not master:
-    raise cli.UsageError(
-      '--master is missing: give spark://host:7077, yarn, k8s://..., or'
-      ' local-cluster[3,1,1024] for a trial on this machine'
-    )
+  master = get_master()
   num_tasks = job.num_ps + job.num_workers
   on_spark.check_paths(job.given)
   on_spark.check_fixed_slots(master, num_tasks)
@@ -68,8 +63,7 @@ def launch(job):
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     return 0
-  check_installed(os.environ)
-  check_answers(master)
+  check_ready(master)
   logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
   conf = make_conf(master, num_tasks, _CONF.value)
   screen = screen_lib.make_screen(logs_dir, cluster, job.show_logs)
@@ -79,7 +73,7 @@ def launch(job):
     processes.say(text)
 
   try:
-    with _heeding_signals(), _spark(conf, logs_dir) as context:
+    with heeding_signals(), opened(conf, logs_dir) as context:
       on_spark.run(
         context,
         job.given,
@@ -95,12 +89,36 @@ def launch(job):
   except on_spark.TaskError as error:
     say(f'error: {error}')
     return error.exit_code
-  except _SignalError as error:
+  except SignalError as error:
     say(f'stopped by {error.name}, logs in {logs_dir}')
     return error.exit_code
   finally:
     screen.finish()
   return 0
+
+
+def get_master():
+  """Returns --master (str).
+
+  Raises:
+    cli.UsageError: it is missing.
+  """
+  if not _MASTER.value:
+    raise cli.UsageError(
+      '--master is missing: give spark://host:7077, yarn, k8s://..., or'
+      ' local-cluster[3,1,1024] for a trial on this machine'
+    )
+  return _MASTER.value
+
+
+def check_ready(master):
+  """Checks that Spark can start here, and that a `master` of its own is there.
+
+  Raises:
+    cli.RunError: it cannot.
+  """
+  check_installed(os.environ)
+  check_answers(master)
 
 
 def check_installed(environ):
@@ -163,24 +181,25 @@ def make_conf(master, num_tasks, settings):
   return conf | dict(each.split('=', 1) for each in settings)
 
 
-class _SignalError(BaseException):
+class SignalError(BaseException):
   """This program was sent a signal that is to end it."""
 
   def __init__(self, signum):
     super().__init__(signum)
+    self.signum = signum
     self.name = signal.Signals(signum).name
     self.exit_code = 128 + signum
 
 
 @contextlib.contextmanager
-def _heeding_signals():
-  """Has the first two signals raise _SignalError where they come."""
+def heeding_signals():
+  """Has the first two signals raise SignalError where they come."""
   received = []
 
   def handle(signum, _):
     received.append(signum)
     if len(received) <= 2:
-      raise _SignalError(received[0])
+      raise SignalError(received[0])
 
   signums = [
     n
@@ -196,7 +215,7 @@ def _heeding_signals():
 
 
 @contextlib.contextmanager
-def _spark(conf, logs_dir):
+def opened(conf, logs_dir):
   """Yields a SparkContext of its own; its end is the end of its JVM.
 
   Raises:
