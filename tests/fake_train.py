@@ -94,7 +94,7 @@ def _act(action, flags, me):
     _serve(_port_of(me, flags))
   elif name == 'connect':  # to another task, once it serves
     address = ('127.0.0.1', _port_of(value, flags))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
       try:
         socket.create_connection(address).close()
