@@ -21,6 +21,7 @@ resident memory of the tasks is followed.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -42,7 +43,12 @@ TASKS = [
   *(f'ps {i}' for i in range(NUM_PS)),
   *(f'worker {i}' for i in range(NUM_WORKERS)),
 ]
-KINDS = 'kill', 'term', 'freeze'
+SIGNALS = {
+  'kill': signal.SIGKILL,
+  'term': signal.SIGTERM,
+  'freeze': signal.SIGSTOP,
+}
+KINDS = tuple(SIGNALS)
 FREEZE_SECS = 2.0
 # So long a fault may take until it counts as not survived.
 LIMIT_SECS = 60.0
@@ -199,14 +205,23 @@ class Run:
     return found
 
   def signal(self, name, signum):
-    """Signals a task by a handle that no stranger can come under."""
-    pid = self.find_pids()[name]
-    handle = os.pidfd_open(pid)
-    try:
-      if self.find_pids().get(name) == pid:
-        signal.pidfd_send_signal(handle, signum)
-    finally:
-      os.close(handle)
+    """Signals a task by a handle that no stranger can come under.
+
+    Returns:
+      Whether the task was there: the training may be over.
+    """
+    pid = self.find_pids().get(name)
+    if pid is None:
+      return False
+    with contextlib.suppress(ProcessLookupError):
+      handle = os.pidfd_open(pid)
+      try:
+        if self.find_pids().get(name) == pid:
+          signal.pidfd_send_signal(handle, signum)
+          return True
+      finally:
+        os.close(handle)
+    return False
 
   def find_saved_step(self):
     """Returns the step of the latest checkpoint, 0 if there is none."""
@@ -218,17 +233,18 @@ class Run:
     self.look()
     log, saved = self.logs[fault.task], self.find_saved_step()
     start, num_starts = time.monotonic(), len(log.start_times)
+    seen = self.step
+    if not self.signal(fault.task, SIGNALS[fault.kind]):
+      fault.is_survived = self.wait_until(lambda: not self.is_running)
+      fault.note = 'gone before its fault'
+      return
     if fault.kind == 'freeze':
-      self.signal(fault.task, signal.SIGSTOP)
       self.wait_until(lambda: False, FREEZE_SECS)
       self.look()
       seen = self.step
       self.signal(fault.task, signal.SIGCONT)
       back = time.monotonic()
     else:
-      signum = signal.SIGKILL if fault.kind == 'kill' else signal.SIGTERM
-      seen = self.step
-      self.signal(fault.task, signum)
       if not self.wait_until(lambda: len(log.start_times) > num_starts):
         fault.is_survived = not self.is_running
         fault.note = 'not started again'

@@ -77,6 +77,8 @@ class StopRequest:
     if not self.is_requested:
       self.signal = signum
       self._writer.send(bytes([_ASKED + signum]))
+      # It is said before what comes of it; else it might be said after the end.
+      self._requested.wait()
 
   def give_up(self, error):
     """Stops because of `error`, a cli.RunError, as if a signal had come."""

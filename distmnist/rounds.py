@@ -15,16 +15,17 @@ was meant for it.
 
 import contextlib
 import threading
-import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import cluster as cluster_lib
 from distmnist import strategy
 
-# How long all workers must have waited for one another until a worker that has
-# come back takes it that its token died with its predecessor's connection.
-_ALL_WAIT_SECS = 1.0
+# At so many looks in a row, in a second, all workers must wait for one another
+# until a worker that has come back takes it that its token died with its
+# predecessor's connection. Looks and not seconds: one that is held up between
+# two looks has not seen them all wait.
+_NUM_ALL_WAIT_LOOKS = 10
 _LOOK_SECS = 0.1
 
 
@@ -323,21 +324,15 @@ class RoundHook(strategy.CenterHook):
 
   def _get_own_token(self, session):
     """Waits for the token that a predecessor of this worker waited for."""
-    all_wait_since = None
-    while True:
+    num_looks = 0
+    while num_looks < _NUM_ALL_WAIT_LOOKS:
       holders = session.run(self._read_holders)
       if holders[self._cluster.task_index] != 0:
         return  # The first of its index, or one that had its token.
       if session.run(self._num_waiting_tokens):
         session.run(self._take)
         return
-      now = time.monotonic()
-      if any(holders > 0):
-        all_wait_since = None
-      elif all_wait_since is None:
-        all_wait_since = now
-      elif now - all_wait_since > _ALL_WAIT_SECS:
-        return
+      num_looks = 0 if any(holders > 0) else num_looks + 1
       self._stop.wait(_LOOK_SECS)
 
   def end(self, session):

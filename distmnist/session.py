@@ -41,6 +41,8 @@ from distmnist import cluster as cluster_lib
 _PS_GRACE_SECS = 5.0
 # A ps that shall stop gives the chief so long to save what it holds.
 _SAVE_SECS = 5.0
+# A ps that answers slowly is given so long to hear that a worker is done.
+_TELL_SECS = 10.0
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
 # How long a worker without a ps looks who it is that has left the ring.
@@ -222,7 +224,8 @@ def _say_done(cluster, server, error):
   """To be called after the training session is closed.
 
   A ps that left earlier would take the session with it. One that is gone has
-  nothing to be told.
+  nothing to be told, and says so at once; one that is slow must hear of a good
+  end, or it would wait for it.
   """
   # What is no mistake of a user may be over when the worker starts again.
   is_final = isinstance(error, (cli.RunError, cli.UsageError, type(None)))
@@ -236,7 +239,7 @@ def _say_done(cluster, server, error):
       contextlib.suppress(tf.errors.OpError),
       _done_box(cluster, server, i) as box,
     ):
-      box.send(message, timeout_secs=2.0)
+      box.send(message, timeout_secs=2.0 if error else _TELL_SECS)
 
 
 def _done_box(cluster, server, ps_index):
@@ -318,14 +321,23 @@ class Others:
     missing = dict(self._addresses)
     messages, found = self._end_box.listen(), []
     wait = console.Wait(timeout_secs, say)
+
+    def note(message):
+      if message:
+        found.append(report.WorkerStats.from_message(message))
+        missing.pop(f'worker {found[-1].worker}', None)
+
     while missing:
       try:
-        found.append(report.WorkerStats.from_message(messages.get(timeout=0.5)))
-        missing.pop(f'worker {found[-1].worker}', None)
+        note(messages.get(timeout=0.5))
         continue
       except queue.Empty:
-        pass
-      for name in cluster_lib.find_silent(missing):
+        silent = cluster_lib.find_silent(missing)
+      if silent:
+        # What they sent before they went may still be on its way.
+        for message in self._read_what_was_sent(messages):
+          note(message)
+      for name in sorted(silent.keys() & missing.keys()):
         say(f'{name} is gone: ending without it')
         del missing[name]
       names = cluster_lib.list_tasks(missing)
@@ -333,6 +345,16 @@ class Others:
         say(f'ending without {names}: not done after {timeout_secs:g} s')
         break
     return found
+
+  def _read_what_was_sent(self, messages):
+    """Yields the messages to the end box that were sent until now.
+
+    They keep their order: all of them come before an empty one of our own.
+    """
+    with contextlib.suppress(tf.errors.OpError, queue.Empty):
+      self._end_box.send({})
+      while message := messages.get(timeout=5.0):
+        yield message
 
 
 class ClusterScaffold(tf.train.Scaffold):

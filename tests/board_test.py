@@ -41,12 +41,14 @@ def test_a_board_whose_task_is_gone_is_an_error_and_can_be_tried_again(
 ):
   cluster = make_cluster(1, 2)
   member = cluster.worker(0)
-  [port] = in_process.pick_ports(1)
-  away = type(member)((f'127.0.0.1:{port}',), member.worker_hosts, 'worker', 0)
-  server = tf.train.Server(
-    {'ps': list(away.ps_hosts), 'worker': ['127.0.0.1:0']}, 'worker', 0
-  )
-  lost = board.Board(away, server)
-  for _ in range(2):
-    with pytest.raises(tf.errors.UnavailableError):
-      lost.read()
+  with in_process.hold_ports(1) as [port]:
+    away = type(member)(
+      (f'127.0.0.1:{port}',), member.worker_hosts, 'worker', 0
+    )
+    server = tf.train.Server(
+      {'ps': list(away.ps_hosts), 'worker': ['127.0.0.1:0']}, 'worker', 0
+    )
+    lost = board.Board(away, server)
+    for _ in range(2):
+      with pytest.raises(tf.errors.UnavailableError):
+        lost.read()

@@ -462,13 +462,15 @@ def test_proxies_are_dropped_and_said(start_server, monkeypatch, capsys):
   monkeypatch.setenv('https_proxy', 'http://proxy:3128')
   monkeypatch.setenv('ALL_PROXY', 'http://proxy:3128')
   monkeypatch.setenv('no_proxy', 'localhost')
-  start_server(*in_process.pick_ports(1))
+  with in_process.hold_ports(1) as ports:
+    start_server(*ports)
   assert not {'https_proxy', 'ALL_PROXY'} & set(os.environ)
   assert os.environ['no_proxy'] == 'localhost'
   assert capsys.readouterr().out == (
     'https_proxy, ALL_PROXY: not used, as gRPC fails behind a proxy\n'
   )
-  start_server(*in_process.pick_ports(1))
+  with in_process.hold_ports(1) as ports:
+    start_server(*ports)
   assert capsys.readouterr().out == ''
 
 
@@ -479,10 +481,12 @@ def test_a_server_that_tensorflow_refuses_is_one_line(
     raise tf.errors.UnknownError(None, None, 'could not start')
 
   monkeypatch.setattr(tf.train, 'Server', refuse)
-  (port,) = in_process.pick_ports(1)
-  with pytest.raises(
-    cli.RunError,
-    match=f'^worker 0 cannot serve on 127.0.0.1:{port}: could not start$',
+  with (
+    in_process.hold_ports(1) as [port],
+    pytest.raises(
+      cli.RunError,
+      match=f'^worker 0 cannot serve on 127.0.0.1:{port}: could not start$',
+    ),
   ):
     start_server(port)
 

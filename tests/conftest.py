@@ -3,6 +3,7 @@
 import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
 
 # isort: split
+import contextlib
 import itertools
 import os
 import pathlib
@@ -129,6 +130,10 @@ def tasks(_runner):
 @pytest.fixture
 def make_real_cluster(tasks, tmp_path):
   """Returns make(num_ps, num_workers) -> runner.Cluster."""
-  return lambda num_ps, num_workers: runner.Cluster(
-    tasks, tmp_path, num_ps, num_workers
-  )
+  with contextlib.ExitStack() as stack:
+
+    def make(num_ps, num_workers):
+      cluster = runner.Cluster(tasks, tmp_path, num_ps, num_workers)
+      return stack.enter_context(contextlib.closing(cluster))
+
+    yield make

@@ -1,5 +1,6 @@
 """evaluator: which checkpoints it finds, when it ends, and how it is told."""
 
+import contextlib
 import json
 import os
 import re
@@ -236,12 +237,24 @@ def test_an_evaluator_without_a_logdir_is_refused(run_task, set_flags):
 
 
 @pytest.fixture
-def tfjob(tasks, tmp_path):
+def hold_addresses():
+  """Returns hold(num) -> 'host:port' of so many ports, until the test ends."""
+  with contextlib.ExitStack() as stack:
+
+    def hold(num_ports):
+      ports = stack.enter_context(in_process.hold_ports(num_ports))
+      return [f'127.0.0.1:{port}' for port in ports]
+
+    yield hold
+
+
+@pytest.fixture
+def tfjob(tasks, tmp_path, hold_addresses):
   """Returns start(job, *flags), for one task of each job."""
   jobs = 'chief', 'evaluator', 'ps', 'worker'
-  ports = in_process.pick_ports(len(jobs))
   cluster = {
-    job: [f'127.0.0.1:{port}'] for job, port in zip(jobs, ports, strict=True)
+    job: [address]
+    for job, address in zip(jobs, hold_addresses(len(jobs)), strict=True)
   }
 
   def start(job, *flags):
@@ -281,8 +294,11 @@ def test_a_tfjob_runs_to_its_end(tasks, tfjob, tmp_path):
   )
   steps = [int(step) for step, _ in found]
   assert steps == sorted(set(steps))
-  # The last five are kept, also for an evaluator that is slow.
-  assert len(steps) >= 5
+  # The last five are kept, also for an evaluator that is slow. A chief that is
+  # held up saves less often.
+  kept = checkpoints.list_checkpoints(str(tmp_path / 'run'))
+  assert {int(path.rpartition('-')[2]) for path in kept} <= set(steps)
+  assert len(steps) >= 2
   assert found[-1] == (
     str(report['global_step']),
     f'{report["test_accuracy"]:.4f}',
@@ -300,11 +316,9 @@ def test_an_evaluator_leaves_on_sigterm(tasks, tfjob):
 
 
 @pytest.mark.slow
-def test_flags_and_tf_config_make_one_cluster(tasks, tmp_path):
+def test_flags_and_tf_config_make_one_cluster(tasks, tmp_path, hold_addresses):
   """Their tasks compare what they were told, and find it the same."""
-  ps_address, chief_address, worker_address = (
-    f'127.0.0.1:{port}' for port in in_process.pick_ports(3)
-  )
+  ps_address, chief_address, worker_address = hold_addresses(3)
   flags = *SMALL, '--train_steps=100', f'--logdir={tmp_path}/run'
   hosts = (
     f'--ps_hosts={ps_address}',

@@ -1,17 +1,18 @@
 """A cluster inside the test's own process: real servers, a thread a worker."""
 
+import contextlib
 import socket
 import threading
 import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import checkpoints
+from distmnist import checkpoints, processes
 from distmnist import cluster as cluster_lib
 from distmnist import session as session_lib
 
 # A worker that waits for ever is a failure of the test, after this long.
-DEADLINE_SECS = 60
+DEADLINE_SECS = 120
 
 
 class NoStop:
@@ -38,6 +39,17 @@ class NoWatchdog:
 
   def step_ends(self, is_done):
     pass
+
+
+@contextlib.contextmanager
+def hold_ports(num_ports):
+  """Yields ports, a list of int, that are given to no other by chance.
+
+  A server that asks for one of them gets it; see processes.hold_ports.
+  """
+  with contextlib.ExitStack() as stack:
+    held = [stack.enter_context(s) for s in processes.hold_ports(num_ports)]
+    yield [s.getsockname()[1] for s in held]
 
 
 def pick_ports(num_ports):
@@ -70,11 +82,12 @@ class InProcessCluster:
   """Servers of `num_ps` ps and `num_workers` workers on free ports."""
 
   def __init__(self, num_ps, num_workers):
-    hosts = [f'127.0.0.1:{p}' for p in pick_ports(num_ps + num_workers)]
-    self._hosts = tuple(hosts[:num_ps]), tuple(hosts[num_ps:])
     self.num_workers = num_workers
-    self.ps_servers = [start_server(self.ps(i)) for i in range(num_ps)]
-    self.servers = [start_server(self.worker(i)) for i in range(num_workers)]
+    with hold_ports(num_ps + num_workers) as ports:
+      hosts = [f'127.0.0.1:{port}' for port in ports]
+      self._hosts = tuple(hosts[:num_ps]), tuple(hosts[num_ps:])
+      self.ps_servers = [start_server(self.ps(i)) for i in range(num_ps)]
+      self.servers = [start_server(self.worker(i)) for i in range(num_workers)]
     self._servers = self.ps_servers + self.servers
 
   def ps(self, index):
@@ -87,7 +100,7 @@ class InProcessCluster:
 
   def _member(self, job_name, index):
     return cluster_lib.make_cluster(
-      *self._hosts, job_name, index, start_timeout_secs=20
+      *self._hosts, job_name, index, start_timeout_secs=60
     )
 
   def session_config(self, index):

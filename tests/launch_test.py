@@ -13,6 +13,8 @@ import time
 import psutil
 import pytest
 
+from distmnist import processes
+
 TESTS = pathlib.Path(__file__).resolve().parent
 BOTH = pytest.mark.parametrize(
   'mode',
@@ -42,7 +44,7 @@ def run_launch(do, folder, *flags, **variables):
     env=make_env(**variables),
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
 
 
@@ -97,7 +99,7 @@ class Running:
     self.process.wait()
 
   def wait_for_files(self, *names):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     paths = [self.folder / name for name in names]
     while not all(path.exists() for path in paths):
       assert self.process.poll() is None, self.stderr.read_text()
@@ -245,9 +247,9 @@ def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
     (victim, _) = running.wait_for('worker1.on', 'worker0.ready')
     everything = running.all_processes()
     victim.kill()
-    assert running.process.wait(20) == 137
+    assert running.process.wait(60) == 137
     assert 'failed first: killed by SIGKILL' in running.stderr.read_text()
-    assert_gone(everything, 1)
+    assert_gone(everything, 10)
 
 
 def test_what_a_task_has_started_ends_with_it(tmp_path):
@@ -257,9 +259,9 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
     (child,) = running.wait_for('worker0.child')
     (tmp_path / 'go').touch()
     # The run goes on: it is not its end that ends the child.
-    assert_gone([child], 5)
+    assert_gone([child], 30)
     running.send(signal.SIGTERM)
-    assert running.process.wait(20) == 143
+    assert running.process.wait(60) == 143
 
 
 @BOTH
@@ -280,8 +282,8 @@ def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
     running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     everything = running.all_processes()
     running.send(sent)
-    assert running.process.wait(10) == 128 + sent
-    assert_gone(everything, 1)
+    assert running.process.wait(60) == 128 + sent
+    assert_gone(everything, 10)
   said = last_line(running.stderr.read_text())
   assert f'stopped by {sent.name}' in said
   for name in ('worker_0', 'worker_1', 'ps_0'):
@@ -304,8 +306,9 @@ def test_a_second_signal_kills_at_once(tmp_path, mode):
     running.send(signal.SIGINT)
     running.wait_for_files('worker0.left')
     running.send(signal.SIGINT)
-    assert running.process.wait(3) == 130
-    assert_gone(everything, 1)
+    # By the first signal alone they would have been killed after 8.5 s.
+    assert running.process.wait(8) == 130
+    assert_gone(everything, 10)
     assert 'worker 1' in running.stderr.read_text()
 
 
@@ -315,8 +318,9 @@ def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.send(signal.SIGTERM)
-    assert running.process.wait(10) == 143
-    assert_gone(everything, 1)
+    assert running.process.wait(60) == 143
+    assert_gone(everything, 10)
+  assert processes.WORKER_GRACE_SECS + processes.PS_GRACE_SECS < 10
   assert running.stderr.read_text().count('did not leave when told to') == 3
 
 
@@ -329,7 +333,7 @@ def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
     everything = running.all_processes()
     assert len(everything) == 4
     running.process.kill()
-    assert_gone(everything, 5)
+    assert_gone(everything, 30)
 
 
 @pytest.mark.slow
@@ -338,7 +342,7 @@ def test_even_the_deaf_go_after_a_launcher_killed_by_9(tmp_path):
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.process.kill()
-    assert_gone(everything, 15)
+    assert_gone(everything, 50)
 
 
 @pytest.mark.slow
@@ -535,13 +539,16 @@ def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
     'worker0:leave;worker1:kill=9', tmp_path, '--max_restarts=9'
   ) as running:
     running.wait_for('worker0.ready')
-    deadline = time.monotonic() + 30
-    while 'restart 5 of 9 in 1.6 s' not in running.stderr.read_text():
+    deadline = time.monotonic() + 60
+    while 'restart 6 of 9 in 3.2 s' not in running.stderr.read_text():
       assert time.monotonic() < deadline, running.stderr.read_text()
       time.sleep(0.01)
     running.send(signal.SIGTERM)
-    assert running.process.wait(1.5) == 143
+    assert running.process.wait(60) == 143
   assert 'stopped by SIGTERM' in last_line(running.stderr.read_text())
+  # It did not wait until that was due.
+  log = (tmp_path / 'logs' / 'worker_1.log').read_text()
+  assert 'restart 5 of 9' in log and 'restart 6 of 9' not in log
 
 
 @BOTH
@@ -565,7 +572,7 @@ def test_who_reaches_the_port_of_a_task(tmp_path, mode, isolate):
       else:
         socket.create_connection(('127.0.0.1', port), timeout=5).close()
     (tmp_path / 'go').touch()
-    assert running.process.wait(20) == 0
+    assert running.process.wait(60) == 0
   assert 'reached ps0' in (tmp_path / 'logs' / 'worker_0.log').read_text()
 
 

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import mailbox
 
-DEADLINE_SECS = 20
+DEADLINE_SECS = 60
 
 
 @pytest.fixture

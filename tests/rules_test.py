@@ -1,6 +1,5 @@
 """Every update rule as users run it: real tasks, eight workers, kill -9."""
 
-import contextlib
 import re
 import signal
 
@@ -74,7 +73,7 @@ def test_eight_workers_end_cleanly_and_learn(tmp_path, rule):
   accuracy = re.search(r'^test accuracy +(0\.\d{4})$', out, re.M)[1]
   assert float(accuracy) > 0.5  # One in ten by chance.
   assert 'not heard of' not in out
-  assert end_secs < 10
+  assert end_secs < 25  # The chief would wait for 30 s.
   assert not find_tasks(tmp_path)
   report = read_report(tmp_path / 'run')
   assert len(report['workers']) == 8
@@ -88,7 +87,7 @@ def test_what_is_counted_is_what_the_sockets_have_moved(tmp_path, rule):
   code, out, err, _ = launch(
     tmp_path,
     '--model=mlp',
-    '--train_steps=150',
+    '--train_steps=400',
     f'--logdir={tmp_path}/run',
     *get_flags(rule, num_workers=2),
     num_ps=0 if rule == 'ring_allreduce' else 1,
@@ -110,7 +109,7 @@ def start(make_real_cluster, tmp_path, rule, steps):
     *SMALL,
     f'--train_steps={steps}',
     f'--logdir={tmp_path}/run',
-    '--log_secs=0.1',
+    '--log_secs=0',
     *get_flags(rule, num_workers=2),
   ]
   [ps], workers = cluster.start_all(*flags)
@@ -132,16 +131,15 @@ def test_kill_9_of_a_worker_does_to_the_others_what_the_docstring_says(
   wait_for_step(workers[1], 5)
   tasks.signal(workers[1], signal.SIGKILL)
   assert tasks.wait(workers[1]) == [-signal.SIGKILL]
-  # What was on its way may still be counted, and a few steps by the bound.
-  with contextlib.suppress(TimeoutError):
-    tasks.wait(workers[0], timeout_secs=0.5)
   before = steps_of(workers[0])[-1]
   if rule in WAITING:
     with pytest.raises(TimeoutError):
-      tasks.wait(workers[0], timeout_secs=1)
-    assert steps_of(workers[0])[-1] == before
+      tasks.wait(workers[0], timeout_secs=1.5)
+    # What was on its way is still counted, and a few steps by the bound.
+    assert steps_of(workers[0])[-1] <= before + 10
+    before = steps_of(workers[0])[-1]
   else:
-    wait_for_step(workers[0], before + 5)
+    wait_for_step(workers[0], before + 20)
   # It is back: from the center, and both go on.
   back = cluster.start('worker', 1, *flags)
   wait_for_step(back, before + 1)

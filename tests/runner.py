@@ -4,11 +4,13 @@ What a test starts here is the shipped program: flags in, a process of its
 own, a log and an exit code out.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -70,7 +72,6 @@ class Runner:
       )
     self._tasks = {}
     self.pids = {}
-    self._socket.settimeout(DEADLINE_SECS)
     assert self._read() == {'ready': True}
 
   @property
@@ -91,6 +92,15 @@ class Runner:
   def signal(self, task, signum):
     self._send({'signal': int(signum), 'name': task.name})
 
+  def suspend(self, task):
+    """Stops a task by SIGSTOP; returns once all of its threads stand still."""
+    self.signal(task, signal.SIGSTOP)
+    threads = pathlib.Path(f'/proc/{self.pids[task.name]}/task')
+    deadline = time.monotonic() + DEADLINE_SECS
+    while any(_read_state(thread) != 'T' for thread in threads.iterdir()):
+      assert time.monotonic() < deadline, f'{task.log} still runs'
+      time.sleep(0.01)
+
   def wait(self, *tasks, timeout_secs=DEADLINE_SECS):
     """Waits for the end of `tasks`; returns their exit codes, -n by signal n.
 
@@ -99,9 +109,8 @@ class Runner:
     """
     deadline = time.monotonic() + timeout_secs
     while left := [task for task in tasks if task.code is None]:
-      self._socket.settimeout(max(0.01, deadline - time.monotonic()))
       try:
-        self._take(self._read())
+        self._take(self._read(max(0.01, deadline - time.monotonic())))
       except TimeoutError:
         logs = '\n'.join(f'{t.log}:\n{t.output}' for t in left)
         raise TimeoutError(f'after {timeout_secs} s:\n{logs}') from None
@@ -122,12 +131,13 @@ class Runner:
 
   def close(self):
     self._socket.close()
-    self._server.wait(60)
+    self._server.wait(DEADLINE_SECS)
 
   def _send(self, message):
     self._socket.send(json.dumps(message).encode())
 
-  def _read(self):
+  def _read(self, timeout_secs=DEADLINE_SECS):
+    self._socket.settimeout(timeout_secs)
     return json.loads(self._socket.recv(1 << 18))
 
   def _take(self, message):
@@ -138,6 +148,11 @@ class Runner:
       task.code, task.end_time = message['code'], time.monotonic()
 
 
+def _read_state(thread):
+  """Returns the letter of a thread's state, T if it is stopped."""
+  return (thread / 'stat').read_text().rpartition(') ')[2][0]
+
+
 class Cluster:
   """A ps and worker list started by hand, as on hosts of their own."""
 
@@ -145,9 +160,16 @@ class Cluster:
     self._runner = runner
     self._folder = folder
     self._counts = {'ps': num_ps, 'worker': num_workers}
-    ports = in_process.pick_ports(num_ps + num_workers)
+    self._held = contextlib.ExitStack()
+    ports = self._held.enter_context(
+      in_process.hold_ports(num_ps + num_workers)
+    )
     hosts = [f'127.0.0.1:{port}' for port in ports]
     self.hosts = {'ps': hosts[:num_ps], 'worker': hosts[num_ps:]}
+
+  def close(self):
+    """Lets go of the ports, which are held from one task to the next."""
+    self._held.close()
 
   def start(self, job_name, index, *flags):
     """Starts one task; a log file for each start."""
@@ -177,12 +199,13 @@ def import_benchmark(name):
     sys.path.pop(0)
 
 
-def wait_for_line(task, text, timeout_secs=DEADLINE_SECS):
-  """Returns the first line of the task's log that has `text` in it."""
+def wait_for_line(task, text, timeout_secs=DEADLINE_SECS, count=1):
+  """Returns the first (`count`-th) line of the task's log with `text` in it."""
   deadline = time.monotonic() + timeout_secs
   while time.monotonic() < deadline:
-    for line in task.output.splitlines():
-      if text in line:
-        return line
+    # The last one may not be written to its end yet.
+    lines = [line for line in task.output.split('\n')[:-1] if text in line]
+    if len(lines) >= count:
+      return lines[count - 1]
     time.sleep(0.02)
   raise TimeoutError(f'no {text!r} in {task.log}:\n{task.output}')

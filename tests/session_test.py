@@ -9,7 +9,11 @@ import time
 
 import pytest
 
-from tests.runner import SMALL, wait_for_line
+from distmnist import checkpoints
+from distmnist import cluster as cluster_lib
+from distmnist import report as report_lib
+from distmnist import session as session_lib
+from tests.runner import DEADLINE_SECS, SMALL, wait_for_line
 
 
 def steps_of(task):
@@ -19,7 +23,8 @@ def steps_of(task):
 
 def wait_for_step(task, step):
   """Waits until a task has printed a progress line at `step` or later."""
-  for _ in range(600):
+  deadline = time.monotonic() + DEADLINE_SECS
+  while time.monotonic() < deadline:
     if steps_of(task)[-1:] >= [step]:
       return
     threading.Event().wait(0.05)  # A look at a log, again and again.
@@ -61,7 +66,8 @@ def test_all_tasks_leave_by_themselves(
     assert 80 <= report['global_step'] <= 81
     assert report['local_steps'] == report['global_step']
   last_worker = max(worker.end_time for worker in workers)
-  assert all(task.end_time - last_worker < 5 for task in ps)
+  # Where no worker says that it is done a ps waits for a minute.
+  assert all(task.end_time - last_worker < 30 for task in ps)
   for i, task in enumerate(ps):
     assert task.output.startswith(f'ps {i} serves on ')
     assert {'worker 0 is done', 'worker 1 is done'} <= set(
@@ -70,6 +76,30 @@ def test_all_tasks_leave_by_themselves(
   assert not any(is_answering(a) for job in cluster.hosts.values() for a in job)
   (line,) = re.findall(r'^bytes held: .*$', workers[0].output, re.M)
   assert 'ps 0' in line and 'ps 1' in line
+
+
+def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
+  make_cluster, monkeypatch
+):
+  cluster = make_cluster(1, 2)
+  chief, worker = (
+    session_lib.Others(cluster.worker(i), cluster.servers[i]) for i in (0, 1)
+  )
+
+  def find_silent(addresses):
+    # It has sent and left since the chief looked for messages.
+    worker.send_stats(report_lib.WorkerStats(1, local_steps=5))
+    return dict(addresses)
+
+  monkeypatch.setattr(cluster_lib, 'find_silent', find_silent)
+  lines = []
+  [stats] = chief.wait_at_end(60, lines.append)
+  assert (stats.worker, stats.local_steps) == (1, 5)
+  assert lines == []
+  for each in (chief, worker):
+    for box in (each._stop_box, each._end_box, each._save_box):
+      if box:
+        box.close()
 
 
 @pytest.mark.parametrize(
@@ -87,13 +117,13 @@ def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
     '--partitioner=min_max',
     '--placement=round_robin',
     '--steps_per_run=5',
-    '--train_steps=200',
+    '--train_steps=800',
     f'--logdir={logdir}',
   )
   assert tasks.wait(*workers, *ps) == [0] * 4
   report = read_report(logdir)
   # A worker that was held up may start a last run of five too late.
-  assert 200 <= report['global_step'] <= 205
+  assert 800 <= report['global_step'] <= 805
   a_step = 2 * (784 * 100 + 100 + 100 * 10 + 10)
   line = f'bytes a step: each worker pulls {a_step:,} and pushes {a_step:,}\n'
   assert line in workers[0].output
@@ -125,7 +155,7 @@ def test_runs_of_several_steps_end_early_too(
     '--early_stopping_patience=2',
     f'--logdir={logdir}',
   )
-  assert tasks.wait(*workers, *ps, timeout_secs=60) == [0] * 3
+  assert tasks.wait(*workers, *ps) == [0] * 3
   assert 'early stopping at step' in workers[0].output
 
 
@@ -133,8 +163,9 @@ def test_runs_of_several_steps_end_early_too(
 def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(1, 2)
   logdir = tmp_path / 'run'
+  # In lock-step: else a worker that starts late may find all steps done.
   ps, workers = cluster.start_all(
-    *SMALL, '--train_steps=60', '--summary_steps=5', f'--logdir={logdir}'
+    *SMALL, SYNC, '--train_steps=60', '--summary_steps=5', f'--logdir={logdir}'
   )
   assert tasks.wait(*ps, *workers) == [0] * 3
   for i in range(2):
@@ -144,33 +175,32 @@ def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
 @pytest.mark.slow
 def test_workers_are_ready_soon_after_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 3)
+  flags = *SMALL, '--train_steps=1000000', '--log_secs=0'
   ps = cluster.start('ps', 0)
-  others = [
-    cluster.start('worker', i, *SMALL, '--train_steps=500', '--log_secs=0')
-    for i in (1, 2)
-  ]
+  others = [cluster.start('worker', i, *flags) for i in (1, 2)]
   for task in others:
     wait_for_line(task, 'waiting for worker 0 at ')
-  chief = cluster.start(
-    'worker', 0, *SMALL, '--train_steps=500', '--log_secs=0'
-  )
+  chief = cluster.start('worker', 0, *flags)
   wait_for_line(chief, 'step ')
   ready = time.monotonic()
   for task in others:
     wait_for_line(task, 'step ')
   # TensorFlow's own wait would be 30 s.
-  assert time.monotonic() - ready < 5
-  assert tasks.wait(ps, chief, *others) == [0] * 4
+  assert time.monotonic() - ready < 20
+  for task in (chief, *others, ps):
+    tasks.signal(task, signal.SIGTERM)
+  assert tasks.wait(ps, chief, *others) == [128 + signal.SIGTERM] * 4
 
 
 @pytest.mark.slow
 def test_a_missing_ps_is_named_in_a_bounded_time(tasks, make_real_cluster):
   cluster = make_real_cluster(2, 1)
-  ps = cluster.start('ps', 0, '--start_timeout_secs=2')
+  ps = cluster.start('ps', 0)
   worker = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=2')
   start = time.monotonic()
   assert tasks.wait(worker, ps) == [1, 1]
-  assert time.monotonic() - start < 12
+  # By default it is a minute.
+  assert time.monotonic() - start < 40
   address = cluster.hosts['ps'][1]
   assert f'waiting for ps 1 at {address}\n' in worker.output
   assert f'no answer within 2 s from ps 1 at {address}' in worker.output
@@ -182,10 +212,11 @@ def test_a_missing_ps_is_named_in_a_bounded_time(tasks, make_real_cluster):
 def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 2)
   ps = cluster.start('ps', 0)
-  chief = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=1.5')
+  wait_for_line(ps, 'ps 0 serves on ')
+  chief = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=3')
   assert tasks.wait(chief, ps) == [1, 1]
   assert (
-    f'no answer within 1.5 s from worker 1 at {cluster.hosts["worker"][1]}'
+    f'no answer within 3 s from worker 1 at {cluster.hosts["worker"][1]}'
     in chief.output
   )
 
@@ -193,8 +224,8 @@ def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
 @pytest.mark.slow
 def test_a_ps_without_workers_leaves(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)
-  ps = cluster.start('ps', 0, '--start_timeout_secs=1')
-  assert tasks.wait(ps, timeout_secs=15) == [1]
+  ps = cluster.start('ps', 0, '--start_timeout_secs=2')
+  assert tasks.wait(ps, timeout_secs=40) == [1]
   assert f'no worker answers: worker 0 at {cluster.hosts["worker"][0]}' in (
     ps.output
   )
@@ -203,9 +234,7 @@ def test_a_ps_without_workers_leaves(tasks, make_real_cluster):
 def test_a_taken_port_is_named(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)
   port = int(cluster.hosts['ps'][0].split(':')[1])
-  with socket.socket() as taken:
-    taken.bind(('127.0.0.1', port))
-    taken.listen()
+  with socket.create_server(('127.0.0.1', port)):
     ps = cluster.start('ps', 0)
     assert tasks.wait(ps) == [1]
   (line,) = ps.output.splitlines()
@@ -249,23 +278,27 @@ def test_a_signal_saves_and_the_next_start_resumes(
   cluster = make_real_cluster(1, 2)
   ps, workers = cluster.start_all(*flags, '--train_steps=1000000')
   wait_for_line(workers[0], 'step 10')
-  start = time.monotonic()
   for worker in workers:
     tasks.signal(worker, signum)
   assert tasks.wait(*workers) == [128 + signum] * 2
-  assert time.monotonic() - start < 8
+  # After 8 s they would be ended by force.
+  assert 'not done' not in workers[0].output + workers[1].output
   # The workers may come back, so the ps is told to leave, too.
   tasks.signal(ps[0], signum)
   assert tasks.wait(*ps) == [128 + signum]
   assert 'Traceback' not in workers[0].output + workers[1].output
   stopped_at = int(re.search(r'stopped at step (\d+)', workers[0].output)[1])
+  saved = checkpoints.read_step(checkpoints.find_latest(str(logdir)))
+  # The other worker may go on until its own signal has reached it.
+  assert saved >= stopped_at
 
   cluster = make_real_cluster(1, 2)
-  ps, workers = cluster.start_all(*flags, f'--train_steps={stopped_at + 20}')
+  ps, workers = cluster.start_all(*flags, f'--train_steps={saved + 20}')
   assert tasks.wait(*ps, *workers) == [0] * 3
   restored = int(re.search(r'restored .*-(\d+)$', workers[0].output, re.M)[1])
-  assert stopped_at <= restored <= stopped_at + 1
-  assert steps_of(workers[0])[0] > restored
+  assert restored == saved
+  # One of the two may be too late for any of the 20.
+  assert min(steps_of(workers[0]) + steps_of(workers[1])) > restored
 
 
 @pytest.mark.slow
@@ -277,7 +310,9 @@ def test_a_second_signal_stops_at_once(tasks, make_real_cluster):
   tasks.signal(worker, signal.SIGTERM)
   wait_for_line(worker, 'SIGTERM: saving and stopping')
   tasks.signal(worker, signal.SIGTERM)
-  assert tasks.wait(worker, timeout_secs=2) == [143]
+  assert tasks.wait(worker) == [143]
+  # After 8 s it would be ended by force.
+  assert 'not done' not in worker.output
 
 
 @pytest.mark.slow
@@ -287,7 +322,7 @@ def test_a_worker_killed_for_good_does_not_hold_up_async(
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(2, 3)
   ps, workers = cluster.start_all(
-    *SMALL, '--train_steps=600', '--log_secs=0', f'--logdir={logdir}'
+    *SMALL, '--train_steps=4000', '--log_secs=0', f'--logdir={logdir}'
   )
   wait_for_line(workers[2], 'step ')
   tasks.signal(workers[2], signal.SIGKILL)
@@ -295,10 +330,11 @@ def test_a_worker_killed_for_good_does_not_hold_up_async(
   assert tasks.wait(*workers[:2], *ps) == [0] * 4
   report = read_report(logdir)
   assert report['workers_not_heard_of'] == [2]
-  assert report['global_step'] >= 600
+  assert report['global_step'] >= 4000
   assert 'worker 2 is gone: ending without it' in workers[0].output
   last_worker = max(worker.end_time for worker in workers[:2])
-  assert all(task.end_time - last_worker < 8 for task in ps)
+  # A ps waits 5 s for one that is lost, and not the minute of --start_timeout.
+  assert all(task.end_time - last_worker < 30 for task in ps)
 
 
 @pytest.mark.slow
@@ -310,13 +346,13 @@ def test_a_killed_backup_worker_does_not_hold_up_sync(
     *SMALL,
     SYNC,
     '--replicas_to_aggregate=2',
-    '--train_steps=300',
+    '--train_steps=1500',
     '--log_secs=0',
   )
   wait_for_line(workers[2], 'step ')
   tasks.signal(workers[2], signal.SIGKILL)
   assert tasks.wait(*workers[:2], *ps) == [0] * 3
-  assert steps_of(workers[0])[-1] >= 300
+  assert steps_of(workers[0])[-1] >= 1500
 
 
 @pytest.mark.slow
@@ -326,20 +362,20 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(1, 2)
   ps, workers = cluster.start_all(
-    *SMALL, SYNC, '--train_steps=400', '--log_secs=0', f'--logdir={logdir}'
+    *SMALL, SYNC, '--train_steps=1000', '--log_secs=0', f'--logdir={logdir}'
   )
   for worker in workers:
     wait_for_line(worker, 'step ')
-  tasks.signal(workers[1], signal.SIGSTOP)
+  tasks.suspend(workers[1])
   before = steps_of(workers[0])[-1]
   with pytest.raises(TimeoutError):
     tasks.wait(workers[0], timeout_secs=2)
-  # Lock-step: at most the step that was under way.
+  # Lock-step: at most the step that was under way, and one that was not said.
   assert steps_of(workers[0])[-1] <= before + 2
   tasks.signal(workers[1], signal.SIGCONT)
   assert tasks.wait(*workers, *ps) == [0] * 3
   rows = read_report(logdir)['workers']
-  assert [row['local_steps'] for row in rows] == [400, 400]
+  assert [row['local_steps'] for row in rows] == [1000, 1000]
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
   chief = make_watchdog(0)
   chief.check_in()  # Who was wrong gives up, not the chief.
   stop = worker._stop
-  assert stop.given_up.wait(20)
+  assert stop.given_up.wait(60)
   assert isinstance(stop.error, cli.RunError)
   assert '--model=cnn there but --model=mlp here' in str(stop.error)
   assert not isinstance(stop.error, cli.LostError)
@@ -121,12 +121,12 @@ def test_a_worker_finds_out_when_its_chief_comes_later(make_watchdog, ps_row):
 
 @pytest.mark.slow
 def test_a_row_of_a_task_that_has_ended_holds_nobody_up(make_watchdog, ps_row):
+  others = set(threading.enumerate())
   before = make_watchdog(0, batch_size=50)
   before.check_in()
   before.close()
-  threads = [t for t in threading.enumerate() if 'keep_beating' in t.name]
-  for thread in threads:
-    thread.join(5)
+  for thread in set(threading.enumerate()) - others:
+    thread.join(60)
   make_watchdog(1).check_in()
 
 
@@ -154,11 +154,11 @@ def test_a_task_that_comes_back_on_its_host_need_not_wait(
 @pytest.mark.slow
 def test_a_ps_that_does_not_check_in_is_named(make_watchdog, monkeypatch):
   worker = make_watchdog(0)
-  object.__setattr__(worker._cluster, 'start_timeout_secs', 1.5)
+  object.__setattr__(worker._cluster, 'start_timeout_secs', 4)
   lines = []
   worker._say = lines.append
   with pytest.raises(
-    cli.RunError, match=r'^no sign of ps 0 at 127.0.0.1:\d+ within 1.5 s'
+    cli.RunError, match=r'^no sign of ps 0 at 127.0.0.1:\d+ within 4 s'
   ):
     worker.check_in()
   assert re.match(r'waiting for a sign of ps 0 at ', lines[0])
@@ -186,9 +186,10 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
 
   thread = threading.Thread(target=answer, daemon=True)
   thread.start()
-  workers = tuple(f'127.0.0.1:{port}' for port in in_process.pick_ports(1))
-  wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 3.0)
-  server = in_process.start_server(wrong)
+  with in_process.hold_ports(1) as [port]:
+    workers = (f'127.0.0.1:{port}',)
+    wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 3.0)
+    server = in_process.start_server(wrong)
   dog = watchdog.Watchdog(wrong, server, {}, 60, 60, Stop(), lambda line: None)
   with pytest.raises(cli.RunError, match=f'{host}.*that port$'):
     dog.check_in()
@@ -200,7 +201,9 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
 
 
 @pytest.mark.slow
-def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row):
+def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
+  # All are in this process: if it stands still for a while, none is to blame.
+  monkeypatch.setattr(watchdog, '_SILENT_SECS', 60)
   lines = []
   said = threading.Event()
 
@@ -212,10 +215,11 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row):
   dog.check_in()
   assert not said.wait(0.6)  # No step has begun.
   dog.step_begins()
-  assert said.wait(10)
+  assert said.wait(60)
   dog.step_ends()
   assert re.fullmatch(
-    r'no step for \d s: all tasks answer, so one of them works slowly', lines[0]
+    r'no step for \d+ s: all tasks answer, so one of them works slowly',
+    lines[0],
   )
 
 
@@ -223,7 +227,7 @@ def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
   dog = make_watchdog(0, warn_secs=0.2, fail_secs=0.5)
   dog.check_in()
   dog.step_begins()
-  assert dog._stop.given_up.wait(10)
+  assert dog._stop.given_up.wait(60)
   error = dog._stop.error
   assert isinstance(error, cli.LostError)
   assert 'given up (--stall_fail_secs=0.5)' in str(error)
@@ -242,7 +246,7 @@ def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row):
 
   wait_until(beats)
   worker.close()
-  wait_until(lambda: chief.secs_silent('worker 1') > 3)
+  wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 3)
 
 
 @pytest.mark.slow
@@ -251,11 +255,11 @@ def test_a_task_that_never_beat_is_silent_too(make_watchdog, ps_row):
   worker.check_in()
   worker.close()  # Suspended within its first second.
   chief.check_in()
-  wait_until(lambda: chief.secs_silent('worker 1') > 3)
+  wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 3)
 
 
 def wait_until(is_true):
-  for _ in range(400):
+  for _ in range(1200):
     if is_true():
       return
     threading.Event().wait(0.05)

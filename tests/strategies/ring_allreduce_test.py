@@ -399,7 +399,7 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   wait_for_line(workers[0], 'step 12/')
   tasks.signal(workers[victim], signal.SIGKILL)
   left = [task for task in workers if task is not workers[victim]]
-  assert tasks.wait(*left, timeout_secs=8) == [3, 3]
+  assert tasks.wait(*left, timeout_secs=30) == [3, 3]
   lost = f'worker {victim} at {cluster.hosts["worker"][victim]}'
   for task in left:
     assert 'Traceback' not in task.output
@@ -438,7 +438,7 @@ def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
   )
   wait_for_line(workers[asked], 'step 10/')
   tasks.signal(workers[asked], signal.SIGTERM)
-  assert tasks.wait(*workers, timeout_secs=8) == [143, 143]
+  assert tasks.wait(*workers) == [143, 143]
   for i, task in enumerate(workers):
     rest = '; once more stops at once' if i == asked else ', with all tasks'
     assert f'SIGTERM: saving and stopping{rest}\n' in task.output
@@ -462,7 +462,7 @@ def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
   wait_for_line(workers[0], 'step 10/')
   for task in workers:
     tasks.signal(task, signal.SIGTERM)
-  assert tasks.wait(*workers, timeout_secs=8) == [143, 143]
+  assert tasks.wait(*workers) == [143, 143]
   for task in workers:
     assert last_line(task) == f'stopped at step {saved_step(logdir)}'
 
@@ -472,7 +472,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
   cluster = make_real_cluster(0, 2)
   flags = *SMALL, RING, '--optimizer=sgd', '--learning_rate=1e38'
   workers = [cluster.start('worker', i, *flags) for i in (0, 1)]
-  codes = tasks.wait(*workers, timeout_secs=30)
+  codes = tasks.wait(*workers)
   # Both see the same cost; who is quicker leaves the other alone.
   assert 1 in codes and set(codes) <= {1, 3}
   for code, worker in zip(codes, workers, strict=True):
@@ -490,9 +490,9 @@ def test_a_worker_that_was_started_differently_is_named(
   flags = *SMALL, RING, '--start_timeout_secs=4'
   chief = cluster.start('worker', 0, *flags)
   other = cluster.start('worker', 1, *flags, odd)
-  assert tasks.wait(other, timeout_secs=20) == [1]
+  assert tasks.wait(other) == [1]
   assert 'was started differently' in last_line(other)
-  [code] = tasks.wait(chief, timeout_secs=20)
+  [code] = tasks.wait(chief)
   assert code in (1, 3)
   assert 'Traceback' not in chief.output + other.output
 
@@ -502,15 +502,15 @@ def test_a_worker_that_was_started_differently_is_named(
 def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):
   cluster = make_real_cluster(0, 3)
   workers = [
-    cluster.start('worker', i, *SMALL, RING, '--start_timeout_secs=1.5')
+    cluster.start('worker', i, *SMALL, RING, '--start_timeout_secs=4')
     for i in range(3)
     if i != missing
   ]
-  assert tasks.wait(*workers, timeout_secs=20) == [1, 1]
+  assert tasks.wait(*workers) == [1, 1]
   who = f'worker {missing} at {cluster.hosts["worker"][missing]}'
   outputs = ' '.join(task.output for task in workers)
   assert f'waiting for {who}\n' in outputs
-  assert f'no answer within 1.5 s from {who}: start it' in outputs
+  assert f'no answer within 4 s from {who}: start it' in outputs
   assert 'Traceback' not in outputs
 
 
@@ -542,7 +542,7 @@ def test_a_run_that_is_at_its_end_ends_at_once(
   flags = *SMALL, RING, '--train_steps=20', f'--logdir={tmp_path / "run"}'
   for _ in range(2):
     _, workers = make_real_cluster(0, 2).start_all(*flags)
-    assert tasks.wait(*workers, timeout_secs=20) == [0, 0]
+    assert tasks.wait(*workers) == [0, 0]
 
 
 @pytest.mark.slow
@@ -563,7 +563,7 @@ def test_a_launch_without_ps(tmp_path):
     cwd=REPO,
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=200,
   )
   assert found.returncode == 0, found.stdout + found.stderr
   assert '50 global steps, 100 local steps' in found.stdout

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import optimizers, placement
 from tests import in_process
 
-DEADLINE_SECS = 20
+DEADLINE_SECS = 60
 
 
 class Step(typing.NamedTuple):

@@ -100,7 +100,7 @@ class Load(tf.train.SessionRunHook):
     if self._is_chief:
       session.run(self._op)
       self._loaded.set()
-    assert self._loaded.wait(20)
+    assert self._loaded.wait(60)
 
 
 def train_cluster(
