@@ -32,7 +32,9 @@ def make_local(_):
 @contextlib.contextmanager
 def make_ssh(folder):
   with sshd.start(folder) as here:
-    yield ['--hosts=127.0.0.1,127.0.0.2', f'--ssh_options=-F {here}/config']
+    # TensorFlow listens on all addresses: the two hosts share their ports.
+    hosts = '127.0.0.1:2222,127.0.0.2:2322'
+    yield [f'--hosts={hosts}', f'--ssh_options=-F {here}/config']
 
 
 @contextlib.contextmanager
