@@ -154,11 +154,28 @@ def make_optimizer(
     optimizer = tf.train.AdagradOptimizer(**common)
   else:
     optimizer = tf.train.RMSPropOptimizer(momentum=momentum, **common)
+  optimizer._prepare = functools.partial(
+    _prepare_numbers, optimizer, optimizer._prepare
+  )
   if clip_norm is not None:
     optimizer.compute_gradients = functools.partial(
       _compute_clipped, optimizer.compute_gradients, clip_norm
     )
   return optimizer
+
+
+def _prepare_numbers(optimizer, prepare):
+  """Does `prepare`, and turns the constants that it has made into numbers.
+
+  As a tensor, Adam's beta is made where apply_gradients was called: a worker
+  would send it to each ps in each step, and a message costs more than many an
+  update. Of a number each update makes a constant beside its variable.
+  """
+  prepare()
+  for name, value in vars(optimizer).items():
+    number = tf.get_static_value(value) if tf.is_tensor(value) else None
+    if number is not None:
+      setattr(optimizer, name, float(number))
 
 
 def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
