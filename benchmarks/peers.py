@@ -602,9 +602,9 @@ TITLES = {
   'agn_10': f'distmnist agn, T={PERIOD}, 10 steps a run',
   'classic': 'classic script, async, 1 ps',
   'tf2_ps': 'TF2 ParameterServerStrategy, 1 ps',
-  'tf2_ps_10': 'same, 10 steps a call',
+  'tf2_ps_10': 'TF2 ParameterServerStrategy, 10 steps a call',
   'tf2_mirrored': 'TF2 MultiWorkerMirroredStrategy',
-  'tf2_mirrored_10': 'same, 10 steps a call',
+  'tf2_mirrored_10': 'TF2 MultiWorkerMirroredStrategy, 10 steps a call',
   'torch_ddp': 'PyTorch DDP, gloo',
 }
 # No way to train one net.
