@@ -125,20 +125,33 @@ class SyncSgd(strategy.Strategy):
       center_step = strategy.read_after(
         global_step, [] if is_lock_step else gradients
       )
-      # The push ends in a new token, so both reads come before it.
+      # The push ends in a new token, so both reads come before it. To wait for
+      # the ps itself, and not for what has come from it, is one more message.
+      with tf.device(self.cluster.cpu_device):
+        center_step = tf.identity(center_step)
       with tf.control_dependencies([own_step, center_step]):
         gradients = [_copy_beside(gradient) for gradient in gradients]
       self.staleness = center_step - own_step
       pairs = self._center.to_shards(gradients)
-      new_token = self._optimizer.apply_gradients(pairs, global_step)
-      with tf.control_dependencies([self._note_holders(global_step)]):
-        train_op = token.assign(new_token)
+      with tf.variable_creator_scope(self._read_once):
+        new_token = self._optimizer.apply_gradients(pairs, global_step)
+      self._note_holders(global_step)
+      train_op = token.assign(new_token)
       self._init_token = token.assign(global_step.read_value()).op
       self._accumulators = [
         (self._find_accumulator(v), v.device) for v in self._center.shards
       ]
       self._global_step = global_step
       return train_op
+
+  def _read_once(self, create, **kwargs):
+    """Makes a variable of the optimizer, a local one, read once in a step.
+
+    Else each shard has the worker's step sent to it in a message of its own.
+    """
+    if tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ()):
+      kwargs['caching_device'] = self.cluster.cpu_device
+    return create(**kwargs)
 
   def _note_holders(self, global_step):
     """Notes on the ps when this worker waits for a token, and has one again."""
@@ -151,8 +164,14 @@ class SyncSgd(strategy.Strategy):
     with tf.control_dependencies(dequeue.control_inputs):
       waits = self._holders.mark(False)
     dequeue._add_control_input(waits)
-    with tf.control_dependencies([dequeue]):
-      return self._holders.mark(True)
+    [token] = dequeue.outputs
+    takers = token.consumers()
+    with tf.control_dependencies([token]):
+      has_token = self._holders.mark(True)
+    with tf.device(global_step.device), tf.control_dependencies([has_token]):
+      noted_token = tf.identity(token)
+    for op in takers:
+      op._update_input(list(op.inputs).index(token), noted_token)
 
   def _find_accumulator(self, variable):
     """Returns the accumulator that the optimizer has made for a variable."""
