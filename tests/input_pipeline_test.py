@@ -130,7 +130,8 @@ def test_the_images_are_not_in_the_graph_but_on_the_worker(tf_session):
   assert tf.get_default_graph().as_graph_def().ByteSize() < 100_000
   assert tf.global_variables() == []
   found = {(v.op.name, v.device) for v in tf.local_variables()}
-  assert found == {('images', device), ('labels', device)}
+  names = ('images', 'labels', 'order', 'num_read')
+  assert found == {(name, device) for name in names}
   ops = tf.get_default_graph().get_operations()
   # get_variable takes an initializer off all devices; it follows its variable.
   astray = {op.name for op in ops if op.device != device}
