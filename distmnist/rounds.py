@@ -10,7 +10,8 @@ With R = N workers each worker has one token or waits for one, so that none
 gives twice to a round. This must stay so when workers die and come back, so
 the ps remembers who has a token (`Holders`): one that died with its token in
 hand begins with a new one, one that died while it waited takes the one that
-was meant for it.
+was meant for it. For that each has a queue of its own: from one for all, who
+is quick would take the token of the dead, and give twice to a round.
 """
 
 import contextlib
@@ -60,7 +61,9 @@ class Holders:
 
   def take(self, tokens, ops):
     """Returns the next token, waited for once all `ops` have run."""
-    with tf.control_dependencies(ops):
+    with tf.device(self._device):
+      given = tf.group(*ops)  # One message a ps, not one an op.
+    with tf.control_dependencies([given]):
       waits = self.mark(False)
     with tf.control_dependencies([waits]), tf.device(self._device):
       token = tokens.dequeue()
@@ -85,6 +88,61 @@ class Holders:
         table_handle=self._table,
         keys=tf.range(self._num_workers, dtype=tf.int64),
       )
+
+
+class Tokens:
+  """The queues on a ps where the workers wait.
+
+  With R = N a worker has its own. Else there is one for all, as tokens may be
+  to spare.
+
+  Attributes:
+    own: tf.FIFOQueue, where this worker waits.
+    num_each: list of int, how many tokens a queue gets at the end of a round.
+  """
+
+  def __init__(self, cluster, num_gifts, global_step):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      num_gifts: int, R.
+      global_step: int64 scalar variable; the queues are beside it.
+    """
+    self._global_step = global_step
+    self.num_each, index = [max(cluster.num_workers, num_gifts)], 0
+    if num_gifts == cluster.num_workers:
+      self.num_each, index = [1] * cluster.num_workers, cluster.task_index
+    with tf.device(global_step.device):
+      self._queues = [
+        tf.FIFOQueue(
+          -1, tf.int64, (), shared_name=f'round/tokens_{i}', name='tokens'
+        )
+        for i in range(len(self.num_each))
+      ]
+    self.own = self._queues[index]
+
+  def make(self, num_each):
+    """Returns the op that puts so many tokens into each queue.
+
+    Args:
+      num_each: list of int, or an int32 tensor of that length.
+    """
+    with tf.device(self._global_step.device):
+      step = self._global_step.read_value()
+      return tf.group(
+        *[
+          queue.enqueue_many([tf.fill([num_each[i]], step)])
+          for i, queue in enumerate(self._queues)
+        ]
+      )
+
+  def drain(self):
+    """Returns the op that throws all tokens away."""
+    with tf.device(self._global_step.device):
+      return tf.group(*[q.dequeue_many(q.size()) for q in self._queues])
+
+  def close(self):
+    return tf.group(*[queue.close() for queue in self._queues])
 
 
 class Round:
@@ -117,10 +175,7 @@ class Round:
             shard.dtype, shard.shape, shared_name=f'round/gifts_{i}'
           )
         )
-    with tf.device(global_step.device):
-      self._tokens = tf.FIFOQueue(
-        -1, tf.int64, (), shared_name='round/tokens', name='tokens'
-      )
+    self._tokens = Tokens(cluster, num_gifts, global_step)
     self._holders = Holders(cluster, global_step.device)
 
   def build_update(self, apply):
@@ -141,11 +196,7 @@ class Round:
       count = self._global_step.assign_add(1, read_value=False)
     # The tokens carry the new step, and must not be sent before all is applied.
     with tf.control_dependencies([count]):
-      self._update = make_tokens(
-        self._tokens,
-        self._global_step,
-        count_tokens(self._cluster, self._num_gifts),
-      )
+      self._update = self._tokens.make(self._tokens.num_each)
 
   def give_and_wait(self, gifts):
     """Gives, and waits until the round is over; may stand in a branch.
@@ -167,7 +218,7 @@ class Round:
       reads = [own_step, center_step]
       with tf.control_dependencies(reads), tf.device(shard.device):
         given.append(accumulator.apply_grad(gift, own_step))
-    token = self._holders.take(self._tokens, given)
+    token = self._holders.take(self._tokens.own, given)
     return self.token.assign(token), center_step - own_step
 
   def hook(self, stop):
@@ -185,18 +236,6 @@ class Round:
       self.token.assign(self._global_step.read_value()).op,
       self._update,
     )
-
-
-def count_tokens(cluster, num_gifts):
-  """Returns how many tokens a round ends with: one a worker, one a gift."""
-  return max(cluster.num_workers, num_gifts)
-
-
-def make_tokens(tokens, global_step, num_tokens):
-  """Returns the op that puts `num_tokens` (int or int32 scalar) there."""
-  with tf.device(global_step.device):
-    step = global_step.read_value()
-    return tokens.enqueue_many([tf.fill([num_tokens], step)])
 
 
 class RoundHook(strategy.CenterHook):
@@ -226,7 +265,7 @@ class RoundHook(strategy.CenterHook):
       stop: preemption.StopRequest.
       num_gifts: int, R.
       global_step: int64 scalar variable.
-      tokens: tf.FIFOQueue beside the global_step.
+      tokens: Tokens.
       holders: Holders of these tokens.
       accumulators: list of (tf.ConditionalAccumulator, its device).
       init_op: op that brings this worker to the global_step.
@@ -250,24 +289,20 @@ class RoundHook(strategy.CenterHook):
     device = self._global_step.device
     self._is_lock_step = self._num_gifts == self._cluster.num_workers
     with tf.device(device):
-      self._num_waiting_tokens = self._tokens.size()
-      self._take = self._tokens.dequeue()
+      self._num_waiting_tokens = self._tokens.own.size()
+      self._take = self._tokens.own.dequeue()
     self._read_holders = self._holders.read()
     self._hold = self._holders.mark(True)
     if not self._cluster.is_chief:
       return
-    num_tokens = count_tokens(self._cluster, self._num_gifts)
-    self._release_op = self._make_tokens(num_tokens)
-    self._num_new_tokens = tf.placeholder(tf.int32, ())
-    self._new_tokens_op = self._make_tokens(self._num_new_tokens)
-    with tf.device(device):
-      self._drain_op = self._tokens.dequeue_many(self._tokens.size())
+    num_each = self._tokens.num_each
+    self._release_op = self._tokens.make(num_each)
+    self._num_new_tokens = tf.placeholder(tf.int32, [len(num_each)])
+    self._new_tokens_op = self._tokens.make(self._num_new_tokens)
+    self._drain_op = self._tokens.drain()
     self._close_op = self._tokens.close()
     self._empty_op = tf.group(*self._build_empty())
     self._clear_op = self._holders.clear()
-
-  def _make_tokens(self, num_tokens):
-    return make_tokens(self._tokens, self._global_step, num_tokens)
 
   def _build_empty(self):
     """Ops that throw away what was given and set the accumulators' step."""
@@ -289,8 +324,9 @@ class RoundHook(strategy.CenterHook):
     session.run(self._drain_op)
     session.run([self._empty_op, self._clear_op])
     # With R <= N no token is spare, which is what makes it lock-step.
-    num_spare = max(0, self._num_gifts - self._cluster.num_workers)
-    session.run(self._new_tokens_op, {self._num_new_tokens: num_spare})
+    num_spare = self._num_gifts - self._cluster.num_workers
+    if num_spare > 0:
+      session.run(self._new_tokens_op, {self._num_new_tokens: [num_spare]})
     self._is_new_center = True
 
   def after_create_session(self, session, coord):
@@ -317,9 +353,10 @@ class RoundHook(strategy.CenterHook):
     # and others' not: the round begins again. Who has given waits for a token.
     session.run(self._empty_op)
     session.run(self._drain_op)
-    others = session.run(self._read_holders)[1:]
+    _, *others = session.run(self._read_holders)
     session.run(
-      self._new_tokens_op, {self._num_new_tokens: sum(n == 0 for n in others)}
+      self._new_tokens_op,
+      {self._num_new_tokens: [0, *(int(n == 0) for n in others)]},
     )
 
   def _get_own_token(self, session):

@@ -195,14 +195,14 @@ def test_a_round_is_over_after_its_gifts_and_drops_what_comes_later(
 
 
 @pytest.mark.parametrize(
-  'num_gifts, num_tokens', [(1, 2), (2, 2), (3, 3), (5, 5)]
+  'num_gifts, num_each', [(1, [2]), (2, [1, 1]), (3, [3]), (5, [5])]
 )
 def test_a_round_has_a_token_for_each_worker_and_each_gift(
-  make, num_gifts, num_tokens
+  tf_session, make_cluster, num_gifts, num_each
 ):
-  run = make(num_gifts=num_gifts)
-  cluster = run.stepper.workers[0].rule.cluster
-  assert rounds.count_tokens(cluster, num_gifts) == num_tokens
+  global_step = tf.train.get_or_create_global_step()
+  tokens = rounds.Tokens(make_cluster(1, 2).worker(0), num_gifts, global_step)
+  assert tokens.num_each == num_each
 
 
 @pytest.mark.slow
@@ -279,6 +279,26 @@ def test_a_worker_that_died_in_its_wait_takes_the_token_meant_for_it(make):
   assert not stepper.is_done(1)  # It is not a gift ahead.
   run.give(0, 3)
   assert stepper.join(0) == stepper.join(1) == (2, 0, [4])
+
+
+@pytest.mark.slow
+def test_nobody_takes_the_token_of_a_worker_that_died_in_its_wait(make):
+  run = make(num_workers=3)
+  stepper = run.stepper
+  run.give(1, 8)
+  run.give(2, 8)
+  assert not stepper.is_done(1)
+  run.kill(1)
+  run.give(0, 8)
+  assert stepper.join(0) == stepper.join(2) == (1, 0, [4])
+  for worker in (0, 2):
+    run.give(worker, 4)
+  # With the token of worker 1 one of the two would give once more.
+  assert not stepper.is_done(0)
+  assert not stepper.is_done(2)
+  run.come_back(1)
+  run.give(1, 4)
+  assert [stepper.join(i) for i in range(3)] == [(2, 0, [4])] * 3
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ R gradients, applies their mean and hands out the tokens of the next step. So
 with R = N everybody waits for a worker that died, until it is back.
 """
 
+import functools
 import math
 
 import tensorflow.compat.v1 as tf
@@ -103,14 +104,8 @@ class SyncSgd(strategy.Strategy):
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('sync_sgd'):
-      with tf.device(self.cluster.cpu_device):
-        token = tf.Variable(
-          global_step.read_value(),
-          trainable=False,
-          collections=[tf.GraphKeys.LOCAL_VARIABLES],
-          name='token',
-        )
-      own_step = token.read_value()
+      token = self._make_token(global_step)
+      own_step = token.value()
       self._optimizer = tf.train.SyncReplicasOptimizer(
         make_optimizer(), self.batches_per_update, self.cluster.num_workers
       )
@@ -118,60 +113,85 @@ class SyncSgd(strategy.Strategy):
       if self._gradient_factor is not None:
         gradients = [gradient * self._gradient_factor for gradient in gradients]
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
-      # A gradient whose token is older than the center is dropped. To know of
-      # it the step is read before the push, which costs a round trip; in
-      # lock-step the center cannot move, and the read goes with the pulls.
-      is_lock_step = self.batches_per_update == self.cluster.num_workers
-      center_step = strategy.read_after(
-        global_step, [] if is_lock_step else gradients
-      )
-      # The push ends in a new token, so both reads come before it. To wait for
-      # the ps itself, and not for what has come from it, is one more message.
-      with tf.device(self.cluster.cpu_device):
-        center_step = tf.identity(center_step)
-      with tf.control_dependencies([own_step, center_step]):
-        gradients = [_copy_beside(gradient) for gradient in gradients]
-      self.staleness = center_step - own_step
       pairs = self._center.to_shards(gradients)
-      with tf.variable_creator_scope(self._read_once):
-        new_token = self._optimizer.apply_gradients(pairs, global_step)
-      self._note_holders(global_step)
-      train_op = token.assign(new_token)
-      self._init_token = token.assign(global_step.read_value()).op
+      # A gradient whose token is older than the center is dropped. To know of
+      # it the step is read before the push; in lock-step the center cannot
+      # move, and the read goes with the pulls.
+      is_lock_step = self.batches_per_update == self.cluster.num_workers
+      near = [g for g, _ in pairs if g.device == token.device]
+      near = near or [gradient for gradient, _ in pairs]
+      center_step = strategy.read_after(
+        global_step, [] if is_lock_step else near
+      )
+      self.staleness = self._compute_staleness(center_step, own_step)
+      # The push ends in a new token, so both reads come before a part of it.
+      with tf.control_dependencies([self.staleness]):
+        pairs = [
+          (_copy_beside(g) if any(g is x for x in near) else g, shard)
+          for g, shard in pairs
+        ]
+      with tf.variable_creator_scope(
+        functools.partial(_make_unless_local, token)
+      ):
+        self._optimizer.apply_gradients(pairs, global_step)
       self._accumulators = [
         (self._find_accumulator(v), v.device) for v in self._center.shards
       ]
       self._global_step = global_step
-      return train_op
+      return self._use_our_tokens(token)
 
-  def _read_once(self, create, **kwargs):
-    """Makes a variable of the optimizer, a local one, read once in a step.
+  def _make_token(self, global_step):
+    """Returns a variable: the global_step of this worker's last token.
 
-    Else each shard has the worker's step sent to it in a message of its own.
+    The optimizer has one on the worker. Beside the global_step a token need
+    not travel, and is not waited for where steps follow each other in one run.
+    It is read once in a step, before all else.
     """
-    if tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ()):
-      kwargs['caching_device'] = self.cluster.cpu_device
-    return create(**kwargs)
+    name = f'token_of_worker_{self.cluster.task_index}'
+    with tf.device(global_step.device):
+      return tf.Variable(
+        global_step.read_value(),
+        trainable=False,
+        collections=[tf.GraphKeys.LOCAL_VARIABLES],
+        caching_device=global_step.device,
+        name=name,
+      )
 
-  def _note_holders(self, global_step):
-    """Notes on the ps when this worker waits for a token, and has one again."""
-    tokens = self._optimizer.get_chief_queue_runner().queue
+  def _compute_staleness(self, center_step, own_step):
+    with tf.device(own_step.device):
+      return center_step - own_step
+
+  def _use_our_tokens(self, token):
+    """Has this worker wait in our queue, and notes on the ps when it does.
+
+    The optimizer has one queue for all, from which a quick worker would take
+    the token of one that died in its wait.
+
+    Args:
+      token: int64 variable, which is given the next one.
+
+    Returns:
+      The train_op: the new value of `token`.
+    """
+    global_step, optimizer = self._global_step, self._optimizer
+    self._tokens = rounds.Tokens(
+      self.cluster, self.batches_per_update, global_step
+    )
     self._holders = rounds.Holders(self.cluster, global_step.device)
+    runner = optimizer.get_chief_queue_runner()
+    _, its_tokens = runner.enqueue_ops[0].inputs
+    with tf.control_dependencies([its_tokens]):  # They come after the update.
+      self._update_op = self._tokens.make(self._tokens.num_each)
     [dequeue] = [
-      op for op in tokens.queue_ref.consumers() if op.type == 'QueueDequeueV2'
+      op
+      for op in runner.queue.queue_ref.consumers()
+      if op.type == 'QueueDequeueV2'
     ]
-    # The optimizer leaves no room between giving and waiting.
-    with tf.control_dependencies(dequeue.control_inputs):
-      waits = self._holders.mark(False)
-    dequeue._add_control_input(waits)
-    [token] = dequeue.outputs
-    takers = token.consumers()
-    with tf.control_dependencies([token]):
-      has_token = self._holders.mark(True)
-    with tf.device(global_step.device), tf.control_dependencies([has_token]):
-      noted_token = tf.identity(token)
-    for op in takers:
-      op._update_input(list(op.inputs).index(token), noted_token)
+    new_token = self._holders.take(self._tokens.own, dequeue.control_inputs)
+    with tf.device(token.device):
+      assigned = token.assign(new_token, read_value=False)
+      with tf.control_dependencies([assigned]):
+        return tf.identity(new_token)
 
   def _find_accumulator(self, variable):
     """Returns the accumulator that the optimizer has made for a variable."""
@@ -184,22 +204,19 @@ class SyncSgd(strategy.Strategy):
 
   def hooks(self, stop):
     optimizer = self._optimizer
-    runner = optimizer.get_chief_queue_runner()
     return [
       rounds.RoundHook(
         self.cluster,
         stop,
         self.batches_per_update,
         self._global_step,
-        runner.queue,
+        self._tokens,
         self._holders,
         self._accumulators,
         tf.group(
-          optimizer.ready_for_local_init_op.op,
-          optimizer.local_step_init_op,
-          self._init_token,
+          optimizer.ready_for_local_init_op.op, optimizer.local_step_init_op
         ),
-        runner.enqueue_ops[0],
+        self._update_op,
       )
     ]
 
@@ -207,3 +224,9 @@ class SyncSgd(strategy.Strategy):
 def _copy_beside(tensor):
   with tf.device(tensor.device):
     return tf.identity(tensor)
+
+
+def _make_unless_local(instead, create, **kwargs):
+  """A variable creator that gives `instead` for a local variable."""
+  is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
+  return instead if is_local else create(**kwargs)
