@@ -13,6 +13,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist import center as center_lib
+from distmnist import wire
 
 # The graph's Exchanges.
 EXCHANGES = 'distmnist/exchanges'
@@ -175,7 +176,7 @@ def every(period, step, exchange, known_step):
   """
 
   def do_exchange():
-    new_step, staleness = exchange()
+    new_step, staleness = wire.bring_numbers(exchange())
     return known_step.assign(new_step), staleness
 
   def do_nothing():

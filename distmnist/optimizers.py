@@ -157,6 +157,7 @@ def make_optimizer(
   optimizer._prepare = functools.partial(
     _prepare_numbers, optimizer, optimizer._prepare
   )
+  optimizer._finish = functools.partial(_finish_by_device, optimizer._finish)
   if clip_norm is not None:
     optimizer.compute_gradients = functools.partial(
       _compute_clipped, optimizer.compute_gradients, clip_norm
@@ -176,6 +177,22 @@ def _prepare_numbers(optimizer, prepare):
     number = tf.get_static_value(value) if tf.is_tensor(value) else None
     if number is not None:
       setattr(optimizer, name, float(number))
+
+
+def _finish_by_device(finish, update_ops, name):
+  """Does `finish`, to which the updates of a device are one op.
+
+  What waits for them on another ps, as Adam's powers do, would else be sent a
+  message by each.
+  """
+  devices = {}
+  for op in update_ops:
+    devices.setdefault(op.device, []).append(op)
+  grouped = []
+  for device, ops in devices.items():
+    with tf.device(device), tf.control_dependencies(ops):
+      grouped.append(tf.no_op('updated'))
+  return finish(grouped, name)
 
 
 def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):

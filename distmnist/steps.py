@@ -7,6 +7,8 @@ neither changes what a rule computes:
 - With --steps_per_run=K the graph of a step is copied K - 1 times, and each
   copy begins when the step before it has ended. Every step pulls and pushes as
   it did; but the hooks (stop, checkpoint, summary) look up only after K steps.
+  Where a step ends on a ps, as an asynchronous one does, the next begins there
+  without a word to the worker, who hears of all K of them at the end.
 - A rule that speaks with the center in every T-th step alone has copies of the
   step without the exchange. No op of theirs is on a ps. With the exchange in a
   tf.cond, as it is in the step itself, each step costs the messages of one that
@@ -20,7 +22,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import local_copies
+from distmnist import local_copies, wire
 
 _STEPS_PER_RUN = flags.DEFINE_integer(
   'steps_per_run',
@@ -80,29 +82,31 @@ class Steps(tf.train.SessionRunHook):
       ]
       self._runs[due] = _build_run(first, left_out, f'run_{number + 1}')
     # Of steps that look for themselves what is due.
-    self._general = [first]
+    self._general = {1: _build_run(first, [()], 'step')}
     if num_steps > 1 and not self._runs:
-      self._general = _build_run(first, [()] * num_steps, 'step')
+      self._general[num_steps] = _build_run(first, [()] * num_steps, 'steps')
     # All may count to the end at the same time, and none shall go past it. (One
     # that is held up between two runs knows an old step: with asynchronous
     # rules the end may then come up to a run late.)
     self._last_long_start = last_step - num_steps * num_workers
     self._known_step = self._known_count = None
-    self._now = self._general[:1]
+    self._now = self._general[1]
 
   def choose(self):
     """Returns what the next session.run is to run."""
     is_long = (
       self._known_step is not None and self._known_step <= self._last_long_start
     )
-    num_steps = self._num_steps if is_long else 1
-    if self._periods and self._known_count is not None:
-      if num_steps > 1 and self._known_count % num_steps:
-        num_steps = 1  # Up to where runs begin.
-      due = self._find_due(self._known_count, num_steps)
-      self._now = self._runs.get(due, self._general[:num_steps])
-    else:
-      self._now = self._general[:num_steps]
+    num_steps, due = self._num_steps if is_long else 1, None
+    if self._periods and (self._known_count or 0) % num_steps:
+      num_steps = 1  # Up to where runs begin.
+    if self._runs:
+      # Who does not know its count has the step look for itself.
+      if self._known_count is None:
+        num_steps = 1
+      else:
+        due = self._find_due(self._known_count, num_steps)
+    self._now = self._runs.get(due) or self._general[num_steps]
     return self._now[-1].tensors['global_step']
 
   def now(self, name):
@@ -172,20 +176,60 @@ def _build_run(first, left_out, name):
     name: str, the prefix of their ops.
 
   Returns:
-    list of _Step.
+    list of _Step, their tensors on the worker.
   """
   run = []
   for number, exchanges in enumerate(left_out):
     if run or exchanges:
-      before = run[-1].tensors.values() if run else ()
+      before = run[-1] if run else None
       run.append(_copy(first, before, exchanges, f'{name}_{number + 1}'))
     else:
       run.append(first)
-  return run
+  with tf.name_scope(name):
+    brought = iter(
+      wire.bring_numbers([x for step in run for x in step.tensors.values()])
+    )
+  return [
+    step._replace(tensors={name: next(brought) for name in step.tensors})
+    for step in run
+  ]
+
+
+class _Ends:
+  """What the first ops of a step wait for: the end of the step before it."""
+
+  def __init__(self, step):
+    """
+    Args:
+      step: _Step, the one before.
+    """
+    ops = [tensor.op for tensor in step.tensors.values()]
+    self._last = step.tensors['global_step'].op
+    self._on_ps = [op for op in ops if wire.is_on_ps(op)]
+    self._on_worker = [op for op in ops if not wire.is_on_ps(op)]
+    self._all = None
+
+  def find(self, op):
+    """Returns the list of ops for `op` of the next step to wait for."""
+    # What reads a variable goes where it is.
+    home = op if op.device or not op.inputs else op.inputs[0]
+    if not wire.is_on_ps(home):
+      return self._on_worker or self._on_ps
+    if wire.is_on_ps(self._last):
+      return [self._last]
+    return [self._gather()]
+
+  def _gather(self):
+    """Returns an op on the worker, or each end would be a message to a ps."""
+    if self._all is None:
+      ops = self._on_worker + self._on_ps
+      with tf.device(ops[0].device), tf.control_dependencies(ops):
+        self._all = tf.no_op('end')
+    return self._all
 
 
 def _copy(step, before, left_out, name):
-  """Copies the ops of a _Step, to be run once `before` is there.
+  """Copies the ops of a _Step, to be run after another one.
 
   What holds a state (a variable, a queue, an iterator) is not copied. A random
   op has a state as well, its place in the sequence of its seeds: the copy draws
@@ -194,7 +238,7 @@ def _copy(step, before, left_out, name):
 
   Args:
     step: _Step.
-    before: iterable of tensors.
+    before: _Step, or None.
     left_out: list of local_copies.Exchange that are not to be done.
     name: str, the prefix of the copies.
   """
@@ -230,14 +274,22 @@ def _copy(step, before, left_out, name):
     outputs = graph.get_operation_by_name(node.name).outputs
     if any(output.dtype == tf.resource for output in outputs):
       shared |= {output.name: output for output in outputs}
-  with tf.control_dependencies(list(before)), tf.device(None):
-    copies = iter(
-      tf.import_graph_def(
-        part, input_map=shared, return_elements=wanted, name=name
-      )
+  names = [node.name for node in part.node]
+  with tf.device(None):
+    found = tf.import_graph_def(
+      part, input_map=shared, return_elements=[*wanted, *names], name=name
     )
+  if before:
+    with tf.name_scope(name):
+      ends = _Ends(before)
+    for op in found[len(wanted) :]:
+      # A variable or a queue is no step's own.
+      is_first = all(x.dtype == tf.resource for x in op.inputs)
+      if is_first and not op.control_inputs and op.type != 'Const':
+        op._add_control_inputs(ends.find(op))
+  copies = iter(found)
   return _Step(
     {name: next(copies) for name in step.tensors},
     {name: next(copies) for name in step.of_summary},
-    next(copies, None),
+    None if step.count is None else next(copies),
   )

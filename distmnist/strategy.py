@@ -132,7 +132,7 @@ def count_update(global_step, ops, read_step):
   """Counts an update of the center once all `ops` have run.
 
   All of it is done beside the global_step, the constant 1 included: what is
-  made on the worker costs a round trip, and each answer a message.
+  made on the worker costs a round trip.
 
   Args:
     global_step: int64 scalar variable.
@@ -140,7 +140,7 @@ def count_update(global_step, ops, read_step):
     read_step: int64 scalar tensor, the global_step when this worker pulled.
 
   Returns:
-    (new_step, staleness): int64 scalar tensors on the worker. The count and
+    (new_step, staleness): int64 scalar tensors on that ps. The count and
     the read after it are two ops: an update that lands between them makes the
     staleness one too large.
   """
@@ -149,9 +149,7 @@ def count_update(global_step, ops, read_step):
     with tf.control_dependencies([*ops, read_step]):
       count = global_step.assign_add(1, read_value=False)
     new_step = read_after(global_step, [count])
-    answer = tf.stack([new_step, new_step - 1 - read_step])
-  new_step, staleness = tf.unstack(answer)
-  return new_step, staleness
+    return new_step, new_step - 1 - read_step
 
 
 def count_bytes(variables):

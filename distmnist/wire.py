@@ -90,3 +90,22 @@ def split_like(flat, tensors):
   return [
     tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)
   ]
+
+
+def bring_numbers(tensors):
+  """Returns scalar `tensors`, those on a ps sent to this worker together."""
+  brought, sent = list(tensors), {}
+  for i, tensor in enumerate(tensors):
+    if is_on_ps(tensor):
+      sent.setdefault((tensor.device, tensor.dtype), []).append(i)
+  for (device, _), indices in sent.items():
+    with tf.device(device):
+      packed = tf.stack([tensors[i] for i in indices])
+    for i, tensor in zip(indices, tf.unstack(packed), strict=True):
+      brought[i] = tensor
+  return brought
+
+
+def is_on_ps(x):
+  """Whether a tensor or an op is on a ps."""
+  return tf.DeviceSpec.from_string(x.device).job == 'ps'

@@ -39,7 +39,9 @@ class AsyncSgd(strategy.Strategy):
       read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
-      apply = optimizer.apply_gradients(self._center.to_shards(gradients))
+      pairs = self._center.to_shards(gradients)
+      with tf.device(global_step.device):  # Where all ps meet.
+        apply = optimizer.apply_gradients(pairs)
       new_step, self.staleness = strategy.count_update(
         global_step, [apply], read_step
       )

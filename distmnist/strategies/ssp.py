@@ -57,11 +57,14 @@ class Ssp(strategy.Strategy):
       read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
-      apply = optimizer.apply_gradients(self._center.to_shards(gradients))
+      pairs = self._center.to_shards(gradients)
+      with tf.device(global_step.device):  # Where all ps meet.
+        apply = optimizer.apply_gradients(pairs)
       new_step, self.staleness = strategy.count_update(
         global_step, [apply], read_step
       )
-      with tf.control_dependencies([self._clocks.tick_and_wait([new_step])]):
+      ticked = self._clocks.tick_and_wait([new_step])
+      with tf.control_dependencies([ticked]), tf.device(global_step.device):
         return tf.identity(new_step)
 
   def hooks(self, stop):
