@@ -7,7 +7,8 @@ Two workers each, on 127.0.0.1, on the CPU; one repeat runs all peers one after
 the other, so that a ratio is one of neighbours. The peers are small scripts in
 benchmarks/peers:
 
-  ceiling        two trainings of distmnist, alone, at the same time
+  ceiling        two trainings of distmnist, alone, at the same time;
+                 ceiling_10 with 10 steps in a session.run
   async_sgd ...  distmnist's rules, by `python -m distmnist.launch`; downpour
                  and agn exchange with the ps every 10 steps (T=10);
                  async_sgd_10 ... have 10 steps in a session.run, too
@@ -80,10 +81,12 @@ FOLDER = pathlib.Path(__file__).with_suffix('')
 sys.path[:0] = [str(FOLDER), str(runs.REPO)]
 import common  # noqa: E402
 
+from distmnist import cli  # noqa: E402
+
 NUM_WORKERS = 2
 PERIOD = 10
-# Local steps of a worker that take some 20 s; --steps.
-STEPS = {'mlp': 3000, 'cnn': 60}
+# Local steps of a worker that take 10 to 30 s; --steps.
+STEPS = {'mlp': 6000, 'cnn': 60}
 EPOCHS = {'mlp': 8, 'cnn': 4}
 TARGETS = {'mlp': 0.97, 'cnn': 0.99}
 SNAPSHOT_IMAGES = {'mlp': 20000, 'cnn': 6400}
@@ -563,6 +566,9 @@ def compute_images_per_sec(marks):
 TEN_A_RUN = ['--steps_per_run=10']
 PEERS = {
   'ceiling': Distmnist(0, [], num_launches=NUM_WORKERS, num_workers=1),
+  'ceiling_10': Distmnist(
+    0, TEN_A_RUN, num_launches=NUM_WORKERS, num_workers=1
+  ),
   'async_sgd': Distmnist(1, ['--strategy=async_sgd']),
   'sync_sgd': Distmnist(1, ['--strategy=sync_sgd'], NUM_WORKERS),
   'ring_allreduce': Distmnist(0, ['--strategy=ring_allreduce'], NUM_WORKERS),
@@ -576,6 +582,9 @@ PEERS = {
   ),
   'async_sgd_10': Distmnist(1, ['--strategy=async_sgd', *TEN_A_RUN]),
   'sync_sgd_10': Distmnist(1, ['--strategy=sync_sgd', *TEN_A_RUN], NUM_WORKERS),
+  'ring_allreduce_10': Distmnist(
+    0, ['--strategy=ring_allreduce', *TEN_A_RUN], NUM_WORKERS
+  ),
   'agn_10': Distmnist(
     1,
     ['--strategy=agn', f'--communication_period={PERIOD}', *TEN_A_RUN],
@@ -592,6 +601,7 @@ PEERS = {
 }
 TITLES = {
   'ceiling': 'two processes, no communication (distmnist)',
+  'ceiling_10': 'the same, 10 steps a run',
   'async_sgd': 'distmnist async_sgd, 1 ps',
   'sync_sgd': 'distmnist sync_sgd, 1 ps',
   'ring_allreduce': 'distmnist ring_allreduce',
@@ -599,6 +609,7 @@ TITLES = {
   'agn': f'distmnist agn, T={PERIOD}, 1 ps',
   'async_sgd_10': 'distmnist async_sgd, 10 steps a run',
   'sync_sgd_10': 'distmnist sync_sgd, 10 steps a run',
+  'ring_allreduce_10': 'distmnist ring_allreduce, 10 steps a run',
   'agn_10': f'distmnist agn, T={PERIOD}, 10 steps a run',
   'classic': 'classic script, async, 1 ps',
   'tf2_ps': 'TF2 ParameterServerStrategy, 1 ps',
@@ -607,8 +618,8 @@ TITLES = {
   'tf2_mirrored_10': 'TF2 MultiWorkerMirroredStrategy, 10 steps a call',
   'torch_ddp': 'PyTorch DDP, gloo',
 }
-# No way to train one net.
-WITHOUT_ACCURACY = {'ceiling'}
+# No way to train one net, and so not raced to an accuracy.
+CEILINGS = {'ceiling', 'ceiling_10'}
 
 
 # ---- A run ----
@@ -729,7 +740,7 @@ def list_runs(args):
         yield net, 'speed', repeat, name
     for repeat in range(args.to_accuracy * args.accuracy_repeats):
       for name in args.peers:
-        if name not in WITHOUT_ACCURACY:
+        if name not in CEILINGS:
           yield net, 'accuracy', repeat, name
 
 
@@ -755,17 +766,19 @@ def compute_medians(results, net):
 
   Returns:
     dict of peer -> dict: each measure's median, None where there is none;
-    over_ceiling, the median of the ratios within a repeat; status, that of
-    the worst run; reason; num_ok and num_runs, of the runs for speed.
+    over_ceiling, the median of the ratios within a repeat, to ceiling_10 for
+    those with 10 steps a run; status, that of the worst run; reason; num_ok
+    and num_runs, of the runs for speed.
   """
   rows = {}
   mine = [r for r in results if r['net'] == net]
   ceilings = {
-    r['repeat']: r['images_per_sec']
+    (r['peer'], r['repeat']): r['images_per_sec']
     for r in mine
-    if r['peer'] == 'ceiling' and r['mode'] == 'speed' and r['status'] == 'ok'
+    if r['peer'] in CEILINGS and r['mode'] == 'speed' and r['status'] == 'ok'
   }
   for name in dict.fromkeys(r['peer'] for r in mine):
+    ceiling = 'ceiling_10' if name.endswith('_10') else 'ceiling'
     runs_of_peer = [r for r in mine if r['peer'] == name]
     speed = [r for r in runs_of_peer if r['mode'] == 'speed']
     good = [r for r in speed if r['status'] == 'ok']
@@ -780,9 +793,9 @@ def compute_medians(results, net):
     for key in MEASURES:
       row[key] = find_median(r.get(key) for r in good)
     row['over_ceiling'] = find_median(
-      r['images_per_sec'] / ceilings[r['repeat']]
+      r['images_per_sec'] / ceilings[ceiling, r['repeat']]
       for r in good
-      if r['images_per_sec'] and r['repeat'] in ceilings
+      if r['images_per_sec'] and (ceiling, r['repeat']) in ceilings
     )
     raced = [
       r for r in runs_of_peer if r['mode'] == 'accuracy' and r['status'] == 'ok'
@@ -887,7 +900,7 @@ def build_figure(results, title):
     speeds = [rows[name]['images_per_sec'] or 0 for name in names]
     colors = []
     for name in names:
-      is_ours = isinstance(PEERS[name], Distmnist) and name != 'ceiling'
+      is_ours = isinstance(PEERS[name], Distmnist) and name not in CEILINGS
       colors.append('#1f6feb' if is_ours else '#8c959f')
     bars = axes.barh(names, speeds, 0.65, color=colors)
     axes.bar_label(
@@ -971,7 +984,11 @@ def main(words):
         print(machine)
         print_tables(results)
 
-  results = run_all(args, save)
+  try:
+    results = run_all(args, save)
+  except cli.RunError as error:
+    print(f'peers.py: error: {error}', file=sys.stderr)
+    return 1
   print(machine)
   print_tables(results)
   if args.out:

@@ -20,7 +20,7 @@ import threading
 import tensorflow.compat.v1 as tf
 
 from distmnist import cluster as cluster_lib
-from distmnist import strategy
+from distmnist import steps, strategy
 
 # At so many looks in a row, in a second, all workers must wait for one another
 # until a worker that has come back takes it that its token died with its
@@ -28,6 +28,9 @@ from distmnist import strategy
 # two looks has not seen them all wait.
 _NUM_ALL_WAIT_LOOKS = 10
 _LOOK_SECS = 0.1
+# The chief's thread asks for so many rounds in a session.run: they follow each
+# other on the ps, and the workers need not wait for the chief to ask.
+_ROUNDS_PER_RUN = 10
 
 
 class Holders:
@@ -295,6 +298,7 @@ class RoundHook(strategy.CenterHook):
     self._hold = self._holders.mark(True)
     if not self._cluster.is_chief:
       return
+    self._update_op = steps.repeat(self._update_op, _ROUNDS_PER_RUN, device)
     num_each = self._tokens.num_each
     self._release_op = self._tokens.make(num_each)
     self._num_new_tokens = tf.placeholder(tf.int32, [len(num_each)])

@@ -72,6 +72,7 @@ class Steps(tf.train.SessionRunHook):
       of_summary or {},
       exchanges[0].step if exchanges else None,
     )
+    copier = _Copier(first)
     self._periods = [exchange.period for exchange in exchanges]
     self._num_steps = num_steps
     self._runs = {}
@@ -80,15 +81,16 @@ class Steps(tf.train.SessionRunHook):
         [e for e, is_due in zip(exchanges, of_step, strict=True) if not is_due]
         for of_step in due
       ]
-      self._runs[due] = _build_run(first, left_out, f'run_{number + 1}')
+      self._runs[due] = copier.build_run(left_out, f'run_{number + 1}')
     # Of steps that look for themselves what is due.
-    self._general = {1: _build_run(first, [()], 'step')}
+    self._general = {1: copier.build_run([()], 'step')}
     if num_steps > 1 and not self._runs:
-      self._general[num_steps] = _build_run(first, [()] * num_steps, 'steps')
+      self._general[num_steps] = copier.build_run([()] * num_steps, 'steps')
     # All may count to the end at the same time, and none shall go past it. (One
     # that is held up between two runs knows an old step: with asynchronous
     # rules the end may then come up to a run late.)
-    self._last_long_start = last_step - num_steps * num_workers
+    most = math.ceil(num_steps / min(self._periods, default=1))
+    self._last_long_start = last_step - most * num_workers
     self._known_step = self._known_count = None
     self._now = self._general[1]
 
@@ -167,32 +169,18 @@ def make(tensors, last_step, num_workers, of_summary):
   )
 
 
-def _build_run(first, left_out, name):
-  """Builds steps that come one after the other.
+def repeat(op, times, device):
+  """Returns an op that does `op` so many times, one after the other.
 
   Args:
-    first: _Step, which is the first one itself if it leaves nothing out.
-    left_out: list of lists of local_copies.Exchange, one a step.
-    name: str, the prefix of their ops.
-
-  Returns:
-    list of _Step, their tensors on the worker.
+    op: tf.Operation.
+    times: int.
+    device: str, where an end of `op` is followed by the next start.
   """
-  run = []
-  for number, exchanges in enumerate(left_out):
-    if run or exchanges:
-      before = run[-1] if run else None
-      run.append(_copy(first, before, exchanges, f'{name}_{number + 1}'))
-    else:
-      run.append(first)
-  with tf.name_scope(name):
-    brought = iter(
-      wire.bring_numbers([x for step in run for x in step.tensors.values()])
-    )
-  return [
-    step._replace(tensors={name: next(brought) for name in step.tensors})
-    for step in run
-  ]
+  with tf.control_dependencies([op]), tf.device(device):
+    first = _Step({'global_step': tf.constant(0)}, {}, None)
+  chain = _Copier(first).build_chain([()] * times, op.name)
+  return chain[-1].tensors['global_step'].op
 
 
 class _Ends:
@@ -228,68 +216,126 @@ class _Ends:
     return self._all
 
 
-def _copy(step, before, left_out, name):
-  """Copies the ops of a _Step, to be run after another one.
+class _Copier:
+  """Makes copies of a step that come one after the other."""
 
-  What holds a state (a variable, a queue, an iterator) is not copied. A random
-  op has a state as well, its place in the sequence of its seeds: the copy draws
-  from a sequence of its own, or all the steps of a run would drop the same
-  units.
+  def __init__(self, first):
+    """
+    Args:
+      first: _Step.
+    """
+    self._first = first
+    self._parts = {}
 
-  Args:
-    step: _Step.
-    before: _Step, or None.
-    left_out: list of local_copies.Exchange that are not to be done.
-    name: str, the prefix of the copies.
-  """
-  graph = tf.get_default_graph()
-  whole = graph.as_graph_def()
-  instead = {
-    output.op.name: other.op.name
-    for exchange in left_out
-    for output, other in zip(exchange.outputs, exchange.without, strict=True)
-  }
-  for node in whole.node:
-    for i, word in enumerate(node.input):
-      mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
-      if op_name in instead:
-        node.input[i] = mark + instead[op_name]
-  tensors = [*step.tensors.values(), *step.of_summary.values()]
-  if step.count is not None:
-    tensors.append(step.count)
-  wanted = [
-    f'{instead.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}'
-    for tensor in tensors
-  ]
-  part = tf.graph_util.extract_sub_graph(
-    whole, [word.partition(':')[0] for word in wanted]
-  )
-  shared = {}
-  for node in part.node:
-    # Where an op goes is decided, and its like of the first step is elsewhere.
-    node.attr.pop('_class', None)
-    # Without seeds (0 and 0) TensorFlow draws some for each op.
-    if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
-      node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
-    outputs = graph.get_operation_by_name(node.name).outputs
-    if any(output.dtype == tf.resource for output in outputs):
-      shared |= {output.name: output for output in outputs}
-  names = [node.name for node in part.node]
-  with tf.device(None):
-    found = tf.import_graph_def(
-      part, input_map=shared, return_elements=[*wanted, *names], name=name
-    )
-  if before:
+  def build_run(self, left_out, name):
+    """Builds what a session.run runs.
+
+    Args:
+      left_out: list of lists of local_copies.Exchange, one a step.
+      name: str, the prefix of their ops.
+
+    Returns:
+      list of _Step, their tensors on the worker.
+    """
+    chain = self.build_chain(left_out, name)
     with tf.name_scope(name):
-      ends = _Ends(before)
-    for op in found[len(wanted) :]:
-      # A variable or a queue is no step's own.
-      is_first = all(x.dtype == tf.resource for x in op.inputs)
-      if is_first and not op.control_inputs and op.type != 'Const':
-        op._add_control_inputs(ends.find(op))
-  copies = iter(found)
-  return _Step(
-    {name: next(copies) for name in step.tensors},
-    {name: next(copies) for name in step.of_summary},
-    None if step.count is None else next(copies),
-  )
+      brought = iter(
+        wire.bring_numbers([x for step in chain for x in step.tensors.values()])
+      )
+    return [
+      step._replace(tensors={name: next(brought) for name in step.tensors})
+      for step in chain
+    ]
+
+  def build_chain(self, left_out, name):
+    """The same with all tensors where they are made.
+
+    The first step is itself the first one if it leaves nothing out.
+    """
+    chain = []
+    for number, exchanges in enumerate(left_out):
+      if chain or exchanges:
+        before = chain[-1] if chain else None
+        chain.append(self._copy(before, exchanges, f'{name}_{number + 1}'))
+      else:
+        chain.append(self._first)
+    return chain
+
+  def _copy(self, before, left_out, name):
+    """Copies the ops of the step, to be run after another one.
+
+    What holds a state (a variable, a queue, an iterator) is not copied. A
+    random op has a state as well, its place in the sequence of its seeds: the
+    copy draws from a sequence of its own, or all the steps of a run would drop
+    the same units.
+
+    Args:
+      before: _Step, or None.
+      left_out: list of local_copies.Exchange that are not to be done.
+      name: str, the prefix of the copies.
+    """
+    key = tuple(map(id, left_out))
+    if key not in self._parts:
+      self._parts[key] = self._cut_out(left_out)
+    part, wanted, shared = self._parts[key]
+    for node in part.node:
+      # Without seeds (0 and 0) TensorFlow draws some for each op.
+      if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
+        node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
+    names = [node.name for node in part.node]
+    with tf.device(None):
+      found = tf.import_graph_def(
+        part, input_map=shared, return_elements=[*wanted, *names], name=name
+      )
+    if before:
+      with tf.name_scope(name):
+        ends = _Ends(before)
+      for op in found[len(wanted) :]:
+        # A variable or a queue is no step's own.
+        is_first = all(x.dtype == tf.resource for x in op.inputs)
+        if is_first and not op.control_inputs:
+          op._add_control_inputs(ends.find(op))
+    step, copies = self._first, iter(found)
+    return _Step(
+      {name: next(copies) for name in step.tensors},
+      {name: next(copies) for name in step.of_summary},
+      None if step.count is None else next(copies),
+    )
+
+  def _cut_out(self, left_out):
+    """Returns the step without some of its exchanges.
+
+    Returns:
+      (part, wanted, shared): its GraphDef, the names of its tensors, and what
+      it shares with its copies as {name: tensor}.
+    """
+    graph, step = tf.get_default_graph(), self._first
+    whole = graph.as_graph_def()
+    instead = {
+      output.op.name: other.op.name
+      for exchange in left_out
+      for output, other in zip(exchange.outputs, exchange.without, strict=True)
+    }
+    for node in whole.node:
+      for i, word in enumerate(node.input):
+        mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
+        if op_name in instead:
+          node.input[i] = mark + instead[op_name]
+    tensors = [*step.tensors.values(), *step.of_summary.values()]
+    if step.count is not None:
+      tensors.append(step.count)
+    wanted = [
+      f'{instead.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}'
+      for tensor in tensors
+    ]
+    part = tf.graph_util.extract_sub_graph(
+      whole, [word.partition(':')[0] for word in wanted]
+    )
+    shared = {}
+    for node in part.node:
+      # Where an op goes is decided, and its like of the first step elsewhere.
+      node.attr.pop('_class', None)
+      outputs = graph.get_operation_by_name(node.name).outputs
+      if any(output.dtype == tf.resource for output in outputs):
+        shared |= {output.name: output for output in outputs}
+    return part, wanted, shared

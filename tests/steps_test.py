@@ -99,3 +99,41 @@ def test_one_step_a_run_copies_nothing(make_steps):
   assert len(names) > before
   assert not [name for name in names if name.startswith('step_')]
   assert len(steps.all_now()) == 1
+
+
+def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
+  steps = make_steps(2, 100, 1)
+  steps.after_run(None, tf.train.SessionRunValues([0], None, None))
+  steps.choose()
+  _, second = steps.all_now()
+  whole = tf.get_default_graph().as_graph_def()
+  part = tf.graph_util.extract_sub_graph(
+    whole, [tensor.op.name for tensor in second.values()]
+  )
+  graph = tf.get_default_graph()
+  copies = [
+    graph.get_operation_by_name(node.name)
+    for node in part.node
+    if node.name.startswith('steps_2/')
+  ]
+  assert 'AssignAddVariableOp' in {op.type for op in copies}
+  waits_for_nothing = [
+    op.name
+    for op in copies
+    if not op.control_inputs and all(x.dtype == tf.resource for x in op.inputs)
+  ]
+  assert waits_for_nothing == []
+
+
+def test_an_op_is_repeated_in_turn(tf_session):
+  number = tf.get_variable('number', initializer=1.0)
+  queue = tf.FIFOQueue(-1, tf.float32, ())
+  doubled = number.assign(number * 2, read_value=False)
+  with tf.control_dependencies([doubled]):
+    op = queue.enqueue(number.read_value())
+  thrice = steps_lib.repeat(op, 3, '/device:CPU:0')
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(thrice)
+  tf_session.run(thrice)
+  taken = tf_session.run(queue.dequeue_many(6))
+  assert taken.tolist() == [2, 4, 8, 16, 32, 64]
