@@ -194,9 +194,10 @@ class Round:
     ):
       with tf.device(shard.device):
         means.append(accumulator.take_grad(self._num_gifts))
-    applied, device = apply(means), self._global_step.device
-    with tf.control_dependencies([applied]), tf.device(device):
-      count = self._global_step.assign_add(1, read_value=False)
+    with tf.device(self._global_step.device):
+      applied = apply(means)
+      with tf.control_dependencies([applied]):
+        count = self._global_step.assign_add(1, read_value=False)
     # The tokens carry the new step, and must not be sent before all is applied.
     with tf.control_dependencies([count]):
       self._update = self._tokens.make(self._tokens.num_each)

@@ -61,7 +61,8 @@ class Downpour(strategy.Strategy):
 
       def push():
         pairs = copies.to_shards([a.read_value() for a in sums])
-        apply = make_optimizer().apply_gradients(pairs, global_step)
+        with tf.device(global_step.device):  # Where all ps meet.
+          apply = make_optimizer().apply_gradients(pairs, global_step)
         new_step = strategy.read_after(global_step, [apply])
         staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
