@@ -7,6 +7,7 @@ settings below are read while it is imported or when the first server starts.
 import contextlib
 import ctypes
 import os
+import platform
 
 # 3 hides the C++ errors of a recovery that Python reports anyway.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -17,6 +18,10 @@ os.environ.setdefault(
   'TF_GRPC_DEFAULT_OPTIONS',
   'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300',
 )
+# By default TensorFlow leaves oneDNN's convolutions to processors with AVX512;
+# with AVX2 they halve the processor time of a step of the cnn as well.
+if platform.machine() in ('x86_64', 'AMD64'):
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')
 
 
 def _keep_freed_memory():

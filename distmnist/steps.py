@@ -91,6 +91,8 @@ class Steps(tf.train.SessionRunHook):
     # rules the end may then come up to a run late.)
     most = math.ceil(num_steps / min(self._periods, default=1))
     self._last_long_start = last_step - most * num_workers
+    if self._periods:
+      self._last_long_start -= 1  # A run may count before its last step.
     self._known_step = self._known_count = None
     self._now = self._general[1]
 

@@ -456,7 +456,8 @@ def test_a_step_is_traced(tasks, tmp_path):
   }
   assert f'local step 5: trace in {folder / "trace_5.json"}' in task.output
   events = json.loads((folder / 'trace_5.json').read_text())['traceEvents']
-  assert {'MatMul', 'IteratorGetNext'} & {event.get('name') for event in events}
+  # oneDNN's is _MklNativeMatMul.
+  assert any('MatMul' in event['name'] for event in events)
 
 
 @pytest.mark.parametrize(
