@@ -44,17 +44,13 @@ class Agn(strategy.Strategy):
 
       def exchange():
         pairs = copies.to_shards([a.read_value() / period for a in sums])
-        with tf.device(global_step.device):  # Where all ps meet.
-          push = make_optimizer().apply_gradients(pairs, global_step)
+        push = make_optimizer().apply_gradients(pairs, global_step)
         new_step = strategy.read_after(global_step, [push])
-        # The pull brings at least this worker's own push.
-        with tf.control_dependencies([new_step]):
-          parts = copies.read_shards()
         staleness = new_step - 1 - pulled_step.read_value()
+        # The pull brings at least this worker's own push.
         with tf.control_dependencies([staleness]):
-          cleared = local_copies.clear_all(sums)
-        pulled = copies.assign(copies.from_shards(parts))
-        with tf.control_dependencies([pulled, cleared]):
+          done = [copies.pull(), local_copies.clear_all(sums)]
+        with tf.control_dependencies(done):
           return tf.identity(new_step), tf.identity(staleness)
 
       train_op, self.staleness, is_due = local_copies.every(
