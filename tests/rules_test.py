@@ -17,7 +17,13 @@ RULES = {
   'sync_sgd with backup': [],
   'sync_sgd with rates': [*SGD],
   'downpour': ['--n_fetch=2', '--n_push=2'],
-  'agn': ['--communication_period=3', '--learning_rate=0.03'],
+  # A worker's first push is as old as its start was long, hundreds of updates
+  # here, and Adam takes it at full size: there must be time to recover.
+  'agn': [
+    '--communication_period=3',
+    '--learning_rate=0.03',
+    '--epochs=80',
+  ],
   'sagn': ['--communication_period=3'],
   'easgd': ['--communication_period=3'],
   'easgd sync': ['--easgd_sync'],
@@ -71,8 +77,7 @@ def test_eight_workers_end_cleanly_and_learn(tmp_path, rule):
   )
   assert code == 0, out + err
   accuracy = re.search(r'^test accuracy +(0\.\d{4})$', out, re.M)[1]
-  # One in ten by chance; eight that are pushed about reach 0.35 to 0.8.
-  assert float(accuracy) > 0.25
+  assert float(accuracy) > 0.5  # One in ten by chance.
   assert 'not heard of' not in out
   assert end_secs < 25  # The chief would wait for 30 s.
   assert not find_tasks(tmp_path)

@@ -44,13 +44,17 @@ class Agn(strategy.Strategy):
 
       def exchange():
         pairs = copies.to_shards([a.read_value() / period for a in sums])
-        push = make_optimizer().apply_gradients(pairs, global_step)
+        with tf.device(global_step.device):  # Where all ps meet.
+          push = make_optimizer().apply_gradients(pairs, global_step)
         new_step = strategy.read_after(global_step, [push])
-        staleness = new_step - 1 - pulled_step.read_value()
         # The pull brings at least this worker's own push.
+        with tf.control_dependencies([new_step]):
+          parts = copies.read_shards()
+        staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
-          done = [copies.pull(), local_copies.clear_all(sums)]
-        with tf.control_dependencies(done):
+          cleared = local_copies.clear_all(sums)
+        pulled = copies.assign(copies.from_shards(parts))
+        with tf.control_dependencies([pulled, cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
       train_op, self.staleness, is_due = local_copies.every(
