@@ -104,21 +104,21 @@ def build_batches(images, labels, plan, seed, worker, device):
   with tf.name_scope('input'), tf.device(device):
     resident = _build_resident(images, 'images')
     answers = _build_resident(labels, 'labels')
-    batch = _build_choice(generate, len(plan.indices) // plan.batch_size, plan)
+    batch = _build_choice(generate, plan)
     chosen = tf.gather(resident, batch)
     if _RANDOM_SHIFT.value:
       chosen = shift(chosen, _RANDOM_SHIFT.value)
     return scale(chosen), tf.gather(answers, batch)
 
 
-def _build_choice(generate, num_batches, plan):
+def _build_choice(generate, plan):
   """Builds the indices of a new batch in each step, int64 [batch_size].
 
   Args:
-    generate: callable -> iterator of passes, int64 [num_batches, batch_size].
-    num_batches: int, of a pass.
+    generate: callable -> iterator of passes, as `compute_pass` returns them.
     plan: Plan.
   """
+  num_batches = len(plan.indices) // plan.batch_size
   shape = [num_batches, plan.batch_size]
   passes = tf.data.Dataset.from_generator(generate, tf.int64, shape)
   iterator = _build_iterator(passes.prefetch(1).with_options(_make_options()))

@@ -123,7 +123,8 @@ class SyncSgd(strategy.Strategy):
       center_step = strategy.read_after(
         global_step, [] if is_lock_step else near
       )
-      self.staleness = self._compute_staleness(center_step, own_step)
+      with tf.device(token.device):
+        self.staleness = center_step - own_step
       # The push ends in a new token, so both reads come before a part of it.
       with tf.control_dependencies([self.staleness]):
         pairs = [
@@ -156,10 +157,6 @@ class SyncSgd(strategy.Strategy):
         caching_device=global_step.device,
         name=name,
       )
-
-  def _compute_staleness(self, center_step, own_step):
-    with tf.device(own_step.device):
-      return center_step - own_step
 
   def _use_our_tokens(self, token):
     """Has this worker wait in our queue, and notes on the ps when it does.
