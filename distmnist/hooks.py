@@ -1,8 +1,8 @@
 """Our SessionRunHooks: stop, NaN, progress and summaries, validation.
 
-All of them fetch from the run of the training step itself, so that a step
-stays one session.run. What happens after the loop has an order: that of the
-list of hooks in train.py.
+All of them read what steps.Steps, which comes before them, has fetched in the
+run of the training step itself: a step stays one session.run. What happens
+after the loop has an order: that of the list of hooks in train.py.
 """
 
 import collections
@@ -67,11 +67,8 @@ class StopHook(tf.train.SessionRunHook):
     if step >= self._last_step:
       coord.request_stop()
 
-  def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._steps.now('global_step')[-1])
-
   def after_run(self, run_context, run_values):
-    self._step = int(run_values.results)
+    self._step = self._steps.last['global_step']
     if self._step >= self._last_step:
       run_context.request_stop()
     elif self._stop.is_requested:
@@ -89,14 +86,10 @@ class NanHook(tf.train.SessionRunHook):
     self._steps = steps
     self._advice = advice
 
-  def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._steps.now('cost')[-1])
-
   def after_run(self, run_context, run_values):
-    if not math.isfinite(run_values.results):
-      raise cli.RunError(
-        f'the cost is {run_values.results}: {cli.DIVERGED}; {self._advice}'
-      )
+    cost = self._steps.last['cost']
+    if not math.isfinite(cost):
+      raise cli.RunError(f'the cost is {cost}: {cli.DIVERGED}; {self._advice}')
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -149,13 +142,13 @@ class ProgressHook(tf.train.SessionRunHook):
     self._has_summary = (
       bool(self._writer) and self._stats.local_steps >= self._next_summary
     )
-    of_summary = self._steps.of_summary_now() if self._has_summary else {}
-    return tf.train.SessionRunArgs([self._steps.all_now(), of_summary])
+    if self._has_summary:
+      return tf.train.SessionRunArgs(self._steps.of_summary_now())
+    return None
 
   def after_run(self, run_context, run_values):
-    each_step, of_summary = run_values.results
     now, stats = time.monotonic(), self._stats
-    for fetched in each_step:
+    for fetched in self._steps.done:
       values = fetched | self._constants
       self._count(values)
     if self._start is None:
@@ -166,7 +159,7 @@ class ProgressHook(tf.train.SessionRunHook):
     stats.train_secs = now - self._start
     if self._has_summary:
       self._next_summary += self._summary_steps
-      self._write_summary(values | of_summary, now, self.final_step)
+      self._write_summary(values | run_values.results, now, self.final_step)
     if self._console.is_due():
       self._sockets.look()
       self._print(now, self.final_step)
@@ -174,16 +167,16 @@ class ProgressHook(tf.train.SessionRunHook):
   def _count(self, values):
     """Counts a step, of which `values` are {name: number}."""
     stats = self._stats
-    self.final_cost = float(values['cost'])
-    self.final_step = int(values['global_step'])
+    self.final_cost = values['cost']
+    self.final_step = values['global_step']
     stats.local_steps += 1
     stats.images += self._plan.batch_size
     stats.pushes += bool(values['bytes_pushed'])
-    stats.bytes_pulled += int(values['bytes_pulled'])
-    stats.bytes_pushed += int(values['bytes_pushed'])
+    stats.bytes_pulled += values['bytes_pulled']
+    stats.bytes_pushed += values['bytes_pushed']
     # A step that pushed nothing has a staleness of -1.
     if values.get('staleness', -1) >= 0:
-      stats.staleness[int(values['staleness'])] += 1
+      stats.staleness[values['staleness']] += 1
 
   def end(self, session):
     if self.final_step is not None:
@@ -304,11 +297,8 @@ class ValidationHook(tf.train.SessionRunHook):
         os.path.join(self._logdir, 'validation')
       )
 
-  def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._steps.now('global_step')[-1])
-
   def after_run(self, run_context, run_values):
-    step = int(run_values.results)
+    step = self._steps.last['global_step']
     if self._next_step is None:
       self._next_step = step + self._every_steps - step % self._every_steps
     if step < self._next_step:
@@ -377,15 +367,12 @@ class SaveHook(tf.train.SessionRunHook):
       tf.summary.FileWriterCache.get(self._logdir).add_graph(session.graph)
     self._save(session)
 
-  def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._steps.now('global_step')[-1])
-
   def after_run(self, run_context, run_values):
     now, is_wanted = time.monotonic(), False
     if now >= self._next_look:
       self._next_look = now + _LOOK_SECS
       is_wanted = self._others.is_save_wanted()
-    num_steps = int(run_values.results) - (self._saved_step or 0)
+    num_steps = self._steps.last['global_step'] - (self._saved_step or 0)
     is_due = num_steps >= self._save_steps or now - self._time > self._save_secs
     if is_wanted or is_due:
       self._save(run_context.session)

@@ -45,8 +45,39 @@ class _Step(NamedTuple):
   count: tf.Tensor | None
 
 
+class _Run:
+  """What a session.run runs: the steps of `chain`, and their numbers."""
+
+  def __init__(self, chain):
+    """
+    Args:
+      chain: list of _Step, one after the other.
+    """
+    self.chain = chain
+    numbers = [x for step in chain for x in step.tensors.values()]
+    count = chain[-1].count
+    self._numbers = wire.Numbers(
+      numbers if count is None else [*numbers, count]
+    )
+    self.fetches = self._numbers.fetches
+
+  def unpack(self, values):
+    """Returns ([{name: number} of each step], count or None)."""
+    numbers = self._numbers.unpack(values)
+    each = iter(numbers)
+    done = [{name: next(each) for name in x.tensors} for x in self.chain]
+    return done, next(each, None)
+
+
 class Steps(tf.train.SessionRunHook):
-  """What a session.run runs, and what a hook can fetch of it."""
+  """What a session.run runs, and what came of it.
+
+  Hooks that come after this one read the numbers of the steps here: all that
+  is fetched of a run is fetched once, in few tensors.
+
+  Attributes:
+    done: list of {name: number}, of each step of the last session.run.
+  """
 
   def __init__(
     self,
@@ -66,6 +97,7 @@ class Steps(tf.train.SessionRunHook):
       exchanges: list of local_copies.Exchange in the step.
       of_summary: {name: scalar tensor} of one step that are seldom fetched.
     """
+    self.done = []
     # What an assignment returns is no tensor yet, and could not be copied.
     first = _Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
@@ -97,7 +129,7 @@ class Steps(tf.train.SessionRunHook):
     self._now = self._general[1]
 
   def choose(self):
-    """Returns what the next session.run is to run."""
+    """Chooses the next run; returns what a session.run does it by fetching."""
     is_long = (
       self._known_step is not None and self._known_step <= self._last_long_start
     )
@@ -111,32 +143,35 @@ class Steps(tf.train.SessionRunHook):
       else:
         due = self._find_due(self._known_count, num_steps)
     self._now = self._runs.get(due) or self._general[num_steps]
-    return self._now[-1].tensors['global_step']
+    return self._now.fetches
 
-  def now(self, name):
-    """Returns the tensors called `name` of the steps that are run now."""
-    return [tensors[name] for tensors in self.all_now()]
+  @property
+  def last(self):
+    """The {name: number} of the last step of the last session.run."""
+    return self.done[-1]
 
   def all_now(self):
-    """Returns the {name: tensor} of each step that is run now."""
-    return [step.tensors for step in self._now]
+    """Returns the {name: tensor} of each step of the chosen run."""
+    return [step.tensors for step in self._now.chain]
 
   def of_summary_now(self):
-    """Returns the {name: tensor} for a summary of the last step run now."""
-    return self._now[-1].of_summary
+    """Returns the {name: tensor} for a summary of the last of them."""
+    return self._now.chain[-1].of_summary
+
+  def know(self, step, count=None):
+    """Notes the global step, and how many steps of its own the worker did."""
+    self._known_step, self._known_count = step, count
 
   def after_create_session(self, session, coord):
     # The worker's own count begins anew with the session.
     self._known_count = None
 
   def before_run(self, run_context):
-    count = self._now[-1].count
-    counts = [] if count is None else [count]
-    return tf.train.SessionRunArgs([self.now('global_step')[-1], *counts])
+    return tf.train.SessionRunArgs(self._now.fetches)
 
   def after_run(self, run_context, run_values):
-    self._known_step, *counts = map(int, run_values.results)
-    [self._known_count] = counts or [None]
+    self.done, count = self._now.unpack(run_values.results)
+    self.know(self.last['global_step'], count)
 
   def _find_due(self, count, num_steps):
     """Returns, for each step after `count` steps, which exchanges are due."""
@@ -237,20 +272,14 @@ class _Copier:
       name: str, the prefix of their ops.
 
     Returns:
-      list of _Step, their tensors on the worker.
+      _Run.
     """
     chain = self.build_chain(left_out, name)
     with tf.name_scope(name):
-      brought = iter(
-        wire.bring_numbers([x for step in chain for x in step.tensors.values()])
-      )
-    return [
-      step._replace(tensors={name: next(brought) for name in step.tensors})
-      for step in chain
-    ]
+      return _Run(chain)
 
   def build_chain(self, left_out, name):
-    """The same with all tensors where they are made.
+    """Builds steps that come one after the other, a list of _Step.
 
     The first step is itself the first one if it leaves nothing out.
     """

@@ -7,6 +7,7 @@ that go from one task to the same other one travel as one. With
 receiver casts it back: the center itself stays float32.
 """
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 # Above it a copy into one tensor costs more than a call of its own.
@@ -104,6 +105,45 @@ def bring_numbers(tensors):
     for i, tensor in zip(indices, tf.unstack(packed), strict=True):
       brought[i] = tensor
   return brought
+
+
+class Numbers:
+  """Scalars of a session.run, fetched as few vectors.
+
+  To fetch a tensor costs the session some 20 us, most of it in Python: a run of
+  ten steps of a small net would spend a tenth of its time on its numbers.
+
+  Attributes:
+    fetches: list of tensors on this worker: a vector, or the only scalar of its
+      dtype and place.
+  """
+
+  def __init__(self, tensors):
+    """
+    Args:
+      tensors: list of scalar tensors, on this worker or on any ps.
+    """
+    groups = {}
+    for i, tensor in enumerate(tensors):
+      place = tensor.device if is_on_ps(tensor) else None
+      groups.setdefault((place, tensor.dtype), []).append(i)
+    self._groups = list(groups.values())
+    self._size = len(tensors)
+    self.fetches = []
+    for (place, _), indices in groups.items():
+      packed = tensors[indices[0]]
+      if len(indices) > 1:
+        with tf.device(place):
+          packed = tf.stack([tensors[i] for i in indices])
+      self.fetches.append(tf.identity(packed) if place else packed)
+
+  def unpack(self, values):
+    """Returns the list of numbers, of Python's types, from what was fetched."""
+    numbers = [None] * self._size
+    for indices, value in zip(self._groups, values, strict=True):
+      for i, number in zip(indices, np.ravel(value).tolist(), strict=True):
+        numbers[i] = number
+    return numbers
 
 
 def is_on_ps(x):

@@ -53,11 +53,8 @@ def count(tf_session, set_flags):
     exchanges = tf.get_collection(local_copies.EXCHANGES)
     assert not exchanges  # Nothing is left out.
     steps = steps_lib.Steps(tensors, NUM_STEPS, 100, 2, exchanges)
-    steps.after_run(None, tf.train.SessionRunValues([0], None, None))
-    steps.choose()
-    return count_messages(
-      [tensor for step in steps.all_now() for tensor in step.values()]
-    )
+    steps.know(0)
+    return count_messages(steps.choose())
 
   return run
 

@@ -39,7 +39,7 @@ def make_steps(tf_session):
 
 def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
   steps = make_steps(4, 100, 1)
-  steps.after_run(None, tf.train.SessionRunValues([0], None, None))
+  steps.know(0)
   steps.choose()
   found = tf_session.run(steps.all_now())
   assert [int(step['global_step']) for step in found] == [1, 2, 3, 4]
@@ -57,16 +57,31 @@ def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
   tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
   drawn = []
   for known in (0, 5, 10):
-    steps.after_run(None, tf.train.SessionRunValues([known], None, None))
+    steps.know(known)
     steps.choose()
-    drawn += tf_session.run(steps.now('drawn'))
+    drawn += [step['drawn'] for step in tf_session.run(steps.all_now())]
   assert len(set(drawn)) == 15
 
 
-def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
-  steps = make_steps(4, 100, 1)
-  steps.after_run(None, tf.train.SessionRunValues([0], None, None))
-  assert tf_session.run(steps.choose()) == 4
+def run(session, steps):
+  """Does what a MonitoredSession does with Steps; returns the numbers."""
+  fetches = steps.choose()
+  assert steps.before_run(None).fetches == fetches
+  values = tf.train.SessionRunValues(session.run(fetches), None, None)
+  steps.after_run(None, values)
+  return steps.done
+
+
+def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
+  steps = make_steps(3, 100, 1)
+  assert run(tf_session, steps) == [{'global_step': 1, 'number': 1, 'sum': 1}]
+  assert run(tf_session, steps) == [
+    {'global_step': 2, 'number': 2, 'sum': 3},
+    {'global_step': 3, 'number': 3, 'sum': 6},
+    {'global_step': 4, 'number': 4, 'sum': 10},
+  ]
+  assert steps.last['sum'] == 10
+  assert len(steps.choose()) == 2  # One for int64 and one for float32.
 
 
 def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
@@ -75,19 +90,16 @@ def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
   steps.choose()
   lengths.append(len(steps.all_now()))  # Nothing is known yet.
   for known in (0, 85, 86, 99):
-    steps.after_run(None, tf.train.SessionRunValues([known], None, None))
+    steps.know(known)
     steps.choose()
-    lengths.append(len(steps.now('number')))
+    lengths.append(len(steps.all_now()))
   assert lengths == [1, 5, 5, 1, 1]
 
 
 def test_a_loop_ends_at_its_step(tf_session, make_steps):
   steps, known = make_steps(5, 23, 1), [0]
   while known[-1] < 23:
-    known.append(int(tf_session.run(steps.choose())))
-    [fetch] = steps.before_run(None).fetches
-    assert fetch is steps.now('global_step')[-1]
-    steps.after_run(None, tf.train.SessionRunValues([known[-1]], None, None))
+    known.append(run(tf_session, steps)[-1]['global_step'])
   assert known[:5] == [0, 1, 6, 11, 16]
   assert known[-1] == 23
 
@@ -103,7 +115,7 @@ def test_one_step_a_run_copies_nothing(make_steps):
 
 def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
   steps = make_steps(2, 100, 1)
-  steps.after_run(None, tf.train.SessionRunValues([0], None, None))
+  steps.know(0)
   steps.choose()
   _, second = steps.all_now()
   whole = tf.get_default_graph().as_graph_def()

@@ -271,24 +271,26 @@ def test_all_end_when_one_is_slower(make_ring, slow):
 
   def work(index):
     rule, train_op, x = build_toy(cluster.worker(index), 1)
+    steps = steps_lib.Steps({'global_step': train_op})
     all_hooks = [
       *rule.hooks(Stop()),
+      steps,
       hooks.StopHook(
-        steps_lib.Steps({'global_step': train_op}),
+        steps,
         tf.train.get_global_step(),
         20,
         Stop(),
         lambda: False,
       ),
     ]
-    steps = 0
+    num_steps = 0
     with cluster.make_session(index, all_hooks) as session:
       while not session.should_stop():
         if index == slow:
           threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
         session.run(train_op, {x: [1.0]})
-        steps += 1
-    return steps
+        num_steps += 1
+    return num_steps
 
   assert cluster.run_workers(work) == [20, 20]
 

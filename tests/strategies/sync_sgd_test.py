@@ -122,9 +122,11 @@ def train_cluster(
       )
     stop = in_process.NoStop()
     result, local_steps = {}, 0
+    steps = steps_lib.Steps({'global_step': train_op})
     session_hooks = [
+      steps,
       hooks.StopHook(
-        steps_lib.Steps({'global_step': train_op}),
+        steps,
         global_step,
         STEPS,
         stop,
