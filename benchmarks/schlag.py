@@ -5,6 +5,9 @@
 784-100-10 sigmoid, plain SGD at 0.001, batches of 100, 1 ps and 3 workers that
 make 20 passes over MNIST each: configs/schlag.flags, with a step in a
 session.run and with ten, and benchmarks/peers/classic.py with the same numbers.
+The last rows are of another rule, downpour with T = 10 and 20: a worker takes T
+steps on a copy of its own and pushes the sum of their gradients, by which the
+center makes the same T steps at once.
 Seconds are from the command until nothing is left. The classic ps never ends
 by itself: it is killed the moment the workers are gone. Both have one thread
 for computing in each worker, and compute the test accuracy.
@@ -23,6 +26,18 @@ BATCH_SIZE = 100
 LIMIT_SECS = 1800
 # Of distmnist there are no images for validation either.
 OURS = [f'--flagfile={runs.REPO}/configs/schlag.flags', '--validation_images=0']
+CLASSIC = 'the classic script'
+CASES = {
+  'async_sgd': ['--steps_per_run=1'],
+  'async_sgd, 10 steps a run': ['--steps_per_run=10'],
+}
+for period in (10, 20):
+  CASES[f'downpour, T={period}, {period} steps a run'] = [
+    '--strategy=downpour',
+    f'--n_fetch={period}',
+    f'--n_push={period}',
+    f'--steps_per_run={period}',
+  ]
 
 
 def measure_classic(data, folder):
@@ -44,8 +59,7 @@ def measure_ours(*flags):
 
 def main(repeats=3):
   print(f'{runs.describe_machine()}; medians of {repeats} runs\n', flush=True)
-  found = {'classic script': [], 'distmnist': [], 'same, 10 steps a run': []}
-  classic, ours, ours_10 = found.values()
+  found = {name: [] for name in (CLASSIC, *CASES)}
   with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     (scratch / 'data').mkdir()
@@ -53,12 +67,14 @@ def main(repeats=3):
     for i in range(repeats):
       folder = scratch / f'run_{i}'
       folder.mkdir()
-      ours.append(measure_ours('--steps_per_run=1'))
-      classic.append(measure_classic(scratch / 'data', folder))
-      ours_10.append(measure_ours('--steps_per_run=10'))
+      found[CLASSIC].append(measure_classic(scratch / 'data', folder))
+      for name, flags in CASES.items():
+        found[name].append(measure_ours(*flags))
   rows = []
   for name, results in found.items():
-    ratios = [c / o for (c, _), (o, _) in zip(classic, results, strict=True)]
+    ratios = [
+      c / o for (c, _), (o, _) in zip(found[CLASSIC], results, strict=True)
+    ]
     secs, accuracy = (
       runs.median(values) for values in zip(*results, strict=True)
     )
