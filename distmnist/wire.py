@@ -95,15 +95,13 @@ def split_like(flat, tensors):
 
 def bring_numbers(tensors):
   """Returns scalar `tensors`, those on a ps sent to this worker together."""
-  brought, sent = list(tensors), {}
-  for i, tensor in enumerate(tensors):
-    if is_on_ps(tensor):
-      sent.setdefault((tensor.device, tensor.dtype), []).append(i)
-  for (device, _), indices in sent.items():
-    with tf.device(device):
-      packed = tf.stack([tensors[i] for i in indices])
-    for i, tensor in zip(indices, tf.unstack(packed), strict=True):
-      brought[i] = tensor
+  brought = list(tensors)
+  for place, indices in _group_by_place(tensors):
+    if place:
+      packed = _pack([tensors[i] for i in indices], place)
+      parts = tf.unstack(packed) if len(indices) > 1 else [packed]
+      for i, part in zip(indices, parts, strict=True):
+        brought[i] = part
   return brought
 
 
@@ -123,19 +121,12 @@ class Numbers:
     Args:
       tensors: list of scalar tensors, on this worker or on any ps.
     """
-    groups = {}
-    for i, tensor in enumerate(tensors):
-      place = tensor.device if is_on_ps(tensor) else None
-      groups.setdefault((place, tensor.dtype), []).append(i)
-    self._groups = list(groups.values())
+    groups = _group_by_place(tensors)
+    self._groups = [indices for _, indices in groups]
     self._size = len(tensors)
-    self.fetches = []
-    for (place, _), indices in groups.items():
-      packed = tensors[indices[0]]
-      if len(indices) > 1:
-        with tf.device(place):
-          packed = tf.stack([tensors[i] for i in indices])
-      self.fetches.append(tf.identity(packed) if place else packed)
+    self.fetches = [
+      _pack([tensors[i] for i in indices], place) for place, indices in groups
+    ]
 
   def unpack(self, values):
     """Returns the list of numbers, of Python's types, from what was fetched."""
@@ -144,6 +135,24 @@ class Numbers:
       for i, number in zip(indices, np.ravel(value).tolist(), strict=True):
         numbers[i] = number
     return numbers
+
+
+def _group_by_place(tensors):
+  """Returns [(device of a ps or None, indices)] of one place and dtype each."""
+  groups = {}
+  for i, tensor in enumerate(tensors):
+    place = tensor.device if is_on_ps(tensor) else None
+    groups.setdefault((place, tensor.dtype), []).append(i)
+  return [(place, indices) for (place, _), indices in groups.items()]
+
+
+def _pack(scalars, place):
+  """Returns `scalars` of one place as one tensor on this worker."""
+  packed = scalars[0]
+  if len(scalars) > 1:
+    with tf.device(place):
+      packed = tf.stack(scalars)
+  return tf.identity(packed) if place else packed
 
 
 def is_on_ps(x):

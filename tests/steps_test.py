@@ -63,6 +63,13 @@ def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
   assert len(set(drawn)) == 15
 
 
+def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
+  steps = make_steps(4, 100, 1)
+  steps.know(0)
+  steps.choose()
+  assert tf_session.run(steps.all_now()[-1]['global_step']) == 4
+
+
 def run(session, steps):
   """Does what a MonitoredSession does with Steps; returns the numbers."""
   fetches = steps.choose()
