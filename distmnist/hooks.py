@@ -416,7 +416,6 @@ class TraceHook(tf.train.SessionRunHook):
   def before_run(self, run_context):
     last = self._num_steps + len(self._steps.all_now())
     self._is_traced = any(self._num_steps < n <= last for n in self._wanted)
-    self._num_steps = last
     if not self._is_traced:
       return None
     return tf.train.SessionRunArgs(
@@ -424,6 +423,7 @@ class TraceHook(tf.train.SessionRunHook):
     )
 
   def after_run(self, run_context, run_values):
+    self._num_steps += len(self._steps.done)
     if not self._is_traced:
       return
     os.makedirs(self._folder, exist_ok=True)

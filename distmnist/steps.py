@@ -70,10 +70,12 @@ class _Run:
 
 
 class Steps(tf.train.SessionRunHook):
-  """What a session.run runs, and what came of it.
+  """Has each session.run do what is due, and keeps what came of it.
 
-  Hooks that come after this one read the numbers of the steps here: all that
-  is fetched of a run is fetched once, in few tensors.
+  The loop itself asks for nothing: `session.run([])`. What is due is chosen in
+  `before_run`, so that a run that a recovered session tries again is chosen
+  anew. Hooks that come after this one read here what it chose and, of the
+  numbers of the steps, what it fetched: all of a run at once, in few tensors.
 
   Attributes:
     done: list of {name: number}, of each step of the last session.run.
@@ -125,25 +127,7 @@ class Steps(tf.train.SessionRunHook):
     self._last_long_start = last_step - most * num_workers
     if self._periods:
       self._last_long_start -= 1  # A run may count before its last step.
-    self._known_step = self._known_count = None
-    self._now = self._general[1]
-
-  def choose(self):
-    """Chooses the next run; returns what a session.run does it by fetching."""
-    is_long = (
-      self._known_step is not None and self._known_step <= self._last_long_start
-    )
-    num_steps, due = self._num_steps if is_long else 1, None
-    if self._periods and (self._known_count or 0) % num_steps:
-      num_steps = 1  # Up to where runs begin.
-    if self._runs:
-      # Who does not know its count has the step look for itself.
-      if self._known_count is None:
-        num_steps = 1
-      else:
-        due = self._find_due(self._known_count, num_steps)
-    self._now = self._runs.get(due) or self._general[num_steps]
-    return self._now.fetches
+    self._known_step = self._known_count = self._now = None
 
   @property
   def last(self):
@@ -167,11 +151,28 @@ class Steps(tf.train.SessionRunHook):
     self._known_count = None
 
   def before_run(self, run_context):
+    self._now = self._choose()
     return tf.train.SessionRunArgs(self._now.fetches)
 
   def after_run(self, run_context, run_values):
     self.done, count = self._now.unpack(run_values.results)
     self.know(self.last['global_step'], count)
+
+  def _choose(self):
+    """Returns the _Run that is due."""
+    is_long = (
+      self._known_step is not None and self._known_step <= self._last_long_start
+    )
+    num_steps, due = self._num_steps if is_long else 1, None
+    if self._periods and (self._known_count or 0) % num_steps:
+      num_steps = 1  # Up to where runs begin.
+    if self._runs:
+      # Who does not know its count has the step look for itself.
+      if self._known_count is None:
+        num_steps = 1
+      else:
+        due = self._find_due(self._known_count, num_steps)
+    return self._runs.get(due) or self._general[num_steps]
 
   def _find_due(self, count, num_steps):
     """Returns, for each step after `count` steps, which exchanges are due."""

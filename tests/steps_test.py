@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist import local_copies
 from distmnist import steps as steps_lib
 
 
@@ -40,7 +41,7 @@ def make_steps(tf_session):
 def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
   steps = make_steps(4, 100, 1)
   steps.know(0)
-  steps.choose()
+  steps.before_run(None)
   found = tf_session.run(steps.all_now())
   assert [int(step['global_step']) for step in found] == [1, 2, 3, 4]
   assert [step['number'] for step in found] == [1, 2, 3, 4]
@@ -58,7 +59,7 @@ def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
   drawn = []
   for known in (0, 5, 10):
     steps.know(known)
-    steps.choose()
+    steps.before_run(None)
     drawn += [step['drawn'] for step in tf_session.run(steps.all_now())]
   assert len(set(drawn)) == 15
 
@@ -66,15 +67,14 @@ def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
 def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
   steps = make_steps(4, 100, 1)
   steps.know(0)
-  steps.choose()
+  steps.before_run(None)
   assert tf_session.run(steps.all_now()[-1]['global_step']) == 4
 
 
 def run(session, steps):
   """Does what a MonitoredSession does with Steps; returns the numbers."""
-  fetches = steps.choose()
-  assert steps.before_run(None).fetches == fetches
-  values = tf.train.SessionRunValues(session.run(fetches), None, None)
+  results = session.run(steps.before_run(None).fetches)
+  values = tf.train.SessionRunValues(results, None, None)
   steps.after_run(None, values)
   return steps.done
 
@@ -88,17 +88,19 @@ def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
     {'global_step': 4, 'number': 4, 'sum': 10},
   ]
   assert steps.last['sum'] == 10
-  assert len(steps.choose()) == 2  # One for int64 and one for float32.
+  assert (
+    len(steps.before_run(None).fetches) == 2
+  )  # One for int64 and one for float32.
 
 
 def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
   steps = make_steps(5, 100, 3)
   lengths = []
-  steps.choose()
+  steps.before_run(None)
   lengths.append(len(steps.all_now()))  # Nothing is known yet.
   for known in (0, 85, 86, 99):
     steps.know(known)
-    steps.choose()
+    steps.before_run(None)
     lengths.append(len(steps.all_now()))
   assert lengths == [1, 5, 5, 1, 1]
 
@@ -114,6 +116,7 @@ def test_a_loop_ends_at_its_step(tf_session, make_steps):
 def test_one_step_a_run_copies_nothing(make_steps):
   before = len(tf.get_default_graph().get_operations())
   steps = make_steps()
+  steps.before_run(None)
   names = [op.name for op in tf.get_default_graph().get_operations()]
   assert len(names) > before
   assert not [name for name in names if name.startswith('step_')]
@@ -123,7 +126,7 @@ def test_one_step_a_run_copies_nothing(make_steps):
 def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
   steps = make_steps(2, 100, 1)
   steps.know(0)
-  steps.choose()
+  steps.before_run(None)
   _, second = steps.all_now()
   whole = tf.get_default_graph().as_graph_def()
   part = tf.graph_util.extract_sub_graph(
@@ -142,6 +145,54 @@ def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
     if not op.control_inputs and all(x.dtype == tf.resource for x in op.inputs)
   ]
   assert waits_for_nothing == []
+
+
+class LoseOnce(tf.train.SessionRunHook):
+  """Has the session lost in its run `number`, and a later one end."""
+
+  def __init__(self, number, steps, last_step):
+    self._runs_left = number
+    self._steps = steps
+    self._last_step = last_step
+
+  def before_run(self, run_context):
+    self._runs_left -= 1
+    if self._runs_left == 0:
+      raise tf.errors.UnavailableError(None, None, 'lost')
+
+  def after_run(self, run_context, run_values):
+    if self._steps.last['step'] >= self._last_step:
+      run_context.request_stop()
+
+
+def test_after_a_recovery_each_exchange_is_where_it_is_due():
+  period, found = 2, []
+  with tf.Graph().as_default():
+    global_step = tf.train.get_or_create_global_step()
+    count = tf.get_local_variable('count', initializer=tf.constant(0, tf.int64))
+    known = tf.get_local_variable('known', initializer=tf.constant(0, tf.int64))
+    step = tf.identity(count.assign_add(1))
+
+    def exchange():
+      with tf.control_dependencies([global_step.assign_add(1).op]):
+        return global_step.read_value(), tf.constant(0, tf.int64)
+
+    new_step, staleness, _ = local_copies.every(period, step, exchange, known)
+    steps = steps_lib.Steps(
+      {'global_step': new_step, 'step': step, 'staleness': staleness},
+      3,
+      100,
+      1,
+      tf.get_collection(local_copies.EXCHANGES),
+    )
+    # Three runs of one step; the first one of three is lost.
+    hooks = [steps, LoseOnce(4, steps, last_step=12)]
+    with tf.train.MonitoredSession(hooks=hooks) as session:
+      while not session.should_stop():
+        session.run([])
+        found += [(int(x['step']), int(x['staleness'])) for x in steps.done]
+  assert [step for step, _ in found] == [1, 2, 3, *range(1, 13)]
+  assert all((x == -1) == bool(step % period) for step, x in found)
 
 
 def test_an_op_is_repeated_in_turn(tf_session):

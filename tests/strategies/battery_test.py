@@ -120,8 +120,8 @@ def train(
   with make_session(all_hooks) as session:
     while not session.should_stop():
       before_step()
-      session.run(steps.choose())
-      local_steps += len(steps.all_now())
+      session.run([])
+      local_steps += len(steps.done)
   return {**result, 'local_steps': local_steps}
 
 
@@ -233,11 +233,12 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
     if not exchanges:
       return
     steps = steps_lib.Steps({'global_step': train_op}, exchanges=exchanges)
+    steps.before_run(None)
     assert steps.all_now() == [{'global_step': train_op}]
     found = {}
     for count in (3, 4, 5):
       steps.know(1, count)
-      chosen = [tensor.op.name for tensor in steps.choose()]
+      chosen = [x.op.name for x in steps.before_run(None).fetches]
       part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), chosen)
       found[count] = any('/job:ps' in node.device for node in part.node)
   assert found == {3: False, 4: False, 5: True}
