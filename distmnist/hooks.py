@@ -100,6 +100,7 @@ class ProgressHook(tf.train.SessionRunHook):
     stats,
     steps,
     constants,
+    learning_rate,
     plan,
     console,
     summary_dir=None,
@@ -110,8 +111,9 @@ class ProgressHook(tf.train.SessionRunHook):
       stats: report.WorkerStats, filled in here.
       steps: steps.Steps, with `global_step` (after the step), `cost` and, where
         they differ from step to step, `bytes_pulled`, `bytes_pushed` and
-        `staleness`; for a summary `accuracy` and `learning_rate`.
+        `staleness`; of a run's last step `accuracy`, for summaries.
       constants: {name: number}, those of them that stay the same.
+      learning_rate: float32 scalar tensor, at the global step of the moment.
       plan: input_pipeline.Plan.
       console: console.Console.
       summary_dir: str, this worker's folder for events, or None.
@@ -119,6 +121,7 @@ class ProgressHook(tf.train.SessionRunHook):
     """
     self._steps = steps
     self._constants = constants
+    self._learning_rate = learning_rate
     self._stats = stats
     self._plan = plan
     self._console = console
@@ -138,16 +141,9 @@ class ProgressHook(tf.train.SessionRunHook):
     if self._summary_dir:
       self._writer = tf.summary.FileWriterCache.get(self._summary_dir)
 
-  def before_run(self, run_context):
-    self._has_summary = (
-      bool(self._writer) and self._stats.local_steps >= self._next_summary
-    )
-    if self._has_summary:
-      return tf.train.SessionRunArgs(self._steps.of_summary_now())
-    return None
-
   def after_run(self, run_context, run_values):
     now, stats = time.monotonic(), self._stats
+    has_summary = self._writer and stats.local_steps >= self._next_summary
     for fetched in self._steps.done:
       values = fetched | self._constants
       self._count(values)
@@ -157,9 +153,11 @@ class ProgressHook(tf.train.SessionRunHook):
       self._summary_mark = self._mark
       self._sockets.look()
     stats.train_secs = now - self._start
-    if self._has_summary:
+    if has_summary:
       self._next_summary += self._summary_steps
-      self._write_summary(values | run_values.results, now, self.final_step)
+      # Fetched with the step it would make another graph of it to prepare.
+      rate = run_context.session.run(self._learning_rate)
+      self._write_summary(values | {'learning_rate': rate}, now)
     if self._console.is_due():
       self._sockets.look()
       self._print(now, self.final_step)
@@ -216,13 +214,12 @@ class ProgressHook(tf.train.SessionRunHook):
       )
     self._console.progress(text, step / plan.last_step)
 
-  def _write_summary(self, values, now, step):
+  def _write_summary(self, values, now):
+    step = self.final_step
     then, _, last_local = self._summary_mark
     self._summary_mark = (now, step, self._stats.local_steps)
     shown = {
-      name: values[name]
-      for name in ('cost', 'accuracy', 'learning_rate')
-      if name in values
+      name: values[name] for name in ('cost', 'accuracy', 'learning_rate')
     }
     shown |= {
       name: getattr(self._stats, name)

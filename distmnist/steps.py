@@ -38,10 +38,10 @@ _MAX_CYCLE = 10_000
 
 
 class _Step(NamedTuple):
-  """The tensors of one step: for every run, for a summary, and the count."""
+  """The tensors of one step: of each, of a run's last alone, and the count."""
 
   tensors: dict
-  of_summary: dict
+  of_last: dict
   count: tf.Tensor | None
 
 
@@ -55,6 +55,7 @@ class _Run:
     """
     self.chain = chain
     numbers = [x for step in chain for x in step.tensors.values()]
+    numbers += chain[-1].of_last.values()
     count = chain[-1].count
     self._numbers = wire.Numbers(
       numbers if count is None else [*numbers, count]
@@ -63,10 +64,10 @@ class _Run:
 
   def unpack(self, values):
     """Returns ([{name: number} of each step], count or None)."""
-    numbers = self._numbers.unpack(values)
-    each = iter(numbers)
-    done = [{name: next(each) for name in x.tensors} for x in self.chain]
-    return done, next(each, None)
+    numbers = iter(self._numbers.unpack(values))
+    done = [{name: next(numbers) for name in x.tensors} for x in self.chain]
+    done[-1] |= {name: next(numbers) for name in self.chain[-1].of_last}
+    return done, next(numbers, None)
 
 
 class Steps(tf.train.SessionRunHook):
@@ -88,7 +89,7 @@ class Steps(tf.train.SessionRunHook):
     last_step=0,
     num_workers=1,
     exchanges=(),
-    of_summary=None,
+    of_last=None,
   ):
     """
     Args:
@@ -97,13 +98,14 @@ class Steps(tf.train.SessionRunHook):
       last_step: int, the global step at which training ends.
       num_workers: int, who all count global steps.
       exchanges: list of local_copies.Exchange in the step.
-      of_summary: {name: scalar tensor} of one step that are seldom fetched.
+      of_last: {name: scalar tensor} of one step, of which those of the last
+        step of a run are enough.
     """
     self.done = []
     # What an assignment returns is no tensor yet, and could not be copied.
     first = _Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
-      of_summary or {},
+      of_last or {},
       exchanges[0].step if exchanges else None,
     )
     copier = _Copier(first)
@@ -137,10 +139,6 @@ class Steps(tf.train.SessionRunHook):
   def all_now(self):
     """Returns the {name: tensor} of each step of the chosen run."""
     return [step.tensors for step in self._now.chain]
-
-  def of_summary_now(self):
-    """Returns the {name: tensor} for a summary of the last of them."""
-    return self._now.chain[-1].of_summary
 
   def know(self, step, count=None):
     """Notes the global step, and how many steps of its own the worker did."""
@@ -195,7 +193,7 @@ class Steps(tf.train.SessionRunHook):
     )
 
 
-def make(tensors, last_step, num_workers, of_summary):
+def make(tensors, last_step, num_workers, of_last):
   """Returns the Steps that --steps_per_run asks for, of the default graph."""
   return Steps(
     tensors,
@@ -203,7 +201,7 @@ def make(tensors, last_step, num_workers, of_summary):
     last_step,
     num_workers,
     tf.get_collection(local_copies.EXCHANGES),
-    of_summary,
+    of_last,
   )
 
 
@@ -330,7 +328,7 @@ class _Copier:
     step, copies = self._first, iter(found)
     return _Step(
       {name: next(copies) for name in step.tensors},
-      {name: next(copies) for name in step.of_summary},
+      {name: next(copies) for name in step.of_last},
       None if step.count is None else next(copies),
     )
 
@@ -353,7 +351,7 @@ class _Copier:
         mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
         if op_name in instead:
           node.input[i] = mark + instead[op_name]
-    tensors = [*step.tensors.values(), *step.of_summary.values()]
+    tensors = [*step.tensors.values(), *step.of_last.values()]
     if step.count is not None:
       tensors.append(step.count)
     wanted = [

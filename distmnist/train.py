@@ -206,16 +206,14 @@ def main():
       {n: x for n, x in numbers.items() if tf.is_tensor(x)},
       plan.last_step,
       cluster.num_workers,
-      {
-        'accuracy': step.num_correct / plan.batch_size,
-        'learning_rate': step.learning_rate,
-      },
+      {'accuracy': step.num_correct / plan.batch_size} if logdir else {},
     )
     stats = report.WorkerStats(cluster.task_index)
     progress = hooks.ProgressHook(
       stats,
       steps,
       {n: x for n, x in numbers.items() if isinstance(x, int)},
+      step.learning_rate,
       plan,
       console,
       logdir and os.path.join(logdir, f'worker_{cluster.task_index}'),

@@ -11,19 +11,16 @@ from tests.runner import SMALL
 from tests.session_test import read_report, steps_of, wait_for_step
 
 SGD = '--optimizer=sgd', '--learning_rate=0.1'
+# The first push from a copy is as old as the start of its worker was long,
+# hundreds of updates here, and Adam takes it at full size.
+TIME_TO_RECOVER = '--epochs=80'
 RULES = {
   'async_sgd': [],
   'sync_sgd': [],
   'sync_sgd with backup': [],
   'sync_sgd with rates': [*SGD],
-  'downpour': ['--n_fetch=2', '--n_push=2'],
-  # A worker's first push is as old as its start was long, hundreds of updates
-  # here, and Adam takes it at full size: there must be time to recover.
-  'agn': [
-    '--communication_period=3',
-    '--learning_rate=0.03',
-    '--epochs=80',
-  ],
+  'downpour': ['--n_fetch=2', '--n_push=2', TIME_TO_RECOVER],
+  'agn': ['--communication_period=3', '--learning_rate=0.03', TIME_TO_RECOVER],
   'sagn': ['--communication_period=3'],
   'easgd': ['--communication_period=3'],
   'easgd sync': ['--easgd_sync'],

@@ -93,6 +93,20 @@ def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
   )  # One for int64 and one for float32.
 
 
+def test_some_numbers_are_those_of_a_runs_last_step_alone(tf_session):
+  tensors, queue = build_step()
+  of_last = {'number': tensors.pop('number')}
+  steps = steps_lib.Steps(tensors, 3, 100, 1, of_last=of_last)
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
+  assert run(tf_session, steps) == [{'global_step': 1, 'sum': 1, 'number': 1}]
+  assert run(tf_session, steps) == [
+    {'global_step': 2, 'sum': 3},
+    {'global_step': 3, 'sum': 6},
+    {'global_step': 4, 'sum': 10, 'number': 4},
+  ]
+
+
 def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
   steps = make_steps(5, 100, 3)
   lengths = []
