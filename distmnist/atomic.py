@@ -140,7 +140,9 @@ class AtomicCenter:
       return [new_step], parts
 
     (new_step,), parts = self._run_locked(read)
-    return _PullHook(self._take(new_step, parts, []))
+    pull = self._take(new_step, parts, [])
+    tf.add_to_collection(local_copies.PULLS, pull)
+    return _PullHook(pull)
 
 
 class _PullHook(tf.train.SessionRunHook):

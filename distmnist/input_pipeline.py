@@ -80,7 +80,7 @@ def compute_pass(indices, batch_size, seed, worker, pass_number):
   )
 
 
-def build_batches(images, labels, plan, seed, worker, device):
+def build_batches(images, labels, plan, seed, worker, device, rehearsal=None):
   """Builds endless batches of this worker.
 
   Args:
@@ -89,6 +89,7 @@ def build_batches(images, labels, plan, seed, worker, device):
     plan: Plan.
     seed: int, worker: int: with the pass they decide the order.
     device: str, this worker's CPU.
+    rehearsal: rehearsal.Rehearsal, in which nothing is read, or None.
 
   Returns:
     (images, labels): float32 [batch_size, height, width, channels] in 0..1
@@ -104,31 +105,39 @@ def build_batches(images, labels, plan, seed, worker, device):
   with tf.name_scope('input'), tf.device(device):
     resident = _build_resident(images, 'images')
     answers = _build_resident(labels, 'labels')
-    batch = _build_choice(generate, plan)
+    one = tf.constant(1, tf.int64)
+    if rehearsal:
+      one = rehearsal.hold_back(one)
+    batch = _build_choice(generate, plan, one)
     chosen = tf.gather(resident, batch)
     if _RANDOM_SHIFT.value:
       chosen = shift(chosen, _RANDOM_SHIFT.value)
     return scale(chosen), tf.gather(answers, batch)
 
 
-def _build_choice(generate, plan):
+def _build_choice(generate, plan, one):
   """Builds the indices of a new batch in each step, int64 [batch_size].
 
   Args:
     generate: callable -> iterator of passes, as `compute_pass` returns them.
     plan: Plan.
+    one: int64 scalar tensor, 1, on which all that is done here waits.
   """
   num_batches = len(plan.indices) // plan.batch_size
   shape = [num_batches, plan.batch_size]
   passes = tf.data.Dataset.from_generator(generate, tf.int64, shape)
-  iterator = _build_iterator(passes.prefetch(1).with_options(_make_options()))
-  order = _make_local(tf.zeros(shape, tf.int64), 'order')
+  iterator = tf.data.make_initializable_iterator(
+    passes.prefetch(1).with_options(_make_options())
+  )
+  # A session has its first pass before its first step, which is timed.
+  with tf.control_dependencies([iterator.initializer]):
+    first = tf.ensure_shape(iterator.get_next(), shape)
+  order = _make_local(first, 'order')
   num_read = _make_local(tf.zeros((), tf.int64), 'num_read')
-  number = num_read.assign_add(1) - 1
+  number = num_read.assign_add(one) - 1
   place = number % num_batches
-  # Also at the start of each session, when there is no order yet.
   is_ordered = tf.cond(
-    tf.equal(place, 0),
+    tf.equal(place, 0) & (number > 0),
     lambda: tf.group(order.assign(iterator.get_next(), read_value=False)),
     tf.no_op,
   )
@@ -224,10 +233,3 @@ def _make_options():
   options = tf.data.Options()
   options.autotune.enabled = False
   return options
-
-
-def _build_iterator(dataset):
-  iterator = tf.data.make_initializable_iterator(dataset)
-  # MonitoredSession runs this collection each time it makes a session.
-  tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-  return iterator

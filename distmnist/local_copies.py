@@ -17,6 +17,10 @@ from distmnist import wire
 
 # The graph's Exchanges.
 EXCHANGES = 'distmnist/exchanges'
+# Of the graph: the copies and what else a worker makes beside them, and the ops
+# that then pull, for rules whose pull is more than to initialise them.
+VARIABLES = 'distmnist/copies'
+PULLS = 'distmnist/pulls'
 
 
 class LocalCopies(center_lib.Center):
@@ -138,7 +142,7 @@ def _make_local(initial_value, name):
   return tf.Variable(
     initial_value,
     trainable=False,
-    collections=[tf.GraphKeys.LOCAL_VARIABLES],
+    collections=[tf.GraphKeys.LOCAL_VARIABLES, VARIABLES],
     name=name,
     use_resource=True,
   )

@@ -48,10 +48,11 @@ class _Step(NamedTuple):
 class _Run:
   """What a session.run runs: the steps of `chain`, and their numbers."""
 
-  def __init__(self, chain):
+  def __init__(self, chain, rehearsal=None):
     """
     Args:
       chain: list of _Step, one after the other.
+      rehearsal: rehearsal.Rehearsal, in which the numbers are zeros, or None.
     """
     self.chain = chain
     numbers = [x for step in chain for x in step.tensors.values()]
@@ -61,6 +62,8 @@ class _Run:
       numbers if count is None else [*numbers, count]
     )
     self.fetches = self._numbers.fetches
+    if rehearsal:
+      self.fetches = [rehearsal.or_zeros(x) for x in self.fetches]
 
   def unpack(self, values):
     """Returns ([{name: number} of each step], count or None)."""
@@ -90,6 +93,7 @@ class Steps(tf.train.SessionRunHook):
     num_workers=1,
     exchanges=(),
     of_last=None,
+    rehearsal=None,
   ):
     """
     Args:
@@ -100,6 +104,7 @@ class Steps(tf.train.SessionRunHook):
       exchanges: list of local_copies.Exchange in the step.
       of_last: {name: scalar tensor} of one step, of which those of the last
         step of a run are enough.
+      rehearsal: rehearsal.Rehearsal of the step, or None.
     """
     self.done = []
     # What an assignment returns is no tensor yet, and could not be copied.
@@ -108,7 +113,7 @@ class Steps(tf.train.SessionRunHook):
       of_last or {},
       exchanges[0].step if exchanges else None,
     )
-    copier = _Copier(first)
+    copier = _Copier(first, rehearsal)
     self._periods = [exchange.period for exchange in exchanges]
     self._num_steps = num_steps
     self._runs = {}
@@ -139,6 +144,11 @@ class Steps(tf.train.SessionRunHook):
   def all_now(self):
     """Returns the {name: tensor} of each step of the chosen run."""
     return [step.tensors for step in self._now.chain]
+
+  def find_all_fetches(self):
+    """Returns what each kind of run fetches, a list of lists of tensors."""
+    runs = [*self._general.values(), *self._runs.values()]
+    return [run.fetches for run in runs]
 
   def know(self, step, count=None):
     """Notes the global step, and how many steps of its own the worker did."""
@@ -193,7 +203,7 @@ class Steps(tf.train.SessionRunHook):
     )
 
 
-def make(tensors, last_step, num_workers, of_last):
+def make(tensors, last_step, num_workers, of_last, rehearsal):
   """Returns the Steps that --steps_per_run asks for, of the default graph."""
   return Steps(
     tensors,
@@ -202,6 +212,7 @@ def make(tensors, last_step, num_workers, of_last):
     num_workers,
     tf.get_collection(local_copies.EXCHANGES),
     of_last,
+    rehearsal,
   )
 
 
@@ -255,12 +266,14 @@ class _Ends:
 class _Copier:
   """Makes copies of a step that come one after the other."""
 
-  def __init__(self, first):
+  def __init__(self, first, rehearsal=None):
     """
     Args:
       first: _Step.
+      rehearsal: rehearsal.Rehearsal or None.
     """
     self._first = first
+    self._rehearsal = rehearsal
     self._parts = {}
 
   def build_run(self, left_out, name):
@@ -275,7 +288,7 @@ class _Copier:
     """
     chain = self.build_chain(left_out, name)
     with tf.name_scope(name):
-      return _Run(chain)
+      return _Run(chain, self._rehearsal)
 
   def build_chain(self, left_out, name):
     """Builds steps that come one after the other, a list of _Step.

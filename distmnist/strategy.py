@@ -54,6 +54,8 @@ class Strategy:
     max_staleness: int, a gradient that is staler is thrown away; None if none
       ever is.
     needs_ps: bool, whether the center is on ps; else each worker has it.
+    is_rehearsed: bool, whether a step begins with a copy of the center that was
+      pulled before it, and nobody waits for its push: see rehearsal.py.
   """
 
   batches_per_update = 1
@@ -63,6 +65,7 @@ class Strategy:
   pull_period = push_period = 1
   max_staleness = None
   needs_ps = True
+  is_rehearsed = False
 
   def __init__(self, cluster):
     """Checks that the cluster fits the rule.

@@ -40,6 +40,7 @@ from distmnist import (
 from distmnist import chief as chief_lib
 from distmnist import cluster as cluster_lib
 from distmnist import evaluator as evaluator_lib
+from distmnist import rehearsal as rehearsal_lib
 from distmnist import session as session_lib
 from distmnist import steps as steps_lib
 from distmnist import watchdog as watchdog_lib
@@ -166,8 +167,16 @@ def main():
 
   with session_lib.telling_ps(cluster, server, stop), tf.Graph().as_default():
     tf.set_random_seed(_SEED.value + cluster.task_index)
+    rehearsal = None
+    if strategy.is_rehearsed:
+      rehearsal = rehearsal_lib.Rehearsal(cluster.cpu_device)
     images, labels = input_pipeline.build_batches(
-      *train_split, plan, _SEED.value, cluster.task_index, cluster.cpu_device
+      *train_split,
+      plan,
+      _SEED.value,
+      cluster.task_index,
+      cluster.cpu_device,
+      rehearsal,
     )
     step = build_step(cluster, strategy, build_model, images, labels)
     if cluster.num_ps:
@@ -207,6 +216,7 @@ def main():
       plan.last_step,
       cluster.num_workers,
       {'accuracy': step.num_correct / plan.batch_size} if logdir else {},
+      rehearsal,
     )
     stats = report.WorkerStats(cluster.task_index)
     progress = hooks.ProgressHook(
@@ -233,6 +243,7 @@ def main():
     )
     session_hooks = [
       watchdog_lib.WatchdogHook(watchdog),
+      *([rehearsal.hook(steps)] if rehearsal else []),
       *strategy_hooks,
       steps,
       stop_hook,

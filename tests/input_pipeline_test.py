@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist import cli, input_pipeline
+from distmnist import rehearsal as rehearsal_lib
 
 CPU = '/device:CPU:0'
 
@@ -117,6 +118,26 @@ def test_batches_are_the_passes_one_after_the_other(tf_session):
       images_v, labels_v = tf_session.run(batch)
       assert labels_v.tolist() == expected.tolist()
       np.testing.assert_allclose(images_v, images[expected] / 255, rtol=1e-6)
+
+
+def test_a_rehearsal_reads_no_batch(tf_session):
+  images, labels = make_data(6)
+  plan, rehearsal = make_plan(range(6), 2), rehearsal_lib.Rehearsal(CPU)
+  batch = input_pipeline.build_batches(
+    images, labels, plan, 4, 2, CPU, rehearsal
+  )
+  fetches = [rehearsal.or_zeros(x) for x in batch]
+  start(tf_session)
+  passes = [
+    input_pipeline.compute_pass(plan.indices, 2, 4, 2, i) for i in (0, 1)
+  ]
+  expected = np.concatenate(passes).tolist()
+  for is_on in (True, True, False, True, False, False, False):
+    rehearsal.turn(is_on).run()
+    images_v, labels_v = tf_session.run(fetches)
+    assert labels_v.tolist() == ([0, 0] if is_on else expected.pop(0))
+    assert images_v.any() != is_on
+  assert len(expected) == 2
 
 
 def test_the_images_are_not_in_the_graph_but_on_the_worker(tf_session):

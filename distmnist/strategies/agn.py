@@ -27,6 +27,8 @@ def make(cluster):
 class Agn(strategy.Strategy):
   """The mean of T local gradients is one gradient of the center."""
 
+  is_rehearsed = True
+
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)
     self.batches_per_update = communication_period

@@ -52,6 +52,8 @@ def make(cluster):
 class DcAsgd(strategy.Strategy):
   """Gradients with a first-order correction of their delay."""
 
+  is_rehearsed = True
+
   def __init__(self, cluster, dc_lambda, decay=None):
     """
     Args:

@@ -37,6 +37,8 @@ def make(cluster):
 class DropStale(strategy.Strategy):
   """Gradients up to a staleness, as under async_sgd."""
 
+  is_rehearsed = True
+
   def __init__(self, cluster, max_staleness):
     super().__init__(cluster)
     self.max_staleness = max_staleness

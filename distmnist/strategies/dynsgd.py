@@ -29,6 +29,8 @@ def make(cluster):
 class DynSgd(strategy.Strategy):
   """Local changes, weighted by 1 / (staleness + 1)."""
 
+  is_rehearsed = True
+
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)
     self.batches_per_update = communication_period

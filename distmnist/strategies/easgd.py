@@ -81,6 +81,7 @@ class Easgd(strategy.Strategy):
     self.pull_period = self.push_period = communication_period
     self._momentum = momentum
     self._is_sync = is_sync
+    self.is_rehearsed = not is_sync
     num_givers = cluster.num_workers if is_sync else 1
     self.batches_per_update = communication_period * num_givers
     self._round = None

@@ -26,6 +26,8 @@ def make(cluster):
 class StalenessAware(strategy.Strategy):
   """The rate of a push is divided by its staleness."""
 
+  is_rehearsed = True
+
   def __init__(self, cluster):
     super().__init__(cluster)
     self._copies = local_copies.LocalCopies(cluster)

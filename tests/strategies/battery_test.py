@@ -20,6 +20,7 @@ from distmnist import (
   strategy,
 )
 from distmnist import cluster as cluster_lib
+from distmnist import rehearsal as rehearsal_lib
 from distmnist import session as session_lib
 from distmnist import steps as steps_lib
 from tests import in_process
@@ -59,8 +60,11 @@ each_with_ps = pytest.mark.parametrize(
 RATE = 0.05 * 100**2
 
 
-def build(name, member, optimizer='sgd'):
+def build(name, member, optimizer='sgd', rehearsal=None):
   """Builds as train does; returns (rule, train_op, global_step, c)."""
+  full = tf.constant(100.0)  # The only input.
+  if rehearsal:
+    full = rehearsal.hold_back(full)
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
     rule = registry.load('distmnist.strategies', name).make(member)
@@ -69,7 +73,7 @@ def build(name, member, optimizer='sgd'):
       a = tf.convert_to_tensor(tf.get_variable('a', [2], initializer=zeros))
       b = tf.convert_to_tensor(tf.get_variable('b', [2], initializer=zeros))
     c = a + b
-    loss = tf.reduce_sum((c / 100 - 1) ** 2)
+    loss = tf.reduce_sum((c / full - 1) ** 2)
     train_op = rule.minimize(
       loss, make_optimizers(optimizer, RATE), global_step
     )
@@ -97,7 +101,8 @@ def train(
   leaves_out=True,
 ):
   """The loop of a worker; returns {c, global_step, local_steps}."""
-  rule, train_op, global_step, c = build(name, member)
+  rehearsal = rehearsal_lib.Rehearsal(member.cpu_device)
+  rule, train_op, global_step, c = build(name, member, rehearsal=rehearsal)
   stop, result, local_steps = in_process.NoStop(), {}, 0
 
   def read(session):
@@ -110,8 +115,10 @@ def train(
     last_step,
     member.num_workers,
     tf.get_collection(local_copies.EXCHANGES) if leaves_out else [],
+    rehearsal=rehearsal,
   )
   all_hooks = [
+    *([rehearsal.hook(steps)] if rule.is_rehearsed else []),
     *rule.hooks(stop),
     steps,
     hooks.StopHook(steps, global_step, last_step, stop, lambda: False),
@@ -242,6 +249,74 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
       part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), chosen)
       found[count] = any('/job:ps' in node.device for node in part.node)
   assert found == {3: False, 4: False, 5: True}
+
+
+class Watch(tf.train.SessionRunHook):
+  """Keeps the values of all variables when a session has been made."""
+
+  def after_create_session(self, session, coord):
+    variables = tf.global_variables() + tf.local_variables()
+    self.values = {v.name: session.run(v).tolist() for v in variables}
+
+
+REHEARSED = [
+  'agn',
+  'dc_asgd',
+  'downpour',
+  'drop_stale',
+  'dynsgd',
+  'easgd',
+  'staleness_aware',
+]
+
+
+@each_strategy
+def test_who_computes_with_a_copy_rehearses_unless_all_wait(set_flags, name):
+  set_flags()
+  with tf.Graph().as_default():
+    rule, *_ = build(name, make_member(count_ps(name, 1), 0))
+  assert rule.is_rehearsed == (name in REHEARSED)
+
+
+@pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name == 'agn' else pytest.param(name, marks=pytest.mark.slow)
+    for name in REHEARSED
+  ],
+)
+def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
+  make_cluster, set_flags, name, num_ps
+):
+  set_flags('--communication_period=2')
+  cluster = make_cluster(num_ps, 2)
+  member = cluster.worker(0)
+  with tf.Graph().as_default():
+    rehearsal = rehearsal_lib.Rehearsal(member.cpu_device)
+    rule, train_op, global_step, c = build(name, member, 'adam', rehearsal)
+    steps = steps_lib.Steps(
+      {'global_step': train_op, 'staleness': rule.staleness},
+      2,
+      100,
+      2,
+      tf.get_collection(local_copies.EXCHANGES),
+      {'c': tf.reduce_sum(c)},
+      rehearsal,
+    )
+    before, after = Watch(), Watch()
+    hooks_in_order = before, rehearsal.hook(steps), after, *rule.hooks(None)
+    center = [v for v in tf.global_variables() if v.name[0] in 'ab']
+    move = [v.assign(tf.fill(v.shape, 7.0)).op for v in center]
+    with cluster.make_session(0, [*hooks_in_order, steps]) as session:
+      assert after.values == before.values
+      assert len(after.values) > 4
+      # As if another had pushed meanwhile.
+      session.run_step_fn(lambda step_context: step_context.session.run(move))
+      session.run([])
+  assert steps.last['c'] == 4 * 7
+  assert steps.last['global_step'] in (0, 1)
+  assert steps.last['staleness'] <= 0
 
 
 @pytest.mark.parametrize('slow', [pytest.param(0, marks=pytest.mark.slow), 1])
