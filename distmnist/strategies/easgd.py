@@ -73,6 +73,8 @@ def make(cluster):
 class Easgd(strategy.Strategy):
   """Copies that explore, on springs to the center."""
 
+  is_rehearsed = True
+
   def __init__(
     self, cluster, moving_rate, communication_period, momentum=0, is_sync=False
   ):
@@ -81,7 +83,7 @@ class Easgd(strategy.Strategy):
     self.pull_period = self.push_period = communication_period
     self._momentum = momentum
     self._is_sync = is_sync
-    self.is_rehearsed = not is_sync
+    self.is_rehearsed = not is_sync  # There all wait.
     num_givers = cluster.num_workers if is_sync else 1
     self.batches_per_update = communication_period * num_givers
     self._round = None
