@@ -131,7 +131,7 @@ def _build_choice(generate, plan, one):
   )
   # A session has its first pass before its first step, which is timed.
   with tf.control_dependencies([iterator.initializer]):
-    first = tf.ensure_shape(iterator.get_next(), shape)
+    first = iterator.get_next()
   order = _make_local(first, 'order')
   num_read = _make_local(tf.zeros((), tf.int64), 'num_read')
   number = num_read.assign_add(one) - 1
@@ -209,13 +209,7 @@ def _build_resident(array, name):
 
 
 def _make_local(initializer, name):
-  return tf.get_variable(
-    name,
-    initializer=initializer,
-    trainable=False,
-    collections=[tf.GraphKeys.LOCAL_VARIABLES],
-    use_resource=True,
-  )
+  return tf.get_local_variable(name, initializer=initializer, use_resource=True)
 
 
 def _build_constant_by_call(array):

@@ -28,12 +28,8 @@ class Rehearsal:
     """
     self._device = device
     with tf.device(device):
-      self._is_on = tf.get_variable(
-        'is_rehearsal',
-        initializer=False,
-        trainable=False,
-        collections=[tf.GraphKeys.LOCAL_VARIABLES],
-        use_resource=True,
+      self._is_on = tf.get_local_variable(
+        'is_rehearsal', initializer=False, use_resource=True
       )
 
   def hold_back(self, tensor):

@@ -113,7 +113,13 @@ class Steps(tf.train.SessionRunHook):
       of_last or {},
       exchanges[0].step if exchanges else None,
     )
-    copier = _Copier(first, rehearsal)
+    copier = _Copier(first)
+
+    def build_run(left_out, name):
+      chain = copier.build_chain(left_out, name)
+      with tf.name_scope(name):
+        return _Run(chain, rehearsal)
+
     self._periods = [exchange.period for exchange in exchanges]
     self._num_steps = num_steps
     self._runs = {}
@@ -122,11 +128,11 @@ class Steps(tf.train.SessionRunHook):
         [e for e, is_due in zip(exchanges, of_step, strict=True) if not is_due]
         for of_step in due
       ]
-      self._runs[due] = copier.build_run(left_out, f'run_{number + 1}')
+      self._runs[due] = build_run(left_out, f'run_{number + 1}')
     # Of steps that look for themselves what is due.
-    self._general = {1: copier.build_run([()], 'step')}
+    self._general = {1: build_run([()], 'step')}
     if num_steps > 1 and not self._runs:
-      self._general[num_steps] = copier.build_run([()] * num_steps, 'steps')
+      self._general[num_steps] = build_run([()] * num_steps, 'steps')
     # All may count to the end at the same time, and none shall go past it. (One
     # that is held up between two runs knows an old step: with asynchronous
     # rules the end may then come up to a run late.)
@@ -266,34 +272,24 @@ class _Ends:
 class _Copier:
   """Makes copies of a step that come one after the other."""
 
-  def __init__(self, first, rehearsal=None):
+  def __init__(self, first):
     """
     Args:
       first: _Step.
-      rehearsal: rehearsal.Rehearsal or None.
     """
     self._first = first
-    self._rehearsal = rehearsal
     self._parts = {}
 
-  def build_run(self, left_out, name):
-    """Builds what a session.run runs.
+  def build_chain(self, left_out, name):
+    """Builds steps that come one after the other.
 
     Args:
       left_out: list of lists of local_copies.Exchange, one a step.
       name: str, the prefix of their ops.
 
     Returns:
-      _Run.
-    """
-    chain = self.build_chain(left_out, name)
-    with tf.name_scope(name):
-      return _Run(chain, self._rehearsal)
-
-  def build_chain(self, left_out, name):
-    """Builds steps that come one after the other, a list of _Step.
-
-    The first step is itself the first one if it leaves nothing out.
+      List of _Step; the first one is the given step itself if it leaves
+      nothing out.
     """
     chain = []
     for number, exchanges in enumerate(left_out):

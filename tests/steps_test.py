@@ -88,9 +88,8 @@ def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
     {'global_step': 4, 'number': 4, 'sum': 10},
   ]
   assert steps.last['sum'] == 10
-  assert (
-    len(steps.before_run(None).fetches) == 2
-  )  # One for int64 and one for float32.
+  # One for int64 and one for float32.
+  assert len(steps.before_run(None).fetches) == 2
 
 
 def test_some_numbers_are_those_of_a_runs_last_step_alone(tf_session):

@@ -29,13 +29,20 @@ STRATEGIES = registry.names('distmnist.strategies')
 each_strategy = pytest.mark.parametrize('name', STRATEGIES)
 # Where a test starts a cluster, the quick tests do so for these alone.
 QUICK = ('async_sgd',)
-each_strategy_in_time = pytest.mark.parametrize(
-  'name',
-  [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in STRATEGIES
-  ],
-)
+
+
+def each_in_time(names, quick):
+  """Marks a test that has a `name`: the quick tests take those of `quick`."""
+  return pytest.mark.parametrize(
+    'name',
+    [
+      name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+      for name in names
+    ],
+  )
+
+
+each_strategy_in_time = each_in_time(STRATEGIES, QUICK)
 
 
 def find_class(name):
@@ -218,13 +225,7 @@ def test_one_process_learns_the_toy(set_flags, name):
     (['--communication_period=2', '--n_push=2', '--n_fetch=2'], 4),
   ],
 )
-@pytest.mark.parametrize(
-  'name',
-  [
-    name if name == 'downpour' else pytest.param(name, marks=pytest.mark.slow)
-    for name in STRATEGIES
-  ],
-)
+@each_in_time(STRATEGIES, quick=['downpour'])
 def test_steps_without_their_exchange_make_the_same_training(
   set_flags, name, flags, steps_per_run
 ):
@@ -273,13 +274,7 @@ def test_who_computes_with_a_copy_rehearses_unless_all_wait():
 
 
 @pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-  'name',
-  [
-    name if name == 'agn' else pytest.param(name, marks=pytest.mark.slow)
-    for name in REHEARSED
-  ],
-)
+@each_in_time(REHEARSED, quick=['agn'])
 def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
   make_cluster, set_flags, name, num_ps
 ):
