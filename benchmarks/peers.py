@@ -590,6 +590,14 @@ PEERS = {
     ['--strategy=agn', f'--communication_period={PERIOD}', *TEN_A_RUN],
     PERIOD,
   ),
+  'downpour_10': Distmnist(
+    1,
+    [
+      *('--strategy=downpour', f'--n_fetch={PERIOD}', f'--n_push={PERIOD}'),
+      *TEN_A_RUN,
+    ],
+    PERIOD,
+  ),
   'classic': Script('classic.py', num_ps=1),
   'tf2_ps': Script('tf2_ps.py', num_ps=1, has_coordinator=True),
   'tf2_ps_10': Script(
@@ -611,6 +619,7 @@ TITLES = {
   'sync_sgd_10': 'distmnist sync_sgd, 10 steps a run',
   'ring_allreduce_10': 'distmnist ring_allreduce, 10 steps a run',
   'agn_10': f'distmnist agn, T={PERIOD}, 10 steps a run',
+  'downpour_10': f'distmnist downpour, T={PERIOD}, 10 steps a run',
   'classic': 'classic script, async, 1 ps',
   'tf2_ps': 'TF2 ParameterServerStrategy, 1 ps',
   'tf2_ps_10': 'TF2 ParameterServerStrategy, 10 steps a call',
