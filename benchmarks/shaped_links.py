@@ -33,7 +33,7 @@ repeat; the tables have medians. What they tell:
   cores busy   CPU seconds of all tasks a second. Near the cores of the machine
                it is they that decide, and not the links: lower --mbits.
 
-A repeat takes ten minutes. Where a case has failed it is named with its last
+A repeat takes 13 minutes. Where a case has failed it is named with its last
 lines, the others go on, and the exit code is 1.
 """
 
