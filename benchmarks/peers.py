@@ -563,12 +563,12 @@ def compute_images_per_sec(marks):
   return float(images / (end - start))
 
 
-TEN_A_RUN = ['--steps_per_run=10']
-PEERS = {
-  'ceiling': Distmnist(0, [], num_launches=NUM_WORKERS, num_workers=1),
-  'ceiling_10': Distmnist(
-    0, TEN_A_RUN, num_launches=NUM_WORKERS, num_workers=1
-  ),
+def ten_a_run(peer):
+  return dataclasses.replace(peer, flags=[*peer.flags, '--steps_per_run=10'])
+
+
+CEILING = Distmnist(0, [], num_launches=NUM_WORKERS, num_workers=1)
+RULES = {
   'async_sgd': Distmnist(1, ['--strategy=async_sgd']),
   'sync_sgd': Distmnist(1, ['--strategy=sync_sgd'], NUM_WORKERS),
   'ring_allreduce': Distmnist(0, ['--strategy=ring_allreduce'], NUM_WORKERS),
@@ -580,24 +580,12 @@ PEERS = {
   'agn': Distmnist(
     1, ['--strategy=agn', f'--communication_period={PERIOD}'], PERIOD
   ),
-  'async_sgd_10': Distmnist(1, ['--strategy=async_sgd', *TEN_A_RUN]),
-  'sync_sgd_10': Distmnist(1, ['--strategy=sync_sgd', *TEN_A_RUN], NUM_WORKERS),
-  'ring_allreduce_10': Distmnist(
-    0, ['--strategy=ring_allreduce', *TEN_A_RUN], NUM_WORKERS
-  ),
-  'agn_10': Distmnist(
-    1,
-    ['--strategy=agn', f'--communication_period={PERIOD}', *TEN_A_RUN],
-    PERIOD,
-  ),
-  'downpour_10': Distmnist(
-    1,
-    [
-      *('--strategy=downpour', f'--n_fetch={PERIOD}', f'--n_push={PERIOD}'),
-      *TEN_A_RUN,
-    ],
-    PERIOD,
-  ),
+}
+PEERS = {
+  'ceiling': CEILING,
+  'ceiling_10': ten_a_run(CEILING),
+  **RULES,
+  **{f'{name}_10': ten_a_run(rule) for name, rule in RULES.items()},
   'classic': Script('classic.py', num_ps=1),
   'tf2_ps': Script('tf2_ps.py', num_ps=1, has_coordinator=True),
   'tf2_ps_10': Script(
