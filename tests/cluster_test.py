@@ -408,6 +408,13 @@ def test_the_server_config_by_flags(set_flags):
   assert cluster_lib.make_server_config(num_gpus=1).device_count == {}
 
 
+def test_on_a_gpu_graphs_are_optimised_as_tensorflow_does_by_default():
+  with_gpu = cluster_lib.make_server_config(num_gpus=1).graph_options
+  assert with_gpu == tf.GraphOptions()
+  without = cluster_lib.make_server_config().graph_options
+  assert without.rewrite_options.optimizers == ['pruning', 'dependency']
+
+
 def test_the_placement_is_printed_if_asked_for(tf_session, set_flags):
   lines = []
   with tf.device('/job:ps/task:1'):
