@@ -422,7 +422,7 @@ class Distmnist:
     ]
     return {
       'images_per_sec': sum(
-        (w['local_steps'] - 1) * net.batch_size / w['train_secs']
+        w['timed_steps'] * net.batch_size / w['train_secs']
         for w in workers
       ),
       'first_step_secs': min(log.first for log in logs) - start,

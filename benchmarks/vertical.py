@@ -27,7 +27,7 @@ def measure(rule, num_slices):
   """Returns (ms a step of a worker, MB a step over all workers' sockets)."""
   flags = [f'--strategy={rule}', f'--vertical_slices={num_slices}']
   report = runs.launch(2, 2, *COMMON, *flags)['report']
-  steps = sum(worker['local_steps'] for worker in report['workers'])
+  steps = sum(worker['timed_steps'] for worker in report['workers'])
   secs = sum(worker['train_secs'] for worker in report['workers'])
   moved = report['bytes_sent'] + report['bytes_received']
   return 1000 * secs / steps, moved / steps / 1e6

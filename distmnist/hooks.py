@@ -59,6 +59,7 @@ class StopHook(tf.train.SessionRunHook):
 
   def after_create_session(self, session, coord):
     step = int(session.run(self._global_step))
+    self._steps.know(step)
     if self._step is not None:
       lost = max(0, self._step - step)
       self.num_recoveries += 1
@@ -147,7 +148,9 @@ class ProgressHook(tf.train.SessionRunHook):
     for fetched in self._steps.done:
       values = fetched | self._constants
       self._count(values)
-    if self._start is None:
+    if self._start is not None:
+      stats.timed_steps += len(self._steps.done)
+    else:
       self._start, self.first_step = now, self.final_step
       self._mark = (now, self.final_step, stats.local_steps)
       self._summary_mark = self._mark

@@ -27,13 +27,14 @@ class WorkerStats:
     worker: int, its task_index.
     local_steps: int, its session.run calls of the train_op.
     images: int, local_steps * batch_size.
-    train_secs: float, seconds in the loop after the first step, which also
+    train_secs: float, seconds in the loop after the first run, which also
       sets up the graph on the devices.
+    timed_steps: int, the local steps in them.
     pushes: int, its steps that sent something to the center.
     bytes_pulled, bytes_pushed: int, of variables read from the center, and of
       gradients or variables sent there.
     bytes_sent, bytes_received: int, what this process's sockets moved in the
-      loop after the first step; 0 where the system does not count it. Of the
+      loop after the first run; 0 where the system does not count it. Of the
       chief also what evaluations and checkpoints fetched.
     staleness: Counter, how many of its pushes had which staleness, in updates.
   """
@@ -42,6 +43,7 @@ class WorkerStats:
   local_steps: int = 0
   images: int = 0
   train_secs: float = 0.0
+  timed_steps: int = 0
   pushes: int = 0
   bytes_pulled: int = 0
   bytes_pushed: int = 0
@@ -54,7 +56,7 @@ class WorkerStats:
   @property
   def step_secs(self):
     """Mean seconds of a local step."""
-    return self.train_secs / max(1, self.local_steps - 1)
+    return self.train_secs / max(1, self.timed_steps)
 
   def to_message(self):
     """Returns a dict that JSON can hold; its keys are strings there."""

@@ -11,11 +11,11 @@ from distmnist import report
 def make_workers():
   return [
     report.WorkerStats(
-      *(0, 5, 50, 0.8, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
+      *(0, 5, 50, 0.8, 4, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
       collections.Counter({0: 3, 1: 2}),
     ),
     report.WorkerStats(
-      *(1, 3, 30, 0.9, 3, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
+      *(1, 3, 30, 0.9, 2, 3, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
       collections.Counter({1: 1, 4: 2}),
     ),
   ]
@@ -45,7 +45,7 @@ def test_stats_survive_the_trip_through_json():
     assert report.WorkerStats.from_message(message) == stats
 
 
-def test_the_first_step_is_in_no_mean():
+def test_the_first_run_is_in_no_mean():
   assert make_workers()[0].step_secs == pytest.approx(0.8 / 4)
 
 
