@@ -6,6 +6,7 @@ import threading
 import time
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist import checkpoints, processes
 from distmnist import cluster as cluster_lib
@@ -63,18 +64,23 @@ def pick_ports(num_ports):
   return ports
 
 
+def make_config():
+  """Returns the program's own ConfigProto, with few threads."""
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS(['test'])
+  config = cluster_lib.make_server_config()
+  config.intra_op_parallelism_threads = 1
+  config.inter_op_parallelism_threads = 2
+  return config
+
+
 def start_server(member):
   """Returns the tf.train.Server of a cluster.Cluster."""
-  config = tf.ConfigProto(
-    intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
-  )
-  # Idle threads that spin take the cores from those that work.
-  config.experimental.disable_thread_spinning = True
   return tf.train.Server(
     member.spec(),
     member.job_name,
     member.task_index,
-    config=member.with_collectives(config),
+    config=member.with_collectives(make_config()),
   )
 
 
@@ -104,7 +110,7 @@ class InProcessCluster:
     )
 
   def session_config(self, index):
-    return self.worker(index).session_config(tf.ConfigProto())
+    return self.worker(index).session_config(make_config())
 
   def make_session(self, index, hooks, logdir=None):
     """Returns the MonitoredSession that the program would make."""

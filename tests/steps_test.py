@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import local_copies
+from distmnist import hooks, local_copies
 from distmnist import steps as steps_lib
+from tests import in_process
 
 
 def build_step():
@@ -116,6 +117,31 @@ def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
     steps.before_run(None)
     lengths.append(len(steps.all_now()))
   assert lengths == [1, 5, 5, 1, 1]
+
+
+@pytest.mark.parametrize('first_step', [0, 90, 97])
+def test_a_session_begins_with_all_the_steps_of_a_run(first_step):
+  with tf.Graph().as_default():
+    tensors, queue = build_step()
+    global_step = tf.train.get_global_step()
+    steps = steps_lib.Steps(tensors, 4, 100, 1)
+    stop_hook = hooks.StopHook(
+      steps, global_step, 100, in_process.NoStop(), None
+    )
+    restore = [
+      tf.global_variables_initializer(),
+      global_step.assign(first_step).op,
+      queue.enqueue_many([np.arange(1.0, 50.0)]),
+    ]
+    scaffold = tf.train.Scaffold(
+      init_fn=lambda scaffold, session: [session.run(op) for op in restore]
+    )
+    creator = tf.train.ChiefSessionCreator(scaffold)
+    with tf.train.MonitoredSession(creator, [steps, stop_hook]) as session:
+      session.run([])
+  num_steps = 4 if first_step <= 96 else 1
+  assert len(steps.done) == num_steps
+  assert steps.last['global_step'] == first_step + num_steps
 
 
 def test_a_loop_ends_at_its_step(tf_session, make_steps):

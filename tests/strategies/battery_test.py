@@ -188,7 +188,7 @@ def test_several_steps_a_run_make_the_same_training(
 
 def train_alone(name, last_step, **how):
   """Trains in this process, without a cluster; returns what `train` does."""
-  member, config = cluster_lib.Cluster(), tf.ConfigProto()
+  member, config = cluster_lib.Cluster(), in_process.make_config()
 
   def make_session(all_hooks):
     scaffold = session_lib.ClusterScaffold(
