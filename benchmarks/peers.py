@@ -422,8 +422,7 @@ class Distmnist:
     ]
     return {
       'images_per_sec': sum(
-        w['timed_steps'] * net.batch_size / w['train_secs']
-        for w in workers
+        w['timed_steps'] * net.batch_size / w['train_secs'] for w in workers
       ),
       'first_step_secs': min(log.first for log in logs) - start,
       'all_step_secs': max(log.first for log in logs) - start,

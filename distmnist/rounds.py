@@ -124,12 +124,14 @@ class Tokens:
       ]
     self.own = self._queues[index]
 
-  def make(self, num_each):
+  def make(self, num_each=None):
     """Returns the op that puts so many tokens into each queue.
 
     Args:
-      num_each: list of int, or an int32 tensor of that length.
+      num_each: list of int, or an int32 tensor of that length; by default
+        what is due at the end of a round.
     """
+    num_each = self.num_each if num_each is None else num_each
     with tf.device(self._global_step.device):
       step = self._global_step.read_value()
       return tf.group(
@@ -200,7 +202,7 @@ class Round:
         count = self._global_step.assign_add(1, read_value=False)
     # The tokens carry the new step, and must not be sent before all is applied.
     with tf.control_dependencies([count]):
-      self._update = self._tokens.make(self._tokens.num_each)
+      self._update = self._tokens.make()
 
   def give_and_wait(self, gifts):
     """Gives, and waits until the round is over; may stand in a branch.
@@ -300,9 +302,9 @@ class RoundHook(strategy.CenterHook):
     if not self._cluster.is_chief:
       return
     self._update_op = steps.repeat(self._update_op, _ROUNDS_PER_RUN, device)
-    num_each = self._tokens.num_each
-    self._release_op = self._tokens.make(num_each)
-    self._num_new_tokens = tf.placeholder(tf.int32, [len(num_each)])
+    self._release_op = self._tokens.make()
+    num_queues = len(self._tokens.num_each)
+    self._num_new_tokens = tf.placeholder(tf.int32, [num_queues])
     self._new_tokens_op = self._tokens.make(self._num_new_tokens)
     self._drain_op = self._tokens.drain()
     self._close_op = self._tokens.close()
@@ -315,7 +317,7 @@ class RoundHook(strategy.CenterHook):
     One op, as each new kind of session.run costs 50 ms to prepare.
     """
     # Who still waits in a session of before wakes up, and finds it broken.
-    released = self._tokens.make(self._tokens.num_each)
+    released = self._tokens.make()
     with tf.control_dependencies([released]):
       drained = self._tokens.drain()
     with tf.control_dependencies([drained]):

@@ -178,7 +178,7 @@ class SyncSgd(strategy.Strategy):
     runner = optimizer.get_chief_queue_runner()
     _, its_tokens = runner.enqueue_ops[0].inputs
     with tf.control_dependencies([its_tokens]):  # They come after the update.
-      self._update_op = self._tokens.make(self._tokens.num_each)
+      self._update_op = self._tokens.make()
     [dequeue] = [
       op
       for op in runner.queue.queue_ref.consumers()
