@@ -140,7 +140,7 @@ class ProgressHook(tf.train.SessionRunHook):
 
   def begin(self):
     if self._summary_dir:
-      self._writer = tf.summary.FileWriterCache.get(self._summary_dir)
+      self._writer = tf.summary.FileWriter(self._summary_dir)
 
   def after_run(self, run_context, run_values):
     now, stats = time.monotonic(), self._stats
@@ -293,7 +293,7 @@ class ValidationHook(tf.train.SessionRunHook):
     self._writer = None
     if self._logdir:
       os.makedirs(checkpoints.best_dir(self._logdir), exist_ok=True)
-      self._writer = tf.summary.FileWriterCache.get(
+      self._writer = tf.summary.FileWriter(
         os.path.join(self._logdir, 'validation')
       )
 
@@ -363,8 +363,6 @@ class SaveHook(tf.train.SessionRunHook):
       checkpoints.check_space(self._logdir, tf.global_variables())
 
   def after_create_session(self, session, coord):
-    if self._logdir and self._saved_step is None:
-      tf.summary.FileWriterCache.get(self._logdir).add_graph(session.graph)
     self._save(session)
 
   def after_run(self, run_context, run_values):
@@ -442,6 +440,12 @@ class EndHook(tf.train.SessionRunHook):
 
   def end(self, session):
     self._callback(session)
+
+
+def write_graph(logdir):
+  """Writes the default graph as it is now to `logdir`, for TensorBoard."""
+  with tf.summary.FileWriter(logdir) as writer:
+    writer.add_graph(tf.get_default_graph())
 
 
 def write_scalars(writer, scalars, step):

@@ -179,6 +179,8 @@ def main():
       rehearsal,
     )
     step = build_step(cluster, strategy, build_model, images, labels)
+    if logdir and cluster.is_chief:
+      hooks.write_graph(logdir)  # Of one step: copies of it are to come.
     if cluster.num_ps:
       shared = tf.global_variables()
       placement.check_center_is_on_ps(shared)

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist import checkpoints
 from distmnist import cluster as cluster_lib
@@ -31,6 +32,17 @@ def wait_for_step(task, step):
   raise TimeoutError(task.output)
 
 
+def read_graph(logdir):
+  """Returns the one GraphDef that TensorBoard finds in `logdir`."""
+  [path] = logdir.glob('events.*')
+  [graph] = [
+    event.graph_def
+    for event in tf.train.summary_iterator(str(path))
+    if event.graph_def
+  ]
+  return tf.GraphDef.FromString(graph)
+
+
 def read_report(logdir):
   return json.loads((logdir / 'report.json').read_text())
 
@@ -43,6 +55,7 @@ def is_answering(address):
 
 
 SYNC = '--sync_replicas'
+CHIEF = '/job:worker/task:0'
 
 
 @pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
@@ -136,6 +149,11 @@ def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
   assert row['bytes_sent'] == pytest.approx(planned, rel=0.1)
   assert row['bytes_received'] == pytest.approx(planned, rel=0.1)
   assert report['test_accuracy'] > 0.3
+  nodes = read_graph(logdir).node
+  homes = {node.device.removesuffix('/device:CPU:0') for node in nodes}
+  assert homes - {''} == {'/job:ps/task:0', '/job:ps/task:1', CHIEF}
+  # A single step: none of the four copies that a run of five has beside it.
+  assert sum(n.op == 'SparseSoftmaxCrossEntropyWithLogits' for n in nodes) == 1
 
 
 @pytest.mark.slow
