@@ -408,7 +408,7 @@ def test_the_server_config_by_flags(set_flags):
   assert cluster_lib.make_server_config(num_gpus=1).device_count == {}
 
 
-def test_on_a_gpu_graphs_are_optimised_as_tensorflow_does_by_default():
+def test_on_a_gpu_graphs_are_optimised_as_tensorflow_does_by_default(set_flags):
   with_gpu = cluster_lib.make_server_config(num_gpus=1).graph_options
   assert with_gpu == tf.GraphOptions()
   without = cluster_lib.make_server_config().graph_options
