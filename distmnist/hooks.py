@@ -148,13 +148,13 @@ class ProgressHook(tf.train.SessionRunHook):
     for fetched in self._steps.done:
       values = fetched | self._constants
       self._count(values)
-    if self._start is not None:
-      stats.timed_steps += len(self._steps.done)
-    else:
+    if self._start is None:
       self._start, self.first_step = now, self.final_step
       self._mark = (now, self.final_step, stats.local_steps)
       self._summary_mark = self._mark
       self._sockets.look()
+    else:
+      stats.timed_steps += len(self._steps.done)
     stats.train_secs = now - self._start
     if has_summary:
       self._next_summary += self._summary_steps
