@@ -11,7 +11,8 @@ benchmarks/peers:
                  ceiling_10 with 10 steps in a session.run
   async_sgd ...  distmnist's rules, by `python -m distmnist.launch`; downpour
                  and agn exchange with the ps every 10 steps (T=10);
-                 async_sgd_10 ... have 10 steps in a session.run, too
+                 async_sgd_10 ... have 10 steps in a session.run, too;
+                 async_sgd_float16 and sync_sgd_float16 move half the bytes
   classic        the script of the tutorials: feed_dict, asynchronous, 1 ps
   tf2_ps         ParameterServerStrategy: coordinator, 1 ps; tf2_ps_10 has 10
                  steps a call, as its guide advises
@@ -562,8 +563,12 @@ def compute_images_per_sec(marks):
   return float(images / (end - start))
 
 
+def with_flag(peer, flag):
+  return dataclasses.replace(peer, flags=[*peer.flags, flag])
+
+
 def ten_a_run(peer):
-  return dataclasses.replace(peer, flags=[*peer.flags, '--steps_per_run=10'])
+  return with_flag(peer, '--steps_per_run=10')
 
 
 CEILING = Distmnist(0, [], num_launches=NUM_WORKERS, num_workers=1)
@@ -585,6 +590,10 @@ PEERS = {
   'ceiling_10': ten_a_run(CEILING),
   **RULES,
   **{f'{name}_10': ten_a_run(rule) for name, rule in RULES.items()},
+  **{
+    f'{name}_float16': with_flag(RULES[name], '--wire_dtype=float16')
+    for name in ('async_sgd', 'sync_sgd')
+  },
   'classic': Script('classic.py', num_ps=1),
   'tf2_ps': Script('tf2_ps.py', num_ps=1, has_coordinator=True),
   'tf2_ps_10': Script(
@@ -607,6 +616,8 @@ TITLES = {
   'ring_allreduce_10': 'distmnist ring_allreduce, 10 steps a run',
   'agn_10': f'distmnist agn, T={PERIOD}, 10 steps a run',
   'downpour_10': f'distmnist downpour, T={PERIOD}, 10 steps a run',
+  'async_sgd_float16': 'distmnist async_sgd, float16 on the wire',
+  'sync_sgd_float16': 'distmnist sync_sgd, float16 on the wire',
   'classic': 'classic script, async, 1 ps',
   'tf2_ps': 'TF2 ParameterServerStrategy, 1 ps',
   'tf2_ps_10': 'TF2 ParameterServerStrategy, 10 steps a call',
