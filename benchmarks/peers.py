@@ -19,7 +19,7 @@ benchmarks/peers:
   tf2_mirrored   MultiWorkerMirroredStrategy; tf2_mirrored_10 likewise
   torch_ddp      PyTorch, DistributedDataParallel over gloo
 
-What is the same: MNIST, all 60,000 images, uint8 in memory; the mlp
+What is the same: MNIST, all 60,000 images, unpacked, uint8 in memory; the mlp
 (784-100-10, sigmoid, Glorot, batch 100, Adam 0.003) and the cnn (batch 128,
 Adam 0.001, dropout 0.5); one thread for computing in each worker. TensorFlow
 has intra_op 1 and inter_op 2, distmnist's own numbers: with inter_op 1 a step
@@ -64,6 +64,7 @@ others go on. Who lacks PyTorch has that peer skipped: see the extra `bench`.
 import argparse
 import contextlib
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
@@ -94,6 +95,7 @@ SNAPSHOT_IMAGES = {'mlp': 20000, 'cnn': 6400}
 NUM_IMAGES = 60000
 TICK_SECS = 0.05
 SAMPLE_SECS = 0.5
+GZIP_MAGIC = b'\x1f\x8b'
 # From SIGTERM to SIGKILL; the launcher of distmnist stops its tasks meanwhile.
 GRACE_SECS = 20.0
 
@@ -115,7 +117,7 @@ class Work:
     steps: int, of each worker.
     snapshot_steps: int, of all workers, from one snapshot to the next; 0 for
       none.
-    data: path of the folder with the images, for the scripts.
+    data: path of the folder with the images, unpacked.
     folder: path of a new folder for logs, records and snapshots.
     torch_python: str, the Python that has torch.
     limit_secs: float, for the run.
@@ -407,6 +409,7 @@ class Distmnist:
             *('--', *flags, f'--logdir={folder}'),
           ],
           has_tasks=True,
+          env={'DISTMNIST_DATA_DIR': str(work.data)},
         )
         for i, folder in enumerate(logdirs)
       ],
@@ -685,13 +688,21 @@ def find_target(work, snapshots):
 
 
 def prepare_data(folder):
-  """Writes the bytes that the scripts read."""
+  """Writes the bytes that the scripts read, and for distmnist files to read."""
   from distmnist.datasets import mnist  # noqa: PLC0415 (not for a table alone)
 
-  data_dir = os.environ.get('DISTMNIST_DATA_DIR') or '~/.cache/distmnist'
+  data_dir = os.path.expanduser(
+    os.environ.get('DISTMNIST_DATA_DIR') or '~/.cache/distmnist'
+  )
   for split in ('train', 'test'):
-    images, labels = mnist.load(os.path.expanduser(data_dir), split)
+    images, labels = mnist.load(data_dir, split)
     common.write_data(folder, split, images, labels)
+  (folder / 'mnist').mkdir()
+  for name, path in mnist.prepare(data_dir).items():
+    content = pathlib.Path(path).read_bytes()
+    if content.startswith(GZIP_MAGIC):
+      content = gzip.decompress(content)
+    (folder / 'mnist' / name).write_bytes(content)
 
 
 def run_all(args, save):
