@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every update rule on the same work, one cluster of two workers after another:
 # one table and one plot, in results/strategies. Every rule trains for 3 epochs.
-# On two cores that takes 80 minutes. What is complete is kept: start it again if
+# On two cores that takes 30 minutes. What is complete is kept: start it again if
 # it was interrupted.
 #
 #   scripts/reproduce_table.sh [--out=FOLDER] [--epochs=N] [CONFIG ...] \
