@@ -64,7 +64,6 @@ others go on. Who lacks PyTorch has that peer skipped: see the extra `bench`.
 import argparse
 import contextlib
 import dataclasses
-import gzip
 import json
 import os
 import pathlib
@@ -95,7 +94,6 @@ SNAPSHOT_IMAGES = {'mlp': 20000, 'cnn': 6400}
 NUM_IMAGES = 60000
 TICK_SECS = 0.05
 SAMPLE_SECS = 0.5
-GZIP_MAGIC = b'\x1f\x8b'
 # From SIGTERM to SIGKILL; the launcher of distmnist stops its tasks meanwhile.
 GRACE_SECS = 20.0
 
@@ -688,21 +686,17 @@ def find_target(work, snapshots):
 
 
 def prepare_data(folder):
-  """Writes the bytes that the scripts read, and for distmnist files to read."""
-  from distmnist.datasets import mnist  # noqa: PLC0415 (not for a table alone)
+  """Writes the unpacked images, as distmnist and as the scripts read them."""
+  from distmnist import idx  # noqa: PLC0415 (not for a table alone)
+  from distmnist.datasets import mnist  # noqa: PLC0415 (likewise)
 
-  data_dir = os.path.expanduser(
-    os.environ.get('DISTMNIST_DATA_DIR') or '~/.cache/distmnist'
-  )
-  for split in ('train', 'test'):
-    images, labels = mnist.load(data_dir, split)
-    common.write_data(folder, split, images, labels)
+  data_dir = os.environ.get('DISTMNIST_DATA_DIR') or '~/.cache/distmnist'
+  files = mnist.prepare(os.path.expanduser(data_dir))
   (folder / 'mnist').mkdir()
-  for name, path in mnist.prepare(data_dir).items():
-    content = pathlib.Path(path).read_bytes()
-    if content.startswith(GZIP_MAGIC):
-      content = gzip.decompress(content)
-    (folder / 'mnist' / name).write_bytes(content)
+  for name, path in files.items():
+    (folder / 'mnist' / name).write_bytes(idx.read_content(path))
+  for split in ('train', 'test'):
+    common.write_data(folder, split, *mnist.load(str(folder), split))
 
 
 def run_all(args, save):

@@ -95,7 +95,7 @@ def read(path, num_dims):
     FileError: the file cannot be read, is no whole IDX file, or is one of
       other values or dimensions, or has no values.
   """
-  content = _read_content(path)
+  content = read_content(path)
   header = 4 + 4 * num_dims
   if len(content) < 4:
     raise _bad(path, f'{len(content)} bytes', 'an IDX header')
@@ -124,7 +124,12 @@ def read(path, num_dims):
   return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def _read_content(path):
+def read_content(path):
+  """Returns the bytes of a file, unpacked if it is gzipped.
+
+  Raises:
+    FileError: it cannot be read, or is no whole gzip.
+  """
   try:
     with open(path, 'rb') as file:
       content = file.read()
