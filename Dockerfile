@@ -2,16 +2,26 @@
 #
 #   docker build -t NAME .
 #   docker build -t NAME --build-arg EXTRA=[gpu] .    # with CUDA, some GB more
-FROM python:3.11-slim
+#
+# A tag may be another image tomorrow. To build from the same one each time, give
+# its digest, which `docker buildx imagetools inspect python:3.11-slim` prints:
+#
+#   docker build -t NAME --build-arg BASE=python:3.11-slim@sha256:... .
+#
+# Run by hand it wants `docker run --init`: a Python that is process 1 does not hear
+# SIGTERM before train has its handlers. In Kubernetes the manifests see to that.
+ARG BASE=python:3.11-slim
+FROM $BASE
 
 # What is large comes first, and stays when the code alone changes.
 WORKDIR /distmnist
-COPY setup.py pyproject.toml README.md ./
+COPY setup.py constraints.txt pyproject.toml README.md LICENSE ./
 COPY distmnist/__init__.py distmnist/
-ARG EXTRA=
-RUN pip install --no-cache-dir -e ".$EXTRA" && useradd --uid 1000 distmnist
-COPY distmnist distmnist
 COPY configs configs
+ARG EXTRA=
+RUN pip install --no-cache-dir -c constraints.txt -e ".$EXTRA" && \
+    useradd --uid 1000 distmnist
+COPY distmnist distmnist
 
 # For what is written where no flag says; all but /tmp may be read-only.
 ENV HOME=/tmp

@@ -10,27 +10,61 @@ VERSION = re.search(
   r"__version__ = '(.+)'", (HERE / 'distmnist' / '__init__.py').read_text()
 ).group(1)
 
+
+def read_description():
+  """Returns README.md without what an index page cannot show: our files."""
+  text = (HERE / 'README.md').read_text(encoding='utf-8')
+  text = re.sub(r'!\[[^]]*\]\((?!https?:)[^)]*\)\n', '', text)
+  return re.sub(r'\[([^]]*)\]\((?!https?:)[^)]*\)', r'\1', text)
+
+
 setuptools.setup(
   name='distmnist',
   version=VERSION,
   description='Classic parameter-server training that starts, ends, survives',
-  long_description=(HERE / 'README.md').read_text(),
+  long_description=read_description(),
   long_description_content_type='text/markdown',
-  packages=setuptools.find_packages(include=['distmnist', 'distmnist.*']),
+  author='distmnist developers',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  classifiers=[
+    'Development Status :: 4 - Beta',
+    'Environment :: Console',
+    'Intended Audience :: Education',
+    'Intended Audience :: Science/Research',
+    'License :: OSI Approved :: Apache Software License',
+    'Operating System :: POSIX :: Linux',
+    'Programming Language :: Python :: 3',
+    'Programming Language :: Python :: 3.10',
+    'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    'Topic :: System :: Distributed Computing',
+  ],
+  packages=[
+    *setuptools.find_packages(include=['distmnist', 'distmnist.*']),
+    'distmnist.configs',
+  ],
+  # --flagfile=configs/NAME works without a checkout, too.
+  package_dir={'distmnist.configs': 'configs'},
+  package_data={'distmnist.configs': ['*.flags', '*/*.flags']},
   python_requires='>=3.10',
   install_requires=[
-    'tensorflow>=2.16',
-    'numpy',
-    'absl-py',
-    'pooch',  # downloads with hashes, atomically
-    'tqdm',  # pooch's progress bar
-    'tensorboard',  # not among TensorFlow's own requirements any more
+    'tensorflow>=2.16,<2.22',  # classic mode is taken away piece by piece
+    'numpy>=1.26,<3',
+    'absl-py>=2,<3',
+    'pooch>=1.7,<2',  # downloads with hashes, atomically
+    'tqdm>=4.60,<5',  # pooch's progress bar
+    'tensorboard>=2.16,<2.22',  # TensorFlow does not bring it any more
   ],
   extras_require={
-    'bench': ['torch', 'matplotlib'],  # the peers in benchmarks/peers
-    'gpu': ['tensorflow[and-cuda]>=2.16'],
-    'plots': ['matplotlib'],
-    'spark': ['pyspark>=4.0'],  # with Java 17
+    'bench': [
+      'torch>=2,<3',
+      'matplotlib>=3.7,<4',
+    ],  # the peers in benchmarks/peers
+    'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
+    'plots': ['matplotlib>=3.7,<4'],
+    'spark': ['pyspark>=4.0,<5'],  # with Java 17
     'test': [
       'pytest',
       'pytest-timeout',
@@ -42,6 +76,7 @@ setuptools.setup(
       'jsonschema',
       'pyyaml',
       'matplotlib',
+      'wheel',
     ],
   },
   entry_points={
@@ -51,6 +86,7 @@ setuptools.setup(
       'distmnist-export = distmnist.export:run',
       'distmnist-predict = distmnist.predict:run',
       'distmnist-launch = distmnist.launch:run',
+      'distmnist-plan = distmnist.plan:run',
       'distmnist-sweep = distmnist.sweep:run',
     ]
   },

@@ -8,6 +8,7 @@ are kept by our descriptors alone, so it is gone when we are, even by kill -9.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import shutil
@@ -95,6 +96,37 @@ class Network:
     # A thread alone moves there, and ends.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       return pool.submit(make).result()
+
+  def drop(self, host, share):
+    """From now on loses `share`, up to 1, of the packets that a host sends."""
+    self.let_through(host)
+    self._call('tc', 'qdisc', 'add', 'dev', 'net0', 'clsact', host=host)
+    # Of classic BPF: a random number of 32 bits, and if it is not below the
+    # limit, TC_ACT_SHOT. Few kernels have netem.
+    limit = min(2**32 - 1, int((1 - share) * 2**32))
+    code = f'4,32 0 0 4294963256,53 0 1 {limit},6 0 0 2,6 0 0 4294967295'
+    self._call(
+      *('tc', 'filter', 'add', 'dev', 'net0', 'egress'),
+      *('bpf', 'da', 'bytecode', code),
+      host=host,
+    )
+
+  def let_through(self, host):
+    """Loses none of a host's packets any more."""
+    with contextlib.suppress(CannotError):  # It lost none before.
+      self._call('tc', 'qdisc', 'del', 'dev', 'net0', 'clsact', host=host)
+
+  def take_over(self, host, other):
+    """Gives the address of a host to another one; the host has no link."""
+    [link] = json.loads(
+      self._call('ip', '-j', 'link', 'show', 'net0', host=host)
+    )
+    self._call('ip', 'link', 'set', 'net0', 'down', host=host)
+    change = 'ip', 'link', 'set', 'net0'
+    self._call(*change, 'address', link['address'], host=other)
+    address = f'{self.address(host)}/24'
+    self._call('ip', 'addr', 'flush', 'dev', 'net0', host=other)
+    self._call('ip', 'addr', 'add', address, 'dev', 'net0', host=other)
 
   def read_bytes(self):
     """Returns a list of (bytes from a host, bytes to it) since the start."""

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import checkpoints, input_pipeline
+from distmnist import checkpoints, cli, cluster, input_pipeline
 
 # What a chunk's activations take stays near the caches, and with large images
 # in memory: so many images of MNIST, fewer of larger ones.
@@ -55,7 +55,12 @@ class Evaluator:
       cli.RunError: the checkpoint is unreadable or of another model.
     """
     checkpoints.check_fits(path, self._variables)
-    self._saver.restore(self._session, path)
+    try:
+      self._saver.restore(self._session, path)
+    except tf.errors.OpError as error:
+      raise cli.RunError(
+        f'checkpoint {path} is not whole: {cluster.explain(error)}'
+      ) from error
     return self._compute()
 
   def _compute(self):

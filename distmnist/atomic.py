@@ -21,22 +21,30 @@ class AtomicCenter:
   """
 
   def __init__(
-    self, copies, global_step, keep_shards=(), keep_whole=(), max_staleness=None
+    self,
+    copies,
+    global_step,
+    keep_shards=(),
+    keep_whole=(),
+    max_staleness=None,
+    mark_done=list,
   ):
     """
     Args:
       copies: local_copies.LocalCopies.
       global_step: int64 scalar variable.
       keep_shards: list of tf.Variable beside the shards; each takes the value
-        of its shard with every pull, under the lock.
+        of its shard, as the worker gets it, with every pull, under the lock.
       keep_whole: list of tf.Variable beside the copies; likewise.
       max_staleness: int, a push that is staler is dropped and not counted.
+      mark_done: callable(ops) -> ops, Strategy.mark_done.
     """
     self._copies = copies
     self._global_step = global_step
     self._keep_shards = keep_shards
     self._keep_whole = keep_whole
     self._max_staleness = max_staleness
+    self._mark_done = mark_done
     self.pulled_step = copies.make_counter(0, 'pulled_step')
     with tf.device(global_step.device):
       self._lock = tf.CriticalSection(
@@ -94,6 +102,10 @@ class AtomicCenter:
       return [staleness, new_step], parts
 
     (staleness, new_step), parts = self._run_locked(push_and_read)
+    with tf.device(self._global_step.device):
+      done = self._mark_done([new_step.op])
+      with tf.control_dependencies(done):
+        new_step = tf.identity(new_step)
     with tf.control_dependencies([self._take(new_step, parts, [staleness])]):
       return tf.identity(new_step), tf.identity(staleness)
 
@@ -118,7 +130,8 @@ class AtomicCenter:
     with tf.control_dependencies(ops):
       parts = self._copies.read_shards()
     if self._keep_shards:
-      for variable, part in zip(self._keep_shards, parts, strict=True):
+      as_pulled = self._copies.round_as_sent(parts)
+      for variable, part in zip(self._keep_shards, as_pulled, strict=True):
         with tf.device(variable.device):
           kept.append(variable.assign(part, read_value=False))
     return strategy.read_after(self._global_step, [*ops, *kept]), parts

@@ -129,6 +129,10 @@ class Center:
         del left[: len(shards)]
     return whole
 
+  def round_as_sent(self, tensors):
+    """Returns `tensors` as they arrive when they are sent, where they are."""
+    return [self._wire.round(tensor) for tensor in tensors]
+
   def to_shards(self, tensors):
     """Cuts whole tensors as the center is cut and pushes the parts.
 
@@ -139,7 +143,8 @@ class Center:
       The list of (part on its shard's ps, shard), as `apply_gradients` takes
       it.
     """
-    parts, there = [], tensors[len(self._pulled) :]
+    parts = []
+    there = [self._wire.guard(x) for x in tensors[len(self._pulled) :]]
     with tf.device(self._device):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         if len(shards) > 1:

@@ -1,8 +1,9 @@
 """Checks the flags of many trainings at once: python -m distmnist.check FILE.
 
-FILE is JSON: num_ps, num_workers, and `flags`, a list of str for each training.
-What train would say of each before it starts, None or one line, becomes a list
-in FILE.checked. TensorFlow is imported once, and a data set is loaded once.
+FILE is JSON: num_ps, num_workers, `flags`, a list of str for each training, and
+`needs_data`: whether its data set is there to be looked at. What train would
+say of each before it starts, None or one line, becomes a list in FILE.checked.
+TensorFlow is imported once, and a data set is loaded once.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -15,7 +16,7 @@ import os
 from absl import flags
 from absl.testing import flagsaver
 
-from distmnist import cli, train, workload
+from distmnist import cli, command_line, files, train, workload
 from distmnist import cluster as cluster_lib
 
 FLAGS = flags.FLAGS
@@ -25,21 +26,21 @@ def main(words):
   (path,) = words
   with open(path, encoding='utf-8') as file:
     asked = json.load(file)
-  checker = Checker(asked['num_ps'], asked['num_workers'])
+  checker = Checker(asked['num_ps'], asked['num_workers'], asked['needs_data'])
   found = [checker.find_mistake(words) for words in asked['flags']]
-  with open(path + '.new', 'w', encoding='utf-8') as file:
+  with files.replacing(path + '.checked') as file:
     json.dump(found, file)
-  os.replace(path + '.new', path + '.checked')
 
 
 class Checker:
   """Has train's own checks of a worker 0, for a cluster of one shape.
 
   That the data are missing is no mistake in the flags of one training: it ends
-  the program.
+  the program. Without `needs_data` nothing of this machine is looked at.
   """
 
-  def __init__(self, num_ps, num_workers):
+  def __init__(self, num_ps, num_workers, needs_data=True):
+    self._needs_data = needs_data
     self._hosts = {}
     if num_ps + num_workers > 1:
       self._hosts = {
@@ -59,11 +60,18 @@ class Checker:
     return None
 
   def _check(self, words):
-    no_flags = FLAGS(['train', *words])[1:]
+    no_flags = command_line.parse(FLAGS, ['train', *words])
     if no_flags:
       raise cli.UsageError(f'{no_flags[0]!r} is not a flag of train')
+    if not self._needs_data:
+      # The hosts have GPUs of their own, and a launcher may choose the folder.
+      FLAGS.num_gpus = 0
+      FLAGS.logdir = FLAGS.logdir or os.curdir
     cluster = dataclasses.replace(cluster_lib.from_flags(), **self._hosts)
-    train.check_flags(cluster, *self._count_images())
+    if self._needs_data:
+      train.check_flags(cluster, *self._count_images())
+    else:
+      train.check_rule_and_model(cluster)
 
   def _count_images(self):
     """Returns the sizes of the training and of the validation split."""

@@ -1,21 +1,27 @@
 """What worker 0 does beside its own steps: validate, wait, save, report."""
 
+import os
 import time
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import accuracy, checkpoints, cli, hooks, report, workload
+from distmnist import (
+  accuracy,
+  best,
+  checkpoints,
+  cli,
+  hooks,
+  lives,
+  logdirs,
+  report,
+  run_flags,
+  save_hook,
+  saving,
+  validation_hook,
+  workload,
+)
 
-_SAVE_SECS = flags.DEFINE_float(
-  'save_secs', 60, 'Seconds from one checkpoint to the next.', lower_bound=0.1
-)
-_SAVE_STEPS = flags.DEFINE_integer(
-  'save_steps',
-  None,
-  'Global steps from one checkpoint to the next, beside --save_secs.',
-  lower_bound=1,
-)
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
   0,
@@ -64,21 +70,43 @@ def check_flags(logdir, num_validation_images):
       )
 
 
+class _BeginHook(tf.train.SessionRunHook):
+  """Notes in the log directory that a run begins, or goes on, once it does.
+
+  A start that fails, or one of a run that is at its end, leaves what the last
+  life has left.
+  """
+
+  def __init__(self, logdir):
+    self._logdir = logdir
+    self._has_begun = False
+
+  def before_run(self, run_context):
+    if not self._has_begun:
+      run_flags.write(self._logdir)
+
+  def after_run(self, run_context, run_values):
+    if not self._has_begun:
+      self._has_begun = True
+      logdirs.remove_report(self._logdir)
+
+
 class Chief:
   """Worker 0's hooks for the end and the way there, and its report."""
 
-  def __init__(self, build_model, variables, validation_split, logdir, config):
+  def __init__(self, build_model, variables, validation_split, owner, config):
     """
     Args:
       build_model: build(images, is_training) -> logits.
       variables: list of tf.Variable, the model's in the center.
       validation_split: workload.Split.
-      logdir: str or None.
+      owner: owner.Owner of the log directory, or None without one.
       config: tf.ConfigProto for evaluations, on this machine alone.
     """
     self._build_model = build_model
     self._variables = variables
-    self._logdir = logdir
+    self._owner = owner
+    self._logdir = owner and owner.folder
     self._config = config
     self._test_split = workload.load_test_split()
     self._validation_split = validation_split
@@ -113,40 +141,63 @@ class Chief:
         self._values = checkpoints.fetch_whole(session, self._variables)
         self._final_step = int(session.run(self._global_step))
 
-    def validate(session):
-      values = checkpoints.fetch_whole(session, self._variables)
-      return self._validation.compute(values)
-
-    result = []
+    result = [_BeginHook(self._logdir)] if self._logdir else []
     if self._validation:
-      self._validation_hook = hooks.ValidationHook(
-        steps,
-        validate,
-        _VALIDATION_STEPS.value,
-        _EARLY_STOPPING_PATIENCE.value,
-        self._logdir,
-        others.stop_all,
-        say,
-        strategy.request_stop,
+      self._validation_hook = self._make_validation_hook(
+        steps, others, strategy, say
       )
       result.append(self._validation_hook)
     result.append(hooks.EndHook(at_end))
-    result.append(
-      hooks.SaveHook(
-        steps,
-        self._global_step,
-        scaffold.saver,
-        self._logdir,
-        _SAVE_SECS.value,
-        _SAVE_STEPS.value,
-        others,
-      )
+    saves = save_hook.SaveHook(
+      steps,
+      self._global_step,
+      scaffold.saver,
+      self._make_writer(),
+      save_hook.SAVE_SECS.value,
+      save_hook.SAVE_STEPS.value,
+      others,
+      say,
     )
-    return result
+    stop.find_unsaved = saves.find_unsaved
+    return [*result, saves]
 
-  def report(
-    self, stats, progress, stop_hook, strategy, num_workers, start, say
-  ):
+  def _make_validation_hook(self, steps, others, strategy, say):
+    kept, summary_dir = best.Best(), None
+    if self._logdir:
+      folder = checkpoints.best_dir(self._logdir)
+      kept = best.Best(folder, self._owner.check, say)
+      summary_dir = os.path.join(self._logdir, 'validation')
+    everything = tf.global_variables()
+    return validation_hook.ValidationHook(
+      steps,
+      lambda session: checkpoints.fetch_whole(session, everything),
+      self._validation.compute,
+      _VALIDATION_STEPS.value,
+      _EARLY_STOPPING_PATIENCE.value,
+      kept,
+      summary_dir,
+      others.stop_all,
+      say,
+      strategy.request_stop,
+    )
+
+  def _has_ended_before(self, workers):
+    """Whether the run was at its end already, so that nobody made a step."""
+    is_idle = not any(worker.local_steps for worker in workers)
+    return is_idle and self._logdir and logdirs.has_ended(self._logdir)
+
+  def _make_writer(self):
+    """Returns the saving.CheckpointWriter, or None without a --logdir."""
+    if not self._logdir:
+      return None
+    saving.check_space(self._logdir, tf.global_variables())
+    writer = saving.CheckpointWriter(
+      self._logdir, saving.KEEP_CHECKPOINTS.value, self._owner.check
+    )
+    writer.remove_unfinished()
+    return writer
+
+  def report(self, stats, progress, strategy, num_workers, start, say):
     """Evaluates, prints the last lines and writes report.json.
 
     The session is closed and the cluster let go: this needs neither.
@@ -154,7 +205,6 @@ class Chief:
     Args:
       stats: report.WorkerStats of this worker.
       progress: hooks.ProgressHook.
-      stop_hook: hooks.StopHook.
       strategy: strategy.Strategy.
       num_workers: int, of the cluster.
       start: float, time.monotonic() at the start of this program.
@@ -162,12 +212,12 @@ class Chief:
     """
     test = accuracy.Evaluator(self._build_model, self._test_split, self._config)
     outcome = {'best_step': None, 'validation_accuracy': None}
-    if _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best_step:
-      best = checkpoints.find_latest(checkpoints.best_dir(self._logdir))
+    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
+    if kept and kept.path:
       outcome = {
-        'test_accuracy': test.compute_checkpoint(best),
-        'best_step': self._validation_hook.best_step,
-        'validation_accuracy': self._validation_hook.best_accuracy,
+        'test_accuracy': test.compute_checkpoint(kept.path),
+        'best_step': kept.step,
+        'validation_accuracy': kept.accuracy,
       }
     else:
       outcome['test_accuracy'] = test.compute(self._values)
@@ -175,28 +225,36 @@ class Chief:
         outcome['validation_accuracy'] = accuracy.Evaluator(
           self._build_model, self._validation_split, self._config
         ).compute(self._values)
-    workers = sorted([stats, *self._workers], key=lambda w: w.worker)
-    heard_of = {w.worker for w in workers}
+    workers = [stats, *self._workers]
+    all_lives, unknown = lives.gather(self._logdir, workers)
     outcome |= {
       'test_images': len(self._test_split.images),
       'global_step': self._final_step,
-      'recoveries': stop_hook.num_recoveries,
-      'steps_lost': stop_hook.steps_lost,
+      'pushes_per_update': strategy.batches_per_update // strategy.push_period,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,
       'total_secs': time.monotonic() - start,
-      'workers_not_heard_of': sorted(set(range(num_workers)) - heard_of),
+      'workers_not_heard_of': sorted(
+        set(range(num_workers)) - {w.worker for w in workers}
+      ),
+      'earlier_lives_unknown': unknown,
     }
     settings = {
       'flags': {
         flag.name: flag.value
-        for flag in checkpoints.our_flags()
+        for flag in run_flags.ours()
         if flag.value is not None
       }
     }
-    whole = report.compose(settings, outcome, workers, strategy.max_staleness)
+    whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
     for line in report.format_lines(whole):
       say(line)
-    if self._logdir:
+    if self._has_ended_before(workers):
+      say(
+        f'already finished at step {self._final_step}: nothing was to do, and '
+        f'{logdirs.report_path(self._logdir)} stays as it was; train on with '
+        'more --train_steps or --epochs, or anew with --resume=never'
+      )
+    elif self._logdir:
       say(f'{"report":<20}{report.write(whole, self._logdir)}')

@@ -6,19 +6,16 @@ Every task is started with the same two lists of hosts and with its own
 worker 0 that is its own chief and keeps the variables itself.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
 import re
-import socket
-import time
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from distmnist import cli, console, task_environment
+from distmnist import cli, ports, task_environment, tasks
 
 _JOB_NAME = flags.DEFINE_enum(
   'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
@@ -307,13 +304,7 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
       f'--task_index={task_index} is out of range: --{job_name}_hosts names '
       f'{len(hosts)}, so expected 0..{len(hosts) - 1}'
     )
-  seen = set()
-  for address in ps_hosts + worker_hosts:
-    if address in seen:
-      raise cli.UsageError(
-        f'{address} is given to two tasks: each needs its own'
-      )
-    seen.add(address)
+  task_environment.check_differ(ps_hosts + worker_hosts)
   return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
 
 
@@ -444,43 +435,22 @@ def _drop_proxies():
 
 def _check_port_is_free(cluster, port):
   """TensorFlow's own message names neither the port nor the cause."""
-  with socket.socket() as probe:
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-      probe.bind(('', port))
-    except OSError as error:
-      raise cli.RunError(
-        f'{cluster.name} cannot listen on port {port}: {error.strerror}; stop '
-        f'the process that has it or give {cluster.name} another port'
-      ) from error
-
-
-def is_answering(address, timeout_secs=1.0):
-  """Whether something accepts a connection at 'host:port'."""
-  host, _, port = address.rpartition(':')
   try:
-    socket.create_connection(
-      (host.strip('[]'), int(port)), timeout_secs
-    ).close()
-  except (OSError, UnicodeError):  # UnicodeError: a host like 'a..b'.
-    return False
-  return True
+    ports.check_is_free(port)
+  except OSError as error:
+    raise _choose_port_error()(
+      f'{cluster.name} cannot listen on port {port}: {error.strerror}; stop '
+      f'the process that has it or give {cluster.name} another port'
+    ) from error
 
 
-def find_silent(addresses):
-  """Returns those of `addresses`, a dict of name -> 'host:port', that are.
-
-  All are asked at once: a host that is cut off takes its time to be silent.
-  """
-  with concurrent.futures.ThreadPoolExecutor(max(1, len(addresses))) as pool:
-    answers = list(pool.map(is_answering, addresses.values()))
-  return {
-    name: address
-    for (name, address), is_there in zip(
-      addresses.items(), answers, strict=True
-    )
-    if not is_there
-  }
+def _choose_port_error():
+  """Returns a class of cli.RunError; who started us goes by its exit code."""
+  if task_environment.FIRST_PORT in os.environ:
+    return cli.PortTakenError  # Chosen by the number of the job.
+  if tasks.ATTEMPT in os.environ:
+    return cli.LostError  # An earlier attempt has not left yet.
+  return cli.RunError
 
 
 def list_tasks(addresses):
@@ -488,40 +458,6 @@ def list_tasks(addresses):
   return ', '.join(
     f'{name} at {address}' for name, address in addresses.items()
   )
-
-
-def wait_for_tasks(
-  addresses,
-  timeout_secs,
-  say=print,
-  pause=None,
-  error_class=cli.RunError,
-):
-  """Returns once every address accepts a connection.
-
-  Args:
-    addresses: dict of task name -> 'host:port'.
-    timeout_secs: float, seconds until it gives up.
-    say: called with a line after a second of waiting, then every 5 s.
-    pause: callable(secs) between two looks, in place of time.sleep; may raise
-      to end the wait.
-    error_class: cli.RunError, or a class of it.
-
-  Raises:
-    error_class: the time is over; names the tasks and their addresses.
-  """
-  missing = dict(addresses)
-  wait = console.Wait(timeout_secs, say)
-  while missing := find_silent(missing):
-    names = list_tasks(missing)
-    if wait.is_over(f'for {names}'):
-      raise error_class(
-        f'no answer within {timeout_secs:g} s from {names}: start it, or check '
-        'the address, the port and the firewall (--start_timeout_secs sets '
-        'the wait)'
-      )
-    # A refused connection comes back at once: look again, but not in a spin.
-    (pause or time.sleep)(0.05)
 
 
 def explain(error):

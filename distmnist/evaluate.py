@@ -1,6 +1,6 @@
 """Test accuracy of checkpoints, with no cluster.
 
-  python -m distmnist.evaluate --logdir=/tmp/run
+  python -m distmnist.evaluate --logdir=logs/run
 
 evaluates the latest checkpoint of a run. Model and data set are those that
 the run was started with; flags given here win over them.
@@ -26,9 +26,10 @@ def main():
   logdir = saved_run.logdir_from_flags()
   # A continuous evaluator may be started before the run.
   saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
+  # Before the data, which may take a download.
+  path = None if _CONTINUOUS.value else saved_run.find_checkpoint(logdir)
   evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
-  if not _CONTINUOUS.value:
-    path = saved_run.find_checkpoint(logdir)
+  if path:
     evaluator_lib.report(evaluator, path, _SPLIT.value, _say)
     return
   for path in evaluator_lib.follow(logdir, _timeout_secs()):

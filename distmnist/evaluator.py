@@ -10,7 +10,15 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import accuracy, checkpoints, cli, console, preemption, workload
+from distmnist import (
+  accuracy,
+  checkpoints,
+  cli,
+  console,
+  logdirs,
+  preemption,
+  workload,
+)
 from distmnist import session as session_lib
 
 _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
@@ -44,13 +52,13 @@ def run_task(cluster, config, stop, say):
     cli.RunError: no checkpoint came within --continuous_timeout_secs;
       cli.LostError if some came before.
   """
-  logdir = checkpoints.logdir_from_flags()
+  logdir = logdirs.from_flags()
   if logdir is None:
     raise cli.UsageError(
       '--logdir is missing: an evaluator reads the checkpoints that the chief '
       'writes there, so give it to all tasks'
     )
-  earlier = checkpoints.report_time(logdir)
+  earlier = logdirs.report_time(logdir)
   evaluator = accuracy.Evaluator(
     workload.make_model(), workload.load_test_split(), config
   )
@@ -61,7 +69,7 @@ def run_task(cluster, config, stop, say):
     path = None
     for path in follow(logdir, secs, stop.wait):
       report_new(evaluator, path, 'test', say)
-    if not checkpoints.has_ended(logdir):
+    if not logdirs.has_ended(logdir):
       advice = (
         'see the log of worker 0, check that all tasks share this folder, or '
         'give more time by --continuous_timeout_secs'
@@ -85,7 +93,7 @@ def _wait_for_start(logdir, earlier, timeout_secs, stop, say):
   of this one, if the evaluator comes too late.
   """
   wait = console.Wait(timeout_secs, say)
-  while earlier and checkpoints.report_time(logdir) == earlier:
+  while earlier and logdirs.report_time(logdir) == earlier:
     if wait.is_over(f'for a chief: the run in {logdir} has ended'):
       return
     stop.wait(_LOOK_SECS)
@@ -103,7 +111,7 @@ def follow(logdir, timeout_secs, pause=time.sleep):
   deadline = time.monotonic() + timeout_secs
   while True:
     # The last checkpoint comes before the end.
-    is_last_look = checkpoints.has_ended(logdir)
+    is_last_look = logdirs.has_ended(logdir)
     for path in reversed(checkpoints.list_checkpoints(logdir)):
       if path not in seen:
         seen.add(path)

@@ -1,6 +1,6 @@
 """A SavedModel from a checkpoint, whatever cluster has written it.
 
-  python -m distmnist.export --logdir=/tmp/run --export_dir=/tmp/model
+  python -m distmnist.export --logdir=logs/run --export_dir=logs/model
 
 takes the latest checkpoint of a run. Model and data set are those that the run
 was started with; flags given here win over them. What comes out serves images

@@ -11,6 +11,8 @@ end of a SOCK_SEQPACKET pair; a message is one JSON object:
 
   in:   {"start": name, "argv": [...], "env": {...}, "log": path}, with
         "isolate": true for a task in the namespace
+        and "title": text for what `ps` is to show; "grace_secs": seconds that
+        all tasks get from SIGTERM to SIGKILL once the launcher is gone
         {"signal": number, "name": name}
   out:  {"ready": true} or {"error": the last line of the import's traceback}
         {"name": name, "pid": pid}, then at its end {"name": name, "code": c},
@@ -33,10 +35,11 @@ import time
 import traceback
 import warnings
 
-from distmnist import isolation
+from distmnist import isolation, message_socket, process_title
 
-MAX_MESSAGE_BYTES = 1 << 18
 GRACE_SECS = 10.0
+# The last word of our command line: makes room there for titles.
+PADDING = ' ' * 200
 
 _PR_SET_PDEATHSIG = 1
 
@@ -44,22 +47,19 @@ _PR_SET_PDEATHSIG = 1
 class ForkServer:
   """The tasks that were started here, by name."""
 
-  def __init__(self, launcher, is_imported, namespace, grace_secs=GRACE_SECS):
+  def __init__(self, launcher, is_imported, namespace):
     """Makes a server that has no task yet.
 
     Args:
-      launcher: socket to whom asks for tasks.
+      launcher: socket to whom asks for tasks, of message_socket.make_pair.
       is_imported: bool, whether a task's module is here to be called; else a
         task is a new Python.
       namespace: isolation.Namespace for the tasks that are to be isolated;
         one without descriptors if none is.
-      grace_secs: float, from the tasks' SIGTERM to their SIGKILL once the
-        launcher is gone.
     """
-    self._launcher = launcher
     self._is_imported = is_imported
     self._namespace = namespace
-    self._grace_secs = grace_secs
+    self._grace_secs = GRACE_SECS
     self._pids = {}
     # A child's end interrupts select through this pair: nothing is polled.
     self._wake, wake_writer = socket.socketpair()
@@ -67,27 +67,38 @@ class ForkServer:
     signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     self._selector = selectors.DefaultSelector()
-    self._selector.register(launcher, selectors.EVENT_READ)
+    self._launcher = message_socket.MessageSocket(launcher, self._selector)
     self._selector.register(self._wake, selectors.EVENT_READ)
     self._own = (launcher, self._wake, wake_writer, self._selector)
 
   def serve(self):
     """Answers requests until the launcher is gone; then ends all tasks."""
-    while True:
+    is_served = True
+    while is_served:
       ready = self._select()
       self._reap()
-      if self._launcher in ready:
-        data = self._launcher.recv(MAX_MESSAGE_BYTES)
-        if not data:
-          break
-        request = json.loads(data)
-        if 'start' in request:
-          self._start(request)
-        else:
-          self._signal(request['name'], request['signal'])
+      if ready.get(self._launcher, 0) & selectors.EVENT_READ:
+        is_served = self._answer()
     self._end_all()
 
+  def _answer(self):
+    """Answers the next request; returns whether there may be more."""
+    try:
+      request = self._launcher.receive()
+    except BlockingIOError:
+      return True
+    except ConnectionResetError:  # It left with answers unread.
+      return False
+    if request is None:
+      return False
+    if 'start' in request:
+      self._start(request)
+    else:
+      self._signal(request['name'], request['signal'])
+    return True
+
   def _start(self, request):
+    self._grace_secs = request.get('grace_secs', GRACE_SECS)
     server_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -97,7 +108,7 @@ class ForkServer:
         request, self._namespace, self._own, server_pid, self._is_imported
       )
     self._pids[request['start']] = pid
-    _send(self._launcher, {'name': request['start'], 'pid': pid})
+    self._launcher.send({'name': request['start'], 'pid': pid})
 
   def _signal(self, name, signum):
     # A child that is not reaped keeps its pid: no stranger can be hit.
@@ -120,10 +131,10 @@ class ForkServer:
         os.killpg(pid, signal.SIGKILL)
       code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
       del self._pids[name]
-      _send(self._launcher, {'name': name, 'code': code})
+      self._launcher.send({'name': name, 'code': code})
 
   def _end_all(self):
-    self._selector.unregister(self._launcher)
+    self._launcher.stop_listening()
     deadline = time.monotonic() + self._grace_secs
     for name in self._pids:
       self._signal(name, signal.SIGTERM)
@@ -137,9 +148,13 @@ class ForkServer:
       self._reap()
 
   def _select(self, timeout_secs=None):
-    ready = {key.fileobj for key, _ in self._selector.select(timeout_secs)}
+    ready = {
+      key.fileobj: events for key, events in self._selector.select(timeout_secs)
+    }
     if self._wake in ready:
       self._wake.recv(4096)
+    if ready.get(self._launcher, 0) & selectors.EVENT_WRITE:
+      self._launcher.flush()
     return ready
 
 
@@ -150,6 +165,8 @@ def _run_task(request, namespace, server_files, server_pid, is_imported):
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request.get('title'):
+      process_title.set_title(request['title'])
     os.setsid()  # a Ctrl-C in the terminal is the launcher's to pass on
     _redirect(request['log'])
     namespace.enter()
@@ -184,7 +201,8 @@ def _run_task(request, namespace, server_files, server_pid, is_imported):
 
 
 def _redirect(log):
-  flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+  # A log may lie in a folder where others write.
+  flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
   for path, mode, targets in (
     (os.devnull, os.O_RDONLY, (0,)),
     (log, flags, (1, 2)),
@@ -210,12 +228,6 @@ def _exit_code(end):
   return 1
 
 
-def _send(launcher, message):
-  # If the launcher has gone, the next read says so.
-  with contextlib.suppress(OSError):
-    launcher.send(json.dumps(message).encode())
-
-
 def main(fd, module, *namespace_fds):
   """Imports `module` (dotted name), serves on `fd`, returns the exit code."""
   launcher = socket.socket(fileno=fd)
@@ -226,18 +238,20 @@ def main(fd, module, *namespace_fds):
   except BaseException as error:
     traceback.print_exc()
     last_line = traceback.format_exception_only(error)[-1].strip()
-    _send(launcher, {'error': last_line})
+    launcher.send(json.dumps({'error': last_line}).encode())
     return 1
   # Python 3.12 warns of threads: those that an import starts hold no lock of
   # ours, and the child of a server that is idle finds everything consistent.
   warnings.filterwarnings('ignore', message='.*fork', category=Warning)
-  _send(launcher, {'ready': True})
+  with contextlib.suppress(OSError):  # The next read says that it has gone.
+    launcher.send(json.dumps({'ready': True}).encode())
   ForkServer(launcher, bool(module), namespace).serve()
   return 0
 
 
 if __name__ == '__main__':
-  fd, module, *namespace_fds = sys.argv[1:]
-  exit_code = main(int(fd), module, *map(int, namespace_fds))
+  process_title.set_title('distmnist fork server')
+  fd, module, *namespace_fds = (word.strip() for word in sys.argv[1:])
+  exit_code = main(int(fd), module, *map(int, filter(None, namespace_fds)))
   sys.stdout.flush()
   os._exit(exit_code)  # spares the launcher the teardown of TensorFlow

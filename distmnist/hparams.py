@@ -9,6 +9,7 @@ import glob
 import os
 import time
 
+from distmnist import files
 from distmnist import trials as trials_lib
 
 METRICS = ('validation_accuracy', 'test_accuracy', 'final_cost', 'secs')
@@ -134,7 +135,7 @@ class Writer:
       events[-1].summary.value.add(tag=tag, simple_value=number)
     # TensorBoard reads files with tfevents in their name alone.
     new = os.path.join(folder, 'new')
-    with open(new, 'wb') as file:
+    with open(new, 'wb', opener=files.no_follow) as file:
       records = record_writer.RecordWriter(file)
       for event in events:
         records.write(event.SerializeToString())

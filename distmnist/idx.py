@@ -6,7 +6,6 @@ A file is a big-endian header and then the values, row-major:
 It may be gzipped; its first bytes tell, whatever its name says.
 """
 
-import gzip
 import math
 import os
 import struct
@@ -16,6 +15,9 @@ import numpy as np
 
 from distmnist import cli
 
+# No data set comes near; who has more has something else in mind.
+MAX_UNPACKED_BYTES = 1 << 31
+_GZIP_BITS = 31  # The largest window (15), with the header of gzip (16).
 _UINT8 = 0x08
 _HEIGHT_WIDTH = (28, 28)
 _PREFIXES = {'train': 'train', 'test': 't10k'}
@@ -95,8 +97,8 @@ def read(path, num_dims):
     FileError: the file cannot be read, is no whole IDX file, or is one of
       other values or dimensions, or has no values.
   """
-  content = read_content(path)
   header = 4 + 4 * num_dims
+  content = read_content(path, lambda start: _compute_size(start, num_dims))
   if len(content) < 4:
     raise _bad(path, f'{len(content)} bytes', 'an IDX header')
   magic = struct.unpack('>I', content[:4])[0]
@@ -124,11 +126,24 @@ def read(path, num_dims):
   return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def read_content(path):
+def _compute_size(start, num_dims):
+  """Returns the bytes (int) that an IDX file has, by its first bytes."""
+  start = start[: 4 + 4 * num_dims]
+  if len(start) < 4 + 4 * num_dims:
+    return len(start)
+  return len(start) + math.prod(struct.unpack(f'>{num_dims}I', start[4:]))
+
+
+def read_content(path, compute_size=lambda start: MAX_UNPACKED_BYTES):
   """Returns the bytes of a file, unpacked if it is gzipped.
 
+  Args:
+    path: str.
+    compute_size: callable(bytes, the first 64 unpacked or fewer) -> int, how
+      long it may be when unpacked: 10 MB of gzip may hold 10 GB.
+
   Raises:
-    FileError: it cannot be read, or is no whole gzip.
+    FileError: it cannot be read, is no whole gzip, or unpacks to more.
   """
   try:
     with open(path, 'rb') as file:
@@ -141,9 +156,33 @@ def read_content(path):
   if content[:2] != b'\x1f\x8b':
     return content
   try:
-    return gzip.decompress(content)
-  except (OSError, EOFError, zlib.error) as error:
+    start = _unpack(content, 64)
+    max_bytes = min(compute_size(start), MAX_UNPACKED_BYTES)
+    # One byte more is enough to tell that there is more.
+    unpacked = _unpack(content, max_bytes + 1)
+  except (EOFError, zlib.error) as error:
     raise _bad(path, f'corrupt gzip ({error})', 'a whole one') from error
+  if len(unpacked) > max_bytes:
+    raise _bad(path, f'a gzip of more than {max_bytes} bytes', 'no more')
+  return unpacked
+
+
+def _unpack(content, max_bytes):
+  """Returns the first `max_bytes` bytes of a gzip, or all, and checks them.
+
+  Raises:
+    EOFError, zlib.error: it is not whole.
+  """
+  parts = []
+  # It may have several members, with zeros after the last.
+  while content and max_bytes:
+    member = zlib.decompressobj(_GZIP_BITS)
+    parts.append(member.decompress(content, max_bytes))
+    max_bytes -= len(parts[-1])
+    if max_bytes and not member.eof:
+      raise EOFError('it ends before its end marker')
+    content = member.unused_data.lstrip(b'\0')
+  return b''.join(parts)
 
 
 def _bad(path, found, expected):

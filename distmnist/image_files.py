@@ -5,6 +5,7 @@ The first bytes of a file tell what it is, whatever its name says.
 
 import glob
 import os
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from distmnist import cli, idx
 _ADVICE = 'give a PNG, or a whole IDX file'
 
 _PNG = b'\x89PNG\r\n\x1a\n'
+_PNG_SIZE = 16  # Where the header has width and height.
 _PNG_KIND = 25  # Where the header has the colour type.
 _IDX = b'\0\0'
 _GZIP = b'\x1f\x8b'
@@ -98,13 +100,16 @@ class Reader:
         'file, gzipped or not: convert it to PNG'
       )
     images = self._read_png(path) if is_png else self._read_idx(path)
-    if images.shape[1:] != self._shape:
+    self._check_shape(path, images.shape[1:])
+    return File(path, is_png, images)
+
+  def _check_shape(self, path, shape):
+    if shape != self._shape:
       raise cli.RunError(
-        f'{path}: found {_describe(images.shape[1:])}, but the model takes '
+        f'{path}: found {_describe(shape)}, but the model takes '
         f'{_describe(self._shape)} (height x width): scale it, or give another '
         '--export_dir'
       )
-    return File(path, is_png, images)
 
   def _read_idx(self, path):
     is_flat = self._shape[-1] == 1
@@ -121,7 +126,12 @@ class Reader:
         'channels: give an IDX file of 4 dimensions'
       )
     with open(path, 'rb') as file:
-      return self._png.decode(path, file.read())[np.newaxis]
+      content = file.read()
+    if len(content) >= _PNG_KIND:
+      # Before it is decoded: a few bytes may say 60,000 x 60,000.
+      width, height = struct.unpack_from('>2I', content, _PNG_SIZE)
+      self._check_shape(path, (height, width, self._shape[-1]))
+    return self._png.decode(path, content)[np.newaxis]
 
 
 def _describe(shape):

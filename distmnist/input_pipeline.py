@@ -1,19 +1,18 @@
-"""Input inside the graph: this worker's shard, shuffled each pass, for ever.
+"""Input inside the graph: the worker has all images, and is told which to take.
 
 The images stay uint8 in a local variable of the worker, filled once by a
-py_func: no feed_dict in the training loop and no constant of 47 MB in the
-GraphDef. What flows through tf.data is the order of a pass, once a pass: its
-threads cost a small net a tenth of its time if each batch comes from them.
+py_func: no image is fed in the training loop and no constant of 47 MB is in the
+GraphDef. What is fed is a row of numbers a batch, the indices of its images
+(batch_source.py). Through tf.data even these cost a small net a tenth of its
+time, with its threads.
 """
 
 import dataclasses
-import itertools
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli
+from distmnist import cli, dispatcher, draws, fed_rows
 
 _RANDOM_SHIFT = flags.DEFINE_integer(
   'random_shift',
@@ -40,54 +39,38 @@ def check_flags(image_shape):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What this worker reads, and how much all of them do.
+  """What is read, and how much all workers do.
 
   Attributes:
-    indices: int64 array, the training images of this worker.
-    batch_size: int, images of one local step.
-    images_per_epoch: int, images of one pass of all workers.
+    num_images: int, the training images.
+    images_per_epoch: int, what all workers read in an epoch.
     images_per_update: int, images of one global step.
-    last_step: int, the global step at which training ends.
+    dealing: dispatcher.Dealing, how the batches are dealt.
   """
 
-  indices: np.ndarray
-  batch_size: int
+  num_images: int
   images_per_epoch: int
   images_per_update: int
-  last_step: int
+  dealing: dispatcher.Dealing
+
+  @property
+  def batch_size(self):
+    """int, images of one local step."""
+    return self.dealing.batch_size
+
+  @property
+  def last_step(self):
+    """int, the global step at which training ends."""
+    return self.dealing.last_step
 
 
-def compute_shard(num_images, num_shards, shard):
-  """Returns the indices of one shard, int64 [floor(num_images / num_shards)].
-
-  Shards are disjoint and equal in size; up to num_shards - 1 images at the end
-  belong to none.
-  """
-  size = num_images // num_shards
-  return np.arange(shard, size * num_shards, num_shards, dtype=np.int64)
-
-
-def compute_pass(indices, batch_size, seed, worker, pass_number):
-  """Returns one pass over `indices` as batches, int64 [steps, batch_size].
-
-  Each pass has an order of its own, drawn from (seed, worker, pass_number).
-  The images that do not fill a batch are left out of this pass.
-  """
-  order = np.random.default_rng([seed, worker, pass_number])
-  steps = len(indices) // batch_size
-  return order.permutation(indices)[: steps * batch_size].reshape(
-    steps, batch_size
-  )
-
-
-def build_batches(images, labels, plan, seed, worker, device, rehearsal=None):
-  """Builds endless batches of this worker.
+def build_batches(images, labels, batch_size, device, rehearsal=None):
+  """Builds the batch of a step; it is fed through fed_rows.FedRows.
 
   Args:
     images: uint8 array [n, height, width, channels].
     labels: int32 array [n].
-    plan: Plan.
-    seed: int, worker: int: with the pass they decide the order.
+    batch_size: int.
     device: str, this worker's CPU.
     rehearsal: rehearsal.Rehearsal, in which nothing is read, or None.
 
@@ -95,54 +78,18 @@ def build_batches(images, labels, plan, seed, worker, device, rehearsal=None):
     (images, labels): float32 [batch_size, height, width, channels] in 0..1
     and int32 [batch_size].
   """
-
-  def generate():
-    for pass_number in itertools.count():
-      yield compute_pass(
-        plan.indices, plan.batch_size, seed, worker, pass_number
-      )
-
   with tf.name_scope('input'), tf.device(device):
     resident = _build_resident(images, 'images')
     answers = _build_resident(labels, 'labels')
-    one = tf.constant(1, tf.int64)
+    row = fed_rows.build(batch_size).row
     if rehearsal:
-      one = rehearsal.hold_back(one)
-    batch = _build_choice(generate, plan, one)
+      row = rehearsal.hold_back(row)
+    draws.set_place(row[0])
+    batch = row[1:]
     chosen = tf.gather(resident, batch)
     if _RANDOM_SHIFT.value:
       chosen = shift(chosen, _RANDOM_SHIFT.value)
     return scale(chosen), tf.gather(answers, batch)
-
-
-def _build_choice(generate, plan, one):
-  """Builds the indices of a new batch in each step, int64 [batch_size].
-
-  Args:
-    generate: callable -> iterator of passes, as `compute_pass` returns them.
-    plan: Plan.
-    one: int64 scalar tensor, 1, on which all that is done here waits.
-  """
-  num_batches = len(plan.indices) // plan.batch_size
-  shape = [num_batches, plan.batch_size]
-  passes = tf.data.Dataset.from_generator(generate, tf.int64, shape)
-  iterator = tf.data.make_initializable_iterator(
-    passes.prefetch(1).with_options(_make_options())
-  )
-  # A session has its first pass before its first step, which is timed.
-  with tf.control_dependencies([iterator.initializer]):
-    first = iterator.get_next()
-  order = _make_local(first, 'order')
-  num_read = _make_local(tf.zeros((), tf.int64), 'num_read')
-  number = num_read.assign_add(one) - 1
-  place = number % num_batches
-  is_ordered = tf.cond(
-    tf.equal(place, 0) & (number > 0),
-    lambda: tf.group(order.assign(iterator.get_next(), read_value=False)),
-    tf.no_op,
-  )
-  with tf.control_dependencies([is_ordered]):
-    return tf.gather(order, place)
 
 
 def build_chunks(images, labels, chunk_size):
@@ -182,7 +129,9 @@ def shift(images, max_pixels):
     Tensor like `images`, 0 where nothing was.
   """
   n, height, width, _ = images.shape.as_list()
-  drawn = tf.random.uniform([n, 2], -max_pixels, max_pixels + 1, tf.int32)
+  drawn = tf.random.stateless_uniform(
+    [n, 2], draws.make_key('shift'), -max_pixels, max_pixels + 1, tf.int32
+  )
   by_x, by_y = tf.split(tf.cast(drawn, tf.float32), 2, axis=1)
   one, zero = tf.ones([n, 1]), tf.zeros([n, 1])
   # The pixel at (x, y) comes from (x + by_x, y + by_y).

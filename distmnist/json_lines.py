@@ -1,17 +1,18 @@
 """JSON messages over a TCP connection, one a line.
 
 What comes in is parsed as JSON and nothing else: it is neither unpickled nor
-evaluated. Who connects shows first that he knows the secret of the run: he
-answers a challenge with its HMAC, so that the secret itself does not travel.
-What follows is not encrypted.
+evaluated. Both ends show first that they know the secret of the run
+(handshake.py). Before each line that follows is the HMAC of its sender, number
+and text, so nobody on the way can change, drop or add one unnoticed; but they
+are not encrypted.
 """
 
-import hashlib
-import hmac
 import json
-import secrets
 import select
 import socket
+import time
+
+from distmnist import handshake
 
 MAX_MESSAGE_BYTES = 1 << 22
 # Of who has not shown yet that he knows the secret.
@@ -46,6 +47,7 @@ class Connection:
         connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     self._socket = connected
     self._rest = b''
+    self._key = None
     self.max_bytes = max_bytes
     self.is_open = True
 
@@ -56,12 +58,33 @@ class Connection:
     self.is_open = False
     self._socket.close()
 
+  def secure(self, key, me, other):
+    """Has each message from now on, in both directions, authenticated.
+
+    Args:
+      key: str, for this connection alone.
+      me, other: str, different names of the two ends.
+    """
+    self._key = key
+    self._names = {'sent': me, 'received': other}
+    self._counts = {'sent': 0, 'received': 0}
+
+  def _sign(self, direction, text):
+    number = self._counts[direction]
+    self._counts[direction] += 1
+    return handshake.sign(
+      self._key, f'{self._names[direction]} {number} {text}'
+    )
+
   def send(self, **message):
     """Sends a message, if the other end takes it."""
     if not self.is_open:
       return
+    text = json.dumps(message)
+    if self._key:
+      text = f'{self._sign("sent", text)} {text}'
     try:
-      self._socket.sendall(json.dumps(message).encode() + b'\n')
+      self._socket.sendall(text.encode() + b'\n')
     except OSError:  # It is gone, or has not read for SEND_SECS.
       self.is_open = False
 
@@ -72,7 +95,10 @@ class Connection:
     """
     if not self.is_open:
       return []
-    if not select.select([self], [], [], timeout_secs)[0]:
+    # Not select.select, which ends at descriptor 1024.
+    poll = select.poll()
+    poll.register(self, select.POLLIN)
+    if not poll.poll(1000 * timeout_secs):
       return []
     try:
       data = self._socket.recv(1 << 16)
@@ -81,14 +107,23 @@ class Connection:
     *lines, self._rest = (self._rest + data).split(b'\n')
     messages = []
     for line in lines:
-      message = parse_object(line)
-      if message is None or len(line) > self.max_bytes:
+      message = None
+      if len(line) <= self.max_bytes:
+        message = self._parse(line)
+      if message is None:
         self.is_open = False
         return messages
       messages.append(message)
     if not data or len(self._rest) > self.max_bytes:
       self.is_open = False
     return messages
+
+  def _parse(self, line):
+    if self._key:
+      signature, _, line = line.decode(errors='replace').partition(' ')
+      if not handshake.is_same(self._sign('received', line), signature):
+        return None
+    return parse_object(line)
 
 
 def parse_object(line):
@@ -100,35 +135,28 @@ def parse_object(line):
   return value if isinstance(value, dict) else None
 
 
-def make_challenge():
-  return secrets.token_hex(32)
-
-
-def answer(secret, challenge):
-  """Returns the HMAC-SHA256 (str) of a challenge under `secret`, both str."""
-  return hmac.new(
-    secret.encode(), challenge.encode(), hashlib.sha256
-  ).hexdigest()
-
-
-def is_right(secret, challenge, given):
-  """Whether `given`, anything, is the answer to a challenge."""
-  return isinstance(given, str) and hmac.compare_digest(
-    answer(secret, challenge).encode(), given.encode()
-  )
-
-
 def connect(host, port, secret):
-  """Returns a Connection to who challenges there, and answers him.
+  """Returns a Connection to the driver there; both know the `secret`, a str.
 
   Raises:
-    OSError: nobody is there, or nobody who challenges.
+    OSError: nobody is there, or nobody who knows the secret.
   """
   connection = Connection(socket.create_connection((host, port), CONNECT_SECS))
-  messages = connection.receive(CONNECT_SECS)
-  challenge = messages[0].get('challenge') if messages else None
-  if not isinstance(challenge, str):
-    connection.close()
-    raise OSError('what answers there is not the driver of this run')
-  connection.send(answer=answer(secret, challenge))
-  return connection
+  agent = handshake.Agent(secret)
+  answer = agent.answer(_receive_one(connection))
+  if answer:
+    connection.send(**answer)
+    if agent.is_driver(_receive_one(connection)):
+      connection.secure(agent.key, 'agent', 'driver')
+      return connection
+  connection.close()
+  raise OSError('what answers there is not the driver of this run')
+
+
+def _receive_one(connection):
+  """Returns the next message; {} if none comes, or more than one."""
+  deadline = time.monotonic() + CONNECT_SECS
+  while connection.is_open and (secs := deadline - time.monotonic()) > 0:
+    if messages := connection.receive(secs):
+      return messages[0] if len(messages) == 1 else {}
+  return {}

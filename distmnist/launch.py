@@ -10,18 +10,28 @@ import os
 
 from absl import flags
 
-from distmnist import cli, registry, task_environment, tasks
+from distmnist import cli, processes, registry, task_environment, tasks
+from distmnist import train_flags as train_flags_lib
 
 _LAUNCHERS = 'distmnist.launchers'
 # Each has flags of its own.
 registry.load_all(_LAUNCHERS)
 
+# Of one job. Beyond it lies a slip of the finger.
+MAX_TASKS = 10_000
+
 _LAUNCHER = flags.DEFINE_enum(
   'launcher', 'local', registry.names(_LAUNCHERS), 'What runs the tasks.'
 )
-NUM_PS = flags.DEFINE_integer('num_ps', 1, 'Parameter servers.', lower_bound=0)
+NUM_PS = flags.DEFINE_integer(
+  'num_ps', 1, 'Parameter servers.', lower_bound=0, upper_bound=MAX_TASKS
+)
 NUM_WORKERS = flags.DEFINE_integer(
-  'num_workers', 2, 'Workers, the chief included.', lower_bound=1
+  'num_workers',
+  2,
+  'Workers, the chief included.',
+  lower_bound=1,
+  upper_bound=MAX_TASKS,
 )
 _LOGS_DIR = flags.DEFINE_string(
   'logs_dir',
@@ -39,9 +49,25 @@ _SHOW_LOGS = flags.DEFINE_enum(
 _MAX_RESTARTS = flags.DEFINE_integer(
   'max_restarts',
   0,
-  'How often each task that fails is started again, on the same address, before'
-  ' the run is given up. Exit codes 1 and 2 are never tried again.',
+  'How often each task that fails is started again, on the same address, within'
+  ' --restart_window_secs before the run is given up. Exit codes 1 and 2 are'
+  ' never tried again.',
   lower_bound=0,
+)
+_RESTART_WINDOW_SECS = flags.DEFINE_float(
+  'restart_window_secs',
+  3600.0,
+  'Seconds within which restarts of one task are counted, for --launcher=local'
+  ' and ssh. 0 counts over the whole run.',
+  lower_bound=0,
+)
+_MIN_WORKERS = flags.DEFINE_integer(
+  'min_workers',
+  None,
+  'Workers, the chief included, with which the run goes on when others are lost'
+  ' for good, for --launcher=local and ssh and asynchronous rules. By default a'
+  ' task that is lost for good ends the run.',
+  lower_bound=1,
 )
 _MODULE = flags.DEFINE_string(
   'module', tasks.TRAIN, 'What a task runs: python -m MODULE.'
@@ -56,9 +82,18 @@ _DRY_RUN = flags.DEFINE_bool(
 def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
   # Flags of a --flagfile count as given.
-  given = flags.FLAGS.read_flags_from_files(train_flags, force_gnu=False)
+  given = train_flags_lib.expand(train_flags)
   tasks.check_train_flags(given)
+  if _MODULE.value == tasks.TRAIN:
+    train_flags_lib.check(given)
   check_launcher_flags(_LAUNCHER.value)
+  check_restart_flags(_LAUNCHER.value, NUM_PS.value, NUM_WORKERS.value)
+  if _MODULE.value == tasks.TRAIN and _LAUNCHER.value != 'local':
+    # Here TensorFlow takes seconds, there a place in the queue. On this machine
+    # the tasks say it as early.
+    train_flags_lib.check_combination(
+      given, NUM_PS.value, NUM_WORKERS.value, processes.say
+    )
   # A launcher says who is who: what told this process so is not for its tasks.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
@@ -72,6 +107,8 @@ def main(train_flags):
     _MAX_RESTARTS.value,
     _DRY_RUN.value,
     _SHOW_LOGS.value,
+    _RESTART_WINDOW_SECS.value,
+    _MIN_WORKERS.value,
   )
   return registry.load(_LAUNCHERS, _LAUNCHER.value).launch(job)
 
@@ -90,6 +127,26 @@ def check_launcher_flags(chosen):
           f'--{flag.name} is for --launcher={name}, and this is '
           f'--launcher={chosen}: leave it out'
         )
+
+
+def check_restart_flags(launcher, num_ps, num_workers):
+  """Refuses what this launcher, a name (str), or shape of a cluster cannot do.
+
+  Raises:
+    cli.UsageError: says which flag.
+  """
+  for flag in ('restart_window_secs', 'min_workers'):
+    if flags.FLAGS[flag].present and launcher not in ('local', 'ssh'):
+      raise cli.UsageError(
+        f'--{flag} is for --launcher=local and ssh, and this is'
+        f' --launcher={launcher}: leave it out'
+      )
+  min_workers = _MIN_WORKERS.value
+  if min_workers is not None and (not num_ps or min_workers > num_workers):
+    raise cli.UsageError(
+      f'--min_workers={min_workers} does not fit --num_ps={num_ps}'
+      f' --num_workers={num_workers}: expected a ps, and at most as many'
+    )
 
 
 def run():

@@ -16,16 +16,20 @@ averages of batch norm, is in tf.GraphKeys.UPDATE_OPS; see `after_updates`.
 """
 
 import math
+import re
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import center, cli
+from distmnist import center, cli, draws
 
 INITIALIZERS = ('normal', 'glorot', 'he')
 
 _BATCH_NORM_DECAY = 0.9
+# Of what a standard normal distribution has within -2..2.
+_STDDEV_OF_TRUNCATED = 0.87962566103423978
 _BATCH_NORM_EPSILON = 1e-5
+_MAX_UNITS = 1_000_000
 
 _HIDDEN_UNITS = flags.DEFINE_list(
   'hidden_units',
@@ -68,11 +72,11 @@ def hidden_units_from_flags(default):
   words = _HIDDEN_UNITS.value
   if words is None:
     return tuple(default)
-  if not words or not all(
-    w.isascii() and w.isdigit() and int(w) for w in words
-  ):
+  sizes = [int(w) if re.fullmatch('[0-9]{1,9}', w) else 0 for w in words]
+  if not 1 <= min(sizes, default=0) <= max(sizes, default=0) <= _MAX_UNITS:
     raise cli.UsageError(
-      f'--hidden_units={",".join(words)}: expected sizes >= 1, such as 300,100'
+      f'--hidden_units={",".join(words)}: expected sizes from 1 to '
+      f'{_MAX_UNITS:,}, such as 300,100'
     )
   return tuple(int(word) for word in words)
 
@@ -92,16 +96,26 @@ def initializer_from_flags(default):
   return _INITIALIZER.value or default
 
 
-def make_initializer(name):
+def make_initializer(name, variable_name):
   """Returns the initializer of weights called `name`, one of INITIALIZERS.
 
-  glorot: Glorot & Bengio 2010, uniform; he: He et al. 2015, arXiv 1502.01852.
+  glorot: Glorot & Bengio 2010, uniform; he: He et al. 2015, arXiv 1502.01852,
+  normal and cut off at two standard deviations. The values depend on the seed
+  and the variable's name alone.
   """
-  if name == 'normal':
-    return tf.random_normal_initializer(stddev=1.0)
-  if name == 'he':
-    return tf.variance_scaling_initializer(scale=2.0, mode='fan_in')
-  return tf.glorot_uniform_initializer()
+
+  def draw(shape, key):
+    if name == 'normal':
+      return tf.random.stateless_normal(shape, key)
+    fan_in, fan_out = shape[-2:]
+    window = math.prod(shape[:-2])
+    if name == 'he':
+      stddev = math.sqrt(2 / (window * fan_in)) / _STDDEV_OF_TRUNCATED
+      return stddev * tf.random.stateless_truncated_normal(shape, key)
+    limit = math.sqrt(6 / (window * (fan_in + fan_out)))
+    return tf.random.stateless_uniform(shape, key, -limit, limit)
+
+  return draws.make_initializer(variable_name, draw)
 
 
 def flatten(images):
@@ -111,11 +125,11 @@ def flatten(images):
 
 def dense(inputs, units, name, initializer='glorot'):
   """[batch, n] -> [batch, units]: inputs * weights + biases."""
-  with tf.variable_scope(name):
+  with tf.variable_scope(name) as scope:
     weights = tf.get_variable(
       'weights',
       [inputs.shape.as_list()[-1], units],
-      initializer=make_initializer(initializer),
+      initializer=make_initializer(initializer, f'{scope.name}/weights'),
     )
     biases = tf.get_variable(
       'biases', [units], initializer=tf.zeros_initializer()
@@ -154,9 +168,11 @@ def split_dense(inputs, units, num_slices, name, initializer='glorot'):
     return [variable] if tf.is_tensor(variable) else list(variable)
 
   num_inputs = sum(part.shape.as_list()[-1] for part in inputs)
-  with tf.variable_scope(name):
+  with tf.variable_scope(name) as scope:
     weights = get_slices(
-      'weights', [num_inputs, units], make_initializer(initializer)
+      'weights',
+      [num_inputs, units],
+      make_initializer(initializer, f'{scope.name}/weights'),
     )
     biases = get_slices('biases', [units], tf.zeros_initializer())
     outputs = []
@@ -181,11 +197,11 @@ def conv(
   The padding is same. Without biases there is the kernel alone: batch norm
   takes them out again, and has its own.
   """
-  with tf.variable_scope(name):
+  with tf.variable_scope(name) as scope:
     weights = tf.get_variable(
       'weights',
       [kernel_size, kernel_size, inputs.shape.as_list()[-1], filters],
-      initializer=make_initializer(initializer),
+      initializer=make_initializer(initializer, f'{scope.name}/weights'),
     )
     outputs = tf.nn.conv2d(inputs, weights, strides=stride, padding='SAME')
     if not has_biases:
@@ -286,7 +302,12 @@ def after_updates(train_op):
 
 def dropout(inputs, rate, is_training):
   """Drops a share `rate` of the units, 0..1, while training."""
-  return tf.nn.dropout(inputs, rate=rate) if is_training and rate else inputs
+  if not (is_training and rate):
+    return inputs
+  with tf.name_scope('dropout') as scope:
+    return tf.nn.experimental.stateless_dropout(
+      inputs, rate, draws.make_key(scope), rng_alg='philox'
+    )
 
 
 def max_pool(inputs, size=2):

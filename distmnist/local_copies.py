@@ -65,8 +65,19 @@ class LocalCopies(center_lib.Center):
         for copy in self.variables
       ]
 
+  def make_kept(self, name):
+    """Returns local variables beside the copies, with the values as pulled.
+
+    Args:
+      name: str, such as 'as_pulled'.
+    """
+    with tf.device(self._device):
+      return [_make_local(copy.initial_value, name) for copy in self.variables]
+
   def make_zeros_on_ps(self, name):
     """Returns variables of zeros beside the shards, each on its shard's ps.
+
+    In a checkpoint they are whole, as the center is: it fits any number of ps.
 
     Args:
       name: str, such as 'momentum'.
@@ -74,13 +85,23 @@ class LocalCopies(center_lib.Center):
     variables = []
     for shard in self.shards:
       with tf.device(shard.device):
-        variables.append(
-          tf.Variable(
-            tf.zeros(shard.shape, shard.dtype),
-            trainable=False,
-            name=f'{shard.op.name}/{name}',
+        variable = tf.Variable(
+          tf.zeros(shard.shape, shard.dtype),
+          trainable=False,
+          name=f'{shard.op.name}/{name}',
+        )
+      if cut := shard._get_save_slice_info():
+        # As slot_creator does it for an optimizer's slots. The name has the
+        # shard's in it, and the name scope of the rule before it.
+        variable._set_save_slice_info(
+          tf.Variable.SaveSliceInfo(
+            variable.op.name.replace(shard.op.name, cut.full_name),
+            cut.full_shape,
+            cut.var_offset,
+            cut.var_shape,
           )
         )
+      variables.append(variable)
     return variables
 
   def make_counter(self, initial_value, name):
@@ -103,9 +124,13 @@ class LocalCopies(center_lib.Center):
     """Returns the op by which every copy takes its value, list of tensors."""
     return assign_all(self.variables, values)
 
-  def pull(self):
-    """Returns the op x^i <- x~."""
-    return self.assign(self.read_center())
+  def pull(self, keep=()):
+    """Returns the op x^i <- x~; those of `make_kept` take the same values."""
+    values = self.read_center()
+    taken = [self.assign(values)]
+    if keep:
+      taken.append(assign_all(keep, values))
+    return tf.group(*taken)
 
   def count_bytes_if(self, is_due):
     """Returns num_bytes or 0 by a bool tensor, an int64 scalar tensor."""

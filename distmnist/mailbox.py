@@ -14,6 +14,11 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
+from distmnist import deadlines
+
+# What a call may take beyond its own timeout.
+_GRACE_SECS = 2.0
+
 
 class Mailbox:
   """One end of the queue called `name` on a task."""
@@ -58,13 +63,19 @@ class Mailbox:
     return self._run(self._size, timeout_secs) == 0
 
   def _run(self, fetch, timeout_secs, feed=None):
+    session = self._session
     options = tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000))
     try:
-      return self._session.run(fetch, feed, options)
+      return deadlines.call(
+        lambda: session.run(fetch, feed, options), timeout_secs + _GRACE_SECS
+      )
     except (tf.errors.AbortedError, tf.errors.UnavailableError):
       # A task that was started anew does not know the old session.
-      self._session.close()
+      self.close()
       self._session = self._open()
+      raise
+    except deadlines.StillRunningError:
+      self._session = self._open()  # That one is in use, for ever perhaps.
       raise
 
   def listen(self):
@@ -86,10 +97,16 @@ class Mailbox:
     return received
 
   def close(self):
-    self._session.close()
+    with contextlib.suppress(deadlines.StillRunningError):
+      deadlines.call(functools.partial(_close, self._session), _GRACE_SECS)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *_):
     self.close()
+
+
+def _close(session):
+  with contextlib.suppress(tf.errors.OpError):
+    session.close()

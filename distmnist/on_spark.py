@@ -30,10 +30,18 @@ import threading
 import time
 import zipfile
 
-from absl import flags
-
-from distmnist import cli, console, processes, spark_desk, spark_task
+from distmnist import (
+  cli,
+  console,
+  exposure,
+  processes,
+  spark_desk,
+  spark_task,
+  stop_grace,
+  task_logs,
+)
 from distmnist import tasks as tasks_lib
+from distmnist import train_flags as train_flags_lib
 
 _PATH_FLAGS = ('logdir', 'data_dir', 'resume')
 _NO_PATHS = ('auto', 'never')
@@ -111,14 +119,18 @@ def run(
     cli.RunError: the training failed; a TaskError if a task did.
   """
   say = say or _say
-  given = flags.FLAGS.read_flags_from_files(list(train_flags), force_gnu=False)
+  given = train_flags_lib.expand(train_flags)
   tasks_lib.check_train_flags(given)
+  if module == tasks_lib.TRAIN:
+    train_flags_lib.check(given)
   check_paths(given)
   is_fed = _check_input(input_mode, data, test_data, given)
   _check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
+  given += find_data_dir(given, os.environ, say) if not is_fed else []
+  say(describe_python(sc))
   wait_for_slots(sc, num_tasks, wait_secs, say)
-  logs_dir = processes.make_logs_dir(
+  logs_dir = task_logs.make_logs_dir(
     logs_dir, tasks_lib.flag_value(given, 'logdir')
   )
   names = [f'ps {i}' for i in range(num_ps)]
@@ -143,9 +155,15 @@ def run(
     f'{num_ps} ps and {num_workers} worker{"s" if num_workers > 1 else ""} on'
     f' {sc.master}, logs in {logs_dir}'
   )
+  warn_of_network(conf, say)
   bind_host = conf.get('spark.driver.bindAddress') or host
   with spark_desk.Desk(
-    bind_host, secret, names, logs_dir, show or _show_chief
+    bind_host,
+    secret,
+    names,
+    logs_dir,
+    show or _show_chief,
+    stop_grace.parse(given),
   ) as desk:
     while True:
       number = desk.begin()
@@ -275,7 +293,7 @@ def check_path(name, path):
   Raises:
     cli.UsageError: it is relative.
   """
-  if not (path.startswith(('/', '~')) or '://' in path):
+  if not path.startswith(('/', '~')):
     raise cli.UsageError(
       f'--{name}={path} is relative, and would be another place on each'
       ' executor: give an absolute path that all of them share'
@@ -287,6 +305,52 @@ def _check_conf(conf):
     raise cli.UsageError(
       'spark.dynamicAllocation.enabled=true, but Spark has no barrier stages'
       ' with it: set it to false, and spark.executor.instances to a number'
+    )
+
+
+def describe_python(sc):
+  """Returns a line (str) on which Python the executors of a context run."""
+  return (
+    f'the executors run {sc.pythonExec}, which has to have TensorFlow there'
+    ' (PYSPARK_PYTHON names another)'
+  )
+
+
+def find_data_dir(train_flags, environ, say=lambda _: None):
+  """Returns --data_dir (list of str) for the executors, where it is not given.
+
+  An executor of a real cluster does not have our environment.
+
+  Args:
+    train_flags: list of str.
+    environ: dict, ours.
+    say: callable, takes a line that says so.
+
+  Raises:
+    cli.UsageError: DISTMNIST_DATA_DIR is a relative path.
+  """
+  path = environ.get('DISTMNIST_DATA_DIR')
+  if not path or tasks_lib.flag_value(train_flags, 'data_dir') is not None:
+    return []
+  check_path('data_dir', path)
+  say(f'--data_dir={path} for all tasks, by DISTMNIST_DATA_DIR')
+  return [f'--data_dir={path}']
+
+
+def warn_of_network(conf, say):
+  """Says who can reach a cluster of Spark, unless it is this machine alone.
+
+  Args:
+    conf: pyspark.SparkConf.
+    say: callable, takes a line.
+  """
+  if conf.get('spark.master').startswith('local'):
+    return
+  say(exposure.describe('the tasks on the executors'))
+  if conf.get('spark.authenticate', 'false') != 'true':
+    say(
+      'spark.authenticate is off: Spark sends the secret of this run in the'
+      ' clear, and runs jobs for whoever reaches it'
     )
 
 

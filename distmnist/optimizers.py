@@ -1,9 +1,12 @@
 """Optimizers, learning-rate schedules and gradient clipping, by flags.
 
 A step t of a schedule is a global_step: an update of the center variables.
+With --lr_schedule_unit=epochs the flags are in passes over the data set, and
+are turned into steps here: a schedule is then the same work under every rule.
 """
 
 import functools
+import math
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -43,9 +46,15 @@ _MOMENTUM = flags.DEFINE_float(
 _CLIP_NORM = flags.DEFINE_float(
   'clip_norm',
   None,
-  "Scale a worker's gradients down to this global L2 norm where they exceed "
-  'it.',
+  "Scale a worker's gradients down to this global L2 norm, above 0, where "
+  'they exceed it. By default they are left as they are.',
   lower_bound=0,
+)
+flags.register_validator(
+  'clip_norm',
+  lambda norm: norm is None or norm > 0,
+  'expected a norm above 0: 0 would make every gradient 0. Leave the flag out '
+  'to clip nothing',
 )
 _USE_LOCKING = flags.DEFINE_bool(
   'use_locking',
@@ -59,11 +68,21 @@ _LR_SCHEDULE = flags.DEFINE_enum(
   SCHEDULES,
   'How the learning rate changes with the global step.',
 )
-_LR_DECAY_STEPS = flags.DEFINE_integer(
+_LR_SCHEDULE_UNIT = flags.DEFINE_enum(
+  'lr_schedule_unit',
+  'steps',
+  ['steps', 'epochs'],
+  'What --lr_decay_steps, --lr_boundaries and --lr_warmup_steps count. steps: '
+  'global steps, as in TensorFlow, of which one takes in more batches under '
+  'some strategies than under others; epochs: passes of all workers together '
+  'over the data set.',
+)
+_LR_DECAY_STEPS = flags.DEFINE_float(
   'lr_decay_steps',
   1000,
-  'exponential: the steps in which the rate falls by --lr_decay_rate.',
-  lower_bound=1,
+  'exponential: the steps, or epochs by --lr_schedule_unit, in which the rate '
+  'falls by --lr_decay_rate.',
+  lower_bound=0,
 )
 _LR_DECAY_RATE = flags.DEFINE_float(
   'lr_decay_rate',
@@ -72,13 +91,17 @@ _LR_DECAY_RATE = flags.DEFINE_float(
   lower_bound=0,
 )
 _LR_BOUNDARIES = flags.DEFINE_list(
-  'lr_boundaries', [], 'step: the global steps at which the rate falls.'
+  'lr_boundaries',
+  [],
+  'step: the global steps, or epochs by --lr_schedule_unit, at which the rate '
+  'falls.',
 )
-_LR_WARMUP_STEPS = flags.DEFINE_integer(
+_LR_WARMUP_STEPS = flags.DEFINE_float(
   'lr_warmup_steps',
   500,
-  'linear_scaling: the steps over which the rate rises to its full value.',
-  lower_bound=1,
+  'linear_scaling: the steps, or epochs by --lr_schedule_unit, over which the '
+  'rate rises to its full value.',
+  lower_bound=0,
 )
 _LR_SCALE = flags.DEFINE_float(
   'lr_scale',
@@ -110,7 +133,7 @@ def build_learning_rate(
       step: eta * decay_rate ** (the number of boundaries <= t).
       linear_scaling: eta + (scale * eta - eta) * min(1, t / warmup_steps), the
         gradual warm-up of Goyal et al. 2017, arXiv 1706.02677, section 2.2.
-    decay_steps, warmup_steps: int, in global steps.
+    decay_steps, warmup_steps: float above 0, in global steps.
     decay_rate, scale: float factors.
     boundaries: ascending ints, in global steps.
   """
@@ -203,15 +226,27 @@ def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
 
 def check_flags():
   """Checks the flags before anything is built; raises cli.UsageError."""
-  parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value)
+  unit = _LR_SCHEDULE_UNIT.value
+  parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit)
+  for flag in (_LR_DECAY_STEPS, _LR_WARMUP_STEPS):
+    given = f'--{flag.name}={flag.value:g}'
+    if unit == 'steps' and (flag.value < 1 or flag.value % 1):
+      raise cli.UsageError(
+        f'{given}: expected whole global steps, 1 or more; '
+        '--lr_schedule_unit=epochs takes parts of an epoch'
+      )
+    if not 0 < flag.value < math.inf:
+      raise cli.UsageError(f'{given}: expected a number of epochs above 0')
 
 
-def from_flags(global_step, num_workers):
+def from_flags(global_step, num_workers, epochs_per_update=1.0):
   """Returns (make_optimizer, learning_rate).
 
   Args:
     global_step: int64 scalar variable.
     num_workers: int, the default of --lr_scale.
+    epochs_per_update: float, the part of the data set that one global step
+      takes in; for --lr_schedule_unit=epochs.
 
   Returns:
     make_optimizer: callable(is_local=False, rate_factor=None) -> a new
@@ -219,16 +254,25 @@ def from_flags(global_step, num_workers):
     learning_rate: float32 scalar tensor, that of the center.
   """
   scale = num_workers if _LR_SCALE.value is None else _LR_SCALE.value
+  unit = _LR_SCHEDULE_UNIT.value
+  steps_per_unit = 1 / epochs_per_update if unit == 'epochs' else 1
+  boundaries = [
+    # A whole number is met, whatever its division has lost.
+    math.ceil(boundary * steps_per_unit - 1e-6)
+    for boundary in parse_boundaries(
+      _LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit
+    )
+  ]
 
   def build_rate(rate):
     return build_learning_rate(
       global_step,
       rate,
       _LR_SCHEDULE.value,
-      decay_steps=_LR_DECAY_STEPS.value,
+      decay_steps=_LR_DECAY_STEPS.value * steps_per_unit,
       decay_rate=_LR_DECAY_RATE.value,
-      boundaries=parse_boundaries(_LR_BOUNDARIES.value, _LR_SCHEDULE.value),
-      warmup_steps=_LR_WARMUP_STEPS.value,
+      boundaries=boundaries,
+      warmup_steps=_LR_WARMUP_STEPS.value * steps_per_unit,
       scale=scale,
     )
 
@@ -267,21 +311,33 @@ def local_name_from_flags():
   return _LOCAL_OPTIMIZER.value or _OPTIMIZER.value
 
 
-def parse_boundaries(words, schedule):
-  """Returns the list of int in `words`, list of str; checks that they ascend.
+def parse_boundaries(words, schedule, unit='steps'):
+  """Returns the numbers in `words`, list of str; checks that they ascend.
+
+  Args:
+    words: list of str.
+    schedule: one of SCHEDULES.
+    unit: 'steps', whole numbers, or 'epochs', numbers of 0 or more.
 
   Raises:
-    cli.UsageError: not ascending whole numbers, or none where needed.
+    cli.UsageError: not ascending numbers, or none where needed.
   """
+  make, name, example = int, 'global steps', '1000,2000'
+  if unit == 'epochs':
+    make, name, example = float, 'epochs', '10,20.5'
   try:
-    boundaries = [int(word) for word in words]
+    boundaries = [make(word) for word in words]
   except ValueError:
     boundaries = None
-  if boundaries is None or boundaries != sorted(set(boundaries)):
+  if (
+    boundaries is None
+    or boundaries != sorted(set(boundaries))
+    or not all(0 <= b < math.inf for b in boundaries)
+  ):
     raise cli.UsageError(
-      f'--lr_boundaries={",".join(words)}: expected ascending global steps, '
-      'such as 1000,2000'
+      f'--lr_boundaries={",".join(words)}: expected ascending {name}, such as '
+      f'{example}'
     )
   if schedule == 'step' and not boundaries:
-    raise cli.UsageError('--lr_schedule=step needs --lr_boundaries=1000,2000')
+    raise cli.UsageError(f'--lr_schedule=step needs --lr_boundaries={example}')
   return boundaries

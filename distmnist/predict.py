@@ -1,7 +1,7 @@
 """Which class the images of files are of, by a SavedModel of distmnist.export.
 
-  python -m distmnist.predict --export_dir=/tmp/model --images='digits/*.png'
-  python -m distmnist.predict --export_dir=/tmp/model \\
+  python -m distmnist.predict --export_dir=logs/model --images='digits/*.png'
+  python -m distmnist.predict --export_dir=logs/model \\
       --images=t10k-images-idx3-ubyte.gz --labels=t10k-labels-idx1-ubyte.gz
 
 prints a line an image: where it is, its class, and how probable that is. Of
@@ -21,6 +21,7 @@ import numpy as np
 from absl import flags
 
 from distmnist import cli, image_files, saved_model
+from distmnist import files as files_lib
 from distmnist.console import Console
 
 _IMAGES = flags.DEFINE_list(
@@ -52,6 +53,8 @@ _OUTPUT = flags.DEFINE_string(
 )
 
 _NUM_SHOWN = 10
+# The mean of what is drawn black on white is above it: MNIST's is 33 of 255.
+_BRIGHT = 150
 
 
 def main():
@@ -93,6 +96,12 @@ def predict(model, files, num_images):
   images = np.concatenate([file.images for file in files])
   if _INVERT.value:
     images = 255 - images
+  elif images.shape[-1] == 1 and images.mean() > _BRIGHT:
+    print(
+      'distmnist.predict: these images are mostly bright, those of MNIST are '
+      'white on black: see --invert',
+      file=sys.stderr,
+    )
   console = Console(stream=sys.stderr)
   start_secs = time.monotonic()
   classes, probabilities = [], []
@@ -155,14 +164,13 @@ def write_csv(path, files, classes, probabilities, labels):
   """
   places = [(file.path, i) for file in files for i in range(len(file.images))]
   try:
-    with open(path + '.new', 'w', encoding='utf-8', newline='') as out:
+    with files_lib.replacing(path) as out:
       writer = csv.writer(out)
       header = ['file', 'index', 'class', 'probability']
       writer.writerow(header + ([] if labels is None else ['label']))
       for i, place in enumerate(places):
         row = [*place, classes[i], f'{probabilities[i]:.6f}']
         writer.writerow(row + ([] if labels is None else [labels[i]]))
-    os.replace(path + '.new', path)
   except OSError as error:
     raise cli.RunError(
       f'--output={path} cannot be written: {error.strerror}'

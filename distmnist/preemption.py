@@ -13,6 +13,19 @@ import sys
 import threading
 import time
 
+from absl import flags
+
+from distmnist import cli
+
+STOP_GRACE_SECS = flags.DEFINE_float(
+  'stop_grace_secs',
+  8.0,
+  'Seconds from the first SIGTERM or Ctrl-C until a task that has not left by '
+  'then is ended by force: a checkpoint has to fit in. The launchers for Slurm '
+  'and Kubernetes set it from the time that the cluster gives.',
+  lower_bound=2.0,
+)
+
 # What comes through the descriptor beside the numbers of signals: 0, and a
 # signal that another task got, with this added.
 _GIVEN_UP = 0
@@ -30,6 +43,8 @@ class StopRequest:
     signal: the number of the first signal, or None.
     error: cli.RunError for which it gives up, or None; `main` raises it once
       all is saved.
+    find_unsaved: callable, returns what would be lost if this process ended
+      now (str), or None. May be set; must not block.
   """
 
   def __init__(self, say, grace_secs=8.0):
@@ -42,6 +57,8 @@ class StopRequest:
     """
     self.signal = None
     self.error = None
+    self.find_unsaved = lambda: None
+    self._deadline = None
     self._say = say
     self._grace_secs = grace_secs
     self._requested = threading.Event()
@@ -62,6 +79,27 @@ class StopRequest:
     if self.error is not None:
       return self.error.exit_code
     return 128 + self.signal if self.is_requested else 0
+
+  @property
+  def secs_left(self):
+    """Until the end by force, once a stop is requested (float)."""
+    return max(0.0, self._deadline - time.monotonic())
+
+  def end(self):
+    """Returns the exit code of a task that has stopped, or was never told to.
+
+    Raises:
+      cli.RunError: what the work was given up for.
+      cli.NotSavedError: not all is saved.
+    """
+    unsaved = self.find_unsaved() if self.is_requested else None
+    if self.error:
+      if unsaved:
+        self._say(unsaved)
+      raise self.error
+    if unsaved:
+      raise cli.NotSavedError(unsaved)
+    return self.exit_code
 
   def wait(self, secs):
     """Waits for `secs`; raises StoppedError once a stop is requested."""
@@ -86,6 +124,16 @@ class StopRequest:
       self.error = error
       self._writer.send(bytes([_GIVEN_UP]))
 
+  def end_at_once(self, error):
+    """Ends the process without a save, as another one has its place.
+
+    Args:
+      error: cli.RunError, printed and the exit code.
+    """
+    self._say('ending at once, without a save')
+    print(f'error: {error}', file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
+
   def on_request(self, callback):
     """Calls `callback` from the watching thread when a stop is requested.
 
@@ -95,7 +143,7 @@ class StopRequest:
 
   def _watch(self):
     first = self._reader.recv(1)[0]
-    deadline = time.monotonic() + self._grace_secs
+    self._deadline = time.monotonic() + self._grace_secs
     num_signals, number = 0, None
     if first == _GIVEN_UP:
       name, more = 'giving up', ''
@@ -113,13 +161,16 @@ class StopRequest:
       threading.Thread(target=callback, daemon=True).start()
     try:
       while num_signals < 2:
-        self._reader.settimeout(max(0.001, deadline - time.monotonic()))
+        self._reader.settimeout(max(0.001, self.secs_left))
         num_signals += _GIVEN_UP < self._reader.recv(1)[0] < _ASKED
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
     self._say(f'{cause}: stopping at once')
-    if self.error:
-      print(f'error: {self.error}', file=sys.stderr)
+    try:
+      code = self.end()
+    except cli.RunError as error:
+      print(f'error: {error}', file=sys.stderr)
+      code = error.exit_code
     sys.stderr.flush()
-    os._exit(self.exit_code)
+    os._exit(code)

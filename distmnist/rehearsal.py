@@ -70,8 +70,8 @@ class _RehearsalHook(tf.train.SessionRunHook):
 
   def after_create_session(self, session, coord):
     session.run(self._start)
-    for fetches in self._steps.find_all_fetches():
-      session.run(fetches)
+    for fetches, feed in self._steps.find_all_runs():
+      session.run(fetches, feed)
     session.run(self._end)
     self._is_stale = True
 

@@ -7,8 +7,9 @@ of us: the launcher was killed, its machine is off, the cable is cut.
 
 ssh carries, line by line:
 
-  stdin   the request, {"argv": [...], "env": {...}, "port": number or null};
-          then signals for the task by their number, and empty lines: we live
+  stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
+          "grace_secs": number}; then signals for the task by their number, and
+          empty lines: we live
   stdout  what the task writes
   stderr  READY once the other end is there; all else is ssh's or the shell's
 """
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import time
 
-from distmnist import cli
+from distmnist import cli, console, ports
 from distmnist import tasks as tasks_lib
 
 READY = 'distmnist.remote: ready'
@@ -39,11 +40,9 @@ SSH_FAILED = 'ssh to '
 # 10 s from our last line to the cut, 60 s of silence, and some to leave.
 BEAT_SECS = 10.0
 LOST_SECS = 60.0
-# From the first signal, if we are gone. A ps needs as long as a worker: told
-# with all others, it has the chief save first.
-GRACE_SECS = 9.0
-# An earlier attempt, or run, may still be leaving.
-PORT_WAIT_SECS = 20.0
+# An earlier attempt, or run, may still be leaving: if the loss was seen here
+# alone, it hears of it LOST_SECS later, and has its grace, and some more.
+LEAVE_SECS = 11.0
 # After the task's end, for the last that it wrote.
 DRAIN_SECS = 10.0
 # sshd turns some away if more than ten come at once (its MaxStartups).
@@ -290,6 +289,9 @@ class _Host:
 
   def __init__(self, request):
     self._request = request
+    # From the first signal, if the launcher is gone. A ps needs as long as a
+    # worker: told with all others, it has the chief save first.
+    self._grace_secs = request['grace_secs']
     # Whoever ends the session of sshd means the task.
     self._signals = _Signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)
     self._task = None
@@ -306,11 +308,15 @@ class _Host:
     """Runs the task to its end; returns its exit code, 128 + n by signal n."""
     for fd in (0, 1):
       os.set_blocking(fd, False)
-    deadline = time.monotonic() + PORT_WAIT_SECS
+    wait = console.Wait(LOST_SECS + self._grace_secs + LEAVE_SECS, self._say)
+    port = self._request['port']
     while self._code is None:
       # If the port stays taken, the task says so better than we can.
-      is_late = time.monotonic() >= deadline
-      if self._task is None and (is_late or self._is_port_free()):
+      if self._task is None and (
+        port is None
+        or ports.is_free(port)
+        or wait.is_over(f'for port {port} here, which another process has')
+      ):
         self._start()
       self._turn()
       if self._task is None:
@@ -325,17 +331,9 @@ class _Host:
       self._turn()
     return self._code
 
-  def _is_port_free(self):
-    port = self._request['port']
-    if port is None:
-      return True
-    with socket.socket() as probe:
-      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-      try:
-        probe.bind(('', port))
-      except OSError:
-        return False
-    return True
+  def _say(self, text):
+    """Writes a line into the log of the task."""
+    self._buffer += text.encode() + b'\n' if self._is_read else b''
 
   def _start(self):
     env = {**os.environ, 'PYTHONUNBUFFERED': '1', **self._request['env']}
@@ -413,7 +411,7 @@ class _Host:
   def _leave(self):
     self._tell(signal.SIGTERM)
     if self._kill_time is None:
-      self._kill_time = self._told_time + GRACE_SECS
+      self._kill_time = self._told_time + self._grace_secs
 
   def _tell(self, signum):
     if self._task:

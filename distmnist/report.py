@@ -2,16 +2,17 @@
 
 import collections
 import dataclasses
+import itertools
 import json
-import os
 
-from distmnist import checkpoints
+from distmnist import files, logdirs
 
-# What a report has of each worker and of all together.
-_SUMMED = (
+# What a report has of each life, of each worker and of all together.
+SUMMED = (
   'images',
   'local_steps',
   'pushes',
+  'nonfinite_pushes',
   'bytes_pulled',
   'bytes_pushed',
   'bytes_sent',
@@ -21,7 +22,7 @@ _SUMMED = (
 
 @dataclasses.dataclass
 class WorkerStats:
-  """What one worker did.
+  """What one worker did, in one life: in one process.
 
   Attributes:
     worker: int, its task_index.
@@ -37,6 +38,15 @@ class WorkerStats:
       loop after the first run; 0 where the system does not count it. Of the
       chief also what evaluations and checkpoints fetched.
     staleness: Counter, how many of its pushes had which staleness, in updates.
+    nonfinite_pushes: int, its pushes of which something was not finite, and
+      went as zeros.
+    batch_size: int, images in a batch of this worker.
+    life: str, another one in each process.
+    start: float, when that began, in seconds since 1970.
+    sessions: list of [first, last]: of each session that it trained in, the
+      global step at its begin, and the last that it saw.
+    has_ended: bool, whether its loop has come to an orderly end. Of one that
+      was killed what it did at last is not known.
   """
 
   worker: int
@@ -52,6 +62,12 @@ class WorkerStats:
   staleness: collections.Counter = dataclasses.field(
     default_factory=collections.Counter
   )
+  nonfinite_pushes: int = 0
+  batch_size: int = 0
+  life: str = ''
+  start: float = 0.0
+  sessions: list = dataclasses.field(default_factory=list)
+  has_ended: bool = False
 
   @property
   def step_secs(self):
@@ -82,32 +98,102 @@ def compute_mean(counts):
   return sum(s * n for s, n in counts.items()) / sum(counts.values())
 
 
-def compose(settings, outcome, workers, max_staleness):
+def sum_steps_lost(lives):
+  """Returns how many global steps had to be made again, an int.
+
+  Each time the center is restored, who was there before sees the step go back.
+  The worker that has lost most is taken: it saw the latest steps.
+
+  Args:
+    lives: list of WorkerStats, those of a worker in order of their start.
+  """
+  lost = collections.Counter()
+  for worker, mine in _group(lives).items():
+    sessions = [session for stats in mine for session in stats.sessions]
+    for (_, last), (first, _) in itertools.pairwise(sessions):
+      lost[worker] += max(0, last - first)
+  return max(lost.values(), default=0)
+
+
+def compose(settings, outcome, lives, max_staleness):
   """Returns the report as a dict that JSON can hold.
 
   Args:
     settings: dict, what was run.
     outcome: dict, what came of it: test_accuracy, global_step, ...
-    workers: list of WorkerStats of those that were heard of.
+    lives: list of WorkerStats, of all lives that are known of, those of a
+      worker in order of their start; worker 0 is the chief.
     max_staleness: int, what was staler was dropped; None if nothing was.
   """
-  mean, largest = summarize_staleness(workers)
-  each = []
-  for stats in workers:
-    row = {**stats.to_message(), 'step_secs': stats.step_secs}
-    if max_staleness is not None:
-      row['gradients_dropped'] = sum(
-        n for s, n in stats.staleness.items() if s > max_staleness
-      )
-    each.append(row)
+  mean, largest = summarize_staleness(lives)
+  sessions = [session for stats in lives for session in stats.sessions]
   return {
     **settings,
     **outcome,
-    **{name: sum(getattr(w, name) for w in workers) for name in _SUMMED},
+    'first_step': min((first for first, _ in sessions), default=None),
+    'recoveries': sum(
+      max(0, len(stats.sessions) - 1) for stats in lives if stats.worker == 0
+    ),
+    'steps_lost': sum_steps_lost(lives),
+    **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
     'staleness_mean': mean,
     'staleness_max': largest,
-    'workers': each,
+    'workers': [
+      _compose_row(mine, max_staleness) for mine in _group(lives).values()
+    ],
   }
+
+
+def _group(lives):
+  """Returns {worker: list of its WorkerStats}, in order."""
+  groups = {}
+  for stats in lives:
+    groups.setdefault(stats.worker, []).append(stats)
+  return groups
+
+
+def _compose_row(lives, max_staleness):
+  """Returns the dict of one worker; `lives` is a list of its WorkerStats."""
+  whole = WorkerStats(
+    lives[0].worker,
+    train_secs=sum(stats.train_secs for stats in lives),
+    timed_steps=sum(stats.timed_steps for stats in lives),
+    staleness=sum((stats.staleness for stats in lives), collections.Counter()),
+    **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
+  )
+  row = _compose_numbers(whole, max_staleness)
+  row['lives'] = []
+  for stats in lives:
+    first, last = None, None
+    if stats.sessions:
+      first, last = stats.sessions[0][0], stats.sessions[-1][1]
+    row['lives'].append(
+      {
+        'life': stats.life,
+        'start': stats.start,
+        'first_step': first,
+        'last_step': last,
+        'sessions': stats.sessions,
+        'has_ended': stats.has_ended,
+        'batch_size': stats.batch_size,
+        **_compose_numbers(stats, max_staleness),
+      }
+    )
+  return row
+
+
+def _compose_numbers(stats, max_staleness):
+  """Returns the dict of what can be said of a life and of a worker."""
+  message = stats.to_message()
+  numbers = {name: message[name] for name in ('worker', *SUMMED)}
+  for name in ('train_secs', 'timed_steps', 'staleness'):
+    numbers[name] = message[name]
+  numbers['step_secs'] = stats.step_secs
+  if max_staleness is not None:
+    numbers['gradients_dropped'] = sum(
+      n for s, n in stats.staleness.items() if s > max_staleness
+    )
+  return numbers
 
 
 def format_lines(report):
@@ -130,6 +216,8 @@ def format_lines(report):
     add('final cost', f'{report["final_cost"]:.4f}')
   if report['images_per_sec'] is not None:
     add('images/s', f'{report["images_per_sec"]:,.0f}')
+  if report['first_step']:
+    add('counted', f'from global step {report["first_step"]} on')
   add(
     'work',
     f'{report["global_step"]} global steps, {report["local_steps"]} local '
@@ -157,12 +245,19 @@ def format_lines(report):
       'staleness',
       f'mean {report["staleness_mean"]:.2f}, max {report["staleness_max"]}',
     )
+  num_lives = sum(len(row['lives']) for row in report['workers'])
+  if num_lives > len(report['workers']):
+    add(
+      'lives',
+      f'{num_lives}: work and traffic are of all, cost and times of the last',
+    )
   for row in report['workers']:
-    dropped = row.get('gradients_dropped')
+    dropped, num_lives = row.get('gradients_dropped'), len(row['lives'])
     add(
       f'worker {row["worker"]}',
       f'{row["local_steps"]} local steps, {1000 * row["step_secs"]:.2f} ms/step'
-      + (f', {dropped} gradients dropped' if dropped is not None else ''),
+      + (f', {dropped} gradients dropped' if dropped is not None else '')
+      + (f', in {num_lives} lives' if num_lives > 1 else ''),
     )
   for worker in report['workers_not_heard_of']:
     add(f'worker {worker}', 'not heard of at the end')
@@ -171,9 +266,8 @@ def format_lines(report):
 
 def write(report, logdir):
   """Writes logdir/report.json, whole or not at all; returns its path."""
-  path = checkpoints.report_path(logdir)
-  with open(path + '.new', 'w', encoding='utf-8') as file:
+  path = logdirs.report_path(logdir)
+  with files.replacing(path) as file:
     json.dump(report, file, indent=2)
     file.write('\n')
-  os.replace(path + '.new', path)
   return path

@@ -4,9 +4,11 @@ Best is the highest validation accuracy where every trial that ended has one,
 else the highest test accuracy; under halving, who came further is better.
 """
 
+import collections
 import csv
-import os
+import math
 
+from distmnist import files
 from distmnist import trials as trials_lib
 
 CSV, PLOT = 'results.csv', 'results.png'
@@ -105,9 +107,8 @@ def _align(column):
 
 def write_csv(trials, path):
   """Writes the rows to the file `path`, whole or not at all."""
-  with open(path + '.new', 'w', encoding='utf-8', newline='') as file:
+  with files.replacing(path) as file:
     csv.writer(file, lineterminator='\n').writerows(make_rows(trials))
-  os.replace(path + '.new', path)
 
 
 def write_plot(trials, path):
@@ -121,14 +122,15 @@ def write_plot(trials, path):
 
   figure = figure_lib.Figure(facecolor='white', dpi=110, layout='constrained')
   _draw(figure, trials)
-  figure.savefig(path + '.new', format='png')
-  os.replace(path + '.new', path)
+  with files.replacing(path, 'wb') as file:
+    figure.savefig(file, format='png')
 
 
 def _draw(figure, trials):
   """A panel a flag, with the accuracy of each trial over the flag's value.
 
-  Trials without a result are crosses on the floor; the best has a ring.
+  Trials without a result are crosses on the axis, at no accuracy; several at
+  one place have their number beside them. Who was dropped early is pale.
   """
   by, ranked = find_ranking(trials), rank(trials)
   names = list(trials[0].combination)
@@ -140,6 +142,8 @@ def _draw(figure, trials):
   counts = f'{len(shown)} of {len(trials)} trials'
   if lost:
     counts += f', {len(lost)} failed or diverged (x)'
+  if dropped := sum(t.state == trials_lib.DROPPED for t in shown):
+    counts += f'; pale: {dropped} dropped by halving, after fewer steps'
   figure.suptitle(
     f'{by.replace("_", " ")}, %: {counts}',
     x=0.01,
@@ -150,7 +154,6 @@ def _draw(figure, trials):
   heights = [100 * trial.result[by] for trial in shown] or [0, 100]
   low, high = min(heights), max(heights)
   span = max(high - low, 0.1)
-  floor = low - 0.12 * span
   panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
   for name, axes in zip(names, panels, strict=False):
     values = [trial.combination[name] for trial in trials]
@@ -160,8 +163,12 @@ def _draw(figure, trials):
       return places[trial.combination[name]]
 
     if lost:
-      x = [place(trial) for trial in lost]
-      axes.plot(x, [floor] * len(x), 'x', color=_INK, markersize=6)
+      for x, number in collections.Counter(map(place, lost)).items():
+        # Its height is that of the axis: there is no accuracy to show.
+        at = {'transform': axes.get_xaxis_transform(), 'clip_on': False}
+        axes.plot([x], [0], 'x', color=_INK, markersize=6, **at)
+        if number > 1:
+          axes.text(x, 0.02, f' {number}', fontsize=7, color=_INK, **at)
     for trial in reversed(shown):
       is_best = trial is ranked[0]
       axes.plot(
@@ -174,7 +181,7 @@ def _draw(figure, trials):
         markersize=8 if is_best else 5,
       )
     axes.margins(x=0.1)
-    axes.set_ylim(floor - 0.08 * span, high + 0.1 * span)
+    axes.set_ylim(low - 0.15 * span, high + 0.1 * span)
     axes.set_xlabel(name, fontsize=9, color=_INK)
     axes.set_axisbelow(True)
     axes.grid(color=_FAINT, linewidth=0.6)
@@ -192,10 +199,22 @@ def _set_scale(axes, values):
     numbers = [float(value) for value in different]
     if min(numbers) > 0 and max(numbers) >= 10 * min(numbers):
       axes.set_xscale('log')
+      ticks = _make_log_ticks(min(numbers), max(numbers))
+      axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+      axes.set_xticks([], minor=True)  # Their labels would lie on one another.
     return dict(zip(different, numbers, strict=True))
   different.sort(key=float if are_numbers else str)
   axes.set_xticks(range(len(different)), different)
   return {value: place for place, value in enumerate(different)}
+
+
+def _make_log_ticks(low, high):
+  """Returns both ends, and the powers of ten that are not close to one."""
+  exponents = range(
+    math.ceil(math.log10(2 * low)), math.floor(math.log10(high / 2)) + 1
+  )
+  powers = [10.0**exponent for exponent in exponents]
+  return [low, *powers[:: max(1, len(powers) // 3)], high]
 
 
 def _is_number(text):

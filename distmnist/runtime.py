@@ -13,6 +13,9 @@ import platform
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Without it Session.close() waits for ever for a ps that is dead.
 os.environ.setdefault('GRPC_FAIL_FAST', 'true')
+# gRPC asks for names as we do, by the system's own resolver: its own one knows
+# neither nsswitch.conf nor mDNS, and then a host answers us but not TensorFlow.
+os.environ.setdefault('GRPC_DNS_RESOLVER', 'native')
 # A ps that comes back is found within a third of a second.
 os.environ.setdefault(
   'TF_GRPC_DEFAULT_OPTIONS',

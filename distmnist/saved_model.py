@@ -154,6 +154,8 @@ class Model:
       ) from error
     except (OSError, RuntimeError, ValueError, DecodeError) as error:
       reason = (str(error) or type(error).__name__).splitlines()[0]
+      if reason.startswith('MetaGraphDef'):
+        reason = f'it has no model with the tag {tf.saved_model.SERVING!r}'
       raise cli.RunError(
         f'--export_dir={export_dir} cannot be read: {reason}; write it again '
         'with distmnist.export'

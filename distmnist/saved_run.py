@@ -11,7 +11,7 @@ import time
 
 from absl import flags
 
-from distmnist import checkpoints, cli
+from distmnist import checkpoints, cli, command_line, logdirs, run_flags
 
 FLAGS = flags.FLAGS
 
@@ -29,7 +29,7 @@ def logdir_from_flags():
   Raises:
     cli.UsageError: neither says it.
   """
-  logdir = checkpoints.logdir_from_flags()
+  logdir = logdirs.from_flags()
   if logdir is None and _is_path(_CHECKPOINT.value):
     logdir = os.path.dirname(os.path.expanduser(_CHECKPOINT.value)) or '.'
     # The best checkpoint is kept one level down.
@@ -57,29 +57,36 @@ def take_flags(logdir, timeout_secs=0):
   deadline = time.monotonic() + timeout_secs
   while True:
     try:
-      saved = checkpoints.read_flags(logdir)
+      saved = run_flags.read(logdir)
       break
     except cli.RunError:
-      if checkpoints.logdir_from_flags() is None:
+      if logdirs.from_flags() is None:
         return
       if time.monotonic() >= deadline:
         raise
     time.sleep(0.2)
   # Of the flags of train, which came along, only some are known here.
-  FLAGS([sys.argv[0], *saved, *sys.argv[1:]], known_only=True)
+  words = [sys.argv[0], *saved, *sys.argv[1:]]
+  try:
+    command_line.parse(FLAGS, words, known_only=True)
+  except flags.Error as error:
+    raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
 
 
 def find_checkpoint(logdir):
   """Returns the path of the checkpoint that --checkpoint asks for.
 
+  Where it asks for none in particular, one that is not whole is named, and the
+  one before it is taken.
+
   Raises:
-    cli.RunError: there is none.
+    cli.RunError: there is none, or it is not whole.
   """
   which = _CHECKPOINT.value
   if which is None:
-    path = checkpoints.find_latest(logdir)
+    path = checkpoints.find_whole(logdir, _say)
   elif which == 'best':
-    path = checkpoints.find_latest(checkpoints.best_dir(logdir))
+    path = checkpoints.find_whole(checkpoints.best_dir(logdir), _say)
   elif which.isdigit():
     path = checkpoints.path_of_step(logdir, int(which))
   else:
@@ -90,7 +97,18 @@ def find_checkpoint(logdir):
     if _is_path(which):
       where = '(a path has no ending: run/model.ckpt-100)'
     raise cli.RunError(f'{what} was not found {where}')
+  is_chosen = which not in (None, 'best')
+  if is_chosen and (damage := checkpoints.find_damage(path)):
+    raise cli.RunError(
+      f'checkpoint {path} is not whole: {damage}; give another one by '
+      '--checkpoint'
+    )
   return path
+
+
+def _say(line):
+  # stdout has the answer alone.
+  print(line, file=sys.stderr, flush=True)
 
 
 def _is_path(which):

@@ -7,7 +7,7 @@ that dies can neither stop the task nor lose a line.
 import shutil
 import sys
 
-from distmnist import processes
+from distmnist import files, task_logs
 from distmnist import tasks as tasks_lib
 
 
@@ -22,7 +22,7 @@ def make_screen(logs_dir, tasks, show_logs):
   """
   return Screen(
     {
-      '' if show_logs == 'chief' else f'[{task.name}] ': processes.log_path(
+      '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
         logs_dir, task
       )
       for task in tasks
@@ -36,7 +36,9 @@ class Log:
 
   def __init__(self, path):
     # Appending makes it where it is not there yet.
-    self._file = open(path, 'a+b')  # noqa: SIM115 (follows it all our life)
+    self._file = open(  # noqa: SIM115 (follows it all our life)
+      path, 'a+b', opener=files.no_follow
+    )
     self._rest = b''
 
   def read_lines(self):

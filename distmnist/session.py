@@ -20,18 +20,26 @@ Nobody joins a server and nobody is killed. A task that waits says for whom.
 """
 
 import contextlib
+import os
 import queue
 import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist import (
+  center_flags,
   checkpoints,
   cli,
   console,
+  dispatcher,
+  history,
+  incarnations,
   mailbox,
   preemption,
+  probing,
   report,
+  saving,
+  stop_grace,
   strategy,
   tasks,
 )
@@ -39,8 +47,6 @@ from distmnist import cluster as cluster_lib
 
 # A ps gives the last workers so long after the chief is done.
 _PS_GRACE_SECS = 5.0
-# A ps that shall stop gives the chief so long to save what it holds.
-_SAVE_SECS = 5.0
 # A ps that answers slowly is given so long to hear that a worker is done.
 _TELL_SECS = 10.0
 # Pause before the next try to make a session: MonitoredSession itself has none.
@@ -92,22 +98,20 @@ def run_ps(cluster, server, stop, watchdog, say):
       if name == tasks.CHIEF:
         if not message['ok']:
           # It is the cause, so it shall be the first to have ended.
-          wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
+          probing.wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
           raise cli.RunError('worker 0, the chief, has failed: see its log')
         deadline = time.monotonic() + _PS_GRACE_SECS
     if stop.is_requested:
-      _have_it_saved(cluster, server, messages, say)
+      _have_it_saved(cluster, server, messages, stop, say)
     else:
       # A worker that has said "done" still needs the answer to its last call.
-      wait_until_gone(workers, timeout_secs=2.0)
+      probing.wait_until_gone(workers, timeout_secs=2.0)
   return end(stop)
 
 
 def end(stop):
-  """Returns the exit code of a task; raises what the work was given up for."""
-  if stop.error:
-    raise stop.error
-  return stop.exit_code
+  """Returns the exit code of a task; raises what `stop.end` does."""
+  return stop.end()
 
 
 class _Care:
@@ -141,7 +145,7 @@ class _Care:
       self._last_sign = now
       return
     # Nobody beats, or the board cannot be read: the ports are asked.
-    answering = workers.keys() - cluster_lib.find_silent(workers).keys()
+    answering = workers.keys() - probing.find_silent(workers).keys()
     if any(silent_secs[name] is None for name in answering):
       self._last_sign = now
     limit_secs = self._cluster.start_timeout_secs
@@ -149,24 +153,34 @@ class _Care:
       limit_secs = max(limit_secs, self._watchdog.fail_secs)
     if now - self._last_sign > limit_secs:
       was_there = self._last_sign > self._first_time
-      raise (cli.LostError if was_there else cli.RunError)(
+      raise _choose_absence_error(not was_there)(
         f'no worker answers: {cluster_lib.list_tasks(workers)}; nobody to '
         f'serve for {limit_secs:g} s'
       )
 
 
-def _have_it_saved(cluster, server, messages, say):
-  """Asks the chief for a checkpoint, as the shards here are about to go."""
-  chief = cluster.addresses('worker')[tasks.CHIEF]
-  deadline = time.monotonic() + _SAVE_SECS
+def _have_it_saved(cluster, server, messages, stop, say):
+  """Asks the chief for a checkpoint, as the shards here are about to go.
+
+  Where the chief is there but has not saved in time, `stop` knows.
+  """
+  chief = {tasks.CHIEF: cluster.addresses('worker')[tasks.CHIEF]}
+  secs = stop_grace.for_save(stop.secs_left)
+  deadline = time.monotonic() + secs
   with (
     contextlib.suppress(tf.errors.OpError),
     mailbox.Mailbox(cluster, server, cluster.meeting_place, 'save') as box,
   ):
-    if cluster_lib.is_answering(chief):
-      box.send({'ps': cluster.task_index}, timeout_secs=2.0)
+    absences = probing.Absences()
+    if not absences.find_gone(chief):
+      stop.find_unsaved = lambda: (
+        f'{tasks.CHIEF} has not saved within {secs:.0f} s what this ps holds: '
+        'lost is what was trained since its newest checkpoint; a longer '
+        '--stop_grace_secs gives it more time'
+      )
+      box.send({'ps': cluster.task_index}, timeout_secs=min(2.0, secs))
       # Where all tasks are stopped the chief saves, and leaves, on its own.
-      while cluster_lib.is_answering(chief) and time.monotonic() < deadline:
+      while not absences.find_gone(chief) and time.monotonic() < deadline:
         with contextlib.suppress(queue.Empty):
           message = messages.get(timeout=0.1)
           if 'saved' in message:
@@ -176,16 +190,10 @@ def _have_it_saved(cluster, server, messages, say):
               if step is None
               else f'{tasks.CHIEF} has saved step {step}'
             )
+            stop.find_unsaved = lambda: None
             return
-
-
-def wait_until_gone(addresses, timeout_secs):
-  """Returns once no address answers, or after `timeout_secs`."""
-  deadline = time.monotonic() + timeout_secs
-  while time.monotonic() < deadline:
-    if not any(cluster_lib.is_answering(a) for a in addresses.values()):
-      return
-    time.sleep(0.02)
+      if time.monotonic() < deadline:  # It has left, and says itself how.
+        stop.find_unsaved = lambda: None
 
 
 @contextlib.contextmanager
@@ -211,6 +219,9 @@ def telling_ps(cluster, server, stop):
   except BaseException as failure:
     if not stop.is_requested:
       _say_done(cluster, server, failure)
+    elif isinstance(failure, saving.SaveError):
+      unsaved = stop.find_unsaved() or 'the last steps are not saved'
+      raise cli.NotSavedError(f'{failure}; {unsaved}') from failure
     raise
   if not stop.is_requested:
     _say_done(cluster, server, error)
@@ -264,9 +275,16 @@ class Others:
   the last to leave.
   """
 
-  def __init__(self, cluster, server):
+  def __init__(self, cluster, server, secs_silent=None):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      server: tf.train.Server, or None for one process.
+      secs_silent: callable(name) -> seconds without a beat, see Absences.
+    """
     self._cluster = cluster
     self._server = server
+    self._secs_silent = secs_silent
     self._addresses = cluster.addresses('worker')
     self._addresses.pop(cluster.name, None)
     self._stop_box = self._end_box = self._save_box = None
@@ -321,6 +339,7 @@ class Others:
     missing = dict(self._addresses)
     messages, found = self._end_box.listen(), []
     wait = console.Wait(timeout_secs, say)
+    absences = probing.Absences(self._secs_silent)
 
     def note(message):
       if message:
@@ -332,12 +351,12 @@ class Others:
         note(messages.get(timeout=0.5))
         continue
       except queue.Empty:
-        silent = cluster_lib.find_silent(missing)
-      if silent:
+        gone = absences.find_gone(missing)
+      if gone:
         # What they sent before they went may still be on its way.
         for message in self._read_what_was_sent(messages):
           note(message)
-      for name in sorted(silent.keys() & missing.keys()):
+      for name in sorted(gone.keys() & missing.keys()):
         say(f'{name} is gone: ending without it')
         del missing[name]
       names = cluster_lib.list_tasks(missing)
@@ -374,7 +393,7 @@ class ClusterScaffold(tf.train.Scaffold):
       config: tf.ConfigProto of this task's sessions.
       stop: preemption.StopRequest.
       watchdog: watchdog.Watchdog.
-      restart: checkpoints.Restart, from what the chief restores.
+      restart: restart.Restart, from what the chief restores.
       saver: tf.train.Saver.
       hooks: list of SessionRunHook; a strategy.CenterHook among them is told
         of each new center.
@@ -392,7 +411,7 @@ class ClusterScaffold(tf.train.Scaffold):
     self._is_first = True
     settings = {}
     if cluster.num_ps:
-      self._center_flags = _CenterFlags(cluster)
+      self._center_flags = center_flags.CenterFlags(cluster)
       settings['ready_for_local_init_op'] = tf.concat(
         [
           tf.report_uninitialized_variables(tf.global_variables()),
@@ -402,6 +421,16 @@ class ClusterScaffold(tf.train.Scaffold):
       )
     if _has_variables(cluster):
       self._initialize = tf.global_variables_initializer()
+      # What a checkpoint of old may lack.
+      self._optional = tf.get_collection(dispatcher.COLLECTION)
+      self._needed = [
+        v
+        for v in tf.global_variables()
+        if not any(v is x for x in self._optional)
+      ]
+      self._saver_of_needed = None
+      if self._optional and cluster.is_chief:
+        self._saver_of_needed = tf.train.Saver(self._needed)
       settings |= {'init_op': tf.no_op(), 'init_fn': self._init_fn}
     super().__init__(saver=saver, **settings)
 
@@ -412,7 +441,7 @@ class ClusterScaffold(tf.train.Scaffold):
         self._fail_without_others()
       self._stop.wait(max(0.0, self._next_try - time.monotonic()))
       self._next_try = time.monotonic() + _RETRY_SECS
-      self._watchdog.step_ends(is_done=False)
+      self._watchdog.stalls.idle()
       self._wait_for('ps')
       if self._is_first:
         if not self._cluster.num_ps:
@@ -429,6 +458,7 @@ class ClusterScaffold(tf.train.Scaffold):
         if self._is_first:
           self._watchdog.compare_with_chief()
       self._is_first = False
+      self._watchdog.stalls.busy('the making of a session')
     return self
 
   def _is_under_way(self):
@@ -457,7 +487,7 @@ class ClusterScaffold(tf.train.Scaffold):
     # One that fails leaves the ring a moment before its server goes.
     deadline, gone = time.monotonic() + _GONE_SECS, {}
     while not gone and time.monotonic() < deadline:
-      gone = cluster_lib.find_silent(others)
+      gone = probing.find_silent(others)
       self._stop.wait(0.02)
     names = cluster_lib.list_tasks(gone) or 'another worker'
     raise cli.LostError(
@@ -469,12 +499,12 @@ class ClusterScaffold(tf.train.Scaffold):
     """Waits for the tasks of a job, or for those of them with these names."""
     addresses = self._cluster.addresses(job_name)
     names = set(names or addresses) - {self._cluster.name}
-    cluster_lib.wait_for_tasks(
+    probing.wait_for_tasks(
       {name: addresses[name] for name in sorted(names)},
       self._cluster.start_timeout_secs,
       self._say,
       self._stop.wait,
-      cli.RunError if self._is_first else cli.LostError,
+      _choose_absence_error(self._is_first),
     )
 
   def _wait_for_variables(self):
@@ -491,7 +521,7 @@ class ClusterScaffold(tf.train.Scaffold):
         with self._open_session() as session:
           while session.run(self.ready_for_local_init_op).size:
             if wait.is_over(f'for {chief} to initialise the variables'):
-              raise (cli.RunError if self._is_first else cli.LostError)(
+              raise _choose_absence_error(self._is_first)(
                 f'{chief} did not initialise the variables within '
                 f'{limit_secs:g} s: see its log, and check that all tasks have '
                 'the same flags'
@@ -517,59 +547,62 @@ class ClusterScaffold(tf.train.Scaffold):
       session.run(self._initialize)
       return
     if not session.run(scaffold.ready_for_local_init_op).size:
+      if self._cluster.num_ps:
+        self._center_flags.check_run(session, self._restart.run)
       self._say('taking over the live variables')
-      self._restart.remember(scaffold.saver)
+      self._restart.go_on()
       return
     path = self._restart.find()
     if path:
-      checkpoints.check_fits(path, tf.global_variables())
-      scaffold.saver.restore(session, path)
+      step = checkpoints.parse_step(path)
+      history.record('restoring', step=step)
+      self._restore(scaffold, session, path)
+      history.record('restored', step=step)
       self._say(f'restored {path}')
     else:
       session.run(self._initialize)
-    self._restart.remember(scaffold.saver)
+    self._restart.go_on()
     for hook in self._hooks:
       hook.on_new_center(session)
     if self._cluster.num_ps:
-      self._center_flags.raise_all(session)
+      self._center_flags.raise_all(session, self._restart.run)
+
+  def _restore(self, scaffold, session, path):
+    """Restores `path`; what it may lack keeps its first value."""
+    saver, variables = scaffold.saver, tf.global_variables()
+    if self._saver_of_needed and not checkpoints.has_all(path, self._optional):
+      saver = self._saver_of_needed
+      session.run(self._initialize)
+      variables = self._needed
+    checkpoints.check_fits(path, variables)
+    saver.restore(session, path)
 
 
-class _CenterFlags:
-  """A flag on each ps, which goes up once the whole center has its values.
+def _choose_absence_error(is_first):
+  """Returns the class of the error for a task that is not there.
 
-  A ps that is started anew has none: so what the other ps still hold of the
-  lost center is neither trained on nor, by a new chief, taken for whole. It is
-  a queue, and so needs no initialisation and is in no checkpoint.
+  At the very start the cause is a slip of the user's, which would come again.
+  Where a launcher has started us again others may be on their way back as well.
   """
-
-  def __init__(self, cluster):
-    self._sizes, self._raises = [], []
-    for i in range(cluster.num_ps):
-      with tf.device(f'/job:ps/task:{i}/device:CPU:0'):
-        flag = tf.FIFOQueue(-1, tf.bool, (), shared_name='center_is_whole')
-        self._sizes.append(flag.size())
-        self._raises.append(flag.enqueue(True))
-
-  def build_missing(self):
-    """Returns a string tensor [n], for each ps without a flag its name."""
-    names = [f'center_is_whole on ps {i}' for i in range(len(self._sizes))]
-    return tf.boolean_mask(names, tf.equal(tf.stack(self._sizes), 0))
-
-  def raise_all(self, session):
-    session.run(self._raises)
+  is_again = tasks.ATTEMPT in os.environ
+  return cli.RunError if is_first and not is_again else cli.LostError
 
 
-class _LossHook(tf.train.SessionRunHook):
-  """Sees to it that a session finds out when a task was lost."""
+def has_ended(cluster, restart):
+  """Whether a worker was started again after the end of its run.
 
-  def after_create_session(self, session, coord):
-    run = session.run
-
-    def run_naming_losses(*args, **kwargs):
-      with cluster_lib.naming_losses():
-        return run(*args, **kwargs)
-
-    session.run = run_naming_losses
+  Args:
+    cluster: cluster.Cluster.
+    restart: restart.Restart.
+  """
+  ps = cluster.addresses('ps')
+  return (
+    tasks.ATTEMPT in os.environ
+    and not cluster.is_chief
+    and bool(ps)
+    and restart.is_finished()
+    and len(probing.find_silent(ps)) == len(ps)
+  )
 
 
 def _has_variables(cluster):
@@ -577,7 +610,7 @@ def _has_variables(cluster):
   return cluster.is_chief or not cluster.num_ps
 
 
-def make_session(cluster, server, config, scaffold, hooks):
+def make_session(cluster, server, config, scaffold, hooks, say=print):
   """Returns the MonitoredTrainingSession of a worker.
 
   Saving, restoring and summaries are the scaffold's and the hooks' alone.
@@ -588,12 +621,13 @@ def make_session(cluster, server, config, scaffold, hooks):
     config: tf.ConfigProto.
     scaffold: ClusterScaffold.
     hooks: list of SessionRunHook; their `end` is called in this order.
+    say: callable that prints a line.
   """
   return tf.train.MonitoredTrainingSession(
     master=server.target if server else '',
     is_chief=_has_variables(cluster),
     scaffold=scaffold,
-    hooks=[_LossHook(), *hooks],
+    hooks=[incarnations.LossHook(cluster, server, say), *hooks],
     config=config,
     checkpoint_dir=None,
     save_checkpoint_secs=None,

@@ -16,15 +16,20 @@ import signal
 import socket
 import time
 
-from distmnist import cli, json_lines, processes
+from distmnist import cli, files, handshake, json_lines, processes, stop_grace
 
 # From the end of the last worker to that of the ps.
 LEAVE_SECS = 10.0
-# From the order to stop to the end of all: see processes.py, and some more.
-STOP_SECS = processes.WORKER_GRACE_SECS + processes.PS_GRACE_SECS + 5.5
+# From the order to stop to the end of all: beyond what workers and ps have.
+STOP_MARGIN_SECS = 5.5
 # Of who has connected, to show that he knows the secret.
 HELLO_SECS = 10.0
+# Others wait in the queue of the listener meanwhile.
 _MAX_STRANGERS = 256
+_BACKLOG = 4096
+# Of one address: beyond it he has less time.
+_MANY_STRANGERS = _MAX_STRANGERS // 2
+_HURRIED_HELLO_SECS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +122,7 @@ class Door:
       cli.RunError: it cannot listen there.
     """
     try:
-      self._listener = socket.create_server((host, 0))
+      self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
     except OSError as error:
       raise cli.RunError(
         f'the driver cannot listen on {host}: {error.strerror}: set'
@@ -137,6 +142,7 @@ class Door:
     """Ends all connections."""
     for key in list(self._selector.get_map().values()):
       key.fileobj.close()
+    self._listener.close()
     self._selector.close()
     self.waker.close()
 
@@ -145,9 +151,19 @@ class Door:
     with contextlib.suppress(OSError):  # The end has come meanwhile.
       self.waker.send(b'.')
 
+  def _choose_listening(self):
+    """Lets nobody else in while there are strangers enough."""
+    is_listening = self._listener in self._selector.get_map()
+    is_full = len(self._strangers) >= _MAX_STRANGERS
+    if is_full and is_listening:
+      self._selector.unregister(self._listener)
+    elif not is_full and not is_listening:
+      self._selector.register(self._listener, selectors.EVENT_READ)
+
   def hear(self, secs):
     """Waits up to `secs`; returns those (list) who have something to say."""
     speakers = []
+    self._choose_listening()
     for key, _ in self._selector.select(secs):
       if key.fileobj is self._wake:
         self._wake.recv(4096)
@@ -162,7 +178,7 @@ class Door:
   def drop_closed(self):
     """Forgets the connections that are not open any more."""
     now = time.monotonic()
-    for connection, (_, deadline) in self._strangers.items():
+    for connection, (_, deadline, _) in self._strangers.items():
       connection.is_open &= now < deadline
     for key in list(self._selector.get_map().values()):
       connection = key.fileobj
@@ -175,27 +191,30 @@ class Door:
 
   def _accept(self):
     with contextlib.suppress(OSError):  # It has gone again.
+      accepted, (host, *_) = self._listener.accept()
       connection = json_lines.Connection(
-        self._listener.accept()[0], json_lines.MAX_STRANGER_BYTES
+        accepted, json_lines.MAX_STRANGER_BYTES
       )
-      if len(self._strangers) == _MAX_STRANGERS:
-        connection.close()
-        return
-      challenge = json_lines.make_challenge()
-      self._strangers[connection] = [challenge, time.monotonic() + HELLO_SECS]
+      num_here = sum(host == other for *_, other in self._strangers.values())
+      secs = HELLO_SECS if num_here < _MANY_STRANGERS else _HURRIED_HELLO_SECS
+      driver = handshake.Driver(self._secret)
+      self._strangers[connection] = [driver, time.monotonic() + secs, host]
       self._selector.register(connection, selectors.EVENT_READ)
-      connection.send(challenge=challenge)
+      connection.send(challenge=driver.challenge)
 
   def _meet(self, connection):
     """Hears one who has not said yet who he is: the answer, then the hello."""
     for message in connection.receive():
       if not connection.is_open or connection not in self._strangers:
         return
-      challenge = self._strangers[connection][0]
-      if challenge:
-        connection.is_open = json_lines.is_right(
-          self._secret, challenge, message.get('answer')
-        )
+      driver = self._strangers[connection][0]
+      if driver:
+        answer = driver.answer(message)
+        if not answer:
+          connection.is_open = False
+          return
+        connection.send(**answer)
+        connection.secure(driver.key, 'driver', 'agent')
         self._strangers[connection][0] = None
       else:
         who = self._welcome(connection, message)
@@ -214,6 +233,10 @@ def is_executor(text):
   )
 
 
+def _open_log(path):
+  return open(path, 'a', encoding='utf-8', opener=files.no_follow)
+
+
 class Desk:
   """Hears the tasks, and tells them what to do.
 
@@ -224,7 +247,15 @@ class Desk:
     report: dict, the chief's, or None.
   """
 
-  def __init__(self, host, secret, names, logs_dir, show):
+  def __init__(
+    self,
+    host,
+    secret,
+    names,
+    logs_dir,
+    show,
+    stop_grace_secs=stop_grace.DEFAULT_SECS,
+  ):
     """Listens.
 
     Args:
@@ -233,10 +264,13 @@ class Desk:
       names: list of str, the tasks.
       logs_dir: str, an existing folder.
       show: callable(name of a task, a line of its log).
+      stop_grace_secs: float, train's.
 
     Raises:
       cli.RunError: it cannot listen there.
     """
+    worker_secs = stop_grace.for_worker(stop_grace_secs)
+    self._stop_secs = worker_secs + stop_grace.PS_SECS + STOP_MARGIN_SECS
     self._door = Door(host, secret, self._welcome)
     self.port = self._door.port
     self.report = None
@@ -362,7 +396,7 @@ class Desk:
 
   def _take_lines(self, peer, lines):
     lines = [str(line) for line in lines]
-    with open(self._logs[peer.name], 'a', encoding='utf-8') as log:
+    with _open_log(self._logs[peer.name]) as log:
       log.writelines(f'{line}\n' for line in lines)
     for line in lines:
       self._show(peer.name, line)
@@ -422,7 +456,7 @@ class Desk:
   def _start(self, attempt):
     attempt.is_started = True
     for name, peer in attempt.peers.items():
-      with open(self._logs[name], 'a', encoding='utf-8') as log:
+      with _open_log(self._logs[name]) as log:
         if attempt.number > 1:
           log.write(f'--- restart {attempt.number - 1} ---\n')
         self._log_starts[name] = log.tell()
@@ -432,7 +466,7 @@ class Desk:
     running = attempt.running
     if not (attempt.is_started and running):
       return
-    attempt.deadline = attempt.deadline or time.monotonic() + STOP_SECS
+    attempt.deadline = attempt.deadline or time.monotonic() + self._stop_secs
     workers = [peer for peer in running if peer.name.startswith('worker')]
     for peer in workers or running:
       if not peer.is_told_to_stop:

@@ -17,10 +17,10 @@ the chief still finds the ps for its last checkpoint. With driver and executor
 both gone it stops the task by itself. Whatever happens, the task's processes
 end with the agent.
 
-Messages are those of json_lines.py. The agent says
+Messages are those of json_lines.py, after the proofs of handshake.py. The agent
+says
 
-  {"answer": ...}, then {"hello": name, "attempt": n, "address": host:port,
-      "executor": text}
+  {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log
   {"lost": reason}   Spark has let go of it; the task still runs
   {"end": code}      -n by signal n; with "report" of a chief; null when stopped
@@ -28,7 +28,6 @@ Messages are those of json_lines.py. The agent says
 
 and the driver
 
-  {"challenge": ...}
   {"go": true}       start the task
   {"stop": signal}   end it: by this signal, with grace; a second time, at once
   {"leave": true}    done
@@ -49,7 +48,15 @@ import sys
 import tempfile
 import time
 
-from distmnist import cli, json_lines, processes, task_environment
+from distmnist import (
+  cli,
+  json_lines,
+  ports,
+  processes,
+  stop_grace,
+  task_environment,
+  task_logs,
+)
 from distmnist import tasks as tasks_lib
 
 # From the loss of the executor, if the driver says nothing, to the stop.
@@ -98,7 +105,7 @@ def _run_in_folder(context, spec, records, folder):
 
     num_images = spark_feed.spool(records, folder, **spec['feed'])
   # Held until the end of this process, so that the task finds its port free.
-  held = processes.hold_ports(1)[0]
+  held = ports.hold_ports(1)[0]
   me = {
     'host': context.getTaskInfos()[index].address.rpartition(':')[0],
     'port': held.getsockname()[1],
@@ -273,7 +280,7 @@ class Agent:
       **{**task, 'argv': tuple(task['argv']), 'env': tuple(task['env'])}
     )
     self._stdin = stdin
-    self._log = processes.log_path(spec['folder'], self._task)
+    self._log = task_logs.log_path(spec['folder'], self._task)
     self._log_at = 0
     self._orders = []
     self._num_stops = 0
@@ -336,6 +343,7 @@ class Agent:
       os.environ,
       fork_tasks=False,
       on_tick=self._tick,
+      stop_grace_secs=stop_grace.parse(task.argv),
     ) as group:
       group.start(task)
       while group.wait([task], processes.TICK_SECS):

@@ -26,10 +26,13 @@ import time
 from distmnist import (
   cli,
   console,
+  files,
+  fork_client,
   on_spark,
   processes,
   spark_desk,
   spark_task,
+  stop_grace,
 )
 from distmnist import tasks as tasks_lib
 from distmnist import trials as trials_lib
@@ -44,8 +47,8 @@ CONF = (
 )
 
 _TICK_SECS = 0.5
-# From the order to stop to the end of the agent, by its own deadlines.
-_STOP_SECS = 15.0
+# From the order to stop to the end of the agent: beyond what its trial has.
+_STOP_MARGIN_SECS = 6.5
 # From the second order, which kills the trial, to the end of Spark's task.
 _KILL_SECS = 5.0
 
@@ -99,7 +102,15 @@ class SparkRunner:
     signals: list of int, what this process received.
   """
 
-  def __init__(self, conf, logs_dir, lock, wait_secs, say):
+  def __init__(
+    self,
+    conf,
+    logs_dir,
+    lock,
+    wait_secs,
+    say,
+    stop_grace_secs=stop_grace.DEFAULT_SECS,
+  ):
     """
     Args:
       conf: dict, the settings of Spark.
@@ -109,7 +120,9 @@ class SparkRunner:
       wait_secs: float, how long to wait for the first executor, and for Spark
         to start a trial when none runs.
       say: callable, takes a line of ours.
+      stop_grace_secs: float, train's.
     """
+    self._stop_secs = stop_grace.for_worker(stop_grace_secs) + _STOP_MARGIN_SECS
     self._conf = conf
     self._logs_dir = logs_dir
     self._lock = lock
@@ -135,6 +148,8 @@ class SparkRunner:
     with contextlib.ExitStack() as stack:
       with spark.heeding_signals():
         self._sc = stack.enter_context(spark.opened(self._conf, self._logs_dir))
+        self._say(on_spark.describe_python(self._sc))
+        on_spark.warn_of_network(self._sc.getConf(), self._say)
         on_spark.ship_package(self._sc)
         self._wait_for_slot()
         conf = self._sc.getConf()
@@ -143,7 +158,7 @@ class SparkRunner:
         self._door = spark_desk.Door(bind_host, self._secret, self._welcome)
         stack.callback(self._door.close)
       stack.enter_context(
-        processes.collecting(self.signals, self._door.waker.fileno())
+        fork_client.collecting(self.signals, self._door.waker.fileno())
       )
       stack.callback(self._end)
       self._stack = stack.pop_all()
@@ -165,7 +180,7 @@ class SparkRunner:
       OSError: the log cannot be written.
       cli.RunError: Spark has stopped.
     """
-    with open(log, 'ab') as file:
+    with open(log, 'ab', opener=files.no_follow) as file:
       size = file.seek(0, os.SEEK_END)
     run = _Run(name, list(argv), log, dict(env))
     self._submit(run)
@@ -214,7 +229,7 @@ class SparkRunner:
 
   def _end(self):
     if self._runs:
-      self.stop(signal.SIGTERM, _STOP_SECS)
+      self.stop(signal.SIGTERM, self._stop_secs)
 
   def _wait_for_slot(self):
     if self._sc.getConf().get('spark.dynamicAllocation.enabled') == 'true':
@@ -288,7 +303,7 @@ class SparkRunner:
     for run in list(self._runs.values()):
       if run.is_running and run.job.has_ended:
         # Its agent hears of it too, and says so.
-        run.deadline = run.deadline or now + _STOP_SECS
+        run.deadline = run.deadline or now + self._stop_secs
       if run.is_running and run.deadline and now > run.deadline:
         run.connection.is_open = False  # by this the agent ends, and the trial
       if run.is_over and (code := self._conclude(run)) is not None:
@@ -305,7 +320,7 @@ class SparkRunner:
         _append(run.log, message['lines'])
       if isinstance(message.get('lost'), str):
         run.lost = message['lost'][:300]
-        self._tell_to_stop(run, signal.SIGTERM, _STOP_SECS)
+        self._tell_to_stop(run, signal.SIGTERM, self._stop_secs)
       if isinstance(message.get('refused'), str):
         run.connection.send(leave=True)
         if not self._is_stopping:
@@ -406,5 +421,5 @@ def _no_word_from(executor):
 
 
 def _append(path, lines):
-  with open(path, 'a', encoding='utf-8') as log:
+  with open(path, 'a', encoding='utf-8', opener=files.no_follow) as log:
     log.writelines(f'{line}\n' for line in lines)

@@ -22,15 +22,17 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import local_copies, wire
+from distmnist import fed_rows, local_copies, wire
 
 _STEPS_PER_RUN = flags.DEFINE_integer(
   'steps_per_run',
   1,
   'Training steps in one session.run: more is faster where a step is short. '
   'Checkpoints, summaries and signals wait for its end; the last steps of a '
-  'training are run one by one.',
+  'training are run one by one. Each is a copy in the graph, so that hundreds '
+  'take minutes to start.',
   lower_bound=1,
+  upper_bound=1000,
 )
 # The runs differ in the exchanges that are due in them. Where periods make more
 # kinds of runs than this, the steps look for themselves what is due.
@@ -73,6 +75,21 @@ class _Run:
     return done, next(numbers, None)
 
 
+class _Endless:
+  """Stands for the source of batches where a step needs none."""
+
+  left = math.inf
+
+  def make_feed(self, num_batches):
+    del num_batches
+    return {}
+
+  make_blank_feed = make_feed
+
+  def note(self, global_steps):
+    pass
+
+
 class Steps(tf.train.SessionRunHook):
   """Has each session.run do what is due, and keeps what came of it.
 
@@ -89,8 +106,7 @@ class Steps(tf.train.SessionRunHook):
     self,
     tensors,
     num_steps=1,
-    last_step=0,
-    num_workers=1,
+    source=None,
     exchanges=(),
     of_last=None,
     rehearsal=None,
@@ -99,21 +115,22 @@ class Steps(tf.train.SessionRunHook):
     Args:
       tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
       num_steps: int, K.
-      last_step: int, the global step at which training ends.
-      num_workers: int, who all count global steps.
+      source: object that knows how many steps there may be and feeds them, such
+        as batch_source.BatchSource; None feeds nothing and has no end.
       exchanges: list of local_copies.Exchange in the step.
       of_last: {name: scalar tensor} of one step, of which those of the last
         step of a run are enough.
       rehearsal: rehearsal.Rehearsal of the step, or None.
     """
     self.done = []
+    self._source = source or _Endless()
     # What an assignment returns is no tensor yet, and could not be copied.
     first = _Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
       of_last or {},
       exchanges[0].step if exchanges else None,
     )
-    copier = _Copier(first)
+    copier = _Copier(first, tf.get_collection(fed_rows.COLLECTION))
 
     def build_run(left_out, name):
       chain = copier.build_chain(left_out, name)
@@ -133,14 +150,7 @@ class Steps(tf.train.SessionRunHook):
     self._general = {1: build_run([()], 'step')}
     if num_steps > 1 and not self._runs:
       self._general[num_steps] = build_run([()] * num_steps, 'steps')
-    # All may count to the end at the same time, and none shall go past it. (One
-    # that is held up between two runs knows an old step: with asynchronous
-    # rules the end may then come up to a run late.)
-    most = math.ceil(num_steps / min(self._periods, default=1))
-    self._last_long_start = last_step - most * num_workers
-    if self._periods:
-      self._last_long_start -= 1  # A run may count before its last step.
-    self._known_step = self._known_count = self._now = None
+    self._known_count = self._now = None
 
   @property
   def last(self):
@@ -151,14 +161,22 @@ class Steps(tf.train.SessionRunHook):
     """Returns the {name: tensor} of each step of the chosen run."""
     return [step.tensors for step in self._now.chain]
 
-  def find_all_fetches(self):
-    """Returns what each kind of run fetches, a list of lists of tensors."""
+  def find_all_runs(self):
+    """Returns [(fetches, feed_dict)] of each kind of run, fed with zeros."""
     runs = [*self._general.values(), *self._runs.values()]
-    return [run.fetches for run in runs]
+    return [
+      (run.fetches, self._source.make_blank_feed(len(run.chain)))
+      for run in runs
+    ]
 
-  def know(self, step, count=None):
-    """Notes the global step, and how many steps of its own the worker did."""
-    self._known_step, self._known_count = step, count
+  def know(self, step):
+    """Notes the global_step of now, which is later than that of the run."""
+    if self.done:
+      self.done[-1]['global_step'] = step
+
+  def know_count(self, count):
+    """Notes how many steps of its own the worker did in this session."""
+    self._known_count = count
 
   def after_create_session(self, session, coord):
     # The worker's own count begins anew with the session.
@@ -166,17 +184,16 @@ class Steps(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     self._now = self._choose()
-    return tf.train.SessionRunArgs(self._now.fetches)
+    feed = self._source.make_feed(len(self._now.chain))
+    return tf.train.SessionRunArgs(self._now.fetches, feed)
 
   def after_run(self, run_context, run_values):
-    self.done, count = self._now.unpack(run_values.results)
-    self.know(self.last['global_step'], count)
+    self.done, self._known_count = self._now.unpack(run_values.results)
+    self._source.note([step['global_step'] for step in self.done])
 
   def _choose(self):
     """Returns the _Run that is due."""
-    is_long = (
-      self._known_step is not None and self._known_step <= self._last_long_start
-    )
+    is_long = self._source.left >= self._num_steps
     num_steps, due = self._num_steps if is_long else 1, None
     if self._periods and (self._known_count or 0) % num_steps:
       num_steps = 1  # Up to where runs begin.
@@ -209,13 +226,16 @@ class Steps(tf.train.SessionRunHook):
     )
 
 
-def make(tensors, last_step, num_workers, of_last, rehearsal):
+def steps_per_run_from_flags():
+  return _STEPS_PER_RUN.value
+
+
+def make(tensors, source, of_last, rehearsal):
   """Returns the Steps that --steps_per_run asks for, of the default graph."""
   return Steps(
     tensors,
     _STEPS_PER_RUN.value,
-    last_step,
-    num_workers,
+    source,
     tf.get_collection(local_copies.EXCHANGES),
     of_last,
     rehearsal,
@@ -272,12 +292,15 @@ class _Ends:
 class _Copier:
   """Makes copies of a step that come one after the other."""
 
-  def __init__(self, first):
+  def __init__(self, first, batches=()):
     """
     Args:
       first: _Step.
+      batches: list of fed_rows.FedRows; of each, step i of a run has row
+        i.
     """
     self._first = first
+    self._batches = batches
     self._parts = {}
 
   def build_chain(self, left_out, name):
@@ -295,12 +318,14 @@ class _Copier:
     for number, exchanges in enumerate(left_out):
       if chain or exchanges:
         before = chain[-1] if chain else None
-        chain.append(self._copy(before, exchanges, f'{name}_{number + 1}'))
+        chain.append(
+          self._copy(before, exchanges, f'{name}_{number + 1}', number)
+        )
       else:
         chain.append(self._first)
     return chain
 
-  def _copy(self, before, left_out, name):
+  def _copy(self, before, left_out, name, number):
     """Copies the ops of the step, to be run after another one.
 
     What holds a state (a variable, a queue, an iterator) is not copied. A
@@ -312,6 +337,7 @@ class _Copier:
       before: _Step, or None.
       left_out: list of local_copies.Exchange that are not to be done.
       name: str, the prefix of the copies.
+      number: int, which step of its run this is.
     """
     key = tuple(map(id, left_out))
     if key not in self._parts:
@@ -322,9 +348,17 @@ class _Copier:
       if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
         node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
     names = [node.name for node in part.node]
+    rows = {
+      batches.row.name: fed_rows.find_row(batches.fed, number)
+      for batches in self._batches
+      if batches.row.op.name in names
+    }
     with tf.device(None):
       found = tf.import_graph_def(
-        part, input_map=shared, return_elements=[*wanted, *names], name=name
+        part,
+        input_map=shared | rows,
+        return_elements=[*wanted, *names],
+        name=name,
       )
     if before:
       with tf.name_scope(name):

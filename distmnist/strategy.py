@@ -54,8 +54,17 @@ class Strategy:
     max_staleness: int, a gradient that is staler is thrown away; None if none
       ever is.
     needs_ps: bool, whether the center is on ps; else each worker has it.
+    has_local_steps: bool, whether workers step on copies of their own, so that
+      the center has weights that no batch was computed with.
+    is_lock_step: bool, whether one push of each worker makes a global step.
+      Known before `minimize`.
+    build_mark: callable(ops) -> op, set before `minimize`: notes on the ps of
+      the global_step, once `ops` have run, that the batches of a push are done
+      (dispatcher.py). None if nobody wants to know.
     is_rehearsed: bool, whether a step begins with a copy of the center that was
       pulled before it, and nobody waits for its push: see rehearsal.py.
+    waits_for_all: bool, whether a worker that is lost for good holds up the
+      others, sooner or later.
   """
 
   batches_per_update = 1
@@ -65,7 +74,11 @@ class Strategy:
   pull_period = push_period = 1
   max_staleness = None
   needs_ps = True
+  has_local_steps = False
+  is_lock_step = False
+  build_mark = None
   is_rehearsed = False
+  waits_for_all = False
 
   def __init__(self, cluster):
     """Checks that the cluster fits the rule.
@@ -101,6 +114,16 @@ class Strategy:
     """
     raise NotImplementedError
 
+  def mark_done(self, ops):
+    """Returns `ops`, a list, and with them the mark that comes after them."""
+    return [*ops, self.build_mark(ops)] if self.build_mark else ops
+
+  def pause(self, session):
+    """Called when this worker waits for work; nobody shall wait for it."""
+
+  def resume(self, session):
+    """Called when a worker that has paused goes on."""
+
   def hooks(self, stop):
     """SessionRunHooks of the rule; `stop` is the StopRequest of the task.
 
@@ -124,6 +147,19 @@ class CenterHook(tf.train.SessionRunHook):
     A chief that takes over a living center does not call it.
     """
 
+  def describe_wait(self):
+    """Returns what a step that does not end waits for, a str, '' if unknown.
+
+    Called on each worker, from a thread of its own while the step stands still.
+    """
+    return ''
+
+
+def describe_wait(hooks):
+  """Returns what the CenterHooks among `hooks` say of a wait, a str."""
+  texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
+  return '; '.join(filter(None, texts))
+
 
 def read_after(variable, ops):
   """Returns the value of `variable` once all `ops` have run."""
@@ -131,7 +167,7 @@ def read_after(variable, ops):
     return variable.read_value()
 
 
-def count_update(global_step, ops, read_step):
+def count_update(global_step, ops, read_step, mark_done=list):
   """Counts an update of the center once all `ops` have run.
 
   All of it is done beside the global_step, the constant 1 included: what is
@@ -141,6 +177,8 @@ def count_update(global_step, ops, read_step):
     global_step: int64 scalar variable.
     ops: list of ops or tensors.
     read_step: int64 scalar tensor, the global_step when this worker pulled.
+    mark_done: callable(ops) -> ops, Strategy.mark_done; what is done after the
+      count, too.
 
   Returns:
     (new_step, staleness): int64 scalar tensors on that ps. The count and
@@ -151,7 +189,7 @@ def count_update(global_step, ops, read_step):
     # Without an edge the read may come after the count: staleness -1.
     with tf.control_dependencies([*ops, read_step]):
       count = global_step.assign_add(1, read_value=False)
-    new_step = read_after(global_step, [count])
+    new_step = read_after(global_step, mark_done([count]))
     return new_step, new_step - 1 - read_step
 
 

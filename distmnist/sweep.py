@@ -1,7 +1,7 @@
 """Trains with many combinations of flags, and says which are best.
 
   python -m distmnist.sweep learning_rate=0.1,0.01 batch_size=32,64 \\
-      --parallel=2 --sweep_dir=/tmp/sweep -- --model=cnn --epochs=2
+      --parallel=2 --sweep_dir=logs/sweep -- --model=cnn --epochs=2
 
 All after -- goes to every trial; what a word names is added to it. Words:
 
@@ -24,6 +24,7 @@ import contextlib
 import fcntl
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -39,15 +40,17 @@ from distmnist import (
   cli,
   combinations,
   console,
-  fork_server,
+  files,
   halving,
   hparams,
   launch,
   on_spark,
   results,
   spark_trials,
+  stop_grace,
   tasks,
 )
+from distmnist import train_flags as train_flags_lib
 from distmnist import trials as trials_lib
 from distmnist.launchers import local, spark
 
@@ -104,10 +107,8 @@ _OURS = (
   'help',
   'helpfull',
 )
-# A trial saves when it is told to leave: a worker within 8 s, a launcher waits
-# for its workers and then for the ps.
-_GRACE_SECS = 8.5
-_LAUNCH_GRACE_SECS = 13.0
+# A launcher waits for its workers, then for the ps, and has to end itself.
+_LAUNCH_MARGIN_SECS = 4.5
 
 
 def main(words, train_flags):
@@ -118,6 +119,7 @@ def main(words, train_flags):
     train_flags: list of str, the words after --.
   """
   plan = make_plan(words, train_flags)
+  check_train_flags(plan)
   check_runner_flags()
   if is_on_spark():
     check_spark(plan)
@@ -160,7 +162,7 @@ def make_plan(words, train_flags):
   if FLAGS.logs_dir is not None:
     raise cli.UsageError('--logs_dir is not for a sweep: see --sweep_dir')
   # Flags of a --flagfile count as given.
-  given = FLAGS.read_flags_from_files(train_flags, force_gnu=False)
+  given = train_flags_lib.expand(train_flags)
   choices = combinations.parse(words)
   for name in _OURS:
     if name in choices or tasks.flag_value(given, name) is not None:
@@ -185,6 +187,20 @@ def make_plan(words, train_flags):
     'module': FLAGS.module,
     'rungs': make_rungs(len(found), choices, given),
   }
+
+
+def check_train_flags(plan):
+  """Checks each flag of the trials by itself, before anything is started.
+
+  Raises:
+    cli.UsageError: one is wrong.
+  """
+  if plan['module'] != tasks.TRAIN:
+    return
+  train_flags_lib.check(plan['flags'])
+  each = map(combinations.to_flags, plan['combinations'])
+  for word in sorted(set(itertools.chain(*each))):
+    train_flags_lib.check([word])
 
 
 def is_on_spark():
@@ -300,20 +316,24 @@ def opened(folder, plan):
   """
   path = os.path.join(folder, 'sweep.json')
   try:
-    os.makedirs(os.path.join(folder, 'trials'), exist_ok=True)
-    own = open(os.path.join(folder, 'sweep.lock'), 'a')  # noqa: SIM115
+    _make_folder(folder)
+    own = _open_lock(os.path.join(folder, 'sweep.lock'))
+    of_trials = _open_lock(os.path.join(folder, 'trials', 'lock'))
   except OSError as error:
     raise cli.UsageError(
       f'--sweep_dir={folder} cannot be written: {error.strerror}'
     ) from error
-  with own, open(os.path.join(folder, 'trials', 'lock'), 'a+') as of_trials:
+  files.warn_of_owner('sweep_dir', folder, say)
+  with own, of_trials:
     if not _lock(own):
       raise cli.UsageError(
         f'--sweep_dir={folder} is in use by another sweep: wait for its end, '
         'or give another folder'
       )
     # The trials of a sweep that was killed have a few seconds to save and go.
-    wait = console.Wait(fork_server.GRACE_SECS + 5, say)
+    wait = console.Wait(
+      stop_grace.for_orphans(stop_grace.parse(plan['flags'])) + 5, say
+    )
     while not _lock(of_trials):
       if wait.is_over(f'for the trials of a sweep that was killed in {folder}'):
         raise cli.RunError(
@@ -332,6 +352,30 @@ def opened(folder, plan):
     yield of_trials
 
 
+def _make_folder(folder):
+  """Makes the folder of a sweep, and trials/ in it.
+
+  Raises:
+    cli.UsageError: it is the default one, and another user has prepared it.
+    OSError: it cannot be made.
+  """
+  if not _SWEEP_DIR.value:
+    # Everybody can tell its name and write next to it. A folder that the user
+    # has named may be for a group, or for executors that are other users.
+    try:
+      files.make_private(folder)
+    except PermissionError as error:
+      raise cli.UsageError(
+        f'{error}, and a sweep without --sweep_dir needs a folder of its own:'
+        ' give --sweep_dir'
+      ) from error
+  os.makedirs(os.path.join(folder, 'trials'), exist_ok=True)
+
+
+def _open_lock(path):
+  return open(path, 'a+', opener=files.no_follow)
+
+
 def _lock(file):
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -347,21 +391,22 @@ def _shorten(value):
   return repr(value)
 
 
-def make_command(trial, plan, rung, num_parallel):
-  """Returns the command of a trial, a list of str.
+def make_command(trial, plan, rung, num_parallel, secrets_file=None):
+  """Returns the command of a trial, a list of str, with no secret in it.
 
   Args:
     trial: trials.Trial.
     plan: dict, as of `make_plan`.
     rung: int, how far it shall go.
     num_parallel: int, the trials that share the cores.
+    secrets_file: str, the flagfile that has the secrets, or None to hide them.
   """
   num_ps, num_workers = plan['num_ps'], plan['num_workers']
   threads = max(1, count_cores(num_parallel) // num_workers)
   command = ['python', '-m', plan['module']]
   if is_launched(plan):
     command = [
-      *('python', '-m', 'distmnist.launch', *find_launch_flags()),
+      *('python', '-m', 'distmnist.launch', *find_launch_flags(secrets_file)),
       *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
       *(f'--module={plan["module"]}', f'--logs_dir={trial.folder}/logs', '--'),
     ]
@@ -374,12 +419,21 @@ def make_command(trial, plan, rung, num_parallel):
     # Other machines have cores of their own.
     *(shared if FLAGS.launcher == 'local' else []),
     '--validate_at_end',
+    *_find_data_dir(plan, trial.combination),
     *plan['flags'],
     *combinations.to_flags(trial.combination),
     *filter(None, [plan['rungs'][rung][1]]),
     f'--logdir={trial.logdir}',
     '--resume=auto',
   ]
+
+
+def _find_data_dir(plan, combination):
+  """Returns --data_dir for executors of Spark, which lack our environment."""
+  if not is_on_spark() or plan['module'] != tasks.TRAIN:
+    return []
+  given = [*plan['flags'], *combinations.to_flags(combination)]
+  return on_spark.find_data_dir(given, os.environ)
 
 
 def count_cores(num_parallel):
@@ -410,14 +464,29 @@ def is_launched(plan):
   return is_cluster or FLAGS.max_restarts or FLAGS.launcher != 'local'
 
 
-def find_launch_flags():
+def find_launch_flags(secrets_file=None):
   """Returns what was given of the flags of launch and of the launchers.
 
-  Not those that a sweep has in its own hands.
+  Not those that a sweep has in its own hands. A command line can be read by all
+  users: a secret is in `secrets_file`, or without one, for a dry run, hidden.
   """
+  given = _list_launch_flags()
+  secret = [word for word in given if _hide_secret(word) != word]
+  if not secrets_file:
+    return [_hide_secret(word) for word in given]
+  public = [word for word in given if word not in secret]
+  return [f'--flagfile={secrets_file}'] * bool(secret) + public
+
+
+def find_secrets():
+  """Returns those flags of launch (list of str) that hold a secret."""
+  return [word for word in _list_launch_flags() if _hide_secret(word) != word]
+
+
+def _list_launch_flags():
   modules = FLAGS.flags_by_module_dict()
-  return [
-    flag.serialize()
+  given = [
+    flag
     for module in sorted(modules)
     if module.startswith('distmnist.launch')
     and not (is_on_spark() and module == spark.__name__)
@@ -426,6 +495,20 @@ def find_launch_flags():
     and flag.name
     not in ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
   ]
+  words = []
+  for flag in given:
+    if isinstance(flag, flags.MultiFlag):
+      words += [f'--{flag.name}={value}' for value in flag.value]
+    else:
+      words.append(flag.serialize())
+  return words
+
+
+def _hide_secret(word):
+  name, _, value = word.partition('=')
+  return (
+    word if name != '--spark_conf' else f'{name}={spark.hide_secret(value)}'
+  )
 
 
 def share_gpus(gpus, num_parallel, slot):
@@ -450,6 +533,7 @@ class Sweep:
     self._plan = plan
     self._trials = trials
     self._folder = folder
+    self._secrets_path = os.path.join(folder, 'secret.flags')
     self._num_parallel = num_parallel
     self._num_rungs = len(plan['rungs'])
     self._is_launched = is_launched(plan)
@@ -486,8 +570,11 @@ class Sweep:
     if not left:
       self._write_hparams()
       return None
+    secrets = contextlib.nullcontext()
+    if words := find_secrets():
+      secrets = files.private_file(self._secrets_path, '\n'.join(words))
     try:
-      with self._make_runner(lock) as runner:
+      with secrets, self._make_runner(lock) as runner:
         self._run_all(runner)
     except spark.SignalError as error:
       return error.signum  # before the first trial
@@ -501,12 +588,14 @@ class Sweep:
         lock,
         FLAGS.spark_wait_secs,
         say,
+        stop_grace.parse(self._plan['flags']),
       )
     is_forked = FLAGS.fork_tasks and not self._is_launched
     return trials_lib.LocalRunner(
       self._plan['module'] if is_forked else '',
       os.path.join(self._folder, 'fork_server.log'),
       lock,
+      stop_grace.parse(self._plan['flags']),
     )
 
   def _run_all(self, runner):
@@ -557,10 +646,13 @@ class Sweep:
     path = os.path.join(self._folder, 'check.json')
     log = os.path.join(self._folder, 'check.log')
     asked = {name: self._plan[name] for name in ('num_ps', 'num_workers')}
+    asked['needs_data'] = True
     # Without `python -m MODULE`, and without launch and its flags.
     asked['flags'] = [
       [
-        *('--validate_at_end', *self._plan['flags']),
+        '--validate_at_end',
+        *_find_data_dir(self._plan, trial.combination),
+        *self._plan['flags'],
         *combinations.to_flags(trial.combination),
         *filter(None, [self._plan['rungs'][0][1]]),
         f'--logdir={trial.logdir}',
@@ -610,7 +702,8 @@ class Sweep:
     if not running:
       return
     say(f'{signal.Signals(runner.signals[0]).name}: the trials save and stop')
-    grace_secs = _LAUNCH_GRACE_SECS if self._is_launched else _GRACE_SECS
+    grace_secs = stop_grace.for_worker(stop_grace.parse(self._plan['flags']))
+    grace_secs += _LAUNCH_MARGIN_SECS if self._is_launched else 0
     for name, code in runner.stop(signal.SIGTERM, grace_secs):
       trial, _, size, start = running.pop(name)
       secs = time.monotonic() - start
@@ -620,7 +713,9 @@ class Sweep:
         trial.end(code, secs, size)
 
   def _start(self, runner, trial, rung, slot):
-    command = make_command(trial, self._plan, rung, self._num_parallel)
+    command = make_command(
+      trial, self._plan, rung, self._num_parallel, self._secrets_path
+    )
     env = {}
     if self._gpus is not None:
       mine = share_gpus(self._gpus, self._num_parallel, slot)

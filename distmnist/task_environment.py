@@ -14,7 +14,9 @@ DISTMNIST_NUM_PS  set for all tasks of a Slurm step, which Slurm's own variables
 Pure: functions of the variables, given as a dict.
 """
 
+import contextlib
 import dataclasses
+import ipaddress
 import json
 import re
 import reprlib
@@ -108,6 +110,32 @@ def check_address(address, where, more=''):
     )
 
 
+def check_differ(addresses):
+  """Raises cli.UsageError if two of `addresses`, host:port, are the same."""
+  seen = {}
+  for address in addresses:
+    key = _normalize(address)
+    if key not in seen:
+      seen[key] = address
+      continue
+    first = seen[key]
+    also = '' if first == address else f', also as {first},'
+    raise cli.UsageError(
+      f'{address}{also} is given to two tasks: each needs its own'
+    )
+
+
+def _normalize(address):
+  """Returns (host, port) of 'host:port', the same for all its spellings."""
+  host, _, port = address.rpartition(':')
+  host = host.strip('[]').lower().rstrip('.')
+  with contextlib.suppress(ValueError):
+    host = str(ipaddress.ip_address(host))
+  if host in ('localhost', '::1'):
+    host = '127.0.0.1'
+  return host, int(port)
+
+
 def read_tf_config(text):
   """Returns the Identity that the value of TF_CONFIG (str) describes.
 
@@ -197,12 +225,13 @@ def _read_jobs(cluster):
   seen = {}
   for job in _JOBS[:-1]:
     for i, address in enumerate(jobs[job]):
-      if address in seen:
+      key = _normalize(address)
+      if key in seen:
         raise _bad_config(
-          f'{seen[address]} and {job} {i} are both at {address}: each needs an '
+          f'{seen[key]} and {job} {i} are both at {address}: each needs an '
           'address of its own'
         )
-      seen[address] = f'{job} {i}'
+      seen[key] = f'{job} {i}'
   return jobs
 
 

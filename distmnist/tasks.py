@@ -12,6 +12,8 @@ from distmnist import cli
 # Tells a task that was started again how often it was: 2, 3, ... Not set at the
 # first attempt.
 ATTEMPT = 'DISTMNIST_ATTEMPT'
+# How many workers are enough to go on, where fewer than all are.
+MIN_WORKERS = 'DISTMNIST_MIN_WORKERS'
 CHIEF = 'worker 0'
 
 TRAIN = 'distmnist.train'
@@ -37,9 +39,12 @@ class Job:
     given: tuple of str, the same with their --flagfile read.
     module: dotted name, what a task runs by `python -m`.
     logs_dir: str, the folder for one log a task, or None.
-    max_restarts: int, how often each task that fails is started again.
+    max_restarts: int, how often each task that fails is started again within
+      a window.
     dry_run: bool.
     show_logs: str, whose lines go to the screen: 'chief' or 'all'.
+    restart_window_secs: float, that window; 0 is the whole run.
+    min_workers: int, how many are enough to go on, or None.
   """
 
   num_ps: int = 1
@@ -51,6 +56,8 @@ class Job:
   max_restarts: int = 0
   dry_run: bool = False
   show_logs: str = 'chief'
+  restart_window_secs: float = 0.0
+  min_workers: int | None = None
 
   def flag(self, name):
     """Returns the value (str) that train's flag `name` was given, or None."""
@@ -156,6 +163,19 @@ def make_tasks(
     make_task('worker', i, address, worker_threads, _pin(gpus, i))
     for i, address in enumerate(worker_hosts)
   ]
+
+
+def tell_min_workers(cluster, min_workers):
+  """Returns the list of Task, told how many workers are enough.
+
+  Args:
+    cluster: list of Task.
+    min_workers: int, or None to leave them as they are.
+  """
+  if min_workers is None:
+    return cluster
+  told = (MIN_WORKERS, str(min_workers))
+  return [dataclasses.replace(task, env=(*task.env, told)) for task in cluster]
 
 
 def make_data_task(train_flags, module='distmnist.train'):

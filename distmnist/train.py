@@ -15,8 +15,11 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import contextlib
+import fractions
+import functools
 import math
 import os
+import socket
 import time
 from typing import NamedTuple
 
@@ -25,24 +28,42 @@ from absl import flags
 
 from distmnist import (
   accuracy,
-  checkpoints,
+  batch_source,
   cli,
+  consistency,
+  dispatcher,
+  divergence,
+  draws,
+  fed_rows,
+  files,
   hooks,
   input_pipeline,
   layers,
+  lives,
+  logdirs,
+  lost_workers,
+  nonfinite,
   optimizers,
   placement,
   preemption,
   registry,
   report,
+  run_flags,
+  stalls,
+  summaries,
+  tasks,
   workload,
 )
 from distmnist import chief as chief_lib
 from distmnist import cluster as cluster_lib
 from distmnist import evaluator as evaluator_lib
+from distmnist import history as history_lib
+from distmnist import owner as owner_lib
 from distmnist import rehearsal as rehearsal_lib
+from distmnist import restart as restart_lib
 from distmnist import session as session_lib
 from distmnist import steps as steps_lib
+from distmnist import strategy as strategy_lib
 from distmnist import watchdog as watchdog_lib
 from distmnist.console import Console
 
@@ -68,18 +89,19 @@ _TRAIN_STEPS = flags.DEFINE_integer(
 _EPOCHS = flags.DEFINE_float(
   'epochs',
   None,
-  'Passes of each worker over its data; see --epochs_over. The work is shared: '
-  'all workers stop when it is done, and a fast one does more of it. By '
+  'Passes over the training images, in which each is read exactly once; see '
+  '--epochs_over. The work is shared: a fast worker does more of it. By '
   'default 1, if there are no --train_steps.',
   lower_bound=0,
+  upper_bound=1e9,
 )
 _EPOCHS_OVER = flags.DEFINE_enum(
   'epochs_over',
   'shard',
   ['shard', 'dataset'],
-  "A worker's data. shard: its own part of the training set, so that an epoch "
-  'is one pass of all workers together; dataset: the whole set, in an order of '
-  'its own, so that n workers make n passes in an epoch.',
+  'What an epoch is. shard: one pass of all workers together, each taking '
+  'batches of it; dataset: each worker passes over the whole set, in an order '
+  'of its own, so that n workers make n passes in an epoch.',
 )
 _SEED = flags.DEFINE_integer(
   'seed', 0, 'Of the first weights and of the order of images.', lower_bound=0
@@ -118,13 +140,23 @@ registry.load_all('distmnist.strategies')
 
 def main():
   """Runs this task and returns its exit code."""
+  with contextlib.ExitStack() as at_end:
+    return run_task(at_end)
+
+
+def run_task(at_end):
+  """Runs this task and returns its exit code.
+
+  Args:
+    at_end: contextlib.ExitStack, takes what must be let go of at the end.
+  """
   start = time.monotonic()
   if _DOWNLOAD_ONLY.value:
     workload.prepare_data()
     print(f'{workload.describe()[1]} is in {workload.data_dir_from_flags()}')
     return 0
   console = Console(_LOG_SECS.value)
-  stop = preemption.StopRequest(console.say)
+  stop = preemption.StopRequest(console.say, preemption.STOP_GRACE_SECS.value)
   cluster = cluster_lib.from_flags(os.environ, console.say)
   if _PRINT_CLUSTER.value:
     console.say(cluster.describe())
@@ -149,40 +181,64 @@ def main():
   name, strategy, build_model, plan, traced = check_flags(
     cluster, len(train_split.images), len(validation_split.images)
   )
-  logdir = checkpoints.logdir_from_flags()
-  restart = checkpoints.restart_from_flags(logdir, plan.last_step, console.say)
+  logdir = logdirs.from_flags()
+  restart = restart_lib.from_flags(logdir, plan.last_step, console.say)
+  if session_lib.has_ended(cluster, restart):
+    console.say('the run has ended')
+    return 0
+  if cluster.is_chief:
+    restart.check(
+      divergence.CostCheck(build_model, train_split, server_config).find
+    )
+  owner = None
+  if logdir:
+    logdirs.make(logdir)
+    if cluster.is_chief:
+      files.warn_of_owner('logdir', logdir, console.say)
+      owner = owner_lib.Owner('--logdir', logdir, console.say)
+      try:
+        restart.take(at_end.enter_context(owner), cluster, stop.wait)
+      except preemption.StoppedError:
+        return session_lib.end(stop)
   if cluster.is_chief:
     restart.prepare()
-  if logdir:
-    checkpoints.make_logdir(logdir, cluster.is_chief)
   server = cluster_lib.make_server(cluster, server_config)
   watchdog = watchdog_lib.from_flags(cluster, server, stop, console.say)
-  if logdir and cluster.is_chief:
-    checkpoints.sign(logdir, watchdog.life)
+  if owner:
+    logdirs.sign(logdir, watchdog.life)
+    owner.keep(stop.give_up, lambda: run_flags.write(logdir))
+  history = history_lib.from_flags(logdir, cluster.task_index, watchdog.life)
+  history.write('start', host=socket.gethostname(), pid=os.getpid())
   console.say(
     f'{cluster.name} at {cluster.address}: {name}, {cluster.num_ps} ps, '
     f'{cluster.num_workers} workers; {" on ".join(workload.describe())}, '
-    f'{len(plan.indices)} training images here; {plan.last_step} global steps'
+    f'{plan.num_images} training images here; {plan.last_step} global steps'
   )
 
   with session_lib.telling_ps(cluster, server, stop), tf.Graph().as_default():
-    tf.set_random_seed(_SEED.value + cluster.task_index)
+    draws.set_seed(_SEED.value, cluster.task_index)
     rehearsal = None
     if strategy.is_rehearsed:
       rehearsal = rehearsal_lib.Rehearsal(cluster.cpu_device)
     images, labels = input_pipeline.build_batches(
-      *train_split,
-      plan,
-      _SEED.value,
-      cluster.task_index,
-      cluster.cpu_device,
-      rehearsal,
+      *train_split, plan.batch_size, cluster.cpu_device, rehearsal
     )
-    step = build_step(cluster, strategy, build_model, images, labels)
+    step = build_step(
+      cluster,
+      strategy,
+      build_model,
+      images,
+      labels,
+      plan.images_per_update / len(train_split.images),
+      plan.dealing,
+    )
     if logdir and cluster.is_chief:
-      hooks.write_graph(logdir)  # Of one step: copies of it are to come.
+      # Of one step: copies of it are to come.
+      summaries.write_graph(logdir, console.say)
     if cluster.num_ps:
-      shared = tf.global_variables()
+      shared = [
+        v for v in tf.global_variables() if v is not step.table.variable
+      ]
       placement.check_center_is_on_ps(shared)
       console.say(placement.format_bytes_per_ps(shared, cluster.num_ps))
     if cluster.is_distributed:
@@ -192,8 +248,21 @@ def main():
         ).format()
       )
 
+    if (
+      cluster.is_chief
+      and strategy.has_local_steps
+      and tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    ):
+      console.say(
+        f'batch norm under {name}: its moving averages are of the weights of '
+        "the workers' copies, not of those of the center, which is evaluated"
+      )
+
     config = cluster.session_config(server_config)
-    strategy_hooks = strategy.hooks(stop)
+    strategy_hooks = [*strategy.hooks(stop), step.table.hook()]
+    watchdog.stalls.describe_wait = functools.partial(
+      strategy_lib.describe_wait, strategy_hooks
+    )
     scaffold = session_lib.ClusterScaffold(
       cluster,
       server,
@@ -201,11 +270,11 @@ def main():
       stop,
       watchdog,
       restart,
-      checkpoints.saver_from_flags(),
+      tf.train.Saver(),
       strategy_hooks,
       console.say,
     )
-    others = session_lib.Others(cluster, server)
+    others = session_lib.Others(cluster, server, watchdog.secs_silent)
     numbers = {
       'global_step': step.train_op,
       'cost': step.loss,
@@ -213,14 +282,24 @@ def main():
       'bytes_pulled': strategy.bytes_pulled,
       'bytes_pushed': strategy.bytes_pushed,
     }
+    [batches] = tf.get_collection(fed_rows.COLLECTION)
+    source = batch_source.BatchSource(
+      plan.dealing,
+      plan.num_images,
+      _SEED.value,
+      cluster.task_index,
+      batches.fed,
+      history,
+    )
     steps = steps_lib.make(
       {n: x for n, x in numbers.items() if tf.is_tensor(x)},
-      plan.last_step,
-      cluster.num_workers,
+      source,
       {'accuracy': step.num_correct / plan.batch_size} if logdir else {},
       rehearsal,
     )
-    stats = report.WorkerStats(cluster.task_index)
+    stats = report.WorkerStats(
+      cluster.task_index, life=watchdog.life, start=time.time()
+    )
     progress = hooks.ProgressHook(
       stats,
       steps,
@@ -243,25 +322,41 @@ def main():
       strategy.request_stop,
       console.say,
     )
+    stats.sessions = stop_hook.sessions
+    life = at_end.enter_context(
+      contextlib.closing(lives.LifeHook(stats, logdir, console.say))
+    )
     session_hooks = [
-      watchdog_lib.WatchdogHook(watchdog),
+      stalls.StallHook(watchdog.stalls),
       *([rehearsal.hook(steps)] if rehearsal else []),
       *strategy_hooks,
       steps,
       stop_hook,
       hooks.NanHook(steps, _NAN_ADVICE),
+      batch_source.BatchHook(
+        source,
+        step.table,
+        steps,
+        strategy,
+        lost_workers.LostWorkers(cluster, watchdog),
+        others.is_stop_for_all,
+        watchdog,
+        stop,
+      ),
       progress,
+      nonfinite.NonfiniteHook(stats, console.say),
+      life,
     ]
     if traced:
       folder = os.path.join(logdir, f'worker_{cluster.task_index}')
       session_hooks.append(hooks.TraceHook(traced, steps, folder, console.say))
     if logdir and not cluster.is_chief:
       session_hooks.append(
-        watchdog_lib.LogdirHook(watchdog, logdir, console.say)
+        consistency.LogdirHook(watchdog, logdir, console.say)
       )
     if cluster.is_chief:
       chief = chief_lib.Chief(
-        build_model, step.center, validation_split, logdir, server_config
+        build_model, step.center, validation_split, owner, server_config
       )
       session_hooks += chief.hooks(
         steps, scaffold, others, strategy, stop, console.say
@@ -269,7 +364,7 @@ def main():
     cluster_lib.log_placement(tf.get_default_graph(), console.say)
 
     with session_lib.make_session(
-      cluster, server, config, scaffold, session_hooks
+      cluster, server, config, scaffold, session_hooks, console.say
     ) as session:
       while not session.should_stop():
         session.run([])
@@ -288,7 +383,6 @@ def main():
     chief.report(
       stats,
       progress,
-      stop_hook,
       strategy,
       cluster.num_workers,
       start,
@@ -313,15 +407,32 @@ def check_flags(cluster, num_images, num_validation_images):
   Raises:
     cli.UsageError: a flag does not fit the others, the cluster or the data.
   """
+  name, strategy, build_model, traced = check_rule_and_model(cluster)
+  plan = make_plan(cluster, strategy, num_images)
+  chief_lib.check_flags(logdirs.from_flags(), num_validation_images)
+  return name, strategy, build_model, plan, traced
+
+
+def check_rule_and_model(cluster):
+  """Checks what needs no data: the part of `check_flags` for a launcher.
+
+  Returns:
+    (name, strategy, build_model, traced), as `check_flags`.
+
+  Raises:
+    cli.UsageError: a flag does not fit the others or the cluster.
+  """
   name, strategy = make_strategy(cluster)
+  check_min_workers(name, strategy, os.environ)
   build_model = workload.make_model()
-  plan = make_plan(cluster, strategy.batches_per_update, num_images)
-  logdir = checkpoints.logdir_from_flags()
+  logdir = logdirs.from_flags()
   traced = parse_trace_steps(_TRACE_STEPS.value, logdir)
+  if _EPOCHS.value == 0:
+    raise cli.UsageError('--epochs=0: expected more than 0, such as 0.5')
+  history_lib.check_flags(logdir)
   optimizers.check_flags()
   input_pipeline.check_flags(workload.image_shape())
-  chief_lib.check_flags(logdir, num_validation_images)
-  return name, strategy, build_model, plan, traced
+  return name, strategy, build_model, traced
 
 
 def parse_trace_steps(words, logdir):
@@ -334,9 +445,32 @@ def parse_trace_steps(words, logdir):
   return [int(word) for word in words]
 
 
+def check_min_workers(name, strategy, environ):
+  """Raises cli.UsageError if a lost worker would hold up all others.
+
+  Args:
+    name: str, the strategy's.
+    strategy: strategy.Strategy.
+    environ: dict, in which a launcher says that fewer workers are enough.
+  """
+  if strategy.waits_for_all and environ.get(tasks.MIN_WORKERS):
+    raise cli.UsageError(
+      f'--min_workers={environ[tasks.MIN_WORKERS]} of the launcher, but under'
+      f' {name} all workers wait for one that is lost: leave it out, or take'
+      ' an asynchronous rule such as async_sgd'
+    )
+
+
 def make_strategy(cluster):
   """Returns (name, strategy.Strategy) of the flags."""
-  name = 'sync_sgd' if _SYNC_REPLICAS.value else _STRATEGY.value
+  name = _STRATEGY.value
+  if _SYNC_REPLICAS.value:
+    if flags.FLAGS['strategy'].present and name != 'sync_sgd':
+      raise cli.UsageError(
+        f'--sync_replicas is --strategy=sync_sgd, and --strategy={name} is '
+        'given, too: leave one of them out'
+      )
+    name = 'sync_sgd'
   return name, registry.load('distmnist.strategies', name).make(cluster)
 
 
@@ -350,6 +484,7 @@ class Step(NamedTuple):
     num_correct: int32 scalar tensor, right answers in the batch.
     learning_rate: float32 scalar tensor.
     center: list of tf.Variable, the model's, without the optimizer's.
+    table: dispatcher.Table, or None.
   """
 
   train_op: tf.Tensor
@@ -358,9 +493,18 @@ class Step(NamedTuple):
   num_correct: tf.Tensor
   learning_rate: tf.Tensor
   center: list
+  table: dispatcher.Table | None
 
 
-def build_step(cluster, strategy, build_model, images, labels):
+def build_step(
+  cluster,
+  strategy,
+  build_model,
+  images,
+  labels,
+  epochs_per_update=1.0,
+  dealing=None,
+):
   """Builds the Step of a worker.
 
   Args:
@@ -369,20 +513,34 @@ def build_step(cluster, strategy, build_model, images, labels):
     build_model: build(images, is_training) -> logits.
     images: float32 [batch, height, width, channels].
     labels: int32 [batch].
+    epochs_per_update: see optimizers.from_flags.
+    dealing: dispatcher.Dealing, how batches are dealt, or None.
   """
+  table = None
   ps_strategy = placement.ps_strategy_from_flags(cluster.num_ps)
   with tf.device(cluster.device_setter(ps_strategy)):
     global_step = tf.train.get_or_create_global_step()
     with placement.sharded_by_flags(cluster.num_ps), strategy.scope():
       loss, num_correct = build_towers(cluster, build_model, images, labels)
     center = [v for v in tf.global_variables() if v is not global_step]
+    if dealing:
+      table = dispatcher.Table(global_step, dealing, cluster.task_index)
+      if not dealing.is_lock_step:
+        strategy.build_mark = table.build_mark
     make_optimizer, learning_rate = optimizers.from_flags(
-      global_step, cluster.num_workers
+      global_step, cluster.num_workers, epochs_per_update
     )
     train_op = layers.after_updates(
       strategy.minimize(loss, make_optimizer, global_step)
     )
-  return Step(train_op, global_step, loss, num_correct, learning_rate, center)
+  if table and not table.is_marked:
+    raise NotImplementedError(
+      f'{type(strategy).__name__}.minimize does not call mark_done: which '
+      'batches were pushed would not be known'
+    )
+  return Step(
+    train_op, global_step, loss, num_correct, learning_rate, center, table
+  )
 
 
 def build_towers(cluster, build_model, images, labels):
@@ -420,43 +578,55 @@ def build_towers(cluster, build_model, images, labels):
   return tf.add_n(losses) / len(losses), tf.add_n(correct)
 
 
-def make_plan(cluster, batches_per_update, num_images):
+def make_plan(cluster, strategy, num_images):
   """Returns the input_pipeline.Plan that the flags ask for.
 
   Args:
     cluster: cluster.Cluster.
-    batches_per_update: int, the batches in one global step.
+    strategy: strategy.Strategy.
     num_images: int, the size of the training split.
 
   Raises:
-    cli.UsageError: a batch is larger than what a worker reads.
+    cli.UsageError: a batch is larger than the training split.
   """
-  shard = cluster.num_workers, cluster.task_index
-  if _EPOCHS_OVER.value == 'dataset':
-    shard = 1, 0
-  indices = input_pipeline.compute_shard(num_images, *shard)
   num_towers = len(cluster.tower_devices)
   batch_size = _BATCH_SIZE.value * num_towers
-  if batch_size > len(indices):
+  if batch_size > num_images:
     times = f' on each of {num_towers} GPUs' if num_towers > 1 else ''
     raise cli.UsageError(
-      f'--batch_size={_BATCH_SIZE.value}{times} is larger than what one worker '
-      f'reads: {len(indices)} images, the {_EPOCHS_OVER.value} of {num_images}'
+      f'--batch_size={_BATCH_SIZE.value}{times} is larger than the '
+      f'{num_images} training images'
     )
-  batches_per_epoch = len(indices) // batch_size * cluster.num_workers
+  has_own_streams = _EPOCHS_OVER.value == 'dataset'
+  images_per_epoch = num_images * (
+    cluster.num_workers if has_own_streams else 1
+  )
+  images_per_update = strategy.batches_per_update * batch_size
   steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
   epochs = _EPOCHS.value
   if epochs is None and not steps:
     epochs = 1
   if epochs is not None:
-    batches = epochs * batches_per_epoch
-    steps.append(max(1, math.ceil(batches / batches_per_update)))
+    # What was typed, and not the float next to it: 1.1 times 10 is 11.
+    images = fractions.Fraction(repr(epochs)) * images_per_epoch
+    steps.append(max(1, math.ceil(images / images_per_update)))
+  unit = strategy.push_period
+  pushes_per_step = strategy.batches_per_update // unit
   return input_pipeline.Plan(
-    indices=indices,
-    batch_size=batch_size,
-    images_per_epoch=batches_per_epoch * batch_size,
-    images_per_update=batches_per_update * batch_size,
-    last_step=min(steps),
+    num_images=num_images,
+    images_per_epoch=images_per_epoch,
+    images_per_update=images_per_update,
+    dealing=dispatcher.Dealing(
+      num_workers=cluster.num_workers,
+      batch_size=batch_size,
+      batches_per_push=unit,
+      last_step=min(steps),
+      is_lock_step=strategy.is_lock_step
+      or cluster.num_workers == pushes_per_step == 1,
+      pushes_per_step=pushes_per_step,
+      has_own_streams=has_own_streams,
+      steps_per_run=steps_lib.steps_per_run_from_flags(),
+    ),
   )
 
 

@@ -16,12 +16,13 @@ collects in `signals` those that come meanwhile, and has three methods:
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import signal
 import time
 
-from distmnist import cli, processes
+from distmnist import cli, files, fork_client, stop_grace
 
 WAITING = 'waiting'  # has never run
 RUNNING = 'running'
@@ -40,8 +41,32 @@ _REPORTED = (
   'global_step',
   'images_per_sec',
 )
-_STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_STATES = (WAITING, RUNNING, DONE, DROPPED, STOPPED, *LOST)
+_STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
 _TAIL_BYTES = 1 << 14
+
+
+def _is_number(value):
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_result(value):
+  return isinstance(value, dict) and all(
+    name in _REPORTED and (number is None or _is_number(number))
+    for name, number in value.items()
+  )
+
+
+# What `load` takes over, and which values: others may write to a sweep's folder
+# if its owner lets them.
+_LOADED = {
+  'state': lambda value: value in _STATES,
+  'secs': lambda value: _is_number(value) and 0 <= value < math.inf,
+  'cause': lambda value: isinstance(value, str),
+  'results': lambda value: (
+    isinstance(value, list) and all(map(_is_result, value))
+  ),
+}
 
 
 @dataclasses.dataclass
@@ -87,10 +112,30 @@ class Trial:
     return os.path.join(self.folder, 'trial.json')
 
   def load(self):
-    """Takes over what is known of it from before."""
-    with contextlib.suppress(FileNotFoundError):
-      for name, value in read_json(self._path).items():
-        setattr(self, name, value)
+    """Takes over what is known of it from before: what came of it, no more.
+
+    Raises:
+      cli.RunError: the file cannot be read, or is none that `save` has written.
+    """
+    try:
+      known = read_json(self._path)
+    except FileNotFoundError:
+      return
+    except (OSError, ValueError) as error:
+      raise self._bad_file(f'cannot be read ({error})') from error
+    if not isinstance(known, dict):
+      raise self._bad_file('is no JSON object')
+    for name, is_valid in _LOADED.items():
+      if name in known:
+        if not is_valid(known[name]):
+          raise self._bad_file(f'has {name} {known[name]!r:.60}')
+        setattr(self, name, known[name])
+
+  def _bad_file(self, what):
+    return cli.RunError(
+      f'{self._path} {what}: no sweep has written it so; delete'
+      f' {self.folder} to run the trial anew'
+    )
 
   def save(self):
     names = ('number', 'combination', 'state', 'secs', 'cause', 'results')
@@ -149,9 +194,12 @@ class Trial:
   def _take_report(self):
     try:
       report = read_json(self._report_path)
-      self.results.append({name: report.get(name) for name in _REPORTED})
+      result = {name: report.get(name) for name in _REPORTED}
+      if not _is_result(result):
+        raise ValueError(f'not all are numbers: {result}')
+      self.results.append(result)
       self.state = DONE
-    except (OSError, ValueError) as error:
+    except (AttributeError, OSError, ValueError) as error:
       self.state, self.cause = FAILED, f'it has left no report: {error}'
     self.save()
 
@@ -190,6 +238,11 @@ def find_cause(log, start, code):
       match = re.match(r'distmnist\.(\w+): error: (.*)', line)
       if match and match[1] != 'launch':
         return match[2]
+      match = re.match(
+        r'distmnist\.launch: error: .* failed .*?: (.*); log', line
+      )
+      if match and not re.match('exit code|killed by', match[1]):
+        return match[1]
     if lines and code > 0:
       return f'{lines[-1]} ({ending})'
   return ending
@@ -206,23 +259,32 @@ class LocalRunner:
     signals: list of int, what this process received.
   """
 
-  def __init__(self, module, log, lock):
+  def __init__(
+    self, module, log, lock, stop_grace_secs=stop_grace.DEFAULT_SECS
+  ):
     """
     Args:
       module: dotted name to import before the first fork, or '' for a new
         Python a command.
       log: str, path of the fork server's own log.
       lock: file; it stays open until the last process is gone.
+      stop_grace_secs: float, train's.
     """
     self._log = log
-    self._client = processes.ForkServerClient(
-      module, log, os.environ, 'the trials', kept_fds=[lock.fileno()]
+    self._client = fork_client.ForkServerClient(
+      module,
+      log,
+      os.environ,
+      'the trials',
+      kept_fds=[lock.fileno()],
+      grace_secs=stop_grace.for_orphans(stop_grace_secs),
     )
     self._running = set()
     self.signals = self._client.signals
 
   def __enter__(self):
-    open(self._log, 'wb').close()  # of this time alone
+    # Of this time alone.
+    open(self._log, 'wb', opener=files.no_follow).close()
     self._client.__enter__()
     return self
 
@@ -241,7 +303,7 @@ class LocalRunner:
     Raises:
       OSError: the log cannot be written.
     """
-    with open(log, 'ab') as file:
+    with open(log, 'ab', opener=files.no_follow) as file:
       size = file.seek(0, os.SEEK_END)
     self._running.add(name)
     self._client.start(name, argv, env, log)
@@ -300,9 +362,6 @@ def read_json(path):
 
 def write_json(path, value):
   """Writes `value` to the file `path`, whole or not at all."""
-  with open(path + '.new', 'w', encoding='utf-8') as file:
+  with files.replacing(path) as file:
     json.dump(value, file, indent=2)
     file.write('\n')
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(path + '.new', path)

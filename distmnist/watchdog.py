@@ -1,18 +1,21 @@
 """Nobody waits in silence, and nobody works beside the others.
 
-Each task of a cluster writes its row on the board (board.py) once a second:
-who it is, the flags it was started with, how many steps it has made. So a
-task finds out
+Each task of a cluster has a row on the board (board.py), and beats there once
+a second. So a task finds out
 
   at the start   that it was given other hosts or flags than the others, that
                  another process is the same task, that a stranger answers on
                  the address of a ps;
-  later          who is silent when a step does not end: a task that was
+  later          who is silent when something does not end: a task that was
                  killed or cut off does not answer, one that is suspended
-                 answers but does not write any more.
+                 answers but does not beat any more;
+  after a pause  that another process has taken its place meanwhile: it ends at
+                 once, and saves nothing.
 """
 
+import functools
 import os
+import pathlib
 import queue
 import socket
 import threading
@@ -22,57 +25,37 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import board as board_lib
-from distmnist import checkpoints, cli, console, tasks
+from distmnist import (
+  cli,
+  consistency,
+  console,
+  preemption,
+  probing,
+  stalls,
+  tasks,
+)
 from distmnist import cluster as cluster_lib
 
 _STALL_WARN_SECS = flags.DEFINE_float(
   'stall_warn_secs',
   10,
-  'Say whom a task waits for when a step takes longer, in seconds.',
+  'Say whom a task waits for when a step, a save, an evaluation or the end '
+  'takes longer, in seconds.',
   lower_bound=0.1,
 )
 _STALL_FAIL_SECS = flags.DEFINE_float(
   'stall_fail_secs',
   600,
-  'End with an error when a step takes longer, in seconds.',
+  'End with an error when a step, a save, an evaluation or the end takes '
+  'longer, in seconds.',
   lower_bound=0.1,
 )
 
-# What each task may have of its own; in all else they must agree.
-_OWN_FLAGS = {
-  'allow_soft_placement',
-  'continuous_timeout_secs',
-  'data_dir',
-  'download_only',
-  'early_stopping_patience',
-  'end_timeout_secs',
-  'help',
-  'helpfull',
-  'inter_op_parallelism_threads',
-  'intra_op_parallelism_threads',
-  'job_name',
-  'keep_checkpoints',
-  'log_device_placement',
-  'log_secs',
-  'logdir',
-  'num_gpus',
-  'print_cluster',
-  'resume',
-  'save_secs',
-  'save_steps',
-  'stall_fail_secs',
-  'stall_warn_secs',
-  'start_timeout_secs',
-  'summary_steps',
-  'task_index',
-  'trace_steps',
-  'validation_steps',
-}
-_HOSTS = 'ps_hosts', 'worker_hosts'
-
 _BEAT_SECS = 1.0
-# No row for so long: not a slow beat any more, even on a busy machine.
+# No beat for so long: not a slow one any more, even on a busy machine.
 _SILENT_SECS = 5.0
+# A task reads the beats of others only once it has waited so long itself.
+_READ_SECS = 2.0
 # Who is alive is seen to beat within so many looks, three seconds. Looks and
 # not seconds, which pass also where we are not given the CPU to look.
 _NUM_BEAT_LOOKS = 15
@@ -85,7 +68,7 @@ def from_flags(cluster, server, stop, say):
   return Watchdog(
     cluster,
     server,
-    settings_from_flags(cluster),
+    consistency.settings_from_flags(cluster),
     _STALL_WARN_SECS.value,
     _STALL_FAIL_SECS.value,
     stop,
@@ -93,21 +76,20 @@ def from_flags(cluster, server, stop, say):
   )
 
 
-def settings_from_flags(cluster):
-  """Returns {flag: value} of this task, what all must agree on.
+def find_place():
+  """Returns a str that two processes share if they cannot share a port.
 
-  Of a ps that is its hosts alone: it needs no other flags.
+  Not the name of the host, which clones and containers have in common.
   """
-  settings = {
-    flag.name: flag.value
-    for flag in checkpoints.our_flags()
-    if flag.name not in _OWN_FLAGS and cluster.job_name == 'worker'
-  }
-  return settings | {name: ','.join(getattr(cluster, name)) for name in _HOSTS}
+  try:
+    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+    return f'{boot} {os.stat("/proc/self/ns/net").st_ino}'
+  except OSError:
+    return socket.gethostname()
 
 
 class Watchdog:
-  """This task's row, and its eye on the rows of the others.
+  """This task's row, and its eye on the others.
 
   Attributes:
     warn_secs: float, after so long one says whom one waits for.
@@ -121,7 +103,7 @@ class Watchdog:
     Args:
       cluster: cluster.Cluster.
       server: tf.train.Server, or None for one process: nobody to watch.
-      settings: {flag: value}, what all tasks must agree on.
+      settings: {name: value}, what all tasks must agree on.
       warn_secs: float, after so long a wait is spoken of.
       fail_secs: float, after so long it is given up.
       stop: preemption.StopRequest, asked to give up in the end.
@@ -134,30 +116,35 @@ class Watchdog:
     self._say = say
     self._others = cluster.addresses('ps') | cluster.addresses('worker')
     self._others.pop(cluster.name, None)
+    self._settings = settings
+    self._life = int.from_bytes(os.urandom(8), 'big') >> 1
+    self._num_beats = 0
     self._row = {
-      'settings': settings,
-      'life': os.urandom(8).hex(),
+      'life': self.life,
       'host': socket.gethostname(),
+      'place': find_place(),
       'pid': os.getpid(),
-      'beat': 0,
-      'steps': 0,
     }
-    self._rows = {}
-    self._last_change = {}  # Name: when we saw its row come or change.
-    self._have_beaten = set()  # Names whose row we saw change.
-    self._last_answer = time.monotonic()
-    self._step_start = None
+    self._rows = {}  # Name: (row, settings), as far as they were asked for.
+    self._beats = {}
+    self._last_change = {}  # Name: when we saw its beat come or change.
+    self._have_beaten = set()  # Names whose beat we saw change.
+    self._last_answer = self._last_read = time.monotonic()
+    self._stalls = stalls.Stalls(
+      warn_secs, fail_secs, self._describe_others, stop, say
+    )
     self._is_closed = threading.Event()
     self._board = board_lib.Board(cluster, server) if server else None
 
   @property
   def life(self):
     """str, another one in each process."""
-    return self._row['life']
+    return f'{self._life:016x}'
 
   def find_life(self, name):
     """Returns the `life` of the task called `name`, or None."""
-    return self._rows.get(name, {}).get('life')
+    row, _ = self._rows.get(name) or ({}, {})
+    return row.get('life')
 
   def check_in(self):
     """Meets the others at the board, waits for the ps, begins to beat.
@@ -168,20 +155,29 @@ class Watchdog:
       cli.RunError: no task of ours answers where the board should be, a ps
         does not check in, or this task does not fit the others.
     """
-    if not self._board or self._row['beat']:
+    if not self._board or self._num_beats:
       return
     limit = self._cluster.start_timeout_secs
     deadline = time.monotonic() + limit
     wait = console.Wait(limit, self._say)
-    if self._ask(self._board.read, deadline).get(self._cluster.name):
+    own = self._cluster.name
+    if self._ask(lambda: self._board.read(own), deadline):
       self._refuse_to_be_a_twin(deadline)
+    self._num_beats = 1
+
+    def check_in():
+      self._board.write(self._row, self._settings)
+      self._board.claim(self._beat())
+      for name in self._find_compared():
+        self._rows[name] = self._board.read(name)
+
     while True:
-      self._row['beat'] += 1
-      self._ask(lambda: self._board.write(self._row), deadline)
+      # Again and again: a ps that was started anew has an empty board.
+      self._ask(check_in, deadline)
       missing = {
         name: self._others[name]
         for name in self._find_expected()
-        if name not in self._rows
+        if not self._rows.get(name)
       }
       if not missing:
         break
@@ -194,14 +190,25 @@ class Watchdog:
         )
       self._stop.wait(_LOOK_SECS)
     self._compare(deadline)
-    for work in self._keep_beating, self._watch:
+    watch = functools.partial(self._stalls.watch, self._is_closed)
+    for work in self._keep_beating, watch:
       threading.Thread(target=work, daemon=True).start()
+
+  def _beat(self):
+    return board_lib.Beat(self._life, self._num_beats, self._stalls.num_steps)
 
   def _find_expected(self):
     """The names of those without whom this task does not begin."""
     if self._cluster.job_name == 'ps':
       return []
     names = self._cluster.addresses('ps') or [tasks.CHIEF]
+    return [name for name in names if name in self._others]
+
+  def _find_compared(self):
+    """The names of those that this task must fit, if they are there."""
+    names = [*self._cluster.addresses('ps')]
+    if self._cluster.job_name == 'worker':
+      names.append(tasks.CHIEF)
     return [name for name in names if name in self._others]
 
   def compare_with_chief(self):
@@ -211,46 +218,51 @@ class Watchdog:
       cli.RunError: it was started differently.
     """
     deadline = time.monotonic() + self._cluster.start_timeout_secs
-    self._ask(self._board.read, deadline)
+    self._ask(self._read_chief, deadline)
     self._compare(deadline)
+
+  def _read_chief(self):
+    self._rows[tasks.CHIEF] = self._board.read(tasks.CHIEF)
 
   def close(self):
     """Ends the beats; from here on nothing is watched."""
     self._is_closed.set()
 
-  def step_begins(self):
-    self._step_start = time.monotonic()
-
-  def step_ends(self, is_done=True):
-    """To be told of a step that failed, too: then nothing is counted."""
-    self._step_start = None
-    self._row['steps'] += is_done
+  @property
+  def stalls(self):
+    """stalls.Stalls, to be told what this task is doing."""
+    return self._stalls
 
   def secs_silent(self, name):
     """Returns for how many seconds no beat of task `name` came.
 
-    None if it is not known: no row yet, or the board cannot be read.
+    None if it is not known: no beat yet, or the board was not read of late.
     """
     now = time.monotonic()
-    if name not in self._last_change or now - self._last_answer > _SILENT_SECS:
+    if name not in self._last_change or now - self._last_read > _SILENT_SECS:
       return None
     return now - self._last_change[name]
 
   def _ask(self, ask, deadline):
-    """Returns the rows that `ask()` returns; it may be silent for ever.
+    """Returns what `ask()` returns; it may be silent for ever.
 
     Raises:
       cli.RunError: says what is wrong at the board's address.
     """
     name, address = self._cluster.meeting_name, self._cluster.meeting_address
     answers = queue.Queue()
+    # On its way up or down; a program that is none of ours does it, too.
+    passing = (
+      tf.errors.UnavailableError,
+      tf.errors.AbortedError,
+      tf.errors.DeadlineExceededError,
+    )
 
     def call():
       while True:
         try:
           answers.put(ask())
-        except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-          # On its way up or down; a program that is none of ours does it, too.
+        except passing as error:
           if time.monotonic() < deadline:
             self._is_closed.wait(_LOOK_SECS)
             continue
@@ -275,20 +287,21 @@ class Watchdog:
         f'({cluster_lib.explain(answer)}): give all tasks the same '
         '--ps_hosts and --worker_hosts, and see what has that port'
       ) from answer
-    self._notice(answer)
+    self._last_answer = time.monotonic()
     return answer
 
-  def _notice(self, rows):
-    """Takes in what was read; rows of ended tasks stay on the board."""
-    self._last_answer = time.monotonic()
-    for name, row in rows.items():
-      old = self._rows.get(name)
+  def _read_beats(self):
+    """Takes in the beats of all; those of ended tasks stay on the board."""
+    beats = self._board.read_beats()
+    self._last_answer = self._last_read = now = time.monotonic()
+    for name, beat in beats.items():
+      old = self._beats.get(name)
       if old is None:
-        self._last_change[name] = self._last_answer
-      elif (old['life'], old['beat']) != (row['life'], row['beat']):
-        self._last_change[name] = self._last_answer
+        self._last_change[name] = now
+      elif old != beat:
+        self._last_change[name] = now
         self._have_beaten.add(name)
-    self._rows = rows
+    self._beats = beats
 
   def _wait_for_beat(self, name, deadline):
     """Returns whether task `name` is seen to beat within some seconds."""
@@ -296,7 +309,7 @@ class Watchdog:
       if name in self._have_beaten:
         break
       self._stop.wait(_BEAT_LOOK_SECS)
-      self._ask(self._board.read, deadline)
+      self._ask(self._read_beats, deadline)
     return name in self._have_beaten
 
   def _refuse_to_be_a_twin(self, deadline):
@@ -306,9 +319,9 @@ class Watchdog:
       cli.RunError: it is alive.
     """
     name = self._cluster.name
-    twin = self._rows[name]
-    # On this host it would have the port, and we could not serve.
-    if twin['host'] != self._row['host'] and self._wait_for_beat(
+    twin, _ = self._ask(lambda: self._board.read(name), deadline) or ({}, {})
+    # In this place it would have the port, and we could not serve.
+    if twin.get('place') != self._row['place'] and self._wait_for_beat(
       name, deadline
     ):
       raise cli.RunError(
@@ -322,25 +335,13 @@ class Watchdog:
     The hosts with those of the ps, and a worker all with those of the chief.
 
     Raises:
-      cli.RunError: names the flags and both values.
+      cli.RunError: names what differs and both values.
     """
-    mine = self._row['settings']
-    for name, row in list(self._rows.items()):
-      theirs = row['settings']
-      if name == self._cluster.name:
-        continue
-      if name.startswith('ps'):
-        names = mine.keys() & theirs.keys()
-      elif name == tasks.CHIEF and self._cluster.job_name == 'worker':
-        names = mine.keys() | theirs.keys()
-      else:
-        continue  # It finds out by itself.
-      different = [
-        f'--{flag}={_show(theirs.get(flag))} there but '
-        f'--{flag}={_show(mine.get(flag))} here'
-        for flag in sorted(names)
-        if theirs.get(flag) != mine.get(flag)
-      ]
+    for name in self._find_compared():
+      _, settings = self._rows.get(name) or ({}, self._settings)
+      different = consistency.find_differences(
+        self._settings, settings, is_ps=name.startswith('ps')
+      )
       if different and self._wait_for_beat(name, deadline):
         raise cli.RunError(
           f'{name} at {self._others.get(name, "another host")} was started '
@@ -349,43 +350,41 @@ class Watchdog:
 
   def _keep_beating(self):
     while not self._is_closed.wait(_BEAT_SECS):
-      self._row['beat'] += 1
       try:
-        self._notice(self._board.write(self._row))
-        # The chief may have come after us.
-        if not self._row['steps'] and self._cluster.job_name == 'worker':
-          self._compare(time.monotonic())
+        self._beat_once()
       except tf.errors.OpError:
         pass  # The training meets the same error, and recovers or ends.
-      except cli.RunError as error:
-        self._stop.give_up(error)
+      except (cli.RunError, preemption.StoppedError) as error:
+        if isinstance(error, cli.RunError):
+          self._stop.give_up(error)
         return
+      except Exception as error:  # Who does not beat is taken for dead.
+        self._say(f'a beat failed, and the next is tried: {error!r}')
 
-  def _watch(self):
-    warn_secs, fail_secs = self.warn_secs, self.fail_secs
-    next_secs, step_start = warn_secs, None
-    while not self._is_closed.wait(min(0.25, warn_secs / 2)):
-      if step_start != self._step_start:
-        step_start, next_secs = self._step_start, warn_secs
-      if step_start is None:
-        continue
-      secs = time.monotonic() - step_start
-      if secs < min(next_secs, fail_secs):
-        continue
-      text = f'no step for {secs:.0f} s: {self._describe_others()}'
-      if step_start != self._step_start:
-        continue  # It has ended while we asked around.
-      if secs >= fail_secs:
-        self._stop.give_up(
-          cli.LostError(f'{text}; given up (--stall_fail_secs={fail_secs:g})')
+  def _beat_once(self):
+    self._num_beats += 1
+    before = self._board.beat(self._beat())
+    self._last_answer = time.monotonic()
+    if before.life == -1:  # The board is new: its task was started anew.
+      self._board.write(self._row, self._settings)
+    elif before.life != self._life and not self._is_closed.is_set():
+      self._stop.end_at_once(
+        cli.LostError(
+          f'another process has become {self._cluster.name} while this one '
+          'stood still or was cut off: nothing is saved here'
         )
-        return
-      self._say(text)
-      next_secs = secs + warn_secs
+      )
+    if self._cluster.job_name == 'ps' or self._stalls.secs() > _READ_SECS:
+      self._read_beats()
+    # The chief may have come after us.
+    if not self._stalls.num_steps and tasks.CHIEF in self._find_compared():
+      self._read_chief()
+      # A board that is slow for a second is no reason to give up.
+      self._compare(time.monotonic() + self._cluster.start_timeout_secs)
 
   def _describe_others(self):
     """Says who is silent: first of all a ps, which each step needs."""
-    silent = cluster_lib.find_silent(self._others)
+    silent = probing.find_silent(self._others)
     found = {}
     for name, address in self._others.items():
       place = f'{name} at {address}'
@@ -401,51 +400,3 @@ class Watchdog:
       if texts:
         return f'waiting for {", ".join(texts)}'
     return 'all tasks answer, so one of them works slowly'
-
-
-def _show(value):
-  return '(not given)' if value is None else value
-
-
-class WatchdogHook(tf.train.SessionRunHook):
-  """Tells the watchdog when a step begins and ends."""
-
-  def __init__(self, watchdog):
-    self._watchdog = watchdog
-
-  def after_create_session(self, session, coord):
-    self._watchdog.step_ends(is_done=False)
-
-  def before_run(self, run_context):
-    self._watchdog.step_begins()
-
-  def after_run(self, run_context, run_values):
-    self._watchdog.step_ends()
-
-  def end(self, session):
-    self._watchdog.step_ends(is_done=False)
-
-
-class LogdirHook(tf.train.SessionRunHook):
-  """Sees whether this worker shares the folder of the chief.
-
-  The chief alone writes and reads checkpoints, so nothing is lost where it
-  does not; but graphs, reports and `evaluate` are looked for there.
-  """
-
-  def __init__(self, watchdog, logdir, say):
-    self._watchdog = watchdog
-    self._logdir = logdir
-    self._say = say
-    self._is_known = False
-
-  def after_create_session(self, session, coord):
-    if not self._is_known:
-      self._is_known = True
-      life = self._watchdog.find_life(tasks.CHIEF)
-      if life and not checkpoints.is_signed(self._logdir, life):
-        self._say(
-          f'--logdir={self._logdir} is not the folder that worker 0 has under '
-          'this name: the checkpoints are there, the summaries of this worker '
-          'here; give all workers a folder that they share'
-        )

@@ -10,6 +10,8 @@ receiver casts it back: the center itself stays float32.
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist import nonfinite
+
 # Above it a copy into one tensor costs more than a call of its own.
 _SMALL_BYTES = 1 << 20
 
@@ -25,6 +27,7 @@ class Wire:
     self._worker = cluster.compute_device
     self._dtype = tf.as_dtype(cluster.wire_dtype)
     self._has_ps = cluster.num_ps > 0
+    self._task_index = cluster.task_index
 
   def count_bytes(self, variables):
     """Returns what the values of `variables` take on the wire, an int."""
@@ -41,12 +44,24 @@ class Wire:
   def to_ps(self, tensors, devices):
     """Returns `tensors` of the worker, tensors[i] on devices[i]."""
     routes = [(self._worker, device) for device in devices]
-    return self._send(tensors, routes)
+    return self._send(tensors, routes, is_guarded=True)
+
+  def round(self, tensor):
+    """Returns `tensor` as it arrives when it is sent, where it is."""
+    dtype = self._cast_dtype(tensor.dtype)
+    if not self._has_ps or dtype == tensor.dtype:
+      return tensor
+    with tf.device(tensor.device):
+      return tf.cast(tf.cast(tensor, dtype), tensor.dtype)
 
   def _cast_dtype(self, dtype):
     return self._dtype if dtype == tf.float32 else dtype
 
-  def _send(self, tensors, routes):
+  def guard(self, tensor):
+    """Returns `tensor`, or zeros if it is not finite: see nonfinite.py."""
+    return nonfinite.guard(tensor, self._task_index)
+
+  def _send(self, tensors, routes, is_guarded=False):
     if not self._has_ps:
       return list(tensors)
     bundles = {}
@@ -60,18 +75,22 @@ class Wire:
       for (source, target, dtype, _), indices in bundles.items():
         sent = [tensors[i] for i in indices]
         for i, tensor in zip(
-          indices, self._send_bundle(sent, source, target, dtype), strict=True
+          indices,
+          self._send_bundle(sent, source, target, dtype, is_guarded),
+          strict=True,
         ):
           arrived[i] = tensor
     return arrived
 
-  def _send_bundle(self, tensors, source, target, dtype):
+  def _send_bundle(self, tensors, source, target, dtype, is_guarded):
     """Sends tensors of one dtype as one; returns them on `target`."""
     cast_dtype = self._cast_dtype(dtype)
     with tf.device(source):
       packed = tensors[0] if len(tensors) == 1 else flatten(tensors)
       if cast_dtype != dtype:
         packed = tf.cast(packed, cast_dtype)
+      if is_guarded and dtype.is_floating:
+        packed = self.guard(packed)
     with tf.device(target):
       # Without an op over there it would be sent to each that wants it.
       packed = (

@@ -87,5 +87,21 @@ def describe():
   return _MODEL.value, _DATASET.value
 
 
+def flags_of_meaning():
+  """Returns the names of the flags that say what is learnt, and by what net.
+
+  Those of which a training that goes on must have the same. Where the files of
+  a data set are is none of them, nor is what a checkpoint's shapes tell.
+  """
+  modules = flags.FLAGS.flags_by_module_dict()
+  of_dataset = modules.get(_load_dataset_module().__name__, [])
+  return [
+    'model',
+    'dataset',
+    'validation_images',
+    *(f.name for f in of_dataset),
+  ]
+
+
 def _load_dataset_module():
   return registry.load('distmnist.datasets', _DATASET.value)

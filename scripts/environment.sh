@@ -5,18 +5,24 @@
 
 make_environment() {
   local extra=${1:+[$1]} base=${PYTHON:-python3} stamp
+  local constraints=()
   python=.venv/bin/python
   if ! "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
     echo "$0: $base is no Python >= 3.10: set PYTHON to one" >&2
     exit 1
   fi
-  # Installed once for each setup.py and extra, so that a second run is quick.
+  # Python 3.10 has no wheels of some of these versions.
+  if "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    constraints=(-c constraints.txt)
+  fi
+  # Installed once for each of these files and extra: a second run is quick.
   stamp=.venv/installed-${1:-base}
-  if [[ -f $stamp ]] && cmp -s setup.py "$stamp"; then
+  if [[ -f $stamp ]] && cat setup.py constraints.txt | cmp -s - "$stamp"; then
     return
   fi
   echo "$0: installing distmnist and TensorFlow into .venv (a minute or two)"
   [[ -x $python ]] || "$base" -m venv .venv
-  "$python" -m pip install --quiet --disable-pip-version-check -e ".$extra"
-  cp setup.py "$stamp"
+  "$python" -m pip install --quiet --disable-pip-version-check \
+    "${constraints[@]}" -e ".$extra"
+  cat setup.py constraints.txt >"$stamp"
 }

@@ -137,8 +137,7 @@ def test_what_is_dropped_leaves_no_trace(make_cluster):
 class PlainWorker(stepper.Worker):
   """Without a gate, and with the optimizers of the flags, as in training."""
 
-  def _make_factory(self, name, rate):
-    global_step = tf.train.get_global_step(self.graph)
+  def _make_factory(self, global_step):
     return optimizers.from_flags(global_step, num_workers=1)[0]
 
 
@@ -148,7 +147,7 @@ class PlainWorker(stepper.Worker):
 def test_what_a_push_sends_where(make_cluster, set_flags, name):
   set_flags('--optimizer=momentum', '--communication_period=1', '--dc_adaptive')
   make_rule = registry.load('distmnist.strategies', name).make
-  worker = PlainWorker(make_cluster(2, 1), 0, make_rule, 1000, None, None)
+  worker = PlainWorker(make_cluster(2, 1), 0, make_rule, 1000)
   sent = {}
   for _ in range(10):  # A trace now and then lacks what a ps received.
     sent |= trace_messages(worker)

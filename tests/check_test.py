@@ -38,9 +38,9 @@ def test_what_can_work_has_no_mistake(find, words):
   [
     (['--learning_rat=1'], 'learning_rate'),
     (['--learning_rate=-1'], 'learning_rate=-1'),
-    (['--batch_size=x'], "invalid literal for int() with base 10: 'x'"),
+    (['--batch_size=x'], 'expected a whole number'),
     (['--strategy=magic'], 'strategy=magic'),
-    (['--batch_size=201'], '--batch_size=201 is larger than what one worker'),
+    (['--batch_size=201'], '--batch_size=201 is larger than the 200 training'),
     (['--lr_schedule=step'], '--lr_schedule=step needs --lr_boundaries'),
     (['--model=mlp', '--hidden_units=a'], '--hidden_units=a: expected sizes'),
     (['--early_stopping_patience=2'], 'needs --validation_steps'),
@@ -61,10 +61,10 @@ def test_the_shape_of_the_cluster_counts(find):
   assert 'has no ps' in find(*words, num_ps=1, num_workers=2)
   assert find(*words, num_workers=2) is None
   assert '2 workers but no ps' in find('--strategy=ssp', num_workers=2)
-  # A worker reads a half of the 200 images.
-  words = ['--batch_size=101']
+  # However many workers there are, a batch may have all images.
+  words = ['--batch_size=200']
   assert find(*words) is None
-  assert 'reads: 100 images' in find(*words, num_ps=1, num_workers=2)
+  assert find(*words, num_ps=1, num_workers=2) is None
 
 
 def test_one_training_leaves_nothing_to_the_next(set_flags):
@@ -73,7 +73,7 @@ def test_one_training_leaves_nothing_to_the_next(set_flags):
   assert checker.find_mistake(wrong)
   assert checker.find_mistake([*SMALL]) is None
   fewer = [*SMALL, '--synthetic_train_images=150', '--batch_size=60']
-  assert 'reads: 50 images' in checker.find_mistake(fewer)
+  assert 'the 50 training images' in checker.find_mistake(fewer)
 
 
 def test_the_data_are_loaded_once(set_flags, monkeypatch):
@@ -102,8 +102,18 @@ def test_missing_data_end_the_check(set_flags, monkeypatch):
 def test_the_answers_are_in_a_file(set_flags, tmp_path):
   path = tmp_path / 'check.json'
   words = [[*SMALL], [*SMALL, '--batch_size=0']]
-  path.write_text(json.dumps({'num_ps': 0, 'num_workers': 1, 'flags': words}))
+  asked = {'num_ps': 0, 'num_workers': 1, 'flags': words, 'needs_data': True}
+  path.write_text(json.dumps(asked))
   check.main([str(path)])
   first, second = json.loads((tmp_path / 'check.json.checked').read_text())
   assert first is None
   assert 'batch_size=0' in second
+
+
+def test_without_data_nothing_of_this_machine_is_looked_at(set_flags):
+  checker = check.Checker(1, 2, needs_data=False)
+  words = ['--dataset=mnist', '--data_dir=/no', '--num_gpus=64', '--logdir=/no']
+  assert checker.find_mistake(words) is None
+  assert checker.find_mistake(['--trace_steps=5']) is None
+  assert 'needs --lr_b' in checker.find_mistake(['--lr_schedule=step'])
+  assert 'has no ps' in checker.find_mistake(['--strategy=ring_allreduce'])

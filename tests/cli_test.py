@@ -3,6 +3,7 @@
 Flags of the program under test are those of this file.
 """
 
+import os
 import subprocess
 import sys
 
@@ -70,7 +71,7 @@ def never(*_):
   [
     ('--cli_test_coumt=2', "Unknown command line flag 'cli_test_coumt'"),
     ('--cli_test_count=0', 'cli_test_count=0'),
-    ('--cli_test_count=x', "invalid literal for int() with base 10: 'x'"),
+    ('--cli_test_count=x', 'expected a whole number'),
     ('cli_test_count=2', "'cli_test_count=2' is not a flag: flags start with"),
     ('--flagfile=/nowhere.flags', '/nowhere.flags'),
   ],
@@ -181,3 +182,51 @@ def test_a_program_run_by_its_name_shows_its_own_flags():
   assert (found.returncode, found.stderr) == (0, '')
   assert found.stdout.startswith('distmnist.launch: ')
   assert '--num_workers:' in found.stdout
+
+
+def test_nobody_reads_what_is_printed():
+  """As by `... | head -1`."""
+  done = subprocess.run(
+    'python -m distmnist.launch --help | true; echo ${PIPESTATUS[0]}',
+    shell=True,
+    executable='bash',
+    env={**os.environ, 'PATH': f'{os.path.dirname(sys.executable)}:/bin'},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  # Whether head was gone before the first line is a race.
+  assert (done.stdout.strip(), done.stderr) in (('141', ''), ('0', ''))
+
+
+def test_a_broken_pipe_to_another_process_is_a_mistake_of_ours(run):
+  def main():
+    raise BrokenPipeError('a socket')
+
+  code, _, err = run(main)
+  assert code == 70
+  assert err.endswith('BrokenPipeError: a socket\n')
+
+
+def test_the_help_is_that_of_the_command_that_was_typed(run, monkeypatch):
+  def main():
+    raise cli.UsageError('two chiefs')
+
+  monkeypatch.setattr(sys, 'argv', ['/usr/bin/distmnist-launch'])
+  assert run(main)[2] == (
+    'distmnist-launch: error: two chiefs (see distmnist-launch --help)\n'
+  )
+
+
+def test_the_help_may_be_that_of_another_program(run, monkeypatch):
+  def main():
+    raise cli.UsageError('--x=1', 'train')
+
+  assert run(main)[2].endswith('--x=1 (see distmnist.train --help)\n')
+  monkeypatch.setattr(sys, 'argv', ['/usr/bin/distmnist-launch'])
+  assert run(main)[2].endswith('--x=1 (see distmnist-train --help)\n')
+
+
+def test_a_bool_with_a_value_is_one_line(run):
+  code, _, err = run(never, '--nohelpfull=1')
+  assert (code, err.count('\n')) == (2, 1)

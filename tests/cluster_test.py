@@ -4,13 +4,12 @@ import json
 import os
 import re
 import socket
-import types
 
 import pytest
 import tensorflow.compat.v1 as tf
 from absl.testing import flagsaver
 
-from distmnist import cli, console, watchdog
+from distmnist import cli, consistency
 from distmnist import cluster as cluster_lib
 from tests import in_process
 
@@ -252,12 +251,12 @@ def test_who_told_it_makes_no_difference(set_flags):
     )
     by_flags = cluster_lib.from_flags({'TF_CONFIG': ''})
     # What the tasks of a cluster compare.
-    settings = watchdog.settings_from_flags(by_flags)
+    settings = consistency.settings_from_flags(by_flags)
   set_flags('--num_gpus=0')
   by_config = cluster_lib.from_flags({'TF_CONFIG': CONFIG})
   assert (by_flags.told_by, by_config.told_by) == ('flags', 'TF_CONFIG')
   assert by_flags == by_config
-  assert settings == watchdog.settings_from_flags(by_config)
+  assert settings == consistency.settings_from_flags(by_config)
   assert settings['worker_hosts'] == 'w0:1,w1:1'
 
 
@@ -462,6 +461,42 @@ def test_a_port_that_is_taken_is_named(start_server):
       start_server(port)
 
 
+@pytest.mark.parametrize(('name', 'code'), [('ATTEMPT', 3), ('FIRST_PORT', 98)])
+def test_a_port_that_may_be_free_later_is_no_final_error(
+  start_server, monkeypatch, name, code
+):
+  monkeypatch.setenv(f'DISTMNIST_{name}', '2')
+  with (
+    socket.create_server(('127.0.0.1', 0)) as other,
+    pytest.raises(cli.RunError, match='cannot listen on port') as error,
+  ):
+    start_server(other.getsockname()[1])
+  assert error.value.exit_code == code
+
+
+@pytest.mark.parametrize(
+  ('one', 'other'),
+  [
+    ('a:2222', 'A:02222'),
+    ('localhost:7401', '127.0.0.1:7401'),
+    ('localhost:1', '[::1]:1'),
+    ('[::1]:1', '[0:0::1]:1'),
+    ('a.b:1', 'a.b.:1'),
+  ],
+)
+def test_an_address_is_given_once_however_it_is_spelt(one, other):
+  with pytest.raises(
+    cli.UsageError,
+    match=f'^{re.escape(other)}, also as {re.escape(one)}, is given to two',
+  ):
+    cluster_lib.make_cluster((one,), (other,), 'ps', 0)
+
+
+def test_addresses_that_differ_may_have_one_port_or_host():
+  hosts = 'a:1', 'a:2', 'b:1', '127.0.0.2:1', '[::2]:1'
+  assert cluster_lib.make_cluster(hosts, ('c:1',), 'ps', 0).num_ps == 5
+
+
 def test_proxies_are_dropped_and_said(start_server, monkeypatch, capsys):
   for protocol in ('http', 'https', 'all', 'grpc'):
     for name in (f'{protocol}_proxy', f'{protocol}_proxy'.upper()):
@@ -496,98 +531,3 @@ def test_a_server_that_tensorflow_refuses_is_one_line(
     ),
   ):
     start_server(port)
-
-
-# The wait for other tasks, with a clock that only `sleep` moves.
-
-
-@pytest.fixture
-def clock(monkeypatch):
-  fake = types.SimpleNamespace(now=50.0)
-  fake.monotonic = lambda: fake.now
-  fake.sleep = lambda secs: setattr(fake, 'now', fake.now + secs)
-  for module in (cluster_lib, console):
-    monkeypatch.setattr(module, 'time', fake)
-  return fake
-
-
-@pytest.fixture
-def answer_at(monkeypatch, clock):
-  """answer_at[address] = secs: from when on a task answers."""
-  times = {}
-  monkeypatch.setattr(
-    cluster_lib,
-    'is_answering',
-    lambda address: clock.now >= 50 + times.get(address, float('inf')),
-  )
-  return times
-
-
-def test_who_listens_answers():
-  with socket.create_server(('127.0.0.1', 0)) as server:
-    address = f'127.0.0.1:{server.getsockname()[1]}'
-    assert cluster_lib.is_answering(address)
-    cluster_lib.wait_for_tasks({'ps 0': address}, 0, say=None)
-  assert not cluster_lib.is_answering(address)
-
-
-@pytest.mark.parametrize('host', ['nowhere.invalid', 'a..b'])
-def test_a_host_that_cannot_be_looked_up_does_not_answer(host):
-  assert not cluster_lib.is_answering(f'{host}:2222')
-
-
-def test_nobody_to_wait_for_is_no_wait(clock, answer_at):
-  cluster_lib.wait_for_tasks({}, 0)
-  assert clock.now == 50
-
-
-def test_the_wait_ends_when_the_last_one_answers(clock, answer_at):
-  answer_at |= {'a:1': 0.3, 'b:1': 0.7}
-  lines = []
-  cluster_lib.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 9, lines.append)
-  assert clock.now == pytest.approx(50.7, abs=0.06)
-  assert lines == []
-
-
-def test_a_long_wait_says_for_whom_after_a_second_then_every_five(
-  clock, answer_at
-):
-  answer_at |= {'a:1': 0.0, 'b:1': 3.0, 'c:1': 8.0}
-  lines = []
-  cluster_lib.wait_for_tasks(
-    {'ps 0': 'a:1', 'ps 1': 'b:1', 'worker 0': 'c:1'},
-    60,
-    lambda line: lines.append((round(clock.now - 50), line)),
-  )
-  assert lines == [
-    (1, 'waiting for ps 1 at b:1, worker 0 at c:1'),
-    (6, 'waiting for worker 0 at c:1'),
-  ]
-
-
-def test_a_task_that_has_answered_is_not_asked_again(monkeypatch, clock):
-  asked = []
-
-  def is_answering(address):
-    asked.append(address)
-    return address == 'a:1' or clock.now > 50.3
-
-  monkeypatch.setattr(cluster_lib, 'is_answering', is_answering)
-  cluster_lib.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 9)
-  assert asked.count('a:1') == 1
-  assert asked.count('b:1') > 2
-
-
-def test_the_wait_is_bounded_and_names_those_that_did_not_answer(
-  clock, answer_at
-):
-  answer_at |= {'a:1': 0.0}
-  with pytest.raises(cli.RunError) as caught:
-    cluster_lib.wait_for_tasks(
-      {'ps 0': 'a:1', 'ps 1': 'b:1'}, 2.5, lambda line: None
-    )
-  assert str(caught.value) == (
-    'no answer within 2.5 s from ps 1 at b:1: start it, or check the address, '
-    'the port and the firewall (--start_timeout_secs sets the wait)'
-  )
-  assert clock.now == pytest.approx(52.5, abs=0.06)

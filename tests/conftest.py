@@ -4,6 +4,7 @@ import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
 
 # isort: split
 import contextlib
+import fcntl
 import itertools
 import os
 import pathlib
@@ -17,12 +18,51 @@ from distmnist import collectives, registry
 from tests import in_process, runner
 from tests.strategies import stepper
 
-_SHARED = pathlib.Path(__file__).parents[2] / 'shared' / 'data'
+_HERE = pathlib.Path(__file__).parent
+_SHARED = _HERE.parents[1] / 'shared' / 'data'
 
 
 def pytest_xdist_auto_num_workers(config):
-  """The quick tests run two at a time; a real cluster has the machine alone."""
-  return 2 if config.option.markexpr == 'not slow' else 0
+  """Tests run two at a time: on two cores most of them leave one idle."""
+  del config
+  return 2
+
+
+def pytest_collection_modifyitems(items):
+  """Those that have the machine to themselves come last, one by one."""
+  items.sort(key=lambda item: bool(item.get_closest_marker('alone')))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+  """Lets no test run beside one that is marked as `alone`.
+
+  It is the outermost, so that no time-out of a test counts the wait.
+  """
+  is_alone = item.get_closest_marker('alone')
+  # Who waits for the machine holds the door, or others would go in for ever.
+  with (
+    _locked(_HERE / 'conftest.py', alone=True) as leave_door,
+    _locked(_HERE / '__init__.py', is_alone),
+  ):
+    leave_door()
+    return (yield)
+
+
+@contextlib.contextmanager
+def _locked(path, alone):
+  """Locks a file, against all or for readers; yields what unlocks it."""
+  with open(path) as file:
+
+    def unlock():
+      # Not by its end: a process that was forked may have it open as well.
+      fcntl.flock(file, fcntl.LOCK_UN)
+
+    fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    try:
+      yield unlock
+    finally:
+      unlock()
 
 
 @pytest.fixture(scope='session')

@@ -65,10 +65,13 @@ def test_a_torn_checkpoint_is_one_line(tasks, tmp_path):
   index = run / 'model.ckpt-3.index'
   index.write_bytes(index.read_bytes()[:20])
   task = tasks.run(
-    tmp_path / '2', f'--logdir={run}', module='distmnist.evaluate'
+    tmp_path / '2',
+    f'--logdir={run}',
+    '--checkpoint=3',
+    module='distmnist.evaluate',
   )
   assert task.code == 1, task.output
-  assert 'model.ckpt-3 cannot be read' in task.output.splitlines()[-1]
+  assert 'model.ckpt-3 is not whole' in task.output.splitlines()[-1]
   assert 'Traceback' not in task.output
   # A training has more to lose: it goes back to the one before.
   task = tasks.run(tmp_path / '3', *SMALL, '--train_steps=5', f'--logdir={run}')

@@ -8,11 +8,10 @@ import types
 
 import pytest
 
-from distmnist import checkpoints, cli, evaluator, preemption
+from distmnist import checkpoints, cli, evaluator, logdirs, preemption
 from distmnist import cluster as cluster_lib
 from tests import in_process
-from tests.runner import SMALL, wait_for_line
-from tests.session_test import read_report
+from tests.runner import SMALL, read_report, wait_for_line
 
 
 @pytest.fixture
@@ -119,7 +118,6 @@ def run_task(folder, set_flags, monkeypatch):
     lines = []
     stop = stop or in_process.NoStop()
     stop.wait = getattr(stop, 'pause', folder.pause)
-    stop.exit_code = getattr(stop, 'exit_code', 0)
     code = evaluator.run_task(member, None, stop, lines.append)
     return code, [line.replace(folder.path, 'RUN') for line in lines]
 
@@ -146,7 +144,7 @@ def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
   folder.save(5)
 
   def begin():
-    os.remove(checkpoints.report_path(folder.path))
+    os.remove(logdirs.report_path(folder.path))
 
   folder.events = [lambda: None, begin, lambda: folder.save(9), folder.end]
   code, lines = run_task()

@@ -25,7 +25,7 @@ from distmnist import (
 from tests.checkpoints_test import flip, truncate
 from tests.launches_test import launch
 from tests.models.battery_test import each_model
-from tests.runner import SMALL
+from tests.runner import SMALL, read_report
 
 SHAPE = 3, 4, 1
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, *SHAPE), np.uint8)
@@ -258,7 +258,7 @@ def test_what_any_rule_and_cluster_has_trained_is_exported(
   set_flags(*SMALL)
   images, labels = workload.load_test_split()
   classes, _ = saved_model.Model(str(folder)).predict(images)
-  report = json.loads((run / 'report.json').read_text())
+  report = read_report(run)
   assert (classes == labels).mean() == report['test_accuracy']
 
 

@@ -1,5 +1,6 @@
 import gzip
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -144,3 +145,29 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
     f'cannot read {tmp_path}: Is a directory: make it readable, or point '
     '--data_dir elsewhere'
   )
+
+
+def test_a_gzip_may_have_several_members(tmp_path):
+  content = pack(IMAGES)
+  path = tmp_path / 'images.gz'
+  path.write_bytes(gzip.compress(content[:9]) + gzip.compress(content[9:]))
+  np.testing.assert_array_equal(idx.read(str(path), 3), IMAGES)
+
+
+@pytest.mark.parametrize('shape', [(2, 28, 28), (60000, 65535, 65535)])
+def test_a_gzip_that_holds_more_than_it_says_is_not_unpacked(
+  tmp_path, monkeypatch, shape
+):
+  monkeypatch.setattr(idx, 'MAX_UNPACKED_BYTES', 1 << 20)
+  path = tmp_path / 'images.gz'
+  header = struct.pack('>4I', 0x803, *shape)
+  path.write_bytes(gzip.compress(header + bytes(100 << 20)))
+  tracemalloc.start()
+  try:
+    with pytest.raises(idx.FileError, match='a gzip of more than [0-9]+ bytes'):
+      idx.read(str(path), 3)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  # Of 100 MiB.
+  assert peak < 8 << 20

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -240,4 +241,17 @@ def test_labels_are_one_an_image_and_below_the_number_of_classes(tmp_path):
     image_files.read_labels,
     f'.*: found label 9 at index 2, expected 0 to 8{advice}',
     *(str(path), 3, 9),
+  )
+
+
+def test_a_png_that_says_it_is_huge_is_refused_before_it_is_decoded(
+  read, monkeypatch
+):
+  monkeypatch.setattr(
+    image_files._PngDecoder, 'decode', lambda *_: pytest.fail('decoded')
+  )
+  content = bytearray(encode_png(GREY))
+  content[16:24] = struct.pack('>2I', 60000, 50000)
+  check_refused(
+    read, '.*: found 50000 x 60000, but the model takes .*', content
   )

@@ -8,8 +8,8 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import checkpoints, processes
 from distmnist import cluster as cluster_lib
+from distmnist import ports, restart, stalls
 from distmnist import session as session_lib
 
 # A worker that waits for ever is a failure of the test, after this long.
@@ -21,6 +21,10 @@ class NoStop:
 
   is_requested = False
   error = None
+  exit_code = 0
+
+  def end(self):
+    return self.exit_code
 
   def on_request(self, callback):
     pass
@@ -29,8 +33,36 @@ class NoStop:
     time.sleep(secs)
 
 
+class Countdown:
+  """A source of batches for steps.Steps that counts them and has no images.
+
+  All workers may count global steps at once, and none shall pass the last.
+  """
+
+  def __init__(self, last_step, num_workers=1, steps_per_update=1):
+    self._last_step = last_step
+    self._steps_of_all = steps_per_update / num_workers
+    self.step = 0
+
+  @property
+  def left(self):
+    return (self._last_step - self.step) * self._steps_of_all
+
+  def make_feed(self, num_batches):
+    del num_batches
+    return {}
+
+  make_blank_feed = make_feed
+
+  def note(self, global_steps):
+    self.step = global_steps[-1]
+
+
 class NoWatchdog:
   """Stands for watchdog.Watchdog where the test watches."""
+
+  def __init__(self):
+    self.stalls = stalls.Stalls(60, 60, str, NoStop(), print)
 
   def check_in(self):
     pass
@@ -38,18 +70,15 @@ class NoWatchdog:
   def compare_with_chief(self):
     pass
 
-  def step_ends(self, is_done):
-    pass
-
 
 @contextlib.contextmanager
 def hold_ports(num_ports):
   """Yields ports, a list of int, that are given to no other by chance.
 
-  A server that asks for one of them gets it; see processes.hold_ports.
+  A server that asks for one of them gets it; see ports.hold_ports.
   """
   with contextlib.ExitStack() as stack:
-    held = [stack.enter_context(s) for s in processes.hold_ports(num_ports)]
+    held = [stack.enter_context(s) for s in ports.hold_ports(num_ports)]
     yield [s.getsockname()[1] for s in held]
 
 
@@ -58,10 +87,10 @@ def pick_ports(num_ports):
   sockets = [socket.socket() for _ in range(num_ports)]
   for s in sockets:
     s.bind(('127.0.0.1', 0))
-  ports = [s.getsockname()[1] for s in sockets]
+  found = [s.getsockname()[1] for s in sockets]
   for s in sockets:
     s.close()
-  return ports
+  return found
 
 
 def make_config():
@@ -89,8 +118,8 @@ class InProcessCluster:
 
   def __init__(self, num_ps, num_workers):
     self.num_workers = num_workers
-    with hold_ports(num_ps + num_workers) as ports:
-      hosts = [f'127.0.0.1:{port}' for port in ports]
+    with hold_ports(num_ps + num_workers) as found:
+      hosts = [f'127.0.0.1:{port}' for port in found]
       self._hosts = tuple(hosts[:num_ps]), tuple(hosts[num_ps:])
       self.ps_servers = [start_server(self.ps(i)) for i in range(num_ps)]
       self.servers = [start_server(self.worker(i)) for i in range(num_workers)]
@@ -121,7 +150,7 @@ class InProcessCluster:
       config,
       NoStop(),
       NoWatchdog(),
-      checkpoints.Restart(logdir, 'auto', 10**9, say=lambda line: None),
+      restart.Restart(logdir, 'auto', 10**9, say=lambda line: None),
       tf.train.Saver(),
       hooks,
       say=lambda line: None,

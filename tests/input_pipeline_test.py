@@ -1,10 +1,10 @@
-"""input_pipeline: shards, passes, batches in the graph, chunks."""
+"""input_pipeline: batches in the graph, shifts, chunks."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, input_pipeline
+from distmnist import cli, fed_rows, input_pipeline
 from distmnist import rehearsal as rehearsal_lib
 
 CPU = '/device:CPU:0'
@@ -16,55 +16,9 @@ def make_data(num_images):
   return np.tile(images, [1, 2, 3, 1]), np.arange(num_images, dtype=np.int32)
 
 
-def make_plan(indices, batch_size):
-  return input_pipeline.Plan(np.array(indices), batch_size, 0, 0, 0)
-
-
 def start(session):
   """Does what MonitoredSession does before the first step."""
   session.run([tf.local_variables_initializer(), tf.tables_initializer()])
-
-
-@pytest.mark.parametrize('num_images, num_shards', [(12, 3), (13, 3), (5, 1)])
-def test_shards_are_disjoint_and_equal_in_size(num_images, num_shards):
-  shards = [
-    input_pipeline.compute_shard(num_images, num_shards, i)
-    for i in range(num_shards)
-  ]
-  assert {len(s) for s in shards} == {num_images // num_shards}
-  found = np.sort(np.concatenate(shards))
-  assert found.tolist() == list(range(num_images // num_shards * num_shards))
-
-
-def test_a_shard_by_hand():
-  assert input_pipeline.compute_shard(11, 3, 1).tolist() == [1, 4, 7]
-  assert input_pipeline.compute_shard(2, 3, 1).tolist() == []
-
-
-def test_a_pass_has_each_image_once_and_drops_the_rest():
-  indices = np.arange(100, 111)
-  batches = input_pipeline.compute_pass(indices, 4, 0, 0, 0)
-  assert batches.shape == (2, 4)
-  assert len(set(batches.ravel())) == 8
-  assert set(batches.ravel()) < set(indices)
-
-
-def test_a_pass_is_decided_by_seed_worker_and_its_number():
-  def compute(*key):
-    return input_pipeline.compute_pass(np.arange(50), 5, *key).tolist()
-
-  assert compute(1, 2, 3) == compute(1, 2, 3)
-  orders = [compute(1, 2, 3), compute(0, 2, 3), compute(1, 0, 3)]
-  orders += [compute(1, 2, 0), compute(3, 2, 1)]
-  assert len({str(order) for order in orders}) == 5
-
-
-def test_another_pass_leaves_other_images_out():
-  passes = [
-    input_pipeline.compute_pass(np.arange(5), 4, 0, 0, i) for i in range(20)
-  ]
-  seen = {frozenset(p.ravel()) for p in passes}
-  assert len(seen) == 5
 
 
 def test_images_are_shifted_by_whole_pixels_up_to_the_limit(tf_session):
@@ -88,11 +42,15 @@ def test_random_shift_moves_training_images(tf_session, set_flags):
   set_flags('--random_shift=1')
   images = np.zeros([4, 5, 5, 1], np.uint8)
   images[:, 2, 2] = 255
-  batch = input_pipeline.build_batches(
-    images, np.arange(4), make_plan([0, 1, 2, 3], 4), 0, 0, CPU
-  )
+  batch, batches = build(images, np.arange(4), 4)
   start(tf_session)
-  found = np.concatenate([tf_session.run(batch[0]) for _ in range(30)])
+
+  def move(place):
+    row = [place, 0, 1, 2, 3]
+    return tf_session.run(batch[0], {batches.fed: [row]})
+
+  found = np.concatenate([move(i) for i in range(30)])
+  np.testing.assert_array_equal(move(5), move(5))  # Its place decides.
   places = {tuple(np.argwhere(image == 1)[0]) for image in found}
   assert len(places) == 9
 
@@ -104,70 +62,58 @@ def test_a_shift_out_of_sight_is_refused(set_flags):
     input_pipeline.check_flags((7, 28, 1))
 
 
-def test_batches_are_the_passes_one_after_the_other(tf_session):
+def build(images, labels, batch_size, rehearsal=None):
+  """Returns (images and labels of a batch, their FedRows)."""
+  batch = input_pipeline.build_batches(
+    images, labels, batch_size, CPU, rehearsal
+  )
+  [batches] = tf.get_collection(fed_rows.COLLECTION)
+  return batch, batches
+
+
+def test_a_step_has_the_images_that_it_is_fed_with(tf_session, set_flags):
+  set_flags()
   images, labels = make_data(20)
-  plan = make_plan([1, 3, 5, 7, 9, 11, 13], 3)
-  batch = input_pipeline.build_batches(images, labels, plan, 4, 2, CPU)
+  batch, batches = build(images, labels, 3)
   assert [t.dtype for t in batch] == [tf.float32, tf.int32]
   assert [t.shape.as_list() for t in batch] == [[3, 2, 3, 1], [3]]
   start(tf_session)
-  for pass_number in range(3):
-    for expected in input_pipeline.compute_pass(
-      plan.indices, 3, 4, 2, pass_number
-    ):
-      images_v, labels_v = tf_session.run(batch)
-      assert labels_v.tolist() == expected.tolist()
-      np.testing.assert_allclose(images_v, images[expected] / 255, rtol=1e-6)
+  for chosen in ([4, 0, 19], [7, 7, 1]):
+    rows = [[0, *chosen], [3, 1, 1, 1]]  # The second is another step's.
+    images_v, labels_v = tf_session.run(batch, {batches.fed: rows})
+    assert labels_v.tolist() == chosen
+    np.testing.assert_allclose(images_v, images[chosen] / 255, rtol=1e-6)
 
 
-def test_a_rehearsal_reads_no_batch(tf_session):
+def test_a_rehearsal_reads_no_batch(tf_session, set_flags):
+  set_flags()
   images, labels = make_data(6)
-  plan, rehearsal = make_plan(range(6), 2), rehearsal_lib.Rehearsal(CPU)
-  batch = input_pipeline.build_batches(
-    images, labels, plan, 4, 2, CPU, rehearsal
-  )
+  rehearsal = rehearsal_lib.Rehearsal(CPU)
+  batch, batches = build(images, labels, 2, rehearsal)
   fetches = [rehearsal.or_zeros(x) for x in batch]
   start(tf_session)
-  passes = [
-    input_pipeline.compute_pass(plan.indices, 2, 4, 2, i) for i in (0, 1)
-  ]
-  expected = np.concatenate(passes).tolist()
-  for is_on in (True, True, False, True, False, False, False):
+  for is_on in (True, False, True, False):
     rehearsal.turn(is_on).run()
-    images_v, labels_v = tf_session.run(fetches)
-    assert labels_v.tolist() == ([0, 0] if is_on else expected.pop(0))
+    images_v, labels_v = tf_session.run(fetches, {batches.fed: [[0, 3, 5]]})
+    assert labels_v.tolist() == ([0, 0] if is_on else [3, 5])
     assert images_v.any() != is_on
-  assert len(expected) == 2
 
 
-def test_the_images_are_not_in_the_graph_but_on_the_worker(tf_session):
+def test_the_images_are_not_in_the_graph_but_on_the_worker(set_flags):
+  set_flags()
   images = np.zeros((5000, 28, 28, 1), np.uint8)
   device = '/job:worker/task:1/device:CPU:0'
   setter = tf.train.replica_device_setter(ps_tasks=2, worker_device='/job:x')
-  with tf.device(setter):
-    input_pipeline.build_batches(
-      images, np.zeros(5000, np.int32), make_plan([0], 1), 0, 0, device
-    )
-  assert tf.get_default_graph().as_graph_def().ByteSize() < 100_000
-  assert tf.global_variables() == []
-  found = {(v.op.name, v.device) for v in tf.local_variables()}
-  names = ('images', 'labels', 'order', 'num_read')
-  assert found == {(name, device) for name in names}
-  ops = tf.get_default_graph().get_operations()
+  with tf.Graph().as_default() as graph:
+    with tf.device(setter):
+      input_pipeline.build_batches(images, np.zeros(5000, np.int32), 1, device)
+    assert graph.as_graph_def().ByteSize() < 100_000
+    assert tf.global_variables() == []
+    found = {(v.op.name, v.device) for v in tf.local_variables()}
+    assert found == {(name, device) for name in ('images', 'labels')}
+    astray = {op.name for op in graph.get_operations() if op.device != device}
   # get_variable takes an initializer off all devices; it follows its variable.
-  astray = {op.name for op in ops if op.device != device}
   assert astray == {'images/Initializer/PyFunc', 'labels/Initializer/PyFunc'}
-
-
-def test_a_session_that_is_made_again_starts_again(tf_session):
-  images, labels = make_data(6)
-  plan = make_plan(range(6), 2)
-  batch = input_pipeline.build_batches(images, labels, plan, 0, 0, CPU)
-  start(tf_session)
-  first = [tf_session.run(batch)[1].tolist() for _ in range(2)]
-  with tf.Session() as session:
-    start(session)
-    assert [session.run(batch)[1].tolist() for _ in range(2)] == first
 
 
 def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):

@@ -1,10 +1,12 @@
+import fcntl
 import json
+import resource
 import socket
 import threading
 
 import pytest
 
-from distmnist import json_lines
+from distmnist import handshake, json_lines
 
 SECRET = 'the secret of the run'
 
@@ -72,49 +74,122 @@ def test_the_end_of_the_other_is_seen(pair):
   assert not connection.is_open
 
 
+@pytest.fixture
+def secured():
+  listener = socket.create_server(('127.0.0.1', 0))
+  ours = socket.create_connection(listener.getsockname())
+  theirs, _ = listener.accept()
+  listener.close()
+  agent, driver = map(json_lines.Connection, (ours, theirs))
+  agent.secure('key', 'agent', 'driver')
+  driver.secure('key', 'driver', 'agent')
+  with ours, theirs:
+    yield agent, driver, ours, theirs
+
+
+def test_messages_with_a_key_come_in_both_directions(secured):
+  agent, driver, *_ = secured
+  for number in range(3):
+    agent.send(lines=[number])
+    driver.send(go=number)
+  assert receive_until(driver, lambda m: len(m) == 3)[2] == {'lines': [2]}
+  assert receive_until(agent, lambda m: len(m) == 3)[2] == {'go': 2}
+
+
 @pytest.mark.parametrize(
-  ('given', 'is_right'),
+  'forge',
   [
-    (json_lines.answer(SECRET, 'challenge'), True),
-    (json_lines.answer('another', 'challenge'), False),
-    (json_lines.answer(SECRET, 'another'), False),
-    (SECRET, False),
-    ('é', False),
-    ('', False),
-    (None, False),
-    ([1], False),
+    lambda line: line.replace(b'1', b'2'),  # changed
+    lambda line: line.partition(b' ')[2],  # of one who has no key
+    lambda line: line + line,  # said once more
+    lambda line: b'',  # left out, before the next one
+    lambda line: b'\xff' + line,
   ],
 )
-def test_the_secret_is_shown_by_the_answer_to_a_challenge(given, is_right):
-  assert json_lines.is_right(SECRET, 'challenge', given) == is_right
+def test_who_stands_between_cannot_forge(secured, forge):
+  agent, driver, ours, theirs = secured
+  agent.send(code=11)
+  agent.send(code=12)
+  first, second = theirs.recv(1000).splitlines(keepends=True)
+  ours.sendall(forge(first) + second)
+  received = receive_until(driver, lambda _: False)
+  assert not driver.is_open
+  assert received == ([{'code': 11}] if forge(first) == first + first else [])
 
 
-def test_two_challenges_differ():
-  assert json_lines.make_challenge() != json_lines.make_challenge()
+def test_what_was_sent_does_not_come_back(secured):
+  agent, _, _, theirs = secured
+  agent.send(stop=15)
+  theirs.sendall(theirs.recv(1000))
+  assert receive_until(agent, lambda _: False) == []
 
 
-def serve(*lines):
-  """Returns the port of who says `lines` (bytes) to the first who comes."""
+def serve(*talk):
+  """Returns the port of who says `talk` to the first who comes.
+
+  Args:
+    *talk: bytes, or callables of what was heard since (bytes) to bytes; after
+      each an answer is waited for.
+  """
   listener = socket.create_server(('127.0.0.1', 0))
 
   def run():
     with listener, listener.accept()[0] as peer:
-      for line in lines:
-        peer.sendall(line)
-      peer.recv(1000)
+      heard = b''
+      for line in talk:
+        peer.sendall(line(heard) if callable(line) else line)
+        heard = peer.recv(1000)
 
   threading.Thread(target=run, daemon=True).start()
   return listener.getsockname()[1]
 
 
-def test_who_connects_answers_the_challenge():
-  port = serve(b'{"challenge": "abc"}\n')
+def pack(message):
+  return json.dumps(message).encode() + b'\n'
+
+
+def talk_as_driver(secret):
+  driver = handshake.Driver(secret)
+  yield pack({'challenge': driver.challenge})
+  yield lambda heard: pack(driver.answer(json.loads(heard)))
+
+
+def test_who_connects_proves_and_has_it_proved():
+  port = serve(*talk_as_driver(SECRET))
   connection = json_lines.connect('127.0.0.1', port, SECRET)
   assert connection.is_open
   connection.close()
 
 
-@pytest.mark.parametrize('greeting', [b'220 smtp.example.org\n', b'{}\n'])
-def test_who_does_not_challenge_is_not_the_driver(greeting):
+def echo(heard):
+  return pack({'answer': json.loads(heard)['answer']})
+
+
+@pytest.mark.parametrize(
+  'talk',
+  [
+    [b'220 smtp.example.org\n'],
+    [b'{}\n'],
+    [b'{"challenge": "abc"}\n'],
+    [pack({'challenge': 'a' * 64}), b'{"answer": "yes"}\n'],
+    # Who sends our own answer back proves nothing.
+    [pack({'challenge': 'a' * 64}), echo],
+  ],
+)
+def test_who_does_not_know_the_secret_is_not_the_driver(talk):
   with pytest.raises(OSError, match='not the driver of this run'):
-    json_lines.connect('127.0.0.1', serve(greeting), SECRET)
+    json_lines.connect('127.0.0.1', serve(*talk), SECRET)
+
+
+def test_a_program_with_many_open_files_hears_too(pair):
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+  try:
+    ours, theirs = pair
+    fd = fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1500)
+    with socket.socket(fileno=fd) as high:
+      connection = json_lines.Connection(high)
+      theirs.sendall(pack({'a': 1}))
+      assert connection.receive(5) == [{'a': 1}]
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

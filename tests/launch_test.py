@@ -13,12 +13,13 @@ import time
 import psutil
 import pytest
 
-from distmnist import processes
-
 TESTS = pathlib.Path(__file__).resolve().parent
 BOTH = pytest.mark.parametrize(
   'mode',
   ['--fork_tasks', pytest.param('--nofork_tasks', marks=pytest.mark.slow)],
+)
+PIDS = re.compile(
+  r'^distmnist\.launch: (pids on .*|[\w ]+ is pid \d+ now)\n', re.M
 )
 ISOLATE = pytest.mark.parametrize('isolate', ['--isolate=on', '--isolate=off'])
 
@@ -39,13 +40,17 @@ def make_command(do, folder, *flags):
 
 
 def run_launch(do, folder, *flags, **variables):
-  return subprocess.run(
+  """Returns what came of a launch; the lines about pids are in `pids`."""
+  done = subprocess.run(
     make_command(do, folder, *flags),
     env=make_env(**variables),
     capture_output=True,
     text=True,
     timeout=200,
   )
+  done.pids = PIDS.findall(done.stderr)
+  done.stderr = PIDS.sub('', done.stderr)
+  return done
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +117,14 @@ class Running:
     paths = self.wait_for_files(*names)
     return [psutil.Process(int(path.read_text())) for path in paths]
 
+  def wait_for_line(self, text):
+    """Waits for a line of the launcher that has `text` in it."""
+    deadline = time.monotonic() + 60
+    while text not in self.stderr.read_text():
+      assert self.process.poll() is None, self.stderr.read_text()
+      assert time.monotonic() < deadline, f'no {text!r}'
+      time.sleep(0.01)
+
   def all_processes(self):
     return psutil.Process(self.process.pid).children(recursive=True)
 
@@ -151,6 +164,69 @@ def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(tmp_path, mode):
   assert logs == ['ps_0.log', 'worker_0.log', 'worker_1.log']
   log = (tmp_path / 'logs' / 'worker_1.log').read_text()
   assert log == ''.join(f'worker1 line {i}\n' for i in range(3))
+
+
+def test_each_task_is_named_with_its_pid_at_each_start(tmp_path):
+  do = 'all:touch=pid;worker1@1:kill=9;worker1@2:touch=back'
+  do += ';worker0:wait=worker1.back;ps:wait=worker1.back'
+  done = run_launch(do, tmp_path, '--max_restarts=1')
+  first, *again = done.pids
+  pids = re.fullmatch(
+    r'pids on this machine: fork server \d+, ps 0 (\d+), worker 0 (\d+), '
+    r'worker 1 \d+',
+    first,
+  )
+  assert [
+    (tmp_path / f'{name}.pid').read_text() for name in ('ps0', 'worker0')
+  ] == list(pids.groups())
+  pid = (tmp_path / 'worker1.pid').read_text()
+  assert again == [f'worker 1 is pid {pid} now']
+
+
+def test_the_run_goes_on_without_a_worker_that_is_lost_for_good(tmp_path):
+  do = 'worker0:wait=go;ps:wait=go;worker1:kill=9;worker2:wait=go'
+  flags = ('--min_workers=2', '--num_workers=3')
+  with Running(do, tmp_path, *flags) as done:
+    done.wait_for_line('killed by SIGKILL')
+    (tmp_path / 'go').touch()
+    assert done.process.wait(60) == 0, done.stderr.read_text()
+  assert re.search(
+    r'worker 1 .* killed by SIGKILL: the run goes on without it, with 2 '
+    r'workers \(--min_workers=2\)$',
+    done.stderr.read_text(),
+    re.M,
+  )
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    ['--min_workers=3'],
+    ['--num_workers=100000'],
+    ['--num_ps=100000'],
+    ['--min_workers=1', '--num_ps=0'],
+    ['--min_workers=1', '--launcher=slurm'],
+    ['--restart_window_secs=1', '--launcher=kubernetes'],
+  ],
+)
+def test_restart_flags_that_do_not_fit_are_refused(tmp_path, flags):
+  done = run_launch('', tmp_path, *flags)
+  assert done.returncode == 2
+  [line] = done.stderr.splitlines()
+  assert flags[0].split('=')[0] in line
+  assert os.listdir(tmp_path) == []
+
+
+def test_the_logs_that_nobody_asked_for_go_with_a_good_run(tmp_path):
+  (tmp_path / 'tmp').mkdir()
+  command = make_command('worker0:exit=0', tmp_path)
+  command = [word for word in command if not word.startswith('--logs_dir')]
+  for action, code in ('exit=0', 0), ('exit=3', 3):
+    command[-2] = f'--do=worker0:{action}'
+    env = make_env(TMPDIR=str(tmp_path / 'tmp'))
+    done = subprocess.run(command, env=env, capture_output=True)
+    assert done.returncode == code
+    assert len(os.listdir(tmp_path / 'tmp')) == (1 if code else 0)
 
 
 def test_the_lines_of_all_are_shown_with_their_names(tmp_path):
@@ -264,6 +340,18 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
     assert running.process.wait(60) == 143
 
 
+@pytest.mark.parametrize(
+  ('do', 'code'), [('worker0:lose', 75), ('worker1:lose', 143)]
+)
+def test_a_chief_that_could_not_save_is_named_last(tmp_path, do, code):
+  with Running(f'{do};worker:leave;ps:leave', tmp_path) as running:
+    running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    running.send(signal.SIGTERM)
+    assert running.process.wait(60) == code
+  is_named = 'step 9 is not saved' in last_line(running.stderr.read_text())
+  assert is_named == (code == 75)
+
+
 @BOTH
 @ISOLATE
 @pytest.mark.parametrize(
@@ -320,7 +408,6 @@ def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
     running.send(signal.SIGTERM)
     assert running.process.wait(60) == 143
     assert_gone(everything, 10)
-  assert processes.WORKER_GRACE_SECS + processes.PS_GRACE_SECS < 10
   assert running.stderr.read_text().count('did not leave when told to') == 3
 
 
@@ -657,7 +744,7 @@ def test_dry_run_prints_commands_without_tensorflow(tmp_path):
     "  assert not {'tensorflow', 'numpy'} & set(sys.modules)\n"
   )
   done = subprocess.run(
-    [sys.executable, '-c', code, '--dry_run', '--gpus=1', '--', '--x=a b'],
+    [sys.executable, '-c', code, '--dry_run', '--gpus=1', '--', '--logdir=a b'],
     env=make_env(),
     cwd=tmp_path,
     capture_output=True,
@@ -673,7 +760,7 @@ def test_dry_run_prints_commands_without_tensorflow(tmp_path):
   for line in lines:
     assert '--ps_hosts=127.0.0.1:2222' in line
     assert '--worker_hosts=127.0.0.1:2223,127.0.0.1:2224' in line
-    assert line[-1] == '--x=a b'
+    assert line[-1] == '--logdir=a b'
   assert not os.listdir(tmp_path)
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.runner import REPO, SMALL
+from tests.runner import REPO, SMALL, read_report
 
 
 def launch(
@@ -68,7 +68,8 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   )
   assert code == 0, out + err
   assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
-  isolated, tasks = err.splitlines()
+  isolated, tasks, pids = err.splitlines()
+  assert pids.startswith('distmnist.launch: pids on this machine: fork ')
   assert re.match(
     'distmnist.launch: the tasks are (isolated: they alone can reach their '
     r'ports$|not isolated \()',
@@ -141,6 +142,9 @@ def test_what_is_killed_is_started_again_and_the_run_ends_well(
     # Its log has both attempts.
     log = (tmp_path / 'logs' / f'{name}.log').read_text()
     assert '--- restart 1 of 2 ---' in log
+  report = read_report(tmp_path / 'run')
+  assert report['global_step'] >= 2000
+  assert report['workers_not_heard_of'] == []
   assert not find_tasks(tmp_path)
 
 
@@ -154,7 +158,8 @@ def test_twenty_launches_in_a_row_end_cleanly(tmp_path):
     assert code == 0, out + err
     assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
     assert 'not heard of' not in out
-    assert err.count('\n') == 2
+    # Who can reach the ports, what was started, and the pids.
+    assert err.count('\n') == 3
     assert end_secs < 25  # The chief would wait for 30 s.
     if end_secs >= 5 or 'waiting at the end' in out:
       slow.append(f'{end_secs:.1f} s:\n{out}')

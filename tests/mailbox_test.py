@@ -93,3 +93,22 @@ def test_close_ends_the_listening(open_box, num_heard):
 def test_the_graph_around_it_stays_as_it_is(open_box, tf_session):
   open_box(0, 'news').send({})
   assert tf.get_default_graph().get_operations() == []
+
+
+def test_a_call_that_never_returns_is_given_up(open_box, monkeypatch):
+  monkeypatch.setattr(mailbox, '_GRACE_SECS', 0.1)
+  box, is_over = open_box(0, 'news'), threading.Event()
+  sessions = [box._session]
+
+  class Silent:
+    def run(self, *_):
+      is_over.wait(DEADLINE_SECS)
+
+  box._session = Silent()
+  with pytest.raises(tf.errors.DeadlineExceededError):
+    box.send({}, timeout_secs=0.1)
+  is_over.set()
+  # The next one is tried in a session of its own.
+  box.send({'i': 1})
+  assert not box.is_empty()
+  sessions[0].close()

@@ -52,8 +52,7 @@ def count(tf_session, set_flags):
       tensors['staleness'] = rule.staleness
     exchanges = tf.get_collection(local_copies.EXCHANGES)
     assert not exchanges  # Nothing is left out.
-    steps = steps_lib.Steps(tensors, NUM_STEPS, 100, 2, exchanges)
-    steps.know(0)
+    steps = steps_lib.Steps(tensors, NUM_STEPS, None, exchanges)
     return count_messages(steps.before_run(None).fetches)
 
   return run

@@ -56,12 +56,25 @@ def test_too_few_slots_are_said_with_what_to_do():
   'flags',
   [
     ['--logdir=/shared/run', '--data_dir=~/data', '--resume=never'],
-    ['--logdir=hdfs://host/run'],
     [],
   ],
 )
 def test_paths_that_all_executors_share_are_fine(flags):
   on_spark.check_paths(flags)
+
+
+def test_the_data_folder_of_the_driver_is_that_of_the_executors():
+  said = []
+  environ = {'DISTMNIST_DATA_DIR': '/shared/data'}
+  found = on_spark.find_data_dir(['--a=1'], environ, said.append)
+  assert found == ['--data_dir=/shared/data']
+  assert said == [
+    '--data_dir=/shared/data for all tasks, by DISTMNIST_DATA_DIR'
+  ]
+  assert on_spark.find_data_dir(['--data_dir=/x'], environ) == []
+  assert on_spark.find_data_dir([], {}) == []
+  with pytest.raises(cli.UsageError, match='--data_dir=data is relative'):
+    on_spark.find_data_dir([], {'DISTMNIST_DATA_DIR': 'data'})
 
 
 @pytest.mark.parametrize('name', ['logdir', 'data_dir', 'resume'])
@@ -265,7 +278,7 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   first, again = log.split('--- restart 1 ---\n')
   assert 'restored' not in first
   assert f'restored {logdir}/model.ckpt-' in again
-  report = json.loads((logdir / 'report.json').read_text())
+  report = runner.read_report(logdir)
   assert report['global_step'] >= 5000
   assert report['test_accuracy'] > 0.6
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist import cli, optimizers
 
@@ -164,6 +165,64 @@ def test_boundaries_that_do_not_ascend_are_refused(words):
     match=f'^--lr_boundaries={words}: expected ascending global steps, such ',
   ):
     optimizers.parse_boundaries(words.split(','), 'step')
+
+
+@pytest.mark.parametrize('words', ['2,1', '1,1', '1,x', '-1', 'nan', 'inf'])
+def test_epochs_that_do_not_ascend_are_refused(words):
+  with pytest.raises(
+    cli.UsageError, match='expected ascending epochs, such as'
+  ):
+    optimizers.parse_boundaries(words.split(','), 'step', 'epochs')
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    (['--lr_decay_steps=0.5'], '--lr_decay_steps=0.5: expected whole global '),
+    (['--lr_warmup_steps=0'], '--lr_warmup_steps=0: expected whole global '),
+    (
+      ['--lr_schedule_unit=epochs', '--lr_decay_steps=0'],
+      '--lr_decay_steps=0: expected a number of epochs above 0',
+    ),
+  ],
+)
+def test_a_schedule_of_no_length_is_refused(set_flags, words, message):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError, match=f'^{message}'):
+    optimizers.check_flags()
+
+
+def test_a_norm_of_zero_is_refused(set_flags):
+  with pytest.raises(flags.IllegalFlagValueError, match='norm above 0'):
+    set_flags('--clip_norm=0')
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    # 0.1 epochs a step: 3 steps are 0.3 epochs, and 0.1 * 3 is above it.
+    (['step', '--lr_boundaries=0.3,0.6'], {2: 1, 3: 0.5, 5: 0.5, 6: 0.25}),
+    (['exponential', '--lr_decay_steps=0.5'], {0: 1, 5: 0.5, 10: 0.25}),
+    (
+      ['linear_scaling', '--lr_warmup_steps=1', '--lr_scale=2'],
+      {0: 1, 5: 1.5, 10: 2, 20: 2},
+    ),
+  ],
+)
+def test_a_schedule_in_epochs_is_of_the_work_that_is_done(
+  tf_session, set_flags, words, expected
+):
+  set_flags(
+    '--learning_rate=1',
+    '--lr_decay_rate=0.5',
+    '--lr_schedule_unit=epochs',
+    f'--lr_schedule={words[0]}',
+    *words[1:],
+  )
+  step = tf.placeholder(tf.int64, [])
+  _, rate = optimizers.from_flags(step, 4, epochs_per_update=0.1)
+  found = {t: tf_session.run(rate, {step: t}) for t in expected}
+  assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_boundaries_are_ints():

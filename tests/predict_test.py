@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ import pytest
 from distmnist import cli, idx, predict
 from tests.idx_test import pack
 from tests.image_files_test import encode_png
-from tests.runner import REPO
+from tests.runner import REPO, read_report
 from tests.saved_model_test import make_images, write_brightest
 
 # The model's class is the index of the brightest of 2 x 3 pixels.
@@ -108,6 +107,17 @@ def test_what_is_dark_on_light_is_inverted(run, tmp_path):
   assert run('--images=dark.png', '--noinvert') != ['dark.png  2  0.3297']
 
 
+def test_bright_images_get_a_hint(run, tmp_path, export_dir, set_flags, capsys):
+  image = np.full_like(make_images([2])[0], 250)
+  (tmp_path / 'bright.png').write_bytes(encode_png(image))
+  for words, hints in (([], 1), (['--invert'], 0)):
+    set_flags(f'--export_dir={export_dir}', '--images=bright.png', *words)
+    predict.main()
+    found = capsys.readouterr()
+    assert len(found.out.splitlines()) == 1
+    assert found.err.count('see --invert') == hints
+
+
 def test_a_pattern_is_taken(run, tmp_path):
   for i in (5, 1):
     (tmp_path / f'{i}.png').write_bytes(encode_png(make_images([i])[0]))
@@ -164,11 +174,11 @@ def test_what_cannot_be_predicted_is_one_line(run, flags, error, text):
 
 
 def test_a_csv_file_that_cannot_be_written_is_named(run, tmp_path):
-  (tmp_path / 'all.csv.new').mkdir()
+  name = 'a' * 300
   with pytest.raises(
-    cli.RunError, match='^--output=all.csv cannot be written: Is a directory$'
+    cli.RunError, match=f'^--output={name} cannot be written: File name too'
   ):
-    run('--images=3.png', '--output=all.csv')
+    run('--images=3.png', f'--output={name}')
 
 
 def command(module, *flags):
@@ -221,7 +231,7 @@ def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(
     *('--train_steps=300', '--optimizer=adam', '--learning_rate=0.001'),
     *(f'--logdir={run}', f'--data_dir={mnist_dir}'),
   )
-  report = json.loads((run / 'report.json').read_text())
+  report = read_report(run)
   [line] = run_command('export', f'--logdir={run}', f'--export_dir={model}')
   assert line.startswith(f'step {report["global_step"]}  dnn on mnist, images ')
 

@@ -16,6 +16,13 @@ for line in sys.stdin:
     stop.request(signal.SIGTERM)
   elif line == 'g\\n':
     stop.give_up(cli.LostError('worker 1 is gone'))
+  elif line == 'u\\n':
+    stop.find_unsaved = lambda: 'step 9 is not saved'
+  elif line == 'b\\n':
+    print('blocked', flush=True)
+    os.read(os.pipe()[0], 1)
+  elif line == 'e\\n':
+    cli.run(lambda: stop.end(), argv=['x'])
   elif line == 'w\\n':
     print('waiting', flush=True)
     try:
@@ -132,3 +139,36 @@ def test_a_wait_ends_with_the_request(start):
   read_until(process, 'waiting')
   process.send_signal(15)
   read_until(process, 'no more waiting')
+
+
+@pytest.mark.slow
+def test_a_save_that_is_not_done_in_time_has_a_code_of_its_own(start):
+  process = start(grace_secs=2)
+  tell(process, 'u')
+  tell(process, 'b')
+  read_until(process, 'blocked')
+  process.send_signal(15)
+  read_until(process, 'not done 2 s after SIGTERM: stopping at once')
+  assert process.wait(60) == 75
+  assert process.stderr.read() == 'error: step 9 is not saved\n'
+
+
+def test_what_was_not_saved_is_said_at_an_end_in_order_too(start):
+  process = start()
+  tell(process, 'u')
+  tell(process, 's')
+  read_until(process, 'called back')
+  tell(process, 'e')
+  assert process.wait(60) == 75
+  assert 'error: step 9 is not saved' in process.stderr.read()
+
+
+def test_what_is_given_up_keeps_its_code_and_says_what_is_lost(start):
+  process = start()
+  tell(process, 'u')
+  tell(process, 'g')
+  read_until(process, 'called back')
+  tell(process, 'e')
+  read_until(process, 'step 9 is not saved')
+  assert process.wait(60) == 3
+  assert 'error: worker 1 is gone' in process.stderr.read()

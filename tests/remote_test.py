@@ -22,13 +22,14 @@ DEADLINE_SECS = 60
 class Host:
   """`python -m distmnist.remote`, with the launcher's ends of its pipes."""
 
-  def __init__(self, do, folder, port=None, **constants):
+  def __init__(self, do, folder, port=None, grace_secs=9.0, **constants):
     self.folder = folder
     flags = [f'--do={do}', f'--folder={folder}']
     request = {
       'argv': ['python', '-m', 'fake_train', *flags],
       'env': {'COLOUR': 'red'},
       'port': port,
+      'grace_secs': grace_secs,
     }
     sets = [f'remote.{name} = {value}' for name, value in constants.items()]
     code = '; '.join(
@@ -133,7 +134,7 @@ def test_a_launcher_that_says_that_it_lives_is_not_lost(tmp_path):
 
 def test_who_does_not_leave_is_killed(tmp_path):
   do = 'worker0:deaf,touch=deaf,forever'
-  with Host(do, tmp_path, GRACE_SECS=0.2) as host:
+  with Host(do, tmp_path, grace_secs=0.2) as host:
     task = host.wait_for('worker0.deaf')
     host.process.stdin.close()
     assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGKILL
@@ -169,7 +170,8 @@ def test_a_task_waits_until_its_port_is_free(tmp_path):
 def test_a_port_that_is_never_free_is_left_to_the_task_to_name(tmp_path):
   with socket.create_server(('', 0)) as other:
     port = other.getsockname()[1]
-    with Host('worker0:exit=1', tmp_path, port, PORT_WAIT_SECS=0) as host:
+    less = -remote.LOST_SECS
+    with Host('worker0:exit=1', tmp_path, port, 0, LEAVE_SECS=less) as host:
       assert host.process.wait(DEADLINE_SECS) == 1
 
 
@@ -197,3 +199,14 @@ def test_the_options_of_the_user_come_first_as_ssh_takes_the_first():
   words = remote.ssh_command('me@host', 'true', ['-o', 'BatchMode=no'])
   assert words[:4] == ['ssh', '-T', '-o', 'BatchMode=no']
   assert words[-3:] == ['--', 'me@host', 'true']
+
+
+def test_a_host_waits_until_an_old_task_has_heard_of_its_loss(tmp_path):
+  with socket.create_server(('', 0)) as earlier:
+    port = earlier.getsockname()[1]
+    with Host('worker0:touch=on', tmp_path, port) as host:
+      assert host.process.stdout.readline() == (
+        f'waiting for port {port} here, which another process has\n'.encode()
+      )
+      earlier.close()
+      assert host.process.wait(DEADLINE_SECS) == 0

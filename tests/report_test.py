@@ -21,7 +21,7 @@ def make_workers():
   ]
 
 
-def compose(max_staleness=None, **outcome):
+def compose(max_staleness=None, lives=None, **outcome):
   outcome = {
     'test_accuracy': 0.91239,
     'global_step': 8,
@@ -29,14 +29,14 @@ def compose(max_staleness=None, **outcome):
     'validation_accuracy': None,
     'total_secs': 12.34,
     'train_secs': 5.06,
-    'recoveries': 0,
-    'steps_lost': 0,
     'final_cost': 0.25,
     'images_per_sec': 12345.6,
     'workers_not_heard_of': [],
     **outcome,
   }
-  return report.compose({'flags': {}}, outcome, make_workers(), max_staleness)
+  return report.compose(
+    {'flags': {}}, outcome, lives or make_workers(), max_staleness
+  )
 
 
 def test_stats_survive_the_trip_through_json():
@@ -145,6 +145,75 @@ def test_write_replaces_the_file_as_a_whole(tmp_path):
 
 
 def test_recoveries_are_told_where_there_were_any():
-  found = report.format_lines(compose(recoveries=2, steps_lost=31))
+  found = report.format_lines(compose() | {'recoveries': 2, 'steps_lost': 31})
   assert 'recoveries          2, 31 global steps lost' in found
   assert not [line for line in report.format_lines(compose()) if 'reco' in line]
+
+
+def make_lives():
+  """Worker 0 was resumed, and then lost a ps; worker 1 was killed once."""
+  return [
+    report.WorkerStats(
+      *(0, 60, 600, 6.0, 50, 60),
+      staleness=collections.Counter({0: 60}),
+      life='a',
+      sessions=[[0, 60]],
+      has_ended=True,
+    ),
+    report.WorkerStats(
+      *(0, 50, 500, 4.0, 50, 50),
+      staleness=collections.Counter({0: 49, 1: 1}),
+      life='b',
+      sessions=[[60, 90], [80, 100]],
+    ),
+    report.WorkerStats(1, 58, 580, 5.0, 57, life='c', sessions=[[0, 65]]),
+    report.WorkerStats(
+      1, 40, 400, 5.0, 39, life='d', sessions=[[60, 96], [81, 100]]
+    ),
+  ]
+
+
+def test_a_row_is_of_all_lives_and_has_each():
+  found = compose(lives=make_lives(), max_staleness=0)
+  assert (found['images'], found['local_steps']) == (2080, 208)
+  chief, worker = found['workers']
+  assert (chief['images'], chief['pushes']) == (1100, 110)
+  assert chief['staleness'] == {0: 109, 1: 1}
+  assert chief['gradients_dropped'] == 1
+  assert chief['step_secs'] == pytest.approx(10.0 / 100)
+  first, second = chief['lives']
+  assert (first['life'], first['images'], first['has_ended']) == (
+    ('a', 600, True)
+  )
+  assert (first['first_step'], first['last_step']) == (0, 60)
+  assert (second['first_step'], second['last_step']) == (60, 100)
+  assert second['gradients_dropped'] == 1
+  assert [life['life'] for life in worker['lives']] == ['c', 'd']
+  assert found['first_step'] == 0
+  lines = report.format_lines(found)
+  assert (
+    'worker 0            110 local steps, 100.00 ms/step, 1 gradients dropped'
+    ', in 2 lives' in lines
+  )
+  assert (
+    'lives               4: work and traffic are of all, cost and times of the '
+    'last' in lines
+  )
+  assert not [line for line in lines if line.startswith('counted')]
+
+
+def test_steps_lost_are_those_of_who_saw_most():
+  found = compose(lives=make_lives())
+  # The chief was at 90 when the center went back to 80. Worker 1 was at 96
+  # then, and its first life at 65 when the run was resumed from 60.
+  assert found['recoveries'] == 1
+  assert found['steps_lost'] == (65 - 60) + (96 - 81)
+
+
+def test_where_the_counting_began_is_told_if_it_was_not_at_0():
+  found = compose(lives=[report.WorkerStats(0, sessions=[[500, 510]])])
+  assert found['first_step'] == 500
+  assert 'counted             from global step 500 on' in report.format_lines(
+    found
+  )
+  assert compose()['first_step'] is None

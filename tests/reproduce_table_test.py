@@ -209,9 +209,12 @@ def checkout(tmp_path):
   """A checkout with a .venv that is made already, by this Python."""
   folder = tmp_path / 'checkout'
   (folder / '.venv' / 'bin').mkdir(parents=True)
-  for name in ('benchmarks', 'configs', 'distmnist', 'scripts', 'setup.py'):
+  files = 'setup.py', 'constraints.txt'
+  for name in ('benchmarks', 'configs', 'distmnist', 'scripts', *files):
     (folder / name).symlink_to(REPO / name)
-  (folder / '.venv' / 'installed-plots').symlink_to(REPO / 'setup.py')
+  (folder / '.venv' / 'installed-plots').write_text(
+    ''.join((REPO / name).read_text() for name in files)
+  )
   python = folder / '.venv' / 'bin' / 'python'
   python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
   python.chmod(0o755)

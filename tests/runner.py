@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from distmnist import invariants
 from tests import in_process
 
 REPO = pathlib.Path(__file__).parents[1]
@@ -188,6 +189,13 @@ class Cluster:
       [self.start(job, i, *flags) for i in range(count)]
       for job, count in self._counts.items()
     )
+
+
+def read_report(logdir):
+  """Returns the report.json of a run, a dict, whose numbers must fit."""
+  report = json.loads((logdir / 'report.json').read_text())
+  assert invariants.check_invariants(report) == []
+  return report
 
 
 def import_benchmark(name):

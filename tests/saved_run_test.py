@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from distmnist import checkpoints, cli, saved_run, workload
+from distmnist import cli, logdirs, run_flags, saved_run, workload
 from tests.checkpoints_test import save
 
 
@@ -16,7 +16,8 @@ def run(set_flags, tmp_path, monkeypatch):
   folder = tmp_path / 'run'
   (folder / 'best').mkdir(parents=True)
   set_flags('--model=cnn', '--dataset=synthetic')
-  checkpoints.make_logdir(str(folder), is_chief=True)
+  logdirs.make(str(folder))
+  run_flags.write(str(folder))
   for step in (3, 12):
     save(str(folder), step=step, w=[2])
   save(str(folder / 'best'), step=3, w=[2])

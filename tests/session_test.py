@@ -1,6 +1,5 @@
 """The life of a cluster: real tasks on 127.0.0.1, started and killed."""
 
-import json
 import re
 import signal
 import socket
@@ -10,11 +9,10 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import checkpoints
-from distmnist import cluster as cluster_lib
+from distmnist import checkpoints, probing
 from distmnist import report as report_lib
 from distmnist import session as session_lib
-from tests.runner import DEADLINE_SECS, SMALL, wait_for_line
+from tests.runner import DEADLINE_SECS, SMALL, read_report, wait_for_line
 
 
 def steps_of(task):
@@ -41,10 +39,6 @@ def read_graph(logdir):
     if event.graph_def
   ]
   return tf.GraphDef.FromString(graph)
-
-
-def read_report(logdir):
-  return json.loads((logdir / 'report.json').read_text())
 
 
 def is_answering(address):
@@ -99,12 +93,12 @@ def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
     session_lib.Others(cluster.worker(i), cluster.servers[i]) for i in (0, 1)
   )
 
-  def find_silent(addresses):
+  def find_gone(self, addresses):
     # It has sent and left since the chief looked for messages.
     worker.send_stats(report_lib.WorkerStats(1, local_steps=5))
     return dict(addresses)
 
-  monkeypatch.setattr(cluster_lib, 'find_silent', find_silent)
+  monkeypatch.setattr(probing.Absences, 'find_gone', find_gone)
   lines = []
   [stats] = chief.wait_at_end(60, lines.append)
   assert (stats.worker, stats.local_steps) == (1, 5)
@@ -417,6 +411,18 @@ def test_early_stopping_ends_all_workers(
   report = read_report(logdir)
   assert report['best_step'] < report['global_step'] < 1000000
   assert report['workers_not_heard_of'] == []
+  # What is told of the best is true of the file, whoever went on meanwhile.
+  evaluated = tasks.run(
+    tmp_path / 'evaluate',
+    f'--logdir={logdir}',
+    '--checkpoint=best',
+    '--split=validation',
+    module='distmnist.evaluate',
+  )
+  assert (
+    f'step {report["best_step"]}  validation accuracy '
+    f'{report["validation_accuracy"]:.4f}' in evaluated.output
+  )
 
 
 @pytest.mark.slow

@@ -149,6 +149,7 @@ def test_without_its_programs_it_is_skipped_with_their_names(
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_link_carries_its_rate_both_ways(network, needs_network):
   to_and_fro = network.measure_link(100, secs=0.5)
   # TCP's payload is 95 % of what is sent; the bucket is full at the start.
@@ -200,12 +201,15 @@ def test_a_cluster_is_measured_on_links(needs_network, tmp_path):
 )
 def test_whatever_ends_it_leaves_no_task(needs_network, signum, code):
   peers = import_benchmark('peers')
+  # In the background, or under nohup, it would inherit that Ctrl-C is ignored.
+  earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
   benchmark = subprocess.Popen(
     [*COMMAND, '--steps=1000000'],
     cwd=REPO,
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
   )
+  signal.signal(signal.SIGINT, earlier)
   with contextlib.ExitStack() as stack:
     stack.callback(benchmark.wait)
     stack.callback(benchmark.kill)

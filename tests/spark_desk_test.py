@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from distmnist import cli, json_lines, spark_desk
+from distmnist import cli, handshake, json_lines, spark_desk
 
 SECRET = 'secret'
 NAMES = ['ps 0', 'worker 0', 'worker 1']
@@ -36,7 +36,12 @@ class Room:
     )
     self.opened.append(connection)
     (message,) = self.read(connection)
-    connection.send(answer=json_lines.answer(secret, message['challenge']))
+    agent = handshake.Agent(secret)
+    connection.send(**agent.answer(message))
+    if secret == SECRET:
+      (message,) = self.read(connection)
+      assert agent.is_driver(message)
+      connection.secure(agent.key, 'agent', 'driver')
     return connection
 
   def greet(self, name, attempt=1, **other):
@@ -96,7 +101,7 @@ class Room:
 @pytest.fixture
 def room(tmp_path, monkeypatch):
   # Nothing is late unless a test wants it so.
-  for name in ('HELLO_SECS', 'LEAVE_SECS', 'STOP_SECS'):
+  for name in ('HELLO_SECS', 'LEAVE_SECS', 'STOP_MARGIN_SECS'):
     monkeypatch.setattr(spark_desk, name, 600)
   room = Room(tmp_path)
   with room.desk:
@@ -238,7 +243,7 @@ def test_a_ps_that_stays_after_the_workers_is_stopped(room, monkeypatch):
 
 
 def test_who_does_not_stop_in_time_is_let_go(room, monkeypatch):
-  monkeypatch.setattr(spark_desk, 'STOP_SECS', 0.01)
+  monkeypatch.setattr(room.desk, '_stop_secs', 0.01)
   agents = room.join_all()
   room.desk.end_all()  # returns
   assert room.desk.is_over
@@ -306,3 +311,35 @@ def test_strangers_have_little_time(room, monkeypatch):
 def test_an_address_that_is_not_ours_is_a_clear_error(tmp_path):
   with pytest.raises(cli.RunError, match='cannot listen on 192.0.2.77'):
     spark_desk.Desk('192.0.2.77', SECRET, NAMES, str(tmp_path), print)
+
+
+def test_more_agents_than_places_wait_in_the_queue(room):
+  def connect():
+    address = '127.0.0.1', room.desk.port
+    return json_lines.Connection(socket.create_connection(address))
+
+  agents = [connect() for _ in range(320)]
+  room.opened += agents
+  answered = []
+
+  def is_done():
+    for connection in agents:
+      if connection not in answered and (message := connection.receive()):
+        connection.send(**handshake.Agent(SECRET).answer(message[0]))
+        connection.send(nonsense=1)  # he makes room for the next
+        answered.append(connection)
+    return len(answered) == 320
+
+  room.turn_until(is_done)
+
+
+def test_idle_strangers_of_one_address_make_room_soon(room, monkeypatch):
+  monkeypatch.setattr(spark_desk, '_HURRIED_HELLO_SECS', 1.0)
+  for _ in range(256):
+    address = '127.0.0.1', room.desk.port
+    room.opened.append(json_lines.Connection(socket.create_connection(address)))
+  for _ in range(300):
+    room.desk.turn(0)
+  start = time.monotonic()
+  room.join('ps 0')
+  assert time.monotonic() - start < spark_desk.HELLO_SECS

@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from distmnist import json_lines, spark_task
+from distmnist import handshake, json_lines, spark_task
 
 TESTS = pathlib.Path(__file__).resolve().parent
 # Far more than anything takes where nobody else wants the cores.
@@ -121,9 +121,10 @@ class Agent:
     """Lets it in, as the driver does; returns its hello."""
     self.listener.settimeout(DEADLINE_SECS)
     self.link = json_lines.Connection(self.listener.accept()[0])
-    self.link.send(challenge='abc')
-    right = {'answer': json_lines.answer(SECRET, 'abc')}
-    assert self.read('answer') == right
+    driver = handshake.Driver(SECRET)
+    self.link.send(challenge=driver.challenge)
+    self.link.send(**driver.answer(self.read('answer')))
+    self.link.secure(driver.key, 'driver', 'agent')
     return self.read('hello')
 
   def read(self, key):

@@ -11,7 +11,7 @@ import socket
 import psutil
 import pytest
 
-from distmnist import cli, json_lines, on_spark, spark_trials, sweep
+from distmnist import cli, handshake, json_lines, on_spark, spark_trials, sweep
 from distmnist.launchers import spark
 from tests import sweep_test
 from tests.runner import SMALL
@@ -51,8 +51,10 @@ class FakeJob:
 class FakeContext:
   """A SparkContext; the RDD of a trial is its spec."""
 
+  pythonExec = 'python3'  # noqa: N815 (as Spark says)
+
   def getConf(self):  # noqa: N802 (as Spark says)
-    return {'spark.driver.host': '127.0.0.1'}
+    return {'spark.driver.host': '127.0.0.1', 'spark.master': 'local'}
 
   def parallelize(self, *_):
     return self
@@ -72,8 +74,13 @@ class Agent:
 
   def meet(self, turn, executor='host-1 (pid 7)'):
     turn()
-    ((challenge),) = [m['challenge'] for m in self.link.receive(5)]
-    self.link.send(answer=json_lines.answer(self.spec['secret'], challenge))
+    (message,) = self.link.receive(5)
+    agent = handshake.Agent(self.spec['secret'])
+    self.link.send(**agent.answer(message))
+    turn()
+    (message,) = self.link.receive(5)
+    assert agent.is_driver(message)
+    self.link.secure(agent.key, 'agent', 'driver')
     self.link.send(hello=self.spec['name'], executor=executor)
     turn()
 
@@ -139,8 +146,10 @@ def room(tmp_path, monkeypatch):
   with open(tmp_path / 'lock', 'a+') as lock:
     room = Room(tmp_path, lock)
     with room.runner:
+      # Which Python, and who reaches the ports, is said at the start.
+      room.said.clear()
       yield room
-      monkeypatch.setattr(spark_trials, '_STOP_SECS', 0.1)
+      monkeypatch.setattr(room.runner, '_stop_secs', 0.1)
   for agent in room.agents:
     agent.link.close()
 

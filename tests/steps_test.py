@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import hooks, local_copies
+from distmnist import fed_rows, hooks, input_pipeline, local_copies
 from distmnist import steps as steps_lib
 from tests import in_process
 
@@ -40,8 +40,7 @@ def make_steps(tf_session):
 
 
 def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
-  steps = make_steps(4, 100, 1)
-  steps.know(0)
+  steps = make_steps(4)
   steps.before_run(None)
   found = tf_session.run(steps.all_now())
   assert [int(step['global_step']) for step in found] == [1, 2, 3, 4]
@@ -54,41 +53,40 @@ def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
   tf.set_random_seed(seed)
   tensors, queue = build_step()
   tensors['drawn'] = tf.random.uniform(())
-  steps = steps_lib.Steps(tensors, 5, 100, 1)
+  steps = steps_lib.Steps(tensors, 5)
   tf_session.run(tf.global_variables_initializer())
   tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
   drawn = []
-  for known in (0, 5, 10):
-    steps.know(known)
+  for _ in range(3):
     steps.before_run(None)
     drawn += [step['drawn'] for step in tf_session.run(steps.all_now())]
   assert len(set(drawn)) == 15
 
 
 def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
-  steps = make_steps(4, 100, 1)
-  steps.know(0)
+  steps = make_steps(4)
   steps.before_run(None)
   assert tf_session.run(steps.all_now()[-1]['global_step']) == 4
 
 
 def run(session, steps):
   """Does what a MonitoredSession does with Steps; returns the numbers."""
-  results = session.run(steps.before_run(None).fetches)
+  args = steps.before_run(None)
+  results = session.run(args.fetches, args.feed_dict)
   values = tf.train.SessionRunValues(results, None, None)
   steps.after_run(None, values)
   return steps.done
 
 
 def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
-  steps = make_steps(3, 100, 1)
-  assert run(tf_session, steps) == [{'global_step': 1, 'number': 1, 'sum': 1}]
+  steps = make_steps(3, in_process.Countdown(4))
   assert run(tf_session, steps) == [
+    {'global_step': 1, 'number': 1, 'sum': 1},
     {'global_step': 2, 'number': 2, 'sum': 3},
     {'global_step': 3, 'number': 3, 'sum': 6},
-    {'global_step': 4, 'number': 4, 'sum': 10},
   ]
-  assert steps.last['sum'] == 10
+  assert steps.last['sum'] == 6
+  assert run(tf_session, steps) == [{'global_step': 4, 'number': 4, 'sum': 10}]
   # One for int64 and one for float32.
   assert len(steps.before_run(None).fetches) == 2
 
@@ -96,27 +94,49 @@ def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
 def test_some_numbers_are_those_of_a_runs_last_step_alone(tf_session):
   tensors, queue = build_step()
   of_last = {'number': tensors.pop('number')}
-  steps = steps_lib.Steps(tensors, 3, 100, 1, of_last=of_last)
+  source = in_process.Countdown(4)
+  steps = steps_lib.Steps(tensors, 3, source, of_last=of_last)
   tf_session.run(tf.global_variables_initializer())
   tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
-  assert run(tf_session, steps) == [{'global_step': 1, 'sum': 1, 'number': 1}]
   assert run(tf_session, steps) == [
+    {'global_step': 1, 'sum': 1},
     {'global_step': 2, 'sum': 3},
-    {'global_step': 3, 'sum': 6},
-    {'global_step': 4, 'sum': 10, 'number': 4},
+    {'global_step': 3, 'sum': 6, 'number': 3},
   ]
+  assert run(tf_session, steps) == [{'global_step': 4, 'sum': 10, 'number': 4}]
 
 
-def test_near_the_end_and_at_the_start_steps_are_run_one_by_one(make_steps):
-  steps = make_steps(5, 100, 3)
+def test_where_fewer_are_left_steps_are_run_one_by_one(make_steps):
+  source = in_process.Countdown(100, num_workers=3)
+  steps = make_steps(5, source)
   lengths = []
-  steps.before_run(None)
-  lengths.append(len(steps.all_now()))  # Nothing is known yet.
-  for known in (0, 85, 86, 99):
-    steps.know(known)
+  for source.step in (0, 85, 86, 99):
     steps.before_run(None)
     lengths.append(len(steps.all_now()))
-  assert lengths == [1, 5, 5, 1, 1]
+  assert lengths == [5, 5, 1, 1]
+
+
+def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
+  set_flags()
+  tensors, queue = build_step()
+  images = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
+  _, labels = input_pipeline.build_batches(
+    images, np.arange(5), 2, '/device:CPU:0'
+  )
+  tensors['label'] = labels[1]
+
+  class Source(in_process.Countdown):
+    def make_feed(self, num_batches):
+      [batches] = tf.get_collection(fed_rows.COLLECTION)
+      return {batches.fed: [[0, 0, n + 1] for n in range(num_batches)]}
+
+  steps = steps_lib.Steps(tensors, 3, Source(4))
+  tf_session.run(
+    [tf.global_variables_initializer(), tf.local_variables_initializer()]
+  )
+  tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
+  assert [step['label'] for step in run(tf_session, steps)] == [1, 2, 3]
+  assert [step['label'] for step in run(tf_session, steps)] == [1]
 
 
 @pytest.mark.parametrize('first_step', [0, 90, 97])
@@ -124,7 +144,9 @@ def test_a_session_begins_with_all_the_steps_of_a_run(first_step):
   with tf.Graph().as_default():
     tensors, queue = build_step()
     global_step = tf.train.get_global_step()
-    steps = steps_lib.Steps(tensors, 4, 100, 1)
+    source = in_process.Countdown(100)
+    source.step = first_step
+    steps = steps_lib.Steps(tensors, 4, source)
     stop_hook = hooks.StopHook(
       steps, global_step, 100, in_process.NoStop(), None
     )
@@ -145,11 +167,10 @@ def test_a_session_begins_with_all_the_steps_of_a_run(first_step):
 
 
 def test_a_loop_ends_at_its_step(tf_session, make_steps):
-  steps, known = make_steps(5, 23, 1), [0]
+  steps, known = make_steps(5, in_process.Countdown(23)), [0]
   while known[-1] < 23:
     known.append(run(tf_session, steps)[-1]['global_step'])
-  assert known[:5] == [0, 1, 6, 11, 16]
-  assert known[-1] == 23
+  assert known == [0, 5, 10, 15, 20, 21, 22, 23]
 
 
 def test_one_step_a_run_copies_nothing(make_steps):
@@ -163,8 +184,7 @@ def test_one_step_a_run_copies_nothing(make_steps):
 
 
 def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
-  steps = make_steps(2, 100, 1)
-  steps.know(0)
+  steps = make_steps(2)
   steps.before_run(None)
   _, second = steps.all_now()
   whole = tf.get_default_graph().as_graph_def()
@@ -220,8 +240,7 @@ def test_after_a_recovery_each_exchange_is_where_it_is_due():
     steps = steps_lib.Steps(
       {'global_step': new_step, 'step': step, 'staleness': staleness},
       3,
-      100,
-      1,
+      None,
       tf.get_collection(local_copies.EXCHANGES),
     )
     # Three runs of one step; the first one of three is lost.

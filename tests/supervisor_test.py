@@ -39,10 +39,10 @@ def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
   assert launch_with_data(do, tmp_path, monkeypatch) == 1
   assert os.listdir(tmp_path) == ['logs']
   assert capsys.readouterr().err.splitlines()[1:] == [
-    'distmnist.launch: the last lines of data:',
+    'distmnist.launch: the last lines of the task that gets the data:',
     '  | no mirror',
-    'distmnist.launch: error: data (127.0.0.1) failed first: exit code 1;'
-    f' log: {tmp_path}/logs/data.log',
+    'distmnist.launch: error: the task that gets the data (127.0.0.1) failed'
+    f' first: exit code 1; log: {tmp_path}/logs/data.log',
   ]
 
 
@@ -56,12 +56,15 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
     'data = tasks.make_data_task(flags, "fake_train")\n'
     'namespace = isolation.make_namespace()\n'
     'for task in (None, data):\n'
+    '  folder = sys.argv[1 + bool(task)]\n'
     '  supervisor.run(\n'
-    '    cluster, sys.argv[1], "here", task, namespace=namespace\n'
+    '    cluster, folder, "here", task, namespace=namespace\n'
     '  )\n'
   )
+  for folder in 'ab':
+    (tmp_path / folder).mkdir()
   done = subprocess.run(
-    [sys.executable, '-c', code, tmp_path],
+    [sys.executable, '-c', code, tmp_path / 'a', tmp_path / 'b'],
     env={**os.environ, 'PYTHONPATH': f'{TESTS.parent}:{TESTS}'},
     capture_output=True,
     text=True,
@@ -69,7 +72,7 @@ def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
   if 'no network namespace to be had' in done.stderr:
     pytest.skip(done.stderr.splitlines()[-1])
   inside, outside = ['lo'], [name for _, name in socket.if_nameindex()]
-  logs = {log.name: log.read_text() for log in tmp_path.iterdir()}
+  logs = {log.name: log.read_text() for log in tmp_path.glob('*/*')}
   assert logs == {
     'ps_0.log': f'interfaces {inside}\n',
     'worker_0.log': f'interfaces {inside}\n',

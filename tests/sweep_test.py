@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+from absl.testing import flagsaver
 
 from distmnist import cli, sweep, trials
 from tests.runner import SMALL
@@ -40,6 +41,18 @@ def run(folder, *words, **settings):
   return subprocess.run(
     make_command(folder, *words, **settings),
     env=make_env(),
+    capture_output=True,
+    text=True,
+    timeout=250,
+  )
+
+
+def run_without_folder(folder, temporary):
+  """Runs a sweep of one trial whose folder is the default one."""
+  command = make_command(folder, 'do=all:report=0.5')
+  return subprocess.run(
+    [word for word in command if not word.startswith('--sweep_dir')],
+    env={**make_env(), 'TMPDIR': str(temporary)},
     capture_output=True,
     text=True,
     timeout=250,
@@ -245,6 +258,45 @@ def test_dry_run_prints_a_command_a_trial_and_leaves_nothing(tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
+SECRETS = (
+  '--launcher=spark',
+  '--master=yarn',
+  '--spark_conf=spark.ssl.keyPassword=hunter2',
+  '--spark_conf=spark.hadoop.fs.s3a.secret.key=hunter3',
+  '--spark_conf=spark.ssl.keyStore=/home/me/store',
+)
+
+
+def test_a_dry_run_shows_no_secret(tmp_path):
+  done = run(tmp_path, 'a=1', *SECRETS, '--dry_run')
+  assert done.returncode == 0, done.stderr
+  assert 'hunter' not in done.stdout + done.stderr
+  for word in (
+    '--spark_conf=spark.ssl.keyPassword=...',
+    '--spark_conf=spark.hadoop.fs.s3a.secret.key=...',
+    '--spark_conf=spark.ssl.keyStore=/home/me/store',
+  ):
+    assert f' {word} ' in done.stdout
+
+
+@pytest.fixture
+def launch_flags():
+  sweep.FLAGS.unparse_flags()
+  with flagsaver.flagsaver():
+    sweep.FLAGS(['sweep', *SECRETS])
+    yield
+
+
+def test_no_secret_is_in_the_command_of_a_trial(launch_flags):
+  assert sweep.find_launch_flags('/own/file') == [
+    '--flagfile=/own/file',
+    '--launcher=spark',
+    '--master=yarn',
+    '--spark_conf=spark.ssl.keyStore=/home/me/store',
+  ]
+  assert sweep.find_secrets() == list(SECRETS[2:4])
+
+
 def test_the_same_command_finds_its_folder_again(tmp_path):
   def find(*words):
     done = subprocess.run(
@@ -255,8 +307,9 @@ def test_the_same_command_finds_its_folder_again(tmp_path):
     )
     return done.stdout.split('--logdir=')[1].split('/trials')[0]
 
-  assert find('a=1,2') == find('a=1,2', '--parallel=2') != find('a=1,3')
-  assert find('a=1,2').startswith(f'{tmp_path}/distmnist_sweep_')
+  assert find('seed=1,2') == find('seed=1,2', '--parallel=2')
+  assert find('seed=1,2') != find('seed=1,3')
+  assert find('seed=1,2').startswith(f'{tmp_path}/distmnist_sweep_')
 
 
 # ---- Trials that are no trainings ----
@@ -474,15 +527,16 @@ REAL = ('--', *SMALL, '--optimizer=sgd')
   [
     (
       ['learning_rat=0.1,1'],
-      "learning_rat=0.1: Unknown command line flag 'lea",
+      "error: Unknown command line flag 'learning_rat'. Did you mean",
     ),
     (
       ['learning_rate=0.1', 'batch_size=32,3000'],
-      'with learning_rate=0.1 batch_size=3000: --batch_size=3000 is larger',
+      'error: no trial was started: with learning_rate=0.1 batch_size=3000: '
+      '--batch_size=3000 is larger',
     ),
     (
       ['strategy=easgd,magic,wand'],
-      'with strategy=magic: flag --strategy=magic: value should be one of',
+      'error: flag --strategy=magic: value should be one of',
     ),
   ],
 )
@@ -491,9 +545,7 @@ def test_what_train_would_refuse_is_refused_before_the_first(
 ):
   done = run(tmp_path, *words, *REAL, module='distmnist.train')
   assert done.returncode == 2
-  line = last_line(done.stderr)
-  assert line.startswith('distmnist.sweep: error: no trial was started: with')
-  assert message in line
+  assert last_line(done.stderr).startswith(f'distmnist.sweep: {message}')
   assert done.stdout == ''
   assert read_states(tmp_path) == []
 
@@ -566,3 +618,23 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   for step in (20, 40):
     assert f'run/model.ckpt-{step}' in text
   assert 'step 80/80' in text
+
+
+def test_the_default_folder_is_the_users_own(tmp_path):
+  temporary = tmp_path / 'temporary'
+  temporary.mkdir()
+  assert run_without_folder(tmp_path, temporary).returncode == 0
+  (folder,) = temporary.glob('distmnist_sweep_*')
+  assert folder.stat().st_mode & 0o777 == 0o700
+  folder.chmod(0o777)
+  done = run_without_folder(tmp_path, temporary)
+  assert done.returncode == 2
+  assert last_line(done.stderr).startswith(
+    f'distmnist.sweep: error: {folder} lets others write to it (mode 777), and'
+    ' a sweep without --sweep_dir needs a folder of its own: give --sweep_dir'
+  )
+  folder.rename(temporary / 'elsewhere')
+  folder.symlink_to(temporary / 'elsewhere')
+  done = run_without_folder(tmp_path, temporary)
+  assert done.returncode == 2
+  assert f'{folder} is a link, and' in last_line(done.stderr)

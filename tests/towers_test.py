@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import cluster as cluster_lib
 from distmnist import registry, train
+from distmnist.strategies import async_sgd
 from tests import in_process
 
 NUM_TOWERS, PART, NUM_STEPS = 4, 6, 5
@@ -138,5 +139,6 @@ def test_the_center_is_on_the_ps_and_each_tower_on_its_device(set_flags, name):
 
 def test_the_batch_of_a_worker_is_that_of_all_towers(set_flags):
   set_flags('--batch_size=100')
-  plan = train.make_plan(make_member(Towers), 1, 1000)
+  member = make_member(Towers)
+  plan = train.make_plan(member, async_sgd.make(member), 1000)
   assert (plan.batch_size, plan.images_per_update) == (400, 400)

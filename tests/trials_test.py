@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from distmnist import trials
+from distmnist import cli, trials
 
 
 @pytest.fixture
@@ -44,6 +44,59 @@ def test_names_sort_as_their_numbers(tmp_path):
 
 def test_a_trial_that_was_killed_is_not_over(trial):
   assert load_again(trial).state == trials.RUNNING
+
+
+def write_trial(trial, value):
+  with open(f'{trial.folder}/trial.json', 'w') as file:
+    json.dump(value, file)
+
+
+def test_a_prepared_file_changes_nothing_but_what_came_of_it(trial, tmp_path):
+  write_report(trial, test_accuracy=0.5)
+  (tmp_path / 'victim').mkdir()
+  names = {'folder': f'{tmp_path}/victim', 'number': 7, 'name': '../x'}
+  write_trial(
+    trial, {**names, 'combination': {'logdir': '/'}, '_report_path': '/x'}
+  )
+  before = dict(vars(trial))
+  trial.load()
+  assert vars(trial) == before
+  trial.begin()
+  assert os.listdir(tmp_path / 'victim') == []
+
+
+@pytest.mark.parametrize(
+  'value, problem',
+  [
+    ([1], 'is no JSON object'),
+    ({'state': 'won'}, "has state 'won'"),
+    ({'state': ['done']}, r"has state \['done'\]"),
+    ({'secs': -1}, 'has secs -1'),
+    ({'secs': float('nan')}, 'has secs nan'),
+    ({'secs': '1'}, "has secs '1'"),
+    ({'cause': 3}, 'has cause 3'),
+    ({'results': {}}, 'has results {}'),
+    ({'results': [{'test_accuracy': 'all'}]}, 'has results '),
+    ({'results': [{'folder': 1}]}, 'has results '),
+  ],
+)
+def test_a_file_that_no_sweep_has_written_is_one_line(trial, value, problem):
+  write_trial(trial, value)
+  with pytest.raises(cli.RunError, match=f'trial.json {problem}.*; delete'):
+    trial.load()
+
+
+def test_a_file_that_is_no_json_is_one_line(trial):
+  with open(f'{trial.folder}/trial.json', 'w') as file:
+    file.write('{')
+  with pytest.raises(cli.RunError, match='trial.json cannot be read'):
+    trial.load()
+
+
+def test_a_report_of_no_numbers_is_none(trial):
+  write_report(trial, test_accuracy='best')
+  trial.end(0, 1.0, 0)
+  assert trial.state == trials.FAILED and 'best' in trial.cause
 
 
 def test_an_end_is_on_the_disk(trial):

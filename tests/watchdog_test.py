@@ -135,7 +135,7 @@ def test_a_second_process_of_one_task_is_refused(
   make_watchdog, ps_row, monkeypatch
 ):
   make_watchdog(1).check_in()
-  monkeypatch.setattr(socket, 'gethostname', lambda: 'elsewhere')
+  monkeypatch.setattr(watchdog, 'find_place', lambda: 'elsewhere')
   with pytest.raises(
     cli.RunError,
     match=r'^worker 1 runs already, as process \d+ of host .*: give this one '
@@ -214,9 +214,9 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
   dog = make_watchdog(0, say=say, warn_secs=0.3)
   dog.check_in()
   assert not said.wait(0.6)  # No step has begun.
-  dog.step_begins()
+  dog.stalls.step_begins()
   assert said.wait(60)
-  dog.step_ends()
+  dog.stalls.step_ends()
   assert re.fullmatch(
     r'no step for \d+ s: all tasks answer, so one of them works slowly',
     lines[0],
@@ -226,7 +226,7 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
 def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
   dog = make_watchdog(0, warn_secs=0.2, fail_secs=0.5)
   dog.check_in()
-  dog.step_begins()
+  dog.stalls.step_begins()
   assert dog._stop.given_up.wait(60)
   error = dog._stop.error
   assert isinstance(error, cli.LostError)
@@ -234,28 +234,65 @@ def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
 
 
 @pytest.mark.slow
-def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row):
+@pytest.mark.parametrize('has_beaten', [True, False])
+def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row, has_beaten):
   chief, worker = make_watchdog(0), make_watchdog(1)
   chief.check_in()
   worker.check_in()
   assert chief.secs_silent('worker 7') is None
+  chief.stalls.step_begins()  # Who waits for nobody does not look.
 
   def beats():
     secs = chief.secs_silent('worker 1')
     return secs is not None and secs < 3
 
-  wait_until(beats)
+  if has_beaten:
+    wait_until(beats)
   worker.close()
   wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 3)
 
 
-@pytest.mark.slow
-def test_a_task_that_never_beat_is_silent_too(make_watchdog, ps_row):
-  chief, worker = make_watchdog(0), make_watchdog(1)
-  worker.check_in()
-  worker.close()  # Suspended within its first second.
-  chief.check_in()
-  wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 3)
+def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
+  make_watchdog, ps_row
+):
+  old = make_watchdog(1)
+  ended = threading.Event()
+
+  def end_at_once(error):
+    old._stop.error = error
+    ended.set()
+    old.close()  # The process would be over.
+
+  old._stop.end_at_once = end_at_once
+  old.check_in()
+  new = make_watchdog(1)
+  new._stop.end_at_once = lambda error: pytest.fail(str(error))
+  new.check_in()
+  assert ended.wait(60)
+  assert isinstance(old._stop.error, cli.LostError)
+  assert 'another process has become worker 1' in str(old._stop.error)
+  assert old._stop.error.exit_code == 3
+  new._beat_once()  # It has its row, and keeps it.
+
+
+def test_a_beat_that_fails_is_not_the_last(make_watchdog, ps_row, monkeypatch):
+  monkeypatch.setattr(watchdog, '_BEAT_SECS', 0.05)
+  lines, said = [], threading.Event()
+  dog = make_watchdog(0, say=lines.append)
+  dog.check_in()
+  beat, left = dog._board.beat, [RuntimeError('closed'), AttributeError('run')]
+
+  def fail_twice(number):
+    if left:
+      raise left.pop()
+    said.set()
+    return beat(number)
+
+  dog._board.beat = fail_twice
+  assert said.wait(60)
+  assert [line.partition(':')[0] for line in lines] == [
+    'a beat failed, and the next is tried'
+  ] * 2
 
 
 def wait_until(is_true):

@@ -101,8 +101,13 @@ def _read(path):
       return np.lib.format.read_array(file, allow_pickle=False)
   except FileNotFoundError as error:
     raise cli.RunError(f'{path} was not found: see --data_dir') from error
-  except (OSError, ValueError, EOFError) as error:
-    raise cli.RunError(f'cannot read {path}: {error}') from error
+  except OSError as error:
+    raise cli.RunError(f'cannot read {path}: {error.strerror}') from error
+  except (ValueError, EOFError) as error:
+    reason = str(error)
+    if 'magic string' in reason:
+      reason = 'it is no file of np.save'
+    raise cli.RunError(f'cannot read {path}: {reason}') from error
 
 
 def _bad(path, found, expected):

@@ -16,7 +16,7 @@ import re
 
 from absl import flags
 
-from distmnist import cli, manifests, processes
+from distmnist import cli, manifests, processes, stop_grace
 from distmnist import tasks as tasks_lib
 
 PORT = tasks_lib.FIRST_PORT
@@ -26,10 +26,14 @@ LOGS_DIR = '/logs'
 # Until a task gives the others up: nodes may have to come and to pull the
 # image, and Kubernetes waits up to 360 s before it replaces a Pod once more.
 _START_TIMEOUT_SECS = 600
-# A task that gets SIGTERM takes up to 10 s to save.
-_GRACE_SECS = 30
+# From SIGTERM to SIGKILL, and how much earlier a task is to have left. Nodes
+# that are reclaimed often have no more than the 30 s.
+_KILL_SECS = 30
+_KILL_MARGIN_SECS = 5
 # Exit codes that a restart would not change.
 _FINAL = (cli.FAILED, cli.WRONG_COMMAND_LINE)
+# /tmp is on the node's disk: who writes more is ended, and no neighbour is.
+_TMP = {'name': 'tmp', 'emptyDir': {'sizeLimit': '2Gi'}}
 _HARMLESS = {
   'allowPrivilegeEscalation': False,
   'readOnlyRootFilesystem': True,
@@ -148,6 +152,7 @@ class Run:
     user: int, user and group of the tasks.
     logdir: str or None.
     tensorboard: bool.
+    stop_grace_secs: float, what a task takes at most to save and leave.
   """
 
   name: str
@@ -161,6 +166,7 @@ class Run:
   user: int
   logdir: str | None
   tensorboard: bool
+  stop_grace_secs: float
 
   @property
   def labels(self):
@@ -248,6 +254,7 @@ def from_flags(job):
       f'--num_gpus={num_gpus}, but a worker has --kube_gpus={_GPUS.value}:'
       ' leave --num_gpus out, and say by --kube_gpus how many each worker gets'
     )
+  grace_secs, told = stop_grace.choose(job, _KILL_SECS, _KILL_MARGIN_SECS)
   run = Run(
     _NAME.value,
     _NAMESPACE.value,
@@ -260,6 +267,7 @@ def from_flags(job):
     _USER.value,
     logdir,
     _TENSORBOARD.value,
+    grace_secs,
   )
   chosen = {
     'start_timeout_secs': _START_TIMEOUT_SECS,
@@ -272,6 +280,7 @@ def from_flags(job):
       for name, value in chosen.items()
       if value is not None and job.flag(name) is None
     ),
+    *told,
     *job.given,
   ]
 
@@ -288,8 +297,6 @@ def check_folder(name, folder, mount, claim):
   Raises:
     cli.UsageError: it is not in the volume.
   """
-  if '://' in folder:
-    return
   kind = 'logs' if mount == LOGS_DIR else 'data'
   if not claim:
     raise cli.UsageError(
@@ -488,7 +495,12 @@ def make_container(run, job_name, argv, serving):
     argv: tuple of str, 'python', '-m', module and its flags.
     serving: dict, the part of the container that is about its port.
   """
-  env = [{'name': 'HOME', 'value': '/tmp'}]
+  env = [
+    {'name': 'HOME', 'value': '/tmp'},
+    # A Pod does not know how many were before it: a task that is not there yet
+    # may come, and a run that has ended may have had this one.
+    {'name': tasks_lib.ATTEMPT, 'value': '2'},
+  ]
   if job_name == 'ps' or not run.gpus:
     # Some images give a container all GPUs of the node.
     env.append({'name': 'CUDA_VISIBLE_DEVICES', 'value': ''})
@@ -537,11 +549,15 @@ def list_volumes(run, job_name):
 def make_pod_spec(run, job_name, container):
   """Returns what the Pods of all tasks have in common (dict)."""
   return {
-    'terminationGracePeriodSeconds': _GRACE_SECS,
+    'terminationGracePeriodSeconds': math.ceil(run.stop_grace_secs)
+    + _KILL_MARGIN_SECS,
+    # The kernel keeps SIGTERM from a process 1 without a handler, as Python is
+    # while it imports; with this Kubernetes' own program is process 1.
+    'shareProcessNamespace': True,
     **make_security(run),
     'containers': [container],
     'volumes': [
-      {'name': 'tmp', 'emptyDir': {}},
+      _TMP,
       *(
         {'name': name, 'persistentVolumeClaim': {'claimName': claim}}
         for name, _, claim in list_volumes(run, job_name)
@@ -571,7 +587,7 @@ def make_tensorboard(run):
   name = f'{run.name}-tensorboard'
   # Not those of the tasks, whose port it shall not reach.
   labels = {'app': 'tensorboard', 'run': run.name}
-  volumes = [{'name': 'tmp', 'emptyDir': {}}]
+  volumes = [_TMP]
   mounts = [{'name': 'tmp', 'mountPath': '/tmp'}]
   if run.logs_claim:
     claim = {'claimName': run.logs_claim}
@@ -609,10 +625,14 @@ def make_tensorboard(run):
       },
     },
   }
+  # No `ingress`: what nobody is allowed.
+  policy = {'podSelector': {'matchLabels': labels}, 'policyTypes': ('Ingress',)}
   return [
     (
-      '---- TensorBoard ----',
-      run.make('v1', 'Service', name, service, **labels),
+      '---- TensorBoard ----\nNo Pod may reach it, as it shows the run to all.'
+      '\nkubectl port-forward comes from the node.',
+      run.make('networking.k8s.io/v1', 'NetworkPolicy', name, policy, **labels),
     ),
+    ('', run.make('v1', 'Service', name, service, **labels)),
     ('', run.make('apps/v1', 'Deployment', name, deployment, **labels)),
   ]

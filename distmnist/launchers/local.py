@@ -6,7 +6,17 @@ import re
 
 from absl import flags
 
-from distmnist import cli, isolation, processes, supervisor
+from distmnist import (
+  cli,
+  exposure,
+  isolation,
+  processes,
+  restarts,
+  stop_grace,
+  supervisor,
+  task_logs,
+)
+from distmnist import ports as ports_lib
 from distmnist import tasks as tasks_lib
 
 _GPUS = flags.DEFINE_string(
@@ -24,7 +34,7 @@ _ISOLATE = flags.DEFINE_enum(
   ['auto', 'on', 'off'],
   'Give the tasks of a cluster a network of their own (a namespace of Linux):'
   ' whoever reaches a port of TensorFlow may run there what he likes. auto:'
-  ' where it is allowed, and no folder of the run is remote (://).',
+  ' where it is allowed.',
 )
 
 
@@ -42,13 +52,13 @@ def launch(job):
   ports = range(tasks_lib.FIRST_PORT, tasks_lib.FIRST_PORT + num_tasks)
   namespace = None
   if not job.dry_run:
-    logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
+    logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
     # A task on its own serves nowhere.
     if num_tasks > 1:
-      namespace = make_namespace(_ISOLATE.value, job.given)
+      namespace = make_namespace(_ISOLATE.value)
     if not namespace:
       # Kept until the end of the run, so that a restart finds its port free.
-      held_ports = processes.hold_ports(num_tasks)
+      held_ports = ports_lib.hold_ports(num_tasks)
       ports = [held.getsockname()[1] for held in held_ports]
   hosts = [f'127.0.0.1:{port}' for port in ports]
   cluster = tasks_lib.make_tasks(
@@ -59,6 +69,7 @@ def launch(job):
     gpus=gpus,
     module=job.module,
   )
+  cluster = tasks_lib.tell_min_workers(cluster, job.min_workers)
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     return 0
@@ -73,31 +84,24 @@ def launch(job):
     data_task,
     job.show_logs,
     fork_tasks=_FORK_TASKS.value,
-    max_restarts=job.max_restarts,
+    limits=restarts.from_job(job),
     namespace=namespace,
+    stop_grace_secs=stop_grace.parse(job.given),
   )
 
 
-def make_namespace(wanted, train_flags):
+def make_namespace(wanted):
   """Returns the isolation.Namespace of the tasks, or None; auto says which.
 
   Args:
     wanted: str, the value of --isolate.
-    train_flags: list of str; a remote folder among them needs the network.
 
   Raises:
     cli.RunError: it must be, and this machine does not allow it.
   """
   if wanted == 'off':
     return None
-  folders = {
-    name: tasks_lib.flag_value(train_flags, name) or ''
-    for name in ('logdir', 'data_dir')
-  }
-  remote = [name for name, path in folders.items() if '://' in path]
   try:
-    if wanted == 'auto' and remote:
-      raise OSError(f'--{remote[0]}={folders[remote[0]]} needs the network')
     namespace = isolation.make_namespace()
   except OSError as error:
     if wanted == 'on':
@@ -106,8 +110,7 @@ def make_namespace(wanted, train_flags):
         ' run with --isolate=auto where nobody else reaches this machine'
       ) from error
     processes.say(
-      f'the tasks are not isolated ({error}): whoever reaches this machine can'
-      ' reach their ports'
+      f'the tasks are not isolated ({error}): {exposure.describe("the tasks")}'
     )
     return None
   if wanted == 'auto':

@@ -9,6 +9,7 @@ file system that the nodes share.
 import contextlib
 import os
 import pathlib
+import re
 import select
 import shlex
 import shutil
@@ -19,7 +20,15 @@ import tempfile
 
 from absl import flags
 
-from distmnist import cli, processes, screen
+from distmnist import (
+  cli,
+  exposure,
+  files,
+  processes,
+  screen,
+  stop_grace,
+  task_logs,
+)
 from distmnist import tasks as tasks_lib
 
 _PARTITION = flags.DEFINE_string(
@@ -54,6 +63,13 @@ _WAIT = flags.DEFINE_bool(
 )
 
 TICK_SECS = 0.1
+# A controller that does not answer must not hold up a second signal.
+CANCEL_SECS = 10.0
+# From Slurm's SIGTERM to its SIGKILL where nobody has set it otherwise, and by
+# how much the tasks are to be earlier.
+_KILL_WAIT_SECS = 30
+_KILL_MARGIN_SECS = 3
+_CONFIG_SECS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # @WORDS@ are put in. A task writes its log by itself, as Slurm knows no names
@@ -71,7 +87,12 @@ say() { echo "job $SLURM_JOB_ID: $*"; }
 export DISTMNIST_NUM_PS=@NUM_PS@
 # Jobs that share a node serve on ports of their own, below those that the
 # kernel gives to outgoing connections.
-export DISTMNIST_FIRST_PORT=$((10000 + SLURM_JOB_ID % 700 * 32))
+ports_per_job=$(((@NUM_TASKS@ + 31) / 32 * 32)) num_moves=0
+choose_ports() {
+  export DISTMNIST_FIRST_PORT=$((10000 +
+    (SLURM_JOB_ID + num_moves * 37) % (22400 / ports_per_job) * ports_per_job))
+}
+choose_ports
 export PYTHONUNBUFFERED=1
 # srun does not take it over from sbatch.
 [[ -z ${SLURM_CPUS_PER_TASK-} ]] ||
@@ -85,11 +106,12 @@ task() {
   local log=$DISTMNIST_LOGS/${name}_$index.log
   [[ -z $DISTMNIST_NOTE ]] || echo "--- $DISTMNIST_NOTE ---" >>"$log"@GPUS@
   # A signal is the program's; we say how it ends.
-  trap : TERM INT
+  trap 'touch "$DISTMNIST_LOGS/told_to_leave"' TERM INT
   # Without the words of the shell on a program that was killed.
   { @COMMAND@ \
     >>"$log" 2>&1 </dev/null; } 2>/dev/null
   code=$?
+  ((code != @NOT_SAVED@)) || touch "$DISTMNIST_LOGS/not_saved"
   if ((code)); then
     # Made by the first alone.
     (set -C; echo "$code $SLURMD_NODENAME $name $index" >"$failed") 2>/dev/null
@@ -109,13 +131,17 @@ num_requeued=${SLURM_RESTART_COUNT-0}
 export DISTMNIST_NOTE=
 ((num_requeued == 0)) || DISTMNIST_NOTE="requeued by Slurm"
 for ((restart = 0; ; restart++)); do
-  rm -f "$failed"
+  rm -f "$failed" "$DISTMNIST_LOGS"/{not_saved,told_to_leave}
   attempt=$((restart + num_requeued + 1))
   ((attempt == 1)) || export DISTMNIST_ATTEMPT=$attempt
   srun --quiet --ntasks=@NUM_TASKS@ --distribution=block --mpi=none --wait=0 \
     --kill-on-bad-exit=1 bash -c task
   code=$?
-  ((code)) || end 0
+  if ((code == 0)); then
+    # The tasks may hear of it, and have left, before this shell does.
+    [[ $is_cancelled || -f $DISTMNIST_LOGS/told_to_leave ]] || end 0
+    is_cancelled=1
+  fi
   cause="srun ended with exit code $code" who='' host=''
   if [[ -f $failed ]]; then
     read -r code host job index <"$failed"
@@ -126,8 +152,24 @@ for ((restart = 0; ; restart++)); do
     fi
   fi
   if [[ $is_cancelled ]]; then
-    say 'cancelled: the tasks were told to leave'
-    exit 143
+    # Slurm has written why before, but not where somebody used scancel.
+    why=$(sed -n 's/.*\*\*\* JOB .* DUE TO \([A-Z ]*\) \*\*\*.*/\1/p' \
+      "$DISTMNIST_LOGS/slurm.log" 2>/dev/null | tail -n 1)
+    say "cancelled${why:+ due to ${why,,}}: the tasks were told to leave"
+    # After anything else Slurm may start the job once more.
+    code=143
+    if [[ -f $DISTMNIST_LOGS/not_saved ]]; then
+      code=@NOT_SAVED@
+      say "not all is saved: see the last lines of the logs"
+    fi
+    [[ $why && $why != 'TIME LIMIT' ]] || end $code
+    exit $code
+  fi
+  if ((code == 98 && num_moves < 20)); then
+    ((num_moves++, restart--))
+    choose_ports
+    say "${who:-a task} found its port taken: from $DISTMNIST_FIRST_PORT on"
+    continue
   fi
   # 1 and 2 would come again, and the task has said what to do.
   if ((restart >= max_restarts || code == 1 || code == 2)); then
@@ -168,14 +210,20 @@ def launch(job):
   """Runs the tasks.Job; returns its exit code (int)."""
   logdir = job.flag('logdir')
   logs_dir = job.logs_dir or (logdir and os.path.join(logdir, 'logs'))
-  if not logs_dir or '://' in logs_dir:
+  if not logs_dir:
     raise cli.UsageError(
       '--launcher=slurm needs a folder for the logs that the nodes share: give'
       ' --logs_dir, or --logdir to train'
     )
-  logs_dir = os.path.abspath(logs_dir)
+  logs_dir = os.path.abspath(os.path.expanduser(logs_dir))
+  kill_wait_secs = read_kill_wait()
   script = make_script(
-    job, logs_dir, _PYTHON.value or sys.executable, _options(), _SETUP.value
+    job,
+    logs_dir,
+    _PYTHON.value or sys.executable,
+    _options(),
+    _SETUP.value,
+    kill_wait_secs,
   )
   if job.dry_run:
     print(script, end='')
@@ -185,10 +233,34 @@ def launch(job):
       'no sbatch on this machine: start this on a login node of the cluster, or'
       ' install the Slurm client (Debian, Ubuntu: apt-get install slurm-client)'
     )
-  processes.make_logs_dir(logs_dir, None)
+  task_logs.make_logs_dir(logs_dir, None)
+  grace_secs = stop_grace.parse(job.given)
+  if grace_secs >= kill_wait_secs:
+    processes.say(
+      f'--stop_grace_secs={grace_secs:g}, but Slurm kills {kill_wait_secs} s'
+      ' after it has told the tasks (its KillWait): what takes longer to save'
+      ' is lost'
+    )
   path = pathlib.Path(logs_dir) / 'job.sbatch'
-  path.write_text(script)
+  with files.replacing(str(path)) as file:
+    file.write(script)
   return run(job, path, logs_dir, _WAIT.value)
+
+
+def read_kill_wait():
+  """Returns Slurm's KillWait, seconds (int); 30, its default, if unknown."""
+  try:
+    done = subprocess.run(
+      ['scontrol', 'show', 'config'],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      timeout=_CONFIG_SECS,
+    )
+  except (OSError, subprocess.TimeoutExpired):
+    return _KILL_WAIT_SECS
+  found = re.search(r'^KillWait\s*=\s*(\d+)', done.stdout, re.MULTILINE)
+  return int(found[1]) if found else _KILL_WAIT_SECS
 
 
 def _options():
@@ -207,7 +279,14 @@ def _options():
   return [f'--{n}={v}' for n, v in named.items() if v is not None] + more
 
 
-def make_script(job, logs_dir, python, options=(), setup=None):
+def make_script(
+  job,
+  logs_dir,
+  python,
+  options=(),
+  setup=None,
+  kill_wait_secs=_KILL_WAIT_SECS,
+):
   """Returns the script for sbatch (str).
 
   Args:
@@ -216,7 +295,9 @@ def make_script(job, logs_dir, python, options=(), setup=None):
     python: str, the path of Python on the nodes.
     options: list of str, more options of sbatch.
     setup: str, commands of a shell that come first, or None.
+    kill_wait_secs: int, from Slurm's SIGTERM to its SIGKILL.
   """
+  _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
   num_tasks = job.num_ps + job.num_workers
   ours = [
     '--job-name=distmnist',
@@ -232,13 +313,16 @@ def make_script(job, logs_dir, python, options=(), setup=None):
       f'#SBATCH {shlex.quote(option)}' for option in (*ours, *options)
     ),
     'MAX_RESTARTS': str(job.max_restarts),
+    'NOT_SAVED': str(cli.NOT_SAVED),
     'LOGS': shlex.quote(logs_dir),
     'NUM_PS': str(job.num_ps),
     'NUM_TASKS': str(num_tasks),
     'SETUP': f'{setup}\n' if setup else '',
     # A worker that asks for several has all those of the node.
     'GPUS': _SHARE_GPUS if job.flag('num_gpus') in (None, '1') else '',
-    'COMMAND': shlex.join([python, '-m', job.module, *job.train_flags]),
+    'COMMAND': shlex.join(
+      [python, '-m', job.module, *chosen, *job.train_flags]
+    ),
   }
   script = _SCRIPT
   # The words of the user last: they may look like ours.
@@ -281,6 +365,8 @@ def run(job, script, logs_dir, is_waited_for=True):
   with _Submission(script, is_waited_for) as submission:
     job_id = submission.read_job_id()
     processes.say(f'{_shape(job)} as job {job_id} of Slurm, logs in {logs_dir}')
+    if job.num_ps + job.num_workers > 1:
+      processes.say(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:
       return 0
     code = submission.wait(job_id, ended, update)
@@ -290,13 +376,28 @@ def run(job, script, logs_dir, is_waited_for=True):
     signum = submission.signals[0]
     name = signal.Signals(signum).name
     processes.say(f'stopped by {name}, logs in {logs_dir}')
-    return 128 + signum
+    return code if code == cli.NOT_SAVED else 128 + signum
   if code and not any(f'job {job_id}: error: ' in line for line in said):
-    processes.say(
-      f'error: job {job_id} ended with exit code {code}; log:'
-      f' {logs_dir}/slurm.log'
-    )
+    ending = find_ending(job_id, code, said)
+    processes.say(f'error: job {job_id} {ending}; log: {logs_dir}/slurm.log')
   return code
+
+
+def find_ending(job_id, code, said):
+  """Returns how a job has ended whose script names no task (str).
+
+  Args:
+    job_id: str.
+    code: int, its exit code.
+    said: list of str, the lines of its log.
+  """
+  for line in reversed(said):
+    found = re.match(rf'job {job_id}: cancelled( due to [a-z ]+)?: ', line)
+    if found:
+      why = found[1] or ', by scancel or by Slurm'
+      advice = ' (--slurm_time)' if why == ' due to time limit' else ''
+      return f'was cancelled{why}{advice}, exit code {code}'
+  return f'ended with exit code {code}'
 
 
 def _shape(job):
@@ -386,7 +487,7 @@ class _Submission:
         processes.say(f'job {job_id} is left to Slurm, which kills it')
         return 128 + self.signals[0]
       is_over = self._sbatch.poll() is not None
-      found = None if self.signals else _read_end(ended, job_id)
+      found = _read_end(ended, job_id)
       on_tick()
       if found is not None:
         return found
@@ -417,12 +518,20 @@ def _read_end(path, job_id):
 
 
 def _cancel(job_id):
-  done = subprocess.run(
-    ['scancel', job_id],
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    start_new_session=True,
-  )
+  try:
+    done = subprocess.run(
+      ['scancel', job_id],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      start_new_session=True,
+      timeout=CANCEL_SECS,
+    )
+  except subprocess.TimeoutExpired:
+    processes.say(
+      f'job {job_id}: scancel has not answered within {CANCEL_SECS:g} s: run'
+      f' scancel {job_id} yourself, and see squeue'
+    )
+    return
   if done.returncode:
     processes.say(f'job {job_id}: {" ".join(done.stderr.split())}')

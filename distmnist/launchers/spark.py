@@ -18,7 +18,7 @@ import sys
 
 from absl import flags
 
-from distmnist import cli, on_spark, processes
+from distmnist import cli, files, on_spark, processes, task_logs
 from distmnist import screen as screen_lib
 from distmnist import tasks as tasks_lib
 
@@ -31,7 +31,10 @@ _MASTER = flags.DEFINE_string(
 _CONF = flags.DEFINE_multi_string(
   'spark_conf',
   [],
-  'A setting of Spark, as name=value; may be given several times.',
+  'A setting of Spark, as name=value; may be given several times. Of one whose'
+  ' name says password, secret, token or key the value is never printed, and in'
+  ' no command line of ours. Keep it out of yours by a --flagfile for you alone'
+  ' to read.',
 )
 _WAIT_SECS = flags.DEFINE_float(
   'spark_wait_secs',
@@ -45,9 +48,21 @@ _END_SECS = 10.0
 _LEAN_JAVA = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
 
 
-@flags.validator('spark_conf', 'expected name=value, such as spark.task.cpus=2')
-def _is_conf(settings):
-  return all(re.fullmatch(r'spark\.[\w.]+=.*', each) for each in settings)
+# A keytab or a key store is a file: its path may be known, its password not.
+_SECRET = re.compile(
+  r'password|passwd|secret|token|credential|key(?!tab|store)', re.IGNORECASE
+)
+
+
+def is_secret(name):
+  """Whether the value of Spark's setting `name`, a str, is not for others."""
+  return bool(_SECRET.search(name))
+
+
+def hide_secret(setting):
+  """Returns `setting`, name=value, for others to read: name=... if secret."""
+  name, _, _ = setting.partition('=')
+  return f'{name}=...' if is_secret(name) else setting
 
 
 def launch(job):
@@ -56,16 +71,24 @@ def launch(job):
   num_tasks = job.num_ps + job.num_workers
   on_spark.check_paths(job.given)
   on_spark.check_fixed_slots(master, num_tasks)
+  conf = make_conf(master, num_tasks, _CONF.value)
   hosts = [f'executor-{i}:{tasks_lib.FIRST_PORT}' for i in range(num_tasks)]
   cluster = tasks_lib.make_tasks(
     hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
   )
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
+    settings = ' '.join(
+      hide_secret(f'{name}={value}') for name, value in conf.items()
+    )
+    processes.say(
+      'not to be pasted: Spark chooses the hosts and the ports, for which'
+      f' executor-0:{tasks_lib.FIRST_PORT} and so on stand here; its settings:'
+      f' {settings}'
+    )
     return 0
   check_ready(master)
-  logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
-  conf = make_conf(master, num_tasks, _CONF.value)
+  logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
   screen = screen_lib.make_screen(logs_dir, cluster, job.show_logs)
 
   def say(text):
@@ -163,7 +186,18 @@ def check_answers(master):
 
 
 def make_conf(master, num_tasks, settings):
-  """Returns the settings of Spark as a dict; `settings` (name=value) win."""
+  """Returns the settings of Spark as a dict; `settings` (name=value) win.
+
+  Raises:
+    cli.UsageError: one of `settings` is none.
+  """
+  for each in settings:
+    # Not by a validator of absl, which would print the values of all of them.
+    if not re.fullmatch(r'spark\.[\w.-]+=.*', each, re.DOTALL):
+      raise cli.UsageError(
+        f'--spark_conf={hide_secret(each)}: expected name=value, such as'
+        ' spark.task.cpus=2'
+      )
   conf = {
     'spark.master': master,
     'spark.app.name': 'distmnist',
@@ -222,6 +256,7 @@ def opened(conf, logs_dir):
     cli.RunError: Spark does not start.
   """
   import pyspark
+  from pyspark import java_gateway
 
   log = os.path.join(logs_dir, 'spark.log')
   if conf['spark.master'].startswith('local'):
@@ -233,8 +268,13 @@ def opened(conf, logs_dir):
   try:
     try:
       with _stderr_to(log):
+        # pyspark would have all settings in the command line of the JVM.
+        public = [pair for pair in conf.items() if not is_secret(pair[0])]
         context = pyspark.SparkContext(
-          conf=pyspark.SparkConf().setAll(list(conf.items()))
+          conf=pyspark.SparkConf(False).setAll(list(conf.items())),
+          gateway=java_gateway.launch_gateway(
+            pyspark.SparkConf(False).setAll(public)
+          ),
         )
     except Exception as error:
       raise cli.RunError(
@@ -274,7 +314,7 @@ def _stderr_to(path):
   """What is started meanwhile writes its stderr to this file."""
   sys.stderr.flush()
   before = os.dup(2)
-  with open(path, 'ab') as log:
+  with open(path, 'ab', opener=files.no_follow) as log:
     os.dup2(log.fileno(), 2)
   try:
     yield

@@ -6,6 +6,7 @@ hosts share. What ends a task when we are gone is in distmnist/remote.py.
 """
 
 import dataclasses
+import functools
 import os
 import re
 import shlex
@@ -14,7 +15,16 @@ import sys
 
 from absl import flags
 
-from distmnist import cli, processes, remote, supervisor
+from distmnist import (
+  cli,
+  exposure,
+  processes,
+  remote,
+  restarts,
+  stop_grace,
+  supervisor,
+  task_logs,
+)
 from distmnist import tasks as tasks_lib
 
 _HOSTS = flags.DEFINE_string(
@@ -80,6 +90,7 @@ def launch(job):
     module=job.module,
   )
   cluster = share_gpus(cluster, _SSH_GPUS.value)
+  cluster = tasks_lib.tell_min_workers(cluster, job.min_workers)
   folder = _SSH_DIR.value or os.getcwd()
   python = _SSH_PYTHON.value or sys.executable
   options = _split(_SSH_OPTIONS.value)
@@ -89,25 +100,33 @@ def launch(job):
       words = [*env, quote(python), shlex.join(task.argv[1:])]
       command = f'cd {quote(folder)} && {" ".join(words)}'
       print(shlex.join(['ssh', *options, place.login, command]))
+    processes.say(
+      'these run the tasks alone: a launch has distmnist.remote around each,'
+      ' which ends it when the connection is lost'
+    )
     return 0
   if not shutil.which('ssh'):
     raise cli.RunError(
       'no ssh on this machine: install the OpenSSH client (Debian, Ubuntu:'
       ' apt-get install openssh-client)'
     )
-  logs_dir = processes.make_logs_dir(job.logs_dir, job.flag('logdir'))
+  logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
   command = f'cd {quote(folder)} && exec {quote(python)} -m distmnist.remote'
+  grace_secs = stop_grace.parse(job.given)
   num_hosts = len({place.host for place in places})
+  if len(cluster) > 1:
+    processes.say(exposure.describe(describe_ports(places)))
   return supervisor.run(
     [
-      _make_local(task, place.login, command, options)
+      _make_local(task, place.login, command, options, grace_secs)
       for place, task in zip(places, cluster, strict=True)
     ],
     logs_dir,
     f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
     show_logs=job.show_logs,
-    explain=explain,
-    max_restarts=job.max_restarts,
+    explain=functools.partial(explain, python=python),
+    limits=restarts.from_job(job),
+    stop_grace_secs=grace_secs,
   )
 
 
@@ -118,7 +137,8 @@ def parse_hosts(text):
     cli.UsageError: none at all, or one that is no host.
   """
   places = []
-  for entry in filter(None, (entry.strip() for entry in text.split(','))):
+  for entry in text.split(',') if text.strip() else ():
+    entry = entry.strip()
     match = _HOST.fullmatch(entry)
     port = int(match['port'] or tasks_lib.FIRST_PORT) if match else 0
     if not 1 <= port <= 65535:
@@ -132,7 +152,7 @@ def parse_hosts(text):
     raise cli.UsageError(
       '--launcher=ssh needs --hosts: [user@]host[:port], separated by commas'
     )
-  local = [p for p in places if re.fullmatch(r'localhost|127\..*', p.host)]
+  local = [p for p in places if is_loopback(p.host)]
   if 0 < len(local) < len(places):
     raise cli.UsageError(
       f'--hosts: {local[0].host} is another machine for each host: give the'
@@ -162,13 +182,33 @@ def deal(hosts, num_tasks):
   places, taken = [], set()
   for index in range(num_tasks):
     place = hosts[index % len(hosts)]
-    while place.address in taken:
+    # TensorFlow listens on all addresses of a machine: 127.0.0.1 and 127.0.0.2
+    # share their ports.
+    machine = '127.0.0.1' if is_loopback(place.host) else place.host
+    while (machine, place.port) in taken:
       place = dataclasses.replace(place, port=place.port + 1)
     if place.port > 65535:
       raise cli.UsageError(f'--hosts: no port is left on {place.host}')
-    taken.add(place.address)
+    taken.add((machine, place.port))
     places.append(place)
   return places
+
+
+def is_loopback(host):
+  """Whether `host`, a name or an address, is another machine for everybody."""
+  return bool(re.fullmatch(r'localhost|127\..*', host))
+
+
+def describe_ports(places):
+  """Returns where the tasks serve (str): 'a (2222, 2223) and b (2222)'."""
+  ports = {}
+  for place in places:
+    ports.setdefault(place.host, []).append(str(place.port))
+  told = [f'{host} ({", ".join(found)})' for host, found in ports.items()]
+  if len(told) > 4:
+    told[3:] = [f'{len(told) - 3} more hosts']
+  *most, last = told
+  return f'{", ".join(most)} and {last}' if most else last
 
 
 def share_gpus(cluster, num_gpus):
@@ -202,21 +242,30 @@ def quote(path):
   return shlex.quote(path)
 
 
-def explain(failure, last_lines):
-  """The cause of a processes.Failure (str), in ssh's own words if it was ssh.
+def explain(failure, last_lines, python):
+  """The cause of a restarts.Failure (str), in ssh's own words if it was ssh.
 
   Args:
-    failure: processes.Failure.
+    failure: restarts.Failure.
     last_lines: list of str, the last ones of its log.
+    python: str, the path of Python there.
   """
   if last_lines and last_lines[-1].startswith(remote.SSH_FAILED):
-    return last_lines[-1]
+    words = last_lines[-1]
+    if 'No module named' in words:
+      words += f': the Python there was {python}: name another by --ssh_python'
+    return words
   return failure.cause
 
 
-def _make_local(task, login, command, options):
+def _make_local(task, login, command, options, grace_secs):
   """Returns the Task of this machine that stands for `task` there."""
-  request = {'argv': task.argv, 'env': dict(task.env), 'port': task.port}
+  request = {
+    'argv': task.argv,
+    'env': dict(task.env),
+    'port': task.port,
+    'grace_secs': stop_grace.for_remote(grace_secs),
+  }
   command = remote.ssh_command(login, command, options)
   argv = remote.make_argv(login, request, command)
   return dataclasses.replace(task, argv=argv, env=())

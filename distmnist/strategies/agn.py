@@ -27,6 +27,7 @@ def make(cluster):
 class Agn(strategy.Strategy):
   """The mean of T local gradients is one gradient of the center."""
 
+  has_local_steps = True
   is_rehearsed = True
 
   def __init__(self, cluster, communication_period):
@@ -48,7 +49,7 @@ class Agn(strategy.Strategy):
         pairs = copies.to_shards([a.read_value() / period for a in sums])
         with tf.device(global_step.device):  # Where all ps meet.
           push = make_optimizer().apply_gradients(pairs, global_step)
-        new_step = strategy.read_after(global_step, [push])
+        new_step = strategy.read_after(global_step, self.mark_done([push]))
         # The pull brings at least this worker's own push.
         with tf.control_dependencies([new_step]):
           parts = copies.read_shards()

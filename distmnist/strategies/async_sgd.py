@@ -43,6 +43,6 @@ class AsyncSgd(strategy.Strategy):
       with tf.device(global_step.device):  # Where all ps meet.
         apply = optimizer.apply_gradients(pairs)
       new_step, self.staleness = strategy.count_update(
-        global_step, [apply], read_step
+        global_step, [apply], read_step, self.mark_done
       )
       return new_step

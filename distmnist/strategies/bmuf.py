@@ -6,7 +6,7 @@ model-update filtering" (ICASSP); second source: fairseq's optim/bmuf.py (CNTK's
 BlockMomentumSGD.h has zeta (1 - mu) in the place of zeta). Each worker trains T
 steps on its own copy, x^i <- LocalOpt(x^i, g^i(x^i)); then, in lock-step:
 
-  xbar = (1/n) sum_i x^i;  G = xbar - x~
+  G = (1/n) sum_i x^i - x~ = (1/n) sum_i (x^i - x^i as pulled)
   D <- mu D + zeta G;  x~ <- x~ + D;  x^i <- x~
 
 x~ is the center, T the communication period, mu the block momentum (1 - 1/n
@@ -14,9 +14,13 @@ by default, which gives each worker's work its full weight), zeta the block
 learning rate. This is the paper's classical block momentum; mu = 0, zeta = 1
 is plain model averaging.
 
-Center, D and the accumulators of x^i live on the ps; x^i and its slots on the
-worker. At the end of T steps all wait for all; so they wait for a worker that
-died, until it is back.
+What is sent is the change of x^i, not x^i: a --wire_dtype of 16 bits then
+rounds the change and not the weights, of which a small change is less than the
+last bit.
+
+Center, D and the accumulators live on the ps; x^i, its values as pulled and its
+slots on the worker. At the end of T steps all wait for all; so they wait for a
+worker that died, until it is back.
 """
 
 import tensorflow.compat.v1 as tf
@@ -54,6 +58,11 @@ def make(cluster):
 class Bmuf(strategy.Strategy):
   """T local steps each, then the filtered mean of all copies."""
 
+  has_local_steps = True
+  max_staleness = 0
+  waits_for_all = True
+  is_lock_step = True
+
   def __init__(self, cluster, communication_period, momentum, learning_rate):
     super().__init__(cluster)
     self.pull_period = self.push_period = communication_period
@@ -68,28 +77,37 @@ class Bmuf(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies, num_workers = self._copies, self.cluster.num_workers
     with tf.name_scope('bmuf'):
-      self._round = rounds.Round(self.cluster, num_workers, global_step, copies)
+      self._round = rounds.make_round(
+        self.cluster, num_workers, global_step, copies
+      )
       self._round.build_update(self._filter)
+      self._as_pulled = copies.make_kept('as_pulled')
       optimizer = make_optimizer(is_local=True)
       gradients = copies.compute_gradients(optimizer, loss)
       step = copies.count_local_step([copies.local_step(optimizer, gradients)])
 
+      known_step = copies.make_counter(global_step.read_value(), 'known_step')
+
       def exchange():
-        gifts = [part for part, _ in copies.to_shards(copies.read())]
+        changes = [
+          now - before.read_value()
+          for now, before in zip(copies.read(), self._as_pulled, strict=True)
+        ]
+        gifts = [part for part, _ in copies.to_shards(changes)]
         new_step, staleness = self._round.give_and_wait(gifts)
         with tf.control_dependencies([new_step]):
-          done = copies.pull()
+          done = copies.pull(keep=self._as_pulled)
         with tf.control_dependencies([done]):
           return tf.identity(new_step), tf.identity(staleness)
 
       train_op, self.staleness, is_due = local_copies.every(
-        self.pull_period, step, exchange, self._round.token
+        self.pull_period, step, exchange, known_step
       )
       self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
       return train_op
 
   def _filter(self, means):
-    """Returns the op of D and x~; means is xbar, a list like the shards."""
+    """Returns the op of D and x~; means is G, a list like the shards."""
     deltas = self._copies.make_zeros_on_ps('block_delta')
     updates = []
     for mean, shard, delta in zip(
@@ -97,10 +115,10 @@ class Bmuf(strategy.Strategy):
     ):
       with tf.device(shard.device):
         new_delta = delta.assign(
-          self._momentum * delta + self._learning_rate * (mean - shard)
+          self._momentum * delta + self._learning_rate * mean
         )
         updates.append(shard.assign_add(new_delta, read_value=False))
     return tf.group(*updates)
 
   def hooks(self, stop):
-    return [self._round.hook(stop)]
+    return [self._round.hook(stop, self._copies.pull(self._as_pulled))]

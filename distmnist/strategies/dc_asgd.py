@@ -78,7 +78,10 @@ class DcAsgd(strategy.Strategy):
       if self._decay is not None:
         self._mean_squares = copies.make_zeros_on_ps('mean_square')
       self._center = atomic.AtomicCenter(
-        copies, global_step, keep_shards=self._backups
+        copies,
+        global_step,
+        keep_shards=self._backups,
+        mark_done=self.mark_done,
       )
       optimizer = make_optimizer()
       gradients = copies.compute_gradients(optimizer, loss)

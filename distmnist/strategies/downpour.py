@@ -43,6 +43,7 @@ def make(cluster):
 class Downpour(strategy.Strategy):
   """Sums of gradients go to the center, its values come back."""
 
+  has_local_steps = True
   is_rehearsed = True
 
   def __init__(self, cluster, n_fetch=1, n_push=1):
@@ -65,7 +66,7 @@ class Downpour(strategy.Strategy):
         pairs = copies.to_shards([a.read_value() for a in sums])
         with tf.device(global_step.device):  # Where all ps meet.
           apply = make_optimizer().apply_gradients(pairs, global_step)
-        new_step = strategy.read_after(global_step, [apply])
+        new_step = strategy.read_after(global_step, self.mark_done([apply]))
         staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
           cleared = local_copies.clear_all(sums)

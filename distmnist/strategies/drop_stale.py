@@ -51,7 +51,10 @@ class DropStale(strategy.Strategy):
     copies = self._copies
     with tf.name_scope('drop_stale'):
       self._center = atomic.AtomicCenter(
-        copies, global_step, max_staleness=self.max_staleness
+        copies,
+        global_step,
+        max_staleness=self.max_staleness,
+        mark_done=self.mark_done,
       )
       optimizer = make_optimizer()
       gradients = copies.compute_gradients(optimizer, loss)

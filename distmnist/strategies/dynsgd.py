@@ -29,6 +29,7 @@ def make(cluster):
 class DynSgd(strategy.Strategy):
   """Local changes, weighted by 1 / (staleness + 1)."""
 
+  has_local_steps = True
   is_rehearsed = True
 
   def __init__(self, cluster, communication_period):
@@ -45,7 +46,10 @@ class DynSgd(strategy.Strategy):
     with tf.name_scope('dynsgd'):
       as_pulled = copies.make_zeros('as_pulled')
       self._center = atomic.AtomicCenter(
-        copies, global_step, keep_whole=as_pulled
+        copies,
+        global_step,
+        keep_whole=as_pulled,
+        mark_done=self.mark_done,
       )
       optimizer = make_optimizer(is_local=True)
       gradients = copies.compute_gradients(optimizer, loss)

@@ -2,7 +2,7 @@
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with Elastic Averaging SGD",
 arXiv 1412.6651. A spring of strength alpha (moving_rate) ties each worker's
-x^i to the center x~. Asynchronous (AEASGD, algorithm 1), at its step t from 0:
+x^i to the center x~. Asynchronous (AEASGD, algorithm 1), at its step t from 1:
 
   x = x^i
   if T divides t:  d = alpha (x - x~);  x^i -= d;  x~ += d
@@ -17,7 +17,9 @@ same center, and x~ += sum_i d^i once all have given; n alpha <= 1.
 
 Without momentum any local optimizer may take the place of - eta g. The paper
 has alpha = 0.9 / n and T = 10 (asynchronous), T = 1 (synchronous). global_step
-counts the moves of x~: exchanges, or rounds of all where synchronous.
+counts the moves of x~: exchanges, or rounds of all where synchronous. The
+paper's t is from 0, so that it begins with an exchange of two equals, which
+moves nothing; without it T batches are one global step.
 
 The center lives on the ps; x^i (as x^i + delta v, where g is taken), v and
 slots on the worker. Asynchronous: nobody waits; a worker that dies takes its
@@ -73,6 +75,7 @@ def make(cluster):
 class Easgd(strategy.Strategy):
   """Copies that explore, on springs to the center."""
 
+  has_local_steps = True
   is_rehearsed = True
 
   def __init__(
@@ -84,6 +87,9 @@ class Easgd(strategy.Strategy):
     self._momentum = momentum
     self._is_sync = is_sync
     self.is_rehearsed = not is_sync  # There all wait.
+    self.max_staleness = 0 if is_sync else None
+    self.waits_for_all = is_sync
+    self.is_lock_step = is_sync
     num_givers = cluster.num_workers if is_sync else 1
     self.batches_per_update = communication_period * num_givers
     self._round = None
@@ -114,7 +120,7 @@ class Easgd(strategy.Strategy):
 
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
       new_step, self.staleness, is_due = local_copies.every(
-        self.pull_period, step - 1, exchange, known_step
+        self.pull_period, step, exchange, known_step
       )
       self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
       # d comes first: both it and g are taken at the old x.
@@ -136,10 +142,13 @@ class Easgd(strategy.Strategy):
   def _pull_apart(self, positions):
     """Returns the list of d, and the op by which the copies give it away."""
     center = self._copies.read_center()
-    changes = [
-      self._moving_rate * (position - value)
-      for position, value in zip(positions, center, strict=True)
-    ]
+    # The same d here and there, also where it is rounded on its way.
+    changes = self._copies.round_as_sent(
+      [
+        self._moving_rate * (position - value)
+        for position, value in zip(positions, center, strict=True)
+      ]
+    )
     own = local_copies.add_all(self._copies.variables, [-d for d in changes])
     return changes, own
 
@@ -148,10 +157,12 @@ class Easgd(strategy.Strategy):
     changes, own = self._pull_apart(positions)
     pairs = self._copies.to_shards(changes)
     added = local_copies.add_all(*zip(*((s, d) for d, s in pairs), strict=True))
-    return strategy.count_update(global_step, [own, added], read_step)
+    return strategy.count_update(
+      global_step, [own, added], read_step, self.mark_done
+    )
 
   def _build_round(self, global_step):
-    self._round = rounds.Round(
+    self._round = rounds.make_round(
       self.cluster, self.cluster.num_workers, global_step, self._copies
     )
     self._round.build_update(self._add_sums)
@@ -196,4 +207,6 @@ class Easgd(strategy.Strategy):
     return local_copies.add_all(self._copies.variables, changes)
 
   def hooks(self, stop):
-    return [self._round.hook(stop)] if self._round else []
+    if not self._round:
+      return []
+    return [self._round.hook(stop, self._copies.pull())]

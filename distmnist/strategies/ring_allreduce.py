@@ -13,11 +13,15 @@ Variables, slots and the global_step live on each worker; before the first step
 the chief, which may have restored them, broadcasts its own. Every step waits
 for every worker, and so does all of it for the chief that saves or validates.
 
+With a --wire_dtype of 16 bits each worker casts its gradients before the ring,
+which then adds and divides in that dtype.
+
 A worker that dies (kill -9, a diverged cost) is the end for all: its ring is
 broken and TensorFlow cannot mend it. Within seconds the others end with one
-line and exit code 1; tasks that are started again resume from the checkpoint.
-To stop is agreed upon: who wants it votes in the next step, and all stop after
-it. So one SIGTERM ends all workers at one step, with a checkpoint.
+line and exit code 3, that of a lost task; tasks that are started again resume
+from the checkpoint. To stop is agreed upon: who wants it votes in the next
+step, and all stop after it. So one SIGTERM ends all workers at one step, with a
+checkpoint.
 """
 
 import contextlib
@@ -26,7 +30,7 @@ import signal
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, collectives, strategy, wire
+from distmnist import cli, collectives, nonfinite, strategy, wire
 
 # The names of the collective ops; the broadcast takes those from _BROADCAST
 # on, one a dtype.
@@ -48,10 +52,13 @@ class RingAllreduce(strategy.Strategy):
   """One mean of all workers' gradients a step, applied by each of them."""
 
   needs_ps = False
+  waits_for_all = True
+  is_lock_step = True
 
   def __init__(self, cluster):
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
+    self._wire_dtype = tf.as_dtype(cluster.wire_dtype)
     self._wants_stop = False
     self._stop = None
     self._votes = None
@@ -72,7 +79,9 @@ class RingAllreduce(strategy.Strategy):
         strict=True,
       )
       n = self.cluster.num_workers
-      num_bytes = round(2 * (n - 1) / n * strategy.count_bytes(variables))
+      size = sum(v.shape.num_elements() for v in variables)
+      size *= self._wire_dtype.size
+      num_bytes = round(2 * (n - 1) / n * size)
       self.bytes_pulled = self.bytes_pushed = num_bytes
       if n > 1:
         gradients = self._build_means(gradients, variables)
@@ -87,7 +96,11 @@ class RingAllreduce(strategy.Strategy):
     with tf.device(self.cluster.cpu_device):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
       parts = [*gradients, tf.ensure_shape(votes, [2])]
-      mean = collectives.build_mean(self.cluster, wire.flatten(parts), _STEP)
+      sent = tf.cast(wire.flatten(parts), self._wire_dtype)
+      # The votes go with it; who wants to stop votes again.
+      sent = nonfinite.guard(sent, self.cluster.task_index)
+      mean = collectives.build_mean(self.cluster, sent, _STEP)
+      mean = tf.cast(mean, tf.float32)
       *means, self._votes = wire.split_like(mean, [*variables, parts[-1]])
     return means
 

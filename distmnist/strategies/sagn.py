@@ -30,12 +30,15 @@ def make(cluster):
 class Sagn(strategy.Strategy):
   """T local steps each, then one update of all."""
 
+  has_local_steps = True
   max_staleness = 0
+  waits_for_all = True
 
   def __init__(self, cluster, communication_period, replicas_to_aggregate):
     super().__init__(cluster)
     self.pull_period = self.push_period = communication_period
     self._num_gifts = replicas_to_aggregate
+    self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self.batches_per_update = communication_period * replicas_to_aggregate
     self._copies = local_copies.LocalCopies(cluster)
 
@@ -45,7 +48,7 @@ class Sagn(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('sagn'):
-      self._round = rounds.Round(
+      self._round = rounds.make_round(
         self.cluster, self._num_gifts, global_step, copies
       )
       sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
@@ -55,20 +58,24 @@ class Sagn(strategy.Strategy):
         )
       )
 
+      known_step = copies.make_counter(global_step.read_value(), 'known_step')
+
       def exchange():
         means = [a.read_value() / self.pull_period for a in sums]
         gifts = [part for part, _ in copies.to_shards(means)]
-        new_step, staleness = self._round.give_and_wait(gifts)
+        new_step, staleness = self._round.give_and_wait(
+          gifts, mark_done=self.mark_done
+        )
         with tf.control_dependencies([new_step]):
           done = [copies.pull(), local_copies.clear_all(sums)]
         with tf.control_dependencies(done):
           return tf.identity(new_step), tf.identity(staleness)
 
       train_op, self.staleness, is_due = local_copies.every(
-        self.pull_period, step, exchange, self._round.token
+        self.pull_period, step, exchange, known_step
       )
       self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
       return train_op
 
   def hooks(self, stop):
-    return [self._round.hook(stop)]
+    return [self._round.hook(stop, self._copies.pull())]

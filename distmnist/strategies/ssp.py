@@ -19,11 +19,12 @@ back. One that leaves in order, or is asked to stop, holds up nobody.
 """
 
 import contextlib
+import threading
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import center, strategy
+from distmnist import center, round_state, strategy
 
 _SSP_BOUND = flags.DEFINE_integer(
   'ssp_bound',
@@ -33,6 +34,9 @@ _SSP_BOUND = flags.DEFINE_integer(
 )
 # The clock of a worker that has left; nobody waits for it.
 _NEVER = 2**62
+# One that is asked to stop gets so many permits at a time: each step that its
+# session.run has left takes one.
+_NUM_OFFERED, _OFFER_SECS = 16, 0.1
 
 
 def make(cluster):
@@ -41,6 +45,8 @@ def make(cluster):
 
 class Ssp(strategy.Strategy):
   """async_sgd with a bound on how far the workers drift apart."""
+
+  waits_for_all = True
 
   def __init__(self, cluster, bound):
     super().__init__(cluster)
@@ -61,11 +67,17 @@ class Ssp(strategy.Strategy):
       with tf.device(global_step.device):  # Where all ps meet.
         apply = optimizer.apply_gradients(pairs)
       new_step, self.staleness = strategy.count_update(
-        global_step, [apply], read_step
+        global_step, [apply], read_step, self.mark_done
       )
       ticked = self._clocks.tick_and_wait([new_step])
       with tf.control_dependencies([ticked]), tf.device(global_step.device):
         return tf.identity(new_step)
+
+  def pause(self, session):
+    session.run(self._clocks.leave)
+
+  def resume(self, session):
+    session.run(self._clocks.enter)
 
   def hooks(self, stop):
     return [_SspHook(self._clocks, stop)]
@@ -94,8 +106,14 @@ class _Clocks:
         tf.FIFOQueue(-1, tf.bool, (), shared_name=f'ssp/permits_{i}')
         for i in range(cluster.num_workers)
       ]
+      self.state = (
+        self._clocks.read_value(),
+        tf.stack([queue.size() for queue in self._permits]),
+      )
       self.enter, self.leave = self._build_enter(), self._advance(_NEVER)
-      self.permit = self._permits[self._worker].enqueue(True)
+      self.offer = self._permits[self._worker].enqueue_many(
+        [tf.fill([_NUM_OFFERED], True)]
+      )
 
   def tick_and_wait(self, ops):
     """Returns the op that counts a step and waits for a permit, after `ops`."""
@@ -165,11 +183,12 @@ class _Clocks:
       return tf.reduce_min(clocks), tf.reduce_min(new)
 
 
-class _SspHook(tf.train.SessionRunHook):
+class _SspHook(strategy.CenterHook):
   def __init__(self, clocks, stop):
     self._clocks = clocks
     self._stop = stop
     self._session = None
+    self._has_left = threading.Event()
 
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
@@ -178,10 +197,39 @@ class _SspHook(tf.train.SessionRunHook):
     session.run(self._clocks.enter)
     self._session = session
 
+  def describe_wait(self):
+    if self._session is None:
+      return ''
+    try:
+      clocks, permits = round_state.read(
+        self._session.sess_str,
+        self._session.graph,
+        self._session._config,
+        self._clocks.state,
+      )
+    except tf.errors.OpError as error:
+      return f'the clocks cannot be read ({type(error).__name__})'
+    return format_state(clocks, permits)
+
   def end(self, session):
+    self._has_left.set()
     session.run(self._clocks.leave)
 
   def _leave_the_wait(self):
-    if self._session is not None:
-      with contextlib.suppress(tf.errors.OpError, RuntimeError):
-        self._session.run(self._clocks.permit)
+    if self._session is None:
+      return
+    with contextlib.suppress(tf.errors.OpError, RuntimeError):
+      while not self._has_left.is_set():
+        self._session.run(self._clocks.offer)
+        self._has_left.wait(_OFFER_SECS)
+
+
+def format_state(clocks, permits):
+  """Returns a line on the clocks and permits, int arrays [num_workers]."""
+  texts = [
+    f'worker {i} '
+    + (f'at step {clock}' if clock < _NEVER else 'has left')
+    + f' with {permits[i]} permits'
+    for i, clock in enumerate(clocks)
+  ]
+  return f'the clocks: {", ".join(texts)}'

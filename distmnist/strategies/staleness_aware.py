@@ -38,7 +38,9 @@ class StalenessAware(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('staleness_aware'):
-      self._center = atomic.AtomicCenter(copies, global_step)
+      self._center = atomic.AtomicCenter(
+        copies, global_step, mark_done=self.mark_done
+      )
       gradients = copies.compute_gradients(make_optimizer(), loss)
 
       def apply(pairs, staleness):

@@ -86,6 +86,7 @@ class SyncSgd(strategy.Strategy):
   """One update of the center for every R gradients."""
 
   max_staleness = 0
+  waits_for_all = True
 
   def __init__(self, cluster, replicas_to_aggregate, gradient_factor=None):
     """
@@ -96,6 +97,7 @@ class SyncSgd(strategy.Strategy):
     """
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate
+    self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self._gradient_factor = gradient_factor
     self._center = center.Center(cluster)
 
@@ -105,7 +107,7 @@ class SyncSgd(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('sync_sgd'):
       token = self._make_token(global_step)
-      own_step = token.value()
+      own_token = token.value()
       self._optimizer = tf.train.SyncReplicasOptimizer(
         make_optimizer(), self.batches_per_update, self.cluster.num_workers
       )
@@ -114,32 +116,11 @@ class SyncSgd(strategy.Strategy):
         gradients = [gradient * self._gradient_factor for gradient in gradients]
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       pairs = self._center.to_shards(gradients)
-      # A gradient whose token is older than the center is dropped. To know of
-      # it the step is read before the push; in lock-step the center cannot
-      # move, and the read goes with the pulls.
-      is_lock_step = self.batches_per_update == self.cluster.num_workers
-      near = [g for g, _ in pairs if g.device == token.device]
-      near = near or [gradient for gradient, _ in pairs]
-      center_step = strategy.read_after(
-        global_step, [] if is_lock_step else near
-      )
-      with tf.device(token.device):
-        self.staleness = center_step - own_step
-      # The push ends in a new token, so both reads come before a part of it.
-      with tf.control_dependencies([self.staleness]):
-        pairs = [
-          (_copy_beside(g) if any(g is x for x in near) else g, shard)
-          for g, shard in pairs
-        ]
       with tf.variable_creator_scope(
         functools.partial(_make_unless_local, token)
       ):
         self._optimizer.apply_gradients(pairs, global_step)
-      self._accumulators = [
-        (self._find_accumulator(v), v.device) for v in self._center.shards
-      ]
-      self._global_step = global_step
-      return self._use_our_tokens(token)
+      return self._use_our_tokens(pairs, token, own_token, global_step)
 
   def _make_token(self, global_step):
     """Returns a variable: the global_step of this worker's last token.
@@ -158,37 +139,34 @@ class SyncSgd(strategy.Strategy):
         name=name,
       )
 
-  def _use_our_tokens(self, token):
-    """Has this worker wait in our queue, and notes on the ps when it does.
+  def _use_our_tokens(self, pairs, token, own_token, global_step):
+    """Has this worker give, and wait, as in every other round.
 
     The optimizer has one queue for all, from which a quick worker would take
-    the token of one that died in its wait.
+    the token of one that died in its wait, and gives with no word on whether
+    the gradient was in time.
 
     Args:
+      pairs: list of (gradient on its ps, shard).
       token: int64 variable, which is given the next one.
+      own_token: int64 scalar tensor, its value at the start of the step.
+      global_step: int64 scalar variable.
 
     Returns:
-      The train_op: the new value of `token`.
+      The train_op: the global_step of the new token.
     """
-    global_step, optimizer = self._global_step, self._optimizer
-    self._tokens = rounds.Tokens(
-      self.cluster, self.batches_per_update, global_step
+    accumulators = [(self._find_accumulator(v), v.device) for _, v in pairs]
+    self._round = rounds.Round(
+      self.cluster, self.batches_per_update, global_step, accumulators, token
     )
-    self._holders = rounds.Holders(self.cluster, global_step.device)
-    runner = optimizer.get_chief_queue_runner()
+    runner = self._optimizer.get_chief_queue_runner()
     _, its_tokens = runner.enqueue_ops[0].inputs
-    with tf.control_dependencies([its_tokens]):  # They come after the update.
-      self._update_op = self._tokens.make()
-    [dequeue] = [
-      op
-      for op in runner.queue.queue_ref.consumers()
-      if op.type == 'QueueDequeueV2'
-    ]
-    new_token = self._holders.take(self._tokens.own, dequeue.control_inputs)
-    with tf.device(token.device):
-      assigned = token.assign(new_token, read_value=False)
-      with tf.control_dependencies([assigned]):
-        return tf.identity(new_token)
+    self._round.end_update([its_tokens])  # They come after the update.
+    gifts = [gradient for gradient, _ in pairs]
+    new_step, self.staleness = self._round.give_and_wait(
+      gifts, own_token, self.mark_done
+    )
+    return new_step
 
   def _find_accumulator(self, variable):
     """Returns the accumulator that the optimizer has made for a variable."""
@@ -200,27 +178,7 @@ class SyncSgd(strategy.Strategy):
       )
 
   def hooks(self, stop):
-    optimizer = self._optimizer
-    return [
-      rounds.RoundHook(
-        self.cluster,
-        stop,
-        self.batches_per_update,
-        self._global_step,
-        self._tokens,
-        self._holders,
-        self._accumulators,
-        tf.group(
-          optimizer.ready_for_local_init_op.op, optimizer.local_step_init_op
-        ),
-        self._update_op,
-      )
-    ]
-
-
-def _copy_beside(tensor):
-  with tf.device(tensor.device):
-    return tf.identity(tensor)
+    return [self._round.hook(stop)]
 
 
 def _make_unless_local(instead, create, **kwargs):

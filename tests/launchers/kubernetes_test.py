@@ -17,7 +17,7 @@ from absl.testing import flagsaver
 
 from distmnist import cli, launch
 from tests import in_process
-from tests.runner import REPO, SMALL
+from tests.runner import REPO, SMALL, read_report
 
 yaml = pytest.importorskip('yaml')
 
@@ -35,8 +35,11 @@ KINDS = ['--kind=job', '--kind=tfjob']
 
 
 @pytest.fixture
-def run(capsys):
+def run(capsys, monkeypatch):
   """Returns run(words of launch, words of train) -> (code, stdout, stderr)."""
+  # train_flags_test.py has these; the flags of train are made up here.
+  for name in ('check', 'check_combination'):
+    monkeypatch.setattr(launch.train_flags_lib, name, lambda *_: None)
 
   def run(flags='', train=()):
     words = '--launcher=kubernetes', '--kube_name=mnist', *flags.split()
@@ -267,7 +270,12 @@ def test_the_ports_agree(render):
 def test_only_the_tasks_of_a_run_reach_its_ports(render, kind, shape):
   flags = f'{shape} {kind} --kube_tensorboard --kube_namespace=ml'
   documents = render(flags)
-  (policy,) = find(documents, 'NetworkPolicy').values()
+  policies = find(documents, 'NetworkPolicy')
+  # Nobody is allowed to reach the TensorBoard.
+  tensorboard = policies.pop('mnist-tensorboard')['spec']
+  assert tensorboard['policyTypes'] == ['Ingress']
+  assert 'ingress' not in tensorboard
+  (policy,) = policies.values()
   # It is there before the first task.
   assert documents[0] == policy
   spec = policy['spec']
@@ -361,6 +369,26 @@ def test_who_gives_a_flag_of_train_wins(render):
     flags = flags_of(template)
     assert flags['start_timeout_secs'] == '5'
     assert flags['intra_op_parallelism_threads'] == '9'
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(
+  ('given', 'kill_secs'), [('2.5', 8), ('25', 30), ('120', 125)]
+)
+def test_kubernetes_kills_later_than_a_task_itself(
+  render, kind, given, kill_secs
+):
+  documents = render(kind, [f'--stop_grace_secs={given}'])
+  text = yaml.safe_dump(documents)
+  assert set(re.findall(r'terminationGracePeriodSeconds: (.*)', text)) == {
+    str(kill_secs)
+  }
+  assert '--stop_grace_secs=25\n' not in text or given == '25'
+
+
+def test_a_pod_takes_the_others_for_late_and_not_for_wrong(render):
+  # It may be one that replaces another; a Pod is not told which.
+  assert yaml.safe_dump(render()).count('name: DISTMNIST_ATTEMPT') == 3
 
 
 def test_the_flagfile_is_read_here_and_not_in_the_pod(render, tmp_path):
@@ -482,14 +510,6 @@ def test_a_dry_run_is_the_same(run):
   assert run(f'{flags} --dry_run') == run(flags)
 
 
-@pytest.mark.parametrize('folder', ['gs://bucket/run', 'hdfs://a/run'])
-def test_a_remote_logdir_needs_no_volume(run, folder):
-  flags = '--kube_image=distmnist:1 --kube_tensorboard'
-  code, out, err = run(flags, [f'--logdir={folder}'])
-  assert (code, err) == (0, '')
-  assert out.count(f'--logdir={folder}') == 4
-
-
 IMAGE = '--kube_image=distmnist:1'
 LOGS = f'{IMAGE} --kube_logs_claim=logs'
 
@@ -555,4 +575,4 @@ def test_the_commands_of_the_manifests_train(render, tasks, tmp_path):
     env['HOME'] = str(tmp_path)
     started.append(tasks.start(tmp_path / f'{name}.log', *words, **env))
   assert tasks.wait(*started) == [0] * 4, [task.output for task in started]
-  assert (tmp_path / 'mnist' / 'report.json').exists()
+  assert read_report(tmp_path / 'mnist')['workers_not_heard_of'] == []

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from distmnist import processes
+from distmnist import ports
 
 _PROGRAMS = {
   'munged': 'munge',
@@ -74,7 +74,7 @@ def start(folder):
     (folder / name).mkdir()
   (folder / 'key').write_bytes(os.urandom(1024))
   (folder / 'key').chmod(0o600)
-  held = processes.hold_ports(2)
+  held = ports.hold_ports(2)
   config.write_text(
     _CONFIG.format(
       folder=folder,

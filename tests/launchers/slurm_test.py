@@ -17,7 +17,7 @@ import pytest
 from distmnist import tasks
 from distmnist.launchers import slurm
 from tests.launchers import slurm_cluster
-from tests.runner import SMALL
+from tests.runner import SMALL, read_report
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 # Far more than anything takes where nobody else wants the cores.
@@ -158,8 +158,13 @@ def last_line(text):
   return text.splitlines()[-1]
 
 
+# Who can reach the ports: exposure_test has the words.
+EXPOSED = re.compile(r'^distmnist\.launch: whoever reaches the .*\n', re.M)
+
+
 def strip_number(text):
-  return re.sub(r'\bjob \d+', 'job N', text)
+  """Returns `text` without the job's number and who can reach its ports."""
+  return re.sub(r'\bjob \d+', 'job N', EXPOSED.sub('', text))
 
 
 NODE = os.uname().nodename.partition('.')[0]
@@ -344,7 +349,8 @@ def test_a_job_that_another_one_cancels_is_an_error(here):
   said = strip_number(running.stderr.read_text())
   assert '[slurm] job N: cancelled: the tasks were told to leave\n' in said
   assert last_line(said) == (
-    'distmnist.launch: error: job N ended with exit code 143; log:'
+    'distmnist.launch: error: job N was cancelled, by scancel or by Slurm, exit'
+    ' code 143; log:'
     f' {here.logs}/slurm.log'
   )
   assert here.log('worker_1') == f'leaving on {signal.SIGTERM.value}\n'
@@ -387,7 +393,7 @@ def test_the_real_program_trains_as_a_job(here):
   )
   assert done.returncode == 0, done.stdout + done.stderr
   assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
-  assert (here.folder / 'run' / 'report.json').exists()
+  assert read_report(here.folder / 'run')['global_step'] >= 60
   assert (here.folder / 'run' / 'logs' / 'job.sbatch').exists()
   here.wait_until_no_job_is_left()
 
@@ -416,8 +422,43 @@ def test_the_script_is_one_that_bash_reads_and_sbatch_too():
     "#SBATCH '--comment=a b'",
   ]
   assert 'export DISTMNIST_NUM_PS=2' in lines
-  assert "/a/python -m distmnist.train '--name=a b'" in script
+  assert " --stop_grace_secs=27 '--name=a b'" in script
   assert not re.search('@[A-Z_]+@', script)
+
+
+@pytest.mark.parametrize(
+  ('kill_wait_secs', 'given', 'flags'),
+  [
+    (30, (), '--stop_grace_secs=27 --model=cnn'),
+    (12, (), '--stop_grace_secs=9 --model=cnn'),
+    (3, (), '--stop_grace_secs=2 --model=cnn'),
+    (30, ('--stop_grace_secs=20',), '--model=cnn'),
+  ],
+)
+def test_the_tasks_are_to_have_saved_before_slurm_kills(
+  kill_wait_secs, given, flags
+):
+  job = tasks.Job(train_flags=('--model=cnn',), given=given)
+  script = slurm.make_script(
+    job, '/logs', '/a/python', kill_wait_secs=kill_wait_secs
+  )
+  assert f'/a/python -m distmnist.train {flags} \\\n' in script
+
+
+@pytest.mark.parametrize(
+  ('scontrol', 'expected'),
+  [
+    ("echo 'KillOnBadExit = 0'; echo 'KillWait                = 60 sec'", 60),
+    ('echo no controller >&2; exit 1', 30),
+    (None, 30),
+  ],
+)
+def test_the_kill_wait_is_that_of_the_cluster(
+  tmp_path, monkeypatch, scontrol, expected
+):
+  programs = {'scontrol': scontrol} if scontrol else {}
+  monkeypatch.setenv('PATH', make_programs(tmp_path, **programs))
+  assert slurm.read_kill_wait() == expected
 
 
 def test_a_job_that_may_be_restarted_may_be_requeued():
@@ -450,7 +491,6 @@ def test_a_machine_without_slurm_is_told_what_to_do(tmp_path):
   ('flags', 'message'),
   [
     ({'logs_dir': ''}, 'a folder for the logs that the nodes share: give'),
-    ({'logs_dir': 'gs://b/logs'}, 'a folder for the logs that the nodes share'),
     ({'slurm_options': '--a="b'}, '--slurm_options=--a="b: No closing quotat'),
     ({'slurm_nodes': 0}, 'slurm_nodes'),
   ],
@@ -460,3 +500,153 @@ def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):
   assert done.returncode == 2
   assert message in done.stderr
   assert done.stderr.count('\n') == 1
+
+
+# ---- Without Slurm: programs of the same names in its place ----
+
+
+def make_programs(folder, **scripts):
+  """Makes programs of bash in `folder`; returns PATH with it."""
+  for name, script in scripts.items():
+    path = folder / name
+    path.write_text(f'#!/bin/bash\n{script}\n')
+    path.chmod(0o755)
+  return f'{folder}:{os.environ["PATH"]}'
+
+
+CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'
+
+
+@pytest.mark.parametrize(
+  ('of_slurm', 'said', 'ended'),
+  [
+    (f'{CANCELLED} ***', 'cancelled: the', '7 143\n'),
+    (
+      f'{CANCELLED} DUE TO TIME LIMIT ***',
+      'cancelled due to time limit: the',
+      '7 143\n',
+    ),
+    # It may come again, so its launcher has to go on waiting.
+    (
+      f'{CANCELLED} DUE TO PREEMPTION ***',
+      'cancelled due to preemption: the',
+      None,
+    ),
+  ],
+)
+def test_a_cancelled_script_says_why_and_that_it_has_ended(
+  tmp_path, of_slurm, said, ended
+):
+  job = tasks.Job(module='fake_train')
+  script = tmp_path / 'job.sbatch'
+  script.write_text(slurm.make_script(job, str(tmp_path), sys.executable))
+  # Slurm signals the script and the step; the step ends first.
+  cancel = f"echo '{of_slurm}'\nkill -TERM $PPID\nexit 143"
+  with open(tmp_path / 'slurm.log', 'w') as log:
+    done = subprocess.run(
+      ['bash', script],
+      env={
+        'PATH': make_programs(tmp_path, srun=cancel),
+        'SLURM_JOB_ID': '7',
+        'SLURM_JOB_NODELIST': 'n1',
+      },
+      stdout=log,
+      timeout=60,
+    )
+  assert done.returncode == 143
+  lines = (tmp_path / 'slurm.log').read_text().splitlines()
+  assert lines[-1] == f'job 7: {said} tasks were told to leave'
+  found = tmp_path / 'ended'
+  assert (found.read_text() if found.exists() else None) == ended
+
+
+def test_a_cancelled_script_whose_chief_could_not_save_says_so(tmp_path):
+  job = tasks.Job(num_ps=0, num_workers=1, module='fake_train')
+  script = tmp_path / 'job.sbatch'
+  python = tmp_path / 'python'
+  python.write_text('#!/bin/sh\nexit 75\n')
+  python.chmod(0o755)
+  script.write_text(slurm.make_script(job, str(tmp_path), str(python)))
+  step = 'bash -c task\nkill -TERM $PPID\nexit 143'
+  done = subprocess.run(
+    ['bash', script],
+    env={
+      'PATH': make_programs(tmp_path, srun=step),
+      'SLURM_JOB_ID': '7',
+      'SLURM_JOB_NODELIST': 'n1',
+      'SLURM_PROCID': '0',
+      'SLURMD_NODENAME': 'n1',
+    },
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == 75, done.stderr
+  assert 'job 7: not all is saved' in done.stdout
+
+
+@pytest.mark.parametrize(
+  ('said', 'ending'),
+  [
+    ([], 'ended with exit code 143'),
+    (
+      ['job 7: cancelled: the tasks were told to leave'],
+      'was cancelled, by scancel or by Slurm, exit code 143',
+    ),
+    (
+      ['job 7: cancelled due to time limit: the tasks', 'more'],
+      'was cancelled due to time limit (--slurm_time), exit code 143',
+    ),
+  ],
+)
+def test_the_last_line_says_who_has_cancelled(said, ending):
+  assert slurm.find_ending('7', 143, said) == ending
+
+
+def test_the_launcher_ends_with_its_job_and_not_with_sbatch(tmp_path):
+  path = make_programs(
+    tmp_path,
+    sbatch='echo 7; exec sleep 300',
+    scancel=f'echo 7 143 >{tmp_path}/logs/ended',
+  )
+  here = Here(tmp_path, path=path)
+  with here.start('all:leave') as running:
+    running.wait_for_words('as job 7')
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.process.wait(DEADLINE_SECS) == 130
+  assert last_line(running.stderr.read_text()) == (
+    f'distmnist.launch: stopped by SIGINT, logs in {here.logs}'
+  )
+
+
+def choose_ports(num_tasks, job, num_moves=0):
+  """Returns the first port that the script of a job would choose."""
+  script = make_script(num_ps=1, num_workers=num_tasks - 1)
+  start = script.index('ports_per_job=')
+  end = script.index('choose_ports\n', script.index('}\n', start))
+  code = script[start:end] + f'num_moves={num_moves}; choose_ports; '
+  code += 'echo $DISTMNIST_FIRST_PORT'
+  done = subprocess.run(
+    ['bash', '-c', code],
+    env={**os.environ, 'SLURM_JOB_ID': str(job)},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return int(done.stdout)
+
+
+@pytest.mark.parametrize('num_tasks', [3, 32, 33, 100, 1000])
+def test_jobs_in_a_row_have_ports_of_their_own_also_with_many_tasks(num_tasks):
+  first = [choose_ports(num_tasks, job) for job in (699, 700, 701, 123456)]
+  assert len(set(first)) == 4
+  assert all(p >= 10000 and p + num_tasks <= 32768 for p in first)
+  gaps = [abs(a - b) for a in first for b in first if a != b]
+  assert min(gaps) >= num_tasks
+
+
+def test_a_job_that_finds_a_port_taken_moves():
+  first = [choose_ports(3, 1), choose_ports(3, 701)]
+  assert first[0] == first[1]  # 700 jobs later
+  moved = {choose_ports(3, 701, moves) for moves in range(20)}
+  assert len(moved) == 20

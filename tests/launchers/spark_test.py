@@ -70,6 +70,34 @@ def test_a_dry_run_prints_the_tasks(tmp_path):
   )
 
 
+@pytest.mark.parametrize(
+  ('name', 'is_secret'),
+  [
+    ('spark.ssl.keyPassword', True),
+    ('spark.ssl.keyStorePassword', True),
+    ('spark.authenticate.secret', True),
+    ('spark.hadoop.fs.s3a.access.key', True),
+    ('spark.executorEnv.API_TOKEN', True),
+    ('spark.ssl.keyStore', False),
+    ('spark.kerberos.keytab', False),
+    ('spark.task.cpus', False),
+  ],
+)
+def test_who_tells_a_secret_by_its_name(name, is_secret):
+  assert spark.is_secret(name) == is_secret
+  hidden = f'{name}=...' if is_secret else f'{name}=a=b'
+  assert spark.hide_secret(f'{name}=a=b') == hidden
+
+
+def test_a_wrong_setting_does_not_print_the_secret_ones():
+  done = launch(
+    CLUSTER, '--spark_conf=spark.my.password=hunter2', '--spark_conf=x', '--'
+  )
+  assert done.returncode == 2
+  assert 'error: --spark_conf=x: expected name=value' in done.stderr
+  assert 'hunter2' not in done.stderr
+
+
 def test_no_java_is_said_in_one_line():
   pytest.importorskip('pyspark')
   done = launch(CLUSTER, '--', PATH='/nowhere', JAVA_HOME='')

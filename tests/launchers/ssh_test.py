@@ -16,10 +16,11 @@ import time
 import psutil
 import pytest
 
-from distmnist import cli, processes, tasks
+from distmnist import cli, ports, tasks
 from distmnist.launchers import ssh
+from tests.launch_test import PIDS
 from tests.launchers import sshd as sshd_lib
-from tests.runner import SMALL
+from tests.runner import SMALL, read_report
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 # Far more than anything takes where nobody else wants the cores.
@@ -29,8 +30,8 @@ LAUNCH = '-m', 'distmnist.launch'
 # Who waits for a worker to leave has to wait longer than a test does.
 PATIENT_LAUNCH = (
   '-c',
-  'from distmnist import launch, processes;'
-  ' processes.WORKER_GRACE_SECS = 600; launch.run()',
+  'from distmnist import launch, stop_grace;'
+  ' stop_grace.for_worker = lambda _: 600; launch.run()',
 )
 
 # Runs the command on this machine, and leaves it its stdin.
@@ -122,7 +123,7 @@ class Here:
     return env | {'PATH': f'{self.folder}/bin:{os.environ["PATH"]}'}
 
   def run(self, *words, **flags):
-    return subprocess.run(
+    done = subprocess.run(
       self.command(*words, **flags),
       cwd=self.folder,
       env=self.env,
@@ -131,6 +132,8 @@ class Here:
       text=True,
       timeout=200,
     )
+    done.stderr = PIDS.sub('', done.stderr)
+    return done
 
   def do(self, do, **flags):
     return self.run('--', f'--do={do}', f'--folder={self.folder}', **flags)
@@ -220,6 +223,9 @@ def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(here):
   assert done.returncode == 0, done.stderr
   assert done.stdout == 'worker0 line 0\nworker0 line 1\n'
   assert done.stderr == (
+    'distmnist.launch: whoever reaches the ports of 127.0.0.1 (2222, 2223) and'
+    ' 127.0.0.2 (2300) can run programs there as you: see docs/security.md for'
+    ' how to shut them\n'
     'distmnist.launch: 1 ps and 2 workers on 2 hosts, logs in'
     f' {here.folder}/logs\n'
   )
@@ -283,7 +289,7 @@ def test_the_first_failure_gives_the_code_and_ends_the_others(here):
     assert running.process.wait(DEADLINE_SECS) == 3
     assert_gone(everything)
   assert last_line(running.stderr.read_text()) == (
-    'distmnist.launch: error: worker 1 (127.0.0.1:2223) failed first: exit'
+    'distmnist.launch: error: worker 1 (127.0.0.1:2224) failed first: exit'
     f' code 3; log: {here.folder}/logs/worker_1.log'
   )
   for name in ('worker_0', 'ps_0'):
@@ -360,8 +366,8 @@ def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
 
 def is_ours(process):
   """Whether it runs on this side, also where both are one machine."""
-  is_server = 'distmnist.fork_server' in process.cmdline()
-  return is_server or process.name() == 'ssh'
+  is_forked = process.cmdline()[0].startswith('distmnist ')
+  return is_forked or process.name() == 'ssh'
 
 
 @pytest.mark.slow
@@ -393,7 +399,7 @@ def test_a_remote_task_that_is_killed_is_named_by_its_signal(here):
     victim.kill()
     assert running.process.wait(DEADLINE_SECS) == 137
   said = last_line(running.stderr.read_text())
-  assert 'worker 1 (127.0.0.1:2223) failed first: killed by SIGKILL' in said
+  assert 'worker 1 (127.0.0.1:2224) failed first: killed by SIGKILL' in said
 
 
 @pytest.mark.slow
@@ -404,8 +410,8 @@ def test_a_remote_task_that_is_killed_is_started_again(here):
     max_restarts=3,
   )
   assert done.returncode == 0, done.stderr
-  assert done.stderr.splitlines()[1:] == [
-    'distmnist.launch: worker 1 (127.0.0.1:2223) killed by SIGKILL: restart 1'
+  assert done.stderr.splitlines()[2:] == [
+    'distmnist.launch: worker 1 (127.0.0.1:2224) killed by SIGKILL: restart 1'
     ' of 3 in 0.1 s'
   ]
   assert here.log('worker_1') == (
@@ -433,7 +439,7 @@ def test_a_connection_that_is_lost_is_made_again(here):
     ssh.kill()
     assert running.process.wait(DEADLINE_SECS) == 0, running.stderr.read_text()
     assert_gone(tasks)
-  said = last_line(running.stderr.read_text())
+  said = last_line(PIDS.sub('', running.stderr.read_text()))
   assert 'worker 1 (' in said
   assert 'ended with exit code 3: restart 1 of 1 in 0.1 s' in said
   log = here.log('worker_1')
@@ -442,7 +448,7 @@ def test_a_connection_that_is_lost_is_made_again(here):
 
 
 def pick_port():
-  with processes.hold_ports(1)[0] as held:
+  with ports.hold_ports(1)[0] as held:
     return held.getsockname()[1]
 
 
@@ -486,7 +492,7 @@ def test_a_host_where_nobody_answers_is_named_in_the_words_of_ssh(real):
   done = real.do('all:leave', hosts=hosts, max_restarts=5)
   assert done.returncode == 1
   assert re.search(
-    r'error: worker 0 \(127.0.0.3:2222\) failed first: ssh to 127.0.0.3:'
+    r'error: worker 0 \(127.0.0.3:2223\) failed first: ssh to 127.0.0.3:'
     r' connect to host 127.0.0.3 port \d+: Connection refused; log: ',
     last_line(done.stderr),
   )
@@ -540,16 +546,16 @@ def test_a_host_that_turns_many_away_gets_them_one_after_the_other(real):
 
 @pytest.mark.slow
 def test_the_real_program_trains_over_ssh(real):
-  ports = [pick_port() for _ in range(3)]
+  numbers = [pick_port() for _ in range(3)]
   done = real.run(
     *('--', *SMALL, '--train_steps=60', f'--logdir={real.folder}/run'),
-    hosts=f'127.0.0.1:{ports[0]},127.0.0.2:{ports[1]},127.0.0.1:{ports[2]}',
+    hosts=f'127.0.0.1:{numbers[0]},127.0.0.2:{numbers[1]},127.0.0.1:{numbers[2]}',
     module='distmnist.train',
   )
   assert done.returncode == 0, done.stdout + done.stderr
   assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
-  assert done.stderr.count('\n') == 1
-  assert (real.folder / 'run' / 'report.json').exists()
+  assert done.stderr.count('\n') == 2
+  assert read_report(real.folder / 'run')['global_step'] >= 60
 
 
 def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
@@ -569,7 +575,7 @@ def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
 def test_dry_run_prints_a_command_a_task(tmp_path):
   here = Here(tmp_path)
   done = here.run(
-    *('--dry_run', '--', '--name=it\'s $a "b"'),
+    *('--dry_run', '--', '--resume=it\'s $a "b"'),
     hosts='127.0.0.1,me@127.0.0.2:2300',
     module='distmnist.train',
     ssh_options='-p 22',
@@ -587,7 +593,7 @@ def test_dry_run_prints_a_command_a_task(tmp_path):
       *('-m', 'distmnist.train', f'--job_name={job}', f'--task_index={index}'),
       '--ps_hosts=127.0.0.1:2222',
       '--worker_hosts=127.0.0.2:2300,127.0.0.1:2223',
-      '--name=it\'s $a "b"',
+      '--resume=it\'s $a "b"',
     ]
     for job, index in (('ps', 0), ('worker', 0), ('worker', 1))
   ]

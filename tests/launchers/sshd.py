@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 
-from distmnist import processes
+from distmnist import ports
 
 # Two hosts of one machine; on the third nobody answers.
 HOSTS = '127.0.0.1', '127.0.0.2'
@@ -65,7 +65,7 @@ def start(folder):
       ['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', folder / name],
       check=True,
     )
-  with processes.hold_ports(1)[0] as held:
+  with ports.hold_ports(1)[0] as held:
     port = held.getsockname()[1]
   names = {'port': port, 'folder': folder}
   (folder / 'sshd_config').write_text(_CONFIG.format(**names))

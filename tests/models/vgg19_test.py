@@ -63,7 +63,7 @@ def test_training_drops_units_of_both_dense_layers(
   drops = [
     op
     for op in tf.get_default_graph().get_operations()
-    if op.type == 'RandomUniform' and op.name.startswith('dropout')
+    if op.type == 'StatelessRandomUniformV2' and op.name.startswith('dropout')
   ]
   assert len(drops) == num_drops
 

@@ -10,13 +10,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist import (
-  checkpoints,
   cli,
   hooks,
   local_copies,
   optimizers,
   placement,
   registry,
+  restart,
   strategy,
 )
 from distmnist import cluster as cluster_lib
@@ -124,8 +124,7 @@ def train(
   steps = steps_lib.Steps(
     {'global_step': train_op},
     steps_per_run,
-    last_step,
-    member.num_workers,
+    in_process.Countdown(last_step, member.num_workers, rule.push_period),
     tf.get_collection(local_copies.EXCHANGES) if leaves_out else [],
     rehearsal=rehearsal,
   )
@@ -197,7 +196,7 @@ def train_alone(name, last_step, **how):
       config,
       in_process.NoStop(),
       in_process.NoWatchdog(),
-      checkpoints.Restart(None, 'auto', 100, print),
+      restart.Restart(None, 'auto', 100, print),
       tf.train.Saver(),
       all_hooks,
       print,
@@ -250,7 +249,7 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
     assert steps.all_now() == [{'global_step': train_op}]
     found = {}
     for count in (3, 4, 5):
-      steps.know(1, count)
+      steps.know_count(count)
       chosen = [x.op.name for x in steps.before_run(None).fetches]
       part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), chosen)
       found[count] = any('/job:ps' in node.device for node in part.node)
@@ -287,8 +286,7 @@ def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
     steps = steps_lib.Steps(
       {'global_step': train_op, 'staleness': rule.staleness},
       2,
-      100,
-      2,
+      in_process.Countdown(1),  # The run after the rehearsal is of one step.
       tf.get_collection(local_copies.EXCHANGES),
       {'c': tf.reduce_sum(c)},
       rehearsal,

@@ -62,6 +62,16 @@ def test_the_block_learning_rate_scales_what_is_new(make):
   assert stepper.step_together([[8], [2]]) == [(2, 0, [8])] * 2
 
 
+def test_a_change_too_small_for_the_dtype_of_the_wire_counts(make):
+  stepper = make(mu=0, wire_dtype='bfloat16')
+  # Neighbours of 1000 are 996 and 1004 on the wire.
+  assert stepper.step_together([[2000]] * 2) == [(1, 0, [1000])] * 2
+  for step in range(2, 6):
+    x = stepper.read_copy(0)[0] + 2
+    found = stepper.step_together([[x]] * 2)
+    assert found == [(step, 0, [1000 + step - 1])] * 2
+
+
 @pytest.mark.slow
 def test_three_workers_make_one_mean(make):
   stepper = make(num_workers=3, mu=0)
@@ -190,6 +200,8 @@ def test_center_and_delta_are_on_the_ps_the_slots_on_the_worker(make):
         'local_copy/w',
         'local_copy/w/Momentum',
         'bmuf/token',
+        'bmuf/known_step',
+        'bmuf/as_pulled',
         'bmuf/local_step',
       ],
       f'/job:worker/task:{worker.index}/device:CPU:0',

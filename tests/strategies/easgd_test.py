@@ -39,22 +39,20 @@ def read_copies(stepper):
 
 def test_two_workers_one_after_the_other(make):
   stepper = make(period=2)
-  # An exchange at t = 0, of two equals: d = 0. Then g = 0 - 8.
-  assert stepper.step(0, [8]) == (1, 0, [0])
+  # t = 1 has no exchange, which would be of two equals: g = 0 - 8.
+  assert stepper.step(0, [8]) == (0, -1, [0])
   assert stepper.read_copy(0) == [4]
-  # t = 1 has none: g = 4 - 8.
-  assert stepper.step(0, [8]) == (1, -1, [0])
-  assert stepper.read_copy(0) == [6]
-  # t = 2: d = (6 - 0) / 4 = 1.5 leaves the copy and comes to the center. g is
-  # that of the old x, 6 - 8, so x = 6 - 1.5 + 1.
-  assert stepper.step(0, [8]) == (2, 0, [1.5])
-  assert stepper.read_copy(0) == [5.5]
-  # Worker 1 has 0 from its start: d = (0 - 1.5) / 4, g = 0 - 2.
-  assert stepper.step(1, [2]) == (3, 0, [1.125])
-  assert stepper.read_copy(1) == [0.375 + 1]
-  assert stepper.step(0, [5.5]) == (2, -1, [1.125])
-  assert stepper.step(0, [5.5]) == (4, 0, [1.125 + 4.375 / 4])
-  assert stepper.read_copy(0) == [5.5 - 4.375 / 4]
+  # t = 2: d = (4 - 0) / 4 = 1 leaves the copy and comes to the center. g is
+  # that of the old x, 4 - 8, so x = 4 - 1 + 2. Two batches are one step.
+  assert stepper.step(0, [8]) == (1, 0, [1])
+  assert stepper.read_copy(0) == [5]
+  # Worker 1 has 0 from its start: g = 0 - 2; d = (1 - 1) / 4, g = 1 - 3.
+  assert stepper.step(1, [2]) == (0, -1, [1])
+  assert stepper.step(1, [3]) == (2, 0, [1])
+  assert stepper.read_copy(1) == [2]
+  assert stepper.step(0, [5]) == (1, -1, [1])
+  assert stepper.step(0, [5]) == (3, 0, [2])
+  assert stepper.read_copy(0) == [4]
 
 
 def test_the_step_is_read_before_it_is_counted(make):
@@ -129,24 +127,19 @@ def test_synchronous_workers_meet_the_same_center(make):
 @pytest.mark.slow
 def test_synchronous_workers_wait_at_an_exchange_and_not_between(make):
   stepper = make(period=2, is_sync=True)
+  assert stepper.step(0, [8]) == (0, -1, [0])  # t = 1, alone; x^0 = 4.
   stepper.begin(0, [8])
   stepper.release(0)
   assert not stepper.is_done(0)
-  assert stepper.step(1, [-4]) == (1, 0, [0])
-  assert stepper.join(0) == (1, 0, [0])
-  assert stepper.step(0, [8]) == (1, -1, [0])  # t = 1, alone; x^0 = 6.
-  stepper.begin(0, [6])
-  stepper.release(0)
+  assert stepper.step(1, [-4]) == (0, -1, [0])  # t = 1; x^1 = -2.
   assert not stepper.is_done(0)
-  assert stepper.step(1, [-2]) == (1, -1, [0])  # t = 1; x^1 = -2.
-  assert not stepper.is_done(0)
-  assert stepper.step(1, [-2]) == (2, 0, [1])  # d = 1.5 and -0.5
-  assert stepper.join(0) == (2, 0, [1])
-  assert read_copies(stepper) == [[4.5], [-1.5]]
+  assert stepper.step(1, [-2]) == (1, 0, [0.5])  # d = 1 and -0.5
+  assert stepper.join(0) == (1, 0, [0.5])
+  assert read_copies(stepper) == [[5], [-1.5]]
 
 
 def compute_easgd(events, size, period, eta, momentum, delta):
-  """Algorithms 1 and 2 of the paper as they are there, slowly.
+  """Algorithms 1 and 2 of the paper, slowly; t counts from 1 and not from 0.
 
   Args:
     events: list of (worker, batch or None): compute with the batch, or go on.
@@ -167,6 +160,7 @@ def compute_easgd(events, size, period, eta, momentum, delta):
     if batch is not None:
       g[i] = x[i] + delta * v[i] - batch
       continue
+    t[i] += 1
     staleness = -1
     if t[i] % period == 0:
       d = ALPHA * (x[i] - x_center)
@@ -179,7 +173,6 @@ def compute_easgd(events, size, period, eta, momentum, delta):
       x[i] = x[i] + v[i]
     else:
       x[i] = opts[i](x[i], g[i])
-    t[i] += 1
     found.append((c_known[i], staleness, x_center, x + delta * v))
   return found
 
@@ -200,7 +193,7 @@ def compute_sync_easgd(batches, period, eta, momentum, delta):
   x_center, c = np.zeros(size), 0
   x, v = np.zeros((2, num_workers, size))
   found = []
-  for t, batch in enumerate(batches):
+  for t, batch in enumerate(batches, start=1):
     g = x + delta * v - batch
     moved, staleness = x, -1
     if t % period == 0:

@@ -1,6 +1,6 @@
 """ring_allreduce: by hand, by an oracle, bit for bit, and to a good end."""
 
-import json
+import dataclasses
 import re
 import signal
 import subprocess
@@ -16,7 +16,7 @@ from distmnist import cluster as cluster_lib
 from distmnist import steps as steps_lib
 from distmnist.strategies import ring_allreduce
 from tests import in_process
-from tests.runner import REPO, SMALL, wait_for_line
+from tests.runner import REPO, SMALL, read_report, wait_for_line
 
 RING = '--strategy=ring_allreduce'
 
@@ -64,18 +64,21 @@ def read_all_after(op):
     return {v.op.name: v.read_value() for v in tf.global_variables()}
 
 
-def train_toy(cluster, inputs, optimizer='sgd', rate=0.5, **settings):
+def train_toy(
+  cluster, inputs, optimizer='sgd', rate=0.5, wire_dtype='float32', **settings
+):
   """Returns for each worker a list of the variables after each step.
 
   Args:
     cluster: in_process.InProcessCluster.
     inputs: float32 [steps, num_workers, size], the x of each step and worker.
     optimizer, rate, **settings: of optimizers.make_optimizer.
+    wire_dtype: str, as --wire_dtype.
   """
 
   def work(index):
     rule, train_op, x = build_toy(
-      cluster.worker(index),
+      dataclasses.replace(cluster.worker(index), wire_dtype=wire_dtype),
       inputs.shape[2],
       optimizer,
       rate,
@@ -105,6 +108,15 @@ def test_two_steps_by_hand(make_ring):
     assert found[0]['w'].tolist() == [1.5, 0.25]
     # Gradients (1.5, 0.25) and (0.5, 0.25), their mean (1, 0.25).
     assert found[1]['w'].tolist() == [1.0, 0.125]
+
+
+@pytest.mark.parametrize(
+  'dtype, expected', [('float16', 250.75), ('bfloat16', 251)]
+)
+def test_the_gradients_are_cast_for_the_ring(make_ring, dtype, expected):
+  inputs = np.array([[[1003, 0], [0, 1]]], np.float32)
+  for found in train_toy(make_ring(2), inputs, wire_dtype=dtype):
+    assert found[0]['w'].tolist() == [expected, 0.25]  # 1003 becomes 1004.
 
 
 def test_a_worker_clips_its_own_gradient(make_ring):
@@ -356,10 +368,6 @@ def test_a_ps_is_a_usage_error():
 # Real tasks.
 
 
-def read_report(logdir):
-  return json.loads((logdir / 'report.json').read_text())
-
-
 def saved_step(logdir):
   path = tf.train.latest_checkpoint(str(logdir))
   return int(path.rpartition('-')[2])
@@ -421,7 +429,8 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   assert f'restored {logdir}/model.ckpt-{restored}\n' in workers[0].output
   for task in workers:
     assert steps_of(task)[0] == restored + 1
-  assert read_report(logdir)['local_steps'] == 3 * 20
+  lives = [row['lives'][-1] for row in read_report(logdir)['workers']]
+  assert [life['local_steps'] for life in lives] == [20] * 3
 
 
 @pytest.mark.slow

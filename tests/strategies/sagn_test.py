@@ -328,7 +328,7 @@ def test_center_and_its_slots_are_on_the_ps_the_rest_on_the_worker(make):
       'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
       'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
     }
-    names = 'token', 'gradient_sum', 'local_step'
+    names = 'token', 'known_step', 'gradient_sum', 'local_step'
     assert local == dict.fromkeys(
       ['local_copy/w', 'local_copy/w/Momentum', *(f'sagn/{n}' for n in names)],
       f'/job:worker/task:{worker.index}/device:CPU:0',

@@ -1,6 +1,7 @@
 """ssp: workers stepped by hand, an oracle of clocks, comings and goings."""
 
 import re
+import threading
 import time
 
 import numpy as np
@@ -25,7 +26,7 @@ class StopRequest:
 
   def request(self):
     for callback in self._callbacks:
-      callback()
+      threading.Thread(target=callback, daemon=True).start()
 
 
 class _KeepSession(tf.train.SessionRunHook):
@@ -313,6 +314,20 @@ def test_the_others_wait_for_one_that_died_until_it_is_back(make):
 
 
 @pytest.mark.slow
+def test_one_that_is_asked_to_stop_gets_out_of_a_run_of_several_steps(make):
+  run = make(bound=0, steps_per_run=3)
+  stepper = run.stepper
+  stepper.begin(0, [8])
+  stepper.release(0)  # It waits for the clock of worker 1, which never moves.
+  stepper.workers[0].rule.stop.request()
+  for _ in range(2):
+    stepper.begin(0, [8])
+    stepper.release(0)
+  assert stepper.join(0)[0] == 3
+  run.leave(0)
+
+
+@pytest.mark.slow
 def test_one_that_is_asked_to_stop_gets_out_of_its_wait(make):
   run = make(bound=0)
   stepper = run.stepper
@@ -465,3 +480,11 @@ def test_several_workers_without_a_ps_are_refused():
   message = '2 workers but no ps: this strategy keeps its variables on a ps'
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
     ssp.Ssp(member, 3)
+
+
+def test_a_wait_for_a_permit_says_where_the_clocks_are():
+  line = ssp.format_state([7, 2, 2**62], [0, 3, 1])
+  assert line == (
+    'the clocks: worker 0 at step 7 with 0 permits, worker 1 at step 2 with 3 '
+    'permits, worker 2 has left with 1 permits'
+  )

@@ -1,19 +1,23 @@
 """Workers that are stepped by hand, in one process, by real servers.
 
-Each worker minimises sum (w - x)^2 / 2, so that its gradient is w - x at the
-w that it sees, for the x that the test feeds. A gate between the gradients and
+Each worker minimises (w - x)^T diag(h) (w - x) / 2, so that its gradient is
+h (w - x) at the w that it sees, for the x that the test feeds; h is 1 unless
+the test gives another Hessian. A gate between the gradients and
 all that follows makes the order of events a matter of the test, not of chance:
 when `begin` returns the worker has its gradients (and, where the rule reads
 it in the same step, the global step); nothing is applied before `end`.
 """
 
 import concurrent.futures
+import dataclasses
+import types
 import typing
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist import optimizers, placement
+from distmnist import local_copies, optimizers, placement
+from distmnist import steps as steps_lib
 from tests import in_process
 
 DEADLINE_SECS = 60
@@ -33,13 +37,36 @@ class Step(typing.NamedTuple):
   center: list
 
 
+class How(typing.NamedTuple):
+  """What is computed, and how.
+
+  Attributes:
+    optimizer: str, a name for optimizers.make_optimizer; None: those that the
+      flags ask for, as in a training.
+    rate: float, its learning rate, here and there.
+    hessian: list of float, h; None is 1.
+    wire_dtype: str, as --wire_dtype.
+    steps_per_run: int, K, as --steps_per_run; then x comes from a queue, a gate
+      opens once a step, and a step ends when the next one has come to its gate.
+  """
+
+  optimizer: str | None = 'sgd'
+  rate: float = 0.5
+  hessian: list | None = None
+  wire_dtype: str = 'float32'
+  steps_per_run: int = 1
+
+
 class Worker:
   """The graph and session of one worker; w starts at 0."""
 
-  def __init__(self, cluster, index, make_rule, size, optimizer, rate):
+  def __init__(self, cluster, index, make_rule, size, *how, **settings):
     self.index = index
+    self.how = how = How(*how, **settings)
     with tf.Graph().as_default() as self.graph:
-      member = cluster.worker(index)
+      member = dataclasses.replace(
+        cluster.worker(index), wire_dtype=how.wire_dtype
+      )
       with tf.device(member.device_setter()):
         global_step = tf.train.get_or_create_global_step()
         self.x = tf.placeholder(tf.float32, [size])
@@ -49,9 +76,15 @@ class Worker:
         self.center_variables = [
           v for v in tf.global_variables() if v is not global_step
         ]
-        loss = tf.reduce_sum((w - self.x) ** 2) / 2
+        x = self.x
+        if how.steps_per_run > 1:
+          with tf.device(member.cpu_device):
+            xs = tf.FIFOQueue(-1, tf.float32, [size])
+            self.feed, x = xs.enqueue(self.x), xs.dequeue()
+        h = tf.ones([size]) if how.hessian is None else how.hessian
+        loss = tf.reduce_sum(h * (w - x) ** 2) / 2
         train_op = self.rule.minimize(
-          loss, self._make_factory(optimizer, rate), global_step
+          loss, self._make_factory(global_step), global_step
         )
       self.fetches = [
         train_op,
@@ -63,6 +96,8 @@ class Worker:
       self.center = tf.concat(
         [v.read_value() for v in self.center_variables], 0
       )
+      if how.steps_per_run > 1:
+        self._build_run(train_op, member)
       hooks = self.rule.hooks(in_process.NoStop())
       self.session = cluster.make_session(index, hooks)
 
@@ -74,13 +109,45 @@ class Worker:
         for variables in (tf.global_variables(), tf.local_variables())
       )
 
-  def _make_factory(self, name, rate):
+  def _build_run(self, train_op, member):
+    """Has `run` make K steps in one session.run."""
+    self._steps = steps_lib.Steps(
+      {'global_step': train_op, 'staleness': self.rule.staleness},
+      self.how.steps_per_run,
+      None,
+      self.graph.get_collection(local_copies.EXCHANGES),
+    )
+    self._steps.know_count(0)
+
+  def run(self, x):
+    """Makes a session.run; returns its numbers, the fetches' of a step.
+
+    Args:
+      x: list of float; unused if it comes from a queue.
+    """
+    options = tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS)
+    if self.how.steps_per_run == 1:
+      return self.session.run(self.fetches, {self.x: x}, options=options)
+    fetches = self._steps.before_run(None).fetches
+    results = self.session.run(fetches, options=options)
+    self._steps.after_run(None, types.SimpleNamespace(results=results))
+    self.done = [(s['global_step'], s['staleness']) for s in self._steps.done]
+    return *self.done[-1], 0, 0
+
+  def _make_factory(self, global_step):
     """Returns make_optimizer; the gradients of its optimizers are gated."""
+    how = self.how
+    if how.optimizer is None:
+      make_plain, _ = optimizers.from_flags(global_step, num_workers=1)
+    else:
+
+      def make_plain(is_local=False, rate_factor=None):
+        del is_local
+        factor = 1 if rate_factor is None else rate_factor
+        return optimizers.make_optimizer(how.optimizer, how.rate * factor)
 
     def make(is_local=False, rate_factor=None):
-      del is_local
-      factor = 1 if rate_factor is None else rate_factor
-      optimizer = optimizers.make_optimizer(name, rate * factor)
+      optimizer = make_plain(is_local, rate_factor)
       compute_gradients = optimizer.compute_gradients
 
       def compute_gated(*args, **how):
@@ -121,19 +188,19 @@ def build_gate(index):
 class Stepper:
   """Workers that compute and push when they are told to."""
 
-  def __init__(self, cluster, make_rule, size=1, optimizer='sgd', rate=0.5):
+  def __init__(self, cluster, make_rule, size=1, **how):
     """
     Args:
       cluster: in_process.InProcessCluster.
       make_rule: callable(cluster.Cluster) -> strategy.Strategy.
       size: int, the length of w.
-      optimizer: str, a name for optimizers.make_optimizer.
-      rate: float, its learning rate, here and there.
+      **how: fields of How.
     """
     self.workers = [
-      Worker(cluster, i, make_rule, size, optimizer, rate)
+      Worker(cluster, i, make_rule, size, **how)
       for i in range(cluster.num_workers)
     ]
+    self._num_left = [0] * cluster.num_workers
     self._threads = concurrent.futures.ThreadPoolExecutor(len(self.workers))
     self._steps = {}
     target, chief = cluster.servers[0].target, self.workers[0]
@@ -147,12 +214,11 @@ class Stepper:
   def begin(self, index, x):
     """Lets a worker compute its gradient for `x` (list of float)."""
     worker = self.workers[index]
-    self._steps[index] = self._threads.submit(
-      worker.session.run,
-      worker.fetches,
-      {worker.x: x},
-      options=tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS),
-    )
+    if worker.how.steps_per_run > 1:
+      worker.session.run(worker.feed, {worker.x: x})
+    if not self._num_left[index]:
+      self._num_left[index] = worker.how.steps_per_run
+      self._steps[index] = self._threads.submit(worker.run, x)
     self._gates.run(
       self._wait_ops[index],
       options=tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS),
@@ -161,6 +227,7 @@ class Stepper:
   def release(self, index):
     """Opens the gate of a worker and does not wait for its step."""
     self._gates.run(self._go_ops[index])
+    self._num_left[index] -= 1
 
   def is_done(self, index, wait_secs=0.3):
     """Whether a released step has ended; waits so long for it to do so."""

@@ -1,0 +1,240 @@
+"""What must hold in the history of a run, whatever was done to it.
+
+The history is what distmnist.history.read returns: one dict an event, in the
+order of `time`, of each life of each worker:
+
+  start      host, pid             the process is there
+  took       tickets               batches were given to this life
+  ran        tickets, step         they were used; global step after that
+  session    step                  a session begins, at this global step
+  saving     step                  a checkpoint is about to be written
+  saved      step                  it is whole and has its name
+  restored   step                  the center was set from this checkpoint
+  evaluated  step, accuracy        on the validation split
+
+A ticket is the number of a batch in the whole training, from 0. Each check is a
+pure function that returns what it has found broken, a list of str, and looks at
+one thing only; `check` does them all.
+"""
+
+import collections
+import itertools
+
+# So long a worker may be silent before it has to say what it waits for.
+SILENT_SECS = 10.0
+# An async worker that saves may hold a step or two more than the name says.
+ASYNC_STEPS = 2
+
+
+def of_kind(events, *kinds):
+  return [e for e in events if e['event'] in kinds]
+
+
+def by_life(events):
+  """Returns {(worker, life): events}, in the order of their starts."""
+  found = collections.defaultdict(list)
+  for event in events:
+    found[event['worker'], event['life']].append(event)
+  return found
+
+
+def check(events, killed=(), num_tickets=None, logs=None, frozen=()):
+  """Does all checks of a history; see each for its arguments.
+
+  Reads are not looked at if `num_tickets` is None.
+  """
+  return [
+    *check_lives(events),
+    *check_steps(events),
+    *check_restores(events),
+    *check_writers(events),
+    *(check_reads(events, num_tickets, killed) if num_tickets else []),
+    *(check_waits(events, logs, frozen) if logs is not None else []),
+  ]
+
+
+def check_lives(events):
+  """One life a worker at a time: with the next one's start it is over.
+
+  What was on its way when it was paused may still arrive, once.
+  """
+  broken, starts = [], of_kind(events, 'start')
+  for start in starts:
+    worker, life = start['worker'], start['life']
+    later = [
+      e['time']
+      for e in starts
+      if e['worker'] == worker and e['time'] > start['time']
+    ]
+    if not later:
+      continue
+    after = [
+      e
+      for e in of_kind(events, 'ran', 'saved')
+      if (e['worker'], e['life']) == (worker, life) and e['time'] > min(later)
+    ]
+    if len(after) > 1 or of_kind(after, 'saved'):
+      broken.append(
+        f'worker {worker}: life {life} did {len(after)} things more after '
+        'the next one had begun'
+      )
+  return broken
+
+
+def check_steps(events):
+  """Within a session the global steps that a life sees never fall."""
+  broken = []
+  for (worker, life), mine in by_life(events).items():
+    last = None
+    for event in of_kind(mine, 'session', 'ran'):
+      step = event['step']
+      if event['event'] == 'ran' and last is not None and step < last:
+        broken.append(
+          f'worker {worker}, life {life}: step {step} came after {last}'
+        )
+      last = step
+  return broken
+
+
+def check_restores(events):
+  """What is restored is the newest checkpoint that was whole by then."""
+  broken, saved, begun = [], None, set()
+  for event in of_kind(events, 'saving', 'saved', 'restored'):
+    step = event['step']
+    if event['event'] == 'saving':
+      begun.add(step)
+    elif event['event'] == 'saved':
+      saved = step
+    else:
+      # A chief that was killed may have written one and not said so.
+      is_later = saved is not None and step > saved and step in begun
+      if saved is not None and step != saved and not is_later:
+        broken.append(f'step {step} was restored, but {saved} was saved last')
+      saved = step
+  return broken
+
+
+def check_writers(events):
+  """The lives that save do so one after the other, and none comes back."""
+  lives = [e['life'] for e in of_kind(events, 'saved')]
+  blocks = [life for life, _ in itertools.groupby(lives)]
+  return [
+    f'life {life} saved again after another life had'
+    for life, count in collections.Counter(blocks).items()
+    if count > 1
+  ]
+
+
+def check_reads(events, num_tickets, killed=()):
+  """Each batch is read once, but for what the faults account for.
+
+  A batch may be read twice if it was in the hands of a life that was killed,
+  or was read before a restore to an earlier step. It may be missing here if it
+  was in such hands: killed between its step and its line.
+
+  Args:
+    num_tickets: int, of the whole training.
+    killed: lives, str, that did not end by themselves.
+  """
+  in_hand = _find_in_hand(events, killed)
+  reads = collections.defaultdict(list)
+  for event in of_kind(events, 'ran'):
+    for ticket in event['tickets']:
+      reads[ticket].append(event)
+  restores = of_kind(events, 'restored')
+  broken = []
+  if missing := [
+    t for t in range(num_tickets) if t not in reads and t not in in_hand
+  ]:
+    broken.append(f'{len(missing)} batches never read: {_shorten(missing)}')
+  if beyond := sorted(t for t in reads if not 0 <= t < num_tickets):
+    broken.append(f'{len(beyond)} batches beyond the last: {_shorten(beyond)}')
+  twice = []
+  for ticket, found in reads.items():
+    for first, second in itertools.pairwise(found):
+      is_undone = any(
+        first['time'] < r['time'] < second['time']
+        and r['step'] < first['step'] + ASYNC_STEPS
+        for r in restores
+      )
+      if not is_undone and ticket not in in_hand:
+        twice.append(ticket)
+  if twice:
+    broken.append(f'{len(twice)} batches read twice: {_shorten(sorted(twice))}')
+  return broken
+
+
+def _find_in_hand(events, killed):
+  """Returns the tickets that lives in `killed` had taken and maybe not run."""
+  found = set()
+  for (_, life), mine in by_life(events).items():
+    if life not in killed:
+      continue
+    taken, last = set(), set()
+    for event in of_kind(mine, 'took', 'ran'):
+      if event['event'] == 'took':
+        taken |= {*event['tickets']}
+      else:
+        # Its step may have been told to nobody but this file.
+        last = {*event['tickets']}
+        taken -= last
+    found |= taken | last
+  return found
+
+
+def _shorten(numbers):
+  shown = ', '.join(map(str, numbers[:8]))
+  return shown + (', ...' if len(numbers) > 8 else '')
+
+
+def count_tickets(events):
+  """Returns how many batches there are up to the last one that was used."""
+  tickets = [t for e in of_kind(events, 'ran') for t in e['tickets']]
+  return max(tickets, default=-1) + 1
+
+
+def check_best(events, best_step, best_accuracy, kept_step):
+  """The best that is told and kept is the best that was ever evaluated.
+
+  Args:
+    best_step, best_accuracy: int and float, as the report tells.
+    kept_step: int, of the checkpoint in best/.
+  """
+  found = of_kind(events, 'evaluated')
+  if not found:
+    return []
+  best = max(found, key=lambda e: e['accuracy'])
+  broken = []
+  if best_accuracy != best['accuracy']:
+    broken.append(
+      f'the best accuracy was {best["accuracy"]} at step {best["step"]}, and '
+      f'{best_accuracy} is told'
+    )
+  if best_step != kept_step:
+    broken.append(f'step {best_step} is the best, and {kept_step} is kept')
+  return broken
+
+
+def check_waits(events, logs, frozen=()):
+  """A life that does nothing for long has a line about it in its log.
+
+  Args:
+    logs: {worker: [(time, line), ...]}.
+    frozen: list of (worker, from, until): it could not say anything.
+  """
+  broken = []
+  for (worker, life), mine in by_life(events).items():
+    for before, after in itertools.pairwise(mine):
+      start, end = before['time'], after['time']
+      stood = sum(
+        max(0.0, min(end, until) - max(start, since))
+        for who, since, until in frozen
+        if who == worker
+      )
+      lines = [t for t, _ in logs.get(worker, []) if start <= t <= end]
+      if end - start - stood > SILENT_SECS and not lines:
+        broken.append(
+          f'worker {worker}, life {life}: {end - start:.0f} s without a word '
+          f'after {before["event"]}'
+        )
+  return broken

@@ -1,0 +1,112 @@
+"""One long run with a fault every few seconds, and the memory of its tasks."""
+
+import pathlib
+import random
+import re
+import sys
+import tempfile
+import time
+
+import fault_kinds
+import fault_run
+import runs
+
+KINDS = 'kill', 'term', 'freeze'
+
+
+def read_memory(pid):
+  """Returns the resident memory of a process in MB, None if it is gone."""
+  try:
+    status = pathlib.Path(f'/proc/{pid}/status').read_text()
+  except OSError:
+    return None
+  found = re.search(r'VmRSS:\s+(\d+) kB', status)
+  return int(found[1]) / 1000 if found else None
+
+
+def soak(rule, flags, every_secs, seed):
+  """One run to its end with a fault every `every_secs`; returns a problem.
+
+  A leak shows as a peak of a process's second half of life above that of its
+  first; a process must have lived a minute and a half to be looked at.
+  """
+  draw = random.Random(seed)
+  faults, memory = [], {}
+  start = time.monotonic()
+  with tempfile.TemporaryDirectory() as folder:
+    run = fault_run.Run(folder, flags)
+    try:
+      next_fault = start + every_secs
+      while run.is_running:
+        run.wait_until(lambda: False, 1.0)
+        now, pids = time.monotonic(), run.find_pids()
+        for name, pid in pids.items():
+          if megabytes := read_memory(pid):
+            memory.setdefault((name, pid), []).append((now, megabytes))
+        fault = fault_kinds.draw(draw, run.names, KINDS)
+        if now > next_fault and fault.task in pids:
+          next_fault = max(now, next_fault + every_secs)
+          fault_kinds.inject(run, fault)
+          faults.append(fault)
+          print(f'{now - start:.0f} s: {fault}', file=sys.stderr, flush=True)
+      problem, report = run.finish()
+    finally:
+      run.close()
+  minutes = (time.monotonic() - start) / 60
+  print(
+    f'{runs.describe_machine()}; {rule}, {run.shape[0]} ps, '
+    f'{run.shape[1]} workers'
+  )
+  print(
+    f'{minutes:.1f} minutes, {sum(f.is_survived for f in faults)} of '
+    f'{len(faults)} faults survived, {problem or "ended with 0"}'
+  )
+  if report:
+    print(
+      f'test accuracy {report["test_accuracy"]:.4f} at step '
+      f'{report["global_step"]}\n'
+    )
+  print_memory(memory)
+  return problem
+
+
+def print_memory(memory):
+  """Prints the peaks of each task's processes.
+
+  Args:
+    memory: {(task, pid): [(time in seconds, MB), ...]}.
+  """
+  rows = {}
+  for (name, _), samples in memory.items():
+    start, end = samples[0][0], samples[-1][0]
+    if end - start > 90:
+      middle = (start + end) / 2
+      first = max(mb for t, mb in samples if t <= middle)
+      second = max(mb for t, mb in samples if t > middle)
+      rows.setdefault(name, []).append((end - start, first, second))
+  table = []
+  for name, lives in sorted(rows.items()):
+    if lives:
+      secs, first, second = max(lives)
+      growths = [second - first for _, first, second in lives]
+      table.append(
+        [
+          name,
+          str(len(lives)),
+          f'{secs:.0f}',
+          f'{first:.0f}',
+          f'{second:.0f}',
+          f'{runs.median(growths):+.0f}',
+          f'{max(growths):+.0f}',
+        ]
+      )
+  header = (
+    'task',
+    'lives over 90 s',
+    'longest, s',
+    'its peak MB, first half',
+    'second half',
+    'growth, median life, MB',
+    'worst life',
+  )
+  runs.print_table(header, table)

@@ -1,0 +1,147 @@
+"""Do rules that wait go on, whoever is lost, and however often in a row?
+
+  python benchmarks/stalls.py [--runs=500] [--seed=0] [--rules=NAME,...]
+  python benchmarks/stalls.py --in_a_row [--rules=NAME,...]
+
+A run is one launch of 2 ps and 3 workers with --max_restarts. By default tasks
+of all roles are killed at seeded moments, one to three times in a row, 1.2 s
+apart. With --in_a_row each rule loses each ps once, twice and thrice.
+
+A run has stalled if a task says for 20 s that there is no step though all tasks
+answer, or if the run does not end at its last step with exit code 0. What the
+wait was made of is printed with it. The exit code is 1 if any run has stalled.
+"""
+
+import argparse
+import collections
+import pathlib
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+
+import fault_run
+import faults
+import runs
+
+WAITING = [
+  'sync_sgd',
+  'sync_sgd with a backup',
+  'sagn',
+  'bmuf',
+  'easgd in lock-step',
+  'ssp',
+  'dc_asgd',
+]
+GAP_SECS = 1.2
+STALL_SECS = 20
+_STALL = re.compile(r'no step for (\d+) s: all tasks answer.*')
+
+
+def draw_losses(rng, names):
+  """Returns one or two (part of the steps, task, times in a row)."""
+  return sorted(
+    (rng.uniform(0.05, 0.7), rng.choice(names), rng.randint(1, 3))
+    for _ in range(rng.randint(1, 2))
+  )
+
+
+def find_stall(run):
+  """Returns the line of a task that has said for long that nothing moves."""
+  for name, log in run.logs.items():
+    if not log.path.exists():
+      continue
+    for match in _STALL.finditer(log.path.read_text(errors='replace')):
+      if int(match[1]) >= STALL_SECS:
+        return f'{name}: {match[0]}'
+  return ''
+
+
+def run_with_losses(rule, losses, extra, keep):
+  """Returns what went wrong, a str, '' for nothing.
+
+  Args:
+    rule: str, of faults.RULES.
+    losses: list of (part of the steps, task, times in a row).
+    extra: list of str, further flags of train.
+    keep: path to copy the logs of a stalled run to, or None.
+  """
+  problem = ''
+  with tempfile.TemporaryDirectory() as folder:
+    run = fault_run.Run(folder, [*faults.RULES[rule], *extra])
+    try:
+      for part, name, times in losses:
+        mark = part * run.last_step
+
+        def is_ready(mark=mark):
+          return run.step >= mark and all(w.step for w in run.workers)
+
+        if not run.wait_until(is_ready, 120):
+          break
+        for _ in range(times):
+          run.signal(name, signal.SIGKILL)
+          run.wait_until(lambda: False, GAP_SECS)
+      run.wait_until(lambda: find_stall(run), 300, every_secs=1)
+      problem = find_stall(run)
+      if not problem:
+        problem, _ = run.finish(1)
+    finally:
+      run.close()
+      if problem and keep:
+        kept = pathlib.Path(keep) / f'{rule} {losses}'.replace('/', '_')
+        shutil.copytree(folder, kept, dirs_exist_ok=True)
+  return problem
+
+
+def plan(args):
+  """Yields (rule, losses) of each run."""
+  rules = args.rules.split(',')
+  if args.in_a_row:
+    for rule in rules:
+      for ps in range(faults.NUM_PS):
+        for times in range(1, 4):
+          yield rule, [(0.1, f'ps {ps}', times)]
+    return
+  rng = random.Random(args.seed)
+  names = fault_run.name_tasks(faults.NUM_PS, faults.NUM_WORKERS)
+  for number in range(args.runs):
+    yield rules[number % len(rules)], draw_losses(rng, names)
+
+
+def main(words):
+  """Runs them all; returns whether any has stalled."""
+  cut = words.index('--') if '--' in words else len(words)
+  parser = argparse.ArgumentParser(
+    description=__doc__.splitlines()[0],
+    epilog='What comes after -- is given to train.',
+  )
+  parser.add_argument('--runs', type=int, default=500)
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--rules', default=','.join(WAITING))
+  parser.add_argument('--in_a_row', action='store_true')
+  parser.add_argument('--keep', help='where to copy the logs of a stalled run')
+  args = parser.parse_args(words[:cut])
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  counts = collections.Counter()
+  stalled = collections.Counter()
+  for number, (rule, losses) in enumerate(plan(args)):
+    problem = run_with_losses(rule, losses, words[cut + 1 :], args.keep)
+    counts[rule] += 1
+    stalled[rule] += bool(problem)
+    print(
+      f'{number}: {rule} {losses}: {problem or "ended"}',
+      file=sys.stderr,
+      flush=True,
+    )
+  print(f'{runs.describe_machine()}\n')
+  runs.print_table(
+    ('rule', 'runs', 'stalled'),
+    [[rule, str(n), str(stalled[rule])] for rule, n in counts.items()],
+  )
+  return bool(stalled.total())
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Random numbers that depend on --seed and on what they are for.
+
+The first value of a variable depends on (seed, its name): neither the number of
+ps nor other variables or random ops change it. What is drawn in a step, such as
+the units that dropout leaves out, depends on (seed, op, place of the batch in
+the stream of images): a batch that is read again, by a resumed run or by
+another worker, is treated as it was.
+"""
+
+import hashlib
+import os
+
+import tensorflow.compat.v1 as tf
+
+_SEED = 'distmnist/seed'
+_PLACE = 'distmnist/place_of_batch'
+
+
+def derive(*parts):
+  """Returns an int of 63 bits that depends on all of `parts`."""
+  digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+  return int.from_bytes(digest, 'little') >> 1
+
+
+def set_seed(seed, worker=0):
+  """Sets what all draws of the default graph depend on.
+
+  Args:
+    seed: int.
+    worker: int, the worker, for random ops that are not of this module.
+  """
+  tf.set_random_seed(derive('ops', seed, worker) % 2**31)
+  tf.get_default_graph().clear_collection(_SEED)
+  tf.add_to_collection(_SEED, seed)
+
+
+def set_place(place):
+  """Sets what a step's draws depend on beside the seed.
+
+  Args:
+    place: int64 scalar tensor, another one for each batch.
+  """
+  tf.add_to_collection(_PLACE, place)
+
+
+def make_key(name):
+  """Returns the seed of a stateless op of a step, int64 [2].
+
+  Args:
+    name: str, another one for each op of the graph.
+  """
+  places = tf.get_collection(_PLACE)
+  # Where no batches are dealt: another one each time.
+  place = (
+    places[0]
+    if places
+    else tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64)
+  )
+  return tf.stack([tf.constant(derive('step', _find_seed(), name)), place])
+
+
+def make_initializer(name, draw):
+  """Returns an initializer for tf.get_variable.
+
+  Each shard of a variable draws the whole of it and takes its part: what is
+  drawn in parts would depend on their number.
+
+  Args:
+    name: str, the variable's.
+    draw: callable(shape, key) -> tensor of that shape, drawn by a stateless op
+      from key, an int64 [2].
+  """
+
+  def initialize(shape, dtype=tf.float32, partition_info=None):
+    key = [derive('variable', _find_seed(), name), 0]
+    if partition_info is None:
+      return tf.cast(draw(list(shape), key), dtype)
+    whole = tf.cast(draw(list(partition_info.full_shape), key), dtype)
+    return tf.slice(whole, partition_info.var_offset, shape)
+
+  return initialize
+
+
+def _find_seed():
+  seeds = tf.get_collection(_SEED)
+  if not seeds:
+    graph_seed = tf.get_default_graph().seed
+    if graph_seed is None:  # Nobody asked for numbers that can be repeated.
+      graph_seed = int.from_bytes(os.urandom(7), 'little')
+    tf.add_to_collection(_SEED, graph_seed)
+    seeds = [graph_seed]
+  return seeds[0]

@@ -1,0 +1,113 @@
+"""Writes files in folders where others may write as well.
+
+A file is there whole or not at all, and a link that somebody has laid under its
+name is replaced or refused, never followed.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+
+
+@contextlib.contextmanager
+def replacing(path, mode='w'):
+  """Yields a new file, which takes the place of `path` at the end.
+
+  If the block raises, what was at `path` stays as it was. The content is on the
+  disk itself before it gets the name, so a power cut leaves the old file or the
+  new one.
+
+  Args:
+    path: str.
+    mode: 'w' for UTF-8, in which line ends stay as they are, or 'wb'.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  # A name that nobody can guess, next to `path`, as a rename has to stay on one
+  # file system. O_EXCL follows no link.
+  new = f'{path}.{secrets.token_hex(4)}.new'
+  text = {} if 'b' in mode else {'encoding': 'utf-8', 'newline': ''}
+  try:
+    with open(new, mode.replace('w', 'x'), **text) as file:
+      yield file
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(new, path)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      os.remove(new)
+    raise
+
+
+def no_follow(path, flags):
+  """For open(opener=no_follow): raises OSError if `path` itself is a link."""
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+@contextlib.contextmanager
+def private_file(path, text):
+  """Has a file at `path`, for this user alone, until the end of the context."""
+  with contextlib.suppress(FileNotFoundError):
+    os.remove(path)
+  fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+  try:
+    with open(fd, 'w', encoding='utf-8') as file:
+      file.write(text)
+    yield
+  finally:
+    os.remove(path)
+
+
+def make_private(folder):
+  """Makes a folder that this user alone can read and write, if it is absent.
+
+  Raises:
+    PermissionError: it is there, but is a link, is no folder, belongs to
+      another user, or lets others write to it.
+    OSError: it cannot be made.
+  """
+  with contextlib.suppress(FileExistsError):
+    os.mkdir(folder, 0o700)
+  found = os.lstat(folder)
+  problem = None
+  if stat.S_ISLNK(found.st_mode):
+    problem = 'is a link'
+  elif not stat.S_ISDIR(found.st_mode):
+    problem = 'is no folder'
+  elif found.st_uid != os.geteuid():
+    problem = f'belongs to another user (uid {found.st_uid})'
+  elif found.st_mode & 0o022:
+    problem = f'lets others write to it (mode {found.st_mode & 0o777:o})'
+  if problem:
+    raise PermissionError(f'{folder} {problem}')
+
+
+def warn_of_owner(name, folder, say):
+  """Says so if the folder of a flag belongs to another user, root excepted.
+
+  Args:
+    name: str, the flag.
+    folder: str, exists.
+    say: callable that prints a line.
+  """
+  uid = os.stat(folder).st_uid
+  if uid not in (os.geteuid(), 0):
+    say(
+      f'--{name}={folder} belongs to another user (uid {uid}), who can change'
+      ' all that is in it'
+    )
+
+
+def sync(path):
+  """Sees to it that a file, or the names in a folder, are on the disk itself.
+
+  Raises:
+    OSError: they are not.
+  """
+  number = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(number)
+  finally:
+    os.close(number)

@@ -1,0 +1,26 @@
+"""What `ps` and `pgrep -f` show of this process.
+
+The kernel shows the memory in which the command line lay at the start, so a
+title is written there. It is cut to that room: so the fork server, whose forks
+have no other, is started with blanks at the end of its command line.
+"""
+
+import contextlib
+import ctypes
+import os
+
+# Of /proc/self/stat, counted from after the name of the program.
+_ARG_START, _ARG_END = 45, 46
+
+
+def set_title(title):
+  """Shows `title` (str) in place of the command line, if Linux lets us."""
+  with contextlib.suppress(OSError, IndexError):
+    with open('/proc/self/stat', encoding='utf-8') as file:
+      fields = file.read().rpartition(')')[2].split()
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    if 0 < start < end:  # Else it is hidden from us.
+      # The last byte stays 0, or the kernel reads on into the environment.
+      text = os.fsencode(title)[: end - start - 1]
+      ctypes.memset(start, 0, end - start)
+      ctypes.memmove(start, text, len(text))

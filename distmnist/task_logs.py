@@ -1,0 +1,103 @@
+"""The logs of a launcher's tasks: one file a task, a fresh one a run."""
+
+import os
+import shutil
+import sys
+import tempfile
+
+from distmnist import cli, files, owner
+
+# Of earlier runs in the same folder: worker_0.log.1 is the last one's.
+NUM_KEPT = 3
+_temporary = set()  # the folders that nobody has asked for
+
+
+def make_logs_dir(logs_dir, logdir):
+  """Makes the folder for the logs and returns it (str).
+
+  Args:
+    logs_dir: str or None, the one asked for.
+    logdir: str or None, train's --logdir.
+
+  Raises:
+    cli.UsageError: it cannot be made or written to.
+    cli.RunError: another run goes on in `logdir`.
+  """
+  if not logs_dir and not logdir:
+    folder = tempfile.mkdtemp(prefix='distmnist_logs_')
+    _temporary.add(folder)
+    return folder
+  if logdir:
+    owner.take_for_launcher(os.path.expanduser(logdir), _say)
+  # A shell leaves the ~ of --logdir=~/run as it is.
+  path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
+  try:
+    os.makedirs(path, exist_ok=True)
+  except OSError as error:
+    raise cli.UsageError(f'no folder for the logs: {error}') from error
+  if not os.access(path, os.W_OK | os.X_OK):
+    raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
+  return path
+
+
+def _say(text):
+  print(f'distmnist.launch: {text}', file=sys.stderr, flush=True)
+
+
+def log_path(logs_dir, task):
+  return os.path.join(logs_dir, task.name.replace(' ', '_') + '.log')
+
+
+def remove_if_temporary(logs_dir):
+  """Removes a folder that `make_logs_dir` made among the temporary ones."""
+  if logs_dir in _temporary:
+    _temporary.remove(logs_dir)
+    shutil.rmtree(logs_dir, ignore_errors=True)
+
+
+def rotate(logs_dir, tasks):
+  """Gives the logs of earlier runs other names, so that a run begins new ones.
+
+  A launcher that still writes to one goes on with it under its new name.
+
+  Args:
+    logs_dir: str, an existing folder.
+    tasks: list of tasks.Task.
+  """
+  for task in tasks:
+    path = log_path(logs_dir, task)
+    if not os.path.exists(path) or not os.path.getsize(path):
+      continue
+    for number in range(NUM_KEPT, 0, -1):
+      older = f'{path}.{number - 1}' if number > 1 else path
+      if os.path.exists(older):
+        os.replace(older, f'{path}.{number}')
+
+
+def begin_attempt(path, note=''):
+  """Makes a log ready for a task; returns where its lines begin, in bytes.
+
+  Args:
+    path: str.
+    note: str, for a line between this attempt and the last, or ''.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  with open(path, 'a+b', opener=files.no_follow) as log:
+    if note:
+      size = log.seek(0, os.SEEK_END)
+      log.seek(max(0, size - 1))
+      # The last attempt may have left a line open.
+      start = b'' if log.read() in (b'', b'\n') else b'\n'
+      log.write(start + f'--- {note} ---\n'.encode())
+    return log.seek(0, os.SEEK_END)
+
+
+def read_last_lines(path, start=0, num_lines=10):
+  """Returns the last lines (list of str) of a log from byte `start` on."""
+  with open(path, 'rb') as log:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(start, size - (1 << 14)))
+    lines = log.read().decode(errors='replace').splitlines()
+  return [line for line in lines if line.strip()][-num_lines:]
