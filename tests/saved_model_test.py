@@ -157,7 +157,11 @@ def test_another_signature_is_refused(tmp_path):
     r'has no signature serving_default \(it has train\)' + expected,
   )
   write_other(tmp_path / 'c', tag='other')
-  check_refused(tmp_path / 'c', 'cannot be read: MetaGraphDef associated .*')
+  check_refused(
+    tmp_path / 'c',
+    "cannot be read: it has no model with the tag 'serve'; write it again with "
+    'distmnist.export',
+  )
 
 
 def test_without_the_flag_the_folder_is_asked_for(set_flags, monkeypatch):

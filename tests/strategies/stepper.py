@@ -236,6 +236,7 @@ class Stepper:
 
   def join(self, index):
     """Waits for the end of a released step; returns its Step."""
+    self._num_left[index] = 0  # One that was killed has steps left.
     fetched = self._steps.pop(index).result(DEADLINE_SECS)
     step, staleness, self.bytes_pulled, self.bytes_pushed = map(int, fetched)
     return Step(step, staleness, self.read_center())
