@@ -19,6 +19,7 @@ one thing only; `check` does them all.
 
 import collections
 import itertools
+import math
 
 # So long a worker may be silent before it has to say what it waits for.
 SILENT_SECS = 10.0
@@ -129,8 +130,8 @@ def check_reads(events, num_tickets, killed=()):
   """Each batch is read once, but for what the faults account for.
 
   A batch may be read twice if it was in the hands of a life that was killed,
-  or was read before a restore to an earlier step. It may be missing here if it
-  was in such hands: killed between its step and its line.
+  or was pushed after the step to which all were restored. It may be missing
+  here if it was in such hands: killed between its step and its line.
 
   Args:
     num_tickets: int, of the whole training.
@@ -142,6 +143,7 @@ def check_reads(events, num_tickets, killed=()):
     for ticket in event['tickets']:
       reads[ticket].append(event)
   restores = of_kind(events, 'restored')
+  pushed_at = _find_pushes(events)
   broken = []
   if missing := [
     t for t in range(num_tickets) if t not in reads and t not in in_hand
@@ -154,7 +156,7 @@ def check_reads(events, num_tickets, killed=()):
     for first, second in itertools.pairwise(found):
       is_undone = any(
         first['time'] < r['time'] < second['time']
-        and r['step'] < first['step'] + ASYNC_STEPS
+        and r['step'] < pushed_at[id(first)] + ASYNC_STEPS
         for r in restores
       )
       if not is_undone and ticket not in in_hand:
@@ -162,6 +164,28 @@ def check_reads(events, num_tickets, killed=()):
   if twice:
     broken.append(f'{len(twice)} batches read twice: {_shorten(sorted(twice))}')
   return broken
+
+
+def _find_pushes(events):
+  """Returns {id of a `ran`: the global step after its push}; inf for no push.
+
+  A life with local steps sees the global step change with its own push only.
+  """
+  found = {}
+  for mine in by_life(events).values():
+    last_step, waiting = None, []
+    for event in of_kind(mine, 'session', 'ran'):
+      step = event['step']
+      if event['event'] == 'session':
+        waiting = []
+      else:
+        found[id(event)] = math.inf
+        waiting.append(id(event))
+        if step != last_step:
+          found.update(dict.fromkeys(waiting, step))
+          waiting = []
+      last_step = step
+  return found
 
 
 def _find_in_hand(events, killed):

@@ -122,6 +122,22 @@ def test_after_a_restore_what_came_since_is_read_again(checker):
   assert checker.check_reads(make(*again), 6, ()) == ['1 batches read twice: 0']
 
 
+def test_local_steps_whose_push_never_came_are_done_again(checker):
+  rows = [
+    at('0a', 'session', 0),
+    ran('0a', 0, 0),
+    ran('0a', 5, 1),  # The push of both.
+    ran('0a', 5, 2),  # Local: 3 would have pushed it.
+    at('0a', 'restored', 9),
+    at('0a', 'session', 9),
+    ran('0a', 9, 2),
+    ran('0a', 10, 3),
+  ]
+  assert checker.check_reads(make(*rows), 4) == []
+  again = [*rows, ran('0a', 11, 0)]
+  assert checker.check_reads(make(*again), 4) == ['1 batches read twice: 0']
+
+
 def test_batches_in_the_hands_of_a_killed_life_are_in_doubt(checker):
   lost = [row for row in GOOD if row != ran('0b', 5, 1, 4)]
   lost.append(ran('0b', 4, 4))
