@@ -28,8 +28,14 @@ def describe_machine():
   return f'{cores} cores of {model}, Python {platform.python_version()}'
 
 
-def launch(num_ps, num_workers, *flags, launch_flags=()):
+def launch(num_ps, num_workers, *flags, launch_flags=(), repo=REPO):
   """Runs `python -m distmnist.launch` to its end.
+
+  Args:
+    num_ps, num_workers: int.
+    *flags: str, of train.
+    launch_flags: str each, of launch.
+    repo: path, the checkout whose program it is.
 
   Returns:
     dict with the report of the run, and in seconds since the command started:
@@ -50,17 +56,18 @@ def launch(num_ps, num_workers, *flags, launch_flags=()):
     start = time.monotonic()
     process = subprocess.Popen(
       command,
-      cwd=REPO,
+      cwd=repo,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
     )
     step_times, lines = [], []
-    for line in process.stdout:
-      lines.append(line)
-      if line.startswith('step '):
-        step_times.append(time.monotonic() - start)
-    code = process.wait()
+    with process:
+      for line in process.stdout:
+        lines.append(line)
+        if line.startswith('step '):
+          step_times.append(time.monotonic() - start)
+    code = process.returncode
     if code:
       raise RuntimeError(f'exit code {code} of {command}:\n{"".join(lines)}')
     report = json.loads((pathlib.Path(logdir) / 'report.json').read_text())

@@ -1,0 +1,102 @@
+"""The program of the work tree beside that of an older commit, in one run.
+
+  python benchmarks/revisions.py COMMIT [repeats]
+
+One repeat runs each case with both programs, one after the other and in turn
+the one or the other first, so that a ratio is one of neighbours; the numbers
+are medians, the ratio that of the pairs. It says what a change costs:
+
+  images/s      of the whole cluster, as report.json tells
+  first step    seconds from the command to the chief's first step
+  end           seconds from the last step to the launcher's exit
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import runs
+
+NETS = {
+  'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=12000'],
+  'cnn': ['--model=cnn', '--batch_size=128', '--train_steps=100'],
+}
+COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
+TEN_STEPS = ['--steps_per_run=10']
+# (name, net, flags)
+CASES = [
+  ('mlp, async', 'mlp', []),
+  ('mlp, async, 10 steps a run', 'mlp', TEN_STEPS),
+  ('mlp, sync, 10 steps a run', 'mlp', ['--strategy=sync_sgd', *TEN_STEPS]),
+  ('mlp, agn, 10 steps a run', 'mlp', ['--strategy=agn', *TEN_STEPS]),
+  ('cnn, async', 'cnn', []),
+  ('cnn, sync', 'cnn', ['--strategy=sync_sgd']),
+]
+
+
+def measure(repo, net, flags):
+  """Returns (images/s, seconds to the first step, seconds to the end)."""
+  steps = NETS[net]
+  found = runs.launch(1, 2, *COMMON, *steps, *flags, repo=repo)
+  return (
+    found['report']['images_per_sec'],
+    found['first_step_secs'],
+    found['end_secs'] - found['last_step_secs'],
+  )
+
+
+def make_rows(name, pairs):
+  """Returns the rows of a case, lists of str.
+
+  Args:
+    name: str.
+    pairs: list of (numbers of the older, numbers of the newer), as `measure`
+      returns them.
+  """
+  rows = []
+  for index, (what, form) in enumerate(
+    [('images/s', ',.0f'), ('first step', '.2f'), ('end', '.2f')]
+  ):
+    old, new = ([found[who][index] for found in pairs] for who in (0, 1))
+    ratios = [b / a for a, b in zip(old, new, strict=True)]
+    rows.append(
+      [
+        name,
+        what,
+        format(runs.median(old), form),
+        format(runs.median(new), form),
+        f'{runs.median(ratios):.3f}',
+        f'{min(ratios):.3f} to {max(ratios):.3f}',
+      ]
+    )
+  return rows
+
+
+def main(commit, repeats=5):
+  print(f'{runs.describe_machine()}; medians of {repeats} pairs\n')
+  found = {name: [] for name, _, _ in CASES}
+  with tempfile.TemporaryDirectory() as folder:
+    old = pathlib.Path(folder) / 'old'
+    git = ['git', '-C', str(runs.REPO), 'worktree']
+    subprocess.run(
+      [*git, 'add', '--quiet', '--detach', str(old), commit], check=True
+    )
+    try:
+      for repeat in range(repeats):
+        for name, net, flags in CASES:
+          repos = [old, runs.REPO]
+          order = repos if repeat % 2 else repos[::-1]
+          numbers = {repo: measure(repo, net, flags) for repo in order}
+          found[name].append((numbers[old], numbers[runs.REPO]))
+    finally:
+      subprocess.run([*git, 'remove', '--force', str(old)], check=True)
+  header = ['case', 'what', commit[:7], 'work tree', 'ratio', 'of the pairs']
+  runs.print_table(
+    header,
+    [row for name, pairs in found.items() for row in make_rows(name, pairs)],
+  )
+
+
+if __name__ == '__main__':
+  main(sys.argv[1], *(int(word) for word in sys.argv[2:]))
