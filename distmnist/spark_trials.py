@@ -18,6 +18,7 @@ import dataclasses
 import fcntl
 import functools
 import itertools
+import math
 import os
 import secrets
 import signal
@@ -33,6 +34,7 @@ from distmnist import (
   spark_desk,
   spark_task,
   stop_grace,
+  task_logs,
 )
 from distmnist import tasks as tasks_lib
 from distmnist import trials as trials_lib
@@ -62,7 +64,10 @@ class _Run:
     number: int, how often it was started, from 1.
     key: str, what this start is called.
     job: on_spark.Job of this start.
+    limit: trials.Limit, how long it may take.
     connection: that of its agent, or None before it has come.
+    limit_time: when it is told to leave, as it has taken too long.
+    is_too_long: whether that was so.
     deadline: when the agent has to be gone, once that is known.
     is_told_to_stop: whether we have told its agent so.
     code: int, what it has ended with, or None.
@@ -75,8 +80,11 @@ class _Run:
   env: dict
   number: int = 0
   key: str = ''
+  limit: trials_lib.Limit = trials_lib.NO_LIMIT
   job: on_spark.Job | None = None
   connection: object = None
+  limit_time: float = math.inf
+  is_too_long: bool = False
   deadline: float | None = None
   is_told_to_stop: bool = False
   code: int | None = None
@@ -167,7 +175,7 @@ class SparkRunner:
   def __exit__(self, *error):
     return self._stack.__exit__(*error)
 
-  def start(self, name, argv, log, env=()):
+  def start(self, name, argv, log, env=(), limit=trials_lib.NO_LIMIT):
     """Begins a command; returns the size of its log before, in bytes.
 
     Args:
@@ -175,6 +183,7 @@ class SparkRunner:
       argv: list of str, ('python', '-m', module, flags...).
       log: str, a path; what it prints is appended there.
       env: dict, its environment beyond the executor's.
+      limit: trials.Limit, how long it may take on an executor.
 
     Raises:
       OSError: the log cannot be written.
@@ -182,7 +191,7 @@ class SparkRunner:
     """
     with open(log, 'ab', opener=files.no_follow) as file:
       size = file.seek(0, os.SEEK_END)
-    run = _Run(name, list(argv), log, dict(env))
+    run = _Run(name, list(argv), log, dict(env), limit=limit)
     self._submit(run)
     self._runs[name] = run
     return size
@@ -259,7 +268,7 @@ class SparkRunner:
     # Never the same twice: who comes late is not taken for another.
     run.key = f'{run.name}.{next(self._numbers)}'
     run.connection = run.deadline = run.code = None
-    run.is_told_to_stop, run.lost = False, ''
+    run.is_told_to_stop, run.lost, run.limit_time = False, '', math.inf
     self._by_key[run.key] = run
     spec = {
       'name': run.key,
@@ -287,20 +296,25 @@ class SparkRunner:
     ):
       return None
     run.connection, run.lost = connection, _no_word_from(executor)
+    run.limit_time = time.monotonic() + run.limit.secs
     if run.number > 1:
-      _append(run.log, [f'--- restart {run.number - 1} ---'])
+      task_logs.append(run.log, [f'--- restart {run.number - 1} ---'])
     connection.send(go=True)
     return run
 
   def _turn(self):
     """Hears the agents; returns [(name, code), ...] of what has ended."""
     is_waited_for = self._is_stopping or any(
-      not run.is_running or run.deadline for run in self._runs.values()
+      not run.is_running or run.deadline or run.limit_time < math.inf
+      for run in self._runs.values()
     )
     for run in self._door.hear(_TICK_SECS if is_waited_for else None):
       self._hear(run)
     now, ended = time.monotonic(), []
     for run in list(self._runs.values()):
+      if run.is_running and now > run.limit_time and not run.is_told_to_stop:
+        run.is_too_long = True
+        self._tell_to_stop(run, signal.SIGTERM, run.limit.grace_secs)
       if run.is_running and run.job.has_ended:
         # Its agent hears of it too, and says so.
         run.deadline = run.deadline or now + self._stop_secs
@@ -317,7 +331,7 @@ class SparkRunner:
   def _hear(self, run):
     for message in run.connection.receive():
       if isinstance(message.get('lines'), list):
-        _append(run.log, message['lines'])
+        task_logs.append(run.log, message['lines'])
       if isinstance(message.get('lost'), str):
         run.lost = message['lost'][:300]
         self._tell_to_stop(run, signal.SIGTERM, self._stop_secs)
@@ -361,6 +375,9 @@ class SparkRunner:
     Raises:
       cli.RunError: Spark has stopped, or no executor can run anything.
     """
+    if run.is_too_long:
+      code = cli.LOST if run.code is None else run.code
+      return run.limit.note(run.log, code)
     if run.code is not None:
       return run.code
     if self._is_stopping:
@@ -372,7 +389,7 @@ class SparkRunner:
         raise cli.RunError(f'Spark cannot run a trial: {why}')
     if run.number > MAX_RESTARTS:
       why = f'{why}; this was restart {MAX_RESTARTS} of {MAX_RESTARTS}'
-      _append(run.log, [f'distmnist.sweep: error: {why}'])
+      task_logs.append(run.log, [f'distmnist.sweep: error: {why}'])
       return cli.LOST
     self._say(
       f'{_describe(run)}: {why}: restart {run.number} of {MAX_RESTARTS}, from'
@@ -418,8 +435,3 @@ def _share(lock, word):
 
 def _no_word_from(executor):
   return f'no word from it any more; its executor was {executor}'
-
-
-def _append(path, lines):
-  with open(path, 'a', encoding='utf-8', opener=files.no_follow) as log:
-    log.writelines(f'{line}\n' for line in lines)

@@ -26,6 +26,7 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -94,6 +95,14 @@ _HALVING = flags.DEFINE_integer(
   'Successive halving: all trials get a part of the --train_steps or --epochs, '
   'the best 1 / N of them N times as much, and so on.',
   lower_bound=2,
+)
+_TRIAL_TIMEOUT_SECS = flags.DEFINE_float(
+  'trial_timeout_secs',
+  None,
+  'Seconds that a trial may take each time it runs, with --halving in each'
+  ' rung. Then it saves and leaves, and has failed: --retry_failed goes on with'
+  ' it. By default there is no limit.',
+  lower_bound=1,
 )
 _RETRY_FAILED = flags.DEFINE_bool(
   'retry_failed', False, 'Run trials that have failed before once more.'
@@ -537,6 +546,10 @@ class Sweep:
     self._num_parallel = num_parallel
     self._num_rungs = len(plan['rungs'])
     self._is_launched = is_launched(plan)
+    grace_secs = stop_grace.for_worker(stop_grace.parse(plan['flags']))
+    grace_secs += _LAUNCH_MARGIN_SECS if self._is_launched else 0
+    limit_secs = _TRIAL_TIMEOUT_SECS.value or math.inf
+    self._limit = trials_lib.Limit(limit_secs, grace_secs)
     self._gpus = None
     if not is_on_spark():
       self._gpus = local.find_gpus(
@@ -702,9 +715,7 @@ class Sweep:
     if not running:
       return
     say(f'{signal.Signals(runner.signals[0]).name}: the trials save and stop')
-    grace_secs = stop_grace.for_worker(stop_grace.parse(self._plan['flags']))
-    grace_secs += _LAUNCH_MARGIN_SECS if self._is_launched else 0
-    for name, code in runner.stop(signal.SIGTERM, grace_secs):
+    for name, code in runner.stop(signal.SIGTERM, self._limit.grace_secs):
       trial, _, size, start = running.pop(name)
       secs = time.monotonic() - start
       if code:
@@ -723,7 +734,7 @@ class Sweep:
     try:
       trial.begin()
       hparams.forget(trial)
-      return runner.start(trial.name, command, trial.log, env)
+      return runner.start(trial.name, command, trial.log, env, self._limit)
     except OSError as error:
       raise cli.RunError(
         f'trial {trial.name} cannot be written: {error}'

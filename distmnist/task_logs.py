@@ -84,13 +84,23 @@ def begin_attempt(path, note=''):
   Raises:
     OSError: it cannot be written.
   """
+  return append(path, [f'--- {note} ---'] if note else [])
+
+
+def append(path, lines):
+  """Adds `lines`, a list of str, to a log; returns its size then, in bytes.
+
+  Raises:
+    OSError: it cannot be written.
+  """
   with open(path, 'a+b', opener=files.no_follow) as log:
-    if note:
+    if lines:
       size = log.seek(0, os.SEEK_END)
       log.seek(max(0, size - 1))
-      # The last attempt may have left a line open.
-      start = b'' if log.read() in (b'', b'\n') else b'\n'
-      log.write(start + f'--- {note} ---\n'.encode())
+      # Who wrote to it last may have left a line open.
+      start = '' if log.read() in (b'', b'\n') else '\n'
+      text = ''.join(f'{line}\n' for line in lines)
+      log.write((start + text).encode())
     return log.seek(0, os.SEEK_END)
 
 

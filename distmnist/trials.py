@@ -7,10 +7,14 @@ A runner is what a sweep asks for trials: LocalRunner, on this machine, or
 SparkRunner (spark_trials.py), which needs DIR to be shared. It is a context,
 collects in `signals` those that come meanwhile, and has three methods:
 
-  start(name, argv, log, env)  begins a command; returns the size of its log
-  wait()                       returns [(name, exit code), ...] of some that
-                               have ended, none if a signal came first
-  stop(signum, grace_secs)     ends all of them, and returns such a list
+  start(name, argv, log, env, limit)
+      begins a command, which may take no longer than `limit`; returns the size
+      of its log
+  wait()
+      returns [(name, exit code), ...] of some that have ended, none if a signal
+      came first
+  stop(signum, grace_secs)
+      ends all of them, and returns such a list
 """
 
 import contextlib
@@ -22,7 +26,7 @@ import re
 import signal
 import time
 
-from distmnist import cli, files, fork_client, stop_grace
+from distmnist import cli, files, fork_client, stop_grace, task_logs
 
 WAITING = 'waiting'  # has never run
 RUNNING = 'running'
@@ -204,6 +208,40 @@ class Trial:
     self.save()
 
 
+@dataclasses.dataclass(frozen=True)
+class Limit:
+  """How long a command may take.
+
+  Attributes:
+    secs: float, from its start on; then it is told to leave.
+    grace_secs: float, how long it has for that; then it is killed.
+  """
+
+  secs: float = math.inf
+  grace_secs: float = 0.0
+
+  def note(self, log, code):
+    """Returns the exit code of a command that was told to leave for this.
+
+    Args:
+      log: str, the path of its log, which gets the reason as its last error.
+      code: int, what it has ended with; 0 stays, as it was done in time.
+    """
+    if code == 0:
+      return code
+    task_logs.append(
+      log,
+      [
+        f'distmnist.sweep: error: not done within'
+        f' --trial_timeout_secs={self.secs:g}'
+      ],
+    )
+    return cli.FAILED
+
+
+NO_LIMIT = Limit()
+
+
 def make_trials(combinations, folder):
   """Returns a list of Trial, each in a folder of its own in `folder`, a str."""
   width = max(2, len(str(len(combinations))))
@@ -248,6 +286,24 @@ def find_cause(log, start, code):
   return ending
 
 
+@dataclasses.dataclass
+class _Command:
+  """A command of a LocalRunner that runs.
+
+  Attributes:
+    log: str, a path.
+    limit: Limit.
+    deadline: float, when (by time.monotonic) it is told to leave or, once it is
+      told, killed.
+    is_told: whether it was told to leave, since it has taken too long.
+  """
+
+  log: str
+  limit: Limit
+  deadline: float
+  is_told: bool = False
+
+
 class LocalRunner:
   """Runs commands on this machine, as children of one fork server.
 
@@ -279,7 +335,7 @@ class LocalRunner:
       kept_fds=[lock.fileno()],
       grace_secs=stop_grace.for_orphans(stop_grace_secs),
     )
-    self._running = set()
+    self._running = {}  # name -> _Command
     self.signals = self._client.signals
 
   def __enter__(self):
@@ -291,7 +347,7 @@ class LocalRunner:
   def __exit__(self, *error):
     self._client.__exit__(*error)
 
-  def start(self, name, argv, log, env=()):
+  def start(self, name, argv, log, env=(), limit=NO_LIMIT):
     """Begins a command; returns the size of its log before, in bytes.
 
     Args:
@@ -299,13 +355,15 @@ class LocalRunner:
       argv: list of str, ('python', '-m', module, flags...).
       log: str, a path; what it prints is appended there.
       env: dict, its environment beyond ours.
+      limit: Limit, how long it may take.
 
     Raises:
       OSError: the log cannot be written.
     """
     with open(log, 'ab', opener=files.no_follow) as file:
       size = file.seek(0, os.SEEK_END)
-    self._running.add(name)
+    deadline = time.monotonic() + limit.secs
+    self._running[name] = _Command(log, limit, deadline)
     self._client.start(name, argv, env, log)
     return size
 
@@ -315,7 +373,12 @@ class LocalRunner:
     Raises:
       cli.RunError: the module cannot be imported, or the server has died.
     """
-    return self._wait(float('inf'), 0)
+    while self._running and not self.signals:
+      self._end_overdue()
+      first = min(command.deadline for command in self._running.values())
+      if ended := self._wait(first - time.monotonic(), 0):
+        return ended
+    return []
 
   def stop(self, signum, grace_secs):
     """Ends all commands; who has not left after its grace is killed.
@@ -328,11 +391,13 @@ class LocalRunner:
     if not self._client.is_ready:
       # The import is still on: nothing has begun, nor will.
       self._client.kill()
-      ended, self._running = [(n, -signal.SIGKILL) for n in self._running], ()
+      ended, self._running = [(n, -signal.SIGKILL) for n in self._running], {}
       return ended
     ended, num_signals = [], len(self.signals)
     deadline = time.monotonic() + grace_secs
-    self._client.signal(self._running, signum)
+    # A second time would be: at once.
+    untold = [name for name, one in self._running.items() if not one.is_told]
+    self._client.signal(untold, signum)
     while self._running and time.monotonic() < deadline:
       ended += self._wait(deadline - time.monotonic(), num_signals)
       if len(self.signals) > num_signals:
@@ -342,6 +407,20 @@ class LocalRunner:
       ended += self._wait(float('inf'), float('inf'))
     return ended
 
+  def _end_overdue(self):
+    """Tells who has taken too long to leave, and kills who does not."""
+    now = time.monotonic()
+    for name, command in self._running.items():
+      if now < command.deadline:
+        continue
+      if command.is_told:
+        self._client.signal([name], signal.SIGKILL)
+        command.deadline = math.inf
+      else:
+        self._client.signal([name], signal.SIGTERM)
+        command.is_told = True
+        command.deadline = now + command.limit.grace_secs
+
   def _wait(self, timeout_secs, num_signals):
     deadline = time.monotonic() + timeout_secs
     while self._running and len(self.signals) <= num_signals:
@@ -349,9 +428,12 @@ class LocalRunner:
       if secs <= 0:
         break
       if ended := self._client.turn(None if secs == float('inf') else secs):
-        self._running -= {name for name, _ in ended}
-        return ended
+        return [(name, self._note_end(name, code)) for name, code in ended]
     return []
+
+  def _note_end(self, name, code):
+    command = self._running.pop(name)
+    return command.limit.note(command.log, code) if command.is_told else code
 
 
 def read_json(path):

@@ -11,7 +11,15 @@ import socket
 import psutil
 import pytest
 
-from distmnist import cli, handshake, json_lines, on_spark, spark_trials, sweep
+from distmnist import (
+  cli,
+  handshake,
+  json_lines,
+  on_spark,
+  spark_trials,
+  sweep,
+  trials,
+)
 from distmnist.launchers import spark
 from tests import sweep_test
 from tests.runner import SMALL
@@ -103,10 +111,10 @@ class Room:
       {}, str(folder), lock, 0.2, self.said.append
     )
 
-  def start(self, name, *flags):
+  def start(self, name, *flags, limit=trials.NO_LIMIT):
     argv = ['python', '-m', 'distmnist.train', *flags]
     return self.runner.start(
-      name, argv, str(self.folder / f'{name}.log'), {'A': 'b'}
+      name, argv, str(self.folder / f'{name}.log'), {'A': 'b'}, limit
     )
 
   def job(self, name):
@@ -246,6 +254,33 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(room):
     'distmnist.sweep: error: executor 1 was lost before its task began: Command'
     ' exited with code 137; this was restart 3 of 3'
   )
+
+
+TOO_LONG = 'distmnist.sweep: error: not done within --trial_timeout_secs=0.05\n'
+
+
+@pytest.mark.parametrize(
+  'code, ended, log', [(143, 1, TOO_LONG), (None, 1, TOO_LONG), (0, 0, '')]
+)
+def test_a_trial_that_takes_too_long_is_told_to_leave(room, code, ended, log):
+  room.start('01', limit=trials.Limit(0.05, 60))
+  agent = room.join('01')
+  messages = agent.read()
+  while len(messages) < 2:  # Its time begins with its agent.
+    room.turn()
+    messages += agent.read()
+  assert messages == [{'go': True}, {'stop': signal.SIGTERM}]
+  agent.link.send(end=code)
+  agent.link.close()
+  room.job('01').end()
+  assert room.turn() == [('01', ended)]
+  assert room.log('01') == log
+
+
+def test_a_trial_that_waits_for_an_executor_takes_no_time(room):
+  room.start('01', limit=trials.Limit(0.0, 0.0))
+  room.turn()
+  assert not room.job('01').is_cancelled and room.log('01') == ''
 
 
 def test_what_no_executor_has_ends_the_sweep(room):

@@ -459,6 +459,34 @@ def test_a_sweep_that_was_killed_runs_what_is_missing(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
+  words = [
+    'do=all:print=ran,leave=a,report=1;all:print=ran,deaf,write=half,forever;'
+    'all:print=ran,report=0.5',
+    *('--trial_timeout_secs=1', '--', '--stop_grace_secs=2'),
+  ]
+  with Running(tmp_path, *words) as running:
+    running.wait_for('worker0.a')
+    processes = running.all_processes()
+    assert running.process.wait(DEADLINE_SECS) == 1
+    assert_gone(processes)
+  assert read_states(tmp_path) == ['failed', 'failed', 'done']
+  for name in ('01', '02'):
+    trial = read_trial(tmp_path, name)
+    assert trial['cause'] == 'not done within --trial_timeout_secs=1'
+    assert trial['secs'] >= 1
+  log = tmp_path / 'sweep' / 'trials' / '01' / 'log'
+  assert 'leaving on 15' in log.read_text()
+  assert last_line(running.stderr.read_text()) == (
+    'distmnist.sweep: error: trial 01 (do=all:print=ran,leave=a,report=1)'
+    ' failed, the first of 2 that did: not done within --trial_timeout_secs=1;'
+    f' log: {log}; once repaired, --retry_failed runs it again'
+  )
+  # It has no part in what makes a sweep this one.
+  assert 'all have ended' in run(tmp_path, words[0], *words[2:]).stderr
+
+
+@pytest.mark.slow
 def test_halving_gives_the_best_more_steps(tmp_path):
   reports = ('0.1', '0.4', '0.2', '0.3')
   do = ';'.join(f'all:print=ran,report={r}' for r in reports)
