@@ -84,7 +84,14 @@ class PortTakenError(RunError):
   exit_code = PORT_TAKEN
 
 
-def run(main, argv=None, passthrough=False, leave=sys.exit, takes_words=False):
+def run(
+  main,
+  argv=None,
+  passthrough=False,
+  leave=sys.exit,
+  takes_words=False,
+  is_for_train=lambda name: False,
+):
   """Parses the flags, calls `main` and ends the process with its exit code.
 
   Args:
@@ -96,6 +103,8 @@ def run(main, argv=None, passthrough=False, leave=sys.exit, takes_words=False):
     leave: callable that ends the process with an exit code.
     takes_words: whether words that are no flags are `main`'s to handle, before
       and after the flags; else they are a usage error.
+    is_for_train: callable(name of a flag) -> whether it is one of those that
+      come after `--`.
   """
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
@@ -113,7 +122,12 @@ def run(main, argv=None, passthrough=False, leave=sys.exit, takes_words=False):
     else:
       code = main(*[words] * takes_words, *[rest] * passthrough)
   except flags.UnrecognizedFlagError as error:
-    if passthrough:
+    if is_for_train(error.flagname):
+      error = (
+        f'--{error.flagname} is a flag of train: put it after the --, as in'
+        f' {program} -- --{error.flagname}'
+      )
+    elif passthrough:
       error = f'{error} (flags of train come after --)'
     code = _report(program, error, WRONG_COMMAND_LINE)
   except flags.Error as error:

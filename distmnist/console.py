@@ -9,7 +9,8 @@ _BAR_WIDTH = 20
 class Wait:
   """A wait for other tasks: neither silent nor endless.
 
-  After a second a line says what is waited for, then one every 5 s.
+  After a second a line says what is waited for, then one every 5 s, which also
+  says how long it has been.
   """
 
   def __init__(self, limit_secs, say):
@@ -22,6 +23,7 @@ class Wait:
     self._say = say
     self._start = time.monotonic()
     self._next_line = self._start + 1
+    self._has_said = False
 
   def is_over(self, what):
     """Whether the time is over; to be asked again and again.
@@ -33,7 +35,10 @@ class Wait:
     if now - self._start >= self._limit_secs:
       return True
     if now >= self._next_line:
-      self._say(f'waiting {what}')
+      secs = now - self._start
+      how_long = f' ({secs:.0f} of {self._limit_secs:.0f} s)'
+      self._say(f'waiting {what}{how_long if self._has_said else ""}')
+      self._has_said = True
       self._next_line = now + 5
     return False
 

@@ -151,7 +151,7 @@ def check_restart_flags(launcher, num_ps, num_workers):
 
 def run():
   """The console's entry point."""
-  cli.run(main, passthrough=True)
+  cli.run(main, passthrough=True, is_for_train=train_flags_lib.is_known)
 
 
 if __name__ == '__main__':

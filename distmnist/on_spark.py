@@ -141,6 +141,11 @@ def run(
     # NumPy, which a launch does without.
     from distmnist import spark_feed
 
+    for name, images in (('data', data), ('test_data', test_data)):
+      try:
+        spark_feed.check_first(images, image_shape, num_classes)
+      except Exception as error:
+        raise cli.RunError(f'{name}: {explain(error)}') from error
     rdd = spark_feed.make_rdd(
       sc, data, test_data, num_ps, num_workers, image_shape, num_classes
     )

@@ -50,6 +50,24 @@ def make_rdd(sc, data, test_data, num_ps, num_workers, image_shape, classes):
   return sc.union(parts).partitionBy(num_ps + num_workers, int)
 
 
+def check_first(data, image_shape, classes):
+  """Checks one image here, and not first where Spark would try four times.
+
+  Args:
+    data: RDD or DataFrame, as of `make_rdd`.
+    image_shape: (height, width, channels).
+    classes: int.
+
+  Raises:
+    ValueError: it is no image of this shape, or there is none.
+    Exception: Spark cannot compute it.
+  """
+  first = _get_rdd(data).take(1)
+  if not first:
+    raise ValueError('it has no image')
+  list(_pack_all(first, image_shape, classes))
+
+
 def make_flags(image_shape, classes):
   """Returns the flags of train (list of str) for what `spool` has written."""
   return [

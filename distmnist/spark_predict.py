@@ -4,11 +4,13 @@
 
   spark_predict.predict(images, '/shared/model').select('class').show()
 
-Each Python process of an executor loads the model once, and keeps it.
+Each Python process of an executor loads the model once, and keeps it. One does
+so at once, so that a wrong path is a line and not a job that fails.
 """
 
 import functools
 import itertools
+import os
 
 from distmnist import cli, on_spark
 
@@ -28,6 +30,7 @@ def predict(dataframe, export_dir, image_column='image', batch_size=256):
 
   Raises:
     cli.UsageError: it cannot work with this DataFrame or this path.
+    cli.RunError: an executor cannot load the model.
   """
   columns = dataframe.columns
   if image_column not in columns:
@@ -52,6 +55,7 @@ def predict(dataframe, export_dir, image_column='image', batch_size=256):
   )
   session = dataframe.sparkSession
   on_spark.ship_package(session.sparkContext)
+  _check_model(session.sparkContext, export_dir)
   rows = dataframe.rdd.mapPartitions(
     functools.partial(
       predict_rows,
@@ -61,6 +65,27 @@ def predict(dataframe, export_dir, image_column='image', batch_size=256):
     )
   )
   return session.createDataFrame(rows, schema, verifySchema=False)
+
+
+def _check_model(sc, export_dir):
+  """Has one executor load the model; raises cli.RunError if it cannot."""
+  try:
+    (mistake,) = sc.parallelize([export_dir], 1).map(find_mistake).collect()
+  except Exception as error:
+    raise cli.RunError(
+      f'Spark cannot load the model: {on_spark.explain(error)}'
+    ) from error
+  if mistake:
+    raise cli.RunError(f'on an executor: {mistake}')
+
+
+def find_mistake(export_dir):
+  """Returns why the model cannot be loaded here (str), or None."""
+  try:
+    _load(export_dir)
+  except cli.RunError as error:
+    return str(error)
+  return None
 
 
 def predict_rows(rows, export_dir, image_column, batch_size):
@@ -90,4 +115,4 @@ def _load(export_dir):
   # isort: split
   from distmnist import saved_model
 
-  return saved_model.Model(export_dir)
+  return saved_model.Model(os.path.expanduser(export_dir))

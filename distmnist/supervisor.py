@@ -88,7 +88,8 @@ def run(
   screen.finish()
   is_late = not group.failure and not signum
   for task in killed:
-    if not (is_late and task in excused):
+    # A ps is told last, and what it holds the workers have saved.
+    if task in workers and not (is_late and task in excused):
       processes.say(
         f'{task.name} ({task.address}) did not leave when told to: killed'
       )

@@ -837,7 +837,12 @@ def run():
   # they are there.
   flags.set_default(launch.NUM_PS, 0)
   flags.set_default(launch.NUM_WORKERS, 1)
-  cli.run(main, passthrough=True, takes_words=True)
+  cli.run(
+    main,
+    passthrough=True,
+    takes_words=True,
+    is_for_train=train_flags_lib.is_known,
+  )
 
 
 if __name__ == '__main__':

@@ -34,7 +34,10 @@ def make_logs_dir(logs_dir, logdir):
   try:
     os.makedirs(path, exist_ok=True)
   except OSError as error:
-    raise cli.UsageError(f'no folder for the logs: {error}') from error
+    advice = (
+      '' if logs_dir else ': --logs_dir names another one, on this machine'
+    )
+    raise cli.UsageError(f'no folder for the logs: {error}{advice}') from error
   if not os.access(path, os.W_OK | os.X_OK):
     raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
   return path

@@ -61,6 +61,16 @@ def check(words):
     )
 
 
+def is_known(name):
+  """Whether train has a flag of this name, or a bool that it turns off."""
+  values = _define()
+  return name in values or (
+    name.startswith('no')
+    and name[2:] in values
+    and bool(values[name[2:]].boolean)
+  )
+
+
 def _define():
   """Returns flags.FlagValues with the flags of train, none of them set."""
   values = flags.FlagValues()

@@ -79,6 +79,18 @@ def test_a_terminal_is_redrawn_ten_times_a_second(clock):
   assert lines.is_due()
 
 
+def test_each_line_of_a_wait_says_something_new(clock):
+  said = []
+  wait = console.Wait(12.5, lambda line: said.append((clock.now - 100, line)))
+  while not wait.is_over('for ps 0'):
+    clock.now += 0.5
+  assert said == [
+    (1, 'waiting for ps 0'),
+    (6, 'waiting for ps 0 (6 of 12 s)'),
+    (11, 'waiting for ps 0 (11 of 12 s)'),
+  ]
+
+
 def test_zero_seconds_are_a_line_a_step(clock):
   lines = console.Console(every_secs=0, stream=io.StringIO())
   lines.progress('x', 0.5)

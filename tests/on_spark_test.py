@@ -340,4 +340,9 @@ def test_a_program_of_spark_trains_on_its_data_and_predicts(
   assert found['columns'] == ['image', 'label', 'class', 'probabilities']
   assert found['predicted_accuracy'] == pytest.approx(found['test_accuracy'])
   assert found['sums'] == pytest.approx([1, 1], abs=1e-5)
-  assert 'an image of 3 values, expected 784' in found['wrong']
+  # Both by a line of ours, and not by a job of Spark that fails.
+  assert found['wrong'].startswith('data: an image of 3 values, expected 784')
+  assert found['no_model'].startswith(
+    'on an executor: --export_dir=/no/such/model was not found'
+  )
+  assert 'PythonException' not in done.stderr

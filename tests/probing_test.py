@@ -77,7 +77,7 @@ def test_a_long_wait_says_for_whom_after_a_second_then_every_five(
   )
   assert lines == [
     (1, 'waiting for ps 1 at b:1, worker 0 at c:1'),
-    (6, 'waiting for worker 0 at c:1'),
+    (6, 'waiting for worker 0 at c:1 (6 of 60 s)'),
   ]
 
 

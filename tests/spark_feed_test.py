@@ -47,6 +47,34 @@ def test_what_is_no_image_or_label_is_refused(image, label, words):
     spark_feed.pack(image, label, SHAPE, 10)
 
 
+class FakeRdd:
+  """An RDD of which only its first records may be asked for."""
+
+  def __init__(self, records):
+    self._records = records
+
+  def take(self, number):
+    return self._records[:number]
+
+
+@pytest.mark.parametrize(
+  'records, words',
+  [
+    ([], 'it has no image'),
+    ([(b'12345', 0)], r'an image of 5 values, expected 6'),
+    ([(b'123456', 10)], 'label 10, expected 0 to 9'),
+  ],
+)
+def test_the_first_image_is_looked_at_before_spark_has_any_job(records, words):
+  with pytest.raises(ValueError, match=words):
+    spark_feed.check_first(FakeRdd(records), SHAPE, 10)
+
+
+def test_one_good_image_is_enough_to_begin():
+  records = [(b'123456', 1), 'no pair at all']
+  spark_feed.check_first(FakeRdd(records), SHAPE, 10)
+
+
 def test_the_workers_get_equal_parts():
   counts = [0, 0, 0]
   for split in range(5):

@@ -74,6 +74,10 @@ def run(spark, folder):
     right.alias('right'), F.min(total).alias('min'), F.max(total).alias('max')
   ).first()
   try:
+    spark_predict.predict(test_data, '/no/such/model')
+  except cli.RunError as error:
+    no_model = str(error)
+  try:
     on_spark.run(
       sc,
       num_workers=2,
@@ -90,6 +94,7 @@ def run(spark, folder):
     'predicted_accuracy': found['right'],
     'sums': [found['min'], found['max']],
     'wrong': wrong,
+    'no_model': no_model,
   }
 
 
