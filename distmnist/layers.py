@@ -212,6 +212,22 @@ def conv(
     return tf.nn.bias_add(outputs, biases)
 
 
+def describe_averages(rule, has_local_steps):
+  """Returns what a user should know of batch norm in this graph (str), or None.
+
+  Args:
+    rule: str, its name.
+    has_local_steps: whether workers step on copies of their own.
+  """
+  if not (has_local_steps and tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+    return None
+  return (
+    f'batch norm under {rule}: its moving averages are of the weights of the'
+    " workers' copies, not of those of the center, which is evaluated: the test"
+    ' accuracy may be lower than that of other rules'
+  )
+
+
 def batch_norm(inputs, name, is_training, first_gamma=1.0):
   """Batch normalisation over all but the last axis, [batch, h, w, c].
 

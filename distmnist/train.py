@@ -248,15 +248,10 @@ def run_task(at_end):
         ).format()
       )
 
-    if (
-      cluster.is_chief
-      and strategy.has_local_steps
-      and tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    if cluster.is_chief and (
+      caveat := layers.describe_averages(name, strategy.has_local_steps)
     ):
-      console.say(
-        f'batch norm under {name}: its moving averages are of the weights of '
-        "the workers' copies, not of those of the center, which is evaluated"
-      )
+      console.say(caveat)
 
     config = cluster.session_config(server_config)
     strategy_hooks = [*strategy.hooks(stop), step.table.hook()]

@@ -316,6 +316,25 @@ def test_averages_stay_whole_and_are_moved_where_they_live(
         assert op.device == variable.device, op.name
 
 
+@pytest.mark.parametrize('name', WITH_PS)
+def test_a_rule_whose_center_no_batch_has_seen_says_so(
+  tf_session, set_flags, name
+):
+  set_flags()
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  rule, _, _ = build_with_batch_norm(name, member)
+  said = layers.describe_averages(name, rule.has_local_steps)
+  local = ('agn', 'bmuf', 'downpour', 'dynsgd', 'easgd', 'sagn')
+  assert (said is not None) == (name in local)
+  if said:
+    assert f'batch norm under {name}: its moving averages are of ' in said
+
+
+def test_a_model_without_batch_norm_has_nothing_to_be_told(tf_session):
+  layers.dense(tf.zeros([1, 2]), 3, 'layer')
+  assert layers.describe_averages('easgd', has_local_steps=True) is None
+
+
 def compute_moved(moving, batch):
   """Returns the moving (mean, variance), two arrays, after a batch."""
   _, *of_batch = compute_batch_norm(batch, np.ones(2), np.zeros(2))
