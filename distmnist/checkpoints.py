@@ -66,18 +66,24 @@ def find_damage(path):
   return _read_through(path)[0]
 
 
-def find_fault(path):
-  """Returns why nothing can be resumed from a checkpoint, or None.
+def find_fault(path, find_divergence=lambda path: None):
+  """Returns why a checkpoint is of no use, or None.
+
+  Args:
+    path: str.
+    find_divergence: callable, path of one that is whole -> str, or None if its
+      weights are of use; see divergence.CostCheck.
 
   Returns:
-    (what, why), two str: it is not whole, or a number in it is not finite.
+    (what, why), two str: it is not whole, or has diverged.
   """
   damage, nonfinite = _read_through(path)
   if damage:
     return NOT_WHOLE, damage
   if nonfinite:
     return DIVERGED, f'{nonfinite} has numbers that are not finite'
-  return None
+  divergence = find_divergence(path)
+  return divergence and (DIVERGED, divergence)
 
 
 def _read_through(path):
@@ -99,26 +105,17 @@ def _read_through(path):
     return (str(error) or type(error).__name__).splitlines()[0], None
 
 
-def find_whole(logdir, say):
-  """Returns the path of the latest checkpoint that is whole, or None.
-
-  Args, Raises: as `find_usable`.
-  """
-
-  def find_damaged(path):
-    damage = find_damage(path)
-    return damage and (NOT_WHOLE, damage)
-
-  return find_usable(logdir, find_damaged, say)
+_ADVICE = 'or begin anew with --resume=never, which moves them aside'
 
 
-def find_usable(logdir, find_fault, say):
+def find_usable(logdir, find_fault, say, advice=_ADVICE):
   """Returns the path of the latest checkpoint without a fault, or None.
 
   Args:
     logdir: str.
     find_fault: callable, path -> (what, why), two str, or None; see above.
     say: callable that prints a line, told of each that has one.
+    advice: str, what else can be done if there is none.
 
   Raises:
     cli.RunError: there are some, but each has a fault.
@@ -132,8 +129,8 @@ def find_usable(logdir, find_fault, say):
     say(f'checkpoint {path} {what}, and not used: {why}')
   if paths:
     raise cli.RunError(
-      f'none of the checkpoints in {logdir} can be used: bring one back, or '
-      'begin anew with --resume=never, which moves them aside'
+      f'none of the checkpoints in {logdir} can be used: bring one back, '
+      f'{advice}'
     )
   return None
 

@@ -6,11 +6,30 @@ that no cost has been computed from. One is computed before they are restored.
 
 import math
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist import accuracy, checkpoints, input_pipeline
 
 _MAX_IMAGES = 100
+_NUM_DRAWN = 10
+
+
+def without_data(build_model, image_shape):
+  """Returns a CostCheck for who has no images at hand, and maybe no GPU.
+
+  A sane model has a finite cost of whatever pixels.
+
+  Args:
+    build_model: build(images, is_training) -> logits.
+    image_shape: (height, width, channels).
+  """
+  images = np.random.default_rng(0).integers(
+    256, size=(_NUM_DRAWN, *image_shape), dtype=np.uint8
+  )
+  labels = np.zeros(_NUM_DRAWN, np.int32)
+  config = tf.ConfigProto(device_count={'GPU': 0})
+  return CostCheck(build_model, (images, labels), config)
 
 
 class CostCheck:
@@ -24,7 +43,7 @@ class CostCheck:
     """
     Args:
       build_model: build(images, is_training) -> logits.
-      split: workload.Split, the training images.
+      split: (images, labels), as a workload.Split is.
       config: tf.ConfigProto or None.
     """
     self._build_model = build_model

@@ -11,7 +11,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 # isort: split
 from absl import flags
 
-from distmnist import accuracy, cli, saved_run, workload
+from distmnist import accuracy, cli, divergence, saved_run, workload
 from distmnist import evaluator as evaluator_lib
 
 _CONTINUOUS = flags.DEFINE_bool(
@@ -26,9 +26,13 @@ def main():
   logdir = saved_run.logdir_from_flags()
   # A continuous evaluator may be started before the run.
   saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
-  # Before the data, which may take a download.
-  path = None if _CONTINUOUS.value else saved_run.find_checkpoint(logdir)
-  evaluator = accuracy.Evaluator(workload.make_model(), _load_split())
+  build_model = workload.make_model()
+  path = None
+  if not _CONTINUOUS.value:
+    # Before the data, which may take a download.
+    check = divergence.without_data(build_model, workload.image_shape())
+    path = saved_run.find_checkpoint(logdir, check.find)
+  evaluator = accuracy.Evaluator(build_model, _load_split())
   if path:
     evaluator_lib.report(evaluator, path, _SPLIT.value, _say)
     return

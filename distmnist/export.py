@@ -17,6 +17,7 @@ from distmnist import (
   checkpoints,
   cli,
   cluster,
+  divergence,
   input_pipeline,
   saved_model,
   saved_run,
@@ -29,11 +30,10 @@ def main():
   logdir = saved_run.logdir_from_flags()
   saved_model.check_free(export_dir)
   saved_run.take_flags(logdir)
-  path = saved_run.find_checkpoint(logdir)
-  shape = workload.image_shape()
-  num_classes, num_bytes = export(
-    workload.make_model(), shape, path, export_dir
-  )
+  build_model, shape = workload.make_model(), workload.image_shape()
+  check = divergence.without_data(build_model, shape)
+  path = saved_run.find_checkpoint(logdir, check.find)
+  num_classes, num_bytes = export(build_model, shape, path, export_dir)
   height, width, channels = shape
   print(
     f'step {checkpoints.read_step(path)}  {" on ".join(workload.describe())}, '

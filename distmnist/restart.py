@@ -151,10 +151,7 @@ class Restart:
     return checkpoints.find_usable(folder, self._find_fault, self._say)
 
   def _find_fault(self, path):
-    if fault := checkpoints.find_fault(path):
-      return fault
-    divergence = self._find_divergence(path)
-    return divergence and (checkpoints.DIVERGED, divergence)
+    return checkpoints.find_fault(path, self._find_divergence)
 
   def find(self):
     """Returns the checkpoint to restore, or None for the first weights."""

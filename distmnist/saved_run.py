@@ -5,6 +5,7 @@ and data set are those that the run was started with; flags given on the
 command line win over them.
 """
 
+import functools
 import os
 import sys
 import time
@@ -21,6 +22,8 @@ _CHECKPOINT = flags.DEFINE_string(
   'Which checkpoint: a path, a global step, or "best". By default the latest. '
   'With a path --logdir may be left out.',
 )
+
+_ADVICE = 'or name one that has diverged by --checkpoint'
 
 
 def logdir_from_flags():
@@ -73,20 +76,27 @@ def take_flags(logdir, timeout_secs=0):
     raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
 
 
-def find_checkpoint(logdir):
+def find_checkpoint(logdir, find_divergence=lambda path: None):
   """Returns the path of the checkpoint that --checkpoint asks for.
 
-  Where it asks for none in particular, one that is not whole is named, and the
-  one before it is taken.
+  Where it asks for none in particular, one that is not whole or has diverged is
+  named, and the one before it is taken, as a training would that goes on. One
+  that is asked for may have diverged, but not without a word.
+
+  Args:
+    logdir: str.
+    find_divergence: callable, as of `checkpoints.find_fault`.
 
   Raises:
     cli.RunError: there is none, or it is not whole.
   """
   which = _CHECKPOINT.value
-  if which is None:
-    path = checkpoints.find_whole(logdir, _say)
-  elif which == 'best':
-    path = checkpoints.find_whole(checkpoints.best_dir(logdir), _say)
+  find_fault = functools.partial(
+    checkpoints.find_fault, find_divergence=find_divergence
+  )
+  if which in (None, 'best'):
+    folder = checkpoints.best_dir(logdir) if which else logdir
+    path = checkpoints.find_usable(folder, find_fault, _say, _ADVICE)
   elif which.isdigit():
     path = checkpoints.path_of_step(logdir, int(which))
   else:
@@ -97,12 +107,14 @@ def find_checkpoint(logdir):
     if _is_path(which):
       where = '(a path has no ending: run/model.ckpt-100)'
     raise cli.RunError(f'{what} was not found {where}')
-  is_chosen = which not in (None, 'best')
-  if is_chosen and (damage := checkpoints.find_damage(path)):
-    raise cli.RunError(
-      f'checkpoint {path} is not whole: {damage}; give another one by '
-      '--checkpoint'
-    )
+  if which not in (None, 'best') and (fault := find_fault(path)):
+    what, why = fault
+    if what == checkpoints.NOT_WHOLE:
+      raise cli.RunError(
+        f'checkpoint {path} is not whole: {why}; give another one by '
+        '--checkpoint'
+      )
+    _say(f'checkpoint {path} {what}: {why}')
   return path
 
 

@@ -161,17 +161,23 @@ def test_a_checkpoint_that_is_not_whole_is_named_and_the_one_before_taken(
     saver.recover_last_checkpoints([first])
     session.run([w.initializer, step.initializer])
     second = saver.save(session, checkpoints.prefix(tmp_path), 9)
-  assert checkpoints.find_whole(str(tmp_path), print) == second
+  assert (
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
+    == second
+  )
   harm(f'{second}.{ending}')
   lines = []
-  assert checkpoints.find_whole(str(tmp_path), lines.append) == first
+  assert (
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, lines.append)
+    == first
+  )
   [line] = lines
   assert line.startswith(f'checkpoint {second} is not whole, and not used: ')
   truncate(f'{first}.index')
   with pytest.raises(
     cli.RunError, match='^none of the checkpoints in .* can be used: .*never'
   ):
-    checkpoints.find_whole(str(tmp_path), lines.append)
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, lines.append)
 
 
 @pytest.mark.parametrize('harm', [truncate, empty, os.remove])
@@ -187,11 +193,19 @@ def test_a_folder_that_was_moved_keeps_its_checkpoints(tmp_path):
   (tmp_path / 'a').mkdir()
   save(tmp_path / 'a', w=[2])
   (tmp_path / 'a').rename(tmp_path / 'b')
-  assert checkpoints.find_whole(str(tmp_path / 'b'), print) == str(
-    tmp_path / 'b' / 'model.ckpt-3'
-  )
+  assert checkpoints.find_usable(
+    str(tmp_path / 'b'), checkpoints.find_fault, print
+  ) == str(tmp_path / 'b' / 'model.ckpt-3')
 
 
 def test_no_checkpoint_is_none(tmp_path):
-  assert checkpoints.find_whole(str(tmp_path), print) is None
-  assert checkpoints.find_whole(str(tmp_path / 'nowhere'), print) is None
+  assert (
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
+    is None
+  )
+  assert (
+    checkpoints.find_usable(
+      str(tmp_path / 'nowhere'), checkpoints.find_fault, print
+    )
+    is None
+  )

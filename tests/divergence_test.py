@@ -31,6 +31,16 @@ def test_the_cost_of_a_checkpoint_tells(tmp_path):
   assert check.find(sane) is None
 
 
+def test_without_data_the_cost_of_drawn_pixels_tells(tmp_path):
+  check = divergence.without_data(accuracy_test.build_model, (1, 3, 1))
+  biases = np.zeros(3, 'f')
+  sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
+  assert check.find(sane) is None
+  large = np.array([[3e38, -3e38, 0]] * 3, 'f')
+  lost = save(tmp_path, 2, weights=large, biases=biases)
+  assert 'the cost computed from it is' in check.find(lost)
+
+
 def test_another_model_is_named(tmp_path):
   split = accuracy_test.make_split(7)
   check = divergence.CostCheck(accuracy_test.build_model, split)

@@ -80,6 +80,43 @@ def test_a_checkpoint_in_this_very_folder_needs_no_path(
   assert saved_run.find_checkpoint(logdir) == 'model.ckpt-3'
 
 
+def find_divergence(path):
+  return 'the cost computed from it is nan' if path.endswith('-12') else None
+
+
+def test_what_has_diverged_is_named_and_the_one_before_it_taken(
+  set_flags, run, capsys
+):
+  set_flags(f'--logdir={run}')
+  found = saved_run.find_checkpoint(str(run), find_divergence)
+  assert found == f'{run}/model.ckpt-3'
+  assert capsys.readouterr() == (
+    '',
+    f'checkpoint {run}/model.ckpt-12 is of a training that has diverged, and'
+    ' not used: the cost computed from it is nan\n',
+  )
+
+
+def test_what_has_diverged_is_taken_where_it_is_asked_for(
+  set_flags, run, capsys
+):
+  set_flags(f'--logdir={run}', '--checkpoint=12')
+  found = saved_run.find_checkpoint(str(run), find_divergence)
+  assert found == f'{run}/model.ckpt-12'
+  assert capsys.readouterr().err == (
+    f'checkpoint {found} is of a training that has diverged: the cost'
+    ' computed from it is nan\n'
+  )
+
+
+def test_all_that_have_diverged_are_no_checkpoint(set_flags, run):
+  set_flags(f'--logdir={run}')
+  with pytest.raises(
+    cli.RunError, match='or name one that has diverged by --checkpoint$'
+  ):
+    saved_run.find_checkpoint(str(run), lambda path: 'its cost is nan')
+
+
 @pytest.mark.parametrize('which', [None, '7', 'best'])
 def test_without_a_logdir_a_run_is_asked_for(set_flags, which):
   set_flags(*([f'--checkpoint={which}'] if which else []))
