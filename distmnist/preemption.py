@@ -54,7 +54,16 @@ class StopRequest:
       say: callable that prints a line, from a thread of its own.
       grace_secs: float, seconds from the first signal until the process is
         ended by force.
+
+    Raises:
+      cli.RunError: this is another thread.
     """
+    if threading.current_thread() is not threading.main_thread():
+      raise cli.RunError(
+        'a training has to run in the main thread, where alone Python handles'
+        ' SIGTERM and Ctrl-C: call it there, or start python -m'
+        ' distmnist.train as a process of its own'
+      )
     self.signal = None
     self.error = None
     self.find_unsaved = lambda: None

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import json
 
-from distmnist import files, logdirs
+from distmnist import cli, files, logdirs
 
 # What a report has of each life, of each worker and of all together.
 SUMMED = (
@@ -265,9 +265,20 @@ def format_lines(report):
 
 
 def write(report, logdir):
-  """Writes logdir/report.json, whole or not at all; returns its path."""
+  """Writes logdir/report.json, whole or not at all; returns its path.
+
+  Raises:
+    cli.RunError: it cannot be written.
+  """
   path = logdirs.report_path(logdir)
-  with files.replacing(path) as file:
-    json.dump(report, file, indent=2)
-    file.write('\n')
+  try:
+    with files.replacing(path) as file:
+      json.dump(report, file, indent=2)
+      file.write('\n')
+  except OSError as error:
+    raise cli.RunError(
+      f'{path} cannot be written: {error.strerror}; the training is done and'
+      f' its checkpoint of step {report["global_step"]} saved: make room, and'
+      ' the same command writes the report'
+    ) from error
   return path

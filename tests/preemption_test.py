@@ -172,3 +172,22 @@ def test_what_is_given_up_keeps_its_code_and_says_what_is_lost(start):
   read_until(process, 'step 9 is not saved')
   assert process.wait(60) == 3
   assert 'error: worker 1 is gone' in process.stderr.read()
+
+
+def test_in_another_thread_than_the_main_one_it_is_one_line():
+  program = (
+    'import threading\n'
+    'from distmnist import cli, preemption\n'
+    'def main(): preemption.StopRequest(print)\n'
+    "work = lambda: cli.run(main, argv=['x'], leave=codes.append)\n"
+    'codes = []\n'
+    'thread = threading.Thread(target=work)\n'
+    'thread.start(), thread.join()\n'
+    'print(codes)\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.stdout == '[1]\n'
+  (line,) = done.stderr.splitlines()
+  assert 'error: a training has to run in the main thread, where ' in line

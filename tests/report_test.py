@@ -1,11 +1,13 @@
 """report: what workers did, as a message, as numbers, as lines, as a file."""
 
 import collections
+import errno
 import json
+import os
 
 import pytest
 
-from distmnist import report
+from distmnist import cli, files, report
 
 
 def make_workers():
@@ -217,3 +219,25 @@ def test_where_the_counting_began_is_told_if_it_was_not_at_0():
     found
   )
   assert compose()['first_step'] is None
+
+
+def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_report(
+  tmp_path, monkeypatch
+):
+  path = report.write({'global_step': 1}, str(tmp_path))
+
+  def refuse(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(files.os, 'fsync', refuse)
+  with pytest.raises(cli.RunError) as caught:
+    report.write(compose(), str(tmp_path))
+  assert caught.value.exit_code == 1
+  assert str(caught.value) == (
+    f'{path} cannot be written: No space left on device; the training is done'
+    ' and its checkpoint of step 8 saved: make room, and the same command'
+    ' writes the report'
+  )
+  assert os.listdir(tmp_path) == ['report.json']
+  with open(path) as file:
+    assert json.load(file) == {'global_step': 1}
