@@ -15,6 +15,7 @@ from distmnist import (
   lives,
   logdirs,
   report,
+  run_data,
   run_flags,
   save_hook,
   saving,
@@ -70,6 +71,17 @@ def check_flags(logdir, num_validation_images):
       )
 
 
+def write_run(logdir, images):
+  """Keeps in the log directory with what the run was begun.
+
+  Args:
+    logdir: str.
+    images: str, of run_data.describe.
+  """
+  run_flags.write(logdir)
+  run_data.write(logdir, images)
+
+
 class _BeginHook(tf.train.SessionRunHook):
   """Notes in the log directory that a run begins, or goes on, once it does.
 
@@ -77,13 +89,14 @@ class _BeginHook(tf.train.SessionRunHook):
   life has left.
   """
 
-  def __init__(self, logdir):
+  def __init__(self, logdir, images):
     self._logdir = logdir
+    self._images = images
     self._has_begun = False
 
   def before_run(self, run_context):
     if not self._has_begun:
-      run_flags.write(self._logdir)
+      write_run(self._logdir, self._images)
 
   def after_run(self, run_context, run_values):
     if not self._has_begun:
@@ -94,17 +107,21 @@ class _BeginHook(tf.train.SessionRunHook):
 class Chief:
   """Worker 0's hooks for the end and the way there, and its report."""
 
-  def __init__(self, build_model, variables, validation_split, owner, config):
+  def __init__(
+    self, build_model, variables, validation_split, images, owner, config
+  ):
     """
     Args:
       build_model: build(images, is_training) -> logits.
       variables: list of tf.Variable, the model's in the center.
       validation_split: workload.Split.
+      images: str, of run_data.describe.
       owner: owner.Owner of the log directory, or None without one.
       config: tf.ConfigProto for evaluations, on this machine alone.
     """
     self._build_model = build_model
     self._variables = variables
+    self._images = images
     self._owner = owner
     self._logdir = owner and owner.folder
     self._config = config
@@ -141,7 +158,9 @@ class Chief:
         self._values = checkpoints.fetch_whole(session, self._variables)
         self._final_step = int(session.run(self._global_step))
 
-    result = [_BeginHook(self._logdir)] if self._logdir else []
+    result = []
+    if self._logdir:
+      result.append(_BeginHook(self._logdir, self._images))
     if self._validation:
       self._validation_hook = self._make_validation_hook(
         steps, others, strategy, say

@@ -7,7 +7,15 @@ import tempfile
 
 from absl import flags
 
-from distmnist import checkpoints, cli, logdirs, run_flags, tasks, workload
+from distmnist import (
+  checkpoints,
+  cli,
+  logdirs,
+  run_data,
+  run_flags,
+  tasks,
+  workload,
+)
 
 _RESUME = flags.DEFINE_string(
   'resume',
@@ -71,7 +79,7 @@ class Restart:
   def _is_new_run(self):
     return self._resume != 'auto' and tasks.ATTEMPT not in os.environ
 
-  def check(self, find_divergence):
+  def check(self, find_divergence, images):
     """Looks at --resume; the chief's to do, before anything is written.
 
     A task that its launcher has started again is amid a training: then
@@ -80,6 +88,8 @@ class Restart:
     Args:
       find_divergence: callable, path of a checkpoint -> str, or None if a
         training can go on from it; see divergence.CostCheck.
+      images: str, what it would learn from, of run_data.describe; others than
+        those of the run to go on with are named.
 
     Raises:
       cli.UsageError: there is no such checkpoint.
@@ -88,7 +98,7 @@ class Restart:
     """
     self._find_divergence = find_divergence
     if not self._is_new_run():
-      self._check_is_same_run()
+      self._check_is_same_run(images)
     elif self._resume != 'never':
       self._given = self._find_given()
 
@@ -119,7 +129,7 @@ class Restart:
     if any(map(os.path.isdir, folders)) and not self.find():
       _move_aside(self._logdir, self._say)
 
-  def _check_is_same_run(self):
+  def _check_is_same_run(self, images):
     """Raises cli.RunError if the run to go on with learnt something else."""
     if not self._logdir or not checkpoints.list_checkpoints(self._logdir):
       return
@@ -131,6 +141,13 @@ class Restart:
         'give the flags it was trained with, another --logdir, or '
         '--resume=never, which moves it aside; to begin a new run from its '
         f'weights, --resume={self._logdir}'
+      )
+    # A task that is started again may be brought its images in another order.
+    earlier = run_data.read(self._logdir)
+    if tasks.ATTEMPT not in os.environ and earlier not in (None, images):
+      self._say(
+        f'--logdir={self._logdir} has a run that learnt from {earlier}, and'
+        f' here are {images}: its files have changed, or --data_dir is another'
       )
 
   def _find_given(self):

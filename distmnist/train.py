@@ -48,7 +48,7 @@ from distmnist import (
   preemption,
   registry,
   report,
-  run_flags,
+  run_data,
   stalls,
   summaries,
   tasks,
@@ -187,8 +187,10 @@ def run_task(at_end):
     console.say('the run has ended')
     return 0
   if cluster.is_chief:
+    its_images = run_data.describe(train_split, validation_split)
     restart.check(
-      divergence.CostCheck(build_model, train_split, server_config).find
+      divergence.CostCheck(build_model, train_split, server_config).find,
+      its_images,
     )
   owner = None
   if logdir:
@@ -206,7 +208,7 @@ def run_task(at_end):
   watchdog = watchdog_lib.from_flags(cluster, server, stop, console.say)
   if owner:
     logdirs.sign(logdir, watchdog.life)
-    owner.keep(stop.give_up, lambda: run_flags.write(logdir))
+    owner.keep(stop.give_up, lambda: chief_lib.write_run(logdir, its_images))
   history = history_lib.from_flags(logdir, cluster.task_index, watchdog.life)
   history.write('start', host=socket.gethostname(), pid=os.getpid())
   console.say(
@@ -351,7 +353,12 @@ def run_task(at_end):
       )
     if cluster.is_chief:
       chief = chief_lib.Chief(
-        build_model, step.center, validation_split, owner, server_config
+        build_model,
+        step.center,
+        validation_split,
+        its_images,
+        owner,
+        server_config,
       )
       session_hooks += chief.hooks(
         steps, scaffold, others, strategy, stop, console.say

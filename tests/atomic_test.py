@@ -29,6 +29,9 @@ from tests.runner import DEADLINE_SECS, SMALL, wait_for_line
 from tests.strategies import stepper
 
 NUM_STEPS = 100
+# On two ps: shards that travel together with others, and of above 1 MiB each,
+# which travel by themselves.
+SMALL_SIZE, LARGE_SIZE = 6, 600_000
 
 
 class Counter:
@@ -68,12 +71,12 @@ class Counter:
     return local_copies.add_all(*reversed(list(zip(*pairs, strict=True))))
 
 
-def push_together(cluster, max_staleness):
+def push_together(cluster, max_staleness, size=SMALL_SIZE):
   """All workers push NUM_STEPS times, as fast as they can.
 
   Returns:
     For each worker the list of (step before, new step, staleness) of its
-    pushes; and the center at the end: [global_step, w], int arrays.
+    pushes; and the center at the end: (global_step, set of what is in w).
   """
   all_have_pulled = threading.Barrier(cluster.num_workers, timeout=120)
   all_are_done = threading.Barrier(cluster.num_workers, timeout=120)
@@ -86,7 +89,7 @@ def push_together(cluster, max_staleness):
     return int(pulled_step)
 
   def work(index):
-    counter = Counter(cluster.worker(index), 6, max_staleness)
+    counter = Counter(cluster.worker(index), size, max_staleness)
     with cluster.make_session(index, [counter.hook]) as session:
       pulled_step, pushes = pull(session, counter), []
       all_have_pulled.wait()
@@ -97,19 +100,20 @@ def push_together(cluster, max_staleness):
         assert pulled_step == new_step
       all_are_done.wait()
       step, *shards = session.run(counter.center)
-      return pushes, [int(step), np.concatenate(shards).tolist()]
+      return pushes, (int(step), set(np.concatenate(shards)))
 
   results = cluster.run_workers(work)
   return [pushes for pushes, _ in results], results[0][1]
 
 
 @pytest.mark.slow
-def test_pushes_without_a_gate_are_one_after_the_other(make_cluster):
-  each, (step, w) = push_together(make_cluster(2, 3), max_staleness=None)
+@pytest.mark.parametrize('size', [SMALL_SIZE, LARGE_SIZE])
+def test_pushes_without_a_gate_are_one_after_the_other(make_cluster, size):
+  each, (step, w) = push_together(make_cluster(2, 3), None, size)
   pushes = [push for pushes in each for push in pushes]
   new_steps = [new_step for _, new_step, _ in pushes]
   assert sorted(new_steps) == list(range(1, 3 * NUM_STEPS + 1))
-  assert (step, w) == (3 * NUM_STEPS, [3 * NUM_STEPS] * 6)
+  assert (step, w) == (3 * NUM_STEPS, {3 * NUM_STEPS})
   for pulled_step, new_step, staleness in pushes:
     assert staleness == new_step - 1 - pulled_step
   # All had pulled at step 0 before the first push.
@@ -124,7 +128,7 @@ def test_what_is_dropped_leaves_no_trace(make_cluster):
   applied = [push for push in pushes if push[2] <= 1]
   new_steps = [new_step for _, new_step, _ in applied]
   assert sorted(new_steps) == list(range(1, len(applied) + 1))
-  assert (step, w) == (len(applied), [len(applied)] * 6)
+  assert (step, w) == (len(applied), {len(applied)})
   for pulled_step, new_step, staleness in applied:
     assert staleness == new_step - 1 - pulled_step
   # The third of the first three pushes is too stale, at least.

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from distmnist import checkpoints, cli, run_flags, saving
+from distmnist import checkpoints, cli, run_data, run_flags, saving
 from distmnist import restart as restart_lib
 from tests.checkpoints_test import save, truncate
 
@@ -16,10 +16,15 @@ def make_again(restart):
   return restart.find()
 
 
+IMAGES = '9 images with checksum 0123abcd'
+
+
 def make_restart(set_flags, logdir, resume, diverged=(), say=str):
   set_flags(f'--resume={resume}')
   restart = restart_lib.from_flags(str(logdir), 10, say)
-  restart.check(lambda path: 'the cost is nan' if path in diverged else None)
+  restart.check(
+    lambda path: 'the cost is nan' if path in diverged else None, IMAGES
+  )
   restart.prepare()
   return restart
 
@@ -33,6 +38,31 @@ def test_auto_begins_with_the_latest(set_flags, tmp_path, tf_session):
   restart = make_restart(set_flags, tmp_path, 'auto')
   save(tmp_path, step=10, w=[2])
   assert restart.is_finished()
+
+
+def test_other_images_than_those_of_the_run_are_named(
+  set_flags, tmp_path, monkeypatch
+):
+  save(tmp_path, w=[2])
+
+  def find_said(resume='auto'):
+    said = []
+    make_restart(set_flags, tmp_path, resume, say=said.append)
+    return said
+
+  assert find_said() == []  # Of an older version, which kept nothing.
+  run_data.write(str(tmp_path), IMAGES)
+  assert find_said() == []
+  run_data.write(str(tmp_path), '8 images with checksum 00000000')
+  assert find_said() == [
+    f'--logdir={tmp_path} has a run that learnt from 8 images with checksum'
+    ' 00000000, and here are 9 images with checksum 0123abcd: its files have'
+    ' changed, or --data_dir is another'
+  ]
+  with monkeypatch.context() as patch:
+    patch.setenv('DISTMNIST_ATTEMPT', '2')
+    assert find_said() == []
+  assert not any('learnt from' in line for line in find_said('never'))
 
 
 def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
@@ -202,11 +232,11 @@ def test_a_run_of_another_model_or_data_set_is_refused(
   with pytest.raises(
     cli.RunError, match=f'has a run with {name}=.*, and {changed} is given: '
   ):
-    restart.check(lambda path: None)
+    restart.check(lambda path: None, IMAGES)
   # A new run may begin from its weights.
   set_flags(*begun, changed, f'--resume={tmp_path}')
   restart = restart_lib.from_flags(str(tmp_path), 10, str)
-  restart.check(lambda path: None)
+  restart.check(lambda path: None, IMAGES)
   restart.prepare()
   assert os.path.basename(restart.find()) == os.path.basename(path)
 
@@ -217,6 +247,6 @@ def test_how_a_training_goes_on_may_change(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
   set_flags('--learning_rate=0.1', '--optimizer=adam', '--data_dir=b')
   restart = restart_lib.from_flags(str(tmp_path), 10, str)
-  restart.check(lambda path: None)
+  restart.check(lambda path: None, IMAGES)
   restart.prepare()
   assert restart.find() == path
