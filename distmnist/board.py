@@ -7,7 +7,7 @@ board's own.
 
   rows      who a task is, JSON, written when it begins
   settings  what it was started with, JSON, once under its hash: of two kinds
-            for any number of tasks
+            for any number of tasks, and read once by each
   beats     [life, beat, steps], three integers, once a second
 
 So what a beat costs does not depend on the number of tasks: it is written and
@@ -59,6 +59,7 @@ class Board:
     ):
       self._build_texts()
       self._build_beats()
+    self._known = {}  # Settings that were read, by their hash.
     self._session = None
     self._lock = threading.Lock()
 
@@ -112,6 +113,7 @@ class Board:
     text = json.dumps(settings, sort_keys=True)
     key = zlib.crc32(text.encode())
     self._put('settings', key, text)
+    self._known[key] = json.loads(text)
     self._put('rows', self._own_key, json.dumps(row | {'settings': key}))
 
   def _put(self, table, key, text):
@@ -127,7 +129,13 @@ class Board:
     if not text:
       return None
     row = json.loads(text)
-    return row, json.loads(self._find('settings', row['settings']) or '{}')
+    key = row['settings']
+    if key not in self._known:
+      settings = self._find('settings', key)
+      if not settings:
+        return row, {}
+      self._known[key] = json.loads(settings)
+    return row, self._known[key]
 
   def _find(self, table, key):
     return self._run(self._finds[table], {self._key: key})

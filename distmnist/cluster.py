@@ -455,9 +455,16 @@ def _choose_port_error():
 
 def list_tasks(addresses):
   """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}, a str."""
-  return ', '.join(
-    f'{name} at {address}' for name, address in addresses.items()
-  )
+  return list_some(f'{name} at {text}' for name, text in addresses.items())
+
+
+def list_some(texts):
+  """Returns 'a, b, ... and 300 more' of many texts, all of them of a few."""
+  texts = list(texts)
+  more = len(texts) - _MAX_LISTED
+  if more > 0:
+    texts[_MAX_LISTED - 1 :] = [f'{more + 1} more']
+  return ', '.join(texts)
 
 
 def explain(error):
@@ -473,6 +480,8 @@ def explain(error):
   return type(error).__name__
 
 
+# Of more tasks a line names some, and says how many.
+_MAX_LISTED = 8
 _GONE = tf.errors.AbortedError, tf.errors.UnavailableError
 # What the text of an error has in it where the loss of a task was its cause.
 _LOST = re.compile(

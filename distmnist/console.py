@@ -1,9 +1,12 @@
 """Lines for people: plain in a log, redrawn in place on a terminal."""
 
+import random
 import sys
 import time
 
 _BAR_WIDTH = 20
+# From one look to the next: 5 % of the wait so far, and within these bounds.
+_LOOK_SECS = 0.05, 2.0
 
 
 class Wait:
@@ -41,6 +44,16 @@ class Wait:
       self._has_said = True
       self._next_line = now + 5
     return False
+
+  def choose_pause(self):
+    """Returns the seconds to the next look.
+
+    Hundreds of tasks that wait for one that comes late shall not be a storm,
+    nor keep in step with each other.
+    """
+    least, most = _LOOK_SECS
+    secs = min(most, max(least, (time.monotonic() - self._start) / 20))
+    return secs * random.uniform(0.7, 1.0)
 
 
 class Console:

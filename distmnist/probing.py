@@ -10,7 +10,6 @@ import concurrent.futures
 import enum
 import errno
 import functools
-import random
 import socket
 import time
 
@@ -28,8 +27,6 @@ _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Silent for so long and at so many looks: gone.
 _GONE_SECS = 5.0
 _NUM_MISSES = 3
-# From one look to the next: 5 % of the wait so far, and within these bounds.
-_LOOK_SECS = 0.05, 2.0
 
 
 class Answer(enum.Enum):
@@ -190,7 +187,6 @@ def wait_for_tasks(
   """
   missing = dict(addresses)
   wait = console.Wait(timeout_secs, say)
-  start = time.monotonic()
   while True:
     found = ask_all(missing)
     missing = {n: a for n, a in missing.items() if found[n] != Answer.THERE}
@@ -203,15 +199,4 @@ def wait_for_tasks(
         'the address, the port and the firewall (--start_timeout_secs sets '
         'the wait)'
       )
-    (pause or time.sleep)(_compute_pause(time.monotonic() - start))
-
-
-def _compute_pause(secs_waited):
-  """Returns the seconds to the next look.
-
-  Hundreds of tasks that wait for a ps that comes late shall not be a storm,
-  nor keep in step with each other.
-  """
-  least, most = _LOOK_SECS
-  secs = min(most, max(least, secs_waited / 20))
-  return secs * random.uniform(0.7, 1.0)
+    (pause or time.sleep)(wait.choose_pause())

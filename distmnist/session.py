@@ -526,7 +526,7 @@ class ClusterScaffold(tf.train.Scaffold):
                 f'{limit_secs:g} s: see its log, and check that all tasks have '
                 'the same flags'
               )
-            self._stop.wait(0.05)
+            self._stop.wait(wait.choose_pause())
           return
       except _OTHER_IS_GONE:
         self._stop.wait(_RETRY_SECS)

@@ -188,7 +188,7 @@ class Watchdog:
           'another program may have it, or the tasks were given different '
           '--ps_hosts'
         )
-      self._stop.wait(_LOOK_SECS)
+      self._stop.wait(wait.choose_pause())
     self._compare(deadline)
     watch = functools.partial(self._stalls.watch, self._is_closed)
     for work in self._keep_beating, watch:
@@ -398,5 +398,5 @@ class Watchdog:
     for job in 'ps', 'worker':
       texts = [text for name, text in found.items() if name.startswith(job)]
       if texts:
-        return f'waiting for {", ".join(texts)}'
+        return f'waiting for {cluster_lib.list_some(texts)}'
     return 'all tasks answer, so one of them works slowly'

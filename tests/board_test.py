@@ -36,6 +36,26 @@ def test_all_read_what_each_has_written_last(open_board, num_ps):
   assert settings == {'seed': 1}
 
 
+def test_settings_are_read_once(open_board):
+  first, second = open_board(0), open_board(1)
+  first.write({'life': 1}, {'seed': 1})
+  counter = sockets.SocketBytes()
+
+  def measure(num_reads=20):
+    counter.look()
+    before, _ = counter.read() or (0, 0)
+    for _ in range(num_reads):
+      assert second.read('worker 0')[1]['seed'] == 1
+    counter.look()
+    return ((counter.read() or (0, 0))[0] - before) / num_reads
+
+  measure()
+  few = measure()
+  first.write({'life': 1}, {'seed': 1, 'hosts': 'a' * 10_000})
+  measure()
+  assert measure() < few + 1000
+
+
 def test_a_beat_tells_of_the_one_before_and_all_are_read(open_board):
   first, second = open_board(0), open_board(1)
   assert first.beat(Beat(7, 1, 0)) == Beat(-1, -1, -1)

@@ -492,6 +492,14 @@ def test_an_address_is_given_once_however_it_is_spelt(one, other):
     cluster_lib.make_cluster((one,), (other,), 'ps', 0)
 
 
+def test_of_many_tasks_some_are_named():
+  few = {f'worker {i}': f'a:{i}' for i in range(8)}
+  assert cluster_lib.list_tasks(few).count(' at ') == 8
+  many = cluster_lib.list_tasks({f'worker {i}': f'a:{i}' for i in range(310)})
+  assert many.startswith('worker 0 at a:0, worker 1 at a:1, ')
+  assert many.endswith('worker 6 at a:6, 303 more')
+
+
 def test_addresses_that_differ_may_have_one_port_or_host():
   hosts = 'a:1', 'a:2', 'b:1', '127.0.0.2:1', '[::2]:1'
   assert cluster_lib.make_cluster(hosts, ('c:1',), 'ps', 0).num_ps == 5

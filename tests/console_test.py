@@ -95,3 +95,16 @@ def test_zero_seconds_are_a_line_a_step(clock):
   lines = console.Console(every_secs=0, stream=io.StringIO())
   lines.progress('x', 0.5)
   assert lines.is_due()
+
+
+def test_who_waits_for_long_looks_less_often(clock):
+  wait = console.Wait(600, lambda text: None)
+  pauses = []
+  for secs in (0, 10, 290):
+    clock.now += secs
+    pauses.append([wait.choose_pause() for _ in range(9)])
+  first, later, last = pauses
+  assert all(0.03 <= secs <= 0.05 for secs in first)
+  assert all(0.35 <= secs <= 0.5 for secs in later)
+  assert all(1.4 <= secs <= 2 for secs in last)
+  assert len(set(last)) > 1

@@ -1,6 +1,7 @@
 """sockets: the bytes that really moved."""
 
 import socket
+import subprocess
 
 import pytest
 
@@ -74,3 +75,17 @@ def test_other_descriptors_are_left_alone(connect, tmp_path):
     file.write('still open')
     left.sendall(b'x')
     assert right.recv(1) == b'x'
+
+
+def test_another_process_is_counted_like_this_one(connect):
+  client, server = connect()
+  with subprocess.Popen(
+    ['cat'], stdin=subprocess.PIPE, pass_fds=[client.fileno()]
+  ) as process:
+    client.close()
+    counter = sockets.SocketBytes(process.pid)
+    counter.look()
+    server.sendall(bytes(500))
+    counter.look()
+    process.stdin.close()
+  assert counter.read() == (0, 500)

@@ -1,0 +1,25 @@
+"""distmnist.train, of which the last worker comes late; for scale.py.
+
+It opens the pipe of $HELD_BY before anything else, and so waits there until
+somebody opens the other end.
+"""
+
+import os
+import sys
+
+from distmnist import tasks, train
+
+
+def run():
+  words = sys.argv[1:]
+  workers = (tasks.flag_value(words, 'worker_hosts') or '').split(',')
+  last = 'worker', str(len(workers) - 1)
+  names = 'job_name', 'task_index'
+  if tuple(tasks.flag_value(words, name) for name in names) == last:
+    with open(os.environ['HELD_BY'], 'rb'):
+      pass
+  train.run()
+
+
+if __name__ == '__main__':
+  run()

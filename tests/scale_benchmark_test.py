@@ -1,0 +1,46 @@
+"""benchmarks/scale.py: what it counts, and a small cluster that waits."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.runner import import_benchmark
+
+scale = import_benchmark('scale')
+
+
+def test_what_was_used_is_told_per_worker_and_second():
+  use = scale.Use(num_bytes=80_000, cpu_secs=0.4, all_cpu_secs=10, secs=20)
+  assert use.format(num_workers=8) == ['500', '2.50', '0.50']
+
+
+def test_memory_and_cpu_are_read_of_those_that_are_there():
+  with subprocess.Popen(['true']) as gone:
+    pass
+  pids = [os.getpid(), gone.pid]
+  assert scale.read_memory_mb(pids) == pytest.approx(
+    scale.read_memory_mb(pids[:1]), rel=0.1
+  )
+  assert scale.read_memory_mb(pids) > 10
+  times = os.times()
+  assert scale.read_cpu_secs(pids) == pytest.approx(
+    times.user + times.system, abs=0.5
+  )
+
+
+def test_tasks_that_do_nothing_start_end_and_are_stopped():
+  launcher, num_tasks, *secs = scale.measure_tasks('local', 20)
+  assert (launcher, num_tasks) == ('local', '20')
+  assert all(0 < float(s) < 60 for s in secs)
+
+
+@pytest.mark.slow
+def test_what_ps_0_does_while_workers_wait(monkeypatch):
+  before, amid, memory_mb, _ = scale.measure_waits('sync_sgd', 3, secs=2)
+  assert memory_mb > 100
+  for use in (before, amid):
+    assert use.secs >= 2
+    # All workers beat, once a second: more than nothing, and not much.
+    assert 50 < use.num_bytes / use.secs / 3 < 5000
+    assert use.all_cpu_secs >= use.cpu_secs
