@@ -25,8 +25,9 @@ Adam 0.001, dropout 0.5); one thread for computing in each worker. TensorFlow
 has intra_op 1 and inter_op 2, distmnist's own numbers: with inter_op 1 a step
 that waits for the ps blocks what could run meanwhile; the servers of tf2_ps
 have inter_op 3, the least that its guide allows. PyTorch has OMP_NUM_THREADS=1.
-A worker reads a shard of its own, but under tf2_ps the whole set in its own
-order, since that API makes all workers the same input. TensorFlow 2 has its
+A worker reads a shard of its own; those of distmnist share out each epoch,
+batch by batch; and under tf2_ps each reads the whole set in an order of its
+own, since that API makes all workers the same input. TensorFlow 2 has its
 fused Adam: the optimizers of Keras are slower, and know no ps.
 
 What is measured, medians over the repeats:

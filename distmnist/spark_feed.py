@@ -74,7 +74,7 @@ def make_flags(image_shape, classes):
     '--dataset=npy',
     f'--npy_image_shape={",".join(map(str, image_shape))}',
     f'--npy_classes={classes}',
-    # Of one's own files, which are the shard.
+    # Of one's own files: no other worker has these images.
     '--epochs_over=dataset',
   ]
 

@@ -544,6 +544,18 @@ def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
   assert report['workers_not_heard_of'] == []
   rows = report['workers']
   assert {row['local_steps'] for row in rows} == {report['global_step']}
+  # What is told of the best is true of the file.
+  evaluated = tasks.run(
+    tmp_path / 'evaluate',
+    f'--logdir={logdir}',
+    '--checkpoint=best',
+    '--split=validation',
+    module='distmnist.evaluate',
+  )
+  assert (
+    f'step {report["best_step"]}  validation accuracy '
+    f'{report["validation_accuracy"]:.4f}' in evaluated.output
+  )
 
 
 @pytest.mark.slow
