@@ -4,27 +4,30 @@ The history is what distmnist.history.read returns: one dict an event, in the
 order of `time`, of each life of each worker:
 
   start      host, pid             the process is there
-  took       tickets               batches were given to this life
-  ran        tickets, step         they were used; global step after that
+  took       tickets, stream       batches were given to this life
+  ran        tickets, stream, step   they were used; global step after that
+  undone     tickets, stream       of these nothing came; they come again
   session    step                  a session begins, at this global step
   saving     step                  a checkpoint is about to be written
   saved      step                  it is whole and has its name
+  restoring  step                  the center is about to be set
   restored   step                  the center was set from this checkpoint
   evaluated  step, accuracy        on the validation split
+  end                              the life ends in order
 
-A ticket is the number of a batch in the whole training, from 0. Each check is a
-pure function that returns what it has found broken, a list of str, and looks at
-one thing only; `check` does them all.
+A ticket is the number of a batch in its stream, from 0: that of the whole
+training, or of a worker. Each check is a pure function that returns what it has
+found broken, a list of str, and looks at one thing only; `check` does them all.
+Reads are fault_reads.py's.
 """
 
 import collections
 import itertools
-import math
+
+import fault_reads
 
 # So long a worker may be silent before it has to say what it waits for.
 SILENT_SECS = 10.0
-# An async worker that saves may hold a step or two more than the name says.
-ASYNC_STEPS = 2
 
 
 def of_kind(events, *kinds):
@@ -39,17 +42,14 @@ def by_life(events):
   return found
 
 
-def check(events, killed=(), num_tickets=None, logs=None, frozen=()):
-  """Does all checks of a history; see each for its arguments.
-
-  Reads are not looked at if `num_tickets` is None.
-  """
+def check(events, may_leave=False, logs=None, frozen=()):
+  """Does all checks of a history; see each for its arguments."""
   return [
     *check_lives(events),
     *check_steps(events),
     *check_restores(events),
     *check_writers(events),
-    *(check_reads(events, num_tickets, killed) if num_tickets else []),
+    *fault_reads.check(events, may_leave),
     *(check_waits(events, logs, frozen) if logs is not None else []),
   ]
 
@@ -124,97 +124,6 @@ def check_writers(events):
     for life, count in collections.Counter(blocks).items()
     if count > 1
   ]
-
-
-def check_reads(events, num_tickets, killed=()):
-  """Each batch is read once, but for what the faults account for.
-
-  A batch may be read twice if it was in the hands of a life that was killed,
-  or was pushed after the step to which all were restored. It may be missing
-  here if it was in such hands: killed between its step and its line.
-
-  Args:
-    num_tickets: int, of the whole training.
-    killed: lives, str, that did not end by themselves.
-  """
-  in_hand = _find_in_hand(events, killed)
-  reads = collections.defaultdict(list)
-  for event in of_kind(events, 'ran'):
-    for ticket in event['tickets']:
-      reads[ticket].append(event)
-  restores = of_kind(events, 'restored')
-  pushed_at = _find_pushes(events)
-  broken = []
-  if missing := [
-    t for t in range(num_tickets) if t not in reads and t not in in_hand
-  ]:
-    broken.append(f'{len(missing)} batches never read: {_shorten(missing)}')
-  if beyond := sorted(t for t in reads if not 0 <= t < num_tickets):
-    broken.append(f'{len(beyond)} batches beyond the last: {_shorten(beyond)}')
-  twice = []
-  for ticket, found in reads.items():
-    for first, second in itertools.pairwise(found):
-      is_undone = any(
-        first['time'] < r['time'] < second['time']
-        and r['step'] < pushed_at[id(first)] + ASYNC_STEPS
-        for r in restores
-      )
-      if not is_undone and ticket not in in_hand:
-        twice.append(ticket)
-  if twice:
-    broken.append(f'{len(twice)} batches read twice: {_shorten(sorted(twice))}')
-  return broken
-
-
-def _find_pushes(events):
-  """Returns {id of a `ran`: the global step after its push}; inf for no push.
-
-  A life with local steps sees the global step change with its own push only.
-  """
-  found = {}
-  for mine in by_life(events).values():
-    last_step, waiting = None, []
-    for event in of_kind(mine, 'session', 'ran'):
-      step = event['step']
-      if event['event'] == 'session':
-        waiting = []
-      else:
-        found[id(event)] = math.inf
-        waiting.append(id(event))
-        if step != last_step:
-          found.update(dict.fromkeys(waiting, step))
-          waiting = []
-      last_step = step
-  return found
-
-
-def _find_in_hand(events, killed):
-  """Returns the tickets that lives in `killed` had taken and maybe not run."""
-  found = set()
-  for (_, life), mine in by_life(events).items():
-    if life not in killed:
-      continue
-    taken, last = set(), set()
-    for event in of_kind(mine, 'took', 'ran'):
-      if event['event'] == 'took':
-        taken |= {*event['tickets']}
-      else:
-        # Its step may have been told to nobody but this file.
-        last = {*event['tickets']}
-        taken -= last
-    found |= taken | last
-  return found
-
-
-def _shorten(numbers):
-  shown = ', '.join(map(str, numbers[:8]))
-  return shown + (', ...' if len(numbers) > 8 else '')
-
-
-def count_tickets(events):
-  """Returns how many batches there are up to the last one that was used."""
-  tickets = [t for e in of_kind(events, 'ran') for t in e['tickets']]
-  return max(tickets, default=-1) + 1
 
 
 def check_best(events, best_step, best_accuracy, kept_step):

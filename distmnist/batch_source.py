@@ -58,7 +58,7 @@ class LockStep:
       else:
         self._taken.append(self._next)
         self._next += 1
-    return [number * self._stride + self._offset for number in self._taken]
+    return self._find_tickets(self._taken)
 
   def note(self, global_steps):
     """Notes the global_step after each step of the run.
@@ -67,21 +67,23 @@ class LockStep:
     are read again.
 
     Returns:
-      list of bool, a step each: whether its batch counts, as far as is known.
+      list of the tickets of what was thrown away.
     """
-    counts = [True] * len(global_steps)
-    for i, step in enumerate(global_steps):
-      self._pushed_next.append(self._taken[i])
+    thrown = []
+    for number, step in zip(self._taken, global_steps, strict=True):
+      self._pushed_next.append(number)
       if len(self._pushed_next) < self._unit:
         continue
       if step > self._step:
         self._step = step
       else:
         self._again.extendleft(reversed(self._pushed_next))
-        first = max(0, i + 1 - self._unit)
-        counts[first : i + 1] = [False] * (i + 1 - first)
+        thrown += self._pushed_next
       self._pushed_next = []
-    return counts
+    return self._find_tickets(thrown)
+
+  def _find_tickets(self, numbers):
+    return [number * self._stride + self._offset for number in numbers]
 
 
 class Leased:
@@ -126,7 +128,7 @@ class Leased:
   def note(self, global_steps):
     """Notes the global_step after each step of the run; see LockStep."""
     self._step = global_steps[-1]
-    return [True] * len(global_steps)
+    return []
 
 
 class BatchSource:
@@ -183,7 +185,7 @@ class BatchSource:
     rows = np.empty([num_batches, 1 + size], np.int64)
     self._places = []
     for row, ticket in zip(rows, self.tickets.take(num_batches), strict=True):
-      places = self._rest.find_places(ticket * size, (ticket + 1) * size)
+      places = self._find_places(ticket)
       row[0] = places[0] + _STREAM_DISTANCE * (self._stream or 0)
       row[1:] = self._order.find_images(places)
       self._places.append(int(places[0]))
@@ -198,11 +200,13 @@ class BatchSource:
 
   def note(self, global_steps):
     """Notes the global_step (list of int) after each step of the run."""
-    counts = self.tickets.note(global_steps)
-    counted = [
-      p for p, is_in in zip(self._places, counts, strict=True) if is_in
-    ]
-    self._tell('ran', counted, step=global_steps[-1])
+    self._tell('ran', self._places, step=global_steps[-1])
+    if thrown := self.tickets.note(global_steps):
+      self._tell('undone', [self._find_places(t)[0] for t in thrown])
+
+  def _find_places(self, ticket):
+    size = self.dealing.batch_size
+    return self._rest.find_places(ticket * size, (ticket + 1) * size)
 
   def _tell(self, event, places, **fields):
     """Writes which batches of the whole training an event was about."""

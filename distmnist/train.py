@@ -370,6 +370,7 @@ def run_task(at_end):
     ) as session:
       while not session.should_stop():
         session.run([])
+    history.write('end')
 
     if not (cluster.is_chief or stop.is_requested):
       others.send_stats(stats)

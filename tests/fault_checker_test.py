@@ -40,6 +40,10 @@ def start(life):
   return life, 'start', {}
 
 
+def end(life):
+  return life, 'end', {}
+
+
 # Two workers; 0a is killed after it has saved, and 0b takes over.
 GOOD = [
   start('0a'),
@@ -61,6 +65,8 @@ GOOD = [
   ran('0b', 5, 1, 4),
   at('0b', 'saving', 5),
   at('0b', 'saved', 5),
+  end('1a'),
+  end('0b'),
 ]
 
 
@@ -69,7 +75,7 @@ def without(index):
 
 
 def test_a_good_history_breaks_nothing(checker):
-  assert checker.check(make(*GOOD), killed={'0a'}, num_tickets=5, logs={}) == []
+  assert checker.check(make(*GOOD), logs={}) == []
 
 
 @pytest.mark.parametrize(
@@ -91,11 +97,10 @@ def test_a_good_history_breaks_nothing(checker):
     ),
     (without(15), '1 batches never read: 3'),
     ([*GOOD, ran('1a', 6, 2)], '1 batches read twice: 2'),
-    ([*GOOD, ran('1a', 6, 5)], '1 batches beyond the last: 5'),
   ],
 )
 def test_a_history_that_breaks_one_invariant(checker, rows, words):
-  assert words in checker.check(make(*rows), killed={'0a'}, num_tickets=5)
+  assert words in checker.check(make(*rows))
 
 
 def test_what_was_on_its_way_in_a_pause_may_arrive_once(checker):
@@ -106,48 +111,6 @@ def test_what_was_on_its_way_in_a_pause_may_arrive_once(checker):
 def test_a_checkpoint_whose_chief_was_killed_before_it_said_so_counts(checker):
   rows = [*GOOD, at('0b', 'saving', 7), at('0c', 'restored', 7)]
   assert checker.check_restores(make(*rows)) == []
-
-
-def test_after_a_restore_what_came_since_is_read_again(checker):
-  rows = [
-    *GOOD,
-    ran('1a', 9, 5),
-    at('0b', 'restored', 5),
-    at('1a', 'session', 5),
-    ran('1a', 6, 5),
-  ]
-  assert checker.check_reads(make(*rows), 6, {'0a'}) == []
-  # But not what the checkpoint has.
-  again = [*rows, ran('1a', 7, 0)]
-  assert checker.check_reads(make(*again), 6, ()) == ['1 batches read twice: 0']
-
-
-def test_local_steps_whose_push_never_came_are_done_again(checker):
-  rows = [
-    at('0a', 'session', 0),
-    ran('0a', 0, 0),
-    ran('0a', 5, 1),  # The push of both.
-    ran('0a', 5, 2),  # Local: 3 would have pushed it.
-    at('0a', 'restored', 9),
-    at('0a', 'session', 9),
-    ran('0a', 9, 2),
-    ran('0a', 10, 3),
-  ]
-  assert checker.check_reads(make(*rows), 4) == []
-  again = [*rows, ran('0a', 11, 0)]
-  assert checker.check_reads(make(*again), 4) == ['1 batches read twice: 0']
-
-
-def test_batches_in_the_hands_of_a_killed_life_are_in_doubt(checker):
-  lost = [row for row in GOOD if row != ran('0b', 5, 1, 4)]
-  lost.append(ran('0b', 4, 4))
-  assert checker.check_reads(make(*lost), 5, {'0a'}) == []
-  assert checker.check_reads(make(*lost), 5, ()) == ['1 batches never read: 1']
-
-
-def test_the_last_batch_that_was_used_says_how_many_there_are(checker):
-  assert checker.count_tickets(make(*GOOD)) == 5
-  assert checker.count_tickets([]) == 0
 
 
 def evaluated(step, accuracy):
