@@ -13,6 +13,7 @@ order of `time`, of each life of each worker:
   restoring  step                  the center is about to be set
   restored   step                  the center was set from this checkpoint
   evaluated  step, accuracy        on the validation split
+  noted      step, accuracy        and taken into account for the best
   end                              the life ends in order
 
 A ticket is the number of a batch in its stream, from 0: that of the whole
@@ -127,18 +128,25 @@ def check_writers(events):
 
 
 def check_best(events, best_step, best_accuracy, kept_step):
-  """The best that is told and kept is the best that was ever evaluated.
+  """The best that is told and kept is the best of all evaluations.
 
   Args:
     best_step, best_accuracy: int and float, as the report tells.
     kept_step: int, of the checkpoint in best/.
   """
-  found = of_kind(events, 'evaluated')
-  if not found:
+  evaluated = [(e['step'], e['accuracy']) for e in of_kind(events, 'evaluated')]
+  noted = of_kind(events, 'noted')
+  if not evaluated:
     return []
-  best = max(found, key=lambda e: e['accuracy'])
   broken = []
-  if best_accuracy != best['accuracy']:
+  # A chief that was killed may have kept one and not said so.
+  if noted and (best_step, best_accuracy) not in evaluated:
+    broken.append(
+      f'step {best_step} is told as the best, with {best_accuracy}, and was '
+      'never evaluated so'
+    )
+  best = max(noted, key=lambda e: e['accuracy'], default=None)
+  if best and (best_accuracy or 0) < best['accuracy']:
     broken.append(
       f'the best accuracy was {best["accuracy"]} at step {best["step"]}, and '
       f'{best_accuracy} is told'

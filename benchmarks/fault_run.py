@@ -15,6 +15,7 @@ import time
 import runs
 
 sys.path.insert(0, str(runs.REPO))
+from distmnist import checkpoints  # noqa: E402
 from distmnist import history as history_lib  # noqa: E402
 
 # So long a fault may take until it counts as not survived.
@@ -26,6 +27,9 @@ COMMON = [
   '--optimizer=adam',
   '--learning_rate=0.003',
   '--save_steps=200',
+  # Of no end: it has the best of all evaluations told.
+  '--validation_steps=150',
+  '--early_stopping_patience=1000',
   '--log_secs=0',
   '--stall_warn_secs=3',
   '--history',
@@ -228,6 +232,11 @@ class Run:
     """Returns the step of the latest checkpoint, 0 if there is none."""
     names = [path.name for path in self.logdir.glob('model.ckpt-*.index')]
     return max([0, *(int(re.search(r'-(\d+)\.', n)[1]) for n in names)])
+
+  def find_kept_step(self):
+    """Returns the step of the best checkpoint, or None if there is none."""
+    path = checkpoints.find_latest(checkpoints.best_dir(str(self.logdir)))
+    return path and checkpoints.read_step(path)
 
   def finish(self, limit_secs=600):
     """Waits for the end; returns (problem or '', report or None)."""

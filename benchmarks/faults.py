@@ -180,6 +180,17 @@ def do_faults(run, faults, rule, least_accuracy=LEAST_ACCURACY):
 def find_violations(run, report, rule):
   """Returns what the history of a run says that must not be, a list of str."""
   events = run.read_history()
+  of_report = []
+  if report:
+    of_report = [
+      *invariants.check_invariants(report),
+      *fault_checker.check_best(
+        events,
+        report['best_step'],
+        report['validation_accuracy'],
+        run.find_kept_step(),
+      ),
+    ]
   return [
     *fault_checker.check(
       events,
@@ -195,7 +206,7 @@ def find_violations(run, report, rule):
         if name.startswith('worker')
       ],
     ),
-    *(invariants.check_invariants(report) if report else []),
+    *of_report,
   ]
 
 

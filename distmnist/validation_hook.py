@@ -87,6 +87,7 @@ class ValidationHook(tf.train.SessionRunHook):
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
     accuracy = self._compute_accuracy(values)
+    history.record('evaluated', step=step, accuracy=accuracy)
     try:
       is_best = self.best.note(values, step, accuracy)
     except saving.SaveError as error:
@@ -95,7 +96,7 @@ class ValidationHook(tf.train.SessionRunHook):
         f'account: {error}; the training goes on'
       )
       return
-    history.record('evaluated', step=step, accuracy=accuracy)
+    history.record('noted', step=step, accuracy=accuracy)
     if self._writer:
       self._writer.write_scalars({'accuracy': accuracy}, step)
     best_mark = ' (best so far)' if is_best else ''

@@ -113,12 +113,14 @@ def test_a_checkpoint_whose_chief_was_killed_before_it_said_so_counts(checker):
   assert checker.check_restores(make(*rows)) == []
 
 
-def evaluated(step, accuracy):
-  return '0a', 'evaluated', {'step': step, 'accuracy': accuracy}
+def judged(step, accuracy, is_noted=True):
+  fields = {'step': step, 'accuracy': accuracy}
+  rows = ('0a', 'evaluated', fields), ('0a', 'noted', fields)
+  return rows if is_noted else rows[:1]
 
 
 def test_the_best_is_the_best_of_all_lives_and_the_one_that_is_kept(checker):
-  events = make(evaluated(10, 0.9), evaluated(20, 0.8))
+  events = make(*judged(10, 0.9), *judged(20, 0.8))
   assert checker.check_best(events, 10, 0.9, 10) == []
   assert checker.check_best(events, 20, 0.8, 20) == [
     'the best accuracy was 0.9 at step 10, and 0.8 is told'
@@ -126,7 +128,16 @@ def test_the_best_is_the_best_of_all_lives_and_the_one_that_is_kept(checker):
   assert checker.check_best(events, 10, 0.9, 20) == [
     'step 10 is the best, and 20 is kept'
   ]
+  assert checker.check_best(events, 20, 0.95, 20) == [
+    'step 20 is told as the best, with 0.95, and was never evaluated so'
+  ]
   assert checker.check_best([], None, None, None) == []
+
+
+def test_what_could_not_be_kept_need_not_be_the_best_and_may_be(checker):
+  events = make(*judged(10, 0.8), *judged(20, 0.9, is_noted=False))
+  assert checker.check_best(events, 10, 0.8, 10) == []
+  assert checker.check_best(events, 20, 0.9, 20) == []
 
 
 def test_a_long_wait_needs_a_line(checker):
