@@ -109,6 +109,23 @@ def test_with_streams_of_their_own_no_two_batches_share_their_draws():
   assert images[0] != images[1]
 
 
+def test_the_history_says_what_was_run_and_what_was_thrown_away_later():
+  dealing, told = make_dealing(2, 3), []
+  source = make_source(dealing, worker=1)
+  source._history.write = lambda event, **fields: told.append(
+    (event, fields['tickets'])
+  )
+  source.begin(4, dispatcher.make_table(dealing, base_step=4))
+  for step in (4, 4, 4):
+    source.make_feed(1)
+    source.note([step])
+  told = [row for row in told if row[0] != 'took']
+  assert told == [
+    *(('ran', [ticket]) for ticket in (1, 3, 5)),
+    ('undone', [1, 3, 5]),
+  ]
+
+
 def test_a_blank_feed_takes_nothing():
   dealing = make_dealing(1)
   source = make_source(dealing)

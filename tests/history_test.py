@@ -90,20 +90,21 @@ def test_saves_evaluations_and_restores_are_in_the_history(tasks, tmp_path):
       f'--logdir={tmp_path}/run',
     )
     assert done.code == 0, done.output
-  kinds = 'session', 'saving', 'saved', 'restoring', 'restored', 'evaluated'
+  left_out = 'start', 'took', 'ran'
   found = [
-    (event['event'], event['step'])
+    (event['event'], event.get('step'))
     for event in history.read(str(tmp_path / 'run'))
-    if event['event'] in kinds
+    if event['event'] not in left_out
   ]
   assert found == [
     ('session', 0),
     *[(kind, 0) for kind in ('saving', 'saved')],
     *[(kind, 10) for kind in ('saving', 'saved')],
-    ('evaluated', 20),
-    *[(kind, 20) for kind in ('saving', 'saved')],
+    *[(kind, 20) for kind in ('evaluated', 'noted', 'saving', 'saved')],
+    ('end', None),
     ('restoring', 20),
     ('restored', 20),
     ('session', 20),
     *[(kind, 30) for kind in ('saving', 'saved')],
+    ('end', None),
   ]
