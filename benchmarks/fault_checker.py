@@ -4,7 +4,8 @@ The history is what distmnist.history.read returns: one dict an event, in the
 order of `time`, of each life of each worker:
 
   start      host, pid             the process is there
-  took       tickets, stream       batches were given to this life
+  took       tickets, stream, per_push   batches were given to this life, and
+                                   so many make a push
   ran        tickets, stream, step   they were used; global step after that
   undone     tickets, stream       of these nothing came; they come again
   session    step                  a session begins, at this global step
@@ -24,6 +25,7 @@ Reads are fault_reads.py's.
 
 import collections
 import itertools
+import math
 
 import fault_reads
 
@@ -84,17 +86,25 @@ def check_lives(events):
 
 
 def check_steps(events):
-  """Within a session the global steps that a life sees never fall."""
-  broken = []
-  for (worker, life), mine in by_life(events).items():
-    last = None
-    for event in of_kind(mine, 'session', 'ran'):
-      step = event['step']
-      if event['event'] == 'ran' and last is not None and step < last:
-        broken.append(
-          f'worker {worker}, life {life}: step {step} came after {last}'
-        )
-      last = step
+  """Within a session the global steps that a life sees never fall.
+
+  But for the last of a session: who waits as the center is restored is let go
+  with the step of then.
+  """
+  broken, last, restored = [], {}, {}
+  for event in of_kind(events, 'session', 'ran', 'restored'):
+    life, step = (event['worker'], event['life']), event['step']
+    if event['event'] == 'restored':
+      restored = dict.fromkeys(last, step)
+      continue
+    if event['event'] == 'session':
+      restored.pop(life, None)
+    elif step < last.get(life, step) and restored.pop(life, math.inf) > step:
+      broken.append(
+        'worker {}, life {}: '.format(*life)
+        + f'step {step} came after {last[life]}'
+      )
+    last[life] = step
   return broken
 
 

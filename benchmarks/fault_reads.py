@@ -125,7 +125,7 @@ class _Life:
     self._reads, self._in_flight = reads, in_flight
     self._owners = owners
     self._waiting = []  # Reads whose push is still to come.
-    self._session_time, self._step = 0.0, 0
+    self._session_time, self._step, self._per_push = 0.0, 0, 1
 
   def take_in(self, event):
     kind, stream = event['event'], event.get('stream')
@@ -135,6 +135,7 @@ class _Life:
     elif kind == 'took':
       self.hand = [(stream, ticket) for ticket in event['tickets']]
       self._owners.update(dict.fromkeys(self.hand, self._name))
+      self._per_push = event.get('per_push', 1)
     elif kind == 'ran':
       self._run(event, [(stream, ticket) for ticket in event['tickets']])
     elif kind == 'undone':
@@ -145,21 +146,22 @@ class _Life:
       self.has_ended = True
 
   def _run(self, event, keys):
-    step = event['step']
+    # Of several steps in a run only the last one's number is known.
+    last = event['step']
+    first = last if len(keys) == 1 else min(self._step + 1, last)
     for key in keys:
       read = _Read(self._session_time)
       if key in self.hand and self._owners[key] != self._name:
         read.least = 0  # It was held up, and another has it now.
       self._reads[key].append(read)
       self._waiting.append(read)
+      if len(self._waiting) == self._per_push:
+        for pushed in self._waiting:
+          pushed.steps = first, last
+        self._waiting = []
     done = {*keys}
     self.hand = [key for key in self.hand if key not in done]
-    if step != self._step:
-      first = step if len(keys) == 1 else self._step + 1
-      for read in self._waiting:
-        read.steps = first, step
-      self._waiting = []
-    self._step = step
+    self._step = last
 
   def lose(self):
     """Nobody can say what came of what was on its way."""

@@ -177,7 +177,7 @@ class BatchSource:
     self.tickets.begin(global_step, lease)
     size = self.dealing.batch_size
     places = self._rest.find_places(lease.first * size, lease.end * size)
-    self._tell('took', places[::size], step=global_step, gone=lease.gone)
+    self._tell_taken(places[::size], step=global_step, gone=lease.gone)
 
   def make_feed(self, num_batches):
     """Takes batches; returns the feed_dict of a run that has so many steps."""
@@ -190,7 +190,7 @@ class BatchSource:
       row[1:] = self._order.find_images(places)
       self._places.append(int(places[0]))
     if self.dealing.is_lock_step:
-      self._tell('took', self._places)
+      self._tell_taken(self._places)
     return {self._fed: rows}
 
   def make_blank_feed(self, num_batches):
@@ -207,6 +207,10 @@ class BatchSource:
   def _find_places(self, ticket):
     size = self.dealing.batch_size
     return self._rest.find_places(ticket * size, (ticket + 1) * size)
+
+  def _tell_taken(self, places, **fields):
+    per_push = self.dealing.batches_per_push
+    self._tell('took', places, per_push=per_push, **fields)
 
   def _tell(self, event, places, **fields):
     """Writes which batches of the whole training an event was about."""

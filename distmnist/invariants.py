@@ -69,7 +69,11 @@ def _is_undisturbed(report):
     report['first_step'] is not None
     and not report['recoveries']
     and not report['workers_not_heard_of']
-    and all(len(row['lives']) == 1 for row in report['workers'])
+    # What one that was killed did last, it had told nobody.
+    and all(
+      len(row['lives']) == 1 and row['lives'][0]['has_ended']
+      for row in report['workers']
+    )
     # More of them than workers: those of an update that never came are left.
     and report['pushes_per_update'] <= len(report['workers'])
   )

@@ -28,8 +28,8 @@ def ran(life, step, *tickets):
   return life, 'ran', {'step': step, 'tickets': [*tickets]}
 
 
-def took(life, *tickets):
-  return life, 'took', {'tickets': [*tickets]}
+def took(life, *tickets, per_push=1):
+  return life, 'took', {'tickets': [*tickets], 'per_push': per_push}
 
 
 def at(life, event, step):
@@ -106,6 +106,14 @@ def test_a_history_that_breaks_one_invariant(checker, rows, words):
 def test_what_was_on_its_way_in_a_pause_may_arrive_once(checker):
   rows = [*GOOD[:15], ran('0a', 4), *GOOD[15:]]
   assert checker.check_lives(make(*rows)) == []
+
+
+def test_who_waited_as_the_center_was_restored_sees_its_step_once(checker):
+  rows = [*GOOD[:-2], at('0c', 'restored', 2), ran('1a', 2)]
+  assert checker.check_steps(make(*rows)) == []
+  assert checker.check_steps(make(*rows, ran('1a', 3), ran('1a', 2))) == [
+    'worker 1, life 1a: step 2 came after 3'
+  ]
 
 
 def test_a_checkpoint_whose_chief_was_killed_before_it_said_so_counts(checker):

@@ -66,19 +66,20 @@ def test_what_a_killed_life_was_at_may_have_no_line(check):
 
 def test_local_steps_of_a_killed_life_may_be_done_again(check):
   rows = [
-    *BEGUN,
-    ran('0a', 2, 0),  # The push of it.
+    start('0a'),
+    at('0a', 'session', 0),
+    took('0a', 0, 1, 2, 3, 4, 5, per_push=2),
+    ran('0a', 1, 0),  # Others have pushed since the session began.
     ran('0a', 2, 1),
     ran('0a', 2, 2),
     start('0b'),
     at('0b', 'session', 2),
-    took('0b', 1, 2, 3),
-    ran('0b', 2, 1),
-    ran('0b', 2, 2),
-    ran('0b', 3, 3),
-    end('0b'),
+    took('0b', 2, 3, 4, 5, per_push=2),
+    *[ran('0b', 3 + t // 2, t) for t in (2, 3, 4, 5)],
   ]
-  assert check(rows) == []
+  assert check([*rows, end('0b')]) == []
+  again = [took('0b', 0, 1), ran('0b', 9, 0), ran('0b', 10, 1), end('0b')]
+  assert check([*rows, *again]) == ['2 batches read twice: 0, 1']
 
 
 def test_what_a_restore_undoes_is_read_again(check):

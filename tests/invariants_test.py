@@ -17,6 +17,7 @@ def make_life(worker, **fields):
     'staleness': collections.Counter({0: 49, 3: 1}),
     'sessions': [[0, 98]],
     'life': f'life_{worker}',
+    'has_ended': True,
     **fields,
   }
   return report.WorkerStats(worker, **fields)
@@ -91,10 +92,11 @@ def test_an_update_takes_in_so_many_pushes():
   [
     ([make_life(0, sessions=[[0, 9], [5, 50]]), make_life(1)], {}),
     ([make_life(0), make_life(1, life='a'), make_life(1, life='b')], {}),
+    ([make_life(0), make_life(1, has_ended=False)], {}),
     ([make_life(0)], {'workers_not_heard_of': [1]}),
     ([make_life(0), make_life(1)], {'pushes_per_update': 3}),
   ],
-  ids=['recovery', 'two lives', 'not heard of', 'several a worker'],
+  ids=['recovery', 'two lives', 'killed', 'not heard of', 'several a worker'],
 )
 def test_what_was_disturbed_may_have_pushed_in_vain(lives, outcome):
   assert check(lives, **outcome, global_step=60) == []
