@@ -1,6 +1,5 @@
 """Tasks of one run have the same flags, hosts, code and TensorFlow."""
 
-import functools
 import hashlib
 import pathlib
 
@@ -59,10 +58,9 @@ def settings_from_flags(cluster):
     if flag.name not in _OWN_FLAGS and cluster.job_name == 'worker'
   }
   settings |= {name: ','.join(getattr(cluster, name)) for name in _HOSTS}
-  return settings | {'code': hash_code(), 'tensorflow': tf.__version__}
+  return settings | {'code': _CODE, 'tensorflow': tf.__version__}
 
 
-@functools.cache
 def hash_code(folder=pathlib.Path(__file__).parent):
   """Returns twelve hexadecimal digits of the .py files below `folder`."""
   digest = hashlib.sha256()
@@ -70,6 +68,11 @@ def hash_code(folder=pathlib.Path(__file__).parent):
     digest.update(f'{path.relative_to(folder)}\0'.encode())
     digest.update(path.read_bytes())
   return digest.hexdigest()[:12]
+
+
+# Of what was imported, not of what lies there when a task is started again: the
+# fork server goes on with the code that it has, whoever edits the files.
+_CODE = hash_code()
 
 
 def find_differences(mine, theirs, is_ps):

@@ -1,5 +1,7 @@
 """consistency: what the tasks of a run must have in common."""
 
+import types
+
 from distmnist import consistency
 
 
@@ -8,13 +10,12 @@ def test_a_changed_line_is_other_code(tmp_path):
   path = tmp_path / 'rules' / 'sgd.py'
   path.write_text('RATE = 0.1')
   (tmp_path / 'notes.txt').write_text('not code')
-  hash_code = consistency.hash_code.__wrapped__
-  before = hash_code(tmp_path)
+  before = consistency.hash_code(tmp_path)
   assert len(before) == 12
   (tmp_path / 'notes.txt').write_text('still not')
-  assert hash_code(tmp_path) == before
+  assert consistency.hash_code(tmp_path) == before
   path.write_text('RATE = 0.2')
-  assert hash_code(tmp_path) != before
+  assert consistency.hash_code(tmp_path) != before
 
 
 def test_other_code_and_another_tensorflow_are_differences():
@@ -31,3 +32,11 @@ def test_other_code_and_another_tensorflow_are_differences():
   )
   assert [code, version] == program
   assert seed == '--seed=(not given) there but --seed=1 here'
+
+
+def test_an_edit_in_mid_run_makes_no_other_program_of_a_task(monkeypatch):
+  ps = types.SimpleNamespace(job_name='ps', ps_hosts=(), worker_hosts=())
+  before = consistency.settings_from_flags(ps)
+  monkeypatch.setattr(consistency, 'hash_code', lambda: 'of the edited files')
+  assert consistency.settings_from_flags(ps) == before
+  assert before['code'] == consistency._CODE
