@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-from distmnist import cli, console, ports
+from distmnist import cli, console, ports, turnstile
 from distmnist import tasks as tasks_lib
 
 READY = 'distmnist.remote: ready'
@@ -45,8 +45,12 @@ LOST_SECS = 60.0
 LEAVE_SECS = 11.0
 # After the task's end, for the last that it wrote.
 DRAIN_SECS = 10.0
-# sshd turns some away if more than ten come at once (its MaxStartups).
+# sshd turns some away if more than ten come at once (its MaxStartups). Of one
+# launch so many do; others may come besides, and so each tries again.
+NUM_AT_ONCE = 6
 TURNED_AWAY_SECS = 60.0
+# Names the turnstile of a host to the tasks of this machine.
+TURNSTILE = 'DISTMNIST_TURNSTILE'
 
 _SSH_FAILED_CODE = 255
 _TICK_SECS = 0.1
@@ -114,9 +118,19 @@ def run():
   """Runs the task that our argv asks for; ends as it does."""
   login, request, *command = sys.argv[1:]
   signals = _Signals(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+  gate = turnstile.Turnstile(os.environ[TURNSTILE], NUM_AT_ONCE)
+  stopped_by = []
+
+  def pause(secs):
+    ready, _, _ = select.select([signals], [], [], secs)
+    stopped_by.extend(signals.read() if ready else ())
+    return bool(stopped_by)
+
+  if not gate.enter(pause):
+    sys.exit(128 + stopped_by[0])
   deadline = time.monotonic() + TURNED_AWAY_SECS
   while True:
-    ssh = _Ssh(_with_attempt(request), command, signals)
+    ssh = _Ssh(_with_attempt(request), command, signals, gate.leave)
     ssh.follow()
     if not ssh.is_turned_away or time.monotonic() > deadline:
       break
@@ -159,8 +173,9 @@ class _Ssh:
     code: int, ssh's exit code, the task's if it was ready; -n after signal n.
   """
 
-  def __init__(self, request, command, signals):
+  def __init__(self, request, command, signals, on_ready):
     self._signals = signals
+    self._on_ready = on_ready
     self.is_ready = False
     self.stopped_by = None
     self.code = None
@@ -261,6 +276,7 @@ class _Ssh:
     if line == READY:
       self.is_ready = True
       self._said = []
+      self._on_ready()
     elif line:
       print(line, flush=True)
       # Its own name, or that of whom it has called, is said by us.

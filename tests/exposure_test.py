@@ -19,6 +19,7 @@ def describe(hosts, num_tasks):
 
 def test_ssh_names_hosts_and_ports():
   assert describe('a', 1) == 'a (2222)'
+  assert describe('a', 310) == 'a (2222 to 2531)'
   assert describe('a,b:99', 3) == 'a (2222, 2223) and b (99)'
   assert describe('a,b,c,d', 4) == 'a (2222), b (2222), c (2222) and d (2222)'
   hosts = ','.join(f'h{i}' for i in range(300))

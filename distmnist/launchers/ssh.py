@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 
 from absl import flags
 
@@ -116,18 +117,22 @@ def launch(job):
   num_hosts = len({place.host for place in places})
   if len(cluster) > 1:
     processes.say(exposure.describe(describe_ports(places)))
-  return supervisor.run(
-    [
-      _make_local(task, place.login, command, options, grace_secs)
-      for place, task in zip(places, cluster, strict=True)
-    ],
-    logs_dir,
-    f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
-    show_logs=job.show_logs,
-    explain=functools.partial(explain, python=python),
-    limits=restarts.from_job(job),
-    stop_grace_secs=grace_secs,
-  )
+  with tempfile.TemporaryDirectory(prefix='distmnist_ssh_') as turnstiles:
+    return supervisor.run(
+      [
+        _make_local(
+          *(task, place.login, command, options, grace_secs),
+          os.path.join(turnstiles, place.host),
+        )
+        for place, task in zip(places, cluster, strict=True)
+      ],
+      logs_dir,
+      f'on {num_hosts} host{"s" if num_hosts > 1 else ""}',
+      show_logs=job.show_logs,
+      explain=functools.partial(explain, python=python),
+      limits=restarts.from_job(job),
+      stop_grace_secs=grace_secs,
+    )
 
 
 def parse_hosts(text):
@@ -204,7 +209,11 @@ def describe_ports(places):
   ports = {}
   for place in places:
     ports.setdefault(place.host, []).append(str(place.port))
-  told = [f'{host} ({", ".join(found)})' for host, found in ports.items()]
+  told = []
+  for host, found in ports.items():
+    if len(found) > 4:
+      found = [f'{found[0]} to {found[-1]}']
+    told.append(f'{host} ({", ".join(found)})')
   if len(told) > 4:
     told[3:] = [f'{len(told) - 3} more hosts']
   *most, last = told
@@ -258,7 +267,7 @@ def explain(failure, last_lines, python):
   return failure.cause
 
 
-def _make_local(task, login, command, options, grace_secs):
+def _make_local(task, login, command, options, grace_secs, turnstile):
   """Returns the Task of this machine that stands for `task` there."""
   request = {
     'argv': task.argv,
@@ -268,7 +277,8 @@ def _make_local(task, login, command, options, grace_secs):
   }
   command = remote.ssh_command(login, command, options)
   argv = remote.make_argv(login, request, command)
-  return dataclasses.replace(task, argv=argv, env=())
+  env = ((remote.TURNSTILE, turnstile),)
+  return dataclasses.replace(task, argv=argv, env=env)
 
 
 def _split(text):

@@ -26,7 +26,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-MaxStartups 6
+MaxStartups 3
 """
 _CLIENT_CONFIG = """
 Host *
