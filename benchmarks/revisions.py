@@ -19,7 +19,7 @@ import tempfile
 import runs
 
 NETS = {
-  'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=12000'],
+  'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=4000'],
   'cnn': ['--model=cnn', '--batch_size=128', '--train_steps=100'],
 }
 COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']

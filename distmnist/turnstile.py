@@ -15,7 +15,7 @@ _LOOK_SECS = 0.1, 0.5
 
 
 class Turnstile:
-  """One process's way through; a context, at whose end it is out again."""
+  """One process's way through."""
 
   def __init__(self, path, num_places):
     """

@@ -534,8 +534,15 @@ def test_a_refused_key_is_named_in_the_words_of_ssh(real, options, words):
 
 
 @pytest.mark.slow
-def test_a_host_that_turns_many_away_gets_them_one_after_the_other(real):
-  done = real.do('all:count=1', hosts='127.0.0.1', num_workers=24)
+def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
+  tmp_path, tmp_path_factory
+):
+  if reason := sshd_lib.why_not():
+    pytest.skip(reason)
+  folder = tmp_path_factory.mktemp('sshd')
+  with sshd_lib.start(folder, max_startups=3) as strict:
+    real = Here(tmp_path, strict)
+    done = real.do('all:count=1', hosts='127.0.0.1', num_workers=24)
   assert done.returncode == 0, done.stderr
   logs = [real.log(f'worker_{i}') for i in range(24)]
   assert [log.splitlines()[-1] for log in logs] == [

@@ -14,6 +14,7 @@ from distmnist import ports
 HOSTS = '127.0.0.1', '127.0.0.2'
 SILENT_HOST = '127.0.0.3'
 
+# HOME: a login shell reads no ~/.bashrc of ours, which may print something.
 _CONFIG = """
 Port {port}
 ListenAddress 127.0.0.1
@@ -26,7 +27,8 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-MaxStartups 3
+MaxStartups {max_startups}
+SetEnv HOME={folder}
 """
 _CLIENT_CONFIG = """
 Host *
@@ -54,10 +56,11 @@ def find_sshd():
 
 
 @contextlib.contextmanager
-def start(folder):
+def start(folder, max_startups=10):
   """Runs sshd until the end of the context, with all that it needs in `folder`.
 
   `folder/config` is for `ssh -F`, `folder/stranger` is a key that is refused.
+  Connections beyond `max_startups` that are being made are turned away.
   """
   folder = pathlib.Path(folder)
   for name in ('host_key', 'key', 'stranger'):
@@ -67,7 +70,7 @@ def start(folder):
     )
   with ports.hold_ports(1)[0] as held:
     port = held.getsockname()[1]
-  names = {'port': port, 'folder': folder}
+  names = {'port': port, 'folder': folder, 'max_startups': max_startups}
   (folder / 'sshd_config').write_text(_CONFIG.format(**names))
   (folder / 'config').write_text(_CLIENT_CONFIG.format(**names))
   host_key = (folder / 'host_key.pub').read_text()
