@@ -63,6 +63,7 @@ setuptools.setup(
       'matplotlib>=3.7,<4',
     ],  # the peers in benchmarks/peers
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
+    'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
     'plots': ['matplotlib>=3.7,<4'],
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
     'test': [
@@ -70,11 +71,12 @@ setuptools.setup(
       'pytest-timeout',
       'pytest-xdist',
       'hypothesis',
+      'import-linter>=2,<3',  # who may import whom: pyproject.toml
       'psutil',
       'ruff',
-      'kubernetes-validate',  # the schemas of Kubernetes; brings PyYAML
+      'kubernetes-validate',  # the schemas of Kubernetes
       'jsonschema',
-      'pyyaml',
+      'pyyaml>=6,<7',
       'matplotlib',
       'wheel',
     ],

@@ -1,7 +1,7 @@
 """What must hold in the history of a run, whatever was done to it.
 
-The history is what distmnist.history.read returns: one dict an event, in the
-order of `time`, of each life of each worker:
+The history is what distmnist.logdir.history.read returns: one dict an event, in
+the order of `time`, of each life of each worker:
 
   start      host, pid             the process is there
   took       tickets, stream, per_push   batches were given to this life, and

@@ -4,18 +4,16 @@ The hosts are network namespaces (network.py) that share the file system, as
 hosts do that mount one. What ends with another code than 0 is started again.
 """
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import fault_run
 import network as network_lib
+import processes
 import runs
 
-from distmnist import tasks as tasks_lib
+from distmnist.common.names import ATTEMPT
+from distmnist.launching import task_logs
 
 MBITS = 1000
 # A loss costs a time-out of TCP: fewer bytes, and given up after seconds.
@@ -27,55 +25,35 @@ class HostsRun(fault_run.Run):
 
   def _start(self, env):
     num_ps, num_workers = self.shape
-    num_tasks = num_ps + num_workers
-    self._stack = contextlib.ExitStack()
     # One more host, to take the place of another.
-    self._network = self._stack.enter_context(
-      network_lib.Network(num_tasks + 1, MBITS)
-    )
+    self._network = network_lib.Network(num_ps + num_workers + 1, MBITS)
     self.logs_dir.mkdir()
     self.logdir.mkdir()
-    addresses = [
-      f'{self._network.address(i)}:{tasks_lib.FIRST_PORT}'
-      for i in range(num_tasks)
-    ]
-    cluster = tasks_lib.make_tasks(
-      addresses[:num_ps],
-      addresses[num_ps:],
-      [*self.flags, *FLAGS],
-      num_cores=len(os.sched_getaffinity(0)),
+    tasks = network_lib.make_tasks(
+      *(self._network, num_ps, num_workers), [*self.flags, *FLAGS]
     )
-    self._argv = {task.name: list(task.argv[1:]) for task in cluster}
-    self._hosts = {task.name: i for i, task in enumerate(cluster)}
-    self._env = env
-    self._processes, self._attempts, self._old = {}, {}, []
+    self._argv = {task.name: task.argv for task in tasks}
+    self._hosts = {task.name: i for i, task in enumerate(tasks)}
+    self._env = {**env, 'CUDA_VISIBLE_DEVICES': ''}
+    self._running, self._attempts, self._old = {}, {}, []
     self._code = None
-    for name in self.names:
+    for name in self.logs:
       self._start_task(name)
 
   def _start_task(self, name):
     self._attempts[name] = attempt = self._attempts.get(name, 0) + 1
-    env = {**self._env, 'CUDA_VISIBLE_DEVICES': ''}
-    with open(self.logs[name].path, 'a') as log:
-      if attempt > 1:
-        env[tasks_lib.ATTEMPT] = str(attempt)
-        log.write(f'--- restart {attempt - 1} ---\n')
-        log.flush()
-      self._processes[name] = subprocess.Popen(
-        self._network.wrap(
-          self._hosts[name], [sys.executable, *self._argv[name]]
-        ),
-        cwd=runs.REPO,
+    env = self._env
+    if attempt > 1:
+      env = {**env, ATTEMPT: str(attempt)}
+      task_logs.begin_attempt(self.logs[name].path, f'restart {attempt - 1}')
+    self._running[name] = self.group.start(
+      processes.Process(
+        name,
+        self._network.wrap(self._hosts[name], self._argv[name]),
+        self.logs[name].path,
         env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
       )
-
-  @property
-  def is_running(self):
-    return self._code is None
+    )
 
   @property
   def code(self):
@@ -85,7 +63,7 @@ class HostsRun(fault_run.Run):
     super().look()
     if self._code is not None:
       return
-    codes = {name: p.poll() for name, p in self._processes.items()}
+    codes = {name: process.code for name, process in self._running.items()}
     if 1 in codes.values():
       self._code = 1
     elif all(code == 0 for code in codes.values()):
@@ -122,36 +100,33 @@ class HostsRun(fault_run.Run):
     spare = len(self._hosts)
     self._network.take_over(self._hosts[name], spare)
     self._hosts[name] = spare
-    old = self._processes[name]
+    old = self._running[name]
     self._old.append(old)
     self._start_task(name)
     self.wait_until(lambda: False, secs)
-    old.send_signal(signal.SIGCONT)
+    self.group.signal(old, signal.SIGCONT)
     self.frozen.append((name, start, time.time()))
     return True
 
   def finish(self, limit_secs=600):
     problem, report = super().finish(limit_secs)
-    for old in self._old:
-      try:
-        old.wait(fault_run.LIMIT_SECS)
-      except subprocess.TimeoutExpired:
-        problem = problem or 'the one that was replaced has not ended'
+
+    def have_ended():
+      return all(process.code is not None for process in self._old)
+
+    if not self.group.wait_until(have_ended, runs.LIMIT_SECS):
+      problem = problem or 'the one that was replaced has not ended'
     return problem, report
 
-  def read_screen(self):
+  @property
+  def screen(self):
     return '\n'.join(
       f'{name}: {text}'
       for name, log in self.logs.items()
       for _, text in log.lines[-5:]
     )
 
-  def stop(self):
-    for process in [*self._processes.values(), *self._old]:
-      process.kill()
-      process.wait()
-    self._code = self._code or 143
-
   def close(self):
-    self.stop()
-    self._stack.close()
+    super().close()
+    self._network.close()
+    self._code = self._code or 143

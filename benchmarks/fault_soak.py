@@ -1,27 +1,16 @@
 """One long run with a fault every few seconds, and the memory of its tasks."""
 
-import pathlib
 import random
-import re
 import sys
 import tempfile
 import time
 
 import fault_kinds
 import fault_run
-import runs
+import tables
+import usage
 
 KINDS = 'kill', 'term', 'freeze'
-
-
-def read_memory(pid):
-  """Returns the resident memory of a process in MB, None if it is gone."""
-  try:
-    status = pathlib.Path(f'/proc/{pid}/status').read_text()
-  except OSError:
-    return None
-  found = re.search(r'VmRSS:\s+(\d+) kB', status)
-  return int(found[1]) / 1000 if found else None
 
 
 def soak(rule, flags, every_secs, seed):
@@ -41,9 +30,9 @@ def soak(rule, flags, every_secs, seed):
         run.wait_until(lambda: False, 1.0)
         now, pids = time.monotonic(), run.find_pids()
         for name, pid in pids.items():
-          if megabytes := read_memory(pid):
+          if megabytes := usage.read_kb(pid, 'VmRSS') / 1000:
             memory.setdefault((name, pid), []).append((now, megabytes))
-        fault = fault_kinds.draw(draw, run.names, KINDS)
+        fault = fault_kinds.draw(draw, list(run.logs), KINDS)
         if now > next_fault and fault.task in pids:
           next_fault = max(now, next_fault + every_secs)
           fault_kinds.inject(run, fault)
@@ -54,7 +43,7 @@ def soak(rule, flags, every_secs, seed):
       run.close()
   minutes = (time.monotonic() - start) / 60
   print(
-    f'{runs.describe_machine()}; {rule}, {run.shape[0]} ps, '
+    f'{tables.describe_machine()}; {rule}, {run.shape[0]} ps, '
     f'{run.shape[1]} workers'
   )
   print(
@@ -86,27 +75,13 @@ def print_memory(memory):
       rows.setdefault(name, []).append((end - start, first, second))
   table = []
   for name, lives in sorted(rows.items()):
-    if lives:
-      secs, first, second = max(lives)
-      growths = [second - first for _, first, second in lives]
-      table.append(
-        [
-          name,
-          str(len(lives)),
-          f'{secs:.0f}',
-          f'{first:.0f}',
-          f'{second:.0f}',
-          f'{runs.median(growths):+.0f}',
-          f'{max(growths):+.0f}',
-        ]
-      )
-  header = (
-    'task',
-    'lives over 90 s',
-    'longest, s',
-    'its peak MB, first half',
-    'second half',
-    'growth, median life, MB',
-    'worst life',
-  )
-  runs.print_table(header, table)
+    secs, first, second = max(lives)
+    growths = [second - first for _, first, second in lives]
+    cells = [f'{secs:.0f}', f'{first:.0f}', f'{second:.0f}']
+    cells += [f'{tables.median(growths):+.0f}', f'{max(growths):+.0f}']
+    table.append([name, str(len(lives)), *cells])
+  header = [
+    *('task', 'lives over 90 s', 'longest, s', 'its peak MB, first half'),
+    *('second half', 'growth, median life, MB', 'worst life'),
+  ]
+  tables.print_table(header, table)

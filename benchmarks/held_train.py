@@ -7,15 +7,16 @@ somebody opens the other end.
 import os
 import sys
 
-from distmnist import tasks, train
+from distmnist import train
+from distmnist.launching import jobs
 
 
 def run():
   words = sys.argv[1:]
-  workers = (tasks.flag_value(words, 'worker_hosts') or '').split(',')
+  workers = (jobs.flag_value(words, 'worker_hosts') or '').split(',')
   last = 'worker', str(len(workers) - 1)
   names = 'job_name', 'task_index'
-  if tuple(tasks.flag_value(words, name) for name in names) == last:
+  if tuple(jobs.flag_value(words, name) for name in names) == last:
     with open(os.environ['HELD_BY'], 'rb'):
       pass
   train.run()

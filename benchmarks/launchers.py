@@ -16,10 +16,11 @@ import shutil
 import sys
 import tempfile
 
+import processes
 import runs
+import tables
 
-sys.path.insert(0, str(runs.REPO))
-from tests.launchers import slurm_cluster, sshd  # noqa: E402
+from tests.support import slurm_cluster, sshd
 
 NUM_PS = NUM_WORKERS = 2
 
@@ -88,17 +89,17 @@ def main(words):
   names = list(LAUNCHERS)
   if words and words[0].startswith('--launchers='):
     names = words.pop(0).partition('=')[2].split(',')
-  flags = words or [f'--flagfile={runs.REPO}/configs/cnn_async.flags']
+  flags = words or [f'--flagfile={processes.REPO}/configs/cnn_async.flags']
   if 'DISTMNIST_DATA_DIR' in os.environ:
     # Variables do not travel over ssh.
     data_dir = pathlib.Path(os.environ['DISTMNIST_DATA_DIR']).resolve()
     flags.append(f'--data_dir={data_dir}')
-  print(runs.describe_machine(), '\n', flush=True)
-  runs.print_table(
+  print(tables.describe_machine(), '\n', flush=True)
+  tables.print_table(
     ['launcher', 'test accuracy', 'images/s', 'first step, s', 'in all, s'],
     [measure(name, flags) for name in names],
   )
 
 
 if __name__ == '__main__':
-  main(sys.argv[1:])
+  processes.exit_by(main, sys.argv[1:])

@@ -9,6 +9,7 @@ are kept by our descriptors alone, so it is gone when we are, even by kill -9.
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -17,10 +18,10 @@ import subprocess
 import sys
 import time
 
-import runs
+import processes  # noqa: F401 (distmnist is that of this checkout)
 
-sys.path.insert(0, str(runs.REPO))
-from distmnist import isolation  # noqa: E402
+from distmnist.common.names import FIRST_PORT
+from distmnist.launching import jobs, network_namespace
 
 PROGRAMS = 'ip', 'tc', 'nsenter', 'setpriv'
 # A packet of a virtual link may have 64 KiB, and a bucket has to hold it.
@@ -70,7 +71,9 @@ class Network:
     self.close()
 
   def close(self):
-    for namespace in filter(None, [self._switch, *self._hosts]):
+    namespaces = filter(None, [self._switch, *self._hosts])
+    self._switch, self._hosts = None, []
+    for namespace in namespaces:
       namespace.close()
 
   def address(self, host):
@@ -164,7 +167,7 @@ class Network:
 
   def _make_namespace(self):
     try:
-      namespace = isolation.make_namespace()
+      namespace = network_namespace.make_namespace()
     except OSError as error:
       raise CannotError(str(error)) from error
     if len(namespace.fds) > 1:
@@ -180,6 +183,19 @@ def _path(namespace):
 
 def _enter(namespace):
   return ['nsenter', f'--net={_path(namespace)}', '--']
+
+
+def make_tasks(network, num_ps, num_workers, flags):
+  """Returns a list of jobs.Task, by this Python: task i is for host i."""
+  num_tasks = num_ps + num_workers
+  hosts = [f'{network.address(i)}:{FIRST_PORT}' for i in range(num_tasks)]
+  num_cores = len(os.sched_getaffinity(0))
+  return [
+    dataclasses.replace(task, argv=[sys.executable, *task.argv[1:]])
+    for task in jobs.make_tasks(
+      hosts[:num_ps], hosts[num_ps:], flags, num_cores=num_cores
+    )
+  ]
 
 
 def measure_link(mbits, secs=2.0):

@@ -16,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+import processes
 import runs
+import tables
 
 NETS = {
   'mlp': ['--model=mlp', '--batch_size=100', '--train_steps=4000'],
@@ -60,43 +62,36 @@ def make_rows(name, pairs):
   ):
     old, new = ([found[who][index] for found in pairs] for who in (0, 1))
     ratios = [b / a for a, b in zip(old, new, strict=True)]
-    rows.append(
-      [
-        name,
-        what,
-        format(runs.median(old), form),
-        format(runs.median(new), form),
-        f'{runs.median(ratios):.3f}',
-        f'{min(ratios):.3f} to {max(ratios):.3f}',
-      ]
-    )
+    cells = [format(tables.median(numbers), form) for numbers in (old, new)]
+    cells.append(f'{tables.median(ratios):.3f}')
+    rows.append([name, what, *cells, tables.format_range(ratios, '.3f')])
   return rows
 
 
 def main(commit, repeats=5):
-  print(f'{runs.describe_machine()}; medians of {repeats} pairs\n')
+  print(f'{tables.describe_machine()}; medians of {repeats} pairs\n')
   found = {name: [] for name, _, _ in CASES}
   with tempfile.TemporaryDirectory() as folder:
     old = pathlib.Path(folder) / 'old'
-    git = ['git', '-C', str(runs.REPO), 'worktree']
+    git = ['git', '-C', str(processes.REPO), 'worktree']
     subprocess.run(
       [*git, 'add', '--quiet', '--detach', str(old), commit], check=True
     )
     try:
       for repeat in range(repeats):
         for name, net, flags in CASES:
-          repos = [old, runs.REPO]
+          repos = [old, processes.REPO]
           order = repos if repeat % 2 else repos[::-1]
           numbers = {repo: measure(repo, net, flags) for repo in order}
-          found[name].append((numbers[old], numbers[runs.REPO]))
+          found[name].append((numbers[old], numbers[processes.REPO]))
     finally:
       subprocess.run([*git, 'remove', '--force', str(old)], check=True)
   header = ['case', 'what', commit[:7], 'work tree', 'ratio', 'of the pairs']
-  runs.print_table(
+  tables.print_table(
     header,
     [row for name, pairs in found.items() for row in make_rows(name, pairs)],
   )
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], *(int(word) for word in sys.argv[2:]))
+  processes.exit_by(main, sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,34 +1,165 @@
-"""Runs of the shipped command line for the benchmarks, and their tables."""
+"""Runs of the shipped command line, and a look at what their tasks write."""
 
+import contextlib
 import json
 import os
 import pathlib
-import platform
-import statistics
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 
-REPO = pathlib.Path(__file__).parents[1]
+import processes
+
+# So long something may take that a run is waited for.
+LIMIT_SECS = 60.0
 
 
-def describe_machine():
-  """Returns one line: processor, cores, Python; no host name."""
-  model = platform.processor() or platform.machine()
-  cpuinfo = pathlib.Path('/proc/cpuinfo')
-  if cpuinfo.exists():
-    names = [
-      line.split(':')[1].strip()
-      for line in cpuinfo.read_text().splitlines()
-      if line.startswith('model name')
-    ]
-    model = names[0] if names else model
-  cores = len(os.sched_getaffinity(0))
-  return f'{cores} cores of {model}, Python {platform.python_version()}'
+def make_command(num_ps, num_workers, flags, launch_flags=()):
+  """Returns the command of a launch; `flags` are those of train."""
+  return [
+    *(sys.executable, '-m', 'distmnist.launch'),
+    *(f'--num_ps={num_ps}', f'--num_workers={num_workers}'),
+    *(*launch_flags, '--', *flags),
+  ]
 
 
-def launch(num_ps, num_workers, *flags, launch_flags=(), repo=REPO):
+def name_tasks(num_ps, num_workers):
+  """Returns the names of all tasks, such as 'ps 0'."""
+  return [
+    *(f'ps {i}' for i in range(num_ps)),
+    *(f'worker {i}' for i in range(num_workers)),
+  ]
+
+
+class Launch:
+  """A launch that runs, and its tasks' logs; a context, which ends it.
+
+  Attributes:
+    shape: (number of ps, number of workers).
+    logs: {task: processes.Log}.
+    group: processes.Group, of the launch.
+  """
+
+  make_log = processes.Log
+
+  def __init__(self, folder, shape, flags=(), launch_flags=(), env=None):
+    """
+    Args:
+      folder: path, for the screen and the logs.
+      shape: (number of ps, number of workers).
+      flags, launch_flags: lists of str, of train and of launch.
+      env: {name: value} beside our own, of all tasks.
+    """
+    self.shape, self.folder = shape, pathlib.Path(folder)
+    self.flags, self._launch_flags = flags, launch_flags
+    self.logs_dir = self.folder / 'logs'
+    self.logs = {
+      name: self.make_log(processes.task_log(self.logs_dir, name))
+      for name in name_tasks(*shape)
+    }
+    self.group = processes.Group()
+    self._start(env or {})
+
+  def _start(self, env):
+    flags = [f'--logs_dir={self.logs_dir}', *self._launch_flags]
+    self._launch = processes.Process(
+      'launch',
+      make_command(*self.shape, self.flags, flags),
+      self.folder / 'screen',
+      env=env,
+      has_tasks=True,
+    )
+    self.group.start(self._launch)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
+
+  @property
+  def code(self):
+    """The exit code of the launch, an int, None while it runs."""
+    return self._launch.code
+
+  @property
+  def is_running(self):
+    return self.code is None
+
+  def look(self):
+    for log in self.logs.values():
+      log.read()
+
+  def wait_until(self, is_true, limit_secs=LIMIT_SECS, every_secs=0.02):
+    """Returns whether it became true while the run lasted."""
+    deadline = time.monotonic() + limit_secs
+    while time.monotonic() < deadline:
+      is_running = self.is_running
+      self.look()
+      if is_true():
+        return True
+      if not is_running:
+        return False
+      self.group.turn(every_secs)
+    return False
+
+  def find_pids(self):
+    """Returns {task: pid} of those that run on this machine."""
+    names = {str(log.path): name for name, log in self.logs.items()}
+    found = {}
+    for stdout in pathlib.Path('/proc').glob('[0-9]*/fd/1'):
+      with contextlib.suppress(OSError):
+        if name := names.get(os.readlink(stdout)):
+          found[name] = int(stdout.parts[2])
+    return found
+
+  def signal(self, name, signum):
+    """Signals a task by a handle that no stranger can come under.
+
+    Returns:
+      Whether the task was there: the training may be over.
+    """
+    pid = self.find_pids().get(name)
+    if pid is None:
+      return False
+    with contextlib.suppress(ProcessLookupError):
+      handle = os.pidfd_open(pid)
+      try:
+        if self.find_pids().get(name) == pid:
+          signal.pidfd_send_signal(handle, signum)
+          return True
+      finally:
+        os.close(handle)
+    return False
+
+  def end(self, signum=0, limit_secs=LIMIT_SECS):
+    """Returns the seconds until it has ended, after a signal if there is one.
+
+    Raises:
+      ProcessError: it ended with another exit code than it should.
+    """
+    start = time.monotonic()
+    if signum:
+      self.group.signal(self._launch, signum)
+    # No look at hundreds of logs meanwhile.
+    self.group.wait_until(lambda: not self.is_running, limit_secs)
+    if self.code != (128 + signum if signum else 0):
+      raise processes.ProcessError(f'exit code {self.code}:\n{self.screen}')
+    return time.monotonic() - start
+
+  @property
+  def screen(self):
+    """What the launch has printed but for steps, a str."""
+    lines = self._launch.log.read_text(errors='replace').splitlines()
+    return '\n'.join(line for line in lines if not line.startswith('step '))
+
+  def close(self):
+    """Ends what is left of the run."""
+    self.group.close()
+
+
+def launch(num_ps, num_workers, *flags, launch_flags=(), repo=processes.REPO):
   """Runs `python -m distmnist.launch` to its end.
 
   Args:
@@ -40,52 +171,23 @@ def launch(num_ps, num_workers, *flags, launch_flags=(), repo=REPO):
   Returns:
     dict with the report of the run, and in seconds since the command started:
     first_step_secs, last_step_secs (their lines on the screen) and end_secs.
+
+  Raises:
+    ProcessError: the launch has failed.
   """
   with tempfile.TemporaryDirectory() as logdir:
-    command = [
-      sys.executable,
-      '-m',
-      'distmnist.launch',
-      f'--num_ps={num_ps}',
-      f'--num_workers={num_workers}',
-      *launch_flags,
-      '--',
-      f'--logdir={logdir}',
-      *flags,
-    ]
-    start = time.monotonic()
-    process = subprocess.Popen(
-      command,
-      cwd=repo,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
+    command = make_command(
+      num_ps, num_workers, [f'--logdir={logdir}/run', *flags], launch_flags
     )
-    step_times, lines = [], []
-    with process:
-      for line in process.stdout:
-        lines.append(line)
-        if line.startswith('step '):
-          step_times.append(time.monotonic() - start)
-    code = process.returncode
-    if code:
-      raise RuntimeError(f'exit code {code} of {command}:\n{"".join(lines)}')
-    report = json.loads((pathlib.Path(logdir) / 'report.json').read_text())
+    screen = processes.Log(f'{logdir}/screen')
+    process = processes.Process(
+      'launch', command, screen.path, cwd=repo, has_tasks=True
+    )
+    group = processes.Group(tick_secs=0.01)
+    start, end = group.run([process], on_tick=screen.read)
     return {
-      'report': report,
-      'first_step_secs': step_times[0],
-      'last_step_secs': step_times[-1],
-      'end_secs': time.monotonic() - start,
+      'report': json.loads(pathlib.Path(logdir, 'run/report.json').read_text()),
+      'first_step_secs': screen.step_times[0] - start,
+      'last_step_secs': screen.step_times[-1] - start,
+      'end_secs': end - start,
     }
-
-
-def median(values):
-  return statistics.median(values)
-
-
-def print_table(header, rows):
-  """Prints a Markdown table; cells are str."""
-  print('| ' + ' | '.join(header) + ' |')
-  print('|' + '---|' * len(header))
-  for row in rows:
-    print('| ' + ' | '.join(row) + ' |')

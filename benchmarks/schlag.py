@@ -17,15 +17,22 @@ import pathlib
 import sys
 import tempfile
 
+import peer_kinds
+import peer_scripts
 import peers
+import processes
 import runs
+import tables
 
 NUM_WORKERS = 3
 EPOCHS = 20
 BATCH_SIZE = 100
 LIMIT_SECS = 1800
 # Of distmnist there are no images for validation either.
-OURS = [f'--flagfile={runs.REPO}/configs/schlag.flags', '--validation_images=0']
+OURS = [
+  f'--flagfile={processes.REPO}/configs/schlag.flags',
+  '--validation_images=0',
+]
 CLASSIC = 'the classic script'
 CASES = {
   'async_sgd': ['--steps_per_run=1'],
@@ -42,12 +49,14 @@ for period in (10, 20):
 
 def measure_classic(data, folder):
   """Returns (seconds in all, test accuracy)."""
-  script = peers.Script(
+  script = peer_scripts.Script(
     'classic.py', num_ps=1, num_workers=NUM_WORKERS, flags=('--leave',)
   )
   steps = EPOCHS * peers.NUM_IMAGES // BATCH_SIZE
   result = script.run(
-    peers.Work('schlag', steps, 0, data, folder, sys.executable, LIMIT_SECS)
+    peer_kinds.Work(
+      'schlag', steps, 0, data, folder, sys.executable, LIMIT_SECS
+    )
   )
   return result['wall_secs'], result['test_accuracy']
 
@@ -58,7 +67,7 @@ def measure_ours(*flags):
 
 
 def main(repeats=3):
-  print(f'{runs.describe_machine()}; medians of {repeats} runs\n', flush=True)
+  print(f'{tables.describe_machine()}; medians of {repeats} runs\n', flush=True)
   found = {name: [] for name in (CLASSIC, *CASES)}
   with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
@@ -76,14 +85,13 @@ def main(repeats=3):
       c / o for (c, _), (o, _) in zip(found[CLASSIC], results, strict=True)
     ]
     secs, accuracy = (
-      runs.median(values) for values in zip(*results, strict=True)
+      tables.median(values) for values in zip(*results, strict=True)
     )
     rows.append(
-      [name, f'{secs:.1f}', f'{runs.median(ratios):.1f}', f'{accuracy:.3f}']
+      [name, f'{secs:.1f}', f'{tables.median(ratios):.1f}', f'{accuracy:.3f}']
     )
-  runs.print_table(['who', 'seconds in all', 'faster', 'test accuracy'], rows)
+  tables.print_table(['who', 'seconds in all', 'faster', 'test accuracy'], rows)
 
 
 if __name__ == '__main__':
-  peers.STOP.listen()
-  main(*(int(word) for word in sys.argv[1:]))
+  processes.exit_by(main, *map(int, sys.argv[1:]))

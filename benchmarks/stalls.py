@@ -1,6 +1,7 @@
 """Do rules that wait go on, whoever is lost, and however often in a row?
 
   python benchmarks/stalls.py [--runs=500] [--seed=0] [--rules=NAME,...]
+      [-- flags of train]
   python benchmarks/stalls.py --in_a_row [--rules=NAME,...]
 
 A run is one launch of 2 ps and 3 workers with --max_restarts. By default tasks
@@ -12,7 +13,6 @@ answer, or if the run does not end at its last step with exit code 0. What the
 wait was made of is printed with it. The exit code is 1 if any run has stalled.
 """
 
-import argparse
 import collections
 import pathlib
 import random
@@ -23,8 +23,11 @@ import sys
 import tempfile
 
 import fault_run
-import faults
+import fault_training
+import options
+import processes
 import runs
+import tables
 
 WAITING = [
   'sync_sgd',
@@ -51,9 +54,7 @@ def draw_losses(rng, names):
 def find_stall(run):
   """Returns the line of a task that has said for long that nothing moves."""
   for name, log in run.logs.items():
-    if not log.path.exists():
-      continue
-    for match in _STALL.finditer(log.path.read_text(errors='replace')):
+    for match in filter(None, map(_STALL.search, log.texts)):
       if int(match[1]) >= STALL_SECS:
         return f'{name}: {match[0]}'
   return ''
@@ -63,14 +64,14 @@ def run_with_losses(rule, losses, extra, keep):
   """Returns what went wrong, a str, '' for nothing.
 
   Args:
-    rule: str, of faults.RULES.
+    rule: str, of fault_training.RULES.
     losses: list of (part of the steps, task, times in a row).
     extra: list of str, further flags of train.
     keep: path to copy the logs of a stalled run to, or None.
   """
   problem = ''
   with tempfile.TemporaryDirectory() as folder:
-    run = fault_run.Run(folder, [*faults.RULES[rule], *extra])
+    run = fault_run.Run(folder, [*fault_training.RULES[rule], *extra])
     try:
       for part, name, times in losses:
         mark = part * run.last_step
@@ -100,43 +101,36 @@ def plan(args):
   rules = args.rules.split(',')
   if args.in_a_row:
     for rule in rules:
-      for ps in range(faults.NUM_PS):
+      for ps in range(fault_training.NUM_PS):
         for times in range(1, 4):
           yield rule, [(0.1, f'ps {ps}', times)]
     return
   rng = random.Random(args.seed)
-  names = fault_run.name_tasks(faults.NUM_PS, faults.NUM_WORKERS)
+  names = runs.name_tasks(fault_training.NUM_PS, fault_training.NUM_WORKERS)
   for number in range(args.runs):
     yield rules[number % len(rules)], draw_losses(rng, names)
 
 
 def main(words):
   """Runs them all; returns whether any has stalled."""
-  cut = words.index('--') if '--' in words else len(words)
-  parser = argparse.ArgumentParser(
-    description=__doc__.splitlines()[0],
-    epilog='What comes after -- is given to train.',
-  )
-  parser.add_argument('--runs', type=int, default=500)
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--rules', default=','.join(WAITING))
-  parser.add_argument('--in_a_row', action='store_true')
-  parser.add_argument('--keep', help='where to copy the logs of a stalled run')
-  args = parser.parse_args(words[:cut])
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-  counts = collections.Counter()
-  stalled = collections.Counter()
+  words, extra = options.cut(words)
+  parser = options.make_parser(__doc__)
+  add = parser.add_argument
+  add('--runs', type=int, default=500)
+  add('--seed', type=int, default=0)
+  add('--rules', default=','.join(WAITING))
+  add('--in_a_row', action='store_true')
+  add('--keep', help='where to copy the logs of a stalled run')
+  args = parser.parse_args(words)
+  counts, stalled = collections.Counter(), collections.Counter()
   for number, (rule, losses) in enumerate(plan(args)):
-    problem = run_with_losses(rule, losses, words[cut + 1 :], args.keep)
+    problem = run_with_losses(rule, losses, extra, args.keep)
     counts[rule] += 1
     stalled[rule] += bool(problem)
-    print(
-      f'{number}: {rule} {losses}: {problem or "ended"}',
-      file=sys.stderr,
-      flush=True,
-    )
-  print(f'{runs.describe_machine()}\n')
-  runs.print_table(
+    text = f'{number}: {rule} {losses}: {problem or "ended"}'
+    print(text, file=sys.stderr, flush=True)
+  print(f'{tables.describe_machine()}\n')
+  tables.print_table(
     ('rule', 'runs', 'stalled'),
     [[rule, str(n), str(stalled[rule])] for rule, n in counts.items()],
   )
@@ -144,4 +138,4 @@ def main(words):
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))
+  processes.exit_by(main, sys.argv[1:])

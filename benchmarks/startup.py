@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 
+import processes
 import runs
+import tables
 
 CASES = [
   ('async, 1 ps + 2 workers', 1, 2, [], []),
@@ -44,33 +46,22 @@ def main(repeats=5):
           num_ps, num_workers, *FLAGS, *flags, launch_flags=launch_flags
         )
       )
-  bare = runs.median(imports)
-  print(f'{runs.describe_machine()}; medians of {repeats} runs')
+  bare = tables.median(imports)
+  print(f'{tables.describe_machine()}; medians of {repeats} runs')
   print(f'bare `import tensorflow`: {bare:.2f} s\n')
   rows = []
   for name, results in found.items():
-    first = runs.median(r['first_step_secs'] for r in results)
+    first = tables.median(r['first_step_secs'] for r in results)
     gone = [r['end_secs'] - r['last_step_secs'] for r in results]
-    rows.append(
-      [
-        name,
-        f'{first:.2f} s',
-        f'{first / bare:.2f}',
-        f'{runs.median(gone):.2f} s',
-        f'{max(gone):.2f} s',
-      ]
-    )
-  runs.print_table(
-    [
-      'cluster',
-      'command to first step',
-      'over bare import',
-      'last step to all gone',
-      'worst',
-    ],
-    rows,
-  )
+    cells = [f'{first:.2f} s', f'{first / bare:.2f}']
+    cells += [f'{tables.median(gone):.2f} s', f'{max(gone):.2f} s']
+    rows.append([name, *cells])
+  header = [
+    *('cluster', 'command to first step', 'over bare import'),
+    *('last step to all gone', 'worst'),
+  ]
+  tables.print_table(header, rows)
 
 
 if __name__ == '__main__':
-  main(*(int(word) for word in sys.argv[1:]))
+  processes.exit_by(main, *map(int, sys.argv[1:]))

@@ -11,7 +11,9 @@ with one thread a worker; and those again with 10 steps in a session.run.
 import concurrent.futures
 import sys
 
+import processes
 import runs
+import tables
 
 COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
 # Steps that take a few seconds each; a cluster shares them out.
@@ -55,29 +57,22 @@ CASES = [
 
 
 def main(repeats=3):
-  print(f'{runs.describe_machine()}; medians of {repeats} runs\n')
+  print(f'{tables.describe_machine()}; medians of {repeats} runs\n')
   rows = []
   for model, model_flags in MODELS.items():
     found = {name: [] for name, _, _ in CASES}
     for _ in range(repeats):
       for name, measure, flags in CASES:
         found[name].append(measure([*COMMON, *model_flags, *flags]))
-    medians = {name: runs.median(values) for name, values in found.items()}
+    medians = {name: tables.median(values) for name, values in found.items()}
     one, ceiling = list(medians.values())[:2]
-    rows += [
-      [
-        model,
-        name,
-        f'{rate:,.0f}',
-        f'{rate / one:.2f}',
-        f'{rate / ceiling:.2f}',
-      ]
-      for name, rate in medians.items()
-    ]
-  runs.print_table(
+    for name, rate in medians.items():
+      ratios = f'{rate / one:.2f}', f'{rate / ceiling:.2f}'
+      rows.append([model, name, f'{rate:,.0f}', *ratios])
+  tables.print_table(
     ['model', 'who', 'images/s', 'over one process', 'over two alone'], rows
   )
 
 
 if __name__ == '__main__':
-  main(*(int(word) for word in sys.argv[1:]))
+  processes.exit_by(main, *map(int, sys.argv[1:]))

@@ -9,7 +9,9 @@ that holds it. Medians; the first row of each rule is what `over whole` is over.
 
 import sys
 
+import processes
 import runs
+import tables
 
 STEPS = 400
 COMMON = [
@@ -34,7 +36,7 @@ def measure(rule, num_slices):
 
 
 def main(repeats=3):
-  print(f'{runs.describe_machine()}; medians of {repeats} runs\n')
+  print(f'{tables.describe_machine()}; medians of {repeats} runs\n')
   found = {(rule, n): [] for rule in RULES for n in SLICES}
   for _ in range(repeats):
     for case, results in found.items():
@@ -42,21 +44,15 @@ def main(repeats=3):
   rows = []
   for (rule, num_slices), results in found.items():
     step_ms, megabytes = (
-      runs.median(values) for values in zip(*results, strict=True)
+      tables.median(values) for values in zip(*results, strict=True)
     )
     if num_slices == 1:
       whole_ms = step_ms
-    rows.append(
-      [
-        rule,
-        'whole' if num_slices == 1 else f'{num_slices} slices',
-        f'{step_ms:.1f}',
-        f'{step_ms / whole_ms:.2f}',
-        f'{megabytes:.2f}',
-      ]
-    )
-  runs.print_table(['rule', 'net', 'ms/step', 'over whole', 'MB/step'], rows)
+    net = 'whole' if num_slices == 1 else f'{num_slices} slices'
+    cells = [f'{step_ms:.1f}', f'{step_ms / whole_ms:.2f}', f'{megabytes:.2f}']
+    rows.append([rule, net, *cells])
+  tables.print_table(['rule', 'net', 'ms/step', 'over whole', 'MB/step'], rows)
 
 
 if __name__ == '__main__':
-  main(*(int(word) for word in sys.argv[1:]))
+  processes.exit_by(main, *map(int, sys.argv[1:]))

@@ -10,17 +10,19 @@ those of this machine: where they are slower, see shaped_links.py.
 
 import sys
 
+import processes
 import runs
+import tables
 
 CASES = {
-  'mlp': (1, [f'--flagfile={runs.REPO}/configs/quickstart.flags']),
-  'cnn': (2, [f'--flagfile={runs.REPO}/configs/cnn_async.flags']),
+  'mlp': (1, [f'--flagfile={processes.REPO}/configs/quickstart.flags']),
+  'cnn': (2, [f'--flagfile={processes.REPO}/configs/cnn_async.flags']),
 }
 DTYPES = 'float32', 'float16', 'bfloat16'
 
 
 def main(repeats=3):
-  print(f'{runs.describe_machine()}; medians of {repeats} runs\n', flush=True)
+  print(f'{tables.describe_machine()}; medians of {repeats} runs\n', flush=True)
   rows = []
   for net, (num_ps, flags) in CASES.items():
     found = {dtype: [] for dtype in DTYPES}
@@ -29,26 +31,16 @@ def main(repeats=3):
         extra = [f'--wire_dtype={dtype}', f'--seed={seed}']
         reports.append(runs.launch(num_ps, 2, *flags, *extra)['report'])
     for dtype, reports in found.items():
-      accuracies = [report['test_accuracy'] for report in reports]
-      rates = [report['images_per_sec'] for report in reports]
-      moved = [
-        report['bytes_sent'] + report['bytes_received'] for report in reports
-      ]
-      rows.append(
-        [
-          net,
-          dtype,
-          f'{runs.median(accuracies):.4f}',
-          f'{min(accuracies):.4f} to {max(accuracies):.4f}',
-          f'{runs.median(moved) / 1e6:,.0f}',
-          f'{runs.median(rates):,.0f}',
-        ]
-      )
-  runs.print_table(
-    ['net', 'on the wire', 'test accuracy', 'range', 'MB in all', 'images/s'],
-    rows,
-  )
+      accuracies = [r['test_accuracy'] for r in reports]
+      rate = tables.median(r['images_per_sec'] for r in reports)
+      moved = [r['bytes_sent'] + r['bytes_received'] for r in reports]
+      cells = f'{tables.median(moved) / 1e6:,.0f}', f'{rate:,.0f}'
+      accuracy = f'{tables.median(accuracies):.4f}'
+      spread = tables.format_range(accuracies, '.4f')
+      rows.append([net, dtype, accuracy, spread, *cells])
+  header = ['net', 'on the wire', 'test accuracy', 'range']
+  tables.print_table([*header, 'MB in all', 'images/s'], rows)
 
 
 if __name__ == '__main__':
-  main(*(int(word) for word in sys.argv[1:]))
+  processes.exit_by(main, *map(int, sys.argv[1:]))

@@ -11,8 +11,10 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 # isort: split
 from absl import flags
 
-from distmnist import accuracy, cli, divergence, saved_run, workload
-from distmnist import evaluator as evaluator_lib
+from distmnist.common import cli
+from distmnist.logdir import saved_run
+from distmnist.training import accuracy, divergence, workload
+from distmnist.training import evaluator as evaluator_lib
 
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'

@@ -4,8 +4,8 @@
 
 takes the latest checkpoint of a run. Model and data set are those that the run
 was started with; flags given here win over them. What comes out serves images
-as bytes and needs no cluster and no distmnist; see saved_model.py for its
-signature. `python -m distmnist.predict` runs it.
+as bytes and needs no cluster and no distmnist; see serving/saved_model.py for
+its signature. `python -m distmnist.predict` runs it.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -13,16 +13,12 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 # isort: split
 import tensorflow.compat.v1 as tf
 
-from distmnist import (
-  checkpoints,
-  cli,
-  cluster,
-  divergence,
-  input_pipeline,
-  saved_model,
-  saved_run,
-  workload,
-)
+from distmnist.cluster import errors
+from distmnist.common import cli
+from distmnist.data import input_pipeline
+from distmnist.logdir import checkpoints, saved_run
+from distmnist.serving import saved_model
+from distmnist.training import divergence, workload
 
 
 def main():
@@ -83,7 +79,7 @@ def export(build_model, image_shape, path, export_dir):
       )
     except (tf.errors.OpError, OSError) as error:
       is_ops = isinstance(error, tf.errors.OpError)
-      reason = cluster.explain(error) if is_ops else error.strerror
+      reason = errors.explain(error) if is_ops else error.strerror
       raise cli.RunError(
         f'--export_dir={export_dir} cannot be written: {reason}; make room '
         'there, or give a folder of your own'

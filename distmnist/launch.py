@@ -8,74 +8,16 @@ ended with 0, else that of the first task that failed for good.
 
 import os
 
-from absl import flags
+from distmnist.cluster import task_environment
+from distmnist.common import cli, registry
+from distmnist.common.names import LAUNCHERS, TRAIN
+from distmnist.launching import cluster_flags, jobs, task_group
+from distmnist.launching import train_flags as train_flags_lib
 
-from distmnist import cli, processes, registry, task_environment, tasks
-from distmnist import train_flags as train_flags_lib
-
-_LAUNCHERS = 'distmnist.launchers'
-# Each has flags of its own.
-registry.load_all(_LAUNCHERS)
-
-# Of one job. Beyond it lies a slip of the finger.
-MAX_TASKS = 10_000
-
-_LAUNCHER = flags.DEFINE_enum(
-  'launcher', 'local', registry.names(_LAUNCHERS), 'What runs the tasks.'
-)
-NUM_PS = flags.DEFINE_integer(
-  'num_ps', 1, 'Parameter servers.', lower_bound=0, upper_bound=MAX_TASKS
-)
-NUM_WORKERS = flags.DEFINE_integer(
-  'num_workers',
-  2,
-  'Workers, the chief included.',
-  lower_bound=1,
-  upper_bound=MAX_TASKS,
-)
-_LOGS_DIR = flags.DEFINE_string(
-  'logs_dir',
-  None,
-  "Folder for one log a task. Default: logs/ in train's --logdir, or a new"
-  ' folder among the temporary ones.',
-)
-_SHOW_LOGS = flags.DEFINE_enum(
-  'show_logs',
-  'chief',
-  ['chief', 'all'],
-  'Whose lines go to the screen; with all each line has the name of its task'
-  ' before it.',
-)
-_MAX_RESTARTS = flags.DEFINE_integer(
-  'max_restarts',
-  0,
-  'How often each task that fails is started again, on the same address, within'
-  ' --restart_window_secs before the run is given up. Exit codes 1 and 2 are'
-  ' never tried again.',
-  lower_bound=0,
-)
-_RESTART_WINDOW_SECS = flags.DEFINE_float(
-  'restart_window_secs',
-  3600.0,
-  'Seconds within which restarts of one task are counted, for --launcher=local'
-  ' and ssh. 0 counts over the whole run.',
-  lower_bound=0,
-)
-_MIN_WORKERS = flags.DEFINE_integer(
-  'min_workers',
-  None,
-  'Workers, the chief included, with which the run goes on when others are lost'
-  ' for good, for --launcher=local and ssh and asynchronous rules. By default a'
-  ' task that is lost for good ends the run.',
-  lower_bound=1,
-)
-_MODULE = flags.DEFINE_string(
-  'module', tasks.TRAIN, 'What a task runs: python -m MODULE.'
-)
-_DRY_RUN = flags.DEFINE_bool(
-  'dry_run',
-  False,
-  'Print what would be run, and exit.',
+# What --help explains.
+_FIRST_FLAGS = (
+  *('num_ps', 'num_workers', 'launcher', 'logs_dir', 'show_logs'),
+  *('max_restarts', 'restart_window_secs', 'min_workers', 'module', 'dry_run'),
 )
 
 
@@ -83,75 +25,54 @@ def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)
-  tasks.check_train_flags(given)
-  if _MODULE.value == tasks.TRAIN:
+  jobs.check_train_flags(given)
+  if cluster_flags.MODULE.value == TRAIN:
     train_flags_lib.check(given)
-  check_launcher_flags(_LAUNCHER.value)
-  check_restart_flags(_LAUNCHER.value, NUM_PS.value, NUM_WORKERS.value)
-  if _MODULE.value == tasks.TRAIN and _LAUNCHER.value != 'local':
+  cluster_flags.check_launcher_flags(cluster_flags.LAUNCHER.value)
+  cluster_flags.check_restart_flags(
+    cluster_flags.LAUNCHER.value,
+    cluster_flags.NUM_PS.value,
+    cluster_flags.NUM_WORKERS.value,
+  )
+  if (
+    cluster_flags.MODULE.value == TRAIN
+    and cluster_flags.LAUNCHER.value != 'local'
+  ):
     # Here TensorFlow takes seconds, there a place in the queue. On this machine
     # the tasks say it as early.
     train_flags_lib.check_combination(
-      given, NUM_PS.value, NUM_WORKERS.value, processes.say
+      given,
+      cluster_flags.NUM_PS.value,
+      cluster_flags.NUM_WORKERS.value,
+      task_group.say,
     )
   # A launcher says who is who: what told this process so is not for its tasks.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
-  job = tasks.Job(
-    NUM_PS.value,
-    NUM_WORKERS.value,
+  job = jobs.Job(
+    cluster_flags.NUM_PS.value,
+    cluster_flags.NUM_WORKERS.value,
     tuple(train_flags),
     tuple(given),
-    _MODULE.value,
-    _LOGS_DIR.value,
-    _MAX_RESTARTS.value,
-    _DRY_RUN.value,
-    _SHOW_LOGS.value,
-    _RESTART_WINDOW_SECS.value,
-    _MIN_WORKERS.value,
+    cluster_flags.MODULE.value,
+    cluster_flags.LOGS_DIR.value,
+    cluster_flags.MAX_RESTARTS.value,
+    cluster_flags.DRY_RUN.value,
+    cluster_flags.SHOW_LOGS.value,
+    cluster_flags.RESTART_WINDOW_SECS.value,
+    cluster_flags.MIN_WORKERS.value,
   )
-  return registry.load(_LAUNCHERS, _LAUNCHER.value).launch(job)
-
-
-def check_launcher_flags(chosen):
-  """Refuses flags of another launcher than `chosen`, a name (str).
-
-  Raises:
-    cli.UsageError: one is given.
-  """
-  flags_of = flags.FLAGS.flags_by_module_dict()
-  for name in registry.names(_LAUNCHERS):
-    for flag in flags_of.get(f'{_LAUNCHERS}.{name}', []):
-      if flag.present and name != chosen:
-        raise cli.UsageError(
-          f'--{flag.name} is for --launcher={name}, and this is '
-          f'--launcher={chosen}: leave it out'
-        )
-
-
-def check_restart_flags(launcher, num_ps, num_workers):
-  """Refuses what this launcher, a name (str), or shape of a cluster cannot do.
-
-  Raises:
-    cli.UsageError: says which flag.
-  """
-  for flag in ('restart_window_secs', 'min_workers'):
-    if flags.FLAGS[flag].present and launcher not in ('local', 'ssh'):
-      raise cli.UsageError(
-        f'--{flag} is for --launcher=local and ssh, and this is'
-        f' --launcher={launcher}: leave it out'
-      )
-  min_workers = _MIN_WORKERS.value
-  if min_workers is not None and (not num_ps or min_workers > num_workers):
-    raise cli.UsageError(
-      f'--min_workers={min_workers} does not fit --num_ps={num_ps}'
-      f' --num_workers={num_workers}: expected a ps, and at most as many'
-    )
+  return registry.load(LAUNCHERS, cluster_flags.LAUNCHER.value).launch(job)
 
 
 def run():
   """The console's entry point."""
-  cli.run(main, passthrough=True, is_for_train=train_flags_lib.is_known)
+  cli.run(
+    main,
+    passthrough=True,
+    is_for_train=train_flags_lib.is_known,
+    first_flags=_FIRST_FLAGS,
+  )
 
 
 if __name__ == '__main__':

@@ -14,8 +14,13 @@ import dataclasses
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, launch, placement, train, workload
-from distmnist import cluster as cluster_lib
+from distmnist import train  # noqa: F401  All its flags.
+from distmnist.cluster import role_flags
+from distmnist.common import cli
+from distmnist.exchange import sharding
+from distmnist.launching import cluster_flags
+from distmnist.training import flag_checks, workload
+from distmnist.training import step as step_lib
 
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',
@@ -28,15 +33,15 @@ _MBITS = flags.DEFINE_multi_integer(
 
 def main():
   cluster = make_cluster()
-  name, strategy = train.make_strategy(cluster)
+  name, strategy = flag_checks.make_strategy(cluster)
   build_model = workload.make_model()
   with tf.Graph().as_default():
     images = tf.zeros([1, *workload.image_shape()])
     labels = tf.zeros([1], tf.int32)
-    step = train.build_step(cluster, strategy, build_model, images, labels)
+    step = step_lib.build_step(cluster, strategy, build_model, images, labels)
     held = tf.global_variables()
     trained = tf.trainable_variables()
-    traffic = placement.compute_traffic(cluster, strategy, trained)
+    traffic = sharding.compute_traffic(cluster, strategy, trained)
   print(
     f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
     f'{" on ".join(workload.describe())}'
@@ -44,7 +49,7 @@ def main():
   for line in format_variables(step.center):
     print(line)
   if cluster.num_ps:
-    print(placement.format_bytes_per_ps(held, cluster.num_ps))
+    print(sharding.format_bytes_per_ps(held, cluster.num_ps))
   if not cluster.is_distributed:
     print('one process: nothing moves')
     return
@@ -63,18 +68,18 @@ def make_cluster():
   if given.worker_hosts or given.ps_hosts:
     # Whoever asks is worker 0: all of them move the same.
     given.job_name, given.task_index = 'worker', 0
-    return cluster_lib.from_flags()
+    return role_flags.from_flags()
   ps_hosts, worker_hosts = (
     tuple(f'{job}{i}:2222' for i in range(number))
     for job, number in (
-      ('ps', launch.NUM_PS.value),
-      ('worker', launch.NUM_WORKERS.value),
+      ('ps', cluster_flags.NUM_PS.value),
+      ('worker', cluster_flags.NUM_WORKERS.value),
     )
   )
   if not ps_hosts and len(worker_hosts) == 1:
     worker_hosts = ()
   return dataclasses.replace(
-    cluster_lib.from_flags(), ps_hosts=ps_hosts, worker_hosts=worker_hosts
+    role_flags.from_flags(), ps_hosts=ps_hosts, worker_hosts=worker_hosts
   )
 
 

@@ -20,9 +20,12 @@ import time
 import numpy as np
 from absl import flags
 
-from distmnist import cli, image_files, saved_model
-from distmnist import files as files_lib
-from distmnist.console import Console
+from distmnist.common import cli
+from distmnist.common import files as files_lib
+from distmnist.common.console import Console
+from distmnist.common.names import PREDICT
+from distmnist.data import image_files
+from distmnist.serving import saved_model
 
 _IMAGES = flags.DEFINE_list(
   'images',
@@ -98,7 +101,7 @@ def predict(model, files, num_images):
     images = 255 - images
   elif images.shape[-1] == 1 and images.mean() > _BRIGHT:
     print(
-      'distmnist.predict: these images are mostly bright, those of MNIST are '
+      f'{PREDICT}: these images are mostly bright, those of MNIST are '
       'white on black: see --invert',
       file=sys.stderr,
     )

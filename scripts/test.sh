@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv, checks the style and runs the tests.
+# Makes .venv, checks style and imports, and runs the tests.
 #
 #   scripts/test.sh [pytest arguments]      scripts/test.sh -m "not slow"
 set -euo pipefail
@@ -9,4 +9,5 @@ make_environment test
 
 "$python" -m ruff check .
 "$python" -m ruff format --check .
+"${python%/*}/lint-imports" --no-cache
 exec "$python" -m pytest "$@"

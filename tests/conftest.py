@@ -8,15 +8,17 @@ import fcntl
 import itertools
 import os
 import pathlib
+import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
-from distmnist import collectives, registry
-from tests import in_process, runner
-from tests.strategies import stepper
+from distmnist import train  # noqa: F401  All its flags, for set_flags.
+from distmnist.common import registry
+from distmnist.exchange import collectives
+from tests.support import in_process, runner, stepper
 
 _HERE = pathlib.Path(__file__).parent
 _SHARED = _HERE.parents[1] / 'shared' / 'data'
@@ -75,6 +77,18 @@ def mnist_dir():
       'no MNIST: set DISTMNIST_DATA_DIR to the folder that has mnist/ in it'
     )
   return folder
+
+
+@pytest.fixture
+def heed_signals():
+  """For those who start programs that shall end by a signal."""
+  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
+  # by pytest, and would be by all that it starts.
+  signums = (signal.SIGINT, signal.SIGHUP)
+  before = [signal.signal(n, signal.default_int_handler) for n in signums]
+  yield
+  for signum, handler in zip(signums, before, strict=True):
+    signal.signal(signum, handler)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.runner import SMALL
+from tests.support.runner import SMALL
 
 
 @pytest.mark.slow

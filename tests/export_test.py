@@ -11,21 +11,19 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import (
-  checkpoints,
-  cli,
-  export,
-  input_pipeline,
-  layers,
-  placement,
-  registry,
-  saved_model,
-  workload,
-)
-from tests.checkpoints_test import flip, truncate
-from tests.launches_test import launch
+from distmnist import export
+from distmnist.common import cli, registry
+from distmnist.common.names import MODELS
+from distmnist.data import input_pipeline
+from distmnist.exchange import sharding
+from distmnist.logdir import checkpoints
+from distmnist.nn import batch_norm, layers
+from distmnist.serving import saved_model
+from distmnist.training import workload
+from tests.logdir.checkpoints_test import flip, truncate
 from tests.models.battery_test import each_model
-from tests.runner import SMALL, read_report
+from tests.support.runner import SMALL, read_report
+from tests.system.launches_test import launch
 
 SHAPE = 3, 4, 1
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, *SHAPE), np.uint8)
@@ -50,7 +48,7 @@ def save(path, build, num_ps, **values):
   """
   with tf.Graph().as_default(), tf.Session() as session:
     tf.train.get_or_create_global_step()
-    with placement.sharded(num_ps):
+    with sharding.sharded(num_ps):
       logits = build(tf.zeros([2, *SHAPE]), is_training=True)
     tf.train.AdamOptimizer().minimize(tf.reduce_sum(logits))
     session.run(tf.global_variables_initializer())
@@ -96,7 +94,7 @@ def test_any_number_of_shards_becomes_one_model(tmp_path, num_ps):
 
 
 def build_normed(images, is_training):
-  return layers.flatten(layers.batch_norm(images, 'norm', is_training))
+  return layers.flatten(batch_norm.batch_norm(images, 'norm', is_training))
 
 
 def test_batch_norm_goes_by_its_averages(tmp_path):
@@ -119,7 +117,7 @@ def test_batch_norm_goes_by_its_averages(tmp_path):
 @each_model
 def test_each_model_is_exported_as_it_is_evaluated(set_flags, tmp_path, model):
   set_flags()
-  build = registry.load('distmnist.models', model).make(7)
+  build = registry.load(MODELS, model).make(7)
   images = np.random.default_rng(1).integers(0, 256, (3, 28, 28, 1), np.uint8)
   with tf.Graph().as_default(), tf.Session() as session:
     logits = build(input_pipeline.scale(images), is_training=False)

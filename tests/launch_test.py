@@ -1,25 +1,29 @@
-"""The command as users run it, with tests/fake_train.py in train's place."""
+"""The command as users run it, with support/fake_train.py in train's place."""
 
 import os
-import pathlib
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 
-TESTS = pathlib.Path(__file__).resolve().parent
+from tests.support.background import (
+  PIDS,
+  Running,
+  assert_gone,
+  assert_ps_left_last,
+  each_stop_signal,
+  last_line,
+)
+from tests.support.paths import PYTHONPATH
+
+pytestmark = pytest.mark.usefixtures('heed_signals')
 BOTH = pytest.mark.parametrize(
   'mode',
   ['--fork_tasks', pytest.param('--nofork_tasks', marks=pytest.mark.slow)],
-)
-PIDS = re.compile(
-  r'^distmnist\.launch: (pids on .*|[\w ]+ is pid \d+ now)\n', re.M
 )
 ISOLATE = pytest.mark.parametrize('isolate', ['--isolate=on', '--isolate=off'])
 
@@ -27,7 +31,7 @@ ISOLATE = pytest.mark.parametrize('isolate', ['--isolate=on', '--isolate=off'])
 def make_env(**variables):
   env = {k: v for k, v in os.environ.items() if not k.lower().endswith('proxy')}
   env.pop('CUDA_VISIBLE_DEVICES', None)
-  path = f'{TESTS.parent}:{TESTS}'
+  path = PYTHONPATH
   return {**env, 'PYTHONPATH': path, **variables}
 
 
@@ -53,20 +57,16 @@ def run_launch(do, folder, *flags, **variables):
   return done
 
 
-@pytest.fixture(autouse=True)
-def heed_signals():
-  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
-  # by pytest, and would be by all that it starts.
-  signums = (signal.SIGINT, signal.SIGHUP)
-  before = [signal.signal(n, signal.default_int_handler) for n in signums]
-  yield
-  for signum, handler in zip(signums, before, strict=True):
-    signal.signal(signum, handler)
+def start_launch(do, folder, *flags):
+  return Running(folder, make_command(do, folder, *flags), env=make_env())
 
 
 @pytest.fixture(scope='module')
 def _why_not_isolated():
-  code = 'from distmnist import isolation; isolation.make_namespace()'
+  code = (
+    'from distmnist.launching import network_namespace;'
+    'network_namespace.make_namespace()'
+  )
   done = subprocess.run(
     [sys.executable, '-c', code], env=make_env(), capture_output=True, text=True
   )
@@ -79,76 +79,6 @@ def skip_where_namespaces_are_not_allowed(request, _why_not_isolated):
   wants = wants and wants.params.get('isolate') == '--isolate=on'
   if wants and _why_not_isolated:
     pytest.skip(_why_not_isolated)
-
-
-class Running:
-  """A launch in the background; its end is the end of all that it started."""
-
-  def __init__(self, do, folder, *flags):
-    self.folder = folder
-    self.stderr = folder / 'stderr'
-    with open(self.stderr, 'w') as stderr:
-      self.process = subprocess.Popen(
-        make_command(do, folder, *flags),
-        env=make_env(),
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-      )
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    if self.process.poll() is None:
-      self.process.kill()
-    self.process.wait()
-
-  def wait_for_files(self, *names):
-    deadline = time.monotonic() + 60
-    paths = [self.folder / name for name in names]
-    while not all(path.exists() for path in paths):
-      assert self.process.poll() is None, self.stderr.read_text()
-      assert time.monotonic() < deadline, f'no {names}'
-      time.sleep(0.01)
-    return paths
-
-  def wait_for(self, *names):
-    """Waits for touched files; returns the tasks that have touched them."""
-    paths = self.wait_for_files(*names)
-    return [psutil.Process(int(path.read_text())) for path in paths]
-
-  def wait_for_line(self, text):
-    """Waits for a line of the launcher that has `text` in it."""
-    deadline = time.monotonic() + 60
-    while text not in self.stderr.read_text():
-      assert self.process.poll() is None, self.stderr.read_text()
-      assert time.monotonic() < deadline, f'no {text!r}'
-      time.sleep(0.01)
-
-  def all_processes(self):
-    return psutil.Process(self.process.pid).children(recursive=True)
-
-  def send(self, signum):
-    os.kill(self.process.pid, signum)
-
-
-def has_ended(process):
-  # An orphan may stay a zombie until a slow init looks after it.
-  try:
-    return process.status() == psutil.STATUS_ZOMBIE
-  except psutil.NoSuchProcess:
-    return True
-
-
-def assert_gone(processes, timeout_secs):
-  deadline = time.monotonic() + timeout_secs
-  while alive := [p for p in processes if not has_ended(p)]:
-    assert time.monotonic() < deadline, alive
-    time.sleep(0.01)
-
-
-def last_line(text):
-  return text.splitlines()[-1]
 
 
 @BOTH
@@ -186,8 +116,8 @@ def test_each_task_is_named_with_its_pid_at_each_start(tmp_path):
 def test_the_run_goes_on_without_a_worker_that_is_lost_for_good(tmp_path):
   do = 'worker0:wait=go;ps:wait=go;worker1:kill=9;worker2:wait=go'
   flags = ('--min_workers=2', '--num_workers=3')
-  with Running(do, tmp_path, *flags) as done:
-    done.wait_for_line('killed by SIGKILL')
+  with start_launch(do, tmp_path, *flags) as done:
+    done.wait_for_words('killed by SIGKILL')
     (tmp_path / 'go').touch()
     assert done.process.wait(60) == 0, done.stderr.read_text()
   assert re.search(
@@ -196,25 +126,6 @@ def test_the_run_goes_on_without_a_worker_that_is_lost_for_good(tmp_path):
     done.stderr.read_text(),
     re.M,
   )
-
-
-@pytest.mark.parametrize(
-  'flags',
-  [
-    ['--min_workers=3'],
-    ['--num_workers=100000'],
-    ['--num_ps=100000'],
-    ['--min_workers=1', '--num_ps=0'],
-    ['--min_workers=1', '--launcher=slurm'],
-    ['--restart_window_secs=1', '--launcher=kubernetes'],
-  ],
-)
-def test_restart_flags_that_do_not_fit_are_refused(tmp_path, flags):
-  done = run_launch('', tmp_path, *flags)
-  assert done.returncode == 2
-  [line] = done.stderr.splitlines()
-  assert flags[0].split('=')[0] in line
-  assert os.listdir(tmp_path) == []
 
 
 def test_the_logs_that_nobody_asked_for_go_with_a_good_run(tmp_path):
@@ -319,7 +230,9 @@ def test_the_earlier_of_two_failures_is_the_root_cause(tmp_path):
 
 
 def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
-  with Running('worker0:leave;worker1:touch=on,forever', tmp_path) as running:
+  with start_launch(
+    'worker0:leave;worker1:touch=on,forever', tmp_path
+  ) as running:
     (victim, _) = running.wait_for('worker1.on', 'worker0.ready')
     everything = running.all_processes()
     victim.kill()
@@ -330,7 +243,7 @@ def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
 
 def test_what_a_task_has_started_ends_with_it(tmp_path):
   do = 'worker0:child,touch=on,wait=go;worker1:leave'
-  with Running(do, tmp_path) as running:
+  with start_launch(do, tmp_path) as running:
     running.wait_for('worker0.on', 'worker1.ready')
     (child,) = running.wait_for('worker0.child')
     (tmp_path / 'go').touch()
@@ -344,7 +257,7 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
   ('do', 'code'), [('worker0:lose', 75), ('worker1:lose', 143)]
 )
 def test_a_chief_that_could_not_save_is_named_last(tmp_path, do, code):
-  with Running(f'{do};worker:leave;ps:leave', tmp_path) as running:
+  with start_launch(f'{do};worker:leave;ps:leave', tmp_path) as running:
     running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     running.send(signal.SIGTERM)
     assert running.process.wait(60) == code
@@ -354,19 +267,12 @@ def test_a_chief_that_could_not_save_is_named_last(tmp_path, do, code):
 
 @BOTH
 @ISOLATE
-@pytest.mark.parametrize(
-  ('sent', 'passed_on'),
-  [
-    (signal.SIGINT, signal.SIGINT),
-    (signal.SIGTERM, signal.SIGTERM),
-    (signal.SIGHUP, signal.SIGTERM),
-  ],
-)
+@each_stop_signal
 def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
   tmp_path, mode, isolate, sent, passed_on
 ):
   do = 'worker:leave;ps:leave'
-  with Running(do, tmp_path, mode, isolate) as running:
+  with start_launch(do, tmp_path, mode, isolate) as running:
     running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
     everything = running.all_processes()
     running.send(sent)
@@ -377,18 +283,14 @@ def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
   for name in ('worker_0', 'worker_1', 'ps_0'):
     log = tmp_path / 'logs' / f'{name}.log'
     assert log.read_text() == f'leaving on {passed_on.value}\n'
-  left = {
-    name: (tmp_path / f'{name}.left').stat().st_mtime_ns
-    for name in ('worker0', 'worker1', 'ps0')
-  }
-  assert left['ps0'] == max(left.values())
+  assert_ps_left_last(tmp_path)
 
 
 @BOTH
 def test_a_second_signal_kills_at_once(tmp_path, mode):
   deaf = 'deaf,touch=deaf,forever'
   do = f'worker0:leave;worker1:{deaf};ps0:{deaf}'
-  with Running(do, tmp_path, mode) as running:
+  with start_launch(do, tmp_path, mode) as running:
     running.wait_for('worker0.ready', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.send(signal.SIGINT)
@@ -402,7 +304,7 @@ def test_a_second_signal_kills_at_once(tmp_path, mode):
 
 @pytest.mark.slow
 def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
-  with Running('all:deaf,touch=deaf,forever', tmp_path) as running:
+  with start_launch('all:deaf,touch=deaf,forever', tmp_path) as running:
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.send(signal.SIGTERM)
@@ -420,7 +322,7 @@ def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
 @ISOLATE
 def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
   do = 'worker0:leave;worker1:touch=on,forever;ps:leave'
-  with Running(do, tmp_path, mode, isolate) as running:
+  with start_launch(do, tmp_path, mode, isolate) as running:
     running.wait_for('worker0.ready', 'worker1.on', 'ps0.ready')
     everything = running.all_processes()
     assert len(everything) == 4
@@ -430,7 +332,7 @@ def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
 
 @pytest.mark.slow
 def test_even_the_deaf_go_after_a_launcher_killed_by_9(tmp_path):
-  with Running('all:deaf,touch=deaf,forever', tmp_path) as running:
+  with start_launch('all:deaf,touch=deaf,forever', tmp_path) as running:
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.process.kill()
@@ -627,14 +529,11 @@ def test_a_task_of_the_first_attempt_that_does_not_end_is_an_error(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
-  with Running(
+  with start_launch(
     'worker0:leave;worker1:kill=9', tmp_path, '--max_restarts=9'
   ) as running:
     running.wait_for('worker0.ready')
-    deadline = time.monotonic() + 60
-    while 'restart 6 of 9 in 3.2 s' not in running.stderr.read_text():
-      assert time.monotonic() < deadline, running.stderr.read_text()
-      time.sleep(0.01)
+    running.wait_for_words('restart 6 of 9 in 3.2 s')
     running.send(signal.SIGTERM)
     assert running.process.wait(60) == 143
   assert 'stopped by SIGTERM' in last_line(running.stderr.read_text())
@@ -650,7 +549,7 @@ def test_who_reaches_the_port_of_a_task(tmp_path, mode, isolate):
     'ps0:serve,touch=on,wait=go;worker0:wait=ps0.on,connect=ps0,touch=on,wait=go;'
     'worker1:wait=go'
   )
-  with Running(do, tmp_path, mode, isolate) as running:
+  with start_launch(do, tmp_path, mode, isolate) as running:
     running.wait_for('ps0.on', 'worker0.on')
     log = (tmp_path / 'logs' / 'ps_0.log').read_text()
     port = int(log.split()[-1])
@@ -691,11 +590,12 @@ def test_the_data_comes_first_where_train_could_not_get_it(
   tmp_path, isolate, module, expected
 ):
   code = (
-    'from distmnist import isolation, launch, supervisor\n'
-    "isolation.make_namespace = lambda: 'made'\n"
+    'from distmnist import launch\n'
+    'from distmnist.launching import network_namespace, run_tasks\n'
+    "network_namespace.make_namespace = lambda: 'made'\n"
     'def run(tasks, logs_dir, where, data_task, *args, **settings):\n'
     '  print(data_task and data_task.argv[3:])\n'
-    'supervisor.run = run\n'
+    'run_tasks.run = run\n'
     'launch.run()\n'
   )
   flags = [f'--isolate={isolate}', f'--module={module}']
@@ -742,7 +642,7 @@ def test_dry_run_prints_commands_without_tensorflow(tmp_path):
   code = (
     'import sys\n'
     'from distmnist import launch\n'
-    'import distmnist.fork_server, distmnist.launchers.local\n'
+    'import distmnist.launching.fork_server, distmnist.launchers.local\n'
     'try:\n'
     '  launch.run()\n'
     'finally:\n'
@@ -781,6 +681,10 @@ def test_dry_run_prints_commands_without_tensorflow(tmp_path):
       '--kube_cpu is for --launcher=kubernetes, and this is --launcher=local:',
     ),
     (['--launcher=kubernetes', '--isolate=on'], '--isolate is for --launcher='),
+    (
+      ['--min_workers=3', '--logs_dir=logs'],
+      '--min_workers=3 does not fit --num_ps=1 --num_workers=2:',
+    ),
     (['--gpus=some'], 'expected auto or a number of GPUs'),
     (['--launcher=rocket'], 'launcher'),
     (['--num_wrokers=2'], 'num_wrokers'),
@@ -805,6 +709,7 @@ def test_a_wrong_command_line_is_one_line_and_2(tmp_path, words, message):
   assert message in done.stderr
   assert done.stderr.count('\n') == 1
   assert done.stdout == ''
+  assert os.listdir(tmp_path) == ['mine.flags']
 
 
 def test_help_shows_the_flags():

@@ -5,8 +5,11 @@ import re
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cluster as cluster_lib
-from distmnist import placement, plan, registry
+from distmnist import plan
+from distmnist.cluster import cluster
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from distmnist.exchange import sharding
 
 
 def run(capsys, set_flags, *words):
@@ -90,14 +93,14 @@ def test_one_process_moves_nothing(capsys, set_flags):
   assert lines[-1] == 'one process: nothing moves'
 
 
-@pytest.mark.parametrize('name', registry.names('distmnist.strategies'))
+@pytest.mark.parametrize('name', registry.names(STRATEGIES))
 def test_a_plan_agrees_with_what_a_step_says(set_flags, name):
   """The mean of what the steps themselves count, over one period."""
   set_flags('--communication_period=3', f'--strategy={name}')
   num_ps = 0 if name == 'ring_allreduce' else 1
   hosts = ('p:1',) * num_ps, ('w0:1', 'w1:1')
-  member = cluster_lib.make_cluster(*hosts, 'worker', 1)
-  rule = registry.load('distmnist.strategies', name).make(member)
+  member = cluster.make_cluster(*hosts, 'worker', 1)
+  rule = registry.load(STRATEGIES, name).make(member)
   with tf.Graph().as_default():
     with tf.device(member.device_setter()):
       step = tf.train.get_or_create_global_step()
@@ -105,7 +108,7 @@ def test_a_plan_agrees_with_what_a_step_says(set_flags, name):
         w = tf.get_variable('w', [10])
       loss = tf.reduce_sum(tf.convert_to_tensor(w) ** 2)
       rule.minimize(loss, make_sgd, step)
-    traffic = placement.compute_traffic(member, rule, tf.trainable_variables())
+    traffic = sharding.compute_traffic(member, rule, tf.trainable_variables())
     for planned, counted, period in (
       (traffic.pulled, rule.bytes_pulled, rule.pull_period),
       (traffic.pushed, rule.bytes_pushed, rule.push_period),

@@ -11,11 +11,13 @@ import sys
 import numpy as np
 import pytest
 
-from distmnist import cli, idx, predict
-from tests.idx_test import pack
-from tests.image_files_test import encode_png
-from tests.runner import REPO, read_report
-from tests.saved_model_test import make_images, write_brightest
+from distmnist import predict
+from distmnist.common import cli
+from distmnist.data import idx
+from tests.data.idx_test import pack
+from tests.data.image_files_test import encode_png
+from tests.serving.saved_model_test import make_images, write_brightest
+from tests.support.runner import REPO, read_report
 
 # The model's class is the index of the brightest of 2 x 3 pixels.
 CLASSES = [4, 0, 5, 5, 1, 2, 3, 4, 0, 1, 2, 5]

@@ -8,11 +8,7 @@ import re
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.runner import SMALL, read_report
-
-
-def last_line(task):
-  return task.output.splitlines()[-1]
+from tests.support.runner import SMALL, read_report
 
 
 def read_histograms(folder):
@@ -143,29 +139,6 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
 
 
 @pytest.mark.slow
-def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
-  tasks, tmp_path
-):
-  logdir = tmp_path / 'run'
-  flags = [*SMALL, '--train_steps=60', f'--logdir={logdir}']
-  task = tasks.run(tmp_path / '1', *flags, '--validate_at_end')
-  found = read_report(logdir)
-  accuracy = found['validation_accuracy']
-  assert found['best_step'] is None
-  assert f'validation accuracy {accuracy:.4f}' in task.output
-  evaluated = tasks.run(
-    tmp_path / '2',
-    *(f'--logdir={logdir}', '--split=validation'),
-    module='distmnist.evaluate',
-  )
-  assert f'validation accuracy {accuracy:.4f}' in evaluated.output
-  flags = [*flags, '--validation_images=0', '--resume=never']
-  assert tasks.run(tmp_path / '3', *flags, '--validate_at_end').code == 0
-  found = read_report(logdir)
-  assert found['validation_accuracy'] is None
-
-
-@pytest.mark.slow
 def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   logdir = f'--logdir={tmp_path / "run"}'
   first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)
@@ -211,44 +184,6 @@ def test_the_same_seed_gives_the_same_training(tasks, tmp_path):
   assert costs[0] == costs[1]
 
 
-@pytest.mark.slow
-def test_early_stopping_keeps_and_reports_the_best(tasks, tmp_path):
-  logdir = tmp_path / 'run'
-  task = tasks.run(
-    tmp_path / 'log',
-    *SMALL,
-    '--epochs=400',
-    '--learning_rate=0.05',
-    '--validation_steps=25',
-    '--early_stopping_patience=4',
-    f'--logdir={logdir}',
-  )
-  assert task.code == 0, task.output
-  report = read_report(logdir)
-  found = [
-    (int(step), accuracy)
-    for step, accuracy in re.findall(
-      r'^step (\d+): validation accuracy (\S+)', task.output, re.M
-    )
-  ]
-  best_step = report['best_step']
-  best = dict(found)[best_step]
-  assert best == max(accuracy for _, accuracy in found)
-  assert report['global_step'] == best_step + 4 * 25
-  assert f'early stopping at step {report["global_step"]}' in task.output
-  assert f'best step           {best_step}' in task.output
-  evaluated = tasks.run(
-    tmp_path / 'evaluate',
-    f'--logdir={logdir}',
-    '--checkpoint=best',
-    module='distmnist.evaluate',
-  )
-  assert (
-    f'step {best_step}  test accuracy {report["test_accuracy"]:.4f}'
-    in evaluated.output
-  )
-
-
 def test_divergence_stops_with_advice(tasks, tmp_path):
   task = tasks.run(
     tmp_path / 'log',
@@ -260,8 +195,8 @@ def test_divergence_stops_with_advice(tasks, tmp_path):
     f'--logdir={tmp_path / "run"}',
   )
   assert task.code == 1
-  assert 'the training has diverged; try a lower --learning_rate' in last_line(
-    task
+  assert (
+    'the training has diverged; try a lower --learning_rate' in task.last_line
   )
   assert 'Traceback' not in task.output
   # What was saved before a cost told so is not what the next one begins with.
@@ -451,8 +386,8 @@ def test_a_checkpoint_of_another_model_is_refused(tasks, tmp_path):
       tmp_path / 'log', *SMALL, '--train_steps=9', logdir, *flags
     )
     assert task.code == 1
-    assert words in last_line(task)
-    assert 'another' in last_line(task)
+    assert words in task.last_line
+    assert 'another' in task.last_line
     assert 'Traceback' not in task.output
   kept = [name for name in before if name.startswith('model.ckpt')]
   assert set(kept) <= set(os.listdir(tmp_path / 'run'))
@@ -504,28 +439,4 @@ def test_a_step_is_traced(tasks, tmp_path):
 def test_steps_that_cannot_be_traced_are_refused(tasks, tmp_path, flags, words):
   task = tasks.run(tmp_path / 'log', *SMALL, *flags)
   assert task.code == 2
-  assert words in last_line(task)
-
-
-def test_a_resumed_run_whose_first_save_fails_keeps_what_it_began_with(
-  tasks, tmp_path
-):
-  logdir = tmp_path / 'run'
-  flags = *SMALL, f'--logdir={logdir}'
-  assert tasks.run(tmp_path / '1.log', *flags, '--train_steps=5').code == 0
-  before = {
-    name: (logdir / name).read_bytes()
-    for name in os.listdir(logdir)
-    if name.startswith(('model.ckpt', 'report', 'train.flags'))
-  }
-  # The same once more is at its end, and writes nothing.
-  task = tasks.run(tmp_path / '2.log', *flags, '--train_steps=5')
-  assert task.code == 0
-  assert 'already finished at step 5: nothing was to do' in task.output
-  # A folder in the place of the next checkpoint fails its save.
-  (logdir / 'model.ckpt-9.data-00000-of-00001' / 'x').mkdir(parents=True)
-  task = tasks.run(tmp_path / '3.log', *flags, '--train_steps=9')
-  assert task.code == 1
-  assert 'cannot write checkpoint' in task.output
-  del before['report.json'], before['train.flags']
-  assert {name: (logdir / name).read_bytes() for name in before} == before
+  assert words in task.last_line

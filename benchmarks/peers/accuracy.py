@@ -1,6 +1,6 @@
 """Test accuracy of what a run has kept, oldest first, until one suffices.
 
-  python accuracy.py NET DATA TARGET FILE ...
+  python benchmarks/peers/accuracy.py NET DATA TARGET FILE ...
 
 A FILE is a snapshot of a peer (.npz) or the prefix of a TensorFlow checkpoint.
 All peers are judged by this one program, after their run. It prints a JSON

@@ -18,6 +18,34 @@ def make_initializer(net, shape):
   return tf.glorot_uniform_initializer()
 
 
+def build_graph(args, net, cluster):
+  """Returns (images, labels, variables, logits, train_op)."""
+  device = f'/job:worker/task:{args.task}'
+  with tf.device(
+    tf.train.replica_device_setter(worker_device=device, cluster=cluster)
+  ):
+    images = tf.placeholder(tf.uint8, [None, common.PIXELS])
+    labels = tf.placeholder(tf.uint8, [None])
+    variables = {
+      name: tf.get_variable(
+        name, shape, initializer=make_initializer(net, shape)
+      )
+      for name, shape in net.shapes.items()
+    }
+    loss = tf_nets.build_loss(args.net, variables, images, labels)
+    logits = tf_nets.build_logits(
+      args.net, variables, images, is_training=False
+    )
+    make_optimizer = {
+      'adam': tf.train.AdamOptimizer,
+      'sgd': tf.train.GradientDescentOptimizer,
+    }[net.optimizer]
+    train_op = make_optimizer(net.learning_rate).minimize(
+      loss, global_step=tf.train.get_or_create_global_step()
+    )
+  return images, labels, variables, logits, train_op
+
+
 def main():
   args = common.parse_args()
   tf.disable_eager_execution()
@@ -32,33 +60,8 @@ def main():
 
   net = common.NETS[args.net]
   train_images, train_labels = common.load(args.data, 'train')
-  device = f'/job:worker/task:{args.task}'
-  with tf.device(
-    tf.train.replica_device_setter(worker_device=device, cluster=cluster)
-  ):
-    images = tf.placeholder(tf.uint8, [None, common.PIXELS])
-    labels = tf.placeholder(tf.uint8, [None])
-    variables = {
-      name: tf.get_variable(
-        name,
-        shape,
-        initializer=make_initializer(net, shape),
-      )
-      for name, shape in net.shapes.items()
-    }
-    loss = tf_nets.build_loss(args.net, variables, images, labels)
-    logits = tf_nets.build_logits(
-      args.net, variables, images, is_training=False
-    )
-    global_step = tf.train.get_or_create_global_step()
-    make_optimizer = {
-      'adam': tf.train.AdamOptimizer,
-      'sgd': tf.train.GradientDescentOptimizer,
-    }[net.optimizer]
-    train_op = make_optimizer(net.learning_rate).minimize(
-      loss, global_step=global_step
-    )
-
+  images, labels, variables, logits, train_op = build_graph(args, net, cluster)
+  global_step = tf.train.get_global_step()
   recorder = common.Recorder(args)
   batches = common.make_batches(
     len(train_labels), args.task, len(args.workers), net.batch_size

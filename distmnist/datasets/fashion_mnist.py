@@ -5,7 +5,7 @@ trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot); H.
 Xiao, K. Rasul and R. Vollgraf, 2017. Licence: MIT.
 """
 
-from distmnist import download, idx
+from distmnist.data import download, idx
 
 MIRRORS = (
   'http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',

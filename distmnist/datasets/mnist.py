@@ -5,7 +5,7 @@ CC BY-SA 3.0. Other IDX files of this shape are taken too, if they have these
 names.
 """
 
-from distmnist import download, idx
+from distmnist.data import download, idx
 
 MIRRORS = (
   'https://ossci-datasets.s3.amazonaws.com/mnist/',

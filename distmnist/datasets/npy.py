@@ -12,7 +12,7 @@ import os
 import numpy as np
 from absl import flags
 
-from distmnist import cli
+from distmnist.common import cli
 
 _IMAGE_SHAPE = flags.DEFINE_list(
   'npy_image_shape',

@@ -4,7 +4,7 @@
       --num_ps=1 --num_workers=2 -- --flagfile=... --logdir=/shared/run
 
 Spark's own lines go to spark.log beside the logs of the tasks. From within a
-Spark program: on_spark.py.
+Spark program: spark/training.py.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import socket
-import sys
 
 from absl import flags
 
-from distmnist import cli, files, on_spark, processes, task_logs
-from distmnist import screen as screen_lib
-from distmnist import tasks as tasks_lib
+from distmnist.common import cli, signals
+from distmnist.common.names import FIRST_PORT
+from distmnist.launching import jobs, log_view, task_group, task_logs
+from distmnist.spark import context as context_lib
+from distmnist.spark import executors, supervisor, training
 
 _MASTER = flags.DEFINE_string(
   'master',
@@ -43,61 +43,43 @@ _WAIT_SECS = flags.DEFINE_float(
   lower_bound=0,
 )
 
-_END_SECS = 10.0
 # Four JVMs that start on one machine: half the processor time, 18 s for 32.
 _LEAN_JAVA = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
 
 
-# A keytab or a key store is a file: its path may be known, its password not.
-_SECRET = re.compile(
-  r'password|passwd|secret|token|credential|key(?!tab|store)', re.IGNORECASE
-)
-
-
-def is_secret(name):
-  """Whether the value of Spark's setting `name`, a str, is not for others."""
-  return bool(_SECRET.search(name))
-
-
-def hide_secret(setting):
-  """Returns `setting`, name=value, for others to read: name=... if secret."""
-  name, _, _ = setting.partition('=')
-  return f'{name}=...' if is_secret(name) else setting
-
-
 def launch(job):
-  """Runs the tasks.Job; returns its exit code (int)."""
+  """Runs the jobs.Job; returns its exit code (int)."""
   master = get_master()
   num_tasks = job.num_ps + job.num_workers
-  on_spark.check_paths(job.given)
-  on_spark.check_fixed_slots(master, num_tasks)
+  executors.check_paths(job.given)
+  executors.check_fixed_slots(master, num_tasks)
   conf = make_conf(master, num_tasks, _CONF.value)
-  hosts = [f'executor-{i}:{tasks_lib.FIRST_PORT}' for i in range(num_tasks)]
-  cluster = tasks_lib.make_tasks(
+  hosts = [f'executor-{i}:{FIRST_PORT}' for i in range(num_tasks)]
+  cluster = jobs.make_tasks(
     hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
   )
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     settings = ' '.join(
-      hide_secret(f'{name}={value}') for name, value in conf.items()
+      context_lib.hide_secret(f'{name}={value}') for name, value in conf.items()
     )
-    processes.say(
+    task_group.say(
       'not to be pasted: Spark chooses the hosts and the ports, for which'
-      f' executor-0:{tasks_lib.FIRST_PORT} and so on stand here; its settings:'
+      f' executor-0:{FIRST_PORT} and so on stand here; its settings:'
       f' {settings}'
     )
     return 0
   check_ready(master)
   logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
-  screen = screen_lib.make_screen(logs_dir, cluster, job.show_logs)
+  screen = log_view.make_screen(logs_dir, cluster, job.show_logs)
 
   def say(text):
     screen.close_line()
-    processes.say(text)
+    task_group.say(text)
 
   try:
-    with heeding_signals(), opened(conf, logs_dir) as context:
-      on_spark.run(
+    with signals.heeding(), context_lib.opened(conf, logs_dir) as context:
+      training.run(
         context,
         job.given,
         job.num_ps,
@@ -109,10 +91,10 @@ def launch(job):
         show=lambda *_: screen.update(),
         say=say,
       )
-  except on_spark.TaskError as error:
+  except supervisor.TaskError as error:
     say(f'error: {error}')
     return error.exit_code
-  except SignalError as error:
+  except signals.SignalError as error:
     say(f'stopped by {error.name}, logs in {logs_dir}')
     return error.exit_code
   finally:
@@ -195,8 +177,8 @@ def make_conf(master, num_tasks, settings):
     # Not by a validator of absl, which would print the values of all of them.
     if not re.fullmatch(r'spark\.[\w.-]+=.*', each, re.DOTALL):
       raise cli.UsageError(
-        f'--spark_conf={hide_secret(each)}: expected name=value, such as'
-        ' spark.task.cpus=2'
+        f'--spark_conf={context_lib.hide_secret(each)}: expected name=value,'
+        ' such as spark.task.cpus=2'
       )
   conf = {
     'spark.master': master,
@@ -213,111 +195,3 @@ def make_conf(master, num_tasks, settings):
     for which in ('driver', 'executor'):
       conf[f'spark.{which}.extraJavaOptions'] = _LEAN_JAVA
   return conf | dict(each.split('=', 1) for each in settings)
-
-
-class SignalError(BaseException):
-  """This program was sent a signal that is to end it."""
-
-  def __init__(self, signum):
-    super().__init__(signum)
-    self.signum = signum
-    self.name = signal.Signals(signum).name
-    self.exit_code = 128 + signum
-
-
-@contextlib.contextmanager
-def heeding_signals():
-  """Has the first two signals raise SignalError where they come."""
-  received = []
-
-  def handle(signum, _):
-    received.append(signum)
-    if len(received) <= 2:
-      raise SignalError(received[0])
-
-  signums = [
-    n
-    for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    if signal.getsignal(n) != signal.SIG_IGN
-  ]
-  before = [signal.signal(n, handle) for n in signums]
-  try:
-    yield
-  finally:
-    for signum, handler in zip(signums, before, strict=True):
-      signal.signal(signum, handler)
-
-
-@contextlib.contextmanager
-def opened(conf, logs_dir):
-  """Yields a SparkContext of its own; its end is the end of its JVM.
-
-  Raises:
-    cli.RunError: Spark does not start.
-  """
-  import pyspark
-  from pyspark import java_gateway
-
-  log = os.path.join(logs_dir, 'spark.log')
-  if conf['spark.master'].startswith('local'):
-    os.environ.setdefault('SPARK_LOCAL_IP', '127.0.0.1')
-    os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
-  context, is_done = None, False
-  # pyspark sets a handler of SIGINT of its own.
-  handler = signal.getsignal(signal.SIGINT)
-  try:
-    try:
-      with _stderr_to(log):
-        # pyspark would have all settings in the command line of the JVM.
-        public = [pair for pair in conf.items() if not is_secret(pair[0])]
-        context = pyspark.SparkContext(
-          conf=pyspark.SparkConf(False).setAll(list(conf.items())),
-          gateway=java_gateway.launch_gateway(
-            pyspark.SparkConf(False).setAll(public)
-          ),
-        )
-    except Exception as error:
-      raise cli.RunError(
-        f'Spark does not start: {on_spark.explain(error)}; log: {log}'
-      ) from error
-    finally:
-      signal.signal(signal.SIGINT, handler)
-    yield context
-    is_done = True
-  finally:
-    app_id = context and context.applicationId
-    _end_spark(pyspark, context)
-    if is_done and conf['spark.master'].startswith('local-cluster'):
-      # Else each trial leaves the folders of its executors in pyspark's own.
-      home = os.environ.get('SPARK_HOME') or os.path.dirname(pyspark.__file__)
-      shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
-
-
-def _end_spark(pyspark, context):
-  """Ends Spark and its JVM, which would stay until this program is gone."""
-  if context:
-    with contextlib.suppress(Exception):  # Its JVM may be dead.
-      context.stop()
-  gateway = pyspark.SparkContext._gateway
-  process = getattr(gateway, 'proc', None)
-  if process:
-    gateway.shutdown()
-    process.stdin.close()
-    with contextlib.suppress(Exception):
-      process.wait(_END_SECS)
-    process.kill()
-    process.wait()
-
-
-@contextlib.contextmanager
-def _stderr_to(path):
-  """What is started meanwhile writes its stderr to this file."""
-  sys.stderr.flush()
-  before = os.dup(2)
-  with open(path, 'ab', opener=files.no_follow) as log:
-    os.dup2(log.fileno(), 2)
-  try:
-    yield
-  finally:
-    os.dup2(before, 2)
-    os.close(before)

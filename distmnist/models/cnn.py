@@ -5,7 +5,7 @@ conv 5x5x32, pool, conv 5x5x64, pool, dense 1024, dropout 0.5, softmax.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import layers
+from distmnist.nn import layers
 
 
 def make(num_classes):

@@ -6,7 +6,7 @@ last part cuts the net vertically: --vertical_slices=2.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import layers
+from distmnist.nn import layers
 
 
 def make(num_classes):

@@ -7,7 +7,7 @@ start saturated. --initializer=glorot learns far faster.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import layers
+from distmnist.nn import layers
 
 
 def make(num_classes):

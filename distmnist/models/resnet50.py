@@ -12,12 +12,12 @@ Smaller images, as of CIFAR or MNIST, would have no pixels left for the last
 stages: their stem is 3x3 with stride 1 and no pool, as is usual for CIFAR.
 Those smaller than 32 x 32 get zeros around them.
 
-How the averages of batch norm live with several workers: layers.batch_norm.
+How the averages of batch norm live with several workers: batch_norm.batch_norm.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import layers
+from distmnist.nn import batch_norm, layers
 
 MIN_SIZE = 32
 _MIN_SIZE_OF_LARGE = 64
@@ -65,4 +65,6 @@ def _conv(
   outputs = layers.conv(
     inputs, filters, kernel_size, name, 'he', stride, has_biases=False
   )
-  return layers.batch_norm(outputs, f'{name}/norm', is_training, first_gamma)
+  return batch_norm.batch_norm(
+    outputs, f'{name}/norm', is_training, first_gamma
+  )

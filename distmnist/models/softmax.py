@@ -1,6 +1,6 @@
 """Softmax regression: one layer, no hidden units."""
 
-from distmnist import layers
+from distmnist.nn import layers
 
 
 def make(num_classes):

@@ -12,7 +12,7 @@ dense layer has 512 inputs, not 25,088 as at 224 x 224.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import layers
+from distmnist.nn import layers
 
 MIN_SIZE = 32  # Five pools leave one pixel.
 # (convolutions, filters) of a block.

@@ -17,7 +17,7 @@ with it that it had not pushed, and its speed; the others go on.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import local_copies, strategy
+from distmnist.exchange import local_copies, strategy, variable_lists
 
 
 def make(cluster):
@@ -55,7 +55,7 @@ class Agn(strategy.Strategy):
           parts = copies.read_shards()
         staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
-          cleared = local_copies.clear_all(sums)
+          cleared = variable_lists.clear_all(sums)
         pulled = copies.assign(copies.from_shards(parts))
         with tf.control_dependencies([pulled, cleared]):
           return tf.identity(new_step), tf.identity(staleness)

@@ -14,7 +14,7 @@ waits for anybody: a worker that dies takes its speed away and no more.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import center, strategy
+from distmnist.exchange import center, strategy
 
 
 def make(cluster):

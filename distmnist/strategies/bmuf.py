@@ -26,7 +26,7 @@ worker that died, until it is back.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import local_copies, rounds, strategy
+from distmnist.exchange import local_copies, strategy, sync_round
 
 _BLOCK_MOMENTUM = flags.DEFINE_float(
   'block_momentum',
@@ -77,7 +77,7 @@ class Bmuf(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies, num_workers = self._copies, self.cluster.num_workers
     with tf.name_scope('bmuf'):
-      self._round = rounds.make_round(
+      self._round = sync_round.make_round(
         self.cluster, num_workers, global_step, copies
       )
       self._round.build_update(self._filter)

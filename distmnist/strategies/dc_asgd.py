@@ -23,7 +23,7 @@ its speed away and no more; the lock, if it has it, is let go.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import atomic, local_copies, strategy
+from distmnist.exchange import local_copies, locked_center, strategy
 
 _DC_LAMBDA = flags.DEFINE_float(
   'dc_lambda',
@@ -77,7 +77,7 @@ class DcAsgd(strategy.Strategy):
       self._mean_squares = []
       if self._decay is not None:
         self._mean_squares = copies.make_zeros_on_ps('mean_square')
-      self._center = atomic.AtomicCenter(
+      self._center = locked_center.AtomicCenter(
         copies,
         global_step,
         keep_shards=self._backups,

@@ -20,7 +20,7 @@ it that it had not pushed (less than n_push) and its speed; the others go on.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import local_copies, strategy
+from distmnist.exchange import local_copies, strategy, variable_lists
 
 _N_FETCH = flags.DEFINE_integer(
   'n_fetch',
@@ -69,7 +69,7 @@ class Downpour(strategy.Strategy):
         new_step = strategy.read_after(global_step, self.mark_done([apply]))
         staleness = new_step - 1 - pulled_step.read_value()
         with tf.control_dependencies([staleness]):
-          cleared = local_copies.clear_all(sums)
+          cleared = variable_lists.clear_all(sums)
         with tf.control_dependencies([cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 

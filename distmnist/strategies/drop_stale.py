@@ -19,7 +19,7 @@ its speed away and no more; the lock, if it has it, is let go.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import atomic, local_copies, strategy
+from distmnist.exchange import local_copies, locked_center, strategy
 
 _MAX_STALENESS = flags.DEFINE_integer(
   'max_staleness',
@@ -50,7 +50,7 @@ class DropStale(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('drop_stale'):
-      self._center = atomic.AtomicCenter(
+      self._center = locked_center.AtomicCenter(
         copies,
         global_step,
         max_staleness=self.max_staleness,

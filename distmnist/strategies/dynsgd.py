@@ -19,7 +19,7 @@ go on. The lock, if it has it, is let go.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import atomic, local_copies, strategy
+from distmnist.exchange import local_copies, locked_center, strategy
 
 
 def make(cluster):
@@ -45,7 +45,7 @@ class DynSgd(strategy.Strategy):
     copies = self._copies
     with tf.name_scope('dynsgd'):
       as_pulled = copies.make_zeros('as_pulled')
-      self._center = atomic.AtomicCenter(
+      self._center = locked_center.AtomicCenter(
         copies,
         global_step,
         keep_whole=as_pulled,

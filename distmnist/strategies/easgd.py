@@ -30,7 +30,14 @@ all wait for all at each exchange, so for one that died until it is back.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, local_copies, optimizers, rounds, strategy
+from distmnist.common import cli
+from distmnist.exchange import (
+  local_copies,
+  strategy,
+  sync_round,
+  variable_lists,
+)
+from distmnist.nn import optimizers
 
 _MOVING_RATE = flags.DEFINE_float(
   'moving_rate',
@@ -86,7 +93,7 @@ class Easgd(strategy.Strategy):
     self.pull_period = self.push_period = communication_period
     self._momentum = momentum
     self._is_sync = is_sync
-    self.is_rehearsed = not is_sync  # There all wait.
+    self.is_rehearsed = not is_sync  # In lock-step each waits for all.
     self.max_staleness = 0 if is_sync else None
     self.waits_for_all = is_sync
     self.is_lock_step = is_sync
@@ -149,20 +156,22 @@ class Easgd(strategy.Strategy):
         for position, value in zip(positions, center, strict=True)
       ]
     )
-    own = local_copies.add_all(self._copies.variables, [-d for d in changes])
+    own = variable_lists.add_all(self._copies.variables, [-d for d in changes])
     return changes, own
 
   def _exchange(self, positions, global_step):
     read_step = strategy.read_after(global_step, [])
     changes, own = self._pull_apart(positions)
     pairs = self._copies.to_shards(changes)
-    added = local_copies.add_all(*zip(*((s, d) for d, s in pairs), strict=True))
+    added = variable_lists.add_all(
+      *zip(*((s, d) for d, s in pairs), strict=True)
+    )
     return strategy.count_update(
       global_step, [own, added], read_step, self.mark_done
     )
 
   def _build_round(self, global_step):
-    self._round = rounds.make_round(
+    self._round = sync_round.make_round(
       self.cluster, self.cluster.num_workers, global_step, self._copies
     )
     self._round.build_update(self._add_sums)
@@ -191,7 +200,7 @@ class Easgd(strategy.Strategy):
       return self._copies.local_step(optimizer, gradients)
     before = [v.read_value() for v in self._velocities]
     with tf.control_dependencies(before):
-      shrunk = local_copies.assign_all(
+      shrunk = variable_lists.assign_all(
         self._velocities, [self._momentum * v for v in before]
       )
     with tf.control_dependencies([shrunk]), local_copies.local_variables():
@@ -204,7 +213,7 @@ class Easgd(strategy.Strategy):
         (1 + self._momentum) * v.read_value() - self._momentum * old
         for v, old in zip(self._velocities, before, strict=True)
       ]
-    return local_copies.add_all(self._copies.variables, changes)
+    return variable_lists.add_all(self._copies.variables, changes)
 
   def hooks(self, stop):
     if not self._round:

@@ -24,18 +24,17 @@ step, and all stop after it. So one SIGTERM ends all workers at one step, with a
 checkpoint.
 """
 
-import contextlib
-import signal
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, collectives, nonfinite, strategy, wire
-
-# The names of the collective ops; the broadcast takes those from _BROADCAST
-# on, one a dtype.
-_STEP, _END, _BROADCAST = 1, 2, 3
-_END_TIMEOUT_SECS = 5.0
+from distmnist.common import cli
+from distmnist.exchange import (
+  collectives,
+  nonfinite,
+  ring_hook,
+  strategy,
+  transport,
+)
 
 
 def make(cluster):
@@ -96,12 +95,12 @@ class RingAllreduce(strategy.Strategy):
     with tf.device(self.cluster.cpu_device):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
       parts = [*gradients, tf.ensure_shape(votes, [2])]
-      sent = tf.cast(wire.flatten(parts), self._wire_dtype)
+      sent = tf.cast(transport.flatten(parts), self._wire_dtype)
       # The votes go with it; who wants to stop votes again.
       sent = nonfinite.guard(sent, self.cluster.task_index)
-      mean = collectives.build_mean(self.cluster, sent, _STEP)
+      mean = collectives.build_mean(self.cluster, sent, ring_hook.STEP)
       mean = tf.cast(mean, tf.float32)
-      *means, self._votes = wire.split_like(mean, [*variables, parts[-1]])
+      *means, self._votes = transport.split_like(mean, [*variables, parts[-1]])
     return means
 
   def _vote(self):
@@ -113,68 +112,9 @@ class RingAllreduce(strategy.Strategy):
     self._stop = stop
     if self.cluster.num_workers == 1:
       return []
-    return [_RingHook(self.cluster, self._votes, stop)]
+    return [ring_hook.RingHook(self.cluster, self._votes, stop)]
 
   def request_stop(self, run_context):
     if self.cluster.num_workers == 1:
       run_context.request_stop()
     self._wants_stop = True
-
-
-class _RingHook(tf.train.SessionRunHook):
-  """Equal variables at the start, one last step for all, a barrier there."""
-
-  def __init__(self, cluster, votes, stop):
-    """
-    Args:
-      cluster: cluster.Cluster.
-      votes: float32 [2], the means of what all workers' `_vote` returned.
-      stop: preemption.StopRequest.
-    """
-    self._cluster = cluster
-    self._votes = votes
-    self._stop = stop
-
-  def begin(self):
-    cluster, variables = self._cluster, {}
-    for variable in tf.global_variables():
-      variables.setdefault(variable.dtype.base_dtype, []).append(variable)
-    # The slash enters the scope of the step again.
-    with tf.name_scope('ring_allreduce/'), tf.device(cluster.cpu_device):
-      dtypes = sorted(variables, key=lambda dtype: dtype.name)
-      self._broadcast_op = [
-        collectives.build_broadcast(cluster, variables[dtype], _BROADCAST + i)
-        for i, dtype in enumerate(dtypes)
-      ]
-      self._end_op = collectives.build_mean(
-        cluster, tf.zeros([1]), _END, _END_TIMEOUT_SECS
-      )
-
-  def after_create_session(self, session, coord):
-    try:
-      session.run(self._broadcast_op)
-    except tf.errors.DeadlineExceededError as error:
-      raise cli.RunError(
-        'not all workers were ready for the first step within '
-        f'{self._cluster.start_timeout_secs:g} s: see their logs'
-      ) from error
-    except tf.errors.InvalidArgumentError as error:
-      raise cli.RunError(
-        'the workers do not have the same variables: check that all tasks have '
-        'the same flags'
-      ) from error
-
-  def before_run(self, run_context):
-    return tf.train.SessionRunArgs(self._votes)
-
-  def after_run(self, run_context, run_values):
-    wants_stop, is_preempted = run_values.results > 0
-    if is_preempted:
-      self._stop.request(signal.SIGTERM)
-    if wants_stop or is_preempted:
-      run_context.request_stop()
-
-  def end(self, session):
-    """Nobody leaves while another may still fetch its part of the last mean."""
-    with contextlib.suppress(tf.errors.OpError):
-      session.run(self._end_op)

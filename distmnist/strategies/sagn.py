@@ -16,7 +16,12 @@ R have given. So with R = n all wait for a worker that died, until it is back.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import local_copies, rounds, strategy
+from distmnist.exchange import (
+  local_copies,
+  strategy,
+  sync_round,
+  variable_lists,
+)
 
 
 def make(cluster):
@@ -48,7 +53,7 @@ class Sagn(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('sagn'):
-      self._round = rounds.make_round(
+      self._round = sync_round.make_round(
         self.cluster, self._num_gifts, global_step, copies
       )
       sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
@@ -67,7 +72,7 @@ class Sagn(strategy.Strategy):
           gifts, mark_done=self.mark_done
         )
         with tf.control_dependencies([new_step]):
-          done = [copies.pull(), local_copies.clear_all(sums)]
+          done = [copies.pull(), variable_lists.clear_all(sums)]
         with tf.control_dependencies(done):
           return tf.identity(new_step), tf.identity(staleness)
 

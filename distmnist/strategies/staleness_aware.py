@@ -16,7 +16,7 @@ its speed away and no more; the lock, if it has it, is let go.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist import atomic, local_copies, strategy
+from distmnist.exchange import local_copies, locked_center, strategy
 
 
 def make(cluster):
@@ -38,7 +38,7 @@ class StalenessAware(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('staleness_aware'):
-      self._center = atomic.AtomicCenter(
+      self._center = locked_center.AtomicCenter(
         copies, global_step, mark_done=self.mark_done
       )
       gradients = copies.compute_gradients(make_optimizer(), loss)

@@ -22,13 +22,14 @@ R gradients, applies their mean and hands out the tokens of the next step. So
 with R = N everybody waits for a worker that died, until it is back.
 """
 
-import functools
 import math
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import center, cli, optimizers, rounds, strategy
+from distmnist.common import cli
+from distmnist.exchange import center, strategy, sync_replicas
+from distmnist.nn import optimizers
 
 _WORKER_LEARNING_RATES = flags.DEFINE_list(
   'worker_learning_rates',
@@ -106,82 +107,17 @@ class SyncSgd(strategy.Strategy):
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('sync_sgd'):
-      token = self._make_token(global_step)
-      own_token = token.value()
-      self._optimizer = tf.train.SyncReplicasOptimizer(
-        make_optimizer(), self.batches_per_update, self.cluster.num_workers
+      self._replicas = sync_replicas.SyncReplicas(
+        self.cluster, make_optimizer(), self.batches_per_update, global_step
       )
-      gradients = self._center.compute_gradients(self._optimizer, loss)
+      gradients = self._center.compute_gradients(self._replicas.optimizer, loss)
       if self._gradient_factor is not None:
         gradients = [gradient * self._gradient_factor for gradient in gradients]
       self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
-      pairs = self._center.to_shards(gradients)
-      with tf.variable_creator_scope(
-        functools.partial(_make_unless_local, token)
-      ):
-        self._optimizer.apply_gradients(pairs, global_step)
-      return self._use_our_tokens(pairs, token, own_token, global_step)
-
-  def _make_token(self, global_step):
-    """Returns a variable: the global_step of this worker's last token.
-
-    The optimizer has one on the worker. Beside the global_step a token need
-    not travel, and is not waited for where steps follow each other in one run.
-    It is read once in a step, before all else.
-    """
-    name = f'token_of_worker_{self.cluster.task_index}'
-    with tf.device(global_step.device):
-      return tf.Variable(
-        global_step.read_value(),
-        trainable=False,
-        collections=[tf.GraphKeys.LOCAL_VARIABLES],
-        caching_device=global_step.device,
-        name=name,
+      new_step, self.staleness = self._replicas.push_and_wait(
+        self._center.to_shards(gradients), self.mark_done
       )
-
-  def _use_our_tokens(self, pairs, token, own_token, global_step):
-    """Has this worker give, and wait, as in every other round.
-
-    The optimizer has one queue for all, from which a quick worker would take
-    the token of one that died in its wait, and gives with no word on whether
-    the gradient was in time.
-
-    Args:
-      pairs: list of (gradient on its ps, shard).
-      token: int64 variable, which is given the next one.
-      own_token: int64 scalar tensor, its value at the start of the step.
-      global_step: int64 scalar variable.
-
-    Returns:
-      The train_op: the global_step of the new token.
-    """
-    accumulators = [(self._find_accumulator(v), v.device) for _, v in pairs]
-    self._round = rounds.Round(
-      self.cluster, self.batches_per_update, global_step, accumulators, token
-    )
-    runner = self._optimizer.get_chief_queue_runner()
-    _, its_tokens = runner.enqueue_ops[0].inputs
-    self._round.end_update([its_tokens])  # They come after the update.
-    gifts = [gradient for gradient, _ in pairs]
-    new_step, self.staleness = self._round.give_and_wait(
-      gifts, own_token, self.mark_done
-    )
-    return new_step
-
-  def _find_accumulator(self, variable):
-    """Returns the accumulator that the optimizer has made for a variable."""
-    with tf.device(variable.device):
-      return tf.ConditionalAccumulator(
-        variable.dtype.base_dtype,
-        variable.shape,
-        shared_name=f'{variable.name}/grad_accum',
-      )
+      return new_step
 
   def hooks(self, stop):
-    return [self._round.hook(stop)]
-
-
-def _make_unless_local(instead, create, **kwargs):
-  """A variable creator that gives `instead` for a local variable."""
-  is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
-  return instead if is_local else create(**kwargs)
+    return [self._replicas.hook(stop)]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from distmnist import cli
+from distmnist.common import cli
 from distmnist.datasets import npy
 
 

@@ -1,27 +1,23 @@
 """The launcher with a real Slurm of one node, where it is installed.
 
-The tasks are tests/fake_train.py, one test runs the real one.
+The tasks are support/fake_train.py, one test runs the real one.
 """
 
 import os
-import pathlib
 import re
 import signal
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 
-from distmnist import tasks
 from distmnist.launchers import slurm
-from tests.launchers import slurm_cluster
-from tests.runner import SMALL, read_report
+from tests.support import background, programs, slurm_cluster
+from tests.support.background import DEADLINE_SECS, last_line, wait_until
+from tests.support.paths import PYTHONPATH
+from tests.support.runner import SMALL, read_report
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-# Far more than anything takes where nobody else wants the cores.
-DEADLINE_SECS = 90
+pytestmark = pytest.mark.usefixtures('heed_signals')
 
 
 @pytest.fixture(scope='module')
@@ -39,25 +35,14 @@ def here(tmp_path, slurm_conf):
   here.cancel_all()
 
 
-@pytest.fixture(autouse=True)
-def heed_signals():
-  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
-  # by pytest, and would be by all that it starts.
-  signums = (signal.SIGINT, signal.SIGHUP)
-  before = [signal.signal(n, signal.default_int_handler) for n in signums]
-  yield
-  for signum, handler in zip(signums, before, strict=True):
-    signal.signal(signum, handler)
-
-
-class Here:
-  """A folder to launch from."""
+class Here(background.Here):
+  """A folder to launch from, and the jobs of Slurm."""
 
   def __init__(self, folder, slurm_conf=None, path=None):
     folder.mkdir(exist_ok=True)
     self.folder = folder
     self.logs = folder / 'logs'
-    self.env = {**os.environ, 'PYTHONPATH': f'{TESTS.parent}:{TESTS}'}
+    self.env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
     self.env |= {'SLURM_CONF': str(slurm_conf)} if slurm_conf else {}
     self.env |= {'PATH': str(path)} if path else {}
 
@@ -68,26 +53,6 @@ class Here:
       *(f'--{name}={value}' for name, value in flags.items() if value != ''),
       *words,
     ]
-
-  def run(self, *words, **flags):
-    return subprocess.run(
-      self.command(*words, **flags),
-      cwd=self.folder,
-      env=self.env,
-      stdin=subprocess.DEVNULL,
-      capture_output=True,
-      text=True,
-      timeout=200,
-    )
-
-  def do(self, do, **flags):
-    return self.run('--', f'--do={do}', f'--folder={self.folder}', **flags)
-
-  def start(self, do, **flags):
-    return Running(self, do, flags)
-
-  def log(self, name):
-    return (self.logs / f'{name}.log').read_text()
 
   def find_jobs(self):
     """Returns the states of the jobs that Slurm still has, list of str."""
@@ -101,10 +66,7 @@ class Here:
     return done.stdout.split()
 
   def wait_until_no_job_is_left(self):
-    deadline = time.monotonic() + DEADLINE_SECS
-    while self.find_jobs():
-      assert time.monotonic() < deadline, self.find_jobs()
-      time.sleep(0.1)
+    wait_until(lambda: not self.find_jobs(), self.find_jobs)
 
   def cancel_all(self):
     if self.find_jobs():
@@ -112,54 +74,8 @@ class Here:
       self.wait_until_no_job_is_left()
 
 
-class Running:
-  """A launch in the background."""
-
-  def __init__(self, here, do, flags):
-    self.here = here
-    self.stderr = here.folder / 'stderr'
-    words = '--', f'--do={do}', f'--folder={here.folder}'
-    with open(self.stderr, 'w') as stderr:
-      self.process = subprocess.Popen(
-        here.command(*words, **flags),
-        cwd=here.folder,
-        env=here.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-      )
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    if self.process.poll() is None:
-      self.process.kill()
-    self.process.wait()
-
-  def wait_for(self, *names):
-    """Waits for touched files; returns the tasks that have touched them."""
-    deadline = time.monotonic() + DEADLINE_SECS
-    paths = [self.here.folder / name for name in names]
-    while not all(path.exists() for path in paths):
-      assert self.process.poll() is None, self.stderr.read_text()
-      assert time.monotonic() < deadline, f'no {names}'
-      time.sleep(0.01)
-    return [psutil.Process(int(path.read_text())) for path in paths]
-
-  def wait_for_words(self, words):
-    deadline = time.monotonic() + DEADLINE_SECS
-    while words not in self.stderr.read_text():
-      assert time.monotonic() < deadline, self.stderr.read_text()
-      time.sleep(0.01)
-
-
-def last_line(text):
-  return text.splitlines()[-1]
-
-
 # Who can reach the ports: exposure_test has the words.
-EXPOSED = re.compile(r'^distmnist\.launch: whoever reaches the .*\n', re.M)
+EXPOSED = re.compile(r'^distmnist\.launch: anyone who reaches the .*\n', re.M)
 
 
 def strip_number(text):
@@ -385,7 +301,7 @@ def test_what_sbatch_refuses_is_told_in_its_words(here):
 
 @pytest.mark.slow
 def test_the_real_program_trains_as_a_job(here):
-  pytest.importorskip('distmnist.task_environment')
+  pytest.importorskip('distmnist.cluster.task_environment')
   done = here.run(
     *('--', *SMALL, '--train_steps=60', f'--logdir={here.folder}/run'),
     module='distmnist.train',
@@ -396,53 +312,6 @@ def test_the_real_program_trains_as_a_job(here):
   assert read_report(here.folder / 'run')['global_step'] >= 60
   assert (here.folder / 'run' / 'logs' / 'job.sbatch').exists()
   here.wait_until_no_job_is_left()
-
-
-def make_script(**job):
-  return slurm.make_script(
-    tasks.Job(**job), '/logs', '/a/python', ['--time=5', '--comment=a b']
-  )
-
-
-def test_the_script_is_one_that_bash_reads_and_sbatch_too():
-  script = make_script(num_ps=2, num_workers=3, train_flags=('--name=a b',))
-  checked = subprocess.run(
-    ['bash', '-n'], input=script, capture_output=True, text=True
-  )
-  assert (checked.returncode, checked.stderr) == (0, '')
-  lines = script.splitlines()
-  assert lines[0] == '#!/bin/bash'
-  assert [line for line in lines if line.startswith('#SBATCH')] == [
-    '#SBATCH --job-name=distmnist',
-    '#SBATCH --ntasks=5',
-    '#SBATCH --output=/logs/slurm.log',
-    '#SBATCH --open-mode=append',
-    '#SBATCH --no-requeue',
-    '#SBATCH --time=5',
-    "#SBATCH '--comment=a b'",
-  ]
-  assert 'export DISTMNIST_NUM_PS=2' in lines
-  assert " --stop_grace_secs=27 '--name=a b'" in script
-  assert not re.search('@[A-Z_]+@', script)
-
-
-@pytest.mark.parametrize(
-  ('kill_wait_secs', 'given', 'flags'),
-  [
-    (30, (), '--stop_grace_secs=27 --model=cnn'),
-    (12, (), '--stop_grace_secs=9 --model=cnn'),
-    (3, (), '--stop_grace_secs=2 --model=cnn'),
-    (30, ('--stop_grace_secs=20',), '--model=cnn'),
-  ],
-)
-def test_the_tasks_are_to_have_saved_before_slurm_kills(
-  kill_wait_secs, given, flags
-):
-  job = tasks.Job(train_flags=('--model=cnn',), given=given)
-  script = slurm.make_script(
-    job, '/logs', '/a/python', kill_wait_secs=kill_wait_secs
-  )
-  assert f'/a/python -m distmnist.train {flags} \\\n' in script
 
 
 @pytest.mark.parametrize(
@@ -456,15 +325,9 @@ def test_the_tasks_are_to_have_saved_before_slurm_kills(
 def test_the_kill_wait_is_that_of_the_cluster(
   tmp_path, monkeypatch, scontrol, expected
 ):
-  programs = {'scontrol': scontrol} if scontrol else {}
-  monkeypatch.setenv('PATH', make_programs(tmp_path, **programs))
+  scripts = {'scontrol': scontrol} if scontrol else {}
+  monkeypatch.setenv('PATH', programs.make(tmp_path, **scripts))
   assert slurm.read_kill_wait() == expected
-
-
-def test_a_job_that_may_be_restarted_may_be_requeued():
-  script = make_script(max_restarts=4)
-  assert '#SBATCH --requeue\n' in script
-  assert '\nmax_restarts=4\n' in script
 
 
 def test_dry_run_prints_the_script_and_nothing_else_happens(tmp_path):
@@ -505,106 +368,8 @@ def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):
 # ---- Without Slurm: programs of the same names in its place ----
 
 
-def make_programs(folder, **scripts):
-  """Makes programs of bash in `folder`; returns PATH with it."""
-  for name, script in scripts.items():
-    path = folder / name
-    path.write_text(f'#!/bin/bash\n{script}\n')
-    path.chmod(0o755)
-  return f'{folder}:{os.environ["PATH"]}'
-
-
-CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'
-
-
-@pytest.mark.parametrize(
-  ('of_slurm', 'said', 'ended'),
-  [
-    (f'{CANCELLED} ***', 'cancelled: the', '7 143\n'),
-    (
-      f'{CANCELLED} DUE TO TIME LIMIT ***',
-      'cancelled due to time limit: the',
-      '7 143\n',
-    ),
-    # It may come again, so its launcher has to go on waiting.
-    (
-      f'{CANCELLED} DUE TO PREEMPTION ***',
-      'cancelled due to preemption: the',
-      None,
-    ),
-  ],
-)
-def test_a_cancelled_script_says_why_and_that_it_has_ended(
-  tmp_path, of_slurm, said, ended
-):
-  job = tasks.Job(module='fake_train')
-  script = tmp_path / 'job.sbatch'
-  script.write_text(slurm.make_script(job, str(tmp_path), sys.executable))
-  # Slurm signals the script and the step; the step ends first.
-  cancel = f"echo '{of_slurm}'\nkill -TERM $PPID\nexit 143"
-  with open(tmp_path / 'slurm.log', 'w') as log:
-    done = subprocess.run(
-      ['bash', script],
-      env={
-        'PATH': make_programs(tmp_path, srun=cancel),
-        'SLURM_JOB_ID': '7',
-        'SLURM_JOB_NODELIST': 'n1',
-      },
-      stdout=log,
-      timeout=60,
-    )
-  assert done.returncode == 143
-  lines = (tmp_path / 'slurm.log').read_text().splitlines()
-  assert lines[-1] == f'job 7: {said} tasks were told to leave'
-  found = tmp_path / 'ended'
-  assert (found.read_text() if found.exists() else None) == ended
-
-
-def test_a_cancelled_script_whose_chief_could_not_save_says_so(tmp_path):
-  job = tasks.Job(num_ps=0, num_workers=1, module='fake_train')
-  script = tmp_path / 'job.sbatch'
-  python = tmp_path / 'python'
-  python.write_text('#!/bin/sh\nexit 75\n')
-  python.chmod(0o755)
-  script.write_text(slurm.make_script(job, str(tmp_path), str(python)))
-  step = 'bash -c task\nkill -TERM $PPID\nexit 143'
-  done = subprocess.run(
-    ['bash', script],
-    env={
-      'PATH': make_programs(tmp_path, srun=step),
-      'SLURM_JOB_ID': '7',
-      'SLURM_JOB_NODELIST': 'n1',
-      'SLURM_PROCID': '0',
-      'SLURMD_NODENAME': 'n1',
-    },
-    capture_output=True,
-    text=True,
-    timeout=60,
-  )
-  assert done.returncode == 75, done.stderr
-  assert 'job 7: not all is saved' in done.stdout
-
-
-@pytest.mark.parametrize(
-  ('said', 'ending'),
-  [
-    ([], 'ended with exit code 143'),
-    (
-      ['job 7: cancelled: the tasks were told to leave'],
-      'was cancelled, by scancel or by Slurm, exit code 143',
-    ),
-    (
-      ['job 7: cancelled due to time limit: the tasks', 'more'],
-      'was cancelled due to time limit (--slurm_time), exit code 143',
-    ),
-  ],
-)
-def test_the_last_line_says_who_has_cancelled(said, ending):
-  assert slurm.find_ending('7', 143, said) == ending
-
-
 def test_the_launcher_ends_with_its_job_and_not_with_sbatch(tmp_path):
-  path = make_programs(
+  path = programs.make(
     tmp_path,
     sbatch='echo 7; exec sleep 300',
     scancel=f'echo 7 143 >{tmp_path}/logs/ended',
@@ -617,36 +382,3 @@ def test_the_launcher_ends_with_its_job_and_not_with_sbatch(tmp_path):
   assert last_line(running.stderr.read_text()) == (
     f'distmnist.launch: stopped by SIGINT, logs in {here.logs}'
   )
-
-
-def choose_ports(num_tasks, job, num_moves=0):
-  """Returns the first port that the script of a job would choose."""
-  script = make_script(num_ps=1, num_workers=num_tasks - 1)
-  start = script.index('ports_per_job=')
-  end = script.index('choose_ports\n', script.index('}\n', start))
-  code = script[start:end] + f'num_moves={num_moves}; choose_ports; '
-  code += 'echo $DISTMNIST_FIRST_PORT'
-  done = subprocess.run(
-    ['bash', '-c', code],
-    env={**os.environ, 'SLURM_JOB_ID': str(job)},
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  return int(done.stdout)
-
-
-@pytest.mark.parametrize('num_tasks', [3, 32, 33, 100, 1000])
-def test_jobs_in_a_row_have_ports_of_their_own_also_with_many_tasks(num_tasks):
-  first = [choose_ports(num_tasks, job) for job in (699, 700, 701, 123456)]
-  assert len(set(first)) == 4
-  assert all(p >= 10000 and p + num_tasks <= 32768 for p in first)
-  gaps = [abs(a - b) for a in first for b in first if a != b]
-  assert min(gaps) >= num_tasks
-
-
-def test_a_job_that_finds_a_port_taken_moves():
-  first = [choose_ports(3, 1), choose_ports(3, 701)]
-  assert first[0] == first[1]  # 700 jobs later
-  moved = {choose_ports(3, 701, moves) for moves in range(20)}
-  assert len(moved) == 20

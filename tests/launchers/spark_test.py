@@ -1,17 +1,16 @@
-"""The launcher; the tests with a real Spark are in tests/on_spark_test.py."""
+"""The launcher; tests with a real Spark are in tests/spark/training_test.py."""
 
 import os
-import pathlib
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from distmnist import cli
+from distmnist.common import cli
 from distmnist.launchers import spark
+from tests.support.paths import REPO
 
-REPO = pathlib.Path(__file__).parents[2]
 CLUSTER = '--master=local-cluster[3,1,1024]'
 
 
@@ -68,25 +67,6 @@ def test_a_dry_run_prints_the_tasks(tmp_path):
     ' --ps_hosts=executor-0:2222 --worker_hosts=executor-1:2222,executor-2:2222'
     ' --batch_size=7 --logdir=/shared/run'
   )
-
-
-@pytest.mark.parametrize(
-  ('name', 'is_secret'),
-  [
-    ('spark.ssl.keyPassword', True),
-    ('spark.ssl.keyStorePassword', True),
-    ('spark.authenticate.secret', True),
-    ('spark.hadoop.fs.s3a.access.key', True),
-    ('spark.executorEnv.API_TOKEN', True),
-    ('spark.ssl.keyStore', False),
-    ('spark.kerberos.keytab', False),
-    ('spark.task.cpus', False),
-  ],
-)
-def test_who_tells_a_secret_by_its_name(name, is_secret):
-  assert spark.is_secret(name) == is_secret
-  hidden = f'{name}=...' if is_secret else f'{name}=a=b'
-  assert spark.hide_secret(f'{name}=a=b') == hidden
 
 
 def test_a_wrong_setting_does_not_print_the_secret_ones():

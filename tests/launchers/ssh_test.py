@@ -1,36 +1,41 @@
 """The launcher over a real sshd; and over a stand-in where there is none.
 
-The tasks are tests/fake_train.py, one test runs the real one.
+The tasks are support/fake_train.py, one test runs the real one.
 """
 
 import contextlib
 import os
-import pathlib
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
-from distmnist import cli, ports, tasks
+from distmnist.common import ports
 from distmnist.launchers import ssh
-from tests.launch_test import PIDS
-from tests.launchers import sshd as sshd_lib
-from tests.runner import SMALL, read_report
+from tests.support import background
+from tests.support import sshd as sshd_lib
+from tests.support.background import (
+  DEADLINE_SECS,
+  PIDS,
+  assert_gone,
+  assert_ps_left_last,
+  each_stop_signal,
+  last_line,
+)
+from tests.support.paths import PYTHONPATH, REPO
+from tests.support.runner import SMALL, read_report
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-# Far more than anything takes where nobody else wants the cores.
-DEADLINE_SECS = 60
+pytestmark = pytest.mark.usefixtures('heed_signals')
 HOSTS = '127.0.0.1,127.0.0.2'
 LAUNCH = '-m', 'distmnist.launch'
 # Who waits for a worker to leave has to wait longer than a test does.
 PATIENT_LAUNCH = (
   '-c',
-  'from distmnist import launch, stop_grace;'
+  'from distmnist import launch; from distmnist.launching import stop_grace;'
   ' stop_grace.for_worker = lambda _: 600; launch.run()',
 )
 
@@ -45,7 +50,7 @@ bash -c "$3" <&0 &
 wait $!
 """
 PYTHON = f"""#!/bin/sh
-PYTHONPATH={TESTS.parent}:{TESTS} exec {sys.executable} "$@"
+PYTHONPATH={PYTHONPATH} exec {sys.executable} "$@"
 """
 
 
@@ -72,18 +77,7 @@ def real(tmp_path, sshd):
   return Here(tmp_path, sshd)
 
 
-@pytest.fixture(autouse=True)
-def heed_signals():
-  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
-  # by pytest, and would be by all that it starts.
-  signums = (signal.SIGINT, signal.SIGHUP)
-  before = [signal.signal(n, signal.default_int_handler) for n in signums]
-  yield
-  for signum, handler in zip(signums, before, strict=True):
-    signal.signal(signum, handler)
-
-
-class Here:
+class Here(background.Here):
   """A folder with what a launch needs, and launches from it."""
 
   def __init__(self, folder, sshd=None):
@@ -118,104 +112,14 @@ class Here:
 
   @property
   def env(self):
-    env = {**os.environ, 'PYTHONPATH': str(TESTS.parent)}
+    env = {**os.environ, 'PYTHONPATH': str(REPO)}
     env |= {'FOLDER': str(self.folder)}
     return env | {'PATH': f'{self.folder}/bin:{os.environ["PATH"]}'}
 
   def run(self, *words, **flags):
-    done = subprocess.run(
-      self.command(*words, **flags),
-      cwd=self.folder,
-      env=self.env,
-      stdin=subprocess.DEVNULL,
-      capture_output=True,
-      text=True,
-      timeout=200,
-    )
+    done = super().run(*words, **flags)
     done.stderr = PIDS.sub('', done.stderr)
     return done
-
-  def do(self, do, **flags):
-    return self.run('--', f'--do={do}', f'--folder={self.folder}', **flags)
-
-  def start(self, do, **flags):
-    return Running(self, do, flags)
-
-  def log(self, name):
-    return (self.folder / 'logs' / f'{name}.log').read_text()
-
-
-class Running:
-  """A launch in the background; its end is the end of all that it started."""
-
-  def __init__(self, here, do, flags):
-    self.folder = here.folder
-    self.stderr = here.folder / 'stderr'
-    words = '--', f'--do={do}', f'--folder={here.folder}'
-    with open(self.stderr, 'w') as stderr:
-      self.process = subprocess.Popen(
-        here.command(*words, **flags),
-        cwd=here.folder,
-        env=here.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-      )
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    if self.process.poll() is None:
-      self.process.kill()
-    self.process.wait()
-
-  def wait_for_files(self, *names):
-    deadline = time.monotonic() + DEADLINE_SECS
-    paths = [self.folder / name for name in names]
-    while not all(path.exists() for path in paths):
-      assert self.process.poll() is None, self.stderr.read_text()
-      assert time.monotonic() < deadline, f'no {names}'
-      time.sleep(0.01)
-    return paths
-
-  def wait_for(self, *names):
-    """Waits for touched files; returns the tasks that have touched them."""
-    paths = self.wait_for_files(*names)
-    return [psutil.Process(int(path.read_text())) for path in paths]
-
-  def wait_for_words(self, words):
-    deadline = time.monotonic() + DEADLINE_SECS
-    while words not in self.stderr.read_text():
-      assert time.monotonic() < deadline, self.stderr.read_text()
-      time.sleep(0.01)
-
-  def all_processes(self, tasks):
-    """Those here, the tasks there, and who looks after these."""
-    return [
-      *psutil.Process(self.process.pid).children(recursive=True),
-      *(task.parent() for task in tasks),
-      *tasks,
-    ]
-
-
-def has_ended(process):
-  # An orphan may stay a zombie until a slow init looks after it.
-  try:
-    return process.status() == psutil.STATUS_ZOMBIE
-  except psutil.NoSuchProcess:
-    return True
-
-
-def assert_gone(processes):
-  deadline = time.monotonic() + DEADLINE_SECS
-  while alive := [p for p in processes if not has_ended(p)]:
-    assert time.monotonic() < deadline, alive
-    time.sleep(0.01)
-
-
-def last_line(text):
-  return text.splitlines()[-1]
 
 
 def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(here):
@@ -223,9 +127,9 @@ def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(here):
   assert done.returncode == 0, done.stderr
   assert done.stdout == 'worker0 line 0\nworker0 line 1\n'
   assert done.stderr == (
-    'distmnist.launch: whoever reaches the ports of 127.0.0.1 (2222, 2223) and'
-    ' 127.0.0.2 (2300) can run programs there as you: see docs/security.md for'
-    ' how to shut them\n'
+    'distmnist.launch: anyone who reaches the ports of 127.0.0.1 (2222, 2223)'
+    ' and 127.0.0.2 (2300) can run programs there as you: see'
+    ' docs/security.md for how to shut them\n'
     'distmnist.launch: 1 ps and 2 workers on 2 hosts, logs in'
     f' {here.folder}/logs\n'
   )
@@ -297,14 +201,7 @@ def test_the_first_failure_gives_the_code_and_ends_the_others(here):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('sent', 'passed_on'),
-  [
-    (signal.SIGINT, signal.SIGINT),
-    (signal.SIGTERM, signal.SIGTERM),
-    (signal.SIGHUP, signal.SIGTERM),
-  ],
-)
+@each_stop_signal
 def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
   here, sent, passed_on
 ):
@@ -314,11 +211,7 @@ def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
     os.kill(running.process.pid, sent)
     assert running.process.wait(DEADLINE_SECS) == 128 + sent
     assert_gone(everything)
-  left = {
-    name: (here.folder / f'{name}.left').stat().st_mtime_ns
-    for name in ('worker0', 'worker1', 'ps0')
-  }
-  assert left['ps0'] == max(left.values())
+  assert_ps_left_last(here.folder)
   assert here.log('worker_1') == f'leaving on {passed_on.value}\n'
 
 
@@ -568,7 +461,7 @@ def test_the_real_program_trains_over_ssh(real):
 def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
   done = subprocess.run(
     Here(tmp_path).command('--'),
-    env={'PYTHONPATH': str(TESTS.parent), 'PATH': str(tmp_path)},
+    env={'PYTHONPATH': str(REPO), 'PATH': str(tmp_path)},
     capture_output=True,
     text=True,
   )
@@ -630,64 +523,6 @@ def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):
   assert done.returncode == 2
   assert message in done.stderr
   assert done.stderr.count('\n') == 1
-
-
-@pytest.mark.parametrize(
-  'entry',
-  ['a:0', 'a:65536', 'a:x', 'a b', 'a@b@c', '-oProxyCommand=id', '@a', ':1'],
-)
-def test_what_is_no_host_is_refused(entry):
-  with pytest.raises(cli.UsageError, match='is no host: expected'):
-    ssh.parse_hosts(f'fine,{entry}')
-
-
-def test_loopback_is_not_mixed_with_hosts_that_could_not_find_it():
-  with pytest.raises(cli.UsageError, match='localhost is another machine'):
-    ssh.parse_hosts('a,localhost')
-  assert len(ssh.parse_hosts('localhost,127.0.0.2')) == 2
-
-
-def test_hosts_are_read():
-  assert ssh.parse_hosts('a, me@b.c:2300,[::1]:7,x@[fe::2]') == [
-    ssh.Place('a', 'a', 2222),
-    ssh.Place('me@b.c', 'b.c', 2300),
-    ssh.Place('::1', '[::1]', 7),
-    ssh.Place('x@fe::2', '[fe::2]', 2222),
-  ]
-
-
-@pytest.mark.parametrize(
-  ('hosts', 'expected'),
-  [
-    ('a,b,c', 'a:2222 b:2222 c:2222'),
-    ('a', 'a:2222 a:2223 a:2224'),
-    ('a,b', 'a:2222 b:2222 a:2223'),
-    ('a:7,b', 'a:7 b:2222 a:8'),
-    ('a,a', 'a:2222 a:2223 a:2224'),
-    ('a:7,a:6', 'a:7 a:6 a:8'),
-  ],
-)
-def test_tasks_are_dealt_to_the_hosts_in_turn(hosts, expected):
-  places = ssh.deal(ssh.parse_hosts(hosts), 3)
-  assert ' '.join(place.address for place in places) == expected
-
-
-def test_a_host_has_no_port_left():
-  with pytest.raises(cli.UsageError, match='no port is left on a'):
-    ssh.deal(ssh.parse_hosts('a:65535'), 2)
-
-
-def test_gpus_are_shared_out_a_host_at_a_time():
-  cluster = tasks.make_tasks(['a:1'], ['a:2', 'b:1', 'a:3', 'a:4'], [])
-  assert [task.env for task in ssh.share_gpus(cluster, None)] == [()] * 5
-  devices = [
-    dict(t.env)['CUDA_VISIBLE_DEVICES'] for t in ssh.share_gpus(cluster, 2)
-  ]
-  assert devices == ['', '0', '0', '1', '0']
-  devices = [
-    dict(t.env)['CUDA_VISIBLE_DEVICES'] for t in ssh.share_gpus(cluster, 0)
-  ]
-  assert devices == [''] * 5
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,21 @@
-"""What every model does, whatever its kind: see layers.py for the contract."""
+"""What every model does; for the contract see nn/layers.py."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, placement, registry
+from distmnist.common import cli, registry
+from distmnist.common.names import MODELS
+from distmnist.exchange import sharding
 
-MODELS = registry.names('distmnist.models')
+NAMES = registry.names(MODELS)
 # Of 24 and 39 million parameters, and up to a second a step.
 LARGE = 'resnet50', 'vgg19'
 each_model = pytest.mark.parametrize(
   'model',
   [
     pytest.param(model, marks=pytest.mark.slow) if model in LARGE else model
-    for model in MODELS
+    for model in NAMES
   ],
 )
 RNG = np.random.default_rng(0)
@@ -27,7 +29,7 @@ def make_model(set_flags):
 
   def make(name, *words, num_classes=10):
     set_flags(*words)
-    return registry.load('distmnist.models', name).make(num_classes)
+    return registry.load(MODELS, name).make(num_classes)
 
   return make
 
@@ -72,7 +74,7 @@ def test_evaluation_shares_the_variables_of_training(
 def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
   tf_session, make_model, model
 ):
-  with placement.sharded(2):
+  with sharding.sharded(2):
     make_model(model)(tf.constant(IMAGES), is_training=True)
   names = [v.op.name for v in tf.trainable_variables()]
   # A kernel of 5 rows and 10 biases alike can be cut in two.
@@ -82,7 +84,7 @@ def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
 
 
 # That the large ones learn is seen in tests of their own.
-@pytest.mark.parametrize('model', [m for m in MODELS if m not in LARGE])
+@pytest.mark.parametrize('model', [m for m in NAMES if m not in LARGE])
 def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   tf.set_random_seed(1)
   logits = make_model(model)(tf.constant(IMAGES), is_training=False)

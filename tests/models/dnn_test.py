@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli
+from distmnist.common import cli
 from distmnist.models import dnn
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import layers
-from distmnist.datasets import synthetic
+from distmnist.data import drawn_digits
 from distmnist.models import resnet50
-from tests.runner import SMALL
+from distmnist.nn import batch_norm
+from tests.support.runner import SMALL
 
 
 def build(size, channels=3, num_classes=10, is_training=True):
@@ -88,7 +88,7 @@ def test_the_stride_is_in_the_3x3_and_a_bottleneck_starts_as_its_way_around(
 @pytest.mark.slow
 def test_a_few_steps_lower_the_loss_and_the_averages_follow(tf_session):
   tf.set_random_seed(1)
-  images, labels = synthetic.draw(8, 0, size=32, channels=3)
+  images, labels = drawn_digits.draw(8, 0, size=32, channels=3)
   images = tf.constant(images / 255, tf.float32)
   model = resnet50.make(10)
 
@@ -98,7 +98,7 @@ def test_a_few_steps_lower_the_loss_and_the_averages_follow(tf_session):
 
   loss = build_loss(is_training=True)
   optimizer = tf.train.MomentumOptimizer(0.01, 0.9)
-  train_op = layers.after_updates(tf.constant(0)), optimizer.minimize(loss)
+  train_op = batch_norm.after_updates(tf.constant(0)), optimizer.minimize(loss)
   with tf.variable_scope(tf.get_variable_scope(), reuse=True):
     evaluated = build_loss(is_training=False)
   tf_session.run(tf.global_variables_initializer())

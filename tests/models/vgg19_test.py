@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.datasets import synthetic
+from distmnist.data import drawn_digits
 from distmnist.models import vgg19
 
 
@@ -84,7 +84,7 @@ def test_the_first_weights_are_those_of_he(tf_session, set_flags):
 def test_a_few_steps_lower_the_loss(tf_session, set_flags):
   set_flags('--dropout_rate=0')
   tf.set_random_seed(1)
-  images, labels = synthetic.draw(8, 0, size=32, channels=3)
+  images, labels = drawn_digits.draw(8, 0, size=32, channels=3)
   logits = vgg19.make(10)(
     tf.constant(images / 255, tf.float32), is_training=True
   )

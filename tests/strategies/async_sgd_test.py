@@ -1,10 +1,9 @@
 """async_sgd: two workers stepped by hand, and a NumPy oracle."""
 
-import numpy as np
 import pytest
 
 from distmnist.strategies import async_sgd
-from tests.strategies.stepper import draw_events
+from tests.support import oracles, rule
 
 
 @pytest.fixture
@@ -42,64 +41,29 @@ def test_two_workers_that_overlap(make):
   assert stepper.end(0) == (2, 1, [4])  # Both gradients are of w = 0.
 
 
-def compute_async_sgd(w, events, rate, momentum):
-  """The rule as its docstring has it, slowly.
+class Oracle(oracles.Oracle):
+  """A step reads the center and is applied to what it is by then."""
 
-  Args:
-    w: float array, the center at step 0.
-    events: list of (worker, x or None): pull and compute with x, or push.
-    rate, momentum: float.
+  keeps_copies = False
 
-  Returns:
-    A list of (global_step, staleness, center), one a push.
-  """
-  velocity, step = np.zeros_like(w), 0
-  at_work, found = {}, []
-  for worker, x in events:
-    if x is not None:
-      at_work[worker] = w - x, step
-      continue
-    gradient, step_read = at_work.pop(worker)
-    velocity = momentum * velocity + gradient
-    w = w - rate * velocity
-    step += 1
-    found.append((step, step - 1 - step_read, w))
-  return found
+  def begin(self, i, x):
+    self.pull(i)
+    super().begin(i, x)
+
+  def end(self, i):
+    g = self.wire(self.gradients[i])
+    self.center = self.optimizer(self.center, g, self.begun[i])
+    return {i: self.count(i)}
 
 
-@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
-@pytest.mark.parametrize('num_ps', [1, 2])
-def test_random_pulls_and_pushes_agree_with_the_oracle(
-  make, num_ps, optimizer, momentum
-):
-  events = draw_events(np.random.default_rng(num_ps), num_steps=30, size=5)
-  expected = compute_async_sgd(np.zeros(5), events, 0.2, momentum)
-  assert {staleness for _, staleness, _ in expected} >= {0, 1, 2}
-  stepper = make(num_ps, size=5, optimizer=optimizer, rate=0.2)
-  found = []
-  for worker, x in events:
-    if x is None:
-      found.append(stepper.end(worker))
-    else:
-      stepper.begin(worker, x)
-  for (*numbers, w), (*expected_numbers, expected_w) in zip(
-    found, expected, strict=True
-  ):
-    assert numbers == expected_numbers
-    np.testing.assert_allclose(w, expected_w, rtol=1e-4, atol=1e-5)
-
-
-def test_all_lives_on_the_ps_and_the_worker_keeps_nothing(
-  make,
-):
-  stepper = make(2, size=5, optimizer='momentum')
-  for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert local == {}
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-      'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
-      'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
-    }
+RULE = rule.Rule(
+  async_sgd.make,
+  Oracle,
+  placement=[rule.Placement(['{w}', '{w}/Momentum'], [])],
+  traffic=[rule.Traffic([(20, 20)] * 2)],
+  random_steps=[
+    rule.RandomSteps(num_ps, optimizer, staleness={0, 1, 2}, num_events=60)
+    for num_ps in (1, 2)
+    for optimizer in ('sgd', 'momentum')
+  ],
+)

@@ -1,32 +1,34 @@
-"""What every strategy does, whatever its rule: see strategy.py.
+"""What every strategy does, whatever its rule: see exchange/strategy.py.
 
 The toy of the tutorials: c = a + b shall become 100, by squared loss.
 """
 
+import importlib
 import re
 import threading
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import (
-  cli,
-  hooks,
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
+from distmnist.common.names import STRATEGIES
+from distmnist.exchange import (
+  fused_steps,
+  graph_warmup,
   local_copies,
-  optimizers,
-  placement,
-  registry,
-  restart,
+  sharding,
   strategy,
 )
-from distmnist import cluster as cluster_lib
-from distmnist import rehearsal as rehearsal_lib
-from distmnist import session as session_lib
-from distmnist import steps as steps_lib
-from tests import in_process
+from distmnist.lifecycle import session as session_lib
+from distmnist.logdir import restart
+from distmnist.nn import optimizers
+from distmnist.training import stop_hook
+from tests.support import in_process
+from tests.support.rule import place, read_traffic
 
-STRATEGIES = registry.names('distmnist.strategies')
-each_strategy = pytest.mark.parametrize('name', STRATEGIES)
+RULES = registry.names(STRATEGIES)
+each_strategy = pytest.mark.parametrize('name', RULES)
 # Where a test starts a cluster, the quick tests do so for these alone.
 QUICK = ('async_sgd',)
 
@@ -42,12 +44,12 @@ def each_in_time(names, quick):
   )
 
 
-each_strategy_in_time = each_in_time(STRATEGIES, QUICK)
+each_strategy_in_time = each_in_time(RULES, QUICK)
 
 
 def find_class(name):
   """Returns the strategy.Strategy that the rule's file defines."""
-  module = registry.load('distmnist.strategies', name)
+  module = registry.load(STRATEGIES, name)
   [rule] = [
     each
     for each in vars(module).values()
@@ -65,9 +67,34 @@ def count_ps(name, num_ps):
   return num_ps if needs_ps(name) else 0
 
 
-each_with_ps = pytest.mark.parametrize(
-  'name', [name for name in STRATEGIES if needs_ps(name)]
-)
+WITH_PS = [name for name in RULES if needs_ps(name)]
+each_with_ps = pytest.mark.parametrize('name', WITH_PS)
+
+
+def find_rule(name):
+  """Returns the rule.Rule that the rule's own test declares."""
+  test = importlib.import_module(f'tests.strategies.{name}_test')
+  assert hasattr(test, 'RULE'), f'declare a RULE in {test.__file__}'
+  return test.RULE
+
+
+def each_case(field):
+  """Gives a test `name` and `case`: what each RULE declares under `field`."""
+  return pytest.mark.parametrize(
+    'name, case',
+    [
+      pytest.param(
+        name,
+        case,
+        marks=() if name in QUICK else pytest.mark.slow,
+        id=f'{name}-{number}',
+      )
+      for name in WITH_PS
+      for number, case in enumerate(getattr(find_rule(name), field))
+    ],
+  )
+
+
 # The loss is (c / 100 - 1)^2, so that gradients are of the size of a model's.
 RATE = 0.05 * 100**2
 
@@ -79,8 +106,8 @@ def build(name, member, optimizer='sgd', rehearsal=None):
     full = rehearsal.hold_back(full)
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
-    rule = registry.load('distmnist.strategies', name).make(member)
-    with placement.sharded(member.num_ps), rule.scope():
+    rule = registry.load(STRATEGIES, name).make(member)
+    with sharding.sharded(member.num_ps), rule.scope():
       zeros = tf.zeros_initializer()
       a = tf.convert_to_tensor(tf.get_variable('a', [2], initializer=zeros))
       b = tf.convert_to_tensor(tf.get_variable('b', [2], initializer=zeros))
@@ -113,7 +140,7 @@ def train(
   leaves_out=True,
 ):
   """The loop of a worker; returns {c, global_step, local_steps}."""
-  rehearsal = rehearsal_lib.Rehearsal(member.cpu_device)
+  rehearsal = graph_warmup.Rehearsal(member.cpu_device)
   rule, train_op, global_step, c = build(name, member, rehearsal=rehearsal)
   stop, result, local_steps = in_process.NoStop(), {}, 0
 
@@ -121,7 +148,7 @@ def train(
     c_v, step = session.run([c, global_step])
     result.update(c=c_v.tolist(), global_step=int(step))
 
-  steps = steps_lib.Steps(
+  steps = fused_steps.Steps(
     {'global_step': train_op},
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
@@ -132,8 +159,8 @@ def train(
     *([rehearsal.hook(steps)] if rule.is_rehearsed else []),
     *rule.hooks(stop),
     steps,
-    hooks.StopHook(steps, global_step, last_step, stop, lambda: False),
-    hooks.EndHook(read),
+    stop_hook.StopHook(steps, global_step, last_step, stop, lambda: False),
+    stop_hook.EndHook(read),
   ]
   with make_session(all_hooks) as session:
     while not session.should_stop():
@@ -187,21 +214,17 @@ def test_several_steps_a_run_make_the_same_training(
 
 def train_alone(name, last_step, **how):
   """Trains in this process, without a cluster; returns what `train` does."""
-  member, config = cluster_lib.Cluster(), in_process.make_config()
+  member = cluster_lib.Cluster()
 
   def make_session(all_hooks):
+    task = in_process.make_task(member)
     scaffold = session_lib.ClusterScaffold(
-      member,
-      None,
-      config,
-      in_process.NoStop(),
-      in_process.NoWatchdog(),
+      task,
       restart.Restart(None, 'auto', 100, print),
       tf.train.Saver(),
       all_hooks,
-      print,
     )
-    return session_lib.make_session(member, None, config, scaffold, all_hooks)
+    return session_lib.make_session(task, scaffold, all_hooks)
 
   with tf.Graph().as_default():
     return train(name, member, make_session, last_step, **how)
@@ -224,7 +247,7 @@ def test_one_process_learns_the_toy(set_flags, name):
     (['--communication_period=2', '--n_push=2', '--n_fetch=2'], 4),
   ],
 )
-@each_in_time(STRATEGIES, quick=['downpour'])
+@each_in_time(RULES, quick=['downpour'])
 def test_steps_without_their_exchange_make_the_same_training(
   set_flags, name, flags, steps_per_run
 ):
@@ -244,7 +267,7 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
     assert (rule.push_period, bool(exchanges)) in ((1, False), (3, True))
     if not exchanges:
       return
-    steps = steps_lib.Steps({'global_step': train_op}, exchanges=exchanges)
+    steps = fused_steps.Steps({'global_step': train_op}, exchanges=exchanges)
     steps.before_run(None)
     assert steps.all_now() == [{'global_step': train_op}]
     found = {}
@@ -264,7 +287,7 @@ class Watch(tf.train.SessionRunHook):
     self.values = {v.name: session.run(v).tolist() for v in variables}
 
 
-REHEARSED = [name for name in STRATEGIES if find_class(name).is_rehearsed]
+REHEARSED = [name for name in RULES if find_class(name).is_rehearsed]
 
 
 def test_who_computes_with_a_copy_rehearses_unless_all_wait():
@@ -281,9 +304,9 @@ def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
   cluster = make_cluster(num_ps, 2)
   member = cluster.worker(0)
   with tf.Graph().as_default():
-    rehearsal = rehearsal_lib.Rehearsal(member.cpu_device)
+    rehearsal = graph_warmup.Rehearsal(member.cpu_device)
     rule, train_op, global_step, c = build(name, member, 'adam', rehearsal)
-    steps = steps_lib.Steps(
+    steps = fused_steps.Steps(
       {'global_step': train_op, 'staleness': rule.staleness},
       2,
       in_process.Countdown(1),  # The run after the rehearsal is of one step.
@@ -343,12 +366,12 @@ def test_every_center_variable_and_slot_sits_on_a_ps(
   set_flags()
   build(name, make_member(2, index), optimizer)
   variables = {v.op.name: v for v in tf.global_variables()}
-  placement.check_center_is_on_ps(variables.values())
+  sharding.check_center_is_on_ps(variables.values())
   shards = {'a/part_0', 'a/part_1', 'b/part_0', 'b/part_1', 'global_step'}
   assert shards <= variables.keys()
   for whole in 'ab':
     halves = [variables[f'{whole}/part_{i}'] for i in range(2)]
-    assert min(placement.count_bytes_per_ps(halves, 2)) == 4
+    assert min(sharding.count_bytes_per_ps(halves, 2)) == 4
 
 
 @each_with_ps
@@ -360,6 +383,28 @@ def test_the_workers_agree_on_what_is_shared(set_flags, name):
       build(name, make_member(2, index), 'momentum')
       found.append([(v.op.name, v.device) for v in tf.global_variables()])
   assert found[0] == found[1]
+
+
+@each_case('placement')
+def test_each_variable_is_where_the_rule_declares_it(make_stepper, name, case):
+  stepper = make_stepper(
+    2,
+    2,
+    find_rule(name).make_with(case.settings),
+    size=5,
+    optimizer=case.optimizer,
+  )
+  for worker in stepper.workers:
+    assert worker.variables() == place(case, worker.index)
+
+
+@each_case('traffic')
+def test_a_step_moves_the_bytes_that_the_rule_declares(
+  make_stepper, name, case
+):
+  stepper = make_stepper(2, 2, find_rule(name).make_with(case.settings), size=5)
+  found = read_traffic(stepper, len(case.moved), case.is_together)
+  assert found == case.moved
 
 
 @each_strategy_in_time
@@ -384,4 +429,4 @@ def test_several_workers_need_a_ps(set_flags, name):
     'in --ps_hosts (launch: --num_ps=1)'
   )
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
-    registry.load('distmnist.strategies', name).make(make_member(0, 1))
+    registry.load(STRATEGIES, name).make(make_member(0, 1))

@@ -7,10 +7,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli, optimizers
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster
+from distmnist.common import cli
+from distmnist.nn import optimizers
 from distmnist.strategies import bmuf
-from tests.strategies import stepper as stepper_lib
+from tests.support import oracles, rule
 
 
 @pytest.fixture
@@ -94,83 +95,74 @@ def test_who_has_given_waits_for_the_other(make, first):
   assert stepper.join(0) == stepper.join(1) == (1, 0, [6])
 
 
-class Oracle:
-  """The rule as its docstring has it, slowly; all workers start from 0.
+class Oracle(oracles.Oracle):
+  """Each T-th step all give the change of a block: D = mu D + zeta mean."""
 
-  Attributes:
-    center: float array, x~.
-    copies: list of float arrays, x^i.
-    step: int, the rounds that are done.
-  """
+  waits = True
 
-  def __init__(self, num_workers, size, period, mu, zeta, rate, momentum):
-    self._num_workers, self._period = num_workers, period
-    self._mu, self._zeta = mu, zeta
-    self._rate, self._momentum = rate, momentum
-    self.center, self._delta = np.zeros(size), np.zeros(size)
-    self.copies = [np.zeros(size) for _ in range(num_workers)]
-    self._velocities = [np.zeros(size) for _ in range(num_workers)]
-    self._gradients = [None] * num_workers
-    self._local_steps = [0] * num_workers
-    self.step, self._num_given = 0, 0
-
-  def begin(self, i, x):
-    self._gradients[i] = self.copies[i] - x
+  def __init__(self, period, mu, zeta, **how):
+    super().__init__(**how)
+    self._period, self._mu, self._zeta = period, mu, zeta
+    self._delta, self._given = 0, []
 
   def end(self, i):
-    """Returns {worker: (global_step, staleness)} of the steps that ended."""
     # The velocity is the worker's own: no exchange touches it.
-    velocity = self._momentum * self._velocities[i] + self._gradients[i]
-    self._velocities[i] = velocity
-    self.copies[i] = self.copies[i] - self._rate * velocity
-    self._local_steps[i] += 1
-    if self._local_steps[i] % self._period:
+    self.step_locally(i)
+    if self.local_steps[i] % self._period:
       return {i: (self.step, -1)}
-    self._num_given += 1
-    if self._num_given < self._num_workers:
+    self._given.append(self.wire(self.copies[i] - self.pulled[i]))
+    if len(self._given) < self.num_workers:
       return {}
-    block_change = np.mean(self.copies, axis=0) - self.center
+    block_change, self._given = np.mean(self._given, axis=0), []
     self._delta = self._mu * self._delta + self._zeta * block_change
     self.center = self.center + self._delta
-    self.copies = [self.center] * self._num_workers
-    self.step, self._num_given = self.step + 1, 0
-    return dict.fromkeys(range(self._num_workers), (self.step, 0))
+    self.step += 1
+    for j in range(self.num_workers):
+      self.pull(j)
+    return dict.fromkeys(range(self.num_workers), (self.step, 0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
-@pytest.mark.parametrize(
-  'num_ps, mu, zeta', [(1, 0.5, 1), (2, 0.5, 1), (1, 0, 1), (2, 0.8, 0.7)]
+def block(period, mu=0.5, zeta=1):
+  return {'period': period, 'mu': mu, 'zeta': zeta}
+
+
+RULE = rule.Rule(
+  lambda member, period, mu, zeta: bmuf.Bmuf(member, period, mu, zeta),
+  Oracle,
+  flags=(
+    '--communication_period=2',
+    '--block_momentum=0.5',
+    '--block_learning_rate=0.8',
+  ),
+  settings=block(2, 0.5, 0.8),
+  placement=[
+    rule.Placement(
+      ['{w}', 'bmuf/{w}/block_delta'],
+      [
+        'local_copy/w',
+        'local_copy/w/Momentum',
+        'bmuf/token',
+        'bmuf/known_step',
+        'bmuf/as_pulled',
+        'bmuf/local_step',
+      ],
+      block(1),
+    )
+  ],
+  traffic=[rule.Traffic([(0, 0), (20, 20)], block(2), is_together=True)],
+  random_steps=[
+    rule.RandomSteps(
+      num_ps, optimizer, block(3, *of_block), {-1, 0}, 0.1, num_events=110
+    )
+    for num_ps, *of_block in (
+      (1, 0.5, 1),
+      (2, 0.5, 1),
+      (1, 0, 1),
+      (2, 0.8, 0.7),
+    )
+    for optimizer in ('sgd', 'momentum')
+  ],
 )
-def test_random_local_steps_agree_with_the_oracle(
-  make, num_ps, mu, zeta, optimizer, momentum
-):
-  rng = np.random.default_rng(num_ps)
-  stepper = make(num_ps, 2, 3, mu, zeta, size=5, optimizer=optimizer, rate=0.1)
-  oracle = Oracle(2, 5, 3, mu, zeta, 0.1, momentum)
-  at_work, waiting = set(), set()
-  for _ in range(110):
-    worker = int(rng.choice([i for i in range(2) if i not in waiting]))
-    if worker not in at_work:
-      x = rng.normal(size=5)
-      oracle.begin(worker, x)
-      stepper.begin(worker, x)
-      at_work.add(worker)
-      continue
-    at_work.discard(worker)
-    expected = oracle.end(worker)
-    stepper.release(worker)
-    assert {i: stepper.join(i)[:2] for i in expected} == expected
-    waiting = waiting - set(expected) if expected else {worker}
-    close = {'rtol': 1e-4, 'atol': 1e-5}
-    np.testing.assert_allclose(stepper.read_center(), oracle.center, **close)
-    for i in {0, 1} - waiting:
-      np.testing.assert_allclose(
-        stepper.read_copy(i), oracle.copies[i], **close
-      )
-  assert oracle.step >= 8
-  for worker in at_work:  # Else the end of the session would wait for it.
-    stepper.release(worker)
 
 
 @pytest.mark.slow
@@ -183,36 +175,11 @@ def test_the_slots_of_a_worker_survive_the_exchange(make):
   assert found[0].center == pytest.approx([4 + 0.5 * 0.9 * 8])
 
 
-@pytest.mark.slow
-def test_center_and_delta_are_on_the_ps_the_slots_on_the_worker(make):
-  stepper = make(2, size=5, optimizer='momentum')
-  for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-      'bmuf/w/part_0/block_delta': '/job:ps/task:1/device:CPU:0',
-      'bmuf/w/part_1/block_delta': '/job:ps/task:0/device:CPU:0',
-    }
-    assert local == dict.fromkeys(
-      [
-        'local_copy/w',
-        'local_copy/w/Momentum',
-        'bmuf/token',
-        'bmuf/known_step',
-        'bmuf/as_pulled',
-        'bmuf/local_step',
-      ],
-      f'/job:worker/task:{worker.index}/device:CPU:0',
-    )
-
-
 def test_delta_goes_into_checkpoints_and_the_copies_do_not(
   tf_session, tmp_path
 ):
   global_step = tf.train.get_or_create_global_step()
-  rule = bmuf.Bmuf(cluster_lib.Cluster(), 1, 0.5, 1)
+  rule = bmuf.Bmuf(cluster.Cluster(), 1, 0.5, 1)
   with rule.scope():
     w = tf.get_variable('w', [2], initializer=tf.ones_initializer())
   rule.minimize(
@@ -229,28 +196,17 @@ def test_delta_goes_into_checkpoints_and_the_copies_do_not(
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+def test_a_worker_that_comes_back_starts_from_the_center(make):
   stepper = make(2, period=2, size=5)
   stepper.step_together([[8] * 5] * 2)
   stepper.step_together([[8] * 5] * 2)
   assert stepper.read_center() == [6] * 5
   stepper.step(1, [80] * 5)
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(2, 2), 1, lambda m: bmuf.Bmuf(m, 2, 0.5, 1), 5, 'sgd', 0.5
-  )
+  stepper.come_back(1)
   assert stepper.read_copy(1) == [6] * 5
   # It has two steps before it again; D is still 6, so D = 0.5 * 6 + 0.
   assert stepper.step_together([[6] * 5] * 2) == [(1, -1, [6] * 5)] * 2
   assert stepper.step_together([[6] * 5] * 2) == [(2, 0, [9] * 5)] * 2
-
-
-@pytest.mark.slow
-def test_bytes_are_moved_at_the_end_of_a_block_only(make):
-  stepper = make(2, period=2, size=5)
-  stepper.step_together([[8] * 5] * 2)
-  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (0, 0)
-  stepper.step_together([[8] * 5] * 2)
-  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
 
 
 @pytest.mark.slow
@@ -309,7 +265,7 @@ def test_a_flag_out_of_its_bounds_is_refused(set_flags, word):
 
 
 def test_several_workers_without_a_ps_are_refused():
-  member = cluster_lib.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
+  member = cluster.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
   message = '2 workers but no ps: this strategy keeps its variables on a ps'
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
     bmuf.Bmuf(member, 10, 0.5, 1)

@@ -5,13 +5,13 @@ import itertools
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import checkpoints
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster
+from distmnist.logdir import checkpoints
 from tests.strategies import battery_test
 
 # Whatever makes a rule keep more on the ps.
 VARIANTS = [
-  *((name, ()) for name in battery_test.STRATEGIES if name != 'ring_allreduce'),
+  *((name, ()) for name in battery_test.RULES if name != 'ring_allreduce'),
   ('dc_asgd', ('--dc_adaptive',)),
   ('easgd', ('--easgd_momentum=0.9',)),
 ]
@@ -24,7 +24,7 @@ def build(name, optimizer, num_ps):
     (session, saver, variables): all of the graph in this process, each
     variable with random values of its own.
   """
-  member = cluster_lib.make_cluster(
+  member = cluster.make_cluster(
     tuple(f'localhost:{7000 + i}' for i in range(num_ps)),
     ('localhost:7100', 'localhost:7101'),
     'worker',

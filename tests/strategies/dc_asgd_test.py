@@ -7,13 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster
 from distmnist.strategies import dc_asgd
-from tests.strategies import stepper as stepper_lib
-from tests.strategies.async_sgd_test import compute_async_sgd
-from tests.strategies.stepper import draw_events
-
-PS_0, PS_1 = (f'/job:ps/task:{i}/device:CPU:0' for i in range(2))
+from tests.strategies import async_sgd_test
+from tests.support import oracles, rule
 
 
 @pytest.fixture
@@ -95,80 +92,80 @@ def test_the_velocity_takes_the_compensated_gradient(make):
   assert (step, staleness, w) == (2, 1, pytest.approx(2.8))
 
 
-@pytest.mark.slow
-def test_a_step_pulls_and_pushes_the_whole_center(make):
-  stepper = make(0.04, decay=0.95, num_ps=2, size=5)
-  stepper.step(0, [1] * 5)
+class Oracle(oracles.Oracle):
+  """A gradient is moved to the center of now: g + lambda g^2 (x~ - x_bak)."""
+
+  def __init__(self, dc_lambda, decay=None, **how):
+    super().__init__(**how)
+    self._lambda, self._decay, self._mean_square = dc_lambda, decay, 0
+
+  def end(self, i):
+    g, factor = self.wire(self.gradients[i]), self._lambda
+    if self._decay is not None:
+      m = self._decay
+      self._mean_square = m * self._mean_square + (1 - m) * g * g
+      factor = self._lambda / np.sqrt(self._mean_square + 1e-7)
+    g = g + factor * g * g * (self.center - self.pulled[i])
+    self.center = self.optimizer(self.center, g, self.begun[i])
+    told = self.count(i)
+    self.pull(i)
+    return {i: told}
+
+
+RULE = rule.Rule(
+  dc_asgd.DcAsgd,
+  Oracle,
+  flags=('--dc_lambda=0.4',),
+  settings={'dc_lambda': 0.4},
+  placement=[
+    rule.Placement(
+      ['{w}', '{w}/Momentum'],
+      [
+        'local_copy/w',
+        'dc_asgd/pulled_step',
+        'dc_asgd/{w}/backup_of_worker_{i}',
+      ],
+      {'dc_lambda': 0.04},
+    ),
+    rule.Placement(
+      ['{w}', 'dc_asgd/{w}/mean_square'],
+      [
+        'local_copy/w',
+        'dc_asgd/pulled_step',
+        'dc_asgd/{w}/backup_of_worker_{i}',
+      ],
+      {'dc_lambda': 2, 'decay': 0.95},
+      'sgd',
+    ),
+  ],
   # The backups are made where they stay: they cost no traffic.
-  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
-
-
-def compute_dc_asgd(w, events, rate, momentum, dc_lambda, decay):
-  """The rule as its docstring has it, slowly.
-
-  Args:
-    w: float array, x~ at step 0.
-    events: list of (worker, x or None): compute with x, or push and pull.
-    rate, momentum: float.
-    dc_lambda: float, lambda, or what is divided by the root mean square.
-    decay: float, m; None for the constant lambda.
-
-  Returns:
-    A list of (c, s, x~, x_bak of the workers), one a push.
-  """
-  velocity, mean_square, c = np.zeros_like(w), np.zeros_like(w), 0
-  x_bak, clocks, gradients, found = [w, w], [0, 0], [None, None], []
-  for i, x in events:
-    if x is not None:
-      gradients[i] = x_bak[i] - x
-      continue
-    g, factor = gradients[i], dc_lambda
-    if decay is not None:
-      mean_square = decay * mean_square + (1 - decay) * g * g
-      factor = dc_lambda / np.sqrt(mean_square + 1e-7)
-    velocity = momentum * velocity + g + factor * g * g * (w - x_bak[i])
-    w = w - rate * velocity
-    s = c - clocks[i]
-    c += 1
-    x_bak[i], clocks[i] = w, c
-    found.append((c, s, w, list(x_bak)))
-  return found
+  traffic=[rule.Traffic([(20, 20)], {'dc_lambda': 0.04, 'decay': 0.95})],
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'num_ps, optimizer, momentum, dc_lambda, decay',
+  'num_ps, optimizer, dc_lambda, decay',
   [
-    (1, 'sgd', 0, 0.3, None),
-    (2, 'sgd', 0, 0.7, 0.95),
-    (1, 'momentum', 0.9, 0.7, 0.95),
-    (2, 'momentum', 0.9, 0.3, None),
+    (1, 'sgd', 0.3, None),
+    (2, 'sgd', 0.7, 0.95),
+    (1, 'momentum', 0.7, 0.95),
+    (2, 'momentum', 0.3, None),
   ],
 )
-def test_random_steps_agree_with_the_oracle(
-  make, num_ps, optimizer, momentum, dc_lambda, decay
+def test_random_steps_agree_with_the_oracle_and_the_backups(
+  make_stepper, num_ps, optimizer, dc_lambda, decay
 ):
+  settings, seen = {'dc_lambda': dc_lambda, 'decay': decay}, []
+  stepper, oracle = rule.make_pair(
+    make_stepper,
+    RULE,
+    rule.RandomSteps(num_ps, optimizer, settings, rate=0.05),
+  )
   rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_steps=50, size=5)
-  expected = iter(
-    compute_dc_asgd(np.zeros(5), events, 0.05, momentum, dc_lambda, decay)
-  )
-  stepper = make(
-    dc_lambda, decay, num_ps, size=5, optimizer=optimizer, rate=0.05
-  )
-  seen = []
-  for worker, x in events:
-    if x is not None:
-      stepper.begin(worker, x)
-      continue
-    step, staleness, w = stepper.end(worker)
-    expected_step, expected_staleness, expected_w, x_bak = next(expected)
-    assert (step, staleness) == (expected_step, expected_staleness)
-    copies = [stepper.read_copy(i) for i in range(2)]
-    np.testing.assert_allclose(w, expected_w, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(copies, x_bak, rtol=1e-4, atol=1e-5)
+  for _, _, staleness in oracles.play(stepper, oracle, rng, 120):
     # x_bak is, to the last bit, what the worker pulled.
-    assert copies == [
+    assert stepper.read_copies() == [
       read(stepper.workers[i], f'backup_of_worker_{i}') for i in range(2)
     ]
     seen.append(staleness)
@@ -179,58 +176,24 @@ def test_random_steps_agree_with_the_oracle(
 @pytest.mark.slow
 def test_without_lambda_it_is_async_sgd(make):
   rng = np.random.default_rng(0)
+  oracle = async_sgd_test.Oracle(rate=0.2, momentum=0.9)
+  stepper = make(0, num_ps=2, size=5, optimizer='momentum', rate=0.2)
+
+  def begin(worker):
+    x = rng.normal(size=5)
+    oracle.begin(worker, x)
+    stepper.begin(worker, x)
+
   # Nobody rests between a pull and the next gradient, so that async_sgd's pull
   # at the start of a step is this rule's at the end of the one before.
-  events = [(worker, rng.normal(size=5)) for worker in range(2)]
-  for worker in rng.integers(2, size=50):
-    events += [(int(worker), None), (int(worker), rng.normal(size=5))]
-  expected = iter(compute_async_sgd(np.zeros(5), events, 0.2, momentum=0.9))
-  stepper = make(0, num_ps=2, size=5, optimizer='momentum', rate=0.2)
-  for worker, x in events:
-    if x is not None:
-      stepper.begin(worker, x)
-      continue
-    *numbers, w = stepper.end(worker)
-    *expected_numbers, expected_w = next(expected)
-    assert numbers == expected_numbers
-    np.testing.assert_allclose(w, expected_w, rtol=1e-4, atol=1e-5)
+  begin(0)
+  begin(1)
+  for worker in map(int, rng.integers(2, size=50)):
+    assert {worker: stepper.end(worker)[:2]} == oracle.end(worker)
+    oracles.check(stepper, oracle)
+    begin(worker)
   for index in range(2):
     stepper.end(index)
-
-
-@pytest.mark.slow
-def test_a_backup_is_on_the_ps_but_belongs_to_its_worker(make):
-  stepper = make(0.04, num_ps=2, size=5, optimizer='momentum')
-  for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': PS_0,
-      'w/part_0': PS_1,
-      'w/part_1': PS_0,
-      'w/part_0/Momentum': PS_1,
-      'w/part_1/Momentum': PS_0,
-    }
-    here = f'/job:worker/task:{worker.index}/device:CPU:0'
-    assert local == {
-      'local_copy/w': here,
-      'dc_asgd/pulled_step': here,
-      f'dc_asgd/w/part_0/backup_of_worker_{worker.index}': PS_1,
-      f'dc_asgd/w/part_1/backup_of_worker_{worker.index}': PS_0,
-    }
-
-
-@pytest.mark.slow
-def test_the_mean_square_is_shared_and_beside_its_shard(make):
-  stepper = make(2, decay=0.95, num_ps=2, size=5)
-  for worker in stepper.workers:
-    shared, _ = worker.variables()
-    assert shared == {
-      'global_step': PS_0,
-      'w/part_0': PS_1,
-      'w/part_1': PS_0,
-      'dc_asgd/w/part_0/mean_square': PS_1,
-      'dc_asgd/w/part_1/mean_square': PS_0,
-    }
 
 
 @pytest.mark.slow
@@ -261,18 +224,11 @@ def test_two_workers_have_their_own_backups_and_one_mean_square(make):
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+def test_a_worker_that_comes_back_starts_from_the_center(make):
   stepper = make(dc_lambda=0.5, num_ps=2, size=2)
   stepper.step(0, [8, 2])
-  stepper.workers[1].session.close()
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(2, 2),
-    1,
-    lambda member: dc_asgd.DcAsgd(member, 0.5),
-    2,
-    'sgd',
-    0.5,
-  )
+  stepper.leave(1)
+  stepper.come_back(1)
   assert stepper.read_copy(1) == stepper.read_center() == [4, 1]
   assert read(stepper.workers[1], 'backup_of_worker_1') == [4, 1]
   # Its backup is as new: nothing is compensated.
@@ -294,7 +250,7 @@ def test_the_flags_reach_the_rule(set_flags, monkeypatch, words, expected):
   made = []
   monkeypatch.setattr(dc_asgd, 'DcAsgd', lambda _, *args: made.append(args))
   set_flags(*words)
-  dc_asgd.make(cluster_lib.Cluster())
+  dc_asgd.make(cluster.Cluster())
   assert made == [expected]
 
 

@@ -1,19 +1,12 @@
 """downpour: two workers stepped by hand, and a NumPy oracle."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from absl import flags
 
 from distmnist.strategies import async_sgd, downpour
-from tests.strategies import stepper as stepper_lib
-from tests.strategies.stepper import (
-  Momentum,
-  check_equal,
-  draw_events,
-  run_events,
-)
+from tests.support import oracles, rule
+from tests.support.rule import read_traffic
 
 
 @pytest.fixture
@@ -100,69 +93,69 @@ def test_the_staleness_of_a_push_is_since_the_last_fetch(make):
   assert stepper.step(0, [1])[:2] == (4, 2)
 
 
-def compute_downpour(events, size, n_fetch, n_push, eta, momentum):
-  """The rule as its docstring has it, slowly.
+class Oracle(oracles.Oracle):
+  """Sums are pushed each n_push steps, the center fetched each n_fetch."""
 
-  Args:
-    events: list of (worker, batch or None): compute with the batch, or go on.
-    size: int, of x~, which starts at 0.
-    n_fetch, n_push: int, in local steps.
-    eta, momentum: float, of all optimizers.
+  def __init__(self, n_fetch, n_push, **how):
+    super().__init__(**how)
+    self._n_fetch, self._n_push = n_fetch, n_push
+    self._sums = [0] * self.num_workers
 
-  Returns:
-    A list of (global_step, staleness, x~, [x^0, x^1]), one a step.
-  """
-  opt = Momentum(eta, momentum)
-  local_opts = [Momentum(eta, momentum) for _ in range(2)]
-  x_center, c = np.zeros(size), 0
-  x, a = np.zeros((2, size)), np.zeros((2, size))
-  t, c_known, c_fetched, g = [0, 0], [0, 0], [0, 0], [None, None]
-  found = []
-  for i, batch in events:
-    if batch is not None:
-      g[i] = x[i] - batch
-      continue
-    t[i] += 1
+  def end(self, i):
+    self._sums[i] = self._sums[i] + self.step_locally(i)
     staleness = -1
-    a[i] += g[i]
-    x[i] = local_opts[i](x[i], g[i])
-    if t[i] % n_push == 0:
-      x_center = opt(x_center, a[i])
-      a[i] = 0
-      staleness = c - c_fetched[i]
-      c += 1
-      c_known[i] = c
-    if t[i] % n_fetch == 0:
-      x[i] = x_center
-      c_known[i] = c_fetched[i] = c
-    found.append((c_known[i], staleness, x_center, x.copy()))
-  return found
+    if self.local_steps[i] % self._n_push == 0:
+      a, self._sums[i] = self.wire(self._sums[i]), 0
+      self.center = self.optimizer(self.center, a, self.begun[i])
+      _, staleness = self.count(i)
+    if self.local_steps[i] % self._n_fetch == 0:
+      self.pull(i)
+    return {i: (self.known_step[i], staleness)}
 
 
-SGD, MOMENTUM = ('sgd', 0), ('momentum', 0.9)
+def periods(n_fetch, n_push):
+  return {'n_fetch': n_fetch, 'n_push': n_push}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'num_ps, optimizer_momentum, n_fetch, n_push, stalenesses',
-  [
-    (1, SGD, 2, 3, {-1, 0, 1}),
-    (1, MOMENTUM, 2, 3, {-1, 0, 1}),
-    (2, SGD, 2, 3, {-1, 0, 1}),
-    (2, MOMENTUM, 2, 3, {-1, 0, 1}),
-    (2, SGD, 1, 1, {0, 1, 2, 3}),
-    (1, MOMENTUM, 4, 1, {0, 1, 2, 3, 4, 5}),
+RULE = rule.Rule(
+  lambda member, n_fetch=1, n_push=1: downpour.Downpour(
+    member, n_fetch, n_push
+  ),
+  Oracle,
+  flags=('--n_push=2', '--n_fetch=2'),
+  settings=periods(2, 2),
+  placement=[
+    rule.Placement(
+      ['{w}', '{w}/Momentum'],
+      [
+        'local_copy/w',
+        'local_copy/w/Momentum',
+        'downpour/gradient_sum',
+        'downpour/known_step',
+        'downpour/local_step',
+        'downpour/pulled_step',
+      ],
+    )
+  ],
+  traffic=[
+    rule.Traffic(
+      [(0, 0), (20, 0), (0, 20), (20, 0), (0, 0), (20, 20)], periods(2, 3)
+    )
+  ],
+  random_steps=[
+    rule.RandomSteps(
+      num_ps, optimizer, periods(*n), staleness, rate=0.1, num_events=100
+    )
+    for num_ps, optimizer, n, staleness in (
+      (1, 'sgd', (2, 3), {-1, 0, 1}),
+      (1, 'momentum', (2, 3), {-1, 0, 1}),
+      (2, 'sgd', (2, 3), {-1, 0, 1}),
+      (2, 'momentum', (2, 3), {-1, 0, 1}),
+      (2, 'sgd', (1, 1), {0, 1, 2, 3}),
+      (1, 'momentum', (4, 1), {0, 1, 2, 3, 4, 5}),
+    )
   ],
 )
-def test_random_steps_agree_with_the_oracle(
-  make, num_ps, optimizer_momentum, n_fetch, n_push, stalenesses
-):
-  optimizer, momentum = optimizer_momentum
-  events = draw_events(np.random.default_rng(n_push), num_steps=50, size=5)
-  expected = compute_downpour(events, 5, n_fetch, n_push, 0.1, momentum)
-  assert {staleness for _, staleness, _, _ in expected} >= stalenesses
-  stepper = make(num_ps, n_fetch, n_push, size=5, optimizer=optimizer, rate=0.1)
-  check_equal(run_events(stepper, events), expected)
 
 
 @pytest.mark.slow
@@ -194,68 +187,17 @@ def test_with_1_and_1_the_center_moves_as_in_async_sgd(make, make_stepper):
 
 
 @pytest.mark.slow
-def test_center_and_its_slots_are_on_the_ps_and_all_else_on_the_worker(make):
-  stepper = make(2, size=5, optimizer='momentum')
-  for index, worker in enumerate(stepper.workers):
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-      'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
-      'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
-    }
-    here = f'/job:worker/task:{index}/device:CPU:0'
-    assert local == {
-      'local_copy/w': here,
-      'local_copy/w/Momentum': here,
-      'downpour/gradient_sum': here,
-      'downpour/known_step': here,
-      'downpour/local_step': here,
-      'downpour/pulled_step': here,
-    }
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make_cluster):
-  def make_rule(member):
-    return downpour.Downpour(member, 2, 2)
-
-  cluster = make_cluster(1, 2)
-  with contextlib.closing(stepper_lib.Stepper(cluster, make_rule)) as stepper:
-    stepper.step(1, [1])  # Its sum will be lost with it.
-    stepper.step(0, [8])
-    assert stepper.step(0, [8]) == (1, 0, [6])
-    stepper.workers[1].session.close()
-    stepper.workers[1] = stepper_lib.Worker(
-      cluster, 1, make_rule, 1, 'sgd', 0.5
-    )
-    assert stepper.read_copy(1) == [6]
-    assert stepper.step(1, [4]) == (1, -1, [6])  # g = 2
-    assert stepper.step(1, [4]) == (2, 0, [4.5])  # g = 1
-    assert stepper.read_copy(1) == [4.5]
-
-
-def read_traffic(stepper, num_steps):
-  """Returns the list of (bytes pulled, bytes pushed) of worker 0's steps."""
-  traffic = []
-  for _ in range(num_steps):
-    stepper.step(0, [1] * 5)
-    traffic.append((stepper.bytes_pulled, stepper.bytes_pushed))
-  return traffic
-
-
-@pytest.mark.slow
-def test_bytes_go_when_a_fetch_or_a_push_is_due(make):
-  stepper = make(2, n_fetch=2, n_push=3, size=5)
-  assert read_traffic(stepper, 6) == [
-    (0, 0),
-    (20, 0),
-    (0, 20),
-    (20, 0),
-    (0, 0),
-    (20, 20),
-  ]
+def test_a_worker_that_comes_back_starts_from_the_center(make):
+  stepper = make(n_fetch=2, n_push=2)
+  stepper.step(1, [1])  # Its sum will be lost with it.
+  stepper.step(0, [8])
+  assert stepper.step(0, [8]) == (1, 0, [6])
+  stepper.leave(1)
+  stepper.come_back(1)
+  assert stepper.read_copy(1) == [6]
+  assert stepper.step(1, [4]) == (1, -1, [6])  # g = 2
+  assert stepper.step(1, [4]) == (2, 0, [4.5])  # g = 1
+  assert stepper.read_copy(1) == [4.5]
 
 
 @pytest.mark.slow

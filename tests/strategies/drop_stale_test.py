@@ -7,11 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cluster as cluster_lib
-from distmnist import report
+from distmnist.cluster import cluster
+from distmnist.logdir import report
 from distmnist.strategies import drop_stale
-from tests.strategies import stepper as stepper_lib
-from tests.strategies.stepper import draw_events
+from tests.support import oracles, rule
 
 
 @pytest.fixture
@@ -97,111 +96,75 @@ def test_a_dropped_gradient_was_sent_all_the_same(make):
   assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
 
 
-def compute_drop_stale(w, events, rate, momentum, max_staleness):
-  """The rule as its docstring has it, slowly.
+class Oracle(oracles.Oracle):
+  """A gradient above max_staleness is dropped; the worker pulls anyhow."""
 
-  Args:
-    w: float array, x~ at step 0.
-    events: list of (worker, x or None): compute with x, or push and pull.
-    rate, momentum: float.
-    max_staleness: int.
+  def __init__(self, max_staleness, **how):
+    super().__init__(**how)
+    self._max_staleness = max_staleness
+    self.num_dropped = [0] * self.num_workers
 
-  Returns:
-    (a list of (c, s, x~, the copies), one a push; how many were dropped by
-    each worker, a list of int).
-  """
-  velocity, c = np.zeros_like(w), 0
-  copies, clocks, gradients, found = [w, w], [0, 0], [None, None], []
-  num_dropped = [0, 0]
-  for i, x in events:
-    if x is not None:
-      gradients[i] = copies[i] - x
-      continue
-    s = c - clocks[i]
-    if s <= max_staleness:
-      velocity = momentum * velocity + gradients[i]
-      w = w - rate * velocity
-      c += 1
+  def end(self, i):
+    s = self.step - self.pulled_step[i]
+    if s <= self._max_staleness:
+      g = self.wire(self.gradients[i])
+      self.center = self.optimizer(self.center, g, self.begun[i])
+      self.step += 1
     else:
-      num_dropped[i] += 1
-    copies[i], clocks[i] = w, c
-    found.append((c, s, w, list(copies)))
-  return found, num_dropped
+      self.num_dropped[i] += 1
+    self.pull(i)
+    return {i: (self.step, s)}
+
+
+RULE = rule.Rule(
+  lambda member, max_staleness: drop_stale.DropStale(member, max_staleness),
+  Oracle,
+  flags=('--max_staleness=1000',),
+  settings={'max_staleness': 1000},
+  placement=[
+    rule.Placement(
+      ['{w}', '{w}/Momentum'],
+      ['local_copy/w', 'drop_stale/pulled_step'],
+      {'max_staleness': 3},
+    )
+  ],
+  traffic=[rule.Traffic([(20, 20)], {'max_staleness': 0})],
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'num_ps, optimizer, momentum, max_staleness',
-  [
-    (1, 'sgd', 0, 0),
-    (2, 'sgd', 0, 1),
-    (1, 'momentum', 0.9, 1),
-    (2, 'momentum', 0.9, 0),
-  ],
+  'num_ps, optimizer, max_staleness',
+  [(1, 'sgd', 0), (2, 'sgd', 1), (1, 'momentum', 1), (2, 'momentum', 0)],
 )
-def test_random_steps_agree_with_the_oracle(
-  make, num_ps, optimizer, momentum, max_staleness
+def test_random_steps_agree_with_the_oracle_and_the_report(
+  make_stepper, num_ps, optimizer, max_staleness
 ):
-  rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_steps=50, size=5)
-  expected, num_dropped = compute_drop_stale(
-    np.zeros(5), events, 0.2, momentum, max_staleness
+  settings = {'max_staleness': max_staleness}
+  stepper, oracle = rule.make_pair(
+    make_stepper, RULE, rule.RandomSteps(num_ps, optimizer, settings)
   )
-  assert min(num_dropped) >= 3
-  expected = iter(expected)
-  stepper = make(max_staleness, num_ps, size=5, optimizer=optimizer, rate=0.2)
   stats = [report.WorkerStats(i) for i in range(2)]
-  for worker, x in events:
-    if x is not None:
-      stepper.begin(worker, x)
-      continue
-    step, staleness, w = stepper.end(worker)
-    expected_step, expected_staleness, *expected_values = next(expected)
-    assert (step, staleness) == (expected_step, expected_staleness)
-    copies = [stepper.read_copy(i) for i in range(2)]
-    for found, value in zip([w, copies], expected_values, strict=True):
-      np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+  rng = np.random.default_rng(num_ps)
+  for worker, step, staleness in oracles.play(stepper, oracle, rng, 100):
     stats[worker].staleness[staleness] += 1
+    last_step, num_dropped = step, list(oracle.num_dropped)
+  assert min(num_dropped) >= 3
   # The report makes its count of the dropped from the staleness of all pushes.
-  rule = stepper.workers[0].rule
-  rows = report.compose({}, {}, stats, rule.max_staleness)['workers']
+  max_found = stepper.workers[0].rule.max_staleness
+  rows = report.compose({}, {}, stats, max_found)['workers']
   assert [row['gradients_dropped'] for row in rows] == num_dropped
-  num_pushes = sum(stats[0].staleness.values()) + sum(
-    stats[1].staleness.values()
-  )
-  assert num_pushes >= 50
-  assert step == num_pushes - sum(num_dropped)
+  num_pushes = sum(sum(each.staleness.values()) for each in stats)
+  assert num_pushes >= 45
+  assert last_step == num_pushes - sum(num_dropped)
 
 
 @pytest.mark.slow
-def test_the_center_is_on_the_ps_and_the_copy_on_the_worker(make):
-  stepper = make(3, num_ps=2, size=5, optimizer='momentum')
-  for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-      'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
-      'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
-    }
-    here = f'/job:worker/task:{worker.index}/device:CPU:0'
-    assert local == {'local_copy/w': here, 'drop_stale/pulled_step': here}
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+def test_a_worker_that_comes_back_starts_from_the_center(make):
   stepper = make(max_staleness=0, num_ps=2, size=2)
   stepper.step(0, [8, 2])
-  stepper.workers[1].session.close()
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(2, 2),
-    1,
-    lambda member: drop_stale.DropStale(member, 0),
-    2,
-    'sgd',
-    0.5,
-  )
+  stepper.leave(1)
+  stepper.come_back(1)
   assert stepper.read_copy(1) == stepper.read_center() == [4, 1]
   assert stepper.step(1, [6, 1]) == (2, 0, [5, 1])  # Not stale.
 
@@ -209,7 +172,7 @@ def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
 @pytest.mark.parametrize('words, expected', [([], 3), (['0'], 0), (['7'], 7)])
 def test_the_flag_says_what_is_too_stale(set_flags, words, expected):
   set_flags(*(f'--max_staleness={word}' for word in words))
-  assert drop_stale.make(cluster_lib.Cluster()).max_staleness == expected
+  assert drop_stale.make(cluster.Cluster()).max_staleness == expected
 
 
 def test_staleness_is_not_negative(set_flags):

@@ -2,14 +2,11 @@
 
 import functools
 
-import numpy as np
 import pytest
-from absl import flags
 
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster
 from distmnist.strategies import dynsgd
-from tests.strategies import stepper as stepper_lib
-from tests.strategies.stepper import draw_events
+from tests.support import oracles, rule
 
 
 @pytest.fixture
@@ -76,119 +73,64 @@ def test_the_local_velocity_outlives_a_pull(make):
   assert (step, staleness, w) == (4, 2, pytest.approx(8.4))
 
 
-@pytest.mark.slow
-def test_only_a_step_with_a_push_sends_bytes(make):
-  stepper = make(period=3, num_ps=2, size=5)
-  found = []
-  for _ in range(6):
-    stepper.step(0, [1] * 5)
-    found.append((stepper.bytes_pulled, stepper.bytes_pushed))
-  assert found == [(0, 0), (0, 0), (20, 20)] * 2
+class Oracle(oracles.Oracle):
+  """A change by T local steps counts one s + 1-th; then the worker pulls."""
+
+  def __init__(self, period, **how):
+    super().__init__(**how)
+    self._period = period
+
+  def end(self, i):
+    self.step_locally(i)
+    if self.local_steps[i] % self._period:
+      return {i: (self.known_step[i], -1)}
+    delta = self.wire(self.copies[i] - self.pulled[i])
+    s = self.step - self.pulled_step[i]
+    self.center = self.center + delta / (s + 1)
+    told = self.count(i)
+    self.pull(i)
+    return {i: told}
 
 
-def compute_dynsgd(w, events, rate, momentum, period):
-  """The rule as its docstring has it, slowly.
-
-  Args:
-    w: float array, x~ at step 0.
-    events: list of (worker, x or None): compute with x, or step.
-    rate, momentum: float, of each worker's own optimizer.
-    period: int, T.
-
-  Returns:
-    A list of (c, s, x~, the copies), one a step; without a push c is what the
-    worker pulled at and s is -1.
-  """
-  c, found = 0, []
-  copies, as_pulled, clocks, num_steps = [w, w], [w, w], [0, 0], [0, 0]
-  velocities, gradients = [np.zeros_like(w)] * 2, [None, None]
-  for i, x in events:
-    if x is not None:
-      gradients[i] = copies[i] - x
-      continue
-    velocities[i] = momentum * velocities[i] + gradients[i]
-    copies[i] = copies[i] - rate * velocities[i]
-    num_steps[i] += 1
-    s = -1
-    if num_steps[i] % period == 0:
-      delta = copies[i] - as_pulled[i]
-      s = c - clocks[i]
-      w = w + delta / (s + 1)
-      c += 1
-      copies[i] = as_pulled[i] = w
-      clocks[i] = c
-    found.append((clocks[i], s, w, list(copies)))
-  return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'num_ps, optimizer, momentum, period',
-  [
-    (1, 'sgd', 0, 3),
-    (2, 'sgd', 0, 1),
-    (1, 'momentum', 0.9, 1),
-    (2, 'momentum', 0.9, 3),
+RULE = rule.Rule(
+  lambda member, period: dynsgd.DynSgd(member, period),
+  Oracle,
+  flags=('--communication_period=2',),
+  settings={'period': 2},
+  placement=[
+    rule.Placement(
+      ['{w}'],
+      [
+        'local_copy/w',
+        'local_copy/w/Momentum',
+        'dynsgd/as_pulled',
+        'dynsgd/pulled_step',
+        'dynsgd/local_step',
+      ],
+      {'period': 3},
+    )
+  ],
+  traffic=[rule.Traffic([(0, 0), (0, 0), (20, 20)] * 2, {'period': 3})],
+  random_steps=[
+    rule.RandomSteps(num_ps, optimizer, {'period': period}, {0, 1, 2})
+    for num_ps, optimizer, period in (
+      (1, 'sgd', 3),
+      (2, 'sgd', 1),
+      (1, 'momentum', 1),
+      (2, 'momentum', 3),
+    )
   ],
 )
-def test_random_steps_agree_with_the_oracle(
-  make, num_ps, period, optimizer, momentum
-):
-  rng = np.random.default_rng(num_ps)
-  events = draw_events(rng, num_steps=60, size=5)
-  expected = iter(compute_dynsgd(np.zeros(5), events, 0.2, momentum, period))
-  stepper = make(period, num_ps, size=5, optimizer=optimizer, rate=0.2)
-  seen = []
-  for worker, x in events:
-    if x is not None:
-      stepper.begin(worker, x)
-      continue
-    step, staleness, w = stepper.end(worker)
-    expected_step, expected_staleness, *expected_values = next(expected)
-    assert (step, staleness) == (expected_step, expected_staleness)
-    copies = [stepper.read_copy(i) for i in range(2)]
-    for found, value in zip([w, copies], expected_values, strict=True):
-      np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
-    seen.append(staleness)
-  assert len(seen) >= 50
-  assert set(seen) >= {0, 1, 2}
 
 
 @pytest.mark.slow
-def test_the_center_is_on_the_ps_and_all_else_on_the_worker(make):
-  stepper = make(period=3, num_ps=2, size=5, optimizer='momentum')
-  for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-    }
-    here = f'/job:worker/task:{worker.index}/device:CPU:0'
-    assert local == {
-      'local_copy/w': here,
-      'local_copy/w/Momentum': here,
-      'dynsgd/as_pulled': here,
-      'dynsgd/pulled_step': here,
-      'dynsgd/local_step': here,
-    }
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+def test_a_worker_that_comes_back_starts_from_the_center(make):
   stepper = make(period=2, num_ps=2, size=2)
   stepper.step(1, [100, 100])  # What it did on its own is lost.
   for _ in range(2):
     stepper.step(0, [8, 4])
-  stepper.workers[1].session.close()
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(2, 2),
-    1,
-    lambda member: dynsgd.DynSgd(member, 2),
-    2,
-    'sgd',
-    0.5,
-  )
+  stepper.leave(1)
+  stepper.come_back(1)
   assert stepper.read_copy(1) == stepper.read_center() == [6, 3]
   # Not stale, and two local steps from its new start to its push.
   assert stepper.step(1, [6, 3]) == (1, -1, [6, 3])
@@ -198,11 +140,5 @@ def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
 @pytest.mark.parametrize('words, expected', [([], 5), (['1'], 1), (['7'], 7)])
 def test_the_flag_says_how_many_local_steps(set_flags, words, expected):
   set_flags(*(f'--communication_period={word}' for word in words))
-  rule = dynsgd.make(cluster_lib.Cluster())
+  rule = dynsgd.make(cluster.Cluster())
   assert rule.batches_per_update == expected
-
-
-def test_a_push_has_at_least_one_local_step(set_flags):
-  message = '--communication_period=0'
-  with pytest.raises(flags.IllegalFlagValueError, match=message):
-    set_flags('--communication_period=0')

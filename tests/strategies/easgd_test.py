@@ -1,6 +1,5 @@
 """easgd: two workers stepped by hand or together, and two NumPy oracles."""
 
-import contextlib
 import re
 
 import numpy as np
@@ -8,11 +7,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
 from distmnist.strategies import easgd
-from tests.strategies import stepper as stepper_lib
-from tests.strategies.stepper import Momentum, draw_events
+from tests.support import oracles, rule
+from tests.support.rule import read_traffic
 
 ALPHA = 0.25
 
@@ -23,18 +22,17 @@ def make(make_stepper):
 
   def make(num_ps=1, period=1, momentum=0, is_sync=False, **settings):
     return make_stepper(
-      num_ps, 2, make_rule(period, momentum, is_sync), **settings
+      num_ps,
+      2,
+      lambda member: make_rule(member, period, momentum, is_sync),
+      **settings,
     )
 
   return make
 
 
-def make_rule(period=1, momentum=0, is_sync=False):
-  return lambda member: easgd.Easgd(member, ALPHA, period, momentum, is_sync)
-
-
-def read_copies(stepper):
-  return [stepper.read_copy(i) for i in range(2)]
+def make_rule(member, period=1, delta=0, is_sync=False):
+  return easgd.Easgd(member, ALPHA, period, delta, is_sync)
 
 
 def test_two_workers_one_after_the_other(make):
@@ -115,13 +113,13 @@ def test_momentum_looks_ahead_for_the_gradient_and_not_for_the_center(make):
 def test_synchronous_workers_meet_the_same_center(make):
   stepper = make(is_sync=True)
   assert stepper.step_together([[8], [-4]]) == [(1, 0, [0])] * 2
-  assert read_copies(stepper) == [[4], [-2]]
+  assert stepper.read_copies() == [[4], [-2]]
   # d = 1 and -0.5, both from the center 0; g = -4 and 2.
   assert stepper.step_together([[8], [-4]]) == [(2, 0, [0.5])] * 2
-  assert read_copies(stepper) == [[5], [-2.5]]
+  assert stepper.read_copies() == [[5], [-2.5]]
   # d = 1.125 and -0.75, both from 0.5; g = 0.
   assert stepper.step_together([[5], [-2.5]]) == [(3, 0, [0.875])] * 2
-  assert read_copies(stepper) == [[3.875], [-1.75]]
+  assert stepper.read_copies() == [[3.875], [-1.75]]
 
 
 @pytest.mark.slow
@@ -135,46 +133,91 @@ def test_synchronous_workers_wait_at_an_exchange_and_not_between(make):
   assert not stepper.is_done(0)
   assert stepper.step(1, [-2]) == (1, 0, [0.5])  # d = 1 and -0.5
   assert stepper.join(0) == (1, 0, [0.5])
-  assert read_copies(stepper) == [[5], [-1.5]]
+  assert stepper.read_copies() == [[5], [-1.5]]
 
 
-def compute_easgd(events, size, period, eta, momentum, delta):
-  """Algorithms 1 and 2 of the paper, slowly; t counts from 1 and not from 0.
+class Oracle(oracles.Oracle):
+  """Algorithms 1 and 2 of the paper; t counts from 1 and not from 0.
 
-  Args:
-    events: list of (worker, batch or None): compute with the batch, or go on.
-    size: int, of x~, which starts at 0.
-    period: int, T.
-    eta, momentum: float, of the local optimizers.
-    delta: float; if not 0 it is algorithm 2, and no momentum.
-
-  Returns:
-    A list of (global_step, staleness, x~, [x^i + delta v^i]), one a step.
+  If delta is not 0 it is algorithm 2, without another momentum, and the copies
+  are x^i + delta v^i.
   """
-  opts = [Momentum(eta, momentum) for _ in range(2)]
-  x_center, c = np.zeros(size), 0
-  x, v = np.zeros((2, size)), np.zeros((2, size))
-  t, c_known, g = [0, 0], [0, 0], [None, None]
-  found = []
-  for i, batch in events:
-    if batch is not None:
-      g[i] = x[i] + delta * v[i] - batch
-      continue
-    t[i] += 1
-    staleness = -1
-    if t[i] % period == 0:
-      d = ALPHA * (x[i] - x_center)
-      x[i] = x[i] - d
-      x_center = x_center + d
-      c += 1
-      c_known[i], staleness = c, 0
-    if delta:
-      v[i] = delta * v[i] - eta * g[i]
-      x[i] = x[i] + v[i]
+
+  def __init__(self, period, delta=0, **how):
+    super().__init__(**how)
+    self._period, self._delta = period, delta
+    self._x, self._v = list(self.copies), list(self.copies)
+
+  def end(self, i):
+    g, x, told = self.gradients[i], self._x[i], (self.known_step[i], -1)
+    self.local_steps[i] += 1
+    if self.local_steps[i] % self._period == 0:
+      d = self.wire(ALPHA * (x - self.wire(self.center)))
+      x = x - d
+      self.center = self.center + d
+      self.step += 1
+      self.known_step[i] = self.step
+      told = self.step, 0
+    if self._delta:
+      eta = self.local_optimizers[i].rate
+      self._v[i] = self._delta * self._v[i] - eta * g
+      x = x + self._v[i]
     else:
-      x[i] = opts[i](x[i], g[i])
-    found.append((c_known[i], staleness, x_center, x + delta * v))
-  return found
+      x = self.local_optimizers[i](x, g, self.begun[i])
+    self._x[i], self.copies[i] = x, x + self._delta * self._v[i]
+    return {i: told}
+
+
+def springs(period, delta=0):
+  return {'period': period, 'delta': delta}
+
+
+RULE = rule.Rule(
+  make_rule,
+  Oracle,
+  flags=('--communication_period=2', f'--moving_rate={ALPHA}'),
+  settings=springs(2),
+  placement=[
+    rule.Placement(
+      ['{w}'],
+      [
+        'local_copy/w',
+        'local_copy/w/Momentum',
+        'easgd/known_step',
+        'easgd/local_step',
+      ],
+      springs(1),
+    ),
+    rule.Placement(
+      ['{w}'],
+      [
+        'local_copy/w',
+        'easgd/known_step',
+        'easgd/local_step',
+        'easgd/token',
+        'easgd/velocity',
+      ],
+      {**springs(1, 0.9), 'is_sync': True},
+      'sgd',
+    ),
+  ],
+  traffic=[
+    rule.Traffic([(0, 0), (0, 0), (20, 20)] * 2, springs(3)),
+    rule.Traffic(
+      [(0, 0), (20, 20)] * 2, {**springs(2), 'is_sync': True}, is_together=True
+    ),
+  ],
+  random_steps=[
+    rule.RandomSteps(num_ps, optimizer, settings, {-1, 0}, rate=0.1)
+    for num_ps, optimizer, settings in (
+      (1, 'sgd', springs(3)),
+      (2, 'sgd', springs(3)),
+      (2, 'momentum', springs(3)),
+      (2, 'sgd', springs(3, 0.9)),
+    )
+  ]
+  + [rule.RandomSteps(1, 'momentum', springs(1), {0}, rate=0.1)],
+)
 
 
 def compute_sync_easgd(batches, period, eta, momentum, delta):
@@ -182,14 +225,16 @@ def compute_sync_easgd(batches, period, eta, momentum, delta):
 
   Args:
     batches: float array [steps, workers, size].
-    period, eta, momentum, delta: see compute_easgd.
+    period: int, T.
+    eta, momentum: float, of the local optimizers.
+    delta: float; if not 0 it is algorithm 2, and no momentum.
 
   Returns:
     A list of (global_step, staleness, x~, [x^i + delta v^i]), one a step of
     all.
   """
   _, num_workers, size = batches.shape
-  opts = [Momentum(eta, momentum) for _ in range(num_workers)]
+  opts = [oracles.Optimizer(eta, momentum) for _ in range(num_workers)]
   x_center, c = np.zeros(size), 0
   x, v = np.zeros((2, num_workers, size))
   found = []
@@ -207,39 +252,6 @@ def compute_sync_easgd(batches, period, eta, momentum, delta):
       x = np.array([opts[i](moved[i], g[i]) for i in range(num_workers)])
     found.append((c, staleness, x_center, x + delta * v))
   return found
-
-
-def check_close(center, copies, x_center, x):
-  np.testing.assert_allclose(center, x_center, rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(copies, x, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'num_ps, period, optimizer, momentum, delta',
-  [
-    (1, 3, 'sgd', 0, 0),
-    (2, 3, 'sgd', 0, 0),
-    (1, 1, 'momentum', 0.9, 0),
-    (2, 3, 'momentum', 0.9, 0),
-    (2, 3, 'sgd', 0, 0.9),
-  ],
-)
-def test_random_steps_agree_with_the_oracle(
-  make, num_ps, period, optimizer, momentum, delta
-):
-  events = draw_events(np.random.default_rng(period), num_steps=50, size=5)
-  expected = compute_easgd(events, 5, period, 0.1, momentum, delta)
-  stepper = make(num_ps, period, delta, size=5, optimizer=optimizer, rate=0.1)
-  expected_steps = iter(expected)
-  for worker, batch in events:
-    if batch is not None:
-      stepper.begin(worker, batch)
-      continue
-    *numbers, center = stepper.end(worker)
-    *expected_numbers, x_center, x = next(expected_steps)
-    assert numbers == expected_numbers
-    check_close(center, read_copies(stepper), x_center, x)
 
 
 @pytest.mark.slow
@@ -262,103 +274,36 @@ def test_random_steps_together_agree_with_the_oracle(
   for batch, (*numbers, x_center, x) in zip(batches, expected, strict=True):
     steps = stepper.step_together(batch)
     assert [[*step[:2]] for step in steps] == [numbers] * 2
-    check_close(steps[1].center, read_copies(stepper), x_center, x)
+    for found, value in (steps[1].center, x_center), (stepper.read_copies(), x):
+      np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_the_center_is_on_the_ps_without_slots_and_the_rest_on_the_worker(make):
-  stepper = make(2, size=5, optimizer='momentum')
-  for index, worker in enumerate(stepper.workers):
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-    }
-    here = f'/job:worker/task:{index}/device:CPU:0'
-    assert local == {
-      'local_copy/w': here,
-      'local_copy/w/Momentum': here,
-      'easgd/known_step': here,
-      'easgd/local_step': here,
-    }
+def test_a_worker_that_comes_back_starts_from_the_center(make):
+  stepper = make(momentum=0.5)
+  stepper.step(1, [100])
+  stepper.step(0, [8])
+  assert stepper.step(0, [8]) == (3, 0, [1])
+  stepper.leave(1)
+  stepper.come_back(1)
+  assert stepper.read_copy(1) == [1]
+  # t = 0 and v = 0 again: d = 0, g = -8, v = 4.
+  assert stepper.step(1, [9]) == (4, 0, [1])
+  assert stepper.read_copy(1) == [1 + 4 + 2]
 
 
 @pytest.mark.slow
-def test_the_velocity_and_the_token_are_on_the_worker(make):
-  stepper = make(momentum=0.9, is_sync=True)
-  for index, worker in enumerate(stepper.workers):
-    shared, local = worker.variables()
-    assert shared.keys() == {'global_step', 'w'}
-    here = f'/job:worker/task:{index}/device:CPU:0'
-    assert local == {
-      'local_copy/w': here,
-      'easgd/known_step': here,
-      'easgd/local_step': here,
-      'easgd/token': here,
-      'easgd/velocity': here,
-    }
-
-
-def come_back(stepper, cluster, index, rule):
-  """Replaces a worker by one that has just started."""
-  stepper.workers[index].session.close()
-  stepper.workers[index] = stepper_lib.Worker(
-    cluster, index, rule, 1, 'sgd', 0.5
-  )
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make_cluster):
-  cluster, rule = make_cluster(1, 2), make_rule(momentum=0.5)
-  with contextlib.closing(stepper_lib.Stepper(cluster, rule)) as stepper:
-    stepper.step(1, [100])
-    stepper.step(0, [8])
-    assert stepper.step(0, [8]) == (3, 0, [1])
-    come_back(stepper, cluster, 1, rule)
-    assert stepper.read_copy(1) == [1]
-    # t = 0 and v = 0 again: d = 0, g = -8, v = 4.
-    assert stepper.step(1, [9]) == (4, 0, [1])
-    assert stepper.read_copy(1) == [1 + 4 + 2]
-
-
-@pytest.mark.slow
-def test_a_synchronous_worker_that_comes_back_starts_from_the_center(
-  make_cluster,
-):
-  cluster, rule = make_cluster(1, 2), make_rule(is_sync=True)
-  with contextlib.closing(stepper_lib.Stepper(cluster, rule)) as stepper:
-    stepper.step_together([[8], [-4]])
-    stepper.step_together([[8], [-4]])
-    assert read_copies(stepper) == [[5], [-2.5]]
-    come_back(stepper, cluster, 1, rule)
-    assert read_copies(stepper) == [[5], [0.5]]
-    # d = 4.5 / 4 and 0; g = 0.
-    assert stepper.step_together([[5], [0.5]]) == [(3, 0, [1.625])] * 2
-    assert read_copies(stepper) == [[3.875], [0.5]]
-
-
-def read_traffic(stepper, num_steps):
-  """Returns the list of (bytes pulled, bytes pushed) of worker 0's steps."""
-  traffic = []
-  for _ in range(num_steps):
-    stepper.step(0, [1] * 5)
-    traffic.append((stepper.bytes_pulled, stepper.bytes_pushed))
-  return traffic
-
-
-@pytest.mark.slow
-def test_bytes_go_at_the_exchange_in_each_third_step(make):
-  stepper = make(2, 3, size=5)
-  assert read_traffic(stepper, 6) == [(0, 0), (0, 0), (20, 20)] * 2
-
-
-@pytest.mark.slow
-def test_synchronous_bytes_go_at_the_meetings(make):
-  stepper = make(2, 2, is_sync=True, size=5)
-  for expected in (0, 20, 0, 20):
-    stepper.step_together([[1] * 5] * 2)
-    assert (stepper.bytes_pulled, stepper.bytes_pushed) == (expected, expected)
+def test_a_synchronous_worker_that_comes_back_starts_from_the_center(make):
+  stepper = make(is_sync=True)
+  stepper.step_together([[8], [-4]])
+  stepper.step_together([[8], [-4]])
+  assert stepper.read_copies() == [[5], [-2.5]]
+  stepper.leave(1)
+  stepper.come_back(1)
+  assert stepper.read_copies() == [[5], [0.5]]
+  # d = 4.5 / 4 and 0; g = 0.
+  assert stepper.step_together([[5], [0.5]]) == [(3, 0, [1.625])] * 2
+  assert stepper.read_copies() == [[3.875], [0.5]]
 
 
 @pytest.mark.slow

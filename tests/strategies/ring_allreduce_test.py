@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, hooks, optimizers
-from distmnist import cluster as cluster_lib
-from distmnist import steps as steps_lib
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.exchange import fused_steps
+from distmnist.nn import optimizers
 from distmnist.strategies import ring_allreduce
-from tests import in_process
-from tests.runner import REPO, SMALL, read_report, wait_for_line
+from distmnist.training import stop_hook
+from tests.support import in_process
+from tests.support.runner import (
+  REPO,
+  SMALL,
+  check_kept_best,
+  read_report,
+  wait_for_line,
+)
 
 RING = '--strategy=ring_allreduce'
 
@@ -283,11 +291,11 @@ def test_all_end_when_one_is_slower(make_ring, slow):
 
   def work(index):
     rule, train_op, x = build_toy(cluster.worker(index), 1)
-    steps = steps_lib.Steps({'global_step': train_op})
+    steps = fused_steps.Steps({'global_step': train_op})
     all_hooks = [
       *rule.hooks(Stop()),
       steps,
-      hooks.StopHook(
+      stop_hook.StopHook(
         steps,
         tf.train.get_global_step(),
         20,
@@ -378,10 +386,6 @@ def steps_of(task):
   return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
 
 
-def last_line(task):
-  return task.output.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(0, 3)
@@ -413,13 +417,13 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   lost = f'worker {victim} at {cluster.hosts["worker"][victim]}'
   for task in left:
     assert 'Traceback' not in task.output
-    assert re.search('^distmnist.train: error: lost worker', last_line(task))
-    assert last_line(task).endswith(
+    assert re.search('^distmnist.train: error: lost worker', task.last_line)
+    assert task.last_line.endswith(
       ': without a ps the others cannot go on; start all tasks again, and they '
       'resume from the last checkpoint if there is a --logdir'
     )
   # Who is gone first is named by who notices first.
-  assert any(lost in last_line(task) for task in left)
+  assert any(lost in task.last_line for task in left)
 
   restored = saved_step(logdir)
   assert restored >= 10
@@ -433,20 +437,20 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   assert [life['local_steps'] for life in lives] == [20] * 3
 
 
+def start_endless(cluster, logdir):
+  """Returns the workers of a ring that trains until it is stopped."""
+  _, workers = cluster.start_all(
+    *SMALL, RING, '--log_secs=0', f'--logdir={logdir}', '--train_steps=1000000'
+  )
+  return workers
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('asked', [0, 1])
 def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
   tasks, make_real_cluster, tmp_path, asked
 ):
-  logdir = tmp_path / 'run'
-  cluster = make_real_cluster(0, 2)
-  _, workers = cluster.start_all(
-    *SMALL,
-    RING,
-    '--log_secs=0',
-    f'--logdir={logdir}',
-    '--train_steps=1000000',
-  )
+  workers = start_endless(make_real_cluster(0, 2), tmp_path / 'run')
   wait_for_line(workers[asked], 'step 10/')
   tasks.signal(workers[asked], signal.SIGTERM)
   assert tasks.wait(*workers) == [143, 143]
@@ -454,28 +458,22 @@ def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
     rest = '; once more stops at once' if i == asked else ', with all tasks'
     assert f'SIGTERM: saving and stopping{rest}\n' in task.output
     assert 'Traceback' not in task.output
-    assert last_line(task) == f'stopped at step {saved_step(logdir)}'
+    last_step = saved_step(tmp_path / 'run')
+    assert task.last_line == f'stopped at step {last_step}'
 
 
 @pytest.mark.slow
 def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
   tasks, make_real_cluster, tmp_path
 ):
-  logdir = tmp_path / 'run'
-  cluster = make_real_cluster(0, 2)
-  _, workers = cluster.start_all(
-    *SMALL,
-    RING,
-    '--log_secs=0',
-    f'--logdir={logdir}',
-    '--train_steps=1000000',
-  )
+  workers = start_endless(make_real_cluster(0, 2), tmp_path / 'run')
   wait_for_line(workers[0], 'step 10/')
   for task in workers:
     tasks.signal(task, signal.SIGTERM)
   assert tasks.wait(*workers) == [143, 143]
   for task in workers:
-    assert last_line(task) == f'stopped at step {saved_step(logdir)}'
+    last_step = saved_step(tmp_path / 'run')
+    assert task.last_line == f'stopped at step {last_step}'
 
 
 @pytest.mark.slow
@@ -488,7 +486,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
   assert 1 in codes and set(codes) <= {1, 3}
   for code, worker in zip(codes, workers, strict=True):
     words = {1: 'the training has diverged', 3: 'lost worker'}[code]
-    assert words in last_line(worker)
+    assert words in worker.last_line
     assert 'Traceback' not in worker.output
 
 
@@ -502,7 +500,7 @@ def test_a_worker_that_was_started_differently_is_named(
   chief = cluster.start('worker', 0, *flags)
   other = cluster.start('worker', 1, *flags, odd)
   assert tasks.wait(other) == [1]
-  assert 'was started differently' in last_line(other)
+  assert 'was started differently' in other.last_line
   [code] = tasks.wait(chief)
   assert code in (1, 3)
   assert 'Traceback' not in chief.output + other.output
@@ -545,17 +543,7 @@ def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
   rows = report['workers']
   assert {row['local_steps'] for row in rows} == {report['global_step']}
   # What is told of the best is true of the file.
-  evaluated = tasks.run(
-    tmp_path / 'evaluate',
-    f'--logdir={logdir}',
-    '--checkpoint=best',
-    '--split=validation',
-    module='distmnist.evaluate',
-  )
-  assert (
-    f'step {report["best_step"]}  validation accuracy '
-    f'{report["validation_accuracy"]:.4f}' in evaluated.output
-  )
+  check_kept_best(tasks, logdir)
 
 
 @pytest.mark.slow

@@ -4,12 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from absl import flags
 
-from distmnist import cli
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster
+from distmnist.common import cli
 from distmnist.strategies import sagn
-from tests.strategies import stepper as stepper_lib
+from tests.support import oracles, rule
 
 
 @pytest.fixture
@@ -182,64 +181,72 @@ def test_with_more_gifts_than_workers_one_gives_several(make):
   assert stepper.step_together([[3], [9]]) == [(2, 0, [4])] * 2
 
 
-class Oracle:
-  """The rule as its docstring has it, slowly; all workers start from 0.
+class Oracle(oracles.Oracle):
+  """Each T-th step gives the mean u of T gradients; R gifts are an update."""
 
-  Attributes:
-    center: float array, x~.
-    copies: list of float arrays, x^i.
-    step: int, the rounds that are done.
-  """
+  waits = True
 
-  def __init__(self, num_workers, size, period, num_gifts, rate, momentum):
+  def __init__(self, period, num_gifts, **how):
+    super().__init__(**how)
     self._period, self._num_gifts = period, num_gifts
-    self._rate, self._momentum = rate, momentum
-    self.center, self._velocity = np.zeros(size), np.zeros(size)
-    self.copies = [np.zeros(size) for _ in range(num_workers)]
-    self._velocities = [np.zeros(size) for _ in range(num_workers)]
-    self._gradients = [[] for _ in range(num_workers)]
-    self.step, self._tokens = 0, [0] * num_workers
+    self._gradients = [[] for _ in range(self.num_workers)]
     self._given, self._waiting = [], {}
 
-  def begin(self, i, x):
-    self._gradients[i].append(self.copies[i] - x)
-
   def end(self, i):
-    """Returns {worker: (global_step, staleness)} of the steps that ended."""
-    g = self._gradients[i][-1]
-    self._velocities[i] = self._momentum * self._velocities[i] + g
-    self.copies[i] = self.copies[i] - self._rate * self._velocities[i]
+    self._gradients[i].append(self.step_locally(i))
     if len(self._gradients[i]) < self._period:
-      return {i: (self._tokens[i], -1)}
+      return {i: (self.known_step[i], -1)}
     u, self._gradients[i] = sum(self._gradients[i]) / self._period, []
-    staleness = self.step - self._tokens[i]
+    staleness = self.step - self.pulled_step[i]
     self._waiting[i] = staleness
     if staleness:
       return self._let_go()
-    self._given.append(u)
+    self._given.append(self.wire(u))
     if len(self._given) < self._num_gifts:
       return {}
-    self._velocity = self._momentum * self._velocity + sum(self._given) / len(
-      self._given
-    )
-    self.center = self.center - self._rate * self._velocity
-    self._given, self.step = [], self.step + 1
+    mean, self._given = sum(self._given) / len(self._given), []
+    self.center = self.optimizer(self.center, mean, self.step)
+    self.step += 1
     return self._let_go()
 
   def _let_go(self):
     ended = {i: (self.step, s) for i, s in self._waiting.items()}
-    for i in self._waiting:
-      self._tokens[i], self.copies[i] = self.step, self.center
     self._waiting = {}
+    for i in ended:
+      self.pull(i)
     return ended
 
 
-def assert_agree(stepper, oracle, copies):
-  """Compares the center and the `copies`, a list of workers."""
-  close = {'rtol': 1e-4, 'atol': 1e-5}
-  np.testing.assert_allclose(stepper.read_center(), oracle.center, **close)
-  for i in copies:
-    np.testing.assert_allclose(stepper.read_copy(i), oracle.copies[i], **close)
+def rounds(period, num_gifts=2):
+  return {'period': period, 'num_gifts': num_gifts}
+
+
+RULE = rule.Rule(
+  lambda member, period, num_gifts: sagn.Sagn(member, period, num_gifts),
+  Oracle,
+  flags=('--communication_period=2',),
+  settings=rounds(2),
+  placement=[
+    rule.Placement(
+      ['{w}', '{w}/Momentum'],
+      [
+        'local_copy/w',
+        'local_copy/w/Momentum',
+        'sagn/token',
+        'sagn/known_step',
+        'sagn/gradient_sum',
+        'sagn/local_step',
+      ],
+      rounds(2),
+    )
+  ],
+  traffic=[rule.Traffic([(0, 0), (20, 20)], rounds(2), is_together=True)],
+  random_steps=[
+    rule.RandomSteps(num_ps, optimizer, rounds(3), {-1, 0}, num_events=130)
+    for num_ps in (1, 2)
+    for optimizer in ('sgd', 'momentum')
+  ],
+)
 
 
 def play(stepper, oracle, worker):
@@ -250,40 +257,8 @@ def play(stepper, oracle, worker):
   return expected
 
 
-each_optimizer = pytest.mark.parametrize(
-  'optimizer, momentum', [('sgd', 0), ('momentum', 0.9)]
-)
-
-
 @pytest.mark.slow
-@each_optimizer
-@pytest.mark.parametrize('num_ps', [1, 2])
-def test_random_local_steps_agree_with_the_oracle(
-  make, num_ps, optimizer, momentum
-):
-  rng = np.random.default_rng(num_ps)
-  stepper = make(num_ps, 2, 3, size=5, optimizer=optimizer, rate=0.2)
-  oracle = Oracle(2, 5, 3, 2, 0.2, momentum)
-  at_work, waiting = set(), set()
-  for _ in range(130):
-    worker = int(rng.choice([i for i in range(2) if i not in waiting]))
-    if worker not in at_work:
-      x = rng.normal(size=5)
-      oracle.begin(worker, x)
-      stepper.begin(worker, x)
-      at_work.add(worker)
-      continue
-    ended = play(stepper, oracle, worker)
-    at_work.discard(worker)
-    waiting = waiting - set(ended) if ended else {worker}
-    assert_agree(stepper, oracle, {0, 1} - waiting)
-  assert oracle.step >= 8
-  for worker in at_work:  # Else the end of the session would wait for it.
-    stepper.release(worker)
-
-
-@pytest.mark.slow
-@each_optimizer
+@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
 @pytest.mark.parametrize('num_ps', [1, 2])
 def test_a_random_late_worker_of_three_agrees_with_the_oracle(
   make, num_ps, optimizer, momentum
@@ -292,7 +267,7 @@ def test_a_random_late_worker_of_three_agrees_with_the_oracle(
   stepper = make(
     num_ps, 3, 2, num_gifts=2, size=5, optimizer=optimizer, rate=0.2
   )
-  oracle = Oracle(3, 5, 2, 2, 0.2, momentum)
+  oracle = Oracle(2, 2, num_workers=3, rate=0.2, momentum=momentum)
 
   def begin(worker):
     x = rng.normal(size=5)
@@ -308,56 +283,26 @@ def test_a_random_late_worker_of_three_agrees_with_the_oracle(
     begin(late)
     assert play(stepper, oracle, late) == {late: (step, -1)}
     begin(late)
-    assert_agree(stepper, oracle, range(3))
+    oracles.check(stepper, oracle, range(3))
     assert play(stepper, oracle, early[0]) == {}
     assert sorted(play(stepper, oracle, early[1])) == sorted(early)
-    assert_agree(stepper, oracle, range(3))
+    oracles.check(stepper, oracle, range(3))
     assert play(stepper, oracle, late) == {late: (step + 1, 1)}
-    assert_agree(stepper, oracle, range(3))
+    oracles.check(stepper, oracle, range(3))
 
 
 @pytest.mark.slow
-def test_center_and_its_slots_are_on_the_ps_the_rest_on_the_worker(make):
-  stepper = make(2, size=5, optimizer='momentum')
-  for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-      'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
-      'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
-    }
-    names = 'token', 'known_step', 'gradient_sum', 'local_step'
-    assert local == dict.fromkeys(
-      ['local_copy/w', 'local_copy/w/Momentum', *(f'sagn/{n}' for n in names)],
-      f'/job:worker/task:{worker.index}/device:CPU:0',
-    )
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make, make_cluster):
+def test_a_worker_that_comes_back_starts_from_the_center(make):
   stepper = make(2, size=5)
   stepper.step_together([[8] * 5] * 2)
   stepper.step_together([[8] * 5] * 2)
   assert stepper.read_center() == [3] * 5
   stepper.step(1, [80] * 5)
-  stepper.workers[1] = stepper_lib.Worker(
-    make_cluster(2, 2), 1, lambda m: sagn.Sagn(m, 2, 2), 5, 'sgd', 0.5
-  )
+  stepper.come_back(1)
   assert stepper.read_copy(1) == [3] * 5
   # Two steps again, and none of its gifts is taken for an old one.
   assert stepper.step_together([[3] * 5] * 2) == [(1, -1, [3] * 5)] * 2
   assert stepper.step_together([[3] * 5] * 2) == [(2, 0, [3] * 5)] * 2
-
-
-@pytest.mark.slow
-def test_bytes_are_moved_at_the_end_of_a_round_only(make):
-  stepper = make(2, size=5)
-  stepper.step_together([[8] * 5] * 2)
-  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (0, 0)
-  stepper.step_together([[8] * 5] * 2)
-  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
 
 
 @pytest.mark.slow
@@ -390,23 +335,8 @@ def test_the_flags_reach_the_rule(
   assert stepper.join(0)[1] == 0
 
 
-@pytest.mark.parametrize(
-  'word, message',
-  [
-    ('--communication_period=0', 'communication_period=0'),
-    ('--communication_period=x', 'communication_period=x'),
-    ('--replicas_to_aggregate=0', 'replicas_to_aggregate=0'),
-  ],
-)
-def test_a_period_or_a_number_of_gifts_below_one_is_refused(
-  set_flags, word, message
-):
-  with pytest.raises(flags.IllegalFlagValueError, match=message):
-    set_flags(word)
-
-
 def test_several_workers_without_a_ps_are_refused():
-  member = cluster_lib.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
+  member = cluster.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
   message = '2 workers but no ps: this strategy keeps its variables on a ps'
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
     sagn.Sagn(member, 2, 2)

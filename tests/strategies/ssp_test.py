@@ -1,7 +1,6 @@
 """ssp: workers stepped by hand, an oracle of clocks, comings and goings."""
 
 import re
-import threading
 import time
 
 import numpy as np
@@ -9,24 +8,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist import cli
-from distmnist import cluster as cluster_lib
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
 from distmnist.strategies import ssp
-from tests.strategies import stepper as stepper_lib
-
-
-class StopRequest:
-  """Stands for preemption.StopRequest; the test asks for the stop."""
-
-  def __init__(self):
-    self._callbacks = []
-
-  def on_request(self, callback):
-    self._callbacks.append(callback)
-
-  def request(self):
-    for callback in self._callbacks:
-      threading.Thread(target=callback, daemon=True).start()
+from tests.strategies import async_sgd_test
+from tests.support import in_process, oracles, rule
+from tests.support import stepper as stepper_lib
 
 
 class _KeepSession(tf.train.SessionRunHook):
@@ -41,26 +28,25 @@ class Ssp(ssp.Ssp):
   """The rule of a worker that can be asked to stop, and can be killed.
 
   Attributes:
-    stop: StopRequest.
+    stop: in_process.AskedStop.
     raw_session: tf.Session. Where it is closed the worker has died: no hook
       runs at its end.
   """
 
   def hooks(self, stop):
-    self.stop = StopRequest()
+    self.stop = in_process.AskedStop()
     return [_KeepSession(self), *super().hooks(self.stop)]
 
 
 class Run:
   """A stepper of workers that may wait, die, leave and come back."""
 
-  def __init__(self, stepper, cluster, make_worker):
+  def __init__(self, stepper, cluster):
     self.stepper = stepper
-    self._make_worker = make_worker
+    self.leave, self.come_back = stepper.leave, stepper.come_back
     chief = stepper.workers[0]
     self._reader = tf.Session(cluster.servers[0].target, graph=chief.graph)
     self._global_step = tf.train.get_global_step(chief.graph)
-    self._gone = set()
 
   def start(self, worker, x):
     """Starts a step and goes on when it is applied; it may wait at its end."""
@@ -81,27 +67,19 @@ class Run:
   def is_waiting(self, worker):
     return not self.stepper.is_done(worker, wait_secs=0.1)
 
-  def leave(self, worker):
-    """Ends the session in order, as at the end of a training."""
-    self._gone.add(worker)
-    self.stepper.workers[worker].session.close()
+  def check_turn(self, worker, other):
+    """A step of `worker` waits for one of the other, and not longer."""
+    self.start(worker, [0])
+    assert self.is_waiting(worker)
+    self.start(other, [0])
+    self.stepper.join(worker)
+    self.stepper.join(other)
 
   def kill(self, worker):
-    self._gone.add(worker)
-    self.stepper.workers[worker].rule.raw_session.close()
-
-  def come_back(self, worker):
-    new = self._make_worker(worker)
-    # The stepper reads the center by the graph of its first worker 0.
-    new.center = self.stepper.workers[worker].center
-    self.stepper.workers[worker] = new
-    self._gone.remove(worker)
+    self.leave(worker, self.stepper.workers[worker].rule.raw_session.close)
 
   def close(self):
     self._reader.close()
-    # The stepper closes the sessions of those who are there.
-    workers = self.stepper.workers
-    self.stepper.workers = [w for w in workers if w.index not in self._gone]
 
 
 @pytest.fixture
@@ -110,19 +88,10 @@ def make(make_stepper, make_cluster):
   made = []
 
   def make_run(bound, num_ps=1, num_workers=2, **settings):
-    cluster = make_cluster(num_ps, num_workers)
-    settings = {'size': 1, 'optimizer': 'sgd', 'rate': 0.5, **settings}
-
-    def make_rule(member):
-      return Ssp(member, bound)
-
-    made.append(
-      Run(
-        make_stepper(num_ps, num_workers, make_rule, **settings),
-        cluster,
-        lambda i: stepper_lib.Worker(cluster, i, make_rule, **settings),
-      )
+    stepper = make_stepper(
+      num_ps, num_workers, lambda member: Ssp(member, bound), **settings
     )
+    made.append(Run(stepper, make_cluster(num_ps, num_workers)))
     return made[-1]
 
   yield make_run
@@ -235,18 +204,10 @@ def test_one_that_comes_back_after_leaving_starts_beside_the_slowest(make):
   run.come_back(1)  # Both clocks are 5.
   assert stepper.read_copy(1) == stepper.read_center()
   stepper.step(0, [0])
-  run.start(0, [0])
-  assert run.is_waiting(0)
-  run.start(1, [0])
-  stepper.join(0)
-  stepper.join(1)
+  run.check_turn(0, 1)
   stepper.step(1, [0])  # 7 and 7.
   stepper.step(1, [0])
-  run.start(1, [0])
-  assert run.is_waiting(1)
-  run.start(0, [0])
-  stepper.join(1)
-  stepper.join(0)
+  run.check_turn(1, 0)
 
 
 @pytest.mark.slow
@@ -261,11 +222,7 @@ def test_after_all_have_left_any_of_them_can_start_anew(make):
     assert stepper.step(1, [0])[:2] == (step, 0)
   run.come_back(0)
   stepper.step(0, [0])
-  run.start(0, [0])
-  assert run.is_waiting(0)
-  run.start(1, [0])
-  stepper.join(0)
-  stepper.join(1)
+  run.check_turn(0, 1)
 
 
 @pytest.mark.slow
@@ -282,11 +239,7 @@ def test_one_that_died_in_its_wait_comes_back_within_the_bound(make, bound):
     stepper.join(0)
   run.come_back(0)
   # It may start the step that it did not get to, and no other.
-  run.start(0, [0])
-  assert run.is_waiting(0)
-  run.start(1, [0])
-  stepper.join(0)
-  stepper.join(1)
+  run.check_turn(0, 1)
   run.start(0, [0])
   assert run.is_waiting(0)
   run.start(1, [0])
@@ -340,37 +293,36 @@ def test_one_that_is_asked_to_stop_gets_out_of_its_wait(make):
     assert stepper.step(1, [4])[:2] == (step, 0)
 
 
-class Oracle:
-  """Asynchronous SGD and the vector of clocks, slowly.
+class Oracle(async_sgd_test.Oracle):
+  """Asynchronous SGD and the vector of clocks.
 
   Attributes:
-    center: float array, x~.
     clocks: {worker: c^i} of those who are there.
   """
 
-  def __init__(self, num_workers, size, bound, rate, momentum):
-    self._bound, self._rate, self._momentum = bound, rate, momentum
-    self.center, self._velocity, self.step = np.zeros(size), np.zeros(size), 0
-    self.clocks = dict.fromkeys(range(num_workers), 0)
-    self._at_work = {}
-
-  def begin(self, i, x):
-    self._at_work[i] = self.center - x, self.step
+  def __init__(self, bound, **how):
+    super().__init__(**how)
+    self._bound, self.clocks = bound, dict.fromkeys(range(self.num_workers), 0)
 
   def end(self, i):
-    """Returns (global_step, staleness)."""
-    gradient, read_step = self._at_work.pop(i)
-    self._velocity = self._momentum * self._velocity + gradient
-    self.center = self.center - self._rate * self._velocity
-    self.step += 1
     self.clocks[i] += 1
-    return self.step, self.step - 1 - read_step
+    return super().end(i)
 
   def may_start(self, i):
     return self.clocks[i] - min(self.clocks.values()) <= self._bound
 
   def come_back(self, i):
     self.clocks[i] = min(self.clocks.values())
+
+
+RULE = rule.Rule(
+  lambda member, bound: ssp.Ssp(member, bound),
+  Oracle,
+  flags=('--ssp_bound=1000',),
+  settings={'bound': 1000},
+  placement=[rule.Placement(['{w}', '{w}/Momentum'], [], {'bound': 3})],
+  traffic=[rule.Traffic([(20, 20)], {'bound': 3})],
+)
 
 
 @pytest.mark.slow
@@ -385,7 +337,7 @@ def test_random_steps_agree_with_the_oracle(
   rng = np.random.default_rng(bound)
   run = make(bound, num_ps, num_workers, size=5, optimizer=optimizer, rate=0.1)
   stepper = run.stepper
-  oracle = Oracle(num_workers, 5, bound, 0.1, momentum)
+  oracle = Oracle(bound, num_workers=num_workers, rate=0.1, momentum=momentum)
   # Some workers are quicker than others, or the bound would do nothing.
   speed = np.arange(1, num_workers + 1) ** 2.0
   at_work, waiting, away, num_waits = set(), {}, set(), 0
@@ -411,47 +363,31 @@ def test_random_steps_agree_with_the_oracle(
       continue
     else:
       at_work.discard(worker)
-      waiting[worker] = oracle.end(worker)
+      waiting.update(oracle.end(worker))
       run.finish(worker)
     for i in [i for i in waiting if oracle.may_start(i)]:
       assert stepper.join(i)[:2] == waiting.pop(i)
     for i in waiting:
       assert not stepper.is_done(i, wait_secs=0.01)
     num_waits += len(waiting)
-    np.testing.assert_allclose(
-      stepper.read_center(), oracle.center, rtol=1e-4, atol=1e-5
-    )
+    oracles.check(stepper, oracle)
   assert leaves_at == np.inf and not away
   assert num_waits >= 3
   assert oracle.step >= 50
 
 
 @pytest.mark.slow
-def test_all_lives_on_the_ps_and_the_clocks_are_in_no_checkpoint(make):
+def test_the_clocks_are_on_a_ps_and_in_no_checkpoint(make):
   stepper = make(3, num_ps=2, size=5, optimizer='momentum').stepper
   for worker in stepper.workers:
-    shared, local = worker.variables()
-    assert local == {}
-    assert shared == {
-      'global_step': '/job:ps/task:0/device:CPU:0',
-      'w/part_0': '/job:ps/task:1/device:CPU:0',
-      'w/part_1': '/job:ps/task:0/device:CPU:0',
-      'w/part_0/Momentum': '/job:ps/task:1/device:CPU:0',
-      'w/part_1/Momentum': '/job:ps/task:0/device:CPU:0',
-    }
     clocks = [
       op
       for op in worker.graph.get_operations()
       if op.type == 'VarHandleOp' and op.name.endswith('clocks')
     ]
     assert [op.device for op in clocks] == ['/job:ps/task:0/device:CPU:0']
-
-
-@pytest.mark.slow
-def test_each_step_moves_the_whole_center_once_each_way(make):
-  stepper = make(3, num_ps=2, size=5).stepper
-  stepper.step(0, [8] * 5)
-  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (20, 20)
+    for names in worker.variables():
+      assert not [name for name in names if name.endswith('clocks')]
 
 
 @pytest.mark.slow
@@ -480,11 +416,3 @@ def test_several_workers_without_a_ps_are_refused():
   message = '2 workers but no ps: this strategy keeps its variables on a ps'
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
     ssp.Ssp(member, 3)
-
-
-def test_a_wait_for_a_permit_says_where_the_clocks_are():
-  line = ssp.format_state([7, 2, 2**62], [0, 3, 1])
-  assert line == (
-    'the clocks: worker 0 at step 7 with 0 permits, worker 1 at step 2 with 3 '
-    'permits, worker 2 has left with 1 permits'
-  )

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist import cli, hooks, layers, optimizers, placement
-from distmnist import cluster as cluster_lib
-from distmnist import steps as steps_lib
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.exchange import fused_steps, sharding
+from distmnist.nn import layers, optimizers
 from distmnist.strategies import sync_sgd
-from tests import in_process
+from distmnist.training import stop_hook
+from tests.support import in_process, oracles, rule
 
 BATCH_SIZE, STEPS = 8, 20
 RATES = {'sgd': 0.5, 'momentum': 0.1, 'adam': 0.01}
@@ -29,7 +31,7 @@ def make_data(num_workers):
 def build_loss(num_ps, scope=contextlib.nullcontext):
   images = tf.placeholder(tf.float32, [None, 12], 'images')
   labels = tf.placeholder(tf.int64, [None], 'labels')
-  with placement.sharded(num_ps), scope():
+  with sharding.sharded(num_ps), scope():
     hidden = tf.nn.sigmoid(layers.dense(images, 5, 'hidden'))
     logits = layers.dense(hidden, 3, 'softmax')
   loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
@@ -122,10 +124,10 @@ def train_cluster(
       )
     stop = in_process.NoStop()
     result, local_steps = {}, 0
-    steps = steps_lib.Steps({'global_step': train_op})
+    steps = fused_steps.Steps({'global_step': train_op})
     session_hooks = [
       steps,
-      hooks.StopHook(
+      stop_hook.StopHook(
         steps,
         global_step,
         STEPS,
@@ -134,7 +136,9 @@ def train_cluster(
       ),
       Load(num_ps, member.is_chief, loaded),
       *rule.hooks(stop),
-      hooks.EndHook(lambda session: result.update(whole_variables(session))),
+      stop_hook.EndHook(
+        lambda session: result.update(whole_variables(session))
+      ),
     ]
     with cluster.make_session(index, session_hooks) as session:
       while not session.should_stop():
@@ -206,6 +210,44 @@ def test_two_of_three_drop_the_gradient_of_the_late_one(make_stepper):
   assert stepper.join(0) == stepper.join(1) == (1, 0, [3])  # 0 + 0.5 * 6
   assert stepper.end(2) == (1, 1, [3])
   assert (stepper.bytes_pulled, stepper.bytes_pushed) == (4, 4)
+
+
+class Oracle(oracles.Oracle):
+  """One update a round, by the mean of all gradients of one center."""
+
+  keeps_copies = False
+  waits = True
+
+  def __init__(self, **how):
+    super().__init__(**how)
+    self._given = {}
+
+  def begin(self, i, x):
+    self.pull(i)
+    super().begin(i, x)
+
+  def end(self, i):
+    self._given[i] = self.wire(self.gradients[i])
+    if len(self._given) < self.num_workers:
+      return {}
+    mean = sum(self._given.values()) / self.num_workers
+    self.center = self.optimizer(self.center, mean, self.step)
+    self._given, self.step = {}, self.step + 1
+    return dict.fromkeys(range(self.num_workers), (self.step, 0))
+
+
+RULE = rule.Rule(
+  lambda member: sync_sgd.SyncSgd(member, 2),
+  Oracle,
+  placement=[
+    rule.Placement(
+      ['{w}', '{w}/Momentum'],
+      [],
+      beside_step=['sync_sgd/token_of_worker_{i}'],
+    )
+  ],
+  traffic=[rule.Traffic([(20, 20)] * 2, is_together=True)],
+)
 
 
 @pytest.fixture

@@ -1,0 +1,91 @@
+"""What all faults have in common: the hit, and when all is well again."""
+
+import time
+
+
+class Recovery:
+  """A fault to a run: what was before it, and what came of it."""
+
+  def __init__(self, run, fault):
+    """
+    Args:
+      run: fault_run.Run.
+      fault: fault_kinds.Fault, to be filled in.
+    """
+    run.look()
+    self._run, self._fault = run, fault
+    self._time, self._saved = time.time(), run.find_saved_step()
+    self.step = run.step
+    self.num_starts = {t: len(log.start_times) for t, log in run.logs.items()}
+
+  def hit(self, tasks, signum):
+    """Signals `tasks`, all or none left; returns whether there was one."""
+    hit = [name for name in tasks if self._run.signal(name, signum)]
+    if not hit:
+      self.note_gone()
+    return bool(hit)
+
+  def note_gone(self):
+    """Notes that the task was not there any more; waits for the run's end."""
+    run = self._run
+    self._fault.is_survived = run.wait_until(lambda: not run.is_running)
+    self._fault.note = 'gone before its fault'
+
+  def wait_for_tasks(self, tasks):
+    """Waits until those of `tasks` that were ended are back and all go on."""
+    logs = self._run.logs
+
+    def are_started():
+      return all(len(logs[t].start_times) > self.num_starts[t] for t in tasks)
+
+    if not self._run.wait_until(are_started):
+      self.give_up('not started again')
+      return
+    backs = {t: logs[t].start_times[self.num_starts[t]] for t in tasks}
+    lost_ps = any(task.startswith('ps') for task in tasks)
+
+    def is_well():
+      for name, log in logs.items():
+        if name in backs and name.startswith('worker'):
+          if log.step_time <= backs[name]:
+            return False
+        elif lost_ps and name.startswith('worker'):
+          # It has to find out, and to make a step from the checkpoint.
+          if not any(t > self._time for t, _, _ in log.recoveries):
+            return False
+          if log.step_time <= log.recoveries[-1][0]:
+            return False
+      return True
+
+    self._wait_until_well(max(backs.values()), is_well)
+
+  def wait_for_steps(self, logs):
+    """Waits until each of `logs` tells a step from now on."""
+    back = time.time()
+    self._wait_until_well(
+      back, lambda: all(log.step_time > back for log in logs)
+    )
+
+  def give_up(self, note):
+    """Notes what did not come; how the run has ended is looked at later."""
+    self._fault.is_survived = not self._run.is_running
+    self._fault.note = note
+
+  def _wait_until_well(self, back, is_well):
+    """Waits, and fills in what was lost and how long it took since `back`."""
+    run, fault = self._run, self._fault
+    if not run.wait_until(is_well):
+      over = '' if run.is_running else ', as the training was over'
+      self.give_up(f'no next step{over}')
+      return
+    fault.recover_secs = time.time() - back
+    since = [r for w in run.workers for r in w.recoveries if r[0] > self._time]
+    fault.steps_lost = max([0, *(lost for _, _, lost in since)])
+    chief = run.logs['worker 0']
+    if len(chief.start_times) > self.num_starts['worker 0']:
+      fault.steps_lost = max(fault.steps_lost, self.step - chief.step)
+    oldest = min([run.step, *(step for _, step, _ in since)])
+    if oldest < self._saved:
+      fault.note = f'step {self._saved} was saved, but {oldest} came back'
+    else:
+      fault.is_survived = True

@@ -1,0 +1,153 @@
+"""A training of any rule with faults in it, and what must hold after it."""
+
+import shutil
+import tempfile
+
+import fault_checker
+import fault_hosts
+import fault_kinds
+import fault_run
+import fault_writes
+
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from distmnist.logdir import invariants
+
+NUM_PS, NUM_WORKERS = 2, 3
+LOCAL_ADAM = ['--local_optimizer=adam', '--local_learning_rate=0.003']
+# Some seconds of work each; the steps are their last flag.
+RULES = {
+  'sync_sgd': ['--train_steps=1200'],
+  'sync_sgd with a backup': ['--replicas_to_aggregate=2', '--train_steps=1600'],
+  'easgd': [*LOCAL_ADAM, '--train_steps=1000'],
+  'easgd in lock-step': ['--easgd_sync', *LOCAL_ADAM, '--train_steps=600'],
+  'agn': ['--communication_period=3', '--train_steps=1500'],
+  'dynsgd': ['--communication_period=3', '--train_steps=1500'],
+  'sagn': ['--communication_period=3', '--train_steps=500'],
+  'bmuf': ['--communication_period=5', '--train_steps=400'],
+  'ssp': ['--ssp_bound=3', '--train_steps=3000'],
+  'dc_asgd': ['--dc_lambda=0.04', '--train_steps=4000'],
+  'ring_allreduce': ['--train_steps=1000'],
+}
+RULES |= {
+  name: ['--train_steps=5000']
+  for name in registry.names(STRATEGIES)
+  if name not in RULES
+}
+RULES = {
+  name: [f'--strategy={name.split()[0]}', *flags]
+  for name, flags in RULES.items()
+}
+WITHOUT_PS = {'ring_allreduce'}
+# What the workers have in their hands at the end may be one too many.
+LEAVING = {'sync_sgd with a backup'}
+# Of ten, by whatever rule; without faults all have 0.95 and more.
+LEAST_ACCURACY = 0.85
+
+
+def count_tasks(rule):
+  """Returns (number of ps, number of workers)."""
+  return 0 if rule in WITHOUT_PS else NUM_PS, NUM_WORKERS
+
+
+def run_with_faults(rule, faults, extra=(), keep=None):
+  """Runs a training with `faults`, in their order; fills them in.
+
+  Args:
+    rule: str, of RULES.
+    faults: list of fault_kinds.Fault.
+    extra: list of str, flags of train that come last.
+    keep: path to copy the logs of a run to that has a problem, or None.
+
+  Returns:
+    (problem or '', report or None).
+
+  Raises:
+    fault_writes.CannotError, network.CannotError: not on this machine.
+  """
+  kinds = {fault.kind for fault in faults}
+  on_hosts = kinds & fault_kinds.ON_HOSTS
+  make_run = fault_hosts.HostsRun if on_hosts else fault_run.Run
+  with tempfile.TemporaryDirectory() as folder:
+    env = {}
+    for kind in kinds:
+      env |= fault_writes.make_env(kind, folder)
+    flags = [*RULES[rule], *extra]
+    run = make_run(folder, flags, *count_tasks(rule), env=env)
+    problem, report = 'broken off', None
+    try:
+      problem, report = do_faults(run, faults, rule)
+    finally:
+      run.close()
+      if keep and (problem or any(f.violations for f in faults)):
+        shutil.copytree(folder, keep, dirs_exist_ok=True)
+  return problem, report
+
+
+def do_faults(run, faults, rule):
+  """Does `faults` to a run, in their order, and waits for its end.
+
+  Args:
+    run: fault_run.Run.
+    faults: list of fault_kinds.Fault, filled in.
+    rule: str, of RULES.
+
+  Returns:
+    (problem or '', report or None).
+  """
+  done = []
+  for fault in faults:
+    mark = fault.mark * run.last_step
+    # All are well and under way.
+    ready = run.wait_until(
+      lambda mark=mark: run.step >= mark and all(w.step for w in run.workers),
+      limit_secs=300,
+    )
+    if not ready:
+      fault.note = 'the training was over' if not run.is_running else 'no start'
+      break
+    done.append(fault)
+    fault_kinds.inject(run, fault)
+    if not fault.is_survived:
+      run.close()
+      return f'{fault}', None
+  problem, report = run.finish()
+  if report and report['test_accuracy'] < LEAST_ACCURACY:
+    problem = problem or f'accuracy {report["test_accuracy"]}'
+  for fault in done[-1:] or faults[:1]:
+    fault.violations = find_violations(run, report, rule)
+    fault.is_survived = not problem
+  return problem, report
+
+
+def find_violations(run, report, rule):
+  """Returns what the history of a run says that must not be, a list of str."""
+  events = run.read_history()
+  of_report = []
+  if report:
+    of_report = [
+      *invariants.check_invariants(report),
+      *fault_checker.check_best(
+        events,
+        report['best_step'],
+        report['validation_accuracy'],
+        run.find_kept_step(),
+      ),
+    ]
+  return [
+    *fault_checker.check(
+      events,
+      may_leave=rule in LEAVING,
+      logs={
+        int(name.split()[1]): log.lines
+        for name, log in run.logs.items()
+        if name.startswith('worker')
+      },
+      frozen=[
+        (int(name.split()[1]), since, until)
+        for name, since, until in run.frozen
+        if name.startswith('worker')
+      ],
+    ),
+    *of_report,
+  ]

@@ -1,0 +1,173 @@
+"""The figures of the benchmarks; needs the extra `plots` of setup.py."""
+
+from matplotlib import figure as figure_lib
+from matplotlib import ticker
+
+INK, FAINT = '#24292f', '#d0d7de'
+BLUE, ORANGE, VIOLET, GRAY = '#1f6feb', '#f0883e', '#8250df', '#8c959f'
+
+
+def make_figure(size, title):
+  """Returns a Figure; a white ground keeps it readable on a dark page."""
+  figure = figure_lib.Figure(
+    figsize=size, dpi=110, facecolor='white', layout='constrained'
+  )
+  figure.suptitle(title, x=0.01, ha='left', fontsize=10, color=INK)
+  return figure
+
+
+def strip_axes(axes):
+  """Leaves of the axes the words."""
+  axes.tick_params(length=0, labelsize=8, colors=INK)
+  axes.spines[:].set_visible(False)
+  axes.xaxis.set_major_locator(ticker.MaxNLocator(4, steps=[1, 2, 5, 10]))
+
+
+def build_bars(panels, title):
+  """Returns a Figure: a bar a row, the first one above.
+
+  Args:
+    panels: {title: list of (name, value or None, status, is_ours)}; the status
+      stands where there is no value.
+    title: str.
+  """
+  figure = make_figure((4 + 4 * len(panels), 4.2), title)
+  all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  for axes, (name, rows) in zip(all_axes, panels.items(), strict=True):
+    names, values, statuses, are_ours = zip(*rows[::-1], strict=True)
+    lengths = [value or 0 for value in values]
+    bars = axes.barh(
+      names,
+      lengths,
+      0.65,
+      color=[BLUE if is_ours else GRAY for is_ours in are_ours],
+    )
+    labels = [
+      f'{value:,.0f}' if value else status
+      for value, status in zip(values, statuses, strict=True)
+    ]
+    axes.bar_label(bars, labels, padding=3, fontsize=8)
+    axes.set_title(name, fontsize=9, loc='left')
+    axes.set_xlim(0, 1.2 * max([1, *lengths]))
+    axes.xaxis.set_major_formatter('{x:,.0f}')
+    strip_axes(axes)
+  return figure
+
+
+def write(axes, x, place, text):
+  """Writes beside the point (x, place); the lines of the grid stop there."""
+  axes.annotate(
+    text,
+    (x, place),
+    xytext=(5, 0),
+    textcoords='offset points',
+    va='center',
+    fontsize=7.5,
+    color=INK,
+    bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.5},
+  )
+
+
+def draw_title(axes, *parts):
+  """Parts are (text, color), one after the other: a legend in words."""
+  xy, coordinates = (0, 1.01), 'axes fraction'
+  for text, color in parts:
+    coordinates = axes.annotate(
+      text, xy, xycoords=coordinates, va='bottom', fontsize=9, color=color
+    )
+    xy = (1, 0)  # The last part's right end.
+
+
+def draw_dots(axes, values):
+  """Draws a dot a row.
+
+  Args:
+    values: list of (float or None, its text, or that where there is none).
+  """
+  known = [value for value, _ in values if value] or [0, 100]
+  low, high = min(known), max(known)
+  span = max(high - low, 0.1)
+  axes.set_xlim(low - 0.1 * span, high + 0.25 * span)
+  for place, (value, text) in enumerate(values):
+    if value:
+      axes.plot(value, place, 'o', color=VIOLET, markersize=6)
+    write(axes, value or low - 0.1 * span, place, text)
+
+
+def draw_bars(axes, values, *colors):
+  """Draws a bar a row.
+
+  Args:
+    values: list of (list of float, a part of the bar each, and its text); of no
+      parts there is the text alone, or nothing if it is ''.
+    *colors: str, of the parts.
+  """
+  end = 1
+  for place, (parts, text) in enumerate(values):
+    left = 0
+    for part, color in zip(parts, colors, strict=False):
+      axes.barh(place, part, 0.55, left=left, color=color)
+      left += part
+    if text:
+      write(axes, left, place, text)
+    end = max(end, left)
+  axes.set_xlim(0, 1.25 * end)
+  axes.xaxis.set_major_formatter('{x:,.0f}')
+
+
+def build_rules(rows, title, format_mb):
+  """Returns a Figure: a line a rule, the most accurate one above.
+
+  One panel a quantity and a rule's name once, at the left: sixteen rules are
+  too close to one another for labels in a scatter plot.
+
+  Args:
+    rows: list of dict, at least one, as of strategy_table.make_row.
+    title: str.
+    format_mb: callable, float -> str.
+  """
+  rows = sorted(rows, key=lambda row: row['test_accuracy'] or 0)
+  figure = make_figure((9.5, 1.1 + 0.25 * len(rows)), title)
+  figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)
+  accuracy, wall, moved = figure.subplots(
+    1, 3, sharey=True, width_ratios=(3, 2, 3)
+  )
+  for axes in (accuracy, wall, moved):
+    axes.set_axisbelow(True)
+    axes.grid(axis='y', color=FAINT, linewidth=0.6)
+    strip_axes(axes)
+  accuracy.set_yticks(range(len(rows)), [row['name'] for row in rows])
+  accuracy.set_ylim(-0.6, len(rows) - 0.4)
+
+  percents = [100 * (row['test_accuracy'] or 0) for row in rows]
+  draw_title(accuracy, ('test accuracy, %', VIOLET))
+  draw_dots(
+    accuracy,
+    [
+      (percent, f'{percent:.2f}' if percent else row['status'])
+      for percent, row in zip(percents, rows, strict=True)
+    ],
+  )
+  draw_title(wall, ('wall seconds', INK))
+  draw_bars(
+    wall,
+    [
+      ([row['wall_secs']], f'{row["wall_secs"]:.0f}')
+      if row['status'] == 'ok'
+      else ([], '')
+      for row in rows
+    ],
+    GRAY,
+  )
+  draw_title(
+    moved,
+    *(('MB pulled', BLUE), (' + ', INK), ('pushed', ORANGE)),
+    (' a worker', INK),
+  )
+  pairs = [[row['mb_pulled'], row['mb_pushed']] for row in rows]
+  draw_bars(
+    moved,
+    [([], '-') if None in mb else (mb, format_mb(sum(mb))) for mb in pairs],
+    *(BLUE, ORANGE),
+  )
+  return figure

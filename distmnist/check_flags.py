@@ -1,0 +1,100 @@
+"""Checks the flags of many trainings: python -m distmnist.check_flags FILE.
+
+FILE is JSON: num_ps, num_workers, `flags`, a list of str for each training, and
+`needs_data`: whether its data set is there to be looked at. What train would
+say of each before it starts, None or one line, becomes a list in FILE.checked.
+TensorFlow is imported once, and a data set is loaded once.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import dataclasses
+import json
+import os
+
+from absl import flags
+from absl.testing import flagsaver
+
+from distmnist import train  # noqa: F401  All its flags.
+from distmnist.cluster import role_flags
+from distmnist.common import cli, command_line, files
+from distmnist.common.names import DATASETS
+from distmnist.training import flag_checks, workload
+
+FLAGS = flags.FLAGS
+
+
+def main(words):
+  (path,) = words
+  with open(path, encoding='utf-8') as file:
+    asked = json.load(file)
+  checker = Checker(asked['num_ps'], asked['num_workers'], asked['needs_data'])
+  found = [checker.find_mistake(words) for words in asked['flags']]
+  with files.replacing(path + '.checked') as file:
+    json.dump(found, file)
+
+
+class Checker:
+  """Has train's own checks of a worker 0, for a cluster of one shape.
+
+  That the data are missing is no mistake in the flags of one training: it ends
+  the program. Without `needs_data` nothing of this machine is looked at.
+  """
+
+  def __init__(self, num_ps, num_workers, needs_data=True):
+    self._needs_data = needs_data
+    self._hosts = {}
+    if num_ps + num_workers > 1:
+      self._hosts = {
+        'ps_hosts': tuple(f'ps{i}:2222' for i in range(num_ps)),
+        'worker_hosts': tuple(f'worker{i}:2222' for i in range(num_workers)),
+      }
+    self._data_flags = None
+    self._sizes = None
+
+  def find_mistake(self, words):
+    """Returns what is wrong with the flags `words`, one line, or None."""
+    with flagsaver.flagsaver():
+      try:
+        self._check(words)
+      except (flags.Error, cli.UsageError) as error:
+        return ' '.join(str(error).split())
+    return None
+
+  def _check(self, words):
+    no_flags = command_line.parse(FLAGS, ['train', *words])
+    if no_flags:
+      raise cli.UsageError(f'{no_flags[0]!r} is not a flag of train')
+    if not self._needs_data:
+      # The hosts have GPUs of their own, and a launcher may choose the folder.
+      FLAGS.num_gpus = 0
+      FLAGS.logdir = FLAGS.logdir or os.curdir
+    cluster = dataclasses.replace(role_flags.from_flags(), **self._hosts)
+    if self._needs_data:
+      flag_checks.check(cluster, *self._count_images())
+    else:
+      flag_checks.check_without_data(cluster)
+
+  def _count_images(self):
+    """Returns the sizes of the training and of the validation split."""
+    data_flags = [
+      (flag.name, flag.value)
+      for module, found in FLAGS.flags_by_module_dict().items()
+      if module.startswith((workload.__name__, DATASETS))
+      for flag in found
+      if flag.name != 'model'
+    ]
+    if data_flags != self._data_flags:
+      splits = workload.load_training_splits()
+      self._sizes = [len(split.images) for split in splits]
+      self._data_flags = data_flags
+    return self._sizes
+
+
+def run():
+  cli.run(main, leave=os._exit, takes_words=True)
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,1 @@
+"""Who is who, and how tasks find, ask and tell each other."""

@@ -1,0 +1,61 @@
+"""Addresses, host:port, as people and systems write them."""
+
+import contextlib
+import ipaddress
+import re
+
+from distmnist.common import cli
+
+MAX_NAME_CHARS = 255
+
+
+def check_address(address, where, more=''):
+  """Checks that `address`, a str, is host:port.
+
+  Args:
+    address: str.
+    where: str, who has it, for the error.
+    more: str, likewise, at its end.
+
+  Raises:
+    cli.UsageError: no host, or a port out of 1..65535.
+  """
+  host, _, port = address.rpartition(':')
+  is_ipv6 = host.startswith('[') and host.endswith(']')
+  if (
+    not host
+    or re.search(r'[\s/@]', host)
+    or not host.isprintable()
+    or (':' in host and not is_ipv6)
+  ):
+    raise cli.UsageError(f'{where}: {address!r} is not host:port{more}')
+  if not re.fullmatch('[0-9]{1,5}', port) or not 1 <= int(port) <= 65535:
+    raise cli.UsageError(
+      f'{where}: the port of {address!r} is not a number from 1 to 65535'
+    )
+
+
+def check_differ(addresses):
+  """Raises cli.UsageError if two of `addresses`, host:port, are the same."""
+  seen = {}
+  for address in addresses:
+    key = normalize(address)
+    if key not in seen:
+      seen[key] = address
+      continue
+    first = seen[key]
+    also = '' if first == address else f', also as {first},'
+    raise cli.UsageError(
+      f'{address}{also} is given to two tasks: each needs its own'
+    )
+
+
+def normalize(address):
+  """Returns (host, port) of 'host:port', the same for all its spellings."""
+  host, _, port = address.rpartition(':')
+  host = host.strip('[]').lower().rstrip('.')
+  with contextlib.suppress(ValueError):
+    host = str(ipaddress.ip_address(host))
+  if host in ('localhost', '::1'):
+    host = '127.0.0.1'
+  return host, int(port)

@@ -1,0 +1,225 @@
+"""Who is who, and who am I: hosts, devices, device setter, session config.
+
+Every task has the same two lists of hosts, and its own place in them: where it
+is told so, see cluster/role_flags.py. No hosts at all is the same program on
+one machine: a worker 0 that is its own chief and keeps the variables itself.
+"""
+
+import dataclasses
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import addresses
+from distmnist.common import cli
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+  """The cluster spec and this task's place in it.
+
+  Attributes:
+    ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
+    job_name: 'ps', 'worker' or 'evaluator', which is no part of the cluster.
+    task_index: int, the index within the job.
+    start_timeout_secs: float, the wait for other tasks, in seconds.
+    num_gpus: int, the GPUs this worker computes on.
+    wire_dtype: str, the dtype of float32 tensors between worker and ps.
+    told_by: str, who says all this: '' for one process that is told nothing.
+    evaluator_hosts: tuple of str, as far as they are named.
+    chief_title: str, what worker 0 is called there if not worker 0: the other
+      workers are one less there.
+  """
+
+  ps_hosts: tuple = ()
+  worker_hosts: tuple = ()
+  job_name: str = 'worker'
+  task_index: int = 0
+  start_timeout_secs: float = 60.0
+  num_gpus: int = 0
+  wire_dtype: str = 'float32'
+  # The cluster is the same, whoever says so.
+  told_by: str = dataclasses.field(default='', compare=False)
+  evaluator_hosts: tuple = dataclasses.field(default=(), compare=False)
+  chief_title: str = dataclasses.field(default='', compare=False)
+
+  @property
+  def num_ps(self):
+    return len(self.ps_hosts)
+
+  @property
+  def num_workers(self):
+    return max(1, len(self.worker_hosts))
+
+  @property
+  def is_distributed(self):
+    return bool(self.worker_hosts)
+
+  @property
+  def is_chief(self):
+    return self.job_name == 'worker' and self.task_index == 0
+
+  @property
+  def name(self):
+    return f'{self.job_name} {self.task_index}'
+
+  def addresses(self, job_name):
+    """Returns {'worker 0': 'host:port', ...} of one job."""
+    hosts = getattr(self, f'{job_name}_hosts')
+    return {f'{job_name} {i}': address for i, address in enumerate(hosts)}
+
+  def name_there(self, name):
+    """Returns the name that `told_by` has for a task, or '' if it is this."""
+    job, index = name.split()
+    if job != 'worker' or not self.chief_title:
+      return ''
+    if index == '0':
+      return f'{self.chief_title} 0'
+    return f'worker {int(index) - 1}'
+
+  def describe(self):
+    """Returns who is who and who this task is, a str of several lines."""
+    rows = {'told by': [self.told_by or 'nobody: one process']}
+    places = self.addresses('ps') | {'worker 0': 'trains alone'}
+    places |= self.addresses('worker') | self.addresses('evaluator')
+    places.setdefault(self.name, self.address)
+    rows |= {name: [place] for name, place in places.items()}
+    rows['worker 0'].append('the chief')
+    for name, notes in rows.items():
+      if name.startswith('evaluator'):
+        notes.append('outside of the cluster')
+      elif name.startswith('worker') and self.name_there(name):
+        notes.append(f'{self.name_there(name)} of {self.told_by}')
+    rows['this task'] = [self.name]
+    width = max(map(len, rows))
+    return '\n'.join(
+      f'{name:<{width}}  {", ".join(notes)}' for name, notes in rows.items()
+    )
+
+  @property
+  def address(self):
+    return self.addresses(self.job_name).get(self.name, 'this process')
+
+  @property
+  def meeting_name(self):
+    """The task through which all others talk: ps 0, else worker 0."""
+    return 'ps 0' if self.num_ps else 'worker 0'
+
+  @property
+  def meeting_address(self):
+    return (self.ps_hosts or self.worker_hosts)[0]
+
+  @property
+  def meeting_place(self):
+    """The device prefix of the task called `meeting_name`."""
+    return f'/job:{"ps" if self.num_ps else "worker"}/task:0'
+
+  @property
+  def task_device(self):
+    """The device prefix of this task; empty for one process."""
+    if not self.is_distributed:
+      return ''
+    return f'/job:{self.job_name}/task:{self.task_index}'
+
+  @property
+  def cpu_device(self):
+    """Where this task's input and bookkeeping live."""
+    return f'{self.task_device}/device:CPU:0'
+
+  @property
+  def tower_devices(self):
+    """Where this worker's model is computed, list of str: one a GPU."""
+    kind = 'GPU' if self.num_gpus else 'CPU'
+    return [
+      f'{self.task_device}/device:{kind}:{i}'
+      for i in range(max(1, self.num_gpus))
+    ]
+
+  @property
+  def compute_device(self):
+    """Where this worker's copy of the center is, and its first tower."""
+    return self.tower_devices[0]
+
+  def device_setter(self, ps_strategy=None):
+    """Variables go to the ps; the rest stays here.
+
+    Args:
+      ps_strategy: callable(op) -> int, which ps; by default one after the
+        other.
+    """
+    if not self.num_ps:
+      return self.compute_device
+    return tf.train.replica_device_setter(
+      worker_device=self.compute_device,
+      ps_device='/job:ps/device:CPU:0',
+      cluster=self.spec(),
+      ps_strategy=ps_strategy,
+    )
+
+  def spec(self):
+    jobs = {'ps': list(self.ps_hosts), 'worker': list(self.worker_hosts)}
+    return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
+
+  def with_collectives(self, config):
+    """`config` and, where there is no ps, who leads the collective ops.
+
+    They need it in the config of the server and in that of the session.
+    """
+    result = tf.ConfigProto()
+    result.CopyFrom(config)
+    if self.is_distributed and not self.num_ps:
+      leader = '/job:worker/replica:0/task:0'
+      result.experimental.collective_group_leader = leader
+    return result
+
+  def session_config(self, server_config):
+    """`server_config` with device filters, for the sessions of this task.
+
+    The filters keep the other workers out of the session, so that none of
+    them can hold it up. Collective ops find each other all the same.
+    """
+    config = self.with_collectives(server_config)
+    if self.is_distributed:
+      config.device_filters.extend(['/job:ps', self.task_device])
+    return config
+
+
+def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
+  """Checks who is who before anything starts and returns the Cluster.
+
+  Args:
+    ps_hosts, worker_hosts: tuples of 'host:port'.
+    job_name: 'ps', 'worker' or None; None is right only with no hosts.
+    task_index: int or None, likewise.
+    **settings: further fields of Cluster.
+
+  Raises:
+    cli.UsageError: one clear line on what does not fit.
+  """
+  if not ps_hosts and not worker_hosts:
+    if job_name == 'ps':
+      raise cli.UsageError('--job_name=ps needs --ps_hosts and --worker_hosts')
+    if task_index:
+      raise cli.UsageError(
+        f'--task_index={task_index} needs --worker_hosts: without hosts there '
+        'is one worker, 0'
+      )
+    return Cluster(**settings)
+  if not worker_hosts:
+    raise cli.UsageError('--worker_hosts is empty: name at least one worker')
+  if job_name is None:
+    raise cli.UsageError('--job_name is missing: say ps or worker')
+  hosts = ps_hosts if job_name == 'ps' else worker_hosts
+  if task_index is None:
+    raise cli.UsageError(
+      f'--task_index is missing: say which of the {len(hosts)} {job_name} '
+      'hosts this task is, from 0'
+    )
+  if not hosts:
+    raise cli.UsageError('--job_name=ps, but --ps_hosts is empty: name one')
+  if not 0 <= task_index < len(hosts):
+    raise cli.UsageError(
+      f'--task_index={task_index} is out of range: --{job_name}_hosts names '
+      f'{len(hosts)}, so expected 0..{len(hosts) - 1}'
+    )
+  addresses.check_differ(ps_hosts + worker_hosts)
+  return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)

@@ -1,0 +1,70 @@
+"""What went wrong with which tasks, in words for people."""
+
+import contextlib
+import re
+
+import tensorflow.compat.v1 as tf
+
+# Of more tasks a line names some, and says how many.
+_MAX_LISTED = 8
+# What TensorFlow raises where another task is gone, or was started anew.
+GONE = tf.errors.AbortedError, tf.errors.UnavailableError
+# What the text of an error has in it where the loss of a task was its cause.
+_LOST = re.compile(
+  'UNAVAILABLE|ABORTED|Session handle is not found|RecvFromRemote'
+)
+
+
+def list_tasks(addresses):
+  """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}, a str."""
+  return list_some(f'{name} at {text}' for name, text in addresses.items())
+
+
+def list_some(texts):
+  """Returns 'a, b, ... and 300 more' of many texts, all of them of a few."""
+  texts = list(texts)
+  more = len(texts) - _MAX_LISTED
+  if more > 0:
+    texts[_MAX_LISTED - 1 :] = [f'{more + 1} more']
+  return ', '.join(texts)
+
+
+def explain(error):
+  """Returns the one line (str) of a tf.errors.OpError that says what it is."""
+  lines = [line.strip() for line in error.message.splitlines()]
+  # It comes after the stack of the node, where there is one.
+  nodes = [i for i, line in enumerate(lines) if line.startswith('Node: ')]
+  start = nodes[-1] + 1 if nodes else 0
+  for line in lines[start:]:
+    line = line.removeprefix('Graph execution error:').strip()
+    if line and not line.startswith('==='):
+      return line[:200]
+  return type(error).__name__
+
+
+@contextlib.contextmanager
+def naming_losses():
+  """Has each error that comes of a lost task be one that a session mends.
+
+  MonitoredSession makes a new session after AbortedError and UnavailableError.
+  But where several ops fail at once TensorFlow may report one that was only
+  cancelled because another had lost its task.
+
+  Raises:
+    tf.errors.AbortedError: in place of such an error.
+  """
+  try:
+    yield
+  except GONE:
+    raise
+  except tf.errors.OpError as error:
+    if not is_loss(error):
+      raise
+    raise tf.errors.AbortedError(
+      error.node_def, error.op, error.message
+    ) from error
+
+
+def is_loss(error):
+  """Whether a tf.errors.OpError comes of a lost task."""
+  return isinstance(error, GONE) or bool(_LOST.search(error.message))

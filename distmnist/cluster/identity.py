@@ -1,0 +1,34 @@
+"""Who a task is, and which variables say so."""
+
+import dataclasses
+import reprlib
+
+TF_CONFIG = 'TF_CONFIG'
+NUM_PS = 'DISTMNIST_NUM_PS'
+FIRST_PORT = 'DISTMNIST_FIRST_PORT'
+# More than anybody has, less than would fill the memory.
+MAX_TASKS = 10_000
+short = reprlib.Repr()
+short.maxstring = short.maxother = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+  """Who is who, and which of them this task is.
+
+  Attributes:
+    told_by: str, who says so.
+    ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
+    evaluator_hosts: tuple of str, as far as they are named.
+    job_name: 'ps', 'worker' or 'evaluator'.
+    task_index: int, the index within the job.
+    chief_title: 'chief' or 'master', if worker 0 is called so there, else ''.
+  """
+
+  told_by: str
+  ps_hosts: tuple = ()
+  worker_hosts: tuple = ()
+  evaluator_hosts: tuple = ()
+  job_name: str = 'worker'
+  task_index: int = 0
+  chief_title: str = ''

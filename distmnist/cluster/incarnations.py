@@ -1,0 +1,202 @@
+"""Whoever waits on one ps finds out that another one was started anew.
+
+A step that waits on ps 0 for a token, a permit or a lock has no call open to
+ps 1. So if ps 1 dies and is back, nothing tells the step, and what it waits
+for may never come: those who would send it have lost their shards.
+
+So each session leaves a mark on every ps, where it lives as long as the
+process. While nothing moves for a second (longer where there are many workers,
+who all look) the marks are looked for, by sessions of their own, one a ps, as
+each may be silent; where one is missing the waiting session is closed, and
+MonitoredSession recovers. A step that ends sooner costs nothing.
+"""
+
+import contextlib
+import threading
+import time
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors, polling
+
+# Nothing has moved for so long: time to look, and then once in so long; longer
+# where there are many workers.
+_LOOK_SECS = 1.0
+_TIMEOUT_MS = 5000
+
+
+class LossHook(tf.train.SessionRunHook):
+  """Has a session find out when a task was lost; the first of all hooks.
+
+  Each error that comes of the loss of a task is made one after which
+  MonitoredSession makes a new session, and a wait that no error would end is
+  ended.
+  """
+
+  def __init__(self, cluster, server, say=print):
+    """
+    Args:
+      cluster: cluster.Cluster of this worker.
+      server: tf.train.Server, or None for one process.
+      say: callable that prints a line.
+    """
+    self._cluster = cluster
+    self._server = server
+    self._say = say
+    self._last_move = None  # No session: nothing to look for.
+    self._session = self._coord = self._lost = None
+    self._thread = None
+    self._is_over = threading.Event()
+
+  def begin(self):
+    ps = range(self._cluster.num_ps)
+    self._marks = [build_mark(self._cluster, i).set for i in ps]
+
+  def after_create_session(self, session, coord):
+    self._end_unfinished(session)
+    self._name_losses(session)
+    self._session, self._coord, self._lost = session, coord, None
+    if not self._marks:
+      return
+    session.run(self._marks)
+    self._last_move = time.monotonic()
+    if self._thread is None:
+      self._thread = threading.Thread(target=self._watch, daemon=True)
+      self._thread.start()
+
+  def _end_unfinished(self, session):
+    """Closes the session before this one, if its making was given up.
+
+    MonitoredSession forgets one in whose after_create_session a task was lost.
+    A thread that a hook has started for it would go on beside its successor:
+    two chiefs' threads that take gifts each wait for what the other one has.
+    """
+    if self._session not in (None, session):
+      self._coord.request_stop()
+      with contextlib.suppress(Exception):
+        self._session.close()
+
+  def _name_losses(self, session):
+    run = session.run
+
+    def run_naming_losses(*args, **kwargs):
+      try:
+        with errors.naming_losses():
+          return run(*args, **kwargs)
+      # RuntimeError: a session that was closed before its call.
+      except (tf.errors.OpError, RuntimeError) as error:
+        if session is self._session and self._lost:
+          raise self._lost from error
+        raise
+
+    session.run = run_naming_losses
+
+  def before_run(self, run_context):
+    self._move()
+
+  def after_run(self, run_context, run_values):
+    self._move()
+
+  def _move(self):
+    if self._last_move is not None:
+      self._last_move = time.monotonic()
+
+  def end(self, session):
+    self._last_move = None
+    self._is_over.set()
+
+  def _watch(self):
+    eyes = [
+      _Eye(self._cluster, self._server, i) for i in range(self._cluster.num_ps)
+    ]
+    secs = polling.compute_interval_secs(self._cluster.num_workers, _LOOK_SECS)
+    while not self._is_over.wait(secs):
+      last_move = self._last_move
+      if last_move is None or time.monotonic() - last_move < secs:
+        continue
+      for eye in eyes:
+        eye.look(self._session, self._end)
+
+  def _end(self, session, ps_index):
+    """Ends `session`, whose mark on a ps is gone; called by any thread."""
+    if session is not self._session or self._last_move is None:
+      return
+    name = f'ps {ps_index}'
+    self._lost = tf.errors.AbortedError(
+      None, None, f'{name} was started anew while this task waited'
+    )
+    self._last_move = None
+    self._say(f'{name} was started anew: the wait for another task is over')
+    # The main thread wakes with whatever error, and finds this one.
+    self._coord.request_stop((type(self._lost), self._lost, None))
+    with contextlib.suppress(Exception):
+      session.close()
+
+
+class Mark(NamedTuple):
+  """What a worker leaves on a ps, as long as that process lives.
+
+  Attributes:
+    set, clear: tf.Operation.
+    is_set: bool scalar tensor.
+  """
+
+  set: tf.Operation
+  clear: tf.Operation
+  is_set: tf.Tensor
+
+
+def build_mark(cluster, ps_index):
+  """Returns the Mark of this worker on a ps."""
+  with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
+    table = tf.raw_ops.MutableHashTableV2(
+      key_dtype=tf.int64, value_dtype=tf.int64, shared_name='sessions'
+    )
+    key = tf.constant(cluster.task_index, tf.int64)
+    insert = tf.raw_ops.LookupTableInsertV2(
+      table_handle=table, keys=key, values=key
+    )
+    remove = tf.raw_ops.LookupTableRemoveV2(table_handle=table, keys=[key])
+    found = tf.raw_ops.LookupTableFindV2(
+      table_handle=table, keys=key, default_value=tf.constant(-1, tf.int64)
+    )
+    return Mark(insert, remove, found >= 0)
+
+
+class _Eye:
+  """Looks for this worker's mark on one ps, never twice at a time."""
+
+  def __init__(self, cluster, server, ps_index):
+    self._index = ps_index
+    place = f'/job:ps/task:{ps_index}'
+    with tf.Graph().as_default() as graph:
+      self._is_set = build_mark(cluster, ps_index).is_set
+    config = tf.ConfigProto(device_filters=[place, cluster.task_device])
+    self._open = lambda: tf.Session(server.target, graph=graph, config=config)
+    self._session = None
+    self._is_busy = threading.Lock()
+
+  def look(self, session, end):
+    """Calls end(session, ps_index) if the mark is gone; does not wait."""
+    if not self._is_busy.acquire(blocking=False):
+      return  # That ps is silent, as it was at the last look.
+
+    def work():
+      try:
+        if not self._is_there():
+          end(session, self._index)
+      except (tf.errors.OpError, RuntimeError):
+        # It is gone, or new: the next look is made in another session.
+        with contextlib.suppress(Exception):
+          self._session.close()
+        self._session = None
+      finally:
+        self._is_busy.release()
+
+    threading.Thread(target=work, daemon=True).start()
+
+  def _is_there(self):
+    self._session = self._session or self._open()
+    options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
+    return self._session.run(self._is_set, options=options)

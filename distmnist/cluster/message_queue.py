@@ -1,0 +1,112 @@
+"""A queue of JSON messages on one task, within reach of all of them.
+
+Here the tasks tell each other what is no part of the training: that a worker
+is done, that all shall stop. The queue is a FIFOQueue with a shared name, so
+that it lives as long as the task it is on, needs no initialisation and is in
+no checkpoint. Graph and session are the mailbox's own.
+"""
+
+import contextlib
+import functools
+import json
+import queue
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import deadlines, errors
+
+# What a call may take beyond its own timeout.
+_GRACE_SECS = 2.0
+
+
+class Mailbox:
+  """One end of the queue called `name` on a task."""
+
+  def __init__(self, cluster, server, place, name):
+    """
+    Args:
+      cluster: cluster.Cluster of this task.
+      server: tf.train.Server of this task.
+      place: str, the task that keeps the queue, such as '/job:ps/task:0'.
+      name: str, the queue's own name.
+    """
+    with tf.Graph().as_default() as graph:
+      with tf.device(f'{place}/device:CPU:0'):
+        messages = tf.FIFOQueue(-1, tf.string, (), shared_name=name, name=name)
+        self._size, self._take = messages.size(), messages.dequeue()
+      with tf.device(cluster.cpu_device):
+        self._text = tf.placeholder(tf.string, ())
+      with tf.device(f'{place}/device:CPU:0'):
+        self._put = messages.enqueue(self._text)
+    filters = sorted({place, cluster.task_device})
+    config = tf.ConfigProto(device_filters=filters)
+    self._open = functools.partial(
+      tf.Session, server.target, graph=graph, config=config
+    )
+    self._session = self._open()
+
+  def send(self, message, timeout_secs=5.0):
+    """Puts `message`, a dict, into the queue.
+
+    Raises:
+      tf.errors.OpError: the task is gone, or does not answer in time.
+    """
+    self._run(self._put, timeout_secs, {self._text: json.dumps(message)})
+
+  def take(self, timeout_secs=5.0):
+    """Returns the next message; raises tf.errors.OpError as `send` does."""
+    return json.loads(self._run(self._take, timeout_secs))
+
+  def is_empty(self, timeout_secs=5.0):
+    """Whether no message waits; raises tf.errors.OpError as `send` does."""
+    return self._run(self._size, timeout_secs) == 0
+
+  def _run(self, fetch, timeout_secs, feed=None):
+    session = self._session
+    options = tf.RunOptions(timeout_in_ms=int(timeout_secs * 1000))
+    try:
+      return deadlines.call(
+        lambda: session.run(fetch, feed, options), timeout_secs + _GRACE_SECS
+      )
+    except errors.GONE:
+      # A task that was started anew does not know the old session.
+      self.close()
+      self._session = self._open()
+      raise
+    except deadlines.StillRunningError:
+      self._session = self._open()  # That one is in use, for ever perhaps.
+      raise
+
+  def listen(self):
+    """Returns a queue.Queue that a thread fills with the messages (dict).
+
+    The thread ends with `close`, or with the task. A message that is on its way
+    at that moment may be lost.
+    """
+    received = queue.Queue()
+
+    def receive():
+      # RuntimeError is a session that was closed between two messages.
+      with contextlib.suppress(tf.errors.OpError, RuntimeError):
+        take = self._session.make_callable(self._take)
+        while True:
+          received.put(json.loads(take()))
+
+    threading.Thread(target=receive, daemon=True).start()
+    return received
+
+  def close(self):
+    with contextlib.suppress(deadlines.StillRunningError):
+      deadlines.call(functools.partial(_close, self._session), _GRACE_SECS)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
+
+
+def _close(session):
+  with contextlib.suppress(tf.errors.OpError):
+    session.close()

@@ -1,0 +1,21 @@
+"""How often a task asks the one that all ask: the more tasks, the less often.
+
+The heartbeats of all tasks go to one of them, and all workers look for their
+marks on each ps. What one task has to answer must not grow with the cluster.
+"""
+
+import math
+
+# Questions to one task in a second, from all tasks together.
+_QUESTIONS_PER_SEC = 25
+
+
+def compute_interval_secs(num_tasks, least_secs, most_secs=math.inf):
+  """Returns the seconds between two questions of each of `num_tasks` tasks.
+
+  Args:
+    num_tasks: int, the tasks that ask.
+    least_secs: float, the interval in a small cluster.
+    most_secs: float, the interval is never longer, however many tasks ask.
+  """
+  return min(max(least_secs, num_tasks / _QUESTIONS_PER_SEC), most_secs)

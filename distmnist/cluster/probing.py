@@ -1,0 +1,202 @@
+"""Does somebody listen at host:port? Asked often, of many, and never for long.
+
+A refused connection is an answer: nobody listens there. Silence is not yet
+one: a packet that was lost is sent again after a second, so a single look that
+meets it says little (`Absences`). And where we could not ask, for want of a
+file descriptor or of an answer of the name server, we know nothing.
+"""
+
+import concurrent.futures
+import enum
+import errno
+import functools
+import socket
+import time
+
+from distmnist.cluster import errors
+from distmnist.common import cli, console
+
+# Linux sends a lost SYN again after 1 s, and once more after 3 s.
+_CONNECT_SECS = 3.0
+# A name server that does not answer is not waited for any longer.
+_NAMES_SECS = 5.0
+# A name is looked up again after so long.
+_NAMES_KEPT_SECS = 10.0
+_NUM_THREADS = 32
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+# Silent for so long and at so many looks: gone.
+_GONE_SECS = 5.0
+_NUM_MISSES = 3
+
+
+class Answer(enum.Enum):
+  THERE = 'there'
+  REFUSED = 'refused'
+  SILENT = 'silent'
+  UNKNOWN = 'unknown'
+
+
+def ask(address, timeout_secs=_CONNECT_SECS):
+  """Returns the Answer at 'host:port', within `timeout_secs` a connection."""
+  host, _, port = address.rpartition(':')
+  try:
+    infos = _resolve(host.strip('[]'), int(port))
+  except socket.gaierror as error:
+    is_known = error.errno != socket.EAI_AGAIN
+    return Answer.REFUSED if is_known else Answer.UNKNOWN
+  except (OSError, UnicodeError):  # UnicodeError: a host like 'a..b'.
+    return Answer.REFUSED
+  answer = Answer.REFUSED
+  for family, kind, protocol, _, place in infos:
+    try:
+      with socket.socket(family, kind, protocol) as connection:
+        connection.settimeout(max(0.001, timeout_secs))
+        connection.connect(place)
+        return Answer.THERE
+    except ConnectionRefusedError:
+      pass
+    except OSError as error:
+      if error.errno in _NO_DESCRIPTOR:
+        return Answer.UNKNOWN
+      answer = Answer.SILENT
+  return answer
+
+
+_names = {}
+
+
+def _resolve(host, port):
+  """Returns what socket.getaddrinfo does, kept for some seconds."""
+  now = time.monotonic()
+  kept = _names.get((host, port))
+  if kept and now - kept[0] < _NAMES_KEPT_SECS:
+    return kept[1]
+  infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+  _names[host, port] = now, infos
+  return infos
+
+
+def is_answering(address, timeout_secs=_CONNECT_SECS):
+  """Whether something accepts a connection at 'host:port'."""
+  return ask(address, timeout_secs) is Answer.THERE
+
+
+@functools.cache
+def _pool():
+  return concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, 'probing')
+
+
+def ask_all(addresses, timeout_secs=_CONNECT_SECS):
+  """Returns {name: Answer} of {name: 'host:port'}, all asked at once.
+
+  One whose name is not resolved in time is UNKNOWN.
+  """
+  asked = {
+    name: _pool().submit(ask, address, timeout_secs)
+    for name, address in addresses.items()
+  }
+  # Those that are behind the others in the pool get their time, too.
+  num_turns = 1 + len(asked) // _NUM_THREADS
+  concurrent.futures.wait(
+    asked.values(), num_turns * (timeout_secs + _NAMES_SECS)
+  )
+  found = {}
+  for name, future in asked.items():
+    is_late = not future.done()
+    if is_late:
+      future.cancel()
+    found[name] = Answer.UNKNOWN if is_late else future.result()
+  return found
+
+
+def find_silent(addresses, timeout_secs=_CONNECT_SECS):
+  """Returns those of `addresses`, a dict of name -> 'host:port', that are."""
+  silent = Answer.REFUSED, Answer.SILENT
+  found = ask_all(addresses, timeout_secs)
+  return {n: a for n, a in addresses.items() if found[n] in silent}
+
+
+class Absences:
+  """Who is gone, and did not just lose a packet."""
+
+  def __init__(self, secs_silent=None):
+    """
+    Args:
+      secs_silent: callable(name) -> for how many seconds no beat came, float,
+        None if that is not known.
+    """
+    self._secs_silent = secs_silent or (lambda name: None)
+    self._misses = {}  # Name: list of times.
+
+  def find_gone(self, addresses):
+    """Looks once; returns those of {name: 'host:port'} that are gone.
+
+    Gone is whose port refuses the connection, and who was silent at several
+    looks over five seconds and did not beat meanwhile.
+    """
+    gone = {}
+    for name, answer in ask_all(addresses).items():
+      if answer is Answer.REFUSED or (
+        answer is Answer.SILENT and self._is_missed(name)
+      ):
+        gone[name] = addresses[name]
+      elif answer is not Answer.SILENT:
+        self._misses.pop(name, None)
+    return gone
+
+  def _is_missed(self, name):
+    now = time.monotonic()
+    misses = self._misses.setdefault(name, [])
+    misses.append(now)
+    secs = self._secs_silent(name)
+    return (
+      len(misses) >= _NUM_MISSES
+      and now - misses[0] >= _GONE_SECS
+      and (secs is None or secs >= _GONE_SECS)
+    )
+
+
+def wait_until_gone(addresses, timeout_secs):
+  """Returns once no address answers, or after `timeout_secs`."""
+  deadline = time.monotonic() + timeout_secs
+  while (left := deadline - time.monotonic()) > 0:
+    if Answer.THERE not in ask_all(addresses, left).values():
+      return
+    time.sleep(0.02)
+
+
+def wait_for_tasks(
+  addresses,
+  timeout_secs,
+  say=print,
+  pause=None,
+  error_class=cli.RunError,
+):
+  """Returns once every address accepts a connection.
+
+  Args:
+    addresses: dict of task name -> 'host:port'.
+    timeout_secs: float, seconds until it gives up.
+    say: called with a line after a second of waiting, then every 5 s.
+    pause: callable(secs) between two looks, in place of time.sleep; may raise
+      to end the wait.
+    error_class: cli.RunError, or a class of it.
+
+  Raises:
+    error_class: the time is over; names the tasks and their addresses.
+  """
+  missing = dict(addresses)
+  wait = console.Wait(timeout_secs, say)
+  while True:
+    found = ask_all(missing)
+    missing = {n: a for n, a in missing.items() if found[n] != Answer.THERE}
+    if not missing:
+      return
+    names = errors.list_tasks(missing)
+    if wait.is_over(f'for {names}'):
+      raise error_class(
+        f'no answer within {timeout_secs:g} s from {names}: start it, or check '
+        'the address, the port and the firewall (--start_timeout_secs sets '
+        'the wait)'
+      )
+    (pause or time.sleep)(wait.choose_pause())

@@ -1,0 +1,126 @@
+"""The role of this task, by flags or by environment variables.
+
+Every task is started with the same two lists of hosts and with its own
+--job_name and --task_index, or finds both in its environment variables
+(cluster/task_environment.py). Flags come first.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.cluster import addresses, cluster, task_environment
+from distmnist.common import cli
+
+_JOB_NAME = flags.DEFINE_enum(
+  'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
+)
+_TASK_INDEX = flags.DEFINE_integer(
+  'task_index',
+  None,
+  'Index of this task within its job. Worker 0 is the chief: it initialises '
+  'the variables, writes the checkpoints and evaluates.',
+  lower_bound=0,
+)
+_PS_HOSTS = flags.DEFINE_string(
+  'ps_hosts', None, 'host:port of each ps, in order, separated by commas.'
+)
+_WORKER_HOSTS = flags.DEFINE_string(
+  'worker_hosts',
+  None,
+  'host:port of each worker, in order, separated by commas.',
+)
+_START_TIMEOUT_SECS = flags.DEFINE_float(
+  'start_timeout_secs',
+  60,
+  'How long to wait for the other tasks before giving up, in seconds.',
+  lower_bound=0,
+)
+_NUM_GPUS = flags.DEFINE_integer(
+  'num_gpus',
+  None,
+  'GPUs that this worker computes on, --batch_size images on each: 0 is the '
+  'CPU alone. By default 1 where TensorFlow sees a GPU, else 0. (A ps never '
+  'takes one.)',
+  lower_bound=0,
+)
+_WIRE_DTYPE = flags.DEFINE_enum(
+  'wire_dtype',
+  'float32',
+  ['float32', 'float16', 'bfloat16'],
+  'What pulled variables and pushed gradients are cast to for the way between '
+  'worker and ps. The center is float32 whatever this says.',
+)
+
+
+def parse_hosts(text, flag_name):
+  """Returns the tuple of 'host:port' in `text` (str or None).
+
+  Raises:
+    cli.UsageError: an empty entry, no host, or a port out of 1..65535.
+  """
+  if text is None or not text.strip():
+    return ()
+  hosts = tuple(entry.strip() for entry in text.split(','))
+  for entry in hosts:
+    addresses.check_address(
+      entry, f'--{flag_name}', f' (the whole list: {text})'
+    )
+  return hosts
+
+
+def from_flags(environ=None, say=print):
+  """Returns the cluster.Cluster of this task.
+
+  Args:
+    environ: dict of environment variables, which say who is who where no flag
+      does; None for flags alone.
+    say: callable that prints a line, told what is not used.
+
+  Raises:
+    cli.UsageError: one clear line on what does not fit.
+  """
+  environ = environ or {}
+  names = task_environment.find(environ)
+  is_told = any(
+    flag.value is not None
+    for flag in (_JOB_NAME, _TASK_INDEX, _PS_HOSTS, _WORKER_HOSTS)
+  )
+  identity = None if is_told else task_environment.read(environ)
+  unused = names if is_told else names[1:]
+  if unused:
+    told_by = 'flags' if is_told else names[0]
+    say(f'who is who is told by {told_by}: {", ".join(unused)} not used')
+  settings = {
+    'start_timeout_secs': _START_TIMEOUT_SECS.value,
+    'num_gpus': _find_num_gpus(
+      identity.job_name if identity else _JOB_NAME.value
+    ),
+    'wire_dtype': _WIRE_DTYPE.value,
+  }
+  if identity:
+    return cluster.Cluster(**vars(identity), **settings)
+  return cluster.make_cluster(
+    parse_hosts(_PS_HOSTS.value, 'ps_hosts'),
+    parse_hosts(_WORKER_HOSTS.value, 'worker_hosts'),
+    _JOB_NAME.value,
+    _TASK_INDEX.value,
+    told_by='flags' if is_told else '',
+    **settings,
+  )
+
+
+def _find_num_gpus(job_name):
+  """Returns how many GPUs a task of this job computes on."""
+  num_gpus = _NUM_GPUS.value
+  if job_name == 'ps':
+    num_gpus = 0
+  elif num_gpus != 0:
+    num_found = len(tf.config.list_physical_devices('GPU'))
+    if num_gpus is None:
+      num_gpus = min(1, num_found)
+    elif num_gpus > num_found:
+      raise cli.UsageError(
+        f'--num_gpus={num_gpus}, but TensorFlow sees {num_found} here: see '
+        'nvidia-smi and CUDA_VISIBLE_DEVICES, or give --num_gpus=0'
+      )
+  return num_gpus

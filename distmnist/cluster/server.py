@@ -1,0 +1,121 @@
+"""TensorFlow's server of this task, and the config of its sessions."""
+
+import os
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from distmnist.cluster import identity
+from distmnist.common import cli, ports
+from distmnist.common.names import ATTEMPT
+
+_ALLOW_SOFT_PLACEMENT = flags.DEFINE_bool(
+  'allow_soft_placement',
+  True,
+  'Run an op that has no kernel for its device on the CPU.',
+)
+_LOG_DEVICE_PLACEMENT = flags.DEFINE_bool(
+  'log_device_placement',
+  False,
+  'Print the device that each op of the training graph is given.',
+)
+_INTRA_OP_THREADS = flags.DEFINE_integer(
+  'intra_op_parallelism_threads',
+  0,
+  'Threads within an op; 0 is one a core. Set it where tasks share a machine.',
+  lower_bound=0,
+)
+_INTER_OP_THREADS = flags.DEFINE_integer(
+  'inter_op_parallelism_threads',
+  0,
+  'Ops that run at the same time; 0 is one a core.',
+  lower_bound=0,
+)
+
+
+def make_server_config(num_gpus=0):
+  """The ConfigProto of a server, or of the one process: threads and GPUs."""
+  config = tf.ConfigProto(
+    allow_soft_placement=_ALLOW_SOFT_PLACEMENT.value,
+    intra_op_parallelism_threads=_INTRA_OP_THREADS.value,
+    inter_op_parallelism_threads=_INTER_OP_THREADS.value,
+  )
+  # Only the server's own options count for GPU memory, not a session's.
+  config.gpu_options.allow_growth = True
+  if not num_gpus:
+    config.device_count['GPU'] = 0
+    # Of what TensorFlow does to a graph before its first run, on CPUs these
+    # passes alone, once, save more than they cost (docs/bytes_and_time.md).
+    rewriting = config.graph_options.rewrite_options
+    rewriting.optimizers.extend(['pruning', 'dependency'])
+    rewriting.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+  # Idle threads that spin take the core from the other tasks of the machine.
+  config.experimental.disable_thread_spinning = True
+  return config
+
+
+def log_placement(graph, say):
+  """Prints where each op goes, if --log_device_placement asks for it.
+
+  TensorFlow's own log of it is at a level that runtime.py silences.
+  """
+  if _LOG_DEVICE_PLACEMENT.value:
+    for op in graph.get_operations():
+      say(f'{op.name} ({op.type}): {op.device}')
+
+
+def make_server(cluster, config):
+  """Starts this task's server; one process without hosts needs none.
+
+  Raises:
+    cli.RunError: the port is taken, or TensorFlow refuses the spec.
+  """
+  if not cluster.is_distributed:
+    return None
+  port = int(cluster.address.rpartition(':')[2])
+  _drop_proxies()
+  _check_port_is_free(cluster, port)
+  try:
+    return tf.train.Server(
+      cluster.spec(),
+      cluster.job_name,
+      cluster.task_index,
+      config=cluster.with_collectives(config),
+    )
+  except tf.errors.OpError as error:
+    raise cli.RunError(
+      f'{cluster.name} cannot serve on {cluster.address}: {error.message}'
+    ) from error
+
+
+def _drop_proxies():
+  """gRPC would send the traffic of the cluster through an HTTP proxy."""
+  dropped = [
+    name
+    for name in ('http_proxy', 'https_proxy', 'all_proxy', 'grpc_proxy')
+    for name in (name, name.upper())
+    if os.environ.pop(name, None)
+  ]
+  if dropped:
+    print(f'{", ".join(dropped)}: not used, as gRPC fails behind a proxy')
+
+
+def _check_port_is_free(cluster, port):
+  """TensorFlow's own message names neither the port nor the cause."""
+  try:
+    ports.check_is_free(port)
+  except OSError as error:
+    raise _choose_port_error()(
+      f'{cluster.name} cannot listen on port {port}: {error.strerror}; stop '
+      f'the process that has it or give {cluster.name} another port'
+    ) from error
+
+
+def _choose_port_error():
+  """Returns a class of cli.RunError; who started us goes by its exit code."""
+  if identity.FIRST_PORT in os.environ:
+    return cli.PortTakenError  # Chosen by the number of the job.
+  if ATTEMPT in os.environ:
+    return cli.LostError  # An earlier attempt has not left yet.
+  return cli.RunError

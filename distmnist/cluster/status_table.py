@@ -1,0 +1,195 @@
+"""A board on one task, where every task of the cluster has a row and a beat.
+
+Unlike a mailbox it keeps what was last written, for all to read. It is hash
+tables with shared names: they need no initialisation, are in no checkpoint,
+and are empty again when their task was started anew. Graph and session are the
+board's own.
+
+  rows      who a task is, JSON, written when it begins
+  settings  what it was started with, JSON, once under its hash: of two kinds
+            for any number of tasks, and read once by each
+  beats     [life, beat, steps], three integers, every second or two
+
+So what a beat costs does not depend on the number of tasks: it is written and
+nothing is read but the beat before it.
+"""
+
+import contextlib
+import json
+import threading
+import zlib
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+# A session.run; a task that is silent for longer is tried again.
+_TIMEOUT_MS = 5000
+
+
+class Beat(NamedTuple):
+  """What a task last wrote: its life (63 bits), beats and steps, ints."""
+
+  life: int
+  number: int
+  steps: int
+
+
+_NO_BEAT = Beat(-1, -1, -1)
+
+
+class Board:
+  """This task's way to the board; may be used by several threads."""
+
+  def __init__(self, cluster, server):
+    """
+    Args:
+      cluster: cluster.Cluster of this task; the board is on its ps 0, or on
+        worker 0 where there is no ps.
+      server: tf.train.Server of this task.
+    """
+    place = cluster.meeting_place
+    self._own_key = _key_of(cluster.name)
+    self._target = server.target
+    filters = sorted({place, cluster.task_device})
+    self._config = tf.ConfigProto(device_filters=filters)
+    # All of it is there, and so each call is one message and its answer.
+    with (
+      tf.Graph().as_default() as self._graph,
+      tf.device(f'{place}/device:CPU:0'),
+    ):
+      self._build_texts()
+      self._build_beats()
+    self._known = {}  # Settings that were read, by their hash.
+    self._session = None
+    self._lock = threading.Lock()
+
+  def _build_texts(self):
+    self._key = tf.placeholder(tf.int64, [])
+    self._text = tf.placeholder(tf.string, [])
+    self._puts, self._finds = {}, {}
+    for name in 'rows', 'settings':
+      table = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.string, shared_name=f'board/{name}'
+      )
+      self._puts[name] = tf.raw_ops.LookupTableInsertV2(
+        table_handle=table, keys=self._key, values=self._text
+      )
+      self._finds[name] = tf.raw_ops.LookupTableFindV2(
+        table_handle=table, keys=self._key, default_value=''
+      )
+
+  def _build_beats(self):
+    table = tf.raw_ops.MutableHashTableOfTensorsV2(
+      key_dtype=tf.int64,
+      value_dtype=tf.int64,
+      value_shape=[3],
+      shared_name='board/beats',
+    )
+    self._beat = tf.placeholder(tf.int64, [3])
+    own = tf.constant(self._own_key, tf.int64)
+    found = tf.raw_ops.LookupTableFindV2(
+      table_handle=table,
+      keys=own,
+      default_value=tf.constant(_NO_BEAT, tf.int64),
+    )
+
+    def put():
+      return tf.raw_ops.LookupTableInsertV2(
+        table_handle=table, keys=own, values=self._beat
+      )
+
+    self._claim = put()
+    # Another life under our name is left as it is.
+    lives = [tf.constant(_NO_BEAT.life, tf.int64), self._beat[0]]
+    is_ours = tf.reduce_any(tf.equal(found[0], tf.stack(lives)))
+    with tf.control_dependencies([tf.cond(is_ours, put, tf.no_op)]):
+      self._beat_after = tf.identity(found)
+    self._read_beats = tf.raw_ops.LookupTableExportV2(
+      table_handle=table, Tkeys=tf.int64, Tvalues=tf.int64
+    )
+
+  def write(self, row, settings):
+    """Puts this task's `row`, a dict, and its `settings`, another, there."""
+    text = json.dumps(settings, sort_keys=True)
+    key = zlib.crc32(text.encode())
+    self._put('settings', key, text)
+    self._known[key] = json.loads(text)
+    self._put('rows', self._own_key, json.dumps(row | {'settings': key}))
+
+  def _put(self, table, key, text):
+    self._run(self._puts[table], {self._key: key, self._text: text})
+
+  def read(self, name):
+    """Returns (row, settings) of the task called `name`, or None.
+
+    Raises:
+      tf.errors.OpError: the board's task is gone, silent, or none of ours.
+    """
+    text = self._find('rows', _key_of(name))
+    if not text:
+      return None
+    row = json.loads(text)
+    key = row['settings']
+    if key not in self._known:
+      settings = self._find('settings', key)
+      if not settings:
+        return row, {}
+      self._known[key] = json.loads(settings)
+    return row, self._known[key]
+
+  def _find(self, table, key):
+    return self._run(self._finds[table], {self._key: key})
+
+  def claim(self, beat):
+    """Puts this task's Beat in the place of whatever is under its name."""
+    self._run(self._claim, {self._beat: beat})
+
+  def beat(self, beat):
+    """Puts this task's Beat, unless another life has claimed its name.
+
+    Returns:
+      The Beat that was there.
+    """
+    return Beat(*map(int, self._run(self._beat_after, {self._beat: beat})))
+
+  def read_beats(self):
+    """Returns {task name: Beat}; raises tf.errors.OpError as `read` does."""
+    keys, values = self._run(self._read_beats, None)
+    return {
+      _name_of(key): Beat(*map(int, value))
+      for key, value in zip(keys, values, strict=True)
+    }
+
+  def _run(self, fetches, feed):
+    options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
+    with self._lock:
+      if self._session is None:
+        self._session = tf.Session(
+          self._target, graph=self._graph, config=self._config
+        )
+      try:
+        return self._session.run(fetches, feed, options)
+      except tf.errors.OpError:
+        # A task that was started anew does not know the old session.
+        self._close()
+        raise
+
+  def close(self):
+    with self._lock:
+      self._close()
+
+  def _close(self):
+    if self._session is not None:
+      with contextlib.suppress(tf.errors.OpError):
+        self._session.close()
+      self._session = None
+
+
+def _key_of(name):
+  """Returns the number of a task: -1, -2, ... of a ps, 0, 1, ... of others."""
+  job, index = name.split()
+  return -1 - int(index) if job == 'ps' else int(index)
+
+
+def _name_of(key):
+  return f'worker {key}' if key >= 0 else f'ps {-1 - key}'

@@ -1,0 +1,185 @@
+"""SIGTERM and Ctrl-C: the first asks for a checkpoint and an end, the second
+ends at once.
+
+Python runs a signal handler only between two bytecodes of the main thread,
+and the main thread may sit in C++ for as long as another task likes. So the
+signals are read from a wake-up descriptor by a thread of their own.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from absl import flags
+
+from distmnist.common import cli
+
+STOP_GRACE_SECS = flags.DEFINE_float(
+  'stop_grace_secs',
+  8.0,
+  'Seconds from the first SIGTERM or Ctrl-C until a task that has not left by '
+  'then is ended by force: a checkpoint has to fit in. The launchers for Slurm '
+  'and Kubernetes set it from the time that the cluster gives.',
+  lower_bound=2.0,
+)
+
+# What comes through the descriptor beside the numbers of signals: 0, and a
+# signal that another task got, with this added.
+_GIVEN_UP = 0
+_ASKED = 128
+
+
+class StoppedError(Exception):
+  """A wait for other tasks was given up, as this process is asked to stop."""
+
+
+class StopRequest:
+  """Whether this process was asked to stop, and by whom.
+
+  Attributes:
+    signal: the number of the first signal, or None.
+    error: cli.RunError for which it gives up, or None; `main` raises it once
+      all is saved.
+    find_unsaved: callable, returns what would be lost if this process ended
+      now (str), or None. May be set; must not block.
+  """
+
+  def __init__(self, say, grace_secs=8.0):
+    """Takes over SIGTERM and SIGINT; to be called in the main thread.
+
+    Args:
+      say: callable that prints a line, from a thread of its own.
+      grace_secs: float, seconds from the first signal until the process is
+        ended by force.
+
+    Raises:
+      cli.RunError: this is another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+      raise cli.RunError(
+        'a training has to run in the main thread, where alone Python handles'
+        ' SIGTERM and Ctrl-C: call it there, or start python -m'
+        ' distmnist.train as a process of its own'
+      )
+    self.signal = None
+    self.error = None
+    self.find_unsaved = lambda: None
+    self._deadline = None
+    self._say = say
+    self._grace_secs = grace_secs
+    self._requested = threading.Event()
+    self._callbacks = []
+    self._reader, self._writer = socket.socketpair()
+    self._writer.setblocking(False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+      signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(self._writer.fileno())
+    threading.Thread(target=self._watch, daemon=True).start()
+
+  @property
+  def is_requested(self):
+    return self.signal is not None or self.error is not None
+
+  @property
+  def exit_code(self):
+    if self.error is not None:
+      return self.error.exit_code
+    return 128 + self.signal if self.is_requested else 0
+
+  @property
+  def secs_left(self):
+    """Until the end by force, once a stop is requested (float)."""
+    return max(0.0, self._deadline - time.monotonic())
+
+  def end(self):
+    """Returns the exit code of a task that has stopped, or was never told to.
+
+    Raises:
+      cli.RunError: what the work was given up for.
+      cli.NotSavedError: not all is saved.
+    """
+    unsaved = self.find_unsaved() if self.is_requested else None
+    if self.error:
+      if unsaved:
+        self._say(unsaved)
+      raise self.error
+    if unsaved:
+      raise cli.NotSavedError(unsaved)
+    return self.exit_code
+
+  def wait(self, secs):
+    """Waits for `secs`; raises StoppedError once a stop is requested."""
+    if self._requested.wait(secs):
+      raise StoppedError
+
+  def request(self, signum):
+    """Stops as if `signum` had come, as another task was sent it.
+
+    What signals a whole cluster reaches its tasks one after the other: so a
+    signal that comes next is the first, and not the second that stops at once.
+    """
+    if not self.is_requested:
+      self.signal = signum
+      self._writer.send(bytes([_ASKED + signum]))
+      # It is said before what comes of it; else it might be said after the end.
+      self._requested.wait()
+
+  def give_up(self, error):
+    """Stops because of `error`, a cli.RunError, as if a signal had come."""
+    if not self.is_requested:
+      self.error = error
+      self._writer.send(bytes([_GIVEN_UP]))
+
+  def end_at_once(self, error):
+    """Ends the process without a save, as another one has its place.
+
+    Args:
+      error: cli.RunError, printed and the exit code.
+    """
+    self._say('ending at once, without a save')
+    print(f'error: {error}', file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
+
+  def on_request(self, callback):
+    """Calls `callback` from the watching thread when a stop is requested.
+
+    It is there to wake a main thread that waits for another task.
+    """
+    self._callbacks.append(callback)
+
+  def _watch(self):
+    first = self._reader.recv(1)[0]
+    self._deadline = time.monotonic() + self._grace_secs
+    num_signals, number = 0, None
+    if first == _GIVEN_UP:
+      name, more = 'giving up', ''
+    else:
+      num_signals, number = int(first < _ASKED), first % _ASKED
+      name = signal.Signals(number).name
+      more = '; once more stops at once' if num_signals else ', with all tasks'
+    # Before the main thread knows: it may end the process at once.
+    self._say(f'{name}: saving and stopping{more}')
+    self.signal = number
+    self._requested.set()
+    # A callback may hang, as the other tasks may be gone: it gets no say in
+    # when this process ends.
+    for callback in self._callbacks:
+      threading.Thread(target=callback, daemon=True).start()
+    try:
+      while num_signals < 2:
+        self._reader.settimeout(max(0.001, self.secs_left))
+        num_signals += _GIVEN_UP < self._reader.recv(1)[0] < _ASKED
+      cause = 'a second signal'
+    except TimeoutError:
+      cause = f'not done {self._grace_secs:g} s after {name}'
+    self._say(f'{cause}: stopping at once')
+    try:
+      code = self.end()
+    except cli.RunError as error:
+      print(f'error: {error}', file=sys.stderr)
+      code = error.exit_code
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,39 @@
+"""Who is who, and who am I, where environment variables say it.
+
+TF_CONFIG         JSON, as Kubeflow's TFJob, Vertex AI and others set it: the
+                  hosts of each job, and which task this is. Its chief (or
+                  master) is worker 0 here, and its workers come after it;
+                  without one its worker 0 is the chief. An evaluator is no
+                  part of the cluster. One trainer without a ps needs no
+                  address: it is one process.
+DISTMNIST_NUM_PS  set for all tasks of a Slurm step, which Slurm's own variables
+                  describe: the first so many are ps, the others workers. The
+                  tasks of a host serve on the ports from DISTMNIST_FIRST_PORT
+                  (2222) on, in their order.
+
+Pure: functions of the variables, given as a dict.
+"""
+
+from distmnist.cluster import identity, slurm_tasks, tf_config
+
+# The first one that is set counts.
+NAMES = (identity.TF_CONFIG, identity.NUM_PS)
+
+
+def find(environ):
+  """Returns those of NAMES that are set in `environ` (dict), list of str."""
+  return [name for name in NAMES if environ.get(name, '').strip()]
+
+
+def read(environ):
+  """Returns the Identity that `environ` (dict) describes, or None.
+
+  Raises:
+    cli.UsageError: what is set cannot be understood, or does not fit.
+  """
+  found = find(environ)
+  if not found:
+    return None
+  if found[0] == identity.TF_CONFIG:
+    return tf_config.read_tf_config(environ[identity.TF_CONFIG])
+  return slurm_tasks.read_slurm(environ)

@@ -1,0 +1,233 @@
+"""What every distmnist program shares: flags in, one line and a code out.
+
+A program hands its `main` to `run`. Exit codes:
+
+  0        done
+  1        the run failed, and would fail again
+  2        the command line is wrong
+  3        another task was lost or stands still: to start again may help
+  75       stopped by a signal, and not all is saved
+  98       a port that was chosen for this task is taken: others may do
+  70       a mistake of ours, with its traceback
+  128 + n  stopped by signal n; 141 if nobody reads what it prints
+
+A user's mistake is one line on stderr that says what was given, what was
+expected and what to do.
+"""
+
+import contextlib
+import os
+import re
+import select
+import sys
+import traceback
+
+from absl import flags
+
+from distmnist.common import command_line, help_text
+from distmnist.common.names import PACKAGE
+
+FAILED = 1
+WRONG_COMMAND_LINE = 2
+LOST = 3
+NOT_SAVED = 75  # EX_TEMPFAIL of sysexits.h.
+PORT_TAKEN = 98  # EADDRINUSE of Linux.
+OUR_MISTAKE = 70  # EX_SOFTWARE of sysexits.h.
+_NO_READER = 141  # As a shell's programs end by SIGPIPE.
+
+# These would come again at a restart, and the task has said what to do.
+FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
+# The last line of a program that has failed: its name, the reason.
+ERROR_LINE = re.compile(rf'{PACKAGE}\.(\w+): error: (.*)')
+# By these words in its error a sweep knows a training that has diverged.
+DIVERGED = 'the training has diverged'
+
+FLAGS = flags.FLAGS
+
+_HELP = flags.DEFINE_bool(
+  'help', False, 'Explain the flags that matter most, name the rest, and exit.'
+)
+_HELPFULL = flags.DEFINE_bool(
+  'helpfull', False, 'Explain all flags, those of libraries too, and exit.'
+)
+
+
+class UsageError(Exception):
+  """The command line cannot work: exit code 2.
+
+  `program` is the short name of the one whose --help tells more, where it is
+  not the one that runs.
+  """
+
+  def __init__(self, message, program=None):
+    super().__init__(message)
+    self.program = program
+
+
+class RunError(Exception):
+  """The command line is fine but the run failed: exit code 1."""
+
+  exit_code = FAILED
+
+
+class LostError(RunError):
+  """Another task is gone or stands still: exit code 3."""
+
+  exit_code = LOST
+
+
+class NotSavedError(RunError):
+  """Told to stop, this task has not saved what it held: exit code 75.
+
+  Not 3, as no other task is at fault; like 3 it may be started again.
+  """
+
+  exit_code = NOT_SAVED
+
+
+class PortTakenError(RunError):
+  """The port that was chosen for this task is another's: exit code 98."""
+
+  exit_code = PORT_TAKEN
+
+
+def run(
+  main,
+  argv=None,
+  passthrough=False,
+  leave=sys.exit,
+  takes_words=False,
+  is_for_train=lambda name: False,
+  first_flags=(),
+):
+  """Parses the flags, calls `main` and ends the process with its exit code.
+
+  Args:
+    main: callable that returns an exit code (int) or None for 0. It is called
+      with the list of words that are no flags if `takes_words`, then with the
+      list of words after `--` if `passthrough`; else with no argument.
+    argv: list of str, program name first; sys.argv by default.
+    passthrough: whether words after `--` are `main`'s to handle.
+    leave: callable that ends the process with an exit code.
+    takes_words: whether words that are no flags are `main`'s to handle, before
+      and after the flags; else they are a usage error.
+    is_for_train: callable(name of a flag) -> whether it is one of those that
+      come after `--`.
+    first_flags: names of the flags that --help explains; by default those of
+      the program's own module.
+  """
+  argv = list(sys.argv if argv is None else argv)
+  program = _program_name(main)
+  rest = []
+  if passthrough and '--' in argv:
+    cut = argv.index('--')
+    argv, rest = argv[:cut], argv[cut + 1 :]
+  try:
+    words = command_line.parse(FLAGS, argv)
+    if FLAGS.help or FLAGS.helpfull:
+      print(
+        help_text.make(program, main.__module__, first_flags, FLAGS.helpfull)
+      )
+      code = 0
+    elif words and not takes_words:
+      raise UsageError(f'{words[0]!r} is not a flag: flags start with --')
+    else:
+      code = main(*[words] * takes_words, *[rest] * passthrough)
+  except flags.UnrecognizedFlagError as error:
+    if is_for_train(error.flagname):
+      error = _explain_place(program, error.flagname)
+    elif passthrough:
+      error = f'{error} (flags of train come after --)'
+    code = _report(program, error, WRONG_COMMAND_LINE)
+  except flags.Error as error:
+    code = _report(program, error, WRONG_COMMAND_LINE)
+  except UsageError as error:
+    code = _report(program, error, WRONG_COMMAND_LINE, error.program)
+  except RunError as error:
+    code = _report(program, error, error.exit_code)
+  except KeyboardInterrupt:
+    code = 130
+  except MemoryError as error:
+    code = _report(program, _explain_memory(error), FAILED)
+  except Exception as error:
+    code = _report_unexpected(program, error)
+  _is_read()
+  leave(code or 0)
+
+
+def _explain_place(program, name):
+  return (
+    f'--{name} is a flag of train: put it after the --, as in {program} --'
+    f' --{name}'
+  )
+
+
+def _report_unexpected(program, error):
+  """Reports an exception that no part of ours raises; returns the exit code.
+
+  Args:
+    program: str, how the user calls it.
+    error: Exception that is being handled.
+  """
+  if isinstance(error, BrokenPipeError) and not _is_read():
+    return _NO_READER
+  if type(error).__name__ == 'ResourceExhaustedError':  # TensorFlow's.
+    return _report(program, _explain_memory(error), FAILED)
+  traceback.print_exc()
+  return OUR_MISTAKE
+
+
+def _explain_memory(error):
+  reason = (getattr(error, 'message', '') or str(error) or 'none left').strip()
+  return (
+    f'out of memory: {reason.splitlines()[0]}; take a smaller model, '
+    '--batch_size or data set'
+  )
+
+
+def _is_read():
+  """Whether what was printed is read: `... --help | head` has an end."""
+  try:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    is_read = not _is_closed(sys.stdout)
+  except BrokenPipeError:
+    is_read = False
+  if not is_read:
+    # The interpreter flushes once more at its end.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+      os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+  return is_read
+
+
+def _is_closed(stream):
+  """Whether a stream is a pipe that nobody reads any more."""
+  try:
+    descriptor = stream.fileno()
+  except (OSError, ValueError):  # Not a file: a test's, or closed by us.
+    return False
+  poll = select.poll()
+  poll.register(descriptor, select.POLLOUT)
+  return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _report(program, error, code, help_of=None):
+  message = ' '.join(str(error).split())
+  if code == WRONG_COMMAND_LINE:
+    # distmnist.launch and distmnist-launch have a train of their kind.
+    other = re.sub(r'\w+$', help_of, program) if help_of else program
+    message += f' (see {other} --help)'
+  with contextlib.suppress(BrokenPipeError):
+    print(f'{program}: error: {message}', file=sys.stderr, flush=True)
+  return code
+
+
+def _program_name(main):
+  """The command that a user would type: `main` may run as __main__."""
+  typed = os.path.basename(sys.argv[0])
+  if typed.startswith('distmnist-'):  # A console script.
+    return typed
+  path = os.path.splitext(main.__code__.co_filename)[0]
+  return f'{PACKAGE}.{os.path.basename(path)}'

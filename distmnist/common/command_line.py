@@ -1,0 +1,160 @@
+"""Words of a command line into flags: flag files, values, clear messages.
+
+A flag file is text in UTF-8: a flag a line, as --name=value or --name value;
+lines that start with # or //, and what follows a # after a space, are comments.
+Where there is no such file, configs/NAME is the one shipped with distmnist.
+"""
+
+import math
+import os
+import re
+
+from absl import flags
+
+from distmnist.common.names import PACKAGE_DIR
+
+# What a flag can hold in a graph: int64.
+_MAX_INT = 2**63 - 1
+_PATHS = ('logdir', 'resume', 'checkpoint', 'output', 'images', 'labels')
+
+
+class FlagFileError(flags.Error):
+  """A --flagfile cannot be read."""
+
+
+def parse(values, argv, known_only=False):
+  """Sets the flags of `values`, a flags.FlagValues, from `argv`.
+
+  Args:
+    values: flags.FlagValues.
+    argv: list of str, program name first.
+    known_only: whether unknown flags are let pass.
+
+  Returns:
+    list of str, the words that are no flags.
+
+  Raises:
+    flags.Error: one line that names the flag and what was expected.
+  """
+  program, *words = argv
+  try:
+    rest = values([program, *expand(words)], known_only=known_only)[1:]
+  except (flags.IllegalFlagValueError, ValueError) as error:
+    # absl lets a ValueError out, too: --noname=1 does not take an argument.
+    raise flags.IllegalFlagValueError(_reword(str(error))) from error
+  check_values(values)
+  return rest
+
+
+def expand(words, _open=()):
+  """Returns `words` with the content of each --flagfile in its place.
+
+  Raises:
+    FlagFileError: a file cannot be read.
+  """
+  found = []
+  words = list(words)
+  while words:
+    word = words.pop(0)
+    if word == '--':
+      return [*found, word, *words]
+    name, equals, path = word.partition('=')
+    if name not in ('--flagfile', '-flagfile'):
+      found.append(word)
+      continue
+    if not equals:
+      if not words:
+        raise FlagFileError('--flagfile needs the path of a file')
+      path = words.pop(0)
+    path = _find(path)
+    if path in _open:
+      raise FlagFileError(f'--flagfile={path} reads itself')
+    found += expand(_read(path), (*_open, path))
+  return found
+
+
+def check_values(values):
+  """Checks what the type of a flag alone does not say.
+
+  Raises:
+    flags.IllegalFlagValueError: a number is not finite or beyond int64, or a
+      path is a URL.
+  """
+  for name in values:
+    flag = values[name]
+    if not flag.present:
+      continue
+    many = flag.value if isinstance(flag.value, list) else [flag.value]
+    for value in many:
+      expected = None
+      if isinstance(value, float) and not math.isfinite(value):
+        expected = 'expected a finite number'
+      elif type(value) is int and abs(value) > _MAX_INT:
+        expected = f'expected a number of at most {_MAX_INT}'
+      elif _is_path(name) and '://' in str(value):
+        expected = (
+          'expected a path: remote storage (://) is not supported; mount it'
+        )
+      elif _is_path(name) and '\0' in str(value):
+        expected = 'expected a path without a NUL'
+      if expected:
+        raise flags.IllegalFlagValueError(
+          _reword(f'flag --{name}={value}: {expected}')
+        )
+
+
+def _is_path(name):
+  return name.endswith('_dir') or name in _PATHS
+
+
+def _find(path):
+  """Returns the path of a flag file: one's own, else the one shipped."""
+  path = os.path.expanduser(path)
+  if not os.path.exists(path) and path.startswith('configs/'):
+    # In a wheel the folder is within the package, in a checkout beside it.
+    for folder in (PACKAGE_DIR, PACKAGE_DIR.parent):
+      if (folder / path).is_file():
+        return str(folder / path)
+  return path
+
+
+def _read(path):
+  """Returns the flags of a file, a list of str."""
+  try:
+    with open(path, encoding='utf-8-sig') as file:
+      text = file.read()
+  except (OSError, ValueError) as error:
+    reason = getattr(error, 'strerror', None) or 'it is no text in UTF-8'
+    raise FlagFileError(f'--flagfile={path} cannot be read: {reason}') from None
+  lines = []
+  for line in text.splitlines():
+    line = re.sub(r'(^|\s)#.*', '', line).strip()
+    if not line or line.startswith('//'):
+      continue
+    if not line.startswith('-') or '\0' in line:
+      raise FlagFileError(
+        f'--flagfile={path}: {line[:60]!r} is not a flag: expected '
+        '--name=value, one a line'
+      )
+    # --name value, in one word for the parser.
+    lines.append(re.sub(r'^(-[^\s=]+)\s+', r'\1=', line))
+  return lines
+
+
+# What Python or absl says of a word, and what is meant.
+_MEANT = (
+  (r'invalid literal for int\(\) with base \d+: .*', 'expected a whole number'),
+  (r'could not convert string to float: .*', 'expected a number'),
+  (r"\('Non-boolean argument to boolean flag', .*\)", 'expected true or false'),
+  (r'Exceeds the limit .*', 'expected a shorter number'),
+)
+
+
+def _reword(message):
+  for pattern, words in _MEANT:
+    message = re.sub(pattern, words, message, flags=re.DOTALL)
+  # A list as it was given.
+  message = re.sub(
+    r"=\['([^]]*)'\]", lambda m: '=' + m[1].replace("', '", ','), message
+  )
+  return re.sub(r'(\S{100})\S{100,}', r'\1...', message)

@@ -1,0 +1,129 @@
+"""What --help and --helpfull of a program print: its flags, by subject."""
+
+import sys
+import textwrap
+
+from absl import flags
+
+from distmnist.common.names import PACKAGE
+
+FLAGS = flags.FLAGS
+_WIDTH = 80
+# The subject of a room's flags, in the order in which a reader wants them.
+_SUBJECTS = {
+  'cluster': 'The cluster',
+  'launching': 'Tasks and their logs',
+  'launchers': 'Launchers',
+  'spark': 'Spark',
+  'sweeps': 'Sweeps',
+  'strategies': 'Update rules',
+  'exchange': 'The center, and what moves',
+  'models': 'Models',
+  'nn': 'Optimizer, learning rate and layers',
+  'datasets': 'Data sets',
+  'data': 'Images and batches',
+  'training': 'Steps, validation and reports',
+  'logdir': 'Checkpoints and the log directory',
+  'lifecycle': 'Heartbeats and lost tasks',
+  'serving': 'Serving',
+  'common': 'Help',
+}
+
+
+def is_ours(module_name):
+  """Whether flags of this module (absl's name for it) are distmnist's."""
+  # absl files the flags of __main__ under the path of the program.
+  return module_name == sys.argv[0] or module_name.startswith(f'{PACKAGE}.')
+
+
+def make(program, module_name, first=(), is_full=False):
+  """Returns the text of --help (str).
+
+  Args:
+    program: str, what a user types.
+    module_name: str, of the program; its docstring comes first.
+    first: names of the flags that matter most; by default the program's own.
+    is_full: bool, for --helpfull: all flags are explained, those of libraries
+      too; else the first are, and the others are listed by their names.
+  """
+  own = {module_name, sys.argv[0]}
+  subjects = _group(own)
+  if not first:
+    first = [flag.name for flag in subjects['This program']]
+  lines = [f'{program}: {sys.modules[module_name].__doc__.strip()}', '']
+  if is_full:
+    for subject, found in (subjects | _group_libraries()).items():
+      lines += [f'{subject}:', *map(_explain, found), '']
+  else:
+    lines += ['The flags that matter most:']
+    lines += [_explain(FLAGS[name]) for name in first]
+    lines += ['', 'All others, explained by --helpfull:']
+    for subject, found in subjects.items():
+      names = [_name(flag) for flag in found if flag.name not in first]
+      if names:
+        lines += [f'  {subject}', _wrap(', '.join(names), '    ')]
+    lines.append('')
+  lines.append('--flagfile=FILE reads flags from a file; later flags win.')
+  return '\n'.join(lines)
+
+
+def _group(own):
+  """Returns {subject: list of flags.Flag}; `own` are names of modules."""
+  found = {name: [] for name in ('This program', *_SUBJECTS.values())}
+  for module, its_flags in FLAGS.flags_by_module_dict().items():
+    if module in own:
+      found['This program'] += its_flags
+    elif is_ours(module):
+      room = module.split('.')[1]
+      found.setdefault(_SUBJECTS.get(room, room), []).extend(its_flags)
+  return _sort(found)
+
+
+def _group_libraries():
+  return _sort(
+    {
+      f'Library {module}': its_flags
+      for module, its_flags in FLAGS.flags_by_module_dict().items()
+      if not is_ours(module)
+    }
+  )
+
+
+def _sort(subjects):
+  """Returns the subjects with flags, each flag once and by its name."""
+  return {
+    subject: sorted({f.name: f for f in found}.values(), key=lambda f: f.name)
+    for subject, found in subjects.items()
+    if found
+  }
+
+
+def _name(flag):
+  return f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
+
+
+def _explain(flag):
+  """Returns what a flag is, its default and its bounds (str)."""
+  text, notes = flag.help, []
+  if choices := getattr(flag.parser, 'enum_values', None):
+    text = text.partition('>: ')[2]  # absl puts them before it.
+    notes.append(f'one of {", ".join(choices)}')
+  if flag.default not in (None, [], ''):
+    notes.append(f'default: {flag.default_as_str.strip(chr(39))}')
+  if flag.parser.syntactic_help:
+    notes.append(flag.parser.syntactic_help)
+  text = f'{_name(flag)}: {text}'
+  if notes:
+    text += f' ({"; ".join(notes)})'
+  return _wrap(text, '  ', '    ')
+
+
+def _wrap(text, indent, next_indent=None):
+  return textwrap.fill(
+    ' '.join(text.split()),
+    _WIDTH,
+    initial_indent=indent,
+    subsequent_indent=indent if next_indent is None else next_indent,
+    break_long_words=False,
+    break_on_hyphens=False,
+  )

@@ -1,0 +1,37 @@
+"""Names that several processes must agree on, or a string and a file.
+
+A module that is moved or renamed has its name here, and nowhere else as text.
+"""
+
+import pathlib
+
+PACKAGE = 'distmnist'
+PACKAGE_DIR = pathlib.Path(__file__).resolve().parents[1]
+
+# The programs, as `python -m` starts them.
+TRAIN = 'distmnist.train'
+CHECK = 'distmnist.check_flags'
+EXPORT = 'distmnist.export'
+LAUNCH = 'distmnist.launch'
+PREDICT = 'distmnist.predict'
+SWEEP = 'distmnist.sweep'
+FORK_SERVER = 'distmnist.launching.fork_server'
+SPARK_AGENT = 'distmnist.spark.agent'
+SSH_AGENT = 'distmnist.launching.ssh_agent'
+
+# The rooms in which the name of a file is the value of a flag.
+DATASETS = 'distmnist.datasets'
+LAUNCHERS = 'distmnist.launchers'
+MODELS = 'distmnist.models'
+STRATEGIES = 'distmnist.strategies'
+
+# The worker that saves, evaluates and reports.
+CHIEF = 'worker 0'
+# Tells a task that was started again how often it was: 2, 3, ... Not set at the
+# first attempt.
+ATTEMPT = 'DISTMNIST_ATTEMPT'
+# How many workers are enough to go on, where fewer than all are.
+MIN_WORKERS = 'DISTMNIST_MIN_WORKERS'
+# The tasks of a host serve from here on, unless told otherwise: below the ports
+# that the kernel gives to outgoing connections.
+FIRST_PORT = 2222

@@ -1,0 +1,70 @@
+"""Ports of this machine: held for tasks that are to come, free or taken.
+
+Each port is looked at under IPv6 and IPv4 at once where the machine knows both,
+as TensorFlow's server listens there, too.
+"""
+
+import socket
+
+from distmnist.common import cli
+
+
+def hold_ports(num_ports):
+  """Returns sockets bound to as many different free ports of this machine.
+
+  A port stays ours while its socket is open, also from the end of a task to
+  its restart: nobody is given it by chance. Yet who asks for this very port
+  with SO_REUSEADDR gets it, and that is the task's server; while that one
+  listens, no other can. Our sockets do not listen, so who connects too early
+  is refused instead of kept waiting.
+
+  Raises:
+    cli.RunError: there are not as many, or we may not open as many files.
+  """
+  ports = []
+  try:
+    for _ in range(num_ports):
+      ports.append(_bind(0))
+  except OSError as error:
+    for port in ports:
+      port.close()
+    raise cli.RunError(
+      f'no {num_ports} free ports for the tasks on this machine, only'
+      f' {len(ports)}: {error.strerror}; start fewer tasks here, or see'
+      ' ulimit -n'
+    ) from error
+  return ports
+
+
+def check_is_free(port):
+  """Raises OSError if nobody could listen on `port`, an int."""
+  _bind(port).close()
+
+
+def is_free(port):
+  """Whether somebody could listen on `port`, an int."""
+  try:
+    check_is_free(port)
+  except OSError:
+    return False
+  return True
+
+
+def _bind(port):
+  """Returns a socket bound to `port` of all addresses; 0 is any free one."""
+  made = _make_socket()
+  try:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(('', port))
+  except OSError:
+    made.close()
+    raise
+  return made
+
+
+def _make_socket():
+  if not socket.has_dualstack_ipv6():
+    return socket.socket()
+  made = socket.socket(socket.AF_INET6)
+  made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+  return made

@@ -1,0 +1,76 @@
+"""Signals as exceptions, or collected, for as long as a context lasts."""
+
+import contextlib
+import signal
+import socket
+
+_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+class SignalError(BaseException):
+  """This program was sent a signal that is to end it."""
+
+  def __init__(self, signum):
+    super().__init__(signum)
+    self.signum = signum
+    self.name = signal.Signals(signum).name
+    self.exit_code = 128 + signum
+
+
+@contextlib.contextmanager
+def heeding():
+  """Has the first two signals raise SignalError where they come."""
+  received = []
+
+  def handle(signum, _):
+    received.append(signum)
+    if len(received) <= 2:
+      raise SignalError(received[0])
+
+  signums = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+  before = [signal.signal(n, handle) for n in signums]
+  try:
+    yield
+  finally:
+    for signum, handler in zip(signums, before, strict=True):
+      signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def collecting(signals, fd=None):
+  """SIGINT, SIGTERM and SIGHUP do not end this process meanwhile.
+
+  Args:
+    signals: list, to which their numbers (int) are added.
+    fd: descriptor that does not block, to which each writes a byte, or None.
+  """
+  old_wakeup = signal.set_wakeup_fd(-1 if fd is None else fd)
+  old_handlers = {
+    signum: signal.signal(signum, lambda n, _: signals.append(n))
+    for signum in _SIGNALS
+    if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
+  }
+  try:
+    yield
+  finally:
+    for signum, handler in old_handlers.items():
+      signal.signal(signum, handler)
+    signal.set_wakeup_fd(old_wakeup)
+
+
+class Reader:
+  """The signals of this process, read from a socket instead of handled."""
+
+  def __init__(self, *signums):
+    self.reader, self._writer = socket.socketpair()
+    self._writer.setblocking(False)
+    for signum in signums:
+      signal.signal(signum, lambda *_: None)
+    signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+
+  def fileno(self):
+    return self.reader.fileno()
+
+  def read(self):
+    """Returns the numbers of those that came, a list of int."""
+    return list(self.reader.recv(4096))

@@ -1,0 +1,1 @@
+"""Images: where they come from, in which order, and into the graph."""

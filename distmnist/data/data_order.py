@@ -1,0 +1,118 @@
+"""The order of the training images: which image is at which place.
+
+The images of an epoch come in an order drawn from (seed, epoch), known to all
+workers. Epoch follows epoch in one stream of places 0, 1, 2, ..., which is cut
+into batches, so a batch may straddle the end of an epoch and no image is left
+out. Where each worker passes over all images there is a stream a worker, drawn
+from (seed, epoch, worker).
+
+Pure NumPy; who takes which batch is training/dispatcher.py's.
+"""
+
+import bisect
+import itertools
+
+import numpy as np
+
+
+class Order:
+  """The image at each place of a stream."""
+
+  def __init__(self, num_images, seed, worker=None):
+    """
+    Args:
+      num_images: int, of an epoch.
+      seed: int.
+      worker: int, whose stream it is, or None for that of all.
+    """
+    self._num_images = num_images
+    self._seed = seed
+    # An entropy of [s, e] is that of [s, e, 0] as well.
+    self._worker = [] if worker is None else [worker + 1]
+    self._epochs = {}
+
+  def find_images(self, places):
+    """Returns the images at `places`, int64 arrays of the same shape."""
+    epochs, ranks = np.divmod(np.asarray(places, np.int64), self._num_images)
+    if epochs.size and epochs.min() == epochs.max():
+      return self._draw(int(epochs.flat[0]))[ranks]
+    images = np.empty_like(ranks)
+    for epoch in np.unique(epochs).tolist():
+      chosen = epochs == epoch
+      images[chosen] = self._draw(epoch)[ranks[chosen]]
+    return images
+
+  def _draw(self, epoch):
+    if epoch not in self._epochs:
+      while len(self._epochs) > 1:  # A batch may be of two.
+        del self._epochs[min(self._epochs)]
+      generator = np.random.default_rng([self._seed, epoch, *self._worker])
+      self._epochs[epoch] = generator.permutation(self._num_images)
+    return self._epochs[epoch]
+
+
+class Rest:
+  """The places of a stream that are still to be read, in their order.
+
+  Some ranges that an earlier life has left, and then all from one place on. A
+  batch's number counts from here: ticket t has the places from t * batch_size
+  to (t + 1) * batch_size of the rest.
+
+  Attributes:
+    next_place: int, all from here on are to be read.
+    ranges: list of (first, end), disjoint ranges of places before it.
+  """
+
+  def __init__(self, next_place=0, ranges=()):
+    self.next_place = next_place
+    self.ranges = [(int(a), int(b)) for a, b in ranges if a < b]
+    sizes = [end - first for first, end in self.ranges]
+    self._starts = [0, *itertools.accumulate(sizes)]
+
+  def find_places(self, first, end):
+    """Returns the places first..end of the rest, an int64 array."""
+    return np.concatenate(
+      [np.arange(a, b, dtype=np.int64) for a, b in self.find_ranges(first, end)]
+      or [np.zeros(0, np.int64)]
+    )
+
+  def find_ranges(self, first, end):
+    """Returns the same as a list of (first, end) of the stream."""
+    found, total = [], self._starts[-1]
+    i = bisect.bisect_right(self._starts, first) - 1
+    while first < min(end, total):
+      offset = first - self._starts[i]
+      start, stop = self.ranges[i]
+      taken = min(stop - start - offset, end - first)
+      found.append((start + offset, start + offset + taken))
+      first += taken
+      i += 1
+    if first < end:
+      found.append(
+        (self.next_place + first - total, self.next_place + end - total)
+      )
+    return found
+
+  def after(self, end, undone=()):
+    """Returns the Rest once all before `end` is read but for some ranges.
+
+    Args:
+      end: int, of this rest.
+      undone: list of (first, end) of this rest, disjoint and before `end`.
+    """
+    total = self._starts[-1]
+    left = [ours for a, b in sorted(undone) for ours in self.find_ranges(a, b)]
+    if end < total:
+      left += self.find_ranges(end, total)
+    return Rest(self.next_place + max(0, end - total), _merge(left))
+
+
+def _merge(ranges):
+  """Returns sorted ranges with those that touch each other as one."""
+  merged = []
+  for first, end in sorted(ranges):
+    if merged and merged[-1][1] == first:
+      merged[-1] = (merged[-1][0], end)
+    else:
+      merged.append((first, end))
+  return merged

@@ -1,0 +1,175 @@
+"""Finds a data set's four IDX files, or downloads them where they are missing.
+
+Any number of processes and users may do this at once: a file gets its name
+only when it is whole and its hash is right.
+"""
+
+import os
+import queue
+import sys
+import tempfile
+import threading
+
+from distmnist.common import cli
+
+_ANSWER_SECS = 8.0  # A mirror's time to answer, name look-up included.
+_STALL_SECS = 10.0  # The longest pause between two bytes of an answer.
+
+
+def find_or_download(name, data_dir, mirrors, md5s):
+  """Returns the paths of a data set's files, downloaded if need be.
+
+  The files lie in `data_dir`/`name` or in `data_dir` itself, gzipped
+  (FILE.gz) or raw (FILE). One folder must hold all of them, since the files
+  of different data sets have the same names. What is found is taken as it is;
+  what is downloaded must have the hash of `md5s`.
+
+  Args:
+    name: str, the data set's.
+    data_dir: str, a folder that may have to be made.
+    mirrors: sequence of str, addresses that FILE.gz is appended to, tried in
+      order.
+    md5s: dict from FILE (str) to the md5 of FILE.gz (str, hexadecimal).
+
+  Returns:
+    dict from FILE to its path (str).
+
+  Raises:
+    cli.RunError: the folder cannot be written, or no mirror has the files.
+  """
+  data_dir = os.path.abspath(os.path.expanduser(data_dir))
+  folder = os.path.join(data_dir, name)
+  for place in (folder, data_dir):
+    files = _find(place, md5s)
+    if len(files) == len(md5s):
+      return files
+  files = _find(folder, md5s)
+  missing = [file for file in md5s if file not in files]
+  _check_writable(name, folder, missing)
+  reasons = []
+  for mirror in mirrors:
+    reason = _download(name, folder, mirror, missing, md5s)
+    files = _find(folder, md5s)
+    missing = [file for file in md5s if file not in files]
+    if not missing:
+      return files
+    reasons.append(f'{mirror}: {reason}')
+  raise cli.RunError(
+    f'cannot download {name} from any of its mirrors ({"; ".join(reasons)}): '
+    f'put {_names(missing)} into {folder} by hand, point --data_dir at a '
+    'folder that has them, or use --dataset=synthetic, which needs no network'
+  )
+
+
+def _find(folder, names):
+  """Returns dict from name to path, of the files that are there."""
+  # Of both kinds the gzipped one is kept, the last: it carries a checksum.
+  return {
+    name: os.path.join(folder, name + ending)
+    for name in names
+    for ending in ('', '.gz')
+    if os.path.isfile(os.path.join(folder, name + ending))
+  }
+
+
+def _check_writable(name, folder, missing):
+  try:
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    raise _not_written(name, folder, missing, error) from error
+
+
+def _not_written(name, folder, missing, error):
+  return cli.RunError(
+    f'cannot write the files of {name} to {folder}: {error.strerror or error}: '
+    'make it a folder that you can write to, have its owner put '
+    f'{_names(missing)} there, or point --data_dir elsewhere'
+  )
+
+
+def _names(missing):
+  return ', '.join(f'{file}.gz' for file in missing)
+
+
+def _download(name, folder, mirror, missing, md5s):
+  """Downloads what is missing; returns why it stopped (str), or None."""
+  # Slow to import, and needed once in a data_dir's life.
+  import pooch
+  import requests
+
+  reason = _why_silent(mirror + missing[0] + '.gz')
+  if reason:
+    return reason
+  print(
+    f'downloading {name} ({len(missing)} files) from {mirror} to {folder}',
+    file=sys.stderr,
+    flush=True,
+  )
+  pooch.get_logger().setLevel('WARNING')  # Or it adds a line a file.
+  http = pooch.HTTPDownloader(
+    progressbar=sys.stderr.isatty(),
+    chunk_size=1 << 16,
+    timeout=(_ANSWER_SECS, _STALL_SECS),
+  )
+
+  def fetch(url, path, pup):
+    http(url, path, pup)
+    # Pooch's temporary file is its owner's alone and is then moved as it is,
+    # but others share data_dir.
+    os.chmod(path, 0o644)
+
+  for file in missing:
+    try:
+      pooch.retrieve(
+        mirror + file + '.gz',
+        known_hash='md5:' + md5s[file],
+        fname=file + '.gz',
+        path=folder,
+        downloader=fetch,
+      )
+    except requests.RequestException as error:
+      return _reason(error)
+    except OSError as error:
+      # Another user may have been first, in a folder like /tmp where nobody
+      # replaces what is another's.
+      if file not in _find(folder, [file]):
+        raise _not_written(name, folder, missing, error) from error
+    except ValueError:
+      return f'{file}.gz has another md5 than {md5s[file]}'
+  return None
+
+
+def _why_silent(url):
+  """Returns why the server of `url` gives no answer (str), or None if it does.
+
+  A thread asks, since the time-outs of requests hold for each address of a
+  host and not at all for the look-up of its name: a dead network would take
+  minutes.
+  """
+  import requests
+
+  answers = queue.Queue()
+
+  def ask():
+    try:
+      with requests.head(url, timeout=_ANSWER_SECS, allow_redirects=True):
+        answers.put(None)
+    except requests.RequestException as error:
+      answers.put(_reason(error))
+
+  threading.Thread(target=ask, daemon=True).start()
+  try:
+    return answers.get(timeout=_ANSWER_SECS)
+  except queue.Empty:
+    return f'no answer in {_ANSWER_SECS:g} s'
+
+
+def _reason(error):
+  """Returns the innermost words of a requests exception (str)."""
+  if error.response is not None:
+    return f'HTTP status {error.response.status_code}'
+  cause = error.args[0] if error.args else error
+  cause = getattr(cause, 'reason', cause)
+  return str(cause).rsplit(': ', 1)[-1] or type(error).__name__

@@ -1,0 +1,1 @@
+"""Where parameters live, and how they move between ps and workers."""

@@ -1,0 +1,180 @@
+"""The center as one worker sees it: its shards, and the ways to and fro.
+
+Inside `scope()` a model's `tf.get_variable` makes a center variable on the
+ps, in shards as ever, and hands the model a view of the whole of it on the
+worker's device. A view is here the value that this step has pulled; in
+exchange/local_copies.py it is a variable of the worker's own. Variables that
+are not trained stay what they are, and those in the collection IN_PLACE, too:
+the model computes with them where they are (layers.split_dense).
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import transport
+
+IN_PLACE = 'distmnist/in_place'
+
+
+class Center:
+  """Every trainable center variable, pulled anew in each step.
+
+  Lists of tensors are in the order of `views`; lists of shards are in the
+  order of `shards`.
+
+  Attributes:
+    views: list of what the model has in place of the center's variables; at the
+      end are the shards that stay in place, each its own view.
+    shards: list of tf.Variable, on the ps.
+  """
+
+  _keeps_in_place = True
+
+  def __init__(self, cluster):
+    self._device = cluster.compute_device
+    self._has_ps = cluster.num_ps > 0
+    self._wire = transport.Wire(cluster)
+    # A gradient is computed where the loss of its tower was.
+    self._is_spread = len(cluster.tower_devices) > 1
+    self._names = []
+    self._given = []
+    self._pulled = []
+    self._in_place = []
+
+  @contextlib.contextmanager
+  def scope(self):
+    """The variable scope in which the model is built."""
+    with tf.variable_scope(
+      tf.get_variable_scope(), custom_getter=self._get_variable
+    ):
+      yield
+    self._connect_views()
+
+  def _get_variable(self, getter, name, *args, **kwargs):
+    collections = list(kwargs.get('collections') or ())
+    stays = self._keeps_in_place and IN_PLACE in collections
+    if IN_PLACE in collections and not stays:
+      collections.remove(IN_PLACE)
+      kwargs['collections'] = collections
+    center = getter(name, *args, **kwargs)
+    if not kwargs.get('trainable', True):
+      return center
+    if name in self._names:  # Another tower: it has the view of the first.
+      return self._given[self._names.index(name)]
+    given, shards = center, [center] if tf.is_tensor(center) else list(center)
+    if stays:
+      self._is_spread = True
+      self._in_place += shards
+    else:
+      given = self._make_view(center, shards, name)
+      self._pulled.append((given, shards))
+    self._names.append(name)
+    self._given.append(given)
+    return given
+
+  def _make_view(self, center, shards, name):
+    del shards
+    if not self._has_ps:
+      return center
+    # What is small is pulled together, and only at the end is it known what
+    # there is: until then the view has no value.
+    with tf.device(self._device):
+      return tf.identity(
+        tf.placeholder(center.dtype.base_dtype, center.shape), f'pulled/{name}'
+      )
+
+  def _connect_views(self):
+    if self._has_ps:
+      values = self.read_center()
+      for (view, _), value in zip(self._pulled, values, strict=True):
+        view.op._update_input(0, value)
+
+  @property
+  def views(self):
+    return [view for view, _ in self._pulled] + self._in_place
+
+  @property
+  def shards(self):
+    return self._pulled_shards + self._in_place
+
+  @property
+  def _pulled_shards(self):
+    return [shard for _, shards in self._pulled for shard in shards]
+
+  @property
+  def num_bytes(self):
+    """What is pulled of the center takes on the wire, in bytes, an int."""
+    return self._wire.count_bytes(self._pulled_shards)
+
+  def read_shards(self):
+    """Returns the values of what is pulled, a list of tensors on the ps."""
+    values = []
+    for shard in self._pulled_shards:
+      with tf.device(shard.device):
+        values.append(shard.read_value())
+    return values
+
+  def read_center(self):
+    """Returns what is pulled on the worker, a list of whole tensors."""
+    return self.from_shards(self.read_shards())
+
+  def from_shards(self, parts):
+    """Pulls tensors like those of `read_shards`; returns whole ones."""
+    devices = [shard.device for shard in self._pulled_shards]
+    left, whole = self._wire.to_worker(parts, devices), []
+    with tf.device(self._device):
+      for view, shards in self._pulled:
+        whole.append(join(left[: len(shards)], view.shape))
+        del left[: len(shards)]
+    return whole
+
+  def round_as_sent(self, tensors):
+    """Returns `tensors` as they arrive when they are sent, where they are."""
+    return [self._wire.round(tensor) for tensor in tensors]
+
+  def to_shards(self, tensors):
+    """Cuts whole tensors as the center is cut and pushes the parts.
+
+    Args:
+      tensors: list like `views`; what is for a shard in place is beside it.
+
+    Returns:
+      The list of (part on its shard's ps, shard), as `apply_gradients` takes
+      it.
+    """
+    parts = []
+    there = [self._wire.guard(x) for x in tensors[len(self._pulled) :]]
+    with tf.device(self._device):
+      for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
+        if len(shards) > 1:
+          axis = find_cut(shards[0], tensor.shape)
+          parts += tf.split(tensor, [s.shape[axis] for s in shards], axis)
+        else:
+          parts.append(tf.convert_to_tensor(tensor))
+    devices = [shard.device for shard in self._pulled_shards]
+    arrived = self._wire.to_ps(parts, devices)
+    return list(zip(arrived + there, self.shards, strict=True))
+
+  def compute_gradients(self, optimizer, loss):
+    """Returns the list of g^i, the gradients of `loss` by the views."""
+    pairs = optimizer.compute_gradients(
+      loss, self.views, colocate_gradients_with_ops=self._is_spread
+    )
+    return [
+      # What the loss does not depend on has none.
+      tf.zeros(view.shape, view.dtype) if gradient is None else gradient
+      for (gradient, _), view in zip(pairs, self.views, strict=True)
+    ]
+
+
+def join(values, shape):
+  """Returns the whole of `shape`, of which `values` are the shards."""
+  if len(values) == 1:
+    return values[0]
+  return tf.concat(values, find_cut(values[0], shape))
+
+
+def find_cut(shard, shape):
+  """Returns the axis along which the first shard was cut from `shape`."""
+  return next(i for i, n in enumerate(shard.shape) if n != shape[i])

@@ -1,0 +1,62 @@
+"""Whether the center on the ps is whole, and which training it is of.
+
+A note on each ps, which the chief writes once the whole center has its values.
+A ps that is started anew has none: so what the other ps still hold of the lost
+center is neither trained on nor, by a new chief, taken for whole. And a chief
+of another training finds out that this center is none of its own. It is a
+table, and so needs no initialisation and is in no checkpoint.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+
+
+class CenterFlags:
+  """The notes on all ps, in the default graph."""
+
+  def __init__(self, cluster):
+    self._run = tf.placeholder(tf.string, [1], 'run')
+    self._sizes, self._raises, self._found = [], [], []
+    for i in range(cluster.num_ps):
+      with tf.device(f'/job:ps/task:{i}/device:CPU:0'):
+        table = tf.raw_ops.MutableHashTableV2(
+          key_dtype=tf.int64, value_dtype=tf.string, shared_name='center_of_run'
+        )
+        key = tf.constant([0], tf.int64)
+        self._sizes.append(tf.raw_ops.LookupTableSizeV2(table_handle=table))
+        self._raises.append(
+          tf.raw_ops.LookupTableInsertV2(
+            table_handle=table, keys=key, values=self._run
+          )
+        )
+        self._found.append(
+          tf.raw_ops.LookupTableFindV2(
+            table_handle=table, keys=key, default_value=tf.constant('')
+          )
+        )
+
+  def build_missing(self):
+    """Returns a string tensor [n], for each ps without a note its name."""
+    names = [f'center_is_whole on ps {i}' for i in range(len(self._sizes))]
+    return tf.boolean_mask(names, tf.equal(tf.stack(self._sizes), 0))
+
+  def raise_all(self, session, run):
+    """Notes on each ps that the center is whole, and of training `run` (str).
+
+    `run` is empty where there is no log directory to know a training by.
+    """
+    session.run(self._raises, {self._run: [run]})
+
+  def check_run(self, session, run):
+    """Checks that the whole center may be taken over.
+
+    Raises:
+      cli.RunError: it is another training's.
+    """
+    found = {values[0].decode() for values in session.run(self._found)}
+    if found != {run}:
+      raise cli.RunError(
+        'the ps still hold the center of another training, with another '
+        '--logdir or from before --resume: let them end, then start all tasks'
+      )

@@ -1,0 +1,194 @@
+"""Copies the graph of a step, so that one session.run has several of them.
+
+The copy of a step begins when the step before it has ended, on the device where
+that one ends: between two steps nothing is said to the worker. What does not
+depend on what a step changes is shared.
+"""
+
+import zlib
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.data import fed_rows
+from distmnist.exchange import transport
+
+
+class Step(NamedTuple):
+  """The tensors of one step: of each, of a run's last alone, and the count."""
+
+  tensors: dict
+  of_last: dict
+  count: tf.Tensor | None
+
+
+def repeat(op, times, device):
+  """Returns an op that does `op` so many times, one after the other.
+
+  Args:
+    op: tf.Operation.
+    times: int.
+    device: str, where an end of `op` is followed by the next start.
+  """
+  with tf.control_dependencies([op]), tf.device(device):
+    first = Step({'global_step': tf.constant(0)}, {}, None)
+  chain = Copier(first).build_chain([()] * times, op.name)
+  return chain[-1].tensors['global_step'].op
+
+
+class _Ends:
+  """What the first ops of a step wait for: the end of the step before it."""
+
+  def __init__(self, step):
+    """
+    Args:
+      step: Step, the one before.
+    """
+    ops = [tensor.op for tensor in step.tensors.values()]
+    self._last = step.tensors['global_step'].op
+    self._on_ps = [op for op in ops if transport.is_on_ps(op)]
+    self._on_worker = [op for op in ops if not transport.is_on_ps(op)]
+    self._all = None
+
+  def find(self, op):
+    """Returns the list of ops for `op` of the next step to wait for."""
+    # What reads a variable goes where it is.
+    home = op if op.device or not op.inputs else op.inputs[0]
+    if not transport.is_on_ps(home):
+      return self._on_worker or self._on_ps
+    if transport.is_on_ps(self._last):
+      return [self._last]
+    return [self._gather()]
+
+  def _gather(self):
+    """Returns an op on the worker, or each end would be a message to a ps."""
+    if self._all is None:
+      ops = self._on_worker + self._on_ps
+      with tf.device(ops[0].device), tf.control_dependencies(ops):
+        self._all = tf.no_op('end')
+    return self._all
+
+
+class Copier:
+  """Makes copies of a step that come one after the other."""
+
+  def __init__(self, first, batches=()):
+    """
+    Args:
+      first: Step.
+      batches: list of fed_rows.FedRows; of each, step i of a run has row
+        i.
+    """
+    self._first = first
+    self._batches = batches
+    self._parts = {}
+
+  def build_chain(self, left_out, name):
+    """Builds steps that come one after the other.
+
+    Args:
+      left_out: list of lists of local_copies.Exchange, one a step.
+      name: str, the prefix of their ops.
+
+    Returns:
+      List of Step; the first one is the given step itself if it leaves
+      nothing out.
+    """
+    chain = []
+    for number, exchanges in enumerate(left_out):
+      if chain or exchanges:
+        before = chain[-1] if chain else None
+        chain.append(
+          self._copy(before, exchanges, f'{name}_{number + 1}', number)
+        )
+      else:
+        chain.append(self._first)
+    return chain
+
+  def _copy(self, before, left_out, name, number):
+    """Copies the ops of the step, to be run after another one.
+
+    What holds a state (a variable, a queue, an iterator) is not copied. A
+    random op has a state as well, its place in the sequence of its seeds: the
+    copy draws from a sequence of its own, or all the steps of a run would drop
+    the same units.
+
+    Args:
+      before: Step, or None.
+      left_out: list of local_copies.Exchange that are not to be done.
+      name: str, the prefix of the copies.
+      number: int, which step of its run this is.
+    """
+    key = tuple(map(id, left_out))
+    if key not in self._parts:
+      self._parts[key] = self._cut_out(left_out)
+    part, wanted, shared = self._parts[key]
+    for node in part.node:
+      # Without seeds (0 and 0) TensorFlow draws some for each op.
+      if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
+        node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
+    names = [node.name for node in part.node]
+    rows = {
+      batches.row.name: fed_rows.find_row(batches.fed, number)
+      for batches in self._batches
+      if batches.row.op.name in names
+    }
+    with tf.device(None):
+      found = tf.import_graph_def(
+        part,
+        input_map=shared | rows,
+        return_elements=[*wanted, *names],
+        name=name,
+      )
+    if before:
+      with tf.name_scope(name):
+        ends = _Ends(before)
+      for op in found[len(wanted) :]:
+        # A variable or a queue is no step's own.
+        is_first = all(x.dtype == tf.resource for x in op.inputs)
+        if is_first and not op.control_inputs:
+          op._add_control_inputs(ends.find(op))
+    step, copies = self._first, iter(found)
+    return Step(
+      {name: next(copies) for name in step.tensors},
+      {name: next(copies) for name in step.of_last},
+      None if step.count is None else next(copies),
+    )
+
+  def _cut_out(self, left_out):
+    """Returns the step without some of its exchanges.
+
+    Returns:
+      (part, wanted, shared): its GraphDef, the names of its tensors, and what
+      it shares with its copies as {name: tensor}.
+    """
+    graph, step = tf.get_default_graph(), self._first
+    whole = graph.as_graph_def()
+    instead = {
+      output.op.name: other.op.name
+      for exchange in left_out
+      for output, other in zip(exchange.outputs, exchange.without, strict=True)
+    }
+    for node in whole.node:
+      for i, word in enumerate(node.input):
+        mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
+        if op_name in instead:
+          node.input[i] = mark + instead[op_name]
+    tensors = [*step.tensors.values(), *step.of_last.values()]
+    if step.count is not None:
+      tensors.append(step.count)
+    wanted = [
+      f'{instead.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}'
+      for tensor in tensors
+    ]
+    part = tf.graph_util.extract_sub_graph(
+      whole, [word.partition(':')[0] for word in wanted]
+    )
+    shared = {}
+    for node in part.node:
+      # Where an op goes is decided, and its like of the first step elsewhere.
+      node.attr.pop('_class', None)
+      outputs = graph.get_operation_by_name(node.name).outputs
+      if any(output.dtype == tf.resource for output in outputs):
+        shared |= {output.name: output for output in outputs}
+    return part, wanted, shared

@@ -1,0 +1,108 @@
+"""A push that is not finite never reaches the center.
+
+A gradient may overflow, in its own dtype or when it is cast to float16 for its
+way. One infinite number in the center ends a training for all workers, and a
+checkpoint may have it. So the worker looks at what it is about to send, as it
+is going to be sent: what has a number that is not finite goes as zeros, which
+keeps the mean of a lock-step round well defined, and is counted. What travels
+by itself (exchange/transport.py) is looked at by itself, so that nothing waits
+for the rest.
+"""
+
+import time
+
+import tensorflow.compat.v1 as tf
+
+# Of the graph: (name, device) of the queues that count, one a message.
+QUEUES = 'distmnist/nonfinite'
+# How often a worker looks whether something was not sent.
+_LOOK_SECS = 5.0
+
+
+def guard(tensor, worker):
+  """Returns `tensor`, or zeros if it is not finite.
+
+  Args:
+    tensor: float tensor of known shape.
+    worker: int, the task_index.
+  """
+  graph = tf.get_default_graph()
+  name = f'nonfinite/{worker}/{len(graph.get_collection(QUEUES))}'
+  place = _find_cpu(tensor.device)
+  graph.add_to_collection(QUEUES, (name, place))
+  # Outside of any branch: copies of the step share it
+  # (exchange/fused_steps.py).
+  with tf.control_dependencies(None), tf.device(place):
+    queue = _build_queue(name)
+  with tf.device(tensor.device):
+    if tensor.dtype == tf.float32:
+      # In a tenth of the time: a sum is finite where all of it is, and only of
+      # numbers beyond all use it is not.
+      is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
+    else:
+      is_finite = tf.reduce_all(tf.math.is_finite(tensor))
+  with tf.device(place):
+    number = 1 - tf.cast(is_finite, tf.int32)
+    counted = queue.enqueue_many([tf.fill([number], True)])
+  with tf.device(tensor.device), tf.control_dependencies([counted]):
+    # Not tf.where, which would copy it.
+    return tf.cond(
+      tf.identity(is_finite),
+      lambda: tf.identity(tensor),
+      lambda: tf.zeros(tensor.shape, tensor.dtype),
+    )
+
+
+def _build_queue(name):
+  return tf.FIFOQueue(-1, tf.bool, (), shared_name=name)
+
+
+def _find_cpu(device):
+  """Returns the CPU beside `device`, str: a queue is on no GPU."""
+  if not device:
+    return device
+  spec = tf.DeviceSpec.from_string(device)
+  return spec.replace(device_type='CPU', device_index=0).to_string()
+
+
+class NonfiniteHook(tf.train.SessionRunHook):
+  """Counts the pushes of which something was not finite, and says so."""
+
+  def __init__(self, stats, say):
+    """
+    Args:
+      stats: report.WorkerStats, of which nonfinite_pushes is filled in.
+      say: callable that prints a line.
+    """
+    self._stats = stats
+    self._say = say
+    self._next_look = None
+
+  def begin(self):
+    self._drain = []
+    for name, device in tf.get_collection(QUEUES):
+      with tf.device(device):
+        queue = _build_queue(name)
+        self._drain.append(tf.size(queue.dequeue_many(queue.size())))
+
+  def after_run(self, run_context, run_values):
+    now = time.monotonic()
+    if self._next_look is None:
+      self._next_look = now + _LOOK_SECS
+    elif now >= self._next_look:
+      self._next_look = now + _LOOK_SECS
+      self._look(run_context.session)
+
+  def end(self, session):
+    self._look(session)
+
+  def _look(self, session):
+    # Each message of a push has a count of its own: the push has the largest.
+    number = int(max(session.run(self._drain), default=0))
+    if number:
+      self._stats.nonfinite_pushes += number
+      self._say(
+        f'{number} pushes had numbers that are not finite, and went as zeros: '
+        'try --clip_norm=1, a lower --learning_rate or, with '
+        '--wire_dtype=float16, bfloat16'
+      )

@@ -1,0 +1,198 @@
+"""The rounds of a session: its first token, the updates, its end.
+
+A worker begins with a token that it did not wait for, and which one that is
+depends on how its predecessor ended. The chief has a thread that applies the
+mean of R gifts and hands out tokens, as long as its session lives. A task that
+leaves lets go of those that would wait for it. What all this keeps is said in
+sync_round.py.
+"""
+
+import contextlib
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.exchange import (
+  graph_copy,
+  round_state,
+  round_takeover,
+  strategy,
+  token_barrier,
+)
+
+# At so many looks in a row, in a second, all workers must wait for one another
+# until a worker that has come back concludes that its token was lost with its
+# predecessor. Looks and not seconds: one that is held up between two looks has
+# not seen them all wait.
+_NUM_ALL_WAIT_LOOKS = 10
+_LOOK_SECS = 0.1
+# The chief's thread asks for so many rounds in a session.run: they follow each
+# other on the ps, and the workers need not wait for the chief to ask.
+_ROUNDS_PER_RUN = 5
+
+
+class RoundHook(strategy.CenterHook):
+  """The chief's thread, and the tokens at the start and at the end.
+
+  SyncReplicasOptimizer's own hook closes the shared token queue at every stop
+  of the chief, and a closed queue stays closed: a restarted chief could not go
+  on. It also hands out R tokens at the start, with which a fast worker runs
+  ahead.
+  """
+
+  def __init__(self, the_round, stop, pull):
+    """
+    Args:
+      the_round: sync_round.Round.
+      stop: stop_request.StopRequest.
+      pull: op or None, see sync_round.Round.hook.
+    """
+    self._round = the_round
+    self._cluster = the_round.cluster
+    self._is_lock_step = the_round.entry.is_lock_step
+    self._stop = stop
+    self._pull_op = pull
+    self._first_token = None
+    self._session = self._updates = self._thread = None
+    self._num_runs = 0
+    self._has_left = threading.Event()
+
+  def begin(self):
+    self._stop.on_request(self._leave_the_wait)
+    tokens, holders = self._round.tokens, self._round.holders
+    # A token that is seen here has a new life's tokens in the queues already.
+    token = self._round.entry.read_token()
+    with tf.control_dependencies([token]):
+      self._look = token, holders.read()
+      if self._is_lock_step:
+        self._look += (tokens.take_all(),)
+    self._given_token = tf.placeholder(tf.int64, [], 'given_token')
+    self._begin_with = [
+      self._round.token.assign(self._given_token).op,
+      holders.mark(True),
+    ]
+    if not self._cluster.is_chief:
+      return
+    device = self._round.global_step.device
+    self._update_op = graph_copy.repeat(
+      self._round.update_op, _ROUNDS_PER_RUN, device
+    )
+    self._release_op = tokens.make()
+    self._offer_op = tokens.offer_own()
+    self._close_op = tokens.close()
+    self._take_over_op = round_takeover.build_take_over(self._round)
+    self._new_center_op = round_takeover.build_new_center(self._round)
+
+  def on_new_center(self, session):
+    self._end_updates()
+    self._first_token = session.run(self._new_center_op)
+
+  def after_create_session(self, session, coord):
+    self._end_updates()
+    self._session = session
+    token, is_late = self._first_token, False
+    self._first_token = None
+    if token is None:
+      if self._cluster.is_chief:
+        token = session.run(self._take_over_op)
+      else:
+        token, is_late = self._enter(session)
+    session.run(self._begin_with, {self._given_token: token})
+    if is_late and self._pull_op is not None:
+      session.run(self._pull_op)
+    if self._cluster.is_chief:
+      # Known before its thread runs: the next session must be able to end it.
+      self._updates = session
+      if session.sess_str:
+        self._updates = tf.Session(
+          session.sess_str, session.graph, session._config
+        )
+      self._thread = threading.Thread(
+        target=self._update_loop,
+        args=(session, self._updates, coord),
+        daemon=True,
+      )
+      self._thread.start()
+
+  def _enter(self, session):
+    """Returns (token, whether the center may have moved on since the pull).
+
+    In lock-step a worker waits for the token that its predecessor waited for.
+    """
+    num_looks = 0
+    while True:
+      token, holders, *taken = session.run(self._look)
+      if not self._is_lock_step:
+        return token, True
+      if taken[0].size:
+        return max(token, *taken[0]), True
+      # The first of its index, or one that had its token.
+      if holders[self._cluster.task_index] != 0:
+        return token, num_looks > 0
+      num_looks = 0 if any(holders > 0) else num_looks + 1
+      if num_looks == _NUM_ALL_WAIT_LOOKS:
+        return token, True
+      self._stop.wait(_LOOK_SECS)
+
+  def end(self, session):
+    """Lets go of the workers that still wait for a token.
+
+    They may give again, now that nothing is applied any more.
+    """
+    self._has_left.set()
+    if self._cluster.is_chief:
+      self._end_updates()
+      session.run(self._release_op)
+      if not self._stop.is_requested:
+        session.run(self._close_op)
+
+  def describe_wait(self):
+    """Returns what a wait in this round is made of, a str."""
+    if self._session is None:
+      return ''
+    text = round_state.describe(self._round, self._session.sess_str)
+    if self._cluster.is_chief:
+      is_alive = self._thread is not None and self._thread.is_alive()
+      thread = 'goes on' if is_alive else 'has ended'
+      text += f'; {self._num_runs} runs of updates here, whose thread {thread}'
+    return text
+
+  def _end_updates(self):
+    """Nothing is applied any more: no one waits for gifts to take."""
+    if self._updates not in (None, self._session):
+      self._updates.close()
+
+  def _update_loop(self, session, updates, coord):
+    """Applies the mean of R gifts, hands out tokens, and so on.
+
+    The thread is not the coordinator's: close() would wait for it, and it
+    for a gift that no one sends any more. Where there is a server it has a
+    session of its own, that can be ended before the other one.
+    """
+    try:
+      update = updates.make_callable(self._update_op)
+      with errors.naming_losses():
+        while not (self._has_left.is_set() or coord.should_stop()):
+          update()
+          self._num_runs += 1
+    except (tf.errors.OpError, RuntimeError) as error:
+      if self._has_left.is_set() or coord.should_stop():
+        return  # Training is over, or the session is being made anew.
+      # The main thread may wait for a token: closing the session wakes it,
+      # and MonitoredSession recovers from the error.
+      with contextlib.suppress(Exception):
+        coord.request_stop(error)
+        session.close()
+
+  def _leave_the_wait(self):
+    """Gets this worker's main thread out of its wait for a token."""
+    if self._session is None:
+      return
+    if not self._cluster.is_chief:
+      self._session.close()
+      return
+    # The round goes on meanwhile, and the others shall not give to it again.
+    # Where all wait at one queue they may be quicker: offer until it is out.
+    while not self._has_left.wait(token_barrier.OFFER_SECS):
+      self._session.run(self._offer_op)

@@ -1,0 +1,112 @@
+"""What a wait in a round is made of, read from outside while all stand still.
+
+A graph of its own makes the same shared names as the rule's, so any task can
+read them, and nothing of it is in the graph of the training.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import deadlines
+
+_TIMEOUT_SECS = 5.0
+
+
+def describe(the_round, target):
+  """Returns who has a token, and how many gifts and tokens there are, a str.
+
+  Args:
+    the_round: sync_round.Round.
+    target: str, the master of this task.
+  """
+  with tf.Graph().as_default() as graph:
+    fetches = _build(the_round)
+  config = tf.ConfigProto(
+    device_filters=['/job:ps', the_round.cluster.task_device]
+  )
+  try:
+    return format_state(read(target, graph, config, fetches))
+  except tf.errors.OpError as error:
+    return f'the round cannot be read ({type(error).__name__})'
+
+
+def read(target, graph, config, fetches):
+  """Returns the values of `fetches`, read in a session of its own.
+
+  Raises:
+    tf.errors.OpError: a ps is gone, or does not answer within some seconds.
+  """
+
+  def run():
+    with tf.Session(target, graph=graph, config=config) as session:
+      return session.run(fetches)
+
+  return deadlines.call(run, _TIMEOUT_SECS)
+
+
+def _build(the_round):
+  """Returns {name: tensor} of the state, in the default graph."""
+  num_workers = the_round.cluster.num_workers
+  device = the_round.global_step.device
+  with tf.device(device):
+    step = tf.raw_ops.VarHandleOp(
+      dtype=tf.int64, shape=[], shared_name=the_round.global_step.op.name
+    )
+    queues = [
+      tf.FIFOQueue(-1, tf.int64, (), shared_name=f'round/tokens_{i}')
+      for i in range(len(the_round.tokens.num_each))
+    ]
+    holders, entry = (
+      tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f'round/{name}'
+      )
+      for name in ('holders', 'entry')
+    )
+    found = {
+      'step': tf.raw_ops.ReadVariableOp(resource=step, dtype=tf.int64),
+      'life': _find(entry, [0], 0)[0],
+      'holders': _find(holders, range(num_workers), -1),
+      'tokens': tf.stack([queue.size() for queue in queues]),
+    }
+  gifts = {}
+  for accumulator, place in the_round.accumulators:
+    with tf.device(place):
+      same = tf.ConditionalAccumulator(
+        accumulator.dtype,
+        accumulator._shape,
+        shared_name=accumulator.accumulator_ref.op.get_attr('shared_name'),
+      )
+      gifts.setdefault(place, []).append(same.num_accumulated())
+  found['gifts'] = {place: tf.stack(x) for place, x in gifts.items()}
+  return found
+
+
+def _find(table, keys, default):
+  return tf.raw_ops.LookupTableFindV2(
+    table_handle=table,
+    keys=tf.constant(list(keys), tf.int64),
+    default_value=tf.constant(default, tf.int64),
+  )
+
+
+def format_state(found):
+  """Returns the line of what `_build` has read, with values for tensors."""
+  who = []
+  for kind, one, several in (
+    (1, 'has a token', 'have a token'),
+    (0, 'waits', 'wait'),
+    (-1, 'has not begun', 'have not begun'),
+  ):
+    names = [f'worker {i}' for i, h in enumerate(found['holders']) if h == kind]
+    if names:
+      who.append(f'{", ".join(names)} {several if names[1:] else one}')
+  gifts = [
+    f'{place.partition("/device")[0]}: {min(counts)}'
+    + (f' to {max(counts)}' if min(counts) < max(counts) else '')
+    for place, counts in sorted(found['gifts'].items())
+  ]
+  tokens = ' '.join(str(n) for n in found['tokens'])
+  return (
+    f'the round of step {found["step"]}, life {found["life"]}: '
+    f'{"; ".join(who)}; tokens left: {tokens}; gifts in the accumulators of '
+    f'{", ".join(gifts)}'
+  )

@@ -1,0 +1,227 @@
+"""Shards of variables and their place: partitioner, checks, bytes a ps.
+
+A variable that is cut is cut along one axis: the first if that makes shards
+of about one size, else the longest, so that a 5 x 5 x 32 x 64 kernel makes
+seven shards, too. What would make shards of next to nothing stays whole, as
+each shard costs a message a step. Checkpoints know nothing of all this.
+"""
+
+import dataclasses
+import math
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.exchange import center, strategy, transport
+
+PARTITIONERS = 'fixed', 'min_max', 'none'
+
+_PARTITIONER = flags.DEFINE_enum(
+  'partitioner',
+  'fixed',
+  PARTITIONERS,
+  'How variables are cut. fixed: a shard a ps, if that makes shards of 8 KiB '
+  'at least; min_max: shards of at least 256 KiB, at most one a ps; none: not '
+  'at all.',
+)
+_PLACEMENT = flags.DEFINE_enum(
+  'placement',
+  'balanced',
+  ['balanced', 'round_robin'],
+  'Which ps a shard goes to. balanced: the one that has the fewest bytes so '
+  'far; round_robin: one after the other.',
+)
+
+# Of shards: below it fixed leaves a variable whole, and min_max makes fewer.
+_FIXED_BYTES = 8 << 10
+_MIN_MAX_BYTES = 256 << 10
+
+
+def make_partitioner(num_ps, kind='fixed', min_bytes=0):
+  """Returns a partitioner for tf.variable_scope, or None if there is no cut.
+
+  Args:
+    num_ps: int.
+    kind: str, one of PARTITIONERS.
+    min_bytes: int, of a shard; fewer leave a variable whole under `fixed`.
+  """
+  if num_ps < 2 or kind == 'none':
+    return None
+
+  def partition(shape, dtype):
+    axis = find_axis(shape.as_list(), num_ps)
+    if axis is None:
+      return [1] * shape.ndims or [1]
+    if kind == 'min_max':
+      return tf.min_max_variable_partitioner(
+        num_ps, axis, min_slice_size=_MIN_MAX_BYTES
+      )(shape=shape, dtype=dtype)
+    num_shards = min(num_ps, shape.as_list()[axis])
+    if shape.num_elements() * dtype.size < min_bytes * num_shards:
+      num_shards = 1
+    return tf.fixed_size_partitioner(num_shards, axis)(shape=shape, dtype=dtype)
+
+  return partition
+
+
+def find_axis(shape, num_ps):
+  """Returns the axis to cut for `num_ps` shards, None if there is none.
+
+  Args:
+    shape: list of int.
+    num_ps: int.
+  """
+  if max(shape, default=1) < 2:
+    return None
+  # Three rows for two ps would make one twice as large as the other.
+  is_even = shape[0] % num_ps == 0 or shape[0] >= 8 * num_ps
+  return 0 if is_even else shape.index(max(shape))
+
+
+def sharded(num_ps, kind='fixed', min_bytes=0):
+  """The variable scope in which a model's variables are cut into shards."""
+  return tf.variable_scope(
+    tf.get_variable_scope(),
+    partitioner=make_partitioner(num_ps, kind, min_bytes),
+  )
+
+
+def sharded_by_flags(num_ps):
+  return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES)
+
+
+class LeastBytes:
+  """A ps_strategy of replica_device_setter: to the ps with the fewest bytes.
+
+  All tasks build the same graph in the same order, and so agree. Slots are
+  not asked about: they sit beside their variable.
+  """
+
+  def __init__(self, num_ps):
+    self._held = [0] * num_ps
+
+  def __call__(self, op):
+    """Returns the task index of the ps for the op of a variable or a table."""
+    index = self._held.index(min(self._held))
+    # A table starts empty, and its size is not known.
+    if 'shape' in op.node_def.attr:
+      shape = [dim.size for dim in op.get_attr('shape').dim]
+      dtype = tf.as_dtype(op.get_attr('dtype'))
+      self._held[index] += math.prod(shape) * dtype.size
+    return index
+
+
+def ps_strategy_from_flags(num_ps):
+  """Returns the ps_strategy of replica_device_setter; None is round robin."""
+  return LeastBytes(num_ps) if _PLACEMENT.value == 'balanced' else None
+
+
+def count_bytes_per_ps(variables, num_ps):
+  """Returns the list of bytes that each ps holds of `variables`."""
+  held = [0] * num_ps
+  for variable in variables:
+    device = tf.DeviceSpec.from_string(variable.device)
+    if device.job == 'ps':
+      held[device.task] += strategy.count_bytes([variable])
+  return held
+
+
+def format_bytes_per_ps(variables, num_ps):
+  """Returns one line: what each ps holds, and the largest over the mean."""
+  held = count_bytes_per_ps(variables, num_ps)
+  mean = sum(held) / num_ps
+  each = ', '.join(f'ps {i} {n:,}' for i, n in enumerate(held))
+  return f'bytes held: {each} (largest / mean {max(held) / mean:.2f})'
+
+
+def check_center_is_on_ps(variables):
+  """Every center variable must be shared.
+
+  A variable built under a bare '/cpu:0' lands on each worker's own task, and
+  the workers then train unconnected models in silence.
+
+  Raises:
+    cli.RunError: names the variables that are not on a ps.
+  """
+  astray = [
+    f'{v.op.name} on {v.device or "no device"}'
+    for v in variables
+    if tf.DeviceSpec.from_string(v.device).job != 'ps'
+  ]
+  if astray:
+    raise cli.RunError(
+      f'variables must sit on a ps to be shared, but found {", ".join(astray)}:'
+      ' build them with tf.get_variable and no device of their own'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+  """What one local step of one worker moves, in the mean.
+
+  Attributes:
+    pulled, pushed: float, bytes.
+    num_workers: int, who all do so.
+    share_of_ps: list of float, of the bytes the part of each ps; empty if
+      there is none.
+  """
+
+  pulled: float
+  pushed: float
+  num_workers: int
+  share_of_ps: list
+
+  def compute_step_secs(self, bytes_per_sec):
+    """Returns the least seconds of a step where nothing else takes time.
+
+    A link carries B to and B fro at the same time. On a ps one worker's pull
+    may meet another's push: all workers' share of the larger of the two. A
+    worker pulls and pushes in turn: nothing can be pushed before the loss is
+    there, nor the loss before all is pulled. In a ring it does both at once.
+
+    Args:
+      bytes_per_sec: float, B, of the link of each host.
+    """
+    one_way = max(self.pulled, self.pushed)
+    if not self.share_of_ps:
+      return one_way / bytes_per_sec
+    of_ps = self.num_workers * max(self.share_of_ps) * one_way
+    return max(self.pulled + self.pushed, of_ps) / bytes_per_sec
+
+  def format(self):
+    """Returns one line for people."""
+    return (
+      f'bytes a step: each worker pulls {self.pulled:,.0f} and pushes '
+      f'{self.pushed:,.0f}'
+    )
+
+
+def compute_traffic(cluster, strategy_, variables):
+  """Returns the Traffic of a strategy.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy_: strategy.Strategy, once `minimize` has been called.
+    variables: list of tf.Variable, the trained shards.
+  """
+  if not cluster.num_ps:
+    pulled, pushed = strategy_.bytes_pulled, strategy_.bytes_pushed
+    if cluster.num_workers == 1:
+      pulled = pushed = 0
+    return Traffic(pulled, pushed, cluster.num_workers, [])
+  of_ps = [0] * cluster.num_ps
+  way = transport.Wire(cluster)
+  in_place = {v.op.name for v in tf.get_collection(center.IN_PLACE)}
+  for variable in variables:
+    if variable.op.name in in_place:
+      continue
+    task = tf.DeviceSpec.from_string(variable.device).task
+    of_ps[task] += way.count_bytes([variable])
+  whole = sum(of_ps)
+  return Traffic(
+    whole / strategy_.pull_period,
+    whole / strategy_.push_period,
+    cluster.num_workers,
+    [held / max(whole, 1) for held in of_ps],
+  )

@@ -1,0 +1,209 @@
+"""The contract of a strategy: one distributed update rule.
+
+A file of `strategies/` defines `make(cluster)`, which reads the rule's flags
+and returns a Strategy. `train` then builds the model inside `scope()` and
+calls `minimize` outside of it; this order matters, as the accumulators of a
+partitioned model cannot be built inside a partitioner's scope.
+
+  with tf.device(cluster.device_setter()):
+    with strategy.scope():
+      logits = build_model(images)
+    train_op = strategy.minimize(loss, make_optimizer, global_step)
+
+The flags here are those that several rules share.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+
+_COMMUNICATION_PERIOD = flags.DEFINE_integer(
+  'communication_period',
+  None,
+  'agn, sagn, easgd, dynsgd, bmuf: local steps from one exchange with the '
+  'center to the next. Each rule has its own default.',
+  lower_bound=1,
+)
+_REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
+  'replicas_to_aggregate',
+  None,
+  'sync_sgd, sagn: gradients in one update; fewer than there are workers '
+  'leaves backup workers. By default one a worker.',
+  lower_bound=1,
+)
+
+
+class Strategy:
+  """Where variables live, what a step does, what a session needs.
+
+  Attributes, which `minimize` may set:
+    batches_per_update: int, the batches that one update of the center takes
+      in: global_step * batches_per_update * batch_size images were used.
+      Known before `minimize`.
+    staleness: int64 scalar tensor: the updates of the center between this
+      worker's read and its write; -1 if this step wrote nothing. None if not
+      known.
+    bytes_pulled, bytes_pushed: int, or int64 scalar tensor: the bytes of
+      variables that this step read from the center, and of gradients or
+      variables that it sent there.
+    pull_period, push_period: int, the local steps from one pull, or push, of
+      the whole center to the next. Known before `minimize`.
+    max_staleness: int, a gradient that is staler is thrown away; None if none
+      ever is.
+    needs_ps: bool, whether the center is on ps; else each worker has it.
+    has_local_steps: bool, whether workers step on copies of their own, so that
+      the center has weights that no batch was computed with.
+    is_lock_step: bool, whether one push of each worker makes a global step.
+      Known before `minimize`.
+    build_mark: callable(ops) -> op, set before `minimize`: notes on the ps of
+      the global_step, once `ops` have run, that the batches of a push are done
+      (training/dispatcher.py). None if nobody wants to know.
+    is_rehearsed: bool, whether a step begins with a copy of the center that was
+      pulled before it, and nobody waits for its push: see
+      exchange/graph_warmup.py.
+    waits_for_all: bool, whether a worker that is lost for good holds up the
+      others, sooner or later.
+  """
+
+  batches_per_update = 1
+  staleness = None
+  bytes_pulled = 0
+  bytes_pushed = 0
+  pull_period = push_period = 1
+  max_staleness = None
+  needs_ps = True
+  has_local_steps = False
+  is_lock_step = False
+  build_mark = None
+  is_rehearsed = False
+  waits_for_all = False
+
+  def __init__(self, cluster):
+    """Checks that the cluster fits the rule.
+
+    Raises:
+      cli.UsageError: several workers without a ps.
+    """
+    if self.needs_ps and cluster.num_workers > 1 and not cluster.num_ps:
+      raise cli.UsageError(
+        f'{cluster.num_workers} workers but no ps: this strategy keeps its '
+        'variables on a ps; name one in --ps_hosts (launch: --num_ps=1)'
+      )
+    self.cluster = cluster
+
+  def scope(self):
+    """The context in which the model's variables are made."""
+    return contextlib.nullcontext()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    """Builds one step of this worker.
+
+    Args:
+      loss: float32 scalar tensor, the mean over this worker's batch.
+      make_optimizer: callable that returns a new tf.train.Optimizer, with two
+        optional arguments. is_local: bool, whether it is for a worker's own
+        copy and not for the center. rate_factor: float32 scalar tensor, by
+        which the learning rate is multiplied.
+      global_step: int64 scalar variable, the updates of the center.
+
+    Returns:
+      train_op: int64 scalar tensor, global_step once the step is applied; the
+      last that is known where a step does not speak with the center.
+    """
+    raise NotImplementedError
+
+  def mark_done(self, ops):
+    """Returns `ops`, a list, and with them the mark that comes after them."""
+    return [*ops, self.build_mark(ops)] if self.build_mark else ops
+
+  def pause(self, session):
+    """Called when this worker waits for work; nobody shall wait for it."""
+
+  def resume(self, session):
+    """Called when a worker that has paused goes on."""
+
+  def hooks(self, stop):
+    """SessionRunHooks of the rule; `stop` is the StopRequest of the task.
+
+    Those that are a CenterHook are also told of a new center.
+    """
+    del stop
+    return []
+
+  def request_stop(self, run_context):
+    """Ends this worker's loop; a rule may want all workers to agree first."""
+    run_context.request_stop()
+
+
+class CenterHook(tf.train.SessionRunHook):
+  """A hook of the chief that keeps something on the ps beside the center."""
+
+  def on_new_center(self, session):
+    """Called once the center was initialised or restored.
+
+    No other worker has seen it yet, and none goes on before this has returned.
+    A chief that takes over a living center does not call it.
+    """
+
+  def describe_wait(self):
+    """Returns what a step that does not end waits for, a str, '' if unknown.
+
+    Called on each worker, from a thread of its own while the step stands still.
+    """
+    return ''
+
+
+def describe_wait(hooks):
+  """Returns what the CenterHooks among `hooks` say of a wait, a str."""
+  texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
+  return '; '.join(filter(None, texts))
+
+
+def read_after(variable, ops):
+  """Returns the value of `variable` once all `ops` have run."""
+  with tf.control_dependencies(ops), tf.device(variable.device):
+    return variable.read_value()
+
+
+def count_update(global_step, ops, read_step, mark_done=list):
+  """Counts an update of the center once all `ops` have run.
+
+  All of it is done beside the global_step, the constant 1 included: what is
+  made on the worker costs a round trip.
+
+  Args:
+    global_step: int64 scalar variable.
+    ops: list of ops or tensors.
+    read_step: int64 scalar tensor, the global_step when this worker pulled.
+    mark_done: callable(ops) -> ops, Strategy.mark_done; what is done after the
+      count, too.
+
+  Returns:
+    (new_step, staleness): int64 scalar tensors on that ps. The count and
+    the read after it are two ops: an update that lands between them makes the
+    staleness one too large.
+  """
+  with tf.device(global_step.device):
+    # Without an edge the read may come after the count: staleness -1.
+    with tf.control_dependencies([*ops, read_step]):
+      count = global_step.assign_add(1, read_value=False)
+    new_step = read_after(global_step, mark_done([count]))
+    return new_step, new_step - 1 - read_step
+
+
+def count_bytes(variables):
+  """Returns the bytes of `variables` together, an int."""
+  return sum(v.shape.num_elements() * v.dtype.size for v in variables)
+
+
+def communication_period_from_flags(default):
+  """Returns --communication_period, or the rule's own `default`."""
+  return _COMMUNICATION_PERIOD.value or default
+
+
+def replicas_to_aggregate_from_flags(cluster):
+  """Returns --replicas_to_aggregate, or the number of workers."""
+  return _REPLICAS_TO_AGGREGATE.value or cluster.num_workers

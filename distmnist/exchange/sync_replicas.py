@@ -1,0 +1,105 @@
+"""tf.train.SyncReplicasOptimizer, with tokens that outlive a worker's death.
+
+The accumulators, the mean of R gradients and its application are the
+optimizer's. What is replaced, and why:
+
+- Its token queue: it has one for all workers, from which a quick one would take
+  the token of one that died in its wait, and give twice to an update.
+- Its local step on each worker: beside the global_step a token need not travel,
+  and is not waited for where steps follow each other in one session.run.
+- Its hook, for which see sync_round.RoundHook, and its silence on whether a
+  gradient came in time.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import sync_round
+
+
+class SyncReplicas:
+  """The optimizer of a worker, and its round.
+
+  Attributes:
+    optimizer: tf.train.SyncReplicasOptimizer.
+  """
+
+  def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      optimizer: tf.train.Optimizer, by which the mean is applied.
+      replicas_to_aggregate: int, R.
+      global_step: int64 scalar variable.
+    """
+    self._cluster = cluster
+    self._replicas_to_aggregate = replicas_to_aggregate
+    self._global_step = global_step
+    self._token = self._make_token()
+    # It is read once in a step, before the gradients are computed.
+    self._own_token = self._token.value()
+    self.optimizer = tf.train.SyncReplicasOptimizer(
+      optimizer, replicas_to_aggregate, cluster.num_workers
+    )
+    self._round = None
+
+  def _make_token(self):
+    """Returns a variable: the global_step of this worker's last token."""
+    device = self._global_step.device
+    with tf.device(device):
+      return tf.Variable(
+        self._global_step.read_value(),
+        trainable=False,
+        collections=[tf.GraphKeys.LOCAL_VARIABLES],
+        caching_device=device,
+        name=f'token_of_worker_{self._cluster.task_index}',
+      )
+
+  def push_and_wait(self, pairs, mark_done):
+    """Pushes gradients, and waits for the update.
+
+    Args:
+      pairs: list of (gradient on its ps, shard).
+      mark_done: callable(ops) -> ops, Strategy.mark_done.
+
+    Returns:
+      (new_step, staleness): int64 scalar tensors, the global_step of the new
+      token, and see sync_round.Round.give_and_wait.
+    """
+    instead = functools.partial(_make_unless_local, self._token)
+    with tf.variable_creator_scope(instead):
+      self.optimizer.apply_gradients(pairs, self._global_step)
+    accumulators = [(_find_accumulator(v), v.device) for _, v in pairs]
+    self._round = sync_round.Round(
+      self._cluster,
+      self._replicas_to_aggregate,
+      self._global_step,
+      accumulators,
+      self._token,
+    )
+    runner = self.optimizer.get_chief_queue_runner()
+    _, its_tokens = runner.enqueue_ops[0].inputs
+    self._round.end_update([its_tokens])  # They come after the update.
+    gradients = [gradient for gradient, _ in pairs]
+    return self._round.give_and_wait(gradients, self._own_token, mark_done)
+
+  def hook(self, stop):
+    """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
+    return self._round.hook(stop)
+
+
+def _find_accumulator(variable):
+  """Returns the accumulator that the optimizer has made for a variable."""
+  with tf.device(variable.device):
+    return tf.ConditionalAccumulator(
+      variable.dtype.base_dtype,
+      variable.shape,
+      shared_name=f'{variable.name}/grad_accum',
+    )
+
+
+def _make_unless_local(instead, create, **kwargs):
+  """A variable creator that gives `instead` for a local variable."""
+  is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
+  return instead if is_local else create(**kwargs)

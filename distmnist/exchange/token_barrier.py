@@ -1,0 +1,149 @@
+"""Tokens: a worker that has none waits for the update that hands them out.
+
+Each worker has a queue of its own on the ps, and a table there says who has a
+token; why that is so is said in sync_round.py.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import round_entry
+
+# A chief that is asked to stop gets so many tokens at a time: each step that
+# its session.run has left takes one.
+_NUM_OFFERED, OFFER_SECS = 16, 0.1
+
+
+class Holders:
+  """Who has a token: a table on the ps of the tokens, 1 has one, 0 waits.
+
+  It needs no initialisation, and is empty again when that ps is started anew.
+  """
+
+  def __init__(self, cluster, device):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      device: str, where the tokens are.
+    """
+    self._device = device
+    self._worker = cluster.task_index
+    self._num_workers = cluster.num_workers
+    with tf.device(device):
+      self._table = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/holders'
+      )
+
+  def mark(self, has_token):
+    """Returns the op that notes whether this worker has a token."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableInsertV2(
+        table_handle=self._table,
+        keys=tf.constant(self._worker, tf.int64),
+        values=tf.constant(int(has_token), tf.int64),
+      )
+
+  def take(self, tokens, ops):
+    """Returns the next token, waited for once all `ops` have run."""
+    with tf.device(self._device):
+      given = tf.group(*ops)  # One message a ps, not one an op.
+    with tf.control_dependencies([given]):
+      waits = self.mark(False)
+    with tf.control_dependencies([waits]), tf.device(self._device):
+      token = tokens.dequeue()
+    with tf.control_dependencies([token]):
+      has_token = self.mark(True)
+    with tf.control_dependencies([has_token]), tf.device(self._device):
+      return tf.identity(token)
+
+  def read(self):
+    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not here yet."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableFindV2(
+        table_handle=self._table,
+        keys=tf.range(self._num_workers, dtype=tf.int64),
+        default_value=tf.constant(-1, tf.int64),
+      )
+
+  def clear(self):
+    """Returns the op after which no worker was ever here."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableRemoveV2(
+        table_handle=self._table,
+        keys=tf.range(self._num_workers, dtype=tf.int64),
+      )
+
+
+class Tokens:
+  """The queues on a ps where the workers wait.
+
+  With R = N a worker has its own. Else there is one for all, as tokens may be
+  to spare.
+
+  Attributes:
+    own: tf.FIFOQueue, where this worker waits.
+    num_each: list of int, how many tokens a queue gets at the end of a round.
+  """
+
+  def __init__(self, cluster, num_gifts, entry, device):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      num_gifts: int, R.
+      entry: round_entry.Entry.
+      device: str, that of the global_step.
+    """
+    self._device = device
+    self._entry = entry
+    self.num_each, self._index = [max(cluster.num_workers, num_gifts)], 0
+    if entry.is_lock_step:
+      self.num_each = [1] * cluster.num_workers
+      self._index = cluster.task_index
+    with tf.device(device):
+      self._queues = [
+        tf.FIFOQueue(
+          -1, tf.int64, (), shared_name=f'round/tokens_{i}', name='tokens'
+        )
+        for i in range(len(self.num_each))
+      ]
+    self.own = self._queues[self._index]
+
+  def make(self, num_each=None, token=None):
+    """Returns the op that puts so many tokens into each queue.
+
+    Args:
+      num_each: list of int; by default what is due at the end of a round.
+      token: int64 scalar tensor; by default that of the moment.
+    """
+    num_each = self.num_each if num_each is None else num_each
+    with tf.device(self._device):
+      token = self._entry.read_token() if token is None else token
+      return tf.group(
+        *[
+          queue.enqueue_many([tf.fill([number], token)])
+          for queue, number in zip(self._queues, num_each, strict=True)
+          if number
+        ]
+      )
+
+  def make_for_others(self, token):
+    """Returns the op that gives all but this worker what is due in a round."""
+    num_each = list(self.num_each)
+    num_each[self._index] -= 1
+    return self.make(num_each, token)
+
+  def offer_own(self):
+    """Returns the op that puts old tokens where this worker waits.
+
+    It shall get out: of a gift with such a token nothing comes.
+    """
+    with tf.device(self._device):
+      old = self._entry.read_token() - round_entry.LIFE
+      return self.own.enqueue_many([tf.fill([_NUM_OFFERED], old)])
+
+  def take_all(self):
+    """Returns an int64 tensor [n], what is in this worker's queue."""
+    with tf.device(self._device):
+      return self.own.dequeue_many(self.own.size())
+
+  def close(self):
+    return tf.group(*[queue.close() for queue in self._queues])

@@ -1,0 +1,179 @@
+"""What crosses the network between a worker and the ps: few tensors, cast.
+
+TensorFlow sends a tensor as soon as an op of another task wants it, each in a
+call of its own. A call costs more than a bias weighs, so all small tensors
+that go from one task to the same other one travel as one. With
+--wire_dtype=float16 or bfloat16 the sender casts what it sends and the
+receiver casts it back: the center itself stays float32.
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import nonfinite
+
+# Above it a copy into one tensor costs more than a call of its own.
+_SMALL_BYTES = 1 << 20
+
+
+class Wire:
+  """The way of this worker's tensors to the ps and back."""
+
+  def __init__(self, cluster):
+    """
+    Args:
+      cluster: cluster.Cluster; where it has no ps nothing is sent.
+    """
+    self._worker = cluster.compute_device
+    self._dtype = tf.as_dtype(cluster.wire_dtype)
+    self._has_ps = cluster.num_ps > 0
+    self._task_index = cluster.task_index
+
+  def count_bytes(self, variables):
+    """Returns what the values of `variables` take on the wire, an int."""
+    return sum(
+      v.shape.num_elements() * self._cast_dtype(v.dtype.base_dtype).size
+      for v in variables
+    )
+
+  def to_worker(self, tensors, devices):
+    """Returns `tensors`, tensors[i] from devices[i], on the worker."""
+    routes = [(device, self._worker) for device in devices]
+    return self._send(tensors, routes)
+
+  def to_ps(self, tensors, devices):
+    """Returns `tensors` of the worker, tensors[i] on devices[i]."""
+    routes = [(self._worker, device) for device in devices]
+    return self._send(tensors, routes, is_guarded=True)
+
+  def round(self, tensor):
+    """Returns `tensor` as it arrives when it is sent, where it is."""
+    dtype = self._cast_dtype(tensor.dtype)
+    if not self._has_ps or dtype == tensor.dtype:
+      return tensor
+    with tf.device(tensor.device):
+      return tf.cast(tf.cast(tensor, dtype), tensor.dtype)
+
+  def _cast_dtype(self, dtype):
+    return self._dtype if dtype == tf.float32 else dtype
+
+  def guard(self, tensor):
+    """Returns `tensor`, or zeros if it is not finite: see nonfinite.py."""
+    return nonfinite.guard(tensor, self._task_index)
+
+  def _send(self, tensors, routes, is_guarded=False):
+    if not self._has_ps:
+      return list(tensors)
+    bundles = {}
+    for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
+      size = tensor.shape.num_elements() * tensor.dtype.size
+      # A number of its own makes a bundle of one.
+      key = *route, tensor.dtype, -1 if size < _SMALL_BYTES else i
+      bundles.setdefault(key, []).append(i)
+    arrived = [None] * len(tensors)
+    with tf.name_scope('wire'):
+      for (source, target, dtype, _), indices in bundles.items():
+        sent = [tensors[i] for i in indices]
+        for i, tensor in zip(
+          indices,
+          self._send_bundle(sent, source, target, dtype, is_guarded),
+          strict=True,
+        ):
+          arrived[i] = tensor
+    return arrived
+
+  def _send_bundle(self, tensors, source, target, dtype, is_guarded):
+    """Sends tensors of one dtype as one; returns them on `target`."""
+    cast_dtype = self._cast_dtype(dtype)
+    with tf.device(source):
+      packed = tensors[0] if len(tensors) == 1 else flatten(tensors)
+      if cast_dtype != dtype:
+        packed = tf.cast(packed, cast_dtype)
+      if is_guarded and dtype.is_floating:
+        packed = self.guard(packed)
+    with tf.device(target):
+      # Without an op over there it would be sent to each that wants it.
+      packed = (
+        tf.cast(packed, dtype) if cast_dtype != dtype else tf.identity(packed)
+      )
+      return [packed] if len(tensors) == 1 else split_like(packed, tensors)
+
+
+def flatten(tensors):
+  """Returns all elements of `tensors`, of one dtype, as one of shape [size]."""
+  return tf.concat([tf.reshape(x, [-1]) for x in tensors], 0)
+
+
+def split_like(flat, tensors):
+  """Returns the parts of `flat` in the shapes of `tensors`, a list."""
+  parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
+  return [
+    tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)
+  ]
+
+
+def bring_numbers(tensors):
+  """Returns scalar `tensors`, those on a ps sent to this worker together."""
+  brought = list(tensors)
+  for place, indices in _group_by_place(tensors):
+    if place:
+      packed = _pack([tensors[i] for i in indices], place)
+      parts = tf.unstack(packed) if len(indices) > 1 else [packed]
+      for i, part in zip(indices, parts, strict=True):
+        brought[i] = part
+  return brought
+
+
+class Numbers:
+  """Scalars of a session.run, fetched as few vectors.
+
+  To fetch a tensor costs the session some 20 us, most of it in Python: a run of
+  ten steps of a small net would spend a tenth of its time on its numbers.
+
+  Attributes:
+    fetches: list of tensors on this worker: a vector, or the only scalar of its
+      dtype and place.
+  """
+
+  def __init__(self, tensors):
+    """
+    Args:
+      tensors: list of scalar tensors, on this worker or on any ps.
+    """
+    groups = _group_by_place(tensors)
+    self._groups = [indices for _, indices in groups]
+    self._size = len(tensors)
+    self.fetches = [
+      _pack([tensors[i] for i in indices], place) for place, indices in groups
+    ]
+
+  def unpack(self, values):
+    """Returns the list of numbers, of Python's types, from what was fetched."""
+    numbers = [None] * self._size
+    for indices, value in zip(self._groups, values, strict=True):
+      for i, number in zip(indices, np.ravel(value).tolist(), strict=True):
+        numbers[i] = number
+    return numbers
+
+
+def _group_by_place(tensors):
+  """Returns [(device of a ps or None, indices)] of one place and dtype each."""
+  groups = {}
+  for i, tensor in enumerate(tensors):
+    place = tensor.device if is_on_ps(tensor) else None
+    groups.setdefault((place, tensor.dtype), []).append(i)
+  return [(place, indices) for (place, _), indices in groups.items()]
+
+
+def _pack(scalars, place):
+  """Returns `scalars` of one place as one tensor on this worker."""
+  packed = scalars[0]
+  if len(scalars) > 1:
+    with tf.device(place):
+      packed = tf.stack(scalars)
+  return tf.identity(packed) if place else packed
+
+
+def is_on_ps(x):
+  """Whether a tensor or an op is on a ps."""
+  return tf.DeviceSpec.from_string(x.device).job == 'ps'

@@ -1,0 +1,1 @@
+"""Describes tasks, starts, watches, restarts and ends them."""

@@ -1,0 +1,106 @@
+"""The flags of launch: the shape of the cluster, and how it is run."""
+
+from absl import flags
+
+from distmnist.common import cli, registry
+from distmnist.common.names import LAUNCHERS, TRAIN
+
+# Each has flags of its own.
+registry.load_all(LAUNCHERS)
+
+# Of one job. Beyond it lies a slip of the finger.
+MAX_TASKS = 10_000
+
+LAUNCHER = flags.DEFINE_enum(
+  'launcher', 'local', registry.names(LAUNCHERS), 'What runs the tasks.'
+)
+NUM_PS = flags.DEFINE_integer(
+  'num_ps', 1, 'Parameter servers.', lower_bound=0, upper_bound=MAX_TASKS
+)
+NUM_WORKERS = flags.DEFINE_integer(
+  'num_workers',
+  2,
+  'Workers, the chief included.',
+  lower_bound=1,
+  upper_bound=MAX_TASKS,
+)
+LOGS_DIR = flags.DEFINE_string(
+  'logs_dir',
+  None,
+  "Folder for one log a task. Default: logs/ in train's --logdir, or a new"
+  ' folder among the temporary ones.',
+)
+SHOW_LOGS = flags.DEFINE_enum(
+  'show_logs',
+  'chief',
+  ['chief', 'all'],
+  'Whose lines go to the screen; with all each line has the name of its task'
+  ' before it.',
+)
+MAX_RESTARTS = flags.DEFINE_integer(
+  'max_restarts',
+  0,
+  'How often each task that fails is started again, on the same address, within'
+  ' --restart_window_secs before the run is given up. Exit codes 1 and 2 are'
+  ' never tried again.',
+  lower_bound=0,
+)
+RESTART_WINDOW_SECS = flags.DEFINE_float(
+  'restart_window_secs',
+  3600.0,
+  'Seconds within which restarts of one task are counted, for --launcher=local'
+  ' and ssh. 0 counts over the whole run.',
+  lower_bound=0,
+)
+MIN_WORKERS = flags.DEFINE_integer(
+  'min_workers',
+  None,
+  'Workers, the chief included, with which the run goes on when others are lost'
+  ' for good, for --launcher=local and ssh and asynchronous rules. By default a'
+  ' task that is lost for good ends the run.',
+  lower_bound=1,
+)
+MODULE = flags.DEFINE_string(
+  'module', TRAIN, 'What a task runs: python -m MODULE.'
+)
+DRY_RUN = flags.DEFINE_bool(
+  'dry_run',
+  False,
+  'Print what would be run, and exit.',
+)
+
+
+def check_launcher_flags(chosen):
+  """Refuses flags of another launcher than `chosen`, a name (str).
+
+  Raises:
+    cli.UsageError: one is given.
+  """
+  flags_of = flags.FLAGS.flags_by_module_dict()
+  for name in registry.names(LAUNCHERS):
+    for flag in flags_of.get(f'{LAUNCHERS}.{name}', []):
+      if flag.present and name != chosen:
+        raise cli.UsageError(
+          f'--{flag.name} is for --launcher={name}, and this is '
+          f'--launcher={chosen}: leave it out'
+        )
+
+
+def check_restart_flags(launcher, num_ps, num_workers):
+  """Refuses what this launcher, a name (str), or shape of a cluster cannot do.
+
+  Raises:
+    cli.UsageError: says which flag.
+  """
+  for flag in ('restart_window_secs', 'min_workers'):
+    if flags.FLAGS[flag].present and launcher not in ('local', 'ssh'):
+      raise cli.UsageError(
+        f'--{flag} is for --launcher=local and ssh, and this is'
+        f' --launcher={launcher}: leave it out'
+      )
+  min_workers = MIN_WORKERS.value
+  if min_workers is not None and (not num_ps or min_workers > num_workers):
+    raise cli.UsageError(
+      f'--min_workers={min_workers} does not fit --num_ps={num_ps}'
+      f' --num_workers={num_workers}: expected a ps, and at most as many'
+    )

@@ -1,0 +1,108 @@
+"""What the user reads when a run has ended, and its exit code.
+
+The root cause comes last on the screen, and nothing after it.
+"""
+
+import re
+import signal
+import sys
+
+from distmnist.common import cli
+from distmnist.launching import task_group, task_logs
+
+_DATA_TITLE = 'the task that gets the data'
+
+
+def say_killed(tasks):
+  """Names the tasks that had to be killed."""
+  for task in tasks:
+    task_group.say(
+      f'{task.name} ({task.address}) did not leave when told to: killed'
+    )
+
+
+def report_failure(group, explain, logs_dir):
+  """Names the root cause of `group.failure`; returns the exit code.
+
+  Args:
+    group: task_group.TaskGroup in which a task has failed for good.
+    explain: callable(failures.Failure, its last lines) -> str, the cause.
+    logs_dir: str.
+  """
+  failure = _find_root(group)
+  last_lines = group.last_lines(failure.task)
+  cause = explain(failure, last_lines)
+  task, times = failure.task, failure.num_restarts
+  name = _DATA_TITLE if task.job_name == 'data' else task.name
+  said = cli.ERROR_LINE.fullmatch(last_lines[-1]) if last_lines else None
+  if said and failure.code in cli.FINAL_CODES:
+    cause = said[2]  # It says all, in one line.
+  else:
+    task_group.say(f'the last lines of {name}:')
+    for line in last_lines or ['(it has written nothing)']:
+      print(f'  | {line}', file=sys.stderr)
+  when = (
+    f'after {times} restart{"s" if times > 1 else ""}' if times else 'first'
+  )
+  task_group.say(
+    f'error: {name} ({task.address}) failed {when}: {cause};'
+    f' log: {task_logs.log_path(logs_dir, task)}'
+  )
+  return failure.exit_code
+
+
+def report_signal(group, signum, workers, logs_dir):
+  """Says which signal has stopped the run; returns the exit code.
+
+  Args:
+    group: task_group.TaskGroup that this signal has stopped.
+    signum: int.
+    workers: list of jobs.Task, the chief first.
+    logs_dir: str.
+
+  Returns:
+    int, 128 + n after signal n; 75 if the chief could not save.
+  """
+  task_group.say(
+    f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}'
+  )
+  if any(map(group.has_lost_steps, workers[:1])):
+    print(*group.last_lines(workers[0], 1), sep='\n', file=sys.stderr)
+    return cli.NOT_SAVED
+  return 128 + signum
+
+
+def report_late(late, excused, leave_secs, waited_for, logs_dir):
+  """Names the tasks that had to be stopped; returns the exit code.
+
+  Args:
+    late: list of jobs.Task that nothing held up.
+    excused: list of jobs.Task that a restart may have held up.
+    leave_secs: float, how long they had.
+    waited_for: str, whose end they outlived.
+    logs_dir: str.
+
+  Returns:
+    int, 1 if any was late without an excuse, else 0.
+  """
+  for task in excused + late:
+    task_group.say(
+      f'{"error: " if task in late else ""}{task.name} ({task.address}) still'
+      f' ran {leave_secs:.0f} s after {waited_for} had ended: stopped;'
+      f' log: {task_logs.log_path(logs_dir, task)}'
+    )
+  return cli.FAILED if late else 0
+
+
+def _find_root(group):
+  """Returns the Failure that is the cause of `group.failure`.
+
+  A ps that leaves because a worker has failed may end before that worker does,
+  and names it in its last line.
+  """
+  failure = group.failure
+  last_lines = group.last_lines(failure.task, 1)
+  named = re.search(r'\b(worker|ps) \d+\b', ''.join(last_lines))
+  if failure.task.job_name == 'ps' and named:
+    return group.find_failure(named[0]) or failure
+  return failure

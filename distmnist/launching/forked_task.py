@@ -1,0 +1,97 @@
+"""What the child of a fork server does until it is the task that was asked for.
+
+It gets the log, the namespace, the environment and the seeds of its own, and
+keeps nothing of the server. Then it calls `run()` of its module, or execs.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import traceback
+
+from distmnist.common import process_title
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run(request, namespace, server_files, server_pid, is_imported):
+  """Turns the forked child into the task; does not return.
+
+  Args:
+    request: dict, as in fork_server.py.
+    namespace: network_namespace.Namespace to enter; one without descriptors if
+      there is none.
+    server_files: what the server has open: closed here.
+    server_pid: int.
+    is_imported: bool, whether the task's module is here to be called; else the
+      task is a new Python.
+  """
+  code = 1
+  try:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request.get('title'):
+      process_title.set_title(request['title'])
+    os.setsid()  # a Ctrl-C in the terminal is the launcher's to pass on
+    _redirect(request['log'])
+    namespace.enter()
+    for file in (*server_files, namespace):
+      file.close()
+    # The kernel's promise: no task outlives the server, however that ends. It
+    # is forgotten with a change of rights, hence given after `enter`.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server_pid:
+      os._exit(1)
+    os.environ.update(request['env'])
+    _, _, module, *flags = request['argv']
+    if is_imported:
+      _reseed()
+      sys.argv = [module, *flags]
+      importlib.import_module(module).run()
+    else:
+      os.environ['PYTHONUNBUFFERED'] = '1'
+      os.execv(sys.executable, [sys.executable, '-m', module, *flags])
+    code = 0
+  except SystemExit as end:
+    code = _exit_code(end)
+  except BaseException:
+    traceback.print_exc()
+  finally:
+    # Not sys.exit: this is a fork in the middle of the server's stack, and
+    # the teardown of TensorFlow costs up to 1.4 s.
+    with contextlib.suppress(OSError, ValueError):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    os._exit(code)
+
+
+def _redirect(log):
+  # A log may lie in a folder where others write.
+  flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+  for path, mode, targets in (
+    (os.devnull, os.O_RDONLY, (0,)),
+    (log, flags, (1, 2)),
+  ):
+    fd = os.open(path, mode, 0o666)
+    for target in targets:
+      os.dup2(fd, target)
+    os.close(fd)
+  sys.stdout.reconfigure(line_buffering=True)
+
+
+def _reseed():
+  # Python reseeds `random` after a fork and NumPy does not: all the workers
+  # would draw the same numbers.
+  if 'numpy' in sys.modules:
+    sys.modules['numpy'].random.seed()
+
+
+def _exit_code(end):
+  if end.code is None or isinstance(end.code, int):
+    return (end.code or 0) & 0xFF
+  print(end.code, file=sys.stderr)
+  return 1

@@ -1,0 +1,59 @@
+"""GPUs, to be shared out among the tasks of this machine or of each host."""
+
+import dataclasses
+import re
+
+from distmnist.common import cli
+
+
+def find_gpus(wanted, environ, device_files):
+  """Returns the devices to share out, [] to hide all, None to set nothing.
+
+  Args:
+    wanted: str, the value of --gpus.
+    environ: dict; who limits the launcher by CUDA_VISIBLE_DEVICES limits the
+      tasks.
+    device_files: list of paths under /dev.
+
+  Raises:
+    cli.UsageError: more are wanted than CUDA_VISIBLE_DEVICES names.
+  """
+  names = environ.get('CUDA_VISIBLE_DEVICES')
+  if names is not None:
+    visible = [name.strip() for name in names.split(',') if name.strip()]
+  else:
+    found = [f for f in device_files if re.fullmatch('/dev/nvidia[0-9]+', f)]
+    visible = [str(index) for index in range(len(found))]
+  if wanted == 'auto':
+    return visible or None
+  if names is None:
+    return [str(index) for index in range(int(wanted))]
+  if int(wanted) > len(visible):
+    raise cli.UsageError(
+      f'--gpus={wanted}, but CUDA_VISIBLE_DEVICES={names} names'
+      f' {len(visible)}: ask for no more, or name more'
+    )
+  return visible[: int(wanted)]
+
+
+def share_on_hosts(cluster, num_gpus):
+  """Returns the list of jobs.Task with the devices that each may see.
+
+  Args:
+    cluster: list of jobs.Task.
+    num_gpus: int, the GPUs of each host, given to its workers in turn; None
+      leaves all as it is.
+  """
+  if num_gpus is None:
+    return cluster
+  num_workers = {}
+  shared = []
+  for task in cluster:
+    device = ''
+    if num_gpus and task.job_name == 'worker':
+      index = num_workers.get(task.host, 0)
+      num_workers[task.host] = index + 1
+      device = str(index % num_gpus)
+    env = (*task.env, ('CUDA_VISIBLE_DEVICES', device))
+    shared.append(dataclasses.replace(task, env=env))
+  return shared

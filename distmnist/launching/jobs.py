@@ -1,0 +1,207 @@
+"""Describes a cluster as a list of tasks: who runs where, with which flags.
+
+Pure: nothing here starts a process, opens a port or looks at the machine. A
+launcher takes the list and runs it; `--dry_run` prints it.
+"""
+
+import dataclasses
+import shlex
+
+from distmnist.common import cli
+from distmnist.common.names import MIN_WORKERS, TRAIN
+
+# A task learns from these who it is; the launcher alone may set them.
+CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What a launcher is asked to run.
+
+  A launcher is a module with its own flags and `launch(job) -> exit code`. It
+  knows the hosts, makes the tasks with `make_tasks`, and prints what it would
+  do if `dry_run`.
+
+  Attributes:
+    num_ps, num_workers: ints, the shape of the cluster.
+    train_flags: tuple of str, for every task, untouched.
+    given: tuple of str, the same with their --flagfile read.
+    module: dotted name, what a task runs by `python -m`.
+    logs_dir: str, the folder for one log a task, or None.
+    max_restarts: int, how often each task that fails is started again within
+      a window.
+    dry_run: bool.
+    show_logs: str, whose lines go to the screen: 'chief' or 'all'.
+    restart_window_secs: float, that window; 0 is the whole run.
+    min_workers: int, how many are enough to go on, or None.
+  """
+
+  num_ps: int = 1
+  num_workers: int = 2
+  train_flags: tuple[str, ...] = ()
+  given: tuple[str, ...] = ()
+  module: str = TRAIN
+  logs_dir: str | None = None
+  max_restarts: int = 0
+  dry_run: bool = False
+  show_logs: str = 'chief'
+  restart_window_secs: float = 0.0
+  min_workers: int | None = None
+
+  def flag(self, name):
+    """Returns the value (str) that train's flag `name` was given, or None."""
+    return flag_value(self.given, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """One process of the cluster, or the one that gets it the data.
+
+  Attributes:
+    job_name: 'ps', 'worker' or 'data'.
+    task_index: int >= 0, counted within the job; None for 'data'.
+    host: str, the machine that runs it.
+    port: int, where it serves; None for one that does not: the one task of a
+      run without cluster, and 'data'.
+    argv: tuple of str, the whole command: ('python', '-m', module, flags...).
+    env: tuple of (name, value), what it needs beyond its launcher's variables.
+  """
+
+  job_name: str
+  task_index: int | None
+  host: str
+  port: int | None
+  argv: tuple[str, ...]
+  env: tuple[tuple[str, str], ...] = ()
+
+  @property
+  def name(self):
+    if self.task_index is None:
+      return self.job_name
+    return f'{self.job_name} {self.task_index}'
+
+  @property
+  def address(self):
+    return self.host if self.port is None else f'{self.host}:{self.port}'
+
+  @property
+  def module(self):
+    return self.argv[2]
+
+  @property
+  def command(self):
+    """The task as one line for a shell."""
+    env = [f'{name}={shlex.quote(value)}' for name, value in self.env]
+    return ' '.join([*env, shlex.join(self.argv)])
+
+
+def make_tasks(
+  ps_hosts,
+  worker_hosts,
+  train_flags,
+  num_cores=None,
+  gpus=None,
+  module=TRAIN,
+):
+  """Returns the list of Task of a cluster: first the ps, then the workers.
+
+  One worker without a ps is no cluster: it gets no cluster flag at all.
+
+  Args:
+    ps_hosts: list of 'host:port', may be empty.
+    worker_hosts: list of 'host:port', at least one.
+    train_flags: list of str for every task. They come after those chosen here,
+      and of two equal flags the later wins.
+    num_cores: int, the cores that all workers share where they are on one
+      machine; None leaves the number of threads to TensorFlow.
+    gpus: list of str, the devices to give to worker 0, 1, ... in turn while
+      every ps gets none; [] hides all devices; None leaves them as they are.
+    module: dotted name, what `python -m` runs.
+
+  Raises:
+    cli.UsageError: `train_flags` sets what is the launcher's to set.
+  """
+  check_train_flags(train_flags)
+  hosts = []
+  if len(ps_hosts) + len(worker_hosts) > 1:
+    hosts = [
+      f'--{job}_hosts={",".join(addresses)}'
+      for job, addresses in (('ps', ps_hosts), ('worker', worker_hosts))
+      if addresses
+    ]
+  # Left alone, TensorFlow starts a thread a core in each task of a machine,
+  # and tasks that take the cores from one another are slower than one alone.
+  worker_threads = max(1, (num_cores or 0) // len(worker_hosts))
+
+  def make_task(job, index, address, threads, env):
+    host, _, port = address.rpartition(':')
+    who = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
+    chosen = []
+    if num_cores:
+      chosen = [
+        f'--intra_op_parallelism_threads={threads}',
+        '--inter_op_parallelism_threads=2',
+      ]
+    argv = ('python', '-m', module, *who, *hosts, *chosen, *train_flags)
+    return Task(job, index, host, int(port) if hosts else None, argv, env)
+
+  return [
+    make_task('ps', i, address, 1, _pin(gpus and []))
+    for i, address in enumerate(ps_hosts)
+  ] + [
+    make_task('worker', i, address, worker_threads, _pin(gpus, i))
+    for i, address in enumerate(worker_hosts)
+  ]
+
+
+def tell_min_workers(cluster, min_workers):
+  """Returns the list of Task, told how many workers are enough.
+
+  Args:
+    cluster: list of Task.
+    min_workers: int, or None to leave them as they are.
+  """
+  if min_workers is None:
+    return cluster
+  told = (MIN_WORKERS, str(min_workers))
+  return [dataclasses.replace(task, env=(*task.env, told)) for task in cluster]
+
+
+def make_data_task(train_flags, module=TRAIN):
+  """Returns the Task that makes sure that the data set is there, and ends."""
+  argv = ('python', '-m', module, *train_flags, '--download_only')
+  return Task('data', None, '127.0.0.1', None, argv)
+
+
+def check_train_flags(train_flags):
+  """Refuses flags that would make a task believe it is another one.
+
+  Raises:
+    cli.UsageError: one of CLUSTER_FLAGS is among `train_flags`.
+  """
+  for name in CLUSTER_FLAGS:
+    if flag_value(train_flags, name) is not None:
+      raise cli.UsageError(
+        f"--{name} is the launcher's to set: leave it out, and give the shape"
+        ' of the cluster by --num_ps and --num_workers'
+      )
+
+
+def flag_value(words, name):
+  """Returns the value (str) of the last --name among `words`, None if absent.
+
+  Knows --name=value and --name value, with one dash or two.
+  """
+  value = None
+  for index, word in enumerate(words):
+    flag, equals, given = word.partition('=')
+    if flag in (f'--{name}', f'-{name}'):
+      value = given if equals else ''.join(words[index + 1 : index + 2])
+  return value
+
+
+def _pin(gpus, worker_index=0):
+  if gpus is None:
+    return ()
+  device = gpus[worker_index % len(gpus)] if gpus else ''
+  return (('CUDA_VISIBLE_DEVICES', device),)

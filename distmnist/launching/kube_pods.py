@@ -1,0 +1,191 @@
+"""The Pods of a run on Kubernetes: what each of them may use and reach.
+
+Pure: options in, plain dicts out.
+"""
+
+import dataclasses
+import math
+
+from distmnist.common.names import ATTEMPT, FIRST_PORT
+
+PORT = FIRST_PORT
+TENSORBOARD_PORT = 6006
+DATA_DIR = '/data'
+LOGS_DIR = '/logs'
+# By how much a task leaves before Kubernetes would kill it.
+KILL_MARGIN_SECS = 5
+# /tmp is on the node's disk: a Pod that writes more is evicted before it harms
+# its neighbours.
+_TMP_SIZE = '2Gi'
+# The rest of what the Pod Security Standard "restricted" asks for, and more.
+_CONTAINER_SECURITY = {
+  'allowPrivilegeEscalation': False,
+  'readOnlyRootFilesystem': True,
+  'capabilities': {'drop': ['ALL']},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What the manifests need to know beyond the jobs.Job.
+
+  Attributes:
+    kind: 'job' or 'tfjob'.
+    name: str, of the run: all names begin with it, and it is the label `run`.
+    namespace: str, or None for that of kubectl's context.
+    image: str.
+    resources: dict of 'ps' and 'worker' -> dict of 'cpu' and 'memory' ->
+      quantity (str), what each task requests and its limit.
+    gpus: int, NVIDIA GPUs of each worker.
+    claims: dict of path -> PersistentVolumeClaim that the workers have there.
+    user: int, number of the user and of the group that the tasks run as.
+    logdir: str or None.
+    tensorboard: bool, whether a TensorBoard shows the logdir.
+    stop_grace_secs: float, within which a task that is told to stop has left.
+    train_flags: tuple of str, for every task.
+  """
+
+  kind: str
+  name: str
+  namespace: str | None
+  image: str
+  resources: dict
+  gpus: int
+  claims: dict
+  user: int
+  logdir: str | None
+  tensorboard: bool
+  stop_grace_secs: float
+  train_flags: tuple[str, ...]
+
+
+def make_resource_flags(options, job_name):
+  """Returns the flags of train (list of str) for what a task may use."""
+  # TensorFlow counts the cores of the node, not those of the Pod.
+  cpu = options.resources[job_name]['cpu']
+  cores = float(cpu[:-1]) / 1000 if cpu.endswith('m') else float(cpu)
+  threads = math.ceil(cores)
+  found = [
+    f'--intra_op_parallelism_threads={threads}',
+    f'--inter_op_parallelism_threads={max(2, threads)}',
+  ]
+  if job_name == 'worker' and options.gpus:
+    found.append(f'--num_gpus={options.gpus}')
+  return found
+
+
+def make_task(options, job_name, argv, serving):
+  """Returns the spec (dict) of a task's Pod.
+
+  Args:
+    options: Options.
+    job_name: 'ps' or 'worker'.
+    argv: tuple of str, 'python', '-m', the module and its flags.
+    serving: dict, the part of the container that is about its port.
+  """
+  is_worker = job_name == 'worker'
+  # A Pod is not told whether it replaces another one. As a second attempt it
+  # takes a missing task for lost and not for a mistake, and may find that the
+  # run is over.
+  env = {'HOME': '/tmp', ATTEMPT: '2'}
+  requests = dict(options.resources[job_name])
+  if requests['cpu'].isdecimal():
+    requests['cpu'] = int(requests['cpu'])
+  limits = dict(requests)
+  if is_worker and options.gpus:
+    limits['nvidia.com/gpu'] = options.gpus
+  else:
+    # Some images give a container all GPUs of the node.
+    env['CUDA_VISIBLE_DEVICES'] = ''
+  container = {
+    # Kubeflow looks for this name.
+    'name': 'tensorflow',
+    'image': options.image,
+    **_make_command(argv),
+    'env': _make_env(env),
+    **serving,
+    'resources': {'requests': requests, 'limits': limits},
+  }
+  return {
+    'terminationGracePeriodSeconds': math.ceil(options.stop_grace_secs)
+    + KILL_MARGIN_SECS,
+    # The kernel keeps SIGTERM from a process 1 without a handler, as Python is
+    # while it imports. With this, a program of Kubernetes is process 1.
+    'shareProcessNamespace': True,
+    # A ps reads no file and writes none.
+    **_make_pod(options, container, options.claims if is_worker else {}),
+  }
+
+
+def make_tensorboard(options):
+  """Returns the spec (dict) of the Pod that shows the logdir."""
+  argv = ['python', '-m', 'tensorboard.main', f'--logdir={options.logdir}']
+  argv += [f'--port={TENSORBOARD_PORT}', '--bind_all']
+  container = {
+    'name': 'tensorboard',
+    'image': options.image,
+    **_make_command(argv),
+    'env': _make_env({'HOME': '/tmp'}),
+    'ports': [{'name': 'http', 'containerPort': TENSORBOARD_PORT}],
+    'readinessProbe': {'tcpSocket': {'port': 'http'}},
+    'resources': {
+      'requests': {'cpu': '100m', 'memory': '512Mi'},
+      'limits': {'cpu': 1, 'memory': '2Gi'},
+    },
+  }
+  claims = {LOGS_DIR: options.claims[LOGS_DIR]}
+  return _make_pod(options, container, claims, readOnly=True)
+
+
+def _make_command(argv):
+  # Kubernetes replaces $(NAME), and reads $$ as $.
+  words = [word.replace('$', '$$') for word in argv]
+  return {'command': words[:3], 'args': words[3:]}
+
+
+def _make_env(values):
+  return [{'name': name, 'value': value} for name, value in values.items()]
+
+
+def _make_pod(options, container, claims, **mount):
+  """Returns the part of a spec (dict) that all Pods have in common.
+
+  Args:
+    options: Options.
+    container: dict, the one container.
+    claims: dict of path -> PersistentVolumeClaim mounted there.
+    mount: more fields of each of these mounts.
+  """
+  names = {path: path.strip('/') for path in claims}
+  return {
+    # Code that an attacker runs in a task finds no key to the cluster there.
+    'automountServiceAccountToken': False,
+    'securityContext': {
+      'runAsNonRoot': True,
+      'runAsUser': options.user,
+      'runAsGroup': options.user,
+      'fsGroup': options.user,
+      'fsGroupChangePolicy': 'OnRootMismatch',
+      'seccompProfile': {'type': 'RuntimeDefault'},
+    },
+    'containers': [
+      {
+        **container,
+        'volumeMounts': [
+          {'name': 'tmp', 'mountPath': '/tmp'},
+          *(
+            {'name': name, 'mountPath': path, **mount}
+            for path, name in names.items()
+          ),
+        ],
+        'securityContext': _CONTAINER_SECURITY,
+      }
+    ],
+    'volumes': [
+      {'name': 'tmp', 'emptyDir': {'sizeLimit': _TMP_SIZE}},
+      *(
+        {'name': name, 'persistentVolumeClaim': {'claimName': claims[path]}}
+        for path, name in names.items()
+      ),
+    ],
+  }

@@ -1,0 +1,88 @@
+"""The manifests of a run on Kubernetes as the text that kubectl reads."""
+
+import re
+
+from distmnist.common import cli
+from distmnist.launching import kube_manifests, kube_pods
+
+# Strings that kubectl, unlike PyYAML, takes for numbers or booleans where they
+# are not quoted: 1e-3, 0o7, 08, y.
+_QUOTED = re.compile(r'([-+]?\.?[0-9][0-9a-fox_.+-]*|[yn])$', re.IGNORECASE)
+_NEVER_FOLDED = 2**31 - 1  # Characters: the largest int of C.
+_WHO_REACHES_TASKS = """
+TensorFlow asks for no password and encrypts nothing: anyone who reaches a
+task's port can execute code in it. The NetworkPolicy admits only the tasks of
+this run.
+"""
+_WHO_REACHES_TENSORBOARD = """
+The TensorBoard shows the run to anyone who reaches it. No Pod is admitted;
+kubectl port-forward comes from the node.
+"""
+
+
+def write(job, options):
+  """Returns the manifests as YAML (str), what to do with them above.
+
+  Args:
+    job: jobs.Job.
+    options: kube_pods.Options.
+
+  Raises:
+    cli.RunError: PyYAML is not installed.
+  """
+  comment = [f'# {line}'.rstrip() for line in describe(job, options)]
+  return '\n'.join([*comment, dump(kube_manifests.make(job, options))])
+
+
+def dump(documents):
+  """Returns dicts as YAML (str) that kubectl reads as they are.
+
+  Raises:
+    cli.RunError: PyYAML is not installed.
+  """
+  try:
+    import yaml  # noqa: PLC0415 (extra kubernetes)
+  except ImportError as error:
+    raise cli.RunError(
+      "PyYAML is not installed: pip install 'distmnist[kubernetes]', or"
+      ' pip install pyyaml'
+    ) from error
+
+  # That of libyaml writes the same, eight times as fast.
+  class Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):
+    def ignore_aliases(self, data):
+      return True
+
+  Dumper.add_implicit_resolver('!quoted', _QUOTED, None)
+  return yaml.dump_all(
+    documents, Dumper=Dumper, sort_keys=False, width=_NEVER_FOLDED
+  )
+
+
+def describe(job, options):
+  """Returns what to do with the manifests, a list of lines (str)."""
+  name = options.name
+  kubectl = 'kubectl'
+  if options.namespace:
+    kubectl += f' -n {options.namespace}'
+  chief = f'job/{name}-worker-0' if options.kind == 'job' else f'{name}-chief-0'
+  workers = 'worker' if job.num_workers == 1 else 'workers'
+  lines = [
+    f'{name}: {job.num_ps} ps and {job.num_workers} {workers}, by'
+    ' distmnist.launch --launcher=kubernetes',
+    '',
+    'start   kubectl apply -f FILE',
+    f'watch   {kubectl} logs -f {chief}',
+    f'tasks   {kubectl} get pods -l run={name}',
+    'end     kubectl delete -f FILE',
+  ]
+  if options.tensorboard:
+    lines.append(
+      f'curves  {kubectl} port-forward service/{name}-tensorboard'
+      f' {kube_pods.TENSORBOARD_PORT}'
+    )
+  if job.num_ps + job.num_workers > 1:
+    lines += _WHO_REACHES_TASKS.splitlines()
+  if options.tensorboard:
+    lines += _WHO_REACHES_TENSORBOARD.splitlines()
+  return lines

@@ -1,0 +1,106 @@
+"""Shows the logs of tasks while they grow.
+
+A task writes to its file alone and we read along: a slow screen or a launcher
+that dies can neither stop the task nor lose a line.
+"""
+
+import shutil
+import sys
+
+from distmnist.common import files
+from distmnist.common.names import CHIEF
+from distmnist.launching import task_logs
+
+
+def make_screen(logs_dir, tasks, show_logs):
+  """Returns the Screen of `tasks`.
+
+  Args:
+    logs_dir: str, the folder of their logs.
+    tasks: list of jobs.Task.
+    show_logs: 'chief' for its lines as they are, 'all' for those of every task,
+      each behind its name.
+  """
+  return Screen(
+    {
+      '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
+        logs_dir, task
+      )
+      for task in tasks
+      if show_logs == 'all' or task.name == CHIEF
+    }
+  )
+
+
+class Log:
+  """A log that is read while it grows."""
+
+  def __init__(self, path):
+    # Appending makes it where it is not there yet.
+    self._file = open(  # noqa: SIM115 (follows it all our life)
+      path, 'a+b', opener=files.no_follow
+    )
+    self._rest = b''
+
+  def read_lines(self):
+    """Returns the lines (list of str) completed since the last call."""
+    *lines, self._rest = (self._rest + self._file.read()).split(b'\n')
+    return [line.decode(errors='replace') for line in lines]
+
+  def finish(self):
+    """Returns what is left, a last line without its end too."""
+    lines = self.read_lines()
+    if self._rest:
+      lines.append(self._rest.decode(errors='replace'))
+    self._file.close()
+    return lines
+
+
+class Screen:
+  """Shows logs as they grow; on a terminal `step` lines share one line."""
+
+  def __init__(self, logs, out=None):
+    """Opens the logs, which may not exist yet; lines that they have are old.
+
+    Args:
+      logs: dict, what to show before each line of a log -> its path.
+      out: text file, stdout by default.
+    """
+    self._logs = {prefix: Log(path) for prefix, path in logs.items()}
+    self._out = out or sys.stdout
+    self._is_line_open = False
+
+  def update(self):
+    """Shows the lines that were completed since the last call."""
+    self._show(Log.read_lines)
+
+  def finish(self):
+    """Shows what is left, a last line without its end too."""
+    self._show(Log.finish)
+    self.close_line()
+    self._out.flush()
+
+  def close_line(self):
+    """Lets what comes next, from whomever, begin on a line of its own."""
+    if self._is_line_open:
+      self._out.write('\n')
+      self._is_line_open = False
+
+  def _show(self, read):
+    is_new = False
+    for prefix, log in self._logs.items():
+      for line in read(log):
+        self._show_line(prefix + line)
+        is_new = True
+    if is_new:
+      self._out.flush()
+
+  def _show_line(self, line):
+    if self._out.isatty() and line.startswith('step '):
+      # A line that wraps could not be redrawn.
+      width = shutil.get_terminal_size().columns - 1
+      self._out.write(f'\r{line[:width]}\x1b[K')
+      self._is_line_open = True
+    else:
+      self.close_line()
+      self._out.write(line + '\n')

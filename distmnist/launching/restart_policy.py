@@ -1,0 +1,208 @@
+"""Decides which tasks start again, and when the run is given up.
+
+Pure: it starts nothing and reads no clock. It is told of starts and ends, each
+with its time, and answers what to kill and what to start, so that its test
+needs no process.
+
+- A task that failed starts again, unless its exit code says that it would fail
+  again, at most `max_restarts` times within a window of time;
+- without a ps all the others do with it: they hold the variables together;
+- with the chief those that have ended already do: the last steps may be done
+  again, and the ps has to be there for them;
+- all that ran do, where their fork server died: it has restarts of its own.
+
+Once the chief has ended with 0 the training is complete, and none starts again.
+A worker that is out of restarts is let go instead of ending the run, as long as
+`min_workers` are left.
+"""
+
+import math
+import signal
+
+from distmnist.common import cli
+from distmnist.common.names import CHIEF
+from distmnist.launching import restart_limits
+from distmnist.launching.task_record import TaskRecord
+
+_SERVER = 'the fork server'
+
+
+class RestartPolicy:
+  """Times are in seconds, of any clock.
+
+  Attributes:
+    failure: failures.Failure of the first task that failed for good, or None.
+    records: dict, name -> TaskRecord.
+  """
+
+  def __init__(self, limits, say):
+    """
+    Args:
+      limits: restart_limits.Limits.
+      say: callable that takes a line about a restart.
+    """
+    self._limits = limits
+    self._say = say
+    self._server = restart_limits.Budget(limits)
+    self.failure = None
+    self.records = {}
+
+  def add(self, task):
+    """Takes a jobs.Task in; returns its TaskRecord."""
+    self.records[task.name] = TaskRecord(task, self._limits)
+    return self.records[task.name]
+
+  def note_start(self, record, now):
+    record.attempt += 1
+    record.start_time = now
+    record.is_running, record.restart_time = True, None
+
+  def note_end(self, record, code, now, is_told=False, may_restart=True):
+    """Decides what a task's end means for the run.
+
+    Args:
+      record: TaskRecord.
+      code: int, the exit code, or -n after signal n.
+      now: float.
+      is_told: whether it was told to end, as all are: nothing is decided.
+      may_restart: whether we were not told to end ourselves.
+
+    Returns:
+      list of jobs.Task to be killed at once, as they start again with it.
+    """
+    is_killed_to_restart = record.restart_time is not None
+    record.is_running, record.code = False, code
+    if is_told or self.failure:
+      return []
+    failure = record.failure
+    if self._is_complete:
+      self._note_complete(record, failure)
+    elif code in cli.FINAL_CODES:
+      self.failure = failure
+    elif code and not is_killed_to_restart:
+      return self._plan_restart(record, failure, now, may_restart)
+    return []
+
+  def note_server_death(self, cause, start_time, now):
+    """The fork server is gone, and all that ran with it.
+
+    Args:
+      cause: str.
+      start_time: float, when it was started.
+      now: float.
+
+    Returns:
+      bool, whether a new one is to be started, for what `take_due` gives.
+    """
+    lost = [r for r in self.records.values() if r.is_running]
+    for record in lost:
+      record.is_running, record.code = False, -signal.SIGKILL
+    if self._is_complete:
+      self._say(f'{_SERVER} has died ({cause}): the training is complete')
+      self.cancel()
+      return True
+    taken = self._server.take(start_time, now)
+    if taken is None:
+      return False
+    number, secs = taken
+    note = self._number(number)
+    self._say(
+      f'{_SERVER} has died ({cause}), and its tasks with it: {note} of all'
+      f' in {secs:g} s'
+    )
+    for record in lost:
+      record.restart_at(now + secs, f'{_SERVER} died: {note}')
+    return True
+
+  def take_due(self, now):
+    """Returns the TaskRecords to start; none before all of them have ended."""
+    waiting = self.waiting
+    if any(record.is_running for record in waiting):
+      return []
+    due = [record for record in waiting if record.restart_time <= now]
+    if any(record.task.name == CHIEF for record in due):
+      for record in self.records.values():
+        if record.is_done:
+          record.restart_at(now, f'started again with {CHIEF}')
+          self._say(f'{record.task.name} is {record.note}')
+          due.append(record)
+    return due
+
+  def compute_wait_secs(self, now):
+    """Seconds (float) until `take_due` may give something; may be inf."""
+    if any(record.is_running for record in self.waiting):
+      return math.inf
+    times = [record.restart_time for record in self.waiting]
+    return max(0.0, min(times, default=math.inf) - now)
+
+  def cancel(self):
+    """Nobody is started again."""
+    for record in self.records.values():
+      record.restart_time = None
+
+  @property
+  def waiting(self):
+    """The TaskRecords (list) that wait to start again."""
+    return [r for r in self.records.values() if r.restart_time is not None]
+
+  @property
+  def _is_complete(self):
+    chief = self.records.get(CHIEF)
+    bears_losses = self._limits.max_restarts or self._limits.min_workers
+    return bool(bears_losses and chief and chief.code == 0)
+
+  def _note_complete(self, record, failure):
+    if record.task.name == CHIEF:
+      for waiting in self.waiting:
+        name = waiting.task.name
+        self._say(f'{name} is not restarted: the training is complete')
+      self.cancel()
+    elif failure.code:
+      self._say(f'{failure}: not restarted, as the training is complete')
+
+  def _plan_restart(self, record, failure, now, may_restart):
+    if not may_restart and self._limits.max_restarts:
+      return []
+    taken = record.budget.take(record.start_time, now)
+    if taken is None:
+      self._lose(record, failure)
+      return []
+    number, secs = taken
+    note = self._number(number)
+    record.restart_at(now + secs, note)
+    has_ps = any(r.task.job_name == 'ps' for r in self.records.values())
+    others = []
+    if not has_ps:
+      others = [r for r in self.records.values() if r is not record]
+    with_all = ', with all other workers' if others else ''
+    self._say(f'{failure}: {note} in {secs:g} s{with_all}')
+    to_kill = [other.task for other in others if other.is_running]
+    for other in others:
+      other.restart_at(now + secs, f'started again with {record.task.name}')
+    return to_kill
+
+  def _lose(self, record, failure):
+    """A task is lost for good: the run goes on without it, or fails."""
+    left = [
+      r
+      for r in self.records.values()
+      if r.is_worker and (r.is_left or r.is_done)
+    ]
+    is_chief = record.task.name == CHIEF
+    is_needed = is_chief or not record.is_worker
+    if (
+      is_needed
+      or self._limits.min_workers is None
+      or len(left) < self._limits.min_workers
+    ):
+      self.failure = failure
+      return
+    record.is_let_go = True
+    plural = 's' if len(left) > 1 else ''
+    self._say(
+      f'{failure}: the run goes on without it, with {len(left)}'
+      f' worker{plural} (--min_workers={self._limits.min_workers})'
+    )
+
+  def _number(self, number):
+    return f'restart {number} of {self._limits.max_restarts}'

@@ -1,0 +1,194 @@
+"""Runs the tasks of a launcher to their end, before the eyes of the user."""
+
+import dataclasses
+import os
+import signal
+
+from distmnist.launching import (
+  endings,
+  local_host,
+  log_view,
+  network_namespace,
+  pid_lines,
+  restart_limits,
+  stop_grace,
+  task_group,
+  task_logs,
+)
+
+LEAVE_SECS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How tasks are run.
+
+  Attributes:
+    fork_tasks: bool, forks of one process or a new Python a task.
+    limits: restart_limits.Limits, when a task is started again.
+    namespace: network_namespace.Namespace for the tasks that serve, or None.
+    stop_grace_secs: float, after which a task that was told to leave ends
+      itself by force.
+  """
+
+  fork_tasks: bool = True
+  limits: restart_limits.Limits = restart_limits.NO_LIMITS
+  namespace: network_namespace.Namespace | None = None
+  stop_grace_secs: float = stop_grace.DEFAULT_SECS
+
+
+DEFAULTS = Options()
+
+
+def run(
+  tasks,
+  logs_dir,
+  where,
+  data_task=None,
+  show_logs='chief',
+  explain=lambda failure, last_lines: failure.cause,
+  options=DEFAULTS,
+):
+  """Runs `tasks` to their end.
+
+  The first task that fails for good stops the others, and is named last on the
+  screen.
+
+  Args:
+    tasks: list of jobs.Task with one module; worker 0 is the chief.
+    logs_dir: str, an existing folder for one log a task.
+    where: str, says to the user where they run.
+    data_task: jobs.Task that runs to its end before the others start, in no
+      namespace, or None. Its log stays only if it fails.
+    show_logs: str, whose lines go to the screen: 'chief' or 'all'.
+    explain: callable(failures.Failure, its last lines) -> str, the cause.
+    options: Options.
+
+  Returns:
+    int, 0 if all tasks ended with 0, or ended in another way once worker 0 had
+    and after restarts; else the exit code of the first task that failed for
+    good, 128 + n if it or this launcher got signal n, 75 if worker 0 then could
+    not save; 1 for a task that did not leave within LEAVE_SECS, though nothing
+    held it up.
+  """
+  task_group.say(f'{_describe(tasks)} {where}, logs in {logs_dir}')
+  task_logs.rotate(logs_dir, tasks)
+  screen = log_view.make_screen(logs_dir, tasks, show_logs)
+  launch = _Launch(tasks, logs_dir, options)
+  with launch.make_group(screen) as group:
+    left = _get_data(group, data_task) if data_task else []
+    if not left and not group.failure:
+      left = launch.wait_for_end()
+    launch.stop(left)
+  screen.finish()
+  return launch.report(explain)
+
+
+class _Launch:
+  """The tasks of one launch, from their start to the exit code."""
+
+  def __init__(self, tasks, logs_dir, options):
+    self._tasks = tasks
+    self._workers = [task for task in tasks if task.job_name == 'worker']
+    self._logs_dir = logs_dir
+    self._options = options
+    limits = options.limits
+    ends_with_chief = limits.max_restarts or limits.min_workers is not None
+    # With restarts the others may have lost what they need to end.
+    self._last = self._workers[:1] if ends_with_chief else self._workers
+    self._waited_for = (
+      self._last[0].name if ends_with_chief else 'the last worker'
+    )
+
+  def make_group(self, screen):
+    """Returns the TaskGroup of the tasks, which start later."""
+
+    def say_on_screen(text):
+      screen.close_line()
+      task_group.say(text)
+
+    options = self._options
+    self._host = local_host.make_host(
+      self._tasks[0].module,
+      self._logs_dir,
+      os.environ,
+      options.fork_tasks,
+      options.namespace,
+      options.stop_grace_secs,
+    )
+    names = [self._host.name, *(task.name for task in self._tasks)]
+    self._pids = pid_lines.PidLines(names, say_on_screen)
+    self._group = task_group.TaskGroup(
+      self._host,
+      self._logs_dir,
+      limits=options.limits,
+      on_tick=screen.update,
+      on_start=self._pids.note,
+      say=say_on_screen,
+      stop_grace_secs=options.stop_grace_secs,
+    )
+    return self._group
+
+  def wait_for_end(self):
+    """Starts all; returns the tasks that still run when the run is over."""
+    self._pids.note(self._host.name, self._host.pid, 1)
+    for task in self._tasks:
+      self._group.start(task)
+    left = self._group.wait(self._last)
+    return left or self._group.wait(self._tasks, LEAVE_SECS)
+
+  def stop(self, left):
+    """Stops the tasks that are left, if any."""
+    signals = self._group.signals
+    self._signum = signals[0] if signals else None
+    self._excused = [task for task in left if self._is_excused(task)]
+    self._late = [task for task in left if task not in self._excused]
+    # A task knows SIGINT and SIGTERM; SIGHUP would end it with no checkpoint.
+    is_interrupted = self._signum == signal.SIGINT
+    passed_on = signal.SIGINT if is_interrupted else signal.SIGTERM
+    self._killed = self._group.stop(passed_on) if left else []
+
+  def report(self, explain):
+    """Says how the run has ended; returns its exit code (int)."""
+    group, signum = self._group, self._signum
+    # A ps is told last, and what it holds the workers have saved.
+    killed = [task for task in self._killed if task in self._workers]
+    if not group.failure and not signum:
+      killed = [task for task in killed if task not in self._excused]
+    endings.say_killed(killed)
+    if group.failure:
+      return endings.report_failure(group, explain, self._logs_dir)
+    if signum:
+      return endings.report_signal(group, signum, self._workers, self._logs_dir)
+    code = endings.report_late(
+      self._late, self._excused, LEAVE_SECS, self._waited_for, self._logs_dir
+    )
+    if code == 0:
+      task_logs.remove_if_temporary(self._logs_dir)
+    return code
+
+  def _is_excused(self, task):
+    """Whether it may be late: a restart can cost it what tells it to leave.
+
+    A ps leaves once every worker has told it to.
+    """
+    if self._group.is_restarted(task):
+      return True
+    is_ps = task.job_name == 'ps'
+    return is_ps and not all(map(self._group.is_done, self._workers))
+
+
+def _describe(tasks):
+  jobs = [task.job_name for task in tasks]
+  num_workers = jobs.count('worker')
+  plural = 's' if num_workers > 1 else ''
+  return f'{jobs.count("ps")} ps and {num_workers} worker{plural}'
+
+
+def _get_data(group, data_task):
+  """Runs the task that gets the data; returns it in a list if it still runs."""
+  group.start(data_task)
+  left = group.wait([data_task])
+  if not left and not group.failure:
+    group.discard(data_task)
+  return left

@@ -1,0 +1,212 @@
+"""A job of Slurm, from its submission to its end."""
+
+import os
+import re
+import select
+import subprocess
+import tempfile
+import threading
+import time
+
+from distmnist.common import cli, signals
+from distmnist.launching import task_group
+
+TICK_SECS = 0.1
+# A controller that does not answer must not hold up a second signal.
+CANCEL_SECS = 10.0
+# So often the controller is asked for the state of a job.
+ASK_SECS = 1.0
+# What a job has ended with whose script could not say, by its state in squeue;
+# '': the controller has forgotten the job, which went as sbatch says.
+_END_CODES = {
+  '': 0,
+  'COMPLETED': 0,
+  'BOOT_FAIL': 1,
+  'FAILED': 1,
+  'NODE_FAIL': 1,
+  'OUT_OF_MEMORY': 1,
+  'CANCELLED': 143,
+  'DEADLINE': 143,
+  'PREEMPTED': 143,
+  'TIMEOUT': 143,
+}
+
+
+class Submission:
+  """sbatch, from the submission to the end of the job. A context.
+
+  While it is open SIGINT, SIGTERM and SIGHUP do not end this process: they
+  cancel the job.
+
+  Attributes:
+    signals: list of int, what this process received.
+  """
+
+  def __init__(self, script, is_waited_for):
+    wait = ['--wait'] if is_waited_for else []
+    self._command = ['sbatch', '--parsable', *wait, str(script)]
+    self.signals = []
+    self._next_ask = 0.0
+
+  def __enter__(self):
+    self._collecting = signals.collecting(self.signals)
+    self._collecting.__enter__()
+    self._words = tempfile.TemporaryFile()
+    self._sbatch = subprocess.Popen(
+      self._command,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=self._words,
+      start_new_session=True,  # A Ctrl-C is ours to pass on.
+    )
+    return self
+
+  def __exit__(self, *_):
+    # It only waits: the job is Slurm's.
+    self._sbatch.kill()
+    self._sbatch.wait()
+    self._sbatch.stdout.close()
+    self._words.close()
+    self._collecting.__exit__(None, None, None)
+
+  def read_job_id(self):
+    """Returns the number (str) of the job.
+
+    Raises:
+      cli.RunError: it is refused, or a second signal comes before the answer.
+    """
+    line = b''
+    while not line.endswith(b'\n'):
+      if len(self.signals) > 1:
+        raise cli.RunError(
+          'stopped while sbatch submits the job: see squeue whether it is there'
+        )
+      if select.select([self._sbatch.stdout], [], [], TICK_SECS)[0]:
+        data = os.read(self._sbatch.stdout.fileno(), 1 << 12)
+        if not data:
+          self._sbatch.wait()
+          raise cli.RunError(f'no job: {self._last_words()}')
+        line += data
+    # With a federation of clusters: number;name.
+    return line.decode().strip().partition(';')[0]
+
+  def wait(self, job_id, ended, on_tick):
+    """Waits for the end of the job; returns its exit code.
+
+    The first signal cancels it: Slurm tells the tasks by SIGTERM, and kills
+    who still runs after its KillWait. The second leaves it at that.
+
+    Args:
+      job_id: str.
+      ended: path, the file into which the script writes its number and exit
+        code at the end: it comes earlier than the answer of sbatch.
+      on_tick: callable, called every TICK_SECS.
+    """
+    is_cancelled = False
+    while True:
+      if self.signals and not is_cancelled:
+        is_cancelled = True
+        _cancel(job_id)
+      if len(self.signals) > 1:
+        task_group.say(f'job {job_id} is left to Slurm, which kills it')
+        return 128 + self.signals[0]
+      # Before the last look at what the script has left.
+      told = self._find_end(job_id)
+      found = _read_end(ended, job_id)
+      on_tick()
+      if found is not None:
+        return found
+      if told is not None:
+        return told
+      threading.Event().wait(TICK_SECS)
+
+  def _find_end(self, job_id):
+    """Returns the exit code of the job as Slurm tells it, None before that."""
+    code = self._sbatch.poll()
+    if code is None:
+      return None
+    if code:
+      return 128 - code if code < 0 else code
+    # 0 is also said of a cancelled job whose script is not done yet.
+    if time.monotonic() < self._next_ask:
+      return None
+    self._next_ask = time.monotonic() + ASK_SECS
+    return _END_CODES.get(_ask_state(job_id))
+
+  def _last_words(self):
+    self._words.seek(0)
+    lines = self._words.read().decode(errors='replace').split('\n')
+    said = [line.strip() for line in lines if line.strip()]
+    return '; '.join(said[-2:]) or (
+      f'sbatch ended with exit code {self._sbatch.returncode}'
+    )
+
+
+def _read_end(path, job_id):
+  """Returns the exit code that the script has left, None before that."""
+  try:
+    words = path.read_text()
+  except OSError:
+    return None
+  if not words.endswith('\n') or words.split()[0] != job_id:
+    return None
+  return int(words.split()[1])
+
+
+def _ask_state(job_id):
+  """Returns the state of a job, such as 'COMPLETING'.
+
+  '' stands for a job that Slurm has forgotten, None for no answer.
+  """
+  command = ['squeue', '--noheader', '--states=all', '--format=%T']
+  try:
+    done = subprocess.run(
+      [*command, f'--jobs={job_id}'],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      start_new_session=True,
+      timeout=CANCEL_SECS,
+    )
+  except (OSError, subprocess.TimeoutExpired):
+    return None
+  if done.returncode and 'Invalid job id' not in done.stderr:
+    return None
+  return done.stdout.strip()
+
+
+def _cancel(job_id):
+  try:
+    done = subprocess.run(
+      ['scancel', job_id],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      start_new_session=True,
+      timeout=CANCEL_SECS,
+    )
+  except subprocess.TimeoutExpired:
+    task_group.say(
+      f'job {job_id}: scancel has not answered within {CANCEL_SECS:g} s: run'
+      f' scancel {job_id} yourself, and see squeue'
+    )
+    return
+  if done.returncode:
+    task_group.say(f'job {job_id}: {" ".join(done.stderr.split())}')
+
+
+def find_ending(job_id, code, said):
+  """Returns how a job has ended whose script names no task (str).
+
+  Args:
+    job_id: str.
+    code: int, its exit code.
+    said: list of str, the lines of its log.
+  """
+  for line in reversed(said):
+    found = re.match(rf'job {job_id}: cancelled( due to [a-z ]+)?: ', line)
+    if found:
+      why = found[1] or ', by scancel or by Slurm'
+      advice = ' (--slurm_time)' if why == ' due to time limit' else ''
+      return f'was cancelled{why}{advice}, exit code {code}'
+  return f'ended with exit code {code}'

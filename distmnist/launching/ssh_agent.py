@@ -1,0 +1,212 @@
+"""The end on the host of a task that ssh has started; see ssh_client.py.
+
+It starts the task, and ends it once it hears no more of the launcher: that was
+killed, its machine is off, the cable is cut.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from distmnist.common import cli, console, ports
+from distmnist.common import signals as signals_lib
+from distmnist.common.names import SSH_AGENT
+
+READY = f'{SSH_AGENT}: ready'
+# No line for so long: the launcher is lost.
+LOST_SECS = 60.0
+# An earlier attempt, or run, may still be leaving: if the loss was seen here
+# alone, it hears of it LOST_SECS later, and has its grace, and some more.
+LEAVE_SECS = 11.0
+# After the task's end, for the last that it wrote.
+DRAIN_SECS = 10.0
+SSH_FAILED_CODE = 255
+_TICK_SECS = 0.1
+_MAX_BUFFERED_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent():
+  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def serve():
+  """Runs the task that stdin asks for; returns its exit code (int)."""
+  line = sys.stdin.buffer.raw.readline()
+  if not line.endswith(b'\n'):
+    return cli.FAILED
+  print(READY, file=sys.stderr, flush=True)
+  return _Host(json.loads(line)).serve()
+
+
+class _Host:
+  """The task here, and the launcher at the other end of stdin and stdout.
+
+  Nothing that this writes to or reads from may hold it up: a launcher that is
+  lost has to be noticed in time.
+  """
+
+  def __init__(self, request):
+    self._request = request
+    # From the first signal, if the launcher is gone. A ps needs as long as a
+    # worker: told with all others, it has the chief save first.
+    self._grace_secs = request['grace_secs']
+    # Whoever ends the session of sshd means the task.
+    self._signals = signals_lib.Reader(
+      signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP
+    )
+    self._task = None
+    self._code = None
+    self._output = None  # of the task, while there may be more
+    self._buffer = b''  # what the launcher still has to get
+    self._line = b''  # of stdin, not yet complete
+    self._is_heard = self._is_read = True
+    self._heard_time = time.monotonic()
+    self._told_time = None  # of the first signal
+    self._kill_time = None
+
+  def serve(self):
+    """Runs the task to its end; returns its exit code, 128 + n by signal n."""
+    for fd in (0, 1):
+      os.set_blocking(fd, False)
+    wait = console.Wait(LOST_SECS + self._grace_secs + LEAVE_SECS, self._say)
+    port = self._request['port']
+    while self._code is None:
+      # If the port stays taken, the task says so better than we can.
+      if self._task is None and (
+        port is None
+        or ports.is_free(port)
+        or wait.is_over(f'for port {port} here, which another process has')
+      ):
+        self._start()
+      self._turn()
+      if self._task is None:
+        if self._kill_time is not None:
+          return 128 + signal.SIGTERM
+        continue
+      self._keep_time()
+      self._reap()
+    # Its group is gone; what it has written comes to an end.
+    deadline = time.monotonic() + DRAIN_SECS
+    while (self._output or self._buffer) and time.monotonic() < deadline:
+      self._turn()
+    return self._code
+
+  def _say(self, text):
+    """Writes a line into the log of the task."""
+    self._buffer += text.encode() + b'\n' if self._is_read else b''
+
+  def _start(self):
+    env = {**os.environ, 'PYTHONUNBUFFERED': '1', **self._request['env']}
+    self._task = subprocess.Popen(
+      [sys.executable, *self._request['argv'][1:]],
+      env=env,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,
+      preexec_fn=die_with_parent,
+    )
+    self._output = self._task.stdout.fileno()
+
+  def _turn(self):
+    """Waits until something happens or is due; deals with what happened."""
+    readers = [self._signals]
+    if self._is_heard:
+      readers.append(0)
+    if self._output and len(self._buffer) < _MAX_BUFFERED_BYTES:
+      readers.append(self._output)
+    writers = [1] if self._buffer else []
+    ready, writable, _ = select.select(readers, writers, [], self._secs_left())
+    if self._signals in ready:
+      for signum in self._signals.read():
+        if signum != signal.SIGCHLD:
+          self._leave()
+    if 0 in ready:
+      self._listen()
+    if self._output in ready:
+      data = os.read(self._output, 1 << 16)
+      self._output = self._output if data else None
+      self._buffer += data if self._is_read else b''
+    if writable:
+      self._write()
+
+  def _secs_left(self):
+    """Until something is due of which nothing else tells us."""
+    if self._task is None or self._code is not None:
+      return _TICK_SECS
+    due = self._kill_time or self._heard_time + LOST_SECS
+    return min(max(_TICK_SECS, due - time.monotonic()), LOST_SECS)
+
+  def _listen(self):
+    try:
+      data = os.read(0, 1 << 16)
+    except BlockingIOError:
+      return
+    except OSError:
+      data = b''
+    self._heard_time = time.monotonic()
+    if not data:
+      self._lose()
+    *lines, self._line = (self._line + data).split(b'\n')
+    for line in filter(None, lines):
+      if self._task is None:
+        self._leave()
+      else:
+        self._tell(int(line))
+
+  def _write(self):
+    try:
+      self._buffer = self._buffer[os.write(1, self._buffer) :]
+    except BlockingIOError:
+      pass
+    except OSError:
+      self._is_read, self._buffer = False, b''
+
+  def _lose(self):
+    """The launcher is gone: nobody is told any more, and the task leaves."""
+    self._is_heard = self._is_read = False
+    self._buffer = b''
+    self._leave()
+
+  def _leave(self):
+    self._tell(signal.SIGTERM)
+    if self._kill_time is None:
+      self._kill_time = self._told_time + self._grace_secs
+
+  def _tell(self, signum):
+    if self._task:
+      os.killpg(self._task.pid, signum)
+    if self._told_time is None:
+      self._told_time = time.monotonic()
+
+  def _keep_time(self):
+    now = time.monotonic()
+    if self._is_heard and now - self._heard_time > LOST_SECS:
+      self._lose()
+    if self._kill_time is not None and now >= self._kill_time:
+      os.killpg(self._task.pid, signal.SIGKILL)
+      self._kill_time = float('inf')  # once is enough
+
+  def _reap(self):
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    if os.waitid(os.P_PID, self._task.pid, flags) is None:
+      return
+    # What it has started ends with it, before its pid can be another's.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(self._task.pid, signal.SIGKILL)
+    code = self._task.wait()
+    # 255 would be ssh's own.
+    self._code = 128 - code if code < 0 else min(code, SSH_FAILED_CODE - 1)
+
+
+if __name__ == '__main__':
+  exit_code = serve()
+  sys.stdout.flush()
+  os._exit(exit_code)

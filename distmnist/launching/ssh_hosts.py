@@ -1,0 +1,111 @@
+"""The hosts of --hosts, and which task runs on which of them. Pure."""
+
+import dataclasses
+import re
+
+from distmnist.common import cli
+from distmnist.common.names import FIRST_PORT
+
+_HOST = re.compile(
+  r'(?P<user>[\w.][\w.-]*@)?(?P<host>[\w.][\w.-]*|\[[\da-fA-F:.]+\])'
+  r'(?::(?P<port>\d+))?',
+  re.ASCII,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """Where a task runs: ssh's [user@]host, and the address the others use."""
+
+  login: str
+  host: str
+  port: int
+
+  @property
+  def address(self):
+    return f'{self.host}:{self.port}'
+
+
+def parse_hosts(text):
+  """Returns the list of Place in `text`, the value of --hosts.
+
+  Raises:
+    cli.UsageError: none at all, or one that is no host.
+  """
+  places = []
+  for entry in text.split(',') if text.strip() else ():
+    entry = entry.strip()
+    match = _HOST.fullmatch(entry)
+    port = int(match['port'] or FIRST_PORT) if match else 0
+    if not 1 <= port <= 65535:
+      raise cli.UsageError(
+        f'--hosts: {entry!r} is no host: expected [user@]host[:port], with a'
+        ' port from 1 to 65535'
+      )
+    login = (match['user'] or '') + match['host'].strip('[]')
+    places.append(Place(login, match['host'], port))
+  if not places:
+    raise cli.UsageError(
+      '--launcher=ssh needs --hosts: [user@]host[:port], separated by commas'
+    )
+  local = [p for p in places if is_loopback(p.host)]
+  if 0 < len(local) < len(places):
+    raise cli.UsageError(
+      f'--hosts: {local[0].host} is another machine for each host: give the'
+      ' name under which the others find it'
+    )
+  return places
+
+
+def deal(hosts, num_tasks):
+  """Returns a Place a task: host after host, in turn.
+
+  A port that is taken on a host makes way for the next one.
+
+  Args:
+    hosts: list of Place, with the port to begin with.
+    num_tasks: int.
+
+  Raises:
+    cli.UsageError: there is nothing to do for some host, or no port left.
+  """
+  if len(hosts) > num_tasks:
+    raise cli.UsageError(
+      f'--hosts names {len(hosts)} hosts for {num_tasks}'
+      f' task{"s" if num_tasks > 1 else ""}: leave some out, or raise --num_ps'
+      ' or --num_workers'
+    )
+  places, taken = [], set()
+  for index in range(num_tasks):
+    place = hosts[index % len(hosts)]
+    # TensorFlow listens on all addresses of a machine: 127.0.0.1 and 127.0.0.2
+    # share their ports.
+    machine = '127.0.0.1' if is_loopback(place.host) else place.host
+    while (machine, place.port) in taken:
+      place = dataclasses.replace(place, port=place.port + 1)
+    if place.port > 65535:
+      raise cli.UsageError(f'--hosts: no port is left on {place.host}')
+    taken.add((machine, place.port))
+    places.append(place)
+  return places
+
+
+def is_loopback(host):
+  """Whether `host`, a name or an address, is another machine for everybody."""
+  return bool(re.fullmatch(r'localhost|127\..*', host))
+
+
+def describe_ports(places):
+  """Returns where the tasks serve (str): 'a (2222, 2223) and b (2222)'."""
+  ports = {}
+  for place in places:
+    ports.setdefault(place.host, []).append(str(place.port))
+  told = []
+  for host, found in ports.items():
+    if len(found) > 4:
+      found = [f'{found[0]} to {found[-1]}']
+    told.append(f'{host} ({", ".join(found)})')
+  if len(told) > 4:
+    told[3:] = [f'{len(told) - 3} more hosts']
+  *most, last = told
+  return f'{", ".join(most)} and {last}' if most else last

@@ -1,0 +1,95 @@
+"""What a supervisor runs tasks on, a contract: start, signal, turn, kill."""
+
+import abc
+
+from distmnist.common import cli
+
+
+class HostDiedError(cli.LostError):
+  """The host is gone, and all its tasks with it.
+
+  Attributes:
+    cause: str, how it ended.
+  """
+
+  def __init__(self, message, cause):
+    super().__init__(message)
+    self.cause = cause
+
+
+class TaskHost(abc.ABC):
+  """Where tasks run. A context: its end is the end of all of them.
+
+  While it is open SIGINT, SIGTERM and SIGHUP do not end this process: they
+  are collected in `signals`, and they interrupt `turn`. Nothing but `turn`
+  waits, so that a launcher of many tasks can always be told to stop.
+
+  Attributes:
+    name: str, what the user knows it by.
+    signals: list of int, what this process received.
+    is_ready: whether it can start tasks yet: requests are kept until then.
+    on_pid: callable(name, pid), called when a pid becomes known; may be set.
+  """
+
+  name = ''
+
+  def __init__(self):
+    self.signals = []
+    self.is_ready = False
+    self.on_pid = lambda name, pid: None
+
+  @abc.abstractmethod
+  def __enter__(self):
+    """Opens it; returns itself."""
+
+  @abc.abstractmethod
+  def __exit__(self, *error):
+    """Ends all that it has started."""
+
+  @property
+  @abc.abstractmethod
+  def pid(self):
+    """The pid (int) of the process that holds the tasks."""
+
+  @abc.abstractmethod
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    """Asks for a task.
+
+    Args:
+      name: str, what it is called here.
+      argv: list of str, ('python', '-m', module, flags...).
+      env: dict, variables beyond the host's.
+      log: str, a path.
+      is_isolated: whether it runs in the host's network namespace, if the host
+        has one.
+      title: str, what `ps` shows of it; '' leaves the host's.
+
+    Raises:
+      cli.RunError: the command is too long.
+    """
+
+  @abc.abstractmethod
+  def signal(self, names, signum):
+    """Sends a signal to the tasks of these names, as far as they run."""
+
+  @abc.abstractmethod
+  def turn(self, timeout_secs=None):
+    """Waits for an event or a signal; returns [(name, code)] of an end, or [].
+
+    Code -n is signal n.
+
+    Raises:
+      cli.RunError: it cannot start tasks, and never will.
+      HostDiedError: it is gone; raised once.
+    """
+
+  @abc.abstractmethod
+  def kill(self):
+    """Ends the host at once, and with it all that it has started."""
+
+  @abc.abstractmethod
+  def restart(self):
+    """Makes it ready for tasks again after a HostDiedError; starts none.
+
+    Returns once the old ones are gone: until then their ports are taken.
+    """

@@ -1,0 +1,151 @@
+"""The logs of a launcher's tasks: one file a task, a fresh one a run."""
+
+import os
+import shutil
+import sys
+import tempfile
+
+from distmnist.common import cli, files, owner
+from distmnist.common.names import LAUNCH
+
+# Of earlier runs in the same folder: worker_0.log.1 is the last one's.
+NUM_KEPT = 3
+_temporary = set()  # the folders that nobody has asked for
+
+
+def make_logs_dir(logs_dir, logdir):
+  """Makes the folder for the logs and returns it (str).
+
+  Args:
+    logs_dir: str or None, the one asked for.
+    logdir: str or None, train's --logdir.
+
+  Raises:
+    cli.UsageError: it cannot be made or written to.
+    cli.RunError: another run goes on in `logdir`.
+  """
+  if not logs_dir and not logdir:
+    folder = tempfile.mkdtemp(prefix='distmnist_logs_')
+    _temporary.add(folder)
+    return folder
+  if logdir:
+    owner.take_for_launcher(os.path.expanduser(logdir), _say)
+  # A shell leaves the ~ of --logdir=~/run as it is.
+  path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
+  try:
+    os.makedirs(path, exist_ok=True)
+  except OSError as error:
+    advice = (
+      '' if logs_dir else ': --logs_dir names another one, on this machine'
+    )
+    raise cli.UsageError(f'no folder for the logs: {error}{advice}') from error
+  if not os.access(path, os.W_OK | os.X_OK):
+    raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
+  return path
+
+
+def _say(text):
+  print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
+
+
+def log_path(logs_dir, task):
+  return os.path.join(logs_dir, task.name.replace(' ', '_') + '.log')
+
+
+def remove_if_temporary(logs_dir):
+  """Removes a folder that `make_logs_dir` made among the temporary ones."""
+  if logs_dir in _temporary:
+    _temporary.remove(logs_dir)
+    shutil.rmtree(logs_dir, ignore_errors=True)
+
+
+def rotate(logs_dir, tasks):
+  """Gives the logs of earlier runs other names, so that a run begins new ones.
+
+  A launcher that still writes to one goes on with it under its new name.
+
+  Args:
+    logs_dir: str, an existing folder.
+    tasks: list of jobs.Task.
+  """
+  for task in tasks:
+    path = log_path(logs_dir, task)
+    if not os.path.exists(path) or not os.path.getsize(path):
+      continue
+    for number in range(NUM_KEPT, 0, -1):
+      older = f'{path}.{number - 1}' if number > 1 else path
+      if os.path.exists(older):
+        os.replace(older, f'{path}.{number}')
+
+
+def begin_attempt(path, note=''):
+  """Makes a log ready for a task; returns where its lines begin, in bytes.
+
+  Args:
+    path: str.
+    note: str, for a line between this attempt and the last, or ''.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  return append(path, [f'--- {note} ---'] if note else [])
+
+
+def append(path, lines):
+  """Adds `lines`, a list of str, to a log; returns its size then, in bytes.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  with open(path, 'a+b', opener=files.no_follow) as log:
+    if lines:
+      size = log.seek(0, os.SEEK_END)
+      log.seek(max(0, size - 1))
+      # Who wrote to it last may have left a line open.
+      start = '' if log.read() in (b'', b'\n') else '\n'
+      text = ''.join(f'{line}\n' for line in lines)
+      log.write((start + text).encode())
+    return log.seek(0, os.SEEK_END)
+
+
+def read_last_lines(path, start=0, num_lines=10):
+  """Returns the last lines (list of str) of a log from byte `start` on."""
+  with open(path, 'rb') as log:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(start, size - (1 << 14)))
+    lines = log.read().decode(errors='replace').splitlines()
+  return [line for line in lines if line.strip()][-num_lines:]
+
+
+class AttemptLogs:
+  """The logs of tasks that start again: each attempt has its place in one."""
+
+  def __init__(self, logs_dir):
+    """
+    Args:
+      logs_dir: str, an existing folder.
+    """
+    self._logs_dir = logs_dir
+    self._starts = {}  # of each last attempt, in bytes
+
+  def begin(self, task, note=''):
+    """Makes the log of a jobs.Task ready; returns its path (str).
+
+    Args:
+      task: jobs.Task.
+      note: str, for a line between this attempt and the last, or ''.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    path = log_path(self._logs_dir, task)
+    self._starts[task.name] = begin_attempt(path, note)
+    return path
+
+  def last_lines(self, task, num_lines=10):
+    """Returns the last lines (list of str) of a task's last attempt."""
+    path = log_path(self._logs_dir, task)
+    return read_last_lines(path, self._starts[task.name], num_lines)
+
+  def remove(self, task):
+    os.remove(log_path(self._logs_dir, task))

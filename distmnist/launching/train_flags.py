@@ -1,0 +1,207 @@
+"""The flags of train, known without TensorFlow and checked before it starts.
+
+A launcher hands train's flags on, maybe into a queue of hours. It cannot import
+train, which takes seconds, so it reads the definitions from train's sources:
+every `flags.DEFINE_...` at the top level of train and of what train imports.
+They use literals, `registry.names`, common/names.py and names of literals of
+the same file, and nothing else; a test compares the result with the flags of
+train itself.
+"""
+
+import ast
+import functools
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from absl import (
+  flags,
+  logging,  # noqa: F401  Its flags are train's, too.
+)
+
+from distmnist.common import cli, command_line, names, registry
+from distmnist.common.names import CHECK, PACKAGE, TRAIN
+
+_LINES = re.MULTILINE | re.DOTALL
+_DEFINITION = re.compile(
+  r'^(?:\w+ = )?flags\.DEFINE_\w+\((?:[^\n]*\)$|.*?^\)$)', _LINES
+)
+_IMPORT = re.compile(
+  rf'^from ({PACKAGE}[.\w]*) import (?:\((.*?)\)|([^\n]*))', _LINES
+)
+_LOAD_ALL = re.compile(r'registry\.load_all\((\w+)\)')
+_LIBRARIES = ('absl.logging',)
+
+
+def expand(words):
+  """Returns `words` (list of str) with each --flagfile among them read.
+
+  Raises:
+    cli.UsageError: one cannot be read.
+  """
+  try:
+    return command_line.expand(words)
+  except flags.Error as error:
+    raise cli.UsageError(str(error)) from error
+
+
+def check(words):
+  """Checks names, types and bounds of the flags `words` (list of str).
+
+  Raises:
+    cli.UsageError: one is wrong.
+  """
+  try:
+    rest = command_line.parse(_define(), ['train', *words])
+  except flags.Error as error:
+    raise cli.UsageError(str(error), 'train') from error
+  if rest:
+    raise cli.UsageError(
+      f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
+    )
+
+
+def is_known(name):
+  """Whether train has a flag of this name, or a bool that it turns off."""
+  values = _define()
+  return name in values or (
+    name.startswith('no')
+    and name[2:] in values
+    and bool(values[name[2:]].boolean)
+  )
+
+
+def _define():
+  """Returns flags.FlagValues with the flags of train, none of them set."""
+  values = flags.FlagValues()
+  for library in _LIBRARIES:
+    for flag in flags.FLAGS.flags_by_module_dict()[library]:
+      values[flag.name] = _copy(flag)
+  known = {**vars(names), 'flags': _Flags(values), 'registry': registry}
+  for name, code in _compile():
+    exec(code, {}, _Names(known, name))
+  return values
+
+
+class _Names(dict):
+  """What a definition may name: `known`, and literals of its own file."""
+
+  def __init__(self, known, module):
+    super().__init__(known)
+    self._module = module
+
+  def __missing__(self, name):
+    found = re.search(
+      rf'^{name} = (.*?)(?=^\S)(?:[)\]}}]$)?', _get_source(self._module), _LINES
+    )
+    if found is None:
+      raise KeyError(name)
+    return ast.literal_eval(found[0].partition(' = ')[2])
+
+
+def _copy(flag):
+  """A flag of a library that is not set, whatever this process was given."""
+  return flags.Flag(
+    flag.parser,
+    flag.serializer,
+    flag.name,
+    None,
+    flag.help,
+    boolean=flag.boolean,
+  )
+
+
+class _Flags:
+  """Stands for absl.flags: what is defined goes to `values`."""
+
+  def __init__(self, values):
+    self._values = values
+
+  def __getattr__(self, name):
+    return functools.partial(getattr(flags, name), flag_values=self._values)
+
+
+def check_combination(words, num_ps, num_workers, say):
+  """Has train check how its flags fit each other and the cluster.
+
+  What needs data, a GPU or a folder is left to the hosts.
+
+  Args:
+    words: list of str, the flags of train.
+    num_ps, num_workers: int.
+    say: callable, takes a line.
+
+  Raises:
+    cli.UsageError: they do not fit.
+  """
+  with tempfile.TemporaryDirectory(prefix='distmnist_check_') as folder:
+    path = os.path.join(folder, 'check.json')
+    with open(path, 'w', encoding='utf-8') as file:
+      json.dump(
+        {
+          'num_ps': num_ps,
+          'num_workers': num_workers,
+          'flags': [words],
+          'needs_data': False,
+        },
+        file,
+      )
+    done = subprocess.run(
+      [sys.executable, '-m', CHECK, path],
+      capture_output=True,
+      text=True,
+    )
+    if done.returncode:
+      lines = done.stderr.strip().splitlines() or ['no reason given']
+      say(f'the flags of train are checked by the hosts alone: {lines[-1]}')
+      return
+    with open(f'{path}.checked', encoding='utf-8') as file:
+      (mistake,) = json.load(file)
+  if mistake:
+    raise cli.UsageError(mistake, 'train')
+
+
+@functools.cache
+def _compile():
+  """Returns (name of its module, code) of each definition."""
+  return [
+    (name, compile(text, f'the flags of {name}', 'exec'))
+    for name in _find_modules(TRAIN)
+    for text in _DEFINITION.findall(_get_source(name))
+  ]
+
+
+def _find_modules(root):
+  """Returns the names of `root` and of all of ours that it imports."""
+  found, left = [], [root]
+  while left:
+    name = left.pop()
+    if name in found:
+      continue
+    found.append(name)
+    source = _get_source(name)
+    for package, several, one in _IMPORT.findall(source):
+      left.append(package)
+      if _find_spec(package).submodule_search_locations is None:
+        continue  # What it imports are names of a module.
+      for word in (several or one).split(','):
+        if word := word.split('#')[0].split(' as ')[0].strip():
+          left.append(f'{package}.{word}')
+    for constant in _LOAD_ALL.findall(source):
+      package = getattr(names, constant)
+      left += [f'{package}.{module}' for module in registry.names(package)]
+  return found
+
+
+@functools.cache
+def _find_spec(name):
+  return importlib.util.find_spec(name)
+
+
+@functools.cache
+def _get_source(name):
+  return _find_spec(name).loader.get_source(name) or ''

@@ -1,0 +1,1 @@
+"""Starts a task, keeps it alive, recovers it, ends it."""

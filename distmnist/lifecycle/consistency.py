@@ -1,0 +1,123 @@
+"""Tasks of one run have the same flags, hosts, code and TensorFlow."""
+
+import hashlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common.names import CHIEF, PACKAGE_DIR
+from distmnist.logdir import logdirs, run_flags
+
+# What each task may have of its own; in all else they must agree.
+_OWN_FLAGS = {
+  'allow_soft_placement',
+  'continuous_timeout_secs',
+  'data_dir',
+  'download_only',
+  'early_stopping_patience',
+  'end_timeout_secs',
+  'help',
+  'helpfull',
+  'history',
+  'inter_op_parallelism_threads',
+  'intra_op_parallelism_threads',
+  'job_name',
+  'keep_checkpoints',
+  'log_device_placement',
+  'log_secs',
+  'logdir',
+  'num_gpus',
+  'print_cluster',
+  'resume',
+  'save_secs',
+  'save_steps',
+  'stall_fail_secs',
+  'stall_warn_secs',
+  'stop_grace_secs',
+  'start_timeout_secs',
+  'summary_steps',
+  'task_index',
+  'trace_steps',
+  'validation_steps',
+}
+_HOSTS = 'ps_hosts', 'worker_hosts'
+# No flags, but settings all the same.
+_PROGRAM = {
+  'code': 'code (a hash of its .py files)',
+  'tensorflow': 'TensorFlow',
+}
+
+
+def settings_from_flags(cluster):
+  """Returns {name: value} of this task, what all must agree on.
+
+  Of a ps that is its hosts and its program: it needs no other flags.
+  """
+  settings = {
+    flag.name: flag.value
+    for flag in run_flags.ours()
+    if flag.name not in _OWN_FLAGS and cluster.job_name == 'worker'
+  }
+  settings |= {name: ','.join(getattr(cluster, name)) for name in _HOSTS}
+  return settings | {'code': _CODE, 'tensorflow': tf.__version__}
+
+
+def hash_code(folder=PACKAGE_DIR):
+  """Returns twelve hexadecimal digits of the .py files below `folder`."""
+  digest = hashlib.sha256()
+  for path in sorted(folder.rglob('*.py')):
+    digest.update(f'{path.relative_to(folder)}\0'.encode())
+    digest.update(path.read_bytes())
+  return digest.hexdigest()[:12]
+
+
+# Of what was imported, not of what lies there when a task is started again: the
+# fork server goes on with the code that it has, whoever edits the files.
+_CODE = hash_code()
+
+
+def find_differences(mine, theirs, is_ps):
+  """Returns a list of str, one a setting that two tasks do not share.
+
+  Args:
+    mine: {name: value}, the settings of this task.
+    theirs: {name: value}, those of another one.
+    is_ps: bool, whether one of the two is a ps, which has fewer.
+  """
+  names = mine.keys() & theirs.keys() if is_ps else mine.keys() | theirs.keys()
+  return [
+    f'{_show(name, theirs)} there but {_show(name, mine)} here'
+    for name in sorted(names)
+    if theirs.get(name) != mine.get(name)
+  ]
+
+
+def _show(name, settings):
+  value = settings.get(name)
+  if name in _PROGRAM:
+    return f'{_PROGRAM[name]} {value}'
+  return f'--{name}={"(not given)" if value is None else value}'
+
+
+class LogdirHook(tf.train.SessionRunHook):
+  """Sees whether this worker shares the folder of the chief.
+
+  The chief alone writes and reads checkpoints, so nothing is lost where it
+  does not; but graphs, reports and `evaluate` are looked for there.
+  """
+
+  def __init__(self, watchdog, logdir, say):
+    self._watchdog = watchdog
+    self._logdir = logdir
+    self._say = say
+    self._is_known = False
+
+  def after_create_session(self, session, coord):
+    if not self._is_known:
+      self._is_known = True
+      life = self._watchdog.find_life(CHIEF)
+      if life and not logdirs.is_signed(self._logdir, life):
+        self._say(
+          f'--logdir={self._logdir} is not the folder that worker 0 has under '
+          'this name: the checkpoints are there, the summaries of this worker '
+          'here; give all workers a folder that they share'
+        )

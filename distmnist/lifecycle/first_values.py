@@ -1,0 +1,82 @@
+"""The values that the variables of a session begin with.
+
+A center that is alive is taken over: a chief that comes back must not roll back
+what the others have trained. Else the chief restores the last checkpoint, or
+initialises where there is none. Without a ps the other workers initialise
+values of their own, and get the chief's from the strategy.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.exchange import strategy
+from distmnist.logdir import checkpoints, history
+
+
+class FirstValues:
+  """Takes over, restores or initialises the variables of a worker."""
+
+  def __init__(self, task, restart, center_flags, hooks):
+    """
+    Args:
+      task: task.Task.
+      restart: restart.Restart, from what the chief restores.
+      center_flags: center_flags.CenterFlags, or None where there is no ps.
+      hooks: list of SessionRunHook; a strategy.CenterHook among them is told
+        of each new center.
+    """
+    self._cluster = task.cluster
+    self._say = task.say
+    self._restart = restart
+    self._center_flags = center_flags
+    self._hooks = [h for h in hooks if isinstance(h, strategy.CenterHook)]
+    self._initialize = tf.global_variables_initializer()
+    self._optional = tf.get_collection(checkpoints.OPTIONAL)
+    self._needed = [
+      v
+      for v in tf.global_variables()
+      if not any(v is x for x in self._optional)
+    ]
+    self._saver_of_needed = None
+    if self._optional and self._cluster.is_chief:
+      self._saver_of_needed = tf.train.Saver(self._needed)
+
+  def set_in(self, scaffold, session):
+    """Gives the variables their values; the init_fn of `scaffold`."""
+    with errors.naming_losses():
+      self._set_in(scaffold, session)
+
+  def _set_in(self, scaffold, session):
+    if not self._cluster.is_chief:
+      session.run(self._initialize)
+      return
+    if not session.run(scaffold.ready_for_local_init_op).size:
+      if self._center_flags:
+        self._center_flags.check_run(session, self._restart.run)
+      self._say('taking over the live variables')
+      self._restart.go_on()
+      return
+    path = self._restart.find()
+    if path:
+      step = checkpoints.parse_step(path)
+      history.record('restoring', step=step)
+      self._restore(scaffold, session, path)
+      history.record('restored', step=step)
+      self._say(f'restored {path}')
+    else:
+      session.run(self._initialize)
+    self._restart.go_on()
+    for hook in self._hooks:
+      hook.on_new_center(session)
+    if self._center_flags:
+      self._center_flags.raise_all(session, self._restart.run)
+
+  def _restore(self, scaffold, session, path):
+    """Restores `path`; what it may lack keeps its first value."""
+    saver, variables = scaffold.saver, tf.global_variables()
+    if self._saver_of_needed and not checkpoints.has_all(path, self._optional):
+      saver = self._saver_of_needed
+      session.run(self._initialize)
+      variables = self._needed
+    checkpoints.check_fits(path, variables)
+    saver.restore(session, path)

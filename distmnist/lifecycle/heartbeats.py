@@ -1,0 +1,199 @@
+"""This task's heartbeat, and when the heartbeats of the others last came.
+
+Each task of a cluster has a row in the heartbeat table (cluster/
+status_table.py), and beats there every second or two, so that it is seen to be
+alive: one that is suspended still answers on its port, but beats no more. A
+task that finds the beat of another process under its own name was replaced
+while it stood still; it ends at once, and saves nothing.
+"""
+
+import os
+import pathlib
+import socket
+import threading
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import polling, status_table, stop_request
+from distmnist.common import cli
+from distmnist.lifecycle import table_calls
+
+# Seconds between two beats of a task, in a small cluster and in a large one.
+_BEAT_SECS = 1.0, 2.0
+# Seconds between two reads of all beats, for each task of the cluster: a read
+# has as many bytes as there are tasks.
+_READ_SECS_PER_TASK = 1 / 12
+# No beat for so long: not a slow one any more, even on a busy machine.
+SILENT_SECS = 5.0
+# A living task is seen to beat while it could beat so many times. Looks are
+# counted and not seconds, which pass also where we are not given the CPU.
+_NUM_BEATS_TO_SEE = 3
+_BEAT_LOOK_SECS = 0.2
+
+
+def find_place():
+  """Returns a str that two processes share if they cannot share a port.
+
+  Not the name of the host, which clones and containers have in common.
+  """
+  try:
+    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+    return f'{boot} {os.stat("/proc/self/ns/net").st_ino}'
+  except OSError:
+    return socket.gethostname()
+
+
+class Heartbeats:
+  """This task's row and beats in the heartbeat table, and those it has read.
+
+  Attributes:
+    place: str, see find_place.
+    is_closed: threading.Event, which ends the beats.
+  """
+
+  def __init__(self, cluster, server, settings, stalls, stop, say):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      server: tf.train.Server, or None for one process: there is no table.
+      settings: {name: value}, what all tasks must agree on.
+      stalls: stalls.Stalls, whose num_steps goes out with each beat.
+      stop: stop_request.StopRequest, told that this task was replaced.
+      say: callable that prints a line.
+    """
+    self._cluster = cluster
+    self._settings = settings
+    self._stalls = stalls
+    self._stop = stop
+    self._say = say
+    self._life = int.from_bytes(os.urandom(8), 'big') >> 1
+    self._num_beats = 0
+    self.place = find_place()
+    self._row = {
+      'life': self.life,
+      'host': socket.gethostname(),
+      'place': self.place,
+      'pid': os.getpid(),
+    }
+    self._beats = {}
+    self._last_change = {}  # Name: when we saw its beat come or change.
+    self._have_beaten = set()  # Names whose beat we saw change.
+    num_tasks = cluster.num_ps + cluster.num_workers
+    self._beat_secs = polling.compute_interval_secs(num_tasks, *_BEAT_SECS)
+    self._read_secs = max(self._beat_secs, num_tasks * _READ_SECS_PER_TASK)
+    self._last_answer = self._last_read = self._next_look = time.monotonic()
+    self.is_closed = threading.Event()
+    self._table = self._calls = None
+    if server:
+      self._table = status_table.Board(cluster, server)
+      self._calls = table_calls.TableCalls(cluster, self.is_closed, stop, say)
+
+  @property
+  def life(self):
+    """str, another one in each process."""
+    return f'{self._life:016x}'
+
+  @property
+  def can_begin(self):
+    """Whether there is a table, and this task has not begun to beat there."""
+    return self._table is not None and not self._num_beats
+
+  def claim(self):
+    """Writes this task's row and first beat, over those that are there."""
+    self._num_beats = 1
+    self._table.write(self._row, self._settings)
+    self._table.claim(self._make_beat())
+
+  def _make_beat(self):
+    return status_table.Beat(
+      self._life, self._num_beats, self._stalls.num_steps
+    )
+
+  def read_row(self, name):
+    """Returns (row, settings) of the task called `name`, or None.
+
+    Raises:
+      tf.errors.OpError: see status_table.Board.read; `ask` bears it.
+    """
+    return self._table.read(name)
+
+  def read_beats(self):
+    """Takes in the beats of all; those of ended tasks stay in the table."""
+    beats = self._table.read_beats()
+    self._last_answer = self._last_read = now = time.monotonic()
+    for name, beat in beats.items():
+      old = self._beats.get(name)
+      if old is None:
+        self._last_change[name] = now
+      elif old != beat:
+        self._last_change[name] = now
+        self._have_beaten.add(name)
+    self._beats = beats
+
+  def secs_silent(self, name):
+    """Returns for how many seconds no beat of task `name` had come.
+
+    As of the last read; None if it is not known: no beat yet, or the table was
+    not read of late.
+    """
+    age = time.monotonic() - self._last_read
+    if name not in self._last_change or age > self._read_secs + SILENT_SECS:
+      return None
+    return self._last_read - self._last_change[name]
+
+  def secs_without_answer(self):
+    """Returns for how many seconds the table has not answered, a float."""
+    return time.monotonic() - self._last_answer
+
+  def wait_for_beat(self, name, deadline):
+    """Returns whether task `name` is seen to beat within some seconds."""
+    secs = _NUM_BEATS_TO_SEE * self._beat_secs
+    for _ in range(round(secs / _BEAT_LOOK_SECS)):
+      if name in self._have_beaten:
+        break
+      self._stop.wait(_BEAT_LOOK_SECS)
+      self.ask(self.read_beats, deadline)
+    return name in self._have_beaten
+
+  def ask(self, ask, deadline):
+    """Returns what `ask()` returns; see TableCalls.call."""
+    answer = self._calls.call(ask, deadline)
+    self._last_answer = time.monotonic()
+    return answer
+
+  def keep_beating(self, look):
+    """Beats until `is_closed`; for a thread of its own.
+
+    Args:
+      look: callable, called between two beats, the less often the larger the
+        cluster is.
+    """
+    while not self.is_closed.wait(self._beat_secs):
+      try:
+        self._beat_once()
+        if self._last_answer >= self._next_look:
+          self._next_look = self._last_answer + self._read_secs
+          look()
+      except tf.errors.OpError:
+        pass  # The training meets the same error, and recovers or ends.
+      except (cli.RunError, stop_request.StoppedError) as error:
+        if isinstance(error, cli.RunError):
+          self._stop.give_up(error)
+        return
+      except Exception as error:  # A task that does not beat is taken for dead.
+        self._say(f'a beat failed, and the next is tried: {error!r}')
+
+  def _beat_once(self):
+    self._num_beats += 1
+    before = self._table.beat(self._make_beat())
+    self._last_answer = time.monotonic()
+    if before.life == -1:  # The table is new: its task was started anew.
+      self._table.write(self._row, self._settings)
+    elif before.life != self._life and not self.is_closed.is_set():
+      self._stop.end_at_once(
+        cli.LostError(
+          f'another process has become {self._cluster.name} while this one '
+          'stood still or was cut off: nothing is saved here'
+        )
+      )

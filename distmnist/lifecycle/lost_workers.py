@@ -1,0 +1,63 @@
+"""Which workers are surely gone, so that another one may take their work over.
+
+One whose process ended refuses connections, and is silent on the board: seen so
+several times in a row it is gone, though it may come back. One that is
+suspended accepts connections still; it is taken for gone after a longer
+silence, and finds out when it wakes (batch_hook.BatchHook).
+"""
+
+import time
+
+from distmnist.cluster import probing
+
+_LOOK_SECS = 0.5
+_NUM_LOOKS = 4
+# Beats come once a second.
+_SILENT_SECS = 5.0
+
+
+class LostWorkers:
+  """What one worker knows of the others."""
+
+  def __init__(self, cluster, watchdog):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      watchdog: watchdog.Watchdog; a silence of twice its warn_secs is enough
+        for one that accepts connections.
+    """
+    self._addresses = cluster.addresses('worker')
+    self._addresses.pop(cluster.name, None)
+    self._indices = {f'worker {i}': i for i in range(cluster.num_workers)}
+    self._watchdog = watchdog
+    self._num_looks = dict.fromkeys(self._addresses, 0)
+    self._next_look = 0.0
+    self._found = []
+
+  def find(self):
+    """Returns the list of int, the workers that are gone.
+
+    To be called again and again while one waits; it looks twice a second.
+    """
+    now = time.monotonic()
+    if now < self._next_look:
+      return self._found
+    self._next_look = now + _LOOK_SECS
+    secs = {name: self._watchdog.secs_silent(name) for name in self._addresses}
+    silent = {
+      name: self._addresses[name]
+      for name, s in secs.items()
+      if s is not None and s > _SILENT_SECS
+    }
+    refusing = probing.find_silent(silent) if silent else {}
+    for name in self._num_looks:
+      self._num_looks[name] = (
+        self._num_looks[name] + 1 if name in refusing else 0
+      )
+    limit_secs = max(2 * self._watchdog.warn_secs, 2 * _SILENT_SECS)
+    self._found = [
+      self._indices[name]
+      for name, looks in self._num_looks.items()
+      if looks >= _NUM_LOOKS or (secs[name] or 0) > limit_secs
+    ]
+    return self._found

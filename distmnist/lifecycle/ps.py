@@ -1,0 +1,150 @@
+"""The life of a parameter server: it serves until all workers are done."""
+
+import contextlib
+import queue
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors, message_queue, probing, stop_request
+from distmnist.common import cli
+from distmnist.common.names import CHIEF
+from distmnist.launching import stop_grace
+from distmnist.lifecycle import shutdown
+
+# A ps gives the last workers so long after the chief is done.
+_PS_GRACE_SECS = 5.0
+
+
+def run_ps(task):
+  """Serves until the workers are done; returns the exit code.
+
+  Args:
+    task: task.Task of this ps, which serves.
+
+  Raises:
+    cli.RunError: the chief has failed, no worker answers for
+      start_timeout_secs, or this ps does not fit the other tasks.
+  """
+  cluster, server, stop, say = task.cluster, task.server, task.stop, task.say
+  workers = cluster.addresses('worker')
+  waiting, deadline = dict(workers), None
+  with shutdown.done_box(cluster, server, cluster.task_index) as box:
+    messages = box.listen()
+    say(f'{cluster.name} serves on {cluster.address}')
+    with contextlib.suppress(stop_request.StoppedError):
+      task.watchdog.check_in()
+    care = _Care(cluster, task.watchdog, say)
+    while waiting and not stop.is_requested:
+      if deadline and time.monotonic() > deadline:
+        say(f'leaving without {", ".join(waiting)}: sent no final word')
+        break
+      try:
+        message = messages.get(timeout=0.5)
+      except queue.Empty:
+        care.look_after(waiting)
+        continue
+      name = message.get('done')
+      if name is None:
+        continue
+      if message['comes_back']:
+        say(f'{name} has failed, and may come back')
+        continue
+      waiting.pop(name, None)
+      say(f'{name} is done' if message['ok'] else f'{name} has failed')
+      if name == CHIEF:
+        if not message['ok']:
+          # Exit after the chief, so that the launcher names it as root cause.
+          probing.wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
+          raise cli.RunError('worker 0, the chief, has failed: see its log')
+        deadline = time.monotonic() + _PS_GRACE_SECS
+    if stop.is_requested:
+      _have_it_saved(cluster, server, messages, stop, say)
+    else:
+      # A worker that has said "done" still needs the answer to its last call.
+      probing.wait_until_gone(workers, timeout_secs=2.0)
+  return shutdown.end(stop)
+
+
+class _Care:
+  """Tracks which workers are alive, so that a ps without workers exits."""
+
+  def __init__(self, cluster, watchdog, say):
+    self._cluster = cluster
+    self._watchdog = watchdog
+    self._say = say
+    self._first_time = self._last_sign = time.monotonic()
+    self._said = {}
+
+  def look_after(self, workers):
+    """Looks which of `workers`, {name: address}, are alive.
+
+    Raises:
+      cli.LostError: none is any more; cli.RunError if none ever was.
+    """
+    now = time.monotonic()
+    silent_secs = {n: self._watchdog.secs_silent(n) for n in workers}
+    warn_secs = self._watchdog.warn_secs
+    for name, secs in silent_secs.items():
+      if secs is None or secs < warn_secs:
+        self._said.pop(name, None)
+      elif now - self._said.get(name, -warn_secs) >= warn_secs:
+        self._said[name] = now
+        self._say(
+          f'{name} at {workers[name]}: no sign of life for {secs:.0f} s'
+        )
+    if any(s is not None and s < warn_secs for s in silent_secs.values()):
+      self._last_sign = now
+      return
+    # Nobody beats, or the board cannot be read: the ports are asked.
+    answering = workers.keys() - probing.find_silent(workers).keys()
+    if any(silent_secs[name] is None for name in answering):
+      self._last_sign = now
+    limit_secs = self._cluster.start_timeout_secs
+    if answering:  # Suspended, it seems.
+      limit_secs = max(limit_secs, self._watchdog.fail_secs)
+    if now - self._last_sign > limit_secs:
+      was_there = self._last_sign > self._first_time
+      raise shutdown.choose_absence_error(not was_there)(
+        f'no worker answers: {errors.list_tasks(workers)}; nobody to '
+        f'serve for {limit_secs:g} s'
+      )
+
+
+def _have_it_saved(cluster, server, messages, stop, say):
+  """Asks the chief for a checkpoint, as the shards here are about to go.
+
+  Where the chief is there but has not saved in time, `stop` knows.
+  """
+  chief = {CHIEF: cluster.addresses('worker')[CHIEF]}
+  secs = stop_grace.for_save(stop.secs_left)
+  deadline = time.monotonic() + secs
+  with (
+    contextlib.suppress(tf.errors.OpError),
+    message_queue.Mailbox(
+      cluster, server, cluster.meeting_place, 'save'
+    ) as box,
+  ):
+    absences = probing.Absences()
+    if not absences.find_gone(chief):
+      stop.find_unsaved = lambda: (
+        f'{CHIEF} has not saved within {secs:.0f} s what this ps holds: '
+        'lost is what was trained since its newest checkpoint; a longer '
+        '--stop_grace_secs gives it more time'
+      )
+      box.send({'ps': cluster.task_index}, timeout_secs=min(2.0, secs))
+      # Where all tasks are stopped the chief saves, and leaves, on its own.
+      while not absences.find_gone(chief) and time.monotonic() < deadline:
+        with contextlib.suppress(queue.Empty):
+          message = messages.get(timeout=0.1)
+          if 'saved' in message:
+            step = message['saved']
+            say(
+              f'{CHIEF} has no --logdir to save to'
+              if step is None
+              else f'{CHIEF} has saved step {step}'
+            )
+            stop.find_unsaved = lambda: None
+            return
+      if time.monotonic() < deadline:  # It has left, and says itself how.
+        stop.find_unsaved = lambda: None

@@ -1,0 +1,227 @@
+"""The session of a worker: how it starts, recovers and ends.
+
+  ps       serves; leaves when every worker has said that it is done (ps.py).
+  worker   waits for the ps, then for the chief's initialisation; trains;
+           says to the chief that its loop has ended; closes its session;
+           says "done" to every ps.
+  chief    initialises or restores; trains; waits for the other workers at the
+           end barrier; fetches the center and saves it; closes; says "done" to
+           every ps; evaluates on its own.
+
+A ps that was killed and is back has lost its shards: all sessions break, the
+chief restores the whole center, and the others wait until it is whole. A chief
+that was killed and is back finds the center whole, and takes it over.
+
+Without a ps each worker keeps all variables and initialises them; how they
+become equal is the strategy's. Such workers wait for all the others at the
+start, and end with an error when one of them is lost.
+
+Nobody joins a server and nobody is killed. A task that waits says for whom.
+The first values of the variables are those of first_values.py, the words
+between tasks at the end those of shutdown.py.
+"""
+
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors, incarnations, probing
+from distmnist.common import cli, console
+from distmnist.common.names import ATTEMPT, CHIEF
+from distmnist.exchange import center_flags
+from distmnist.lifecycle import first_values as first_values_lib
+from distmnist.lifecycle import shutdown
+
+# Pause before the next try to make a session: MonitoredSession itself has none.
+_RETRY_SECS = 0.25
+# How long a worker without a ps looks who it is that has left the ring.
+_GONE_SECS = 2.0
+
+
+class ClusterScaffold(tf.train.Scaffold):
+  """Makes MonitoredSession wait for the other tasks, briefly and out loud.
+
+  `finalize` is called before each session is made, the first one and those
+  of a recovery.
+  """
+
+  def __init__(self, task, restart, saver, hooks):
+    """
+    Args:
+      task: task.Task, which serves.
+      restart: restart.Restart, from what the chief restores.
+      saver: tf.train.Saver.
+      hooks: list of SessionRunHook; a strategy.CenterHook among them is told
+        of each new center.
+    """
+    self._task = task
+    self._cluster = cluster = task.cluster
+    self._restart = restart
+    self._center_flags = None
+    self._next_try = 0.0
+    self._is_first = True
+    settings = {}
+    if cluster.num_ps:
+      self._center_flags = center_flags.CenterFlags(cluster)
+      settings['ready_for_local_init_op'] = tf.concat(
+        [
+          tf.report_uninitialized_variables(tf.global_variables()),
+          self._center_flags.build_missing(),
+        ],
+        0,
+      )
+    if _has_variables(cluster):
+      first_values = first_values_lib.FirstValues(
+        task, restart, self._center_flags, hooks
+      )
+      settings |= {'init_op': tf.no_op(), 'init_fn': first_values.set_in}
+    super().__init__(saver=saver, **settings)
+
+  def finalize(self):
+    super().finalize()
+    if self._cluster.is_distributed:
+      if not (self._is_first or self._cluster.num_ps):
+        self._fail_without_others()
+      self._task.stop.wait(max(0.0, self._next_try - time.monotonic()))
+      self._next_try = time.monotonic() + _RETRY_SECS
+      self._task.watchdog.stalls.idle()
+      self._wait_for('ps')
+      if self._is_first:
+        if not self._cluster.num_ps:
+          self._wait_for('worker')
+        self._task.watchdog.check_in()
+        # A task that never starts is found now and not at the end. Later the
+        # others may come and go: only the ps must be there.
+        if not self._cluster.is_chief:
+          self._wait_for('worker', [CHIEF])
+        elif not self._is_under_way():
+          self._wait_for('worker')
+      if not _has_variables(self._cluster):
+        self._wait_for_variables()
+        if self._is_first:
+          self._task.watchdog.compare_with_chief()
+      self._is_first = False
+      self._task.watchdog.stalls.busy('the making of a session')
+    return self
+
+  def _is_under_way(self):
+    """Whether the others have begun, or ended, before this chief came back."""
+    if not self._cluster.num_ps:
+      return False
+    if self._restart.is_finished():
+      return True
+    with self._open_session() as session:
+      return not session.run(self.ready_for_local_init_op).size
+
+  def _open_session(self):
+    target = self._task.server.target
+    return tf.Session(target, config=self._task.session_config)
+
+  def _fail_without_others(self):
+    """Without a ps nothing is left to go on with when a worker is lost.
+
+    Its variables would be out of step with those of the others, and an
+    aborted collective op stays aborted until TensorFlow is started anew.
+
+    Raises:
+      cli.LostError: always.
+    """
+    others = self._cluster.addresses('worker')
+    del others[self._cluster.name]
+    # One that fails leaves the ring a moment before its server goes.
+    deadline, gone = time.monotonic() + _GONE_SECS, {}
+    while not gone and time.monotonic() < deadline:
+      gone = probing.find_silent(others)
+      self._task.stop.wait(0.02)
+    names = errors.list_tasks(gone) or 'another worker'
+    raise cli.LostError(
+      f'lost {names}: without a ps the others cannot go on; start all tasks '
+      'again, and they resume from the last checkpoint if there is a --logdir'
+    )
+
+  def _wait_for(self, job_name, names=None):
+    """Waits for the tasks of a job, or for those of them with these names."""
+    addresses = self._cluster.addresses(job_name)
+    names = set(names or addresses) - {self._cluster.name}
+    probing.wait_for_tasks(
+      {name: addresses[name] for name in sorted(names)},
+      self._cluster.start_timeout_secs,
+      self._task.say,
+      self._task.stop.wait,
+      shutdown.choose_absence_error(self._is_first),
+    )
+
+  def _wait_for_variables(self):
+    """Waits for the chief, for up to start_timeout_secs.
+
+    Raises:
+      cli.RunError: the center is still not whole.
+    """
+    chief = f'{CHIEF} at {self._cluster.worker_hosts[0]}'
+    limit_secs = self._cluster.start_timeout_secs
+    wait = console.Wait(limit_secs, self._task.say)
+    while True:
+      try:
+        with self._open_session() as session:
+          while session.run(self.ready_for_local_init_op).size:
+            if wait.is_over(f'for {chief} to initialise the variables'):
+              raise shutdown.choose_absence_error(self._is_first)(
+                f'{chief} did not initialise the variables within '
+                f'{limit_secs:g} s: see its log, and check that all tasks have '
+                'the same flags'
+              )
+            self._task.stop.wait(wait.choose_pause())
+          return
+      except errors.GONE:
+        self._task.stop.wait(_RETRY_SECS)
+        self._wait_for('ps')
+
+
+def has_ended(cluster, restart):
+  """Whether a worker was started again after the end of its run.
+
+  Args:
+    cluster: cluster.Cluster.
+    restart: restart.Restart.
+  """
+  ps = cluster.addresses('ps')
+  return (
+    ATTEMPT in os.environ
+    and not cluster.is_chief
+    and bool(ps)
+    and restart.is_finished()
+    and len(probing.find_silent(ps)) == len(ps)
+  )
+
+
+def _has_variables(cluster):
+  """Whether this worker initialises variables: all do without a ps."""
+  return cluster.is_chief or not cluster.num_ps
+
+
+def make_session(task, scaffold, hooks):
+  """Returns the MonitoredTrainingSession of a worker.
+
+  Saving, restoring and summaries are the scaffold's and the hooks' alone.
+
+  Args:
+    task: task.Task, which serves.
+    scaffold: ClusterScaffold.
+    hooks: list of SessionRunHook; their `end` is called in this order.
+  """
+  cluster, server = task.cluster, task.server
+  return tf.train.MonitoredTrainingSession(
+    master=server.target if server else '',
+    is_chief=_has_variables(cluster),
+    scaffold=scaffold,
+    hooks=[incarnations.LossHook(cluster, server, task.say), *hooks],
+    config=task.session_config,
+    checkpoint_dir=None,
+    save_checkpoint_secs=None,
+    save_summaries_steps=None,
+    save_summaries_secs=None,
+    log_step_count_steps=None,
+    # Whatever thread is left waits in a call that nobody will answer.
+    stop_grace_period_secs=1,
+  )

@@ -1,0 +1,214 @@
+"""The end: who waits for whom, and who tells whom how it went.
+
+Workers tell the chief that their loop has ended, and all tell each ps when they
+are done. A worker that is lost is waited for no longer than it is alive.
+"""
+
+import contextlib
+import os
+import queue
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors, message_queue, probing, stop_request
+from distmnist.common import cli, console
+from distmnist.common.names import ATTEMPT
+from distmnist.logdir import report, saving
+
+# A ps that answers slowly is given so long to hear that a worker is done.
+_TELL_SECS = 10.0
+
+
+def end(stop):
+  """Returns the exit code of a task; raises what `stop.end` does."""
+  return stop.end()
+
+
+@contextlib.contextmanager
+def telling_ps(cluster, server, stop):
+  """Tells every ps how this worker's work in the `with` block has ended.
+
+  A worker that was asked to stop says nothing, as it may come back; that its
+  step or its wait was cut off by the stop is no error. What the work was given
+  up for is told, but not raised here.
+
+  Raises:
+    cli.LostError: another task is gone.
+  """
+  error = None
+  try:
+    yield
+  except stop_request.StoppedError:
+    pass
+  except errors.GONE as gone:
+    error = cli.LostError(f'another task is gone: {errors.explain(gone)}')
+  except (tf.errors.OpError, RuntimeError) as failure:
+    error = failure  # RuntimeError: the session was closed to end a wait.
+  except BaseException as failure:
+    if not stop.is_requested:
+      _say_done(cluster, server, failure)
+    elif isinstance(failure, saving.SaveError):
+      unsaved = stop.find_unsaved() or 'the last steps are not saved'
+      raise cli.NotSavedError(f'{failure}; {unsaved}') from failure
+    raise
+  if not stop.is_requested:
+    _say_done(cluster, server, error)
+    if error:
+      raise error
+  elif stop.error:
+    _say_done(cluster, server, stop.error)
+
+
+def _say_done(cluster, server, error):
+  """To be called after the training session is closed.
+
+  A ps that left earlier would take the session with it. One that is gone has
+  nothing to be told, and says so at once; one that is slow must hear of a good
+  end, or it would wait for it.
+  """
+  # What is no mistake of a user may be over when the worker starts again.
+  is_final = isinstance(error, (cli.RunError, cli.UsageError, type(None)))
+  message = {
+    'done': cluster.name,
+    'ok': error is None,
+    'comes_back': not is_final or isinstance(error, cli.LostError),
+  }
+  for i in range(cluster.num_ps):
+    with (
+      contextlib.suppress(tf.errors.OpError),
+      done_box(cluster, server, i) as box,
+    ):
+      box.send(message, timeout_secs=2.0 if error else _TELL_SECS)
+
+
+def done_box(cluster, server, ps_index):
+  place = f'/job:ps/task:{ps_index}'
+  return message_queue.Mailbox(cluster, server, place, f'done_ps{ps_index}')
+
+
+def _is_empty(box):
+  """Whether nothing waits in `box`, a Mailbox or None."""
+  if not box:
+    return True
+  try:
+    return box.is_empty()
+  except tf.errors.OpError:
+    return True  # The training session meets the same error, and recovers.
+
+
+class Others:
+  """What the workers tell each other; nothing if there is one.
+
+  It goes through ps 0 or, where there is none, through worker 0, which is
+  the last to leave.
+  """
+
+  def __init__(self, cluster, server, secs_silent=None):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      server: tf.train.Server, or None for one process.
+      secs_silent: callable(name) -> seconds without a beat, see Absences.
+    """
+    self._cluster = cluster
+    self._server = server
+    self._secs_silent = secs_silent
+    self._addresses = cluster.addresses('worker')
+    self._addresses.pop(cluster.name, None)
+    self._stop_box = self._end_box = self._save_box = None
+    if self._addresses:
+      self._stop_box = self._open('stop')
+      self._end_box = self._open('end')
+    if cluster.num_ps and cluster.is_chief:
+      self._save_box = self._open('save')
+
+  def _open(self, name):
+    place = self._cluster.meeting_place
+    return message_queue.Mailbox(self._cluster, self._server, place, name)
+
+  def stop_all(self):
+    """Asks every worker to end its loop."""
+    if self._stop_box:
+      self._stop_box.send({})
+
+  def is_stop_for_all(self):
+    return not _is_empty(self._stop_box)
+
+  def is_save_wanted(self):
+    """Whether a ps that must stop waits for a checkpoint."""
+    return not _is_empty(self._save_box)
+
+  def _open_done_box(self):
+    """The box of the next ps that waits for a checkpoint."""
+    index = self._save_box.take()['ps']
+    return done_box(self._cluster, self._server, index)
+
+  def confirm_save(self, step):
+    """Tells the ps that wait for it that `step` is saved, or None."""
+    while self.is_save_wanted():
+      with (
+        contextlib.suppress(tf.errors.OpError),
+        self._open_done_box() as box,
+      ):
+        box.send({'saved': step}, timeout_secs=2.0)
+
+  def send_stats(self, stats):
+    """Tells the chief that this worker has left its loop."""
+    self._end_box.send(stats.to_message())
+
+  def wait_at_end(self, timeout_secs, say):
+    """Chief: waits until every other worker has left its loop or is gone.
+
+    Returns:
+      The list of report.WorkerStats; shorter if some are gone.
+    """
+    if not self._end_box:
+      return []
+    missing = dict(self._addresses)
+    messages, found = self._end_box.listen(), []
+    wait = console.Wait(timeout_secs, say)
+    absences = probing.Absences(self._secs_silent)
+
+    def note(message):
+      if message:
+        found.append(report.WorkerStats.from_message(message))
+        missing.pop(f'worker {found[-1].worker}', None)
+
+    while missing:
+      try:
+        note(messages.get(timeout=0.5))
+        continue
+      except queue.Empty:
+        gone = absences.find_gone(missing)
+      if gone:
+        # What they sent before they went may still be on its way.
+        for message in self._read_what_was_sent(messages):
+          note(message)
+      for name in sorted(gone.keys() & missing.keys()):
+        say(f'{name} is gone: ending without it')
+        del missing[name]
+      names = errors.list_tasks(missing)
+      if missing and wait.is_over(f'at the end for {names}'):
+        say(f'ending without {names}: not done after {timeout_secs:g} s')
+        break
+    return found
+
+  def _read_what_was_sent(self, messages):
+    """Yields the messages to the end box that were sent until now.
+
+    They keep their order: all of them come before an empty one of our own.
+    """
+    with contextlib.suppress(tf.errors.OpError, queue.Empty):
+      self._end_box.send({})
+      while message := messages.get(timeout=5.0):
+        yield message
+
+
+def choose_absence_error(is_first):
+  """Returns the class of the error for a task that is not there.
+
+  At the very start the cause is a slip of the user's, which would come again.
+  Where a launcher has started us again others may be on their way back as well.
+  """
+  is_again = ATTEMPT in os.environ
+  return cli.RunError if is_first and not is_again else cli.LostError

@@ -1,0 +1,133 @@
+"""What a task is doing, since when, and what is said when it takes too long.
+
+Not the steps alone: what follows a step (a save, an evaluation), the start of a
+session and the end are watched, too.
+"""
+
+import os
+import sys
+import threading
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.common.names import PACKAGE_DIR
+
+_PACKAGE = str(PACKAGE_DIR)
+
+
+class Stalls:
+  """A clock for what goes on, and a thread that looks at it.
+
+  Attributes:
+    num_steps: int, the steps that this task has made.
+    describe_wait: callable() -> str, what the wait of a step is made of, or
+      None.
+  """
+
+  def __init__(self, warn_secs, fail_secs, describe_others, stop, say):
+    """
+    Args:
+      warn_secs: float, after so long a wait is spoken of.
+      fail_secs: float, after so long it is given up.
+      describe_others: callable() -> str, who is silent.
+      stop: stop_request.StopRequest, asked to give up in the end.
+      say: callable that prints a line.
+    """
+    self.num_steps = 0
+    self.describe_wait = None
+    self._warn_secs = warn_secs
+    self._fail_secs = fail_secs
+    self._describe_others = describe_others
+    self._stop = stop
+    self._say = say
+    self._stage = None  # (when it began, what it is; None for a step)
+
+  def step_begins(self):
+    self._stage = time.monotonic(), None
+
+  def step_ends(self):
+    self._stage = None
+    self.num_steps += 1
+
+  def idle(self):
+    """What comes now has a limit of its own, or none."""
+    self._stage = None
+
+  def busy(self, what):
+    """Watches what is begun here, until something else begins or ends.
+
+    Args:
+      what: str, such as 'the start of a session'.
+    """
+    self._stage = time.monotonic(), what
+
+  def secs(self):
+    """Returns for how many seconds the same thing has gone on, a float."""
+    stage = self._stage
+    return time.monotonic() - stage[0] if stage else 0.0
+
+  def watch(self, is_closed):
+    """Looks until `is_closed`, a threading.Event; for a thread of its own."""
+    next_secs, stage = self._warn_secs, None
+    while not is_closed.wait(min(0.25, self._warn_secs / 2)):
+      if stage != self._stage:
+        stage, next_secs = self._stage, self._warn_secs
+      if stage is None:
+        continue
+      secs = time.monotonic() - stage[0]
+      if secs < min(next_secs, self._fail_secs):
+        continue
+      text = self._describe(stage, secs)
+      if stage != self._stage:
+        continue  # It has ended while we asked around.
+      if secs >= self._fail_secs:
+        self._stop.give_up(
+          cli.LostError(
+            f'{text}; given up (--stall_fail_secs={self._fail_secs:g})'
+          )
+        )
+        return
+      self._say(text)
+      next_secs = secs + self._warn_secs
+
+  def _describe(self, stage, secs):
+    _, what = stage
+    others = self._describe_others()
+    if what:
+      where = _find_main_thread()
+      return f'{what}{where} takes {secs:.0f} s already: {others}'
+    wait = self.describe_wait() if self.describe_wait else ''
+    return f'no step for {secs:.0f} s: {others}' + (wait and f'; {wait}')
+
+
+def _find_main_thread():
+  """Returns where the main thread is in our code, a str, '' if unknown."""
+  frame = sys._current_frames().get(threading.main_thread().ident)
+  while frame and not frame.f_code.co_filename.startswith(_PACKAGE):
+    frame = frame.f_back
+  if not frame:
+    return ''
+  file = os.path.basename(frame.f_code.co_filename)
+  return f' ({file}:{frame.f_lineno}, {frame.f_code.co_name})'
+
+
+class StallHook(tf.train.SessionRunHook):
+  """Tells Stalls what begins and ends; the first of the hooks of train."""
+
+  def __init__(self, stalls):
+    self._stalls = stalls
+
+  def after_create_session(self, session, coord):
+    self._stalls.busy('the start of a session')
+
+  def before_run(self, run_context):
+    self._stalls.step_begins()
+
+  def after_run(self, run_context, run_values):
+    self._stalls.step_ends()
+    self._stalls.busy('what follows a step')
+
+  def end(self, session):
+    self._stalls.busy('the end')

@@ -1,0 +1,82 @@
+"""Calls to the heartbeat table before it is known who answers there.
+
+The task that keeps the table (ps 0, or worker 0 where there is no ps) may be
+on its way up, suspended, or not there at all: another program may answer on
+its port, or accept connections and never answer.
+"""
+
+import queue
+import threading
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.common import cli, console
+
+_RETRY_SECS = 0.05
+
+
+class TableCalls:
+  """Calls the table until it answers, and says for whom a task waits."""
+
+  def __init__(self, cluster, is_closed, stop, say):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      is_closed: threading.Event, ends the pause between two tries.
+      stop: stop_request.StopRequest, which may end the wait.
+      say: callable that prints a line.
+    """
+    self._name = cluster.meeting_name
+    self._address = cluster.meeting_address
+    self._is_closed = is_closed
+    self._stop = stop
+    self._say = say
+
+  def call(self, ask, deadline):
+    """Returns what `ask()` returns, which may be silent for ever.
+
+    Args:
+      ask: callable that calls the table.
+      deadline: float, when to give up, of time.monotonic().
+
+    Raises:
+      cli.RunError: says what is wrong at the address of the table.
+    """
+    answers = queue.Queue()
+    threading.Thread(
+      target=self._put_answer, args=(answers, ask, deadline), daemon=True
+    ).start()
+    wait = console.Wait(deadline + 1 - time.monotonic(), self._say)
+    while answers.empty():
+      if wait.is_over(f'for an answer of {self._name} at {self._address}'):
+        raise cli.RunError(
+          f'{self._name} at {self._address} accepts connections but does not '
+          'answer: it is suspended, or another program has that port'
+        )
+      self._stop.wait(0.01)
+    answer = answers.get()
+    if isinstance(answer, tf.errors.OpError):
+      raise cli.RunError(
+        f'what answers at {self._address} is not {self._name} of this cluster '
+        f'({errors.explain(answer)}): give all tasks the same '
+        '--ps_hosts and --worker_hosts, and see what has that port'
+      ) from answer
+    return answer
+
+  def _put_answer(self, answers, ask, deadline):
+    """Puts what `ask` returns, or the tf.errors.OpError that it raises."""
+    # On its way up or down; a program that is none of ours does it, too.
+    passing = *errors.GONE, tf.errors.DeadlineExceededError
+    while True:
+      try:
+        answers.put(ask())
+      except passing as error:
+        if time.monotonic() < deadline:
+          self._is_closed.wait(_RETRY_SECS)
+          continue
+        answers.put(error)
+      except tf.errors.OpError as error:
+        answers.put(error)
+      return

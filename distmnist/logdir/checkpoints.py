@@ -1,0 +1,225 @@
+"""The log directory: checkpoints, and the flags that they were made with."""
+
+import contextlib
+import os
+import re
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.common import cli
+
+# The collection of variables that a checkpoint of old may lack.
+OPTIONAL = 'distmnist/optional'
+# What may be wrong with a checkpoint.
+NOT_WHOLE = 'is not whole'
+DIVERGED = 'is of a training that has diverged'
+
+
+def prefix(logdir):
+  """The path of all checkpoints of `logdir`, less their '-global_step'."""
+  return os.path.join(logdir, 'model.ckpt')
+
+
+def path_of_step(logdir, step):
+  return f'{prefix(logdir)}-{step}'
+
+
+def best_dir(logdir):
+  """Where the checkpoint with the best validation accuracy is kept."""
+  return os.path.join(logdir, 'best')
+
+
+def find_latest(logdir):
+  """Returns the path of the latest checkpoint, or None."""
+  # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
+  paths = list_checkpoints(logdir)
+  return next((p for p in paths if os.path.exists(f'{p}.index')), None)
+
+
+def list_checkpoints(logdir):
+  """Returns the paths of the checkpoints in a folder, the latest first.
+
+  They are those that TensorFlow's list names and those that are there: the list
+  may be older than the folder, or lost. One of which a file is gone is listed,
+  one of which all are is not.
+  """
+  there = os.listdir(logdir) if os.path.isdir(logdir) else []
+  names = [name[:-6] for name in there if name.endswith('.index')]
+  # The list is not whole either where the parser fails.
+  with contextlib.suppress(ValueError, tf.errors.OpError):
+    if state := tf.train.get_checkpoint_state(logdir):
+      # The folder may have been moved since: only the names are true.
+      listed = map(os.path.basename, state.all_model_checkpoint_paths)
+      names += [x for x in listed if any(n.startswith(f'{x}.') for n in there)]
+  steps = {
+    int(match[1])
+    for name in names
+    if (match := re.fullmatch(r'model\.ckpt-(\d+)', name))
+  }
+  return [path_of_step(logdir, step) for step in sorted(steps, reverse=True)]
+
+
+def find_damage(path):
+  """Returns why a checkpoint is not whole (str), or None if it is.
+
+  Reads all of it: each tensor has a checksum.
+  """
+  return _read_through(path)[0]
+
+
+def find_fault(path, find_divergence=lambda path: None):
+  """Returns why a checkpoint is of no use, or None.
+
+  Args:
+    path: str.
+    find_divergence: callable, path of one that is whole -> str, or None if its
+      weights are of use; see divergence.CostCheck.
+
+  Returns:
+    (what, why), two str: it is not whole, or has diverged.
+  """
+  damage, nonfinite = _read_through(path)
+  if damage:
+    return NOT_WHOLE, damage
+  if nonfinite:
+    return DIVERGED, f'{nonfinite} has numbers that are not finite'
+  divergence = find_divergence(path)
+  return divergence and (DIVERGED, divergence)
+
+
+def _read_through(path):
+  """Returns (damage, name): the first variable that is not finite, or None."""
+  nonfinite = None
+  try:
+    reader = tf.train.load_checkpoint(path)
+    names = reader.get_variable_to_shape_map()
+    for name in sorted(names):
+      value = reader.get_tensor(name)
+      is_float = reader.get_variable_to_dtype_map()[name].is_floating
+      if is_float and not (nonfinite or np.isfinite(value).all()):
+        nonfinite = name
+    damage = None if 'global_step' in names else 'it has no global_step'
+    return damage, nonfinite
+  except tf.errors.OpError as error:
+    return errors.explain(error), None
+  except Exception as error:  # The reader has many kinds for broken bytes.
+    return (str(error) or type(error).__name__).splitlines()[0], None
+
+
+_ADVICE = 'or begin anew with --resume=never, which moves them aside'
+
+
+def find_usable(logdir, find_fault, say, advice=_ADVICE):
+  """Returns the path of the latest checkpoint without a fault, or None.
+
+  Args:
+    logdir: str.
+    find_fault: callable, path -> (what, why), two str, or None; see above.
+    say: callable that prints a line, told of each that has one.
+    advice: str, what else can be done if there is none.
+
+  Raises:
+    cli.RunError: there are some, but each has a fault.
+  """
+  paths = list_checkpoints(logdir)
+  for path in paths:
+    fault = find_fault(path)
+    if fault is None:
+      return path
+    what, why = fault
+    say(f'checkpoint {path} {what}, and not used: {why}')
+  if paths:
+    raise cli.RunError(
+      f'none of the checkpoints in {logdir} can be used: bring one back, '
+      f'{advice}'
+    )
+  return None
+
+
+def parse_step(path):
+  """Returns the step, int, that a checkpoint is called by, or None.
+
+  What an asynchronous rule has saved may hold a step or two more.
+  """
+  match = re.search(r'-(\d+)$', path)
+  return int(match[1]) if match else None
+
+
+def read_step(path):
+  """Returns the global_step, int, of a checkpoint."""
+  return int(tf.train.load_checkpoint(path).get_tensor('global_step'))
+
+
+def check_fits(path, variables):
+  """Checks a checkpoint against the variables that shall be restored from it.
+
+  Whole variables are compared, so that the number of shards does not matter.
+
+  Args:
+    path: str, a checkpoint.
+    variables: list of tf.Variable; of a partitioned one, its shards.
+
+  Raises:
+    cli.RunError: unreadable, a variable is missing or has another shape.
+  """
+  try:
+    found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+  except (tf.errors.OpError, ValueError) as error:
+    raise cli.RunError(
+      f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
+    ) from error
+  for name, shape in _whole_shapes(variables).items():
+    if name not in found:
+      raise cli.RunError(
+        f'checkpoint {path} has no {name}: it comes from another model or '
+        'optimizer; give the flags it was trained with, or another --logdir'
+      )
+    if found[name] != shape:
+      raise cli.RunError(
+        f'checkpoint {path} has {name} with shape {found[name]}, but the model '
+        f'has {shape}: it comes from another model; give the flags it was '
+        'trained with, or another --logdir'
+      )
+
+
+def has_all(path, variables):
+  """Whether a checkpoint has all of `variables`, a list, by their names."""
+  found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+  return all(name in found for name in _whole_shapes(variables))
+
+
+def fetch_whole(session, variables):
+  """Returns {name in a checkpoint: array}, each variable's shards as one.
+
+  Args:
+    session: tf.Session.
+    variables: list of tf.Variable; of a partitioned one, its shards.
+  """
+  whole = {}
+  values = session.run(variables)
+  for variable, value in zip(variables, values, strict=True):
+    shard = variable._get_save_slice_info()
+    if shard is None:
+      whole[variable.op.name] = value
+      continue
+    place = tuple(
+      slice(start, start + size)
+      for start, size in zip(shard.var_offset, shard.var_shape, strict=True)
+    )
+    array = np.empty(shard.full_shape, value.dtype)
+    whole.setdefault(shard.full_name, array)[place] = value
+  return whole
+
+
+def _whole_shapes(variables):
+  """Returns {name in the checkpoint: whole shape as a list}."""
+  shapes = {}
+  for variable in variables:
+    shard = variable._get_save_slice_info()  # The only place that knows it.
+    if shard is None:
+      shapes[variable.op.name] = variable.shape.as_list()
+    else:
+      shapes[shard.full_name] = list(shard.full_shape)
+  return shapes

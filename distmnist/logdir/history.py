@@ -1,0 +1,119 @@
+"""What each life of a worker read, wrote and restored, one JSON line an event.
+
+A checker reads it after a run that was disturbed on purpose: whether each image
+was read as often as was meant, and whether what was restored had been saved. A
+line is written whole, in one call, before the program goes on, so what a killed
+process did is there as well. It costs a small write a session.run, and is off
+by default.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import time
+
+from absl import flags
+
+from distmnist.common import cli
+
+_HISTORY = flags.DEFINE_bool(
+  'history',
+  False,
+  'Write to --logdir/history, as JSON lines, which batches each life of a '
+  'worker took and ran, with the global steps. Needs --logdir.',
+)
+_FOLDER = 'history'
+
+
+class History:
+  """Appends events of one life of a worker to a file, or does nothing."""
+
+  def __init__(self, path=None, **fields):
+    """
+    Args:
+      path: str, the file; None writes nothing.
+      fields: what each line begins with, such as worker and life.
+
+    Raises:
+      cli.RunError: the file cannot be written.
+    """
+    self._path = path
+    self._fields = fields
+    self._file = None
+    if path:
+      with self._explaining():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._file = os.open(
+          path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666
+        )
+
+  def write(self, event, **fields):
+    """Writes one line: `event`, the time in seconds, and `fields`.
+
+    Raises:
+      cli.RunError: the line cannot be written.
+    """
+    if self._file is None:
+      return
+    line = {**self._fields, 'event': event, 'time': time.time(), **fields}
+    with self._explaining():
+      os.write(self._file, (json.dumps(line) + '\n').encode())
+
+  def close(self):
+    if self._file is not None:
+      os.close(self._file)
+      self._file = None
+
+  @contextlib.contextmanager
+  def _explaining(self):
+    try:
+      yield
+    except OSError as error:
+      raise cli.RunError(
+        f'history {self._path} cannot be written: {error.strerror}'
+      ) from error
+
+
+_of_process = History()
+
+
+def record(event, **fields):
+  """Writes to the History of this process, if it keeps one."""
+  _of_process.write(event, **fields)
+
+
+def check_flags(logdir):
+  """Raises cli.UsageError if --history has no --logdir to write to."""
+  if _HISTORY.value and not logdir:
+    raise cli.UsageError('--history needs a --logdir to write to')
+
+
+def from_flags(logdir, worker, life):
+  """Returns the History of this life of a worker; `record` writes to it.
+
+  Args:
+    logdir: str or None.
+    worker: int.
+    life: str, another one in each process.
+  """
+  global _of_process
+  path = None
+  if _HISTORY.value and logdir:
+    path = os.path.join(logdir, _FOLDER, f'worker_{worker}_{life}.jsonl')
+  _of_process = History(path, worker=worker, life=life)
+  return _of_process
+
+
+def read(logdir):
+  """Returns the events of all lives, a list of dicts in order of their time.
+
+  The last line of a life may have been cut by what ended it, and is left out.
+  """
+  events = []
+  for path in glob.glob(
+    os.path.join(glob.escape(logdir), _FOLDER, 'worker_*.jsonl')
+  ):
+    with open(path, encoding='utf-8') as file:
+      events += [json.loads(x) for x in file if x.endswith('\n')]
+  return sorted(events, key=lambda event: event['time'])

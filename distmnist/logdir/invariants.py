@@ -1,0 +1,79 @@
+"""What the numbers of a report must be to each other, whatever has happened."""
+
+from distmnist.logdir import report as report_lib
+
+
+def check_invariants(report):
+  """Returns what does not fit in a report, a list of sentences.
+
+  Args:
+    report: dict, of report.json.
+  """
+  broken = []
+
+  def expect(what, found, expected):
+    if found != expected:
+      broken.append(f'{what}: {found}, expected {expected}')
+
+  for name in report_lib.SUMMED:
+    expect(name, report[name], sum(row[name] for row in report['workers']))
+  for row in report['workers']:
+    for name in report_lib.SUMMED:
+      expect(
+        f'{name} of worker {row["worker"]}',
+        row[name],
+        sum(life[name] for life in row['lives']),
+      )
+    for life in row['lives']:
+      _check_life(expect, life)
+  if _is_undisturbed(report):
+    expect(
+      'pushes that were not dropped',
+      sum(_count_accepted(row) for row in report['workers']),
+      report['pushes_per_update']
+      * (report['global_step'] - report['first_step']),
+    )
+  return broken
+
+
+def _check_life(expect, life):
+  """Checks what a life says of itself; one that was killed, too."""
+  name = f'worker {life["worker"]}, life {life["life"]}'
+  expect(
+    f'images of {name}',
+    life['images'],
+    life['batch_size'] * life['local_steps'],
+  )
+  if life['staleness']:
+    # Each was accepted or dropped, by its staleness.
+    expect(
+      f'pushes with a staleness of {name}',
+      sum(life['staleness'].values()),
+      life['pushes'],
+    )
+  if life['nonfinite_pushes'] > life['pushes']:
+    expect(
+      f'pushes that were not finite of {name}',
+      life['nonfinite_pushes'],
+      f'at most {life["pushes"]}',
+    )
+
+
+def _count_accepted(row):
+  return row['pushes'] - row.get('gradients_dropped', 0)
+
+
+def _is_undisturbed(report):
+  """Whether each push is known of, and was for an update that came about."""
+  return (
+    report['first_step'] is not None
+    and not report['recoveries']
+    and not report['workers_not_heard_of']
+    # What one that was killed did last, it had told nobody.
+    and all(
+      len(row['lives']) == 1 and row['lives'][0]['has_ended']
+      for row in report['workers']
+    )
+    # More of them than workers: those of an update that never came are left.
+    and report['pushes_per_update'] <= len(report['workers'])
+  )

@@ -1,0 +1,130 @@
+"""What each life of each worker has done, one file a life in LOGDIR/lives.
+
+A report tells a whole run, and a run may take many processes: it is resumed, or
+a worker is killed and started again. So each process keeps its sums in a file
+of its own, which the chief reads at the end. Who is killed takes along what it
+did after it last wrote, which is some seconds of work.
+"""
+
+import concurrent.futures
+import glob
+import json
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import files
+from distmnist.logdir import logdirs, report
+
+_WRITE_SECS = 5.0
+
+
+class LifeHook(tf.train.SessionRunHook):
+  """Keeps the sums of this life; to come after the hooks that fill them in.
+
+  It writes in a thread of its own: where all wait for each other, a slow disk
+  of each worker in turn would be one of all.
+  """
+
+  def __init__(self, stats, logdir, say):
+    """
+    Args:
+      stats: report.WorkerStats of this life.
+      logdir: str, or None: then nothing is written.
+      say: callable that prints a line.
+    """
+    self._stats = stats
+    self._path = logdir and _find_path(logdir, stats)
+    self._say = say
+    self._writer = concurrent.futures.ThreadPoolExecutor(1)
+    self._last_write = None
+    self._next_write = 0.0
+    self._has_failed = False
+    self._closing_text = None
+
+  def after_run(self, run_context, run_values):
+    now = time.monotonic()
+    if not self._path or now < self._next_write:
+      return
+    if self._last_write is None or self._last_write.done():
+      self._next_write = now + _WRITE_SECS
+      self._last_write = self._writer.submit(self._write, self._encode())
+
+  def end(self, session):
+    self._stats.has_ended = True
+    self.close()
+
+  def close(self):
+    """Writes the sums as they are now; also after a loop that has failed."""
+    self._writer.shutdown()
+    text = self._encode()
+    if self._path and self._stats.local_steps and text != self._closing_text:
+      self._closing_text = text
+      self._write(text)
+
+  def _encode(self):
+    return json.dumps(self._stats.to_message())
+
+  def _write(self, text):
+    try:
+      os.makedirs(os.path.dirname(self._path), exist_ok=True)
+      with files.replacing(self._path) as file:
+        file.write(text + '\n')
+    except OSError as error:
+      if not self._has_failed:
+        self._has_failed = True
+        self._say(
+          f'{self._path} cannot be written: {error.strerror}; should this '
+          'process be killed, the report will lack what it did'
+        )
+
+
+def gather(logdir, present):
+  """Returns what is known of all lives of the run.
+
+  Args:
+    logdir: str or None.
+    present: list of report.WorkerStats, of the processes that are at their end.
+
+  Returns:
+    (lives, unknown): a list of report.WorkerStats, those of a worker in order
+    of their start; and of which workers (list of int) no earlier life could
+    have been found, as they have no log directory or another one.
+  """
+  unknown = []
+  for stats in present:
+    # Looked for by its name: the list of a folder on NFS may be an old one.
+    is_found = logdir and os.path.exists(_find_path(logdir, stats))
+    if not is_found and (stats.local_steps or not logdir):
+      unknown.append(stats.worker)
+  found = read(logdir) if logdir else []
+  here = {stats.life for stats in present}
+  lives = [*present, *(stats for stats in found if stats.life not in here)]
+  # A process that found all done is no life, if there was another.
+  busy = {stats.worker for stats in lives if stats.local_steps}
+  lives = [s for s in lives if s.local_steps or s.worker not in busy]
+  return sorted(lives, key=lambda s: (s.worker, s.start)), sorted(unknown)
+
+
+def read(logdir):
+  """Returns the list of report.WorkerStats that `logdir` has, in no order.
+
+  One that another version of the program has written is left out.
+  """
+  found = []
+  pattern = os.path.join(
+    logdirs.lives_dir(glob.escape(logdir)), 'worker_*.json'
+  )
+  for path in glob.glob(pattern):
+    try:
+      with open(path, encoding='utf-8') as file:
+        found.append(report.WorkerStats.from_message(json.load(file)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+      continue
+  return found
+
+
+def _find_path(logdir, stats):
+  name = f'worker_{stats.worker}_{stats.life}.json'
+  return os.path.join(logdirs.lives_dir(logdir), name)

@@ -1,0 +1,217 @@
+"""What a run says of itself at the end: readable lines and report.json."""
+
+import collections
+import dataclasses
+import itertools
+import json
+
+from distmnist.common import cli, files
+from distmnist.logdir import logdirs
+
+# What a report has of each life, of each worker and of all together.
+SUMMED = (
+  'images',
+  'local_steps',
+  'pushes',
+  'nonfinite_pushes',
+  'bytes_pulled',
+  'bytes_pushed',
+  'bytes_sent',
+  'bytes_received',
+)
+
+
+@dataclasses.dataclass
+class WorkerStats:
+  """What one worker did, in one life: in one process.
+
+  Attributes:
+    worker: int, its task_index.
+    local_steps: int, its session.run calls of the train_op.
+    images: int, local_steps * batch_size.
+    train_secs: float, seconds in the loop after the first run, which also
+      sets up the graph on the devices.
+    timed_steps: int, the local steps in them.
+    pushes: int, its steps that sent something to the center.
+    bytes_pulled, bytes_pushed: int, of variables read from the center, and of
+      gradients or variables sent there.
+    bytes_sent, bytes_received: int, what this process's sockets moved in the
+      loop after the first run; 0 where the system does not count it. Of the
+      chief also what evaluations and checkpoints fetched.
+    staleness: Counter, how many of its pushes had which staleness, in updates.
+    nonfinite_pushes: int, its pushes of which something was not finite, and
+      went as zeros.
+    batch_size: int, images in a batch of this worker.
+    life: str, another one in each process.
+    start: float, when that began, in seconds since 1970.
+    sessions: list of [first, last]: of each session that it trained in, the
+      global step at its begin, and the last that it saw.
+    has_ended: bool, whether its loop has come to an orderly end. Of one that
+      was killed what it did at last is not known.
+  """
+
+  worker: int
+  local_steps: int = 0
+  images: int = 0
+  train_secs: float = 0.0
+  timed_steps: int = 0
+  pushes: int = 0
+  bytes_pulled: int = 0
+  bytes_pushed: int = 0
+  bytes_sent: int = 0
+  bytes_received: int = 0
+  staleness: collections.Counter = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  nonfinite_pushes: int = 0
+  batch_size: int = 0
+  life: str = ''
+  start: float = 0.0
+  sessions: list = dataclasses.field(default_factory=list)
+  has_ended: bool = False
+
+  @property
+  def step_secs(self):
+    """Mean seconds of a local step."""
+    return self.train_secs / max(1, self.timed_steps)
+
+  def to_message(self):
+    """Returns a dict that JSON can hold; its keys are strings there."""
+    return {**vars(self), 'staleness': dict(sorted(self.staleness.items()))}
+
+  @classmethod
+  def from_message(cls, message):
+    """The inverse of `to_message`, also after a trip through JSON."""
+    histogram = {int(s): n for s, n in message['staleness'].items()}
+    return cls(**{**message, 'staleness': collections.Counter(histogram)})
+
+
+def summarize_staleness(workers):
+  """Returns (mean, max) over all pushes of `workers`; (None, None) if none."""
+  total = sum((w.staleness for w in workers), collections.Counter())
+  if not total:
+    return None, None
+  return compute_mean(total), max(total)
+
+
+def compute_mean(counts):
+  """Returns the mean of {number: how often}, which is not empty."""
+  return sum(s * n for s, n in counts.items()) / sum(counts.values())
+
+
+def sum_steps_lost(lives):
+  """Returns how many global steps had to be made again, an int.
+
+  Each time the center is restored, who was there before sees the step go back.
+  The worker that has lost most is taken: it saw the latest steps.
+
+  Args:
+    lives: list of WorkerStats, those of a worker in order of their start.
+  """
+  lost = collections.Counter()
+  for worker, mine in _group(lives).items():
+    sessions = [session for stats in mine for session in stats.sessions]
+    for (_, last), (first, _) in itertools.pairwise(sessions):
+      lost[worker] += max(0, last - first)
+  return max(lost.values(), default=0)
+
+
+def compose(settings, outcome, lives, max_staleness):
+  """Returns the report as a dict that JSON can hold.
+
+  Args:
+    settings: dict, what was run.
+    outcome: dict, what came of it: test_accuracy, global_step, ...
+    lives: list of WorkerStats, of all lives that are known of, those of a
+      worker in order of their start; worker 0 is the chief.
+    max_staleness: int, what was staler was dropped; None if nothing was.
+  """
+  mean, largest = summarize_staleness(lives)
+  sessions = [session for stats in lives for session in stats.sessions]
+  return {
+    **settings,
+    **outcome,
+    'first_step': min((first for first, _ in sessions), default=None),
+    'recoveries': sum(
+      max(0, len(stats.sessions) - 1) for stats in lives if stats.worker == 0
+    ),
+    'steps_lost': sum_steps_lost(lives),
+    **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
+    'staleness_mean': mean,
+    'staleness_max': largest,
+    'workers': [
+      _compose_row(mine, max_staleness) for mine in _group(lives).values()
+    ],
+  }
+
+
+def _group(lives):
+  """Returns {worker: list of its WorkerStats}, in order."""
+  groups = {}
+  for stats in lives:
+    groups.setdefault(stats.worker, []).append(stats)
+  return groups
+
+
+def _compose_row(lives, max_staleness):
+  """Returns the dict of one worker; `lives` is a list of its WorkerStats."""
+  whole = WorkerStats(
+    lives[0].worker,
+    train_secs=sum(stats.train_secs for stats in lives),
+    timed_steps=sum(stats.timed_steps for stats in lives),
+    staleness=sum((stats.staleness for stats in lives), collections.Counter()),
+    **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
+  )
+  row = _compose_numbers(whole, max_staleness)
+  row['lives'] = []
+  for stats in lives:
+    first, last = None, None
+    if stats.sessions:
+      first, last = stats.sessions[0][0], stats.sessions[-1][1]
+    row['lives'].append(
+      {
+        'life': stats.life,
+        'start': stats.start,
+        'first_step': first,
+        'last_step': last,
+        'sessions': stats.sessions,
+        'has_ended': stats.has_ended,
+        'batch_size': stats.batch_size,
+        **_compose_numbers(stats, max_staleness),
+      }
+    )
+  return row
+
+
+def _compose_numbers(stats, max_staleness):
+  """Returns the dict of what can be said of a life and of a worker."""
+  message = stats.to_message()
+  numbers = {name: message[name] for name in ('worker', *SUMMED)}
+  for name in ('train_secs', 'timed_steps', 'staleness'):
+    numbers[name] = message[name]
+  numbers['step_secs'] = stats.step_secs
+  if max_staleness is not None:
+    numbers['gradients_dropped'] = sum(
+      n for s, n in stats.staleness.items() if s > max_staleness
+    )
+  return numbers
+
+
+def write(report, logdir):
+  """Writes logdir/report.json, whole or not at all; returns its path.
+
+  Raises:
+    cli.RunError: it cannot be written.
+  """
+  path = logdirs.report_path(logdir)
+  try:
+    with files.replacing(path) as file:
+      json.dump(report, file, indent=2)
+      file.write('\n')
+  except OSError as error:
+    raise cli.RunError(
+      f'{path} cannot be written: {error.strerror}; the training is done and'
+      f' its checkpoint of step {report["global_step"]} saved: make room, and'
+      ' the same command writes the report'
+    ) from error
+  return path

@@ -1,0 +1,75 @@
+"""What a run says of itself at the end, in lines for people."""
+
+
+def format_lines(report):
+  """Returns the last lines of a run, a list of str."""
+  lines = []
+
+  def add(label, text):
+    lines.append(f'{label:<20}{text}')
+
+  if report['best_step'] is not None:
+    add('best step', f'{report["best_step"]} (early stopping on validation)')
+  if report['validation_accuracy'] is not None:
+    add('validation accuracy', f'{report["validation_accuracy"]:.4f}')
+  add('test accuracy', f'{report["test_accuracy"]:.4f}')
+  add(
+    'total time',
+    f'{report["total_secs"]:.1f} s (training {report["train_secs"]:.1f} s)',
+  )
+  if report['final_cost'] is not None:
+    add('final cost', f'{report["final_cost"]:.4f}')
+  if report['images_per_sec'] is not None:
+    add('images/s', f'{report["images_per_sec"]:,.0f}')
+  if report['first_step']:
+    add('counted', f'from global step {report["first_step"]} on')
+  add(
+    'work',
+    f'{report["global_step"]} global steps, {report["local_steps"]} local '
+    f'steps, {report["images"]:,} images',
+  )
+  add(
+    'traffic',
+    f'{report["pushes"]} pushes, '
+    f'{report["bytes_pushed"] / 1e6:,.1f} MB pushed, '
+    f'{report["bytes_pulled"] / 1e6:,.1f} MB pulled',
+  )
+  if report['bytes_sent']:
+    add(
+      'sockets',
+      f'{report["bytes_sent"] / 1e6:,.1f} MB sent, '
+      f'{report["bytes_received"] / 1e6:,.1f} MB received by the workers',
+    )
+  if report['recoveries']:
+    add(
+      'recoveries',
+      f'{report["recoveries"]}, {report["steps_lost"]} global steps lost',
+    )
+  if report['staleness_mean'] is not None:
+    add(
+      'staleness',
+      f'mean {report["staleness_mean"]:.2f}, max {report["staleness_max"]}',
+    )
+  num_lives = sum(len(row['lives']) for row in report['workers'])
+  if num_lives > len(report['workers']):
+    add(
+      'lives',
+      f'{num_lives}: work and traffic are of all, cost and times of the last',
+    )
+  for name, text in _describe_workers(report):
+    add(name, text)
+  return lines
+
+
+def _describe_workers(report):
+  """Yields (name, what it did), a pair of str a worker."""
+  for row in report['workers']:
+    dropped, num_lives = row.get('gradients_dropped'), len(row['lives'])
+    yield (
+      f'worker {row["worker"]}',
+      f'{row["local_steps"]} local steps, {1000 * row["step_secs"]:.2f} ms/step'
+      + (f', {dropped} gradients dropped' if dropped is not None else '')
+      + (f', in {num_lives} lives' if num_lives > 1 else ''),
+    )
+  for worker in report['workers_not_heard_of']:
+    yield f'worker {worker}', 'sent no final report'

@@ -1,0 +1,226 @@
+"""What a training begins with, and goes back to when a ps is lost."""
+
+import glob
+import os
+import re
+import tempfile
+
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.common.names import ATTEMPT
+from distmnist.logdir import checkpoints, logdirs, run_data, run_flags
+
+_RESUME = flags.DEFINE_string(
+  'resume',
+  'auto',
+  'What the training begins with. auto: the latest checkpoint in --logdir that '
+  'is whole and has not diverged, if there is one; never: the first weights; '
+  'anything else: this checkpoint, by its path without an ending, or the '
+  'latest of this folder. But for auto, what an earlier run has left in '
+  '--logdir is moved aside.',
+)
+# What the names of a run's files begin with; $ is the end of a name.
+_OF_A_RUN = (
+  r'checkpoint$|model\.ckpt|best$|history$|lives$|worker_\d+$|validation$'
+)
+
+
+class Restart:
+  """What a training begins with, and goes back to when a ps is lost.
+
+  The first is what --resume says; from then on it is the latest checkpoint of
+  this very training that is whole, and from which a finite cost is computed.
+
+  Attributes:
+    run: str, the same in all lives of one training; empty without a logdir.
+  """
+
+  def __init__(self, logdir, resume, last_step, say):
+    """
+    Args:
+      logdir: str or None.
+      resume: str, the value of --resume.
+      last_step: int, the global step at which training ends.
+      say: callable that prints a line.
+    """
+    self._logdir = logdir
+    self._find_divergence = lambda path: None
+    self._resume = os.path.expanduser(resume)
+    self._last_step = last_step
+    self._say = say
+    self._given = None
+    self._found = None
+    self.run = ''
+
+  def take(self, owner, cluster, pause):
+    """Makes this chief the one that writes the log directory.
+
+    Args:
+      owner: owner.Owner of it.
+      cluster: cluster.Cluster.
+      pause: callable(secs).
+
+    Raises:
+      cli.RunError: another process has it.
+    """
+    is_restarted = ATTEMPT in os.environ
+    # The one before this may have to be given up by its host first.
+    patience_secs = cluster.start_timeout_secs if is_restarted else 0.0
+    owner.take(self._is_new_run(), patience_secs, pause)
+    self.run = owner.run
+
+  def _is_new_run(self):
+    return self._resume != 'auto' and ATTEMPT not in os.environ
+
+  def check(self, find_divergence, images, flags_of_meaning):
+    """Looks at --resume; the chief's to do, before anything is written.
+
+    A task that its launcher has started again is amid a training: then
+    --resume is done with.
+
+    Args:
+      find_divergence: callable, path of a checkpoint -> str, or None if a
+        training can go on from it; see divergence.CostCheck.
+      images: str, what it would learn from, of run_data.describe; others than
+        those of the run to go on with are named.
+      flags_of_meaning: list of str, the flags that a run must go on with.
+
+    Raises:
+      cli.UsageError: there is no such checkpoint.
+      cli.RunError: it is not whole, or has diverged; or the logdir has a run of
+        another model or data set.
+    """
+    self._find_divergence = find_divergence
+    if not self._is_new_run():
+      self._check_is_same_run(images, flags_of_meaning)
+    elif self._resume != 'never':
+      self._given = self._find_given()
+
+  def prepare(self):
+    """Moves aside what is no part of this run, once the logdir is its own.
+
+    Raises:
+      cli.RunError: the logdir cannot be written.
+    """
+    if not self._is_new_run():
+      self._forget_earlier()
+    elif self._logdir:
+      aside = _move_aside(self._logdir, self._say)
+      if self._given and _is_in(self._given, self._logdir):
+        self._given = os.path.join(aside, os.path.basename(self._given))
+
+  def _forget_earlier(self):
+    """Moves aside what is left of a run that has no checkpoint to go on with.
+
+    Its best one, and what its processes have done, are no part of this run.
+    """
+    if not self._logdir or ATTEMPT in os.environ:
+      return
+    folders = [
+      checkpoints.best_dir(self._logdir),
+      logdirs.lives_dir(self._logdir),
+    ]
+    if any(map(os.path.isdir, folders)) and not self.find():
+      _move_aside(self._logdir, self._say)
+
+  def _check_is_same_run(self, images, flags_of_meaning):
+    """Raises cli.RunError if the run to go on with learnt something else."""
+    if not self._logdir or not checkpoints.list_checkpoints(self._logdir):
+      return
+    if changed := run_flags.find_changed(self._logdir, flags_of_meaning):
+      then, now = changed
+      raise cli.RunError(
+        f'--logdir={self._logdir} has a run with {then}, and {now} is given: '
+        'give the flags it was trained with, another --logdir, or '
+        '--resume=never, which moves it aside; to begin a new run from its '
+        f'weights, --resume={self._logdir}'
+      )
+    # A task that is started again may be brought its images in another order.
+    earlier = run_data.read(self._logdir)
+    if ATTEMPT not in os.environ and earlier not in (None, images):
+      self._say(
+        f'--logdir={self._logdir} has a run that learnt from {earlier}, and'
+        f' here are {images}: its files have changed, or --data_dir is another'
+      )
+
+  def _find_given(self):
+    wanted = self._resume
+    is_folder = os.path.isdir(wanted)
+    path = self._find_usable(wanted) if is_folder else wanted
+    if not path or not os.path.exists(f'{path}.index'):
+      raise cli.UsageError(
+        f'--resume={wanted}: no checkpoint there; give auto, never, a folder '
+        'with checkpoints, or the path of one without its ending, such as '
+        'run/model.ckpt-100'
+      )
+    if not is_folder and (fault := self._find_fault(path)):
+      raise cli.RunError(f'--resume={path} {fault[0]}: {fault[1]}')
+    return path
+
+  def _find_usable(self, folder):
+    return checkpoints.find_usable(folder, self._find_fault, self._say)
+
+  def _find_fault(self, path):
+    return checkpoints.find_fault(path, self._find_divergence)
+
+  def find(self):
+    """Returns the checkpoint to restore, or None for the first weights."""
+    if not self._found and self._logdir:
+      self._found = self._find_usable(self._logdir)
+    return self._found or self._given
+
+  def is_finished(self):
+    """Whether the latest checkpoint is the end of the training."""
+    path = self.find()
+    return bool(path) and checkpoints.read_step(path) >= self._last_step
+
+  def go_on(self):
+    """The training goes on from what was found: the next `find` looks anew.
+
+    What is later than that was passed over, and is moved aside: the training
+    comes to those steps again, by another way.
+    """
+    if self._found:
+      paths = checkpoints.list_checkpoints(self._logdir)
+      if later := paths[: paths.index(self._found)]:
+        aside = tempfile.mkdtemp(prefix='passed_over_', dir=self._logdir)
+        for path in later:
+          for name in glob.glob(f'{glob.escape(path)}.*'):
+            os.rename(name, os.path.join(aside, os.path.basename(name)))
+        self._say(f'what was passed over is now in {aside}')
+    self._found = None
+
+
+def from_flags(logdir, last_step, say):
+  """Returns the Restart that --resume asks for."""
+  return Restart(logdir, _RESUME.value, last_step, say)
+
+
+def _move_aside(logdir, say):
+  """Moves what an earlier run has left into a folder of its own.
+
+  Returns:
+    str, the folder, or None if there was nothing.
+  """
+  names = [
+    name
+    for name in (os.listdir(logdir) if os.path.isdir(logdir) else [])
+    if re.match(_OF_A_RUN, name)
+  ]
+  if not names:
+    return None
+  try:
+    aside = tempfile.mkdtemp(prefix='earlier_', dir=logdir)
+    for name in names:
+      os.rename(os.path.join(logdir, name), os.path.join(aside, name))
+  except OSError as error:
+    raise cli.RunError(
+      f'--logdir={logdir} cannot be written: {error.strerror}'
+    ) from error
+  say(f'the earlier run in {logdir} is now in {aside}')
+  return aside
+
+
+def _is_in(path, folder):
+  return os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)

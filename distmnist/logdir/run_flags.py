@@ -1,0 +1,71 @@
+"""The flags of a run, as its log directory keeps them."""
+
+import os
+
+from absl import flags
+
+from distmnist.common import cli, files, help_text
+
+FLAGS = flags.FLAGS
+_FLAGS_FILE = 'train.flags'
+
+
+def ours():
+  """Returns the flags that distmnist defines, a list of absl Flags."""
+  modules = FLAGS.flags_by_module_dict()
+  return [
+    flag
+    for name in sorted(modules)
+    if help_text.is_ours(name)
+    for flag in modules[name]
+  ]
+
+
+def write(logdir):
+  """Keeps the flags of this process; `evaluate` then needs none of them."""
+  with files.replacing(os.path.join(logdir, _FLAGS_FILE)) as file:
+    file.writelines(
+      flag.serialize() + '\n'
+      for flag in ours()
+      if flag.name != 'logdir' and flag.value is not None
+    )
+
+
+def find_changed(logdir, names):
+  """Returns the first flag of `names` that is another than `write` has kept.
+
+  Args:
+    logdir: str.
+    names: list of str; one that was not kept counts as unchanged.
+
+  Returns:
+    (then, now), two str such as '--model=cnn', or None if there is none, or
+    nothing was kept.
+  """
+  try:
+    kept = {word.partition('=')[0]: word for word in read(logdir)}
+  except cli.RunError:
+    return None
+  for name in names:
+    then, now = kept.get(f'--{name}'), FLAGS[name].serialize()
+    if then is not None and then != now:
+      return then, now
+  return None
+
+
+def read(logdir):
+  """Returns the list of flags that `write` has kept.
+
+  Raises:
+    cli.RunError: there are none.
+  """
+  path = os.path.join(logdir, _FLAGS_FILE)
+  try:
+    with open(path, encoding='utf-8') as file:
+      return file.read().splitlines()
+  except (OSError, ValueError) as error:
+    reason = getattr(error, 'strerror', None) or 'it is damaged'
+    raise cli.RunError(
+      f'no run of distmnist.train in --logdir={logdir}: {path} cannot be read '
+      f'({reason})'
+    ) from error

@@ -1,0 +1,128 @@
+"""A run as its log directory keeps it: with which flags, which checkpoint.
+
+What works on a run that is over, or goes on elsewhere, starts from here. Model
+and data set are those that the run was started with; flags given on the
+command line win over them.
+"""
+
+import functools
+import os
+import sys
+import time
+
+from absl import flags
+
+from distmnist.common import cli, command_line
+from distmnist.logdir import checkpoints, logdirs, run_flags
+
+FLAGS = flags.FLAGS
+
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint',
+  None,
+  'Which checkpoint: a path, a global step, or "best". By default the latest. '
+  'With a path --logdir may be left out.',
+)
+
+_ADVICE = 'or name one that has diverged by --checkpoint'
+
+
+def logdir_from_flags():
+  """Returns --logdir, else the folder of the run that --checkpoint is of.
+
+  Raises:
+    cli.UsageError: neither says it.
+  """
+  logdir = logdirs.from_flags()
+  if logdir is None and _is_path(_CHECKPOINT.value):
+    logdir = os.path.dirname(os.path.expanduser(_CHECKPOINT.value)) or '.'
+    # The best checkpoint is kept one level down.
+    parent = os.path.dirname(os.path.abspath(logdir))
+    if os.path.abspath(logdir) == checkpoints.best_dir(parent):
+      logdir = parent
+  if logdir is None:
+    raise cli.UsageError('--logdir is missing: the directory of a run')
+  return logdir
+
+
+def take_flags(logdir, timeout_secs=0):
+  """Parses the flags of the run, then those of the command line again.
+
+  A checkpoint that was taken out of its run has none; then the command line
+  says all.
+
+  Args:
+    logdir: str, of `logdir_from_flags`.
+    timeout_secs: float, how long the run may take to begin.
+
+  Raises:
+    cli.RunError: there is no run in --logdir.
+  """
+  deadline = time.monotonic() + timeout_secs
+  while True:
+    try:
+      saved = run_flags.read(logdir)
+      break
+    except cli.RunError:
+      if logdirs.from_flags() is None:
+        return
+      if time.monotonic() >= deadline:
+        raise
+    time.sleep(0.2)
+  # Of the flags of train, which came along, only some are known here.
+  words = [sys.argv[0], *saved, *sys.argv[1:]]
+  try:
+    command_line.parse(FLAGS, words, known_only=True)
+  except flags.Error as error:
+    raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
+
+
+def find_checkpoint(logdir, find_divergence=lambda path: None):
+  """Returns the path of the checkpoint that --checkpoint asks for.
+
+  Where it asks for none in particular, one that is not whole or has diverged is
+  named, and the one before it is taken, as a training would that goes on. One
+  that is asked for may have diverged, but not without a word.
+
+  Args:
+    logdir: str.
+    find_divergence: callable, as of `checkpoints.find_fault`.
+
+  Raises:
+    cli.RunError: there is none, or it is not whole.
+  """
+  which = _CHECKPOINT.value
+  find_fault = functools.partial(
+    checkpoints.find_fault, find_divergence=find_divergence
+  )
+  if which in (None, 'best'):
+    folder = checkpoints.best_dir(logdir) if which else logdir
+    path = checkpoints.find_usable(folder, find_fault, _say, _ADVICE)
+  elif which.isdigit():
+    path = checkpoints.path_of_step(logdir, int(which))
+  else:
+    path = os.path.expanduser(which)
+  if path is None or not os.path.exists(f'{path}.index'):
+    what = 'a checkpoint' if which is None else f'checkpoint {which}'
+    where = f'in --logdir={logdir}'
+    if _is_path(which):
+      where = '(a path has no ending: run/model.ckpt-100)'
+    raise cli.RunError(f'{what} was not found {where}')
+  if which not in (None, 'best') and (fault := find_fault(path)):
+    what, why = fault
+    if what == checkpoints.NOT_WHOLE:
+      raise cli.RunError(
+        f'checkpoint {path} is not whole: {why}; give another one by '
+        '--checkpoint'
+      )
+    _say(f'checkpoint {path} {what}: {why}')
+  return path
+
+
+def _say(line):
+  # stdout has the answer alone.
+  print(line, file=sys.stderr, flush=True)
+
+
+def _is_path(which):
+  return bool(which) and which != 'best' and not which.isdigit()

@@ -1,0 +1,185 @@
+"""Writes checkpoints: whole, to the disk itself, and no more than are kept.
+
+A checkpoint is written in a folder beside the others, then synced, and gets its
+name last. So what has the name of a checkpoint is whole, and a save that fails
+or is cut off touches none of those before it.
+"""
+
+import contextlib
+import glob
+import os
+import shutil
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.cluster import errors
+from distmnist.common import cli, files
+from distmnist.logdir import checkpoints
+
+KEEP_CHECKPOINTS = flags.DEFINE_integer(
+  'keep_checkpoints',
+  5,
+  'How many of the last checkpoints are kept, beside the best.',
+  lower_bound=1,
+)
+_UNFINISHED = '.unfinished_'
+
+
+class SaveError(cli.RunError):
+  """A checkpoint could not be written."""
+
+
+class CheckpointWriter:
+  """Adds checkpoints to a folder and drops the oldest of them."""
+
+  def __init__(self, folder, max_to_keep, check_owner=lambda: None):
+    """
+    Args:
+      folder: str; made with the first checkpoint.
+      max_to_keep: int, how many stay there.
+      check_owner: callable, raises a cli.RunError if another process writes
+        there now; called before a checkpoint gets its name.
+    """
+    self._folder = folder
+    self._max_to_keep = max_to_keep
+    self._check_owner = check_owner
+    self._known_paths = set()
+
+  def path_of_step(self, step):
+    """Returns the path (str) of that step's checkpoint, there or not."""
+    return checkpoints.path_of_step(self._folder, step)
+
+  def is_saved(self, step):
+    """Whether the folder has this step, and whole: then it stays as it is."""
+    path = checkpoints.path_of_step(self._folder, step)
+    if not os.path.exists(f'{path}.index'):
+      return False
+    if path not in self._known_paths and checkpoints.find_damage(path):
+      return False
+    self._known_paths.add(path)
+    return True
+
+  def save(self, saver, session, step):
+    """Writes what `session` holds, as `saver` (tf.train.Saver) does.
+
+    Raises:
+      SaveError: the disk is full, or the folder cannot be written any more.
+      cli.RunError: the folder is another's by now.
+      tf.errors.OpError: a ps is gone.
+    """
+
+    def write(prefix):
+      saver.save(
+        session, prefix, step, write_meta_graph=False, write_state=False
+      )
+
+    self._write(write, step)
+
+  def save_values(self, values, step):
+    """Writes {name: array}, whole variables, as the checkpoint of `step`.
+
+    Raises:
+      SaveError, cli.RunError: as `save` does.
+    """
+
+    def write(prefix):
+      names = sorted(values)
+      with tf.Graph().as_default(), tf.device('/cpu:0'):
+        fed = [tf.placeholder(values[name].dtype) for name in names]
+        op = tf.raw_ops.SaveV2(
+          prefix=f'{prefix}-{step}',
+          tensor_names=names,
+          shape_and_slices=[''] * len(names),
+          tensors=fed,
+        )
+        with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as s:
+          s.run(op, dict(zip(fed, (values[n] for n in names), strict=True)))
+
+    self._write(write, step)
+
+  def _write(self, write, step):
+    path = checkpoints.path_of_step(self._folder, step)
+    # A name of our own: nobody else removes or completes it.
+    unfinished = os.path.join(
+      self._folder, f'{_UNFINISHED}{os.urandom(4).hex()}'
+    )
+    try:
+      os.makedirs(unfinished)
+      write(checkpoints.prefix(unfinished))
+      self._publish(unfinished, path)
+    except (tf.errors.OpError, OSError, ValueError) as error:
+      if isinstance(error, tf.errors.OpError):
+        # A ps that dies in the midst of it fails the op that writes, too.
+        is_write = error.op is None or error.op.type == 'SaveV2'
+        if errors.is_loss(error) or not is_write:
+          raise
+        reason = errors.explain(error)
+      else:
+        reason = getattr(error, 'strerror', None) or str(error)
+      raise SaveError(
+        f'cannot write checkpoint {path}: {reason}; make room there, or give '
+        'another --logdir; the checkpoints before it are untouched'
+      ) from error
+    finally:
+      shutil.rmtree(unfinished, ignore_errors=True)
+
+  def _publish(self, unfinished, path):
+    """Gives what was written its names, notes it, and drops the oldest."""
+    names = sorted(os.listdir(unfinished))
+    for name in names:
+      files.sync(os.path.join(unfinished, name))
+    self._check_owner()
+    # The index comes last: without it there is no checkpoint.
+    for name in sorted(names, key=lambda name: name.endswith('.index')):
+      os.replace(
+        os.path.join(unfinished, name), os.path.join(self._folder, name)
+      )
+    files.sync(self._folder)
+    self._known_paths.add(path)
+    before = [
+      p for p in checkpoints.list_checkpoints(self._folder) if p != path
+    ]
+    kept = [path, *before[: self._max_to_keep - 1]]
+    self._note(kept)
+    for old in before[self._max_to_keep - 1 :]:
+      for name in glob.glob(f'{glob.escape(old)}.*'):
+        with contextlib.suppress(OSError):
+          os.remove(name)
+
+  def _note(self, paths):
+    """Writes TensorFlow's list of checkpoints, `paths` from the latest on."""
+    # Names alone: the folder may be moved.
+    names = [os.path.basename(path) for path in paths]
+    lines = [f'model_checkpoint_path: "{names[0]}"']
+    lines += [f'all_model_checkpoint_paths: "{n}"' for n in reversed(names)]
+    with files.replacing(os.path.join(self._folder, 'checkpoint')) as file:
+      file.write('\n'.join(lines) + '\n')
+    files.sync(self._folder)
+
+  def remove_unfinished(self):
+    """Removes what saves that were killed have left.
+
+    To be called by the one process that may write there.
+    """
+    folder = glob.escape(self._folder)
+    for path in glob.glob(f'{folder}/{_UNFINISHED}*'):
+      shutil.rmtree(path, ignore_errors=True)
+    for path in glob.glob(f'{folder}/model.ckpt-*.tempstate*'):
+      with contextlib.suppress(OSError):
+        os.remove(path)
+
+
+def check_space(logdir, variables):
+  """Checks that a checkpoint of `variables` (list) fits on the disk.
+
+  Raises:
+    cli.RunError: it does not.
+  """
+  needed = sum(v.shape.num_elements() * v.dtype.size for v in variables)
+  free = shutil.disk_usage(logdir).free
+  if free < needed:
+    raise cli.RunError(
+      f'--logdir={logdir}: {free / 1e6:,.1f} MB are free, and one checkpoint '
+      f'takes {needed / 1e6:,.1f} MB; make room, or give another --logdir'
+    )

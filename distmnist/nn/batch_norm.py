@@ -1,0 +1,110 @@
+"""Batch normalisation, and the averages that it leaves for evaluation."""
+
+import tensorflow.compat.v1 as tf
+
+_BATCH_NORM_DECAY = 0.9
+_BATCH_NORM_EPSILON = 1e-5
+
+
+def describe_averages(rule, has_local_steps):
+  """Returns what a user should know of batch norm in this graph (str), or None.
+
+  Args:
+    rule: str, its name.
+    has_local_steps: whether workers step on copies of their own.
+  """
+  if not (has_local_steps and tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+    return None
+  return (
+    f'batch norm under {rule}: its moving averages are of the weights of the'
+    " workers' copies, not of those of the center, which is evaluated: the test"
+    ' accuracy may be lower than that of other rules'
+  )
+
+
+def batch_norm(inputs, name, is_training, first_gamma=1.0):
+  """Batch normalisation over all but the last axis, [batch, h, w, c].
+
+  Ioffe and Szegedy 2015, arXiv 1502.03167. By channel, eps being 1e-5:
+
+    y = gamma (x - mean) / sqrt(variance + eps) + beta
+    moving <- moving - (1 - 0.9) (moving - that of the batch)
+
+  In training mean and variance are those of this worker's batch, and the
+  second line is an op in UPDATE_OPS; else they are the moving averages.
+  The moving variance takes in n / (n - 1) of the batch's, n being the batch's
+  values of a channel.
+
+  Under ps the update is computed where the average lives: every worker
+  contributes, a batch's statistics cross the wire and nothing comes back. A
+  batch of another worker that comes in amid an update is not lost, but both
+  then move from where the first did. Rules with local copies have them of
+  gamma and beta alone; the averages are the center's. With no ps each worker
+  has averages of its own batches, and the chief's are saved and evaluated.
+
+  Args:
+    inputs: float32 [batch, h, w, c].
+    name: str.
+    is_training: bool.
+    first_gamma: float, the first value of gamma.
+  """
+  channels = [inputs.shape.as_list()[-1]]
+  with tf.variable_scope(name) as scope:
+    gamma, beta = (
+      tf.get_variable(key, channels, initializer=tf.constant_initializer(value))
+      for key, value in (('gamma', first_gamma), ('beta', 0.0))
+    )
+    # A shard would be a message more for a few bytes, and an update too.
+    scope.set_partitioner(None)
+    moving = [
+      tf.get_variable(
+        key,
+        channels,
+        initializer=tf.constant_initializer(value),
+        trainable=False,
+      )
+      for key, value in (('moving_mean', 0.0), ('moving_variance', 1.0))
+    ]
+    averages = {}
+    if not is_training:
+      averages = dict(zip(('mean', 'variance'), moving, strict=True))
+    outputs, *of_batch = tf.nn.fused_batch_norm(
+      inputs,
+      gamma,
+      beta,
+      epsilon=_BATCH_NORM_EPSILON,
+      is_training=is_training,
+      **averages,
+    )
+    if is_training:
+      for variable, value in zip(moving, of_batch, strict=True):
+        tf.add_to_collection(
+          tf.GraphKeys.UPDATE_OPS, _move_average(variable, value)
+        )
+    return outputs
+
+
+def _move_average(variable, value):
+  """Returns the op that moves `variable` towards `value`, where it lives."""
+  with tf.device(variable.device):
+    value = tf.identity(value)
+    # A read with no edge would come at the start of the step: workers in
+    # lock-step would all move from the same old value, and 20 of them past
+    # the new one for ever.
+    with tf.control_dependencies([value]):
+      change = (variable.read_value() - value) * (1 - _BATCH_NORM_DECAY)
+    return variable.assign_sub(change, read_value=False)
+
+
+def after_updates(train_op):
+  """Returns `train_op`, which then stands for the UPDATE_OPS as well.
+
+  Args:
+    train_op: tensor.
+  """
+  updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+  if not updates:
+    return train_op
+  # The group tells of all updates of a ps in one message.
+  with tf.control_dependencies([train_op, tf.group(*updates)]):
+    return tf.identity(train_op)

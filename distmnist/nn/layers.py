@@ -1,0 +1,241 @@
+"""The layers of which the models are made, and the flags they share.
+
+Variables come from tf.get_variable alone, so that partitioner and getters of
+the caller act on them. A model file defines `make(num_classes)`, which reads
+its flags and returns
+
+  build(images, is_training) -> logits
+
+  images: float32 [batch, height, width, channels] in 0..1.
+  is_training: bool, whether dropout acts, and whether batch norm goes by the
+    batch.
+  logits: float32 [batch, num_classes].
+
+What a training step has to update beside the gradients, such as the moving
+averages of batch norm, is in tf.GraphKeys.UPDATE_OPS; see `after_updates`.
+"""
+
+import math
+import re
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.data import seeds
+from distmnist.exchange import center
+
+INITIALIZERS = ('normal', 'glorot', 'he')
+
+# Of what a standard normal distribution has within -2..2.
+_STDDEV_OF_TRUNCATED = 0.87962566103423978
+_MAX_UNITS = 1_000_000
+
+_HIDDEN_UNITS = flags.DEFINE_list(
+  'hidden_units',
+  None,
+  'mlp, dnn: units of the hidden layers, such as 100 or 300,100. By default '
+  "the model's own.",
+)
+_INITIALIZER = flags.DEFINE_enum(
+  'initializer',
+  None,
+  INITIALIZERS,
+  'mlp: the first weights. normal has stddev 1, as in tutorials (slow to learn '
+  'from); glorot and he fit the size of the layer. By default normal.',
+)
+_DROPOUT_RATE = flags.DEFINE_float(
+  'dropout_rate',
+  None,
+  "cnn, dnn, vgg19: the share of a hidden layer's units that a training step "
+  'drops. By default 0.5 for cnn and vgg19, 0 for dnn.',
+  lower_bound=0,
+  upper_bound=0.99,
+)
+_VERTICAL_SLICES = flags.DEFINE_integer(
+  'vertical_slices',
+  1,
+  'dnn: slices of the units of each hidden layer. With async_sgd, sync_sgd and '
+  'ssp each is computed on the ps that holds it: activations are sent, which '
+  'the byte counts leave out, instead of weights. With other rules each worker '
+  'has a copy of all slices.',
+  lower_bound=1,
+)
+
+
+def dropout_rate_from_flags(default):
+  return default if _DROPOUT_RATE.value is None else _DROPOUT_RATE.value
+
+
+def hidden_units_from_flags(default):
+  """Returns the tuple of int of --hidden_units, or `default`."""
+  words = _HIDDEN_UNITS.value
+  if words is None:
+    return tuple(default)
+  sizes = [int(w) if re.fullmatch('[0-9]{1,9}', w) else 0 for w in words]
+  if not 1 <= min(sizes, default=0) <= max(sizes, default=0) <= _MAX_UNITS:
+    raise cli.UsageError(
+      f'--hidden_units={",".join(words)}: expected sizes from 1 to '
+      f'{_MAX_UNITS:,}, such as 300,100'
+    )
+  return tuple(int(word) for word in words)
+
+
+def vertical_slices_from_flags(hidden_units):
+  """Returns --vertical_slices; raises cli.UsageError if a layer has fewer."""
+  num_slices = _VERTICAL_SLICES.value
+  if num_slices > min(hidden_units):
+    raise cli.UsageError(
+      f'--vertical_slices={num_slices}, but a hidden layer has '
+      f'{min(hidden_units)} units: expected at most so many'
+    )
+  return num_slices
+
+
+def initializer_from_flags(default):
+  return _INITIALIZER.value or default
+
+
+def make_initializer(name, variable_name):
+  """Returns the initializer of weights called `name`, one of INITIALIZERS.
+
+  glorot: Glorot & Bengio 2010, uniform; he: He et al. 2015, arXiv 1502.01852,
+  normal and cut off at two standard deviations. The values depend on the seed
+  and the variable's name alone.
+  """
+
+  def draw(shape, key):
+    if name == 'normal':
+      return tf.random.stateless_normal(shape, key)
+    fan_in, fan_out = shape[-2:]
+    window = math.prod(shape[:-2])
+    if name == 'he':
+      stddev = math.sqrt(2 / (window * fan_in)) / _STDDEV_OF_TRUNCATED
+      return stddev * tf.random.stateless_truncated_normal(shape, key)
+    limit = math.sqrt(6 / (window * (fan_in + fan_out)))
+    return tf.random.stateless_uniform(shape, key, -limit, limit)
+
+  return seeds.make_initializer(variable_name, draw)
+
+
+def flatten(images):
+  """[batch, ...] -> [batch, n]."""
+  return tf.reshape(images, [-1, math.prod(images.shape.as_list()[1:])])
+
+
+def dense(inputs, units, name, initializer='glorot'):
+  """[batch, n] -> [batch, units]: inputs * weights + biases."""
+  with tf.variable_scope(name) as scope:
+    weights = tf.get_variable(
+      'weights',
+      [inputs.shape.as_list()[-1], units],
+      initializer=make_initializer(initializer, f'{scope.name}/weights'),
+    )
+    biases = tf.get_variable(
+      'biases', [units], initializer=tf.zeros_initializer()
+    )
+    return tf.nn.bias_add(tf.matmul(inputs, weights), biases)
+
+
+def split_dense(inputs, units, num_slices, name, initializer='glorot'):
+  """A dense layer whose units are computed in slices, each by itself.
+
+  A slice has its columns of the weights and is computed where they are: on
+  their ps, if the rule does not want a copy on the worker.
+
+  Args:
+    inputs: list of float32 [batch, n_i], slices of the layer before.
+    units: int.
+    num_slices: int, at most `units`.
+    name: str, of the layer. Its variables are those of `dense`.
+    initializer: str, one of INITIALIZERS.
+
+  Returns:
+    The list of float32 [batch, units_j], each on the device of its slice.
+  """
+
+  if num_slices == 1:
+    return [dense(inputs[0], units, name, initializer)]
+
+  def get_slices(kind, shape, initializer):
+    variable = tf.get_variable(
+      kind,
+      shape,
+      initializer=initializer,
+      partitioner=tf.fixed_size_partitioner(num_slices, len(shape) - 1),
+      collections=[tf.GraphKeys.GLOBAL_VARIABLES, center.IN_PLACE],
+    )
+    return [variable] if tf.is_tensor(variable) else list(variable)
+
+  num_inputs = sum(part.shape.as_list()[-1] for part in inputs)
+  with tf.variable_scope(name) as scope:
+    weights = get_slices(
+      'weights',
+      [num_inputs, units],
+      make_initializer(initializer, f'{scope.name}/weights'),
+    )
+    biases = get_slices('biases', [units], tf.zeros_initializer())
+    outputs = []
+    for part, bias in zip(weights, biases, strict=True):
+      with tf.colocate_with(part):
+        whole = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
+        outputs.append(tf.nn.bias_add(tf.matmul(whole, part), bias))
+    return outputs
+
+
+def conv(
+  inputs,
+  filters,
+  kernel_size,
+  name,
+  initializer='glorot',
+  stride=1,
+  has_biases=True,
+):
+  """[batch, h, w, c] -> [batch, ceil(h / stride), ceil(w / stride), filters].
+
+  The padding is same. Without biases there is the kernel alone: batch norm
+  takes them out again, and has its own.
+  """
+  with tf.variable_scope(name) as scope:
+    weights = tf.get_variable(
+      'weights',
+      [kernel_size, kernel_size, inputs.shape.as_list()[-1], filters],
+      initializer=make_initializer(initializer, f'{scope.name}/weights'),
+    )
+    outputs = tf.nn.conv2d(inputs, weights, strides=stride, padding='SAME')
+    if not has_biases:
+      return outputs
+    biases = tf.get_variable(
+      'biases', [filters], initializer=tf.zeros_initializer()
+    )
+    return tf.nn.bias_add(outputs, biases)
+
+
+def dropout(inputs, rate, is_training):
+  """Drops a share `rate` of the units, 0..1, while training."""
+  if not (is_training and rate):
+    return inputs
+  with tf.name_scope('dropout') as scope:
+    return tf.nn.experimental.stateless_dropout(
+      inputs, rate, seeds.make_key(scope), rng_alg='philox'
+    )
+
+
+def max_pool(inputs, size=2):
+  """[batch, h, w, c] -> [batch, ceil(h / 2), ceil(w / 2), c].
+
+  Args:
+    inputs: float32 [batch, h, w, c].
+    size: int, height and width of what one value is the largest of.
+  """
+  return tf.nn.max_pool2d(inputs, ksize=size, strides=2, padding='SAME')
+
+
+def pad(images, size):
+  """Puts zeros around images until they have `size` rows and columns."""
+  height, width = (max(0, size - n) for n in images.shape.as_list()[1:3])
+  if not height + width:
+    return images
+  around = [[n // 2, n - n // 2] for n in (height, width)]
+  return tf.pad(images, [[0, 0], *around, [0, 0]])

@@ -1,0 +1,1 @@
+"""The model by itself, without its training."""

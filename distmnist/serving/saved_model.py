@@ -1,0 +1,220 @@
+"""The SavedModel that export writes and predict reads.
+
+Its signature, serving_default, takes
+
+  images: uint8 [n, height, width, channels], as they are in the data set
+
+and gives
+
+  classes: int64 [n], the most probable class
+  probabilities: float32 [n, number of classes]
+
+TensorFlow 1 and 2 load it, and so does TensorFlow Serving, with no code of
+ours.
+"""
+
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+from google.protobuf.message import DecodeError
+
+from distmnist.common import cli
+from distmnist.common.names import EXPORT
+
+_EXPORT_DIR = flags.DEFINE_string(
+  'export_dir', None, 'The folder of the SavedModel.'
+)
+
+_SIGNATURE = (
+  tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+)
+_EXPECTED = (
+  'images uint8 [n, height, width, channels] -> classes, probabilities'
+)
+
+
+def export_dir_from_flags():
+  """Returns the path of --export_dir; raises cli.UsageError without it."""
+  if not _EXPORT_DIR.value:
+    raise cli.UsageError('--export_dir is missing: the folder of a SavedModel')
+  return os.path.expanduser(_EXPORT_DIR.value)
+
+
+def check_free(export_dir):
+  """Checks that a SavedModel may be written to `export_dir`.
+
+  Raises:
+    cli.RunError: something is there already.
+  """
+  if os.path.isdir(export_dir):
+    if os.listdir(export_dir):
+      raise cli.RunError(
+        f'--export_dir={export_dir} is not empty, and nothing is written over: '
+        'give a new folder, or take this one away'
+      )
+  elif os.path.lexists(export_dir):
+    raise cli.RunError(
+      f'--export_dir={export_dir} is no folder: give a new one'
+    )
+
+
+def write(export_dir, session, saver, images, classes, probabilities):
+  """Writes the graph and the variables of `session`, whole or not at all.
+
+  Args:
+    export_dir: str, new or empty; folders above it are made.
+    session: tf.Session.
+    saver: tf.train.Saver of the variables.
+    images, classes, probabilities: tensors of the session's graph; see above.
+
+  Returns:
+    int, the bytes written.
+
+  Raises:
+    OSError, tf.errors.OpError: it cannot be written.
+  """
+  signature = tf.saved_model.build_signature_def(
+    inputs={'images': tf.saved_model.build_tensor_info(images)},
+    outputs={
+      'classes': tf.saved_model.build_tensor_info(classes),
+      'probabilities': tf.saved_model.build_tensor_info(probabilities),
+    },
+    method_name=tf.saved_model.PREDICT_METHOD_NAME,
+  )
+  parent, name = os.path.split(os.path.realpath(export_dir))
+  os.makedirs(parent, exist_ok=True)
+  with tempfile.TemporaryDirectory(prefix=f'.{name}.', dir=parent) as folder:
+    new = os.path.join(folder, name)
+    builder = tf.saved_model.Builder(new)
+    builder.add_meta_graph_and_variables(
+      session,
+      [tf.saved_model.SERVING],
+      {_SIGNATURE: signature},
+      strip_default_attrs=True,
+      saver=saver,
+    )
+    builder.save()
+    num_bytes = _sync(new)
+    # It takes the place of an empty folder, and fails where one is not.
+    os.rename(new, os.path.join(parent, name))
+  return num_bytes
+
+
+def _sync(folder):
+  """Brings all files of `folder` to the disk itself; returns their bytes."""
+  num_bytes = 0
+  for parent, _, names in os.walk(folder):
+    for name in names:
+      with open(os.path.join(parent, name), 'rb') as file:
+        os.fsync(file)
+        num_bytes += os.fstat(file.fileno()).st_size
+  return num_bytes
+
+
+class Model:
+  """A SavedModel, loaded.
+
+  Attributes:
+    image_shape: tuple of int, (height, width, channels).
+    num_classes: int.
+  """
+
+  def __init__(self, export_dir):
+    """Loads it.
+
+    Args:
+      export_dir: str.
+
+    Raises:
+      cli.RunError: it is none, is not whole, or has not our signature.
+    """
+    if not os.path.isdir(export_dir):
+      raise cli.RunError(
+        f'--export_dir={export_dir} was not found: distmnist.export writes one'
+      )
+    if not tf.saved_model.contains_saved_model(export_dir):
+      raise cli.RunError(
+        f'--export_dir={export_dir} is not a SavedModel: it has no '
+        'saved_model.pb; distmnist.export writes one'
+      )
+    config = tf.ConfigProto()
+    config.gpu_options.allow_growth = True
+    self._session = tf.Session(graph=tf.Graph(), config=config)
+    try:
+      with self._session.graph.as_default():
+        meta_graph = tf.saved_model.load(
+          self._session, [tf.saved_model.SERVING], export_dir
+        )
+    except tf.errors.OpError as error:
+      raise cli.RunError(
+        f'--export_dir={export_dir} is not whole: its variables are missing or '
+        f'damaged ({type(error).__name__}); write it again with '
+        f'{EXPORT}'
+      ) from error
+    except (OSError, RuntimeError, ValueError, DecodeError) as error:
+      reason = (str(error) or type(error).__name__).splitlines()[0]
+      if reason.startswith('MetaGraphDef'):
+        reason = f'it has no model with the tag {tf.saved_model.SERVING!r}'
+      raise cli.RunError(
+        f'--export_dir={export_dir} cannot be read: {reason}; write it again '
+        'with distmnist.export'
+      ) from error
+    if problem := _find_problem(meta_graph.signature_def):
+      raise cli.RunError(
+        f'--export_dir={export_dir} {problem}, expected {_EXPECTED}: give one '
+        'that distmnist.export has written'
+      )
+    signature = meta_graph.signature_def[_SIGNATURE]
+    self._images = signature.inputs['images'].name
+    self._outputs = [
+      signature.outputs[key].name for key in ('classes', 'probabilities')
+    ]
+    self.image_shape = tuple(_get_shape(signature.inputs['images'])[1:])
+    self.num_classes = _get_shape(signature.outputs['probabilities'])[-1]
+
+  def predict(self, images):
+    """Returns (classes, probabilities) of uint8 [n, height, width, channels].
+
+    classes: int64 [n]; probabilities: float32 [n, num_classes].
+    """
+    return self._session.run(self._outputs, {self._images: images})
+
+
+def _find_problem(signatures):
+  """Returns what is wrong with the signatures (str), or None.
+
+  Args:
+    signatures: dict of name -> SignatureDef.
+  """
+  if _SIGNATURE not in signatures:
+    names = ', '.join(sorted(signatures)) or 'none at all'
+    return f'has no signature {_SIGNATURE} (it has {names})'
+  inputs, outputs = (
+    signatures[_SIGNATURE].inputs,
+    signatures[_SIGNATURE].outputs,
+  )
+  if list(inputs) == ['images'] and {'classes', 'probabilities'} <= {*outputs}:
+    images = inputs['images']
+    shape = _get_shape(images)
+    fits = images.dtype == tf.uint8.as_datatype_enum and len(shape) == 4
+    if fits and None not in [
+      *shape[1:],
+      *_get_shape(outputs['probabilities'])[1:],
+    ]:
+      return None
+  found = ' -> '.join(
+    ', '.join(
+      f'{key} {tf.as_dtype(info.dtype).name} {_get_shape(info)}'
+      for key, info in sorted(side.items())
+    )
+    for side in (inputs, outputs)
+  )
+  return f'has the signature {found}'
+
+
+def _get_shape(info):
+  """Returns the shape of a TensorInfo, a list of int or None."""
+  shape = tf.TensorShape(info.tensor_shape)
+  return [] if shape.rank is None else shape.as_list()

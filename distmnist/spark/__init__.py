@@ -1,0 +1,21 @@
+"""For programs of Spark: `run` trains on its executors, `predict` predicts.
+
+from distmnist import spark
+"""
+
+import importlib
+
+# Loaded when asked for: an executor needs other files than the driver.
+_HOMES = {
+  'InputMode': 'image_feed',
+  'TaskError': 'supervisor',
+  'predict': 'prediction',
+  'run': 'training',
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name):
+  if name not in _HOMES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)

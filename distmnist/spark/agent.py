@@ -1,0 +1,254 @@
+"""A task of the cluster, or a trial of a sweep, within a task of Spark.
+
+On the executor are
+
+  Spark's Python process     finds a port, learns those of the others by
+    `run_in_barrier`         allGather, starts an agent and waits for its end;
+    `run_trial`              serves nowhere, and does the rest
+  the agent                  `python -m distmnist.spark.agent`: runs the task
+                             (launching/task_group.py), talks to the driver
+                             (spark/training.py, sweeps/spark_runner.py)
+  the task                   distmnist.train, its output in a file
+
+The agent is a process of its own because Spark ends its Python processes by
+SIGKILL: on cancelling, and where another task of the stage has failed. The end
+of its stdin tells the agent; it has the driver decide who stops when, so that
+the chief still finds the ps for its last checkpoint. With driver and executor
+both gone it stops the task by itself. Whatever happens, the task's processes
+end with the agent.
+
+Messages are those of spark/messages.py, after the proofs of spark/handshake.py.
+The agent says
+
+  {"hello": name, "attempt": n, "address": host:port, "executor": text}
+  {"lines": [...]}   new lines of the task's log
+  {"lost": reason}   Spark has let go of it; the task still runs
+  {"end": code}      -n by signal n; with "report" of a chief; null when stopped
+  {"refused": why}   in place of it, as the trial cannot run there
+
+and the driver
+
+  {"go": true}       start the task
+  {"stop": signal}   end it: by this signal, with grace; a second time, at once
+  {"leave": true}    done
+"""
+
+import dataclasses
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+
+from distmnist.common import cli
+from distmnist.common.names import ATTEMPT, CHIEF
+from distmnist.launching import (
+  jobs,
+  local_host,
+  stop_grace,
+  task_group,
+  task_logs,
+)
+from distmnist.spark import log_tail, trial_lock
+from distmnist.spark import messages as messages_lib
+
+# From the loss of the executor, if the driver says nothing, to the stop.
+ORPHAN_SECS = 20.0
+
+
+def is_alive(pid):
+  """Whether there is such a process, and not its zombie alone."""
+  try:
+    with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
+      return file.read().rpartition(')')[2].split()[0] not in 'ZX'
+  except OSError:
+    return False
+
+
+class Agent:
+  """Runs one task as the driver says, and tells it what the task does."""
+
+  def __init__(self, spec, stdin):
+    """
+    Args:
+      spec: dict, see `_run_agent`.
+      stdin: file descriptor; its end is the end of Spark's Python process.
+    """
+    task = spec['task']
+    self._spec = spec
+    self._task = jobs.Task(
+      **{**task, 'argv': tuple(task['argv']), 'env': tuple(task['env'])}
+    )
+    self._stdin = stdin
+    self._log = log_tail.LogTail(task_logs.log_path(spec['folder'], self._task))
+    self._orders = []
+    self._num_stops = 0
+    self._orphan_deadline = None
+
+  def run(self):
+    """Returns the exit code of the agent."""
+    try:
+      self._link = messages_lib.connect(
+        *self._spec['driver'], self._spec['secret']
+      )
+    except OSError as error:
+      name, (host, port) = self._spec['name'], self._spec['driver']
+      print(
+        f'{name} cannot reach the driver at {host}:{port}: {error}',
+        file=sys.stderr,
+      )
+      return cli.LOST
+    self._link.send(
+      hello=self._spec['name'],
+      attempt=self._spec['attempt'],
+      address=self._task.address,
+      executor=self._describe_executor(),
+    )
+    order = self._wait_for('go')
+    if 'go' in order:
+      why = self._find_obstacle()
+      end = {'refused': why} if why else self._run_task()
+      self._link.send(**end)
+      self._wait_for('leave')
+    self._link.close()
+    return 0
+
+  def _find_obstacle(self):
+    """Takes the lock of a trial; returns what is in the way (str), or None."""
+    if not self._spec['lock']:
+      return None
+    path, word = self._spec['lock']
+    # Held until this process ends: the trial does not outlive it.
+    self._lock = trial_lock.TrialLock(path)
+    why = self._lock.take(word)
+    return why and f'{self._describe_executor()} does not share {path}: {why}'
+
+  def _run_task(self):
+    task, number = self._task, self._spec['attempt']
+    if number > 1:
+      again = ATTEMPT, str(number)
+      task = dataclasses.replace(task, env=(*task.env, again))
+    grace_secs = stop_grace.parse(task.argv)
+    folder = self._spec['folder']
+    host = local_host.make_host(
+      task.module,
+      folder,
+      os.environ,
+      fork_tasks=False,
+      stop_grace_secs=grace_secs,
+    )
+    with task_group.TaskGroup(
+      host, folder, on_tick=self._tick, stop_grace_secs=grace_secs
+    ) as group:
+      group.start(task)
+      while group.wait([task], task_group.TICK_SECS):
+        if group.signals or self._num_stops:
+          group.stop(self._signum if self._num_stops else signal.SIGTERM)
+          break
+    self._send_lines(is_end=True)
+    if self._num_stops or group.signals:
+      return {'end': None}
+    if group.failure:
+      return {'end': group.failure.code}
+    report = None
+    logdir = jobs.flag_value(task.argv, 'logdir')
+    if logdir and task.name == CHIEF:
+      report = _read_report(os.path.expanduser(logdir))
+    return {'end': 0, 'report': report}
+
+  def _tick(self):
+    """Passes on what is new, to the driver and from it."""
+    self._send_lines()
+    self._look()
+    for order in self._orders:
+      if type(order.get('stop')) is int:
+        self._stop(order['stop'])
+    self._orders = []
+    is_orphan = (
+      self._orphan_deadline and time.monotonic() > self._orphan_deadline
+    )
+    if not self._num_stops and (is_orphan or not self._link.is_open):
+      self._stop(signal.SIGTERM)
+
+  def _stop(self, signum):
+    self._num_stops += 1
+    self._signum = signum
+    if self._num_stops > 1:
+      # TaskGroup.stop kills at once when another signal comes.
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  def _wait_for(self, key):
+    """Returns the first message with `key` or 'leave'; {} if none will come."""
+    while True:
+      for order in self._orders:
+        if key in order or 'leave' in order:
+          self._orders = []
+          return order
+      self._orders = []
+      if not self._link.is_open or (key == 'go' and self._orphan_deadline):
+        return {}
+      stdin = [] if self._stdin is None else [self._stdin]
+      select.select([self._link, *stdin], [], [])
+      self._look()
+
+  def _look(self):
+    self._orders += self._link.receive()
+    if self._stdin is None or not select.select([self._stdin], [], [], 0)[0]:
+      return
+    if os.read(self._stdin, 4096):
+      return
+    self._stdin = None
+    self._orphan_deadline = time.monotonic() + ORPHAN_SECS
+    pid = self._spec['executor_pid']
+    what = self._describe_executor()
+    self._link.send(
+      lost=f'Spark has ended its Python process on {what}'
+      if pid and is_alive(pid)
+      else f'its executor, {what}, has died'
+    )
+
+  def _send_lines(self, is_end=False):
+    # One piece each time: the log is a file, and can wait.
+    while self._link.is_open:
+      lines = self._log.read(is_end)
+      if lines is None:
+        return
+      self._link.send(lines=lines)
+      if not is_end:
+        return
+
+  def _describe_executor(self):
+    pid = self._spec['executor_pid']
+    return self._spec['executor'] + (f' (pid {pid})' if pid else '')
+
+
+def _read_report(logdir):
+  try:
+    # As written by logdir/report.py; a logdir on another file system has none.
+    with open(os.path.join(logdir, 'report.json'), encoding='utf-8') as file:
+      return messages_lib.parse_object(
+        file.read(messages_lib.MAX_MESSAGE_BYTES)
+      )
+  except OSError:
+    return None
+
+
+def main():
+  """Runs the agent of the spec on stdin; returns its exit code."""
+  line = b''
+  while not line.endswith(b'\n'):
+    data = os.read(0, 1 << 16)
+    if not data:
+      return 0
+    line += data
+  spec = json.loads(line)
+  try:
+    return Agent(spec, 0).run()
+  finally:
+    shutil.rmtree(spec['folder'], ignore_errors=True)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

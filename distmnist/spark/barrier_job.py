@@ -1,0 +1,104 @@
+"""A job of Spark that another thread runs, and what its errors say."""
+
+import contextlib
+import re
+import secrets
+import threading
+
+# From the end of the tasks to that of Spark's job, and the other way round.
+END_SECS = 5.0
+
+
+def explain(error):
+  """Returns what is wrong (str) in a line, out of an exception of Spark."""
+  text = str(error).strip()
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  if 'Traceback (most recent call last)' in text:
+    # The Python exception of an executor: the line after its stack.
+    raw = text[text.rindex('Traceback (most recent call last)') :].splitlines()
+    for line in raw[1:]:
+      if line and not line.startswith((' ', '\t')):
+        return line[:500]
+  for line in lines:
+    if match := re.match(r'(?:: )?[\w.$]*(?:Exception|Error): (.+)', line):
+      return match[1][:500]
+  return lines[0][:500] if lines else type(error).__name__
+
+
+def find_lost_executor(error):
+  """Returns what Spark says of a lost executor (str), or None if of none."""
+  match = re.search(
+    r'ExecutorLostFailure \(executor (\S+) .*?\) Reason: (.*)', str(error)
+  )
+  if not match:
+    return None
+  return f'executor {match[1]} was lost before its task began: {match[2][:200]}'
+
+
+class Job:
+  """A job of Spark, run by a thread: this one is for the tasks' words.
+
+  Attributes:
+    error: Exception that it has ended with, or None.
+  """
+
+  def __init__(self, sc, rdd, on_end):
+    """
+    Args:
+      sc: pyspark.SparkContext.
+      rdd: RDD to compute; what comes of it is of no interest.
+      on_end: callable, called by that thread.
+    """
+    self.error = None
+    self._is_our_end = False
+    self._ended = threading.Event()
+    self._sc = sc
+    self._rdd = rdd
+    self._on_end = on_end
+    self._group = f'distmnist-{secrets.token_hex(8)}'
+
+  def start(self):
+    from pyspark import InheritableThread
+
+    InheritableThread(target=self._run, daemon=True).start()
+
+  @property
+  def is_cancelled(self):
+    """Whether somebody else has cancelled it."""
+    return 'cancelled' in str(self.error) and not self._is_our_end
+
+  @property
+  def has_ended(self):
+    return self._ended.is_set()
+
+  def end(self):
+    """Returns when Spark is done with it; cancels it if it does not end."""
+    if not self._ended.wait(END_SECS):
+      self.cancel()
+      self._ended.wait(END_SECS)
+
+  def cancel(self):
+    """Has Spark end it, and its Python processes."""
+    self._is_our_end = True
+    with contextlib.suppress(Exception):  # The context may be stopped.
+      self._sc.cancelJobGroup(self._group)
+
+  def explain(self):
+    """Returns why it has failed, one line (str)."""
+    why = explain(self.error)
+    if 'ModuleNotFoundError' in why:
+      why += (
+        f": the executors' Python, {self._sc.pythonExec}, lacks it: install it"
+        ' there, or set PYSPARK_PYTHON to one that has it before Spark starts'
+      )
+    return why
+
+  def _run(self):
+    try:
+      self._sc.setJobGroup(self._group, 'distmnist', True)
+      self._rdd.collect()
+    except Exception as error:
+      self.error = error
+    finally:
+      self._ended.set()
+      self._on_end()

@@ -1,0 +1,103 @@
+"""Spark itself: its start and its end, and which of its settings are secret."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+
+from distmnist.common import cli, files
+from distmnist.spark import barrier_job
+
+_END_SECS = 10.0
+# A keytab or a key store is a file: its path may be known, its password not.
+_SECRET = re.compile(
+  r'password|passwd|secret|token|credential|key(?!tab|store)', re.IGNORECASE
+)
+
+
+def is_secret(name):
+  """Whether the value of Spark's setting `name`, a str, is not for others."""
+  return bool(_SECRET.search(name))
+
+
+def hide_secret(setting):
+  """Returns `setting`, name=value, for others to read: name=... if secret."""
+  name, _, _ = setting.partition('=')
+  return f'{name}=...' if is_secret(name) else setting
+
+
+@contextlib.contextmanager
+def opened(conf, logs_dir):
+  """Yields a SparkContext of its own; its end is the end of its JVM.
+
+  Raises:
+    cli.RunError: Spark does not start.
+  """
+  import pyspark
+  from pyspark import java_gateway
+
+  log = os.path.join(logs_dir, 'spark.log')
+  if conf['spark.master'].startswith('local'):
+    os.environ.setdefault('SPARK_LOCAL_IP', '127.0.0.1')
+    os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
+  context, is_done = None, False
+  # pyspark sets a handler of SIGINT of its own.
+  handler = signal.getsignal(signal.SIGINT)
+  try:
+    try:
+      with _stderr_to(log):
+        # pyspark would have all settings in the command line of the JVM.
+        public = [pair for pair in conf.items() if not is_secret(pair[0])]
+        context = pyspark.SparkContext(
+          conf=pyspark.SparkConf(False).setAll(list(conf.items())),
+          gateway=java_gateway.launch_gateway(
+            pyspark.SparkConf(False).setAll(public)
+          ),
+        )
+    except Exception as error:
+      raise cli.RunError(
+        f'Spark does not start: {barrier_job.explain(error)}; log: {log}'
+      ) from error
+    finally:
+      signal.signal(signal.SIGINT, handler)
+    yield context
+    is_done = True
+  finally:
+    app_id = context and context.applicationId
+    _end_spark(pyspark, context)
+    if is_done and conf['spark.master'].startswith('local-cluster'):
+      # Else each trial leaves the folders of its executors in pyspark's own.
+      home = os.environ.get('SPARK_HOME') or os.path.dirname(pyspark.__file__)
+      shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
+
+
+def _end_spark(pyspark, context):
+  """Ends Spark and its JVM, which would stay until this program is gone."""
+  if context:
+    with contextlib.suppress(Exception):  # Its JVM may be dead.
+      context.stop()
+  gateway = pyspark.SparkContext._gateway
+  process = getattr(gateway, 'proc', None)
+  if process:
+    gateway.shutdown()
+    process.stdin.close()
+    with contextlib.suppress(Exception):
+      process.wait(_END_SECS)
+    process.kill()
+    process.wait()
+
+
+@contextlib.contextmanager
+def _stderr_to(path):
+  """What is started meanwhile writes its stderr to this file."""
+  sys.stderr.flush()
+  before = os.dup(2)
+  with open(path, 'ab', opener=files.no_follow) as log:
+    os.dup2(log.fileno(), 2)
+  try:
+    yield
+  finally:
+    os.dup2(before, 2)
+    os.close(before)

@@ -1,0 +1,205 @@
+"""Spark's executors: how many tasks they take, and what they need for them."""
+
+import hashlib
+import io
+import os
+import re
+import time
+import zipfile
+
+from distmnist.cluster import exposure
+from distmnist.common import cli, console
+from distmnist.common.names import PACKAGE_DIR
+from distmnist.launching import jobs
+from distmnist.spark import barrier_job
+
+_PATH_FLAGS = ('logdir', 'data_dir', 'resume')
+_NO_PATHS = ('auto', 'never')
+
+
+def check_paths(train_flags):
+  """Checks --logdir, --data_dir and --resume; see `check_path`."""
+  for name in _PATH_FLAGS:
+    path = jobs.flag_value(train_flags, name)
+    if path and not (name == 'resume' and path in _NO_PATHS):
+      check_path(name, path)
+
+
+def check_path(name, path):
+  """Refuses a path that would be another place on each executor.
+
+  Raises:
+    cli.UsageError: it is relative.
+  """
+  if not path.startswith(('/', '~')):
+    raise cli.UsageError(
+      f'--{name}={path} is relative, and would be another place on each'
+      ' executor: give an absolute path that all of them share'
+    )
+
+
+def check_conf(conf):
+  if conf.get('spark.dynamicAllocation.enabled', 'false') == 'true':
+    raise cli.UsageError(
+      'spark.dynamicAllocation.enabled=true, but Spark has no barrier stages'
+      ' with it: set it to false, and spark.executor.instances to a number'
+    )
+
+
+def describe_python(sc):
+  """Returns a line (str) on which Python the executors of a context run."""
+  return (
+    f'the executors run {sc.pythonExec}, which has to have TensorFlow there'
+    ' (PYSPARK_PYTHON names another)'
+  )
+
+
+def find_data_dir(train_flags, environ, say=lambda _: None):
+  """Returns --data_dir (list of str) for the executors, where it is not given.
+
+  An executor of a real cluster does not have our environment.
+
+  Args:
+    train_flags: list of str.
+    environ: dict, ours.
+    say: callable, takes a line that says so.
+
+  Raises:
+    cli.UsageError: DISTMNIST_DATA_DIR is a relative path.
+  """
+  path = environ.get('DISTMNIST_DATA_DIR')
+  if not path or jobs.flag_value(train_flags, 'data_dir') is not None:
+    return []
+  check_path('data_dir', path)
+  say(f'--data_dir={path} for all tasks, by DISTMNIST_DATA_DIR')
+  return [f'--data_dir={path}']
+
+
+def warn_of_network(conf, say):
+  """Says who can reach a cluster of Spark, unless it is this machine alone.
+
+  Args:
+    conf: pyspark.SparkConf.
+    say: callable, takes a line.
+  """
+  if conf.get('spark.master').startswith('local'):
+    return
+  say(exposure.describe('the tasks on the executors'))
+  if conf.get('spark.authenticate', 'false') != 'true':
+    say(
+      'spark.authenticate is off: Spark sends the secret of this run in the'
+      ' clear, and runs jobs for anyone who reaches it'
+    )
+
+
+def count_fixed_slots(master):
+  """Returns the slots (int) of a `master` that can have no more, else None."""
+  if master == 'local':
+    return 1
+  if match := re.fullmatch(r'local\[(\d+|\*)(?:, *\d+)?\]', master):
+    return os.cpu_count() if match[1] == '*' else int(match[1])
+  if match := re.fullmatch(
+    r'local-cluster\[ *(\d+) *, *(\d+) *, *\d+ *\]', master
+  ):
+    return int(match[1]) * int(match[2])
+  return None
+
+
+def check_fixed_slots(
+  master,
+  num_tasks,
+  who='the cluster has {} tasks',
+  advice='ask for fewer ps and workers',
+):
+  """Refuses more tasks than `master`, a str, can ever have slots.
+
+  Args:
+    master: str.
+    num_tasks: int, how many shall run at the same time.
+    who: str, says so of {}.
+    advice: str, what else would help.
+
+  Raises:
+    cli.UsageError: there are too few.
+  """
+  num_slots = count_fixed_slots(master)
+  if num_slots is not None and num_slots < num_tasks:
+    raise cli.UsageError(
+      f'{master} has {num_slots} slot{"s" if num_slots != 1 else ""}, but'
+      f' {who.format(num_tasks)}, and each takes one: give it more executors'
+      f' or cores, or {advice}'
+    )
+
+
+def wait_for_slots(sc, num_tasks, wait_secs, say):
+  """Returns once Spark has a slot for each task of the cluster.
+
+  Spark itself would wait for 10 minutes, and look each 15 s.
+
+  Raises:
+    cli.UsageError: it never will.
+    cli.RunError: it has not within wait_secs.
+  """
+  check_fixed_slots(sc.master, num_tasks)
+  wait = console.Wait(wait_secs, say)
+  while (num_slots := count_slots(sc)) < num_tasks:
+    need = f'{num_tasks} slots, of which Spark has {num_slots} so far'
+    if wait.is_over(f'for {need}'):
+      raise cli.RunError(
+        f'after {wait_secs:g} s Spark has {num_slots} slots on'
+        f' {_count_executors(sc)} executors, but the cluster has {num_tasks}'
+        ' tasks, and each takes one: give it more executors or cores'
+        ' (spark.executor.instances, spark.executor.cores,'
+        ' spark.task.cpus), or ask for fewer ps and workers'
+      )
+    time.sleep(0.1)
+
+
+def count_slots(sc):
+  """Returns how many tasks Spark can run at once (int).
+
+  Raises:
+    cli.RunError: the SparkContext is stopped.
+  """
+  try:
+    scala = sc._jsc.sc()
+    if scala.isStopped():
+      raise cli.RunError('Spark has stopped: its log says why')
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return scala.maxNumConcurrentTasks(profile)
+  except cli.RunError:
+    raise
+  except Exception as error:
+    raise cli.RunError(
+      f'Spark does not answer: {barrier_job.explain(error)}'
+    ) from error
+
+
+def _count_executors(sc):
+  # The driver is among them.
+  return max(0, sc._jsc.sc().getExecutorMemoryStatus().size() - 1)
+
+
+def ship_package(sc):
+  """Has the executors import this very distmnist, also where none is."""
+  package = str(PACKAGE_DIR)
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED) as archive:
+    for folder, subfolders, names in os.walk(package):
+      subfolders.sort()
+      for name in sorted(names):
+        path = os.path.join(folder, name)
+        if name.endswith('.py'):
+          # With no time in it: the same files are the same archive.
+          info = zipfile.ZipInfo(
+            os.path.relpath(path, os.path.dirname(package))
+          )
+          with open(path, 'rb') as file:
+            archive.writestr(info, file.read(), zipfile.ZIP_DEFLATED)
+  digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
+  # Executors that come later ask for it too: it lives as long as the context.
+  path = os.path.join(sc._temp_dir, f'distmnist_{digest}.zip')
+  if not os.path.exists(path):
+    with open(path, 'wb') as file:
+      file.write(content.getvalue())
+    sc.addPyFile(path)

@@ -1,0 +1,162 @@
+"""JSON messages over a TCP connection, one a line.
+
+What comes in is parsed as JSON and nothing else: it is neither unpickled nor
+evaluated. Both ends show first that they know the secret of the run
+(spark/handshake.py). Before each line that follows is the HMAC of its sender,
+number and text, so nobody on the way can change, drop or add one unnoticed; but
+they are not encrypted.
+"""
+
+import json
+import select
+import socket
+import time
+
+from distmnist.spark import handshake
+
+MAX_MESSAGE_BYTES = 1 << 22
+# From a peer that has not yet shown that it knows the secret.
+MAX_STRANGER_BYTES = 1 << 12
+CONNECT_SECS = 20.0
+SEND_SECS = 30.0
+
+
+class Connection:
+  """One end of a connection.
+
+  Attributes:
+    is_open: whether the other end is there and has made sense so far.
+    max_bytes: int, the longest message that is taken.
+  """
+
+  def __init__(self, connected, max_bytes=MAX_MESSAGE_BYTES):
+    """
+    Args:
+      connected: socket.
+      max_bytes: int, the longest message that is taken.
+    """
+    connected.settimeout(SEND_SECS)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # A host that vanished without a word is noticed after 10 + 3 * 5 s.
+    for option, value in (
+      ('TCP_KEEPIDLE', 10),
+      ('TCP_KEEPINTVL', 5),
+      ('TCP_KEEPCNT', 3),
+    ):
+      if hasattr(socket, option):
+        connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    self._socket = connected
+    self._rest = b''
+    self._key = None
+    self.max_bytes = max_bytes
+    self.is_open = True
+
+  def fileno(self):
+    return self._socket.fileno()
+
+  def close(self):
+    self.is_open = False
+    self._socket.close()
+
+  def secure(self, key, me, other):
+    """Has each message from now on, in both directions, authenticated.
+
+    Args:
+      key: str, for this connection alone.
+      me, other: str, different names of the two ends.
+    """
+    self._key = key
+    self._names = {'sent': me, 'received': other}
+    self._counts = {'sent': 0, 'received': 0}
+
+  def _sign(self, direction, text):
+    number = self._counts[direction]
+    self._counts[direction] += 1
+    return handshake.sign(
+      self._key, f'{self._names[direction]} {number} {text}'
+    )
+
+  def send(self, **message):
+    """Sends a message, if the other end takes it."""
+    if not self.is_open:
+      return
+    text = json.dumps(message)
+    if self._key:
+      text = f'{self._sign("sent", text)} {text}'
+    try:
+      self._socket.sendall(text.encode() + b'\n')
+    except OSError:  # It is gone, or has not read for SEND_SECS.
+      self.is_open = False
+
+  def receive(self, timeout_secs=0.0):
+    """Returns the messages (list of dict) that have come.
+
+    Waits for `timeout_secs` if there is nothing, and reads once.
+    """
+    if not self.is_open:
+      return []
+    # Not select.select, which ends at descriptor 1024.
+    poll = select.poll()
+    poll.register(self, select.POLLIN)
+    if not poll.poll(1000 * timeout_secs):
+      return []
+    try:
+      data = self._socket.recv(1 << 16)
+    except OSError:
+      data = b''
+    *lines, self._rest = (self._rest + data).split(b'\n')
+    messages = []
+    for line in lines:
+      message = None
+      if len(line) <= self.max_bytes:
+        message = self._parse(line)
+      if message is None:
+        self.is_open = False
+        return messages
+      messages.append(message)
+    if not data or len(self._rest) > self.max_bytes:
+      self.is_open = False
+    return messages
+
+  def _parse(self, line):
+    if self._key:
+      signature, _, line = line.decode(errors='replace').partition(' ')
+      if not handshake.is_same(self._sign('received', line), signature):
+        return None
+    return parse_object(line)
+
+
+def parse_object(line):
+  """Returns the dict that `line` (bytes or str) holds as JSON; None if none."""
+  try:
+    value = json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+  return value if isinstance(value, dict) else None
+
+
+def connect(host, port, secret):
+  """Returns a Connection to the driver there; both know the `secret`, a str.
+
+  Raises:
+    OSError: nobody is there, or nobody who knows the secret.
+  """
+  connection = Connection(socket.create_connection((host, port), CONNECT_SECS))
+  agent = handshake.Agent(secret)
+  answer = agent.answer(_receive_one(connection))
+  if answer:
+    connection.send(**answer)
+    if agent.is_driver(_receive_one(connection)):
+      connection.secure(agent.key, 'agent', 'driver')
+      return connection
+  connection.close()
+  raise OSError('what answers there is not the driver of this run')
+
+
+def _receive_one(connection):
+  """Returns the next message; {} if none comes, or more than one."""
+  deadline = time.monotonic() + CONNECT_SECS
+  while connection.is_open and (secs := deadline - time.monotonic()) > 0:
+    if messages := connection.receive(secs):
+      return messages[0] if len(messages) == 1 else {}
+  return {}

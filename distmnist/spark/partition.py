@@ -1,0 +1,208 @@
+"""What a Python process of an executor does: it starts an agent, and waits."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+
+from distmnist.cluster import task_environment
+from distmnist.common import cli, ports
+from distmnist.common.names import CHIEF, PACKAGE_DIR, SPARK_AGENT
+from distmnist.launching import jobs
+from distmnist.spark import messages as messages_lib
+
+_SECRETS_OF_SPARK = 'PYTHON_WORKER_FACTORY'
+
+
+def run_in_barrier(spec, records):
+  """Runs the task of this partition; called by Spark.
+
+  Args:
+    spec: dict, JSON's kinds of values alone:
+      num_ps, num_workers: int.
+      train_flags: list of str.
+      module: dotted name.
+      driver: [host, port]; secret: str.
+      attempt: int, how often the tasks were started, this time included.
+      feed: None, or a dict: image_shape, limit_mb; see spark/rdd_input.py.
+    records: iterator, this partition; read only with `feed`.
+
+  Returns:
+    An empty list.
+
+  Raises:
+    RuntimeError: the agent has failed.
+    ValueError: the images cannot be used.
+  """
+  from pyspark import BarrierTaskContext
+
+  context = BarrierTaskContext.get()
+  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
+  try:
+    _run_in_folder(context, spec, records, folder)
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+  return []
+
+
+def _run_in_folder(context, spec, records, folder):
+  num_ps, index = spec['num_ps'], context.partitionId()
+  is_fed = spec['feed'] and index >= num_ps
+  num_images = 0
+  if is_fed:
+    from distmnist.spark import rdd_input
+
+    num_images = rdd_input.spool(records, folder, **spec['feed'])
+  # Held until the end of this process, so that the task finds its port free.
+  held = ports.hold_ports(1)[0]
+  me = {
+    'host': context.getTaskInfos()[index].address.rpartition(':')[0],
+    'port': held.getsockname()[1],
+    'images': num_images,
+  }
+  everyone = parse_gathered(context.allGather(json.dumps(me)))
+  addresses = [f'{each["host"]}:{each["port"]}' for each in everyone]
+  train_flags = list(spec['train_flags'])
+  if is_fed:
+    num_images = min(each['images'] for each in everyone[num_ps:])
+    if not num_images:
+      raise ValueError(
+        f'too few images for {spec["num_workers"]} workers: one has none'
+      )
+    rdd_input.cut(folder, num_images)
+    train_flags.append(f'--data_dir={folder}')
+  task = jobs.make_tasks(
+    addresses[:num_ps],
+    addresses[num_ps:],
+    train_flags,
+    # A worker has the cores that Spark gives a task, spark.task.cpus.
+    num_cores=context.cpus() * spec['num_workers'],
+    module=spec['module'],
+  )[index]
+  if task.name == CHIEF and not jobs.flag_value(train_flags, 'logdir'):
+    # The report has to be somewhere.
+    logdir = os.path.join(folder, 'logdir')
+    task = dataclasses.replace(task, argv=(*task.argv, f'--logdir={logdir}'))
+  with held:
+    _run_agent(spec, task, task.name, folder, me['host'])
+
+
+def run_trial(spec, _):
+  """Runs a trial of a sweep; called by Spark.
+
+  Args:
+    spec: dict, JSON's kinds of values alone:
+      name: str, what the driver calls this start of the trial.
+      argv: list of str, the command; env: dict, its environment beyond ours.
+      lock: [path, word], a file that driver and executors share, in which the
+        driver has written this word; held (shared) while the trial runs.
+      driver, secret, attempt: as for `run_in_barrier`.
+
+  Returns:
+    An empty list.
+
+  Raises:
+    RuntimeError: the agent has failed.
+  """
+  from pyspark import TaskContext
+
+  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
+  host = socket.gethostname()
+  env = dict(spec['env'])
+  if gpus := TaskContext.get().resources().get('gpu'):
+    # Those of its slot: else TensorFlow would take all of the machine.
+    env['CUDA_VISIBLE_DEVICES'] = ','.join(gpus.addresses)
+  task = jobs.Task(
+    'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
+  )
+  try:
+    _run_agent(spec, task, spec['name'], folder, host)
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+  return []
+
+
+def parse_gathered(messages):
+  """Returns the list of dict that the executors have sent each other.
+
+  Args:
+    messages: list of str, each {"host": str, "port": int, "images": int}.
+
+  Raises:
+    ValueError: one is anything else.
+  """
+  everyone = [messages_lib.parse_object(message) or {} for message in messages]
+  for each, message in zip(everyone, messages, strict=True):
+    host, port, images = (each.get(k) for k in ('host', 'port', 'images'))
+    is_good = (
+      isinstance(host, str)
+      and re.fullmatch(r'[\w.:\[\]-]+', host)
+      and type(port) is int
+      and 1 <= port <= 65535
+      and type(images) is int
+      and images >= 0
+    )
+    if not is_good:
+      raise ValueError(f'{message[:200]!r} is no host and port')
+  return everyone
+
+
+def find_executor_pid():
+  """Returns the pid of the JVM that this Python process works for, or None."""
+  parent = os.getppid()
+  with contextlib.suppress(OSError, ValueError, IndexError):
+    with open(f'/proc/{parent}/cmdline', 'rb') as file:
+      is_daemon = b'pyspark.daemon' in file.read()
+    if not is_daemon:
+      return parent
+    with open(f'/proc/{parent}/stat', encoding='utf-8') as file:
+      return int(file.read().rpartition(')')[2].split()[1])
+  return None
+
+
+def _run_agent(spec, task, name, folder, host):
+  """Runs the agent to its end; its stdin ends with us.
+
+  Raises:
+    RuntimeError: it has failed.
+  """
+  for_agent = {
+    'task': dataclasses.asdict(task),
+    'name': name,
+    'folder': folder,
+    'executor': host,
+    'executor_pid': find_executor_pid(),
+    'lock': spec.get('lock'),
+    **{key: spec[key] for key in ('attempt', 'driver', 'secret')},
+  }
+  paths = [str(PACKAGE_DIR.parent), os.environ.get('PYTHONPATH')]
+  env = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(_SECRETS_OF_SPARK)
+    # Who is who is ours to say, and not what the executor's host was told.
+    and name not in task_environment.NAMES
+  }
+  env['PYTHONPATH'] = os.pathsep.join(path for path in paths if path)
+  agent = subprocess.Popen(
+    [sys.executable, '-m', SPARK_AGENT],
+    env=env,
+    stdin=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+    start_new_session=True,
+  )
+  with contextlib.suppress(BrokenPipeError):
+    # Not in its argv or environment, where others may read the secret.
+    agent.stdin.write(json.dumps(for_agent).encode() + b'\n')
+    agent.stdin.flush()
+  if code := agent.wait():
+    why = f'ended with exit code {code}'
+    if code == cli.LOST:
+      why = 'cannot reach the driver at {}:{}'.format(*spec['driver'])
+    raise RuntimeError(f'{name} ({task.address}): its agent {why}')

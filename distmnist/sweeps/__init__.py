@@ -1,0 +1,1 @@
+"""Many trainings: which, how long each, and what came of them."""

@@ -1,0 +1,149 @@
+"""Successive halving: many trials for a few steps, few for many.
+
+Jamieson & Talwalkar 2016, arXiv 1502.07943. With n trials, a factor eta and the
+budget B of a whole training, s = floor(log_eta(n)), rung k = 0..s has
+
+  n_k = floor(n / eta^k) trials, each until it has done B / eta^(s - k)
+
+and the n_(k+1) best of them go on from where they are. So the rungs cost about
+as much as each other, and all of them (s + 1) / eta^s * n whole trainings at
+most. The price of the bet: a trial that learns slowly at first is lost.
+"""
+
+import math
+
+from distmnist.common import cli
+from distmnist.launching import jobs
+from distmnist.sweeps import ranking
+from distmnist.sweeps import trials as trials_lib
+
+# The flags that say how long a training is.
+BUDGETS = ('train_steps', 'epochs')
+
+
+def compute_rungs(num_trials, eta, name, budget):
+  """Returns [[number of trials, flag of train], ...], a pair a rung.
+
+  Args:
+    num_trials: int >= 1.
+    eta: int >= 2.
+    name: one of BUDGETS, a flag of train.
+    budget: str, the value of that flag for a whole training.
+
+  Raises:
+    cli.UsageError: it is no number above 0, or the first rung has no step.
+  """
+  try:
+    whole = int(budget) if name == 'train_steps' else float(budget)
+  except ValueError:
+    whole = 0
+  if not 0 < whole < math.inf:
+    raise cli.UsageError(f'--{name}={budget}: expected a number above 0')
+  last = 0
+  while eta ** (last + 1) <= num_trials:
+    last += 1
+  parts = [whole / eta ** (last - rung) for rung in range(last + 1)]
+  if name == 'train_steps':
+    if parts[0] < 1:
+      raise cli.UsageError(
+        f'--train_steps={whole} is too little for --halving={eta}: '
+        f'{num_trials} trials make {last + 1} rungs, of which the first has '
+        f'1 / {eta**last} of the steps'
+      )
+    parts = [round(part) for part in parts]
+  return [
+    [num_trials // eta**rung, f'--{name}={part:.10g}']
+    for rung, part in enumerate(parts)
+  ]
+
+
+def make_rungs(eta, num_trials, choices, given):
+  """Returns [[number of trials, flag for them], ...], a pair a rung.
+
+  Args:
+    eta: int >= 2, or None for one rung with whole trainings.
+    num_trials: int.
+    choices: {name: Values or Range} of search_space.
+    given: list of str, the flags of all trials.
+
+  Raises:
+    cli.UsageError: it is not clear how long a whole training is.
+  """
+  if eta is None:
+    return [[num_trials, '']]
+  budgets = {name: jobs.flag_value(given, name) for name in BUDGETS}
+  names = [name for name, value in budgets.items() if value is not None]
+  if len(names) != 1 or set(BUDGETS) & set(choices):
+    raise cli.UsageError(
+      '--halving shares out the length of a training: give either '
+      '--train_steps or --epochs after the --, and do not sweep over them'
+    )
+  (name,) = names
+  return compute_rungs(num_trials, eta, name, budgets[name])
+
+
+class Schedule:
+  """Which trials each rung has, by what came of them so far.
+
+  Attributes:
+    trials: list of trials.Trial, all of the sweep.
+    num_rungs: int; 1 without --halving.
+  """
+
+  def __init__(self, trials, rungs, is_failed_retried=False):
+    """
+    Args:
+      trials: list of trials.Trial.
+      rungs: [[number of trials, flag], ...], as of `make_rungs`.
+      is_failed_retried: whether those that have failed are to run again.
+    """
+    self.trials = trials
+    self.num_rungs = len(rungs)
+    self._sizes = [size for size, _ in rungs]
+    self._is_failed_retried = is_failed_retried
+
+  def find_members(self, rung):
+    """Returns the trials that may come to the end of a rung (int)."""
+    members = self.trials
+    for before in range(rung):
+      members = ranking.choose(members, before, self._sizes[before + 1])
+    return members
+
+  def find_missing(self, rung):
+    """Returns the members that have yet to run to the end of a rung."""
+    return [
+      trial
+      for trial in self.find_members(rung)
+      if len(trial.results) <= rung
+      and trial.state != trials_lib.DIVERGED
+      and (trial.state != trials_lib.FAILED or self._is_failed_retried)
+    ]
+
+  def find_next(self):
+    """Returns the trials to run now, of the first rung that has some."""
+    each = map(self.find_missing, range(self.num_rungs))
+    return next(filter(None, each), [])
+
+  def count_ended(self, rung):
+    """Returns how many members (int) need no more run in a rung."""
+    return sum(
+      len(trial.results) > rung or trial.state in trials_lib.LOST
+      for trial in self.find_members(rung)
+    )
+
+  def is_over(self, trial):
+    """Whether `trial` has run as long as it ever will."""
+    is_out = trial.state in (*trials_lib.LOST, trials_lib.DROPPED)
+    return is_out or len(trial.results) == self.num_rungs
+
+  def drop_worst(self, rung):
+    """Drops the members that the next rung does not have; returns the others.
+
+    Args:
+      rung: int, not the last.
+    """
+    best = self.find_members(rung + 1)
+    for trial in self.find_members(rung):
+      if trial not in best and trial.state == trials_lib.DONE:
+        trial.drop()
+    return best

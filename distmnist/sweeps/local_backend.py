@@ -1,0 +1,82 @@
+"""This machine as the place of the trials, which share its cores and GPUs."""
+
+import dataclasses
+import glob
+import os
+
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.common.names import LAUNCHERS
+from distmnist.launching import gpus as gpus_lib
+from distmnist.sweeps import local_runner, runners
+
+_SPARK = f'{LAUNCHERS}.spark'
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalBackend(runners.Backend):
+  """Trials on this machine, or launched from it.
+
+  Attributes:
+    gpus: list of str, devices that the trials share; None to set nothing.
+    forked_module: dotted name of what each trial is a fork of, or ''.
+  """
+
+  gpus: list | None
+  forked_module: str
+
+  def check_ready(self):
+    pass
+
+  def make_runner(self, folder, lock, stop_grace_secs):
+    log = os.path.join(folder, 'fork_server.log')
+    return local_runner.LocalRunner(
+      self.forked_module, log, lock, stop_grace_secs
+    )
+
+  def find_env(self, slot):
+    if self.gpus is None:
+      return {}
+    mine = share_gpus(self.gpus, self.num_parallel, slot)
+    return {'CUDA_VISIBLE_DEVICES': ','.join(mine)}
+
+  def find_data_dir(self, train_flags):
+    return []  # It is in our environment.
+
+
+def from_flags(num_parallel, module, is_launched):
+  """Returns a LocalBackend.
+
+  Args:
+    num_parallel: int, how many trials run at the same time.
+    module: dotted name, what a trial runs.
+    is_launched: whether each trial is a `distmnist.launch`.
+
+  Raises:
+    cli.UsageError: a flag is for another runner, or asks for too many GPUs.
+  """
+  values = flags.FLAGS
+  if values.launcher != 'spark':
+    for flag in values.flags_by_module_dict()[_SPARK]:
+      if flag.present:
+        raise cli.UsageError(
+          f'--{flag.name} is for --runner=spark, and this is --runner=local: '
+          'give the one or leave out the other'
+        )
+  num_cores = max(1, len(os.sched_getaffinity(0)) // num_parallel)
+  return LocalBackend(
+    num_parallel,
+    # Other machines have cores of their own.
+    num_cores if values.launcher == 'local' else None,
+    gpus_lib.find_gpus(values.gpus, os.environ, glob.glob('/dev/nvidia*')),
+    module if values.fork_tasks and not is_launched else '',
+  )
+
+
+def share_gpus(gpus, num_parallel, slot):
+  """Returns those of `gpus` that belong to a slot, 0 <= slot < num_parallel.
+
+  With fewer GPUs than slots, some slots share one.
+  """
+  return gpus[slot::num_parallel] or gpus[slot % max(1, len(gpus)) :][:1]

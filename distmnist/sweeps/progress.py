@@ -1,0 +1,95 @@
+"""What a sweep shows and writes, while it runs and at its end."""
+
+import os
+import shlex
+import sys
+
+from distmnist.common.names import SWEEP
+from distmnist.sweeps import plot, ranking, search_space, table, tensorboard
+from distmnist.sweeps import trials as trials_lib
+
+CSV, PLOT = 'results.csv', 'results.png'
+
+
+def say(text):
+  """Prints a line to stderr: stdout carries the table alone."""
+  print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
+
+
+class Progress:
+  """Keeps the results of a sweep up to date, and says how trials end."""
+
+  def __init__(self, schedule, folder):
+    """
+    Args:
+      schedule: halving.Schedule.
+      folder: str, that of the sweep.
+    """
+    self._schedule = schedule
+    self._trials = schedule.trials
+    self._csv = os.path.join(folder, CSV)
+    self._plot = os.path.join(folder, PLOT)
+    self._folder = folder
+    self._writer = None
+
+  def say_start(self, num_parallel):
+    """Says what is left to run, `num_parallel` (int) at a time."""
+    num_left = len(self._schedule.find_next())
+    text = (
+      f'{len(self._trials)} trials in {self._folder}, {num_parallel} at a time'
+    )
+    if not num_left:
+      text += '; all have ended'
+    elif num_left < len(self._trials):
+      text += f'; {num_left} {"is" if num_left == 1 else "are"} left to run'
+    say(text)
+
+  def note(self, trial, rung):
+    """Says how a trial has ended, and has it in the results at once."""
+    schedule = self._schedule
+    text = search_space.describe(trial.combination)
+    if schedule.num_rungs > 1:
+      text += f' (rung {rung + 1} of {schedule.num_rungs})'
+    outcome, _, _ = trial.cause.partition(';')
+    if trial.state == trials_lib.DONE:
+      by = ranking.find_ranking([trial])
+      outcome = f'{by.replace("_", " ")} {trial.result[by]:.4f}'
+    say(
+      f'{schedule.count_ended(rung)} of {len(schedule.find_members(rung))}: '
+      f'trial {trial.name} {trial.state} after {trial.secs:.1f} s: {text}: '
+      f'{outcome}'
+    )
+    table.write_csv(self._trials, self._csv)
+    self.write_hparams()
+
+  def write_hparams(self):
+    """Writes for TensorBoard what is not written yet."""
+    try:
+      if self._writer is None:
+        self._writer = tensorboard.Writer(self._trials, self._folder)
+    except ImportError as error:
+      self._writer = False
+      say(f'nothing for TensorBoard: {error}; pip install tensorboard')
+    if self._writer:
+      for trial in filter(self._schedule.is_over, self._trials):
+        self._writer.write(trial)
+
+  def show(self):
+    """Prints the table, and writes the results."""
+    trials = self._trials
+    if all(trial.state == trials_lib.WAITING for trial in trials):
+      return
+    print(*table.format_lines(trials), sep='\n', flush=True)
+    table.write_csv(trials, self._csv)
+    written = self._csv
+    try:
+      plot.write(trials, self._plot)
+      written += f' and {self._plot}'
+    except ImportError as error:
+      say(f'no plot: {error}; pip install matplotlib, or distmnist[plots]')
+    best = ranking.rank(trials)[0]
+    if best.state == trials_lib.DONE:
+      by = ranking.find_ranking(trials).replace('_', ' ')
+      flags_of_best = shlex.join(search_space.to_flags(best.combination))
+      say(f'best by {by}: trial {best.name}, {flags_of_best}')
+    say(f'results in {written}')

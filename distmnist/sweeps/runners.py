@@ -1,0 +1,200 @@
+"""What runs the trials of a sweep: two contracts.
+
+A Backend is the place, known and checked before anything starts: how many
+trials run at a time, and with what. It makes the Runner, a context in which
+commands start and end. There are two of each: this machine
+(local_backend.py, local_runner.py) and Spark (spark_backend.py,
+spark_runner.py), for which the folder of the sweep has to be shared.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+import time
+
+from distmnist.common import cli, files
+from distmnist.common.names import SWEEP
+from distmnist.launching import task_logs
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+  """How long a command may take.
+
+  Attributes:
+    secs: float, from its start on; then it is told to leave.
+    grace_secs: float, how long it has for that; then it is killed.
+  """
+
+  secs: float = math.inf
+  grace_secs: float = 0.0
+
+  def note(self, log, code):
+    """Returns the exit code of a command that was told to leave for this.
+
+    Args:
+      log: str, the path of its log, which gets the reason as its last error.
+      code: int, what it has ended with; 0 stays, as it was done in time.
+    """
+    if code == 0:
+      return code
+    task_logs.append(
+      log,
+      [f'{SWEEP}: error: not done within --trial_timeout_secs={self.secs:g}'],
+    )
+    return cli.FAILED
+
+
+NO_LIMIT = Limit()
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """What a runner is asked to run.
+
+  Attributes:
+    name: str, what it is called here.
+    argv: list of str, ('python', '-m', module, flags...).
+    log: str, a path; what the command prints is appended there.
+    env: dict, its environment beyond that of the machine.
+    limit: Limit, how long it may take.
+  """
+
+  name: str
+  argv: list
+  log: str
+  env: dict = dataclasses.field(default_factory=dict)
+  limit: Limit = NO_LIMIT
+
+
+class Runner(contextlib.AbstractContextManager):
+  """Runs commands.
+
+  A context: its end is the end of all commands, and so is the end of this
+  process, even by kill -9. While it is open SIGINT, SIGTERM and SIGHUP do not
+  end this process: they are collected in `signals`, and they interrupt `wait`.
+
+  Attributes:
+    signals: list of int, what this process received.
+  """
+
+  # From the kill to the end of a command; one that is later is given up.
+  _kill_secs = math.inf
+
+  def __init__(self):
+    self.signals = []
+    self._running = {}  # name -> what `_begin` has returned
+
+  def start(self, command):
+    """Begins a Command; returns the size of its log before, in bytes.
+
+    Raises:
+      OSError: the log cannot be written.
+      cli.RunError: it cannot be started.
+    """
+    with open(command.log, 'ab', opener=files.no_follow) as file:
+      size = file.seek(0, os.SEEK_END)
+    self._running[command.name] = self._begin(command)
+    return size
+
+  def wait(self):
+    """Returns [(name, exit code), ...] of some commands that have ended.
+
+    That list is empty if a signal came first or nothing runs.
+
+    Raises:
+      cli.RunError: nothing can be run any more.
+    """
+    while self._running and not self.signals:
+      if ended := self._turn():
+        return ended
+    return []
+
+  def stop(self, signum, grace_secs):
+    """Ends all commands; one that has not left after its grace is killed.
+
+    All are killed at once if another signal comes.
+
+    Returns:
+      [(name, exit code), ...] of all of them.
+    """
+    num_signals = len(self.signals)
+    self._tell(signum, grace_secs)
+    ended = self._turn_until(time.monotonic() + grace_secs, num_signals)
+    self._kill(signum)
+    ended += self._turn_until(time.monotonic() + self._kill_secs)
+    return ended + self._give_up()
+
+  @abc.abstractmethod
+  def _begin(self, command):
+    """Begins a Command; returns what `_running` is to hold for it."""
+
+  @abc.abstractmethod
+  def _turn(self, secs=math.inf):
+    """Waits up to `secs` for news; returns [(name, code), ...] of some ends.
+
+    It takes them out of `_running`, and ends commands that take too long.
+    """
+
+  @abc.abstractmethod
+  def _tell(self, signum, grace_secs):
+    """Has all commands save and leave; each of them is told only once."""
+
+  @abc.abstractmethod
+  def _kill(self, signum):
+    """Kills all commands; `signum` is what they were told with."""
+
+  def _turn_until(self, deadline, num_signals=math.inf):
+    """Returns what ends until `deadline` or until more signals have come."""
+    ended = []
+    while self._running and len(self.signals) <= num_signals:
+      secs = deadline - time.monotonic()
+      if secs <= 0:
+        break
+      ended += self._turn(secs)
+    return ended
+
+  def _give_up(self):
+    """Returns the ends of what no longer answers, and forgets it."""
+    ended = [(name, -signal.SIGKILL) for name in self._running]
+    self._running.clear()
+    return ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend(abc.ABC):
+  """Where the trials run.
+
+  Attributes:
+    num_parallel: int, how many run at the same time.
+    num_cores: int, what each of them has for itself, or None where the sweep
+      does not share them out.
+  """
+
+  num_parallel: int
+  num_cores: int | None
+
+  @abc.abstractmethod
+  def make_runner(self, folder, lock, stop_grace_secs):
+    """Returns a Runner.
+
+    Args:
+      folder: str, that of the sweep, for logs of the runner's own.
+      lock: file, locked; it stays so as long as any command runs.
+      stop_grace_secs: float, train's.
+    """
+
+  @abc.abstractmethod
+  def check_ready(self):
+    """Raises cli.RunError if the runner cannot start."""
+
+  @abc.abstractmethod
+  def find_env(self, slot):
+    """Returns the environment (dict) of slot 0 <= slot < num_parallel."""
+
+  @abc.abstractmethod
+  def find_data_dir(self, train_flags):
+    """Returns what `train_flags` (list of str) lack to find the data."""

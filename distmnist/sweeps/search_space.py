@@ -1,0 +1,183 @@
+"""From words like learning_rate=0.1,0.01 to the combinations of a sweep.
+
+A word names a flag of train and says what it may be:
+
+  name=v1,v2,...   these values
+  name=v1;v2;...   the same, for values that contain commas
+  name=lo..hi      a range to sample from: whole numbers evenly if both ends
+                   are whole, else numbers evenly by their logarithm
+  name=log:lo..hi  evenly by the logarithm, also for whole numbers
+  name=lin:lo..hi  evenly
+
+A combination is a dict, name -> value, both str. Pure: no flag is read here.
+"""
+
+import itertools
+import math
+import random
+import re
+
+from distmnist.common import cli
+
+_NUMBER = r'[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?'
+_RANGE = re.compile(rf'(?:(log|lin):)?({_NUMBER})\.\.({_NUMBER})')
+_TRIES = 100  # draws for each combination, which has to be a new one
+
+
+class Values:
+  """A list to choose from."""
+
+  def __init__(self, values):
+    self.values = values
+
+  def draw(self, source):
+    """Returns one of the values, drawn from `source`, a random.Random."""
+    return source.choice(self.values)
+
+
+class Range:
+  """A range of numbers to draw from."""
+
+  values = None
+
+  def __init__(self, low, high, is_log, is_whole):
+    self._low = low
+    self._high = high
+    self._is_log = is_log
+    self._is_whole = is_whole
+
+  def draw(self, source):
+    """Returns a number, str of 4 digits, drawn from `source`."""
+    low, high = self._low, self._high
+    if self._is_whole:
+      # Each whole number has the stretch around it.
+      low, high = low - 0.5, high + 0.5
+    if self._is_log:
+      number = math.exp(source.uniform(math.log(low), math.log(high)))
+    else:
+      number = source.uniform(low, high)
+    number = round(number) if self._is_whole else float(f'{number:.4g}')
+    return str(min(max(number, self._low), self._high))
+
+
+def parse(words):
+  """Returns {name: Values or Range} of `words`, list of str.
+
+  Raises:
+    cli.UsageError: a word has another form.
+  """
+  if not words:
+    raise cli.UsageError(
+      'nothing to try: give at least one flag of train with its values, such '
+      'as learning_rate=0.1,0.01'
+    )
+  found = {}
+  for word in words:
+    name, equals, text = word.partition('=')
+    if not (equals and name.isidentifier() and text):
+      raise cli.UsageError(
+        f'{word!r}: expected the name of a flag and its values, such as '
+        'learning_rate=0.1,0.01'
+      )
+    if name in found:
+      raise cli.UsageError(f'{word!r}: {name} is given twice')
+    match = _RANGE.fullmatch(text)
+    found[name] = _make_range(word, match) if match else _make_list(word, text)
+  return found
+
+
+def _make_list(word, text):
+  values = text.split(';' if ';' in text else ',')
+  if len(set(values)) < len(values):
+    raise cli.UsageError(f'{word!r}: a value is given twice')
+  if '' in values:
+    raise cli.UsageError(f'{word!r}: a value is empty')
+  return Values(values)
+
+
+def _make_range(word, match):
+  kind, *ends = match.groups()
+  is_whole = all(re.fullmatch(r'[-+]?\d+', end) for end in ends)
+  low, high = (int(end) if is_whole else float(end) for end in ends)
+  is_log = kind == 'log' or (kind is None and not is_whole)
+  if not low < high:
+    raise cli.UsageError(f'{word!r}: {low:g} is not below {high:g}')
+  if is_log and low <= 0:
+    raise cli.UsageError(
+      f'{word!r} is sampled evenly by the logarithm, which needs ends above 0:'
+      f' write lin:{low:g}..{high:g} to sample evenly'
+    )
+  return Range(low, high, is_log, is_whole)
+
+
+def make_combinations(choices, is_zip=False, num_random=None, seed=0):
+  """Returns combinations: all, or zipped, or `num_random` by their `seed`.
+
+  Raises:
+    cli.UsageError: the values cannot be combined so.
+  """
+  if num_random is None:
+    return make_zip(choices) if is_zip else make_product(choices)
+  if is_zip:
+    raise cli.UsageError('--zip and --random exclude each other')
+  return make_random(choices, num_random, seed)
+
+
+def make_product(choices):
+  """Returns every combination of {name: Values}, the last name fastest."""
+  _check_no_range(choices)
+  return _combine(choices, itertools.product(*_lists(choices)))
+
+
+def make_zip(choices):
+  """Returns the first values of all, then the second ones, and so on."""
+  _check_no_range(choices)
+  lengths = {name: len(choice.values) for name, choice in choices.items()}
+  if len(set(lengths.values())) > 1:
+    counts = ', '.join(f'{name} has {n}' for name, n in lengths.items())
+    raise cli.UsageError(
+      f'--zip needs the same number of values for each: {counts}'
+    )
+  return _combine(choices, zip(*_lists(choices), strict=True))
+
+
+def make_random(choices, number, seed):
+  """Returns `number` distinct combinations, sampled by `seed`; both are int."""
+  source, found = random.Random(seed), []
+  for _ in range(_TRIES * number):
+    drawn = {name: choice.draw(source) for name, choice in choices.items()}
+    if drawn not in found:
+      found.append(drawn)
+    if len(found) == number:
+      return found
+  raise cli.UsageError(
+    f'--random={number}: only {len(found)} distinct combinations were found '
+    'among these values: ask for fewer'
+  )
+
+
+def _check_no_range(choices):
+  for name, choice in choices.items():
+    if choice.values is None:
+      raise cli.UsageError(
+        f'{name} is a range to sample from: give the number of samples, such '
+        'as --random=20, or list its values'
+      )
+
+
+def _lists(choices):
+  return [choice.values for choice in choices.values()]
+
+
+def _combine(choices, rows):
+  return [dict(zip(choices, row, strict=True)) for row in rows]
+
+
+def to_flags(combination):
+  """Returns the flags of a combination, a list of str."""
+  return [f'--{name}={value}' for name, value in combination.items()]
+
+
+def describe(combination):
+  """Returns 'learning_rate=0.1 batch_size=32', as a user would write it."""
+  return ' '.join(f'{name}={value}' for name, value in combination.items())

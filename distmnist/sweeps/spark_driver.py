@@ -1,0 +1,128 @@
+"""Our end of Spark: starts it, gives it trials, and hears their agents."""
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import IO
+
+from distmnist.common import cli, console, signals
+from distmnist.launching import task_group
+from distmnist.spark import (
+  agent_server,
+  barrier_job,
+  context,
+  executors,
+  partition,
+)
+
+
+@dataclasses.dataclass
+class SparkDriver:
+  """Starts Spark, and makes its jobs.
+
+  Attributes:
+    conf: dict, the settings of Spark.
+    logs_dir: str, the folder for Spark's own log.
+    lock: file, open for reading and writing and locked: as long as a trial
+      runs, nobody else can have it alone.
+    wait_secs: float, how long to wait for the first executor, and for Spark to
+      start a trial when none runs.
+    say: callable, takes a line of ours.
+    door: agent_server.Door, where agents report; while Spark runs.
+  """
+
+  conf: dict
+  logs_dir: str
+  lock: IO
+  wait_secs: float
+  say: Callable
+  door: agent_server.Door | None = None
+
+  @contextlib.contextmanager
+  def opened(self, welcome):
+    """Starts Spark, until the end of the context.
+
+    Args:
+      welcome: callable(connection, hello), see agent_server.Door.
+
+    Raises:
+      cli.RunError: it does not start, or has no executor.
+      signals.SignalError: a signal came meanwhile.
+    """
+    self._secret = secrets.token_hex(32)
+    self._word = secrets.token_hex(16)
+    _share(self.lock, self._word)
+    with contextlib.ExitStack() as stack:
+      with signals.heeding():
+        self._sc = stack.enter_context(context.opened(self.conf, self.logs_dir))
+        conf = self._sc.getConf()
+        self.say(executors.describe_python(self._sc))
+        executors.warn_of_network(conf, self.say)
+        executors.ship_package(self._sc)
+        _wait_for_slot(self._sc, self.wait_secs, self.say)
+        self._host = conf.get('spark.driver.host')
+        bind_host = conf.get('spark.driver.bindAddress') or self._host
+        self.door = agent_server.Door(bind_host, self._secret, welcome)
+        stack.callback(self.door.close)
+      yield
+
+  def make_job(self, key, command, attempt):
+    """Returns a barrier_job.Job, not started, with an agent for a command.
+
+    Args:
+      key: str, what the agent says it is.
+      command: runners.Command.
+      attempt: int, how often the command is started with this one.
+
+    Raises:
+      cli.RunError: Spark has stopped.
+    """
+    executors.count_slots(self._sc)  # or says that Spark has stopped
+    spec = {
+      'name': key,
+      'argv': list(command.argv),
+      'env': dict(command.env),
+      'attempt': attempt,
+      'lock': [os.path.abspath(self.lock.name), self._word],
+      'driver': [self._host, self.door.port],
+      'secret': self._secret,
+    }
+    task = functools.partial(partition.run_trial, spec)
+    rdd = self._sc.parallelize([0], 1).mapPartitions(task)
+    return barrier_job.Job(self._sc, rdd, self.door.wake)
+
+
+def _wait_for_slot(sc, wait_secs, say):
+  """Returns once an executor can take a trial.
+
+  Raises:
+    cli.RunError: none can within wait_secs.
+  """
+  if sc.getConf().get('spark.dynamicAllocation.enabled') == 'true':
+    return  # Executors come once there is work.
+  wait = console.Wait(wait_secs, say)
+  while not executors.count_slots(sc):
+    if wait.is_over('for an executor of Spark'):
+      raise cli.RunError(
+        f'after {wait_secs:g} s Spark has no executor with a slot for a'
+        ' trial: are its workers there, and have they spark.task.cpus cores'
+        ' and spark.executor.memory to give?'
+      )
+    time.sleep(task_group.TICK_SECS)
+
+
+def _share(lock, word):
+  """Makes the file `lock`, that we alone have, one to have with others.
+
+  They know it by the `word` in it.
+  """
+  lock.truncate(0)
+  lock.write(word)
+  lock.flush()
+  os.fsync(lock.fileno())
+  fcntl.flock(lock, fcntl.LOCK_SH)

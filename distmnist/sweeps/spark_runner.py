@@ -1,0 +1,168 @@
+"""Runs the trials of a sweep on Spark, a task each.
+
+A trial is a job of Spark with one task. On the executor an agent runs it
+(spark/agent.py) and reports here: its log comes as it grows, then its exit code
+and its report. Its folder is one that driver and executors share; each agent
+holds the lock of the sweep's trials there, so that the next sweep waits until
+the trials of one that was killed are gone. What becomes of a trial whose
+executor is lost: spark_trial.py.
+"""
+
+import contextlib
+import itertools
+import math
+import signal
+
+from distmnist.common import cli, console, signals
+from distmnist.launching import stop_grace
+from distmnist.spark import agent_server
+from distmnist.sweeps import runners, spark_trial
+
+_TICK_SECS = 0.5
+# From the order to stop to the end of the agent: beyond what its trial has.
+_STOP_MARGIN_SECS = 6.5
+
+
+class SparkRunner(runners.Runner):
+  """Runs commands on the executors of Spark, which it starts and ends."""
+
+  _kill_secs = spark_trial.KILL_SECS
+
+  def __init__(self, driver, stop_grace_secs=stop_grace.DEFAULT_SECS):
+    """
+    Args:
+      driver: spark_driver.SparkDriver.
+      stop_grace_secs: float, train's.
+    """
+    super().__init__()
+    self._driver = driver
+    self._stop_secs = stop_grace.for_worker(stop_grace_secs) + _STOP_MARGIN_SECS
+    self._wait = None
+    self._by_key = {}
+    self._numbers = itertools.count(1)
+    self._is_stopping = False
+
+  def __enter__(self):
+    """Starts Spark.
+
+    Raises:
+      cli.RunError: it does not start, or has no executor.
+      signals.SignalError: a signal came meanwhile.
+    """
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(self._driver.opened(self._welcome))
+      self._door = self._driver.door
+      stack.enter_context(
+        signals.collecting(self.signals, self._door.waker.fileno())
+      )
+      stack.callback(self._end)
+      self._stack = stack.pop_all()
+    return self
+
+  def __exit__(self, *error):
+    return self._stack.__exit__(*error)
+
+  def _end(self):
+    if self._running:
+      self.stop(signal.SIGTERM, self._stop_secs)
+
+  def _begin(self, command):
+    trial = spark_trial.SparkTrial(command)
+    self._submit(trial)
+    return trial
+
+  def _submit(self, trial):
+    # Never the same twice: an agent that comes late is taken for no other.
+    key = f'{trial.command.name}.{next(self._numbers)}'
+    job = self._driver.make_job(key, trial.command, trial.number + 1)
+    self._by_key.pop(trial.key, None)
+    self._by_key[key] = trial
+    trial.begin(key, job)
+    job.start()
+
+  def _welcome(self, connection, hello):
+    """Lets the agent of a trial in; one that comes too late is sent away."""
+    key, executor = hello.get('hello'), hello.get('executor')
+    trial = self._by_key.get(key) if isinstance(key, str) else None
+    if (
+      trial is None
+      or trial.connection is not None
+      or self._is_stopping
+      or not agent_server.is_executor(executor)
+    ):
+      return None
+    trial.join(connection, executor)
+    return trial
+
+  def _turn(self, secs=math.inf):
+    trials = list(self._running.values())
+    if self._is_stopping:
+      for trial in trials:
+        # Once may be too early: its thread may not have come to it yet.
+        if trial.connection is None and not trial.job.has_ended:
+          trial.job.cancel()
+    is_watched = self._is_stopping or any(t.is_watched for t in trials)
+    for trial in self._door.hear(min(secs, _TICK_SECS) if is_watched else None):
+      trial.hear(self._stop_secs, self._is_stopping)
+    ended = []
+    for trial in trials:
+      trial.keep_deadlines(self._stop_secs)
+      if trial.is_over and (code := self._conclude(trial)) is not None:
+        name = trial.command.name
+        del self._running[name], self._by_key[trial.key]
+        ended.append((name, code))
+    self._door.drop_closed()
+    if not (ended or self._is_stopping):
+      self._check_that_one_runs()
+    return ended
+
+  def _conclude(self, trial):
+    """Returns the exit code (int) of a trial that is over.
+
+    None if it was lost and has started again.
+
+    Raises:
+      cli.RunError: Spark has stopped, or no executor can run anything.
+    """
+    code = trial.find_code(self._is_stopping)
+    if code is None:
+      self._driver.say(
+        f'{trial.title}: {trial.lost}: restart {trial.number} of'
+        f' {spark_trial.MAX_RESTARTS}, from its last checkpoint'
+      )
+      self._submit(trial)
+    return code
+
+  def _check_that_one_runs(self):
+    """Gives up if Spark starts none; while others run it may take long.
+
+    Raises:
+      cli.LostError: it has not within wait_secs.
+    """
+    trials = self._running.values()
+    if not trials or any(t.connection or t.job.has_ended for t in trials):
+      self._wait = None
+      return
+    secs = self._driver.wait_secs
+    self._wait = self._wait or console.Wait(secs, self._driver.say)
+    what = f'for Spark to start {", ".join(t.title for t in trials)}'
+    if self._wait.is_over(what):
+      raise cli.LostError(
+        f'waited {secs:g} s {what}: are the executors still there,'
+        ' and their slots free?'
+      )
+
+  def _tell(self, signum, grace_secs):
+    self._is_stopping = True
+    for trial in self._running.values():
+      trial.tell_to_stop(signum, grace_secs)
+
+  def _kill(self, signum):
+    for trial in self._running.values():
+      if trial.is_running:
+        trial.connection.send(stop=int(signum))  # a second time: at once
+
+  def _give_up(self):
+    # The end of their connections, and of Spark, is theirs too.
+    self._by_key.clear()
+    return super()._give_up()

@@ -1,0 +1,85 @@
+"""What makes a sweep this one and no other: its trials, and their length."""
+
+import dataclasses
+import itertools
+
+from distmnist.common import cli
+from distmnist.common.names import TRAIN
+from distmnist.launching import jobs, stop_grace, train_flags
+from distmnist.sweeps import search_space
+
+# These are the sweep's to set, or would leave nothing to compare.
+_OURS = (
+  *jobs.CLUSTER_FLAGS,
+  'logdir',
+  'resume',
+  'download_only',
+  'help',
+  'helpfull',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """A sweep as sweep.json has it; JSON can hold each of its values.
+
+  Attributes:
+    combinations: list of {flag: value}, str, one a trial.
+    flags: list of str, those of all trials, with each --flagfile read.
+    num_ps, num_workers: ints, the cluster of each trial.
+    module: dotted name, what a trial runs.
+    rungs: list of [number of trials, flag of train that says how long], see
+      halving.py; without --halving there is one.
+  """
+
+  combinations: list
+  flags: list
+  num_ps: int
+  num_workers: int
+  module: str
+  rungs: list
+
+  @property
+  def is_cluster(self):
+    return self.num_ps + self.num_workers > 1
+
+  @property
+  def stop_grace_secs(self):
+    """How long (float) a trial that is told to stop may take.
+
+    Raises:
+      cli.UsageError: the flag for it is no number of seconds.
+    """
+    return stop_grace.parse(self.flags)
+
+  def check_flags(self):
+    """Checks each flag of the trials by itself, before anything is started.
+
+    Raises:
+      cli.UsageError: one is wrong.
+    """
+    if self.module != TRAIN:
+      return
+    train_flags.check(self.flags)
+    each = map(search_space.to_flags, self.combinations)
+    for word in sorted(set(itertools.chain(*each))):
+      train_flags.check([word])
+
+
+def check_names(choices, given):
+  """Refuses flags that the sweep itself gives to its trials.
+
+  Args:
+    choices: {name: Values or Range} of search_space.
+    given: list of str, the flags of all trials.
+
+  Raises:
+    cli.UsageError: one is among them.
+  """
+  for name in _OURS:
+    if name in choices or jobs.flag_value(given, name) is not None:
+      raise cli.UsageError(
+        f'--{name} is not for a trial: the sweep gives each a logdir of its '
+        'own and resumes it, and --num_ps and --num_workers before the -- give '
+        'it a cluster'
+      )

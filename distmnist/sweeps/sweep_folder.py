@@ -1,0 +1,147 @@
+"""The folder of a sweep: found again by the same command, held by one sweep."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import time
+
+from distmnist.common import cli, console, files
+from distmnist.launching import stop_grace
+from distmnist.sweeps import json_files, search_space
+
+
+class SweepFolder:
+  """Where a sweep keeps its trials and results.
+
+  Attributes:
+    path: str, absolute.
+    trials: str, the folder for one folder a trial.
+  """
+
+  def __init__(self, given, study):
+    """
+    Args:
+      given: str, the value of --sweep_dir; None for a folder among the
+        temporary ones, named by the study.
+      study: study.Study.
+    """
+    self._study = dataclasses.asdict(study)
+    self._grace_secs = study.stop_grace_secs
+    self._is_default = not given
+    self.path = os.path.abspath(os.path.expanduser(given or self._find()))
+    self.trials = self.join('trials')
+
+  def _find(self):
+    digest = hashlib.sha256(json.dumps(self._study).encode()).hexdigest()
+    return os.path.join(
+      tempfile.gettempdir(), f'distmnist_sweep_{os.getuid()}_{digest[:8]}'
+    )
+
+  def join(self, name):
+    """Returns the path (str) of what is called `name` in it."""
+    return os.path.join(self.path, name)
+
+  @contextlib.contextmanager
+  def opened(self, say):
+    """Holds it for this sweep alone; yields the lock of its trials.
+
+    Args:
+      say: callable, takes a line of ours.
+
+    Raises:
+      cli.UsageError: it cannot be written, is another sweep's, or is in use.
+    """
+    try:
+      self._make()
+      own = _open_lock(self.join('sweep.lock'))
+      of_trials = _open_lock(os.path.join(self.trials, 'lock'))
+    except OSError as error:
+      raise cli.UsageError(
+        f'--sweep_dir={self.path} cannot be written: {error.strerror}'
+      ) from error
+    files.warn_of_owner('sweep_dir', self.path, say)
+    with own, of_trials:
+      if not _lock(own):
+        raise cli.UsageError(
+          f'--sweep_dir={self.path} is in use by another sweep: wait for its'
+          ' end, or give another folder'
+        )
+      self._wait_for_trials(of_trials, say)
+      self._check_study()
+      yield of_trials
+
+  def save_study(self):
+    """Makes the folder this sweep's for good."""
+    json_files.write(self.join('sweep.json'), self._study)
+
+  def _make(self):
+    """Makes it, and trials/ in it.
+
+    Raises:
+      cli.UsageError: it is the default one, and another user has prepared it.
+      OSError: it cannot be made.
+    """
+    if self._is_default:
+      # Anyone can predict its name and write next to it. A folder that the user
+      # has named may be for a group, or for executors that are other users.
+      try:
+        files.make_private(self.path)
+      except PermissionError as error:
+        raise cli.UsageError(
+          f'{error}, and a sweep without --sweep_dir needs a folder of its own:'
+          ' give --sweep_dir'
+        ) from error
+    os.makedirs(self.trials, exist_ok=True)
+
+  def _wait_for_trials(self, lock, say):
+    """Locks `lock`, which the trials of a sweep that was killed may hold.
+
+    They have a few seconds to save and go.
+
+    Raises:
+      cli.RunError: they do not.
+    """
+    wait = console.Wait(stop_grace.for_orphans(self._grace_secs) + 5, say)
+    while not _lock(lock):
+      what = f'for the trials of a sweep that was killed in {self.path}'
+      if wait.is_over(what):
+        raise cli.RunError(
+          f'--sweep_dir={self.path}: trials of a sweep that was killed are'
+          ' still running'
+        )
+      time.sleep(0.05)
+
+  def _check_study(self):
+    """Raises cli.UsageError if it holds another sweep."""
+    with contextlib.suppress(FileNotFoundError):
+      known = json_files.read(self.join('sweep.json'))
+      for name, value in self._study.items():
+        if known.get(name) != value:
+          raise cli.UsageError(
+            f'--sweep_dir={self.path} holds another sweep: its {name} were '
+            f'{_shorten(known.get(name))} and not {_shorten(value)}; give the '
+            'same command line again, or another folder'
+          )
+
+
+def _open_lock(path):
+  return open(path, 'a+', opener=files.no_follow)
+
+
+def _lock(file):
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True
+
+
+def _shorten(value):
+  if isinstance(value, list) and value and isinstance(value[0], dict):
+    first = search_space.describe(value[0])
+    return f'{len(value)} from {first} on'
+  return repr(value)

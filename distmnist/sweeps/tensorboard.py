@@ -1,0 +1,162 @@
+"""What TensorBoard's HParams tab shows of a sweep, written without TensorFlow.
+
+The folder of the sweep has the experiment: which flags there are, and which
+numbers to compare. The folder of each trial is a session: its flags, its
+results as scalars, and how it ended.
+"""
+
+import glob
+import os
+import time
+
+from distmnist.common import files
+from distmnist.sweeps import trials as trials_lib
+
+METRICS = ('validation_accuracy', 'test_accuracy', 'final_cost', 'secs')
+# Up to this many values of a flag: boxes to tick; more numbers: a range.
+_MAX_BOXES = 12
+# Kind of a value: its type and its field in TensorBoard's messages.
+_KINDS = {
+  bool: ('DATA_TYPE_BOOL', 'bool_value'),
+  float: ('DATA_TYPE_FLOAT64', 'number_value'),
+  str: ('DATA_TYPE_STRING', 'string_value'),
+}
+_PREFIX, _SUFFIX = 'events.out.tfevents', '.sweep'
+
+
+class Writer:
+  """Writes the event files of a sweep; what is there already stays.
+
+  TensorBoard's own functions for it import TensorFlow: here are its messages.
+  """
+
+  def __init__(self, trials, folder):
+    """Writes the experiment.
+
+    Args:
+      trials: list of trials.Trial, all of the sweep.
+      folder: str, that of the sweep.
+
+    Raises:
+      ImportError: there is no TensorBoard.
+    """
+    # Found missing here, and not once the first trial is over.
+    from tensorboard.plugins.hparams import (  # noqa: PLC0415
+      api_pb2,
+      metadata,
+      plugin_data_pb2,
+    )
+
+    self._api = api_pb2
+    self._metadata = metadata
+    self._make = plugin_data_pb2.HParamsPluginData
+    self._parsers = {
+      name: find_parser([trial.combination[name] for trial in trials])
+      for name in trials[0].combination
+    }
+    if _find_events(folder):
+      return
+    experiment = self._api.Experiment(time_created_secs=time.time())
+    for name, parse in self._parsers.items():
+      values = dict.fromkeys(parse(t.combination[name]) for t in trials)
+      experiment.hparam_infos.append(self._describe(name, list(values)))
+    for tag in METRICS:
+      experiment.metric_infos.add(name=api_pb2.MetricName(tag=tag))
+    self._write(
+      folder,
+      {metadata.EXPERIMENT_TAG: self._make(experiment=experiment)},
+    )
+
+  def _describe(self, name, values):
+    kind, _ = _KINDS[type(values[0])]
+    info = self._api.HParamInfo(name=name, type=kind)
+    if isinstance(values[0], float) and len(values) > _MAX_BOXES:
+      info.domain_interval.min_value = min(values)
+      info.domain_interval.max_value = max(values)
+    else:
+      info.domain_discrete.extend(values)
+    return info
+
+  def write(self, trial):
+    """Writes the session of `trial`, which is over."""
+    if _find_events(trial.folder):
+      return
+    now = time.time()
+    start, end = self._make(), self._make()
+    start.session_start_info.start_time_secs = now - trial.secs
+    start.session_start_info.group_name = trial.name
+    for name, parse in self._parsers.items():
+      value = parse(trial.combination[name])
+      _, field = _KINDS[type(value)]
+      setattr(start.session_start_info.hparams[name], field, value)
+    end.session_end_info.end_time_secs = now
+    end.session_end_info.status = (
+      self._api.STATUS_FAILURE
+      if trial.state in (trials_lib.FAILED, trials_lib.DIVERGED)
+      else self._api.STATUS_SUCCESS
+    )
+    numbers = {**trial.result, 'secs': trial.secs}
+    self._write(
+      trial.folder,
+      {
+        self._metadata.SESSION_START_INFO_TAG: start,
+        self._metadata.SESSION_END_INFO_TAG: end,
+      },
+      {tag: numbers[tag] for tag in METRICS if numbers.get(tag) is not None},
+      trial.result.get('global_step') or 0,
+    )
+
+  def _write(self, folder, infos, scalars=None, step=0):
+    """Writes an event file, whole or not at all.
+
+    Args:
+      folder: str.
+      infos: {tag: HParamsPluginData}.
+      scalars: {tag: number}.
+      step: int, that of the scalars.
+    """
+    from tensorboard.compat.proto import event_pb2  # noqa: PLC0415
+    from tensorboard.summary.writer import record_writer  # noqa: PLC0415
+
+    now = time.time()
+    events = [event_pb2.Event(wall_time=now, file_version='brain.Event:2')]
+    for tag, info in infos.items():
+      events.append(event_pb2.Event(wall_time=now))
+      events[-1].summary.value.add(
+        tag=tag,
+        tensor=self._metadata.NULL_TENSOR,
+        metadata=self._metadata.create_summary_metadata(info),
+      )
+    for tag, number in (scalars or {}).items():
+      events.append(event_pb2.Event(wall_time=now, step=step))
+      events[-1].summary.value.add(tag=tag, simple_value=number)
+    # TensorBoard reads files with tfevents in their name alone.
+    new = os.path.join(folder, 'new')
+    with open(new, 'wb', opener=files.no_follow) as file:
+      records = record_writer.RecordWriter(file)
+      for event in events:
+        records.write(event.SerializeToString())
+    path = os.path.join(folder, f'{_PREFIX}.{now:.0f}{_SUFFIX}')
+    os.replace(new, path)
+
+
+def forget(trial):
+  """Removes what was written of a trial that is to run once more."""
+  for path in _find_events(trial.folder):
+    os.remove(path)
+
+
+def _find_events(folder):
+  pattern = os.path.join(glob.escape(folder), f'{_PREFIX}.*{_SUFFIX}')
+  return glob.glob(pattern)
+
+
+def find_parser(texts):
+  """Returns the function that makes values, all of one kind, of `texts`."""
+  if all(text in ('true', 'false') for text in texts):
+    return lambda text: text == 'true'
+  try:
+    list(map(float, texts))
+  except ValueError:
+    return str
+  return float

@@ -1,0 +1,126 @@
+"""The command line of a trial, with no secret in it."""
+
+import dataclasses
+
+from absl import flags
+
+from distmnist.common import registry
+from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
+from distmnist.launching import cluster_flags
+from distmnist.spark import context
+from distmnist.sweeps import runners, search_space
+from distmnist.sweeps import study as study_lib
+
+# Flags of launch that a sweep has in its own hands.
+_OURS = ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialCommand:
+  """Makes the command of each trial.
+
+  Attributes:
+    study: study.Study.
+    backend: runners.Backend, where the trials run.
+    launch_flags: list of str, those of `distmnist.launch`, which starts each
+      trial; None where a trial is a process that needs no launcher.
+  """
+
+  study: study_lib.Study
+  backend: runners.Backend
+  launch_flags: list | None
+
+  @property
+  def is_launched(self):
+    return self.launch_flags is not None
+
+  @property
+  def secrets(self):
+    """Those flags of launch (list of str) that hold a secret."""
+    return [word for word in self.launch_flags or [] if _is_secret(word)]
+
+  def make(self, trial, rung, secrets_file=None):
+    """Returns the command of a trial, a list of str.
+
+    Args:
+      trial: trials.Trial.
+      rung: int, the one at whose end the trial is to stop.
+      secrets_file: str, the flagfile that has the secrets, or None to hide
+        them, as in a dry run.
+    """
+    study, num_cores = self.study, self.backend.num_cores
+    command = ['python', '-m', study.module]
+    if self.is_launched:
+      command = [
+        *('python', '-m', LAUNCH, *self._share_launch_flags(secrets_file)),
+        *(f'--num_ps={study.num_ps}', f'--num_workers={study.num_workers}'),
+        *(f'--module={study.module}', f'--logs_dir={trial.folder}/logs', '--'),
+      ]
+    if num_cores is not None:
+      threads = max(1, num_cores // study.num_workers)
+      command += [
+        f'--intra_op_parallelism_threads={threads}',
+        '--inter_op_parallelism_threads=2',
+      ]
+    return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
+
+  def make_train_flags(self, trial, rung):
+    """Returns what decides whether train can work, a list of str."""
+    study = self.study
+    given = [*study.flags, *search_space.to_flags(trial.combination)]
+    return [
+      '--validate_at_end',
+      *(self.backend.find_data_dir(given) if study.module == TRAIN else []),
+      *given,
+      *filter(None, [study.rungs[rung][1]]),
+      f'--logdir={trial.logdir}',
+    ]
+
+  def _share_launch_flags(self, secrets_file):
+    # A command line can be read by all users.
+    if not (secrets_file and self.secrets):
+      return [_hide_secret(word) for word in self.launch_flags]
+    public = [word for word in self.launch_flags if not _is_secret(word)]
+    return [f'--flagfile={secrets_file}', *public]
+
+
+def launch_from_flags(is_cluster):
+  """Returns what was given of the flags of launch and its launchers.
+
+  Args:
+    is_cluster: whether a trial is more than one process.
+
+  Returns:
+    list of str, or None if a trial is one process, which needs no launcher.
+  """
+  launcher = cluster_flags.LAUNCHER.value
+  if not (
+    is_cluster or cluster_flags.MAX_RESTARTS.value or launcher != 'local'
+  ):
+    return None
+  names = {f'{LAUNCHERS}.{name}': name for name in registry.names(LAUNCHERS)}
+  modules = flags.FLAGS.flags_by_module_dict()
+  words = []
+  for module in (cluster_flags.__name__, *names):
+    # Without --launcher=spark its flags are those of --runner=spark.
+    if names.get(module) == 'spark' and launcher != 'spark':
+      continue
+    for flag in modules.get(module, []):
+      if not flag.present or flag.name in _OURS:
+        continue
+      if isinstance(flag, flags.MultiFlag):
+        words += [f'--{flag.name}={value}' for value in flag.value]
+      else:
+        words.append(flag.serialize())
+  return words
+
+
+def _hide_secret(word):
+  name, _, value = word.partition('=')
+  return (
+    word if name != '--spark_conf' else f'{name}={context.hide_secret(value)}'
+  )
+
+
+def _is_secret(word):
+  return _hide_secret(word) != word

@@ -1,0 +1,124 @@
+"""Runs the trials of a sweep, rung by rung, some at a time."""
+
+import contextlib
+import math
+import signal
+import time
+
+from distmnist.common import cli, files, signals
+from distmnist.common.names import TRAIN
+from distmnist.launching import stop_grace
+from distmnist.sweeps import combination_check, runners, tensorboard
+from distmnist.sweeps.progress import say
+
+# A launcher waits for its workers, then for the ps, and has to end itself.
+_LAUNCH_MARGIN_SECS = 4.5
+
+
+class TrialLoop:
+  """The trials on their way, rung by rung; without --halving there is one."""
+
+  def __init__(self, command, schedule, folder, progress, timeout_secs=None):
+    """
+    Args:
+      command: trial_command.TrialCommand.
+      schedule: halving.Schedule.
+      folder: sweep_folder.SweepFolder.
+      progress: progress.Progress.
+      timeout_secs: float, how long a trial may take each time it runs, or None.
+    """
+    self._command = command
+    self._backend = command.backend
+    self._schedule = schedule
+    self._folder = folder
+    self._progress = progress
+    self._secrets_path = folder.join('secret.flags')
+    grace_secs = stop_grace.for_worker(command.study.stop_grace_secs)
+    grace_secs += _LAUNCH_MARGIN_SECS if command.is_launched else 0
+    self._limit = runners.Limit(timeout_secs or math.inf, grace_secs)
+
+  def run(self, lock):
+    """Runs what is missing.
+
+    Args:
+      lock: file, kept open by all that is started.
+
+    Returns:
+      int, the signal that has ended it, or None.
+
+    Raises:
+      cli.UsageError: a combination cannot work; no trial has started.
+    """
+    self._progress.say_start(self._backend.num_parallel)
+    if not self._schedule.find_next():
+      self._progress.write_hparams()
+      return None
+    secrets = contextlib.nullcontext()
+    if words := self._command.secrets:
+      secrets = files.private_file(self._secrets_path, '\n'.join(words))
+    made = self._backend.make_runner(
+      self._folder.path, lock, self._command.study.stop_grace_secs
+    )
+    try:
+      with secrets, made as runner:
+        self._run_all(runner)
+    except signals.SignalError as error:
+      return error.signum  # before the first trial
+    return runner.signals[0] if runner.signals else None
+
+  def _run_all(self, runner):
+    if self._command.study.module == TRAIN:
+      combination_check.check(
+        runner, self._command, self._schedule.trials, self._folder.path
+      )
+    if not runner.signals:
+      self._folder.save_study()
+      self._progress.write_hparams()
+    for rung in range(self._schedule.num_rungs):
+      self._run_rung(runner, rung)
+      if runner.signals:
+        break
+      if rung + 1 < self._schedule.num_rungs:
+        num_members = len(self._schedule.find_members(rung))
+        best = self._schedule.drop_worst(rung)
+        say(f'rung {rung + 1}: {len(best)} of {num_members} go on')
+    self._progress.write_hparams()
+
+  def _run_rung(self, runner, rung):
+    waiting, running = self._schedule.find_missing(rung), {}
+    slots = list(range(self._backend.num_parallel))
+    while (waiting or running) and not runner.signals:
+      while waiting and slots:
+        trial, slot = waiting.pop(0), slots.pop()
+        size = self._start(runner, trial, rung, slot)
+        running[trial.name] = trial, slot, size, time.monotonic()
+      for name, code in runner.wait():
+        trial, slot, size, start = running.pop(name)
+        slots.append(slot)
+        trial.end(code, time.monotonic() - start, size)
+        self._progress.note(trial, rung)
+    if not running:
+      return
+    say(f'{signal.Signals(runner.signals[0]).name}: the trials save and stop')
+    for name, code in runner.stop(signal.SIGTERM, self._limit.grace_secs):
+      trial, _, size, start = running.pop(name)
+      secs = time.monotonic() - start
+      if code:
+        trial.stop(secs)
+      else:
+        trial.end(code, secs, size)
+
+  def _start(self, runner, trial, rung, slot):
+    """Starts a trial; returns the size of its log before, in bytes."""
+    argv = self._command.make(trial, rung, self._secrets_path)
+    env = self._backend.find_env(slot)
+    try:
+      trial.begin()
+      tensorboard.forget(trial)
+      return runner.start(
+        runners.Command(trial.name, argv, trial.log, env, self._limit)
+      )
+    except OSError as error:
+      raise cli.RunError(
+        f'trial {trial.name} cannot be written: {error}'
+      ) from error

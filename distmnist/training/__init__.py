@@ -1,0 +1,1 @@
+"""A training from its data to its report: steps, hooks, the chief."""

@@ -1,0 +1,150 @@
+"""The table of who has which batch, as an array: made, read, and begun anew.
+
+Batches have tickets 0, 1, 2, ... of what is still to be read (data_order.Rest).
+The rows of the table:
+
+  rows 0, 1      base global_step, next place of the rest, batch size;
+                 tickets in a global step (0 if leased), is there a stream a
+                 worker, -
+  from 2         the ranges of the rest: first, end, -
+                 or, with a stream a worker, its next place, -, -
+  from ROWS      tickets that are leased, -, -
+  from ROWS + 1  of each worker: first ticket not done, end of its lease, how
+                 often it has come
+
+The table is a variable in each checkpoint. Its size is not that of the cluster,
+so that it loads under any number of workers; the chief then turns what was in
+anybody's hands into ranges of the rest (`fold`). Which worker may take what is
+in leases.py.
+
+Pure NumPy; the variable itself is dispatcher.py's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from distmnist.data import data_order
+
+_ROWS = 512
+RANGES = 2
+
+
+class Dealing(NamedTuple):
+  """How the batches of a training are dealt.
+
+  Attributes:
+    num_workers: int.
+    batch_size: int.
+    batches_per_push: int, the batches of one worker that one push takes in.
+    last_step: int, the global step at which training ends.
+    is_lock_step: bool, whether one push of each worker makes a global step.
+    pushes_per_step: int, R; a push may be dropped if it is not the number of
+      workers. 1 where each push is a global step, or is dropped and replaced.
+    has_own_streams: bool, whether each worker reads all images on its own.
+    steps_per_run: int, so many batches of a lease are one session.run.
+  """
+
+  num_workers: int
+  batch_size: int
+  batches_per_push: int
+  last_step: int
+  is_lock_step: bool
+  pushes_per_step: int = 1
+  has_own_streams: bool = False
+  steps_per_run: int = 1
+
+  @property
+  def num_rows(self):
+    """Of either half of the table."""
+    return _ROWS * -(-(self.num_workers + RANGES) // _ROWS)
+
+  @property
+  def batches_per_step(self):
+    """Of one stream in a global step in lock-step; 0 if leased."""
+    if not self.is_lock_step:
+      return 0
+    num = 1 if self.has_own_streams else self.num_workers
+    return num * self.batches_per_push
+
+
+def make_table(dealing, base_step=0, rests=None):
+  """Returns a table of which nothing is leased, int64 [2 * num_rows, 3].
+
+  Args:
+    dealing: Dealing.
+    base_step: int, the global step at which the rests are what is left.
+    rests: list of data_order.Rest: one, or one a worker where they have
+      streams of their own. By default all is to be read.
+  """
+  table = np.zeros([2 * dealing.num_rows, 3], np.int64)
+  rests = rests or [data_order.Rest()]
+  next_place = max(rest.next_place for rest in rests)
+  table[0] = base_step, next_place, dealing.batch_size
+  table[1] = dealing.batches_per_step, dealing.has_own_streams, 0
+  if dealing.has_own_streams:
+    rows = [(rest.next_place, 0, 0) for rest in rests]
+  else:
+    rows = [(first, end, 0) for first, end in rests[0].ranges]
+  rows = rows[: dealing.num_rows - RANGES]
+  if rows:
+    table[RANGES : RANGES + len(rows)] = rows
+  return table
+
+
+def read_rest(table, worker=0):
+  """Returns the data_order.Rest that tickets are of.
+
+  Args:
+    table: int64 array [2 * num_rows, 3].
+    worker: int, whose stream it is if each has one.
+  """
+  kept = table[RANGES : len(table) // 2]
+  if table[1, 1]:
+    return data_order.Rest(int(kept[worker, 0]))
+  return data_order.Rest(int(table[0, 1]), kept[kept[:, 0] < kept[:, 1], :2])
+
+
+def fold(table, global_step, dealing, batches_per_update):
+  """Returns the table of a life that begins with what another one has left.
+
+  Args:
+    table: int64 array [2 * num_rows, 3], as it was restored.
+    global_step: int, of the same checkpoint.
+    dealing: Dealing of the life that begins.
+    batches_per_update: int; where the table knows nothing of the global steps
+      that were done, each is taken for so many batches.
+  """
+  base_step, _, batch_size = table[0].tolist()
+  batches_per_step, was_own, _ = table[1].tolist()
+  is_untouched = not (batches_per_step or table[len(table) // 2, 0])
+  is_older = is_untouched and base_step < global_step
+  if not batch_size or base_step > global_step or is_older:
+    done = global_step * batches_per_update * dealing.batch_size
+    if dealing.has_own_streams:
+      done //= dealing.num_workers
+    rests = [data_order.Rest(done)] * (
+      dealing.num_workers if dealing.has_own_streams else 1
+    )
+    return make_table(dealing, global_step, rests)
+  num_rows = len(table) // 2
+  leases = table[num_rows + 1 :]
+  num_streams = dealing.num_workers if dealing.has_own_streams else 1
+  rests = []
+  for worker in range(num_streams):
+    rest = read_rest(table, worker)
+    if batches_per_step:
+      end, undone = (global_step - base_step) * batches_per_step, []
+    elif was_own:
+      end, undone = min(leases[worker, :2].tolist()), []
+    else:
+      end = int(table[num_rows, 0])
+      undone = leases[leases[:, 0] < leases[:, 1], :2].tolist()
+    rests.append(
+      rest.after(
+        end * batch_size, [(a * batch_size, b * batch_size) for a, b in undone]
+      )
+    )
+  if dealing.has_own_streams and not was_own:
+    rests = [data_order.Rest(rests[0].next_place)] * num_streams
+  return make_table(dealing, global_step, rests)

@@ -1,0 +1,253 @@
+"""What worker 0 does beside its own steps: validate, wait, save, report."""
+
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.logdir import (
+  best,
+  checkpoints,
+  lives,
+  logdirs,
+  report,
+  report_text,
+  run_flags,
+  saving,
+)
+from distmnist.training import (
+  accuracy,
+  begin_hook,
+  save_hook,
+  stop_hook,
+  validation_hook,
+  workload,
+)
+
+_VALIDATION_STEPS = flags.DEFINE_integer(
+  'validation_steps',
+  0,
+  'Global steps from one evaluation on the validation split to the next; 0 is '
+  'never.',
+  lower_bound=0,
+)
+_EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
+  'early_stopping_patience',
+  0,
+  'End after so many evaluations without a better one, and report the best '
+  'checkpoint; 0 is never. Needs --validation_steps and --logdir.',
+  lower_bound=0,
+)
+_VALIDATE_AT_END = flags.DEFINE_bool(
+  'validate_at_end',
+  False,
+  'Report the accuracy on the validation split too, if there is one: what to '
+  'choose a training by, as the test images are for the one that was chosen.',
+)
+_END_TIMEOUT_SECS = flags.DEFINE_float(
+  'end_timeout_secs',
+  30,
+  'How long the chief waits for the other workers at the end, in seconds.',
+  lower_bound=0,
+)
+
+
+def check_flags(logdir, num_validation_images):
+  """Checks the flags above.
+
+  Raises:
+    cli.UsageError: they do not fit each other.
+  """
+  if _VALIDATION_STEPS.value and not num_validation_images:
+    raise cli.UsageError('--validation_steps needs --validation_images > 0')
+  if _EARLY_STOPPING_PATIENCE.value:
+    if not _VALIDATION_STEPS.value:
+      raise cli.UsageError(
+        '--early_stopping_patience needs --validation_steps: how often to look'
+      )
+    if not logdir:
+      raise cli.UsageError(
+        '--early_stopping_patience needs --logdir: the best checkpoint is kept '
+        'there'
+      )
+
+
+class Chief:
+  """Worker 0's hooks for the end and the way there, and its report."""
+
+  def __init__(self, build_model, variables, validation_split, folder, config):
+    """
+    Args:
+      build_model: build(images, is_training) -> logits.
+      variables: list of tf.Variable, the model's in the center.
+      validation_split: workload.Split.
+      folder: run_folder.RunFolder.
+      config: tf.ConfigProto for evaluations, on this machine alone.
+    """
+    self._build_model = build_model
+    self._variables = variables
+    self._images = folder.images
+    self._owner = folder.owner
+    self._logdir = folder.path
+    self._config = config
+    self._test_split = workload.load_test_split()
+    self._validation_split = validation_split
+    self._validation = None
+    if _VALIDATION_STEPS.value:
+      self._validation = self._make_evaluator(validation_split)
+    self._global_step = tf.train.get_global_step()
+    self._workers = []
+    self._values = None
+    self._final_step = None
+
+  def hooks(self, steps, scaffold, others, strategy, stop, say):
+    """Returns the SessionRunHooks, to come after the strategy's.
+
+    At the end the other workers are waited for, then the center is fetched
+    for the evaluation, then saved.
+
+    Args:
+      steps: fused_steps.Steps.
+      scaffold: tf.train.Scaffold, whose saver saves.
+      others: session.Others.
+      strategy: strategy.Strategy, which decides how a loop is ended.
+      stop: stop_request.StopRequest; after a signal there is only a checkpoint.
+      say: callable that prints a line.
+    """
+
+    def at_end(session):
+      if not stop.is_requested:
+        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value, say)
+        self._values = checkpoints.fetch_whole(session, self._variables)
+        self._final_step = int(session.run(self._global_step))
+
+    result = []
+    if self._logdir:
+      result.append(begin_hook.BeginHook(self._logdir, self._images))
+    if self._validation:
+      self._validation_hook = self._make_validation_hook(
+        steps, others, strategy, say
+      )
+      result.append(self._validation_hook)
+    result.append(stop_hook.EndHook(at_end))
+    saves = save_hook.SaveHook(
+      steps,
+      self._global_step,
+      scaffold.saver,
+      self._make_writer(),
+      save_hook.SAVE_SECS.value,
+      save_hook.SAVE_STEPS.value,
+      others,
+      say,
+    )
+    stop.find_unsaved = saves.find_unsaved
+    return [*result, saves]
+
+  def _make_validation_hook(self, steps, others, strategy, say):
+    kept, summary_dir = best.Best(), None
+    if self._logdir:
+      folder = checkpoints.best_dir(self._logdir)
+      kept = best.Best(folder, self._owner.check, say)
+      summary_dir = os.path.join(self._logdir, 'validation')
+    everything = tf.global_variables()
+    return validation_hook.ValidationHook(
+      steps,
+      lambda session: checkpoints.fetch_whole(session, everything),
+      self._validation.compute,
+      _VALIDATION_STEPS.value,
+      _EARLY_STOPPING_PATIENCE.value,
+      kept,
+      summary_dir,
+      others.stop_all,
+      say,
+      strategy.request_stop,
+    )
+
+  def _has_ended_before(self, workers):
+    """Whether the run was at its end already, so that nobody made a step."""
+    is_idle = not any(worker.local_steps for worker in workers)
+    return is_idle and self._logdir and logdirs.has_ended(self._logdir)
+
+  def _make_writer(self):
+    """Returns the saving.CheckpointWriter, or None without a --logdir."""
+    if not self._logdir:
+      return None
+    saving.check_space(self._logdir, tf.global_variables())
+    writer = saving.CheckpointWriter(
+      self._logdir, saving.KEEP_CHECKPOINTS.value, self._owner.check
+    )
+    writer.remove_unfinished()
+    return writer
+
+  def _evaluate(self):
+    """Returns the part of the outcome that the images tell, a dict."""
+    test = self._make_evaluator(self._test_split)
+    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
+    if kept and kept.path:
+      return {
+        'best_step': kept.step,
+        'validation_accuracy': kept.accuracy,
+        'test_accuracy': test.compute_checkpoint(kept.path),
+      }
+    outcome = {
+      'best_step': None,
+      'validation_accuracy': None,
+      'test_accuracy': test.compute(self._values),
+    }
+    if _VALIDATE_AT_END.value and len(self._validation_split.images):
+      validation = self._make_evaluator(self._validation_split)
+      outcome['validation_accuracy'] = validation.compute(self._values)
+    return outcome
+
+  def _make_evaluator(self, split):
+    return accuracy.Evaluator(self._build_model, split, self._config)
+
+  def report(self, stats, progress, strategy, num_workers, start, say):
+    """Evaluates, prints the last lines and writes report.json.
+
+    The session is closed and the cluster let go: this needs neither.
+
+    Args:
+      stats: report.WorkerStats of this worker.
+      progress: progress_hook.ProgressHook.
+      strategy: strategy.Strategy.
+      num_workers: int, of the cluster.
+      start: float, time.monotonic() at the start of this program.
+      say: callable that prints a line.
+    """
+    outcome = self._evaluate()
+    workers = [stats, *self._workers]
+    all_lives, unknown = lives.gather(self._logdir, workers)
+    outcome |= {
+      'test_images': len(self._test_split.images),
+      'global_step': self._final_step,
+      'pushes_per_update': strategy.batches_per_update // strategy.push_period,
+      'final_cost': progress.final_cost,
+      'images_per_sec': progress.images_per_sec(),
+      'train_secs': stats.train_secs,
+      'total_secs': time.monotonic() - start,
+      'workers_not_heard_of': sorted(
+        set(range(num_workers)) - {w.worker for w in workers}
+      ),
+      'earlier_lives_unknown': unknown,
+    }
+    settings = {
+      'flags': {
+        flag.name: flag.value
+        for flag in run_flags.ours()
+        if flag.value is not None
+      }
+    }
+    whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
+    for line in report_text.format_lines(whole):
+      say(line)
+    if self._has_ended_before(workers):
+      say(
+        f'already finished at step {self._final_step}: nothing was to do, and '
+        f'{logdirs.report_path(self._logdir)} stays as it was; train on with '
+        'more --train_steps or --epochs, or anew with --resume=never'
+      )
+    elif self._logdir:
+      say(f'{"report":<20}{report.write(whole, self._logdir)}')

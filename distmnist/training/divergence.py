@@ -1,0 +1,87 @@
+"""Whether a training can go on from a checkpoint, or has diverged there.
+
+The cost of a step is of the weights before it, so a checkpoint may hold weights
+that no cost has been computed from. One is computed before they are restored.
+"""
+
+import math
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.data import input_pipeline
+from distmnist.logdir import checkpoints
+from distmnist.training import accuracy
+
+_MAX_IMAGES = 100
+_NUM_DRAWN = 10
+
+
+def without_data(build_model, image_shape):
+  """Returns a CostCheck for who has no images at hand, and maybe no GPU.
+
+  A sane model has a finite cost of whatever pixels.
+
+  Args:
+    build_model: build(images, is_training) -> logits.
+    image_shape: (height, width, channels).
+  """
+  images = np.random.default_rng(0).integers(
+    256, size=(_NUM_DRAWN, *image_shape), dtype=np.uint8
+  )
+  labels = np.zeros(_NUM_DRAWN, np.int32)
+  config = tf.ConfigProto(device_count={'GPU': 0})
+  return CostCheck(build_model, (images, labels), config)
+
+
+class CostCheck:
+  """Computes the cost of some images from checkpoints, on this machine alone.
+
+  The graph is built when the first checkpoint is looked at: a training that
+  resumes nothing pays nothing.
+  """
+
+  def __init__(self, build_model, split, config=None):
+    """
+    Args:
+      build_model: build(images, is_training) -> logits.
+      split: (images, labels), as a workload.Split is.
+      config: tf.ConfigProto or None.
+    """
+    self._build_model = build_model
+    self._split = split
+    self._config = config
+    self._graph = None
+
+  def find(self, path):
+    """Returns what is wrong with the cost (str), or None if it is finite.
+
+    Args:
+      path: str, a checkpoint that is whole.
+
+    Raises:
+      cli.RunError: it is of another model.
+    """
+    if self._graph is None:
+      self._graph = self._build()
+    checkpoints.check_fits(path, self._variables)
+    with tf.Session(graph=self._graph, config=self._config) as session:
+      self._saver.restore(session, path)
+      cost = float(session.run(self._cost))
+    if math.isfinite(cost):
+      return None
+    return f'the cost computed from it is {cost}'
+
+  def _build(self):
+    images, labels = self._split
+    chunk_size = accuracy.compute_chunk_size(images.shape)
+    num_images = min(_MAX_IMAGES, chunk_size, len(images))
+    with tf.Graph().as_default() as graph:
+      pixels = input_pipeline.scale(tf.constant(images[:num_images]))
+      logits = self._build_model(pixels, is_training=False)
+      self._cost = tf.losses.sparse_softmax_cross_entropy(
+        tf.constant(labels[:num_images]), logits
+      )
+      self._variables = tf.global_variables()
+      self._saver = tf.train.Saver(self._variables)
+    return graph

@@ -1,0 +1,145 @@
+"""Test accuracy of each new checkpoint of a run, for as long as it trains.
+
+An evaluator knows the run by its log directory alone. It is no part of the
+cluster, and no task waits for it.
+"""
+
+import contextlib
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.cluster import stop_request
+from distmnist.common import cli, console
+from distmnist.lifecycle import shutdown
+from distmnist.logdir import checkpoints, logdirs
+from distmnist.training import accuracy, workload
+
+_CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
+  'continuous_timeout_secs',
+  600,
+  'How long an evaluator that follows a run waits for the next checkpoint, in '
+  'seconds.',
+  lower_bound=0,
+)
+_LOOK_SECS = 0.2
+
+
+def timeout_secs_from_flags():
+  return _CONTINUOUS_TIMEOUT_SECS.value
+
+
+def run_task(task):
+  """Evaluates what the chief saves until the training has ended.
+
+  Args:
+    task: task.Task of this evaluator.
+
+  Returns:
+    The exit code.
+
+  Raises:
+    cli.UsageError: there is no --logdir.
+    cli.RunError: no checkpoint came within --continuous_timeout_secs;
+      cli.LostError if some came before.
+  """
+  cluster, stop, say = task.cluster, task.stop, task.say
+  logdir = logdirs.from_flags()
+  if logdir is None:
+    raise cli.UsageError(
+      '--logdir is missing: an evaluator reads the checkpoints that the chief '
+      'writes there, so give it to all tasks'
+    )
+  earlier = logdirs.report_time(logdir)
+  evaluator = accuracy.Evaluator(
+    workload.make_model(), workload.load_test_split(), task.server_config
+  )
+  secs = timeout_secs_from_flags()
+  say(f'{cluster.name} evaluates each new checkpoint in {logdir}')
+  with contextlib.suppress(stop_request.StoppedError):
+    _wait_for_start(logdir, earlier, cluster.start_timeout_secs, stop, say)
+    path = None
+    for path in follow(logdir, secs, stop.wait):
+      report_new(evaluator, path, 'test', say)
+    if not logdirs.has_ended(logdir):
+      advice = (
+        'see the log of worker 0, check that all tasks share this folder, or '
+        'give more time by --continuous_timeout_secs'
+      )
+      if path is None:
+        raise cli.RunError(
+          f'no checkpoint in --logdir={logdir} within {secs:g} s: {advice}'
+        )
+      raise cli.LostError(
+        f'no checkpoint in --logdir={logdir} for {secs:g} s after {path}, and '
+        f'the run has not ended: {advice}'
+      )
+    say('the run has ended')
+  return shutdown.end(stop)
+
+
+def _wait_for_start(logdir, earlier, timeout_secs, stop, say):
+  """Waits until the report that was there at the start is not there any more.
+
+  It is that of an earlier run, which the chief takes away when it starts; or
+  of this one, if the evaluator comes too late.
+  """
+  wait = console.Wait(timeout_secs, say)
+  while earlier and logdirs.report_time(logdir) == earlier:
+    if wait.is_over(f'for a chief: the run in {logdir} has ended'):
+      return
+    stop.wait(_LOOK_SECS)
+
+
+def follow(logdir, timeout_secs, pause=time.sleep):
+  """Yields each new checkpoint until the run has ended or none comes any more.
+
+  Args:
+    logdir: str.
+    timeout_secs: float, the longest wait for a checkpoint, in seconds.
+    pause: callable(secs) between two looks.
+  """
+  seen = set()
+  deadline = time.monotonic() + timeout_secs
+  while True:
+    # The last checkpoint comes before the end.
+    is_last_look = logdirs.has_ended(logdir)
+    for path in reversed(checkpoints.list_checkpoints(logdir)):
+      if path not in seen:
+        seen.add(path)
+        yield path
+        deadline = time.monotonic() + timeout_secs
+    if is_last_look or time.monotonic() > deadline:
+      return
+    pause(_LOOK_SECS)
+
+
+def report_new(evaluator, path, split_name, say):
+  """Says how accurate a checkpoint is, or that it is not there any more.
+
+  Who evaluates slowly may find it gone: the chief keeps only the last ones.
+  """
+  try:
+    report(evaluator, path, split_name, say)
+  except (cli.RunError, tf.errors.OpError, ValueError):
+    if tf.train.checkpoint_exists(path):
+      raise
+    say(f'{path} is gone, not evaluated: newer ones have taken its place')
+
+
+def report(evaluator, path, split_name, say):
+  """Says how accurate a checkpoint is.
+
+  Args:
+    evaluator: accuracy.Evaluator.
+    path: str, the checkpoint.
+    split_name: str, what it is evaluated on.
+    say: callable that prints a line.
+
+  Raises:
+    cli.RunError: it is unreadable or of another model.
+  """
+  found = evaluator.compute_checkpoint(path)
+  step = checkpoints.read_step(path)
+  say(f'step {step}  {split_name} accuracy {found:.4f}  {path}')

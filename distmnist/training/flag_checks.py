@@ -1,0 +1,112 @@
+"""What the flags of a worker ask for, checked before its server starts.
+
+check_flags.py and plan.py ask the same without a training.
+"""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from absl import flags
+
+from distmnist.common import cli, registry
+from distmnist.common.names import MIN_WORKERS, STRATEGIES
+from distmnist.data import input_pipeline
+from distmnist.exchange.strategy import Strategy
+from distmnist.logdir import history, logdirs
+from distmnist.nn import schedules
+from distmnist.training import chief, schedule, trace_hook, workload
+
+_STRATEGY = flags.DEFINE_enum(
+  'strategy',
+  'async_sgd',
+  registry.names(STRATEGIES),
+  'The distributed update rule.',
+)
+_SYNC_REPLICAS = flags.DEFINE_bool(
+  'sync_replicas', False, 'Short for --strategy=sync_sgd.'
+)
+
+registry.load_all(STRATEGIES)
+
+
+class Choice(NamedTuple):
+  """What is trained, and how.
+
+  Attributes:
+    rule: str, the name of the strategy.
+    strategy: strategy.Strategy.
+    build_model: build(images, is_training) -> logits.
+    traced_steps: list of int, of --trace_steps.
+    plan: schedule.Plan; None where the data is not known.
+  """
+
+  rule: str
+  strategy: Strategy
+  build_model: Callable
+  traced_steps: list
+  plan: schedule.Plan | None = None
+
+
+def check(cluster, num_images, num_validation_images):
+  """Returns the Choice of a worker.
+
+  Args:
+    cluster: cluster.Cluster.
+    num_images: int, the size of the training split.
+    num_validation_images: int, that of the validation split.
+
+  Raises:
+    cli.UsageError: a flag does not fit the others, the cluster or the data.
+  """
+  choice = check_without_data(cluster)
+  plan = schedule.make_plan(cluster, choice.strategy, num_images)
+  chief.check_flags(logdirs.from_flags(), num_validation_images)
+  return choice._replace(plan=plan)
+
+
+def check_without_data(cluster):
+  """Returns the Choice of a worker as far as it needs no data.
+
+  Raises:
+    cli.UsageError: a flag does not fit the others or the cluster.
+  """
+  rule, strategy = make_strategy(cluster)
+  check_min_workers(rule, strategy, os.environ)
+  build_model = workload.make_model()
+  logdir = logdirs.from_flags()
+  traced_steps = trace_hook.steps_from_flags(logdir)
+  schedule.check_flags()
+  history.check_flags(logdir)
+  schedules.check_flags()
+  input_pipeline.check_flags(workload.image_shape())
+  return Choice(rule, strategy, build_model, traced_steps)
+
+
+def check_min_workers(rule, strategy, environ):
+  """Raises cli.UsageError if a lost worker would hold up all others.
+
+  Args:
+    rule: str, the strategy's name.
+    strategy: strategy.Strategy.
+    environ: dict, in which a launcher says that fewer workers are enough.
+  """
+  if strategy.waits_for_all and environ.get(MIN_WORKERS):
+    raise cli.UsageError(
+      f'--min_workers={environ[MIN_WORKERS]} of the launcher, but under'
+      f' {rule} all workers wait for one that is lost: leave it out, or take'
+      ' an asynchronous rule such as async_sgd'
+    )
+
+
+def make_strategy(cluster):
+  """Returns (name, strategy.Strategy) of the flags."""
+  name = _STRATEGY.value
+  if _SYNC_REPLICAS.value:
+    if flags.FLAGS['strategy'].present and name != 'sync_sgd':
+      raise cli.UsageError(
+        f'--sync_replicas is --strategy=sync_sgd, and --strategy={name} is '
+        'given, too: leave one of them out'
+      )
+    name = 'sync_sgd'
+  return name, registry.load(STRATEGIES, name).make(cluster)

@@ -1,0 +1,152 @@
+"""Which worker may take which batches next.
+
+The term is that of tf.data service. In lock-step the ticket of a batch follows
+from the global_step and the worker, and nothing is asked for. Otherwise a
+worker takes a lease, a range of tickets, before it begins them, and each push
+notes on the ps that its batches are done, after the count of the global_step
+and in the same message. So the table (batch_table.py) knows what is in whose
+hands.
+
+Leases shrink towards the end (guided self-scheduling; Polychronopoulos and Kuck
+1987, IEEE Transactions on Computers C-36), so that all workers end together. A
+unit, the batches of one push, is handed out only if it is still needed for the
+last global step. A worker that comes back gets what it had not done; what a
+worker that is gone had not done goes to another one.
+
+Pure NumPy; the table itself is dispatcher.py's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# The batches of the longest lease: some tenths of a second of a small net.
+_MAX_LEASE = 256
+
+
+class Lease(NamedTuple):
+  """Tickets that a worker has, or may have.
+
+  Attributes:
+    first, end: int, tickets.
+    rows: list of int, the rows of the table that change.
+    values: int64 array [len(rows), 3], what they become.
+    gone: int, the worker whose tickets they were, or None.
+  """
+
+  first: int
+  end: int
+  rows: list
+  values: np.ndarray
+  gone: int | None = None
+
+
+def choose_entry(table, global_step, worker, dealing):
+  """Returns the Lease with which a worker begins, which may be empty.
+
+  What it had not done in an earlier life is still its own.
+  """
+  own_row = len(table) // 2 + 1 + worker
+  first, end, times = table[own_row].tolist()
+  lease = None
+  if first >= end:
+    lease = choose_lease(table, global_step, worker, dealing)
+  if lease is None:
+    rows = [len(table) // 2, own_row]
+    lease = Lease(first, max(first, end), rows, table[rows])
+  values = lease.values.copy()
+  values[-1, 2] = times + 1
+  return lease._replace(values=values)
+
+
+def choose_lease(table, global_step, worker, dealing):
+  """Returns the next Lease of a worker that has done its last one, or None.
+
+  Args:
+    table: int64 array [2 * num_rows, 3].
+    global_step: int, read after the table.
+    worker: int.
+    dealing: batch_table.Dealing.
+  """
+  num_units = _count_units(table, global_step, dealing)
+  if num_units <= 0:
+    return None
+  next_row = len(table) // 2
+  own_row = next_row + 1 + worker
+  num_tickets = num_units * dealing.batches_per_push
+  leased = int(table[next_row, 0])
+  first, end, times = table[own_row].tolist()
+  first = max(first, end) if dealing.has_own_streams else leased
+  values = [(leased + num_tickets, 0, 0), (first, first + num_tickets, times)]
+  return Lease(
+    first,
+    first + num_tickets,
+    [next_row, own_row],
+    np.array(values, np.int64),
+  )
+
+
+def _count_units(table, global_step, dealing):
+  """Returns how many pushes the next lease is of."""
+  unit = dealing.batches_per_push
+  steps_left = dealing.last_step - global_step
+  needed = steps_left * dealing.pushes_per_step
+  if is_exact(dealing):
+    leases = table[len(table) // 2 + 1 :]
+    in_hands = np.maximum(0, leases[:, 1] - leases[:, 0]).sum()
+    needed -= -(-int(in_hands) // unit)
+  most = max(1, _MAX_LEASE // unit)
+  num_units = min(most, max(1, needed // (2 * dealing.num_workers)))
+  # Of one session.run, as long as there is one for each worker.
+  run = int(np.lcm(dealing.steps_per_run, unit)) // unit
+  if num_units > run:
+    num_units -= num_units % run
+  elif needed >= run * dealing.num_workers:
+    num_units = run
+  return min(num_units, needed)
+
+
+def is_exact(dealing):
+  """Whether a push is one global step or none.
+
+  Else an update takes in R of what the workers push, and drops the others:
+  nobody knows what will be needed.
+  """
+  return dealing.pushes_per_step == 1
+
+
+def choose_from_gone(table, worker, gone, dealing):
+  """Returns the Lease of what a worker that is gone had not done, or None.
+
+  Args:
+    table: int64 array [2 * num_rows, 3].
+    worker: int, who has nothing left to do.
+    gone: iterable of int, workers.
+    dealing: batch_table.Dealing.
+  """
+  first_row = len(table) // 2 + 1
+  for other in gone:
+    first, end, times = table[first_row + other].tolist()
+    if first >= end:
+      continue
+    own_row = first_row + worker
+    own_first, own_end, own_times = table[own_row].tolist()
+    left = end, end, times
+    if dealing.has_own_streams:
+      # The images stay those of the other; the work is this worker's.
+      left = first, first, times
+      start = max(own_first, own_end)
+      first, end = start, start + end - first
+    values = np.array([left, (first, end, own_times)], np.int64)
+    return Lease(first, end, [first_row + other, own_row], values, other)
+  return None
+
+
+def is_owner(table, worker, first, end):
+  """Whether a worker still has the tickets first..end, or another has.
+
+  The table knows of those that were pushed: of several batches to a push some
+  may be done that it does not know of.
+  """
+  known, known_end = table[len(table) // 2 + 1 + worker, :2].tolist()
+  return known <= first and known_end == end

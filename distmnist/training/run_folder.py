@@ -1,0 +1,83 @@
+"""The log directory of a run, in the hands of one of its workers.
+
+The chief alone writes checkpoints there; who it is says the owner file. A run
+without a --logdir has no folder, and all of this does nothing.
+"""
+
+from distmnist.common import files
+from distmnist.common import owner as owner_lib
+from distmnist.logdir import logdirs, restart, run_data, run_flags
+from distmnist.training import divergence, workload
+
+
+class RunFolder:
+  """What a worker finds in the log directory, and what the chief keeps there.
+
+  Attributes:
+    path: str, --logdir, or None.
+    restart: restart.Restart, from where the run goes on.
+    images: str, which images the run has, of the chief; see run_data.describe.
+    owner: owner.Owner, of a chief with a folder that it has claimed, or None.
+  """
+
+  def __init__(self, task, last_step, splits):
+    """
+    Args:
+      task: task.Task.
+      last_step: int, the global step at which the run ends.
+      splits: (train, validation), workload.Splits.
+    """
+    self.path = logdirs.from_flags()
+    self.restart = restart.from_flags(self.path, last_step, task.say)
+    self.images = self.owner = None
+    self._task = task
+    self._splits = splits
+
+  def claim(self, build_model, at_end):
+    """Chooses what the run goes on from, and has the folder to itself.
+
+    Args:
+      build_model: build(images, is_training) -> logits.
+      at_end: contextlib.ExitStack, by which the folder is let go.
+
+    Raises:
+      cli.RunError: no checkpoint there can be gone on from, or another run has
+        the folder.
+      stop_request.StoppedError: a signal came meanwhile.
+    """
+    task = self._task
+    if task.cluster.is_chief:
+      self.images = run_data.describe(*self._splits)
+      cost = divergence.CostCheck(
+        build_model, self._splits[0], task.server_config
+      )
+      self.restart.check(cost.find, self.images, workload.flags_of_meaning())
+    if self.path:
+      logdirs.make(self.path)
+      if task.cluster.is_chief:
+        files.warn_of_owner('logdir', self.path, task.say)
+        self.owner = owner_lib.Owner('--logdir', self.path, task.say)
+        self.restart.take(
+          at_end.enter_context(self.owner), task.cluster, task.stop.wait
+        )
+    if task.cluster.is_chief:
+      self.restart.prepare()
+
+  def sign(self):
+    """Writes which life of the chief has the folder; once the task serves."""
+    if self.owner:
+      logdirs.sign(self.path, self._task.watchdog.life)
+      self.owner.keep(
+        self._task.stop.give_up, lambda: write_run(self.path, self.images)
+      )
+
+
+def write_run(logdir, images):
+  """Keeps in the log directory with what the run was begun.
+
+  Args:
+    logdir: str.
+    images: str, of run_data.describe.
+  """
+  run_flags.write(logdir)
+  run_data.write(logdir, images)

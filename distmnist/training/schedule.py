@@ -1,0 +1,124 @@
+"""How much is read and done: batches, epochs, steps, by flags."""
+
+import dataclasses
+import fractions
+import math
+
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.exchange import fused_steps
+from distmnist.training import batch_table
+
+_BATCH_SIZE = flags.DEFINE_integer(
+  'batch_size', 100, 'Images in one batch of one worker.', lower_bound=1
+)
+_TRAIN_STEPS = flags.DEFINE_integer(
+  'train_steps',
+  None,
+  'Global steps (updates of the center, by all workers) at which training '
+  'ends. With --epochs as well, what comes first.',
+  lower_bound=1,
+)
+_EPOCHS = flags.DEFINE_float(
+  'epochs',
+  None,
+  'Passes over the training images, in which each is read exactly once; see '
+  '--epochs_over. The work is shared: a fast worker does more of it. By '
+  'default 1, if there are no --train_steps.',
+  lower_bound=0,
+  upper_bound=1e9,
+)
+_EPOCHS_OVER = flags.DEFINE_enum(
+  'epochs_over',
+  'shard',
+  ['shard', 'dataset'],
+  'What an epoch is. shard: one pass of all workers together, each taking '
+  'batches of it; dataset: each worker passes over the whole set, in an order '
+  'of its own, so that n workers make n passes in an epoch.',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is read, and how much all workers do.
+
+  Attributes:
+    num_images: int, the training images.
+    images_per_epoch: int, what all workers read in an epoch.
+    images_per_update: int, images of one global step.
+    dealing: batch_table.Dealing, how the batches are dealt.
+  """
+
+  num_images: int
+  images_per_epoch: int
+  images_per_update: int
+  dealing: batch_table.Dealing
+
+  @property
+  def batch_size(self):
+    """int, images of one local step."""
+    return self.dealing.batch_size
+
+  @property
+  def last_step(self):
+    """int, the global step at which training ends."""
+    return self.dealing.last_step
+
+
+def make_plan(cluster, strategy, num_images):
+  """Returns the Plan that the flags ask for.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy: strategy.Strategy.
+    num_images: int, the size of the training split.
+
+  Raises:
+    cli.UsageError: a batch is larger than the training split.
+  """
+  num_towers = len(cluster.tower_devices)
+  batch_size = _BATCH_SIZE.value * num_towers
+  if batch_size > num_images:
+    times = f' on each of {num_towers} GPUs' if num_towers > 1 else ''
+    raise cli.UsageError(
+      f'--batch_size={_BATCH_SIZE.value}{times} is larger than the '
+      f'{num_images} training images'
+    )
+  has_own_streams = _EPOCHS_OVER.value == 'dataset'
+  images_per_epoch = num_images * (
+    cluster.num_workers if has_own_streams else 1
+  )
+  images_per_update = strategy.batches_per_update * batch_size
+  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
+  epochs = _EPOCHS.value
+  if epochs is None and not steps:
+    epochs = 1
+  if epochs is not None:
+    # What was typed, and not the float next to it: 1.1 times 10 is 11.
+    images = fractions.Fraction(repr(epochs)) * images_per_epoch
+    steps.append(max(1, math.ceil(images / images_per_update)))
+  unit = strategy.push_period
+  pushes_per_step = strategy.batches_per_update // unit
+  return Plan(
+    num_images=num_images,
+    images_per_epoch=images_per_epoch,
+    images_per_update=images_per_update,
+    dealing=batch_table.Dealing(
+      num_workers=cluster.num_workers,
+      batch_size=batch_size,
+      batches_per_push=unit,
+      last_step=min(steps),
+      is_lock_step=strategy.is_lock_step
+      or cluster.num_workers == pushes_per_step == 1,
+      pushes_per_step=pushes_per_step,
+      has_own_streams=has_own_streams,
+      steps_per_run=fused_steps.steps_per_run_from_flags(),
+    ),
+  )
+
+
+def check_flags():
+  """Raises cli.UsageError if there is nothing to do."""
+  if _EPOCHS.value == 0:
+    raise cli.UsageError('--epochs=0: expected more than 0, such as 0.5')

@@ -1,0 +1,114 @@
+"""The graph of a training step: the model's loss, under an update rule."""
+
+import contextlib
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import sharding
+from distmnist.nn import batch_norm, optimizers
+from distmnist.training import accuracy, dispatcher
+
+
+class Step(NamedTuple):
+  """The graph of a training step.
+
+  Attributes:
+    train_op: int64 scalar tensor, global_step after the step.
+    global_step: int64 scalar variable.
+    loss: float32 scalar tensor, the mean over the batch.
+    num_correct: int32 scalar tensor, right answers in the batch.
+    learning_rate: float32 scalar tensor.
+    center: list of tf.Variable, the model's, without the optimizer's.
+    table: dispatcher.Table, or None.
+  """
+
+  train_op: tf.Tensor
+  global_step: tf.Variable
+  loss: tf.Tensor
+  num_correct: tf.Tensor
+  learning_rate: tf.Tensor
+  center: list
+  table: dispatcher.Table | None
+
+
+def build_step(
+  cluster,
+  strategy,
+  build_model,
+  images,
+  labels,
+  epochs_per_update=1.0,
+  dealing=None,
+):
+  """Builds the Step of a worker.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy: strategy.Strategy.
+    build_model: build(images, is_training) -> logits.
+    images: float32 [batch, height, width, channels].
+    labels: int32 [batch].
+    epochs_per_update: see optimizers.from_flags.
+    dealing: batch_table.Dealing, how batches are dealt, or None.
+  """
+  table = None
+  ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
+  with tf.device(cluster.device_setter(ps_strategy)):
+    global_step = tf.train.get_or_create_global_step()
+    with sharding.sharded_by_flags(cluster.num_ps), strategy.scope():
+      loss, num_correct = build_towers(cluster, build_model, images, labels)
+    center = [v for v in tf.global_variables() if v is not global_step]
+    if dealing:
+      table = dispatcher.Table(global_step, dealing, cluster.task_index)
+      if not dealing.is_lock_step:
+        strategy.build_mark = table.build_mark
+    make_optimizer, learning_rate = optimizers.from_flags(
+      global_step, cluster.num_workers, epochs_per_update
+    )
+    train_op = batch_norm.after_updates(
+      strategy.minimize(loss, make_optimizer, global_step)
+    )
+  if table and not table.is_marked:
+    raise NotImplementedError(
+      f'{type(strategy).__name__}.minimize does not call mark_done: which '
+      'batches were pushed would not be known'
+    )
+  return Step(
+    train_op, global_step, loss, num_correct, learning_rate, center, table
+  )
+
+
+def build_towers(cluster, build_model, images, labels):
+  """Builds the model once a device; each takes its part of the batch.
+
+  All read the same variables, which are pulled once, and the gradient of the
+  mean of their losses is pushed once.
+
+  Returns:
+    (loss, num_correct), of the whole batch; see Step.
+  """
+  devices, losses, correct = cluster.tower_devices, [], []
+  image_parts, label_parts = [images], [labels]
+  if len(devices) > 1:
+    with tf.device(cluster.cpu_device):
+      image_parts = tf.split(images, len(devices))
+      label_parts = tf.split(labels, len(devices))
+  for i, device in enumerate(devices):
+    with contextlib.ExitStack() as stack:
+      if i:
+        # The variables are there. Under a device of its own the first tower
+        # would have them there, and not on the ps.
+        stack.enter_context(tf.device(device))
+        stack.enter_context(tf.name_scope(f'tower_{i}'))
+        stack.enter_context(
+          tf.variable_scope(tf.get_variable_scope(), reuse=True)
+        )
+      logits = build_model(image_parts[i], is_training=True)
+      losses.append(
+        tf.losses.sparse_softmax_cross_entropy(label_parts[i], logits)
+      )
+      correct.append(accuracy.build_num_correct(logits, label_parts[i]))
+  if len(devices) == 1:
+    return losses[0], correct[0]
+  return tf.add_n(losses) / len(losses), tf.add_n(correct)

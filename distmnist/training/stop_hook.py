@@ -1,0 +1,108 @@
+"""Hooks that end a training: its last step, a cost that is no number.
+
+All of them read what fused_steps.Steps, which comes before them, has fetched in
+the run of the training step itself: a step stays one session.run. What happens
+after the loop has an order: that of the list of hooks in train.py.
+"""
+
+import math
+import time
+
+import tensorflow.compat.v1 as tf
+
+# What tf.train.ProfilerHook writes its files with; that hook cannot choose the
+# step, and traces the first one, which sets up the graph.
+from distmnist.common import cli
+from distmnist.logdir import history
+
+# How often a worker looks whether the chief has ended the training early.
+_LOOK_SECS = 0.5
+
+
+class StopHook(tf.train.SessionRunHook):
+  """Ends the loop at the last step, on a signal, or when all shall stop.
+
+  Attributes:
+    sessions: list of [first, last], see report.WorkerStats.
+  """
+
+  def __init__(
+    self,
+    steps,
+    global_step,
+    last_step,
+    stop,
+    is_stop_for_all,
+    request_stop=tf.train.SessionRunContext.request_stop,
+    say=print,
+  ):
+    """
+    Args:
+      steps: fused_steps.Steps, with the `global_step` after each.
+      global_step: int64 scalar variable.
+      last_step: int, the global step at which training ends.
+      stop: stop_request.StopRequest of this process.
+      is_stop_for_all: callable -> bool, or None; looked at every half second.
+      request_stop: callable(run_context), how to end before the last step.
+      say: callable that prints a line.
+    """
+    self._steps = steps
+    self._global_step = global_step
+    self._last_step = last_step
+    self._stop = stop
+    self._is_stop_for_all = is_stop_for_all
+    self._request_stop = request_stop
+    self._say = say
+    self._next_look = 0.0
+    self._has_run = False
+    self.sessions = []
+
+  def after_create_session(self, session, coord):
+    step = int(session.run(self._global_step))
+    history.record('session', step=step)
+    if not self._has_run:
+      del self.sessions[-1:]  # It was lost before its first step.
+    self._has_run = False
+    if self.sessions:
+      lost = max(0, self.sessions[-1][1] - step)
+      self._say(f'recovered at step {step}: {lost} steps lost')
+    self.sessions.append([step, step])
+    if step >= self._last_step:
+      coord.request_stop()
+
+  def after_run(self, run_context, run_values):
+    self._has_run = True
+    step = self._steps.last['global_step']
+    # Who waited as the center was set back is let go with the step of then.
+    self.sessions[-1][1] = max(self.sessions[-1][1], step)
+    if step >= self._last_step:
+      run_context.request_stop()
+    elif self._stop.is_requested:
+      self._request_stop(run_context)
+    elif self._is_stop_for_all and time.monotonic() >= self._next_look:
+      self._next_look = time.monotonic() + _LOOK_SECS
+      if self._is_stop_for_all():
+        self._request_stop(run_context)
+
+
+class NanHook(tf.train.SessionRunHook):
+  """Stops with a sentence that helps when the cost is no number."""
+
+  def __init__(self, steps, advice):
+    self._steps = steps
+    self._advice = advice
+
+  def after_run(self, run_context, run_values):
+    cost = self._steps.last['cost']
+    if not math.isfinite(cost):
+      raise cli.RunError(f'the cost is {cost}: {cli.DIVERGED}; {self._advice}')
+
+
+class EndHook(tf.train.SessionRunHook):
+  """Calls `callback(session)` when the training has ended without an error."""
+
+  def __init__(self, callback):
+    self._callback = callback
+
+  def end(self, session):
+    self._callback(session)

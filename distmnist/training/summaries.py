@@ -1,0 +1,139 @@
+"""Writes what TensorBoard shows; what cannot be written ends no training.
+
+tf.summary.FileWriter writes in a thread of its own, which dies of a full disk
+with a traceback. Here a record is written, or fails, where it is asked for.
+"""
+
+import bisect
+import contextlib
+import itertools
+import os
+import socket
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+
+# A file of events of this process each.
+_numbers = itertools.count()
+
+
+class Writer:
+  """Adds events to a folder until one cannot be written.
+
+  That is said once, and from then on nothing is written there: a half record
+  would hide all that come after it.
+  """
+
+  def __init__(self, folder, say):
+    """
+    Args:
+      folder: str; made here.
+      say: callable that prints a line.
+    """
+    self._folder = folder
+    self._say = say
+    self._path = ''
+    self._records = None
+    self._is_broken = False
+
+  def write_scalars(self, scalars, step):
+    """Writes {tag: number} as one summary at `step`."""
+    self._write(
+      [
+        tf.Summary.Value(tag=tag, simple_value=float(number))
+        for tag, number in scalars.items()
+      ],
+      step,
+    )
+
+  def write_histogram(self, tag, counts, step):
+    """Writes {whole number: how often} as one summary at `step`.
+
+    Up to 1000 each number has a bucket of its own, half to either side of it;
+    above, a bucket is a tenth wider than the one before.
+    """
+    low, high = min(counts), max(counts)
+    limits = _make_bucket_limits(low, high)
+    buckets = [0] * len(limits)
+    for number, n in counts.items():
+      buckets[bisect.bisect_left(limits, number)] += n
+    histogram = tf.HistogramProto(
+      min=low,
+      max=high,
+      num=sum(counts.values()),
+      sum=sum(number * n for number, n in counts.items()),
+      sum_squares=sum(number**2 * n for number, n in counts.items()),
+      bucket_limit=limits,
+      bucket=buckets,
+    )
+    self._write([tf.Summary.Value(tag=tag, histo=histogram)], step)
+
+  def write_graph(self, graph):
+    """Writes a tf.Graph."""
+    graph_def = graph.as_graph_def(add_shapes=True).SerializeToString()
+    self._write_event(tf.Event(graph_def=graph_def))
+
+  def close(self):
+    """Lets go of the file."""
+    if self._records:
+      with contextlib.suppress(tf.errors.OpError):
+        self._records.close()
+      self._records = None
+
+  def _open(self):
+    name = f'{int(time.time()):010d}.{socket.gethostname()}'
+    self._path = os.path.join(
+      self._folder,
+      f'events.out.tfevents.{name}.{os.getpid()}.{next(_numbers)}',
+    )
+    os.makedirs(self._folder, exist_ok=True)
+    self._records = tf.io.TFRecordWriter(self._path)
+    version = tf.Event(wall_time=time.time(), file_version='brain.Event:2')
+    self._records.write(version.SerializeToString())
+
+  def _write(self, values, step):
+    self._write_event(tf.Event(summary=tf.Summary(value=values), step=step))
+
+  def _write_event(self, event):
+    if self._is_broken:
+      return
+    event.wall_time = time.time()
+    try:
+      # A user may have removed the folder.
+      if not os.path.exists(self._path):
+        self.close()
+        self._open()
+      self._records.write(event.SerializeToString())
+      self._records.flush()
+    except (OSError, tf.errors.OpError) as error:
+      reason = getattr(error, 'strerror', None)
+      if isinstance(error, tf.errors.OpError):
+        reason = errors.explain(error)
+      self._say(
+        f'cannot write summaries to {self._folder}: {reason or error}; the '
+        'training goes on without'
+      )
+      self._is_broken = True
+      self.close()
+
+
+def write_graph(logdir, say):
+  """Writes the default graph as it is now to `logdir`, for TensorBoard.
+
+  Args:
+    logdir: str.
+    say: callable that prints a line.
+  """
+  with contextlib.closing(Writer(logdir, say)) as writer:
+    writer.write_graph(tf.get_default_graph())
+
+
+def _make_bucket_limits(low, high):
+  """Returns the upper ends of the buckets (list of float), the first below."""
+  limits = [low - 0.5]
+  while limits[-1] < high:
+    width = 1 if limits[-1] < 1000 else limits[-1] // 10
+    limits.append(limits[-1] + width)
+  return limits

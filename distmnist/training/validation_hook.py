@@ -1,0 +1,104 @@
+"""When the chief evaluates, and when it ends the training early."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import history, saving
+from distmnist.training import summaries
+
+
+class ValidationHook(tf.train.SessionRunHook):
+  """The chief's early stopping: keeps the best checkpoint, ends the training.
+
+  Every `every_steps` global steps the center is fetched, with all that a
+  checkpoint holds, and the validation accuracy is computed from what was
+  fetched, while the other workers go on. If it is the best, what was fetched
+  is what is kept.
+  """
+
+  def __init__(
+    self,
+    steps,
+    fetch,
+    compute_accuracy,
+    every_steps,
+    patience,
+    best,
+    summary_dir,
+    stop_all,
+    say,
+    request_stop=tf.train.SessionRunContext.request_stop,
+  ):
+    """
+    Args:
+      steps: fused_steps.Steps, with the `global_step` after each.
+      fetch: callable, session -> {name: array}, all that a checkpoint holds.
+      compute_accuracy: callable, {name: array} -> accuracy on the validation
+        split.
+      every_steps: int, global steps from one evaluation to the next.
+      patience: int, evaluations without a better one until training ends; 0
+        never ends it.
+      best: best.Best.
+      summary_dir: str, the folder for events, or None.
+      stop_all: callable, tells the other workers to stop.
+      say: callable that prints a line.
+      request_stop: callable(run_context), how this worker ends its loop.
+    """
+    self._steps = steps
+    self._fetch = fetch
+    self._compute_accuracy = compute_accuracy
+    self._every_steps = every_steps
+    self._patience = patience
+    self._summary_dir = summary_dir
+    self._stop_all = stop_all
+    self._say = say
+    self._request_stop = request_stop
+    self._next_step = None
+    self._has_stopped = False
+    self.best = best
+
+  def begin(self):
+    self._writer = None
+    if self._summary_dir:
+      self._writer = summaries.Writer(self._summary_dir, self._say)
+
+  def after_create_session(self, session, coord):
+    self._has_stopped = False
+
+  def after_run(self, run_context, run_values):
+    step = self._steps.last['global_step']
+    if self._next_step is None:
+      self._next_step = step + self._every_steps - step % self._every_steps
+    if step >= self._next_step:
+      self._next_step = step + self._every_steps
+      self._evaluate(run_context.session)
+    # Not after an evaluation alone: an earlier life may have found the last.
+    is_over = self._patience and self.best.num_worse >= self._patience
+    if is_over and not self._has_stopped:
+      self._has_stopped = True
+      self._say(
+        f'early stopping at step {step}: {self.best.num_worse} evaluations '
+        f'without a better one than {self.best.accuracy:.4f} at step '
+        f'{self.best.step}'
+      )
+      self._request_stop(run_context)
+      self._stop_all()
+
+  def _evaluate(self, session):
+    values = self._fetch(session)
+    # Other workers may have gone on since their own step was seen.
+    step = int(values['global_step'])
+    accuracy = self._compute_accuracy(values)
+    history.record('evaluated', step=step, accuracy=accuracy)
+    try:
+      is_best = self.best.note(values, step, accuracy)
+    except saving.SaveError as error:
+      self._say(
+        f'step {step}: validation accuracy {accuracy:.4f} is not taken into '
+        f'account: {error}; the training goes on'
+      )
+      return
+    history.record('noted', step=step, accuracy=accuracy)
+    if self._writer:
+      self._writer.write_scalars({'accuracy': accuracy}, step)
+    best_mark = ' (best so far)' if is_best else ''
+    self._say(f'step {step}: validation accuracy {accuracy:.4f}{best_mark}')

@@ -1,0 +1,88 @@
+"""The graph of a worker: its batches, the model, the rule, and checks of it."""
+
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.data import fed_rows, input_pipeline, seeds
+from distmnist.exchange import graph_warmup, sharding
+from distmnist.nn import batch_norm
+from distmnist.training import step as step_lib
+from distmnist.training import workload
+
+
+class WorkerGraph(NamedTuple):
+  """What the hooks of a worker need of its graph.
+
+  Attributes:
+    step: step.Step.
+    warmup: graph_warmup.Rehearsal, or None if the rule needs none.
+    fed: int64 placeholder [num_steps, 1 + batch_size], see fed_rows.FedRows.
+  """
+
+  step: step_lib.Step
+  warmup: graph_warmup.Rehearsal | None
+  fed: tf.Tensor
+
+
+def build(task, choice, train_split, seed):
+  """Builds the WorkerGraph in the default graph, and says what moves.
+
+  Args:
+    task: task.Task.
+    choice: flag_checks.Choice.
+    train_split: workload.Split.
+    seed: int, of --seed.
+  """
+  cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
+  seeds.set_seed(seed, cluster.task_index)
+  warmup = None
+  if strategy.is_rehearsed:
+    warmup = graph_warmup.Rehearsal(cluster.cpu_device)
+  images, labels = input_pipeline.build_batches(
+    *train_split, plan.batch_size, cluster.cpu_device, warmup
+  )
+  step = step_lib.build_step(
+    cluster,
+    strategy,
+    choice.build_model,
+    images,
+    labels,
+    plan.images_per_update / len(train_split.images),
+    plan.dealing,
+  )
+  _describe(task, choice, step)
+  [batches] = tf.get_collection(fed_rows.COLLECTION)
+  return WorkerGraph(step, warmup, batches.fed)
+
+
+def _describe(task, choice, step):
+  """Says what lies where and what moves; checks that the center is on ps.
+
+  Raises:
+    cli.RunError: a variable of the center is not on a ps.
+  """
+  cluster, strategy, say = task.cluster, choice.strategy, task.say
+  if cluster.num_ps:
+    shared = [v for v in tf.global_variables() if v is not step.table.variable]
+    sharding.check_center_is_on_ps(shared)
+    say(sharding.format_bytes_per_ps(shared, cluster.num_ps))
+  if cluster.is_distributed:
+    traffic = sharding.compute_traffic(
+      cluster, strategy, tf.trainable_variables()
+    )
+    say(traffic.format())
+  if cluster.is_chief:
+    caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
+    if caveat:
+      say(caveat)
+
+
+def describe_task(task, choice):
+  """Returns the line by which a worker begins (str)."""
+  cluster, plan = task.cluster, choice.plan
+  return (
+    f'{cluster.name} at {cluster.address}: {choice.rule}, {cluster.num_ps} ps, '
+    f'{cluster.num_workers} workers; {" on ".join(workload.describe())}, '
+    f'{plan.num_images} training images here; {plan.last_step} global steps'
+  )

@@ -1,0 +1,237 @@
+"""What a worker does around each step: the hooks of its session, in order."""
+
+import contextlib
+import functools
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.cluster import server as server_lib
+from distmnist.exchange import fused_steps, nonfinite
+from distmnist.exchange import strategy as strategy_lib
+from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
+from distmnist.lifecycle import session as session_lib
+from distmnist.logdir import lives, report
+from distmnist.training import (
+  batch_hook,
+  batch_source,
+  progress_hook,
+  stop_hook,
+  trace_hook,
+)
+from distmnist.training import chief as chief_lib
+
+_SUMMARY_STEPS = flags.DEFINE_integer(
+  'summary_steps',
+  100,
+  'Local steps from one summary of a worker to the next.',
+  lower_bound=1,
+)
+
+_NAN_ADVICE = (
+  'try a lower --learning_rate, --clip_norm=1 or, for an asynchronous strategy '
+  'with many workers, the rate divided by their number'
+)
+
+
+class WorkerLoop:
+  """The steps of a worker, from the first session to the report.
+
+  Attributes:
+    scaffold: session.ClusterScaffold.
+    hooks: list of SessionRunHook.
+  """
+
+  def __init__(self, task, choice, graph, folder, history, console):
+    """
+    Args:
+      task: task.Task, which serves.
+      choice: flag_checks.Choice.
+      graph: worker_graph.WorkerGraph, built in the default graph.
+      folder: run_folder.RunFolder.
+      history: history.History.
+      console: console.Console.
+    """
+    self._task = task
+    self._choice = choice
+    self._graph = graph
+    self._folder = folder
+    self._history = history
+    self._console = console
+    self._summary_dir = folder.path and os.path.join(
+      folder.path, f'worker_{task.cluster.task_index}'
+    )
+
+  def build(self, seed, validation_split, at_end):
+    """Builds `scaffold` and `hooks`; the default graph is still open.
+
+    Args:
+      seed: int, of --seed.
+      validation_split: workload.Split.
+      at_end: contextlib.ExitStack, for what is written at the end of this life.
+    """
+    task, step = self._task, self._graph.step
+    cluster, say = task.cluster, task.say
+    strategy = self._choice.strategy
+    strategy_hooks = [*strategy.hooks(task.stop), step.table.hook()]
+    task.watchdog.stalls.describe_wait = functools.partial(
+      strategy_lib.describe_wait, strategy_hooks
+    )
+    self.scaffold = session_lib.ClusterScaffold(
+      task, self._folder.restart, tf.train.Saver(), strategy_hooks
+    )
+    self._others = shutdown.Others(
+      cluster, task.server, task.watchdog.secs_silent
+    )
+    self._stats = report.WorkerStats(
+      cluster.task_index, life=task.watchdog.life, start=time.time()
+    )
+    source = self._make_source(seed)
+    steps = self._make_steps(source)
+    self.hooks = self._make_hooks(strategy_hooks, source, steps, at_end)
+    if cluster.is_chief:
+      self._chief = chief_lib.Chief(
+        self._choice.build_model,
+        step.center,
+        validation_split,
+        self._folder,
+        task.server_config,
+      )
+      self.hooks += self._chief.hooks(
+        steps, self.scaffold, self._others, strategy, task.stop, say
+      )
+    server_lib.log_placement(tf.get_default_graph(), say)
+
+  def _make_hooks(self, strategy_hooks, source, steps, at_end):
+    """Returns the list of the hooks that each worker has."""
+    task, say = self._task, self._task.say
+    # Their order counts. At the start the strategy may set the variables, the
+    # global step too; at the end it lets go of the workers that wait before
+    # the chief waits for them.
+    hooks = [
+      stalls.StallHook(task.watchdog.stalls),
+      *([self._graph.warmup.hook(steps)] if self._graph.warmup else []),
+      *strategy_hooks,
+      steps,
+      self._make_stop_hook(steps),
+      stop_hook.NanHook(steps, _NAN_ADVICE),
+      self._make_batch_hook(source, steps),
+      self._make_progress_hook(steps),
+      nonfinite.NonfiniteHook(self._stats, say),
+      at_end.enter_context(
+        contextlib.closing(lives.LifeHook(self._stats, self._folder.path, say))
+      ),
+    ]
+    if self._choice.traced_steps:
+      hooks.append(
+        trace_hook.TraceHook(
+          self._choice.traced_steps, steps, self._summary_dir, say
+        )
+      )
+    if self._folder.path and not task.cluster.is_chief:
+      hooks.append(
+        consistency.LogdirHook(task.watchdog, self._folder.path, say)
+      )
+    return hooks
+
+  def _make_source(self, seed):
+    plan = self._choice.plan
+    return batch_source.BatchSource(
+      plan.dealing,
+      plan.num_images,
+      seed,
+      self._task.cluster.task_index,
+      self._graph.fed,
+      self._history,
+    )
+
+  def _make_steps(self, source):
+    """Returns the fused_steps.Steps of the numbers that a step tells."""
+    step, strategy = self._graph.step, self._choice.strategy
+    numbers = {
+      'global_step': step.train_op,
+      'cost': step.loss,
+      'staleness': strategy.staleness,
+      'bytes_pulled': strategy.bytes_pulled,
+      'bytes_pushed': strategy.bytes_pushed,
+    }
+    self._constants = {n: x for n, x in numbers.items() if isinstance(x, int)}
+    of_last = {}
+    if self._folder.path:
+      batch_size = self._choice.plan.batch_size
+      of_last = {'accuracy': step.num_correct / batch_size}
+    return fused_steps.make(
+      {n: x for n, x in numbers.items() if tf.is_tensor(x)},
+      source,
+      of_last,
+      self._graph.warmup,
+    )
+
+  def _make_stop_hook(self, steps):
+    hook = stop_hook.StopHook(
+      steps,
+      self._graph.step.global_step,
+      self._choice.plan.last_step,
+      self._task.stop,
+      self._others.is_stop_for_all,
+      self._choice.strategy.request_stop,
+      self._task.say,
+    )
+    self._stats.sessions = hook.sessions
+    return hook
+
+  def _make_batch_hook(self, source, steps):
+    task = self._task
+    return batch_hook.BatchHook(
+      source,
+      self._graph.step.table,
+      steps,
+      self._choice.strategy,
+      lost_workers.LostWorkers(task.cluster, task.watchdog),
+      self._others.is_stop_for_all,
+      task,
+    )
+
+  def _make_progress_hook(self, steps):
+    self._progress = progress_hook.ProgressHook(
+      self._stats,
+      steps,
+      self._constants,
+      self._graph.step.learning_rate,
+      self._choice.plan,
+      self._console,
+      self._summary_dir,
+      _SUMMARY_STEPS.value,
+    )
+    return self._progress
+
+  def tell_chief(self):
+    """Tells the chief how it went, once the session is closed."""
+    if not (self._task.cluster.is_chief or self._task.stop.is_requested):
+      self._others.send_stats(self._stats)
+
+  def report(self, start):
+    """Says how it went; the chief evaluates and writes the report.
+
+    Args:
+      start: float, time.monotonic() at the start of this program.
+    """
+    task = self._task
+    if task.stop.is_requested:
+      step = self._progress.final_step
+      task.say(
+        'stopped before the first step'
+        if step is None
+        else f'stopped at step {step}'
+      )
+    elif task.cluster.is_chief:
+      self._chief.report(
+        self._stats,
+        self._progress,
+        self._choice.strategy,
+        task.cluster.num_workers,
+        start,
+        task.say,
+      )

@@ -1,0 +1,120 @@
+"""check: what train would say of many trainings, without one of them."""
+
+import json
+
+import pytest
+
+from distmnist import check_flags
+from distmnist.common import cli
+
+DATA = ('--dataset=synthetic', '--synthetic_train_images=300')
+SMALL = (*DATA, '--validation_images=100', '--validate_at_end')
+
+
+@pytest.fixture
+def find(set_flags):
+  """Returns find(*words, num_ps=, num_workers=) -> the mistake or None."""
+
+  def find_mistake(*words, num_ps=0, num_workers=1):
+    checker = check_flags.Checker(num_ps, num_workers)
+    return checker.find_mistake([*SMALL, *words])
+
+  return find_mistake
+
+
+@pytest.mark.parametrize(
+  'words',
+  [
+    ['--learning_rate=0.1', '--strategy=easgd'],
+    ['--trace_steps=3', '--logdir=/nowhere'],
+    ['--lr_schedule=step', '--lr_boundaries=10,20'],
+  ],
+)
+def test_what_can_work_has_no_mistake(find, words):
+  assert find(*words) is None
+
+
+@pytest.mark.parametrize(
+  'words, mistake',
+  [
+    (['--learning_rat=1'], 'learning_rate'),
+    (['--learning_rate=-1'], 'learning_rate=-1'),
+    (['--batch_size=x'], 'expected a whole number'),
+    (['--strategy=magic'], 'strategy=magic'),
+    (['--batch_size=201'], '--batch_size=201 is larger than the 200 training'),
+    (['--lr_schedule=step'], '--lr_schedule=step needs --lr_boundaries'),
+    (['--model=mlp', '--hidden_units=a'], '--hidden_units=a: expected sizes'),
+    (['--early_stopping_patience=2'], 'needs --validation_steps'),
+    (['--trace_steps=1'], 'needs a --logdir to write to'),
+    (['--validation_images=300'], 'leaves nothing to train on'),
+    (['--num_gpus=64'], '--num_gpus=64, but TensorFlow sees'),
+    (['word'], "'word' is not a flag of train"),
+  ],
+)
+def test_a_mistake_is_one_line(find, words, mistake):
+  found = find(*words)
+  assert mistake in found
+  assert '\n' not in found
+
+
+def test_the_shape_of_the_cluster_counts(find):
+  words = ['--strategy=ring_allreduce']
+  assert 'has no ps' in find(*words, num_ps=1, num_workers=2)
+  assert find(*words, num_workers=2) is None
+  assert '2 workers but no ps' in find('--strategy=ssp', num_workers=2)
+  # However many workers there are, a batch may have all images.
+  words = ['--batch_size=200']
+  assert find(*words) is None
+  assert find(*words, num_ps=1, num_workers=2) is None
+
+
+def test_one_training_leaves_nothing_to_the_next(set_flags):
+  checker = check_flags.Checker(0, 1)
+  wrong = [*SMALL, '--lr_schedule=step', '--batch_size=7']
+  assert checker.find_mistake(wrong)
+  assert checker.find_mistake([*SMALL]) is None
+  fewer = [*SMALL, '--synthetic_train_images=150', '--batch_size=60']
+  assert 'the 50 training images' in checker.find_mistake(fewer)
+
+
+def test_the_data_are_loaded_once(set_flags, monkeypatch):
+  loaded = []
+  load = check_flags.workload.load_training_splits
+  monkeypatch.setattr(
+    check_flags.workload,
+    'load_training_splits',
+    lambda: loaded.append(1) or load(),
+  )
+  checker = check_flags.Checker(0, 1)
+  for rate in range(1, 5):
+    assert checker.find_mistake([*SMALL, f'--learning_rate={rate}']) is None
+  assert len(loaded) == 1
+
+
+def test_missing_data_end_the_check(set_flags, monkeypatch):
+  def fail():
+    raise cli.RunError('no mirror has it')
+
+  monkeypatch.setattr(check_flags.workload, 'load_training_splits', fail)
+  with pytest.raises(cli.RunError, match='no mirror'):
+    check_flags.Checker(0, 1).find_mistake([*SMALL])
+
+
+def test_the_answers_are_in_a_file(set_flags, tmp_path):
+  path = tmp_path / 'check.json'
+  words = [[*SMALL], [*SMALL, '--batch_size=0']]
+  asked = {'num_ps': 0, 'num_workers': 1, 'flags': words, 'needs_data': True}
+  path.write_text(json.dumps(asked))
+  check_flags.main([str(path)])
+  first, second = json.loads((tmp_path / 'check.json.checked').read_text())
+  assert first is None
+  assert 'batch_size=0' in second
+
+
+def test_without_data_nothing_of_this_machine_is_looked_at(set_flags):
+  checker = check_flags.Checker(1, 2, needs_data=False)
+  words = ['--dataset=mnist', '--data_dir=/no', '--num_gpus=64', '--logdir=/no']
+  assert checker.find_mistake(words) is None
+  assert checker.find_mistake(['--trace_steps=5']) is None
+  assert 'needs --lr_b' in checker.find_mistake(['--lr_schedule=step'])
+  assert 'has no ps' in checker.find_mistake(['--strategy=ring_allreduce'])

@@ -1,0 +1,166 @@
+"""cluster: who is who, who am I, where variables and computation go."""
+
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import server as server_lib
+from distmnist.common import cli
+
+PS, WORKERS = ('p0:1', 'p1:1'), ('w0:1', 'w1:1', 'w2:1')
+
+
+@pytest.mark.parametrize(
+  'ps_hosts, worker_hosts, job_name, task_index, message',
+  [
+    ((), (), 'ps', 0, '--job_name=ps needs --ps_hosts and --worker_hosts'),
+    (
+      (),
+      (),
+      'worker',
+      2,
+      '--task_index=2 needs --worker_hosts: without hosts there is one worker, '
+      '0',
+    ),
+    (
+      PS,
+      (),
+      'ps',
+      0,
+      '--worker_hosts is empty: name at least one worker',
+    ),
+    (PS, WORKERS, None, 0, '--job_name is missing: say ps or worker'),
+    (
+      PS,
+      WORKERS,
+      'worker',
+      None,
+      '--task_index is missing: say which of the 3 worker hosts this task is, '
+      'from 0',
+    ),
+    (
+      PS,
+      WORKERS,
+      'worker',
+      3,
+      '--task_index=3 is out of range: --worker_hosts names 3, so expected '
+      '0..2',
+    ),
+    (
+      PS,
+      WORKERS,
+      'ps',
+      2,
+      '--task_index=2 is out of range: --ps_hosts names 2, so expected 0..1',
+    ),
+    (
+      PS,
+      (*WORKERS, 'p1:1'),
+      'worker',
+      0,
+      'p1:1 is given to two tasks: each needs its own',
+    ),
+  ],
+)
+def test_an_identity_that_does_not_fit_is_one_clear_line(
+  ps_hosts, worker_hosts, job_name, task_index, message
+):
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    cluster_lib.make_cluster(ps_hosts, worker_hosts, job_name, task_index)
+
+
+def test_a_worker_knows_its_place():
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1)
+  assert (cluster.num_ps, cluster.num_workers) == (2, 3)
+  assert cluster.is_distributed
+  assert not cluster.is_chief
+  assert (cluster.name, cluster.address) == ('worker 1', 'w1:1')
+  assert cluster.addresses('ps') == {'ps 0': 'p0:1', 'ps 1': 'p1:1'}
+  assert cluster.task_device == '/job:worker/task:1'
+  assert cluster.cpu_device == '/job:worker/task:1/device:CPU:0'
+  assert cluster.compute_device == '/job:worker/task:1/device:CPU:0'
+  assert cluster.spec().as_dict() == {'ps': [*PS], 'worker': [*WORKERS]}
+
+
+def test_worker_0_and_no_ps_is_the_chief():
+  assert cluster_lib.make_cluster(PS, WORKERS, 'worker', 0).is_chief
+  assert not cluster_lib.make_cluster(PS, WORKERS, 'ps', 0).is_chief
+
+
+def test_no_hosts_are_one_process_that_is_its_own_chief():
+  cluster = cluster_lib.make_cluster((), (), None, None)
+  assert cluster == cluster_lib.make_cluster((), (), 'worker', 0)
+  assert (cluster.num_ps, cluster.num_workers) == (0, 1)
+  assert cluster.is_chief
+  assert not cluster.is_distributed
+  assert (cluster.name, cluster.address) == ('worker 0', 'this process')
+  assert (cluster.task_device, cluster.cpu_device) == ('', '/device:CPU:0')
+  assert server_lib.make_server(cluster, tf.ConfigProto()) is None
+
+
+def test_workers_without_a_ps_are_a_cluster():
+  cluster = cluster_lib.make_cluster((), ('w0:1',), 'worker', 0)
+  assert cluster.is_distributed
+  assert cluster.spec().as_dict() == {'worker': ['w0:1']}
+  assert cluster.device_setter() == '/job:worker/task:0/device:CPU:0'
+
+
+def test_a_gpu_computes_and_the_cpu_keeps_the_books():
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 2, num_gpus=1)
+  assert cluster.compute_device == '/job:worker/task:2/device:GPU:0'
+  assert cluster.cpu_device == '/job:worker/task:2/device:CPU:0'
+
+
+def test_variables_go_to_the_ps_in_turn_and_the_rest_stays(tf_session):
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1, num_gpus=1)
+  with tf.device(cluster.device_setter()):
+    variables = [tf.get_variable(f'v{i}', [2]) for i in range(3)]
+    product = variables[0] * 2
+  devices = [v.device for v in variables]
+  assert devices == [f'/job:ps/task:{i}/device:CPU:0' for i in (0, 1, 0)]
+  assert product.device == '/job:worker/task:1/device:GPU:0'
+
+
+def test_one_process_keeps_its_variables(tf_session):
+  with tf.device(cluster_lib.Cluster().device_setter()):
+    assert tf.get_variable('v', [2]).device == '/device:CPU:0'
+
+
+def test_a_session_sees_the_ps_and_itself_alone():
+  cluster = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1)
+  given = tf.ConfigProto(intra_op_parallelism_threads=3)
+  config = cluster.session_config(given)
+  assert list(config.device_filters) == ['/job:ps', '/job:worker/task:1']
+  assert config.intra_op_parallelism_threads == 3
+  assert not given.device_filters
+  assert not cluster_lib.Cluster().session_config(given).device_filters
+
+
+@pytest.mark.parametrize(
+  'ps_hosts, worker_hosts, leader',
+  [(PS, WORKERS, ''), ((), WORKERS, '/job:worker/replica:0/task:0')],
+)
+def test_collectives_are_led_by_worker_0_where_there_is_no_ps(
+  ps_hosts, worker_hosts, leader
+):
+  cluster = cluster_lib.make_cluster(ps_hosts, worker_hosts, 'worker', 1)
+  given = tf.ConfigProto(intra_op_parallelism_threads=3)
+  for config in cluster.with_collectives(given), cluster.session_config(given):
+    assert config.experimental.collective_group_leader == leader
+    assert config.intra_op_parallelism_threads == 3
+  assert not given.experimental.collective_group_leader
+
+
+def test_one_process_has_no_collectives():
+  config = cluster_lib.Cluster().with_collectives(tf.ConfigProto())
+  assert config == tf.ConfigProto()
+
+
+def test_a_tower_a_gpu(set_flags):
+  member = cluster_lib.make_cluster(PS, WORKERS, 'worker', 2, num_gpus=3)
+  assert member.tower_devices == [
+    f'/job:worker/task:2/device:GPU:{i}' for i in range(3)
+  ]
+  assert cluster_lib.Cluster().tower_devices == ['/device:CPU:0']

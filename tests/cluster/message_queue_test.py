@@ -1,0 +1,114 @@
+"""mailbox: messages between tasks, by a queue on one of them."""
+
+import threading
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import message_queue
+
+DEADLINE_SECS = 60
+
+
+@pytest.fixture
+def open_box(make_cluster):
+  """Returns open(worker, name, num_ps=1, place=...); closed at the end."""
+  boxes = []
+
+  def open_box(worker, name, num_ps=1, place='/job:ps/task:0'):
+    cluster = make_cluster(num_ps, 2)
+    box = message_queue.Mailbox(
+      cluster.worker(worker), cluster.servers[worker], place, name
+    )
+    boxes.append(box)
+    return box
+
+  yield open_box
+  for box in boxes:
+    box.close()
+
+
+def test_a_message_goes_from_one_worker_to_the_other(open_box):
+  received = open_box(0, 'news').listen()
+  message = {'task': 'worker 1', 'ok': True, 'text': 'größer', 'n': {'0': 2}}
+  open_box(1, 'news').send(message)
+  assert received.get(timeout=DEADLINE_SECS) == message
+
+
+def test_messages_keep_their_order(open_box):
+  sender = open_box(1, 'news')
+  for i in range(5):
+    sender.send({'i': i})
+  received = open_box(0, 'news').listen()
+  found = [received.get(timeout=DEADLINE_SECS)['i'] for _ in range(5)]
+  assert found == [0, 1, 2, 3, 4]
+
+
+def test_a_box_is_known_by_name_and_place(open_box):
+  open_box(1, 'news', num_ps=2).send({})
+  assert not open_box(0, 'news', num_ps=2).is_empty()
+  assert open_box(0, 'other', num_ps=2).is_empty()
+  other_place = '/job:ps/task:1'
+  assert open_box(0, 'news', num_ps=2, place=other_place).is_empty()
+
+
+@pytest.mark.parametrize('receiver', [0, 1])
+def test_a_worker_keeps_the_box_where_there_is_no_ps(open_box, receiver):
+  place = '/job:worker/task:0'
+  received = open_box(receiver, 'news', num_ps=0, place=place).listen()
+  open_box(1 - receiver, 'news', num_ps=0, place=place).send({'i': 1})
+  assert received.get(timeout=DEADLINE_SECS) == {'i': 1}
+
+
+def test_looking_takes_nothing_out(open_box):
+  reader, sender = open_box(0, 'news'), open_box(1, 'news')
+  assert reader.is_empty()
+  sender.send({'i': 1})
+  assert [reader.is_empty() for _ in range(3)] == [False] * 3
+  assert reader.listen().get(timeout=DEADLINE_SECS) == {'i': 1}
+  assert reader.is_empty()
+
+
+def test_a_message_outlives_the_box_of_its_sender(open_box):
+  with open_box(1, 'news') as sender:
+    sender.send({'i': 1})
+  assert open_box(0, 'news').listen().get(timeout=DEADLINE_SECS) == {'i': 1}
+
+
+@pytest.mark.parametrize('num_heard', [0, 1])
+def test_close_ends_the_listening(open_box, num_heard):
+  before = set(threading.enumerate())
+  listener, sender = open_box(0, 'news'), open_box(1, 'news')
+  received = listener.listen()
+  (thread,) = set(threading.enumerate()) - before
+  for i in range(num_heard):
+    sender.send({'i': i})
+    assert received.get(timeout=DEADLINE_SECS) == {'i': i}
+  listener.close()
+  thread.join(DEADLINE_SECS)
+  assert not thread.is_alive()
+  assert received.empty()
+
+
+def test_the_graph_around_it_stays_as_it_is(open_box, tf_session):
+  open_box(0, 'news').send({})
+  assert tf.get_default_graph().get_operations() == []
+
+
+def test_a_call_that_never_returns_is_given_up(open_box, monkeypatch):
+  monkeypatch.setattr(message_queue, '_GRACE_SECS', 0.1)
+  box, is_over = open_box(0, 'news'), threading.Event()
+  sessions = [box._session]
+
+  class Silent:
+    def run(self, *_):
+      is_over.wait(DEADLINE_SECS)
+
+  box._session = Silent()
+  with pytest.raises(tf.errors.DeadlineExceededError):
+    box.send({}, timeout_secs=0.1)
+  is_over.set()
+  # The next one is tried in a session of its own.
+  box.send({'i': 1})
+  assert not box.is_empty()
+  sessions[0].close()

@@ -1,0 +1,127 @@
+"""The server of a task: its config, its port, what is said of them."""
+
+import os
+import socket
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import server as server_lib
+from distmnist.common import cli
+from tests.support import in_process
+
+
+def test_the_server_config_by_flags(set_flags):
+  set_flags(
+    '--intra_op_parallelism_threads=1',
+    '--inter_op_parallelism_threads=2',
+    '--noallow_soft_placement',
+  )
+  config = server_lib.make_server_config(num_gpus=0)
+  assert config.intra_op_parallelism_threads == 1
+  assert config.inter_op_parallelism_threads == 2
+  assert not config.allow_soft_placement
+  assert config.gpu_options.allow_growth
+  assert config.device_count == {'GPU': 0}
+  assert server_lib.make_server_config(num_gpus=1).device_count == {}
+
+
+def test_on_a_gpu_graphs_are_optimised_as_tensorflow_does_by_default(set_flags):
+  with_gpu = server_lib.make_server_config(num_gpus=1).graph_options
+  assert with_gpu == tf.GraphOptions()
+  without = server_lib.make_server_config().graph_options
+  assert without.rewrite_options.optimizers == ['pruning', 'dependency']
+
+
+def test_the_placement_is_printed_if_asked_for(tf_session, set_flags):
+  lines = []
+  with tf.device('/job:ps/task:1'):
+    tf.constant(1, name='one')
+  set_flags()
+  server_lib.log_placement(tf.get_default_graph(), lines.append)
+  assert lines == []
+  set_flags('--log_device_placement')
+  server_lib.log_placement(tf.get_default_graph(), lines.append)
+  assert lines == ['one (Const): /job:ps/task:1']
+
+
+@pytest.fixture
+def start_server(monkeypatch):
+  """Returns start(port): a server that only takes its port."""
+  taken = []
+
+  def take_port(spec, job_name, task_index, config):
+    port = int(spec.task_address(job_name, task_index).rpartition(':')[2])
+    # As strict as can be: whoever else has the port makes this fail.
+    taken.append(socket.create_server(('127.0.0.1', port)))
+    return taken[-1]
+
+  def start(port):
+    cluster = cluster_lib.make_cluster((), (f'127.0.0.1:{port}',), 'worker', 0)
+    return server_lib.make_server(cluster, tf.ConfigProto())
+
+  monkeypatch.setattr(tf.train, 'Server', take_port)
+  yield start
+  for server in taken:
+    server.close()
+
+
+def test_a_port_that_is_taken_is_named(start_server):
+  with socket.create_server(('127.0.0.1', 0)) as other:
+    port = other.getsockname()[1]
+    with pytest.raises(
+      cli.RunError,
+      match=f'^worker 0 cannot listen on port {port}: Address already in use; '
+      'stop the process that has it or give worker 0 another port$',
+    ):
+      start_server(port)
+
+
+@pytest.mark.parametrize(('name', 'code'), [('ATTEMPT', 3), ('FIRST_PORT', 98)])
+def test_a_port_that_may_be_free_later_is_no_final_error(
+  start_server, monkeypatch, name, code
+):
+  monkeypatch.setenv(f'DISTMNIST_{name}', '2')
+  with (
+    socket.create_server(('127.0.0.1', 0)) as other,
+    pytest.raises(cli.RunError, match='cannot listen on port') as error,
+  ):
+    start_server(other.getsockname()[1])
+  assert error.value.exit_code == code
+
+
+def test_proxies_are_dropped_and_said(start_server, monkeypatch, capsys):
+  for protocol in ('http', 'https', 'all', 'grpc'):
+    for name in (f'{protocol}_proxy', f'{protocol}_proxy'.upper()):
+      monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('https_proxy', 'http://proxy:3128')
+  monkeypatch.setenv('ALL_PROXY', 'http://proxy:3128')
+  monkeypatch.setenv('no_proxy', 'localhost')
+  with in_process.hold_ports(1) as ports:
+    start_server(*ports)
+  assert not {'https_proxy', 'ALL_PROXY'} & set(os.environ)
+  assert os.environ['no_proxy'] == 'localhost'
+  assert capsys.readouterr().out == (
+    'https_proxy, ALL_PROXY: not used, as gRPC fails behind a proxy\n'
+  )
+  with in_process.hold_ports(1) as ports:
+    start_server(*ports)
+  assert capsys.readouterr().out == ''
+
+
+def test_a_server_that_tensorflow_refuses_is_one_line(
+  start_server, monkeypatch
+):
+  def refuse(*_, **__):
+    raise tf.errors.UnknownError(None, None, 'could not start')
+
+  monkeypatch.setattr(tf.train, 'Server', refuse)
+  with (
+    in_process.hold_ports(1) as [port],
+    pytest.raises(
+      cli.RunError,
+      match=f'^worker 0 cannot serve on 127.0.0.1:{port}: could not start$',
+    ),
+  ):
+    start_server(port)

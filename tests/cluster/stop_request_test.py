@@ -1,0 +1,195 @@
+"""A request to stop from elsewhere beside the signals of this task."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Says what it has done so far, and does what it is told, a letter a line.
+PROGRAM = """
+import os, signal, sys
+from distmnist.cluster import stop_request
+from distmnist.common import cli, console
+stop = stop_request.StopRequest(console.Console().say, {grace_secs})
+stop.on_request(lambda: print('called back', flush=True))
+for line in sys.stdin:
+  if line == 'r\\n':
+    stop.request(signal.SIGTERM)
+  elif line == 'g\\n':
+    stop.give_up(cli.LostError('worker 1 is gone'))
+  elif line == 'u\\n':
+    stop.find_unsaved = lambda: 'step 9 is not saved'
+  elif line == 'b\\n':
+    print('blocked', flush=True)
+    os.read(os.pipe()[0], 1)
+  elif line == 'e\\n':
+    cli.run(lambda: stop.end(), argv=['x'])
+  elif line == 'w\\n':
+    print('waiting', flush=True)
+    try:
+      stop.wait(60)
+    except stop_request.StoppedError:
+      print('no more waiting', flush=True)
+  else:
+    os.kill(os.getpid(), signal.SIGTERM)
+  print(stop.is_requested and stop.exit_code, flush=True)
+"""
+LINE = 'SIGTERM: saving and stopping'
+
+
+@pytest.fixture
+def start():
+  """Returns start(grace_secs) -> subprocess.Popen of PROGRAM."""
+  started = []
+
+  def start(grace_secs=60):
+    program = PROGRAM.format(grace_secs=grace_secs)
+    process = subprocess.Popen(
+      [sys.executable, '-c', program],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    started.append(process)
+    return process
+
+  yield start
+  for process in started:
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+    process.stderr.close()
+
+
+def tell(process, letter):
+  process.stdin.write(f'{letter}\n')
+  process.stdin.flush()
+
+
+def read_until(process, text):
+  """Returns the output up to the end of a line with `text` in it.
+
+  Two threads print, and may do so in one another's line.
+  """
+  found = ''
+  for line in process.stdout:
+    found += line
+    if text in line:
+      return found
+  raise AssertionError(f'no {text!r} in {found}')
+
+
+@pytest.mark.slow
+def test_a_request_is_like_a_signal(start):
+  process = start(grace_secs=2)
+  tell(process, 'r')
+  found = read_until(process, 'not done 2 s after SIGTERM: stopping at once')
+  for text in (f'{LINE}, with all tasks', 'called back', '143'):
+    assert text in found
+  assert process.wait(60) == 143
+
+
+def test_the_signal_that_follows_a_request_is_the_first(start):
+  process = start()
+  tell(process, 'r')
+  read_until(process, '143')
+  tell(process, 's')
+  # It is alive to answer.
+  assert 'at once' not in read_until(process, '143')
+  tell(process, 's')
+  read_until(process, 'a second signal: stopping at once')
+  assert process.wait(60) == 143
+
+
+def test_a_request_that_follows_a_signal_is_nothing_new(start):
+  process = start()
+  tell(process, 's')
+  assert f'{LINE}; once more stops at once' in read_until(process, 'called')
+  tell(process, 'r')
+  assert 'at once' not in read_until(process, '143')
+  process.stdin.close()
+  assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_what_is_given_up_is_saved_too_and_has_the_code_of_its_error(start):
+  process = start(grace_secs=2)
+  tell(process, 'g')
+  found = read_until(process, 'not done 2 s after giving up: stopping')
+  for text in ('giving up: saving and stopping', 'called back'):
+    assert text in found
+  assert process.wait(60) == 3
+  assert process.stderr.read() == 'error: worker 1 is gone\n'
+
+
+def test_a_signal_after_giving_up_is_the_first(start):
+  process = start()
+  tell(process, 'g')
+  read_until(process, 'called back')
+  tell(process, 's')
+  tell(process, 's')
+  read_until(process, 'a second signal: stopping at once')
+  assert process.wait(60) == 3
+
+
+def test_a_wait_ends_with_the_request(start):
+  process = start()
+  tell(process, 'w')
+  read_until(process, 'waiting')
+  process.send_signal(15)
+  read_until(process, 'no more waiting')
+
+
+@pytest.mark.slow
+def test_a_save_that_is_not_done_in_time_has_a_code_of_its_own(start):
+  process = start(grace_secs=2)
+  tell(process, 'u')
+  tell(process, 'b')
+  read_until(process, 'blocked')
+  process.send_signal(15)
+  read_until(process, 'not done 2 s after SIGTERM: stopping at once')
+  assert process.wait(60) == 75
+  assert process.stderr.read() == 'error: step 9 is not saved\n'
+
+
+def test_what_was_not_saved_is_said_at_an_end_in_order_too(start):
+  process = start()
+  tell(process, 'u')
+  tell(process, 's')
+  read_until(process, 'called back')
+  tell(process, 'e')
+  assert process.wait(60) == 75
+  assert 'error: step 9 is not saved' in process.stderr.read()
+
+
+def test_what_is_given_up_keeps_its_code_and_says_what_is_lost(start):
+  process = start()
+  tell(process, 'u')
+  tell(process, 'g')
+  read_until(process, 'called back')
+  tell(process, 'e')
+  read_until(process, 'step 9 is not saved')
+  assert process.wait(60) == 3
+  assert 'error: worker 1 is gone' in process.stderr.read()
+
+
+def test_in_another_thread_than_the_main_one_it_is_one_line():
+  program = (
+    'import threading\n'
+    'from distmnist.common import cli\n'
+    'from distmnist.cluster import stop_request\n'
+    'def main(): stop_request.StopRequest(print)\n'
+    "work = lambda: cli.run(main, argv=['x'], leave=codes.append)\n"
+    'codes = []\n'
+    'thread = threading.Thread(target=work)\n'
+    'thread.start(), thread.join()\n'
+    'print(codes)\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.stdout == '[1]\n'
+  (line,) = done.stderr.splitlines()
+  assert 'error: a training has to run in the main thread, where ' in line

@@ -1,0 +1,232 @@
+"""cli: flags in, one line and an exit code out.
+
+Flags of the program under test are those of this file.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from distmnist.common import cli
+
+_COUNT = flags.DEFINE_integer(
+  'cli_test_count', 1, 'A count for the tests of cli.', lower_bound=1
+)
+
+
+@pytest.fixture
+def run(set_flags, capsys):
+  """Returns run(main, *words) -> (exit code, stdout, stderr)."""
+
+  def run_main(main, *words, **settings):
+    codes = []
+    cli.run(main, ['program', *words], leave=codes.append, **settings)
+    (code,) = codes
+    return code, *capsys.readouterr()
+
+  return run_main
+
+
+def test_a_main_that_returns_none_is_code_0(run):
+  assert run(lambda: None) == (0, '', '')
+
+
+def test_the_code_of_main_is_the_exit_code(run):
+  assert run(lambda: 143) == (143, '', '')
+
+
+def test_main_finds_the_flags_parsed(run):
+  assert run(lambda: _COUNT.value, '--cli_test_count=7')[0] == 7
+
+
+def test_a_run_that_failed_is_one_line_and_code_1(run):
+  def main():
+    raise cli.RunError('the disk\n  is full')
+
+  code, out, err = run(main)
+  assert (code, out) == (1, '')
+  assert err == 'distmnist.cli_test: error: the disk is full\n'
+
+
+def test_a_wrong_command_line_is_one_line_with_a_hint_and_code_2(run):
+  def main():
+    raise cli.UsageError('two chiefs')
+
+  code, out, err = run(main)
+  assert (code, out) == (2, '')
+  assert err == (
+    'distmnist.cli_test: error: two chiefs (see distmnist.cli_test --help)\n'
+  )
+
+
+def never(*_):
+  raise AssertionError('main was called')
+
+
+@pytest.mark.parametrize(
+  'word, message',
+  [
+    ('--cli_test_coumt=2', "Unknown command line flag 'cli_test_coumt'"),
+    ('--cli_test_count=0', 'cli_test_count=0'),
+    ('--cli_test_count=x', 'expected a whole number'),
+    ('cli_test_count=2', "'cli_test_count=2' is not a flag: flags start with"),
+    ('--flagfile=/nowhere.flags', '/nowhere.flags'),
+  ],
+)
+def test_a_bad_flag_fails_before_main(run, word, message):
+  code, out, err = run(never, word)
+  assert (code, out) == (2, '')
+  assert message in err
+  assert err.count('\n') == 1
+
+
+def test_a_misspelt_flag_is_answered_with_the_right_one(run):
+  err = run(never, '--cli_test_coumt=2')[2]
+  assert 'Did you mean: cli_test_count' in err
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(run):
+  def main():
+    raise ZeroDivisionError('ours')
+
+  code, _, err = run(main)
+  assert code == 70
+  assert err.startswith('Traceback')
+  assert err.endswith('ZeroDivisionError: ours\n')
+
+
+def test_a_task_that_was_lost_is_one_line_and_code_3(run):
+  def main():
+    raise cli.LostError('worker 1 is gone')
+
+  assert run(main) == (
+    3,
+    '',
+    'distmnist.cli_test: error: worker 1 is gone\n',
+  )
+
+
+def test_ctrl_c_is_code_130(run):
+  def main():
+    raise KeyboardInterrupt
+
+  assert run(main) == (130, '', '')
+
+
+def test_words_after_two_dashes_go_to_main_untouched(run):
+  seen = []
+
+  def main(rest):
+    seen.extend(rest)
+
+  words = ['--cli_test_count=3', '--', '--model=cnn', '--', 'x']
+  assert run(main, *words, passthrough=True) == (0, '', '')
+  assert seen == ['--model=cnn', '--', 'x']
+  assert _COUNT.value == 3
+
+
+def test_words_that_are_no_flags_go_to_a_main_that_takes_them(run):
+  seen = []
+
+  def main(words, rest):
+    seen.extend([words, rest])
+
+  words = ['a=1', '--cli_test_count=3', 'b=2', '--', 'c=3', '--d']
+  settings = {'takes_words': True, 'passthrough': True}
+  assert run(main, *words, **settings) == (0, '', '')
+  assert seen == [['a=1', 'b=2'], ['c=3', '--d']]
+  assert _COUNT.value == 3
+
+
+def test_a_main_that_takes_words_takes_no_misspelt_flag(run):
+  code, _, err = run(never, 'a=1', '--cli_test_coumt=3', takes_words=True)
+  assert code == 2
+  assert "Unknown command line flag 'cli_test_coumt'" in err
+
+
+def test_a_flagfile_is_read_and_later_flags_win(run, tmp_path):
+  path = tmp_path / 'x.flags'
+  path.write_text('# What it is for.\n\n--cli_test_count=5\n')
+  flagfile = f'--flagfile={path}'
+  assert run(lambda: _COUNT.value, flagfile)[0] == 5
+  assert run(lambda: _COUNT.value, flagfile, '--cli_test_count=6')[0] == 6
+  assert run(lambda: _COUNT.value, '--cli_test_count=6', flagfile)[0] == 5
+
+
+def test_help_prints_the_story_and_the_flags_and_leaves_main_alone(run):
+  code, out, err = run(never, '--help')
+  assert (code, err) == (0, '')
+  assert out.startswith('distmnist.cli_test: cli: flags in, one line')
+  assert 'A count for the tests of cli.' in out
+  assert '--flagfile=FILE reads flags from a file; later flags win.' in out
+  assert 'absl.logging' not in out
+
+
+def test_helpfull_has_the_flags_of_libraries_too(run):
+  out = run(never, '--helpfull')[1]
+  assert 'A count for the tests of cli.' in out
+  assert 'Library absl.logging:' in out
+
+
+def test_a_program_run_by_its_name_shows_its_own_flags():
+  """absl files the flags of __main__ under another name."""
+  found = subprocess.run(
+    [sys.executable, '-m', 'distmnist.launch', '--help'],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert (found.returncode, found.stderr) == (0, '')
+  assert found.stdout.startswith('distmnist.launch: ')
+  assert '--num_workers:' in found.stdout
+
+
+def test_nobody_reads_what_is_printed():
+  """As by `... | head -1`."""
+  done = subprocess.run(
+    'python -m distmnist.launch --help | true; echo ${PIPESTATUS[0]}',
+    shell=True,
+    executable='bash',
+    env={**os.environ, 'PATH': f'{os.path.dirname(sys.executable)}:/bin'},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  # Whether head was gone before the first line is a race.
+  assert (done.stdout.strip(), done.stderr) in (('141', ''), ('0', ''))
+
+
+def test_a_broken_pipe_to_another_process_is_a_mistake_of_ours(run):
+  def main():
+    raise BrokenPipeError('a socket')
+
+  code, _, err = run(main)
+  assert code == 70
+  assert err.endswith('BrokenPipeError: a socket\n')
+
+
+def test_the_help_is_that_of_the_command_that_was_typed(run, monkeypatch):
+  def main():
+    raise cli.UsageError('two chiefs')
+
+  monkeypatch.setattr(sys, 'argv', ['/usr/bin/distmnist-launch'])
+  assert run(main)[2] == (
+    'distmnist-launch: error: two chiefs (see distmnist-launch --help)\n'
+  )
+
+
+def test_the_help_may_be_that_of_another_program(run, monkeypatch):
+  def main():
+    raise cli.UsageError('--x=1', 'train')
+
+  assert run(main)[2].endswith('--x=1 (see distmnist.train --help)\n')
+  monkeypatch.setattr(sys, 'argv', ['/usr/bin/distmnist-launch'])
+  assert run(main)[2].endswith('--x=1 (see distmnist-train --help)\n')
+
+
+def test_a_bool_with_a_value_is_one_line(run):
+  code, _, err = run(never, '--nohelpfull=1')
+  assert (code, err.count('\n')) == (2, 1)

@@ -1,0 +1,110 @@
+"""files: whole files, no link followed, folders of one's own."""
+
+import os
+import stat
+
+import pytest
+
+from distmnist.common import files
+
+
+def test_a_file_takes_the_place_of_the_old_one(tmp_path):
+  path = tmp_path / 'report.json'
+  path.write_text('old')
+  with files.replacing(str(path)) as file:
+    file.write('new\n')
+    assert path.read_text() == 'old'
+  assert path.read_text() == 'new\n'
+  assert os.listdir(tmp_path) == ['report.json']
+
+
+def test_what_cannot_be_written_whole_is_not_written(tmp_path):
+  path = tmp_path / 'report.json'
+  path.write_text('old')
+  with pytest.raises(ZeroDivisionError), files.replacing(str(path)) as file:
+    file.write('new')
+    raise ZeroDivisionError
+  assert path.read_text() == 'old'
+  assert os.listdir(tmp_path) == ['report.json']
+
+
+def test_a_link_under_its_name_is_replaced_and_not_followed(tmp_path):
+  victim = tmp_path / 'victim'
+  victim.write_text('precious')
+  path = tmp_path / 'report.json'
+  path.symlink_to(victim)
+  with files.replacing(str(path), 'wb') as file:
+    file.write(b'new')
+  assert victim.read_text() == 'precious'
+  assert path.read_bytes() == b'new' and not path.is_symlink()
+
+
+def test_its_mode_is_that_of_any_file(tmp_path):
+  before = os.umask(0o027)
+  try:
+    with files.replacing(str(tmp_path / 'a')):
+      pass
+  finally:
+    os.umask(before)
+  assert stat.S_IMODE(os.stat(tmp_path / 'a').st_mode) == 0o640
+
+
+def test_no_follow_refuses_a_link(tmp_path):
+  (tmp_path / 'link').symlink_to(tmp_path / 'victim')
+  with pytest.raises(OSError, match='symbolic'):
+    files.no_follow(tmp_path / 'link', os.O_CREAT)
+  assert not (tmp_path / 'victim').exists()
+  with open(tmp_path / 'log', 'a', opener=files.no_follow) as file:
+    file.write('line\n')
+  assert (tmp_path / 'log').read_text() == 'line\n'
+
+
+def test_a_private_folder_is_made_and_found_again(tmp_path):
+  folder = tmp_path / 'own'
+  for _ in range(2):
+    files.make_private(str(folder))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+  'prepare, problem',
+  [
+    (lambda path: path.symlink_to('/'), 'is a link'),
+    (lambda path: path.write_text(''), 'is no folder'),
+    (lambda path: (path.mkdir(), path.chmod(0o777)), 'lets others write'),
+  ],
+)
+def test_a_folder_that_others_have_prepared_is_refused(
+  tmp_path, prepare, problem
+):
+  prepare(tmp_path / 'own')
+  with pytest.raises(PermissionError, match=problem):
+    files.make_private(str(tmp_path / 'own'))
+
+
+def test_a_private_file_is_there_for_a_while_and_ours_alone(tmp_path):
+  (tmp_path / 'victim').write_text('precious')
+  path = tmp_path / 'secret'
+  path.symlink_to(tmp_path / 'victim')
+  with files.private_file(str(path), 'hunter2'):
+    assert path.read_text() == 'hunter2'
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+  assert os.listdir(tmp_path) == ['victim']
+  assert (tmp_path / 'victim').read_text() == 'precious'
+
+
+@pytest.mark.skipif(
+  os.geteuid() != 0, reason='only root can give a folder away'
+)
+def test_the_folder_of_another_user_is_refused(tmp_path):
+  (tmp_path / 'own').mkdir(mode=0o700)
+  os.chown(tmp_path / 'own', 12345, 12345)
+  with pytest.raises(PermissionError, match='another user .uid 12345'):
+    files.make_private(str(tmp_path / 'own'))
+  said = []
+  files.warn_of_owner('logdir', str(tmp_path / 'own'), said.append)
+  files.warn_of_owner('logdir', str(tmp_path), said.append)
+  assert said == [
+    f'--logdir={tmp_path}/own belongs to another user (uid 12345), who can'
+    ' change all that is in it'
+  ]

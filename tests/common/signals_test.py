@@ -1,0 +1,132 @@
+import signal
+import socket
+
+import pytest
+
+from distmnist.common import signals
+
+ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def earlier():
+  """What the handlers from before have been told, a list of int.
+
+  In the end all is as pytest had it.
+  """
+  told = []
+  signums = (*ALL, signal.SIGUSR1)
+  handlers = [signal.signal(n, lambda n, _: told.append(n)) for n in signums]
+  wakeup_fd = signal.set_wakeup_fd(-1)
+  yield told
+  signal.set_wakeup_fd(wakeup_fd)
+  for signum, handler in zip(signums, handlers, strict=True):
+    signal.signal(signum, handler)
+
+
+@pytest.fixture
+def pair():
+  reader, writer = socket.socketpair()
+  writer.setblocking(False)
+  with reader, writer:
+    yield reader, writer
+
+
+@pytest.mark.parametrize(
+  ('signum', 'name', 'exit_code'),
+  [
+    (signal.SIGINT, 'SIGINT', 130),
+    (signal.SIGTERM, 'SIGTERM', 143),
+    (signal.SIGHUP, 'SIGHUP', 129),
+  ],
+)
+def test_a_signal_is_raised_where_it_comes(earlier, signum, name, exit_code):
+  with pytest.raises(signals.SignalError) as caught, signals.heeding():
+    signal.raise_signal(signum)
+  assert caught.value.signum == signum
+  assert (caught.value.name, caught.value.exit_code) == (name, exit_code)
+  assert earlier == []
+  for each in ALL:  # The handlers from before are back.
+    signal.raise_signal(each)
+  assert earlier == ALL
+
+
+def test_no_handler_of_errors_takes_a_signal_for_one():
+  assert not issubclass(signals.SignalError, Exception)
+
+
+def test_the_second_is_raised_as_the_first_and_the_third_is_not():
+  came = []
+  with signals.heeding():
+    for signum in ALL:
+      try:
+        signal.raise_signal(signum)
+        came.append(None)
+      except signals.SignalError as error:
+        came.append(error.signum)
+  assert came == [signal.SIGINT, signal.SIGINT, None]
+
+
+def test_what_is_ignored_stays_so():
+  signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  collected = []
+  with signals.heeding():
+    signal.raise_signal(signal.SIGHUP)
+  with signals.collecting(collected):
+    signal.raise_signal(signal.SIGHUP)
+  assert collected == []
+  assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_signals_are_collected_for_a_while(earlier):
+  collected = []
+  with signals.collecting(collected):
+    for signum in (*ALL, signal.SIGINT):
+      signal.raise_signal(signum)
+  assert collected == [*ALL, signal.SIGINT]
+  assert earlier == []
+  signal.raise_signal(signal.SIGTERM)
+  assert earlier == [signal.SIGTERM]
+  assert len(collected) == 4
+
+
+def test_after_an_error_they_are_no_longer_collected(earlier):
+  collected = []
+  with pytest.raises(ValueError), signals.collecting(collected):
+    raise ValueError
+  signal.raise_signal(signal.SIGTERM)
+  assert (collected, earlier) == ([], [signal.SIGTERM])
+
+
+def test_each_collected_signal_is_a_byte_to_wake_a_select(pair):
+  reader, writer = pair
+  collected = []
+  with signals.collecting(collected, writer.fileno()):
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+  assert reader.recv(9) == bytes([signal.SIGTERM, signal.SIGINT])
+  assert collected == [signal.SIGTERM, signal.SIGINT]
+  assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_who_was_woken_before_is_woken_again(pair):
+  reader, writer = pair
+  signal.set_wakeup_fd(writer.fileno())
+  with signals.collecting([]):
+    signal.raise_signal(signal.SIGTERM)
+  signal.raise_signal(signal.SIGINT)
+  assert reader.recv(9) == bytes([signal.SIGINT])
+  assert signal.set_wakeup_fd(-1) == writer.fileno()
+
+
+def test_a_reader_reads_the_numbers(earlier):
+  reader = signals.Reader(signal.SIGTERM, signal.SIGUSR1)
+  assert reader.fileno() == reader.reader.fileno()
+  signal.raise_signal(signal.SIGUSR1)
+  signal.raise_signal(signal.SIGTERM)
+  assert reader.read() == [signal.SIGUSR1, signal.SIGTERM]
+  assert earlier == []
+  # Its writer is the process's until then.
+  signal.set_wakeup_fd(-1)
+  reader.reader.close()
+  reader._writer.close()

@@ -1,0 +1,174 @@
+import gzip
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from distmnist.common import cli
+from distmnist.data import idx
+
+IMAGES = np.arange(4 * 784, dtype=np.uint8).reshape(4, 28, 28)
+LABELS = np.array([3, 0, 9, 1], np.uint8)
+
+
+def pack(values, magic=None):
+  magic = 0x800 | values.ndim if magic is None else magic
+  return struct.pack(f'>I{values.ndim}I', magic, *values.shape) + bytes(values)
+
+
+@pytest.fixture
+def load(tmp_path):
+  """load(images, labels), the bytes of two files -> idx.load of them."""
+  good_images, good_labels = pack(IMAGES), pack(LABELS)
+
+  def load_files(images=good_images, labels=good_labels):
+    files = {
+      'train-images-idx3-ubyte': tmp_path / 'images.gz',
+      'train-labels-idx1-ubyte': tmp_path / 'labels',
+    }
+    for path, content in zip(files.values(), (images, labels), strict=True):
+      path.write_bytes(content)
+    files = {name: str(path) for name, path in files.items()}
+    return idx.load('mnist', files, 'train', 10)
+
+  return load_files
+
+
+def check_refused(load, path, found, expected, **contents):
+  with pytest.raises(cli.RunError) as caught:
+    load(**contents)
+  assert str(caught.value) == (
+    f'{path}: found {found}, expected {expected}: delete {path.name} so that '
+    'it is downloaded again, or point --data_dir elsewhere'
+  )
+
+
+@pytest.mark.parametrize('pack_images', [bytes, gzip.compress])
+@pytest.mark.parametrize('pack_labels', [bytes, gzip.compress])
+def test_content_not_name_tells_gzip_from_raw(load, pack_images, pack_labels):
+  images, labels = load(pack_images(pack(IMAGES)), pack_labels(pack(LABELS)))
+  assert images.dtype == np.uint8 and labels.dtype == np.int32
+  np.testing.assert_array_equal(images, IMAGES[..., np.newaxis])
+  np.testing.assert_array_equal(labels, LABELS)
+
+
+@pytest.mark.parametrize(
+  'content, found, expected',
+  [
+    (b'', '0 bytes', 'an IDX header'),
+    (
+      b'<html>',
+      'magic number 0x3c68746d',
+      '0x00000803 (uint8, 3 dimensions)',
+    ),
+    (
+      pack(IMAGES, magic=0xD03),
+      'magic number 0x00000d03',
+      '0x00000803 (uint8, 3 dimensions)',
+    ),
+    (
+      pack(LABELS),
+      'magic number 0x00000801',
+      '0x00000803 (uint8, 3 dimensions)',
+    ),
+    (pack(IMAGES)[:15], '15 bytes', 'a header of 16'),
+    (
+      pack(IMAGES)[:-1],
+      'truncated: 3151 bytes',
+      '3152 for dimensions (4, 28, 28)',
+    ),
+    (
+      pack(IMAGES) + b'!',
+      'trailing bytes: 3153 bytes',
+      '3152 for dimensions (4, 28, 28)',
+    ),
+    (
+      struct.pack('>4I', 0x803, 2**31, 2**31, 4),
+      'truncated: 16 bytes',
+      f'{2**64 + 16} for dimensions ({2**31}, {2**31}, 4)',
+    ),
+    (pack(IMAGES[:0]), 'dimensions (0, 28, 28)', 'at least one value'),
+    (pack(IMAGES[:, :, :27]), 'images of 28 x 27', '28 x 28'),
+  ],
+)
+def test_an_image_file_that_is_none_is_refused(
+  load, tmp_path, content, found, expected
+):
+  path = tmp_path / 'images.gz'
+  check_refused(load, path, found, expected, images=content)
+
+
+@pytest.mark.parametrize('damage', ['cut', 'flipped', 'trailing', 'header'])
+def test_a_corrupt_gzip_is_refused(load, tmp_path, damage):
+  content = gzip.compress(pack(IMAGES))
+  middle = len(content) // 2
+  content = {
+    'cut': content[:middle],
+    'flipped': content[:-8] + bytes(4) + content[-4:],
+    'trailing': content + b'junk',
+    'header': content[:2] + b'\xff' + content[3:],
+  }[damage]
+  with pytest.raises(cli.RunError) as caught:
+    load(images=content)
+  path = tmp_path / 'images.gz'
+  assert str(caught.value).startswith(f'{path}: found corrupt gzip (')
+  assert str(caught.value).endswith(
+    '), expected a whole one: delete images.gz so that it is downloaded '
+    'again, or point --data_dir elsewhere'
+  )
+
+
+def test_as_many_labels_as_images_are_expected(load, tmp_path):
+  check_refused(
+    load,
+    tmp_path / 'labels',
+    '3 labels',
+    f'4, one for each image of {tmp_path}/images.gz',
+    labels=pack(LABELS[:3]),
+  )
+
+
+def test_a_label_out_of_range_is_named(load, tmp_path):
+  check_refused(
+    load,
+    tmp_path / 'labels',
+    'label 10 at index 2',
+    '0 to 9',
+    labels=pack(np.array([3, 0, 10, 255], np.uint8)),
+  )
+
+
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path):
+  with pytest.raises(cli.RunError) as caught:
+    idx.read(str(tmp_path), num_dims=1)
+  assert str(caught.value) == (
+    f'cannot read {tmp_path}: Is a directory: make it readable, or point '
+    '--data_dir elsewhere'
+  )
+
+
+def test_a_gzip_may_have_several_members(tmp_path):
+  content = pack(IMAGES)
+  path = tmp_path / 'images.gz'
+  path.write_bytes(gzip.compress(content[:9]) + gzip.compress(content[9:]))
+  np.testing.assert_array_equal(idx.read(str(path), 3), IMAGES)
+
+
+@pytest.mark.parametrize('shape', [(2, 28, 28), (60000, 65535, 65535)])
+def test_a_gzip_that_holds_more_than_it_says_is_not_unpacked(
+  tmp_path, monkeypatch, shape
+):
+  monkeypatch.setattr(idx, 'MAX_UNPACKED_BYTES', 1 << 20)
+  path = tmp_path / 'images.gz'
+  header = struct.pack('>4I', 0x803, *shape)
+  path.write_bytes(gzip.compress(header + bytes(100 << 20)))
+  tracemalloc.start()
+  try:
+    with pytest.raises(idx.FileError, match='a gzip of more than [0-9]+ bytes'):
+      idx.read(str(path), 3)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  # Of 100 MiB.
+  assert peak < 8 << 20

@@ -1,0 +1,130 @@
+"""The house: imports go down only, and each module has a test of its name."""
+
+import ast
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.imports import check_imports
+from tests.support.paths import REPO, TESTS
+
+PACKAGE = REPO / 'distmnist'
+PATHS = sorted(
+  path.relative_to(PACKAGE)
+  for path in PACKAGE.rglob('*.py')
+  if path.name != '__init__.py'
+)
+IDS = [str(path) for path in PATHS]
+# The programs and the one module that all of them begin with.
+TOP = {
+  'check_flags',
+  'evaluate',
+  'export',
+  'launch',
+  'plan',
+  'predict',
+  'runtime',
+  'sweep',
+  'train',
+}
+# `launch --dry_run` and `--help` answer at once.
+WITHOUT_TENSORFLOW = (
+  'common',
+  'launch.py',
+  'launchers',
+  'launching',
+  'spark',
+  'sweep.py',
+  'sweeps',
+)
+
+
+def read_program(path):
+  """Returns (ast of a module, whether it is started as a program)."""
+  tree = ast.parse((PACKAGE / path).read_text('utf-8'))
+  return tree, any(
+    isinstance(node, ast.If) and '__main__' in ast.unparse(node.test)
+    for node in tree.body
+  )
+
+
+def name_of(path):
+  return '.'.join(('distmnist', *path.with_suffix('').parts))
+
+
+def test_the_contracts_of_the_rooms_are_kept():
+  check_imports(REPO)
+
+
+@pytest.mark.parametrize('path', PATHS, ids=IDS)
+def test_each_module_has_a_test_of_its_name(path):
+  test = TESTS / path.with_name(f'{path.stem}_test.py')
+  assert test.is_file(), f'write {test.relative_to(REPO)}'
+
+
+def test_at_the_top_are_the_programs():
+  assert {path.stem for path in PATHS if len(path.parts) == 1} == TOP
+
+
+@pytest.mark.parametrize('path', PATHS, ids=IDS)
+def test_a_program_that_needs_tensorflow_imports_runtime_first(path):
+  tree, is_program = read_program(path)
+  imports = [n for n in tree.body if isinstance(n, ast.Import)]
+  names = [alias.name for node in imports for alias in node.names]
+  if not is_program or path.parts[0] in WITHOUT_TENSORFLOW:
+    assert 'distmnist.runtime' not in names
+    return
+  assert names[0] == 'distmnist.runtime'
+  others = [n for n in tree.body if isinstance(n, ast.ImportFrom)]
+  assert imports[0].lineno < min(n.lineno for n in others)
+
+
+def test_a_launch_imports_no_tensorflow():
+  names = [
+    name_of(path)
+    for path in PATHS
+    if path.parts[0] in WITHOUT_TENSORFLOW and path.stem != 'rdd_input'
+  ]
+  assert 'distmnist.launchers.ssh' in names
+  program = '; '.join(
+    [
+      'import sys',
+      *(f'import {name}' for name in names),
+      "print(*{name.split('.')[0] for name in sys.modules})",
+    ]
+  )
+  found = subprocess.run(
+    [sys.executable, '-c', program],
+    capture_output=True,
+    text=True,
+    timeout=60,
+    cwd=REPO,
+  )
+  assert (found.returncode, found.stderr) == (0, '')
+  imported = set(found.stdout.split())
+  assert {'distmnist', 'absl'} <= imported
+  assert not {'tensorflow', 'keras', 'numpy'} & imported
+
+
+@pytest.mark.parametrize('name', ['on_spark', 'spark_predict'])
+def test_a_program_of_before_is_told_the_new_name(name):
+  with pytest.raises(ImportError, match=f'no distmnist.{name} any more: from'):
+    importlib.import_module('distmnist').__getattr__(name)
+  found = subprocess.run(
+    [sys.executable, '-c', f'from distmnist import {name}'],
+    capture_output=True,
+    text=True,
+    cwd=REPO,
+  )
+  assert 'from distmnist import spark, then spark.' in found.stderr
+
+
+def test_the_face_of_spark_is_loaded_when_asked_for():
+  spark = importlib.import_module('distmnist.spark')
+  training = importlib.import_module('distmnist.spark.training')
+  assert spark.run is training.run
+  assert spark.__all__ == ['InputMode', 'TaskError', 'predict', 'run']
+  with pytest.raises(AttributeError):
+    spark.nothing  # noqa: B018

@@ -1,0 +1,120 @@
+"""What `pip install` brings: built here, without a network, and looked into."""
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from tests.support.paths import REPO
+
+PROGRAMS = (
+  'evaluate',
+  'export',
+  'launch',
+  'plan',
+  'predict',
+  'sweep',
+  'train',
+)
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory):
+  """The folder with the wheel and the sdist."""
+  folder = tmp_path_factory.mktemp('source')
+  # Not in the checkout: building leaves its own files behind.
+  for name in ('distmnist', 'configs', 'docs', 'scripts'):
+    ignore = shutil.ignore_patterns('__pycache__')
+    shutil.copytree(REPO / name, folder / name, ignore=ignore)
+  for name in ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE'):
+    shutil.copy(REPO / name, folder)
+  shutil.copy(REPO / 'MANIFEST.in', folder)
+  subprocess.run(
+    [sys.executable, 'setup.py', '-q', 'bdist_wheel', 'sdist'],
+    cwd=folder,
+    capture_output=True,
+    check=True,
+  )
+  return folder / 'dist'
+
+
+@pytest.fixture(scope='module')
+def wheel(built):
+  (path,) = built.glob('*.whl')
+  with zipfile.ZipFile(path) as file:
+    yield file
+
+
+def read(wheel, name):
+  (path,) = [n for n in wheel.namelist() if n.endswith(f'.dist-info/{name}')]
+  return wheel.read(path).decode()
+
+
+def test_all_configs_and_modules_are_in_the_wheel(wheel):
+  names = set(wheel.namelist())
+  configs = {
+    f'distmnist/{path.relative_to(REPO)}'
+    for path in (REPO / 'configs').rglob('*.flags')
+  }
+  modules = {
+    str(path.relative_to(REPO)) for path in (REPO / 'distmnist').rglob('*.py')
+  }
+  assert configs
+  assert configs | modules <= names
+  assert not [n for n in names if n.startswith(('tests/', 'configs/'))]
+
+
+def test_the_license_is_there_whole(wheel, built):
+  text = (REPO / 'LICENSE').read_text()
+  assert 'Apache License' in text
+  assert 'Version 2.0, January 2004' in text
+  (path,) = [n for n in wheel.namelist() if n.endswith('LICENSE')]
+  assert wheel.read(path).decode() == text
+  (path,) = built.glob('*.tar.gz')
+  with tarfile.open(path) as file:
+    names = {name.split('/', 1)[-1] for name in file.getnames()}
+  assert {'LICENSE', 'configs/quickstart.flags', 'docs/cluster.md'} <= names
+
+
+def test_each_program_has_a_command(wheel):
+  text = read(wheel, 'entry_points.txt')
+  for program in PROGRAMS:
+    assert f'distmnist-{program} = distmnist.{program}:run' in text
+  with_run = {
+    path.stem
+    for path in (REPO / 'distmnist').glob('*.py')
+    if "if __name__ == '__main__':\n  run()" in path.read_text()
+  }
+  assert with_run - {'check_flags'} == set(PROGRAMS)
+
+
+def test_an_index_page_has_no_broken_link(wheel):
+  metadata = email.message_from_string(read(wheel, 'METADATA'))
+  text = metadata.get_payload()
+  assert '# distmnist' in text
+  assert not re.search(r'\]\((?!https?://)', text)
+  assert metadata['License'] == 'Apache-2.0'
+  assert metadata['Author'] == 'distmnist developers'
+  assert metadata.get_all('Classifier')
+
+
+def test_a_config_is_found_without_a_checkout(wheel, tmp_path):
+  wheel.extractall(tmp_path / 'site')
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'distmnist.launch', '--dry_run', '--'),
+      '--flagfile=configs/strategies/easgd.flags',
+    ],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(tmp_path / 'site')},
+    capture_output=True,
+    text=True,
+  )
+  assert (done.returncode, done.stderr) == (0, '')
+  assert '--flagfile=configs/strategies/easgd.flags' in done.stdout

@@ -1,0 +1,71 @@
+"""The protocol, spoken by a test in the launcher's place."""
+
+import signal
+
+import psutil
+import pytest
+
+from tests.support.forked import Server, start_and_wait
+
+
+@pytest.mark.parametrize(
+  ('action', 'code'),
+  [
+    ('print=hello', 0),
+    ('exit=3', 3),
+    ('raise=boom', 1),
+    ('kill=9', -9),
+    ('kill=11', -11),
+  ],
+)
+def test_a_task_is_announced_and_its_end_reported(
+  server, tmp_path, action, code
+):
+  server.start('a', tmp_path / 'a.log', f'--do=worker0:{action}')
+  started = server.read()
+  assert started['name'] == 'a'
+  assert started['pid'] > 0
+  assert server.read() == {'name': 'a', 'code': code}
+
+
+def test_a_signal_reaches_its_task_alone(server, tmp_path):
+  for name in 'ab':
+    server.start(name, tmp_path / name, '--do=worker0:forever')
+    server.read()
+  server.send(signal=signal.SIGTERM, name='a')
+  assert server.read() == {'name': 'a', 'code': -signal.SIGTERM}
+  server.send(signal=signal.SIGKILL, name='a')  # too late: of no effect
+  server.send(signal=signal.SIGKILL, name='b')
+  assert server.read() == {'name': 'b', 'code': -signal.SIGKILL}
+
+
+def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
+  server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
+  pid = server.read()['pid']
+  server.socket.close()
+  assert server.process.wait(60) == 0
+  assert not psutil.pid_exists(pid)  # reaped, by its parent
+
+
+@pytest.mark.slow
+def test_an_isolated_task_goes_with_a_server_that_is_killed(nobodys_server):
+  # To enter a user namespace is a change of rights: the kernel forgets who
+  # asked before it to go with the parent.
+  task = start_and_wait(nobodys_server, 'a', True)
+  nobodys_server.process.kill()
+  psutil.wait_procs([task], timeout=60)
+  assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_isolated_task_gets_its_signals(nobodys_server):
+  start_and_wait(nobodys_server, 'a', True)
+  nobodys_server.send(signal=signal.SIGTERM, name='a')
+  assert nobodys_server.read() == {'name': 'a', 'code': -signal.SIGTERM}
+
+
+def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):
+  (tmp_path / 'broken.py').write_text('1 / 0')
+  with Server('broken', tmp_path / 'log') as server:
+    assert server.read() == {'error': 'ZeroDivisionError: division by zero'}
+    assert server.process.wait(60) == 1
+  assert 'Traceback' in (tmp_path / 'log').read_text()

@@ -1,0 +1,79 @@
+"""Runs of support/fake_train.py, and first the task that gets the data."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.launching import jobs, run_tasks
+from tests.support.paths import PYTHONPATH
+
+
+def launch_with_data(do, folder, monkeypatch):
+  """Runs a ps and a worker of fake_train, and before them the data's task."""
+  monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
+  (folder / 'logs').mkdir()
+  flags = [f'--do={do}', f'--folder={folder}']
+  hosts = ['127.0.0.1:1'], ['127.0.0.1:2']
+  return run_tasks.run(
+    jobs.make_tasks(*hosts, flags, module='fake_train'),
+    f'{folder}/logs',
+    'here',
+    data_task=jobs.make_data_task(flags, 'fake_train'),
+  )
+
+
+def test_the_data_is_there_before_the_others_start(tmp_path, monkeypatch):
+  do = 'data:touch=got;worker0:gone=data.got,print=hello'
+  assert launch_with_data(do, tmp_path, monkeypatch) == 0
+  logs = {log.name: log.read_text() for log in (tmp_path / 'logs').iterdir()}
+  assert logs == {'ps_0.log': '', 'worker_0.log': 'hello\n'}
+
+
+def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
+  do = 'data:print=no_mirror,exit=1;worker0:touch=on;ps0:touch=on'
+  assert launch_with_data(do, tmp_path, monkeypatch) == 1
+  assert os.listdir(tmp_path) == ['logs']
+  assert capsys.readouterr().err.splitlines()[1:] == [
+    'distmnist.launch: the last lines of the task that gets the data:',
+    '  | no mirror',
+    'distmnist.launch: error: the task that gets the data (127.0.0.1) failed'
+    f' first: exit code 1; log: {tmp_path}/logs/data.log',
+  ]
+
+
+def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
+  code = (
+    'import sys\n'
+    'from distmnist.launching import jobs, network_namespace, run_tasks\n'
+    "flags = ['--do=all:interfaces;data:exit=1']\n"
+    "hosts = [['127.0.0.1:1'], ['127.0.0.1:2']]\n"
+    'cluster = jobs.make_tasks(*hosts, flags, module="fake_train")\n'
+    'data = jobs.make_data_task(flags, "fake_train")\n'
+    'namespace = network_namespace.make_namespace()\n'
+    'for task in (None, data):\n'
+    '  folder = sys.argv[1 + bool(task)]\n'
+    '  run_tasks.run(\n'
+    '    cluster, folder, "here", task,\n'
+    '    options=run_tasks.Options(namespace=namespace)\n'
+    '  )\n'
+  )
+  for folder in 'ab':
+    (tmp_path / folder).mkdir()
+  done = subprocess.run(
+    [sys.executable, '-c', code, tmp_path / 'a', tmp_path / 'b'],
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH},
+    capture_output=True,
+    text=True,
+  )
+  if 'cannot create a network namespace' in done.stderr:
+    pytest.skip(done.stderr.splitlines()[-1])
+  inside, outside = ['lo'], [name for _, name in socket.if_nameindex()]
+  logs = {log.name: log.read_text() for log in tmp_path.glob('*/*')}
+  assert logs == {
+    'ps_0.log': f'interfaces {inside}\n',
+    'worker_0.log': f'interfaces {inside}\n',
+    'data.log': f'interfaces {outside}\n',
+  }

@@ -1,0 +1,112 @@
+"""train_flags: train's flags are known to who has no TensorFlow."""
+
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from distmnist import check_flags  # It imports train itself.
+from distmnist.common import cli
+from distmnist.launching import train_flags
+from tests.support.paths import REPO
+
+
+def describe(flag):
+  """What a word on the command line can run into."""
+  parser = {
+    name: value
+    for name, value in vars(flag.parser).items()
+    if not callable(value)
+  }
+  return type(flag), type(flag.parser), parser, flag.default, flag.boolean
+
+
+def test_the_flags_read_from_the_sources_are_those_of_train():
+  assert check_flags.train  # All are defined.
+  values = train_flags._define()
+  mine = {n: describe(values[n]) for n in values}
+  real = flags.FLAGS
+  modules = train_flags._find_modules('distmnist.train')
+  expected = {
+    flag.name: describe(flag)
+    for name in modules
+    for flag in real.flags_by_module_dict().get(name, [])
+  }
+  assert len(expected) > 80
+  assert {n: d for n, d in mine.items() if n in expected} == expected
+
+
+def test_train_has_no_flag_that_was_not_found():
+  """In a process of its own: this one has flags of other programs."""
+  code = (
+    'import distmnist.train\n'
+    'from absl import flags\n'
+    'print(*(f.name for n, m in flags.FLAGS.flags_by_module_dict().items()\n'
+    "        if n.startswith('distmnist') for f in m))"
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert set(done.stdout.split()) <= set(train_flags._define())
+
+
+def test_it_needs_no_tensorflow():
+  code = (
+    'import sys\n'
+    'from distmnist.launching import train_flags\n'
+    "train_flags.check(['--model=cnn', '--strategy=easgd'])\n"
+    "print('tensorflow' in sys.modules, 'numpy' in sys.modules)"
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout.split() == ['False', 'False']
+
+
+@pytest.mark.parametrize(
+  'path',
+  sorted((REPO / 'configs').rglob('*.flags')),
+  ids=lambda path: path.stem,
+)
+def test_all_configs_pass(path):
+  train_flags.check(train_flags.expand([f'--flagfile={path}']))
+
+
+@pytest.mark.parametrize(
+  'word, said',
+  [
+    ('--modle=cnn', "'modle'. Did you mean: model"),
+    ('--batch_size=0', 'batch_size=0'),
+    ('--learning_rate=nan', 'learning_rate=nan: expected a finite number'),
+    ('--strategy=magic', 'strategy=magic: value should be one of'),
+    ('--optimizer=magic', 'optimizer=magic: value should be one of'),
+    ('--logdir=gs://b/x', '--logdir=gs://b/x: expected a path'),
+    ('--num_workers=3', "Unknown command line flag 'num_workers'"),
+    ('cnn', "'cnn' after the -- is not a flag"),
+  ],
+)
+def test_a_wrong_flag_is_one_line_that_names_it(word, said):
+  with pytest.raises(cli.UsageError) as raised:
+    train_flags.check(['--model=cnn', word])
+  assert said in str(raised.value)
+  assert '\n' not in str(raised.value)
+
+
+def test_one_check_leaves_nothing_to_the_next():
+  train_flags.check(['--model=cnn'])
+  values = train_flags._define()
+  assert not any(values[name].present for name in values)
+
+
+def test_a_flag_file_that_is_missing_is_a_usage_error():
+  with pytest.raises(cli.UsageError, match='--flagfile=/no cannot be read'):
+    train_flags.expand(['--flagfile=/no'])
+
+
+def test_what_does_not_fit_is_found_with_no_host(capfd):
+  said = []
+  with pytest.raises(cli.UsageError, match='--lr_schedule=step needs'):
+    train_flags.check_combination(['--lr_schedule=step'], 1, 2, said.append)
+  assert not said
+  assert capfd.readouterr() == ('', '')

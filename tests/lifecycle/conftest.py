@@ -1,0 +1,63 @@
+"""Watchdogs of a cluster of 1 ps and 2 workers in this process."""
+
+import pytest
+
+from distmnist.lifecycle import watchdog
+from tests.support import in_process
+
+SETTINGS = {
+  'batch_size': 100,
+  'model': 'cnn',
+  'ps_hosts': 'a:1',
+  'worker_hosts': 'b:1,c:1',
+}
+
+
+@pytest.fixture
+def make_watchdog(make_cluster):
+  """Returns make(worker, say, warn_secs, fail_secs, **settings)."""
+  made = []
+
+  def make(
+    worker=0,
+    say=lambda line: None,
+    warn_secs=60,
+    fail_secs=60,
+    **settings,
+  ):
+    cluster = make_cluster(1, 2)
+    made.append(
+      watchdog.Watchdog(
+        cluster.worker(worker),
+        cluster.servers[worker],
+        SETTINGS | settings,
+        warn_secs,
+        fail_secs,
+        in_process.KeepingStop(),
+        say,
+      )
+    )
+    return made[-1]
+
+  yield make
+  for each in made:
+    each.close()
+
+
+@pytest.fixture
+def ps_row(make_cluster):
+  """Has ps 0 of the cluster of 1 ps and 2 workers checked in."""
+  cluster = make_cluster(1, 2)
+  hosts = {k: SETTINGS[k] for k in ('ps_hosts', 'worker_hosts')}
+  ps = watchdog.Watchdog(
+    cluster.ps(0),
+    cluster.ps_servers[0],
+    hosts,
+    60,
+    60,
+    in_process.KeepingStop(),
+    print,
+  )
+  ps.check_in()
+  yield
+  ps.close()

@@ -1,0 +1,42 @@
+"""consistency: what the tasks of a run must have in common."""
+
+import types
+
+from distmnist.lifecycle import consistency
+
+
+def test_a_changed_line_is_other_code(tmp_path):
+  (tmp_path / 'rules').mkdir()
+  path = tmp_path / 'rules' / 'sgd.py'
+  path.write_text('RATE = 0.1')
+  (tmp_path / 'notes.txt').write_text('not code')
+  before = consistency.hash_code(tmp_path)
+  assert len(before) == 12
+  (tmp_path / 'notes.txt').write_text('still not')
+  assert consistency.hash_code(tmp_path) == before
+  path.write_text('RATE = 0.2')
+  assert consistency.hash_code(tmp_path) != before
+
+
+def test_other_code_and_another_tensorflow_are_differences():
+  mine = {'code': 'abc', 'tensorflow': '2.21.0', 'seed': 1}
+  theirs = {'code': 'def', 'tensorflow': '2.20.0'}
+  program = [
+    'code (a hash of its .py files) def there but '
+    'code (a hash of its .py files) abc here',
+    'TensorFlow 2.20.0 there but TensorFlow 2.21.0 here',
+  ]
+  assert consistency.find_differences(mine, theirs, is_ps=True) == program
+  [code, seed, version] = consistency.find_differences(
+    mine, theirs, is_ps=False
+  )
+  assert [code, version] == program
+  assert seed == '--seed=(not given) there but --seed=1 here'
+
+
+def test_an_edit_in_mid_run_makes_no_other_program_of_a_task(monkeypatch):
+  ps = types.SimpleNamespace(job_name='ps', ps_hosts=(), worker_hosts=())
+  before = consistency.settings_from_flags(ps)
+  monkeypatch.setattr(consistency, 'hash_code', lambda: 'of the edited files')
+  assert consistency.settings_from_flags(ps) == before
+  assert before['code'] == consistency._CODE

@@ -1,0 +1,89 @@
+"""first_values: taken over if alive, else restored, else initialised."""
+
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import strategy
+from distmnist.lifecycle import first_values
+from distmnist.logdir import checkpoints
+from tests.support import in_process
+
+
+class Told(strategy.CenterHook):
+  """Counts the new centers."""
+
+  num_centers = 0
+
+  def on_new_center(self, session):
+    self.num_centers += 1
+
+
+class Start:
+  """The chief of one process, with a variable and an optional one.
+
+  Attributes:
+    lines: list of str, what it says.
+    told: Told.
+  """
+
+  def __init__(self, path=None):
+    self.needed = tf.Variable(7.0, name='needed', use_resource=True)
+    self.saver_of_needed = tf.train.Saver()
+    self.optional = tf.Variable(
+      5.0,
+      name='optional',
+      collections=[tf.GraphKeys.GLOBAL_VARIABLES, checkpoints.OPTIONAL],
+      use_resource=True,
+    )
+    self.lines, self.told, self.num_starts = [], Told(), 0
+    task = in_process.make_task(cluster_lib.Cluster())
+    task.say = self.lines.append
+    restart = types.SimpleNamespace(find=lambda: path, go_on=self._go_on)
+    self._values = first_values.FirstValues(task, restart, None, [self.told])
+    self._scaffold = types.SimpleNamespace(
+      saver=tf.train.Saver(),
+      ready_for_local_init_op=tf.report_uninitialized_variables(),
+    )
+
+  def _go_on(self):
+    self.num_starts += 1
+
+  def set_in(self, session):
+    """Returns the values of the variable and of the optional one."""
+    self._values.set_in(self._scaffold, session)
+    return session.run([self.needed, self.optional])
+
+
+def test_without_a_checkpoint_all_is_initialised(tf_session):
+  start = Start()
+  assert start.set_in(tf_session) == [7, 5]
+  assert (start.told.num_centers, start.num_starts) == (1, 1)
+  assert start.lines == []
+
+
+def test_a_center_that_is_alive_is_taken_over(tf_session):
+  start = Start()
+  start.set_in(tf_session)
+  tf_session.run(start.needed.assign(9.0))
+  assert start.set_in(tf_session) == [9, 5]
+  assert (start.told.num_centers, start.num_starts) == (1, 2)
+  assert start.lines == ['taking over the live variables']
+
+
+@pytest.mark.parametrize('has_all', [True, False])
+def test_what_a_checkpoint_lacks_keeps_its_first_value(
+  tf_session, tmp_path, has_all
+):
+  with tf.Graph().as_default(), tf.Session() as session:
+    before = Start()
+    before.set_in(session)
+    session.run([before.needed.assign(9.0), before.optional.assign(6.0)])
+    saver = tf.train.Saver() if has_all else before.saver_of_needed
+    path = saver.save(session, f'{tmp_path}/model.ckpt', 40)
+  start = Start(path)
+  assert start.set_in(tf_session) == [9, 6 if has_all else 5]
+  assert (start.told.num_centers, start.num_starts) == (1, 1)
+  assert start.lines == [f'restored {path}']

@@ -1,0 +1,96 @@
+"""heartbeats: which task beats, how often, and which was replaced."""
+
+import threading
+
+import pytest
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.lifecycle import heartbeats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('has_beaten', [True, False])
+def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row, has_beaten):
+  chief, worker = make_watchdog(0), make_watchdog(1)
+  chief.check_in()
+  worker.check_in()
+  assert chief.secs_silent('worker 7') is None
+  chief.stalls.step_begins()  # Who waits for nobody does not look.
+
+  def beats():
+    secs = chief.secs_silent('worker 1')
+    return secs is not None and secs < 3
+
+  if has_beaten:
+    wait_until(beats)
+  worker.close()
+  wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 3)
+
+
+def test_the_larger_the_cluster_the_more_seldom_a_task_beats_and_looks():
+  def get_secs(num_workers):
+    workers = tuple(f'host{i}:2222' for i in range(num_workers))
+    cluster = cluster_lib.make_cluster(('ps:2222',), workers, 'worker', 0)
+    beats = heartbeats.Heartbeats(cluster, None, {}, None, None, print)
+    return beats._beat_secs, beats._read_secs
+
+  assert get_secs(2) == (1, 1)
+  assert get_secs(11) == (1, 1)
+  assert get_secs(34) == (1.4, pytest.approx(35 / 12))
+  assert get_secs(499) == (2, pytest.approx(500 / 12))
+
+
+def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
+  make_watchdog, ps_row
+):
+  old = make_watchdog(1)
+  ended = threading.Event()
+
+  def end_at_once(error):
+    old._stop.error = error
+    ended.set()
+    old.close()  # The process would be over.
+
+  old._stop.end_at_once = end_at_once
+  old.check_in()
+  new = make_watchdog(1)
+  new._stop.end_at_once = lambda error: pytest.fail(str(error))
+  new.check_in()
+  assert ended.wait(60)
+  assert isinstance(old._stop.error, cli.LostError)
+  assert 'another process has become worker 1' in str(old._stop.error)
+  assert old._stop.error.exit_code == 3
+  new._heartbeats._beat_once()  # It has its row, and keeps it.
+
+
+def test_a_beat_that_fails_is_not_the_last(make_watchdog, ps_row, monkeypatch):
+  monkeypatch.setattr(heartbeats, '_BEAT_SECS', (0.05, 0.05))
+  lines, said = [], threading.Event()
+  dog = make_watchdog(0, say=lines.append)
+  dog.check_in()
+  table, left = (
+    dog._heartbeats._table,
+    [RuntimeError('closed'), AttributeError('run')],
+  )
+  beat = table.beat
+
+  def fail_twice(number):
+    if left:
+      raise left.pop()
+    said.set()
+    return beat(number)
+
+  table.beat = fail_twice
+  assert said.wait(60)
+  assert [line.partition(':')[0] for line in lines] == [
+    'a beat failed, and the next is tried'
+  ] * 2
+
+
+def wait_until(is_true):
+  for _ in range(1200):
+    if is_true():
+      return
+    threading.Event().wait(0.05)
+  raise TimeoutError

@@ -1,0 +1,110 @@
+"""A ps that shall stop, and the chief that has to save what it holds."""
+
+import queue
+import time
+import types
+
+import pytest
+
+from distmnist.cluster import cluster, stop_request
+from distmnist.common import cli
+from distmnist.lifecycle import ps, shutdown
+from distmnist.logdir import saving
+
+PS = cluster.make_cluster(('x:1',), ('x:2',), 'ps', 0)
+CHIEF = 'worker 0'
+
+
+class Stop:
+  """Stands for a stop_request.StopRequest that was requested a moment ago."""
+
+  is_requested, error = True, None
+  exit_code = 143
+  end = stop_request.StopRequest.end
+
+  def __init__(self, secs_left):
+    self.secs_left = secs_left
+    self.find_unsaved = lambda: None
+
+
+@pytest.fixture
+def stop_ps(monkeypatch):
+  """Returns stop_ps(grace, message, absent looks) -> (Stop, lines, asked)."""
+
+  def stop_ps(secs_left, message=None, looks_until_gone=10**9):
+    asked, lines, messages = [], [], queue.Queue()
+    looks = iter(range(10**9))
+    stop = Stop(secs_left)
+
+    class Box:
+      def __init__(self, *_):
+        pass
+
+      def __enter__(self):
+        return self
+
+      def __exit__(self, *_):
+        pass
+
+      def send(self, sent, timeout_secs):
+        asked.append((sent, timeout_secs))
+        if message:
+          messages.put(message)
+
+    def find_gone(tasks):
+      return tasks if next(looks) >= looks_until_gone else {}
+
+    absences = types.SimpleNamespace(find_gone=find_gone)
+    monkeypatch.setattr(ps.message_queue, 'Mailbox', Box)
+    monkeypatch.setattr(ps.probing, 'Absences', lambda: absences)
+    ps._have_it_saved(PS, None, messages, stop, lines.append)
+    return stop, lines, asked
+
+  return stop_ps
+
+
+def test_it_waits_for_the_save_a_second_less_than_its_grace(stop_ps):
+  start = time.monotonic()
+  stop, _, asked = stop_ps(1.3)
+  assert time.monotonic() - start >= 0.3
+  assert asked == [({'ps': 0}, pytest.approx(0.3))]
+  with pytest.raises(cli.NotSavedError, match='worker 0 has not saved within'):
+    shutdown.end(stop)
+
+
+@pytest.mark.parametrize('step', [400, None])
+def test_it_leaves_once_the_chief_has_answered(stop_ps, step):
+  stop, lines, asked = stop_ps(600, {'saved': step})
+  assert shutdown.end(stop) == 143
+  assert asked == [({'ps': 0}, 2.0)]
+  assert lines == [
+    'worker 0 has saved step 400'
+    if step
+    else 'worker 0 has no --logdir to save to'
+  ]
+
+
+@pytest.mark.parametrize('looks', [0, 3])
+def test_a_chief_that_leaves_says_itself_what_is_saved(stop_ps, looks):
+  stop, _, _ = stop_ps(600, looks_until_gone=looks)
+  assert shutdown.end(stop) == 143
+
+
+def test_a_last_save_that_fails_is_not_called_a_stop_in_order():
+  stop = Stop(8.0)
+  stop.find_unsaved = lambda: 'step 9 is not saved'
+  with (
+    pytest.raises(cli.NotSavedError, match='no room; step 9 is not saved'),
+    shutdown.telling_ps(PS, None, stop),
+  ):
+    raise saving.SaveError('no room')
+
+
+@pytest.mark.slow
+def test_a_ps_without_workers_leaves(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 1)
+  ps = cluster.start('ps', 0, '--start_timeout_secs=2')
+  assert tasks.wait(ps, timeout_secs=40) == [1]
+  assert f'no worker answers: worker 0 at {cluster.hosts["worker"][0]}' in (
+    ps.output
+  )

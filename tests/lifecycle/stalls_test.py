@@ -1,0 +1,109 @@
+"""stalls: what takes too long is named, steps and all else."""
+
+import re
+import threading
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.lifecycle import stalls
+from tests.support import in_process
+
+DEADLINE_SECS = 60
+
+
+@pytest.fixture
+def make():
+  """Returns make(warn_secs, fail_secs) -> (Stalls, stop, lines, said)."""
+  is_closed = threading.Event()
+  threads = []
+
+  def make(warn_secs=0.2, fail_secs=60):
+    lines, said, stop = [], threading.Event(), in_process.KeepingStop()
+
+    def say(line):
+      lines.append(line)
+      said.set()
+
+    watched = stalls.Stalls(
+      warn_secs, fail_secs, lambda: 'all answer', stop, say
+    )
+    threads.append(threading.Thread(target=watched.watch, args=(is_closed,)))
+    threads[-1].start()
+    return watched, stop, lines, said
+
+  yield make
+  is_closed.set()
+  for thread in threads:
+    thread.join(DEADLINE_SECS)
+
+
+def test_a_step_that_takes_long_says_what_its_wait_is_made_of(make):
+  watched, _, lines, said = make()
+  assert not said.wait(0.5)  # Nothing has begun.
+  watched.describe_wait = lambda: 'worker 1 has a token'
+  watched.step_begins()
+  assert said.wait(DEADLINE_SECS)
+  watched.step_ends()
+  assert watched.num_steps == 1
+  assert re.fullmatch(
+    r'no step for \d+ s: all answer; worker 1 has a token', lines[0]
+  )
+
+
+def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
+  watched, _, lines, said = make()
+  watched.busy('what follows a step')
+
+  def save():
+    assert said.wait(DEADLINE_SECS)
+
+  stalls_globals = vars(stalls)
+  stalls_globals['_PACKAGE'], kept = __file__, stalls_globals['_PACKAGE']
+  try:
+    save()
+  finally:
+    stalls_globals['_PACKAGE'] = kept
+  watched.idle()
+  assert re.fullmatch(
+    r'what follows a step \(stalls_test.py:\d+, save\) takes \d+ s already: '
+    'all answer',
+    lines[0],
+  )
+
+
+def test_in_the_end_it_is_given_up_a_save_as_well(make):
+  watched, stop, _, _ = make(0.1, 0.4)
+  watched.busy('the end')
+  assert stop.given_up.wait(DEADLINE_SECS)
+  assert isinstance(stop.error, cli.LostError)
+  assert 'given up (--stall_fail_secs=0.4)' in str(stop.error)
+
+
+def test_each_part_of_a_session_is_watched():
+  class Stalls:
+    def __init__(self):
+      self.calls = []
+
+    def busy(self, what):
+      self.calls.append(what)
+
+    def step_begins(self):
+      self.calls.append('step')
+
+    def step_ends(self):
+      self.calls.append('step ends')
+
+  watched = Stalls()
+  hook = stalls.StallHook(watched)
+  hook.after_create_session(None, None)
+  hook.before_run(None)
+  hook.after_run(None, None)
+  hook.end(None)
+  assert watched.calls == [
+    'the start of a session',
+    'step',
+    'step ends',
+    'what follows a step',
+    'the end',
+  ]

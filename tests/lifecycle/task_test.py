@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.lifecycle import task as task_lib
+from tests.support import in_process
+
+WORKER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
+
+
+def make_task(cluster):
+  said = []
+  return task_lib.Task(cluster, in_process.NoStop(), said.append), said
+
+
+@pytest.fixture
+def tf_config(monkeypatch):
+  """Returns tf_config(type, index): this task's TF_CONFIG."""
+
+  def set_config(job_name, index):
+    spec = {
+      'cluster': {'ps': ['a:1'], 'chief': ['b:1'], 'worker': ['c:1', 'd:1']},
+      'task': {'type': job_name, 'index': index},
+    }
+    monkeypatch.setenv('TF_CONFIG', json.dumps(spec))
+
+  return set_config
+
+
+def test_the_flags_make_a_task(set_flags):
+  hosts = '--ps_hosts=a:1', '--worker_hosts=b:1,c:1'
+  set_flags(*hosts, '--job_name=worker', '--task_index=0')
+  said = []
+  task = task_lib.from_flags(said.append)
+  assert (task.cluster.name, task.cluster.num_ps) == ('worker 0', 1)
+  assert not task.stop.is_requested
+  assert (task.server, task.watchdog) == (None, None)
+  task.say_who_told()
+  assert said == []
+
+
+def test_who_told_the_roles_is_said_in_its_names(set_flags, tf_config):
+  set_flags()
+  tf_config('worker', 1)
+  said = []
+  task_lib.from_flags(said.append).say_who_told()
+  [line] = said
+  assert line == 'told by TF_CONFIG: this task is worker 2, there worker 1'
+
+
+def test_flags_that_make_no_cluster_are_refused(set_flags):
+  hosts = '--ps_hosts=a:1', '--worker_hosts=a:1'
+  set_flags(*hosts, '--job_name=worker', '--task_index=0')
+  with pytest.raises(cli.UsageError, match='a:1'):
+    task_lib.from_flags(str)
+
+
+def test_one_process_serves_nobody(set_flags):
+  set_flags()
+  task, _ = make_task(cluster_lib.Cluster())
+  task.serve()
+  assert task.server is None
+  assert task.watchdog.life
+  task.watchdog.close()
+
+
+def test_a_task_of_a_cluster_serves_on_its_port(set_flags):
+  with in_process.hold_ports(2) as found:
+    ps, worker = (f'127.0.0.1:{port}' for port in found)
+    hosts = f'--ps_hosts={ps}', f'--worker_hosts={worker}'
+    set_flags(*hosts, '--job_name=ps', '--task_index=0')
+    task = task_lib.from_flags(str)
+    task.serve()
+  assert task.server.target == f'grpc://{ps}'
+  assert task.watchdog.life
+  task.watchdog.close()
+
+
+def test_the_configs_are_made_once(set_flags):
+  set_flags()
+  task, _ = make_task(WORKER)
+  assert task.server_config is task.server_config
+  assert task.session_config is task.session_config
+  assert list(task.session_config.device_filters) == list(
+    WORKER.session_config(task.server_config).device_filters
+  )

@@ -1,0 +1,118 @@
+"""best: the best checkpoint, through crashes and restarts."""
+
+import errno
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import files
+from distmnist.logdir import best, checkpoints, saving
+
+
+def note(kept, step, accuracy):
+  values = {'w': np.full(3, step, 'f'), 'global_step': np.int64(step)}
+  return kept.note(values, step, accuracy)
+
+
+def read(kept):
+  reader = tf.train.load_checkpoint(kept.path)
+  return reader.get_tensor('w').tolist(), reader.get_tensor('global_step')
+
+
+def describe(kept):
+  return kept.step, kept.accuracy, kept.num_worse
+
+
+def test_the_best_is_kept_and_no_other(tmp_path):
+  kept = best.Best(str(tmp_path))
+  assert describe(kept) == (None, -1.0, 0)
+  found = [note(kept, s, a) for s, a in [(10, 0.5), (20, 0.8), (30, 0.7)]]
+  assert found == [True, True, False]
+  assert describe(kept) == (20, 0.8, 1)
+  assert read(kept) == ([20.0] * 3, 20)
+  assert checkpoints.list_checkpoints(str(tmp_path)) == [kept.path]
+
+
+def test_a_new_life_goes_on_from_it(tmp_path):
+  kept = best.Best(str(tmp_path))
+  for step, accuracy in [(10, 0.1), (20, 1 / 3), (30, 0.2), (40, 0.3)]:
+    note(kept, step, accuracy)
+  again = best.Best(str(tmp_path))
+  assert describe(again) == (20, 1 / 3, 2)
+  assert not note(again, 50, 0.3)
+  again = best.Best(str(tmp_path))
+  assert describe(again) == (20, 1 / 3, 3)
+  assert read(again) == ([20.0] * 3, 20)
+  assert note(again, 60, 0.4)
+  assert describe(best.Best(str(tmp_path))) == (60, 0.4, 0)
+
+
+@pytest.mark.parametrize('is_new_life', [False, True])
+def test_steps_that_are_done_again_count_once(tmp_path, is_new_life):
+  kept = best.Best(str(tmp_path))
+  for step, accuracy in [(10, 0.8), (20, 0.7), (30, 0.6)]:
+    note(kept, step, accuracy)
+  # The training was set back to step 5.
+  for step, accuracy, num_worse in [(10, 0.8, 0), (20, 0.7, 1), (30, 0.6, 2)]:
+    if is_new_life:
+      kept = best.Best(str(tmp_path))
+    note(kept, step, accuracy)
+    assert describe(kept) == (10, 0.8, num_worse)
+
+
+@pytest.mark.parametrize('is_higher', [False, True])
+def test_a_crash_before_the_old_one_is_dropped(tmp_path, is_higher):
+  note(best.Best(str(tmp_path)), 20, 0.5)
+  note(best.Best(str(tmp_path / 'x')), 30 if is_higher else 10, 0.6)
+  for path in (tmp_path / 'x').glob('model.ckpt-*'):
+    path.rename(tmp_path / path.name)
+  (tmp_path / 'x' / 'checkpoint').unlink()
+  kept = best.Best(str(tmp_path))
+  assert describe(kept) == (30 if is_higher else 10, 0.6, 0)
+  note(kept, 40, 0.7)
+  assert checkpoints.list_checkpoints(str(tmp_path)) == [kept.path]
+
+
+def test_what_cannot_be_read_is_named_and_begins_anew(tmp_path):
+  kept = best.Best(str(tmp_path))
+  note(kept, 10, 0.5)
+  note(kept, 20, 0.4)
+  (tmp_path / 'worse_steps.json').write_text('[')
+  assert describe(best.Best(str(tmp_path))) == (10, 0.5, 0)
+  data = tmp_path / 'model.ckpt-10.data-00000-of-00001'
+  data.write_bytes(b'')
+  lines = []
+  assert describe(best.Best(str(tmp_path), say=lines.append))[0] is None
+  assert lines[0].startswith(f'{kept.path} was the best checkpoint, and is not')
+
+
+def test_a_best_of_an_earlier_version_says_nothing_of_itself(tmp_path):
+  values = {'global_step': np.int64(7)}
+  saving.CheckpointWriter(str(tmp_path), 1).save_values(values, 7)
+  assert describe(best.Best(str(tmp_path))) == (None, -1.0, 0)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+  kept = best.Best(str(tmp_path))
+  note(kept, 10, 0.5)
+
+  def fail(*args):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(files, 'sync', fail)
+    with pytest.raises(saving.SaveError, match='No space left'):
+      note(kept, 20, 0.6)
+    patch.setattr(files, 'replacing', fail)
+    with pytest.raises(saving.SaveError, match='No space left'):
+      note(kept, 20, 0.4)
+  assert describe(kept) == describe(best.Best(str(tmp_path))) == (10, 0.5, 0)
+
+
+def test_without_a_folder_nothing_is_written():
+  kept = best.Best()
+  note(kept, 10, 0.5)
+  note(kept, 20, 0.4)
+  assert describe(kept) == (10, 0.5, 1)
+  assert kept.path is None

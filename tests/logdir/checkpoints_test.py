@@ -1,0 +1,213 @@
+"""checkpoints: which there are, whether they are whole, what fits a graph."""
+
+import glob
+import itertools
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.exchange import sharding
+from distmnist.logdir import checkpoints
+
+
+def save(folder, step=3, **shapes):
+  """Writes a checkpoint with variables of zeros; returns its path."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.train.get_or_create_global_step().assign(step)
+    for name, shape in shapes.items():
+      tf.get_variable(name, shape, initializer=tf.zeros_initializer())
+    session.run(tf.global_variables_initializer())
+    session.run(tf.train.get_global_step().assign(step))
+    saver = tf.train.Saver()
+    return saver.save(session, checkpoints.prefix(folder), step)
+
+
+def test_the_latest_checkpoint_is_found_and_knows_its_step(tmp_path):
+  assert checkpoints.find_latest(str(tmp_path)) is None
+  save(str(tmp_path), step=3)
+  path = save(str(tmp_path), step=12)
+  assert checkpoints.find_latest(str(tmp_path)) == path
+  assert path == checkpoints.path_of_step(str(tmp_path), 12)
+  assert checkpoints.read_step(path) == 12
+
+
+def test_a_directory_that_is_not_there_has_no_checkpoint(tmp_path):
+  assert checkpoints.find_latest(str(tmp_path / 'nowhere')) is None
+
+
+def test_the_best_checkpoint_is_not_the_latest(tmp_path):
+  best = checkpoints.best_dir(str(tmp_path))
+  os.makedirs(best)
+  save(best, step=2)
+  assert checkpoints.find_latest(str(tmp_path)) is None
+  assert checkpoints.read_step(checkpoints.find_latest(best)) == 2
+
+
+@pytest.mark.parametrize('shape', [[7, 2], [3, 9]])
+@pytest.mark.parametrize(
+  'num_saved, num_found', list(itertools.permutations([1, 2, 3, 7], 2))
+)
+def test_the_number_of_shards_does_not_matter(
+  tmp_path, num_saved, num_found, shape
+):
+  def build(num_ps):
+    with sharding.sharded(num_ps):
+      w = tf.get_variable('w', shape)
+    # With slots, as an optimizer has them.
+    gradients = [tf.zeros(part.shape) for part in tf.global_variables()]
+    tf.train.AdamOptimizer().apply_gradients(
+      zip(gradients, tf.global_variables(), strict=True)
+    )
+    return tf.convert_to_tensor(w)
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    w = build(num_saved)
+    session.run(tf.global_variables_initializer())
+    saved = session.run(w)
+    path = tf.train.Saver().save(session, str(tmp_path / 'x'))
+  with tf.Graph().as_default(), tf.Session() as session:
+    w = build(num_found)
+    checkpoints.check_fits(path, tf.global_variables())
+    tf.train.Saver().restore(session, path)
+    assert session.run(w).tolist() == saved.tolist()
+
+
+def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[2])
+  tf.get_variable('w', [2])
+  tf.get_variable('w/Momentum', [2])
+  with pytest.raises(cli.RunError) as caught:
+    checkpoints.check_fits(path, tf.global_variables())
+  assert str(caught.value) == (
+    f'checkpoint {path} has no w/Momentum: it comes from another model or '
+    'optimizer; give the flags it was trained with, or another --logdir'
+  )
+
+
+def test_another_shape_is_named_whole(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[5, 2])
+  with sharding.sharded(2):
+    tf.get_variable('w', [6, 2])
+  with pytest.raises(cli.RunError) as caught:
+    checkpoints.check_fits(path, tf.global_variables())
+  assert str(caught.value) == (
+    f'checkpoint {path} has w with shape [5, 2], but the model has [6, 2]: it '
+    'comes from another model; give the flags it was trained with, or another '
+    '--logdir'
+  )
+
+
+def test_a_checkpoint_may_hold_more_than_is_asked_for(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[2], unused=[3])
+  tf.get_variable('w', [2])
+  checkpoints.check_fits(path, tf.global_variables())
+  with pytest.raises(cli.RunError, match='has no x: '):
+    checkpoints.check_fits(path, [tf.get_variable('x', [2])])
+
+
+def test_a_file_that_is_no_checkpoint_cannot_be_read(tmp_path):
+  path = save(str(tmp_path), w=[2])
+  (tmp_path / (os.path.basename(path) + '.index')).write_bytes(b'rubbish' * 50)
+  for name in (path, str(tmp_path / 'nowhere')):
+    with pytest.raises(
+      cli.RunError, match=f'^checkpoint {re.escape(name)} cannot be read: .'
+    ):
+      checkpoints.check_fits(name, [])
+
+
+def copy_of(path, folder):
+  """Copies a checkpoint's files to `folder`; returns its new path."""
+  for file in glob.glob(f'{path}.*'):
+    shutil.copy(file, folder)
+  return os.path.join(folder, os.path.basename(path))
+
+
+def truncate(name):
+  data = pathlib.Path(name).read_bytes()
+  pathlib.Path(name).write_bytes(data[: len(data) // 2])
+
+
+def flip(name):
+  data = bytearray(pathlib.Path(name).read_bytes())
+  data[len(data) // 2] ^= 1
+  pathlib.Path(name).write_bytes(data)
+
+
+def empty(name):
+  pathlib.Path(name).write_bytes(b'')
+
+
+DATA = 'data-00000-of-00001'
+
+
+@pytest.mark.parametrize(
+  'harm, ending',
+  [
+    *((harm, DATA) for harm in (truncate, flip, empty, os.remove)),
+    *((harm, 'index') for harm in (truncate, empty, os.remove)),
+  ],
+)
+def test_a_checkpoint_that_is_not_whole_is_named_and_the_one_before_taken(
+  tmp_path, harm, ending
+):
+  first = save(tmp_path, step=3, w=[50])
+  with tf.Graph().as_default(), tf.Session() as session:
+    w = tf.get_variable('w', [50])
+    step = tf.train.get_or_create_global_step()
+    saver = tf.train.Saver()
+    saver.recover_last_checkpoints([first])
+    session.run([w.initializer, step.initializer])
+    second = saver.save(session, checkpoints.prefix(tmp_path), 9)
+  assert (
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
+    == second
+  )
+  harm(f'{second}.{ending}')
+  lines = []
+  assert (
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, lines.append)
+    == first
+  )
+  [line] = lines
+  assert line.startswith(f'checkpoint {second} is not whole, and not used: ')
+  truncate(f'{first}.index')
+  with pytest.raises(
+    cli.RunError, match='^none of the checkpoints in .* can be used: .*never'
+  ):
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, lines.append)
+
+
+@pytest.mark.parametrize('harm', [truncate, empty, os.remove])
+def test_without_the_list_the_checkpoints_are_found_by_name(tmp_path, harm):
+  paths = [save(tmp_path, step=step, w=[2]) for step in (3, 20, 100)]
+  harm(str(tmp_path / 'checkpoint'))
+  found = checkpoints.list_checkpoints(str(tmp_path))
+  # A list that was cut short may still name one.
+  assert found[0] == paths[2] or found == paths[::-1]
+
+
+def test_a_folder_that_was_moved_keeps_its_checkpoints(tmp_path):
+  (tmp_path / 'a').mkdir()
+  save(tmp_path / 'a', w=[2])
+  (tmp_path / 'a').rename(tmp_path / 'b')
+  assert checkpoints.find_usable(
+    str(tmp_path / 'b'), checkpoints.find_fault, print
+  ) == str(tmp_path / 'b' / 'model.ckpt-3')
+
+
+def test_no_checkpoint_is_none(tmp_path):
+  assert (
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
+    is None
+  )
+  assert (
+    checkpoints.find_usable(
+      str(tmp_path / 'nowhere'), checkpoints.find_fault, print
+    )
+    is None
+  )

@@ -1,0 +1,147 @@
+"""report: what workers did, as a message, as numbers, as lines, as a file."""
+
+import collections
+import errno
+import json
+import os
+
+import pytest
+
+from distmnist.common import cli, files
+from distmnist.logdir import report, report_text
+from tests.support.reports import compose, make_workers
+
+
+def test_stats_survive_the_trip_through_json():
+  for stats in make_workers():
+    message = json.loads(json.dumps(stats.to_message()))
+    assert report.WorkerStats.from_message(message) == stats
+
+
+def test_the_first_run_is_in_no_mean():
+  assert make_workers()[0].step_secs == pytest.approx(0.8 / 4)
+
+
+@pytest.mark.parametrize('local_steps', [0, 1])
+def test_a_worker_with_no_timed_step_divides_by_one(local_steps):
+  assert report.WorkerStats(0, local_steps).step_secs == 0
+
+
+def test_staleness_is_over_all_steps_of_all_workers():
+  mean, largest = report.summarize_staleness(make_workers())
+  assert mean == pytest.approx((3 * 0 + 2 * 1 + 1 * 1 + 2 * 4) / 8)
+  assert largest == 4
+
+
+def test_staleness_of_none_is_none():
+  assert report.summarize_staleness([report.WorkerStats(0)]) == (None, None)
+  assert report.summarize_staleness([]) == (None, None)
+
+
+def test_compose_sums_the_workers_and_keeps_the_rest():
+  found = compose()
+  assert found['flags'] == {}
+  assert found['test_accuracy'] == 0.91239
+  assert (found['images'], found['local_steps']) == (80, 8)
+  assert (found['staleness_mean'], found['staleness_max']) == (11 / 8, 4)
+  assert [row['worker'] for row in found['workers']] == [0, 1]
+  assert found['workers'][1]['staleness'] == {1: 1, 4: 2}
+  assert found['workers'][1]['step_secs'] == pytest.approx(0.45)
+  assert 'gradients_dropped' not in found['workers'][0]
+
+
+def test_where_the_stale_are_dropped_they_are_counted():
+  rows = compose(max_staleness=0)['workers']
+  assert [row['gradients_dropped'] for row in rows] == [2, 3]
+
+
+def test_write_replaces_the_file_as_a_whole(tmp_path):
+  (tmp_path / 'report.json').write_text('of an earlier run')
+  path = report.write(compose(), str(tmp_path))
+  assert path == str(tmp_path / 'report.json')
+  found = json.loads((tmp_path / 'report.json').read_text())
+  assert found['local_steps'] == 8
+  assert found['workers'][0]['staleness'] == {'0': 3, '1': 2}
+  assert [p.name for p in tmp_path.iterdir()] == ['report.json']
+
+
+def make_lives():
+  """Worker 0 was resumed, and then lost a ps; worker 1 was killed once."""
+  return [
+    report.WorkerStats(
+      *(0, 60, 600, 6.0, 50, 60),
+      staleness=collections.Counter({0: 60}),
+      life='a',
+      sessions=[[0, 60]],
+      has_ended=True,
+    ),
+    report.WorkerStats(
+      *(0, 50, 500, 4.0, 50, 50),
+      staleness=collections.Counter({0: 49, 1: 1}),
+      life='b',
+      sessions=[[60, 90], [80, 100]],
+    ),
+    report.WorkerStats(1, 58, 580, 5.0, 57, life='c', sessions=[[0, 65]]),
+    report.WorkerStats(
+      1, 40, 400, 5.0, 39, life='d', sessions=[[60, 96], [81, 100]]
+    ),
+  ]
+
+
+def test_a_row_is_of_all_lives_and_has_each():
+  found = compose(lives=make_lives(), max_staleness=0)
+  assert (found['images'], found['local_steps']) == (2080, 208)
+  chief, worker = found['workers']
+  assert (chief['images'], chief['pushes']) == (1100, 110)
+  assert chief['staleness'] == {0: 109, 1: 1}
+  assert chief['gradients_dropped'] == 1
+  assert chief['step_secs'] == pytest.approx(10.0 / 100)
+  first, second = chief['lives']
+  assert (first['life'], first['images'], first['has_ended']) == (
+    ('a', 600, True)
+  )
+  assert (first['first_step'], first['last_step']) == (0, 60)
+  assert (second['first_step'], second['last_step']) == (60, 100)
+  assert second['gradients_dropped'] == 1
+  assert [life['life'] for life in worker['lives']] == ['c', 'd']
+  assert found['first_step'] == 0
+  lines = report_text.format_lines(found)
+  assert (
+    'worker 0            110 local steps, 100.00 ms/step, 1 gradients dropped'
+    ', in 2 lives' in lines
+  )
+  assert (
+    'lives               4: work and traffic are of all, cost and times of the '
+    'last' in lines
+  )
+  assert not [line for line in lines if line.startswith('counted')]
+
+
+def test_steps_lost_are_those_of_who_saw_most():
+  found = compose(lives=make_lives())
+  # The chief was at 90 when the center went back to 80. Worker 1 was at 96
+  # then, and its first life at 65 when the run was resumed from 60.
+  assert found['recoveries'] == 1
+  assert found['steps_lost'] == (65 - 60) + (96 - 81)
+
+
+def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_report(
+  tmp_path, monkeypatch
+):
+  path = report.write({'global_step': 1}, str(tmp_path))
+
+  def refuse(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(files.os, 'fsync', refuse)
+  with pytest.raises(cli.RunError) as caught:
+    report.write(compose(), str(tmp_path))
+  assert caught.value.exit_code == 1
+  assert str(caught.value) == (
+    f'{path} cannot be written: No space left on device; the training is done'
+    ' and its checkpoint of step 8 saved: make room, and the same command'
+    ' writes the report'
+  )
+  assert os.listdir(tmp_path) == ['report.json']
+  with open(path) as file:
+    assert json.load(file) == {'global_step': 1}

@@ -1,0 +1,76 @@
+"""The last lines of a run."""
+
+from distmnist.logdir import report, report_text
+from tests.support.reports import compose
+
+
+def test_the_last_lines_of_a_run():
+  assert report_text.format_lines(compose()) == [
+    'test accuracy       0.9124',
+    'total time          12.3 s (training 5.1 s)',
+    'final cost          0.2500',
+    'images/s            12,346',
+    'work                8 global steps, 8 local steps, 80 images',
+    'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
+    'sockets             6.0 MB sent, 8.0 MB received by the workers',
+    'staleness           mean 1.38, max 4',
+    'worker 0            5 local steps, 200.00 ms/step',
+    'worker 1            3 local steps, 450.00 ms/step',
+  ]
+
+
+def test_the_last_lines_of_a_run_with_all_that_may_be_said():
+  found = compose(
+    max_staleness=0,
+    best_step=40,
+    validation_accuracy=0.9,
+    workers_not_heard_of=[2],
+  )
+  lines = report_text.format_lines(found)
+  assert lines[:3] == [
+    'best step           40 (early stopping on validation)',
+    'validation accuracy 0.9000',
+    'test accuracy       0.9124',
+  ]
+  assert lines[-3:] == [
+    'worker 0            5 local steps, 200.00 ms/step, 2 gradients dropped',
+    'worker 1            3 local steps, 450.00 ms/step, 3 gradients dropped',
+    'worker 2            sent no final report',
+  ]
+
+
+def test_what_is_not_known_is_not_said():
+  found = compose(final_cost=None, images_per_sec=None)
+  found |= {'staleness_mean': None, 'workers': []}
+  assert report_text.format_lines(found) == [
+    'test accuracy       0.9124',
+    'total time          12.3 s (training 5.1 s)',
+    'work                8 global steps, 8 local steps, 80 images',
+    'traffic             8 pushes, 4.0 MB pushed, 2.0 MB pulled',
+    'sockets             6.0 MB sent, 8.0 MB received by the workers',
+  ]
+
+
+def test_what_the_system_does_not_count_is_not_said():
+  found = report_text.format_lines(compose() | {'bytes_sent': 0})
+  assert not [line for line in found if line.startswith('sockets')]
+
+
+def test_recoveries_are_told_where_there_were_any():
+  found = report_text.format_lines(
+    compose() | {'recoveries': 2, 'steps_lost': 31}
+  )
+  assert 'recoveries          2, 31 global steps lost' in found
+  assert not [
+    line for line in report_text.format_lines(compose()) if 'reco' in line
+  ]
+
+
+def test_where_the_counting_began_is_told_if_it_was_not_at_0():
+  found = compose(lives=[report.WorkerStats(0, sessions=[[500, 510]])])
+  assert found['first_step'] == 500
+  assert (
+    'counted             from global step 500 on'
+    in report_text.format_lines(found)
+  )
+  assert compose()['first_step'] is None

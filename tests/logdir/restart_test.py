@@ -1,0 +1,256 @@
+"""restart: what a training begins with."""
+
+import os
+
+import numpy as np
+import pytest
+
+from distmnist.common import cli
+from distmnist.logdir import checkpoints, run_data, run_flags, saving
+from distmnist.logdir import restart as restart_lib
+from distmnist.training import workload
+from tests.logdir.checkpoints_test import save, truncate
+
+
+def make_again(restart):
+  """What a recovery later in the training begins with."""
+  restart.go_on()
+  return restart.find()
+
+
+IMAGES = '9 images with checksum 0123abcd'
+
+
+def make_restart(set_flags, logdir, resume, diverged=(), say=str):
+  set_flags(f'--resume={resume}')
+  restart = restart_lib.from_flags(str(logdir), 10, say)
+  restart.check(
+    lambda path: 'the cost is nan' if path in diverged else None,
+    IMAGES,
+    workload.flags_of_meaning(),
+  )
+  restart.prepare()
+  return restart
+
+
+def test_auto_begins_with_the_latest(set_flags, tmp_path, tf_session):
+  path = save(tmp_path, w=[2])
+  restart = make_restart(set_flags, tmp_path, 'auto')
+  assert restart.find() == path
+  assert not restart.is_finished()
+  assert make_again(restart) == path
+  restart = make_restart(set_flags, tmp_path, 'auto')
+  save(tmp_path, step=10, w=[2])
+  assert restart.is_finished()
+
+
+def test_other_images_than_those_of_the_run_are_named(
+  set_flags, tmp_path, monkeypatch
+):
+  save(tmp_path, w=[2])
+
+  def find_said(resume='auto'):
+    said = []
+    make_restart(set_flags, tmp_path, resume, say=said.append)
+    return said
+
+  assert find_said() == []  # Of an older version, which kept nothing.
+  run_data.write(str(tmp_path), IMAGES)
+  assert find_said() == []
+  run_data.write(str(tmp_path), '8 images with checksum 00000000')
+  assert find_said() == [
+    f'--logdir={tmp_path} has a run that learnt from 8 images with checksum'
+    ' 00000000, and here are 9 images with checksum 0123abcd: its files have'
+    ' changed, or --data_dir is another'
+  ]
+  with monkeypatch.context() as patch:
+    patch.setenv('DISTMNIST_ATTEMPT', '2')
+    assert find_said() == []
+  assert not any('learnt from' in line for line in find_said('never'))
+
+
+def test_never_moves_the_earlier_run_aside(set_flags, tmp_path):
+  path = save(tmp_path, w=[2])
+  (tmp_path / 'worker_0').mkdir()
+  (tmp_path / 'lives').mkdir()
+  (tmp_path / 'logs').mkdir()
+  restart = make_restart(set_flags, tmp_path, 'never')
+  assert restart.find() is None
+  [aside] = tmp_path.glob('earlier_*')
+  assert (aside / os.path.basename(f'{path}.index')).exists()
+  assert (aside / 'worker_0').exists()
+  assert (aside / 'lives').exists()
+  assert sorted(p.name for p in tmp_path.iterdir()) == [aside.name, 'logs']
+
+
+def test_the_lives_of_a_run_that_left_no_checkpoint_are_of_another(
+  set_flags, tmp_path, monkeypatch
+):
+  (tmp_path / 'lives').mkdir()
+  with monkeypatch.context() as patch:
+    patch.setenv('DISTMNIST_ATTEMPT', '2')  # It may have been killed too soon.
+    make_restart(set_flags, tmp_path, 'auto')
+    assert (tmp_path / 'lives').exists()
+  make_restart(set_flags, tmp_path, 'auto')
+  [aside] = tmp_path.glob('earlier_*')
+  assert os.listdir(aside) == ['lives']
+  save(tmp_path, w=[2])
+  (tmp_path / 'lives').mkdir()
+  make_restart(set_flags, tmp_path, 'auto')
+  assert (tmp_path / 'lives').exists()
+
+
+def test_never_goes_on_once_the_launcher_starts_the_task_again(
+  set_flags, tmp_path, monkeypatch
+):
+  path = save(tmp_path, w=[2])
+  monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  assert make_restart(set_flags, tmp_path, 'never').find() == path
+
+
+@pytest.mark.parametrize('is_folder', [False, True])
+@pytest.mark.parametrize('is_own', [False, True])
+def test_a_path_is_what_the_training_begins_with(
+  set_flags, tmp_path, tf_session, is_folder, is_own
+):
+  logdir, other = tmp_path / 'run', tmp_path / 'other'
+  logdir.mkdir()
+  other.mkdir()
+  save(logdir, step=5, w=[2])
+  path = save(logdir if is_own else other, step=9, w=[2])
+  given = os.path.dirname(path) if is_folder else path
+  restart = make_restart(set_flags, logdir, given)
+  found = restart.find()
+  assert checkpoints.read_step(found) == 9
+  # What the training has saved itself comes before it from then on.
+  own = save(logdir, step=12, w=[2])
+  assert make_again(restart) == own
+
+
+@pytest.mark.parametrize('given', ['nowhere', 'run/model.ckpt-7', 'run', ''])
+def test_a_path_without_a_checkpoint_is_refused(set_flags, tmp_path, given):
+  (tmp_path / 'run').mkdir()
+  with pytest.raises(cli.UsageError, match='^--resume=.*: no checkpoint there'):
+    make_restart(set_flags, tmp_path / 'logdir', tmp_path / given)
+
+
+def test_a_path_that_is_not_whole_is_refused(set_flags, tmp_path):
+  path = save(tmp_path, w=[2])
+  truncate(f'{path}.data-00000-of-00001')
+  with pytest.raises(cli.RunError, match=r'^--resume=.* is not whole: '):
+    make_restart(set_flags, tmp_path / 'logdir', path)
+
+
+def test_what_was_passed_over_is_moved_aside(tmp_path):
+  lines = []
+  first, second = (save(tmp_path, step=step, w=[2]) for step in (3, 9))
+  truncate(f'{second}.data-00000-of-00001')
+  restart = restart_lib.Restart(str(tmp_path), 'auto', 10, lines.append)
+  assert restart.find() == first
+  restart.go_on()
+  [aside] = tmp_path.glob('passed_over_*')
+  assert (aside / 'model.ckpt-9.index').exists()
+  assert checkpoints.list_checkpoints(str(tmp_path))[-1] == first
+  assert lines[-1] == f'what was passed over is now in {aside}'
+
+
+def test_a_best_with_no_checkpoint_to_go_on_from_is_moved_aside(
+  set_flags, tmp_path
+):
+  (tmp_path / 'best').mkdir()
+  path = save(tmp_path, w=[2])
+  make_restart(set_flags, tmp_path, 'auto')
+  assert (tmp_path / 'best').exists()
+  for name in 'index', 'meta', 'data-00000-of-00001':
+    os.remove(f'{path}.{name}')
+  make_restart(set_flags, tmp_path, 'auto')
+  [aside] = tmp_path.glob('earlier_*')
+  assert (aside / 'best').exists()
+
+
+def test_a_checkpoint_that_has_diverged_is_passed_over(set_flags, tmp_path):
+  first, second = (save(tmp_path, step=step, w=[2]) for step in (3, 9))
+  lines = []
+  restart = make_restart(set_flags, tmp_path, 'auto', [second], lines.append)
+  assert restart.find() == first
+  assert lines == [
+    f'checkpoint {second} is of a training that has diverged, and not used: '
+    'the cost is nan'
+  ]
+  assert make_again(restart) == first
+  assert checkpoints.list_checkpoints(str(tmp_path)) == [first]
+  restart = make_restart(set_flags, tmp_path, 'auto', [first])
+  with pytest.raises(cli.RunError, match='can be used: .* --resume=never'):
+    restart.find()
+
+
+@pytest.mark.parametrize('is_folder', [False, True])
+def test_a_given_path_that_has_diverged_is_refused(
+  set_flags, tmp_path, is_folder
+):
+  path = save(tmp_path, w=[2])
+  with pytest.raises(
+    cli.RunError, match='^--resume=.* diverged: the cost is nan|can be used'
+  ):
+    given = tmp_path if is_folder else path
+    make_restart(set_flags, tmp_path / 'logdir', given, [path])
+
+
+@pytest.mark.parametrize('number', [np.nan, -np.inf])
+def test_numbers_that_are_not_finite_are_found(set_flags, tmp_path, number):
+  """In an optimizer's slots, too, which no cost is computed from."""
+  writer = saving.CheckpointWriter(str(tmp_path), 5)
+  values = {'w': np.zeros(3), 'w/Momentum': np.zeros(3), 'n': np.arange(3)}
+  writer.save_values(values | {'global_step': np.int64(3)}, 3)
+  values['w/Momentum'] = np.array([0, number, 0])
+  writer.save_values(values | {'global_step': np.int64(9)}, 9)
+  lines = []
+  restart = make_restart(set_flags, tmp_path, 'auto', (), lines.append)
+  assert checkpoints.read_step(restart.find()) == 3
+  [line] = lines
+  assert line.endswith(
+    'and not used: w/Momentum has numbers that are not finite'
+  )
+
+
+@pytest.mark.parametrize(
+  'changed',
+  [
+    '--model=dnn',
+    '--dataset=mnist',
+    '--validation_images=7',
+    '--synthetic_seed=3',
+    '--synthetic_train_images=80',
+  ],
+)
+def test_a_run_of_another_model_or_data_set_is_refused(
+  set_flags, tmp_path, changed
+):
+  name = changed.partition('=')[0]
+  begun = '--dataset=synthetic', '--synthetic_train_images=60'
+  set_flags(*begun)
+  run_flags.write(str(tmp_path))
+  path = save(tmp_path, w=[2])
+  set_flags(*begun, changed)
+  restart = restart_lib.from_flags(str(tmp_path), 10, str)
+  with pytest.raises(
+    cli.RunError, match=f'has a run with {name}=.*, and {changed} is given: '
+  ):
+    restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
+  # A new run may begin from its weights.
+  set_flags(*begun, changed, f'--resume={tmp_path}')
+  restart = restart_lib.from_flags(str(tmp_path), 10, str)
+  restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
+  restart.prepare()
+  assert os.path.basename(restart.find()) == os.path.basename(path)
+
+
+def test_how_a_training_goes_on_may_change(set_flags, tmp_path):
+  set_flags('--learning_rate=0.5', '--data_dir=a')
+  run_flags.write(str(tmp_path))
+  path = save(tmp_path, w=[2])
+  set_flags('--learning_rate=0.1', '--optimizer=adam', '--data_dir=b')
+  restart = restart_lib.from_flags(str(tmp_path), 10, str)
+  restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
+  restart.prepare()
+  assert restart.find() == path

@@ -1,0 +1,55 @@
+"""run_flags: the flags of a run in its folder."""
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.logdir import run_flags
+from distmnist.training import workload
+
+
+def test_flags_that_were_kept_can_be_given_again(set_flags, tmp_path):
+  set_flags('--model=dnn', '--hidden_units=30,20', '--validation_images=7')
+  run_flags.write(str(tmp_path))
+  set_flags('--model=cnn', '--validation_images=5')
+  set_flags(*run_flags.read(str(tmp_path)))
+  assert workload.describe()[0] == 'dnn'
+  found = {flag.name: flag.value for flag in run_flags.ours()}
+  assert found['hidden_units'] == ['30', '20']
+  assert found['validation_images'] == 7
+
+
+def test_the_folder_of_the_run_is_none_of_the_flags_kept(set_flags, tmp_path):
+  set_flags(f'--logdir={tmp_path}', '--model=cnn', '--hidden_units=30,20')
+  run_flags.write(str(tmp_path))
+  kept = run_flags.read(str(tmp_path))
+  assert {'--model=cnn', '--hidden_units=30,20'} < set(kept)
+  assert not [word for word in kept if word.startswith('--logdir')]
+  assert [p.name for p in tmp_path.iterdir()] == ['train.flags']
+
+
+def test_flags_of_libraries_are_not_ours(set_flags):
+  set_flags()
+  names = {flag.name for flag in run_flags.ours()}
+  assert {'logdir', 'model', 'help'} < names
+  assert not {'verbosity', 'cli_test_count'} & names
+
+
+def test_the_flags_of_the_program_itself_are_ours(set_flags, monkeypatch):
+  """absl files the flags of __main__ under the path of the program."""
+  set_flags()
+  modules = {'/x/train.py': ['a flag'], 'absl.logging': ['another']}
+  monkeypatch.setattr('sys.argv', ['/x/train.py'])
+  monkeypatch.setattr(
+    type(run_flags.FLAGS), 'flags_by_module_dict', lambda self: modules
+  )
+  assert run_flags.ours() == ['a flag']
+
+
+def test_a_directory_without_a_run_is_named(tmp_path):
+  path = tmp_path / 'train.flags'
+  with pytest.raises(cli.RunError) as caught:
+    run_flags.read(str(tmp_path))
+  assert str(caught.value) == (
+    f'no run of distmnist.train in --logdir={tmp_path}: {path} cannot be read '
+    '(No such file or directory)'
+  )

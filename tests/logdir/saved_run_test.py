@@ -1,0 +1,168 @@
+"""saved_run: the flags and the checkpoint of a run that is over."""
+
+import pathlib
+import shutil
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.logdir import logdirs, run_flags, saved_run
+from distmnist.training import workload
+from tests.logdir.checkpoints_test import save
+
+
+@pytest.fixture
+def run(set_flags, tmp_path, monkeypatch):
+  """A run of a cnn, with steps 3 and 12 and step 3 as the best."""
+  monkeypatch.setattr('sys.argv', ['test'])
+  folder = tmp_path / 'run'
+  (folder / 'best').mkdir(parents=True)
+  set_flags('--model=cnn', '--dataset=synthetic')
+  logdirs.make(str(folder))
+  run_flags.write(str(folder))
+  for step in (3, 12):
+    save(str(folder), step=step, w=[2])
+  save(str(folder / 'best'), step=3, w=[2])
+  set_flags('--model=mlp', '--dataset=mnist')
+  return folder
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    (['--logdir={run}'], '{run}/model.ckpt-12'),
+    (['--logdir={run}', '--checkpoint=3'], '{run}/model.ckpt-3'),
+    (['--logdir={run}', '--checkpoint=best'], '{run}/best/model.ckpt-3'),
+    (['--checkpoint={run}/model.ckpt-3'], '{run}/model.ckpt-3'),
+    (['--checkpoint={run}/best/model.ckpt-3'], '{run}/best/model.ckpt-3'),
+  ],
+)
+def test_a_checkpoint_comes_with_the_flags_of_its_run(
+  set_flags, run, words, expected
+):
+  set_flags(*(word.format(run=run) for word in words))
+  logdir = saved_run.logdir_from_flags()
+  assert logdir == str(run)
+  assert saved_run.find_checkpoint(logdir) == expected.format(run=run)
+  saved_run.take_flags(logdir)
+  assert workload.describe() == ('cnn', 'synthetic')
+
+
+def test_the_command_line_wins_over_the_flags_of_the_run(
+  set_flags, run, monkeypatch
+):
+  words = [f'--logdir={run}', '--model=dnn']
+  monkeypatch.setattr('sys.argv', ['test', *words])
+  set_flags(*words)
+  saved_run.take_flags(str(run))
+  assert workload.describe() == ('dnn', 'synthetic')
+
+
+def test_a_checkpoint_taken_out_of_its_run_has_the_flags_given(
+  set_flags, run, tmp_path
+):
+  for file in run.glob('model.ckpt-12.*'):
+    shutil.copy(file, tmp_path)
+  path = str(tmp_path / 'model.ckpt-12')
+  set_flags(f'--checkpoint={path}', '--model=dnn')
+  logdir = saved_run.logdir_from_flags()
+  saved_run.take_flags(logdir)
+  assert workload.describe() == ('dnn', 'mnist')
+  assert saved_run.find_checkpoint(logdir) == path
+
+
+def test_a_checkpoint_in_this_very_folder_needs_no_path(
+  set_flags, run, monkeypatch
+):
+  monkeypatch.chdir(run)
+  set_flags('--checkpoint=model.ckpt-3')
+  logdir = saved_run.logdir_from_flags()
+  saved_run.take_flags(logdir)
+  assert workload.describe() == ('cnn', 'synthetic')
+  assert saved_run.find_checkpoint(logdir) == 'model.ckpt-3'
+
+
+def find_divergence(path):
+  return 'the cost computed from it is nan' if path.endswith('-12') else None
+
+
+def test_what_has_diverged_is_named_and_the_one_before_it_taken(
+  set_flags, run, capsys
+):
+  set_flags(f'--logdir={run}')
+  found = saved_run.find_checkpoint(str(run), find_divergence)
+  assert found == f'{run}/model.ckpt-3'
+  assert capsys.readouterr() == (
+    '',
+    f'checkpoint {run}/model.ckpt-12 is of a training that has diverged, and'
+    ' not used: the cost computed from it is nan\n',
+  )
+
+
+def test_what_has_diverged_is_taken_where_it_is_asked_for(
+  set_flags, run, capsys
+):
+  set_flags(f'--logdir={run}', '--checkpoint=12')
+  found = saved_run.find_checkpoint(str(run), find_divergence)
+  assert found == f'{run}/model.ckpt-12'
+  assert capsys.readouterr().err == (
+    f'checkpoint {found} is of a training that has diverged: the cost'
+    ' computed from it is nan\n'
+  )
+
+
+def test_all_that_have_diverged_are_no_checkpoint(set_flags, run):
+  set_flags(f'--logdir={run}')
+  with pytest.raises(
+    cli.RunError, match='or name one that has diverged by --checkpoint$'
+  ):
+    saved_run.find_checkpoint(str(run), lambda path: 'its cost is nan')
+
+
+@pytest.mark.parametrize('which', [None, '7', 'best'])
+def test_without_a_logdir_a_run_is_asked_for(set_flags, which):
+  set_flags(*([f'--checkpoint={which}'] if which else []))
+  with pytest.raises(cli.UsageError, match='^--logdir is missing: the dir'):
+    saved_run.logdir_from_flags()
+
+
+def test_a_run_that_is_not_there_is_waited_for_as_long_as_told(
+  set_flags, run, monkeypatch
+):
+  set_flags(f'--logdir={run}')
+  path = pathlib.Path(run, 'train.flags')
+  content = path.read_text()
+  path.unlink()
+  with pytest.raises(cli.RunError, match='^no run of distmnist.train in'):
+    saved_run.take_flags(str(run))
+  # It begins while we wait.
+  monkeypatch.setattr('time.sleep', lambda secs: path.write_text(content))
+  saved_run.take_flags(str(run), timeout_secs=60)
+  assert workload.describe() == ('cnn', 'synthetic')
+
+
+@pytest.mark.parametrize(
+  'which, text',
+  [
+    ('7', 'checkpoint 7 was not found in --logdir={run}'),
+    (
+      '{run}/model.ckpt-12.index',
+      'checkpoint {run}/model.ckpt-12.index was not found (a path has no '
+      'ending: run/model.ckpt-100)',
+    ),
+  ],
+)
+def test_a_checkpoint_that_is_not_there_is_named(set_flags, run, which, text):
+  set_flags(f'--logdir={run}', f'--checkpoint={which.format(run=run)}')
+  with pytest.raises(cli.RunError) as caught:
+    saved_run.find_checkpoint(str(run))
+  assert str(caught.value) == text.format(run=run)
+
+
+def test_a_run_without_a_checkpoint_is_named(set_flags, tmp_path):
+  set_flags(f'--logdir={tmp_path}')
+  with pytest.raises(cli.RunError) as caught:
+    saved_run.find_checkpoint(str(tmp_path))
+  assert str(caught.value) == (
+    f'a checkpoint was not found in --logdir={tmp_path}'
+  )

@@ -1,0 +1,286 @@
+"""Batch normalisation: its equation, and whose averages move when."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from distmnist.exchange import sharding
+from distmnist.nn import batch_norm, layers, optimizers
+from distmnist.training import stop_hook
+from tests.support import in_process
+from tests.support.variables import run_with
+
+RNG = np.random.default_rng(11)
+
+
+def compute_batch_norm(x, gamma, beta, mean=None, variance=None):
+  """The paper's, slow; with the batch's own statistics if none are given.
+
+  Args:
+    x: array [batch, h, w, c].
+    gamma, beta, mean, variance: arrays [c].
+
+  Returns:
+    (y, mean, variance); the variance as it goes into the moving average, with
+    n - 1 and not n.
+  """
+  y, means, variances = np.empty_like(x), [], []
+  for channel in range(x.shape[-1]):
+    values = x[..., channel]
+    n = values.size
+    mean_v = values.sum() / n if mean is None else mean[channel]
+    square = ((values - mean_v) ** 2).sum() / n
+    variance_v = square if variance is None else variance[channel]
+    scale = gamma[channel] / np.sqrt(variance_v + 1e-5)
+    y[..., channel] = scale * (values - mean_v) + beta[channel]
+    means.append(mean_v)
+    variances.append(square * n / (n - 1))
+  return y, np.array(means), np.array(variances)
+
+
+def test_batch_norm_in_training_goes_by_the_batch_and_moves_the_averages(
+  tf_session,
+):
+  x = tf.placeholder(tf.float32, [None, 3, 5, 2])
+  outputs = batch_norm.batch_norm(x, 'norm', is_training=True)
+  train_op = batch_norm.after_updates(tf.constant(7))
+  variables = {v.op.name: v for v in tf.global_variables()}
+  assert [v.op.name for v in tf.trainable_variables()] == [
+    'norm/gamma',
+    'norm/beta',
+  ]
+  tf_session.run(tf.global_variables_initializer())
+  moving_mean, moving_variance = np.zeros(2), np.ones(2)
+  gamma, beta = np.array([2, -0.5]), np.array([1, 3.0])
+  tf_session.run(
+    [variables['norm/gamma'].assign(gamma), variables['norm/beta'].assign(beta)]
+  )
+  for _ in range(3):
+    batch = RNG.normal(size=(4, 3, 5, 2)) * [1, 3] + [5, -2]
+    expected, mean, variance = compute_batch_norm(batch, gamma, beta)
+    moving_mean -= 0.1 * (moving_mean - mean)
+    moving_variance -= 0.1 * (moving_variance - variance)
+    found, train_op_v = tf_session.run([outputs, train_op], {x: batch})
+    assert train_op_v == 7
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    # Run again by themselves, they would have moved.
+    for name, value in (
+      ('moving_mean', moving_mean),
+      ('moving_variance', moving_variance),
+    ):
+      found = tf_session.run(variables[f'norm/{name}'])
+      np.testing.assert_allclose(found, value, rtol=1e-4)
+
+
+def test_batch_norm_in_evaluation_goes_by_the_averages_and_leaves_them(
+  tf_session,
+):
+  batch = RNG.normal(size=(3, 2, 2, 3))
+  values = {
+    'gamma': [2, 1, 0],
+    'beta': [0, 1, 5],
+    'moving_mean': [1, 0, 0],
+    'moving_variance': [4, 1, 9],
+  }
+  x = tf.constant(batch, tf.float32)
+  outputs = batch_norm.batch_norm(x, 'norm', is_training=False)
+  assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == []
+  found = run_with(tf_session, outputs, **values)
+  expected, _, _ = compute_batch_norm(batch, *values.values())
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+  assert tf_session.run(tf.global_variables()[2]).tolist() == [1, 0, 0]
+
+
+def test_the_first_gamma_may_be_another(tf_session):
+  batch_norm.batch_norm(tf.zeros([1, 1, 1, 2]), 'norm', True, first_gamma=0.0)
+  tf_session.run(tf.global_variables_initializer())
+  found = tf_session.run(tf.global_variables())
+  assert [v.tolist() for v in found] == [[0, 0], [0, 0], [0, 0], [1, 1]]
+
+
+def test_a_batch_of_one_value_has_no_variance(tf_session):
+  outputs = batch_norm.batch_norm(tf.fill([1, 1, 1, 1], 3.0), 'norm', True)
+  train_op = batch_norm.after_updates(outputs)
+  tf_session.run(tf.global_variables_initializer())
+  assert tf_session.run(train_op).ravel().tolist() == [0]
+  moving = tf_session.run(tf.global_variables())[2:]
+  np.testing.assert_allclose(np.ravel(moving), [0.3, 0.9], rtol=1e-6)
+
+
+def test_a_model_without_updates_has_the_same_graph(tf_session):
+  train_op = tf.reduce_sum(layers.dense(tf.zeros([1, 2]), 3, 'layer'))
+  before = tf.get_default_graph().as_graph_def()
+  assert batch_norm.after_updates(train_op) is train_op
+  assert tf.get_default_graph().as_graph_def() == before
+
+
+WITH_PS = [
+  name for name in registry.names(STRATEGIES) if name != 'ring_allreduce'
+]
+
+
+def build_with_batch_norm(name, member):
+  """Builds as train does; returns (rule, x, train_op)."""
+  with tf.device(member.device_setter()):
+    global_step = tf.train.get_or_create_global_step()
+    x = tf.placeholder(tf.float32, [4, 1, 1, 2])
+    rule = registry.load(STRATEGIES, name).make(member)
+    with sharding.sharded(member.num_ps), rule.scope():
+      outputs = batch_norm.batch_norm(x, 'norm', is_training=True)
+    train_op = batch_norm.after_updates(
+      rule.minimize(
+        tf.reduce_sum(outputs * [[[[1.0, 2.0]]]] * tf.cumsum(x)),
+        lambda is_local=False, rate_factor=None: optimizers.make_optimizer(
+          'sgd', 0.01 * (1 if rate_factor is None else rate_factor)
+        ),
+        global_step,
+      )
+    )
+  return rule, x, train_op
+
+
+@pytest.mark.parametrize('name', WITH_PS)
+def test_averages_stay_whole_and_are_moved_where_they_live(
+  tf_session, set_flags, name
+):
+  set_flags()
+  member = cluster_lib.make_cluster(
+    ('p0:1', 'p1:1'), ('w0:1', 'w1:1'), 'worker', 1
+  )
+  build_with_batch_norm(name, member)
+  moving = {
+    v.op.name: v for v in tf.global_variables() if '/moving_' in v.op.name
+  }
+  assert set(moving) == {'norm/moving_mean', 'norm/moving_variance'}
+  assert not {v.op.name for v in tf.trainable_variables()} & set(moving)
+  updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+  for update, variable in zip(updates, moving.values(), strict=True):
+    assert tf.DeviceSpec.from_string(variable.device).job == 'ps'
+    seen, arriving, todo = set(), [], [update]
+    while todo:
+      op = todo.pop()
+      seen.add(op)
+      assert op.device == variable.device, op.name
+      for other in [*(t.op for t in op.inputs), *op.control_inputs]:
+        if tf.DeviceSpec.from_string(other.device).job == 'worker':
+          arriving.append(other.type)
+        elif other not in seen:
+          todo.append(other)
+    # What crosses the wire is the one value of the batch, in this direction.
+    assert arriving == ['FusedBatchNormV3']
+    # And whoever reads the average is beside it.
+    for op in variable.handle.consumers():
+      if op.type in ('ReadVariableOp', 'AssignSubVariableOp'):
+        assert op.device == variable.device, op.name
+
+
+@pytest.mark.parametrize('name', WITH_PS)
+def test_a_rule_whose_center_no_batch_has_seen_says_so(
+  tf_session, set_flags, name
+):
+  set_flags()
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  rule, _, _ = build_with_batch_norm(name, member)
+  said = batch_norm.describe_averages(name, rule.has_local_steps)
+  local = ('agn', 'bmuf', 'downpour', 'dynsgd', 'easgd', 'sagn')
+  assert (said is not None) == (name in local)
+  if said:
+    assert f'batch norm under {name}: its moving averages are of ' in said
+
+
+def test_a_model_without_batch_norm_has_nothing_to_be_told(tf_session):
+  layers.dense(tf.zeros([1, 2]), 3, 'layer')
+  assert batch_norm.describe_averages('easgd', has_local_steps=True) is None
+
+
+def compute_moved(moving, batch):
+  """Returns the moving (mean, variance), two arrays, after a batch."""
+  _, *of_batch = compute_batch_norm(batch, np.ones(2), np.zeros(2))
+  return [m - 0.1 * (m - v) for m, v in zip(moving, of_batch, strict=True)]
+
+
+def read_moving(session, graph):
+  with graph.as_default():
+    return session.run(
+      [v for v in tf.global_variables() if '/moving_' in v.op.name]
+    )
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'async_sgd',
+    'easgd',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in WITH_PS
+      if name not in ('async_sgd', 'easgd', 'sync_sgd', 'sagn', 'bmuf')
+    ),
+  ],
+)
+def test_every_worker_moves_the_averages_of_the_center(
+  make_cluster, set_flags, name
+):
+  set_flags()
+  cluster, workers = make_cluster(1, 2), []
+  for index in range(2):
+    with tf.Graph().as_default() as graph:
+      rule, x, train_op = build_with_batch_norm(name, cluster.worker(index))
+      session = cluster.make_session(index, rule.hooks(in_process.NoStop()))
+    workers.append((graph, session, x, train_op))
+  expected = [np.zeros(2), np.ones(2)]
+  for index in (0, 1, 1, 0):
+    graph, session, x, train_op = workers[index]
+    batch = RNG.normal(size=(4, 1, 1, 2)) + 3
+    session.run(train_op, {x: batch})
+    expected = compute_moved(expected, batch)
+    for graph, session, _, _ in workers:
+      found = read_moving(session, graph)
+      np.testing.assert_allclose(found, expected, rtol=1e-4)
+  for _, session, _, _ in workers:
+    session.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'num_ps'), [('sync_sgd', 1), ('ring_allreduce', 0)]
+)
+def test_averages_in_lock_step(make_cluster, set_flags, name, num_ps):
+  set_flags()
+  cluster = make_cluster(num_ps, 2)
+  batches = [RNG.normal(size=(4, 1, 1, 2)) + 3 * i for i in range(2)]
+
+  def work(index):
+    member = cluster.worker(index)
+    rule, x, train_op = build_with_batch_norm(name, member)
+    graph, result = tf.get_default_graph(), []
+    all_hooks = [
+      *rule.hooks(in_process.NoStop()),
+      stop_hook.EndHook(
+        lambda session: result.extend(read_moving(session, graph))
+      ),
+    ]
+    with cluster.make_session(index, all_hooks) as session:
+      for _ in range(40):
+        session.run(train_op, {x: batches[index]})
+    return result
+
+  found = cluster.run_workers(work)
+  own = []
+  for batch in batches:
+    moving = [np.zeros(2), np.ones(2)]
+    for _ in range(40):
+      moving = compute_moved(moving, batch)
+    own.append(moving)
+  if num_ps:
+    # Of both workers, in whatever order their last batches came, which is 0.1
+    # or so; with weights of 35 and 65 % they would be 0.45 away.
+    mean = np.mean(own, axis=0)
+    for each in found:
+      np.testing.assert_allclose(each[0], mean[0], atol=0.3)
+  else:
+    # With no ps each worker has averages of its own batches.
+    np.testing.assert_allclose(found, own, rtol=1e-3)

@@ -1,0 +1,223 @@
+"""optimizers: each rule against its equation, schedules, clipping, flags."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.nn import optimizers
+
+RATE, MOMENTUM = 0.1, 0.8
+START = np.array([1.0, -2.0, 0.5])
+GRADIENTS = np.random.default_rng(5).normal(size=(6, 3))
+
+
+def step_sgd(w, g, state):
+  return w - RATE * g
+
+
+def step_momentum(w, g, state):
+  state['v'] = MOMENTUM * state.get('v', 0) + g
+  return w - RATE * state['v']
+
+
+def step_nesterov(w, g, state):
+  state['v'] = MOMENTUM * state.get('v', 0) + g
+  return w - RATE * (g + MOMENTUM * state['v'])
+
+
+def step_adam(w, g, state):
+  t = state['t'] = state.get('t', 0) + 1
+  state['m'] = 0.9 * state.get('m', 0) + 0.1 * g
+  state['s'] = 0.999 * state.get('s', 0) + 0.001 * g**2
+  rate = RATE * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+  return w - rate * state['m'] / (np.sqrt(state['s']) + 1e-8)
+
+
+def step_adagrad(w, g, state):
+  state['s'] = state.get('s', 0.1) + g**2
+  return w - RATE * g / np.sqrt(state['s'])
+
+
+def step_rmsprop(w, g, state):
+  state['s'] = 0.9 * state.get('s', 1.0) + 0.1 * g**2
+  scaled = RATE * g / np.sqrt(state['s'] + 1e-10)
+  state['v'] = MOMENTUM * state.get('v', 0) + scaled
+  return w - state['v']
+
+
+STEPS = {
+  'sgd': step_sgd,
+  'momentum': step_momentum,
+  'nesterov': step_nesterov,
+  'adam': step_adam,
+  'adagrad': step_adagrad,
+  'rmsprop': step_rmsprop,
+}
+
+
+def test_every_optimizer_has_its_equation_here():
+  assert sorted(STEPS) == sorted(optimizers.OPTIMIZERS)
+
+
+@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+def test_an_optimizer_follows_its_equation(tf_session, name):
+  variable = tf.get_variable('w', initializer=START.astype(np.float32))
+  gradient = tf.placeholder(tf.float32, [3])
+  loss = tf.reduce_sum(variable * gradient)
+  optimizer = optimizers.make_optimizer(name, RATE, momentum=MOMENTUM)
+  train_op = optimizer.minimize(loss)
+  tf_session.run(tf.global_variables_initializer())
+  expected, state = START, {}
+  for g in GRADIENTS:
+    tf_session.run(train_op, {gradient: g})
+    expected = STEPS[name](expected, g, state)
+    found = tf_session.run(variable)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def compute_clipped(tf_session, clip_norm, gradients):
+  """Returns what compute_gradients makes of two gradients."""
+  v = [
+    tf.get_variable(n, [2], initializer=tf.zeros_initializer()) for n in 'ab'
+  ]
+  tf.get_variable('unused', [2])
+  loss = tf.add_n([tf.reduce_sum(v[i] * gradients[i]) for i in range(2)])
+  optimizer = optimizers.make_optimizer('sgd', 1.0, clip_norm=clip_norm)
+  pairs = optimizer.compute_gradients(loss)
+  assert [(g is None, x.op.name) for g, x in pairs] == [
+    (False, 'a'),
+    (False, 'b'),
+    (True, 'unused'),
+  ]
+  train_op = optimizer.minimize(loss)
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(train_op)
+  return [-x for x in tf_session.run(v)]
+
+
+def test_gradients_are_scaled_down_to_their_global_norm(tf_session):
+  # The norm of (3, 0, 0, 4) is 5.
+  found = compute_clipped(tf_session, 0.5, [[3.0, 0.0], [0.0, 4.0]])
+  np.testing.assert_allclose(found, [[0.3, 0.0], [0.0, 0.4]], rtol=1e-6)
+
+
+def test_a_small_gradient_is_not_clipped(tf_session):
+  found = compute_clipped(tf_session, 5.1, [[3.0, 0.0], [0.0, 4.0]])
+  np.testing.assert_allclose(found, [[3.0, 0.0], [0.0, 4.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize('use_locking', [False, True])
+def test_an_update_locks_its_variable_if_asked_to(tf_session, use_locking):
+  variable = tf.get_variable('w', [2])
+  optimizer = optimizers.make_optimizer('sgd', 1.0, use_locking=use_locking)
+  optimizer.minimize(tf.reduce_sum(variable))
+  (apply,) = [
+    op
+    for op in tf.get_default_graph().get_operations()
+    if op.type == 'ResourceApplyGradientDescent'
+  ]
+  assert apply.get_attr('use_locking') == use_locking
+
+
+def test_a_norm_of_zero_is_refused(set_flags):
+  with pytest.raises(flags.IllegalFlagValueError, match='norm above 0'):
+    set_flags('--clip_norm=0')
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    # 0.1 epochs a step: 3 steps are 0.3 epochs, and 0.1 * 3 is above it.
+    (['step', '--lr_boundaries=0.3,0.6'], {2: 1, 3: 0.5, 5: 0.5, 6: 0.25}),
+    (['exponential', '--lr_decay_steps=0.5'], {0: 1, 5: 0.5, 10: 0.25}),
+    (
+      ['linear_scaling', '--lr_warmup_steps=1', '--lr_scale=2'],
+      {0: 1, 5: 1.5, 10: 2, 20: 2},
+    ),
+  ],
+)
+def test_a_schedule_in_epochs_is_of_the_work_that_is_done(
+  tf_session, set_flags, words, expected
+):
+  set_flags(
+    '--learning_rate=1',
+    '--lr_decay_rate=0.5',
+    '--lr_schedule_unit=epochs',
+    f'--lr_schedule={words[0]}',
+    *words[1:],
+  )
+  step = tf.placeholder(tf.int64, [])
+  _, rate = optimizers.from_flags(step, 4, epochs_per_update=0.1)
+  found = {t: tf_session.run(rate, {step: t}) for t in expected}
+  assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_flags_by_default_are_plain_sgd(tf_session, set_flags):
+  set_flags()
+  step = tf.train.get_or_create_global_step()
+  make, rate = optimizers.from_flags(step, num_workers=4)
+  tf_session.run(tf.global_variables_initializer())
+  assert isinstance(make(), tf.train.GradientDescentOptimizer)
+  assert make() is not make()
+  assert tf_session.run(rate) == pytest.approx(0.01)
+
+
+def test_the_flags_reach_the_optimizer(tf_session, set_flags):
+  set_flags(
+    '--optimizer=momentum',
+    '--momentum=0.5',
+    '--learning_rate=2',
+    '--clip_norm=1',
+    '--lr_schedule=step',
+    '--lr_boundaries=1,3',
+    '--lr_decay_rate=0.5',
+  )
+  step = tf.train.get_or_create_global_step()
+  make, rate = optimizers.from_flags(step, num_workers=4)
+  w = tf.get_variable('w', initializer=0.0)
+  train_op = make().minimize(10 * w, global_step=step)
+  tf_session.run(tf.global_variables_initializer())
+  found = []
+  for _ in range(4):
+    found.append(float(tf_session.run(rate)))
+    tf_session.run(train_op)
+  assert found == [2, 1, 1, 0.5]
+  # Clipped to 1; the velocity is 1, 1.5, 1.75, 1.875.
+  expected = -(2 * 1 + 1.5 + 1.75 + 0.5 * 1.875)
+  assert tf_session.run(w) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('words, scale', [([], 4), (['--lr_scale=2'], 2)])
+def test_the_rate_is_scaled_by_the_number_of_workers(
+  tf_session, set_flags, words, scale
+):
+  set_flags('--lr_schedule=linear_scaling', '--lr_warmup_steps=1', *words)
+  _, rate = optimizers.from_flags(tf.constant(5, tf.int64), num_workers=4)
+  assert tf_session.run(rate) == pytest.approx(0.01 * scale)
+
+
+@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+def test_a_worker_sends_gradients_and_no_constants(name):
+  worker = '/job:worker/task:1'
+  hosts = tf.train.ClusterSpec({'ps': ['a:1', 'b:1'], 'worker': ['c:1', 'd:1']})
+  setter = tf.train.replica_device_setter(worker_device=worker, cluster=hosts)
+  with tf.Graph().as_default() as graph, tf.device(setter):
+    variables = [
+      tf.get_variable(f'v{i}', [3], use_resource=True) for i in range(2)
+    ]
+    optimizer = optimizers.make_optimizer(name, tf.constant(0.1))
+    gradients = [tf.ones([3]) for _ in variables]
+    update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    run = tf.graph_util.extract_sub_graph(graph.as_graph_def(), [update.name])
+    ops = [graph.get_operation_by_name(node.name) for node in run.node]
+    assert {op.device for op in ops if op.type.startswith('ResourceApply')} == {
+      variable.device for variable in variables
+    }
+    sent = {
+      tensor
+      for op in ops
+      for tensor in op.inputs
+      if 'ps' in op.device and 'worker' in tensor.device
+    }
+  assert sent == set(gradients)

@@ -1,0 +1,91 @@
+"""Learning-rate schedules: each against its equation, wrong ones refused."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.nn import schedules
+
+
+@pytest.mark.parametrize(
+  'schedule, settings, expected',
+  [
+    ('constant', {}, {0: 0.2, 12345: 0.2}),
+    (
+      'exponential',
+      {'decay_steps': 100, 'decay_rate': 0.25},
+      {0: 0.2, 50: 0.1, 100: 0.05, 200: 0.0125},
+    ),
+    (
+      'step',
+      {'boundaries': [10, 20], 'decay_rate': 0.1},
+      {0: 0.2, 9: 0.2, 10: 0.02, 19: 0.02, 20: 0.002, 999: 0.002},
+    ),
+    (
+      'linear_scaling',
+      {'warmup_steps': 10, 'scale': 4.0},
+      {0: 0.2, 5: 0.5, 10: 0.8, 11: 0.8, 999: 0.8},
+    ),
+    ('linear_scaling', {'warmup_steps': 10}, {0: 0.2, 5: 0.2, 99: 0.2}),
+  ],
+)
+def test_a_schedule_follows_its_equation(
+  tf_session, schedule, settings, expected
+):
+  step = tf.placeholder(tf.int64, [])
+  rate = schedules.Schedule(schedule, **settings).build(step, 0.2)
+  assert (rate.dtype, rate.shape) == (tf.float32, [])
+  found = {t: tf_session.run(rate, {step: t}) for t in expected}
+  assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_every_schedule_is_tested_above():
+  (mark,) = test_a_schedule_follows_its_equation.pytestmark
+  tested = {case[0] for case in mark.args[1]}
+  assert tested == set(schedules.SCHEDULES)
+
+
+@pytest.mark.parametrize('words', ['10,5', '10,10', '10,x', '10,', '1.5'])
+def test_boundaries_that_do_not_ascend_are_refused(words):
+  with pytest.raises(
+    cli.UsageError,
+    match=f'^--lr_boundaries={words}: expected ascending global steps, such ',
+  ):
+    schedules.parse_boundaries(words.split(','), 'step')
+
+
+@pytest.mark.parametrize('words', ['2,1', '1,1', '1,x', '-1', 'nan', 'inf'])
+def test_epochs_that_do_not_ascend_are_refused(words):
+  with pytest.raises(
+    cli.UsageError, match='expected ascending epochs, such as'
+  ):
+    schedules.parse_boundaries(words.split(','), 'step', 'epochs')
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    (['--lr_decay_steps=0.5'], '--lr_decay_steps=0.5: expected whole global '),
+    (['--lr_warmup_steps=0'], '--lr_warmup_steps=0: expected whole global '),
+    (
+      ['--lr_schedule_unit=epochs', '--lr_decay_steps=0'],
+      '--lr_decay_steps=0: expected a number of epochs above 0',
+    ),
+  ],
+)
+def test_a_schedule_of_no_length_is_refused(set_flags, words, message):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError, match=f'^{message}'):
+    schedules.check_flags()
+
+
+def test_boundaries_are_ints():
+  assert schedules.parse_boundaries(['10', '200'], 'step') == [10, 200]
+  assert schedules.parse_boundaries([], 'constant') == []
+
+
+def test_a_step_schedule_without_boundaries_is_refused():
+  with pytest.raises(
+    cli.UsageError, match='^--lr_schedule=step needs --lr_boundaries=1000,2000'
+  ):
+    schedules.parse_boundaries([], 'step')

@@ -1,0 +1,175 @@
+"""saved_model: written whole or not at all, and read back."""
+
+import errno
+import os
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.nn import layers
+from distmnist.serving import saved_model
+
+
+def write_brightest(export_dir, image_shape=(2, 3, 1)):
+  """Writes a model whose class is the brightest value; returns the bytes."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    images = tf.placeholder(tf.uint8, [None, *image_shape])
+    scale = tf.get_variable('scale', initializer=0.1)
+    logits = scale * layers.flatten(tf.cast(images, tf.float32))
+    session.run(scale.initializer)
+    return saved_model.write(
+      str(export_dir),
+      session,
+      tf.train.Saver([scale]),
+      images,
+      tf.argmax(logits, axis=1),
+      tf.nn.softmax(logits),
+    )
+
+
+def make_images(classes, image_shape=(2, 3, 1)):
+  """Returns images of `write_brightest`'s classes, 9 against 0."""
+  images = np.zeros([len(classes), np.prod(image_shape)], np.uint8)
+  images[np.arange(len(classes)), classes] = 9
+  return images.reshape(-1, *image_shape)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+  folder = tmp_path / 'a' / 'model'
+  num_bytes = write_brightest(folder)
+  files = [path for path in folder.rglob('*') if path.is_file()]
+  assert num_bytes == sum(path.stat().st_size for path in files) > 0
+  # Nothing is left beside it, and who may read the folder may read all of it.
+  assert os.listdir(tmp_path / 'a') == ['model']
+  assert folder.stat().st_mode == (tmp_path / 'a').stat().st_mode
+  model = saved_model.Model(str(folder))
+  assert (model.image_shape, model.num_classes) == ((2, 3, 1), 6)
+  classes, probabilities = model.predict(make_images([4, 0, 5]))
+  assert (classes.dtype, classes.tolist()) == (np.int64, [4, 0, 5])
+  assert (probabilities.dtype, probabilities.shape) == (np.float32, (3, 6))
+  # Of logits 0.9 and five times 0.
+  expected = np.exp(0.9) / (np.exp(0.9) + 5)
+  np.testing.assert_allclose(probabilities.max(axis=1), expected, rtol=1e-6)
+  np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_an_empty_folder_is_taken_also_by_a_link(tmp_path):
+  (tmp_path / 'disk').mkdir()
+  (tmp_path / 'link').symlink_to(tmp_path / 'disk')
+  write_brightest(tmp_path / 'link')
+  assert (tmp_path / 'link').is_symlink()
+  assert saved_model.Model(str(tmp_path / 'disk')).num_classes == 6
+
+
+@pytest.mark.parametrize('is_folder', [True, False])
+def test_nothing_is_written_over(tmp_path, is_folder):
+  folder = tmp_path / 'model'
+  if is_folder:
+    folder.mkdir()
+  kept = folder / 'mine' if is_folder else folder
+  kept.write_text('precious')
+  what = 'is not empty, and nothing is' if is_folder else 'is no folder: give'
+  with pytest.raises(
+    cli.RunError, match=f'^--export_dir={re.escape(str(folder))} {what} '
+  ):
+    saved_model.check_free(str(folder))
+  # Nor is what came there since.
+  with pytest.raises(OSError):
+    write_brightest(folder)
+  assert kept.read_text() == 'precious'
+  assert os.listdir(tmp_path) == ['model']
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+  def fill_the_disk(file):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(os, 'fsync', fill_the_disk)
+  with pytest.raises(OSError, match='No space left'):
+    write_brightest(tmp_path / 'model')
+  assert os.listdir(tmp_path) == []
+
+
+def check_refused(export_dir, text):
+  with pytest.raises(cli.RunError) as caught:
+    saved_model.Model(str(export_dir))
+  assert re.fullmatch(
+    f'--export_dir={re.escape(str(export_dir))} {text}', str(caught.value)
+  ), str(caught.value)
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path):
+  check_refused(tmp_path / 'no', 'was not found: distmnist.export writes one')
+  check_refused(tmp_path, 'is not a SavedModel: it has no saved_model.pb; .*')
+
+
+def cut(path):
+  data = pathlib.Path(path).read_bytes()
+  pathlib.Path(path).write_bytes(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize('harm', [cut, os.remove])
+@pytest.mark.parametrize('name', ['index', 'data-00000-of-00001'])
+def test_variables_that_are_not_whole_are_refused(tmp_path, harm, name):
+  write_brightest(tmp_path / 'model')
+  harm(tmp_path / 'model' / 'variables' / f'variables.{name}')
+  check_refused(
+    tmp_path / 'model',
+    '(is not whole: its variables are missing or damaged|cannot be read: The '
+    'passed save_path is not a valid checkpoint).*; write it again with '
+    'distmnist.export',
+  )
+
+
+def test_a_graph_that_is_not_whole_is_refused(tmp_path):
+  write_brightest(tmp_path / 'model')
+  cut(tmp_path / 'model' / 'saved_model.pb')
+  check_refused(
+    tmp_path / 'model', r'cannot be read: .+; write it again with .*export'
+  )
+
+
+def write_other(export_dir, key='serving_default', dtype=tf.uint8, tag='serve'):
+  """Writes a SavedModel as others have them: x -> y."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.placeholder(dtype, [None, 4], 'x')
+    signature = tf.saved_model.predict_signature_def({'x': x}, {'y': x + x})
+    builder = tf.saved_model.Builder(str(export_dir))
+    builder.add_meta_graph_and_variables(session, [tag], {key: signature})
+    builder.save()
+
+
+def test_another_signature_is_refused(tmp_path):
+  expected = (
+    ', expected images uint8 \\[n, height, width, channels\\] -> classes, '
+    'probabilities: give one that distmnist.export has written'
+  )
+  write_other(tmp_path / 'a')
+  check_refused(
+    tmp_path / 'a',
+    r'has the signature x uint8 \[None, 4\] -> y uint8 \[None, 4\]' + expected,
+  )
+  write_other(tmp_path / 'b', key='train')
+  check_refused(
+    tmp_path / 'b',
+    r'has no signature serving_default \(it has train\)' + expected,
+  )
+  write_other(tmp_path / 'c', tag='other')
+  check_refused(
+    tmp_path / 'c',
+    "cannot be read: it has no model with the tag 'serve'; write it again with "
+    'distmnist.export',
+  )
+
+
+def test_without_the_flag_the_folder_is_asked_for(set_flags, monkeypatch):
+  set_flags()
+  with pytest.raises(cli.UsageError, match='^--export_dir is missing: '):
+    saved_model.export_dir_from_flags()
+  monkeypatch.setenv('HOME', '/home/ada')
+  set_flags('--export_dir=~/model')
+  assert saved_model.export_dir_from_flags() == '/home/ada/model'

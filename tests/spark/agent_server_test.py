@@ -1,0 +1,83 @@
+"""Who is let in: the secret, what agents say first, strangers."""
+
+import socket
+import time
+
+import pytest
+
+from distmnist.spark import agent_server, handshake
+from distmnist.spark import messages as messages_lib
+from tests.support.desk_room import NAMES, SECRET
+
+
+@pytest.mark.parametrize('secret', ['another', ''])
+def test_who_does_not_know_the_secret_is_sent_away(room, secret):
+  stranger = room.connect(secret)
+  stranger.send(
+    hello='worker 0', attempt=1, address='a:1', executor='somewhere'
+  )
+  assert room.read_to_the_end(stranger) == []
+  assert room.desk.missing == NAMES
+
+
+@pytest.mark.parametrize(
+  'wrong',
+  [
+    {'hello': 'worker 7'},
+    {'hello': ['worker 0']},
+    {'attempt': 0},
+    {'attempt': 2},
+    {'attempt': True},
+    {'address': 'a:1\nfake line'},
+    {'address': None},
+    {'executor': '\x1b[2J'},
+  ],
+)
+def test_a_hello_that_makes_no_sense_is_refused(room, wrong):
+  connection = room.greet('worker 0', **wrong)
+  assert room.read_to_the_end(connection) == []
+  assert room.desk.missing == NAMES
+
+
+def test_strangers_have_little_time(room, monkeypatch):
+  monkeypatch.setattr(agent_server, 'HELLO_SECS', 0.01)
+  silent = messages_lib.Connection(
+    socket.create_connection(('127.0.0.1', room.desk.port))
+  )
+  room.opened.append(silent)
+  (message,) = room.read_to_the_end(silent)
+  assert list(message) == ['challenge']
+
+
+def test_more_agents_than_places_wait_in_the_queue(room):
+  def connect():
+    address = '127.0.0.1', room.desk.port
+    return messages_lib.Connection(socket.create_connection(address))
+
+  agents = [connect() for _ in range(320)]
+  room.opened += agents
+  answered = []
+
+  def is_done():
+    for connection in agents:
+      if connection not in answered and (message := connection.receive()):
+        connection.send(**handshake.Agent(SECRET).answer(message[0]))
+        connection.send(nonsense=1)  # he makes room for the next
+        answered.append(connection)
+    return len(answered) == 320
+
+  room.turn_until(is_done)
+
+
+def test_idle_strangers_of_one_address_make_room_soon(room, monkeypatch):
+  monkeypatch.setattr(agent_server, '_HURRIED_HELLO_SECS', 1.0)
+  for _ in range(256):
+    address = '127.0.0.1', room.desk.port
+    room.opened.append(
+      messages_lib.Connection(socket.create_connection(address))
+    )
+  for _ in range(300):
+    room.desk.turn(0)
+  start = time.monotonic()
+  room.join('ps 0')
+  assert time.monotonic() - start < agent_server.HELLO_SECS

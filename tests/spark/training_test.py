@@ -1,0 +1,342 @@
+"""Spark's side of the driver; the slow tests run a real local-cluster."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from distmnist.common import cli
+from distmnist.spark import training
+from tests.support import runner
+from tests.support.paths import PYTHONPATH, REPO, SUPPORT
+
+CLUSTER = 'local-cluster[3,1,1024]'
+# Half a minute each on two cores; far more where others take the cores.
+DEADLINE_SECS = 240
+
+
+def slow(test):
+  return pytest.mark.slow(pytest.mark.timeout(600)(test))
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    ({'data': []}, 'input_mode is InputMode.FILES: give InputMode.RDD'),
+    (
+      {'input_mode': training.InputMode.RDD, 'data': []},
+      'needs data and test_data, such as .* rdd.randomSplit',
+    ),
+    (
+      {
+        'train_flags': ['--dataset=mnist'],
+        'input_mode': training.InputMode.RDD,
+        'data': [],
+        'test_data': [],
+      },
+      '--dataset is for InputMode.FILES: leave it out',
+    ),
+    ({'train_flags': ['--job_name=ps']}, "--job_name is the launcher's to set"),
+  ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_spark_is_asked(
+  arguments, said
+):
+  with pytest.raises(cli.UsageError, match=said):
+    training.run(None, **arguments)
+
+
+class FakeSpark:
+  """In the place of a SparkContext and of its RDDs, without an executor."""
+
+  master = 'local-cluster[3,1,1024]'
+
+  def getConf(self):  # noqa: N802
+    return {'spark.driver.host': '127.0.0.1', 'spark.master': self.master}
+
+  def parallelize(self, values, num_partitions):
+    self.partitions = list(values), num_partitions
+    return self
+
+  def barrier(self):
+    return self
+
+  def mapPartitions(self, task):  # noqa: N802
+    return task
+
+
+class FakeJob:
+  """In the place of a barrier_job.Job: it ends before a task has begun."""
+
+  has_ended, error = True, None
+
+  def __init__(self, sc, task, on_end):
+    sc.task = task
+
+  def start(self):
+    pass
+
+  def end(self):
+    pass
+
+
+@pytest.mark.parametrize('is_fed', [False, True])
+def test_each_executor_learns_its_cluster_and_where_the_driver_is(
+  tmp_path, monkeypatch, is_fed
+):
+  called = []
+  for name in ('check_conf', 'ship_package', 'wait_for_slots'):
+    monkeypatch.setattr(
+      training.executors, name, lambda *args, name=name: called.append(name)
+    )
+  monkeypatch.setattr(
+    training.executors, 'describe_python', lambda sc: 'some Python'
+  )
+  monkeypatch.setattr(
+    training.executors, 'find_data_dir', lambda *_: ['--data_dir=/there']
+  )
+  monkeypatch.setattr(training.barrier_job, 'Job', FakeJob)
+  sc, said, more = FakeSpark(), [], {}
+  if is_fed:
+    more = {
+      **{'input_mode': training.InputMode.RDD, 'data': [], 'test_data': []},
+      **{'image_shape': (8, 8, 3), 'num_classes': 7},
+    }
+    monkeypatch.setattr(
+      training.image_feed.ImageFeed, 'make_rdd', lambda feed, sc, *shape: sc
+    )
+  report = training.run(
+    sc,
+    ['--do=x'],
+    num_workers=3,
+    module='fake_train',
+    logs_dir=str(tmp_path),
+    say=said.append,
+    **more,
+  )
+  assert report is None
+  assert called == ['check_conf', 'wait_for_slots', 'ship_package']
+  assert said[:2] == [
+    'some Python',
+    f'1 ps and 3 workers on {sc.master}, logs in {tmp_path}',
+  ]
+  (spec,) = sc.task.args
+  host, port = spec.pop('driver')
+  assert host == '127.0.0.1' and port > 0
+  assert len(spec.pop('secret')) == 64
+  flags = spec.pop('train_flags')
+  assert flags[0] == '--do=x'
+  assert ('--dataset=npy' in flags) == is_fed
+  assert ('--data_dir=/there' in flags) == (not is_fed)
+  feed = {'image_shape': [8, 8, 3], 'limit_mb': 4096.0} if is_fed else None
+  assert spec == {
+    **{'num_ps': 1, 'num_workers': 3, 'module': 'fake_train'},
+    **{'attempt': 1, 'feed': feed},
+  }
+  if not is_fed:
+    assert sc.partitions == ([0, 1, 2, 3], 4)
+
+
+@pytest.fixture
+def why_no_spark():
+  if importlib.util.find_spec('pyspark') is None:
+    pytest.skip('no pyspark: pip install .[spark]')
+  if not (os.environ.get('JAVA_HOME') or shutil.which('java')):
+    pytest.skip('no Java: Spark needs Java 17')
+
+
+def make_env():
+  return {**os.environ, 'PYTHONPATH': PYTHONPATH}
+
+
+class Launch:
+  """A launch on a real local-cluster; its end is the end of all of it."""
+
+  def __init__(self, folder, *words, train_flags):
+    self.logs = folder / 'logs'
+    self.out = folder / 'out'
+    self.everything = set()
+    with open(self.out, 'w') as out:
+      self.process = subprocess.Popen(
+        [
+          *(sys.executable, '-m', 'distmnist.launch', '--launcher=spark'),
+          *(f'--master={CLUSTER}', f'--logs_dir={self.logs}', *words, '--'),
+          *train_flags,
+        ],
+        env=make_env(),
+        stdout=out,
+        stderr=out,
+        cwd=REPO,
+        # Whoever runs pytest in the background may ignore it.
+        preexec_fn=lambda: signal.signal(
+          signal.SIGINT, signal.default_int_handler
+        ),
+      )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.look()
+    if self.process.poll() is None:
+      self.process.kill()
+    self.process.wait()
+    for process in self.everything:
+      if is_running(process):
+        process.kill()
+
+  def look(self):
+    """Remembers all processes that are there; returns them."""
+    if self.process.poll() is None:
+      parent = psutil.Process(self.process.pid)
+      self.everything |= set(parent.children(recursive=True))
+    return self.everything
+
+  def wait_for(self, path):
+    """Waits for a file that a task touches; returns its psutil.Process."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not path.exists():
+      assert self.process.poll() is None, self.out.read_text()
+      assert time.monotonic() < deadline, self.out.read_text()
+      time.sleep(0.05)
+    self.look()
+    return psutil.Process(int(path.read_text()))
+
+  def wait(self):
+    """Returns the exit code; nothing that it has started may be left."""
+    code = self.process.wait(DEADLINE_SECS)
+    deadline = time.monotonic() + 60
+    while left := [p for p in self.everything if is_running(p)]:
+      assert time.monotonic() < deadline, left
+      time.sleep(0.02)
+    return code
+
+
+def is_running(process):
+  try:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return False
+
+
+def read_command(process):
+  """Returns its words, none if it has ended."""
+  try:
+    return process.cmdline()
+  except psutil.Error:
+    return []
+
+
+def find_executor(task):
+  """The JVM above a task's process."""
+  return next(
+    parent
+    for parent in task.parents()
+    if 'CoarseGrainedExecutorBackend' in ' '.join(parent.cmdline())
+  )
+
+
+@slow
+def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
+  # fake_train would be quicker, but the checkpoint is what it is about.
+  logdir = tmp_path / 'run'
+  flags = [
+    *runner.SMALL,
+    *('--train_steps=5000', '--save_steps=100', f'--logdir={logdir}'),
+  ]
+  with Launch(tmp_path, '--max_restarts=2', train_flags=flags) as launch:
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not list(logdir.glob('model.ckpt-*.index')):
+      assert launch.process.poll() is None, launch.out.read_text()
+      assert time.monotonic() < deadline, launch.out.read_text()
+      time.sleep(0.02)
+    worker = next(
+      p
+      for p in launch.look()
+      if {'--job_name=worker', '--task_index=1'} <= {*read_command(p)}
+    )
+    executor = find_executor(worker)
+    executor.kill()
+    assert launch.wait() == 0, launch.out.read_text()
+    said = launch.out.read_text()
+  assert f'its executor, 127.0.0.1 (pid {executor.pid}), has died' in said
+  assert ': restart 1 of 2, with all other tasks' in said
+  log = (launch.logs / 'worker_0.log').read_text()
+  first, again = log.split('--- restart 1 ---\n')
+  assert 'restored' not in first
+  assert f'restored {logdir}/model.ckpt-' in again
+  report = runner.read_report(logdir)
+  assert report['global_step'] >= 5000
+  assert report['test_accuracy'] > 0.6
+
+
+@slow
+@pytest.mark.parametrize(
+  ('do', 'hit', 'code'),
+  [
+    ('worker1:touch=ready,forever', signal.SIGKILL, 137),
+    ('worker1:leave', signal.SIGINT, 130),
+  ],
+)
+def test_after_a_failure_or_ctrl_c_nothing_is_left(
+  why_no_spark, tmp_path, do, hit, code
+):
+  do = f'worker0:leave;ps0:leave;{do}'
+  flags = [f'--do={do}', f'--folder={tmp_path}']
+  with Launch(tmp_path, '--module=fake_train', train_flags=flags) as launch:
+    for name in ('ps0', 'worker0', 'worker1'):
+      task = launch.wait_for(tmp_path / f'{name}.ready')
+    victim = task if hit == signal.SIGKILL else launch.process
+    victim.send_signal(hit)
+    assert launch.wait() == code, launch.out.read_text()
+    last = launch.out.read_text().splitlines()[-1]
+  # The ps was stopped after the last worker.
+  left = {p.name: p.stat().st_mtime_ns for p in tmp_path.glob('*.left')}
+  assert 'worker0.left' in left
+  assert left['ps0.left'] == max(left.values())
+  if hit == signal.SIGKILL:
+    assert 'error: worker 1 (127.0.0.1:' in last
+    assert 'failed first: killed by SIGKILL; log: ' in last
+  else:
+    assert 'stopped by SIGINT' in last
+
+
+@slow
+def test_a_program_of_spark_trains_on_its_data_and_predicts(
+  why_no_spark, tmp_path
+):
+  done = subprocess.run(
+    [sys.executable, SUPPORT / 'spark_program.py', CLUSTER, tmp_path],
+    env={
+      **make_env(),
+      'PYSPARK_PYTHON': sys.executable,
+      'SPARK_LOCAL_IP': '127.0.0.1',
+    },
+    capture_output=True,
+    text=True,
+    timeout=DEADLINE_SECS,
+  )
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout.splitlines()[-1])
+  # 1001 images from partitions of unlike sizes: the workers have as many.
+  assert '500 training images here' in done.stdout
+  assert found['images'] == 100 * found['local_steps']
+  assert found['test_images'] == 200
+  assert found['test_accuracy'] > 0.7
+  # The model that was exported says the same of the same images.
+  assert found['columns'] == ['image', 'label', 'class', 'probabilities']
+  assert found['predicted_accuracy'] == pytest.approx(found['test_accuracy'])
+  assert found['sums'] == pytest.approx([1, 1], abs=1e-5)
+  # Both by a line of ours, and not by a job of Spark that fails.
+  assert found['wrong'].startswith('data: an image of 3 values, expected 784')
+  assert found['no_model'].startswith(
+    'on an executor: --export_dir=/no/such/model was not found'
+  )
+  assert 'PythonException' not in done.stderr

@@ -1,0 +1,172 @@
+"""Runs distmnist's programs as forks: a case takes milliseconds.
+
+`python -m tests.support.forked_programs` imports TensorFlow once. The first
+request of a program forks a process that imports the program, and nothing else:
+the flags of one are not another's. Each of its cases is a fork of that. A line
+of JSON each:
+
+  in:   {"program", "argv", "cwd", "env"}
+  out:  {"code", "out", "err", "left"}: the exit code, -n by signal n, None if
+        it did not end; stdout; stderr; whether a process outlived it, 0 or 1
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+from tests.support.paths import REPO
+
+_DEADLINE_SECS = 60
+# What a program has started may take so long to follow it.
+_GRACE_SECS = 5
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Programs:
+  """The tests' side: `run` of a program, as of its command."""
+
+  def __init__(self):
+    self._process = subprocess.Popen(
+      [sys.executable, '-m', 'tests.support.forked_programs'],
+      cwd=REPO,
+      env={**os.environ, 'OPENBLAS_NUM_THREADS': '1'},
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      start_new_session=True,
+    )
+
+  def run(self, program, words, cwd, **env):
+    """Runs `python -m distmnist.PROGRAM WORDS`; returns the reply, a dict."""
+    request = {
+      'program': program,
+      'argv': [str(word) for word in words],
+      'cwd': str(cwd),
+      'env': env,
+    }
+    self._process.stdin.write(json.dumps(request) + '\n')
+    self._process.stdin.flush()
+    return json.loads(self._process.stdout.readline())
+
+  def close(self):
+    self._process.stdin.close()
+    self._process.wait(_DEADLINE_SECS)
+    self._process.stdout.close()
+
+
+def _serve(requests, replies):
+  """Has each request answered by the process of its program."""
+  programs = {}
+  for line in requests:
+    name = json.loads(line)['program']
+    if name not in programs:
+      programs[name] = _start(name, programs)
+    to, back = programs[name]
+    to.write(line)
+    to.flush()
+    replies.write(back.readline())
+    replies.flush()
+
+
+def _start(name, others):
+  """Forks the process of a program; returns its (requests, replies)."""
+  here_in, there_out = os.pipe()
+  there_in, here_out = os.pipe()
+  if not os.fork():
+    for to, back in others.values():
+      to.close()
+      back.close()
+    os.close(here_in)
+    os.close(here_out)
+    with open(there_in) as requests, open(there_out, 'w') as replies:
+      _run_cases(
+        importlib.import_module(f'distmnist.{name}'), requests, replies
+      )
+    os._exit(0)
+  os.close(there_in)
+  os.close(there_out)
+  return open(here_out, 'w'), open(here_in)
+
+
+def _run_cases(module, requests, replies):
+  # Who loses its parent becomes ours: so none is lost sight of.
+  ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+  for line in requests:
+    request = json.loads(line)
+    with (
+      tempfile.TemporaryFile('w+', encoding='utf-8') as out,
+      tempfile.TemporaryFile('w+', encoding='utf-8') as err,
+    ):
+      pid = os.fork()
+      if not pid:
+        _run_case(module, request, out, err)
+      code = _wait(pid)
+      left = _count_left()
+      for file in (out, err):
+        file.seek(0)
+      reply = {'code': code, 'out': out.read(), 'err': err.read(), 'left': left}
+    replies.write(json.dumps(reply) + '\n')
+    replies.flush()
+
+
+def _run_case(module, request, out, err):
+  code = 1
+  try:
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nowhere, 0), (out.fileno(), 1), (err.fileno(), 2)):
+      os.dup2(source, target)
+    os.chdir(request['cwd'])
+    os.environ.update(request['env'])
+    sys.argv = [module.__file__, *request['argv']]
+    module.run()
+  except SystemExit as end:
+    code = end.code or 0
+  except BaseException:
+    traceback.print_exc()
+  finally:
+    with contextlib.suppress(OSError, ValueError):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    os._exit(code)
+
+
+def _wait(pid):
+  """Returns the exit code of a child; None if it had to be killed."""
+  deadline = time.monotonic() + _DEADLINE_SECS
+  while time.monotonic() < deadline:
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if done:
+      return os.waitstatus_to_exitcode(status)
+    time.sleep(0.001)
+  os.killpg(pid, signal.SIGKILL)
+  os.waitpid(pid, 0)
+  return None
+
+
+def _count_left():
+  """Returns how many processes are still there; kills none: they are named."""
+  deadline = time.monotonic() + _GRACE_SECS
+  while True:
+    try:
+      done, _ = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+      return 0
+    if not done:
+      if time.monotonic() > deadline:
+        return 1
+      time.sleep(0.01)
+
+
+if __name__ == '__main__':
+  import distmnist.runtime  # noqa: F401  TensorFlow.
+
+  _serve(sys.stdin, sys.stdout)

@@ -1,0 +1,36 @@
+"""Reports of two workers, as small as they can be."""
+
+import collections
+
+from distmnist.logdir import report
+
+
+def make_workers():
+  return [
+    report.WorkerStats(
+      *(0, 5, 50, 0.8, 4, 5, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
+      collections.Counter({0: 3, 1: 2}),
+    ),
+    report.WorkerStats(
+      *(1, 3, 30, 0.9, 2, 3, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6),
+      collections.Counter({1: 1, 4: 2}),
+    ),
+  ]
+
+
+def compose(max_staleness=None, lives=None, **outcome):
+  outcome = {
+    'test_accuracy': 0.91239,
+    'global_step': 8,
+    'best_step': None,
+    'validation_accuracy': None,
+    'total_secs': 12.34,
+    'train_secs': 5.06,
+    'final_cost': 0.25,
+    'images_per_sec': 12345.6,
+    'workers_not_heard_of': [],
+    **outcome,
+  }
+  return report.compose(
+    {'flags': {}}, outcome, lives or make_workers(), max_staleness
+  )

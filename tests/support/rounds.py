@@ -1,0 +1,167 @@
+"""A rule in rounds, and a cluster of it whose workers come and go."""
+
+import concurrent.futures
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import local_copies, strategy, sync_round
+from tests.support import in_process
+from tests.support import stepper as stepper_lib
+
+
+class _AtStart(tf.train.SessionRunHook):
+  """Keeps the session, and has the chief set the global step."""
+
+  def __init__(self, rule, op):
+    self._rule = rule
+    self._op = op
+
+  def after_create_session(self, session, coord):
+    self._rule.raw_session = session
+    session.run(self._op)
+
+
+class Mean(strategy.Strategy):
+  """x~ <- x~ - rate * the mean of R gradients, in a round.
+
+  Attributes:
+    stop: in_process.AskedStop.
+    raw_session: tf.Session; where it is closed the worker has died.
+  """
+
+  def __init__(
+    self, cluster, num_gifts, first_step=0, is_broken=False, stops_at=None
+  ):
+    """
+    Args:
+      stops_at: 'one' or 'all': the update stops for ever once one of the
+        accumulators, or all of them, are taken.
+    """
+    super().__init__(cluster)
+    self._stops_at = stops_at
+    self._num_gifts = num_gifts
+    self._first_step = first_step
+    self._is_broken = is_broken
+    self._copies = local_copies.LocalCopies(cluster)
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies, optimizer = self._copies, make_optimizer()
+    self.round = sync_round.make_round(
+      self.cluster, self._num_gifts, global_step, copies
+    )
+    gradients = copies.compute_gradients(optimizer, loss)
+
+    def apply(means):
+      # With `means`, so that it comes when R have given.
+      with tf.control_dependencies(means):
+        check = tf.debugging.Assert(not self._is_broken, ['broken'])
+      if self._stops_at:
+        taken, never = build_stop()
+        before = means if self._stops_at == 'all' else means[-1:]
+        with tf.control_dependencies(before):
+          is_there = taken.enqueue(True)
+        with tf.control_dependencies([is_there]):
+          check = never.dequeue()
+      with tf.control_dependencies([check]):
+        means = [tf.identity(mean) for mean in means]
+      return optimizer.apply_gradients(
+        list(zip(means, copies.shards, strict=True))
+      )
+
+    self.round.build_update(apply)
+    gifts = [part for part, _ in copies.to_shards(gradients)]
+    new_step, self.staleness = self.round.give_and_wait(gifts)
+    self._set_step = tf.no_op()
+    if self._first_step and self.cluster.is_chief:
+      self._set_step = global_step.assign(self._first_step).op
+    with tf.control_dependencies([new_step, self.staleness]):
+      pulled = copies.pull()
+    with tf.control_dependencies([pulled]):
+      return tf.identity(new_step)
+
+  def hooks(self, stop):
+    self.stop = in_process.AskedStop()
+    self.hook = self.round.hook(self.stop)
+    return [_AtStart(self, self._set_step), self.hook]
+
+
+def build_stop():
+  """Returns the queues (taken, never) of an update that stops."""
+  with tf.device('/job:ps/task:0/device:CPU:0'):
+    return [
+      tf.FIFOQueue(-1, tf.bool, (), shared_name=f'stop/{name}')
+      for name in ('taken', 'never')
+    ]
+
+
+class Run:
+  """A stepper of workers that may die, leave and come back."""
+
+  def __init__(self, stepper):
+    self.stepper = stepper
+    self.leave, self.come_back = stepper.leave, stepper.come_back
+
+  def give(self, worker, *x):
+    """Starts a step; it may wait at its end."""
+    self.stepper.begin(worker, x)
+    self.stepper.release(worker)
+
+  def wait_for_stop(self):
+    """Returns once the update stands still, amid its work."""
+    target = self.stepper.workers[0].rule.raw_session.sess_str
+    with tf.Graph().as_default(), tf.Session(target) as session:
+      taken, _ = build_stop()
+      session.run(
+        taken.dequeue(),
+        options=tf.RunOptions(timeout_in_ms=1000 * stepper_lib.DEADLINE_SECS),
+      )
+
+  def give_uncounted(self, gradient, token):
+    """Gives to the accumulator of the only shard, past the entry."""
+    target = self.stepper.workers[0].rule.raw_session.sess_str
+    with tf.Graph().as_default(), tf.Session(target) as session:
+      with tf.device('/job:ps/task:0/device:CPU:0'):
+        accumulator = tf.ConditionalAccumulator(
+          tf.float32, [1], shared_name='round/gifts_0'
+        )
+        given = accumulator.apply_grad([gradient], token)
+      session.run(given)
+
+  def play(self, xs, last_step):
+    """All go on until `last_step`; returns the (step, staleness) of each."""
+
+    def work(worker):
+      found, step = [], 0
+      while step < last_step:
+        self.give(worker, *xs[worker])
+        step, staleness, _ = self.stepper.join(worker)
+        found.append((step, staleness))
+      return found
+
+    with concurrent.futures.ThreadPoolExecutor(len(xs)) as threads:
+      return list(threads.map(work, range(len(xs))))
+
+  def kill(self, worker):
+    rule = self.stepper.workers[worker].rule
+    self.leave(worker, rule.raw_session.close)
+    rule.hook._end_updates()
+
+
+@pytest.fixture
+def make(make_stepper):
+  """Returns make(num_workers=2, num_gifts=n, num_ps=1, ...) -> a Run."""
+
+  def make_run(num_workers=2, num_gifts=None, num_ps=1, size=1, **settings):
+    def make_rule(member):
+      return Mean(member, num_gifts or num_workers, **settings)
+
+    how = {'steps_per_run': settings.pop('steps_per_run', 1)}
+    stepper = make_stepper(num_ps, num_workers, make_rule, size=size, **how)
+    settings.pop('stops_at', None)  # Only the first ones stop.
+    return Run(stepper)
+
+  return make_run

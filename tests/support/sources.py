@@ -1,0 +1,19 @@
+"""Batch sources of small trainings, in lock-step if nothing else is said."""
+
+from distmnist.logdir import history
+from distmnist.training import batch_source, batch_table
+
+BATCH = 4
+NUM_IMAGES = 30
+
+
+def make_dealing(num_workers=2, unit=1, last_step=12, lock_step=True, **how):
+  return batch_table.Dealing(
+    num_workers, BATCH, unit, last_step, lock_step, **how
+  )
+
+
+def make_source(dealing, worker=0, seed=3):
+  return batch_source.BatchSource(
+    dealing, NUM_IMAGES, seed, worker, 'fed', history.History()
+  )

@@ -1,0 +1,79 @@
+"""Sweeps, as users run them, most with fake_train.py in train's place."""
+
+import json
+import os
+import subprocess
+import sys
+
+import psutil
+
+from tests.support import background
+from tests.support.paths import REPO, SUPPORT
+
+# Far more than anything takes where nobody else wants the cores.
+DEADLINE_SECS = 100
+DIVERGES = 'all:error=the_cost_is_nan:_the_training_has_diverged'
+
+
+def make_command(folder, *words, module='fake_train'):
+  return [
+    *(sys.executable, '-m', 'distmnist.sweep', f'--sweep_dir={folder}/sweep'),
+    *(f'--module={module}', *map(str, words)),
+    *(() if '--' in words else ('--',)),
+    *((f'--folder={folder}',) if module == 'fake_train' else ()),
+  ]
+
+
+def make_env():
+  paths = [str(REPO), str(SUPPORT), os.environ.get('PYTHONPATH', '')]
+  return {**os.environ, 'PYTHONPATH': ':'.join(filter(None, paths))}
+
+
+def run(folder, *words, **settings):
+  return subprocess.run(
+    make_command(folder, *words, **settings),
+    env=make_env(),
+    capture_output=True,
+    text=True,
+    timeout=250,
+  )
+
+
+def read_table(done):
+  """Returns the rows of the table on stdout, a list of dict."""
+  first, *lines = done.stdout.splitlines()
+  header = first.split()
+  rows = [line.split(maxsplit=len(header) - 1) for line in lines]
+  return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def read_trial(folder, name):
+  path = folder / 'sweep' / 'trials' / name / 'trial.json'
+  return json.loads(path.read_text())
+
+
+def read_states(folder):
+  paths = sorted((folder / 'sweep' / 'trials').glob('*/trial.json'))
+  return [json.loads(path.read_text())['state'] for path in paths]
+
+
+def count_runs(folder):
+  """Returns how often each trial has said that it ran."""
+  logs = sorted((folder / 'sweep' / 'trials').glob('*/log'))
+  return [log.read_text().count('ran\n') for log in logs]
+
+
+class Running(background.Running):
+  """A sweep in the background; its end is the end of all that it started."""
+
+  def __init__(self, folder, *words, **settings):
+    super().__init__(
+      folder,
+      make_command(folder, *words, **settings),
+      stdout=subprocess.PIPE,
+      env=make_env(),
+      text=True,
+    )
+
+  def all_processes(self):
+    return psutil.Process(self.process.pid).children(recursive=True)

@@ -1,0 +1,90 @@
+"""Commands on this machine: they end by themselves, or because they must."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.sweeps import local_runner, runners
+from tests.support.paths import PYTHONPATH
+
+pytestmark = pytest.mark.slow
+DEADLINE_SECS = 60
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
+  with (
+    open(tmp_path / 'lock', 'w') as lock,
+    local_runner.LocalRunner('fake_train', f'{tmp_path}/server', lock) as made,
+  ):
+    yield made
+
+
+def start(runner, name, log, *flags, limit=runners.NO_LIMIT):
+  argv = ['python', '-m', 'fake_train', *flags]
+  return runner.start(runners.Command(name, argv, log, limit=limit))
+
+
+def wait_for_all(runner, names):
+  """Returns {name: code} once all of `names` have ended."""
+  ended, deadline = {}, time.monotonic() + DEADLINE_SECS
+  while ended.keys() != names and time.monotonic() < deadline:
+    ended |= dict(runner.wait())
+  return ended
+
+
+def test_each_command_has_its_log_and_its_code(runner, tmp_path):
+  logs = {name: tmp_path / f'{name}.log' for name in 'ab'}
+  logs['b'].write_text('before\n')
+  sizes = [
+    start(runner, name, str(log), f'--do=all:print={name},exit={code}')
+    for code, (name, log) in enumerate(logs.items())
+  ]
+  assert sizes == [0, 7]
+  assert wait_for_all(runner, {'a', 'b'}) == {'a': 0, 'b': 1}
+  assert 'a' in logs['a'].read_text()
+  assert logs['b'].read_text().startswith('before\n')
+
+
+def test_a_command_that_takes_too_long_is_told_to_leave(runner, tmp_path):
+  log = tmp_path / 'log'
+  limit = runners.Limit(0.5, DEADLINE_SECS)
+  start(runner, 'late', str(log), '--do=all:forever', limit=limit)
+  assert wait_for_all(runner, {'late'}) == {'late': cli.FAILED}
+  assert log.read_text().endswith(
+    'error: not done within --trial_timeout_secs=0.5\n'
+  )
+
+
+def test_who_does_not_leave_is_killed_after_its_grace(runner, tmp_path):
+  limit = runners.Limit(0.5, 0.2)
+  do = f'--folder={tmp_path}', '--do=all:deaf,touch=up,forever'
+  start(runner, 'deaf', str(tmp_path / 'log'), *do, limit=limit)
+  assert wait_for_all(runner, {'deaf'}) == {'deaf': cli.FAILED}
+
+
+def test_at_a_stop_who_is_deaf_is_killed(runner, tmp_path):
+  folder = f'--folder={tmp_path}'
+  for name, actions in ('deaf', 'deaf,touch=deaf'), ('other', 'touch=other'):
+    log = str(tmp_path / f'{name}.log')
+    start(runner, name, log, folder, f'--do=all:{actions},forever')
+  # They are up when a third one, which waits for both, has ended.
+  waits = 'wait=worker0.deaf,wait=worker0.other'
+  log = str(tmp_path / 'last.log')
+  start(runner, 'last', log, folder, f'--do=all:{waits}')
+  assert wait_for_all(runner, {'last'}) == {'last': 0}
+  assert sorted(runner.stop(signal.SIGTERM, 0.5)) == [
+    ('deaf', -signal.SIGKILL),
+    ('other', -signal.SIGTERM),
+  ]
+
+
+def test_a_log_that_cannot_be_written_begins_nothing(runner, tmp_path):
+  with pytest.raises(OSError):
+    start(runner, 'x', str(tmp_path / 'none' / 'log'))
+  assert runner.wait() == []
+  assert not os.path.exists(tmp_path / 'none')

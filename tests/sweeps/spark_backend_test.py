@@ -1,0 +1,118 @@
+"""Which sweeps Spark can run, and with what."""
+
+import pytest
+
+from distmnist import sweep
+from distmnist.common import cli
+
+CLUSTER = 'local-cluster[2,1,1024]'
+
+
+def make_backend(num_trials):
+  numbers = ','.join(map(str, range(num_trials)))
+  return sweep.make_command(sweep.make_study([f'a={numbers}'], [])).backend
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ([], '--master is missing: give spark://host:7077'),
+    (
+      ['--master=yarn', '--parallel=2'],
+      '--sweep_dir is missing: give a folder',
+    ),
+    (
+      ['--master=yarn', '--sweep_dir=/shared/x'],
+      '--parallel is missing: give the number of trials',
+    ),
+    (
+      [f'--master={CLUSTER}', '--sweep_dir=x'],
+      '--sweep_dir=x: expected the absolute path of a folder',
+    ),
+    (
+      [f'--master={CLUSTER}', '--parallel=3'],
+      'local-cluster[2,1,1024] has 2 slots, but 3 trials run at the same time',
+    ),
+  ],
+)
+def test_what_cannot_work_on_spark_is_refused(set_flags, flags, message):
+  set_flags('--num_ps=0', '--num_workers=1', '--runner=spark', *flags)
+  study = sweep.make_study(['a=1,2,3,4'], [])
+  with pytest.raises(cli.UsageError) as error:
+    sweep.make_command(study)
+  assert message in str(error.value)
+
+
+def test_a_relative_path_of_a_trial_is_refused(set_flags):
+  set_flags(
+    *('--num_ps=0', '--num_workers=1', '--runner=spark', '--master=local')
+  )
+  for words, given in (
+    (['a=1'], ['--data_dir=x']),
+    (['data_dir=x'], ['--a=1']),
+  ):
+    with pytest.raises(cli.UsageError, match='--data_dir=x is relative'):
+      sweep.make_command(sweep.make_study(words, given))
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['--launcher=ssh'], 'exclude each other'),
+    (['--gpus=1'], '--gpus is for trials on this machine'),
+  ],
+)
+def test_flags_of_another_runner_are_refused(set_flags, flags, message):
+  set_flags('--runner=spark', '--master=local', *flags)
+  with pytest.raises(cli.UsageError, match=message):
+    make_backend(1)
+
+
+def test_a_trial_has_the_cores_of_its_slot(set_flags):
+  flags = ['--runner=spark', '--num_ps=0', '--num_workers=1']
+  set_flags(*flags, '--master=local-cluster[2,4,1024]')
+  backend = make_backend(99)
+  assert (backend.num_cores, backend.num_parallel) == (1, 8)
+  assert make_backend(3).num_parallel == 3
+  flags += ['--master=yarn', '--parallel=2', '--sweep_dir=/x']
+  set_flags(*flags, '--spark_conf=spark.task.cpus=3')
+  assert make_backend(2).num_cores == 3
+  set_flags(*flags, '--spark_conf=spark.task.cpus=x')
+  with pytest.raises(cli.UsageError, match='expected a number of cores'):
+    make_backend(2)
+
+
+def test_spark_does_not_start_a_trial_again_by_itself(set_flags):
+  set_flags('--runner=spark', f'--master={CLUSTER}')
+  conf = make_backend(2).conf
+  assert conf['spark.task.maxFailures'] == '1'
+  assert conf['spark.executor.instances'] == '2'
+
+
+def test_executors_are_told_where_the_data_is(set_flags, monkeypatch):
+  monkeypatch.setenv('DISTMNIST_DATA_DIR', '/data')
+  set_flags('--runner=spark', f'--master={CLUSTER}')
+  backend = make_backend(2)
+  assert backend.find_data_dir([]) == ['--data_dir=/data']
+  assert backend.find_data_dir(['--data_dir=/x']) == []
+
+
+def test_its_runner_has_its_settings(set_flags, tmp_path):
+  set_flags(
+    *('--runner=spark', f'--master={CLUSTER}', '--spark_wait_secs=7'),
+  )
+  backend = make_backend(2)
+  with open(tmp_path / 'lock', 'a+') as lock:
+    driver = backend.make_runner(str(tmp_path), lock, 3.0)._driver
+    assert (driver.conf, driver.logs_dir) == (backend.conf, str(tmp_path))
+    assert (driver.lock, driver.wait_secs) == (lock, 7)
+
+
+def test_spark_is_checked_by_its_launcher(set_flags, monkeypatch):
+  checked = []
+  monkeypatch.setattr(sweep.spark, 'check_ready', checked.append)
+  set_flags('--runner=spark', f'--master={CLUSTER}')
+  backend = make_backend(2)
+  assert checked == []  # A dry run needs no Spark.
+  backend.check_ready()
+  assert checked == [CLUSTER]

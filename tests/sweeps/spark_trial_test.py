@@ -1,0 +1,65 @@
+"""A trial on Spark: what decides whether it has ended or starts again."""
+
+import types
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.sweeps import runners, spark_trial
+
+
+def make_trial(tmp_path, name='01', **settings):
+  command = runners.Command(name, [], str(tmp_path / 'log'))
+  trial = spark_trial.SparkTrial(command)
+  job = types.SimpleNamespace(has_ended=True, error=settings.pop('error', None))
+  job.explain = lambda: str(job.error)
+  trial.begin('01.1', job)
+  for setting, value in settings.items():
+    setattr(trial, setting, value)
+  return trial
+
+
+def test_its_title_says_what_it_is(tmp_path):
+  assert make_trial(tmp_path).title == 'trial 01'
+  assert make_trial(tmp_path, 'check').title == 'the check'
+
+
+@pytest.mark.parametrize(
+  ('settings', 'is_stopping', 'code'),
+  [
+    ({'code': 3}, False, 3),
+    ({'code': 3}, True, 3),
+    ({}, True, -15),
+    ({'is_late': True, 'code': 0}, False, 0),
+    ({'is_late': True, 'code': 143}, False, cli.FAILED),
+    ({'is_late': True}, False, cli.FAILED),
+    ({}, False, None),
+    ({'number': spark_trial.MAX_RESTARTS}, False, None),
+    ({'number': spark_trial.MAX_RESTARTS + 1}, False, cli.LOST),
+  ],
+)
+def test_its_code(tmp_path, settings, is_stopping, code):
+  assert make_trial(tmp_path, **settings).find_code(is_stopping) == code
+
+
+def test_it_knows_why_it_was_lost(tmp_path):
+  trial = make_trial(tmp_path)
+  trial.find_code(False)
+  assert trial.lost == 'Spark has ended its task'
+  trial = make_trial(tmp_path, error=ValueError('refused'))
+  trial.find_code(False)
+  assert trial.lost == 'refused'
+
+
+def test_what_no_executor_has_is_no_reason_to_try_again(tmp_path):
+  error = ValueError('ModuleNotFoundError: No module named absl')
+  with pytest.raises(cli.RunError, match='No module named absl'):
+    make_trial(tmp_path, error=error).find_code(False)
+
+
+def test_a_new_start_knows_nothing_of_the_last(tmp_path):
+  trial = make_trial(tmp_path, code=1, lost='x', deadline=1.0, connection=3)
+  trial.begin('01.2', None)
+  assert (trial.number, trial.key) == (2, '01.2')
+  assert trial.code is trial.deadline is trial.connection is None
+  assert trial.lost == ''

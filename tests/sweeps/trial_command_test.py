@@ -1,0 +1,88 @@
+"""The command of a trial: what it has, and what it must not have."""
+
+import pytest
+from absl.testing import flagsaver
+
+from distmnist import sweep
+from distmnist.sweeps import local_backend, trials
+from tests.support import sweeps
+
+SECRETS = (
+  '--launcher=spark',
+  '--master=yarn',
+  '--spark_conf=spark.ssl.keyPassword=hunter2',
+  '--spark_conf=spark.hadoop.fs.s3a.secret.key=hunter3',
+  '--spark_conf=spark.ssl.keyStore=/home/me/store',
+)
+
+
+def test_the_trials_share_the_cores(set_flags, monkeypatch):
+  monkeypatch.setattr(
+    local_backend.os, 'sched_getaffinity', lambda _: range(12)
+  )
+
+  def threads(num_parallel, *flags):
+    set_flags(
+      *('--num_ps=0', '--num_workers=1', f'--parallel={num_parallel}', *flags)
+    )
+    words = ['a=' + ','.join(map(str, range(num_parallel)))]
+    study = sweep.make_study(words, ['--a=x'])
+    command = sweep.make_command(study)
+    first = trials.make_trials(study.combinations, 'x')[0]
+    return command.make(first, 0)
+
+  alone = threads(1)
+  assert alone[:3] == ['python', '-m', 'distmnist.train']
+  assert '--intra_op_parallelism_threads=12' in alone
+  # What a word names comes after what was given.
+  assert alone.index('--a=x') < alone.index('--a=0')
+  assert alone[-2:] == ['--logdir=x/01/run', '--resume=auto']
+  assert '--intra_op_parallelism_threads=3' in threads(4)
+  assert '--intra_op_parallelism_threads=1' in threads(99)
+  launched = threads(
+    *(2, '--num_ps=1', '--num_workers=3', '--max_restarts=2', '--gpus=0')
+  )
+  assert '--intra_op_parallelism_threads=2' in launched
+  assert launched[2 : launched.index('--')] == [
+    'distmnist.launch',
+    '--max_restarts=2',
+    '--num_ps=1',
+    '--num_workers=3',
+    '--module=distmnist.train',
+    '--logs_dir=x/01/logs',
+  ]
+  assert 'threads' not in ' '.join(threads(2, '--launcher=ssh'))
+
+
+def test_a_dry_run_shows_no_secret(tmp_path):
+  done = sweeps.run(tmp_path, 'a=1', *SECRETS, '--dry_run')
+  assert done.returncode == 0, done.stderr
+  assert 'hunter' not in done.stdout + done.stderr
+  for word in (
+    '--spark_conf=spark.ssl.keyPassword=...',
+    '--spark_conf=spark.hadoop.fs.s3a.secret.key=...',
+    '--spark_conf=spark.ssl.keyStore=/home/me/store',
+  ):
+    assert f' {word} ' in done.stdout
+
+
+@pytest.fixture
+def launch_flags():
+  sweep.FLAGS.unparse_flags()
+  with flagsaver.flagsaver():
+    sweep.FLAGS(['sweep', *SECRETS])
+    yield
+
+
+def test_no_secret_is_in_the_command_of_a_trial(launch_flags):
+  study = sweep.make_study(['a=1'], [])
+  command = sweep.make_command(study)
+  (trial,) = trials.make_trials(study.combinations, 'x')
+  made = command.make(trial, 0, '/own/file')
+  assert made[3:7] == [
+    '--flagfile=/own/file',
+    '--launcher=spark',
+    '--master=yarn',
+    '--spark_conf=spark.ssl.keyStore=/home/me/store',
+  ]
+  assert command.secrets == list(SECRETS[2:4])

@@ -1,0 +1,152 @@
+"""trials: what is known of a trial, on the disk too."""
+
+import json
+import os
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.sweeps import trials
+
+
+@pytest.fixture
+def trial(tmp_path):
+  (found,) = trials.make_trials([{'a': '1'}], str(tmp_path))
+  found.begin()
+  return found
+
+
+def write_report(trial, **numbers):
+  folder = trial.logdir
+  os.makedirs(folder, exist_ok=True)
+  with open(f'{folder}/report.json', 'w') as file:
+    json.dump(numbers, file)
+
+
+def load_again(trial):
+  folder = os.path.dirname(trial.folder)
+  (found,) = trials.make_trials([trial.combination], folder)
+  found.load()
+  found.note_if_ended()
+  return found
+
+
+def write_log(trial, text):
+  with open(trial.log, 'w') as file:
+    file.write(text)
+
+
+def test_names_sort_as_their_numbers(tmp_path):
+  found = trials.make_trials([{'a': str(i)} for i in range(120)], 'x')
+  names = [trial.name for trial in found]
+  assert names[:2] == ['001', '002'] and names[-1] == '120'
+  assert found[0].logdir == 'x/001/run'
+
+
+def test_a_trial_that_was_killed_is_not_over(trial):
+  assert load_again(trial).state == trials.RUNNING
+
+
+def write_trial(trial, value):
+  with open(f'{trial.folder}/trial.json', 'w') as file:
+    json.dump(value, file)
+
+
+def test_a_prepared_file_changes_nothing_but_what_came_of_it(trial, tmp_path):
+  write_report(trial, test_accuracy=0.5)
+  (tmp_path / 'victim').mkdir()
+  names = {'folder': f'{tmp_path}/victim', 'number': 7, 'name': '../x'}
+  write_trial(
+    trial, {**names, 'combination': {'logdir': '/'}, '_report_path': '/x'}
+  )
+  before = dict(vars(trial))
+  trial.load()
+  assert vars(trial) == before
+  trial.begin()
+  assert os.listdir(tmp_path / 'victim') == []
+
+
+@pytest.mark.parametrize(
+  'value, problem',
+  [
+    ([1], 'is no JSON object'),
+    ({'state': 'won'}, "has state 'won'"),
+    ({'state': ['done']}, r"has state \['done'\]"),
+    ({'secs': -1}, 'has secs -1'),
+    ({'secs': float('nan')}, 'has secs nan'),
+    ({'secs': '1'}, "has secs '1'"),
+    ({'cause': 3}, 'has cause 3'),
+    ({'results': {}}, 'has results {}'),
+    ({'results': [{'test_accuracy': 'all'}]}, 'has results '),
+    ({'results': [{'folder': 1}]}, 'has results '),
+  ],
+)
+def test_a_file_that_no_sweep_has_written_is_one_line(trial, value, problem):
+  write_trial(trial, value)
+  with pytest.raises(cli.RunError, match=f'trial.json {problem}.*; delete'):
+    trial.load()
+
+
+def test_a_file_that_is_no_json_is_one_line(trial):
+  with open(f'{trial.folder}/trial.json', 'w') as file:
+    file.write('{')
+  with pytest.raises(cli.RunError, match='trial.json cannot be read'):
+    trial.load()
+
+
+def test_a_report_of_no_numbers_is_none(trial):
+  write_report(trial, test_accuracy='best')
+  trial.end(0, 1.0, 0)
+  assert trial.state == trials.FAILED and 'best' in trial.cause
+
+
+def test_an_end_is_on_the_disk(trial):
+  write_report(trial, test_accuracy=0.5, final_cost=0.1, workers=[1])
+  trial.end(0, 1.5, 0)
+  trial.begin()
+  # Its report was that of the run before.
+  assert load_again(trial).state == trials.RUNNING
+  write_report(trial, test_accuracy=0.75)
+  trial.end(0, 1.0, 0)
+  found = load_again(trial)
+  assert (found.state, found.secs) == (trials.DONE, 2.5)
+  assert [r['test_accuracy'] for r in found.results] == [0.5, 0.75]
+  assert found.result == {
+    'validation_accuracy': None,
+    'test_accuracy': 0.75,
+    'final_cost': None,
+    'global_step': None,
+    'images_per_sec': None,
+  }
+
+
+def test_an_end_that_nobody_noted_is_found(trial):
+  write_report(trial, test_accuracy=0.5)
+  found = load_again(trial)
+  assert found.state == trials.DONE
+  assert found.result['test_accuracy'] == 0.5
+
+
+def test_an_end_without_a_report_is_a_failure(trial):
+  trial.end(0, 1.0, 0)
+  assert trial.state == trials.FAILED
+  assert 'it has left no report' in trial.cause
+
+
+def test_a_cost_that_is_no_number_is_told_from_other_failures(trial):
+  write_log(
+    trial,
+    'step 1/9  cost 3\n'
+    'distmnist.train: error: the cost is nan: the training has diverged; try\n',
+  )
+  trial.end(1, 1.0, 0)
+  assert load_again(trial).state == trials.DIVERGED
+  write_log(trial, 'distmnist.train: error: disk full\n')
+  trial.end(1, 1.0, 0)
+  assert (trial.state, trial.cause) == (trials.FAILED, 'disk full')
+
+
+@pytest.mark.parametrize('code', [130, 143])
+def test_who_left_on_a_signal_is_to_run_again(trial, code):
+  trial.end(code, 1.0, 0)
+  assert load_again(trial).state == trials.STOPPED

@@ -1,0 +1,120 @@
+"""Chaos: faults in every role, at random but seeded moments.
+
+The driver is that of benchmarks/faults.py, which makes the table of faults in
+docs/measured.md; here a few faults a rule, in every run of the tests.
+"""
+
+import random
+
+import pytest
+
+from distmnist.common.names import STRATEGIES
+from tests.support.runner import import_benchmark
+
+# Of each rule some seconds of work, and these faults in it.
+STEPS = {
+  'async_sgd': 6000,
+  'sync_sgd': 1500,
+  'sync_sgd with a backup': 2500,
+  'downpour': 6000,
+  'easgd': 1500,  # Exchanges; ten times as many local steps.
+}
+KINDS = {
+  'async_sgd': ['kill', 'in save', 'ENOSPC', 'term'],
+  'sync_sgd': ['pair', 'freeze', 'in restore', 'at end'],
+  'sync_sgd with a backup': ['kill', 'EIO', 'term', 'freeze'],
+  'downpour': ['in restore', 'kill', 'freeze', 'at end'],
+  'easgd': ['term', 'pair', 'EDQUOT', 'kill'],
+}
+
+
+faults = import_benchmark('faults')
+kinds = import_benchmark('fault_kinds')
+training = import_benchmark('fault_training')
+runs = import_benchmark('runs')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('rule', STEPS)
+def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
+  mnist_dir, tmp_path, rule
+):
+  rng = random.Random(100 + list(STEPS).index(rule))
+  names = runs.name_tasks(*training.count_tasks(rule))
+  chosen = [kinds.draw(rng, names, [kind]) for kind in KINDS[rule]]
+  marks = sorted(fault.mark for fault in chosen)
+  for fault, mark in zip(chosen, marks, strict=True):
+    fault.mark = mark
+  flags = [f'--train_steps={STEPS[rule]}', f'--data_dir={mnist_dir}']
+  problem, report = training.run_with_faults(
+    rule, chosen, flags, keep=tmp_path / 'kept'
+  )
+  assert not problem, f'{problem}; logs in {tmp_path}/kept'
+  done = [fault for fault in chosen if fault.is_survived]
+  # Where all is slow the others may have ended the training before the last of
+  # them, or before who was lost was back: it then has no time of recovery.
+  assert len(done) >= 2
+  assert [fault.violations for fault in chosen] == [[]] * len(chosen)
+  secs = [f.recover_secs for f in done if f.recover_secs is not None]
+  assert secs, done
+  # It takes a few seconds; ten are allowed by our own claim.
+  assert max(secs) < 30, done
+  # Without faults it is 0.97 and more.
+  assert report['test_accuracy'] >= 0.96
+
+
+def test_a_seed_and_a_number_make_the_same_fault_again():
+  def draw(seed, index):
+    return faults.draw_fault(
+      seed, index, list(training.RULES), list(kinds.KINDS)
+    )
+
+  drawn = [draw(0, i) for i in range(300)]
+  assert drawn == [draw(0, i) for i in range(300)]
+  assert drawn != [draw(1, i) for i in range(300)]
+  # Of every kind and every rule, over every role.
+  assert {fault.kind for _, fault in drawn} == {*kinds.KINDS}
+  assert {rule for rule, _ in drawn} == {*training.RULES}
+  assert {fault.task for _, fault in drawn} == {*runs.name_tasks(2, 3)}
+  for rule, fault in drawn:
+    tasks = {fault.task, fault.other} - {''}
+    assert tasks <= {*runs.name_tasks(*training.count_tasks(rule))}
+
+
+def test_every_rule_of_the_registry_is_hit():
+  names = {rule.split()[0] for rule in training.RULES}
+  assert names == {*training.registry.names(STRATEGIES)}
+
+
+def test_what_broke_something_is_told_with_the_command_to_repeat_it():
+  args, extra = faults.parse_args(
+    ['--seed=3', '--kinds=kill,term', '--', '--data_dir=d']
+  )
+  assert faults.format_again(args, extra, 7) == (
+    "python benchmarks/faults.py --seed=3 --kinds='kill,term' --only=7 -- "
+    '--data_dir=d'
+  )
+
+
+def test_the_table_has_a_row_a_kind_and_role(capsys):
+  def make(task, kind, **fields):
+    return 'async_sgd', kinds.Fault(task, kind, **fields)
+
+  faults.print_faults(
+    [
+      make('ps 1', 'kill', is_survived=True, recover_secs=2.0, steps_lost=7),
+      make('ps 0', 'kill', violations=['one']),
+      make('worker 0', 'pair', other='ps 1', is_survived=True),
+      make('worker 2', 'loss', is_survived=True),
+    ]
+  )
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[-6:] == [
+    '|---|---|---|---|---|---|---|',
+    '| kill | ps | 1 of 2 | 1 | 2.0 | 2.0 | 7 |',
+    '| pair | chief and ps | 1 of 1 | 0 | - | - | 0 |',
+    '| loss | all | 1 of 1 | 0 | - | - | 0 |',
+    '',
+    '3 of 4 survived, 1 broke one',
+  ]

@@ -1,0 +1,62 @@
+"""A worker that its launcher starts again, and what it finds."""
+
+import contextlib
+
+import pytest
+
+from distmnist.cluster import cluster
+from distmnist.common import cli
+from distmnist.common.names import ATTEMPT
+from distmnist.lifecycle import session, shutdown
+from tests.support import in_process
+
+
+class Restart:
+  def __init__(self, is_finished):
+    self._is_finished = is_finished
+
+  def is_finished(self):
+    return self._is_finished
+
+
+@pytest.mark.parametrize(
+  ('attempt', 'index', 'is_finished', 'is_ps_there', 'expected'),
+  [
+    ('2', 1, True, False, True),
+    ('', 1, True, False, False),  # a first start: another run's checkpoint
+    ('2', 0, True, False, False),  # the chief has a report to write
+    ('2', 1, False, False, False),
+    ('2', 1, True, True, False),  # the others wait at the end
+  ],
+)
+def test_a_worker_knows_that_its_run_has_ended(
+  monkeypatch, attempt, index, is_finished, is_ps_there, expected
+):
+  monkeypatch.delenv(ATTEMPT, raising=False)
+  if attempt:
+    monkeypatch.setenv(ATTEMPT, attempt)
+  with contextlib.ExitStack() as stack:
+    [port] = stack.enter_context(in_process.hold_ports(1))
+    if is_ps_there:
+      monkeypatch.setattr(session.probing, 'find_silent', lambda _: {})
+    spec = cluster.make_cluster(
+      (f'127.0.0.1:{port}',), ('x:1', 'x:2'), 'worker', index
+    )
+    assert session.has_ended(spec, Restart(is_finished)) is expected
+
+
+@pytest.mark.parametrize(
+  ('attempt', 'is_first', 'expected'),
+  [
+    ('', True, cli.RunError),
+    ('', False, cli.LostError),
+    ('2', True, cli.LostError),
+  ],
+)
+def test_who_comes_back_takes_the_others_for_late_and_not_for_wrong(
+  monkeypatch, attempt, is_first, expected
+):
+  monkeypatch.delenv(ATTEMPT, raising=False)
+  if attempt:
+    monkeypatch.setenv(ATTEMPT, attempt)
+  assert shutdown.choose_absence_error(is_first) is expected

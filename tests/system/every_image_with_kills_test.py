@@ -1,0 +1,115 @@
+"""Each image is read exactly once an epoch, though a task of each role dies.
+
+A real cluster of each rule loses a ps, a worker and the chief by SIGKILL; the
+launcher starts them again. What was read is taken from the history of all
+lives, and turned into images by the data order.
+"""
+
+import collections
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from distmnist.cluster import cluster
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from distmnist.data import data_order
+from distmnist.training import schedule
+from tests.support.runner import SMALL, import_benchmark
+
+training = import_benchmark('fault_training')
+fault_reads = import_benchmark('fault_reads')
+fault_run = import_benchmark('fault_run')
+
+NUM_IMAGES, BATCH, SEED = 2500, 20, 5  # SMALL leaves so many to train on.
+# Some seconds of work. Where all wait for all, few are made meanwhile.
+NUM_STEPS = dict.fromkeys(registry.names(STRATEGIES), 2000) | {
+  'bmuf': 100,
+  'easgd': 500,
+  'ring_allreduce': 300,
+  'sagn': 120,
+  'ssp': 600,
+  'sync_sgd': 300,
+  'sync_sgd with a backup': 400,
+}
+
+
+def kill(run, task):
+  """Kills a task; returns once the launcher has started it again."""
+  num_starts = len(run.logs[task].start_times)
+  assert run.signal(task, signal.SIGKILL)
+  assert run.wait_until(lambda: len(run.logs[task].start_times) > num_starts)
+
+
+def kill_each_role(run):
+  """A ps; when all go on a worker, and as that one starts the chief.
+
+  Without a ps all start with that worker, and the chief waits for them.
+  """
+  if run.shape[0]:
+    assert run.wait_until(lambda: all(log.step for log in run.workers))
+    kill(run, 'ps 0')
+    assert run.wait_until(lambda: all(log.recoveries for log in run.workers))
+  since = run.step
+  assert run.wait_until(lambda: run.step > since + 0.1 * run.last_step)
+  kill(run, 'worker 2')
+  back = time.time()
+  if not run.shape[0]:
+    assert run.wait_until(lambda: all(w.step_time > back for w in run.workers))
+  kill(run, 'worker 0')
+
+
+def count_images(events, num_epochs):
+  """Returns ((epoch, image) -> [least, most] reads, of whole epochs)."""
+  order = data_order.Order(NUM_IMAGES, SEED)
+  reads = collections.defaultdict(lambda: np.zeros(2, np.int64))
+  for (_, ticket), counts in fault_reads.count(events)[0].items():
+    places = np.arange(ticket * BATCH, (ticket + 1) * BATCH)
+    for place, image in zip(places, order.find_images(places), strict=True):
+      reads[place // NUM_IMAGES, image] += counts
+  return {key: x.tolist() for key, x in reads.items() if key[0] < num_epochs}
+
+
+def plan_epochs(set_flags, flags, shape):
+  """Returns the number of whole epochs that a training is of."""
+  set_flags(*flags)
+  ps, workers = (
+    tuple(f'{job}{i}:2222' for i in range(number))
+    for job, number in zip(('ps', 'worker'), shape, strict=True)
+  )
+  spec = cluster.make_cluster(ps, workers, 'worker', 0)
+  [name] = [f.partition('=')[2] for f in flags if f.startswith('--strategy=')]
+  rule = registry.load(STRATEGIES, name).make(spec)
+  plan = schedule.make_plan(spec, rule, NUM_IMAGES)
+  # What a restore brings back may be a step or two off its name.
+  return (plan.last_step - 4) * plan.images_per_update // NUM_IMAGES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize('rule', NUM_STEPS)
+def test_each_image_is_read_once_an_epoch(set_flags, tmp_path, rule):
+  shape = min(1, training.count_tasks(rule)[0]), 3
+  flags = [
+    *(*training.RULES[rule], f'--train_steps={NUM_STEPS[rule]}'),
+    *(*SMALL, f'--batch_size={BATCH}', f'--seed={SEED}', '--save_steps=100'),
+    *('--validation_steps=0', '--early_stopping_patience=0'),
+  ]
+  run = fault_run.Run(tmp_path, flags, *shape)
+  try:
+    kill_each_role(run)
+    problem, report = run.finish(120)
+  finally:
+    run.close()
+  assert not problem
+  assert training.find_violations(run, report, rule) == []
+  events = run.read_history()
+  num_epochs = plan_epochs(set_flags, flags, shape)
+  assert num_epochs >= 2
+  reads = count_images(events, num_epochs)
+  assert len(reads) == num_epochs * NUM_IMAGES
+  assert all(least <= 1 <= most for least, most in reads.values())
+  surely_once = sum(counts == [1, 1] for counts in reads.values())
+  assert surely_once > 0.8 * len(reads)

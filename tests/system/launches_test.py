@@ -1,0 +1,168 @@
+"""Whole launches as a user starts them: to their end, again and again."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.runner import REPO, SMALL, read_report
+
+
+def launch(
+  tmp_path, *flags, num_ps=1, num_workers=2, launch_flags=(), on_step=None
+):
+  """Runs a launch to its end.
+
+  Args:
+    on_step: callable, called at the first step line on the screen.
+
+  Returns:
+    (exit code, stdout, stderr, seconds from the last step on the screen to
+    the end).
+  """
+  command = [sys.executable, '-m', 'distmnist.launch']
+  shape = [
+    f'--num_ps={num_ps}',
+    f'--num_workers={num_workers}',
+    f'--logs_dir={tmp_path}/logs',
+  ]
+  with open(tmp_path / 'stderr', 'w+') as stderr:
+    lines, last_step = [], None
+    with subprocess.Popen(
+      [*command, *shape, *launch_flags, '--', *SMALL, *flags],
+      cwd=REPO,
+      stdout=subprocess.PIPE,
+      stderr=stderr,
+      text=True,
+    ) as process:
+      for line in process.stdout:
+        lines.append(line)
+        if line.startswith('step '):
+          if on_step and not last_step:
+            on_step()
+          last_step = time.monotonic()
+    end_secs = time.monotonic() - last_step
+    stderr.seek(0)
+    return process.returncode, ''.join(lines), stderr.read(), end_secs
+
+
+def find_tasks(folder):
+  """Returns the pids of all processes that write into `folder`."""
+  found = set()
+  for stdout in pathlib.Path('/proc').glob('[0-9]*/fd/1'):
+    with contextlib.suppress(OSError):
+      if os.readlink(stdout).startswith(f'{folder}/'):
+        found.add(int(stdout.parts[2]))
+  return found
+
+
+def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
+  code, out, err, _ = launch(
+    tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'
+  )
+  assert code == 0, out + err
+  assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+  isolated, tasks, pids = err.splitlines()
+  assert pids.startswith('distmnist.launch: pids on this machine: fork ')
+  assert re.match(
+    'distmnist.launch: the tasks are (isolated: they alone can reach their '
+    r'ports$|not isolated \()',
+    isolated,
+  )
+  assert tasks == (
+    'distmnist.launch: 1 ps and 2 workers on this machine, logs in '
+    f'{tmp_path}/logs'
+  )
+  assert sorted(os.listdir(tmp_path / 'logs')) == [
+    'ps_0.log',
+    'worker_0.log',
+    'worker_1.log',
+  ]
+  assert not find_tasks(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'shape, killed, rule',
+  [
+    ((1, 2), ['worker_1'], ()),
+    pytest.param((1, 2), ['worker_0'], (), marks=pytest.mark.slow),
+    pytest.param((1, 2), ['ps_0'], (), marks=pytest.mark.slow),
+    pytest.param((1, 2), ['ps_0', 'worker_0'], (), marks=pytest.mark.slow),
+    pytest.param(
+      (0, 2),
+      ['worker_1'],
+      ('--strategy=ring_allreduce',),
+      marks=pytest.mark.slow,
+    ),
+  ],
+  ids=['worker', 'chief', 'ps', 'ps and chief', 'ring'],
+)
+def test_what_is_killed_is_started_again_and_the_run_ends_well(
+  tmp_path, shape, killed, rule
+):
+  def kill():
+    for name in killed:
+      log = str(tmp_path / 'logs' / f'{name}.log')
+      [pid] = [
+        pid
+        for pid in find_tasks(tmp_path)
+        if os.readlink(f'/proc/{pid}/fd/1') == log
+      ]
+      os.kill(pid, signal.SIGKILL)
+
+  code, out, err, _ = launch(
+    tmp_path,
+    *rule,
+    '--train_steps=2000',
+    '--save_steps=50',
+    '--log_secs=0.2',
+    f'--logdir={tmp_path}/run',
+    num_ps=shape[0],
+    num_workers=shape[1],
+    launch_flags=['--max_restarts=2'],
+    on_step=kill,
+  )
+  assert code == 0, out + err
+  assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+  for name in killed:
+    task = name.replace('_', ' ')
+    assert re.search(
+      rf'^distmnist.launch: {task} \(127.0.0.1:\d+\) killed by SIGKILL: '
+      'restart 1 of 2 in 0.1 s',
+      err,
+      re.M,
+    )
+    # Its log has both attempts.
+    log = (tmp_path / 'logs' / f'{name}.log').read_text()
+    assert '--- restart 1 of 2 ---' in log
+  report = read_report(tmp_path / 'run')
+  assert report['global_step'] >= 2000
+  assert report['workers_not_heard_of'] == []
+  assert not find_tasks(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_eight_launches_in_a_row_end_cleanly(tmp_path):
+  slow = []
+  for i in range(8):
+    flags = ['--train_steps=100'] + ['--sync_replicas'] * (i % 2)
+    code, out, err, end_secs = launch(tmp_path, *flags)
+    assert code == 0, out + err
+    assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+    assert 'sent no final' not in out
+    # Who can reach the ports, what was started, and the pids.
+    assert err.count('\n') == 3
+    assert end_secs < 25  # The chief would wait for 30 s.
+    if end_secs >= 5 or 'waiting at the end' in out:
+      slow.append(f'{end_secs:.1f} s:\n{out}')
+    assert not find_tasks(tmp_path)
+  # Where the machine is busy it may be slow once or twice.
+  assert len(slow) <= 2, '\n'.join(slow)

@@ -1,0 +1,75 @@
+"""What a step sends: few messages, as each costs more than many an op."""
+
+import collections
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import fused_steps, local_copies
+from tests.strategies import battery_test
+from tests.support import in_process
+
+NUM_STEPS = 3
+
+
+def find_task(op):
+  """Returns 'ps0', ...: the op's own, else its variable's, else worker 1."""
+  handles = [x for x in op.inputs if x.dtype == tf.resource]
+  for x in (op, *handles):
+    spec = tf.DeviceSpec.from_string(x.device)
+    if spec.job:
+      return f'{spec.job}{spec.task}'
+  return 'worker1'
+
+
+def count_messages(tensors):
+  """Returns {(from, to): number} of what `tensors` need sent between tasks."""
+  graph = tf.get_default_graph()
+  names = [tensor.op.name for tensor in tensors]
+  part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), names)
+  messages = set()
+  for node in part.node:
+    op = graph.get_operation_by_name(node.name)
+    for source in (*op.inputs, *op.control_inputs):
+      start, end = find_task(getattr(source, 'op', source)), find_task(op)
+      if start != end:
+        messages.add((source.name, start, end))
+  return collections.Counter((start, end) for _, start, end in messages)
+
+
+@pytest.fixture
+def count(tf_session, set_flags):
+  """Returns count(rule, num_ps) -> what a run of NUM_STEPS sends."""
+
+  set_flags()
+
+  def run(name, num_ps):
+    member = in_process.InProcessCluster(num_ps, 2).worker(1)
+    rule, train_op, _, c = battery_test.build(name, member, 'adam')
+    tensors = {'global_step': train_op, 'cost': tf.reduce_sum(c)}
+    if rule.staleness is not None:
+      tensors['staleness'] = rule.staleness
+    exchanges = tf.get_collection(local_copies.EXCHANGES)
+    assert not exchanges  # Nothing is left out.
+    steps = fused_steps.Steps(tensors, NUM_STEPS, None, exchanges)
+    return count_messages(steps.before_run(None).fetches)
+
+  return run
+
+
+@pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd', 'ssp'])
+def test_a_step_is_a_pull_and_a_push_and_the_answer_comes_once_a_run(
+  count, name
+):
+  assert count(name, 1) == {
+    ('ps0', 'worker1'): NUM_STEPS + 1,
+    ('worker1', 'ps0'): NUM_STEPS,
+  }
+
+
+@pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd', 'ssp'])
+def test_with_two_ps_they_agree_without_the_worker(count, name):
+  sent = count(name, 2)
+  assert sent[('worker1', 'ps0')] == sent[('worker1', 'ps1')] == NUM_STEPS
+  assert sent[('ps0', 'worker1')] == NUM_STEPS + 1
+  assert sent[('ps1', 'worker1')] == NUM_STEPS

@@ -1,0 +1,82 @@
+"""accuracy: of variables at hand, whole or in shards."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import sharding
+from distmnist.logdir import checkpoints
+from distmnist.nn import batch_norm, layers
+from distmnist.training import accuracy, workload
+
+
+def build_model(images, is_training):
+  del is_training
+  return layers.dense(layers.flatten(images), 3, 'softmax')
+
+
+def make_split(num_images):
+  """The label of an image is the index of its brightest pixel of three."""
+  labels = np.arange(num_images, dtype=np.int32) % 3
+  images = np.zeros((num_images, 1, 3, 1), np.uint8)
+  images[np.arange(num_images), 0, labels] = 255
+  return workload.Split(images, labels)
+
+
+def make_values(weights):
+  return {
+    'softmax/weights': np.array(weights, np.float32),
+    'softmax/biases': np.zeros(3, np.float32),
+  }
+
+
+def test_accuracy_is_the_share_of_right_answers_over_all_chunks():
+  num_images = 2 * accuracy.CHUNK_SIZE + 2
+  evaluator = accuracy.Evaluator(build_model, make_split(num_images))
+  assert evaluator.compute(make_values(np.eye(3))) == 1.0
+  # Classes 1 and 2 are taken for each other.
+  found = evaluator.compute(make_values(np.eye(3)[[0, 2, 1]]))
+  assert found == np.sum(np.arange(num_images) % 3 == 0) / num_images
+
+
+def test_shards_are_put_together_for_the_evaluation(tf_session):
+  with sharding.sharded(2):
+    build_model(tf.zeros([1, 1, 3, 1]), is_training=True)
+  tf_session.run(tf.global_variables_initializer())
+  shards = tf_session.run(tf.global_variables())
+  values = checkpoints.fetch_whole(tf_session, tf.global_variables())
+  assert values.keys() == {'softmax/weights', 'softmax/biases'}
+  np.testing.assert_array_equal(
+    values['softmax/weights'], np.concatenate(shards[:2])
+  )
+  evaluator = accuracy.Evaluator(build_model, make_split(6))
+  assert 0 <= evaluator.compute(values) <= 1
+
+
+def test_large_images_are_evaluated_in_smaller_chunks():
+  for size, expected in ((1, 250), (28, 250), (32, 191), (224, 3), (1024, 1)):
+    shape = 10, size, size, 3
+    assert accuracy.compute_chunk_size(shape) == expected
+
+
+def build_with_batch_norm(images, is_training):
+  pixels = tf.reshape(images, [-1, 1, 1, 3])
+  return layers.flatten(batch_norm.batch_norm(pixels, 'norm', is_training))
+
+
+def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
+  tf_session, tmp_path
+):
+  with sharding.sharded(2):
+    build_with_batch_norm(tf.zeros([2, 1, 3, 1]), is_training=True)
+  variables = {v.op.name: v for v in tf.global_variables()}
+  assert 'norm/moving_mean' in variables and 'norm/gamma/part_1' in variables
+  tf_session.run(tf.global_variables_initializer())
+  saver = tf.train.Saver()
+  evaluator = accuracy.Evaluator(build_with_batch_norm, make_split(9))
+  # A class whose pixel is said to be dark on the average wins always.
+  for mean, expected in (([0, 0, 0], 1.0), ([-9, 0, 0], 1 / 3)):
+    tf_session.run(variables['norm/moving_mean'].assign(mean))
+    values = checkpoints.fetch_whole(tf_session, list(variables.values()))
+    assert evaluator.compute(values) == expected
+    path = saver.save(tf_session, str(tmp_path / 'model.ckpt'))
+    assert evaluator.compute_checkpoint(path) == expected

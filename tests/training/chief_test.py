@@ -1,0 +1,333 @@
+"""chief: its flags, its hooks at a run's begin and end, and its report."""
+
+import json
+import os
+import re
+import time
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
+from distmnist.common.names import MODELS
+from distmnist.logdir import report as report_lib
+from distmnist.strategies import async_sgd
+from distmnist.training import (
+  begin_hook,
+  save_hook,
+  stop_hook,
+  validation_hook,
+  workload,
+)
+from distmnist.training import chief as chief_lib
+from tests.support import in_process
+from tests.support.runner import SMALL, read_report
+
+FEW = (
+  '--dataset=synthetic',
+  '--synthetic_train_images=20',
+  '--synthetic_test_images=8',
+  '--validation_images=5',
+)
+
+
+@pytest.mark.parametrize(
+  'words, logdir, num_images, message',
+  [
+    (
+      ['--validation_steps=5'],
+      '/run',
+      0,
+      '--validation_steps needs --validation_images > 0',
+    ),
+    (
+      ['--early_stopping_patience=3'],
+      '/run',
+      100,
+      '--early_stopping_patience needs --validation_steps: how often to look',
+    ),
+    (
+      ['--early_stopping_patience=3', '--validation_steps=5'],
+      None,
+      100,
+      '--early_stopping_patience needs --logdir: the best checkpoint is kept '
+      'there',
+    ),
+  ],
+)
+def test_flags_that_do_not_fit_each_other_are_refused(
+  set_flags, words, logdir, num_images, message
+):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    chief_lib.check_flags(logdir, num_images)
+
+
+@pytest.mark.parametrize(
+  'words, logdir, num_images',
+  [
+    ([], None, 0),
+    (['--validation_steps=5'], None, 1),
+    (['--validation_steps=5', '--early_stopping_patience=3'], '/run', 1),
+    (['--validate_at_end'], None, 0),
+  ],
+)
+def test_flags_that_fit_are_taken(set_flags, words, logdir, num_images):
+  set_flags(*words)
+  chief_lib.check_flags(logdir, num_images)
+
+
+class Others:
+  """Stands for session.Others: workers that are at their end."""
+
+  def __init__(self, stats):
+    self.stats, self.waits = stats, []
+
+  def wait_at_end(self, timeout_secs, say):
+    self.waits.append(timeout_secs)
+    return self.stats
+
+  def stop_all(self):
+    pass
+
+
+class Progress:
+  final_cost = 0.5
+
+  def images_per_sec(self):
+    return 200.0
+
+
+class Run:
+  """A chief whose net always answers 3, at global step 40."""
+
+  def __init__(self, session, logdir=None, others=()):
+    self.logdir, self.session = logdir, session
+    self.lines, self.others = [], Others(list(others))
+    self.rule = async_sgd.make(cluster_lib.Cluster())
+    self.stop = in_process.NoStop()
+    global_step = tf.train.get_or_create_global_step()
+    build_model = registry.load(MODELS, 'softmax').make(10)
+    build_model(tf.zeros([1, 28, 28, 1]), is_training=True)
+    weights, biases = center = tf.trainable_variables()
+    folder = types.SimpleNamespace(
+      path=logdir and str(logdir),
+      images='some images',
+      owner=logdir and types.SimpleNamespace(check=lambda: None),
+    )
+    _, validation = workload.load_training_splits()
+    self.validation = validation
+    self.chief = chief_lib.Chief(build_model, center, validation, folder, None)
+    self.hooks = self.chief.hooks(
+      types.SimpleNamespace(last={'global_step': 40}),
+      types.SimpleNamespace(saver=tf.train.Saver()),
+      self.others,
+      self.rule,
+      self.stop,
+      self.lines.append,
+    )
+    session.run(tf.global_variables_initializer())
+    weights.load(np.zeros(weights.shape), session)
+    biases.load(np.eye(10)[3], session)
+    global_step.load(40, session)
+
+  def end(self):
+    [hook] = [h for h in self.hooks if isinstance(h, stop_hook.EndHook)]
+    hook.end(self.session)
+
+  def report(self, num_workers=1, **stats):
+    self.chief.report(
+      report_lib.WorkerStats(0, life='a', train_secs=2.0, **stats),
+      Progress(),
+      self.rule,
+      num_workers,
+      time.monotonic(),
+      self.lines.append,
+    )
+
+
+def find_share(split):
+  """Returns the accuracy on it of who always answers 3."""
+  return np.mean(split.labels == 3)
+
+
+def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
+  set_flags(*FEW)
+  kinds = [type(hook) for hook in Run(tf_session).hooks]
+  assert kinds == [stop_hook.EndHook, save_hook.SaveHook]
+  set_flags(*FEW, '--validation_steps=10')
+  with tf.Graph().as_default(), tf.Session() as session:
+    run = Run(session, tmp_path)
+  kinds = [type(hook) for hook in run.hooks]
+  assert kinds == [
+    begin_hook.BeginHook,
+    validation_hook.ValidationHook,
+    stop_hook.EndHook,
+    save_hook.SaveHook,
+  ]
+  assert run.stop.find_unsaved == run.hooks[-1].find_unsaved
+
+
+def test_the_report_is_of_the_center_at_the_end(
+  tf_session, set_flags, tmp_path
+):
+  set_flags(*FEW, '--end_timeout_secs=12', '--validate_at_end')
+  other = report_lib.WorkerStats(2, life='b', local_steps=30, images=300)
+  run = Run(tf_session, tmp_path, [other])
+  run.end()
+  assert run.others.waits == [12]
+  for variable in tf.trainable_variables():  # What comes later is not in it.
+    variable.load(np.zeros(variable.shape), tf_session)
+  run.report(num_workers=4, local_steps=10, images=100)
+  found = json.loads((tmp_path / 'report.json').read_text())
+  test_split = workload.load_test_split()
+  assert found['test_accuracy'] == pytest.approx(find_share(test_split))
+  assert found['validation_accuracy'] == pytest.approx(
+    find_share(run.validation)
+  )
+  assert {find_share(test_split), find_share(run.validation)} != {0}
+  expected = {
+    'best_step': None,
+    'test_images': 8,
+    'global_step': 40,
+    'local_steps': 40,
+    'images': 400,
+    'pushes_per_update': 1,
+    'final_cost': 0.5,
+    'images_per_sec': 200,
+    'train_secs': 2,
+    'workers_not_heard_of': [1, 3],
+  }
+  assert {name: found[name] for name in expected} == expected
+  assert [row['worker'] for row in found['workers']] == [0, 2]
+  assert found['flags']['synthetic_train_images'] == 20
+  assert 0 <= found['total_secs'] < 60
+  assert run.lines[-1] == f'report              {tmp_path}/report.json'
+
+
+def test_without_a_logdir_the_lines_are_all(tf_session, set_flags):
+  set_flags(*FEW)
+  run = Run(tf_session)
+  run.end()
+  run.report(local_steps=40, images=400)
+  share = find_share(workload.load_test_split())
+  assert run.lines[0] == f'test accuracy       {share:.4f}'
+  assert 'work                40 global steps, 40 local steps, 400 images' in (
+    run.lines
+  )
+  assert not any(
+    line.startswith(('report', 'validation')) for line in run.lines
+  )
+
+
+def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):
+  set_flags(*FEW)
+  run = Run(tf_session)
+  run.stop.is_requested = True
+  run.end()
+  assert run.others.waits == []
+
+
+def test_a_run_at_its_end_leaves_the_report_as_it_was(
+  tf_session, set_flags, tmp_path
+):
+  set_flags(*FEW)
+  run = Run(tf_session, tmp_path)
+  (tmp_path / 'report.json').write_text('{}')
+  run.end()
+  run.report()
+  assert run.lines[-1] == (
+    f'already finished at step 40: nothing was to do, and {tmp_path}'
+    '/report.json stays as it was; train on with more --train_steps or '
+    '--epochs, or anew with --resume=never'
+  )
+  assert (tmp_path / 'report.json').read_text() == '{}'
+
+
+@pytest.mark.slow
+def test_the_validation_accuracy_at_the_end_is_that_of_evaluate(
+  tasks, tmp_path
+):
+  logdir = tmp_path / 'run'
+  flags = [*SMALL, '--train_steps=60', f'--logdir={logdir}']
+  task = tasks.run(tmp_path / '1', *flags, '--validate_at_end')
+  found = read_report(logdir)
+  accuracy = found['validation_accuracy']
+  assert found['best_step'] is None
+  assert f'validation accuracy {accuracy:.4f}' in task.output
+  evaluated = tasks.run(
+    tmp_path / '2',
+    *(f'--logdir={logdir}', '--split=validation'),
+    module='distmnist.evaluate',
+  )
+  assert f'validation accuracy {accuracy:.4f}' in evaluated.output
+  flags = [*flags, '--validation_images=0', '--resume=never']
+  assert tasks.run(tmp_path / '3', *flags, '--validate_at_end').code == 0
+  found = read_report(logdir)
+  assert found['validation_accuracy'] is None
+
+
+@pytest.mark.slow
+def test_early_stopping_keeps_and_reports_the_best(tasks, tmp_path):
+  logdir = tmp_path / 'run'
+  task = tasks.run(
+    tmp_path / 'log',
+    *SMALL,
+    '--epochs=400',
+    '--learning_rate=0.05',
+    '--validation_steps=25',
+    '--early_stopping_patience=4',
+    f'--logdir={logdir}',
+  )
+  assert task.code == 0, task.output
+  report = read_report(logdir)
+  found = [
+    (int(step), accuracy)
+    for step, accuracy in re.findall(
+      r'^step (\d+): validation accuracy (\S+)', task.output, re.M
+    )
+  ]
+  best_step = report['best_step']
+  best = dict(found)[best_step]
+  assert best == max(accuracy for _, accuracy in found)
+  assert report['global_step'] == best_step + 4 * 25
+  assert f'early stopping at step {report["global_step"]}' in task.output
+  assert f'best step           {best_step}' in task.output
+  evaluated = tasks.run(
+    tmp_path / 'evaluate',
+    f'--logdir={logdir}',
+    '--checkpoint=best',
+    module='distmnist.evaluate',
+  )
+  assert (
+    f'step {best_step}  test accuracy {report["test_accuracy"]:.4f}'
+    in evaluated.output
+  )
+
+
+@pytest.mark.slow
+def test_a_resumed_run_whose_first_save_fails_keeps_what_it_began_with(
+  tasks, tmp_path
+):
+  logdir = tmp_path / 'run'
+  flags = *SMALL, f'--logdir={logdir}'
+  assert tasks.run(tmp_path / '1.log', *flags, '--train_steps=5').code == 0
+  before = {
+    name: (logdir / name).read_bytes()
+    for name in os.listdir(logdir)
+    if name.startswith(('model.ckpt', 'report', 'train.flags'))
+  }
+  # The same once more is at its end, and writes nothing.
+  task = tasks.run(tmp_path / '2.log', *flags, '--train_steps=5')
+  assert task.code == 0
+  assert 'already finished at step 5: nothing was to do' in task.output
+  # A folder in the place of the next checkpoint fails its save.
+  (logdir / 'model.ckpt-9.data-00000-of-00001' / 'x').mkdir(parents=True)
+  task = tasks.run(tmp_path / '3.log', *flags, '--train_steps=9')
+  assert task.code == 1
+  assert 'cannot write checkpoint' in task.output
+  del before['report.json'], before['train.flags']
+  assert {name: (logdir / name).read_bytes() for name in before} == before

@@ -1,0 +1,52 @@
+"""divergence: a finite cost is computed from what is resumed."""
+
+import re
+
+import numpy as np
+import pytest
+
+from distmnist.common import cli
+from distmnist.logdir import checkpoints, saving
+from distmnist.training import divergence
+from tests.training import accuracy_test
+
+
+def save(folder, step, **values):
+  values = {f'softmax/{name}': value for name, value in values.items()}
+  values['global_step'] = np.int64(step)
+  saving.CheckpointWriter(str(folder), 5).save_values(values, step)
+  return checkpoints.path_of_step(str(folder), step)
+
+
+def test_the_cost_of_a_checkpoint_tells(tmp_path):
+  split = accuracy_test.make_split(7)
+  check = divergence.CostCheck(accuracy_test.build_model, split)
+  biases = np.zeros(3, 'f')
+  sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
+  assert check.find(sane) is None
+  # Finite numbers, of which a cost is not.
+  large = np.array([[3e38, -3e38, 0]] * 3, 'f')
+  lost = save(tmp_path, 2, weights=large, biases=biases)
+  assert re.fullmatch(
+    'the cost computed from it is (inf|nan)', check.find(lost)
+  )
+  assert check.find(sane) is None
+
+
+def test_without_data_the_cost_of_drawn_pixels_tells(tmp_path):
+  check = divergence.without_data(accuracy_test.build_model, (1, 3, 1))
+  biases = np.zeros(3, 'f')
+  sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
+  assert check.find(sane) is None
+  large = np.array([[3e38, -3e38, 0]] * 3, 'f')
+  lost = save(tmp_path, 2, weights=large, biases=biases)
+  assert 'the cost computed from it is' in check.find(lost)
+
+
+def test_another_model_is_named(tmp_path):
+  split = accuracy_test.make_split(7)
+  check = divergence.CostCheck(accuracy_test.build_model, split)
+  with pytest.raises(
+    cli.RunError, match='has no softmax/biases: it comes from'
+  ):
+    check.find(save(tmp_path, 1, weights=np.eye(3, dtype='f')))

@@ -1,0 +1,357 @@
+"""evaluator: which checkpoints it finds, when it ends, and how it is told."""
+
+import contextlib
+import json
+import os
+import re
+import types
+
+import pytest
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import stop_request
+from distmnist.common import cli
+from distmnist.lifecycle import task as task_lib
+from distmnist.logdir import checkpoints, logdirs
+from distmnist.training import evaluator
+from tests.support import in_process
+from tests.support.runner import SMALL, read_report, wait_for_line
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """A run whose checkpoints and end are empty files; time moves by `pause`.
+
+  folder.events is a list of callables, one for each pause.
+  """
+  clock = types.SimpleNamespace(now=100.0)
+  clock.monotonic = lambda: clock.now
+  monkeypatch.setattr(evaluator, 'time', clock)
+  made = types.SimpleNamespace(path=str(tmp_path), events=[], num_pauses=0)
+
+  def touch(name):
+    (tmp_path / name).write_text('')
+
+  def pause(secs):
+    clock.now += secs
+    made.num_pauses += 1
+    if made.events:
+      made.events.pop(0)()
+
+  made.save = lambda step: touch(f'model.ckpt-{step}.index')
+  made.drop = lambda step: os.remove(tmp_path / f'model.ckpt-{step}.index')
+  made.end = lambda: touch('report.json')
+  made.pause = pause
+  made.follow = lambda secs: [
+    int(path.rpartition('-')[2])
+    for path in evaluator.follow(made.path, secs, pause)
+  ]
+  return made
+
+
+def test_each_new_checkpoint_is_found_once_and_in_order(folder):
+  folder.save(0)
+
+  def save_two():
+    folder.save(20)
+    folder.save(100)
+    folder.drop(0)
+
+  folder.events = [save_two, lambda: None, lambda: folder.save(150), folder.end]
+  assert folder.follow(secs=10) == [0, 20, 100, 150]
+  assert folder.num_pauses == 4
+
+
+def test_what_comes_with_the_end_is_not_missed(folder):
+  def end():
+    folder.save(7)
+    folder.end()
+
+  folder.events = [end]
+  assert folder.follow(secs=10) == [7]
+
+
+def test_a_run_that_has_ended_is_looked_at_once(folder):
+  folder.save(3)
+  folder.end()
+  assert folder.follow(secs=10) == [3]
+  assert folder.num_pauses == 0
+
+
+def test_the_wait_for_a_checkpoint_is_bounded_and_starts_anew_with_each(folder):
+  folder.events = [lambda: folder.save(1)] + [lambda: None] * 4
+  folder.events += [lambda: folder.save(2)]
+  assert folder.follow(secs=1.1) == [1, 2]
+  # Six pauses to the second one, and 1.1 s after it.
+  assert folder.num_pauses == 6 + 6
+
+
+@pytest.fixture
+def run_task(folder, set_flags, monkeypatch):
+  """Returns run_task(stop) -> (exit code, lines), in folder.path."""
+
+  class Evaluator:
+    def __init__(self, *_):
+      pass
+
+    def compute_checkpoint(self, path):
+      if not os.path.exists(f'{path}.index'):
+        raise cli.RunError(f'checkpoint {path} cannot be read')
+      if path.endswith('-666'):
+        raise cli.RunError(f'checkpoint {path} has no weights')
+      return 0.5
+
+  monkeypatch.setattr(evaluator.accuracy, 'Evaluator', Evaluator)
+  monkeypatch.setattr(
+    checkpoints, 'read_step', lambda path: int(path.rpartition('-')[2])
+  )
+  monkeypatch.setattr(
+    evaluator.tf.train,
+    'checkpoint_exists',
+    lambda path: os.path.exists(f'{path}.index'),
+  )
+  monkeypatch.setattr(evaluator.console, 'time', evaluator.time)
+  set_flags(
+    '--dataset=synthetic',
+    f'--logdir={folder.path}',
+    '--continuous_timeout_secs=2',
+  )
+  member = cluster_lib.Cluster(job_name='evaluator', start_timeout_secs=3)
+
+  def run(stop=None):
+    lines = []
+    stop = stop or in_process.NoStop()
+    stop.wait = getattr(stop, 'pause', folder.pause)
+    task = task_lib.Task(member, stop, lines.append)
+    code = evaluator.run_task(task)
+    return code, [line.replace(folder.path, 'RUN') for line in lines]
+
+  return run
+
+
+def test_the_task_ends_with_the_run(folder, run_task):
+  folder.events = [lambda: folder.save(0), lambda: folder.save(9), folder.end]
+  assert run_task() == (
+    0,
+    [
+      'evaluator 0 evaluates each new checkpoint in RUN',
+      'step 0  test accuracy 0.5000  RUN/model.ckpt-0',
+      'step 9  test accuracy 0.5000  RUN/model.ckpt-9',
+      'the run has ended',
+    ],
+  )
+
+
+def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
+  folder, run_task
+):
+  folder.end()
+  folder.save(5)
+
+  def begin():
+    os.remove(logdirs.report_path(folder.path))
+
+  folder.events = [lambda: None, begin, lambda: folder.save(9), folder.end]
+  code, lines = run_task()
+  assert code == 0
+  assert [line.split('  ')[0] for line in lines[1:]] == [
+    'step 5',
+    'step 9',
+    'the run has ended',
+  ]
+
+
+@pytest.mark.slow
+def test_who_comes_when_all_is_over_waits_for_a_chief_and_then_ends(
+  folder, run_task
+):
+  folder.end()
+  folder.save(5)
+  code, lines = run_task()
+  assert code == 0
+  assert lines[1:] == [
+    'waiting for a chief: the run in RUN has ended',
+    'step 5  test accuracy 0.5000  RUN/model.ckpt-5',
+    'the run has ended',
+  ]
+  # --start_timeout_secs.
+  assert folder.num_pauses == 15
+
+
+def test_a_checkpoint_that_is_gone_is_passed_over(
+  folder, run_task, monkeypatch
+):
+  monkeypatch.setattr(
+    evaluator, 'follow', lambda *_: [f'{folder.path}/model.ckpt-1']
+  )
+  folder.end()
+  code, lines = run_task()
+  assert code == 0
+  assert lines[-2] == (
+    'RUN/model.ckpt-1 is gone, not evaluated: newer ones have taken its place'
+  )
+
+
+def test_a_checkpoint_of_another_model_is_an_error(folder, run_task):
+  folder.save(666)
+  with pytest.raises(cli.RunError, match='-666 has no weights$'):
+    run_task()
+
+
+def test_no_checkpoint_is_an_error_that_says_where_to_look(folder, run_task):
+  with pytest.raises(
+    cli.RunError, match=f'^no checkpoint in --logdir={folder.path} within 2 s: '
+  ) as caught:
+    run_task()
+  assert 'check that all tasks share this folder' in str(caught.value)
+  assert caught.value.exit_code == 1
+
+
+def test_a_run_that_stands_still_may_go_on_later(folder, run_task):
+  folder.save(3)
+  with pytest.raises(
+    cli.LostError, match='for 2 s after .*model.ckpt-3, and the run has not end'
+  ):
+    run_task()
+
+
+def test_a_signal_ends_it(folder, run_task):
+  class Stop(in_process.NoStop):
+    exit_code = 143
+
+    def pause(self, secs):
+      raise stop_request.StoppedError
+
+  folder.save(3)
+  code, lines = run_task(Stop())
+  assert code == 143
+  assert lines[1:] == ['step 3  test accuracy 0.5000  RUN/model.ckpt-3']
+
+
+def test_an_evaluator_without_a_logdir_is_refused(run_task, set_flags):
+  set_flags('--logdir=')
+  with pytest.raises(
+    cli.UsageError, match='^--logdir is missing: an evaluator'
+  ):
+    run_task()
+
+
+# Real tasks, told by TF_CONFIG alone, as a TFJob tells its pods.
+
+
+@pytest.fixture
+def hold_addresses():
+  """Returns hold(num) -> 'host:port' of so many ports, until the test ends."""
+  with contextlib.ExitStack() as stack:
+
+    def hold(num_ports):
+      ports = stack.enter_context(in_process.hold_ports(num_ports))
+      return [f'127.0.0.1:{port}' for port in ports]
+
+    yield hold
+
+
+@pytest.fixture
+def tfjob(tasks, tmp_path, hold_addresses):
+  """Returns start(job, *flags), for one task of each job."""
+  jobs = 'chief', 'evaluator', 'ps', 'worker'
+  cluster = {
+    job: [address]
+    for job, address in zip(jobs, hold_addresses(len(jobs)), strict=True)
+  }
+
+  def start(job, *flags):
+    task = {'type': job, 'index': 0}
+    config = {'cluster': cluster, 'task': task, 'environment': 'cloud'}
+    return tasks.start(
+      tmp_path / f'{job}.log',
+      *SMALL,
+      f'--logdir={tmp_path}/run',
+      *flags,
+      TF_CONFIG=json.dumps(config),
+    )
+
+  return start
+
+
+@pytest.mark.slow
+def test_a_tfjob_runs_to_its_end(tasks, tfjob, tmp_path):
+  flags = '--train_steps=1500', '--save_steps=300', '--log_secs=0.1'
+  evaluator_task = tfjob('evaluator', *flags)
+  wait_for_line(evaluator_task, 'evaluator 0 evaluates each new checkpoint')
+  others = [tfjob(job, *flags) for job in ('ps', 'chief', 'worker')]
+  assert tasks.wait(evaluator_task, *others) == [0] * 4
+  ps, chief, worker = others
+  assert 'told by TF_CONFIG: this task is ps 0\n' in ps.output
+  assert 'told by TF_CONFIG: this task is worker 0, there chief 0' in (
+    chief.output
+  )
+  assert 'told by TF_CONFIG: this task is worker 1, there worker 0' in (
+    worker.output
+  )
+  report = read_report(tmp_path / 'run')
+  assert len(report['workers']) == 2
+  assert report['workers_not_heard_of'] == []
+  found = re.findall(
+    r'^step (\d+)  test accuracy (0\.\d{4})  (\S+)$',
+    evaluator_task.output,
+    re.M,
+  )
+  steps = [int(step) for step, _, _ in found]
+  assert steps == sorted(set(steps))
+  # The last five are kept, also for an evaluator that is slow. A chief that is
+  # held up saves less often.
+  kept = checkpoints.list_checkpoints(str(tmp_path / 'run'))
+  assert set(kept) <= {path for _, _, path in found}
+  assert len(steps) >= 2
+  assert found[-1][:2] == (
+    str(report['global_step']),
+    f'{report["test_accuracy"]:.4f}',
+  )
+  assert report['test_accuracy'] > 0.5
+  assert evaluator_task.output.endswith('the run has ended\n')
+
+
+@pytest.mark.slow
+def test_an_evaluator_leaves_on_sigterm(tasks, tfjob):
+  task = tfjob('evaluator')
+  wait_for_line(task, 'evaluator 0 evaluates each new checkpoint')
+  tasks.signal(task, 15)
+  assert tasks.wait(task) == [143]
+
+
+@pytest.mark.slow
+def test_flags_and_tf_config_make_one_cluster(tasks, tmp_path, hold_addresses):
+  """Their tasks compare what they were told, and find it the same."""
+  ps_address, chief_address, worker_address = hold_addresses(3)
+  flags = *SMALL, '--train_steps=100', f'--logdir={tmp_path}/run'
+  hosts = (
+    f'--ps_hosts={ps_address}',
+    f'--worker_hosts={chief_address}, {worker_address}',
+  )
+  config = {
+    'cluster': {
+      'ps': [ps_address],
+      'chief': [chief_address],
+      'worker': [worker_address],
+    },
+    'task': {'type': 'worker', 'index': 0},
+  }
+  started = [
+    tasks.start(
+      tmp_path / 'ps', *flags, *hosts, *('--job_name=ps', '--task_index=0')
+    ),
+    tasks.start(
+      tmp_path / 'chief',
+      *flags,
+      *hosts,
+      *('--job_name=worker', '--task_index=0'),
+      TF_CONFIG=json.dumps(config),
+    ),
+    tasks.start(tmp_path / 'worker', *flags, TF_CONFIG=json.dumps(config)),
+  ]
+  assert tasks.wait(*started) == [0] * 3
+  assert (
+    'who is who is told by flags: TF_CONFIG not used\n' in started[1].output
+  )
+  assert len(read_report(tmp_path / 'run')['workers']) == 2

@@ -1,0 +1,65 @@
+import contextlib
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
+from distmnist.common.names import MODELS
+from distmnist.logdir import run_data
+from distmnist.training import run_folder, workload
+from tests.support import in_process
+
+CHIEF = cluster_lib.Cluster()
+OTHER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
+
+
+@pytest.fixture
+def make(set_flags):
+  """Returns make(cluster, *flags) -> a RunFolder that is claimed."""
+  with contextlib.ExitStack() as at_end:
+
+    def make_folder(cluster, *words):
+      set_flags('--dataset=synthetic', '--model=softmax', *words)
+      task = in_process.make_task(cluster)
+      task.watchdog.life = 'a life'
+      splits = workload.load_training_splits()
+      folder = run_folder.RunFolder(task, 10, splits)
+      build_model = registry.load(MODELS, 'softmax').make(10)
+      with tf.Graph().as_default():
+        folder.claim(build_model, at_end)
+      return folder
+
+    yield make_folder
+
+
+def test_without_a_logdir_nobody_owns_anything(make):
+  folder = make(CHIEF)
+  folder.sign()
+  assert (folder.path, folder.owner) == (None, None)
+  assert 'checksum' in folder.images
+
+
+def test_the_chief_has_the_folder_to_itself(make, tmp_path):
+  path = tmp_path / 'run'
+  folder = make(CHIEF, f'--logdir={path}')
+  assert folder.path == str(path)
+  folder.owner.check()
+  with pytest.raises(cli.RunError, match='--logdir'):
+    make(CHIEF, f'--logdir={path}', '--start_timeout_secs=0')
+
+
+def test_other_workers_only_make_the_folder(make, tmp_path):
+  path = tmp_path / 'run'
+  folder = make(OTHER, f'--logdir={path}')
+  folder.sign()
+  assert path.is_dir()
+  assert (folder.owner, folder.images) == (None, None)
+  assert list(path.iterdir()) == []
+
+
+def test_what_the_run_began_with_is_kept(set_flags, tmp_path):
+  set_flags('--model=softmax')
+  run_folder.write_run(str(tmp_path), 'some images')
+  assert run_data.read(str(tmp_path)) == 'some images'
+  assert '--model=softmax' in (tmp_path / 'train.flags').read_text()

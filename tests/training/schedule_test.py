@@ -1,0 +1,152 @@
+"""schedule: how much is read and done, by --epochs, --train_steps and R."""
+
+import dataclasses
+
+import pytest
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
+from distmnist.common.names import STRATEGIES
+from distmnist.strategies import async_sgd
+from distmnist.training import schedule
+
+
+class Towers(cluster_lib.Cluster):
+  """Stands for a worker with four GPUs."""
+
+  @property
+  def tower_devices(self):
+    return [f'/device:GPU:{i}' for i in range(4)]
+
+
+def plan(num_images=1000, name='async_sgd', num_workers=3):
+  """Returns the Plan of a rule, by the flags; nothing is started."""
+  hosts = tuple(f'w{i}:1' for i in range(num_workers))
+  member = cluster_lib.make_cluster(('p:1',), hosts, 'worker', 0)
+  rule = registry.load(STRATEGIES, name).make(member)
+  return schedule.make_plan(member, rule, num_images)
+
+
+@pytest.mark.parametrize(
+  'words, last_step',
+  [
+    ([], 10),  # One epoch.
+    (['--epochs=2.5'], 25),
+    (['--epochs=0.001'], 1),  # At least one.
+    # 11, and not 12 as by the float that is next to 1.1.
+    (['--epochs=1.1'], 11),
+    (['--epochs=1.11'], 12),
+    (['--train_steps=7'], 7),
+    (['--train_steps=70'], 70),
+    # What comes first.
+    (['--train_steps=7', '--epochs=2'], 7),
+    (['--train_steps=70', '--epochs=2'], 20),
+    (['--batch_size=300'], 4),
+    (['--batch_size=1000'], 1),
+  ],
+)
+def test_the_last_step_is_by_epochs_or_steps(set_flags, words, last_step):
+  set_flags(*words)
+  assert plan().last_step == last_step
+
+
+def test_an_epoch_is_of_all_workers_or_of_each(set_flags):
+  set_flags('--epochs=2')
+  shared = plan()
+  assert (shared.num_images, shared.images_per_epoch) == (1000, 1000)
+  assert (shared.last_step, shared.dealing.has_own_streams) == (20, False)
+  set_flags('--epochs_over=dataset')
+  own = plan()
+  assert (own.num_images, own.images_per_epoch) == (1000, 3000)
+  assert (own.last_step, own.dealing.has_own_streams) == (60, True)
+
+
+@pytest.mark.parametrize(
+  'words, images_per_update, last_step, unit, pushes, is_lock_step',
+  [
+    (['async_sgd'], 100, 60, 1, 1, False),
+    (['agn', '--communication_period=4'], 400, 15, 4, 1, False),
+    (['downpour', '--n_push=5', '--n_fetch=2'], 500, 12, 5, 1, False),
+    (['sync_sgd'], 300, 20, 1, 3, True),
+    # One backup worker: a push may come too late.
+    (['sync_sgd', '--replicas_to_aggregate=2'], 200, 30, 1, 2, False),
+    (['sagn', '--communication_period=2'], 600, 10, 2, 3, True),
+  ],
+)
+def test_an_update_takes_in_what_the_rule_says(
+  set_flags, words, images_per_update, last_step, unit, pushes, is_lock_step
+):
+  name, *words = words
+  set_flags('--epochs=6', *words)
+  found = plan(name=name)
+  dealing = found.dealing
+  assert (found.images_per_update, found.last_step) == (
+    images_per_update,
+    last_step,
+  )
+  assert dealing.num_workers == 3
+  assert (dealing.batches_per_push, dealing.pushes_per_step) == (unit, pushes)
+  assert dealing.is_lock_step == is_lock_step
+
+
+def test_one_worker_whose_push_is_an_update_is_in_lock_step(set_flags):
+  set_flags()
+  assert plan(num_workers=1).dealing.is_lock_step
+  assert not plan(num_workers=2).dealing.is_lock_step
+
+
+def test_so_many_steps_are_one_run(set_flags):
+  set_flags()
+  assert plan().dealing.steps_per_run == 1
+  set_flags('--steps_per_run=8')
+  assert plan().dealing.steps_per_run == 8
+
+
+def test_the_batch_of_a_worker_is_that_of_all_towers(set_flags):
+  set_flags('--batch_size=100')
+  member = Towers()
+  plan = schedule.make_plan(member, async_sgd.make(member), 1000)
+  assert (plan.batch_size, plan.images_per_update) == (400, 400)
+
+
+@pytest.mark.parametrize(
+  'kind, num_images, message',
+  [
+    (
+      cluster_lib.Cluster,
+      99,
+      '--batch_size=100 is larger than the 99 training images',
+    ),
+    (
+      Towers,
+      399,
+      '--batch_size=100 on each of 4 GPUs is larger than the 399 training '
+      'images',
+    ),
+  ],
+)
+def test_a_batch_larger_than_the_training_set_is_refused(
+  set_flags, kind, num_images, message
+):
+  set_flags('--batch_size=100')
+  member = kind()
+  rule = async_sgd.make(member)
+  with pytest.raises(cli.UsageError, match=f'^{message}$'):
+    schedule.make_plan(member, rule, num_images)
+  assert schedule.make_plan(member, rule, num_images + 1).last_step == 1
+
+
+def test_no_epochs_at_all_are_refused(set_flags):
+  set_flags('--epochs=0.5')
+  schedule.check_flags()
+  set_flags('--epochs=0')
+  with pytest.raises(
+    cli.UsageError, match='^--epochs=0: expected more than 0, such as 0.5$'
+  ):
+    schedule.check_flags()
+
+
+def test_a_plan_is_not_changed_once_it_is_made(set_flags):
+  set_flags()
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    plan().num_images = 5

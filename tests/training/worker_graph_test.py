@@ -1,0 +1,71 @@
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.exchange import graph_warmup
+from distmnist.lifecycle import task as task_lib
+from distmnist.training import flag_checks, worker_graph, workload
+from tests.support import in_process
+
+WORKER = cluster_lib.make_cluster(('p:1', 'q:1'), ('v:1', 'w:1'), 'worker', 0)
+
+
+@pytest.fixture
+def build(set_flags):
+  """Returns build(cluster, *flags) -> (WorkerGraph, task, choice, lines)."""
+
+  def build_graph(cluster, *words):
+    set_flags('--dataset=synthetic', '--model=softmax', *words)
+    lines = []
+    task = task_lib.Task(cluster, in_process.NoStop(), lines.append)
+    train_split, validation = workload.load_training_splits()
+    choice = flag_checks.check(
+      cluster, len(train_split.images), len(validation.images)
+    )
+    with tf.Graph().as_default():
+      graph = worker_graph.build(task, choice, train_split, seed=3)
+    return graph, task, choice, lines
+
+  return build_graph
+
+
+def test_a_graph_has_the_step_and_says_what_moves(build):
+  graph, task, choice, lines = build(WORKER, '--batch_size=20')
+  assert graph.warmup is None
+  assert graph.fed.shape.as_list() == [None, 21]
+  assert graph.step.loss.shape == []
+  assert {v.device for v in graph.step.center} == {
+    '/job:ps/task:0/device:CPU:0',
+    '/job:ps/task:1/device:CPU:0',
+  }
+  assert [line.partition(':')[0] for line in lines] == [
+    'bytes held',
+    'bytes a step',
+  ]
+  assert worker_graph.describe_task(task, choice).startswith(
+    'worker 0 at v:1: async_sgd, 2 ps, 2 workers; softmax on synthetic, '
+  )
+
+
+def test_one_process_has_nothing_to_move(build):
+  graph, _, _, lines = build(cluster_lib.Cluster())
+  assert lines == []
+  assert graph.step.global_step.device == '/device:CPU:0'
+
+
+def test_rules_that_need_it_have_a_warm_up(build):
+  graph, *_ = build(WORKER, '--strategy=downpour')
+  assert isinstance(graph.warmup, graph_warmup.Rehearsal)
+
+
+def test_batch_norm_under_local_steps_is_warned_of_by_the_chief(build):
+  words = '--strategy=downpour', '--model=resnet50', '--synthetic_channels=3'
+  *_, lines = build(WORKER, *words, '--batch_size=2')
+  assert 'batch norm' in lines[-1] or 'averages' in lines[-1]
+
+
+def test_a_center_that_is_not_on_a_ps_is_refused(build, monkeypatch):
+  monkeypatch.setattr(cluster_lib.Cluster, 'device_setter', lambda *_: '/cpu:0')
+  with pytest.raises(cli.RunError, match='must sit on a ps to be shared'):
+    build(WORKER)

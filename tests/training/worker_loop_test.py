@@ -1,0 +1,97 @@
+import contextlib
+import time
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common.console import Console
+from distmnist.lifecycle import session as session_lib
+from distmnist.logdir import history as history_lib
+from distmnist.training import (
+  flag_checks,
+  run_folder,
+  worker_graph,
+  worker_loop,
+  workload,
+)
+from tests.support import in_process
+
+
+class Run:
+  """One process that trains by the loop of the program."""
+
+  def __init__(self):
+    self.lines = []
+    self.task = task = in_process.make_task(cluster_lib.Cluster())
+    task.say = self.lines.append
+    task.serve()
+    splits = workload.load_training_splits()
+    choice = flag_checks.check(
+      task.cluster, *(len(split.images) for split in splits)
+    )
+    folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
+    history = history_lib.from_flags(folder.path, 0, task.watchdog.life)
+    with contextlib.ExitStack() as at_end, tf.Graph().as_default():
+      folder.claim(choice.build_model, at_end)
+      folder.sign()
+      graph = worker_graph.build(task, choice, splits[0], seed=3)
+      console = Console(0)
+      console.say = self.lines.append
+      self.loop = worker_loop.WorkerLoop(
+        task, choice, graph, folder, history, console
+      )
+      self.loop.build(3, splits[1], at_end)
+      with session_lib.make_session(
+        task, self.loop.scaffold, self.loop.hooks
+      ) as session:
+        while not session.should_stop():
+          session.run([])
+      self.loop.tell_chief()
+      task.watchdog.close()
+      self.loop.report(time.monotonic())
+
+  def hooks(self):
+    return [type(hook).__name__ for hook in self.loop.hooks]
+
+
+@pytest.fixture
+def train(set_flags):
+  def run(*words):
+    set_flags(
+      '--dataset=synthetic',
+      '--model=softmax',
+      '--batch_size=10',
+      '--train_steps=4',
+      *words,
+    )
+    return Run()
+
+  return run
+
+
+def test_it_trains_and_reports(train):
+  run = train()
+  assert run.loop.hooks
+  assert any('test accuracy' in line for line in run.lines)
+  assert any('4 local steps' in line for line in run.lines)
+
+
+def test_a_loop_is_ended_before_the_chief_waits_and_saves_last(train, tmp_path):
+  run = train(f'--logdir={tmp_path}', '--trace_steps=2')
+  hooks = run.hooks()
+  assert hooks[0] == 'StallHook'
+  assert hooks[-1] == 'SaveHook'
+  order = ('StopHook', 'NanHook', 'BatchHook', 'ProgressHook', 'LifeHook')
+  found = [hooks.index(name) for name in (*order, 'TraceHook', 'EndHook')]
+  assert found == sorted(found)
+  assert (tmp_path / 'model.ckpt-4.index').exists()
+  assert (tmp_path / 'worker_0' / 'trace_2.json').exists()
+  assert (tmp_path / 'report.json').exists()
+
+
+def test_a_run_that_is_asked_to_stop_writes_no_report(train, monkeypatch):
+  monkeypatch.setattr(in_process.NoStop, 'is_requested', True)
+  run = train()
+  assert run.lines[-1].startswith('stopped ')
+  assert not any('test accuracy' in line for line in run.lines)
