@@ -9,6 +9,8 @@ import ctypes
 import os
 import platform
 
+from distmnist.common import request_ids
+
 # 3 hides the C++ errors of a recovery that Python reports anyway.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Without it Session.close() waits for ever for a ps that is dead.
@@ -61,3 +63,4 @@ def _import_quietly():
 
 _keep_freed_memory()
 _import_quietly()
+request_ids.draw_from_one_generator()

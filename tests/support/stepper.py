@@ -201,7 +201,9 @@ class Stepper:
     self.workers = [self._make_worker(i) for i in range(cluster.num_workers)]
     self._gone = set()
     self._num_left = [0] * cluster.num_workers
-    self._threads = concurrent.futures.ThreadPoolExecutor(len(self.workers))
+    self._threads, self._gate_threads = (
+      concurrent.futures.ThreadPoolExecutor(len(self.workers)) for _ in range(2)
+    )
     self._steps = {}
     target, chief = cluster.servers[0].target, self.workers[0]
     self._reader = tf.Session(target, graph=chief.graph)
@@ -219,10 +221,20 @@ class Stepper:
     if not self._num_left[index]:
       self._num_left[index] = worker.how.steps_per_run
       self._steps[index] = self._threads.submit(worker.run, x)
-    self._gates.run(
-      self._wait_ops[index],
-      options=tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS),
+    self._wait_for_gate(index)
+
+  def _wait_for_gate(self, index):
+    options = tf.RunOptions(timeout_in_ms=1000 * DEADLINE_SECS)
+    arrival = self._gate_threads.submit(
+      self._gates.run, self._wait_ops[index], options=options
     )
+    step = self._steps[index]
+    concurrent.futures.wait(
+      [arrival, step], return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    if step.done() and not arrival.done():
+      step.result()  # Raises what has ended it on its way to the gate.
+    arrival.result()
 
   def release(self, index):
     """Opens the gate of a worker and does not wait for its step."""
@@ -298,3 +310,4 @@ class Stepper:
     self._gates.close()
     self._reader.close()
     self._threads.shutdown()
+    self._gate_threads.shutdown()
