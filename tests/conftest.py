@@ -6,6 +6,7 @@ import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
 import contextlib
 import fcntl
 import itertools
+import logging
 import os
 import pathlib
 import signal
@@ -77,6 +78,15 @@ def mnist_dir():
       'no MNIST: set DISTMNIST_DATA_DIR to the folder that has mnist/ in it'
     )
   return folder
+
+
+@pytest.fixture(autouse=True)
+def _kept_logger():
+  """A program that a test runs in this process must not keep it from caplog."""
+  logger = logging.getLogger('distmnist')
+  before = logger.handlers, logger.level, logger.propagate
+  yield
+  logger.handlers, logger.level, logger.propagate = before
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Lines for people: plain in a log, redrawn in place on a terminal."""
 
+import logging
 import random
 import sys
 import time
@@ -7,6 +8,30 @@ import time
 _BAR_WIDTH = 20
 # From one look to the next: 5 % of the wait so far, and within these bounds.
 _LOOK_SECS = 0.05, 2.0
+
+
+class _LineHandler(logging.Handler):
+  def __init__(self, print_line):
+    super().__init__()
+    self._print_line = print_line
+
+  def emit(self, record):
+    self._print_line(self.format(record))
+
+
+def print_logs(print_line):
+  """Prints what distmnist's modules log, and nobody else does, as plain lines.
+
+  To be called by the main function of a program; the last call counts.
+
+  Args:
+    print_line: callable(str), as Console.say.
+  """
+  logger = logging.getLogger('distmnist')
+  logger.handlers = [_LineHandler(print_line)]
+  logger.setLevel(logging.INFO)
+  # absl has a handler at the root, which would print them on stderr once more.
+  logger.propagate = False
 
 
 class Wait:

@@ -1,6 +1,7 @@
 """console: plain lines in a log, one line redrawn on a terminal."""
 
 import io
+import logging
 import types
 
 import pytest
@@ -108,3 +109,21 @@ def test_who_waits_for_long_looks_less_often(clock):
   assert all(0.35 <= secs <= 0.5 for secs in later)
   assert all(1.4 <= secs <= 2 for secs in last)
   assert len(set(last)) > 1
+
+
+def test_what_modules_log_is_printed_once_as_plain_lines(capsys):
+  console.print_logs(lambda line: None)
+  lines = []
+  console.print_logs(lines.append)
+  logging.getLogger('distmnist.some.module').info('%d ps', 2)
+  logging.getLogger('distmnist.some.module').debug('not this')
+  logging.getLogger('other').warning('nor this')
+  assert lines == ['2 ps']
+  assert capsys.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('time', [1, 2])
+def test_a_program_run_in_a_test_leaves_the_logs_to_the_next(time, caplog):
+  logging.getLogger('distmnist.x').info('seen')
+  assert caplog.messages == ['seen']
+  console.print_logs(print)
