@@ -9,6 +9,7 @@ import time
 import processes
 import runs
 
+import distmnist.runtime  # noqa: F401  TensorFlow, quietly.
 from distmnist.logdir import checkpoints, history
 
 COMMON = [
