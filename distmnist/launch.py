@@ -9,9 +9,9 @@ ended with 0, else that of the first task that failed for good.
 import os
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, registry
+from distmnist.common import cli, console, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
-from distmnist.launching import cluster_flags, jobs, task_group
+from distmnist.launching import cluster_flags, jobs, log_view
 from distmnist.launching import train_flags as train_flags_lib
 
 # What --help explains.
@@ -23,6 +23,7 @@ _FIRST_FLAGS = (
 
 def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
+  console.print_logs(log_view.print_line)
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)
   jobs.check_train_flags(given)
@@ -44,7 +45,6 @@ def main(train_flags):
       given,
       cluster_flags.NUM_PS.value,
       cluster_flags.NUM_WORKERS.value,
-      task_group.say,
     )
   # A launcher says who is who: what told this process so is not for its tasks.
   for name in task_environment.NAMES:

@@ -20,12 +20,14 @@ Each trial is one process. With --num_ps, --num_workers, --max_restarts or
 is then a folder that the driver and the executors share.
 """
 
+import logging
 import shlex
 import signal
 
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, console
+from distmnist.common.names import SWEEP
 from distmnist.launchers import spark
 from distmnist.launching import cluster_flags
 from distmnist.launching import train_flags as train_flags_lib
@@ -41,7 +43,8 @@ from distmnist.sweeps import (
 )
 from distmnist.sweeps import study as study_lib
 from distmnist.sweeps import trials as trials_lib
-from distmnist.sweeps.progress import say
+
+_log = logging.getLogger(SWEEP)  # It may run as __main__.
 
 FLAGS = flags.FLAGS
 
@@ -106,6 +109,7 @@ def main(words, train_flags):
     words: list of str, what to try.
     train_flags: list of str, the words after --.
   """
+  console.print_logs(progress.print_line)
   study = make_study(words, train_flags)
   study.check_flags()
   command = make_command(study)
@@ -118,7 +122,7 @@ def main(words, train_flags):
   command.backend.check_ready()
   schedule = halving.Schedule(trials, study.rungs, _RETRY_FAILED.value)
   shown = progress.Progress(schedule, folder.path)
-  with folder.opened(say) as lock:
+  with folder.opened() as lock:
     for trial in trials:
       trial.load()
       trial.note_if_ended()
@@ -128,7 +132,7 @@ def main(words, train_flags):
     signum = loop.run(lock)
     shown.show()
   if signum:
-    say(
+    _log.info(
       f'stopped by {signal.Signals(signum).name}: the same command goes on, '
       f'with --sweep_dir={folder.path}'
     )

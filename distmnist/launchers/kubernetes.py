@@ -1,13 +1,16 @@
 """Prints the run as Kubernetes manifests; `| kubectl apply -f -` acts."""
 
+import logging
 import posixpath
 import re
 
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.launching import kube_pods, kube_yaml, stop_grace, task_group
+from distmnist.launching import kube_pods, kube_yaml, stop_grace
 from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR
+
+_log = logging.getLogger(__name__)
 
 # How long a task waits for the others: nodes may have to be added and to pull
 # the image, and Kubernetes waits up to 360 s before it replaces a Pod again.
@@ -125,7 +128,7 @@ def launch(job):
   options = choose_options(job)
   text = kube_yaml.write(job, options)
   if not options.logdir:
-    task_group.say(
+    _log.info(
       'without --kube_logs_claim no checkpoint is kept: what a ps, or the last'
       ' worker, holds is lost with it'
     )

@@ -1,6 +1,7 @@
 """Runs all tasks on this machine."""
 
 import glob
+import logging
 import os
 
 from absl import flags
@@ -16,9 +17,10 @@ from distmnist.launching import (
   restart_limits,
   run_tasks,
   stop_grace,
-  task_group,
   task_logs,
 )
+
+_log = logging.getLogger(__name__)
 
 _GPUS = flags.DEFINE_string(
   'gpus',
@@ -112,10 +114,10 @@ def make_namespace(wanted):
         f'--isolate=on, but {error}: ask the administrator for the right, or'
         ' run with --isolate=auto where nobody else reaches this machine'
       ) from error
-    task_group.say(
+    _log.info(
       f'the tasks are not isolated ({error}): {exposure.describe("the tasks")}'
     )
     return None
   if wanted == 'auto':
-    task_group.say('the tasks are isolated: they alone can reach their ports')
+    _log.info('the tasks are isolated: they alone can reach their ports')
   return namespace

@@ -6,6 +6,7 @@ that the script and Slurm set. The folder of the logs and --logdir are on a
 file system that the nodes share.
 """
 
+import logging
 import os
 import pathlib
 import re
@@ -25,9 +26,10 @@ from distmnist.launching import (
   sbatch,
   sbatch_script,
   stop_grace,
-  task_group,
   task_logs,
 )
+
+_log = logging.getLogger(__name__)
 
 _PARTITION = flags.DEFINE_string(
   'slurm_partition', None, 'Partition (queue) to submit to.'
@@ -93,7 +95,7 @@ def launch(job):
   task_logs.make_logs_dir(logs_dir, None)
   grace_secs = stop_grace.parse(job.given)
   if grace_secs >= kill_wait_secs:
-    task_group.say(
+    _log.info(
       f'--stop_grace_secs={grace_secs:g}, but Slurm kills {kill_wait_secs} s'
       ' after it has told the tasks (its KillWait): what takes longer to save'
       ' is lost'
@@ -170,9 +172,9 @@ def run(job, script, logs_dir, is_waited_for=True):
   with sbatch.Submission(script, is_waited_for) as submission:
     job_id = submission.read_job_id()
     shape = sbatch_script.describe(job)
-    task_group.say(f'{shape} as job {job_id} of Slurm, logs in {logs_dir}')
+    _log.info(f'{shape} as job {job_id} of Slurm, logs in {logs_dir}')
     if job.num_ps + job.num_workers > 1:
-      task_group.say(exposure.describe(f'the tasks of job {job_id}'))
+      _log.info(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:
       return 0
     code = submission.wait(job_id, ended, update)
@@ -181,9 +183,9 @@ def run(job, script, logs_dir, is_waited_for=True):
   if submission.signals:
     signum = submission.signals[0]
     name = signal.Signals(signum).name
-    task_group.say(f'stopped by {name}, logs in {logs_dir}')
+    _log.info(f'stopped by {name}, logs in {logs_dir}')
     return code if code == cli.NOT_SAVED else 128 + signum
   if code and not any(f'job {job_id}: error: ' in line for line in said):
     ending = sbatch.find_ending(job_id, code, said)
-    task_group.say(f'error: job {job_id} {ending}; log: {logs_dir}/slurm.log')
+    _log.info(f'error: job {job_id} {ending}; log: {logs_dir}/slurm.log')
   return code

@@ -9,6 +9,7 @@ Spark program: spark/training.py.
 
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -18,9 +19,11 @@ from absl import flags
 
 from distmnist.common import cli, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching import jobs, log_view, task_group, task_logs
+from distmnist.launching import jobs, log_view, task_logs
 from distmnist.spark import context as context_lib
 from distmnist.spark import executors, supervisor, training
+
+_log = logging.getLogger(__name__)
 
 _MASTER = flags.DEFINE_string(
   'master',
@@ -63,7 +66,7 @@ def launch(job):
     settings = ' '.join(
       context_lib.hide_secret(f'{name}={value}') for name, value in conf.items()
     )
-    task_group.say(
+    _log.info(
       'not to be pasted: Spark chooses the hosts and the ports, for which'
       f' executor-0:{FIRST_PORT} and so on stand here; its settings:'
       f' {settings}'
@@ -72,10 +75,6 @@ def launch(job):
   check_ready(master)
   logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
   screen = log_view.make_screen(logs_dir, cluster, job.show_logs)
-
-  def say(text):
-    screen.close_line()
-    task_group.say(text)
 
   try:
     with signals.heeding(), context_lib.opened(conf, logs_dir) as context:
@@ -89,13 +88,13 @@ def launch(job):
         wait_secs=_WAIT_SECS.value,
         module=job.module,
         show=lambda *_: screen.update(),
-        say=say,
+        say=_log.info,
       )
   except supervisor.TaskError as error:
-    say(f'error: {error}')
+    _log.info(f'error: {error}')
     return error.exit_code
   except signals.SignalError as error:
-    say(f'stopped by {error.name}, logs in {logs_dir}')
+    _log.info(f'stopped by {error.name}, logs in {logs_dir}')
     return error.exit_code
   finally:
     screen.finish()

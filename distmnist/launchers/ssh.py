@@ -7,6 +7,7 @@ hosts share. What ends a task when we are gone is in launching/ssh_agent.py.
 
 import dataclasses
 import functools
+import logging
 import os
 import re
 import shlex
@@ -27,9 +28,10 @@ from distmnist.launching import (
   ssh_client,
   ssh_hosts,
   stop_grace,
-  task_group,
   task_logs,
 )
+
+_log = logging.getLogger(__name__)
 
 _HOSTS = flags.DEFINE_string(
   'hosts',
@@ -85,7 +87,7 @@ def launch(job):
       words = [*env, quote(python), shlex.join(task.argv[1:])]
       command = f'cd {quote(folder)} && {" ".join(words)}'
       print(shlex.join(['ssh', *options, place.login, command]))
-    task_group.say(
+    _log.info(
       f'these run the tasks alone: a launch has {SSH_AGENT} around each,'
       ' which ends it when the connection is lost'
     )
@@ -100,7 +102,7 @@ def launch(job):
   grace_secs = stop_grace.parse(job.given)
   num_hosts = len({place.host for place in places})
   if len(cluster) > 1:
-    task_group.say(exposure.describe(ssh_hosts.describe_ports(places)))
+    _log.info(exposure.describe(ssh_hosts.describe_ports(places)))
   with tempfile.TemporaryDirectory(prefix='distmnist_ssh_') as turnstiles:
     return run_tasks.run(
       [

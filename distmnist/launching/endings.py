@@ -3,12 +3,15 @@
 The root cause comes last on the screen, and nothing after it.
 """
 
+import logging
 import re
 import signal
 import sys
 
 from distmnist.common import cli
-from distmnist.launching import task_group, task_logs
+from distmnist.launching import task_logs
+
+_log = logging.getLogger(__name__)
 
 _DATA_TITLE = 'the task that gets the data'
 
@@ -16,7 +19,7 @@ _DATA_TITLE = 'the task that gets the data'
 def say_killed(tasks):
   """Names the tasks that had to be killed."""
   for task in tasks:
-    task_group.say(
+    _log.info(
       f'{task.name} ({task.address}) did not leave when told to: killed'
     )
 
@@ -38,13 +41,13 @@ def report_failure(group, explain, logs_dir):
   if said and failure.code in cli.FINAL_CODES:
     cause = said[2]  # It says all, in one line.
   else:
-    task_group.say(f'the last lines of {name}:')
+    _log.info(f'the last lines of {name}:')
     for line in last_lines or ['(it has written nothing)']:
       print(f'  | {line}', file=sys.stderr)
   when = (
     f'after {times} restart{"s" if times > 1 else ""}' if times else 'first'
   )
-  task_group.say(
+  _log.info(
     f'error: {name} ({task.address}) failed {when}: {cause};'
     f' log: {task_logs.log_path(logs_dir, task)}'
   )
@@ -63,9 +66,7 @@ def report_signal(group, signum, workers, logs_dir):
   Returns:
     int, 128 + n after signal n; 75 if the chief could not save.
   """
-  task_group.say(
-    f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}'
-  )
+  _log.info(f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}')
   if any(map(group.has_lost_steps, workers[:1])):
     print(*group.last_lines(workers[0], 1), sep='\n', file=sys.stderr)
     return cli.NOT_SAVED
@@ -86,7 +87,7 @@ def report_late(late, excused, leave_secs, waited_for, logs_dir):
     int, 1 if any was late without an excuse, else 0.
   """
   for task in excused + late:
-    task_group.say(
+    _log.info(
       f'{"error: " if task in late else ""}{task.name} ({task.address}) still'
       f' ran {leave_secs:.0f} s after {waited_for} had ended: stopped;'
       f' log: {task_logs.log_path(logs_dir, task)}'

@@ -7,13 +7,13 @@ that dies can neither stop the task nor lose a line.
 import shutil
 import sys
 
-from distmnist.common import files
-from distmnist.common.names import CHIEF
+from distmnist.common import console, files
+from distmnist.common.names import CHIEF, LAUNCH
 from distmnist.launching import task_logs
 
 
 def make_screen(logs_dir, tasks, show_logs):
-  """Returns the Screen of `tasks`.
+  """Returns the Screen of `tasks`, on which our own lines are shown as well.
 
   Args:
     logs_dir: str, the folder of their logs.
@@ -21,7 +21,7 @@ def make_screen(logs_dir, tasks, show_logs):
     show_logs: 'chief' for its lines as they are, 'all' for those of every task,
       each behind its name.
   """
-  return Screen(
+  screen = Screen(
     {
       '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
         logs_dir, task
@@ -30,6 +30,14 @@ def make_screen(logs_dir, tasks, show_logs):
       if show_logs == 'all' or task.name == CHIEF
     }
   )
+  console.print_logs(screen.print_line)
+  return screen
+
+
+def print_line(text):
+  """Prints a line of the launcher's own."""
+  # To stderr: stdout carries the lines of the chief alone.
+  print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
 
 class Log:
@@ -79,6 +87,11 @@ class Screen:
     self._show(Log.finish)
     self.close_line()
     self._out.flush()
+
+  def print_line(self, text):
+    """Prints a line of the launcher's own."""
+    self.close_line()
+    print_line(text)
 
   def close_line(self):
     """Lets what comes next, from whomever, begin on a line of its own."""

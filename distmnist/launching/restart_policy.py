@@ -16,6 +16,7 @@ A worker that is out of restarts is let go instead of ending the run, as long as
 `min_workers` are left.
 """
 
+import logging
 import math
 import signal
 
@@ -23,6 +24,8 @@ from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.launching import restart_limits
 from distmnist.launching.task_record import TaskRecord
+
+_log = logging.getLogger(__name__)
 
 _SERVER = 'the fork server'
 
@@ -35,14 +38,12 @@ class RestartPolicy:
     records: dict, name -> TaskRecord.
   """
 
-  def __init__(self, limits, say):
+  def __init__(self, limits):
     """
     Args:
       limits: restart_limits.Limits.
-      say: callable that takes a line about a restart.
     """
     self._limits = limits
-    self._say = say
     self._server = restart_limits.Budget(limits)
     self.failure = None
     self.records = {}
@@ -98,7 +99,7 @@ class RestartPolicy:
     for record in lost:
       record.is_running, record.code = False, -signal.SIGKILL
     if self._is_complete:
-      self._say(f'{_SERVER} has died ({cause}): the training is complete')
+      _log.info(f'{_SERVER} has died ({cause}): the training is complete')
       self.cancel()
       return True
     taken = self._server.take(start_time, now)
@@ -106,7 +107,7 @@ class RestartPolicy:
       return False
     number, secs = taken
     note = self._number(number)
-    self._say(
+    _log.info(
       f'{_SERVER} has died ({cause}), and its tasks with it: {note} of all'
       f' in {secs:g} s'
     )
@@ -124,7 +125,7 @@ class RestartPolicy:
       for record in self.records.values():
         if record.is_done:
           record.restart_at(now, f'started again with {CHIEF}')
-          self._say(f'{record.task.name} is {record.note}')
+          _log.info(f'{record.task.name} is {record.note}')
           due.append(record)
     return due
 
@@ -155,10 +156,10 @@ class RestartPolicy:
     if record.task.name == CHIEF:
       for waiting in self.waiting:
         name = waiting.task.name
-        self._say(f'{name} is not restarted: the training is complete')
+        _log.info(f'{name} is not restarted: the training is complete')
       self.cancel()
     elif failure.code:
-      self._say(f'{failure}: not restarted, as the training is complete')
+      _log.info(f'{failure}: not restarted, as the training is complete')
 
   def _plan_restart(self, record, failure, now, may_restart):
     if not may_restart and self._limits.max_restarts:
@@ -175,7 +176,7 @@ class RestartPolicy:
     if not has_ps:
       others = [r for r in self.records.values() if r is not record]
     with_all = ', with all other workers' if others else ''
-    self._say(f'{failure}: {note} in {secs:g} s{with_all}')
+    _log.info(f'{failure}: {note} in {secs:g} s{with_all}')
     to_kill = [other.task for other in others if other.is_running]
     for other in others:
       other.restart_at(now + secs, f'started again with {record.task.name}')
@@ -199,7 +200,7 @@ class RestartPolicy:
       return
     record.is_let_go = True
     plural = 's' if len(left) > 1 else ''
-    self._say(
+    _log.info(
       f'{failure}: the run goes on without it, with {len(left)}'
       f' worker{plural} (--min_workers={self._limits.min_workers})'
     )

@@ -1,6 +1,7 @@
 """Runs the tasks of a launcher to their end, before the eyes of the user."""
 
 import dataclasses
+import logging
 import os
 import signal
 
@@ -15,6 +16,8 @@ from distmnist.launching import (
   task_group,
   task_logs,
 )
+
+_log = logging.getLogger(__name__)
 
 LEAVE_SECS = 10.0
 
@@ -71,9 +74,9 @@ def run(
     not save; 1 for a task that did not leave within LEAVE_SECS, though nothing
     held it up.
   """
-  task_group.say(f'{_describe(tasks)} {where}, logs in {logs_dir}')
   task_logs.rotate(logs_dir, tasks)
   screen = log_view.make_screen(logs_dir, tasks, show_logs)
+  _log.info(f'{_describe(tasks)} {where}, logs in {logs_dir}')
   launch = _Launch(tasks, logs_dir, options)
   with launch.make_group(screen) as group:
     left = _get_data(group, data_task) if data_task else []
@@ -103,10 +106,6 @@ class _Launch:
   def make_group(self, screen):
     """Returns the TaskGroup of the tasks, which start later."""
 
-    def say_on_screen(text):
-      screen.close_line()
-      task_group.say(text)
-
     options = self._options
     self._host = local_host.make_host(
       self._tasks[0].module,
@@ -117,14 +116,13 @@ class _Launch:
       options.stop_grace_secs,
     )
     names = [self._host.name, *(task.name for task in self._tasks)]
-    self._pids = pid_lines.PidLines(names, say_on_screen)
+    self._pids = pid_lines.PidLines(names)
     self._group = task_group.TaskGroup(
       self._host,
       self._logs_dir,
       limits=options.limits,
       on_tick=screen.update,
       on_start=self._pids.note,
-      say=say_on_screen,
       stop_grace_secs=options.stop_grace_secs,
     )
     return self._group

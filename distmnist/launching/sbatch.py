@@ -1,5 +1,6 @@
 """A job of Slurm, from its submission to its end."""
 
+import logging
 import os
 import re
 import select
@@ -9,7 +10,8 @@ import threading
 import time
 
 from distmnist.common import cli, signals
-from distmnist.launching import task_group
+
+_log = logging.getLogger(__name__)
 
 TICK_SECS = 0.1
 # A controller that does not answer must not hold up a second signal.
@@ -108,7 +110,7 @@ class Submission:
         is_cancelled = True
         _cancel(job_id)
       if len(self.signals) > 1:
-        task_group.say(f'job {job_id} is left to Slurm, which kills it')
+        _log.info(f'job {job_id} is left to Slurm, which kills it')
         return 128 + self.signals[0]
       # Before the last look at what the script has left.
       told = self._find_end(job_id)
@@ -186,13 +188,13 @@ def _cancel(job_id):
       timeout=CANCEL_SECS,
     )
   except subprocess.TimeoutExpired:
-    task_group.say(
+    _log.info(
       f'job {job_id}: scancel has not answered within {CANCEL_SECS:g} s: run'
       f' scancel {job_id} yourself, and see squeue'
     )
     return
   if done.returncode:
-    task_group.say(f'job {job_id}: {" ".join(done.stderr.split())}')
+    _log.info(f'job {job_id}: {" ".join(done.stderr.split())}')
 
 
 def find_ending(job_id, code, said):

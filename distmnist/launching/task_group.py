@@ -5,15 +5,14 @@ all processes belong to a TaskHost (launching/task_host.py). On this machine it
 is a fork server that ends them when the launcher goes, even by kill -9. It is
 their parent and sends their signals, so that none can hit a stranger under an
 old pid. What is started again, on the same address and into the same log, is
-for launching/restart_policy.py to say.
+for launching/restart_policy.py to decide.
 """
 
 import signal
-import sys
 import time
 
 from distmnist.common import cli
-from distmnist.common.names import ATTEMPT, LAUNCH
+from distmnist.common.names import ATTEMPT
 from distmnist.launching import jobs as jobs_lib
 from distmnist.launching import (
   restart_limits,
@@ -24,11 +23,6 @@ from distmnist.launching import (
 )
 
 TICK_SECS = 0.1
-
-
-def say(text):
-  # Ours goes to stderr: stdout carries the lines of the chief alone.
-  print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
 
 class TaskGroup:
@@ -47,7 +41,6 @@ class TaskGroup:
     limits=restart_limits.NO_LIMITS,
     on_tick=None,
     on_start=None,
-    say=say,
     stop_grace_secs=stop_grace.DEFAULT_SECS,
   ):
     """Makes a group without tasks.
@@ -58,7 +51,6 @@ class TaskGroup:
       limits: restart_limits.Limits, when a task is started again.
       on_tick: callable, called every TICK_SECS while we wait.
       on_start: callable(name, pid, attempt), called when a task has begun.
-      say: callable, takes a line about a restart.
       stop_grace_secs: float, after which a task that was told to leave ends
         itself by force.
     """
@@ -68,7 +60,7 @@ class TaskGroup:
     self._stop_grace_secs = stop_grace_secs
     self._on_tick = on_tick or (lambda: None)
     self._on_start = on_start or (lambda name, pid, attempt: None)
-    self._policy = restart_policy.RestartPolicy(limits, say)
+    self._policy = restart_policy.RestartPolicy(limits)
     self._records = self._policy.records
     self._is_stopping = False
     self._num_noticed = 0

@@ -12,19 +12,20 @@ import ast
 import functools
 import importlib.util
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
 import tempfile
 
-from absl import (
-  flags,
-  logging,  # noqa: F401  Its flags are train's, too.
-)
+import absl.logging  # noqa: F401  Its flags are train's, too.
+from absl import flags
 
 from distmnist.common import cli, command_line, names, registry
 from distmnist.common.names import CHECK, PACKAGE, TRAIN
+
+_log = logging.getLogger(__name__)
 
 _LINES = re.MULTILINE | re.DOTALL
 _DEFINITION = re.compile(
@@ -125,7 +126,7 @@ class _Flags:
     return functools.partial(getattr(flags, name), flag_values=self._values)
 
 
-def check_combination(words, num_ps, num_workers, say):
+def check_combination(words, num_ps, num_workers):
   """Has train check how its flags fit each other and the cluster.
 
   What needs data, a GPU or a folder is left to the hosts.
@@ -133,7 +134,6 @@ def check_combination(words, num_ps, num_workers, say):
   Args:
     words: list of str, the flags of train.
     num_ps, num_workers: int.
-    say: callable, takes a line.
 
   Raises:
     cli.UsageError: they do not fit.
@@ -157,7 +157,9 @@ def check_combination(words, num_ps, num_workers, say):
     )
     if done.returncode:
       lines = done.stderr.strip().splitlines() or ['no reason given']
-      say(f'the flags of train are checked by the hosts alone: {lines[-1]}')
+      _log.info(
+        f'the flags of train are checked by the hosts alone: {lines[-1]}'
+      )
       return
     with open(f'{path}.checked', encoding='utf-8') as file:
       (mistake,) = json.load(file)

@@ -1,5 +1,6 @@
 """What a sweep shows and writes, while it runs and at its end."""
 
+import logging
 import os
 import shlex
 import sys
@@ -8,11 +9,13 @@ from distmnist.common.names import SWEEP
 from distmnist.sweeps import plot, ranking, search_space, table, tensorboard
 from distmnist.sweeps import trials as trials_lib
 
+_log = logging.getLogger(__name__)
+
 CSV, PLOT = 'results.csv', 'results.png'
 
 
-def say(text):
-  """Prints a line to stderr: stdout carries the table alone."""
+def print_line(text):
+  """Prints a line of the sweep's own to stderr: stdout has the table alone."""
   print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
 
 
@@ -42,7 +45,7 @@ class Progress:
       text += '; all have ended'
     elif num_left < len(self._trials):
       text += f'; {num_left} {"is" if num_left == 1 else "are"} left to run'
-    say(text)
+    _log.info(text)
 
   def note(self, trial, rung):
     """Says how a trial has ended, and has it in the results at once."""
@@ -54,7 +57,7 @@ class Progress:
     if trial.state == trials_lib.DONE:
       by = ranking.find_ranking([trial])
       outcome = f'{by.replace("_", " ")} {trial.result[by]:.4f}'
-    say(
+    _log.info(
       f'{schedule.count_ended(rung)} of {len(schedule.find_members(rung))}: '
       f'trial {trial.name} {trial.state} after {trial.secs:.1f} s: {text}: '
       f'{outcome}'
@@ -69,7 +72,7 @@ class Progress:
         self._writer = tensorboard.Writer(self._trials, self._folder)
     except ImportError as error:
       self._writer = False
-      say(f'nothing for TensorBoard: {error}; pip install tensorboard')
+      _log.info(f'nothing for TensorBoard: {error}; pip install tensorboard')
     if self._writer:
       for trial in filter(self._schedule.is_over, self._trials):
         self._writer.write(trial)
@@ -86,10 +89,12 @@ class Progress:
       plot.write(trials, self._plot)
       written += f' and {self._plot}'
     except ImportError as error:
-      say(f'no plot: {error}; pip install matplotlib, or distmnist[plots]')
+      _log.info(
+        f'no plot: {error}; pip install matplotlib, or distmnist[plots]'
+      )
     best = ranking.rank(trials)[0]
     if best.state == trials_lib.DONE:
       by = ranking.find_ranking(trials).replace('_', ' ')
       flags_of_best = shlex.join(search_space.to_flags(best.combination))
-      say(f'best by {by}: trial {best.name}, {flags_of_best}')
-    say(f'results in {written}')
+      _log.info(f'best by {by}: trial {best.name}, {flags_of_best}')
+    _log.info(f'results in {written}')

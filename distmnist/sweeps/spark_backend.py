@@ -10,7 +10,6 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.spark import executors
 from distmnist.sweeps import (
-  progress,
   runners,
   search_space,
   spark_driver,
@@ -40,9 +39,7 @@ class SparkBackend(runners.Backend):
   check: Callable
 
   def make_runner(self, folder, lock, stop_grace_secs):
-    driver = spark_driver.SparkDriver(
-      self.conf, folder, lock, self.wait_secs, progress.say
-    )
+    driver = spark_driver.SparkDriver(self.conf, folder, lock, self.wait_secs)
     return spark_runner.SparkRunner(driver, stop_grace_secs)
 
   def check_ready(self):

@@ -4,10 +4,10 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
 from typing import IO
 
 from distmnist.common import cli, console, signals
@@ -19,6 +19,8 @@ from distmnist.spark import (
   executors,
   partition,
 )
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -32,7 +34,6 @@ class SparkDriver:
       runs, nobody else can have it alone.
     wait_secs: float, how long to wait for the first executor, and for Spark to
       start a trial when none runs.
-    say: callable, takes a line of ours.
     door: agent_server.Door, where agents report; while Spark runs.
   """
 
@@ -40,7 +41,6 @@ class SparkDriver:
   logs_dir: str
   lock: IO
   wait_secs: float
-  say: Callable
   door: agent_server.Door | None = None
 
   @contextlib.contextmanager
@@ -61,10 +61,10 @@ class SparkDriver:
       with signals.heeding():
         self._sc = stack.enter_context(context.opened(self.conf, self.logs_dir))
         conf = self._sc.getConf()
-        self.say(executors.describe_python(self._sc))
-        executors.warn_of_network(conf, self.say)
+        _log.info(executors.describe_python(self._sc))
+        executors.warn_of_network(conf, _log.info)
         executors.ship_package(self._sc)
-        _wait_for_slot(self._sc, self.wait_secs, self.say)
+        _wait_for_slot(self._sc, self.wait_secs)
         self._host = conf.get('spark.driver.host')
         bind_host = conf.get('spark.driver.bindAddress') or self._host
         self.door = agent_server.Door(bind_host, self._secret, welcome)
@@ -97,7 +97,7 @@ class SparkDriver:
     return barrier_job.Job(self._sc, rdd, self.door.wake)
 
 
-def _wait_for_slot(sc, wait_secs, say):
+def _wait_for_slot(sc, wait_secs):
   """Returns once an executor can take a trial.
 
   Raises:
@@ -105,7 +105,7 @@ def _wait_for_slot(sc, wait_secs, say):
   """
   if sc.getConf().get('spark.dynamicAllocation.enabled') == 'true':
     return  # Executors come once there is work.
-  wait = console.Wait(wait_secs, say)
+  wait = console.Wait(wait_secs, _log.info)
   while not executors.count_slots(sc):
     if wait.is_over('for an executor of Spark'):
       raise cli.RunError(

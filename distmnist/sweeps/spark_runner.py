@@ -10,6 +10,7 @@ executor is lost: spark_trial.py.
 
 import contextlib
 import itertools
+import logging
 import math
 import signal
 
@@ -17,6 +18,8 @@ from distmnist.common import cli, console, signals
 from distmnist.launching import stop_grace
 from distmnist.spark import agent_server
 from distmnist.sweeps import runners, spark_trial
+
+_log = logging.getLogger(__name__)
 
 _TICK_SECS = 0.5
 # From the order to stop to the end of the agent: beyond what its trial has.
@@ -126,7 +129,7 @@ class SparkRunner(runners.Runner):
     """
     code = trial.find_code(self._is_stopping)
     if code is None:
-      self._driver.say(
+      _log.info(
         f'{trial.title}: {trial.lost}: restart {trial.number} of'
         f' {spark_trial.MAX_RESTARTS}, from its last checkpoint'
       )
@@ -144,7 +147,7 @@ class SparkRunner(runners.Runner):
       self._wait = None
       return
     secs = self._driver.wait_secs
-    self._wait = self._wait or console.Wait(secs, self._driver.say)
+    self._wait = self._wait or console.Wait(secs, _log.info)
     what = f'for Spark to start {", ".join(t.title for t in trials)}'
     if self._wait.is_over(what):
       raise cli.LostError(

@@ -5,6 +5,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import tempfile
 import time
@@ -12,6 +13,8 @@ import time
 from distmnist.common import cli, console, files
 from distmnist.launching import stop_grace
 from distmnist.sweeps import json_files, search_space
+
+_log = logging.getLogger(__name__)
 
 
 class SweepFolder:
@@ -46,11 +49,8 @@ class SweepFolder:
     return os.path.join(self.path, name)
 
   @contextlib.contextmanager
-  def opened(self, say):
+  def opened(self):
     """Holds it for this sweep alone; yields the lock of its trials.
-
-    Args:
-      say: callable, takes a line of ours.
 
     Raises:
       cli.UsageError: it cannot be written, is another sweep's, or is in use.
@@ -63,14 +63,14 @@ class SweepFolder:
       raise cli.UsageError(
         f'--sweep_dir={self.path} cannot be written: {error.strerror}'
       ) from error
-    files.warn_of_owner('sweep_dir', self.path, say)
+    files.warn_of_owner('sweep_dir', self.path, _log.info)
     with own, of_trials:
       if not _lock(own):
         raise cli.UsageError(
           f'--sweep_dir={self.path} is in use by another sweep: wait for its'
           ' end, or give another folder'
         )
-      self._wait_for_trials(of_trials, say)
+      self._wait_for_trials(of_trials)
       self._check_study()
       yield of_trials
 
@@ -97,7 +97,7 @@ class SweepFolder:
         ) from error
     os.makedirs(self.trials, exist_ok=True)
 
-  def _wait_for_trials(self, lock, say):
+  def _wait_for_trials(self, lock):
     """Locks `lock`, which the trials of a sweep that was killed may hold.
 
     They have a few seconds to save and go.
@@ -105,7 +105,7 @@ class SweepFolder:
     Raises:
       cli.RunError: they do not.
     """
-    wait = console.Wait(stop_grace.for_orphans(self._grace_secs) + 5, say)
+    wait = console.Wait(stop_grace.for_orphans(self._grace_secs) + 5, _log.info)
     while not _lock(lock):
       what = f'for the trials of a sweep that was killed in {self.path}'
       if wait.is_over(what):

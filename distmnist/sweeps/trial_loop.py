@@ -1,6 +1,7 @@
 """Runs the trials of a sweep, rung by rung, some at a time."""
 
 import contextlib
+import logging
 import math
 import signal
 import time
@@ -9,7 +10,8 @@ from distmnist.common import cli, files, signals
 from distmnist.common.names import TRAIN
 from distmnist.launching import stop_grace
 from distmnist.sweeps import combination_check, runners, tensorboard
-from distmnist.sweeps.progress import say
+
+_log = logging.getLogger(__name__)
 
 # A launcher waits for its workers, then for the ps, and has to end itself.
 _LAUNCH_MARGIN_SECS = 4.5
@@ -81,7 +83,7 @@ class TrialLoop:
       if rung + 1 < self._schedule.num_rungs:
         num_members = len(self._schedule.find_members(rung))
         best = self._schedule.drop_worst(rung)
-        say(f'rung {rung + 1}: {len(best)} of {num_members} go on')
+        _log.info(f'rung {rung + 1}: {len(best)} of {num_members} go on')
     self._progress.write_hparams()
 
   def _run_rung(self, runner, rung):
@@ -99,7 +101,9 @@ class TrialLoop:
         self._progress.note(trial, rung)
     if not running:
       return
-    say(f'{signal.Signals(runner.signals[0]).name}: the trials save and stop')
+    _log.info(
+      f'{signal.Signals(runner.signals[0]).name}: the trials save and stop'
+    )
     for name, code in runner.stop(signal.SIGTERM, self._limit.grace_secs):
       trial, _, size, start = running.pop(name)
       secs = time.monotonic() - start

@@ -8,24 +8,23 @@ def refuse():
   raise OSError('cannot create a network namespace: unshare: a test')
 
 
-def test_auto_says_that_it_isolates(monkeypatch, capsys):
+def test_auto_says_that_it_isolates(monkeypatch, caplog):
   monkeypatch.setattr(local.network_namespace, 'make_namespace', lambda: 'made')
   assert local.make_namespace('auto') == 'made'
-  assert capsys.readouterr().err == (
-    'distmnist.launch: the tasks are isolated: they alone can reach their'
-    ' ports\n'
-  )
+  assert caplog.messages == [
+    'the tasks are isolated: they alone can reach their ports'
+  ]
 
 
-def test_auto_says_why_it_does_not_isolate(monkeypatch, capsys):
+def test_auto_says_why_it_does_not_isolate(monkeypatch, caplog):
   monkeypatch.setattr(local.network_namespace, 'make_namespace', refuse)
   assert local.make_namespace('auto') is None
-  assert capsys.readouterr().err == (
-    'distmnist.launch: the tasks are not isolated (cannot create a network'
+  assert caplog.messages == [
+    'the tasks are not isolated (cannot create a network'
     ' namespace: unshare: a test): anyone who reaches the ports of the tasks'
     ' can run programs there as you: see docs/security.md for how to shut'
-    ' them\n'
-  )
+    ' them'
+  ]
 
 
 def test_on_fails_where_it_is_not_allowed(monkeypatch):

@@ -2,10 +2,16 @@
 
 import pytest
 
-from distmnist.launching import endings, failures, jobs
+from distmnist.common import console
+from distmnist.launching import endings, failures, jobs, log_view
 
 PS, CHIEF, WORKER = jobs.make_tasks(['x:1'], ['x:2', 'x:3'], [])
 SAID = 'distmnist.launch: '
+
+
+@pytest.fixture(autouse=True)
+def _printed():
+  console.print_logs(log_view.print_line)
 
 
 class Group:

@@ -1,4 +1,5 @@
 import io
+import logging
 
 import pytest
 
@@ -111,3 +112,20 @@ def test_of_the_chief_alone_the_lines_are_as_they_are(tmp_path, capsys):
   append(tmp_path / 'worker_1.log', 'two\n')
   screen.finish()
   assert capsys.readouterr().out == 'one\n'
+
+
+def test_a_line_of_ours_does_not_end_one_of_a_task(log, capsys):
+  screen = log_view.Screen({'': log}, Terminal())
+  log.write_text('step 1\n')
+  screen.update()
+  screen.print_line('one')
+  assert screen._out.getvalue().endswith('\n')
+  assert capsys.readouterr().err == 'distmnist.launch: one\n'
+  screen.finish()
+
+
+def test_what_is_logged_is_shown_with_the_logs_of_tasks(tmp_path, capsys):
+  screen = log_view.make_screen(str(tmp_path), [], 'all')
+  logging.getLogger('distmnist.launching.x').info('one')
+  assert capsys.readouterr().err == 'distmnist.launch: one\n'
+  screen.finish()

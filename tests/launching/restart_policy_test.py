@@ -14,9 +14,8 @@ class Run:
 
   def __init__(self, num_ps, num_workers, *limits, **more):
     hosts = [f'x:{1 + i}' for i in range(num_ps + num_workers)]
-    self.said = []
     self.policy = restart_policy.RestartPolicy(
-      restart_limits.Limits(*limits, **more), self.said.append
+      restart_limits.Limits(*limits, **more)
     )
     self.killed = []
     for task in jobs.make_tasks(hosts[:num_ps], hosts[num_ps:], []):
@@ -36,12 +35,12 @@ class Run:
     return [record.task.name for record in due]
 
 
-def test_without_restarts_the_first_failure_counts():
+def test_without_restarts_the_first_failure_counts(caplog):
   run = Run(1, 2)
   run.end('worker 1', 3)
   run.end('worker 0', 70)
   assert run.policy.failure == failures.Failure(run['worker 1'].task, 3)
-  assert run.said == []
+  assert caplog.messages == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_without_restarts_the_first_failure_counts():
   [([0, 0, 0], [0.1, 0.2, 0.4]), ([61, 61, 61], [0.1] * 3)],
 )
 def test_the_time_to_a_restart_grows_with_each_failure_that_comes_soon(
-  lives, expected
+  caplog, lives, expected
 ):
   run, now = Run(1, 1, 3), 0.0
   for life, secs in zip(lives, expected, strict=True):
@@ -63,7 +62,7 @@ def test_the_time_to_a_restart_grows_with_each_failure_that_comes_soon(
   assert run.policy.failure == failures.Failure(
     run['worker 0'].task, KILLED, num_restarts=3
   )
-  assert run.said == [
+  assert caplog.messages == [
     f'worker 0 (x:2) killed by SIGKILL: restart {i} of 3 in {secs} s'
     for i, secs in enumerate(expected, 1)
   ]
@@ -106,35 +105,35 @@ def test_without_a_ps_all_start_again_together_once_all_have_ended():
   assert not run.policy.failure
 
 
-def test_with_the_chief_start_again_those_who_have_ended():
+def test_with_the_chief_start_again_those_who_have_ended(caplog):
   run = Run(1, 2, 1)
   run.end('worker 1', 0)
   run.end('worker 0', KILLED)
   assert run.restart_due(1.0) == ['worker 0', 'worker 1']
-  assert run.said[-1] == 'worker 1 is started again with worker 0'
+  assert caplog.messages[-1] == 'worker 1 is started again with worker 0'
 
 
-def test_after_the_chief_nobody_is_started_again():
+def test_after_the_chief_nobody_is_started_again(caplog):
   run = Run(1, 3, 1)
   run.end('worker 1', KILLED)
   run.end('worker 0', 0)
   run.end('worker 2', KILLED)
   assert not run.policy.failure
   assert run.restart_due(100.0) == []
-  assert run.said[1:] == [
+  assert caplog.messages[1:] == [
     'worker 1 is not restarted: the training is complete',
     'worker 2 (x:4) killed by SIGKILL: not restarted, as the training is '
     'complete',
   ]
 
 
-def test_the_run_goes_on_with_as_few_workers_as_it_may():
+def test_the_run_goes_on_with_as_few_workers_as_it_may(caplog):
   run = Run(1, 4, min_workers=2)
   run.end('worker 3', KILLED)
   run.end('worker 1', 3)
   assert not run.policy.failure
   assert run['worker 1'].is_let_go
-  assert run.said == [
+  assert caplog.messages == [
     'worker 3 (x:5) killed by SIGKILL: the run goes on without it, with 3 '
     'workers (--min_workers=2)',
     'worker 1 (x:3) ended with exit code 3: the run goes on without it, with 2 '
@@ -161,11 +160,11 @@ def test_chief_and_ps_are_never_let_go(name):
   assert run.policy.failure.task.name == name
 
 
-def test_with_the_fork_server_all_that_ran_start_again():
+def test_with_the_fork_server_all_that_ran_start_again(caplog):
   run = Run(1, 3, 1)
   run.end('worker 1', 0)
   assert run.policy.note_server_death('killed by SIGKILL', 0.0, 5.0)
-  assert run.said == [
+  assert caplog.messages == [
     'the fork server has died (killed by SIGKILL), and its tasks with it: '
     'restart 1 of 1 of all in 0.1 s'
   ]

@@ -80,20 +80,21 @@ def test_what_a_signal_interrupts_is_killed_at_once_by_the_next(
 
 
 def test_a_restart_waits_for_its_time_and_knows_its_number(
-  tmp_path, cluster, monkeypatch
+  caplog, tmp_path, cluster, monkeypatch
 ):
   monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
   host = FakeHost([[('worker 1', -9)], [], [('worker 1', 0)]])
-  said = []
   with task_group.TaskGroup(
-    host, str(tmp_path), restart_limits.Limits(1), say=said.append
+    host, str(tmp_path), restart_limits.Limits(1)
   ) as group:
     for task in cluster:
       group.start(task)
     assert group.wait(cluster[2:]) == []
     assert group.is_restarted(cluster[2])
   assert host.started[3:] == [('worker 1', {'DISTMNIST_ATTEMPT': '2'})]
-  assert said == ['worker 1 (x:3) killed by SIGKILL: restart 1 of 1 in 0 s']
+  assert caplog.messages == [
+    'worker 1 (x:3) killed by SIGKILL: restart 1 of 1 in 0 s'
+  ]
 
 
 @pytest.mark.parametrize('num_restarts', [0, 1])
@@ -108,7 +109,6 @@ def test_a_host_that_dies_is_back_with_its_tasks_as_often_as_it_may(
     host,
     str(tmp_path),
     restart_limits.Limits(num_restarts),
-    say=lambda _: None,
     on_start=lambda *facts: begun.append(facts),
   ) as group:
     for task in cluster:
@@ -166,7 +166,6 @@ def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
     str(tmp_path),
     env,
     limits=restart_limits.Limits(1),
-    say=lambda _: None,
   ) as group:
     group.start(task)
     assert group.wait([task]) == []
@@ -178,20 +177,18 @@ def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
 
 
 def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
-  tmp_path, env, monkeypatch
+  caplog, tmp_path, env, monkeypatch
 ):
   monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 30)
   (task,) = make_tasks('worker0:exit=3')
-  said = []
   with make_group(
     'fake_train',
     str(tmp_path),
     env,
     limits=restart_limits.Limits(9),
-    say=said.append,
   ) as group:
     group.start(task)
-    while not said:
+    while not caplog.messages:
       assert group.wait([task], 0.01) == [task]
     assert group.wait([task], 0.1) == [task]
     assert group.stop() == []
@@ -269,20 +266,19 @@ def test_a_server_that_dies_takes_its_tasks_along_and_is_named(tmp_path, env):
     group.wait(cluster)
 
 
-def test_a_server_that_was_killed_is_back_with_its_tasks(tmp_path, env):
+def test_a_server_that_was_killed_is_back_with_its_tasks(caplog, tmp_path, env):
   do = 'ps0@1:forever;worker0@1:deaf,forever;worker1:touch=done'
   cluster = make_tasks(f'{do};worker0@2:print=back', num_ps=1, num_workers=2)
   for i, task in enumerate(cluster):
     cluster[i] = dataclasses.replace(
       task, argv=(*task.argv, f'--folder={tmp_path}')
     )
-  said, begun = [], []
+  begun = []
   with make_group(
     'fake_train',
     str(tmp_path),
     env,
     limits=restart_limits.Limits(1),
-    say=said.append,
     on_start=lambda *facts: begun.append(facts),
   ) as group:
     for task in cluster:
@@ -294,7 +290,7 @@ def test_a_server_that_was_killed_is_back_with_its_tasks(tmp_path, env):
     assert group.wait(cluster) == []
     assert group.failure is None
     assert [group.is_restarted(task) for task in cluster] == [True] * 3
-  assert said == [
+  assert caplog.messages == [
     'the fork server has died (killed by SIGKILL), and its tasks with it: '
     'restart 1 of 1 of all in 0.1 s',
     'worker 1 is started again with worker 0',
@@ -314,7 +310,6 @@ def test_a_server_that_dies_again_and_again_ends_the_run(tmp_path, env):
       str(tmp_path),
       env,
       limits=restart_limits.Limits(1),
-      say=lambda _: None,
       on_start=lambda *_: group._host.server.kill(),
     ) as group,
   ):

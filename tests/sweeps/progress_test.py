@@ -14,7 +14,7 @@ def make_progress(found, folder, rungs=None):
 
 
 def test_a_line_goes_to_stderr(capfd):
-  progress.say('hello')
+  progress.print_line('hello')
   assert capfd.readouterr() == ('', 'distmnist.sweep: hello\n')
 
 
@@ -27,15 +27,15 @@ def test_a_line_goes_to_stderr(capfd):
     ([trials.FAILED, trials.DIVERGED], '; all have ended'),
   ],
 )
-def test_it_says_what_is_left(tmp_path, capsys, states, end):
+def test_it_says_what_is_left(tmp_path, caplog, states, end):
   found = [make_trial(i, state) for i, state in enumerate(states, 1)]
   make_progress(found, tmp_path).say_start(2)
-  assert capsys.readouterr().err == (
-    f'distmnist.sweep: {len(found)} trials in {tmp_path}, 2 at a time{end}\n'
-  )
+  assert caplog.messages == [
+    f'{len(found)} trials in {tmp_path}, 2 at a time{end}'
+  ]
 
 
-def test_an_end_is_said_and_in_the_results_at_once(tmp_path, capsys):
+def test_an_end_is_said_and_in_the_results_at_once(tmp_path, caplog):
   found = make_three_trials()
   for trial in found:
     trial.folder = str(tmp_path)
@@ -44,10 +44,10 @@ def test_an_end_is_said_and_in_the_results_at_once(tmp_path, capsys):
   shown._writer = False  # without TensorBoard
   shown.note(found[0], 0)
   shown.note(found[1], 0)
-  assert capsys.readouterr().err.splitlines() == [
-    'distmnist.sweep: 3 of 3: trial 01 done after 1.2 s: learning_rate=0.1'
+  assert caplog.messages == [
+    '3 of 3: trial 01 done after 1.2 s: learning_rate=0.1'
     ' strategy=easgd (rung 1 of 2): validation accuracy 0.9000',
-    'distmnist.sweep: 3 of 3: trial 02 failed after 1.2 s: learning_rate=0.01'
+    '3 of 3: trial 02 failed after 1.2 s: learning_rate=0.01'
     ' strategy=easgd (rung 1 of 2): no memory',
   ]
   with open(tmp_path / progress.CSV, newline='') as file:
@@ -60,11 +60,11 @@ def test_nothing_is_shown_of_trials_that_never_ran(tmp_path, capsys):
   assert list(tmp_path.iterdir()) == []
 
 
-def test_the_best_is_named_with_its_flags(tmp_path, capsys):
+def test_the_best_is_named_with_its_flags(tmp_path, capsys, caplog):
   make_progress(make_three_trials(), tmp_path).show()
-  out, err = capsys.readouterr()
-  assert len(out.splitlines()) == 4
-  assert (
-    'best by validation accuracy: trial 03, --learning_rate=1 --strategy=ssp\n'
-  ) in err
-  assert f'results in {tmp_path}/results.csv' in err
+  assert len(capsys.readouterr().out.splitlines()) == 4
+  *_, best, last = caplog.messages
+  assert best == (
+    'best by validation accuracy: trial 03, --learning_rate=1 --strategy=ssp'
+  )
+  assert last.startswith(f'results in {tmp_path}/results.csv')

@@ -84,12 +84,16 @@ class Agent:
 class Room:
   """A runner, its jobs, and the agents that the test lets in."""
 
-  def __init__(self, folder, lock):
-    self.said, self.agents = [], []
+  def __init__(self, folder, lock, caplog):
+    self.agents = []
+    self._caplog = caplog
     self.folder = folder
-    say = self.said.append
-    driver = spark_driver.SparkDriver({}, str(folder), lock, 0.2, say)
+    driver = spark_driver.SparkDriver({}, str(folder), lock, 0.2)
     self.runner = spark_runner.SparkRunner(driver)
+
+  @property
+  def said(self):
+    return self._caplog.messages
 
   def start(self, name, *flags, limit=runners.NO_LIMIT):
     argv = ['python', '-m', 'distmnist.train', *flags]
@@ -123,7 +127,7 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path, monkeypatch):
+def room(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(
     context, 'opened', lambda *_: contextlib.nullcontext(FakeSparkContext())
   )
@@ -134,10 +138,10 @@ def room(tmp_path, monkeypatch):
   monkeypatch.setattr(spark_runner.SparkRunner, '_kill_secs', 0.1)
   monkeypatch.setattr(spark_runner, '_TICK_SECS', 0.01)
   with open(tmp_path / 'lock', 'a+') as lock:
-    room = Room(tmp_path, lock)
+    room = Room(tmp_path, lock, caplog)
     with room.runner:
       # Which Python, and who reaches the ports, is said at the start.
-      room.said.clear()
+      caplog.clear()
       yield room
       monkeypatch.setattr(room.runner, '_stop_secs', 0.1)
   for agent in room.agents:
