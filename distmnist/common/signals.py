@@ -58,6 +58,15 @@ def collecting(signals, fd=None):
     signal.set_wakeup_fd(old_wakeup)
 
 
+@contextlib.contextmanager
+def waking(signals):
+  """As `collecting`; yields a socket that can be read once a signal came."""
+  reader, writer = socket.socketpair()
+  writer.setblocking(False)
+  with reader, writer, collecting(signals, writer.fileno()):
+    yield reader
+
+
 class Reader:
   """The signals of this process, read from a socket instead of handled."""
 

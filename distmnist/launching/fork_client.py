@@ -6,17 +6,13 @@ told to stop.
 
 import contextlib
 import os
-import select
 import selectors
-import socket
-import subprocess
-import sys
 import time
 
-from distmnist.common import cli, files, signals
-from distmnist.common.names import FORK_SERVER
+from distmnist.common import cli, signals
 from distmnist.launching import (
   failures,
+  fork_process,
   fork_server,
   message_socket,
   task_host,
@@ -71,82 +67,49 @@ class ForkServerClient(task_host.TaskHost):
         gone.
     """
     super().__init__()
-    self._module = module
-    self._log = log
-    self._env = dict(env)
-    if module:
-      # Else the import of NumPy starts threads, which no fork can take along.
-      self._env['OPENBLAS_NUM_THREADS'] = '1'
+    self._server = fork_process.ServerProcess(
+      module, log, env, kept_fds, namespace_fds
+    )
     self._what = what
     self._grace_secs = grace_secs
-    self._kept_fds = list(kept_fds)
-    self._namespace_fds = list(namespace_fds)
     self.pids = {}
+
+  @property
+  def server(self):
+    return self._server.process
 
   @property
   def pid(self):
     return self.server.pid
 
   def __enter__(self):
-    self._wake, self._wake_writer = socket.socketpair()
-    self._wake_writer.setblocking(False)
-    self._collecting = signals.collecting(
-      self.signals, self._wake_writer.fileno()
-    )
-    self._collecting.__enter__()
-    self._selector = selectors.DefaultSelector()
-    self._selector.register(self._wake, selectors.EVENT_READ)
-    try:
+    with contextlib.ExitStack() as stack:
+      self._wake = stack.enter_context(signals.waking(self.signals))
+      self._selector = stack.enter_context(selectors.DefaultSelector())
+      self._selector.register(self._wake, selectors.EVENT_READ)
       self._start_server()
-    except BaseException:
-      # Without us in between a signal is to end this process again.
-      self._collecting.__exit__(None, None, None)
-      raise
+      self._at_exit = stack.pop_all()
     return self
 
   def _start_server(self):
-    ours, theirs = message_socket.make_pair()
-    self._socket = message_socket.MessageSocket(ours, self._selector)
-    command = [sys.executable, '-m', FORK_SERVER]
-    command += [str(theirs.fileno()), self._module]
-    command += map(str, self._namespace_fds)
-    command.append(fork_server.PADDING)
     self.is_ready = False
-    with theirs, open(self._log, 'ab', opener=files.no_follow) as log:
-      self.server = subprocess.Popen(
-        command,
-        env=self._env,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=[theirs.fileno(), *self._kept_fds, *self._namespace_fds],
-        start_new_session=True,
-      )
+    ours = self._server.start()
+    self._socket = message_socket.MessageSocket(ours, self._selector)
 
   def restart(self):
     """Starts a new server; waits up to 10 s for the end of the old tasks."""
     self._socket.close()
     deadline = time.monotonic() + _ORPHAN_SECS
     for pid in self.pids.values():
-      _wait_for_end(pid, deadline)
+      fork_process.wait_for_end(pid, deadline)
     self.pids.clear()
     self._start_server()
 
   def __exit__(self, *error):
     self._selector.close()
     self._socket.close()  # the server ends what still runs, and leaves
-    try:
-      self.server.wait(self._grace_secs + 2)
-    except subprocess.TimeoutExpired:
-      self.kill()
-      self.server.wait()
-    # The folder may be gone: a user has removed it.
-    with contextlib.suppress(FileNotFoundError):
-      if not os.path.getsize(self._log):
-        os.remove(self._log)
-    self._collecting.__exit__(*error)
-    self._wake.close()
-    self._wake_writer.close()
+    self._server.wait_for_end(self._grace_secs + 2)
+    self._at_exit.close()
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
     try:
@@ -203,11 +166,11 @@ class ForkServerClient(task_host.TaskHost):
           break  # These first: the end of the stream is read once more.
         self._socket.stop_listening()
         cause = failures.describe_end(self.server.wait())
-        raise ServerDiedError(cause, self._what, self._log)
+        raise ServerDiedError(cause, self._what, self._server.log)
       if 'error' in message:
         raise cli.RunError(
-          f'cannot import {self._module}: {message["error"]}'
-          f' (traceback in {self._log})'
+          f'cannot import {self._server.module}: {message["error"]}'
+          f' (traceback in {self._server.log})'
         )
       self.is_ready = True
       if 'code' in message:
@@ -217,15 +180,3 @@ class ForkServerClient(task_host.TaskHost):
         self.pids[message['name']] = message['pid']
         self.on_pid(message['name'], message['pid'])
     return ended
-
-
-def _wait_for_end(pid, deadline):
-  """Waits until a process that is no child of ours is gone."""
-  try:
-    fd = os.pidfd_open(pid)
-  except OSError:  # It is gone, or the kernel is older than 5.3.
-    return
-  poll = select.poll()
-  poll.register(fd, select.POLLIN)
-  poll.poll(1000 * max(0, deadline - time.monotonic()))
-  os.close(fd)

@@ -45,8 +45,61 @@ def serve():
   return _Host(json.loads(line)).serve()
 
 
+class _Launcher:
+  """The launcher at the other end of stdin and stdout.
+
+  Attributes:
+    is_heard: whether there may be more to hear of it.
+    buffer: bytes that it still has to get.
+  """
+
+  def __init__(self):
+    for fd in (0, 1):
+      os.set_blocking(fd, False)
+    self.is_heard = self._is_read = True
+    self.buffer = b''
+    self._line = b''  # of stdin, not yet complete
+    self._heard_time = time.monotonic()
+
+  @property
+  def lost_time(self):
+    """float, when it counts as lost if nothing is heard of it until then."""
+    return self._heard_time + LOST_SECS
+
+  def show(self, data):
+    """Has it get the bytes `data` sooner or later, if it still reads."""
+    self.buffer += data if self._is_read else b''
+
+  def listen(self):
+    """Returns the signals that it sends to the task, a list of int."""
+    try:
+      data = os.read(0, 1 << 16)
+    except BlockingIOError:
+      return []
+    except OSError:
+      data = b''
+    self._heard_time = time.monotonic()
+    if not data:
+      self.lose()
+    *lines, self._line = (self._line + data).split(b'\n')
+    return [int(line) for line in lines if line]
+
+  def write(self):
+    try:
+      self.buffer = self.buffer[os.write(1, self.buffer) :]
+    except BlockingIOError:
+      pass
+    except OSError:
+      self._is_read, self.buffer = False, b''
+
+  def lose(self):
+    """It is gone: nothing comes from it, and nobody is told any more."""
+    self.is_heard = self._is_read = False
+    self.buffer = b''
+
+
 class _Host:
-  """The task here, and the launcher at the other end of stdin and stdout.
+  """The task here, on behalf of the launcher.
 
   Nothing that this writes to or reads from may hold it up: a launcher that is
   lost has to be noticed in time.
@@ -64,17 +117,12 @@ class _Host:
     self._task = None
     self._code = None
     self._output = None  # of the task, while there may be more
-    self._buffer = b''  # what the launcher still has to get
-    self._line = b''  # of stdin, not yet complete
-    self._is_heard = self._is_read = True
-    self._heard_time = time.monotonic()
+    self._launcher = _Launcher()
     self._told_time = None  # of the first signal
     self._kill_time = None
 
   def serve(self):
     """Runs the task to its end; returns its exit code, 128 + n by signal n."""
-    for fd in (0, 1):
-      os.set_blocking(fd, False)
     wait = console.Wait(LOST_SECS + self._grace_secs + LEAVE_SECS, self._say)
     port = self._request['port']
     while self._code is None:
@@ -94,13 +142,15 @@ class _Host:
       self._reap()
     # Its group is gone; what it has written comes to an end.
     deadline = time.monotonic() + DRAIN_SECS
-    while (self._output or self._buffer) and time.monotonic() < deadline:
+    while (
+      self._output or self._launcher.buffer
+    ) and time.monotonic() < deadline:
       self._turn()
     return self._code
 
   def _say(self, text):
     """Writes a line into the log of the task."""
-    self._buffer += text.encode() + b'\n' if self._is_read else b''
+    self._launcher.show(text.encode() + b'\n')
 
   def _start(self):
     env = {**os.environ, 'PYTHONUNBUFFERED': '1', **self._request['env']}
@@ -117,12 +167,12 @@ class _Host:
 
   def _turn(self):
     """Waits until something happens or is due; deals with what happened."""
-    readers = [self._signals]
-    if self._is_heard:
+    launcher, readers = self._launcher, [self._signals]
+    if launcher.is_heard:
       readers.append(0)
-    if self._output and len(self._buffer) < _MAX_BUFFERED_BYTES:
+    if self._output and len(launcher.buffer) < _MAX_BUFFERED_BYTES:
       readers.append(self._output)
-    writers = [1] if self._buffer else []
+    writers = [1] if launcher.buffer else []
     ready, writable, _ = select.select(readers, writers, [], self._secs_left())
     if self._signals in ready:
       for signum in self._signals.read():
@@ -133,47 +183,26 @@ class _Host:
     if self._output in ready:
       data = os.read(self._output, 1 << 16)
       self._output = self._output if data else None
-      self._buffer += data if self._is_read else b''
+      launcher.show(data)
     if writable:
-      self._write()
+      launcher.write()
 
   def _secs_left(self):
     """Until something is due of which nothing else tells us."""
     if self._task is None or self._code is not None:
       return _TICK_SECS
-    due = self._kill_time or self._heard_time + LOST_SECS
+    due = self._kill_time or self._launcher.lost_time
     return min(max(_TICK_SECS, due - time.monotonic()), LOST_SECS)
 
   def _listen(self):
-    try:
-      data = os.read(0, 1 << 16)
-    except BlockingIOError:
-      return
-    except OSError:
-      data = b''
-    self._heard_time = time.monotonic()
-    if not data:
-      self._lose()
-    *lines, self._line = (self._line + data).split(b'\n')
-    for line in filter(None, lines):
+    signums = self._launcher.listen()
+    if not self._launcher.is_heard:
+      self._leave()
+    for signum in signums:
       if self._task is None:
         self._leave()
       else:
-        self._tell(int(line))
-
-  def _write(self):
-    try:
-      self._buffer = self._buffer[os.write(1, self._buffer) :]
-    except BlockingIOError:
-      pass
-    except OSError:
-      self._is_read, self._buffer = False, b''
-
-  def _lose(self):
-    """The launcher is gone: nobody is told any more, and the task leaves."""
-    self._is_heard = self._is_read = False
-    self._buffer = b''
-    self._leave()
+        self._tell(signum)
 
   def _leave(self):
     self._tell(signal.SIGTERM)
@@ -188,8 +217,9 @@ class _Host:
 
   def _keep_time(self):
     now = time.monotonic()
-    if self._is_heard and now - self._heard_time > LOST_SECS:
-      self._lose()
+    if self._launcher.is_heard and now > self._launcher.lost_time:
+      self._launcher.lose()
+      self._leave()
     if self._kill_time is not None and now >= self._kill_time:
       os.killpg(self._task.pid, signal.SIGKILL)
       self._kill_time = float('inf')  # once is enough

@@ -130,3 +130,14 @@ def test_a_reader_reads_the_numbers(earlier):
   signal.set_wakeup_fd(-1)
   reader.reader.close()
   reader._writer.close()
+
+
+def test_a_signal_wakes_who_waits(earlier):
+  received = []
+  with signals.waking(received) as wake:
+    wake.settimeout(10)
+    signal.raise_signal(signal.SIGTERM)
+    assert wake.recv(1) == bytes([signal.SIGTERM])
+  assert received == [signal.SIGTERM]
+  signal.raise_signal(signal.SIGTERM)
+  assert earlier == [signal.SIGTERM]

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching import fork_client
+from distmnist.launching import fork_client, fork_process
 from tests.support.paths import PYTHONPATH
 
 
@@ -66,7 +66,7 @@ def servers(monkeypatch):
     started.append(FakeServer(*args, **kwargs))
     return started[-1]
 
-  monkeypatch.setattr(fork_client.subprocess, 'Popen', start)
+  monkeypatch.setattr(fork_process.subprocess, 'Popen', start)
   yield started
   for server in started:
     server.close()
