@@ -18,9 +18,9 @@ from absl import flags
 
 from distmnist.common import cli, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching import jobs, log_view, task_group, task_logs
+from distmnist.launching import log_view, task_group, task_logs
 from distmnist.spark import context as context_lib
-from distmnist.spark import executors, supervisor, training
+from distmnist.spark import executors, training
 
 _MASTER = flags.DEFINE_string(
   'master',
@@ -54,9 +54,8 @@ def launch(job):
   executors.check_paths(job.given)
   executors.check_fixed_slots(master, num_tasks)
   conf = make_conf(master, num_tasks, _CONF.value)
-  hosts = [f'executor-{i}:{FIRST_PORT}' for i in range(num_tasks)]
-  cluster = jobs.make_tasks(
-    hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
+  cluster = training.make_tasks(
+    job.num_ps, job.num_workers, job.given, job.module
   )
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
@@ -91,7 +90,7 @@ def launch(job):
         show=lambda *_: screen.update(),
         say=say,
       )
-  except supervisor.TaskError as error:
+  except training.TaskError as error:
     say(f'error: {error}')
     return error.exit_code
   except signals.SignalError as error:

@@ -71,7 +71,7 @@ def run(
     not save; 1 for a task that did not leave within LEAVE_SECS, though nothing
     held it up.
   """
-  task_group.say(f'{_describe(tasks)} {where}, logs in {logs_dir}')
+  task_group.say(f'{describe(tasks)} {where}, logs in {logs_dir}')
   task_logs.rotate(logs_dir, tasks)
   screen = log_view.make_screen(logs_dir, tasks, show_logs)
   launch = _Launch(tasks, logs_dir, options)
@@ -178,7 +178,8 @@ class _Launch:
     return is_ps and not all(map(self._group.is_done, self._workers))
 
 
-def _describe(tasks):
+def describe(tasks):
+  """Returns how many ps and workers there are (str)."""
   jobs = [task.job_name for task in tasks]
   num_workers = jobs.count('worker')
   plural = 's' if num_workers > 1 else ''

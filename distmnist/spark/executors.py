@@ -75,6 +75,11 @@ def find_data_dir(train_flags, environ, say=lambda _: None):
   return [f'--data_dir={path}']
 
 
+def find_bind_host(conf):
+  """Returns the address (str) on which the driver listens for agents."""
+  return conf.get('spark.driver.bindAddress') or conf.get('spark.driver.host')
+
+
 def warn_of_network(conf, say):
   """Says who can reach a cluster of Spark, unless it is this machine alone.
 

@@ -33,7 +33,7 @@ class SparkDriver:
     wait_secs: float, how long to wait for the first executor, and for Spark to
       start a trial when none runs.
     say: callable, takes a line of ours.
-    door: agent_server.Door, where agents report; while Spark runs.
+    server: agent_server.AgentServer, where agents report; while Spark runs.
   """
 
   conf: dict
@@ -41,14 +41,14 @@ class SparkDriver:
   lock: IO
   wait_secs: float
   say: Callable
-  door: agent_server.Door | None = None
+  server: agent_server.AgentServer | None = None
 
   @contextlib.contextmanager
   def opened(self, welcome):
     """Starts Spark, until the end of the context.
 
     Args:
-      welcome: callable(connection, hello), see agent_server.Door.
+      welcome: callable(connection, hello), see agent_server.AgentServer.
 
     Raises:
       cli.RunError: it does not start, or has no executor.
@@ -66,9 +66,9 @@ class SparkDriver:
         executors.ship_package(self._sc)
         _wait_for_slot(self._sc, self.wait_secs, self.say)
         self._host = conf.get('spark.driver.host')
-        bind_host = conf.get('spark.driver.bindAddress') or self._host
-        self.door = agent_server.Door(bind_host, self._secret, welcome)
-        stack.callback(self.door.close)
+        bind_host = executors.find_bind_host(conf)
+        self.server = agent_server.AgentServer(bind_host, self._secret, welcome)
+        stack.callback(self.server.close)
       yield
 
   def make_job(self, key, command, attempt):
@@ -89,12 +89,12 @@ class SparkDriver:
       'env': dict(command.env),
       'attempt': attempt,
       'lock': [os.path.abspath(self.lock.name), self._word],
-      'driver': [self._host, self.door.port],
+      'driver': [self._host, self.server.port],
       'secret': self._secret,
     }
     task = functools.partial(partition.run_trial, spec)
     rdd = self._sc.parallelize([0], 1).mapPartitions(task)
-    return barrier_job.Job(self._sc, rdd, self.door.wake)
+    return barrier_job.Job(self._sc, rdd, self.server.wake)
 
 
 def _wait_for_slot(sc, wait_secs, say):

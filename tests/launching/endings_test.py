@@ -87,3 +87,17 @@ def test_what_had_to_be_killed_is_named(capsys):
   assert capsys.readouterr().err == (
     f'{SAID}worker 1 (x:3) did not leave when told to: killed\n'
   )
+
+
+def test_a_failure_may_be_said_by_another_voice(capsys):
+  said = []
+  group = Group(failures.Failure(WORKER, -9), ['one'])
+  text, code = endings.show_failure(
+    group, lambda f, lines: f.cause, '/logs', said.append
+  )
+  assert code == 137
+  assert text == (
+    'worker 1 (x:3) failed first: killed by SIGKILL; log: /logs/worker_1.log'
+  )
+  assert said == ['the last lines of worker 1:']
+  assert capsys.readouterr().err == '  | one\n'

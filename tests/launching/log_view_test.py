@@ -111,3 +111,24 @@ def test_of_the_chief_alone_the_lines_are_as_they_are(tmp_path, capsys):
   append(tmp_path / 'worker_1.log', 'two\n')
   screen.finish()
   assert capsys.readouterr().out == 'one\n'
+
+
+def test_a_log_is_read_in_pieces(log):
+  append(log, '')
+  tail = log_view.Log(log)
+  append(log, 'one\ntwo\n' + 10 * 'x' + '\nend')
+  assert tail.read_lines(5) == ['one']
+  assert tail.read_lines(5) == ['two']
+  assert tail.read_lines(5) == [7 * 'x']
+  assert tail.read_lines(5) == [3 * 'x']
+  assert tail.finish() == ['end']
+
+
+def test_a_line_without_an_end_comes_in_pieces(log):
+  append(log, '')
+  tail = log_view.Log(log)
+  append(log, 12 * 'x')
+  assert tail.read_lines(5) == ['xxxxx']
+  assert tail.read_lines(5) == ['xxxxx']
+  assert tail.read_lines(5) == []
+  assert tail.finish() == ['xx']
