@@ -19,9 +19,9 @@ from absl import flags
 
 from distmnist.common import cli, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching import jobs, log_view, task_logs
+from distmnist.launching import log_view, task_logs
 from distmnist.spark import context as context_lib
-from distmnist.spark import executors, supervisor, training
+from distmnist.spark import executors, training
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +57,8 @@ def launch(job):
   executors.check_paths(job.given)
   executors.check_fixed_slots(master, num_tasks)
   conf = make_conf(master, num_tasks, _CONF.value)
-  hosts = [f'executor-{i}:{FIRST_PORT}' for i in range(num_tasks)]
-  cluster = jobs.make_tasks(
-    hosts[: job.num_ps], hosts[job.num_ps :], job.given, module=job.module
+  cluster = training.make_tasks(
+    job.num_ps, job.num_workers, job.given, job.module
   )
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
@@ -88,9 +87,9 @@ def launch(job):
         wait_secs=_WAIT_SECS.value,
         module=job.module,
         show=lambda *_: screen.update(),
-        say=_log.info,
+        say=screen.print_line,
       )
-  except supervisor.TaskError as error:
+  except training.TaskError as error:
     _log.info(f'error: {error}')
     return error.exit_code
   except signals.SignalError as error:

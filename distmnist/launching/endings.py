@@ -32,6 +32,20 @@ def report_failure(group, explain, logs_dir):
     explain: callable(failures.Failure, its last lines) -> str, the cause.
     logs_dir: str.
   """
+  text, exit_code = show_failure(group, explain, logs_dir)
+  _log.info(f'error: {text}')
+  return exit_code
+
+
+def show_failure(group, explain, logs_dir):
+  """Shows the last lines of the task that is the root cause.
+
+  Args:
+    group, explain, logs_dir: see `report_failure`.
+
+  Returns:
+    str, one line on the failure, and int, the exit code.
+  """
   failure = _find_root(group)
   last_lines = group.last_lines(failure.task)
   cause = explain(failure, last_lines)
@@ -47,11 +61,9 @@ def report_failure(group, explain, logs_dir):
   when = (
     f'after {times} restart{"s" if times > 1 else ""}' if times else 'first'
   )
-  _log.info(
-    f'error: {name} ({task.address}) failed {when}: {cause};'
-    f' log: {task_logs.log_path(logs_dir, task)}'
-  )
-  return failure.exit_code
+  log = task_logs.log_path(logs_dir, task)
+  text = f'{name} ({task.address}) failed {when}: {cause}; log: {log}'
+  return text, failure.exit_code
 
 
 def report_signal(group, signum, workers, logs_dir):
@@ -87,12 +99,18 @@ def report_late(late, excused, leave_secs, waited_for, logs_dir):
     int, 1 if any was late without an excuse, else 0.
   """
   for task in excused + late:
-    _log.info(
-      f'{"error: " if task in late else ""}{task.name} ({task.address}) still'
-      f' ran {leave_secs:.0f} s after {waited_for} had ended: stopped;'
-      f' log: {task_logs.log_path(logs_dir, task)}'
-    )
+    text = describe_late(task, leave_secs, waited_for, logs_dir)
+    _log.info(f'{"error: " if task in late else ""}{text}')
   return cli.FAILED if late else 0
+
+
+def describe_late(task, leave_secs, waited_for, logs_dir):
+  """Returns what to say of a task that had to be stopped; see `report_late`."""
+  return (
+    f'{task.name} ({task.address}) still ran {leave_secs:.0f} s after'
+    f' {waited_for} had ended: stopped; log: '
+    f'{task_logs.log_path(logs_dir, task)}'
+  )
 
 
 def _find_root(group):

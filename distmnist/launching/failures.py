@@ -6,21 +6,27 @@ import signal
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-  """A task's end with anything but exit code 0; code -n is signal n."""
+  """A task's end with anything but exit code 0; code -n is signal n.
+
+  `reason` says what has happened where the code does not.
+  """
 
   task: object
   code: int
   num_restarts: int = 0
+  reason: str = ''
 
   @property
   def cause(self):
-    return describe_end(self.code)
+    return self.reason or describe_end(self.code)
 
   @property
   def exit_code(self):
     return 128 - self.code if self.code < 0 else self.code
 
   def __str__(self):
+    if self.reason:
+      return f'{self.task.name} ({self.task.address}): {self.reason}'
     cause = self.cause if self.code < 0 else f'ended with {self.cause}'
     return f'{self.task.name} ({self.task.address}) {cause}'
 

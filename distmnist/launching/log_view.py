@@ -50,9 +50,17 @@ class Log:
     )
     self._rest = b''
 
-  def read_lines(self):
-    """Returns the lines (list of str) completed since the last call."""
-    *lines, self._rest = (self._rest + self._file.read()).split(b'\n')
+  def read_lines(self, max_bytes=-1):
+    """Returns the lines (list of str) completed since the last call.
+
+    Args:
+      max_bytes: int, the most that one call reads; a line that is longer comes
+        in pieces. -1 reads all.
+    """
+    data = self._rest + self._file.read(max_bytes)
+    *lines, self._rest = data.split(b'\n')
+    if 0 < max_bytes <= len(self._rest):
+      lines, self._rest = [*lines, self._rest], b''
     return [line.decode(errors='replace') for line in lines]
 
   def finish(self):

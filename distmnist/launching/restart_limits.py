@@ -19,11 +19,14 @@ class Limits:
     window_secs: float, seconds; 0 counts over the whole run.
     min_workers: int, the run goes on with so many workers, the chief among
       them; None ends it with the first task that is lost for good.
+    restart_together: bool, whether a task starts again only with all others,
+      once they have left in order; `max_restarts` is then of all.
   """
 
   max_restarts: int = 0
   window_secs: float = 0.0
   min_workers: int | None = None
+  restart_together: bool = False
 
 
 NO_LIMITS = Limits()

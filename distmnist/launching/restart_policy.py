@@ -9,7 +9,8 @@ needs no process.
 - without a ps all the others do with it: they hold the variables together;
 - with the chief those that have ended already do: the last steps may be done
   again, and the ps has to be there for them;
-- all that ran do, where their fork server died: it has restarts of its own.
+- all that ran do, where their fork server died: it has restarts of its own;
+- where tasks can only start together (`restart_together`), they always do.
 
 Once the chief has ended with 0 the training is complete, and none starts again.
 A worker that is out of restarts is let go instead of ending the run, as long as
@@ -50,8 +51,10 @@ class RestartPolicy:
 
   def add(self, task):
     """Takes a jobs.Task in; returns its TaskRecord."""
-    self.records[task.name] = TaskRecord(task, self._limits)
-    return self.records[task.name]
+    record = self.records[task.name] = TaskRecord(task, self._limits)
+    if self._limits.restart_together:
+      record.budget = self._server
+    return record
 
   def note_start(self, record, now):
     record.attempt += 1
@@ -63,16 +66,18 @@ class RestartPolicy:
 
     Args:
       record: TaskRecord.
-      code: int, the exit code, or -n after signal n.
+      code: int, the exit code, or -n after signal n; None if it is lost though
+        it still runs.
       now: float.
       is_told: whether it was told to end, as all are: nothing is decided.
       may_restart: whether we were not told to end ourselves.
 
     Returns:
-      list of jobs.Task to be killed at once, as they start again with it.
+      list of jobs.Task to be ended, as they start again with it.
     """
     is_killed_to_restart = record.restart_time is not None
-    record.is_running, record.code = False, code
+    record.is_running = code is None
+    code = record.code = cli.LOST if code is None else code
     if is_told or self.failure:
       return []
     failure = record.failure
@@ -171,16 +176,21 @@ class RestartPolicy:
     number, secs = taken
     note = self._number(number)
     record.restart_at(now + secs, note)
+    is_together = self._limits.restart_together
     has_ps = any(r.task.job_name == 'ps' for r in self.records.values())
     others = []
-    if not has_ps:
+    if is_together or not has_ps:
       others = [r for r in self.records.values() if r is not record]
-    with_all = ', with all other workers' if others else ''
+    kind = 'tasks' if is_together else 'workers'
+    with_all = f', with all other {kind}' if others else ''
     _log.info(f'{failure}: {note} in {secs:g} s{with_all}')
-    to_kill = [other.task for other in others if other.is_running]
+    to_end = [r.task for r in (record, *others) if r.is_running]
     for other in others:
-      other.restart_at(now + secs, f'started again with {record.task.name}')
-    return to_kill
+      other.restart_at(
+        now + secs,
+        note if is_together else f'started again with {record.task.name}',
+      )
+    return to_end
 
   def _lose(self, record, failure):
     """A task is lost for good: the run goes on without it, or fails."""

@@ -76,7 +76,7 @@ def run(
   """
   task_logs.rotate(logs_dir, tasks)
   screen = log_view.make_screen(logs_dir, tasks, show_logs)
-  _log.info(f'{_describe(tasks)} {where}, logs in {logs_dir}')
+  _log.info(f'{describe(tasks)} {where}, logs in {logs_dir}')
   launch = _Launch(tasks, logs_dir, options)
   with launch.make_group(screen) as group:
     left = _get_data(group, data_task) if data_task else []
@@ -176,7 +176,8 @@ class _Launch:
     return is_ps and not all(map(self._group.is_done, self._workers))
 
 
-def _describe(tasks):
+def describe(tasks):
+  """Returns how many ps and workers there are (str)."""
   jobs = [task.job_name for task in tasks]
   num_workers = jobs.count('worker')
   plural = 's' if num_workers > 1 else ''

@@ -68,6 +68,20 @@ def for_worker(grace_secs):
   return grace_secs + 0.5
 
 
+def for_job(is_ps, jobs, grace_secs):
+  """From a launcher's signal to its kill, of its workers or of its ps.
+
+  Args:
+    is_ps: bool.
+    jobs: set of the job names that this launcher runs. One that has ps alone
+      may tell them with the workers elsewhere.
+    grace_secs: float.
+  """
+  if is_ps and jobs != {'ps'}:
+    return PS_SECS
+  return for_worker(grace_secs)
+
+
 def for_remote(grace_secs):
   """From the signal to the kill on a host that has lost its launcher."""
   return grace_secs + 1.0

@@ -12,7 +12,6 @@ import signal
 import time
 
 from distmnist.common import cli
-from distmnist.common.names import ATTEMPT
 from distmnist.launching import jobs as jobs_lib
 from distmnist.launching import (
   restart_limits,
@@ -39,8 +38,8 @@ class TaskGroup:
     host,
     logs_dir,
     limits=restart_limits.NO_LIMITS,
-    on_tick=None,
-    on_start=None,
+    on_tick=lambda: None,
+    on_start=lambda name, pid, attempt: None,
     stop_grace_secs=stop_grace.DEFAULT_SECS,
   ):
     """Makes a group without tasks.
@@ -58,13 +57,14 @@ class TaskGroup:
     self._logs_dir = logs_dir
     self._logs = task_logs.AttemptLogs(logs_dir)
     self._stop_grace_secs = stop_grace_secs
-    self._on_tick = on_tick or (lambda: None)
-    self._on_start = on_start or (lambda name, pid, attempt: None)
+    self._on_tick = on_tick
+    self._on_start = on_start
+    self._limits = limits
     self._policy = restart_policy.RestartPolicy(limits)
     self._records = self._policy.records
     self._is_stopping = False
+    self._is_restarting = False
     self._num_noticed = 0
-    self._host_time = 0.0
     self._host.on_pid = self._note_pid
     self.signals = self._host.signals
 
@@ -95,13 +95,13 @@ class TaskGroup:
       cli.RunError: the host cannot start tasks, or it has died and is out of
         restarts.
     """
-    deadline = time.monotonic() + timeout_secs
-    while left := [task for task in tasks if self._is_left(task)]:
-      secs = deadline - time.monotonic()
-      if secs <= 0 or self._is_disturbed():
-        break
-      self._turn(min(secs, TICK_SECS))
-    return left
+    records = self._records
+    return self._wait(
+      lambda: [
+        t for t in tasks if t.name in records and records[t.name].is_left
+      ],
+      timeout_secs,
+    )
 
   def stop(self, signum=signal.SIGTERM):
     """Ends all tasks: the workers first, as their last checkpoint needs the ps.
@@ -118,22 +118,37 @@ class TaskGroup:
     if not self._host.is_ready:
       # The import is still on: no task has started, nor will any.
       self._host.kill()
+    return self._end_in_order(signum)
+
+  def _end_in_order(self, signum):
+    """Ends what runs, the ps last; returns the Tasks that had to be killed."""
     killed = []
-    worker_secs = stop_grace.for_worker(self._stop_grace_secs)
     jobs = {record.task.job_name for record in self._records.values()}
-    # Alone here, a ps may be told with the workers elsewhere.
-    ps_secs = worker_secs if jobs == {'ps'} else stop_grace.PS_SECS
-    for is_ps, grace_secs in ((False, worker_secs), (True, ps_secs)):
-      tasks = [t for t in self._running if (t.job_name == 'ps') == is_ps]
-      self._signal(tasks, signum)
-      left = self.wait(tasks, grace_secs)
+    for is_ps in (False, True):
+      grace_secs = stop_grace.for_job(is_ps, jobs, self._stop_grace_secs)
+
+      def find_left(is_ps=is_ps):
+        return [t for t in self._running if (t.job_name == 'ps') == is_ps]
+
+      self._signal(find_left(), signum)
+      left = self._wait(find_left, grace_secs)
       if self._is_disturbed():
         left = self._running
       self._signal(left, signal.SIGKILL)
       killed += left
-      while any(self._is_left(task) for task in left):
+      while any(task in left for task in self._running):
         self._turn(TICK_SECS)
     return killed
+
+  def _wait(self, find_left, timeout_secs):
+    """Waits until `find_left()` is empty; returns what it is; see `wait`."""
+    deadline = time.monotonic() + timeout_secs
+    while left := find_left():
+      secs = deadline - time.monotonic()
+      if secs <= 0 or self._is_disturbed():
+        break
+      self._turn(min(secs, TICK_SECS))
+    return left
 
   def discard(self, task):
     """Forgets a task that has ended, and removes its log."""
@@ -170,33 +185,43 @@ class TaskGroup:
   def _running(self):
     return [r.task for r in self._records.values() if r.is_running]
 
-  def _is_left(self, task):
-    return task.name in self._records and self._records[task.name].is_left
-
   def _is_disturbed(self):
-    failed = self.failure is not None and not self._is_stopping
+    is_ending = self._is_stopping or self._is_restarting
+    failed = self.failure is not None and not is_ending
     return failed or len(self.signals) > self._num_noticed
 
   def _turn(self, secs):
     secs = min(secs, self._policy.compute_wait_secs(time.monotonic()))
+    to_end = []
     try:
       for name, code in self._host.turn(secs):
-        self._signal(self._note_end(self._records[name], code), signal.SIGKILL)
+        record = self._records[name]
+        record.reason = self._host.reasons.pop(name, '')
+        to_end += self._policy.note_end(
+          record,
+          code,
+          time.monotonic(),
+          is_told=self._is_stopping,
+          may_restart=not self.signals,
+        )
     except task_host.HostDiedError as error:
       self._note_host_death(error)
-    if not self._is_disturbed():
+    if to_end:
+      self._end_to_restart(to_end)
+    if not self._is_disturbed() and not self._is_restarting:
       for record in self._policy.take_due(time.monotonic()):
         self._start(record)
     self._on_tick()
 
-  def _note_end(self, record, code):
-    return self._policy.note_end(
-      record,
-      code,
-      time.monotonic(),
-      is_told=self._is_stopping,
-      may_restart=not self.signals,
-    )
+  def _end_to_restart(self, tasks):
+    if not self._limits.restart_together:
+      self._signal(tasks, signal.SIGKILL)
+      return
+    self._is_restarting = True
+    try:
+      self._end_in_order(signal.SIGTERM)
+    finally:
+      self._is_restarting = False
 
   def _note_host_death(self, error):
     if self._is_stopping:
@@ -220,17 +245,12 @@ class TaskGroup:
   def _start(self, record):
     task = record.task
     self._policy.note_start(record, time.monotonic())
-    env = dict(task.env)
-    note = ''
-    if record.attempt > 1:
-      env[ATTEMPT] = str(record.attempt)
-      note = record.note
-    path = self._logs.begin(task, note)
+    path = self._logs.begin(task, record.note)
     folder = jobs_lib.flag_value(task.argv, 'logdir') or self._logs_dir
     self._host.start(
       task.name,
       task.argv,
-      env,
+      record.env,
       path,
       # Only what serves has something to hide; others may need the network.
       is_isolated=task.port is not None,

@@ -29,6 +29,8 @@ class TaskHost(abc.ABC):
     signals: list of int, what this process received.
     is_ready: whether it can start tasks yet: requests are kept until then.
     on_pid: callable(name, pid), called when a pid becomes known; may be set.
+    reasons: dict of name -> str, why a task has ended where its code does not
+      say.
   """
 
   name = ''
@@ -37,6 +39,7 @@ class TaskHost(abc.ABC):
     self.signals = []
     self.is_ready = False
     self.on_pid = lambda name, pid: None
+    self.reasons = {}
 
   @abc.abstractmethod
   def __enter__(self):
@@ -76,7 +79,8 @@ class TaskHost(abc.ABC):
   def turn(self, timeout_secs=None):
     """Waits for an event or a signal; returns [(name, code)] of an end, or [].
 
-    Code -n is signal n.
+    Code -n is signal n. None is a task that is lost to the host though it still
+    runs: `reasons` has why, and its end comes later.
 
     Raises:
       cli.RunError: it cannot start tasks, and never will.

@@ -1,5 +1,6 @@
 """What a launcher knows of one task: its attempts, its end, its next start."""
 
+from distmnist.common.names import ATTEMPT
 from distmnist.launching import failures, restart_limits
 
 
@@ -12,6 +13,7 @@ class TaskRecord:
     attempt: int, 0 before the first.
     is_running: bool.
     code: int, of the last attempt once it has ended, else None.
+    reason: str, why it has ended, where the code does not say; see TaskHost.
     restart_time: float, set while it waits to start again.
     note: str, why it is started again.
     is_let_go: whether the run goes on without it.
@@ -24,6 +26,7 @@ class TaskRecord:
     self.start_time = 0.0
     self.is_running = False
     self.code = None
+    self.reason = ''
     self.restart_time = None
     self.note = ''
     self.is_let_go = False
@@ -41,9 +44,17 @@ class TaskRecord:
     return self.task.job_name == 'worker'
 
   @property
+  def env(self):
+    """Its variables (dict), and from the second attempt on its number."""
+    again = {ATTEMPT: str(self.attempt)} if self.attempt > 1 else {}
+    return dict(self.task.env) | again
+
+  @property
   def failure(self):
     """The failures.Failure of the last attempt, which has ended."""
-    return failures.Failure(self.task, self.code, self.budget.total)
+    return failures.Failure(
+      self.task, self.code, self.budget.total, self.reason
+    )
 
   def restart_at(self, restart_time, note):
     self.restart_time, self.note = restart_time, note

@@ -8,7 +8,7 @@ import importlib
 # Loaded when asked for: an executor needs other files than the driver.
 _HOMES = {
   'InputMode': 'image_feed',
-  'TaskError': 'supervisor',
+  'TaskError': 'training',
   'predict': 'prediction',
   'run': 'training',
 }

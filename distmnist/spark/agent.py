@@ -47,19 +47,22 @@ from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.launching import (
   jobs,
   local_host,
+  log_view,
   stop_grace,
   task_group,
   task_logs,
 )
-from distmnist.spark import log_tail, trial_lock
 from distmnist.spark import messages as messages_lib
+from distmnist.spark import trial_lock
 
 # From the loss of the executor, if the driver says nothing, to the stop.
 ORPHAN_SECS = 20.0
+# Of a log in one message, which may be 4 MiB.
+_READ_BYTES = 1 << 18
 
 
 def is_alive(pid):
-  """Whether there is such a process, and not its zombie alone."""
+  """Whether there is such a process, and not only its zombie."""
   try:
     with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
       return file.read().rpartition(')')[2].split()[0] not in 'ZX'
@@ -82,7 +85,6 @@ class Agent:
       **{**task, 'argv': tuple(task['argv']), 'env': tuple(task['env'])}
     )
     self._stdin = stdin
-    self._log = log_tail.LogTail(task_logs.log_path(spec['folder'], self._task))
     self._orders = []
     self._num_stops = 0
     self._orphan_deadline = None
@@ -132,6 +134,7 @@ class Agent:
       task = dataclasses.replace(task, env=(*task.env, again))
     grace_secs = stop_grace.parse(task.argv)
     folder = self._spec['folder']
+    self._log = log_view.Log(task_logs.log_path(folder, task))
     host = local_host.make_host(
       task.module,
       folder,
@@ -211,13 +214,12 @@ class Agent:
 
   def _send_lines(self, is_end=False):
     # One piece each time: the log is a file, and can wait.
-    while self._link.is_open:
-      lines = self._log.read(is_end)
-      if lines is None:
-        return
+    while self._link.is_open and (lines := self._log.read_lines(_READ_BYTES)):
       self._link.send(lines=lines)
       if not is_end:
         return
+    if is_end and (lines := self._log.finish()):
+      self._link.send(lines=lines)
 
   def _describe_executor(self):
     pid = self._spec['executor_pid']

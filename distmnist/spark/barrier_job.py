@@ -83,6 +83,10 @@ class Job:
     with contextlib.suppress(Exception):  # The context may be stopped.
       self._sc.cancelJobGroup(self._group)
 
+  def find_lost_executor(self):
+    """Returns what Spark says of a lost executor (str), or None if of none."""
+    return find_lost_executor(self.error)
+
   def explain(self):
     """Returns why it has failed, one line (str)."""
     why = explain(self.error)

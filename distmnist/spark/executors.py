@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import logging
 import os
 import re
 import time
@@ -12,6 +13,8 @@ from distmnist.common import cli, console
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.launching import jobs
 from distmnist.spark import barrier_job
+
+_log = logging.getLogger(__name__)
 
 _PATH_FLAGS = ('logdir', 'data_dir', 'resume')
 _NO_PATHS = ('auto', 'never')
@@ -54,7 +57,7 @@ def describe_python(sc):
   )
 
 
-def find_data_dir(train_flags, environ, say=lambda _: None):
+def find_data_dir(train_flags, environ):
   """Returns --data_dir (list of str) for the executors, where it is not given.
 
   An executor of a real cluster does not have our environment.
@@ -62,7 +65,6 @@ def find_data_dir(train_flags, environ, say=lambda _: None):
   Args:
     train_flags: list of str.
     environ: dict, ours.
-    say: callable, takes a line that says so.
 
   Raises:
     cli.UsageError: DISTMNIST_DATA_DIR is a relative path.
@@ -71,22 +73,25 @@ def find_data_dir(train_flags, environ, say=lambda _: None):
   if not path or jobs.flag_value(train_flags, 'data_dir') is not None:
     return []
   check_path('data_dir', path)
-  say(f'--data_dir={path} for all tasks, by DISTMNIST_DATA_DIR')
   return [f'--data_dir={path}']
 
 
-def warn_of_network(conf, say):
+def find_bind_host(conf):
+  """Returns the address (str) on which the driver listens for agents."""
+  return conf.get('spark.driver.bindAddress') or conf.get('spark.driver.host')
+
+
+def warn_of_network(conf):
   """Says who can reach a cluster of Spark, unless it is this machine alone.
 
   Args:
     conf: pyspark.SparkConf.
-    say: callable, takes a line.
   """
   if conf.get('spark.master').startswith('local'):
     return
-  say(exposure.describe('the tasks on the executors'))
+  _log.info(exposure.describe('the tasks on the executors'))
   if conf.get('spark.authenticate', 'false') != 'true':
-    say(
+    _log.info(
       'spark.authenticate is off: Spark sends the secret of this run in the'
       ' clear, and runs jobs for anyone who reaches it'
     )
@@ -131,7 +136,7 @@ def check_fixed_slots(
     )
 
 
-def wait_for_slots(sc, num_tasks, wait_secs, say):
+def wait_for_slots(sc, num_tasks, wait_secs):
   """Returns once Spark has a slot for each task of the cluster.
 
   Spark itself would wait for 10 minutes, and look each 15 s.
@@ -141,7 +146,7 @@ def wait_for_slots(sc, num_tasks, wait_secs, say):
     cli.RunError: it has not within wait_secs.
   """
   check_fixed_slots(sc.master, num_tasks)
-  wait = console.Wait(wait_secs, say)
+  wait = console.Wait(wait_secs, _log.info)
   while (num_slots := count_slots(sc)) < num_tasks:
     need = f'{num_tasks} slots, of which Spark has {num_slots} so far'
     if wait.is_over(f'for {need}'):

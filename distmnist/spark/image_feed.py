@@ -76,18 +76,20 @@ class ImageFeed:
     return {'image_shape': list(self.image_shape), 'limit_mb': self.limit_mb}
 
 
-def check(input_mode, data, test_data, train_flags):
-  """Checks that what is given goes together.
+def make(
+  input_mode, data, test_data, train_flags, image_shape, num_classes, limit_mb
+):
+  """Returns the ImageFeed, None for InputMode.FILES; see `training.run`.
 
   Raises:
-    cli.UsageError: it does not.
+    cli.UsageError: what is given does not go together.
   """
   if input_mode is InputMode.FILES:
     if data is not None or test_data is not None:
       raise cli.UsageError(
         'data is given, but input_mode is InputMode.FILES: give InputMode.RDD'
       )
-    return
+    return None
   if data is None or test_data is None:
     raise cli.UsageError(
       'InputMode.RDD needs data and test_data, such as'
@@ -99,3 +101,4 @@ def check(input_mode, data, test_data, train_flags):
         f'--{name} is for InputMode.FILES: leave it out, as the images come'
         ' from data'
       )
+  return ImageFeed(data, test_data, tuple(image_shape), num_classes, limit_mb)

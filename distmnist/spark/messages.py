@@ -16,7 +16,7 @@ from distmnist.spark import handshake
 
 MAX_MESSAGE_BYTES = 1 << 22
 # From a peer that has not yet shown that it knows the secret.
-MAX_STRANGER_BYTES = 1 << 12
+MAX_UNAUTHENTICATED_BYTES = 1 << 12
 CONNECT_SECS = 20.0
 SEND_SECS = 30.0
 

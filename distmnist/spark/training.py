@@ -8,30 +8,51 @@
 
 One barrier stage with a partition a task of the cluster: Spark starts all of
 them at once or none, and ends all when one is lost. They report to the driver,
-here (spark/agent_server.py): their logs come as they grow, and they are told
-when to start and to stop. The executors' side is spark/agent.py.
+here: their logs come as they grow, and they are told when to start and to stop.
+The driver's side is spark/executor_host.py, that of the executors
+spark/agent.py.
 
-After a failure the job is submitted again (spark/supervisor.py); the chief
-restores the latest checkpoint of --logdir, a folder that all executors share.
+After a failure the job is submitted again; the chief restores the latest
+checkpoint of --logdir, a folder that all executors share.
 """
 
 import functools
+import logging
 import os
 import secrets
 import sys
 
-from distmnist.common.names import CHIEF, TRAIN
-from distmnist.launching import jobs, stop_grace, task_logs
+from distmnist.common import cli, console
+from distmnist.common.names import CHIEF, FIRST_PORT, TRAIN
+from distmnist.launching import (
+  endings,
+  jobs,
+  restart_limits,
+  run_tasks,
+  stop_grace,
+  task_group,
+  task_logs,
+)
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.spark import (
   barrier_job,
+  barrier_stage,
+  executor_host,
   executors,
   image_feed,
   partition,
-  supervisor,
 )
-from distmnist.spark.desk import Desk
 from distmnist.spark.image_feed import InputMode
+
+_log = logging.getLogger(__name__)
+
+
+class TaskError(cli.RunError):
+  """A task has failed for good; `exit_code` is its own, 128 + n by signal n."""
+
+  def __init__(self, message, exit_code):
+    super().__init__(message)
+    self.exit_code = exit_code
 
 
 def run(
@@ -84,82 +105,118 @@ def run(
 
   Raises:
     cli.UsageError: the flags or the cluster cannot work.
-    cli.RunError: the training failed; a supervisor.TaskError if a task did.
+    cli.RunError: the training failed; a TaskError if a task did.
   """
   say = say or _say
+  console.print_logs(say)
   given = train_flags_lib.expand(train_flags)
-  jobs.check_train_flags(given)
-  if module == TRAIN:
-    train_flags_lib.check(given)
-  executors.check_paths(given)
-  image_feed.check(input_mode, data, test_data, given)
-  feed = None
-  if input_mode is InputMode.RDD:
-    feed = image_feed.ImageFeed(
-      data, test_data, tuple(image_shape), num_classes, feed_limit_mb
-    )
+  feed = image_feed.make(
+    *(input_mode, data, test_data, given),
+    *(image_shape, num_classes, feed_limit_mb),
+  )
+  _check(given, module)
   executors.check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
   if not feed:
-    given += executors.find_data_dir(given, os.environ, say)
-  say(executors.describe_python(sc))
+    found = executors.find_data_dir(given, os.environ)
+    for flag in found:
+      _log.info(f'{flag} for all tasks, by DISTMNIST_DATA_DIR')
+    given += found
+  _log.info(executors.describe_python(sc))
   wait_for_slots = functools.partial(
-    executors.wait_for_slots, sc, num_tasks, wait_secs, say
+    executors.wait_for_slots, sc, num_tasks, wait_secs
   )
   wait_for_slots()
   logs_dir = task_logs.make_logs_dir(logs_dir, jobs.flag_value(given, 'logdir'))
   executors.ship_package(sc)
+  rdd = sc.parallelize(range(num_tasks), num_tasks)
+  start = 'start', wait_secs
   if feed:
     rdd = feed.make_rdd(sc, num_ps, num_workers)
     given += feed.make_flags(given)
     start = 'bring the images and start', feed_timeout_secs
-  else:
-    rdd = sc.parallelize(range(num_tasks), num_tasks)
-    start = 'start', wait_secs
-  say(
-    f'{num_ps} ps and {num_workers} worker{"s" if num_workers > 1 else ""} on'
-    f' {sc.master}, logs in {logs_dir}'
-  )
+  tasks = make_tasks(num_ps, num_workers, given, module)
+  _log.info(f'{run_tasks.describe(tasks)} on {sc.master}, logs in {logs_dir}')
+  executors.warn_of_network(sc.getConf())
   spec = {
-    'num_ps': num_ps,
-    'num_workers': num_workers,
-    'train_flags': given,
-    'module': module,
-    'feed': feed and feed.make_spec(),
+    **{'num_ps': num_ps, 'num_workers': num_workers, 'module': module},
+    **{'train_flags': given, 'feed': feed and feed.make_spec()},
+    'secret': secrets.token_hex(32),
   }
-  with _open_desk(sc, spec, logs_dir, show or _show_chief, say) as desk:
-    submit = functools.partial(_make_job, sc, rdd, spec, desk)
-    return supervisor.Supervisor(
-      desk, submit, wait_for_slots, start, max_restarts, say
-    ).run()
-
-
-def _open_desk(sc, spec, logs_dir, show, say):
-  """Returns the Desk for the tasks of `spec`, which learns how to reach it."""
-  conf = sc.getConf()
-  host = conf.get('spark.driver.host')
-  executors.warn_of_network(conf, say)
-  names = [f'ps {i}' for i in range(spec['num_ps'])]
-  names += [f'worker {i}' for i in range(spec['num_workers'])]
-  spec['secret'] = secrets.token_hex(32)
-  desk = Desk(
-    conf.get('spark.driver.bindAddress') or host,
+  stage = barrier_stage.BarrierStage(
+    functools.partial(_make_job, sc, rdd, spec), wait_for_slots, start
+  )
+  host = executor_host.ExecutorHost(
+    tasks,
+    stage,
+    executors.find_bind_host(sc.getConf()),
     spec['secret'],
-    names,
+    show or _show_chief,
+  )
+  return _run(host, tasks, logs_dir, max_restarts, say)
+
+
+def make_tasks(num_ps, num_workers, train_flags, module):
+  """Returns the list of jobs.Task; Spark chooses other addresses for them."""
+  places = [f'executor-{i}:{FIRST_PORT}' for i in range(num_ps + num_workers)]
+  return jobs.make_tasks(
+    places[:num_ps], places[num_ps:], train_flags, module=module
+  )
+
+
+def _check(given, module):
+  """Refuses flags of train that cannot work on executors."""
+  jobs.check_train_flags(given)
+  if module == TRAIN:
+    train_flags_lib.check(given)
+  executors.check_paths(given)
+
+
+def _run(host, tasks, logs_dir, max_restarts, say):
+  """Runs the tasks to their end; returns the chief's report.
+
+  Raises:
+    TaskError: a task has failed for good.
+    cli.RunError: the training failed otherwise.
+  """
+  console.print_logs(lambda text: say(host.locate(text)))
+  limits = restart_limits.Limits(max_restarts, restart_together=True)
+  group = task_group.TaskGroup(
+    host,
     logs_dir,
-    show,
-    stop_grace.parse(spec['train_flags']),
+    limits,
+    stop_grace_secs=stop_grace.parse(tasks[0].argv),
   )
-  spec['driver'] = [host, desk.port]
-  return desk
+  workers = [task for task in tasks if task.job_name == 'worker']
+  with group:
+    try:
+      for task in tasks:
+        group.start(task)
+      left = group.wait(workers) or group.wait(tasks, run_tasks.LEAVE_SECS)
+    finally:
+      # Nothing stays behind, after Ctrl-C either.
+      group.stop()
+  host.check_end(has_failed=bool(group.failure or left))
+  if group.failure:
+    text, code = endings.show_failure(
+      group, lambda failure, _: failure.cause, logs_dir
+    )
+    raise TaskError(host.locate(text), code)
+  if left:
+    text = endings.describe_late(
+      left[0], run_tasks.LEAVE_SECS, 'the last worker', logs_dir
+    )
+    raise TaskError(host.locate(text), cli.FAILED)
+  return host.report
 
 
-def _make_job(sc, rdd, spec, desk, number):
-  """Returns the barrier_job.Job of one attempt."""
+def _make_job(sc, rdd, spec, attempt, port, on_end):
+  """Returns the barrier_job.Job of one attempt, not started."""
+  driver = [sc.getConf().get('spark.driver.host'), port]
   task = functools.partial(
-    partition.run_in_barrier, {**spec, 'attempt': number}
+    partition.run_in_barrier, {**spec, 'attempt': attempt, 'driver': driver}
   )
-  return barrier_job.Job(sc, rdd.barrier().mapPartitions(task), desk.wake)
+  return barrier_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
 
 
 def _say(text):

@@ -34,21 +34,21 @@ class SparkDriver:
       runs, nobody else can have it alone.
     wait_secs: float, how long to wait for the first executor, and for Spark to
       start a trial when none runs.
-    door: agent_server.Door, where agents report; while Spark runs.
+    server: agent_server.AgentServer, where agents report; while Spark runs.
   """
 
   conf: dict
   logs_dir: str
   lock: IO
   wait_secs: float
-  door: agent_server.Door | None = None
+  server: agent_server.AgentServer | None = None
 
   @contextlib.contextmanager
   def opened(self, welcome):
     """Starts Spark, until the end of the context.
 
     Args:
-      welcome: callable(connection, hello), see agent_server.Door.
+      welcome: callable(connection, hello), see agent_server.AgentServer.
 
     Raises:
       cli.RunError: it does not start, or has no executor.
@@ -62,13 +62,13 @@ class SparkDriver:
         self._sc = stack.enter_context(context.opened(self.conf, self.logs_dir))
         conf = self._sc.getConf()
         _log.info(executors.describe_python(self._sc))
-        executors.warn_of_network(conf, _log.info)
+        executors.warn_of_network(conf)
         executors.ship_package(self._sc)
         _wait_for_slot(self._sc, self.wait_secs)
         self._host = conf.get('spark.driver.host')
-        bind_host = conf.get('spark.driver.bindAddress') or self._host
-        self.door = agent_server.Door(bind_host, self._secret, welcome)
-        stack.callback(self.door.close)
+        bind_host = executors.find_bind_host(conf)
+        self.server = agent_server.AgentServer(bind_host, self._secret, welcome)
+        stack.callback(self.server.close)
       yield
 
   def make_job(self, key, command, attempt):
@@ -89,12 +89,12 @@ class SparkDriver:
       'env': dict(command.env),
       'attempt': attempt,
       'lock': [os.path.abspath(self.lock.name), self._word],
-      'driver': [self._host, self.door.port],
+      'driver': [self._host, self.server.port],
       'secret': self._secret,
     }
     task = functools.partial(partition.run_trial, spec)
     rdd = self._sc.parallelize([0], 1).mapPartitions(task)
-    return barrier_job.Job(self._sc, rdd, self.door.wake)
+    return barrier_job.Job(self._sc, rdd, self.server.wake)
 
 
 def _wait_for_slot(sc, wait_secs):

@@ -54,9 +54,9 @@ class SparkRunner(runners.Runner):
     """
     with contextlib.ExitStack() as stack:
       stack.enter_context(self._driver.opened(self._welcome))
-      self._door = self._driver.door
+      self._server = self._driver.server
       stack.enter_context(
-        signals.collecting(self.signals, self._door.waker.fileno())
+        signals.collecting(self.signals, self._server.waker.fileno())
       )
       stack.callback(self._end)
       self._stack = stack.pop_all()
@@ -105,8 +105,10 @@ class SparkRunner(runners.Runner):
         if trial.connection is None and not trial.job.has_ended:
           trial.job.cancel()
     is_watched = self._is_stopping or any(t.is_watched for t in trials)
-    for trial in self._door.hear(min(secs, _TICK_SECS) if is_watched else None):
-      trial.hear(self._stop_secs, self._is_stopping)
+    for trial in self._server.poll(
+      min(secs, _TICK_SECS) if is_watched else None
+    ):
+      trial.read(self._stop_secs, self._is_stopping)
     ended = []
     for trial in trials:
       trial.keep_deadlines(self._stop_secs)
@@ -114,7 +116,7 @@ class SparkRunner(runners.Runner):
         name = trial.command.name
         del self._running[name], self._by_key[trial.key]
         ended.append((name, code))
-    self._door.drop_closed()
+    self._server.drop_closed()
     if not (ended or self._is_stopping):
       self._check_that_one_runs()
     return ended

@@ -89,7 +89,7 @@ class SparkTrial:
       task_logs.append(self.command.log, [f'--- restart {self.number - 1} ---'])
     connection.send(go=True)
 
-  def hear(self, stop_secs, is_stopping):
+  def read(self, stop_secs, is_stopping):
     """Takes what its agent says.
 
     Args:

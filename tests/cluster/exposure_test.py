@@ -1,5 +1,7 @@
 """exposure: what each launcher says of its ports at the start."""
 
+import pytest
+
 from distmnist.cluster import exposure
 from distmnist.launching import ssh_hosts
 from distmnist.spark import executors
@@ -31,10 +33,14 @@ def test_ssh_names_hosts_and_ports():
   )
 
 
-def warn(**settings):
-  said = []
-  executors.warn_of_network(settings, said.append)
-  return said
+@pytest.fixture
+def warn(caplog):
+  def warn(**settings):
+    caplog.clear()
+    executors.warn_of_network(settings)
+    return list(caplog.messages)
+
+  return warn
 
 
 def test_addresses_of_this_machine_share_its_ports():
@@ -43,7 +49,7 @@ def test_addresses_of_this_machine_share_its_ports():
   assert places == ['127.0.0.1:2222', '127.0.0.2:2223', '127.0.0.1:2224']
 
 
-def test_spark_says_that_its_secret_travels_in_the_clear():
+def test_spark_says_that_its_secret_travels_in_the_clear(warn):
   tasks = OPEN.format('the tasks on the executors')
   secret = (
     'spark.authenticate is off: Spark sends the secret of this run in the'

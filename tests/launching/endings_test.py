@@ -93,3 +93,15 @@ def test_what_had_to_be_killed_is_named(capsys):
   assert capsys.readouterr().err == (
     f'{SAID}worker 1 (x:3) did not leave when told to: killed\n'
   )
+
+
+def test_a_failure_can_be_told_without_its_error_line(capsys):
+  group = Group(failures.Failure(WORKER, -9), ['one'])
+  text, code = endings.show_failure(group, lambda f, lines: f.cause, '/logs')
+  assert code == 137
+  assert text == (
+    'worker 1 (x:3) failed first: killed by SIGKILL; log: /logs/worker_1.log'
+  )
+  assert capsys.readouterr().err == (
+    f'{SAID}the last lines of worker 1:\n  | one\n'
+  )

@@ -18,3 +18,10 @@ def test_a_failure_has_a_cause_and_an_exit_code(code, exit_code, cause, words):
   failure = failures.Failure(task, code)
   assert (failure.exit_code, failure.cause) == (exit_code, cause)
   assert str(failure) == f'worker 0 (x:2) {words}'
+
+
+def test_a_reason_says_more_than_a_code():
+  task = jobs.make_tasks(['x:1'], ['x:2'], [])[1]
+  failure = failures.Failure(task, 3, reason='its host has died')
+  assert (failure.exit_code, failure.cause) == (3, 'its host has died')
+  assert str(failure) == 'worker 0 (x:2): its host has died'

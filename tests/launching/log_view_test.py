@@ -129,3 +129,24 @@ def test_what_is_logged_is_shown_with_the_logs_of_tasks(tmp_path, capsys):
   logging.getLogger('distmnist.launching.x').info('one')
   assert capsys.readouterr().err == 'distmnist.launch: one\n'
   screen.finish()
+
+
+def test_a_log_is_read_in_pieces(log):
+  append(log, '')
+  tail = log_view.Log(log)
+  append(log, 'one\ntwo\n' + 10 * 'x' + '\nend')
+  assert tail.read_lines(5) == ['one']
+  assert tail.read_lines(5) == ['two']
+  assert tail.read_lines(5) == [7 * 'x']
+  assert tail.read_lines(5) == [3 * 'x']
+  assert tail.finish() == ['end']
+
+
+def test_a_line_without_an_end_comes_in_pieces(log):
+  append(log, '')
+  tail = log_view.Log(log)
+  append(log, 12 * 'x')
+  assert tail.read_lines(5) == ['xxxxx']
+  assert tail.read_lines(5) == ['xxxxx']
+  assert tail.read_lines(5) == []
+  assert tail.finish() == ['xx']

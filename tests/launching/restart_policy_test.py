@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from distmnist.common import cli
 from distmnist.launching import failures, jobs, restart_limits, restart_policy
 
 KILLED = -9
@@ -183,3 +184,51 @@ def test_a_fork_server_that_dies_after_the_training_is_not_missed():
   assert run.policy.note_server_death('killed by SIGKILL', 0.0, 5.0)
   assert run.restart_due(100.0) == []
   assert not any(r.is_left for r in run.policy.records.values())
+
+
+def test_tasks_that_can_only_start_together_do(caplog):
+  run = Run(1, 2, 2, restart_together=True)
+  run.end('worker 1', KILLED)
+  assert run.killed == ['ps 0', 'worker 0']
+  run.end('worker 0', -15)
+  assert run.restart_due(1.0) == []  # The ps has still to leave.
+  run.end('ps 0', -15)
+  assert run.restart_due(1.0) == ['ps 0', 'worker 0', 'worker 1']
+  assert {r.note for r in run.policy.records.values()} == {'restart 1 of 2'}
+  assert caplog.messages == [
+    'worker 1 (x:3) killed by SIGKILL: restart 1 of 2 in 0.1 s, with all other'
+    ' tasks'
+  ]
+
+
+def test_tasks_that_start_together_share_their_restarts():
+  run = Run(1, 2, 1, restart_together=True)
+  run.end('worker 1', KILLED)
+  run.end('worker 0', -15)
+  run.end('ps 0', -15)
+  assert len(run.restart_due(1.0)) == 3
+  run.end('worker 0', KILLED, 1.0)
+  assert run.policy.failure.task.name == 'worker 0'
+  assert run.policy.failure.num_restarts == 1
+
+
+def test_a_task_that_is_lost_runs_until_it_has_ended(caplog):
+  run = Run(1, 2, 1, restart_together=True)
+  run['worker 1'].reason = 'its executor has died'
+  run.end('worker 1', None)
+  assert run.killed == ['worker 1', 'ps 0', 'worker 0']
+  assert caplog.messages[0].startswith(
+    'worker 1 (x:3): its executor has died: rest'
+  )
+  for name in ('worker 0', 'ps 0'):
+    run.end(name, -15)
+  assert run.restart_due(1.0) == []
+  run.end('worker 1', -15)
+  assert len(run.restart_due(1.0)) == 3
+
+
+def test_a_task_that_is_lost_for_good_fails_the_run():
+  run = Run(1, 2)
+  run.end('worker 1', None)
+  assert run.policy.failure.exit_code == cli.LOST
+  assert run['worker 1'].is_running

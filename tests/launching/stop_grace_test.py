@@ -61,3 +61,9 @@ def test_a_system_that_kills_sets_the_grace_of_its_tasks(
 def test_tasks_have_a_little_time_where_a_system_gives_none():
   secs, _ = stop_grace.choose(jobs.Job(), 3, 5)
   assert secs == stop_grace.MIN_SECS
+
+
+def test_a_ps_has_less_than_a_worker_unless_it_is_alone():
+  assert stop_grace.for_job(False, {'ps', 'worker'}, 8.0) == 8.5
+  assert stop_grace.for_job(True, {'ps', 'worker'}, 8.0) == stop_grace.PS_SECS
+  assert stop_grace.for_job(True, {'ps'}, 8.0) == 8.5

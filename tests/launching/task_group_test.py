@@ -362,3 +362,35 @@ def test_a_task_is_called_what_it_is(tmp_path, env):
     ]
     group.stop()
   assert titles == ['distmnist worker 0 /some/run', 'distmnist fork server']
+
+
+def test_tasks_that_start_together_leave_in_order_before(
+  tmp_path, cluster, monkeypatch
+):
+  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  host = FakeHost([[('worker 1', -9)]])
+  with task_group.TaskGroup(
+    host,
+    str(tmp_path),
+    restart_limits.Limits(1, restart_together=True),
+  ) as group:
+    for task in cluster:
+      group.start(task)
+    group.wait(cluster, 0.2)
+    assert host.sent == [('worker 0', 15), ('ps 0', 15)]
+    assert len(host.started) == 6
+  log = (tmp_path / 'ps_0.log').read_text()
+  assert log == '--- restart 1 of 1 ---\n'
+
+
+def test_a_host_may_say_why_a_task_has_ended(tmp_path, cluster):
+  host = FakeHost([[('worker 1', None)]])
+  host.reasons['worker 1'] = 'the host has died'
+  with task_group.TaskGroup(host, str(tmp_path)) as group:
+    for task in cluster:
+      group.start(task)
+    # It still runs: it is told to leave with the others.
+    assert group.wait(cluster) == cluster
+    assert group.stop() == []
+  assert group.failure.cause == 'the host has died'
+  assert host.sent == [('worker 0', 15), ('worker 1', 15), ('ps 0', 15)]

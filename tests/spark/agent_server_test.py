@@ -1,4 +1,4 @@
-"""Who is let in: the secret, what agents say first, strangers."""
+"""Which connections are accepted: the secret, the hello, the deadlines."""
 
 import socket
 import time
@@ -7,17 +7,16 @@ import pytest
 
 from distmnist.spark import agent_server, handshake
 from distmnist.spark import messages as messages_lib
-from tests.support.desk_room import NAMES, SECRET
+from tests.support.host_room import SECRET
 
 
 @pytest.mark.parametrize('secret', ['another', ''])
-def test_who_does_not_know_the_secret_is_sent_away(room, secret):
-  stranger = room.connect(secret)
-  stranger.send(
-    hello='worker 0', attempt=1, address='a:1', executor='somewhere'
-  )
-  assert room.read_to_the_end(stranger) == []
-  assert room.desk.missing == NAMES
+def test_a_peer_without_the_secret_is_sent_away(room, secret):
+  room.start_all()
+  peer = room.connect(secret)
+  peer.send(hello='worker 0', attempt=1, address='a:1', executor='somewhere')
+  assert room.read_to_the_end(peer) == []
+  assert room.host._peers == {}
 
 
 @pytest.mark.parametrize(
@@ -34,15 +33,17 @@ def test_who_does_not_know_the_secret_is_sent_away(room, secret):
   ],
 )
 def test_a_hello_that_makes_no_sense_is_refused(room, wrong):
+  room.start_all()
   connection = room.greet('worker 0', **wrong)
   assert room.read_to_the_end(connection) == []
-  assert room.desk.missing == NAMES
+  assert room.host._peers == {}
 
 
-def test_strangers_have_little_time(room, monkeypatch):
+def test_an_unauthenticated_peer_has_little_time(room, monkeypatch):
+  room.start_all()
   monkeypatch.setattr(agent_server, 'HELLO_SECS', 0.01)
   silent = messages_lib.Connection(
-    socket.create_connection(('127.0.0.1', room.desk.port))
+    socket.create_connection(('127.0.0.1', room.port))
   )
   room.opened.append(silent)
   (message,) = room.read_to_the_end(silent)
@@ -50,8 +51,10 @@ def test_strangers_have_little_time(room, monkeypatch):
 
 
 def test_more_agents_than_places_wait_in_the_queue(room):
+  room.start_all()
+
   def connect():
-    address = '127.0.0.1', room.desk.port
+    address = '127.0.0.1', room.port
     return messages_lib.Connection(socket.create_connection(address))
 
   agents = [connect() for _ in range(320)]
@@ -62,22 +65,23 @@ def test_more_agents_than_places_wait_in_the_queue(room):
     for connection in agents:
       if connection not in answered and (message := connection.receive()):
         connection.send(**handshake.Agent(SECRET).answer(message[0]))
-        connection.send(nonsense=1)  # he makes room for the next
+        connection.send(nonsense=1)  # it makes room for the next
         answered.append(connection)
     return len(answered) == 320
 
   room.turn_until(is_done)
 
 
-def test_idle_strangers_of_one_address_make_room_soon(room, monkeypatch):
+def test_idle_peers_of_one_address_make_room_soon(room, monkeypatch):
+  room.start_all()
   monkeypatch.setattr(agent_server, '_HURRIED_HELLO_SECS', 1.0)
   for _ in range(256):
-    address = '127.0.0.1', room.desk.port
+    address = '127.0.0.1', room.port
     room.opened.append(
       messages_lib.Connection(socket.create_connection(address))
     )
   for _ in range(300):
-    room.desk.turn(0)
+    room.host.turn(0)
   start = time.monotonic()
   room.join('ps 0')
   assert time.monotonic() - start < agent_server.HELLO_SECS

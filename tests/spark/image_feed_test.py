@@ -7,6 +7,12 @@ from distmnist.spark import image_feed
 from distmnist.spark.image_feed import InputMode
 
 
+def make(*given):
+  return image_feed.make(
+    *given, image_shape=(1, 2, 3), num_classes=4, limit_mb=5
+  )
+
+
 @pytest.mark.parametrize(
   ('mode', 'data', 'test_data', 'flags', 'said'),
   [
@@ -20,12 +26,12 @@ def test_what_does_not_go_together_is_refused(
   mode, data, test_data, flags, said
 ):
   with pytest.raises(cli.UsageError, match=said):
-    image_feed.check(mode, data, test_data, flags)
+    make(mode, data, test_data, flags)
 
 
 def test_files_need_no_data_and_data_no_files():
-  image_feed.check(InputMode.FILES, None, None, ['--dataset=mnist'])
-  image_feed.check(InputMode.RDD, [], [], ['--model=cnn'])
+  make(InputMode.FILES, None, None, ['--dataset=mnist'])
+  make(InputMode.RDD, [], [], ['--model=cnn'])
 
 
 def test_train_is_told_of_the_images():

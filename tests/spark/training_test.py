@@ -75,7 +75,7 @@ class FakeSpark:
 class FakeJob:
   """In the place of a barrier_job.Job: it ends before a task has begun."""
 
-  has_ended, error = True, None
+  has_ended, error, is_cancelled = True, Exception('no room'), False
 
   def __init__(self, sc, task, on_end):
     sc.task = task
@@ -83,8 +83,17 @@ class FakeJob:
   def start(self):
     pass
 
+  def cancel(self):
+    pass
+
   def end(self):
     pass
+
+  def find_lost_executor(self):
+    return None
+
+  def explain(self):
+    return str(self.error)
 
 
 @pytest.mark.parametrize('is_fed', [False, True])
@@ -112,18 +121,20 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
     monkeypatch.setattr(
       training.image_feed.ImageFeed, 'make_rdd', lambda feed, sc, *shape: sc
     )
-  report = training.run(
-    sc,
-    ['--do=x'],
-    num_workers=3,
-    module='fake_train',
-    logs_dir=str(tmp_path),
-    say=said.append,
-    **more,
-  )
-  assert report is None
+  with pytest.raises(cli.RunError, match='given up the job: no room'):
+    training.run(
+      sc,
+      ['--do=x'],
+      num_workers=3,
+      module='fake_train',
+      logs_dir=str(tmp_path),
+      say=said.append,
+      **more,
+    )
   assert called == ['check_conf', 'wait_for_slots', 'ship_package']
-  assert said[:2] == [
+  by_data_dir = '--data_dir=/there for all tasks, by DISTMNIST_DATA_DIR'
+  assert said[: 2 + (not is_fed)] == [
+    *([] if is_fed else [by_data_dir]),
     'some Python',
     f'1 ps and 3 workers on {sc.master}, logs in {tmp_path}',
   ]
@@ -267,9 +278,9 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
     assert launch.wait() == 0, launch.out.read_text()
     said = launch.out.read_text()
   assert f'its executor, 127.0.0.1 (pid {executor.pid}), has died' in said
-  assert ': restart 1 of 2, with all other tasks' in said
+  assert ': restart 1 of 2 in 0.1 s, with all other tasks' in said
   log = (launch.logs / 'worker_0.log').read_text()
-  first, again = log.split('--- restart 1 ---\n')
+  first, again = log.split('--- restart 1 of 2 ---\n')
   assert 'restored' not in first
   assert f'restored {logdir}/model.ckpt-' in again
   report = runner.read_report(logdir)

@@ -118,7 +118,7 @@ class Room:
     """What is there to be heard is heard."""
     ended = []
     for _ in range(3):
-      self.runner._door.wake()
+      self.runner._server.wake()
       ended += self.runner._turn()
     return ended
 

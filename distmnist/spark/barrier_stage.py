@@ -1,0 +1,104 @@
+"""The barrier stage in which Spark runs the agents of all tasks.
+
+Spark starts all tasks of such a stage or none, and gives up the job when one is
+lost. So after a failure the job is submitted again.
+"""
+
+import logging
+import time
+
+from distmnist.common import cli, console
+from distmnist.spark import barrier_job
+
+_log = logging.getLogger(__name__)
+
+
+class BarrierStage:
+  """One job of Spark after the other, with the same tasks.
+
+  Attributes:
+    attempt: int, how often it was submitted.
+  """
+
+  def __init__(self, make_job, wait_for_slots, start):
+    """
+    Args:
+      make_job: callable(attempt, port of the driver, callback at its end) ->
+        barrier_job.Job, not started.
+      wait_for_slots: callable, returns once Spark can start all tasks.
+      start: (str, float), what Spark does until the agents are there, and the
+        seconds it may take.
+    """
+    self.attempt = 0
+    self._make_job = make_job
+    self._wait_for_slots = wait_for_slots
+    self._verb, self._start_secs = start
+    self._job = None
+
+  def submit(self, port, on_end):
+    """Has Spark start all agents, once the last ones are gone.
+
+    Raises:
+      cli.RunError: somebody has cancelled the last job, or there are too few
+        slots for another one.
+    """
+    if self._job:
+      self._job.end()
+      self.check_end(has_failed=True)
+      self._wait_for_slots()
+    self.attempt += 1
+    self._deadline = None
+    self._job = self._make_job(self.attempt, port, on_end)
+    self._job.start()
+    self._wait = console.Wait(self._start_secs, _log.info)
+
+  def find_loss(self, missing, has_agents):
+    """Returns what Spark says of an executor that was lost early, or None.
+
+    Args:
+      missing: list of str, the tasks whose agents are not there yet.
+      has_agents: whether any agent is connected.
+
+    Raises:
+      cli.RunError: Spark does not start the agents, or has given up the job.
+    """
+    if self._job.has_ended:
+      # Agents that Spark has left alone say so within some seconds.
+      now = time.monotonic()
+      self._deadline = self._deadline or now + barrier_job.END_SECS
+      if not has_agents or now > self._deadline:
+        if missing and (lost := self._job.find_lost_executor()):
+          return lost
+        raise self._explain()
+    if missing:
+      what = f'for Spark to {self._verb} {", ".join(missing)}'
+      if self._wait.is_over(what):
+        raise cli.LostError(
+          f'waited {self._start_secs:g} s {what}: are the executors still'
+          ' there, and their slots free?'
+        )
+    return None
+
+  def check_end(self, has_failed):
+    """Checks how Spark has ended the job.
+
+    Args:
+      has_failed: whether a task has, which explains it unless it was cancelled.
+
+    Raises:
+      cli.RunError: Spark has given up the job.
+    """
+    if self._job.error and (self._job.is_cancelled or not has_failed):
+      raise self._explain()
+
+  def cancel(self):
+    if self._job:
+      self._job.cancel()
+
+  def end(self):
+    """Returns when Spark is done with it."""
+    if self._job:
+      self._job.end()
+
+  def _explain(self):
+    return cli.RunError(f'Spark has given up the job: {self._job.explain()}')

@@ -1,0 +1,217 @@
+"""Spark's executors as a host of tasks, for launching/task_group.py.
+
+All tasks are one barrier stage, so they start together, and together again: a
+job of Spark begins once each of them was asked for. On each executor an agent
+(spark/agent.py) connects here. Once all have, they are told to start their
+tasks; they report lines and ends, and are told to stop. They leave together.
+"""
+
+import dataclasses
+import os
+import re
+import signal
+import time
+
+from distmnist.common import cli
+from distmnist.launching import task_host, task_logs
+from distmnist.spark import agent_server, messages
+
+# From the order to kill a task until its agent has to have said its end.
+KILL_SECS = 5.5
+
+
+@dataclasses.dataclass
+class Peer:
+  """A task's agent: its connection, and what it was told."""
+
+  name: str
+  executor: str
+  connection: messages.Connection
+  num_stops: int = 0
+  deadline: float | None = None
+
+
+class ExecutorHost(task_host.TaskHost):
+  """Runs the tasks of one training. Signals raise, as in any Spark program.
+
+  Attributes:
+    report: dict, the chief's, or None.
+  """
+
+  name = 'Spark'
+  pid = os.getpid()
+
+  def __init__(self, tasks, stage, bind_host, secret, show):
+    """Listens.
+
+    Args:
+      tasks: list of jobs.Task, with addresses that stand for those that Spark
+        will choose; the partition of each is its place here.
+      stage: barrier_stage.BarrierStage, which starts their agents.
+      bind_host: str, the address to listen on.
+      secret: str, what the agents know.
+      show: callable(name of a task, a line of its log).
+
+    Raises:
+      cli.RunError: it cannot listen there.
+    """
+    super().__init__()
+    self.report = None
+    self._places = {task.name: task.address for task in tasks}
+    self._stage = stage
+    self._show = show
+    self._server = agent_server.AgentServer(bind_host, secret, self._welcome)
+    self._logs = {}
+    self._peers = {}
+    self._addresses = {}
+    self._left = set()  # the names that were asked for and have not ended
+    self._events = []
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    for peer in self._peers.values():
+      self._order_stop(peer, signal.SIGKILL)
+    self._server.close()  # by this an agent ends its task, if it still runs
+    self._stage.end()
+
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    self._logs[name] = log
+    self._left.add(name)
+    if len(self._left) == len(self._places):
+      self._peers, self.is_ready = {}, False
+      self._stage.submit(self._server.port, self._server.wake)
+
+  def signal(self, names, signum):
+    if names and not self.is_ready:
+      self.kill()
+    for name in names:
+      if name in self._left:
+        self._order_stop(self._peers[name], signum)
+
+  def turn(self, timeout_secs=None):
+    for peer in self._server.poll(0 if self._events else timeout_secs):
+      if self._peers.get(peer.name) is peer:
+        self._read(peer)
+      else:  # It is one of the last attempt, and leaves.
+        peer.connection.receive()
+    self._end_lost()
+    self._server.drop_closed()
+    if self._left and not any(p.num_stops for p in self._peers.values()):
+      self._check_stage()
+    events, self._events = self._events, []
+    return events
+
+  def kill(self):
+    """Gives up an attempt that has not begun; there is nothing else to end."""
+    self._stage.cancel()
+    for name in list(self._left):
+      self._end(name, -signal.SIGTERM)
+
+  def restart(self):
+    """Does nothing: what each start begins is a new job."""
+
+  def check_end(self, has_failed):
+    """Checks how Spark has ended it all; see barrier_stage.BarrierStage."""
+    self._stage.check_end(has_failed)
+
+  def locate(self, text):
+    """Returns `text` with the tasks' addresses, once those are known."""
+    for name, address in self._addresses.items():
+      text = text.replace(f'({self._places[name]})', f'({address})')
+    return text
+
+  def _welcome(self, connection, hello):
+    """Returns the Peer of a new connection, None to close it."""
+    name, attempt = hello.get('hello'), hello.get('attempt')
+    address, executor = hello.get('address'), hello.get('executor')
+    is_good = (
+      isinstance(name, str)
+      and name in self._left
+      and type(attempt) is int
+      and attempt == self._stage.attempt
+      and isinstance(address, str)
+      and re.fullmatch(r'[\w.:\[\]-]{1,300}', address)
+      and agent_server.is_executor(executor)
+    )
+    if not is_good:
+      return None
+    if name in self._peers:
+      self._lose(name, 'Spark has started it once more')
+      return None
+    peer = self._peers[name] = Peer(name, executor, connection)
+    self._addresses[name] = address
+    if len(self._peers) == len(self._places):
+      self.is_ready = True
+      for each in self._peers.values():
+        each.connection.send(go=True)
+    return peer
+
+  def _read(self, peer):
+    for message in peer.connection.receive():
+      if isinstance(message.get('lines'), list):
+        self._take_lines(peer.name, [str(line) for line in message['lines']])
+      if isinstance(message.get('lost'), str):
+        self._lose(peer.name, message['lost'][:300])
+      if 'end' in message:
+        self._take_end(peer, message['end'])
+        if message['end'] == 0 and isinstance(message.get('report'), dict):
+          self.report = message['report']
+
+  def _take_lines(self, name, lines):
+    task_logs.append(self._logs[name], lines)
+    for line in lines:
+      self._show(name, line)
+
+  def _take_end(self, peer, code):
+    """Notes the end of a task, by anything that its agent has said of it."""
+    if type(code) is int and -65 < code < 256:
+      self._end(peer.name, code)
+    elif peer.num_stops:
+      self._end(peer.name, -signal.SIGTERM)
+    else:
+      reason = 'stopped by a signal that the driver did not send'
+      self._end(peer.name, cli.LOST, reason)
+
+  def _lose(self, name, reason):
+    if name in self._left:
+      self.reasons.setdefault(name, reason)
+      self._events.append((name, None))
+
+  def _end(self, name, code, reason=''):
+    if name not in self._left:
+      return
+    self._left.remove(name)
+    self._events.append((name, code))
+    if reason:
+      self.reasons.setdefault(name, reason)
+    if not self._left:
+      for peer in self._peers.values():
+        peer.connection.send(leave=True)
+
+  def _order_stop(self, peer, signum):
+    """Sends an order to stop, and one to stop at once, but none twice."""
+    num_stops = 2 if signum == signal.SIGKILL else 1
+    while peer.num_stops < num_stops and peer.name in self._left:
+      # The second order is the one without grace.
+      peer.connection.send(stop=int(signal.SIGTERM))
+      peer.num_stops += 1
+      if peer.num_stops == 2:
+        peer.deadline = time.monotonic() + KILL_SECS
+
+  def _end_lost(self):
+    """Ends what has no agent any more, or one that does not do as told."""
+    for peer in self._peers.values():
+      if peer.deadline and time.monotonic() > peer.deadline:
+        peer.connection.is_open = False
+      if not peer.connection.is_open:
+        reason = f'lost connection to its executor {peer.executor}'
+        self._end(peer.name, cli.LOST, reason)
+
+  def _check_stage(self):
+    """Checks that Spark starts the agents, and lets them be."""
+    missing = [name for name in self._places if name not in self._peers]
+    has_agents = any(p.connection.is_open for p in self._peers.values())
+    if lost := self._stage.find_loss(missing, has_agents):
+      self._end(missing[0], cli.LOST, lost)

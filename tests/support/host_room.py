@@ -1,0 +1,155 @@
+"""A host of Spark's executors, with the test in the place of the agents."""
+
+import signal
+import socket
+import time
+
+from distmnist.launching import jobs
+from distmnist.spark import (
+  barrier_stage,
+  executor_host,
+  handshake,
+)
+from distmnist.spark import messages as messages_lib
+
+SECRET = 'secret'
+TASKS = jobs.make_tasks(['e-0:1'], ['e-1:1', 'e-2:1'], [])
+NAMES = [task.name for task in TASKS]
+STOP = {'stop': signal.SIGTERM}
+# What is sent may take its time to arrive, on this machine too.
+DEADLINE_SECS = 60
+
+
+class FakeJob:
+  """In the place of a barrier_job.Job; ends when the test says so."""
+
+  def __init__(self, error=None, lost=None, is_cancelled=False):
+    self.error = error
+    self.has_ended = bool(error)
+    self.is_cancelled = is_cancelled
+    self.is_started = self.is_gone = self.is_ours = False
+    self._lost = lost
+
+  def start(self):
+    self.is_started = True
+
+  def cancel(self):
+    self.is_ours = True
+
+  def end(self):
+    self.is_gone = True
+
+  def find_lost_executor(self):
+    return self._lost
+
+  def explain(self):
+    return str(self.error)
+
+
+class Room:
+  """A host, the jobs of its stage, and the agents that report to it."""
+
+  def __init__(self, folder):
+    self.shown, self.jobs, self.opened = [], [], []
+    self.folder = folder
+    self.stage = barrier_stage.BarrierStage(
+      self.make_job, lambda: None, ('start', 600.0)
+    )
+    self.host = executor_host.ExecutorHost(
+      TASKS, self.stage, '127.0.0.1', SECRET, self.show
+    )
+    self.events = []
+    self._is_closed = False
+
+  def close(self):
+    if not self._is_closed:
+      self._is_closed = True
+      self.host.__exit__()
+
+  def make_job(self, attempt, port, on_end):
+    self.port = port
+    self.jobs.append(FakeJob())
+    return self.jobs[-1]
+
+  def show(self, name, line):
+    self.shown.append((name, line))
+
+  def start_all(self):
+    for name in NAMES:
+      self.host.start(name, [], {}, str(self.folder / f'{name}.log'))
+
+  def connect(self, secret=SECRET):
+    connection = messages_lib.Connection(
+      socket.create_connection(('127.0.0.1', self.port))
+    )
+    self.opened.append(connection)
+    (message,) = self.read(connection)
+    agent = handshake.Agent(secret)
+    connection.send(**agent.answer(message))
+    if secret == SECRET:
+      (message,) = self.read(connection)
+      assert agent.is_driver(message)
+      connection.secure(agent.key, 'agent', 'driver')
+    return connection
+
+  def greet(self, name, attempt=1, **other):
+    connection = self.connect()
+    hello = {
+      'hello': name,
+      'attempt': attempt,
+      'address': f'127.0.0.1:{2222 + NAMES.index(name)}',
+      'executor': '127.0.0.1 (pid 7)',
+    }
+    connection.send(**{**hello, **other})
+    return connection
+
+  def join(self, name, attempt=1):
+    connection = self.greet(name, attempt)
+    self.turn_until(lambda: name in self.host._peers)
+    return connection
+
+  def join_all(self, attempt=1):
+    """Starts all tasks, and has their agents come; returns these by name."""
+    self.start_all()
+    agents = {name: self.join(name, attempt) for name in NAMES}
+    for agent in agents.values():
+      assert self.read(agent) == [{'go': True}]
+    return agents
+
+  def turn_until(self, is_so):
+    # One thread is the host and all the agents.
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not is_so():
+      assert time.monotonic() < deadline
+      self.events += self.host.turn(0.01)
+
+  def next_event(self):
+    self.turn_until(lambda: self.events)
+    return self.events.pop(0)
+
+  def read(self, agent, num_messages=1):
+    """What the host has said to an agent since, as a list.
+
+    Waits for as many messages; more may have come.
+    """
+    messages = []
+
+    def is_enough():
+      messages.extend(agent.receive())
+      return len(messages) >= num_messages
+
+    self.turn_until(is_enough)
+    for _ in range(3):
+      self.events += self.host.turn(0.01)
+    return messages + agent.receive()
+
+  def read_to_the_end(self, agent):
+    """What the host has said until it closed the connection, as a list."""
+    messages = []
+
+    def is_closed():
+      messages.extend(agent.receive())
+      return not agent.is_open
+
+    self.turn_until(is_closed)
+    return messages
