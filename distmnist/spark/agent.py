@@ -7,22 +7,22 @@ On the executor are
     `run_trial`              serves nowhere, and does the rest
   the agent                  `python -m distmnist.spark.agent`: runs the task
                              (launching/task_group.py), talks to the driver
-                             (spark/training.py, sweeps/spark_runner.py)
+                             (spark/executor_host.py, sweeps/spark_runner.py)
   the task                   distmnist.train, its output in a file
 
 The agent is a process of its own because Spark ends its Python processes by
-SIGKILL: on cancelling, and where another task of the stage has failed. The end
-of its stdin tells the agent; it has the driver decide who stops when, so that
-the chief still finds the ps for its last checkpoint. With driver and executor
-both gone it stops the task by itself. Whatever happens, the task's processes
-end with the agent.
+SIGKILL: on cancelling, and where another task of the stage has failed. The
+agent sees the end of its stdin; the driver decides which task stops when, so
+that the chief still finds the ps for its last checkpoint. With driver and
+executor both gone the agent stops the task by itself. Whatever happens, the
+task's processes end with the agent.
 
 Messages are those of spark/messages.py, after the proofs of spark/handshake.py.
 The agent says
 
   {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log
-  {"lost": reason}   Spark has let go of it; the task still runs
+  {"lost": reason}   Spark has ended its task; ours still runs
   {"end": code}      -n by signal n; with "report" of a chief; null when stopped
   {"refused": why}   in place of it, as the trial cannot run there
 
@@ -57,7 +57,7 @@ from distmnist.spark import trial_lock
 
 # From the loss of the executor, if the driver says nothing, to the stop.
 ORPHAN_SECS = 20.0
-# Of a log in one message, which may be 4 MiB.
+# The most of a log in one message, which may have 4 MiB.
 _READ_BYTES = 1 << 18
 
 
@@ -71,7 +71,7 @@ def is_alive(pid):
 
 
 class Agent:
-  """Runs one task as the driver says, and tells it what the task does."""
+  """Runs one task as the driver says, and reports what the task does."""
 
   def __init__(self, spec, stdin):
     """
@@ -79,11 +79,9 @@ class Agent:
       spec: dict, see `_run_agent`.
       stdin: file descriptor; its end is the end of Spark's Python process.
     """
-    task = spec['task']
+    lists = {key: tuple(spec['task'][key]) for key in ('argv', 'env')}
     self._spec = spec
-    self._task = jobs.Task(
-      **{**task, 'argv': tuple(task['argv']), 'env': tuple(task['env'])}
-    )
+    self._task = jobs.Task(**{**spec['task'], **lists})
     self._stdin = stdin
     self._orders = []
     self._num_stops = 0
@@ -108,11 +106,9 @@ class Agent:
       address=self._task.address,
       executor=self._describe_executor(),
     )
-    order = self._wait_for('go')
-    if 'go' in order:
+    if 'go' in self._wait_for('go'):
       why = self._find_obstacle()
-      end = {'refused': why} if why else self._run_task()
-      self._link.send(**end)
+      self._link.send(**({'refused': why} if why else self._run_task()))
       self._wait_for('leave')
     self._link.close()
     return 0
@@ -130,15 +126,13 @@ class Agent:
   def _run_task(self):
     task, number = self._task, self._spec['attempt']
     if number > 1:
-      again = ATTEMPT, str(number)
-      task = dataclasses.replace(task, env=(*task.env, again))
+      env = (*task.env, (ATTEMPT, str(number)))
+      task = dataclasses.replace(task, env=env)
     grace_secs = stop_grace.parse(task.argv)
     folder = self._spec['folder']
     self._log = log_view.Log(task_logs.log_path(folder, task))
     host = local_host.make_host(
-      task.module,
-      folder,
-      os.environ,
+      *(task.module, folder, os.environ),
       fork_tasks=False,
       stop_grace_secs=grace_secs,
     )
@@ -169,9 +163,8 @@ class Agent:
       if type(order.get('stop')) is int:
         self._stop(order['stop'])
     self._orders = []
-    is_orphan = (
-      self._orphan_deadline and time.monotonic() > self._orphan_deadline
-    )
+    deadline = self._orphan_deadline
+    is_orphan = deadline and time.monotonic() > deadline
     if not self._num_stops and (is_orphan or not self._link.is_open):
       self._stop(signal.SIGTERM)
 

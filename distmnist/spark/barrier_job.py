@@ -36,7 +36,7 @@ def find_lost_executor(error):
 
 
 class Job:
-  """A job of Spark, run by a thread: this one is for the tasks' words.
+  """A job of Spark, run by a thread: the caller's reads from the agents.
 
   Attributes:
     error: Exception that it has ended with, or None.
@@ -64,7 +64,7 @@ class Job:
 
   @property
   def is_cancelled(self):
-    """Whether somebody else has cancelled it."""
+    """Whether it was cancelled, and not by `cancel`."""
     return 'cancelled' in str(self.error) and not self._is_our_end
 
   @property

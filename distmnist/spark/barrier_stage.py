@@ -39,8 +39,8 @@ class BarrierStage:
     """Has Spark start all agents, once the last ones are gone.
 
     Raises:
-      cli.RunError: somebody has cancelled the last job, or there are too few
-        slots for another one.
+      cli.RunError: the last job was cancelled, but not by `cancel`, or there
+        are too few slots for another one.
     """
     if self._job:
       self._job.end()

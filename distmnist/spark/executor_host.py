@@ -30,6 +30,24 @@ class Peer:
   num_stops: int = 0
   deadline: float | None = None
 
+  def order_stop(self, signum):
+    """Sends an order to stop, and one to stop at once, but none twice."""
+    num_stops = 2 if signum == signal.SIGKILL else 1
+    while self.num_stops < num_stops:
+      # The second order is the one without grace.
+      self.connection.send(stop=int(signal.SIGTERM))
+      self.num_stops += 1
+      if self.num_stops == 2:
+        self.deadline = time.monotonic() + KILL_SECS
+
+  def parse_end(self, code):
+    """Returns (exit code, reason) of what its agent has said, anything."""
+    if type(code) is int and -65 < code < 256:
+      return code, ''
+    if self.num_stops:
+      return -signal.SIGTERM, ''
+    return cli.LOST, 'stopped by a signal that the driver did not send'
+
 
 class ExecutorHost(task_host.TaskHost):
   """Runs the tasks of one training. Signals raise, as in any Spark program.
@@ -71,8 +89,8 @@ class ExecutorHost(task_host.TaskHost):
     return self
 
   def __exit__(self, *error):
-    for peer in self._peers.values():
-      self._order_stop(peer, signal.SIGKILL)
+    for name in self._left & self._peers.keys():
+      self._peers[name].order_stop(signal.SIGKILL)
     self._server.close()  # by this an agent ends its task, if it still runs
     self._stage.end()
 
@@ -86,9 +104,8 @@ class ExecutorHost(task_host.TaskHost):
   def signal(self, names, signum):
     if names and not self.is_ready:
       self.kill()
-    for name in names:
-      if name in self._left:
-        self._order_stop(self._peers[name], signum)
+    for name in self._left.intersection(names):
+      self._peers[name].order_stop(signum)
 
   def turn(self, timeout_secs=None):
     for peer in self._server.poll(0 if self._events else timeout_secs):
@@ -124,24 +141,15 @@ class ExecutorHost(task_host.TaskHost):
 
   def _welcome(self, connection, hello):
     """Returns the Peer of a new connection, None to close it."""
-    name, attempt = hello.get('hello'), hello.get('attempt')
-    address, executor = hello.get('address'), hello.get('executor')
-    is_good = (
-      isinstance(name, str)
-      and name in self._left
-      and type(attempt) is int
-      and attempt == self._stage.attempt
-      and isinstance(address, str)
-      and re.fullmatch(r'[\w.:\[\]-]{1,300}', address)
-      and agent_server.is_executor(executor)
-    )
-    if not is_good:
+    name, executor = hello.get('hello'), hello.get('executor')
+    is_expected = name in [*self._left] and is_good(hello)
+    if not is_expected or hello['attempt'] != self._stage.attempt:
       return None
     if name in self._peers:
       self._lose(name, 'Spark has started it once more')
       return None
     peer = self._peers[name] = Peer(name, executor, connection)
-    self._addresses[name] = address
+    self._addresses[name] = hello['address']
     if len(self._peers) == len(self._places):
       self.is_ready = True
       for each in self._peers.values():
@@ -155,7 +163,7 @@ class ExecutorHost(task_host.TaskHost):
       if isinstance(message.get('lost'), str):
         self._lose(peer.name, message['lost'][:300])
       if 'end' in message:
-        self._take_end(peer, message['end'])
+        self._end(peer.name, *peer.parse_end(message['end']))
         if message['end'] == 0 and isinstance(message.get('report'), dict):
           self.report = message['report']
 
@@ -163,16 +171,6 @@ class ExecutorHost(task_host.TaskHost):
     task_logs.append(self._logs[name], lines)
     for line in lines:
       self._show(name, line)
-
-  def _take_end(self, peer, code):
-    """Notes the end of a task, by anything that its agent has said of it."""
-    if type(code) is int and -65 < code < 256:
-      self._end(peer.name, code)
-    elif peer.num_stops:
-      self._end(peer.name, -signal.SIGTERM)
-    else:
-      reason = 'stopped by a signal that the driver did not send'
-      self._end(peer.name, cli.LOST, reason)
 
   def _lose(self, name, reason):
     if name in self._left:
@@ -190,16 +188,6 @@ class ExecutorHost(task_host.TaskHost):
       for peer in self._peers.values():
         peer.connection.send(leave=True)
 
-  def _order_stop(self, peer, signum):
-    """Sends an order to stop, and one to stop at once, but none twice."""
-    num_stops = 2 if signum == signal.SIGKILL else 1
-    while peer.num_stops < num_stops and peer.name in self._left:
-      # The second order is the one without grace.
-      peer.connection.send(stop=int(signal.SIGTERM))
-      peer.num_stops += 1
-      if peer.num_stops == 2:
-        peer.deadline = time.monotonic() + KILL_SECS
-
   def _end_lost(self):
     """Ends what has no agent any more, or one that does not do as told."""
     for peer in self._peers.values():
@@ -215,3 +203,14 @@ class ExecutorHost(task_host.TaskHost):
     has_agents = any(p.connection.is_open for p in self._peers.values())
     if lost := self._stage.find_loss(missing, has_agents):
       self._end(missing[0], cli.LOST, lost)
+
+
+def is_good(hello):
+  """Whether a dict has what an agent says of itself, beside its name."""
+  address = hello.get('address')
+  return (
+    type(hello.get('attempt')) is int
+    and isinstance(address, str)
+    and bool(re.fullmatch(r'[\w.:\[\]-]{1,300}', address))
+    and agent_server.is_executor(hello.get('executor'))
+  )

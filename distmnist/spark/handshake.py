@@ -4,8 +4,8 @@
   agent    {"challenge": A, "answer": HMAC(secret, "agent D A")}
   driver   {"answer": HMAC(secret, "driver D A")}
 
-D and A are random and new for each connection, so nothing that was heard before
-is of use, and the roles in the HMAC keep one from sending back what the other
+D and A are random and new for each connection, so a recording of another one is
+of no use, and the roles in the HMAC keep one from sending back what the other
 has said. The secret itself does not travel here. From it both derive a key for
 this connection alone, by which each later message is authenticated
 (messages.Connection.secure).
@@ -69,7 +69,7 @@ class Agent(_Side):
   """The agent's side."""
 
   def answer(self, message):
-    """Returns what to send (dict) to who has sent this; None if no driver."""
+    """Returns the answer (dict) to a driver's challenge, None if it is none."""
     nonce = message.get('challenge')
     if not (isinstance(nonce, str) and _NONCE.fullmatch(nonce)):
       return None

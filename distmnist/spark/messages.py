@@ -3,8 +3,8 @@
 What comes in is parsed as JSON and nothing else: it is neither unpickled nor
 evaluated. Both ends show first that they know the secret of the run
 (spark/handshake.py). Before each line that follows is the HMAC of its sender,
-number and text, so nobody on the way can change, drop or add one unnoticed; but
-they are not encrypted.
+number and text, so one that is changed, dropped or added on the way is noticed;
+but they are not encrypted.
 """
 
 import json
@@ -139,7 +139,7 @@ def connect(host, port, secret):
   """Returns a Connection to the driver there; both know the `secret`, a str.
 
   Raises:
-    OSError: nobody is there, or nobody who knows the secret.
+    OSError: nothing answers there, or nothing that knows the secret.
   """
   connection = Connection(socket.create_connection((host, port), CONNECT_SECS))
   agent = handshake.Agent(secret)

@@ -167,7 +167,7 @@ def find_executor_pid():
 
 
 def _run_agent(spec, task, name, folder, host):
-  """Runs the agent to its end; its stdin ends with us.
+  """Runs the agent to its end; its stdin ends with this process.
 
   Raises:
     RuntimeError: it has failed.
@@ -186,7 +186,7 @@ def _run_agent(spec, task, name, folder, host):
     name: value
     for name, value in os.environ.items()
     if not name.startswith(_SECRETS_OF_SPARK)
-    # Who is who is ours to say, and not what the executor's host was told.
+    # The flags say which task it is, not variables of the executor's host.
     and name not in task_environment.NAMES
   }
   env['PYTHONPATH'] = os.pathsep.join(path for path in paths if path)

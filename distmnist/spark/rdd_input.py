@@ -9,12 +9,12 @@ it: before the first step each worker gets its own part whole.
   executor    the barrier task of a worker writes its partition to files of
               NumPy as it comes, then starts the worker with --dataset=npy
 
-Spark's shuffle keeps what is not taken yet on disk: who is slow holds up nobody
-and fills no queue (back-pressure), and there is no second job that could wait
-for a dead worker. What is lost with an executor Spark computes again. The whole
-way has a time limit, in the driver. All workers get the same number of images:
-that of the one with the fewest, which is at most one less for each partition of
-the input.
+Spark's shuffle keeps on disk what is not taken yet: a slow worker delays no
+other and fills no queue (back-pressure), and there is no second job that could
+wait for a dead worker. What is lost with an executor Spark computes again. The
+whole transfer has a time limit, in the driver. All workers get the same number
+of images: that of the one with the fewest, which is at most one less for each
+partition of the input.
 """
 
 import contextlib

@@ -202,11 +202,14 @@ def _run(host, tasks, logs_dir, max_restarts, say):
       group, lambda failure, _: failure.cause, logs_dir
     )
     raise TaskError(host.locate(text), code)
-  if left:
+  for task in left:
     text = endings.describe_late(
-      left[0], run_tasks.LEAVE_SECS, 'the last worker', logs_dir
+      task, run_tasks.LEAVE_SECS, 'the last worker', logs_dir
     )
-    raise TaskError(host.locate(text), cli.FAILED)
+    # A ps leaves once every worker has told it to, and a lost one has not.
+    if all(map(group.is_done, workers)):
+      raise TaskError(host.locate(text), cli.FAILED)
+    say_located(text)
   return host.report
 
 

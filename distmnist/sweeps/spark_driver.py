@@ -1,4 +1,4 @@
-"""Our end of Spark: starts it, gives it trials, and hears their agents."""
+"""The driver of a sweep on Spark: starts it, and makes a job of each trial."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ class SparkDriver:
     conf: dict, the settings of Spark.
     logs_dir: str, the folder for Spark's own log.
     lock: file, open for reading and writing and locked: as long as a trial
-      runs, nobody else can have it alone.
+      runs, no other process can lock it alone.
     wait_secs: float, how long to wait for the first executor, and for Spark to
       start a trial when none runs.
     server: agent_server.AgentServer, where agents report; while Spark runs.

@@ -1,4 +1,4 @@
-"""A trial on its way through Spark: started, heard, told to stop, restarted.
+"""A trial on its way through Spark: started, read from, stopped, restarted.
 
 An executor that is lost concerns its own trial alone. The agent outlives it and
 has the trial save; then the trial starts again elsewhere, from its checkpoint,

@@ -1,4 +1,4 @@
-"""handshake: two who know a secret, and those who do not."""
+"""handshake: peers that know the secret, and peers that do not."""
 
 import pytest
 

@@ -1,5 +1,6 @@
 """Spark's side of the driver; the slow tests run a real local-cluster."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -13,8 +14,10 @@ import psutil
 import pytest
 
 from distmnist.common import cli
+from distmnist.launching import restart_limits
 from distmnist.spark import training
 from tests.support import runner
+from tests.support.fake_host import FakeHost
 from tests.support.paths import PYTHONPATH, REPO, SUPPORT
 
 CLUSTER = 'local-cluster[3,1,1024]'
@@ -153,6 +156,121 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   }
   if not is_fed:
     assert sc.partitions == ([0, 1, 2, 3], 4)
+
+
+class Host(FakeHost):
+  """In the place of an executor_host.ExecutorHost, without a connection."""
+
+  report = {'global_step': 7}
+
+  def check_end(self, has_failed):
+    self.has_failed = has_failed
+
+  def locate(self, text):
+    return text.replace('(executor-2:2222)', '(10.0.0.2:40001)')
+
+
+class Run:
+  """A training whose tasks end as `ends` says; see FakeHost."""
+
+  def __init__(self, folder, *ends, max_restarts=0):
+    self.host, self.said = Host(ends), []
+    self._arguments = folder, max_restarts
+
+  def run(self):
+    folder, max_restarts = self._arguments
+    tasks = training.make_tasks(1, 2, [], 'fake_train')
+    return training._run(
+      self.host, tasks, str(folder), max_restarts, self.said.append
+    )
+
+
+DONE = [('worker 0', 0), ('worker 1', 0), ('ps 0', 0)]
+
+
+def test_a_run_that_goes_well_has_its_report(tmp_path):
+  run = Run(tmp_path, DONE)
+  assert run.run() == {'global_step': 7}
+  assert (run.said, run.host.sent, run.host.is_open) == ([], [], False)
+  assert not run.host.has_failed
+
+
+def test_after_a_failure_all_start_again(tmp_path, monkeypatch):
+  monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
+  run = Run(tmp_path, [('worker 1', -9)], DONE, max_restarts=3)
+  monkeypatch.setattr(run.host, 'signal', lambda names, signum: tell(names))
+
+  def tell(names):
+    run.host.ends.insert(0, [(name, -15) for name in names])
+
+  assert run.run() == {'global_step': 7}
+  assert run.said == [
+    'worker 1 (10.0.0.2:40001) killed by SIGKILL: restart 1 of 3 in 0 s, with'
+    ' all other tasks'
+  ]
+  assert len(run.host.started) == 6
+
+
+@pytest.mark.parametrize(
+  ('code', 'max_restarts', 'exit_code', 'cause'),
+  [
+    (-9, 0, 137, 'killed by SIGKILL'),
+    (1, 2, 1, 'exit code 1'),
+    (2, 2, 2, 'exit code 2'),
+    (3, 0, 3, 'its executor has died'),
+  ],
+)
+def test_a_task_that_fails_for_good_is_named_with_its_last_lines(
+  tmp_path, capsys, code, max_restarts, exit_code, cause
+):
+  (tmp_path / 'worker_1.log').write_text('of an earlier run\n')
+  run = Run(tmp_path, [('worker 1', code)], max_restarts=max_restarts)
+  if code == 3:
+    run.host.reasons['worker 1'] = cause
+  with pytest.raises(training.TaskError) as caught:
+    run.run()
+  assert caught.value.exit_code == exit_code
+  assert str(caught.value) == (
+    f'worker 1 (10.0.0.2:40001) failed first: {cause};'
+    f' log: {tmp_path}/worker_1.log'
+  )
+  assert run.said == ['the last lines of worker 1:']
+  assert capsys.readouterr().err == '  | (it has written nothing)\n'
+  assert run.host.sent == [('worker 0', 15), ('ps 0', 15)]
+
+
+def test_a_ps_that_stays_after_the_workers_is_an_error(tmp_path, monkeypatch):
+  monkeypatch.setattr(training.run_tasks, 'LEAVE_SECS', 0.01)
+  run = Run(tmp_path, DONE[:2])
+  with pytest.raises(training.TaskError, match='ps 0 .* still ran') as caught:
+    run.run()
+  assert caught.value.exit_code == cli.FAILED
+  assert run.host.sent == [('ps 0', 15)]
+
+
+def test_a_ps_may_wait_for_a_worker_that_is_lost_after_the_chief_is_done(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(training.run_tasks, 'LEAVE_SECS', 0.01)
+  run = Run(tmp_path, DONE[:1], [('worker 1', -9)], max_restarts=1)
+  assert run.run() == {'global_step': 7}
+  assert 'not restarted, as the training is complete' in run.said[0]
+  assert run.said[1].startswith('ps 0 (executor-0:2222) still ran 0 s after')
+
+
+def test_ctrl_c_stops_all_in_order(tmp_path):
+  run = Run(tmp_path, KeyboardInterrupt())
+  run.host.turn = functools.partial(interrupt_once, run.host, run.host.turn)
+  with pytest.raises(KeyboardInterrupt):
+    run.run()
+  assert [name for name, _ in run.host.sent] == ['worker 0', 'worker 1', 'ps 0']
+  assert not run.host.is_open
+
+
+def interrupt_once(host, turn, secs):
+  if isinstance(host.ends[0], KeyboardInterrupt):
+    raise host.ends.pop(0)
+  return turn(secs)
 
 
 @pytest.fixture
