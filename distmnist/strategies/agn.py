@@ -60,8 +60,8 @@ class Agn(strategy.Strategy):
         with tf.control_dependencies([pulled, cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, self.staleness, is_due = local_copies.every(
+      train_op, staleness, is_due = local_copies.every(
         period, step, exchange, pulled_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op
+      num_bytes = copies.count_bytes_if(is_due)
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)

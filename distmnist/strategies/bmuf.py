@@ -100,11 +100,11 @@ class Bmuf(strategy.Strategy):
         with tf.control_dependencies([done]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, self.staleness, is_due = local_copies.every(
+      train_op, staleness, is_due = local_copies.every(
         self.pull_period, step, exchange, known_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op
+      num_bytes = copies.count_bytes_if(is_due)
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def _filter(self, means):
     """Returns the op of D and x~; means is G, a list like the shards."""

@@ -73,7 +73,7 @@ class Downpour(strategy.Strategy):
         with tf.control_dependencies([cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      new_step, self.staleness, is_push = local_copies.every(
+      new_step, staleness, is_push = local_copies.every(
         self.push_period, step, push, known_step
       )
 
@@ -84,10 +84,10 @@ class Downpour(strategy.Strategy):
         ):
           return tf.identity(center_step), tf.constant(0, tf.int64)
 
-      with tf.control_dependencies([new_step, self.staleness]):
+      with tf.control_dependencies([new_step, staleness]):
         train_op, _, is_pull = local_copies.every(
           self.pull_period, step, pull, known_step
         )
-      self.bytes_pushed = copies.count_bytes_if(is_push)
-      self.bytes_pulled = copies.count_bytes_if(is_pull)
-      return train_op
+      bytes_pushed = copies.count_bytes_if(is_push)
+      bytes_pulled = copies.count_bytes_if(is_pull)
+      return strategy.Update(train_op, staleness, bytes_pulled, bytes_pushed)

@@ -71,11 +71,11 @@ class DynSgd(strategy.Strategy):
         ]
         return self._center.exchange(changes, add)
 
-      train_op, self.staleness, is_due = local_copies.every(
+      train_op, staleness, is_due = local_copies.every(
         self.batches_per_update, step, exchange, self._center.pulled_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op
+      num_bytes = copies.count_bytes_if(is_due)
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def hooks(self, stop):
     return [self._center.hook()]

@@ -126,15 +126,16 @@ class Easgd(strategy.Strategy):
         return self._exchange(positions, global_step)
 
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
-      new_step, self.staleness, is_due = local_copies.every(
+      new_step, staleness, is_due = local_copies.every(
         self.pull_period, step, exchange, known_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
+      num_bytes = copies.count_bytes_if(is_due)
       # d comes first: both it and g are taken at the old x.
-      with tf.control_dependencies([new_step, self.staleness]):
+      with tf.control_dependencies([new_step, staleness]):
         moved = self._step(optimizer, [tf.identity(g) for g in gradients])
       with tf.control_dependencies([moved]):
-        return tf.identity(new_step)
+        train_op = tf.identity(new_step)
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def _read_positions(self):
     """Returns x of x + delta v, a list of tensors."""

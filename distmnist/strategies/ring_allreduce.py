@@ -64,7 +64,7 @@ class RingAllreduce(strategy.Strategy):
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ring_allreduce'):
-      self.staleness = tf.constant(0, tf.int64)
+      staleness = tf.constant(0, tf.int64)
       optimizer = make_optimizer()
       gradients, variables = zip(
         *[
@@ -81,13 +81,13 @@ class RingAllreduce(strategy.Strategy):
       size = sum(v.shape.num_elements() for v in variables)
       size *= self._wire_dtype.size
       num_bytes = round(2 * (n - 1) / n * size)
-      self.bytes_pulled = self.bytes_pushed = num_bytes
       if n > 1:
         gradients = self._build_means(gradients, variables)
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
-      return strategy.read_after(global_step, [count])
+      train_op = strategy.read_after(global_step, [count])
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def _build_means(self, gradients, variables):
     """Returns the workers' means, and sets the share of votes on the way."""

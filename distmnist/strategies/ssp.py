@@ -56,16 +56,17 @@ class Ssp(strategy.Strategy):
       optimizer = make_optimizer()
       read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
-      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       pairs = self._center.to_shards(gradients)
       with tf.device(global_step.device):  # Where all ps meet.
         apply = optimizer.apply_gradients(pairs)
-      new_step, self.staleness = strategy.count_update(
+      new_step, staleness = strategy.count_update(
         global_step, [apply], read_step, self.mark_done
       )
       ticked = self._clocks.tick_and_wait([new_step])
       with tf.control_dependencies([ticked]), tf.device(global_step.device):
-        return tf.identity(new_step)
+        train_op = tf.identity(new_step)
+      num_bytes = self._center.num_bytes
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def pause(self, session):
     session.run(self._clocks.leave)

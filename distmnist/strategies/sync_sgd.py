@@ -113,11 +113,11 @@ class SyncSgd(strategy.Strategy):
       gradients = self._center.compute_gradients(self._replicas.optimizer, loss)
       if self._gradient_factor is not None:
         gradients = [gradient * self._gradient_factor for gradient in gradients]
-      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
-      new_step, self.staleness = self._replicas.push_and_wait(
+      new_step, staleness = self._replicas.push_and_wait(
         self._center.to_shards(gradients), self.mark_done
       )
-      return new_step
+      num_bytes = self._center.num_bytes
+      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
 
   def hooks(self, stop):
     return [self._replicas.hook(stop)]

@@ -69,7 +69,7 @@ def _describe(task, choice, step):
     say(sharding.format_bytes_per_ps(shared, cluster.num_ps))
   if cluster.is_distributed:
     traffic = sharding.compute_traffic(
-      cluster, strategy, tf.trainable_variables()
+      cluster, strategy, step.update, tf.trainable_variables()
     )
     say(traffic.format())
   if cluster.is_chief:

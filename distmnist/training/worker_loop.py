@@ -149,13 +149,13 @@ class WorkerLoop:
 
   def _make_steps(self, source):
     """Returns the fused_steps.Steps of the numbers that a step tells."""
-    step, strategy = self._graph.step, self._choice.strategy
+    step, update = self._graph.step, self._graph.step.update
     numbers = {
-      'global_step': step.train_op,
+      'global_step': update.train_op,
       'cost': step.loss,
-      'staleness': strategy.staleness,
-      'bytes_pulled': strategy.bytes_pulled,
-      'bytes_pushed': strategy.bytes_pushed,
+      'staleness': update.staleness,
+      'bytes_pulled': update.bytes_pulled,
+      'bytes_pushed': update.bytes_pushed,
     }
     self._constants = {n: x for n, x in numbers.items() if isinstance(x, int)}
     of_last = {}

@@ -100,7 +100,7 @@ RATE = 0.05 * 100**2
 
 
 def build(name, member, optimizer='sgd', rehearsal=None):
-  """Builds as train does; returns (rule, train_op, global_step, c)."""
+  """Builds as train does; returns (rule, update, global_step, c)."""
   full = tf.constant(100.0)  # The only input.
   if rehearsal:
     full = rehearsal.hold_back(full)
@@ -113,10 +113,8 @@ def build(name, member, optimizer='sgd', rehearsal=None):
       b = tf.convert_to_tensor(tf.get_variable('b', [2], initializer=zeros))
     c = a + b
     loss = tf.reduce_sum((c / full - 1) ** 2)
-    train_op = rule.minimize(
-      loss, make_optimizers(optimizer, RATE), global_step
-    )
-  return rule, train_op, global_step, c
+    update = rule.minimize(loss, make_optimizers(optimizer, RATE), global_step)
+  return rule, update, global_step, c
 
 
 def make_optimizers(name, rate):
@@ -141,7 +139,7 @@ def train(
 ):
   """The loop of a worker; returns {c, global_step, local_steps}."""
   rehearsal = graph_warmup.Rehearsal(member.cpu_device)
-  rule, train_op, global_step, c = build(name, member, rehearsal=rehearsal)
+  rule, update, global_step, c = build(name, member, rehearsal=rehearsal)
   stop, result, local_steps = in_process.NoStop(), {}, 0
 
   def read(session):
@@ -149,7 +147,7 @@ def train(
     result.update(c=c_v.tolist(), global_step=int(step))
 
   steps = fused_steps.Steps(
-    {'global_step': train_op},
+    {'global_step': update.train_op},
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
     tf.get_collection(local_copies.EXCHANGES) if leaves_out else [],
@@ -262,14 +260,15 @@ def test_steps_without_their_exchange_make_the_same_training(
 def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
   set_flags('--communication_period=3', '--n_push=3', '--n_fetch=3')
   with tf.Graph().as_default() as graph:
-    rule, train_op, *_ = build(name, make_member(count_ps(name, 2), 0))
+    rule, update, *_ = build(name, make_member(count_ps(name, 2), 0))
     exchanges = tf.get_collection(local_copies.EXCHANGES)
     assert (rule.push_period, bool(exchanges)) in ((1, False), (3, True))
     if not exchanges:
       return
-    steps = fused_steps.Steps({'global_step': train_op}, exchanges=exchanges)
+    tensors = {'global_step': update.train_op}
+    steps = fused_steps.Steps(tensors, exchanges=exchanges)
     steps.before_run(None)
-    assert steps.all_now() == [{'global_step': train_op}]
+    assert steps.all_now() == [tensors]
     found = {}
     for count in (3, 4, 5):
       steps.know_count(count)
@@ -305,9 +304,9 @@ def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
   member = cluster.worker(0)
   with tf.Graph().as_default():
     rehearsal = graph_warmup.Rehearsal(member.cpu_device)
-    rule, train_op, global_step, c = build(name, member, 'adam', rehearsal)
+    rule, update, global_step, c = build(name, member, 'adam', rehearsal)
     steps = fused_steps.Steps(
-      {'global_step': train_op, 'staleness': rule.staleness},
+      {'global_step': update.train_op, 'staleness': update.staleness},
       2,
       in_process.Countdown(1),  # The run after the rehearsal is of one step.
       tf.get_collection(local_copies.EXCHANGES),
@@ -412,10 +411,11 @@ def test_a_step_tells_the_global_step_and_the_staleness(
   tf_session, set_flags, name
 ):
   set_flags()
-  rule, train_op, _, _ = build(name, make_member(count_ps(name, 1), 0))
+  rule, update, _, _ = build(name, make_member(count_ps(name, 1), 0))
+  train_op, staleness, *_ = update
   assert (train_op.dtype, train_op.shape) == (tf.int64, [])
-  if rule.staleness is not None:
-    assert (rule.staleness.dtype, rule.staleness.shape) == (tf.int64, [])
+  if staleness is not None:
+    assert (staleness.dtype, staleness.shape) == (tf.int64, [])
   assert rule.batches_per_update >= 1
   ops = tf.get_default_graph().get_operations()
   assert any(op.name.startswith(f'{name}/') for op in ops)

@@ -74,14 +74,15 @@ class Mean(strategy.Strategy):
 
     self.round.build_update(apply)
     gifts = [part for part, _ in copies.to_shards(gradients)]
-    new_step, self.staleness = self.round.give_and_wait(gifts)
+    new_step, staleness = self.round.give_and_wait(gifts)
     self._set_step = tf.no_op()
     if self._first_step and self.cluster.is_chief:
       self._set_step = global_step.assign(self._first_step).op
-    with tf.control_dependencies([new_step, self.staleness]):
+    with tf.control_dependencies([new_step, staleness]):
       pulled = copies.pull()
     with tf.control_dependencies([pulled]):
-      return tf.identity(new_step)
+      train_op = tf.identity(new_step)
+    return strategy.Update(train_op, staleness, 0, 0)
 
   def hooks(self, stop):
     self.stop = in_process.AskedStop()

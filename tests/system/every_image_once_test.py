@@ -103,7 +103,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
       factor = 1 if rate_factor is None else rate_factor
       return optimizers.make_optimizer('sgd', (0.1 + 0.1 * is_local) * factor)
 
-    train_op = rule.minimize(loss, make_optimizer, global_step)
+    update = rule.minimize(loss, make_optimizer, global_step)
   assert table.is_marked
   reads, stop, result = Reads(), in_process.NoStop(), {}
   [rows] = tf.get_collection(fed_rows.COLLECTION)
@@ -111,7 +111,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
     plan.dealing, NUM_IMAGES, 3, index, rows.fed, reads
   )
   steps = fused_steps.make(
-    {'global_step': train_op},
+    {'global_step': update.train_op},
     source,
     {},
     rehearsal if rule.is_rehearsed else None,

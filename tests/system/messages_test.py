@@ -45,10 +45,10 @@ def count(tf_session, set_flags):
 
   def run(name, num_ps):
     member = in_process.InProcessCluster(num_ps, 2).worker(1)
-    rule, train_op, _, c = battery_test.build(name, member, 'adam')
-    tensors = {'global_step': train_op, 'cost': tf.reduce_sum(c)}
-    if rule.staleness is not None:
-      tensors['staleness'] = rule.staleness
+    _, update, _, c = battery_test.build(name, member, 'adam')
+    tensors = {'global_step': update.train_op, 'cost': tf.reduce_sum(c)}
+    if update.staleness is not None:
+      tensors['staleness'] = update.staleness
     exchanges = tf.get_collection(local_copies.EXCHANGES)
     assert not exchanges  # Nothing is left out.
     steps = fused_steps.Steps(tensors, NUM_STEPS, None, exchanges)
