@@ -1,10 +1,10 @@
-"""The rounds of a session: its first token, the updates, its end.
+"""Synchronous aggregation in a session: its first token, its updates, its end.
 
 A worker begins with a token that it did not wait for, and which one that is
 depends on how its predecessor ended. The chief has a thread that applies the
-mean of R gifts and hands out tokens, as long as its session lives. A task that
-leaves lets go of those that would wait for it. What all this keeps is said in
-sync_round.py.
+mean of R contributions and hands out tokens, as long as its session lives. A
+task that leaves releases those that would wait for it. The invariant that all
+this keeps is in sync_round.py.
 """
 
 import contextlib
@@ -60,17 +60,17 @@ class RoundHook(strategy.CenterHook):
 
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
-    tokens, holders = self._round.tokens, self._round.holders
+    tokens, token_table = self._round.tokens, self._round.token_table
     # A token that is seen here has a new life's tokens in the queues already.
     token = self._round.entry.read_token()
     with tf.control_dependencies([token]):
-      self._look = token, holders.read()
+      self._look = token, token_table.read()
       if self._is_lock_step:
         self._look += (tokens.take_all(),)
     self._given_token = tf.placeholder(tf.int64, [], 'given_token')
     self._begin_with = [
       self._round.token.assign(self._given_token).op,
-      holders.mark(True),
+      token_table.set_has_token(True),
     ]
     if not self._cluster.is_chief:
       return
@@ -122,23 +122,23 @@ class RoundHook(strategy.CenterHook):
     """
     num_looks = 0
     while True:
-      token, holders, *taken = session.run(self._look)
+      token, token_table, *taken = session.run(self._look)
       if not self._is_lock_step:
         return token, True
       if taken[0].size:
         return max(token, *taken[0]), True
       # The first of its index, or one that had its token.
-      if holders[self._cluster.task_index] != 0:
+      if token_table[self._cluster.task_index] != 0:
         return token, num_looks > 0
-      num_looks = 0 if any(holders > 0) else num_looks + 1
+      num_looks = 0 if any(token_table > 0) else num_looks + 1
       if num_looks == _NUM_ALL_WAIT_LOOKS:
         return token, True
       self._stop.wait(_LOOK_SECS)
 
   def end(self, session):
-    """Lets go of the workers that still wait for a token.
+    """Releases the workers that still wait for a token.
 
-    They may give again, now that nothing is applied any more.
+    They may contribute again, now that nothing is applied any more.
     """
     self._has_left.set()
     if self._cluster.is_chief:
@@ -159,16 +159,16 @@ class RoundHook(strategy.CenterHook):
     return text
 
   def _end_updates(self):
-    """Nothing is applied any more: no one waits for gifts to take."""
+    """Nothing is applied any more: no thread waits for contributions."""
     if self._updates not in (None, self._session):
       self._updates.close()
 
   def _update_loop(self, session, updates, coord):
-    """Applies the mean of R gifts, hands out tokens, and so on.
+    """Applies the mean of R contributions, hands out tokens, and so on.
 
     The thread is not the coordinator's: close() would wait for it, and it
-    for a gift that no one sends any more. Where there is a server it has a
-    session of its own, that can be ended before the other one.
+    for a contribution that no worker sends any more. Where there is a server it
+    has a session of its own, which can be closed before the other one.
     """
     try:
       update = updates.make_callable(self._update_op)
@@ -192,7 +192,8 @@ class RoundHook(strategy.CenterHook):
     if not self._cluster.is_chief:
       self._session.close()
       return
-    # The round goes on meanwhile, and the others shall not give to it again.
-    # Where all wait at one queue they may be quicker: offer until it is out.
+    # The round goes on meanwhile, and the others must not contribute to it
+    # again. Where all wait at one queue another may take the token: offer until
+    # this worker has left the wait.
     while not self._has_left.wait(token_barrier.OFFER_SECS):
       self._session.run(self._offer_op)

@@ -93,8 +93,8 @@ class Bmuf(strategy.Strategy):
           now - before.read_value()
           for now, before in zip(copies.read(), self._as_pulled, strict=True)
         ]
-        gifts = [part for part, _ in copies.to_shards(changes)]
-        new_step, staleness = self._round.give_and_wait(gifts)
+        pairs = copies.to_shards(changes)
+        new_step, staleness = self._round.push_and_wait(pairs)
         with tf.control_dependencies([new_step]):
           done = copies.pull(keep=self._as_pulled)
         with tf.control_dependencies([done]):

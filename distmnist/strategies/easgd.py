@@ -13,7 +13,7 @@ Nesterov's: v <- delta v - eta g^i(x + delta v);  x^i += v. The look-ahead is
 x + delta v, as in the authors' sixin-zh/mpiT; dist-keras has its sign wrong.
 
 Synchronous (easgd_sync; equations 5 and 6): all n workers take d^i from the
-same center, and x~ += sum_i d^i once all have given; n alpha <= 1.
+same center, and x~ += sum_i d^i once all have arrived; n alpha <= 1.
 
 Without momentum any local optimizer may take the place of - eta g. The paper
 has alpha = 0.9 / n and T = 10 (asynchronous), T = 1 (synchronous). global_step
@@ -148,7 +148,7 @@ class Easgd(strategy.Strategy):
     ]
 
   def _pull_apart(self, positions):
-    """Returns the list of d, and the op by which the copies give it away."""
+    """Returns the list of d, and the op that takes d off the copies."""
     center = self._copies.read_center()
     # The same d here and there, also where it is rounded on its way.
     changes = self._copies.round_as_sent(
@@ -188,12 +188,12 @@ class Easgd(strategy.Strategy):
 
   def _exchange_in_round(self, positions):
     changes, own = self._pull_apart(positions)
-    gifts = []
-    for gift, shard in self._copies.to_shards(changes):
+    pairs = []
+    for change, shard in self._copies.to_shards(changes):
       # On its ps, where it has arrived.
       with tf.control_dependencies([own]), tf.device(shard.device):
-        gifts.append(tf.identity(gift))
-    return self._round.give_and_wait(gifts)
+        pairs.append((tf.identity(change), shard))
+    return self._round.push_and_wait(pairs)
 
   def _step(self, optimizer, gradients):
     """Returns the op x^i -= eta g, or that of v and x^i with momentum."""

@@ -7,7 +7,7 @@ of its step; what comes later is dropped:
 
 R is replicas_to_aggregate and N = total_num_replicas the workers. R = N (the
 default) is lock-step: one gradient a worker and update. R < N leaves N - R
-backup workers, whose late gradients are dropped. R > N: a worker gives
+backup workers, whose late gradients are dropped. R > N: a worker contributes
 several batches to one update.
 
 With --worker_learning_rates (after tmulc18's synchronous SGD with different
@@ -19,7 +19,7 @@ being the optimizer's rate, so that the mean becomes
 Variables, slots, gradient accumulators and the token queue live on the ps. A
 worker pushes its gradients and waits for a token; a thread of the chief takes
 R gradients, applies their mean and hands out the tokens of the next step. So
-with R = N everybody waits for a worker that died, until it is back.
+with R = N all workers wait for one that died, until it is back.
 """
 
 import math
