@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.data import fed_rows
-from distmnist.exchange import graph_copy, local_copies, transport
+from distmnist.exchange import graph_copy, periodic_exchange, transport
 
 # The runs differ in the exchanges that are due in them. Where periods make more
 # kinds of runs than this, the steps look for themselves what is due.
@@ -109,7 +109,7 @@ class Steps(tf.train.SessionRunHook):
       num_steps: int, K.
       source: object that knows how many steps there may be and feeds them, such
         as batch_source.BatchSource; None feeds nothing and has no end.
-      exchanges: list of local_copies.Exchange in the step.
+      exchanges: list of periodic_exchange.Exchange in the step.
       of_last: {name: scalar tensor} of one step, of which those of the last
         step of a run are enough.
       rehearsal: graph_warmup.Rehearsal of the step, or None.
@@ -228,7 +228,7 @@ def make(tensors, source, of_last, rehearsal):
     tensors,
     _STEPS_PER_RUN.value,
     source,
-    tf.get_collection(local_copies.EXCHANGES),
+    tf.get_collection(periodic_exchange.EXCHANGES),
     of_last,
     rehearsal,
   )

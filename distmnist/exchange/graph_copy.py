@@ -87,7 +87,7 @@ class Copier:
     """Builds steps that come one after the other.
 
     Args:
-      left_out: list of lists of local_copies.Exchange, one a step.
+      left_out: list of lists of periodic_exchange.Exchange, one a step.
       name: str, the prefix of their ops.
 
     Returns:
@@ -115,7 +115,7 @@ class Copier:
 
     Args:
       before: Step, or None.
-      left_out: list of local_copies.Exchange that are not to be done.
+      left_out: list of periodic_exchange.Exchange that are not to be done.
       name: str, the prefix of the copies.
       number: int, which step of its run this is.
     """

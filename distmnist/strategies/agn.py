@@ -17,7 +17,12 @@ with it that it had not pushed, and its speed; the others go on.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import local_copies, strategy, variable_lists
+from distmnist.exchange import (
+  local_copies,
+  periodic_exchange,
+  strategy,
+  variable_lists,
+)
 
 
 def make(cluster):
@@ -60,8 +65,6 @@ class Agn(strategy.Strategy):
         with tf.control_dependencies([pulled, cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, staleness, is_due = local_copies.every(
-        period, step, exchange, pulled_step
+      return periodic_exchange.build_update(
+        copies, period, step, exchange, pulled_step
       )
-      num_bytes = copies.count_bytes_if(is_due)
-      return strategy.Update(train_op, staleness, num_bytes, num_bytes)

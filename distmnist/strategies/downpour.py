@@ -20,7 +20,12 @@ it that it had not pushed (less than n_push) and its speed; the others go on.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import local_copies, strategy, variable_lists
+from distmnist.exchange import (
+  local_copies,
+  periodic_exchange,
+  strategy,
+  variable_lists,
+)
 
 _N_FETCH = flags.DEFINE_integer(
   'n_fetch',
@@ -73,7 +78,7 @@ class Downpour(strategy.Strategy):
         with tf.control_dependencies([cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      new_step, staleness, is_push = local_copies.every(
+      new_step, staleness, is_push = periodic_exchange.every(
         self.push_period, step, push, known_step
       )
 
@@ -85,7 +90,7 @@ class Downpour(strategy.Strategy):
           return tf.identity(center_step), tf.constant(0, tf.int64)
 
       with tf.control_dependencies([new_step, staleness]):
-        train_op, _, is_pull = local_copies.every(
+        train_op, _, is_pull = periodic_exchange.every(
           self.pull_period, step, pull, known_step
         )
       bytes_pushed = copies.count_bytes_if(is_push)

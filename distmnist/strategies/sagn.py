@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import (
   local_copies,
+  periodic_exchange,
   strategy,
   sync_round,
   variable_lists,
@@ -76,11 +77,9 @@ class Sagn(strategy.Strategy):
         with tf.control_dependencies(done):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, staleness, is_due = local_copies.every(
-        self.pull_period, step, exchange, known_step
+      return periodic_exchange.build_update(
+        copies, self.pull_period, step, exchange, known_step
       )
-      num_bytes = copies.count_bytes_if(is_due)
-      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def hooks(self, stop):
     return [self._round.hook(stop, self._copies.pull())]

@@ -17,9 +17,8 @@ being the optimizer's rate, so that the mean becomes
   x~ <- x~ - sum_i lr_i g^i(x~)
 
 Variables, slots, gradient accumulators and the token queue live on the ps. A
-worker pushes its gradients and waits for a token; a thread of the chief takes
-R gradients, applies their mean and hands out the tokens of the next step. So
-with R = N all workers wait for one that died, until it is back.
+worker pushes its gradients and waits for a token, which a thread of the chief
+hands out after each update. With R = N all wait for one that died to return.
 """
 
 import math
@@ -58,16 +57,14 @@ def compute_gradient_factor(cluster, words):
   Raises:
     cli.UsageError: they do not fit the cluster or the optimizer.
   """
-  given = f'--worker_learning_rates={",".join(words)}'
-  num_workers = cluster.num_workers
+  given, n = f'--worker_learning_rates={",".join(words)}', cluster.num_workers
   try:
     rates = [float(word) for word in words]
   except ValueError:
     rates = []
-  if len(rates) != num_workers or not all(0 <= r < math.inf for r in rates):
+  if len(rates) != n or not all(0 <= rate < math.inf for rate in rates):
     raise cli.UsageError(
-      f'{given}: expected {num_workers} learning rates of 0 or more, one a '
-      'worker'
+      f'{given}: expected {n} learning rates of 0 or more, one a worker'
     )
   optimizer, base = optimizers.base_rate_from_flags()
   if optimizer != 'sgd' or not base:
@@ -75,12 +72,12 @@ def compute_gradient_factor(cluster, words):
       f'{given} needs --optimizer=sgd and a --learning_rate above 0: other '
       'optimizers do not step in proportion to the gradient'
     )
-  if strategy.replicas_to_aggregate_from_flags(cluster) != num_workers:
+  if strategy.replicas_to_aggregate_from_flags(cluster) != n:
     raise cli.UsageError(
       f'{given} needs one gradient a worker in each update: leave '
       '--replicas_to_aggregate alone'
     )
-  return rates[cluster.task_index] / base * num_workers
+  return rates[cluster.task_index] / base * n
 
 
 class SyncSgd(strategy.Strategy):

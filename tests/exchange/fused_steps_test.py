@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, input_pipeline
-from distmnist.exchange import fused_steps, local_copies
+from distmnist.exchange import fused_steps, periodic_exchange
 from distmnist.training import stop_hook as stop_hook_lib
 from tests.support import in_process
 
@@ -237,12 +237,14 @@ def test_after_a_recovery_each_exchange_is_where_it_is_due():
       with tf.control_dependencies([global_step.assign_add(1).op]):
         return global_step.read_value(), tf.constant(0, tf.int64)
 
-    new_step, staleness, _ = local_copies.every(period, step, exchange, known)
+    new_step, staleness, _ = periodic_exchange.every(
+      period, step, exchange, known
+    )
     steps = fused_steps.Steps(
       {'global_step': new_step, 'step': step, 'staleness': staleness},
       3,
       None,
-      tf.get_collection(local_copies.EXCHANGES),
+      tf.get_collection(periodic_exchange.EXCHANGES),
     )
     # Three runs of one step; the first one of three is lost.
     hooks = [steps, LoseOnce(4, steps, last_step=12)]

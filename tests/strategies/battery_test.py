@@ -16,7 +16,7 @@ from distmnist.common.names import STRATEGIES
 from distmnist.exchange import (
   fused_steps,
   graph_warmup,
-  local_copies,
+  periodic_exchange,
   sharding,
   strategy,
 )
@@ -150,7 +150,7 @@ def train(
     {'global_step': update.train_op},
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
-    tf.get_collection(local_copies.EXCHANGES) if leaves_out else [],
+    tf.get_collection(periodic_exchange.EXCHANGES) if leaves_out else [],
     rehearsal=rehearsal,
   )
   all_hooks = [
@@ -261,7 +261,7 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
   set_flags('--communication_period=3', '--n_push=3', '--n_fetch=3')
   with tf.Graph().as_default() as graph:
     rule, update, *_ = build(name, make_member(count_ps(name, 2), 0))
-    exchanges = tf.get_collection(local_copies.EXCHANGES)
+    exchanges = tf.get_collection(periodic_exchange.EXCHANGES)
     assert (rule.push_period, bool(exchanges)) in ((1, False), (3, True))
     if not exchanges:
       return
@@ -309,7 +309,7 @@ def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
       {'global_step': update.train_op, 'staleness': update.staleness},
       2,
       in_process.Countdown(1),  # The run after the rehearsal is of one step.
-      tf.get_collection(local_copies.EXCHANGES),
+      tf.get_collection(periodic_exchange.EXCHANGES),
       {'c': tf.reduce_sum(c)},
       rehearsal,
     )

@@ -15,7 +15,7 @@ import typing
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import fused_steps, local_copies, sharding
+from distmnist.exchange import fused_steps, periodic_exchange, sharding
 from distmnist.nn import optimizers
 from tests.support import in_process
 
@@ -114,7 +114,7 @@ class Worker:
       {'global_step': update.train_op, 'staleness': update.staleness},
       self.how.steps_per_run,
       None,
-      self.graph.get_collection(local_copies.EXCHANGES),
+      self.graph.get_collection(periodic_exchange.EXCHANGES),
     )
     self._steps.know_count(0)
 
