@@ -7,18 +7,17 @@ task that leaves releases those that would wait for it. The invariant that all
 this keeps is in sync_round.py.
 """
 
-import contextlib
 import threading
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors
 from distmnist.exchange import (
   graph_copy,
   round_state,
   round_takeover,
   strategy,
   token_barrier,
+  update_thread,
 )
 
 # At so many looks in a row, in a second, all workers must wait for one another
@@ -33,7 +32,7 @@ _ROUNDS_PER_RUN = 5
 
 
 class RoundHook(strategy.CenterHook):
-  """The chief's thread, and the tokens at the start and at the end.
+  """The tokens at the start and at the end, and the chief's UpdateThread.
 
   SyncReplicasOptimizer's own hook closes the shared token queue at every stop
   of the chief, and a closed queue stays closed: a restarted chief could not go
@@ -54,8 +53,7 @@ class RoundHook(strategy.CenterHook):
     self._stop = stop
     self._pull_op = pull
     self._first_token = None
-    self._session = self._updates = self._thread = None
-    self._num_runs = 0
+    self._session = self._updates = None
     self._has_left = threading.Event()
 
   def begin(self):
@@ -102,18 +100,11 @@ class RoundHook(strategy.CenterHook):
     if is_late and self._pull_op is not None:
       session.run(self._pull_op)
     if self._cluster.is_chief:
-      # Known before its thread runs: the next session must be able to end it.
-      self._updates = session
-      if session.sess_str:
-        self._updates = tf.Session(
-          session.sess_str, session.graph, session._config
-        )
-      self._thread = threading.Thread(
-        target=self._update_loop,
-        args=(session, self._updates, coord),
-        daemon=True,
+      # Known before it runs: the next session must be able to end it.
+      self._updates = update_thread.UpdateThread(
+        self._update_op, session, coord, self._has_left
       )
-      self._thread.start()
+      self._updates.start()
 
   def _enter(self, session):
     """Returns (token, whether the center may have moved on since the pull).
@@ -152,38 +143,13 @@ class RoundHook(strategy.CenterHook):
     if self._session is None:
       return ''
     text = round_state.describe(self._round, self._session.sess_str)
-    if self._cluster.is_chief:
-      is_alive = self._thread is not None and self._thread.is_alive()
-      thread = 'goes on' if is_alive else 'has ended'
-      text += f'; {self._num_runs} runs of updates here, whose thread {thread}'
+    if self._updates is not None:
+      text += f'; {self._updates.describe()}'
     return text
 
   def _end_updates(self):
-    """Nothing is applied any more: no thread waits for contributions."""
-    if self._updates not in (None, self._session):
-      self._updates.close()
-
-  def _update_loop(self, session, updates, coord):
-    """Applies the mean of R contributions, hands out tokens, and so on.
-
-    The thread is not the coordinator's: close() would wait for it, and it
-    for a contribution that no worker sends any more. Where there is a server it
-    has a session of its own, which can be closed before the other one.
-    """
-    try:
-      update = updates.make_callable(self._update_op)
-      with errors.naming_losses():
-        while not (self._has_left.is_set() or coord.should_stop()):
-          update()
-          self._num_runs += 1
-    except (tf.errors.OpError, RuntimeError) as error:
-      if self._has_left.is_set() or coord.should_stop():
-        return  # Training is over, or the session is being made anew.
-      # The main thread may wait for a token: closing the session wakes it,
-      # and MonitoredSession recovers from the error.
-      with contextlib.suppress(Exception):
-        coord.request_stop(error)
-        session.close()
+    if self._updates is not None:
+      self._updates.end()
 
   def _leave_the_wait(self):
     """Gets this worker's main thread out of its wait for a token."""
