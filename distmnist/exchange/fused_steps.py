@@ -41,11 +41,11 @@ _STEPS_PER_RUN = flags.DEFINE_integer(
 class _Run:
   """What a session.run runs: the steps of `chain`, and their numbers."""
 
-  def __init__(self, chain, rehearsal=None):
+  def __init__(self, chain, warmup=None):
     """
     Args:
       chain: list of Step, one after the other.
-      rehearsal: graph_warmup.Rehearsal, in which the numbers are zeros, or
+      warmup: graph_warmup.Warmup, in which the numbers are zeros, or
         None.
     """
     self.chain = chain
@@ -56,8 +56,8 @@ class _Run:
       numbers if count is None else [*numbers, count]
     )
     self.fetches = self._numbers.fetches
-    if rehearsal:
-      self.fetches = [rehearsal.or_zeros(x) for x in self.fetches]
+    if warmup:
+      self.fetches = [warmup.or_zeros(x) for x in self.fetches]
 
   def unpack(self, values):
     """Returns ([{name: number} of each step], count or None)."""
@@ -101,7 +101,7 @@ class Steps(tf.train.SessionRunHook):
     source=None,
     exchanges=(),
     of_last=None,
-    rehearsal=None,
+    warmup=None,
   ):
     """
     Args:
@@ -112,7 +112,7 @@ class Steps(tf.train.SessionRunHook):
       exchanges: list of periodic_exchange.Exchange in the step.
       of_last: {name: scalar tensor} of one step, of which those of the last
         step of a run are enough.
-      rehearsal: graph_warmup.Rehearsal of the step, or None.
+      warmup: graph_warmup.Warmup of the step, or None.
     """
     self.done = []
     self._source = source or _Endless()
@@ -127,7 +127,7 @@ class Steps(tf.train.SessionRunHook):
     def build_run(left_out, name):
       chain = copier.build_chain(left_out, name)
       with tf.name_scope(name):
-        return _Run(chain, rehearsal)
+        return _Run(chain, warmup)
 
     self._periods = [exchange.period for exchange in exchanges]
     self._num_steps = num_steps
@@ -222,7 +222,7 @@ def steps_per_run_from_flags():
   return _STEPS_PER_RUN.value
 
 
-def make(tensors, source, of_last, rehearsal):
+def make(tensors, source, of_last, warmup):
   """Returns the Steps that --steps_per_run asks for, of the default graph."""
   return Steps(
     tensors,
@@ -230,5 +230,5 @@ def make(tensors, source, of_last, rehearsal):
     source,
     tf.get_collection(periodic_exchange.EXCHANGES),
     of_last,
-    rehearsal,
+    warmup,
   )

@@ -75,7 +75,7 @@ class Strategy:
     build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
       global_step, once `ops` have run, that the batches of a push are done
       (training/dispatcher.py). None if nobody wants to know.
-    is_rehearsed: bool, whether a step begins with a copy of the center that was
+    needs_warmup: bool, whether a step begins with a copy of the center that was
       pulled before it, and nobody waits for its push: see
       exchange/graph_warmup.py.
     waits_for_all: bool, whether a worker that is lost for good holds up the
@@ -89,7 +89,7 @@ class Strategy:
   has_local_steps = False
   is_lock_step = False
   build_mark = None
-  is_rehearsed = False
+  needs_warmup = False
   waits_for_all = False
 
   def __init__(self, cluster):

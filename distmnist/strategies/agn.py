@@ -33,7 +33,7 @@ class Agn(strategy.Strategy):
   """The mean of T local gradients is one gradient of the center."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)

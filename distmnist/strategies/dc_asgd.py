@@ -52,7 +52,7 @@ def make(cluster):
 class DcAsgd(strategy.Strategy):
   """Gradients with a first-order correction of their delay."""
 
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, dc_lambda, decay=None):
     """

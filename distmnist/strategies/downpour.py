@@ -49,7 +49,7 @@ class Downpour(strategy.Strategy):
   """Sums of gradients go to the center, its values come back."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, n_fetch=1, n_push=1):
     super().__init__(cluster)

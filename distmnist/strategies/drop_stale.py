@@ -37,7 +37,7 @@ def make(cluster):
 class DropStale(strategy.Strategy):
   """Gradients up to a staleness, as under async_sgd."""
 
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, max_staleness):
     super().__init__(cluster)

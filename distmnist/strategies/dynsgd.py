@@ -35,7 +35,7 @@ class DynSgd(strategy.Strategy):
   """Local changes, weighted by 1 / (staleness + 1)."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)

@@ -74,14 +74,14 @@ class Easgd(strategy.Strategy):
   """Copies that explore, on springs to the center."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, moving_rate, period, momentum=0, is_sync=False):
     super().__init__(cluster)
     self._moving_rate = moving_rate
     self.pull_period = self.push_period = period
     self._is_sync = self.is_lock_step = self.waits_for_all = is_sync
-    self.is_rehearsed = not is_sync
+    self.needs_warmup = not is_sync
     # Synchronous workers wait for each push, so none is stale.
     self.max_staleness = 0 if is_sync else None
     self.batches_per_update = period * (cluster.num_workers if is_sync else 1)

@@ -26,7 +26,7 @@ def make(cluster):
 class StalenessAware(strategy.Strategy):
   """The rate of a push is divided by its staleness."""
 
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster):
     super().__init__(cluster)

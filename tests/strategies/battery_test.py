@@ -99,11 +99,11 @@ def each_case(field):
 RATE = 0.05 * 100**2
 
 
-def build(name, member, optimizer='sgd', rehearsal=None):
+def build(name, member, optimizer='sgd', warmup=None):
   """Builds as train does; returns (rule, update, global_step, c)."""
   full = tf.constant(100.0)  # The only input.
-  if rehearsal:
-    full = rehearsal.hold_back(full)
+  if warmup:
+    full = warmup.hold_back(full)
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
     rule = registry.load(STRATEGIES, name).make(member)
@@ -138,8 +138,8 @@ def train(
   leaves_out=True,
 ):
   """The loop of a worker; returns {c, global_step, local_steps}."""
-  rehearsal = graph_warmup.Rehearsal(member.cpu_device)
-  rule, update, global_step, c = build(name, member, rehearsal=rehearsal)
+  warmup = graph_warmup.Warmup(member.cpu_device)
+  rule, update, global_step, c = build(name, member, warmup=warmup)
   stop, result, local_steps = in_process.NoStop(), {}, 0
 
   def read(session):
@@ -151,10 +151,10 @@ def train(
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
     tf.get_collection(periodic_exchange.EXCHANGES) if leaves_out else [],
-    rehearsal=rehearsal,
+    warmup=warmup,
   )
   all_hooks = [
-    *([rehearsal.hook(steps)] if rule.is_rehearsed else []),
+    *([warmup.hook(steps)] if rule.needs_warmup else []),
     *rule.hooks(stop),
     steps,
     stop_hook.StopHook(steps, global_step, last_step, stop, lambda: False),
@@ -286,35 +286,35 @@ class Watch(tf.train.SessionRunHook):
     self.values = {v.name: session.run(v).tolist() for v in variables}
 
 
-REHEARSED = [name for name in RULES if find_class(name).is_rehearsed]
+WARMED_UP = [name for name in RULES if find_class(name).needs_warmup]
 
 
-def test_who_computes_with_a_copy_rehearses_unless_all_wait():
-  assert {'agn', 'dc_asgd', 'downpour', 'easgd'} <= {*REHEARSED}
-  assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*REHEARSED}
+def test_who_computes_with_a_copy_is_warmed_up_unless_all_wait():
+  assert {'agn', 'dc_asgd', 'downpour', 'easgd'} <= {*WARMED_UP}
+  assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*WARMED_UP}
 
 
 @pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
-@each_in_time(REHEARSED, quick=['agn'])
-def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
+@each_in_time(WARMED_UP, quick=['agn'])
+def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
   make_cluster, set_flags, name, num_ps
 ):
   set_flags('--communication_period=2')
   cluster = make_cluster(num_ps, 2)
   member = cluster.worker(0)
   with tf.Graph().as_default():
-    rehearsal = graph_warmup.Rehearsal(member.cpu_device)
-    rule, update, global_step, c = build(name, member, 'adam', rehearsal)
+    warmup = graph_warmup.Warmup(member.cpu_device)
+    rule, update, global_step, c = build(name, member, 'adam', warmup)
     steps = fused_steps.Steps(
       {'global_step': update.train_op, 'staleness': update.staleness},
       2,
-      in_process.Countdown(1),  # The run after the rehearsal is of one step.
+      in_process.Countdown(1),  # The run after the warm-up is of one step.
       tf.get_collection(periodic_exchange.EXCHANGES),
       {'c': tf.reduce_sum(c)},
-      rehearsal,
+      warmup,
     )
     before, after = Watch(), Watch()
-    hooks_in_order = before, rehearsal.hook(steps), after, *rule.hooks(None)
+    hooks_in_order = before, warmup.hook(steps), after, *rule.hooks(None)
     center = [v for v in tf.global_variables() if v.name[0] in 'ab']
     move = [v.assign(tf.fill(v.shape, 7.0)).op for v in center]
     with cluster.make_session(0, [*hooks_in_order, steps]) as session:
