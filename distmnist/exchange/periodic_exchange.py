@@ -45,7 +45,7 @@ def every(period, step, exchange, known_step):
   """
 
   def do_exchange():
-    new_step, staleness = transport.bring_numbers(exchange())
+    new_step, staleness = transport.bring_scalars(exchange())
     return known_step.assign(new_step), staleness
 
   def do_nothing():

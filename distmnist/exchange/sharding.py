@@ -162,7 +162,7 @@ class Traffic:
 
   Attributes:
     pulled, pushed: float, bytes.
-    num_workers: int, who all do so.
+    num_workers: int, each of which does so.
     share_of_ps: list of float, of the bytes the part of each ps; empty if
       there is none.
   """

@@ -74,9 +74,9 @@ class Strategy:
     is_lock_step: bool, whether one push of each worker makes a global step.
     build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
       global_step, once `ops` have run, that the batches of a push are done
-      (training/dispatcher.py). None if nobody wants to know.
+      (training/dispatcher.py). None if it is not recorded.
     needs_warmup: bool, whether a step begins with a copy of the center that was
-      pulled before it, and nobody waits for its push: see
+      pulled before it, and no other waits for its push: see
       exchange/graph_warmup.py.
     waits_for_all: bool, whether a worker that is lost for good holds up the
       others, sooner or later.
@@ -130,7 +130,7 @@ class Strategy:
     return [*ops, self.build_mark(ops)] if self.build_mark else ops
 
   def pause(self, session):
-    """Called when this worker waits for work; nobody shall wait for it."""
+    """Called when this worker waits for work; none may wait for it."""
 
   def resume(self, session):
     """Called when a worker that has paused goes on."""

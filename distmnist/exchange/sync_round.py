@@ -139,7 +139,7 @@ class Round:
       new_step = round_entry.step_of(new_token)
       staleness = round_entry.correct(staleness, own_token, new_token)
     if self.token.device != device:
-      new_token, new_step, staleness = transport.bring_numbers(
+      new_token, new_step, staleness = transport.bring_scalars(
         [new_token, new_step, staleness]
       )
     with tf.device(self.token.device):

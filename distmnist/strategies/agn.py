@@ -11,8 +11,8 @@ worker explores T steps ahead and pushes their mean, which has the size of one
 gradient, so that the center stays stable however large T is. T = 1 is DOWNPOUR.
 
 Center and its slots live on the ps; x^i, its slots and the sum a on the
-worker. Nobody waits for anybody. A worker that dies takes up to T gradients
-with it that it had not pushed, and its speed; the others go on.
+worker. No worker waits for another. One that dies takes up to T gradients with
+it that it had not pushed, and its speed; the others go on.
 """
 
 import tensorflow.compat.v1 as tf

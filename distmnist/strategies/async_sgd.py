@@ -8,8 +8,8 @@ x~ is the center on the ps, g^i the gradient of worker i's batch, c the
 global_step and s the staleness: the updates of others between this worker's
 pull and its push. With n workers of one speed s is n - 1 in the mean.
 
-Variables and optimizer slots live on the ps; a worker keeps nothing. Nobody
-waits for anybody: a worker that dies takes its speed away and no more.
+Variables and optimizer slots live on the ps; a worker keeps nothing. No worker
+waits for another: one that dies takes its speed away and no more.
 """
 
 import tensorflow.compat.v1 as tf

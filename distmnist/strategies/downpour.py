@@ -13,8 +13,8 @@ with a fetch, and the answer to a push can bring it. The paper has n_fetch =
 n_push = 1, with Adagrad on the ps and the same rate everywhere.
 
 Center and its slots live on the ps; x^i, its slots and the sum a on the
-worker. Nobody waits for anybody. A worker that dies takes the gradients with
-it that it had not pushed (less than n_push) and its speed; the others go on.
+worker. No worker waits for another. One that dies takes the gradients with it
+that it had not pushed (less than n_push) and its speed; the others go on.
 """
 
 import tensorflow.compat.v1 as tf

@@ -19,7 +19,7 @@ which then adds and divides in that dtype.
 A worker that dies (kill -9, a diverged cost) is the end for all: its ring is
 broken and TensorFlow cannot mend it. Within seconds the others end with one
 line and exit code 3, that of a lost task; tasks that are started again resume
-from the checkpoint. To stop is agreed upon: who wants it votes in the next
+from the checkpoint. Workers agree to stop: one that wants to votes in the next
 step, and all stop after it. So one SIGTERM ends all workers at one step, with a
 checkpoint.
 """
@@ -96,7 +96,7 @@ class RingAllreduce(strategy.Strategy):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
       parts = [*gradients, tf.ensure_shape(votes, [2])]
       sent = tf.cast(transport.flatten(parts), self._wire_dtype)
-      # The votes go with it; who wants to stop votes again.
+      # The votes go with it; a worker that wants to stop votes again.
       sent = nonfinite.guard(sent, self.cluster.task_index)
       mean = collectives.build_mean(self.cluster, sent, ring_hook.STEP)
       mean = tf.cast(mean, tf.float32)

@@ -268,10 +268,10 @@ def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
     tensors = {'global_step': update.train_op}
     steps = fused_steps.Steps(tensors, exchanges=exchanges)
     steps.before_run(None)
-    assert steps.all_now() == [tensors]
+    assert steps.chosen_tensors() == [tensors]
     found = {}
     for count in (3, 4, 5):
-      steps.know_count(count)
+      steps.set_num_local_steps(count)
       chosen = [x.op.name for x in steps.before_run(None).fetches]
       part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), chosen)
       found[count] = any('/job:ps' in node.device for node in part.node)

@@ -116,10 +116,10 @@ class Worker:
       None,
       self.graph.get_collection(periodic_exchange.EXCHANGES),
     )
-    self._steps.know_count(0)
+    self._steps.set_num_local_steps(0)
 
   def run(self, x):
-    """Makes a session.run; returns its numbers, the fetches' of a step.
+    """Makes a session.run; returns its metrics, the fetches' of a step.
 
     Args:
       x: list of float; unused if it comes from a queue.
