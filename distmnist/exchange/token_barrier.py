@@ -67,7 +67,7 @@ class TokenTable:
       )
 
   def clear(self):
-    """Returns the op after which no worker was ever here."""
+    """Returns the op that forgets all workers."""
     with tf.device(self._device):
       return tf.raw_ops.LookupTableRemoveV2(
         table_handle=self._table,
@@ -78,8 +78,8 @@ class TokenTable:
 class Tokens:
   """The queues on a ps where the workers wait.
 
-  With R = N a worker has its own. Else there is one for all, as tokens may be
-  to spare.
+  With R = N each worker has its own. Otherwise all share one, as there may be
+  more tokens than workers.
 
   Attributes:
     own: tf.FIFOQueue, where this worker waits.
@@ -96,10 +96,8 @@ class Tokens:
     """
     self._device = device
     self._entry = entry
-    self.num_each, self._index = (
-      [max(cluster.num_workers, num_contributions)],
-      0,
-    )
+    self.num_each = [max(cluster.num_workers, num_contributions)]
+    self._index = 0
     if entry.is_lock_step:
       self.num_each = [1] * cluster.num_workers
       self._index = cluster.task_index
