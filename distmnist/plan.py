@@ -41,7 +41,7 @@ def main():
     step = step_lib.build_step(cluster, strategy, build_model, images, labels)
     held = tf.global_variables()
     trained = tf.trainable_variables()
-    traffic = sharding.compute_traffic(cluster, strategy, trained)
+    traffic = sharding.compute_traffic(cluster, strategy, step.update, trained)
   print(
     f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
     f'{" on ".join(workload.describe())}'

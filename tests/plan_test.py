@@ -107,11 +107,13 @@ def test_a_plan_agrees_with_what_a_step_says(set_flags, name):
       with rule.scope():
         w = tf.get_variable('w', [10])
       loss = tf.reduce_sum(tf.convert_to_tensor(w) ** 2)
-      rule.minimize(loss, make_sgd, step)
-    traffic = sharding.compute_traffic(member, rule, tf.trainable_variables())
+      update = rule.minimize(loss, make_sgd, step)
+    traffic = sharding.compute_traffic(
+      member, rule, update, tf.trainable_variables()
+    )
     for planned, counted, period in (
-      (traffic.pulled, rule.bytes_pulled, rule.pull_period),
-      (traffic.pushed, rule.bytes_pushed, rule.push_period),
+      (traffic.pulled, update.bytes_pulled, rule.pull_period),
+      (traffic.pushed, update.bytes_pushed, rule.push_period),
     ):
       whole = 40 if isinstance(counted, int) else find_bytes(counted)
       assert planned == pytest.approx(whole / period)

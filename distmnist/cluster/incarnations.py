@@ -70,7 +70,7 @@ class LossHook(tf.train.SessionRunHook):
 
     MonitoredSession forgets one in whose after_create_session a task was lost.
     A thread that a hook has started for it would go on beside its successor:
-    two chiefs' threads that take gifts each wait for what the other one has.
+    two chiefs' threads would each wait for contributions that the other took.
     """
     if self._session not in (None, session):
       self._coord.request_stop()

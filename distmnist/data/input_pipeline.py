@@ -36,7 +36,7 @@ def check_flags(image_shape):
     )
 
 
-def build_batches(images, labels, batch_size, device, rehearsal=None):
+def build_batches(images, labels, batch_size, device, warmup=None):
   """Builds the batch of a step; it is fed through fed_rows.FedRows.
 
   Args:
@@ -44,7 +44,7 @@ def build_batches(images, labels, batch_size, device, rehearsal=None):
     labels: int32 array [n].
     batch_size: int.
     device: str, this worker's CPU.
-    rehearsal: graph_warmup.Rehearsal, in which nothing is read, or None.
+    warmup: graph_warmup.Warmup, in which nothing is read, or None.
 
   Returns:
     (images, labels): float32 [batch_size, height, width, channels] in 0..1
@@ -54,8 +54,8 @@ def build_batches(images, labels, batch_size, device, rehearsal=None):
     resident = _build_resident(images, 'images')
     answers = _build_resident(labels, 'labels')
     row = fed_rows.build(batch_size).row
-    if rehearsal:
-      row = rehearsal.hold_back(row)
+    if warmup:
+      row = warmup.hold_back(row)
     seeds.set_place(row[0])
     batch = row[1:]
     chosen = tf.gather(resident, batch)

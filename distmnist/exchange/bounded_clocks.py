@@ -1,4 +1,4 @@
-"""Clocks of all workers on a ps: nobody is more than S steps ahead.
+"""Clocks of all workers on a ps: none is more than S steps ahead.
 
 c^i counts the steps of worker i, which may start its next one if and only if
 c^i - min_j c^j <= S (Ho et al. 2013, see strategies/ssp.py). Each time the
@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import ps_lock, round_state, strategy
 
-# The clock of a worker that has left; nobody waits for it.
+# The clock of a worker that has left; none waits for it.
 _NEVER = 2**62
 # One that is asked to stop gets so many permits at a time: each step that its
 # session.run has left takes one.
@@ -72,7 +72,7 @@ class Clocks:
       clocks = self._clocks.read_value()
       new = clocks[self._worker] + 1 if new_clock is None else new_clock
       least, after = self._set(clocks, new)
-      # All have left if the least is _NEVER: nobody needs a permit.
+      # All have left if the least is _NEVER: none needs a permit.
       num_permits = tf.where(after < _NEVER, after - least, 0)
       with tf.control_dependencies(
         [
@@ -98,7 +98,7 @@ class Clocks:
         [clocks[: self._worker], clocks[self._worker + 1 :], [_NEVER]], 0
       )
       slowest = tf.reduce_min(others)
-      # After all others have left there is nobody to be compared with.
+      # After all others have left there is no clock to compare with.
       slowest = tf.where(slowest < _NEVER, slowest, 0)
       own = tf.where(own < _NEVER, own, slowest)
       # It may have died in its wait, a step further than it may go.

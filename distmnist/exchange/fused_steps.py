@@ -8,11 +8,11 @@ neither changes what a rule computes:
   copy begins when the step before it has ended. Every step pulls and pushes as
   it did; but the hooks (stop, checkpoint, summary) look up only after K steps.
   Where a step ends on a ps, as an asynchronous one does, the next begins there
-  without a word to the worker, who hears of all K of them at the end.
-- A rule that speaks with the center in every T-th step alone has copies of the
-  step without the exchange. No op of theirs is on a ps. With the exchange in a
-  tf.cond, as it is in the step itself, each step costs the messages of one that
-  exchanges: the branch that is not taken sends and receives, too.
+  without a message to the worker, which gets the metrics of all K at the end.
+- A rule that exchanges with the center only in every T-th step has copies of
+  the step without the exchange, none of whose ops is on a ps. With the exchange
+  in a tf.cond, as it is in the step itself, each step costs the messages of one
+  that exchanges: the branch that is not taken sends and receives, too.
 """
 
 import math
@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.data import fed_rows
-from distmnist.exchange import graph_copy, local_copies, transport
+from distmnist.exchange import graph_copy, periodic_exchange, transport
 
 # The runs differ in the exchanges that are due in them. Where periods make more
 # kinds of runs than this, the steps look for themselves what is due.
@@ -39,32 +39,34 @@ _STEPS_PER_RUN = flags.DEFINE_integer(
 
 
 class _Run:
-  """What a session.run runs: the steps of `chain`, and their numbers."""
+  """What a session.run runs: the steps of `chain`, and their metrics."""
 
-  def __init__(self, chain, rehearsal=None):
+  def __init__(self, chain, warmup=None):
     """
     Args:
       chain: list of Step, one after the other.
-      rehearsal: graph_warmup.Rehearsal, in which the numbers are zeros, or
+      warmup: graph_warmup.Warmup, in which the metrics are zeros, or
         None.
     """
     self.chain = chain
-    numbers = [x for step in chain for x in step.tensors.values()]
-    numbers += chain[-1].of_last.values()
+    metrics = [x for step in chain for x in step.tensors.values()]
+    metrics += chain[-1].last_step_tensors.values()
     count = chain[-1].count
-    self._numbers = transport.Numbers(
-      numbers if count is None else [*numbers, count]
+    self._packed = transport.PackedScalars(
+      metrics if count is None else [*metrics, count]
     )
-    self.fetches = self._numbers.fetches
-    if rehearsal:
-      self.fetches = [rehearsal.or_zeros(x) for x in self.fetches]
+    self.fetches = self._packed.fetches
+    if warmup:
+      self.fetches = [warmup.or_zeros(x) for x in self.fetches]
 
   def unpack(self, values):
-    """Returns ([{name: number} of each step], count or None)."""
-    numbers = iter(self._numbers.unpack(values))
-    done = [{name: next(numbers) for name in x.tensors} for x in self.chain]
-    done[-1] |= {name: next(numbers) for name in self.chain[-1].of_last}
-    return done, next(numbers, None)
+    """Returns ([{name: value} of each step], count or None)."""
+    metrics = iter(self._packed.unpack(values))
+    done = [{name: next(metrics) for name in x.tensors} for x in self.chain]
+    done[-1] |= {
+      name: next(metrics) for name in self.chain[-1].last_step_tensors
+    }
+    return done, next(metrics, None)
 
 
 class _Endless:
@@ -88,10 +90,11 @@ class Steps(tf.train.SessionRunHook):
   The loop itself asks for nothing: `session.run([])`. What is due is chosen in
   `before_run`, so that a run that a recovered session tries again is chosen
   anew. Hooks that come after this one read here what it chose and, of the
-  numbers of the steps, what it fetched: all of a run at once, in few tensors.
+  metrics of the steps, what it fetched: all of a run at once, in few tensors.
 
   Attributes:
-    done: list of {name: number}, of each step of the last session.run.
+    done: list of {name: value}, the metrics of each step of the last
+      session.run.
   """
 
   def __init__(
@@ -100,8 +103,8 @@ class Steps(tf.train.SessionRunHook):
     num_steps=1,
     source=None,
     exchanges=(),
-    of_last=None,
-    rehearsal=None,
+    last_step_tensors=None,
+    warmup=None,
   ):
     """
     Args:
@@ -109,17 +112,17 @@ class Steps(tf.train.SessionRunHook):
       num_steps: int, K.
       source: object that knows how many steps there may be and feeds them, such
         as batch_source.BatchSource; None feeds nothing and has no end.
-      exchanges: list of local_copies.Exchange in the step.
-      of_last: {name: scalar tensor} of one step, of which those of the last
-        step of a run are enough.
-      rehearsal: graph_warmup.Rehearsal of the step, or None.
+      exchanges: list of periodic_exchange.Exchange in the step.
+      last_step_tensors: {name: scalar tensor} of one step, which are fetched of
+        the last step of a run alone.
+      warmup: graph_warmup.Warmup of the step, or None.
     """
     self.done = []
     self._source = source or _Endless()
     # What an assignment returns is no tensor yet, and could not be copied.
     first = graph_copy.Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
-      of_last or {},
+      last_step_tensors or {},
       exchanges[0].step if exchanges else None,
     )
     copier = graph_copy.Copier(first, tf.get_collection(fed_rows.COLLECTION))
@@ -127,7 +130,7 @@ class Steps(tf.train.SessionRunHook):
     def build_run(left_out, name):
       chain = copier.build_chain(left_out, name)
       with tf.name_scope(name):
-        return _Run(chain, rehearsal)
+        return _Run(chain, warmup)
 
     self._periods = [exchange.period for exchange in exchanges]
     self._num_steps = num_steps
@@ -146,10 +149,10 @@ class Steps(tf.train.SessionRunHook):
 
   @property
   def last(self):
-    """The {name: number} of the last step of the last session.run."""
+    """The {name: value} of the last step of the last session.run."""
     return self.done[-1]
 
-  def all_now(self):
+  def chosen_tensors(self):
     """Returns the {name: tensor} of each step of the chosen run."""
     return [step.tensors for step in self._now.chain]
 
@@ -161,13 +164,13 @@ class Steps(tf.train.SessionRunHook):
       for run in runs
     ]
 
-  def know(self, step):
-    """Notes the global_step of now, which is later than that of the run."""
+  def set_position(self, step):
+    """Sets the global_step to that of now, which is later than the run's."""
     if self.done:
       self.done[-1]['global_step'] = step
 
-  def know_count(self, count):
-    """Notes how many steps of its own the worker did in this session."""
+  def set_num_local_steps(self, count):
+    """Sets how many steps of its own the worker did in this session."""
     self._known_count = count
 
   def after_create_session(self, session, coord):
@@ -190,7 +193,7 @@ class Steps(tf.train.SessionRunHook):
     if self._periods and (self._known_count or 0) % num_steps:
       num_steps = 1  # Up to where runs begin.
     if self._runs:
-      # Who does not know its count has the step look for itself.
+      # Without a known count the step itself finds out what is due.
       if self._known_count is None:
         num_steps = 1
       else:
@@ -222,13 +225,13 @@ def steps_per_run_from_flags():
   return _STEPS_PER_RUN.value
 
 
-def make(tensors, source, of_last, rehearsal):
+def make(tensors, source, last_step_tensors, warmup):
   """Returns the Steps that --steps_per_run asks for, of the default graph."""
   return Steps(
     tensors,
     _STEPS_PER_RUN.value,
     source,
-    tf.get_collection(local_copies.EXCHANGES),
-    of_last,
-    rehearsal,
+    tf.get_collection(periodic_exchange.EXCHANGES),
+    last_step_tensors,
+    warmup,
   )

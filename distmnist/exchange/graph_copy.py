@@ -18,7 +18,7 @@ class Step(NamedTuple):
   """The tensors of one step: of each, of a run's last alone, and the count."""
 
   tensors: dict
-  of_last: dict
+  last_step_tensors: dict
   count: tf.Tensor | None
 
 
@@ -87,7 +87,7 @@ class Copier:
     """Builds steps that come one after the other.
 
     Args:
-      left_out: list of lists of local_copies.Exchange, one a step.
+      left_out: list of lists of periodic_exchange.Exchange, one a step.
       name: str, the prefix of their ops.
 
     Returns:
@@ -115,7 +115,7 @@ class Copier:
 
     Args:
       before: Step, or None.
-      left_out: list of local_copies.Exchange that are not to be done.
+      left_out: list of periodic_exchange.Exchange that are not to be done.
       name: str, the prefix of the copies.
       number: int, which step of its run this is.
     """
@@ -151,7 +151,7 @@ class Copier:
     step, copies = self._first, iter(found)
     return Step(
       {name: next(copies) for name in step.tensors},
-      {name: next(copies) for name in step.of_last},
+      {name: next(copies) for name in step.last_step_tensors},
       None if step.count is None else next(copies),
     )
 
@@ -174,7 +174,7 @@ class Copier:
         mark, op_name = '^' * word.startswith('^'), word.lstrip('^')
         if op_name in instead:
           node.input[i] = mark + instead[op_name]
-    tensors = [*step.tensors.values(), *step.of_last.values()]
+    tensors = [*step.tensors.values(), *step.last_step_tensors.values()]
     if step.count is not None:
       tensors.append(step.count)
     wanted = [

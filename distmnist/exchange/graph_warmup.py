@@ -1,17 +1,17 @@
-"""A rehearsal: each kind of run is run once, and nothing comes of it.
+"""Graph warm-up: each kind of run is run once, and has no effect.
 
 TensorFlow prepares a graph (prunes, optimises and places it, and tells each ps
 of its part) in the first session.run that runs it, which takes a fifth of a
 second or several; and many kinds of runs are to come (exchange/fused_steps.py).
 A worker that computes with a copy of the center has pulled it before: its first
 push would be hundreds of updates stale, and a rule that takes a gradient at
-full size would go astray. So such a worker rehearses, and pulls when all is
-prepared.
+full size would diverge. So such a worker warms up its graphs, and pulls when
+all are prepared.
 
-In a rehearsal the first number of a step, that of its batch, is what TensorFlow
-calls dead: what a branch of a condition that is not taken has in place of a
-value. No op runs that has a dead input; its outputs are dead as well, also on a
-ps. What does not depend on the batch runs, but all that it may do is to read.
+During a warm-up the first tensor of a step, that of its batch, is what
+TensorFlow calls dead: what a branch of a condition that is not taken has in
+place of a value. No op runs that has a dead input; its outputs are dead as
+well, also on a ps. What does not depend on the batch runs, but may only read.
 """
 
 import tensorflow.compat.v1 as tf
@@ -19,8 +19,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import local_copies
 
 
-class Rehearsal:
-  """What tells a step that it is none, of one worker and graph."""
+class Warmup:
+  """The switch by which the steps of one worker's graph have no effect."""
 
   def __init__(self, device):
     """
@@ -30,21 +30,21 @@ class Rehearsal:
     self._device = device
     with tf.device(device):
       self._is_on = tf.get_local_variable(
-        'is_rehearsal', initializer=False, use_resource=True
+        'is_warmup', initializer=False, use_resource=True
       )
 
   def hold_back(self, tensor):
-    """Returns `tensor`, dead in a rehearsal."""
+    """Returns `tensor`, dead during a warm-up."""
     with tf.device(self._device):
       return tf.raw_ops.Switch(
         data=tensor, pred=self._is_on.read_value()
       ).output_false
 
   def or_zeros(self, tensor):
-    """Returns `tensor`, which is dead in a rehearsal; there, zeros.
+    """Returns `tensor`, or zeros during a warm-up, where it is dead.
 
-    Not to be called under control dependencies of what is held back: what they
-    hold is dead as well.
+    Not to be called under control dependencies on what is held back: what
+    depends on it is dead as well.
     """
     with tf.device(self._device):
       zeros = tf.raw_ops.Switch(
@@ -53,22 +53,22 @@ class Rehearsal:
       return tf.raw_ops.Merge(inputs=[tensor, zeros]).output
 
   def turn(self, is_on):
-    """Returns the op that starts a rehearsal, or ends it."""
+    """Returns the op that starts or ends a warm-up."""
     return self._is_on.assign(is_on, read_value=False)
 
   def hook(self, steps):
-    """Returns the hook that rehearses the runs of a fused_steps.Steps."""
-    return _RehearsalHook(self, steps)
+    """Returns the hook that warms up the runs of a fused_steps.Steps."""
+    return _WarmupHook(self, steps)
 
 
-class _RehearsalHook(tf.train.SessionRunHook):
-  def __init__(self, rehearsal, steps):
-    self._rehearsal = rehearsal
+class _WarmupHook(tf.train.SessionRunHook):
+  def __init__(self, warmup, steps):
+    self._warmup = warmup
     self._steps = steps
 
   def begin(self):
-    self._start = self._rehearsal.turn(True)
-    self._end = self._rehearsal.turn(False)
+    self._start = self._warmup.turn(True)
+    self._end = self._warmup.turn(False)
     copies = tf.get_collection(local_copies.VARIABLES)
     self._anew = tf.variables_initializer(copies)
     self._pull = tf.group(*tf.get_collection(local_copies.PULLS))
@@ -81,7 +81,7 @@ class _RehearsalHook(tf.train.SessionRunHook):
     self._is_stale = True
 
   def before_run(self, run_context):
-    # What other hooks do at the start takes its time, too.
+    # Other hooks take time at the start, too, and the copies grow stale.
     if self._is_stale:
       run_context.session.run(self._anew)
       run_context.session.run(self._pull)

@@ -8,15 +8,12 @@ values, also after a restart.
 """
 
 import contextlib
-from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import center as center_lib
-from distmnist.exchange import transport, variable_lists
+from distmnist.exchange import variable_lists
 
-# The graph's Exchanges.
-EXCHANGES = 'distmnist/exchanges'
 # Of the graph: the copies and what else a worker makes beside them, and the ops
 # that then pull, for rules whose pull is more than to initialise them.
 VARIABLES = 'distmnist/copies'
@@ -120,6 +117,13 @@ class LocalCopies(center_lib.Center):
     with tf.device(self._device):
       return [copy.read_value() for copy in self.variables]
 
+  def read_changes(self, kept):
+    """Returns x^i - kept, a list of tensors; `kept` is that of `make_kept`."""
+    return [
+      now - before.read_value()
+      for now, before in zip(self.read(), kept, strict=True)
+    ]
+
   def assign(self, values):
     """Returns the op by which every copy takes its value, list of tensors."""
     return variable_lists.assign_all(self.variables, values)
@@ -131,6 +135,10 @@ class LocalCopies(center_lib.Center):
     if keep:
       taken.append(variable_lists.assign_all(keep, values))
     return tf.group(*taken)
+
+  def add(self, changes):
+    """Returns the op x^i <- x^i + change, for a list of tensors."""
+    return variable_lists.add_all(self.variables, changes)
 
   def count_bytes_if(self, is_due):
     """Returns num_bytes or 0 by a bool tensor, an int64 scalar tensor."""
@@ -174,61 +182,6 @@ def _make_local(initial_value, name):
     name=name,
     use_resource=True,
   )
-
-
-class Exchange(NamedTuple):
-  """What `every` has built; a step without it is shorter: see fused_steps.py.
-
-  Attributes:
-    period: int, T > 1.
-    step: int64 scalar tensor; the exchange is due where T divides it.
-    outputs: list of tensors, what the rest of the step has of the exchange.
-    without: list of tensors, the same where it is not due.
-  """
-
-  period: int
-  step: tf.Tensor
-  outputs: list
-  without: list
-
-
-def every(period, step, exchange, known_step):
-  """Runs `exchange` in each step that `period` divides.
-
-  Args:
-    period: int, T.
-    step: int64 scalar tensor, which the exchange waits for; the same one for
-      all exchanges of a rule.
-    exchange: callable -> (global_step, staleness), int64 scalar tensors.
-    known_step: int64 local variable, what global_step is said to be in the
-      other steps; set here.
-
-  Returns:
-    (global_step, staleness, is_due); staleness is -1 if there was none.
-  """
-
-  def do_exchange():
-    new_step, staleness = transport.bring_numbers(exchange())
-    return known_step.assign(new_step), staleness
-
-  def do_nothing():
-    return known_step.read_value(), tf.constant(-1, tf.int64)
-
-  if period == 1:
-    with tf.control_dependencies([step]):
-      results = do_exchange()
-    with tf.device(known_step.device):
-      return *map(tf.convert_to_tensor, results), tf.constant(True)
-  with tf.device(known_step.device):
-    is_due = tf.equal(step % period, 0)
-  results = tf.cond(is_due, do_exchange, do_nothing)
-  with tf.device(known_step.device):
-    # An op of our own each, that a copy of the step can put another one for.
-    outputs = [tf.identity(result) for result in (*results, is_due)]
-    with tf.control_dependencies([is_due]):
-      without = [*map(tf.convert_to_tensor, do_nothing()), tf.constant(False)]
-  tf.add_to_collection(EXCHANGES, Exchange(period, step, outputs, without))
-  return tuple(outputs)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
 Rules that depend on the staleness of a push need it to be true: no update may
 land between the read of the global step and the update that was scaled by it,
 nor in the middle of a pull. The lock is that of ps_lock.py. All that a push
-sends is on the ps before the lock is taken, so that nobody waits for a network,
-and a worker that is killed with the lock in its hands lets it go with the step
-that the ps then cancels.
+sends is on the ps before the lock is taken, so that no worker waits for the
+network of another, and a worker that is killed while it has the lock releases
+it with the step that the ps then cancels.
 """
 
 import tensorflow.compat.v1 as tf
@@ -72,7 +72,7 @@ class AtomicCenter:
       return self._lock.execute(build_scalars), values
 
   def exchange(self, tensors, apply):
-    """Pushes and, before anybody else does, pulls.
+    """Pushes and, before any other worker does, pulls.
 
     Args:
       tensors: list of tensors like the copies: gradients or changes.

@@ -36,8 +36,8 @@ def guard(tensor, worker):
     queue = _build_queue(name)
   with tf.device(tensor.device):
     if tensor.dtype == tf.float32:
-      # In a tenth of the time: a sum is finite where all of it is, and only of
-      # numbers beyond all use it is not.
+      # In a tenth of the time: the sum is finite where all elements are, unless
+      # they are too large for any use.
       is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
     else:
       is_finite = tf.reduce_all(tf.math.is_finite(tensor))

@@ -7,7 +7,8 @@ Mutex::AcquireAsync (tensorflow/core/kernels/mutex_ops.cc) leaves the wait by
 one inside the other: a worker that the outer one lets in too early waits at the
 inner one. One alone fails each time that a waiting worker dies. Two were still
 seen to fail once in twenty times on an overloaded machine, for a reason that we
-do not know: what is done under a lock must heal, as in round_entry.Entry.give.
+do not know: what is done under a lock must heal, as in
+round_entry.Entry.contribute.
 """
 
 import tensorflow.compat.v1 as tf

@@ -69,6 +69,6 @@ class RingHook(tf.train.SessionRunHook):
       run_context.request_stop()
 
   def end(self, session):
-    """Nobody leaves while another may still fetch its part of the last mean."""
+    """No worker leaves while another may still fetch from it."""
     with contextlib.suppress(tf.errors.OpError):
       session.run(self._end_op)

@@ -1,24 +1,23 @@
-"""The rounds of a session: its first token, the updates, its end.
+"""Synchronous aggregation in a session: its first token, its updates, its end.
 
 A worker begins with a token that it did not wait for, and which one that is
 depends on how its predecessor ended. The chief has a thread that applies the
-mean of R gifts and hands out tokens, as long as its session lives. A task that
-leaves lets go of those that would wait for it. What all this keeps is said in
-sync_round.py.
+mean of R contributions and hands out tokens, as long as its session lives. A
+task that leaves releases those that would wait for it. The invariant that all
+this keeps is in sync_round.py.
 """
 
-import contextlib
 import threading
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors
 from distmnist.exchange import (
   graph_copy,
   round_state,
   round_takeover,
   strategy,
   token_barrier,
+  update_thread,
 )
 
 # At so many looks in a row, in a second, all workers must wait for one another
@@ -33,7 +32,7 @@ _ROUNDS_PER_RUN = 5
 
 
 class RoundHook(strategy.CenterHook):
-  """The chief's thread, and the tokens at the start and at the end.
+  """The tokens at the start and at the end, and the chief's UpdateThread.
 
   SyncReplicasOptimizer's own hook closes the shared token queue at every stop
   of the chief, and a closed queue stays closed: a restarted chief could not go
@@ -54,23 +53,22 @@ class RoundHook(strategy.CenterHook):
     self._stop = stop
     self._pull_op = pull
     self._first_token = None
-    self._session = self._updates = self._thread = None
-    self._num_runs = 0
+    self._session = self._updates = None
     self._has_left = threading.Event()
 
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
-    tokens, holders = self._round.tokens, self._round.holders
+    tokens, token_table = self._round.tokens, self._round.token_table
     # A token that is seen here has a new life's tokens in the queues already.
     token = self._round.entry.read_token()
     with tf.control_dependencies([token]):
-      self._look = token, holders.read()
+      self._look = token, token_table.read()
       if self._is_lock_step:
         self._look += (tokens.take_all(),)
     self._given_token = tf.placeholder(tf.int64, [], 'given_token')
     self._begin_with = [
       self._round.token.assign(self._given_token).op,
-      holders.mark(True),
+      token_table.set_has_token(True),
     ]
     if not self._cluster.is_chief:
       return
@@ -102,18 +100,11 @@ class RoundHook(strategy.CenterHook):
     if is_late and self._pull_op is not None:
       session.run(self._pull_op)
     if self._cluster.is_chief:
-      # Known before its thread runs: the next session must be able to end it.
-      self._updates = session
-      if session.sess_str:
-        self._updates = tf.Session(
-          session.sess_str, session.graph, session._config
-        )
-      self._thread = threading.Thread(
-        target=self._update_loop,
-        args=(session, self._updates, coord),
-        daemon=True,
+      # Known before it runs: the next session must be able to end it.
+      self._updates = update_thread.UpdateThread(
+        self._update_op, session, coord, self._has_left
       )
-      self._thread.start()
+      self._updates.start()
 
   def _enter(self, session):
     """Returns (token, whether the center may have moved on since the pull).
@@ -122,23 +113,23 @@ class RoundHook(strategy.CenterHook):
     """
     num_looks = 0
     while True:
-      token, holders, *taken = session.run(self._look)
+      token, token_table, *taken = session.run(self._look)
       if not self._is_lock_step:
         return token, True
       if taken[0].size:
         return max(token, *taken[0]), True
       # The first of its index, or one that had its token.
-      if holders[self._cluster.task_index] != 0:
+      if token_table[self._cluster.task_index] != 0:
         return token, num_looks > 0
-      num_looks = 0 if any(holders > 0) else num_looks + 1
+      num_looks = 0 if any(token_table > 0) else num_looks + 1
       if num_looks == _NUM_ALL_WAIT_LOOKS:
         return token, True
       self._stop.wait(_LOOK_SECS)
 
   def end(self, session):
-    """Lets go of the workers that still wait for a token.
+    """Releases the workers that still wait for a token.
 
-    They may give again, now that nothing is applied any more.
+    They may contribute again, now that nothing is applied any more.
     """
     self._has_left.set()
     if self._cluster.is_chief:
@@ -152,38 +143,13 @@ class RoundHook(strategy.CenterHook):
     if self._session is None:
       return ''
     text = round_state.describe(self._round, self._session.sess_str)
-    if self._cluster.is_chief:
-      is_alive = self._thread is not None and self._thread.is_alive()
-      thread = 'goes on' if is_alive else 'has ended'
-      text += f'; {self._num_runs} runs of updates here, whose thread {thread}'
+    if self._updates is not None:
+      text += f'; {self._updates.describe()}'
     return text
 
   def _end_updates(self):
-    """Nothing is applied any more: no one waits for gifts to take."""
-    if self._updates not in (None, self._session):
-      self._updates.close()
-
-  def _update_loop(self, session, updates, coord):
-    """Applies the mean of R gifts, hands out tokens, and so on.
-
-    The thread is not the coordinator's: close() would wait for it, and it
-    for a gift that no one sends any more. Where there is a server it has a
-    session of its own, that can be ended before the other one.
-    """
-    try:
-      update = updates.make_callable(self._update_op)
-      with errors.naming_losses():
-        while not (self._has_left.is_set() or coord.should_stop()):
-          update()
-          self._num_runs += 1
-    except (tf.errors.OpError, RuntimeError) as error:
-      if self._has_left.is_set() or coord.should_stop():
-        return  # Training is over, or the session is being made anew.
-      # The main thread may wait for a token: closing the session wakes it,
-      # and MonitoredSession recovers from the error.
-      with contextlib.suppress(Exception):
-        coord.request_stop(error)
-        session.close()
+    if self._updates is not None:
+      self._updates.end()
 
   def _leave_the_wait(self):
     """Gets this worker's main thread out of its wait for a token."""
@@ -192,7 +158,8 @@ class RoundHook(strategy.CenterHook):
     if not self._cluster.is_chief:
       self._session.close()
       return
-    # The round goes on meanwhile, and the others shall not give to it again.
-    # Where all wait at one queue they may be quicker: offer until it is out.
+    # The round goes on meanwhile, and the others must not contribute to it
+    # again. Where all wait at one queue another may take the token: offer until
+    # this worker has left the wait.
     while not self._has_left.wait(token_barrier.OFFER_SECS):
       self._session.run(self._offer_op)

@@ -1,4 +1,4 @@
-"""What a wait in a round is made of, read from outside while all stand still.
+"""The state of a round in which no worker moves, read from outside.
 
 A graph of its own makes the same shared names as the rule's, so any task can
 read them, and nothing of it is in the graph of the training.
@@ -12,7 +12,7 @@ _TIMEOUT_SECS = 5.0
 
 
 def describe(the_round, target):
-  """Returns who has a token, and how many gifts and tokens there are, a str.
+  """Returns the tokens of all workers, and what was contributed, a str.
 
   Args:
     the_round: sync_round.Round.
@@ -55,19 +55,19 @@ def _build(the_round):
       tf.FIFOQueue(-1, tf.int64, (), shared_name=f'round/tokens_{i}')
       for i in range(len(the_round.tokens.num_each))
     ]
-    holders, entry = (
+    token_table, entry = (
       tf.raw_ops.MutableHashTableV2(
         key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f'round/{name}'
       )
-      for name in ('holders', 'entry')
+      for name in ('token_table', 'entry')
     )
     found = {
       'step': tf.raw_ops.ReadVariableOp(resource=step, dtype=tf.int64),
       'life': _find(entry, [0], 0)[0],
-      'holders': _find(holders, range(num_workers), -1),
+      'token_table': _find(token_table, range(num_workers), -1),
       'tokens': tf.stack([queue.size() for queue in queues]),
     }
-  gifts = {}
+  counts = {}
   for accumulator, place in the_round.accumulators:
     with tf.device(place):
       same = tf.ConditionalAccumulator(
@@ -75,8 +75,10 @@ def _build(the_round):
         accumulator._shape,
         shared_name=accumulator.accumulator_ref.op.get_attr('shared_name'),
       )
-      gifts.setdefault(place, []).append(same.num_accumulated())
-  found['gifts'] = {place: tf.stack(x) for place, x in gifts.items()}
+      counts.setdefault(place, []).append(same.num_accumulated())
+  found['contributions'] = {
+    place: tf.stack(of_place) for place, of_place in counts.items()
+  }
   return found
 
 
@@ -96,17 +98,21 @@ def format_state(found):
     (0, 'waits', 'wait'),
     (-1, 'has not begun', 'have not begun'),
   ):
-    names = [f'worker {i}' for i, h in enumerate(found['holders']) if h == kind]
+    names = [
+      f'worker {i}'
+      for i, state in enumerate(found['token_table'])
+      if state == kind
+    ]
     if names:
       who.append(f'{", ".join(names)} {several if names[1:] else one}')
-  gifts = [
+  contributions = [
     f'{place.partition("/device")[0]}: {min(counts)}'
     + (f' to {max(counts)}' if min(counts) < max(counts) else '')
-    for place, counts in sorted(found['gifts'].items())
+    for place, counts in sorted(found['contributions'].items())
   ]
   tokens = ' '.join(str(n) for n in found['tokens'])
   return (
     f'the round of step {found["step"]}, life {found["life"]}: '
-    f'{"; ".join(who)}; tokens left: {tokens}; gifts in the accumulators of '
-    f'{", ".join(gifts)}'
+    f'{"; ".join(who)}; tokens left: {tokens}; contributions in '
+    f'the accumulators of {", ".join(contributions)}'
   )

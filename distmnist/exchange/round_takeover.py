@@ -1,8 +1,8 @@
 """How the rounds begin anew under another chief, or with another center.
 
 What the chief before has left in the accumulators is thrown away, and each
-worker gets one token of a new life (round_entry.py): none gives twice to a
-round, whatever it had given, or was about to.
+worker gets one token of a new life (round_entry.py): none contributes twice to
+a round, whatever it had contributed or was about to.
 """
 
 import tensorflow.compat.v1 as tf
@@ -38,18 +38,19 @@ def build_new_center(the_round):
   Args:
     the_round: sync_round.Round.
   """
-  # Who still waits in a session of before wakes up, and finds it broken. What
-  # is left over is of an old life: who takes it gives in vain, no more.
+  # A worker that still waits in an old session wakes up, and finds it broken.
+  # The tokens left over are of an old life: a contribution made with one is
+  # dropped, and does no harm.
   with tf.device(the_round.global_step.device):
     released = tf.cond(
       the_round.entry.read_token() < round_entry.LIFE,
       tf.no_op,
       the_round.tokens.make,
     )
-  num_spare = the_round.num_gifts - the_round.cluster.num_workers
+  num_spare = the_round.num_contributions - the_round.cluster.num_workers
 
   def prepare(token):
-    ready = [build_emptying(the_round, token), the_round.holders.clear()]
+    ready = [build_emptying(the_round, token), the_round.token_table.clear()]
     if the_round.entry.is_lock_step:
       ready.append(the_round.tokens.take_all())
     with tf.control_dependencies(ready):
@@ -63,7 +64,7 @@ def build_new_center(the_round):
 
 
 def build_emptying(the_round, token):
-  """Returns the op that throws away what was given before `token`.
+  """Returns the op that throws away what was contributed before `token`.
 
   Args:
     the_round: sync_round.Round.

@@ -162,7 +162,7 @@ class Traffic:
 
   Attributes:
     pulled, pushed: float, bytes.
-    num_workers: int, who all do so.
+    num_workers: int, each of which does so.
     share_of_ps: list of float, of the bytes the part of each ps; empty if
       there is none.
   """
@@ -197,16 +197,17 @@ class Traffic:
     )
 
 
-def compute_traffic(cluster, strategy_, variables):
+def compute_traffic(cluster, strategy_, update, variables):
   """Returns the Traffic of a strategy.
 
   Args:
     cluster: cluster.Cluster.
-    strategy_: strategy.Strategy, once `minimize` has been called.
+    strategy_: strategy.Strategy.
+    update: strategy.Update, what its `minimize` has returned.
     variables: list of tf.Variable, the trained shards.
   """
   if not cluster.num_ps:
-    pulled, pushed = strategy_.bytes_pulled, strategy_.bytes_pushed
+    pulled, pushed = update.bytes_pulled, update.bytes_pushed
     if cluster.num_workers == 1:
       pulled = pushed = 0
     return Traffic(pulled, pushed, cluster.num_workers, [])

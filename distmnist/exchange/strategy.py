@@ -8,12 +8,14 @@ partitioned model cannot be built inside a partitioner's scope.
   with tf.device(cluster.device_setter()):
     with strategy.scope():
       logits = build_model(images)
-    train_op = strategy.minimize(loss, make_optimizer, global_step)
+    update = strategy.minimize(loss, make_optimizer, global_step)
+  session.run(update.train_op)
 
 The flags here are those that several rules share.
 """
 
 import contextlib
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -36,49 +38,58 @@ _REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
 )
 
 
-class Strategy:
-  """Where variables live, what a step does, what a session needs.
+class Update(NamedTuple):
+  """One step of a worker, as `Strategy.minimize` has built it.
 
-  Attributes, which `minimize` may set:
-    batches_per_update: int, the batches that one update of the center takes
-      in: global_step * batches_per_update * batch_size images were used.
-      Known before `minimize`.
+  Attributes:
+    train_op: int64 scalar tensor, global_step once the step is applied; the
+      last that is known where a step does not speak with the center.
     staleness: int64 scalar tensor: the updates of the center between this
       worker's read and its write; -1 if this step wrote nothing. None if not
       known.
     bytes_pulled, bytes_pushed: int, or int64 scalar tensor: the bytes of
       variables that this step read from the center, and of gradients or
       variables that it sent there.
+  """
+
+  train_op: tf.Tensor
+  staleness: tf.Tensor | None
+  bytes_pulled: int | tf.Tensor
+  bytes_pushed: int | tf.Tensor
+
+
+class Strategy:
+  """Where variables live, what a step does, what a session needs.
+
+  Attributes, all known before `minimize`:
+    batches_per_update: int, the batches that one update of the center takes
+      in: global_step * batches_per_update * batch_size images were used.
     pull_period, push_period: int, the local steps from one pull, or push, of
-      the whole center to the next. Known before `minimize`.
+      the whole center to the next.
     max_staleness: int, a gradient that is staler is thrown away; None if none
       ever is.
     needs_ps: bool, whether the center is on ps; else each worker has it.
     has_local_steps: bool, whether workers step on copies of their own, so that
       the center has weights that no batch was computed with.
     is_lock_step: bool, whether one push of each worker makes a global step.
-      Known before `minimize`.
-    build_mark: callable(ops) -> op, set before `minimize`: notes on the ps of
-      the global_step, once `ops` have run, that the batches of a push are done
-      (training/dispatcher.py). None if nobody wants to know.
-    is_rehearsed: bool, whether a step begins with a copy of the center that was
-      pulled before it, and nobody waits for its push: see
+    build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
+      global_step, once `ops` have run, that the batches of a push are done
+      (training/dispatcher.py). None if it is not recorded.
+    needs_warmup: bool, whether a step begins with a copy of the center that was
+      pulled before it, and no other waits for its push: see
       exchange/graph_warmup.py.
     waits_for_all: bool, whether a worker that is lost for good holds up the
       others, sooner or later.
   """
 
   batches_per_update = 1
-  staleness = None
-  bytes_pulled = 0
-  bytes_pushed = 0
   pull_period = push_period = 1
   max_staleness = None
   needs_ps = True
   has_local_steps = False
   is_lock_step = False
   build_mark = None
-  is_rehearsed = False
+  needs_warmup = False
   waits_for_all = False
 
   def __init__(self, cluster):
@@ -110,8 +121,7 @@ class Strategy:
       global_step: int64 scalar variable, the updates of the center.
 
     Returns:
-      train_op: int64 scalar tensor, global_step once the step is applied; the
-      last that is known where a step does not speak with the center.
+      Update.
     """
     raise NotImplementedError
 
@@ -120,7 +130,7 @@ class Strategy:
     return [*ops, self.build_mark(ops)] if self.build_mark else ops
 
   def pause(self, session):
-    """Called when this worker waits for work; nobody shall wait for it."""
+    """Called when this worker waits for work; none may wait for it."""
 
   def resume(self, session):
     """Called when a worker that has paused goes on."""

@@ -3,8 +3,8 @@
 The accumulators, the mean of R gradients and its application are the
 optimizer's. What is replaced, and why:
 
-- Its token queue: it has one for all workers, from which a quick one would take
-  the token of one that died in its wait, and give twice to an update.
+- Its token queue: it has one for all workers, from which a fast one would take
+  the token of one that died while it waited, and contribute twice to an update.
 - Its local step on each worker: beside the global_step a token need not travel,
   and is not waited for where steps follow each other in one session.run.
 - Its hook, for which see sync_round.RoundHook, and its silence on whether a
@@ -65,7 +65,7 @@ class SyncReplicas:
 
     Returns:
       (new_step, staleness): int64 scalar tensors, the global_step of the new
-      token, and see sync_round.Round.give_and_wait.
+      token, and see sync_round.Round.push_and_wait.
     """
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
@@ -81,8 +81,7 @@ class SyncReplicas:
     runner = self.optimizer.get_chief_queue_runner()
     _, its_tokens = runner.enqueue_ops[0].inputs
     self._round.end_update([its_tokens])  # They come after the update.
-    gradients = [gradient for gradient, _ in pairs]
-    return self._round.give_and_wait(gradients, self._own_token, mark_done)
+    return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
   def hook(self, stop):
     """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
@@ -100,6 +99,6 @@ def _find_accumulator(variable):
 
 
 def _make_unless_local(instead, create, **kwargs):
-  """A variable creator that gives `instead` for a local variable."""
+  """A variable creator that returns `instead` for a local variable."""
   is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
   return instead if is_local else create(**kwargs)

@@ -1,21 +1,21 @@
-"""Lock-step: R workers give, the chief applies, everybody goes on.
+"""Synchronous aggregation: R workers contribute, the chief applies the mean.
 
 SyncReplicasOptimizer does this for gradients and one step. A Round does it
 for any tensors, also in a branch that is taken every T steps: accumulators on
-the ps take the mean of the first R gifts of a round and drop those that come
-later; a thread of the chief applies it and hands out tokens; a worker waits
+the ps take the mean of the first R contributions to a round and drop those that
+are late; a thread of the chief applies it and hands out tokens; a worker waits
 for its token and then pulls.
 
-With R = N workers each worker has one token or waits for one, so that none
-gives twice to a round. This must stay so when workers die and come back, so
-the ps remembers who has a token (`Holders`): one that died with its token in
-hand begins with a new one, one that died while it waited takes the one that
-was meant for it. For that each has a queue of its own: from one for all, who
-is quick would take the token of the dead, and give twice to a round. So it is
-when the chief is replaced, amid an update even: see exchange/round_entry.py.
+With R = N each worker has one token or waits for one, so that none contributes
+twice to a round. This must still hold when workers die and come back, so the ps
+records which workers have a token (`TokenTable`): one that died with its token
+begins with a new one; one that died while it waited takes the one that was
+meant for it. Therefore each has a queue of its own: from a shared one a fast
+worker would take the token of a dead one, and contribute twice to a round. The
+same holds when the chief is replaced, even during an update: see
+exchange/round_entry.py.
 
-The chief's thread, and what a session begins and ends with, are in
-exchange/round_hook.py.
+The hook of a session is in exchange/round_hook.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -34,7 +34,7 @@ def make_accumulators(shards):
   for i, shard in enumerate(shards):
     with tf.device(shard.device):
       accumulator = tf.ConditionalAccumulator(
-        shard.dtype, shard.shape, shared_name=f'round/gifts_{i}'
+        shard.dtype, shard.shape, shared_name=f'round/contributions_{i}'
       )
     accumulators.append((accumulator, shard.device))
   return accumulators
@@ -47,29 +47,33 @@ class Round:
     update_op: the op of a round of the chief, for `hook`.
   """
 
-  def __init__(self, cluster, num_gifts, global_step, accumulators, token):
+  def __init__(
+    self, cluster, num_contributions, global_step, accumulators, token
+  ):
     """
     Args:
       cluster: cluster.Cluster.
-      num_gifts: int, R.
+      num_contributions: int, R.
       global_step: int64 scalar variable, the rounds that are done.
-      accumulators: list of (tf.ConditionalAccumulator, device); a gift is a
-        list of tensors, one for each.
+      accumulators: list of (tf.ConditionalAccumulator, device); a contribution
+        has a tensor for each.
       token: int64 local variable, this worker's last token.
     """
     self.cluster = cluster
-    self.num_gifts = num_gifts
+    self.num_contributions = num_contributions
     self.global_step = global_step
     self.accumulators = accumulators
     self.token = token
-    self.entry = round_entry.Entry(cluster, num_gifts, global_step)
+    self.entry = round_entry.Entry(cluster, num_contributions, global_step)
     device = global_step.device
-    self.tokens = token_barrier.Tokens(cluster, num_gifts, self.entry, device)
-    self.holders = token_barrier.Holders(cluster, device)
+    self.tokens = token_barrier.Tokens(
+      cluster, num_contributions, self.entry, device
+    )
+    self.token_table = token_barrier.TokenTable(cluster, device)
     self.update_op = None
 
   def build_update(self, apply):
-    """Builds what the chief does with the mean of the gifts.
+    """Builds what the chief does with the mean of the contributions.
 
     Args:
       apply: callable(means) -> op; means is a list of tensors, one a shard and
@@ -78,7 +82,7 @@ class Round:
     means = []
     for accumulator, device in self.accumulators:
       with tf.device(device):
-        means.append(accumulator.take_grad(self.num_gifts))
+        means.append(accumulator.take_grad(self.num_contributions))
     with tf.device(self.global_step.device):
       applied = apply(means)
       with tf.control_dependencies([applied]):
@@ -93,19 +97,20 @@ class Round:
     with tf.control_dependencies(ops):
       self.update_op = self.tokens.make()
 
-  def give_and_wait(self, gifts, own_token=None, mark_done=list):
-    """Gives, and waits until the round is over; may stand in a branch.
+  def push_and_wait(self, pairs, own_token=None, mark_done=list):
+    """Contributes, and waits for the end of the round; may be in a branch.
 
     Args:
-      gifts: list of tensors, one a shard.
+      pairs: list of (tensor, shard), one for each accumulator and on its ps, as
+        LocalCopies.to_shards returns it.
       own_token: int64 scalar tensor, the value of `token`; read here if None.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
 
     Returns:
       (new_step, staleness): int64 scalar tensors beside the token. staleness is
-      0 if the gift is in an update, or is going to be in that of the open
-      round; else it was dropped, and missed so many rounds, or 1 if its round
-      was begun anew by another chief.
+      0 if the contribution is in an update, or will be in that of the open
+      round; otherwise it was dropped, and staleness is the number of rounds
+      that it missed, or 1 if another chief began its round anew.
     """
     device = self.global_step.device
     if own_token is None:
@@ -113,24 +118,28 @@ class Round:
     with tf.device(device):
       own_token = tf.identity(own_token)
 
+    tensors = [tensor for tensor, _ in pairs]
+
     def apply(local_step):
-      given = []
-      for (accumulator, place), gift in zip(
-        self.accumulators, gifts, strict=True
+      applied = []
+      for (accumulator, place), tensor in zip(
+        self.accumulators, tensors, strict=True
       ):
         with tf.device(place):
-          given.append(accumulator.apply_grad(gift, local_step))
-      return given
+          applied.append(accumulator.apply_grad(tensor, local_step))
+      return applied
 
-    arrived = [] if self.entry.is_lock_step else gifts
+    arrived = [] if self.entry.is_lock_step else tensors
     with tf.device(device), tf.control_dependencies(arrived):
-      staleness, given = self.entry.give(tf.identity(own_token), apply)
-    new_token = self.holders.take(self.tokens.own, mark_done(given))
+      staleness, pushed = self.entry.contribute(tf.identity(own_token), apply)
+    new_token = self.token_table.wait_for_token(
+      self.tokens.own, mark_done(pushed)
+    )
     with tf.device(device):
       new_step = round_entry.step_of(new_token)
       staleness = round_entry.correct(staleness, own_token, new_token)
     if self.token.device != device:
-      new_token, new_step, staleness = transport.bring_numbers(
+      new_token, new_step, staleness = transport.bring_scalars(
         [new_token, new_step, staleness]
       )
     with tf.device(self.token.device):
@@ -149,13 +158,13 @@ class Round:
     return round_hook.RoundHook(self, stop, pull)
 
 
-def make_round(cluster, num_gifts, global_step, copies):
+def make_round(cluster, num_contributions, global_step, copies):
   """Returns the Round of a rule with local copies.
 
   Args:
-    cluster, num_gifts, global_step: see Round.
-    copies: local_copies.LocalCopies; a gift is a list like its shards.
+    cluster, num_contributions, global_step: see Round.
+    copies: local_copies.LocalCopies; a contribution is like its shards.
   """
   accumulators = make_accumulators(copies.shards)
   token = copies.make_counter(0, 'token')
-  return Round(cluster, num_gifts, global_step, accumulators, token)
+  return Round(cluster, num_contributions, global_step, accumulators, token)

@@ -1,7 +1,7 @@
 """Tokens: a worker that has none waits for the update that hands them out.
 
-Each worker has a queue of its own on the ps, and a table there says who has a
-token; why that is so is said in sync_round.py.
+Each worker has a queue of its own on the ps, and a table there records which
+workers have a token; sync_round.py says why.
 """
 
 import tensorflow.compat.v1 as tf
@@ -13,8 +13,8 @@ from distmnist.exchange import round_entry
 _NUM_OFFERED, OFFER_SECS = 16, 0.1
 
 
-class Holders:
-  """Who has a token: a table on the ps of the tokens, 1 has one, 0 waits.
+class TokenTable:
+  """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
 
   It needs no initialisation, and is empty again when that ps is started anew.
   """
@@ -30,10 +30,12 @@ class Holders:
     self._num_workers = cluster.num_workers
     with tf.device(device):
       self._table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/holders'
+        key_dtype=tf.int64,
+        value_dtype=tf.int64,
+        shared_name='round/token_table',
       )
 
-  def mark(self, has_token):
+  def set_has_token(self, has_token):
     """Returns the op that notes whether this worker has a token."""
     with tf.device(self._device):
       return tf.raw_ops.LookupTableInsertV2(
@@ -42,16 +44,16 @@ class Holders:
         values=tf.constant(int(has_token), tf.int64),
       )
 
-  def take(self, tokens, ops):
+  def wait_for_token(self, tokens, ops):
     """Returns the next token, waited for once all `ops` have run."""
     with tf.device(self._device):
-      given = tf.group(*ops)  # One message a ps, not one an op.
-    with tf.control_dependencies([given]):
-      waits = self.mark(False)
+      done = tf.group(*ops)  # One message a ps, not one an op.
+    with tf.control_dependencies([done]):
+      waits = self.set_has_token(False)
     with tf.control_dependencies([waits]), tf.device(self._device):
       token = tokens.dequeue()
     with tf.control_dependencies([token]):
-      has_token = self.mark(True)
+      has_token = self.set_has_token(True)
     with tf.control_dependencies([has_token]), tf.device(self._device):
       return tf.identity(token)
 
@@ -65,7 +67,7 @@ class Holders:
       )
 
   def clear(self):
-    """Returns the op after which no worker was ever here."""
+    """Returns the op that forgets all workers."""
     with tf.device(self._device):
       return tf.raw_ops.LookupTableRemoveV2(
         table_handle=self._table,
@@ -76,25 +78,26 @@ class Holders:
 class Tokens:
   """The queues on a ps where the workers wait.
 
-  With R = N a worker has its own. Else there is one for all, as tokens may be
-  to spare.
+  With R = N each worker has its own. Otherwise all share one, as there may be
+  more tokens than workers.
 
   Attributes:
     own: tf.FIFOQueue, where this worker waits.
     num_each: list of int, how many tokens a queue gets at the end of a round.
   """
 
-  def __init__(self, cluster, num_gifts, entry, device):
+  def __init__(self, cluster, num_contributions, entry, device):
     """
     Args:
       cluster: cluster.Cluster.
-      num_gifts: int, R.
+      num_contributions: int, R.
       entry: round_entry.Entry.
       device: str, that of the global_step.
     """
     self._device = device
     self._entry = entry
-    self.num_each, self._index = [max(cluster.num_workers, num_gifts)], 0
+    self.num_each = [max(cluster.num_workers, num_contributions)]
+    self._index = 0
     if entry.is_lock_step:
       self.num_each = [1] * cluster.num_workers
       self._index = cluster.task_index
@@ -126,7 +129,7 @@ class Tokens:
       )
 
   def make_for_others(self, token):
-    """Returns the op that gives all but this worker what is due in a round."""
+    """Returns the op that makes the tokens of a round but for this worker."""
     num_each = list(self.num_each)
     num_each[self._index] -= 1
     return self.make(num_each, token)
@@ -134,7 +137,7 @@ class Tokens:
   def offer_own(self):
     """Returns the op that puts old tokens where this worker waits.
 
-    It shall get out: of a gift with such a token nothing comes.
+    It is to leave the wait: a contribution with such a token is dropped.
     """
     with tf.device(self._device):
       old = self._entry.read_token() - round_entry.LIFE

@@ -112,7 +112,7 @@ def split_like(flat, tensors):
   ]
 
 
-def bring_numbers(tensors):
+def bring_scalars(tensors):
   """Returns scalar `tensors`, those on a ps sent to this worker together."""
   brought = list(tensors)
   for place, indices in _group_by_place(tensors):
@@ -124,11 +124,11 @@ def bring_numbers(tensors):
   return brought
 
 
-class Numbers:
+class PackedScalars:
   """Scalars of a session.run, fetched as few vectors.
 
   To fetch a tensor costs the session some 20 us, most of it in Python: a run of
-  ten steps of a small net would spend a tenth of its time on its numbers.
+  ten steps of a small net would spend a tenth of its time on its metrics.
 
   Attributes:
     fetches: list of tensors on this worker: a vector, or the only scalar of its
@@ -148,12 +148,12 @@ class Numbers:
     ]
 
   def unpack(self, values):
-    """Returns the list of numbers, of Python's types, from what was fetched."""
-    numbers = [None] * self._size
+    """Returns the scalars of what was fetched, a list of int and float."""
+    scalars = [None] * self._size
     for indices, value in zip(self._groups, values, strict=True):
-      for i, number in zip(indices, np.ravel(value).tolist(), strict=True):
-        numbers[i] = number
-    return numbers
+      for i, scalar in zip(indices, np.ravel(value).tolist(), strict=True):
+        scalars[i] = scalar
+    return scalars
 
 
 def _group_by_place(tensors):

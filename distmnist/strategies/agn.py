@@ -11,13 +11,18 @@ worker explores T steps ahead and pushes their mean, which has the size of one
 gradient, so that the center stays stable however large T is. T = 1 is DOWNPOUR.
 
 Center and its slots live on the ps; x^i, its slots and the sum a on the
-worker. Nobody waits for anybody. A worker that dies takes up to T gradients
-with it that it had not pushed, and its speed; the others go on.
+worker. No worker waits for another. One that dies takes up to T gradients with
+it that it had not pushed, and its speed; the others go on.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import local_copies, strategy, variable_lists
+from distmnist.exchange import (
+  local_copies,
+  periodic_exchange,
+  strategy,
+  variable_lists,
+)
 
 
 def make(cluster):
@@ -28,7 +33,7 @@ class Agn(strategy.Strategy):
   """The mean of T local gradients is one gradient of the center."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)
@@ -60,8 +65,6 @@ class Agn(strategy.Strategy):
         with tf.control_dependencies([pulled, cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, self.staleness, is_due = local_copies.every(
-        period, step, exchange, pulled_step
+      return periodic_exchange.build_update(
+        copies, period, step, exchange, pulled_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op

@@ -8,8 +8,8 @@ x~ is the center on the ps, g^i the gradient of worker i's batch, c the
 global_step and s the staleness: the updates of others between this worker's
 pull and its push. With n workers of one speed s is n - 1 in the mean.
 
-Variables and optimizer slots live on the ps; a worker keeps nothing. Nobody
-waits for anybody: a worker that dies takes its speed away and no more.
+Variables and optimizer slots live on the ps; a worker keeps nothing. No worker
+waits for another: one that dies takes its speed away and no more.
 """
 
 import tensorflow.compat.v1 as tf
@@ -38,11 +38,11 @@ class AsyncSgd(strategy.Strategy):
       # with them, and an edge would cost a round trip a step.
       read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
-      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       pairs = self._center.to_shards(gradients)
       with tf.device(global_step.device):  # Where all ps meet.
         apply = optimizer.apply_gradients(pairs)
-      new_step, self.staleness = strategy.count_update(
+      new_step, staleness = strategy.count_update(
         global_step, [apply], read_step, self.mark_done
       )
-      return new_step
+      num_bytes = self._center.num_bytes
+      return strategy.Update(new_step, staleness, num_bytes, num_bytes)

@@ -26,7 +26,12 @@ worker that died, until it is back.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import local_copies, strategy, sync_round
+from distmnist.exchange import (
+  local_copies,
+  periodic_exchange,
+  strategy,
+  sync_round,
+)
 
 _BLOCK_MOMENTUM = flags.DEFINE_float(
   'block_momentum',
@@ -89,34 +94,25 @@ class Bmuf(strategy.Strategy):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
 
       def exchange():
-        changes = [
-          now - before.read_value()
-          for now, before in zip(copies.read(), self._as_pulled, strict=True)
-        ]
-        gifts = [part for part, _ in copies.to_shards(changes)]
-        new_step, staleness = self._round.give_and_wait(gifts)
+        pairs = copies.to_shards(copies.read_changes(self._as_pulled))
+        new_step, staleness = self._round.push_and_wait(pairs)
         with tf.control_dependencies([new_step]):
           done = copies.pull(keep=self._as_pulled)
         with tf.control_dependencies([done]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, self.staleness, is_due = local_copies.every(
-        self.pull_period, step, exchange, known_step
+      return periodic_exchange.build_update(
+        copies, self.pull_period, step, exchange, known_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op
 
   def _filter(self, means):
     """Returns the op of D and x~; means is G, a list like the shards."""
     deltas = self._copies.make_zeros_on_ps('block_delta')
-    updates = []
-    for mean, shard, delta in zip(
-      means, self._copies.shards, deltas, strict=True
-    ):
+    updates, shards = [], self._copies.shards
+    for mean, shard, delta in zip(means, shards, deltas, strict=True):
       with tf.device(shard.device):
-        new_delta = delta.assign(
-          self._momentum * delta + self._learning_rate * mean
-        )
+        moved = self._momentum * delta + self._learning_rate * mean
+        new_delta = delta.assign(moved)
         updates.append(shard.assign_add(new_delta, read_value=False))
     return tf.group(*updates)
 

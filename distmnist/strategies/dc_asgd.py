@@ -52,7 +52,7 @@ def make(cluster):
 class DcAsgd(strategy.Strategy):
   """Gradients with a first-order correction of their delay."""
 
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, dc_lambda, decay=None):
     """
@@ -85,12 +85,12 @@ class DcAsgd(strategy.Strategy):
       )
       optimizer = make_optimizer()
       gradients = copies.compute_gradients(optimizer, loss)
-      new_step, self.staleness = self._center.exchange(
+      new_step, staleness = self._center.exchange(
         gradients,
         lambda pairs, _: optimizer.apply_gradients(self._compensate(pairs)),
       )
-      self.bytes_pulled = self.bytes_pushed = copies.num_bytes
-      return new_step
+      num_bytes = copies.num_bytes
+      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
 
   def _compensate(self, pairs):
     """Returns the list of (gradient at x~, shard); each is on its ps."""

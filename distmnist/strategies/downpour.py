@@ -13,14 +13,19 @@ with a fetch, and the answer to a push can bring it. The paper has n_fetch =
 n_push = 1, with Adagrad on the ps and the same rate everywhere.
 
 Center and its slots live on the ps; x^i, its slots and the sum a on the
-worker. Nobody waits for anybody. A worker that dies takes the gradients with
-it that it had not pushed (less than n_push) and its speed; the others go on.
+worker. No worker waits for another. One that dies takes the gradients with it
+that it had not pushed (less than n_push) and its speed; the others go on.
 """
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import local_copies, strategy, variable_lists
+from distmnist.exchange import (
+  local_copies,
+  periodic_exchange,
+  strategy,
+  variable_lists,
+)
 
 _N_FETCH = flags.DEFINE_integer(
   'n_fetch',
@@ -44,7 +49,7 @@ class Downpour(strategy.Strategy):
   """Sums of gradients go to the center, its values come back."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, n_fetch=1, n_push=1):
     super().__init__(cluster)
@@ -73,7 +78,7 @@ class Downpour(strategy.Strategy):
         with tf.control_dependencies([cleared]):
           return tf.identity(new_step), tf.identity(staleness)
 
-      new_step, self.staleness, is_push = local_copies.every(
+      new_step, staleness, is_push = periodic_exchange.every(
         self.push_period, step, push, known_step
       )
 
@@ -84,10 +89,10 @@ class Downpour(strategy.Strategy):
         ):
           return tf.identity(center_step), tf.constant(0, tf.int64)
 
-      with tf.control_dependencies([new_step, self.staleness]):
-        train_op, _, is_pull = local_copies.every(
+      with tf.control_dependencies([new_step, staleness]):
+        train_op, _, is_pull = periodic_exchange.every(
           self.pull_period, step, pull, known_step
         )
-      self.bytes_pushed = copies.count_bytes_if(is_push)
-      self.bytes_pulled = copies.count_bytes_if(is_pull)
-      return train_op
+      bytes_pushed = copies.count_bytes_if(is_push)
+      bytes_pulled = copies.count_bytes_if(is_pull)
+      return strategy.Update(train_op, staleness, bytes_pulled, bytes_pushed)

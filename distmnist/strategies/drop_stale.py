@@ -37,7 +37,7 @@ def make(cluster):
 class DropStale(strategy.Strategy):
   """Gradients up to a staleness, as under async_sgd."""
 
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, max_staleness):
     super().__init__(cluster)
@@ -58,11 +58,11 @@ class DropStale(strategy.Strategy):
       )
       optimizer = make_optimizer()
       gradients = copies.compute_gradients(optimizer, loss)
-      new_step, self.staleness = self._center.exchange(
+      new_step, staleness = self._center.exchange(
         gradients, lambda pairs, _: optimizer.apply_gradients(pairs)
       )
-      self.bytes_pulled = self.bytes_pushed = copies.num_bytes
-      return new_step
+      num_bytes = copies.num_bytes
+      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
 
   def hooks(self, stop):
     return [self._center.hook()]

@@ -19,7 +19,12 @@ go on. The lock, if it has it, is let go.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import local_copies, locked_center, strategy
+from distmnist.exchange import (
+  local_copies,
+  locked_center,
+  periodic_exchange,
+  strategy,
+)
 
 
 def make(cluster):
@@ -30,7 +35,7 @@ class DynSgd(strategy.Strategy):
   """Local changes, weighted by 1 / (staleness + 1)."""
 
   has_local_steps = True
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster, communication_period):
     super().__init__(cluster)
@@ -65,17 +70,15 @@ class DynSgd(strategy.Strategy):
         return tf.group(*added)
 
       def exchange():
-        changes = [
-          now - before.read_value()
-          for now, before in zip(copies.read(), as_pulled, strict=True)
-        ]
-        return self._center.exchange(changes, add)
+        return self._center.exchange(copies.read_changes(as_pulled), add)
 
-      train_op, self.staleness, is_due = local_copies.every(
-        self.batches_per_update, step, exchange, self._center.pulled_step
+      return periodic_exchange.build_update(
+        copies,
+        self.batches_per_update,
+        step,
+        exchange,
+        self._center.pulled_step,
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op
 
   def hooks(self, stop):
     return [self._center.hook()]

@@ -19,7 +19,7 @@ which then adds and divides in that dtype.
 A worker that dies (kill -9, a diverged cost) is the end for all: its ring is
 broken and TensorFlow cannot mend it. Within seconds the others end with one
 line and exit code 3, that of a lost task; tasks that are started again resume
-from the checkpoint. To stop is agreed upon: who wants it votes in the next
+from the checkpoint. Workers agree to stop: one that wants to votes in the next
 step, and all stop after it. So one SIGTERM ends all workers at one step, with a
 checkpoint.
 """
@@ -64,7 +64,7 @@ class RingAllreduce(strategy.Strategy):
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ring_allreduce'):
-      self.staleness = tf.constant(0, tf.int64)
+      staleness = tf.constant(0, tf.int64)
       optimizer = make_optimizer()
       gradients, variables = zip(
         *[
@@ -81,13 +81,13 @@ class RingAllreduce(strategy.Strategy):
       size = sum(v.shape.num_elements() for v in variables)
       size *= self._wire_dtype.size
       num_bytes = round(2 * (n - 1) / n * size)
-      self.bytes_pulled = self.bytes_pushed = num_bytes
       if n > 1:
         gradients = self._build_means(gradients, variables)
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
-      return strategy.read_after(global_step, [count])
+      train_op = strategy.read_after(global_step, [count])
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def _build_means(self, gradients, variables):
     """Returns the workers' means, and sets the share of votes on the way."""
@@ -96,7 +96,7 @@ class RingAllreduce(strategy.Strategy):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
       parts = [*gradients, tf.ensure_shape(votes, [2])]
       sent = tf.cast(transport.flatten(parts), self._wire_dtype)
-      # The votes go with it; who wants to stop votes again.
+      # The votes go with it; a worker that wants to stop votes again.
       sent = nonfinite.guard(sent, self.cluster.task_index)
       mean = collectives.build_mean(self.cluster, sent, ring_hook.STEP)
       mean = tf.cast(mean, tf.float32)

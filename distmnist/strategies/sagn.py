@@ -10,14 +10,16 @@ x~ is the center, T the communication period, R = replicas_to_aggregate: all n
 workers by default. With R < n the u^i that come late are dropped.
 
 Center, its slots and the accumulators of u live on the ps; x^i, its slots and
-the sum of gradients on the worker. At the end of T steps everybody waits until
-R have given. So with R = n all wait for a worker that died, until it is back.
+the sum of gradients on the worker. At the end of T steps all workers wait
+until R have contributed. So with R = n they wait for a worker that died, until
+it is back.
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import (
   local_copies,
+  periodic_exchange,
   strategy,
   sync_round,
   variable_lists,
@@ -42,7 +44,7 @@ class Sagn(strategy.Strategy):
   def __init__(self, cluster, communication_period, replicas_to_aggregate):
     super().__init__(cluster)
     self.pull_period = self.push_period = communication_period
-    self._num_gifts = replicas_to_aggregate
+    self._num_contributions = replicas_to_aggregate
     self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self.batches_per_update = communication_period * replicas_to_aggregate
     self._copies = local_copies.LocalCopies(cluster)
@@ -54,7 +56,7 @@ class Sagn(strategy.Strategy):
     copies = self._copies
     with tf.name_scope('sagn'):
       self._round = sync_round.make_round(
-        self.cluster, self._num_gifts, global_step, copies
+        self.cluster, self._num_contributions, global_step, copies
       )
       sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
       self._round.build_update(
@@ -67,20 +69,17 @@ class Sagn(strategy.Strategy):
 
       def exchange():
         means = [a.read_value() / self.pull_period for a in sums]
-        gifts = [part for part, _ in copies.to_shards(means)]
-        new_step, staleness = self._round.give_and_wait(
-          gifts, mark_done=self.mark_done
+        new_step, staleness = self._round.push_and_wait(
+          copies.to_shards(means), mark_done=self.mark_done
         )
         with tf.control_dependencies([new_step]):
           done = [copies.pull(), variable_lists.clear_all(sums)]
         with tf.control_dependencies(done):
           return tf.identity(new_step), tf.identity(staleness)
 
-      train_op, self.staleness, is_due = local_copies.every(
-        self.pull_period, step, exchange, known_step
+      return periodic_exchange.build_update(
+        copies, self.pull_period, step, exchange, known_step
       )
-      self.bytes_pulled = self.bytes_pushed = copies.count_bytes_if(is_due)
-      return train_op
 
   def hooks(self, stop):
     return [self._round.hook(stop, self._copies.pull())]

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: asynchronous, but nobody runs far ahead.
+"""Stale synchronous parallel: asynchronous, but none runs far ahead.
 
 Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel
 parameter server" (NIPS), section 2; second source: Dai et al. 2015, "High-
@@ -15,7 +15,7 @@ Variables, slots and the clocks c live on the ps, with a queue of permits a
 worker: each time min_j c^j rises, every worker gets a permit. A worker takes
 one at the end of a step, so it waits where its next step may not start yet.
 The others wait for a worker that died, S steps ahead of its clock, until it is
-back. One that leaves in order, or is asked to stop, holds up nobody.
+back. One that leaves in order, or is asked to stop, holds up none.
 """
 
 import tensorflow.compat.v1 as tf
@@ -56,16 +56,17 @@ class Ssp(strategy.Strategy):
       optimizer = make_optimizer()
       read_step = strategy.read_after(global_step, [])
       gradients = self._center.compute_gradients(optimizer, loss)
-      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
       pairs = self._center.to_shards(gradients)
       with tf.device(global_step.device):  # Where all ps meet.
         apply = optimizer.apply_gradients(pairs)
-      new_step, self.staleness = strategy.count_update(
+      new_step, staleness = strategy.count_update(
         global_step, [apply], read_step, self.mark_done
       )
       ticked = self._clocks.tick_and_wait([new_step])
       with tf.control_dependencies([ticked]), tf.device(global_step.device):
-        return tf.identity(new_step)
+        train_op = tf.identity(new_step)
+      num_bytes = self._center.num_bytes
+      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def pause(self, session):
     session.run(self._clocks.leave)

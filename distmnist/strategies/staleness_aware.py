@@ -26,7 +26,7 @@ def make(cluster):
 class StalenessAware(strategy.Strategy):
   """The rate of a push is divided by its staleness."""
 
-  is_rehearsed = True
+  needs_warmup = True
 
   def __init__(self, cluster):
     super().__init__(cluster)
@@ -47,9 +47,9 @@ class StalenessAware(strategy.Strategy):
         factor = 1 / tf.cast(tf.maximum(staleness, 1), tf.float32)
         return make_optimizer(rate_factor=factor).apply_gradients(pairs)
 
-      new_step, self.staleness = self._center.exchange(gradients, apply)
-      self.bytes_pulled = self.bytes_pushed = copies.num_bytes
-      return new_step
+      new_step, staleness = self._center.exchange(gradients, apply)
+      num_bytes = copies.num_bytes
+      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
 
   def hooks(self, stop):
     return [self._center.hook()]

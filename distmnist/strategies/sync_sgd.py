@@ -7,7 +7,7 @@ of its step; what comes later is dropped:
 
 R is replicas_to_aggregate and N = total_num_replicas the workers. R = N (the
 default) is lock-step: one gradient a worker and update. R < N leaves N - R
-backup workers, whose late gradients are dropped. R > N: a worker gives
+backup workers, whose late gradients are dropped. R > N: a worker contributes
 several batches to one update.
 
 With --worker_learning_rates (after tmulc18's synchronous SGD with different
@@ -17,9 +17,8 @@ being the optimizer's rate, so that the mean becomes
   x~ <- x~ - sum_i lr_i g^i(x~)
 
 Variables, slots, gradient accumulators and the token queue live on the ps. A
-worker pushes its gradients and waits for a token; a thread of the chief takes
-R gradients, applies their mean and hands out the tokens of the next step. So
-with R = N everybody waits for a worker that died, until it is back.
+worker pushes its gradients and waits for a token, which a thread of the chief
+hands out after each update. With R = N all wait for one that died to return.
 """
 
 import math
@@ -58,16 +57,14 @@ def compute_gradient_factor(cluster, words):
   Raises:
     cli.UsageError: they do not fit the cluster or the optimizer.
   """
-  given = f'--worker_learning_rates={",".join(words)}'
-  num_workers = cluster.num_workers
+  given, n = f'--worker_learning_rates={",".join(words)}', cluster.num_workers
   try:
     rates = [float(word) for word in words]
   except ValueError:
     rates = []
-  if len(rates) != num_workers or not all(0 <= r < math.inf for r in rates):
+  if len(rates) != n or not all(0 <= rate < math.inf for rate in rates):
     raise cli.UsageError(
-      f'{given}: expected {num_workers} learning rates of 0 or more, one a '
-      'worker'
+      f'{given}: expected {n} learning rates of 0 or more, one a worker'
     )
   optimizer, base = optimizers.base_rate_from_flags()
   if optimizer != 'sgd' or not base:
@@ -75,12 +72,12 @@ def compute_gradient_factor(cluster, words):
       f'{given} needs --optimizer=sgd and a --learning_rate above 0: other '
       'optimizers do not step in proportion to the gradient'
     )
-  if strategy.replicas_to_aggregate_from_flags(cluster) != num_workers:
+  if strategy.replicas_to_aggregate_from_flags(cluster) != n:
     raise cli.UsageError(
       f'{given} needs one gradient a worker in each update: leave '
       '--replicas_to_aggregate alone'
     )
-  return rates[cluster.task_index] / base * num_workers
+  return rates[cluster.task_index] / base * n
 
 
 class SyncSgd(strategy.Strategy):
@@ -113,11 +110,11 @@ class SyncSgd(strategy.Strategy):
       gradients = self._center.compute_gradients(self._replicas.optimizer, loss)
       if self._gradient_factor is not None:
         gradients = [gradient * self._gradient_factor for gradient in gradients]
-      self.bytes_pulled = self.bytes_pushed = self._center.num_bytes
-      new_step, self.staleness = self._replicas.push_and_wait(
+      new_step, staleness = self._replicas.push_and_wait(
         self._center.to_shards(gradients), self.mark_done
       )
-      return new_step
+      num_bytes = self._center.num_bytes
+      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
 
   def hooks(self, stop):
     return [self._replicas.hook(stop)]

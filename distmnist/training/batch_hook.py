@@ -91,7 +91,7 @@ class BatchHook(tf.train.SessionRunHook):
         else:
           step, table = self._table.look(session)
         if step >= dealing.last_step:
-          self._steps.know(step)
+          self._steps.set_position(step)
           return False
         if not num_looks % _LOOKS_PER_TABLE:
           lease = leases.choose_lease(table, step, source.worker, dealing)

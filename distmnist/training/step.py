@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import sharding
+from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import batch_norm, optimizers
 from distmnist.training import accuracy, dispatcher
 
@@ -14,7 +15,7 @@ class Step(NamedTuple):
   """The graph of a training step.
 
   Attributes:
-    train_op: int64 scalar tensor, global_step after the step.
+    update: strategy.Update; its train_op stands for UPDATE_OPS as well.
     global_step: int64 scalar variable.
     loss: float32 scalar tensor, the mean over the batch.
     num_correct: int32 scalar tensor, right answers in the batch.
@@ -23,7 +24,7 @@ class Step(NamedTuple):
     table: dispatcher.Table, or None.
   """
 
-  train_op: tf.Tensor
+  update: strategy_lib.Update
   global_step: tf.Variable
   loss: tf.Tensor
   num_correct: tf.Tensor
@@ -66,16 +67,21 @@ def build_step(
     make_optimizer, learning_rate = optimizers.from_flags(
       global_step, cluster.num_workers, epochs_per_update
     )
-    train_op = batch_norm.after_updates(
-      strategy.minimize(loss, make_optimizer, global_step)
-    )
+    update = strategy.minimize(loss, make_optimizer, global_step)
+    train_op = batch_norm.after_updates(update.train_op)
   if table and not table.is_marked:
     raise NotImplementedError(
       f'{type(strategy).__name__}.minimize does not call mark_done: which '
       'batches were pushed would not be known'
     )
   return Step(
-    train_op, global_step, loss, num_correct, learning_rate, center, table
+    update._replace(train_op=train_op),
+    global_step,
+    loss,
+    num_correct,
+    learning_rate,
+    center,
+    table,
   )
 
 

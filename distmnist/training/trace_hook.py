@@ -56,7 +56,7 @@ class TraceHook(tf.train.SessionRunHook):
     self._num_steps = 0
 
   def before_run(self, run_context):
-    last = self._num_steps + len(self._steps.all_now())
+    last = self._num_steps + len(self._steps.chosen_tensors())
     self._is_traced = any(self._num_steps < n <= last for n in self._wanted)
     if not self._is_traced:
       return None

@@ -16,12 +16,12 @@ class WorkerGraph(NamedTuple):
 
   Attributes:
     step: step.Step.
-    warmup: graph_warmup.Rehearsal, or None if the rule needs none.
+    warmup: graph_warmup.Warmup, or None if the rule needs none.
     fed: int64 placeholder [num_steps, 1 + batch_size], see fed_rows.FedRows.
   """
 
   step: step_lib.Step
-  warmup: graph_warmup.Rehearsal | None
+  warmup: graph_warmup.Warmup | None
   fed: tf.Tensor
 
 
@@ -37,8 +37,8 @@ def build(task, choice, train_split, seed):
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
   seeds.set_seed(seed, cluster.task_index)
   warmup = None
-  if strategy.is_rehearsed:
-    warmup = graph_warmup.Rehearsal(cluster.cpu_device)
+  if strategy.needs_warmup:
+    warmup = graph_warmup.Warmup(cluster.cpu_device)
   images, labels = input_pipeline.build_batches(
     *train_split, plan.batch_size, cluster.cpu_device, warmup
   )
@@ -69,7 +69,7 @@ def _describe(task, choice, step):
     say(sharding.format_bytes_per_ps(shared, cluster.num_ps))
   if cluster.is_distributed:
     traffic = sharding.compute_traffic(
-      cluster, strategy, tf.trainable_variables()
+      cluster, strategy, step.update, tf.trainable_variables()
     )
     say(traffic.format())
   if cluster.is_chief:

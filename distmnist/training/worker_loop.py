@@ -148,24 +148,24 @@ class WorkerLoop:
     )
 
   def _make_steps(self, source):
-    """Returns the fused_steps.Steps of the numbers that a step tells."""
-    step, strategy = self._graph.step, self._choice.strategy
-    numbers = {
-      'global_step': step.train_op,
+    """Returns the fused_steps.Steps of the metrics of a step."""
+    step, update = self._graph.step, self._graph.step.update
+    metrics = {
+      'global_step': update.train_op,
       'cost': step.loss,
-      'staleness': strategy.staleness,
-      'bytes_pulled': strategy.bytes_pulled,
-      'bytes_pushed': strategy.bytes_pushed,
+      'staleness': update.staleness,
+      'bytes_pulled': update.bytes_pulled,
+      'bytes_pushed': update.bytes_pushed,
     }
-    self._constants = {n: x for n, x in numbers.items() if isinstance(x, int)}
-    of_last = {}
+    self._constants = {n: x for n, x in metrics.items() if isinstance(x, int)}
+    last_step_tensors = {}
     if self._folder.path:
       batch_size = self._choice.plan.batch_size
-      of_last = {'accuracy': step.num_correct / batch_size}
+      last_step_tensors = {'accuracy': step.num_correct / batch_size}
     return fused_steps.make(
-      {n: x for n, x in numbers.items() if tf.is_tensor(x)},
+      {n: x for n, x in metrics.items() if tf.is_tensor(x)},
       source,
-      of_last,
+      last_step_tensors,
       self._graph.warmup,
     )
 

@@ -63,11 +63,9 @@ def test_a_shift_out_of_sight_is_refused(set_flags):
     input_pipeline.check_flags((7, 28, 1))
 
 
-def build(images, labels, batch_size, rehearsal=None):
+def build(images, labels, batch_size, warmup=None):
   """Returns (images and labels of a batch, their FedRows)."""
-  batch = input_pipeline.build_batches(
-    images, labels, batch_size, CPU, rehearsal
-  )
+  batch = input_pipeline.build_batches(images, labels, batch_size, CPU, warmup)
   [batches] = tf.get_collection(fed_rows.COLLECTION)
   return batch, batches
 
@@ -86,15 +84,15 @@ def test_a_step_has_the_images_that_it_is_fed_with(tf_session, set_flags):
     np.testing.assert_allclose(images_v, images[chosen] / 255, rtol=1e-6)
 
 
-def test_a_rehearsal_reads_no_batch(tf_session, set_flags):
+def test_a_warmup_reads_no_batch(tf_session, set_flags):
   set_flags()
   images, labels = make_data(6)
-  rehearsal = graph_warmup.Rehearsal(CPU)
-  batch, batches = build(images, labels, 2, rehearsal)
-  fetches = [rehearsal.or_zeros(x) for x in batch]
+  warmup = graph_warmup.Warmup(CPU)
+  batch, batches = build(images, labels, 2, warmup)
+  fetches = [warmup.or_zeros(x) for x in batch]
   start(tf_session)
   for is_on in (True, False, True, False):
-    rehearsal.turn(is_on).run()
+    warmup.turn(is_on).run()
     images_v, labels_v = tf_session.run(fetches, {batches.fed: [[0, 3, 5]]})
     assert labels_v.tolist() == ([0, 0] if is_on else [3, 5])
     assert images_v.any() != is_on

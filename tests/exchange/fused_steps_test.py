@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, input_pipeline
-from distmnist.exchange import fused_steps, local_copies
+from distmnist.exchange import fused_steps, periodic_exchange
 from distmnist.training import stop_hook as stop_hook_lib
 from tests.support import in_process
 
@@ -43,7 +43,7 @@ def make_steps(tf_session):
 def test_steps_of_a_run_come_one_after_the_other(tf_session, make_steps):
   steps = make_steps(4)
   steps.before_run(None)
-  found = tf_session.run(steps.all_now())
+  found = tf_session.run(steps.chosen_tensors())
   assert [int(step['global_step']) for step in found] == [1, 2, 3, 4]
   assert [step['number'] for step in found] == [1, 2, 3, 4]
   assert [step['sum'] for step in found] == [1, 3, 6, 10]
@@ -60,18 +60,18 @@ def test_each_step_of_a_run_draws_numbers_of_its_own(tf_session, seed):
   drawn = []
   for _ in range(3):
     steps.before_run(None)
-    drawn += [step['drawn'] for step in tf_session.run(steps.all_now())]
+    drawn += [step['drawn'] for step in tf_session.run(steps.chosen_tensors())]
   assert len(set(drawn)) == 15
 
 
 def test_the_last_of_a_run_brings_all_the_others(tf_session, make_steps):
   steps = make_steps(4)
   steps.before_run(None)
-  assert tf_session.run(steps.all_now()[-1]['global_step']) == 4
+  assert tf_session.run(steps.chosen_tensors()[-1]['global_step']) == 4
 
 
 def run(session, steps):
-  """Does what a MonitoredSession does with Steps; returns the numbers."""
+  """Does what a MonitoredSession does with Steps; returns the metrics."""
   args = steps.before_run(None)
   results = session.run(args.fetches, args.feed_dict)
   values = tf.train.SessionRunValues(results, None, None)
@@ -79,7 +79,7 @@ def run(session, steps):
   return steps.done
 
 
-def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
+def test_what_is_fetched_has_the_metrics_of_each_step(tf_session, make_steps):
   steps = make_steps(3, in_process.Countdown(4))
   assert run(tf_session, steps) == [
     {'global_step': 1, 'number': 1, 'sum': 1},
@@ -92,11 +92,13 @@ def test_what_is_fetched_has_the_numbers_of_each_step(tf_session, make_steps):
   assert len(steps.before_run(None).fetches) == 2
 
 
-def test_some_numbers_are_those_of_a_runs_last_step_alone(tf_session):
+def test_some_metrics_are_those_of_a_runs_last_step_alone(tf_session):
   tensors, queue = build_step()
-  of_last = {'number': tensors.pop('number')}
+  last_step_tensors = {'number': tensors.pop('number')}
   source = in_process.Countdown(4)
-  steps = fused_steps.Steps(tensors, 3, source, of_last=of_last)
+  steps = fused_steps.Steps(
+    tensors, 3, source, last_step_tensors=last_step_tensors
+  )
   tf_session.run(tf.global_variables_initializer())
   tf_session.run(queue.enqueue_many([np.arange(1.0, 50.0)]))
   assert run(tf_session, steps) == [
@@ -113,7 +115,7 @@ def test_where_fewer_are_left_steps_are_run_one_by_one(make_steps):
   lengths = []
   for source.step in (0, 85, 86, 99):
     steps.before_run(None)
-    lengths.append(len(steps.all_now()))
+    lengths.append(len(steps.chosen_tensors()))
   assert lengths == [5, 5, 1, 1]
 
 
@@ -181,13 +183,13 @@ def test_one_step_a_run_copies_nothing(make_steps):
   names = [op.name for op in tf.get_default_graph().get_operations()]
   assert len(names) > before
   assert not [name for name in names if name.startswith('step_')]
-  assert len(steps.all_now()) == 1
+  assert len(steps.chosen_tensors()) == 1
 
 
 def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
   steps = make_steps(2)
   steps.before_run(None)
-  _, second = steps.all_now()
+  _, second = steps.chosen_tensors()
   whole = tf.get_default_graph().as_graph_def()
   part = tf.graph_util.extract_sub_graph(
     whole, [tensor.op.name for tensor in second.values()]
@@ -237,12 +239,14 @@ def test_after_a_recovery_each_exchange_is_where_it_is_due():
       with tf.control_dependencies([global_step.assign_add(1).op]):
         return global_step.read_value(), tf.constant(0, tf.int64)
 
-    new_step, staleness, _ = local_copies.every(period, step, exchange, known)
+    new_step, staleness, _ = periodic_exchange.every(
+      period, step, exchange, known
+    )
     steps = fused_steps.Steps(
       {'global_step': new_step, 'step': step, 'staleness': staleness},
       3,
       None,
-      tf.get_collection(local_copies.EXCHANGES),
+      tf.get_collection(periodic_exchange.EXCHANGES),
     )
     # Three runs of one step; the first one of three is lost.
     hooks = [steps, LoseOnce(4, steps, last_step=12)]

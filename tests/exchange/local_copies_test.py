@@ -277,58 +277,6 @@ def test_local_variables_catches_every_variable_that_is_made_in_it(tf_session):
   assert tf.global_variables() == [after]
 
 
-@pytest.mark.parametrize('period, due', [(1, [1, 2, 3, 4]), (3, [3])])
-def test_every_runs_the_exchange_when_the_period_divides_the_step(
-  tf_session, alone, period, due
-):
-  step = tf.placeholder(tf.int64, [])
-  known_step = alone.make_counter(100, 'known_step')
-  exchanges = alone.make_counter(0, 'exchanges')
-
-  def exchange():
-    return 200 + exchanges.assign_add(1), tf.constant(7, tf.int64)
-
-  results = local_copies.every(period, step, exchange, known_step)
-  initialize(tf_session)
-  last = 100
-  for i in range(1, 5):
-    is_due = i in due
-    if is_due:
-      last = 200 + 1 + due.index(i)
-    found = tf_session.run(results, {step: i})
-    assert found == (last, 7 if is_due else -1, is_due)
-    assert tf_session.run(known_step) == last
-  assert tf_session.run(exchanges) == len(due)
-
-
-def test_every_counts_0_as_divided(tf_session, alone):
-  results = local_copies.every(
-    3,
-    tf.constant(0, tf.int64),
-    lambda: (tf.constant(5, tf.int64), tf.constant(0, tf.int64)),
-    alone.make_counter(0, 'known_step'),
-  )
-  initialize(tf_session)
-  assert tf_session.run(results) == (5, 0, True)
-
-
-def test_every_waits_for_the_step_before_it_exchanges(tf_session, alone):
-  counter = alone.make_counter(0, 'counter')
-  moved = alone.variables[2].assign_add(1.0)
-  with tf.control_dependencies([moved]):
-    step = counter.assign_add(1)
-
-  def exchange():
-    value = tf.cast(alone.variables[2].read_value(), tf.int64)
-    return 10 * value, tf.constant(0, tf.int64)
-
-  known_step = alone.make_counter(0, 'known_step')
-  results = local_copies.every(2, step, exchange, known_step)
-  initialize(tf_session)
-  found = [tf_session.run(results)[0] for _ in range(6)]
-  assert found == [0, 20, 20, 40, 40, 60]
-
-
 def test_a_gradient_too_few_is_an_error(tf_session, alone):
   with pytest.raises(ValueError, match='zip'):
     alone.to_shards([tf.zeros([5, 2])])

@@ -12,20 +12,20 @@ make = rounds.make
 
 def test_a_wait_is_read_from_outside(make):
   run = make(num_ps=2)
-  run.give(0, 8)
+  run.push(0, 8)
   assert not run.stepper.is_done(0)
   for worker in run.stepper.workers:
     text = worker.rule.hook.describe_wait()
     assert re.match(
       r'the round of step 0, life \d+: worker 1 has a token; worker 0 waits; '
-      r'tokens left: 0 0; gifts in the accumulators of '
+      r'tokens left: 0 0; contributions in the accumulators of '
       r'/job:ps(/replica:0)?/task:\d: 1',
       text,
     ), text
   assert 'whose thread goes on' in (
     run.stepper.workers[0].rule.hook.describe_wait()
   )
-  run.give(1, 4)
+  run.push(1, 4)
   assert run.stepper.join(0).global_step == 1
   assert run.stepper.join(1).global_step == 1
 
@@ -49,9 +49,9 @@ def test_accumulators_that_differ_are_told():
     {
       'step': 2880,
       'life': 4,
-      'holders': [0, 0, -1],
+      'token_table': [0, 0, -1],
       'tokens': [0, 0, 1],
-      'gifts': {
+      'contributions': {
         '/job:ps/task:0/device:CPU:0': [3, 3],
         '/job:ps/task:1': [0, 2],
       },
@@ -59,6 +59,6 @@ def test_accumulators_that_differ_are_told():
   )
   assert line == (
     'the round of step 2880, life 4: worker 0, worker 1 wait; worker 2 has not '
-    'begun; tokens left: 0 0 1; gifts in the accumulators of /job:ps/task:0: '
-    '3, /job:ps/task:1: 0 to 2'
+    'begun; tokens left: 0 0 1; contributions in the accumulators of '
+    '/job:ps/task:0: 3, /job:ps/task:1: 0 to 2'
   )

@@ -23,16 +23,16 @@ def test_a_chief_that_comes_back_lets_go_who_waits(make):
   run = make()
   stepper = run.stepper
   assert stepper.step_together([[8], [4]]) == [(1, 0, [3])] * 2
-  run.give(1, 3)
+  run.push(1, 3)
   assert not stepper.is_done(1)
   run.kill(0)
   run.come_back(0)
-  assert stepper.join(1) == (1, 1, [3])  # Its gift was thrown away.
+  assert stepper.join(1) == (1, 1, [3])  # Its contribution was thrown away.
 
   def work(worker):
     step = 0
     while step < 5:
-      run.give(worker, 3)
+      run.push(worker, 3)
       step = stepper.join(worker).global_step
     return step
 
@@ -45,13 +45,13 @@ def test_a_chief_that_comes_back_lets_go_who_waits(make):
 
 @pytest.mark.slow
 def test_who_comes_while_the_update_is_applied_is_told_so(make):
-  run = make(num_workers=3, num_gifts=2, stops_at='all')
+  run = make(num_workers=3, num_contributions=2, stops_at='all')
   stepper = run.stepper
-  run.give(0, 8)
-  run.give(1, 8)
+  run.push(0, 8)
+  run.push(1, 8)
   run.wait_for_stop()
   # The global step is what it was, and the accumulators have moved on.
-  run.give(2, 100)
+  run.push(2, 100)
   assert not stepper.is_done(2)
   run.kill(0)
   with pytest.raises(tf.errors.OpError):
@@ -66,17 +66,17 @@ def test_who_comes_while_the_update_is_applied_is_told_so(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps, stops_at', [(1, 'all'), (2, 'one')])
-@pytest.mark.parametrize('num_gifts', [2, 3, 4])
+@pytest.mark.parametrize('num_contributions', [2, 3, 4])
 def test_a_chief_that_is_replaced_amid_an_update_begins_the_round_again(
-  make, num_gifts, num_ps, stops_at
+  make, num_contributions, num_ps, stops_at
 ):
-  run = make(3, num_gifts, num_ps, size=2, stops_at=stops_at)
+  run = make(3, num_contributions, num_ps, size=2, stops_at=stops_at)
   stepper = run.stepper
-  if num_gifts == 4:
+  if num_contributions == 4:
     assert stepper.step(1, [8, 8]) == (0, 0, [0, 0])
-  givers = (1, 2) if num_gifts == 2 else (0, 1, 2)
+  givers = (1, 2) if num_contributions == 2 else (0, 1, 2)
   for worker in givers:
-    run.give(worker, 100, 100)
+    run.push(worker, 100, 100)
   run.wait_for_stop()
   run.kill(0)
   if 0 in givers:
@@ -85,25 +85,25 @@ def test_a_chief_that_is_replaced_amid_an_update_begins_the_round_again(
   run.come_back(0)
   for worker in (1, 2):
     assert stepper.join(worker) == (0, 1, [0, 0])
-  # If one gave twice to a round, the mean would not be that of all three.
-  xs = [[6, 9], [12, 9], [18, 9]] if num_gifts == 3 else [[12, 9]] * 3
+  # If one pushed twice to a round, the mean would not be that of all three.
+  xs = [[6, 9], [12, 9], [18, 9]] if num_contributions == 3 else [[12, 9]] * 3
   results = run.play(xs, 3)
   assert stepper.read_center() == [10.5, 7.875]
-  if num_gifts == 3:
+  if num_contributions == 3:
     assert results == [[(1, 0), (2, 0), (3, 0)]] * 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_gifts', [2, 3])
+@pytest.mark.parametrize('num_contributions', [2, 3])
 @pytest.mark.parametrize('is_first', [True, False])
 def test_who_gives_while_a_chief_takes_over_gives_once(
-  make, monkeypatch, num_gifts, is_first
+  make, monkeypatch, num_contributions, is_first
 ):
-  """A gift comes before, or after, the new chief throws away what is there."""
-  run = make(3, num_gifts)
+  """One pushes before, or after, the new chief throws away what is there."""
+  run = make(3, num_contributions)
   stepper = run.stepper
   stepper.begin(1, [100])  # At work when the chief dies.
-  run.give(2, 100)
+  run.push(2, 100)
   assert not stepper.is_done(2)
   run.kill(0)
   empty = round_takeover.build_emptying
@@ -138,6 +138,6 @@ def test_who_gives_while_a_chief_takes_over_gives_once(
   for worker in (1, 2):
     step, staleness, center = stepper.join(worker)
     assert (step, staleness >= 1, center) == (0, True, [0])
-  xs = [[6], [12], [18]] if num_gifts == 3 else [[12]] * 3
+  xs = [[6], [12], [18]] if num_contributions == 3 else [[12]] * 3
   run.play(xs, 3)
   assert stepper.read_center() == [10.5]

@@ -176,7 +176,7 @@ def test_a_gradient_of_each_worker_is_aggregated_unless_told(set_flags):
     ('--replicas_to_aggregate=0', 'replicas_to_aggregate=0'),
   ],
 )
-def test_a_period_or_a_number_of_gifts_below_one_is_refused(
+def test_a_period_or_a_number_of_replicas_below_one_is_refused(
   set_flags, word, message
 ):
   with pytest.raises(flags.IllegalFlagValueError, match=message):

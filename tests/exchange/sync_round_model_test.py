@@ -18,15 +18,15 @@ import pytest
 _LIFE = 100
 _NUM_PS = 2
 _ALL_PS = frozenset(range(_NUM_PS))
-# What the table of the holders says of a worker.
+# What the token table says of a worker.
 _HAS_TOKEN, _WAITS, _WAS_NEVER_HERE = 1, 0, -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-  """A worker: alive or not, its token, the ps that its gift is on its way to.
+  """A worker: alive or not, its token, the ps that its push is on its way to.
 
-  `token` is None while it waits; `left` is empty until it has begun to give.
+  `token` is None while it waits; `left` is empty until it has begun to push.
   """
 
   is_alive: bool = True
@@ -46,7 +46,7 @@ class Updates:
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-  """The step below which it drops, its gifts, the threads that ask for them."""
+  """The step below which it drops, its contributions, the threads that wait."""
 
   step: int = _LIFE
   count: int = 0
@@ -85,7 +85,7 @@ def _move_worker(state, i):
         ),
       )
     return
-  # All of its gift is on its way at once; each part arrives by itself.
+  # All of its contribution is on its way at once; each part arrives by itself.
   for ps in worker.left or _ALL_PS:
     found, left = state.accumulators[ps], (worker.left or _ALL_PS) - {ps}
     taken_in = int(worker.token >= found.step)
@@ -183,7 +183,7 @@ def _find_deaths(state):
   for i, worker in enumerate(state.workers):
     if not worker.is_alive:
       continue
-    # Its part of a gift may have arrived, the table and its queue are kept.
+    # Its push may have arrived in part, the table and its queue are kept.
     dead = _put(state.workers, i, is_alive=False, left=frozenset())
     changes = {'workers': dead, 'num_deaths': state.num_deaths + 1}
     if not i:  # What its threads ask for is cancelled.

@@ -1,4 +1,4 @@
-"""sync_round: which gifts are in a round, and which come too late."""
+"""sync_round: which contributions are in a round, and which come too late."""
 
 import pytest
 
@@ -10,9 +10,9 @@ make = rounds.make
 def test_all_wait_for_all_and_then_have_the_new_center(make):
   run = make()
   stepper = run.stepper
-  run.give(0, 8)
+  run.push(0, 8)
   assert not stepper.is_done(0)
-  run.give(1, 4)
+  run.push(1, 4)
   # The mean of the gradients -8 and -4 is -6.
   assert stepper.join(0) == stepper.join(1) == (1, 0, [3])
   assert stepper.read_copy(0) == stepper.read_copy(1) == [3]
@@ -20,64 +20,64 @@ def test_all_wait_for_all_and_then_have_the_new_center(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_gifts', [1, 2, 3])
-def test_a_round_is_over_after_its_gifts_and_drops_what_comes_later(
-  make, num_gifts
+@pytest.mark.parametrize('num_contributions', [1, 2, 3])
+def test_a_round_is_over_after_its_contributions_and_drops_what_comes_later(
+  make, num_contributions
 ):
-  run = make(num_workers=3, num_gifts=num_gifts)
+  run = make(num_workers=3, num_contributions=num_contributions)
   stepper = run.stepper
-  late = range(num_gifts, 3)
+  late = range(num_contributions, 3)
   for worker in late:
     stepper.begin(worker, [100])
-  for worker in range(num_gifts):
-    run.give(worker, 8)
-  for worker in range(num_gifts):
+  for worker in range(num_contributions):
+    run.push(worker, 8)
+  for worker in range(num_contributions):
     assert stepper.join(worker) == (1, 0, [4])
   for worker in late:
     assert stepper.end(worker) == (1, 1, [4])
     assert stepper.read_copy(worker) == [4]
   # None of the three tokens of the round is left over.
-  run.give(2, 4)
-  if num_gifts > 1:
+  run.push(2, 4)
+  if num_contributions > 1:
     assert not stepper.is_done(2)
-  for worker in range(num_gifts - 1):
-    run.give(worker, 4)
+  for worker in range(num_contributions - 1):
+    run.push(worker, 4)
   assert stepper.join(2) == (2, 0, [4])
-  for worker in range(num_gifts - 1):
+  for worker in range(num_contributions - 1):
     assert stepper.join(worker) == (2, 0, [4])
 
 
-def test_a_gift_that_was_not_counted_holds_up_no_round(make):
-  run = make(num_workers=3, num_gifts=2)
+def test_a_contribution_that_was_not_counted_holds_up_no_round(make):
+  run = make(num_workers=3, num_contributions=2)
   stepper = run.stepper
   token = int(
     stepper.workers[2].session.run(stepper.workers[2].rule.round.token)
   )
   # Killed between the two.
-  run.give_uncounted(-8.0, token)
+  run.push_uncounted(-8.0, token)
   run.kill(2)
-  run.give(0, 8)
+  run.push(0, 8)
   assert stepper.join(0) == (1, 0, [4])
   # The other two come with tokens of the next round.
   run.kill(1)
   run.come_back(1)
   run.come_back(2)
-  run.give(1, 8)
-  run.give(2, 8)
+  run.push(1, 8)
+  run.push(2, 8)
   # One of them may go on with a token that the killed one has left.
   assert [stepper.join(worker).staleness for worker in (1, 2)] == [0, 0]
   assert stepper.read_center() == [6]
 
 
 @pytest.mark.slow
-def test_with_two_gifts_to_spare_a_worker_gives_three(make):
-  run = make(num_gifts=4)
+def test_with_two_contributions_to_spare_a_worker_makes_three(make):
+  run = make(num_contributions=4)
   stepper = run.stepper
   assert stepper.step(0, [4]) == (0, 0, [0])
   assert stepper.step(0, [4]) == (0, 0, [0])
-  run.give(0, 4)
+  run.push(0, 4)
   assert not stepper.is_done(0)
-  run.give(1, 20)
+  run.push(1, 20)
   assert stepper.join(0) == stepper.join(1) == (1, 0, [4])  # 0.5 * 32 / 4
   # Two tokens of this round are to spare again.
   assert stepper.step(1, [4]) == (1, 0, [4])

@@ -130,15 +130,14 @@ def build_with_batch_norm(name, member):
     rule = registry.load(STRATEGIES, name).make(member)
     with sharding.sharded(member.num_ps), rule.scope():
       outputs = batch_norm.batch_norm(x, 'norm', is_training=True)
-    train_op = batch_norm.after_updates(
-      rule.minimize(
-        tf.reduce_sum(outputs * [[[[1.0, 2.0]]]] * tf.cumsum(x)),
-        lambda is_local=False, rate_factor=None: optimizers.make_optimizer(
-          'sgd', 0.01 * (1 if rate_factor is None else rate_factor)
-        ),
-        global_step,
-      )
+    update = rule.minimize(
+      tf.reduce_sum(outputs * [[[[1.0, 2.0]]]] * tf.cumsum(x)),
+      lambda is_local=False, rate_factor=None: optimizers.make_optimizer(
+        'sgd', 0.01 * (1 if rate_factor is None else rate_factor)
+      ),
+      global_step,
     )
+    train_op = batch_norm.after_updates(update.train_op)
   return rule, x, train_op
 
 

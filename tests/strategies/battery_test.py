@@ -16,7 +16,7 @@ from distmnist.common.names import STRATEGIES
 from distmnist.exchange import (
   fused_steps,
   graph_warmup,
-  local_copies,
+  periodic_exchange,
   sharding,
   strategy,
 )
@@ -99,11 +99,11 @@ def each_case(field):
 RATE = 0.05 * 100**2
 
 
-def build(name, member, optimizer='sgd', rehearsal=None):
-  """Builds as train does; returns (rule, train_op, global_step, c)."""
+def build(name, member, optimizer='sgd', warmup=None):
+  """Builds as train does; returns (rule, update, global_step, c)."""
   full = tf.constant(100.0)  # The only input.
-  if rehearsal:
-    full = rehearsal.hold_back(full)
+  if warmup:
+    full = warmup.hold_back(full)
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
     rule = registry.load(STRATEGIES, name).make(member)
@@ -113,10 +113,8 @@ def build(name, member, optimizer='sgd', rehearsal=None):
       b = tf.convert_to_tensor(tf.get_variable('b', [2], initializer=zeros))
     c = a + b
     loss = tf.reduce_sum((c / full - 1) ** 2)
-    train_op = rule.minimize(
-      loss, make_optimizers(optimizer, RATE), global_step
-    )
-  return rule, train_op, global_step, c
+    update = rule.minimize(loss, make_optimizers(optimizer, RATE), global_step)
+  return rule, update, global_step, c
 
 
 def make_optimizers(name, rate):
@@ -140,8 +138,8 @@ def train(
   leaves_out=True,
 ):
   """The loop of a worker; returns {c, global_step, local_steps}."""
-  rehearsal = graph_warmup.Rehearsal(member.cpu_device)
-  rule, train_op, global_step, c = build(name, member, rehearsal=rehearsal)
+  warmup = graph_warmup.Warmup(member.cpu_device)
+  rule, update, global_step, c = build(name, member, warmup=warmup)
   stop, result, local_steps = in_process.NoStop(), {}, 0
 
   def read(session):
@@ -149,14 +147,14 @@ def train(
     result.update(c=c_v.tolist(), global_step=int(step))
 
   steps = fused_steps.Steps(
-    {'global_step': train_op},
+    {'global_step': update.train_op},
     steps_per_run,
     in_process.Countdown(last_step, member.num_workers, rule.push_period),
-    tf.get_collection(local_copies.EXCHANGES) if leaves_out else [],
-    rehearsal=rehearsal,
+    tf.get_collection(periodic_exchange.EXCHANGES) if leaves_out else [],
+    warmup=warmup,
   )
   all_hooks = [
-    *([rehearsal.hook(steps)] if rule.is_rehearsed else []),
+    *([warmup.hook(steps)] if rule.needs_warmup else []),
     *rule.hooks(stop),
     steps,
     stop_hook.StopHook(steps, global_step, last_step, stop, lambda: False),
@@ -262,17 +260,18 @@ def test_steps_without_their_exchange_make_the_same_training(
 def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
   set_flags('--communication_period=3', '--n_push=3', '--n_fetch=3')
   with tf.Graph().as_default() as graph:
-    rule, train_op, *_ = build(name, make_member(count_ps(name, 2), 0))
-    exchanges = tf.get_collection(local_copies.EXCHANGES)
+    rule, update, *_ = build(name, make_member(count_ps(name, 2), 0))
+    exchanges = tf.get_collection(periodic_exchange.EXCHANGES)
     assert (rule.push_period, bool(exchanges)) in ((1, False), (3, True))
     if not exchanges:
       return
-    steps = fused_steps.Steps({'global_step': train_op}, exchanges=exchanges)
+    tensors = {'global_step': update.train_op}
+    steps = fused_steps.Steps(tensors, exchanges=exchanges)
     steps.before_run(None)
-    assert steps.all_now() == [{'global_step': train_op}]
+    assert steps.chosen_tensors() == [tensors]
     found = {}
     for count in (3, 4, 5):
-      steps.know_count(count)
+      steps.set_num_local_steps(count)
       chosen = [x.op.name for x in steps.before_run(None).fetches]
       part = tf.graph_util.extract_sub_graph(graph.as_graph_def(), chosen)
       found[count] = any('/job:ps' in node.device for node in part.node)
@@ -287,35 +286,35 @@ class Watch(tf.train.SessionRunHook):
     self.values = {v.name: session.run(v).tolist() for v in variables}
 
 
-REHEARSED = [name for name in RULES if find_class(name).is_rehearsed]
+WARMED_UP = [name for name in RULES if find_class(name).needs_warmup]
 
 
-def test_who_computes_with_a_copy_rehearses_unless_all_wait():
-  assert {'agn', 'dc_asgd', 'downpour', 'easgd'} <= {*REHEARSED}
-  assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*REHEARSED}
+def test_who_computes_with_a_copy_is_warmed_up_unless_all_wait():
+  assert {'agn', 'dc_asgd', 'downpour', 'easgd'} <= {*WARMED_UP}
+  assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*WARMED_UP}
 
 
 @pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
-@each_in_time(REHEARSED, quick=['agn'])
-def test_a_rehearsal_leaves_no_trace_and_the_pull_comes_after_it(
+@each_in_time(WARMED_UP, quick=['agn'])
+def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
   make_cluster, set_flags, name, num_ps
 ):
   set_flags('--communication_period=2')
   cluster = make_cluster(num_ps, 2)
   member = cluster.worker(0)
   with tf.Graph().as_default():
-    rehearsal = graph_warmup.Rehearsal(member.cpu_device)
-    rule, train_op, global_step, c = build(name, member, 'adam', rehearsal)
+    warmup = graph_warmup.Warmup(member.cpu_device)
+    rule, update, global_step, c = build(name, member, 'adam', warmup)
     steps = fused_steps.Steps(
-      {'global_step': train_op, 'staleness': rule.staleness},
+      {'global_step': update.train_op, 'staleness': update.staleness},
       2,
-      in_process.Countdown(1),  # The run after the rehearsal is of one step.
-      tf.get_collection(local_copies.EXCHANGES),
+      in_process.Countdown(1),  # The run after the warm-up is of one step.
+      tf.get_collection(periodic_exchange.EXCHANGES),
       {'c': tf.reduce_sum(c)},
-      rehearsal,
+      warmup,
     )
     before, after = Watch(), Watch()
-    hooks_in_order = before, rehearsal.hook(steps), after, *rule.hooks(None)
+    hooks_in_order = before, warmup.hook(steps), after, *rule.hooks(None)
     center = [v for v in tf.global_variables() if v.name[0] in 'ab']
     move = [v.assign(tf.fill(v.shape, 7.0)).op for v in center]
     with cluster.make_session(0, [*hooks_in_order, steps]) as session:
@@ -412,10 +411,11 @@ def test_a_step_tells_the_global_step_and_the_staleness(
   tf_session, set_flags, name
 ):
   set_flags()
-  rule, train_op, _, _ = build(name, make_member(count_ps(name, 1), 0))
+  rule, update, _, _ = build(name, make_member(count_ps(name, 1), 0))
+  train_op, staleness, *_ = update
   assert (train_op.dtype, train_op.shape) == (tf.int64, [])
-  if rule.staleness is not None:
-    assert (rule.staleness.dtype, rule.staleness.shape) == (tf.int64, [])
+  if staleness is not None:
+    assert (staleness.dtype, staleness.shape) == (tf.int64, [])
   assert rule.batches_per_update >= 1
   ops = tf.get_default_graph().get_operations()
   assert any(op.name.startswith(f'{name}/') for op in ops)

@@ -82,7 +82,7 @@ def test_three_workers_make_one_mean(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('first', [0, 1])
-def test_who_has_given_waits_for_the_other(make, first):
+def test_who_has_pushed_waits_for_the_other(make, first):
   stepper = make(period=2)
   stepper.step(first, [8])
   stepper.begin(first, [8])
@@ -96,7 +96,7 @@ def test_who_has_given_waits_for_the_other(make, first):
 
 
 class Oracle(oracles.Oracle):
-  """Each T-th step all give the change of a block: D = mu D + zeta mean."""
+  """Each T-th step all push the change of a block: D = mu D + zeta mean."""
 
   waits = True
 

@@ -51,19 +51,19 @@ def make_ring(make_cluster):
 
 
 def build_toy(member, size, optimizer='sgd', rate=0.5, start=0.0, **settings):
-  """w starts at `start`, loss = sum (w - x)^2 / 2; returns (rule, op, x)."""
+  """w is `start` first, loss sum (w - x)^2 / 2; returns (rule, update, x)."""
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
     x = tf.placeholder(tf.float32, [size], name='x')
     w = tf.get_variable('w', [size], initializer=tf.constant_initializer(start))
     loss = tf.reduce_sum((w - x) ** 2) / 2
     rule = ring_allreduce.make(member)
-    train_op = rule.minimize(
+    update = rule.minimize(
       loss,
       lambda: optimizers.make_optimizer(optimizer, rate, **settings),
       global_step,
     )
-  return rule, train_op, x
+  return rule, update, x
 
 
 def read_all_after(op):
@@ -85,7 +85,7 @@ def train_toy(
   """
 
   def work(index):
-    rule, train_op, x = build_toy(
+    rule, update, x = build_toy(
       dataclasses.replace(cluster.worker(index), wire_dtype=wire_dtype),
       inputs.shape[2],
       optimizer,
@@ -93,10 +93,12 @@ def train_toy(
       start=5.0 * index,
       **settings,
     )
-    values, found = read_all_after(train_op), []
+    values, found = read_all_after(update.train_op), []
     with cluster.make_session(index, rule.hooks(Stop())) as session:
       for given in inputs:
-        step_v, values_v = session.run([train_op, values], {x: given[index]})
+        step_v, values_v = session.run(
+          [update.train_op, values], {x: given[index]}
+        )
         assert step_v == values_v['global_step'] == len(found) + 1
         found.append(values_v)
     return found
@@ -178,12 +180,12 @@ def test_rows_of_a_table_and_variables_without_a_gradient(make_ring):
       tf.get_variable('unused', [4], initializer=zeros)
       loss = tf.reduce_sum(tf.gather(table, [index, 2]))
       rule = ring_allreduce.make(member)
-      train_op = rule.minimize(
+      update = rule.minimize(
         loss, lambda: optimizers.make_optimizer('sgd', 1.0), global_step
       )
-    values = read_all_after(train_op)
+    values = read_all_after(update.train_op)
     with cluster.make_session(index, rule.hooks(Stop())) as session:
-      return session.run([train_op, values])[1]
+      return session.run([update.train_op, values])[1]
 
   for found in cluster.run_workers(work):
     expected = [[-0.5, -0.5], [-0.5, -0.5], [-1, -1]]
@@ -211,14 +213,14 @@ def test_what_the_chief_restores_reaches_all(make_ring, tmp_path, optimizer):
   cluster = make_ring(3)
 
   def work(index):
-    rule, train_op, x = build_toy(
+    rule, update, x = build_toy(
       cluster.worker(index), 2, optimizer, start=1.0 + index
     )
-    values = read_all_after(train_op)
+    values = read_all_after(update.train_op)
     all_hooks = rule.hooks(Stop())
     with cluster.make_session(index, all_hooks, str(tmp_path)) as session:
       return [
-        session.run([values, train_op], {x: given[index]})[0]
+        session.run([values, update.train_op], {x: given[index]})[0]
         for given in inputs[4:]
       ]
 
@@ -245,13 +247,13 @@ def run_until_stopped(cluster, ask, before_step=lambda index: None):
       ask(self.index, self.steps, self.rule, run_context, self.stop)
 
   def work(index):
-    rule, train_op, x = build_toy(cluster.worker(index), 1)
+    rule, update, x = build_toy(cluster.worker(index), 1)
     stop, steps = Stop(), 0
     all_hooks = [Ask(index, rule, stop), *rule.hooks(stop)]
     with cluster.make_session(index, all_hooks) as session:
       while not session.should_stop():
         before_step(index)
-        session.run(train_op, {x: [1.0]})
+        session.run(update.train_op, {x: [1.0]})
         steps += 1
     return steps, stop
 
@@ -290,8 +292,8 @@ def test_all_end_when_one_is_slower(make_ring, slow):
   cluster = make_ring(2)
 
   def work(index):
-    rule, train_op, x = build_toy(cluster.worker(index), 1)
-    steps = fused_steps.Steps({'global_step': train_op})
+    rule, update, x = build_toy(cluster.worker(index), 1)
+    steps = fused_steps.Steps({'global_step': update.train_op})
     all_hooks = [
       *rule.hooks(Stop()),
       steps,
@@ -308,7 +310,7 @@ def test_all_end_when_one_is_slower(make_ring, slow):
       while not session.should_stop():
         if index == slow:
           threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
-        session.run(train_op, {x: [1.0]})
+        session.run(update.train_op, {x: [1.0]})
         num_steps += 1
     return num_steps
 
@@ -340,24 +342,25 @@ def test_every_variable_and_op_is_on_the_own_task(tf_session, index):
   ('num_workers', 'num_bytes'), [(2, 400), (3, 533), (4, 600)]
 )
 def test_what_a_step_tells_of_itself(tf_session, num_workers, num_bytes):
-  rule, train_op, _ = build_toy(make_member(0, num_workers), 100)
+  rule, update, _ = build_toy(make_member(0, num_workers), 100)
   # 2 (n - 1) / n of 400 bytes.
-  assert rule.bytes_pulled == rule.bytes_pushed == num_bytes
-  assert isinstance(rule.bytes_pushed, int)
+  assert update.bytes_pulled == update.bytes_pushed == num_bytes
+  assert isinstance(update.bytes_pushed, int)
   assert rule.batches_per_update == num_workers
+  train_op = update.train_op
   assert (train_op.dtype, train_op.shape) == (tf.int64, [])
-  assert rule.staleness.dtype == tf.int64
-  assert tf.get_static_value(rule.staleness) == 0
+  assert update.staleness.dtype == tf.int64
+  assert tf.get_static_value(update.staleness) == 0
 
 
 def test_one_process_has_no_collective_op(tf_session):
-  rule, train_op, x = build_toy(cluster_lib.Cluster(), 1)
+  rule, update, x = build_toy(cluster_lib.Cluster(), 1)
   assert rule.hooks(Stop()) == []
-  assert rule.bytes_pulled == rule.bytes_pushed == 0
+  assert update.bytes_pulled == update.bytes_pushed == 0
   types = {op.type for op in tf.get_default_graph().get_operations()}
   assert not any('Collective' in name for name in types)
   tf_session.run(tf.global_variables_initializer())
-  assert tf_session.run(train_op, {x: [1.0]}) == 1
+  assert tf_session.run(update.train_op, {x: [1.0]}) == 1
   context = tf.train.SessionRunContext(None, None)
   rule.request_stop(context)
   assert context.stop_requested

@@ -13,13 +13,17 @@ from tests.support import oracles, rule
 
 @pytest.fixture
 def make(make_stepper):
-  """Returns make(num_ps=1, num_workers=2, period=2, num_gifts=n, ...)."""
+  """Returns make(num_ps=1, num_workers=2, period=2, num_contributions=n)."""
 
-  def make_sagn(num_ps=1, num_workers=2, period=2, num_gifts=None, **settings):
+  def make_sagn(
+    num_ps=1, num_workers=2, period=2, num_contributions=None, **settings
+  ):
     return make_stepper(
       num_ps,
       num_workers,
-      lambda member: sagn.Sagn(member, period, num_gifts or num_workers),
+      lambda member: sagn.Sagn(
+        member, period, num_contributions or num_workers
+      ),
       **settings,
     )
 
@@ -64,7 +68,7 @@ def test_three_workers_make_one_mean(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('first', [0, 1, 2])
-def test_who_has_given_waits_for_the_others(make, first):
+def test_who_has_pushed_waits_for_the_others(make, first):
   stepper = make(num_workers=3, period=1)
   second, last = [i for i in range(3) if i != first]
   for worker in range(3):
@@ -94,8 +98,8 @@ def test_a_slow_worker_does_its_local_steps_while_the_other_waits(make):
 
 
 @pytest.mark.slow
-def test_two_of_three_drop_the_gift_of_the_late_one(make):
-  stepper = make(num_workers=3, num_gifts=2)
+def test_two_of_three_drop_the_push_of_the_late_one(make):
+  stepper = make(num_workers=3, num_contributions=2)
   for worker in range(3):
     assert stepper.step(worker, [8]) == (0, -1, [0])
   for worker in range(3):
@@ -119,19 +123,19 @@ def test_two_of_three_drop_the_gift_of_the_late_one(make):
 
 
 @pytest.mark.slow
-def test_a_gift_is_as_stale_as_the_rounds_that_it_missed(make):
-  stepper = make(num_workers=3, period=1, num_gifts=2)
+def test_a_push_is_as_stale_as_the_rounds_that_it_missed(make):
+  stepper = make(num_workers=3, period=1, num_contributions=2)
 
-  def give(worker, x):
+  def push(worker, x):
     stepper.begin(worker, [x])
     stepper.release(worker)
 
-  stepper.begin(2, [100])  # Of round 0; what it has to give never counts.
-  give(0, 4)
-  give(1, 4)
+  stepper.begin(2, [100])  # Of round 0; what it contributes never counts.
+  push(0, 4)
+  push(1, 4)
   assert stepper.join(0) == stepper.join(1) == (1, 0, [2])
   # Each round has three tokens. That of worker 2 is left, so worker 0 need
-  # not wait, and may give once more; it is worker 1 that ends the round.
+  # not wait, and may push once more; it is worker 1 that ends the round.
   assert stepper.step(0, [4]) == (1, 0, [2])
   stepper.begin(0, [50])
   assert stepper.step(1, [4]) == (2, 0, [3])
@@ -146,8 +150,8 @@ def test_a_gift_is_as_stale_as_the_rounds_that_it_missed(make):
 
 
 @pytest.mark.slow
-def test_a_gift_that_missed_two_rounds_is_told_to_be_two_stale(make):
-  stepper = make(num_workers=3, period=1, num_gifts=2)
+def test_a_push_that_missed_two_rounds_is_told_to_be_two_stale(make):
+  stepper = make(num_workers=3, period=1, num_contributions=2)
   stepper.begin(2, [100])
   assert stepper_together(stepper, {0: [4], 1: [4]}) == [(1, 0, [2])] * 2
   assert stepper.step(0, [4]) == (1, 0, [2])
@@ -165,9 +169,9 @@ def stepper_together(stepper, xs):
 
 
 @pytest.mark.slow
-def test_with_more_gifts_than_workers_one_gives_several(make):
-  stepper = make(period=1, num_gifts=3)
-  # The one token to spare lets worker 0 give twice, each time from w = 0.
+def test_with_more_contributions_than_workers_one_makes_several(make):
+  stepper = make(period=1, num_contributions=3)
+  # The one token to spare lets worker 0 push twice, each time from w = 0.
   assert stepper.step(0, [6]) == (0, 0, [0])
   assert stepper.read_copy(0) == [0]
   stepper.begin(0, [3])
@@ -182,15 +186,15 @@ def test_with_more_gifts_than_workers_one_gives_several(make):
 
 
 class Oracle(oracles.Oracle):
-  """Each T-th step gives the mean u of T gradients; R gifts are an update."""
+  """Each T-th step pushes the mean u of T gradients; R of these an update."""
 
   waits = True
 
-  def __init__(self, period, num_gifts, **how):
+  def __init__(self, period, num_contributions, **how):
     super().__init__(**how)
-    self._period, self._num_gifts = period, num_gifts
+    self._period, self._num_contributions = period, num_contributions
     self._gradients = [[] for _ in range(self.num_workers)]
-    self._given, self._waiting = [], {}
+    self._pushed, self._waiting = [], {}
 
   def end(self, i):
     self._gradients[i].append(self.step_locally(i))
@@ -201,10 +205,10 @@ class Oracle(oracles.Oracle):
     self._waiting[i] = staleness
     if staleness:
       return self._let_go()
-    self._given.append(self.wire(u))
-    if len(self._given) < self._num_gifts:
+    self._pushed.append(self.wire(u))
+    if len(self._pushed) < self._num_contributions:
       return {}
-    mean, self._given = sum(self._given) / len(self._given), []
+    mean, self._pushed = sum(self._pushed) / len(self._pushed), []
     self.center = self.optimizer(self.center, mean, self.step)
     self.step += 1
     return self._let_go()
@@ -217,12 +221,14 @@ class Oracle(oracles.Oracle):
     return ended
 
 
-def rounds(period, num_gifts=2):
-  return {'period': period, 'num_gifts': num_gifts}
+def rounds(period, num_contributions=2):
+  return {'period': period, 'num_contributions': num_contributions}
 
 
 RULE = rule.Rule(
-  lambda member, period, num_gifts: sagn.Sagn(member, period, num_gifts),
+  lambda member, period, num_contributions: sagn.Sagn(
+    member, period, num_contributions
+  ),
   Oracle,
   flags=('--communication_period=2',),
   settings=rounds(2),
@@ -265,7 +271,7 @@ def test_a_random_late_worker_of_three_agrees_with_the_oracle(
 ):
   rng = np.random.default_rng(num_ps)
   stepper = make(
-    num_ps, 3, 2, num_gifts=2, size=5, optimizer=optimizer, rate=0.2
+    num_ps, 3, 2, num_contributions=2, size=5, optimizer=optimizer, rate=0.2
   )
   oracle = Oracle(2, 2, num_workers=3, rate=0.2, momentum=momentum)
 
@@ -300,14 +306,14 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
   stepper.step(1, [80] * 5)
   stepper.come_back(1)
   assert stepper.read_copy(1) == [3] * 5
-  # Two steps again, and none of its gifts is taken for an old one.
+  # Two steps again, and none of its contributions is taken for an old one.
   assert stepper.step_together([[3] * 5] * 2) == [(1, -1, [3] * 5)] * 2
   assert stepper.step_together([[3] * 5] * 2) == [(2, 0, [3] * 5)] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'words, period, num_gifts',
+  'words, period, num_contributions',
   [
     ([], 5, 2),
     (['--communication_period=2'], 2, 2),
@@ -316,18 +322,18 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
   ],
 )
 def test_the_flags_reach_the_rule(
-  make_stepper, set_flags, words, period, num_gifts
+  make_stepper, set_flags, words, period, num_contributions
 ):
   set_flags(*words)
   stepper = make_stepper(1, 2, sagn.make)
   for worker in stepper.workers:
-    assert worker.rule.batches_per_update == period * num_gifts
+    assert worker.rule.batches_per_update == period * num_contributions
     assert worker.rule.max_staleness == 0
   for _ in range(period - 1):
     assert stepper.step(0, [0]) == (0, -1, [0])
   stepper.begin(0, [8])
   stepper.release(0)
-  if num_gifts == 2:
+  if num_contributions == 2:
     assert not stepper.is_done(0)
     for _ in range(period - 1):
       stepper.step(1, [0])

@@ -117,14 +117,14 @@ def train_cluster(
       global_step = tf.train.get_or_create_global_step()
       rule = sync_sgd.SyncSgd(member, cluster.num_workers)
       images_in, labels_in, loss = build_loss(num_ps, rule.scope)
-      train_op = rule.minimize(
+      update = rule.minimize(
         loss,
         lambda: optimizers.make_optimizer(optimizer, RATES[optimizer]),
         global_step,
       )
     stop = in_process.NoStop()
     result, local_steps = {}, 0
-    steps = fused_steps.Steps({'global_step': train_op})
+    steps = fused_steps.Steps({'global_step': update.train_op})
     session_hooks = [
       steps,
       stop_hook.StopHook(
@@ -147,7 +147,7 @@ def train_cluster(
           images_in: images[local_steps, index],
           labels_in: labels[local_steps, index],
         }
-        _, stale = session.run([train_op, rule.staleness], feed)
+        _, stale = session.run([update.train_op, update.staleness], feed)
         staleness.append(int(stale))
         local_steps += 1
     return result, local_steps

@@ -1,4 +1,4 @@
-"""A rule in rounds, and a cluster of it whose workers come and go."""
+"""A synchronous rule, and a cluster of it whose workers come and go."""
 
 import concurrent.futures
 
@@ -31,7 +31,12 @@ class Mean(strategy.Strategy):
   """
 
   def __init__(
-    self, cluster, num_gifts, first_step=0, is_broken=False, stops_at=None
+    self,
+    cluster,
+    num_contributions,
+    first_step=0,
+    is_broken=False,
+    stops_at=None,
   ):
     """
     Args:
@@ -40,7 +45,7 @@ class Mean(strategy.Strategy):
     """
     super().__init__(cluster)
     self._stops_at = stops_at
-    self._num_gifts = num_gifts
+    self._num_contributions = num_contributions
     self._first_step = first_step
     self._is_broken = is_broken
     self._copies = local_copies.LocalCopies(cluster)
@@ -51,12 +56,12 @@ class Mean(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies, optimizer = self._copies, make_optimizer()
     self.round = sync_round.make_round(
-      self.cluster, self._num_gifts, global_step, copies
+      self.cluster, self._num_contributions, global_step, copies
     )
     gradients = copies.compute_gradients(optimizer, loss)
 
     def apply(means):
-      # With `means`, so that it comes when R have given.
+      # With `means`, so that it comes when R have arrived.
       with tf.control_dependencies(means):
         check = tf.debugging.Assert(not self._is_broken, ['broken'])
       if self._stops_at:
@@ -73,15 +78,15 @@ class Mean(strategy.Strategy):
       )
 
     self.round.build_update(apply)
-    gifts = [part for part, _ in copies.to_shards(gradients)]
-    new_step, self.staleness = self.round.give_and_wait(gifts)
+    new_step, staleness = self.round.push_and_wait(copies.to_shards(gradients))
     self._set_step = tf.no_op()
     if self._first_step and self.cluster.is_chief:
       self._set_step = global_step.assign(self._first_step).op
-    with tf.control_dependencies([new_step, self.staleness]):
+    with tf.control_dependencies([new_step, staleness]):
       pulled = copies.pull()
     with tf.control_dependencies([pulled]):
-      return tf.identity(new_step)
+      train_op = tf.identity(new_step)
+    return strategy.Update(train_op, staleness, 0, 0)
 
   def hooks(self, stop):
     self.stop = in_process.AskedStop()
@@ -105,7 +110,7 @@ class Run:
     self.stepper = stepper
     self.leave, self.come_back = stepper.leave, stepper.come_back
 
-  def give(self, worker, *x):
+  def push(self, worker, *x):
     """Starts a step; it may wait at its end."""
     self.stepper.begin(worker, x)
     self.stepper.release(worker)
@@ -120,16 +125,16 @@ class Run:
         options=tf.RunOptions(timeout_in_ms=1000 * stepper_lib.DEADLINE_SECS),
       )
 
-  def give_uncounted(self, gradient, token):
-    """Gives to the accumulator of the only shard, past the entry."""
+  def push_uncounted(self, gradient, token):
+    """Pushes to the accumulator of the only shard, past the entry."""
     target = self.stepper.workers[0].rule.raw_session.sess_str
     with tf.Graph().as_default(), tf.Session(target) as session:
       with tf.device('/job:ps/task:0/device:CPU:0'):
         accumulator = tf.ConditionalAccumulator(
-          tf.float32, [1], shared_name='round/gifts_0'
+          tf.float32, [1], shared_name='round/contributions_0'
         )
-        given = accumulator.apply_grad([gradient], token)
-      session.run(given)
+        pushed = accumulator.apply_grad([gradient], token)
+      session.run(pushed)
 
   def play(self, xs, last_step):
     """All go on until `last_step`; returns the (step, staleness) of each."""
@@ -137,7 +142,7 @@ class Run:
     def work(worker):
       found, step = [], 0
       while step < last_step:
-        self.give(worker, *xs[worker])
+        self.push(worker, *xs[worker])
         step, staleness, _ = self.stepper.join(worker)
         found.append((step, staleness))
       return found
@@ -153,11 +158,13 @@ class Run:
 
 @pytest.fixture
 def make(make_stepper):
-  """Returns make(num_workers=2, num_gifts=n, num_ps=1, ...) -> a Run."""
+  """Returns make(num_workers=2, num_contributions=n, ...) -> a Run."""
 
-  def make_run(num_workers=2, num_gifts=None, num_ps=1, size=1, **settings):
+  def make_run(
+    num_workers=2, num_contributions=None, num_ps=1, size=1, **settings
+  ):
     def make_rule(member):
-      return Mean(member, num_gifts or num_workers, **settings)
+      return Mean(member, num_contributions or num_workers, **settings)
 
     how = {'steps_per_run': settings.pop('steps_per_run', 1)}
     stepper = make_stepper(num_ps, num_workers, make_rule, size=size, **how)

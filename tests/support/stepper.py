@@ -15,7 +15,7 @@ import typing
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import fused_steps, local_copies, sharding
+from distmnist.exchange import fused_steps, periodic_exchange, sharding
 from distmnist.nn import optimizers
 from tests.support import in_process
 
@@ -82,21 +82,21 @@ class Worker:
             self.feed, x = xs.enqueue(self.x), xs.dequeue()
         h = tf.ones([size]) if how.hessian is None else how.hessian
         loss = tf.reduce_sum(h * (w - x) ** 2) / 2
-        train_op = self.rule.minimize(
+        update = self.rule.minimize(
           loss, self._make_factory(global_step), global_step
         )
       self.fetches = [
-        train_op,
-        self.rule.staleness,
-        self.rule.bytes_pulled + tf.constant(0, tf.int64),
-        self.rule.bytes_pushed + tf.constant(0, tf.int64),
+        update.train_op,
+        update.staleness,
+        update.bytes_pulled + tf.constant(0, tf.int64),
+        update.bytes_pushed + tf.constant(0, tf.int64),
       ]
       self.copy = tf.convert_to_tensor(w)
       self.center = tf.concat(
         [v.read_value() for v in self.center_variables], 0
       )
       if how.steps_per_run > 1:
-        self._build_run(train_op, member)
+        self._build_run(update)
       hooks = self.rule.hooks(in_process.NoStop())
       self.session = cluster.make_session(index, hooks)
 
@@ -108,18 +108,18 @@ class Worker:
         for variables in (tf.global_variables(), tf.local_variables())
       )
 
-  def _build_run(self, train_op, member):
+  def _build_run(self, update):
     """Has `run` make K steps in one session.run."""
     self._steps = fused_steps.Steps(
-      {'global_step': train_op, 'staleness': self.rule.staleness},
+      {'global_step': update.train_op, 'staleness': update.staleness},
       self.how.steps_per_run,
       None,
-      self.graph.get_collection(local_copies.EXCHANGES),
+      self.graph.get_collection(periodic_exchange.EXCHANGES),
     )
-    self._steps.know_count(0)
+    self._steps.set_num_local_steps(0)
 
   def run(self, x):
-    """Makes a session.run; returns its numbers, the fetches' of a step.
+    """Makes a session.run; returns its metrics, the fetches' of a step.
 
     Args:
       x: list of float; unused if it comes from a queue.

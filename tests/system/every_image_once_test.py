@@ -76,7 +76,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
   """One life of a worker; returns {tickets, images, steps, c}."""
   member = cluster.worker(index)
   seeds.set_seed(3, index)
-  rehearsal = graph_warmup.Rehearsal(member.cpu_device)
+  warmup = graph_warmup.Warmup(member.cpu_device)
   rule = registry.load(STRATEGIES, name).make(member)
   plan = schedule.make_plan(member, rule, NUM_IMAGES)
   images = np.zeros([NUM_IMAGES, 1, 1, 1], np.uint8)
@@ -85,7 +85,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
     np.arange(NUM_IMAGES, dtype=np.int32),
     BATCH,
     member.cpu_device,
-    rehearsal if rule.is_rehearsed else None,
+    warmup if rule.needs_warmup else None,
   )
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
@@ -103,7 +103,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
       factor = 1 if rate_factor is None else rate_factor
       return optimizers.make_optimizer('sgd', (0.1 + 0.1 * is_local) * factor)
 
-    train_op = rule.minimize(loss, make_optimizer, global_step)
+    update = rule.minimize(loss, make_optimizer, global_step)
   assert table.is_marked
   reads, stop, result = Reads(), in_process.NoStop(), {}
   [rows] = tf.get_collection(fed_rows.COLLECTION)
@@ -111,10 +111,10 @@ def train_worker(name, cluster, index, logdir, all_ended):
     plan.dealing, NUM_IMAGES, 3, index, rows.fed, reads
   )
   steps = fused_steps.make(
-    {'global_step': train_op},
+    {'global_step': update.train_op},
     source,
     {},
-    rehearsal if rule.is_rehearsed else None,
+    warmup if rule.needs_warmup else None,
   )
   saver = tf.train.Saver()
 
@@ -130,7 +130,7 @@ def train_worker(name, cluster, index, logdir, all_ended):
   task = types.SimpleNamespace(watchdog=in_process.NoWatchdog(), stop=stop)
   task.watchdog.warn_secs = 60
   all_hooks = [
-    *([rehearsal.hook(steps)] if rule.is_rehearsed else []),
+    *([warmup.hook(steps)] if rule.needs_warmup else []),
     *rule.hooks(stop),
     table.hook(),
     steps,

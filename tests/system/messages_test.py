@@ -5,7 +5,7 @@ import collections
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import fused_steps, local_copies
+from distmnist.exchange import fused_steps, periodic_exchange
 from tests.strategies import battery_test
 from tests.support import in_process
 
@@ -45,11 +45,11 @@ def count(tf_session, set_flags):
 
   def run(name, num_ps):
     member = in_process.InProcessCluster(num_ps, 2).worker(1)
-    rule, train_op, _, c = battery_test.build(name, member, 'adam')
-    tensors = {'global_step': train_op, 'cost': tf.reduce_sum(c)}
-    if rule.staleness is not None:
-      tensors['staleness'] = rule.staleness
-    exchanges = tf.get_collection(local_copies.EXCHANGES)
+    _, update, _, c = battery_test.build(name, member, 'adam')
+    tensors = {'global_step': update.train_op, 'cost': tf.reduce_sum(c)}
+    if update.staleness is not None:
+      tensors['staleness'] = update.staleness
+    exchanges = tf.get_collection(periodic_exchange.EXCHANGES)
     assert not exchanges  # Nothing is left out.
     steps = fused_steps.Steps(tensors, NUM_STEPS, None, exchanges)
     return count_messages(steps.before_run(None).fetches)

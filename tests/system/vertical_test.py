@@ -27,7 +27,7 @@ each_rule = pytest.mark.parametrize(
 
 
 def build(name, member, optimizer='momentum'):
-  """Builds a step of a small dnn; returns (rule, train_op, images, labels)."""
+  """Builds a step of a small dnn; returns (rule, update, images, labels)."""
   with tf.device(member.device_setter(sharding.LeastBytes(member.num_ps))):
     global_step = tf.train.get_or_create_global_step()
     rule = registry.load(STRATEGIES, name).make(member)
@@ -36,10 +36,10 @@ def build(name, member, optimizer='momentum'):
     with sharding.sharded(member.num_ps), rule.scope():
       logits = dnn.make(10)(images, is_training=True)
       loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-    train_op = rule.minimize(
+    update = rule.minimize(
       loss, battery_test.make_optimizers(optimizer, 0.1), global_step
     )
-  return rule, train_op, images, labels
+  return rule, update, images, labels
 
 
 def find_place(variable):
@@ -59,7 +59,7 @@ def train(name, cluster, optimizer):
   """Takes NUM_STEPS on one worker; returns {variable: value after them}."""
   draw = np.random.default_rng(5)
   with tf.Graph().as_default():
-    rule, train_op, images, labels = build(name, cluster.worker(0), optimizer)
+    rule, update, images, labels = build(name, cluster.worker(0), optimizer)
     center_variables = tf.trainable_variables()
     places = [find_place(variable) for variable in center_variables]
     wholes = {
@@ -79,7 +79,9 @@ def train(name, cluster, optimizer):
         session._tf_sess().run(pull)  # The copies are of the center as it is.
       for _ in range(NUM_STEPS):
         batch = draw.random((4, 3, 3, 1)), draw.integers(0, 10, 4)
-        session.run(train_op, dict(zip((images, labels), batch, strict=True)))
+        session.run(
+          update.train_op, dict(zip((images, labels), batch, strict=True))
+        )
       values = session._tf_sess().run(center_variables)
   for (full_name, _, cut), value in zip(places, values, strict=True):
     wholes[full_name][cut] = value
@@ -111,9 +113,9 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
     ('p0:1', 'p1:1'), ('w0:1', 'w1:1'), 'worker', 0
   )
   with tf.Graph().as_default() as graph:
-    rule, train_op, *_ = build(name, member)
+    _, update, *_ = build(name, member)
     part = tf.graph_util.extract_sub_graph(
-      graph.as_graph_def(), [train_op.op.name]
+      graph.as_graph_def(), [update.train_op.op.name]
     )
     kept = tf.get_collection(center.IN_PLACE)
   assert len(kept) == 2 * 2 * 2
@@ -127,7 +129,7 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
     'task:1',
   }
   # Of the weights the last layer's alone is pulled.
-  assert rule.bytes_pulled == (6 * 10 + 10) * 4
+  assert update.bytes_pulled == (6 * 10 + 10) * 4
 
 
 def test_one_slice_is_the_plain_layer(set_flags):

@@ -60,7 +60,7 @@ class Fakes:
   def resume(self, session):
     self.told.append('resumes')
 
-  def know(self, step):
+  def set_position(self, step):
     self.told.append(step)
 
 

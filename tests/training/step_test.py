@@ -75,7 +75,7 @@ def run(member, name, target=''):
       session.run(tf.local_variables_initializer())
       found = [
         session.run(
-          [step.loss, step.num_correct, step.train_op],
+          [step.loss, step.num_correct, step.update.train_op],
           {images: IMAGES[i], labels: LABELS[i]},
         )
         for i in range(NUM_STEPS)
@@ -186,10 +186,10 @@ class Forgetful(strategy.Strategy):
   """Counts an update, and does not say that its batches are done."""
 
   def minimize(self, loss, make_optimizer, global_step):
-    step, _ = strategy.count_update(
+    new_step, staleness = strategy.count_update(
       global_step, [loss], global_step.read_value()
     )
-    return step
+    return strategy.Update(new_step, staleness, 0, 0)
 
 
 def test_a_rule_that_does_not_mark_its_batches_is_refused(

@@ -15,7 +15,7 @@ class Steps:
   def __init__(self, num_steps):
     self.done = [{}] * num_steps
 
-  def all_now(self):
+  def chosen_tensors(self):
     return self.done
 
 

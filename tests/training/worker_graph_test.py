@@ -56,7 +56,7 @@ def test_one_process_has_nothing_to_move(build):
 
 def test_rules_that_need_it_have_a_warm_up(build):
   graph, *_ = build(WORKER, '--strategy=downpour')
-  assert isinstance(graph.warmup, graph_warmup.Rehearsal)
+  assert isinstance(graph.warmup, graph_warmup.Warmup)
 
 
 def test_batch_norm_under_local_steps_is_warned_of_by_the_chief(build):
