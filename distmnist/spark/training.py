@@ -209,7 +209,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
     # A ps leaves once every worker has told it to, and a lost one has not.
     if all(map(group.is_done, workers)):
       raise TaskError(host.locate(text), cli.FAILED)
-    say_located(text)
+    _log.info(text)
   return host.report
 
 
