@@ -12,6 +12,7 @@ MonitoredSession recovers. A step that ends sooner costs nothing.
 """
 
 import contextlib
+import dataclasses
 import threading
 import time
 from typing import NamedTuple
@@ -44,8 +45,7 @@ class LossHook(tf.train.SessionRunHook):
     self._cluster = cluster
     self._server = server
     self._say = say
-    self._last_move = None  # No session: nothing to look for.
-    self._session = self._coord = self._lost = None
+    self._life = _Life(None, None)
     self._thread = None
     self._is_over = threading.Event()
 
@@ -56,11 +56,11 @@ class LossHook(tf.train.SessionRunHook):
   def after_create_session(self, session, coord):
     self._end_unfinished(session)
     self._name_losses(session)
-    self._session, self._coord, self._lost = session, coord, None
+    self._life = _Life(session, coord)
     if not self._marks:
       return
     session.run(self._marks)
-    self._last_move = time.monotonic()
+    self._life.last_move = time.monotonic()
     if self._thread is None:
       self._thread = threading.Thread(target=self._watch, daemon=True)
       self._thread.start()
@@ -72,10 +72,10 @@ class LossHook(tf.train.SessionRunHook):
     A thread that a hook has started for it would go on beside its successor:
     two chiefs' threads would each wait for contributions that the other took.
     """
-    if self._session not in (None, session):
-      self._coord.request_stop()
+    if self._life.session not in (None, session):
+      self._life.coord.request_stop()
       with contextlib.suppress(Exception):
-        self._session.close()
+        self._life.session.close()
 
   def _name_losses(self, session):
     run = session.run
@@ -86,8 +86,9 @@ class LossHook(tf.train.SessionRunHook):
           return run(*args, **kwargs)
       # RuntimeError: a session that was closed before its call.
       except (tf.errors.OpError, RuntimeError) as error:
-        if session is self._session and self._lost:
-          raise self._lost from error
+        life = self._life
+        if session is life.session and life.loss:
+          raise life.loss from error
         raise
 
     session.run = run_naming_losses
@@ -99,11 +100,11 @@ class LossHook(tf.train.SessionRunHook):
     self._move()
 
   def _move(self):
-    if self._last_move is not None:
-      self._last_move = time.monotonic()
+    if self._life.last_move is not None:
+      self._life.last_move = time.monotonic()
 
   def end(self, session):
-    self._last_move = None
+    self._life.last_move = None
     self._is_over.set()
 
   def _watch(self):
@@ -112,26 +113,46 @@ class LossHook(tf.train.SessionRunHook):
     ]
     secs = polling.compute_interval_secs(self._cluster.num_workers, _LOOK_SECS)
     while not self._is_over.wait(secs):
-      last_move = self._last_move
+      life = self._life
+      last_move = life.last_move
       if last_move is None or time.monotonic() - last_move < secs:
         continue
       for eye in eyes:
-        eye.look(self._session, self._end)
+        eye.look(life, self._end)
 
-  def _end(self, session, ps_index):
-    """Ends `session`, whose mark on a ps is gone; called by any thread."""
-    if session is not self._session or self._last_move is None:
+  def _end(self, life, ps_index):
+    """Ends a _Life whose mark on a ps is gone; called by any thread."""
+    # From here on the main thread may begin the next life: it is not touched.
+    if life is not self._life or life.last_move is None:
       return
     name = f'ps {ps_index}'
-    self._lost = tf.errors.AbortedError(
+    life.loss = tf.errors.AbortedError(
       None, None, f'{name} was started anew while this task waited'
     )
-    self._last_move = None
+    life.last_move = None
     self._say(f'{name} was started anew: the wait for another task is over')
     # The main thread wakes with whatever error, and finds this one.
-    self._coord.request_stop((type(self._lost), self._lost, None))
+    life.coord.request_stop((type(life.loss), life.loss, None))
     with contextlib.suppress(Exception):
-      session.close()
+      life.session.close()
+
+
+@dataclasses.dataclass
+class _Life:
+  """A session from its making to the next one.
+
+  Attributes:
+    session: tf.Session, or None before the first.
+    coord: tf.train.Coordinator of that session.
+    loss: tf.errors.AbortedError that has ended it, or None.
+    last_move: float, when a step of it began or ended, by time.monotonic();
+      None while there is nothing to look for.
+  """
+
+  session: tf.Session | None
+  coord: tf.train.Coordinator | None
+  loss: Exception | None = None
+  last_move: float | None = None
 
 
 class Mark(NamedTuple):
@@ -177,15 +198,15 @@ class _Eye:
     self._session = None
     self._is_busy = threading.Lock()
 
-  def look(self, session, end):
-    """Calls end(session, ps_index) if the mark is gone; does not wait."""
+  def look(self, life, end):
+    """Calls end(life, ps_index) if the mark is gone; does not wait."""
     if not self._is_busy.acquire(blocking=False):
       return  # That ps is silent, as it was at the last look.
 
     def work():
       try:
         if not self._is_there():
-          end(session, self._index)
+          end(life, self._index)
       except (tf.errors.OpError, RuntimeError):
         # It is gone, or new: the next look is made in another session.
         with contextlib.suppress(Exception):

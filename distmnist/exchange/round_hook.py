@@ -76,7 +76,7 @@ class RoundHook(strategy.CenterHook):
     self._update_op = graph_copy.repeat(
       self._round.update_op, _ROUNDS_PER_RUN, device
     )
-    self._release_op = tokens.make()
+    self._release_op = tokens.make(if_open=True)
     self._offer_op = tokens.offer_own()
     self._close_op = tokens.close()
     self._take_over_op = round_takeover.build_take_over(self._round)

@@ -45,7 +45,7 @@ def build_new_center(the_round):
     released = tf.cond(
       the_round.entry.read_token() < round_entry.LIFE,
       tf.no_op,
-      the_round.tokens.make,
+      lambda: the_round.tokens.make(if_open=True),
     )
   num_spare = the_round.num_contributions - the_round.cluster.num_workers
 
@@ -56,7 +56,7 @@ def build_new_center(the_round):
     with tf.control_dependencies(ready):
       # With R <= N no token is spare, which is what makes it lock-step.
       if num_spare > 0:
-        return the_round.tokens.make([num_spare], token)
+        return the_round.tokens.make([num_spare], token, if_open=True)
       return tf.no_op()
 
   with tf.control_dependencies([released]):

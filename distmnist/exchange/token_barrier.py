@@ -110,29 +110,40 @@ class Tokens:
       ]
     self.own = self._queues[self._index]
 
-  def make(self, num_each=None, token=None):
+  def make(self, num_each=None, token=None, if_open=False):
     """Returns the op that puts so many tokens into each queue.
 
     Args:
       num_each: list of int; by default what is due at the end of a round.
       token: int64 scalar tensor; by default that of the moment.
+      if_open: whether a queue that is closed is let be: a chief that was lost
+        at its end has closed them, and the next one finds nothing to do.
     """
     num_each = self.num_each if num_each is None else num_each
     with tf.device(self._device):
       token = self._entry.read_token() if token is None else token
-      return tf.group(
-        *[
+
+      def put():
+        return [
           queue.enqueue_many([tf.fill([number], token)])
           for queue, number in zip(self._queues, num_each, strict=True)
           if number
         ]
-      )
+
+      return self._if_open(put) if if_open else tf.group(*put())
+
+  def _if_open(self, build):
+    """Returns an op that runs the ops of `build` unless the queues are closed.
+
+    All are closed at once.
+    """
+    return tf.cond(self.own.is_closed(), tf.no_op, lambda: tf.group(*build()))
 
   def make_for_others(self, token):
     """Returns the op that makes the tokens of a round but for this worker."""
     num_each = list(self.num_each)
     num_each[self._index] -= 1
-    return self.make(num_each, token)
+    return self.make(num_each, token, if_open=True)
 
   def offer_own(self):
     """Returns the op that puts old tokens where this worker waits.
@@ -149,4 +160,6 @@ class Tokens:
       return self.own.dequeue_many(self.own.size())
 
   def close(self):
-    return tf.group(*[queue.close() for queue in self._queues])
+    """Returns the op that closes the queues, if no chief has before."""
+    with tf.device(self._device):
+      return self._if_open(lambda: [queue.close() for queue in self._queues])

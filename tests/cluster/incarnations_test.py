@@ -86,3 +86,38 @@ def test_a_session_whose_making_is_given_up_is_closed(make_cluster):
   assert coord.should_stop()
   with pytest.raises(RuntimeError, match='closed'):
     first.run([])
+
+
+class _FakeSession:
+  def __init__(self, error=None):
+    self.error = error
+    self.is_closed = False
+
+  def run(self, fetches):
+    del fetches
+    raise self.error
+
+  def close(self):
+    self.is_closed = True
+
+
+def test_a_loss_that_is_found_late_leaves_the_next_session_alone():
+  """A ps is lost twice: the first loss is found as the second is mended."""
+  old, new = _FakeSession(), _FakeSession(ValueError('its own'))
+  coords = tf.train.Coordinator(), tf.train.Coordinator()
+  member = in_process.cluster.make_cluster(
+    ('p:1', 'p:2'), ('w:1', 'w:2'), 'worker', 0
+  )
+  hook = incarnations.LossHook(
+    member, None, lambda _: hook.after_create_session(new, coords[1])
+  )
+  hook._marks = []
+  hook.after_create_session(old, coords[0])
+  life = hook._life
+  life.last_move = 0.0
+  hook._end(life, 0)
+  assert coords[0].should_stop() and old.is_closed
+  assert 'ps 0 was started anew' in life.loss.message
+  assert not coords[1].should_stop() and not new.is_closed
+  with pytest.raises(ValueError, match='its own'):
+    new.run([])
