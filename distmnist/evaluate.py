@@ -11,7 +11,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 # isort: split
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.logdir import saved_run
 from distmnist.training import accuracy, divergence, workload
 from distmnist.training import evaluator as evaluator_lib
@@ -25,6 +25,7 @@ _SPLIT = flags.DEFINE_enum(
 
 
 def main():
+  console.print_logs(console.print_to_stderr)
   logdir = saved_run.logdir_from_flags()
   # A continuous evaluator may be started before the run.
   saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
@@ -36,10 +37,11 @@ def main():
     path = saved_run.find_checkpoint(logdir, check.find)
   evaluator = accuracy.Evaluator(build_model, _load_split())
   if path:
-    evaluator_lib.report(evaluator, path, _SPLIT.value, _say)
+    print(evaluator_lib.describe(evaluator, path, _SPLIT.value))
     return
   for path in evaluator_lib.follow(logdir, _timeout_secs()):
-    evaluator_lib.report_new(evaluator, path, _SPLIT.value, _say)
+    if line := evaluator_lib.describe_new(evaluator, path, _SPLIT.value):
+      print(line, flush=True)
 
 
 def run():
@@ -48,10 +50,6 @@ def run():
 
 def _timeout_secs():
   return evaluator_lib.timeout_secs_from_flags()
-
-
-def _say(line):
-  print(line, flush=True)
 
 
 def _load_split():

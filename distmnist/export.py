@@ -14,7 +14,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.data import input_pipeline
 from distmnist.logdir import checkpoints, saved_run
 from distmnist.serving import saved_model
@@ -22,6 +22,7 @@ from distmnist.training import divergence, workload
 
 
 def main():
+  console.print_logs(console.print_to_stderr)
   export_dir = saved_model.export_dir_from_flags()
   logdir = saved_run.logdir_from_flags()
   saved_model.check_free(export_dir)

@@ -16,7 +16,7 @@ from absl import flags
 
 from distmnist import train  # noqa: F401  All its flags.
 from distmnist.cluster import role_flags
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.exchange import sharding
 from distmnist.launching import cluster_flags
 from distmnist.training import flag_checks, workload
@@ -32,6 +32,7 @@ _MBITS = flags.DEFINE_multi_integer(
 
 
 def main():
+  console.print_logs(print)
   cluster = make_cluster()
   name, strategy = flag_checks.make_strategy(cluster)
   build_model = workload.make_model()

@@ -15,6 +15,7 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -24,7 +25,8 @@ from absl import flags
 
 from distmnist.cluster import stop_request
 from distmnist.common import cli
-from distmnist.common.console import Console
+from distmnist.common import console as console_lib
+from distmnist.common.names import TRAIN
 from distmnist.lifecycle import ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -38,6 +40,8 @@ from distmnist.training import (
   worker_loop,
   workload,
 )
+
+_log = logging.getLogger(TRAIN)  # It runs as __main__.
 
 # What --help explains.
 _FIRST_FLAGS = (
@@ -71,12 +75,13 @@ def main():
     workload.prepare_data()
     print(f'{workload.describe()[1]} is in {workload.data_dir_from_flags()}')
     return 0
-  console = Console(_LOG_SECS.value)
-  task = task_lib.from_flags(console.say)
+  console = console_lib.Console(_LOG_SECS.value)
+  console_lib.print_logs(console.say)
+  task = task_lib.from_flags()
   if _PRINT_CLUSTER.value:
-    task.say(task.cluster.describe())
+    _log.info(task.cluster.describe())
     return 0
-  task.say_who_told()
+  task.log_who_told()
   if task.cluster.job_name == 'evaluator':
     return evaluator.run_task(task)
   if task.cluster.job_name == 'ps':
@@ -102,7 +107,7 @@ def run_worker(task, console, start, at_end):
   choice = flag_checks.check(cluster, *(len(s.images) for s in splits))
   folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
   if session_lib.has_ended(cluster, folder.restart):
-    task.say('the run has ended')
+    _log.info('the run has ended')
     return 0
   try:
     folder.claim(choice.build_model, at_end)
@@ -114,7 +119,7 @@ def run_worker(task, console, start, at_end):
     folder.path, cluster.task_index, task.watchdog.life
   )
   history.write('start', host=socket.gethostname(), pid=os.getpid())
-  task.say(worker_graph.describe_task(task, choice))
+  _log.info(worker_graph.describe_task(task, choice))
 
   with (
     shutdown.telling_ps(cluster, task.server, stop),
@@ -123,7 +128,7 @@ def run_worker(task, console, start, at_end):
     graph = worker_graph.build(task, choice, train_split, _SEED.value)
     if folder.path and cluster.is_chief:
       # Of one step: copies of it are to come.
-      summaries.write_graph(folder.path, task.say)
+      summaries.write_graph(folder.path)
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
     loop.build(_SEED.value, validation_split, at_end)
     with session_lib.make_session(task, loop.scaffold, loop.hooks) as session:

@@ -17,7 +17,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from distmnist import train  # noqa: F401  All its flags, for set_flags.
-from distmnist.common import registry
+from distmnist.common import console, registry
 from distmnist.exchange import collectives
 from tests.support import in_process, runner, stepper
 
@@ -87,6 +87,14 @@ def _kept_logger():
   before = logger.handlers, logger.level, logger.propagate
   yield
   logger.handlers, logger.level, logger.propagate = before
+
+
+@pytest.fixture
+def logged():
+  """The lines that distmnist's modules log, a list of str that grows."""
+  lines = []
+  console.print_logs(lines.append)
+  return lines
 
 
 @pytest.fixture

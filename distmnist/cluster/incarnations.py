@@ -13,6 +13,7 @@ MonitoredSession recovers. A step that ends sooner costs nothing.
 
 import contextlib
 import dataclasses
+import logging
 import threading
 import time
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors, polling
+
+_log = logging.getLogger(__name__)
 
 # Nothing has moved for so long: time to look, and then once in so long; longer
 # where there are many workers.
@@ -35,16 +38,14 @@ class LossHook(tf.train.SessionRunHook):
   ended.
   """
 
-  def __init__(self, cluster, server, say=print):
+  def __init__(self, cluster, server):
     """
     Args:
       cluster: cluster.Cluster of this worker.
       server: tf.train.Server, or None for one process.
-      say: callable that prints a line.
     """
     self._cluster = cluster
     self._server = server
-    self._say = say
     self._life = _Life(None, None)
     self._thread = None
     self._is_over = threading.Event()
@@ -130,7 +131,7 @@ class LossHook(tf.train.SessionRunHook):
       None, None, f'{name} was started anew while this task waited'
     )
     life.last_move = None
-    self._say(f'{name} was started anew: the wait for another task is over')
+    _log.info(f'{name} was started anew: the wait for another task is over')
     # The main thread wakes with whatever error, and finds this one.
     life.coord.request_stop((type(life.loss), life.loss, None))
     with contextlib.suppress(Exception):

@@ -168,7 +168,6 @@ def wait_until_gone(addresses, timeout_secs):
 def wait_for_tasks(
   addresses,
   timeout_secs,
-  say=print,
   pause=None,
   error_class=cli.RunError,
 ):
@@ -177,7 +176,6 @@ def wait_for_tasks(
   Args:
     addresses: dict of task name -> 'host:port'.
     timeout_secs: float, seconds until it gives up.
-    say: called with a line after a second of waiting, then every 5 s.
     pause: callable(secs) between two looks, in place of time.sleep; may raise
       to end the wait.
     error_class: cli.RunError, or a class of it.
@@ -186,7 +184,7 @@ def wait_for_tasks(
     error_class: the time is over; names the tasks and their addresses.
   """
   missing = dict(addresses)
-  wait = console.Wait(timeout_secs, say)
+  wait = console.Wait(timeout_secs)
   while True:
     found = ask_all(missing)
     missing = {n: a for n, a in missing.items() if found[n] != Answer.THERE}

@@ -5,11 +5,15 @@ Every task is started with the same two lists of hosts and with its own
 (cluster/task_environment.py). Flags come first.
 """
 
+import logging
+
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import addresses, cluster, task_environment
 from distmnist.common import cli
+
+_log = logging.getLogger(__name__)
 
 _JOB_NAME = flags.DEFINE_enum(
   'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
@@ -68,13 +72,12 @@ def parse_hosts(text, flag_name):
   return hosts
 
 
-def from_flags(environ=None, say=print):
+def from_flags(environ=None):
   """Returns the cluster.Cluster of this task.
 
   Args:
     environ: dict of environment variables, which say who is who where no flag
       does; None for flags alone.
-    say: callable that prints a line, told what is not used.
 
   Raises:
     cli.UsageError: one clear line on what does not fit.
@@ -89,7 +92,7 @@ def from_flags(environ=None, say=print):
   unused = names if is_told else names[1:]
   if unused:
     told_by = 'flags' if is_told else names[0]
-    say(f'who is who is told by {told_by}: {", ".join(unused)} not used')
+    _log.info(f'who is who is told by {told_by}: {", ".join(unused)} not used')
   settings = {
     'start_timeout_secs': _START_TIMEOUT_SECS.value,
     'num_gpus': _find_num_gpus(

@@ -1,5 +1,6 @@
 """TensorFlow's server of this task, and the config of its sessions."""
 
+import logging
 import os
 
 import tensorflow.compat.v1 as tf
@@ -9,6 +10,8 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from distmnist.cluster import identity
 from distmnist.common import cli, ports
 from distmnist.common.names import ATTEMPT
+
+_log = logging.getLogger(__name__)
 
 _ALLOW_SOFT_PLACEMENT = flags.DEFINE_bool(
   'allow_soft_placement',
@@ -55,14 +58,14 @@ def make_server_config(num_gpus=0):
   return config
 
 
-def log_placement(graph, say):
+def log_placement(graph):
   """Prints where each op goes, if --log_device_placement asks for it.
 
   TensorFlow's own log of it is at a level that runtime.py silences.
   """
   if _LOG_DEVICE_PLACEMENT.value:
     for op in graph.get_operations():
-      say(f'{op.name} ({op.type}): {op.device}')
+      _log.info(f'{op.name} ({op.type}): {op.device}')
 
 
 def make_server(cluster, config):

@@ -6,6 +6,7 @@ and the main thread may sit in C++ for as long as another task likes. So the
 signals are read from a wake-up descriptor by a thread of their own.
 """
 
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ import time
 from absl import flags
 
 from distmnist.common import cli
+
+_log = logging.getLogger(__name__)
 
 STOP_GRACE_SECS = flags.DEFINE_float(
   'stop_grace_secs',
@@ -47,11 +50,10 @@ class StopRequest:
       now (str), or None. May be set; must not block.
   """
 
-  def __init__(self, say, grace_secs=8.0):
+  def __init__(self, grace_secs=8.0):
     """Takes over SIGTERM and SIGINT; to be called in the main thread.
 
     Args:
-      say: callable that prints a line, from a thread of its own.
       grace_secs: float, seconds from the first signal until the process is
         ended by force.
 
@@ -68,7 +70,6 @@ class StopRequest:
     self.error = None
     self.find_unsaved = lambda: None
     self._deadline = None
-    self._say = say
     self._grace_secs = grace_secs
     self._requested = threading.Event()
     self._callbacks = []
@@ -104,7 +105,7 @@ class StopRequest:
     unsaved = self.find_unsaved() if self.is_requested else None
     if self.error:
       if unsaved:
-        self._say(unsaved)
+        _log.info(unsaved)
       raise self.error
     if unsaved:
       raise cli.NotSavedError(unsaved)
@@ -139,7 +140,7 @@ class StopRequest:
     Args:
       error: cli.RunError, printed and the exit code.
     """
-    self._say('ending at once, without a save')
+    _log.info('ending at once, without a save')
     print(f'error: {error}', file=sys.stderr, flush=True)
     os._exit(error.exit_code)
 
@@ -161,7 +162,7 @@ class StopRequest:
       name = signal.Signals(number).name
       more = '; once more stops at once' if num_signals else ', with all tasks'
     # Before the main thread knows: it may end the process at once.
-    self._say(f'{name}: saving and stopping{more}')
+    _log.info(f'{name}: saving and stopping{more}')
     self.signal = number
     self._requested.set()
     # A callback may hang, as the other tasks may be gone: it gets no say in
@@ -175,7 +176,7 @@ class StopRequest:
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
-    self._say(f'{cause}: stopping at once')
+    _log.info(f'{cause}: stopping at once')
     try:
       code = self.end()
     except cli.RunError as error:

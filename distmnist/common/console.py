@@ -5,6 +5,8 @@ import random
 import sys
 import time
 
+_log = logging.getLogger(__name__)
+
 _BAR_WIDTH = 20
 # From one look to the next: 5 % of the wait so far, and within these bounds.
 _LOOK_SECS = 0.05, 2.0
@@ -34,6 +36,11 @@ def print_logs(print_line):
   logger.propagate = False
 
 
+def print_to_stderr(line):
+  """Prints a line of a program whose stdout has its answer alone."""
+  print(line, file=sys.stderr, flush=True)
+
+
 class Wait:
   """A wait for other tasks: neither silent nor endless.
 
@@ -41,17 +48,15 @@ class Wait:
   says how long it has been.
   """
 
-  def __init__(self, limit_secs, say):
+  def __init__(self, limit_secs):
     """
     Args:
       limit_secs: float, seconds from now.
-      say: callable that prints a line.
     """
     self._limit_secs = limit_secs
-    self._say = say
     self._start = time.monotonic()
     self._next_line = self._start + 1
-    self._has_said = False
+    self._has_logged = False
 
   def is_over(self, what):
     """Whether the time is over; to be asked again and again.
@@ -65,8 +70,8 @@ class Wait:
     if now >= self._next_line:
       secs = now - self._start
       how_long = f' ({secs:.0f} of {self._limit_secs:.0f} s)'
-      self._say(f'waiting {what}{how_long if self._has_said else ""}')
-      self._has_said = True
+      _log.info(f'waiting {what}{how_long if self._has_logged else ""}')
+      self._has_logged = True
       self._next_line = now + 5
     return False
 

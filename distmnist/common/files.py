@@ -5,9 +5,12 @@ name is replaced or refused, never followed.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import stat
+
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -84,17 +87,16 @@ def make_private(folder):
     raise PermissionError(f'{folder} {problem}')
 
 
-def warn_of_owner(name, folder, say):
+def warn_of_owner(name, folder):
   """Says so if the folder of a flag belongs to another user, root excepted.
 
   Args:
     name: str, the flag.
     folder: str, exists.
-    say: callable that prints a line.
   """
   uid = os.stat(folder).st_uid
   if uid not in (os.geteuid(), 0):
-    say(
+    _log.info(
       f'--{name}={folder} belongs to another user (uid {uid}), who can change'
       ' all that is in it'
     )

@@ -13,11 +13,14 @@ still do harm.
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import time
 
 from distmnist.common import cli, owner_file
+
+_log = logging.getLogger(__name__)
 
 _FILE = 'owner.json'
 # A launcher has the folder in its own right: two of them must not write the
@@ -47,7 +50,7 @@ def refuse(name, folder, found):
   )
 
 
-def take_for_launcher(logdir, say):
+def take_for_launcher(logdir):
   """Makes this process the one launcher that writes logs in `logdir`.
 
   Until the process ends; that it takes the folder once more is nothing new.
@@ -64,7 +67,7 @@ def take_for_launcher(logdir, say):
     os.makedirs(logdir, exist_ok=True)
   except OSError:
     return  # The launcher names what it cannot make.
-  owner = Owner('--logdir', logdir, say, _LAUNCHER_FILE)
+  owner = Owner('--logdir', logdir, _LAUNCHER_FILE)
   owner.take()
   _taken[key] = owner
   owner.keep(on_loss=lambda error: None, on_removed=lambda: None)
@@ -81,18 +84,16 @@ class Owner:
     folder: str.
   """
 
-  def __init__(self, name, folder, say, file_name=_FILE):
+  def __init__(self, name, folder, file_name=_FILE):
     """
     Args:
       name: str, how a message calls it, such as '--logdir'.
       folder: str, exists.
-      say: callable that prints a line.
       file_name: str, of the file in which its owner stands.
     """
     self._name = name
     self.folder = folder
     self._path = os.path.join(folder, file_name)
-    self._say = say
     self._lock = threading.Lock()
     self._is_released = threading.Event()
     self._on_removed = lambda: None
@@ -156,7 +157,7 @@ class Owner:
         raise refuse(self._name, self.folder, found)
       if not has_said:
         has_said = True
-        self._say(
+        _log.info(
           f'waiting for {self._name}={self.folder}: '
           f'{owner_file.describe(found)} has it, or has ended without a word '
           f'less than {SILENT_SECS:g} s ago'
@@ -219,7 +220,7 @@ class Owner:
     new, _ = owner_file.write_beside(self._path, self.me)
     try:
       if owner_file.link(new, self._path):
-        self._say(
+        _log.info(
           f'{self._name}={self.folder} was removed by somebody: what was '
           'in it is gone, and it is made again for what is saved from now on'
         )

@@ -9,9 +9,12 @@ by itself (exchange/transport.py) is looked at by itself, so that nothing waits
 for the rest.
 """
 
+import logging
 import time
 
 import tensorflow.compat.v1 as tf
+
+_log = logging.getLogger(__name__)
 
 # Of the graph: (name, device) of the queues that count, one a message.
 QUEUES = 'distmnist/nonfinite'
@@ -68,14 +71,12 @@ def _find_cpu(device):
 class NonfiniteHook(tf.train.SessionRunHook):
   """Counts the pushes of which something was not finite, and says so."""
 
-  def __init__(self, stats, say):
+  def __init__(self, stats):
     """
     Args:
       stats: report.WorkerStats, of which nonfinite_pushes is filled in.
-      say: callable that prints a line.
     """
     self._stats = stats
-    self._say = say
     self._next_look = None
 
   def begin(self):
@@ -101,7 +102,7 @@ class NonfiniteHook(tf.train.SessionRunHook):
     number = int(max(session.run(self._drain), default=0))
     if number:
       self._stats.nonfinite_pushes += number
-      self._say(
+      _log.info(
         f'{number} pushes had numbers that are not finite, and went as zeros: '
         'try --clip_norm=1, a lower --learning_rate or, with '
         '--wire_dtype=float16, bfloat16'

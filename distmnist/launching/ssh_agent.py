@@ -123,7 +123,8 @@ class _Host:
 
   def serve(self):
     """Runs the task to its end; returns its exit code, 128 + n by signal n."""
-    wait = console.Wait(LOST_SECS + self._grace_secs + LEAVE_SECS, self._say)
+    console.print_logs(self._write_to_log)
+    wait = console.Wait(LOST_SECS + self._grace_secs + LEAVE_SECS)
     port = self._request['port']
     while self._code is None:
       # If the port stays taken, the task says so better than we can.
@@ -148,7 +149,7 @@ class _Host:
       self._turn()
     return self._code
 
-  def _say(self, text):
+  def _write_to_log(self, text):
     """Writes a line into the log of the task."""
     self._launcher.show(text.encode() + b'\n')
 

@@ -2,11 +2,9 @@
 
 import os
 import shutil
-import sys
 import tempfile
 
 from distmnist.common import cli, files, owner
-from distmnist.common.names import LAUNCH
 
 # Of earlier runs in the same folder: worker_0.log.1 is the last one's.
 NUM_KEPT = 3
@@ -29,7 +27,7 @@ def make_logs_dir(logs_dir, logdir):
     _temporary.add(folder)
     return folder
   if logdir:
-    owner.take_for_launcher(os.path.expanduser(logdir), _say)
+    owner.take_for_launcher(os.path.expanduser(logdir))
   # A shell leaves the ~ of --logdir=~/run as it is.
   path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
   try:
@@ -42,10 +40,6 @@ def make_logs_dir(logs_dir, logdir):
   if not os.access(path, os.W_OK | os.X_OK):
     raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
   return path
-
-
-def _say(text):
-  print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
 
 def log_path(logs_dir, task):

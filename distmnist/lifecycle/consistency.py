@@ -1,11 +1,14 @@
 """Tasks of one run have the same flags, hosts, code and TensorFlow."""
 
 import hashlib
+import logging
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common.names import CHIEF, PACKAGE_DIR
 from distmnist.logdir import logdirs, run_flags
+
+_log = logging.getLogger(__name__)
 
 # What each task may have of its own; in all else they must agree.
 _OWN_FLAGS = {
@@ -105,10 +108,9 @@ class LogdirHook(tf.train.SessionRunHook):
   does not; but graphs, reports and `evaluate` are looked for there.
   """
 
-  def __init__(self, watchdog, logdir, say):
+  def __init__(self, watchdog, logdir):
     self._watchdog = watchdog
     self._logdir = logdir
-    self._say = say
     self._is_known = False
 
   def after_create_session(self, session, coord):
@@ -116,7 +118,7 @@ class LogdirHook(tf.train.SessionRunHook):
       self._is_known = True
       life = self._watchdog.find_life(CHIEF)
       if life and not logdirs.is_signed(self._logdir, life):
-        self._say(
+        _log.info(
           f'--logdir={self._logdir} is not the folder that worker 0 has under '
           'this name: the checkpoints are there, the summaries of this worker '
           'here; give all workers a folder that they share'

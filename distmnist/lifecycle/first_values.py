@@ -6,11 +6,15 @@ initialises where there is none. Without a ps the other workers initialise
 values of their own, and get the chief's from the strategy.
 """
 
+import logging
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.exchange import strategy
 from distmnist.logdir import checkpoints, history
+
+_log = logging.getLogger(__name__)
 
 
 class FirstValues:
@@ -26,7 +30,6 @@ class FirstValues:
         of each new center.
     """
     self._cluster = task.cluster
-    self._say = task.say
     self._restart = restart
     self._center_flags = center_flags
     self._hooks = [h for h in hooks if isinstance(h, strategy.CenterHook)]
@@ -53,7 +56,7 @@ class FirstValues:
     if not session.run(scaffold.ready_for_local_init_op).size:
       if self._center_flags:
         self._center_flags.check_run(session, self._restart.run)
-      self._say('taking over the live variables')
+      _log.info('taking over the live variables')
       self._restart.go_on()
       return
     path = self._restart.find()
@@ -62,7 +65,7 @@ class FirstValues:
       history.record('restoring', step=step)
       self._restore(scaffold, session, path)
       history.record('restored', step=step)
-      self._say(f'restored {path}')
+      _log.info(f'restored {path}')
     else:
       session.run(self._initialize)
     self._restart.go_on()

@@ -7,6 +7,7 @@ task that finds the beat of another process under its own name was replaced
 while it stood still; it ends at once, and saves nothing.
 """
 
+import logging
 import os
 import pathlib
 import socket
@@ -18,6 +19,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import polling, status_table, stop_request
 from distmnist.common import cli
 from distmnist.lifecycle import table_calls
+
+_log = logging.getLogger(__name__)
 
 # Seconds between two beats of a task, in a small cluster and in a large one.
 _BEAT_SECS = 1.0, 2.0
@@ -52,7 +55,7 @@ class Heartbeats:
     is_closed: threading.Event, which ends the beats.
   """
 
-  def __init__(self, cluster, server, settings, stalls, stop, say):
+  def __init__(self, cluster, server, settings, stalls, stop):
     """
     Args:
       cluster: cluster.Cluster.
@@ -60,13 +63,11 @@ class Heartbeats:
       settings: {name: value}, what all tasks must agree on.
       stalls: stalls.Stalls, whose num_steps goes out with each beat.
       stop: stop_request.StopRequest, told that this task was replaced.
-      say: callable that prints a line.
     """
     self._cluster = cluster
     self._settings = settings
     self._stalls = stalls
     self._stop = stop
-    self._say = say
     self._life = int.from_bytes(os.urandom(8), 'big') >> 1
     self._num_beats = 0
     self.place = find_place()
@@ -87,7 +88,7 @@ class Heartbeats:
     self._table = self._calls = None
     if server:
       self._table = status_table.Board(cluster, server)
-      self._calls = table_calls.TableCalls(cluster, self.is_closed, stop, say)
+      self._calls = table_calls.TableCalls(cluster, self.is_closed, stop)
 
   @property
   def life(self):
@@ -182,7 +183,7 @@ class Heartbeats:
           self._stop.give_up(error)
         return
       except Exception as error:  # A task that does not beat is taken for dead.
-        self._say(f'a beat failed, and the next is tried: {error!r}')
+        _log.info(f'a beat failed, and the next is tried: {error!r}')
 
   def _beat_once(self):
     self._num_beats += 1

@@ -1,6 +1,7 @@
 """The life of a parameter server: it serves until all workers are done."""
 
 import contextlib
+import logging
 import queue
 import time
 
@@ -11,6 +12,8 @@ from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.launching import stop_grace
 from distmnist.lifecycle import shutdown
+
+_log = logging.getLogger(__name__)
 
 # A ps gives the last workers so long after the chief is done.
 _PS_GRACE_SECS = 5.0
@@ -26,18 +29,18 @@ def run_ps(task):
     cli.RunError: the chief has failed, no worker answers for
       start_timeout_secs, or this ps does not fit the other tasks.
   """
-  cluster, server, stop, say = task.cluster, task.server, task.stop, task.say
+  cluster, server, stop = task.cluster, task.server, task.stop
   workers = cluster.addresses('worker')
   waiting, deadline = dict(workers), None
   with shutdown.done_box(cluster, server, cluster.task_index) as box:
     messages = box.listen()
-    say(f'{cluster.name} serves on {cluster.address}')
+    _log.info(f'{cluster.name} serves on {cluster.address}')
     with contextlib.suppress(stop_request.StoppedError):
       task.watchdog.check_in()
-    care = _Care(cluster, task.watchdog, say)
+    care = _Care(cluster, task.watchdog)
     while waiting and not stop.is_requested:
       if deadline and time.monotonic() > deadline:
-        say(f'leaving without {", ".join(waiting)}: sent no final word')
+        _log.info(f'leaving without {", ".join(waiting)}: sent no final word')
         break
       try:
         message = messages.get(timeout=0.5)
@@ -48,10 +51,10 @@ def run_ps(task):
       if name is None:
         continue
       if message['comes_back']:
-        say(f'{name} has failed, and may come back')
+        _log.info(f'{name} has failed, and may come back')
         continue
       waiting.pop(name, None)
-      say(f'{name} is done' if message['ok'] else f'{name} has failed')
+      _log.info(f'{name} is done' if message['ok'] else f'{name} has failed')
       if name == CHIEF:
         if not message['ok']:
           # Exit after the chief, so that the launcher names it as root cause.
@@ -59,7 +62,7 @@ def run_ps(task):
           raise cli.RunError('worker 0, the chief, has failed: see its log')
         deadline = time.monotonic() + _PS_GRACE_SECS
     if stop.is_requested:
-      _have_it_saved(cluster, server, messages, stop, say)
+      _have_it_saved(cluster, server, messages, stop)
     else:
       # A worker that has said "done" still needs the answer to its last call.
       probing.wait_until_gone(workers, timeout_secs=2.0)
@@ -69,10 +72,9 @@ def run_ps(task):
 class _Care:
   """Tracks which workers are alive, so that a ps without workers exits."""
 
-  def __init__(self, cluster, watchdog, say):
+  def __init__(self, cluster, watchdog):
     self._cluster = cluster
     self._watchdog = watchdog
-    self._say = say
     self._first_time = self._last_sign = time.monotonic()
     self._said = {}
 
@@ -90,7 +92,7 @@ class _Care:
         self._said.pop(name, None)
       elif now - self._said.get(name, -warn_secs) >= warn_secs:
         self._said[name] = now
-        self._say(
+        _log.info(
           f'{name} at {workers[name]}: no sign of life for {secs:.0f} s'
         )
     if any(s is not None and s < warn_secs for s in silent_secs.values()):
@@ -111,7 +113,7 @@ class _Care:
       )
 
 
-def _have_it_saved(cluster, server, messages, stop, say):
+def _have_it_saved(cluster, server, messages, stop):
   """Asks the chief for a checkpoint, as the shards here are about to go.
 
   Where the chief is there but has not saved in time, `stop` knows.
@@ -139,7 +141,7 @@ def _have_it_saved(cluster, server, messages, stop, say):
           message = messages.get(timeout=0.1)
           if 'saved' in message:
             step = message['saved']
-            say(
+            _log.info(
               f'{CHIEF} has no --logdir to save to'
               if step is None
               else f'{CHIEF} has saved step {step}'

@@ -147,7 +147,6 @@ class ClusterScaffold(tf.train.Scaffold):
     probing.wait_for_tasks(
       {name: addresses[name] for name in sorted(names)},
       self._cluster.start_timeout_secs,
-      self._task.say,
       self._task.stop.wait,
       shutdown.choose_absence_error(self._is_first),
     )
@@ -160,7 +159,7 @@ class ClusterScaffold(tf.train.Scaffold):
     """
     chief = f'{CHIEF} at {self._cluster.worker_hosts[0]}'
     limit_secs = self._cluster.start_timeout_secs
-    wait = console.Wait(limit_secs, self._task.say)
+    wait = console.Wait(limit_secs)
     while True:
       try:
         with self._open_session() as session:
@@ -215,7 +214,7 @@ def make_session(task, scaffold, hooks):
     master=server.target if server else '',
     is_chief=_has_variables(cluster),
     scaffold=scaffold,
-    hooks=[incarnations.LossHook(cluster, server, task.say), *hooks],
+    hooks=[incarnations.LossHook(cluster, server), *hooks],
     config=task.session_config,
     checkpoint_dir=None,
     save_checkpoint_secs=None,

@@ -5,6 +5,7 @@ are done. A worker that is lost is waited for no longer than it is alive.
 """
 
 import contextlib
+import logging
 import os
 import queue
 
@@ -14,6 +15,8 @@ from distmnist.cluster import errors, message_queue, probing, stop_request
 from distmnist.common import cli, console
 from distmnist.common.names import ATTEMPT
 from distmnist.logdir import report, saving
+
+_log = logging.getLogger(__name__)
 
 # A ps that answers slowly is given so long to hear that a worker is done.
 _TELL_SECS = 10.0
@@ -156,7 +159,7 @@ class Others:
     """Tells the chief that this worker has left its loop."""
     self._end_box.send(stats.to_message())
 
-  def wait_at_end(self, timeout_secs, say):
+  def wait_at_end(self, timeout_secs):
     """Chief: waits until every other worker has left its loop or is gone.
 
     Returns:
@@ -166,7 +169,7 @@ class Others:
       return []
     missing = dict(self._addresses)
     messages, found = self._end_box.listen(), []
-    wait = console.Wait(timeout_secs, say)
+    wait = console.Wait(timeout_secs)
     absences = probing.Absences(self._secs_silent)
 
     def note(message):
@@ -185,11 +188,11 @@ class Others:
         for message in self._read_what_was_sent(messages):
           note(message)
       for name in sorted(gone.keys() & missing.keys()):
-        say(f'{name} is gone: ending without it')
+        _log.info(f'{name} is gone: ending without it')
         del missing[name]
       names = errors.list_tasks(missing)
       if missing and wait.is_over(f'at the end for {names}'):
-        say(f'ending without {names}: not done after {timeout_secs:g} s')
+        _log.info(f'ending without {names}: not done after {timeout_secs:g} s')
         break
     return found
 

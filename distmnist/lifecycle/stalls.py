@@ -4,6 +4,7 @@ Not the steps alone: what follows a step (a save, an evaluation), the start of a
 session and the end are watched, too.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -13,6 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
+
+_log = logging.getLogger(__name__)
 
 _PACKAGE = str(PACKAGE_DIR)
 
@@ -26,14 +29,13 @@ class Stalls:
       None.
   """
 
-  def __init__(self, warn_secs, fail_secs, describe_others, stop, say):
+  def __init__(self, warn_secs, fail_secs, describe_others, stop):
     """
     Args:
       warn_secs: float, after so long a wait is spoken of.
       fail_secs: float, after so long it is given up.
       describe_others: callable() -> str, who is silent.
       stop: stop_request.StopRequest, asked to give up in the end.
-      say: callable that prints a line.
     """
     self.num_steps = 0
     self.describe_wait = None
@@ -41,7 +43,6 @@ class Stalls:
     self._fail_secs = fail_secs
     self._describe_others = describe_others
     self._stop = stop
-    self._say = say
     self._stage = None  # (when it began, what it is; None for a step)
 
   def step_begins(self):
@@ -89,7 +90,7 @@ class Stalls:
           )
         )
         return
-      self._say(text)
+      _log.info(text)
       next_secs = secs + self._warn_secs
 
   def _describe(self, stage, secs):

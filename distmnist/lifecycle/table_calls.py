@@ -20,19 +20,17 @@ _RETRY_SECS = 0.05
 class TableCalls:
   """Calls the table until it answers, and says for whom a task waits."""
 
-  def __init__(self, cluster, is_closed, stop, say):
+  def __init__(self, cluster, is_closed, stop):
     """
     Args:
       cluster: cluster.Cluster.
       is_closed: threading.Event, ends the pause between two tries.
       stop: stop_request.StopRequest, which may end the wait.
-      say: callable that prints a line.
     """
     self._name = cluster.meeting_name
     self._address = cluster.meeting_address
     self._is_closed = is_closed
     self._stop = stop
-    self._say = say
 
   def call(self, ask, deadline):
     """Returns what `ask()` returns, which may be silent for ever.
@@ -48,7 +46,7 @@ class TableCalls:
     threading.Thread(
       target=self._put_answer, args=(answers, ask, deadline), daemon=True
     ).start()
-    wait = console.Wait(deadline + 1 - time.monotonic(), self._say)
+    wait = console.Wait(deadline + 1 - time.monotonic())
     while answers.empty():
       if wait.is_over(f'for an answer of {self._name} at {self._address}'):
         raise cli.RunError(

@@ -1,11 +1,14 @@
 """One task of a cluster: its role, its server, and what may stop it."""
 
 import functools
+import logging
 import os
 
 from distmnist.cluster import role_flags, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
+
+_log = logging.getLogger(__name__)
 
 
 class Task:
@@ -14,15 +17,13 @@ class Task:
   Attributes:
     cluster: cluster.Cluster, with the role of this task.
     stop: stop_request.StopRequest, which heeds signals.
-    say: callable that prints a line.
     server: tf.train.Server; None before `serve`, and for one process.
     watchdog: watchdog.Watchdog; None before `serve`.
   """
 
-  def __init__(self, cluster, stop, say):
+  def __init__(self, cluster, stop):
     self.cluster = cluster
     self.stop = stop
-    self.say = say
     self.server = self.watchdog = None
 
   @functools.cached_property
@@ -35,13 +36,13 @@ class Task:
     """The tf.ConfigProto of this task's sessions."""
     return self.cluster.session_config(self.server_config)
 
-  def say_who_told(self):
+  def log_who_told(self):
     """Says where the roles come from, if it was not the command line."""
     cluster = self.cluster
     if cluster.told_by in ('', 'flags'):
       return
     there = cluster.name_there(cluster.name)
-    self.say(
+    _log.info(
       f'told by {cluster.told_by}: this task is {cluster.name}'
       + (f', there {there}' if there else '')
     )
@@ -50,19 +51,16 @@ class Task:
     """Starts the server: from now on the other tasks count on this one."""
     self.server = server_lib.make_server(self.cluster, self.server_config)
     self.watchdog = watchdog_lib.from_flags(
-      self.cluster, self.server, self.stop, self.say
+      self.cluster, self.server, self.stop
     )
 
 
-def from_flags(say):
+def from_flags():
   """Returns the Task that the flags, TF_CONFIG or Slurm describe.
-
-  Args:
-    say: callable that prints a line.
 
   Raises:
     cli.UsageError: what they say does not make a cluster.
   """
   # First, so that no signal comes too early.
-  stop = stop_request.StopRequest(say, stop_request.STOP_GRACE_SECS.value)
-  return Task(role_flags.from_flags(os.environ, say), stop, say)
+  stop = stop_request.StopRequest(stop_request.STOP_GRACE_SECS.value)
+  return Task(role_flags.from_flags(os.environ), stop)

@@ -41,7 +41,7 @@ _STALL_FAIL_SECS = flags.DEFINE_float(
 _WAIT_SECS = 2.0
 
 
-def from_flags(cluster, server, stop, say):
+def from_flags(cluster, server, stop):
   """Returns the Watchdog of this task, which has not checked in yet."""
   return Watchdog(
     cluster,
@@ -50,7 +50,6 @@ def from_flags(cluster, server, stop, say):
     _STALL_WARN_SECS.value,
     _STALL_FAIL_SECS.value,
     stop,
-    say,
   )
 
 
@@ -63,9 +62,7 @@ class Watchdog:
     stalls: stalls.Stalls, to be told what this task is doing.
   """
 
-  def __init__(
-    self, cluster, server, settings, warn_secs, fail_secs, stop, say
-  ):
+  def __init__(self, cluster, server, settings, warn_secs, fail_secs, stop):
     """
     Args:
       cluster: cluster.Cluster.
@@ -74,22 +71,20 @@ class Watchdog:
       warn_secs: float, after so long a wait is spoken of.
       fail_secs: float, after so long it is given up.
       stop: stop_request.StopRequest, asked to give up in the end.
-      say: callable that prints a line.
     """
     self.warn_secs = warn_secs
     self.fail_secs = fail_secs
     self._cluster = cluster
     self._stop = stop
-    self._say = say
     self._others = cluster.addresses('ps') | cluster.addresses('worker')
     self._others.pop(cluster.name, None)
     self._settings = settings
     self._rows = {}  # Name: (row, settings), as far as they were asked for.
     self.stalls = stalls.Stalls(
-      warn_secs, fail_secs, self._describe_others, stop, say
+      warn_secs, fail_secs, self._describe_others, stop
     )
     self._heartbeats = heartbeats.Heartbeats(
-      cluster, server, settings, self.stalls, stop, say
+      cluster, server, settings, self.stalls, stop
     )
 
   @property
@@ -120,7 +115,7 @@ class Watchdog:
       return
     limit = self._cluster.start_timeout_secs
     deadline = time.monotonic() + limit
-    wait = console.Wait(limit, self._say)
+    wait = console.Wait(limit)
     own = self._cluster.name
     if beats.ask(lambda: beats.read_row(own), deadline):
       self._refuse_duplicate(deadline)

@@ -6,6 +6,7 @@ one file says what is the best and how good it is, so no crash can part the two.
 
 import contextlib
 import json
+import logging
 import os
 
 import numpy as np
@@ -13,6 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import files
 from distmnist.logdir import checkpoints, saving
+
+_log = logging.getLogger(__name__)
 
 # The accuracy's name in the checkpoint, where no model has a variable.
 _ACCURACY = 'distmnist/validation_accuracy'
@@ -29,13 +32,12 @@ class Best:
     num_worse: int, evaluations after it that were not better.
   """
 
-  def __init__(self, folder=None, check_owner=lambda: None, say=print):
+  def __init__(self, folder=None, check_owner=lambda: None):
     """Goes on from what earlier lives of this training have left in `folder`.
 
     Args:
       folder: str, or None: then nothing is kept.
       check_owner: callable, see saving.CheckpointWriter.
-      say: callable that prints a line.
     """
     self.step, self.accuracy, self.path = None, -1.0, None
     self._worse_steps = []
@@ -44,7 +46,7 @@ class Best:
     if folder:
       self._writer = saving.CheckpointWriter(folder, 1, check_owner)
       self._writer.remove_unfinished()
-      self._read(say)
+      self._read()
 
   @property
   def num_worse(self):
@@ -92,10 +94,10 @@ class Best:
         'another --logdir'
       ) from error
 
-  def _read(self, say):
+  def _read(self):
     for path in checkpoints.list_checkpoints(self._folder):
       if damage := checkpoints.find_damage(path):
-        say(f'{path} was the best checkpoint, and is not whole: {damage}')
+        _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
       reader = tf.train.load_checkpoint(path)
       # Two are there if the writer was killed: the better one is the newer.

@@ -1,6 +1,7 @@
 """The log directory: checkpoints, and the flags that they were made with."""
 
 import contextlib
+import logging
 import os
 import re
 
@@ -9,6 +10,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
+
+_log = logging.getLogger(__name__)
 
 # The collection of variables that a checkpoint of old may lack.
 OPTIONAL = 'distmnist/optional'
@@ -111,13 +114,12 @@ def _read_through(path):
 _ADVICE = 'or begin anew with --resume=never, which moves them aside'
 
 
-def find_usable(logdir, find_fault, say, advice=_ADVICE):
+def find_usable(logdir, find_fault, advice=_ADVICE):
   """Returns the path of the latest checkpoint without a fault, or None.
 
   Args:
     logdir: str.
     find_fault: callable, path -> (what, why), two str, or None; see above.
-    say: callable that prints a line, told of each that has one.
     advice: str, what else can be done if there is none.
 
   Raises:
@@ -129,7 +131,7 @@ def find_usable(logdir, find_fault, say, advice=_ADVICE):
     if fault is None:
       return path
     what, why = fault
-    say(f'checkpoint {path} {what}, and not used: {why}')
+    _log.info(f'checkpoint {path} {what}, and not used: {why}')
   if paths:
     raise cli.RunError(
       f'none of the checkpoints in {logdir} can be used: bring one back, '

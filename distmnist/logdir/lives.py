@@ -9,6 +9,7 @@ did after it last wrote, which is some seconds of work.
 import concurrent.futures
 import glob
 import json
+import logging
 import os
 import time
 
@@ -16,6 +17,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import files
 from distmnist.logdir import logdirs, report
+
+_log = logging.getLogger(__name__)
 
 _WRITE_SECS = 5.0
 
@@ -27,16 +30,14 @@ class LifeHook(tf.train.SessionRunHook):
   of each worker in turn would be one of all.
   """
 
-  def __init__(self, stats, logdir, say):
+  def __init__(self, stats, logdir):
     """
     Args:
       stats: report.WorkerStats of this life.
       logdir: str, or None: then nothing is written.
-      say: callable that prints a line.
     """
     self._stats = stats
     self._path = logdir and _find_path(logdir, stats)
-    self._say = say
     self._writer = concurrent.futures.ThreadPoolExecutor(1)
     self._last_write = None
     self._next_write = 0.0
@@ -74,7 +75,7 @@ class LifeHook(tf.train.SessionRunHook):
     except OSError as error:
       if not self._has_failed:
         self._has_failed = True
-        self._say(
+        _log.info(
           f'{self._path} cannot be written: {error.strerror}; should this '
           'process be killed, the report will lack what it did'
         )

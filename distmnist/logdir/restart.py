@@ -1,6 +1,7 @@
 """What a training begins with, and goes back to when a ps is lost."""
 
 import glob
+import logging
 import os
 import re
 import tempfile
@@ -10,6 +11,8 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
 from distmnist.logdir import checkpoints, logdirs, run_data, run_flags
+
+_log = logging.getLogger(__name__)
 
 _RESUME = flags.DEFINE_string(
   'resume',
@@ -36,19 +39,17 @@ class Restart:
     run: str, the same in all lives of one training; empty without a logdir.
   """
 
-  def __init__(self, logdir, resume, last_step, say):
+  def __init__(self, logdir, resume, last_step):
     """
     Args:
       logdir: str or None.
       resume: str, the value of --resume.
       last_step: int, the global step at which training ends.
-      say: callable that prints a line.
     """
     self._logdir = logdir
     self._find_divergence = lambda path: None
     self._resume = os.path.expanduser(resume)
     self._last_step = last_step
-    self._say = say
     self._given = None
     self._found = None
     self.run = ''
@@ -106,7 +107,7 @@ class Restart:
     if not self._is_new_run():
       self._forget_earlier()
     elif self._logdir:
-      aside = _move_aside(self._logdir, self._say)
+      aside = _move_aside(self._logdir)
       if self._given and _is_in(self._given, self._logdir):
         self._given = os.path.join(aside, os.path.basename(self._given))
 
@@ -122,7 +123,7 @@ class Restart:
       logdirs.lives_dir(self._logdir),
     ]
     if any(map(os.path.isdir, folders)) and not self.find():
-      _move_aside(self._logdir, self._say)
+      _move_aside(self._logdir)
 
   def _check_is_same_run(self, images, flags_of_meaning):
     """Raises cli.RunError if the run to go on with learnt something else."""
@@ -139,7 +140,7 @@ class Restart:
     # A task that is started again may be brought its images in another order.
     earlier = run_data.read(self._logdir)
     if ATTEMPT not in os.environ and earlier not in (None, images):
-      self._say(
+      _log.info(
         f'--logdir={self._logdir} has a run that learnt from {earlier}, and'
         f' here are {images}: its files have changed, or --data_dir is another'
       )
@@ -159,7 +160,7 @@ class Restart:
     return path
 
   def _find_usable(self, folder):
-    return checkpoints.find_usable(folder, self._find_fault, self._say)
+    return checkpoints.find_usable(folder, self._find_fault)
 
   def _find_fault(self, path):
     return checkpoints.find_fault(path, self._find_divergence)
@@ -188,16 +189,16 @@ class Restart:
         for path in later:
           for name in glob.glob(f'{glob.escape(path)}.*'):
             os.rename(name, os.path.join(aside, os.path.basename(name)))
-        self._say(f'what was passed over is now in {aside}')
+        _log.info(f'what was passed over is now in {aside}')
     self._found = None
 
 
-def from_flags(logdir, last_step, say):
+def from_flags(logdir, last_step):
   """Returns the Restart that --resume asks for."""
-  return Restart(logdir, _RESUME.value, last_step, say)
+  return Restart(logdir, _RESUME.value, last_step)
 
 
-def _move_aside(logdir, say):
+def _move_aside(logdir):
   """Moves what an earlier run has left into a folder of its own.
 
   Returns:
@@ -218,7 +219,7 @@ def _move_aside(logdir, say):
     raise cli.RunError(
       f'--logdir={logdir} cannot be written: {error.strerror}'
     ) from error
-  say(f'the earlier run in {logdir} is now in {aside}')
+  _log.info(f'the earlier run in {logdir} is now in {aside}')
   return aside
 
 

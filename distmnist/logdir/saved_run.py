@@ -6,6 +6,7 @@ command line win over them.
 """
 
 import functools
+import logging
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from distmnist.common import cli, command_line
 from distmnist.logdir import checkpoints, logdirs, run_flags
 
 FLAGS = flags.FLAGS
+_log = logging.getLogger(__name__)
 
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
@@ -97,7 +99,7 @@ def find_checkpoint(logdir, find_divergence=lambda path: None):
   )
   if which in (None, 'best'):
     folder = checkpoints.best_dir(logdir) if which else logdir
-    path = checkpoints.find_usable(folder, find_fault, _say, _ADVICE)
+    path = checkpoints.find_usable(folder, find_fault, _ADVICE)
   elif which.isdigit():
     path = checkpoints.path_of_step(logdir, int(which))
   else:
@@ -115,13 +117,8 @@ def find_checkpoint(logdir, find_divergence=lambda path: None):
         f'checkpoint {path} is not whole: {why}; give another one by '
         '--checkpoint'
       )
-    _say(f'checkpoint {path} {what}: {why}')
+    _log.info(f'checkpoint {path} {what}: {why}')
   return path
-
-
-def _say(line):
-  # stdout has the answer alone.
-  print(line, file=sys.stderr, flush=True)
 
 
 def _is_path(which):

@@ -50,7 +50,7 @@ class BarrierStage:
     self._deadline = None
     self._job = self._make_job(self.attempt, port, on_end)
     self._job.start()
-    self._wait = console.Wait(self._start_secs, _log.info)
+    self._wait = console.Wait(self._start_secs)
 
   def find_loss(self, missing, has_agents):
     """Returns what Spark says of an executor that was lost early, or None.

@@ -146,7 +146,7 @@ def wait_for_slots(sc, num_tasks, wait_secs):
     cli.RunError: it has not within wait_secs.
   """
   check_fixed_slots(sc.master, num_tasks)
-  wait = console.Wait(wait_secs, _log.info)
+  wait = console.Wait(wait_secs)
   while (num_slots := count_slots(sc)) < num_tasks:
     need = f'{num_tasks} slots, of which Spark has {num_slots} so far'
     if wait.is_over(f'for {need}'):

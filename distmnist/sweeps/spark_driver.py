@@ -105,7 +105,7 @@ def _wait_for_slot(sc, wait_secs):
   """
   if sc.getConf().get('spark.dynamicAllocation.enabled') == 'true':
     return  # Executors come once there is work.
-  wait = console.Wait(wait_secs, _log.info)
+  wait = console.Wait(wait_secs)
   while not executors.count_slots(sc):
     if wait.is_over('for an executor of Spark'):
       raise cli.RunError(

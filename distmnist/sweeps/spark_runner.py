@@ -149,7 +149,7 @@ class SparkRunner(runners.Runner):
       self._wait = None
       return
     secs = self._driver.wait_secs
-    self._wait = self._wait or console.Wait(secs, _log.info)
+    self._wait = self._wait or console.Wait(secs)
     what = f'for Spark to start {", ".join(t.title for t in trials)}'
     if self._wait.is_over(what):
       raise cli.LostError(

@@ -63,7 +63,7 @@ class SweepFolder:
       raise cli.UsageError(
         f'--sweep_dir={self.path} cannot be written: {error.strerror}'
       ) from error
-    files.warn_of_owner('sweep_dir', self.path, _log.info)
+    files.warn_of_owner('sweep_dir', self.path)
     with own, of_trials:
       if not _lock(own):
         raise cli.UsageError(
@@ -105,7 +105,7 @@ class SweepFolder:
     Raises:
       cli.RunError: they do not.
     """
-    wait = console.Wait(stop_grace.for_orphans(self._grace_secs) + 5, _log.info)
+    wait = console.Wait(stop_grace.for_orphans(self._grace_secs) + 5)
     while not _lock(lock):
       what = f'for the trials of a sweep that was killed in {self.path}'
       if wait.is_over(what):

@@ -1,5 +1,6 @@
 """What worker 0 does beside its own steps: validate, wait, save, report."""
 
+import logging
 import os
 import time
 
@@ -25,6 +26,8 @@ from distmnist.training import (
   validation_hook,
   workload,
 )
+
+_log = logging.getLogger(__name__)
 
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
@@ -102,7 +105,7 @@ class Chief:
     self._values = None
     self._final_step = None
 
-  def hooks(self, steps, scaffold, others, strategy, stop, say):
+  def hooks(self, steps, scaffold, others, strategy, stop):
     """Returns the SessionRunHooks, to come after the strategy's.
 
     At the end the other workers are waited for, then the center is fetched
@@ -114,12 +117,11 @@ class Chief:
       others: session.Others.
       strategy: strategy.Strategy, which decides how a loop is ended.
       stop: stop_request.StopRequest; after a signal there is only a checkpoint.
-      say: callable that prints a line.
     """
 
     def at_end(session):
       if not stop.is_requested:
-        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value, say)
+        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value)
         self._values = checkpoints.fetch_whole(session, self._variables)
         self._final_step = int(session.run(self._global_step))
 
@@ -128,7 +130,7 @@ class Chief:
       result.append(begin_hook.BeginHook(self._logdir, self._images))
     if self._validation:
       self._validation_hook = self._make_validation_hook(
-        steps, others, strategy, say
+        steps, others, strategy
       )
       result.append(self._validation_hook)
     result.append(stop_hook.EndHook(at_end))
@@ -140,16 +142,15 @@ class Chief:
       save_hook.SAVE_SECS.value,
       save_hook.SAVE_STEPS.value,
       others,
-      say,
     )
     stop.find_unsaved = saves.find_unsaved
     return [*result, saves]
 
-  def _make_validation_hook(self, steps, others, strategy, say):
+  def _make_validation_hook(self, steps, others, strategy):
     kept, summary_dir = best.Best(), None
     if self._logdir:
       folder = checkpoints.best_dir(self._logdir)
-      kept = best.Best(folder, self._owner.check, say)
+      kept = best.Best(folder, self._owner.check)
       summary_dir = os.path.join(self._logdir, 'validation')
     everything = tf.global_variables()
     return validation_hook.ValidationHook(
@@ -161,7 +162,6 @@ class Chief:
       kept,
       summary_dir,
       others.stop_all,
-      say,
       strategy.request_stop,
     )
 
@@ -204,7 +204,7 @@ class Chief:
   def _make_evaluator(self, split):
     return accuracy.Evaluator(self._build_model, split, self._config)
 
-  def report(self, stats, progress, strategy, num_workers, start, say):
+  def report(self, stats, progress, strategy, num_workers, start):
     """Evaluates, prints the last lines and writes report.json.
 
     The session is closed and the cluster let go: this needs neither.
@@ -215,7 +215,6 @@ class Chief:
       strategy: strategy.Strategy.
       num_workers: int, of the cluster.
       start: float, time.monotonic() at the start of this program.
-      say: callable that prints a line.
     """
     outcome = self._evaluate()
     workers = [stats, *self._workers]
@@ -242,12 +241,12 @@ class Chief:
     }
     whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
     for line in report_text.format_lines(whole):
-      say(line)
+      _log.info(line)
     if self._has_ended_before(workers):
-      say(
+      _log.info(
         f'already finished at step {self._final_step}: nothing was to do, and '
         f'{logdirs.report_path(self._logdir)} stays as it was; train on with '
         'more --train_steps or --epochs, or anew with --resume=never'
       )
     elif self._logdir:
-      say(f'{"report":<20}{report.write(whole, self._logdir)}')
+      _log.info(f'{"report":<20}{report.write(whole, self._logdir)}')

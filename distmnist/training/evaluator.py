@@ -5,6 +5,7 @@ cluster, and no task waits for it.
 """
 
 import contextlib
+import logging
 import time
 
 import tensorflow.compat.v1 as tf
@@ -15,6 +16,8 @@ from distmnist.common import cli, console
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import checkpoints, logdirs
 from distmnist.training import accuracy, workload
+
+_log = logging.getLogger(__name__)
 
 _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
   'continuous_timeout_secs',
@@ -44,7 +47,7 @@ def run_task(task):
     cli.RunError: no checkpoint came within --continuous_timeout_secs;
       cli.LostError if some came before.
   """
-  cluster, stop, say = task.cluster, task.stop, task.say
+  cluster, stop = task.cluster, task.stop
   logdir = logdirs.from_flags()
   if logdir is None:
     raise cli.UsageError(
@@ -56,12 +59,13 @@ def run_task(task):
     workload.make_model(), workload.load_test_split(), task.server_config
   )
   secs = timeout_secs_from_flags()
-  say(f'{cluster.name} evaluates each new checkpoint in {logdir}')
+  _log.info(f'{cluster.name} evaluates each new checkpoint in {logdir}')
   with contextlib.suppress(stop_request.StoppedError):
-    _wait_for_start(logdir, earlier, cluster.start_timeout_secs, stop, say)
+    _wait_for_start(logdir, earlier, cluster.start_timeout_secs, stop)
     path = None
     for path in follow(logdir, secs, stop.wait):
-      report_new(evaluator, path, 'test', say)
+      if line := describe_new(evaluator, path, 'test'):
+        _log.info(line)
     if not logdirs.has_ended(logdir):
       advice = (
         'see the log of worker 0, check that all tasks share this folder, or '
@@ -75,17 +79,17 @@ def run_task(task):
         f'no checkpoint in --logdir={logdir} for {secs:g} s after {path}, and '
         f'the run has not ended: {advice}'
       )
-    say('the run has ended')
+    _log.info('the run has ended')
   return shutdown.end(stop)
 
 
-def _wait_for_start(logdir, earlier, timeout_secs, stop, say):
+def _wait_for_start(logdir, earlier, timeout_secs, stop):
   """Waits until the report that was there at the start is not there any more.
 
   It is that of an earlier run, which the chief takes away when it starts; or
   of this one, if the evaluator comes too late.
   """
-  wait = console.Wait(timeout_secs, say)
+  wait = console.Wait(timeout_secs)
   while earlier and logdirs.report_time(logdir) == earlier:
     if wait.is_over(f'for a chief: the run in {logdir} has ended'):
       return
@@ -115,31 +119,31 @@ def follow(logdir, timeout_secs, pause=time.sleep):
     pause(_LOOK_SECS)
 
 
-def report_new(evaluator, path, split_name, say):
-  """Says how accurate a checkpoint is, or that it is not there any more.
+def describe_new(evaluator, path, split_name):
+  """Returns a line as `describe` does, or None if the checkpoint is gone.
 
-  Who evaluates slowly may find it gone: the chief keeps only the last ones.
+  A slow evaluator may find it gone: the chief keeps only the last ones.
   """
   try:
-    report(evaluator, path, split_name, say)
+    return describe(evaluator, path, split_name)
   except (cli.RunError, tf.errors.OpError, ValueError):
     if tf.train.checkpoint_exists(path):
       raise
-    say(f'{path} is gone, not evaluated: newer ones have taken its place')
+    _log.info(f'{path} is gone, not evaluated: newer ones have taken its place')
+    return None
 
 
-def report(evaluator, path, split_name, say):
-  """Says how accurate a checkpoint is.
+def describe(evaluator, path, split_name):
+  """Returns a line (str) on how accurate a checkpoint is.
 
   Args:
     evaluator: accuracy.Evaluator.
     path: str, the checkpoint.
     split_name: str, what it is evaluated on.
-    say: callable that prints a line.
 
   Raises:
     cli.RunError: it is unreadable or of another model.
   """
   found = evaluator.compute_checkpoint(path)
   step = checkpoints.read_step(path)
-  say(f'step {step}  {split_name} accuracy {found:.4f}  {path}')
+  return f'step {step}  {split_name} accuracy {found:.4f}  {path}'

@@ -58,7 +58,7 @@ class ProgressHook(tf.train.SessionRunHook):
 
   def begin(self):
     if self._summary_dir:
-      self._writer = summaries.Writer(self._summary_dir, self._console.say)
+      self._writer = summaries.Writer(self._summary_dir)
 
   def after_run(self, run_context, run_values):
     now, stats = time.monotonic(), self._stats

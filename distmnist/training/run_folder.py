@@ -28,7 +28,7 @@ class RunFolder:
       splits: (train, validation), workload.Splits.
     """
     self.path = logdirs.from_flags()
-    self.restart = restart.from_flags(self.path, last_step, task.say)
+    self.restart = restart.from_flags(self.path, last_step)
     self.images = self.owner = None
     self._task = task
     self._splits = splits
@@ -55,8 +55,8 @@ class RunFolder:
     if self.path:
       logdirs.make(self.path)
       if task.cluster.is_chief:
-        files.warn_of_owner('logdir', self.path, task.say)
-        self.owner = owner_lib.Owner('--logdir', self.path, task.say)
+        files.warn_of_owner('logdir', self.path)
+        self.owner = owner_lib.Owner('--logdir', self.path)
         self.restart.take(
           at_end.enter_context(self.owner), task.cluster, task.stop.wait
         )

@@ -1,5 +1,6 @@
 """When the chief saves: at the start, at intervals, if asked to, at the end."""
 
+import logging
 import math
 import time
 
@@ -8,6 +9,8 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.logdir import history, saving
+
+_log = logging.getLogger(__name__)
 
 SAVE_SECS = flags.DEFINE_float(
   'save_secs', 60, 'Seconds from one checkpoint to the next.', lower_bound=0.1
@@ -36,7 +39,7 @@ class SaveHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self, steps, global_step, saver, writer, save_secs, save_steps, others, say
+    self, steps, global_step, saver, writer, save_secs, save_steps, others
   ):
     """
     Args:
@@ -48,7 +51,6 @@ class SaveHook(tf.train.SessionRunHook):
       save_secs: float, seconds from one checkpoint to the next.
       save_steps: int, global steps from one to the next, or None.
       others: session.Others; a ps that must stop asks for a checkpoint.
-      say: callable that prints a line.
     """
     self._steps = steps
     self._global_step = global_step
@@ -57,7 +59,6 @@ class SaveHook(tf.train.SessionRunHook):
     self._save_secs = save_secs
     self._save_steps = save_steps or math.inf
     self._others = others
-    self._say = say
     self._next_look = 0.0
     self._next_try = 0.0
     self._num_failures = 0
@@ -114,7 +115,7 @@ class SaveHook(tf.train.SessionRunHook):
         ) from error
       secs = _RETRY_SECS * 2 ** (self._num_failures - 1)
       self._next_try = time.monotonic() + secs
-      self._say(f'{error}; the training goes on, next try in {secs:g} s')
+      _log.info(f'{error}; the training goes on, next try in {secs:g} s')
       return False
     self._num_failures = 0
     return True

@@ -5,6 +5,7 @@ the run of the training step itself: a step stays one session.run. What happens
 after the loop has an order: that of the list of hooks in train.py.
 """
 
+import logging
 import math
 import time
 
@@ -14,6 +15,8 @@ import tensorflow.compat.v1 as tf
 # step, and traces the first one, which sets up the graph.
 from distmnist.common import cli
 from distmnist.logdir import history
+
+_log = logging.getLogger(__name__)
 
 # How often a worker looks whether the chief has ended the training early.
 _LOOK_SECS = 0.5
@@ -34,7 +37,6 @@ class StopHook(tf.train.SessionRunHook):
     stop,
     is_stop_for_all,
     request_stop=tf.train.SessionRunContext.request_stop,
-    say=print,
   ):
     """
     Args:
@@ -44,7 +46,6 @@ class StopHook(tf.train.SessionRunHook):
       stop: stop_request.StopRequest of this process.
       is_stop_for_all: callable -> bool, or None; looked at every half second.
       request_stop: callable(run_context), how to end before the last step.
-      say: callable that prints a line.
     """
     self._steps = steps
     self._global_step = global_step
@@ -52,7 +53,6 @@ class StopHook(tf.train.SessionRunHook):
     self._stop = stop
     self._is_stop_for_all = is_stop_for_all
     self._request_stop = request_stop
-    self._say = say
     self._next_look = 0.0
     self._has_run = False
     self.sessions = []
@@ -65,7 +65,7 @@ class StopHook(tf.train.SessionRunHook):
     self._has_run = False
     if self.sessions:
       lost = max(0, self.sessions[-1][1] - step)
-      self._say(f'recovered at step {step}: {lost} steps lost')
+      _log.info(f'recovered at step {step}: {lost} steps lost')
     self.sessions.append([step, step])
     if step >= self._last_step:
       coord.request_stop()

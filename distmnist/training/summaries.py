@@ -7,6 +7,7 @@ with a traceback. Here a record is written, or fails, where it is asked for.
 import bisect
 import contextlib
 import itertools
+import logging
 import os
 import socket
 import time
@@ -14,6 +15,8 @@ import time
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
+
+_log = logging.getLogger(__name__)
 
 # A file of events of this process each.
 _numbers = itertools.count()
@@ -26,14 +29,12 @@ class Writer:
   would hide all that come after it.
   """
 
-  def __init__(self, folder, say):
+  def __init__(self, folder):
     """
     Args:
       folder: str; made here.
-      say: callable that prints a line.
     """
     self._folder = folder
-    self._say = say
     self._path = ''
     self._records = None
     self._is_broken = False
@@ -111,7 +112,7 @@ class Writer:
       reason = getattr(error, 'strerror', None)
       if isinstance(error, tf.errors.OpError):
         reason = errors.explain(error)
-      self._say(
+      _log.info(
         f'cannot write summaries to {self._folder}: {reason or error}; the '
         'training goes on without'
       )
@@ -119,14 +120,13 @@ class Writer:
       self.close()
 
 
-def write_graph(logdir, say):
+def write_graph(logdir):
   """Writes the default graph as it is now to `logdir`, for TensorBoard.
 
   Args:
     logdir: str.
-    say: callable that prints a line.
   """
-  with contextlib.closing(Writer(logdir, say)) as writer:
+  with contextlib.closing(Writer(logdir)) as writer:
     writer.write_graph(tf.get_default_graph())
 
 

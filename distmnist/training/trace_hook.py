@@ -1,5 +1,6 @@
 """Chrome timelines of chosen steps."""
 
+import logging
 import os
 
 import tensorflow.compat.v1 as tf
@@ -7,6 +8,8 @@ from absl import flags
 from tensorflow.python.client import timeline
 
 from distmnist.common import cli, files
+
+_log = logging.getLogger(__name__)
 
 _TRACE_STEPS = flags.DEFINE_list(
   'trace_steps',
@@ -41,18 +44,16 @@ class TraceHook(tf.train.SessionRunHook):
   clocks of the hosts are taken as they are.
   """
 
-  def __init__(self, local_steps, steps, folder, say):
+  def __init__(self, local_steps, steps, folder):
     """
     Args:
       local_steps: list of int, which steps of this worker, from 1.
       steps: fused_steps.Steps: a run of several steps is one file.
       folder: str, where trace_STEP.json goes.
-      say: callable that prints a line.
     """
     self._wanted = sorted(local_steps)
     self._steps = steps
     self._folder = folder
-    self._say = say
     self._num_steps = 0
 
   def before_run(self, run_context):
@@ -75,13 +76,13 @@ class TraceHook(tf.train.SessionRunHook):
       with files.replacing(path) as file:
         file.write(trace.generate_chrome_trace_format(show_memory=False))
     except OSError as error:
-      self._say(f'cannot write {path}: {error.strerror}')
+      _log.info(f'cannot write {path}: {error.strerror}')
       return
-    self._say(f'local step {self._num_steps}: trace in {path}')
+    _log.info(f'local step {self._num_steps}: trace in {path}')
 
   def end(self, session):
     if missed := [n for n in self._wanted if n > self._num_steps]:
       steps = ', '.join(map(str, missed))
-      self._say(
+      _log.info(
         f'no trace of local step {steps}: this worker made {self._num_steps}'
       )

@@ -1,9 +1,13 @@
 """When the chief evaluates, and when it ends the training early."""
 
+import logging
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import history, saving
 from distmnist.training import summaries
+
+_log = logging.getLogger(__name__)
 
 
 class ValidationHook(tf.train.SessionRunHook):
@@ -25,7 +29,6 @@ class ValidationHook(tf.train.SessionRunHook):
     best,
     summary_dir,
     stop_all,
-    say,
     request_stop=tf.train.SessionRunContext.request_stop,
   ):
     """
@@ -40,7 +43,6 @@ class ValidationHook(tf.train.SessionRunHook):
       best: best.Best.
       summary_dir: str, the folder for events, or None.
       stop_all: callable, tells the other workers to stop.
-      say: callable that prints a line.
       request_stop: callable(run_context), how this worker ends its loop.
     """
     self._steps = steps
@@ -50,7 +52,6 @@ class ValidationHook(tf.train.SessionRunHook):
     self._patience = patience
     self._summary_dir = summary_dir
     self._stop_all = stop_all
-    self._say = say
     self._request_stop = request_stop
     self._next_step = None
     self._has_stopped = False
@@ -59,7 +60,7 @@ class ValidationHook(tf.train.SessionRunHook):
   def begin(self):
     self._writer = None
     if self._summary_dir:
-      self._writer = summaries.Writer(self._summary_dir, self._say)
+      self._writer = summaries.Writer(self._summary_dir)
 
   def after_create_session(self, session, coord):
     self._has_stopped = False
@@ -75,7 +76,7 @@ class ValidationHook(tf.train.SessionRunHook):
     is_over = self._patience and self.best.num_worse >= self._patience
     if is_over and not self._has_stopped:
       self._has_stopped = True
-      self._say(
+      _log.info(
         f'early stopping at step {step}: {self.best.num_worse} evaluations '
         f'without a better one than {self.best.accuracy:.4f} at step '
         f'{self.best.step}'
@@ -92,7 +93,7 @@ class ValidationHook(tf.train.SessionRunHook):
     try:
       is_best = self.best.note(values, step, accuracy)
     except saving.SaveError as error:
-      self._say(
+      _log.info(
         f'step {step}: validation accuracy {accuracy:.4f} is not taken into '
         f'account: {error}; the training goes on'
       )
@@ -101,4 +102,4 @@ class ValidationHook(tf.train.SessionRunHook):
     if self._writer:
       self._writer.write_scalars({'accuracy': accuracy}, step)
     best_mark = ' (best so far)' if is_best else ''
-    self._say(f'step {step}: validation accuracy {accuracy:.4f}{best_mark}')
+    _log.info(f'step {step}: validation accuracy {accuracy:.4f}{best_mark}')

@@ -1,5 +1,6 @@
 """The graph of a worker: its batches, the model, the rule, and checks of it."""
 
+import logging
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -9,6 +10,8 @@ from distmnist.exchange import graph_warmup, sharding
 from distmnist.nn import batch_norm
 from distmnist.training import step as step_lib
 from distmnist.training import workload
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerGraph(NamedTuple):
@@ -62,20 +65,20 @@ def _describe(task, choice, step):
   Raises:
     cli.RunError: a variable of the center is not on a ps.
   """
-  cluster, strategy, say = task.cluster, choice.strategy, task.say
+  cluster, strategy = task.cluster, choice.strategy
   if cluster.num_ps:
     shared = [v for v in tf.global_variables() if v is not step.table.variable]
     sharding.check_center_is_on_ps(shared)
-    say(sharding.format_bytes_per_ps(shared, cluster.num_ps))
+    _log.info(sharding.format_bytes_per_ps(shared, cluster.num_ps))
   if cluster.is_distributed:
     traffic = sharding.compute_traffic(
       cluster, strategy, step.update, tf.trainable_variables()
     )
-    say(traffic.format())
+    _log.info(traffic.format())
   if cluster.is_chief:
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
     if caveat:
-      say(caveat)
+      _log.info(caveat)
 
 
 def describe_task(task, choice):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import time
 
@@ -22,6 +23,8 @@ from distmnist.training import (
   trace_hook,
 )
 from distmnist.training import chief as chief_lib
+
+_log = logging.getLogger(__name__)
 
 _SUMMARY_STEPS = flags.DEFINE_integer(
   'summary_steps',
@@ -73,7 +76,7 @@ class WorkerLoop:
       at_end: contextlib.ExitStack, for what is written at the end of this life.
     """
     task, step = self._task, self._graph.step
-    cluster, say = task.cluster, task.say
+    cluster = task.cluster
     strategy = self._choice.strategy
     strategy_hooks = [*strategy.hooks(task.stop), step.table.hook()]
     task.watchdog.stalls.describe_wait = functools.partial(
@@ -100,13 +103,13 @@ class WorkerLoop:
         task.server_config,
       )
       self.hooks += self._chief.hooks(
-        steps, self.scaffold, self._others, strategy, task.stop, say
+        steps, self.scaffold, self._others, strategy, task.stop
       )
-    server_lib.log_placement(tf.get_default_graph(), say)
+    server_lib.log_placement(tf.get_default_graph())
 
   def _make_hooks(self, strategy_hooks, source, steps, at_end):
     """Returns the list of the hooks that each worker has."""
-    task, say = self._task, self._task.say
+    task = self._task
     # Their order counts. At the start the strategy may set the variables, the
     # global step too; at the end it lets go of the workers that wait before
     # the chief waits for them.
@@ -119,21 +122,19 @@ class WorkerLoop:
       stop_hook.NanHook(steps, _NAN_ADVICE),
       self._make_batch_hook(source, steps),
       self._make_progress_hook(steps),
-      nonfinite.NonfiniteHook(self._stats, say),
+      nonfinite.NonfiniteHook(self._stats),
       at_end.enter_context(
-        contextlib.closing(lives.LifeHook(self._stats, self._folder.path, say))
+        contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
       ),
     ]
     if self._choice.traced_steps:
       hooks.append(
         trace_hook.TraceHook(
-          self._choice.traced_steps, steps, self._summary_dir, say
+          self._choice.traced_steps, steps, self._summary_dir
         )
       )
     if self._folder.path and not task.cluster.is_chief:
-      hooks.append(
-        consistency.LogdirHook(task.watchdog, self._folder.path, say)
-      )
+      hooks.append(consistency.LogdirHook(task.watchdog, self._folder.path))
     return hooks
 
   def _make_source(self, seed):
@@ -177,7 +178,6 @@ class WorkerLoop:
       self._task.stop,
       self._others.is_stop_for_all,
       self._choice.strategy.request_stop,
-      self._task.say,
     )
     self._stats.sessions = hook.sessions
     return hook
@@ -221,7 +221,7 @@ class WorkerLoop:
     task = self._task
     if task.stop.is_requested:
       step = self._progress.final_step
-      task.say(
+      _log.info(
         'stopped before the first step'
         if step is None
         else f'stopped at step {step}'
@@ -233,5 +233,4 @@ class WorkerLoop:
         self._choice.strategy,
         task.cluster.num_workers,
         start,
-        task.say,
       )

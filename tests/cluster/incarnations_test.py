@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import incarnations
+from distmnist.common import console
 from tests.support import in_process
 
 
@@ -108,9 +109,8 @@ def test_a_loss_that_is_found_late_leaves_the_next_session_alone():
   member = in_process.cluster.make_cluster(
     ('p:1', 'p:2'), ('w:1', 'w:2'), 'worker', 0
   )
-  hook = incarnations.LossHook(
-    member, None, lambda _: hook.after_create_session(new, coords[1])
-  )
+  hook = incarnations.LossHook(member, None)
+  console.print_logs(lambda _: hook.after_create_session(new, coords[1]))
   hook._marks = []
   hook.after_create_session(old, coords[0])
   life = hook._life

@@ -44,7 +44,7 @@ def test_who_listens_answers():
   with socket.create_server(('127.0.0.1', 0)) as server:
     address = f'127.0.0.1:{server.getsockname()[1]}'
     assert probing.is_answering(address)
-    probing.wait_for_tasks({'ps 0': address}, 0, say=None)
+    probing.wait_for_tasks({'ps 0': address}, 0)
   assert not probing.is_answering(address)
 
 
@@ -58,12 +58,11 @@ def test_nobody_to_wait_for_is_no_wait(clock, answer_at):
   assert clock.now == 50
 
 
-def test_the_wait_ends_when_the_last_one_answers(clock, answer_at):
+def test_the_wait_ends_when_the_last_one_answers(clock, answer_at, logged):
   answer_at |= {'a:1': 0.3, 'b:1': 0.7}
-  lines = []
-  probing.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 9, lines.append)
+  probing.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 9)
   assert clock.now == pytest.approx(50.7, abs=0.06)
-  assert lines == []
+  assert logged == []
 
 
 def test_a_long_wait_says_for_whom_after_a_second_then_every_five(
@@ -71,11 +70,8 @@ def test_a_long_wait_says_for_whom_after_a_second_then_every_five(
 ):
   answer_at |= {'a:1': 0.0, 'b:1': 3.0, 'c:1': 8.0}
   lines = []
-  probing.wait_for_tasks(
-    {'ps 0': 'a:1', 'ps 1': 'b:1', 'worker 0': 'c:1'},
-    60,
-    lambda line: lines.append((round(clock.now - 50), line)),
-  )
+  console.print_logs(lambda line: lines.append((round(clock.now - 50), line)))
+  probing.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1', 'worker 0': 'c:1'}, 60)
   assert lines == [
     (1, 'waiting for ps 1 at b:1, worker 0 at c:1'),
     (6, 'waiting for worker 0 at c:1 (6 of 60 s)'),
@@ -101,9 +97,7 @@ def test_the_wait_is_bounded_and_names_those_that_did_not_answer(
 ):
   answer_at |= {'a:1': 0.0}
   with pytest.raises(cli.RunError) as caught:
-    probing.wait_for_tasks(
-      {'ps 0': 'a:1', 'ps 1': 'b:1'}, 2.5, lambda line: None
-    )
+    probing.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1'}, 2.5)
   assert str(caught.value) == (
     'no answer within 2.5 s from ps 1 at b:1: start it, or check the address, '
     'the port and the firewall (--start_timeout_secs sets the wait)'
@@ -203,7 +197,7 @@ def test_a_long_wait_looks_rarely(clock, answer_at):
     pauses.append(secs)
     clock.sleep(secs)
 
-  probing.wait_for_tasks({'ps 0': 'a:1'}, 600, lambda line: None, pause)
+  probing.wait_for_tasks({'ps 0': 'a:1'}, 600, pause)
   assert pauses[0] <= 0.05 and max(pauses) <= 2
   # Every 50 ms it would be 12,000.
   assert len(pauses) < 500

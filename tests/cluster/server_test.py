@@ -34,16 +34,15 @@ def test_on_a_gpu_graphs_are_optimised_as_tensorflow_does_by_default(set_flags):
   assert without.rewrite_options.optimizers == ['pruning', 'dependency']
 
 
-def test_the_placement_is_printed_if_asked_for(tf_session, set_flags):
-  lines = []
+def test_the_placement_is_printed_if_asked_for(tf_session, set_flags, logged):
   with tf.device('/job:ps/task:1'):
     tf.constant(1, name='one')
   set_flags()
-  server_lib.log_placement(tf.get_default_graph(), lines.append)
-  assert lines == []
+  server_lib.log_placement(tf.get_default_graph())
+  assert logged == []
   set_flags('--log_device_placement')
-  server_lib.log_placement(tf.get_default_graph(), lines.append)
-  assert lines == ['one (Const): /job:ps/task:1']
+  server_lib.log_placement(tf.get_default_graph())
+  assert logged == ['one (Const): /job:ps/task:1']
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ PROGRAM = """
 import os, signal, sys
 from distmnist.cluster import stop_request
 from distmnist.common import cli, console
-stop = stop_request.StopRequest(console.Console().say, {grace_secs})
+console.print_logs(console.Console().say)
+stop = stop_request.StopRequest({grace_secs})
 stop.on_request(lambda: print('called back', flush=True))
 for line in sys.stdin:
   if line == 'r\\n':
@@ -180,7 +181,7 @@ def test_in_another_thread_than_the_main_one_it_is_one_line():
     'import threading\n'
     'from distmnist.common import cli\n'
     'from distmnist.cluster import stop_request\n'
-    'def main(): stop_request.StopRequest(print)\n'
+    'def main(): stop_request.StopRequest()\n'
     "work = lambda: cli.run(main, argv=['x'], leave=codes.append)\n"
     'codes = []\n'
     'thread = threading.Thread(target=work)\n'

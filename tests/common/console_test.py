@@ -82,7 +82,8 @@ def test_a_terminal_is_redrawn_ten_times_a_second(clock):
 
 def test_each_line_of_a_wait_says_something_new(clock):
   said = []
-  wait = console.Wait(12.5, lambda line: said.append((clock.now - 100, line)))
+  console.print_logs(lambda line: said.append((clock.now - 100, line)))
+  wait = console.Wait(12.5)
   while not wait.is_over('for ps 0'):
     clock.now += 0.5
   assert said == [
@@ -99,7 +100,7 @@ def test_zero_seconds_are_a_line_a_step(clock):
 
 
 def test_who_waits_for_long_looks_less_often(clock):
-  wait = console.Wait(600, lambda text: None)
+  wait = console.Wait(600)
   pauses = []
   for secs in (0, 10, 290):
     clock.now += secs

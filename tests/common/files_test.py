@@ -96,15 +96,14 @@ def test_a_private_file_is_there_for_a_while_and_ours_alone(tmp_path):
 @pytest.mark.skipif(
   os.geteuid() != 0, reason='only root can give a folder away'
 )
-def test_the_folder_of_another_user_is_refused(tmp_path):
+def test_the_folder_of_another_user_is_refused(tmp_path, logged):
   (tmp_path / 'own').mkdir(mode=0o700)
   os.chown(tmp_path / 'own', 12345, 12345)
   with pytest.raises(PermissionError, match='another user .uid 12345'):
     files.make_private(str(tmp_path / 'own'))
-  said = []
-  files.warn_of_owner('logdir', str(tmp_path / 'own'), said.append)
-  files.warn_of_owner('logdir', str(tmp_path), said.append)
-  assert said == [
+  files.warn_of_owner('logdir', str(tmp_path / 'own'))
+  files.warn_of_owner('logdir', str(tmp_path))
+  assert logged == [
     f'--logdir={tmp_path}/own belongs to another user (uid 12345), who can'
     ' change all that is in it'
   ]

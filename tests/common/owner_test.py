@@ -10,8 +10,8 @@ import pytest
 from distmnist.common import cli, owner, owner_file
 
 
-def make(folder, say=lambda line: None):
-  return owner.Owner('--logdir', str(folder), say)
+def make(folder):
+  return owner.Owner('--logdir', str(folder))
 
 
 def take(folder, **kwargs):
@@ -76,7 +76,7 @@ def test_who_has_ended_leaves_the_folder_and_the_name_of_the_run(tmp_path):
 def test_who_was_killed_here_is_followed_at_once(tmp_path):
   code = (
     'import os, sys; from distmnist.common import owner;'
-    'owner.Owner("--logdir", sys.argv[1], print).take(); os._exit(9)'
+    'owner.Owner("--logdir", sys.argv[1]).take(); os._exit(9)'
   )
   subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=False)
   found = owner_file.read(tmp_path / 'owner.json')
@@ -96,15 +96,15 @@ def test_one_of_another_machine_that_was_silent_long_is_followed(tmp_path):
   take(tmp_path)
 
 
-def test_one_of_another_machine_is_waited_for(tmp_path):
+def test_one_of_another_machine_is_waited_for(tmp_path, logged):
   take(tmp_path)
-  path, lines = be_elsewhere(tmp_path), []
+  path = be_elsewhere(tmp_path)
   # Alive: its file is touched between two looks.
   touch = Clock(lambda: os.utime(path, (path.stat().st_atime, 1e9)))
   with pytest.raises(cli.RunError, match='in use by process .* of host elsewh'):
-    make(tmp_path, lines.append).take(pause=touch)
+    make(tmp_path).take(pause=touch)
   assert touch.num_looks == 1
-  [line] = lines
+  [line] = logged
   assert line.startswith(f'waiting for --logdir={tmp_path}: process ')
 
 
@@ -126,17 +126,17 @@ def test_who_was_replaced_learns_it_before_it_writes(tmp_path):
   assert owner.find_living(str(tmp_path))
 
 
-def test_a_folder_that_was_removed_is_made_again_out_loud(tmp_path):
-  folder, lines, told = tmp_path / 'run', [], []
+def test_a_folder_that_was_removed_is_made_again_out_loud(tmp_path, logged):
+  folder, told = tmp_path / 'run', []
   folder.mkdir()
-  first = make(folder, lines.append)
+  first = make(folder)
   first.take()
   first.keep(on_loss=None, on_removed=lambda: told.append(True))
   (folder / 'owner.json').unlink()
   folder.rmdir()
   first.check()
   first.check()
-  [line] = lines
+  [line] = logged
   assert line.startswith(f'--logdir={folder} was removed by somebody: ')
   assert told == [True]
   first.release()
@@ -163,7 +163,7 @@ def test_without_hard_links_it_works_too(tmp_path, monkeypatch):
 def test_of_many_at_once_one_gets_it(tmp_path):
   code = (
     'import sys; from distmnist.common import owner; sys.stdin.read(1)\n'
-    'try: owner.Owner("--logdir", sys.argv[1], print).take()\n'
+    'try: owner.Owner("--logdir", sys.argv[1]).take()\n'
     'except Exception as error: print("refused", flush=True)\n'
     'else: print("taken", flush=True)\n'
     'sys.stdin.read()'
@@ -191,19 +191,19 @@ def test_a_launcher_finds_out_before_it_touches_anything(tmp_path):
   logdir.mkdir()
   chief = take(logdir)
   with pytest.raises(cli.RunError, match='^--logdir=.* is in use by process'):
-    owner.take_for_launcher(str(logdir), print)
+    owner.take_for_launcher(str(logdir))
   assert [path.name for path in logdir.iterdir()] == ['owner.json']
   chief.release()
-  owner.take_for_launcher(str(logdir), print)
+  owner.take_for_launcher(str(logdir))
   # Its chief has a file of its own; and it may launch once more.
   take(logdir)
-  owner.take_for_launcher(str(logdir), print)
+  owner.take_for_launcher(str(logdir))
 
 
 def test_of_two_launchers_the_second_is_refused(tmp_path):
   code = (
     'import sys; from distmnist.common import owner;'
-    'owner.take_for_launcher(sys.argv[1], print); print("taken", flush=True);'
+    'owner.take_for_launcher(sys.argv[1]); print("taken", flush=True);'
     'sys.stdin.read()'
   )
   with subprocess.Popen(
@@ -214,7 +214,7 @@ def test_of_two_launchers_the_second_is_refused(tmp_path):
   ) as other:
     assert other.stdout.readline() == 'taken\n'
     with pytest.raises(cli.RunError, match=f'in use by process {other.pid} '):
-      owner.take_for_launcher(str(tmp_path), print)
+      owner.take_for_launcher(str(tmp_path))
     other.communicate()
   assert json.loads((tmp_path / 'launcher.json').read_text())['has_ended']
-  owner.take_for_launcher(str(tmp_path), print)
+  owner.take_for_launcher(str(tmp_path))

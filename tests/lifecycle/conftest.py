@@ -15,12 +15,11 @@ SETTINGS = {
 
 @pytest.fixture
 def make_watchdog(make_cluster):
-  """Returns make(worker, say, warn_secs, fail_secs, **settings)."""
+  """Returns make(worker, warn_secs, fail_secs, **settings)."""
   made = []
 
   def make(
     worker=0,
-    say=lambda line: None,
     warn_secs=60,
     fail_secs=60,
     **settings,
@@ -34,7 +33,6 @@ def make_watchdog(make_cluster):
         warn_secs,
         fail_secs,
         in_process.KeepingStop(),
-        say,
       )
     )
     return made[-1]
@@ -56,7 +54,6 @@ def ps_row(make_cluster):
     60,
     60,
     in_process.KeepingStop(),
-    print,
   )
   ps.check_in()
   yield

@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import console
 from distmnist.exchange import strategy
 from distmnist.lifecycle import first_values
 from distmnist.logdir import checkpoints
@@ -40,7 +41,7 @@ class Start:
     )
     self.lines, self.told, self.num_starts = [], Told(), 0
     task = in_process.make_task(cluster_lib.Cluster())
-    task.say = self.lines.append
+    console.print_logs(self.lines.append)
     restart = types.SimpleNamespace(find=lambda: path, go_on=self._go_on)
     self._values = first_values.FirstValues(task, restart, None, [self.told])
     self._scaffold = types.SimpleNamespace(

@@ -32,7 +32,7 @@ def test_the_larger_the_cluster_the_more_seldom_a_task_beats_and_looks():
   def get_secs(num_workers):
     workers = tuple(f'host{i}:2222' for i in range(num_workers))
     cluster = cluster_lib.make_cluster(('ps:2222',), workers, 'worker', 0)
-    beats = heartbeats.Heartbeats(cluster, None, {}, None, None, print)
+    beats = heartbeats.Heartbeats(cluster, None, {}, None, None)
     return beats._beat_secs, beats._read_secs
 
   assert get_secs(2) == (1, 1)
@@ -64,10 +64,12 @@ def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
   new._heartbeats._beat_once()  # It has its row, and keeps it.
 
 
-def test_a_beat_that_fails_is_not_the_last(make_watchdog, ps_row, monkeypatch):
+def test_a_beat_that_fails_is_not_the_last(
+  make_watchdog, ps_row, monkeypatch, logged
+):
   monkeypatch.setattr(heartbeats, '_BEAT_SECS', (0.05, 0.05))
-  lines, said = [], threading.Event()
-  dog = make_watchdog(0, say=lines.append)
+  said = threading.Event()
+  dog = make_watchdog(0)
   dog.check_in()
   table, left = (
     dog._heartbeats._table,
@@ -83,7 +85,7 @@ def test_a_beat_that_fails_is_not_the_last(make_watchdog, ps_row, monkeypatch):
 
   table.beat = fail_twice
   assert said.wait(60)
-  assert [line.partition(':')[0] for line in lines] == [
+  assert [line.partition(':')[0] for line in logged] == [
     'a beat failed, and the next is tried'
   ] * 2
 

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from distmnist.cluster import cluster, stop_request
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.lifecycle import ps, shutdown
 from distmnist.logdir import saving
 
@@ -33,6 +33,7 @@ def stop_ps(monkeypatch):
 
   def stop_ps(secs_left, message=None, looks_until_gone=10**9):
     asked, lines, messages = [], [], queue.Queue()
+    console.print_logs(lines.append)
     looks = iter(range(10**9))
     stop = Stop(secs_left)
 
@@ -57,7 +58,7 @@ def stop_ps(monkeypatch):
     absences = types.SimpleNamespace(find_gone=find_gone)
     monkeypatch.setattr(ps.message_queue, 'Mailbox', Box)
     monkeypatch.setattr(ps.probing, 'Absences', lambda: absences)
-    ps._have_it_saved(PS, None, messages, stop, lines.append)
+    ps._have_it_saved(PS, None, messages, stop)
     return stop, lines, asked
 
   return stop_ps

@@ -6,7 +6,7 @@ from distmnist.logdir import report as report_lib
 
 
 def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
-  make_cluster, monkeypatch
+  logged, make_cluster, monkeypatch
 ):
   cluster = make_cluster(1, 2)
   chief, worker = (
@@ -19,10 +19,9 @@ def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
     return dict(addresses)
 
   monkeypatch.setattr(probing.Absences, 'find_gone', find_gone)
-  lines = []
-  [stats] = chief.wait_at_end(60, lines.append)
+  [stats] = chief.wait_at_end(60)
   assert (stats.worker, stats.local_steps) == (1, 5)
-  assert lines == []
+  assert logged == []
   for each in (chief, worker):
     for box in (each._stop_box, each._end_box, each._save_box):
       if box:

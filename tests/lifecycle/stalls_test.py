@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.lifecycle import stalls
 from tests.support import in_process
 
@@ -25,9 +25,8 @@ def make():
       lines.append(line)
       said.set()
 
-    watched = stalls.Stalls(
-      warn_secs, fail_secs, lambda: 'all answer', stop, say
-    )
+    console.print_logs(say)
+    watched = stalls.Stalls(warn_secs, fail_secs, lambda: 'all answer', stop)
     threads.append(threading.Thread(target=watched.watch, args=(is_closed,)))
     threads[-1].start()
     return watched, stop, lines, said

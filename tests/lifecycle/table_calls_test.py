@@ -15,9 +15,7 @@ from tests.support import in_process
 
 def test_a_table_on_its_way_up_is_asked_again():
   member = cluster_lib.make_cluster(('x:1',), ('x:2',), 'worker', 0)
-  calls = table_calls.TableCalls(
-    member, threading.Event(), in_process.NoStop(), print
-  )
+  calls = table_calls.TableCalls(member, threading.Event(), in_process.NoStop())
   left = [tf.errors.UnavailableError(None, None, 'no port')] * 2
 
   def ask():
@@ -54,9 +52,7 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
     workers = (f'127.0.0.1:{port}',)
     wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 3.0)
     server = in_process.start_server(wrong)
-  dog = watchdog.Watchdog(
-    wrong, server, {}, 60, 60, in_process.KeepingStop(), lambda line: None
-  )
+  dog = watchdog.Watchdog(wrong, server, {}, 60, 60, in_process.KeepingStop())
   with pytest.raises(cli.RunError, match=f'{host}.*that port$'):
     dog.check_in()
   # It wakes the thread, which may hold one connection more.

@@ -11,8 +11,7 @@ WORKER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
 
 
 def make_task(cluster):
-  said = []
-  return task_lib.Task(cluster, in_process.NoStop(), said.append), said
+  return task_lib.Task(cluster, in_process.NoStop())
 
 
 @pytest.fixture
@@ -29,24 +28,22 @@ def tf_config(monkeypatch):
   return set_config
 
 
-def test_the_flags_make_a_task(set_flags):
+def test_the_flags_make_a_task(set_flags, logged):
   hosts = '--ps_hosts=a:1', '--worker_hosts=b:1,c:1'
   set_flags(*hosts, '--job_name=worker', '--task_index=0')
-  said = []
-  task = task_lib.from_flags(said.append)
+  task = task_lib.from_flags()
   assert (task.cluster.name, task.cluster.num_ps) == ('worker 0', 1)
   assert not task.stop.is_requested
   assert (task.server, task.watchdog) == (None, None)
-  task.say_who_told()
-  assert said == []
+  task.log_who_told()
+  assert logged == []
 
 
-def test_who_told_the_roles_is_said_in_its_names(set_flags, tf_config):
+def test_who_told_the_roles_is_said_in_its_names(set_flags, tf_config, logged):
   set_flags()
   tf_config('worker', 1)
-  said = []
-  task_lib.from_flags(said.append).say_who_told()
-  [line] = said
+  task_lib.from_flags().log_who_told()
+  [line] = logged
   assert line == 'told by TF_CONFIG: this task is worker 2, there worker 1'
 
 
@@ -54,12 +51,12 @@ def test_flags_that_make_no_cluster_are_refused(set_flags):
   hosts = '--ps_hosts=a:1', '--worker_hosts=a:1'
   set_flags(*hosts, '--job_name=worker', '--task_index=0')
   with pytest.raises(cli.UsageError, match='a:1'):
-    task_lib.from_flags(str)
+    task_lib.from_flags()
 
 
 def test_one_process_serves_nobody(set_flags):
   set_flags()
-  task, _ = make_task(cluster_lib.Cluster())
+  task = make_task(cluster_lib.Cluster())
   task.serve()
   assert task.server is None
   assert task.watchdog.life
@@ -71,7 +68,7 @@ def test_a_task_of_a_cluster_serves_on_its_port(set_flags):
     ps, worker = (f'127.0.0.1:{port}' for port in found)
     hosts = f'--ps_hosts={ps}', f'--worker_hosts={worker}'
     set_flags(*hosts, '--job_name=ps', '--task_index=0')
-    task = task_lib.from_flags(str)
+    task = task_lib.from_flags()
     task.serve()
   assert task.server.target == f'grpc://{ps}'
   assert task.watchdog.life
@@ -80,7 +77,7 @@ def test_a_task_of_a_cluster_serves_on_its_port(set_flags):
 
 def test_the_configs_are_made_once(set_flags):
   set_flags()
-  task, _ = make_task(WORKER)
+  task = make_task(WORKER)
   assert task.server_config is task.server_config
   assert task.session_config is task.session_config
   assert list(task.session_config.device_filters) == list(

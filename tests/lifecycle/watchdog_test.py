@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.lifecycle import heartbeats
 
 
@@ -87,16 +87,14 @@ def test_a_task_that_comes_back_on_its_host_need_not_wait(
 
 
 @pytest.mark.slow
-def test_a_ps_that_does_not_check_in_is_named(make_watchdog, monkeypatch):
+def test_a_ps_that_does_not_check_in_is_named(make_watchdog, logged):
   worker = make_watchdog(0)
   object.__setattr__(worker._cluster, 'start_timeout_secs', 4)
-  lines = []
-  worker._say = lines.append
   with pytest.raises(
     cli.RunError, match=r'^no sign of ps 0 at 127.0.0.1:\d+ within 4 s'
   ):
     worker.check_in()
-  assert re.match(r'waiting for a sign of ps 0 at ', lines[0])
+  assert re.match(r'waiting for a sign of ps 0 at ', logged[0])
 
 
 @pytest.mark.slow
@@ -110,7 +108,8 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
     lines.append(line)
     said.set()
 
-  dog = make_watchdog(0, say=say, warn_secs=0.3)
+  console.print_logs(say)
+  dog = make_watchdog(0, warn_secs=0.3)
   dog.check_in()
   assert not said.wait(0.6)  # No step has begun.
   dog.stalls.step_begins()

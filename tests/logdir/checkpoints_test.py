@@ -153,7 +153,7 @@ DATA = 'data-00000-of-00001'
   ],
 )
 def test_a_checkpoint_that_is_not_whole_is_named_and_the_one_before_taken(
-  tmp_path, harm, ending
+  tmp_path, harm, ending, logged
 ):
   first = save(tmp_path, step=3, w=[50])
   with tf.Graph().as_default(), tf.Session() as session:
@@ -164,22 +164,17 @@ def test_a_checkpoint_that_is_not_whole_is_named_and_the_one_before_taken(
     session.run([w.initializer, step.initializer])
     second = saver.save(session, checkpoints.prefix(tmp_path), 9)
   assert (
-    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
-    == second
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault) == second
   )
   harm(f'{second}.{ending}')
-  lines = []
-  assert (
-    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, lines.append)
-    == first
-  )
-  [line] = lines
+  assert checkpoints.find_usable(str(tmp_path), checkpoints.find_fault) == first
+  [line] = logged
   assert line.startswith(f'checkpoint {second} is not whole, and not used: ')
   truncate(f'{first}.index')
   with pytest.raises(
     cli.RunError, match='^none of the checkpoints in .* can be used: .*never'
   ):
-    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, lines.append)
+    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
 
 
 @pytest.mark.parametrize('harm', [truncate, empty, os.remove])
@@ -196,18 +191,13 @@ def test_a_folder_that_was_moved_keeps_its_checkpoints(tmp_path):
   save(tmp_path / 'a', w=[2])
   (tmp_path / 'a').rename(tmp_path / 'b')
   assert checkpoints.find_usable(
-    str(tmp_path / 'b'), checkpoints.find_fault, print
+    str(tmp_path / 'b'), checkpoints.find_fault
   ) == str(tmp_path / 'b' / 'model.ckpt-3')
 
 
 def test_no_checkpoint_is_none(tmp_path):
+  assert checkpoints.find_usable(str(tmp_path), checkpoints.find_fault) is None
   assert (
-    checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
-    is None
-  )
-  assert (
-    checkpoints.find_usable(
-      str(tmp_path / 'nowhere'), checkpoints.find_fault, print
-    )
+    checkpoints.find_usable(str(tmp_path / 'nowhere'), checkpoints.find_fault)
     is None
   )

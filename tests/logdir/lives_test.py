@@ -19,8 +19,8 @@ def make_stats(worker=0, life='a', local_steps=3, start=1.0):
   )
 
 
-def make_hook(logdir, stats, say=print):
-  return lives.LifeHook(stats, logdir and str(logdir), say)
+def make_hook(logdir, stats):
+  return lives.LifeHook(stats, logdir and str(logdir))
 
 
 def test_a_life_is_there_from_its_first_step_on(tmp_path):
@@ -70,13 +70,13 @@ def test_who_made_no_step_or_has_no_folder_writes_nothing(tmp_path):
   assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_is_said_once(tmp_path):
+def test_a_folder_that_cannot_be_written_is_said_once(tmp_path, logged):
   (tmp_path / 'lives').write_text('a file in its place')
-  lines, stats = [], make_stats()
-  hook = make_hook(tmp_path, stats, lines.append)
+  stats = make_stats()
+  hook = make_hook(tmp_path, stats)
   hook.after_run(None, None)
   hook.end(session=None)
-  [line] = lines
+  [line] = logged
   assert line == (
     f'{tmp_path}/lives/worker_0_a.json cannot be written: File exists; should '
     'this process be killed, the report will lack what it did'

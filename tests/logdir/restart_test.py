@@ -21,9 +21,9 @@ def make_again(restart):
 IMAGES = '9 images with checksum 0123abcd'
 
 
-def make_restart(set_flags, logdir, resume, diverged=(), say=str):
+def make_restart(set_flags, logdir, resume, diverged=()):
   set_flags(f'--resume={resume}')
-  restart = restart_lib.from_flags(str(logdir), 10, say)
+  restart = restart_lib.from_flags(str(logdir), 10)
   restart.check(
     lambda path: 'the cost is nan' if path in diverged else None,
     IMAGES,
@@ -45,14 +45,14 @@ def test_auto_begins_with_the_latest(set_flags, tmp_path, tf_session):
 
 
 def test_other_images_than_those_of_the_run_are_named(
-  set_flags, tmp_path, monkeypatch
+  set_flags, tmp_path, monkeypatch, logged
 ):
   save(tmp_path, w=[2])
 
   def find_said(resume='auto'):
-    said = []
-    make_restart(set_flags, tmp_path, resume, say=said.append)
-    return said
+    logged.clear()
+    make_restart(set_flags, tmp_path, resume)
+    return list(logged)
 
   assert find_said() == []  # Of an older version, which kept nothing.
   run_data.write(str(tmp_path), IMAGES)
@@ -141,17 +141,16 @@ def test_a_path_that_is_not_whole_is_refused(set_flags, tmp_path):
     make_restart(set_flags, tmp_path / 'logdir', path)
 
 
-def test_what_was_passed_over_is_moved_aside(tmp_path):
-  lines = []
+def test_what_was_passed_over_is_moved_aside(tmp_path, logged):
   first, second = (save(tmp_path, step=step, w=[2]) for step in (3, 9))
   truncate(f'{second}.data-00000-of-00001')
-  restart = restart_lib.Restart(str(tmp_path), 'auto', 10, lines.append)
+  restart = restart_lib.Restart(str(tmp_path), 'auto', 10)
   assert restart.find() == first
   restart.go_on()
   [aside] = tmp_path.glob('passed_over_*')
   assert (aside / 'model.ckpt-9.index').exists()
   assert checkpoints.list_checkpoints(str(tmp_path))[-1] == first
-  assert lines[-1] == f'what was passed over is now in {aside}'
+  assert logged[-1] == f'what was passed over is now in {aside}'
 
 
 def test_a_best_with_no_checkpoint_to_go_on_from_is_moved_aside(
@@ -168,12 +167,13 @@ def test_a_best_with_no_checkpoint_to_go_on_from_is_moved_aside(
   assert (aside / 'best').exists()
 
 
-def test_a_checkpoint_that_has_diverged_is_passed_over(set_flags, tmp_path):
+def test_a_checkpoint_that_has_diverged_is_passed_over(
+  logged, set_flags, tmp_path
+):
   first, second = (save(tmp_path, step=step, w=[2]) for step in (3, 9))
-  lines = []
-  restart = make_restart(set_flags, tmp_path, 'auto', [second], lines.append)
+  restart = make_restart(set_flags, tmp_path, 'auto', [second])
   assert restart.find() == first
-  assert lines == [
+  assert logged == [
     f'checkpoint {second} is of a training that has diverged, and not used: '
     'the cost is nan'
   ]
@@ -197,17 +197,18 @@ def test_a_given_path_that_has_diverged_is_refused(
 
 
 @pytest.mark.parametrize('number', [np.nan, -np.inf])
-def test_numbers_that_are_not_finite_are_found(set_flags, tmp_path, number):
+def test_numbers_that_are_not_finite_are_found(
+  logged, set_flags, tmp_path, number
+):
   """In an optimizer's slots, too, which no cost is computed from."""
   writer = saving.CheckpointWriter(str(tmp_path), 5)
   values = {'w': np.zeros(3), 'w/Momentum': np.zeros(3), 'n': np.arange(3)}
   writer.save_values(values | {'global_step': np.int64(3)}, 3)
   values['w/Momentum'] = np.array([0, number, 0])
   writer.save_values(values | {'global_step': np.int64(9)}, 9)
-  lines = []
-  restart = make_restart(set_flags, tmp_path, 'auto', (), lines.append)
+  restart = make_restart(set_flags, tmp_path, 'auto')
   assert checkpoints.read_step(restart.find()) == 3
-  [line] = lines
+  [line] = logged
   assert line.endswith(
     'and not used: w/Momentum has numbers that are not finite'
   )
@@ -232,14 +233,14 @@ def test_a_run_of_another_model_or_data_set_is_refused(
   run_flags.write(str(tmp_path))
   path = save(tmp_path, w=[2])
   set_flags(*begun, changed)
-  restart = restart_lib.from_flags(str(tmp_path), 10, str)
+  restart = restart_lib.from_flags(str(tmp_path), 10)
   with pytest.raises(
     cli.RunError, match=f'has a run with {name}=.*, and {changed} is given: '
   ):
     restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
   # A new run may begin from its weights.
   set_flags(*begun, changed, f'--resume={tmp_path}')
-  restart = restart_lib.from_flags(str(tmp_path), 10, str)
+  restart = restart_lib.from_flags(str(tmp_path), 10)
   restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
   restart.prepare()
   assert os.path.basename(restart.find()) == os.path.basename(path)
@@ -250,7 +251,7 @@ def test_how_a_training_goes_on_may_change(set_flags, tmp_path):
   run_flags.write(str(tmp_path))
   path = save(tmp_path, w=[2])
   set_flags('--learning_rate=0.1', '--optimizer=adam', '--data_dir=b')
-  restart = restart_lib.from_flags(str(tmp_path), 10, str)
+  restart = restart_lib.from_flags(str(tmp_path), 10)
   restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
   restart.prepare()
   assert restart.find() == path

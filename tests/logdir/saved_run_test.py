@@ -87,28 +87,27 @@ def find_divergence(path):
 
 
 def test_what_has_diverged_is_named_and_the_one_before_it_taken(
-  set_flags, run, capsys
+  set_flags, run, logged
 ):
   set_flags(f'--logdir={run}')
   found = saved_run.find_checkpoint(str(run), find_divergence)
   assert found == f'{run}/model.ckpt-3'
-  assert capsys.readouterr() == (
-    '',
+  assert logged == [
     f'checkpoint {run}/model.ckpt-12 is of a training that has diverged, and'
-    ' not used: the cost computed from it is nan\n',
-  )
+    ' not used: the cost computed from it is nan'
+  ]
 
 
 def test_what_has_diverged_is_taken_where_it_is_asked_for(
-  set_flags, run, capsys
+  set_flags, run, logged
 ):
   set_flags(f'--logdir={run}', '--checkpoint=12')
   found = saved_run.find_checkpoint(str(run), find_divergence)
   assert found == f'{run}/model.ckpt-12'
-  assert capsys.readouterr().err == (
+  assert logged == [
     f'checkpoint {found} is of a training that has diverged: the cost'
-    ' computed from it is nan\n'
-  )
+    ' computed from it is nan'
+  ]
 
 
 def test_all_that_have_diverged_are_no_checkpoint(set_flags, run):

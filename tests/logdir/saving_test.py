@@ -97,7 +97,7 @@ def test_nothing_is_dropped_before_the_new_one_is_on_the_disk(
   with pytest.raises(saving.SaveError, match='Input/output error'):
     save(session, tmp_path, 6, keep=1)
   assert checkpoints.find_damage(str(tmp_path / 'model.ckpt-5')) is None
-  assert checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
+  assert checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
 
 
 def test_who_lost_the_folder_saves_nothing(session, tmp_path):
@@ -126,7 +126,7 @@ def test_values_are_written_as_a_saver_writes_them(session, tmp_path):
   writer = saving.CheckpointWriter(str(tmp_path), 1)
   writer.save_values(values | {'global_step': np.int64(7)}, 7)
   assert list_names(tmp_path) == files_of(7)
-  path = checkpoints.find_usable(str(tmp_path), checkpoints.find_fault, print)
+  path = checkpoints.find_usable(str(tmp_path), checkpoints.find_fault)
   checkpoints.check_fits(path, tf.global_variables())
   session.run(tf.global_variables_initializer())
   tf.train.Saver().restore(session, path)

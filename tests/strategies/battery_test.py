@@ -218,7 +218,7 @@ def train_alone(name, last_step, **how):
     task = in_process.make_task(member)
     scaffold = session_lib.ClusterScaffold(
       task,
-      restart.Restart(None, 'auto', 100, print),
+      restart.Restart(None, 'auto', 100),
       tf.train.Saver(),
       all_hooks,
     )

@@ -105,7 +105,7 @@ class NoWatchdog:
   """Stands for watchdog.Watchdog where the test watches."""
 
   def __init__(self):
-    self.stalls = stalls.Stalls(60, 60, str, NoStop(), print)
+    self.stalls = stalls.Stalls(60, 60, str, NoStop())
 
   def check_in(self):
     pass
@@ -152,7 +152,7 @@ def make_task(member, server=None):
   Args:
     server: tf.train.Server, or None for one process.
   """
-  made = task_lib.Task(member, NoStop(), say=lambda line: None)
+  made = task_lib.Task(member, NoStop())
   made.server_config = make_config()
   made.server, made.watchdog = server, NoWatchdog()
   return made
@@ -201,7 +201,7 @@ class InProcessCluster:
     task = make_task(self.worker(index), self.servers[index])
     scaffold = session.ClusterScaffold(
       task,
-      restart.Restart(logdir, 'auto', 10**9, say=task.say),
+      restart.Restart(logdir, 'auto', 10**9),
       tf.train.Saver(),
       hooks,
     )

@@ -375,9 +375,7 @@ def test_of_a_damaged_folder_a_whole_checkpoint_is_used_or_none(
     path.write_bytes(mutate(data.draw, path.read_bytes()))
   before = {name: (folder / name).read_bytes() for name in names}
   try:
-    found = checkpoints.find_usable(
-      str(folder), checkpoints.find_fault, lambda line: None
-    )
+    found = checkpoints.find_usable(str(folder), checkpoints.find_fault)
   except cli.RunError as error:
     assert 'can be used' in str(error)
   else:

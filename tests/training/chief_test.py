@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, registry
+from distmnist.common import cli, console, registry
 from distmnist.common.names import MODELS
 from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
@@ -86,7 +86,7 @@ class Others:
   def __init__(self, stats):
     self.stats, self.waits = stats, []
 
-  def wait_at_end(self, timeout_secs, say):
+  def wait_at_end(self, timeout_secs):
     self.waits.append(timeout_secs)
     return self.stats
 
@@ -107,6 +107,7 @@ class Run:
   def __init__(self, session, logdir=None, others=()):
     self.logdir, self.session = logdir, session
     self.lines, self.others = [], Others(list(others))
+    console.print_logs(self.lines.append)
     self.rule = async_sgd.make(cluster_lib.Cluster())
     self.stop = in_process.NoStop()
     global_step = tf.train.get_or_create_global_step()
@@ -127,7 +128,6 @@ class Run:
       self.others,
       self.rule,
       self.stop,
-      self.lines.append,
     )
     session.run(tf.global_variables_initializer())
     weights.load(np.zeros(weights.shape), session)
@@ -145,7 +145,6 @@ class Run:
       self.rule,
       num_workers,
       time.monotonic(),
-      self.lines.append,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs
 from distmnist.training import evaluator
@@ -120,9 +120,10 @@ def run_task(folder, set_flags, monkeypatch):
 
   def run(stop=None):
     lines = []
+    console.print_logs(lines.append)
     stop = stop or in_process.NoStop()
     stop.wait = getattr(stop, 'pause', folder.pause)
-    task = task_lib.Task(member, stop, lines.append)
+    task = task_lib.Task(member, stop)
     code = evaluator.run_task(task)
     return code, [line.replace(folder.path, 'RUN') for line in lines]
 

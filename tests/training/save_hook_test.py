@@ -6,7 +6,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli, files
+from distmnist.common import cli, console, files
 from distmnist.logdir import checkpoints, saving
 from distmnist.training import save_hook
 
@@ -34,6 +34,7 @@ class Chief:
     self.global_step = tf.train.get_global_step()
     self.steps = types.SimpleNamespace(last={'global_step': 0})
     self.others, self.lines = Others(), []
+    console.print_logs(self.lines.append)
     self.hook = save_hook.SaveHook(
       self.steps,
       self.global_step,
@@ -42,7 +43,6 @@ class Chief:
       60.0,
       save_steps,
       self.others,
-      self.lines.append,
     )
     self.hook.after_create_session(session, None)
 

@@ -6,11 +6,9 @@ from distmnist.training import stop_hook
 from tests.support import in_process
 
 
-def test_what_is_lost_counts_from_the_last_step_before_the_restore():
-  steps, said = types.SimpleNamespace(last={}), []
-  hook = stop_hook.StopHook(
-    steps, None, 100, in_process.NoStop(), None, say=said.append
-  )
+def test_what_is_lost_counts_from_the_last_step_before_the_restore(logged):
+  steps = types.SimpleNamespace(last={})
+  hook = stop_hook.StopHook(steps, None, 100, in_process.NoStop(), None)
 
   def begin(step):
     session = types.SimpleNamespace(run=lambda _: step)
@@ -22,5 +20,5 @@ def test_what_is_lost_counts_from_the_last_step_before_the_restore():
     steps.last['global_step'] = step
     hook.after_run(None, None)
   begin(20)
-  assert said == ['recovered at step 20: 20 steps lost']
+  assert logged == ['recovered at step 20: 20 steps lost']
   assert hook.sessions == [[0, 40], [20, 20]]

@@ -22,7 +22,7 @@ def read(folder):
 @pytest.fixture
 def write(tmp_path):
   def write(counts):
-    writer = summaries.Writer(str(tmp_path), print)
+    writer = summaries.Writer(str(tmp_path))
     writer.write_histogram('staleness', counts, 7)
     writer.close()
     (event,) = read(tmp_path)
@@ -60,9 +60,11 @@ def test_numbers_that_are_all_large(write):
   assert sum(histogram.bucket) == 3
 
 
-def test_events_come_back_and_a_folder_that_is_removed_is_made_again(tmp_path):
+def test_events_come_back_and_a_folder_that_is_removed_is_made_again(
+  tmp_path, logged
+):
   folder = tmp_path / 'worker_0'
-  writer = summaries.Writer(str(folder), pytest.fail)
+  writer = summaries.Writer(str(folder))
   writer.write_scalars({'cost': 0.5, 'images': 20}, 1)
   (event,) = read(folder)
   values = {v.tag: v.simple_value for v in event.summary.value}
@@ -74,24 +76,23 @@ def test_events_come_back_and_a_folder_that_is_removed_is_made_again(tmp_path):
   writer.write_scalars({'cost': 0.25}, 2)
   writer.close()
   assert [event.step for event in read(folder)] == [2]
+  assert logged == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, logged):
   (tmp_path / 'worker_0').write_text('a file')
-  lines = []
-  writer = summaries.Writer(f'{tmp_path}/worker_0', lines.append)
+  writer = summaries.Writer(f'{tmp_path}/worker_0')
   for step in range(3):
     writer.write_scalars({'cost': 0.5}, step)
   writer.close()
-  assert lines == [
+  assert logged == [
     f'cannot write summaries to {tmp_path}/worker_0: File exists; the training'
     ' goes on without'
   ]
 
 
-def test_a_disk_that_is_full_is_one_line(tmp_path):
-  lines = []
-  writer = summaries.Writer(str(tmp_path), lines.append)
+def test_a_disk_that_is_full_is_one_line(tmp_path, logged):
+  writer = summaries.Writer(str(tmp_path))
   writer.write_scalars({'cost': 0.5}, 0)
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   # Python ignores SIGXFSZ: a write beyond it fails, as on a full disk.
@@ -103,15 +104,16 @@ def test_a_disk_that_is_full_is_one_line(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   writer.write_scalars({'cost': 0.5}, 20)
   writer.close()
-  (line,) = lines
+  (line,) = logged
   assert line.startswith(f'cannot write summaries to {tmp_path}: ')
   assert line.endswith('; the training goes on without')
 
 
-def test_the_graph_is_written(tmp_path):
+def test_the_graph_is_written(tmp_path, logged):
   with tf.Graph().as_default():
     tf.constant(1, name='one')
-    summaries.write_graph(str(tmp_path), pytest.fail)
+    summaries.write_graph(str(tmp_path))
   (event,) = read(tmp_path)
   graph = tf.GraphDef.FromString(event.graph_def)
   assert [node.name for node in graph.node] == ['one']
+  assert logged == []

@@ -6,6 +6,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import console
 from distmnist.training import trace_hook
 
 
@@ -25,9 +26,8 @@ def train(tf_session, tmp_path):
 
   def train(wanted, num_runs, steps_per_run=1, folder=tmp_path / 'traces'):
     lines = []
-    hook = trace_hook.TraceHook(
-      wanted, Steps(steps_per_run), str(folder), lines.append
-    )
+    console.print_logs(lines.append)
+    hook = trace_hook.TraceHook(wanted, Steps(steps_per_run), str(folder))
     square = tf.random.uniform([2, 2])  # No constant, which would be folded.
     product = tf.matmul(square, square)
     for _ in range(num_runs):

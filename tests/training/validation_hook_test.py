@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import console
 from distmnist.logdir import best, checkpoints, saving
 from distmnist.training import validation_hook
 
@@ -27,6 +28,7 @@ class Chief:
     self.steps = types.SimpleNamespace(last={'global_step': 0})
     self.meanwhile = lambda: None
     self.lines, self.stops = [], []
+    console.print_logs(self.lines.append)
     self.begin()
 
   def begin(self):
@@ -40,7 +42,6 @@ class Chief:
       best.Best(str(self.folder)),
       None,
       lambda: self.stops.append('all'),
-      self.lines.append,
       lambda run_context: self.stops.append('self'),
     )
     self.hook.begin()

@@ -2,7 +2,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
+from distmnist.common import cli, console
 from distmnist.exchange import graph_warmup
 from distmnist.lifecycle import task as task_lib
 from distmnist.training import flag_checks, worker_graph, workload
@@ -18,7 +18,8 @@ def build(set_flags):
   def build_graph(cluster, *words):
     set_flags('--dataset=synthetic', '--model=softmax', *words)
     lines = []
-    task = task_lib.Task(cluster, in_process.NoStop(), lines.append)
+    console.print_logs(lines.append)
+    task = task_lib.Task(cluster, in_process.NoStop())
     train_split, validation = workload.load_training_splits()
     choice = flag_checks.check(
       cluster, len(train_split.images), len(validation.images)

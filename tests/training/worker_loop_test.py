@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common.console import Console
+from distmnist.common import console as console_lib
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import history as history_lib
 from distmnist.training import (
@@ -24,7 +24,7 @@ class Run:
   def __init__(self):
     self.lines = []
     self.task = task = in_process.make_task(cluster_lib.Cluster())
-    task.say = self.lines.append
+    console_lib.print_logs(self.lines.append)
     task.serve()
     splits = workload.load_training_splits()
     choice = flag_checks.check(
@@ -36,7 +36,7 @@ class Run:
       folder.claim(choice.build_model, at_end)
       folder.sign()
       graph = worker_graph.build(task, choice, splits[0], seed=3)
-      console = Console(0)
+      console = console_lib.Console(0)
       console.say = self.lines.append
       self.loop = worker_loop.WorkerLoop(
         task, choice, graph, folder, history, console
