@@ -46,7 +46,7 @@ def main(train_flags):
       cluster_flags.NUM_PS.value,
       cluster_flags.NUM_WORKERS.value,
     )
-  # A launcher says who is who: what told this process so is not for its tasks.
+  # A launcher gives its tasks their roles: that of this process is not theirs.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
   job = jobs.Job(

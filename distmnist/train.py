@@ -5,10 +5,10 @@ Every host runs the same command with its own --job_name and --task_index:
   python -m distmnist.train --job_name=ps --task_index=0 \\
       --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --logdir=/shared/run
 
-Without hosts TF_CONFIG, or Slurm's variables and DISTMNIST_NUM_PS, say who is
-who; --print_cluster shows it. Without these, too, one process trains alone, on
-the same path. On one machine `python -m distmnist.launch` starts a whole
-cluster.
+Without hosts the cluster is read from TF_CONFIG, or from Slurm's variables and
+DISTMNIST_NUM_PS; --print_cluster shows it. Without these, too, one process
+trains alone, on the same path. On one machine `python -m distmnist.launch`
+starts a whole cluster.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -23,7 +23,7 @@ import time
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import stop_request
+from distmnist.cluster import overview, stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
 from distmnist.common.names import TRAIN
@@ -79,9 +79,9 @@ def main():
   console_lib.print_logs(console.say)
   task = task_lib.from_flags()
   if _PRINT_CLUSTER.value:
-    _log.info(task.cluster.describe())
+    _log.info(overview.format_tasks(task.cluster))
     return 0
-  task.log_who_told()
+  task.log_role()
   if task.cluster.job_name == 'evaluator':
     return evaluator.run_task(task)
   if task.cluster.job_name == 'ps':

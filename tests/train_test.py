@@ -282,7 +282,7 @@ def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
   )
   assert task.code == 0
   assert task.output == (
-    'told by    TF_CONFIG\n'
+    'read from  TF_CONFIG\n'
     'ps 0       p:1\n'
     'worker 0   c:1, the chief, chief 0 of TF_CONFIG\n'
     'worker 1   w:1, worker 0 of TF_CONFIG\n'

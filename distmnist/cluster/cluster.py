@@ -1,8 +1,9 @@
-"""Who is who, and who am I: hosts, devices, device setter, session config.
+"""The cluster and this task in it: hosts, devices, session config.
 
-Every task has the same two lists of hosts, and its own place in them: where it
-is told so, see cluster/role_flags.py. No hosts at all is the same program on
-one machine: a worker 0 that is its own chief and keeps the variables itself.
+Every task has the same two lists of hosts, and its own place in them; see
+cluster/role_flags.py for where it learns them. No hosts at all is the same
+program on one machine: a worker 0 that is its own chief and keeps the variables
+itself.
 """
 
 import dataclasses
@@ -24,10 +25,11 @@ class Cluster:
     start_timeout_secs: float, the wait for other tasks, in seconds.
     num_gpus: int, the GPUs this worker computes on.
     wire_dtype: str, the dtype of float32 tensors between worker and ps.
-    told_by: str, who says all this: '' for one process that is told nothing.
+    source: str, where all this was read: 'flags', 'TF_CONFIG', 'Slurm'; '' for
+      one process that trains alone.
     evaluator_hosts: tuple of str, as far as they are named.
-    chief_title: str, what worker 0 is called there if not worker 0: the other
-      workers are one less there.
+    chief_alias: str, what the source calls worker 0 if it has a name of its
+      own, such as 'chief': the other workers then count from 0 there.
   """
 
   ps_hosts: tuple = ()
@@ -37,10 +39,10 @@ class Cluster:
   start_timeout_secs: float = 60.0
   num_gpus: int = 0
   wire_dtype: str = 'float32'
-  # The cluster is the same, whoever says so.
-  told_by: str = dataclasses.field(default='', compare=False)
+  # Two clusters are equal wherever they were read.
+  source: str = dataclasses.field(default='', compare=False)
   evaluator_hosts: tuple = dataclasses.field(default=(), compare=False)
-  chief_title: str = dataclasses.field(default='', compare=False)
+  chief_alias: str = dataclasses.field(default='', compare=False)
 
   @property
   def num_ps(self):
@@ -67,50 +69,31 @@ class Cluster:
     hosts = getattr(self, f'{job_name}_hosts')
     return {f'{job_name} {i}': address for i, address in enumerate(hosts)}
 
-  def name_there(self, name):
-    """Returns the name that `told_by` has for a task, or '' if it is this."""
+  def name_in_source(self, name):
+    """Returns what the source calls a task, '' if it has the same name."""
     job, index = name.split()
-    if job != 'worker' or not self.chief_title:
+    if job != 'worker' or not self.chief_alias:
       return ''
     if index == '0':
-      return f'{self.chief_title} 0'
+      return f'{self.chief_alias} 0'
     return f'worker {int(index) - 1}'
-
-  def describe(self):
-    """Returns who is who and who this task is, a str of several lines."""
-    rows = {'told by': [self.told_by or 'nobody: one process']}
-    places = self.addresses('ps') | {'worker 0': 'trains alone'}
-    places |= self.addresses('worker') | self.addresses('evaluator')
-    places.setdefault(self.name, self.address)
-    rows |= {name: [place] for name, place in places.items()}
-    rows['worker 0'].append('the chief')
-    for name, notes in rows.items():
-      if name.startswith('evaluator'):
-        notes.append('outside of the cluster')
-      elif name.startswith('worker') and self.name_there(name):
-        notes.append(f'{self.name_there(name)} of {self.told_by}')
-    rows['this task'] = [self.name]
-    width = max(map(len, rows))
-    return '\n'.join(
-      f'{name:<{width}}  {", ".join(notes)}' for name, notes in rows.items()
-    )
 
   @property
   def address(self):
     return self.addresses(self.job_name).get(self.name, 'this process')
 
   @property
-  def meeting_name(self):
-    """The task through which all others talk: ps 0, else worker 0."""
+  def coordinator(self):
+    """The task that keeps the tables all tasks share: ps 0, else worker 0."""
     return 'ps 0' if self.num_ps else 'worker 0'
 
   @property
-  def meeting_address(self):
+  def coordinator_address(self):
     return (self.ps_hosts or self.worker_hosts)[0]
 
   @property
-  def meeting_place(self):
-    """The device prefix of the task called `meeting_name`."""
+  def coordinator_device(self):
+    """The device prefix of the coordinator."""
     return f'/job:{"ps" if self.num_ps else "worker"}/task:0'
 
   @property
@@ -184,13 +167,16 @@ class Cluster:
 
 
 def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
-  """Checks who is who before anything starts and returns the Cluster.
+  """Checks the hosts and this task's place before anything starts.
 
   Args:
     ps_hosts, worker_hosts: tuples of 'host:port'.
     job_name: 'ps', 'worker' or None; None is right only with no hosts.
     task_index: int or None, likewise.
     **settings: further fields of Cluster.
+
+  Returns:
+    Cluster.
 
   Raises:
     cli.UsageError: one clear line on what does not fit.

@@ -1,4 +1,4 @@
-"""Who a task is, and which variables say so."""
+"""The role of a task, and the environment variables that name it."""
 
 import dataclasses
 import reprlib
@@ -14,21 +14,21 @@ short.maxstring = short.maxother = 60
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-  """Who is who, and which of them this task is.
+  """All tasks of a cluster, and which of them this one is.
 
   Attributes:
-    told_by: str, who says so.
+    source: str, where it was read.
     ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
     evaluator_hosts: tuple of str, as far as they are named.
     job_name: 'ps', 'worker' or 'evaluator'.
     task_index: int, the index within the job.
-    chief_title: 'chief' or 'master', if worker 0 is called so there, else ''.
+    chief_alias: 'chief' or 'master', if the source calls worker 0 so, else ''.
   """
 
-  told_by: str
+  source: str
   ps_hosts: tuple = ()
   worker_hosts: tuple = ()
   evaluator_hosts: tuple = ()
   job_name: str = 'worker'
   task_index: int = 0
-  chief_title: str = ''
+  chief_alias: str = ''

@@ -76,23 +76,25 @@ def from_flags(environ=None):
   """Returns the cluster.Cluster of this task.
 
   Args:
-    environ: dict of environment variables, which say who is who where no flag
-      does; None for flags alone.
+    environ: dict of environment variables, read where no flag gives a role;
+      None for flags alone.
 
   Raises:
     cli.UsageError: one clear line on what does not fit.
   """
   environ = environ or {}
   names = task_environment.find(environ)
-  is_told = any(
+  has_flags = any(
     flag.value is not None
     for flag in (_JOB_NAME, _TASK_INDEX, _PS_HOSTS, _WORKER_HOSTS)
   )
-  identity = None if is_told else task_environment.read(environ)
-  unused = names if is_told else names[1:]
+  identity = None if has_flags else task_environment.read(environ)
+  unused = names if has_flags else names[1:]
   if unused:
-    told_by = 'flags' if is_told else names[0]
-    _log.info(f'who is who is told by {told_by}: {", ".join(unused)} not used')
+    source = 'flags' if has_flags else names[0]
+    _log.info(
+      f'the cluster is read from {source}: {", ".join(unused)} not used'
+    )
   settings = {
     'start_timeout_secs': _START_TIMEOUT_SECS.value,
     'num_gpus': _find_num_gpus(
@@ -107,7 +109,7 @@ def from_flags(environ=None):
     parse_hosts(_WORKER_HOSTS.value, 'worker_hosts'),
     _JOB_NAME.value,
     _TASK_INDEX.value,
-    told_by='flags' if is_told else '',
+    source='flags' if has_flags else '',
     **settings,
   )
 

@@ -47,7 +47,7 @@ class Board:
         worker 0 where there is no ps.
       server: tf.train.Server of this task.
     """
-    place = cluster.meeting_place
+    place = cluster.coordinator_device
     self._own_key = _key_of(cluster.name)
     self._target = server.target
     filters = sorted({place, cluster.task_device})

@@ -1,4 +1,4 @@
-"""TF_CONFIG: who is who, as Kubeflow, Vertex AI and Estimators say it."""
+"""TF_CONFIG: the cluster as Kubeflow, Vertex AI and Estimators give it."""
 
 import json
 import re
@@ -38,12 +38,12 @@ def read_tf_config(text):
       'all: expected cluster; with a TFJob set enableDynamicWorker to false'
     )
   jobs = _read_jobs(_get_object(config, 'cluster'))
-  chief_title = next((t for t in ('chief', 'master') if jobs[t]), '')
+  chief_alias = next((t for t in ('chief', 'master') if jobs[t]), '')
   workers = jobs['chief'] + jobs['master'] + jobs['worker']
   job, index = _read_task(_get_object(config, 'task'), jobs)
   if job in ('chief', 'master'):
     job = 'worker'
-  elif job == 'worker' and chief_title:
+  elif job == 'worker' and chief_alias:
     index += 1
   if len(workers) == 1 and not jobs['ps']:
     workers = ()
@@ -54,7 +54,7 @@ def read_tf_config(text):
     jobs['evaluator'],
     job,
     index,
-    chief_title,
+    chief_alias,
   )
 
 

@@ -134,11 +134,8 @@ def run(
     else:
       code = main(*[words] * takes_words, *[rest] * passthrough)
   except flags.UnrecognizedFlagError as error:
-    if is_for_train(error.flagname):
-      error = _explain_place(program, error.flagname)
-    elif passthrough:
-      error = f'{error} (flags of train come after --)'
-    code = _report(program, error, WRONG_COMMAND_LINE)
+    message = _explain_unknown(program, error, passthrough, is_for_train)
+    code = _report(program, message, WRONG_COMMAND_LINE)
   except flags.Error as error:
     code = _report(program, error, WRONG_COMMAND_LINE)
   except UsageError as error:
@@ -155,11 +152,15 @@ def run(
   leave(code or 0)
 
 
-def _explain_place(program, name):
-  return (
-    f'--{name} is a flag of train: put it after the --, as in {program} --'
-    f' --{name}'
-  )
+def _explain_unknown(program, error, passthrough, is_for_train):
+  """Returns what to say of a flag that the program does not have, a str."""
+  name = error.flagname
+  if is_for_train(name):
+    return (
+      f'--{name} is a flag of train: put it after the --, as in {program} --'
+      f' --{name}'
+    )
+  return f'{error} (flags of train come after --)' if passthrough else error
 
 
 def _report_unexpected(program, error):

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 
-from distmnist.common import cli, owner_file
+from distmnist.common import cli, owner_file, takeover
 
 _log = logging.getLogger(__name__)
 
@@ -26,10 +26,8 @@ _FILE = 'owner.json'
 # A launcher has the folder in its own right: two of them must not write the
 # logs there, while the chief comes and goes.
 _LAUNCHER_FILE = 'launcher.json'
-# So often the owner touches its file; who has not for so long has lost it.
+# So often the owner touches its file; see takeover.SILENT_SECS.
 _TOUCH_SECS = 5.0
-SILENT_SECS = 30.0
-_LOOK_SECS = 0.5
 
 
 def find_living(folder):
@@ -40,14 +38,6 @@ def find_living(folder):
   """
   found = owner_file.read(os.path.join(folder, _FILE)) or {}
   return found if owner_file.is_alive_here(found) else None
-
-
-def refuse(name, folder, found):
-  """Returns the cli.RunError that says who has a folder."""
-  return cli.RunError(
-    f'{name}={folder} is in use by {owner_file.describe(found)}: stop that '
-    'one, or give another folder'
-  )
 
 
 def take_for_launcher(logdir):
@@ -62,7 +52,7 @@ def take_for_launcher(logdir):
   if key in _taken:
     return
   if found := find_living(logdir):
-    raise refuse('--logdir', logdir, found)
+    raise takeover.refuse('--logdir', logdir, found)
   try:
     os.makedirs(logdir, exist_ok=True)
   except OSError:
@@ -117,60 +107,12 @@ class Owner:
       cli.RunError: another process has it, or the folder cannot be written.
     """
     try:
-      self._take(is_new_run, patience_secs, pause)
+      attempt = takeover.Takeover(self._name, self._path, pause)
+      self.me = attempt.run(is_new_run, patience_secs)
     except OSError as error:
       raise cli.RunError(
         f'{self._name}={self.folder} cannot be written: {error.strerror}'
       ) from error
-
-  def _take(self, is_new_run, patience_secs, pause):
-    first, has_said = None, False
-    deadline = time.monotonic() + patience_secs
-    while True:
-      found = owner_file.read(self._path)
-      run = None if is_new_run else (found or {}).get('run')
-      self.me = owner_file.describe_self(run)
-      new, now = owner_file.write_beside(self._path, self.me)
-      try:
-        if found is None:
-          if owner_file.link(new, self._path):
-            return
-          continue
-        if found.get('has_ended') or owner_file.is_known_dead(found):
-          self._replace(new, pause)
-          return
-        touched = os.stat(self._path).st_mtime
-        first = first or (found.get('life'), touched)
-        silent_secs = now - touched
-        is_alive = owner_file.is_alive_here(found) or (
-          first != (found.get('life'), touched)
-        )
-        if not is_alive and silent_secs > SILENT_SECS:
-          self._replace(new, pause)
-          return
-      except FileNotFoundError:
-        continue  # Removed between two looks.
-      finally:
-        with contextlib.suppress(FileNotFoundError):
-          os.remove(new)
-      if is_alive and time.monotonic() >= deadline:
-        raise refuse(self._name, self.folder, found)
-      if not has_said:
-        has_said = True
-        _log.info(
-          f'waiting for {self._name}={self.folder}: '
-          f'{owner_file.describe(found)} has it, or has ended without a word '
-          f'less than {SILENT_SECS:g} s ago'
-        )
-      pause(_LOOK_SECS)
-
-  def _replace(self, new, pause):
-    os.replace(new, self._path)
-    # Who else took over in this moment has written after us, or reads us.
-    pause(0.05)
-    found = owner_file.read(self._path)
-    if (found or {}).get('life') != self.me['life']:
-      raise refuse(self._name, self.folder, found or {})
 
   def keep(self, on_loss, on_removed):
     """Touches the file from now on.

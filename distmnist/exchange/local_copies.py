@@ -87,17 +87,7 @@ class LocalCopies(center_lib.Center):
           trainable=False,
           name=f'{shard.op.name}/{name}',
         )
-      if cut := shard._get_save_slice_info():
-        # As slot_creator does it for an optimizer's slots. The name has the
-        # shard's in it, and the name scope of the rule before it.
-        variable._set_save_slice_info(
-          tf.Variable.SaveSliceInfo(
-            variable.op.name.replace(shard.op.name, cut.full_name),
-            cut.full_shape,
-            cut.var_offset,
-            cut.var_shape,
-          )
-        )
+      _save_as_slice_like(shard, variable)
       variables.append(variable)
     return variables
 
@@ -172,6 +162,21 @@ class LocalCopies(center_lib.Center):
       ]
     )
     return sums, step
+
+
+def _save_as_slice_like(shard, variable):
+  """Makes `variable` that slice of a whole which `shard` is of the center's."""
+  if cut := shard._get_save_slice_info():
+    # As slot_creator does it for an optimizer's slots. The name has the shard's
+    # in it, and the name scope of the rule before it.
+    variable._set_save_slice_info(
+      tf.Variable.SaveSliceInfo(
+        variable.op.name.replace(shard.op.name, cut.full_name),
+        cut.full_shape,
+        cut.var_offset,
+        cut.var_shape,
+      )
+    )
 
 
 def _make_local(initial_value, name):

@@ -79,7 +79,7 @@ def report_signal(group, signum, workers, logs_dir):
     int, 128 + n after signal n; 75 if the chief could not save.
   """
   _log.info(f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}')
-  if any(map(group.has_lost_steps, workers[:1])):
+  if any(group.records[w.name].has_lost_steps for w in workers[:1]):
     print(*group.last_lines(workers[0], 1), sep='\n', file=sys.stderr)
     return cli.NOT_SAVED
   return 128 + signum
@@ -122,6 +122,7 @@ def _find_root(group):
   failure = group.failure
   last_lines = group.last_lines(failure.task, 1)
   named = re.search(r'\b(worker|ps) \d+\b', ''.join(last_lines))
-  if failure.task.job_name == 'ps' and named:
-    return group.find_failure(named[0]) or failure
+  record = group.records.get(named[0]) if named else None
+  if failure.task.job_name == 'ps' and record and record.is_final:
+    return record.failure
   return failure

@@ -18,13 +18,12 @@ A worker that is out of restarts is let go instead of ending the run, as long as
 """
 
 import logging
-import math
 import signal
 
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.launching import restart_limits
-from distmnist.launching.task_record import TaskRecord
+from distmnist.launching.task_record import TaskRecord, TaskRecords
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class RestartPolicy:
 
   Attributes:
     failure: failures.Failure of the first task that failed for good, or None.
-    records: dict, name -> TaskRecord.
+    records: TaskRecords.
   """
 
   def __init__(self, limits):
@@ -47,7 +46,7 @@ class RestartPolicy:
     self._limits = limits
     self._server = restart_limits.Budget(limits)
     self.failure = None
-    self.records = {}
+    self.records = TaskRecords()
 
   def add(self, task):
     """Takes a jobs.Task in; returns its TaskRecord."""
@@ -98,14 +97,14 @@ class RestartPolicy:
       now: float.
 
     Returns:
-      bool, whether a new one is to be started, for what `take_due` gives.
+      bool, whether a new one is to be started, for what is due.
     """
-    lost = [r for r in self.records.values() if r.is_running]
+    lost = self.records.running
     for record in lost:
       record.is_running, record.code = False, -signal.SIGKILL
     if self._is_complete:
       _log.info(f'{_SERVER} has died ({cause}): the training is complete')
-      self.cancel()
+      self.records.cancel_restarts()
       return True
     taken = self._server.take(start_time, now)
     if taken is None:
@@ -120,37 +119,6 @@ class RestartPolicy:
       record.restart_at(now + secs, f'{_SERVER} died: {note}')
     return True
 
-  def take_due(self, now):
-    """Returns the TaskRecords to start; none before all of them have ended."""
-    waiting = self.waiting
-    if any(record.is_running for record in waiting):
-      return []
-    due = [record for record in waiting if record.restart_time <= now]
-    if any(record.task.name == CHIEF for record in due):
-      for record in self.records.values():
-        if record.is_done:
-          record.restart_at(now, f'started again with {CHIEF}')
-          _log.info(f'{record.task.name} is {record.note}')
-          due.append(record)
-    return due
-
-  def compute_wait_secs(self, now):
-    """Seconds (float) until `take_due` may give something; may be inf."""
-    if any(record.is_running for record in self.waiting):
-      return math.inf
-    times = [record.restart_time for record in self.waiting]
-    return max(0.0, min(times, default=math.inf) - now)
-
-  def cancel(self):
-    """Nobody is started again."""
-    for record in self.records.values():
-      record.restart_time = None
-
-  @property
-  def waiting(self):
-    """The TaskRecords (list) that wait to start again."""
-    return [r for r in self.records.values() if r.restart_time is not None]
-
   @property
   def _is_complete(self):
     chief = self.records.get(CHIEF)
@@ -159,10 +127,10 @@ class RestartPolicy:
 
   def _note_complete(self, record, failure):
     if record.task.name == CHIEF:
-      for waiting in self.waiting:
+      for waiting in self.records.waiting:
         name = waiting.task.name
         _log.info(f'{name} is not restarted: the training is complete')
-      self.cancel()
+      self.records.cancel_restarts()
     elif failure.code:
       _log.info(f'{failure}: not restarted, as the training is complete')
 
@@ -177,9 +145,8 @@ class RestartPolicy:
     note = self._number(number)
     record.restart_at(now + secs, note)
     is_together = self._limits.restart_together
-    has_ps = any(r.task.job_name == 'ps' for r in self.records.values())
     others = []
-    if is_together or not has_ps:
+    if is_together or not self.records.have_ps:
       others = [r for r in self.records.values() if r is not record]
     kind = 'tasks' if is_together else 'workers'
     with_all = f', with all other {kind}' if others else ''
@@ -194,24 +161,20 @@ class RestartPolicy:
 
   def _lose(self, record, failure):
     """A task is lost for good: the run goes on without it, or fails."""
-    left = [
-      r
-      for r in self.records.values()
-      if r.is_worker and (r.is_left or r.is_done)
-    ]
+    num_left = len(self.records.left_workers)
     is_chief = record.task.name == CHIEF
     is_needed = is_chief or not record.is_worker
     if (
       is_needed
       or self._limits.min_workers is None
-      or len(left) < self._limits.min_workers
+      or num_left < self._limits.min_workers
     ):
       self.failure = failure
       return
     record.is_let_go = True
-    plural = 's' if len(left) > 1 else ''
+    plural = 's' if num_left > 1 else ''
     _log.info(
-      f'{failure}: the run goes on without it, with {len(left)}'
+      f'{failure}: the run goes on without it, with {num_left}'
       f' worker{plural} (--min_workers={self._limits.min_workers})'
     )
 

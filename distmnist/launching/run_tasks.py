@@ -170,10 +170,10 @@ class _Launch:
 
     A ps leaves once every worker has told it to.
     """
-    if self._group.is_restarted(task):
+    if self._group.records[task.name].attempt > 1:
       return True
     is_ps = task.job_name == 'ps'
-    return is_ps and not all(map(self._group.is_done, self._workers))
+    return is_ps and not self._group.records.are_done(self._workers)
 
 
 def describe(tasks):

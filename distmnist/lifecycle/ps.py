@@ -124,7 +124,7 @@ def _have_it_saved(cluster, server, messages, stop):
   with (
     contextlib.suppress(tf.errors.OpError),
     message_queue.Mailbox(
-      cluster, server, cluster.meeting_place, 'save'
+      cluster, server, cluster.coordinator_device, 'save'
     ) as box,
   ):
     absences = probing.Absences()

@@ -126,7 +126,7 @@ class Others:
       self._save_box = self._open('save')
 
   def _open(self, name):
-    place = self._cluster.meeting_place
+    place = self._cluster.coordinator_device
     return message_queue.Mailbox(self._cluster, self._server, place, name)
 
   def stop_all(self):

@@ -27,8 +27,8 @@ class TableCalls:
       is_closed: threading.Event, ends the pause between two tries.
       stop: stop_request.StopRequest, which may end the wait.
     """
-    self._name = cluster.meeting_name
-    self._address = cluster.meeting_address
+    self._name = cluster.coordinator
+    self._address = cluster.coordinator_address
     self._is_closed = is_closed
     self._stop = stop
 

@@ -36,15 +36,15 @@ class Task:
     """The tf.ConfigProto of this task's sessions."""
     return self.cluster.session_config(self.server_config)
 
-  def log_who_told(self):
-    """Says where the roles come from, if it was not the command line."""
+  def log_role(self):
+    """Says which task this is, if it was not given on the command line."""
     cluster = self.cluster
-    if cluster.told_by in ('', 'flags'):
+    if cluster.source in ('', 'flags'):
       return
-    there = cluster.name_there(cluster.name)
+    alias = cluster.name_in_source(cluster.name)
     _log.info(
-      f'told by {cluster.told_by}: this task is {cluster.name}'
-      + (f', there {there}' if there else '')
+      f'this task is {cluster.name}, by {cluster.source}'
+      + (f', which calls it {alias}' if alias else '')
     )
 
   def serve(self):

@@ -231,7 +231,7 @@ class Watchdog:
     for name, address in self._others.items():
       place = f'{name} at {address}'
       secs = self.secs_silent(name)
-      if name == self._cluster.meeting_name:
+      if name == self._cluster.coordinator:
         secs = self._heartbeats.secs_without_answer()
       if name in silent:
         found[name] = f'{place}, which does not answer (killed, or cut off)'

@@ -207,7 +207,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
       task, run_tasks.LEAVE_SECS, 'the last worker', logs_dir
     )
     # A ps leaves once every worker has told it to, and a lost one has not.
-    if all(map(group.is_done, workers)):
+    if group.records.are_done(workers):
       raise TaskError(host.locate(text), cli.FAILED)
     _log.info(text)
   return host.report

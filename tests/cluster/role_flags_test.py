@@ -94,7 +94,7 @@ STEP = {
 }
 
 
-def test_who_told_it_makes_no_difference(set_flags):
+def test_it_makes_no_difference_where_a_role_is_read(set_flags):
   with flagsaver.flagsaver():
     set_flags(
       *CLUSTER_FLAGS, '--job_name=worker', '--task_index=1', '--num_gpus=0'
@@ -104,14 +104,14 @@ def test_who_told_it_makes_no_difference(set_flags):
     settings = consistency.settings_from_flags(by_flags)
   set_flags('--num_gpus=0')
   by_config = role_flags.from_flags({'TF_CONFIG': CONFIG})
-  assert (by_flags.told_by, by_config.told_by) == ('flags', 'TF_CONFIG')
+  assert (by_flags.source, by_config.source) == ('flags', 'TF_CONFIG')
   assert by_flags == by_config
   assert settings == consistency.settings_from_flags(by_config)
   assert settings['worker_hosts'] == 'w0:1,w1:1'
 
 
 @pytest.mark.parametrize(
-  'words, environ, told_by, line',
+  'words, environ, source, line',
   [
     ([], {}, '', None),
     ([], {'TF_CONFIG': CONFIG}, 'TF_CONFIG', None),
@@ -120,27 +120,27 @@ def test_who_told_it_makes_no_difference(set_flags):
       [],
       STEP | {'TF_CONFIG': CONFIG},
       'TF_CONFIG',
-      'who is who is told by TF_CONFIG: DISTMNIST_NUM_PS not used',
+      'the cluster is read from TF_CONFIG: DISTMNIST_NUM_PS not used',
     ),
     (
       [*CLUSTER_FLAGS, '--job_name=ps', '--task_index=0'],
       STEP | {'TF_CONFIG': 'no matter what'},
       'flags',
-      'who is who is told by flags: TF_CONFIG, DISTMNIST_NUM_PS not used',
+      'the cluster is read from flags: TF_CONFIG, DISTMNIST_NUM_PS not used',
     ),
     (
       ['--worker_hosts='],
       {'TF_CONFIG': CONFIG},
       'flags',
-      'who is who is told by flags: TF_CONFIG not used',
+      'the cluster is read from flags: TF_CONFIG not used',
     ),
   ],
 )
 def test_flags_come_before_tf_config_and_that_before_slurm(
-  set_flags, words, environ, told_by, line, logged
+  set_flags, words, environ, source, line, logged
 ):
   set_flags('--num_gpus=0', *words)
-  assert role_flags.from_flags(environ).told_by == told_by
+  assert role_flags.from_flags(environ).source == source
   assert logged == ([line] if line else [])
 
 
@@ -149,55 +149,6 @@ def test_a_ps_of_tf_config_takes_no_gpu(set_flags):
   config = CONFIG.replace('"type": "worker"', '"type": "ps"')
   found = role_flags.from_flags({'TF_CONFIG': config})
   assert (found.name, found.num_gpus) == ('ps 0', 0)
-
-
-@pytest.mark.parametrize(
-  'environ, lines',
-  [
-    (
-      {},
-      [
-        'told by    nobody: one process',
-        'worker 0   trains alone, the chief',
-        'this task  worker 0',
-      ],
-    ),
-    (
-      {'TF_CONFIG': CONFIG},
-      [
-        'told by    TF_CONFIG',
-        'ps 0       p0:1',
-        'worker 0   w0:1, the chief, chief 0 of TF_CONFIG',
-        'worker 1   w1:1, worker 0 of TF_CONFIG',
-        'this task  worker 1',
-      ],
-    ),
-    (
-      {'TF_CONFIG': CONFIG.replace('"type": "worker"', '"type": "evaluator"')},
-      [
-        'told by      TF_CONFIG',
-        'ps 0         p0:1',
-        'worker 0     w0:1, the chief, chief 0 of TF_CONFIG',
-        'worker 1     w1:1, worker 0 of TF_CONFIG',
-        'evaluator 0  this process, outside of the cluster',
-        'this task    evaluator 0',
-      ],
-    ),
-    (
-      STEP,
-      [
-        'told by    Slurm',
-        'ps 0       a:2222',
-        'worker 0   a:2223, the chief',
-        'worker 1   b:2222',
-        'this task  worker 1',
-      ],
-    ),
-  ],
-)
-def test_a_cluster_describes_itself(set_flags, environ, lines):
-  set_flags('--num_gpus=0')
-  assert role_flags.from_flags(environ).describe().splitlines() == lines
 
 
 def test_an_evaluator_is_no_part_of_the_cluster(set_flags):

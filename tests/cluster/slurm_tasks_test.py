@@ -126,7 +126,7 @@ def test_the_first_tasks_of_a_step_are_ps_and_the_others_workers():
     ('worker', 2),
   ]
   for each in found:
-    assert each.told_by == 'Slurm'
+    assert each.source == 'Slurm'
     assert each.ps_hosts == ('node2:2222',)
     assert each.worker_hosts == ('node2:2223', 'node2:2224', 'node3:2222')
 

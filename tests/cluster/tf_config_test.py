@@ -42,7 +42,7 @@ def test_the_chief_of_a_tfjob_is_worker_0_and_the_workers_come_after_it(
     ),
     ('run-evaluator-0.ml.svc:2222',),
     *expected,
-    chief_title='chief',
+    chief_alias='chief',
   )
 
 
@@ -51,7 +51,7 @@ def test_a_master_is_a_chief():
   found = read_tf_config(config(cluster, 'master', 0))
   assert found.worker_hosts == ('m:1', 'w0:1', 'w1:1')
   assert (found.job_name, found.task_index) == ('worker', 0)
-  assert found.chief_title == 'master'
+  assert found.chief_alias == 'master'
 
 
 def test_without_a_chief_worker_0_is_it():

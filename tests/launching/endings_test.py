@@ -3,7 +3,14 @@
 import pytest
 
 from distmnist.common import console
-from distmnist.launching import endings, failures, jobs, log_view
+from distmnist.launching import (
+  endings,
+  failures,
+  jobs,
+  log_view,
+  restart_limits,
+  task_record,
+)
 
 PS, CHIEF, WORKER = jobs.make_tasks(['x:1'], ['x:2', 'x:3'], [])
 SAID = 'distmnist.launch: '
@@ -17,20 +24,17 @@ def _printed():
 class Group:
   """In the place of a task_group.TaskGroup that has ended."""
 
-  def __init__(self, failure=None, lines=(), others=(), has_lost_steps=False):
+  def __init__(self, failure=None, lines=(), codes=()):
     self.failure = failure
     self._lines = list(lines)
-    self._others = {other.task.name: other for other in others}
-    self._has_lost_steps = has_lost_steps
+    self.records = task_record.TaskRecords()
+    for task, code in codes:
+      record = task_record.TaskRecord(task, restart_limits.NO_LIMITS)
+      record.code = code
+      self.records[task.name] = record
 
   def last_lines(self, task, num_lines=10):
     return self._lines[-num_lines:]
-
-  def find_failure(self, name):
-    return self._others.get(name)
-
-  def has_lost_steps(self, task):
-    return self._has_lost_steps
 
 
 def report(group):
@@ -62,19 +66,19 @@ def test_a_ps_that_left_with_a_worker_names_the_worker(capsys):
   group = Group(
     failures.Failure(PS, 3),
     ['worker 1 has ended'],
-    others=[failures.Failure(WORKER, 2)],
+    codes=[(WORKER, 2)],
   )
   assert report(group) == 2
   assert 'error: worker 1 (x:3) failed first' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(('has_lost_steps', 'code'), [(False, 143), (True, 75)])
-def test_a_signal_is_named(capsys, has_lost_steps, code):
-  group = Group(lines=['not saved'], has_lost_steps=has_lost_steps)
+@pytest.mark.parametrize(('chief_code', 'code'), [(143, 143), (75, 75)])
+def test_a_signal_is_named(capsys, chief_code, code):
+  group = Group(lines=['not saved'], codes=[(CHIEF, chief_code)])
   assert endings.report_signal(group, 15, [CHIEF], '/logs') == code
   assert capsys.readouterr().err.splitlines() == [
     f'{SAID}stopped by SIGTERM, logs in /logs',
-    *['not saved'] * has_lost_steps,
+    *['not saved'] * (chief_code == 75),
   ]
 
 

@@ -30,7 +30,7 @@ class Run:
     self.killed += [task.name for task in to_kill]
 
   def restart_due(self, now):
-    due = self.policy.take_due(now)
+    due = self.policy.records.take_due(now)
     for record in due:
       self.policy.note_start(record, now)
     return [record.task.name for record in due]
@@ -55,7 +55,7 @@ def test_the_time_to_a_restart_grows_with_each_failure_that_comes_soon(
   for life, secs in zip(lives, expected, strict=True):
     now += life
     run.end('worker 0', KILLED, now)
-    assert run.policy.compute_wait_secs(now) == pytest.approx(secs)
+    assert run.policy.records.compute_wait_secs(now) == pytest.approx(secs)
     assert run.restart_due(now + secs / 2) == []
     now += secs
     assert run.restart_due(now) == ['worker 0']
@@ -90,7 +90,7 @@ def test_who_was_told_to_end_has_not_failed():
   run.end('worker 0', 143, is_told=True)
   run.end('ps 0', KILLED, may_restart=False)
   assert not run.policy.failure
-  assert run.policy.waiting == []
+  assert run.policy.records.waiting == []
 
 
 def test_without_a_ps_all_start_again_together_once_all_have_ended():
@@ -98,7 +98,7 @@ def test_without_a_ps_all_start_again_together_once_all_have_ended():
   run.end('worker 1', 3)
   assert run.killed == ['worker 0', 'worker 2']
   assert run.restart_due(1.0) == []
-  assert run.policy.compute_wait_secs(1.0) == math.inf
+  assert run.policy.records.compute_wait_secs(1.0) == math.inf
   run.end('worker 0', KILLED)
   run.end('worker 2', KILLED)
   assert run.restart_due(1.0) == ['worker 0', 'worker 1', 'worker 2']

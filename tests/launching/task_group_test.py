@@ -90,7 +90,7 @@ def test_a_restart_waits_for_its_time_and_knows_its_number(
     for task in cluster:
       group.start(task)
     assert group.wait(cluster[2:]) == []
-    assert group.is_restarted(cluster[2])
+    assert group.records[cluster[2].name].attempt > 1
   assert host.started[3:] == [('worker 1', {'DISTMNIST_ATTEMPT': '2'})]
   assert caplog.messages == [
     'worker 1 (x:3) killed by SIGKILL: restart 1 of 1 in 0 s'
@@ -170,8 +170,8 @@ def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
     group.start(task)
     assert group.wait([task]) == []
     assert group.last_lines(task) == ['whole']
-    assert group.is_done(task)
-    assert group.is_restarted(task)
+    assert group.records[task.name].is_done
+    assert group.records[task.name].attempt > 1
   log = (tmp_path / 'worker_0.log').read_text()
   assert log == 'cut\n--- restart 1 of 1 ---\nwhole\n'
 
@@ -283,13 +283,13 @@ def test_a_server_that_was_killed_is_back_with_its_tasks(caplog, tmp_path, env):
   ) as group:
     for task in cluster:
       group.start(task)
-    while not group.is_done(cluster[2]):
+    while not group.records[cluster[2].name].is_done:
       group.wait(cluster, 0.01)
     old = dict(group._host.pids)
     group._host.server.kill()
     assert group.wait(cluster) == []
     assert group.failure is None
-    assert [group.is_restarted(task) for task in cluster] == [True] * 3
+    assert all(group.records[task.name].attempt > 1 for task in cluster)
   assert caplog.messages == [
     'the fork server has died (killed by SIGKILL), and its tasks with it: '
     'restart 1 of 1 of all in 0.1 s',
@@ -327,7 +327,7 @@ def test_hundreds_of_tasks_start_and_end(tmp_path, env):
     for task in cluster:
       group.start(task)
     assert group.wait(cluster) == []
-    assert all(map(group.is_done, cluster))
+    assert group.records.are_done(cluster)
 
 
 def test_a_stop_is_heard_while_hundreds_start(tmp_path, env):

@@ -1,9 +1,11 @@
 """What a record says of its task, from the first start to the last end."""
 
+import math
+
 import pytest
 
 from distmnist.launching import failures, jobs, restart_limits
-from distmnist.launching.task_record import TaskRecord
+from distmnist.launching.task_record import TaskRecord, TaskRecords
 
 
 @pytest.fixture
@@ -43,3 +45,44 @@ def test_a_failure_counts_the_restarts_before_it(records):
   ps, _ = records
   ps.code = -9
   assert ps.failure == failures.Failure(ps.task, -9, num_restarts=0)
+
+
+@pytest.mark.parametrize(
+  'code, is_final, has_lost_steps',
+  [(0, False, False), (2, True, False), (75, False, True), (-9, False, False)],
+)
+def test_a_code_says_what_may_come_next(
+  records, code, is_final, has_lost_steps
+):
+  ps, _ = records
+  ps.code = code
+  assert (ps.is_final, ps.has_lost_steps) == (is_final, has_lost_steps)
+
+
+def test_what_waits_is_due_at_its_time_and_once_its_process_has_ended(records):
+  all_records = TaskRecords({record.task.name: record for record in records})
+  ps, _ = records
+  assert all_records.compute_wait_secs(1.0) == math.inf
+  ps.restart_at(5.0, 'restart 1 of 1')
+  ps.is_running = True
+  assert all_records.running == all_records.waiting == [ps]
+  assert all_records.compute_wait_secs(1.0) == math.inf
+  assert all_records.take_due(6.0) == []
+  ps.is_running = False
+  assert all_records.compute_wait_secs(1.0) == 4.0
+  assert all_records.take_due(4.0) == []
+  assert all_records.take_due(5.0) == [ps]
+  all_records.cancel_restarts()
+  assert all_records.waiting == []
+
+
+def test_a_worker_is_left_unless_it_has_failed(records):
+  all_records = TaskRecords({record.task.name: record for record in records})
+  _, worker = records
+  assert all_records.have_ps and all_records.left_workers == []
+  worker.code = 0
+  assert all_records.left_workers == [worker]
+  assert all_records.are_done([worker.task])
+  assert not all_records.are_done([record.task for record in records])
+  worker.code = 1
+  assert all_records.left_workers == []

@@ -35,16 +35,16 @@ def test_the_flags_make_a_task(set_flags, logged):
   assert (task.cluster.name, task.cluster.num_ps) == ('worker 0', 1)
   assert not task.stop.is_requested
   assert (task.server, task.watchdog) == (None, None)
-  task.log_who_told()
+  task.log_role()
   assert logged == []
 
 
 def test_who_told_the_roles_is_said_in_its_names(set_flags, tf_config, logged):
   set_flags()
   tf_config('worker', 1)
-  task_lib.from_flags().log_who_told()
+  task_lib.from_flags().log_role()
   [line] = logged
-  assert line == 'told by TF_CONFIG: this task is worker 2, there worker 1'
+  assert line == 'this task is worker 2, by TF_CONFIG, which calls it worker 1'
 
 
 def test_flags_that_make_no_cluster_are_refused(set_flags):

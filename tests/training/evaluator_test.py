@@ -283,11 +283,11 @@ def test_a_tfjob_runs_to_its_end(tasks, tfjob, tmp_path):
   others = [tfjob(job, *flags) for job in ('ps', 'chief', 'worker')]
   assert tasks.wait(evaluator_task, *others) == [0] * 4
   ps, chief, worker = others
-  assert 'told by TF_CONFIG: this task is ps 0\n' in ps.output
-  assert 'told by TF_CONFIG: this task is worker 0, there chief 0' in (
+  assert 'this task is ps 0, by TF_CONFIG\n' in ps.output
+  assert 'this task is worker 0, by TF_CONFIG, which calls it chief 0' in (
     chief.output
   )
-  assert 'told by TF_CONFIG: this task is worker 1, there worker 0' in (
+  assert 'this task is worker 1, by TF_CONFIG, which calls it worker 0' in (
     worker.output
   )
   report = read_report(tmp_path / 'run')
@@ -353,6 +353,6 @@ def test_flags_and_tf_config_make_one_cluster(tasks, tmp_path, hold_addresses):
   ]
   assert tasks.wait(*started) == [0] * 3
   assert (
-    'who is who is told by flags: TF_CONFIG not used\n' in started[1].output
+    'the cluster is read from flags: TF_CONFIG not used\n' in started[1].output
   )
   assert len(read_report(tmp_path / 'run')['workers']) == 2

@@ -1,0 +1,108 @@
+"""How one of several processes becomes the owner that a file names.
+
+See owner.py for what its owner does afterwards, and owner_file.py for what the
+file says.
+"""
+
+import contextlib
+import logging
+import os
+import time
+
+from distmnist.common import cli, owner_file
+
+_log = logging.getLogger(__name__)
+
+# An owner of which nothing else is known has lost what its file stands for
+# once it has not touched the file for so long.
+SILENT_SECS = 30.0
+_LOOK_SECS = 0.5
+
+
+def refuse(name, folder, found):
+  """Returns the cli.RunError that says who has a folder."""
+  return cli.RunError(
+    f'{name}={folder} is in use by {owner_file.describe(found)}: stop that '
+    'one, or give another folder'
+  )
+
+
+class Takeover:
+  """An attempt of this process to become the owner of a folder."""
+
+  def __init__(self, name, path, pause=time.sleep):
+    """
+    Args:
+      name: str, how a message calls the folder, such as '--logdir'.
+      path: str, of the file in the folder that says who its owner is.
+      pause: callable(secs).
+    """
+    self._name = name
+    self._path = path
+    self._folder = os.path.dirname(path)
+    self._pause = pause
+    self._first = None  # (life, time of the last touch) as first seen.
+
+  def run(self, is_new_run, patience_secs):
+    """Waits until the folder is this process's.
+
+    Args:
+      is_new_run: bool, whether another training begins in the folder.
+      patience_secs: float, how long to wait for a living owner.
+
+    Returns:
+      dict, what the file now says of this process.
+
+    Raises:
+      cli.RunError: another process has it.
+      OSError: the folder cannot be written.
+    """
+    has_said = False
+    deadline = time.monotonic() + patience_secs
+    while True:
+      found = owner_file.read(self._path)
+      run = None if is_new_run else (found or {}).get('run')
+      me = owner_file.describe_self(run)
+      new, now = owner_file.write_beside(self._path, me)
+      try:
+        if found is None:
+          if owner_file.link(new, self._path):
+            return me
+          continue
+        is_alive, is_gone = self._judge(found, now)
+        if is_gone:
+          self._replace(new, me)
+          return me
+      except FileNotFoundError:
+        continue  # Removed between two looks.
+      finally:
+        with contextlib.suppress(FileNotFoundError):
+          os.remove(new)
+      if is_alive and time.monotonic() >= deadline:
+        raise refuse(self._name, self._folder, found)
+      if not has_said:
+        has_said = True
+        _log.info(
+          f'waiting for {self._name}={self._folder}: '
+          f'{owner_file.describe(found)} has it, or has ended without a word '
+          f'less than {SILENT_SECS:g} s ago'
+        )
+      self._pause(_LOOK_SECS)
+
+  def _judge(self, found, now):
+    """Returns (is_alive, is_gone) of the owner; neither if nothing is known."""
+    if found.get('has_ended') or owner_file.is_known_dead(found):
+      return False, True
+    touched = os.stat(self._path).st_mtime
+    seen = found.get('life'), touched
+    self._first = self._first or seen
+    is_alive = owner_file.is_alive_here(found) or self._first != seen
+    return is_alive, not is_alive and now - touched > SILENT_SECS
+
+  def _replace(self, new, me):
+    os.replace(new, self._path)
+    # Who else took over in this moment has written after us, or reads us.
+    self._pause(0.05)
+    found = owner_file.read(self._path)
+    if (found or {}).get('life') != me['life']:
+      raise refuse(self._name, self._folder, found or {})

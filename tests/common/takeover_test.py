@@ -1,0 +1,108 @@
+"""takeover: how one of several processes gets a folder."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.common import cli, owner, owner_file, takeover
+from tests.support.owners import Clock, be_elsewhere, make, rewrite, take
+
+
+def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
+  first = take(tmp_path)
+  with pytest.raises(cli.RunError) as caught:
+    take(tmp_path)
+  assert str(caught.value) == (
+    f'--logdir={tmp_path} is in use by process {os.getpid()} of host '
+    f'{first.me["host"]} since {first.me["since"]}: stop that one, or give '
+    'another folder'
+  )
+  first.check()
+  assert [path.name for path in tmp_path.iterdir()] == ['owner.json']
+  assert owner.find_living(str(tmp_path))['life'] == first.me['life']
+
+
+def test_who_was_killed_here_is_followed_at_once(tmp_path):
+  code = (
+    'import os, sys; from distmnist.common import owner;'
+    'owner.Owner("--logdir", sys.argv[1]).take(); os._exit(9)'
+  )
+  subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=False)
+  found = owner_file.read(tmp_path / 'owner.json')
+  assert found['pid'] != os.getpid() and not found['has_ended']
+  assert take(tmp_path, pause=Clock(lambda: None)).run == found['run']
+
+
+def test_a_process_id_that_is_used_again_is_another_process(tmp_path):
+  take(tmp_path)
+  rewrite(tmp_path, start='1')
+  take(tmp_path)
+
+
+def test_one_of_another_machine_that_was_silent_long_is_followed(tmp_path):
+  take(tmp_path)
+  be_elsewhere(tmp_path, takeover.SILENT_SECS + 10)
+  take(tmp_path)
+
+
+def test_one_of_another_machine_is_waited_for(tmp_path, logged):
+  take(tmp_path)
+  path = be_elsewhere(tmp_path)
+  # Alive: its file is touched between two looks.
+  touch = Clock(lambda: os.utime(path, (path.stat().st_atime, 1e9)))
+  with pytest.raises(cli.RunError, match='in use by process .* of host elsewh'):
+    make(tmp_path).take(pause=touch)
+  assert touch.num_looks == 1
+  [line] = logged
+  assert line.startswith(f'waiting for --logdir={tmp_path}: process ')
+
+
+def test_a_restarted_task_waits_for_the_end_of_the_one_before(tmp_path):
+  first = take(tmp_path)
+  take(tmp_path, patience_secs=60, pause=Clock(first.release))
+
+
+@pytest.mark.parametrize('text', ['', '{', '"x"'])
+def test_a_file_that_cannot_be_read_is_waited_for_and_replaced(tmp_path, text):
+  path = tmp_path / 'owner.json'
+  path.write_text(text)
+  os.utime(path, (1e9, 1e9))
+  take(tmp_path)
+
+
+def test_without_hard_links_it_works_too(tmp_path, monkeypatch):
+  def link(source, target):
+    raise OSError(1, 'Operation not permitted')
+
+  monkeypatch.setattr(os, 'link', link)
+  take(tmp_path)
+  with pytest.raises(cli.RunError, match='in use'):
+    take(tmp_path)
+
+
+def test_of_many_at_once_one_gets_it(tmp_path):
+  code = (
+    'import sys; from distmnist.common import owner; sys.stdin.read(1)\n'
+    'try: owner.Owner("--logdir", sys.argv[1]).take()\n'
+    'except Exception as error: print("refused", flush=True)\n'
+    'else: print("taken", flush=True)\n'
+    'sys.stdin.read()'
+  )
+  started = [
+    subprocess.Popen(
+      [sys.executable, '-c', code, str(tmp_path)],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    for _ in range(4)
+  ]
+  for process in started:
+    process.stdin.write('x')
+    process.stdin.flush()
+  answers = [process.stdout.readline().strip() for process in started]
+  for process in started:
+    process.communicate()
+  assert sorted(answers) == ['refused', 'refused', 'refused', 'taken']
