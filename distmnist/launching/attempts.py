@@ -42,6 +42,10 @@ class Attempts:
     """The jobs.Tasks (list) that run."""
     return [record.task for record in self.records.running]
 
+  def find_running(self, is_ps):
+    """Returns those that run and are a ps, or those that are none."""
+    return [task for task in self.running if (task.job_name == 'ps') == is_ps]
+
   def start(self, task):
     """Asks for the first attempt at a task; see TaskGroup.start."""
     self._start(self.policy.add(task))

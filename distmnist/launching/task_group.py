@@ -7,6 +7,7 @@ their parent and sends their signals, so that none can hit a stranger under an
 old pid. What is started again is for launching/restart_policy.py to decide.
 """
 
+import functools
 import signal
 import time
 
@@ -34,8 +35,7 @@ class TaskGroup:
     on_start=lambda name, pid, attempt: None,
     stop_grace_secs=stop_grace.DEFAULT_SECS,
   ):
-    """Makes a group without tasks.
-
+    """
     Args:
       host: task_host.TaskHost, which the group opens and closes.
       logs_dir: str, an existing folder.
@@ -82,13 +82,7 @@ class TaskGroup:
       cli.RunError: the host cannot start tasks, or it has died and is out of
         restarts.
     """
-    records = self.records
-    return self._wait(
-      lambda: [
-        t for t in tasks if t.name in records and records[t.name].is_left
-      ],
-      timeout_secs,
-    )
+    return self._wait(lambda: self.records.find_left(tasks), timeout_secs)
 
   def stop(self, signum=signal.SIGTERM):
     """Ends all tasks: the workers first, as their last checkpoint needs the ps.
@@ -113,12 +107,7 @@ class TaskGroup:
     jobs = {record.task.job_name for record in self.records.values()}
     for is_ps in (False, True):
       grace_secs = stop_grace.for_job(is_ps, jobs, self._stop_grace_secs)
-
-      def find_left(is_ps=is_ps):
-        return [
-          t for t in self._attempts.running if (t.job_name == 'ps') == is_ps
-        ]
-
+      find_left = functools.partial(self._attempts.find_running, is_ps)
       self._attempts.signal(find_left(), signum)
       left = self._wait(find_left, grace_secs)
       if self._is_disturbed():

@@ -41,9 +41,9 @@ class TaskHost(abc.ABC):
     self.on_pid = lambda name, pid: None
     self.reasons = {}
 
-  @abc.abstractmethod
   def __enter__(self):
     """Opens it; returns itself."""
+    return self
 
   @abc.abstractmethod
   def __exit__(self, *error):

@@ -96,6 +96,10 @@ class TaskRecords(dict):
       r for r in self.values() if r.is_worker and (r.is_left or r.is_done)
     ]
 
+  def find_left(self, tasks):
+    """Returns those of `tasks`, jobs.Tasks, that run or will start again."""
+    return [t for t in tasks if t.name in self and self[t.name].is_left]
+
   def are_done(self, tasks):
     """Whether all of `tasks`, jobs.Tasks, have ended with 0 for good."""
     return all(self[task.name].is_done for task in tasks)

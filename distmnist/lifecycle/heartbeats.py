@@ -192,9 +192,11 @@ class Heartbeats:
     if before.life == -1:  # The table is new: its task was started anew.
       self._table.write(self._row, self._settings)
     elif before.life != self._life and not self.is_closed.is_set():
-      self._stop.end_at_once(
-        cli.LostError(
-          f'another process has become {self._cluster.name} while this one '
-          'stood still or was cut off: nothing is saved here'
-        )
-      )
+      self._stop.end_at_once(_explain_replaced(self._cluster.name))
+
+
+def _explain_replaced(name):
+  return cli.LostError(
+    f'another process has become {name} while this one stood still or was cut '
+    'off: nothing is saved here'
+  )

@@ -1,26 +1,19 @@
 """The watch over the other tasks: that they fit this one, and are alive.
 
-By their heartbeats (heartbeats.py) a task finds out
-
-  at the start   that it was given other hosts or flags than the others, that
-                 another process is the same task;
-  later          who is silent when something does not end: a task that was
-                 killed or cut off does not answer, one that is suspended
-                 answers but does not beat any more.
-
-So no task waits in silence, and none works beside the others.
+Before it works a task checks in with the others (check_in.py). Later it finds
+out by their heartbeats (heartbeats.py) who is silent when something does not
+end: a task that was killed or cut off does not answer, one that is suspended
+answers but does not beat any more. So no task waits in silence, and none works
+beside the others.
 """
 
 import functools
 import threading
-import time
 
 from absl import flags
 
 from distmnist.cluster import errors, probing
-from distmnist.common import cli, console
-from distmnist.common.names import CHIEF
-from distmnist.lifecycle import consistency, heartbeats, stalls
+from distmnist.lifecycle import check_in, consistency, heartbeats, stalls
 
 _STALL_WARN_SECS = flags.DEFINE_float(
   'stall_warn_secs',
@@ -75,17 +68,15 @@ class Watchdog:
     self.warn_secs = warn_secs
     self.fail_secs = fail_secs
     self._cluster = cluster
-    self._stop = stop
     self._others = cluster.addresses('ps') | cluster.addresses('worker')
     self._others.pop(cluster.name, None)
-    self._settings = settings
-    self._rows = {}  # Name: (row, settings), as far as they were asked for.
     self.stalls = stalls.Stalls(
       warn_secs, fail_secs, self._describe_others, stop
     )
     self._heartbeats = heartbeats.Heartbeats(
       cluster, server, settings, self.stalls, stop
     )
+    self._check_in = check_in.CheckIn(cluster, self._heartbeats, settings, stop)
 
   @property
   def life(self):
@@ -94,8 +85,7 @@ class Watchdog:
 
   def find_life(self, name):
     """Returns the `life` of the task called `name`, or None."""
-    row, _ = self._rows.get(name) or ({}, {})
-    return row.get('life')
+    return self._check_in.find_life(name)
 
   def secs_silent(self, name):
     """Returns for how long task `name` is silent; see Heartbeats."""
@@ -107,62 +97,17 @@ class Watchdog:
     Does nothing when called again.
 
     Raises:
-      cli.RunError: no task of ours answers where the table should be, a ps
-        does not check in, or this task does not fit the others.
+      cli.RunError: see CheckIn.run.
     """
     beats = self._heartbeats
     if not beats.can_begin:
       return
-    limit = self._cluster.start_timeout_secs
-    deadline = time.monotonic() + limit
-    wait = console.Wait(limit)
-    own = self._cluster.name
-    if beats.ask(lambda: beats.read_row(own), deadline):
-      self._refuse_duplicate(deadline)
-
-    def check_in():
-      beats.claim()
-      for name in self._find_compared():
-        self._rows[name] = beats.read_row(name)
-
-    while True:
-      # Again and again: a ps that was started anew has an empty table.
-      beats.ask(check_in, deadline)
-      missing = {
-        name: self._others[name]
-        for name in self._find_expected()
-        if not self._rows.get(name)
-      }
-      if not missing:
-        break
-      names = errors.list_tasks(missing)
-      if wait.is_over(f'for a sign of {names}'):
-        raise cli.RunError(
-          f'no sign of {names} within {limit:g} s, though the port answers: '
-          'another program may have it, or the tasks were given different '
-          '--ps_hosts'
-        )
-      self._stop.wait(wait.choose_pause())
-    self._compare(deadline)
+    self._check_in.run()
     for work in (
       functools.partial(beats.keep_beating, self._look),
       functools.partial(self.stalls.watch, beats.is_closed),
     ):
       threading.Thread(target=work, daemon=True).start()
-
-  def _find_expected(self):
-    """The names of those without whom this task does not begin."""
-    if self._cluster.job_name == 'ps':
-      return []
-    names = self._cluster.addresses('ps') or [CHIEF]
-    return [name for name in names if name in self._others]
-
-  def _find_compared(self):
-    """The names of those that this task must fit, if they are there."""
-    names = [*self._cluster.addresses('ps')]
-    if self._cluster.job_name == 'worker':
-      names.append(CHIEF)
-    return [name for name in names if name in self._others]
 
   def compare_with_chief(self):
     """To be called by a worker once it has seen that the chief is there.
@@ -170,59 +115,17 @@ class Watchdog:
     Raises:
       cli.RunError: it was started differently.
     """
-    deadline = time.monotonic() + self._cluster.start_timeout_secs
-    self._heartbeats.ask(self._read_chief, deadline)
-    self._compare(deadline)
-
-  def _read_chief(self):
-    self._rows[CHIEF] = self._heartbeats.read_row(CHIEF)
+    self._check_in.compare_with_chief()
 
   def close(self):
     """Ends the beats; from here on nothing is watched."""
     self._heartbeats.is_closed.set()
 
-  def _refuse_duplicate(self, deadline):
-    """What has a row under our name has ended, or must be left alone.
-
-    Raises:
-      cli.RunError: it is alive.
-    """
-    name, beats = self._cluster.name, self._heartbeats
-    row, _ = beats.ask(lambda: beats.read_row(name), deadline) or ({}, {})
-    # In this place it would have the port, and we could not serve.
-    if row.get('place') != beats.place and beats.wait_for_beat(name, deadline):
-      raise cli.RunError(
-        f'{name} runs already, as process {row["pid"]} of host '
-        f'{row["host"]}: give this one another --task_index, or stop that one'
-      )
-
-  def _compare(self, deadline):
-    """Compares our settings with those of living tasks, before we work.
-
-    The hosts with those of the ps, and a worker all with those of the chief.
-
-    Raises:
-      cli.RunError: names what differs and both values.
-    """
-    for name in self._find_compared():
-      _, settings = self._rows.get(name) or ({}, self._settings)
-      different = consistency.find_differences(
-        self._settings, settings, is_ps=name.startswith('ps')
-      )
-      if different and self._heartbeats.wait_for_beat(name, deadline):
-        raise cli.RunError(
-          f'{name} at {self._others.get(name, "another host")} was started '
-          f'differently: {", ".join(different)}; give all tasks the same'
-        )
-
   def _look(self):
     if self._cluster.job_name == 'ps' or self.stalls.secs() > _WAIT_SECS:
       self._heartbeats.read_beats()
-    # The chief may have come after us.
-    if not self.stalls.num_steps and CHIEF in self._find_compared():
-      self._read_chief()
-      # A table that is slow for a second is no reason to give up.
-      self._compare(time.monotonic() + self._cluster.start_timeout_secs)
+    if not self.stalls.num_steps:
+      self._check_in.look_for_chief()
 
   def _describe_others(self):
     """Says who is silent: first of all a ps, which each step needs."""

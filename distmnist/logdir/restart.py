@@ -23,6 +23,10 @@ _RESUME = flags.DEFINE_string(
   'latest of this folder. But for auto, what an earlier run has left in '
   '--logdir is moved aside.',
 )
+_NO_CHECKPOINT = (
+  'no checkpoint there; give auto, never, a folder with checkpoints, or the '
+  'path of one without its ending, such as run/model.ckpt-100'
+)
 # What the names of a run's files begin with; $ is the end of a name.
 _OF_A_RUN = (
   r'checkpoint$|model\.ckpt|best$|history$|lives$|worker_\d+$|validation$'
@@ -118,11 +122,7 @@ class Restart:
     """
     if not self._logdir or ATTEMPT in os.environ:
       return
-    folders = [
-      checkpoints.best_dir(self._logdir),
-      logdirs.lives_dir(self._logdir),
-    ]
-    if any(map(os.path.isdir, folders)) and not self.find():
+    if _has_best_or_lives(self._logdir) and not self.find():
       _move_aside(self._logdir)
 
   def _check_is_same_run(self, images, flags_of_meaning):
@@ -150,11 +150,7 @@ class Restart:
     is_folder = os.path.isdir(wanted)
     path = self._find_usable(wanted) if is_folder else wanted
     if not path or not os.path.exists(f'{path}.index'):
-      raise cli.UsageError(
-        f'--resume={wanted}: no checkpoint there; give auto, never, a folder '
-        'with checkpoints, or the path of one without its ending, such as '
-        'run/model.ckpt-100'
-      )
+      raise cli.UsageError(f'--resume={wanted}: {_NO_CHECKPOINT}')
     if not is_folder and (fault := self._find_fault(path)):
       raise cli.RunError(f'--resume={path} {fault[0]}: {fault[1]}')
     return path
@@ -183,19 +179,31 @@ class Restart:
     comes to those steps again, by another way.
     """
     if self._found:
-      paths = checkpoints.list_checkpoints(self._logdir)
-      if later := paths[: paths.index(self._found)]:
-        aside = tempfile.mkdtemp(prefix='passed_over_', dir=self._logdir)
-        for path in later:
-          for name in glob.glob(f'{glob.escape(path)}.*'):
-            os.rename(name, os.path.join(aside, os.path.basename(name)))
-        _log.info(f'what was passed over is now in {aside}')
+      _move_later_aside(self._logdir, self._found)
     self._found = None
 
 
 def from_flags(logdir, last_step):
   """Returns the Restart that --resume asks for."""
   return Restart(logdir, _RESUME.value, last_step)
+
+
+def _has_best_or_lives(logdir):
+  folders = checkpoints.best_dir(logdir), logdirs.lives_dir(logdir)
+  return any(map(os.path.isdir, folders))
+
+
+def _move_later_aside(logdir, path):
+  """Moves the checkpoints that are later than that at `path` into a folder."""
+  paths = checkpoints.list_checkpoints(logdir)
+  later = paths[: paths.index(path)]
+  if not later:
+    return
+  aside = tempfile.mkdtemp(prefix='passed_over_', dir=logdir)
+  for each in later:
+    for name in glob.glob(f'{glob.escape(each)}.*'):
+      os.rename(name, os.path.join(aside, os.path.basename(name)))
+  _log.info(f'what was passed over is now in {aside}')
 
 
 def _move_aside(logdir):

@@ -40,6 +40,11 @@ class Peer:
       if self.num_stops == 2:
         self.deadline = time.monotonic() + KILL_SECS
 
+  @property
+  def is_overdue(self):
+    """Whether it was told to stop at once, and has not said its end."""
+    return self.deadline is not None and time.monotonic() > self.deadline
+
   def parse_end(self, code):
     """Returns (exit code, reason) of what its agent has said, anything."""
     if type(code) is int and -65 < code < 256:
@@ -84,9 +89,6 @@ class ExecutorHost(task_host.TaskHost):
     self._addresses = {}
     self._left = set()  # the names that were asked for and have not ended
     self._events = []
-
-  def __enter__(self):
-    return self
 
   def __exit__(self, *error):
     for name in self._left & self._peers.keys():
@@ -191,9 +193,8 @@ class ExecutorHost(task_host.TaskHost):
   def _end_lost(self):
     """Ends what has no agent any more, or one that does not do as told."""
     for peer in self._peers.values():
-      if peer.deadline and time.monotonic() > peer.deadline:
+      if peer.is_overdue or not peer.connection.is_open:
         peer.connection.is_open = False
-      if not peer.connection.is_open:
         reason = f'lost connection to its executor {peer.executor}'
         self._end(peer.name, cli.LOST, reason)
 

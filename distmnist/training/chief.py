@@ -1,6 +1,5 @@
 """What worker 0 does beside its own steps: validate, wait, save, report."""
 
-import logging
 import os
 import time
 
@@ -8,26 +7,16 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.logdir import (
-  best,
-  checkpoints,
-  lives,
-  logdirs,
-  report,
-  report_text,
-  run_flags,
-  saving,
-)
+from distmnist.logdir import best, checkpoints, saving
 from distmnist.training import (
   accuracy,
   begin_hook,
+  final_report,
   save_hook,
   stop_hook,
   validation_hook,
   workload,
 )
-
-_log = logging.getLogger(__name__)
 
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
@@ -80,21 +69,21 @@ def check_flags(logdir, num_validation_images):
 class Chief:
   """Worker 0's hooks for the end and the way there, and its report."""
 
-  def __init__(self, build_model, variables, validation_split, folder, config):
+  def __init__(self, task, choice, variables, validation_split, folder):
     """
     Args:
-      build_model: build(images, is_training) -> logits.
+      task: task.Task, which serves.
+      choice: flag_checks.Choice.
       variables: list of tf.Variable, the model's in the center.
       validation_split: workload.Split.
       folder: run_folder.RunFolder.
-      config: tf.ConfigProto for evaluations, on this machine alone.
     """
-    self._build_model = build_model
+    self._task = task
+    self._choice = choice
     self._variables = variables
     self._images = folder.images
     self._owner = folder.owner
     self._logdir = folder.path
-    self._config = config
     self._test_split = workload.load_test_split()
     self._validation_split = validation_split
     self._validation = None
@@ -105,7 +94,7 @@ class Chief:
     self._values = None
     self._final_step = None
 
-  def hooks(self, steps, scaffold, others, strategy, stop):
+  def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
 
     At the end the other workers are waited for, then the center is fetched
@@ -114,13 +103,12 @@ class Chief:
     Args:
       steps: fused_steps.Steps.
       scaffold: tf.train.Scaffold, whose saver saves.
-      others: session.Others.
-      strategy: strategy.Strategy, which decides how a loop is ended.
-      stop: stop_request.StopRequest; after a signal there is only a checkpoint.
+      others: shutdown.Others.
     """
+    stop = self._task.stop
 
     def at_end(session):
-      if not stop.is_requested:
+      if not stop.is_requested:  # After a signal there is only a checkpoint.
         self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value)
         self._values = checkpoints.fetch_whole(session, self._variables)
         self._final_step = int(session.run(self._global_step))
@@ -129,16 +117,14 @@ class Chief:
     if self._logdir:
       result.append(begin_hook.BeginHook(self._logdir, self._images))
     if self._validation:
-      self._validation_hook = self._make_validation_hook(
-        steps, others, strategy
-      )
+      self._validation_hook = self._make_validation_hook(steps, others)
       result.append(self._validation_hook)
     result.append(stop_hook.EndHook(at_end))
     saves = save_hook.SaveHook(
       steps,
       self._global_step,
       scaffold.saver,
-      self._make_writer(),
+      _make_writer(self._logdir, self._owner),
       save_hook.SAVE_SECS.value,
       save_hook.SAVE_STEPS.value,
       others,
@@ -146,40 +132,31 @@ class Chief:
     stop.find_unsaved = saves.find_unsaved
     return [*result, saves]
 
-  def _make_validation_hook(self, steps, others, strategy):
+  def _make_validation_hook(self, steps, others):
     kept, summary_dir = best.Best(), None
     if self._logdir:
       folder = checkpoints.best_dir(self._logdir)
       kept = best.Best(folder, self._owner.check)
       summary_dir = os.path.join(self._logdir, 'validation')
     everything = tf.global_variables()
+
+    def evaluate(session):
+      values = checkpoints.fetch_whole(session, everything)
+      return values, self._validation.compute(values)
+
+    def end_run(run_context):
+      self._choice.strategy.request_stop(run_context)
+      others.stop_all()
+
     return validation_hook.ValidationHook(
       steps,
-      lambda session: checkpoints.fetch_whole(session, everything),
-      self._validation.compute,
+      evaluate,
       _VALIDATION_STEPS.value,
       _EARLY_STOPPING_PATIENCE.value,
       kept,
       summary_dir,
-      others.stop_all,
-      strategy.request_stop,
+      end_run,
     )
-
-  def _has_ended_before(self, workers):
-    """Whether the run was at its end already, so that nobody made a step."""
-    is_idle = not any(worker.local_steps for worker in workers)
-    return is_idle and self._logdir and logdirs.has_ended(self._logdir)
-
-  def _make_writer(self):
-    """Returns the saving.CheckpointWriter, or None without a --logdir."""
-    if not self._logdir:
-      return None
-    saving.check_space(self._logdir, tf.global_variables())
-    writer = saving.CheckpointWriter(
-      self._logdir, saving.KEEP_CHECKPOINTS.value, self._owner.check
-    )
-    writer.remove_unfinished()
-    return writer
 
   def _evaluate(self):
     """Returns the part of the outcome that the images tell, a dict."""
@@ -202,9 +179,12 @@ class Chief:
     return outcome
 
   def _make_evaluator(self, split):
-    return accuracy.Evaluator(self._build_model, split, self._config)
+    # On this machine alone: the cluster may be gone.
+    return accuracy.Evaluator(
+      self._choice.build_model, split, self._task.server_config
+    )
 
-  def report(self, stats, progress, strategy, num_workers, start):
+  def report(self, stats, progress, start):
     """Evaluates, prints the last lines and writes report.json.
 
     The session is closed and the cluster let go: this needs neither.
@@ -212,41 +192,32 @@ class Chief:
     Args:
       stats: report.WorkerStats of this worker.
       progress: progress_hook.ProgressHook.
-      strategy: strategy.Strategy.
-      num_workers: int, of the cluster.
       start: float, time.monotonic() at the start of this program.
     """
-    outcome = self._evaluate()
-    workers = [stats, *self._workers]
-    all_lives, unknown = lives.gather(self._logdir, workers)
-    outcome |= {
+    outcome = self._evaluate() | {
       'test_images': len(self._test_split.images),
       'global_step': self._final_step,
-      'pushes_per_update': strategy.batches_per_update // strategy.push_period,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,
       'total_secs': time.monotonic() - start,
-      'workers_not_heard_of': sorted(
-        set(range(num_workers)) - {w.worker for w in workers}
-      ),
-      'earlier_lives_unknown': unknown,
     }
-    settings = {
-      'flags': {
-        flag.name: flag.value
-        for flag in run_flags.ours()
-        if flag.value is not None
-      }
-    }
-    whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
-    for line in report_text.format_lines(whole):
-      _log.info(line)
-    if self._has_ended_before(workers):
-      _log.info(
-        f'already finished at step {self._final_step}: nothing was to do, and '
-        f'{logdirs.report_path(self._logdir)} stays as it was; train on with '
-        'more --train_steps or --epochs, or anew with --resume=never'
-      )
-    elif self._logdir:
-      _log.info(f'{"report":<20}{report.write(whole, self._logdir)}')
+    final_report.publish(
+      outcome,
+      [stats, *self._workers],
+      self._choice.strategy,
+      self._task.cluster.num_workers,
+      self._logdir,
+    )
+
+
+def _make_writer(logdir, owner):
+  """Returns the saving.CheckpointWriter, or None without a --logdir."""
+  if not logdir:
+    return None
+  saving.check_space(logdir, tf.global_variables())
+  writer = saving.CheckpointWriter(
+    logdir, saving.KEEP_CHECKPOINTS.value, owner.check
+  )
+  writer.remove_unfinished()
+  return writer

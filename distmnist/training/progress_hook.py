@@ -1,29 +1,16 @@
-"""Counts the steps of a worker, prints its progress, writes its summaries."""
+"""Counts the steps of a worker and prints its progress."""
 
-import collections
 import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import socket_bytes
-from distmnist.logdir import report
-from distmnist.training import summaries
 
 
 class ProgressHook(tf.train.SessionRunHook):
-  """Counts this worker's steps; prints progress; writes its summaries."""
+  """Counts this worker's steps; prints progress; has summaries written."""
 
-  def __init__(
-    self,
-    stats,
-    steps,
-    constants,
-    learning_rate,
-    plan,
-    console,
-    summary_dir=None,
-    summary_steps=100,
-  ):
+  def __init__(self, stats, steps, constants, plan, console, summaries):
     """
     Args:
       stats: report.WorkerStats, filled in here.
@@ -31,25 +18,18 @@ class ProgressHook(tf.train.SessionRunHook):
         where they differ from step to step, `bytes_pulled`, `bytes_pushed` and
         `staleness`; of a run's last step `accuracy`, for summaries.
       constants: {name: number}, those of them that stay the same.
-      learning_rate: float32 scalar tensor, at the global step of the moment.
       plan: schedule.Plan.
       console: console.Console.
-      summary_dir: str, this worker's folder for events, or None.
-      summary_steps: int, local steps from one summary to the next.
+      summaries: worker_summaries.WorkerSummaries.
     """
     self._steps = steps
     self._constants = constants
-    self._learning_rate = learning_rate
     self._stats = stats
     self._stats.batch_size = plan.batch_size
     self._plan = plan
     self._console = console
-    self._summary_dir = summary_dir
-    self._summary_steps = summary_steps
-    self._next_summary = 0
-    self._shown_staleness = collections.Counter()
+    self._summaries = summaries
     self._sockets = socket_bytes.SocketBytes()
-    self._writer = None
     self._start = None
     self._printed_steps = 0
     self.first_step = None
@@ -57,28 +37,23 @@ class ProgressHook(tf.train.SessionRunHook):
     self.final_cost = None
 
   def begin(self):
-    if self._summary_dir:
-      self._writer = summaries.Writer(self._summary_dir)
+    self._summaries.begin()
 
   def after_run(self, run_context, run_values):
     now, stats = time.monotonic(), self._stats
-    has_summary = self._writer and stats.local_steps >= self._next_summary
+    has_summary = self._summaries.is_due(stats.local_steps)
     for fetched in self._steps.done:
       values = fetched | self._constants
       self._count(values)
     if self._start is None:
       self._start, self.first_step = now, self.final_step
       self._mark = (now, self.final_step, stats.local_steps)
-      self._summary_mark = self._mark
       self._sockets.look()
     else:
       stats.timed_steps += len(self._steps.done)
     stats.train_secs = now - self._start
     if has_summary:
-      self._next_summary += self._summary_steps
-      # Fetched with the step it would make another graph of it to prepare.
-      rate = run_context.session.run(self._learning_rate)
-      self._write_summary(values | {'learning_rate': rate}, now)
+      self._summaries.write(values, stats, run_context.session, now)
     if self._console.is_due():
       self._look_at_sockets()
       self._print(now, self.final_step)
@@ -107,10 +82,7 @@ class ProgressHook(tf.train.SessionRunHook):
       self._look_at_sockets()
     if self._printed_steps < self._stats.local_steps:
       self._print(time.monotonic(), self.final_step)
-    if self._writer:
-      if self.final_step is not None:
-        self._write_staleness(self.final_step)
-      self._writer.close()
+    self._summaries.close(self._stats, self.final_step)
 
   def images_per_sec(self):
     """Of all workers, over the whole loop; None if it was a single step."""
@@ -137,30 +109,3 @@ class ProgressHook(tf.train.SessionRunHook):
         f'  {rate:,.0f} images/s'
       )
     self._console.progress(text, step / plan.last_step)
-
-  def _write_summary(self, values, now):
-    step = self.final_step
-    then, _, last_local = self._summary_mark
-    self._summary_mark = (now, step, self._stats.local_steps)
-    shown = {
-      name: values[name] for name in ('cost', 'accuracy', 'learning_rate')
-    }
-    shown |= {
-      name: getattr(self._stats, name)
-      for name in ('local_steps', 'images', 'bytes_pulled', 'bytes_pushed')
-    }
-    local_steps = self._stats.local_steps - last_local
-    if local_steps:
-      images = local_steps * self._plan.batch_size
-      shown['images_per_sec'] = images / (now - then)
-    self._writer.write_scalars(shown, step)
-    self._write_staleness(step)
-
-  def _write_staleness(self, step):
-    """Writes what has come since the last time."""
-    staleness = self._stats.staleness - self._shown_staleness
-    if staleness:
-      self._shown_staleness = self._stats.staleness.copy()
-      mean = report.compute_mean(staleness)
-      self._writer.write_histogram('staleness', staleness, step)
-      self._writer.write_scalars({'staleness_mean': mean}, step)

@@ -4,6 +4,8 @@ The chief alone writes checkpoints there; who it is says the owner file. A run
 without a --logdir has no folder, and all of this does nothing.
 """
 
+import os
+
 from distmnist.common import files
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import logdirs, restart, run_data, run_flags
@@ -32,6 +34,12 @@ class RunFolder:
     self.images = self.owner = None
     self._task = task
     self._splits = splits
+
+  @property
+  def summary_dir(self):
+    """str, the folder of this worker's summaries, or None."""
+    name = f'worker_{self._task.cluster.task_index}'
+    return self.path and os.path.join(self.path, name)
 
   def claim(self, build_model, at_end):
     """Chooses what the run goes on from, and has the folder to itself.

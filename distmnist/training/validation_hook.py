@@ -20,39 +20,26 @@ class ValidationHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self,
-    steps,
-    fetch,
-    compute_accuracy,
-    every_steps,
-    patience,
-    best,
-    summary_dir,
-    stop_all,
-    request_stop=tf.train.SessionRunContext.request_stop,
+    self, steps, evaluate, every_steps, patience, best, summary_dir, end_run
   ):
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
-      fetch: callable, session -> {name: array}, all that a checkpoint holds.
-      compute_accuracy: callable, {name: array} -> accuracy on the validation
-        split.
+      evaluate: callable, session -> {name: array}, all that a checkpoint
+        holds, and the accuracy on the validation split with it.
       every_steps: int, global steps from one evaluation to the next.
       patience: int, evaluations without a better one until training ends; 0
         never ends it.
       best: best.Best.
       summary_dir: str, the folder for events, or None.
-      stop_all: callable, tells the other workers to stop.
-      request_stop: callable(run_context), how this worker ends its loop.
+      end_run: callable(run_context), ends the loops of all workers.
     """
     self._steps = steps
-    self._fetch = fetch
-    self._compute_accuracy = compute_accuracy
+    self._evaluate_now = evaluate
     self._every_steps = every_steps
     self._patience = patience
     self._summary_dir = summary_dir
-    self._stop_all = stop_all
-    self._request_stop = request_stop
+    self._end_run = end_run
     self._next_step = None
     self._has_stopped = False
     self.best = best
@@ -81,14 +68,12 @@ class ValidationHook(tf.train.SessionRunHook):
         f'without a better one than {self.best.accuracy:.4f} at step '
         f'{self.best.step}'
       )
-      self._request_stop(run_context)
-      self._stop_all()
+      self._end_run(run_context)
 
   def _evaluate(self, session):
-    values = self._fetch(session)
+    values, accuracy = self._evaluate_now(session)
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
-    accuracy = self._compute_accuracy(values)
     history.record('evaluated', step=step, accuracy=accuracy)
     try:
       is_best = self.best.note(values, step, accuracy)

@@ -3,24 +3,24 @@
 import contextlib
 import functools
 import logging
-import os
 import time
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import server as server_lib
-from distmnist.exchange import fused_steps, nonfinite
+from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
 from distmnist.training import (
   batch_hook,
-  batch_source,
   progress_hook,
   stop_hook,
   trace_hook,
+  worker_steps,
+  worker_summaries,
 )
 from distmnist.training import chief as chief_lib
 
@@ -63,9 +63,6 @@ class WorkerLoop:
     self._folder = folder
     self._history = history
     self._console = console
-    self._summary_dir = folder.path and os.path.join(
-      folder.path, f'worker_{task.cluster.task_index}'
-    )
 
   def build(self, seed, validation_split, at_end):
     """Builds `scaffold` and `hooks`; the default graph is still open.
@@ -91,20 +88,18 @@ class WorkerLoop:
     self._stats = report.WorkerStats(
       cluster.task_index, life=task.watchdog.life, start=time.time()
     )
-    source = self._make_source(seed)
-    steps = self._make_steps(source)
+    source = worker_steps.make_source(
+      task, self._choice.plan, self._graph, self._history, seed
+    )
+    steps, self._constants = worker_steps.make_steps(
+      source, self._choice.plan, self._graph, bool(self._folder.summary_dir)
+    )
     self.hooks = self._make_hooks(strategy_hooks, source, steps, at_end)
     if cluster.is_chief:
       self._chief = chief_lib.Chief(
-        self._choice.build_model,
-        step.center,
-        validation_split,
-        self._folder,
-        task.server_config,
+        task, self._choice, step.center, validation_split, self._folder
       )
-      self.hooks += self._chief.hooks(
-        steps, self.scaffold, self._others, strategy, task.stop
-      )
+      self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
     server_lib.log_placement(tf.get_default_graph())
 
   def _make_hooks(self, strategy_hooks, source, steps, at_end):
@@ -130,45 +125,12 @@ class WorkerLoop:
     if self._choice.traced_steps:
       hooks.append(
         trace_hook.TraceHook(
-          self._choice.traced_steps, steps, self._summary_dir
+          self._choice.traced_steps, steps, self._folder.summary_dir
         )
       )
     if self._folder.path and not task.cluster.is_chief:
       hooks.append(consistency.LogdirHook(task.watchdog, self._folder.path))
     return hooks
-
-  def _make_source(self, seed):
-    plan = self._choice.plan
-    return batch_source.BatchSource(
-      plan.dealing,
-      plan.num_images,
-      seed,
-      self._task.cluster.task_index,
-      self._graph.fed,
-      self._history,
-    )
-
-  def _make_steps(self, source):
-    """Returns the fused_steps.Steps of the metrics of a step."""
-    step, update = self._graph.step, self._graph.step.update
-    metrics = {
-      'global_step': update.train_op,
-      'cost': step.loss,
-      'staleness': update.staleness,
-      'bytes_pulled': update.bytes_pulled,
-      'bytes_pushed': update.bytes_pushed,
-    }
-    self._constants = {n: x for n, x in metrics.items() if isinstance(x, int)}
-    last_step_tensors = {}
-    if self._folder.path:
-      batch_size = self._choice.plan.batch_size
-      last_step_tensors = {'accuracy': step.num_correct / batch_size}
-    return fused_steps.make(
-      {n: x for n, x in metrics.items() if tf.is_tensor(x)},
-      source,
-      last_step_tensors,
-      self._graph.warmup,
-    )
 
   def _make_stop_hook(self, steps):
     hook = stop_hook.StopHook(
@@ -199,11 +161,13 @@ class WorkerLoop:
       self._stats,
       steps,
       self._constants,
-      self._graph.step.learning_rate,
       self._choice.plan,
       self._console,
-      self._summary_dir,
-      _SUMMARY_STEPS.value,
+      worker_summaries.WorkerSummaries(
+        self._folder.summary_dir,
+        _SUMMARY_STEPS.value,
+        self._graph.step.learning_rate,
+      ),
     )
     return self._progress
 
@@ -221,16 +185,7 @@ class WorkerLoop:
     task = self._task
     if task.stop.is_requested:
       step = self._progress.final_step
-      _log.info(
-        'stopped before the first step'
-        if step is None
-        else f'stopped at step {step}'
-      )
+      where = 'before the first step' if step is None else f'at step {step}'
+      _log.info(f'stopped {where}')
     elif task.cluster.is_chief:
-      self._chief.report(
-        self._stats,
-        self._progress,
-        self._choice.strategy,
-        task.cluster.num_workers,
-        start,
-      )
+      self._chief.report(self._stats, self._progress, start)

@@ -48,19 +48,19 @@ def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
   ended = threading.Event()
 
   def end_at_once(error):
-    old._stop.error = error
+    old.stalls._stop.error = error
     ended.set()
     old.close()  # The process would be over.
 
-  old._stop.end_at_once = end_at_once
+  old.stalls._stop.end_at_once = end_at_once
   old.check_in()
   new = make_watchdog(1)
-  new._stop.end_at_once = lambda error: pytest.fail(str(error))
+  new.stalls._stop.end_at_once = lambda error: pytest.fail(str(error))
   new.check_in()
   assert ended.wait(60)
-  assert isinstance(old._stop.error, cli.LostError)
-  assert 'another process has become worker 1' in str(old._stop.error)
-  assert old._stop.error.exit_code == 3
+  assert isinstance(old.stalls._stop.error, cli.LostError)
+  assert 'another process has become worker 1' in str(old.stalls._stop.error)
+  assert old.stalls._stop.error.exit_code == 3
   new._heartbeats._beat_once()  # It has its row, and keeps it.
 
 

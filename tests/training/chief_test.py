@@ -80,6 +80,9 @@ def test_flags_that_fit_are_taken(set_flags, words, logdir, num_images):
   chief_lib.check_flags(logdir, num_images)
 
 
+HOSTS = {'ps_hosts': ('p:1',), 'worker_hosts': ('a:1', 'b:1', 'c:1', 'd:1')}
+
+
 class Others:
   """Stands for session.Others: workers that are at their end."""
 
@@ -121,13 +124,15 @@ class Run:
     )
     _, validation = workload.load_training_splits()
     self.validation = validation
-    self.chief = chief_lib.Chief(build_model, center, validation, folder, None)
+    task = types.SimpleNamespace(
+      cluster=cluster_lib.Cluster(**HOSTS), stop=self.stop, server_config=None
+    )
+    choice = types.SimpleNamespace(build_model=build_model, strategy=self.rule)
+    self.chief = chief_lib.Chief(task, choice, center, validation, folder)
     self.hooks = self.chief.hooks(
       types.SimpleNamespace(last={'global_step': 40}),
       types.SimpleNamespace(saver=tf.train.Saver()),
       self.others,
-      self.rule,
-      self.stop,
     )
     session.run(tf.global_variables_initializer())
     weights.load(np.zeros(weights.shape), session)
@@ -138,12 +143,10 @@ class Run:
     [hook] = [h for h in self.hooks if isinstance(h, stop_hook.EndHook)]
     hook.end(self.session)
 
-  def report(self, num_workers=1, **stats):
+  def report(self, **stats):
     self.chief.report(
       report_lib.WorkerStats(0, life='a', train_secs=2.0, **stats),
       Progress(),
-      self.rule,
-      num_workers,
       time.monotonic(),
     )
 
@@ -180,7 +183,7 @@ def test_the_report_is_of_the_center_at_the_end(
   assert run.others.waits == [12]
   for variable in tf.trainable_variables():  # What comes later is not in it.
     variable.load(np.zeros(variable.shape), tf_session)
-  run.report(num_workers=4, local_steps=10, images=100)
+  run.report(local_steps=10, images=100)
   found = json.loads((tmp_path / 'report.json').read_text())
   test_split = workload.load_test_split()
   assert found['test_accuracy'] == pytest.approx(find_share(test_split))

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from distmnist.logdir import report
-from distmnist.training import progress_hook, schedule
+from distmnist.training import progress_hook, schedule, worker_summaries
 from distmnist.training.batch_table import Dealing
 
 PLAN = schedule.Plan(1000, 1000, 200, Dealing(2, 100, 1, 50, False))
@@ -31,7 +31,12 @@ def worker():
   console, steps = Console(), types.SimpleNamespace(done=[])
   stats = report.WorkerStats(1)
   hook = progress_hook.ProgressHook(
-    stats, steps, {'bytes_pulled': 40}, None, PLAN, console
+    stats,
+    steps,
+    {'bytes_pulled': 40},
+    PLAN,
+    console,
+    worker_summaries.WorkerSummaries(None, 100, None),
   )
   hook.begin()
 

@@ -1,0 +1,148 @@
+"""Each task compares itself with the others before it works, and once more.
+
+At the table of heartbeats (heartbeats.py) a task finds out that it was given
+other hosts or flags than the others, or that another process is the same task.
+"""
+
+import time
+
+from distmnist.cluster import errors
+from distmnist.common import cli, console
+from distmnist.common.names import CHIEF
+from distmnist.lifecycle import consistency
+
+
+class CheckIn:
+  """This task's rows of the others, as far as they were asked for."""
+
+  def __init__(self, cluster, beats, settings, stop):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      beats: heartbeats.Heartbeats.
+      settings: {name: value}, what all tasks must agree on.
+      stop: stop_request.StopRequest, which ends a wait.
+    """
+    self._cluster = cluster
+    self._beats = beats
+    self._settings = settings
+    self._stop = stop
+    self._others = cluster.addresses('ps') | cluster.addresses('worker')
+    self._others.pop(cluster.name, None)
+    self._rows = {}  # Name: (row, settings).
+
+  def find_life(self, name):
+    """Returns the `life` of the task called `name`, or None."""
+    row, _ = self._rows.get(name) or ({}, {})
+    return row.get('life')
+
+  def run(self):
+    """Writes this task's row, and waits for those it cannot begin without.
+
+    Raises:
+      cli.RunError: no task of ours answers where the table should be, a ps
+        does not check in, or this task does not fit the others.
+    """
+    beats = self._beats
+    limit = self._cluster.start_timeout_secs
+    deadline = time.monotonic() + limit
+    wait = console.Wait(limit)
+    own = self._cluster.name
+    if beats.ask(lambda: beats.read_row(own), deadline):
+      self._refuse_duplicate(deadline)
+    while True:
+      # Again and again: a ps that was started anew has an empty table.
+      beats.ask(self._exchange_rows, deadline)
+      missing = {
+        name: self._others[name]
+        for name in self._find_needed()
+        if not self._rows.get(name)
+      }
+      if not missing:
+        break
+      names = errors.list_tasks(missing)
+      if wait.is_over(f'for a sign of {names}'):
+        raise cli.RunError(
+          f'no sign of {names} within {limit:g} s, though the port answers: '
+          'another program may have it, or the tasks were given different '
+          '--ps_hosts'
+        )
+      self._stop.wait(wait.choose_pause())
+    self._compare(deadline)
+
+  def compare_with_chief(self):
+    """To be called by a worker once it has seen that the chief is there.
+
+    Raises:
+      cli.RunError: it was started differently.
+    """
+    deadline = time.monotonic() + self._cluster.start_timeout_secs
+    self._beats.ask(self._read_chief, deadline)
+    self._compare(deadline)
+
+  def look_for_chief(self):
+    """As compare_with_chief, where the chief may have come after this task.
+
+    Raises:
+      tf.errors.OpError: the table does not answer in this moment.
+    """
+    if CHIEF in self._find_compared():
+      self._read_chief()
+      # A table that is slow for a second is no reason to give up.
+      self._compare(time.monotonic() + self._cluster.start_timeout_secs)
+
+  def _exchange_rows(self):
+    self._beats.claim()
+    for name in self._find_compared():
+      self._rows[name] = self._beats.read_row(name)
+
+  def _read_chief(self):
+    self._rows[CHIEF] = self._beats.read_row(CHIEF)
+
+  def _find_needed(self):
+    """The names of those without which this task does not begin."""
+    if self._cluster.job_name == 'ps':
+      return []
+    names = self._cluster.addresses('ps') or [CHIEF]
+    return [name for name in names if name in self._others]
+
+  def _find_compared(self):
+    """The names of those that this task must fit, if they are there."""
+    names = [*self._cluster.addresses('ps')]
+    if self._cluster.job_name == 'worker':
+      names.append(CHIEF)
+    return [name for name in names if name in self._others]
+
+  def _refuse_duplicate(self, deadline):
+    """What has a row under our name has ended, or must be left alone.
+
+    Raises:
+      cli.RunError: it is alive.
+    """
+    name, beats = self._cluster.name, self._beats
+    row, _ = beats.ask(lambda: beats.read_row(name), deadline) or ({}, {})
+    # In this place it would have the port, and we could not serve.
+    if row.get('place') != beats.place and beats.wait_for_beat(name, deadline):
+      raise cli.RunError(
+        f'{name} runs already, as process {row["pid"]} of host '
+        f'{row["host"]}: give this one another --task_index, or stop that one'
+      )
+
+  def _compare(self, deadline):
+    """Compares our settings with those of living tasks.
+
+    The hosts with those of the ps, and a worker all with those of the chief.
+
+    Raises:
+      cli.RunError: names what differs and both values.
+    """
+    for name in self._find_compared():
+      _, settings = self._rows.get(name) or ({}, self._settings)
+      different = consistency.find_differences(
+        self._settings, settings, is_ps=name.startswith('ps')
+      )
+      if different and self._beats.wait_for_beat(name, deadline):
+        raise cli.RunError(
+          f'{name} at {self._others.get(name, "another host")} was started '
+          f'differently: {", ".join(different)}; give all tasks the same'
+        )

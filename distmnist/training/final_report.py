@@ -1,0 +1,48 @@
+"""The last lines of a run, and its report.json."""
+
+import logging
+
+from distmnist.logdir import lives, logdirs, report, report_text, run_flags
+
+_log = logging.getLogger(__name__)
+
+
+def publish(outcome, workers, strategy, num_workers, logdir):
+  """Logs how a run has ended, and writes it down.
+
+  Args:
+    outcome: dict, what the chief alone knows; see logdir/report.py.
+    workers: list of report.WorkerStats, of the workers that were heard of.
+    strategy: strategy.Strategy.
+    num_workers: int, of the cluster.
+    logdir: str or None.
+  """
+  all_lives, unknown = lives.gather(logdir, workers)
+  outcome = outcome | {
+    'pushes_per_update': strategy.batches_per_update // strategy.push_period,
+    'workers_not_heard_of': sorted(
+      set(range(num_workers)) - {worker.worker for worker in workers}
+    ),
+    'earlier_lives_unknown': unknown,
+  }
+  settings = {
+    'flags': {
+      flag.name: flag.value
+      for flag in run_flags.ours()
+      if flag.value is not None
+    }
+  }
+  whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
+  for line in report_text.format_lines(whole):
+    _log.info(line)
+  if not logdir:
+    return
+  made_steps = any(worker.local_steps for worker in workers)
+  if not made_steps and logdirs.has_ended(logdir):
+    _log.info(
+      f'already finished at step {outcome["global_step"]}: nothing was to do, '
+      f'and {logdirs.report_path(logdir)} stays as it was; train on with more '
+      '--train_steps or --epochs, or anew with --resume=never'
+    )
+  else:
+    _log.info(f'{"report":<20}{report.write(whole, logdir)}')

@@ -1,0 +1,51 @@
+"""Which images a worker's steps are made of, and what is fetched of each."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import fused_steps
+from distmnist.training import batch_source
+
+
+def make_source(task, plan, graph, history, seed):
+  """Returns the batch_source.BatchSource of this worker."""
+  return batch_source.BatchSource(
+    plan.dealing,
+    plan.num_images,
+    seed,
+    task.cluster.task_index,
+    graph.fed,
+    history,
+  )
+
+
+def make_steps(source, plan, graph, has_summaries):
+  """Returns what runs the steps of a worker, and what is known of each.
+
+  Args:
+    source: batch_source.BatchSource.
+    plan: schedule.Plan.
+    graph: worker_graph.WorkerGraph.
+    has_summaries: whether the accuracy of a step is asked for too.
+
+  Returns:
+    fused_steps.Steps of the metrics of a step, and {name: int} of those
+    metrics that are the same in each.
+  """
+  step, update = graph.step, graph.step.update
+  metrics = {
+    'global_step': update.train_op,
+    'cost': step.loss,
+    'staleness': update.staleness,
+    'bytes_pulled': update.bytes_pulled,
+    'bytes_pushed': update.bytes_pushed,
+  }
+  last_step_tensors = {}
+  if has_summaries:
+    last_step_tensors['accuracy'] = step.num_correct / plan.batch_size
+  steps = fused_steps.make(
+    {n: x for n, x in metrics.items() if tf.is_tensor(x)},
+    source,
+    last_step_tensors,
+    graph.warmup,
+  )
+  return steps, {n: x for n, x in metrics.items() if isinstance(x, int)}

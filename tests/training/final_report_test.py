@@ -1,0 +1,61 @@
+"""final_report: the last lines of a run, and when report.json is written."""
+
+import json
+import types
+
+import pytest
+
+from distmnist.common import console
+from distmnist.logdir import report
+from distmnist.training import final_report
+
+STRATEGY = types.SimpleNamespace(
+  batches_per_update=6, push_period=2, max_staleness=None
+)
+OUTCOME = {
+  'best_step': None,
+  'validation_accuracy': None,
+  'test_accuracy': 0.9,
+  'test_images': 10,
+  'global_step': 40,
+  'final_cost': 0.5,
+  'images_per_sec': 200.0,
+  'train_secs': 2.0,
+  'total_secs': 3.0,
+}
+
+
+@pytest.fixture
+def lines():
+  lines = []
+  console.print_logs(lines.append)
+  return lines
+
+
+def make_stats(worker, **stats):
+  return report.WorkerStats(worker, life=f'life {worker}', **stats)
+
+
+def test_it_says_who_was_not_heard_of_and_where_the_report_is(lines, tmp_path):
+  workers = [make_stats(0, local_steps=10), make_stats(2, local_steps=30)]
+  final_report.publish(OUTCOME, workers, STRATEGY, 4, str(tmp_path))
+  found = json.loads((tmp_path / 'report.json').read_text())
+  assert found['workers_not_heard_of'] == [1, 3]
+  assert found['pushes_per_update'] == 3
+  assert found['local_steps'] == 40
+  assert lines[0] == 'test accuracy       0.9000'
+  assert lines[-1] == f'report              {tmp_path}/report.json'
+
+
+def test_a_run_in_which_no_step_was_made_keeps_its_report(lines, tmp_path):
+  path = tmp_path / 'report.json'
+  path.write_text('{}')
+  final_report.publish(OUTCOME, [make_stats(0)], STRATEGY, 1, str(tmp_path))
+  assert path.read_text() == '{}'
+  assert lines[-1].startswith('already finished at step 40: nothing was to do')
+
+
+def test_without_a_logdir_the_lines_are_all(lines):
+  workers = [make_stats(0, local_steps=10)]
+  final_report.publish(OUTCOME, workers, STRATEGY, 1, None)
+  assert not any(line.startswith(('report', 'already')) for line in lines)
