@@ -177,7 +177,7 @@ class Network:
 
 
 def _path(namespace):
-  # Ours, so that whoever we start finds it there whatever he has inherited.
+  # Ours, so that each process finds it there whatever it has inherited.
   return f'/proc/{os.getpid()}/fd/{namespace.fds[-1]}'
 
 

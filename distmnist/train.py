@@ -122,7 +122,7 @@ def run_worker(task, console, start, at_end):
   _log.info(worker_graph.describe_task(task, choice))
 
   with (
-    shutdown.telling_ps(cluster, task.server, stop),
+    shutdown.reporting_end_to_ps(cluster, task.server, stop),
     tf.Graph().as_default(),
   ):
     graph = worker_graph.build(task, choice, train_split, _SEED.value)

@@ -1,1 +1,1 @@
-"""Who is who, and how tasks find, ask and tell each other."""
+"""The tasks of a cluster, and how they find and talk to each other."""

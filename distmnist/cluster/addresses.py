@@ -14,7 +14,7 @@ def check_address(address, where, more=''):
 
   Args:
     address: str.
-    where: str, who has it, for the error.
+    where: str, what has it, for the error.
     more: str, likewise, at its end.
 
   Raises:

@@ -143,7 +143,7 @@ class Cluster:
     return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
 
   def with_collectives(self, config):
-    """`config` and, where there is no ps, who leads the collective ops.
+    """`config` and, where there is no ps, the leader of collective ops.
 
     They need it in the config of the server and in that of the session.
     """

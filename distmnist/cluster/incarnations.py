@@ -2,11 +2,11 @@
 
 A step that waits on ps 0 for a token, a permit or a lock has no call open to
 ps 1. So if ps 1 dies and is back, nothing tells the step, and what it waits
-for may never come: those who would send it have lost their shards.
+for may never come: those that would send it have lost their shards.
 
 So each session leaves a mark on every ps, where it lives as long as the
 process. While nothing moves for a second (longer where there are many workers,
-who all look) the marks are looked for, by sessions of their own, one a ps, as
+which all look) the marks are looked for, by sessions of their own, one a ps, as
 each may be silent; where one is missing the waiting session is closed, and
 MonitoredSession recovers. A step that ends sooner costs nothing.
 """

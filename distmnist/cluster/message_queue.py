@@ -1,9 +1,9 @@
 """A queue of JSON messages on one task, within reach of all of them.
 
 Here the tasks tell each other what is no part of the training: that a worker
-is done, that all shall stop. The queue is a FIFOQueue with a shared name, so
+is done, that all are to stop. The queue is a FIFOQueue with a shared name, so
 that it lives as long as the task it is on, needs no initialisation and is in
-no checkpoint. Graph and session are the mailbox's own.
+no checkpoint. Graph and session are those of the MessageQueue alone.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from distmnist.cluster import deadlines, errors
 _GRACE_SECS = 2.0
 
 
-class Mailbox:
+class MessageQueue:
   """One end of the queue called `name` on a task."""
 
   def __init__(self, cluster, server, place, name):

@@ -1,6 +1,6 @@
-"""Does somebody listen at host:port? Asked often, of many, and never for long.
+"""Does a process listen at host:port? Asked often, of many, and never for long.
 
-A refused connection is an answer: nobody listens there. Silence is not yet
+A refused connection is an answer: none listens there. Silence is not yet
 one: a packet that was lost is sent again after a second, so a single look that
 meets it says little (`Absences`). And where we could not ask, for want of a
 file descriptor or of an answer of the name server, we know nothing.
@@ -117,7 +117,7 @@ def find_silent(addresses, timeout_secs=_CONNECT_SECS):
 
 
 class Absences:
-  """Who is gone, and did not just lose a packet."""
+  """Tells tasks that are gone from those that lost a packet."""
 
   def __init__(self, secs_silent=None):
     """
@@ -131,8 +131,8 @@ class Absences:
   def find_gone(self, addresses):
     """Looks once; returns those of {name: 'host:port'} that are gone.
 
-    Gone is whose port refuses the connection, and who was silent at several
-    looks over five seconds and did not beat meanwhile.
+    Gone is a task whose port refuses the connection, or that was silent at
+    several looks over five seconds and did not beat meanwhile.
     """
     gone = {}
     for name, answer in ask_all(addresses).items():

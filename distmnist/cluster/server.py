@@ -116,7 +116,7 @@ def _check_port_is_free(cluster, port):
 
 
 def _choose_port_error():
-  """Returns a class of cli.RunError; who started us goes by its exit code."""
+  """Returns a class of cli.RunError; the launcher goes by its exit code."""
   if identity.FIRST_PORT in os.environ:
     return cli.PortTakenError  # Chosen by the number of the job.
   if ATTEMPT in os.environ:

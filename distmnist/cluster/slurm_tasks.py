@@ -1,4 +1,4 @@
-"""Who is who among the tasks of a Slurm step."""
+"""The roles of the tasks of a Slurm step."""
 
 import re
 

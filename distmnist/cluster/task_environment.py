@@ -1,4 +1,4 @@
-"""Who is who, and who am I, where environment variables say it.
+"""The cluster and this task's role, where environment variables name it.
 
 TF_CONFIG         JSON, as Kubeflow's TFJob, Vertex AI and others set it: the
                   hosts of each job, and which task this is. Its chief (or

@@ -144,7 +144,7 @@ def _read_hosts(job, given):
 def _read_task(task, jobs):
   """Returns (job, index), which of `jobs` this task is, as it is called there.
 
-  Where the cluster is empty nobody has to say who he is.
+  Where the cluster is empty no task has to be named.
   """
   job, is_alone = task.get('type'), not any(jobs.values())
   if is_alone and job in (None, ''):

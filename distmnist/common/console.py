@@ -22,7 +22,7 @@ class _LineHandler(logging.Handler):
 
 
 def print_logs(print_line):
-  """Prints what distmnist's modules log, and nobody else does, as plain lines.
+  """Prints what distmnist's modules log, and no other's, as plain lines.
 
   To be called by the main function of a program; the last call counts.
 

@@ -89,7 +89,7 @@ def link(new, path):
 
 
 def describe(found):
-  """Returns who `found` is, for people."""
+  """Returns host, pid and start of the process `found`, for people."""
   return (
     f'process {found.get("pid")} of host {found.get("host")} since '
     f'{found.get("since")}'

@@ -12,11 +12,11 @@ from distmnist.common import cli
 def hold_ports(num_ports):
   """Returns sockets bound to as many different free ports of this machine.
 
-  A port stays ours while its socket is open, also from the end of a task to
-  its restart: nobody is given it by chance. Yet who asks for this very port
-  with SO_REUSEADDR gets it, and that is the task's server; while that one
-  listens, no other can. Our sockets do not listen, so who connects too early
-  is refused instead of kept waiting.
+  A port stays ours while its socket is open, also from the end of a task to its
+  restart: no process is given it by chance. Yet one that asks for this very
+  port with SO_REUSEADDR gets it, and that is the task's server; while that one
+  listens, no other can. Our sockets do not listen, so a process that connects
+  too early is refused instead of kept waiting.
 
   Raises:
     cli.RunError: there are not as many, or we may not open as many files.

@@ -20,7 +20,7 @@ _LOOK_SECS = 0.5
 
 
 def refuse(name, folder, found):
-  """Returns the cli.RunError that says who has a folder."""
+  """Returns the cli.RunError that names the owner of a folder."""
   return cli.RunError(
     f'{name}={folder} is in use by {owner_file.describe(found)}: stop that '
     'one, or give another folder'
@@ -34,7 +34,7 @@ class Takeover:
     """
     Args:
       name: str, how a message calls the folder, such as '--logdir'.
-      path: str, of the file in the folder that says who its owner is.
+      path: str, of the file in the folder that names its owner.
       pause: callable(secs).
     """
     self._name = name
@@ -101,7 +101,7 @@ class Takeover:
 
   def _replace(self, new, me):
     os.replace(new, self._path)
-    # Who else took over in this moment has written after us, or reads us.
+    # Another that took over in this moment has written after us, or reads us.
     self._pause(0.05)
     found = owner_file.read(self._path)
     if (found or {}).get('life') != me['life']:

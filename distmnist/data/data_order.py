@@ -6,7 +6,7 @@ into batches, so a batch may straddle the end of an epoch and no image is left
 out. Where each worker passes over all images there is a stream a worker, drawn
 from (seed, epoch, worker).
 
-Pure NumPy; who takes which batch is training/dispatcher.py's.
+Pure NumPy; which worker takes which batch, training/dispatcher.py decides.
 """
 
 import bisect

@@ -15,7 +15,7 @@ import numpy as np
 
 from distmnist.common import cli
 
-# No data set comes near; who has more has something else in mind.
+# No data set comes near: a file with more is something else.
 MAX_UNPACKED_BYTES = 1 << 31
 _GZIP_BITS = 31  # The largest window (15), with the header of gzip (16).
 _UINT8 = 0x08

@@ -63,7 +63,7 @@ class ForkServerClient(task_host.TaskHost):
       kept_fds: descriptors to be open as long as the server or a task runs.
       namespace_fds: those of a network_namespace.Namespace, for tasks that
         want it.
-      grace_secs: float, from SIGTERM to SIGKILL for who still runs when we are
+      grace_secs: float, from SIGTERM to SIGKILL for what still runs when we are
         gone.
     """
     super().__init__()
@@ -151,7 +151,7 @@ class ForkServerClient(task_host.TaskHost):
 
   def _receive(self):
     ended = []
-    # Bounded, so that a flood of messages keeps nobody from our signals.
+    # Bounded, so that a flood of messages delays no signal.
     for _ in range(100):
       try:
         message = self._socket.receive()

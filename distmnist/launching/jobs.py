@@ -1,4 +1,4 @@
-"""Describes a cluster as a list of tasks: who runs where, with which flags.
+"""Describes a cluster as a list of tasks: what runs where, with which flags.
 
 Pure: nothing here starts a process, opens a port or looks at the machine. A
 launcher takes the list and runs it; `--dry_run` prints it.
@@ -10,7 +10,7 @@ import shlex
 from distmnist.common import cli
 from distmnist.common.names import MIN_WORKERS, TRAIN
 
-# A task learns from these who it is; the launcher alone may set them.
+# From these a task learns its role; the launcher alone may set them.
 CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
 
 
@@ -135,14 +135,14 @@ def make_tasks(
 
   def make_task(job, index, address, threads, env):
     host, _, port = address.rpartition(':')
-    who = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
+    role = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
     chosen = []
     if num_cores:
       chosen = [
         f'--intra_op_parallelism_threads={threads}',
         '--inter_op_parallelism_threads=2',
       ]
-    argv = ('python', '-m', module, *who, *hosts, *chosen, *train_flags)
+    argv = ('python', '-m', module, *role, *hosts, *chosen, *train_flags)
     return Task(job, index, host, int(port) if hosts else None, argv, env)
 
   return [

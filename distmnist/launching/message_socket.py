@@ -25,7 +25,7 @@ class MessageSocket:
     """
     Args:
       connected: socket, one of `make_pair`.
-      selector: selectors.BaseSelector of the owner, who calls `receive` and
+      selector: selectors.BaseSelector of the owner, which calls `receive` and
         `flush` as it says.
     """
     connected.setblocking(False)

@@ -96,7 +96,7 @@ class Submission:
     """Waits for the end of the job; returns its exit code.
 
     The first signal cancels it: Slurm tells the tasks by SIGTERM, and kills
-    who still runs after its KillWait. The second leaves it at that.
+    what still runs after its KillWait. The second leaves it at that.
 
     Args:
       job_id: str.

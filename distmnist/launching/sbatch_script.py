@@ -15,8 +15,8 @@ KILL_WAIT_SECS = 30
 _KILL_MARGIN_SECS = 3
 
 # @WORDS@ are put in. A task writes its log by itself, as Slurm knows no names
-# such as worker_0; and who fails first says so in a file, as srun's exit code
-# is the highest of all.
+# such as worker_0; and the first that fails says so in a file, as srun's exit
+# code is the highest of all.
 _SCRIPT = r"""#!/bin/bash
 # Written by distmnist.launch: @SHAPE@.
 @OPTIONS@
@@ -65,7 +65,7 @@ export -f task
 # ---- The job: all tasks at once, and again if that may go well ----
 is_cancelled=
 trap 'is_cancelled=1' TERM
-# Tells the launcher, who hears of it from Slurm some seconds later.
+# Tells the launcher, which hears of it from Slurm some seconds later.
 end() { echo "$SLURM_JOB_ID $1" >"$DISTMNIST_LOGS/ended"; exit "$1"; }
 say "runs on $SLURM_JOB_NODELIST"
 # Slurm starts a job again whose node has failed, or was needed by others.

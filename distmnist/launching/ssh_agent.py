@@ -93,7 +93,7 @@ class _Launcher:
       self._is_read, self.buffer = False, b''
 
   def lose(self):
-    """It is gone: nothing comes from it, and nobody is told any more."""
+    """It is gone: nothing comes from it, and nothing is sent to it."""
     self.is_heard = self._is_read = False
     self.buffer = b''
 

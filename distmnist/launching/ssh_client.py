@@ -103,7 +103,8 @@ def run():
     sys.exit(128 + ssh.stopped_by)
   if ssh.has_failed:
     print(f'{SSH_FAILED}{login}: {ssh.words}', flush=True)
-    # Who cannot be reached at the start is a mistake; later he may come back.
+    # A host that is not reached at the start is a mistake; later it may come
+    # back.
     is_first = ATTEMPT not in os.environ and not ssh.is_ready
     sys.exit(cli.FAILED if is_first else cli.LOST)
   signum = ssh.code - 128
@@ -185,7 +186,7 @@ class _Ssh:
     while process.poll() is None:
       secs = max(0, beat_time - time.monotonic())
       ready, _, _ = select.select(readers, [], [], secs)
-      # First: it says whether there is somebody to take a signal.
+      # First: it says whether there is a task to take a signal.
       if stderr in ready and not self._read(stderr):
         readers.remove(stderr)
       if self._signals in ready:

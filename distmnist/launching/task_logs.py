@@ -8,7 +8,7 @@ from distmnist.common import cli, files, owner
 
 # Of earlier runs in the same folder: worker_0.log.1 is the last one's.
 NUM_KEPT = 3
-_temporary = set()  # the folders that nobody has asked for
+_temporary = set()  # the folders that no --logs_dir asked for
 
 
 def make_logs_dir(logs_dir, logdir):
@@ -95,7 +95,7 @@ def append(path, lines):
     if lines:
       size = log.seek(0, os.SEEK_END)
       log.seek(max(0, size - 1))
-      # Who wrote to it last may have left a line open.
+      # The attempt before may have left a line open.
       start = '' if log.read() in (b'', b'\n') else '\n'
       text = ''.join(f'{line}\n' for line in lines)
       log.write((start + text).encode())

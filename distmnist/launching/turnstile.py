@@ -3,8 +3,8 @@
 Hundreds of ssh at once are turned away by sshd (MaxStartups), and what each
 new try costs keeps both machines from serving those that were let in.
 
-A turnstile is a file of so many bytes; who locks one of them is through. The
-kernel unlocks it when the process ends, however that is.
+A turnstile is a file of so many bytes; a process that locks one of them is
+through. The kernel unlocks it when the process ends, however that is.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
 """This task's heartbeat, and when the heartbeats of the others last came.
 
 Each task of a cluster has a row in the heartbeat table (cluster/
-status_table.py), and beats there every second or two, so that it is seen to be
-alive: one that is suspended still answers on its port, but beats no more. A
+heartbeat_table.py), and beats there every second or two, so that it is seen to
+be alive: one that is suspended still answers on its port, but beats no more. A
 task that finds the beat of another process under its own name was replaced
 while it stood still; it ends at once, and saves nothing.
 """
@@ -16,7 +16,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import polling, status_table, stop_request
+from distmnist.cluster import heartbeat_table, polling, stop_request
 from distmnist.common import cli
 from distmnist.lifecycle import table_calls
 
@@ -87,7 +87,7 @@ class Heartbeats:
     self.is_closed = threading.Event()
     self._table = self._calls = None
     if server:
-      self._table = status_table.Board(cluster, server)
+      self._table = heartbeat_table.HeartbeatTable(cluster, server)
       self._calls = table_calls.TableCalls(cluster, self.is_closed, stop)
 
   @property
@@ -107,7 +107,7 @@ class Heartbeats:
     self._table.claim(self._make_beat())
 
   def _make_beat(self):
-    return status_table.Beat(
+    return heartbeat_table.Beat(
       self._life, self._num_beats, self._stalls.num_steps
     )
 
@@ -115,7 +115,8 @@ class Heartbeats:
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
-      tf.errors.OpError: see status_table.Board.read; `ask` bears it.
+      tf.errors.OpError: see heartbeat_table.HeartbeatTable.read; `ask` bears
+      it.
     """
     return self._table.read(name)
 

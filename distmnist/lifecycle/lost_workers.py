@@ -1,6 +1,6 @@
 """Which workers are surely gone, so that another one may take their work over.
 
-One whose process ended refuses connections, and is silent on the board: seen so
+One whose process ended refuses connections, and is silent in the table: seen so
 several times in a row it is gone, though it may come back. One that is
 suspended accepts connections still; it is taken for gone after a longer
 silence, and finds out when it wakes (batch_hook.BatchHook).

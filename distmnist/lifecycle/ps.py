@@ -32,12 +32,12 @@ def run_ps(task):
   cluster, server, stop = task.cluster, task.server, task.stop
   workers = cluster.addresses('worker')
   waiting, deadline = dict(workers), None
-  with shutdown.done_box(cluster, server, cluster.task_index) as box:
+  with shutdown.open_done_queue(cluster, server, cluster.task_index) as box:
     messages = box.listen()
     _log.info(f'{cluster.name} serves on {cluster.address}')
     with contextlib.suppress(stop_request.StoppedError):
       task.watchdog.check_in()
-    care = _Care(cluster, task.watchdog)
+    liveness = _WorkerLiveness(cluster, task.watchdog)
     while waiting and not stop.is_requested:
       if deadline and time.monotonic() > deadline:
         _log.info(f'leaving without {", ".join(waiting)}: sent no final word')
@@ -45,7 +45,7 @@ def run_ps(task):
       try:
         message = messages.get(timeout=0.5)
       except queue.Empty:
-        care.look_after(waiting)
+        liveness.check(waiting)
         continue
       name = message.get('done')
       if name is None:
@@ -62,14 +62,14 @@ def run_ps(task):
           raise cli.RunError('worker 0, the chief, has failed: see its log')
         deadline = time.monotonic() + _PS_GRACE_SECS
     if stop.is_requested:
-      _have_it_saved(cluster, server, messages, stop)
+      _request_checkpoint(cluster, server, messages, stop)
     else:
       # A worker that has said "done" still needs the answer to its last call.
       probing.wait_until_gone(workers, timeout_secs=2.0)
   return shutdown.end(stop)
 
 
-class _Care:
+class _WorkerLiveness:
   """Tracks which workers are alive, so that a ps without workers exits."""
 
   def __init__(self, cluster, watchdog):
@@ -78,8 +78,8 @@ class _Care:
     self._first_time = self._last_sign = time.monotonic()
     self._said = {}
 
-  def look_after(self, workers):
-    """Looks which of `workers`, {name: address}, are alive.
+  def check(self, workers):
+    """Logs which of `workers`, {name: address}, have fallen silent.
 
     Raises:
       cli.LostError: none is any more; cli.RunError if none ever was.
@@ -98,7 +98,7 @@ class _Care:
     if any(s is not None and s < warn_secs for s in silent_secs.values()):
       self._last_sign = now
       return
-    # Nobody beats, or the board cannot be read: the ports are asked.
+    # No worker beats, or the table cannot be read: the ports are asked.
     answering = workers.keys() - probing.find_silent(workers).keys()
     if any(silent_secs[name] is None for name in answering):
       self._last_sign = now
@@ -108,12 +108,12 @@ class _Care:
     if now - self._last_sign > limit_secs:
       was_there = self._last_sign > self._first_time
       raise shutdown.choose_absence_error(not was_there)(
-        f'no worker answers: {errors.list_tasks(workers)}; nobody to '
+        f'no worker answers: {errors.list_tasks(workers)}; no task to '
         f'serve for {limit_secs:g} s'
       )
 
 
-def _have_it_saved(cluster, server, messages, stop):
+def _request_checkpoint(cluster, server, messages, stop):
   """Asks the chief for a checkpoint, as the shards here are about to go.
 
   Where the chief is there but has not saved in time, `stop` knows.
@@ -123,7 +123,7 @@ def _have_it_saved(cluster, server, messages, stop):
   deadline = time.monotonic() + secs
   with (
     contextlib.suppress(tf.errors.OpError),
-    message_queue.Mailbox(
+    message_queue.MessageQueue(
       cluster, server, cluster.coordinator_device, 'save'
     ) as box,
   ):

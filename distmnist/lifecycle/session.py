@@ -16,7 +16,7 @@ Without a ps each worker keeps all variables and initialises them; how they
 become equal is the strategy's. Such workers wait for all the others at the
 start, and end with an error when one of them is lost.
 
-Nobody joins a server and nobody is killed. A task that waits says for whom.
+No task waits in Server.join and none is killed. One that waits says for which.
 The first values of the variables are those of first_values.py, the words
 between tasks at the end those of shutdown.py.
 """
@@ -35,7 +35,7 @@ from distmnist.lifecycle import shutdown
 
 # Pause before the next try to make a session: MonitoredSession itself has none.
 _RETRY_SECS = 0.25
-# How long a worker without a ps looks who it is that has left the ring.
+# How long a worker without a ps looks for the one that has left the ring.
 _GONE_SECS = 2.0
 
 
@@ -221,6 +221,6 @@ def make_session(task, scaffold, hooks):
     save_summaries_steps=None,
     save_summaries_secs=None,
     log_step_count_steps=None,
-    # Whatever thread is left waits in a call that nobody will answer.
+    # Whatever thread is left waits in a call that no task will answer.
     stop_grace_period_secs=1,
   )

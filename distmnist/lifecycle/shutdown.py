@@ -1,4 +1,4 @@
-"""The end: who waits for whom, and who tells whom how it went.
+"""The end: which task waits for which, and how each reports its end.
 
 Workers tell the chief that their loop has ended, and all tell each ps when they
 are done. A worker that is lost is waited for no longer than it is alive.
@@ -28,7 +28,7 @@ def end(stop):
 
 
 @contextlib.contextmanager
-def telling_ps(cluster, server, stop):
+def reporting_end_to_ps(cluster, server, stop):
   """Tells every ps how this worker's work in the `with` block has ended.
 
   A worker that was asked to stop says nothing, as it may come back; that its
@@ -79,18 +79,20 @@ def _say_done(cluster, server, error):
   for i in range(cluster.num_ps):
     with (
       contextlib.suppress(tf.errors.OpError),
-      done_box(cluster, server, i) as box,
+      open_done_queue(cluster, server, i) as box,
     ):
       box.send(message, timeout_secs=2.0 if error else _TELL_SECS)
 
 
-def done_box(cluster, server, ps_index):
+def open_done_queue(cluster, server, ps_index):
   place = f'/job:ps/task:{ps_index}'
-  return message_queue.Mailbox(cluster, server, place, f'done_ps{ps_index}')
+  return message_queue.MessageQueue(
+    cluster, server, place, f'done_ps{ps_index}'
+  )
 
 
 def _is_empty(box):
-  """Whether nothing waits in `box`, a Mailbox or None."""
+  """Whether nothing waits in `box`, a MessageQueue or None."""
   if not box:
     return True
   try:
@@ -118,46 +120,46 @@ class Others:
     self._secs_silent = secs_silent
     self._addresses = cluster.addresses('worker')
     self._addresses.pop(cluster.name, None)
-    self._stop_box = self._end_box = self._save_box = None
+    self._stop_queue = self._end_queue = self._save_queue = None
     if self._addresses:
-      self._stop_box = self._open('stop')
-      self._end_box = self._open('end')
+      self._stop_queue = self._open('stop')
+      self._end_queue = self._open('end')
     if cluster.num_ps and cluster.is_chief:
-      self._save_box = self._open('save')
+      self._save_queue = self._open('save')
 
   def _open(self, name):
     place = self._cluster.coordinator_device
-    return message_queue.Mailbox(self._cluster, self._server, place, name)
+    return message_queue.MessageQueue(self._cluster, self._server, place, name)
 
   def stop_all(self):
     """Asks every worker to end its loop."""
-    if self._stop_box:
-      self._stop_box.send({})
+    if self._stop_queue:
+      self._stop_queue.send({})
 
   def is_stop_for_all(self):
-    return not _is_empty(self._stop_box)
+    return not _is_empty(self._stop_queue)
 
   def is_save_wanted(self):
     """Whether a ps that must stop waits for a checkpoint."""
-    return not _is_empty(self._save_box)
+    return not _is_empty(self._save_queue)
 
-  def _open_done_box(self):
+  def _open_done_queue(self):
     """The box of the next ps that waits for a checkpoint."""
-    index = self._save_box.take()['ps']
-    return done_box(self._cluster, self._server, index)
+    index = self._save_queue.take()['ps']
+    return open_done_queue(self._cluster, self._server, index)
 
   def confirm_save(self, step):
     """Tells the ps that wait for it that `step` is saved, or None."""
     while self.is_save_wanted():
       with (
         contextlib.suppress(tf.errors.OpError),
-        self._open_done_box() as box,
+        self._open_done_queue() as box,
       ):
         box.send({'saved': step}, timeout_secs=2.0)
 
   def send_stats(self, stats):
     """Tells the chief that this worker has left its loop."""
-    self._end_box.send(stats.to_message())
+    self._end_queue.send(stats.to_message())
 
   def wait_at_end(self, timeout_secs):
     """Chief: waits until every other worker has left its loop or is gone.
@@ -165,10 +167,10 @@ class Others:
     Returns:
       The list of report.WorkerStats; shorter if some are gone.
     """
-    if not self._end_box:
+    if not self._end_queue:
       return []
     missing = dict(self._addresses)
-    messages, found = self._end_box.listen(), []
+    messages, found = self._end_queue.listen(), []
     wait = console.Wait(timeout_secs)
     absences = probing.Absences(self._secs_silent)
 
@@ -202,7 +204,7 @@ class Others:
     They keep their order: all of them come before an empty one of our own.
     """
     with contextlib.suppress(tf.errors.OpError, queue.Empty):
-      self._end_box.send({})
+      self._end_queue.send({})
       while message := messages.get(timeout=5.0):
         yield message
 

@@ -34,7 +34,7 @@ class Stalls:
     Args:
       warn_secs: float, after so long a wait is spoken of.
       fail_secs: float, after so long it is given up.
-      describe_others: callable() -> str, who is silent.
+      describe_others: callable() -> str, which tasks are silent.
       stop: stop_request.StopRequest, asked to give up in the end.
     """
     self.num_steps = 0

@@ -1,4 +1,4 @@
-"""Calls to the heartbeat table before it is known who answers there.
+"""Calls to the heartbeat table before it is known what answers there.
 
 The task that keeps the table (ps 0, or worker 0 where there is no ps) may be
 on its way up, suspended, or not there at all: another program may answer on

@@ -1,10 +1,10 @@
 """The watch over the other tasks: that they fit this one, and are alive.
 
 Before it works a task checks in with the others (check_in.py). Later it finds
-out by their heartbeats (heartbeats.py) who is silent when something does not
-end: a task that was killed or cut off does not answer, one that is suspended
-answers but does not beat any more. So no task waits in silence, and none works
-beside the others.
+out by their heartbeats (heartbeats.py) which task is silent when something does
+not end: a task that was killed or cut off does not answer, one that is
+suspended answers but does not beat any more. So no task waits in silence, and
+none works beside the others.
 """
 
 import functools
@@ -59,7 +59,7 @@ class Watchdog:
     """
     Args:
       cluster: cluster.Cluster.
-      server: tf.train.Server, or None for one process: nobody to watch.
+      server: tf.train.Server, or None for one process: no others.
       settings: {name: value}, what all tasks must agree on.
       warn_secs: float, after so long a wait is spoken of.
       fail_secs: float, after so long it is given up.
@@ -128,7 +128,7 @@ class Watchdog:
       self._check_in.look_for_chief()
 
   def _describe_others(self):
-    """Says who is silent: first of all a ps, which each step needs."""
+    """Names the silent tasks: first of all a ps, which each step needs."""
     silent = probing.find_silent(self._others)
     found = {}
     for name, address in self._others.items():

@@ -2,8 +2,8 @@
 
 A report tells a whole run, and a run may take many processes: it is resumed, or
 a worker is killed and started again. So each process keeps its sums in a file
-of its own, which the chief reads at the end. Who is killed takes along what it
-did after it last wrote, which is some seconds of work.
+of its own, which the chief reads at the end. One that is killed takes along
+what it did after it last wrote, which is some seconds of work.
 """
 
 import concurrent.futures

@@ -102,7 +102,7 @@ def compute_mean(counts):
 def sum_steps_lost(lives):
   """Returns how many global steps had to be made again, an int.
 
-  Each time the center is restored, who was there before sees the step go back.
+  Each time the center is restored, a worker of before sees the step go back.
   The worker that has lost most is taken: it saw the latest steps.
 
   Args:

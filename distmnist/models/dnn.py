@@ -16,7 +16,7 @@ def make(num_classes):
 
   def build(images, is_training):
     slices = [layers.flatten(images)]
-    # Who evaluates has the whole net to himself.
+    # An evaluation has the whole net on one device.
     n = num_slices if is_training else 1
     for i, units in enumerate(hidden_units, start=1):
       sums = layers.split_dense(slices, units, n, f'hidden{i}', 'he')

@@ -1,4 +1,4 @@
-"""The table of who has which batch, as an array: made, read, and begun anew.
+"""The table of which worker has which batch, an array: made and read.
 
 Batches have tickets 0, 1, 2, ... of what is still to be read (data_order.Rest).
 The rows of the table:
@@ -14,7 +14,7 @@ The rows of the table:
 
 The table is a variable in each checkpoint. Its size is not that of the cluster,
 so that it loads under any number of workers; the chief then turns what was in
-anybody's hands into ranges of the rest (`fold`). Which worker may take what is
+a worker's hands into ranges of the rest (`fold`). Which worker may take what is
 in leases.py.
 
 Pure NumPy; the variable itself is dispatcher.py's.

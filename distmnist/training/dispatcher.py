@@ -1,7 +1,7 @@
-"""The table of who takes which batch, on the ps of the global_step.
+"""The table of which worker takes which batch, beside the global_step.
 
-What stands in it is in batch_table.py, and who may take what next in leases.py.
-The term is that of tf.data service.
+What stands in it is in batch_table.py, and which worker may take what next in
+leases.py. The term is that of tf.data service.
 """
 
 import tensorflow.compat.v1 as tf
@@ -44,7 +44,7 @@ class Table:
         name='stream',
         use_resource=True,
       )
-    # The table first: a push that counts in between is then in somebody's hands
+    # The table first: a push that counts in between is then with a worker
     # as well. The other way round it would be missing from both.
     with tf.device(self._device):
       table = self.variable.read_value()

@@ -18,7 +18,7 @@ _NUM_DRAWN = 10
 
 
 def without_data(build_model, image_shape):
-  """Returns a CostCheck for who has no images at hand, and maybe no GPU.
+  """Returns a CostCheck for a program with no images at hand, maybe no GPU.
 
   A sane model has a finite cost of whatever pixels.
 

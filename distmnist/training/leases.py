@@ -110,7 +110,7 @@ def is_exact(dealing):
   """Whether a push is one global step or none.
 
   Else an update takes in R of what the workers push, and drops the others:
-  nobody knows what will be needed.
+  it is not known what will be needed.
   """
   return dealing.pushes_per_step == 1
 
@@ -120,7 +120,7 @@ def choose_from_gone(table, worker, gone, dealing):
 
   Args:
     table: int64 array [2 * num_rows, 3].
-    worker: int, who has nothing left to do.
+    worker: int, which has nothing left to do.
     gone: iterable of int, workers.
     dealing: batch_table.Dealing.
   """

@@ -1,6 +1,6 @@
 """The log directory of a run, in the hands of one of its workers.
 
-The chief alone writes checkpoints there; who it is says the owner file. A run
+The chief alone writes checkpoints there; the owner file names it. A run
 without a --logdir has no folder, and all of this does nothing.
 """
 

@@ -47,7 +47,7 @@ class SaveHook(tf.train.SessionRunHook):
       global_step: int64 scalar variable.
       saver: tf.train.Saver.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
-        and who asks for it is told so.
+        and what asks for it is told so.
       save_secs: float, seconds from one checkpoint to the next.
       save_steps: int, global steps from one to the next, or None.
       others: session.Others; a ps that must stop asks for a checkpoint.

@@ -73,7 +73,8 @@ class StopHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     self._has_run = True
     step = self._steps.last['global_step']
-    # Who waited as the center was set back is let go with the step of then.
+    # A worker that waited as the center was set back is let go with the
+    # step of then.
     self.sessions[-1][1] = max(self.sessions[-1][1], step)
     if step >= self._last_step:
       run_context.request_stop()

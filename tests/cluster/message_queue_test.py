@@ -1,4 +1,4 @@
-"""mailbox: messages between tasks, by a queue on one of them."""
+"""message_queue: messages between tasks, by a queue on one of them."""
 
 import threading
 
@@ -11,57 +11,57 @@ DEADLINE_SECS = 60
 
 
 @pytest.fixture
-def open_box(make_cluster):
+def open_queue(make_cluster):
   """Returns open(worker, name, num_ps=1, place=...); closed at the end."""
   boxes = []
 
-  def open_box(worker, name, num_ps=1, place='/job:ps/task:0'):
+  def open_queue(worker, name, num_ps=1, place='/job:ps/task:0'):
     cluster = make_cluster(num_ps, 2)
-    box = message_queue.Mailbox(
+    box = message_queue.MessageQueue(
       cluster.worker(worker), cluster.servers[worker], place, name
     )
     boxes.append(box)
     return box
 
-  yield open_box
+  yield open_queue
   for box in boxes:
     box.close()
 
 
-def test_a_message_goes_from_one_worker_to_the_other(open_box):
-  received = open_box(0, 'news').listen()
+def test_a_message_goes_from_one_worker_to_the_other(open_queue):
+  received = open_queue(0, 'news').listen()
   message = {'task': 'worker 1', 'ok': True, 'text': 'größer', 'n': {'0': 2}}
-  open_box(1, 'news').send(message)
+  open_queue(1, 'news').send(message)
   assert received.get(timeout=DEADLINE_SECS) == message
 
 
-def test_messages_keep_their_order(open_box):
-  sender = open_box(1, 'news')
+def test_messages_keep_their_order(open_queue):
+  sender = open_queue(1, 'news')
   for i in range(5):
     sender.send({'i': i})
-  received = open_box(0, 'news').listen()
+  received = open_queue(0, 'news').listen()
   found = [received.get(timeout=DEADLINE_SECS)['i'] for _ in range(5)]
   assert found == [0, 1, 2, 3, 4]
 
 
-def test_a_box_is_known_by_name_and_place(open_box):
-  open_box(1, 'news', num_ps=2).send({})
-  assert not open_box(0, 'news', num_ps=2).is_empty()
-  assert open_box(0, 'other', num_ps=2).is_empty()
+def test_a_queue_is_known_by_name_and_place(open_queue):
+  open_queue(1, 'news', num_ps=2).send({})
+  assert not open_queue(0, 'news', num_ps=2).is_empty()
+  assert open_queue(0, 'other', num_ps=2).is_empty()
   other_place = '/job:ps/task:1'
-  assert open_box(0, 'news', num_ps=2, place=other_place).is_empty()
+  assert open_queue(0, 'news', num_ps=2, place=other_place).is_empty()
 
 
 @pytest.mark.parametrize('receiver', [0, 1])
-def test_a_worker_keeps_the_box_where_there_is_no_ps(open_box, receiver):
+def test_a_worker_keeps_the_queue_where_there_is_no_ps(open_queue, receiver):
   place = '/job:worker/task:0'
-  received = open_box(receiver, 'news', num_ps=0, place=place).listen()
-  open_box(1 - receiver, 'news', num_ps=0, place=place).send({'i': 1})
+  received = open_queue(receiver, 'news', num_ps=0, place=place).listen()
+  open_queue(1 - receiver, 'news', num_ps=0, place=place).send({'i': 1})
   assert received.get(timeout=DEADLINE_SECS) == {'i': 1}
 
 
-def test_looking_takes_nothing_out(open_box):
-  reader, sender = open_box(0, 'news'), open_box(1, 'news')
+def test_looking_takes_nothing_out(open_queue):
+  reader, sender = open_queue(0, 'news'), open_queue(1, 'news')
   assert reader.is_empty()
   sender.send({'i': 1})
   assert [reader.is_empty() for _ in range(3)] == [False] * 3
@@ -69,16 +69,16 @@ def test_looking_takes_nothing_out(open_box):
   assert reader.is_empty()
 
 
-def test_a_message_outlives_the_box_of_its_sender(open_box):
-  with open_box(1, 'news') as sender:
+def test_a_message_outlives_the_session_of_its_sender(open_queue):
+  with open_queue(1, 'news') as sender:
     sender.send({'i': 1})
-  assert open_box(0, 'news').listen().get(timeout=DEADLINE_SECS) == {'i': 1}
+  assert open_queue(0, 'news').listen().get(timeout=DEADLINE_SECS) == {'i': 1}
 
 
 @pytest.mark.parametrize('num_heard', [0, 1])
-def test_close_ends_the_listening(open_box, num_heard):
+def test_close_ends_the_listening(open_queue, num_heard):
   before = set(threading.enumerate())
-  listener, sender = open_box(0, 'news'), open_box(1, 'news')
+  listener, sender = open_queue(0, 'news'), open_queue(1, 'news')
   received = listener.listen()
   (thread,) = set(threading.enumerate()) - before
   for i in range(num_heard):
@@ -90,14 +90,14 @@ def test_close_ends_the_listening(open_box, num_heard):
   assert received.empty()
 
 
-def test_the_graph_around_it_stays_as_it_is(open_box, tf_session):
-  open_box(0, 'news').send({})
+def test_the_graph_around_it_stays_as_it_is(open_queue, tf_session):
+  open_queue(0, 'news').send({})
   assert tf.get_default_graph().get_operations() == []
 
 
-def test_a_call_that_never_returns_is_given_up(open_box, monkeypatch):
+def test_a_call_that_never_returns_is_given_up(open_queue, monkeypatch):
   monkeypatch.setattr(message_queue, '_GRACE_SECS', 0.1)
-  box, is_over = open_box(0, 'news'), threading.Event()
+  box, is_over = open_queue(0, 'news'), threading.Event()
   sessions = [box._session]
 
   class Silent:

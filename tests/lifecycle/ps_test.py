@@ -56,9 +56,9 @@ def stop_ps(monkeypatch):
       return tasks if next(looks) >= looks_until_gone else {}
 
     absences = types.SimpleNamespace(find_gone=find_gone)
-    monkeypatch.setattr(ps.message_queue, 'Mailbox', Box)
+    monkeypatch.setattr(ps.message_queue, 'MessageQueue', Box)
     monkeypatch.setattr(ps.probing, 'Absences', lambda: absences)
-    ps._have_it_saved(PS, None, messages, stop)
+    ps._request_checkpoint(PS, None, messages, stop)
     return stop, lines, asked
 
   return stop_ps
@@ -96,7 +96,7 @@ def test_a_last_save_that_fails_is_not_called_a_stop_in_order():
   stop.find_unsaved = lambda: 'step 9 is not saved'
   with (
     pytest.raises(cli.NotSavedError, match='no room; step 9 is not saved'),
-    shutdown.telling_ps(PS, None, stop),
+    shutdown.reporting_end_to_ps(PS, None, stop),
   ):
     raise saving.SaveError('no room')
 

@@ -23,6 +23,6 @@ def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
   assert (stats.worker, stats.local_steps) == (1, 5)
   assert logged == []
   for each in (chief, worker):
-    for box in (each._stop_box, each._end_box, each._save_box):
+    for box in (each._stop_queue, each._end_queue, each._save_queue):
       if box:
         box.close()

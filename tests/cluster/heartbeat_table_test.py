@@ -1,29 +1,31 @@
-"""board: one row and one beat a task, for all to read."""
+"""heartbeat_table: one row and one beat a task, for all to read."""
 
 import threading
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import socket_bytes, status_table
-from distmnist.cluster.status_table import Beat
+from distmnist.cluster import heartbeat_table, socket_bytes
+from distmnist.cluster.heartbeat_table import Beat
 from tests.support import in_process
 
 
 @pytest.fixture
 def open_board(make_cluster):
   """Returns open(worker, num_ps=1); closed at the end."""
-  boards = []
+  tables = []
 
   def open_board(worker, num_ps=1):
     cluster = make_cluster(num_ps, 2)
-    boards.append(
-      status_table.Board(cluster.worker(worker), cluster.servers[worker])
+    tables.append(
+      heartbeat_table.HeartbeatTable(
+        cluster.worker(worker), cluster.servers[worker]
+      )
     )
-    return boards[-1]
+    return tables[-1]
 
   yield open_board
-  for each in boards:
+  for each in tables:
     each.close()
 
 
@@ -142,7 +144,7 @@ def test_a_board_whose_task_is_gone_is_an_error_and_can_be_tried_again(
     server = tf.train.Server(
       {'ps': list(away.ps_hosts), 'worker': ['127.0.0.1:0']}, 'worker', 0
     )
-    lost = status_table.Board(away, server)
+    lost = heartbeat_table.HeartbeatTable(away, server)
     for _ in range(2):
       with pytest.raises(tf.errors.UnavailableError):
         lost.read_beats()

@@ -1,11 +1,11 @@
-"""A board on one task, where every task of the cluster has a row and a beat.
+"""The table on one task in which every task has a row and a heartbeat.
 
-Unlike a mailbox it keeps what was last written, for all to read. It is hash
-tables with shared names: they need no initialisation, are in no checkpoint,
-and are empty again when their task was started anew. Graph and session are the
-board's own.
+Unlike a message queue it keeps what was last written, for all to read. It is
+made of hash tables with shared names: they need no initialisation, are in no
+checkpoint, and are empty again when their task was started anew. Graph and
+session are its own.
 
-  rows      who a task is, JSON, written when it begins
+  rows      host and process of a task, JSON, written when it begins
   settings  what it was started with, JSON, once under its hash: of two kinds
             for any number of tasks, and read once by each
   beats     [life, beat, steps], three integers, every second or two
@@ -37,14 +37,14 @@ class Beat(NamedTuple):
 _NO_BEAT = Beat(-1, -1, -1)
 
 
-class Board:
-  """This task's way to the board; may be used by several threads."""
+class HeartbeatTable:
+  """This task's access to the table; may be used by several threads."""
 
   def __init__(self, cluster, server):
     """
     Args:
-      cluster: cluster.Cluster of this task; the board is on its ps 0, or on
-        worker 0 where there is no ps.
+      cluster: cluster.Cluster of this task; the table is on ps 0, or on worker
+        0 where there is no ps.
       server: tf.train.Server of this task.
     """
     place = cluster.coordinator_device
@@ -69,7 +69,9 @@ class Board:
     self._puts, self._finds = {}, {}
     for name in 'rows', 'settings':
       table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.string, shared_name=f'board/{name}'
+        key_dtype=tf.int64,
+        value_dtype=tf.string,
+        shared_name=f'heartbeats/{name}',
       )
       self._puts[name] = tf.raw_ops.LookupTableInsertV2(
         table_handle=table, keys=self._key, values=self._text
@@ -83,7 +85,7 @@ class Board:
       key_dtype=tf.int64,
       value_dtype=tf.int64,
       value_shape=[3],
-      shared_name='board/beats',
+      shared_name='heartbeats/beats',
     )
     self._beat = tf.placeholder(tf.int64, [3])
     own = tf.constant(self._own_key, tf.int64)
@@ -123,7 +125,7 @@ class Board:
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
-      tf.errors.OpError: the board's task is gone, silent, or none of ours.
+      tf.errors.OpError: the table's task is gone, silent, or none of ours.
     """
     text = self._find('rows', _key_of(name))
     if not text:
