@@ -19,8 +19,9 @@ from absl.testing import flagsaver
 from distmnist import train  # noqa: F401  All its flags.
 from distmnist.cluster import role_flags
 from distmnist.common import cli, command_line, files
-from distmnist.common.names import DATASETS
-from distmnist.training import flag_checks, workload
+from distmnist.common.names import DATASETS, PROBLEMS
+from distmnist.training import flag_checks, problem_data
+from distmnist.training import problem as problem_lib
 
 FLAGS = flags.FLAGS
 
@@ -81,13 +82,13 @@ class Checker:
     data_flags = [
       (flag.name, flag.value)
       for module, found in FLAGS.flags_by_module_dict().items()
-      if module.startswith((workload.__name__, DATASETS))
+      if module.startswith((problem_lib.__name__, PROBLEMS, DATASETS))
       for flag in found
       if flag.name != 'model'
     ]
     if data_flags != self._data_flags:
-      splits = workload.load_training_splits()
-      self._sizes = [len(split.images) for split in splits]
+      splits = problem_data.load_training_splits(problem_lib.from_flags())
+      self._sizes = [split.num_examples for split in splits]
       self._data_flags = data_flags
     return self._sizes
 

@@ -1,4 +1,4 @@
-"""Test accuracy of checkpoints, with no cluster.
+"""Test metrics of checkpoints, with no cluster.
 
   python -m distmnist.evaluate --logdir=logs/run
 
@@ -13,14 +13,20 @@ from absl import flags
 
 from distmnist.common import cli, console
 from distmnist.logdir import saved_run
-from distmnist.training import accuracy, divergence, workload
+from distmnist.training import (
+  divergence,
+  evaluation,
+  problem_data,
+  problem_source,
+)
 from distmnist.training import evaluator as evaluator_lib
+from distmnist.training import problem as problem_lib
 
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'
 )
 _SPLIT = flags.DEFINE_enum(
-  'split', 'test', ['test', 'validation', 'train'], 'The images to evaluate on.'
+  'split', 'test', ['test', 'validation', 'train'], 'What to evaluate on.'
 )
 
 
@@ -29,13 +35,15 @@ def main():
   logdir = saved_run.logdir_from_flags()
   # A continuous evaluator may be started before the run.
   saved_run.take_flags(logdir, _CONTINUOUS.value * _timeout_secs())
-  build_model = workload.make_model()
+  problem = problem_lib.from_flags()
+  if changed := problem_source.find_change(problem, logdir):
+    console.print_to_stderr(changed)
+  split = _load_split(problem)
   path = None
   if not _CONTINUOUS.value:
-    # Before the data, which may take a download.
-    check = divergence.without_data(build_model, workload.image_shape())
+    check = divergence.CostCheck(problem, split)
     path = saved_run.find_checkpoint(logdir, check.find)
-  evaluator = accuracy.Evaluator(build_model, _load_split())
+  evaluator = evaluation.Evaluator(problem, split)
   if path:
     print(evaluator_lib.describe(evaluator, path, _SPLIT.value))
     return
@@ -52,12 +60,12 @@ def _timeout_secs():
   return evaluator_lib.timeout_secs_from_flags()
 
 
-def _load_split():
+def _load_split(problem):
   if _SPLIT.value == 'test':
-    return workload.load_test_split()
-  train, validation = workload.load_training_splits()
+    return problem_data.load_test_split(problem)
+  train, validation = problem_data.load_training_splits(problem)
   split = train if _SPLIT.value == 'train' else validation
-  if not len(split.images):
+  if not split.num_examples:
     raise cli.UsageError('--split=validation is empty: --validation_images=0')
   return split
 

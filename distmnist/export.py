@@ -15,10 +15,11 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
-from distmnist.data import input_pipeline
 from distmnist.logdir import checkpoints, saved_run
+from distmnist.problems import images
 from distmnist.serving import saved_model
-from distmnist.training import divergence, workload
+from distmnist.training import divergence
+from distmnist.training import problem as problem_lib
 
 
 def main():
@@ -27,26 +28,32 @@ def main():
   logdir = saved_run.logdir_from_flags()
   saved_model.check_free(export_dir)
   saved_run.take_flags(logdir)
-  build_model, shape = workload.make_model(), workload.image_shape()
-  check = divergence.without_data(build_model, shape)
+  problem = problem_lib.from_flags()
+  if problem.is_custom:
+    raise cli.UsageError(
+      f'--problem={problem.describe()} cannot be exported: so far only the '
+      'images of --dataset can; evaluate takes any problem'
+    )
+  shape = images.image_shape()
+  check = divergence.without_data(problem, shape)
   path = saved_run.find_checkpoint(logdir, check.find)
-  num_classes, num_bytes = export(build_model, shape, path, export_dir)
+  num_classes, num_bytes = export(problem, shape, path, export_dir)
   height, width, channels = shape
   print(
-    f'step {checkpoints.read_step(path)}  {" on ".join(workload.describe())}, '
+    f'step {checkpoints.read_step(path)}  {problem.describe()}, '
     f'images [n, {height}, {width}, {channels}] -> {num_classes} classes, '
     f'{num_bytes / 1e6:,.1f} MB  {export_dir}'
   )
 
 
-def export(build_model, image_shape, path, export_dir):
+def export(problem, image_shape, path, export_dir):
   """Writes the SavedModel of a checkpoint.
 
   The graph is built anew, as for an evaluation: no shards, no device, no
   optimizer, and batch norm by its averages.
 
   Args:
-    build_model: build(images, is_training) -> logits.
+    problem: problem.Problem of images.
     image_shape: (height, width, channels).
     path: str, a checkpoint.
     export_dir: str, new or empty.
@@ -61,8 +68,9 @@ def export(build_model, image_shape, path, export_dir):
   # Nothing is computed: a GPU may be in use by the training.
   config = tf.ConfigProto(device_count={'GPU': 0})
   with tf.Graph().as_default(), tf.Session(config=config) as session:
-    images = tf.placeholder(tf.uint8, [None, *image_shape], 'images')
-    logits = build_model(input_pipeline.scale(images), is_training=False)
+    fed = tf.placeholder(tf.uint8, [None, *image_shape], 'images')
+    x, _ = problem.preprocess(fed, None, is_training=False)
+    logits = problem.build(x, is_training=False)
     classes = tf.argmax(logits, axis=1, name='classes')
     probabilities = tf.nn.softmax(logits, name='probabilities')
     variables = tf.global_variables()
@@ -76,7 +84,7 @@ def export(build_model, image_shape, path, export_dir):
     saver.restore(session, path)
     try:
       num_bytes = saved_model.write(
-        export_dir, session, saver, images, classes, probabilities
+        export_dir, session, saver, fed, classes, probabilities
       )
     except (tf.errors.OpError, OSError) as error:
       is_ops = isinstance(error, tf.errors.OpError)

@@ -3,7 +3,8 @@
   python -m distmnist.plan --num_ps=2 --num_workers=3 --model=vgg19
 
 takes the flags of train, hosts included; without hosts those of launch say how
-many tasks there are. It reads no data and starts nothing.
+many tasks there are. It starts nothing, and reads no images; of a --problem it
+loads the training data, for their shapes.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -19,7 +20,8 @@ from distmnist.cluster import role_flags
 from distmnist.common import cli, console
 from distmnist.exchange import sharding
 from distmnist.launching import cluster_flags
-from distmnist.training import flag_checks, workload
+from distmnist.training import flag_checks, problem_data
+from distmnist.training import problem as problem_lib
 from distmnist.training import step as step_lib
 
 _MBITS = flags.DEFINE_multi_integer(
@@ -35,17 +37,16 @@ def main():
   console.print_logs(print)
   cluster = make_cluster()
   name, strategy = flag_checks.make_strategy(cluster)
-  build_model = workload.make_model()
+  problem = problem_lib.from_flags()
   with tf.Graph().as_default():
-    images = tf.zeros([1, *workload.image_shape()])
-    labels = tf.zeros([1], tf.int32)
-    step = step_lib.build_step(cluster, strategy, build_model, images, labels)
+    batch = problem_data.make_batch(problem, 1)
+    step = step_lib.build_step(cluster, strategy, problem, batch)
     held = tf.global_variables()
     trained = tf.trainable_variables()
     traffic = sharding.compute_traffic(cluster, strategy, step.update, trained)
   print(
     f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
-    f'{" on ".join(workload.describe())}'
+    f'{problem.describe()}'
   )
   for line in format_variables(step.center):
     print(line)

@@ -34,12 +34,14 @@ from distmnist.logdir import history as history_lib
 from distmnist.training import (
   evaluator,
   flag_checks,
+  problem_checks,
+  problem_data,
   run_folder,
   summaries,
   worker_graph,
   worker_loop,
-  workload,
 )
+from distmnist.training import problem as problem_lib
 
 _log = logging.getLogger(TRAIN)  # It runs as __main__.
 
@@ -72,8 +74,7 @@ def main():
   """Runs this task and returns its exit code."""
   start = time.monotonic()
   if _DOWNLOAD_ONLY.value:
-    workload.prepare_data()
-    print(f'{workload.describe()[1]} is in {workload.data_dir_from_flags()}')
+    problem_lib.from_flags().prepare()
     return 0
   console = console_lib.Console(_LOG_SECS.value)
   console_lib.print_logs(console.say)
@@ -103,14 +104,18 @@ def run_worker(task, console, start, at_end):
   cluster, stop = task.cluster, task.stop
   # What a user may have got wrong comes before the server: once it answers,
   # the other tasks count on this one.
-  splits = train_split, validation_split = workload.load_training_splits()
-  choice = flag_checks.check(cluster, *(len(s.images) for s in splits))
+  problem = problem_lib.from_flags()
+  splits = train_split, validation_split = problem_data.load_training_splits(
+    problem
+  )
+  choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
+  problem_checks.check_graph(problem, train_split, choice.plan.batch_size)
   folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
   if session_lib.has_ended(cluster, folder.restart):
     _log.info('the run has ended')
     return 0
   try:
-    folder.claim(choice.build_model, at_end)
+    folder.claim(problem, at_end)
   except stop_request.StoppedError:
     return shutdown.end(stop)
   task.serve()

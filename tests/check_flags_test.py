@@ -79,11 +79,11 @@ def test_one_training_leaves_nothing_to_the_next(set_flags):
 
 def test_the_data_are_loaded_once(set_flags, monkeypatch):
   loaded = []
-  load = check_flags.workload.load_training_splits
+  load = check_flags.problem_data.load_training_splits
   monkeypatch.setattr(
-    check_flags.workload,
+    check_flags.problem_data,
     'load_training_splits',
-    lambda: loaded.append(1) or load(),
+    lambda problem: loaded.append(1) or load(problem),
   )
   checker = check_flags.Checker(0, 1)
   for rate in range(1, 5):
@@ -92,10 +92,10 @@ def test_the_data_are_loaded_once(set_flags, monkeypatch):
 
 
 def test_missing_data_end_the_check(set_flags, monkeypatch):
-  def fail():
+  def fail(problem):
     raise cli.RunError('no mirror has it')
 
-  monkeypatch.setattr(check_flags.workload, 'load_training_splits', fail)
+  monkeypatch.setattr(check_flags.problem_data, 'load_training_splits', fail)
   with pytest.raises(cli.RunError, match='no mirror'):
     check_flags.Checker(0, 1).find_mistake([*SMALL])
 

@@ -14,14 +14,15 @@ import tensorflow.compat.v1 as tf
 from distmnist import export
 from distmnist.common import cli, registry
 from distmnist.common.names import MODELS
-from distmnist.data import input_pipeline
+from distmnist.data import image_ops
 from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm, layers
+from distmnist.problems import images as problem_images
 from distmnist.serving import saved_model
-from distmnist.training import workload
 from tests.logdir.checkpoints_test import flip, truncate
 from tests.models.battery_test import each_model
+from tests.support import problems
 from tests.support.runner import SMALL, read_report
 from tests.system.launches_test import launch
 
@@ -71,10 +72,14 @@ def check_predictions(export_dir, expected, images=IMAGES):
   assert classes.tolist() == probabilities.argmax(axis=1).tolist()
 
 
+def run_export(build, *args):
+  return export.export(problems.of_images(build), *args)
+
+
 @pytest.mark.parametrize('num_ps', [1, 2, 3, 7])
 def test_any_number_of_shards_becomes_one_model(tmp_path, num_ps):
   path, values = save(tmp_path / 'x', build_net, num_ps)
-  num_classes, num_bytes = export.export(
+  num_classes, num_bytes = run_export(
     build_net, SHAPE, path, str(tmp_path / 'model')
   )
   assert num_classes == 5
@@ -105,7 +110,7 @@ def test_batch_norm_goes_by_its_averages(tmp_path):
     norm_moving_mean=[0.25],
     norm_moving_variance=[4],
   )
-  export.export(build_normed, SHAPE, path, str(tmp_path / 'model'))
+  run_export(build_normed, SHAPE, path, str(tmp_path / 'model'))
   logits = (IMAGES.reshape(9, 12) / 255 - 0.25) / np.sqrt(4 + 1e-5)
   check_predictions(tmp_path / 'model', compute_softmax(logits))
   # An image's result is its own, whatever else is in the batch.
@@ -120,22 +125,22 @@ def test_each_model_is_exported_as_it_is_evaluated(set_flags, tmp_path, model):
   build = registry.load(MODELS, model).make(7)
   images = np.random.default_rng(1).integers(0, 256, (3, 28, 28, 1), np.uint8)
   with tf.Graph().as_default(), tf.Session() as session:
-    logits = build(input_pipeline.scale(images), is_training=False)
+    logits = build(image_ops.scale(images), is_training=False)
     tf.train.get_or_create_global_step()
     session.run(tf.global_variables_initializer())
     path = tf.train.Saver().save(session, str(tmp_path / 'x'))
     expected = compute_softmax(session.run(logits))
   folder = tmp_path / 'model'
-  assert export.export(build, (28, 28, 1), path, str(folder))[0] == 7
+  assert run_export(build, (28, 28, 1), path, str(folder))[0] == 7
   check_predictions(folder, expected, images)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
   path, _ = save(tmp_path / 'x', build_net, 1)
   with pytest.raises(cli.RunError, match='has no norm/gamma: it comes from an'):
-    export.export(build_normed, SHAPE, path, str(tmp_path / 'model'))
+    run_export(build_normed, SHAPE, path, str(tmp_path / 'model'))
   with pytest.raises(cli.RunError, match=r'shape \[12, 5\], but .* \[24, 5\]'):
-    export.export(build_net, (3, 4, 2), path, str(tmp_path / 'model'))
+    run_export(build_net, (3, 4, 2), path, str(tmp_path / 'model'))
   assert not (tmp_path / 'model').exists()
 
 
@@ -148,7 +153,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, harm):
     match=f'^checkpoint {path} is not whole: .+; give another one by '
     '--checkpoint$',
   ):
-    export.export(build_net, SHAPE, path, str(tmp_path / 'model'))
+    run_export(build_net, SHAPE, path, str(tmp_path / 'model'))
   assert not (tmp_path / 'model').exists()
 
 
@@ -160,7 +165,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     cli.RunError,
     match=f'^--export_dir={folder} cannot be written: File exists; make ',
   ):
-    export.export(build_net, SHAPE, path, str(folder))
+    run_export(build_net, SHAPE, path, str(folder))
 
 
 @pytest.fixture(scope='module')
@@ -254,7 +259,7 @@ def test_what_any_rule_and_cluster_has_trained_is_exported(
   )
   assert task.code == 0, task.output
   set_flags(*SMALL)
-  images, labels = workload.load_test_split()
+  images, labels = problem_images.load('test')
   classes, _ = saved_model.Model(str(folder)).predict(images)
   report = read_report(run)
   assert (classes == labels).mean() == report['test_accuracy']
@@ -281,7 +286,7 @@ print(json.dumps({
 def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path, build):
   path, _ = save(tmp_path / 'x', build, 2)
   folder = tmp_path / 'model'
-  export.export(build, SHAPE, path, str(folder))
+  run_export(build, SHAPE, path, str(folder))
   np.save(tmp_path / 'images.npy', IMAGES)
   found = subprocess.run(
     [sys.executable, '-c', _TF2, str(folder), tmp_path / 'images.npy'],

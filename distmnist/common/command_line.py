@@ -22,6 +22,21 @@ class FlagFileError(flags.Error):
   """A --flagfile cannot be read."""
 
 
+# Called with the words of a command line before it is parsed.
+_before_parse = []
+
+
+def before_parse(prepare):
+  """Has `prepare(words)` called before flags of the process are parsed.
+
+  For a module whose flags are not known before, as a flag names it.
+
+  Args:
+    prepare: callable(list of str, without --flagfile).
+  """
+  _before_parse.append(prepare)
+
+
 def parse(values, argv, known_only=False):
   """Sets the flags of `values`, a flags.FlagValues, from `argv`.
 
@@ -37,8 +52,12 @@ def parse(values, argv, known_only=False):
     flags.Error: one line that names the flag and what was expected.
   """
   program, *words = argv
+  words = expand(words)
+  if values is flags.FLAGS:
+    for prepare in _before_parse:
+      prepare(words)
   try:
-    rest = values([program, *expand(words)], known_only=known_only)[1:]
+    rest = values([program, *words], known_only=known_only)[1:]
   except (flags.IllegalFlagValueError, ValueError) as error:
     # absl lets a ValueError out, too: --noname=1 does not take an argument.
     raise flags.IllegalFlagValueError(_reword(str(error))) from error
@@ -70,6 +89,21 @@ def expand(words, _open=()):
     if path in _open:
       raise FlagFileError(f'--flagfile={path} reads itself')
     found += expand(_read(path), (*_open, path))
+  return found
+
+
+def find_value(words, name):
+  """Returns the last value (str) of a flag among `words`, or None.
+
+  Args:
+    words: list of str, without --flagfile.
+    name: str, of a flag that takes a value.
+  """
+  found = None
+  for i, word in enumerate(words):
+    flag, equals, value = word.partition('=')
+    if flag in (f'--{name}', f'-{name}'):
+      found = value if equals else ''.join(words[i + 1 : i + 2])
   return found
 
 

@@ -21,6 +21,7 @@ _SUBJECTS = {
   'models': 'Models',
   'nn': 'Optimizer, learning rate and layers',
   'datasets': 'Data sets',
+  'problems': 'The images',
   'data': 'Images and batches',
   'training': 'Steps, validation and reports',
   'logdir': 'Checkpoints and the log directory',
@@ -30,10 +31,20 @@ _SUBJECTS = {
 }
 
 
+_added = set()
+
+
+def add_ours(module_name):
+  """Has a module of the user's count as one of distmnist's."""
+  _added.add(module_name)
+
+
 def is_ours(module_name):
   """Whether flags of this module (absl's name for it) are distmnist's."""
   # absl files the flags of __main__ under the path of the program.
-  return module_name == sys.argv[0] or module_name.startswith(f'{PACKAGE}.')
+  return module_name in {sys.argv[0], *_added} or module_name.startswith(
+    f'{PACKAGE}.'
+  )
 
 
 def make(program, module_name, first=(), is_full=False):
@@ -74,7 +85,7 @@ def _group(own):
     if module in own:
       found['This program'] += its_flags
     elif is_ours(module):
-      room = module.split('.')[1]
+      room = module.split('.')[1] if module not in _added else 'Your problem'
       found.setdefault(_SUBJECTS.get(room, room), []).extend(its_flags)
   return _sort(found)
 

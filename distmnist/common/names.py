@@ -23,6 +23,7 @@ SSH_AGENT = 'distmnist.launching.ssh_agent'
 DATASETS = 'distmnist.datasets'
 LAUNCHERS = 'distmnist.launchers'
 MODELS = 'distmnist.models'
+PROBLEMS = 'distmnist.problems'
 STRATEGIES = 'distmnist.strategies'
 
 # The worker that saves, evaluates and reports.

@@ -15,8 +15,25 @@ well, also on a ps. What does not depend on the batch runs, but may only read.
 """
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from distmnist.exchange import local_copies
+
+
+def keep_loops_whole(graph):
+  """Has each loop of a graph run as one op.
+
+  TensorFlow takes a While apart into Enter, Merge and Switch when it prepares a
+  graph, and in a distributed session a loop in parts does not end if what comes
+  in is dead. As one op it is dead as a whole.
+
+  Args:
+    graph: tf.Graph, which no session has run yet.
+  """
+  apart = attr_value_pb2.AttrValue(b=False)
+  for op in graph.get_operations():
+    if op.type in ('While', 'StatelessWhile'):
+      op._set_attr('_lower_using_switch_merge', apart)
 
 
 class Warmup:

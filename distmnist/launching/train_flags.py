@@ -9,6 +9,7 @@ train itself.
 """
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import json
@@ -56,8 +57,10 @@ def check(words):
   Raises:
     cli.UsageError: one is wrong.
   """
+  values = _define()
+  _define_problem(values, words)
   try:
-    rest = command_line.parse(_define(), ['train', *words])
+    rest = command_line.parse(values, ['train', *words])
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
   if rest:
@@ -84,20 +87,45 @@ def _define():
       values[flag.name] = _copy(flag)
   known = {**vars(names), 'flags': _Flags(values), 'registry': registry}
   for name, code in _compile():
-    exec(code, {}, _Names(known, name))
+    exec(code, {}, _Names(known, _get_source(name)))
   return values
+
+
+def _define_problem(values, words):
+  """Adds the flags of the user's problem that `words` name by --problem.
+
+  They are read like ours. One that is defined in another way is not known here;
+  train itself, which imports the module, knows it.
+  """
+  source = _read_problem(command_line.find_value(expand(words), 'problem'))
+  for text in _DEFINITION.findall(source):
+    with contextlib.suppress(Exception):  # Code of the user's, of any kind.
+      code = compile(text, 'the flags of --problem', 'exec')
+      exec(code, {}, _Names({'flags': _Flags(values)}, source))
+
+
+def _read_problem(named):
+  """Returns the source (str) of a problem; '' where it is not found here."""
+  path = named or ''
+  if not path.endswith('.py'):
+    path = f'{path.replace(".", os.sep)}.py'
+  for folder in ['', *sys.path]:
+    found = os.path.join(folder, os.path.expanduser(path))
+    with contextlib.suppress(OSError, ValueError), open(found) as file:
+      return file.read()
+  return ''
 
 
 class _Names(dict):
   """What a definition may name: `known`, and literals of its own file."""
 
-  def __init__(self, known, module):
+  def __init__(self, known, source):
     super().__init__(known)
-    self._module = module
+    self._source = source
 
   def __missing__(self, name):
     found = re.search(
-      rf'^{name} = (.*?)(?=^\S)(?:[)\]}}]$)?', _get_source(self._module), _LINES
+      rf'^{name} = (.*?)(?=^\S)(?:[)\]}}]$)?', self._source, _LINES
     )
     if found is None:
       raise KeyError(name)

@@ -43,8 +43,11 @@ _OWN_FLAGS = {
   'validation_steps',
 }
 _HOSTS = 'ps_hosts', 'worker_hosts'
+# The code of the user's that a task has imported: {'problem_code': its hash}.
+_imported = {}
 # No flags, but settings all the same.
 _PROGRAM = {
+  'problem_code': 'the file of --problem (its hash)',
   'code': 'code (a hash of its .py files)',
   'tensorflow': 'TensorFlow',
 }
@@ -61,7 +64,12 @@ def settings_from_flags(cluster):
     if flag.name not in _OWN_FLAGS and cluster.job_name == 'worker'
   }
   settings |= {name: ','.join(getattr(cluster, name)) for name in _HOSTS}
-  return settings | {'code': _CODE, 'tensorflow': tf.__version__}
+  return settings | _imported | {'code': _CODE, 'tensorflow': tf.__version__}
+
+
+def note_problem(source):
+  """Has all tasks agree on the source (bytes) of a problem."""
+  _imported['problem_code'] = hashlib.sha256(source).hexdigest()[:12]
 
 
 def hash_code(folder=PACKAGE_DIR):

@@ -1,12 +1,13 @@
-"""The best checkpoint of a training by its validation accuracy, in best/.
+"""The best checkpoint of a training by a metric on validation data, in best/.
 
-It holds the very values that were evaluated, and their accuracy beside them:
+It holds the very values that were evaluated, and their metric beside them:
 one file says what is the best and how good it is, so no crash can part the two.
 """
 
 import contextlib
 import json
 import logging
+import math
 import os
 
 import numpy as np
@@ -17,8 +18,8 @@ from distmnist.logdir import checkpoints, saving
 
 _log = logging.getLogger(__name__)
 
-# The accuracy's name in the checkpoint, where no model has a variable.
-_ACCURACY = 'distmnist/validation_accuracy'
+# The metric's name in the checkpoint, where no model has a variable.
+_METRIC = 'distmnist/validation_{}'
 _WORSE_FILE = 'worse_steps.json'
 
 
@@ -27,19 +28,26 @@ class Best:
 
   Attributes:
     step: int, global_step of the best, or None before the first evaluation.
-    accuracy: float in 0..1; -1 before the first evaluation.
+    metric: str, the name of the metric that judges.
+    value: float, that of the best; None before the first evaluation.
     path: str, its checkpoint, or None without a folder.
     num_worse: int, evaluations after it that were not better.
   """
 
-  def __init__(self, folder=None, check_owner=lambda: None):
+  def __init__(
+    self, folder=None, check_owner=lambda: None, metric='accuracy', sign=1
+  ):
     """Goes on from what earlier lives of this training have left in `folder`.
 
     Args:
       folder: str, or None: then nothing is kept.
       check_owner: callable, see saving.CheckpointWriter.
+      metric: str.
+      sign: int, 1 if more of it is better, -1 if less is.
     """
-    self.step, self.accuracy, self.path = None, -1.0, None
+    self.step, self.value, self.path = None, None, None
+    self.metric = metric
+    self._sign = sign
     self._worse_steps = []
     self._folder = folder
     self._writer = None
@@ -52,13 +60,16 @@ class Best:
   def num_worse(self):
     return len(self._worse_steps)
 
-  def note(self, values, step, accuracy):
+  def _is_better(self, value):
+    return self.value is None or self._sign * (value - self.value) > 0
+
+  def note(self, values, step, value):
     """Notes an evaluation, and keeps what was evaluated if it is the best.
 
     Args:
       values: {name: array}, whole variables: all that a checkpoint holds.
       step: int, their global_step.
-      accuracy: float in 0..1, computed from them.
+      value: float, the metric computed from them; nan is never the best.
 
     Returns:
       bool, whether it is the best so far.
@@ -67,16 +78,16 @@ class Best:
       saving.SaveError: it could not be written; then nothing is noted.
       cli.RunError: the folder is another's by now.
     """
-    if accuracy > self.accuracy:
+    if not math.isnan(value) and self._is_better(value):
       if self._folder:
-        values = values | {_ACCURACY: np.float64(accuracy)}
+        values = values | {_METRIC.format(self.metric): np.float64(value)}
         self._writer.save_values(values, step)
         self.path = checkpoints.path_of_step(self._folder, step)
-      self.step, self.accuracy, self._worse_steps = step, accuracy, []
+      self.step, self.value, self._worse_steps = step, value, []
       return True
     # A training that was set back comes to the same steps again.
     worse_steps = [s for s in self._worse_steps if s < step]
-    worse_steps += [step] if step > self.step else []
+    worse_steps += [step] if step > (self.step or 0) else []
     if self._folder:
       self._write_worse(worse_steps)
     self._worse_steps = worse_steps
@@ -101,10 +112,11 @@ class Best:
         continue
       reader = tf.train.load_checkpoint(path)
       # Two are there if the writer was killed: the better one is the newer.
-      if reader.has_tensor(_ACCURACY):
-        accuracy = float(reader.get_tensor(_ACCURACY))
-        if accuracy > self.accuracy:
-          self.accuracy, self.path = accuracy, path
+      name = _METRIC.format(self.metric)
+      if reader.has_tensor(name):
+        value = float(reader.get_tensor(name))
+        if self._is_better(value):
+          self.value, self.path = value, path
           self.step = int(reader.get_tensor('global_step'))
     # Damaged, it costs some patience and nothing else.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):

@@ -1,6 +1,17 @@
 """What a run says of itself at the end, in lines for people."""
 
 
+def format_metric(value):
+  """Returns a float with four digits: after the point, else in all."""
+  is_plain = value == 0 or 0.001 <= abs(value) < 1000
+  return f'{value:.4f}' if is_plain else f'{value:.4g}'
+
+
+def format_metrics(metrics):
+  """Returns {name: float} in a line, such as 'mse 0.0123, mae 0.0801'."""
+  return ', '.join(f'{n} {format_metric(x)}' for n, x in metrics.items())
+
+
 def format_lines(report):
   """Returns the last lines of a run, a list of str."""
   lines = []
@@ -10,9 +21,9 @@ def format_lines(report):
 
   if report['best_step'] is not None:
     add('best step', f'{report["best_step"]} (early stopping on validation)')
-  if report['validation_accuracy'] is not None:
-    add('validation accuracy', f'{report["validation_accuracy"]:.4f}')
-  add('test accuracy', f'{report["test_accuracy"]:.4f}')
+  for split in 'validation', 'test':
+    for name, value in (report[f'{split}_metrics'] or {}).items():
+      add(f'{split} {name}', format_metric(value))
   add(
     'total time',
     f'{report["total_secs"]:.1f} s (training {report["train_secs"]:.1f} s)',

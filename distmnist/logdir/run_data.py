@@ -1,4 +1,4 @@
-"""The images that a run learns from, as its log directory knows them."""
+"""The examples that a run learns from, as its log directory knows them."""
 
 import os
 import zlib
@@ -10,18 +10,25 @@ from distmnist.common import files
 _DATA_FILE = 'train.data'
 
 
-def describe(*splits):
-  """Returns what tells images and labels from others, a line (str).
+def describe(unit, *splits):
+  """Returns what tells examples from others, a line (str).
 
   Args:
-    *splits: workload.Split; how the images are shared out among them counts.
+    unit: str, what they are called, such as 'images'.
+    *splits: split.Split; how the examples are shared out among them counts.
   """
   checksum = 0
-  for images, labels in splits:
-    for array in images, labels:
-      checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
-  num_images = sum(len(images) for images, _ in splits)
-  return f'{num_images:,} images with checksum {checksum:08x}'
+  for split in splits:
+    for array in split.arrays():
+      checksum = zlib.crc32(_get_bytes(array), checksum)
+  num_examples = sum(split.num_examples for split in splits)
+  return f'{num_examples:,} {unit} with checksum {checksum:08x}'
+
+
+def _get_bytes(array):
+  if array.dtype == object:  # bytes of any length.
+    return b'\0'.join(array.ravel())
+  return np.ascontiguousarray(array)
 
 
 def write(logdir, text):

@@ -22,7 +22,7 @@ import os
 import secrets
 import sys
 
-from distmnist.common import cli, console
+from distmnist.common import cli, command_line, console
 from distmnist.common.names import CHIEF, FIRST_PORT, TRAIN
 from distmnist.launching import (
   endings,
@@ -166,6 +166,11 @@ def make_tasks(num_ps, num_workers, train_flags, module):
 
 def _check(given, module):
   """Refuses flags of train that cannot work on executors."""
+  if named := command_line.find_value(given, 'problem'):
+    raise cli.UsageError(
+      f'--problem={named} is not for Spark so far: executors have no such '
+      'file; leave it out'
+    )
   jobs.check_train_flags(given)
   if module == TRAIN:
     train_flags_lib.check(given)

@@ -13,19 +13,20 @@ class BeginHook(tf.train.SessionRunHook):
   life has left.
   """
 
-  def __init__(self, logdir, images):
+  def __init__(self, logdir, images, problem):
     """
     Args:
       logdir: str.
-      images: str or None, see run_folder.write_run.
+      images, problem: see run_folder.write_run.
     """
     self._logdir = logdir
     self._images = images
+    self._problem = problem
     self._has_begun = False
 
   def before_run(self, run_context):
     if not self._has_begun:
-      run_folder.write_run(self._logdir, self._images)
+      run_folder.write_run(self._logdir, self._images, self._problem)
 
   def after_run(self, run_context, run_values):
     if not self._has_begun:

@@ -9,13 +9,13 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.logdir import best, checkpoints, saving
 from distmnist.training import (
-  accuracy,
   begin_hook,
+  evaluation,
   final_report,
+  problem_data,
   save_hook,
   stop_hook,
   validation_hook,
-  workload,
 )
 
 _VALIDATION_STEPS = flags.DEFINE_integer(
@@ -75,7 +75,7 @@ class Chief:
       task: task.Task, which serves.
       choice: flag_checks.Choice.
       variables: list of tf.Variable, the model's in the center.
-      validation_split: workload.Split.
+      validation_split: split.Split.
       folder: run_folder.RunFolder.
     """
     self._task = task
@@ -84,7 +84,7 @@ class Chief:
     self._images = folder.images
     self._owner = folder.owner
     self._logdir = folder.path
-    self._test_split = workload.load_test_split()
+    self._test_split = problem_data.load_test_split(choice.problem)
     self._validation_split = validation_split
     self._validation = None
     if _VALIDATION_STEPS.value:
@@ -115,7 +115,9 @@ class Chief:
 
     result = []
     if self._logdir:
-      result.append(begin_hook.BeginHook(self._logdir, self._images))
+      result.append(
+        begin_hook.BeginHook(self._logdir, self._images, self._choice.problem)
+      )
     if self._validation:
       self._validation_hook = self._make_validation_hook(steps, others)
       result.append(self._validation_hook)
@@ -133,16 +135,18 @@ class Chief:
     return [*result, saves]
 
   def _make_validation_hook(self, steps, others):
-    kept, summary_dir = best.Best(), None
+    problem = self._choice.problem
+    metric = {'metric': problem.metric, 'sign': problem.sign}
+    kept, summary_dir = best.Best(**metric), None
     if self._logdir:
       folder = checkpoints.best_dir(self._logdir)
-      kept = best.Best(folder, self._owner.check)
+      kept = best.Best(folder, self._owner.check, **metric)
       summary_dir = os.path.join(self._logdir, 'validation')
     everything = tf.global_variables()
 
     def evaluate(session):
       values = checkpoints.fetch_whole(session, everything)
-      return values, self._validation.compute(values)
+      return values, problem.choose(self._validation.compute(values))
 
     def end_run(run_context):
       self._choice.strategy.request_stop(run_context)
@@ -159,29 +163,22 @@ class Chief:
     )
 
   def _evaluate(self):
-    """Returns the part of the outcome that the images tell, a dict."""
+    """Returns (best step, validation metrics, test metrics)."""
     test = self._make_evaluator(self._test_split)
     kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
     if kept and kept.path:
-      return {
-        'best_step': kept.step,
-        'validation_accuracy': kept.accuracy,
-        'test_accuracy': test.compute_checkpoint(kept.path),
-      }
-    outcome = {
-      'best_step': None,
-      'validation_accuracy': None,
-      'test_accuracy': test.compute(self._values),
-    }
-    if _VALIDATE_AT_END.value and len(self._validation_split.images):
+      metrics = {kept.metric: kept.value}
+      return kept.step, metrics, test.compute_checkpoint(kept.path)
+    metrics = None
+    if _VALIDATE_AT_END.value and self._validation_split.num_examples:
       validation = self._make_evaluator(self._validation_split)
-      outcome['validation_accuracy'] = validation.compute(self._values)
-    return outcome
+      metrics = validation.compute(self._values)
+    return None, metrics, test.compute(self._values)
 
   def _make_evaluator(self, split):
     # On this machine alone: the cluster may be gone.
-    return accuracy.Evaluator(
-      self._choice.build_model, split, self._task.server_config
+    return evaluation.Evaluator(
+      self._choice.problem, split, self._task.server_config
     )
 
   def report(self, stats, progress, start):
@@ -194,8 +191,14 @@ class Chief:
       progress: progress_hook.ProgressHook.
       start: float, time.monotonic() at the start of this program.
     """
-    outcome = self._evaluate() | {
-      'test_images': len(self._test_split.images),
+    best_step, validation, test = self._evaluate()
+    outcome = {
+      'best_step': best_step,
+      'validation_metrics': validation,
+      'validation_accuracy': (validation or {}).get('accuracy'),
+      'test_metrics': test,
+      'test_accuracy': test.get('accuracy'),
+      'test_images': self._test_split.num_examples,
       'global_step': self._final_step,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),

@@ -9,21 +9,21 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import input_pipeline
+from distmnist.data import split as split_lib
 from distmnist.logdir import checkpoints
-from distmnist.training import accuracy
+from distmnist.training import evaluation
 
-_MAX_IMAGES = 100
+_MAX_EXAMPLES = 100
 _NUM_DRAWN = 10
 
 
-def without_data(build_model, image_shape):
+def without_data(problem, image_shape):
   """Returns a CostCheck for a program with no images at hand, maybe no GPU.
 
   A sane model has a finite cost of whatever pixels.
 
   Args:
-    build_model: build(images, is_training) -> logits.
+    problem: problem.Problem of images.
     image_shape: (height, width, channels).
   """
   images = np.random.default_rng(0).integers(
@@ -31,24 +31,24 @@ def without_data(build_model, image_shape):
   )
   labels = np.zeros(_NUM_DRAWN, np.int32)
   config = tf.ConfigProto(device_count={'GPU': 0})
-  return CostCheck(build_model, (images, labels), config)
+  return CostCheck(problem, split_lib.Split(images, labels), config)
 
 
 class CostCheck:
-  """Computes the cost of some images from checkpoints, on this machine alone.
+  """Computes the cost of some examples from checkpoints, on this machine alone.
 
   The graph is built when the first checkpoint is looked at: a training that
   resumes nothing pays nothing.
   """
 
-  def __init__(self, build_model, split, config=None):
+  def __init__(self, problem, split, config=None):
     """
     Args:
-      build_model: build(images, is_training) -> logits.
-      split: (images, labels), as a workload.Split is.
+      problem: problem.Problem.
+      split: split.Split.
       config: tf.ConfigProto or None.
     """
-    self._build_model = build_model
+    self._problem = problem
     self._split = split
     self._config = config
     self._graph = None
@@ -73,15 +73,13 @@ class CostCheck:
     return f'the cost computed from it is {cost}'
 
   def _build(self):
-    images, labels = self._split
-    chunk_size = accuracy.compute_chunk_size(images.shape)
-    num_images = min(_MAX_IMAGES, chunk_size, len(images))
+    problem = self._problem
+    chunk_size = evaluation.compute_chunk_size(self._split.x)
+    some = self._split.slice(0, min(_MAX_EXAMPLES, chunk_size))
     with tf.Graph().as_default() as graph:
-      pixels = input_pipeline.scale(tf.constant(images[:num_images]))
-      logits = self._build_model(pixels, is_training=False)
-      self._cost = tf.losses.sparse_softmax_cross_entropy(
-        tf.constant(labels[:num_images]), logits
-      )
+      batch = some.pack([tf.constant(array) for array in some.arrays()])
+      x, y = problem.preprocess(*batch, is_training=False)
+      self._cost, _ = problem.loss(y, problem.build(x, is_training=False))
       self._variables = tf.global_variables()
       self._saver = tf.train.Saver(self._variables)
     return graph

@@ -1,4 +1,4 @@
-"""Test accuracy of each new checkpoint of a run, for as long as it trains.
+"""Test metrics of each new checkpoint of a run, for as long as it trains.
 
 An evaluator knows the run by its log directory alone. It is no part of the
 cluster, and no task waits for it.
@@ -14,8 +14,9 @@ from absl import flags
 from distmnist.cluster import stop_request
 from distmnist.common import cli, console
 from distmnist.lifecycle import shutdown
-from distmnist.logdir import checkpoints, logdirs
-from distmnist.training import accuracy, workload
+from distmnist.logdir import checkpoints, logdirs, report_text
+from distmnist.training import evaluation, problem_data
+from distmnist.training import problem as problem_lib
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +56,9 @@ def run_task(task):
       'writes there, so give it to all tasks'
     )
   earlier = logdirs.report_time(logdir)
-  evaluator = accuracy.Evaluator(
-    workload.make_model(), workload.load_test_split(), task.server_config
+  problem = problem_lib.from_flags()
+  evaluator = evaluation.Evaluator(
+    problem, problem_data.load_test_split(problem), task.server_config
   )
   secs = timeout_secs_from_flags()
   _log.info(f'{cluster.name} evaluates each new checkpoint in {logdir}')
@@ -134,10 +136,10 @@ def describe_new(evaluator, path, split_name):
 
 
 def describe(evaluator, path, split_name):
-  """Returns a line (str) on how accurate a checkpoint is.
+  """Returns a line (str) on how good a checkpoint is.
 
   Args:
-    evaluator: accuracy.Evaluator.
+    evaluator: evaluation.Evaluator.
     path: str, the checkpoint.
     split_name: str, what it is evaluated on.
 
@@ -146,4 +148,5 @@ def describe(evaluator, path, split_name):
   """
   found = evaluator.compute_checkpoint(path)
   step = checkpoints.read_step(path)
-  return f'step {step}  {split_name} accuracy {found:.4f}  {path}'
+  metrics = report_text.format_metrics(found)
+  return f'step {step}  {split_name} {metrics}  {path}'

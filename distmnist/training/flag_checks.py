@@ -4,18 +4,17 @@ check_flags.py and plan.py ask the same without a training.
 """
 
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import MIN_WORKERS, STRATEGIES
-from distmnist.data import input_pipeline
 from distmnist.exchange.strategy import Strategy
 from distmnist.logdir import history, logdirs
 from distmnist.nn import schedules
-from distmnist.training import chief, schedule, trace_hook, workload
+from distmnist.training import chief, schedule, trace_hook
+from distmnist.training import problem as problem_lib
 
 _STRATEGY = flags.DEFINE_enum(
   'strategy',
@@ -36,14 +35,14 @@ class Choice(NamedTuple):
   Attributes:
     rule: str, the name of the strategy.
     strategy: strategy.Strategy.
-    build_model: build(images, is_training) -> logits.
+    problem: problem.Problem.
     traced_steps: list of int, of --trace_steps.
     plan: schedule.Plan; None where the data is not known.
   """
 
   rule: str
   strategy: Strategy
-  build_model: Callable
+  problem: problem_lib.Problem
   traced_steps: list
   plan: schedule.Plan | None = None
 
@@ -73,14 +72,14 @@ def check_without_data(cluster):
   """
   rule, strategy = make_strategy(cluster)
   check_min_workers(rule, strategy, os.environ)
-  build_model = workload.make_model()
+  problem = problem_lib.from_flags()
   logdir = logdirs.from_flags()
   traced_steps = trace_hook.steps_from_flags(logdir)
   schedule.check_flags()
   history.check_flags(logdir)
   schedules.check_flags()
-  input_pipeline.check_flags(workload.image_shape())
-  return Choice(rule, strategy, build_model, traced_steps)
+  problem.check_flags()
+  return Choice(rule, strategy, problem, traced_steps)
 
 
 def check_min_workers(rule, strategy, environ):

@@ -4,12 +4,15 @@ The chief alone writes checkpoints there; the owner file names it. A run
 without a --logdir has no folder, and all of this does nothing.
 """
 
+import logging
 import os
 
 from distmnist.common import files
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import logdirs, restart, run_data, run_flags
-from distmnist.training import divergence, workload
+from distmnist.training import divergence, problem_source
+
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -27,13 +30,14 @@ class RunFolder:
     Args:
       task: task.Task.
       last_step: int, the global step at which the run ends.
-      splits: (train, validation), workload.Splits.
+      splits: (train, validation), split.Splits.
     """
     self.path = logdirs.from_flags()
     self.restart = restart.from_flags(self.path, last_step)
     self.images = self.owner = None
     self._task = task
     self._splits = splits
+    self._problem = None
 
   @property
   def summary_dir(self):
@@ -41,11 +45,11 @@ class RunFolder:
     name = f'worker_{self._task.cluster.task_index}'
     return self.path and os.path.join(self.path, name)
 
-  def claim(self, build_model, at_end):
+  def claim(self, problem, at_end):
     """Chooses what the run goes on from, and has the folder to itself.
 
     Args:
-      build_model: build(images, is_training) -> logits.
+      problem: problem.Problem.
       at_end: contextlib.ExitStack, by which the folder is let go.
 
     Raises:
@@ -55,13 +59,14 @@ class RunFolder:
     """
     task = self._task
     if task.cluster.is_chief:
-      self.images = run_data.describe(*self._splits)
-      cost = divergence.CostCheck(
-        build_model, self._splits[0], task.server_config
-      )
-      self.restart.check(cost.find, self.images, workload.flags_of_meaning())
+      self._problem = problem
+      self.images = run_data.describe(problem.unit, *self._splits)
+      cost = divergence.CostCheck(problem, self._splits[0], task.server_config)
+      self.restart.check(cost.find, self.images, problem.flags_of_meaning())
     if self.path:
       logdirs.make(self.path)
+      if changed := problem_source.find_change(problem, self.path):
+        _log.info(changed)
       if task.cluster.is_chief:
         files.warn_of_owner('logdir', self.path)
         self.owner = owner_lib.Owner('--logdir', self.path)
@@ -76,16 +81,19 @@ class RunFolder:
     if self.owner:
       logdirs.sign(self.path, self._task.watchdog.life)
       self.owner.keep(
-        self._task.stop.give_up, lambda: write_run(self.path, self.images)
+        self._task.stop.give_up,
+        lambda: write_run(self.path, self.images, self._problem),
       )
 
 
-def write_run(logdir, images):
+def write_run(logdir, images, problem):
   """Keeps in the log directory with what the run was begun.
 
   Args:
     logdir: str.
     images: str, of run_data.describe.
+    problem: problem.Problem.
   """
   run_flags.write(logdir)
   run_data.write(logdir, images)
+  problem_source.keep(problem, logdir)

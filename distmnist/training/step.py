@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import batch_norm, optimizers
-from distmnist.training import accuracy, dispatcher
+from distmnist.training import dispatcher
 
 
 class Step(NamedTuple):
@@ -18,7 +18,7 @@ class Step(NamedTuple):
     update: strategy.Update; its train_op stands for UPDATE_OPS as well.
     global_step: int64 scalar variable.
     loss: float32 scalar tensor, the mean over the batch.
-    num_correct: int32 scalar tensor, right answers in the batch.
+    metrics: {name: float32 scalar tensor}, means over the batch.
     learning_rate: float32 scalar tensor.
     center: list of tf.Variable, the model's, without the optimizer's.
     table: dispatcher.Table, or None.
@@ -27,7 +27,7 @@ class Step(NamedTuple):
   update: strategy_lib.Update
   global_step: tf.Variable
   loss: tf.Tensor
-  num_correct: tf.Tensor
+  metrics: dict
   learning_rate: tf.Tensor
   center: list
   table: dispatcher.Table | None
@@ -36,9 +36,8 @@ class Step(NamedTuple):
 def build_step(
   cluster,
   strategy,
-  build_model,
-  images,
-  labels,
+  problem,
+  batch,
   epochs_per_update=1.0,
   dealing=None,
 ):
@@ -47,9 +46,8 @@ def build_step(
   Args:
     cluster: cluster.Cluster.
     strategy: strategy.Strategy.
-    build_model: build(images, is_training) -> logits.
-    images: float32 [batch, height, width, channels].
-    labels: int32 [batch].
+    problem: problem.Problem.
+    batch: (x, y), nests of tensors [batch, ...], see Problem.preprocess.
     epochs_per_update: see optimizers.from_flags.
     dealing: batch_table.Dealing, how batches are dealt, or None.
   """
@@ -58,7 +56,7 @@ def build_step(
   with tf.device(cluster.device_setter(ps_strategy)):
     global_step = tf.train.get_or_create_global_step()
     with sharding.sharded_by_flags(cluster.num_ps), strategy.scope():
-      loss, num_correct = build_towers(cluster, build_model, images, labels)
+      loss, metrics = build_towers(cluster, problem, batch)
     center = [v for v in tf.global_variables() if v is not global_step]
     if dealing:
       table = dispatcher.Table(global_step, dealing, cluster.task_index)
@@ -78,28 +76,27 @@ def build_step(
     update._replace(train_op=train_op),
     global_step,
     loss,
-    num_correct,
+    metrics,
     learning_rate,
     center,
     table,
   )
 
 
-def build_towers(cluster, build_model, images, labels):
+def build_towers(cluster, problem, batch):
   """Builds the model once a device; each takes its part of the batch.
 
   All read the same variables, which are pulled once, and the gradient of the
   mean of their losses is pushed once.
 
   Returns:
-    (loss, num_correct), of the whole batch; see Step.
+    (loss, metrics), of the whole batch; see Step.
   """
-  devices, losses, correct = cluster.tower_devices, [], []
-  image_parts, label_parts = [images], [labels]
+  devices, losses, means = cluster.tower_devices, [], []
+  parts = [batch]
   if len(devices) > 1:
     with tf.device(cluster.cpu_device):
-      image_parts = tf.split(images, len(devices))
-      label_parts = tf.split(labels, len(devices))
+      parts = _cut(batch, len(devices))
   for i, device in enumerate(devices):
     with contextlib.ExitStack() as stack:
       if i:
@@ -110,11 +107,25 @@ def build_towers(cluster, build_model, images, labels):
         stack.enter_context(
           tf.variable_scope(tf.get_variable_scope(), reuse=True)
         )
-      logits = build_model(image_parts[i], is_training=True)
-      losses.append(
-        tf.losses.sparse_softmax_cross_entropy(label_parts[i], logits)
-      )
-      correct.append(accuracy.build_num_correct(logits, label_parts[i]))
+      x, y = parts[i]
+      outputs = problem.build(x, is_training=True)
+      losses.append(problem.loss(y, outputs)[0])
+      found = problem.metrics(y, outputs)
+      means.append({name: tf.reduce_mean(found[name]) for name in found})
   if len(devices) == 1:
-    return losses[0], correct[0]
-  return tf.add_n(losses) / len(losses), tf.add_n(correct)
+    return losses[0], means[0]
+  return _average(losses), {
+    name: _average([mean[name] for mean in means]) for name in means[0]
+  }
+
+
+def _average(tensors):
+  return tf.add_n(tensors) / len(tensors)
+
+
+def _cut(batch, num_parts):
+  """Returns the list of the parts of a nest of tensors [n, ...]."""
+  cut = [tf.split(tensor, num_parts) for tensor in tf.nest.flatten(batch)]
+  return [
+    tf.nest.pack_sequence_as(batch, part) for part in zip(*cut, strict=True)
+  ]

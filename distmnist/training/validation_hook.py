@@ -5,6 +5,7 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import history, saving
+from distmnist.logdir.report_text import format_metric
 from distmnist.training import summaries
 
 _log = logging.getLogger(__name__)
@@ -14,7 +15,7 @@ class ValidationHook(tf.train.SessionRunHook):
   """The chief's early stopping: keeps the best checkpoint, ends the training.
 
   Every `every_steps` global steps the center is fetched, with all that a
-  checkpoint holds, and the validation accuracy is computed from what was
+  checkpoint holds, and the validation metric is computed from what was
   fetched, while the other workers go on. If it is the best, what was fetched
   is what is kept.
   """
@@ -26,7 +27,7 @@ class ValidationHook(tf.train.SessionRunHook):
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       evaluate: callable, session -> {name: array}, all that a checkpoint
-        holds, and the accuracy on the validation split with it.
+        holds, and the metric on the validation split with it.
       every_steps: int, global steps from one evaluation to the next.
       patience: int, evaluations without a better one until training ends; 0
         never ends it.
@@ -65,26 +66,29 @@ class ValidationHook(tf.train.SessionRunHook):
       self._has_stopped = True
       _log.info(
         f'early stopping at step {step}: {self.best.num_worse} evaluations '
-        f'without a better one than {self.best.accuracy:.4f} at step '
+        f'without a better one than {format_metric(self.best.value)} at step '
         f'{self.best.step}'
       )
       self._end_run(run_context)
 
   def _evaluate(self, session):
-    values, accuracy = self._evaluate_now(session)
+    values, value = self._evaluate_now(session)
+    name = self.best.metric
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
-    history.record('evaluated', step=step, accuracy=accuracy)
+    history.record('evaluated', step=step, value=value)
     try:
-      is_best = self.best.note(values, step, accuracy)
+      is_best = self.best.note(values, step, value)
     except saving.SaveError as error:
       _log.info(
-        f'step {step}: validation accuracy {accuracy:.4f} is not taken into '
-        f'account: {error}; the training goes on'
+        f'step {step}: validation {name} {format_metric(value)} is not taken '
+        f'into account: {error}; the training goes on'
       )
       return
-    history.record('noted', step=step, accuracy=accuracy)
+    history.record('noted', step=step, value=value)
     if self._writer:
-      self._writer.write_scalars({'accuracy': accuracy}, step)
+      self._writer.write_scalars({name: value}, step)
     best_mark = ' (best so far)' if is_best else ''
-    _log.info(f'step {step}: validation accuracy {accuracy:.4f}{best_mark}')
+    _log.info(
+      f'step {step}: validation {name} {format_metric(value)}{best_mark}'
+    )

@@ -9,7 +9,6 @@ from distmnist.data import fed_rows, input_pipeline, seeds
 from distmnist.exchange import graph_warmup, sharding
 from distmnist.nn import batch_norm
 from distmnist.training import step as step_lib
-from distmnist.training import workload
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def build(task, choice, train_split, seed):
   Args:
     task: task.Task.
     choice: flag_checks.Choice.
-    train_split: workload.Split.
+    train_split: split.Split.
     seed: int, of --seed.
   """
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
@@ -42,18 +41,23 @@ def build(task, choice, train_split, seed):
   warmup = None
   if strategy.needs_warmup:
     warmup = graph_warmup.Warmup(cluster.cpu_device)
-  images, labels = input_pipeline.build_batches(
-    *train_split, plan.batch_size, cluster.cpu_device, warmup
+  batch = input_pipeline.build_batches(
+    train_split,
+    choice.problem.preprocess,
+    plan.batch_size,
+    cluster.cpu_device,
+    warmup,
   )
   step = step_lib.build_step(
     cluster,
     strategy,
-    choice.build_model,
-    images,
-    labels,
-    plan.images_per_update / len(train_split.images),
+    choice.problem,
+    batch,
+    plan.images_per_update / train_split.num_examples,
     plan.dealing,
   )
+  if warmup:
+    graph_warmup.keep_loops_whole(tf.get_default_graph())
   _describe(task, choice, step)
   [batches] = tf.get_collection(fed_rows.COLLECTION)
   return WorkerGraph(step, warmup, batches.fed)
@@ -86,6 +90,7 @@ def describe_task(task, choice):
   cluster, plan = task.cluster, choice.plan
   return (
     f'{cluster.name} at {cluster.address}: {choice.rule}, {cluster.num_ps} ps, '
-    f'{cluster.num_workers} workers; {" on ".join(workload.describe())}, '
-    f'{plan.num_images} training images here; {plan.last_step} global steps'
+    f'{cluster.num_workers} workers; {choice.problem.describe()}, '
+    f'{plan.num_images} training {choice.problem.unit} here; {plan.last_step} '
+    'global steps'
   )

@@ -6,7 +6,6 @@ import logging
 import time
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
@@ -25,13 +24,6 @@ from distmnist.training import (
 from distmnist.training import chief as chief_lib
 
 _log = logging.getLogger(__name__)
-
-_SUMMARY_STEPS = flags.DEFINE_integer(
-  'summary_steps',
-  100,
-  'Local steps from one summary of a worker to the next.',
-  lower_bound=1,
-)
 
 _NAN_ADVICE = (
   'try a lower --learning_rate, --clip_norm=1 or, for an asynchronous strategy '
@@ -69,7 +61,7 @@ class WorkerLoop:
 
     Args:
       seed: int, of --seed.
-      validation_split: workload.Split.
+      validation_split: split.Split.
       at_end: contextlib.ExitStack, for what is written at the end of this life.
     """
     task, step = self._task, self._graph.step
@@ -92,7 +84,7 @@ class WorkerLoop:
       task, self._choice.plan, self._graph, self._history, seed
     )
     steps, self._constants = worker_steps.make_steps(
-      source, self._choice.plan, self._graph, bool(self._folder.summary_dir)
+      source, self._graph, bool(self._folder.summary_dir)
     )
     self.hooks = self._make_hooks(strategy_hooks, source, steps, at_end)
     if cluster.is_chief:
@@ -163,11 +155,7 @@ class WorkerLoop:
       self._constants,
       self._choice.plan,
       self._console,
-      worker_summaries.WorkerSummaries(
-        self._folder.summary_dir,
-        _SUMMARY_STEPS.value,
-        self._graph.step.learning_rate,
-      ),
+      worker_summaries.from_flags(self._folder.summary_dir, self._graph.step),
     )
     return self._progress
 

@@ -18,14 +18,13 @@ def make_source(task, plan, graph, history, seed):
   )
 
 
-def make_steps(source, plan, graph, has_summaries):
+def make_steps(source, graph, has_summaries):
   """Returns what runs the steps of a worker, and what is known of each.
 
   Args:
     source: batch_source.BatchSource.
-    plan: schedule.Plan.
     graph: worker_graph.WorkerGraph.
-    has_summaries: whether the accuracy of a step is asked for too.
+    has_summaries: whether the metrics of a step are asked for too.
 
   Returns:
     fused_steps.Steps of the metrics of a step, and {name: int} of those
@@ -39,9 +38,7 @@ def make_steps(source, plan, graph, has_summaries):
     'bytes_pulled': update.bytes_pulled,
     'bytes_pushed': update.bytes_pushed,
   }
-  last_step_tensors = {}
-  if has_summaries:
-    last_step_tensors['accuracy'] = step.num_correct / plan.batch_size
+  last_step_tensors = step.metrics if has_summaries else {}
   steps = fused_steps.make(
     {n: x for n, x in metrics.items() if tf.is_tensor(x)},
     source,

@@ -2,23 +2,46 @@
 
 import collections
 
+from absl import flags
+
 from distmnist.logdir import report
 from distmnist.training import summaries
+
+_SUMMARY_STEPS = flags.DEFINE_integer(
+  'summary_steps',
+  100,
+  'Local steps from one summary of a worker to the next.',
+  lower_bound=1,
+)
+
+
+def from_flags(folder, step):
+  """Returns the WorkerSummaries of a worker.
+
+  Args:
+    folder: str or None.
+    step: step.Step.
+  """
+  return WorkerSummaries(
+    folder, _SUMMARY_STEPS.value, step.learning_rate, step.metrics
+  )
 
 
 class WorkerSummaries:
   """The summaries of one worker, in a folder of its own."""
 
-  def __init__(self, folder, every_steps, learning_rate):
+  def __init__(self, folder, every_steps, learning_rate, metrics=()):
     """
     Args:
       folder: str, or None for no summaries.
       every_steps: int, local steps from one summary to the next.
       learning_rate: float32 scalar tensor, at the global step of the moment.
+      metrics: names of the metrics of a step, such as 'accuracy'.
     """
     self._folder = folder
     self._every_steps = every_steps
     self._learning_rate = learning_rate
+    self._metrics = list(metrics)
     self._next = 0
     self._mark = None  # (time, local steps) of the last summary.
     self._shown_staleness = collections.Counter()
@@ -36,13 +59,13 @@ class WorkerSummaries:
     """Writes the summary of a step.
 
     Args:
-      values: {name: number}, with `global_step`, `cost` and `accuracy`.
+      values: {name: number}, with `global_step`, `cost` and the metrics.
       stats: report.WorkerStats, in which the step is counted.
       session: tf.Session, to read the learning rate.
       now: float, of time.monotonic().
     """
     self._next += self._every_steps
-    shown = {name: values[name] for name in ('cost', 'accuracy')}
+    shown = {name: values[name] for name in ('cost', *self._metrics)}
     # Fetched with the step it would make another graph of it to prepare.
     shown['learning_rate'] = session.run(self._learning_rate)
     shown |= {

@@ -11,7 +11,7 @@ MODULES = {
   for name, value in vars(names).items()
   if name.isupper() and str(value).startswith(f'{names.PACKAGE}.')
 }
-ROOMS = {'DATASETS', 'LAUNCHERS', 'MODELS', 'STRATEGIES'}
+ROOMS = {'DATASETS', 'LAUNCHERS', 'MODELS', 'PROBLEMS', 'STRATEGIES'}
 
 
 def list_modules():

@@ -1,11 +1,11 @@
-"""input_pipeline: batches in the graph, shifts, chunks."""
+"""input_pipeline: batches in the graph, chunks."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
-from distmnist.data import fed_rows, input_pipeline
+from distmnist.data import fed_rows, image_ops, input_pipeline
+from distmnist.data.split import Split
 from distmnist.exchange import graph_warmup
 
 CPU = '/device:CPU:0'
@@ -17,26 +17,16 @@ def make_data(num_images):
   return np.tile(images, [1, 2, 3, 1]), np.arange(num_images, dtype=np.int32)
 
 
+def preprocess(x, y, is_training):
+  """What the problem of images does."""
+  if is_training:
+    x = image_ops.shift_by_flags(x)
+  return image_ops.scale(x), y
+
+
 def start(session):
   """Does what MonitoredSession does before the first step."""
   session.run([tf.local_variables_initializer(), tf.tables_initializer()])
-
-
-def test_images_are_shifted_by_whole_pixels_up_to_the_limit(tf_session):
-  # A pixel in the middle of 7 x 9, and a border that may leave the picture.
-  images = np.zeros([64, 7, 9, 1], np.uint8)
-  images[:, 3, 4], images[:, 0] = 255, 9
-  moved = input_pipeline.shift(tf.constant(images), 2)
-  assert moved.dtype == tf.uint8 and moved.shape == images.shape
-  seen = set()
-  for image in np.concatenate([tf_session.run(moved) for _ in range(8)]):
-    [[y, x, _]] = np.argwhere(image == 255)
-    down, right = int(y) - 3, int(x) - 4
-    expected = np.zeros([11, 13, 1], np.uint8)
-    expected[2 + down : 9 + down, 2 + right : 11 + right] = images[0]
-    np.testing.assert_array_equal(image, expected[2:9, 2:11])
-    seen.add((down, right))
-  assert seen == {(y, x) for y in range(-2, 3) for x in range(-2, 3)}
 
 
 def test_random_shift_moves_training_images(tf_session, set_flags):
@@ -56,16 +46,11 @@ def test_random_shift_moves_training_images(tf_session, set_flags):
   assert len(places) == 9
 
 
-def test_a_shift_out_of_sight_is_refused(set_flags):
-  set_flags('--random_shift=7')
-  input_pipeline.check_flags((28, 8, 1))
-  with pytest.raises(cli.UsageError, match='--random_shift=7 .* 7 x 28'):
-    input_pipeline.check_flags((7, 28, 1))
-
-
 def build(images, labels, batch_size, warmup=None):
   """Returns (images and labels of a batch, their FedRows)."""
-  batch = input_pipeline.build_batches(images, labels, batch_size, CPU, warmup)
+  batch = input_pipeline.build_batches(
+    Split(images, labels), preprocess, batch_size, CPU, warmup
+  )
   [batches] = tf.get_collection(fed_rows.COLLECTION)
   return batch, batches
 
@@ -105,19 +90,26 @@ def test_the_images_are_not_in_the_graph_but_on_the_worker(set_flags):
   setter = tf.train.replica_device_setter(ps_tasks=2, worker_device='/job:x')
   with tf.Graph().as_default() as graph:
     with tf.device(setter):
-      input_pipeline.build_batches(images, np.zeros(5000, np.int32), 1, device)
+      input_pipeline.build_batches(
+        Split(images, np.zeros(5000, np.int32)), preprocess, 1, device
+      )
     assert graph.as_graph_def().ByteSize() < 100_000
     assert tf.global_variables() == []
     found = {(v.op.name, v.device) for v in tf.local_variables()}
-    assert found == {(name, device) for name in ('images', 'labels')}
+    assert found == {(name, device) for name in ('array_0', 'array_1')}
     astray = {op.name for op in graph.get_operations() if op.device != device}
   # get_variable takes an initializer off all devices; it follows its variable.
-  assert astray == {'images/Initializer/PyFunc', 'labels/Initializer/PyFunc'}
+  assert astray == {
+    'array_0/Initializer/PyFunc',
+    'array_1/Initializer/PyFunc',
+  }
 
 
 def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
   images, labels = make_data(5)
-  *chunk, initializer = input_pipeline.build_chunks(images, labels, 2)
+  *chunk, initializer = input_pipeline.build_chunks(
+    Split(images, labels), preprocess, 2
+  )
   for _ in range(2):
     tf_session.run(initializer)
     for expected in ([0, 1], [2, 3], [4]):
@@ -128,8 +120,26 @@ def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):
       tf_session.run(chunk)
 
 
-def test_pixels_are_scaled_to_0_and_1(tf_session):
-  found = tf_session.run(
-    input_pipeline.scale(tf.constant([0, 51, 255], tf.uint8))
-  )
-  np.testing.assert_allclose(found, [0, 0.2, 1], rtol=1e-6)
+def test_examples_may_be_any_nest(tf_session, set_flags):
+  set_flags()
+  x = {
+    'text': np.array([b'no', b'maybe', b'yes'], object),
+    'ids': (np.array([[1, 2], [3, 4], [5, 6]], np.int16),),
+  }
+  split = Split(x, np.array([True, False, True]))
+
+  def keep(x, y, is_training):
+    return x, y
+
+  batch = input_pipeline.build_batches(split, keep, 2, CPU)
+  [batches] = tf.get_collection(fed_rows.COLLECTION)
+  *chunk, initializer = input_pipeline.build_chunks(split, keep, 2)
+  start(tf_session)
+  found, y = tf_session.run(batch, {batches.fed: [[0, 2, 0]]})
+  assert found['text'].tolist() == [b'yes', b'no']
+  assert found['ids'][0].tolist() == [[5, 6], [1, 2]]
+  assert y.tolist() == [True, True]
+  tf_session.run(initializer)
+  tf_session.run(chunk)
+  found, y = tf_session.run(chunk)
+  assert found['text'].tolist() == [b'yes'] and y.tolist() == [True]

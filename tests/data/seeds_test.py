@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import input_pipeline, seeds
+from distmnist.data import image_ops, seeds
 from distmnist.exchange import sharding
 from distmnist.nn import layers
 
@@ -58,7 +58,7 @@ def test_the_first_weights_are_the_same_for_any_number_of_shards(shape):
 def test_the_first_weights_do_not_depend_on_worker_or_input():
   def build_input():
     images = tf.zeros([2, 5, 5, 1], tf.uint8)
-    input_pipeline.shift(images, 1)
+    image_ops.shift(images, 1)
     tf.random.uniform([3])
 
   check_equal(draw_weights(3, worker=2, before=build_input), draw_weights(3))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import fed_rows, input_pipeline
+from distmnist.data import fed_rows, input_pipeline, split
 from distmnist.exchange import fused_steps, periodic_exchange
 from distmnist.training import stop_hook as stop_hook_lib
 from tests.support import in_process
@@ -124,7 +124,10 @@ def test_each_step_of_a_run_is_fed_with_a_row_of_its_own(tf_session, set_flags):
   tensors, queue = build_step()
   images = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
   _, labels = input_pipeline.build_batches(
-    images, np.arange(5), 2, '/device:CPU:0'
+    split.Split(images, np.arange(5)),
+    lambda x, y, is_training: (x, y),
+    2,
+    '/device:CPU:0',
   )
   tensors['label'] = labels[1]
 

@@ -21,12 +21,12 @@ def read(kept):
 
 
 def describe(kept):
-  return kept.step, kept.accuracy, kept.num_worse
+  return kept.step, kept.value, kept.num_worse
 
 
 def test_the_best_is_kept_and_no_other(tmp_path):
   kept = best.Best(str(tmp_path))
-  assert describe(kept) == (None, -1.0, 0)
+  assert describe(kept) == (None, None, 0)
   found = [note(kept, s, a) for s, a in [(10, 0.5), (20, 0.8), (30, 0.7)]]
   assert found == [True, True, False]
   assert describe(kept) == (20, 0.8, 1)
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_named_and_begins_anew(tmp_path, logged):
 def test_a_best_of_an_earlier_version_says_nothing_of_itself(tmp_path):
   values = {'global_step': np.int64(7)}
   saving.CheckpointWriter(str(tmp_path), 1).save_values(values, 7)
-  assert describe(best.Best(str(tmp_path))) == (None, -1.0, 0)
+  assert describe(best.Best(str(tmp_path))) == (None, None, 0)
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ def test_the_last_lines_of_a_run_with_all_that_may_be_said():
   found = compose(
     max_staleness=0,
     best_step=40,
-    validation_accuracy=0.9,
+    validation_metrics={'accuracy': 0.9},
     workers_not_heard_of=[2],
   )
   lines = report_text.format_lines(found)

@@ -8,7 +8,7 @@ import pytest
 from distmnist.common import cli
 from distmnist.logdir import checkpoints, run_data, run_flags, saving
 from distmnist.logdir import restart as restart_lib
-from distmnist.training import workload
+from distmnist.problems import images
 from tests.logdir.checkpoints_test import save, truncate
 
 
@@ -27,7 +27,7 @@ def make_restart(set_flags, logdir, resume, diverged=()):
   restart.check(
     lambda path: 'the cost is nan' if path in diverged else None,
     IMAGES,
-    workload.flags_of_meaning(),
+    images.flags_of_meaning(),
   )
   restart.prepare()
   return restart
@@ -237,11 +237,11 @@ def test_a_run_of_another_model_or_data_set_is_refused(
   with pytest.raises(
     cli.RunError, match=f'has a run with {name}=.*, and {changed} is given: '
   ):
-    restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
+    restart.check(lambda path: None, IMAGES, images.flags_of_meaning())
   # A new run may begin from its weights.
   set_flags(*begun, changed, f'--resume={tmp_path}')
   restart = restart_lib.from_flags(str(tmp_path), 10)
-  restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
+  restart.check(lambda path: None, IMAGES, images.flags_of_meaning())
   restart.prepare()
   assert os.path.basename(restart.find()) == os.path.basename(path)
 
@@ -252,6 +252,6 @@ def test_how_a_training_goes_on_may_change(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
   set_flags('--learning_rate=0.1', '--optimizer=adam', '--data_dir=b')
   restart = restart_lib.from_flags(str(tmp_path), 10)
-  restart.check(lambda path: None, IMAGES, workload.flags_of_meaning())
+  restart.check(lambda path: None, IMAGES, images.flags_of_meaning())
   restart.prepare()
   assert restart.find() == path

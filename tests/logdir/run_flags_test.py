@@ -4,7 +4,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.logdir import run_flags
-from distmnist.training import workload
+from distmnist.problems import images
 
 
 def test_flags_that_were_kept_can_be_given_again(set_flags, tmp_path):
@@ -12,7 +12,7 @@ def test_flags_that_were_kept_can_be_given_again(set_flags, tmp_path):
   run_flags.write(str(tmp_path))
   set_flags('--model=cnn', '--validation_images=5')
   set_flags(*run_flags.read(str(tmp_path)))
-  assert workload.describe()[0] == 'dnn'
+  assert images.describe().startswith('dnn on ')
   found = {flag.name: flag.value for flag in run_flags.ours()}
   assert found['hidden_units'] == ['30', '20']
   assert found['validation_images'] == 7

@@ -7,7 +7,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.logdir import logdirs, run_flags, saved_run
-from distmnist.training import workload
+from distmnist.problems import images
 from tests.logdir.checkpoints_test import save
 
 
@@ -45,7 +45,7 @@ def test_a_checkpoint_comes_with_the_flags_of_its_run(
   assert logdir == str(run)
   assert saved_run.find_checkpoint(logdir) == expected.format(run=run)
   saved_run.take_flags(logdir)
-  assert workload.describe() == ('cnn', 'synthetic')
+  assert images.describe() == 'cnn on synthetic'
 
 
 def test_the_command_line_wins_over_the_flags_of_the_run(
@@ -55,7 +55,7 @@ def test_the_command_line_wins_over_the_flags_of_the_run(
   monkeypatch.setattr('sys.argv', ['test', *words])
   set_flags(*words)
   saved_run.take_flags(str(run))
-  assert workload.describe() == ('dnn', 'synthetic')
+  assert images.describe() == 'dnn on synthetic'
 
 
 def test_a_checkpoint_taken_out_of_its_run_has_the_flags_given(
@@ -67,7 +67,7 @@ def test_a_checkpoint_taken_out_of_its_run_has_the_flags_given(
   set_flags(f'--checkpoint={path}', '--model=dnn')
   logdir = saved_run.logdir_from_flags()
   saved_run.take_flags(logdir)
-  assert workload.describe() == ('dnn', 'mnist')
+  assert images.describe() == 'dnn on mnist'
   assert saved_run.find_checkpoint(logdir) == path
 
 
@@ -78,7 +78,7 @@ def test_a_checkpoint_in_this_very_folder_needs_no_path(
   set_flags('--checkpoint=model.ckpt-3')
   logdir = saved_run.logdir_from_flags()
   saved_run.take_flags(logdir)
-  assert workload.describe() == ('cnn', 'synthetic')
+  assert images.describe() == 'cnn on synthetic'
   assert saved_run.find_checkpoint(logdir) == 'model.ckpt-3'
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_is_not_there_is_waited_for_as_long_as_told(
   # It begins while we wait.
   monkeypatch.setattr('time.sleep', lambda secs: path.write_text(content))
   saved_run.take_flags(str(run), timeout_secs=60)
-  assert workload.describe() == ('cnn', 'synthetic')
+  assert images.describe() == 'cnn on synthetic'
 
 
 @pytest.mark.parametrize(

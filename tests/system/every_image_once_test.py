@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from distmnist import train  # noqa: F401  It has --seed.
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.data import fed_rows, input_pipeline, seeds
+from distmnist.data import fed_rows, input_pipeline, seeds, split
 from distmnist.exchange import fused_steps, graph_warmup, sharding
 from distmnist.nn import optimizers
 from distmnist.training import (
@@ -81,8 +81,8 @@ def train_worker(name, cluster, index, logdir, all_ended):
   plan = schedule.make_plan(member, rule, NUM_IMAGES)
   images = np.zeros([NUM_IMAGES, 1, 1, 1], np.uint8)
   _, labels = input_pipeline.build_batches(
-    images,
-    np.arange(NUM_IMAGES, dtype=np.int32),
+    split.Split(images, np.arange(NUM_IMAGES, dtype=np.int32)),
+    lambda x, y, is_training: (x, y),
     BATCH,
     member.cpu_device,
     warmup if rule.needs_warmup else None,

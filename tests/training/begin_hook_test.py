@@ -3,14 +3,16 @@
 import os
 
 from distmnist.datasets import synthetic  # noqa: F401  Its flags.
-from distmnist.training import begin_hook
+from distmnist.training import begin_hook, problem
 
 
 def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   set_flags('--synthetic_train_images=20')
   report = tmp_path / 'report.json'
   report.write_text('{}')
-  begin = begin_hook.BeginHook(str(tmp_path), 'some images')
+  begin = begin_hook.BeginHook(
+    str(tmp_path), 'some images', problem.from_flags()
+  )
   assert sorted(os.listdir(tmp_path)) == ['report.json']
   begin.before_run(None)
   assert (tmp_path / 'train.data').read_text() == 'some images\n'

@@ -17,13 +17,14 @@ from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
 from distmnist.training import (
   begin_hook,
+  problem_data,
   save_hook,
   stop_hook,
   validation_hook,
-  workload,
 )
 from distmnist.training import chief as chief_lib
-from tests.support import in_process
+from distmnist.training import problem as problem_lib
+from tests.support import in_process, problems
 from tests.support.runner import SMALL, read_report
 
 FEW = (
@@ -122,12 +123,14 @@ class Run:
       images='some images',
       owner=logdir and types.SimpleNamespace(check=lambda: None),
     )
-    _, validation = workload.load_training_splits()
+    problem = problems.of_images(build_model)
+    _, validation = problem_data.load_training_splits(problem_lib.from_flags())
     self.validation = validation
     task = types.SimpleNamespace(
       cluster=cluster_lib.Cluster(**HOSTS), stop=self.stop, server_config=None
     )
-    choice = types.SimpleNamespace(build_model=build_model, strategy=self.rule)
+    problem.load = problem_lib.from_flags().load
+    choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
     self.chief = chief_lib.Chief(task, choice, center, validation, folder)
     self.hooks = self.chief.hooks(
       types.SimpleNamespace(last={'global_step': 40}),
@@ -151,9 +154,13 @@ class Run:
     )
 
 
+def load_test_split():
+  return problem_data.load_test_split(problem_lib.from_flags())
+
+
 def find_share(split):
   """Returns the accuracy on it of who always answers 3."""
-  return np.mean(split.labels == 3)
+  return np.mean(split.y == 3)
 
 
 def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
@@ -185,7 +192,7 @@ def test_the_report_is_of_the_center_at_the_end(
     variable.load(np.zeros(variable.shape), tf_session)
   run.report(local_steps=10, images=100)
   found = json.loads((tmp_path / 'report.json').read_text())
-  test_split = workload.load_test_split()
+  test_split = load_test_split()
   assert found['test_accuracy'] == pytest.approx(find_share(test_split))
   assert found['validation_accuracy'] == pytest.approx(
     find_share(run.validation)
@@ -215,7 +222,7 @@ def test_without_a_logdir_the_lines_are_all(tf_session, set_flags):
   run = Run(tf_session)
   run.end()
   run.report(local_steps=40, images=400)
-  share = find_share(workload.load_test_split())
+  share = find_share(load_test_split())
   assert run.lines[0] == f'test accuracy       {share:.4f}'
   assert 'work                40 global steps, 40 local steps, 400 images' in (
     run.lines

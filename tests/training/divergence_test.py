@@ -8,7 +8,7 @@ import pytest
 from distmnist.common import cli
 from distmnist.logdir import checkpoints, saving
 from distmnist.training import divergence
-from tests.training import accuracy_test
+from tests.training import evaluation_test
 
 
 def save(folder, step, **values):
@@ -19,8 +19,8 @@ def save(folder, step, **values):
 
 
 def test_the_cost_of_a_checkpoint_tells(tmp_path):
-  split = accuracy_test.make_split(7)
-  check = divergence.CostCheck(accuracy_test.build_model, split)
+  split = evaluation_test.make_split(7)
+  check = divergence.CostCheck(evaluation_test.PROBLEM, split)
   biases = np.zeros(3, 'f')
   sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
   assert check.find(sane) is None
@@ -34,7 +34,7 @@ def test_the_cost_of_a_checkpoint_tells(tmp_path):
 
 
 def test_without_data_the_cost_of_drawn_pixels_tells(tmp_path):
-  check = divergence.without_data(accuracy_test.build_model, (1, 3, 1))
+  check = divergence.without_data(evaluation_test.PROBLEM, (1, 3, 1))
   biases = np.zeros(3, 'f')
   sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
   assert check.find(sane) is None
@@ -44,8 +44,8 @@ def test_without_data_the_cost_of_drawn_pixels_tells(tmp_path):
 
 
 def test_another_model_is_named(tmp_path):
-  split = accuracy_test.make_split(7)
-  check = divergence.CostCheck(accuracy_test.build_model, split)
+  split = evaluation_test.make_split(7)
+  check = divergence.CostCheck(evaluation_test.PROBLEM, split)
   with pytest.raises(
     cli.RunError, match='has no softmax/biases: it comes from'
   ):

@@ -99,9 +99,9 @@ def run_task(folder, set_flags, monkeypatch):
         raise cli.RunError(f'checkpoint {path} cannot be read')
       if path.endswith('-666'):
         raise cli.RunError(f'checkpoint {path} has no weights')
-      return 0.5
+      return {'accuracy': 0.5}
 
-  monkeypatch.setattr(evaluator.accuracy, 'Evaluator', Evaluator)
+  monkeypatch.setattr(evaluator.evaluation, 'Evaluator', Evaluator)
   monkeypatch.setattr(
     checkpoints, 'read_step', lambda path: int(path.rpartition('-')[2])
   )

@@ -16,6 +16,8 @@ OUTCOME = {
   'best_step': None,
   'validation_accuracy': None,
   'test_accuracy': 0.9,
+  'test_metrics': {'accuracy': 0.9},
+  'validation_metrics': None,
   'test_images': 10,
   'global_step': 40,
   'final_cost': 0.5,

@@ -19,7 +19,7 @@ def test_what_the_flags_ask_for(set_flags, tmp_path):
   choice = flag_checks.check(CLUSTER, 1000, 100)
   assert choice.rule == 'easgd'
   assert type(choice.strategy).__module__ == 'distmnist.strategies.easgd'
-  assert callable(choice.build_model)
+  assert choice.problem.describe() == 'softmax on mnist'
   assert choice.traced_steps == [3, 7]
   assert choice.plan.batch_size == 20
   assert choice.plan.last_step == 50

@@ -4,10 +4,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, registry
-from distmnist.common.names import MODELS
+from distmnist.common import cli
 from distmnist.logdir import run_data
-from distmnist.training import run_folder, workload
+from distmnist.training import problem as problem_lib
+from distmnist.training import problem_data, run_folder
 from tests.support import in_process
 
 CHIEF = cluster_lib.Cluster()
@@ -23,11 +23,11 @@ def make(set_flags):
       set_flags('--dataset=synthetic', '--model=softmax', *words)
       task = in_process.make_task(cluster)
       task.watchdog.life = 'a life'
-      splits = workload.load_training_splits()
+      problem = problem_lib.from_flags()
+      splits = problem_data.load_training_splits(problem)
       folder = run_folder.RunFolder(task, 10, splits)
-      build_model = registry.load(MODELS, 'softmax').make(10)
       with tf.Graph().as_default():
-        folder.claim(build_model, at_end)
+        folder.claim(problem, at_end)
       return folder
 
     yield make_folder
@@ -60,6 +60,7 @@ def test_other_workers_only_make_the_folder(make, tmp_path):
 
 def test_what_the_run_began_with_is_kept(set_flags, tmp_path):
   set_flags('--model=softmax')
-  run_folder.write_run(str(tmp_path), 'some images')
+  problem = problem_lib.from_flags()
+  run_folder.write_run(str(tmp_path), 'some images', problem)
   assert run_data.read(str(tmp_path)) == 'some images'
   assert '--model=softmax' in (tmp_path / 'train.flags').read_text()

@@ -73,7 +73,7 @@ def test_what_others_push_meanwhile_is_not_in_the_best(chief):
   assert chief.lines == ['step 12: validation accuracy 0.5000 (best so far)']
   assert chief.read_best() == (12, 0.5)
   kept = chief.hook.best
-  assert (kept.step, kept.accuracy) == (12, 0.5)
+  assert (kept.step, kept.value) == (12, 0.5)
   # All that a checkpoint holds is there: a training can go on from it.
   checkpoints.check_fits(kept.path, tf.global_variables())
   tf.train.Saver().restore(chief.session, kept.path)

@@ -5,7 +5,8 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, console
 from distmnist.exchange import graph_warmup
 from distmnist.lifecycle import task as task_lib
-from distmnist.training import flag_checks, worker_graph, workload
+from distmnist.training import flag_checks, problem_data, worker_graph
+from distmnist.training import problem as problem_lib
 from tests.support import in_process
 
 WORKER = cluster_lib.make_cluster(('p:1', 'q:1'), ('v:1', 'w:1'), 'worker', 0)
@@ -20,9 +21,11 @@ def build(set_flags):
     lines = []
     console.print_logs(lines.append)
     task = task_lib.Task(cluster, in_process.NoStop())
-    train_split, validation = workload.load_training_splits()
+    train_split, validation = problem_data.load_training_splits(
+      problem_lib.from_flags()
+    )
     choice = flag_checks.check(
-      cluster, len(train_split.images), len(validation.images)
+      cluster, train_split.num_examples, validation.num_examples
     )
     with tf.Graph().as_default():
       graph = worker_graph.build(task, choice, train_split, seed=3)

@@ -10,11 +10,12 @@ from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import history as history_lib
 from distmnist.training import (
   flag_checks,
+  problem_data,
   run_folder,
   worker_graph,
   worker_loop,
-  workload,
 )
+from distmnist.training import problem as problem_lib
 from tests.support import in_process
 
 
@@ -26,14 +27,15 @@ class Run:
     self.task = task = in_process.make_task(cluster_lib.Cluster())
     console_lib.print_logs(self.lines.append)
     task.serve()
-    splits = workload.load_training_splits()
+    problem = problem_lib.from_flags()
+    splits = problem_data.load_training_splits(problem)
     choice = flag_checks.check(
-      task.cluster, *(len(split.images) for split in splits)
+      task.cluster, *(split.num_examples for split in splits)
     )
     folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
     history = history_lib.from_flags(folder.path, 0, task.watchdog.life)
     with contextlib.ExitStack() as at_end, tf.Graph().as_default():
-      folder.claim(choice.build_model, at_end)
+      folder.claim(problem, at_end)
       folder.sign()
       graph = worker_graph.build(task, choice, splits[0], seed=3)
       console = console_lib.Console(0)

@@ -20,11 +20,12 @@ def test_what_differs_from_step_to_step_is_fetched(
     bytes_pushed=20,
   )
   step = types.SimpleNamespace(
-    update=update, loss=tf.constant(0.5), num_correct=tf.constant(3.0)
+    update=update,
+    loss=tf.constant(0.5),
+    metrics={'accuracy': tf.constant(0.25)},
   )
   graph = types.SimpleNamespace(step=step, warmup=None)
-  plan = types.SimpleNamespace(batch_size=12)
-  steps, constants = worker_steps.make_steps(None, plan, graph, has_summaries)
+  steps, constants = worker_steps.make_steps(None, graph, has_summaries)
   assert constants == {'bytes_pulled': 40, 'bytes_pushed': 20}
   context = types.SimpleNamespace(session=tf_session)
   fetches = steps.before_run(context).fetches

@@ -40,7 +40,7 @@ def make_stats(local_steps, staleness):
 
 def test_a_summary_is_due_every_so_many_local_steps(tmp_path):
   folder = tmp_path / 'worker_1'
-  summaries = WorkerSummaries(str(folder), 3, 'rate')
+  summaries = WorkerSummaries(str(folder), 3, 'rate', ['accuracy'])
   summaries.begin()
   assert summaries.is_due(0)
   values = {'global_step': 7, 'cost': 2.0, 'accuracy': 0.25, 'more': 1}

@@ -1,4 +1,4 @@
-"""workload: data set and model by flags."""
+"""images: data set and model by flags."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli, registry
 from distmnist.common.names import DATASETS
-from distmnist.training import workload
+from distmnist.problems import images as problem
 
 SMALL = (
   '--dataset=synthetic',
@@ -17,16 +17,16 @@ SMALL = (
 
 def test_the_first_images_are_kept_for_validation(set_flags):
   set_flags(*SMALL, '--validation_images=0')
-  whole, none = workload.load_training_splits()
-  assert none.images.shape == (0, 28, 28, 1)
-  assert none.labels.shape == (0,)
+  whole, none = problem.load('train'), problem.load('validation')
+  assert [array.shape for array in none] == [(0, 28, 28, 1), (0,)]
   set_flags('--validation_images=6')
-  train, validation = workload.load_training_splits()
-  assert train.images.shape == (14, 28, 28, 1)
-  assert validation.images.shape == (6, 28, 28, 1)
-  for name in ('images', 'labels'):
-    parts = [getattr(validation, name), getattr(train, name)]
-    assert (np.concatenate(parts) == getattr(whole, name)).all()
+  train, validation = problem.load('train'), problem.load('validation')
+  assert train[0].shape == (14, 28, 28, 1)
+  assert validation[0].shape == (6, 28, 28, 1)
+  for parts, array in zip(
+    zip(validation, train, strict=True), whole, strict=True
+  ):
+    assert (np.concatenate(parts) == array).all()
 
 
 @pytest.mark.parametrize('num_images', [20, 21])
@@ -37,23 +37,23 @@ def test_validation_leaves_something_to_train_on(set_flags, num_images):
     match=f'^--validation_images={num_images} leaves nothing to train on: the '
     'data set has 20 training images$',
   ):
-    workload.load_training_splits()
+    problem.load('train')
 
 
 def test_the_test_split_is_another_one(set_flags):
   set_flags(*SMALL, '--validation_images=0')
-  images, labels = workload.load_test_split()
-  train, _ = workload.load_training_splits()
+  images, labels = problem.load('test')
+  train, _ = problem.load('train')
   assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
   assert images.shape == (5, 28, 28, 1)
-  assert (images != train.images[:5]).any()
+  assert (images != train[:5]).any()
 
 
 def test_the_model_has_as_many_logits_as_the_data_has_classes(
   tf_session, set_flags
 ):
   set_flags(*SMALL, '--model=softmax')
-  logits = workload.make_model()(tf.zeros([3, 28, 28, 1]), is_training=True)
+  logits = problem.build(tf.zeros([3, 28, 28, 1]), is_training=True)
   assert logits.shape.as_list() == [3, 10]
   assert [v.op.name for v in tf.global_variables()] == [
     'softmax/weights',
@@ -70,9 +70,10 @@ def test_images_and_classes_may_be_others(tf_session, set_flags):
     '--synthetic_channels=3',
     '--synthetic_classes=12',
   )
-  train, _ = workload.load_training_splits()
-  assert train.images.shape == (20, 32, 32, 3)
-  logits = workload.make_model()(tf.zeros([3, 32, 32, 3]), is_training=True)
+  train, _ = problem.load('train')
+  assert train.shape == (20, 32, 32, 3)
+  assert problem.image_shape() == (32, 32, 3)
+  logits = problem.build(tf.zeros([3, 32, 32, 3]), is_training=True)
   assert logits.shape.as_list() == [3, 12]
 
 
@@ -84,7 +85,7 @@ def test_each_data_set_says_how_many_classes_it_has(set_flags, name):
 
 def test_by_default_it_is_the_mlp_on_mnist(set_flags):
   set_flags()
-  assert workload.describe() == ('mlp', 'mnist')
+  assert problem.describe() == 'mlp on mnist'
 
 
 def test_the_data_dir_is_the_flag_then_the_environment_then_a_cache(
@@ -93,24 +94,47 @@ def test_the_data_dir_is_the_flag_then_the_environment_then_a_cache(
   monkeypatch.setenv('HOME', '/home/ada')
   monkeypatch.setenv('DISTMNIST_DATA_DIR', '~/env')
   set_flags('--data_dir=~/flag')
-  assert workload.data_dir_from_flags() == '/home/ada/flag'
+  assert problem.data_dir_from_flags() == '/home/ada/flag'
   set_flags('--data_dir=')
-  assert workload.data_dir_from_flags() == '/home/ada/env'
+  assert problem.data_dir_from_flags() == '/home/ada/env'
   monkeypatch.delenv('DISTMNIST_DATA_DIR')
-  assert workload.data_dir_from_flags() == '/home/ada/.cache/distmnist'
+  assert problem.data_dir_from_flags() == '/home/ada/.cache/distmnist'
 
 
-def test_preparing_asks_the_data_set_for_its_files(set_flags, monkeypatch):
+def test_preparing_asks_the_data_set_for_its_files(
+  set_flags, monkeypatch, capsys
+):
   from distmnist.datasets import synthetic
 
   asked = []
   monkeypatch.setattr(synthetic, 'prepare', asked.append)
   set_flags(*SMALL, '--data_dir=/data')
-  workload.prepare_data()
+  problem.prepare()
   assert asked == ['/data']
+  assert capsys.readouterr().out == 'synthetic is in /data\n'
 
 
 @pytest.mark.parametrize('word', ['--model=recnn', '--dataset=mnits'])
 def test_an_unknown_name_is_answered_with_those_there_are(set_flags, word):
   with pytest.raises(Exception, match='value should be one of <.*mnist|mlp'):
     set_flags(word)
+
+
+def test_training_images_are_read_once_for_both_splits(set_flags, monkeypatch):
+  from distmnist.datasets import synthetic
+
+  loaded, load = [], synthetic.load
+  monkeypatch.setattr(
+    synthetic, 'load', lambda *args: loaded.append(args) or load(*args)
+  )
+  problem._read_training_images.cache_clear()
+  set_flags(*SMALL, '--validation_images=6', '--data_dir=/another')
+  problem.load('train')
+  problem.load('validation')
+  assert loaded == [('/another', 'train')]
+
+
+def test_metrics_are_of_each_image(tf_session):
+  logits = tf.constant([[1.0, 2, 0], [3, 0, 0], [0, 0, 1]])
+  found = problem.metrics(tf.constant([1, 2, 2]), logits)
+  assert tf_session.run(found['accuracy']).tolist() == [1, 0, 1]

@@ -1,12 +1,15 @@
-"""accuracy: of variables at hand, whole or in shards."""
+"""evaluation: of variables at hand, whole or in shards."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import split as split_lib
 from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm, layers
-from distmnist.training import accuracy, workload
+from distmnist.training import evaluation
+from tests.support import problems
 
 
 def build_model(images, is_training):
@@ -14,12 +17,15 @@ def build_model(images, is_training):
   return layers.dense(layers.flatten(images), 3, 'softmax')
 
 
+PROBLEM = problems.of_images(build_model)
+
+
 def make_split(num_images):
   """The label of an image is the index of its brightest pixel of three."""
   labels = np.arange(num_images, dtype=np.int32) % 3
   images = np.zeros((num_images, 1, 3, 1), np.uint8)
   images[np.arange(num_images), 0, labels] = 255
-  return workload.Split(images, labels)
+  return split_lib.Split(images, labels)
 
 
 def make_values(weights):
@@ -30,12 +36,13 @@ def make_values(weights):
 
 
 def test_accuracy_is_the_share_of_right_answers_over_all_chunks():
-  num_images = 2 * accuracy.CHUNK_SIZE + 2
-  evaluator = accuracy.Evaluator(build_model, make_split(num_images))
-  assert evaluator.compute(make_values(np.eye(3))) == 1.0
+  num_images = 2 * evaluation.CHUNK_SIZE + 2
+  evaluator = evaluation.Evaluator(PROBLEM, make_split(num_images))
+  assert evaluator.compute(make_values(np.eye(3))) == {'accuracy': 1.0}
   # Classes 1 and 2 are taken for each other.
   found = evaluator.compute(make_values(np.eye(3)[[0, 2, 1]]))
-  assert found == np.sum(np.arange(num_images) % 3 == 0) / num_images
+  share = np.sum(np.arange(num_images) % 3 == 0) / num_images
+  assert found == {'accuracy': pytest.approx(share)}
 
 
 def test_shards_are_put_together_for_the_evaluation(tf_session):
@@ -48,14 +55,20 @@ def test_shards_are_put_together_for_the_evaluation(tf_session):
   np.testing.assert_array_equal(
     values['softmax/weights'], np.concatenate(shards[:2])
   )
-  evaluator = accuracy.Evaluator(build_model, make_split(6))
-  assert 0 <= evaluator.compute(values) <= 1
+  evaluator = evaluation.Evaluator(PROBLEM, make_split(6))
+  assert 0 <= evaluator.compute(values)['accuracy'] <= 1
 
 
 def test_large_images_are_evaluated_in_smaller_chunks():
-  for size, expected in ((1, 250), (28, 250), (32, 191), (224, 3), (1024, 1)):
-    shape = 10, size, size, 3
-    assert accuracy.compute_chunk_size(shape) == expected
+  for size, expected in ((1, 250), (16, 250), (32, 63), (224, 1), (1024, 1)):
+    images = np.broadcast_to(np.uint8(0), [10, size, size, 3])
+    assert evaluation.compute_chunk_size(images) == expected
+
+
+def test_the_numbers_of_all_arrays_count():
+  x = {'a': np.zeros([9, 196000]), 'b': (np.zeros([9]),)}
+  assert evaluation.compute_chunk_size(x) == 1
+  assert evaluation.compute_chunk_size(x['b']) == 250
 
 
 def build_with_batch_norm(images, is_training):
@@ -72,11 +85,13 @@ def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
   assert 'norm/moving_mean' in variables and 'norm/gamma/part_1' in variables
   tf_session.run(tf.global_variables_initializer())
   saver = tf.train.Saver()
-  evaluator = accuracy.Evaluator(build_with_batch_norm, make_split(9))
+  evaluator = evaluation.Evaluator(
+    problems.of_images(build_with_batch_norm), make_split(9)
+  )
   # A class whose pixel is said to be dark on the average wins always.
   for mean, expected in (([0, 0, 0], 1.0), ([-9, 0, 0], 1 / 3)):
     tf_session.run(variables['norm/moving_mean'].assign(mean))
     values = checkpoints.fetch_whole(tf_session, list(variables.values()))
-    assert evaluator.compute(values) == expected
+    assert evaluator.compute(values) == {'accuracy': pytest.approx(expected)}
     path = saver.save(tf_session, str(tmp_path / 'model.ckpt'))
-    assert evaluator.compute_checkpoint(path) == expected
+    assert evaluator.compute_checkpoint(path) == evaluator.compute(values)

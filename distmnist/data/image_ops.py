@@ -1,0 +1,71 @@
+"""What is done to images in the graph, batch by batch."""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.data import seeds
+
+_RANDOM_SHIFT = flags.DEFINE_integer(
+  'random_shift',
+  0,
+  'Moves each training image by up to so many pixels along both axes, drawn '
+  'anew each time that it is read; what comes in is black.',
+  lower_bound=0,
+)
+
+
+def check_flags(image_shape):
+  """Raises cli.UsageError if --random_shift may leave nothing of an image.
+
+  Args:
+    image_shape: (height, width, channels).
+  """
+  height, width, _ = image_shape
+  if _RANDOM_SHIFT.value >= min(height, width):
+    raise cli.UsageError(
+      f'--random_shift={_RANDOM_SHIFT.value} would move images of {height} x '
+      f'{width} pixels out of sight: 1 or 2 is usual'
+    )
+
+
+def shift_by_flags(images):
+  """Moves each image by up to --random_shift pixels; see `shift`."""
+  if not _RANDOM_SHIFT.value:
+    return images
+  return shift(images, _RANDOM_SHIFT.value)
+
+
+def shift(images, max_pixels):
+  """Moves each image by whole pixels, drawn from -max_pixels..max_pixels.
+
+  Args:
+    images: uint8 tensor [n, height, width, channels].
+    max_pixels: int.
+
+  Returns:
+    Tensor like `images`, 0 where nothing was.
+  """
+  n, height, width, _ = images.shape.as_list()
+  drawn = tf.random.stateless_uniform(
+    [n, 2], seeds.make_key('shift'), -max_pixels, max_pixels + 1, tf.int32
+  )
+  by_x, by_y = tf.split(tf.cast(drawn, tf.float32), 2, axis=1)
+  one, zero = tf.ones([n, 1]), tf.zeros([n, 1])
+  # The pixel at (x, y) comes from (x + by_x, y + by_y).
+  moved = tf.raw_ops.ImageProjectiveTransformV3(
+    images=images,
+    transforms=tf.concat(
+      [one, zero, by_x, zero, one, by_y, zero, zero], axis=1
+    ),
+    output_shape=[height, width],
+    fill_value=0.0,
+    interpolation='NEAREST',
+  )
+  moved.set_shape(images.shape)
+  return moved
+
+
+def scale(images):
+  """uint8 0..255 -> float32 0..1."""
+  return tf.cast(images, tf.float32) * (1 / 255)

@@ -1,0 +1,106 @@
+"""Examples as nests of arrays: what a problem loads, and parts of it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+_RAGGED = (
+  'an array has rows of different lengths or of no type that a graph has: pad '
+  'them to one length, or give numbers, bool, str or bytes'
+)
+
+
+class Split(NamedTuple):
+  """Examples and what is to be learnt of them.
+
+  Attributes:
+    x, y: nests (dicts, tuples, lists) of NumPy arrays [n, ...], all of the same
+      n.
+  """
+
+  x: Any
+  y: Any
+
+  @property
+  def num_examples(self):
+    """int, n."""
+    return len(self.arrays()[0])
+
+  def arrays(self):
+    """Returns the arrays of x, then those of y, as a flat list."""
+    return [*tf.nest.flatten(self.x), *tf.nest.flatten(self.y)]
+
+  def pack(self, values):
+    """Returns a Split with other values in the places of its arrays.
+
+    Args:
+      values: list, in the order of `arrays`.
+    """
+    return Split(*tf.nest.pack_sequence_as(tuple(self), list(values)))
+
+  def slice(self, start, stop):
+    """Returns the examples from start to stop - 1 as a Split of views."""
+    return self.pack([array[start:stop] for array in self.arrays()])
+
+
+def make(x, y):
+  """Returns the Split of nests of whatever NumPy takes for an array.
+
+  Dicts and tuples are nests, a list is an array. float64 becomes float32, which
+  is what a graph computes with; text becomes bytes in UTF-8.
+
+  Raises:
+    ValueError: something is no array, an array has no examples or another
+      number of them, or a number in it is not finite.
+  """
+  given = Split(_convert_lists(x), _convert_lists(y))
+  leaves = given.arrays()
+  if not leaves:
+    raise ValueError('it has no arrays')
+  found = given.pack([_make_array(leaf) for leaf in leaves])
+  sizes = {len(array) for array in found.arrays()}
+  if len(sizes) > 1:
+    raise ValueError(
+      f'its arrays have {", ".join(map(str, sorted(sizes)))} examples: '
+      'expected the same number in each'
+    )
+  return found
+
+
+def _convert_lists(nest):
+  """Returns the nest with an array in the place of each list."""
+  if isinstance(nest, dict):
+    return {name: _convert_lists(value) for name, value in nest.items()}
+  if isinstance(nest, tuple):
+    return tuple(map(_convert_lists, nest))
+  if not isinstance(nest, list):
+    return nest
+  try:
+    return np.asarray(nest)
+  except ValueError as error:
+    raise ValueError(_RAGGED) from error
+
+
+def _make_array(leaf):
+  array = np.asarray(leaf)
+  if array.dtype.kind == 'U':
+    array = np.char.encode(array, 'utf-8')
+  if array.dtype.kind == 'S':
+    array = array.astype(object)
+  if array.dtype == np.float64:
+    array = array.astype(np.float32)
+  if not array.ndim:
+    raise ValueError(
+      f'{leaf!r} is a single value: expected an array of one value an example'
+    )
+  if array.dtype.kind == 'O' and not _has_only_bytes(array):
+    raise ValueError(_RAGGED)
+  if array.dtype.kind == 'f' and not np.isfinite(array).all():
+    row = int(np.argwhere(~np.isfinite(array))[0][0])
+    raise ValueError(f'example {row} has a number that is not finite')
+  return array
+
+
+def _has_only_bytes(array):
+  return all(isinstance(value, bytes) for value in array.flat)

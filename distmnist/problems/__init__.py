@@ -1,0 +1,1 @@
+"""What can be learnt: a file each; a user's own is another, by --problem."""

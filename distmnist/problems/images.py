@@ -1,0 +1,154 @@
+"""Classes of images: a data set of datasets/ and a net of models/, by flags."""
+
+import functools
+import os
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli, registry
+from distmnist.common.names import DATASETS, MODELS
+from distmnist.data import image_ops
+
+best = '+accuracy'
+unit = 'images'
+
+_DATASET = flags.DEFINE_enum(
+  'dataset',
+  'mnist',
+  registry.names(DATASETS),
+  'The images. synthetic is drawn from a seed and needs no network.',
+)
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir',
+  None,
+  'Where the files of the data set are, or are downloaded to. By default '
+  '$DISTMNIST_DATA_DIR, else ~/.cache/distmnist.',
+)
+_MODEL = flags.DEFINE_enum('model', 'mlp', registry.names(MODELS), 'The net.')
+_VALIDATION_IMAGES = flags.DEFINE_integer(
+  'validation_images',
+  5000,
+  'The first images of the training set, kept apart for validation.',
+  lower_bound=0,
+)
+
+registry.load_all(DATASETS)
+registry.load_all(MODELS)
+
+
+def describe():
+  """Returns the model and the data set, as --model and --dataset name them."""
+  return f'{_MODEL.value} on {_DATASET.value}'
+
+
+def data_dir_from_flags():
+  given = _DATA_DIR.value or os.environ.get('DISTMNIST_DATA_DIR')
+  return os.path.expanduser(given or '~/.cache/distmnist')
+
+
+def prepare():
+  """Makes sure that the files of the data set are there; may download."""
+  _load_dataset_module().prepare(data_dir_from_flags())
+  print(f'{_DATASET.value} is in {data_dir_from_flags()}')
+
+
+def load(split):
+  """Returns (images, labels): uint8 [n, height, width, channels], int32 [n].
+
+  The validation split is the first --validation_images of the training images,
+  and `train` what is left of them.
+
+  Raises:
+    cli.UsageError: nothing is left to train on.
+  """
+  if split == 'test':
+    return _load_dataset_module().load(data_dir_from_flags(), 'test')
+  images, labels = _load_training_images()
+  cut = _VALIDATION_IMAGES.value
+  if cut >= len(images):
+    raise cli.UsageError(
+      f'--validation_images={cut} leaves nothing to train on: the data set has '
+      f'{len(images)} training images'
+    )
+  if split == 'validation':
+    return images[:cut], labels[:cut]
+  return images[cut:], labels[cut:]
+
+
+def image_shape():
+  """Returns (height, width, channels) of the images; reads no file."""
+  return _load_dataset_module().image_shape()
+
+
+def make_batch(num_examples):
+  """Returns (x, y) of zeros, as `preprocess` gives them; reads no file."""
+  images = tf.zeros([num_examples, *image_shape()])
+  return images, tf.zeros([num_examples], tf.int32)
+
+
+def check_flags():
+  """Raises cli.UsageError if flags do not fit the images or the net."""
+  image_ops.check_flags(image_shape())
+  _make_model()
+
+
+def preprocess(x, y, is_training):
+  """uint8 0..255 -> float32 0..1, moved by --random_shift in training."""
+  if is_training:
+    x = image_ops.shift_by_flags(x)
+  return image_ops.scale(x), y
+
+
+def build(x, is_training):
+  """Returns the logits, float32 [n, classes]."""
+  return _make_model()(x, is_training)
+
+
+def loss(y, outputs):
+  """Returns the cross entropy, the mean over the batch, a float32 scalar."""
+  return tf.losses.sparse_softmax_cross_entropy(y, outputs)
+
+
+def metrics(y, outputs):
+  """accuracy: whether the largest logit is the label's, float32 [n]."""
+  predictions = tf.argmax(outputs, axis=1, output_type=tf.int32)
+  return {'accuracy': tf.cast(tf.equal(predictions, y), tf.float32)}
+
+
+def flags_of_meaning():
+  """Returns the names of the flags that say what is learnt, and by what net.
+
+  Those of which a training that goes on must have the same. Where the files of
+  a data set are is none of them, nor is what a checkpoint's shapes tell.
+  """
+  names = [flag.name for flag in _dataset_flags()]
+  return ['model', 'dataset', 'validation_images', *names]
+
+
+def _make_model():
+  """Returns build(images, is_training) -> logits; see nn/layers.py."""
+  model = registry.load(MODELS, _MODEL.value)
+  return model.make(_load_dataset_module().num_classes())
+
+
+def _load_training_images():
+  """Returns (images, labels); read once for both splits of them."""
+  settings = tuple((flag.name, str(flag.value)) for flag in _dataset_flags())
+  return _read_training_images(_DATASET.value, data_dir_from_flags(), settings)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_training_images(dataset, data_dir, settings):
+  del settings  # The data set reads them itself.
+  return registry.load(DATASETS, dataset).load(data_dir, 'train')
+
+
+def _dataset_flags():
+  """Returns the flags (list) of the data set's own."""
+  modules = flags.FLAGS.flags_by_module_dict()
+  return modules.get(_load_dataset_module().__name__, [])
+
+
+def _load_dataset_module():
+  return registry.load(DATASETS, _DATASET.value)

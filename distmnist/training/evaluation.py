@@ -1,0 +1,118 @@
+"""Metrics of variables at hand or of a checkpoint, on this machine alone."""
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.common import cli
+from distmnist.data import input_pipeline
+from distmnist.logdir import checkpoints
+
+# Chunks whose activations stay in the cache, and with large examples in memory:
+# this many images of MNIST, fewer of larger ones.
+CHUNK_SIZE = 250
+_CHUNK_NUMBERS = CHUNK_SIZE * 28 * 28
+
+
+class Evaluator:
+  """Metrics on a split, in a graph and a session of its own on this machine.
+
+  It takes the values of the variables from wherever they are, so that no
+  cluster has to stay for it.
+  """
+
+  def __init__(self, problem, split, config=None):
+    """Builds the graph.
+
+    Args:
+      problem: problem.Problem.
+      split: split.Split.
+      config: tf.ConfigProto or None.
+    """
+    self._problem = problem
+    self._num_examples = split.num_examples
+    with tf.Graph().as_default() as graph:
+      x, y, self._start = input_pipeline.build_chunks(
+        split, problem.preprocess, compute_chunk_size(split.x)
+      )
+      outputs = problem.build(x, is_training=False)
+      self._sums = build_sums(problem, y, outputs)
+      self._variables = tf.global_variables()
+      self._saver = tf.train.Saver(self._variables)
+    self._session = tf.Session(graph=graph, config=config)
+
+  def compute(self, values):
+    """Returns {name: float}, the metrics over all examples.
+
+    Args:
+      values: dict of variable name -> array; see checkpoints.fetch_whole.
+    """
+    self._session.run(
+      [v.initializer for v in self._variables],
+      {v.initializer.inputs[1]: values[v.op.name] for v in self._variables},
+    )
+    return self._compute()
+
+  def compute_checkpoint(self, path):
+    """Returns the metrics of the checkpoint `path`, {name: float}.
+
+    Raises:
+      cli.RunError: the checkpoint is unreadable or of another model.
+    """
+    checkpoints.check_fits(path, self._variables)
+    try:
+      self._saver.restore(self._session, path)
+    except tf.errors.OpError as error:
+      raise cli.RunError(
+        f'checkpoint {path} is not whole: {errors.explain(error)}'
+      ) from error
+    return self._compute()
+
+  def _compute(self):
+    self._session.run(self._start)
+    totals = dict.fromkeys(self._sums, 0.0)
+    while True:
+      try:
+        sums = self._session.run(self._sums)
+      except tf.errors.OutOfRangeError:
+        break
+      for name, value in sums.items():
+        totals[name] += float(value)
+    return self._problem.finish(
+      {name: total / self._num_examples for name, total in totals.items()}
+    )
+
+
+def compute_chunk_size(x):
+  """Returns how many examples are evaluated at once (int).
+
+  Args:
+    x: nest of arrays [n, ...].
+  """
+  numbers = sum(math.prod(array.shape[1:]) for array in tf.nest.flatten(x))
+  return min(CHUNK_SIZE, max(1, _CHUNK_NUMBERS // max(1, numbers)))
+
+
+def build_sums(problem, y, outputs):
+  """Returns {name: float32 scalar}: the metrics, summed over the examples.
+
+  The loss is among them where none of the problem's metrics has its name.
+
+  Args:
+    problem: problem.Problem.
+    y: nest of tensors [n, ...], what is to be learnt.
+    outputs: nest of tensors, of the model.
+  """
+  sums = {
+    name: tf.reduce_sum(values)
+    for name, values in problem.metrics(y, outputs).items()
+  }
+  if problem.is_custom and 'loss' not in sums:
+    mean, values = problem.loss(y, outputs)
+    if values is None:
+      n = tf.shape(tf.nest.flatten(y)[0])[0]
+      sums['loss'] = mean * tf.cast(n, tf.float32)
+    else:
+      sums['loss'] = tf.reduce_sum(values)
+  return sums

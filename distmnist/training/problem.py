@@ -1,0 +1,201 @@
+"""What is learnt: the images of the package, or a problem of the user's own.
+
+A problem is a module. Its functions run in the graph of each worker, under
+every strategy:
+
+  load(split) -> (x, y)           nests of arrays [n, ...], for 'train',
+                                  'validation' and 'test'; None for one that
+                                  there is not
+  build(x, is_training) -> outputs
+  loss(y, outputs)                [n], or the mean over the batch, a scalar
+  metrics(y, outputs)             {name: [n]}; reported are the means
+  finish(means) -> {name: float}  what is computed of these means, such as rmse
+  preprocess(x, y, is_training) -> (x, y)    of one batch, in the graph
+  best = '-loss'                  by which metric a training is judged: '+' if
+                                  more is better, '-' if less is
+  prepare()                       for --download_only
+
+The first three are needed. problems/images.py is the one that distmnist has.
+"""
+
+import pathlib
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.problems import images
+from distmnist.training import problem_module
+
+_NEEDED = 'load', 'build', 'loss'
+
+
+def from_flags():
+  """Returns the Problem of --problem, else that of the images.
+
+  Raises:
+    cli.UsageError: the module lacks a function.
+  """
+  named, module = problem_module.load()
+  if module is None:
+    return Problem(images)
+  missing = [n for n in _NEEDED if not callable(getattr(module, n, None))]
+  if missing:
+    raise cli.UsageError(
+      f'--problem={named} has no function {" and no ".join(missing)}: expected '
+      'load(split), build(x, is_training) and loss(y, outputs)'
+    )
+  return Problem(module, named)
+
+
+class Problem:
+  """The functions of a problem's module, with what it may leave out.
+
+  Attributes:
+    is_custom: bool, whether it is the user's.
+    metric: str, the name of the metric by which a training is judged.
+    sign: int, 1 if more of it is better, -1 if less is.
+    unit: str, what its examples are called, such as 'images'.
+  """
+
+  def __init__(self, module, named=''):
+    """
+    Args:
+      module: the module.
+      named: str, how the user names it by --problem; '' for the package's.
+
+    Raises:
+      cli.UsageError: its `best` is wrong.
+    """
+    self._module = module
+    self._named = named
+    self.is_custom = bool(named)
+    self.unit = getattr(module, 'unit', 'examples')
+    best = getattr(module, 'best', '-loss')
+    if not isinstance(best, str) or best[:1] not in ('+', '-') or not best[1:]:
+      raise cli.UsageError(
+        f'--problem={named}: best is {best!r}: expected a metric with its '
+        "direction, such as '-loss' or '+accuracy'"
+      )
+    self.metric, self.sign = best[1:], 1 if best[0] == '+' else -1
+
+  def describe(self):
+    """Returns what is learnt by what, a str."""
+    return self._named or self._module.describe()
+
+  def flags_of_meaning(self):
+    """Returns the names of the flags that a run must go on with."""
+    if not self.is_custom:
+      return self._module.flags_of_meaning()
+    own = flags.FLAGS.flags_by_module_dict().get(self._module.__name__, [])
+    return ['problem', *(flag.name for flag in own)]
+
+  def check_flags(self):
+    """Checks what can be known without data; raises cli.UsageError."""
+    if not self.is_custom:
+      self._module.check_flags()
+
+  def prepare(self):
+    """Makes sure that the data are there; may download them."""
+    if hasattr(self._module, 'prepare'):
+      self._call('prepare')
+
+  def load(self, name):
+    """Returns what the module's `load` gives for the split called `name`."""
+    return self._call('load', name)
+
+  def preprocess(self, x, y, is_training):
+    """Returns (x, y) as the model takes them; nests of tensors [n, ...]."""
+    if not hasattr(self._module, 'preprocess'):
+      return x, y
+    return self._call('preprocess', x, y, is_training)
+
+  def build(self, x, is_training):
+    """Returns the outputs of the model, a nest of tensors."""
+    return self._call('build', x, is_training)
+
+  def loss(self, y, outputs):
+    """Returns (mean, values): a float32 scalar and float32 [n], or None.
+
+    Raises:
+      cli.UsageError: it is neither [n] nor a scalar of floating point.
+    """
+    found = tf.convert_to_tensor(self._call('loss', y, outputs))
+    if not found.dtype.is_floating or found.shape.ndims not in (0, 1):
+      raise self.error(
+        f'loss() gave {found.dtype.name} of shape {found.shape}: expected '
+        'float32, one value an example or their mean'
+      )
+    found = tf.cast(found, tf.float32)
+    if found.shape.ndims == 0:
+      return found, None
+    return tf.reduce_mean(found), found
+
+  def metrics(self, y, outputs):
+    """Returns {name: float32 [n]}.
+
+    Raises:
+      cli.UsageError: a metric has another shape.
+    """
+    if not hasattr(self._module, 'metrics'):
+      return {}
+    found = self._call('metrics', y, outputs)
+    if not isinstance(found, dict):
+      raise self.error(
+        f'metrics() gave {problem_module.shorten(found)}: expected a dict of '
+        'tensors [n]'
+      )
+    found = {n: tf.convert_to_tensor(x) for n, x in found.items()}
+    for name, tensor in found.items():
+      if tensor.shape.ndims != 1:
+        raise self.error(
+          f'metrics() gave {name!r} of shape {tensor.shape}: expected one '
+          'value an example; what is no mean over examples goes into finish()'
+        )
+    return {name: tf.cast(x, tf.float32) for name, x in found.items()}
+
+  def finish(self, means):
+    """Returns {name: float} of {name: mean}, with what is computed of them."""
+    if not hasattr(self._module, 'finish'):
+      return means
+    return {n: float(v) for n, v in self._call('finish', means).items()}
+
+  def choose(self, metrics):
+    """Returns the value of the metric that judges, of {name: float}.
+
+    Raises:
+      cli.UsageError: there is none of this name.
+    """
+    if self.metric not in metrics:
+      raise self.error(
+        f'best names the metric {self.metric!r}: expected one of '
+        f'{", ".join(sorted(metrics))}'
+      )
+    return metrics[self.metric]
+
+  def read_source(self):
+    """Returns the bytes of the module's file."""
+    return pathlib.Path(self._module.__file__).read_bytes()
+
+  def _call(self, name, *args):
+    """Calls a function of the module; a mistake in it is one line.
+
+    Raises:
+      cli.UsageError: the user's function raises.
+    """
+    function = getattr(self._module, name)
+    if not self.is_custom:
+      return function(*args)
+    try:
+      return function(*args)
+    except (cli.UsageError, cli.RunError, MemoryError):
+      raise
+    except Exception as error:
+      place = problem_module.locate(error, self._module.__file__)
+      raise self.error(
+        f'{place}, in {name}(): {problem_module.describe(error)}'
+      ) from error
+
+  def error(self, text):
+    """Returns the cli.UsageError that names the problem."""
+    return cli.UsageError(f'--problem={self._named}: {text}')

@@ -1,0 +1,57 @@
+"""Whether the functions of a user's problem fit each other, and its data."""
+
+import tensorflow.compat.v1 as tf
+
+
+def check_graph(problem, split, batch_size):
+  """Builds a training step's graph, so that mistakes are known at once.
+
+  Args:
+    problem: problem.Problem; that of the images is known to fit.
+    split: split.Split of the training data.
+    batch_size: int.
+
+  Raises:
+    cli.UsageError: the functions do not fit each other or the data, or make
+      variables that could not be shared.
+  """
+  if not problem.is_custom:
+    return
+  made = []
+
+  def note(getter, name, *args, **kwargs):
+    made.append(name)
+    return getter(name, *args, **kwargs)
+
+  with tf.Graph().as_default():
+    batch = split.pack(
+      [
+        tf.placeholder(tf.as_dtype(a.dtype), [batch_size, *a.shape[1:]])
+        for a in split.arrays()
+      ]
+    )
+    x, y = problem.preprocess(*batch, is_training=True)
+    with tf.variable_scope(tf.get_variable_scope(), custom_getter=note):
+      outputs = problem.build(x, is_training=True)
+    _, values = problem.loss(y, outputs)
+    metrics = problem.metrics(y, outputs)
+    _check_variables(problem, made)
+  for name, tensor in (metrics | {'loss': values}).items():
+    if tensor is not None and tensor.shape[0] not in (None, batch_size):
+      raise problem.error(
+        f'{name!r} has {tensor.shape[0]} values for {batch_size} examples: '
+        'expected one an example'
+      )
+
+
+def _check_variables(problem, made):
+  for variable in tf.global_variables():
+    if variable.op.name not in made:
+      raise problem.error(
+        f'build() makes the variable {variable.op.name!r} by tf.Variable or by '
+        'a Keras layer: make it by tf.get_variable, which puts it on a ps'
+      )
+  if not tf.trainable_variables():
+    raise problem.error(
+      'build() makes no trainable variable: make them by tf.get_variable'
+    )

@@ -1,0 +1,135 @@
+"""The module that --problem names: found, imported, and what fails located."""
+
+import importlib
+import importlib.util
+import os
+import pathlib
+import sys
+import traceback
+
+import numpy as np
+from absl import flags
+
+from distmnist.common import cli, command_line, help_text
+from distmnist.lifecycle import consistency
+
+_PROBLEM = flags.DEFINE_string(
+  'problem',
+  None,
+  'What is learnt, if not the images of --dataset by the net of --model: a '
+  'Python file, or a module by its dotted name, with load, build and loss.',
+)
+_loaded = {}  # What --problem was given as: its module.
+
+
+def import_named(words):
+  """Imports the module that `words` name by --problem, and so its flags.
+
+  Called before the flags are parsed, as they are none before.
+
+  Args:
+    words: list of str, flags as a user gives them, without --flagfile.
+
+  Raises:
+    cli.UsageError: there is no such module, or it cannot be imported.
+  """
+  named = command_line.find_value(words, 'problem')
+  if named and named not in _loaded:
+    _loaded[named] = _import(named)
+
+
+command_line.before_parse(import_named)
+
+
+def load():
+  """Returns (what --problem names it, the module); ('', None) without one.
+
+  Raises:
+    cli.UsageError: there is no such module, or it cannot be imported.
+  """
+  named = _PROBLEM.value or ''
+  if named and named not in _loaded:
+    _loaded[named] = _import(named)
+  return named, _loaded.get(named)
+
+
+def _import(named):
+  """Returns the module; raises cli.UsageError."""
+  try:
+    if named.endswith('.py'):
+      module = _import_file(named)
+    else:
+      if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+      module = importlib.import_module(named)
+  except (cli.UsageError, MemoryError):
+    raise
+  except ModuleNotFoundError as error:
+    if error.name and named.startswith(error.name):
+      raise cli.UsageError(
+        f'--problem={named}: no such module; give a file that ends in .py, or '
+        'the name of a module that can be imported'
+      ) from error
+    raise _explain_import(named, error) from error
+  except Exception as error:
+    raise _explain_import(named, error) from error
+  help_text.add_ours(module.__name__)
+  consistency.note_problem(pathlib.Path(module.__file__).read_bytes())
+  return module
+
+
+def _import_file(path):
+  path = os.path.expanduser(path)
+  if not os.path.isfile(path):
+    raise cli.UsageError(
+      f'--problem={path}: no such file in {os.getcwd()}; all tasks need it, '
+      'under the same name'
+    )
+  path = os.path.abspath(path)
+  name = pathlib.Path(path).stem
+  if name in sys.modules:
+    name = f'problem_{name}'
+  # What lies beside it can be imported.
+  if os.path.dirname(path) not in sys.path:
+    sys.path.append(os.path.dirname(path))
+  spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module
+  try:
+    spec.loader.exec_module(module)
+  except BaseException:
+    del sys.modules[name]
+    raise
+  return module
+
+
+def _explain_import(named, error):
+  where = locate(error, named)
+  return cli.UsageError(
+    f'--problem={named} cannot be imported: {where}: {describe(error)}'
+  )
+
+
+def locate(error, path):
+  """Returns 'file.py:7' of the user's own line, or of the last one."""
+  if isinstance(error, SyntaxError) and error.filename:
+    return f'{os.path.basename(error.filename)}:{error.lineno}'
+  frames = traceback.extract_tb(error.__traceback__)
+  wanted = os.path.basename(path)
+  own = [f for f in frames if os.path.basename(f.filename) == wanted]
+  if not own:
+    return wanted
+  return f'{wanted}:{own[-1].lineno}'
+
+
+def describe(error):
+  lines = str(error).strip().splitlines() or ['no reason given']
+  return f'{type(error).__name__}: {lines[0][:300]}'
+
+
+def shorten(value):
+  """Returns what a value is, for an error: at most 60 characters or so."""
+  if isinstance(value, np.ndarray):
+    return f'an array of shape {list(value.shape)}'
+  text = repr(value)
+  return text if len(text) <= 60 else f'{text[:57]}...'

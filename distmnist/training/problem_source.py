@@ -1,0 +1,35 @@
+"""The source of a user's problem, as the log directory of a run keeps it."""
+
+import os
+import pathlib
+
+from distmnist.common import files
+
+_FILE = 'problem.py'
+
+
+def keep(problem, logdir):
+  """Writes the source into the log directory; the images have none."""
+  if problem.is_custom:
+    with files.replacing(os.path.join(logdir, _FILE)) as file:
+      file.write(problem.read_source().decode())
+
+
+def find_change(problem, logdir):
+  """Returns a line (str) if the source is another than when the run began.
+
+  None if it is the same, or nothing was kept.
+  """
+  if not problem.is_custom:
+    return None
+  path = os.path.join(logdir, _FILE)
+  try:
+    kept = pathlib.Path(path).read_bytes()
+  except OSError:
+    return None
+  if kept == problem.read_source():
+    return None
+  return (
+    f'--problem={problem.describe()} has changed since the run in {logdir} '
+    f'began: {path} is what it was'
+  )

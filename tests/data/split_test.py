@@ -1,0 +1,45 @@
+"""split: examples as nests of arrays, and what is no array."""
+
+import numpy as np
+import pytest
+
+from distmnist.data import split
+
+
+def test_a_split_is_cut_and_packed_as_its_nest_is():
+  x = {'a': np.arange(5), 'b': (np.eye(5, 2),)}
+  found = split.make(x, np.arange(5) % 2)
+  assert found.num_examples == 5
+  part = found.slice(1, 3)
+  assert part.num_examples == 2
+  assert part.x['a'].tolist() == [1, 2]
+  assert part.x['b'][0].tolist() == [[0, 1], [0, 0]]
+  assert part.y.tolist() == [1, 0]
+  shapes = found.pack([array.shape for array in found.arrays()])
+  assert (shapes.x['a'], shapes.y) == ((5,), (5,))
+
+
+def test_numbers_are_of_a_graphs_type_and_text_is_bytes():
+  found = split.make((np.ones(2), [[1, 2], [3, 4]]), ['ja', 'né'])
+  assert [a.dtype for a in found.arrays()] == [np.float32, np.int64, object]
+  assert found.y.tolist() == [b'ja', 'né'.encode()]
+
+
+@pytest.mark.parametrize(
+  'x, y, message',
+  [
+    ((), (), 'it has no arrays'),
+    (np.zeros(3), np.zeros(2), 'its arrays have 2, 3 examples: expected the s'),
+    (5.0, np.zeros(1), '5.0 is a single value: expected an array of one'),
+    (
+      np.array([[1], [1, 2]], object),
+      np.zeros(2),
+      'an array has rows of different lengths',
+    ),
+    (np.array([0, 1, np.nan]), np.zeros(3), 'example 2 has a number that is n'),
+    (np.zeros(2), np.array([np.inf, 0]), 'example 0 has a number that is not'),
+  ],
+)
+def test_what_no_graph_can_take_is_named(x, y, message):
+  with pytest.raises(ValueError, match=message):
+    split.make(x, y)

@@ -1,0 +1,104 @@
+"""The problems in examples/, as a user trains them: a whole cluster a rule."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from tests.support.paths import REPO
+
+RULES = registry.names(STRATEGIES)
+
+
+def run(program, *words, code=0):
+  """Runs a program in the checkout; returns what it prints."""
+  done = subprocess.run(
+    [sys.executable, '-m', f'distmnist.{program}', *words],
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.returncode == code, done.stdout + done.stderr
+  return done.stdout + done.stderr
+
+
+def train(logdir, problem, rule, *words, num_ps=2):
+  """Trains by `launch`; returns (output, report)."""
+  num_ps = 0 if rule == 'ring_allreduce' else num_ps
+  output = run(
+    'launch',
+    *(f'--num_ps={num_ps}', '--num_workers=2', '--'),
+    *(f'--problem=examples/{problem}.py', f'--logdir={logdir}'),
+    *('--optimizer=adam', '--learning_rate=0.01', f'--strategy={rule}'),
+    *words,
+  )
+  return output, json.loads((logdir / 'report.json').read_text())
+
+
+# A loop, an embedding and a nest of integers; rules that warm their graphs up
+# run them with a dead batch first.
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', RULES)
+def test_text_is_learnt_under_every_rule(tmp_path, rule):
+  _, report = train(tmp_path, 'sentiment', rule, '--epochs=4')
+  assert report['test_metrics'].keys() == {'accuracy', 'loss'}
+  assert report['test_accuracy'] == report['test_metrics']['accuracy'] > 0.7
+
+
+@pytest.mark.slow
+def test_rules_in_lock_step_compute_the_same(tmp_path):
+  found = [
+    train(tmp_path / rule, 'sentiment', rule, '--epochs=1')[1]['test_metrics']
+    for rule in ('sync_sgd', 'ring_allreduce')
+  ]
+  assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_curve_is_learnt_evaluated_and_gone_on_with(tmp_path):
+  flags = ('--epochs=4', '--units=16', '--validation_steps=20')
+  output, report = train(tmp_path, 'regression', 'async_sgd', *flags)
+  metrics = report['test_metrics']
+  assert metrics['rmse'] == pytest.approx(metrics['mse'] ** 0.5)
+  assert metrics['mse'] < 0.1 and report['test_accuracy'] is None
+  assert 'validation mse' in output and '(best so far)' in output
+  assert 'examples/regression.py, 4000 training examples here' in output
+  # The run knows its problem, and the problem's own flags.
+  evaluated = run('evaluate', f'--logdir={tmp_path}')
+  assert f'test mse {metrics["mse"]:.4f}, ' in evaluated
+  best = run('evaluate', f'--logdir={tmp_path}', '--checkpoint=best')
+  assert 'test mse' in best
+  assert (tmp_path / 'problem.py').read_text() == (
+    REPO / 'examples' / 'regression.py'
+  ).read_text()
+  # Another number of ps takes it on; other units do not fit.
+  flags = ('--epochs=5', '--units=16')
+  _, later = train(tmp_path, 'regression', 'async_sgd', *flags, num_ps=1)
+  assert later['global_step'] > report['global_step']
+  refused = run(
+    'train',
+    *('--problem=examples/regression.py', '--units=8', f'--logdir={tmp_path}'),
+    code=1,
+  )
+  assert '--units=16, and --units=8 is given' in refused
+
+
+@pytest.mark.slow
+def test_what_takes_no_problem_says_so_in_a_line(tmp_path):
+  train(tmp_path / 'run', 'regression', 'async_sgd', '--epochs=1')
+  words = f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'
+  assert 'cannot be exported: so far' in run('export', *words, code=2)
+  problem = '--problem=examples/regression.py'
+  swept = run('sweep', 'learning_rate=0.1,0.2', '--', problem, code=2)
+  assert 'cannot be swept so far' in swept
+
+
+@pytest.mark.slow
+def test_its_shards_are_planned():
+  output = run('plan', '--problem=examples/sentiment.py', '--num_ps=2')
+  assert 'async_sgd, 2 ps, 2 workers; examples/sentiment.py' in output
+  assert 'words/part_0' in output

@@ -1,0 +1,66 @@
+"""problem_checks: the graph of a problem is tried before anything serves."""
+
+import re
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.training import problem_checks, problem_data
+from tests.support import problems
+
+HEAD = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+def load(split):
+  return np.ones([8, 2]), np.ones(8)
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+"""
+
+
+@pytest.fixture
+def check(set_flags, tmp_path):
+  def check_file(more):
+    path = problems.write(tmp_path / 'net.py', HEAD + more)
+    found = problems.load(path, set_flags)
+    train, _ = problem_data.load_training_splits(found)
+    problem_checks.check_graph(found, train, batch_size=4)
+
+  return check_file
+
+
+def test_a_net_that_fits_is_taken(check):
+  check("""
+def build(x, is_training):
+  assert x.shape.as_list() == [4, 2] and is_training
+  count = tf.get_variable('count', [], trainable=False)
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1) + count
+""")
+
+
+@pytest.mark.parametrize(
+  'line, message',
+  [
+    (
+      'return tf.squeeze(x @ tf.Variable(tf.ones([2, 1]), name="raw"), 1)',
+      "build() makes the variable 'raw' by tf.Variable or by a Keras layer: ma",
+    ),
+    ('return x[:, 0]', 'build() makes no trainable variable'),
+    (
+      'return x @ tf.get_variable("w", [3, 1])',
+      'net.py:12, in build(): ValueError: Dimensions must be equal',
+    ),
+    (
+      'return tf.squeeze(x @ tf.get_variable("w", [2, 1]))[:3]',
+      'net.py:9, in loss(): ValueError: Dimensions must be equal',
+    ),
+  ],
+)
+def test_a_net_that_cannot_be_shared_is_named(check, line, message):
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    check(f"""
+def build(x, is_training):
+  {line}
+""")
