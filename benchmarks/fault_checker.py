@@ -13,8 +13,8 @@ the order of `time`, of each life of each worker:
   saved      step                  it is whole and has its name
   restoring  step                  the center is about to be set
   restored   step                  the center was set from this checkpoint
-  evaluated  step, accuracy        on the validation split
-  noted      step, accuracy        and taken into account for the best
+  evaluated  step, value           the metric on the validation split
+  noted      step, value           and taken into account for the best
   end                              the life ends in order
 
 A ticket is the number of a batch in its stream, from 0: that of the whole
@@ -144,7 +144,7 @@ def check_best(events, best_step, best_accuracy, kept_step):
     best_step, best_accuracy: int and float, as the report tells.
     kept_step: int, of the checkpoint in best/.
   """
-  evaluated = [(e['step'], e['accuracy']) for e in of_kind(events, 'evaluated')]
+  evaluated = [(e['step'], e['value']) for e in of_kind(events, 'evaluated')]
   noted = of_kind(events, 'noted')
   if not evaluated:
     return []
@@ -155,10 +155,10 @@ def check_best(events, best_step, best_accuracy, kept_step):
       f'step {best_step} is told as the best, with {best_accuracy}, and was '
       'never evaluated so'
     )
-  best = max(noted, key=lambda e: e['accuracy'], default=None)
-  if best and (best_accuracy or 0) < best['accuracy']:
+  best = max(noted, key=lambda e: e['value'], default=None)
+  if best and (best_accuracy or 0) < best['value']:
     broken.append(
-      f'the best accuracy was {best["accuracy"]} at step {best["step"]}, and '
+      f'the best accuracy was {best["value"]} at step {best["step"]}, and '
       f'{best_accuracy} is told'
     )
   if best_step != kept_step:

@@ -9,10 +9,13 @@ the run was started with; flags given here win over them.
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
+import functools
+
 from absl import flags
 
 from distmnist.common import cli, console
 from distmnist.logdir import saved_run
+from distmnist.problems import images
 from distmnist.training import (
   divergence,
   evaluation,
@@ -38,12 +41,10 @@ def main():
   problem = problem_lib.from_flags()
   if changed := problem_source.find_change(problem, logdir):
     console.print_to_stderr(changed)
-  split = _load_split(problem)
   path = None
   if not _CONTINUOUS.value:
-    check = divergence.CostCheck(problem, split)
-    path = saved_run.find_checkpoint(logdir, check.find)
-  evaluator = evaluation.Evaluator(problem, split)
+    path = saved_run.find_checkpoint(logdir, _make_check(problem).find)
+  evaluator = evaluation.Evaluator(problem, _load_split(problem))
   if path:
     print(evaluator_lib.describe(evaluator, path, _SPLIT.value))
     return
@@ -60,6 +61,15 @@ def _timeout_secs():
   return evaluator_lib.timeout_secs_from_flags()
 
 
+def _make_check(problem):
+  """Returns the divergence.CostCheck for a checkpoint."""
+  if problem.is_custom:
+    return divergence.CostCheck(problem, _load_split(problem))
+  # Before the images, which may take a download.
+  return divergence.without_data(problem, images.image_shape())
+
+
+@functools.cache
 def _load_split(problem):
   if _SPLIT.value == 'test':
     return problem_data.load_test_split(problem)

@@ -122,7 +122,7 @@ def test_a_checkpoint_whose_chief_was_killed_before_it_said_so_counts(checker):
 
 
 def judged(step, accuracy, is_noted=True):
-  fields = {'step': step, 'accuracy': accuracy}
+  fields = {'step': step, 'value': accuracy}
   rows = ('0a', 'evaluated', fields), ('0a', 'noted', fields)
   return rows if is_noted else rows[:1]
 
