@@ -117,8 +117,7 @@ class Problem:
   def loss(self, y, outputs):
     """Returns (mean, values): a float32 scalar and float32 [n], or None.
 
-    Raises:
-      cli.UsageError: it is neither [n] nor a scalar of floating point.
+    Raises cli.UsageError if it is neither [n] nor a scalar of floating point.
     """
     found = tf.convert_to_tensor(self._call('loss', y, outputs))
     if not found.dtype.is_floating or found.shape.ndims not in (0, 1):
