@@ -20,6 +20,7 @@ from distmnist.training import (
   divergence,
   evaluation,
   problem_data,
+  problem_errors,
   problem_source,
 )
 from distmnist.training import evaluator as evaluator_lib
@@ -34,6 +35,12 @@ _SPLIT = flags.DEFINE_enum(
 
 
 def main():
+  with problem_errors.explained():
+    evaluate()
+
+
+def evaluate():
+  """Prints the metrics of a checkpoint, or of each new one."""
   console.print_logs(console.print_to_stderr)
   logdir = saved_run.logdir_from_flags()
   # A continuous evaluator may be started before the run.

@@ -36,6 +36,7 @@ from distmnist.training import (
   flag_checks,
   problem_checks,
   problem_data,
+  problem_errors,
   run_folder,
   summaries,
   worker_graph,
@@ -88,7 +89,7 @@ def main():
   if task.cluster.job_name == 'ps':
     task.serve()
     return ps.run_ps(task)
-  with contextlib.ExitStack() as at_end:
+  with problem_errors.explained(), contextlib.ExitStack() as at_end:
     return run_worker(task, console, start, at_end)
 
 

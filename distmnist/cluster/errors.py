@@ -37,7 +37,7 @@ def explain(error):
   start = nodes[-1] + 1 if nodes else 0
   for line in lines[start:]:
     line = line.removeprefix('Graph execution error:').strip()
-    if line and not line.startswith('==='):
+    if line and not line.startswith(('===', 'From /job:')):
       return line[:200]
   return type(error).__name__
 

@@ -2,6 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import cli
+
 
 def check_graph(problem, split, batch_size):
   """Builds a training step's graph, so that mistakes are known at once.
@@ -36,12 +38,21 @@ def check_graph(problem, split, batch_size):
     _, values = problem.loss(y, outputs)
     metrics = problem.metrics(y, outputs)
     _check_variables(problem, made)
+  _check_best(problem, {'loss', *metrics})
   for name, tensor in (metrics | {'loss': values}).items():
     if tensor is not None and tensor.shape[0] not in (None, batch_size):
       raise problem.error(
         f'{name!r} has {tensor.shape[0]} values for {batch_size} examples: '
         'expected one an example'
       )
+
+
+def _check_best(problem, names):
+  try:
+    known = problem.finish(dict.fromkeys(names, 0.5))
+  except cli.UsageError:
+    return  # It may do with the means of the data.
+  problem.choose(known)
 
 
 def _check_variables(problem, made):

@@ -102,3 +102,35 @@ def test_its_shards_are_planned():
   output = run('plan', '--problem=examples/sentiment.py', '--num_ps=2')
   assert 'async_sgd, 2 ps, 2 workers; examples/sentiment.py' in output
   assert 'words/part_0' in output
+
+
+# An embedding of a hundred rows, and data that ask for more.
+_TOO_FEW_ROWS = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+def load(split):
+  return np.arange(400), np.ones(400)
+
+def build(x, is_training):
+  table = tf.get_variable('table', [100, 4])
+  return tf.reduce_sum(tf.nn.embedding_lookup(table, x), 1)
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('num_ps', [0, 1])
+def test_a_step_that_fails_names_the_line_of_the_problem(tmp_path, num_ps):
+  path = tmp_path / 'rows.py'
+  path.write_text(_TOO_FEW_ROWS)
+  output = run(
+    'launch',
+    *(f'--num_ps={num_ps}', f'--num_workers={1 + num_ps}', '--'),
+    *(f'--problem={path}', '--batch_size=10'),
+    code=1,
+  )
+  assert 'Traceback' not in output
+  assert 'rows.py:10, in build(): indices[' in output.splitlines()[-1]

@@ -64,3 +64,33 @@ def test_a_net_that_cannot_be_shared_is_named(check, line, message):
 def build(x, is_training):
   {line}
 """)
+
+
+@pytest.mark.parametrize('name', ['loss', 'half', 'none'])
+def test_the_metric_that_judges_is_known_before(check, name):
+  code = f"""
+best = '-{name}'
+
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def finish(means):
+  return means | {{'half': means['loss'] / 2}}
+"""
+  if name != 'none':
+    check(code)
+    return
+  with pytest.raises(cli.UsageError, match="'none': expected one of half, los"):
+    check(code)
+
+
+def test_a_finish_that_cannot_take_any_means_is_not_judged(check):
+  check("""
+best = '-other'
+
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def finish(means):
+  return {'other': 1 / (means['loss'] - 0.5)}
+""")

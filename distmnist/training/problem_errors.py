@@ -1,0 +1,47 @@
+"""An op of a user's problem that fails in a step: which line has made it."""
+
+import contextlib
+import os
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.common import cli
+from distmnist.training import problem_module
+
+
+@contextlib.contextmanager
+def explained():
+  """Has an error of an op that the user's file has made be one line.
+
+  Raises:
+    cli.RunError: in the place of such an error.
+  """
+  try:
+    yield
+  except errors.GONE:
+    raise
+  except tf.errors.OpError as error:
+    named, module = problem_module.load()
+    place = module and _locate(error.op, os.path.realpath(module.__file__))
+    if not place:
+      raise
+    raise cli.RunError(
+      f'--problem={named}: {place}: {errors.explain(error)}'
+    ) from error
+
+
+def _locate(op, path):
+  """Returns 'file.py:7, in build()' of the line that made an op, or None.
+
+  Args:
+    op: tf.Operation or None.
+    path: str, the file that is looked for.
+  """
+  while op is not None:
+    frames = [f for f in op.traceback if os.path.realpath(f.filename) == path]
+    if frames:
+      last = frames[-1]
+      return f'{os.path.basename(path)}:{last.lineno}, in {last.name}()'
+    op = op._original_op  # That of which this one is the gradient.
+  return None
