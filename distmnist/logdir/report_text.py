@@ -31,13 +31,13 @@ def format_lines(report):
   if report['final_cost'] is not None:
     add('final cost', f'{report["final_cost"]:.4f}')
   if report['images_per_sec'] is not None:
-    add('images/s', f'{report["images_per_sec"]:,.0f}')
+    add(f'{report["unit"]}/s', f'{report["images_per_sec"]:,.0f}')
   if report['first_step']:
     add('counted', f'from global step {report["first_step"]} on')
   add(
     'work',
     f'{report["global_step"]} global steps, {report["local_steps"]} local '
-    f'steps, {report["images"]:,} images',
+    f'steps, {report["images"]:,} {report["unit"]}',
   )
   add(
     'traffic',

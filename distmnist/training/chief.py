@@ -199,6 +199,7 @@ class Chief:
       'test_metrics': test,
       'test_accuracy': test.get('accuracy'),
       'test_images': self._test_split.num_examples,
+      'unit': self._choice.problem.unit,
       'global_step': self._final_step,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),

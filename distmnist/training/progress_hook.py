@@ -10,7 +10,9 @@ from distmnist.cluster import socket_bytes
 class ProgressHook(tf.train.SessionRunHook):
   """Counts this worker's steps; prints progress; has summaries written."""
 
-  def __init__(self, stats, steps, constants, plan, console, summaries):
+  def __init__(
+    self, stats, steps, constants, plan, console, summaries, unit='images'
+  ):
     """
     Args:
       stats: report.WorkerStats, filled in here.
@@ -21,6 +23,7 @@ class ProgressHook(tf.train.SessionRunHook):
       plan: schedule.Plan.
       console: console.Console.
       summaries: worker_summaries.WorkerSummaries.
+      unit: str, what the examples are called.
     """
     self._steps = steps
     self._constants = constants
@@ -29,6 +32,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._plan = plan
     self._console = console
     self._summaries = summaries
+    self._unit = unit
     self._sockets = socket_bytes.SocketBytes()
     self._start = None
     self._printed_steps = 0
@@ -106,6 +110,6 @@ class ProgressHook(tf.train.SessionRunHook):
       rate = (step - last_step) * plan.images_per_update / (now - then)
       text += (
         f'  {1000 * (now - then) / local_steps:.2f} ms/step'
-        f'  {rate:,.0f} images/s'
+        f'  {rate:,.0f} {self._unit}/s'
       )
     self._console.progress(text, step / plan.last_step)

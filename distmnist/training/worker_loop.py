@@ -156,6 +156,7 @@ class WorkerLoop:
       self._choice.plan,
       self._console,
       worker_summaries.from_flags(self._folder.summary_dir, self._graph.step),
+      self._choice.problem.unit,
     )
     return self._progress
 

@@ -24,6 +24,7 @@ def compose(max_staleness=None, lives=None, **outcome):
     'test_metrics': {'accuracy': 0.91239},
     'validation_metrics': None,
     'global_step': 8,
+    'unit': 'images',
     'best_step': None,
     'validation_accuracy': None,
     'total_secs': 12.34,

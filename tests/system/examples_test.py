@@ -67,6 +67,7 @@ def test_a_curve_is_learnt_evaluated_and_gone_on_with(tmp_path):
   assert metrics['mse'] < 0.1 and report['test_accuracy'] is None
   assert 'validation mse' in output and '(best so far)' in output
   assert 'examples/regression.py, 4000 training examples here' in output
+  assert ' examples/s' in output and ' images' not in output
   # The run knows its problem, and the problem's own flags.
   evaluated = run('evaluate', f'--logdir={tmp_path}')
   assert f'test mse {metrics["mse"]:.4f}, ' in evaluated

@@ -19,6 +19,7 @@ OUTCOME = {
   'test_metrics': {'accuracy': 0.9},
   'validation_metrics': None,
   'test_images': 10,
+  'unit': 'images',
   'global_step': 40,
   'final_cost': 0.5,
   'images_per_sec': 200.0,
