@@ -61,6 +61,16 @@ def _import_quietly():
   tf.disable_eager_execution()
 
 
+@contextlib.contextmanager
+def eagerly():
+  """Ops run as they are called, as TensorFlow 2 has it, not in a graph."""
+  # There is no public way once disable_eager_execution was called.
+  from tensorflow.python.eager import context  # noqa: PLC0415
+
+  with context.eager_mode():
+    yield
+
+
 _keep_freed_memory()
 _import_quietly()
 request_ids.draw_from_one_generator()

@@ -105,7 +105,7 @@ def run_worker(task, console, start, at_end):
   cluster, stop = task.cluster, task.stop
   # What a user may have got wrong comes before the server: once it answers,
   # the other tasks count on this one.
-  problem = problem_lib.from_flags()
+  problem = problem_lib.from_flags(_SEED.value)
   splits = train_split, validation_split = problem_data.load_training_splits(
     problem
   )

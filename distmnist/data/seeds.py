@@ -49,14 +49,19 @@ def make_key(name):
   Args:
     name: str, another one for each op of the graph.
   """
+  key = tf.constant(derive('step', _find_seed(), name))
+  return tf.stack([key, find_place()])
+
+
+def find_place():
+  """Returns the place of the step's batch, an int64 scalar tensor.
+
+  Where no batches are dealt it is another number each time.
+  """
   places = tf.get_collection(_PLACE)
-  # Where no batches are dealt: another one each time.
-  place = (
-    places[0]
-    if places
-    else tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64)
-  )
-  return tf.stack([tf.constant(derive('step', _find_seed(), name)), place])
+  if places:
+    return places[0]
+  return tf.random.uniform([], maxval=2**31, dtype=tf.int64)
 
 
 def make_initializer(name, draw):

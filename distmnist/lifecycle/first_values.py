@@ -11,7 +11,7 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
-from distmnist.exchange import strategy
+from distmnist.exchange import given_values, strategy
 from distmnist.logdir import checkpoints, history
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class FirstValues:
     self._restart = restart
     self._center_flags = center_flags
     self._hooks = [h for h in hooks if isinstance(h, strategy.CenterHook)]
-    self._initialize = tf.global_variables_initializer()
+    self._initializers = tf.global_variables_initializer()
     self._optional = tf.get_collection(checkpoints.OPTIONAL)
     self._needed = [
       v
@@ -51,7 +51,7 @@ class FirstValues:
 
   def _set_in(self, scaffold, session):
     if not self._cluster.is_chief:
-      session.run(self._initialize)
+      self._initialize(session)
       return
     if not session.run(scaffold.ready_for_local_init_op).size:
       if self._center_flags:
@@ -67,19 +67,24 @@ class FirstValues:
       history.record('restored', step=step)
       _log.info(f'restored {path}')
     else:
-      session.run(self._initialize)
+      self._initialize(session)
     self._restart.go_on()
     for hook in self._hooks:
       hook.on_new_center(session)
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 
+  def _initialize(self, session):
+    with session.graph.as_default():
+      given = given_values.make_feed()
+    session.run(self._initializers, given)
+
   def _restore(self, scaffold, session, path):
     """Restores `path`; what it may lack keeps its first value."""
     saver, variables = scaffold.saver, tf.global_variables()
     if self._saver_of_needed and not checkpoints.has_all(path, self._optional):
       saver = self._saver_of_needed
-      session.run(self._initialize)
+      self._initialize(session)
       variables = self._needed
     checkpoints.check_fits(path, variables)
     saver.restore(session, path)

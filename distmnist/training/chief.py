@@ -11,6 +11,7 @@ from distmnist.logdir import best, checkpoints, saving
 from distmnist.training import (
   begin_hook,
   evaluation,
+  final_model,
   final_report,
   problem_data,
   save_hook,
@@ -165,8 +166,8 @@ class Chief:
   def _evaluate(self):
     """Returns (best step, validation metrics, test metrics)."""
     test = self._make_evaluator(self._test_split)
-    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
-    if kept and kept.path:
+    kept = self._find_best()
+    if kept:
       metrics = {kept.metric: kept.value}
       return kept.step, metrics, test.compute_checkpoint(kept.path)
     metrics = None
@@ -174,6 +175,11 @@ class Chief:
       validation = self._make_evaluator(self._validation_split)
       metrics = validation.compute(self._values)
     return None, metrics, test.compute(self._values)
+
+  def _find_best(self):
+    """Returns the best.Best that early stopping has kept, or None."""
+    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
+    return kept if kept and kept.path else None
 
   def _make_evaluator(self, split):
     # On this machine alone: the cluster may be gone.
@@ -213,6 +219,11 @@ class Chief:
       self._task.cluster.num_workers,
       self._logdir,
     )
+    if self._logdir:
+      kept = self._find_best()
+      final_model.write(
+        self._choice.problem, self._logdir, self._values, kept and kept.path
+      )
 
 
 def _make_writer(logdir, owner):

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import input_pipeline
 from distmnist.logdir import checkpoints
+from distmnist.training import metric_total
 
 # Chunks whose activations stay in the cache, and with large examples in memory:
 # this many images of MNIST, fewer of larger ones.
@@ -71,17 +73,32 @@ class Evaluator:
 
   def _compute(self):
     self._session.run(self._start)
-    totals = dict.fromkeys(self._sums, 0.0)
+    totals = None
     while True:
       try:
         sums = self._session.run(self._sums)
       except tf.errors.OutOfRangeError:
         break
-      for name, value in sums.items():
-        totals[name] += float(value)
+      # In Python's own numbers, which are of double precision.
+      totals = (
+        tf.nest.map_structure(_add, totals, sums)
+        if totals
+        else tf.nest.map_structure(_widen, sums)
+      )
     return self._problem.finish(
-      {name: total / self._num_examples for name, total in totals.items()}
+      {
+        name: total if isinstance(total, list) else total / self._num_examples
+        for name, total in totals.items()
+      }
     )
+
+
+def _widen(value):
+  return float(value) if np.ndim(value) == 0 else value
+
+
+def _add(total, value):
+  return total + value
 
 
 def compute_chunk_size(x):
@@ -97,7 +114,8 @@ def compute_chunk_size(x):
 def build_sums(problem, y, outputs):
   """Returns {name: float32 scalar}: the metrics, summed over the examples.
 
-  The loss is among them where none of the problem's metrics has its name.
+  Of a metric_total.Total it is the list of its states. The loss is among them
+  where none of the problem's metrics has its name.
 
   Args:
     problem: problem.Problem.
@@ -105,7 +123,9 @@ def build_sums(problem, y, outputs):
     outputs: nest of tensors, of the model.
   """
   sums = {
-    name: tf.reduce_sum(values)
+    name: values.states
+    if isinstance(values, metric_total.Total)
+    else tf.reduce_sum(values)
     for name, values in problem.metrics(y, outputs).items()
   }
   if problem.is_custom and 'loss' not in sums:

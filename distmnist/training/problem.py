@@ -6,7 +6,7 @@ every strategy:
   load(split) -> (x, y)           nests of arrays [n, ...], for 'train',
                                   'validation' and 'test'; None for one that
                                   there is not
-  build(x, is_training) -> outputs
+  build(x, is_training) -> outputs, or make_model() -> keras.Model
   loss(y, outputs)                [n], or the mean over the batch, a scalar
   metrics(y, outputs)             {name: [n]}; reported are the means
   finish(means) -> {name: float}  what is computed of these means, such as rmse
@@ -15,7 +15,10 @@ every strategy:
                                   more is better, '-' if less is
   prepare()                       for --download_only
 
-The first three are needed. problems/images.py is the one that distmnist has.
+The first three are needed. With `make_model` the loss and the metrics may be
+those of Keras, see keras_problem.py. The file itself, `load`, `prepare`,
+`make_model` and `finish` run eagerly; the others build the graph. The problem
+that distmnist has is problems/images.py.
 """
 
 import pathlib
@@ -25,26 +28,31 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.problems import images
-from distmnist.training import problem_module
-
-_NEEDED = 'load', 'build', 'loss'
+from distmnist.training import keras_problem, metric_total, problem_module
 
 
-def from_flags():
+def from_flags(seed=0):
   """Returns the Problem of --problem, else that of the images.
 
+  Args:
+    seed: int, of the first weights where the model is one of Keras.
+
   Raises:
-    cli.UsageError: the module lacks a function.
+    cli.UsageError: the module lacks a function, or makes no model.
   """
   named, module = problem_module.load()
   if module is None:
     return Problem(images)
-  missing = [n for n in _NEEDED if not callable(getattr(module, n, None))]
+  has_model = hasattr(module, 'make_model')
+  needed = ['load', 'make_model'] if has_model else ['load', 'build', 'loss']
+  missing = [n for n in needed if not callable(getattr(module, n, None))]
   if missing:
     raise cli.UsageError(
       f'--problem={named} has no function {" and no ".join(missing)}: expected '
-      'load(split), build(x, is_training) and loss(y, outputs)'
+      'load(split), build(x, is_training) or make_model(), and loss(y, outputs)'
     )
+  if has_model:
+    module = keras_problem.adapt(named, module, seed)
   return Problem(module, named)
 
 
@@ -131,7 +139,7 @@ class Problem:
     return tf.reduce_mean(found), found
 
   def metrics(self, y, outputs):
-    """Returns {name: float32 [n]}.
+    """Returns {name: float32 [n] or metric_total.Total}.
 
     Raises:
       cli.UsageError: a metric has another shape.
@@ -144,17 +152,29 @@ class Problem:
         f'metrics() gave {problem_module.shorten(found)}: expected a dict of '
         'tensors [n]'
       )
-    found = {n: tf.convert_to_tensor(x) for n, x in found.items()}
-    for name, tensor in found.items():
-      if tensor.shape.ndims != 1:
-        raise self.error(
-          f'metrics() gave {name!r} of shape {tensor.shape}: expected one '
-          'value an example; what is no mean over examples goes into finish()'
-        )
-    return {name: tf.cast(x, tf.float32) for name, x in found.items()}
+    return {name: self._check_metric(name, x) for name, x in found.items()}
+
+  def _check_metric(self, name, values):
+    is_total = isinstance(values, metric_total.Total)
+    values = values if is_total else tf.convert_to_tensor(values)
+    shape = (values.value if is_total else values).shape
+    if is_total and shape.ndims:
+      raise self.error(
+        f'the metric {name!r} gives {shape} numbers: expected one, as with '
+        "average='macro'"
+      )
+    if not is_total and shape.ndims != 1:
+      raise self.error(
+        f'metrics() gave {name!r} of shape {shape}: expected one value an '
+        'example; what is no mean over examples goes into finish()'
+      )
+    return values if is_total else tf.cast(values, tf.float32)
 
   def finish(self, means):
-    """Returns {name: float} of {name: mean}, with what is computed of them."""
+    """Returns {name: float} of {name: mean}, with what is computed of them.
+
+    In the place of a mean is a list of sums where the metric is a Total.
+    """
     if not hasattr(self._module, 'finish'):
       return means
     return {n: float(v) for n, v in self._call('finish', means).items()}
@@ -172,28 +192,30 @@ class Problem:
       )
     return metrics[self.metric]
 
+  def save_model(self, values, path):
+    """Writes the model as a file of Keras, if it is one of Keras.
+
+    Args:
+      values: dict of variable name -> array; see checkpoints.fetch_whole.
+      path: str, which ends in .keras.
+
+    Returns:
+      bool, whether it did.
+    """
+    if not hasattr(self._module, 'save'):
+      return False
+    self._module.save(values, path)
+    return True
+
   def read_source(self):
     """Returns the bytes of the module's file."""
     return pathlib.Path(self._module.__file__).read_bytes()
 
   def _call(self, name, *args):
-    """Calls a function of the module; a mistake in it is one line.
-
-    Raises:
-      cli.UsageError: the user's function raises.
-    """
     function = getattr(self._module, name)
     if not self.is_custom:
       return function(*args)
-    try:
-      return function(*args)
-    except (cli.UsageError, cli.RunError, MemoryError):
-      raise
-    except Exception as error:
-      place = problem_module.locate(error, self._module.__file__)
-      raise self.error(
-        f'{place}, in {name}(): {problem_module.describe(error)}'
-      ) from error
+    return problem_module.call(self._named, self._module, name, *args)
 
   def error(self, text):
     """Returns the cli.UsageError that names the problem."""

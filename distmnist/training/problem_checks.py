@@ -40,7 +40,7 @@ def check_graph(problem, split, batch_size):
     _check_variables(problem, made)
   _check_best(problem, {'loss', *metrics})
   for name, tensor in (metrics | {'loss': values}).items():
-    if tensor is not None and tensor.shape[0] not in (None, batch_size):
+    if tf.is_tensor(tensor) and tensor.shape[0] not in (None, batch_size):
       raise problem.error(
         f'{name!r} has {tensor.shape[0]} values for {batch_size} examples: '
         'expected one an example'

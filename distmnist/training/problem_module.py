@@ -1,5 +1,6 @@
 """The module that --problem names: found, imported, and what fails located."""
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -10,6 +11,7 @@ import traceback
 import numpy as np
 from absl import flags
 
+from distmnist import runtime
 from distmnist.common import cli, command_line, help_text
 from distmnist.lifecycle import consistency
 
@@ -19,6 +21,7 @@ _PROBLEM = flags.DEFINE_string(
   'What is learnt, if not the images of --dataset by the net of --model: a '
   'Python file, or a module by its dotted name, with load, build and loss.',
 )
+_EAGER = 'load', 'prepare', 'make_model', 'finish'
 _loaded = {}  # What --problem was given as: its module.
 
 
@@ -53,15 +56,41 @@ def load():
   return named, _loaded.get(named)
 
 
+def call(named, module, name, *args):
+  """Calls a function of a problem's module; a mistake in it is one line.
+
+  Args:
+    named: str, how the user names the module.
+    module: the module, or what stands for it.
+    name: str, of the function. Those that build no graph run eagerly.
+    *args: what it takes.
+
+  Raises:
+    cli.UsageError: the user's function raises.
+  """
+  mode = runtime.eagerly() if name in _EAGER else contextlib.nullcontext()
+  try:
+    with mode:
+      return getattr(module, name)(*args)
+  except (cli.UsageError, cli.RunError, MemoryError):
+    raise
+  except Exception as error:
+    place = locate(error, module.__file__)
+    raise cli.UsageError(
+      f'--problem={named}: {place}, in {name}(): {describe(error)}'
+    ) from error
+
+
 def _import(named):
   """Returns the module; raises cli.UsageError."""
   try:
-    if named.endswith('.py'):
-      module = _import_file(named)
-    else:
-      if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-      module = importlib.import_module(named)
+    with runtime.eagerly():
+      if named.endswith('.py'):
+        module = _import_file(named)
+      else:
+        if os.getcwd() not in sys.path:
+          sys.path.append(os.getcwd())
+        module = importlib.import_module(named)
   except (cli.UsageError, MemoryError):
     raise
   except ModuleNotFoundError as error:

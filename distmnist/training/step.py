@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sharding
+from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import batch_norm, optimizers
-from distmnist.training import dispatcher
+from distmnist.training import dispatcher, metric_total
 
 
 class Step(NamedTuple):
@@ -55,6 +55,8 @@ def build_step(
   ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
   with tf.device(cluster.device_setter(ps_strategy)):
     global_step = tf.train.get_or_create_global_step()
+    state = model_state.ModelState(cluster, strategy.is_lock_step)
+    state.activate()
     with sharding.sharded_by_flags(cluster.num_ps), strategy.scope():
       loss, metrics = build_towers(cluster, problem, batch)
     center = [v for v in tf.global_variables() if v is not global_step]
@@ -66,6 +68,7 @@ def build_step(
       global_step, cluster.num_workers, epochs_per_update
     )
     update = strategy.minimize(loss, make_optimizer, global_step)
+    state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)
   if table and not table.is_marked:
     raise NotImplementedError(
@@ -108,15 +111,37 @@ def build_towers(cluster, problem, batch):
           tf.variable_scope(tf.get_variable_scope(), reuse=True)
         )
       x, y = parts[i]
-      outputs = problem.build(x, is_training=True)
-      losses.append(problem.loss(y, outputs)[0])
+      outputs, penalty = build_outputs(problem, x)
+      loss, _ = problem.loss(y, outputs)
+      losses.append(loss + penalty if penalty is not None else loss)
       found = problem.metrics(y, outputs)
-      means.append({name: tf.reduce_mean(found[name]) for name in found})
+      means.append({name: _take_mean(found[name]) for name in found})
   if len(devices) == 1:
     return losses[0], means[0]
   return _average(losses), {
     name: _average([mean[name] for mean in means]) for name in means[0]
   }
+
+
+def build_outputs(problem, x):
+  """Builds the model for training.
+
+  Returns:
+    (outputs, penalty): the model's, and what regularizers add to the loss, a
+    float32 scalar, or None without any.
+  """
+  before = len(tf.losses.get_regularization_losses())
+  outputs = problem.build(x, is_training=True)
+  penalties = tf.losses.get_regularization_losses()[before:]
+  if not penalties:
+    return outputs, None
+  return outputs, tf.add_n([tf.cast(p, tf.float32) for p in penalties])
+
+
+def _take_mean(metric):
+  if isinstance(metric, metric_total.Total):
+    return metric.value
+  return tf.reduce_mean(metric)
 
 
 def _average(tensors):

@@ -1,0 +1,114 @@
+"""Variables that a model changes by itself: averages of batch norm, counters.
+
+No gradient moves them. The center has them on the ps as it has the others; a
+worker computes with a copy of its own, which it has read at the start of its
+session. A step that leaves b in the place of a copy a adds to the center
+
+  b - a            under asynchronous rules; then the copy is the center's
+  (b - a) / N      of N workers in lock-step; then the copy is b
+
+An average that moves by a fixed rate towards that of each batch is linear in
+the batches: in lock-step the center is the mean of the N workers' averages,
+which is the average of the mean of their batches, whoever comes first. Whole
+numbers are counted by worker 0 alone. What a step does not change is not sent.
+
+Without a ps each worker has variables of its own, and what is saved is the
+chief's.
+"""
+
+import tensorflow.compat.v1 as tf
+
+_COPIES = 'distmnist/model_state'
+
+
+class ModelState:
+  """How the steps of one worker's graph change such variables."""
+
+  def __init__(self, cluster, is_lock_step):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      is_lock_step: bool, see strategy.Strategy.
+    """
+    self._cluster = cluster
+    self._is_lock_step = is_lock_step
+    self._copies = {}
+    self._changes = {}
+
+  def activate(self):
+    """Has the models that are then built in the default graph use this."""
+    tf.get_default_graph().clear_collection(_COPIES)
+    tf.add_to_collection(_COPIES, self)
+
+  def copy(self, variable):
+    """Returns the worker's copy of `variable`, itself without a ps."""
+    if not self._cluster.num_ps:
+      return variable
+    name = variable.op.name
+    if name not in self._copies:
+      with tf.device(self._cluster.compute_device):
+        self._copies[name] = tf.Variable(
+          variable.read_value(),
+          trainable=False,
+          collections=[tf.GraphKeys.LOCAL_VARIABLES],
+          name=f'local_copy/{name}',
+          use_resource=True,
+        )
+    return self._copies[name]
+
+  def change(self, variable, value):
+    """Has a step leave `value` in the place of the copy of `variable`.
+
+    Args:
+      variable: tf.Variable, of the center.
+      value: tensor; of several towers each may give one, and the mean counts.
+    """
+    self._changes.setdefault(variable.op.name, (variable, []))[1].append(value)
+
+  def build_updates(self):
+    """Adds what `change` was told to the collection UPDATE_OPS."""
+    for variable, values in self._changes.values():
+      tf.add_to_collection(
+        tf.GraphKeys.UPDATE_OPS, self._build_update(variable, values)
+      )
+
+  def _build_update(self, variable, values):
+    copy = self.copy(variable)
+    with tf.device(copy.device):
+      new = values[0]
+      if len(values) > 1 and new.dtype.is_floating:
+        new = tf.add_n(values) / len(values)
+      if copy is variable:
+        return variable.assign(new, read_value=False)
+      change = new - copy.read_value()
+      if self._is_lock_step:
+        if new.dtype.is_floating:
+          change /= self._cluster.num_workers
+        elif not self._cluster.is_chief:
+          change = tf.zeros_like(change)
+    with tf.device(variable.device):
+      sent = variable.assign_add(change, read_value=False)
+      if not self._is_lock_step:
+        with tf.control_dependencies([sent]):
+          new = variable.read_value()
+    # The change is that of the copy as it was.
+    with tf.control_dependencies([sent]):
+      return copy.assign(new, read_value=False)
+
+
+def read(variable):
+  """Returns the value of `variable` that a model computes with, a tensor.
+
+  In the graph of a training that is the worker's copy, else the variable.
+  """
+  found = tf.get_collection(_COPIES)
+  return tf.convert_to_tensor(found[0].copy(variable) if found else variable)
+
+
+def change(variable, value):
+  """Has a step of the training leave `value` in the place of `variable`.
+
+  Nothing where the graph is not that of a training.
+  """
+  for state in tf.get_collection(_COPIES):
+    state.change(variable, value)

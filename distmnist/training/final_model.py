@@ -1,0 +1,40 @@
+"""The trained model in the log directory, as a file of its own library."""
+
+import logging
+import os
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+
+_log = logging.getLogger(__name__)
+
+_FILE = 'model.keras'
+
+
+def write(problem, logdir, values, best_path=None):
+  """Writes the model that a training has given, if it is one of Keras.
+
+  Args:
+    problem: problem.Problem.
+    logdir: str.
+    values: dict of variable name -> array, the center at the end.
+    best_path: str, the checkpoint whose values are taken in their place, or
+      None.
+
+  Raises:
+    cli.RunError: the file cannot be written.
+  """
+  if best_path:
+    reader = tf.train.load_checkpoint(best_path)
+    names = reader.get_variable_to_shape_map()
+    values = {name: reader.get_tensor(name) for name in names}
+  path = os.path.join(logdir, _FILE)
+  try:
+    if problem.save_model(values, path):
+      _log.info(f'{"model":<20}{path}')
+  except OSError as error:
+    raise cli.RunError(
+      f'{path} cannot be written: {error.strerror or error}; the checkpoints '
+      'in this folder have the weights'
+    ) from error

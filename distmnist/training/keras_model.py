@@ -1,0 +1,188 @@
+"""A Keras model in classic graphs, its variables being the center's.
+
+The model is made once, eagerly and outside of all graphs. In a graph its
+`stateless_call` computes with what `tf.get_variable` gives for each of its
+variables, so that every update rule works on it, as on a net that is written
+with `tf.get_variable`. The center begins with the model's values, pretrained
+ones too.
+
+What a layer changes by itself, such as the averages of batch norm, is
+exchange/model_state.py's. Its seeds are no variables here: those of a step
+depend on the place of the step's batch in the stream of examples, so that a
+batch that is read again gets the same dropout. With one worker they are the
+seeds that `model.fit` has in that step.
+"""
+
+import inspect
+import os
+import re
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist import runtime
+from distmnist.common import files
+from distmnist.data import seeds
+from distmnist.exchange import given_values, model_state
+
+
+class _Weight(NamedTuple):
+  """A variable of the model, of Keras, and its name in the center."""
+
+  variable: Any
+  name: str
+  is_trained: bool
+
+
+class KerasModel:
+  """One keras.Model, and the graphs that compute with it."""
+
+  def __init__(self, model):
+    """
+    Args:
+      model: keras.Model, made eagerly.
+    """
+    self._model = model
+    self._weights = None
+    self._num_draws = {}
+
+  def build(self, x, is_training):
+    """Returns the outputs for x, nests of tensors [n, ...].
+
+    In training what regularizers ask for is in REGULARIZATION_LOSSES.
+    """
+    if self._weights is None:
+      self._build_layers(x)
+    trained, untrained = [], {}
+    for weight in self._weights:
+      variable = self._get_variable(weight)
+      if weight.is_trained:
+        trained.append(tf.convert_to_tensor(variable))
+      else:
+        untrained[id(weight.variable)] = variable
+    batch_size = tf.nest.flatten(x)[0].shape[0] if is_training else None
+    others = self._model.non_trainable_variables
+    read = [
+      model_state.read(untrained[id(v)])
+      if id(v) in untrained
+      else self._make_seed(v, batch_size)
+      for v in others
+    ]
+    outputs, new, losses = self._model.stateless_call(
+      trained, read, x, return_losses=True, **self._make_mode(is_training)
+    )
+    if is_training:
+      for variable, old, value in zip(others, read, new, strict=True):
+        if id(variable) in untrained and value is not old:
+          model_state.change(untrained[id(variable)], value)
+      for loss in losses:
+        tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, loss)
+    return outputs
+
+  def save(self, values, path):
+    """Writes the model as a file of Keras, whole or not at all.
+
+    Args:
+      values: dict of variable name -> array; see checkpoints.fetch_whole.
+      path: str, which ends in .keras.
+    """
+    folder, name = os.path.split(path)
+    unfinished = os.path.join(folder, f'unfinished_{name}')
+    with runtime.eagerly():
+      for weight in self._weights:
+        weight.variable.assign(values[weight.name])
+      self._model.save(unfinished)
+    files.sync(unfinished)
+    os.replace(unfinished, path)
+
+  def _build_layers(self, x):
+    """Has the layers make their variables, and names these."""
+    import keras  # noqa: PLC0415  Only where a model is one of Keras.
+
+    model = self._model
+    with runtime.eagerly():
+      if not model.built:
+        model(
+          tf.nest.map_structure(
+            lambda t: keras.KerasTensor((None, *t.shape[1:]), t.dtype.name),
+            x,
+          )
+        )
+      self._num_draws = self._count_draws(x)
+    trained, others = model.trainable_variables, self._find_state()
+    self._weights, names = [], set()
+    for number, variable in enumerate([*trained, *others]):
+      name = re.sub(r'[^\w./-]', '_', variable.path).lstrip('_/-')
+      if name in names:
+        name = f'{name}_{number}'
+      names.add(name)
+      self._weights.append(_Weight(variable, name, number < len(trained)))
+
+  def _find_state(self):
+    """Returns the untrained variables that are no seeds, a list."""
+    weights = {id(v) for v in self._model.weights}
+    return [v for v in self._model.non_trainable_variables if id(v) in weights]
+
+  def _make_mode(self, is_training):
+    """Returns the argument `training`, where `call` of the model takes it."""
+    known = inspect.signature(self._model.call).parameters
+    return {'training': is_training} if 'training' in known else {}
+
+  def _get_variable(self, weight):
+    """Returns what the graph has for a weight, with its first value."""
+    variable = weight.variable
+    with tf.variable_scope(tf.get_variable_scope()) as scope:
+      if not weight.is_trained:
+        scope.set_partitioner(None)  # A copy of it is read and sent as one.
+      given_values.give(
+        f'{scope.name}/{weight.name}'.lstrip('/'), lambda: _fetch(variable)
+      )
+      return tf.get_variable(
+        weight.name,
+        variable.shape,
+        tf.as_dtype(variable.dtype),
+        tf.zeros_initializer(),
+        trainable=weight.is_trained,
+      )
+
+  def _count_draws(self, x):
+    """Returns {id: int}: by how much a step moves each seed of the model."""
+    model = self._model
+    others = model.non_trainable_variables
+    state = {id(v) for v in self._find_state()}
+    if all(id(v) in state for v in others):
+      return {}
+    zeros = tf.nest.map_structure(
+      lambda t: tf.zeros([2, *t.shape[1:]], t.dtype), x
+    )
+    _, new = model.stateless_call(
+      [v.value for v in model.trainable_variables],
+      [v.value for v in others],
+      zeros,
+      **self._make_mode(is_training=True),
+    )
+    return {
+      id(old): int(value[1]) - int(old.value[1])
+      for old, value in zip(others, new, strict=True)
+      if id(old) not in state
+    }
+
+  def _make_seed(self, variable, batch_size):
+    """Returns the value of a seed of the model in a step, [2].
+
+    Args:
+      variable: of Keras.
+      batch_size: int, or None in an evaluation, which draws nothing.
+    """
+    first = _fetch(variable)
+    if not batch_size:
+      return tf.constant(first)
+    number = tf.cast(seeds.find_place() // batch_size, first.dtype)
+    moved = self._num_draws[id(variable)] * number
+    return tf.stack([tf.constant(first[0]), first[1] + moved])
+
+
+def _fetch(variable):
+  """Returns the value of a variable of Keras, an array."""
+  with runtime.eagerly():
+    return variable.numpy()

@@ -1,0 +1,85 @@
+"""Models of Keras: the same weights as model.fit, under every rule, as files."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from tests.support.paths import REPO
+
+NETS = (
+  *('mlp', 'cnn', 'residual', 'text', 'masked_text', 'transformer'),
+  'towers',
+)
+RULES = registry.names(STRATEGIES)
+
+
+def run(*words):
+  """Runs a module in the checkout; returns what it prints."""
+  done = subprocess.run(
+    [sys.executable, '-m', *words],
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+def train(logdir, net, rule, *words, num_workers=2):
+  num_ps = 0 if rule == 'ring_allreduce' else 2
+  run(
+    'distmnist.launch',
+    *(f'--num_ps={num_ps}', f'--num_workers={num_workers}', '--'),
+    *('--problem=tests/support/keras_nets.py', f'--net={net}'),
+    *(f'--strategy={rule}', '--batch_size=20', f'--logdir={logdir}'),
+    *words,
+  )
+
+
+def compare(logdir, net, num_workers):
+  """Returns {how: largest difference of a weight}; see keras_reference.py."""
+  output = run(
+    *('tests.support.keras_reference', net, str(num_workers)),
+    str(logdir / 'model.keras'),
+  )
+  return json.loads(output.splitlines()[-1])
+
+
+TEN_STEPS = '--learning_rate=0.1', '--train_steps=10'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('net', NETS)
+def test_one_worker_computes_what_fit_does(tmp_path, net):
+  train(tmp_path, net, 'sync_sgd', *TEN_STEPS, num_workers=1)
+  assert compare(tmp_path, net, 1)['by_fit'] < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('net', NETS)
+def test_workers_in_lock_step_compute_what_fit_does(tmp_path, net):
+  train(tmp_path, net, 'sync_sgd', *TEN_STEPS)
+  found = compare(tmp_path, net, 2)
+  assert found['by_worker'] < 1e-6
+  # Without dropout and batch norm each example counts by itself.
+  if net in ('text', 'towers'):
+    assert found['by_fit'] < 1e-6
+
+
+# A net with an embedding, a mask, dropout within a loop, and batch norm.
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', RULES)
+def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):
+  train(
+    *(tmp_path, 'masked_text', rule, '--epochs=100', '--optimizer=adam'),
+    '--learning_rate=0.01',
+  )
+  output = run('distmnist.evaluate', f'--logdir={tmp_path}', '--split=train')
+  assert float(output.split('accuracy')[1].split()[0].rstrip(',')) > 0.5
+  report = json.loads((tmp_path / 'report.json').read_text())
+  assert report['test_metrics'].keys() == {'accuracy', 'loss'}
