@@ -71,6 +71,25 @@ def eagerly():
     yield
 
 
+def _take_eager_tensors_as_constants():
+  """Has a graph take a tensor that was made eagerly as a constant.
+
+  A function of TensorFlow 2 takes it as well; a classic graph refuses it.
+  """
+  import tensorflow.compat.v1 as tf  # noqa: PLC0415
+  from tensorflow.python.framework import ops  # noqa: PLC0415
+
+  take = ops._EagerTensorBase.__tf_tensor__
+
+  def take_in_graph(tensor, dtype=None, name=None):
+    if tf.executing_eagerly() or tf.get_default_graph().building_function:
+      return take(tensor, dtype, name)
+    return tensor._capture_as_const(name).__tf_tensor__(dtype, name)
+
+  ops._EagerTensorBase.__tf_tensor__ = take_in_graph
+
+
 _keep_freed_memory()
 _import_quietly()
+_take_eager_tensors_as_constants()
 request_ids.draw_from_one_generator()

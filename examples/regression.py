@@ -9,14 +9,12 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 UNITS = flags.DEFINE_integer('units', 32, 'Units of each hidden layer.')
-
 best = '-mse'
 
 
 def load(split):
-  seed, n = {'train': (1, 4000), 'validation': (2, 500), 'test': (3, 500)}[
-    split
-  ]
+  seed = ['train', 'validation', 'test'].index(split)
+  n = [4000, 500, 500][seed]
   x = np.random.default_rng(seed).uniform(-2, 2, [n, 2])
   return x, np.sin(x[:, 0]) * x[:, 1]
 

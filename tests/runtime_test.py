@@ -14,7 +14,12 @@ import distmnist.runtime
 import tensorflow.compat.v1 as tf
 print('a line of the program', file=sys.stderr)
 step = tf.train.get_or_create_global_step()
+with distmnist.runtime.eagerly():
+  made = tf.constant([2.0, 3.0])
+with tf.Graph().as_default(), tf.Session() as session:
+  product = session.run(made * tf.placeholder_with_default(2.0, []))
 print(json.dumps({
+  'of_both': product.tolist(),
   'is_eager': tf.executing_eagerly(),
   'is_resource': step.dtype == tf.int64 and hasattr(step, 'handle'),
   'verbosity': tf.logging.get_verbosity() == tf.logging.FATAL,

@@ -57,23 +57,11 @@ class Center:
     if IN_PLACE in collections and not stays:
       collections.remove(IN_PLACE)
       kwargs['collections'] = collections
-    # The penalty is on what the model computes with, and so is its gradient.
-    regularizer = kwargs.pop('regularizer', None)
     center = getter(name, *args, **kwargs)
     if not kwargs.get('trainable', True):
       return center
     if name in self._names:  # Another tower: it has the view of the first.
-      given = self._given[self._names.index(name)]
-    else:
-      given = self._give(center, name, stays)
-    if regularizer:
-      tf.add_to_collection(
-        tf.GraphKeys.REGULARIZATION_LOSSES, regularizer(given)
-      )
-    return given
-
-  def _give(self, center, name, stays):
-    """Returns what the model has in the place of a new center variable."""
+      return self._given[self._names.index(name)]
     given, shards = center, [center] if tf.is_tensor(center) else list(center)
     if stays:
       self._is_spread = True

@@ -17,7 +17,7 @@ def format_lines(report):
   lines = []
 
   def add(label, text):
-    lines.append(f'{label:<20}{text}')
+    lines.append(f'{label:<19} {text}')
 
   if report['best_step'] is not None:
     add('best step', f'{report["best_step"]} (early stopping on validation)')

@@ -93,7 +93,7 @@ class Chief:
     self._global_step = tf.train.get_global_step()
     self._workers = []
     self._values = None
-    self._final_step = None
+    self._final_step = self._best_path = None
 
   def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
@@ -166,8 +166,9 @@ class Chief:
   def _evaluate(self):
     """Returns (best step, validation metrics, test metrics)."""
     test = self._make_evaluator(self._test_split)
-    kept = self._find_best()
-    if kept:
+    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
+    if kept and kept.path:
+      self._best_path = kept.path
       metrics = {kept.metric: kept.value}
       return kept.step, metrics, test.compute_checkpoint(kept.path)
     metrics = None
@@ -175,11 +176,6 @@ class Chief:
       validation = self._make_evaluator(self._validation_split)
       metrics = validation.compute(self._values)
     return None, metrics, test.compute(self._values)
-
-  def _find_best(self):
-    """Returns the best.Best that early stopping has kept, or None."""
-    kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
-    return kept if kept and kept.path else None
 
   def _make_evaluator(self, split):
     # On this machine alone: the cluster may be gone.
@@ -220,9 +216,8 @@ class Chief:
       self._logdir,
     )
     if self._logdir:
-      kept = self._find_best()
       final_model.write(
-        self._choice.problem, self._logdir, self._values, kept and kept.path
+        self._choice.problem, self._logdir, self._values, self._best_path
       )
 
 

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
@@ -73,18 +72,14 @@ class Evaluator:
 
   def _compute(self):
     self._session.run(self._start)
-    totals = None
+    totals = {}
     while True:
       try:
         sums = self._session.run(self._sums)
       except tf.errors.OutOfRangeError:
         break
-      # In Python's own numbers, which are of double precision.
-      totals = (
-        tf.nest.map_structure(_add, totals, sums)
-        if totals
-        else tf.nest.map_structure(_widen, sums)
-      )
+      for name, value in sums.items():
+        totals[name] = _add(totals.get(name), value)
     return self._problem.finish(
       {
         name: total if isinstance(total, list) else total / self._num_examples
@@ -93,12 +88,14 @@ class Evaluator:
     )
 
 
-def _widen(value):
-  return float(value) if np.ndim(value) == 0 else value
-
-
 def _add(total, value):
-  return total + value
+  """Returns the sum of what was fetched so far, None at first, and of `value`.
+
+  Numbers are added in double precision, lists of states as they are.
+  """
+  if not isinstance(value, list):
+    return float(value) + (total or 0.0)
+  return [a + b for a, b in zip(total, value, strict=True)] if total else value
 
 
 def compute_chunk_size(x):

@@ -33,6 +33,12 @@ def adapt(named, module, seed):
   if module not in _adapted:
     import keras  # noqa: PLC0415  Only where a model is one of Keras.
 
+    if keras.backend.backend() != 'tensorflow':
+      raise cli.UsageError(
+        f'Keras is set to {keras.backend.backend()}: expected '
+        'KERAS_BACKEND=tensorflow'
+      )
+
     with runtime.eagerly():
       keras.utils.clear_session()  # Names begin to count anew.
       keras.utils.set_random_seed(seed)
@@ -113,31 +119,33 @@ class KerasModule:
     if self._metrics is None:
       given = given or self._compiled.get('metrics') or []
       with runtime.eagerly():
-        self._metrics = [self._make_metric(g, y, outputs) for g in given]
+        made = [self._make_metric(g, y, outputs) for g in given]
+      self._metrics = dict(made)
+    y = _align(y, outputs)
     return {
-      m.name: _count(m, _align(y, outputs), outputs) for m in self._metrics
+      name: _count(metric, y, outputs) for name, metric in self._metrics.items()
     }
 
   def _make_metric(self, given, y, outputs):
-    """Returns the keras.metrics.Metric of a name, an object or a function."""
+    """Returns (name, keras.metrics.Metric) of a name, object or function."""
     metrics = self._keras.metrics
-    if given in ('accuracy', 'acc'):
-      return _choose_accuracy(metrics, y, outputs)(name='accuracy')
+    if isinstance(given, str) and given in ('accuracy', 'acc'):
+      return given, _choose_accuracy(metrics, y, outputs)()
     metric = metrics.get(given)
     if inspect.isclass(metric):
       metric = metric()
     if not isinstance(metric, metrics.Metric):
       metric = metrics.MeanMetricWrapper(metric, name=metric.__name__)
-    return metric
+    return given if isinstance(given, str) else metric.name, metric
 
   def finish(self, means):
     """Returns {name: float} of the sums of Totals and the means of others."""
     values = dict(means)
-    for metric in self._metrics or ():
-      if isinstance(values.get(metric.name), list):
+    for name, metric in (self._metrics or {}).items():
+      if isinstance(values.get(name), list):
         with runtime.eagerly():
-          result = metric.stateless_result(values[metric.name])
-          values[metric.name] = float(result.numpy())
+          result = metric.stateless_result(values[name])
+          values[name] = float(result.numpy())
     if hasattr(self._module, 'finish'):
       values = self._module.finish(values)
     return values

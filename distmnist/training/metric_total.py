@@ -1,10 +1,12 @@
-"""A metric that is no mean over the examples, such as AUC."""
+"""Metrics of a batch: a value an example, or what is no mean of such."""
 
 from typing import Any, NamedTuple
 
+import tensorflow.compat.v1 as tf
+
 
 class Total(NamedTuple):
-  """What such a metric counts, in the graph.
+  """A metric that is no mean over the examples, such as AUC, in the graph.
 
   Attributes:
     states: list of tensors, which are added up over all batches; `finish` of a
@@ -14,3 +16,30 @@ class Total(NamedTuple):
 
   states: list
   value: Any
+
+
+def check(make_error, name, values):
+  """Returns what a problem gives as a metric: float32 [n], or a Total.
+
+  Args:
+    make_error: callable(text) -> the error of the problem.
+    name: str, of the metric.
+    values: Total, or what can be made a tensor.
+
+  Raises:
+    cli.UsageError: it has another shape.
+  """
+  if isinstance(values, Total):
+    if values.value.shape.ndims:
+      raise make_error(
+        f'the metric {name!r} gives numbers of shape {values.value.shape}: '
+        "expected one, as with average='macro'"
+      )
+    return values
+  values = tf.convert_to_tensor(values)
+  if values.shape.ndims != 1:
+    raise make_error(
+      f'metrics() gave {name!r} of shape {values.shape}: expected one value an '
+      'example; what is no mean over examples goes into finish()'
+    )
+  return tf.cast(values, tf.float32)

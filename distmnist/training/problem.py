@@ -44,6 +44,10 @@ def from_flags(seed=0):
   if module is None:
     return Problem(images)
   has_model = hasattr(module, 'make_model')
+  if has_model and hasattr(module, 'build'):
+    raise cli.UsageError(
+      f'--problem={named} has build and make_model: leave one of them out'
+    )
   needed = ['load', 'make_model'] if has_model else ['load', 'build', 'loss']
   missing = [n for n in needed if not callable(getattr(module, n, None))]
   if missing:
@@ -63,6 +67,7 @@ class Problem:
     is_custom: bool, whether it is the user's.
     metric: str, the name of the metric by which a training is judged.
     sign: int, 1 if more of it is better, -1 if less is.
+    has_keras_model: bool, whether its model is one of Keras.
     unit: str, what its examples are called, such as 'images'.
   """
 
@@ -78,6 +83,7 @@ class Problem:
     self._module = module
     self._named = named
     self.is_custom = bool(named)
+    self.has_keras_model = isinstance(module, keras_problem.KerasModule)
     self.unit = getattr(module, 'unit', 'examples')
     best = getattr(module, 'best', '-loss')
     if not isinstance(best, str) or best[:1] not in ('+', '-') or not best[1:]:
@@ -152,23 +158,9 @@ class Problem:
         f'metrics() gave {problem_module.shorten(found)}: expected a dict of '
         'tensors [n]'
       )
-    return {name: self._check_metric(name, x) for name, x in found.items()}
-
-  def _check_metric(self, name, values):
-    is_total = isinstance(values, metric_total.Total)
-    values = values if is_total else tf.convert_to_tensor(values)
-    shape = (values.value if is_total else values).shape
-    if is_total and shape.ndims:
-      raise self.error(
-        f'the metric {name!r} gives {shape} numbers: expected one, as with '
-        "average='macro'"
-      )
-    if not is_total and shape.ndims != 1:
-      raise self.error(
-        f'metrics() gave {name!r} of shape {shape}: expected one value an '
-        'example; what is no mean over examples goes into finish()'
-      )
-    return values if is_total else tf.cast(values, tf.float32)
+    return {
+      name: metric_total.check(self.error, name, x) for name, x in found.items()
+    }
 
   def finish(self, means):
     """Returns {name: float} of {name: mean}, with what is computed of them.
@@ -202,10 +194,9 @@ class Problem:
     Returns:
       bool, whether it did.
     """
-    if not hasattr(self._module, 'save'):
-      return False
-    self._module.save(values, path)
-    return True
+    if self.has_keras_model:
+      self._module.save(values, path)
+    return self.has_keras_model
 
   def read_source(self):
     """Returns the bytes of the module's file."""

@@ -57,6 +57,11 @@ def _check_best(problem, names):
 
 def _check_variables(problem, made):
   for variable in tf.global_variables():
+    if variable.op.name not in made and problem.has_keras_model:
+      raise problem.error(
+        f'the model makes the variable {variable.op.name!r} while it is '
+        'called: make its layers and their variables in __init__ or build'
+      )
     if variable.op.name not in made:
       raise problem.error(
         f'build() makes the variable {variable.op.name!r} by tf.Variable or by '
@@ -64,5 +69,7 @@ def _check_variables(problem, made):
       )
   if not tf.trainable_variables():
     raise problem.error(
-      'build() makes no trainable variable: make them by tf.get_variable'
+      'the model has no trainable weight'
+      if problem.has_keras_model
+      else 'build() makes no trainable variable: make them by tf.get_variable'
     )

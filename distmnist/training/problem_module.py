@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import traceback
 
@@ -152,8 +153,12 @@ def locate(error, path):
 
 
 def describe(error):
-  lines = str(error).strip().splitlines() or ['no reason given']
-  return f'{type(error).__name__}: {lines[0][:300]}'
+  """Returns an error as one line: its type, and the first of its lines."""
+  text = re.sub(r'\x1b\[\d*m', '', str(error))
+  lines = list(filter(None, text.splitlines())) or ['no reason given']
+  # Keras says first which layer it is, and then what.
+  first = 2 if lines[0].startswith('Exception encountered when call') else 1
+  return f'{type(error).__name__}: {" ".join(lines[:first])[:300]}'
 
 
 def shorten(value):

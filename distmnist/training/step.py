@@ -131,11 +131,24 @@ def build_outputs(problem, x):
     float32 scalar, or None without any.
   """
   before = len(tf.losses.get_regularization_losses())
-  outputs = problem.build(x, is_training=True)
+  with tf.variable_scope(tf.get_variable_scope(), custom_getter=_penalise):
+    outputs = problem.build(x, is_training=True)
   penalties = tf.losses.get_regularization_losses()[before:]
   if not penalties:
     return outputs, None
   return outputs, tf.add_n([tf.cast(p, tf.float32) for p in penalties])
+
+
+def _penalise(getter, name, *args, **kwargs):
+  """Has a regularizer see what the model computes with.
+
+  That has a gradient; the center's variable has none under any strategy.
+  """
+  regularizer = kwargs.pop('regularizer', None)
+  given = getter(name, *args, **kwargs)
+  if regularizer:
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, regularizer(given))
+  return given
 
 
 def _take_mean(metric):

@@ -26,12 +26,12 @@ def run(program, *words, code=0):
   return done.stdout + done.stderr
 
 
-def train(logdir, problem, rule, *words, num_ps=2):
+def train(logdir, problem, rule, *words, num_ps=2, num_workers=2):
   """Trains by `launch`; returns (output, report)."""
   num_ps = 0 if rule == 'ring_allreduce' else num_ps
   output = run(
     'launch',
-    *(f'--num_ps={num_ps}', '--num_workers=2', '--'),
+    *(f'--num_ps={num_ps}', f'--num_workers={num_workers}', '--'),
     *(f'--problem=examples/{problem}.py', f'--logdir={logdir}'),
     *('--optimizer=adam', '--learning_rate=0.01', f'--strategy={rule}'),
     *words,
@@ -39,23 +39,67 @@ def train(logdir, problem, rule, *words, num_ps=2):
   return output, json.loads((logdir / 'report.json').read_text())
 
 
-# A loop, an embedding and a nest of integers; rules that warm their graphs up
-# run them with a dead batch first.
+def test_an_example_fits_on_a_screen():
+  for path in (REPO / 'examples').glob('*.py'):
+    assert len(path.read_text().splitlines()) <= 40, path
+
+
+@pytest.mark.parametrize(
+  'page, name', [('your_own_model', 'regression'), ('keras', 'recommender')]
+)
+def test_a_page_shows_the_example_as_it_is(page, name):
+  text = (REPO / 'docs' / f'{page}.md').read_text()
+  shown = text.split('```python\n')[1].split('```')[0]
+  assert (REPO / 'examples' / f'{name}.py').read_text().endswith(shown)
+
+
+# A loop, an embedding and a mask; rules that warm their graphs up run them with
+# a dead batch first.
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', RULES)
 def test_text_is_learnt_under_every_rule(tmp_path, rule):
   _, report = train(tmp_path, 'sentiment', rule, '--epochs=4')
-  assert report['test_metrics'].keys() == {'accuracy', 'loss'}
+  assert report['test_metrics'].keys() == {'accuracy', 'auc', 'loss'}
   assert report['test_accuracy'] == report['test_metrics']['accuracy'] > 0.7
 
 
 @pytest.mark.slow
-def test_rules_in_lock_step_compute_the_same(tmp_path):
+@pytest.mark.parametrize('problem', ['regression', 'sentiment', 'recommender'])
+def test_workers_in_lock_step_reach_the_loss_of_one_process(tmp_path, problem):
   found = [
-    train(tmp_path / rule, 'sentiment', rule, '--epochs=1')[1]['test_metrics']
-    for rule in ('sync_sgd', 'ring_allreduce')
+    train(tmp_path / f'{rule}_{workers}', problem, rule, *flags, **cluster)[1]
+    for rule, workers, flags, cluster in (
+      ('async_sgd', 1, ['--batch_size=100'], {'num_ps': 0, 'num_workers': 1}),
+      ('sync_sgd', 2, ['--batch_size=50'], {}),
+      ('ring_allreduce', 2, ['--batch_size=50'], {}),
+    )
   ]
-  assert found[0] == pytest.approx(found[1], abs=1e-5)
+  for report in found:
+    assert report['test_metrics'] == pytest.approx(
+      found[0]['test_metrics'], abs=1e-5
+    )
+
+
+# How much of the chance of a guess is left; under a rule with copies, too.
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['sync_sgd', 'easgd'])
+@pytest.mark.parametrize(
+  'problem, epochs, largest_loss',
+  [
+    ('transformer', 4, 2.3),
+    ('recommender', 10, 2.5),
+    ('resnet20', 6, 2.0),
+    ('mobilenet', 2, 1.6),
+  ],
+)
+def test_nets_of_keras_are_learnt(
+  tmp_path, problem, rule, epochs, largest_loss
+):
+  flags = f'--epochs={epochs}', '--batch_size=50'
+  flags += ('--width=4',) * (problem == 'resnet20')
+  _, report = train(tmp_path, problem, rule, *flags)
+  assert report['test_metrics']['loss'] < largest_loss
+  assert (tmp_path / 'model.keras').exists()
 
 
 @pytest.mark.slow
@@ -102,7 +146,7 @@ def test_what_takes_no_problem_says_so_in_a_line(tmp_path):
 def test_its_shards_are_planned():
   output = run('plan', '--problem=examples/sentiment.py', '--num_ps=2')
   assert 'async_sgd, 2 ps, 2 workers; examples/sentiment.py' in output
-  assert 'words/part_0' in output
+  assert 'embedding/embeddings/part_0' in output
 
 
 # An embedding of a hundred rows, and data that ask for more.

@@ -1,4 +1,4 @@
-"""Models of Keras: the same weights as model.fit, under every rule, as files."""
+"""Models of Keras: the weights that model.fit gives, under every rule."""
 
 import json
 import subprocess

@@ -1,0 +1,120 @@
+"""model_state: what the steps of several workers leave of an average."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import model_state
+
+
+class Worker:
+  """A worker whose average moves a tenth of the way to `fed` in each step."""
+
+  def __init__(self, cluster, index, is_lock_step):
+    with tf.Graph().as_default() as graph:
+      member = cluster.worker(index)
+      state = model_state.ModelState(member, is_lock_step)
+      state.activate()
+      with tf.device(member.device_setter()):
+        self.average = tf.get_variable(
+          'average', initializer=np.float32([1, 2]), trainable=False
+        )
+        self.count = tf.get_variable('count', initializer=0, trainable=False)
+      self.fed = tf.placeholder(tf.float32, [2])
+      with tf.device(member.compute_device):
+        for variable, change in (
+          (self.average, lambda old: old + 0.1 * (self.fed - old)),
+          (self.count, lambda old: old + 1),
+        ):
+          old = model_state.read(variable)
+          model_state.change(variable, change(old))
+        state.build_updates()
+      self.step = tf.group(*tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+      self.first = tf.global_variables_initializer()
+      self.start = tf.local_variables_initializer()
+    target = cluster.servers[index].target
+    self.session = tf.Session(target, graph=graph)
+
+  def run(self, *fed):
+    self.session.run(self.step, {self.fed: fed})
+
+  def read(self):
+    return self.session.run([self.average, self.count])
+
+
+@pytest.fixture
+def start(make_cluster):
+  def start_workers(num_ps, num_workers, is_lock_step):
+    cluster = make_cluster(num_ps, num_workers)
+    workers = [Worker(cluster, i, is_lock_step) for i in range(num_workers)]
+    workers[0].session.run(workers[0].first)
+    for worker in workers:
+      worker.session.run(worker.start)
+    return workers
+
+  return start_workers
+
+
+# Whoever comes first, and however far ahead of the other it is.
+@pytest.mark.parametrize('order', ['0101', '0011', '1010', '1100'])
+def test_in_lock_step_it_is_the_average_of_the_mean_of_the_batches(
+  start, order
+):
+  workers = start(1, 2, is_lock_step=True)
+  batches = {'0': [[3, 1], [5, 0]], '1': [[7, -1], [1, 4]]}
+  left = {worker: list(fed) for worker, fed in batches.items()}
+  for worker in order:
+    workers[int(worker)].run(*left[worker].pop(0))
+  expected = np.float64([1, 2])
+  for fed in zip(*batches.values(), strict=True):
+    expected += 0.1 * (np.mean(fed, axis=0) - expected)
+  average, count = workers[1].read()
+  np.testing.assert_allclose(average, expected, rtol=1e-6)
+  assert count == 2  # One a round.
+
+
+def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
+  first, second = start(1, 2, is_lock_step=False)
+  first.run(3, 1)
+  first.run(5, 0)
+  second.run(1, 4)  # It has the average as it was at its start.
+  expected = np.float64([1, 2])
+  for fed in [3, 1], [5, 0]:
+    expected += 0.1 * (np.float64(fed) - expected)
+  expected += 0.1 * (np.float64([1, 4]) - [1, 2])
+  average, count = second.read()
+  np.testing.assert_allclose(average, expected, rtol=1e-6)
+  assert count == 3
+  second.run(0, 0)
+  np.testing.assert_allclose(second.read()[0], 0.9 * expected, rtol=1e-6)
+
+
+def test_without_a_ps_each_worker_has_its_own(start):
+  [worker] = start(0, 1, is_lock_step=True)
+  worker.run(3, 1)
+  average, count = worker.read()
+  np.testing.assert_allclose(average, [1.2, 1.9], rtol=1e-6)
+  assert count == 1
+
+
+def test_of_several_towers_the_mean_counts(make_cluster):
+  member = make_cluster(0, 1).worker(0)
+  with tf.Graph().as_default(), tf.Session() as session:
+    state = model_state.ModelState(member, is_lock_step=True)
+    state.activate()
+    average = tf.get_variable('average', initializer=0.0, trainable=False)
+    for value in 1.0, 3.0:
+      model_state.change(average, tf.constant(value))
+    state.build_updates()
+    session.run(tf.global_variables_initializer())
+    session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+    assert session.run(average) == 2
+
+
+def test_outside_of_a_training_nothing_changes():
+  with tf.Graph().as_default(), tf.Session() as session:
+    average = tf.get_variable('average', initializer=5.0, trainable=False)
+    model_state.change(average, model_state.read(average) + 1)
+    session.run(tf.global_variables_initializer())
+    assert session.run(model_state.read(average)) == 5
+    assert not tf.get_collection(tf.GraphKeys.UPDATE_OPS)

@@ -1,0 +1,48 @@
+"""final_model: what a training leaves beside its checkpoints."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.training import final_model
+
+
+class Problem:
+  """Keeps what it is told to save."""
+
+  def __init__(self, error=None):
+    self.saved = None
+    self._error = error
+
+  def save_model(self, values, path):
+    if self._error:
+      raise self._error
+    self.saved = values, path
+    return True
+
+
+def test_the_last_values_are_written(tmp_path, caplog):
+  problem, values = Problem(), {'w': np.ones(2)}
+  with caplog.at_level(logging.INFO):
+    final_model.write(problem, str(tmp_path), values)
+  assert problem.saved == (values, str(tmp_path / 'model.keras'))
+  assert str(tmp_path / 'model.keras') in caplog.text
+
+
+def test_those_of_the_best_checkpoint_are_if_there_is_one(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable('w', initializer=3.0)
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / 'model.ckpt'), 7)
+  problem = Problem()
+  final_model.write(problem, str(tmp_path), {'w': 1.0}, path)
+  assert problem.saved[0] == {'w': 3.0}
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+  problem = Problem(OSError(28, 'No space left on device'))
+  with pytest.raises(cli.RunError, match='No space left on device; the check'):
+    final_model.write(problem, str(tmp_path), {})
