@@ -92,8 +92,7 @@ class Chief:
       self._validation = self._make_evaluator(validation_split)
     self._global_step = tf.train.get_global_step()
     self._workers = []
-    self._values = None
-    self._final_step = self._best_path = None
+    self._values = self._final_step = self._best_path = None
 
   def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
@@ -215,10 +214,9 @@ class Chief:
       self._task.cluster.num_workers,
       self._logdir,
     )
-    if self._logdir:
-      final_model.write(
-        self._choice.problem, self._logdir, self._values, self._best_path
-      )
+    final_model.write(
+      self._choice.problem, self._logdir, self._values, self._best_path
+    )
 
 
 def _make_writer(logdir, owner):

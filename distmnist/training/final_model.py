@@ -17,7 +17,7 @@ def write(problem, logdir, values, best_path=None):
 
   Args:
     problem: problem.Problem.
-    logdir: str.
+    logdir: str; None for nowhere.
     values: dict of variable name -> array, the center at the end.
     best_path: str, the checkpoint whose values are taken in their place, or
       None.
@@ -25,6 +25,8 @@ def write(problem, logdir, values, best_path=None):
   Raises:
     cli.RunError: the file cannot be written.
   """
+  if not logdir:
+    return
   if best_path:
     reader = tf.train.load_checkpoint(best_path)
     names = reader.get_variable_to_shape_map()

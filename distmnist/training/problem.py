@@ -203,10 +203,9 @@ class Problem:
     return pathlib.Path(self._module.__file__).read_bytes()
 
   def _call(self, name, *args):
-    function = getattr(self._module, name)
-    if not self.is_custom:
-      return function(*args)
-    return problem_module.call(self._named, self._module, name, *args)
+    if self.is_custom:
+      return problem_module.call(self._named, self._module, name, *args)
+    return getattr(self._module, name)(*args)
 
   def error(self, text):
     """Returns the cli.UsageError that names the problem."""

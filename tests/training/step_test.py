@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster
 from distmnist.common import registry
 from distmnist.common.names import MODELS, STRATEGIES
-from distmnist.exchange import strategy
+from distmnist.exchange import local_copies, strategy
 from distmnist.training import batch_table
 from distmnist.training import step as step_lib
 from tests.support import in_process, problems
@@ -202,3 +202,32 @@ def test_a_rule_that_does_not_mark_its_batches_is_refused(
     NotImplementedError, match='^Forgetful.minimize does not call mark_done: '
   ):
     build_dealt(Forgetful(member), member, DEALING)
+
+
+@pytest.mark.parametrize('kind', [cluster.Cluster, Towers])
+@pytest.mark.parametrize('name', ['async_sgd', 'downpour', 'easgd'])
+def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(kind, name):
+  def build_model(images, is_training):
+    weights = tf.get_variable(
+      'weights',
+      [64, 3],
+      initializer=tf.ones_initializer(),
+      regularizer=lambda w: 5 * tf.reduce_sum(w),
+    )
+    return 0 * tf.reshape(images, [-1, 64]) @ weights
+
+  member = make_member(kind)
+  rule = registry.load(STRATEGIES, name).make(member)
+  with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+    batch = tf.constant(IMAGES[0]), tf.constant(LABELS[0])
+    step = step_lib.build_step(
+      member, rule, problems.of_images(build_model), batch
+    )
+    session.run(tf.global_variables_initializer())
+    session.run(tf.local_variables_initializer())
+    loss = session.run(step.loss)
+    session.run(step.update.train_op)
+    views = tf.get_collection(local_copies.VARIABLES) or step.center
+    changed = session.run(views[0])
+  assert loss == pytest.approx(np.log(3) + 5 * 64 * 3)
+  np.testing.assert_allclose(changed, 1 - 0.01 * 5, rtol=1e-6)
