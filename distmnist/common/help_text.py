@@ -85,7 +85,8 @@ def _group(own):
     if module in own:
       found['This program'] += its_flags
     elif is_ours(module):
-      room = module.split('.')[1] if module not in _added else 'Your problem'
+      is_packaged = module.startswith(f'{PACKAGE}.')
+      room = module.split('.')[1] if is_packaged else 'Yours'
       found.setdefault(_SUBJECTS.get(room, room), []).extend(its_flags)
   return _sort(found)
 

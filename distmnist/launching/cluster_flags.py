@@ -77,8 +77,8 @@ def check_launcher_flags(chosen):
     cli.UsageError: one is given.
   """
   flags_of = flags.FLAGS.flags_by_module_dict()
-  for name in registry.names(LAUNCHERS):
-    for flag in flags_of.get(f'{LAUNCHERS}.{name}', []):
+  for name, module in registry.find(LAUNCHERS).items():
+    for flag in flags_of.get(module, []):
       if flag.present and name != chosen:
         raise cli.UsageError(
           f'--{flag.name} is for --launcher={name}, and this is '

@@ -222,8 +222,7 @@ def _find_modules(root):
         if word := word.split('#')[0].split(' as ')[0].strip():
           left.append(f'{package}.{word}')
     for constant in _LOAD_ALL.findall(source):
-      package = getattr(names, constant)
-      left += [f'{package}.{module}' for module in registry.names(package)]
+      left += registry.find(getattr(names, constant)).values()
   return found
 
 

@@ -98,7 +98,7 @@ def launch_from_flags(is_cluster):
     is_cluster or cluster_flags.MAX_RESTARTS.value or launcher != 'local'
   ):
     return None
-  names = {f'{LAUNCHERS}.{name}': name for name in registry.names(LAUNCHERS)}
+  names = {module: name for name, module in registry.find(LAUNCHERS).items()}
   modules = flags.FLAGS.flags_by_module_dict()
   words = []
   for module in (cluster_flags.__name__, *names):

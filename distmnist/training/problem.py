@@ -41,7 +41,7 @@ def from_flags(seed=0):
     cli.UsageError: the module lacks a function, or makes no model.
   """
   named, module = problem_module.load()
-  if module is None:
+  if module in (None, images):
     return Problem(images)
   has_model = hasattr(module, 'make_model')
   if has_model and hasattr(module, 'build'):

@@ -13,7 +13,8 @@ import numpy as np
 from absl import flags
 
 from distmnist import runtime
-from distmnist.common import cli, command_line, help_text
+from distmnist.common import cli, command_line, help_text, registry
+from distmnist.common.names import PROBLEMS
 from distmnist.lifecycle import consistency
 
 _PROBLEM = flags.DEFINE_string(
@@ -86,7 +87,9 @@ def _import(named):
   """Returns the module; raises cli.UsageError."""
   try:
     with runtime.eagerly():
-      if named.endswith('.py'):
+      if named in registry.find(PROBLEMS):
+        module = registry.load(PROBLEMS, named)
+      elif named.endswith('.py'):
         module = _import_file(named)
       else:
         if os.getcwd() not in sys.path:

@@ -8,6 +8,10 @@ from distmnist.common import registry
 from distmnist.common.names import MODELS
 from tests.support.paths import REPO
 
+_METADATA = """Metadata-Version: 2.1
+Name: theirs
+Version: 1.0
+"""
 ROOMS = ('datasets', 'launchers', 'models', 'strategies')
 
 
@@ -41,3 +45,33 @@ def test_an_unknown_name_is_answered_with_those_there_are():
   message = f"no 'recnn' among the models: expected one of {known}"
   with pytest.raises(ValueError, match=f'^{re.escape(message)}$'):
     registry.load(MODELS, 'recnn')
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+  """Returns install(room, name, module): another package's entry point."""
+
+  def write(room, name, module):
+    info = tmp_path / 'theirs-1.0.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(_METADATA)
+    (info / 'entry_points.txt').write_text(f'[{room}]\n{name} = {module}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.find.cache_clear()
+
+  yield write
+  registry.find.cache_clear()
+
+
+def test_another_package_adds_a_name(install, tmp_path):
+  (tmp_path / 'their_net.py').write_text('SIZE = 3\n')
+  install(MODELS, 'theirs', 'their_net')
+  assert registry.find(MODELS)['theirs'] == 'their_net'
+  assert registry.names(MODELS) == sorted(registry.names(MODELS))
+  assert registry.load(MODELS, 'theirs').SIZE == 3
+
+
+def test_a_name_that_is_taken_is_refused(install):
+  install(MODELS, 'cnn', 'their_net')
+  with pytest.raises(ImportError, match="theirs adds 'cnn' to distmnist.model"):
+    registry.names(MODELS)
