@@ -9,7 +9,7 @@ ended with 0, else that of the first task that failed for good.
 import os
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, console, registry
+from distmnist.common import cli, console, lifeline, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, jobs, log_view
 from distmnist.launching import train_flags as train_flags_lib
@@ -23,6 +23,7 @@ _FIRST_FLAGS = (
 
 def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
+  lifeline.follow()
   console.print_logs(log_view.print_line)
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)

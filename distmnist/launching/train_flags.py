@@ -106,7 +106,7 @@ def _define_problem(values, words):
 
 def _read_problem(named):
   """Returns the source (str) of a problem; '' where it is not found here."""
-  path = named or ''
+  path = registry.find(names.PROBLEMS).get(named, named or '')
   if not path.endswith('.py'):
     path = f'{path.replace(".", os.sep)}.py'
   for folder in ['', *sys.path]:

@@ -30,6 +30,7 @@ _OWN_FLAGS = {
   'logdir',
   'num_gpus',
   'print_cluster',
+  'report_file',
   'resume',
   'save_secs',
   'save_steps',

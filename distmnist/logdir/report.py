@@ -6,7 +6,6 @@ import itertools
 import json
 
 from distmnist.common import cli, files
-from distmnist.logdir import logdirs
 
 # What a report has of each life, of each worker and of all together.
 SUMMED = (
@@ -197,13 +196,12 @@ def _compose_numbers(stats, max_staleness):
   return numbers
 
 
-def write(report, logdir):
-  """Writes logdir/report.json, whole or not at all; returns its path.
+def write(report, path):
+  """Writes a report as JSON, whole or not at all; returns the path.
 
   Raises:
     cli.RunError: it cannot be written.
   """
-  path = logdirs.report_path(logdir)
   try:
     with files.replacing(path) as file:
       json.dump(report, file, indent=2)

@@ -2,9 +2,18 @@
 
 import logging
 
+from absl import flags
+
 from distmnist.logdir import lives, logdirs, report, report_text, run_flags
 
 _log = logging.getLogger(__name__)
+
+_REPORT_FILE = flags.DEFINE_string(
+  'report_file',
+  None,
+  'A file into which the chief writes the report of the run, with or without '
+  '--logdir.',
+)
 
 
 def publish(outcome, workers, strategy, num_workers, logdir):
@@ -35,6 +44,8 @@ def publish(outcome, workers, strategy, num_workers, logdir):
   whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
   for line in report_text.format_lines(whole):
     _log.info(line)
+  if _REPORT_FILE.value:
+    report.write(whole, _REPORT_FILE.value)
   if not logdir:
     return
   made_steps = any(worker.local_steps for worker in workers)
@@ -45,4 +56,5 @@ def publish(outcome, workers, strategy, num_workers, logdir):
       '--train_steps or --epochs, or anew with --resume=never'
     )
   else:
-    _log.info(f'{"report":<20}{report.write(whole, logdir)}')
+    path = report.write(whole, logdirs.report_path(logdir))
+    _log.info(f'{"report":<20}{path}')

@@ -91,6 +91,9 @@ class KerasModel:
     with runtime.eagerly():
       for weight in self._weights:
         weight.variable.assign(values[weight.name])
+      if self._model.compiled and self._model.optimizer:
+        # Its slots are not ours; without any the file could not be loaded.
+        self._model.optimizer.build(self._model.trainable_variables)
       self._model.save(unfinished)
     files.sync(unfinished)
     os.replace(unfinished, path)

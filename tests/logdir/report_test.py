@@ -57,8 +57,8 @@ def test_where_the_stale_are_dropped_they_are_counted():
 
 def test_write_replaces_the_file_as_a_whole(tmp_path):
   (tmp_path / 'report.json').write_text('of an earlier run')
-  path = report.write(compose(), str(tmp_path))
-  assert path == str(tmp_path / 'report.json')
+  path = str(tmp_path / 'report.json')
+  assert report.write(compose(), path) == path
   found = json.loads((tmp_path / 'report.json').read_text())
   assert found['local_steps'] == 8
   assert found['workers'][0]['staleness'] == {'0': 3, '1': 2}
@@ -128,14 +128,14 @@ def test_steps_lost_are_those_of_who_saw_most():
 def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_report(
   tmp_path, monkeypatch
 ):
-  path = report.write({'global_step': 1}, str(tmp_path))
+  path = report.write({'global_step': 1}, str(tmp_path / 'report.json'))
 
   def refuse(descriptor):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   monkeypatch.setattr(files.os, 'fsync', refuse)
   with pytest.raises(cli.RunError) as caught:
-    report.write(compose(), str(tmp_path))
+    report.write(compose(), path)
   assert caught.value.exit_code == 1
   assert str(caught.value) == (
     f'{path} cannot be written: No space left on device; the training is done'

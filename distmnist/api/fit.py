@@ -1,0 +1,112 @@
+"""fit: a Keras model of the caller's, trained by a cluster."""
+
+import os
+import tempfile
+
+from distmnist.api import training
+
+# Optimizers of Keras, their names here, and which settings of theirs are flags.
+_OPTIMIZERS = {
+  'SGD': ('sgd', ()),
+  'Adam': ('adam', ()),
+  'Adagrad': ('adagrad', ()),
+  'RMSprop': ('rmsprop', ('momentum',)),
+}
+
+
+def fit(
+  model,
+  x,
+  y,
+  *,
+  validation_data=None,
+  logdir=None,
+  on_line=print,
+  **settings,
+):
+  """Trains a Keras model as `model.fit` does, by a cluster.
+
+    model.compile('adam', loss='mse', metrics=['mae'])
+    model, report = distmnist.fit(model, x, y, strategy='easgd', num_workers=3)
+
+  Args:
+    model: keras.Model, compiled. Its classes must be Keras's own, or registered
+      in a package that the tasks can import as well.
+    x, y: arrays [n, ...], or dicts, tuples or lists of such.
+    validation_data: (x, y) by which the model is judged, or None: then it is
+      by the training data.
+    logdir: str, where checkpoints and reports are kept, and from where the same
+      call goes on; None for nowhere.
+    on_line: callable(line), for each line that the training prints.
+    **settings: flags, see distmnist.run. By default epochs=1 and batch_size=32,
+      examples in a batch of one worker; the optimizer and its rate are those
+      that the model is compiled with.
+
+  Returns:
+    (model, training.Report): the same model, with the weights of the last step,
+    or of the best one under early_stopping_patience.
+
+  Raises:
+    training.Error: the training has failed.
+    ValueError: the model is not compiled, or with an optimizer that is not
+      known here.
+  """
+  if 'optimizer' not in settings:
+    settings = _read_optimizer(model) | settings
+  splits = {'train': (x, y)}
+  if validation_data is not None:
+    splits['validation'] = validation_data
+  with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
+    logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
+    folder = os.path.join(logdir, 'fitted')
+    os.makedirs(folder, exist_ok=True)
+    settings = {'epochs': 1, 'batch_size': 32} | settings
+    settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
+    return _train(model, folder, splits, settings)
+
+
+def _train(model, folder, splits, settings):
+  """Returns (model, report)."""
+  import keras  # noqa: PLC0415  `import distmnist` costs nothing.
+
+  from distmnist.problems import fitted  # noqa: PLC0415
+
+  path = fitted.model_path(folder)
+  if not model.built:
+    model(
+      keras.tree.map_structure(
+        lambda a: keras.KerasTensor((None, *a.shape[1:]), a.dtype.name),
+        splits['train'][0],
+      )
+    )
+  if not os.path.exists(path):  # Of a run that goes on it stays as it is.
+    model.save(path)
+    fitted.write(folder, splits)
+  report = training.run('fitted', **settings)
+  trained = keras.models.load_model(
+    os.path.join(settings['logdir'], 'model.keras')
+  )
+  model.set_weights(trained.get_weights())
+  return model, report
+
+
+def _read_optimizer(model):
+  """Returns the flags of the optimizer that a model is compiled with."""
+  if not model.compiled:
+    raise ValueError('the model is not compiled: expected model.compile(...)')
+  optimizer = model.optimizer
+  name = type(optimizer).__name__
+  if name not in _OPTIMIZERS:
+    raise ValueError(
+      f'the model is compiled with {name}: expected one of '
+      f'{", ".join(_OPTIMIZERS)}, or optimizer= and learning_rate= here'
+    )
+  ours, taken = _OPTIMIZERS[name]
+  settings = {key: getattr(optimizer, key) for key in taken}
+  if name == 'SGD' and optimizer.momentum:
+    ours = 'nesterov' if optimizer.nesterov else 'momentum'
+    settings['momentum'] = optimizer.momentum
+  return settings | {
+    'optimizer': ours,
+    'learning_rate': float(optimizer.learning_rate),
+  }

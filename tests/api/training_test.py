@@ -1,0 +1,261 @@
+"""training: run and start, as scripts, threads and notebooks call them."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+
+import psutil
+import pytest
+
+import distmnist
+from distmnist.api import training
+from tests.support.paths import REPO
+
+SMALL = {
+  'dataset': 'synthetic',
+  'model': 'softmax',
+  'synthetic_train_images': 3000,
+  'synthetic_test_images': 500,
+  'validation_images': 500,
+}
+FOREVER = {**SMALL, 'train_steps': 10**8, 'log_secs': 0.1}
+
+
+def find_launchers(marker):
+  """Returns the processes (list) whose command line has `marker`."""
+  found = []
+  for process in psutil.process_iter():
+    try:
+      if any(marker in word for word in process.cmdline()):
+        found.append(process)
+    except psutil.Error:
+      pass
+  return found
+
+
+def wait_until_gone(processes):
+  _, alive = psutil.wait_procs(processes, timeout=60)
+  assert not alive
+
+
+def find_cluster(pid):
+  """Returns a launcher and all that it has started."""
+  launcher = psutil.Process(pid)
+  return [launcher, *launcher.children(recursive=True)]
+
+
+@pytest.mark.parametrize(
+  'problem, settings, words',
+  [
+    (None, {}, []),
+    ('mine.py', {'epochs': 2}, ['--problem=mine.py', '--epochs=2']),
+    (
+      types.SimpleNamespace,
+      {'resume': None, 'sync_replicas': True, 'use_locking': False},
+      None,
+    ),
+    (None, {'trace_steps': [1, 2]}, ['--trace_steps=1,2']),
+  ],
+)
+def test_settings_are_flags(problem, settings, words):
+  if words is None:
+    problem = types.ModuleType('mine')
+    problem.__file__ = '/some/mine.py'
+    words = ['--problem=/some/mine.py', '--sync_replicas', '--nouse_locking']
+  assert training.make_words(problem, settings) == words
+
+
+def test_other_hosts_need_a_logdir():
+  with pytest.raises(ValueError, match="launcher='slurm' without logdir"):
+    distmnist.start(launcher='slurm')
+
+
+def test_a_report_has_attributes():
+  report = training.Report({'global_step': 3, 'flags': {'logdir': 'logs/a'}})
+  assert (report.global_step, report.logdir) == (3, 'logs/a')
+  assert training.Report({'flags': {}}).logdir is None
+  with pytest.raises(AttributeError, match="a report has no 'global_stp'"):
+    _ = report.global_stp
+
+
+def test_the_package_costs_nothing_to_import():
+  code = 'import sys, distmnist, distmnist.api.training; print(*sys.modules)'
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  loaded = set(done.stdout.split())
+  assert not loaded & {'tensorflow', 'keras', 'absl', 'numpy'}
+  with pytest.raises(AttributeError, match="'distmnist' has no attribute 'ru'"):
+    _ = distmnist.ru
+
+
+@pytest.mark.slow
+def test_a_training_gives_its_report_and_its_lines(monkeypatch, tmp_path):
+  monkeypatch.setattr(sys, 'argv', ['a notebook', '-f', 'kernel.json'])
+  monkeypatch.setattr(sys, 'stdout', io.StringIO())
+  monkeypatch.chdir(tmp_path)
+  report = distmnist.run(
+    num_ps=1, num_workers=2, train_steps=100, optimizer='adam', **SMALL
+  )
+  assert report.global_step == 100
+  assert report.test_accuracy == report.test_metrics['accuracy'] > 0.3
+  assert report.logdir is None
+  assert 'test accuracy' in sys.stdout.getvalue()
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
+  module = types.ModuleType('regression')
+  module.__file__ = str(REPO / 'examples' / 'regression.py')
+  lines = []
+  report = distmnist.run(
+    module, lines.append, epochs=1, units=8, logdir=tmp_path / 'run'
+  )
+  assert report.test_metrics.keys() == {'mse', 'mae', 'loss', 'rmse'}
+  assert report.logdir == str(tmp_path / 'run')
+  assert (tmp_path / 'run' / 'report.json').exists()
+  assert any('test rmse' in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'settings, code, message',
+  [
+    ({'epoch': 2}, 2, "flag 'epoch'. Did you mean: epochs"),
+    ({'num_ps': -1}, 2, '--num_ps=-1'),
+    ({'problem': 'none.py'}, 2, '--problem=none.py: no such file in'),
+    ({'dataset': 'npy', 'data_dir': '/none'}, 1, '/none'),
+  ],
+)
+def test_what_is_wrong_is_the_sentence_of_the_task(settings, code, message):
+  with pytest.raises(distmnist.Error) as raised:
+    distmnist.run(
+      **{
+        'on_line': lambda line: None,
+        'num_ps': 0,
+        'num_workers': 1,
+        **settings,
+      }
+    )
+  assert message in str(raised.value)
+  assert 'Traceback' not in '\n'.join(raised.value.lines)
+  assert raised.value.exit_code == code
+
+
+@pytest.mark.slow
+def test_two_run_beside_each_other_and_end_when_they_are_told_to(tmp_path):
+  with_logdir = distmnist.start(
+    on_line=lambda line: None, logdir=tmp_path / 'run', num_ps=1, **FOREVER
+  )
+  steps = threading.Event()
+  with distmnist.start(
+    on_line=lambda line: 'step ' in line and steps.set(), num_ps=1, **FOREVER
+  ) as other:
+    assert steps.wait(60)
+    assert (with_logdir.status(), other.status()) == ('running', 'running')
+    with pytest.raises(TimeoutError, match='still runs after 0.1 s'):
+      other.result(0.1)
+    clusters = [find_cluster(t._process.pid) for t in (with_logdir, other)]
+  assert other.status() == 'failed'
+  wait_until_gone(clusters[1])
+  deadline = time.monotonic() + 60
+  while not list((tmp_path / 'run').glob('report.json')):
+    if list((tmp_path / 'run').glob('model.ckpt-*')):
+      break
+    assert time.monotonic() < deadline
+  with_logdir.stop()
+  with_logdir.stop()
+  wait_until_gone(clusters[0])
+  with pytest.raises(distmnist.Error) as raised:
+    with_logdir.result()
+  assert raised.value.exit_code == 143
+  assert list((tmp_path / 'run').glob('model.ckpt-*.index'))
+
+
+_CALLER = """
+import sys, threading
+import distmnist
+
+def train():
+  distmnist.run(num_ps=1, num_workers=2, dataset='synthetic', model='softmax',
+                train_steps=10**8, log_secs=0.1, on_line=tell)
+
+def tell(line):
+  print(line, flush=True)
+
+if sys.argv[1] == 'thread':
+  thread = threading.Thread(target=train)
+  thread.start()
+  thread.join()
+else:
+  train()
+"""
+
+
+@pytest.fixture
+def caller(tmp_path):
+  """Returns start(where) -> a caller in mid-run, and its cluster."""
+  started = []
+
+  def start(where):
+    process = subprocess.Popen(
+      [sys.executable, '-c', textwrap.dedent(_CALLER), where],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      text=True,
+      env={**os.environ, 'PYTHONPATH': str(REPO)},
+    )
+    started.append(process)
+    for line in process.stdout:
+      if line.startswith('step '):
+        break
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+  yield start
+  for process in started:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('where', ['main', 'thread'])
+def test_a_caller_that_is_killed_leaves_no_process(caller, where):
+  process, cluster = caller(where)
+  assert len(cluster) > 3  # A launcher, a fork server, three tasks.
+  process.kill()
+  wait_until_gone(cluster)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_training(caller):
+  process, cluster = caller('main')
+  process.send_signal(signal.SIGINT)
+  process.stdout.read()
+  assert process.wait(60) in (1, -signal.SIGINT)
+  wait_until_gone(cluster)
+
+
+_PAGE = (REPO / 'docs' / 'python.md').read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', range(3))
+def test_the_code_of_the_page_runs(number):
+  code = _PAGE.split('```python\n')[1:][number].split('```')[0]
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert 'test loss' in done.stdout
