@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.nn import ftrl, lean_updates, schedules
+from distmnist.nn import lean_updates, named_optimizers, schedules
 from distmnist.nn import weight_decay as weight_decay_lib
 
 OPTIMIZERS = (
@@ -18,9 +18,12 @@ OPTIMIZERS = (
   'adagrad',
   'rmsprop',
   'ftrl',
+  'lars',
+  'lamb',
 )
 
-_ADAMW_DECAY = 0.01  # That of PyTorch's AdamW.
+# Those of PyTorch's AdamW and of the authors' LAMB; others have none.
+_DECAYS = {'adamw': 0.01, 'lamb': 0.01}
 
 _OPTIMIZER = flags.DEFINE_enum(
   'optimizer', 'sgd', OPTIMIZERS, 'The optimizer that applies the gradients.'
@@ -45,7 +48,7 @@ _LOCAL_LEARNING_RATE = flags.DEFINE_float(
 _MOMENTUM = flags.DEFINE_float(
   'momentum',
   0.9,
-  'Momentum of --optimizer=momentum, nesterov and rmsprop (0 for none).',
+  'Momentum of --optimizer=momentum, nesterov, rmsprop and lars (0 for none).',
   lower_bound=0,
   upper_bound=1,
 )
@@ -54,7 +57,8 @@ _WEIGHT_DECAY = flags.DEFINE_float(
   None,
   'Decoupled weight decay: in each update a weight also loses this times the '
   'learning rate of itself, not so biases and what else has rank 0 or 1. By '
-  'default 0.01 with --optimizer=adamw, else 0.',
+  'default 0.01 with --optimizer=adamw and lamb, else 0. lars and lamb have it '
+  'in what they scale.',
   lower_bound=0,
 )
 _FTRL_L1 = flags.DEFINE_float(
@@ -65,6 +69,13 @@ _FTRL_L1 = flags.DEFINE_float(
 )
 _FTRL_L2 = flags.DEFINE_float(
   'ftrl_l2', 0, 'L2 penalty of --optimizer=ftrl.', lower_bound=0
+)
+_TRUST_COEFFICIENT = flags.DEFINE_float(
+  'trust_coefficient',
+  0.001,
+  'eta of --optimizer=lars: the rate of a layer is --learning_rate times this '
+  'times the norm of its weights over that of their gradient.',
+  lower_bound=0,
 )
 _CLIP_NORM = flags.DEFINE_float(
   'clip_norm',
@@ -94,46 +105,32 @@ def make_optimizer(
   clip_norm=None,
   use_locking=False,
   weight_decay=0,
-  penalties=(0, 0),
+  **own,
 ):
   """Returns a new tf.train.Optimizer.
 
   Args:
     name: one of OPTIMIZERS.
     learning_rate: float or float32 scalar tensor.
-    momentum: float in 0..1, for momentum, nesterov and rmsprop.
+    momentum: float in 0..1, for momentum, nesterov, rmsprop and lars.
     clip_norm: float or None; compute_gradients clips by this global L2 norm.
     use_locking: bool, whether an update locks its variable.
     weight_decay: float, for all but ftrl; see weight_decay.py.
-    penalties: (l1, l2), floats, for ftrl.
+    **own: l1 and l2, floats, for ftrl; trust_coefficient, float, for lars.
   """
-  optimizer = _make_plain(name, learning_rate, momentum, use_locking, penalties)
+  common = {'learning_rate': learning_rate, 'use_locking': use_locking}
+  has_decay = name in ('lars', 'lamb')
+  if has_decay:
+    common['weight_decay'] = weight_decay
+  optimizer = named_optimizers.make(name, momentum, common, own)
   lean_updates.make_lean(optimizer)
-  if weight_decay:
+  if weight_decay and not has_decay:
     weight_decay_lib.add(optimizer, learning_rate, weight_decay)
   if clip_norm is not None:
     optimizer.compute_gradients = functools.partial(
       _compute_clipped, optimizer.compute_gradients, clip_norm
     )
   return optimizer
-
-
-def _make_plain(name, learning_rate, momentum, use_locking, penalties):
-  common = {'learning_rate': learning_rate, 'use_locking': use_locking}
-  if name == 'sgd':
-    return tf.train.GradientDescentOptimizer(**common)
-  if name in ('momentum', 'nesterov'):
-    return tf.train.MomentumOptimizer(
-      momentum=momentum, use_nesterov=name == 'nesterov', **common
-    )
-  if name in ('adam', 'adamw'):
-    return tf.train.AdamOptimizer(**common)
-  if name == 'adagrad':
-    return tf.train.AdagradOptimizer(**common)
-  if name == 'ftrl':
-    l1, l2 = penalties
-    return ftrl.Ftrl(l1=l1, l2=l2, **common)
-  return tf.train.RMSPropOptimizer(momentum=momentum, **common)
 
 
 def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
@@ -178,7 +175,7 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       clip_norm=_CLIP_NORM.value,
       use_locking=_USE_LOCKING.value,
       weight_decay=_weight_decay_of(name),
-      penalties=(_FTRL_L1.value, _FTRL_L2.value),
+      **_own_settings(name),
     )
 
   return make, learning_rate
@@ -204,17 +201,29 @@ def check_flags(has_local_steps):
       '--optimizer=ftrl, which computes weights anew from its sums: take '
       '--ftrl_l2'
     )
-  for name, value in (('l1', _FTRL_L1.value), ('l2', _FTRL_L2.value)):
-    if value and 'ftrl' not in used:
+  for flag, name in (
+    (_FTRL_L1, 'ftrl'),
+    (_FTRL_L2, 'ftrl'),
+    (_TRUST_COEFFICIENT, 'lars'),
+  ):
+    if flag.value != flag.default and name not in used:
       raise cli.UsageError(
-        f'--ftrl_{name}={value:g} needs --optimizer=ftrl, not '
+        f'--{flag.name}={flag.value:g} needs --optimizer={name}, not '
         f'{_OPTIMIZER.value}'
       )
 
 
+def _own_settings(name):
+  if name == 'ftrl':
+    return {'l1': _FTRL_L1.value, 'l2': _FTRL_L2.value}
+  return (
+    {'trust_coefficient': _TRUST_COEFFICIENT.value} if name == 'lars' else {}
+  )
+
+
 def _weight_decay_of(name):
   if _WEIGHT_DECAY.value is None:
-    return _ADAMW_DECAY if name == 'adamw' else 0
+    return _DECAYS.get(name, 0)
   return _WEIGHT_DECAY.value
 
 

@@ -36,6 +36,14 @@ def step_adam(w, g, state):
   return w - rate * state['m'] / (np.sqrt(state['s']) + 1e-8)
 
 
+def step_lamb(w, g, state):
+  t = state['t'] = state.get('t', 0) + 1
+  state['m'] = 0.9 * state.get('m', 0) + 0.1 * g
+  state['s'] = 0.999 * state.get('s', 0) + 0.001 * g**2
+  m, s = state['m'] / (1 - 0.9**t), state['s'] / (1 - 0.999**t)
+  return w - RATE * m / (np.sqrt(s) + 1e-6)
+
+
 def step_adagrad(w, g, state):
   state['s'] = state.get('s', 0.1) + g**2
   return w - RATE * g / np.sqrt(state['s'])
@@ -69,6 +77,8 @@ STEPS = {
   'adagrad': step_adagrad,
   'rmsprop': step_rmsprop,
   'ftrl': step_ftrl,
+  'lars': step_momentum,  # A vector has no ratio.
+  'lamb': step_lamb,
 }
 
 
@@ -81,9 +91,8 @@ def test_an_optimizer_follows_its_equation(tf_session, name):
   variable = tf.get_variable('w', initializer=START.astype(np.float32))
   gradient = tf.placeholder(tf.float32, [3])
   loss = tf.reduce_sum(variable * gradient)
-  optimizer = optimizers.make_optimizer(
-    name, RATE, momentum=MOMENTUM, penalties=(L1, L2)
-  )
+  own = {'l1': L1, 'l2': L2} if name == 'ftrl' else {}
+  optimizer = optimizers.make_optimizer(name, RATE, momentum=MOMENTUM, **own)
   train_op = optimizer.minimize(loss)
   tf_session.run(tf.global_variables_initializer())
   expected, state = START, {}
@@ -222,6 +231,7 @@ def test_the_rate_is_scaled_by_the_number_of_workers(
     (['--optimizer=adamw', '--weight_decay=0'], 0),
     (['--optimizer=adam'], 0),
     (['--weight_decay=0.3'], 0.3),
+    (['--local_optimizer=adamw'], 0),
   ],
 )
 def test_what_decays_by_default(tf_session, set_flags, words, expected):
@@ -247,6 +257,11 @@ def test_what_decays_by_default(tf_session, set_flags, words, expected):
       ['--ftrl_l1=0.5', '--optimizer=adam'],
       False,
       '--ftrl_l1=0.5 needs --optimizer=ftrl, not adam',
+    ),
+    (
+      ['--trust_coefficient=0.5', '--optimizer=lamb'],
+      False,
+      '--trust_coefficient=0.5 needs --optimizer=lars, not lamb',
     ),
     (
       ['--optimizer=ftrl'],

@@ -4,6 +4,8 @@ A matrix in shards and a vector: y = x W + b, half the squared error, a batch a
 worker and step, and a rate that halves.
 """
 
+import dataclasses
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -29,15 +31,16 @@ X = _RNG.normal(size=(STEPS, NUM_WORKERS, 4, 5)).astype(np.float32)
 Y = _RNG.normal(size=(STEPS, NUM_WORKERS, 4, 3)).astype(np.float32)
 
 
-def train(cluster):
+def train(cluster, wire_dtype='float32'):
   """Returns {name: whole array} of the center, after the steps of the flags.
 
   Args:
     cluster: in_process.InProcessCluster of NUM_WORKERS.
+    wire_dtype: str, as --wire_dtype.
   """
 
   def work(index):
-    member = cluster.worker(index)
+    member = dataclasses.replace(cluster.worker(index), wire_dtype=wire_dtype)
     with tf.device(member.device_setter()):
       global_step = tf.train.get_or_create_global_step()
       rule = sync_sgd.SyncSgd(member, NUM_WORKERS)
