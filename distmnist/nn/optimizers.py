@@ -5,9 +5,25 @@ import functools
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.nn import schedules
+from distmnist.common import cli
+from distmnist.nn import lean_updates, named_optimizers, schedules
+from distmnist.nn import weight_decay as weight_decay_lib
 
-OPTIMIZERS = ('sgd', 'momentum', 'nesterov', 'adam', 'adagrad', 'rmsprop')
+OPTIMIZERS = (
+  'sgd',
+  'momentum',
+  'nesterov',
+  'adam',
+  'adamw',
+  'adagrad',
+  'rmsprop',
+  'ftrl',
+  'lars',
+  'lamb',
+)
+
+# Those of PyTorch's AdamW and of the authors' LAMB; others have none.
+_DECAYS = {'adamw': 0.01, 'lamb': 0.01}
 
 _OPTIMIZER = flags.DEFINE_enum(
   'optimizer', 'sgd', OPTIMIZERS, 'The optimizer that applies the gradients.'
@@ -32,9 +48,34 @@ _LOCAL_LEARNING_RATE = flags.DEFINE_float(
 _MOMENTUM = flags.DEFINE_float(
   'momentum',
   0.9,
-  'Momentum of --optimizer=momentum, nesterov and rmsprop (0 for none).',
+  'Momentum of --optimizer=momentum, nesterov, rmsprop and lars (0 for none).',
   lower_bound=0,
   upper_bound=1,
+)
+_WEIGHT_DECAY = flags.DEFINE_float(
+  'weight_decay',
+  None,
+  'Decoupled weight decay: in each update a weight also loses this times the '
+  'learning rate of itself, not so biases and what else has rank 0 or 1. By '
+  'default 0.01 with --optimizer=adamw and lamb, else 0. lars and lamb have it '
+  'in what they scale.',
+  lower_bound=0,
+)
+_FTRL_L1 = flags.DEFINE_float(
+  'ftrl_l1',
+  0,
+  'L1 penalty of --optimizer=ftrl, by which weights become exactly 0.',
+  lower_bound=0,
+)
+_FTRL_L2 = flags.DEFINE_float(
+  'ftrl_l2', 0, 'L2 penalty of --optimizer=ftrl.', lower_bound=0
+)
+_TRUST_COEFFICIENT = flags.DEFINE_float(
+  'trust_coefficient',
+  0.001,
+  'eta of --optimizer=lars: the rate of a layer is --learning_rate times this '
+  'times the norm of its weights over that of their gradient.',
+  lower_bound=0,
 )
 _CLIP_NORM = flags.DEFINE_float(
   'clip_norm',
@@ -58,69 +99,38 @@ _USE_LOCKING = flags.DEFINE_bool(
 
 
 def make_optimizer(
-  name, learning_rate, momentum=0.9, clip_norm=None, use_locking=False
+  name,
+  learning_rate,
+  momentum=0.9,
+  clip_norm=None,
+  use_locking=False,
+  weight_decay=0,
+  **own,
 ):
   """Returns a new tf.train.Optimizer.
 
   Args:
     name: one of OPTIMIZERS.
     learning_rate: float or float32 scalar tensor.
-    momentum: float in 0..1, for momentum, nesterov and rmsprop.
+    momentum: float in 0..1, for momentum, nesterov, rmsprop and lars.
     clip_norm: float or None; compute_gradients clips by this global L2 norm.
     use_locking: bool, whether an update locks its variable.
+    weight_decay: float, for all but ftrl; see weight_decay.py.
+    **own: l1 and l2, floats, for ftrl; trust_coefficient, float, for lars.
   """
   common = {'learning_rate': learning_rate, 'use_locking': use_locking}
-  if name == 'sgd':
-    optimizer = tf.train.GradientDescentOptimizer(**common)
-  elif name in ('momentum', 'nesterov'):
-    optimizer = tf.train.MomentumOptimizer(
-      momentum=momentum, use_nesterov=name == 'nesterov', **common
-    )
-  elif name == 'adam':
-    optimizer = tf.train.AdamOptimizer(**common)
-  elif name == 'adagrad':
-    optimizer = tf.train.AdagradOptimizer(**common)
-  else:
-    optimizer = tf.train.RMSPropOptimizer(momentum=momentum, **common)
-  optimizer._prepare = functools.partial(
-    _prepare_numbers, optimizer, optimizer._prepare
-  )
-  optimizer._finish = functools.partial(_finish_by_device, optimizer._finish)
+  has_decay = name in ('lars', 'lamb')
+  if has_decay:
+    common['weight_decay'] = weight_decay
+  optimizer = named_optimizers.make(name, momentum, common, own)
+  lean_updates.make_lean(optimizer)
+  if weight_decay and not has_decay:
+    weight_decay_lib.add(optimizer, learning_rate, weight_decay)
   if clip_norm is not None:
     optimizer.compute_gradients = functools.partial(
       _compute_clipped, optimizer.compute_gradients, clip_norm
     )
   return optimizer
-
-
-def _prepare_numbers(optimizer, prepare):
-  """Does `prepare`, and turns the constants that it has made into numbers.
-
-  As a tensor, Adam's beta is made where apply_gradients was called: a worker
-  would send it to each ps in each step, and a message costs more than many an
-  update. Of a number each update makes a constant beside its variable.
-  """
-  prepare()
-  for name, value in vars(optimizer).items():
-    number = tf.get_static_value(value) if tf.is_tensor(value) else None
-    if number is not None:
-      setattr(optimizer, name, float(number))
-
-
-def _finish_by_device(finish, update_ops, name):
-  """Does `finish`, to which the updates of a device are one op.
-
-  What waits for them on another ps, as Adam's powers do, would else be sent a
-  message by each.
-  """
-  devices = {}
-  for op in update_ops:
-    devices.setdefault(op.device, []).append(op)
-  grouped = []
-  for device, ops in devices.items():
-    with tf.device(device), tf.control_dependencies(ops):
-      grouped.append(tf.no_op('updated'))
-  return finish(grouped, name)
 
 
 def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
@@ -152,7 +162,7 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
   def make(is_local=False, rate_factor=None):
     name, rate = _OPTIMIZER.value, learning_rate
     if is_local:
-      name, local_rate = local_name_from_flags(), _LOCAL_LEARNING_RATE.value
+      name, local_rate = _local_name(), _LOCAL_LEARNING_RATE.value
       rate = schedule.build(
         global_step, _LEARNING_RATE.value if local_rate is None else local_rate
       )
@@ -164,16 +174,72 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       momentum=_MOMENTUM.value,
       clip_norm=_CLIP_NORM.value,
       use_locking=_USE_LOCKING.value,
+      weight_decay=_weight_decay_of(name),
+      **_own_settings(name),
     )
 
   return make, learning_rate
 
 
+def check_flags(has_local_steps):
+  """Raises cli.UsageError if the flags of the optimizers do not fit.
+
+  Args:
+    has_local_steps: bool, whether workers of the rule have copies that step.
+  """
+  used = {_OPTIMIZER.value}
+  if has_local_steps:
+    used.add(_local_name())
+    if _local_name() == 'ftrl':
+      raise cli.UsageError(
+        '--optimizer=ftrl computes weights from its own sums, and would undo '
+        "each pull of a worker's copy: give a --local_optimizer such as adagrad"
+      )
+  if _WEIGHT_DECAY.value and 'ftrl' in used:
+    raise cli.UsageError(
+      f'--weight_decay={_WEIGHT_DECAY.value:g} does not go with '
+      '--optimizer=ftrl, which computes weights anew from its sums: take '
+      '--ftrl_l2'
+    )
+  for flag, name in (
+    (_FTRL_L1, 'ftrl'),
+    (_FTRL_L2, 'ftrl'),
+    (_TRUST_COEFFICIENT, 'lars'),
+  ):
+    if flag.value != flag.default and name not in used:
+      raise cli.UsageError(
+        f'--{flag.name}={flag.value:g} needs --optimizer={name}, not '
+        f'{_OPTIMIZER.value}'
+      )
+
+
+def _own_settings(name):
+  if name == 'ftrl':
+    return {'l1': _FTRL_L1.value, 'l2': _FTRL_L2.value}
+  return (
+    {'trust_coefficient': _TRUST_COEFFICIENT.value} if name == 'lars' else {}
+  )
+
+
+def _weight_decay_of(name):
+  if _WEIGHT_DECAY.value is None:
+    return _DECAYS.get(name, 0)
+  return _WEIGHT_DECAY.value
+
+
 def base_rate_from_flags():
-  """Returns (--optimizer, --learning_rate), for a rule that has its own."""
-  return _OPTIMIZER.value, _LEARNING_RATE.value
+  """Returns (--optimizer, --learning_rate); sgd is no more than that."""
+  return _describe(_OPTIMIZER.value), _LEARNING_RATE.value
 
 
 def local_name_from_flags():
-  """Returns the name of the optimizer of a worker's own copy."""
+  """Returns the optimizer of a worker's own copy: sgd is no more than that."""
+  return _describe(_local_name())
+
+
+def _local_name():
   return _LOCAL_OPTIMIZER.value or _OPTIMIZER.value
+
+
+def _describe(name):
+  return f'{name} with --weight_decay' if _weight_decay_of(name) else name

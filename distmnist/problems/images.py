@@ -32,6 +32,18 @@ _VALIDATION_IMAGES = flags.DEFINE_integer(
   'The first images of the training set, kept apart for validation.',
   lower_bound=0,
 )
+_LABEL_SMOOTHING = flags.DEFINE_float(
+  'label_smoothing',
+  0,
+  'The part of a label, from 0 to less than 1, that the loss spreads evenly '
+  'over all classes (Szegedy et al. 2016).',
+  lower_bound=0,
+)
+flags.register_validator(
+  'label_smoothing',
+  lambda part: part < 1,
+  'expected a number from 0 to less than 1: with 1 the label counts nothing',
+)
 
 registry.load_all(DATASETS)
 registry.load_all(MODELS)
@@ -106,8 +118,18 @@ def build(x, is_training):
 
 
 def loss(y, outputs):
-  """Returns the cross entropy, the mean over the batch, a float32 scalar."""
-  return tf.losses.sparse_softmax_cross_entropy(y, outputs)
+  """Returns the cross entropy, the mean over the batch, a float32 scalar.
+
+  With --label_smoothing=e (Szegedy et al. 2016, arXiv 1512.00567, section 7)
+  the target of a class is e / classes, and that of the label 1 - e above it.
+  """
+  smoothing = _LABEL_SMOOTHING.value
+  if not smoothing:
+    return tf.losses.sparse_softmax_cross_entropy(y, outputs)
+  targets = tf.one_hot(y, outputs.shape[-1])
+  return tf.losses.softmax_cross_entropy(
+    targets, outputs, label_smoothing=smoothing
+  )
 
 
 def metrics(y, outputs):

@@ -12,7 +12,7 @@ from distmnist.common import cli, registry
 from distmnist.common.names import MIN_WORKERS, STRATEGIES
 from distmnist.exchange.strategy import Strategy
 from distmnist.logdir import history, logdirs
-from distmnist.nn import schedules
+from distmnist.nn import optimizers, schedules
 from distmnist.training import chief, schedule, trace_hook
 from distmnist.training import problem as problem_lib
 
@@ -78,6 +78,7 @@ def check_without_data(cluster):
   schedule.check_flags()
   history.check_flags(logdir)
   schedules.check_flags()
+  optimizers.check_flags(strategy.has_local_steps)
   problem.check_flags()
   return Choice(rule, strategy, problem, traced_steps)
 

@@ -5,9 +5,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.common import cli
 from distmnist.nn import optimizers
 
 RATE, MOMENTUM = 0.1, 0.8
+L1, L2 = 2.0, 0.3
 START = np.array([1.0, -2.0, 0.5])
 GRADIENTS = np.random.default_rng(5).normal(size=(6, 3))
 
@@ -34,6 +36,14 @@ def step_adam(w, g, state):
   return w - rate * state['m'] / (np.sqrt(state['s']) + 1e-8)
 
 
+def step_lamb(w, g, state):
+  t = state['t'] = state.get('t', 0) + 1
+  state['m'] = 0.9 * state.get('m', 0) + 0.1 * g
+  state['s'] = 0.999 * state.get('s', 0) + 0.001 * g**2
+  m, s = state['m'] / (1 - 0.9**t), state['s'] / (1 - 0.999**t)
+  return w - RATE * m / (np.sqrt(s) + 1e-6)
+
+
 def step_adagrad(w, g, state):
   state['s'] = state.get('s', 0.1) + g**2
   return w - RATE * g / np.sqrt(state['s'])
@@ -46,13 +56,29 @@ def step_rmsprop(w, g, state):
   return w - state['v']
 
 
+def step_ftrl(w, g, state):
+  if not state:
+    state['n'] = np.full(3, 0.1)
+    state['z'] = -np.sqrt(0.1) * w
+  n = state['n'] + g**2
+  sigma = np.sqrt(n) - np.sqrt(state['n'])
+  z = state['z'] = state['z'] + RATE * g - sigma * w
+  state['n'] = n
+  shrunk = np.maximum(np.abs(z) - RATE * L1, 0)
+  return -np.sign(z) * shrunk / (np.sqrt(n) + 2 * RATE * L2)
+
+
 STEPS = {
   'sgd': step_sgd,
   'momentum': step_momentum,
   'nesterov': step_nesterov,
   'adam': step_adam,
+  'adamw': step_adam,  # A vector does not decay.
   'adagrad': step_adagrad,
   'rmsprop': step_rmsprop,
+  'ftrl': step_ftrl,
+  'lars': step_momentum,  # A vector has no ratio.
+  'lamb': step_lamb,
 }
 
 
@@ -65,7 +91,8 @@ def test_an_optimizer_follows_its_equation(tf_session, name):
   variable = tf.get_variable('w', initializer=START.astype(np.float32))
   gradient = tf.placeholder(tf.float32, [3])
   loss = tf.reduce_sum(variable * gradient)
-  optimizer = optimizers.make_optimizer(name, RATE, momentum=MOMENTUM)
+  own = {'l1': L1, 'l2': L2} if name == 'ftrl' else {}
+  optimizer = optimizers.make_optimizer(name, RATE, momentum=MOMENTUM, **own)
   train_op = optimizer.minimize(loss)
   tf_session.run(tf.global_variables_initializer())
   expected, state = START, {}
@@ -197,27 +224,77 @@ def test_the_rate_is_scaled_by_the_number_of_workers(
   assert tf_session.run(rate) == pytest.approx(0.01 * scale)
 
 
-@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
-def test_a_worker_sends_gradients_and_no_constants(name):
-  worker = '/job:worker/task:1'
-  hosts = tf.train.ClusterSpec({'ps': ['a:1', 'b:1'], 'worker': ['c:1', 'd:1']})
-  setter = tf.train.replica_device_setter(worker_device=worker, cluster=hosts)
-  with tf.Graph().as_default() as graph, tf.device(setter):
-    variables = [
-      tf.get_variable(f'v{i}', [3], use_resource=True) for i in range(2)
-    ]
-    optimizer = optimizers.make_optimizer(name, tf.constant(0.1))
-    gradients = [tf.ones([3]) for _ in variables]
-    update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
-    run = tf.graph_util.extract_sub_graph(graph.as_graph_def(), [update.name])
-    ops = [graph.get_operation_by_name(node.name) for node in run.node]
-    assert {op.device for op in ops if op.type.startswith('ResourceApply')} == {
-      variable.device for variable in variables
-    }
-    sent = {
-      tensor
-      for op in ops
-      for tensor in op.inputs
-      if 'ps' in op.device and 'worker' in tensor.device
-    }
-  assert sent == set(gradients)
+@pytest.mark.parametrize(
+  'words, expected',
+  [
+    (['--optimizer=adamw'], 0.01),
+    (['--optimizer=adamw', '--weight_decay=0'], 0),
+    (['--optimizer=adam'], 0),
+    (['--weight_decay=0.3'], 0.3),
+    (['--local_optimizer=adamw'], 0),
+  ],
+)
+def test_what_decays_by_default(tf_session, set_flags, words, expected):
+  set_flags('--learning_rate=0.1', *words)
+  make, _ = optimizers.from_flags(tf.train.get_or_create_global_step(), 1)
+  w = tf.get_variable('w', initializer=[[2.0]])
+  update = make().apply_gradients([(tf.zeros([1, 1]), w)])
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(update)
+  assert tf_session.run(w) == pytest.approx(2 * (1 - 0.1 * expected))
+
+
+@pytest.mark.parametrize(
+  'words, has_local_steps, message',
+  [
+    (
+      ['--optimizer=ftrl', '--weight_decay=0.1'],
+      False,
+      '--weight_decay=0.1 does not go with --optimizer=ftrl, which computes '
+      'weights anew from its sums: take --ftrl_l2',
+    ),
+    (
+      ['--ftrl_l1=0.5', '--optimizer=adam'],
+      False,
+      '--ftrl_l1=0.5 needs --optimizer=ftrl, not adam',
+    ),
+    (
+      ['--trust_coefficient=0.5', '--optimizer=lamb'],
+      False,
+      '--trust_coefficient=0.5 needs --optimizer=lars, not lamb',
+    ),
+    (
+      ['--optimizer=ftrl'],
+      True,
+      '--optimizer=ftrl computes weights from its own sums, and would undo '
+      "each pull of a worker's copy: give a --local_optimizer such as adagrad",
+    ),
+  ],
+)
+def test_flags_that_do_not_fit_are_refused(
+  set_flags, words, has_local_steps, message
+):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError) as refused:
+    optimizers.check_flags(has_local_steps)
+  assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+  'words, has_local_steps',
+  [
+    ([], True),
+    (['--optimizer=ftrl', '--ftrl_l2=1', '--local_optimizer=adagrad'], True),
+    (['--optimizer=ftrl', '--ftrl_l1=1'], False),
+    (['--optimizer=adamw', '--weight_decay=1'], True),
+  ],
+)
+def test_flags_that_fit(set_flags, words, has_local_steps):
+  set_flags(*words)
+  optimizers.check_flags(has_local_steps)
+
+
+def test_sgd_that_decays_is_no_plain_sgd(set_flags):
+  set_flags('--weight_decay=0.1', '--local_optimizer=adam')
+  assert optimizers.base_rate_from_flags() == ('sgd with --weight_decay', 0.01)
+  assert optimizers.local_name_from_flags() == 'adam with --weight_decay'

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import DATASETS
@@ -138,3 +139,25 @@ def test_metrics_are_of_each_image(tf_session):
   logits = tf.constant([[1.0, 2, 0], [3, 0, 0], [0, 0, 1]])
   found = problem.metrics(tf.constant([1, 2, 2]), logits)
   assert tf_session.run(found['accuracy']).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize('smoothing', [0, 0.1, 0.5])
+def test_smoothed_labels_are_the_targets_of_the_loss(
+  tf_session, set_flags, smoothing
+):
+  set_flags(f'--label_smoothing={smoothing}')
+  labels = np.array([1, 2, 2])
+  logits = np.array([[1.0, 2, 0, -1], [3, 0, 0, 1], [0, 0, 1, 2]])
+  targets = np.full((3, 4), smoothing / 4)
+  targets[range(3), labels] += 1 - smoothing
+  log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+  loss = problem.loss(tf.constant(labels), tf.constant(logits, tf.float32))
+  assert tf_session.run(loss) == pytest.approx(
+    -(targets * log_p).sum(1).mean(), rel=1e-6
+  )
+
+
+@pytest.mark.parametrize('smoothing', ['1', '-0.1', 'nan'])
+def test_smoothing_leaves_something_of_the_label(set_flags, smoothing):
+  with pytest.raises(flags.IllegalFlagValueError, match='label_smoothing'):
+    set_flags(f'--label_smoothing={smoothing}')

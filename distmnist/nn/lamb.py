@@ -1,0 +1,81 @@
+"""LAMB: Adam, with each layer's step as long as its weights ask for.
+
+You et al. 2020, "Large batch optimization for deep learning: training BERT in
+76 minutes" (ICLR, arXiv 1904.00962), algorithm 2, with phi(z) = z. For each
+layer, eta being the rate and lambda the weight decay:
+
+  m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
+  r = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + lambda w
+  w <- w - eta (||w|| / ||r||) r
+
+The ratio is 1 where a norm is 0. Biases and the scales of batch norm (rank 0 or
+1) have the ratio 1 and lambda = 0. Whole layers: see trust_ratio.py.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import trust_ratio
+from distmnist.nn import weight_decay as weight_decay_lib
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-6  # Those of the authors' program.
+
+
+class Lamb(tf.train.AdamOptimizer):
+  """The slots and the powers of beta are Adam's, the step is not."""
+
+  def __init__(self, learning_rate, weight_decay=0.0, use_locking=False):
+    """
+    Args:
+      learning_rate: float or float32 scalar tensor, eta.
+      weight_decay: float, lambda.
+      use_locking: bool, whether an update locks its variable.
+    """
+    rate = trust_ratio.make_number(learning_rate)
+    super().__init__(rate, _BETA1, _BETA2, _EPSILON, use_locking, 'Lamb')
+    self._decay = weight_decay
+    self._moments = {}
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    pairs = [(g, w) for g, w in grads_and_vars if g is not None]
+    with tf.init_scope():
+      self._create_slots([w for _, w in pairs])
+    with tf.name_scope('lamb'):
+      corrections = [_correct(p) for p in self._get_beta_accumulators()]
+      steps = [(self._direct(g, w, *corrections), w) for g, w in pairs]
+      norms = trust_ratio.build_norms(steps)
+      steps = [(_scale(r, w, norms.get(id(w))), w) for r, w in steps]
+    return super().apply_gradients(steps, global_step, name)
+
+  def _direct(self, gradient, weights, correction1, correction2):
+    """Returns r, beside the weights, and notes m and v for its step."""
+    with tf.device(weights.device), tf.control_dependencies([gradient]):
+      m, v = (self.get_slot(weights, name).read_value() for name in 'mv')
+      m = _BETA1 * m + (1 - _BETA1) * gradient
+      v = _BETA2 * v + (1 - _BETA2) * gradient**2
+      self._moments[id(weights)] = m, v
+      step = m * correction1 / (tf.sqrt(v * correction2) + _EPSILON)
+      if self._decay and weight_decay_lib.decays(weights):
+        step += self._decay * weights.read_value()
+      return step
+
+  def _resource_apply_dense(self, grad, var):
+    kept = [
+      self.get_slot(var, name).assign(value, read_value=False)
+      for name, value in zip('mv', self._moments[id(var)], strict=True)
+    ]
+    # r of m and v is computed by now.
+    moved = var.assign_sub(self._lr * grad, read_value=False)
+    return tf.group(moved, *kept)
+
+
+def _correct(power):
+  with tf.device(power.device):
+    return 1 / (1 - power)
+
+
+def _scale(step, weights, norms):
+  """Returns `step` times its ratio, beside the weights."""
+  if norms is None:
+    return step
+  with tf.device(weights.device):
+    return trust_ratio.divide(*norms) * step

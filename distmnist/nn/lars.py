@@ -1,0 +1,57 @@
+"""LARS: momentum, with a rate for each layer by the norm of its weights.
+
+You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks"
+(arXiv 1708.03888), algorithm 1. For each layer, gamma being the rate, m the
+momentum, beta the weight decay and eta the trust coefficient:
+
+  lambda = eta ||w|| / (||g|| + beta ||w||)
+  v <- m v + gamma lambda (g + beta w);  w <- w - v
+
+lambda is 1 where a norm is 0. Biases and the scales of batch norm (rank 0 or 1)
+have lambda = 1 and beta = 0. Whole layers: see trust_ratio.py.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import trust_ratio
+
+
+class Lars(tf.train.MomentumOptimizer):
+  """Plain momentum of gradients that gamma and lambda have scaled."""
+
+  def __init__(
+    self,
+    learning_rate,
+    momentum,
+    weight_decay=0.0,
+    trust_coefficient=0.001,
+    use_locking=False,
+  ):
+    """
+    Args:
+      learning_rate: float or float32 scalar tensor, gamma.
+      momentum, weight_decay, trust_coefficient: float, m, beta and eta.
+      use_locking: bool, whether an update locks its variable.
+    """
+    super().__init__(1.0, momentum, use_locking, 'Lars')
+    self._rate = trust_ratio.make_number(learning_rate)
+    self._decay = weight_decay
+    self._coefficient = trust_coefficient
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    pairs = [(g, w) for g, w in grads_and_vars if g is not None]
+    with tf.name_scope('lars'):
+      norms = trust_ratio.build_norms(pairs)
+      steps = [(self._scale(g, w, norms.get(id(w))), w) for g, w in pairs]
+    return super().apply_gradients(steps, global_step, name)
+
+  def _scale(self, gradient, weights, norms):
+    """Returns gamma lambda (g + beta w), beside the weights."""
+    with tf.device(weights.device), tf.control_dependencies([gradient]):
+      if norms is None:
+        return self._rate * gradient
+      w, g = norms
+      ratio = trust_ratio.divide(self._coefficient * w, g + self._decay * w)
+      if self._decay:
+        gradient += self._decay * weights.read_value()
+      return self._rate * ratio * gradient

@@ -1,0 +1,43 @@
+"""Optimizers whose updates on many ps send few messages."""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+
+def make_lean(optimizer):
+  """Has a tf.train.Optimizer send no constants, and wait once for each ps."""
+  optimizer._prepare = functools.partial(
+    _prepare_numbers, optimizer, optimizer._prepare
+  )
+  optimizer._finish = functools.partial(_finish_by_device, optimizer._finish)
+
+
+def _prepare_numbers(optimizer, prepare):
+  """Does `prepare`, and turns the constants that it has made into numbers.
+
+  As a tensor, Adam's beta is made where apply_gradients was called: a worker
+  would send it to each ps in each step, and a message costs more than many an
+  update. Of a number each update makes a constant beside its variable.
+  """
+  prepare()
+  for name, value in vars(optimizer).items():
+    number = tf.get_static_value(value) if tf.is_tensor(value) else None
+    if number is not None:
+      setattr(optimizer, name, float(number))
+
+
+def _finish_by_device(finish, update_ops, name):
+  """Does `finish`, to which the updates of a device are one op.
+
+  What waits for them on another ps, as Adam's powers do, would else be sent a
+  message by each.
+  """
+  devices = {}
+  for op in update_ops:
+    devices.setdefault(op.device, []).append(op)
+  grouped = []
+  for device, ops in devices.items():
+    with tf.device(device), tf.control_dependencies(ops):
+      grouped.append(tf.no_op('updated'))
+  return finish(grouped, name)

@@ -1,0 +1,86 @@
+"""The norms of whole layers of which the shards are on several ps.
+
+LARS and LAMB scale the step of a layer by ||w|| / ||step||, of all shards of
+its weights. Each ps sums the squares of what it has and sends them, 8 bytes a
+layer in one message, to each ps with other shards of these layers. All of an
+update is then scaled alike, and no shard is updated before all are summed.
+
+Biases and the scales of batch norm, all of rank 0 or 1, have no ratio, as in
+the authors' programs: their norm is no measure of the layer.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import weight_decay
+
+
+def build_norms(pairs):
+  """Builds the norms of whole layers.
+
+  Args:
+    pairs: list of (tensor, w): a float tensor beside w, a tf.Variable or shard
+      of one, and in its shape.
+
+  Returns:
+    {id(w): (||w||, ||tensor||)}, float32 scalar tensors beside w; of those that
+    have a ratio.
+  """
+  pairs = [(tensor, w) for tensor, w in pairs if weight_decay.decays(w)]
+  sums = {}
+  for tensor, w in pairs:
+    # Only now has this step computed its gradient with w as it was.
+    with tf.device(w.device), tf.control_dependencies([tensor]):
+      values = w.read_value(), tensor
+      squares = tf.stack([tf.reduce_sum(value**2) for value in values])
+    there = sums.setdefault(w.device, {})
+    there.setdefault(_whole_name(w), []).append(squares)
+  sent = {}
+  for device, there in sums.items():
+    with tf.device(device):
+      # A row a layer: what one shard or several of it have here.
+      sent[device] = tf.stack([tf.add_n(squares) for squares in there.values()])
+  layers = {device: list(there) for device, there in sums.items()}
+  norms = {device: _add_up(device, layers, sent) for device in sums}
+  return {id(w): norms[w.device][_whole_name(w)] for _, w in pairs}
+
+
+def _add_up(device, layers, sent):
+  """Returns {layer: (||w||, ||tensor||)} of the layers that `device` has.
+
+  Args:
+    device: str.
+    layers: {device: list of str}, the names of the layers that it has.
+    sent: {device: float32 [layers, 2]}, their sums of squares.
+  """
+  found = {name: [] for name in layers[device]}
+  with tf.device(device):
+    for other, names in layers.items():
+      shared = [name for name in names if name in found]
+      if shared:
+        rows = tf.unstack(tf.identity(sent[other]))
+        for name in shared:
+          found[name].append(rows[names.index(name)])
+    return {
+      name: tuple(tf.unstack(tf.sqrt(tf.add_n(rows))))
+      for name, rows in found.items()
+    }
+
+
+def divide(numerator, denominator):
+  """Returns the ratio of two norms, 1 where one of them is 0."""
+  ratio = tf.math.divide_no_nan(numerator, denominator)
+  return tf.where(ratio > 0, ratio, tf.ones_like(ratio))
+
+
+def make_number(value):
+  """Returns a float, or the tensor that `value` is if it may change.
+
+  A constant is then made where it is used, and sent to no other ps.
+  """
+  number = tf.get_static_value(value)
+  return value if number is None else float(number)
+
+
+def _whole_name(variable):
+  shard = variable._get_save_slice_info()
+  return shard.full_name if shard else variable.op.name

@@ -1,0 +1,49 @@
+"""Decoupled weight decay, beside any optimizer's step.
+
+Loshchilov and Hutter 2019, "Decoupled weight decay regularization" (ICLR,
+arXiv 1711.05101), algorithm 2 for Adam (AdamW). Here lambda is multiplied by
+the whole rate eta and not by its schedule alone, as PyTorch's AdamW has it:
+
+  w <- w - eta lambda w - (the optimizer's step, of the w before)
+
+Biases and the scales of batch norm, all of rank 0 or 1, do not decay: a shard
+has the rank of its variable, and each element decays by itself, so that w may
+be in any number of shards.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+
+def add(optimizer, learning_rate, weight_decay):
+  """Has `optimizer` let weights decay whenever it applies a gradient to them.
+
+  Args:
+    optimizer: tf.train.Optimizer whose step does not depend on w.
+    learning_rate: float or float32 scalar tensor, eta.
+    weight_decay: float, lambda.
+  """
+  rate = tf.get_static_value(learning_rate)
+  optimizer._resource_apply_dense = functools.partial(
+    _apply_and_decay,
+    optimizer._resource_apply_dense,
+    learning_rate if rate is None else float(rate),
+    weight_decay,
+  )
+
+
+def decays(variable):
+  """Whether `variable` (or a shard of one) is one that decays, a bool."""
+  return variable.shape.rank > 1
+
+
+def _apply_and_decay(apply, learning_rate, weight_decay, gradient, variable):
+  if not decays(variable):
+    return apply(gradient, variable)
+  # Only now has this step computed its gradient with w as it was.
+  with tf.control_dependencies([gradient]):
+    lost = learning_rate * weight_decay * variable.read_value()
+  decayed = variable.assign_sub(lost, read_value=False)
+  with tf.control_dependencies([decayed]):
+    return apply(gradient, variable)
