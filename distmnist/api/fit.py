@@ -9,6 +9,7 @@ from distmnist.api import training
 _OPTIMIZERS = {
   'SGD': ('sgd', ()),
   'Adam': ('adam', ()),
+  'AdamW': ('adamw', ('weight_decay',)),
   'Adagrad': ('adagrad', ()),
   'RMSprop': ('rmsprop', ('momentum',)),
 }

@@ -57,6 +57,10 @@ def test_a_script_of_its_own_trains_its_model(tmp_path):
       lambda: keras.optimizers.RMSprop(0.25, momentum=0.5),
       {'optimizer': 'rmsprop', 'learning_rate': 0.25, 'momentum': 0.5},
     ),
+    (
+      lambda: keras.optimizers.AdamW(0.25, weight_decay=0.5),
+      {'optimizer': 'adamw', 'learning_rate': 0.25, 'weight_decay': 0.5},
+    ),
     (lambda: 'sgd', {'optimizer': 'sgd', 'learning_rate': 0.01}),
   ],
 )

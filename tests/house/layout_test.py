@@ -31,6 +31,7 @@ TOP = {
 }
 # `launch --dry_run` and `--help` answer at once.
 WITHOUT_TENSORFLOW = (
+  'api',
   'common',
   'launch.py',
   'launchers',
