@@ -2,16 +2,10 @@
 
 import importlib
 
+from distmnist.common import names
+
 __version__ = '0.1.0'
 
-# Loaded at need: `import distmnist` costs nothing.
-_CALLS = {
-  'Error': 'distmnist.api.training',
-  'Report': 'distmnist.api.training',
-  'fit': 'distmnist.api.fit',
-  'run': 'distmnist.api.training',
-  'start': 'distmnist.api.training',
-}
 
 _MOVED = {
   'on_spark': 'from distmnist import spark, then spark.run(...)',
@@ -20,8 +14,9 @@ _MOVED = {
 
 
 def __getattr__(name):
-  if name in _CALLS:
-    return getattr(importlib.import_module(_CALLS[name]), name)
+  # Loaded at need: `import distmnist` costs nothing.
+  if name in names.CALLS:
+    return getattr(importlib.import_module(names.CALLS[name]), name)
   if name in _MOVED:
     raise ImportError(f'there is no distmnist.{name} any more: {_MOVED[name]}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -13,6 +13,7 @@ import threading
 import types
 
 from distmnist.common import lifeline
+from distmnist.common.names import SORTED_LAUNCH
 
 _NUM_LINES = 50  # That an error shows.
 
@@ -135,7 +136,7 @@ class Training:
     reader, self._lifeline = os.pipe()
     try:
       self._process = subprocess.Popen(
-        [sys.executable, '-m', 'distmnist.api.sorted_launch', *words],
+        [sys.executable, '-m', SORTED_LAUNCH, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,12 +8,22 @@ import pathlib
 PACKAGE = 'distmnist'
 PACKAGE_DIR = pathlib.Path(__file__).resolve().parents[1]
 
+# What the package's own names are loaded from, at need.
+CALLS = {
+  'Error': 'distmnist.api.training',
+  'Report': 'distmnist.api.training',
+  'fit': 'distmnist.api.fit',
+  'run': 'distmnist.api.training',
+  'start': 'distmnist.api.training',
+}
+
 # The programs, as `python -m` starts them.
 TRAIN = 'distmnist.train'
 CHECK = 'distmnist.check_flags'
 EXPORT = 'distmnist.export'
 LAUNCH = 'distmnist.launch'
 PREDICT = 'distmnist.predict'
+SORTED_LAUNCH = 'distmnist.api.sorted_launch'
 SWEEP = 'distmnist.sweep'
 FORK_SERVER = 'distmnist.launching.fork_server'
 SPARK_AGENT = 'distmnist.spark.agent'
