@@ -191,8 +191,9 @@ def check_flags(has_local_steps):
   if has_local_steps:
     used.add(_local_name())
     if _local_name() == 'ftrl':
+      given = _LOCAL_OPTIMIZER.name if _LOCAL_OPTIMIZER.value else 'optimizer'
       raise cli.UsageError(
-        '--optimizer=ftrl computes weights from its own sums, and would undo '
+        f'--{given}=ftrl computes weights from its own sums, and would undo '
         "each pull of a worker's copy: give a --local_optimizer such as adagrad"
       )
   if _WEIGHT_DECAY.value and 'ftrl' in used:

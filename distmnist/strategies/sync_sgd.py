@@ -69,8 +69,8 @@ def compute_gradient_factor(cluster, words):
   optimizer, base = optimizers.base_rate_from_flags()
   if optimizer != 'sgd' or not base:
     raise cli.UsageError(
-      f'{given} needs --optimizer=sgd and a --learning_rate above 0: other '
-      'optimizers do not step in proportion to the gradient'
+      f'{given} needs plain sgd and a --learning_rate above 0, not {optimizer} '
+      f'at {base:g}: else no step is in proportion to the gradient'
     )
   if strategy.replicas_to_aggregate_from_flags(cluster) != n:
     raise cli.UsageError(

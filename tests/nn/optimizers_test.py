@@ -280,6 +280,12 @@ def test_flags_that_do_not_fit_are_refused(
   assert str(refused.value) == message
 
 
+def test_the_flag_that_names_the_local_optimizer_is_named(set_flags):
+  set_flags('--local_optimizer=ftrl')
+  with pytest.raises(cli.UsageError, match='^--local_optimizer=ftrl computes'):
+    optimizers.check_flags(True)
+
+
 @pytest.mark.parametrize(
   'words, has_local_steps',
   [

@@ -9,11 +9,15 @@ from distmnist.cluster import cluster
 from distmnist.logdir import checkpoints
 from tests.strategies import battery_test
 
-# Whatever makes a rule keep more on the ps.
+# Whatever makes a rule keep more on the ps, and optimizers with other slots.
 VARIANTS = [
-  *((name, ()) for name in battery_test.RULES if name != 'ring_allreduce'),
-  ('dc_asgd', ('--dc_adaptive',)),
-  ('easgd', ('--easgd_momentum=0.9',)),
+  *((n, (), 'adam') for n in battery_test.RULES if n != 'ring_allreduce'),
+  ('dc_asgd', ('--dc_adaptive',), 'adam'),
+  ('easgd', ('--easgd_momentum=0.9',), 'adam'),
+  ('sync_sgd', (), 'ftrl'),
+  ('staleness_aware', (), 'ftrl'),
+  ('drop_stale', (), 'lars'),
+  ('agn', (), 'lamb'),
 ]
 
 
@@ -65,15 +69,15 @@ def read(path):
   }
 
 
-@pytest.mark.parametrize('name, flags', VARIANTS)
+@pytest.mark.parametrize('name, flags, optimizer', VARIANTS)
 def test_a_checkpoint_of_any_number_of_ps_loads_on_any_other(
-  name, flags, set_flags, tmp_path
+  name, flags, optimizer, set_flags, tmp_path
 ):
   set_flags(*flags)
   made, saved = {}, {}
   for num_ps in 1, 2, 3:
     with tf.Graph().as_default():
-      made[num_ps] = session, saver, _ = build(name, 'adam', num_ps)
+      made[num_ps] = session, saver, _ = build(name, optimizer, num_ps)
       saved[num_ps] = saver.save(
         session, str(tmp_path / f'{num_ps}'), write_meta_graph=False
       )

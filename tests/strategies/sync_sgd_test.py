@@ -330,10 +330,14 @@ def test_random_steps_with_rates_agree_with_the_oracle(
       (
         '0.1,0.2',
         [word],
-        ' needs --optimizer=sgd and a --learning_rate above 0: other '
-        'optimizers do not step in proportion to the gradient',
+        f' needs plain sgd and a --learning_rate above 0, not {name} at '
+        f'{rate:g}: else no step is in proportion to the gradient',
       )
-      for word in ('--optimizer=momentum', '--learning_rate=0')
+      for word, name, rate in (
+        ('--optimizer=momentum', 'momentum', 0.01),
+        ('--weight_decay=0.1', 'sgd with --weight_decay', 0.01),
+        ('--learning_rate=0', 'sgd', 0),
+      )
     ),
     *(
       (
