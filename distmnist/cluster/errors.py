@@ -14,6 +14,12 @@ _LOST = re.compile(
   'UNAVAILABLE|ABORTED|Session handle is not found|RecvFromRemote'
 )
 
+# What TensorFlow puts before an error that a task reports, or several do.
+_HEAD = re.compile(
+  r'Graph execution error:|\d+ root error\(s\) found\.'
+  r'|(\(\d+\) )?([A-Z_]+: )?From /job:\S+:|\(\d+\) ([A-Z_]+: )?'
+)
+
 
 def list_tasks(addresses):
   """Returns 'worker 0 at host:port, ...' of {name: 'host:port'}, a str."""
@@ -36,8 +42,9 @@ def explain(error):
   nodes = [i for i, line in enumerate(lines) if line.startswith('Node: ')]
   start = nodes[-1] + 1 if nodes else 0
   for line in lines[start:]:
-    line = line.removeprefix('Graph execution error:').strip()
-    if line and not line.startswith(('===', 'From /job:')):
+    while head := _HEAD.match(line):
+      line = line[head.end() :].strip()
+    if line and not line.startswith('==='):
       return line[:200]
   return type(error).__name__
 

@@ -14,8 +14,20 @@ def test_of_many_tasks_some_are_named():
   assert many.endswith('worker 6 at a:6, 303 more')
 
 
-def test_an_error_is_told_in_its_first_line():
-  error = tf.errors.UnavailableError(None, None, 'no route\nAdditional: x')
+@pytest.mark.parametrize(
+  'message',
+  [
+    'no route\nAdditional: x',
+    'Graph execution error:\n\nFrom /job:worker/replica:0/task:0:\nno route',
+    'INVALID_ARGUMENT: From /job:worker/replica:0/task:0:\nno route',
+    '2 root error(s) found.\n'
+    '  (0) INVALID_ARGUMENT: From /job:ps/replica:0/task:0:\n'
+    'no route\n  (1) CANCELLED: x',
+    '2 root error(s) found.\n  (0) UNAVAILABLE: no route\n  (1) CANCELLED: x',
+  ],
+)
+def test_an_error_is_told_in_its_first_line(message):
+  error = tf.errors.UnavailableError(None, None, message)
   assert errors.explain(error) == 'no route'
 
 
