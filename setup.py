@@ -64,6 +64,7 @@ setuptools.setup(
     ],  # the peers in benchmarks/peers
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
+    'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
     'test': [
@@ -78,6 +79,7 @@ setuptools.setup(
       'jsonschema',
       'pyyaml>=6,<7',
       'matplotlib',
+      'pyarrow>=16,<27',
       'wheel',
     ],
   },

@@ -6,49 +6,113 @@ into batches, so a batch may straddle the end of an epoch and no image is left
 out. Where each worker passes over all images there is a stream a worker, drawn
 from (seed, epoch, worker).
 
+Examples that are read from files as they are needed lie there in blocks. Then
+the blocks come in a drawn order, and the examples of a window of some blocks
+are drawn together: what is read at a time lies in few places.
+
 Pure NumPy; which worker takes which batch, training/dispatcher.py decides.
 """
 
 import bisect
 import itertools
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Blocks(NamedTuple):
+  """How examples lie in files.
+
+  Attributes:
+    sizes: sequence of int, the examples of each block, in their order.
+    window: int, the blocks whose examples are mixed.
+  """
+
+  sizes: list
+  window: int
 
 
 class Order:
   """The image at each place of a stream."""
 
-  def __init__(self, num_images, seed, worker=None):
+  def __init__(self, num_images, seed, worker=None, blocks=None):
     """
     Args:
       num_images: int, of an epoch.
       seed: int.
       worker: int, whose stream it is, or None for that of all.
+      blocks: Blocks, or None: all images are mixed.
     """
     self._num_images = num_images
     self._seed = seed
     # An entropy of [s, e] is that of [s, e, 0] as well.
-    self._worker = [] if worker is None else [worker + 1]
+    self._worker = 0 if worker is None else worker + 1
+    self._blocks = blocks
     self._epochs = {}
 
   def find_images(self, places):
     """Returns the images at `places`, int64 arrays of the same shape."""
     epochs, ranks = np.divmod(np.asarray(places, np.int64), self._num_images)
     if epochs.size and epochs.min() == epochs.max():
-      return self._draw(int(epochs.flat[0]))[ranks]
+      return self._draw(int(epochs.flat[0]))(ranks)
     images = np.empty_like(ranks)
     for epoch in np.unique(epochs).tolist():
       chosen = epochs == epoch
-      images[chosen] = self._draw(epoch)[ranks[chosen]]
+      images[chosen] = self._draw(epoch)(ranks[chosen])
     return images
 
   def _draw(self, epoch):
+    """Returns callable(ranks) -> images of an epoch."""
     if epoch not in self._epochs:
       while len(self._epochs) > 1:  # A batch may be of two.
         del self._epochs[min(self._epochs)]
-      generator = np.random.default_rng([self._seed, epoch, *self._worker])
-      self._epochs[epoch] = generator.permutation(self._num_images)
+      entropy = [self._seed, epoch, self._worker]
+      if self._blocks:
+        self._epochs[epoch] = _Windows(self._blocks, entropy).find
+      else:
+        generator = np.random.default_rng(entropy)
+        order = generator.permutation(self._num_images)
+        self._epochs[epoch] = order.__getitem__
     return self._epochs[epoch]
+
+
+class _Windows:
+  """An epoch of which some blocks at a time are mixed."""
+
+  def __init__(self, blocks, entropy):
+    sizes = np.asarray(blocks.sizes, np.int64)
+    order = np.random.default_rng(entropy).permutation(len(sizes))
+    self._entropy = entropy
+    self._window = blocks.window
+    self._sizes = sizes[order]
+    self._firsts = (np.cumsum(sizes) - sizes)[order]
+    cuts = np.arange(0, len(sizes), blocks.window)
+    self._edges = np.cumsum([0, *np.add.reduceat(self._sizes, cuts)])
+    self._drawn = {}
+
+  def find(self, ranks):
+    """Returns the examples at `ranks`, int64 arrays of the same shape."""
+    windows = np.searchsorted(self._edges, ranks, 'right') - 1
+    found = np.empty_like(ranks)
+    for window in np.unique(windows).tolist():
+      chosen = windows == window
+      found[chosen] = self._draw(window)[ranks[chosen] - self._edges[window]]
+    return found
+
+  def _draw(self, window):
+    if window not in self._drawn:
+      while len(self._drawn) > 2:
+        del self._drawn[next(iter(self._drawn))]
+      part = slice(window * self._window, (window + 1) * self._window)
+      examples = [
+        np.arange(first, first + size)
+        for first, size in zip(
+          self._firsts[part], self._sizes[part], strict=True
+        )
+      ]
+      generator = np.random.default_rng([*self._entropy, window + 1])
+      self._drawn[window] = generator.permutation(np.concatenate(examples))
+    return self._drawn[window]
 
 
 class Rest:

@@ -1,22 +1,25 @@
-"""Input inside the graph: a worker has all examples, and is told which to take.
+"""Input inside the graph: a worker is told which examples to take.
 
-They stay in local variables of the worker, filled once by py_funcs, in the type
-in which they were loaded: none is fed in the training loop, and no constant of
-47 MB is in the GraphDef. What is fed is a row of numbers a batch, the indices
-of its examples (training/batch_source.py). Through tf.data even these cost a
-small net a tenth of its time, with its threads.
+All of them stay in local variables of the worker, filled once by py_funcs, in
+the type in which they were loaded: none is fed in the training loop, and no
+constant of 47 MB is in the GraphDef. Or a reader reads them as they are needed,
+and a py_func takes what it has read (streamed.py). What is fed is a row of
+numbers a batch, the indices of its examples (training/batch_source.py). Through
+tf.data even these cost a small net a tenth of its time, with its threads.
 """
+
+import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import fed_rows, seeds
+from distmnist.data import fed_rows, seeds, streamed
 
 
 def build_batches(split, preprocess, batch_size, device, warmup=None):
   """Builds the batch of a step; it is fed through fed_rows.FedRows.
 
   Args:
-    split: split.Split.
+    split: split.Split or streamed.Streamed.
     preprocess: callable(x, y, is_training) -> (x, y), of one batch.
     batch_size: int.
     device: str, this worker's CPU.
@@ -26,16 +29,16 @@ def build_batches(split, preprocess, batch_size, device, warmup=None):
     (x, y): nests of tensors [batch_size, ...], as `preprocess` gives them.
   """
   with tf.name_scope('input'), tf.device(device):
-    resident = [
-      _build_resident(array, f'array_{i}')
-      for i, array in enumerate(split.arrays())
-    ]
+    is_streamed = isinstance(split, streamed.Streamed)
+    resident = [] if is_streamed else _build_resident(split.arrays())
     row = fed_rows.build(batch_size).row
     if warmup:
       row = warmup.hold_back(row)
     seeds.set_place(row[0])
-    batch = row[1:]
-    chosen = split.pack([tf.gather(array, batch) for array in resident])
+    if is_streamed:
+      chosen = streamed.build_batch(split, row)
+    else:
+      chosen = split.pack(tf.gather(array, row[1:]) for array in resident)
     return preprocess(*chosen, is_training=True)
 
 
@@ -43,7 +46,7 @@ def build_chunks(split, preprocess, chunk_size):
   """Builds one pass over a split in order, in chunks; the last may be smaller.
 
   Args:
-    split: split.Split.
+    split: split.Split or streamed.Streamed.
     preprocess: as in `build_batches`.
     chunk_size: int.
 
@@ -51,17 +54,17 @@ def build_chunks(split, preprocess, chunk_size):
     (x, y, initializer): nests of tensors [n, ...], and the op that starts the
     pass; at its end tf.errors.OutOfRangeError is raised.
   """
-  arrays = split.arrays()
+  leaves = split.spec.arrays()
 
   def generate():
     for start in range(0, split.num_examples, chunk_size):
-      yield tuple(array[start : start + chunk_size] for array in arrays)
+      yield tuple(split.slice(start, start + chunk_size).arrays())
 
   with tf.name_scope('chunks'), tf.device('/device:CPU:0'):
     dataset = tf.data.Dataset.from_generator(
       generate,
-      tuple(tf.as_dtype(array.dtype) for array in arrays),
-      tuple(tf.TensorShape([None, *array.shape[1:]]) for array in arrays),
+      tuple(leaf.dtype for leaf in leaves),
+      tuple(tf.TensorShape([None, *leaf.shape]) for leaf in leaves),
     )
     iterator = tf.data.make_initializable_iterator(
       dataset.with_options(_make_options())
@@ -71,12 +74,15 @@ def build_chunks(split, preprocess, chunk_size):
     return x, y, iterator.initializer
 
 
-def _build_resident(array, name):
-  return _make_local(lambda: _build_constant_by_call(array), name)
-
-
-def _make_local(initializer, name):
-  return tf.get_local_variable(name, initializer=initializer, use_resource=True)
+def _build_resident(arrays):
+  return [
+    tf.get_local_variable(
+      f'array_{i}',
+      initializer=functools.partial(_build_constant_by_call, array),
+      use_resource=True,
+    )
+    for i, array in enumerate(arrays)
+  ]
 
 
 def _build_constant_by_call(array):

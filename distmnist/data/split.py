@@ -27,6 +27,14 @@ class Split(NamedTuple):
     """int, n."""
     return len(self.arrays()[0])
 
+  @property
+  def spec(self):
+    """A Split of the tf.TensorSpec of one example, without n."""
+    return self.pack(
+      tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype))
+      for array in self.arrays()
+    )
+
   def arrays(self):
     """Returns the arrays of x, then those of y, as a flat list."""
     return [*tf.nest.flatten(self.x), *tf.nest.flatten(self.y)]
@@ -43,12 +51,25 @@ class Split(NamedTuple):
     """Returns the examples from start to stop - 1 as a Split of views."""
     return self.pack([array[start:stop] for array in self.arrays()])
 
+  def identify(self):
+    """Yields what tells these examples from others, bytes or arrays."""
+    for array in self.arrays():
+      if array.dtype == object:  # bytes of any length.
+        yield b'\0'.join(array.ravel())
+      else:
+        yield np.ascontiguousarray(array)
 
-def make(x, y):
+
+def make(x, y, numbers=None):
   """Returns the Split of nests of whatever NumPy takes for an array.
 
   Dicts and tuples are nests, a list is an array. float64 becomes float32, which
   is what a graph computes with; text becomes bytes in UTF-8.
+
+  Args:
+    x, y: the nests.
+    numbers: sequence of int, what the examples are called in an error; by
+      default 0, 1, 2, ...
 
   Raises:
     ValueError: something is no array, an array has no examples or another
@@ -58,7 +79,7 @@ def make(x, y):
   leaves = given.arrays()
   if not leaves:
     raise ValueError('it has no arrays')
-  found = given.pack([_make_array(leaf) for leaf in leaves])
+  found = given.pack([_make_array(leaf, numbers) for leaf in leaves])
   sizes = {len(array) for array in found.arrays()}
   if len(sizes) > 1:
     raise ValueError(
@@ -82,7 +103,7 @@ def _convert_lists(nest):
     raise ValueError(_RAGGED) from error
 
 
-def _make_array(leaf):
+def _make_array(leaf, numbers):
   array = np.asarray(leaf)
   if array.dtype.kind == 'U':
     array = np.char.encode(array, 'utf-8')
@@ -98,6 +119,7 @@ def _make_array(leaf):
     raise ValueError(_RAGGED)
   if array.dtype.kind == 'f' and not np.isfinite(array).all():
     row = int(np.argwhere(~np.isfinite(array))[0][0])
+    row = row if numbers is None else numbers[row]
     raise ValueError(f'example {row} has a number that is not finite')
   return array
 

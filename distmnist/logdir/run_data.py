@@ -3,8 +3,6 @@
 import os
 import zlib
 
-import numpy as np
-
 from distmnist.common import files
 
 _DATA_FILE = 'train.data'
@@ -19,16 +17,10 @@ def describe(unit, *splits):
   """
   checksum = 0
   for split in splits:
-    for array in split.arrays():
-      checksum = zlib.crc32(_get_bytes(array), checksum)
+    for part in split.identify():
+      checksum = zlib.crc32(part, checksum)
   num_examples = sum(split.num_examples for split in splits)
   return f'{num_examples:,} {unit} with checksum {checksum:08x}'
-
-
-def _get_bytes(array):
-  if array.dtype == object:  # bytes of any length.
-    return b'\0'.join(array.ravel())
-  return np.ascontiguousarray(array)
 
 
 def write(logdir, text):

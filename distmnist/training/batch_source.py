@@ -1,12 +1,15 @@
 """The batches of this worker, run by run.
 
 A session.run is fed with the places and images of its batches, some hundred
-numbers each; the images themselves are on the worker (data/input_pipeline.py).
+numbers each; the images themselves are on the worker (data/input_pipeline.py),
+or are read there while the run before is under way (data/streamed.py).
 """
+
+import collections
 
 import numpy as np
 
-from distmnist.data import data_order
+from distmnist.data import data_order, streamed
 from distmnist.training import batch_table, tickets
 
 # Streams of their own are so far apart that no two batches share their draws.
@@ -16,11 +19,11 @@ _STREAM_DISTANCE = 1 << 44
 class BatchSource:
   """Feeds each session.run with batches, and knows how many there may be."""
 
-  def __init__(self, dealing, num_images, seed, worker, fed, history):
+  def __init__(self, dealing, examples, seed, worker, fed, history):
     """
     Args:
       dealing: batch_table.Dealing.
-      num_images: int, of an epoch.
+      examples: split.Split or streamed.Streamed, of an epoch.
       seed: int.
       worker: int.
       fed: int64 placeholder [num_batches, 1 + batch_size]; see
@@ -30,7 +33,14 @@ class BatchSource:
     self.dealing = dealing
     self.worker = worker
     self._stream = worker if dealing.has_own_streams else None
-    self._order = data_order.Order(num_images, seed, self._stream)
+    self._streamed = blocks = None
+    if isinstance(examples, streamed.Streamed):
+      self._streamed, blocks = examples, examples.blocks
+      # The first tickets of runs that are being read.
+      self._announced = collections.deque(maxlen=examples.num_threads)
+    self._order = data_order.Order(
+      examples.num_examples, seed, self._stream, blocks
+    )
     self._fed = fed
     self._history = history
     self._rest = data_order.Rest()
@@ -63,16 +73,32 @@ class BatchSource:
 
   def make_feed(self, num_batches):
     """Takes batches; returns the feed_dict of a run that has so many steps."""
-    size = self.dealing.batch_size
-    taken = self.tickets.take(num_batches)
-    places = np.stack([self._find_places(ticket) for ticket in taken])
-    rows = np.empty([num_batches, 1 + size], np.int64)
-    rows[:, 0] = places[:, 0] + _STREAM_DISTANCE * (self._stream or 0)
-    rows[:, 1:] = self._order.find_images(places)
+    rows, places = self._find_rows(self.tickets.take(num_batches))
     self._places = places[:, 0].tolist()
     if self.dealing.is_lock_step:
       self._tell_taken(self._places)
+    if self._streamed:
+      self._streamed.announce(rows)
+      self._announce_coming(num_batches)
     return {self._fed: rows}
+
+  def _announce_coming(self, num_batches):
+    """Has the next runs be read, each of so many batches."""
+    num_coming = self._streamed.num_threads * num_batches
+    coming = self.tickets.peek(num_coming)
+    for i in range(0, len(coming), num_batches):
+      if coming[i] not in self._announced:
+        rows, _ = self._find_rows(coming[i : i + num_batches])
+        self._streamed.announce(rows)
+        self._announced.append(coming[i])
+
+  def _find_rows(self, tickets_of_run):
+    """Returns what a run is fed with, and the places of its images."""
+    places = np.stack([self._find_places(ticket) for ticket in tickets_of_run])
+    rows = np.empty([len(places), 1 + self.dealing.batch_size], np.int64)
+    rows[:, 0] = places[:, 0] + _STREAM_DISTANCE * (self._stream or 0)
+    rows[:, 1:] = self._order.find_images(places)
+    return rows, places
 
   def make_blank_feed(self, num_batches):
     """Returns the feed_dict of a run of which nothing comes."""

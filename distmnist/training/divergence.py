@@ -74,7 +74,7 @@ class CostCheck:
 
   def _build(self):
     problem = self._problem
-    chunk_size = evaluation.compute_chunk_size(self._split.x)
+    chunk_size = evaluation.compute_chunk_size(self._split.spec.x)
     some = self._split.slice(0, min(_MAX_EXAMPLES, chunk_size))
     with tf.Graph().as_default() as graph:
       batch = some.pack([tf.constant(array) for array in some.arrays()])

@@ -1,7 +1,5 @@
 """Metrics of variables at hand or of a checkpoint, on this machine alone."""
 
-import math
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
@@ -35,7 +33,7 @@ class Evaluator:
     self._num_examples = split.num_examples
     with tf.Graph().as_default() as graph:
       x, y, self._start = input_pipeline.build_chunks(
-        split, problem.preprocess, compute_chunk_size(split.x)
+        split, problem.preprocess, compute_chunk_size(split.spec.x)
       )
       outputs = problem.build(x, is_training=False)
       self._sums = build_sums(problem, y, outputs)
@@ -102,9 +100,9 @@ def compute_chunk_size(x):
   """Returns how many examples are evaluated at once (int).
 
   Args:
-    x: nest of arrays [n, ...].
+    x: nest of tf.TensorSpec of one example.
   """
-  numbers = sum(math.prod(array.shape[1:]) for array in tf.nest.flatten(x))
+  numbers = sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(x))
   return min(CHUNK_SIZE, max(1, _CHUNK_NUMBERS // max(1, numbers)))
 
 

@@ -4,8 +4,9 @@ A problem is a module. Its functions run in the graph of each worker, under
 every strategy:
 
   load(split) -> (x, y)           nests of arrays [n, ...], for 'train',
-                                  'validation' and 'test'; None for one that
-                                  there is not
+                                  'validation' and 'test', or a reader of them,
+                                  see data/streamed.py; None for one that there
+                                  is not
   build(x, is_training) -> outputs, or make_model() -> keras.Model
   loss(y, outputs)                [n], or the mean over the batch, a scalar
   metrics(y, outputs)             {name: [n]}; reported are the means
@@ -14,6 +15,8 @@ every strategy:
   best = '-loss'                  by which metric a training is judged: '+' if
                                   more is better, '-' if less is
   prepare()                       for --download_only
+  num_examples, stream(indices)   the training examples as a tf.data.Dataset,
+                                  see readers/dataset.py
 
 The first three are needed. With `make_model` the loss and the metrics may be
 those of Keras, see keras_problem.py. The file itself, `load`, `prepare`,
@@ -64,6 +67,7 @@ class Problem:
   """The functions of a problem's module, with what it may leave out.
 
   Attributes:
+    module: the module, or what stands for it.
     is_custom: bool, whether it is the user's.
     metric: str, the name of the metric by which a training is judged.
     sign: int, 1 if more of it is better, -1 if less is.
@@ -80,7 +84,7 @@ class Problem:
     Raises:
       cli.UsageError: its `best` is wrong.
     """
-    self._module = module
+    self.module = module
     self._named = named
     self.is_custom = bool(named)
     self.has_keras_model = isinstance(module, keras_problem.KerasModule)
@@ -95,45 +99,45 @@ class Problem:
 
   def describe(self):
     """Returns what is learnt by what, a str."""
-    return self._named or self._module.describe()
+    return self._named or self.module.describe()
 
   def flags_of_meaning(self):
     """Returns the names of the flags that a run must go on with."""
     if not self.is_custom:
-      return self._module.flags_of_meaning()
-    own = flags.FLAGS.flags_by_module_dict().get(self._module.__name__, [])
+      return self.module.flags_of_meaning()
+    own = flags.FLAGS.flags_by_module_dict().get(self.module.__name__, [])
     return ['problem', *(flag.name for flag in own)]
 
   def check_flags(self):
     """Checks what can be known without data; raises cli.UsageError."""
     if not self.is_custom:
-      self._module.check_flags()
+      self.module.check_flags()
 
   def prepare(self):
     """Makes sure that the data are there; may download them."""
-    if hasattr(self._module, 'prepare'):
-      self._call('prepare')
+    if hasattr(self.module, 'prepare'):
+      self.call('prepare')
 
   def load(self, name):
     """Returns what the module's `load` gives for the split called `name`."""
-    return self._call('load', name)
+    return self.call('load', name)
 
   def preprocess(self, x, y, is_training):
     """Returns (x, y) as the model takes them; nests of tensors [n, ...]."""
-    if not hasattr(self._module, 'preprocess'):
+    if not hasattr(self.module, 'preprocess'):
       return x, y
-    return self._call('preprocess', x, y, is_training)
+    return self.call('preprocess', x, y, is_training)
 
   def build(self, x, is_training):
     """Returns the outputs of the model, a nest of tensors."""
-    return self._call('build', x, is_training)
+    return self.call('build', x, is_training)
 
   def loss(self, y, outputs):
     """Returns (mean, values): a float32 scalar and float32 [n], or None.
 
     Raises cli.UsageError if it is neither [n] nor a scalar of floating point.
     """
-    found = tf.convert_to_tensor(self._call('loss', y, outputs))
+    found = tf.convert_to_tensor(self.call('loss', y, outputs))
     if not found.dtype.is_floating or found.shape.ndims not in (0, 1):
       raise self.error(
         f'loss() gave {found.dtype.name} of shape {found.shape}: expected '
@@ -150,9 +154,9 @@ class Problem:
     Raises:
       cli.UsageError: a metric has another shape.
     """
-    if not hasattr(self._module, 'metrics'):
+    if not hasattr(self.module, 'metrics'):
       return {}
-    found = self._call('metrics', y, outputs)
+    found = self.call('metrics', y, outputs)
     if not isinstance(found, dict):
       raise self.error(
         f'metrics() gave {problem_module.shorten(found)}: expected a dict of '
@@ -167,15 +171,14 @@ class Problem:
 
     In the place of a mean is a list of sums where the metric is a Total.
     """
-    if not hasattr(self._module, 'finish'):
+    if not hasattr(self.module, 'finish'):
       return means
-    return {n: float(v) for n, v in self._call('finish', means).items()}
+    return {n: float(v) for n, v in self.call('finish', means).items()}
 
   def choose(self, metrics):
     """Returns the value of the metric that judges, of {name: float}.
 
-    Raises:
-      cli.UsageError: there is none of this name.
+    Raises cli.UsageError if there is none of this name.
     """
     if self.metric not in metrics:
       raise self.error(
@@ -195,17 +198,17 @@ class Problem:
       bool, whether it did.
     """
     if self.has_keras_model:
-      self._module.save(values, path)
+      self.module.save(values, path)
     return self.has_keras_model
 
   def read_source(self):
     """Returns the bytes of the module's file."""
-    return pathlib.Path(self._module.__file__).read_bytes()
+    return pathlib.Path(self.module.__file__).read_bytes()
 
-  def _call(self, name, *args):
+  def call(self, name, *args):
     if self.is_custom:
-      return problem_module.call(self._named, self._module, name, *args)
-    return getattr(self._module, name)(*args)
+      return problem_module.call(self._named, self.module, name, *args)
+    return getattr(self.module, name)(*args)
 
   def error(self, text):
     """Returns the cli.UsageError that names the problem."""

@@ -28,8 +28,8 @@ def check_graph(problem, split, batch_size):
   with tf.Graph().as_default():
     batch = split.pack(
       [
-        tf.placeholder(tf.as_dtype(a.dtype), [batch_size, *a.shape[1:]])
-        for a in split.arrays()
+        tf.placeholder(leaf.dtype, [batch_size, *leaf.shape])
+        for leaf in split.spec.arrays()
       ]
     )
     x, y = problem.preprocess(*batch, is_training=True)

@@ -1,9 +1,14 @@
 """The examples of a problem, checked as a user's may be wrong."""
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import cli
 from distmnist.data import split as split_lib
+from distmnist.data import streamed
 from distmnist.problems import images
+from distmnist.readers import dataset
 from distmnist.training import problem_module
 
 
@@ -39,18 +44,25 @@ def load_test_split(problem):
 
 
 def load(problem, name):
-  """Returns the split.Split called `name`, or None where there is none.
+  """Returns the examples called `name`, or None where there are none.
+
+  Returns:
+    split.Split, or streamed.Streamed where a reader reads them.
 
   Raises:
     cli.UsageError: it is not what a graph can take.
   """
+  if name == 'train' and hasattr(problem.module, 'stream'):
+    return _read(problem, 'stream', _make_reader)
   found = problem.load(name)
   if found is None and problem.is_custom:
     return None
+  if streamed.is_reader(found):
+    return _read(problem, 'load', lambda _: found)
   if not isinstance(found, tuple) or len(found) != 2:
     raise problem.error(
       f'load({name!r}) gave {problem_module.shorten(found)}: expected (x, y), '
-      'or None where there is no such split'
+      'a reader, or None where there is no such split'
     )
   if not problem.is_custom:
     return split_lib.Split(*found)
@@ -58,6 +70,24 @@ def load(problem, name):
     return split_lib.make(*found)
   except ValueError as error:
     raise problem.error(f'load({name!r}): {error}') from error
+
+
+def _make_reader(problem):
+  num_examples = getattr(problem.module, 'num_examples', None)
+  stream = functools.partial(problem.call, 'stream')
+  return dataset.Reader(num_examples, stream)
+
+
+def _read(problem, name, make_reader):
+  """Returns the streamed.Streamed of a reader that a function is about."""
+  try:
+    return streamed.Streamed(make_reader(problem))
+  except (cli.UsageError, MemoryError):
+    raise
+  except Exception as error:
+    raise problem_module.explain(
+      problem.describe(), problem.module, name, error
+    ) from error
 
 
 def make_batch(problem, num_examples):
@@ -74,8 +104,8 @@ def make_batch(problem, num_examples):
   train, _ = load_training_splits(problem)
   zeros = train.pack(
     [
-      tf.zeros([num_examples, *array.shape[1:]], tf.as_dtype(array.dtype))
-      for array in train.arrays()
+      tf.zeros([num_examples, *leaf.shape], leaf.dtype)
+      for leaf in train.spec.arrays()
     ]
   )
   return problem.preprocess(*zeros, is_training=True)
@@ -83,15 +113,17 @@ def make_batch(problem, num_examples):
 
 def _check_alike(problem, train, other, name):
   try:
-    tf.nest.assert_same_structure(tuple(train), tuple(other))
+    tf.nest.assert_same_structure(tuple(train.spec), tuple(other.spec))
   except (ValueError, TypeError) as error:
     raise problem.error(
       f'load({name!r}) has another structure than the training data'
     ) from error
-  for mine, theirs in zip(train.arrays(), other.arrays(), strict=True):
-    if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
+  for mine, theirs in zip(
+    train.spec.arrays(), other.spec.arrays(), strict=True
+  ):
+    if mine != theirs:
       raise problem.error(
-        f'load({name!r}) has an array of {theirs.dtype} '
-        f'{list(theirs.shape[1:])} where the training data have {mine.dtype} '
-        f'{list(mine.shape[1:])}'
+        f'load({name!r}) has an array of {theirs.dtype.name} '
+        f'{theirs.shape.as_list()} where the training data have '
+        f'{mine.dtype.name} {mine.shape.as_list()}'
       )

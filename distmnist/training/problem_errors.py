@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
+from distmnist.data import streamed
 from distmnist.training import problem_module
 
 
@@ -23,6 +24,9 @@ def explained():
     raise
   except tf.errors.OpError as error:
     named, module = problem_module.load()
+    if failure := streamed.find_failure():
+      found = problem_module.explain(named, module, 'load', failure)
+      raise cli.RunError(str(found)) from failure
     place = module and _locate(error.op, os.path.realpath(module.__file__))
     if not place:
       raise

@@ -77,10 +77,15 @@ def call(named, module, name, *args):
   except (cli.UsageError, cli.RunError, MemoryError):
     raise
   except Exception as error:
-    place = locate(error, module.__file__)
-    raise cli.UsageError(
-      f'--problem={named}: {place}, in {name}(): {describe(error)}'
-    ) from error
+    raise explain(named, module, name, error) from error
+
+
+def explain(named, module, name, error):
+  """Returns the cli.UsageError of an error in a function of a module."""
+  place = locate(error, module.__file__)
+  return cli.UsageError(
+    f'--problem={named}: {place}, in {name}(): {describe(error)}'
+  )
 
 
 def _import(named):

@@ -36,6 +36,12 @@ class LockStep:
     """int, the batches up to the last global step."""
     return (self._last_step - self._step) * self._unit - len(self._pushed_next)
 
+  def peek(self, num_batches):
+    """Returns the tickets (list) that `take` would give."""
+    again = list(self._again)[:num_batches]
+    new = range(self._next, self._next + num_batches - len(again))
+    return self._find_tickets([*again, *new])
+
   def take(self, num_batches):
     """Returns the list of tickets of the next batches."""
     self._taken = []
@@ -105,6 +111,10 @@ class Leased:
     return min(
       left, max(1, pushes // dealing.num_workers) * dealing.batches_per_push
     )
+
+  def peek(self, num_batches):
+    """Returns the tickets (list) that `take` would give, of this lease."""
+    return list(range(self._next, min(self._next + num_batches, self._end)))
 
   def take(self, num_batches):
     """Returns the list of tickets of the next batches."""

@@ -1,7 +1,7 @@
 """The graph of a worker: its batches, the model, the rule, and checks of it."""
 
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -20,11 +20,13 @@ class WorkerGraph(NamedTuple):
     step: step.Step.
     warmup: graph_warmup.Warmup, or None if the rule needs none.
     fed: int64 placeholder [num_steps, 1 + batch_size], see fed_rows.FedRows.
+    examples: split.Split or streamed.Streamed of the training.
   """
 
   step: step_lib.Step
   warmup: graph_warmup.Warmup | None
   fed: tf.Tensor
+  examples: Any
 
 
 def build(task, choice, train_split, seed):
@@ -33,7 +35,7 @@ def build(task, choice, train_split, seed):
   Args:
     task: task.Task.
     choice: flag_checks.Choice.
-    train_split: split.Split.
+    train_split: split.Split or streamed.Streamed.
     seed: int, of --seed.
   """
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
@@ -60,7 +62,7 @@ def build(task, choice, train_split, seed):
     graph_warmup.keep_loops_whole(tf.get_default_graph())
   _describe(task, choice, step)
   [batches] = tf.get_collection(fed_rows.COLLECTION)
-  return WorkerGraph(step, warmup, batches.fed)
+  return WorkerGraph(step, warmup, batches.fed, train_split)
 
 
 def _describe(task, choice, step):

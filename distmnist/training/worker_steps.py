@@ -10,7 +10,7 @@ def make_source(task, plan, graph, history, seed):
   """Returns the batch_source.BatchSource of this worker."""
   return batch_source.BatchSource(
     plan.dealing,
-    plan.num_images,
+    graph.examples,
     seed,
     task.cluster.task_index,
     graph.fed,

@@ -34,6 +34,45 @@ def test_places_may_be_asked_for_again_and_across_epochs():
     assert found.tolist() == whole[first : first + 5].tolist()
 
 
+BLOCKS = data_order.Blocks([3, 5, 2, 4, 1, 6], window=2)
+
+
+def test_of_blocks_an_epoch_has_each_example_once():
+  order = data_order.Order(21, 3, blocks=BLOCKS)
+  epochs = [order.find_images(np.arange(21) + 21 * e) for e in range(3)]
+  for examples in epochs:
+    assert sorted(examples.tolist()) == list(range(21))
+  assert len({str(examples) for examples in epochs}) == 3
+  # Across windows and epochs, in any order, and from a source of its own.
+  whole = np.concatenate(epochs)
+  for first in (40, 3, 17, 0):
+    again = data_order.Order(21, 3, blocks=BLOCKS)
+    found = again.find_images(np.arange(first, first + 23).reshape(23, 1))
+    assert found.ravel().tolist() == whole[first : first + 23].tolist()
+
+
+def test_the_examples_of_a_window_of_blocks_are_mixed():
+  order = data_order.Order(21, 3, blocks=BLOCKS)
+  block_of = np.repeat(range(6), BLOCKS.sizes)
+  drawn = block_of[order.find_images(np.arange(21))].tolist()
+  start = 0
+  for _ in range(3):
+    window = list(dict.fromkeys(drawn[start:]))[:2]
+    size = sum(BLOCKS.sizes[block] for block in window)
+    assert set(drawn[start : start + size]) == set(window)
+    start += size
+  assert start == 21
+  assert drawn != sorted(drawn, key=drawn.index)
+
+
+def test_windows_of_one_worker_are_not_those_of_another():
+  def find(*worker):
+    order = data_order.Order(21, 3, *worker, blocks=BLOCKS)
+    return str(order.find_images(np.arange(21)))
+
+  assert len({find(), find(0), find(1)}) == 3
+
+
 def test_a_rest_begins_with_the_ranges_that_were_left():
   rest = data_order.Rest(100, [(10, 13), (20, 22)])
   expected = [10, 11, 12, 20, 21, 100, 101, 102]

@@ -1,10 +1,14 @@
 """Batch sources of small trainings, in lock-step if nothing else is said."""
 
+import numpy as np
+
+from distmnist.data import split
 from distmnist.logdir import history
 from distmnist.training import batch_source, batch_table
 
 BATCH = 4
 NUM_IMAGES = 30
+EXAMPLES = split.Split(np.arange(NUM_IMAGES), np.arange(NUM_IMAGES))
 
 
 def make_dealing(num_workers=2, unit=1, last_step=12, lock_step=True, **how):
@@ -13,7 +17,7 @@ def make_dealing(num_workers=2, unit=1, last_step=12, lock_step=True, **how):
   )
 
 
-def make_source(dealing, worker=0, seed=3):
+def make_source(dealing, worker=0, seed=3, examples=EXAMPLES):
   return batch_source.BatchSource(
-    dealing, NUM_IMAGES, seed, worker, 'fed', history.History()
+    dealing, examples, seed, worker, 'fed', history.History()
   )

@@ -108,7 +108,12 @@ def train_worker(name, cluster, index, logdir, all_ended):
   reads, stop, result = Reads(), in_process.NoStop(), {}
   [rows] = tf.get_collection(fed_rows.COLLECTION)
   source = batch_source.BatchSource(
-    plan.dealing, NUM_IMAGES, 3, index, rows.fed, reads
+    plan.dealing,
+    split.Split(np.arange(NUM_IMAGES), np.arange(NUM_IMAGES)),
+    3,
+    index,
+    rows.fed,
+    reads,
   )
   steps = fused_steps.make(
     {'global_step': update.train_op},

@@ -45,7 +45,12 @@ def test_an_example_fits_on_a_screen():
 
 
 @pytest.mark.parametrize(
-  'page, name', [('your_own_model', 'regression'), ('keras', 'recommender')]
+  'page, name',
+  [
+    ('your_own_model', 'regression'),
+    ('your_own_data', 'streamed'),
+    ('keras', 'recommender'),
+  ],
 )
 def test_a_page_shows_the_example_as_it_is(page, name):
   text = (REPO / 'docs' / f'{page}.md').read_text()

@@ -3,8 +3,9 @@
 import collections
 
 import numpy as np
+import pytest
 
-from distmnist.data import data_order
+from distmnist.data import data_order, streamed
 from distmnist.training import batch_table
 from tests.support.sources import BATCH, NUM_IMAGES, make_dealing, make_source
 
@@ -61,6 +62,39 @@ def test_the_history_says_what_was_run_and_what_was_thrown_away_later():
     *(('ran', [ticket]) for ticket in (1, 3, 5)),
     ('undone', [1, 3, 5]),
   ]
+
+
+class Squares:
+  num_examples = NUM_IMAGES
+
+  def __init__(self):
+    self.asked = []
+
+  def read(self, indices):
+    self.asked.append(indices.tolist())
+    return indices, indices**2
+
+
+@pytest.mark.parametrize('num_threads', [1, 3])
+def test_the_next_runs_are_read_while_one_is_under_way(set_flags, num_threads):
+  set_flags(f'--read_threads={num_threads}')
+  reader = Squares()
+  examples = streamed.Streamed(reader)
+  dealing = make_dealing(2, last_step=20)
+  source = make_source(dealing, worker=1, examples=examples)
+  source.begin(0, batch_table.make_table(dealing))
+  fed = []
+  for run in range(4):
+    rows = source.make_feed(2)['fed']
+    fed.append(rows[:, 1:].ravel().tolist())
+    for row in rows:
+      assert examples.take(row)[1].tolist() == (row[1:] ** 2).tolist()
+    source.note([2 * run + 1, 2 * run + 2])
+  examples._ahead._pool.shutdown()
+  # Each batch was read once, with those of its run; and so many runs ahead.
+  asked = [numbers for numbers in reader.asked if numbers != [0]]
+  assert sorted(map(str, fed)) == sorted(map(str, asked[:4]))
+  assert len(asked) == 4 + num_threads
 
 
 def test_a_blank_feed_takes_nothing():

@@ -35,6 +35,15 @@ def test_a_session_begins_with_the_tickets_of_its_global_step():
   assert tickets.take(4) == [2 * n + 1 for n in (6, 7, 8, 9)]
 
 
+def test_what_comes_next_may_be_asked_for_before_it_is_taken():
+  tickets = begin(make_dealing(2, 2), worker=1)
+  assert tickets.peek(3) == tickets.peek(3) == tickets.take(3) == [1, 3, 5]
+  leased = tickets_lib.Leased(make_dealing(2, lock_step=False))
+  leased.begin(0, leases.Lease(4, 7, [], None))
+  assert leased.peek(2) == leased.take(2) == [4, 5]
+  assert leased.peek(2) == [6]
+
+
 def test_what_a_round_that_began_anew_threw_away_is_taken_again():
   tickets = begin(make_dealing(2, 2), worker=0)
   assert tickets.take(4) == [0, 2, 4, 6]

@@ -1,0 +1,161 @@
+"""Examples that are read when they are needed, of which memory holds a few.
+
+What reads them is a reader: those of readers/, or an object of the user's with
+
+  num_examples         int
+  read(indices)        int64 [k], numbers of examples -> (x, y), nests of
+                       arrays [k, ...], always of the same types and shapes
+  block_sizes, window  if the examples lie in blocks: the size of each, and how
+                       many blocks are mixed; see data_order.py
+  identify()           bytes that tell these examples from others
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.data import data_order, read_ahead
+from distmnist.data import split as split_lib
+
+_READ_THREADS = flags.DEFINE_integer(
+  'read_threads',
+  1,
+  'Threads of a worker in which a reader reads the next runs, each so many '
+  'ahead. Those of distmnist.readers may be called from several at once; of '
+  'your own you know.',
+  lower_bound=1,
+  upper_bound=64,
+)
+_failures = []
+
+
+def is_reader(found):
+  """Whether an object that `load` gave reads examples."""
+  return hasattr(found, 'num_examples') and hasattr(found, 'read')
+
+
+def find_failure():
+  """Returns the error by which a reader failed in a step, or None."""
+  return _failures[0] if _failures else None
+
+
+class Streamed:
+  """Examples of a reader, in the places of those of a split.Split.
+
+  Attributes:
+    num_examples: int.
+    spec: split.Split of the tf.TensorSpec of one example.
+    blocks: data_order.Blocks, or None: all examples are mixed.
+    num_threads: int, the runs that are read ahead.
+  """
+
+  def __init__(self, reader):
+    """Reads the first example.
+
+    Args:
+      reader: see above.
+
+    Raises:
+      Exception: whatever the reader raises.
+      ValueError: it has no examples, or its blocks are not of as many.
+    """
+    self._reader = reader
+    self.num_examples = reader.num_examples
+    if self.num_examples < 1:
+      raise ValueError('the reader has no examples')
+    self.blocks = None
+    sizes = getattr(reader, 'block_sizes', None)
+    if sizes is not None:
+      self.blocks = data_order.Blocks(sizes, reader.window)
+      if sum(sizes) != self.num_examples or min(sizes) < 1:
+        raise ValueError(
+          f'the blocks of the reader have {sum(sizes)} examples, it has '
+          f'{self.num_examples}'
+        )
+    self.spec = None
+    self.spec = self._read(np.zeros(1, np.int64)).spec
+    self.num_threads = _READ_THREADS.value
+    self._ahead = read_ahead.ReadAhead(
+      lambda indices: self._read(indices).arrays(), self.num_threads
+    )
+
+  def pack(self, values):
+    """Returns a split.Split with values in the places of its arrays."""
+    return self.spec.pack(values)
+
+  def slice(self, start, stop):
+    """Returns the examples from start to stop - 1, read, as a split.Split."""
+    indices = np.arange(start, min(stop, self.num_examples))
+    if len(indices):
+      return self._read(indices)
+    return self.pack(
+      np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype)
+      for leaf in self.spec.arrays()
+    )
+
+  def announce(self, rows):
+    """Has batches be read in the background; see read_ahead.ReadAhead."""
+    self._ahead.announce(rows)
+
+  def take(self, row):
+    """Returns the arrays of a batch, [batch_size, ...] each.
+
+    Args:
+      row: int64 [1 + batch_size], see fed_rows.FedRows.
+
+    Raises:
+      Exception: whatever the reader raises; `find_failure` has it as well.
+    """
+    try:
+      return self._ahead.take(row)
+    except Exception as error:
+      _failures.append(error)
+      raise
+
+  def identify(self):
+    """Yields what tells these examples from others, bytes or arrays."""
+    yield repr((self.num_examples, self.spec)).encode()
+    yield from self.slice(0, 1).identify()
+    if hasattr(self._reader, 'identify'):
+      yield self._reader.identify()
+
+  def _read(self, indices):
+    """Returns the split.Split of some examples; checks what was read."""
+    found = self._reader.read(indices)
+    if not isinstance(found, tuple) or len(found) != 2:
+      raise ValueError(
+        f'read() gave {type(found).__name__}: expected (x, y), nests of arrays'
+      )
+    found = split_lib.make(*found, numbers=indices)
+    if self.spec is not None and found.spec != self.spec:
+      raise ValueError(
+        f'read() gave {_format(found.spec)} where example 0 is '
+        f'{_format(self.spec)}: pad all examples to one shape'
+      )
+    if found.num_examples != len(indices):
+      raise ValueError(
+        f'read() gave {found.num_examples} examples for {len(indices)} numbers'
+      )
+    return found
+
+
+def _format(spec):
+  return ', '.join(
+    f'{leaf.dtype.name} {leaf.shape.as_list()}' for leaf in spec.arrays()
+  )
+
+
+def build_batch(examples, row):
+  """Returns the examples of a batch, a split.Split of tensors.
+
+  Args:
+    examples: Streamed.
+    row: int64 tensor [1 + batch_size], see fed_rows.FedRows.
+  """
+  leaves = examples.spec.arrays()
+  tensors = tf.py_func(examples.take, [row], [leaf.dtype for leaf in leaves])
+  # As an op: a copy of the step (graph_copy.py) keeps the shape, too.
+  return examples.pack(
+    tf.ensure_shape(tensor, [row.shape[0] - 1, *leaf.shape])
+    for tensor, leaf in zip(tensors, leaves, strict=True)
+  )

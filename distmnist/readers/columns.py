@@ -1,0 +1,45 @@
+"""Which columns of a table are x and y."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def names(nest):
+  """Returns the names (list of str) of the columns in a nest, each once."""
+  return list(dict.fromkeys(_flatten(nest)))
+
+
+def select(nest, columns):
+  """Returns the nest with arrays in the places of the columns' names.
+
+  Args:
+    nest: a name: its column [n, ...]; a list of names: their columns side by
+      side, [n, len(list)], of numbers; or a dict or tuple of such.
+    columns: {name: array [n, ...]}.
+  """
+  if isinstance(nest, dict):
+    return {name: select(part, columns) for name, part in nest.items()}
+  if isinstance(nest, tuple):
+    return tuple(select(part, columns) for part in nest)
+  if isinstance(nest, list):
+    return np.stack([columns[name] for name in nest], axis=1)
+  return columns[nest]
+
+
+def check(nest, known, path):
+  """Raises ValueError if a name is none of a table's columns.
+
+  Args:
+    nest: see `select`.
+    known: list of str, the columns that there are.
+    path: str, the file of the table.
+  """
+  for name in names(nest):
+    if name not in known:
+      raise ValueError(
+        f'{path} has no column {name!r}: it has {", ".join(known)}'
+      )
+
+
+def _flatten(nest):
+  return [str(name) for name in tf.nest.flatten(nest)]

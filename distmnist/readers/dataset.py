@@ -1,0 +1,86 @@
+"""A tf.data.Dataset of the user's own, told which examples to make.
+
+A problem that has
+
+  num_examples = 60_000
+
+  def stream(indices):
+    return indices.map(read_one, num_parallel_calls=4)
+
+trains on what `stream` makes of a tf.data.Dataset of numbers of examples, int64
+scalars: one (x, y) of each, in their order.
+"""
+
+import functools
+import threading
+
+import tensorflow.compat.v1 as tf
+
+
+class Reader:
+  """Examples of such a function; see data/streamed.py.
+
+  Attributes:
+    num_examples: int.
+  """
+
+  def __init__(self, num_examples, stream):
+    """Builds the graph.
+
+    Args:
+      num_examples: int.
+      stream: callable(indices) -> tf.data.Dataset of (x, y).
+
+    Raises:
+      ValueError: `num_examples` is no number of examples, or `stream` gives
+        something else.
+    """
+    if not isinstance(num_examples, int) or num_examples < 1:
+      raise ValueError(
+        f'num_examples is {num_examples!r}: expected how many examples stream '
+        'can make, an int'
+      )
+    self.num_examples = num_examples
+    self._lock = threading.Lock()  # One pass at a time.
+    with tf.Graph().as_default() as graph:
+      self._fed = tf.placeholder(tf.int64, [None])
+      made = stream(tf.data.Dataset.from_tensor_slices(self._fed))
+      spec = tf.data.get_output_types(made)
+      if not isinstance(spec, tuple) or len(spec) != 2:
+        raise ValueError(
+          'stream() gave a data set of other things than (x, y): expected '
+          'those of one example'
+        )
+      # More than there are: an example too many is seen.
+      size = tf.shape(self._fed, out_type=tf.int64)[0] + 1
+      iterator = tf.data.make_initializable_iterator(
+        made.batch(size).with_options(_make_options())
+      )
+      self._start = iterator.initializer
+      self._next = iterator.get_next()
+    config = tf.ConfigProto(device_count={'GPU': 0})
+    self._session = tf.Session(graph=graph, config=config)
+
+  def read(self, indices):
+    """Returns (x, y) of the examples of these numbers.
+
+    Raises:
+      ValueError: `stream` gives no example.
+      tf.errors.OpError: it fails.
+    """
+    with self._lock:
+      self._session.run(self._start, {self._fed: indices})
+      try:
+        return self._session.run(self._next)
+      except tf.errors.OutOfRangeError as error:
+        raise ValueError(
+          f'stream() gave no example for {len(indices)} numbers'
+        ) from error
+
+
+@functools.lru_cache(maxsize=1)
+def _make_options():
+  """Options of a data set that leaves when it is told to."""
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return options

@@ -1,0 +1,108 @@
+"""Images in folders, one a class: folder/cat/1.jpg, folder/dog/2.png.
+
+from distmnist.readers import image_folder
+
+def load(split):
+  return image_folder.Reader(f'data/{split}', size=(224, 224))
+"""
+
+import functools
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.readers import graph_function, paths
+
+_ENDINGS = '.bmp', '.gif', '.jpeg', '.jpg', '.png'
+# Images that are decoded side by side.
+_NUM_PARALLEL = 16
+
+
+class Reader:
+  """x: uint8 [n, height, width, channels]; y: int64 [n], the class.
+
+  Attributes:
+    num_examples: int.
+    class_names: list of str, the folders, in the order of the classes.
+  """
+
+  def __init__(self, folder, size, channels=3):
+    """Lists the files.
+
+    Args:
+      folder: str, of the folders of the classes.
+      size: (height, width) that each image is brought to, bilinearly.
+      channels: int, 3 for colours, 1 for grey.
+
+    Raises:
+      ValueError: there are no such folders, or no images in them.
+    """
+    folder = os.path.expanduser(folder)
+    if not os.path.isdir(folder):
+      raise ValueError(f'{folder}: no such folder')
+    self.class_names = sorted(
+      entry.name for entry in os.scandir(folder) if entry.is_dir()
+    )
+    found = [
+      (os.path.join(folder, name, file), number)
+      for number, name in enumerate(self.class_names)
+      for file in sorted(os.listdir(os.path.join(folder, name)))
+      if file.lower().endswith(_ENDINGS)
+    ]
+    if not found:
+      raise ValueError(
+        f'{folder} has no images: expected a folder a class, with files that '
+        f'end in {", ".join(_ENDINGS)}'
+      )
+    self._paths = [path for path, _ in found]
+    self._classes = np.array([number for _, number in found], np.int64)
+    self.num_examples = len(found)
+    self._decode = graph_function.GraphFunction(
+      functools.partial(_decode, size=size, channels=channels), tf.string, None
+    )
+
+  def read(self, indices):
+    """Returns (x, y) of the examples of these numbers.
+
+    Raises:
+      OSError: a file has gone.
+      ValueError: a file is no image.
+    """
+    files = [_read_bytes(self._paths[i]) for i in indices]
+    try:
+      images = self._decode(files)
+    except tf.errors.OpError as error:
+      for i, file in zip(indices, files, strict=True):
+        self._check(self._paths[i], file)
+      raise ValueError(error.message) from error
+    return images, self._classes[indices]
+
+  def identify(self):
+    """Returns bytes that tell these examples from others."""
+    return paths.identify(self._paths)
+
+  def _check(self, path, file):
+    """Raises ValueError if a file alone cannot be decoded."""
+    try:
+      self._decode([file])
+    except tf.errors.OpError as error:
+      raise ValueError(f'{path} is no image that can be read') from error
+
+
+def _read_bytes(path):
+  with open(path, 'rb') as file:
+    return file.read()
+
+
+def _decode(files, size, channels):
+  """Returns uint8 [n, height, width, channels] of strings [n]."""
+
+  def decode(file):
+    image = tf.io.decode_image(file, channels, expand_animations=False)
+    resized = tf.image.resize_images(image, size)
+    return tf.cast(tf.round(resized), tf.uint8)
+
+  images = tf.map_fn(decode, files, tf.uint8, parallel_iterations=_NUM_PARALLEL)
+  images.set_shape([None, *size, channels])
+  return images

@@ -1,0 +1,142 @@
+"""Parquet files, read row group by row group.
+
+  from distmnist.readers import parquet
+
+  def load(split):
+    return parquet.Reader(f'data/{split}-*.parquet', x=['age', 'income'],
+                          y='bought')
+
+A row group is decoded as a whole, and those of a window are kept: write groups
+of some thousand rows. Needs pyarrow: pip install 'distmnist[parquet]'.
+"""
+
+import collections
+import threading
+
+import numpy as np
+
+from distmnist.readers import columns, paths
+
+
+class Reader:
+  """Examples of Parquet files; see data/streamed.py.
+
+  Attributes:
+    num_examples: int.
+    block_sizes: int64 array, of the row groups.
+    window: int, the blocks that are mixed.
+  """
+
+  def __init__(self, pattern, x, y, window=8):
+    """Finds the row groups.
+
+    Args:
+      pattern: str such as 'data/train-*.parquet', or a list of them.
+      x, y: the columns; see columns.select. A column of lists of one length is
+        [n, length], one of text has bytes.
+      window: int, how many row groups are mixed, and kept in memory.
+
+    Raises:
+      ImportError: there is no pyarrow.
+      ValueError: no file is there, one is no Parquet file, or a column is
+        missing.
+    """
+    self._xy = x, y
+    self._paths = paths.find(pattern)
+    self._groups = [g for path in self._paths for g in self._list_groups(path)]
+    sizes = [size for _, _, size in self._groups]
+    self._firsts = np.cumsum([0, *sizes])
+    self.block_sizes = np.array(sizes, np.int64)
+    self.num_examples = int(self._firsts[-1])
+    self.window = window
+    self._kept = collections.OrderedDict()
+    self._lock = threading.Lock()
+
+  def read(self, indices):
+    """Returns (x, y) of the examples of these numbers.
+
+    Raises:
+      OSError, ValueError: a file has gone, or has rows without a value.
+    """
+    owners = np.searchsorted(self._firsts, indices, 'right') - 1
+    found = {}
+    for owner in np.unique(owners).tolist():
+      chosen = owners == owner
+      rows = indices[chosen] - self._firsts[owner]
+      for name, values in self._find_group(owner).items():
+        if name not in found:
+          shape = len(indices), *values.shape[1:]
+          found[name] = np.empty(shape, values.dtype)
+        found[name][chosen] = values[rows]
+    return columns.select(self._xy, found)
+
+  def identify(self):
+    """Returns bytes that tell these examples from others."""
+    return paths.identify(self._paths)
+
+  def _list_groups(self, path):
+    """Yields (path, number, rows) of the row groups of a file."""
+    parquet = _import_parquet()
+    try:
+      file = parquet.ParquetFile(path)
+    except ValueError as error:  # pyarrow.ArrowInvalid is one.
+      raise ValueError(f'{path} is no Parquet file') from error
+    with file:
+      columns.check(self._xy, file.schema_arrow.names, path)
+      for number in range(file.num_row_groups):
+        if size := file.metadata.row_group(number).num_rows:
+          yield path, number, size
+
+  def _find_group(self, owner):
+    """Returns {name: array [rows, ...]} of a row group."""
+    with self._lock:
+      if owner not in self._kept:
+        while len(self._kept) > self.window:
+          self._kept.popitem(last=False)
+        self._kept[owner] = self._read_group(*self._groups[owner])
+      self._kept.move_to_end(owner)
+      return self._kept[owner]
+
+  def _read_group(self, path, number, size):
+    del size
+    with _import_parquet().ParquetFile(path) as file:
+      table = file.read_row_group(number, columns.names(self._xy))
+    return {
+      name: _convert(table.column(name), f'{path}, row group {number}: {name}')
+      for name in table.column_names
+    }
+
+
+def _import_parquet():
+  """Returns pyarrow.parquet; raises ImportError that says what to do."""
+  try:
+    from pyarrow import parquet  # noqa: PLC0415  Only where it is needed.
+  except ImportError as error:
+    raise ImportError(
+      "Parquet files need pyarrow: pip install 'distmnist[parquet]'"
+    ) from error
+  return parquet
+
+
+def _convert(column, where):
+  """Returns the array of a pyarrow.ChunkedArray."""
+  if column.null_count:
+    raise ValueError(f'{where} has {column.null_count} rows without a value')
+  values = column.combine_chunks()
+  if not hasattr(values.type, 'value_type'):
+    return _make_array(values)
+  lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
+  if len(lengths) > 1:
+    raise ValueError(
+      f'{where} has lists of {lengths[0]} to {lengths[-1]} values: expected '
+      'all of one length'
+    )
+  return _make_array(values.flatten()).reshape(len(values), -1)
+
+
+def _make_array(values):
+  array = values.to_numpy(zero_copy_only=False)
+  if array.dtype != object:
+    return array
+  texts = (v.encode() if isinstance(v, str) else v for v in array.tolist())
+  return np.array([*texts, None], object)[:-1]

@@ -1,0 +1,78 @@
+"""Records that lie at known places of files, read one by one."""
+
+import contextlib
+import os
+
+import numpy as np
+
+# Records that lie beside each other: a disk reads them in one go.
+_BLOCK_SIZE = 256
+
+
+class Records:
+  """The records of some files, numbered from 0 through all of them.
+
+  Attributes:
+    num_records: int.
+    block_sizes: int64 array, see data_order.Blocks.
+  """
+
+  def __init__(self, paths, places):
+    """
+    Args:
+      paths: list of str.
+      places: list of (offsets, lengths) a file: int64 arrays, in bytes.
+    """
+    self._paths = paths
+    self._places = places
+    sizes = [len(offsets) for offsets, _ in places]
+    self._firsts = np.cumsum([0, *sizes])
+    self.num_records = int(self._firsts[-1])
+    self.block_sizes = np.concatenate([_cut(size) for size in sizes])
+
+  def read(self, numbers):
+    """Returns the records (array of bytes objects) of int64 `numbers`.
+
+    Raises:
+      OSError: a file is gone.
+      ValueError: a file is shorter than it was.
+    """
+    found = np.empty(len(numbers), object)
+    owners = np.searchsorted(self._firsts, numbers, 'right') - 1
+    for owner in np.unique(owners).tolist():
+      chosen = np.flatnonzero(owners == owner)
+      rows = numbers[chosen] - self._firsts[owner]
+      offsets, lengths = (array[rows].tolist() for array in self._places[owner])
+      with _opened(self._paths[owner]) as file:
+        for i, offset, length in zip(
+          chosen.tolist(), offsets, lengths, strict=True
+        ):
+          found[i] = record = os.pread(file, length, offset)
+          if len(record) != length:
+            raise ValueError(
+              f'{self._paths[owner]} has {os.fstat(file).st_size:,} bytes: it '
+              'had more when the training began'
+            )
+    return found
+
+  def locate(self, number):
+    """Returns (path, number in the file) of a record."""
+    owner = int(np.searchsorted(self._firsts, number, 'right')) - 1
+    return self._paths[owner], int(number - self._firsts[owner])
+
+
+@contextlib.contextmanager
+def _opened(path):
+  file = os.open(path, os.O_RDONLY)
+  try:
+    yield file
+  finally:
+    os.close(file)
+
+
+def _cut(size):
+  """Returns the sizes of the blocks of a file of `size` records."""
+  rest = size % _BLOCK_SIZE
+  return np.array(
+    [_BLOCK_SIZE] * (size // _BLOCK_SIZE) + [rest] * bool(rest), np.int64
+  )

@@ -1,0 +1,40 @@
+"""A net of keras.applications on ImageNet's TFRecord files, or others like it.
+
+  python -m distmnist.launch --num_ps=2 --num_workers=4 -- \\
+      --flagfile=configs/imagenet_resnet50.flags --records=/data/imagenet
+"""
+
+import keras
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.readers import tfrecord
+
+NET = flags.DEFINE_string('net', 'ResNet50', 'A class of keras.applications.')
+RECORDS = flags.DEFINE_string('records', '.', 'The folder of the files.')
+SIDE = flags.DEFINE_integer('side', 224, 'Pixels of an image each way.')
+CLASSES = flags.DEFINE_integer('classes', 1000, 'Labels are 1 to so many.')
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+metrics, best = ['accuracy'], '+accuracy'
+
+
+def load(split):
+  part = {'train': 'train', 'test': 'validation'}.get(split)
+  return part and tfrecord.Reader(f'{RECORDS.value}/{part}-*', parse)
+
+
+def parse(records):
+  types = {'image/encoded': tf.string, 'image/class/label': tf.int64}
+  features = {k: tf.io.FixedLenFeature([], t) for k, t in types.items()}
+  jpegs, labels = map(tf.io.parse_example(records, features).get, types)
+
+  def decode(jpeg):
+    return tf.image.resize(tf.io.decode_jpeg(jpeg, 3), [SIDE.value] * 2)
+
+  return tf.cast(tf.map_fn(decode, jpegs, tf.float32), tf.uint8), labels - 1
+
+
+def make_model():
+  make, shape = getattr(keras.applications, NET.value), [SIDE.value] * 2 + [3]
+  net = make(True, None, None, shape, None, CLASSES.value, None)
+  return keras.Sequential([keras.layers.Rescaling(1 / 127.5, -1), net])

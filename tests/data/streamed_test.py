@@ -1,0 +1,139 @@
+"""streamed: what a reader reads, in the places of arrays at hand."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.data import data_order, streamed
+
+
+@pytest.fixture(autouse=True)
+def _flags(set_flags):
+  set_flags()
+
+
+class Reader:
+  """Twenty examples, each made of its number."""
+
+  num_examples = 20
+
+  def __init__(self, change=lambda x, y: (x, y)):
+    self.asked = []
+    self._change = change
+
+  def read(self, indices):
+    self.asked.append(indices.tolist())
+    x = {'a': np.stack([indices, -indices], 1).astype(float), 'b': indices}
+    return self._change(x, [f'example {i}' for i in indices])
+
+
+def test_it_has_the_examples_of_its_reader():
+  examples = streamed.Streamed(Reader())
+  assert examples.num_examples == 20 and examples.blocks is None
+  assert examples.spec.x == {
+    'a': tf.TensorSpec([2], tf.float32),
+    'b': tf.TensorSpec([], tf.int64),
+  }
+  assert examples.spec.y == tf.TensorSpec([], tf.string)
+  part = examples.slice(18, 25)
+  assert part.x['a'].tolist() == [[18, -18], [19, -19]]
+  assert part.y.tolist() == [b'example 18', b'example 19']
+
+
+def test_no_examples_are_none_and_nothing_is_read():
+  reader = Reader()
+  examples = streamed.Streamed(reader)
+  part = examples.slice(0, 0)
+  assert part.num_examples == 0 and part.x['a'].shape == (0, 2)
+  assert reader.asked == [[0]]
+
+
+def test_a_batch_that_was_announced_is_read_once():
+  reader = Reader()
+  examples = streamed.Streamed(reader)
+  rows = np.array([[0, 5, 3], [2, 7, 1]])
+  examples.announce(rows)
+  with tf.Graph().as_default(), tf.Session() as session:
+    row = tf.placeholder(tf.int64, [3])
+    batch = streamed.build_batch(examples, row)
+    assert batch.x['a'].shape == [2, 2] and batch.y.shape == [2]
+    for given in rows:
+      found = session.run(tuple(batch), {row: given})
+      assert found[0]['b'].tolist() == given[1:].tolist()
+      assert found[1].tolist() == [b'example %d' % i for i in given[1:]]
+  assert reader.asked == [[0], [5, 3, 7, 1]]
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (lambda x, y: x, 'read() gave dict: expected (x, y), nests of arrays'),
+    (
+      lambda x, y: ({'a': x['a'][:, : x['b'][0] or 2], 'b': x['b']}, y),
+      'read() gave float32 [1], int64 [], string [] where example 0 is float32 '
+      '[2], int64 [], string []: pad all examples to one shape',
+    ),
+    (
+      lambda x, y: ({name: a[:1] for name, a in x.items()}, y[:1]),
+      'read() gave 1 examples for 2 numbers',
+    ),
+    (
+      lambda x, y: (np.where(x['b'] == 1, np.nan, 0.0), y),
+      'example 1 has a number that is not finite',
+    ),
+  ],
+)
+def test_what_no_graph_can_take_is_named(change, message):
+  examples = streamed.Streamed(
+    Reader(lambda x, y: (x, y) if x['b'][0] == 0 else change(x, y))
+    if 'dict' not in message
+    else Reader()
+  )
+  examples._reader._change = change
+  with pytest.raises(ValueError, match=re.escape(message)):
+    examples._read(np.array([1, 2]))
+
+
+def test_blocks_are_those_of_the_reader():
+  reader = Reader()
+  reader.block_sizes, reader.window = [8, 12], 3
+  assert streamed.Streamed(reader).blocks == data_order.Blocks([8, 12], 3)
+  reader.block_sizes = [8, 8]
+  with pytest.raises(ValueError, match='have 16 examples, it has 20'):
+    streamed.Streamed(reader)
+
+
+def test_a_reader_without_examples_is_refused():
+  reader = Reader()
+  reader.num_examples = 0
+  with pytest.raises(ValueError, match='has no examples'):
+    streamed.Streamed(reader)
+
+
+def test_a_file_is_no_reader():
+  with open(__file__, encoding='utf-8') as file:
+    assert not streamed.is_reader(file)
+  assert streamed.is_reader(Reader())
+
+
+def test_others_are_told_by_the_reader():
+  def identify(name):
+    reader = Reader()
+    reader.identify = lambda: name
+    return b''.join(
+      bytes(part) for part in streamed.Streamed(reader).identify()
+    )
+
+  assert identify(b'a') == identify(b'a') != identify(b'b')
+
+
+def test_what_failed_in_a_step_is_kept(monkeypatch):
+  monkeypatch.setattr(streamed, '_failures', [])
+  examples = streamed.Streamed(Reader())
+  assert streamed.find_failure() is None
+  examples._reader.read = lambda indices: 1 / 0
+  with pytest.raises(ZeroDivisionError):
+    examples.take(np.array([0, 1, 2]))
+  assert isinstance(streamed.find_failure(), ZeroDivisionError)

@@ -1,0 +1,25 @@
+"""columns: what of a table is x and y."""
+
+import numpy as np
+import pytest
+
+from distmnist.readers import columns
+
+TABLE = {
+  'a': np.array([1, 2]),
+  'b': np.array([3, 4]),
+  'c': np.array(['x', 'y']),
+}
+
+
+def test_a_nest_of_names_is_one_of_arrays():
+  nest = {'side': ['b', 'a'], 'pair': ('c', 'a')}
+  assert columns.names(nest) == ['c', 'a', 'b']
+  found = columns.select(nest, TABLE)
+  assert found['side'].tolist() == [[3, 1], [4, 2]]
+  assert [part.tolist() for part in found['pair']] == [['x', 'y'], [1, 2]]
+
+
+def test_a_column_that_there_is_not_is_named():
+  with pytest.raises(ValueError, match="^t.csv has no column 'd': it has a"):
+    columns.check(['a', 'd'], ['a', 'b'], 't.csv')

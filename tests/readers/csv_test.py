@@ -1,0 +1,68 @@
+"""csv: lines by their numbers, their types, and what is wrong with them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from distmnist.readers import csv
+
+
+def write(path, text, newline='\n'):
+  path.write_bytes(text.replace('\n', newline).encode())
+  return str(path)
+
+
+@pytest.mark.parametrize('newline', ['\n', '\r\n'])
+@pytest.mark.parametrize('end', ['', '\n', '\n\n'])
+def test_each_line_is_read_by_its_number(tmp_path, newline, end):
+  write(tmp_path / 'a-0', 'n,r,t\n0,0.5,"a, b"\n1,1,ä' + end, newline)
+  write(tmp_path / 'a-1', 'n,r,t\n2,-1e3,\n' + end, newline)
+  reader = csv.Reader(f'{tmp_path}/a-*', x={'r': ['r', 'n'], 't': 't'}, y='n')
+  assert reader.num_examples == 3
+  assert reader.block_sizes.tolist() == [2, 1]
+  x, y = reader.read(np.array([2, 0, 1]))
+  assert y.dtype == np.int64 and y.tolist() == [2, 0, 1]
+  assert x['r'].tolist() == [[-1000, 2], [0.5, 0], [1, 1]]
+  assert x['t'].tolist() == ['', 'a, b', 'ä']
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('n,t\n1,x\n2\n', ':3 has 1 fields: expected 2, each in one line'),
+    ('n,t\n1,"x\ny"\n', ':3 has 1 fields: expected 2, each in one line'),
+    ('m,t\n1,x\n', " has no column 'n': it has m, t"),
+  ],
+)
+def test_what_is_no_table_is_named(tmp_path, text, message):
+  path = write(tmp_path / 'a', text)
+  with pytest.raises(ValueError, match=re.escape(message)):
+    csv.Reader(path, x='n', y='t').read(np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+  'first, wrong, kind', [('1', '1.5', 'int64'), ('1.5', 'x', 'float32')]
+)
+def test_a_value_of_another_type_than_the_first_lines_is_named(
+  tmp_path, first, wrong, kind, monkeypatch
+):
+  monkeypatch.setattr(csv, '_NUM_TOLD', 2)
+  path = write(tmp_path / 'a', f'n\n{first}\n{first}\n{first}\n{wrong}\n')
+  reader = csv.Reader(path, x='n', y='n')
+  assert reader.read(np.array([0]))[0].tolist() == [float(first)]
+  message = f'{path}:5: n is {wrong!r}: expected {kind}, as in the first lines'
+  with pytest.raises(ValueError, match=re.escape(message)):
+    reader.read(np.array([0, 3]))
+
+
+def test_files_have_the_same_columns(tmp_path):
+  write(tmp_path / 'a-0', 'm,n\n1,2\n')
+  write(tmp_path / 'a-1', 'n,m\n1,2\n')
+  with pytest.raises(ValueError, match='a-1 has other columns than .*a-0'):
+    csv.Reader(f'{tmp_path}/a-*', x='m', y='n')
+
+
+def test_an_empty_file_has_no_columns(tmp_path):
+  with pytest.raises(ValueError, match="has no column 'n'"):
+    csv.Reader(write(tmp_path / 'a', ''), x='n', y='n')

@@ -1,0 +1,59 @@
+"""image_folder: a folder a class."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.readers import image_folder
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('images')
+  with tf.Graph().as_default(), tf.Session() as session:
+    for name, colour, size in (
+      ('cat/1.png', (255, 0, 0), (4, 4)),
+      ('cat/2.jpg', (0, 255, 0), (8, 6)),
+      ('dog/1.PNG', (0, 0, 255), (2, 2)),
+    ):
+      pixels = np.full([*size, 3], colour, np.uint8)
+      is_png = name.lower().endswith('png')
+      encode = tf.io.encode_png if is_png else tf.io.encode_jpeg
+      path = folder / name
+      path.parent.mkdir(exist_ok=True)
+      path.write_bytes(session.run(encode(pixels)))
+  (folder / 'dog' / 'notes.txt').write_text('none')
+  return folder
+
+
+def test_the_class_of_an_image_is_its_folder(folder):
+  reader = image_folder.Reader(str(folder), size=(4, 4))
+  assert reader.num_examples == 3
+  assert reader.class_names == ['cat', 'dog']
+  x, y = reader.read(np.array([2, 0, 1]))
+  assert (x.shape, x.dtype, y.tolist()) == ((3, 4, 4, 3), np.uint8, [1, 0, 0])
+  assert x[0, 1, 2].tolist() == [0, 0, 255]
+  assert x[1, 1, 2].tolist() == [255, 0, 0]
+  assert np.abs(x[2].astype(int) - [0, 255, 0]).max() < 4
+
+
+def test_colours_may_be_read_as_grey(folder):
+  reader = image_folder.Reader(str(folder), size=(3, 5), channels=1)
+  assert reader.read(np.array([0]))[0].shape == (1, 3, 5, 1)
+
+
+def test_a_file_that_is_no_image_is_named(folder, tmp_path):
+  (tmp_path / 'cat').mkdir()
+  (tmp_path / 'cat' / '1.png').write_bytes((folder / 'cat/1.png').read_bytes())
+  (tmp_path / 'cat' / '2.png').write_text('none')
+  reader = image_folder.Reader(str(tmp_path), size=(4, 4))
+  assert reader.read(np.array([0]))[1].tolist() == [0]
+  with pytest.raises(ValueError, match=r'cat/2\.png is no image that can be'):
+    reader.read(np.array([0, 1]))
+
+
+def test_a_folder_without_images_is_named(tmp_path):
+  with pytest.raises(ValueError, match='has no images: expected a folder a cl'):
+    image_folder.Reader(str(tmp_path), size=(4, 4))
+  with pytest.raises(ValueError, match=r'^/no/such: no such folder'):
+    image_folder.Reader('/no/such', size=(4, 4))

@@ -1,0 +1,80 @@
+"""parquet: rows by their numbers, and row groups that are kept."""
+
+import numpy as np
+import pytest
+
+from distmnist.readers import parquet
+
+pa = pytest.importorskip('pyarrow', reason='pyarrow is not installed')
+
+
+def write(path, table, rows=4):
+  from pyarrow import parquet as pq  # noqa: PLC0415  Where there is pyarrow.
+
+  pq.write_table(pa.table(table), path, row_group_size=rows)
+  return str(path)
+
+
+def make_table(numbers):
+  return {
+    'n': pa.array(numbers, pa.int32()),
+    'v': [[float(n), n + 0.5] for n in numbers],
+    't': [f'text {n}' for n in numbers],
+  }
+
+
+def test_each_row_is_read_by_its_number(tmp_path):
+  write(tmp_path / 'a-0', make_table(range(10)))
+  write(tmp_path / 'a-1', make_table(range(10, 13)))
+  reader = parquet.Reader(
+    f'{tmp_path}/a-*', x={'v': 'v', 't': 't'}, y='n', window=2
+  )
+  assert reader.num_examples == 13
+  assert reader.block_sizes.tolist() == [4, 4, 2, 3]
+  x, y = reader.read(np.array([12, 0, 9, 4, 5]))
+  assert y.dtype == np.int32 and y.tolist() == [12, 0, 9, 4, 5]
+  assert x['v'].tolist()[:2] == [[12, 12.5], [0, 0.5]]
+  assert x['t'].tolist()[0] == b'text 12'
+
+
+def test_so_many_row_groups_as_a_window_has_are_kept(tmp_path, monkeypatch):
+  path = write(tmp_path / 'a', make_table(range(20)), rows=2)
+  reader = parquet.Reader(path, x='v', y='n', window=3)
+  read = []
+  read_group = reader._read_group
+  monkeypatch.setattr(
+    reader,
+    '_read_group',
+    lambda *group: read.append(group[1]) or read_group(*group),
+  )
+  for _ in range(2):
+    reader.read(np.arange(6))
+  assert read == [0, 1, 2]
+  reader.read(np.arange(20))
+  assert len(reader._kept) == 4
+
+
+@pytest.mark.parametrize(
+  'table, message',
+  [
+    (
+      {'n': [1, None], 'v': [1, 2]},
+      'row group 0: n has 1 rows without a value',
+    ),
+    (
+      {'n': [1, 2], 'v': [[1], [1, 2]]},
+      'row group 0: v has lists of 1 to 2 values: expected all of one length',
+    ),
+    ({'m': [1], 'v': [1]}, "has no column 'n': it has m, v"),
+  ],
+)
+def test_what_no_array_can_be_made_of_is_named(tmp_path, table, message):
+  path = write(tmp_path / 'a', table)
+  with pytest.raises(ValueError, match=message):
+    parquet.Reader(path, x='v', y='n').read(np.array([0]))
+
+
+def test_another_file_is_none(tmp_path):
+  (tmp_path / 'a').write_text('some text that is long enough to be a table')
+  with pytest.raises(ValueError, match='a is no Parquet file'):
+    parquet.Reader(str(tmp_path / 'a'), x='v', y='n')

@@ -1,0 +1,70 @@
+"""tfrecord: records by their numbers; files that are none."""
+
+import gzip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.readers import tfrecord
+
+
+def write(path, numbers):
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for number in numbers:
+      text = b'x' * (number % 7) + b'%d' % number
+      feature = {
+        'text': tf.train.Feature(bytes_list=tf.train.BytesList(value=[text])),
+        'number': tf.train.Feature(
+          int64_list=tf.train.Int64List(value=[number])
+        ),
+      }
+      example = tf.train.Example(features=tf.train.Features(feature=feature))
+      writer.write(example.SerializeToString())
+  return path
+
+
+def parse(records):
+  found = tf.io.parse_example(
+    records,
+    {
+      'text': tf.io.FixedLenFeature([], tf.string),
+      'number': tf.io.FixedLenFeature([], tf.int64),
+    },
+  )
+  return {'text': found['text']}, found['number']
+
+
+def test_each_record_is_read_by_its_number(tmp_path):
+  write(tmp_path / 'a-0', range(300))
+  write(tmp_path / 'a-1', [])
+  write(tmp_path / 'a-2', range(300, 310))
+  reader = tfrecord.Reader(f'{tmp_path}/a-*', parse, window=5)
+  assert reader.num_examples == 310 and reader.window == 5
+  assert reader.block_sizes.tolist() == [256, 44, 10]
+  x, y = reader.read(np.array([305, 0, 299, 300, 256]))
+  assert y.tolist() == [305, 0, 299, 300, 256]
+  assert x['text'].tolist()[:2] == [b'xxxx305', b'0']
+
+
+@pytest.mark.parametrize(
+  'content, message',
+  [
+    (b'just some text, and more of it', 'is no TFRecord file'),
+    (b'short', 'is no TFRecord file'),
+    (gzip.compress(b'a' * 100), 'is compressed: expected TFRecord files that'),
+  ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path, content, message):
+  (tmp_path / 'a').write_bytes(content)
+  with pytest.raises(ValueError, match=f'^{tmp_path}/a {message}'):
+    tfrecord.Reader(str(tmp_path / 'a'), parse)
+
+
+@pytest.mark.parametrize('left', [1, 14, 17])
+def test_a_file_that_was_cut_is_named(tmp_path, left):
+  path = write(tmp_path / 'a', range(3))
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-left])
+  with pytest.raises(ValueError, match='not whole: its record at byte [0-9,]+'):
+    tfrecord.Reader(str(path), parse)
