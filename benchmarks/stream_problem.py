@@ -1,5 +1,7 @@
 """Images of 28 x 28 from memory, from files, or by a reader: for streams.py."""
 
+import os
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -28,6 +30,8 @@ class Reader:
 
 
 def prepare():
+  if FROM.value != 'tfrecord' or os.listdir(FILES.value):
+    return
   x, y = synthetic.load('', 'train')
   for number in range(NUM_FILES):
     path = f'{FILES.value}/train-{number:02d}'
@@ -63,7 +67,7 @@ def parse(records):
   types = {'image': tf.string, 'label': tf.int64}
   features = {k: tf.io.FixedLenFeature([], t) for k, t in types.items()}
   found = tf.io.parse_example(records, features)
-  pixels = tf.io.decode_raw(found['image'], tf.uint8, fixed_length=784)
+  pixels = tf.io.decode_raw(found['image'], tf.uint8)
   return tf.reshape(pixels, [-1, 28, 28, 1]), found['label']
 
 

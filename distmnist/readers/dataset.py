@@ -16,6 +16,8 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.readers import graph_function
+
 
 class Reader:
   """Examples of such a function; see data/streamed.py.
@@ -58,8 +60,7 @@ class Reader:
       )
       self._start = iterator.initializer
       self._next = iterator.get_next()
-    config = tf.ConfigProto(device_count={'GPU': 0})
-    self._session = tf.Session(graph=graph, config=config)
+    self._session = graph_function.make_session(graph)
 
   def read(self, indices):
     """Returns (x, y) of the examples of these numbers.

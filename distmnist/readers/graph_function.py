@@ -1,6 +1,21 @@
 """A function that builds ops, called with arrays."""
 
 import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.cluster import server
+
+
+def make_session(graph):
+  """Returns a tf.Session of `graph` on the CPU: a GPU may be in use.
+
+  The first session of a process decides on its threads, those of the server
+  that is yet to come as well.
+  """
+  config = tf.ConfigProto(device_count={'GPU': 0})
+  if flags.FLAGS.is_parsed():
+    config = server.make_server_config()
+  return tf.Session(graph=graph, config=config)
 
 
 class GraphFunction:
@@ -20,9 +35,7 @@ class GraphFunction:
     with tf.Graph().as_default() as graph:
       self._fed = tf.placeholder(dtype, shape)
       self._fetched = function(self._fed)
-    # A GPU may be in use by the training.
-    config = tf.ConfigProto(device_count={'GPU': 0})
-    self._session = tf.Session(graph=graph, config=config)
+    self._session = make_session(graph)
 
   def __call__(self, values):
     """Returns the nest of arrays of an array.
