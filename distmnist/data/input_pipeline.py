@@ -7,9 +7,25 @@ of its examples (training/batch_source.py). Through tf.data even these cost a
 small net a tenth of its time, with its threads.
 """
 
+from typing import Any, NamedTuple
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, seeds
+
+
+class Slice(NamedTuple):
+  """A part of the batch of a step, as large as --batch_size.
+
+  Attributes:
+    batch: (x, y), nests of tensors [n, ...], as `preprocess` gives them.
+    place: int64 scalar tensor, see seeds.set_place; None if it is the batch.
+    gate: tf.Operation that all of it comes from; None if it is the batch.
+  """
+
+  batch: Any
+  place: tf.Tensor | None = None
+  gate: tf.Operation | None = None
 
 
 def build_batches(split, preprocess, batch_size, device, warmup=None):
@@ -26,17 +42,54 @@ def build_batches(split, preprocess, batch_size, device, warmup=None):
     (x, y): nests of tensors [batch_size, ...], as `preprocess` gives them.
   """
   with tf.name_scope('input'), tf.device(device):
-    resident = [
-      _build_resident(array, f'array_{i}')
-      for i, array in enumerate(split.arrays())
-    ]
-    row = fed_rows.build(batch_size).row
-    if warmup:
-      row = warmup.hold_back(row)
+    resident, row = _build_inputs(split, batch_size, warmup)
     seeds.set_place(row[0])
-    batch = row[1:]
-    chosen = split.pack([tf.gather(array, batch) for array in resident])
-    return preprocess(*chosen, is_training=True)
+    return _build_batch(split, preprocess, resident, row[1:])
+
+
+def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
+  """Builds the slices of the batch of a step, which is fed as a whole.
+
+  Args:
+    split, preprocess, device, warmup: see `build_batches`; `preprocess` is
+      given one slice at a time.
+    slice_size: int.
+    num_slices: int.
+
+  Returns:
+    list of Slice, in the order of the examples.
+  """
+  batch_size = slice_size * num_slices
+  if num_slices == 1:
+    whole = build_batches(split, preprocess, batch_size, device, warmup)
+    return [Slice(whole)]
+  slices = []
+  with tf.name_scope('input'), tf.device(device):
+    resident, row = _build_inputs(split, batch_size, warmup)
+    for start in range(0, batch_size, slice_size):
+      # An op of its own for each slice, as what it waits for is its own.
+      part = tf.identity(row, 'slice')
+      place = part[0] + start
+      seeds.set_place(place)
+      chosen = part[1 + start : 1 + start + slice_size]
+      batch = _build_batch(split, preprocess, resident, chosen)
+      slices.append(Slice(batch, place, part.op))
+  return slices
+
+
+def _build_inputs(split, batch_size, warmup):
+  """Returns (the arrays of the split, what a step is fed with), tensors."""
+  resident = [
+    _build_resident(array, f'array_{i}')
+    for i, array in enumerate(split.arrays())
+  ]
+  row = fed_rows.build(batch_size).row
+  return resident, warmup.hold_back(row) if warmup else row
+
+
+def _build_batch(split, preprocess, resident, chosen):
+  batch = split.pack([tf.gather(array, chosen) for array in resident])
+  return preprocess(*batch, is_training=True)
 
 
 def build_chunks(split, preprocess, chunk_size):
