@@ -18,6 +18,7 @@ from absl import flags
 from distmnist import train  # noqa: F401  All its flags.
 from distmnist.cluster import role_flags
 from distmnist.common import cli, console
+from distmnist.data import input_pipeline
 from distmnist.exchange import sharding
 from distmnist.launching import cluster_flags
 from distmnist.training import flag_checks, problem_data
@@ -39,8 +40,8 @@ def main():
   name, strategy = flag_checks.make_strategy(cluster)
   problem = problem_lib.from_flags()
   with tf.Graph().as_default():
-    batch = problem_data.make_batch(problem, 1)
-    step = step_lib.build_step(cluster, strategy, problem, batch)
+    slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
+    step = step_lib.build_step(cluster, strategy, problem, [slice_])
     held = tf.global_variables()
     trained = tf.trainable_variables()
     traffic = sharding.compute_traffic(cluster, strategy, step.update, trained)

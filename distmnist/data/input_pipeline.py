@@ -9,10 +9,25 @@ tf.data even these cost a small net a tenth of its time, with its threads.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, seeds, streamed
+
+
+class Slice(NamedTuple):
+  """A part of the batch of a step, as large as --batch_size.
+
+  Attributes:
+    batch: (x, y), nests of tensors [n, ...], as `preprocess` gives them.
+    place: int64 scalar tensor, see seeds.set_place; None if it is the batch.
+    gate: tf.Operation that all of it comes from; None if it is the batch.
+  """
+
+  batch: Any
+  place: tf.Tensor | None = None
+  gate: tf.Operation | None = None
 
 
 def build_batches(split, preprocess, batch_size, device, warmup=None):
@@ -29,17 +44,59 @@ def build_batches(split, preprocess, batch_size, device, warmup=None):
     (x, y): nests of tensors [batch_size, ...], as `preprocess` gives them.
   """
   with tf.name_scope('input'), tf.device(device):
-    is_streamed = isinstance(split, streamed.Streamed)
-    resident = [] if is_streamed else _build_resident(split.arrays())
-    row = fed_rows.build(batch_size).row
-    if warmup:
-      row = warmup.hold_back(row)
+    arrays, row = _build_inputs(split, batch_size, warmup)
     seeds.set_place(row[0])
-    if is_streamed:
-      chosen = streamed.build_batch(split, row)
-    else:
-      chosen = split.pack(tf.gather(array, row[1:]) for array in resident)
+    chosen = _choose(split, arrays, row, 0, batch_size)
     return preprocess(*chosen, is_training=True)
+
+
+def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
+  """Builds the slices of the batch of a step, which is fed as a whole.
+
+  Args:
+    split, preprocess, device, warmup: see `build_batches`; `preprocess` is
+      given one slice at a time.
+    slice_size: int.
+    num_slices: int.
+
+  Returns:
+    list of Slice, in the order of the examples.
+  """
+  batch_size = slice_size * num_slices
+  if num_slices == 1:
+    whole = build_batches(split, preprocess, batch_size, device, warmup)
+    return [Slice(whole)]
+  slices = []
+  with tf.name_scope('input'), tf.device(device):
+    arrays, row = _build_inputs(split, batch_size, warmup)
+    for start in range(0, batch_size, slice_size):
+      # An op of its own for each slice, as what it waits for is its own.
+      part = tf.identity(row, 'slice')
+      place = part[0] + start
+      seeds.set_place(place)
+      chosen = _choose(split, arrays, part, start, slice_size)
+      batch = preprocess(*chosen, is_training=True)
+      slices.append(Slice(batch, place, part.op))
+  return slices
+
+
+def _build_inputs(split, batch_size, warmup):
+  """Returns (arrays to choose from, what a step is fed with), tensors."""
+  is_streamed = isinstance(split, streamed.Streamed)
+  resident = [] if is_streamed else _build_resident(split.arrays())
+  row = fed_rows.build(batch_size).row
+  if warmup:
+    row = warmup.hold_back(row)
+  return streamed.build_batch(split, row) if is_streamed else resident, row
+
+
+def _choose(split, arrays, row, start, size):
+  """Returns `size` examples of a batch, which come after `row`."""
+  if isinstance(split, streamed.Streamed):  # These are those of the batch.
+    with tf.control_dependencies([row.op]):
+      return split.pack(array[start : start + size] for array in arrays)
+  chosen = row[1 + start : 1 + start + size]
+  return split.pack(tf.gather(array, chosen) for array in arrays)
 
 
 def build_chunks(split, preprocess, chunk_size):

@@ -35,11 +35,12 @@ def set_seed(seed, worker=0):
 
 
 def set_place(place):
-  """Sets what a step's draws depend on beside the seed.
+  """Sets what the draws that are then built depend on beside the seed.
 
   Args:
     place: int64 scalar tensor, another one for each batch.
   """
+  tf.get_default_graph().clear_collection(_PLACE)
   tf.add_to_collection(_PLACE, place)
 
 

@@ -146,7 +146,7 @@ def _format(spec):
 
 
 def build_batch(examples, row):
-  """Returns the examples of a batch, a split.Split of tensors.
+  """Returns the arrays (list of tensors [batch_size, ...]) of a batch.
 
   Args:
     examples: Streamed.
@@ -155,7 +155,7 @@ def build_batch(examples, row):
   leaves = examples.spec.arrays()
   tensors = tf.py_func(examples.take, [row], [leaf.dtype for leaf in leaves])
   # As an op: a copy of the step (graph_copy.py) keeps the shape, too.
-  return examples.pack(
+  return [
     tf.ensure_shape(tensor, [row.shape[0] - 1, *leaf.shape])
     for tensor, leaf in zip(tensors, leaves, strict=True)
-  )
+  ]

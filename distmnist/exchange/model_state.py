@@ -34,6 +34,7 @@ class ModelState:
     self._is_lock_step = is_lock_step
     self._copies = {}
     self._changes = {}
+    self._left = {}
 
   def activate(self):
     """Has the models that are then built in the default graph use this."""
@@ -56,6 +57,18 @@ class ModelState:
         )
     return self._copies[name]
 
+  def read(self, variable):
+    """Returns the value to compute with, a tensor; see `begin_slice`."""
+    left = self._left.get(variable.op.name)
+    return tf.convert_to_tensor(self.copy(variable)) if left is None else left
+
+  def begin_slice(self):
+    """Has the next slice of a batch go on from what the one before leaves."""
+    for name, (variable, values) in self._changes.items():
+      with tf.device(self.copy(variable).device):
+        self._left[name] = _build_mean(values)
+    self._changes = {}
+
   def change(self, variable, value):
     """Has a step leave `value` in the place of the copy of `variable`.
 
@@ -75,9 +88,7 @@ class ModelState:
   def _build_update(self, variable, values):
     copy = self.copy(variable)
     with tf.device(copy.device):
-      new = values[0]
-      if len(values) > 1 and new.dtype.is_floating:
-        new = tf.add_n(values) / len(values)
+      new = _build_mean(values)
       if copy is variable:
         return variable.assign(new, read_value=False)
       change = new - copy.read_value()
@@ -96,13 +107,20 @@ class ModelState:
       return copy.assign(new, read_value=False)
 
 
+def _build_mean(values):
+  """Returns the mean of what towers give; of whole numbers the first."""
+  if len(values) > 1 and values[0].dtype.is_floating:
+    return tf.add_n(values) / len(values)
+  return values[0]
+
+
 def read(variable):
   """Returns the value of `variable` that a model computes with, a tensor.
 
   In the graph of a training that is the worker's copy, else the variable.
   """
   found = tf.get_collection(_COPIES)
-  return tf.convert_to_tensor(found[0].copy(variable) if found else variable)
+  return found[0].read(variable) if found else tf.convert_to_tensor(variable)
 
 
 def change(variable, value):

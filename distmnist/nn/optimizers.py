@@ -1,12 +1,16 @@
 """Optimizers and gradient clipping, by flags."""
 
-import functools
-
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.nn import lean_updates, named_optimizers, schedules
+from distmnist.nn import (
+  clipping,
+  gradient_accumulation,
+  lean_updates,
+  named_optimizers,
+  schedules,
+)
 from distmnist.nn import weight_decay as weight_decay_lib
 
 OPTIMIZERS = (
@@ -126,17 +130,11 @@ def make_optimizer(
   lean_updates.make_lean(optimizer)
   if weight_decay and not has_decay:
     weight_decay_lib.add(optimizer, learning_rate, weight_decay)
+  # What is clipped is the mean over the slices of a batch.
+  gradient_accumulation.add(optimizer)
   if clip_norm is not None:
-    optimizer.compute_gradients = functools.partial(
-      _compute_clipped, optimizer.compute_gradients, clip_norm
-    )
+    clipping.add(optimizer, clip_norm)
   return optimizer
-
-
-def _compute_clipped(compute_gradients, clip_norm, *args, **kwargs):
-  gradients, variables = zip(*compute_gradients(*args, **kwargs), strict=True)
-  clipped, _ = tf.clip_by_global_norm(gradients, clip_norm)
-  return list(zip(clipped, variables, strict=True))
 
 
 def from_flags(global_step, num_workers, epochs_per_update=1.0):

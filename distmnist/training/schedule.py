@@ -13,6 +13,16 @@ from distmnist.training import batch_table
 _BATCH_SIZE = flags.DEFINE_integer(
   'batch_size', 100, 'Images in one batch of one worker.', lower_bound=1
 )
+_GRADIENT_ACCUMULATION = flags.DEFINE_integer(
+  'gradient_accumulation',
+  1,
+  'Batches of --batch_size in one step of a worker: their gradients are '
+  'computed one after the other, in the memory of one batch, and their mean is '
+  'the gradient of the step. Averages of batch norm move with each of these '
+  'batches, in their order. Each is a copy of the model in the graph.',
+  lower_bound=1,
+  upper_bound=1000,
+)
 _TRAIN_STEPS = flags.DEFINE_integer(
   'train_steps',
   None,
@@ -47,18 +57,25 @@ class Plan:
     num_images: int, the training images.
     images_per_epoch: int, what all workers read in an epoch.
     images_per_update: int, images of one global step.
+    num_slices: int, the slices of a batch, each a --batch_size on each GPU.
     dealing: batch_table.Dealing, how the batches are dealt.
   """
 
   num_images: int
   images_per_epoch: int
   images_per_update: int
+  num_slices: int
   dealing: batch_table.Dealing
 
   @property
   def batch_size(self):
     """int, images of one local step."""
     return self.dealing.batch_size
+
+  @property
+  def slice_size(self):
+    """int, images of a local step that are computed with at once."""
+    return self.batch_size // self.num_slices
 
   @property
   def last_step(self):
@@ -78,9 +95,12 @@ def make_plan(cluster, strategy, num_images):
     cli.UsageError: a batch is larger than the training split.
   """
   num_towers = len(cluster.tower_devices)
-  batch_size = _BATCH_SIZE.value * num_towers
+  num_slices = _GRADIENT_ACCUMULATION.value
+  batch_size = _BATCH_SIZE.value * num_towers * num_slices
   if batch_size > num_images:
     times = f' on each of {num_towers} GPUs' if num_towers > 1 else ''
+    if num_slices > 1:
+      times += f' times --gradient_accumulation={num_slices}'
     raise cli.UsageError(
       f'--batch_size={_BATCH_SIZE.value}{times} is larger than the '
       f'{num_images} training images'
@@ -104,6 +124,7 @@ def make_plan(cluster, strategy, num_images):
     num_images=num_images,
     images_per_epoch=images_per_epoch,
     images_per_update=images_per_update,
+    num_slices=num_slices,
     dealing=batch_table.Dealing(
       num_workers=cluster.num_workers,
       batch_size=batch_size,

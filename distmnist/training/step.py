@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import seeds
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.nn import batch_norm, optimizers
+from distmnist.nn import batch_norm, gradient_accumulation, optimizers
 from distmnist.training import dispatcher, metric_total
 
 
@@ -37,7 +38,7 @@ def build_step(
   cluster,
   strategy,
   problem,
-  batch,
+  slices,
   epochs_per_update=1.0,
   dealing=None,
 ):
@@ -47,7 +48,8 @@ def build_step(
     cluster: cluster.Cluster.
     strategy: strategy.Strategy.
     problem: problem.Problem.
-    batch: (x, y), nests of tensors [batch, ...], see Problem.preprocess.
+    slices: list of input_pipeline.Slice, the batch; one unless gradients are
+      accumulated.
     epochs_per_update: see optimizers.from_flags.
     dealing: batch_table.Dealing, how batches are dealt, or None.
   """
@@ -58,7 +60,7 @@ def build_step(
     state = model_state.ModelState(cluster, strategy.is_lock_step)
     state.activate()
     with sharding.sharded_by_flags(cluster.num_ps), strategy.scope():
-      loss, metrics = build_towers(cluster, problem, batch)
+      loss, metrics = build_slices(cluster, problem, slices, state)
     center = [v for v in tf.global_variables() if v is not global_step]
     if dealing:
       table = dispatcher.Table(global_step, dealing, cluster.task_index)
@@ -84,6 +86,37 @@ def build_step(
     center,
     table,
   )
+
+
+def build_slices(cluster, problem, slices, state):
+  """Builds the model once a slice; each begins when the one before has ended.
+
+  Args:
+    cluster, problem, slices: see `build_step`.
+    state: model_state.ModelState.
+
+  Returns:
+    (loss, metrics), of the whole batch; see Step.
+  """
+  if len(slices) == 1:
+    return build_towers(cluster, problem, slices[0].batch)
+  losses, means = [], []
+  for i, part in enumerate(slices):
+    seeds.set_place(part.place)
+    if i:
+      state.begin_slice()
+      # Batch norm moves its averages in the order of the slices.
+      updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+      gradient_accumulation.wait(part.gate, updates)
+    with (
+      tf.name_scope(f'slice_{i}'),
+      tf.variable_scope(tf.get_variable_scope(), reuse=i > 0),
+    ):
+      loss, mean = build_towers(cluster, problem, part.batch)
+    losses.append(loss)
+    means.append(mean)
+  gates = [part.gate for part in slices]
+  return gradient_accumulation.build_mean(losses, gates), _average_each(means)
 
 
 def build_towers(cluster, problem, batch):
@@ -118,9 +151,7 @@ def build_towers(cluster, problem, batch):
       means.append({name: _take_mean(found[name]) for name in found})
   if len(devices) == 1:
     return losses[0], means[0]
-  return _average(losses), {
-    name: _average([mean[name] for mean in means]) for name in means[0]
-  }
+  return _average(losses), _average_each(means)
 
 
 def build_outputs(problem, x):
@@ -159,6 +190,11 @@ def _take_mean(metric):
 
 def _average(tensors):
   return tf.add_n(tensors) / len(tensors)
+
+
+def _average_each(means):
+  """Returns {name: mean} of a list of {name: tensor}."""
+  return {name: _average([mean[name] for mean in means]) for name in means[0]}
 
 
 def _cut(batch, num_parts):

@@ -43,10 +43,11 @@ def build(task, choice, train_split, seed):
   warmup = None
   if strategy.needs_warmup:
     warmup = graph_warmup.Warmup(cluster.cpu_device)
-  batch = input_pipeline.build_batches(
+  slices = input_pipeline.build_slices(
     train_split,
     choice.problem.preprocess,
-    plan.batch_size,
+    plan.slice_size,
+    plan.num_slices,
     cluster.cpu_device,
     warmup,
   )
@@ -54,7 +55,7 @@ def build(task, choice, train_split, seed):
     cluster,
     strategy,
     choice.problem,
-    batch,
+    slices,
     plan.images_per_update / train_split.num_examples,
     plan.dealing,
   )

@@ -143,3 +143,34 @@ def test_examples_may_be_any_nest(tf_session, set_flags):
   tf_session.run(chunk)
   found, y = tf_session.run(chunk)
   assert found['text'].tolist() == [b'yes'] and y.tolist() == [True]
+
+
+def test_slices_are_parts_of_the_row_that_a_step_is_fed_with(
+  tf_session, set_flags
+):
+  set_flags()
+  images, labels = make_data(20)
+  slices = input_pipeline.build_slices(
+    Split(images, labels), preprocess, 2, 3, CPU, None
+  )
+  [batches] = tf.get_collection(fed_rows.COLLECTION)
+  start(tf_session)
+  fetches = [(part.batch, part.place) for part in slices]
+  row = [40, 7, 3, 19, 0, 5, 5]
+  found = tf_session.run(fetches, {batches.fed: [row]})
+  chosen = [[7, 3], [19, 0], [5, 5]]
+  assert [y.tolist() for (_, y), _ in found] == chosen
+  for ((x, _), _), numbers in zip(found, chosen, strict=True):
+    np.testing.assert_allclose(x, images[numbers] / 255, rtol=1e-6)
+  assert [place for _, place in found] == [40, 42, 44]
+  assert len({part.gate for part in slices}) == 3
+
+
+def test_one_slice_is_the_batch(tf_session, set_flags):
+  set_flags()
+  images, labels = make_data(4)
+  [whole] = input_pipeline.build_slices(
+    Split(images, labels), preprocess, 3, 1, CPU, None
+  )
+  assert whole.batch[1].shape == [3]
+  assert (whole.place, whole.gate) == (None, None)

@@ -57,7 +57,7 @@ def test_a_batch_that_was_announced_is_read_once():
   examples.announce(rows)
   with tf.Graph().as_default(), tf.Session() as session:
     row = tf.placeholder(tf.int64, [3])
-    batch = streamed.build_batch(examples, row)
+    batch = examples.pack(streamed.build_batch(examples, row))
     assert batch.x['a'].shape == [2, 2] and batch.y.shape == [2]
     for given in rows:
       found = session.run(tuple(batch), {row: given})

@@ -111,6 +111,30 @@ def test_of_several_towers_the_mean_counts(make_cluster):
     assert session.run(average) == 2
 
 
+@pytest.mark.parametrize('num_ps', [0, 1])
+def test_a_slice_goes_on_from_what_the_one_before_leaves(make_cluster, num_ps):
+  cluster = make_cluster(num_ps, 1)
+  member = cluster.worker(0)
+  with tf.Graph().as_default():
+    state = model_state.ModelState(member, is_lock_step=True)
+    state.activate()
+    with tf.device(member.device_setter()):
+      average = tf.get_variable('average', initializer=8.0, trainable=False)
+    for number, fed in enumerate([[2.0, 4.0], [0.0, 6.0]]):
+      if number:
+        state.begin_slice()
+      for value in fed:  # Of two towers.
+        old = model_state.read(average)
+        model_state.change(average, old + 0.5 * (value - old))
+    state.build_updates()
+    with tf.Session(cluster.servers[0].target) as session:
+      session.run(tf.global_variables_initializer())
+      session.run(tf.local_variables_initializer())
+      session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+      # (8 + 3) / 2, and then half of the way from there to 3.
+      assert session.run(average) == 4.25
+
+
 def test_outside_of_a_training_nothing_changes():
   with tf.Graph().as_default(), tf.Session() as session:
     average = tf.get_variable('average', initializer=5.0, trainable=False)

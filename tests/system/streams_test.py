@@ -67,13 +67,16 @@ def train(tmp_path, name, problem, *words, num_ps=2, num_workers=2, code=0):
   return output, json.loads(report.read_text()) if report.exists() else None
 
 
-def test_a_stream_trains_as_the_arrays_do(tmp_path):
+@pytest.mark.parametrize(
+  'how', ['--steps_per_run=4', '--gradient_accumulation=3']
+)
+def test_a_stream_trains_as_the_arrays_do(tmp_path, how):
   losses = {}
   for name in 'arrays', 'reader', 'stream':
     path = tmp_path / f'{name}.py'
     path.write_text(_CURVE + _STREAM * (name == 'stream'))
     flags = f'--as={name}', '--strategy=sync_sgd', '--epochs=2'
-    _, report = train(tmp_path, name, path, *flags, '--steps_per_run=4')
+    _, report = train(tmp_path, name, path, *flags, how)
     losses[name] = report['test_metrics']['loss']
   assert losses['reader'] == pytest.approx(losses['arrays'], rel=1e-6)
   assert losses['stream'] == pytest.approx(losses['arrays'], rel=1e-6)

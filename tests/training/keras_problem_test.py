@@ -49,9 +49,9 @@ def evaluate(found, monkeypatch):
   monkeypatch.setattr(evaluation, 'CHUNK_SIZE', 4)
   x, y = found.load('test')
   evaluator = evaluation.Evaluator(found, split.make(x, y))
-  model = found._module._model._model
+  model = found.module._model._model
   with runtime.eagerly():
-    weights = found._module._model._weights
+    weights = found.module._model._weights
     values = {w.name: w.variable.numpy() for w in weights}
   ours = evaluator.compute(values)
   with runtime.eagerly():
@@ -142,7 +142,7 @@ def make_model():
 
 def test_the_model_is_made_once_and_from_the_seed(make, set_flags):
   first = make("loss = 'mse'")
-  assert problem.from_flags(seed=5)._module is first._module
+  assert problem.from_flags(seed=5).module is first.module
 
 
 @pytest.mark.parametrize(

@@ -109,26 +109,45 @@ def test_the_batch_of_a_worker_is_that_of_all_towers(set_flags):
   assert (plan.batch_size, plan.images_per_update) == (400, 400)
 
 
+def test_the_batch_of_a_step_is_that_of_all_its_slices(set_flags):
+  set_flags('--batch_size=10', '--gradient_accumulation=5', '--epochs=2')
+  found = plan(num_workers=1)
+  assert (found.batch_size, found.slice_size, found.num_slices) == (50, 10, 5)
+  assert (found.images_per_update, found.last_step) == (50, 40)
+  member = Towers()
+  found = schedule.make_plan(member, async_sgd.make(member), 1000)
+  assert (found.batch_size, found.slice_size) == (200, 40)
+
+
 @pytest.mark.parametrize(
-  'kind, num_images, message',
+  'kind, num_slices, num_images, message',
   [
     (
       cluster_lib.Cluster,
+      1,
       99,
       '--batch_size=100 is larger than the 99 training images',
     ),
     (
       Towers,
+      1,
       399,
       '--batch_size=100 on each of 4 GPUs is larger than the 399 training '
       'images',
     ),
+    (
+      cluster_lib.Cluster,
+      3,
+      299,
+      '--batch_size=100 times --gradient_accumulation=3 is larger than the 299 '
+      'training images',
+    ),
   ],
 )
 def test_a_batch_larger_than_the_training_set_is_refused(
-  set_flags, kind, num_images, message
+  set_flags, kind, num_slices, num_images, message
 ):
-  set_flags('--batch_size=100')
+  set_flags('--batch_size=100', f'--gradient_accumulation={num_slices}')
   member = kind()
   rule = async_sgd.make(member)
   with pytest.raises(cli.UsageError, match=f'^{message}$'):

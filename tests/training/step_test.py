@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster
 from distmnist.common import registry
 from distmnist.common.names import MODELS, STRATEGIES
+from distmnist.data import input_pipeline
 from distmnist.exchange import local_copies, strategy
 from distmnist.training import batch_table
 from distmnist.training import step as step_lib
@@ -59,7 +60,9 @@ def build(member, name):
   images = tf.placeholder(tf.float32, IMAGES.shape[1:])
   labels = tf.placeholder(tf.int32, LABELS.shape[1:])
   problem = problems.of_images(module.make(3))
-  step = step_lib.build_step(member, rule, problem, (images, labels))
+  step = step_lib.build_step(
+    member, rule, problem, [input_pipeline.Slice((images, labels))]
+  )
   return images, labels, step, rule
 
 
@@ -163,7 +166,11 @@ def build_dealt(rule, member, dealing):
   labels = tf.placeholder(tf.int32, LABELS.shape[1:])
   problem = problems.of_images(registry.load(MODELS, 'softmax').make(3))
   return step_lib.build_step(
-    member, rule, problem, (images, labels), dealing=dealing
+    member,
+    rule,
+    problem,
+    [input_pipeline.Slice((images, labels))],
+    dealing=dealing,
   )
 
 
@@ -219,9 +226,11 @@ def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(kind, name):
   member = make_member(kind)
   rule = registry.load(STRATEGIES, name).make(member)
   with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
-    batch = tf.constant(IMAGES[0]), tf.constant(LABELS[0])
+    batch = input_pipeline.Slice(
+      (tf.constant(IMAGES[0]), tf.constant(LABELS[0]))
+    )
     step = step_lib.build_step(
-      member, rule, problems.of_images(build_model), batch
+      member, rule, problems.of_images(build_model), [batch]
     )
     session.run(tf.global_variables_initializer())
     session.run(tf.local_variables_initializer())

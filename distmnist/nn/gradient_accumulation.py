@@ -1,0 +1,108 @@
+"""Gradient accumulation: the gradient of K slices of a batch, one by one.
+
+  g = (1/K) sum_k g_k
+
+g_k is the gradient of the mean loss of slice k. No op of slice k + 1 that
+depends on its examples begins before g_1 + ... + g_k is known, so that the
+activations of one slice are in memory at a time, and one sum of gradients.
+
+It is what `compute_gradients` of each optimizer does with the mean loss of the
+slices, so that a strategy knows nothing of it.
+"""
+
+import functools
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+# Of the graph: its SlicedLoss, if its batch is in slices.
+_COLLECTION = 'distmnist/sliced_loss'
+
+
+class SlicedLoss(NamedTuple):
+  """The loss of a batch, and of each of its slices.
+
+  Attributes:
+    mean: float32 scalar tensor, the mean of `losses`.
+    losses: list of float32 scalar tensors, one a slice.
+    gates: list of tf.Operation, one a slice: what all of the slice's examples
+      come from. More may be added to what it waits for.
+  """
+
+  mean: tf.Tensor
+  losses: list
+  gates: list
+
+
+def build_mean(losses, gates):
+  """Returns the mean of `losses`, whose gradient is that of slice by slice.
+
+  Args:
+    losses, gates: see SlicedLoss.
+  """
+  mean = tf.add_n(losses) / len(losses)
+  tf.add_to_collection(_COLLECTION, SlicedLoss(mean, losses, gates))
+  return mean
+
+
+def wait(gate, ops):
+  """Has a gate wait for `ops`, a list, which do not depend on it."""
+  gate._add_control_inputs(ops)
+
+
+def add(optimizer):
+  """Has `optimizer` compute gradients slice by slice, if there are slices."""
+  if tf.get_collection(_COLLECTION):
+    optimizer.compute_gradients = functools.partial(
+      _compute_mean, optimizer.compute_gradients
+    )
+
+
+def _compute_mean(compute_gradients, loss, *args, **kwargs):
+  """Returns the (gradient, variable) pairs of compute_gradients(loss, ...)."""
+  [sliced] = tf.get_collection(_COLLECTION)
+  if loss is not sliced.mean:
+    return compute_gradients(loss, *args, **kwargs)
+  sums = []
+  for slice_loss, gate in zip(sliced.losses, sliced.gates, strict=True):
+    wait(gate, [op for total in sums for op in _find_ops(total)])
+    pairs = compute_gradients(slice_loss, *args, **kwargs)
+    gradients, variables = zip(*pairs, strict=True)
+    if sums:
+      gradients = map(_add, sums, gradients)
+    sums = list(gradients)
+  n = len(sliced.losses)
+  return [(_divide(s, n), v) for s, v in zip(sums, variables, strict=True)]
+
+
+def _find_ops(gradient):
+  if gradient is None:
+    return []
+  if isinstance(gradient, tf.IndexedSlices):
+    return [gradient.values.op, gradient.indices.op]
+  return [gradient.op]
+
+
+def _add(a, b):
+  """Returns a + b; of rows by their indices all rows of both."""
+  if a is None:
+    return None
+  with tf.device(a.device):
+    if not isinstance(a, tf.IndexedSlices):
+      return a + b
+    values, indices = (
+      tf.concat(pair, 0)
+      for pair in ((a.values, b.values), (a.indices, b.indices))
+    )
+    return tf.IndexedSlices(values, indices, a.dense_shape)
+
+
+def _divide(gradient, n):
+  if gradient is None:
+    return None
+  with tf.device(gradient.device):
+    if not isinstance(gradient, tf.IndexedSlices):
+      return gradient / n
+    return tf.IndexedSlices(
+      gradient.values / n, gradient.indices, gradient.dense_shape
+    )
