@@ -43,6 +43,8 @@ CHIEF = 'worker 0'
 ATTEMPT = 'DISTMNIST_ATTEMPT'
 # How many workers are enough to go on, where fewer than all are.
 MIN_WORKERS = 'DISTMNIST_MIN_WORKERS'
+# The file of --problem, where a launcher has sent it along.
+SENT_FILE = 'DISTMNIST_SENT_FILE'
 # The tasks of a host serve from here on, unless told otherwise: below the ports
 # that the kernel gives to outgoing connections.
 FIRST_PORT = 2222

@@ -7,8 +7,8 @@ import re
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.launching import kube_pods, kube_yaml, stop_grace
-from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR
+from distmnist.launching import kube_pods, kube_yaml, problem_file, stop_grace
+from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
 
 _log = logging.getLogger(__name__)
 
@@ -170,6 +170,8 @@ def choose_options(job):
     if value is not None and job.flag(name) is None
   ]
   claims = {DATA_DIR: _DATA_CLAIM.value, LOGS_DIR: _LOGS_CLAIM.value}
+  problem = problem_file.read(job.flag('problem'))
+  problem_flags = problem_file.make_flags(job.flag('problem'), PROBLEM_DIR)
   return kube_pods.Options(
     kind=_KIND.value,
     name=_NAME.value,
@@ -187,7 +189,8 @@ def choose_options(job):
     stop_grace_secs=grace_secs,
     # With each --flagfile read, as the image need not have it. Of two equal
     # flags the later wins: the user's.
-    train_flags=(*chosen_flags, *grace_flags, *job.given),
+    train_flags=(*chosen_flags, *grace_flags, *job.given, *problem_flags),
+    problem=problem,
   )
 
 

@@ -23,6 +23,7 @@ from distmnist.common.names import FIRST_PORT, SSH_AGENT
 from distmnist.launching import (
   gpus,
   jobs,
+  problem_file,
   restart_limits,
   run_tasks,
   ssh_client,
@@ -100,6 +101,7 @@ def launch(job):
   logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
   command = f'cd {quote(folder)} && exec {quote(python)} -m {SSH_AGENT}'
   grace_secs = stop_grace.parse(job.given)
+  sent = problem_file.make_env(job.flag('problem'))
   num_hosts = len({place.host for place in places})
   if len(cluster) > 1:
     _log.info(exposure.describe(ssh_hosts.describe_ports(places)))
@@ -107,7 +109,8 @@ def launch(job):
     return run_tasks.run(
       [
         _make_local(
-          *(task, place.login, command, options, grace_secs),
+          dataclasses.replace(task, env=(*task.env, *sent)),
+          *(place.login, command, options, grace_secs),
           os.path.join(turnstiles, place.host),
         )
         for place, task in zip(places, cluster, strict=True)

@@ -7,10 +7,13 @@ not ready yet, as tasks wait for each other before any of them is ready. kind
 is.
 """
 
+import posixpath
+
 from distmnist.common import cli
 from distmnist.launching import jobs, kube_pods
 
 _APIS = {
+  'ConfigMap': 'v1',
   'Deployment': 'apps/v1',
   'Job': 'batch/v1',
   'NetworkPolicy': 'networking.k8s.io/v1',
@@ -38,9 +41,24 @@ def make(job, options):
   documents = make_tasks(job, options)
   if job.num_ps + job.num_workers > 1:
     documents = [make_network_policy(options), *documents]
+  if options.problem is not None:
+    documents = [make_config_map(job, options), *documents]
   if options.tensorboard:
     documents += make_tensorboard(options)
   return documents
+
+
+def make_config_map(job, options):
+  """Returns the manifest (dict) of the file of --problem."""
+  name = posixpath.basename(job.flag('problem'))
+  return _make_object(
+    options,
+    'ConfigMap',
+    kube_pods.name_problem(options),
+    _labels_of(options),
+    {name: options.problem.decode()},
+    field='data',
+  )
 
 
 def make_network_policy(options):
@@ -183,7 +201,7 @@ def _labels_of(options, **more):
   return {'app': 'distmnist', 'run': options.name, **more}
 
 
-def _make_object(options, kind, name, labels, spec):
+def _make_object(options, kind, name, labels, spec, field='spec'):
   metadata = {'name': name}
   if options.namespace:
     metadata['namespace'] = options.namespace
@@ -191,5 +209,5 @@ def _make_object(options, kind, name, labels, spec):
     'apiVersion': _APIS[kind],
     'kind': kind,
     'metadata': {**metadata, 'labels': labels},
-    'spec': spec,
+    field: spec,
   }

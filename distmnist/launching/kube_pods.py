@@ -12,6 +12,7 @@ PORT = FIRST_PORT
 TENSORBOARD_PORT = 6006
 DATA_DIR = '/data'
 LOGS_DIR = '/logs'
+PROBLEM_DIR = '/problem'
 # By how much a task leaves before Kubernetes would kill it.
 KILL_MARGIN_SECS = 5
 # /tmp is on the node's disk: a Pod that writes more is evicted before it harms
@@ -43,6 +44,7 @@ class Options:
     tensorboard: bool, whether a TensorBoard shows the logdir.
     stop_grace_secs: float, within which a task that is told to stop has left.
     train_flags: tuple of str, for every task.
+    problem: bytes, the file of --problem, or None.
   """
 
   kind: str
@@ -57,6 +59,7 @@ class Options:
   tensorboard: bool
   stop_grace_secs: float
   train_flags: tuple[str, ...]
+  problem: bytes | None = None
 
 
 def make_resource_flags(options, job_name):
@@ -113,7 +116,12 @@ def make_task(options, job_name, argv, serving):
     # while it imports. With this, a program of Kubernetes is process 1.
     'shareProcessNamespace': True,
     # A ps reads no file and writes none.
-    **_make_pod(options, container, options.claims if is_worker else {}),
+    **_make_pod(
+      options,
+      container,
+      options.claims if is_worker else {},
+      has_problem=options.problem is not None,
+    ),
   }
 
 
@@ -147,16 +155,19 @@ def _make_env(values):
   return [{'name': name, 'value': value} for name, value in values.items()]
 
 
-def _make_pod(options, container, claims, **mount):
+def _make_pod(options, container, claims, has_problem=False, **mount):
   """Returns the part of a spec (dict) that all Pods have in common.
 
   Args:
     options: Options.
     container: dict, the one container.
     claims: dict of path -> PersistentVolumeClaim mounted there.
-    mount: more fields of each of these mounts.
+    has_problem: bool, whether the ConfigMap of the problem is mounted.
+    mount: more fields of each of the claims' mounts.
   """
   names = {path: path.strip('/') for path in claims}
+  config_map = {'name': name_problem(options)}
+  problems = [{'name': 'problem', 'configMap': config_map}] * has_problem
   return {
     # Code that an attacker runs in a task finds no key to the cluster there.
     'automountServiceAccountToken': False,
@@ -177,6 +188,10 @@ def _make_pod(options, container, claims, **mount):
             {'name': name, 'mountPath': path, **mount}
             for path, name in names.items()
           ),
+          *(
+            {'name': p['name'], 'mountPath': PROBLEM_DIR, 'readOnly': True}
+            for p in problems
+          ),
         ],
         'securityContext': _CONTAINER_SECURITY,
       }
@@ -187,5 +202,11 @@ def _make_pod(options, container, claims, **mount):
         {'name': name, 'persistentVolumeClaim': {'claimName': claims[path]}}
         for path, name in names.items()
       ),
+      *problems,
     ],
   }
+
+
+def name_problem(options):
+  """Returns the name (str) of the ConfigMap of the problem's file."""
+  return f'{options.name}-problem'

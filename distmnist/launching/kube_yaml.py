@@ -54,9 +54,16 @@ def dump(documents):
       return True
 
   Dumper.add_implicit_resolver('!quoted', _QUOTED, None)
+  Dumper.add_representer(str, _represent_text)
   return yaml.dump_all(
     documents, Dumper=Dumper, sort_keys=False, width=_NEVER_FOLDED
   )
+
+
+def _represent_text(dumper, text):
+  """A text of several lines, such as a file, is written line by line."""
+  style = '|' if '\n' in text else None
+  return dumper.represent_scalar('tag:yaml.org,2002:str', text, style)
 
 
 def describe(job, options):

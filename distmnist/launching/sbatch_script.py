@@ -7,7 +7,7 @@ launcher.
 import shlex
 
 from distmnist.common import cli
-from distmnist.launching import stop_grace
+from distmnist.launching import problem_file, stop_grace
 
 # From Slurm's SIGTERM to its SIGKILL where nobody has set it otherwise, and by
 # how much the tasks are to be earlier.
@@ -35,7 +35,7 @@ choose_ports() {
     (SLURM_JOB_ID + num_moves * 37) % (22400 / ports_per_job) * ports_per_job))
 }
 choose_ports
-export PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1@SENT@
 # srun does not take it over from sbatch.
 [[ -z ${SLURM_CPUS_PER_TASK-} ]] ||
   export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -186,6 +186,10 @@ def make(
     'LOGS': shlex.quote(logs_dir),
     'NUM_PS': str(job.num_ps),
     'NUM_TASKS': str(num_tasks),
+    'SENT': ''.join(
+      f'\nexport {name}={shlex.quote(value)}'
+      for name, value in problem_file.make_env(job.flag('problem'))
+    ),
     'SETUP': f'{setup}\n' if setup else '',
     # A worker that asks for several has all those of the node.
     'GPUS': _SHARE_GPUS if job.flag('num_gpus') in (None, '1') else '',

@@ -24,8 +24,6 @@ those of Keras, see keras_problem.py. The file itself, `load`, `prepare`,
 that distmnist has is problems/images.py.
 """
 
-import pathlib
-
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -203,7 +201,7 @@ class Problem:
 
   def read_source(self):
     """Returns the bytes of the module's file."""
-    return pathlib.Path(self.module.__file__).read_bytes()
+    return problem_module.read_source(self.module)
 
   def call(self, name, *args):
     if self.is_custom:

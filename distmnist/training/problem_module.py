@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import pathlib
 import re
 import sys
 import traceback
@@ -13,7 +12,13 @@ import numpy as np
 from absl import flags
 
 from distmnist import runtime
-from distmnist.common import cli, command_line, help_text, registry
+from distmnist.common import (
+  cli,
+  command_line,
+  help_text,
+  registry,
+  sent_file,
+)
 from distmnist.common.names import PROBLEMS
 from distmnist.lifecycle import consistency
 
@@ -112,25 +117,32 @@ def _import(named):
   except Exception as error:
     raise _explain_import(named, error) from error
   help_text.add_ours(module.__name__)
-  consistency.note_problem(pathlib.Path(module.__file__).read_bytes())
+  consistency.note_problem(read_source(module))
   return module
 
 
-def _import_file(path):
-  path = os.path.expanduser(path)
-  if not os.path.isfile(path):
+def read_source(module):
+  """Returns the bytes of a problem's file."""
+  return module.__loader__.get_data(module.__file__)
+
+
+def _import_file(named):
+  path = os.path.expanduser(named)
+  source = sent_file.find(named)
+  if source is None and not os.path.isfile(path):
     raise cli.UsageError(
       f'--problem={path}: no such file in {os.getcwd()}; all tasks need it, '
       'under the same name'
     )
   path = os.path.abspath(path)
-  name = pathlib.Path(path).stem
+  name = os.path.basename(path).removesuffix('.py')
   if name in sys.modules:
     name = f'problem_{name}'
   # What lies beside it can be imported.
   if os.path.dirname(path) not in sys.path:
     sys.path.append(os.path.dirname(path))
-  spec = importlib.util.spec_from_file_location(name, path)
+  loader = None if source is None else sent_file.Loader(name, path, source)
+  spec = importlib.util.spec_from_file_location(name, path, loader=loader)
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   try:

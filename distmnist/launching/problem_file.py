@@ -1,0 +1,69 @@
+"""The file of --problem, as a launcher sends it along with each task.
+
+So that the other hosts need not have it, and a job that waits in a queue runs
+what was there when it was submitted. How a task reads it is in
+common/sent_file.py.
+"""
+
+import os
+import posixpath
+
+from distmnist.common import cli, sent_file
+from distmnist.common.names import SENT_FILE
+
+# Linux takes no more than 128 KiB in a variable.
+_MAX_PACKED = 100_000
+
+
+def read(named):
+  """Returns the bytes of the file that --problem names, or None.
+
+  Args:
+    named: str, the value of the flag, or None. A module by its dotted name is
+      not sent: it is to be installed on each host.
+
+  Raises:
+    cli.UsageError: there is no such file, or it is too large.
+  """
+  if not named or not named.endswith('.py'):
+    return None
+  try:
+    with open(os.path.expanduser(named), 'rb') as file:
+      source = file.read()
+  except OSError as error:
+    raise cli.UsageError(
+      f'--problem={named} cannot be read: {error.strerror}'
+    ) from error
+  if len(sent_file.pack(named, source)) > _MAX_PACKED:
+    raise cli.UsageError(
+      f'--problem={named} has {len(source):,} bytes, too many to send along '
+      'with each task: make it a module that is installed on each host'
+    )
+  return source
+
+
+def make_flags(named, folder):
+  """Returns the flags (tuple of str) of tasks that have the file in a folder.
+
+  Args:
+    named: str, the value of the flag, or None.
+    folder: str.
+  """
+  if not named or not named.endswith('.py'):
+    return ()
+  return (f'--problem={posixpath.join(folder, posixpath.basename(named))}',)
+
+
+def make_env(named):
+  """Returns the variables, a tuple of (name, value), that send the file.
+
+  Args:
+    named: see `read`.
+
+  Raises:
+    cli.UsageError: see `read`.
+  """
+  source = read(named)
+  if source is None:
+    return ()
+  return ((SENT_FILE, sent_file.pack(named, source)),)
