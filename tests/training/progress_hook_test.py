@@ -8,7 +8,7 @@ from distmnist.logdir import report
 from distmnist.training import progress_hook, schedule, worker_summaries
 from distmnist.training.batch_table import Dealing
 
-PLAN = schedule.Plan(1000, 1000, 200, Dealing(2, 100, 1, 50, False))
+PLAN = schedule.Plan(1000, 1000, 200, 1, Dealing(2, 100, 1, 50, False))
 
 
 class Console:
