@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -456,6 +457,30 @@ def test_the_real_program_trains_over_ssh(real):
   assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
   assert done.stderr.count('\n') == 2
   assert read_report(real.folder / 'run')['global_step'] >= 60
+
+
+@pytest.mark.slow
+def test_a_problem_comes_along_to_hosts_that_do_not_have_it(real):
+  shutil.copy(REPO / 'examples' / 'regression.py', real.folder / 'mine.py')
+  numbers = [pick_port() for _ in range(2)]
+  # There is a file of this name there, and it is another one.
+  (real.folder / 'a dir' / 'mine.py').write_text('nothing')
+  done = subprocess.run(
+    real.command(
+      *('--num_ps=1', '--num_workers=1', '--', '--problem=mine.py'),
+      *('--units=4', '--train_steps=30', f'--logdir={real.folder}/run'),
+      hosts=f'127.0.0.1:{numbers[0]},127.0.0.2:{numbers[1]}',
+      module='distmnist.train',
+    ),
+    cwd=real.folder,
+    env=real.env,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert re.search(r'^test rmse +0\.\d{4}$', done.stdout, re.M)
+  kept = real.folder / 'run' / 'problem.py'
+  assert kept.read_text() == (real.folder / 'mine.py').read_text()
 
 
 def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):

@@ -78,6 +78,29 @@ def test_the_manifests_fit_the_schemas(
         kubernetes_validate.validate(document, version, strict=True)
 
 
+@each_kind
+def test_the_file_of_a_problem_is_mounted_in_each_task(
+  kubernetes_validate, kind
+):
+  given = ('--problem=examples/mine.py',)
+  documents = make(kind=kind, given=given, problem=b'x = 1\n', tensorboard=True)
+  [config_map] = find(documents, 'ConfigMap').values()
+  assert config_map['data'] == {'mine.py': 'x = 1\n'}
+  version = kubernetes_validate.latest_version()
+  kubernetes_validate.validate(config_map, version, strict=True)
+  rest = [d for d in documents if d is not config_map]
+  for name, template in templates_of(rest).items():
+    mounts = container_of(template)['volumeMounts']
+    places = [m['mountPath'] for m in mounts if m['name'] == 'problem']
+    volumes = [v for v in template['spec']['volumes'] if v['name'] == 'problem']
+    if name.endswith('tensorboard'):
+      assert not places and not volumes
+    else:
+      assert places == ['/problem']
+      named = config_map['metadata']['name']
+      assert volumes == [{'name': 'problem', 'configMap': {'name': named}}]
+
+
 def test_the_schema_of_a_tfjob_finds_what_is_wrong(tfjob_validator):
   (document,) = find(make(kind='tfjob'), 'TFJob').values()
   broken = copy.deepcopy(document)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from distmnist.common import sent_file
+from distmnist.common.names import SENT_FILE
 from distmnist.launching import jobs, sbatch_script
 from tests.support import programs
 
@@ -35,6 +37,20 @@ def test_the_script_is_one_that_bash_reads_and_sbatch_too():
   assert 'export DISTMNIST_NUM_PS=2' in lines
   assert " --stop_grace_secs=27 '--name=a b'" in script
   assert not re.search('@[A-Z_]+@', script)
+
+
+def test_the_file_of_a_problem_is_in_the_script(tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text("x = 'a b'")
+  given = (f'--problem={path}',)
+  script = make_script(num_ps=1, given=given, train_flags=given)
+  line = next(x for x in script.splitlines() if SENT_FILE in x)
+  shown = subprocess.run(
+    ['bash', '-c', f'{line}; printf %s "${SENT_FILE}"'],
+    capture_output=True,
+    text=True,
+  )
+  assert shown.stdout == sent_file.pack(str(path), path.read_bytes())
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def make_options(**fields):
   return kube_pods.Options(**{**default, **fields})
 
 
-def make(num_ps=1, num_workers=2, max_restarts=0, **fields):
+def make(num_ps=1, num_workers=2, max_restarts=0, given=(), **fields):
   """Returns the list of manifests of a run with these fields of Options."""
-  job = jobs.Job(num_ps, num_workers, max_restarts=max_restarts)
+  job = jobs.Job(num_ps, num_workers, given=given, max_restarts=max_restarts)
   return kube_manifests.make(job, make_options(**fields))
 
 
