@@ -128,10 +128,16 @@ class Copier:
       if 'seed2' in node.attr and (node.attr['seed'].i or node.attr['seed2'].i):
         node.attr['seed2'].i = zlib.crc32(f'{name}/{node.name}'.encode())
     names = [node.name for node in part.node]
+    inputs = {word for node in part.node for word in node.input}
     rows = {
-      batches.row.name: fed_rows.find_row(batches.fed, number)
+      key: fed_rows.find_row(batches.fed, number)
       for batches in self._batches
-      if batches.row.op.name in names
+      # As a tensor, and as what an op waits for.
+      for key, word in (
+        (batches.row.name, batches.row.op.name),
+        (f'^{batches.row.op.name}', f'^{batches.row.op.name}'),
+      )
+      if word in inputs
     }
     with tf.device(None):
       found = tf.import_graph_def(

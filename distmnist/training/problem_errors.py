@@ -43,7 +43,9 @@ def _locate(op, path):
     path: str, the file that is looked for.
   """
   while op is not None:
-    frames = [f for f in op.traceback if os.path.realpath(f.filename) == path]
+    # The op of a copy of the step has none.
+    traceback = op.traceback or ()
+    frames = [f for f in traceback if os.path.realpath(f.filename) == path]
     if frames:
       last = frames[-1]
       return f'{os.path.basename(path)}:{last.lineno}, in {last.name}()'

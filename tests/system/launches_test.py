@@ -108,7 +108,12 @@ def test_what_is_killed_is_started_again_and_the_run_ends_well(
   tmp_path, shape, killed, rule
 ):
   def kill():
+    # A life that is killed before it has noted anything is not in the report.
+    lives, deadline = tmp_path / 'run' / 'lives', time.monotonic() + 60
     for name in killed:
+      while name.startswith('worker') and not [*lives.glob(f'{name}_*.json')]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
       log = str(tmp_path / 'logs' / f'{name}.log')
       [pid] = [
         pid
