@@ -20,7 +20,7 @@ from distmnist import train  # noqa: F401  All its flags.
 from distmnist.cluster import role_flags
 from distmnist.common import cli, command_line, files
 from distmnist.common.names import DATASETS, PROBLEMS
-from distmnist.training import flag_checks, problem_data
+from distmnist.training import flag_checks, problem_data, problem_module
 from distmnist.training import problem as problem_lib
 
 FLAGS = flags.FLAGS
@@ -56,11 +56,13 @@ class Checker:
 
   def find_mistake(self, words):
     """Returns what is wrong with the flags `words`, one line, or None."""
-    with flagsaver.flagsaver():
-      try:
+    try:
+      # Before, as its own flags stay for the other combinations.
+      problem_module.import_named(words)
+      with flagsaver.flagsaver():
         self._check(words)
-      except (flags.Error, cli.UsageError) as error:
-        return ' '.join(str(error).split())
+    except (flags.Error, cli.UsageError) as error:
+      return ' '.join(str(error).split())
     return None
 
   def _check(self, words):
@@ -86,8 +88,12 @@ class Checker:
       for flag in found
       if flag.name != 'model'
     ]
+    problem = problem_lib.from_flags()
+    if problem.is_custom:
+      own = problem.flags_of_meaning()
+      data_flags += [(name, FLAGS[name].value) for name in own]
     if data_flags != self._data_flags:
-      splits = problem_data.load_training_splits(problem_lib.from_flags())
+      splits = problem_data.load_training_splits(problem)
       self._sizes = [split.num_examples for split in splits]
       self._data_flags = data_flags
     return self._sizes

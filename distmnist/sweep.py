@@ -26,7 +26,7 @@ import signal
 
 from absl import flags
 
-from distmnist.common import cli, command_line, console
+from distmnist.common import cli, console
 from distmnist.common.names import SWEEP
 from distmnist.launchers import spark
 from distmnist.launching import cluster_flags
@@ -151,11 +151,6 @@ def make_study(words, train_flags):
     raise cli.UsageError('--logs_dir is not for a sweep: see --sweep_dir')
   # Flags of a --flagfile count as given.
   given = list(train_flags_lib.expand(train_flags))
-  if named := command_line.find_value(given, 'problem'):
-    raise cli.UsageError(
-      f'--problem={named} cannot be swept so far: trials are ranked by their '
-      'accuracy on images; leave it out'
-    )
   choices = search_space.parse(words)
   study_lib.check_names(choices, given)
   combinations = search_space.make_combinations(

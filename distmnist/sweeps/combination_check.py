@@ -32,7 +32,7 @@ def check(runner, command, trials, folder):
   }
   json_files.write(path, asked)
   argv = ['python', '-m', CHECK, path]
-  start = runner.start(runners.Command('check', argv, log))
+  start = runner.start(runners.Command('check', argv, log, command.env))
   ended = runner.wait()
   if not ended:
     runner.stop(signal.SIGTERM, 0)

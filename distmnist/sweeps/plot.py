@@ -28,9 +28,9 @@ def write(trials, path):
 
 
 def _draw(figure, trials):
-  """A panel a flag, with the accuracy of each trial over the flag's value.
+  """A panel a flag, with what each trial is judged by over the flag's value.
 
-  Trials without a result are crosses on the axis, at no accuracy; several at
+  Trials without a result are crosses on the axis, at no height; several at
   one place have their number beside them. Trials that were dropped early are
   pale.
   """
@@ -41,11 +41,14 @@ def _draw(figure, trials):
   figure.set_size_inches(0.8 + 3.2 * columns, 0.7 + 2.6 * rows)
   shown = [t for t in ranked if t.results and t.state not in trials_lib.LOST]
   lost = [t for t in ranked if t.state in trials_lib.LOST]
-  title = f'{by.replace("_", " ")}, %: {_describe(trials, shown, lost)}'
+  name, factor = by.replace('_', ' ', 1), 1
+  if by.endswith('_accuracy'):
+    name, factor = f'{name}, %', 100
+  title = f'{name}: {_describe(trials, shown, lost)}'
   figure.suptitle(title, x=0.01, ha='left', fontsize=10, color=_INK)
-  heights = [100 * trial.result[by] for trial in shown] or [0, 100]
+  heights = [factor * trial.result[by] for trial in shown] or [0, factor]
   low, high = min(heights), max(heights)
-  span = max(high - low, 0.1)
+  span = max(high - low, 0.001 * factor)
   panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
   for name, axes in zip(names, panels, strict=False):
     places = _set_scale(axes, [trial.combination[name] for trial in trials])
@@ -77,7 +80,7 @@ def _describe(trials, shown, lost):
 
 
 def _draw_lost(axes, places):
-  # Their height is that of the axis: there is no accuracy to show.
+  # Their height is that of the axis: there is no result to show.
   at = {'transform': axes.get_xaxis_transform(), 'clip_on': False}
   for x, number in collections.Counter(places).items():
     axes.plot([x], [0], 'x', color=_INK, markersize=6, **at)

@@ -56,7 +56,9 @@ class Progress:
     outcome, _, _ = trial.cause.partition(';')
     if trial.state == trials_lib.DONE:
       by = ranking.find_ranking([trial])
-      outcome = f'{by.replace("_", " ")} {trial.result[by]:.4f}'
+      split, _, metric = by.partition('_')
+      value = format(trial.result[by], table.choose_spec(metric))
+      outcome = f'{split} {metric} {value}'
     _log.info(
       f'{schedule.count_ended(rung)} of {len(schedule.find_members(rung))}: '
       f'trial {trial.name} {trial.state} after {trial.secs:.1f} s: {text}: '
@@ -66,9 +68,13 @@ class Progress:
     self.write_hparams()
 
   def write_hparams(self):
-    """Writes for TensorBoard what is not written yet."""
+    """Writes for TensorBoard what is not written yet.
+
+    The first result says by which metric the trials are judged.
+    """
+    is_known = any(t.results for t in self._trials)
     try:
-      if self._writer is None:
+      if self._writer is None and is_known:
         self._writer = tensorboard.Writer(self._trials, self._folder)
     except ImportError as error:
       self._writer = False
@@ -94,7 +100,7 @@ class Progress:
       )
     best = ranking.rank(trials)[0]
     if best.state == trials_lib.DONE:
-      by = ranking.find_ranking(trials).replace('_', ' ')
+      by = ranking.find_ranking(trials).replace('_', ' ', 1)
       flags_of_best = shlex.join(search_space.to_flags(best.combination))
       _log.info(f'best by {by}: trial {best.name}, {flags_of_best}')
     _log.info(f'results in {written}')

@@ -44,6 +44,11 @@ class Study:
     return self.num_ps + self.num_workers > 1
 
   @property
+  def problem(self):
+    """str, what --problem names; None for images."""
+    return jobs.flag_value(self.flags, 'problem')
+
+  @property
   def stop_grace_secs(self):
     """How long (float) a trial that is told to stop may take.
 
@@ -62,8 +67,10 @@ class Study:
       return
     train_flags.check(self.flags)
     each = map(search_space.to_flags, self.combinations)
+    # It may have flags of its own.
+    problem = [f'--problem={self.problem}'] if self.problem else []
     for word in sorted(set(itertools.chain(*each))):
-      train_flags.check([word])
+      train_flags.check([*problem, word])
 
 
 def check_names(choices, given):
@@ -76,6 +83,11 @@ def check_names(choices, given):
   Raises:
     cli.UsageError: one is among them.
   """
+  if 'problem' in choices:
+    raise cli.UsageError(
+      '--problem is not for a trial: trials of different problems are judged '
+      'by metrics that cannot be compared'
+    )
   for name in _OURS:
     if name in choices or jobs.flag_value(given, name) is not None:
       raise cli.UsageError(

@@ -12,9 +12,11 @@ _MAX_CAUSE = 60  # letters, in the table; results.csv has all of them
 def make_rows(trials):
   """Returns [header, a row a trial, the best first], of str."""
   names = list(trials[0].combination)
+  _, _, metric = ranking.find_ranking(trials).partition('_')
+  judged = [f'validation_{metric}', f'test_{metric}']
+  shown = ['validation', 'test'] if metric == 'accuracy' else judged
   rows = [
-    ['trial', *names, 'validation', 'test', 'cost', 'steps', 'secs']
-    + ['state', 'cause']
+    ['trial', *names, *shown, 'cost', 'steps', 'secs'] + ['state', 'cause']
   ]
   for trial in ranking.rank(trials):
     result = trial.result if trial.state not in trials_lib.LOST else {}
@@ -22,8 +24,7 @@ def make_rows(trials):
       [
         trial.name,
         *trial.combination.values(),
-        _format(result.get('validation_accuracy'), '.4f'),
-        _format(result.get('test_accuracy'), '.4f'),
+        *(_format(result.get(name), choose_spec(metric)) for name in judged),
         _format_cost(result.get('final_cost')),
         _format(result.get('global_step'), 'd'),
         _format(trial.secs or None, '.1f'),
@@ -32,6 +33,11 @@ def make_rows(trials):
       ]
     )
   return rows
+
+
+def choose_spec(metric):
+  """Returns how a metric is written: a loss may be far below 0.0001."""
+  return '.4f' if metric == 'accuracy' else '.4g'
 
 
 def _format(value, spec):

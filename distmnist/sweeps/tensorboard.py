@@ -10,9 +10,9 @@ import os
 import time
 
 from distmnist.common import files
+from distmnist.sweeps import ranking
 from distmnist.sweeps import trials as trials_lib
 
-METRICS = ('validation_accuracy', 'test_accuracy', 'final_cost', 'secs')
 # Up to this many values of a flag: boxes to tick; more numbers: a range.
 _MAX_BOXES = 12
 # Kind of a value: its type and its field in TensorBoard's messages.
@@ -34,7 +34,7 @@ class Writer:
     """Writes the experiment.
 
     Args:
-      trials: list of trials.Trial, all of the sweep.
+      trials: list of trials.Trial, all of the sweep; some have results.
       folder: str, that of the sweep.
 
     Raises:
@@ -54,13 +54,16 @@ class Writer:
       name: find_parser([trial.combination[name] for trial in trials])
       for name in trials[0].combination
     }
+    _, _, metric = ranking.find_ranking(trials).partition('_')
+    judged = f'validation_{metric}', f'test_{metric}'
+    self._metrics = *judged, 'final_cost', 'secs'
     if _find_events(folder):
       return
     experiment = self._api.Experiment(time_created_secs=time.time())
     for name, parse in self._parsers.items():
       values = dict.fromkeys(parse(t.combination[name]) for t in trials)
       experiment.hparam_infos.append(self._describe(name, list(values)))
-    for tag in METRICS:
+    for tag in self._metrics:
       experiment.metric_infos.add(name=api_pb2.MetricName(tag=tag))
     self._write(
       folder,
@@ -102,7 +105,7 @@ class Writer:
         self._metadata.SESSION_START_INFO_TAG: start,
         self._metadata.SESSION_END_INFO_TAG: end,
       },
-      {tag: numbers[tag] for tag in METRICS if numbers.get(tag) is not None},
+      {t: numbers[t] for t in self._metrics if numbers.get(t) is not None},
       trial.result.get('global_step') or 0,
     )
 

@@ -1,12 +1,13 @@
 """The command line of a trial, with no secret in it."""
 
 import dataclasses
+import functools
 
 from absl import flags
 
 from distmnist.common import registry
 from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
-from distmnist.launching import cluster_flags
+from distmnist.launching import cluster_flags, problem_file
 from distmnist.spark import context
 from distmnist.sweeps import runners, search_space
 from distmnist.sweeps import study as study_lib
@@ -33,6 +34,11 @@ class TrialCommand:
   @property
   def is_launched(self):
     return self.launch_flags is not None
+
+  @functools.cached_property
+  def env(self):
+    """dict, what each trial needs beyond its machine's environment."""
+    return dict(problem_file.make_env(self.study.problem))
 
   @property
   def secrets(self):

@@ -115,7 +115,7 @@ class TrialLoop:
   def _start(self, runner, trial, rung, slot):
     """Starts a trial; returns the size of its log before, in bytes."""
     argv = self._command.make(trial, rung, self._secrets_path)
-    env = self._backend.find_env(slot)
+    env = self._command.env | self._backend.find_env(slot)
     try:
       trial.begin()
       tensorboard.forget(trial)

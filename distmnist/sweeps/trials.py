@@ -22,14 +22,10 @@ FAILED = 'failed'
 DIVERGED = 'diverged'
 LOST = (FAILED, DIVERGED)
 
-# What a trial's result has of train's report.json.
-_REPORTED = (
-  'validation_accuracy',
-  'test_accuracy',
-  'final_cost',
-  'global_step',
-  'images_per_sec',
-)
+# What a trial's result has of train's report.json, beside the metric by which
+# it is judged: 'judged_by', and what it was in validation and in the test.
+_REPORTED = 'final_cost', 'global_step', 'images_per_sec'
+_JUDGED_BY = '+accuracy'  # Where a report does not say.
 _STATES = (WAITING, RUNNING, DONE, DROPPED, STOPPED, *LOST)
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
 
@@ -39,10 +35,60 @@ def _is_number(value):
 
 
 def _is_result(value):
-  return isinstance(value, dict) and all(
-    name in _REPORTED and (number is None or _is_number(number))
+  if not isinstance(value, dict):
+    return False
+  metric = value.get('judged_by', _JUDGED_BY)
+  if not isinstance(metric, str) or metric[:1] not in ('+', '-'):
+    return False
+  known = *_REPORTED, *_name_metric(metric)
+  return all(
+    name == 'judged_by'
+    or name in known
+    and (number is None or _is_number(number))
     for name, number in value.items()
   )
+
+
+def _name_metric(judged_by):
+  return f'validation_{judged_by[1:]}', f'test_{judged_by[1:]}'
+
+
+def read_metric(results):
+  """Returns (key, sign) by which results of trials are compared.
+
+  Args:
+    results: list of dict.
+
+  Returns:
+    str, 'validation_' and the metric's name where all have it, else 'test_';
+    int, 1 if more of it is better, -1 if less is.
+  """
+  metric = _JUDGED_BY
+  for result in results:
+    metric = result.get('judged_by', _JUDGED_BY)
+  validation, test = _name_metric(metric)
+  has_all = results and all(r.get(validation) is not None for r in results)
+  return validation if has_all else test, 1 if metric[0] == '+' else -1
+
+
+def _take_result(report):
+  """Returns a trial's result of a report, a dict.
+
+  Raises:
+    ValueError: it lacks the metric by which it is to be judged.
+  """
+  metric = report.get('judged_by', _JUDGED_BY)
+  result = {name: report.get(name) for name in _REPORTED}
+  result |= {'judged_by': metric} if metric != _JUDGED_BY else {}
+  for split in 'validation', 'test':
+    found = report.get(f'{split}_metrics') or {}
+    key = f'{split}_{metric[1:]}'
+    result[key] = found.get(metric[1:], report.get(key))
+  if result[key] is None:
+    raise ValueError(f'it has no {key}')
+  if not _is_result(result):
+    raise ValueError(f'not all are numbers: {result}')
+  return result
 
 
 # What `load` takes over, and which values: others may write to a sweep's folder
@@ -70,7 +116,7 @@ class Trial:
     secs: float, the time that all of its runs have taken.
     cause: str, why it has failed or diverged.
     results: list of dict, one for each rung that it has finished; see
-      _REPORTED.
+      _REPORTED and `read_metric`.
   """
 
   number: int
@@ -181,10 +227,7 @@ class Trial:
   def _take_report(self):
     try:
       report = json_files.read(self._report_path)
-      result = {name: report.get(name) for name in _REPORTED}
-      if not _is_result(result):
-        raise ValueError(f'not all are numbers: {result}')
-      self.results.append(result)
+      self.results.append(_take_result(report))
       self.state = DONE
     except (AttributeError, OSError, ValueError) as error:
       self.state, self.cause = FAILED, f'it has left no report: {error}'

@@ -177,7 +177,6 @@ class Chief:
     return None, metrics, test.compute(self._values)
 
   def _make_evaluator(self, split):
-    # On this machine alone: the cluster may be gone.
     return evaluation.Evaluator(
       self._choice.problem, split, self._task.server_config
     )
@@ -201,6 +200,7 @@ class Chief:
       'test_accuracy': test.get('accuracy'),
       'test_images': self._test_split.num_examples,
       'unit': self._choice.problem.unit,
+      'judged_by': self._choice.problem.judged_by,
       'global_step': self._final_step,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),

@@ -67,8 +67,8 @@ class Problem:
   Attributes:
     module: the module, or what stands for it.
     is_custom: bool, whether it is the user's.
-    metric: str, the name of the metric by which a training is judged.
-    sign: int, 1 if more of it is better, -1 if less is.
+    judged_by: str, the metric by which a training is judged, as in `best`.
+    metric, sign: str, its name; int, 1 if more of it is better, -1 if less is.
     has_keras_model: bool, whether its model is one of Keras.
     unit: str, what its examples are called, such as 'images'.
   """
@@ -93,6 +93,7 @@ class Problem:
         f'--problem={named}: best is {best!r}: expected a metric with its '
         "direction, such as '-loss' or '+accuracy'"
       )
+    self.judged_by = best
     self.metric, self.sign = best[1:], 1 if best[0] == '+' else -1
 
   def describe(self):
@@ -174,10 +175,7 @@ class Problem:
     return {n: float(v) for n, v in self.call('finish', means).items()}
 
   def choose(self, metrics):
-    """Returns the value of the metric that judges, of {name: float}.
-
-    Raises cli.UsageError if there is none of this name.
-    """
+    """Returns the value that judges, of {name: float}; or raises an error."""
     if self.metric not in metrics:
       raise self.error(
         f'best names the metric {self.metric!r}: expected one of '

@@ -16,6 +16,7 @@ class FakeRunner:
     self.stopped = False
 
   def start(self, command):
+    assert command.env == {'SENT': 'x'}
     (path,) = command.argv[3:]
     self.asked = json_files.read(path)
     if self.mistakes is not None:
@@ -36,6 +37,7 @@ def check(tmp_path):
   found = trials.make_trials([{'a': '1'}, {'a': '2'}], 'x')
   command = types.SimpleNamespace(
     study=types.SimpleNamespace(num_ps=1, num_workers=2),
+    env={'SENT': 'x'},
     make_train_flags=lambda trial, rung: [trial.name, str(rung)],
   )
   return lambda runner: combination_check.check(

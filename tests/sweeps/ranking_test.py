@@ -33,6 +33,17 @@ def test_the_test_accuracy_decides_where_one_has_no_other():
   assert names(ranking.choose(found, 0, 2)) == [2, 3]
 
 
+def test_of_a_loss_the_least_is_best():
+  found = [make_trial(i, trials.DONE) for i in range(3)]
+  for trial, value in zip(found, (0.5, 0.1, 0.3), strict=True):
+    trial.results = [
+      {'judged_by': '-mse', 'validation_mse': None, 'test_mse': value}
+    ]
+  assert names(ranking.rank(found)) == [1, 2, 0]
+  assert names(ranking.choose(found, 0, 2)) == [1, 2]
+  assert ranking.find_ranking(found) == 'test_mse'
+
+
 def test_a_rung_chooses_by_its_own_results_and_the_first_of_equals():
   found = [
     make_trial(1, trials.DROPPED, 0.5),

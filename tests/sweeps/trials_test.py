@@ -100,6 +100,34 @@ def test_a_report_of_no_numbers_is_none(trial):
   assert trial.state == trials.FAILED and 'best' in trial.cause
 
 
+def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
+  write_report(
+    trial,
+    judged_by='-mse',
+    test_metrics={'mse': 0.5, 'mae': 0.6},
+    validation_metrics={'mse': 0.4},
+  )
+  trial.end(0, 1, 0)
+  assert trial.state == trials.DONE
+  assert trial.result['judged_by'] == '-mse'
+  assert (trial.result['validation_mse'], trial.result['test_mse']) == (
+    0.4,
+    0.5,
+  )
+  assert 'test_mae' not in trial.result
+  again = trials.Trial(1, '01', {}, trial.folder)
+  again.load()
+  assert again.results == trial.results
+  assert trials.read_metric(again.results) == ('validation_mse', -1)
+
+
+def test_a_report_without_what_judges_it_is_a_failure(trial):
+  write_report(trial, judged_by='+auc', test_metrics={'loss': 0.5})
+  trial.end(0, 1, 0)
+  assert trial.state == trials.FAILED
+  assert trial.cause == 'it has left no report: it has no test_auc'
+
+
 def test_an_end_is_on_the_disk(trial):
   write_report(trial, test_accuracy=0.5, final_cost=0.1, workers=[1])
   trial.end(0, 1.5, 0)

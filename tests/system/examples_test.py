@@ -142,9 +142,30 @@ def test_what_takes_no_problem_says_so_in_a_line(tmp_path):
   train(tmp_path / 'run', 'regression', 'async_sgd', '--epochs=1')
   words = f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'
   assert 'cannot be exported: so far' in run('export', *words, code=2)
-  problem = '--problem=examples/regression.py'
-  swept = run('sweep', 'learning_rate=0.1,0.2', '--', problem, code=2)
-  assert 'cannot be swept so far' in swept
+
+
+@pytest.mark.slow
+def test_its_own_flags_are_swept_and_judged_by_its_own_metric(tmp_path):
+  words = (
+    *('sweep', 'units=2,32', 'learning_rate=0.01', '--halving=2'),
+    *(f'--sweep_dir={tmp_path}', '--num_ps=1', '--num_workers=1', '--'),
+    *('--problem=examples/regression.py', '--optimizer=adam', '--epochs=4'),
+  )
+  output = run(*words)
+  table = [line for line in output.splitlines() if line[:1] == ' ']
+  header = next(x for x in output.splitlines() if x.startswith('trial '))
+  best, worst = table
+  assert 'validation_mse  test_mse' in header
+  assert best.split()[:3] == ['02', '32', '0.01']
+  assert best.endswith('done') and worst.endswith('dropped')
+  assert 'best by validation mse: trial ' in output
+  results = json.loads((tmp_path / 'trials/02/trial.json').read_text())
+  assert results['results'][-1]['judged_by'] == '-mse'
+  assert 'all have ended' in run(*words)
+  unknown = 'unit=2,32', *words[2:]
+  assert "'unit'. Did you mean: units" in run('sweep', *unknown, code=2)
+  both = 'problem=a.py,b.py', '--', *words[-3:]
+  assert 'cannot be compared' in run('sweep', *both, code=2)
 
 
 @pytest.mark.slow
