@@ -72,17 +72,19 @@ def check_predictions(export_dir, expected, images=IMAGES):
   assert classes.tolist() == probabilities.argmax(axis=1).tolist()
 
 
-def run_export(build, *args):
-  return export.export(problems.of_images(build), *args)
+def run_export(build, shape, *args):
+  spec = tf.TensorSpec(shape, tf.uint8, 'images')
+  return export.export(problems.of_images(build), spec, *args)
 
 
 @pytest.mark.parametrize('num_ps', [1, 2, 3, 7])
 def test_any_number_of_shards_becomes_one_model(tmp_path, num_ps):
   path, values = save(tmp_path / 'x', build_net, num_ps)
-  num_classes, num_bytes = run_export(
+  inputs, outputs, num_bytes = run_export(
     build_net, SHAPE, path, str(tmp_path / 'model')
   )
-  assert num_classes == 5
+  assert inputs['images'].shape.as_list() == [None, 3, 4, 1]
+  assert outputs['probabilities'].shape.as_list() == [None, 5]
   # Adam's slots and the step are left behind.
   model = tf.train.load_checkpoint(
     str(tmp_path / 'model' / 'variables' / 'variables')
@@ -131,7 +133,8 @@ def test_each_model_is_exported_as_it_is_evaluated(set_flags, tmp_path, model):
     path = tf.train.Saver().save(session, str(tmp_path / 'x'))
     expected = compute_softmax(session.run(logits))
   folder = tmp_path / 'model'
-  assert run_export(build, (28, 28, 1), path, str(folder))[0] == 7
+  run_export(build, (28, 28, 1), path, str(folder))
+  assert saved_model.Model(str(folder)).num_classes == 7
   check_predictions(folder, expected, images)
 
 

@@ -93,6 +93,22 @@ def image_shape():
   return _load_dataset_module().image_shape()
 
 
+def spec():
+  """Returns the tf.TensorSpec of an image: uint8 0..255; reads no file."""
+  return tf.TensorSpec(image_shape(), tf.uint8, 'images')
+
+
+def serve(outputs):
+  """Returns what a SavedModel gives, of the logits.
+
+  classes: int64 [n], the most probable; probabilities: float32 [n, classes].
+  """
+  return {
+    'classes': tf.argmax(outputs, axis=1, name='classes'),
+    'probabilities': tf.nn.softmax(outputs, name='probabilities'),
+  }
+
+
 def make_batch(num_examples):
   """Returns (x, y) of zeros, as `preprocess` gives them; reads no file."""
   images = tf.zeros([num_examples, *image_shape()])

@@ -1,6 +1,7 @@
 """The SavedModel that export writes and predict reads.
 
-Its signature, serving_default, takes
+Its signature, serving_default, takes and gives what the problem says, see
+training/problem_spec.py; read here is that of images, which takes
 
   images: uint8 [n, height, width, channels], as they are in the data set
 
@@ -60,14 +61,14 @@ def check_free(export_dir):
     )
 
 
-def write(export_dir, session, saver, images, classes, probabilities):
+def write(export_dir, session, saver, inputs, outputs):
   """Writes the graph and the variables of `session`, whole or not at all.
 
   Args:
     export_dir: str, new or empty; folders above it are made.
     session: tf.Session.
     saver: tf.train.Saver of the variables.
-    images, classes, probabilities: tensors of the session's graph; see above.
+    inputs, outputs: {name: tensor} of the session's graph.
 
   Returns:
     int, the bytes written.
@@ -76,11 +77,8 @@ def write(export_dir, session, saver, images, classes, probabilities):
     OSError, tf.errors.OpError: it cannot be written.
   """
   signature = tf.saved_model.build_signature_def(
-    inputs={'images': tf.saved_model.build_tensor_info(images)},
-    outputs={
-      'classes': tf.saved_model.build_tensor_info(classes),
-      'probabilities': tf.saved_model.build_tensor_info(probabilities),
-    },
+    inputs=_make_infos(inputs),
+    outputs=_make_infos(outputs),
     method_name=tf.saved_model.PREDICT_METHOD_NAME,
   )
   parent, name = os.path.split(os.path.realpath(export_dir))
@@ -100,6 +98,13 @@ def write(export_dir, session, saver, images, classes, probabilities):
     # It takes the place of an empty folder, and fails where one is not.
     os.rename(new, os.path.join(parent, name))
   return num_bytes
+
+
+def _make_infos(tensors):
+  return {
+    name: tf.saved_model.build_tensor_info(tensor)
+    for name, tensor in tensors.items()
+  }
 
 
 def _sync(folder):

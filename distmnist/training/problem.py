@@ -17,11 +17,15 @@ every strategy:
   prepare()                       for --download_only
   num_examples, stream(indices)   the training examples as a tf.data.Dataset,
                                   see readers/dataset.py
+  spec() -> nest of tf.TensorSpec of one example's x, without the axis of the
+                                  examples; else the training data tell it
+  serve(outputs)                  {name: tensor [n, ...]} that a SavedModel
+                                  gives; else all of the outputs
 
 The first three are needed. With `make_model` the loss and the metrics may be
 those of Keras, see keras_problem.py. The file itself, `load`, `prepare`,
-`make_model` and `finish` run eagerly; the others build the graph. The problem
-that distmnist has is problems/images.py.
+`make_model`, `finish` and `spec` run eagerly; the others build the graph. The
+problem that distmnist has is problems/images.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -114,8 +118,7 @@ class Problem:
 
   def prepare(self):
     """Makes sure that the data are there; may download them."""
-    if hasattr(self.module, 'prepare'):
-      self.call('prepare')
+    self.call_optional('prepare')
 
   def load(self, name):
     """Returns what the module's `load` gives for the split called `name`."""
@@ -123,9 +126,7 @@ class Problem:
 
   def preprocess(self, x, y, is_training):
     """Returns (x, y) as the model takes them; nests of tensors [n, ...]."""
-    if not hasattr(self.module, 'preprocess'):
-      return x, y
-    return self.call('preprocess', x, y, is_training)
+    return self.call_optional('preprocess', x, y, is_training, default=(x, y))
 
   def build(self, x, is_training):
     """Returns the outputs of the model, a nest of tensors."""
@@ -153,9 +154,7 @@ class Problem:
     Raises:
       cli.UsageError: a metric has another shape.
     """
-    if not hasattr(self.module, 'metrics'):
-      return {}
-    found = self.call('metrics', y, outputs)
+    found = self.call_optional('metrics', y, outputs, default={})
     if not isinstance(found, dict):
       raise self.error(
         f'metrics() gave {problem_module.shorten(found)}: expected a dict of '
@@ -200,6 +199,12 @@ class Problem:
   def read_source(self):
     """Returns the bytes of the module's file."""
     return problem_module.read_source(self.module)
+
+  def call_optional(self, name, *args, default=None):
+    """Returns what a function gives; `default` where the module has none."""
+    if not hasattr(self.module, name):
+      return default
+    return self.call(name, *args)
 
   def call(self, name, *args):
     if self.is_custom:

@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.training import problem_spec
 
 
 def check_graph(problem, split, batch_size):
@@ -19,6 +20,7 @@ def check_graph(problem, split, batch_size):
   """
   if not problem.is_custom:
     return
+  problem_spec.check(problem, split.spec.x)
   made = []
 
   def note(getter, name, *args, **kwargs):

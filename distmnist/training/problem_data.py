@@ -21,12 +21,22 @@ def load_training_splits(problem):
   Raises:
     cli.UsageError: the data are not what a graph can take.
   """
-  train = load(problem, 'train')
-  if train is None or not train.num_examples:
-    raise problem.error("load('train') gave nothing to train on")
+  train = load_train_split(problem)
   validation = load(problem, 'validation') or train.slice(0, 0)
   _check_alike(problem, train, validation, 'validation')
   return train, validation
+
+
+def load_train_split(problem):
+  """Returns the split.Split that is learnt from.
+
+  Raises:
+    cli.UsageError: there is none, or it is not what a graph can take.
+  """
+  train = load(problem, 'train')
+  if train is None or not train.num_examples:
+    raise problem.error("load('train') gave nothing to train on")
+  return train
 
 
 def load_test_split(problem):
@@ -101,7 +111,7 @@ def make_batch(problem, num_examples):
   """
   if not problem.is_custom:
     return images.make_batch(num_examples)
-  train, _ = load_training_splits(problem)
+  train = load_train_split(problem)
   zeros = train.pack(
     [
       tf.zeros([num_examples, *leaf.shape], leaf.dtype)

@@ -28,7 +28,7 @@ _PROBLEM = flags.DEFINE_string(
   'What is learnt, if not the images of --dataset by the net of --model: a '
   'Python file, or a module by its dotted name, with load, build and loss.',
 )
-_EAGER = 'load', 'prepare', 'make_model', 'finish'
+_EAGER = 'load', 'prepare', 'make_model', 'finish', 'spec'
 _loaded = {}  # What --problem was given as: its module.
 
 

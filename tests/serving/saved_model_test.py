@@ -25,9 +25,11 @@ def write_brightest(export_dir, image_shape=(2, 3, 1)):
       str(export_dir),
       session,
       tf.train.Saver([scale]),
-      images,
-      tf.argmax(logits, axis=1),
-      tf.nn.softmax(logits),
+      {'images': images},
+      {
+        'classes': tf.argmax(logits, axis=1),
+        'probabilities': tf.nn.softmax(logits),
+      },
     )
 
 

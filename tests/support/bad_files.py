@@ -14,6 +14,23 @@ SMALL = (
   '--validation_images=0 --model=softmax --train_steps=2'
 )
 
+_OTHER_SPEC = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+def load(split):
+  return np.ones([8, 2]), np.ones(8)
+
+def spec():
+  return tf.TensorSpec([3], tf.float32)
+
+def build(x, is_training):
+  return x @ tf.get_variable('w', [2, 1])
+
+def loss(y, outputs):
+  return (y - outputs[:, 0]) ** 2
+"""
+
 
 def make(folder, programs):
   """Writes all of them.
@@ -50,6 +67,7 @@ def _make_small_files(folder):
     with tf.Graph().as_default(), tf.Session() as session:
       image = session.run(tf.io.encode_png(np.zeros([size, size, 1], np.uint8)))
     (folder / name).write_bytes(image)
+  (folder / 'spec.py').write_text(_OTHER_SPEC)
   (folder / 'png_cut').write_bytes((folder / 'png').read_bytes()[:40])
 
 

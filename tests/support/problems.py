@@ -17,6 +17,7 @@ def of_images(build_model):
       build=build_model,
       loss=images.loss,
       metrics=images.metrics,
+      serve=images.serve,
       preprocess=lambda x, y, is_training: (image_ops.scale(x), y),
       flags_of_meaning=lambda: [],
       describe=lambda: 'a net on images',

@@ -1,10 +1,13 @@
 """The problems in examples/, as a user trains them: a whole cluster a rule."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from absl.testing import flagsaver
 
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
@@ -137,11 +140,51 @@ def test_a_curve_is_learnt_evaluated_and_gone_on_with(tmp_path):
   assert '--units=16, and --units=8 is given' in refused
 
 
+# TensorFlow alone, with nothing of ours: what a server of models does.
+_SERVE = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+model = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
+x = np.load(sys.argv[2])
+found = model(**{name: tf.constant(x) for name in
+                 model.structured_input_signature[1]})
+print(json.dumps({name: x.numpy().tolist() for name, x in found.items()}))
+"""
+
+
 @pytest.mark.slow
-def test_what_takes_no_problem_says_so_in_a_line(tmp_path):
-  train(tmp_path / 'run', 'regression', 'async_sgd', '--epochs=1')
+@pytest.mark.parametrize(
+  'problem, flags', [('regression', ('--units=8',)), ('sentiment', ())]
+)
+def test_what_is_exported_serves_as_it_was_evaluated(tmp_path, problem, flags):
+  _, report = train(tmp_path / 'run', problem, 'sync_sgd', '--epochs=1', *flags)
   words = f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'
-  assert 'cannot be exported: so far' in run('export', *words, code=2)
+  assert f'examples/{problem}.py, x ' in run('export', *words)
+  spec = importlib.util.spec_from_file_location(
+    f'example_{problem}', REPO / 'examples' / f'{problem}.py'
+  )
+  module = importlib.util.module_from_spec(spec)
+  with flagsaver.flagsaver():
+    spec.loader.exec_module(module)
+    x, y = module.load('test')
+  x = x.astype(np.float32) if x.dtype == np.float64 else x
+  np.save(tmp_path / 'x.npy', x)
+  done = subprocess.run(
+    [sys.executable, '-c', _SERVE, str(tmp_path / 'model'), 'x.npy'],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  [outputs] = json.loads(done.stdout.splitlines()[-1]).values()
+  outputs = np.reshape(outputs, [-1])
+  if problem == 'regression':
+    mse = np.mean((outputs - y) ** 2)
+    assert mse == pytest.approx(report['test_metrics']['mse'], rel=1e-4)
+  else:
+    accuracy = np.mean((outputs > 0.5) == y)
+    assert accuracy == pytest.approx(report['test_metrics']['accuracy'])
 
 
 @pytest.mark.slow

@@ -66,6 +66,26 @@ def build(x, is_training):
 """)
 
 
+@pytest.mark.parametrize('size', [2, 3])
+def test_a_spec_of_other_data_is_named(check, size):
+  code = f"""
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def spec():
+  return tf.TensorSpec([{size}], tf.float32)
+"""
+  if size == 2:
+    check(code)
+    return
+  with pytest.raises(
+    cli.UsageError,
+    match=r'spec\(\) says x float32 \[3\] of an example, but the training data '
+    r'have x float32 \[2\]$',
+  ):
+    check(code)
+
+
 @pytest.mark.parametrize('name', ['loss', 'half', 'none'])
 def test_the_metric_that_judges_is_known_before(check, name):
   code = f"""
