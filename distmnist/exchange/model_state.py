@@ -2,10 +2,17 @@
 
 No gradient moves them. The center has them on the ps as it has the others; a
 worker computes with a copy of its own, which it has read at the start of its
-session. A step that leaves b in the place of a copy a adds to the center
+session. A step that leaves b in the place of a copy a makes of the center c
 
-  b - a            under asynchronous rules; then the copy is the center's
-  (b - a) / N      of N workers in lock-step; then the copy is b
+  c + b - a + (m - 1) (c - a)   under asynchronous rules; then the copy is c
+  c + (b - a) / N               of N workers in lock-step; then the copy is b
+
+m being db/da by entry, from 0 to 1. Of an average that moves by a fixed rate
+towards that of each batch m is one less that rate, and the first line is the
+step from c itself, computed on the ps, however old a is. With m = 1, what b
+adds to a, a stale worker would take a share of its old copy from a center that
+has moved on: a variance would end below zero. Where b has nothing of a, m = 0:
+the center becomes b.
 
 An average that moves by a fixed rate towards that of each batch is linear in
 the batches: in lock-step the center is the mean of the N workers' averages,
@@ -92,19 +99,50 @@ class ModelState:
       if copy is variable:
         return variable.assign(new, read_value=False)
       change = new - copy.read_value()
+      kept = None
       if self._is_lock_step:
         if new.dtype.is_floating:
           change /= self._cluster.num_workers
         elif not self._cluster.is_chief:
           change = tf.zeros_like(change)
+      elif new.dtype.is_floating:
+        kept = _build_kept(new, copy)
+        change += (1 - kept) * copy.read_value()
     with tf.device(variable.device):
-      sent = variable.assign_add(change, read_value=False)
+      sent = variable.assign_add(
+        change if kept is None else _go_on(variable, kept, change),
+        read_value=False,
+      )
       if not self._is_lock_step:
         with tf.control_dependencies([sent]):
           new = variable.read_value()
     # The change is that of the copy as it was.
     with tf.control_dependencies([sent]):
       return copy.assign(new, read_value=False)
+
+
+def _build_kept(new, copy):
+  """Returns db/da by entry, from 0 to 1; see the head of this file.
+
+  Args:
+    new: tensor, b.
+    copy: tf.Variable, a, of the same shape and dtype.
+  """
+  [kept] = tf.gradients(new, copy)
+  if kept is None:
+    return tf.zeros_like(new)
+  return tf.clip_by_value(kept, 0, 1)
+
+
+def _go_on(variable, kept, gained):
+  """Returns what `variable` gains where it becomes kept variable + gained.
+
+  It is computed where the variable lives.
+  """
+  kept, gained = tf.identity(kept), tf.identity(gained)
+  # A read with no edge would come at the start of the step.
+  with tf.control_dependencies([kept, gained]):
+    return gained - (1 - kept) * variable.read_value()
 
 
 def _build_mean(values):

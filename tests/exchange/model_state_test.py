@@ -79,14 +79,59 @@ def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
   first.run(5, 0)
   second.run(1, 4)  # It has the average as it was at its start.
   expected = np.float64([1, 2])
-  for fed in [3, 1], [5, 0]:
+  for fed in [3, 1], [5, 0], [1, 4]:
     expected += 0.1 * (np.float64(fed) - expected)
-  expected += 0.1 * (np.float64([1, 4]) - [1, 2])
   average, count = second.read()
   np.testing.assert_allclose(average, expected, rtol=1e-6)
   assert count == 3
   second.run(0, 0)
   np.testing.assert_allclose(second.read()[0], 0.9 * expected, rtol=1e-6)
+
+
+# A worker of a Keras net that began 30 steps behind left a moving variance
+# below zero, and the evaluation had no number.
+def test_a_stale_worker_leaves_no_variance_below_zero(start):
+  first, second = start(1, 2, is_lock_step=False)
+  for _ in range(40):
+    first.run(0.01, 0.02)
+  second.run(0.01, 0.02)
+  average, _ = second.read()
+  expected = [0.01 + 0.99 * 0.9**41, 0.02 + 1.98 * 0.9**41]
+  np.testing.assert_allclose(average, expected, rtol=1e-5)
+
+
+# Of two asynchronous workers, each with a copy that knows nothing of the other.
+@pytest.mark.parametrize(
+  ('step', 'expected'),
+  [
+    (lambda old, fed: old + 1, 8.0),  # A counter.
+    (lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
+    (lambda old, fed: tf.maximum(old, fed), 6.0),
+  ],
+)
+def test_a_change_of_another_kind(make_cluster, step, expected):
+  cluster = make_cluster(1, 2)
+  sessions = []
+  for index in range(2):
+    with tf.Graph().as_default() as graph:
+      member = cluster.worker(index)
+      state = model_state.ModelState(member, is_lock_step=False)
+      state.activate()
+      with tf.device(member.device_setter()):
+        value = tf.get_variable('value', initializer=6.0, trainable=False)
+      fed = tf.constant([2.0, 3.0][index])
+      model_state.change(value, step(model_state.read(value), fed))
+      state.build_updates()
+      updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+      session = tf.Session(cluster.servers[index].target, graph=graph)
+      if not index:
+        session.run(tf.global_variables_initializer())
+      session.run(tf.local_variables_initializer())
+      sessions.append((session, updates))
+  for session, updates in sessions:
+    session.run(updates)
+  with graph.as_default():
+    assert sessions[1][0].run(value) == expected
 
 
 def test_without_a_ps_each_worker_has_its_own(start):
