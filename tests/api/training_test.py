@@ -180,8 +180,11 @@ def test_two_run_beside_each_other_and_end_when_they_are_told_to(tmp_path):
 
 
 _CALLER = """
-import sys, threading
+import signal, sys, threading
 import distmnist
+
+# Ctrl-C is ignored by what a shell has started in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def train():
   distmnist.run(num_ps=1, num_workers=2, dataset='synthetic', model='softmax',
