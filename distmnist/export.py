@@ -19,7 +19,12 @@ from distmnist.common import cli, console
 from distmnist.logdir import checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model, signature
-from distmnist.training import divergence, problem_source, problem_spec
+from distmnist.training import (
+  averages,
+  divergence,
+  problem_source,
+  problem_spec,
+)
 from distmnist.training import problem as problem_lib
 
 
@@ -77,14 +82,15 @@ def export(problem, spec, path, export_dir):
   with tf.Graph().as_default(), tf.Session(config=config) as session:
     inputs, outputs = problem_spec.build(problem, spec)
     variables = tf.global_variables()
-    checkpoints.check_fits(path, variables)
+    saved = averages.name_all(variables)
+    checkpoints.check_has(path, saved)
     if damage := checkpoints.find_damage(path):
       raise cli.RunError(
         f'checkpoint {path} is not whole: {damage}; give another one by '
         '--checkpoint'
       )
+    tf.train.Saver(saved).restore(session, path)
     saver = tf.train.Saver(variables)
-    saver.restore(session, path)
     try:
       num_bytes = saved_model.write(export_dir, session, saver, inputs, outputs)
     except (tf.errors.OpError, OSError) as error:

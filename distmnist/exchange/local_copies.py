@@ -87,7 +87,7 @@ class LocalCopies(center_lib.Center):
           trainable=False,
           name=f'{shard.op.name}/{name}',
         )
-      _save_as_slice_like(shard, variable)
+      save_as_slice_like(shard, variable)
       variables.append(variable)
     return variables
 
@@ -164,7 +164,7 @@ class LocalCopies(center_lib.Center):
     return sums, step
 
 
-def _save_as_slice_like(shard, variable):
+def save_as_slice_like(shard, variable):
   """Makes `variable` that slice of a whole which `shard` is of the center's."""
   if cut := shard._get_save_slice_info():
     # As slot_creator does it for an optimizer's slots. The name has the shard's

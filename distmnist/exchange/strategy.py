@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.exchange import center_average
 
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',
@@ -126,8 +127,9 @@ class Strategy:
     raise NotImplementedError
 
   def mark_done(self, ops):
-    """Returns `ops`, a list, and with them the mark that comes after them."""
-    return [*ops, self.build_mark(ops)] if self.build_mark else ops
+    """Returns `ops`, a list that ends a push, and what comes after them."""
+    done = center_average.follow(ops)
+    return [*done, self.build_mark(ops)] if self.build_mark else done
 
   def pause(self, session):
     """Called when this worker waits for work; none may wait for it."""

@@ -21,6 +21,7 @@ The hook of a session is in exchange/round_hook.py.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import (
+  center_average,
   round_entry,
   round_hook,
   token_barrier,
@@ -94,7 +95,7 @@ class Round:
 
     They carry the new step, and must not be sent before all is applied.
     """
-    with tf.control_dependencies(ops):
+    with tf.control_dependencies(center_average.follow(ops)):
       self.update_op = self.tokens.make()
 
   def push_and_wait(self, pairs, own_token=None, mark_done=list):

@@ -166,13 +166,30 @@ def check_fits(path, variables):
   Raises:
     cli.RunError: unreadable, a variable is missing or has another shape.
   """
+  _check_shapes(path, _whole_shapes(variables))
+
+
+def check_has(path, named):
+  """Checks a checkpoint as `check_fits` does.
+
+  Args:
+    path: str, a checkpoint.
+    named: dict of name in the checkpoint -> tf.Variable, a whole one.
+
+  Raises:
+    cli.RunError: see `check_fits`.
+  """
+  _check_shapes(path, {n: v.shape.as_list() for n, v in named.items()})
+
+
+def _check_shapes(path, shapes):
   try:
     found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
   except (tf.errors.OpError, ValueError) as error:
     raise cli.RunError(
       f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
     ) from error
-  for name, shape in _whole_shapes(variables).items():
+  for name, shape in shapes.items():
     if name not in found:
       raise cli.RunError(
         f'checkpoint {path} has no {name}: it comes from another model or '

@@ -86,7 +86,7 @@ class RingAllreduce(strategy.Strategy):
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
-      train_op = strategy.read_after(global_step, [count])
+      train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def _build_means(self, gradients, variables):

@@ -75,7 +75,7 @@ class Chief:
     Args:
       task: task.Task, which serves.
       choice: flag_checks.Choice.
-      variables: list of tf.Variable, the model's in the center.
+      variables: list of tf.Variable, of the center: weights and averages.
       validation_split: split.Split.
       folder: run_folder.RunFolder.
     """

@@ -6,7 +6,7 @@ from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import input_pipeline
 from distmnist.logdir import checkpoints
-from distmnist.training import metric_total
+from distmnist.training import averages, metric_total
 
 # Chunks whose activations stay in the cache, and with large examples in memory:
 # this many images of MNIST, fewer of larger ones.
@@ -38,18 +38,20 @@ class Evaluator:
       outputs = problem.build(x, is_training=False)
       self._sums = build_sums(problem, y, outputs)
       self._variables = tf.global_variables()
-      self._saver = tf.train.Saver(self._variables)
+      self._saved = averages.name_all(self._variables)
+      self._saver = tf.train.Saver(self._saved)
     self._session = tf.Session(graph=graph, config=config)
 
   def compute(self, values):
     """Returns {name: float}, the metrics over all examples.
 
     Args:
-      values: dict of variable name -> array; see checkpoints.fetch_whole.
+      values: dict of variable name -> array; see checkpoints.fetch_whole. Of
+        --ema_decay it has the averages, too.
     """
     self._session.run(
       [v.initializer for v in self._variables],
-      {v.initializer.inputs[1]: values[v.op.name] for v in self._variables},
+      {v.initializer.inputs[1]: values[n] for n, v in self._saved.items()},
     )
     return self._compute()
 
@@ -59,7 +61,7 @@ class Evaluator:
     Raises:
       cli.RunError: the checkpoint is unreadable or of another model.
     """
-    checkpoints.check_fits(path, self._variables)
+    checkpoints.check_has(path, self._saved)
     try:
       self._saver.restore(self._session, path)
     except tf.errors.OpError as error:

@@ -6,6 +6,7 @@ import os
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.training import averages
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ def write(problem, logdir, values, best_path=None):
   Args:
     problem: problem.Problem.
     logdir: str; None for nowhere.
-    values: dict of variable name -> array, the center at the end.
+    values: dict of variable name -> array, the center at the end, with its
+      averages if there are any.
     best_path: str, the checkpoint whose values are taken in their place, or
       None.
 
@@ -33,7 +35,7 @@ def write(problem, logdir, values, best_path=None):
     values = {name: reader.get_tensor(name) for name in names}
   path = os.path.join(logdir, _FILE)
   try:
-    if problem.save_model(values, path):
+    if problem.save_model(averages.put_in_place(values), path):
       _log.info(f'{"model":<20}{path}')
   except OSError as error:
     raise cli.RunError(

@@ -9,7 +9,7 @@ from distmnist.data import seeds
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import batch_norm, gradient_accumulation, optimizers
-from distmnist.training import dispatcher, metric_total
+from distmnist.training import averages, dispatcher, metric_total
 
 
 class Step(NamedTuple):
@@ -22,6 +22,7 @@ class Step(NamedTuple):
     metrics: {name: float32 scalar tensor}, means over the batch.
     learning_rate: float32 scalar tensor.
     center: list of tf.Variable, the model's, without the optimizer's.
+    averages: list of tf.Variable, of --ema_decay; empty without it.
     table: dispatcher.Table, or None.
   """
 
@@ -31,6 +32,7 @@ class Step(NamedTuple):
   metrics: dict
   learning_rate: tf.Tensor
   center: list
+  averages: list
   table: dispatcher.Table | None
 
 
@@ -62,6 +64,7 @@ def build_step(
     with sharding.sharded_by_flags(cluster.num_ps), strategy.scope():
       loss, metrics = build_slices(cluster, problem, slices, state)
     center = [v for v in tf.global_variables() if v is not global_step]
+    average = averages.make(center, global_step)
     if dealing:
       table = dispatcher.Table(global_step, dealing, cluster.task_index)
       if not dealing.is_lock_step:
@@ -72,11 +75,7 @@ def build_step(
     update = strategy.minimize(loss, make_optimizer, global_step)
     state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)
-  if table and not table.is_marked:
-    raise NotImplementedError(
-      f'{type(strategy).__name__}.minimize does not call mark_done: which '
-      'batches were pushed would not be known'
-    )
+  _check_is_marked(strategy, table, average)
   return Step(
     update._replace(train_op=train_op),
     global_step,
@@ -84,8 +83,19 @@ def build_step(
     metrics,
     learning_rate,
     center,
+    average.variables if average else [],
     table,
   )
+
+
+def _check_is_marked(strategy, table, average):
+  rule = f'{type(strategy).__name__}.minimize does not call mark_done'
+  if table and not table.is_marked:
+    raise NotImplementedError(
+      f'{rule}: which batches were pushed would not be known'
+    )
+  if average and not average.is_moved:
+    raise NotImplementedError(f'{rule}: the moving averages would not move')
 
 
 def build_slices(cluster, problem, slices, state):

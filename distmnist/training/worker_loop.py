@@ -88,8 +88,9 @@ class WorkerLoop:
     )
     self.hooks = self._make_hooks(strategy_hooks, source, steps, at_end)
     if cluster.is_chief:
+      kept = step.center + step.averages
       self._chief = chief_lib.Chief(
-        task, self._choice, step.center, validation_split, self._folder
+        task, self._choice, kept, validation_split, self._folder
       )
       self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
     server_lib.log_placement(tf.get_default_graph())
