@@ -6,15 +6,14 @@ import sys
 
 import pytest
 
-from distmnist.common import registry
-from distmnist.common.names import STRATEGIES
 from tests.support.paths import REPO
 
 NETS = (
   *('mlp', 'cnn', 'residual', 'text', 'masked_text', 'transformer'),
   'towers',
 )
-RULES = registry.names(STRATEGIES)
+# One of each kind; tests/system/examples_test.py has all of them.
+RULES = 'async_sgd', 'drop_stale', 'sync_sgd', 'easgd', 'ring_allreduce'
 
 
 def run(*words):
@@ -54,7 +53,7 @@ TEN_STEPS = '--learning_rate=0.1', '--train_steps=10'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('net', NETS)
+@pytest.mark.parametrize('net', ['cnn', 'masked_text'])
 def test_one_worker_computes_what_fit_does(tmp_path, net):
   train(tmp_path, net, 'sync_sgd', *TEN_STEPS, num_workers=1)
   assert compare(tmp_path, net, 1)['by_fit'] < 1e-6
