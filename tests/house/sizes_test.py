@@ -1,0 +1,68 @@
+"""Sizes: what outgrows one of these limits most often holds two ideas."""
+
+import ast
+
+from tests.support.paths import REPO
+
+PACKAGE = REPO / 'distmnist'
+MOST_LINES = 250
+MOST_LINES_OF_A_STRATEGY = 120
+MOST_FUNCTION_LINES = 60
+MOST_CLASS_LINES = 150
+MOST_PARAMETERS = 7
+
+# What may be larger, and why.
+ALLOWED = {
+  # Spark users call it with one keyword a setting, 17 of them, as they call
+  # TensorFlowOnSpark's; most of its lines are the docstring that lists them.
+  ('spark/training.py', 'run'),
+}
+
+
+def count_parameters(function):
+  """Without self and cls; `*args` and `**kwargs` take any number."""
+  args = function.args
+  names = [a.arg for a in args.posonlyargs + args.args + args.kwonlyargs]
+  return len([name for name in names if name not in ('self', 'cls')])
+
+
+def find_large(path, source):
+  """Returns the set of (path, name, or '' for the file) over a limit."""
+  is_strategy = path.startswith('strategies/')
+  most = MOST_LINES_OF_A_STRATEGY if is_strategy else MOST_LINES
+  found = {(path, '')} if len(source.splitlines()) > most else set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.ClassDef):
+      most, num_parameters = MOST_CLASS_LINES, 0
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+      most, num_parameters = MOST_FUNCTION_LINES, count_parameters(node)
+    else:
+      continue
+    num_lines = node.end_lineno - node.lineno + 1
+    if num_lines > most or num_parameters > MOST_PARAMETERS:
+      found.add((path, node.name))
+  return found
+
+
+def test_nothing_has_outgrown_its_limit():
+  found = set()
+  for path in PACKAGE.rglob('*.py'):
+    source = path.read_text('utf-8')
+    found |= find_large(str(path.relative_to(PACKAGE)), source)
+  # An entry of ALLOWED that is needed no more is to be deleted.
+  assert found == ALLOWED
+
+
+def test_the_limits_are_the_last_sizes_that_pass():
+  line = '  x = 1\n'
+  top_line = 'x = 1\n'
+  assert not find_large('a.py', top_line * 250)
+  assert find_large('a.py', top_line * 251) == {('a.py', '')}
+  assert not find_large('strategies/a.py', top_line * 120)
+  assert find_large('strategies/a.py', top_line * 121)
+  assert not find_large('a.py', 'def f():\n' + line * 59)
+  assert find_large('a.py', 'def f():\n' + line * 60) == {('a.py', 'f')}
+  assert not find_large('a.py', 'class A:\n' + line * 149)
+  assert find_large('a.py', 'class A:\n' + line * 150) == {('a.py', 'A')}
+  assert not find_large('a.py', 'def f(self, a, b, c, /, d, e, *, f, g): 0')
+  assert find_large('a.py', 'async def f(a, b, c, /, d, e, *, f, g, h): 0')
