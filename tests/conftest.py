@@ -1,28 +1,19 @@
-"""What all tests share: quiet TensorFlow, clusters, the real MNIST."""
+"""How the tests run: two at a time, and some of them alone."""
 
-import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
-
-# isort: split
 import contextlib
 import fcntl
-import itertools
-import logging
-import os
 import pathlib
-import signal
 
 import pytest
-import tensorflow.compat.v1 as tf
-from absl import flags
-from absl.testing import flagsaver
-
-from distmnist import train  # noqa: F401  All its flags, for set_flags.
-from distmnist.common import console, registry
-from distmnist.exchange import collectives
-from tests.support import in_process, runner, stepper
 
 _HERE = pathlib.Path(__file__).parent
-_SHARED = _HERE.parents[1] / 'shared' / 'data'
+
+
+def pytest_configure(config):
+  """Brings the fixtures, and TensorFlow with them, to those who run tests."""
+  # Not to xdist's controller, whose workers would wait for its import.
+  if not config.pluginmanager.has_plugin('dsession'):
+    config.pluginmanager.import_plugin('tests.support.fixtures')
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -66,146 +57,3 @@ def _locked(path, alone):
       yield unlock
     finally:
       unlock()
-
-
-@pytest.fixture(scope='session')
-def mnist_dir():
-  """The folder with the real MNIST; skips where there is none."""
-  given = os.environ.get('DISTMNIST_DATA_DIR')
-  folder = pathlib.Path(given) if given else _SHARED
-  if not (folder / 'mnist').is_dir():
-    pytest.skip(
-      'no MNIST: set DISTMNIST_DATA_DIR to the folder that has mnist/ in it'
-    )
-  return folder
-
-
-@pytest.fixture(autouse=True)
-def _kept_logger():
-  """A program that a test runs in this process must not keep it from caplog."""
-  logger = logging.getLogger('distmnist')
-  before = logger.handlers, logger.level, logger.propagate
-  yield
-  logger.handlers, logger.level, logger.propagate = before
-
-
-@pytest.fixture
-def logged():
-  """The lines that distmnist's modules log, a list of str that grows."""
-  lines = []
-  console.print_logs(lines.append)
-  return lines
-
-
-@pytest.fixture
-def heed_signals():
-  """For those who start programs that shall end by a signal."""
-  # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
-  # by pytest, and would be by all that it starts.
-  signums = (signal.SIGINT, signal.SIGHUP)
-  before = [signal.signal(n, signal.default_int_handler) for n in signums]
-  yield
-  for signum, handler in zip(signums, before, strict=True):
-    signal.signal(signum, handler)
-
-
-@pytest.fixture
-def set_flags():
-  """Returns set_flags('--name=value', ...); undone when the test ends."""
-  # flagsaver takes away flags that are defined within it.
-  for room in ('datasets', 'models', 'strategies'):
-    registry.load_all(f'distmnist.{room}')
-  flags.FLAGS(['test'])
-  with flagsaver.flagsaver():
-    yield lambda *words: flags.FLAGS(['test', *words])
-
-
-@pytest.fixture
-def tf_session():
-  """A session on a graph of its own; both are the default ones."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    yield session
-
-
-@pytest.fixture(scope='session')
-def _clusters():
-  """TensorFlow cannot stop a server, so each shape is started once."""
-  return {}
-
-
-@pytest.fixture
-def make_cluster(_clusters, monkeypatch):
-  """Returns make(num_ps, num_workers) -> in_process.InProcessCluster."""
-  used = []
-
-  def make(num_ps, num_workers):
-    shape = num_ps, num_workers
-    if shape not in _clusters:
-      _clusters[shape] = in_process.InProcessCluster(*shape)
-    cluster = _clusters[shape]
-    if not num_ps:
-      _use_new_keys(monkeypatch)
-    used.append(cluster)
-    return cluster
-
-  yield make
-  for cluster in used:
-    cluster.reset()
-
-
-_COLLECTIVES = {
-  name: getattr(collectives, name) for name in ('build_mean', 'build_broadcast')
-}
-_key_offsets = itertools.count(100, 100)
-
-
-def _use_new_keys(monkeypatch):
-  """A key of a collective op stands for one shape as long as a server lives."""
-  offset = next(_key_offsets)
-  for name, build in _COLLECTIVES.items():
-
-    def build_elsewhere(cluster, x, key, *args, _build=build, **kwargs):
-      return _build(cluster, x, offset + key, *args, **kwargs)
-
-    monkeypatch.setattr(collectives, name, build_elsewhere)
-
-
-@pytest.fixture
-def make_stepper(make_cluster):
-  """Returns make(num_ps, num_workers, make_rule, ...) -> stepper.Stepper."""
-  made = []
-
-  def make(num_ps, num_workers, make_rule, **settings):
-    cluster = make_cluster(num_ps, num_workers)
-    made.append(stepper.Stepper(cluster, make_rule, **settings))
-    return made[-1]
-
-  yield make
-  for each in made:
-    each.close()
-
-
-@pytest.fixture(scope='session')
-def _runner():
-  shared = runner.Runner()
-  yield shared
-  shared.close()
-
-
-@pytest.fixture
-def tasks(_runner):
-  """The runner.Runner of real tasks; ends what the test leaves running."""
-  yield _runner
-  _runner.kill_all()
-
-
-@pytest.fixture
-def make_real_cluster(tasks, tmp_path):
-  """Returns make(num_ps, num_workers) -> runner.Cluster."""
-  with contextlib.ExitStack() as stack:
-
-    def make(num_ps, num_workers):
-      cluster = runner.Cluster(tasks, tmp_path, num_ps, num_workers)
-      return stack.enter_context(contextlib.closing(cluster))
-
-    yield make

@@ -12,6 +12,7 @@ of JSON each:
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -99,6 +100,7 @@ def _start(name, others):
 def _run_cases(module, requests, replies):
   # Who loses its parent becomes ours: so none is lost sight of.
   ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+  gc.freeze()
   for line in requests:
     request = json.loads(line)
     with (
