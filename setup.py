@@ -47,7 +47,10 @@ setuptools.setup(
   ],
   # --flagfile=configs/NAME works without a checkout, too.
   package_dir={'distmnist.configs': 'configs'},
-  package_data={'distmnist.configs': ['*.flags', '*/*.flags']},
+  package_data={
+    'distmnist.configs': ['*.flags', '*/*.flags'],
+    'distmnist.watching': ['*.json'],
+  },
   python_requires='>=3.10',
   install_requires=[
     'tensorflow>=2.16,<2.22',  # classic mode is taken away piece by piece

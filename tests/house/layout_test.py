@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = (
   'spark',
   'sweep.py',
   'sweeps',
+  'watching',
 )
 
 
