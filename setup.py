@@ -57,6 +57,7 @@ setuptools.setup(
     'numpy>=1.26,<3',
     'absl-py>=2,<3',
     'pooch>=1.7,<2',  # downloads with hashes, atomically
+    'rich>=13,<16',  # the live table of launch
     'tqdm>=4.60,<5',  # pooch's progress bar
     'tensorboard>=2.16,<2.22',  # TensorFlow does not bring it any more
   ],
@@ -95,6 +96,9 @@ setuptools.setup(
       'distmnist-launch = distmnist.launch:run',
       'distmnist-plan = distmnist.plan:run',
       'distmnist-sweep = distmnist.sweep:run',
+      'distmnist-status = distmnist.status:run',
+      'distmnist-logs = distmnist.logs:run',
+      'distmnist-stop = distmnist.stop:run',
     ]
   },
 )

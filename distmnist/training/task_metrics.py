@@ -1,13 +1,18 @@
 """metrics.jsonl of this task, and what TensorBoard shows of the same lines."""
 
 import contextlib
+import functools
+import logging
 import os
 import secrets
+import signal
 
 from distmnist.exchange import waiting_workers
 from distmnist.logdir import logdirs
 from distmnist.training import summaries, worker_metrics
-from distmnist.watching import metrics_file, own_metrics
+from distmnist.watching import metrics_file, own_metrics, stop_file
+
+_log = logging.getLogger(__name__)
 
 # Of a sample of a ps.
 _CURVES = (
@@ -30,6 +35,8 @@ def kept(task, every_secs):
   with contextlib.ExitStack() as stack:
     sinks, collect = [], _COLLECT[cluster.job_name]
     if logdir:
+      stop = functools.partial(_stop, task, logdir)
+      stack.enter_context(stop_file.Watch(logdir, stop))
       sinks.append(stack.enter_context(contextlib.closing(Curves(logdir))))
       if cluster.job_name == 'ps':
         waiting = waiting_workers.WaitingWorkers(cluster, task.server)
@@ -42,6 +49,16 @@ def kept(task, every_secs):
     yield
     if metrics and task.stop.is_requested:
       metrics.ending = 'stopped'
+
+
+def _stop(task, logdir, who):
+  """Heeds a wish that this run stop, unless a launcher does.
+
+  The exit code is 0: what started this task is not to start it again.
+  """
+  if not stop_file.has_launcher(logdir):
+    _log.info(f'{who} asks this run to stop')
+    task.stop.request(signal.SIGINT, exit_code=0)
 
 
 _COLLECT = {

@@ -17,8 +17,11 @@ PROGRAMS = (
   'evaluate',
   'export',
   'launch',
+  'logs',
   'plan',
   'predict',
+  'status',
+  'stop',
   'sweep',
   'train',
 )
