@@ -47,13 +47,17 @@ setuptools.setup(
   ],
   # --flagfile=configs/NAME works without a checkout, too.
   package_dir={'distmnist.configs': 'configs'},
-  package_data={'distmnist.configs': ['*.flags', '*/*.flags']},
+  package_data={
+    'distmnist.configs': ['*.flags', '*/*.flags'],
+    'distmnist.watching': ['*.json'],
+  },
   python_requires='>=3.10',
   install_requires=[
     'tensorflow>=2.16,<2.22',  # classic mode is taken away piece by piece
     'numpy>=1.26,<3',
     'absl-py>=2,<3',
     'pooch>=1.7,<2',  # downloads with hashes, atomically
+    'rich>=13,<16',  # the live table of launch
     'tqdm>=4.60,<5',  # pooch's progress bar
     'tensorboard>=2.16,<2.22',  # TensorFlow does not bring it any more
   ],
@@ -92,6 +96,9 @@ setuptools.setup(
       'distmnist-launch = distmnist.launch:run',
       'distmnist-plan = distmnist.plan:run',
       'distmnist-sweep = distmnist.sweep:run',
+      'distmnist-status = distmnist.status:run',
+      'distmnist-logs = distmnist.logs:run',
+      'distmnist-stop = distmnist.stop:run',
     ]
   },
 )

@@ -12,7 +12,7 @@ import processes
 import runs
 import usage
 
-from distmnist.cluster import socket_bytes
+from distmnist.watching import socket_bytes
 
 # Rule -> number of ps.
 RULES = {'async_sgd': 1, 'sync_sgd': 1, 'ring_allreduce': 0}

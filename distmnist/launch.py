@@ -11,7 +11,13 @@ import os
 from distmnist.cluster import task_environment
 from distmnist.common import cli, console, lifeline, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
-from distmnist.launching import cluster_flags, jobs, log_view
+from distmnist.launching import (
+  cluster_flags,
+  jobs,
+  log_view,
+  run_record,
+  screens,
+)
 from distmnist.launching import train_flags as train_flags_lib
 
 # What --help explains.
@@ -47,6 +53,7 @@ def main(train_flags):
       cluster_flags.NUM_PS.value,
       cluster_flags.NUM_WORKERS.value,
     )
+  screens.check_flags(jobs.flag_value(given, 'logdir'))
   # A launcher gives its tasks their roles: that of this process is not theirs.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
@@ -63,7 +70,10 @@ def main(train_flags):
     cluster_flags.RESTART_WINDOW_SECS.value,
     cluster_flags.MIN_WORKERS.value,
   )
-  return registry.load(LAUNCHERS, cluster_flags.LAUNCHER.value).launch(job)
+  launcher = cluster_flags.LAUNCHER.value
+  with run_record.opened(job, launcher) as record:
+    record.code = registry.load(LAUNCHERS, launcher).launch(job)
+    return record.code
 
 
 def run():

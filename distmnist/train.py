@@ -39,6 +39,7 @@ from distmnist.training import (
   problem_errors,
   run_folder,
   summaries,
+  task_metrics,
   worker_graph,
   worker_loop,
 )
@@ -62,7 +63,11 @@ _DOWNLOAD_ONLY = flags.DEFINE_bool(
   'download_only', False, 'Download the data set if it is missing, and exit.'
 )
 _LOG_SECS = flags.DEFINE_float(
-  'log_secs', 2, 'Seconds from one progress line to the next.', lower_bound=0
+  'log_secs',
+  2,
+  'Seconds from one progress line to the next, and from one line of'
+  ' LOGDIR/TASK/metrics.jsonl to the next, there at least 0.5.',
+  lower_bound=0,
 )
 _PRINT_CLUSTER = flags.DEFINE_bool(
   'print_cluster',
@@ -85,10 +90,12 @@ def main():
     return 0
   task.log_role()
   if task.cluster.job_name == 'evaluator':
-    return evaluator.run_task(task)
+    with task_metrics.kept(task, _LOG_SECS.value):
+      return evaluator.run_task(task)
   if task.cluster.job_name == 'ps':
     task.serve()
-    return ps.run_ps(task)
+    with task_metrics.kept(task, _LOG_SECS.value):
+      return ps.run_ps(task)
   with problem_errors.explained(), contextlib.ExitStack() as at_end:
     return run_worker(task, console, start, at_end)
 
@@ -121,6 +128,7 @@ def run_worker(task, console, start, at_end):
     return shutdown.end(stop)
   task.serve()
   folder.sign()
+  at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
   history = history_lib.from_flags(
     folder.path, cluster.task_index, task.watchdog.life
   )

@@ -70,6 +70,7 @@ class StopRequest:
     self.error = None
     self.find_unsaved = lambda: None
     self._deadline = None
+    self._exit_code = None
     self._grace_secs = grace_secs
     self._requested = threading.Event()
     self._callbacks = []
@@ -88,6 +89,8 @@ class StopRequest:
   def exit_code(self):
     if self.error is not None:
       return self.error.exit_code
+    if self._exit_code is not None:
+      return self._exit_code
     return 128 + self.signal if self.is_requested else 0
 
   @property
@@ -116,13 +119,18 @@ class StopRequest:
     if self._requested.wait(secs):
       raise StoppedError
 
-  def request(self, signum):
+  def request(self, signum, exit_code=None):
     """Stops as if `signum` had come, as another task was sent it.
+
+    Args:
+      signum: int.
+      exit_code: int, of this process then; 128 + signum by default.
 
     What signals a whole cluster reaches its tasks one after the other: so a
     signal that comes next is the first, and not the second that stops at once.
     """
     if not self.is_requested:
+      self._exit_code = exit_code
       self.signal = signum
       self._writer.send(bytes([_ASKED + signum]))
       # It is said before what comes of it; else it might be said after the end.

@@ -23,8 +23,10 @@ from distmnist.common import cli, files
 from distmnist.launching import (
   jobs,
   log_view,
+  run_record,
   sbatch,
   sbatch_script,
+  screens,
   stop_grace,
   task_logs,
 )
@@ -151,9 +153,8 @@ def run(job, script, logs_dir, is_waited_for=True):
     cli.RunError: sbatch does not take it.
   """
   names = ['ps:1'] * job.num_ps, ['worker:1'] * job.num_workers
-  shown = log_view.make_screen(
-    logs_dir, jobs.make_tasks(*names, []), job.show_logs
-  )
+  tasks = jobs.make_tasks(*names, [])
+  shown = screens.make(logs_dir, tasks, job.show_logs)
   log = log_view.Log(os.path.join(logs_dir, 'slurm.log'))
   said = []
 
@@ -173,6 +174,7 @@ def run(job, script, logs_dir, is_waited_for=True):
     job_id = submission.read_job_id()
     shape = sbatch_script.describe(job)
     _log.info(f'{shape} as job {job_id} of Slurm, logs in {logs_dir}')
+    run_record.begin(tasks, logs_dir)
     if job.num_ps + job.num_workers > 1:
       _log.info(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:

@@ -19,7 +19,7 @@ from absl import flags
 
 from distmnist.common import cli, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching import log_view, task_logs
+from distmnist.launching import screens, task_logs
 from distmnist.spark import context as context_lib
 from distmnist.spark import executors, training
 
@@ -73,7 +73,7 @@ def launch(job):
     return 0
   check_ready(master)
   logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
-  screen = log_view.make_screen(logs_dir, cluster, job.show_logs)
+  screen = screens.make(logs_dir, cluster, job.show_logs)
 
   try:
     with signals.heeding(), context_lib.opened(conf, logs_dir) as context:

@@ -7,31 +7,8 @@ that dies can neither stop the task nor lose a line.
 import shutil
 import sys
 
-from distmnist.common import console, files
-from distmnist.common.names import CHIEF, LAUNCH
-from distmnist.launching import task_logs
-
-
-def make_screen(logs_dir, tasks, show_logs):
-  """Returns the Screen of `tasks`, on which our own lines are shown as well.
-
-  Args:
-    logs_dir: str, the folder of their logs.
-    tasks: list of jobs.Task.
-    show_logs: 'chief' for its lines as they are, 'all' for those of every task,
-      each behind its name.
-  """
-  screen = Screen(
-    {
-      '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
-        logs_dir, task
-      )
-      for task in tasks
-      if show_logs == 'all' or task.name == CHIEF
-    }
-  )
-  console.print_logs(screen.print_line)
-  return screen
+from distmnist.common import files
+from distmnist.common.names import LAUNCH
 
 
 def print_line(text):

@@ -8,10 +8,11 @@ import signal
 from distmnist.launching import (
   endings,
   local_host,
-  log_view,
   network_namespace,
   pid_lines,
   restart_limits,
+  run_record,
+  screens,
   stop_grace,
   task_group,
   task_logs,
@@ -75,8 +76,9 @@ def run(
     held it up.
   """
   task_logs.rotate(logs_dir, tasks)
-  screen = log_view.make_screen(logs_dir, tasks, show_logs)
+  screen = screens.make(logs_dir, tasks, show_logs)
   _log.info(f'{describe(tasks)} {where}, logs in {logs_dir}')
+  run_record.begin(tasks, logs_dir)
   launch = _Launch(tasks, logs_dir, options)
   with launch.make_group(screen) as group:
     left = _get_data(group, data_task) if data_task else []

@@ -11,7 +11,12 @@ import functools
 import signal
 import time
 
-from distmnist.launching import attempts, restart_limits, stop_grace
+from distmnist.launching import (
+  attempts,
+  restart_limits,
+  run_record,
+  stop_grace,
+)
 
 TICK_SECS = 0.1
 
@@ -152,6 +157,7 @@ class TaskGroup:
       self._end_to_restart(to_end)
     if not self._is_disturbed() and not self._is_restarting:
       self._attempts.start_due()
+    run_record.update(self.records)
     self._on_tick()
 
   def _end_to_restart(self, tasks):

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
+from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Stalls:
         )
         return
       _log.info(text)
+      own_metrics.write('event', event='wait', text=text)
       next_secs = secs + self._warn_secs
 
   def _describe(self, stage, secs):

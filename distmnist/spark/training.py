@@ -28,6 +28,7 @@ from distmnist.launching import (
   endings,
   jobs,
   restart_limits,
+  run_record,
   run_tasks,
   stop_grace,
   task_group,
@@ -193,6 +194,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
     stop_grace_secs=stop_grace.parse(tasks[0].argv),
   )
   workers = [task for task in tasks if task.job_name == 'worker']
+  run_record.begin(tasks, logs_dir)
   with group:
     try:
       for task in tasks:

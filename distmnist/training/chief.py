@@ -18,6 +18,7 @@ from distmnist.training import (
   stop_hook,
   validation_hook,
 )
+from distmnist.watching import own_metrics
 
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
@@ -192,6 +193,15 @@ class Chief:
       start: float, time.monotonic() at the start of this program.
     """
     best_step, validation, test = self._evaluate()
+    for split, metrics in (('validation', validation), ('test', test)):
+      if metrics:
+        own_metrics.write(
+          'evaluation',
+          split=split,
+          step=self._final_step if best_step is None else best_step,
+          metrics=metrics,
+          is_final=True,
+        )
     outcome = {
       'best_step': best_step,
       'validation_metrics': validation,

@@ -17,6 +17,7 @@ from distmnist.lifecycle import shutdown
 from distmnist.logdir import checkpoints, logdirs, report_text
 from distmnist.training import evaluation, problem_data
 from distmnist.training import problem as problem_lib
+from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -148,5 +149,6 @@ def describe(evaluator, path, split_name):
   """
   found = evaluator.compute_checkpoint(path)
   step = checkpoints.read_step(path)
+  own_metrics.write('evaluation', split=split_name, step=step, metrics=found)
   metrics = report_text.format_metrics(found)
   return f'step {step}  {split_name} {metrics}  {path}'

@@ -4,11 +4,17 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import socket_bytes
+from distmnist.watching import socket_bytes
 
 
 class ProgressHook(tf.train.SessionRunHook):
-  """Counts this worker's steps; prints progress; has summaries written."""
+  """Counts this worker's steps; prints progress; has summaries written.
+
+  Attributes:
+    first_step, final_step: ints, global steps; None before the first run.
+    final_cost: float, of the last step.
+    last_values: {name: number}, what was fetched of the last step.
+  """
 
   def __init__(
     self, stats, steps, constants, plan, console, summaries, unit='images'
@@ -39,6 +45,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self.first_step = None
     self.final_step = None
     self.final_cost = None
+    self.last_values = {}
 
   def begin(self):
     self._summaries.begin()
@@ -49,6 +56,7 @@ class ProgressHook(tf.train.SessionRunHook):
     for fetched in self._steps.done:
       values = fetched | self._constants
       self._count(values)
+    self.last_values = values
     if self._start is None:
       self._start, self.first_step = now, self.final_step
       self._mark = (now, self.final_step, stats.local_steps)

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 # step, and traces the first one, which sets up the graph.
 from distmnist.common import cli
 from distmnist.logdir import history
+from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,9 @@ class StopHook(tf.train.SessionRunHook):
     self._has_run = False
     if self.sessions:
       lost = max(0, self.sessions[-1][1] - step)
-      _log.info(f'recovered at step {step}: {lost} steps lost')
+      text = f'recovered at step {step}: {lost} steps lost'
+      _log.info(text)
+      own_metrics.write('event', event='recovered', step=step, text=text)
     self.sessions.append([step, step])
     if step >= self._last_step:
       coord.request_stop()

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.logdir import history, saving
 from distmnist.logdir.report_text import format_metric
 from distmnist.training import summaries
+from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,9 @@ class ValidationHook(tf.train.SessionRunHook):
     # Other workers may have gone on since their own step was seen.
     step = int(values['global_step'])
     history.record('evaluated', step=step, value=value)
+    own_metrics.write(
+      'evaluation', split='validation', step=step, metrics={name: value}
+    )
     try:
       is_best = self.best.note(values, step, value)
     except saving.SaveError as error:

@@ -17,6 +17,7 @@ from distmnist.training import (
   batch_hook,
   progress_hook,
   stop_hook,
+  task_metrics,
   trace_hook,
   worker_steps,
   worker_summaries,
@@ -87,6 +88,7 @@ class WorkerLoop:
       source, self._graph, bool(self._folder.summary_dir)
     )
     self.hooks = self._make_hooks(strategy_hooks, source, steps, at_end)
+    task_metrics.follow_worker(task, self._stats, self._progress, self._choice)
     if cluster.is_chief:
       kept = step.center + step.averages
       self._chief = chief_lib.Chief(

@@ -5,8 +5,9 @@ import threading
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import heartbeat_table, socket_bytes
+from distmnist.cluster import heartbeat_table
 from distmnist.cluster.heartbeat_table import Beat
+from distmnist.watching import socket_bytes
 from tests.support import in_process
 
 

@@ -22,9 +22,12 @@ TOP = {
   'evaluate',
   'export',
   'launch',
+  'logs',
   'plan',
   'predict',
   'runtime',
+  'status',
+  'stop',
   'sweep',
   'train',
 }
@@ -33,11 +36,15 @@ WITHOUT_TENSORFLOW = (
   'api',
   'common',
   'launch.py',
+  'logs.py',
   'launchers',
   'launching',
   'spark',
+  'status.py',
+  'stop.py',
   'sweep.py',
   'sweeps',
+  'watching',
 )
 
 

@@ -17,8 +17,11 @@ PROGRAMS = (
   'evaluate',
   'export',
   'launch',
+  'logs',
   'plan',
   'predict',
+  'status',
+  'stop',
   'sweep',
   'train',
 )
@@ -67,6 +70,7 @@ def test_all_configs_and_modules_are_in_the_wheel(wheel):
   }
   assert configs
   assert configs | modules <= names
+  assert 'distmnist/watching/metrics.schema.json' in names
   assert not [n for n in names if n.startswith(('tests/', 'configs/'))]
 
 

@@ -1,9 +1,8 @@
 import io
-import logging
 
 import pytest
 
-from distmnist.launching import jobs, log_view
+from distmnist.launching import log_view
 
 
 class Terminal(io.StringIO):
@@ -92,41 +91,12 @@ def test_bytes_that_are_no_text_do_not_stop_the_screen(log):
   assert out.getvalue() == '\N{REPLACEMENT CHARACTER}\n'
 
 
-def test_the_lines_of_all_have_the_name_of_their_task(tmp_path, capsys):
-  cluster = jobs.make_tasks(['a:1'], ['b:1', 'c:1'], [])
-  screen = log_view.make_screen(tmp_path, cluster, 'all')
-  append(tmp_path / 'worker_1.log', 'one\nstep 2\nthr')
-  append(tmp_path / 'ps_0.log', 'zero\n')
-  screen.update()
-  assert capsys.readouterr().out == (
-    '[ps 0] zero\n[worker 1] one\n[worker 1] step 2\n'
-  )
-  screen.finish()
-  assert capsys.readouterr().out == '[worker 1] thr\n'
-
-
-def test_of_the_chief_alone_the_lines_are_as_they_are(tmp_path, capsys):
-  cluster = jobs.make_tasks(['a:1'], ['b:1', 'c:1'], [])
-  screen = log_view.make_screen(tmp_path, cluster, 'chief')
-  append(tmp_path / 'worker_0.log', 'one\n')
-  append(tmp_path / 'worker_1.log', 'two\n')
-  screen.finish()
-  assert capsys.readouterr().out == 'one\n'
-
-
 def test_a_line_of_ours_does_not_end_one_of_a_task(log, capsys):
   screen = log_view.Screen({'': log}, Terminal())
   log.write_text('step 1\n')
   screen.update()
   screen.print_line('one')
   assert screen._out.getvalue().endswith('\n')
-  assert capsys.readouterr().err == 'distmnist.launch: one\n'
-  screen.finish()
-
-
-def test_what_is_logged_is_shown_with_the_logs_of_tasks(tmp_path, capsys):
-  screen = log_view.make_screen(str(tmp_path), [], 'all')
-  logging.getLogger('distmnist.launching.x').info('one')
   assert capsys.readouterr().err == 'distmnist.launch: one\n'
   screen.finish()
 

@@ -1,6 +1,7 @@
 """Whole launches as a user starts them: to their end, again and again."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import time
 
+import jsonschema
 import pytest
 
+from distmnist.watching import metrics_file
 from tests.support.runner import REPO, SMALL, read_report
 
 
@@ -62,12 +65,29 @@ def find_tasks(folder):
   return found
 
 
+def check_metrics(logdir):
+  """What each task has said of itself is as the schema says, to the end."""
+  path = REPO / 'distmnist' / 'watching' / 'metrics.schema.json'
+  validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
+  tasks = {}
+  for line in metrics_file.read(str(logdir)):
+    validator.validate(line)
+    tasks.setdefault(line['task'], []).append(line)
+  assert tasks.keys() >= {'ps 0', 'worker 0', 'worker 1'}
+  for lines in tasks.values():
+    assert (lines[0]['kind'], lines[-1]['kind']) == ('start', 'end')
+    assert lines[-1]['ok']
+  assert tasks['ps 0'][-2]['received_bytes'] > 0
+  assert tasks['worker 0'][-2]['step'] >= 60
+
+
 def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   code, out, err, _ = launch(
     tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'
   )
   assert code == 0, out + err
   assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)
+  check_metrics(tmp_path / 'run')
   isolated, tasks, pids = err.splitlines()
   assert pids.startswith('distmnist.launch: pids on this machine: fork ')
   assert re.match(

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from distmnist.cluster import socket_bytes
+from distmnist.watching import socket_bytes
 
 
 @pytest.fixture

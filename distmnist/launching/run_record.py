@@ -1,0 +1,137 @@
+"""What the log directory knows of its launcher, and how a run is stopped there.
+
+The starts and ends of tasks stand in LOGDIR/launcher/metrics.jsonl. A wish by
+`python -m distmnist.stop` comes to this process as SIGINT, so that every
+launcher that waits does what it does at Ctrl-C.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+
+from distmnist.common import owner_file
+from distmnist.watching import metrics_file, stop_file
+
+_log = logging.getLogger(__name__)
+
+_of_process = None
+
+
+class RunRecord:
+  """The lines of one launch; nothing where it has no log directory.
+
+  Attributes:
+    logdir: str, or None.
+    code: int, the exit code of the launch.
+  """
+
+  def __init__(self, logdir, launcher, flags):
+    """
+    Args:
+      logdir: str or None.
+      launcher: str, its name.
+      flags: list of str, those of train.
+    """
+    self.logdir = logdir
+    self._launcher = launcher
+    self._flags = list(flags)
+    self._writer = None
+    self._known = {}
+    self._stack = contextlib.ExitStack()
+    self.code = 1
+
+  def begin(self, tasks, logs_dir):
+    """Begins the lines, once the folder is this launcher's.
+
+    Args:
+      tasks: list of jobs.Task.
+      logs_dir: str.
+    """
+    if not self.logdir or self._writer:
+      return
+    me = owner_file.describe_self()
+    self._writer = metrics_file.Writer(
+      self.logdir,
+      metrics_file.LAUNCHER,
+      secrets.token_hex(8),
+      host=socket.gethostname(),
+      pid=os.getpid(),
+      process={name: me[name] for name in ('pid', 'machine', 'start')},
+      launcher=self._launcher,
+      tasks=[task.name for task in tasks if task.task_index is not None],
+      logs_dir=os.path.abspath(logs_dir),
+      flags=self._flags,
+    )
+    self._stack.enter_context(stop_file.Watch(self.logdir, self._stop))
+
+  def update(self, records):
+    """Writes which tasks have started or ended since the last call.
+
+    Args:
+      records: task_record.TaskRecords.
+    """
+    if not self._writer:
+      return
+    for name, record in list(records.items()):
+      now = record.attempt, record.is_running, record.code
+      then = self._known.get(name, (0, False, None))
+      self._known[name] = now
+      if record.attempt > then[0]:
+        self._write('started', name, attempt=record.attempt)
+      if then[:2] != now[:2] and not record.is_running and record.attempt:
+        text = str(record.failure.cause) if record.code else ''
+        self._write('ended', name, code=record.code, text=text)
+
+  def _write(self, event, about, **fields):
+    self._writer.write('event', event=event, about=about, **fields)
+
+  def close(self):
+    """Writes the end of the launch."""
+    self._stack.close()
+    if self._writer:
+      ok = self.code == 0
+      self._writer.write('end', ok=ok, code=self.code, text='')
+
+  def _stop(self, who):
+    _log.info(f'{who} asks this run to stop')
+    self._writer.write('event', event='stopping', text=who)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextlib.contextmanager
+def opened(job, launcher):
+  """Has `begin` and `update` write for this launch meanwhile.
+
+  Args:
+    job: jobs.Job.
+    launcher: str, its name.
+  """
+  global _of_process
+  logdir = None if job.dry_run else job.flag('logdir')
+  mine = RunRecord(logdir and os.path.expanduser(logdir), launcher, job.given)
+  _of_process = mine
+  try:
+    yield mine
+  finally:
+    _of_process = None
+    mine.close()
+
+
+def find_logdir():
+  """Returns the log directory (str) of the launch that is on, or None."""
+  return _of_process and _of_process.logdir
+
+
+def begin(tasks, logs_dir):
+  """See RunRecord.begin; does nothing where no launch is on."""
+  if _of_process:
+    _of_process.begin(tasks, logs_dir)
+
+
+def update(records):
+  """See RunRecord.update."""
+  if _of_process:
+    _of_process.update(records)

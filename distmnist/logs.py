@@ -1,0 +1,108 @@
+"""Prints the log of a task of a run, and with -f what comes to it.
+
+  python -m distmnist.logs --logdir=logs/run [-f] [TASK]
+
+TASK is the chief by default; else 'ps 0', worker_1 and so on.
+"""
+
+import os
+import re
+import sys
+import time
+
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.common.names import CHIEF
+from distmnist.logdir import find_run
+
+_FOLLOW = flags.DEFINE_bool(
+  'follow',
+  False,
+  'Go on with what comes to the log until the launcher of the run has ended.',
+  short_name='f',
+)
+_FIRST_FLAGS = ('logdir', 'follow')
+_LOOK_SECS = 0.2
+
+
+def main(words):
+  """Prints the log of the task that `words`, a list of str, name."""
+  task = parse_task(words)
+  found = find_run.from_flags()
+  path = find_log(found.logdir, found.state.launcher, task)
+  with open(path, 'rb') as log:
+    while True:
+      found.look()
+      # Before the last look at the log.
+      is_over = not _FOLLOW.value or not found.find_left()
+      for data in iter(lambda: log.read(1 << 16), b''):
+        sys.stdout.buffer.write(data)
+      sys.stdout.buffer.flush()
+      if is_over:
+        return
+      time.sleep(_LOOK_SECS)
+
+
+def parse_task(words):
+  """Returns the name of a task, such as 'ps 0'.
+
+  Args:
+    words: list of str, what the user has typed, such as ['ps_0'].
+
+  Raises:
+    cli.UsageError: it names none.
+  """
+  typed = ' '.join(words)
+  if not typed:
+    return CHIEF
+  found = re.fullmatch(r'(ps|worker|evaluator)[ _:/]?(\d+)', typed)
+  if typed == 'chief':
+    return CHIEF
+  if not found:
+    raise cli.UsageError(
+      f'{typed!r} is no task: expected one such as worker_0, ps_1 or chief'
+    )
+  return f'{found[1]} {int(found[2])}'
+
+
+def find_log(logdir, launcher, task):
+  """Returns the path of the log of a task.
+
+  Args:
+    logdir: str.
+    launcher: dict, the first line of the launcher, or None.
+    task: str, its name.
+
+  Raises:
+    cli.RunError: there is none.
+  """
+  folders = [os.path.join(logdir, 'logs')]
+  if launcher and launcher.get('logs_dir'):
+    folders.insert(0, launcher['logs_dir'])
+  for folder in folders:
+    path = os.path.join(folder, f'{task.replace(" ", "_")}.log')
+    if os.path.isfile(path):
+      return path
+  there = sorted(
+    name[: -len('.log')]
+    for folder in folders[:1]
+    if os.path.isdir(folder)
+    for name in os.listdir(folder)
+    if name.endswith('.log')
+  )
+  hint = (
+    f'there are {", ".join(there)}'
+    if there
+    else 'a task that no launcher of ours has started writes to its own screen'
+    ' (Kubernetes: kubectl logs)'
+  )
+  raise cli.RunError(f'no log of {task} in {folders[0]}: {hint}')
+
+
+def run():
+  cli.run(main, takes_words=True, first_flags=_FIRST_FLAGS)
+
+
+if __name__ == '__main__':
+  run()

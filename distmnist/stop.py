@@ -1,0 +1,83 @@
+"""Has a run save and end, from any shell that sees its log directory.
+
+  python -m distmnist.stop --logdir=logs/run
+
+The run does what it does at Ctrl-C, whatever has started it: the same command
+resumes it later. It is asked by a file in the log directory, which its launcher
+looks for, and each task where no launcher waits.
+"""
+
+import os
+import time
+
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.logdir import find_run
+from distmnist.watching import stop_file, table_text
+
+_TIMEOUT_SECS = flags.DEFINE_float(
+  'timeout_secs',
+  60.0,
+  'Seconds to wait for the end of the run once it is asked; 0 asks and leaves.',
+  lower_bound=0,
+)
+_FIRST_FLAGS = ('logdir', 'timeout_secs')
+_LOOK_SECS = 0.2
+
+
+def main():
+  """Asks, and waits for the end of all tasks."""
+  found = find_run.from_flags()
+  logdir = found.logdir
+  if found.find_left():
+    ask(logdir)
+    print(f'asked the run in {os.path.normpath(logdir)} to save and end')
+    wait(found, _TIMEOUT_SECS.value)
+  if _TIMEOUT_SECS.value:
+    print(table_text.describe_run(logdir, found.state))
+
+
+def ask(logdir):
+  """Leaves the wish in `logdir`.
+
+  Raises:
+    cli.RunError: it cannot be written there.
+  """
+  try:
+    stop_file.write(logdir)
+  except OSError as error:
+    raise cli.RunError(
+      f'--logdir={logdir} cannot be written: {error.strerror}; stop the run as'
+      ' the user who owns it'
+    ) from error
+
+
+def wait(found, timeout_secs):
+  """Waits until nothing of a run is left; not at all if `timeout_secs` is 0.
+
+  Args:
+    found: watched_run.WatchedRun.
+    timeout_secs: float.
+
+  Raises:
+    cli.RunError: something is.
+  """
+  deadline = time.monotonic() + timeout_secs
+  while timeout_secs and (left := found.find_left()):
+    if time.monotonic() > deadline:
+      raise cli.RunError(
+        f'{", ".join(left)} still there {timeout_secs:g} s after the run in'
+        f' {found.logdir} was asked to end: see python -m distmnist.logs'
+        f' --logdir={found.logdir}, or end them where they run'
+      )
+    time.sleep(_LOOK_SECS)
+    found.look()
+
+
+def run():
+  cli.run(main, first_flags=_FIRST_FLAGS)
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,72 @@
+"""What a worker says of itself in metrics.jsonl."""
+
+import collections
+import time
+
+from distmnist.logdir import report
+
+
+class WorkerMetrics:
+  """Collects the numbers of a worker; called in the thread of the sampler."""
+
+  def __init__(self, stats, progress, stalls, warn_secs, last_step, problem):
+    """
+    Args:
+      stats: report.WorkerStats, which its steps change meanwhile.
+      progress: progress_hook.ProgressHook.
+      stalls: stalls.Stalls.
+      warn_secs: float, no step for so long is called a wait.
+      last_step: int, the global step at which the training ends.
+      problem: problem.Problem.
+    """
+    self._stats = stats
+    self._progress = progress
+    self._stalls = stalls
+    self._warn_secs = warn_secs
+    self._last_step = last_step
+    self._unit = problem.unit
+    self._shown_staleness = collections.Counter()
+    self._mark = None  # (time, examples) at the last sample.
+
+  def collect(self):
+    """Returns the fields of a sample, a dict."""
+    stats, values = self._stats, self._progress.last_values
+    known = {'global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'}
+    return {
+      'state': self._find_state(),
+      'step': self._progress.final_step,
+      'last_step': self._last_step,
+      'local_steps': stats.local_steps,
+      'examples': stats.images,
+      'unit': self._unit,
+      'examples_per_sec': self._compute_rate(stats.images),
+      'cost': self._progress.final_cost,
+      'metrics': {n: x for n, x in values.items() if n not in known},
+      'bytes_pulled': stats.bytes_pulled,
+      'bytes_pushed': stats.bytes_pushed,
+    } | self._collect_staleness()
+
+  def _find_state(self):
+    if self._stats.has_ended:
+      return 'ending'
+    if self._progress.final_step is None:
+      return 'starting'
+    is_late = self._stalls.secs() >= self._warn_secs
+    return 'waiting' if is_late else 'training'
+
+  def _compute_rate(self, examples):
+    """Returns examples a second since the last sample; None if not known."""
+    then, self._mark = self._mark, (time.monotonic(), examples)
+    if not then or self._progress.final_step is None:
+      return None
+    return (examples - then[1]) / max(1e-9, self._mark[0] - then[0])
+
+  def _collect_staleness(self):
+    """Returns the staleness of the pushes since the last sample."""
+    now = self._stats.staleness.copy()
+    new = now - self._shown_staleness
+    self._shown_staleness = now
+    return {
+      'staleness': dict(sorted(new.items())),
+      'staleness_mean': report.compute_mean(new) if new else None,
+    }

@@ -1,0 +1,74 @@
+"""The tasks of a run as a table of `rich`, with a bar above it."""
+
+from distmnist.watching import table_text
+
+_COLOURS = {
+  'training': 'green',
+  'serving': 'green',
+  'evaluating': 'green',
+  'waiting': 'yellow',
+  'starting': 'yellow',
+  'ending': 'cyan',
+  'ended': 'dim',
+  'stopped': 'dim',
+}
+_BAR_WIDTH = 30
+
+
+def make(logdir, state, num_rows):
+  """Returns what `rich` can print.
+
+  Args:
+    logdir: str.
+    state: run_state.RunState.
+    num_rows: int, as many tasks have room: those are shown that need a look.
+  """
+  from rich import console, table, text
+
+  rows = state.make_rows()
+  shown = choose_rows(rows, num_rows)
+  heads, cells = table_text.make_cells(shown, state.unit)
+  drawn = table.Table(box=None, pad_edge=False, header_style='bold')
+  for i, head in enumerate(heads):
+    drawn.add_column(head, justify='left' if i < 2 else 'right', no_wrap=True)
+  for row, line in zip(shown, cells, strict=True):
+    drawn.add_row(
+      line[0],
+      text.Text(line[1], _COLOURS.get(row.state, 'red')),
+      *line[2:],
+    )
+  parts = [text.Text(_make_bar(state)), drawn]
+  if len(shown) < len(rows):
+    parts.append(
+      text.Text(
+        f'and {len(rows) - len(shown)} more: python -m distmnist.status'
+        f' --logdir={logdir}',
+        'dim',
+      )
+    )
+  return console.Group(*parts)
+
+
+def choose_rows(rows, num_rows):
+  """Returns `num_rows` of `rows` in their order, first those not at work."""
+
+  def needs_look(row):
+    return row.state not in ('training', 'serving', 'evaluating')
+
+  first = sorted(rows, key=lambda row: not needs_look(row))[:num_rows]
+  return [row for row in rows if row in first]
+
+
+def _make_bar(state):
+  if not (state.last_step and state.step is not None):
+    return 'starting'
+  part = min(1.0, state.step / state.last_step)
+  done = round(_BAR_WIDTH * part)
+  text = (
+    f'{"━" * done}{"─" * (_BAR_WIDTH - done)} step'
+    f' {min(state.step, state.last_step)}/{state.last_step}'
+  )
+  for split in ('validation', 'test'):
+    if line := state.evaluations.get(split):
+      text += f'  {split} {table_text.format_metrics(line["metrics"])}'
+  return text

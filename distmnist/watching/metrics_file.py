@@ -1,0 +1,190 @@
+"""metrics.jsonl: what a task of a run says of itself, a JSON object a line.
+
+Each task has its own, LOGDIR/TASK/metrics.jsonl, which all its lives append to.
+metrics.schema.json says what a line may have. A line is there whole or not at
+all, in one write; what cannot be written ends no training.
+"""
+
+import contextlib
+import glob
+import json
+import logging
+import math
+import os
+import time
+
+from distmnist.common import files
+
+_log = logging.getLogger(__name__)
+
+NAME = 'metrics.jsonl'
+LAUNCHER = 'launcher'
+
+
+def folder_of(logdir, task):
+  """Returns the folder of a task such as 'ps 0': LOGDIR/ps_0."""
+  return os.path.join(logdir, task.replace(' ', '_'))
+
+
+def path_of(logdir, task):
+  return os.path.join(folder_of(logdir, task), NAME)
+
+
+def find(logdir):
+  """Returns {task name: path} of the files there are in `logdir`."""
+  paths = glob.glob(os.path.join(glob.escape(logdir), '*', NAME))
+  return {
+    os.path.basename(os.path.dirname(path)).replace('_', ' '): path
+    for path in sorted(paths)
+  }
+
+
+class Writer:
+  """Appends the lines of one life of a task, begun by one of kind `start`."""
+
+  def __init__(self, logdir, task, life, **start):
+    """
+    Args:
+      logdir: str. Nothing is written while it is not there: a ps may be on a
+        host that does not share it.
+      task: str, such as 'ps 0'.
+      life: str, another one in each process.
+      start: fields of the first line.
+    """
+    self._logdir = logdir
+    self._path = path_of(logdir, task)
+    self._own = {'task': task, 'life': life}
+    self._start = {'kind': 'start', 'time': time.time(), **start}
+    self._has_failed = False
+
+  def write(self, kind, **fields):
+    """Writes one line; returns what it says, a dict.
+
+    Args:
+      kind: 'sample', 'evaluation', 'event' or 'end'.
+      fields: what JSON can hold; a number that is not finite becomes null.
+    """
+    line = {'kind': kind, 'time': time.time(), **fields}
+    try:
+      self._append(line)
+    except OSError as error:
+      if not self._has_failed:
+        self._has_failed = True
+        _log.info(
+          f'{self._path} cannot be written: {error.strerror}; the training '
+          'goes on without'
+        )
+    return _clean(self._own | line)
+
+  def _append(self, line):
+    if not os.path.isdir(self._logdir):
+      return
+    lines = [line]
+    # Somebody may have moved it away: each file has its first line.
+    if self._start and not self._is_begun():
+      lines.insert(0, self._start)
+    text = ''.join(json.dumps(_clean(self._own | x)) + '\n' for x in lines)
+    os.makedirs(os.path.dirname(self._path), exist_ok=True)
+    _append_whole(self._path, text.encode())
+    self._inode = os.stat(self._path).st_ino
+
+  _inode = None
+
+  def _is_begun(self):
+    try:
+      return os.stat(self._path).st_ino == self._inode
+    except FileNotFoundError:
+      return False
+
+
+def _append_whole(path, data):
+  """Appends `data` to a file, all of it or nothing.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+  fd = files.no_follow(path, flags)
+  try:
+    size = os.fstat(fd).st_size
+    # Whoever was before us may have been cut off.
+    if size and os.pread(fd, 1, size - 1) != b'\n':
+      data = b'\n' + data
+    if os.write(fd, data) < len(data):
+      os.ftruncate(fd, size)
+      raise OSError(0, 'no space is left')
+  finally:
+    os.close(fd)
+
+
+def _clean(value):
+  """Returns `value` with short floats, and None for those not finite."""
+  if isinstance(value, dict):
+    return {str(name): _clean(x) for name, x in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_clean(x) for x in value]
+  if hasattr(value, 'item'):  # NumPy's.
+    value = value.item()
+  if not isinstance(value, float):
+    return value
+  if not math.isfinite(value):
+    return None
+  return round(value, 3) if abs(value) >= 1e6 else float(f'{value:.7g}')
+
+
+class Follower:
+  """Reads what all tasks of a run write, as it comes."""
+
+  def __init__(self, logdir):
+    self._logdir = logdir
+    self._places = {}  # Path: (inode, bytes read).
+
+  def read_new(self):
+    """Returns the lines since the last call, a list of dict by time.
+
+    What is no whole line of JSON is left out.
+    """
+    found = []
+    for path in find(self._logdir).values():
+      try:
+        found += self._read(path)
+      except OSError:
+        continue  # It was removed, or moved away.
+    return sorted(found, key=lambda line: line['time'])
+
+  def _read(self, path):
+    with open(path, 'rb') as file:
+      inode = os.fstat(file.fileno()).st_ino
+      old, start = self._places.get(path, (inode, 0))
+      start = start if old == inode else 0
+      file.seek(start)
+      data = file.read()
+    whole = data[: data.rfind(b'\n') + 1]
+    self._places[path] = inode, start + len(whole)
+    for text in whole.splitlines():
+      line = _parse(text)
+      if line:
+        yield line
+
+
+def read_first_time(path):
+  """Returns the time of the first line at `path`, a float, or None."""
+  with contextlib.suppress(OSError), open(path, 'rb') as file:
+    if line := _parse(file.readline()):
+      return line['time']
+  return None
+
+
+def _parse(text):
+  """Returns the dict of one line, or None if it is none of ours."""
+  try:
+    line = json.loads(text)
+    is_ours = isinstance(line['time'], (int, float)) and line['task']
+    return line if is_ours and line['kind'] else None
+  except (ValueError, TypeError, KeyError):
+    return None
+
+
+def read(logdir):
+  """Returns all lines of all tasks, a list of dict by time."""
+  return Follower(logdir).read_new()

@@ -1,0 +1,50 @@
+"""The metrics of this process, for whoever has something to say there."""
+
+import contextlib
+
+from distmnist.watching import sampler
+
+_of_process = None
+
+
+@contextlib.contextmanager
+def kept(logdir, task, life, every_secs, collect=dict, sinks=()):
+  """Keeps the metrics of this process meanwhile; yields the Sampler, or None.
+
+  Args:
+    logdir: str, or None: then nothing is kept.
+    task: str, such as 'ps 0'.
+    life: str, another one in each process.
+    every_secs: float, from one sample to the next.
+    collect, sinks: see sampler.Sampler.
+  """
+  global _of_process
+  if not logdir:
+    yield None
+    return
+  mine = sampler.Sampler(logdir, task, life, every_secs)
+  mine.collect = collect
+  mine.sinks += sinks
+  _of_process = mine.start()
+  error = 'ended amid its work'
+  try:
+    yield mine
+    error = ''
+  except BaseException as raised:
+    error = ' '.join(str(raised).split()) or type(raised).__name__
+    raise
+  finally:
+    _of_process = None
+    mine.close(error)
+
+
+def write(kind, **fields):
+  """Writes a line, if the metrics of this process are kept."""
+  if _of_process:
+    _of_process.write(kind, **fields)
+
+
+def collect_by(collect):
+  """Has the samples say what `collect`, a callable() -> dict, returns."""
+  if _of_process:
+    _of_process.collect = collect

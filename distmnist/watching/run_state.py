@@ -1,0 +1,226 @@
+"""What is known of each task of a run, from the lines of metrics.jsonl."""
+
+import collections
+import time
+from typing import NamedTuple
+
+from distmnist.common import owner_file
+from distmnist.watching import metrics_file
+
+# Of a sample every 2 s; where --log_secs is more, so many samples are missed.
+_SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
+_JOBS = ('ps', 'worker', 'evaluator')
+
+
+class Row(NamedTuple):
+  """A task as a table shows it; None is what is not known.
+
+  Attributes:
+    task: str. state: str. step: int.
+    examples_per_sec: float, since the last sample, or of the whole life if it
+      has ended; so are the next three.
+    staleness: float, a mean, in updates.
+    received_per_sec, sent_per_sec: floats, bytes.
+    rss_bytes: int.
+    restarts: int.
+    is_live: bool, whether it still runs, as far as one knows.
+  """
+
+  task: str
+  state: str
+  step: int | None = None
+  examples_per_sec: float | None = None
+  staleness: float | None = None
+  received_per_sec: float | None = None
+  sent_per_sec: float | None = None
+  rss_bytes: int | None = None
+  restarts: int = 0
+  is_live: bool = True
+
+
+class _Task:
+  """The last life of a task."""
+
+  def __init__(self):
+    self.start = self.first = self.last = self.end = None
+    self.every_secs = 0.0
+    self.staleness = collections.Counter()
+    self.attempt = 1
+    self.exit_code = None
+    self.has_exited = False
+
+  def begin(self, line):
+    self.__init__()
+    self.start, self.attempt = line, line.get('attempt', 1)
+
+  def take_sample(self, line):
+    if self.last:
+      self.every_secs = line['time'] - self.last['time']
+    if line.get('step') is not None or line['state'] == 'serving':
+      self.first = self.first or line
+    self.last = line
+    for staleness, n in line.get('staleness', {}).items():
+      self.staleness[int(staleness)] += n
+
+
+class RunState:
+  """The tasks of a run.
+
+  Attributes:
+    tasks: {name: _Task}.
+    launcher: the first line of the last launcher (dict), or None.
+    evaluations: {split: the last line (dict) of an evaluation on it}.
+    events: list of lines (dict) of kind `event`.
+  """
+
+  def __init__(self):
+    self.tasks = {}
+    self.launcher = None
+    self.launcher_end = None
+    self.evaluations = {}
+    self.events = []
+
+  def take(self, lines):
+    """Takes in lines of metrics_file.Follower; returns itself."""
+    for line in lines:
+      if line['task'] == metrics_file.LAUNCHER:
+        self._take_launcher(line)
+        continue
+      task = self.tasks.setdefault(line['task'], _Task())
+      kind = line['kind']
+      if kind == 'start':
+        task.begin(line)
+      elif task.start and line['life'] != task.start['life']:
+        continue  # A process that was suspended while another took its place.
+      elif kind == 'sample':
+        task.take_sample(line)
+      elif kind == 'end':
+        task.end = line
+      elif kind == 'evaluation':
+        self.evaluations[line['split']] = line
+      elif kind == 'event':
+        self.events.append(line)
+    return self
+
+  def _take_launcher(self, line):
+    if line['kind'] == 'start':
+      self.launcher, self.launcher_end = line, None
+      self.tasks = {}  # What follows is of this launch.
+    elif line['kind'] == 'end':
+      self.launcher_end = line
+    elif line['kind'] == 'event':
+      self.events.append(line)
+      task = self.tasks.setdefault(line.get('about'), _Task())
+      if line['event'] == 'started':
+        task.has_exited = False
+        task.attempt = line.get('attempt', 1)
+      elif line['event'] == 'ended':
+        task.has_exited, task.exit_code = True, line['code']
+
+  @property
+  def unit(self):
+    """str, what examples are called."""
+    units = (t.last.get('unit') for t in self.tasks.values() if t.last)
+    return next(filter(None, units), 'examples')
+
+  @property
+  def last_step(self):
+    """int, the global step at which the run ends; None if it is not known."""
+    steps = (t.last.get('last_step') for t in self.tasks.values() if t.last)
+    return next(filter(None, steps), None)
+
+  @property
+  def step(self):
+    """int, the latest global step that a task has seen, or None."""
+    steps = (t.last.get('step') for t in self.tasks.values() if t.last)
+    return max((step for step in steps if step is not None), default=None)
+
+  def find_names(self):
+    """Returns the names of the tasks of the run, ps first (list of str)."""
+    names = self.tasks.keys() - {None}
+    if self.launcher and self.launcher.get('tasks'):
+      names = set(self.launcher['tasks'])
+    known = [name for name in names if name.split()[0] in _JOBS]
+    return sorted(known, key=_order)
+
+  def make_rows(self, now=None):
+    """Returns the list of Row.
+
+    Args:
+      now: float, seconds since 1970; by default the clock of this host.
+    """
+    now = time.time() if now is None else now
+    return [
+      self._make_row(name, self.tasks.get(name, _Task()), now)
+      for name in self.find_names()
+    ]
+
+  def _make_row(self, name, task, now):
+    state, is_live = self._find_state(task, now)
+    last = task.last or {}
+    rates = _find_rates(task, is_live)
+    return Row(
+      name,
+      state,
+      last.get('step'),
+      *rates,
+      last.get('rss_bytes') if is_live or task.end else None,
+      task.attempt - 1,
+      is_live,
+    )
+
+  def _find_state(self, task, now):
+    """Returns (what a task does, whether it runs)."""
+    if task.end:
+      done = 'ended' if task.end['ok'] else 'failed'
+      return task.end['text'] if task.end['text'] == 'stopped' else done, False
+    if task.has_exited:
+      code = task.exit_code or 0
+      return ('killed' if code < 0 else 'failed' if code else 'ended'), False
+    if not (task.start or task.last):
+      return ('never seen' if self.launcher_end else 'starting'), False
+    process = task.start and task.start.get('process')
+    if process and owner_file.is_known_dead(process):
+      return 'gone', False
+    last = task.last or task.start
+    secs = now - last['time']
+    if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
+      return f'silent {_format_secs(secs)}', False
+    return last.get('state', 'starting'), True
+
+
+def _find_rates(task, is_live):
+  """Returns (examples/s, staleness, bytes in/s, bytes out/s)."""
+  names = ('examples', 'received_bytes', 'sent_bytes')
+  first, last = task.first, task.last
+  if not first:
+    return (None,) * 4
+  if is_live:
+    rates = [last.get(f'{name}_per_sec') for name in names]
+    return rates[0], last.get('staleness_mean'), *rates[1:]
+  secs = last['time'] - first['time']
+  rates = [
+    (last[name] - first[name]) / secs
+    if secs > 0 and None not in (last.get(name), first.get(name))
+    else None
+    for name in names
+  ]
+  return rates[0], _compute_mean(task.staleness), *rates[1:]
+
+
+def _compute_mean(counts):
+  total = sum(counts.values())
+  return sum(s * n for s, n in counts.items()) / total if total else None
+
+
+def _format_secs(secs):
+  """Returns seconds as 34 s, 12 min, 5 h or 3 days."""
+  for size, unit in ((86400, 'days'), (3600, 'h'), (60, 'min')):
+    if secs >= 2 * size:
+      return f'{secs / size:.0f} {unit}'
+  return f'{secs:.0f} s'
+
+
+def _order(name):
+  job, index = name.split()
+  return _JOBS.index(job), int(index)

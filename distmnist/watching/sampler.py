@@ -1,0 +1,97 @@
+"""Writes the metrics of this task now and then, in a thread of its own.
+
+So a task that stands still goes on saying so, and no step waits for the disk.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+
+import distmnist
+from distmnist.common import owner_file
+from distmnist.common.names import ATTEMPT
+from distmnist.watching import metrics_file, usage
+
+# However short --log_secs is: a line costs a millisecond of a core.
+LEAST_SECS = 0.5
+
+
+class Sampler:
+  """The metrics of one life of a task, from `start` to `close`.
+
+  Attributes:
+    collect: callable() -> dict, what this task says of itself beside what its
+      process uses; may be set.
+    sinks: list of callable(line), given each line that is written.
+    ending: str, how an orderly end is called where it is not that of the work.
+  """
+
+  def __init__(self, logdir, task, life, every_secs):
+    """
+    Args:
+      logdir: str.
+      task: str, such as 'ps 0'.
+      life: str, another one in each process.
+      every_secs: float, from one sample to the next.
+    """
+    me = owner_file.describe_self()
+    self.collect = dict
+    self.sinks = []
+    self.ending = ''
+    self._writer = metrics_file.Writer(
+      logdir,
+      task,
+      life,
+      host=socket.gethostname(),
+      pid=os.getpid(),
+      process={name: me[name] for name in ('pid', 'machine', 'start')},
+      attempt=int(os.environ.get(ATTEMPT, '1')),
+      version=distmnist.__version__,
+    )
+    self._every_secs = max(LEAST_SECS, every_secs)
+    self._usage = usage.Usage()
+    self._is_closed = threading.Event()
+    self._lock = threading.Lock()
+    self._thread = threading.Thread(target=self._run, daemon=True)
+
+  def start(self):
+    """Writes the first sample; the others follow by themselves."""
+    self._sample()
+    self._thread.start()
+    return self
+
+  def write(self, kind, **fields):
+    """Writes a line of another kind than `sample`."""
+    with self._lock:
+      if not self._is_closed.is_set():
+        self._give(self._writer.write(kind, **fields))
+
+  def close(self, error=''):
+    """Writes the last lines.
+
+    Args:
+      error: str, by what this life has ended, or ''.
+    """
+    if self._is_closed.is_set():
+      return
+    self._sample()
+    with self._lock:
+      self._is_closed.set()
+      text = error or self.ending
+      self._give(self._writer.write('end', ok=not error, text=text))
+
+  def _run(self):
+    while not self._is_closed.wait(self._every_secs):
+      self._sample()
+
+  def _sample(self):
+    # What it reads changes in another thread; the next sample has it.
+    with contextlib.suppress(RuntimeError), self._lock:
+      if not self._is_closed.is_set():
+        fields = self.collect() | self._usage.look()
+        self._give(self._writer.write('sample', **fields))
+
+  def _give(self, line):
+    for sink in self.sinks:
+      sink(line)

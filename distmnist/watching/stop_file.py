@@ -1,0 +1,85 @@
+"""A wish in the log directory that the run there save and end.
+
+Whoever sees the folder can leave it, and whoever watches over the run heeds it:
+its launcher as if Ctrl-C had come, and where no launcher waits each task. A
+wish that was there before the run is an old one.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+
+from distmnist.common import files, owner_file, takeover
+
+_FILE = 'stop_request.json'
+_LAUNCHER_FILE = 'launcher.json'
+_LOOK_SECS = 0.5
+
+
+def write(logdir):
+  """Leaves the wish.
+
+  Raises:
+    OSError: the folder cannot be written.
+  """
+  wish = {
+    'token': secrets.token_hex(8),
+    'host': socket.gethostname(),
+    'pid': os.getpid(),
+    'time': time.time(),
+  }
+  with files.replacing(os.path.join(logdir, _FILE)) as file:
+    json.dump(wish, file)
+
+
+def read(logdir):
+  """Returns the wish, a dict; empty if there is none."""
+  try:
+    return owner_file.read(os.path.join(logdir, _FILE)) or {}
+  except OSError:
+    return {}
+
+
+def has_launcher(logdir):
+  """Whether a launcher waits that has the folder, as far as one can know."""
+  path = os.path.join(logdir, _LAUNCHER_FILE)
+  try:
+    found = owner_file.read(path) or {}
+    age = time.time() - os.stat(path).st_mtime
+  except OSError:
+    return False
+  if found.get('has_ended', True) or owner_file.is_known_dead(found):
+    return False
+  return owner_file.is_alive_here(found) or age < takeover.SILENT_SECS
+
+
+class Watch:
+  """Looks for a new wish in a thread of its own. A context."""
+
+  def __init__(self, logdir, on_wish):
+    """
+    Args:
+      logdir: str.
+      on_wish: callable(str, who wishes it), called once, in that thread.
+    """
+    self._logdir = logdir
+    self._on_wish = on_wish
+    self._old = read(logdir).get('token')
+    self._is_closed = threading.Event()
+
+  def __enter__(self):
+    threading.Thread(target=self._run, daemon=True).start()
+    return self
+
+  def __exit__(self, *_):
+    self._is_closed.set()
+
+  def _run(self):
+    while not self._is_closed.wait(_LOOK_SECS):
+      wish = read(self._logdir)
+      if wish.get('token') not in (None, self._old):
+        self._on_wish(f'process {wish.get("pid")} of host {wish.get("host")}')
+        return

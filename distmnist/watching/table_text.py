@@ -1,0 +1,91 @@
+"""The tasks of a run as a table of words, for a screen, a file or a pipe."""
+
+import os
+
+
+def make_cells(rows, unit):
+  """Returns the heads and the cells of a table, lists of str.
+
+  Args:
+    rows: list of run_state.Row.
+    unit: str, what examples are called.
+  """
+  heads = ['task', 'state', 'step', f'{unit}/s', 'staleness', 'in MB/s']
+  heads += ['out MB/s', 'memory MB', 'restarts']
+  return heads, [
+    [
+      row.task,
+      row.state,
+      _format(row.step, 'd'),
+      _format(row.examples_per_sec, ',.0f'),
+      _format(row.staleness, '.2f'),
+      _format(row.received_per_sec, '.2f', 1e6),
+      _format(row.sent_per_sec, '.2f', 1e6),
+      _format(row.rss_bytes, ',.0f', 1e6),
+      str(row.restarts),
+    ]
+    for row in rows
+  ]
+
+
+def _format(value, form, scale=None):
+  if value is None:
+    return '-'
+  return format(value / scale if scale else value, form)
+
+
+def format_table(rows, unit):
+  """Returns the table as a str of several lines; see `make_cells`."""
+  heads, cells = make_cells(rows, unit)
+  widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+  return '\n'.join(
+    '  '.join(
+      cell.ljust(width) if i < 2 else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ).rstrip()
+    for line in [heads, *cells]
+  )
+
+
+def describe_run(logdir, state):
+  """Returns a line (str) on a run as a whole.
+
+  Args:
+    logdir: str.
+    state: run_state.RunState.
+  """
+  rows = state.make_rows()
+  parts = [_describe_stage(state, rows)]
+  if state.step is not None:
+    of_all = f' of {state.last_step}' if state.last_step else ''
+    parts.append(f'step {state.step}{of_all}')
+  for split in ('validation', 'test'):
+    if line := state.evaluations.get(split):
+      found = format_metrics(line['metrics'])
+      parts.append(f'{split} {found} at step {line["step"]}')
+  if launcher := state.launcher:
+    parts.append(
+      f'started by {launcher.get("launcher", "launch")}, process '
+      f'{launcher["pid"]} of host {launcher["host"]}'
+    )
+  return f'{os.path.normpath(logdir)}: {"; ".join(parts)}'
+
+
+def format_metrics(metrics):
+  """Returns {name: number or None} in a line, such as 'accuracy 0.9664'."""
+  return ', '.join(
+    f'{name} {"-" if value is None else format(value, ".4g")}'
+    for name, value in metrics.items()
+  )
+
+
+def _describe_stage(state, rows):
+  if state.launcher_end:
+    code = state.launcher_end.get('code', 0)
+    known = {0: 'ended', 129: 'stopped', 130: 'stopped', 143: 'stopped'}
+    return known.get(code, f'failed with exit code {code}')
+  num_live = sum(row.is_live for row in rows)
+  if not num_live:
+    states = {row.state for row in rows}
+    return states.pop() if len(states) == 1 else 'no task runs'
+  return f'{num_live} of {len(rows)} tasks run'

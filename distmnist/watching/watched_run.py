@@ -1,0 +1,33 @@
+"""A run as its log directory shows it, for programs that only look."""
+
+from distmnist.watching import metrics_file, run_state
+
+
+class WatchedRun:
+  """What is known of a run by now, and of what comes.
+
+  Attributes:
+    logdir: str.
+    state: run_state.RunState.
+  """
+
+  def __init__(self, logdir):
+    self.logdir = logdir
+    self.state = run_state.RunState()
+    self._follower = metrics_file.Follower(logdir)
+
+  def look(self):
+    """Takes in what has come since the last look; returns `state`."""
+    return self.state.take(self._follower.read_new())
+
+  def find_left(self):
+    """Returns the names of what still runs, a list of str.
+
+    A launcher without any task, that has not said how it ended, was killed.
+    """
+    rows = self.state.make_rows()
+    left = [row.task for row in rows if row.is_live]
+    is_on = self.state.launcher and not self.state.launcher_end
+    if is_on and (left or any(row.state == 'starting' for row in rows)):
+      left.append('the launcher')
+    return left

@@ -1,0 +1,76 @@
+"""What the log directory knows of its launcher."""
+
+import signal
+
+import pytest
+
+from distmnist.common import signals
+from distmnist.launching import jobs, restart_limits, run_record, task_record
+from distmnist.watching import metrics_file, stop_file
+
+TASKS = jobs.make_tasks(['h:1'], ['h:2', 'h:3'], [])
+
+
+def open_record(tmp_path, **fields):
+  words = (f'--logdir={tmp_path}', '--model=cnn')
+  job = jobs.Job(train_flags=words, given=words, **fields)
+  return run_record.opened(job, 'local')
+
+
+def read(tmp_path):
+  return [
+    {k: v for k, v in line.items() if k not in ('time', 'life', 'process')}
+    for line in metrics_file.read(str(tmp_path))
+  ]
+
+
+def test_starts_and_ends_of_tasks_are_written(tmp_path):
+  records = task_record.TaskRecords()
+  with open_record(tmp_path) as mine:
+    run_record.begin(TASKS, 'logs')
+    run_record.update(records)
+    record = records['worker 1'] = task_record.TaskRecord(
+      TASKS[2], restart_limits.NO_LIMITS
+    )
+    record.attempt, record.is_running = 1, True
+    run_record.update(records)
+    run_record.update(records)
+    record.is_running, record.code = False, -9
+    run_record.update(records)
+    record.attempt, record.is_running = 2, True
+    run_record.update(records)
+    mine.code = 3
+  first, *events, last = read(tmp_path)
+  assert first['tasks'] == ['ps 0', 'worker 0', 'worker 1']
+  assert first['launcher'] == 'local' and '--model=cnn' in first['flags']
+  assert first['logs_dir'].startswith('/')
+  assert [(e['event'], e['about'], e.get('code')) for e in events] == [
+    ('started', 'worker 1', None),
+    ('ended', 'worker 1', -9),
+    ('started', 'worker 1', None),
+  ]
+  assert events[1]['text'] == 'killed by SIGKILL'
+  assert (last['kind'], last['ok'], last['code']) == ('end', False, 3)
+  run_record.begin(TASKS, 'logs')  # No launch is on.
+  run_record.update(records)
+
+
+def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
+  monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
+  received = []
+  with signals.waking(received) as wakeup, open_record(tmp_path):
+    run_record.begin(TASKS, 'logs')
+    stop_file.write(str(tmp_path))
+    wakeup.settimeout(20)
+    wakeup.recv(1)
+  assert received == [signal.SIGINT]
+  assert 'stopping' in [line.get('event') for line in read(tmp_path)]
+
+
+@pytest.mark.parametrize('dry_run', [True, False])
+def test_nothing_is_written_before_the_folder_is_ours(tmp_path, dry_run):
+  with pytest.raises(ValueError), open_record(tmp_path, dry_run=dry_run):
+    if dry_run:
+      run_record.begin(TASKS, 'logs')
+    raise ValueError
+  assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,103 @@
+"""python -m distmnist.stop, without a run and with one."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from distmnist import stop
+from distmnist.common import cli
+from distmnist.watching import metrics_file, stop_file, watched_run
+from tests.support.background import Running
+from tests.support.runner import REPO, SMALL, wait_for_line
+
+
+@pytest.fixture
+def ps(tmp_path, set_flags):
+  set_flags(f'--logdir={tmp_path}', '--timeout_secs=0.01')
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
+  ps.write('sample', state='serving')
+  return ps
+
+
+def test_a_run_that_does_not_end_is_told(ps, tmp_path, capsys):
+  with pytest.raises(cli.RunError, match='ps 0 still there 0.01 s after'):
+    stop.main()
+  assert capsys.readouterr().out.startswith('asked the run in ')
+  assert stop_file.read(str(tmp_path))['token']
+
+
+def test_of_a_run_that_has_ended_nothing_is_asked(ps, tmp_path, capsys):
+  ps.write('end', ok=True, text='')
+  stop.main()
+  assert capsys.readouterr().out == f'{tmp_path}: ended\n'
+  assert stop_file.read(str(tmp_path)) == {}
+
+
+def test_it_need_not_wait(ps, set_flags, tmp_path):
+  set_flags(f'--logdir={tmp_path}', '--timeout_secs=0')
+  stop.main()
+  assert stop_file.read(str(tmp_path))['token']
+
+
+def call(program, *words):
+  """Runs a program to its end; returns its output."""
+  done = subprocess.run(
+    [sys.executable, '-m', f'distmnist.{program}', *words],
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('heed_signals')
+def test_a_launch_is_seen_and_stopped_from_another_shell(tmp_path):
+  logdir = f'--logdir={tmp_path}/run'
+  command = [sys.executable, '-m', 'distmnist.launch', '--num_workers=1']
+  command += ['--max_restarts=1', '--', *SMALL, '--train_steps=1000000']
+  found = watched_run.WatchedRun(f'{tmp_path}/run')
+  with Running(tmp_path, [*command, logdir, '--log_secs=0.5']) as running:
+
+    def wait_for(**wanted):
+      def is_so():
+        found.look()
+        rows = {row.task: row for row in found.state.make_rows()}
+        row = rows.get('worker 0')
+        return row and all(getattr(row, k) == v for k, v in wanted.items())
+
+      running.wait_until(is_so)
+
+    wait_for(state='training', restarts=0)
+    pid = found.state.tasks['worker 0'].start['pid']
+    os.kill(pid, signal.SIGKILL)
+    wait_for(state='training', restarts=1)
+    table = call('status', logdir)
+    assert '2 of 2 tasks run; step ' in table
+    assert re.search(r'^ps 0 +serving ', table, re.M)
+    assert re.search(r'^worker 0 +training +\d+ .* 1$', table, re.M)
+    assert 'restart 1 of 1' in call('logs', logdir)
+    told = call('stop', logdir)
+    assert told.splitlines()[1].startswith(f'{tmp_path}/run: stopped; step ')
+    assert running.process.wait(60) == 130
+  assert 'asks this run to stop' in running.stderr.read_text()
+  assert list((tmp_path / 'run').glob('model.ckpt-*.index'))
+
+
+@pytest.mark.slow
+def test_where_no_launcher_waits_the_task_itself_stops_with_0(tasks, tmp_path):
+  logdir = f'--logdir={tmp_path}/run'
+  task = tasks.start(
+    tmp_path / 'log', *SMALL, '--train_steps=1000000', logdir, '--log_secs=0.5'
+  )
+  wait_for_line(task, 'step ')
+  assert 'asked the run' in call('stop', logdir)
+  assert tasks.wait(task) == [0]
+  assert 'asks this run to stop' in task.output
+  assert list((tmp_path / 'run').glob('model.ckpt-*.index'))

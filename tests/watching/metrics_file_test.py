@@ -1,0 +1,122 @@
+"""metrics.jsonl: whole lines, appended over lives, as the schema has them."""
+
+import json
+import os
+
+import pytest
+
+from distmnist.watching import metrics_file
+
+
+def make(folder, task='ps 0', life='a'):
+  return metrics_file.Writer(str(folder), task, life, host='h', pid=1)
+
+
+def read_lines(folder, task='ps_0'):
+  path = folder / task / 'metrics.jsonl'
+  return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def test_each_life_begins_with_its_start(tmp_path):
+  for life in 'ab':
+    make(tmp_path, life=life).write('sample', state='serving')
+  lines = read_lines(tmp_path)
+  assert [(x['life'], x['kind']) for x in lines] == [
+    *(('a', 'start'), ('a', 'sample'), ('b', 'start'), ('b', 'sample'))
+  ]
+  assert lines[0]['host'] == 'h'
+
+
+def test_a_number_that_is_none_becomes_null_and_others_stay_short(tmp_path):
+  fields = {'cost': float('nan'), 'metrics': {'a': 1 / 3, 'b': float('inf')}}
+  make(tmp_path).write('sample', **fields)
+  line = read_lines(tmp_path)[1]
+  assert line['cost'] is None
+  assert line['metrics'] == {'a': 0.3333333, 'b': None}
+
+
+def test_a_line_that_was_cut_off_is_left_alone(tmp_path):
+  make(tmp_path).write('sample', state='serving')
+  path = tmp_path / 'ps_0' / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes() + b'{"kind": "sam')
+  make(tmp_path, life='b').write('sample', state='serving')
+  lives = [line['life'] for line in metrics_file.read(str(tmp_path))]
+  assert lives == ['a', 'a', 'b', 'b']
+
+
+def test_nothing_is_made_where_there_is_no_logdir(tmp_path, logged):
+  writer = make(tmp_path / 'run')
+  assert writer.write('sample', state='serving')['state'] == 'serving'
+  assert os.listdir(tmp_path) == []
+  (tmp_path / 'run').mkdir()
+  writer.write('sample', state='serving')
+  assert [x['kind'] for x in read_lines(tmp_path / 'run')] == [
+    *('start', 'sample')
+  ]
+  assert logged == []
+
+
+def test_a_file_that_was_moved_away_begins_anew(tmp_path):
+  writer = make(tmp_path)
+  writer.write('sample', state='serving')
+  (tmp_path / 'ps_0').rename(tmp_path / 'earlier')
+  writer.write('sample', state='serving')
+  assert [x['kind'] for x in read_lines(tmp_path)] == ['start', 'sample']
+
+
+def test_what_cannot_be_written_is_said_once(tmp_path, logged):
+  (tmp_path / 'ps_0').write_text('')
+  writer = make(tmp_path)
+  for _ in range(2):
+    writer.write('sample', state='serving')
+  assert logged == [
+    f'{tmp_path}/ps_0/metrics.jsonl cannot be written: Not a directory; the '
+    'training goes on without'
+  ]
+
+
+def test_no_link_is_followed(tmp_path, logged):
+  (tmp_path / 'ps_0').mkdir()
+  (tmp_path / 'ps_0' / 'metrics.jsonl').symlink_to(tmp_path / 'victim')
+  make(tmp_path).write('sample', state='serving')
+  assert not (tmp_path / 'victim').exists()
+  assert len(logged) == 1
+
+
+def test_a_follower_reads_each_line_once_and_no_half_one(tmp_path):
+  follower = metrics_file.Follower(str(tmp_path))
+  assert follower.read_new() == []
+  make(tmp_path).write('sample', state='serving')
+  make(tmp_path, 'worker 1').write('sample', state='training')
+  tasks = [line['task'] for line in follower.read_new()]
+  assert sorted(tasks) == ['ps 0', 'ps 0', 'worker 1', 'worker 1']
+  path = tmp_path / 'ps_0' / 'metrics.jsonl'
+  with open(path, 'a') as file:
+    file.write('{"kind": "end", "time": 1, ')
+    file.flush()
+    assert follower.read_new() == []
+    file.write('"task": "ps 0", "life": "a"}\nnonsense\n[1]\n')
+  assert [line['kind'] for line in follower.read_new()] == ['end']
+
+
+def test_a_follower_sees_that_a_file_is_another(tmp_path):
+  follower = metrics_file.Follower(str(tmp_path))
+  make(tmp_path).write('sample', state='serving')
+  assert len(follower.read_new()) == 2
+  (tmp_path / 'ps_0').rename(tmp_path.parent / 'away')
+  make(tmp_path, life='b').write('sample', state='serving')
+  assert [line['life'] for line in follower.read_new()] == ['b', 'b']
+
+
+@pytest.mark.parametrize('text', ['', 'x\n', '{"time": 3}\n'])
+def test_the_first_time_of_no_line_is_unknown(tmp_path, text):
+  (tmp_path / 'm').write_text(text)
+  assert metrics_file.read_first_time(tmp_path / 'm') is None
+  assert metrics_file.read_first_time(tmp_path / 'none') is None
+
+
+def test_the_first_time_is_that_of_the_first_line(tmp_path):
+  make(tmp_path).write('sample', state='serving')
+  path = metrics_file.path_of(str(tmp_path), 'ps 0')
+  first = metrics_file.read_first_time(path)
+  assert first == read_lines(tmp_path)[0]['time']

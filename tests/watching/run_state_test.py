@@ -1,0 +1,145 @@
+"""What a table shows of each task, from its lines."""
+
+import os
+
+import pytest
+
+from distmnist.common import owner_file
+from distmnist.watching import run_state
+
+DEAD = {**owner_file.describe_self(), 'pid': os.getpid(), 'start': 'long ago'}
+
+
+def line(task, kind, time, life='a', **fields):
+  return {'task': task, 'kind': kind, 'time': time, 'life': life, **fields}
+
+
+def start(task, time=0.0, life='a', **fields):
+  return line(task, 'start', time, life, host='h', pid=1, **fields)
+
+
+def sample(task, time, life='a', **fields):
+  return line(task, 'sample', time, life, **fields)
+
+
+TRAINING = {
+  'state': 'training',
+  'step': 40,
+  'last_step': 100,
+  'examples': 1000,
+  'unit': 'images',
+  'examples_per_sec': 500.0,
+  'staleness': {'0': 1, '2': 1},
+  'staleness_mean': 1.0,
+  'received_bytes': 10,
+  'sent_bytes': 20,
+  'received_bytes_per_sec': 5.0,
+  'sent_bytes_per_sec': 6.0,
+  'rss_bytes': 7,
+}
+
+
+def make_row(lines, now=3.0, task='worker 0'):
+  rows = run_state.RunState().take(lines).make_rows(now)
+  return {row.task: row for row in rows}[task]
+
+
+def test_a_live_task_has_the_rates_of_its_last_sample():
+  state = run_state.RunState().take(
+    [start('worker 0', attempt=3), sample('worker 0', 2.0, **TRAINING)]
+  )
+  [row] = state.make_rows(now=3.0)
+  assert row == run_state.Row(
+    'worker 0', 'training', 40, 500.0, 1.0, 5.0, 6.0, 7, 2, True
+  )
+  assert (state.unit, state.step, state.last_step) == ('images', 40, 100)
+
+
+def test_one_that_has_ended_has_those_of_its_life():
+  more = TRAINING | {'examples': 5000, 'received_bytes': 90, 'sent_bytes': 20}
+  row = make_row(
+    [
+      start('worker 0'),
+      sample('worker 0', 2.0, **TRAINING),
+      sample('worker 0', 6.0, **more | {'staleness': {'0': 2}}),
+      line('worker 0', 'end', 6.0, ok=True, text=''),
+    ],
+    now=1e6,
+  )
+  assert (row.state, row.is_live) == ('ended', False)
+  assert (row.examples_per_sec, row.received_per_sec) == (1000.0, 20.0)
+  assert row.staleness == 0.5
+
+
+@pytest.mark.parametrize(
+  ('end', 'state'),
+  [
+    ({'ok': True, 'text': 'stopped'}, 'stopped'),
+    ({'ok': False, 'text': 'no room'}, 'failed'),
+  ],
+)
+def test_an_end_says_how(end, state):
+  lines = [start('ps 0'), line('ps 0', 'end', 1.0, **end)]
+  assert make_row(lines, task='ps 0').state == state
+
+
+def test_one_that_says_nothing_any_more_is_silent_or_gone():
+  lines = [start('worker 0'), sample('worker 0', 2.0, **TRAINING)]
+  assert make_row(lines, now=16.0).state == 'training'
+  row = make_row(lines, now=202.0)
+  assert (row.state, row.is_live) == ('silent 3 min', False)
+  lines = [start('worker 0', process=DEAD), *lines[1:]]
+  assert make_row(lines).state == 'gone'
+
+
+def test_who_samples_seldom_is_not_silent():
+  lines = [start('worker 0')]
+  lines += [sample('worker 0', t, **TRAINING) for t in (0.0, 60.0)]
+  assert make_row(lines, now=180.0).state == 'training'
+
+
+def test_a_new_life_begins_anew_and_the_old_one_has_no_say():
+  row = make_row(
+    [
+      start('worker 0'),
+      sample('worker 0', 1.0, **TRAINING),
+      start('worker 0', 2.0, life='b', attempt=2),
+      sample('worker 0', 2.5, **TRAINING),
+    ]
+  )
+  assert (row.state, row.step, row.restarts) == ('starting', None, 1)
+
+
+@pytest.mark.parametrize(('code', 'state'), [(-9, 'killed'), (1, 'failed')])
+def test_the_launcher_knows_how_a_task_without_an_end_went(code, state):
+  launched = start('launcher', tasks=['ps 0', 'worker 0'], launcher='local')
+  event = {'about': 'worker 0', 'kind': 'event', 'life': 'x'}
+  ended = {'task': 'launcher', 'time': 2.0, 'event': 'ended', 'code': code}
+  lines = [launched, start('worker 0'), event | ended]
+  assert make_row(lines).state == state
+  again = {'task': 'launcher', 'time': 2.5, 'event': 'started', 'attempt': 2}
+  found = make_row([*lines, event | again])
+  assert (found.state, found.restarts) == ('starting', 1)
+
+
+def test_the_tasks_are_those_that_the_launcher_has_started():
+  state = run_state.RunState().take(
+    [
+      start('worker 10'),
+      start('worker 3'),
+      start('launcher', 1.0, tasks=['worker 2', 'ps 0', 'worker 10']),
+    ]
+  )
+  assert state.find_names() == ['ps 0', 'worker 2', 'worker 10']
+  assert state.make_rows(2.0)[0].state == 'starting'
+  state.take([line('launcher', 'end', 3.0, ok=False, code=1, text='')])
+  assert state.make_rows(4.0)[0].state == 'never seen'
+
+
+def test_the_last_evaluation_of_each_split_is_kept():
+  lines = [
+    line('evaluator 0', 'evaluation', t, split='test', step=t, metrics={})
+    for t in (1, 2)
+  ]
+  state = run_state.RunState().take([start('evaluator 0'), *lines])
+  assert state.evaluations['test']['step'] == 2

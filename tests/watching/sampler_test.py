@@ -1,0 +1,93 @@
+"""The thread that samples, and what each line says."""
+
+import json
+import pathlib
+import queue
+
+import jsonschema
+import pytest
+
+from distmnist.watching import metrics_file, own_metrics, sampler
+
+SCHEMA = pathlib.Path(sampler.__file__).with_name('metrics.schema.json')
+
+
+@pytest.fixture
+def make(tmp_path):
+  made = []
+
+  def make(every_secs=60.0):
+    made.append(sampler.Sampler(str(tmp_path), 'ps 0', 'a', every_secs))
+    made[-1].collect = lambda: {'state': 'serving'}
+    return made[-1]
+
+  yield make
+  for each in made:
+    each.close()
+
+
+def read(tmp_path):
+  return metrics_file.read(str(tmp_path))
+
+
+def test_all_lines_are_as_the_schema_says(make, tmp_path):
+  mine = make().start()
+  mine.write('event', event='wait', text='no step for 10 s')
+  mine.write('evaluation', split='test', step=3, metrics={'accuracy': 0.5})
+  mine.close()
+  lines = read(tmp_path)
+  assert [line['kind'] for line in lines] == [
+    *('start', 'sample', 'event', 'evaluation', 'sample', 'end')
+  ]
+  schema = json.loads(SCHEMA.read_text())
+  jsonschema.Draft202012Validator.check_schema(schema)
+  for line in lines:
+    jsonschema.validate(line, schema)
+  assert lines[-1]['ok'] and lines[-1]['text'] == ''
+  with pytest.raises(jsonschema.ValidationError):
+    jsonschema.validate(lines[1] | {'unknown': 1}, schema)
+
+
+def test_samples_come_by_themselves(make, monkeypatch):
+  monkeypatch.setattr(sampler, 'LEAST_SECS', 0.001)
+  lines = queue.Queue()
+  mine = make(every_secs=0.001)
+  mine.sinks.append(lines.put)
+  mine.start()
+  kinds = [lines.get(timeout=20)['kind'] for _ in range(3)]
+  assert kinds == ['sample'] * 3
+
+
+def test_nothing_comes_after_the_end(make, tmp_path):
+  mine = make().start()
+  mine.close('no room')
+  mine.write('event', event='wait')
+  mine.close()
+  assert read(tmp_path)[-1]['text'] == 'no room'
+  assert not read(tmp_path)[-1]['ok']
+
+
+def test_what_changes_amid_a_sample_is_left_to_the_next(make, tmp_path):
+  mine = make().start()
+
+  def collect():
+    raise RuntimeError('dictionary changed size during iteration')
+
+  mine.collect = collect
+  mine.close()
+  assert [line['kind'] for line in read(tmp_path)] == [
+    *('start', 'sample', 'end')
+  ]
+
+
+def test_of_a_task_that_fails_the_end_says_why(tmp_path):
+  with (
+    pytest.raises(ValueError),
+    own_metrics.kept(
+      str(tmp_path), 'ps 0', 'a', 60, lambda: {'state': 'serving'}
+    ),
+  ):
+    own_metrics.write('event', event='wait', text='x')
+    raise ValueError('a  long\nstory')
+  last = read(tmp_path)[-1]
+  assert (last['ok'], last['text']) == (False, 'a long story')

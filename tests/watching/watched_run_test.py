@@ -1,0 +1,20 @@
+"""What is left of a run, and what comes."""
+
+from distmnist.watching import metrics_file, watched_run
+
+
+def test_what_is_left_is_tasks_and_a_launcher(tmp_path):
+  launcher = metrics_file.Writer(
+    *(str(tmp_path), 'launcher', 'x'), host='h', pid=1, tasks=['ps 0']
+  )
+  launcher.write('event', event='started', about='ps 0', attempt=1)
+  found = watched_run.WatchedRun(str(tmp_path))
+  found.look()
+  assert found.find_left() == ['the launcher']
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
+  ps.write('sample', state='serving')
+  found.look()
+  assert found.find_left() == ['ps 0', 'the launcher']
+  ps.write('end', ok=True, text='')
+  found.look()
+  assert found.find_left() == []  # A launcher that was killed has no end.
