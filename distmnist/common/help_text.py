@@ -81,13 +81,21 @@ def make(program, module_name, first=(), is_full=False):
 def _group(own):
   """Returns {subject: list of flags.Flag}; `own` are names of modules."""
   found = {name: [] for name in ('This program', *_SUBJECTS.values())}
+  # A launcher's that are defined in another file.
+  adopted = {
+    flag.name: module
+    for module, its_flags in FLAGS.key_flags_by_module_dict().items()
+    for flag in its_flags
+  }
   for module, its_flags in FLAGS.flags_by_module_dict().items():
-    if module in own:
-      found['This program'] += its_flags
-    elif is_ours(module):
-      is_packaged = module.startswith(f'{PACKAGE}.')
-      room = module.split('.')[1] if is_packaged else 'Yours'
-      found.setdefault(_SUBJECTS.get(room, room), []).extend(its_flags)
+    for flag in its_flags:
+      home = adopted.get(flag.name, module)
+      if home in own:
+        found['This program'].append(flag)
+      elif is_ours(home):
+        is_packaged = home.startswith(f'{PACKAGE}.')
+        room = home.split('.')[1] if is_packaged else 'Yours'
+        found.setdefault(_SUBJECTS.get(room, room), []).append(flag)
   return _sort(found)
 
 

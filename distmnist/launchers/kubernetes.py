@@ -1,13 +1,22 @@
-"""Prints the run as Kubernetes manifests; `| kubectl apply -f -` acts."""
+"""Prints the run as Kubernetes manifests, or has kubectl run it (--apply)."""
 
 import logging
 import posixpath
-import re
 
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.launching import kube_pods, kube_yaml, problem_file, stop_grace
+from distmnist.launching import (
+  kube_flags,
+  kube_manifests,
+  kube_options,
+  kube_pods,
+  kube_run,
+  kube_units,
+  kube_yaml,
+  problem_file,
+  stop_grace,
+)
 from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
 
 _log = logging.getLogger(__name__)
@@ -23,9 +32,10 @@ _NAME_LENGTH = 63 - len('-tensorboard')
 _KIND = flags.DEFINE_enum(
   'kind',
   'job',
-  ['job', 'tfjob'],
-  'What --launcher=kubernetes prints: a Job and a Service for each task, or one'
-  ' TFJob of Kubeflow.',
+  kube_manifests.KINDS,
+  'What --launcher=kubernetes makes of the run: a Job and a Service for each'
+  ' task, one JobSet, one TrainJob of Kubeflow Trainer v2, or one TFJob of'
+  " Kubeflow's training operator, which is deprecated.",
 )
 _NAME = flags.DEFINE_string(
   'kube_name',
@@ -41,29 +51,6 @@ _IMAGE = flags.DEFINE_string(
   'kube_image',
   None,
   'Container image of the tasks, built from the Dockerfile. Required.',
-)
-_GPUS = flags.DEFINE_integer(
-  'kube_gpus', 0, 'Number of NVIDIA GPUs of each worker.', lower_bound=0
-)
-_CPU = flags.DEFINE_string(
-  'kube_cpu',
-  '2',
-  'CPUs of each worker, requested and its limit: 2, 0.5 or 500m.',
-)
-_MEMORY = flags.DEFINE_string(
-  'kube_memory',
-  '4Gi',
-  'Memory of each worker, requested and its limit, in bytes: 4Gi, 512Mi.',
-)
-_PS_CPU = flags.DEFINE_string(
-  'kube_ps_cpu',
-  '1',
-  'CPUs of each ps, requested and its limit: 2, 0.5 or 500m.',
-)
-_PS_MEMORY = flags.DEFINE_string(
-  'kube_ps_memory',
-  '1Gi',
-  'Memory of each ps, requested and its limit, in bytes: 4Gi, 512Mi.',
 )
 _DATA_CLAIM = flags.DEFINE_string(
   'kube_data_claim',
@@ -87,62 +74,60 @@ _USER = flags.DEFINE_integer(
 _TENSORBOARD = flags.DEFINE_bool(
   'kube_tensorboard', False, 'Run a TensorBoard on the --logdir as well.'
 )
-
-_LABEL = (
-  r'[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?',
-  'lowercase letters, digits and dashes (DNS-1123)',
+_APPLY = flags.DEFINE_bool(
+  'apply',
+  False,
+  'Have kubectl create the run, show the log of the chief and end with its exit'
+  ' code; Ctrl-C has the tasks save and deletes the run. Else the manifests are'
+  ' printed.',
 )
-_CLAIM = r'[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?', f'a name of {_LABEL[1]}'
-_CPUS = (
-  r'(?=.*[1-9])([0-9]+m?|[0-9]*\.[0-9]{1,3})',
-  'CPUs above 0, such as 2, 0.5 or 500m',
-)
-_BYTES = r'[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?', 'memory such as 4Gi or 512Mi'
 
-
-def _check_pattern(flag, pattern, expected):
-  flags.register_validator(
-    flag,
-    lambda value: value is None or bool(re.fullmatch(pattern, value)),
-    f'expected {expected}',
-  )
-
-
-_check_pattern(
+flags.adopt_module_key_flags(kube_flags)
+kube_flags.check_pattern(
   _NAME,
   rf'[a-z]([-a-z0-9]{{0,{_NAME_LENGTH - 2}}}[a-z0-9])?',
-  f'up to {_NAME_LENGTH} {_LABEL[1]}, starting with a letter and not ending'
-  ' with a dash',
+  f'up to {_NAME_LENGTH} {kube_flags.LABEL[1]}, starting with a letter and not'
+  ' ending with a dash',
 )
-_check_pattern(_NAMESPACE, *_LABEL)
-_check_pattern(_DATA_CLAIM, *_CLAIM)
-_check_pattern(_LOGS_CLAIM, *_CLAIM)
-_check_pattern(_CPU, *_CPUS)
-_check_pattern(_PS_CPU, *_CPUS)
-_check_pattern(_MEMORY, *_BYTES)
-_check_pattern(_PS_MEMORY, *_BYTES)
+kube_flags.check_pattern(_NAMESPACE, *kube_flags.LABEL)
+kube_flags.check_pattern(_DATA_CLAIM, *kube_flags.NAME)
+kube_flags.check_pattern(_LOGS_CLAIM, *kube_flags.NAME)
 
 
 def launch(job):
-  """Prints the manifests of the jobs.Job, --dry_run or not; returns 0."""
+  """Prints the manifests of the jobs.Job or runs it; returns its exit code."""
   options = choose_options(job)
-  text = kube_yaml.write(job, options)
+  documents = kube_manifests.make(job, options)
+  text = kube_yaml.write(job, options, documents)
   if not options.logdir:
     _log.info(
       'without --kube_logs_claim no checkpoint is kept: what a ps, or the last'
       ' worker, holds is lost with it'
     )
+  if options.kind == 'tfjob':
+    _log.info(
+      "Kubeflow's training operator, which runs a TFJob, is deprecated:"
+      ' --kind=jobset and --kind=trainjob run the same'
+    )
+  if options.queue and options.kind == 'job':
+    _log.info(
+      f'--kube_queue={options.queue} admits the tasks one by one, and some may'
+      ' wait for others: --kind=jobset has all admitted at once'
+    )
+  if _APPLY.value and not job.dry_run:
+    return kube_run.run(options, documents, text)
   print(text, end='')
   return 0
 
 
 def choose_options(job):
-  """Returns the kube_pods.Options of the flags and the jobs.Job.
+  """Returns the kube_options.Options of the flags and the jobs.Job.
 
   Raises:
     cli.UsageError: something is missing, or would be lost with a Pod.
   """
   _check(job)
+  kube_units.check_name(job, _KIND.value, _NAME.value)
   logdir = job.flag('logdir')
   if not logdir and _LOGS_CLAIM.value:
     logdir = posixpath.join(LOGS_DIR, _NAME.value)
@@ -172,16 +157,11 @@ def choose_options(job):
   claims = {DATA_DIR: _DATA_CLAIM.value, LOGS_DIR: _LOGS_CLAIM.value}
   problem = problem_file.read(job.flag('problem'))
   problem_flags = problem_file.make_flags(job.flag('problem'), PROBLEM_DIR)
-  return kube_pods.Options(
+  return kube_options.Options(
     kind=_KIND.value,
     name=_NAME.value,
     namespace=_NAMESPACE.value,
     image=_IMAGE.value,
-    resources={
-      'ps': {'cpu': _PS_CPU.value, 'memory': _PS_MEMORY.value},
-      'worker': {'cpu': _CPU.value, 'memory': _MEMORY.value},
-    },
-    gpus=_GPUS.value,
     claims={path: claim for path, claim in claims.items() if claim},
     user=_USER.value,
     logdir=logdir,
@@ -191,6 +171,7 @@ def choose_options(job):
     # flags the later wins: the user's.
     train_flags=(*chosen_flags, *grace_flags, *job.given, *problem_flags),
     problem=problem,
+    **kube_flags.choose(),
   )
 
 
@@ -213,11 +194,11 @@ def _check(job):
       ' and would start over; leave it out, and give a new run a --logdir of'
       ' its own'
     )
-  num_gpus = job.flag('num_gpus') or '0'
-  if num_gpus.isdecimal() and int(num_gpus) > _GPUS.value:
+  num_gpus, gpus = job.flag('num_gpus') or '0', kube_flags.GPUS.value
+  if num_gpus.isdecimal() and int(num_gpus) > gpus:
     raise cli.UsageError(
-      f'--num_gpus={num_gpus}, but a worker has --kube_gpus={_GPUS.value}:'
-      ' leave --num_gpus out, and set the GPUs of each worker by --kube_gpus'
+      f'--num_gpus={num_gpus}, but a worker has --kube_gpus={gpus}: leave'
+      ' --num_gpus out, and set the GPUs of each worker by --kube_gpus'
     )
 
 

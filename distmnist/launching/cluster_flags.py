@@ -76,9 +76,9 @@ def check_launcher_flags(chosen):
   Raises:
     cli.UsageError: one is given.
   """
-  flags_of = flags.FLAGS.flags_by_module_dict()
   for name, module in registry.find(LAUNCHERS).items():
-    for flag in flags_of.get(module, []):
+    # Its own, and those of other files that it adopts.
+    for flag in flags.FLAGS.get_key_flags_for_module(module):
       if flag.present and name != chosen:
         raise cli.UsageError(
           f'--{flag.name} is for --launcher={name}, and this is '

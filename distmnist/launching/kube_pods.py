@@ -3,7 +3,6 @@
 Pure: options in, plain dicts out.
 """
 
-import dataclasses
 import math
 
 from distmnist.common.names import ATTEMPT, FIRST_PORT
@@ -15,51 +14,12 @@ LOGS_DIR = '/logs'
 PROBLEM_DIR = '/problem'
 # By how much a task leaves before Kubernetes would kill it.
 KILL_MARGIN_SECS = 5
-# /tmp is on the node's disk: a Pod that writes more is evicted before it harms
-# its neighbours.
-_TMP_SIZE = '2Gi'
 # The rest of what the Pod Security Standard "restricted" asks for, and more.
 _CONTAINER_SECURITY = {
   'allowPrivilegeEscalation': False,
   'readOnlyRootFilesystem': True,
   'capabilities': {'drop': ['ALL']},
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """What the manifests need to know beyond the jobs.Job.
-
-  Attributes:
-    kind: 'job' or 'tfjob'.
-    name: str, of the run: all names begin with it, and it is the label `run`.
-    namespace: str, or None for that of kubectl's context.
-    image: str.
-    resources: dict of 'ps' and 'worker' -> dict of 'cpu' and 'memory' ->
-      quantity (str), what each task requests and its limit.
-    gpus: int, NVIDIA GPUs of each worker.
-    claims: dict of path -> PersistentVolumeClaim that the workers have there.
-    user: int, number of the user and of the group that the tasks run as.
-    logdir: str or None.
-    tensorboard: bool, whether a TensorBoard shows the logdir.
-    stop_grace_secs: float, within which a task that is told to stop has left.
-    train_flags: tuple of str, for every task.
-    problem: bytes, the file of --problem, or None.
-  """
-
-  kind: str
-  name: str
-  namespace: str | None
-  image: str
-  resources: dict
-  gpus: int
-  claims: dict
-  user: int
-  logdir: str | None
-  tensorboard: bool
-  stop_grace_secs: float
-  train_flags: tuple[str, ...]
-  problem: bytes | None = None
 
 
 def make_resource_flags(options, job_name):
@@ -77,14 +37,23 @@ def make_resource_flags(options, job_name):
   return found
 
 
-def make_task(options, job_name, argv, serving):
+def make_serving():
+  """Returns the part of a task's container (dict) that is about its port."""
+  return {
+    'ports': [{'name': 'grpc', 'containerPort': PORT}],
+    'readinessProbe': {'tcpSocket': {'port': 'grpc'}, 'periodSeconds': 5},
+  }
+
+
+def make_task(options, job_name, argv, serving, more_env=()):
   """Returns the spec (dict) of a task's Pod.
 
   Args:
-    options: Options.
+    options: kube_options.Options.
     job_name: 'ps' or 'worker'.
     argv: tuple of str, 'python', '-m', the module and its flags.
     serving: dict, the part of the container that is about its port.
+    more_env: list of dict, variables that this kind of object needs.
   """
   is_worker = job_name == 'worker'
   # A Pod is not told whether it replaces another one. As a second attempt it
@@ -103,9 +72,9 @@ def make_task(options, job_name, argv, serving):
   container = {
     # Kubeflow looks for this name.
     'name': 'tensorflow',
-    'image': options.image,
+    **_make_image(options),
     **_make_command(argv),
-    'env': _make_env(env),
+    'env': [*_make_env(env), *more_env],
     **serving,
     'resources': {'requests': requests, 'limits': limits},
   }
@@ -131,7 +100,7 @@ def make_tensorboard(options):
   argv += [f'--port={TENSORBOARD_PORT}', '--bind_all']
   container = {
     'name': 'tensorboard',
-    'image': options.image,
+    **_make_image(options),
     **_make_command(argv),
     'env': _make_env({'HOME': '/tmp'}),
     'ports': [{'name': 'http', 'containerPort': TENSORBOARD_PORT}],
@@ -143,6 +112,12 @@ def make_tensorboard(options):
   }
   claims = {LOGS_DIR: options.claims[LOGS_DIR]}
   return _make_pod(options, container, claims, readOnly=True)
+
+
+def _make_image(options):
+  policy = options.pull_policy
+  found = {'image': options.image}
+  return {**found, 'imagePullPolicy': policy} if policy else found
 
 
 def _make_command(argv):
@@ -159,7 +134,7 @@ def _make_pod(options, container, claims, has_problem=False, **mount):
   """Returns the part of a spec (dict) that all Pods have in common.
 
   Args:
-    options: Options.
+    options: kube_options.Options.
     container: dict, the one container.
     claims: dict of path -> PersistentVolumeClaim mounted there.
     has_problem: bool, whether the ConfigMap of the problem is mounted.
@@ -169,6 +144,7 @@ def _make_pod(options, container, claims, has_problem=False, **mount):
   config_map = {'name': name_problem(options)}
   problems = [{'name': 'problem', 'configMap': config_map}] * has_problem
   return {
+    **options.pod_fields,
     # Code that an attacker runs in a task finds no key to the cluster there.
     'automountServiceAccountToken': False,
     'securityContext': {
@@ -197,7 +173,7 @@ def _make_pod(options, container, claims, has_problem=False, **mount):
       }
     ],
     'volumes': [
-      {'name': 'tmp', 'emptyDir': {'sizeLimit': _TMP_SIZE}},
+      {'name': 'tmp', 'emptyDir': {'sizeLimit': options.tmp_size}},
       *(
         {'name': name, 'persistentVolumeClaim': {'claimName': claims[path]}}
         for path, name in names.items()

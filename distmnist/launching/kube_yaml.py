@@ -1,14 +1,28 @@
 """The manifests of a run on Kubernetes as the text that kubectl reads."""
 
 import re
+import textwrap
 
 from distmnist.common import cli
-from distmnist.launching import kube_manifests, kube_pods
+from distmnist.launching import kube_pods
 
 # Strings that kubectl, unlike PyYAML, takes for numbers or booleans where they
 # are not quoted: 1e-3, 0o7, 08, y.
 _QUOTED = re.compile(r'([-+]?\.?[0-9][0-9a-fox_.+-]*|[yn])$', re.IGNORECASE)
 _NEVER_FOLDED = 2**31 - 1  # Characters: the largest int of C.
+# What kubectl logs calls the chief.
+_CHIEFS = {
+  'job': 'job/{}-worker-0',
+  'jobset': 'job/{}-chief-0',
+  'tfjob': '{}-chief-0',
+  'trainjob': 'job/{}-chief-0',
+}
+_NEEDED = {
+  'jobset': 'JobSet, an add-on of Kubernetes',
+  'tfjob': "Kubeflow's training operator, which is deprecated: Trainer v2, its"
+  ' successor, has no TFJob. See --kind=jobset and --kind=trainjob',
+  'trainjob': 'Kubeflow Trainer v2, which brings JobSet',
+}
 _WHO_REACHES_TASKS = """
 TensorFlow asks for no password and encrypts nothing: anyone who reaches a
 task's port can execute code in it. The NetworkPolicy admits only the tasks of
@@ -20,18 +34,19 @@ kubectl port-forward comes from the node.
 """
 
 
-def write(job, options):
+def write(job, options, documents):
   """Returns the manifests as YAML (str), what to do with them above.
 
   Args:
     job: jobs.Job.
-    options: kube_pods.Options.
+    options: kube_options.Options.
+    documents: list of dict, the manifests.
 
   Raises:
     cli.RunError: PyYAML is not installed.
   """
   comment = [f'# {line}'.rstrip() for line in describe(job, options)]
-  return '\n'.join([*comment, dump(kube_manifests.make(job, options))])
+  return '\n'.join([*comment, dump(documents)])
 
 
 def dump(documents):
@@ -40,13 +55,7 @@ def dump(documents):
   Raises:
     cli.RunError: PyYAML is not installed.
   """
-  try:
-    import yaml  # noqa: PLC0415 (extra kubernetes)
-  except ImportError as error:
-    raise cli.RunError(
-      "PyYAML is not installed: pip install 'distmnist[kubernetes]', or"
-      ' pip install pyyaml'
-    ) from error
+  yaml = import_yaml()
 
   # That of libyaml writes the same, eight times as fast.
   class Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):
@@ -58,6 +67,18 @@ def dump(documents):
   return yaml.dump_all(
     documents, Dumper=Dumper, sort_keys=False, width=_NEVER_FOLDED
   )
+
+
+def import_yaml():
+  """Returns the module; raises cli.RunError where it is not installed."""
+  try:
+    import yaml  # noqa: PLC0415 (extra kubernetes)
+  except ImportError as error:
+    raise cli.RunError(
+      "PyYAML is not installed: pip install 'distmnist[kubernetes]', or"
+      ' pip install pyyaml'
+    ) from error
+  return yaml
 
 
 def _represent_text(dumper, text):
@@ -72,7 +93,7 @@ def describe(job, options):
   kubectl = 'kubectl'
   if options.namespace:
     kubectl += f' -n {options.namespace}'
-  chief = f'job/{name}-worker-0' if options.kind == 'job' else f'{name}-chief-0'
+  chief = _CHIEFS[options.kind].format(name)
   workers = 'worker' if job.num_workers == 1 else 'workers'
   lines = [
     f'{name}: {job.num_ps} ps and {job.num_workers} {workers}, by'
@@ -83,6 +104,11 @@ def describe(job, options):
     f'tasks   {kubectl} get pods -l run={name}',
     'end     kubectl delete -f FILE',
   ]
+  if options.kind in _NEEDED:
+    needs = textwrap.wrap(_NEEDED[options.kind], 70)
+    lines += [
+      f'{"needs" if line is needs[0] else "":<7} {line}' for line in needs
+    ]
   if options.tensorboard:
     lines.append(
       f'curves  {kubectl} port-forward service/{name}-tensorboard'

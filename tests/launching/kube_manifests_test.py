@@ -1,16 +1,35 @@
 """The manifests against the schemas, and against each other."""
 
 import copy
+import functools
+import itertools
+import json
 
 import pytest
 
 from tests.support import manifests
-from tests.support.manifests import container_of, find, flags_of, templates_of
-from tests.support.runner import REPO
+from tests.support.manifests import container_of, find, selects, templates_of
+from tests.support.manifests import make_as_read as make
+from tests.support.paths import REPO, TESTS
 
 yaml = pytest.importorskip('yaml')
 
-SCHEMAS = REPO.parent / 'shared' / 'schemas'
+ADD_ONS = 'JobSet', 'TFJob', 'TrainJob', 'TrainingRuntime'
+# What a cluster may ask for.
+ALL_RULES = {
+  'pod_fields': {
+    'nodeSelector': {'pool': 'gpu'},
+    'tolerations': [{'key': 'nvidia.com/gpu', 'operator': 'Exists'}],
+    'priorityClassName': 'high',
+    'imagePullSecrets': [{'name': 'registry'}],
+  },
+  'pull_policy': 'Always',
+  'tmp_size': '1Gi',
+  'queue': 'team',
+  'ttl_secs': 60,
+  'deadline_secs': 3600,
+  'egress': ('10.0.0.0/8', 'fd00::/8'),
+}
 # Before it the schema wants onPodConditions where they cannot be.
 OLDEST = '1.29'
 SHAPES = [
@@ -21,31 +40,35 @@ each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 each_shape = pytest.mark.parametrize('shape', SHAPES, ids=IDS)
 
 
-def make(**fields):
-  """Returns manifests.make as kubectl reads it: without a tuple."""
-  return yaml.safe_load(yaml.safe_dump(manifests.make(**fields)))
-
-
-def selects(selector, template):
-  return selector.items() <= template['metadata']['labels'].items()
-
-
 @pytest.fixture(scope='module')
 def kubernetes_validate():
   return pytest.importorskip('kubernetes_validate')
 
 
 @pytest.fixture(scope='module')
-def tfjob_validator():
+def make_validator():
+  """Returns make(kind of an add-on) -> jsonschema validator of its objects."""
   jsonschema = pytest.importorskip('jsonschema')
-  path = SCHEMAS / 'kubeflow.org_tfjobs.yaml'
+
+  @functools.cache
+  def make(kind):
+    schema = read_schema(kind)
+    forbid_unknown(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+  return make
+
+
+def read_schema(kind):
+  if kind != 'TFJob':
+    path = TESTS / 'support' / 'schemas' / f'{kind}.json'
+    return json.loads(path.read_text())
+  path = REPO.parent / 'shared' / 'schemas' / 'kubeflow.org_tfjobs.yaml'
   if not path.exists():
     pytest.skip(f'no schema of a TFJob: {path}')
   loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
   (version,) = yaml.load(path.read_text(), loader)['spec']['versions']
-  schema = version['schema']['openAPIV3Schema']
-  forbid_unknown(schema)
-  return jsonschema.Draft202012Validator(schema)
+  return version['schema']['openAPIV3Schema']
 
 
 def forbid_unknown(schema):
@@ -65,14 +88,14 @@ def forbid_unknown(schema):
 @each_kind
 @each_shape
 def test_the_manifests_fit_the_schemas(
-  kubernetes_validate, request, kind, shape
+  kubernetes_validate, make_validator, kind, shape
 ):
-  fields = {**shape, 'tensorboard': True, 'namespace': 'ml'}
-  for document in make(kind=kind, **fields):
-    if document['kind'] == 'TFJob':
-      validator = request.getfixturevalue('tfjob_validator')
+  fields = {**shape, **ALL_RULES, 'tensorboard': True, 'namespace': 'ml'}
+  documents = make(kind=kind, max_restarts=3, **fields)
+  for document in itertools.chain(*map(manifests.unpack, documents)):
+    if document['kind'] in ADD_ONS:
       # metadata is that of all kinds, and not in the schema.
-      validator.validate({**document, 'metadata': {}})
+      make_validator(document['kind']).validate({**document, 'metadata': {}})
     else:
       for version in (OLDEST, kubernetes_validate.latest_version()):
         kubernetes_validate.validate(document, version, strict=True)
@@ -101,35 +124,13 @@ def test_the_file_of_a_problem_is_mounted_in_each_task(
       assert volumes == [{'name': 'problem', 'configMap': {'name': named}}]
 
 
-def test_the_schema_of_a_tfjob_finds_what_is_wrong(tfjob_validator):
+def test_the_schema_of_a_tfjob_finds_what_is_wrong(make_validator):
   (document,) = find(make(kind='tfjob'), 'TFJob').values()
   broken = copy.deepcopy(document)
   container = container_of(broken['spec']['tfReplicaSpecs']['PS']['template'])
   container['arguments'] = container.pop('args')
-  errors = list(tfjob_validator.iter_errors({**broken, 'metadata': {}}))
+  errors = list(make_validator('TFJob').iter_errors({**broken, 'metadata': {}}))
   assert ["'arguments' was unexpected" in str(e) for e in errors] == [True]
-
-
-@each_shape
-def test_the_hosts_of_the_flags_are_services_and_lead_to_their_tasks(shape):
-  documents = make(**shape, tensorboard=True)
-  services, jobs = find(documents, 'Service'), find(documents, 'Job')
-  assert set(services) == {*jobs, 'mnist-tensorboard'}
-  for name, job in jobs.items():
-    flags = flags_of(job['spec']['template'])
-    hosts = [flags.get('ps_hosts'), flags.get('worker_hosts')]
-    addresses = ','.join(filter(None, hosts)).split(',')
-    assert addresses == [f'{other}:2222' for other in jobs]
-    # It is found under its own name.
-    own = flags[f'{flags["job_name"]}_hosts'].split(',')
-    assert own[int(flags['task_index'])] == f'{name}:2222'
-  for name, service in services.items():
-    selected = [
-      other
-      for other, template in templates_of(documents).items()
-      if selects(service['spec']['selector'], template)
-    ]
-    assert selected == [name]
 
 
 def test_the_ports_agree():
@@ -176,61 +177,12 @@ def test_only_the_tasks_of_a_run_reach_its_ports(kind, shape):
     assert not selects(selector, template)
 
 
-def test_a_job_is_restarted_unless_it_would_end_so_again():
-  for job in find(make(max_restarts=4), 'Job').values():
-    spec = job['spec']
-    assert spec['backoffLimit'] == 4
-    assert spec['template']['spec']['restartPolicy'] == 'Never'
-    assert spec['podFailurePolicy']['rules'] == [
-      {
-        'action': 'Ignore',
-        'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
-      },
-      {
-        'action': 'FailJob',
-        'onExitCodes': {'operator': 'In', 'values': [1, 2]},
-      },
-    ]
-
-
-@pytest.mark.parametrize(
-  ('restarts', 'policy', 'limit'), [(0, 'Never', None), (3, 'OnFailure', 4)]
-)
-def test_a_tfjob_is_restarted_if_asked_to(restarts, policy, limit):
-  documents = make(kind='tfjob', max_restarts=restarts)
-  spec = find(documents, 'TFJob')['mnist']['spec']
-  replicas = spec['tfReplicaSpecs'].values()
-  assert {r['restartPolicy'] for r in replicas} == {policy}
-  assert spec['runPolicy'].get('backoffLimit') == limit
-  assert spec['runPolicy']['cleanPodPolicy'] == 'Running'
-
-
-@pytest.mark.parametrize(
-  ('num_ps', 'num_workers', 'replicas'),
-  [
-    (2, 3, {'PS': 2, 'Chief': 1, 'Worker': 2}),
-    (1, 1, {'PS': 1, 'Chief': 1}),
-    (0, 2, {'Chief': 1, 'Worker': 1}),
-  ],
-)
-def test_a_tfjob_tells_the_tasks_who_they_are(num_ps, num_workers, replicas):
-  documents = make(kind='tfjob', num_ps=num_ps, num_workers=num_workers)
-  specs = find(documents, 'TFJob')['mnist']['spec']['tfReplicaSpecs']
-  assert {kind: spec['replicas'] for kind, spec in specs.items()} == replicas
-  for spec in specs.values():
-    container = container_of(spec['template'])
-    assert container['name'] == 'tensorflow'
-    assert container['ports'] == [{'name': 'tfjob-port', 'containerPort': 2222}]
-    # Kubeflow's Services give no address of a Pod that is not ready.
-    assert 'readinessProbe' not in container
-    given = set(flags_of(spec['template']))
-    assert not given & {'job_name', 'task_index', 'ps_hosts', 'worker_hosts'}
-
-
-def test_one_worker_alone_serves_nowhere():
-  documents = make(num_ps=0, num_workers=1)
-  assert [d['kind'] for d in documents] == ['Job']
-  container = container_of(templates_of(documents)['mnist-worker-0'])
-  assert 'readinessProbe' not in container
-  assert 'ports' not in container
-  assert not any('hosts' in word for word in container['args'])
+def test_the_policy_speaks_of_egress_where_it_is_told_to():
+  (policy,) = find(make(), 'NetworkPolicy').values()
+  assert policy['spec']['policyTypes'] == ['Ingress']
+  (policy,) = find(make(egress=('10.0.0.0/8',)), 'NetworkPolicy').values()
+  assert policy['spec']['policyTypes'] == ['Ingress', 'Egress']
+  tasks, names, network = policy['spec']['egress']
+  assert tasks['ports'] == [{'protocol': 'TCP', 'port': 2222}]
+  assert [port['port'] for port in names['ports']] == [53, 53]
+  assert network == {'to': [{'ipBlock': {'cidr': '10.0.0.0/8'}}]}

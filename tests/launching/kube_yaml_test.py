@@ -101,13 +101,13 @@ def test_it_reads_as_a_person_would_write_it(monkeypatch):
 def test_no_pyyaml_is_said_in_one_line(monkeypatch):
   monkeypatch.setitem(sys.modules, 'yaml', None)
   with pytest.raises(cli.RunError, match=r"'distmnist\[kubernetes\]'") as found:
-    kube_yaml.write(jobs.Job(), manifests.make_options())
+    kube_yaml.write(jobs.Job(), manifests.make_options(), [])
   assert '\n' not in str(found.value)
 
 
 def test_the_first_lines_say_what_to_do_and_who_may_come_in():
   options = manifests.make_options(tensorboard=True, namespace='ml')
-  text = kube_yaml.write(jobs.Job(1, 2), options)
+  text = kube_yaml.write(jobs.Job(1, 2), options, [{'apiVersion': 'v1'}])
   head = text[: text.index('apiVersion')]
   assert head.startswith('# mnist: 1 ps and 2 workers, by distmnist.launch')
   assert '# watch   kubectl -n ml logs -f job/mnist-worker-0\n' in head
@@ -118,6 +118,6 @@ def test_the_first_lines_say_what_to_do_and_who_may_come_in():
 
 
 def test_one_worker_alone_has_no_port_to_speak_of():
-  text = kube_yaml.write(jobs.Job(0, 1), manifests.make_options())
+  text = kube_yaml.write(jobs.Job(0, 1), manifests.make_options(), [])
   assert text.startswith('# mnist: 0 ps and 1 worker, by')
   assert 'anyone who reaches' not in text

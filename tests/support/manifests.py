@@ -1,12 +1,19 @@
 """Finds its way in the manifests of Kubernetes, which are dicts."""
 
-from distmnist.launching import jobs, kube_manifests, kube_pods
+import json
 
-KINDS = ['job', 'tfjob']
+from distmnist.launching import (
+  jobs,
+  kube_manifests,
+  kube_options,
+  kube_patch,
+)
+
+KINDS = kube_manifests.KINDS
 
 
 def make_options(**fields):
-  """Returns kube_pods.Options, those of `fields` as given."""
+  """Returns kube_options.Options, those of `fields` as given."""
   default = {
     'kind': 'job',
     'name': 'mnist',
@@ -24,13 +31,22 @@ def make_options(**fields):
     'stop_grace_secs': 25.0,
     'train_flags': ('--logdir=/logs/mnist',),
   }
-  return kube_pods.Options(**{**default, **fields})
+  return kube_options.Options(**{**default, **fields})
 
 
 def make(num_ps=1, num_workers=2, max_restarts=0, given=(), **fields):
   """Returns the list of manifests of a run with these fields of Options."""
   job = jobs.Job(num_ps, num_workers, given=given, max_restarts=max_restarts)
   return kube_manifests.make(job, make_options(**fields))
+
+
+def make_as_read(**fields):
+  """Returns `make` as kubectl reads it: without a tuple."""
+  return json.loads(json.dumps(make(**fields)))
+
+
+def selects(selector, template):
+  return selector.items() <= template['metadata']['labels'].items()
 
 
 def find(documents, kind):
@@ -41,11 +57,10 @@ def templates_of(documents):
   """Returns {name: template of its Pods}, TensorBoard's too."""
   found = {}
   for document in documents:
-    name, spec = document['metadata']['name'], document['spec']
-    if 'template' in spec:
-      found[name] = spec['template']
-    for replica, replicas in spec.get('tfReplicaSpecs', {}).items():
-      found[f'{name}-{replica.lower()}'] = replicas['template']
+    name = document['metadata']['name']
+    roles = list(kube_patch.find_templates(document))
+    for index, (_, template) in enumerate(roles):
+      found[f'{name}-{index}' if len(roles) > 1 else name] = template
   return found
 
 
@@ -62,3 +77,26 @@ def container_of(template):
 def flags_of(template):
   words = container_of(template)['args']
   return dict(word.removeprefix('--').split('=', 1) for word in words)
+
+
+def find_jobs(document):
+  """Returns the Jobs (list of dict) that a JobSet would make."""
+  return [
+    {
+      'apiVersion': 'batch/v1',
+      'kind': 'Job',
+      'metadata': {'name': job['name']},
+      **job['template'],
+    }
+    for job in document['spec']['replicatedJobs']
+  ]
+
+
+def unpack(document):
+  """Yields an object and those that its operator makes of its templates."""
+  yield document
+  if document['kind'] == 'TrainingRuntime':
+    template = document['spec']['template']
+    yield from unpack({**document, 'kind': 'JobSet', **template})
+  if document['kind'] == 'JobSet':
+    yield from find_jobs(document)

@@ -1,0 +1,74 @@
+"""What the objects of a run on Kubernetes have in common."""
+
+from distmnist.common import cli
+
+_APIS = {
+  'ConfigMap': 'v1',
+  'Deployment': 'apps/v1',
+  'Job': 'batch/v1',
+  'JobSet': 'jobset.x-k8s.io/v1alpha2',
+  'NetworkPolicy': 'networking.k8s.io/v1',
+  'Service': 'v1',
+  'TFJob': 'kubeflow.org/v1',
+  'TrainJob': 'trainer.kubeflow.org/v1alpha1',
+  'TrainingRuntime': 'trainer.kubeflow.org/v1alpha1',
+}
+# Those that run the tasks, and the conditions by which each tells how they end.
+WORKLOADS = {
+  'Job': {'Complete': True, 'Failed': False},
+  'JobSet': {'Completed': True, 'Failed': False},
+  'TFJob': {'Succeeded': True, 'Failed': False},
+  'TrainJob': {'Complete': True, 'Failed': False},
+}
+_QUEUE_LABEL = 'kueue.x-k8s.io/queue-name'
+
+
+def make(options, kind, name, labels, spec, field='spec'):
+  """Returns an object (dict) of the run, of `kind` and `name`."""
+  metadata = {'name': name}
+  if options.namespace:
+    metadata['namespace'] = options.namespace
+  labels = {**labels, **make_queue_label(options, kind)}
+  return {
+    'apiVersion': _APIS[kind],
+    'kind': kind,
+    'metadata': {**metadata, 'labels': labels},
+    field: spec,
+  }
+
+
+def make_queue_label(options, kind):
+  """Returns the label (dict) by which Kueue finds what it is to admit."""
+  is_queued = options.queue and kind in WORKLOADS
+  return {_QUEUE_LABEL: options.queue} if is_queued else {}
+
+
+def labels_of(options, **more):
+  """Returns the labels (dict) of what belongs to the run."""
+  return {'app': 'distmnist', 'run': options.name, **more}
+
+
+def make_time_limits(options):
+  """Returns the fields (dict) of an object that say for how long it stays."""
+  limits = {
+    'activeDeadlineSeconds': options.deadline_secs,
+    'ttlSecondsAfterFinished': options.ttl_secs,
+  }
+  return {name: secs for name, secs in limits.items() if secs is not None}
+
+
+def make_failure_policy():
+  """Returns the podFailurePolicy (dict) of a Job."""
+  return {
+    'rules': [
+      # That a node is drained or preempted is not the task's fault.
+      {
+        'action': 'Ignore',
+        'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
+      },
+      {
+        'action': 'FailJob',
+        'onExitCodes': {'operator': 'In', 'values': list(cli.FINAL_CODES)},
+      },
+    ]
+  }

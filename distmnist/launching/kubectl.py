@@ -1,0 +1,84 @@
+"""The user's own kubectl: their cluster, their rights, their plugins."""
+
+import json
+import shutil
+import subprocess
+
+from distmnist.common import cli
+
+# A server that does not answer must not hold up a second signal.
+ANSWER_SECS = 30.0
+
+
+class Kubectl:
+  """kubectl in one namespace."""
+
+  def __init__(self, namespace):
+    """
+    Args:
+      namespace: str, or None for that of kubectl's context.
+
+    Raises:
+      cli.RunError: there is no kubectl.
+    """
+    if not shutil.which('kubectl'):
+      raise cli.RunError(
+        'no kubectl on this machine: install it, or leave out --apply and take'
+        ' the manifests to where it is'
+      )
+    self._base = ['kubectl', *(['--namespace', namespace] if namespace else [])]
+
+  def change(self, *words, text=None):
+    """Runs kubectl with `text` (str) as its stdin; returns what it says (str).
+
+    Raises:
+      cli.RunError: it fails, in its own words.
+    """
+    done = self._run(words, text)
+    if done.returncode:
+      said = ' '.join(done.stderr.split()) or f'exit code {done.returncode}'
+      raise cli.RunError(f'kubectl {words[0]}: {said}')
+    return done.stdout
+
+  def get(self, *words):
+    """Returns what `kubectl get` finds (dict), None where it has no answer.
+
+    A server may be away for a moment; an object that is not there is {}.
+    """
+    try:
+      done = self._run(('get', *words, '--ignore-not-found', '-o', 'json'))
+    except cli.RunError:
+      return None
+    if done.returncode:
+      return None
+    return json.loads(done.stdout) if done.stdout.strip() else {}
+
+  def follow(self, pod, is_new):
+    """Returns the subprocess.Popen that copies a Pod's log to our stdout.
+
+    Args:
+      pod: str, its name.
+      is_new: bool, whether the lines so far are wanted too.
+    """
+    tail = [] if is_new else ['--tail=0']
+    return subprocess.Popen(
+      [*self._base, 'logs', '--follow', *tail, f'pod/{pod}'],
+      stdin=subprocess.DEVNULL,
+      start_new_session=True,  # A Ctrl-C is ours to pass on.
+    )
+
+  def _run(self, words, text=None):
+    try:
+      return subprocess.run(
+        [*self._base, *words],
+        input=text or '',
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=ANSWER_SECS,
+      )
+    except subprocess.TimeoutExpired as error:
+      raise cli.RunError(
+        f'kubectl {words[0]} has not answered within {ANSWER_SECS:g} s: see'
+        ' kubectl cluster-info'
+      ) from error

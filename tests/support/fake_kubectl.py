@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""A kubectl that checks how it is called and plays a cluster's answers.
+
+In the folder FAKE_KUBECTL: moments.json is a list of what the cluster is one
+after the other, {"object": dict, "pods": list of dict}; each look at the object
+goes to the next, and after a delete there are none. calls has a line of JSON
+for each call; a call that is not of the protocol ends with 64.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+
+def main(words):
+  folder = pathlib.Path(os.environ['FAKE_KUBECTL'])
+  text = '' if words[-1].startswith('pod/') else sys.stdin.read()
+  with open(folder / 'calls', 'a') as file:
+    file.write(json.dumps([words, text]) + '\n')
+  if words[:2] == ['--namespace', 'ml']:
+    words = words[2:]
+  as_json = ['--ignore-not-found', '-o', 'json']
+  if words == ['apply', '-f', '-']:
+    if not text.lstrip('#').strip():
+      sys.exit('error: no objects passed to apply')
+    if (folder / 'refuses').exists():
+      sys.exit((folder / 'refuses').read_text())
+  elif words == ['get', 'pods', '--selector', 'app=distmnist,run=mnist'] + (
+    as_json
+  ):
+    print(json.dumps({'items': look(folder)['pods']}))
+  elif words[0] == 'get' and '/' in words[1] and words[2:] == as_json:
+    moments = json.loads((folder / 'moments.json').read_text())
+    if len(moments) > 1:
+      write(folder / 'moments.json', moments[1:])
+    write(folder / 'now.json', moments[0])
+    if found := moments[0]['object']:
+      print(json.dumps(found))
+  elif words[:2] == ['logs', '--follow'] and words[-1].startswith('pod/'):
+    name = words[-1].removeprefix('pod/')
+    print(f'the log of {name}' if len(words) == 3 else f'more of {name}')
+    sys.stdout.flush()
+    (folder / 'followed').touch()
+    while name.endswith('forever') and not (folder / 'deleted').exists():
+      time.sleep(0.01)
+  elif words[0] == 'delete' and words[-2:] == as_json[:1] + ['--wait=false']:
+    (folder / 'deleted').touch()
+  else:
+    print(f'not of the protocol: {words}', file=sys.stderr)
+    sys.exit(64)
+
+
+def look(folder):
+  if (folder / 'deleted').exists():
+    return {'pods': []}
+  return json.loads((folder / 'now.json').read_text())
+
+
+def write(path, value):
+  path.with_suffix('.new').write_text(json.dumps(value))
+  path.with_suffix('.new').rename(path)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])
