@@ -11,10 +11,7 @@ import re
 import sys
 
 import pytest
-from absl.testing import flagsaver
 
-from distmnist import launch
-from distmnist.common import cli
 from distmnist.launching import kube_yaml
 from tests.support import in_process, manifests
 from tests.support.manifests import container_of, flags_of, tasks_of
@@ -32,22 +29,12 @@ each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(launch_here):
   """Returns run(words of launch, words of train) -> (code, stdout, stderr)."""
-  # train_flags_test.py has these; the flags of train are made up here.
-  for name in ('check', 'check_combination'):
-    monkeypatch.setattr(launch.train_flags_lib, name, lambda *_: None)
-
-  def run(flags='', train=()):
-    words = '--launcher=kubernetes', '--kube_name=mnist', *flags.split()
-    codes = []
-    with flagsaver.flagsaver():
-      argv = ['launch', *words, '--', *train]
-      cli.run(launch.main, argv, passthrough=True, leave=codes.append)
-    out, err = capsys.readouterr()
-    return codes[0], out, err
-
-  return run
+  words = '--launcher=kubernetes', '--kube_name=mnist'
+  return lambda flags='', train=(): launch_here(
+    *words, *flags.split(), '--', *train
+  )
 
 
 @pytest.fixture

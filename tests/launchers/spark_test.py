@@ -1,28 +1,19 @@
 """The launcher; tests with a real Spark are in tests/spark/training_test.py."""
 
-import os
+import functools
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from distmnist.common import cli
 from distmnist.launchers import spark
-from tests.support.paths import REPO
 
 CLUSTER = '--master=local-cluster[3,1,1024]'
 
 
-def launch(*words, **env):
-  return subprocess.run(
-    [sys.executable, '-m', 'distmnist.launch', '--launcher=spark', *words],
-    env={**os.environ, **env},
-    capture_output=True,
-    text=True,
-    timeout=60,
-    cwd=REPO,
-  )
+@pytest.fixture
+def launch(launch_here):
+  return functools.partial(launch_here, '--launcher=spark')
 
 
 @pytest.mark.parametrize(
@@ -43,24 +34,26 @@ def launch(*words, **env):
     ([CLUSTER, '--', '--task_index=0'], "--task_index is the launcher's"),
   ],
 )
-def test_a_wrong_command_line_is_one_line_before_anything_starts(words, said):
-  done = launch(*words)
-  assert (done.returncode, done.stdout) == (2, '')
-  assert said in done.stderr
-  assert len(done.stderr.splitlines()) == 1
+def test_a_wrong_command_line_is_one_line_before_anything_starts(
+  launch, words, said
+):
+  code, out, err = launch(*words)
+  assert (code, out) == (2, '')
+  assert said in err
+  assert len(err.splitlines()) == 1
 
 
-def test_a_dry_run_prints_the_tasks(tmp_path):
+def test_a_dry_run_prints_the_tasks(launch, tmp_path):
   (tmp_path / 'own.flags').write_text('--batch_size=7\n')
-  done = launch(
+  code, out, err = launch(
     CLUSTER,
     '--dry_run',
     '--',
     f'--flagfile={tmp_path}/own.flags',
     '--logdir=/shared/run',
   )
-  assert done.returncode == 0, done.stderr
-  lines = done.stdout.splitlines()
+  assert code == 0, err
+  lines = out.splitlines()
   assert len(lines) == 3
   assert lines[2] == (
     'python -m distmnist.train --job_name=worker --task_index=1'
@@ -69,25 +62,29 @@ def test_a_dry_run_prints_the_tasks(tmp_path):
   )
 
 
-def test_a_wrong_setting_does_not_print_the_secret_ones():
-  done = launch(
+def test_a_wrong_setting_does_not_print_the_secret_ones(launch):
+  code, _, err = launch(
     CLUSTER, '--spark_conf=spark.my.password=hunter2', '--spark_conf=x', '--'
   )
-  assert done.returncode == 2
-  assert 'error: --spark_conf=x: expected name=value' in done.stderr
-  assert 'hunter2' not in done.stderr
+  assert code == 2
+  assert 'error: --spark_conf=x: expected name=value' in err
+  assert 'hunter2' not in err
 
 
-def test_no_java_is_said_in_one_line():
+def test_no_java_is_said_in_one_line(launch, monkeypatch):
   pytest.importorskip('pyspark')
-  done = launch(CLUSTER, '--', PATH='/nowhere', JAVA_HOME='')
-  assert done.returncode == 1
-  assert done.stderr == (
+  monkeypatch.setenv('PATH', '/nowhere')
+  monkeypatch.setenv('JAVA_HOME', '')
+  code, _, err = launch(CLUSTER, '--')
+  assert code == 1
+  assert err == (
     'distmnist.launch: error: no java on PATH: install Java 17, such as apt-get'
     ' install openjdk-17-jre-headless, or set JAVA_HOME\n'
   )
-  done = launch(CLUSTER, '--', JAVA_HOME='/nowhere')
-  assert 'error: JAVA_HOME=/nowhere has no bin/java: ' in done.stderr
+  monkeypatch.setenv('JAVA_HOME', '/nowhere')
+  assert (
+    'error: JAVA_HOME=/nowhere has no bin/java: ' in launch(CLUSTER, '--')[2]
+  )
 
 
 def test_no_pyspark_is_said_in_one_line(monkeypatch):

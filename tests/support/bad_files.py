@@ -1,7 +1,7 @@
 """Files of bad_input_test.py: a run, a model and data, and broken ones."""
 
 import gzip
-import pathlib
+import os
 import pickle
 import shutil
 import struct
@@ -162,10 +162,12 @@ def _cut(path):
 
 def take_snapshot(folder):
   """Returns {path: (size, time of change)} of all that is in a folder."""
-  return {
-    str(path): (path.lstat().st_size, path.lstat().st_mtime_ns)
-    for path in pathlib.Path(folder).rglob('*')
-  }
+  found = {}
+  for parent, _, names in os.walk(folder):
+    for entry in (parent, *(os.path.join(parent, name) for name in names)):
+      status = os.lstat(entry)
+      found[entry] = status.st_size, status.st_mtime_ns
+  return found
 
 
 def read_environment(words):

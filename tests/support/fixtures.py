@@ -15,8 +15,11 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
-from distmnist import train  # noqa: F401  All its flags, for set_flags.
-from distmnist.common import console, registry
+from distmnist import (
+  launch,
+  train,  # noqa: F401  All its flags, for set_flags.
+)
+from distmnist.common import cli, console, registry
 from distmnist.exchange import collectives
 from tests.support import in_process, runner, stepper
 from tests.support.paths import REPO
@@ -74,6 +77,26 @@ def set_flags():
   flags.FLAGS(['test'])
   with flagsaver.flagsaver():
     yield lambda *words: flags.FLAGS(['test', *words])
+
+
+@pytest.fixture
+def launch_here(capsys, monkeypatch):
+  """Returns launch(words) -> (code, stdout, stderr), in this process.
+
+  For launchers that end before they start a task. What needs train's flags is
+  made up: they are checked in launching/train_flags_test.py.
+  """
+  for name in ('check', 'check_combination'):
+    monkeypatch.setattr(launch.train_flags_lib, name, lambda *_: None)
+
+  def launch_words(*words):
+    codes = []
+    with flagsaver.flagsaver():
+      argv = ['launch', *words]
+      cli.run(launch.main, argv, passthrough=True, leave=codes.append)
+    return codes[0], *capsys.readouterr()
+
+  return launch_words
 
 
 @pytest.fixture

@@ -7,6 +7,14 @@ from distmnist.data import image_ops
 from distmnist.problems import images
 from distmnist.training import problem, problem_module
 
+# The default, 60,000 of them, takes a second to draw.
+FEW_IMAGES = (
+  '--dataset=synthetic',
+  '--synthetic_train_images=240',
+  '--synthetic_test_images=40',
+  '--validation_images=40',
+)
+
 
 def of_images(build_model):
   """Returns the problem.Problem of images whose net is `build_model`."""

@@ -20,7 +20,7 @@ from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
 
 NUM_STEPS = 4
 FLAGS = (
-  '--dataset=synthetic',
+  *problems.FEW_IMAGES,
   '--model=mlp',
   '--optimizer=momentum',
   '--learning_rate=0.1',

@@ -17,13 +17,13 @@ from distmnist.training import (
   worker_graph,
 )
 from distmnist.training import problem as problem_lib
-from tests.support import in_process
+from tests.support import in_process, problems
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
 
 DECAY = 0.25  # From the second update on; (1 + t) / (10 + t) before.
 NUM_STEPS = 6
 FLAGS = (
-  '--dataset=synthetic',
+  *problems.FEW_IMAGES,
   '--model=mlp',
   '--batch_size=4',
   '--learning_rate=0.1',

@@ -8,7 +8,7 @@ from distmnist.common import cli
 from distmnist.logdir import run_data
 from distmnist.training import problem as problem_lib
 from distmnist.training import problem_data, run_folder
-from tests.support import in_process
+from tests.support import in_process, problems
 
 CHIEF = cluster_lib.Cluster()
 OTHER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
@@ -20,7 +20,7 @@ def make(set_flags):
   with contextlib.ExitStack() as at_end:
 
     def make_folder(cluster, *words):
-      set_flags('--dataset=synthetic', '--model=softmax', *words)
+      set_flags(*problems.FEW_IMAGES, '--model=softmax', *words)
       task = in_process.make_task(cluster)
       task.watchdog.life = 'a life'
       problem = problem_lib.from_flags()

@@ -7,7 +7,7 @@ from distmnist.exchange import graph_warmup
 from distmnist.lifecycle import task as task_lib
 from distmnist.training import flag_checks, problem_data, worker_graph
 from distmnist.training import problem as problem_lib
-from tests.support import in_process
+from tests.support import in_process, problems
 
 WORKER = cluster_lib.make_cluster(('p:1', 'q:1'), ('v:1', 'w:1'), 'worker', 0)
 
@@ -17,7 +17,7 @@ def build(set_flags):
   """Returns build(cluster, *flags) -> (WorkerGraph, task, choice, lines)."""
 
   def build_graph(cluster, *words):
-    set_flags('--dataset=synthetic', '--model=softmax', *words)
+    set_flags(*problems.FEW_IMAGES, '--model=softmax', *words)
     lines = []
     console.print_logs(lines.append)
     task = task_lib.Task(cluster, in_process.NoStop())

@@ -16,7 +16,7 @@ from distmnist.training import (
   worker_loop,
 )
 from distmnist.training import problem as problem_lib
-from tests.support import in_process
+from tests.support import in_process, problems
 
 
 class Run:
@@ -61,7 +61,7 @@ class Run:
 def train(set_flags):
   def run(*words):
     set_flags(
-      '--dataset=synthetic',
+      *problems.FEW_IMAGES,
       '--model=softmax',
       '--batch_size=10',
       '--train_steps=4',
