@@ -1,38 +1,49 @@
-"""Which class the images of files are of, by a SavedModel of distmnist.export.
+"""What a SavedModel of distmnist.export gives for the examples of files.
 
   python -m distmnist.predict --export_dir=logs/model --images='digits/*.png'
   python -m distmnist.predict --export_dir=logs/model \\
       --images=t10k-images-idx3-ubyte.gz --labels=t10k-labels-idx1-ubyte.gz
+  python -m distmnist.predict --export_dir=logs/mine --inputs=new.csv
 
-prints a line an image: where it is, its class, and how probable that is. Of
-an IDX file come the first ten; --output has all of them.
+prints a line an example: where it is, and what the model gives for it; of an
+image its class, and how probable that is. Of a file with many come the first
+ten; --output has all of them.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
-import csv
 import os
 import signal
 import sys
 import time
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.common import files as files_lib
 from distmnist.common.console import Console
 from distmnist.common.names import PREDICT
 from distmnist.data import image_files
-from distmnist.serving import saved_model
+from distmnist.serving import example_files, result_files, saved_model
 
+_INPUTS = flags.DEFINE_list(
+  'inputs',
+  [],
+  'Files with the examples of any model, with commas between them: .npy, .npz, '
+  '.jsonl (JSON lines) or .csv (with a header). An array, a key or a column '
+  "is called as the model's input is. A name may be a pattern, such as "
+  "'new/*.csv'.",
+)
 _IMAGES = flags.DEFINE_list(
   'images',
   [],
-  'IDX files, gzipped or not, and PNGs, with commas between them; a name may '
-  "be a pattern, such as 'digits/*.png'. Images have the model's height and "
-  'width; colours are turned to grey where it takes grey.',
+  'Of a model of images: IDX files, gzipped or not, and PNGs, with commas '
+  "between them; a name may be a pattern, such as 'digits/*.png'. Images have "
+  "the model's height and width; colours are turned to grey where it takes "
+  'grey.',
 )
 _LABELS = flags.DEFINE_string(
   'labels',
@@ -42,33 +53,64 @@ _LABELS = flags.DEFINE_string(
 _INVERT = flags.DEFINE_bool(
   'invert',
   False,
-  'Turn light into dark: MNIST is white on black, what people draw is black on '
-  'white.',
+  'Turn light into dark in --images: MNIST is white on black, what people draw '
+  'is black on white.',
 )
 _CHUNK_SIZE = flags.DEFINE_integer(
   'chunk_size',
   250,
-  'Images predicted at once; with fewer it takes less memory.',
+  'Examples predicted at once; with fewer it takes less memory.',
   lower_bound=1,
 )
 _OUTPUT = flags.DEFINE_string(
-  'output', None, 'CSV file to write, with a row for each image.'
+  'output',
+  None,
+  'File to write, with all examples: .csv, .jsonl (JSON lines) or .npz.',
 )
 
-_NUM_SHOWN = 10
 # The mean of what is drawn black on white is above it: MNIST's is 33 of 255.
 _BRIGHT = 150
 
 
 def main():
   export_dir = saved_model.export_dir_from_flags()
-  if not _IMAGES.value:
-    raise cli.UsageError('--images is missing: IDX files or PNGs')
-  paths = image_files.find(_IMAGES.value)
+  if bool(_IMAGES.value) == bool(_INPUTS.value):
+    found = 'both given' if _IMAGES.value else 'missing'
+    raise cli.UsageError(
+      f'--images and --inputs are {found}: expected IDX files or PNGs by '
+      '--images, or .npy, .npz, .jsonl or .csv files by --inputs'
+    )
+  if _INPUTS.value and (_LABELS.value or _INVERT.value):
+    raise cli.UsageError('--labels and --invert are of --images, not --inputs')
+  paths = image_files.find(_IMAGES.value or _INPUTS.value)
   output = _OUTPUT.value and os.path.expanduser(_OUTPUT.value)
   if output:
-    check_output(output)
+    result_files.check(output)
+  predict_files = predict_images if _IMAGES.value else predict_inputs
+  predict_files(export_dir, paths, output)
+
+
+def predict_inputs(export_dir, paths, output):
+  """Prints what any model gives for the examples of --inputs."""
   model = saved_model.Model(export_dir)
+  read = [example_files.read(path, model.inputs) for path in paths]
+  sizes = [len(next(iter(arrays.values()))) for arrays in read]
+  shapes = [{n: a.shape[1:] for n, a in arrays.items()} for arrays in read]
+  for path, shape in zip(paths, shapes, strict=True):
+    if shape != shapes[0]:
+      raise cli.RunError(
+        f'{path} has examples of another shape than {paths[0]}: predict them '
+        'by themselves'
+      )
+  arrays = {n: np.concatenate([each[n] for each in read]) for n in read[0]}
+  results = predict(model, arrays, sum(sizes))
+  parts = [(*each, False) for each in zip(paths, sizes, strict=True)]
+  write_and_print(parts, results, output, result_files.describe)
+
+
+def predict_images(export_dir, paths, output):
+  """Prints the classes of --images, and the accuracy if there are labels."""
+  model = saved_model.ImageModel(export_dir)
   reader = image_files.Reader(model.image_shape)
   files = [reader.read(path) for path in paths]
   num_images = sum(len(file.images) for file in files)
@@ -77,25 +119,6 @@ def main():
     labels = image_files.read_labels(
       os.path.expanduser(_LABELS.value), num_images, model.num_classes
     )
-  classes, probabilities = predict(model, files, num_images)
-  if output:
-    write_csv(output, files, classes, probabilities, labels)
-  for line in format_lines(files, classes, probabilities, output):
-    print(line)
-  if labels is not None:
-    num_correct = int(np.sum(classes == labels))
-    print(
-      f'accuracy {num_correct / num_images:.4f} ({num_correct:,} of '
-      f'{num_images:,} images)'
-    )
-
-
-def predict(model, files, num_images):
-  """Returns (classes, probabilities) of the images of all files.
-
-  classes: int64 [num_images]; probabilities: float32 [num_images], each that
-  of the image's class.
-  """
   images = np.concatenate([file.images for file in files])
   if _INVERT.value:
     images = 255 - images
@@ -105,79 +128,73 @@ def predict(model, files, num_images):
       'white on black: see --invert',
       file=sys.stderr,
     )
+  found = predict(model, {'images': images}, num_images)
+  classes = found['classes']
+  results = {
+    'class': classes,
+    'probability': found['probabilities'][np.arange(num_images), classes],
+  }
+  if labels is not None:
+    results['label'] = labels
+  parts = [(file.path, len(file.images), file.is_png) for file in files]
+  write_and_print(parts, results, output, describe_class)
+  if labels is not None:
+    num_correct = int(np.sum(classes == labels))
+    print(
+      f'accuracy {num_correct / num_images:.4f} ({num_correct:,} of '
+      f'{num_images:,} images)'
+    )
+
+
+def describe_class(name, value):
+  """Returns what is printed of an image: no names, and no label."""
+  texts = {'class': f'{value}', 'probability': f'{value:.4f}'}
+  return texts.get(name, '')
+
+
+def predict(model, arrays, num_examples):
+  """Returns {name: array [num_examples, ...]} of what the model gives.
+
+  Args:
+    model: saved_model.Model.
+    arrays: {name of an input: array [num_examples, ...]}.
+    num_examples: int, at least 1.
+
+  Raises:
+    cli.RunError: the graph fails at these examples.
+  """
   console = Console(stream=sys.stderr)
   start_secs = time.monotonic()
-  classes, probabilities = [], []
-  for start in range(0, num_images, _CHUNK_SIZE.value):
+  chunks = []
+  for start in range(0, num_examples, _CHUNK_SIZE.value):
     if start and console.is_due():
       console.progress(
-        f'{start:,} of {num_images:,} images', start / num_images
+        f'{start:,} of {num_examples:,} examples', start / num_examples
       )
-    found, share = model.predict(images[start : start + _CHUNK_SIZE.value])
-    classes.append(found)
-    probabilities.append(share[np.arange(len(found)), found])
-  if len(classes) > 1:
+    end = start + _CHUNK_SIZE.value
+    try:
+      chunks.append(model.run({n: a[start:end] for n, a in arrays.items()}))
+    except tf.errors.OpError as error:
+      raise cli.RunError(
+        f'the model fails at the examples {start:,} to '
+        f'{min(end, num_examples) - 1:,}: {errors.explain(error)}'
+      ) from error
+  if len(chunks) > 1:
     secs = time.monotonic() - start_secs
-    console.say(f'{num_images:,} images in {secs:.1f} s')
-  return np.concatenate(classes), np.concatenate(probabilities)
+    console.say(f'{num_examples:,} examples in {secs:.1f} s')
+  return {n: np.concatenate([chunk[n] for chunk in chunks]) for n in chunks[0]}
 
 
-def format_lines(files, classes, probabilities, output):
-  """Yields the lines to print.
+def write_and_print(parts, results, output, describe):
+  """Writes --output, and prints the first examples of each file.
 
-  Args:
-    files: list of image_files.File.
-    classes, probabilities: see `predict`.
-    output: str or None, the CSV file that has all of them.
+  Args: see result_files.format_lines.
   """
-  start = 0
-  for file in files:
-    num_shown = len(file.images[:_NUM_SHOWN])
-    for i in range(num_shown):
-      name = file.path if file.is_png else f'{file.path}[{i}]'
-      yield (f'{name}  {classes[start + i]}  {probabilities[start + i]:.4f}')
-    start += len(file.images)
-    if num_left := len(file.images) - num_shown:
-      where = f'in {output}' if output else 'with --output=FILE.csv'
-      yield f'{file.path}: and {num_left:,} more, {where}'
-
-
-def check_output(path):
-  """Raises cli.RunError if no file can be written there."""
-  folder = os.path.dirname(path) or '.'
-  reason = None
-  if os.path.isdir(path):
-    reason = 'it is a folder'
-  elif not os.path.isdir(folder):
-    reason = f'there is no folder {folder}'
-  elif not os.access(folder, os.W_OK):
-    reason = f'{folder} is not yours to write to'
-  if reason:
-    raise cli.RunError(f'--output={path} cannot be written: {reason}')
-
-
-def write_csv(path, files, classes, probabilities, labels):
-  """Writes the CSV file, whole or not at all.
-
-  Args:
-    path: str.
-    files: list of image_files.File.
-    classes, probabilities: see `predict`.
-    labels: int32 array or None.
-  """
-  places = [(file.path, i) for file in files for i in range(len(file.images))]
-  try:
-    with files_lib.replacing(path) as out:
-      writer = csv.writer(out)
-      header = ['file', 'index', 'class', 'probability']
-      writer.writerow(header + ([] if labels is None else ['label']))
-      for i, place in enumerate(places):
-        row = [*place, classes[i], f'{probabilities[i]:.6f}']
-        writer.writerow(row + ([] if labels is None else [labels[i]]))
-  except OSError as error:
-    raise cli.RunError(
-      f'--output={path} cannot be written: {error.strerror}'
-    ) from error
+  if output:
+    places = [(path, i) for path, size, _ in parts for i in range(size)]
+    result_files.write(output, places, results)
+  for line in result_files.format_lines(parts, results, output, describe):
+    print(line)
 
 
 def run():

@@ -10,10 +10,12 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist import predict
 from distmnist.common import cli
 from distmnist.data import idx
+from distmnist.serving import saved_model
 from tests.data.idx_test import pack
 from tests.data.image_files_test import encode_png
 from tests.serving.saved_model_test import make_images, write_brightest
@@ -130,7 +132,11 @@ def test_a_pattern_is_taken(run, tmp_path):
 @pytest.mark.parametrize(
   'flags, error, text',
   [
-    ([], cli.UsageError, '--images is missing: IDX files or PNGs'),
+    (
+      [],
+      cli.UsageError,
+      '--images and --inputs are missing: expected IDX files or PNGs by .*',
+    ),
     (
       ['--images=3.png', '--export_dir='],
       cli.UsageError,
@@ -140,6 +146,21 @@ def test_a_pattern_is_taken(run, tmp_path):
       ['--images=3.png', '--export_dir=no'],
       cli.RunError,
       '--export_dir=no was not found: .*',
+    ),
+    (
+      ['--images=3.png', '--inputs=3.npy'],
+      cli.UsageError,
+      '--images and --inputs are both given: .*',
+    ),
+    (
+      ['--inputs=3.npy', '--invert'],
+      cli.UsageError,
+      '--labels and --invert are of --images, not --inputs',
+    ),
+    (
+      ['--images=3.png', '--output=all.txt'],
+      cli.UsageError,
+      '--output=all.txt: expected a name that ends in one of .csv, .*',
     ),
     (['--images=no.png'], cli.RunError, 'no.png was not found: .*'),
     (
@@ -176,11 +197,90 @@ def test_what_cannot_be_predicted_is_one_line(run, flags, error, text):
 
 
 def test_a_csv_file_that_cannot_be_written_is_named(run, tmp_path):
-  name = 'a' * 300
+  name = 'a' * 300 + '.csv'
   with pytest.raises(
     cli.RunError, match=f'^--output={name} cannot be written: File name too'
   ):
     run('--images=3.png', f'--output={name}')
+
+
+@pytest.fixture(scope='module')
+def sums_dir(tmp_path_factory):
+  """A model of x float32 [n, 2] and n int64 [n]: their sum, and n doubled."""
+  folder = tmp_path_factory.mktemp('sums') / 'model'
+  with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.placeholder(tf.float32, [None, 2])
+    n = tf.placeholder(tf.int64, [None])
+    scale = tf.get_variable('scale', initializer=1.0)
+    session.run(scale.initializer)
+    total = scale * tf.reduce_sum(x, 1) + tf.cast(n, tf.float32)
+    with tf.control_dependencies([tf.assert_less(n, tf.cast(9, tf.int64))]):
+      twice = tf.stack([n, 2 * n], axis=1)
+    saved_model.write(
+      str(folder),
+      session,
+      tf.train.Saver([scale]),
+      {'x': x, 'n': n},
+      {'total': total, 'twice': twice},
+    )
+  return folder
+
+
+@pytest.fixture
+def run_sums(set_flags, sums_dir, monkeypatch, tmp_path, capsys):
+  monkeypatch.chdir(tmp_path)
+  x, n = np.arange(24, dtype=np.float64).reshape(12, 2) / 4, np.arange(12) % 8
+  np.savez(tmp_path / 'new.npz', x=x, n=n, label=n)
+  (tmp_path / 'one.jsonl').write_text('{"x": [1, 2.5], "n": 3, "why": "?"}\n')
+
+  def run_main(*flags):
+    set_flags(f'--export_dir={sums_dir}', *flags)
+    predict.main()
+    return capsys.readouterr().out.splitlines()
+
+  return run_main
+
+
+@pytest.mark.parametrize('chunk_size', [1, 5, 250])
+def test_examples_of_any_model_are_predicted(run_sums, chunk_size):
+  lines = run_sums(
+    '--inputs=one.jsonl,*.npz',
+    '--output=all.csv',
+    f'--chunk_size={chunk_size}',
+  )
+  assert lines[:2] == [
+    'one.jsonl[0]  total 6.5  twice 3 6',
+    'new.npz[0]  total 0.25  twice 0 0',
+  ]
+  assert lines[-1] == 'new.npz: and 2 more, in all.csv'
+  rows = read_csv('all.csv')
+  assert len(rows) == 13
+  assert rows[12] == {
+    'file': 'new.npz',
+    'index': '11',
+    'total': '14.25',
+    'twice_0': '3',
+    'twice_1': '6',
+  }
+
+
+def test_an_op_that_fails_names_the_examples(run_sums, tmp_path):
+  np.savez(tmp_path / 'large.npz', x=np.zeros([4, 2]), n=[0, 1, 2, 9])
+  with pytest.raises(
+    cli.RunError, match=r'^the model fails at the examples 2 to 3: \S[^\n]+$'
+  ):
+    run_sums('--inputs=large.npz', '--chunk_size=2')
+
+
+def test_a_model_of_something_else_takes_no_images(run_sums, tmp_path):
+  (tmp_path / '3.png').write_bytes(encode_png(make_images([3])[0]))
+  with pytest.raises(
+    cli.RunError,
+    match=r'takes n int64 \[n\], x float32 \[n, 2\] and gives total float32 '
+    r'\[n\], twice int64 \[n, 2\], expected images .*: give its examples by '
+    '--inputs',
+  ):
+    run_sums('--images=3.png')
 
 
 def command(module, *flags):

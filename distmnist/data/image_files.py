@@ -64,7 +64,7 @@ def find(words):
       )
     found = [word] if os.path.exists(word) else sorted(glob.glob(word))
     if not found:
-      raise cli.RunError(f'{word} was not found: give an IDX file or PNGs')
+      raise cli.RunError(f'{word} was not found: give files that are there')
     paths += found
   return paths
 

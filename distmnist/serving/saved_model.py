@@ -1,7 +1,7 @@
 """The SavedModel that export writes and predict reads.
 
 Its signature, serving_default, takes and gives what the problem says, see
-training/problem_spec.py; read here is that of images, which takes
+training/problem_spec.py; that of images takes
 
   images: uint8 [n, height, width, channels], as they are in the data set
 
@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from distmnist.common import cli
 from distmnist.common.names import EXPORT
+from distmnist.serving import signature
 
 _EXPORT_DIR = flags.DEFINE_string(
   'export_dir', None, 'The folder of the SavedModel.'
@@ -76,7 +77,7 @@ def write(export_dir, session, saver, inputs, outputs):
   Raises:
     OSError, tf.errors.OpError: it cannot be written.
   """
-  signature = tf.saved_model.build_signature_def(
+  served = tf.saved_model.build_signature_def(
     inputs=_make_infos(inputs),
     outputs=_make_infos(outputs),
     method_name=tf.saved_model.PREDICT_METHOD_NAME,
@@ -89,7 +90,7 @@ def write(export_dir, session, saver, inputs, outputs):
     builder.add_meta_graph_and_variables(
       session,
       [tf.saved_model.SERVING],
-      {_SIGNATURE: signature},
+      {_SIGNATURE: served},
       strip_default_attrs=True,
       saver=saver,
     )
@@ -122,8 +123,7 @@ class Model:
   """A SavedModel, loaded.
 
   Attributes:
-    image_shape: tuple of int, (height, width, channels).
-    num_classes: int.
+    inputs, outputs: {name: tf.TensorSpec [n, ...]} each.
   """
 
   def __init__(self, export_dir):
@@ -166,60 +166,74 @@ class Model:
         f'--export_dir={export_dir} cannot be read: {reason}; write it again '
         'with distmnist.export'
       ) from error
-    if problem := _find_problem(meta_graph.signature_def):
+    signatures = meta_graph.signature_def
+    if _SIGNATURE not in signatures:
+      names = ', '.join(sorted(signatures)) or 'none at all'
       raise cli.RunError(
-        f'--export_dir={export_dir} {problem}, expected {_EXPECTED}: give one '
-        'that distmnist.export has written'
+        f'--export_dir={export_dir} has no signature {_SIGNATURE} (it has '
+        f'{names}): give one that distmnist.export has written'
       )
-    signature = meta_graph.signature_def[_SIGNATURE]
-    self._images = signature.inputs['images'].name
-    self._outputs = [
-      signature.outputs[key].name for key in ('classes', 'probabilities')
-    ]
-    self.image_shape = tuple(_get_shape(signature.inputs['images'])[1:])
-    self.num_classes = _get_shape(signature.outputs['probabilities'])[-1]
+    self._infos = signatures[_SIGNATURE]
+    self.inputs = _make_specs(self._infos.inputs)
+    self.outputs = _make_specs(self._infos.outputs)
+
+  def run(self, arrays):
+    """Returns {name of an output: array [n, ...]} of {name of an input: array}.
+
+    Raises:
+      tf.errors.OpError: the graph fails at these examples.
+    """
+    feed = {self._infos.inputs[n].name: array for n, array in arrays.items()}
+    wanted = {name: info.name for name, info in self._infos.outputs.items()}
+    return self._session.run(wanted, feed)
+
+
+class ImageModel(Model):
+  """The SavedModel of a model of images.
+
+  Attributes:
+    image_shape: tuple of int, (height, width, channels).
+    num_classes: int.
+  """
+
+  def __init__(self, export_dir):
+    """Loads it, see Model; raises cli.RunError if it does not take images."""
+    super().__init__(export_dir)
+    if not self._takes_images():
+      raise cli.RunError(
+        f'--export_dir={export_dir} takes {signature.describe(self.inputs)} and'
+        f' gives {signature.describe(self.outputs)}, expected {_EXPECTED}: '
+        'give its examples by --inputs, or the model of images'
+      )
+    self.image_shape = tuple(self.inputs['images'].shape[1:].as_list())
+    self.num_classes = self.outputs['probabilities'].shape[-1]
+
+  def _takes_images(self):
+    if [*self.inputs] != ['images']:
+      return False
+    if not {'classes', 'probabilities'} <= {*self.outputs}:
+      return False
+    images = self.inputs['images']
+    shapes = images.shape, self.outputs['probabilities'].shape
+    return (
+      images.dtype == tf.uint8
+      and shapes[0].rank == 4
+      and all(shape[1:].is_fully_defined() for shape in shapes)
+    )
 
   def predict(self, images):
     """Returns (classes, probabilities) of uint8 [n, height, width, channels].
 
     classes: int64 [n]; probabilities: float32 [n, num_classes].
     """
-    return self._session.run(self._outputs, {self._images: images})
+    found = self.run({'images': images})
+    return found['classes'], found['probabilities']
 
 
-def _find_problem(signatures):
-  """Returns what is wrong with the signatures (str), or None.
-
-  Args:
-    signatures: dict of name -> SignatureDef.
-  """
-  if _SIGNATURE not in signatures:
-    names = ', '.join(sorted(signatures)) or 'none at all'
-    return f'has no signature {_SIGNATURE} (it has {names})'
-  inputs, outputs = (
-    signatures[_SIGNATURE].inputs,
-    signatures[_SIGNATURE].outputs,
-  )
-  if list(inputs) == ['images'] and {'classes', 'probabilities'} <= {*outputs}:
-    images = inputs['images']
-    shape = _get_shape(images)
-    fits = images.dtype == tf.uint8.as_datatype_enum and len(shape) == 4
-    if fits and None not in [
-      *shape[1:],
-      *_get_shape(outputs['probabilities'])[1:],
-    ]:
-      return None
-  found = ' -> '.join(
-    ', '.join(
-      f'{key} {tf.as_dtype(info.dtype).name} {_get_shape(info)}'
-      for key, info in sorted(side.items())
+def _make_specs(infos):
+  return {
+    name: tf.TensorSpec(
+      tf.TensorShape(infos[name].tensor_shape), tf.as_dtype(infos[name].dtype)
     )
-    for side in (inputs, outputs)
-  )
-  return f'has the signature {found}'
-
-
-def _get_shape(info):
-  """Returns the shape of a TensorInfo, a list of int or None."""
-  shape = tf.TensorShape(info.tensor_shape)
-  return [] if shape.rank is None else shape.as_list()
+    for name in sorted(infos)
+  }

@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back(tmp_path):
   # Nothing is left beside it, and who may read the folder may read all of it.
   assert os.listdir(tmp_path / 'a') == ['model']
   assert folder.stat().st_mode == (tmp_path / 'a').stat().st_mode
-  model = saved_model.Model(str(folder))
+  model = saved_model.ImageModel(str(folder))
   assert (model.image_shape, model.num_classes) == ((2, 3, 1), 6)
   classes, probabilities = model.predict(make_images([4, 0, 5]))
   assert (classes.dtype, classes.tolist()) == (np.int64, [4, 0, 5])
@@ -64,7 +64,7 @@ def test_an_empty_folder_is_taken_also_by_a_link(tmp_path):
   (tmp_path / 'link').symlink_to(tmp_path / 'disk')
   write_brightest(tmp_path / 'link')
   assert (tmp_path / 'link').is_symlink()
-  assert saved_model.Model(str(tmp_path / 'disk')).num_classes == 6
+  assert saved_model.ImageModel(str(tmp_path / 'disk')).num_classes == 6
 
 
 @pytest.mark.parametrize('is_folder', [True, False])
@@ -98,7 +98,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 def check_refused(export_dir, text):
   with pytest.raises(cli.RunError) as caught:
-    saved_model.Model(str(export_dir))
+    saved_model.ImageModel(str(export_dir))
   assert re.fullmatch(
     f'--export_dir={re.escape(str(export_dir))} {text}', str(caught.value)
   ), str(caught.value)
@@ -146,19 +146,22 @@ def write_other(export_dir, key='serving_default', dtype=tf.uint8, tag='serve'):
 
 
 def test_another_signature_is_refused(tmp_path):
-  expected = (
-    ', expected images uint8 \\[n, height, width, channels\\] -> classes, '
-    'probabilities: give one that distmnist.export has written'
-  )
   write_other(tmp_path / 'a')
   check_refused(
     tmp_path / 'a',
-    r'has the signature x uint8 \[None, 4\] -> y uint8 \[None, 4\]' + expected,
+    r'takes x uint8 \[n, 4\] and gives y uint8 \[n, 4\], expected images uint8 '
+    r'\[n, height, width, channels\] -> classes, probabilities: give its '
+    'examples by --inputs, or the model of images',
   )
+  found = saved_model.Model(str(tmp_path / 'a')).run(
+    {'x': np.ones([3, 4], np.uint8)}
+  )
+  assert found['y'].tolist() == [[2] * 4] * 3
   write_other(tmp_path / 'b', key='train')
   check_refused(
     tmp_path / 'b',
-    r'has no signature serving_default \(it has train\)' + expected,
+    r'has no signature serving_default \(it has train\): give one that '
+    'distmnist.export has written',
   )
   write_other(tmp_path / 'c', tag='other')
   check_refused(

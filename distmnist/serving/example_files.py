@@ -1,0 +1,203 @@
+"""Examples of a user's own files, as a SavedModel takes them.
+
+  .npy     [n, ...], of a model with one input
+  .npz     an array [n, ...] for each input, under its name
+  .jsonl   a line an example: {"input": value, ...}, or the value alone where
+           the model has one input
+  .csv     with a header: a column for each input of one value, name_0, name_1
+           ... for one of several; all columns in their order are the input of a
+           model that has only one
+
+What else a file has, such as labels, is left alone.
+"""
+
+import csv
+import json
+import os
+import zipfile
+
+import numpy as np
+
+from distmnist.common import cli
+from distmnist.serving import signature
+
+_ENDINGS = '.npy', '.npz', '.jsonl', '.csv'
+
+
+def read(path, specs):
+  """Returns {name of an input: array [n, ...]} of a file's examples.
+
+  Args:
+    path: str.
+    specs: {name: tf.TensorSpec [n, ...]}, the model's inputs.
+
+  Raises:
+    cli.RunError: the file cannot be read, or has not what the model takes.
+  """
+  ending = os.path.splitext(path)[1].lower()
+  readers = dict(
+    zip(_ENDINGS, (_read_npy, _read_npz, _read_jsonl, _read_csv), strict=True)
+  )
+  if ending not in readers:
+    raise cli.RunError(
+      f'{path}: the name ends in {ending or "nothing"!r}: expected one of '
+      f'{", ".join(_ENDINGS)}'
+    )
+  try:
+    arrays = readers[ending](path, specs)
+    found = {
+      name: _convert(name, arrays[name], spec) for name, spec in specs.items()
+    }
+    _check_numbers(found)
+  except OSError as error:
+    raise cli.RunError(
+      f'cannot read {path}: {error.strerror or error}'
+    ) from error
+  except (ValueError, EOFError, csv.Error, zipfile.BadZipFile) as error:
+    reason = str(error).splitlines()[0]
+    raise cli.RunError(
+      f'{path}: {reason}; the model takes {signature.describe(specs)}'
+    ) from error
+  return found
+
+
+def _read_npy(path, specs):
+  if len(specs) > 1:
+    raise ValueError(
+      f'an array, but the model has {len(specs)} inputs: give an .npz'
+    )
+  return dict.fromkeys(specs, np.load(path, allow_pickle=False))
+
+
+def _read_npz(path, specs):
+  found = np.load(path, allow_pickle=False)
+  if isinstance(found, np.ndarray):
+    raise ValueError('an .npy file by its content')
+  with found:
+    return {name: _pick(found, name, 'array') for name in specs}
+
+
+def _read_jsonl(path, specs):
+  rows = {name: [] for name in specs}
+  with open(path, encoding='utf-8') as file:
+    for number, line in enumerate(file, 1):
+      if not line.strip():
+        continue
+      try:
+        example = json.loads(line)
+        if not isinstance(example, dict):
+          if len(specs) > 1:
+            raise ValueError('no object, but the model has several inputs')
+          example = dict.fromkeys(specs, example)
+        for name, spec in specs.items():
+          value = np.asarray(_pick(example, name, 'value'))
+          rows[name].append(_convert(name, value[np.newaxis], spec))
+      except ValueError as error:
+        raise ValueError(f'line {number}: {error}') from error
+  return {name: _join(name, values) for name, values in rows.items()}
+
+
+def _read_csv(path, specs):
+  with open(path, encoding='utf-8', newline='') as file:
+    header, *rows = [row for row in csv.reader(file) if row] or [[]]
+  for number, row in enumerate(rows, 2):
+    if len(row) != len(header):
+      raise ValueError(
+        f'row {number} has {len(row)} fields, the header {len(header)}'
+      )
+  texts = np.array(rows, object).reshape(len(rows), len(header))
+  found = {}
+  for name, spec in specs.items():
+    columns = texts[:, _find_columns(name, spec, header, len(specs))]
+    found[name] = columns[:, 0] if spec.shape.rank == 1 else columns
+  return found
+
+
+def _find_columns(name, spec, header, num_inputs):
+  """Returns the numbers (list of int) of the columns of an input."""
+  if spec.shape.rank not in (1, 2):
+    raise ValueError(
+      f'{name} has no place in columns: give an .npz or JSON lines'
+    )
+  if spec.shape.rank == 1 and name in header:
+    return [header.index(name)]
+  size = spec.shape[1] if spec.shape.rank == 2 else 1
+  if size is None:
+    size = sum(column.startswith(f'{name}_') for column in header)
+  wanted = [f'{name}_{i}' for i in range(size)]
+  if spec.shape.rank == 2 and {*wanted} <= {*header}:
+    return [header.index(column) for column in wanted]
+  if num_inputs == 1 and len(header) == size:
+    return list(range(size))
+  named = wanted[:2] if spec.shape.rank == 2 else [name]
+  raise ValueError(
+    f'the columns are {", ".join(header)}: expected {", ".join(named)}'
+    + (' and so on' if size > 2 else '')
+  )
+
+
+def _pick(found, name, what):
+  if name not in found:
+    raise ValueError(f'no {what} {name!r}, but {", ".join(found) or "none"}')
+  return found[name]
+
+
+def _join(name, values):
+  if not values:
+    raise ValueError('no example')
+  if len({value.shape for value in values}) > 1:
+    raise ValueError(f'{name} has not the same shape in all examples')
+  return np.concatenate(values)
+
+
+def _convert(name, array, spec):
+  """Returns an array [n, ...] in the type of its input, with no value changed.
+
+  Floating-point numbers are rounded to the input's precision.
+
+  Raises:
+    ValueError: it has another shape, or values that the input cannot take.
+  """
+  dtype = spec.dtype
+  if not spec.shape.is_compatible_with(array.shape):
+    raise ValueError(f'{name} has the shape {list(array.shape)}')
+  kind = array.dtype.kind
+  if dtype.name == 'string':
+    if kind not in 'USO':
+      raise ValueError(f'{name} is {array.dtype.name} and no text')
+    return array.astype(object)
+  wanted = dtype.as_numpy_dtype
+  if kind == 'O':  # The texts of a CSV file.
+    array, kind = _parse(name, array, dtype), None
+  elif kind not in 'biuf':
+    raise ValueError(f'{name} is {array.dtype.name} and no number')
+  with np.errstate(all='ignore'):
+    found = array.astype(wanted)
+  is_rounded = dtype.is_floating or dtype.is_complex
+  if not is_rounded and not np.array_equal(found, array):
+    raise ValueError(f'{name} has values that are no {dtype.name}')
+  return found
+
+
+def _parse(name, texts, dtype):
+  """Returns the numbers of texts."""
+  if dtype.name == 'bool':
+    texts = np.vectorize(
+      lambda text: {'true': '1', 'false': '0'}.get(text.lower(), text),
+      otypes=[object],
+    )(texts)
+  try:
+    if dtype.is_integer:
+      return np.array([int(text) for text in texts.flat]).reshape(texts.shape)
+    return texts.astype(np.float64)
+  except (ValueError, OverflowError) as error:
+    raise ValueError(f'{name}: {error}') from error
+
+
+def _check_numbers(arrays):
+  sizes = {name: len(array) for name, array in arrays.items()}
+  if len({*sizes.values()}) > 1:
+    said = ', '.join(f'{name} has {n:,}' for name, n in sizes.items())
+    raise ValueError(f'not as many examples of each input: {said}')
+  if 0 in sizes.values():
+    raise ValueError('no example')

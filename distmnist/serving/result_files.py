@@ -1,0 +1,138 @@
+"""What a model has given, example by example, on the screen and in files.
+
+.csv     file, index, then a column for each value; name_0, name_1 ... of an
+         output with several
+.jsonl   a line an example: {"file": ..., "index": ..., "output": ...}
+.npz     an array [n, ...] for each output
+"""
+
+import csv
+import json
+import os
+
+import numpy as np
+
+from distmnist.common import cli, files
+
+_ENDINGS = '.csv', '.jsonl', '.npz'
+_NUM_SHOWN = 10
+_NUM_VALUES = 6  # Of an array, on the screen.
+
+
+def check(path):
+  """Raises cli.UsageError or cli.RunError if nothing can be written there."""
+  folder = os.path.dirname(path) or '.'
+  reason = None
+  if os.path.isdir(path):
+    reason = 'it is a folder'
+  elif not os.path.isdir(folder):
+    reason = f'there is no folder {folder}'
+  elif not os.access(folder, os.W_OK):
+    reason = f'{folder} is not yours to write to'
+  if reason:
+    raise cli.RunError(f'--output={path} cannot be written: {reason}')
+  if os.path.splitext(path)[1].lower() not in _ENDINGS:
+    raise cli.UsageError(
+      f'--output={path}: expected a name that ends in one of '
+      f'{", ".join(_ENDINGS)}'
+    )
+
+
+def write(path, places, results):
+  """Writes the results, whole or not at all.
+
+  Args:
+    path: str; its ending says how.
+    places: list of (file, index), for each example.
+    results: {name: array [n, ...]}.
+
+  Raises:
+    cli.RunError: it cannot be written.
+  """
+  ending = os.path.splitext(path)[1].lower()
+  try:
+    with files.replacing(path, 'wb' if ending == '.npz' else 'w') as out:
+      if ending == '.npz':
+        np.savez(out, **{n: _as_saved(a) for n, a in results.items()})
+      elif ending == '.jsonl':
+        for row in _rows(places, results):
+          out.write(json.dumps(row) + '\n')
+      else:
+        _write_csv(out, places, results)
+  except OSError as error:
+    raise cli.RunError(
+      f'--output={path} cannot be written: {error.strerror}'
+    ) from error
+
+
+def format_lines(parts, results, output, describe):
+  """Yields the lines to print: the first examples of each file.
+
+  Args:
+    parts: list of (name of a file, number of its examples, whether it is one
+      example by itself).
+    results: {name: array [n, ...]}.
+    output: str or None, the file that has all of them.
+    describe: callable(name, value) -> str, '' for what is not printed.
+  """
+  start = 0
+  for path, size, is_single in parts:
+    num_shown = min(size, _NUM_SHOWN)
+    for i in range(num_shown):
+      texts = [describe(n, array[start + i]) for n, array in results.items()]
+      place = path if is_single else f'{path}[{i}]'
+      yield '  '.join([place, *filter(None, texts)])
+    start += size
+    if num_left := size - num_shown:
+      where = f'in {output}' if output else 'with --output=FILE.csv'
+      yield f'{path}: and {num_left:,} more, {where}'
+
+
+def describe(name, value):
+  """Returns 'scores 0.25 0.75', at most six values of one array."""
+  values = np.asarray(value).reshape(-1)
+  texts = [_shorten(each) for each in values[:_NUM_VALUES]]
+  return ' '.join([name, *texts, *(['...'] * (len(values) > _NUM_VALUES))])
+
+
+def _shorten(value):
+  is_float = isinstance(value, np.floating)
+  return f'{value:.4g}' if is_float else str(_as_json(value))
+
+
+def _write_csv(out, places, results):
+  flat = {}
+  for name, array in results.items():
+    if array.ndim == 1:
+      flat[name] = array
+      continue
+    columns = array.reshape(len(array), -1)
+    flat |= {f'{name}_{i}': columns[:, i] for i in range(columns.shape[1])}
+  writer = csv.writer(out)
+  writer.writerow(['file', 'index', *flat])
+  for i, place in enumerate(places):
+    # str of a NumPy float is the shortest that reads back as the same.
+    writer.writerow([*place, *(_as_text(array[i]) for array in flat.values())])
+
+
+def _rows(places, results):
+  for i, (path, index) in enumerate(places):
+    values = {n: _as_json(array[i]) for n, array in results.items()}
+    yield {'file': path, 'index': index} | values
+
+
+def _as_json(value):
+  value = (
+    value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+  )
+  if isinstance(value, list):
+    return [_as_json(each) for each in value]
+  return value.decode('utf-8', 'replace') if isinstance(value, bytes) else value
+
+
+def _as_text(value):
+  return str(_as_json(value) if isinstance(value, bytes) else value)
+
+
+def _as_saved(array):
+  return array.astype(bytes) if array.dtype.kind == 'O' else array

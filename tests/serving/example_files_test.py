@@ -1,0 +1,143 @@
+"""example_files: files of examples become what a model takes, or one line."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.serving import example_files
+
+X = {'x': tf.TensorSpec([None, 2], tf.float32)}
+MIXED = {
+  'ids': tf.TensorSpec([None, 3], tf.int32),
+  'name': tf.TensorSpec([None], tf.string),
+  'new': tf.TensorSpec([None], tf.bool),
+  'price': tf.TensorSpec([None], tf.float32),
+}
+
+
+def read(folder, name, content, specs):
+  path = folder / name
+  if isinstance(content, str):
+    path.write_text(content)
+  elif isinstance(content, dict):
+    with open(path, 'wb') as file:
+      np.savez(file, **content)
+  else:
+    with open(path, 'wb') as file:
+      np.save(file, content)
+  return example_files.read(str(path), specs)
+
+
+@pytest.mark.parametrize(
+  'name, content',
+  [
+    ('x.npy', np.array([[1, 2], [3, 4.5]])),
+    ('x.npz', {'x': np.array([[1, 2], [3, 4.5]], np.float16), 'y': [0, 1]}),
+    ('x.jsonl', '[1, 2]\n\n[3, 4.5]\n'),
+    ('x.jsonl', '{"x": [1, 2], "y": 0}\n{"x": [3, 4.5]}'),
+    ('x.csv', 'x_0,y,x_1\n1,0,2\n3,1,4.5\n'),
+    ('x.CSV', 'age,"in come"\r\n1,2\r\n3,4.5\r\n'),
+  ],
+)
+def test_each_kind_of_file_gives_the_same_examples(tmp_path, name, content):
+  found = read(tmp_path, name, content, X)
+  assert [*found] == ['x'] and found['x'].dtype == np.float32
+  assert found['x'].tolist() == [[1, 2], [3, 4.5]]
+
+
+@pytest.mark.parametrize(
+  'name, content',
+  [
+    (
+      'x.jsonl',
+      '\n'.join(
+        json.dumps({'ids': ids, 'name': name, 'new': new, 'price': price})
+        for ids, name, new, price in (
+          ([1, 2, 3], 'größe', True, 1),
+          ([4, 5, 6], '', False, 2.5),
+        )
+      ),
+    ),
+    (
+      'x.csv',
+      'name,ids_0,ids_1,ids_2,new,price\ngröße,1,2,3,true,1\n"",4,5,6,0,2.5\n',
+    ),
+    (
+      'x.npz',
+      {
+        'ids': np.array([[1, 2, 3], [4, 5, 6]]),
+        'name': np.array(['größe', '']),
+        'new': np.array([True, False]),
+        'price': np.array([1, 2.5]),
+      },
+    ),
+  ],
+)
+def test_inputs_of_several_types(tmp_path, name, content):
+  found = read(tmp_path, name, content, MIXED)
+  assert {n: a.tolist() for n, a in found.items()} == {
+    'ids': [[1, 2, 3], [4, 5, 6]],
+    'name': ['größe', ''],
+    'new': [True, False],
+    'price': [1, 2.5],
+  }
+  assert found['ids'].dtype == np.int32 and found['new'].dtype == bool
+
+
+IDS = {'ids': tf.TensorSpec([None], tf.uint8)}
+PLANE = {'x': tf.TensorSpec([None, 2, 2], tf.float32)}
+
+
+@pytest.mark.parametrize(
+  'name, content, specs, text',
+  [
+    ('x.txt', '1', X, "the name ends in '.txt': expected one of .npy, "),
+    ('x.npy', 'text', X, '.+'),
+    ('x.npz', 'text', X, '.+'),
+    ('x.npy', np.zeros([3, 2]), MIXED, 'an array, but the model has 4 inputs'),
+    ('x.npy', np.zeros([3, 4]), X, r'x has the shape \[3, 4\]'),
+    ('x.npy', np.zeros([0, 2]), X, 'no example'),
+    ('x.npy', np.array([['a', 'b']]), X, 'x is str.* and no number'),
+    ('x.npz', {'z': [1]}, X, "no array 'x', but z"),
+    (
+      'x.npz',
+      {'ids': [[1, 2, 3]], 'name': ['a', 'b'], 'new': [True], 'price': [1.0]},
+      MIXED,
+      'not as many examples of each input: ids has 1, name has 2, new has 1',
+    ),
+    ('x.jsonl', '[1, 2]\n[1', X, 'line 2: .+'),
+    ('x.jsonl', '[1, 2]\n[1, 2, 3]', X, r'line 2: x has the shape \[1, 3\]'),
+    ('x.jsonl', '[1, [2]]', X, 'line 1: .+'),
+    ('x.jsonl', '{"y": 1}', X, "line 1: no value 'x', but y"),
+    ('x.jsonl', '3', MIXED, 'line 1: no object, but the model has several'),
+    ('x.jsonl', '["a", "b"]', X, 'line 1: x is str.* and no number'),
+    ('x.jsonl', '', X, 'no example'),
+    ('x.jsonl', '256', IDS, 'line 1: ids has values that are no uint8'),
+    ('x.jsonl', '-1', IDS, 'line 1: ids has values that are no uint8'),
+    ('x.jsonl', '1.5', IDS, 'line 1: ids has values that are no uint8'),
+    ('x.csv', '', X, 'the columns are : expected x_0, x_1'),
+    ('x.csv', 'x_0,x_1\n', X, 'no example'),
+    ('x.csv', 'x_0,x_1\n1', X, 'row 2 has 1 fields, the header 2'),
+    ('x.csv', 'a,b,c\n1,2,3', X, 'the columns are a, b, c: expected x_0, x_1'),
+    ('x.csv', 'x_0,x_1\n1,a', X, "x: could not convert string to float: 'a'"),
+    ('x.csv', 'ids\n1.5', IDS, "ids: invalid literal for int.*'1.5'"),
+    ('x.csv', 'ids\n300', IDS, 'ids has values that are no uint8'),
+    ('x.csv', 'x\n1', PLANE, 'x has no place in columns: give an .npz or JSON'),
+  ],
+)
+def test_what_does_not_fit_is_one_line(tmp_path, name, content, specs, text):
+  with pytest.raises(cli.RunError) as caught:
+    read(tmp_path, name, content, specs)
+  assert re.match(
+    f'{re.escape(str(tmp_path))}/{name}: {text}', str(caught.value)
+  )
+  assert '\n' not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+  with pytest.raises(cli.RunError, match='^cannot read .*no.csv: No such file'):
+    example_files.read(str(tmp_path / 'no.csv'), X)
