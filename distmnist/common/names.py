@@ -28,6 +28,7 @@ SWEEP = 'distmnist.sweep'
 FORK_SERVER = 'distmnist.launching.fork_server'
 SPARK_AGENT = 'distmnist.spark.agent'
 SSH_AGENT = 'distmnist.launching.ssh_agent'
+JOB_AGENT = 'distmnist.launching.job_agent'
 
 # The rooms in which the name of a file is the value of a flag.
 DATASETS = 'distmnist.datasets'

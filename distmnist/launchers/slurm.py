@@ -47,6 +47,21 @@ _OPTIONS = flags.DEFINE_string(
   '',
   'More options of sbatch, as in a shell: "--cpus-per-task=4 --gres=gpu:2".',
 )
+_PS_OPTIONS = flags.DEFINE_string(
+  'slurm_ps_options',
+  None,
+  'Options of sbatch for the ps alone: "--cpus-per-task=2 --partition=cpu". The'
+  ' job is then a heterogeneous one: --slurm_options and --slurm_nodes are for'
+  ' the workers, and the ps are on other nodes. Default: all tasks share one'
+  ' allocation.',
+)
+_REQUEUE = flags.DEFINE_bool(
+  'slurm_requeue',
+  None,
+  'Let Slurm queue the job again, which then goes on from its last checkpoint,'
+  ' after a job of higher priority has taken its nodes, or a node has failed.'
+  ' Default: with --max_restarts.',
+)
 _SETUP = flags.DEFINE_string(
   'slurm_setup',
   None,
@@ -82,9 +97,10 @@ def launch(job):
     job,
     logs_dir,
     _PYTHON.value or sys.executable,
-    _options(),
+    _make_components(job),
     _SETUP.value,
     kill_wait_secs,
+    bool(job.max_restarts) if _REQUEUE.value is None else _REQUEUE.value,
   )
   if job.dry_run:
     print(script, end='')
@@ -124,20 +140,26 @@ def read_kill_wait():
   return int(found[1]) if found else sbatch_script.KILL_WAIT_SECS
 
 
-def _options():
-  """Returns the options of sbatch that the flags ask for, a list of str."""
-  try:
-    more = shlex.split(_OPTIONS.value)
-  except ValueError as error:
+def _make_components(job):
+  """Returns the options of sbatch that the flags ask for, lists of str."""
+  named = {'partition': _PARTITION.value, 'time': _TIME.value}
+  common = [f'--{n}={v}' for n, v in named.items() if v is not None]
+  nodes = [f'--nodes={_NODES.value}'] if _NODES.value else []
+  workers = [*common, *nodes, *_split('slurm_options', _OPTIONS.value)]
+  if _PS_OPTIONS.value is None:
+    return [workers]
+  if not job.num_ps:
     raise cli.UsageError(
-      f'--slurm_options={_OPTIONS.value}: {error}'
-    ) from error
-  named = {
-    'partition': _PARTITION.value,
-    'time': _TIME.value,
-    'nodes': _NODES.value,
-  }
-  return [f'--{n}={v}' for n, v in named.items() if v is not None] + more
+      f'--slurm_ps_options={_PS_OPTIONS.value}, but --num_ps=0: leave it out'
+    )
+  return [[*common, *_split('slurm_ps_options', _PS_OPTIONS.value)], workers]
+
+
+def _split(name, text):
+  try:
+    return shlex.split(text)
+  except ValueError as error:
+    raise cli.UsageError(f'--{name}={text}: {error}') from error
 
 
 def run(job, script, logs_dir, is_waited_for=True):

@@ -174,7 +174,8 @@ def _ask_state(job_id):
     return None
   if done.returncode and 'Invalid job id' not in done.stderr:
     return None
-  return done.stdout.strip()
+  # A heterogeneous job has a line for each part, the one with the script first.
+  return done.stdout.partition('\n')[0].strip()
 
 
 def _cancel(job_id):

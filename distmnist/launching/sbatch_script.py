@@ -36,9 +36,6 @@ choose_ports() {
 }
 choose_ports
 export PYTHONUNBUFFERED=1@SENT@
-# srun does not take it over from sbatch.
-[[ -z ${SLURM_CPUS_PER_TASK-} ]] ||
-  export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 @SETUP@
 task() {
   local name=ps index=$SLURM_PROCID code
@@ -63,11 +60,13 @@ task() {
 export -f task
 
 # ---- The job: all tasks at once, and again if that may go well ----
+how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1)
 is_cancelled=
 trap 'is_cancelled=1' TERM
 # Tells the launcher, which hears of it from Slurm some seconds later.
 end() { echo "$SLURM_JOB_ID $1" >"$DISTMNIST_LOGS/ended"; exit "$1"; }
-say "runs on $SLURM_JOB_NODELIST"
+more=${SLURM_JOB_NODELIST_HET_GROUP_1-}
+say "runs on $SLURM_JOB_NODELIST${more:+ and $more}"
 # Slurm starts a job again whose node has failed, or was needed by others.
 num_requeued=${SLURM_RESTART_COUNT-0}
 export DISTMNIST_NOTE=
@@ -76,8 +75,7 @@ for ((restart = 0; ; restart++)); do
   rm -f "$failed" "$DISTMNIST_LOGS"/{not_saved,told_to_leave}
   attempt=$((restart + num_requeued + 1))
   ((attempt == 1)) || export DISTMNIST_ATTEMPT=$attempt
-  srun --quiet --ntasks=@NUM_TASKS@ --distribution=block --mpi=none --wait=0 \
-    --kill-on-bad-exit=1 bash -c task
+  @STEP@
   code=$?
   if ((code == 0)); then
     # The tasks may hear of it, and have left, before this shell does.
@@ -137,6 +135,18 @@ fi
 end $code
 """
 
+# srun does not take the CPUs of a task over from sbatch.
+_STEP = r"""srun "${how[@]}" --ntasks=@NUM_TASKS@ \
+    ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} \
+    bash -c task"""
+# One step on two allocations; its tasks are numbered through.
+_HET_STEP = r"""ps_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_0-}
+  worker_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_1-}
+  srun "${how[@]}" --het-group=0 ${ps_cpus:+--cpus-per-task=$ps_cpus} \
+    bash -c task : \
+    "${how[@]}" --het-group=1 ${worker_cpus:+--cpus-per-task=$worker_cpus} \
+    bash -c task"""
+
 _SHARE_GPUS = r"""
   # The GPUs of a node go to its workers in turn, none to a ps.
   if [[ $name == ps ]]; then
@@ -152,9 +162,10 @@ def make(
   job,
   logs_dir,
   python,
-  options=(),
+  components=((),),
   setup=None,
   kill_wait_secs=KILL_WAIT_SECS,
+  may_requeue=False,
 ):
   """Returns the script for sbatch (str).
 
@@ -162,25 +173,33 @@ def make(
     job: jobs.Job.
     logs_dir: str, an absolute path.
     python: str, the path of Python on the nodes.
-    options: list of str, more options of sbatch.
+    components: list of lists of str, more options of sbatch: one for all tasks,
+      or one for the ps and one for the workers of a heterogeneous job.
     setup: str, commands of a shell that come first, or None.
     kill_wait_secs: int, from Slurm's SIGTERM to its SIGKILL.
+    may_requeue: bool, whether Slurm may start the job again: after a node has
+      failed, or was needed by a job of higher priority.
   """
   _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
   num_tasks = job.num_ps + job.num_workers
-  ours = [
+  is_het = len(components) > 1
+  common = [
     '--job-name=distmnist',
-    f'--ntasks={num_tasks}',
     f'--output={logs_dir.replace("%", "%%")}/slurm.log',
     '--open-mode=append',
-    # Whether it comes again after a node has failed.
-    '--requeue' if job.max_restarts else '--no-requeue',
+    '--requeue' if may_requeue else '--no-requeue',
   ]
+  counts = [job.num_ps, job.num_workers] if is_het else [num_tasks]
   words = {
     'SHAPE': describe(job),
-    'OPTIONS': '\n'.join(
-      f'#SBATCH {shlex.quote(option)}' for option in (*ours, *options)
+    'OPTIONS': '\n#SBATCH hetjob\n'.join(
+      '\n'.join(
+        f'#SBATCH {shlex.quote(option)}'
+        for option in (*common, f'--ntasks={count}', *options)
+      )
+      for count, options in zip(counts, components, strict=True)
     ),
+    'STEP': _HET_STEP if is_het else _STEP,
     'MAX_RESTARTS': str(job.max_restarts),
     'NOT_SAVED': str(cli.NOT_SAVED),
     'LOGS': shlex.quote(logs_dir),

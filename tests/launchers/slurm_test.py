@@ -314,6 +314,71 @@ def test_the_real_program_trains_as_a_job(here):
   here.wait_until_no_job_is_left()
 
 
+@pytest.mark.slow
+def test_a_job_that_is_preempted_saves_and_comes_again(here):
+  do = 'all@1:leave;worker0@2:print=again'
+  with here.start(do, slurm_requeue='true') as running:
+    running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    urgent = ['sbatch', '--partition=urgent', '--exclusive', '--wrap=true']
+    subprocess.run(urgent, env=here.env, check=True, timeout=60)
+    wait_until(lambda: here.find_jobs() == ['PENDING'], here.find_jobs)
+    # Slurm itself would wait a minute.
+    number = re.search(r'as job (\d+)', running.stderr.read_text())[1]
+    now = ['scontrol', 'update', f'JobId={number}', 'StartTime=now']
+    subprocess.run(now, env=here.env, check=True, timeout=60)
+    assert running.process.wait(DEADLINE_SECS) == 0
+  said = strip_number(running.stderr.read_text())
+  assert '[slurm] job N: cancelled due to preemption: the tasks were' in said
+  assert here.log('worker_0') == (
+    f'leaving on {signal.SIGTERM.value}\n--- requeued by Slurm ---\nagain\n'
+  )
+  here.wait_until_no_job_is_left()
+
+
+@pytest.mark.slow
+def test_the_ps_have_an_allocation_of_their_own(tmp_path):
+  """A heterogeneous job, of two nodes; its first failure ends both parts."""
+  if reason := slurm_cluster.why_not():
+    pytest.skip(reason)
+  folder = tmp_path / 'slurm'
+  folder.mkdir()
+  with slurm_cluster.start(folder, num_nodes=2) as config:
+    here = Here(tmp_path / 'run', config)
+    flags = {'slurm_ps_options': '--comment=ps', 'show_logs': 'all'}
+    done = here.do('all:env=SLURMD_NODENAME', num_ps=2, **flags)
+    assert done.returncode == 0, done.stderr
+    assert '[slurm] job N: runs on n1 and n2\n' in strip_number(done.stderr)
+    assert sorted(done.stdout.splitlines()) == [
+      "[ps 0] SLURMD_NODENAME='n1'",
+      "[ps 1] SLURMD_NODENAME='n1'",
+      "[worker 0] SLURMD_NODENAME='n2'",
+      "[worker 1] SLURMD_NODENAME='n2'",
+    ]
+    done = here.do(
+      'worker0:leave;ps0:leave;'
+      'worker1:wait=worker0.ready,wait=ps0.ready,exit=3',
+      **flags,
+    )
+    assert done.returncode == 3, done.stderr
+    assert 'error: worker 1 (n2) failed first' in last_line(done.stderr)
+    assert here.log('ps_0').endswith(f'leaving on {signal.SIGTERM.value}\n')
+    here.wait_until_no_job_is_left()
+
+
+@pytest.mark.parametrize(
+  ('flags', 'line'),
+  [
+    ({}, '#SBATCH --no-requeue'),
+    ({'max_restarts': 1}, '#SBATCH --requeue'),
+    ({'slurm_requeue': 'true'}, '#SBATCH --requeue'),
+    ({'max_restarts': 1, 'slurm_requeue': 'false'}, '#SBATCH --no-requeue'),
+  ],
+)
+def test_a_job_is_requeued_if_it_may_be(tmp_path, flags, line):
+  done = Here(tmp_path).run('--dry_run', '--', **flags)
+  assert line in done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(
   ('scontrol', 'expected'),
   [
@@ -356,6 +421,8 @@ def test_a_machine_without_slurm_is_told_what_to_do(tmp_path):
     ({'logs_dir': ''}, 'a folder for the logs that the nodes share: give'),
     ({'slurm_options': '--a="b'}, '--slurm_options=--a="b: No closing quotat'),
     ({'slurm_nodes': 0}, 'slurm_nodes'),
+    ({'slurm_ps_options': "'"}, "--slurm_ps_options=': No closing quot"),
+    ({'slurm_ps_options': '-c2', 'num_ps': 0}, 'but --num_ps=0: leave it out'),
   ],
 )
 def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):

@@ -11,9 +11,14 @@ from distmnist.launching import jobs, sbatch_script
 from tests.support import programs
 
 
-def make_script(**job):
+def make_script(more=None, may_requeue=False, **job):
+  options = ['--time=5', '--comment=a b']
   return sbatch_script.make(
-    jobs.Job(**job), '/logs', '/a/python', ['--time=5', '--comment=a b']
+    jobs.Job(**job),
+    '/logs',
+    '/a/python',
+    [options] if more is None else [more, options],
+    may_requeue=may_requeue,
   )
 
 
@@ -27,10 +32,10 @@ def test_the_script_is_one_that_bash_reads_and_sbatch_too():
   assert lines[0] == '#!/bin/bash'
   assert [line for line in lines if line.startswith('#SBATCH')] == [
     '#SBATCH --job-name=distmnist',
-    '#SBATCH --ntasks=5',
     '#SBATCH --output=/logs/slurm.log',
     '#SBATCH --open-mode=append',
     '#SBATCH --no-requeue',
+    '#SBATCH --ntasks=5',
     '#SBATCH --time=5',
     "#SBATCH '--comment=a b'",
   ]
@@ -72,10 +77,31 @@ def test_the_tasks_are_to_have_saved_before_slurm_kills(
   assert f'/a/python -m distmnist.train {flags} \\\n' in script
 
 
-def test_a_job_that_may_be_restarted_may_be_requeued():
-  script = make_script(max_restarts=4)
+def test_a_job_may_be_requeued():
+  script = make_script(max_restarts=4, may_requeue=True)
   assert '#SBATCH --requeue\n' in script
   assert '\nmax_restarts=4\n' in script
+
+
+def test_the_ps_of_a_heterogeneous_job_have_options_of_their_own():
+  script = make_script(more=['--partition=cpu'], num_ps=2, num_workers=3)
+  checked = subprocess.run(
+    ['bash', '-n'], input=script, capture_output=True, text=True
+  )
+  assert (checked.returncode, checked.stderr) == (0, '')
+  lines = [x for x in script.splitlines() if x.startswith('#SBATCH')]
+  cut = lines.index('#SBATCH hetjob')
+  assert lines[cut - 2 : cut] == [
+    '#SBATCH --ntasks=2',
+    '#SBATCH --partition=cpu',
+  ]
+  assert lines[cut + 5 :] == [
+    '#SBATCH --ntasks=3',
+    '#SBATCH --time=5',
+    "#SBATCH '--comment=a b'",
+  ]
+  assert '--het-group=0' in script and '--het-group=1' in script
+  assert not re.search('@[A-Z_]+@', script)
 
 
 CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'

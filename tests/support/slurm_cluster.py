@@ -1,4 +1,4 @@
-"""A real Slurm of one node on loopback: munged, slurmctld and slurmd."""
+"""A real Slurm on loopback: munged, slurmctld and a slurmd for each node."""
 
 import contextlib
 import getpass
@@ -17,21 +17,21 @@ _PROGRAMS = {
   'slurmd': 'slurmd',
   'sbatch': 'slurm-client',
 }
-# The node has more cores than the machine: a job of several tasks shall start.
+# A node has more cores than the machine: a job of several tasks shall start. A
+# heterogeneous job is started by the backfill scheduler alone.
 _CONFIG = """
 ClusterName=test
-SlurmctldHost={node}(127.0.0.1)
+SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -39,12 +39,15 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=12
-NodeName={node} NodeAddr=127.0.0.1 CPUs=16 State=UNKNOWN
+{nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 MaxTime=INFINITE State=UP
 """
 
 
@@ -61,8 +64,11 @@ def find(program):
 
 
 @contextlib.contextmanager
-def start(folder):
+def start(folder, num_nodes=1):
   """Runs a Slurm until the end of the context; its files are in `folder`.
+
+  One node has the name of this machine; several are called n1, n2, ..., which
+  no other program knows.
 
   Yields:
     The path of slurm.conf, which clients find in SLURM_CONF.
@@ -70,17 +76,25 @@ def start(folder):
   folder = pathlib.Path(folder)
   folder.chmod(0o755)  # munged mistrusts its socket elsewhere.
   config = folder / 'slurm.conf'
-  for name in ('state', 'spool'):
+  host = socket.gethostname().partition('.')[0]
+  nodes = [f'n{i + 1}' for i in range(num_nodes)] if num_nodes > 1 else [host]
+  for name in ('state', *(f'spool-{node}' for node in nodes)):
     (folder / name).mkdir()
   (folder / 'key').write_bytes(os.urandom(1024))
   (folder / 'key').chmod(0o600)
-  held = ports.hold_ports(2)
+  held = ports.hold_ports(1 + num_nodes)
+  port, *node_ports = [each.getsockname()[1] for each in held]
   config.write_text(
     _CONFIG.format(
       folder=folder,
-      node=socket.gethostname().partition('.')[0],
+      host=host,
       user=getpass.getuser(),
-      ports=[each.getsockname()[1] for each in held],
+      port=port,
+      nodes='\n'.join(
+        f'NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1'
+        f' Port={node_port} CPUs=16 State=UNKNOWN'
+        for node, node_port in zip(nodes, node_ports, strict=True)
+      ),
     )
   )
   for each in held:
@@ -102,14 +116,15 @@ def start(folder):
     run('munged', '--foreground', '--force', *words)
     _wait_until(folder, 'munged.out', (folder / 'munge.socket').exists)
     run('slurmctld', '-D', '-i', '-f', config)
-    run('slurmd', '-D', '-f', config)
-    _wait_until(folder, 'slurmctld.out', lambda: _is_idle(env))
+    for node in nodes:
+      run('slurmd', '-N', node, '-D', '-f', config)
+    _wait_until(folder, 'slurmctld.out', lambda: _are_idle(env, num_nodes))
     yield config
 
 
 @contextlib.contextmanager
 def _daemon(folder, env, program, *words):
-  with open(folder / f'{program}.out', 'wb') as out:
+  with open(folder / f'{program}.out', 'ab') as out:
     daemon = subprocess.Popen(
       [find(program), *words],
       env=env,
@@ -129,15 +144,15 @@ def _daemon(folder, env, program, *words):
       daemon.wait()
 
 
-def _is_idle(env):
+def _are_idle(env, num_nodes):
   done = subprocess.run(
-    ['sinfo', '--noheader', '--format=%T'],
+    ['sinfo', '--noheader', '--Node', '--partition=main', '--format=%T'],
     env=env,
     capture_output=True,
     text=True,
     timeout=60,
   )
-  return done.stdout.strip() == 'idle'
+  return done.stdout.split() == ['idle'] * num_nodes
 
 
 def _wait_until(folder, log, condition):

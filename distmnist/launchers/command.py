@@ -1,0 +1,152 @@
+"""Runs each task as a job of any scheduler, by a command of the user's.
+
+  --launcher=command --template='qsub -N {name} -o {log} {script}'
+
+One job a task; they tell each other their hosts in a folder that this machine
+shares with the nodes. What a job does there is in launching/job_agent.py.
+"""
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import sys
+
+from absl import flags
+
+from distmnist.cluster import exposure
+from distmnist.common import cli
+from distmnist.launching import (
+  job_client,
+  job_meeting,
+  job_template,
+  jobs,
+  problem_file,
+  restart_limits,
+  run_tasks,
+  stop_grace,
+  task_logs,
+)
+
+_log = logging.getLogger(__name__)
+
+_TEMPLATE = flags.DEFINE_string(
+  'template',
+  None,
+  "Command of a shell that submits one task: 'qsub -N {name} -o {log}"
+  " {script}', 'bsub -J {name} {command}'. {command} is the task as one word,"
+  ' {script} a file that has it, {name} the name of the task, {log} a file for'
+  ' what the scheduler writes. Required.',
+)
+_PS_TEMPLATE = flags.DEFINE_string(
+  'ps_template',
+  None,
+  'As --template, for the ps: without GPUs, or in another queue. Default:'
+  ' --template.',
+)
+_PYTHON = flags.DEFINE_string(
+  'template_python',
+  None,
+  'Python on the nodes. Default: the path of the one here.',
+)
+
+# Beyond the time to save, for what is said by files.
+_FILES_SECS = 3.0
+
+
+def launch(job):
+  """Runs the jobs.Job; returns its exit code (int)."""
+  templates = _choose_templates()
+  logdir = job.flag('logdir')
+  if not job.logs_dir and not logdir:
+    raise cli.UsageError(
+      '--launcher=command needs a folder for the logs that the nodes share:'
+      ' give --logs_dir, or --logdir to train'
+    )
+  python = _PYTHON.value or sys.executable
+  names = [('ps', i) for i in range(job.num_ps)]
+  names += [('worker', i) for i in range(job.num_workers)]
+  if job.dry_run:
+    for job_name, index in names:
+      name = f'{job_name}_{index}'
+      words = f'COMMAND-{name}', f'{name}.sh', name, f'{name}.scheduler'
+      print(job_template.fill(templates[job_name], *words))
+    return 0
+  logs_dir = os.path.abspath(task_logs.make_logs_dir(job.logs_dir, logdir))
+  grace_secs = stop_grace.parse(job.given)
+  folder = os.path.join(logs_dir, f'jobs_{secrets.token_hex(4)}')
+  _write_request(job, folder, grace_secs)
+  tasks = [
+    jobs.Task(
+      job_name,
+      index,
+      'its job',
+      None,
+      job_client.make_argv(
+        folder, f'{job_name} {index}', templates[job_name], python
+      ),
+    )
+    for job_name, index in names
+  ]
+  if len(tasks) > 1:
+    _log.info(exposure.describe('the tasks'))
+  try:
+    return run_tasks.run(
+      tasks,
+      logs_dir,
+      'as jobs',
+      show_logs=job.show_logs,
+      explain=explain,
+      options=run_tasks.Options(
+        # A job that is submitted again may get another host.
+        limits=restart_limits.Limits(job.max_restarts, restart_together=True),
+        stop_grace_secs=grace_secs + _FILES_SECS,
+      ),
+    )
+  finally:
+    # A job that starts from now on finds that the run is over.
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def explain(failure, last_lines):
+  """The cause of a failures.Failure (str), in the scheduler's words if so."""
+  if last_lines and last_lines[-1].startswith(job_client.SUBMIT_FAILED):
+    return last_lines[-1]
+  return failure.cause
+
+
+def _choose_templates():
+  """Returns {job name: template}.
+
+  Raises:
+    cli.UsageError: one is missing or wrong.
+  """
+  if not _TEMPLATE.value:
+    raise cli.UsageError(
+      '--launcher=command needs --template: the command that submits a task,'
+      " such as 'qsub -N {name} -o {log} {script}'"
+    )
+  job_template.check('template', _TEMPLATE.value)
+  if _PS_TEMPLATE.value:
+    job_template.check('ps_template', _PS_TEMPLATE.value)
+  return {
+    'ps': _PS_TEMPLATE.value or _TEMPLATE.value,
+    'worker': _TEMPLATE.value,
+  }
+
+
+def _write_request(job, folder, grace_secs):
+  os.makedirs(folder, mode=0o700)
+  request = {
+    'cwd': os.getcwd(),
+    'module': job.module,
+    'num_ps': job.num_ps,
+    'num_worker': job.num_workers,
+    'train_flags': list(job.train_flags),
+    'grace_secs': grace_secs,
+    'env': dict(problem_file.make_env(job.flag('problem'))),
+  }
+  path = os.path.join(folder, job_meeting.REQUEST)
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(request, file)

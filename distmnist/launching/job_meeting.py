@@ -1,0 +1,102 @@
+"""The folder in which the jobs of --launcher=command find each other.
+
+A file for each thing that is said, written whole or not at all. The launcher
+and the nodes share the file system and nothing else, clocks included.
+
+  request.json     what to run, from the launcher
+  NAME.place       host:port of a task, from its job
+  NAME.signal      for a task, from its launcher
+  NAME.launcher    changes as long as the launcher lives
+  NAME.job         changes as long as the job lives
+  NAME.end         the exit code of a task, -n after signal n
+  NAME.out         what a task writes
+
+Once the folder is gone the run is over.
+"""
+
+import contextlib
+import json
+import os
+import time
+
+from distmnist.common import files
+
+# So often each side shows that it lives, and after so long it counts as lost.
+BEAT_SECS = 5.0
+LOST_SECS = 60.0
+REQUEST = 'request.json'
+
+
+class Meeting:
+  """What one task and its launcher say to each other, and all tasks."""
+
+  def __init__(self, folder, name):
+    """
+    Args:
+      folder: str, existing, of one attempt of all tasks.
+      name: str, of the task.
+    """
+    self._folder = folder
+    self._name = name.replace(' ', '_')
+
+  @property
+  def is_open(self):
+    return os.path.isdir(self._folder)
+
+  def path(self, what, name=None):
+    return os.path.join(self._folder, f'{name or self._name}.{what}')
+
+  def say(self, what, text):
+    """Writes a file; a folder that is gone is no error."""
+    with (
+      contextlib.suppress(OSError),
+      files.replacing(self.path(what)) as file,
+    ):
+      file.write(text)
+
+  def hear(self, what, name=None):
+    """Returns what a file has (str), '' as long as it is not there."""
+    try:
+      with open(self.path(what, name), encoding='utf-8') as file:
+        return file.read()
+    except OSError:
+      return ''
+
+  def read_places(self, names):
+    """Returns {name: host:port} of those of `names` that are there."""
+    places = {
+      name: self.hear('place', name.replace(' ', '_')) for name in names
+    }
+    return {name: place for name, place in places.items() if place}
+
+
+def read_request(folder):
+  """Returns the request (dict) of a run; None where the run is over."""
+  try:
+    with open(os.path.join(os.path.dirname(folder), REQUEST)) as file:
+      return json.load(file)
+  except OSError:
+    return None
+
+
+class Pulse:
+  """Says that this side lives, and hears whether the other does."""
+
+  def __init__(self, meeting, ours, theirs):
+    self._meeting = meeting
+    self._ours, self._theirs = ours, theirs
+    self._num_beats = 0
+    self._next_beat = 0.0
+    self._heard, self._heard_time = '', time.monotonic()
+
+  def is_lost(self):
+    """Whether nothing was heard of the other side for LOST_SECS."""
+    now = time.monotonic()
+    if now >= self._next_beat:
+      self._next_beat = now + BEAT_SECS
+      self._num_beats += 1
+      self._meeting.say(self._ours, str(self._num_beats))
+      heard = self._meeting.hear(self._theirs)
+      if heard != self._heard:
+        self._heard, self._heard_time = heard, now
+    return now - self._heard_time > LOST_SECS

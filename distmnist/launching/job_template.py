@@ -1,0 +1,58 @@
+"""--template: the command that has a scheduler run one task. Pure.
+
+  qsub -N {name} -o {log} {script}
+
+`{command}` is the task as one word for a shell, `{script}` the path of a file
+that has it, `{name}` that of the task and `{log}` a file for what the scheduler
+itself writes.
+"""
+
+import shlex
+import string
+
+from distmnist.common import cli
+
+FIELDS = ('command', 'script', 'name', 'log')
+
+
+def check(flag, template):
+  """Refuses a template with which no task would run.
+
+  Args:
+    flag: str, the flag's name.
+    template: str.
+
+  Raises:
+    cli.UsageError: it is one.
+  """
+  expected = f'expected {{command}} or {{script}} once, as in {_EXAMPLE}'
+  try:
+    parts = list(string.Formatter().parse(template))
+  except ValueError as error:
+    raise cli.UsageError(
+      f'--{flag}={template}: {error}: write {{{{ and }}}} for braces of your'
+      ' own'
+    ) from error
+  fields = [name for _, name, _, _ in parts if name is not None]
+  unknown = [name for name in fields if name not in FIELDS]
+  if unknown:
+    raise cli.UsageError(
+      f'--{flag}={template}: {{{unknown[0]}}} is not known: expected'
+      f' {", ".join(f"{{{name}}}" for name in FIELDS)}; write {{{{ and }}}} for'
+      ' braces of your own'
+    )
+  if sum(name in ('command', 'script') for name in fields) != 1:
+    raise cli.UsageError(f'--{flag}={template}: {expected}')
+
+
+_EXAMPLE = "--template='qsub -N {name} -o {log} {script}'"
+
+
+def fill(template, command, script, name, log):
+  """Returns the command (str) for a shell; all arguments are str, unquoted."""
+  return template.format(
+    command=shlex.quote(command),
+    script=shlex.quote(script),
+    name=name.replace(' ', '_'),
+    log=shlex.quote(log),
+  )

@@ -1,0 +1,157 @@
+"""Each task a job of a scheduler: here of the shell, in both its ways.
+
+The tasks are support/fake_train.py, one test runs the real one.
+"""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.support import background
+from tests.support.background import DEADLINE_SECS, assert_gone, last_line
+from tests.support.paths import PYTHONPATH
+from tests.support.runner import SMALL, read_report
+
+pytestmark = pytest.mark.usefixtures('heed_signals')
+
+# A command that waits for its job, and one that returns once it is queued.
+WAITS = 'sh -c {command}'
+QUEUES = 'setsid sh {script} </dev/null >{log} 2>&1 & echo queued {name}'
+
+
+class Here(background.Here):
+  """A folder to launch from."""
+
+  def __init__(self, folder):
+    folder.mkdir()
+    self.folder = folder
+    self.logs = folder / 'logs'
+    self.env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
+
+  def command(self, *words, template=WAITS, **flags):
+    flags = {'module': 'fake_train', 'logs_dir': self.logs, **flags}
+    return [
+      *(sys.executable, '-m', 'distmnist.launch', '--launcher=command'),
+      *([f'--template={template}'] if template is not None else []),
+      *(f'--{name}={value}' for name, value in flags.items() if value != ''),
+      *words,
+    ]
+
+
+@pytest.fixture
+def here(tmp_path):
+  return Here(tmp_path / "it's mine")
+
+
+def list_logs(here):
+  return sorted(path.name for path in here.logs.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('template', [WAITS, QUEUES])
+def test_the_jobs_find_each_other_and_end_as_their_tasks(here, template):
+  done = here.do('all:env=DISTMNIST_ATTEMPT,serve', template=template)
+  assert done.returncode == 0, done.stderr
+  lines = done.stdout.splitlines()
+  assert lines[-3:-1] == ['DISTMNIST_ATTEMPT=None', 'the port was held']
+  assert lines[-1].startswith('serving on ')
+  # Of the folder in which they met nothing is left.
+  assert list_logs(here) == ['ps_0.log', 'worker_0.log', 'worker_1.log']
+
+
+@pytest.mark.slow
+def test_the_first_failure_ends_all_and_with_restarts_all_begin_again(here):
+  do = (
+    'ps0@1:leave;worker0@1:leave;'
+    'worker1@1:wait=worker0.ready,wait=ps0.ready,kill=9;'
+    'all@2:env=DISTMNIST_ATTEMPT'
+  )
+  done = here.do(do, template=QUEUES)
+  assert done.returncode == 137
+  assert 'worker 1 (its job) failed first: killed by SIGKILL' in last_line(
+    done.stderr
+  )
+  assert 'leaving on 15' in here.log('ps_0')
+  for name in ('ps0.ready', 'worker0.ready'):
+    (here.folder / name).unlink()
+  done = here.do(do, template=QUEUES, max_restarts=1)
+  assert done.returncode == 0, done.stderr
+  for name in ('ps_0', 'worker_0', 'worker_1'):
+    assert here.log(name).endswith("DISTMNIST_ATTEMPT='2'\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('template', [WAITS, QUEUES])
+def test_ctrl_c_has_the_tasks_save_and_leaves_no_process(here, template):
+  with here.start('all:leave', template=template) as running:
+    tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    processes = running.all_processes(tasks)
+    running.send(signal.SIGINT)
+    assert running.process.wait(DEADLINE_SECS) == 130
+    assert_gone(processes)
+  assert last_line(running.stderr.read_text()) == (
+    f'distmnist.launch: stopped by SIGINT, logs in {here.logs}'
+  )
+  for name, signum in (('worker_0', 2), ('ps_0', 2)):
+    assert here.log(name).endswith(f'leaving on {signum}\n')
+  background.assert_ps_left_last(here.folder)
+  assert list_logs(here) == ['ps_0.log', 'worker_0.log', 'worker_1.log']
+
+
+@pytest.mark.slow
+def test_a_job_that_still_waits_for_its_turn_holds_up_no_ctrl_c(here):
+  with here.start('all:leave', template='echo 7 # {script}') as running:
+    running.wait_for_words('worker 1')
+    running.send(signal.SIGINT)
+    assert running.process.wait(DEADLINE_SECS) == 130
+
+
+@pytest.mark.slow
+def test_the_real_program_trains_as_jobs(here):
+  done = here.run(
+    *('--', *SMALL, '--train_steps=40', f'--logdir={here.folder}/run'),
+    module='distmnist.train',
+    logs_dir='',
+    num_workers=1,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert read_report(here.folder / 'run')['global_step'] >= 40
+
+
+@pytest.mark.slow
+def test_a_submit_that_fails_is_told_in_its_words(here):
+  done = here.do(
+    'all:count=1', template='echo "no queue" >&2; exit 9 # {script}'
+  )
+  assert done.returncode == 1
+  assert 'failed first: submit: no queue; log: ' in last_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'error'),
+  [
+    ({'template': None}, '--launcher=command needs --template: the command'),
+    ({'template': 'qsub'}, r'--template=qsub: expected {command} or {script}'),
+    ({'ps_template': 'a {b}'}, '--ps_template=a {b}: {b} is not known'),
+    ({'logs_dir': ''}, 'needs a folder for the logs that the nodes share'),
+  ],
+)
+def test_a_wrong_command_line_is_one_line_and_2(here, flags, error):
+  done = here.run('--', **flags)
+  assert done.returncode == 2
+  assert error in done.stderr
+  assert done.stderr.count('\n') == 1
+  assert os.listdir(here.folder) == []
+
+
+def test_dry_run_prints_what_would_be_submitted(here):
+  flags = {'template': 'q {name} {command}', 'ps_template': 'q -P cpu {script}'}
+  done = here.run('--dry_run', '--', **flags)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == (
+    'q -P cpu ps_0.sh\n'
+    'q worker_0 COMMAND-worker_0\n'
+    'q worker_1 COMMAND-worker_1\n'
+  )
