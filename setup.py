@@ -18,6 +18,17 @@ def read_description():
   return re.sub(r'\[([^]]*)\]\((?!https?:)[^)]*\)', r'\1', text)
 
 
+DOCS = [  # The site: mkdocs.yml
+  'mkdocs-material>=9,<10',
+  'mkdocstrings[python]>=0.26,<2',
+]
+TUTORIAL = [  # The notebooks: docs/tutorial
+  'ipykernel>=6,<8',
+  'jupytext>=1.16,<2',
+  'matplotlib>=3.7,<4',
+  'nbclient>=0.10,<1',
+]
+
 setuptools.setup(
   name='distmnist',
   version=VERSION,
@@ -66,6 +77,7 @@ setuptools.setup(
       'torch>=2,<3',
       'matplotlib>=3.7,<4',
     ],  # the peers in benchmarks/peers
+    'docs': DOCS,
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
     'parquet': ['pyarrow>=16,<27'],
@@ -82,10 +94,12 @@ setuptools.setup(
       'kubernetes-validate',  # the schemas of Kubernetes
       'jsonschema',
       'pyyaml>=6,<7',
-      'matplotlib',
       'pyarrow>=16,<27',
       'wheel',
+      *DOCS,
+      *TUTORIAL,
     ],
+    'tutorial': TUTORIAL,
   },
   entry_points={
     'console_scripts': [

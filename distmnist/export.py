@@ -104,7 +104,7 @@ def export(problem, spec, path, export_dir):
 
 
 def run():
-  cli.run(main)
+  cli.run(main, first_flags=('logdir', 'export_dir', 'checkpoint'))
 
 
 if __name__ == '__main__':

@@ -59,7 +59,7 @@ def make(program, module_name, first=(), is_full=False):
   """
   own = {module_name, sys.argv[0]}
   subjects = _group(own)
-  if not first:
+  if not (first or is_full):
     first = [flag.name for flag in subjects['This program']]
   lines = [f'{program}: {sys.modules[module_name].__doc__.strip()}', '']
   if is_full:

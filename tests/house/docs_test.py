@@ -1,0 +1,110 @@
+"""The pages: their commands parse, and what they name is there."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import forked_programs
+from tests.support.paths import REPO
+
+PAGES = [REPO / 'README.md', *sorted((REPO / 'docs').rglob('*.md'))]
+IDS = [str(page.relative_to(REPO)) for page in PAGES]
+# A command of a page, to the end of its line, of its `...` or of its pipe.
+_COMMAND = re.compile(r'python -m distmnist\.(\w+)((?: [^`#|>\n]+)?)')
+# What stands for something of the reader's.
+_NAMES = {
+  'my_file.py': 'examples/regression.py',
+  '=sign_sgd': '=async_sgd',
+  '=P ': '=1 ',
+  '=N ': '=1 ',
+}
+_MODULE = re.compile(
+  r'`((?:distmnist/|tests/|benchmarks/|scripts/)?\w+/[\w/]+\.py)`'
+)
+
+
+def read_commands(text):
+  """Yields (program, words) of the commands of a page that are whole."""
+  for name, word in _NAMES.items():
+    text = text.replace(name, word)
+  for program, words in _COMMAND.findall(re.sub(r'\\\n\s*', '', text)):
+    # $HOSTS and ... are for the reader to fill in.
+    if '$' not in words and '...' not in words:
+      yield program, shlex.split(words)
+
+
+COMMANDS = [
+  pytest.param(program, words, id=f'{name} {program} {i}')
+  for name, page in zip(IDS, PAGES, strict=True)
+  for i, (program, words) in enumerate(read_commands(page.read_text()))
+]
+
+
+@pytest.fixture(scope='module')
+def programs():
+  found = forked_programs.Programs()
+  yield found
+  found.close()
+
+
+def check(programs, program, words):
+  """Has a program read its flags, and do nothing."""
+  done = programs.run(program, [*words, '--help'], REPO)
+  assert done['code'] == 0, done['err']
+
+
+def test_there_are_commands():
+  assert len(COMMANDS) > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('program, words', COMMANDS)
+def test_a_command_of_a_page_is_understood(programs, program, words):
+  own, *others = [part.split('\0') for part in '\0'.join(words).split('\0--\0')]
+  own = [word for word in own if word and word != '--']
+  if words[:1] == ['--']:
+    own, others = [], [words[1:]]
+  check(programs, program, own)
+  for flags in others:
+    if program in ('launch', 'sweep'):
+      check(programs, 'train', flags)
+
+
+@pytest.mark.parametrize('page', PAGES, ids=IDS)
+def test_what_a_page_links_to_is_there(page):
+  text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.M | re.S)
+  for path in re.findall(r'\]\(([\w./-]+)(?:#[\w-]*)?\)', text):
+    if path not in ('index.md', 'flags.md'):  # Made with the site.
+      assert (page.parent / path).exists(), path
+
+
+@pytest.mark.parametrize('page', PAGES, ids=IDS)
+def test_a_module_that_a_page_names_is_there(page):
+  if page.name == 'adding_a_strategy.md':
+    return  # It shows how to make them.
+  for path in _MODULE.findall(page.read_text().replace('NAME', 'easgd')):
+    found = REPO / path, REPO / 'distmnist' / path
+    assert any(p.exists() for p in found), path
+
+
+def test_the_readme_is_read_in_one_sitting():
+  assert len((REPO / 'README.md').read_text().splitlines()) <= 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_site_builds_without_a_warning(tmp_path):
+  pytest.importorskip('material', reason='needs pip install -e .[docs]')
+  done = subprocess.run(
+    [sys.executable, '-m', 'mkdocs', 'build', '--strict', '-q', '-d', tmp_path],
+    cwd=REPO,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  flags = (tmp_path / 'flags' / 'index.html').read_text()
+  assert '--strategy' in flags and '--max_restarts' in flags
+  assert (tmp_path / 'source' / 'examples' / 'regression.py').is_file()
