@@ -312,7 +312,7 @@ def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
     assert_gone(everything, 10)
   # The ps is told once they are gone: its end costs nothing, and has no line.
   said = running.stderr.read_text()
-  assert re.findall(r'(\w+ \d) \(.*did not leave when told to', said) == [
+  assert re.findall(r'(\w+ \d) \(.*did not exit after SIGTERM', said) == [
     'worker 0',
     'worker 1',
   ]

@@ -78,7 +78,7 @@ class Wait:
   def choose_pause(self):
     """Returns the seconds to the next look.
 
-    Hundreds of tasks that wait for one that comes late shall not be a storm,
+    Hundreds of tasks that wait for one that comes late must not be a storm,
     nor keep in step with each other.
     """
     least, most = _LOOK_SECS

@@ -65,7 +65,7 @@ _REQUEUE = flags.DEFINE_bool(
 _SETUP = flags.DEFINE_string(
   'slurm_setup',
   None,
-  'What the job runs in a shell before all else: "module load cuda".',
+  'Shell commands to run before the tasks start, such as "module load cuda".',
 )
 _PYTHON = flags.DEFINE_string(
   'slurm_python',

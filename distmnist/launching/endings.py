@@ -20,7 +20,7 @@ def say_killed(tasks):
   """Names the tasks that had to be killed."""
   for task in tasks:
     _log.info(
-      f'{task.name} ({task.address}) did not leave when told to: killed'
+      f'{task.name} ({task.address}) did not exit after SIGTERM: killed'
     )
 
 

@@ -241,6 +241,6 @@ class _Ssh:
       self._on_ready()
     elif line:
       print(line, flush=True)
-      # Its own name, or that of whom it has called, is said by us.
+      # We print the host: drop the prefix `ssh:` or `user@host:`.
       said = re.sub(r'^(ssh|\S+@\S+): ', '', line)
       self._said.append(said.removesuffix('.'))

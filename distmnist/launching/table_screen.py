@@ -38,7 +38,7 @@ class TableScreen(log_view.Screen):
       console=self._console,
       auto_refresh=False,
       redirect_stdout=False,
-      # Where errors go elsewhere they shall get there.
+      # Where stderr goes elsewhere, errors must get there.
       redirect_stderr=sys.stderr.isatty(),
     )
     self._live.start()

@@ -155,7 +155,7 @@ def read_step(path):
 
 
 def check_fits(path, variables):
-  """Checks a checkpoint against the variables that shall be restored from it.
+  """Checks a checkpoint against the variables to restore from it.
 
   Whole variables are compared, so that the number of shards does not matter.
 

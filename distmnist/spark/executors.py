@@ -120,7 +120,7 @@ def check_fixed_slots(
 
   Args:
     master: str.
-    num_tasks: int, how many shall run at the same time.
+    num_tasks: int, how many run at the same time.
     who: str, says so of {}.
     advice: str, what else would help.
 

@@ -30,7 +30,7 @@ _VALIDATION_STEPS = flags.DEFINE_integer(
 _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
   'early_stopping_patience',
   0,
-  'End after so many evaluations without a better one, and report the best '
+  'Stop after this many evaluations without improvement, and report the best '
   'checkpoint; 0 is never. Needs --validation_steps and --logdir.',
   lower_bound=0,
 )

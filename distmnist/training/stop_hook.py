@@ -24,7 +24,7 @@ _LOOK_SECS = 0.5
 
 
 class StopHook(tf.train.SessionRunHook):
-  """Ends the loop at the last step, on a signal, or when all shall stop.
+  """Ends the loop at the last step, on a signal, or when all are to stop.
 
   Attributes:
     sessions: list of [first, last], see report.WorkerStats.

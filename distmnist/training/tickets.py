@@ -106,7 +106,7 @@ class Leased:
     left, dealing = self._end - self._next, self._dealing
     if leases.is_exact(dealing):
       return left
-    # All may give to the same updates, and none shall go past the last.
+    # All may give to the same updates, and none may go past the last.
     pushes = (dealing.last_step - self._step) * dealing.pushes_per_step
     return min(
       left, max(1, pushes // dealing.num_workers) * dealing.batches_per_push

@@ -95,7 +95,7 @@ def test_what_is_late_without_an_excuse_is_an_error(capsys):
 def test_what_had_to_be_killed_is_named(capsys):
   endings.say_killed([WORKER])
   assert capsys.readouterr().err == (
-    f'{SAID}worker 1 (x:3) did not leave when told to: killed\n'
+    f'{SAID}worker 1 (x:3) did not exit after SIGTERM: killed\n'
   )
 
 

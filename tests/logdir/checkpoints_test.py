@@ -1,7 +1,6 @@
 """checkpoints: which there are, whether they are whole, what fits a graph."""
 
 import glob
-import itertools
 import os
 import pathlib
 import re
@@ -49,12 +48,7 @@ def test_the_best_checkpoint_is_not_the_latest(tmp_path):
 
 
 @pytest.mark.parametrize('shape', [[7, 2], [3, 9]])
-@pytest.mark.parametrize(
-  'num_saved, num_found', list(itertools.permutations([1, 2, 3, 7], 2))
-)
-def test_the_number_of_shards_does_not_matter(
-  tmp_path, num_saved, num_found, shape
-):
+def test_the_number_of_shards_does_not_matter(tmp_path, shape):
   def build(num_ps):
     with sharding.sharded(num_ps):
       w = tf.get_variable('w', shape)
@@ -65,16 +59,20 @@ def test_the_number_of_shards_does_not_matter(
     )
     return tf.convert_to_tensor(w)
 
-  with tf.Graph().as_default(), tf.Session() as session:
-    w = build(num_saved)
-    session.run(tf.global_variables_initializer())
-    saved = session.run(w)
-    path = tf.train.Saver().save(session, str(tmp_path / 'x'))
-  with tf.Graph().as_default(), tf.Session() as session:
-    w = build(num_found)
-    checkpoints.check_fits(path, tf.global_variables())
-    tf.train.Saver().restore(session, path)
-    assert session.run(w).tolist() == saved.tolist()
+  saved = {}
+  for num_ps in (1, 2, 3, 7):
+    with tf.Graph().as_default(), tf.Session() as session:
+      w = build(num_ps)
+      session.run(tf.global_variables_initializer())
+      path = tf.train.Saver().save(session, str(tmp_path / f'{num_ps}'))
+      saved[num_ps] = path, session.run(w).tolist()
+  for num_ps in saved:
+    with tf.Graph().as_default(), tf.Session() as session:
+      w, saver = build(num_ps), tf.train.Saver()
+      for num_saved, (path, expected) in saved.items():
+        checkpoints.check_fits(path, tf.global_variables())
+        saver.restore(session, path)
+        assert session.run(w).tolist() == expected, (num_saved, num_ps)
 
 
 def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):

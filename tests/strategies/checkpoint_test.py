@@ -75,7 +75,8 @@ def test_a_checkpoint_of_any_number_of_ps_loads_on_any_other(
 ):
   set_flags(*flags)
   made, saved = {}, {}
-  for num_ps in 1, 2, 3:
+  # That shards fit each other is tested in logdir/checkpoints_test.py.
+  for num_ps in (1, 2, 3) if name == 'easgd' else (1, 3):
     with tf.Graph().as_default():
       made[num_ps] = session, saver, _ = build(name, optimizer, num_ps)
       saved[num_ps] = saver.save(

@@ -49,14 +49,13 @@ def test_two_local_steps_a_push(make):
   assert stepper.read_copy(0) == [6.75]
 
 
-@pytest.mark.parametrize('staleness, w', [(0, 6), (1, 3), (2, 2), (3, 1.5)])
-def test_a_change_counts_the_less_the_staler_it_is(make, staleness, w):
-  stepper = make(period=1)
-  stepper.begin(0, [12])
-  for _ in range(staleness):
-    stepper.step(1, [0])  # Its change is 0: it moves the clock alone.
-  assert stepper.end(0) == (staleness + 1, staleness, [w])  # 6 / (s + 1)
-  assert stepper.read_copy(0) == [w]
+def test_a_change_counts_the_less_the_staler_it_is(make):
+  stepper, step = make(period=1), 0
+  for staleness, moved in [(0, 6), (1, 3), (2, 2), (3, 1.5)]:
+    step += staleness + 1
+    found = stepper.push_stale(staleness, 12)
+    assert found == (step, staleness, [moved])  # 6 / (s + 1)
+    assert stepper.read_copy(0) == stepper.read_center()
 
 
 @pytest.mark.slow

@@ -25,15 +25,12 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.read_copy(1) == [7.5]
 
 
-@pytest.mark.parametrize(
-  'staleness, w', [(0, 6), (1, 6), (2, 3), (3, 2), (4, 1.5)]
-)
-def test_the_rate_is_divided_by_the_staleness_but_not_by_0(make, staleness, w):
-  stepper = make()
-  stepper.begin(0, [12])
-  for _ in range(staleness):
-    stepper.step(1, [0])  # Its gradient is 0: it moves the clock alone.
-  assert stepper.end(0) == (staleness + 1, staleness, [w])  # 6 / max(1, s)
+def test_the_rate_is_divided_by_the_staleness_but_not_by_0(make):
+  stepper, step = make(), 0
+  for staleness, moved in [(0, 6), (1, 6), (2, 3), (3, 2), (4, 1.5)]:
+    step += staleness + 1
+    found = stepper.push_stale(staleness, 12)
+    assert found == (step, staleness, [moved])  # 6 / max(1, s)
 
 
 def test_the_velocity_takes_a_stale_gradient_whole(make):

@@ -261,6 +261,23 @@ class Stepper:
     self.begin(index, x)
     return self.end(index)
 
+  def push_stale(self, staleness, distance):
+    """Has worker 0 push while worker 1 makes steps that move the clock alone.
+
+    Args:
+      staleness: int, how many.
+      distance: float, from what worker 0 sees to its x.
+
+    Returns:
+      The Step of worker 0, with how far the center was moved as its center.
+    """
+    (before,), (seen,) = self.read_center(), self.read_copy(0)
+    self.begin(0, [seen + distance])
+    for _ in range(staleness):
+      self.step(1, self.read_copy(1))  # Its gradient is 0.
+    step, staleness, (after,) = self.end(0)
+    return Step(step, staleness, [after - before])
+
   def step_together(self, xs):
     """A step of all workers at once, for rules that wait for each other.
 
