@@ -21,6 +21,7 @@ TOP = {
   'check_flags',
   'evaluate',
   'export',
+  'forward',
   'launch',
   'logs',
   'plan',
@@ -35,7 +36,9 @@ TOP = {
 WITHOUT_TENSORFLOW = (
   'api',
   'common',
+  'forward.py',
   'launch.py',
+  'loggers',
   'logs.py',
   'launchers',
   'launching',

@@ -16,6 +16,7 @@ from tests.support.paths import REPO
 PROGRAMS = (
   'evaluate',
   'export',
+  'forward',
   'launch',
   'logs',
   'plan',
