@@ -101,6 +101,7 @@ setuptools.setup(
       'distmnist-forward = distmnist.forward:run',
       'distmnist-status = distmnist.status:run',
       'distmnist-logs = distmnist.logs:run',
+      'distmnist-report = distmnist.report:run',
       'distmnist-stop = distmnist.stop:run',
     ]
   },

@@ -13,7 +13,7 @@ import signal
 import socket
 
 from distmnist.common import owner_file
-from distmnist.watching import metrics_file, stop_file
+from distmnist.watching import html_report, metrics_file, stop_file
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +99,14 @@ class RunRecord:
       ok = self.code == 0
       self._writer.write('end', ok=ok, code=self.code, text='')
     self._stack.close()
+    if self._writer:
+      self._draw()
+
+  def _draw(self):
+    try:
+      html_report.write(self.logdir)
+    except OSError as error:
+      _log.info(f'no {html_report.NAME}: {error.strerror}')
 
   def _stop(self, who):
     _log.info(f'{who} asks this run to stop')

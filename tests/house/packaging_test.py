@@ -21,6 +21,7 @@ PROGRAMS = (
   'logs',
   'plan',
   'predict',
+  'report',
   'status',
   'stop',
   'sweep',
