@@ -80,9 +80,11 @@ setuptools.setup(
     'docs': DOCS,
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
+    'mlflow': ['mlflow-skinny>=3,<4'],  # --loggers=mlflow
     'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
+    'wandb': ['wandb>=0.19,<1'],  # --loggers=wandb
     'test': [
       'pytest',
       'pytest-timeout',
@@ -110,8 +112,10 @@ setuptools.setup(
       'distmnist-launch = distmnist.launch:run',
       'distmnist-plan = distmnist.plan:run',
       'distmnist-sweep = distmnist.sweep:run',
+      'distmnist-forward = distmnist.forward:run',
       'distmnist-status = distmnist.status:run',
       'distmnist-logs = distmnist.logs:run',
+      'distmnist-report = distmnist.report:run',
       'distmnist-stop = distmnist.stop:run',
     ]
   },

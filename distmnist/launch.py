@@ -13,6 +13,7 @@ from distmnist.common import cli, console, lifeline, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
 from distmnist.launching import (
   cluster_flags,
+  companions,
   jobs,
   log_view,
   run_record,
@@ -53,7 +54,10 @@ def main(train_flags):
       cluster_flags.NUM_PS.value,
       cluster_flags.NUM_WORKERS.value,
     )
-  screens.check_flags(jobs.flag_value(given, 'logdir'))
+  logdir = jobs.flag_value(given, 'logdir')
+  screens.check_flags(logdir)
+  companions.check_flags(cluster_flags.LAUNCHER.value, logdir)
+  cluster_flags.check_evaluator(cluster_flags.LAUNCHER.value, logdir)
   # A launcher gives its tasks their roles: that of this process is not theirs.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
@@ -69,9 +73,10 @@ def main(train_flags):
     cluster_flags.SHOW_LOGS.value,
     cluster_flags.RESTART_WINDOW_SECS.value,
     cluster_flags.MIN_WORKERS.value,
+    cluster_flags.EVALUATOR.value,
   )
   launcher = cluster_flags.LAUNCHER.value
-  with run_record.opened(job, launcher) as record:
+  with run_record.opened(job, launcher, companions.from_flags()) as record:
     record.code = registry.load(LAUNCHERS, launcher).launch(job)
     return record.code
 

@@ -171,7 +171,8 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
 
   Args:
     ps_hosts, worker_hosts: tuples of 'host:port'.
-    job_name: 'ps', 'worker' or None; None is right only with no hosts.
+    job_name: 'ps', 'worker', 'evaluator' or None; None is right only with no
+      hosts, and an evaluator needs none.
     task_index: int or None, likewise.
     **settings: further fields of Cluster.
 
@@ -181,6 +182,10 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
   Raises:
     cli.UsageError: one clear line on what does not fit.
   """
+  if job_name == 'evaluator':
+    return Cluster(
+      ps_hosts, worker_hosts, job_name, task_index or 0, **settings
+    )
   if not ps_hosts and not worker_hosts:
     if job_name == 'ps':
       raise cli.UsageError('--job_name=ps needs --ps_hosts and --worker_hosts')

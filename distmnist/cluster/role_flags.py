@@ -16,7 +16,11 @@ from distmnist.common import cli
 _log = logging.getLogger(__name__)
 
 _JOB_NAME = flags.DEFINE_enum(
-  'job_name', None, ['ps', 'worker'], 'What this task is in the cluster.'
+  'job_name',
+  None,
+  ['ps', 'worker', 'evaluator'],
+  'What this task is in the cluster. An evaluator is no part of it and needs '
+  'no hosts: it evaluates each checkpoint in --logdir.',
 )
 _TASK_INDEX = flags.DEFINE_integer(
   'task_index',

@@ -89,9 +89,8 @@ class StopRequest:
   def exit_code(self):
     if self.error is not None:
       return self.error.exit_code
-    if self._exit_code is not None:
-      return self._exit_code
-    return 128 + self.signal if self.is_requested else 0
+    by_signal = 128 + self.signal if self.is_requested else 0
+    return by_signal if self._exit_code is None else self._exit_code
 
   @property
   def secs_left(self):
@@ -122,9 +121,7 @@ class StopRequest:
   def request(self, signum, exit_code=None):
     """Stops as if `signum` had come, as another task was sent it.
 
-    Args:
-      signum: int.
-      exit_code: int, of this process then; 128 + signum by default.
+    This process then ends with `exit_code`, by default 128 + signum.
 
     What signals a whole cluster reaches its tasks one after the other: so a
     signal that comes next is the first, and not the second that stops at once.

@@ -133,9 +133,10 @@ def choose_options(job):
     logdir = posixpath.join(LOGS_DIR, _NAME.value)
   if logdir:
     check_folder('logdir', logdir, LOGS_DIR, _LOGS_CLAIM.value)
-  elif _TENSORBOARD.value:
+  elif _TENSORBOARD.value or job.evaluator:
+    flag = 'kube_tensorboard' if _TENSORBOARD.value else 'evaluator'
     raise cli.UsageError(
-      '--kube_tensorboard has nothing to show: give --kube_logs_claim too'
+      f'--{flag} has nothing to show: give --kube_logs_claim too'
     )
   data_dir = job.flag('data_dir')
   if _DATA_CLAIM.value:
@@ -181,6 +182,11 @@ def _check(job):
     raise cli.UsageError(
       '--kube_image is missing: give the name of an image that the nodes can'
       ' pull, built by: docker build -t NAME .'
+    )
+  if job.evaluator and _KIND.value not in ('job', 'tfjob'):
+    raise cli.UsageError(
+      f'--evaluator is for --kind=job and tfjob, and this is --kind='
+      f'{_KIND.value}: leave it out'
     )
   if job.logs_dir:
     raise cli.UsageError(

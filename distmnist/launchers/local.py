@@ -73,6 +73,8 @@ def launch(job):
     module=job.module,
   )
   cluster = jobs.tell_min_workers(cluster, job.min_workers)
+  # It shares the cores with those that train.
+  cluster += jobs.make_evaluator_tasks(job, num_threads=1)
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     return 0

@@ -69,8 +69,9 @@ _SSH_GPUS = flags.DEFINE_integer(
 def launch(job):
   """Runs the jobs.Job; returns its exit code (int)."""
   hosts = ssh_hosts.parse_hosts(_HOSTS.value or '')
-  places = ssh_hosts.deal(hosts, job.num_ps + job.num_workers)
-  addresses = [place.address for place in places]
+  num_tasks = job.num_ps + job.num_workers
+  places = ssh_hosts.deal(hosts, num_tasks + job.evaluator)
+  addresses = [place.address for place in places[:num_tasks]]
   cluster = jobs.make_tasks(
     addresses[: job.num_ps],
     addresses[job.num_ps :],
@@ -79,6 +80,7 @@ def launch(job):
   )
   cluster = gpus.share_on_hosts(cluster, _SSH_GPUS.value)
   cluster = jobs.tell_min_workers(cluster, job.min_workers)
+  cluster += jobs.make_evaluator_tasks(job, places[-1].host)
   folder = _SSH_DIR.value or os.getcwd()
   python = _SSH_PYTHON.value or sys.executable
   options = _split(_SSH_OPTIONS.value)
@@ -103,8 +105,8 @@ def launch(job):
   grace_secs = stop_grace.parse(job.given)
   sent = problem_file.make_env(job.flag('problem'))
   num_hosts = len({place.host for place in places})
-  if len(cluster) > 1:
-    _log.info(exposure.describe(ssh_hosts.describe_ports(places)))
+  if num_tasks > 1:
+    _log.info(exposure.describe(ssh_hosts.describe_ports(places[:num_tasks])))
   with tempfile.TemporaryDirectory(prefix='distmnist_ssh_') as turnstiles:
     return run_tasks.run(
       [

@@ -60,6 +60,13 @@ MIN_WORKERS = flags.DEFINE_integer(
   ' task that is lost for good ends the run.',
   lower_bound=1,
 )
+EVALUATOR = flags.DEFINE_bool(
+  'evaluator',
+  False,
+  'Run an evaluator beside the tasks: the test metrics of each checkpoint go to'
+  ' LOGDIR/evaluator_0, for TensorBoard too. For --launcher=local, ssh and'
+  ' kubernetes.',
+)
 MODULE = flags.DEFINE_string(
   'module', TRAIN, 'What a task runs: python -m MODULE.'
 )
@@ -84,6 +91,31 @@ def check_launcher_flags(chosen):
           f'--{flag.name} is for --launcher={name}, and this is '
           f'--launcher={chosen}: leave it out'
         )
+
+
+def check_evaluator(launcher, logdir):
+  """Refuses an evaluator where none can be.
+
+  Args:
+    launcher: str, its name.
+    logdir: str or None, train's flag; Kubernetes chooses one.
+
+  Raises:
+    cli.UsageError: says why.
+  """
+  if not EVALUATOR.value or launcher == 'kubernetes':
+    return
+  if launcher not in ('local', 'ssh'):
+    raise cli.UsageError(
+      f'--evaluator is for --launcher=local, ssh and kubernetes, and this is'
+      f' --launcher={launcher}: leave it out, and start it by hand: python -m'
+      ' distmnist.train --job_name=evaluator --logdir=...'
+    )
+  if not logdir:
+    raise cli.UsageError(
+      '--evaluator reads the checkpoints of the run: give a --logdir to train,'
+      ' after the --'
+    )
 
 
 def check_restart_flags(launcher, num_ps, num_workers):

@@ -34,6 +34,7 @@ class Job:
     show_logs: str, whose lines go to the screen: 'chief' or 'all'.
     restart_window_secs: float, that window; 0 is the whole run.
     min_workers: int, how many are enough to go on, or None.
+    evaluator: bool, whether an evaluator follows the run.
   """
 
   num_ps: int = 1
@@ -47,6 +48,7 @@ class Job:
   show_logs: str = 'chief'
   restart_window_secs: float = 0.0
   min_workers: int | None = None
+  evaluator: bool = False
 
   def flag(self, name):
     """Returns the value (str) that train's flag `name` was given, or None."""
@@ -58,7 +60,7 @@ class Task:
   """One process of the cluster, or the one that gets it the data.
 
   Attributes:
-    job_name: 'ps', 'worker' or 'data'.
+    job_name: 'ps', 'worker', 'evaluator' or 'data'.
     task_index: int >= 0, counted within the job; None for 'data'.
     host: str, the machine that runs it.
     port: int, where it serves; None for one that does not: the one task of a
@@ -165,6 +167,29 @@ def tell_min_workers(cluster, min_workers):
     return cluster
   told = (MIN_WORKERS, str(min_workers))
   return [dataclasses.replace(task, env=(*task.env, told)) for task in cluster]
+
+
+def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
+  """Returns the list of the Task that evaluates checkpoints, if one is wanted.
+
+  It serves nowhere: no task waits for it.
+
+  Args:
+    job: Job.
+    host: str, the machine that runs it.
+    num_threads: int, of TensorFlow; None leaves them to it.
+  """
+  if not job.evaluator:
+    return []
+  chosen = []
+  if num_threads:
+    chosen = [
+      f'--intra_op_parallelism_threads={num_threads}',
+      '--inter_op_parallelism_threads=2',
+    ]
+  role = '--job_name=evaluator', '--task_index=0'
+  argv = ('python', '-m', job.module, *role, *chosen, *job.train_flags)
+  return [Task('evaluator', 0, host, None, argv, _pin([]))]
 
 
 def make_data_task(train_flags, module=TRAIN):

@@ -5,6 +5,8 @@ replaced, and it leads to Pods that are not ready yet, as tasks wait for each
 other before any of them is ready.
 """
 
+import dataclasses
+
 from distmnist.launching import jobs, kube_objects, kube_pods
 
 
@@ -53,4 +55,10 @@ def _make_tasks(job, options):
     words = [*own_flags, *options.train_flags]
     return jobs.make_tasks(ps_hosts, worker_hosts, words, module=job.module)
 
-  return make('ps')[: job.num_ps] + make('worker')[job.num_ps :]
+  own_flags = kube_pods.make_resource_flags(options, 'evaluator')
+  words = (*own_flags, *options.train_flags)
+  return [
+    *make('ps')[: job.num_ps],
+    *make('worker')[job.num_ps :],
+    *jobs.make_evaluator_tasks(dataclasses.replace(job, train_flags=words)),
+  ]

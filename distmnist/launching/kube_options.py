@@ -58,3 +58,7 @@ class Options:
   deadline_secs: int | None = None
   egress: tuple[str, ...] | None = None
   patches: tuple = ()
+
+  def find_resources(self, job_name):
+    """Returns those of a task (dict); an evaluator has those of a worker."""
+    return self.resources['ps' if job_name == 'ps' else 'worker']

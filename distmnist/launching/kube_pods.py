@@ -25,7 +25,7 @@ _CONTAINER_SECURITY = {
 def make_resource_flags(options, job_name):
   """Returns the flags of train (list of str) for what a task may use."""
   # TensorFlow counts the cores of the node, not those of the Pod.
-  cpu = options.resources[job_name]['cpu']
+  cpu = options.find_resources(job_name)['cpu']
   cores = float(cpu[:-1]) / 1000 if cpu.endswith('m') else float(cpu)
   threads = math.ceil(cores)
   found = [
@@ -50,7 +50,7 @@ def make_task(options, job_name, argv, serving, more_env=()):
 
   Args:
     options: kube_options.Options.
-    job_name: 'ps' or 'worker'.
+    job_name: 'ps', 'worker' or 'evaluator'.
     argv: tuple of str, 'python', '-m', the module and its flags.
     serving: dict, the part of the container that is about its port.
     more_env: list of dict, variables that this kind of object needs.
@@ -60,7 +60,7 @@ def make_task(options, job_name, argv, serving, more_env=()):
   # takes a missing task for lost and not for a mistake, and may find that the
   # run is over.
   env = {'HOME': '/tmp', ATTEMPT: '2'}
-  requests = dict(options.resources[job_name])
+  requests = dict(options.find_resources(job_name))
   if requests['cpu'].isdecimal():
     requests['cpu'] = int(requests['cpu'])
   limits = dict(requests)
@@ -88,7 +88,7 @@ def make_task(options, job_name, argv, serving, more_env=()):
     **_make_pod(
       options,
       container,
-      options.claims if is_worker else {},
+      {} if job_name == 'ps' else options.claims,
       has_problem=options.problem is not None,
     ),
   }

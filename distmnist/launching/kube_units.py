@@ -156,6 +156,8 @@ def make_tfjob(job, options):
     }
 
   names = {'ps': 'PS', 'chief': 'Chief', 'worker': 'Worker'}
+  names['evaluator'] = 'Evaluator'
+  evaluators = {'evaluator': ('evaluator', int(job.evaluator))}
   run_policy = {
     'cleanPodPolicy': 'Running',
     **kube_objects.make_time_limits(options),
@@ -167,7 +169,7 @@ def make_tfjob(job, options):
     'runPolicy': run_policy,
     'tfReplicaSpecs': {
       names[role]: make_replicas(job_name, count)
-      for role, (job_name, count) in _count_roles(job).items()
+      for role, (job_name, count) in (_count_roles(job) | evaluators).items()
       if count
     },
   }

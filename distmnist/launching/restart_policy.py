@@ -83,7 +83,7 @@ class RestartPolicy:
     if self._is_complete:
       self._note_complete(record, failure)
     elif code in cli.FINAL_CODES:
-      self.failure = failure
+      self._fail(record, failure)
     elif code and not is_killed_to_restart:
       return self._plan_restart(record, failure, now, may_restart)
     return []
@@ -91,13 +91,8 @@ class RestartPolicy:
   def note_server_death(self, cause, start_time, now):
     """The fork server is gone, and all that ran with it.
 
-    Args:
-      cause: str.
-      start_time: float, when it was started.
-      now: float.
-
-    Returns:
-      bool, whether a new one is to be started, for what is due.
+    `cause` (str) says how, `start_time` (float) when it was started. Returns
+    whether a new one is to be started, for what is due (bool).
     """
     lost = self.records.running
     for record in lost:
@@ -110,7 +105,7 @@ class RestartPolicy:
     if taken is None:
       return False
     number, secs = taken
-    note = self._number(number)
+    note = _number(number, self._limits)
     _log.info(
       f'{_SERVER} has died ({cause}), and its tasks with it: {note} of all'
       f' in {secs:g} s'
@@ -142,7 +137,7 @@ class RestartPolicy:
       self._lose(record, failure)
       return []
     number, secs = taken
-    note = self._number(number)
+    note = _number(number, self._limits)
     record.restart_at(now + secs, note)
     is_together = self._limits.restart_together
     others = []
@@ -169,7 +164,7 @@ class RestartPolicy:
       or self._limits.min_workers is None
       or num_left < self._limits.min_workers
     ):
-      self.failure = failure
+      self._fail(record, failure)
       return
     record.is_let_go = True
     plural = 's' if num_left > 1 else ''
@@ -178,5 +173,13 @@ class RestartPolicy:
       f' worker{plural} (--min_workers={self._limits.min_workers})'
     )
 
-  def _number(self, number):
-    return f'restart {number} of {self._limits.max_restarts}'
+  def _fail(self, record, failure):
+    """The run fails, unless it does not need the task."""
+    if record.task.job_name == 'evaluator':
+      _log.info(f'{failure}: the run goes on without it; see its log')
+    else:
+      self.failure = failure
+
+
+def _number(number, limits):
+  return f'restart {number} of {limits.max_restarts}'

@@ -13,7 +13,7 @@ import signal
 import socket
 
 from distmnist.common import owner_file
-from distmnist.watching import metrics_file, stop_file
+from distmnist.watching import html_report, metrics_file, stop_file
 
 _log = logging.getLogger(__name__)
 
@@ -28,16 +28,19 @@ class RunRecord:
     code: int, the exit code of the launch.
   """
 
-  def __init__(self, logdir, launcher, flags):
+  def __init__(self, logdir, launcher, flags, companions=()):
     """
     Args:
       logdir: str or None.
       launcher: str, its name.
       flags: list of str, those of train.
+      companions: list of callable(logdir, logs_dir) -> a context, for what is
+        beside the tasks from here on to the end of the launch.
     """
     self.logdir = logdir
     self._launcher = launcher
     self._flags = list(flags)
+    self._companions = companions
     self._writer = None
     self._known = {}
     self._stack = contextlib.ExitStack()
@@ -66,6 +69,8 @@ class RunRecord:
       flags=self._flags,
     )
     self._stack.enter_context(stop_file.Watch(self.logdir, self._stop))
+    for make in self._companions:
+      self._stack.enter_context(make(self.logdir, logs_dir))
 
   def update(self, records):
     """Writes which tasks have started or ended since the last call.
@@ -90,10 +95,18 @@ class RunRecord:
 
   def close(self):
     """Writes the end of the launch."""
-    self._stack.close()
     if self._writer:
       ok = self.code == 0
       self._writer.write('end', ok=ok, code=self.code, text='')
+    self._stack.close()
+    if self._writer:
+      self._draw()
+
+  def _draw(self):
+    try:
+      html_report.write(self.logdir)
+    except OSError as error:
+      _log.info(f'no {html_report.NAME}: {error.strerror}')
 
   def _stop(self, who):
     _log.info(f'{who} asks this run to stop')
@@ -102,16 +115,18 @@ class RunRecord:
 
 
 @contextlib.contextmanager
-def opened(job, launcher):
+def opened(job, launcher, companions=()):
   """Has `begin` and `update` write for this launch meanwhile.
 
   Args:
     job: jobs.Job.
     launcher: str, its name.
+    companions: see RunRecord.
   """
   global _of_process
   logdir = None if job.dry_run else job.flag('logdir')
-  mine = RunRecord(logdir and os.path.expanduser(logdir), launcher, job.given)
+  logdir = logdir and os.path.expanduser(logdir)
+  mine = RunRecord(logdir, launcher, job.given, companions)
   _of_process = mine
   try:
     yield mine

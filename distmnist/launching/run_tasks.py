@@ -21,6 +21,8 @@ from distmnist.launching import (
 _log = logging.getLogger(__name__)
 
 LEAVE_SECS = 10.0
+# An evaluator has the last checkpoint to evaluate then.
+_EVALUATE_SECS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +97,7 @@ class _Launch:
   def __init__(self, tasks, logs_dir, options):
     self._tasks = tasks
     self._workers = [task for task in tasks if task.job_name == 'worker']
+    self._members = [task for task in tasks if task.job_name != 'evaluator']
     self._logs_dir = logs_dir
     self._options = options
     limits = options.limits
@@ -135,7 +138,8 @@ class _Launch:
     for task in self._tasks:
       self._group.start(task)
     left = self._group.wait(self._last)
-    return left or self._group.wait(self._tasks, LEAVE_SECS)
+    left = left or self._group.wait(self._members, LEAVE_SECS)
+    return left or self._group.wait(self._tasks, _EVALUATE_SECS)
 
   def stop(self, left):
     """Stops the tasks that are left, if any."""
@@ -174,6 +178,8 @@ class _Launch:
     """
     if self._group.records[task.name].attempt > 1:
       return True
+    if task.job_name == 'evaluator':
+      return True
     is_ps = task.job_name == 'ps'
     return is_ps and not self._group.records.are_done(self._workers)
 
@@ -183,7 +189,8 @@ def describe(tasks):
   jobs = [task.job_name for task in tasks]
   num_workers = jobs.count('worker')
   plural = 's' if num_workers > 1 else ''
-  return f'{jobs.count("ps")} ps and {num_workers} worker{plural}'
+  more = ' with an evaluator' if 'evaluator' in jobs else ''
+  return f'{jobs.count("ps")} ps and {num_workers} worker{plural}{more}'
 
 
 def _get_data(group, data_task):

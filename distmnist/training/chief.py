@@ -88,11 +88,10 @@ class Chief:
     self._logdir = folder.path
     self._test_split = problem_data.load_test_split(choice.problem)
     self._validation_split = validation_split
-    self._validation = None
+    self._validation, self._workers = None, []
     if _VALIDATION_STEPS.value:
       self._validation = self._make_evaluator(validation_split)
     self._global_step = tf.train.get_global_step()
-    self._workers = []
     self._values = self._final_step = self._best_path = None
 
   def hooks(self, steps, scaffold, others):
@@ -193,15 +192,7 @@ class Chief:
       start: float, time.monotonic() at the start of this program.
     """
     best_step, validation, test = self._evaluate()
-    for split, metrics in (('validation', validation), ('test', test)):
-      if metrics:
-        own_metrics.write(
-          'evaluation',
-          split=split,
-          step=self._final_step if best_step is None else best_step,
-          metrics=metrics,
-          is_final=True,
-        )
+    _note_final(best_step or self._final_step, validation=validation, test=test)
     outcome = {
       'best_step': best_step,
       'validation_metrics': validation,
@@ -227,6 +218,15 @@ class Chief:
     final_model.write(
       self._choice.problem, self._logdir, self._values, self._best_path
     )
+
+
+def _note_final(step, **splits):
+  """Keeps in metrics.jsonl the last metrics of each split, or None."""
+  for split, metrics in splits.items():
+    if metrics:
+      own_metrics.write(
+        'evaluation', split=split, step=step, metrics=metrics, is_final=True
+      )
 
 
 def _make_writer(logdir, owner):

@@ -28,9 +28,12 @@ def make(logdir, state, num_rows):
   rows = state.make_rows()
   shown = choose_rows(rows, num_rows)
   heads, cells = table_text.make_cells(shown, state.unit)
-  drawn = table.Table(box=None, pad_edge=False, header_style='bold')
+  # 80 columns are enough.
+  drawn = table.Table(box=None, padding=(0, 1, 0, 0), header_style='bold')
   for i, head in enumerate(heads):
-    drawn.add_column(head, justify='left' if i < 2 else 'right', no_wrap=True)
+    justify = 'left' if i < 2 else 'right'
+    head = head.replace(' ', '\n')
+    drawn.add_column(head, justify=justify, vertical='bottom', no_wrap=True)
   for row, line in zip(shown, cells, strict=True):
     drawn.add_row(
       line[0],

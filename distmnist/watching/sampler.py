@@ -4,7 +4,9 @@ So a task that stands still goes on saying so, and no step waits for the disk.
 """
 
 import contextlib
+import importlib.metadata
 import os
+import platform
 import socket
 import threading
 
@@ -15,6 +17,16 @@ from distmnist.watching import metrics_file, usage
 
 # However short --log_secs is: a line costs a millisecond of a core.
 LEAST_SECS = 0.5
+
+
+def _find_versions():
+  """Returns {name: version} of what a number may depend on."""
+  found = {'distmnist': distmnist.__version__}
+  found['Python'] = platform.python_version()
+  for name in ('tensorflow', 'numpy'):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[name] = importlib.metadata.version(name)
+  return found
 
 
 class Sampler:
@@ -47,7 +59,7 @@ class Sampler:
       pid=os.getpid(),
       process={name: me[name] for name in ('pid', 'machine', 'start')},
       attempt=int(os.environ.get(ATTEMPT, '1')),
-      version=distmnist.__version__,
+      versions=_find_versions(),
     )
     self._every_secs = max(LEAST_SECS, every_secs)
     self._usage = usage.Usage()

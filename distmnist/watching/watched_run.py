@@ -18,7 +18,22 @@ class WatchedRun:
 
   def look(self):
     """Takes in what has come since the last look; returns `state`."""
-    return self.state.take(self._follower.read_new())
+    self.read_new()
+    return self.state
+
+  def read_new(self):
+    """Returns the lines since the last look, a list of dict."""
+    lines = self._follower.read_new()
+    self.state.take(lines)
+    return lines
+
+  @property
+  def is_good(self):
+    """Whether all that has ended has ended well."""
+    if self.state.launcher_end:
+      return self.state.launcher_end['ok']
+    states = {row.state for row in self.state.make_rows()}
+    return not states & {'failed', 'killed', 'gone'}
 
   def find_left(self):
     """Returns the names of what still runs, a list of str.

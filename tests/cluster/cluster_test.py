@@ -164,3 +164,11 @@ def test_a_tower_a_gpu(set_flags):
     f'/job:worker/task:2/device:GPU:{i}' for i in range(3)
   ]
   assert cluster_lib.Cluster().tower_devices == ['/device:CPU:0']
+
+
+def test_an_evaluator_needs_no_hosts():
+  alone = cluster_lib.make_cluster((), (), 'evaluator', None)
+  assert (alone.name, alone.is_distributed) == ('evaluator 0', False)
+  hosts = ('a:1',), ('b:1', 'c:1')
+  second = cluster_lib.make_cluster(*hosts, 'evaluator', 1)
+  assert second.name == 'evaluator 1' and not second.is_chief

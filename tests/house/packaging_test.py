@@ -16,10 +16,12 @@ from tests.support.paths import REPO
 PROGRAMS = (
   'evaluate',
   'export',
+  'forward',
   'launch',
   'logs',
   'plan',
   'predict',
+  'report',
   'status',
   'stop',
   'sweep',

@@ -115,3 +115,13 @@ def test_restart_flags_that_do_not_fit_are_refused(
 def test_restart_flags_that_fit_pass(set_flags, launcher):
   set_flags('--min_workers=2', '--restart_window_secs=1', '--max_restarts=9')
   check(launcher)
+
+
+def test_an_evaluator_needs_a_launcher_that_can_and_a_logdir(set_flags):
+  set_flags('--evaluator')
+  cluster_flags.check_evaluator('local', 'run')
+  cluster_flags.check_evaluator('kubernetes', None)
+  with pytest.raises(cli.UsageError, match='--job_name=evaluator --logdir'):
+    cluster_flags.check_evaluator('slurm', 'run')
+  with pytest.raises(cli.UsageError, match='give a --logdir to train'):
+    cluster_flags.check_evaluator('ssh', None)

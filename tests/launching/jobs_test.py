@@ -135,3 +135,18 @@ def test_a_command_can_be_pasted():
 )
 def test_the_last_of_equal_flags_counts(words, value):
   assert jobs.flag_value(words, 'logdir') == value
+
+
+def test_an_evaluator_is_told_its_role_and_no_hosts():
+  job = jobs.Job(train_flags=('--logdir=run',), evaluator=True)
+  (task,) = jobs.make_evaluator_tasks(job, 'h', num_threads=1)
+  assert (task.name, task.address) == ('evaluator 0', 'h')
+  assert task.argv[3:] == (
+    '--job_name=evaluator',
+    '--task_index=0',
+    '--intra_op_parallelism_threads=1',
+    '--inter_op_parallelism_threads=2',
+    '--logdir=run',
+  )
+  assert ('CUDA_VISIBLE_DEVICES', '') in task.env
+  assert jobs.make_evaluator_tasks(jobs.Job()) == []

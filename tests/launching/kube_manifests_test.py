@@ -186,3 +186,23 @@ def test_the_policy_speaks_of_egress_where_it_is_told_to():
   assert tasks['ports'] == [{'protocol': 'TCP', 'port': 2222}]
   assert [port['port'] for port in names['ports']] == [53, 53]
   assert network == {'to': [{'ipBlock': {'cidr': '10.0.0.0/8'}}]}
+
+
+@pytest.mark.parametrize('kind', ['job', 'tfjob'])
+def test_an_evaluator_sees_the_logs_and_serves_nowhere(kind):
+  documents = make(kind=kind, evaluator=True)
+  if kind == 'tfjob':
+    (job,) = find(documents, 'TFJob').values()
+    assert job['spec']['tfReplicaSpecs']['Evaluator']['replicas'] == 1
+  else:
+    assert 'mnist-evaluator-0' not in find(documents, 'Service')
+    assert 'mnist-evaluator-0' in find(documents, 'Job')
+  found = [
+    template
+    for template in templates_of(documents).values()
+    if template['metadata']['labels'].get('role') == 'evaluator'
+  ]
+  container = container_of(*found)
+  assert '/logs' in {m['mountPath'] for m in container['volumeMounts']}
+  is_told = '--job_name=evaluator' in container['args']
+  assert is_told == (kind == 'job')  # The operator tells it by TF_CONFIG.

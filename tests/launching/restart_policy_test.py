@@ -232,3 +232,13 @@ def test_a_task_that_is_lost_for_good_fails_the_run():
   run.end('worker 1', None)
   assert run.policy.failure.exit_code == cli.LOST
   assert run['worker 1'].is_running
+
+
+@pytest.mark.parametrize('code', [1, 3, KILLED])
+def test_an_evaluator_that_fails_is_let_go(code, caplog):
+  run = Run(1, 1)
+  (task,) = jobs.make_evaluator_tasks(jobs.Job(evaluator=True))
+  run.policy.note_start(run.policy.add(task), 0.0)
+  run.end('evaluator 0', code)
+  assert run.policy.failure is None
+  assert 'the run goes on without it' in caplog.messages[-1]

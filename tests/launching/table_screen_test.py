@@ -65,8 +65,9 @@ def test_a_terminal_shows_the_table(tmp_path):
   if not tmux:
     pytest.skip('no tmux on this machine')
   at = [tmux, '-L', f'distmnist_{tmp_path.name}', '-f', '/dev/null']
-  command = [sys.executable, '-m', 'distmnist.launch', '--num_workers=1', '--']
-  command += [*SMALL, '--train_steps=400', f'--logdir={tmp_path}/run']
+  command = [sys.executable, '-m', 'distmnist.launch', '--num_workers=1']
+  command += ['--evaluator', '--', *SMALL, '--train_steps=400']
+  command += [f'--logdir={tmp_path}/run']
   shell = f'{shlex.join(command)}; echo ended with $?; cat'
 
   def capture():
@@ -76,7 +77,7 @@ def test_a_terminal_shows_the_table(tmp_path):
     return done.stdout
 
   subprocess.run(
-    [*at, 'new-session', '-d', '-x', '110', '-y', '40', shell],
+    [*at, 'new-session', '-d', '-x', '80', '-y', '50', shell],
     cwd=REPO,
     check=True,
   )
@@ -89,5 +90,13 @@ def test_a_terminal_shows_the_table(tmp_path):
   lines = [line.split() for line in text.splitlines()]
   assert ['ps', '0', 'ended'] in [words[:3] for words in lines]
   assert ['worker', '0', 'ended', '400'] in [words[:4] for words in lines]
-  assert text.count('memory MB') == 1, text
-  assert text.index('test accuracy') < text.index('memory MB')
+  assert ['evaluator', '0', 'ended'] in [words[:3] for words in lines], text
+  evaluated = [
+    line
+    for line in metrics_file.read(f'{tmp_path}/run')
+    if (line['kind'], line['task']) == ('evaluation', 'evaluator 0')
+  ]
+  assert evaluated[-1]['step'] == 400
+  assert list((tmp_path / 'run' / 'evaluator_0').glob('events.out.*'))
+  assert text.count('memory') == 1, text
+  assert text.index('test accuracy') < text.index('memory')

@@ -34,9 +34,22 @@ def make_options(**fields):
   return kube_options.Options(**{**default, **fields})
 
 
-def make(num_ps=1, num_workers=2, max_restarts=0, given=(), **fields):
+def make(
+  num_ps=1,
+  num_workers=2,
+  max_restarts=0,
+  given=(),
+  evaluator=False,
+  **fields,
+):
   """Returns the list of manifests of a run with these fields of Options."""
-  job = jobs.Job(num_ps, num_workers, given=given, max_restarts=max_restarts)
+  job = jobs.Job(
+    num_ps,
+    num_workers,
+    given=given,
+    max_restarts=max_restarts,
+    evaluator=evaluator,
+  )
   return kube_manifests.make(job, make_options(**fields))
 
 

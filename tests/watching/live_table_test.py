@@ -45,7 +45,7 @@ def test_a_bar_shows_how_far_the_run_is():
     ],
     num_rows=1,
   )
-  bar, _, row, more = text.splitlines()
+  bar, *_, row, more = text.splitlines()
   assert bar.split() == [
     *('━' * 15 + '─' * 15, 'step', '50/100', 'test', 'accuracy', '0.5')
   ]

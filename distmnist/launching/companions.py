@@ -1,0 +1,155 @@
+"""Programs that a launch has beside its tasks, from its start to its end.
+
+TensorBoard, loggers, the port for Prometheus: they read the log directory. That
+one of them fails ends no run; that the launcher ends, by kill -9 too, ends
+them.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import subprocess
+import sys
+
+from absl import flags
+
+from distmnist.common import cli, registry
+from distmnist.common.names import FORWARD, LOGGERS
+from distmnist.watching import metrics_port
+
+_log = logging.getLogger(__name__)
+
+_TENSORBOARD = flags.DEFINE_bool(
+  'tensorboard',
+  False,
+  'Show the --logdir of train in a TensorBoard on 127.0.0.1, on a free port,'
+  ' from the start to the end of the run.',
+)
+_LOGGERS = flags.DEFINE_list(
+  'loggers',
+  [],
+  'Where the metrics of all tasks go as well, separated by commas: mlflow,'
+  ' wandb. Each needs its own library, as in pip install distmnist[wandb].',
+)
+_METRICS_PORT = flags.DEFINE_integer(
+  'metrics_port',
+  None,
+  'Port on 127.0.0.1 where Prometheus finds the metrics of all tasks, at'
+  ' /metrics, during the run. 0 takes one that is free. Default: none.',
+  lower_bound=0,
+  upper_bound=65535,
+)
+# What has come must still reach its place.
+_END_SECS = 20.0
+# Ends the program with the thread that starts it, which is that of the launch.
+_FOLLOW = (
+  'import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);'
+  ' os.getppid() == int(sys.argv[1]) or sys.exit();'
+  ' os.execv(sys.executable, [sys.executable, *sys.argv[2:]])'
+)
+
+
+def check_flags(launcher, logdir):
+  """Refuses companions that could not work.
+
+  Args:
+    launcher: str, its name.
+    logdir: str or None, train's flag.
+
+  Raises:
+    cli.UsageError: says which, and why.
+    cli.RunError: a logger lacks its library.
+  """
+  asked = {
+    '--tensorboard': _TENSORBOARD.value,
+    f'--loggers={",".join(_LOGGERS.value)}': bool(_LOGGERS.value),
+    f'--metrics_port={_METRICS_PORT.value}': _METRICS_PORT.value is not None,
+  }
+  for flag in (flag for flag, is_asked in asked.items() if is_asked):
+    if launcher == 'kubernetes':
+      raise cli.UsageError(
+        f'{flag} is for a launcher that waits, and this one prints manifests:'
+        ' leave it out (--kube_tensorboard runs one there)'
+      )
+    if not logdir:
+      raise cli.UsageError(
+        f'{flag} shows what the tasks write to a --logdir: give one to train,'
+        ' after the --'
+      )
+  known = registry.names(LOGGERS)
+  for name in _LOGGERS.value:
+    if name not in known:
+      raise cli.UsageError(
+        f'--loggers={name}: expected some of {", ".join(known)}'
+      )
+    registry.load(LOGGERS, name).check()
+
+
+def from_flags():
+  """Returns what run_record.RunRecord takes as companions, a list."""
+  found = []
+  if _TENSORBOARD.value:
+    found.append(_run_tensorboard)
+  found += [functools.partial(_run_logger, name) for name in _LOGGERS.value]
+  if _METRICS_PORT.value is not None:
+    found.append(lambda logdir, _: _serve(logdir, _METRICS_PORT.value))
+  return found
+
+
+def _run_tensorboard(logdir, logs_dir):
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    port = free.getsockname()[1]
+  _log.info(f'TensorBoard: http://127.0.0.1:{port}/ (in some seconds)')
+  argv = ['-m', 'tensorboard.main', f'--logdir={logdir}', '--host=127.0.0.1']
+  return running('tensorboard', [*argv, f'--port={port}'], logs_dir)
+
+
+def _run_logger(name, logdir, logs_dir):
+  argv = ['-m', FORWARD, f'--logdir={logdir}', f'--logger={name}']
+  return running(f'logger_{name}', argv, logs_dir)
+
+
+@contextlib.contextmanager
+def running(name, argv, logs_dir):
+  """Runs Python with `argv` (list of str) meanwhile, with a log of its name.
+
+  At the end it gets SIGTERM, and _END_SECS to leave.
+  """
+  log = os.path.join(logs_dir, f'{name}.log')
+  with open(log, 'wb') as file:
+    process = subprocess.Popen(
+      [sys.executable, '-c', _FOLLOW, str(os.getpid()), *argv],
+      stdin=subprocess.DEVNULL,
+      stdout=file,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,  # A Ctrl-C is ours to pass on.
+    )
+  try:
+    yield process
+  finally:
+    if process.poll():
+      _log.info(
+        f'{name} has failed: exit code {process.returncode}; log: {log}'
+      )
+    process.terminate()
+    try:
+      process.wait(_END_SECS)
+    except subprocess.TimeoutExpired:
+      process.kill()
+      process.wait()
+
+
+@contextlib.contextmanager
+def _serve(logdir, port):
+  try:
+    server = metrics_port.Server(logdir, port)
+  except OSError as error:
+    raise cli.RunError(
+      f'--metrics_port={port}: {error.strerror}; give a free one, or 0'
+    ) from error
+  _log.info(f'metrics for Prometheus: http://127.0.0.1:{server.port}/metrics')
+  with server:
+    yield server

@@ -1,0 +1,57 @@
+"""MLflow: a run a launch, with its flags as parameters.
+
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and so on are MLflow's own; by
+default the runs go to sqlite or ./mlruns, as MLflow has it.
+"""
+
+import importlib.util
+import os
+
+from distmnist.common import cli
+
+# Of a value of a parameter.
+_MAX_CHARS = 500
+
+
+def check():
+  """Raises cli.RunError if MLflow is not installed."""
+  if importlib.util.find_spec('mlflow') is None:
+    raise cli.RunError(
+      '--loggers=mlflow: MLflow is not installed: pip install distmnist[mlflow]'
+    )
+
+
+class Logger:
+  """Each number is the metric TASK/NAME at the global step."""
+
+  def __init__(self, logdir, flags):
+    import mlflow
+
+    self._client = mlflow.MlflowClient()
+    self._mlflow = mlflow
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'distmnist')
+    mlflow.set_experiment(name)
+    run_name = os.path.basename(os.path.normpath(logdir))
+    self._run = mlflow.start_run(run_name=run_name)
+    mlflow.log_params({n: str(x)[:_MAX_CHARS] for n, x in flags.items()})
+    self._first_time = None
+
+  def log(self, task, time, step, numbers):
+    """Logs {name: number} of a task at a global step (int or None)."""
+    self._first_time = self._first_time or time
+    # A ps has no step: whole seconds stand for it.
+    step = int(time - self._first_time) if step is None else step
+    metrics = [
+      self._mlflow.entities.Metric(
+        f'{task.replace(" ", "_")}/{name}', x, int(1000 * time), step
+      )
+      for name, x in numbers.items()
+    ]
+    self._client.log_batch(self._run.info.run_id, metrics)
+
+  def close(self, ok):
+    """Ends the run; `ok` is whether it went well."""
+    self._mlflow.end_run('FINISHED' if ok else 'FAILED')
+
+
+make = Logger

@@ -1,0 +1,33 @@
+"""Draws a run on one page: LOGDIR/report.html.
+
+  python -m distmnist.report --logdir=logs/run
+
+It needs no network, then or later. A launcher that waits writes the same page
+at the end of a run.
+"""
+
+from distmnist.common import cli
+from distmnist.logdir import find_run
+from distmnist.watching import html_report
+
+_FIRST_FLAGS = ('logdir',)
+
+
+def main():
+  """Writes the page and prints its path."""
+  logdir = find_run.from_flags().logdir
+  try:
+    print(html_report.write(logdir))
+  except OSError as error:
+    raise cli.RunError(
+      f'--logdir={logdir} cannot be written: {error.strerror}; look at the run'
+      ' as the user who owns it'
+    ) from error
+
+
+def run():
+  cli.run(main, first_flags=_FIRST_FLAGS)
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,52 @@
+"""Lines go to a logger once each, to the end of the run."""
+
+import threading
+
+import pytest
+
+from distmnist import forward
+from distmnist.common import cli
+from distmnist.watching import metrics_file, watched_run
+
+
+class Logger:
+  def __init__(self):
+    self.rows, self.is_good = [], None
+
+  def log(self, *row):
+    self.rows.append(row)
+
+  def close(self, ok):
+    self.is_good = ok
+
+
+@pytest.fixture
+def worker(tmp_path):
+  worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'a', host='h', pid=1)
+  worker.write('sample', state='training', step=3, cost=0.5)
+  return worker
+
+
+@pytest.mark.parametrize('ok', [True, False])
+def test_a_run_that_has_ended_goes_whole(worker, tmp_path, ok):
+  worker.write('end', ok=ok, text='')
+  logger = Logger()
+  run = watched_run.WatchedRun(str(tmp_path))
+  forward.forward(run, lambda: logger, threading.Event())
+  [(task, _, step, numbers)] = logger.rows
+  assert (task, step, numbers) == ('worker 0', 3, {'cost': 0.5})
+  assert logger.is_good == ok
+
+
+def test_who_is_told_ends_after_what_is_there(worker, tmp_path):
+  is_told, logger = threading.Event(), Logger()
+  is_told.set()
+  run = watched_run.WatchedRun(str(tmp_path))
+  forward.forward(run, lambda: logger, is_told)
+  assert len(logger.rows) == 1
+
+
+def test_both_flags_are_needed(set_flags, tmp_path):
+  set_flags(f'--logdir={tmp_path}')
+  with pytest.raises(cli.UsageError, match='--logdir and --logger are requir'):
+    forward.main()

@@ -1,0 +1,32 @@
+"""With the real library, without a network."""
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.loggers import mlflow
+
+
+def test_without_the_library_it_says_how_to_get_it(monkeypatch):
+  monkeypatch.setattr(mlflow.importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(cli.RunError, match=r'pip install distmnist\[mlflow\]'):
+    mlflow.check()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_what_is_logged_is_in_the_store(tmp_path, monkeypatch):
+  library = pytest.importorskip('mlflow')
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  library.set_tracking_uri(f'file:{tmp_path}/mlruns')
+  mlflow.check()
+  logger = mlflow.make(f'{tmp_path}/run', {'model': 'cnn'})
+  logger.log('ps 0', 10.0, None, {'rss_bytes': 5})
+  logger.log('worker 0', 11.0, 7, {'cost': 0.5})
+  logger.close(True)
+  client = library.MlflowClient()
+  found = client.get_run(logger._run.info.run_id)
+  assert found.info.status == 'FINISHED'
+  assert found.data.params == {'model': 'cnn'}
+  assert found.data.metrics == {'ps_0/rss_bytes': 5, 'worker_0/cost': 0.5}
+  (metric,) = client.get_metric_history(found.info.run_id, 'worker_0/cost')
+  assert (metric.step, metric.timestamp) == (7, 11000)

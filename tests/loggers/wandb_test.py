@@ -1,0 +1,31 @@
+"""With the real library, without a network."""
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.loggers import wandb
+
+
+def test_without_the_library_it_says_how_to_get_it(monkeypatch):
+  monkeypatch.setattr(wandb.importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(cli.RunError, match=r'pip install distmnist\[wandb\]'):
+    wandb.check()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_what_is_logged_is_in_the_file(tmp_path, monkeypatch):
+  pytest.importorskip('wandb')
+  monkeypatch.setenv('WANDB_MODE', 'offline')
+  monkeypatch.setenv('WANDB_SILENT', 'true')
+  wandb.check()
+  logger = wandb.make(str(tmp_path), {'model': 'cnn'})
+  logger.log('ps 0', 10.0, None, {'rss_bytes': 5})
+  logger.log('worker 0', 11.0, 7, {'cost': 0.5})
+  summary = dict(logger._run.summary)
+  assert (summary['worker_0/cost'], summary['global_step']) == (0.5, 7)
+  assert (summary['ps_0/rss_bytes'], summary['secs']) == (5, 1.0)
+  assert dict(logger._run.config) == {'model': 'cnn'}
+  logger.close(True)
+  (path,) = tmp_path.glob('wandb/offline-run-*/*.wandb')
+  assert b'worker_0/cost' in path.read_bytes()

@@ -1,0 +1,32 @@
+"""What Prometheus reads."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from distmnist.watching import metrics_file, metrics_port
+
+
+def get(server, path):
+  address = f'http://127.0.0.1:{server.port}{path}'
+  with urllib.request.urlopen(address, timeout=20) as page:
+    return page.headers['Content-Type'], page.read().decode()
+
+
+def test_a_gauge_a_number_and_a_label_a_task(tmp_path):
+  worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'a', host='h', pid=1)
+  worker.write('sample', state='training', step=7, rss_bytes=2500)
+  with metrics_port.Server(str(tmp_path), 0) as server:
+    worker.write('evaluation', split='test', step=7, metrics={'accuracy': 0.5})
+    kind, text = get(server, '/metrics')
+    with pytest.raises(urllib.error.HTTPError, match='404'):
+      get(server, '/')
+  assert kind == 'text/plain; version=0.0.4; charset=utf-8'
+  lines = text.splitlines()
+  assert 'distmnist_step{task="worker 0"} 7' in lines
+  assert '# TYPE distmnist_step gauge' in lines
+  assert 'distmnist_resident_memory_bytes{task="worker 0"} 2500' in lines
+  assert 'distmnist_evaluation{split="test",metric="accuracy"} 0.5' in lines
+  assert 'distmnist_staleness_updates' not in text  # Nothing is known of it.
+  assert text.endswith('\n')
