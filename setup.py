@@ -36,6 +36,7 @@ setuptools.setup(
   long_description=read_description(),
   long_description_content_type='text/markdown',
   author='distmnist developers',
+  keywords='distributed training, parameter server, TensorFlow, async SGD',
   license='Apache-2.0',
   license_files=['LICENSE'],
   classifiers=[
@@ -59,6 +60,7 @@ setuptools.setup(
   # --flagfile=configs/NAME works without a checkout, too.
   package_dir={'distmnist.configs': 'configs'},
   package_data={
+    'distmnist': ['py.typed'],
     'distmnist.configs': ['*.flags', '*/*.flags'],
     'distmnist.watching': ['*.json'],
   },

@@ -1,8 +1,8 @@
 """Hooks of mkdocs: pages that are made, and links to files outside of docs/.
 
-README.md is the page index.md, and --helpfull of the programs is flags.md. A
-link that leaves docs/ (../examples/x.py) leads to a copy of that file in the
-site; mkdocs warns of one that is not there.
+README.md is the page index.md, and so on; --helpfull of the programs is
+flags.md. A link that leaves docs/ (../examples/x.py) leads to a copy in the
+site; mkdocs warns of what is not there.
 """
 
 import pathlib
@@ -13,7 +13,13 @@ import sys
 from mkdocs.structure.files import File
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
-PROGRAMS = 'train', 'launch', 'sweep', 'plan', 'evaluate', 'export', 'predict'
+# Of the checkout's root, and what they are called in the site.
+_PAGES = {
+  'README.md': 'index.md',
+  'CONTRIBUTING.md': 'contributing.md',
+  'CHANGELOG.md': 'changelog.md',
+}
+_FIRST_PROGRAMS = 'train', 'launch', 'sweep'
 # [text](../path#anchor), but for what leads to another page of docs/.
 _OUTSIDE = re.compile(r'\]\((?:\.\./)+(?!tutorial/)([\w./-]+)(#[\w-]+)?\)')
 _SUBJECT = re.compile(r'^([A-Z][^:\n]*):$')
@@ -44,18 +50,18 @@ def on_config(config):
 
 
 def on_files(files, config):
+  made = {page: make_page(name) for name, page in _PAGES.items()}
+  made['flags.md'] = make_flags()
+  for name, text in made.items():
+    files.append(File.generated(config, name, content=text))
   copied = set()
   for file in files.documentation_pages():
     for path, _ in _OUTSIDE.findall(file.content_string):
-      if (REPO / path).is_file() and path != 'README.md':
+      if (REPO / path).is_file() and path not in _PAGES:
         copied.add(path)
-  copied.add('LICENSE')
   for path in sorted(copied):
     content = (REPO / path).read_bytes()
     files.append(File.generated(config, f'source/{path}', content=content))
-  made = {'index.md': make_index(), 'flags.md': make_flags()}
-  for name, text in made.items():
-    files.append(File.generated(config, name, content=text))
   return files
 
 
@@ -66,8 +72,8 @@ def on_page_markdown(markdown, page, **_):
     path, anchor = match[1], match[2] or ''
     if not match[0].startswith(f']({up}../'):
       return match[0]  # Another page of docs/.
-    if path == 'README.md':
-      return f']({up}index.md{anchor})'
+    if path in _PAGES:
+      return f']({up}{_PAGES[path]}{anchor})'
     if (REPO / path).is_dir():
       return ']'  # The words alone: a site has no folders to look into.
     return f']({up}source/{path}{anchor})'
@@ -75,11 +81,11 @@ def on_page_markdown(markdown, page, **_):
   return _OUTSIDE.sub(lead_to_copy, markdown)
 
 
-def make_index():
-  """Returns README.md as a page of docs/."""
-  text = (REPO / 'README.md').read_text(encoding='utf-8')
-  text = re.sub(r'\]\(docs/', '](', text)
-  return re.sub(r'\]\((LICENSE|configs/|examples/)', r'](../\1', text)
+def make_page(name):
+  """Returns a page of the checkout's root as one of docs/."""
+  text = (REPO / name).read_text(encoding='utf-8')
+  text = re.sub(r'\]\((?!docs/|https?:)', '](../', text)
+  return text.replace('](docs/', '](')
 
 
 def make_flags():
@@ -102,10 +108,20 @@ def make_flags():
   return '\n'.join(lines) + '\n'
 
 
+def find_programs():
+  """Returns the names (list of str) of what `python -m distmnist.` starts."""
+  found = {
+    path.stem
+    for path in (REPO / 'distmnist').glob('*.py')
+    if "__name__ == '__main__'" in path.read_text()
+  }
+  return [*_FIRST_PROGRAMS, *sorted(found - {'check_flags', *_FIRST_PROGRAMS})]
+
+
 def read_help():
   """Returns {program: what its --helpfull prints}."""
   done = subprocess.run(
-    [sys.executable, '-c', _PRINT_HELP, *PROGRAMS],
+    [sys.executable, '-c', _PRINT_HELP, *find_programs()],
     cwd=REPO,
     capture_output=True,
     text=True,

@@ -10,7 +10,7 @@ import pytest
 from tests.support import forked_programs
 from tests.support.paths import REPO
 
-PAGES = [REPO / 'README.md', *sorted((REPO / 'docs').rglob('*.md'))]
+PAGES = [*sorted(REPO.glob('*.md')), *sorted((REPO / 'docs').rglob('*.md'))]
 IDS = [str(page.relative_to(REPO)) for page in PAGES]
 # A command of a page, to the end of its line, of its `...` or of its pipe.
 _COMMAND = re.compile(r'python -m distmnist\.(\w+)((?: [^`#|>\n]+)?)')

@@ -72,7 +72,10 @@ def test_all_configs_and_modules_are_in_the_wheel(wheel):
   }
   assert configs
   assert configs | modules <= names
-  assert 'distmnist/watching/metrics.schema.json' in names
+  assert {
+    'distmnist/py.typed',
+    'distmnist/watching/metrics.schema.json',
+  } <= names
   assert not [n for n in names if n.startswith(('tests/', 'configs/'))]
 
 
