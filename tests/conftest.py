@@ -19,7 +19,7 @@ from absl.testing import flagsaver
 from distmnist import train  # noqa: F401  All its flags, for set_flags.
 from distmnist.common import console, registry
 from distmnist.exchange import collectives
-from tests.support import in_process, runner, stepper
+from tests.support import in_process, object_store, runner, stepper
 
 _HERE = pathlib.Path(__file__).parent
 _SHARED = _HERE.parents[1] / 'shared' / 'data'
@@ -209,3 +209,19 @@ def make_real_cluster(tasks, tmp_path):
       return stack.enter_context(contextlib.closing(cluster))
 
     yield make
+
+
+@pytest.fixture(scope='session')
+def running_store():
+  with object_store.running() as store:
+    yield store
+
+
+@pytest.fixture
+def store(running_store, monkeypatch):
+  """An object store that this process finds; see support/object_store.py."""
+  for name, value in running_store.environ.items():
+    monkeypatch.setenv(name, value)
+  running_store.requests.clear()
+  yield running_store
+  running_store.trouble = lambda method, path: None

@@ -9,6 +9,7 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.launching import kube_pods, kube_yaml, problem_file, stop_grace
 from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -233,8 +234,10 @@ def check_folder(name, folder, mount, claim):
   Raises:
     cli.UsageError: it is not on the volume.
   """
-  kind = 'logs' if mount == LOGS_DIR else 'data'
+  if urls.is_remote(folder):  # In a store, it is there for all.
+    return
   if not claim:
+    kind = 'logs' if mount == LOGS_DIR else 'data'
     raise cli.UsageError(
       f'--{name}={folder} would be a separate folder in each Pod, and lost with'
       f' it: name a volume with --kube_{kind}_claim, mounted at {mount}'

@@ -37,6 +37,7 @@ WITHOUT_TENSORFLOW = (
   'launchers',
   'launching',
   'spark',
+  'storage',
   'sweep.py',
   'sweeps',
 )
