@@ -80,11 +80,14 @@ setuptools.setup(
       'matplotlib>=3.7,<4',
     ],  # the peers in benchmarks/peers
     'docs': DOCS,
+    'gcs': ['gcsfs>=2024.6,<2027'],  # gs://
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
+    'hdfs': ['fsspec>=2024.6,<2027', 'pyarrow>=16,<27'],  # hdfs://
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
     'mlflow': ['mlflow-skinny>=3,<4'],  # --loggers=mlflow
     'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
+    's3': ['s3fs>=2024.10,<2027'],  # s3://
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
     'wandb': ['wandb>=0.19,<1'],  # --loggers=wandb
     'test': [
@@ -99,6 +102,8 @@ setuptools.setup(
       'jsonschema',
       'pyyaml>=6,<7',
       'pyarrow>=16,<27',
+      's3fs>=2024.10,<2027',
+      'moto[s3,server]>=5,<6',  # a store that answers as S3 does
       'wheel',
       *DOCS,
       *TUTORIAL,

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
-from distmnist.logdir import checkpoints, saved_run
+from distmnist.logdir import checkpoint_files, checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model, signature
 from distmnist.training import (
@@ -89,7 +89,7 @@ def export(problem, spec, path, export_dir):
         f'checkpoint {path} is not whole: {damage}; give another one by '
         '--checkpoint'
       )
-    tf.train.Saver(saved).restore(session, path)
+    tf.train.Saver(saved).restore(session, checkpoint_files.localize(path))
     saver = tf.train.Saver(variables)
     try:
       num_bytes = saved_model.write(export_dir, session, saver, inputs, outputs)

@@ -26,6 +26,7 @@ from absl import flags
 
 from distmnist.common import command_line, help_text
 from distmnist.common.names import PACKAGE
+from distmnist.storage import mirror, scratch, urls
 
 FAILED = 1
 WRONG_COMMAND_LINE = 2
@@ -144,10 +145,18 @@ def run(
     code = _report(program, error, error.exit_code)
   except KeyboardInterrupt:
     code = 130
+  except OSError as error:
+    if urls.is_remote(str(error.filename)):
+      message = f'{error.filename}: {error.strerror}'
+      code = _report(program, message, FAILED)
+    else:
+      code = _report_unexpected(program, error)
   except MemoryError as error:
     code = _report(program, _explain_memory(error), FAILED)
   except Exception as error:
     code = _report_unexpected(program, error)
+  mirror.close()
+  scratch.remove()
   _is_read()
   leave(code or 0)
 

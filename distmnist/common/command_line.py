@@ -12,10 +12,13 @@ import re
 from absl import flags
 
 from distmnist.common.names import PACKAGE_DIR
+from distmnist.storage import urls
 
 # What a flag can hold in a graph: int64.
 _MAX_INT = 2**63 - 1
 _PATHS = ('logdir', 'resume', 'checkpoint', 'output', 'images', 'labels')
+# Those of them that may be the address of a store.
+_ADDRESSES = ('logdir', 'data_dir', 'export_dir', 'resume', 'checkpoint')
 
 
 class FlagFileError(flags.Error):
@@ -112,7 +115,7 @@ def check_values(values):
 
   Raises:
     flags.IllegalFlagValueError: a number is not finite or beyond int64, or a
-      path is a URL.
+      path is an address that cannot be used.
   """
   for name in values:
     flag = values[name]
@@ -125,16 +128,24 @@ def check_values(values):
         expected = 'expected a finite number'
       elif type(value) is int and abs(value) > _MAX_INT:
         expected = f'expected a number of at most {_MAX_INT}'
-      elif _is_path(name) and '://' in str(value):
-        expected = (
-          'expected a path: remote storage (://) is not supported; mount it'
-        )
+      elif _is_path(name) and urls.is_remote(str(value)):
+        expected = _find_mistake(name, value)
       elif _is_path(name) and '\0' in str(value):
         expected = 'expected a path without a NUL'
       if expected:
         raise flags.IllegalFlagValueError(
           _reword(f'flag --{name}={value}: {expected}')
         )
+
+
+def _find_mistake(name, value):
+  if name in _ADDRESSES:
+    return urls.find_mistake(value)
+  flags_of_addresses = ', '.join(f'--{known}' for known in _ADDRESSES)
+  return (
+    'expected a path on this machine: an address of a store (://) can be given '
+    f'to {flags_of_addresses} alone'
+  )
 
 
 def _is_path(name):

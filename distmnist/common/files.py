@@ -10,6 +10,8 @@ import os
 import secrets
 import stat
 
+from distmnist.storage import copies, urls
+
 _log = logging.getLogger(__name__)
 
 
@@ -22,12 +24,16 @@ def replacing(path, mode='w'):
   new one.
 
   Args:
-    path: str.
+    path: str; what is at an address is written here first, and then put there.
     mode: 'w' for UTF-8, in which line ends stay as they are, or 'wb'.
 
   Raises:
     OSError: it cannot be written.
   """
+  if urls.is_remote(path):
+    with copies.drafting(path) as draft, replacing(draft, mode) as file:
+      yield file
+    return
   # A name that nobody can guess, next to `path`, as a rename has to stay on one
   # file system. O_EXCL follows no link.
   new = f'{path}.{secrets.token_hex(4)}.new'
@@ -92,8 +98,10 @@ def warn_of_owner(name, folder):
 
   Args:
     name: str, the flag.
-    folder: str, exists.
+    folder: str, exists; an address has owners of another kind.
   """
+  if urls.is_remote(folder):
+    return
   uid = os.stat(folder).st_uid
   if uid not in (os.geteuid(), 0):
     _log.info(

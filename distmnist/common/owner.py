@@ -9,6 +9,8 @@ gets its name the owner looks whether the file is still its own: one that was
 suspended, or cut off, while another took over writes no more. Between that look
 and the rename of a checkpoint lies a moment, in which a suspended process could
 still do harm.
+
+In a store each owner has an object of its own, see remote_owner_file.py.
 """
 
 import atexit
@@ -18,7 +20,8 @@ import os
 import threading
 import time
 
-from distmnist.common import cli, owner_file, takeover
+from distmnist.common import cli, owner_file, remote_owner_file, takeover
+from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ def find_living(folder):
   For a launcher, which asks before it touches anything; whether one of another
   machine lives takes time to find out, and is found out by the owner to be.
   """
-  found = owner_file.read(os.path.join(folder, _FILE)) or {}
+  found = _open(folder, _FILE).read() or {}
   return found if owner_file.is_alive_here(found) else None
 
 
@@ -48,13 +51,13 @@ def take_for_launcher(logdir):
   Raises:
     cli.RunError: another launcher has it, or a chief that was started by hand.
   """
-  key = os.path.realpath(logdir)
+  key = urls.normalize(logdir)
   if key in _taken:
     return
   if found := find_living(logdir):
     raise takeover.refuse('--logdir', logdir, found)
   try:
-    os.makedirs(logdir, exist_ok=True)
+    paths.make_folders(logdir)
   except OSError:
     return  # The launcher names what it cannot make.
   owner = Owner('--logdir', logdir, _LAUNCHER_FILE)
@@ -65,6 +68,15 @@ def take_for_launcher(logdir):
 
 
 _taken = {}
+
+
+def _open(folder, name):
+  """Returns the file in which the owner of a folder stands."""
+  is_remote = urls.is_remote(folder)
+  kind = (
+    remote_owner_file.RemoteOwnerFile if is_remote else owner_file.OwnerFile
+  )
+  return kind(os.path.join(folder, name))
 
 
 class Owner:
@@ -83,7 +95,7 @@ class Owner:
     """
     self._name = name
     self.folder = folder
-    self._path = os.path.join(folder, file_name)
+    self._file = _open(folder, file_name)
     self._lock = threading.Lock()
     self._is_released = threading.Event()
     self._on_removed = lambda: None
@@ -107,7 +119,7 @@ class Owner:
       cli.RunError: another process has it, or the folder cannot be written.
     """
     try:
-      attempt = takeover.Takeover(self._name, self._path, pause)
+      attempt = takeover.Takeover(self._name, self.folder, self._file, pause)
       self.me = attempt.run(is_new_run, patience_secs)
     except OSError as error:
       raise cli.RunError(
@@ -127,7 +139,7 @@ class Owner:
       while not self._is_released.wait(_TOUCH_SECS):
         try:
           self.check()
-          os.utime(self._path)
+          self._file.touch()
         except cli.LostError as error:
           on_loss(error)
           return
@@ -148,7 +160,7 @@ class Owner:
     with self._lock:
       if self._is_released.is_set():
         return
-      found = owner_file.read(self._path)
+      found = self._file.read()
       if found is None:
         self._make_again()
       elif found.get('life') != self.me['life']:
@@ -158,17 +170,13 @@ class Owner:
         )
 
   def _make_again(self):
-    os.makedirs(self.folder, exist_ok=True)
-    new, _ = owner_file.write_beside(self._path, self.me)
-    try:
-      if owner_file.link(new, self._path):
-        _log.info(
-          f'{self._name}={self.folder} was removed by somebody: what was '
-          'in it is gone, and it is made again for what is saved from now on'
-        )
-        self._on_removed()
-    finally:
-      os.remove(new)
+    paths.make_folders(self.folder)
+    if self._file.create(self.me):
+      _log.info(
+        f'{self._name}={self.folder} was removed by somebody: what was '
+        'in it is gone, and it is made again for what is saved from now on'
+      )
+      self._on_removed()
 
   def release(self):
     """Leaves the folder to the next one; the file stays, for the run's name."""
@@ -176,10 +184,9 @@ class Owner:
       self._is_released.set()
       if self.me is None:
         return
-      if (owner_file.read(self._path) or {}).get('life') == self.me['life']:
+      if (self._file.read() or {}).get('life') == self.me['life']:
         self.me['has_ended'] = True
-        new, _ = owner_file.write_beside(self._path, self.me)
-        os.replace(new, self._path)
+        self._file.replace(self.me)
 
   def __enter__(self):
     return self

@@ -5,6 +5,7 @@ something on one machine alone, and there until it is used again: so the file
 also names the machine, and when the process was started.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -86,6 +87,42 @@ def link(new, path):
     return True
   except FileExistsError:
     return False
+
+
+class OwnerFile:
+  """The file at a path of this machine."""
+
+  def __init__(self, path):
+    self._path = path
+
+  def read(self):
+    return read(self._path)
+
+  def create(self, found):
+    """Makes the file if there is none; returns whether it did."""
+    new, _ = write_beside(self._path, found)
+    try:
+      return link(new, self._path)
+    finally:
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(new)
+
+  def replace(self, found):
+    new, _ = write_beside(self._path, found)
+    os.replace(new, self._path)
+
+  def touch(self):
+    os.utime(self._path)
+
+  def see_touch(self):
+    """Returns (time of the last touch, seconds since then), two floats.
+
+    Both by the clock of the file server.
+    """
+    touched = os.stat(self._path).st_mtime
+    new, now = write_beside(self._path, {})
+    os.remove(new)
+    return touched, now - touched
 
 
 def describe(found):

@@ -4,9 +4,7 @@ See owner.py for what its owner does afterwards, and owner_file.py for what the
 file says.
 """
 
-import contextlib
 import logging
-import os
 import time
 
 from distmnist.common import cli, owner_file
@@ -30,16 +28,17 @@ def refuse(name, folder, found):
 class Takeover:
   """An attempt of this process to become the owner of a folder."""
 
-  def __init__(self, name, path, pause=time.sleep):
+  def __init__(self, name, folder, file, pause=time.sleep):
     """
     Args:
       name: str, how a message calls the folder, such as '--logdir'.
-      path: str, of the file in the folder that names its owner.
+      folder: str.
+      file: owner_file.OwnerFile, or a remote one, that names its owner.
       pause: callable(secs).
     """
     self._name = name
-    self._path = path
-    self._folder = os.path.dirname(path)
+    self._folder = folder
+    self._file = file
     self._pause = pause
     self._first = None  # (life, time of the last touch) as first seen.
 
@@ -60,24 +59,20 @@ class Takeover:
     has_said = False
     deadline = time.monotonic() + patience_secs
     while True:
-      found = owner_file.read(self._path)
+      found = self._file.read()
       run = None if is_new_run else (found or {}).get('run')
       me = owner_file.describe_self(run)
-      new, now = owner_file.write_beside(self._path, me)
+      if found is None:
+        if self._file.create(me):
+          return me
+        continue
       try:
-        if found is None:
-          if owner_file.link(new, self._path):
-            return me
-          continue
-        is_alive, is_gone = self._judge(found, now)
+        is_alive, is_gone = self._judge(found)
         if is_gone:
-          self._replace(new, me)
+          self._replace(me)
           return me
       except FileNotFoundError:
         continue  # Removed between two looks.
-      finally:
-        with contextlib.suppress(FileNotFoundError):
-          os.remove(new)
       if is_alive and time.monotonic() >= deadline:
         raise refuse(self._name, self._folder, found)
       if not has_said:
@@ -89,20 +84,20 @@ class Takeover:
         )
       self._pause(_LOOK_SECS)
 
-  def _judge(self, found, now):
+  def _judge(self, found):
     """Returns (is_alive, is_gone) of the owner; neither if nothing is known."""
     if found.get('has_ended') or owner_file.is_known_dead(found):
       return False, True
-    touched = os.stat(self._path).st_mtime
+    touched, silent_secs = self._file.see_touch()
     seen = found.get('life'), touched
     self._first = self._first or seen
     is_alive = owner_file.is_alive_here(found) or self._first != seen
-    return is_alive, not is_alive and now - touched > SILENT_SECS
+    return is_alive, not is_alive and silent_secs > SILENT_SECS
 
-  def _replace(self, new, me):
-    os.replace(new, self._path)
+  def _replace(self, me):
+    self._file.replace(me)
     # Another that took over in this moment has written after us, or reads us.
     self._pause(0.05)
-    found = owner_file.read(self._path)
+    found = self._file.read()
     if (found or {}).get('life') != me['life']:
       raise refuse(self._name, self._folder, found or {})

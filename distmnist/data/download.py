@@ -11,6 +11,7 @@ import tempfile
 import threading
 
 from distmnist.common import cli
+from distmnist.storage import copies, paths, urls
 
 _ANSWER_SECS = 8.0  # A mirror's time to answer, name look-up included.
 _STALL_SECS = 10.0  # The longest pause between two bytes of an answer.
@@ -37,6 +38,8 @@ def find_or_download(name, data_dir, mirrors, md5s):
   Raises:
     cli.RunError: the folder cannot be written, or no mirror has the files.
   """
+  if urls.is_remote(data_dir):
+    return _fetch(name, data_dir, md5s)
   data_dir = os.path.abspath(os.path.expanduser(data_dir))
   folder = os.path.join(data_dir, name)
   for place in (folder, data_dir):
@@ -63,13 +66,37 @@ def find_or_download(name, data_dir, mirrors, md5s):
 
 def _find(folder, names):
   """Returns dict from name to path, of the files that are there."""
+  there = set(paths.list_names(folder))
   # Of both kinds the gzipped one is kept, the last: it carries a checksum.
   return {
     name: os.path.join(folder, name + ending)
     for name in names
     for ending in ('', '.gz')
-    if os.path.isfile(os.path.join(folder, name + ending))
+    if name + ending in there
   }
+
+
+def _fetch(name, data_dir, names):
+  """Brings the files of a data set here; returns their paths by their names.
+
+  Raises:
+    cli.UsageError: they are not in the store, or it does not give them.
+  """
+  data_dir = data_dir.rstrip('/')
+  try:
+    for place in (f'{data_dir}/{name}', data_dir):
+      found = _find(place, names)
+      if len(found) == len(names):
+        return {file: copies.fetch_file(path) for file, path in found.items()}
+  except OSError as error:
+    raise cli.UsageError(
+      f'--data_dir={data_dir} cannot be read: {error.strerror}'
+    ) from error
+  raise cli.UsageError(
+    f'--data_dir={data_dir} does not have the files of {name}: put '
+    f'{_names(names)} there, such as a --download_only with a --data_dir on '
+    'this machine brings them'
+  )
 
 
 def _check_writable(name, folder, missing):

@@ -13,6 +13,7 @@ import numpy as np
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.storage import copies, paths
 
 _IMAGE_SHAPE = flags.DEFINE_list(
   'npy_image_shape',
@@ -48,11 +49,20 @@ def prepare(data_dir):
   for split in ('train', 'test'):
     for kind in ('images', 'labels'):
       path = os.path.join(data_dir, f'{split}_{kind}.npy')
-      if not os.path.isfile(path):
+      if not _is_there(path):
         raise cli.RunError(
           f'{path} was not found: --dataset=npy reads train_images.npy,'
           ' train_labels.npy, test_images.npy and test_labels.npy of --data_dir'
         )
+
+
+def _is_there(path):
+  try:
+    return paths.exists(path)
+  except OSError as error:
+    raise cli.UsageError(
+      f'{path} cannot be read: {error.strerror}; see --data_dir'
+    ) from error
 
 
 def load(data_dir, split):
@@ -97,7 +107,7 @@ def load(data_dir, split):
 
 def _read(path):
   try:
-    with open(path, 'rb') as file:
+    with open(copies.fetch_file(path), 'rb') as file:
       return np.lib.format.read_array(file, allow_pickle=False)
   except FileNotFoundError as error:
     raise cli.RunError(f'{path} was not found: see --data_dir') from error

@@ -18,6 +18,7 @@ from distmnist.launching import (
   stop_grace,
 )
 from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -220,8 +221,10 @@ def check_folder(name, folder, mount, claim):
   Raises:
     cli.UsageError: it is not on the volume.
   """
-  kind = 'logs' if mount == LOGS_DIR else 'data'
+  if urls.is_remote(folder):  # In a store, it is there for all.
+    return
   if not claim:
+    kind = 'logs' if mount == LOGS_DIR else 'data'
     raise cli.UsageError(
       f'--{name}={folder} would be a separate folder in each Pod, and lost with'
       f' it: name a volume with --kube_{kind}_claim, mounted at {mount}'

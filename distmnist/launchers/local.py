@@ -19,6 +19,7 @@ from distmnist.launching import (
   stop_grace,
   task_logs,
 )
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def launch(job):
     logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
     # A task on its own serves nowhere.
     if num_tasks > 1:
-      namespace = make_namespace(_ISOLATE.value)
+      namespace = make_namespace(_ISOLATE.value, find_address(job))
     if not namespace:
       # Kept until the end of the run, so that a restart finds its port free.
       held_ports = ports_lib.hold_ports(num_tasks)
@@ -97,16 +98,43 @@ def launch(job):
   )
 
 
-def make_namespace(wanted):
+def find_address(job):
+  """Returns a flag (str) for which tasks need the network, or None.
+
+  Args:
+    job: jobs.Job.
+  """
+  given = {name: job.flag(name) for name in ('logdir', 'data_dir', 'resume')}
+  given['data_dir'] = given['data_dir'] or os.environ.get('DISTMNIST_DATA_DIR')
+  for name, value in given.items():
+    if value and urls.is_remote(value):
+      return f'--{name}={value}'
+  return None
+
+
+def make_namespace(wanted, address=None):
   """Returns the Namespace of the tasks, or None; auto says which.
 
   Args:
     wanted: str, the value of --isolate.
+    address: str, a flag for which the tasks need the network, or None.
 
   Raises:
+    cli.UsageError: it must be, and the tasks need the network.
     cli.RunError: it must be, and this machine does not allow it.
   """
   if wanted == 'off':
+    return None
+  if address and wanted == 'on':
+    raise cli.UsageError(
+      f'--isolate=on, but {address} is reached over the network: give a path '
+      'of this machine, or leave --isolate out'
+    )
+  if address:
+    _log.info(
+      f'the tasks are not isolated, as {address} is reached over the network: '
+      f'{exposure.describe("the tasks")}'
+    )
     return None
   try:
     namespace = network_namespace.make_namespace()

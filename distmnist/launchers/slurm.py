@@ -30,6 +30,7 @@ from distmnist.launching import (
   stop_grace,
   task_logs,
 )
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -85,11 +86,13 @@ _CONFIG_SECS = 5.0
 def launch(job):
   """Runs the jobs.Job; returns its exit code (int)."""
   logdir = job.flag('logdir')
-  logs_dir = job.logs_dir or (logdir and os.path.join(logdir, 'logs'))
+  logs_dir = job.logs_dir
+  if not logs_dir and logdir and not urls.is_remote(logdir):
+    logs_dir = os.path.join(logdir, 'logs')
   if not logs_dir:
     raise cli.UsageError(
       '--launcher=slurm needs a folder for the logs that the nodes share: give'
-      ' --logs_dir, or --logdir to train'
+      ' --logs_dir, or to train a --logdir that is no address of a store'
     )
   logs_dir = os.path.abspath(os.path.expanduser(logs_dir))
   kill_wait_secs = read_kill_wait()

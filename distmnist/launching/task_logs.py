@@ -5,6 +5,7 @@ import shutil
 import tempfile
 
 from distmnist.common import cli, files, owner
+from distmnist.storage import mirror, urls
 
 # Of earlier runs in the same folder: worker_0.log.1 is the last one's.
 NUM_KEPT = 3
@@ -27,7 +28,11 @@ def make_logs_dir(logs_dir, logdir):
     _temporary.add(folder)
     return folder
   if logdir:
-    owner.take_for_launcher(os.path.expanduser(logdir))
+    _take(logdir)
+  if not logs_dir and urls.is_remote(logdir):
+    folder = tempfile.mkdtemp(prefix='distmnist_logs_')
+    _temporary.add(folder)
+    return mirror.follow(folder, os.path.join(logdir, 'logs'))
   # A shell leaves the ~ of --logdir=~/run as it is.
   path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
   try:
@@ -42,6 +47,15 @@ def make_logs_dir(logs_dir, logdir):
   return path
 
 
+def _take(logdir):
+  try:
+    owner.take_for_launcher(urls.expand(logdir))
+  except cli.RunError as error:
+    if isinstance(error.__cause__, OSError) and urls.is_remote(logdir):
+      raise cli.UsageError(str(error)) from error
+    raise
+
+
 def log_path(logs_dir, task):
   return os.path.join(logs_dir, task.name.replace(' ', '_') + '.log')
 
@@ -50,6 +64,7 @@ def remove_if_temporary(logs_dir):
   """Removes a folder that `make_logs_dir` made among the temporary ones."""
   if logs_dir in _temporary:
     _temporary.remove(logs_dir)
+    mirror.close(logs_dir)
     shutil.rmtree(logs_dir, ignore_errors=True)
 
 

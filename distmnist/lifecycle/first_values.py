@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.exchange import given_values, strategy
-from distmnist.logdir import checkpoints, history
+from distmnist.logdir import checkpoint_files, checkpoints, history
 
 _log = logging.getLogger(__name__)
 
@@ -87,4 +87,4 @@ class FirstValues:
       self._initialize(session)
       variables = self._needed
     checkpoints.check_fits(path, variables)
-    saver.restore(session, path)
+    saver.restore(session, checkpoint_files.localize(path))

@@ -11,10 +11,10 @@ import math
 import os
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from distmnist.common import files
-from distmnist.logdir import checkpoints, saving
+from distmnist.logdir import checkpoint_files, checkpoints, saving
+from distmnist.storage import paths
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Best:
       if damage := checkpoints.find_damage(path):
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
-      reader = tf.train.load_checkpoint(path)
+      reader = checkpoint_files.open_reader(path)
       # Two are there if the writer was killed: the better one is the newer.
       name = _METRIC.format(self.metric)
       if reader.has_tensor(name):
@@ -120,7 +120,7 @@ class Best:
           self.step = int(reader.get_tensor('global_step'))
     # Damaged, it costs some patience and nothing else.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-      with open(os.path.join(self._folder, _WORSE_FILE), 'rb') as file:
-        found = json.load(file)
+      text = paths.read_text(os.path.join(self._folder, _WORSE_FILE))
+      found = json.loads(text)
       if found['best_step'] == self.step:
         self._worse_steps = [int(step) for step in found['worse_steps']]

@@ -10,6 +10,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
+from distmnist.logdir import checkpoint_files
+from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +39,8 @@ def best_dir(logdir):
 def find_latest(logdir):
   """Returns the path of the latest checkpoint, or None."""
   # Not tf.train.latest_checkpoint: it loses them if the folder was moved.
-  paths = list_checkpoints(logdir)
-  return next((p for p in paths if os.path.exists(f'{p}.index')), None)
+  found = list_checkpoints(logdir)
+  return next((p for p in found if checkpoint_files.is_there(p)), None)
 
 
 def list_checkpoints(logdir):
@@ -48,11 +50,12 @@ def list_checkpoints(logdir):
   may be older than the folder, or lost. One of which a file is gone is listed,
   one of which all are is not.
   """
-  there = os.listdir(logdir) if os.path.isdir(logdir) else []
+  there = paths.list_names(logdir)
   names = [name[:-6] for name in there if name.endswith('.index')]
-  # The list is not whole either where the parser fails.
+  # The list is not whole either where the parser fails; a store needs none.
   with contextlib.suppress(ValueError, tf.errors.OpError):
-    if state := tf.train.get_checkpoint_state(logdir):
+    state = not urls.is_remote(logdir) and tf.train.get_checkpoint_state(logdir)
+    if state:
       # The folder may have been moved since: only the names are true.
       listed = map(os.path.basename, state.all_model_checkpoint_paths)
       names += [x for x in listed if any(n.startswith(f'{x}.') for n in there)]
@@ -94,9 +97,9 @@ def find_fault(path, find_divergence=lambda path: None):
 
 def _read_through(path):
   """Returns (damage, name): the first variable that is not finite, or None."""
-  nonfinite = None
+  nonfinite, local = None, checkpoint_files.localize(path)
   try:
-    reader = tf.train.load_checkpoint(path)
+    reader = tf.train.load_checkpoint(local)
     names = reader.get_variable_to_shape_map()
     for name in sorted(names):
       value = reader.get_tensor(name)
@@ -125,14 +128,14 @@ def find_usable(logdir, find_fault, advice=_ADVICE):
   Raises:
     cli.RunError: there are some, but each has a fault.
   """
-  paths = list_checkpoints(logdir)
-  for path in paths:
+  found = list_checkpoints(logdir)
+  for path in found:
     fault = find_fault(path)
     if fault is None:
       return path
     what, why = fault
     _log.info(f'checkpoint {path} {what}, and not used: {why}')
-  if paths:
+  if found:
     raise cli.RunError(
       f'none of the checkpoints in {logdir} can be used: bring one back, '
       f'{advice}'
@@ -151,7 +154,7 @@ def parse_step(path):
 
 def read_step(path):
   """Returns the global_step, int, of a checkpoint."""
-  return int(tf.train.load_checkpoint(path).get_tensor('global_step'))
+  return int(checkpoint_files.open_reader(path).get_tensor('global_step'))
 
 
 def check_fits(path, variables):
@@ -184,7 +187,7 @@ def check_has(path, named):
 
 def _check_shapes(path, shapes):
   try:
-    found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    found = checkpoint_files.open_reader(path).get_variable_to_shape_map()
   except (tf.errors.OpError, ValueError) as error:
     raise cli.RunError(
       f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
@@ -205,7 +208,7 @@ def _check_shapes(path, shapes):
 
 def has_all(path, variables):
   """Whether a checkpoint has all of `variables`, a list, by their names."""
-  found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+  found = checkpoint_files.open_reader(path).get_variable_to_shape_map()
   return all(name in found for name in _whole_shapes(variables))
 
 

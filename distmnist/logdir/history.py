@@ -16,6 +16,7 @@ import time
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.storage import mirror
 
 _HISTORY = flags.DEFINE_bool(
   'history',
@@ -100,7 +101,8 @@ def from_flags(logdir, worker, life):
   global _of_process
   path = None
   if _HISTORY.value and logdir:
-    path = os.path.join(logdir, _FOLDER, f'worker_{worker}_{life}.jsonl')
+    folder = mirror.localize(os.path.join(logdir, _FOLDER))
+    path = os.path.join(folder, f'worker_{worker}_{life}.jsonl')
   _of_process = History(path, worker=worker, life=life)
   return _of_process
 

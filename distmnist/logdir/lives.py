@@ -7,16 +7,17 @@ what it did after it last wrote, which is some seconds of work.
 """
 
 import concurrent.futures
-import glob
 import json
 import logging
 import os
+import re
 import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import files
 from distmnist.logdir import logdirs, report
+from distmnist.storage import paths
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class LifeHook(tf.train.SessionRunHook):
 
   def _write(self, text):
     try:
-      os.makedirs(os.path.dirname(self._path), exist_ok=True)
+      paths.make_folders(os.path.dirname(self._path))
       with files.replacing(self._path) as file:
         file.write(text + '\n')
     except OSError as error:
@@ -96,7 +97,7 @@ def gather(logdir, present):
   unknown = []
   for stats in present:
     # Looked for by its name: the list of a folder on NFS may be an old one.
-    is_found = logdir and os.path.exists(_find_path(logdir, stats))
+    is_found = logdir and paths.exists(_find_path(logdir, stats))
     if not is_found and (stats.local_steps or not logdir):
       unknown.append(stats.worker)
   found = read(logdir) if logdir else []
@@ -113,14 +114,13 @@ def read(logdir):
 
   One that another version of the program has written is left out.
   """
-  found = []
-  pattern = os.path.join(
-    logdirs.lives_dir(glob.escape(logdir)), 'worker_*.json'
-  )
-  for path in glob.glob(pattern):
+  found, folder = [], logdirs.lives_dir(logdir)
+  for name in paths.list_names(folder):
+    if not re.fullmatch(r'worker_.*\.json', name):
+      continue
     try:
-      with open(path, encoding='utf-8') as file:
-        found.append(report.WorkerStats.from_message(json.load(file)))
+      message = json.loads(paths.read_text(os.path.join(folder, name)))
+      found.append(report.WorkerStats.from_message(message))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
       continue
   return found

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import secrets
 import tempfile
 
 from absl import flags
 
 from distmnist.common import cli, files
+from distmnist.storage import paths, stores, urls
 
 _REPORT_FILE = 'report.json'
 _SIGNATURE_FILE = 'chief'
@@ -16,13 +18,14 @@ _LOGDIR = flags.DEFINE_string(
   'logdir',
   None,
   'Directory for checkpoints, summaries and report.json; all workers share it. '
-  'Without it nothing is written.',
+  'It may be an address of a store: s3://, gs:// or hdfs://. Without it nothing'
+  ' is written.',
 )
 
 
 def from_flags():
   """Returns the log directory, or None."""
-  return os.path.expanduser(_LOGDIR.value) if _LOGDIR.value else None
+  return urls.expand(_LOGDIR.value) if _LOGDIR.value else None
 
 
 def make(logdir):
@@ -31,6 +34,8 @@ def make(logdir):
   Raises:
     cli.RunError: it cannot be written.
   """
+  if urls.is_remote(logdir):
+    return
   try:
     os.makedirs(logdir, exist_ok=True)
     with tempfile.TemporaryFile(dir=logdir):
@@ -42,9 +47,44 @@ def make(logdir):
     ) from error
 
 
+def check_store(logdir, is_written=True):
+  """Checks that an address can be used; at a path nothing is looked at.
+
+  Args:
+    logdir: str or None.
+    is_written: bool, whether this process must write and remove there, too.
+
+  Raises:
+    cli.UsageError: it cannot.
+  """
+  if not logdir or not urls.is_remote(logdir):
+    return
+  probe = os.path.join(logdir, f'.probe_{secrets.token_hex(4)}')
+  try:
+    if is_written:
+      stores.write(probe, b'probe')
+    stores.list_entries(logdir)
+    if is_written:
+      stores.remove(probe)
+  except OSError as error:
+    advice = ''
+    if isinstance(error, (FileNotFoundError, PermissionError)):
+      rights = 'list, read, write and delete' if is_written else 'list and read'
+      advice = (
+        f'; give a bucket that is there, and credentials with the right to '
+        f'{rights} in it'
+      )
+    raise cli.UsageError(
+      f'--logdir={logdir} cannot be used: {error.strerror}{advice}'
+    ) from error
+
+
 def sign(logdir, life):
   """Leaves the chief's `life`, a str, for the workers that share the folder."""
   path = os.path.join(logdir, _SIGNATURE_FILE)
+  if urls.is_remote(path):
+    stores.write(path, life.encode())
+    return
   # Written in place: on NFS a new file under an old name is seen late.
   with open(path, 'w', encoding='utf-8', opener=files.no_follow) as file:
     file.write(life)
@@ -53,8 +93,7 @@ def sign(logdir, life):
 def is_signed(logdir, life):
   """Whether the chief with this `life` has this very folder."""
   try:
-    with open(os.path.join(logdir, _SIGNATURE_FILE), encoding='utf-8') as f:
-      return f.read() == life
+    return paths.read_text(os.path.join(logdir, _SIGNATURE_FILE)) == life
   except OSError:
     return False
 
@@ -70,18 +109,15 @@ def report_path(logdir):
 
 def has_ended(logdir):
   """Whether the run has written its report, which it does last."""
-  return os.path.exists(report_path(logdir))
+  return paths.exists(report_path(logdir))
 
 
 def remove_report(logdir):
   """Removes the report of an earlier life: the run goes on."""
   with contextlib.suppress(FileNotFoundError):
-    os.remove(report_path(logdir))
+    paths.remove(report_path(logdir))
 
 
 def report_time(logdir):
-  """Returns when the report was written, an int, or None if there is none."""
-  try:
-    return os.stat(report_path(logdir)).st_mtime_ns
-  except OSError:
-    return None
+  """Returns when the report was written, or None if there is none."""
+  return paths.get_version(report_path(logdir))

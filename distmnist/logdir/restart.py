@@ -1,16 +1,23 @@
 """What a training begins with, and goes back to when a ps is lost."""
 
-import glob
 import logging
 import os
 import re
+import secrets
 import tempfile
 
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
-from distmnist.logdir import checkpoints, logdirs, run_data, run_flags
+from distmnist.logdir import (
+  checkpoint_files,
+  checkpoints,
+  logdirs,
+  run_data,
+  run_flags,
+)
+from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +60,7 @@ class Restart:
     """
     self._logdir = logdir
     self._find_divergence = lambda path: None
-    self._resume = os.path.expanduser(resume)
+    self._resume = urls.expand(resume)
     self._last_step = last_step
     self._given = None
     self._found = None
@@ -148,9 +155,12 @@ class Restart:
 
   def _find_given(self):
     wanted = self._resume
-    is_folder = os.path.isdir(wanted)
+    try:
+      is_folder = paths.is_folder(wanted)
+    except OSError as error:
+      raise cli.UsageError(f'--resume={wanted}: {error.strerror}') from error
     path = self._find_usable(wanted) if is_folder else wanted
-    if not path or not os.path.exists(f'{path}.index'):
+    if not path or not checkpoint_files.is_there(path):
       raise cli.UsageError(f'--resume={wanted}: {_NO_CHECKPOINT}')
     if not is_folder and (fault := self._find_fault(path)):
       raise cli.RunError(f'--resume={path} {fault[0]}: {fault[1]}')
@@ -191,19 +201,20 @@ def from_flags(logdir, last_step):
 
 def _has_best_or_lives(logdir):
   folders = checkpoints.best_dir(logdir), logdirs.lives_dir(logdir)
-  return any(map(os.path.isdir, folders))
+  return any(map(paths.is_folder, folders))
 
 
 def _move_later_aside(logdir, path):
   """Moves the checkpoints that are later than that at `path` into a folder."""
-  paths = checkpoints.list_checkpoints(logdir)
-  later = paths[: paths.index(path)]
+  found = checkpoints.list_checkpoints(logdir)
+  later = found[: found.index(path)]
   if not later:
     return
-  aside = tempfile.mkdtemp(prefix='passed_over_', dir=logdir)
+  aside = _make_folder(logdir, 'passed_over_')
   for each in later:
-    for name in glob.glob(f'{glob.escape(each)}.*'):
-      os.rename(name, os.path.join(aside, os.path.basename(name)))
+    # Its index goes first: what is left of one cut off is no checkpoint.
+    for name in reversed(checkpoint_files.find_files(each)):
+      paths.rename(name, os.path.join(aside, os.path.basename(name)))
   _log.info(f'what was passed over is now in {aside}')
 
 
@@ -214,16 +225,14 @@ def _move_aside(logdir):
     str, the folder, or None if there was nothing.
   """
   names = [
-    name
-    for name in (os.listdir(logdir) if os.path.isdir(logdir) else [])
-    if re.match(_OF_A_RUN, name)
+    name for name in paths.list_names(logdir) if re.match(_OF_A_RUN, name)
   ]
   if not names:
     return None
   try:
-    aside = tempfile.mkdtemp(prefix='earlier_', dir=logdir)
+    aside = _make_folder(logdir, 'earlier_')
     for name in names:
-      os.rename(os.path.join(logdir, name), os.path.join(aside, name))
+      paths.rename(os.path.join(logdir, name), os.path.join(aside, name))
   except OSError as error:
     raise cli.RunError(
       f'--logdir={logdir} cannot be written: {error.strerror}'
@@ -232,5 +241,12 @@ def _move_aside(logdir):
   return aside
 
 
+def _make_folder(logdir, prefix):
+  """Returns the path (str) of a new folder in `logdir`."""
+  if urls.is_remote(logdir):
+    return os.path.join(logdir, f'{prefix}{secrets.token_hex(4)}')
+  return tempfile.mkdtemp(prefix=prefix, dir=logdir)
+
+
 def _is_in(path, folder):
-  return os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
+  return urls.normalize(os.path.dirname(path)) == urls.normalize(folder)

@@ -4,6 +4,7 @@ import os
 import zlib
 
 from distmnist.common import files
+from distmnist.storage import paths
 
 _DATA_FILE = 'train.data'
 
@@ -32,7 +33,6 @@ def write(logdir, text):
 def read(logdir):
   """Returns what `write` has kept (str), or None."""
   try:
-    with open(os.path.join(logdir, _DATA_FILE), encoding='utf-8') as file:
-      return file.read().strip()
+    return paths.read_text(os.path.join(logdir, _DATA_FILE)).strip()
   except (OSError, ValueError):
     return None

@@ -5,6 +5,7 @@ import os
 from absl import flags
 
 from distmnist.common import cli, files, help_text
+from distmnist.storage import paths
 
 FLAGS = flags.FLAGS
 _FLAGS_FILE = 'train.flags'
@@ -61,8 +62,7 @@ def read(logdir):
   """
   path = os.path.join(logdir, _FLAGS_FILE)
   try:
-    with open(path, encoding='utf-8') as file:
-      return file.read().splitlines()
+    return paths.read_text(path).splitlines()
   except (OSError, ValueError) as error:
     reason = getattr(error, 'strerror', None) or 'it is damaged'
     raise cli.RunError(

@@ -14,7 +14,8 @@ import time
 from absl import flags
 
 from distmnist.common import cli, command_line
-from distmnist.logdir import checkpoints, logdirs, run_flags
+from distmnist.logdir import checkpoint_files, checkpoints, logdirs, run_flags
+from distmnist.storage import urls
 
 FLAGS = flags.FLAGS
 _log = logging.getLogger(__name__)
@@ -37,13 +38,15 @@ def logdir_from_flags():
   """
   logdir = logdirs.from_flags()
   if logdir is None and _is_path(_CHECKPOINT.value):
-    logdir = os.path.dirname(os.path.expanduser(_CHECKPOINT.value)) or '.'
+    logdir = os.path.dirname(urls.expand(_CHECKPOINT.value)) or '.'
     # The best checkpoint is kept one level down.
-    parent = os.path.dirname(os.path.abspath(logdir))
-    if os.path.abspath(logdir) == checkpoints.best_dir(parent):
+    absolute = logdir if urls.is_remote(logdir) else os.path.abspath(logdir)
+    parent = os.path.dirname(absolute)
+    if absolute == checkpoints.best_dir(parent):
       logdir = parent
   if logdir is None:
     raise cli.UsageError('--logdir is missing: the directory of a run')
+  logdirs.check_store(logdir, is_written=False)
   return logdir
 
 
@@ -103,8 +106,8 @@ def find_checkpoint(logdir, find_divergence=lambda path: None):
   elif which.isdigit():
     path = checkpoints.path_of_step(logdir, int(which))
   else:
-    path = os.path.expanduser(which)
-  if path is None or not os.path.exists(f'{path}.index'):
+    path = urls.expand(which)
+  if path is None or not checkpoint_files.is_there(path):
     what = 'a checkpoint' if which is None else f'checkpoint {which}'
     where = f'in --logdir={logdir}'
     if _is_path(which):

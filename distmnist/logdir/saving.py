@@ -2,7 +2,8 @@
 
 A checkpoint is written in a folder beside the others, then synced, and gets its
 name last. So what has the name of a checkpoint is whole, and a save that fails
-or is cut off touches none of those before it.
+or is cut off touches none of those before it. One for a store is written on
+this machine and then put there, its index last.
 """
 
 import contextlib
@@ -15,7 +16,8 @@ from absl import flags
 
 from distmnist.cluster import errors
 from distmnist.common import cli, files
-from distmnist.logdir import checkpoints
+from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.storage import copies, paths, scratch, urls
 
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
   'keep_checkpoints',
@@ -53,7 +55,7 @@ class CheckpointWriter:
   def is_saved(self, step):
     """Whether the folder has this step, and whole: then it stays as it is."""
     path = checkpoints.path_of_step(self._folder, step)
-    if not os.path.exists(f'{path}.index'):
+    if not checkpoint_files.is_there(path):
       return False
     if path not in self._known_paths and checkpoints.find_damage(path):
       return False
@@ -100,9 +102,11 @@ class CheckpointWriter:
 
   def _write(self, write, step):
     path = checkpoints.path_of_step(self._folder, step)
+    is_remote = urls.is_remote(self._folder)
     # A name of our own: nobody else removes or completes it.
     unfinished = os.path.join(
-      self._folder, f'{_UNFINISHED}{os.urandom(4).hex()}'
+      scratch.folder() if is_remote else self._folder,
+      f'{_UNFINISHED}{os.urandom(4).hex()}',
     )
     try:
       os.makedirs(unfinished)
@@ -126,16 +130,10 @@ class CheckpointWriter:
 
   def _publish(self, unfinished, path):
     """Gives what was written its names, notes it, and drops the oldest."""
-    names = sorted(os.listdir(unfinished))
-    for name in names:
-      files.sync(os.path.join(unfinished, name))
-    self._check_owner()
-    # The index comes last: without it there is no checkpoint.
-    for name in sorted(names, key=lambda name: name.endswith('.index')):
-      os.replace(
-        os.path.join(unfinished, name), os.path.join(self._folder, name)
-      )
-    files.sync(self._folder)
+    if urls.is_remote(self._folder):
+      self._put(unfinished)
+    else:
+      self._move(unfinished)
     self._known_paths.add(path)
     before = [
       p for p in checkpoints.list_checkpoints(self._folder) if p != path
@@ -143,9 +141,27 @@ class CheckpointWriter:
     kept = [path, *before[: self._max_to_keep - 1]]
     self._note(kept)
     for old in before[self._max_to_keep - 1 :]:
-      for name in glob.glob(f'{glob.escape(old)}.*'):
-        with contextlib.suppress(OSError):
-          os.remove(name)
+      with contextlib.suppress(OSError):
+        checkpoint_files.remove(old)
+
+  def _move(self, unfinished):
+    names = sorted(os.listdir(unfinished), key=checkpoint_files.is_index)
+    for name in names:
+      files.sync(os.path.join(unfinished, name))
+    self._check_owner()
+    # The index comes last: without it there is no checkpoint.
+    for name in names:
+      os.replace(
+        os.path.join(unfinished, name), os.path.join(self._folder, name)
+      )
+    files.sync(self._folder)
+
+  def _put(self, unfinished):
+    # It may take long: who has lost the folder meanwhile adds no index.
+    self._check_owner()
+    copies.upload_folder(
+      unfinished, self._folder, checkpoint_files.is_index, self._check_owner
+    )
 
   def _note(self, paths):
     """Writes TensorFlow's list of checkpoints, `paths` from the latest on."""
@@ -155,13 +171,17 @@ class CheckpointWriter:
     lines += [f'all_model_checkpoint_paths: "{n}"' for n in reversed(names)]
     with files.replacing(os.path.join(self._folder, 'checkpoint')) as file:
       file.write('\n'.join(lines) + '\n')
-    files.sync(self._folder)
+    if not urls.is_remote(self._folder):
+      files.sync(self._folder)
 
   def remove_unfinished(self):
     """Removes what saves that were killed have left.
 
     To be called by the one process that may write there.
     """
+    if urls.is_remote(self._folder):
+      self._remove_without_index()
+      return
     folder = glob.escape(self._folder)
     for path in glob.glob(f'{folder}/{_UNFINISHED}*'):
       shutil.rmtree(path, ignore_errors=True)
@@ -169,17 +189,28 @@ class CheckpointWriter:
       with contextlib.suppress(OSError):
         os.remove(path)
 
+  def _remove_without_index(self):
+    names = paths.list_names(self._folder)
+    for name in names:
+      stem = name.partition('.data-')[0]
+      is_data = name.startswith('model.ckpt-') and stem != name
+      if is_data and f'{stem}.index' not in names:
+        paths.remove(os.path.join(self._folder, name))
+
 
 def check_space(logdir, variables):
   """Checks that a checkpoint of `variables` (list) fits on the disk.
+
+  One for a store is written on this machine first.
 
   Raises:
     cli.RunError: it does not.
   """
   needed = sum(v.shape.num_elements() * v.dtype.size for v in variables)
-  free = shutil.disk_usage(logdir).free
+  folder = scratch.folder() if urls.is_remote(logdir) else logdir
+  free = shutil.disk_usage(folder).free
   if free < needed:
     raise cli.RunError(
-      f'--logdir={logdir}: {free / 1e6:,.1f} MB are free, and one checkpoint '
+      f'--logdir={folder}: {free / 1e6:,.1f} MB are free, and one checkpoint '
       f'takes {needed / 1e6:,.1f} MB; make room, or give another --logdir'
     )

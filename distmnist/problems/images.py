@@ -9,6 +9,7 @@ from absl import flags
 from distmnist.common import cli, registry
 from distmnist.common.names import DATASETS, MODELS
 from distmnist.data import image_ops
+from distmnist.storage import urls
 
 best = '+accuracy'
 unit = 'images'
@@ -22,8 +23,9 @@ _DATASET = flags.DEFINE_enum(
 _DATA_DIR = flags.DEFINE_string(
   'data_dir',
   None,
-  'Where the files of the data set are, or are downloaded to. By default '
-  '$DISTMNIST_DATA_DIR, else ~/.cache/distmnist.',
+  'Where the files of the data set are, or are downloaded to. It may be an '
+  'address of a store: s3://, gs:// or hdfs://; then they have to be there. By '
+  'default $DISTMNIST_DATA_DIR, else ~/.cache/distmnist.',
 )
 _MODEL = flags.DEFINE_enum('model', 'mlp', registry.names(MODELS), 'The net.')
 _VALIDATION_IMAGES = flags.DEFINE_integer(
@@ -56,7 +58,7 @@ def describe():
 
 def data_dir_from_flags():
   given = _DATA_DIR.value or os.environ.get('DISTMNIST_DATA_DIR')
-  return os.path.expanduser(given or '~/.cache/distmnist')
+  return urls.expand(given or '~/.cache/distmnist')
 
 
 def prepare():

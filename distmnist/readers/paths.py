@@ -1,27 +1,45 @@
 """The files that a reader reads."""
 
+import fnmatch
 import glob
 import os
 import zlib
+
+from distmnist.storage import copies, urls
+from distmnist.storage import paths as storage_paths
 
 
 def find(pattern):
   """Returns the paths (list of str) that a pattern names, sorted.
 
   Args:
-    pattern: str such as 'data/train-*.tfrecord', or a list of them.
+    pattern: str such as 'data/train-*.tfrecord', or a list of them. Files of a
+      store, such as 's3://bucket/train-*.tfrecord', are brought here; there
+      only the name itself is a pattern.
 
   Raises:
-    ValueError: a pattern names no file.
+    ValueError: a pattern names no file, or a store does not give it.
   """
   found = []
   for one in [pattern] if isinstance(pattern, str) else pattern:
-    expanded = os.path.expanduser(one)
-    paths = sorted(p for p in glob.glob(expanded) if os.path.isfile(p))
+    if urls.is_remote(one):
+      paths = _fetch(one)
+    else:
+      expanded = os.path.expanduser(one)
+      paths = sorted(p for p in glob.glob(expanded) if os.path.isfile(p))
     if not paths:
       raise ValueError(f'{one}: no such file')
     found += paths
   return found
+
+
+def _fetch(pattern):
+  folder, name = pattern.rsplit('/', 1)
+  try:
+    names = fnmatch.filter(storage_paths.list_names(folder), name)
+    return [copies.fetch_file(f'{folder}/{n}') for n in sorted(names)]
+  except OSError as error:
+    raise ValueError(f'{pattern}: {error.strerror}') from error
 
 
 def identify(paths):

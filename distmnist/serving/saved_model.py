@@ -24,14 +24,19 @@ from google.protobuf.message import DecodeError
 from distmnist.common import cli
 from distmnist.common.names import EXPORT
 from distmnist.serving import signature
+from distmnist.storage import copies, paths, scratch, urls
 
 _EXPORT_DIR = flags.DEFINE_string(
-  'export_dir', None, 'The folder of the SavedModel.'
+  'export_dir',
+  None,
+  'The folder of the SavedModel; it may be an address of a store: s3://, gs:// '
+  'or hdfs://.',
 )
 
 _SIGNATURE = (
   tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 )
+_GRAPH_FILE = 'saved_model.pb'
 _EXPECTED = (
   'images uint8 [n, height, width, channels] -> classes, probabilities'
 )
@@ -41,7 +46,7 @@ def export_dir_from_flags():
   """Returns the path of --export_dir; raises cli.UsageError without it."""
   if not _EXPORT_DIR.value:
     raise cli.UsageError('--export_dir is missing: the folder of a SavedModel')
-  return os.path.expanduser(_EXPORT_DIR.value)
+  return urls.expand(_EXPORT_DIR.value)
 
 
 def check_free(export_dir):
@@ -49,9 +54,10 @@ def check_free(export_dir):
 
   Raises:
     cli.RunError: something is there already.
+    cli.UsageError: it is in a store, which does not answer.
   """
-  if os.path.isdir(export_dir):
-    if os.listdir(export_dir):
+  if _is_folder(export_dir):
+    if paths.list_names(export_dir):
       raise cli.RunError(
         f'--export_dir={export_dir} is not empty, and nothing is written over: '
         'give a new folder, or take this one away'
@@ -60,6 +66,15 @@ def check_free(export_dir):
     raise cli.RunError(
       f'--export_dir={export_dir} is no folder: give a new one'
     )
+
+
+def _is_folder(export_dir):
+  try:
+    return paths.is_folder(export_dir)
+  except OSError as error:
+    raise cli.UsageError(
+      f'--export_dir={export_dir} cannot be used: {error.strerror}'
+    ) from error
 
 
 def write(export_dir, session, saver, inputs, outputs):
@@ -77,6 +92,11 @@ def write(export_dir, session, saver, inputs, outputs):
   Raises:
     OSError, tf.errors.OpError: it cannot be written.
   """
+  if urls.is_remote(export_dir):
+    draft = os.path.join(scratch.make('export'), 'model')
+    num_bytes = write(draft, session, saver, inputs, outputs)
+    copies.upload_folder(draft, export_dir, lambda name: name == _GRAPH_FILE)
+    return num_bytes
   served = tf.saved_model.build_signature_def(
     inputs=_make_infos(inputs),
     outputs=_make_infos(outputs),
@@ -135,11 +155,12 @@ class Model:
     Raises:
       cli.RunError: it is none, is not whole, or has not our signature.
     """
-    if not os.path.isdir(export_dir):
+    if not _is_folder(export_dir):
       raise cli.RunError(
         f'--export_dir={export_dir} was not found: distmnist.export writes one'
       )
-    if not tf.saved_model.contains_saved_model(export_dir):
+    local = copies.fetch_folder(export_dir)
+    if not tf.saved_model.contains_saved_model(local):
       raise cli.RunError(
         f'--export_dir={export_dir} is not a SavedModel: it has no '
         'saved_model.pb; distmnist.export writes one'
@@ -150,7 +171,7 @@ class Model:
     try:
       with self._session.graph.as_default():
         meta_graph = tf.saved_model.load(
-          self._session, [tf.saved_model.SERVING], export_dir
+          self._session, [tf.saved_model.SERVING], local
         )
     except tf.errors.OpError as error:
       raise cli.RunError(

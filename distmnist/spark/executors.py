@@ -13,6 +13,7 @@ from distmnist.common import cli, console
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.launching import jobs
 from distmnist.spark import barrier_job
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def check_path(name, path):
   Raises:
     cli.UsageError: it is relative.
   """
-  if not path.startswith(('/', '~')):
+  if not path.startswith(('/', '~')) and not urls.is_remote(path):
     raise cli.UsageError(
       f'--{name}={path} is relative, and would be another place on each'
       ' executor: give an absolute path that all of them share'

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
-from distmnist.logdir import checkpoints
+from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.training import evaluation
 
 _MAX_EXAMPLES = 100
@@ -66,7 +66,7 @@ class CostCheck:
       self._graph = self._build()
     checkpoints.check_fits(path, self._variables)
     with tf.Session(graph=self._graph, config=self._config) as session:
-      self._saver.restore(session, path)
+      self._saver.restore(session, checkpoint_files.localize(path))
       cost = float(session.run(self._cost))
     if math.isfinite(cost):
       return None

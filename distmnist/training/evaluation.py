@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import input_pipeline
-from distmnist.logdir import checkpoints
+from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.training import averages, metric_total
 
 # Chunks whose activations stay in the cache, and with large examples in memory:
@@ -63,7 +63,7 @@ class Evaluator:
     """
     checkpoints.check_has(path, self._saved)
     try:
-      self._saver.restore(self._session, path)
+      self._saver.restore(self._session, checkpoint_files.localize(path))
     except tf.errors.OpError as error:
       raise cli.RunError(
         f'checkpoint {path} is not whole: {errors.explain(error)}'

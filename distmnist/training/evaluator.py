@@ -14,7 +14,8 @@ from absl import flags
 from distmnist.cluster import stop_request
 from distmnist.common import cli, console
 from distmnist.lifecycle import shutdown
-from distmnist.logdir import checkpoints, logdirs, report_text
+from distmnist.logdir import checkpoint_files, checkpoints, logdirs, report_text
+from distmnist.storage import urls
 from distmnist.training import evaluation, problem_data
 from distmnist.training import problem as problem_lib
 from distmnist.watching import own_metrics
@@ -29,6 +30,7 @@ _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
   lower_bound=0,
 )
 _LOOK_SECS = 0.2
+_STORE_LOOK_SECS = 2.0  # Each look is a request that is paid for.
 
 
 def timeout_secs_from_flags():
@@ -56,6 +58,7 @@ def run_task(task):
       '--logdir is missing: an evaluator reads the checkpoints that the chief '
       'writes there, so give it to all tasks'
     )
+  logdirs.check_store(logdir, is_written=False)
   earlier = logdirs.report_time(logdir)
   problem = problem_lib.from_flags()
   evaluator = evaluation.Evaluator(
@@ -119,7 +122,7 @@ def follow(logdir, timeout_secs, pause=time.sleep):
         deadline = time.monotonic() + timeout_secs
     if is_last_look or time.monotonic() > deadline:
       return
-    pause(_LOOK_SECS)
+    pause(_STORE_LOOK_SECS if urls.is_remote(logdir) else _LOOK_SECS)
 
 
 def describe_new(evaluator, path, split_name):
@@ -130,7 +133,7 @@ def describe_new(evaluator, path, split_name):
   try:
     return describe(evaluator, path, split_name)
   except (cli.RunError, tf.errors.OpError, ValueError):
-    if tf.train.checkpoint_exists(path):
+    if checkpoint_files.is_there(path):
       raise
     _log.info(f'{path} is gone, not evaluated: newer ones have taken its place')
     return None

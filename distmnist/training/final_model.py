@@ -3,9 +3,9 @@
 import logging
 import os
 
-import tensorflow.compat.v1 as tf
-
 from distmnist.common import cli
+from distmnist.logdir import checkpoint_files
+from distmnist.storage import copies
 from distmnist.training import averages
 
 _log = logging.getLogger(__name__)
@@ -30,12 +30,14 @@ def write(problem, logdir, values, best_path=None):
   if not logdir:
     return
   if best_path:
-    reader = tf.train.load_checkpoint(best_path)
+    reader = checkpoint_files.open_reader(best_path)
     names = reader.get_variable_to_shape_map()
     values = {name: reader.get_tensor(name) for name in names}
   path = os.path.join(logdir, _FILE)
   try:
-    if problem.save_model(averages.put_in_place(values), path):
+    with copies.drafting(path) as draft:
+      is_saved = problem.save_model(averages.put_in_place(values), draft)
+    if is_saved:
       _log.info(f'{"model":<20}{path}')
   except OSError as error:
     raise cli.RunError(

@@ -1,9 +1,9 @@
 """The source of a user's problem, as the log directory of a run keeps it."""
 
 import os
-import pathlib
 
 from distmnist.common import files
+from distmnist.storage import paths
 
 _FILE = 'problem.py'
 
@@ -24,7 +24,7 @@ def find_change(problem, logdir):
     return None
   path = os.path.join(logdir, _FILE)
   try:
-    kept = pathlib.Path(path).read_bytes()
+    kept = paths.read_bytes(path)
   except OSError:
     return None
   if kept == problem.read_source():

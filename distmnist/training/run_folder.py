@@ -58,6 +58,7 @@ class RunFolder:
       stop_request.StoppedError: a signal came meanwhile.
     """
     task = self._task
+    logdirs.check_store(self.path)
     if task.cluster.is_chief:
       self._problem = problem
       self.images = run_data.describe(problem.unit, *self._splits)

@@ -15,6 +15,7 @@ import time
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
+from distmnist.storage import mirror
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Writer:
     Args:
       folder: str; made here.
     """
-    self._folder = folder
+    self._folder = mirror.localize(folder)
     self._path = ''
     self._records = None
     self._is_broken = False

@@ -47,6 +47,7 @@ WITHOUT_TENSORFLOW = (
   'spark',
   'status.py',
   'stop.py',
+  'storage',
   'sweep.py',
   'sweeps',
   'watching',

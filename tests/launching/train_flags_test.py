@@ -77,7 +77,7 @@ def test_all_configs_pass(path):
     ('--learning_rate=nan', 'learning_rate=nan: expected a finite number'),
     ('--strategy=magic', 'strategy=magic: value should be one of'),
     ('--optimizer=magic', 'optimizer=magic: value should be one of'),
-    ('--logdir=gs://b/x', '--logdir=gs://b/x: expected a path'),
+    ('--logdir=foo://b/x', '--logdir=foo://b/x: expected a path'),
     ('--num_workers=3', "Unknown command line flag 'num_workers'"),
     ('cnn', "'cnn' after the -- is not a flag"),
   ],

@@ -21,7 +21,7 @@ from distmnist import (
 )
 from distmnist.common import cli, console, registry
 from distmnist.exchange import collectives
-from tests.support import in_process, runner, stepper
+from tests.support import in_process, object_store, runner, stepper
 from tests.support.paths import REPO
 
 _SHARED = REPO.parent / 'shared' / 'data'
@@ -188,3 +188,19 @@ def make_real_cluster(tasks, tmp_path):
       return stack.enter_context(contextlib.closing(cluster))
 
     yield make
+
+
+@pytest.fixture(scope='session')
+def running_store():
+  with object_store.running() as store:
+    yield store
+
+
+@pytest.fixture
+def store(running_store, monkeypatch):
+  """An object store that this process finds; see support/object_store.py."""
+  for name, value in running_store.environ.items():
+    monkeypatch.setenv(name, value)
+  running_store.requests.clear()
+  yield running_store
+  running_store.trouble = lambda method, path: None

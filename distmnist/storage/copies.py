@@ -1,0 +1,147 @@
+"""Copies on this machine of what lies in a store, for what reads files alone.
+
+TensorFlow and NumPy read and write files. What is in a store already when it is
+asked for once more is not brought again, unless it has changed there.
+"""
+
+import collections
+import contextlib
+import os
+import shutil
+
+from distmnist.storage import paths, scratch, stores, urls
+
+# So many checkpoints, files or folders are kept, and the oldest goes.
+_MAX_KEPT = 2
+_kept = collections.OrderedDict()  # url -> (versions, folder)
+
+
+def fetch_prefix(prefix):
+  """Returns where the files PREFIX.* can be read, as a prefix on this machine.
+
+  Args:
+    prefix: str, such as the path of a checkpoint; one on this machine is
+      returned as it is.
+
+  Raises:
+    OSError: they cannot be brought.
+  """
+  if not urls.is_remote(prefix):
+    return prefix
+  parent, name = prefix.rsplit('/', 1)
+  entries = {
+    os.path.basename(entry['name']): entry
+    for entry in stores.list_entries(parent)
+    if os.path.basename(entry['name']).startswith(f'{name}.')
+  }
+  versions = {key: _find_version(entry) for key, entry in entries.items()}
+  if prefix in _kept and _kept[prefix][0] == versions:
+    _kept.move_to_end(prefix)
+    return os.path.join(_kept[prefix][1], name)
+  _forget(prefix)
+  folder = scratch.make('checkpoint')
+  for key in sorted(entries):
+    stores.download(f'{parent}/{key}', os.path.join(folder, key))
+  _kept[prefix] = versions, folder
+  while len(_kept) > _MAX_KEPT:
+    _forget(next(iter(_kept)))
+  return os.path.join(folder, name)
+
+
+def fetch_file(path):
+  """Returns where a file can be read; kept until the process ends.
+
+  Raises:
+    OSError: it cannot be brought.
+  """
+  if not urls.is_remote(path):
+    return path
+  if path not in _files:
+    local = os.path.join(scratch.make('file'), os.path.basename(path))
+    stores.download(path, local)
+    _files[path] = local
+  return _files[path]
+
+
+_files = {}
+
+
+def fetch_folder(url):
+  """Returns where a folder with all in it can be read.
+
+  Raises:
+    OSError: it cannot be brought.
+  """
+  if not urls.is_remote(url):
+    return url
+  local = os.path.join(scratch.make('folder'), os.path.basename(url))
+  _fetch_into(url, local)
+  return local
+
+
+def _fetch_into(url, local):
+  os.makedirs(local)
+  for entry in stores.list_entries(url):
+    name = os.path.basename(entry['name'].rstrip('/'))
+    target = os.path.join(local, name)
+    if entry['type'] == 'directory':
+      _fetch_into(f'{url}/{name}', target)
+    else:
+      stores.download(f'{url}/{name}', target)
+
+
+def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
+  """Puts all files below the folder `local` (str) to `url`.
+
+  Args:
+    local, url: str.
+    is_last: callable(file name), whether it says that the others are whole, and
+      goes when they are there.
+    check: callable, called before such a one is put.
+
+  Raises:
+    OSError: one could not be put; or what `check` raises.
+  """
+  found = [
+    os.path.join(parent, name)
+    for parent, _, names in os.walk(local)
+    for name in names
+  ]
+  for path in sorted(found, key=lambda p: (is_last(os.path.basename(p)), p)):
+    if is_last(os.path.basename(path)):
+      check()
+    stores.upload(path, f'{url}/{os.path.relpath(path, local)}')
+
+
+@contextlib.contextmanager
+def drafting(path):
+  """Yields a path on this machine of what is to be written to `path`.
+
+  It is put in its place at the end; a path on this machine is itself.
+
+  Raises:
+    OSError: it could not be put.
+  """
+  if not urls.is_remote(path):
+    yield path
+    return
+  folder = scratch.make('draft')
+  try:
+    local = os.path.join(folder, os.path.basename(path))
+    yield local
+    if os.path.exists(local):
+      stores.upload(local, path)
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _find_version(entry):
+  """Returns what changes with an object of a listing."""
+  when = entry.get('LastModified') or entry.get('updated') or entry.get('mtime')
+  return entry['size'], entry.get('ETag') or entry.get('etag'), str(when)
+
+
+def _forget(prefix):
+  _, folder = _kept.pop(prefix, (None, None))
+  if folder:
+    paths.remove_folder(folder)

@@ -1,0 +1,83 @@
+"""What the programs ask of a path, which may be an address.
+
+On this machine it is what `os` does. An OSError has its reason in `strerror`
+in both cases.
+"""
+
+import os
+import shutil
+
+from distmnist.storage import stores, urls
+
+
+def exists(path):
+  if urls.is_remote(path):
+    return stores.exists(path)
+  return os.path.exists(path)
+
+
+def list_names(folder):
+  """Returns the names (list of str) of what is in `folder`; [] without it."""
+  if urls.is_remote(folder):
+    return [_name(entry) for entry in stores.list_entries(folder)]
+  return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def is_folder(path):
+  if urls.is_remote(path):
+    return bool(stores.list_entries(path))
+  return os.path.isdir(path)
+
+
+def make_folders(path):
+  """Makes a folder and those above it; a store has none to make."""
+  if not urls.is_remote(path):
+    os.makedirs(path, exist_ok=True)
+
+
+def read_bytes(path):
+  if urls.is_remote(path):
+    return stores.read(path)
+  with open(path, 'rb') as file:
+    return file.read()
+
+
+def read_text(path):
+  return read_bytes(path).decode('utf-8')
+
+
+def remove(path):
+  """Removes a file; one that is not there is an error on this machine alone."""
+  if urls.is_remote(path):
+    stores.remove(path)
+  else:
+    os.remove(path)
+
+
+def remove_folder(path):
+  """Removes a folder and all in it, as far as that is possible."""
+  if urls.is_remote(path):
+    stores.remove(path, is_folder=True)
+  else:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def rename(path, new_path):
+  if urls.is_remote(path):
+    stores.move(path, new_path)
+  else:
+    os.rename(path, new_path)
+
+
+def get_version(path):
+  """Returns what changes with the file, or None if there is none."""
+  try:
+    if urls.is_remote(path):
+      return stores.modified(path)
+    return os.stat(path).st_mtime_ns
+  except OSError:
+    return None
+
+
+def _name(entry):
+  return os.path.basename(entry['name'].rstrip('/'))

@@ -1,0 +1,61 @@
+"""A folder of this process among the temporary ones, for copies and drafts.
+
+It goes with the process. What one that was killed has left is removed by the
+next: the kernel lets go of the lock in a folder when its process ends.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import glob
+import os
+import shutil
+import tempfile
+
+_LOCK = 'lock'
+_mine = {}  # process id -> (path, descriptor of the lock); a fork has its own
+
+
+def folder():
+  """Returns the path (str) of the folder of this process."""
+  pid = os.getpid()
+  if pid not in _mine:
+    _remove_left()
+    path = tempfile.mkdtemp(prefix=_prefix())
+    descriptor = os.open(os.path.join(path, _LOCK), os.O_CREAT | os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    _mine[pid] = path, descriptor
+    atexit.register(remove)
+  return _mine[pid][0]
+
+
+def make(prefix):
+  """Returns the path (str) of a new folder in it."""
+  return tempfile.mkdtemp(prefix=f'{prefix}_', dir=folder())
+
+
+def remove():
+  """Removes the folder of this process, if it has one."""
+  path, descriptor = _mine.pop(os.getpid(), (None, None))
+  if path:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(descriptor)
+
+
+def _prefix():
+  return f'distmnist_scratch_{os.getuid()}_'
+
+
+def _remove_left():
+  """Removes the folders of this user's processes that are no more."""
+  pattern = os.path.join(glob.escape(tempfile.gettempdir()), f'{_prefix()}*')
+  for path in glob.glob(pattern):
+    with contextlib.suppress(OSError):
+      if os.lstat(path).st_uid != os.getuid():
+        continue
+      descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR)
+      try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+      finally:
+        os.close(descriptor)

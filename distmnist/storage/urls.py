@@ -1,0 +1,36 @@
+"""Paths that are addresses of a store, such as s3://bucket/run."""
+
+import os
+
+# Scheme of an address -> the extra of distmnist that brings its library.
+EXTRAS = {'gs': 'gcs', 'hdfs': 'hdfs', 's3': 's3'}
+
+
+def is_remote(path):
+  """Whether `path` (str) is such an address."""
+  return '://' in path
+
+
+def expand(path):
+  """Returns `path` (str), with a ~ at its front replaced by the home."""
+  return path if is_remote(path) else os.path.expanduser(path)
+
+
+def normalize(path):
+  """Returns the one str for all spellings of a path, links followed."""
+  return path.rstrip('/') if is_remote(path) else os.path.realpath(path)
+
+
+def find_mistake(path):
+  """Returns what was expected in place of `path` (str), or None."""
+  if not is_remote(path):
+    return None
+  scheme, _, rest = path.partition('://')
+  if scheme not in EXTRAS:
+    known = ', '.join(f'{name}://' for name in sorted(EXTRAS))
+    return f'expected a path, or an address that starts with {known}'
+  bucket = rest.split('/')[0]
+  # The file system that a cluster of Hadoop has by default has no name.
+  if not bucket and scheme != 'hdfs':
+    return f'expected {scheme}://BUCKET/FOLDER'
+  return None
