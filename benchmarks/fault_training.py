@@ -19,6 +19,11 @@ LOCAL_ADAM = ['--local_optimizer=adam', '--local_learning_rate=0.003']
 RULES = {
   'sync_sgd': ['--train_steps=1200'],
   'sync_sgd with a backup': ['--replicas_to_aggregate=2', '--train_steps=1600'],
+  'sync_sgd by shards': [
+    '--sync_barrier=shard',
+    '--max_shard_mib=0.02',
+    '--train_steps=1200',
+  ],
   'easgd': [*LOCAL_ADAM, '--train_steps=1000'],
   'easgd in lock-step': ['--easgd_sync', *LOCAL_ADAM, '--train_steps=600'],
   'agn': ['--communication_period=3', '--train_steps=1500'],

@@ -20,7 +20,7 @@ COMMON = [
   *('--synthetic_channels=3', '--synthetic_train_images=3000'),
   *('--synthetic_test_images=100', '--validation_images=0'),
   *('--batch_size=1', '--optimizer=sgd', '--learning_rate=0.001'),
-  *('--train_steps=1000000', '--log_secs=0'),
+  *('--train_steps=1000000', '--log_secs=0', '--start_timeout_secs=300'),
 ]
 
 
@@ -45,10 +45,14 @@ class Case:
 
 IN_TURN = ['--partitioner=none', '--placement=round_robin']
 SYNC = ['--strategy=sync_sgd']
+SHARD = [*SYNC, '--sync_barrier=shard']
 CASES = {
   'one_ps': Case('sync, 1 ps', 1, SYNC, 1),
   'round_robin': Case('sync, 2 ps in turn', 2, [*SYNC, *IN_TURN], 1),
   'balanced': Case('sync, 2 ps balanced', 2, SYNC, 1),
+  'shard': Case('sync, 2 ps, shard barrier', 2, SHARD, 3),
+  'balanced_3': Case('sync, 3 ps balanced', 3, SYNC, 1),
+  'shard_3': Case('sync, 3 ps, shard barrier', 3, SHARD, 3),
   'async_one_ps': Case('async, 1 ps', 1, [], 2),
   'async_round_robin': Case('async, 2 ps in turn', 2, IN_TURN, 2),
   'async_balanced': Case('async, 2 ps balanced', 2, [], 3),

@@ -32,6 +32,7 @@ import tables
 WAITING = [
   'sync_sgd',
   'sync_sgd with a backup',
+  'sync_sgd by shards',
   'sagn',
   'bmuf',
   'easgd in lock-step',

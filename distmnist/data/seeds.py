@@ -68,7 +68,7 @@ def find_place():
 def make_initializer(name, draw):
   """Returns an initializer for tf.get_variable.
 
-  Each shard of a variable draws the whole of it and takes its part: what is
+  The whole of a variable is drawn once, and each shard takes its part: what is
   drawn in parts would depend on their number.
 
   Args:
@@ -77,12 +77,16 @@ def make_initializer(name, draw):
       from key, an int64 [2].
   """
 
+  drawn = {}
+
   def initialize(shape, dtype=tf.float32, partition_info=None):
     key = [derive('variable', _find_seed(), name), 0]
     if partition_info is None:
       return tf.cast(draw(list(shape), key), dtype)
-    whole = tf.cast(draw(list(partition_info.full_shape), key), dtype)
-    return tf.slice(whole, partition_info.var_offset, shape)
+    graph = tf.get_default_graph()
+    if graph not in drawn:
+      drawn[graph] = tf.cast(draw(list(partition_info.full_shape), key), dtype)
+    return tf.slice(drawn[graph], partition_info.var_offset, shape)
 
   return initialize
 

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import (
   graph_copy,
+  round_entry,
   round_state,
   round_takeover,
   strategy,
@@ -26,9 +27,6 @@ from distmnist.exchange import (
 # not seen them all wait.
 _NUM_ALL_WAIT_LOOKS = 10
 _LOOK_SECS = 0.1
-# The chief's thread asks for so many rounds in a session.run: they follow each
-# other on the ps, and the workers need not wait for the chief to ask.
-_ROUNDS_PER_RUN = 5
 
 
 class RoundHook(strategy.CenterHook):
@@ -66,17 +64,20 @@ class RoundHook(strategy.CenterHook):
       if self._is_lock_step:
         self._look += (tokens.take_all(),)
     self._given_token = tf.placeholder(tf.int64, [], 'given_token')
-    self._begin_with = [
+    begun = [
       self._round.token.assign(self._given_token).op,
       token_table.set_has_token(True),
+      *tokens.align(self._given_token),
     ]
+    with tf.control_dependencies(begun):
+      self._begin_with = self._round.entry.read_token()
     if not self._cluster.is_chief:
       return
     device = self._round.global_step.device
     self._update_op = graph_copy.repeat(
-      self._round.update_op, _ROUNDS_PER_RUN, device
+      self._round.update_op, self._round.rounds_per_run, device
     )
-    self._release_op = tokens.make(if_open=True)
+    self._release_op = tokens.release()
     self._offer_op = tokens.offer_own()
     self._close_op = tokens.close()
     self._take_over_op = round_takeover.build_take_over(self._round)
@@ -96,7 +97,11 @@ class RoundHook(strategy.CenterHook):
         token = session.run(self._take_over_op)
       else:
         token, is_late = self._enter(session)
-    session.run(self._begin_with, {self._given_token: token})
+    given = {self._given_token: token}
+    now = session.run(self._begin_with, given)
+    if now // round_entry.LIFE > token // round_entry.LIFE:
+      # A chief has taken over meanwhile: what it did is known only now.
+      session.run(self._begin_with, given)
     if is_late and self._pull_op is not None:
       session.run(self._pull_op)
     if self._cluster.is_chief:

@@ -45,12 +45,16 @@ def build_new_center(the_round):
     released = tf.cond(
       the_round.entry.read_token() < round_entry.LIFE,
       tf.no_op,
-      lambda: the_round.tokens.make(if_open=True),
+      the_round.tokens.release,
     )
   num_spare = the_round.num_contributions - the_round.cluster.num_workers
 
   def prepare(token):
-    ready = [build_emptying(the_round, token), the_round.token_table.clear()]
+    ready = [
+      build_emptying(the_round, token),
+      the_round.token_table.clear(),
+      *the_round.tokens.reset(token),
+    ]
     if the_round.entry.is_lock_step:
       ready.append(the_round.tokens.take_all())
     with tf.control_dependencies(ready):

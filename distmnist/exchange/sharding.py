@@ -25,6 +25,15 @@ _PARTITIONER = flags.DEFINE_enum(
   'at least; min_max: shards of at least 256 KiB, at most one a ps; none: not '
   'at all.',
 )
+_MAX_SHARD_MIB = flags.DEFINE_float(
+  'max_shard_mib',
+  None,
+  'MiB of a shard, with --partitioner=fixed: a variable that would have larger '
+  'ones is cut further than into a shard a ps, as smaller parts of it can be '
+  'pushed, applied and pulled at a time. 0: a shard a ps. By default 2 with '
+  '--sync_barrier=shard, else 0.',
+  lower_bound=0,
+)
 _PLACEMENT = flags.DEFINE_enum(
   'placement',
   'balanced',
@@ -38,27 +47,33 @@ _FIXED_BYTES = 8 << 10
 _MIN_MAX_BYTES = 256 << 10
 
 
-def make_partitioner(num_ps, kind='fixed', min_bytes=0):
+def make_partitioner(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
   """Returns a partitioner for tf.variable_scope, or None if there is no cut.
 
   Args:
     num_ps: int.
     kind: str, one of PARTITIONERS.
     min_bytes: int, of a shard; fewer leave a variable whole under `fixed`.
+    max_bytes: int, of a shard; more cut a variable further under `fixed`, into
+      a multiple of num_ps shards. None for no such cut.
   """
-  if num_ps < 2 or kind == 'none':
+  if kind == 'none' or not num_ps or (num_ps < 2 and not max_bytes):
     return None
 
   def partition(shape, dtype):
-    axis = find_axis(shape.as_list(), num_ps)
+    num_bytes = shape.num_elements() * dtype.size
+    num_shards = num_ps
+    if kind == 'fixed' and max_bytes:
+      num_shards *= max(1, math.ceil(num_bytes / (num_ps * max_bytes)))
+    axis = find_axis(shape.as_list(), num_shards)
     if axis is None:
       return [1] * shape.ndims or [1]
     if kind == 'min_max':
       return tf.min_max_variable_partitioner(
         num_ps, axis, min_slice_size=_MIN_MAX_BYTES
       )(shape=shape, dtype=dtype)
-    num_shards = min(num_ps, shape.as_list()[axis])
-    if shape.num_elements() * dtype.size < min_bytes * num_shards:
+    num_shards = min(num_shards, shape.as_list()[axis])
+    if num_bytes < min_bytes * num_shards:
       num_shards = 1
     return tf.fixed_size_partitioner(num_shards, axis)(shape=shape, dtype=dtype)
 
@@ -79,16 +94,19 @@ def find_axis(shape, num_ps):
   return 0 if is_even else shape.index(max(shape))
 
 
-def sharded(num_ps, kind='fixed', min_bytes=0):
+def sharded(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
   """The variable scope in which a model's variables are cut into shards."""
   return tf.variable_scope(
     tf.get_variable_scope(),
-    partitioner=make_partitioner(num_ps, kind, min_bytes),
+    partitioner=make_partitioner(num_ps, kind, min_bytes, max_bytes),
   )
 
 
-def sharded_by_flags(num_ps):
-  return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES)
+def sharded_by_flags(num_ps, max_bytes=None):
+  """As `sharded`; `max_bytes` is what the rule asks for, an int or None."""
+  if _MAX_SHARD_MIB.value is not None:
+    max_bytes = int(_MAX_SHARD_MIB.value * (1 << 20)) or None
+  return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES, max_bytes)
 
 
 class LeastBytes:

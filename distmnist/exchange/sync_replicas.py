@@ -36,7 +36,7 @@ class SyncReplicas:
     self._cluster = cluster
     self._replicas_to_aggregate = replicas_to_aggregate
     self._global_step = global_step
-    self._token = self._make_token()
+    self._token = sync_round.make_token(cluster, global_step)
     # It is read once in a step, before the gradients are computed.
     self._own_token = self._token.value()
     self.optimizer = tf.train.SyncReplicasOptimizer(
@@ -44,29 +44,19 @@ class SyncReplicas:
     )
     self._round = None
 
-  def _make_token(self):
-    """Returns a variable: the global_step of this worker's last token."""
-    device = self._global_step.device
-    with tf.device(device):
-      return tf.Variable(
-        self._global_step.read_value(),
-        trainable=False,
-        collections=[tf.GraphKeys.LOCAL_VARIABLES],
-        caching_device=device,
-        name=f'token_of_worker_{self._cluster.task_index}',
-      )
-
-  def push_and_wait(self, pairs, mark_done):
+  def push_and_wait(self, center, gradients, mark_done):
     """Pushes gradients, and waits for the update.
 
     Args:
-      pairs: list of (gradient on its ps, shard).
+      center: center.Center.
+      gradients: list of tensors like `center.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
 
     Returns:
       (new_step, staleness): int64 scalar tensors, the global_step of the new
       token, and see sync_round.Round.push_and_wait.
     """
+    pairs = center.to_shards(gradients)
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
       self.optimizer.apply_gradients(pairs, self._global_step)

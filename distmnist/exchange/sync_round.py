@@ -41,15 +41,44 @@ def make_accumulators(shards):
   return accumulators
 
 
+def make_token(cluster, global_step):
+  """Returns a variable on a ps: the global_step of this worker's last token.
+
+  Args:
+    cluster: cluster.Cluster.
+    global_step: int64 scalar variable, beside which it is.
+  """
+  device = global_step.device
+  with tf.device(device):
+    return tf.Variable(
+      global_step.read_value(),
+      trainable=False,
+      collections=[tf.GraphKeys.LOCAL_VARIABLES],
+      caching_device=device,
+      name=f'token_of_worker_{cluster.task_index}',
+    )
+
+
 class Round:
   """The accumulators and tokens of a rule.
 
   Attributes:
     update_op: the op of a round of the chief, for `hook`.
+    rounds_per_run: int, the chief's thread asks for so many rounds in a
+      session.run: they follow each other on the ps, and the workers need not
+      wait for the chief to ask.
+    pushed: list of ops, one for each accumulator, by which this worker
+      contributes; known after `push_and_wait`, and in lock-step alone.
   """
 
   def __init__(
-    self, cluster, num_contributions, global_step, accumulators, token
+    self,
+    cluster,
+    num_contributions,
+    global_step,
+    accumulators,
+    token,
+    make_tokens=token_barrier.Tokens,
   ):
     """
     Args:
@@ -59,6 +88,7 @@ class Round:
       accumulators: list of (tf.ConditionalAccumulator, device); a contribution
         has a tensor for each.
       token: int64 local variable, this worker's last token.
+      make_tokens: callable like token_barrier.Tokens.
     """
     self.cluster = cluster
     self.num_contributions = num_contributions
@@ -67,11 +97,11 @@ class Round:
     self.token = token
     self.entry = round_entry.Entry(cluster, num_contributions, global_step)
     device = global_step.device
-    self.tokens = token_barrier.Tokens(
-      cluster, num_contributions, self.entry, device
-    )
+    self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
     self.token_table = token_barrier.TokenTable(cluster, device)
     self.update_op = None
+    self.rounds_per_run = 5
+    self.pushed = []
 
   def build_update(self, apply):
     """Builds what the chief does with the mean of the contributions.
@@ -132,9 +162,11 @@ class Round:
 
     arrived = [] if self.entry.is_lock_step else tensors
     with tf.device(device), tf.control_dependencies(arrived):
-      staleness, pushed = self.entry.contribute(tf.identity(own_token), apply)
+      staleness, self.pushed = self.entry.contribute(
+        tf.identity(own_token), apply
+      )
     new_token = self.token_table.wait_for_token(
-      self.tokens.own, mark_done(pushed)
+      self.tokens.own, mark_done(self.pushed)
     )
     with tf.device(device):
       new_step = round_entry.step_of(new_token)

@@ -10,7 +10,7 @@ from distmnist.exchange import round_entry
 
 # A chief that is asked to stop gets so many tokens at a time: each step that
 # its session.run has left takes one.
-_NUM_OFFERED, OFFER_SECS = 16, 0.1
+NUM_OFFERED, OFFER_SECS = 16, 0.1
 
 
 class TokenTable:
@@ -145,6 +145,31 @@ class Tokens:
     num_each[self._index] -= 1
     return self.make(num_each, token, if_open=True)
 
+  def release(self):
+    """Returns the op that lets all that wait go on, unless a queue is closed.
+
+    Nothing is applied any more, or not before each begins a session anew.
+    """
+    return self.make(if_open=True)
+
+  def align(self, token):
+    """Returns ops by which a worker that begins with `token` can wait.
+
+    Args:
+      token: int64 scalar tensor.
+    """
+    del token
+    return []
+
+  def reset(self, token):
+    """Returns ops that forget what was done for an earlier center.
+
+    Args:
+      token: int64 scalar tensor, the first one of the new center.
+    """
+    del token
+    return []
+
   def offer_own(self):
     """Returns the op that puts old tokens where this worker waits.
 
@@ -152,7 +177,7 @@ class Tokens:
     """
     with tf.device(self._device):
       old = self._entry.read_token() - round_entry.LIFE
-      return self.own.enqueue_many([tf.fill([_NUM_OFFERED], old)])
+      return self.own.enqueue_many([tf.fill([NUM_OFFERED], old)])
 
   def take_all(self):
     """Returns an int64 tensor [n], what is in this worker's queue."""

@@ -19,11 +19,19 @@ _SMALL_BYTES = 1 << 20
 class Wire:
   """The way of this worker's tensors to the ps and back."""
 
-  def __init__(self, cluster):
+  def __init__(self, cluster, max_bundle_bytes=None, window=None):
     """
     Args:
       cluster: cluster.Cluster; where it has no ps nothing is sent.
+      max_bundle_bytes: int, small tensors are joined up to so many bytes; None
+        joins all.
+      window: int, so many messages at a time are on their way to a ps, the
+        last tensors first, which a backward pass makes first; None for all at
+        once. All at once share the link, so that each comes whole only at the
+        end, and what waits for a whole one has to wait for all.
     """
+    self._max_bundle_bytes = max_bundle_bytes
+    self._window = window
     self._worker = cluster.compute_device
     self._dtype = tf.as_dtype(cluster.wire_dtype)
     self._has_ps = cluster.num_ps > 0
@@ -64,26 +72,61 @@ class Wire:
   def _send(self, tensors, routes, is_guarded=False):
     if not self._has_ps:
       return list(tensors)
-    bundles = {}
-    for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
-      size = tensor.shape.num_elements() * tensor.dtype.size
-      # A number of its own makes a bundle of one.
-      key = *route, tensor.dtype, -1 if size < _SMALL_BYTES else i
-      bundles.setdefault(key, []).append(i)
-    arrived = [None] * len(tensors)
+    arrived, sent = [None] * len(tensors), {}
+    bundles = self.bundle(tensors, routes)
+    is_in_turn = self._window and is_guarded
     with tf.name_scope('wire'):
-      for (source, target, dtype, _), indices in bundles.items():
-        sent = [tensors[i] for i in indices]
-        for i, tensor in zip(
-          indices,
-          self._send_bundle(sent, source, target, dtype, is_guarded),
-          strict=True,
-        ):
-          arrived[i] = tensor
+      for indices in reversed(bundles) if is_in_turn else bundles:
+        route = routes[indices[0]]
+        earlier = sent.setdefault(route, [])
+        packed = self._send_packed(
+          [tensors[i] for i in indices],
+          route,
+          is_guarded,
+          earlier[-self._window :][:1]
+          if is_in_turn and len(earlier) >= self._window
+          else (),
+        )
+        earlier.append(packed.op)
+        with tf.device(route[1]):
+          parts = [packed]
+          if len(indices) > 1:
+            parts = split_like(packed, [tensors[i] for i in indices])
+        for i, part in zip(indices, parts, strict=True):
+          arrived[i] = part
     return arrived
 
-  def _send_bundle(self, tensors, source, target, dtype, is_guarded):
-    """Sends tensors of one dtype as one; returns them on `target`."""
+  def bundle(self, tensors, routes):
+    """Returns what travels as one message, lists of indices.
+
+    Args:
+      tensors: list of tensors or variables.
+      routes: list of hashables; those that differ share no message.
+    """
+    bundles, joined = [], {}
+    for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
+      size = tensor.shape.num_elements() * tensor.dtype.size
+      if size >= _SMALL_BYTES:
+        bundles.append([i])
+        continue
+      key = route, tensor.dtype
+      indices, held = joined.get(key, (None, 0))
+      limit = self._max_bundle_bytes
+      if indices is None or (limit and held + size > limit):
+        indices, held = [], 0
+        bundles.append(indices)
+      indices.append(i)
+      joined[key] = indices, held + size
+    return bundles
+
+  def _send_packed(self, tensors, route, is_guarded, earlier):
+    """Sends tensors of one dtype as one, once the ops `earlier` have run.
+
+    Returns:
+      The one tensor, at the end of the route.
+    """
+    source, target = route
+    dtype = tensors[0].dtype
     cast_dtype = self._cast_dtype(dtype)
     with tf.device(source):
       packed = tensors[0] if len(tensors) == 1 else flatten(tensors)
@@ -91,12 +134,14 @@ class Wire:
         packed = tf.cast(packed, cast_dtype)
       if is_guarded and dtype.is_floating:
         packed = self.guard(packed)
+      if earlier:
+        with tf.control_dependencies(earlier):
+          packed = tf.identity(packed)
     with tf.device(target):
       # Without an op over there it would be sent to each that wants it.
-      packed = (
-        tf.cast(packed, dtype) if cast_dtype != dtype else tf.identity(packed)
-      )
-      return [packed] if len(tensors) == 1 else split_like(packed, tensors)
+      if cast_dtype != dtype:
+        return tf.cast(packed, dtype)
+      return tf.identity(packed)
 
 
 def flatten(tensors):

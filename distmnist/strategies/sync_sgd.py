@@ -19,65 +19,52 @@ being the optimizer's rate, so that the mean becomes
 Variables, slots, gradient accumulators and the token queue live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
 hands out after each update. With R = N all wait for one that died to return.
-"""
 
-import math
+With --sync_barrier=shard all of that is per shard, and a worker pulls each into
+a copy of its own once it is updated: exchange/shard_barrier.py.
+"""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import center, strategy, sync_replicas
-from distmnist.nn import optimizers
-
-_WORKER_LEARNING_RATES = flags.DEFINE_list(
-  'worker_learning_rates',
-  [],
-  'sync_sgd: a learning rate a worker, such as 0.1,0.0001. With '
-  '--optimizer=sgd alone; --learning_rate is then only their common unit.',
+from distmnist.exchange import (
+  center,
+  shard_barrier,
+  shard_copies,
+  strategy,
+  sync_replicas,
 )
+from distmnist.nn import worker_rates
+
+_SYNC_BARRIER = flags.DEFINE_enum(
+  'sync_barrier',
+  'step',
+  ['step', 'shard'],
+  'sync_sgd: what workers wait for. step: until all gradients are in and '
+  'applied, and pull then. shard: each shard is applied, and pulled, as soon '
+  'as its own gradients are in, while others are still pushed; variables are '
+  'then cut into shards of at most 2 MiB (--max_shard_mib). The result is the '
+  'same; shard needs one gradient a worker in each update.',
+)
+_BARRIERS = {
+  'step': (center.Center, sync_replicas.SyncReplicas),
+  'shard': (shard_copies.ShardCopies, shard_barrier.ShardBarrier),
+}
 
 
 def make(cluster):
-  words = _WORKER_LEARNING_RATES.value
-  return SyncSgd(
-    cluster,
-    strategy.replicas_to_aggregate_from_flags(cluster),
-    compute_gradient_factor(cluster, words) if words else None,
-  )
-
-
-def compute_gradient_factor(cluster, words):
-  """Returns what this worker's gradients are multiplied by, a float.
-
-  Args:
-    cluster: cluster.Cluster.
-    words: list of str, lr_i of each worker.
-
-  Raises:
-    cli.UsageError: they do not fit the cluster or the optimizer.
-  """
-  given, n = f'--worker_learning_rates={",".join(words)}', cluster.num_workers
-  try:
-    rates = [float(word) for word in words]
-  except ValueError:
-    rates = []
-  if len(rates) != n or not all(0 <= rate < math.inf for rate in rates):
+  """Returns the rule; raises cli.UsageError where flags do not fit."""
+  num_replicas = strategy.replicas_to_aggregate_from_flags(cluster)
+  barrier = _SYNC_BARRIER.value
+  if barrier == 'shard' and num_replicas != cluster.num_workers:
     raise cli.UsageError(
-      f'{given}: expected {n} learning rates of 0 or more, one a worker'
+      '--sync_barrier=shard needs one gradient a worker in each update, not '
+      f'{num_replicas} of {cluster.num_workers} workers: leave '
+      '--replicas_to_aggregate alone, or take --sync_barrier=step'
     )
-  optimizer, base = optimizers.base_rate_from_flags()
-  if optimizer != 'sgd' or not base:
-    raise cli.UsageError(
-      f'{given} needs plain sgd and a --learning_rate above 0, not {optimizer} '
-      f'at {base:g}: else no step is in proportion to the gradient'
-    )
-  if strategy.replicas_to_aggregate_from_flags(cluster) != n:
-    raise cli.UsageError(
-      f'{given} needs one gradient a worker in each update: leave '
-      '--replicas_to_aggregate alone'
-    )
-  return rates[cluster.task_index] / base * n
+  factor = worker_rates.factor_from_flags(cluster, num_replicas)
+  return SyncSgd(cluster, num_replicas, factor, barrier)
 
 
 class SyncSgd(strategy.Strategy):
@@ -86,32 +73,45 @@ class SyncSgd(strategy.Strategy):
   max_staleness = 0
   waits_for_all = True
 
-  def __init__(self, cluster, replicas_to_aggregate, gradient_factor=None):
+  def __init__(
+    self,
+    cluster,
+    replicas_to_aggregate,
+    gradient_factor=None,
+    barrier='step',
+  ):
     """
     Args:
       cluster: cluster.Cluster.
       replicas_to_aggregate: int, R.
       gradient_factor: float, n lr_i / base, or None for 1.
+      barrier: str, of _BARRIERS.
     """
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate
     self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self._gradient_factor = gradient_factor
-    self._center = center.Center(cluster)
+    if barrier == 'shard':
+      self.max_shard_bytes = shard_copies.PART_BYTES
+    # Without a ps there is nothing to pull.
+    make_center, self._barrier = _BARRIERS[
+      barrier if cluster.num_ps else 'step'
+    ]
+    self._center = make_center(cluster)
 
   def scope(self):
     return self._center.scope()
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('sync_sgd'):
-      self._replicas = sync_replicas.SyncReplicas(
+      self._replicas = self._barrier(
         self.cluster, make_optimizer(), self.batches_per_update, global_step
       )
       gradients = self._center.compute_gradients(self._replicas.optimizer, loss)
       if self._gradient_factor is not None:
         gradients = [gradient * self._gradient_factor for gradient in gradients]
       new_step, staleness = self._replicas.push_and_wait(
-        self._center.to_shards(gradients), self.mark_done
+        self._center, gradients, self.mark_done
       )
       num_bytes = self._center.num_bytes
       return strategy.Update(new_step, staleness, num_bytes, num_bytes)

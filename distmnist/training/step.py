@@ -61,7 +61,10 @@ def build_step(
     global_step = tf.train.get_or_create_global_step()
     state = model_state.ModelState(cluster, strategy.is_lock_step)
     state.activate()
-    with sharding.sharded_by_flags(cluster.num_ps), strategy.scope():
+    sharded = sharding.sharded_by_flags(
+      cluster.num_ps, strategy.max_shard_bytes
+    )
+    with sharded, strategy.scope():
       loss, metrics = build_slices(cluster, problem, slices, state)
     center = [v for v in tf.global_variables() if v is not global_step]
     average = averages.make(center, global_step)

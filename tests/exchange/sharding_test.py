@@ -182,3 +182,39 @@ def test_a_variable_that_is_not_on_a_ps_is_named(tf_session):
     '/job:worker/task:0/device:CPU:0, bare on no device: build them with '
     'tf.get_variable and no device of their own'
   )
+
+
+@pytest.mark.parametrize(
+  ('num_ps', 'max_bytes', 'shape', 'num_shards'),
+  [
+    (2, 80, [10, 4], 2),  # 80 bytes each.
+    (2, 79, [10, 4], 4),
+    (1, 50, [10, 4], 4),
+    (1, None, [10, 4], 1),
+    (3, 4, [2], 2),  # No more than there are rows.
+  ],
+)
+def test_what_is_too_large_is_cut_into_a_multiple_of_the_ps(
+  tf_session, num_ps, max_bytes, shape, num_shards
+):
+  with sharding.sharded(num_ps, max_bytes=max_bytes):
+    tf.get_variable('w', shape)
+  assert len(tf.trainable_variables()) == num_shards
+
+
+@pytest.mark.parametrize(
+  ('words', 'num_shards'),
+  [
+    ([], 4),
+    (['--max_shard_mib=0'], 2),
+    (['--max_shard_mib=0.25'], 8),
+    (['--max_shard_mib=0.25', '--partitioner=min_max'], 2),
+  ],
+)
+def test_the_flag_decides_before_the_rule(
+  set_flags, tf_session, words, num_shards
+):
+  set_flags(*words)
+  with sharding.sharded_by_flags(2, 1 << 19):
+    tf.get_variable('w', [1 << 19])  # 2 MiB.
+  assert len(tf.trainable_variables()) == num_shards

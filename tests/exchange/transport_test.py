@@ -23,11 +23,12 @@ PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 WORKER = '/job:worker/task:0/device:CPU:0'
 
 
-def make_wire(dtype='float32', num_ps=2):
+def make_wire(dtype='float32', num_ps=2, **settings):
   ps_hosts = tuple(f'p{i}:1' for i in range(num_ps))
-  return transport.Wire(
-    cluster_lib.make_cluster(ps_hosts, ('w0:1',), 'worker', 0, wire_dtype=dtype)
+  cluster = cluster_lib.make_cluster(
+    ps_hosts, ('w0:1',), 'worker', 0, wire_dtype=dtype
   )
+  return transport.Wire(cluster, **settings)
 
 
 def find_crossings(tensors):
@@ -119,3 +120,23 @@ def test_values_arrive(make_cluster, dtype):
         for value, expected in zip(found, values, strict=True):
           assert value.dtype == np.float32
           assert value.tolist() == expected.tolist()
+
+
+def test_small_tensors_are_joined_up_to_a_size():
+  wire = make_wire(max_bundle_bytes=32)
+  values = build_values([4], [4], [4], [1 << 18], [3])
+  assert wire.bundle(values, [0, 0, 0, 0, 0]) == [[0, 1], [2, 4], [3]]
+  assert wire.bundle(values[:3], [0, 1, 0]) == [[0, 2], [1]]
+
+
+def test_at_most_two_pushes_are_on_the_way_to_a_ps(tf_session):
+  large = [1 << 18]
+  with tf.device(WORKER):
+    values = [tf.fill(large, 1.0 + i) for i in range(4)]
+  arrived = make_wire(window=2).to_ps(values, [PS[0], PS[0], PS[1], PS[0]])
+  # The last goes first, and what is for the other ps does not count.
+  waits = [
+    [op for x in tensor.op.inputs for op in x.op.control_inputs]
+    for tensor in arrived
+  ]
+  assert waits == [[arrived[3].op], [], [], []]

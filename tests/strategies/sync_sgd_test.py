@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import re
 import threading
 
 import numpy as np
@@ -311,55 +310,27 @@ def test_random_steps_with_rates_agree_with_the_oracle(
       np.testing.assert_allclose(found.center, w, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'rates, words, message',
-  [
-    *(
-      (rates, [], ': expected 2 learning rates of 0 or more, one a worker')
-      for rates in (
-        '0.1',
-        '0.1,0.2,0.3',
-        '0.1,x',
-        '0.1,',
-        '0.1,-0.2',
-        'inf,0.1',
-        '0.1,nan',
-      )
-    ),
-    *(
-      (
-        '0.1,0.2',
-        [word],
-        f' needs plain sgd and a --learning_rate above 0, not {name} at '
-        f'{rate:g}: else no step is in proportion to the gradient',
-      )
-      for word, name, rate in (
-        ('--optimizer=momentum', 'momentum', 0.01),
-        ('--weight_decay=0.1', 'sgd with --weight_decay', 0.01),
-        ('--learning_rate=0', 'sgd', 0),
-      )
-    ),
-    *(
-      (
-        '0.1,0.2',
-        [f'--replicas_to_aggregate={number}'],
-        ' needs one gradient a worker in each update: leave '
-        '--replicas_to_aggregate alone',
-      )
-      for number in (1, 3)
-    ),
-  ],
-)
-def test_rates_that_do_not_fit_are_refused(set_flags, rates, words, message):
-  given = f'--worker_learning_rates={rates}'
-  set_flags(given, *words)
-  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
-  expected = re.escape(given + message)
-  with pytest.raises(cli.UsageError, match=f'^{expected}$'):
-    sync_sgd.make(member)
-
-
 def test_rates_go_with_a_replicas_to_aggregate_of_all(set_flags):
   set_flags('--worker_learning_rates=0.1,0.2', '--replicas_to_aggregate=2')
   member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
   assert sync_sgd.make(member).batches_per_update == 2
+
+
+@pytest.mark.parametrize('number', [1, 3])
+def test_a_barrier_a_shard_needs_a_gradient_of_each_worker(set_flags, number):
+  set_flags('--sync_barrier=shard', f'--replicas_to_aggregate={number}')
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  with pytest.raises(
+    cli.UsageError,
+    match='^--sync_barrier=shard needs one gradient a worker in each update, '
+    f'not {number} of 2 workers: leave --replicas_to_aggregate alone, or take '
+    '--sync_barrier=step$',
+  ):
+    sync_sgd.make(member)
+
+
+def test_a_barrier_a_shard_asks_for_small_shards(set_flags):
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  assert sync_sgd.make(member).max_shard_bytes is None
+  set_flags('--sync_barrier=shard')
+  assert sync_sgd.make(member).max_shard_bytes == 2 << 20

@@ -97,8 +97,8 @@ class Worker:
       )
       if how.steps_per_run > 1:
         self._build_run(update)
-      hooks = self.rule.hooks(in_process.NoStop())
-      self.session = cluster.make_session(index, hooks)
+      self.hooks = self.rule.hooks(in_process.NoStop())
+      self.session = cluster.make_session(index, self.hooks)
 
   def variables(self):
     """Returns ({name: device} of the global, and of the local variables)."""

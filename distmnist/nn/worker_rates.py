@@ -1,0 +1,51 @@
+"""A learning rate for each worker of synchronous SGD."""
+
+import math
+
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.nn import optimizers
+
+_WORKER_LEARNING_RATES = flags.DEFINE_list(
+  'worker_learning_rates',
+  [],
+  'sync_sgd: a learning rate a worker, such as 0.1,0.0001. With '
+  '--optimizer=sgd alone; --learning_rate is then only their common unit.',
+)
+
+
+def factor_from_flags(cluster, num_replicas):
+  """Returns what this worker's gradients are multiplied by, a float or None.
+
+  Args:
+    cluster: cluster.Cluster.
+    num_replicas: int, the gradients of one update.
+
+  Raises:
+    cli.UsageError: the rates do not fit the cluster or the optimizer.
+  """
+  words = _WORKER_LEARNING_RATES.value
+  if not words:
+    return None
+  given, n = f'--worker_learning_rates={",".join(words)}', cluster.num_workers
+  try:
+    rates = [float(word) for word in words]
+  except ValueError:
+    rates = []
+  if len(rates) != n or not all(0 <= rate < math.inf for rate in rates):
+    raise cli.UsageError(
+      f'{given}: expected {n} learning rates of 0 or more, one a worker'
+    )
+  optimizer, base = optimizers.base_rate_from_flags()
+  if optimizer != 'sgd' or not base:
+    raise cli.UsageError(
+      f'{given} needs plain sgd and a --learning_rate above 0, not {optimizer} '
+      f'at {base:g}: else no step is in proportion to the gradient'
+    )
+  if num_replicas != n:
+    raise cli.UsageError(
+      f'{given} needs one gradient a worker in each update: leave '
+      '--replicas_to_aggregate alone'
+    )
+  return rates[cluster.task_index] / base * n
