@@ -15,7 +15,10 @@ from distmnist.common.names import PACKAGE_DIR
 
 # What a flag can hold in a graph: int64.
 _MAX_INT = 2**63 - 1
-_PATHS = ('logdir', 'resume', 'checkpoint', 'output', 'images', 'labels')
+_PATHS = (
+  *('logdir', 'resume', 'checkpoint'),
+  *('output', 'inputs', 'images', 'labels'),
+)
 
 
 class FlagFileError(flags.Error):
