@@ -28,7 +28,8 @@ from distmnist.training import step as step_lib
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',
   [100, 1000, 10000],
-  'Megabits a second of each host, to and fro at the same time',
+  'Megabits a second of each host in each direction; may be given several '
+  'times.',
   lower_bound=1,
 )
 

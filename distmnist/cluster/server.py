@@ -26,13 +26,14 @@ _LOG_DEVICE_PLACEMENT = flags.DEFINE_bool(
 _INTRA_OP_THREADS = flags.DEFINE_integer(
   'intra_op_parallelism_threads',
   0,
-  'Threads within an op; 0 is one a core. Set it where tasks share a machine.',
+  'Threads within an op; 0 means one per core. Set it where tasks share a '
+  'machine.',
   lower_bound=0,
 )
 _INTER_OP_THREADS = flags.DEFINE_integer(
   'inter_op_parallelism_threads',
   0,
-  'Ops that run at the same time; 0 is one a core.',
+  'Ops that run at the same time; 0 means one per core.',
   lower_bound=0,
 )
 

@@ -9,8 +9,8 @@ from distmnist.data import seeds
 _RANDOM_SHIFT = flags.DEFINE_integer(
   'random_shift',
   0,
-  'Moves each training image by up to so many pixels along both axes, drawn '
-  'anew each time that it is read; what comes in is black.',
+  'Pixels by which each training image is moved at most along both axes, '
+  'drawn anew each time that it is read; the pixels moved in are black.',
   lower_bound=0,
 )
 

@@ -20,9 +20,10 @@ from distmnist.data import split as split_lib
 _READ_THREADS = flags.DEFINE_integer(
   'read_threads',
   1,
-  'Threads of a worker in which a reader reads the next runs, each so many '
-  'ahead. Those of distmnist.readers may be called from several at once; of '
-  'your own you know.',
+  'Threads of a worker that read the batches of the next runs ahead, '
+  "where a problem's examples come from a reader. More than one needs a "
+  'reader that may be called from several threads at once, as those of '
+  'distmnist.readers may.',
   lower_bound=1,
   upper_bound=64,
 )

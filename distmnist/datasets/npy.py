@@ -21,7 +21,10 @@ _IMAGE_SHAPE = flags.DEFINE_list(
   'Height, width and channels of the images of --dataset=npy.',
 )
 _CLASSES = flags.DEFINE_integer(
-  'npy_classes', 10, 'Labels of --dataset=npy: those below it.', lower_bound=2
+  'npy_classes',
+  10,
+  'Classes of --dataset=npy: labels are the integers from 0 to one less.',
+  lower_bound=2,
 )
 
 flags.register_validator(

@@ -58,7 +58,8 @@ _CHANNELS = flags.DEFINE_integer(
 _CLASSES = flags.DEFINE_integer(
   'synthetic_classes',
   10,
-  'Classes of --dataset=synthetic: the numbers below it, written in digits.',
+  'Classes of --dataset=synthetic: the numbers from 0 to one less, drawn '
+  'as digits.',
   lower_bound=2,
   upper_bound=10000,
 )

@@ -34,10 +34,10 @@ _MASTER = flags.DEFINE_string(
 _CONF = flags.DEFINE_multi_string(
   'spark_conf',
   [],
-  'A setting of Spark, as name=value; may be given several times. Of one whose'
-  ' name says password, secret, token or key the value is never printed, and in'
-  ' no command line of ours. Keep it out of yours by a --flagfile for you alone'
-  ' to read.',
+  'A setting of Spark, as name=value; may be given several times. The value'
+  ' of one whose name contains password, secret, token or key is never printed,'
+  ' nor put on the command line of a process. Keep it off your own with a'
+  ' --flagfile that only you can read.',
 )
 _WAIT_SECS = flags.DEFINE_float(
   'spark_wait_secs',

@@ -45,8 +45,8 @@ _TOLERATIONS = flags.DEFINE_list(
   'kube_tolerations',
   [],
   'KEY[=VALUE][:EFFECT],...: taints of nodes that the Pods of the run tolerate,'
-  ' such as nvidia.com/gpu:NoSchedule. Without VALUE any is tolerated, without'
-  ' EFFECT each.',
+  ' such as nvidia.com/gpu:NoSchedule. Without VALUE any value is tolerated,'
+  ' without EFFECT every effect.',
 )
 _PRIORITY_CLASS = flags.DEFINE_string(
   'kube_priority_class', None, 'PriorityClass of the Pods.'
@@ -89,7 +89,7 @@ _EGRESS = flags.DEFINE_list(
   None,
   "CIDR,...: what tasks may reach besides DNS and each other, by the run's"
   ' NetworkPolicy: 10.0.0.0/8, or 0.0.0.0/0 for all of IPv4, or none. Default:'
-  ' the policy does not speak of it.',
+  ' the policy leaves outgoing traffic alone.',
 )
 _PATCH = flags.DEFINE_string(
   'kube_patch',

@@ -18,15 +18,15 @@ from distmnist.lifecycle import check_in, consistency, heartbeats, stalls
 _STALL_WARN_SECS = flags.DEFINE_float(
   'stall_warn_secs',
   10,
-  'Say whom a task waits for when a step, a save, an evaluation or the end '
-  'takes longer, in seconds.',
+  'Seconds after which a task says whom it waits for in a step, a save, '
+  'an evaluation or the end.',
   lower_bound=0.1,
 )
 _STALL_FAIL_SECS = flags.DEFINE_float(
   'stall_fail_secs',
   600,
-  'End with an error when a step, a save, an evaluation or the end takes '
-  'longer, in seconds.',
+  'Seconds after which a step, a save, an evaluation or the end that is '
+  'not over ends the task with an error.',
   lower_bound=0.1,
 )
 

@@ -27,7 +27,7 @@ _RESUME = flags.DEFINE_string(
   'What the training begins with. auto: the latest checkpoint in --logdir that '
   'is whole and has not diverged, if there is one; never: the first weights; '
   'anything else: this checkpoint, by its path without an ending, or the '
-  'latest of this folder. But for auto, what an earlier run has left in '
+  'latest of this folder. Except by auto, what an earlier run has left in '
   '--logdir is moved aside.',
 )
 _NO_CHECKPOINT = (

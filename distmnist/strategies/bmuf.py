@@ -43,7 +43,7 @@ _BLOCK_MOMENTUM = flags.DEFINE_float(
 _BLOCK_LEARNING_RATE = flags.DEFINE_float(
   'block_learning_rate',
   1,
-  'bmuf: zeta, what a block of all workers counts.',
+  'bmuf: zeta, the weight of the mean change of a block of steps.',
   lower_bound=0,
 )
 

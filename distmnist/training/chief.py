@@ -23,15 +23,15 @@ from distmnist.watching import own_metrics
 _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
   0,
-  'Global steps from one evaluation on the validation split to the next; 0 is '
-  'never.',
+  'Global steps from one evaluation on the validation split to the next; '
+  '0 means never.',
   lower_bound=0,
 )
 _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
   'early_stopping_patience',
   0,
   'Stop after this many evaluations without improvement, and report the best '
-  'checkpoint; 0 is never. Needs --validation_steps and --logdir.',
+  'checkpoint; 0 means never. Needs --validation_steps and --logdir.',
   lower_bound=0,
 )
 _VALIDATE_AT_END = flags.DEFINE_bool(
