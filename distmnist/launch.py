@@ -8,6 +8,8 @@ ended with 0, else that of the first task that failed for good.
 
 import os
 
+from absl import flags
+
 from distmnist.cluster import task_environment
 from distmnist.common import cli, console, lifeline, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
@@ -20,6 +22,16 @@ from distmnist.launching import (
   screens,
 )
 from distmnist.launching import train_flags as train_flags_lib
+from distmnist.sweeps import autotune
+
+_AUTOTUNE = flags.DEFINE_bool(
+  'autotune',
+  False,
+  'Before the run, try for --autotune_secs which of --steps_per_run,'
+  ' --wire_dtype, --communication_period and the like make it faster on its'
+  ' hosts, say what each brings, and run with the best. Flags that are given'
+  ' stay as they are.',
+)
 
 # What --help explains.
 _FIRST_FLAGS = (
@@ -58,6 +70,11 @@ def main(train_flags):
   screens.check_flags(logdir)
   companions.check_flags(cluster_flags.LAUNCHER.value, logdir)
   cluster_flags.check_evaluator(cluster_flags.LAUNCHER.value, logdir)
+  if _AUTOTUNE.value and not cluster_flags.DRY_RUN.value:
+    taken, signum = autotune.run(autotune.read_given(), given)
+    if signum:
+      return 128 + signum
+    train_flags, given = [*train_flags, *taken], [*given, *taken]
   # A launcher gives its tasks their roles: that of this process is not theirs.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)

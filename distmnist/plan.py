@@ -4,7 +4,8 @@
 
 takes the flags of train, hosts included; without hosts those of launch say how
 many tasks there are. It starts nothing, and reads no images; of a --problem it
-loads the training data, for their shapes.
+loads the training data, for their shapes. With --suggest it runs instead, for
+half a minute, to find which flags make the run faster.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -20,7 +21,8 @@ from distmnist.cluster import role_flags
 from distmnist.common import cli, console
 from distmnist.data import input_pipeline
 from distmnist.exchange import sharding
-from distmnist.launching import cluster_flags
+from distmnist.launching import cluster_flags, train_flags
+from distmnist.sweeps import autotune
 from distmnist.training import flag_checks, problem_data
 from distmnist.training import problem as problem_lib
 from distmnist.training import step as step_lib
@@ -31,6 +33,12 @@ _MBITS = flags.DEFINE_multi_integer(
   'Megabits a second of each host in each direction; may be given several '
   'times.',
   lower_bound=1,
+)
+_SUGGEST = flags.DEFINE_bool(
+  'suggest',
+  False,
+  'Instead, try for --autotune_secs on the hosts of --launcher which flags make'
+  ' the run faster, and print them with what each brings.',
 )
 
 # What --help explains.
@@ -43,6 +51,8 @@ _FIRST_FLAGS = (
 
 def main():
   console.print_logs(print)
+  if _SUGGEST.value:
+    return suggest()
   cluster = make_cluster()
   name, strategy = flag_checks.make_strategy(cluster)
   problem = problem_lib.from_flags()
@@ -70,6 +80,25 @@ def main():
       f'{mbits:,} Mbit/s: {1000 * secs:,.2f} ms a step at least, '
       f'{1 / secs:,.1f} steps/s a worker'
     )
+
+
+def suggest():
+  """Prints what `launch --autotune` would take; returns the exit code."""
+  given = flags.FLAGS
+  if given.worker_hosts or given.ps_hosts:
+    raise cli.UsageError(
+      '--suggest starts the tasks itself: give --launcher and --num_workers in'
+      ' place of --worker_hosts'
+    )
+  words = autotune.read_given()
+  of_train = [word for word in words if train_flags.is_known(_name(word))]
+  of_launch = [word for word in words if word not in of_train]
+  _, signum = autotune.run(of_launch, of_train)
+  return 128 + signum if signum else 0
+
+
+def _name(word):
+  return word.removeprefix('--').partition('=')[0]
 
 
 def make_cluster():

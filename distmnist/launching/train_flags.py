@@ -54,6 +54,9 @@ def expand(words):
 def check(words):
   """Checks names, types and bounds of the flags `words` (list of str).
 
+  Returns:
+    flags.FlagValues, all flags of train, those of `words` set.
+
   Raises:
     cli.UsageError: one is wrong.
   """
@@ -67,6 +70,7 @@ def check(words):
     raise cli.UsageError(
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
     )
+  return values
 
 
 def is_known(name):
@@ -157,8 +161,6 @@ class _Flags:
 def check_combination(words, num_ps, num_workers):
   """Has train check how its flags fit each other and the cluster.
 
-  What needs data, a GPU or a folder is left to the hosts.
-
   Args:
     words: list of str, the flags of train.
     num_ps, num_workers: int.
@@ -166,18 +168,21 @@ def check_combination(words, num_ps, num_workers):
   Raises:
     cli.UsageError: they do not fit.
   """
+  (mistake,) = find_mistakes([words], num_ps, num_workers)
+  if mistake:
+    raise cli.UsageError(mistake, 'train')
+
+
+def find_mistakes(combinations, num_ps, num_workers):
+  """Returns what train says of each list of its flags: a str, None if it fits.
+
+  What needs data, a GPU or a folder is left to the hosts.
+  """
   with tempfile.TemporaryDirectory(prefix='distmnist_check_') as folder:
     path = os.path.join(folder, 'check.json')
+    asked = {'num_ps': num_ps, 'num_workers': num_workers}
     with open(path, 'w', encoding='utf-8') as file:
-      json.dump(
-        {
-          'num_ps': num_ps,
-          'num_workers': num_workers,
-          'flags': [words],
-          'needs_data': False,
-        },
-        file,
-      )
+      json.dump({**asked, 'flags': combinations, 'needs_data': False}, file)
     done = subprocess.run(
       [sys.executable, '-m', CHECK, path],
       capture_output=True,
@@ -188,11 +193,9 @@ def check_combination(words, num_ps, num_workers):
       _log.info(
         f'the flags of train are checked by the hosts alone: {lines[-1]}'
       )
-      return
+      return [None] * len(combinations)
     with open(f'{path}.checked', encoding='utf-8') as file:
-      (mistake,) = json.load(file)
-  if mistake:
-    raise cli.UsageError(mistake, 'train')
+      return json.load(file)
 
 
 @functools.cache

@@ -105,13 +105,12 @@ def launch_from_flags(is_cluster):
   ):
     return None
   names = {module: name for name, module in registry.find(LAUNCHERS).items()}
-  modules = flags.FLAGS.flags_by_module_dict()
   words = []
   for module in (cluster_flags.__name__, *names):
     # Without --launcher=spark its flags are those of --runner=spark.
     if names.get(module) == 'spark' and launcher != 'spark':
       continue
-    for flag in modules.get(module, []):
+    for flag in flags.FLAGS.get_key_flags_for_module(module):
       if not flag.present or flag.name in _OURS:
         continue
       if isinstance(flag, flags.MultiFlag):

@@ -1,0 +1,141 @@
+"""Tries what makes a run faster, on its own hosts and links, before it starts.
+
+The trials are runs of launch, each ended after some seconds of training; what
+they try is in knobs.py.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+
+from absl import flags
+
+from distmnist.common import cli, signals
+from distmnist.common.names import TRAIN
+from distmnist.launching import cluster_flags, train_flags
+from distmnist.sweeps import knobs as knobs_lib
+from distmnist.sweeps import speed_trial
+
+_log = logging.getLogger(__name__)
+
+AUTOTUNE_SECS = flags.DEFINE_float(
+  'autotune_secs',
+  30.0,
+  'Seconds of training that the trials of --autotune, and of --suggest of plan,'
+  ' take together, beside the start of each.',
+  lower_bound=1.0,
+)
+
+# With these the tasks and this machine share the folder of the trials.
+_LAUNCHERS = 'local', 'ssh', 'slurm', 'command'
+# Flags of launch that a trial does without, or has of its own.
+_OURS = (
+  *('autotune', 'autotune_secs', 'suggest', 'mbits', 'flagfile', 'logs_dir'),
+  *('show_logs', 'live_table', 'max_restarts', 'min_workers', 'dry_run'),
+  *('evaluator', 'tensorboard', 'loggers', 'metrics_port'),
+  *('help', 'helpfull'),
+)
+
+
+def read_given():
+  """Returns the flags that this program was given (list of str), but ours."""
+  words = []
+  for name in flags.FLAGS:
+    flag = flags.FLAGS[name]
+    if not flag.present or name in _OURS:
+      continue
+    if isinstance(flag, flags.MultiFlag):
+      words += [f'--{name}={value}' for value in flag.value]
+    else:
+      words.append(flag.serialize())
+  return words
+
+
+def run(launch_words, words):
+  """Tries the knobs and says what each brings.
+
+  Args:
+    launch_words: list of str, the flags of launch.
+    words: list of str, the flags of train, with each --flagfile read.
+
+  Returns:
+    The words to take (list of str), and the signal (int) that stopped it or
+    None.
+
+  Raises:
+    cli.UsageError: no trial can be made.
+    cli.RunError: the run as it was asked for does not even start.
+  """
+  num_ps = cluster_flags.NUM_PS.value
+  num_workers = cluster_flags.NUM_WORKERS.value
+  _check_module()
+  given = train_flags.check(words)
+  _check_folder(given['logdir'].value)
+  knobs = knobs_lib.select(given, num_ps)
+  tried = [word for knob in knobs for word in knob.words]
+  found = train_flags.find_mistakes(
+    [[*words, word] for word in tried], num_ps, num_workers
+  )
+  mistakes = dict(zip(tried, found, strict=True))
+  num_trials = knobs_lib.count_trials(knobs, mistakes)
+  secs = AUTOTUNE_SECS.value / num_trials
+  _log.info(
+    f'autotune: {num_trials} trials of {secs:.1f} s and a start each, on the'
+    ' hosts of the run'
+  )
+  received = []
+  with (
+    _make_folder(given['logdir'].value) as folder,
+    signals.collecting(received),
+  ):
+    runner = speed_trial.Runner(
+      [*launch_words, *words], folder, num_workers, secs, received
+    )
+    rows, taken = knobs_lib.climb(knobs, runner.measure, mistakes)
+  if received:
+    return [], received[0]
+  if not rows[0].speed:
+    raise cli.RunError(f'autotune: the run as given: {rows[0].note}')
+  for line in knobs_lib.format_rows(rows):
+    _log.info(line)
+  _log.info(f'autotune takes {" ".join(taken) or "the flags as given"}')
+  return taken, None
+
+
+def _check_module():
+  module = cluster_flags.MODULE.value
+  if module != TRAIN:
+    raise cli.UsageError(
+      f'--module={module} cannot be tuned: the flags that are tried are those'
+      f' of {TRAIN}'
+    )
+
+
+def _check_folder(logdir):
+  launcher = cluster_flags.LAUNCHER.value
+  if launcher not in _LAUNCHERS:
+    raise cli.UsageError(
+      f'--launcher={launcher} cannot be tuned: expected one of'
+      f' {", ".join(_LAUNCHERS)}'
+    )
+  if launcher != 'local' and (not logdir or '://' in logdir):
+    raise cli.UsageError(
+      'the trials of autotune need a folder that the hosts share: give train a'
+      ' --logdir on it'
+    )
+
+
+@contextlib.contextmanager
+def _make_folder(logdir):
+  """Yields a folder for the trials, which is removed at the end."""
+  beside = None
+  if logdir and '://' not in logdir:
+    beside = os.path.dirname(os.path.abspath(os.path.expanduser(logdir)))
+    os.makedirs(beside, exist_ok=True)
+  folder = tempfile.mkdtemp(prefix='distmnist_autotune_', dir=beside)
+  try:
+    yield folder
+  finally:
+    shutil.rmtree(folder, ignore_errors=True)

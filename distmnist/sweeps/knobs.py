@@ -1,0 +1,153 @@
+"""What can be turned to make a run faster, and what to take of it. Pure."""
+
+import dataclasses
+
+# Less than that may be noise, and a knob has a price.
+MIN_GAIN = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Knob:
+  """A flag of train and the values to try.
+
+  Attributes:
+    flag: str.
+    values: tuple of str.
+    price: str, what it costs besides, or ''.
+    rules: tuple of --strategy values that know it; () for all.
+    min_ps: int, the ps without which it does nothing.
+  """
+
+  flag: str
+  values: tuple[str, ...]
+  price: str = ''
+  rules: tuple[str, ...] = ()
+  min_ps: int = 0
+
+  @property
+  def words(self):
+    return [f'--{self.flag}={value}' for value in self.values]
+
+
+# In the order in which they are tried, each on top of what was taken before. A
+# flag that this train does not have is left out.
+KNOBS = (
+  Knob(
+    'steps_per_run',
+    ('4', '16'),
+    'checkpoints and signals wait for the end of a run',
+  ),
+  Knob(
+    'communication_period',
+    ('4', '16', '64'),
+    'the workers drift farther apart: compare the accuracy',
+    rules=('agn', 'sagn', 'easgd', 'dynsgd', 'bmuf'),
+  ),
+  Knob(
+    'wire_dtype', ('bfloat16',), 'what travels has 8 bits of mantissa', min_ps=1
+  ),
+  Knob('partitioner', ('min_max', 'none'), min_ps=2),
+  Knob('pull_ahead', ('true',), 'gradients are of older variables', min_ps=1),
+  Knob('sync_barrier', ('shard',), rules=('sync_sgd',), min_ps=2),
+)
+
+
+@dataclasses.dataclass
+class Row:
+  """A trial: one more flag on top of those that were taken before.
+
+  Attributes:
+    word: str, --flag=value; '' for the flags as they were given.
+    speed: float, examples a second; None if it could not be measured.
+    gain: float, of the speed, against what it was tried on top of.
+    is_taken: bool.
+    note: str, why it has no speed, or what it costs.
+  """
+
+  word: str
+  speed: float | None = None
+  gain: float = 1.0
+  is_taken: bool = False
+  note: str = ''
+
+
+def select(given, num_ps, knobs=KNOBS):
+  """Returns the list of Knob that are worth a try.
+
+  Args:
+    given: flags.FlagValues of train. What the user has set stays as it is.
+    num_ps: int.
+    knobs: sequence of Knob.
+  """
+  rule = given['strategy'].value
+  return [
+    knob
+    for knob in knobs
+    if knob.flag in given
+    and not given[knob.flag].present
+    and rule in (knob.rules or (rule,))
+    and num_ps >= knob.min_ps
+  ]
+
+
+def climb(knobs, measure, mistakes=()):
+  """Tries one knob after the other and keeps what makes the run faster.
+
+  Args:
+    knobs: list of Knob.
+    measure: callable(list of words) -> (speed or None, note), one trial.
+    mistakes: dict of word -> why it cannot be tried.
+
+  Returns:
+    The list of Row in the order of the trials, and the list of words to take:
+    [] if the flags as they were given could not be measured.
+  """
+  mistakes = dict(mistakes)
+  speed, note = measure([])
+  rows, taken = [Row('', speed, note=note)], []
+  for knob in knobs if speed else ():
+    tried = []
+    for word in knob.words:
+      if mistakes.get(word):
+        rows.append(Row(word, note=mistakes[word]))
+        continue
+      found, note = measure([*taken, word])
+      row = Row(word, found, (found or 0) / speed, note=note or knob.price)
+      tried.append(row)
+    rows += tried
+    best = max(tried, key=lambda row: row.gain, default=None)
+    if best and best.gain >= MIN_GAIN:
+      best.is_taken = True
+      taken.append(best.word)
+      speed = best.speed
+  return rows, taken
+
+
+def count_trials(knobs, mistakes=()):
+  """Returns how many trials `climb` makes (int)."""
+  words = [word for knob in knobs for word in knob.words]
+  return 1 + sum(not dict(mistakes).get(word) for word in words)
+
+
+def format_rows(rows, unit='images'):
+  """Returns what came of it, a list of lines (str)."""
+  table = [('flag', f'{unit}/s', 'gain', '')]
+  for row in rows:
+    is_first = not row.word
+    gain = '' if is_first or not row.speed else f'{100 * (row.gain - 1):+.0f} %'
+    note = f'taken: {row.note}' if row.is_taken and row.note else row.note
+    if not row.is_taken and row.speed:
+      note = ''
+    table.append(
+      (
+        row.word or 'as given',
+        f'{row.speed:,.0f}' if row.speed else '-',
+        gain,
+        note or ('taken' if row.is_taken else ''),
+      )
+    )
+  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+  return [
+    f'{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}'.rstrip()
+    for a, b, c, d in table
+  ]

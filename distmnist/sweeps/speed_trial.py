@@ -1,0 +1,168 @@
+"""How fast a run with these flags is: a real one, ended once that is known."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from distmnist.common import cli, lifeline
+from distmnist.common.names import SORTED_LAUNCH
+from distmnist.watching import metrics_file
+
+_log = logging.getLogger(__name__)
+
+# Until all workers train; a job may have to wait for its turn.
+START_SECS = 600.0
+_TICK_SECS = 0.2
+# From one sample to the next.
+_SAMPLE_SECS = 0.5
+# A trial that has been told to leave, and has not, is killed.
+_LEAVE_SECS = 60.0
+
+
+def compute_speed(samples, secs):
+  """Returns the examples a second of all workers (float).
+
+  Args:
+    samples: {worker: list of (time in seconds, examples)}.
+    secs: float, for which each worker has to have been seen.
+
+  Returns:
+    None as long as that is not so.
+  """
+  speed = 0.0
+  for seen in samples.values():
+    # The first step sets up the graph on the devices.
+    seen = [(t, n) for t, n in seen if n]
+    if len(seen) < 2 or seen[-1][0] - seen[0][0] < secs:
+      return None
+    (start, first), (end, last) = seen[0], seen[-1]
+    speed += (last - first) / (end - start)
+  return speed if samples else None
+
+
+def read_samples(logdir, num_workers):
+  """Returns the samples of `compute_speed` that a run has written so far."""
+  samples = {}
+  for index in range(num_workers):
+    task = f'worker {index}'
+    samples[task] = []
+    with (
+      contextlib.suppress(OSError),
+      open(metrics_file.path_of(logdir, task)) as file,
+    ):
+      samples[task] += filter(None, map(_read, file))
+  return samples
+
+
+def _read(line):
+  try:
+    found = json.loads(line)
+  except ValueError:
+    return None
+  if found.get('kind') != 'sample' or found.get('examples') is None:
+    return None
+  return found['time'], found['examples']
+
+
+class Runner:
+  """Makes trials, one after the other.
+
+  Attributes:
+    signals: list of int, what this process received: no more trials then.
+  """
+
+  def __init__(self, words, folder, num_workers, secs, signals):
+    """
+    Args:
+      words: list of str, the flags of launch and train.
+      folder: str, for the files of all trials; the tasks see it.
+      num_workers: int.
+      secs: float, how long each trial is measured.
+      signals: list, to which signals.collecting adds.
+    """
+    self._words = words
+    self._folder = folder
+    self._num_workers = num_workers
+    self._secs = secs
+    self.signals = signals
+    self._count = 0
+
+  def measure(self, more):
+    """Returns (examples a second or None, why there are none) of one trial.
+
+    Args:
+      more: list of str, flags beyond those of all trials.
+    """
+    if self.signals:
+      return None, 'stopped'
+    self._count += 1
+    logdir = os.path.join(self._folder, f'trial_{self._count}')
+    os.makedirs(logdir)
+    words = [
+      *(*self._words, *more, f'--logdir={logdir}', '--resume=never'),
+      *(f'--logs_dir={logdir}/logs', f'--log_secs={_SAMPLE_SECS}'),
+      # It is ended by us.
+      *('--train_steps=1000000000', '--epochs=1000000'),
+    ]
+    reader, writer = os.pipe()
+    path = os.path.join(logdir, 'launch.log')
+    with open(path, 'wb') as log:
+      process = subprocess.Popen(
+        [sys.executable, '-m', SORTED_LAUNCH, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env={**os.environ, **lifeline.give(reader)},
+        pass_fds=[reader],
+        start_new_session=True,  # A Ctrl-C is ours to pass on.
+      )
+    os.close(reader)
+    try:
+      speed = self._wait(process, logdir)
+    finally:
+      _end(process)
+      os.close(writer)
+    if self.signals:
+      return None, 'stopped'
+    why = '' if speed is not None else _find_cause(path)
+    told = f'{speed:,.0f} images/s' if speed is not None else why
+    _log.info(f'trial {self._count}, {" ".join(more) or "as given"}: {told}')
+    return speed, why
+
+  def _wait(self, process, logdir):
+    deadline = time.monotonic() + START_SECS + self._secs
+    while time.monotonic() < deadline and not self.signals:
+      # Before the last look.
+      has_ended = process.poll() is not None
+      samples = read_samples(logdir, self._num_workers)
+      speed = compute_speed(samples, self._secs)
+      if speed is not None or has_ended:
+        return speed
+      threading.Event().wait(_TICK_SECS)
+    return None
+
+
+def _end(process):
+  if process.poll() is None:
+    process.send_signal(signal.SIGTERM)
+    try:
+      process.wait(_LEAVE_SECS)
+    except subprocess.TimeoutExpired:
+      process.kill()
+      process.wait()
+
+
+def _find_cause(path):
+  """Returns why a trial has ended too early (str)."""
+  with open(path, encoding='utf-8', errors='replace') as file:
+    lines = [line.strip() for line in file if line.strip()]
+  for line in reversed(lines):
+    if found := cli.ERROR_LINE.search(line):
+      return found[2]
+  return lines[-1] if lines else 'it said nothing'
