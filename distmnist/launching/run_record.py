@@ -13,7 +13,7 @@ import signal
 import socket
 
 from distmnist.common import owner_file
-from distmnist.watching import html_report, metrics_file, stop_file
+from distmnist.watching import html_report, metrics_file, stop_file, timeline
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +105,10 @@ class RunRecord:
   def _draw(self):
     try:
       html_report.write(self.logdir)
-    except OSError as error:
-      _log.info(f'no {html_report.NAME}: {error.strerror}')
+      if path := timeline.merge(self.logdir):
+        _log.info(f'the traced steps of all workers: {path}')
+    except Exception as error:  # The run has its end and its exit code.
+      _log.info(f'no {html_report.NAME} of {self.logdir}: {error}')
 
   def _stop(self, who):
     _log.info(f'{who} asks this run to stop')
