@@ -1,25 +1,32 @@
 """What it costs to watch a run, in images per second.
 
-  python benchmarks/watching.py [repeats]
+  python benchmarks/watching.py [repeats [model]]
 
-1 ps and 2 workers on this machine, in turn: a run that says nothing until its
-end (--log_secs=1000000); one as it is by default, with a line of metrics.jsonl
-and of the screen every 2 s; and one with all that watches: the live table, the
-port for Prometheus, asked each second, and W&B offline where it is installed.
-Each ratio is of runs that followed each other; the median of them is printed,
-with the lowest and the highest.
+First the processor time of a line of metrics.jsonl, in a process with as many
+connections as a task of a cluster of ten has. Then, with 1 ps and 2 workers on
+this machine, in turn: a run that says nothing until its end
+(--log_secs=1000000); one as it is by default, with a line of metrics.jsonl and
+of the screen every 2 s; and one with all that watches: the live table, the port
+for Prometheus, asked each second, and W&B offline where it is installed. Each
+ratio is of runs that followed each other; the median of them is printed, with
+the lowest and the highest.
 """
 
 import contextlib
 import importlib.util
 import os
+import socket
 import sys
+import tempfile
 import threading
+import time
 import urllib.request
 
 import processes
 import runs
 import tables
+
+from distmnist.watching import sampler
 
 COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
 MODELS = {
@@ -29,6 +36,7 @@ MODELS = {
 SILENT = ['--log_secs=1000000']
 PORT = 19917
 ASK_SECS = 1.0
+LINE_STALENESS = dict.fromkeys(range(40), 3)
 
 
 def find_all():
@@ -60,7 +68,25 @@ def measure(flags, launch_flags):
   return result['report']['images_per_sec']
 
 
-def main(repeats=5):
+def measure_line(num_lines=300, num_connections=20):
+  """Returns the milliseconds of processor time that a line takes."""
+  with contextlib.ExitStack() as stack:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    listener = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
+    for _ in range(num_connections):
+      client = socket.create_connection(listener.getsockname())
+      stack.enter_context(client)
+      stack.enter_context(listener.accept()[0])
+    mine = sampler.Sampler(folder, 'worker 0', 'a', 60)
+    mine.collect = lambda: {'state': 'training', 'staleness': LINE_STALENESS}
+    start = time.thread_time()
+    for _ in range(num_lines):
+      mine.sample()
+    return 1000 * (time.thread_time() - start) / num_lines
+
+
+def main(repeats=5, *models):
+  print(f'CPU time of a line of metrics.jsonl: {measure_line():.2f} ms\n')
   cases = {
     'silent': (SILENT, ()),
     'as by default': ([], ()),
@@ -68,11 +94,11 @@ def main(repeats=5):
   }
   print(f'{tables.describe_machine()}; {repeats} runs of each in turn\n')
   rows = []
-  for model, model_flags in MODELS.items():
+  for model in models or MODELS:
     found = {name: [] for name in cases}
     for _ in range(repeats):
       for name, (flags, launch_flags) in cases.items():
-        found[name].append(measure([*model_flags, *flags], launch_flags))
+        found[name].append(measure([*MODELS[model], *flags], launch_flags))
         print(model, name, found[name][-1], file=sys.stderr, flush=True)
     for name, rates in found.items():
       pairs = zip(rates, found['silent'], strict=True)
@@ -90,4 +116,5 @@ def main(repeats=5):
 
 
 if __name__ == '__main__':
-  processes.exit_by(main, *map(int, sys.argv[1:]))
+  words = [int(w) if w.isdecimal() else w for w in sys.argv[1:]]
+  processes.exit_by(main, *words)
