@@ -108,7 +108,7 @@ def show_in_tmux(logdir, num_workers, rule):
   try:
     run = watched_run.WatchedRun(str(logdir))
     screen = follow(run, logdir, capture, num_workers)
-    wait_until(run, lambda rows: pathlib.Path(logdir, 'report.html').exists())
+    wait_until(run, lambda rows: pathlib.Path(logdir, timeline.NAME).exists())
     return screen
   finally:
     subprocess.run([*at, 'kill-server'], capture_output=True)
@@ -148,7 +148,7 @@ def draw_report(path, out):
     return
   with tempfile.TemporaryDirectory() as profile:
     flags = ['--headless', '--no-sandbox', '--disable-gpu']
-    flags += [f'--user-data-dir={profile}', '--window-size=1000,2900']
+    flags += [f'--user-data-dir={profile}', '--window-size=1000,1560']
     subprocess.run(
       [browser, *flags, f'--screenshot={out}', pathlib.Path(path).as_uri()],
       capture_output=True,
