@@ -13,7 +13,7 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import LOGGERS
-from distmnist.logdir import logdirs
+from distmnist.logdir import find_run
 from distmnist.watching import forwarding, watched_run
 
 _LOGGER = flags.DEFINE_enum(
@@ -25,9 +25,9 @@ _LOOK_SECS = 1.0
 
 def main():
   """Forwards all lines until the run has ended or SIGTERM comes."""
-  logdir = logdirs.from_flags()
-  if not logdir or not _LOGGER.value:
-    raise cli.UsageError('--logdir and --logger are required')
+  if not _LOGGER.value:
+    raise cli.UsageError('--logger is missing: say where the metrics go')
+  logdir = find_run.folder_from_flags()
   module = registry.load(LOGGERS, _LOGGER.value)
   module.check()
   is_told = threading.Event()

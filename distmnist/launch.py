@@ -67,8 +67,10 @@ def main(train_flags):
       cluster_flags.NUM_WORKERS.value,
     )
   logdir = jobs.flag_value(given, 'logdir')
-  screens.check_flags(logdir)
-  companions.check_flags(cluster_flags.LAUNCHER.value, logdir)
+  screens.check_flags(run_record.find_folder(given))
+  companions.check_flags(
+    cluster_flags.LAUNCHER.value, run_record.find_folder(given)
+  )
   cluster_flags.check_evaluator(cluster_flags.LAUNCHER.value, logdir)
   if _AUTOTUNE.value and not cluster_flags.DRY_RUN.value:
     taken, signum = autotune.run(autotune.read_given(), given)

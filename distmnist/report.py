@@ -1,14 +1,14 @@
-"""Draws a run on one page: LOGDIR/report.html.
+"""Draws a run on one page, LOGDIR/report.html; merges its traced steps.
 
   python -m distmnist.report --logdir=logs/run
 
-It needs no network, then or later. A launcher that waits writes the same page
-at the end of a run.
+It needs no network, then or later. A launcher that waits does the same at the
+end of a run.
 """
 
 from distmnist.common import cli
 from distmnist.logdir import find_run
-from distmnist.watching import html_report
+from distmnist.watching import html_report, timeline
 
 _FIRST_FLAGS = ('logdir',)
 
@@ -18,6 +18,8 @@ def main():
   logdir = find_run.from_flags().logdir
   try:
     print(html_report.write(logdir))
+    if path := timeline.merge(logdir):
+      print(path)
   except OSError as error:
     raise cli.RunError(
       f'--logdir={logdir} cannot be written: {error.strerror}; look at the run'

@@ -46,7 +46,7 @@ def test_who_is_told_ends_after_what_is_there(worker, tmp_path):
   assert len(logger.rows) == 1
 
 
-def test_both_flags_are_needed(set_flags, tmp_path):
+def test_a_logger_is_needed(set_flags, tmp_path):
   set_flags(f'--logdir={tmp_path}')
-  with pytest.raises(cli.UsageError, match='--logdir and --logger are requir'):
+  with pytest.raises(cli.UsageError, match='--logger is missing: say where'):
     forward.main()

@@ -75,8 +75,8 @@ def check_flags(launcher, logdir):
       )
     if not logdir:
       raise cli.UsageError(
-        f'{flag} shows what the tasks write to a --logdir: give one to train,'
-        ' after the --'
+        f'{flag} shows what the tasks write to a --logdir: give train one on'
+        ' this file system, after the --'
       )
   known = registry.names(LOGGERS)
   for name in _LOGGERS.value:

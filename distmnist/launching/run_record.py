@@ -13,7 +13,9 @@ import signal
 import socket
 
 from distmnist.common import owner_file
-from distmnist.watching import html_report, metrics_file, stop_file
+from distmnist.launching import jobs
+from distmnist.storage import urls
+from distmnist.watching import html_report, metrics_file, stop_file, timeline
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +107,10 @@ class RunRecord:
   def _draw(self):
     try:
       html_report.write(self.logdir)
-    except OSError as error:
-      _log.info(f'no {html_report.NAME}: {error.strerror}')
+      if path := timeline.merge(self.logdir):
+        _log.info(f'the traced steps of all workers: {path}')
+    except Exception as error:  # The run has its end and its exit code.
+      _log.info(f'no {html_report.NAME} of {self.logdir}: {error}')
 
   def _stop(self, who):
     _log.info(f'{who} asks this run to stop')
@@ -124,8 +128,7 @@ def opened(job, launcher, companions=()):
     companions: see RunRecord.
   """
   global _of_process
-  logdir = None if job.dry_run else job.flag('logdir')
-  logdir = logdir and os.path.expanduser(logdir)
+  logdir = None if job.dry_run else find_folder(job.given)
   mine = RunRecord(logdir, launcher, job.given, companions)
   _of_process = mine
   try:
@@ -133,6 +136,20 @@ def opened(job, launcher, companions=()):
   finally:
     _of_process = None
     mine.close()
+
+
+def find_folder(words):
+  """Returns the log directory (str) where the tasks say what they do, or None.
+
+  In a store lines cannot be appended.
+
+  Args:
+    words: list of str, the flags of train.
+  """
+  logdir = jobs.flag_value(words, 'logdir')
+  if not logdir or urls.is_remote(logdir):
+    return None
+  return os.path.expanduser(logdir)
 
 
 def find_logdir():

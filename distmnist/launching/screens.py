@@ -54,8 +54,8 @@ def check_flags(logdir):
   """
   if _LIVE_TABLE.value == 'on' and not logdir:
     raise cli.UsageError(
-      '--live_table=on shows what the tasks write to a --logdir: give one to'
-      ' train, after the --'
+      '--live_table=on shows what the tasks write to a --logdir: give train one'
+      ' on this file system, after the --'
     )
 
 

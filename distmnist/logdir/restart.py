@@ -37,7 +37,7 @@ _NO_CHECKPOINT = (
 # What the names of a run's files begin with; $ is the end of a name.
 _OF_A_RUN = (
   r'checkpoint$|model\.ckpt|best$|history$|lives$|validation$|test$|'
-  r'(worker|ps|evaluator)_\d+$'
+  r'(worker|ps|evaluator)_\d+$|report\.html$|timeline\.json$'
 )
 
 

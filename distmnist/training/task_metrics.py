@@ -9,6 +9,7 @@ import signal
 
 from distmnist.exchange import waiting_workers
 from distmnist.logdir import logdirs
+from distmnist.storage import urls
 from distmnist.training import summaries, worker_metrics
 from distmnist.watching import metrics_file, own_metrics, stop_file
 
@@ -32,6 +33,8 @@ def kept(task, every_secs):
     every_secs: float, from one sample to the next.
   """
   cluster, logdir = task.cluster, logdirs.from_flags()
+  if logdir and urls.is_remote(logdir):
+    logdir = None  # In a store lines cannot be appended.
   with contextlib.ExitStack() as stack:
     sinks, collect = [], _COLLECT[cluster.job_name]
     if logdir:

@@ -1,13 +1,15 @@
 """Chrome timelines of chosen steps."""
 
+import json
 import logging
 import os
 
 import tensorflow.compat.v1 as tf
 from absl import flags
-from tensorflow.python.client import timeline
 
 from distmnist.common import cli, files
+from distmnist.training import clocks, step_events
+from distmnist.watching import timeline
 
 _log = logging.getLogger(__name__)
 
@@ -40,20 +42,22 @@ def steps_from_flags(logdir):
 class TraceHook(tf.train.SessionRunHook):
   """Writes what the devices of a step did, of this worker and of every ps.
 
-  A Chrome timeline: load the file in chrome://tracing or ui.perfetto.dev. The
-  clocks of the hosts are taken as they are.
+  A Chrome timeline: load the file in ui.perfetto.dev or chrome://tracing. All
+  times are by the clock of ps 0, which is asked after the step; see clocks.py.
   """
 
-  def __init__(self, local_steps, steps, folder):
+  def __init__(self, local_steps, steps, folder, task):
     """
     Args:
       local_steps: list of int, which steps of this worker, from 1.
       steps: fused_steps.Steps: a run of several steps is one file.
       folder: str, where trace_STEP.json goes.
+      task: task.Task of this worker.
     """
     self._wanted = sorted(local_steps)
     self._steps = steps
     self._folder = folder
+    self._task = task
     self._num_steps = 0
 
   def before_run(self, run_context):
@@ -70,11 +74,18 @@ class TraceHook(tf.train.SessionRunHook):
     if not self._is_traced:
       return
     path = os.path.join(self._folder, f'trace_{self._num_steps}.json')
-    trace = timeline.Timeline(run_values.run_metadata.step_stats)
+    cluster = self._task.cluster
+    events = step_events.find_events(
+      run_values.run_metadata.step_stats,
+      cluster.name,
+      clocks.measure(cluster, self._task.server),
+    )
+    for event in events:
+      event['args']['step'] = f'{cluster.name}, local step {self._num_steps}'
     try:
       os.makedirs(self._folder, exist_ok=True)
       with files.replacing(path) as file:
-        file.write(trace.generate_chrome_trace_format(show_memory=False))
+        json.dump(timeline.lay_out(events), file)
     except OSError as error:
       _log.info(f'cannot write {path}: {error.strerror}')
       return

@@ -120,7 +120,7 @@ class WorkerLoop:
     if self._choice.traced_steps:
       hooks.append(
         trace_hook.TraceHook(
-          self._choice.traced_steps, steps, self._folder.summary_dir
+          self._choice.traced_steps, steps, self._folder.summary_dir, task
         )
       )
     if self._folder.path and not task.cluster.is_chief:

@@ -3,7 +3,10 @@
 import html
 import math
 
-COLOURS = ('#1f77b4', '#d62728', '#2ca02c', '#9467bd', '#ff7f0e', '#17becf')
+COLOURS = (
+  *('#1f77b4', '#d62728', '#2ca02c', '#9467bd', '#ff7f0e'),
+  *('#17becf', '#8c564b', '#e377c2', '#7f7f7f'),
+)
 _WIDTH, _HEIGHT = 460, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 28, 34
 _MAX_POINTS = 400

@@ -21,7 +21,7 @@ h1 { font-size: 20px } h2 { font-size: 16px; margin-top: 28px }
 svg text { font-size: 11px; fill: #444 } svg .title { font-weight: 600 }
 .charts { display: flex; flex-wrap: wrap; gap: 16px } figure { margin: 0 }
 .legend { font-size: 11px; max-width: 460px }
-.legend span { margin-right: 10px }
+.legend span { margin-right: 10px; white-space: nowrap }
 .legend b { display: inline-block; width: 10px; height: 3px; margin-right: 4px;
   vertical-align: middle }
 table { border-collapse: collapse; font-size: 13px }

@@ -175,8 +175,7 @@ class RunState:
       done = 'ended' if task.end['ok'] else 'failed'
       return task.end['text'] if task.end['text'] == 'stopped' else done, False
     if task.has_exited:
-      code = task.exit_code or 0
-      return ('killed' if code < 0 else 'failed' if code else 'ended'), False
+      return _describe_code(task.exit_code or 0), False
     if not (task.start or task.last):
       return ('never seen' if self.launcher_end else 'starting'), False
     process = task.start and task.start.get('process')
@@ -187,6 +186,13 @@ class RunState:
     if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
       return f'silent {_format_secs(secs)}', False
     return last.get('state', 'starting'), True
+
+
+def _describe_code(code):
+  """Returns what an exit code, or -n after signal n, says of a task."""
+  if code < 0:
+    return 'killed'
+  return {0: 'ended', 130: 'stopped', 143: 'stopped'}.get(code, 'failed')
 
 
 def _find_rates(task, is_live):

@@ -69,7 +69,7 @@ class Sampler:
 
   def start(self):
     """Writes the first sample; the others follow by themselves."""
-    self._sample()
+    self.sample()
     self._thread.start()
     return self
 
@@ -87,7 +87,7 @@ class Sampler:
     """
     if self._is_closed.is_set():
       return
-    self._sample()
+    self.sample()
     with self._lock:
       self._is_closed.set()
       text = error or self.ending
@@ -95,9 +95,10 @@ class Sampler:
 
   def _run(self):
     while not self._is_closed.wait(self._every_secs):
-      self._sample()
+      self.sample()
 
-  def _sample(self):
+  def sample(self):
+    """Writes a line of kind `sample` now."""
     # What it reads changes in another thread; the next sample has it.
     with contextlib.suppress(RuntimeError), self._lock:
       if not self._is_closed.is_set():

@@ -80,12 +80,13 @@ def format_metrics(metrics):
 
 
 def _describe_stage(state, rows):
+  num_live = sum(row.is_live for row in rows)
+  # Tasks may go on by hand after their launcher.
+  if num_live:
+    return f'{num_live} of {len(rows)} tasks run'
   if state.launcher_end:
     code = state.launcher_end.get('code', 0)
     known = {0: 'ended', 129: 'stopped', 130: 'stopped', 143: 'stopped'}
     return known.get(code, f'failed with exit code {code}')
-  num_live = sum(row.is_live for row in rows)
-  if not num_live:
-    states = {row.state for row in rows}
-    return states.pop() if len(states) == 1 else 'no task runs'
-  return f'{num_live} of {len(rows)} tasks run'
+  states = {row.state for row in rows}
+  return states.pop() if len(states) == 1 else 'no task runs'

@@ -1,5 +1,6 @@
 """A run as its log directory shows it, for programs that only look."""
 
+from distmnist.common import owner_file
 from distmnist.watching import metrics_file, run_state
 
 
@@ -42,7 +43,10 @@ class WatchedRun:
     """
     rows = self.state.make_rows()
     left = [row.task for row in rows if row.is_live]
-    is_on = self.state.launcher and not self.state.launcher_end
-    if is_on and (left or any(row.state == 'starting' for row in rows)):
-      left.append('the launcher')
+    launcher = self.state.launcher
+    if launcher and not self.state.launcher_end:
+      is_starting = any(row.state == 'starting' for row in rows)
+      is_here = owner_file.is_alive_here(launcher.get('process', {}))
+      if left or is_starting or is_here:
+        left.append('the launcher')
     return left

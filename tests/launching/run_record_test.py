@@ -67,6 +67,12 @@ def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
   assert 'stopping' in [line.get('event') for line in read(tmp_path)]
 
 
+def test_a_store_takes_no_lines():
+  assert run_record.find_folder(['--logdir=s3://bucket/run']) is None
+  assert run_record.find_folder(['--model=cnn']) is None
+  assert run_record.find_folder(['--logdir=/run']) == '/run'
+
+
 @pytest.mark.parametrize('dry_run', [True, False])
 def test_nothing_is_written_before_the_folder_is_ours(tmp_path, dry_run):
   with pytest.raises(ValueError), open_record(tmp_path, dry_run=dry_run):

@@ -68,5 +68,5 @@ def test_a_table_is_for_a_terminal(
 def test_a_table_needs_a_logdir(set_flags):
   set_flags('--live_table=on')
   screens.check_flags('run')
-  with pytest.raises(cli.UsageError, match='give one to train, after the --'):
+  with pytest.raises(cli.UsageError, match='on this file system, after the --'):
     screens.check_flags(None)

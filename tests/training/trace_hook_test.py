@@ -6,8 +6,10 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster
 from distmnist.common import console
 from distmnist.training import trace_hook
+from tests.support import in_process
 
 
 class Steps:
@@ -27,7 +29,8 @@ def train(tf_session, tmp_path):
   def train(wanted, num_runs, steps_per_run=1, folder=tmp_path / 'traces'):
     lines = []
     console.print_logs(lines.append)
-    hook = trace_hook.TraceHook(wanted, Steps(steps_per_run), str(folder))
+    task = in_process.make_task(cluster.Cluster())
+    hook = trace_hook.TraceHook(wanted, Steps(steps_per_run), str(folder), task)
     square = tf.random.uniform([2, 2])  # No constant, which would be folded.
     product = tf.matmul(square, square)
     for _ in range(num_runs):
@@ -48,7 +51,9 @@ def test_a_wanted_step_is_a_file_of_events(train):
   lines, [path] = train([2], 3)
   assert path.name == 'trace_2.json'
   events = json.loads(path.read_text())['traceEvents']
-  assert 'MatMul' in {event['args'].get('name') for event in events}
+  (matmul,) = [event for event in events if event['args'].get('op') == 'MatMul']
+  assert matmul['cat'] == 'compute'
+  assert matmul['args'] == {'op': 'MatMul', 'step': 'worker 0, local step 2'}
   assert lines == [f'local step 2: trace in {path}']
 
 

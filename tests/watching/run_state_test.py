@@ -110,7 +110,9 @@ def test_a_new_life_begins_anew_and_the_old_one_has_no_say():
   assert (row.state, row.step, row.restarts) == ('starting', None, 1)
 
 
-@pytest.mark.parametrize(('code', 'state'), [(-9, 'killed'), (1, 'failed')])
+@pytest.mark.parametrize(
+  ('code', 'state'), [(-9, 'killed'), (1, 'failed'), (130, 'stopped')]
+)
 def test_the_launcher_knows_how_a_task_without_an_end_went(code, state):
   launched = start('launcher', tasks=['ps 0', 'worker 0'], launcher='local')
   event = {'about': 'worker 0', 'kind': 'event', 'life': 'x'}

@@ -1,0 +1,129 @@
+"""Timelines in Chrome's trace format, and one of all tasks of a run.
+
+ui.perfetto.dev and chrome://tracing open them. A task is a process there; what
+it did is in rows by its kind: compute, pull, push, wait. Things of one kind
+that went on at once get rows of their own.
+"""
+
+import glob
+import json
+import os
+
+from distmnist.common import files
+
+NAME = 'timeline.json'
+# Kind: its colour, by the names that Chrome reserves.
+KINDS = {
+  'compute': 'thread_state_running',
+  'pull': 'rail_response',
+  'push': 'rail_load',
+  'wait': 'grey',
+}
+_ROWS_OF_A_KIND = 1000
+
+
+def lay_out(events):
+  """Returns the trace, a dict for JSON, of a list of events.
+
+  Args:
+    events: list of dict with `task` (str), `kind` (of KINDS), `name`, `start`
+      and `micros` (numbers, microseconds of one clock) and `args` (dict).
+  """
+  tasks = sorted({event['task'] for event in events}, key=_order)
+  first = min((event['start'] for event in events), default=0)
+  found = []
+  for pid, task in enumerate(tasks, 1):
+    found.append(_make_meta('process_name', pid, name=task))
+    found.append(_make_meta('process_sort_index', pid, sort_index=pid))
+    for number, kind in enumerate(KINDS):
+      mine = [e for e in events if (e['task'], e['kind']) == (task, kind)]
+      for row, some in enumerate(_share_out(mine)):
+        tid = _ROWS_OF_A_KIND * number + row + 1
+        name = kind if row == 0 else f'{kind} {row + 1}'
+        found.append(_make_meta('thread_name', pid, tid, name=name))
+        found.append(_make_meta('thread_sort_index', pid, tid, sort_index=tid))
+        found += [_make_event(event, pid, tid, first) for event in some]
+  return {'traceEvents': found, 'distmnist': {'start': first}}
+
+
+def read(trace):
+  """The inverse of `lay_out`: returns the list of events of a trace."""
+  names = {
+    event['pid']: event['args']['name']
+    for event in trace['traceEvents']
+    if event['name'] == 'process_name'
+  }
+  first = trace['distmnist']['start']
+  return [
+    {
+      'task': names[event['pid']],
+      'kind': event['cat'],
+      'name': event['name'],
+      'start': event['ts'] + first,
+      'micros': event['dur'],
+      'args': event['args'],
+    }
+    for event in trace['traceEvents']
+    if event['ph'] == 'X'
+  ]
+
+
+def merge(logdir):
+  """Writes one timeline of what all workers have traced.
+
+  Returns:
+    Its path (str), or None if there is no trace.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  pattern = os.path.join(glob.escape(logdir), 'worker_*', 'trace_*.json')
+  events = []
+  for path in sorted(glob.glob(pattern)):
+    try:
+      with open(path, encoding='utf-8') as file:
+        events += read(json.load(file))
+    except (OSError, ValueError, KeyError, TypeError):
+      continue  # Cut off, or of another version.
+  if not events:
+    return None
+  path = os.path.join(logdir, NAME)
+  with files.replacing(path) as file:
+    json.dump(lay_out(events), file)
+  return path
+
+
+def _share_out(events):
+  """Returns rows (lists) of `events`, none of which has two at once."""
+  rows = []
+  for event in sorted(events, key=lambda e: (e['start'], -e['micros'])):
+    for row in rows:
+      if row[-1]['start'] + row[-1]['micros'] <= event['start']:
+        row.append(event)
+        break
+    else:
+      rows.append([event])
+  return rows
+
+
+def _make_event(event, pid, tid, first):
+  return {
+    'ph': 'X',
+    'pid': pid,
+    'tid': tid,
+    'ts': round(event['start'] - first, 3),
+    'dur': event['micros'],
+    'name': event['name'],
+    'cat': event['kind'],
+    'cname': KINDS[event['kind']],
+    'args': event['args'],
+  }
+
+
+def _make_meta(what, pid, tid=0, **args):
+  return {'ph': 'M', 'pid': pid, 'tid': tid, 'name': what, 'args': args}
+
+
+def _order(task):
+  job, _, index = task.partition(' ')
+  return job != 'ps', int(index or 0)
