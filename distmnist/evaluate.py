@@ -33,6 +33,9 @@ _SPLIT = flags.DEFINE_enum(
   'split', 'test', ['test', 'validation', 'train'], 'What to evaluate on.'
 )
 
+# What --help explains.
+_FIRST_FLAGS = 'logdir', 'checkpoint', 'split', 'continuous', 'problem'
+
 
 def main():
   with problem_errors.explained():
@@ -61,7 +64,7 @@ def evaluate():
 
 
 def run():
-  cli.run(main)
+  cli.run(main, first_flags=_FIRST_FLAGS)
 
 
 def _timeout_secs():

@@ -28,9 +28,15 @@ from distmnist.training import step as step_lib
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',
   [100, 1000, 10000],
-  'Megabits a second of each host, to and fro at the same time; may be given '
-  'several times.',
+  'Megabits a second of each host, to and fro at the same time',
   lower_bound=1,
+)
+
+# What --help explains.
+_FIRST_FLAGS = (
+  *('num_ps', 'num_workers', 'ps_hosts', 'worker_hosts', 'strategy'),
+  *('model', 'dataset', 'problem', 'optimizer', 'batch_size'),
+  *('partitioner', 'placement', 'wire_dtype', 'mbits'),
 )
 
 
@@ -104,7 +110,7 @@ def format_variables(variables):
 
 
 def run():
-  cli.run(main)
+  cli.run(main, first_flags=_FIRST_FLAGS)
 
 
 if __name__ == '__main__':

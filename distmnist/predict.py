@@ -68,6 +68,12 @@ _OUTPUT = flags.DEFINE_string(
   'File to write, with all examples: .csv, .jsonl (JSON lines) or .npz.',
 )
 
+# What --help explains.
+_FIRST_FLAGS = (
+  *('export_dir', 'inputs', 'images', 'labels', 'invert'),
+  *('output', 'chunk_size'),
+)
+
 # The mean of what is drawn black on white is above it: MNIST's is 33 of 255.
 _BRIGHT = 150
 
@@ -200,7 +206,7 @@ def write_and_print(parts, results, output, describe):
 def run():
   # `predict ... | head` ends when head does, as programs are used to.
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-  cli.run(main)
+  cli.run(main, first_flags=_FIRST_FLAGS)
 
 
 if __name__ == '__main__':

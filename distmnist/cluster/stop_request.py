@@ -159,16 +159,11 @@ class StopRequest:
   def _watch(self):
     first = self._reader.recv(1)[0]
     self._deadline = time.monotonic() + self._grace_secs
-    num_signals, number = 0, None
-    if first == _GIVEN_UP:
-      name, more = 'giving up', ''
-    else:
-      num_signals, number = int(first < _ASKED), first % _ASKED
-      name = signal.Signals(number).name
-      more = '; once more stops at once' if num_signals else ', with all tasks'
+    num_signals = int(_GIVEN_UP < first < _ASKED)
+    name, more = _describe(first)
     # Before the main thread knows: it may end the process at once.
     _log.info(f'{name}: saving and stopping{more}')
-    self.signal = number
+    self.signal = first % _ASKED or None
     self._requested.set()
     # A callback may hang, as the other tasks may be gone: it gets no say in
     # when this process ends.
@@ -189,3 +184,13 @@ class StopRequest:
       code = error.exit_code
     sys.stderr.flush()
     os._exit(code)
+
+
+def _describe(first):
+  """Returns (name, what else to say) of what has come first, an int."""
+  if first == _GIVEN_UP:
+    return 'giving up', ''
+  name = signal.Signals(first % _ASKED).name
+  if first < _ASKED:
+    return name, '; once more stops at once'
+  return name, ', with all tasks'

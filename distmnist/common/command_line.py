@@ -16,7 +16,10 @@ from distmnist.storage import urls
 
 # What a flag can hold in a graph: int64.
 _MAX_INT = 2**63 - 1
-_PATHS = ('logdir', 'resume', 'checkpoint', 'output', 'images', 'labels')
+_PATHS = (
+  *('logdir', 'resume', 'checkpoint'),
+  *('output', 'inputs', 'images', 'labels'),
+)
 # Those of them that may be the address of a store.
 _ADDRESSES = ('logdir', 'data_dir', 'export_dir', 'resume', 'checkpoint')
 

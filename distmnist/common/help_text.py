@@ -24,6 +24,7 @@ _SUBJECTS = {
   'problems': 'The images',
   'data': 'Images and batches',
   'training': 'Steps, validation and reports',
+  'train': 'A run of train',
   'logdir': 'Checkpoints and the log directory',
   'lifecycle': 'Heartbeats and lost tasks',
   'serving': 'Serving',

@@ -193,10 +193,7 @@ def make(
   words = {
     'SHAPE': describe(job),
     'OPTIONS': '\n#SBATCH hetjob\n'.join(
-      '\n'.join(
-        f'#SBATCH {shlex.quote(option)}'
-        for option in (*common, f'--ntasks={count}', *options)
-      )
+      _format_options([*common, f'--ntasks={count}', *options])
       for count, options in zip(counts, components, strict=True)
     ),
     'STEP': _HET_STEP if is_het else _STEP,
@@ -221,6 +218,10 @@ def make(
   for name, text in words.items():
     script = script.replace(f'@{name}@', text)
   return script
+
+
+def _format_options(options):
+  return '\n'.join(f'#SBATCH {shlex.quote(option)}' for option in options)
 
 
 def describe(job):

@@ -205,7 +205,8 @@ class Model:
       tf.errors.OpError: the graph fails at these examples.
     """
     feed = {self._infos.inputs[n].name: array for n, array in arrays.items()}
-    wanted = {name: info.name for name, info in self._infos.outputs.items()}
+    # By their names: a protobuf has them in any order.
+    wanted = {name: self._infos.outputs[name].name for name in self.outputs}
     return self._session.run(wanted, feed)
 
 
