@@ -9,6 +9,7 @@ import pytest
 _HERE = pathlib.Path(__file__).parent
 
 
+@pytest.hookimpl(trylast=True)  # After that of xdist.
 def pytest_configure(config):
   """Brings the fixtures, and TensorFlow with them, to those who run tests."""
   # Not to xdist's controller, whose workers would wait for its import.

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,8 +10,9 @@ import pytest
 from distmnist import stop
 from distmnist.common import cli
 from distmnist.watching import metrics_file, stop_file, watched_run
+from tests.support import programs
 from tests.support.background import Running
-from tests.support.runner import REPO, SMALL, wait_for_line
+from tests.support.runner import SMALL, wait_for_line
 
 
 @pytest.fixture
@@ -43,19 +43,6 @@ def test_it_need_not_wait(ps, set_flags, tmp_path):
   assert stop_file.read(str(tmp_path))['token']
 
 
-def call(program, *words):
-  """Runs a program to its end; returns its output."""
-  done = subprocess.run(
-    [sys.executable, '-m', f'distmnist.{program}', *words],
-    cwd=REPO,
-    capture_output=True,
-    text=True,
-    timeout=100,
-  )
-  assert done.returncode == 0, done.stderr
-  return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('heed_signals')
 def test_a_launch_is_seen_and_stopped_from_another_shell(tmp_path):
@@ -78,12 +65,12 @@ def test_a_launch_is_seen_and_stopped_from_another_shell(tmp_path):
     pid = found.state.tasks['worker 0'].start['pid']
     os.kill(pid, signal.SIGKILL)
     wait_for(state='training', restarts=1)
-    table = call('status', logdir)
+    table = programs.run('distmnist.status', logdir)[0]
     assert '2 of 2 tasks run; step ' in table
     assert re.search(r'^ps 0 +serving ', table, re.M)
     assert re.search(r'^worker 0 +training +\d+ .* 1$', table, re.M)
-    assert 'restart 1 of 1' in call('logs', logdir)
-    told = call('stop', logdir)
+    assert 'restart 1 of 1' in programs.run('distmnist.logs', logdir)[0]
+    told = programs.run('distmnist.stop', logdir)[0]
     assert told.splitlines()[1].startswith(f'{tmp_path}/run: stopped; step ')
     assert running.process.wait(60) == 130
   assert 'asks this run to stop' in running.stderr.read_text()
@@ -97,7 +84,7 @@ def test_where_no_launcher_waits_the_task_itself_stops_with_0(tasks, tmp_path):
     tmp_path / 'log', *SMALL, '--train_steps=1000000', logdir, '--log_secs=0.5'
   )
   wait_for_line(task, 'step ')
-  assert 'asked the run' in call('stop', logdir)
+  assert 'asked the run' in programs.run('distmnist.stop', logdir)[0]
   assert tasks.wait(task) == [0]
   assert 'asks this run to stop' in task.output
   assert list((tmp_path / 'run').glob('model.ckpt-*.index'))

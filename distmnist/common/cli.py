@@ -126,10 +126,7 @@ def run(
   try:
     words = command_line.parse(FLAGS, argv)
     if FLAGS.help or FLAGS.helpfull:
-      print(
-        help_text.make(program, main.__module__, first_flags, FLAGS.helpfull)
-      )
-      code = 0
+      code = _print_help(program, main.__module__, first_flags)
     elif words and not takes_words:
       raise UsageError(f'{words[0]!r} is not a flag: flags start with --')
     else:
@@ -146,11 +143,7 @@ def run(
   except KeyboardInterrupt:
     code = 130
   except OSError as error:
-    if urls.is_remote(str(error.filename)):
-      message = f'{error.filename}: {error.strerror}'
-      code = _report(program, message, FAILED)
-    else:
-      code = _report_unexpected(program, error)
+    code = _report_os_error(program, error)
   except MemoryError as error:
     code = _report(program, _explain_memory(error), FAILED)
   except Exception as error:
@@ -159,6 +152,17 @@ def run(
   scratch.remove()
   _is_read()
   leave(code or 0)
+
+
+def _print_help(program, module_name, first_flags):
+  print(help_text.make(program, module_name, first_flags, FLAGS.helpfull))
+  return 0
+
+
+def _report_os_error(program, error):
+  if not urls.is_remote(str(error.filename)):
+    return _report_unexpected(program, error)
+  return _report(program, f'{error.filename}: {error.strerror}', FAILED)
 
 
 def _explain_unknown(program, error, passthrough, is_for_train):

@@ -124,10 +124,7 @@ class Restart:
         self._given = os.path.join(aside, os.path.basename(self._given))
 
   def _forget_earlier(self):
-    """Moves aside what is left of a run that has no checkpoint to go on with.
-
-    Its best one, and what its processes have done, are no part of this run.
-    """
+    """Moves aside the best checkpoint and the lives of a run with no other."""
     if not self._logdir or ATTEMPT in os.environ:
       return
     if _has_best_or_lives(self._logdir) and not self.find():
@@ -219,11 +216,7 @@ def _move_later_aside(logdir, path):
 
 
 def _move_aside(logdir):
-  """Moves what an earlier run has left into a folder of its own.
-
-  Returns:
-    str, the folder, or None if there was nothing.
-  """
+  """Returns the folder (str) that an earlier run was moved to; None if none."""
   names = [
     name for name in paths.list_names(logdir) if re.match(_OF_A_RUN, name)
   ]

@@ -11,7 +11,10 @@ MODULES = {
   for name, value in vars(names).items()
   if name.isupper() and str(value).startswith(f'{names.PACKAGE}.')
 }
-ROOMS = {'DATASETS', 'LAUNCHERS', 'MODELS', 'PROBLEMS', 'STRATEGIES'}
+ROOMS = {
+  *('DATASETS', 'LAUNCHERS', 'LOGGERS'),
+  *('MODELS', 'PROBLEMS', 'STRATEGIES'),
+}
 
 
 def list_modules():

@@ -107,6 +107,12 @@ class Agent:
       assert time.monotonic() < deadline and self.link.is_open, self.messages
       self.messages += self.link.receive(1)
 
+  def start_task(self, *touched):
+    """Lets the task start; returns its process once it has touched files."""
+    self.meet()
+    self.link.send(go=True)
+    return self.wait_for_task(*touched)
+
   def wait_for_task(self, *touched):
     """Waits for touched files; returns the task's psutil.Process."""
     paths = [self.folder / name for name in touched]
@@ -186,9 +192,7 @@ def test_the_report_of_a_chief_comes_along(tmp_path):
 @pytest.mark.slow
 def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
   with Agent(tmp_path, 'worker0:deaf,touch=deaf,forever') as agent:
-    agent.meet()
-    agent.link.send(go=True)
-    task = agent.wait_for_task('worker0.deaf')
+    task = agent.start_task('worker0.deaf')
     agent.link.send(stop=signal.SIGTERM)
     assert agent.link.receive(0.3) == []
     agent.link.send(stop=signal.SIGTERM)
@@ -199,9 +203,7 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
 @pytest.mark.slow
 def test_spark_may_end_its_process_and_the_driver_says_when_to_stop(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
-    agent.meet()
-    agent.link.send(go=True)
-    task = agent.wait_for_task('worker0.ready')
+    task = agent.start_task('worker0.ready')
     agent.process.stdin.close()
     lost = agent.read('lost')['lost']
     assert lost.startswith('Spark has ended its Python process on 127.0.0.1')
@@ -220,9 +222,7 @@ def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(
   dead = subprocess.Popen(['true'])
   dead.wait()
   with Agent(tmp_path, 'worker0:leave', executor_pid=dead.pid) as agent:
-    agent.meet()
-    agent.link.send(go=True)
-    agent.wait_for_task('worker0.ready')
+    agent.start_task('worker0.ready')
     agent.process.stdin.close()
     assert agent.read('lost') == {
       'lost': f'its executor, 127.0.0.1 (pid {dead.pid}), has died'
@@ -232,9 +232,7 @@ def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(
 @pytest.mark.slow
 def test_without_a_driver_the_task_is_stopped(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
-    agent.meet()
-    agent.link.send(go=True)
-    task = agent.wait_for_task('worker0.ready')
+    task = agent.start_task('worker0.ready')
     agent.link.close()
     assert agent.process.wait(DEADLINE_SECS) == 0
     assert (tmp_path / 'worker0.left').exists()
@@ -244,9 +242,7 @@ def test_without_a_driver_the_task_is_stopped(tmp_path):
 @pytest.mark.slow
 def test_an_agent_killed_by_9_takes_its_task_along(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
-    agent.meet()
-    agent.link.send(go=True)
-    task = agent.wait_for_task('worker0.ready')
+    task = agent.start_task('worker0.ready')
     agent.process.kill()
     assert_gone([task])
 

@@ -12,12 +12,16 @@ from distmnist.spark import messages as messages_lib
 SECRET = 'the secret of the run'
 
 
+def connect():
+  """Returns both ends of a connection by TCP."""
+  with socket.create_server(('127.0.0.1', 0)) as listener:
+    ours = socket.create_connection(listener.getsockname())
+    return ours, listener.accept()[0]
+
+
 @pytest.fixture
 def pair():
-  listener = socket.create_server(('127.0.0.1', 0))
-  ours = socket.create_connection(listener.getsockname())
-  theirs, _ = listener.accept()
-  listener.close()
+  ours, theirs = connect()
   with ours, theirs:
     yield messages_lib.Connection(ours, max_bytes=1000), theirs
 
@@ -77,10 +81,7 @@ def test_the_end_of_the_other_is_seen(pair):
 
 @pytest.fixture
 def secured():
-  listener = socket.create_server(('127.0.0.1', 0))
-  ours = socket.create_connection(listener.getsockname())
-  theirs, _ = listener.accept()
-  listener.close()
+  ours, theirs = connect()
   agent, driver = map(messages_lib.Connection, (ours, theirs))
   agent.secure('key', 'agent', 'driver')
   driver.secure('key', 'driver', 'agent')

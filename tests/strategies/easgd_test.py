@@ -354,15 +354,19 @@ def make_member(num_workers):
   return cluster_lib.make_cluster(('p0:1',), hosts, 'worker', 0)
 
 
+def check_refused(num_workers, message):
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
+    easgd.make(make_member(num_workers))
+
+
 def test_synchronous_springs_that_overshoot_are_refused(set_flags):
   set_flags('--easgd_sync', '--moving_rate=0.3')
   easgd.make(make_member(3))
-  message = (
+  check_refused(
+    4,
     '--moving_rate=0.3: 4 synchronous workers need at most 1 / 4, or the '
-    'center overshoots'
+    'center overshoots',
   )
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
-    easgd.make(make_member(4))
 
 
 def test_the_whole_way_to_the_mean_is_no_overshoot(set_flags):
@@ -380,12 +384,11 @@ def test_asynchronous_springs_may_be_as_strong_as_they_like(set_flags):
 )
 def test_momentum_needs_sgd_as_the_local_optimizer(set_flags, words):
   set_flags('--easgd_momentum=0.9', *words)
-  message = (
+  check_refused(
+    2,
     '--easgd_momentum is a momentum of its own: it needs sgd as the local '
-    'optimizer, not adam'
+    'optimizer, not adam',
   )
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
-    easgd.make(make_member(2))
 
 
 def test_momentum_does_not_mind_the_optimizer_of_the_center(set_flags):

@@ -77,3 +77,11 @@ class Running(background.Running):
 
   def all_processes(self):
     return psutil.Process(self.process.pid).children(recursive=True)
+
+  def kill(self):
+    """Kills it by SIGKILL; returns once its trials are gone as well."""
+    processes = self.all_processes()
+    self.process.kill()
+    self.process.wait()
+    # They have their lock, and see what they wait for, until their end.
+    background.assert_gone(processes)

@@ -70,11 +70,7 @@ def test_a_sweep_that_was_killed_runs_what_is_missing(tmp_path):
   ]
   with sweeps.Running(tmp_path, *words) as running:
     running.wait_for_files('worker0.on')
-    processes = running.all_processes()
-    running.process.kill()
-    running.process.wait()
-    # The lock of the trials is theirs as long as they are there.
-    background.assert_gone(processes)
+    running.kill()
   assert sweeps.read_states(tmp_path) == ['done', 'running']
   (tmp_path / 'go').write_text('')
   done = sweeps.run(tmp_path, *words)
@@ -147,11 +143,7 @@ def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
   words = [f'do={reports}', '--halving=2', '--', '--train_steps=8']
   with sweeps.Running(tmp_path, *words) as running:
     running.wait_for_files('worker0.on')
-    processes = running.all_processes()
-    running.process.kill()
-    running.process.wait()
-    # Who is still there would see that it may go on.
-    background.assert_gone(processes)
+    running.kill()
   (tmp_path / 'go').write_text('')
   done = sweeps.run(tmp_path, *words)
   assert done.returncode == 1

@@ -11,6 +11,7 @@ from absl.testing import flagsaver
 
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
+from tests.support import programs
 from tests.support.paths import REPO
 
 RULES = registry.names(STRATEGIES)
@@ -18,15 +19,7 @@ RULES = registry.names(STRATEGIES)
 
 def run(program, *words, code=0):
   """Runs a program in the checkout; returns what it prints."""
-  done = subprocess.run(
-    [sys.executable, '-m', f'distmnist.{program}', *words],
-    cwd=REPO,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.returncode == code, done.stdout + done.stderr
-  return done.stdout + done.stderr
+  return ''.join(programs.run(f'distmnist.{program}', *words, code=code))
 
 
 def train(logdir, problem, rule, *words, num_ps=2, num_workers=2):

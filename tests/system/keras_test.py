@@ -1,12 +1,10 @@
 """Models of Keras: the weights that model.fit gives, under every rule."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.support.paths import REPO
+from tests.support import programs
 
 NETS = (
   *('mlp', 'cnn', 'residual', 'text', 'masked_text', 'transformer'),
@@ -16,22 +14,9 @@ NETS = (
 RULES = 'async_sgd', 'drop_stale', 'sync_sgd', 'easgd', 'ring_allreduce'
 
 
-def run(*words):
-  """Runs a module in the checkout; returns what it prints."""
-  done = subprocess.run(
-    [sys.executable, '-m', *words],
-    cwd=REPO,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  return done.stdout
-
-
 def train(logdir, net, rule, *words, num_workers=2):
   num_ps = 0 if rule == 'ring_allreduce' else 2
-  run(
+  programs.run(
     'distmnist.launch',
     *(f'--num_ps={num_ps}', f'--num_workers={num_workers}', '--'),
     *('--problem=tests/support/keras_nets.py', f'--net={net}'),
@@ -42,7 +27,7 @@ def train(logdir, net, rule, *words, num_workers=2):
 
 def compare(logdir, net, num_workers):
   """Returns {how: largest difference of a weight}; see keras_reference.py."""
-  output = run(
+  output, _ = programs.run(
     *('tests.support.keras_reference', net, str(num_workers)),
     str(logdir / 'model.keras'),
   )
@@ -78,7 +63,9 @@ def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):
     *(tmp_path, 'masked_text', rule, '--epochs=100', '--optimizer=adam'),
     '--learning_rate=0.01',
   )
-  output = run('distmnist.evaluate', f'--logdir={tmp_path}', '--split=train')
+  output, _ = programs.run(
+    'distmnist.evaluate', f'--logdir={tmp_path}', '--split=train'
+  )
   assert float(output.split('accuracy')[1].split()[0].rstrip(',')) > 0.5
   report = json.loads((tmp_path / 'report.json').read_text())
   assert report['test_metrics'].keys() == {'accuracy', 'loss'}

@@ -1,11 +1,8 @@
 """What another package adds by entry points is there as our own files are."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.support import programs
 from tests.support.paths import REPO
 
 _NET = """
@@ -52,19 +49,11 @@ def run(tmp_path):
     path = tmp_path / 'site' / name
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(text)
-  env = {**os.environ, 'PYTHONPATH': f'{tmp_path}/site:{REPO}'}
 
   def run_program(program, *words):
-    done = subprocess.run(
-      [sys.executable, '-m', f'distmnist.{program}', *words],
-      cwd=tmp_path,
-      env=env,
-      capture_output=True,
-      text=True,
-      timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    found = f'{tmp_path}/site:{REPO}'
+    module = f'distmnist.{program}'
+    return programs.run(module, *words, cwd=tmp_path, PYTHONPATH=found)[0]
 
   return run_program
 

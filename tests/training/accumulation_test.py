@@ -14,6 +14,7 @@ from distmnist.nn import batch_norm
 from distmnist.training import flag_checks, problem_data, worker_graph
 from distmnist.training import problem as problem_lib
 from distmnist.training import step as step_lib
+from tests.strategies.battery_test import each_in_time
 from tests.support import in_process, problems
 from tests.training import step_test
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
@@ -31,16 +32,7 @@ SLICED = '--batch_size=3', '--gradient_accumulation=4'
 WHOLE = '--batch_size=12', '--gradient_accumulation=1'
 # What is done by three in the time of the quick tests.
 QUICK = 'sync_sgd', 'async_sgd', 'easgd', 'ring_allreduce'
-
-
-def each_rule():
-  return pytest.mark.parametrize(
-    'name',
-    [
-      name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-      for name in registry.names(STRATEGIES)
-    ],
-  )
+each_rule = each_in_time(registry.names(STRATEGIES), QUICK)
 
 
 def run_steps(cluster, name, set_flags, words):
@@ -67,7 +59,7 @@ def run_steps(cluster, name, set_flags, words):
   return losses, values
 
 
-@each_rule()
+@each_rule
 def test_slices_are_one_device_with_the_whole_batch(
   make_cluster, set_flags, name
 ):

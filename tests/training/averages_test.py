@@ -17,6 +17,7 @@ from distmnist.training import (
   worker_graph,
 )
 from distmnist.training import problem as problem_lib
+from tests.strategies.battery_test import each_in_time
 from tests.support import in_process, problems
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
 
@@ -31,16 +32,7 @@ FLAGS = (
   f'--ema_decay={DECAY}',
 )
 QUICK = 'async_sgd', 'sync_sgd', 'easgd', 'ring_allreduce'
-
-
-def each_rule():
-  return pytest.mark.parametrize(
-    'name',
-    [
-      name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-      for name in registry.names(STRATEGIES)
-    ],
-  )
+each_rule = each_in_time(registry.names(STRATEGIES), QUICK)
 
 
 def build(member):
@@ -97,7 +89,7 @@ def check_steps(cluster, index):
   return last
 
 
-@each_rule()
+@each_rule
 def test_each_update_of_the_center_moves_them_once(
   make_cluster, set_flags, name
 ):
