@@ -9,6 +9,7 @@ import signal
 
 from distmnist.exchange import waiting_workers
 from distmnist.logdir import logdirs
+from distmnist.storage import urls
 from distmnist.training import summaries, worker_metrics
 from distmnist.watching import metrics_file, own_metrics, stop_file
 
@@ -114,7 +115,7 @@ class Curves:
     self._first_time = None
 
   def __call__(self, line):
-    if not os.path.isdir(self._logdir):
+    if not (urls.is_remote(self._logdir) or os.path.isdir(self._logdir)):
       return
     is_evaluator = line['task'].startswith('evaluator')
     if line['kind'] == 'sample' and line['task'].startswith('ps'):
