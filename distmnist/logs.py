@@ -15,6 +15,7 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
 from distmnist.logdir import find_run
+from distmnist.storage import copies, paths, urls
 
 _FOLLOW = flags.DEFINE_bool(
   'follow',
@@ -30,8 +31,13 @@ def main(words):
   """Prints the log of the task that `words`, a list of str, name."""
   task = parse_task(words)
   found = find_run.from_flags()
+  if _FOLLOW.value and urls.is_remote(found.logdir):
+    raise cli.UsageError(
+      f'--follow of {found.logdir}: a log in a store is as old as its last'
+      ' copy; leave --follow out, or follow it where the launcher runs'
+    )
   path = find_log(found.logdir, found.state.launcher, task)
-  with open(path, 'rb') as log:
+  with open(copies.fetch_file(path), 'rb') as log:
     while True:
       found.look()
       # Before the last look at the log.
@@ -82,13 +88,12 @@ def find_log(logdir, launcher, task):
     folders.insert(0, launcher['logs_dir'])
   for folder in folders:
     path = os.path.join(folder, f'{task.replace(" ", "_")}.log')
-    if os.path.isfile(path):
+    if paths.exists(path):
       return path
   there = sorted(
     name[: -len('.log')]
     for folder in folders[:1]
-    if os.path.isdir(folder)
-    for name in os.listdir(folder)
+    for name in paths.list_names(folder)
     if name.endswith('.log')
   )
   hint = (

@@ -7,13 +7,13 @@ resumes it later. It is asked by a file in the log directory, which its launcher
 looks for, and each task where no launcher waits.
 """
 
-import os
 import time
 
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.logdir import find_run
+from distmnist.storage import urls
 from distmnist.watching import stop_file, table_text
 
 _TIMEOUT_SECS = flags.DEFINE_float(
@@ -32,7 +32,7 @@ def main():
   logdir = found.logdir
   if found.find_left():
     ask(logdir)
-    print(f'asked the run in {os.path.normpath(logdir)} to save and end')
+    print(f'asked the run in {urls.tidy(logdir)} to save and end')
     wait(found, _TIMEOUT_SECS.value)
   if _TIMEOUT_SECS.value:
     print(table_text.describe_run(logdir, found.state))

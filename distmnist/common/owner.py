@@ -79,6 +79,11 @@ def _open(folder, name):
   return kind(os.path.join(folder, name))
 
 
+def open_launcher_file(logdir):
+  """Returns the file of `take_for_launcher`, as of owner_file.OwnerFile."""
+  return _open(logdir, _LAUNCHER_FILE)
+
+
 class Owner:
   """Has the folder from `take` to `release`.
 

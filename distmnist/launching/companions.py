@@ -17,6 +17,7 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import FORWARD, LOGGERS
+from distmnist.storage import urls
 from distmnist.watching import metrics_port
 
 _log = logging.getLogger(__name__)
@@ -77,6 +78,11 @@ def check_flags(launcher, logdir):
       raise cli.UsageError(
         f'{flag} shows what the tasks write to a --logdir: give train one on'
         ' this file system, after the --'
+      )
+    if urls.is_remote(logdir):
+      raise cli.UsageError(
+        f'{flag} reads a --logdir of this machine, and it is {logdir}: leave'
+        ' one of them out'
       )
   known = registry.names(LOGGERS)
   for name in _LOGGERS.value:

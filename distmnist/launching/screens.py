@@ -8,6 +8,7 @@ from absl import flags
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
 from distmnist.launching import log_view, run_record, table_screen, task_logs
+from distmnist.storage import urls
 
 _LIVE_TABLE = flags.DEFINE_enum(
   'live_table',
@@ -35,7 +36,9 @@ def make(logs_dir, tasks, show_logs):
     if show_logs == 'all' or task.name == CHIEF
   }
   logdir = run_record.find_logdir()
-  if logdir and _wants_table(_LIVE_TABLE.value):
+  # What a store has of a run is some seconds old, and each look is paid for.
+  is_here = logdir and not urls.is_remote(logdir)
+  if is_here and _wants_table(_LIVE_TABLE.value):
     screen = table_screen.TableScreen(logs, logdir)
   else:
     screen = log_view.Screen(logs)

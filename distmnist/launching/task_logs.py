@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 
-from distmnist.common import cli, files, owner
+from distmnist.common import cli, files, owner, store_check
 from distmnist.storage import mirror, urls
 
 # Of earlier runs in the same folder: worker_0.log.1 is the last one's.
@@ -28,7 +28,8 @@ def make_logs_dir(logs_dir, logdir):
     _temporary.add(folder)
     return folder
   if logdir:
-    _take(logdir)
+    store_check.check('logdir', logdir)
+    owner.take_for_launcher(urls.expand(logdir))
   if not logs_dir and urls.is_remote(logdir):
     folder = tempfile.mkdtemp(prefix='distmnist_logs_')
     _temporary.add(folder)
@@ -45,15 +46,6 @@ def make_logs_dir(logs_dir, logdir):
   if not os.access(path, os.W_OK | os.X_OK):
     raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
   return path
-
-
-def _take(logdir):
-  try:
-    owner.take_for_launcher(urls.expand(logdir))
-  except cli.RunError as error:
-    if isinstance(error.__cause__, OSError) and urls.is_remote(logdir):
-      raise cli.UsageError(str(error)) from error
-    raise
 
 
 def log_path(logs_dir, task):

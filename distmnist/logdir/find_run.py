@@ -1,28 +1,21 @@
 """The run of --logdir, for programs that only look at it."""
 
-import os
-
-from distmnist.common import cli
+from distmnist.common import cli, store_check
 from distmnist.logdir import logdirs
-from distmnist.storage import urls
+from distmnist.storage import paths
 from distmnist.watching import metrics_file, watched_run
 
 
 def folder_from_flags():
-  """Returns the folder (str) of the run.
+  """Returns the folder of the run, a str: a path or the address of a store.
 
   Raises:
-    cli.UsageError: --logdir is missing.
-    cli.RunError: it is in a store.
+    cli.UsageError: --logdir is missing, or an address that cannot be used.
   """
   logdir = logdirs.from_flags()
   if not logdir:
     raise cli.UsageError('--logdir is missing: name the folder of a run')
-  if urls.is_remote(logdir):
-    raise cli.RunError(
-      f'--logdir={logdir} is in a store, where tasks do not say what they do: '
-      'see their logs'
-    )
+  store_check.check('logdir', logdir, is_written=False)
   return logdir
 
 
@@ -30,15 +23,15 @@ def from_flags():
   """Returns the watched_run.WatchedRun of --logdir.
 
   Raises:
-    cli.UsageError, cli.RunError: see `folder_from_flags`; or no run has written
-      there.
+    cli.UsageError: see `folder_from_flags`.
+    cli.RunError: no run has written there.
   """
   logdir = folder_from_flags()
   found = watched_run.WatchedRun(logdir)
   state = found.look()
   if not state.tasks and not state.launcher:
     what = 'no such folder'
-    if os.path.isdir(logdir):
+    if paths.is_folder(logdir):
       what = f'no task has written a {metrics_file.NAME} there'
     raise cli.RunError(f'no run in --logdir={logdir}: {what}')
   return found

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import tempfile
 
 from absl import flags
@@ -44,38 +43,6 @@ def make(logdir):
     raise cli.RunError(
       f'--logdir={logdir} cannot be written: {error.strerror}; choose a '
       'directory of your own'
-    ) from error
-
-
-def check_store(logdir, is_written=True):
-  """Checks that an address can be used; at a path nothing is looked at.
-
-  Args:
-    logdir: str or None.
-    is_written: bool, whether this process must write and remove there, too.
-
-  Raises:
-    cli.UsageError: it cannot.
-  """
-  if not logdir or not urls.is_remote(logdir):
-    return
-  probe = os.path.join(logdir, f'.probe_{secrets.token_hex(4)}')
-  try:
-    if is_written:
-      stores.write(probe, b'probe')
-    stores.list_entries(logdir)
-    if is_written:
-      stores.remove(probe)
-  except OSError as error:
-    advice = ''
-    if isinstance(error, (FileNotFoundError, PermissionError)):
-      rights = 'list, read, write and delete' if is_written else 'list and read'
-      advice = (
-        f'; give a bucket that is there, and credentials with the right to '
-        f'{rights} in it'
-      )
-    raise cli.UsageError(
-      f'--logdir={logdir} cannot be used: {error.strerror}{advice}'
     ) from error
 
 

@@ -13,7 +13,7 @@ import time
 
 from absl import flags
 
-from distmnist.common import cli, command_line
+from distmnist.common import cli, command_line, store_check
 from distmnist.logdir import checkpoint_files, checkpoints, logdirs, run_flags
 from distmnist.storage import urls
 
@@ -46,7 +46,7 @@ def logdir_from_flags():
       logdir = parent
   if logdir is None:
     raise cli.UsageError('--logdir is missing: the directory of a run')
-  logdirs.check_store(logdir, is_written=False)
+  store_check.check('logdir', logdir, is_written=False)
   return logdir
 
 

@@ -16,6 +16,11 @@ def expand(path):
   return path if is_remote(path) else os.path.expanduser(path)
 
 
+def tidy(path):
+  """Returns `path` (str) as it is shown."""
+  return path if is_remote(path) else os.path.normpath(path)
+
+
 def normalize(path):
   """Returns the one str for all spellings of a path, links followed."""
   return path.rstrip('/') if is_remote(path) else os.path.realpath(path)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import stop_request
-from distmnist.common import cli, console
+from distmnist.common import cli, console, store_check
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import checkpoint_files, checkpoints, logdirs, report_text
 from distmnist.storage import urls
@@ -58,7 +58,7 @@ def run_task(task):
       '--logdir is missing: an evaluator reads the checkpoints that the chief '
       'writes there, so give it to all tasks'
     )
-  logdirs.check_store(logdir, is_written=False)
+  store_check.check('logdir', logdir, is_written=False)
   earlier = logdirs.report_time(logdir)
   problem = problem_lib.from_flags()
   evaluator = evaluation.Evaluator(

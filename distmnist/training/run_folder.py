@@ -7,7 +7,7 @@ without a --logdir has no folder, and all of this does nothing.
 import logging
 import os
 
-from distmnist.common import files
+from distmnist.common import files, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import logdirs, restart, run_data, run_flags
 from distmnist.training import divergence, problem_source
@@ -58,7 +58,7 @@ class RunFolder:
       stop_request.StoppedError: a signal came meanwhile.
     """
     task = self._task
-    logdirs.check_store(self.path)
+    store_check.check('logdir', self.path)
     if task.cluster.is_chief:
       self._problem = problem
       self.images = run_data.describe(problem.unit, *self._splits)

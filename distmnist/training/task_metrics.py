@@ -117,7 +117,7 @@ class Curves:
     self._first_time = None
 
   def __call__(self, line):
-    if not os.path.isdir(self._logdir):
+    if not (urls.is_remote(self._logdir) or os.path.isdir(self._logdir)):
       return
     is_evaluator = line['task'].startswith('evaluator')
     if line['kind'] == 'sample' and line['task'].startswith('ps'):

@@ -5,6 +5,7 @@ import os
 import time
 
 from distmnist.common import files
+from distmnist.storage import paths
 from distmnist.watching import (
   charts,
   metrics_file,
@@ -196,8 +197,7 @@ def _describe_versions(lines):
 def _read_flags(logdir):
   try:
     path = os.path.join(logdir, 'train.flags')
-    with open(path, encoding='utf-8', errors='replace') as file:
-      return file.read()
+    return paths.read_bytes(path).decode(errors='replace')
   except OSError:
     return '(not kept)'
 

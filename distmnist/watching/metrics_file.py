@@ -14,6 +14,8 @@ import os
 import time
 
 from distmnist.common import files
+from distmnist.storage import mirror, urls
+from distmnist.storage import paths as storage_paths
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,11 @@ def path_of(logdir, task):
 
 def find(logdir):
   """Returns {task name: path} of the files there are in `logdir`."""
-  paths = glob.glob(os.path.join(glob.escape(logdir), '*', NAME))
+  if urls.is_remote(logdir):
+    folders = storage_paths.list_names(logdir)
+    paths = [os.path.join(logdir, folder, NAME) for folder in folders]
+  else:
+    paths = glob.glob(os.path.join(glob.escape(logdir), '*', NAME))
   return {
     os.path.basename(os.path.dirname(path)).replace('_', ' '): path
     for path in sorted(paths)
@@ -52,7 +58,7 @@ class Writer:
       start: fields of the first line.
     """
     self._logdir = logdir
-    self._path = path_of(logdir, task)
+    self._path = os.path.join(mirror.localize(folder_of(logdir, task)), NAME)
     self._own = {'task': task, 'life': life}
     self._start = {'kind': 'start', 'time': time.time(), **start}
     self._has_failed = False
@@ -77,7 +83,7 @@ class Writer:
     return _clean(self._own | line)
 
   def _append(self, line):
-    if not os.path.isdir(self._logdir):
+    if not urls.is_remote(self._logdir) and not os.path.isdir(self._logdir):
       return
     lines = [line]
     # Somebody may have moved it away: each file has its first line.
@@ -153,12 +159,16 @@ class Follower:
     return sorted(found, key=lambda line: line['time'])
 
   def _read(self, path):
-    with open(path, 'rb') as file:
-      inode = os.fstat(file.fileno()).st_ino
-      old, start = self._places.get(path, (inode, 0))
-      start = start if old == inode else 0
-      file.seek(start)
-      data = file.read()
+    if urls.is_remote(path):
+      inode, start = None, self._places.get(path, (None, 0))[1]
+      data = storage_paths.read_bytes(path)[start:]
+    else:
+      with open(path, 'rb') as file:
+        inode = os.fstat(file.fileno()).st_ino
+        old, start = self._places.get(path, (inode, 0))
+        start = start if old == inode else 0
+        file.seek(start)
+        data = file.read()
     whole = data[: data.rfind(b'\n') + 1]
     self._places[path] = inode, start + len(whole)
     for text in whole.splitlines():

@@ -12,11 +12,12 @@ import socket
 import threading
 import time
 
-from distmnist.common import files, owner_file, takeover
+from distmnist.common import files, owner, owner_file, takeover
+from distmnist.storage import paths, urls
 
 _FILE = 'stop_request.json'
-_LAUNCHER_FILE = 'launcher.json'
 _LOOK_SECS = 0.5
+_STORE_LOOK_SECS = 5.0  # Each look is a request that is paid for.
 
 
 def write(logdir):
@@ -38,17 +39,18 @@ def write(logdir):
 def read(logdir):
   """Returns the wish, a dict; empty if there is none."""
   try:
-    return owner_file.read(os.path.join(logdir, _FILE)) or {}
-  except OSError:
+    found = json.loads(paths.read_bytes(os.path.join(logdir, _FILE)))
+    return found if isinstance(found, dict) else {}
+  except (OSError, ValueError):
     return {}
 
 
 def has_launcher(logdir):
   """Whether a launcher waits that has the folder, as far as one can know."""
-  path = os.path.join(logdir, _LAUNCHER_FILE)
+  file = owner.open_launcher_file(logdir)
   try:
-    found = owner_file.read(path) or {}
-    age = time.time() - os.stat(path).st_mtime
+    found = file.read() or {}
+    age = file.see_touch()[1] if found else 0.0
   except OSError:
     return False
   if found.get('has_ended', True) or owner_file.is_known_dead(found):
@@ -78,7 +80,10 @@ class Watch:
     self._is_closed.set()
 
   def _run(self):
-    while not self._is_closed.wait(_LOOK_SECS):
+    is_remote = urls.is_remote(self._logdir)
+    while not self._is_closed.wait(
+      _STORE_LOOK_SECS if is_remote else _LOOK_SECS
+    ):
       wish = read(self._logdir)
       if wish.get('token') not in (None, self._old):
         self._on_wish(f'process {wish.get("pid")} of host {wish.get("host")}')

@@ -1,6 +1,6 @@
 """The tasks of a run as a table of words, for a screen, a file or a pipe."""
 
-import os
+from distmnist.storage import urls
 
 
 def make_cells(rows, unit):
@@ -68,7 +68,7 @@ def describe_run(logdir, state):
       f'started by {launcher.get("launcher", "launch")}, process '
       f'{launcher["pid"]} of host {launcher["host"]}'
     )
-  return f'{os.path.normpath(logdir)}: {"; ".join(parts)}'
+  return f'{urls.tidy(logdir)}: {"; ".join(parts)}'
 
 
 def format_metrics(metrics):

@@ -1,0 +1,34 @@
+"""store_check: an address is looked at before anything starts."""
+
+import pytest
+
+from distmnist.common import cli, store_check
+from distmnist.storage import paths
+
+
+def test_what_can_be_used_is_left_as_it_was(store, tmp_path):
+  url = f'{store.url}/{tmp_path.name}'
+  store_check.check('logdir', url)
+  assert paths.list_names(url) == []
+  store.requests.clear()
+  store_check.check('logdir', url, is_written=False)
+  assert {method for method, _ in store.requests} == {'GET'}
+  store_check.check('logdir', str(tmp_path / 'none'))
+  store_check.check('logdir', None)
+
+
+def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(store):
+  with pytest.raises(cli.UsageError) as caught:
+    store_check.check('logdir', 's3://nowhere/x')
+  assert str(caught.value) == (
+    '--logdir=s3://nowhere/x cannot be used: The specified bucket does not '
+    'exist; give a bucket that is there, and credentials with the right to '
+    'list, read, write and delete in it'
+  )
+  store.trouble = lambda method, path: 'denied'
+  with pytest.raises(cli.UsageError) as caught:
+    store_check.check('logdir', f'{store.url}/x', is_written=False)
+  assert str(caught.value) == (
+    f'--logdir={store.url}/x cannot be used: Access Denied; give a bucket that '
+    'is there, and credentials with the right to list and read in it'
+  )
