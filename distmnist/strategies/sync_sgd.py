@@ -85,6 +85,7 @@ class SyncSgd(strategy.Strategy):
 
   max_staleness = 0
   waits_for_all = True
+  takes_tables = True
 
   def __init__(self, cluster, replicas_to_aggregate, gradient_factor=None):
     """
@@ -113,8 +114,7 @@ class SyncSgd(strategy.Strategy):
       new_step, staleness = self._replicas.push_and_wait(
         self._center.to_shards(gradients), self.mark_done
       )
-      num_bytes = self._center.num_bytes
-      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
+      return strategy.Update(new_step, staleness, *self._center.count_bytes())
 
   def hooks(self, stop):
     return [self._replicas.hook(stop)]
