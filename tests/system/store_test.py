@@ -2,9 +2,6 @@
 
 import pytest
 
-from distmnist.storage import paths
-from tests.support import runner
-
 SMALL = (
   *('--dataset=synthetic', '--validation_images=500', '--batch_size=50'),
   *('--model=softmax',),
