@@ -117,7 +117,9 @@ def run_worker(task, console, start, at_end):
     problem
   )
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
-  problem_checks.check_graph(problem, train_split, choice.plan.slice_size)
+  problem_checks.check_graph(
+    problem, train_split, choice.plan.slice_size, choice.strategy
+  )
   folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
   if session_lib.has_ended(cluster, folder.restart):
     _log.info('the run has ended')

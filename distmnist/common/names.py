@@ -37,6 +37,7 @@ LAUNCHERS = 'distmnist.launchers'
 LOGGERS = 'distmnist.loggers'
 MODELS = 'distmnist.models'
 PROBLEMS = 'distmnist.problems'
+RANKERS = 'distmnist.rankers'
 STRATEGIES = 'distmnist.strategies'
 
 # The worker that saves, evaluates and reports.

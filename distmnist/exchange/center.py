@@ -12,7 +12,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import transport
+from distmnist.exchange import sparse_table, table_rows, transport
 
 IN_PLACE = 'distmnist/in_place'
 
@@ -27,6 +27,7 @@ class Center:
     views: list of what the model has in place of the center's variables; at the
       end are the shards that stay in place, each its own view.
     shards: list of tf.Variable, on the ps.
+    rows: table_rows.Rows, of the sparse tables.
   """
 
   _keeps_in_place = True
@@ -41,6 +42,7 @@ class Center:
     self._given = []
     self._pulled = []
     self._in_place = []
+    self.rows = table_rows.Rows(cluster, self._wire)
 
   @contextlib.contextmanager
   def scope(self):
@@ -50,9 +52,12 @@ class Center:
     ):
       yield
     self._connect_views()
+    self.rows.connect()
 
   def _get_variable(self, getter, name, *args, **kwargs):
     collections = list(kwargs.get('collections') or ())
+    if sparse_table.TABLES in collections:
+      return self.rows.get(getter, name, *args, **kwargs)
     stays = self._keeps_in_place and IN_PLACE in collections
     if IN_PLACE in collections and not stays:
       collections.remove(IN_PLACE)
@@ -104,16 +109,16 @@ class Center:
 
   @property
   def num_bytes(self):
-    """What is pulled of the center takes on the wire, in bytes, an int."""
+    """What is pulled whole takes on the wire, in bytes, an int."""
     return self._wire.count_bytes(self._pulled_shards)
+
+  def count_bytes(self):
+    """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
+    return tuple(self.num_bytes + x for x in self.rows.count_bytes())
 
   def read_shards(self):
     """Returns the values of what is pulled, a list of tensors on the ps."""
-    values = []
-    for shard in self._pulled_shards:
-      with tf.device(shard.device):
-        values.append(shard.read_value())
-    return values
+    return [read(shard) for shard in self._pulled_shards]
 
   def read_center(self):
     """Returns what is pulled on the worker, a list of whole tensors."""
@@ -122,12 +127,12 @@ class Center:
   def from_shards(self, parts):
     """Pulls tensors like those of `read_shards`; returns whole ones."""
     devices = [shard.device for shard in self._pulled_shards]
-    left, whole = self._wire.to_worker(parts, devices), []
+    left = iter(self._wire.to_worker(parts, devices))
     with tf.device(self._device):
-      for view, shards in self._pulled:
-        whole.append(join(left[: len(shards)], view.shape))
-        del left[: len(shards)]
-    return whole
+      return [
+        join([next(left) for _ in shards], view.shape)
+        for view, shards in self._pulled
+      ]
 
   def round_as_sent(self, tensors):
     """Returns `tensors` as they arrive when they are sent, where they are."""
@@ -137,35 +142,37 @@ class Center:
     """Cuts whole tensors as the center is cut and pushes the parts.
 
     Args:
-      tensors: list like `views`; what is for a shard in place is beside it.
+      tensors: list like `views`, and then like `rows.views` if there are any;
+        what is for a shard in place is beside it.
 
     Returns:
-      The list of (part on its shard's ps, shard), as `apply_gradients` takes
-      it.
+      The list of (part on its shard's ps, shard) for `apply_gradients`.
     """
     parts = []
-    there = [self._wire.guard(x) for x in tensors[len(self._pulled) :]]
+    end = len(self._pulled) + len(self._in_place)
+    there = map(self._wire.guard, tensors[len(self._pulled) : end])
     with tf.device(self._device):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
-        if len(shards) > 1:
-          axis = find_cut(shards[0], tensor.shape)
-          parts += tf.split(tensor, [s.shape[axis] for s in shards], axis)
-        else:
-          parts.append(tf.convert_to_tensor(tensor))
+        parts += cut(tensor, shards)
     devices = [shard.device for shard in self._pulled_shards]
     arrived = self._wire.to_ps(parts, devices)
-    return list(zip(arrived + there, self.shards, strict=True))
+    pairs = list(zip([*arrived, *there], self.shards, strict=True))
+    return pairs + self.rows.push(tensors[end:])
 
   def compute_gradients(self, optimizer, loss):
-    """Returns the list of g^i, the gradients of `loss` by the views."""
+    """Returns the list of g^i: by the views, and by the tables' rows."""
+    views = self.views + self.rows.views
     pairs = optimizer.compute_gradients(
-      loss, self.views, colocate_gradients_with_ops=self._is_spread
+      loss, views, colocate_gradients_with_ops=self._is_spread
     )
-    return [
-      # What the loss does not depend on has none.
-      tf.zeros(view.shape, view.dtype) if gradient is None else gradient
-      for (gradient, _), view in zip(pairs, self.views, strict=True)
-    ]
+    # What the loss does not depend on has none.
+    return [tf.zeros_like(v) if g is None else g for g, v in pairs]
+
+
+def read(shard):
+  """Returns the value of `shard` where it is."""
+  with tf.device(shard.device):
+    return shard.read_value()
 
 
 def join(values, shape):
@@ -173,6 +180,14 @@ def join(values, shape):
   if len(values) == 1:
     return values[0]
   return tf.concat(values, find_cut(values[0], shape))
+
+
+def cut(tensor, shards):
+  """Returns the parts of a whole tensor that are for `shards`, a list."""
+  if len(shards) == 1:
+    return [tf.convert_to_tensor(tensor)]
+  axis = find_cut(shards[0], tensor.shape)
+  return tf.split(tensor, [s.shape[axis] for s in shards], axis)
 
 
 def find_cut(shard, shape):

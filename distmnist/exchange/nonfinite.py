@@ -26,7 +26,7 @@ def guard(tensor, worker):
   """Returns `tensor`, or zeros if it is not finite.
 
   Args:
-    tensor: float tensor of known shape.
+    tensor: float tensor.
     worker: int, the task_index.
   """
   graph = tf.get_default_graph()
@@ -52,7 +52,7 @@ def guard(tensor, worker):
     return tf.cond(
       tf.identity(is_finite),
       lambda: tf.identity(tensor),
-      lambda: tf.zeros(tensor.shape, tensor.dtype),
+      lambda: tf.zeros_like(tensor),
     )
 
 

@@ -7,6 +7,7 @@ read them, and nothing of it is in the graph of the training.
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines
+from distmnist.exchange import sparse_sum
 
 _TIMEOUT_SECS = 5.0
 
@@ -70,11 +71,7 @@ def _build(the_round):
   counts = {}
   for accumulator, place in the_round.accumulators:
     with tf.device(place):
-      same = tf.ConditionalAccumulator(
-        accumulator.dtype,
-        accumulator._shape,
-        shared_name=accumulator.accumulator_ref.op.get_attr('shared_name'),
-      )
+      same = sparse_sum.make_same(accumulator)
       counts.setdefault(place, []).append(same.num_accumulated())
   found['contributions'] = {
     place: tf.stack(of_place) for place, of_place in counts.items()

@@ -7,7 +7,7 @@ a round, whatever it had contributed or was about to.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import round_entry
+from distmnist.exchange import round_entry, sparse_sum
 
 
 def build_take_over(the_round):
@@ -80,12 +80,7 @@ def build_emptying(the_round, token):
       # First, so that no more of it comes in.
       closed = accumulator.set_global_step(token)
       with tf.control_dependencies([closed]):
-        is_given = accumulator.num_accumulated() > 0
-      taken = tf.cond(
-        is_given,
-        lambda a=accumulator: tf.group(a.take_grad(1)),
-        tf.no_op,
-      )
+        taken = sparse_sum.take_all(accumulator, token)
       # To take counts a step.
       with tf.control_dependencies([taken]):
         emptied.append(accumulator.set_global_step(token))

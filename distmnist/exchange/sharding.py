@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import center, strategy, transport
+from distmnist.exchange import center, sparse_table, strategy, transport
 
 PARTITIONERS = 'fixed', 'min_max', 'none'
 
@@ -183,12 +183,14 @@ class Traffic:
     num_workers: int, each of which does so.
     share_of_ps: list of float, of the bytes the part of each ps; empty if
       there is none.
+    has_tables: bool, whether there are sparse tables, whose rows come on top.
   """
 
   pulled: float
   pushed: float
   num_workers: int
   share_of_ps: list
+  has_tables: bool = False
 
   def compute_step_secs(self, bytes_per_sec):
     """Returns the least seconds of a step where nothing else takes time.
@@ -209,9 +211,10 @@ class Traffic:
 
   def format(self):
     """Returns one line for people."""
+    rows = ', and rows of its batch' if self.has_tables else ''
     return (
       f'bytes a step: each worker pulls {self.pulled:,.0f} and pushes '
-      f'{self.pushed:,.0f}'
+      f'{self.pushed:,.0f}{rows}'
     )
 
 
@@ -231,9 +234,13 @@ def compute_traffic(cluster, strategy_, update, variables):
     return Traffic(pulled, pushed, cluster.num_workers, [])
   of_ps = [0] * cluster.num_ps
   way = transport.Wire(cluster)
-  in_place = {v.op.name for v in tf.get_collection(center.IN_PLACE)}
+  elsewhere = {
+    variable.op.name
+    for kind in (center.IN_PLACE, sparse_table.TABLES)
+    for variable in tf.get_collection(kind)
+  }
   for variable in variables:
-    if variable.op.name in in_place:
+    if variable.op.name in elsewhere:
       continue
     task = tf.DeviceSpec.from_string(variable.device).task
     of_ps[task] += way.count_bytes([variable])
@@ -243,4 +250,5 @@ def compute_traffic(cluster, strategy_, update, variables):
     whole / strategy_.push_period,
     cluster.num_workers,
     [held / max(whole, 1) for held in of_ps],
+    bool(tf.get_collection(sparse_table.TABLES)),
   )

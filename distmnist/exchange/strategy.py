@@ -83,6 +83,8 @@ class Strategy:
       exchange/graph_warmup.py.
     waits_for_all: bool, whether a worker that is lost for good holds up the
       others, sooner or later.
+    takes_tables: bool, whether a model may have sparse tables
+      (exchange/sparse_table.py).
   """
 
   batches_per_update = 1
@@ -95,6 +97,7 @@ class Strategy:
   build_mark = None
   needs_warmup = False
   waits_for_all = False
+  takes_tables = False
 
   def __init__(self, cluster):
     """Checks that the cluster fits the rule.

@@ -9,13 +9,14 @@ optimizer's. What is replaced, and why:
   and is not waited for where steps follow each other in one session.run.
 - Its hook, for which see sync_round.RoundHook, and its silence on whether a
   gradient came in time.
+- Its mean of the gradients of rows, for which see sparse_sum.py.
 """
 
 import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sync_round
+from distmnist.exchange import sparse_sum, sync_round
 
 
 class SyncReplicas:
@@ -39,6 +40,7 @@ class SyncReplicas:
     self._token = sync_round.make_token(cluster, global_step)
     # It is read once in a step, before the gradients are computed.
     self._own_token = self._token.value()
+    self._applier = optimizer
     self.optimizer = tf.train.SyncReplicasOptimizer(
       optimizer, replicas_to_aggregate, cluster.num_workers
     )
@@ -49,7 +51,8 @@ class SyncReplicas:
 
     Args:
       center: center.Center.
-      gradients: list of tensors like `center.views`.
+      gradients: list of tensors like `center.views`, and then like
+        `center.rows.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
 
     Returns:
@@ -57,10 +60,16 @@ class SyncReplicas:
       token, and see sync_round.Round.push_and_wait.
     """
     pairs = center.to_shards(gradients)
+    dense, sparse = (
+      [p for p in pairs if isinstance(p[0], tf.IndexedSlices) == is_sparse]
+      for is_sparse in (False, True)
+    )
+    sums = [(_make_sum(v), v.device) for _, v in sparse]
+    self._add_to_update(sums, [v for _, v in sparse])
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
-      self.optimizer.apply_gradients(pairs, self._global_step)
-    accumulators = [(_find_accumulator(v), v.device) for _, v in pairs]
+      self.optimizer.apply_gradients(dense, self._global_step)
+    accumulators = [(_find_accumulator(v), v.device) for _, v in dense] + sums
     self._round = sync_round.Round(
       self._cluster,
       self._replicas_to_aggregate,
@@ -73,9 +82,30 @@ class SyncReplicas:
     self._round.end_update([its_tokens])  # They come after the update.
     return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
+  def _add_to_update(self, sums, shards):
+    """Has the chief's update apply the means of `sums` to `shards`, too."""
+    if not sums:
+      return
+    apply_gradients = self._applier.apply_gradients
+
+    def apply_all(pairs, *args, **settings):
+      means = []
+      for accumulator, device in sums:
+        with tf.device(device):
+          means.append(accumulator.take_grad(self._replicas_to_aggregate))
+      pairs = [*pairs, *zip(means, shards, strict=True)]
+      return apply_gradients(pairs, *args, **settings)
+
+    self._applier.apply_gradients = apply_all
+
   def hook(self, stop):
     """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
     return self._round.hook(stop)
+
+
+def _make_sum(variable):
+  with tf.device(variable.device):
+    return sparse_sum.SparseSum(variable, f'{variable.name}/grad_sum')
 
 
 def _find_accumulator(variable):

@@ -54,6 +54,28 @@ class Wire:
     routes = [(self._worker, device) for device in devices]
     return self._send(tensors, routes, is_guarded=True)
 
+  def push(self, tensor, device):
+    """Returns `tensor` of the worker, of any size, on `device`."""
+    if not self._has_ps:
+      return tensor
+    with tf.name_scope('wire'):
+      return self._send_bundle(
+        [tensor], self._worker, device, tensor.dtype, is_guarded=True
+      )[0]
+
+  def pull(self, tensor, device):
+    """Returns `tensor` of `device`, of any size, on the worker."""
+    if not self._has_ps:
+      return tensor
+    with tf.name_scope('wire'):
+      return self._send_bundle(
+        [tensor], device, self._worker, tensor.dtype, is_guarded=False
+      )[0]
+
+  def size_of(self, dtype):
+    """Returns the bytes of a number of `dtype` on the wire, an int."""
+    return self._cast_dtype(dtype).size
+
   def round(self, tensor):
     """Returns `tensor` as it arrives when it is sent, where it is."""
     dtype = self._cast_dtype(tensor.dtype)

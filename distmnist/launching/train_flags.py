@@ -89,7 +89,7 @@ def _define():
   for library in _LIBRARIES:
     for flag in flags.FLAGS.flags_by_module_dict()[library]:
       values[flag.name] = _copy(flag)
-  known = {**vars(names), 'flags': _Flags(values), 'registry': registry}
+  known = _know(values)
   for name, code in _compile():
     exec(code, {}, _Names(known, _get_source(name)))
   return values
@@ -105,12 +105,19 @@ def _define_problem(values, words):
   for text in _DEFINITION.findall(source):
     with contextlib.suppress(Exception):  # Code of the user's, of any kind.
       code = compile(text, 'the flags of --problem', 'exec')
-      exec(code, {}, _Names({'flags': _Flags(values)}, source))
+      exec(code, {}, _Names(_know(values), source))
+
+
+def _know(values):
+  """Returns {name: what it is in a definition}, which adds to `values`."""
+  return {**vars(names), 'flags': _Flags(values), 'registry': registry}
 
 
 def _read_problem(named):
   """Returns the source (str) of a problem; '' where it is not found here."""
   path = registry.find(names.PROBLEMS).get(named, named or '')
+  if path.startswith(f'{PACKAGE}.'):
+    path = importlib.util.find_spec(path).origin
   if not path.endswith('.py'):
     path = f'{path.replace(".", os.sep)}.py'
   for folder in ['', *sys.path]:

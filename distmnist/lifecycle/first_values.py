@@ -11,7 +11,7 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
-from distmnist.exchange import given_values, strategy
+from distmnist.exchange import given_values, sparse_table, strategy
 from distmnist.logdir import checkpoint_files, checkpoints, history
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class FirstValues:
       hooks: list of SessionRunHook; a strategy.CenterHook among them is told
         of each new center.
     """
-    self._cluster = task.cluster
+    self._task, self._cluster = task, task.cluster
     self._restart = restart
     self._center_flags = center_flags
     self._hooks = [h for h in hooks if isinstance(h, strategy.CenterHook)]
@@ -77,7 +77,17 @@ class FirstValues:
   def _initialize(self, session):
     with session.graph.as_default():
       given = given_values.make_feed()
-    session.run(self._initializers, given)
+      has_tables = bool(tf.get_collection(sparse_table.TABLES))
+    server = self._task.server
+    if not (has_tables and self._cluster.num_ps and server):
+      session.run(self._initializers, given)
+      return
+    # A session that lives keeps the constants that slots begin with, which
+    # share the memory of the variables: the first row that is read would make a
+    # copy of the whole table.
+    config = self._task.session_config
+    with tf.Session(server.target, session.graph, config) as first:
+      first.run(self._initializers, given)
 
   def _restore(self, scaffold, session, path):
     """Restores `path`; what it may lack keeps its first value."""

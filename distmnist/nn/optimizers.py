@@ -10,6 +10,7 @@ from distmnist.nn import (
   lean_updates,
   named_optimizers,
   schedules,
+  sparse_updates,
 )
 from distmnist.nn import weight_decay as weight_decay_lib
 
@@ -128,6 +129,7 @@ def make_optimizer(
     common['weight_decay'] = weight_decay
   optimizer = named_optimizers.make(name, momentum, common, own)
   lean_updates.make_lean(optimizer)
+  sparse_updates.add(optimizer)
   if weight_decay and not has_decay:
     weight_decay_lib.add(optimizer, learning_rate, weight_decay)
   # What is clipped is the mean over the slices of a batch.

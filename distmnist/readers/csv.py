@@ -103,6 +103,8 @@ class Reader:
   def _convert(self, name, type_, rows, indices):
     column = self._header.index(name)
     texts = [row[column] for row in rows]
+    if type_ is object:
+      return np.array([text.encode() for text in texts], object)
     try:
       return np.array(texts).astype(type_)
     except (ValueError, OverflowError):

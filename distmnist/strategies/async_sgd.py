@@ -24,6 +24,8 @@ def make(cluster):
 class AsyncSgd(strategy.Strategy):
   """One unlocked update of the center a step and worker."""
 
+  takes_tables = True
+
   def __init__(self, cluster):
     super().__init__(cluster)
     self._center = center.Center(cluster)
@@ -44,5 +46,4 @@ class AsyncSgd(strategy.Strategy):
       new_step, staleness = strategy.count_update(
         global_step, [apply], read_step, self.mark_done
       )
-      num_bytes = self._center.num_bytes
-      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
+      return strategy.Update(new_step, staleness, *self._center.count_bytes())

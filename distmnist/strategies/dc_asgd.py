@@ -52,7 +52,7 @@ def make(cluster):
 class DcAsgd(strategy.Strategy):
   """Gradients with a first-order correction of their delay."""
 
-  needs_warmup = True
+  needs_warmup = takes_tables = True
 
   def __init__(self, cluster, dc_lambda, decay=None):
     """
@@ -62,8 +62,8 @@ class DcAsgd(strategy.Strategy):
       decay: float, m of the adaptive rule; None for the constant one.
     """
     super().__init__(cluster)
-    self._lambda = dc_lambda
-    self._decay = decay
+    self._lambda, self._decay = dc_lambda, decay
+    self.takes_tables = decay is None
     self._copies = local_copies.LocalCopies(cluster)
 
   def scope(self):
@@ -89,13 +89,16 @@ class DcAsgd(strategy.Strategy):
         gradients,
         lambda pairs, _: optimizer.apply_gradients(self._compensate(pairs)),
       )
-      num_bytes = copies.num_bytes
-      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
+      return strategy.Update(new_step, staleness, *copies.count_bytes())
 
   def _compensate(self, pairs):
     """Returns the list of (gradient at x~, shard); each is on its ps."""
-    result = []
+    result, rows = [], iter(self._copies.rows.pulled)
     for i, (gradient, shard) in enumerate(pairs):
+      if isinstance(gradient, tf.IndexedSlices):
+        moved = self._compensate_rows(gradient, shard, next(rows))
+        result.append((moved, shard))
+        continue
       with tf.device(shard.device):
         square, factor = gradient * gradient, self._lambda
         if self._mean_squares:
@@ -105,6 +108,13 @@ class DcAsgd(strategy.Strategy):
         moved = shard.read_value() - self._backups[i].read_value()
         result.append((gradient + factor * square * moved, shard))
     return result
+
+  def _compensate_rows(self, gradient, shard, pulled):
+    """Returns the gradient of rows at x~; `pulled` are they in x_bak^i."""
+    with tf.device(shard.device):
+      g, rows = gradient.values, gradient.indices
+      g += self._lambda * g * g * (shard.sparse_read(rows) - pulled)
+      return tf.IndexedSlices(g, rows, gradient.dense_shape)
 
   def hooks(self, stop):
     return [self._center.hook()]

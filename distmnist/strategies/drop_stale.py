@@ -38,6 +38,7 @@ class DropStale(strategy.Strategy):
   """Gradients up to a staleness, as under async_sgd."""
 
   needs_warmup = True
+  takes_tables = True
 
   def __init__(self, cluster, max_staleness):
     super().__init__(cluster)
@@ -61,8 +62,7 @@ class DropStale(strategy.Strategy):
       new_step, staleness = self._center.exchange(
         gradients, lambda pairs, _: optimizer.apply_gradients(pairs)
       )
-      num_bytes = copies.num_bytes
-      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
+      return strategy.Update(new_step, staleness, *copies.count_bytes())
 
   def hooks(self, stop):
     return [self._center.hook()]

@@ -39,6 +39,7 @@ class Ssp(strategy.Strategy):
   """async_sgd with a bound on how far the workers drift apart."""
 
   waits_for_all = True
+  takes_tables = True
 
   def __init__(self, cluster, bound):
     super().__init__(cluster)
@@ -65,8 +66,7 @@ class Ssp(strategy.Strategy):
       ticked = self._clocks.tick_and_wait([new_step])
       with tf.control_dependencies([ticked]), tf.device(global_step.device):
         train_op = tf.identity(new_step)
-      num_bytes = self._center.num_bytes
-      return strategy.Update(train_op, staleness, num_bytes, num_bytes)
+      return strategy.Update(train_op, staleness, *self._center.count_bytes())
 
   def pause(self, session):
     session.run(self._clocks.leave)

@@ -27,6 +27,7 @@ class StalenessAware(strategy.Strategy):
   """The rate of a push is divided by its staleness."""
 
   needs_warmup = True
+  takes_tables = True
 
   def __init__(self, cluster):
     super().__init__(cluster)
@@ -48,8 +49,7 @@ class StalenessAware(strategy.Strategy):
         return make_optimizer(rate_factor=factor).apply_gradients(pairs)
 
       new_step, staleness = self._center.exchange(gradients, apply)
-      num_bytes = copies.num_bytes
-      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
+      return strategy.Update(new_step, staleness, *copies.count_bytes())
 
   def hooks(self, stop):
     return [self._center.hook()]

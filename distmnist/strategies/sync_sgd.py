@@ -72,6 +72,7 @@ class SyncSgd(strategy.Strategy):
 
   max_staleness = 0
   waits_for_all = True
+  takes_tables = True
 
   def __init__(
     self,
@@ -92,6 +93,7 @@ class SyncSgd(strategy.Strategy):
     self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self._gradient_factor = gradient_factor
     if barrier == 'shard':
+      self.takes_tables = False
       self.max_shard_bytes = shard_copies.PART_BYTES
     # Without a ps there is nothing to pull.
     make_center, self._barrier = _BARRIERS[
@@ -113,8 +115,7 @@ class SyncSgd(strategy.Strategy):
       new_step, staleness = self._replicas.push_and_wait(
         self._center, gradients, self.mark_done
       )
-      num_bytes = self._center.num_bytes
-      return strategy.Update(new_step, staleness, num_bytes, num_bytes)
+      return strategy.Update(new_step, staleness, *self._center.count_bytes())
 
   def hooks(self, stop):
     return [self._replicas.hook(stop)]

@@ -4,9 +4,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.data import input_pipeline
+from distmnist.data import input_pipeline, metric_total
 from distmnist.logdir import checkpoint_files, checkpoints
-from distmnist.training import averages, metric_total
+from distmnist.training import averages
 
 # Chunks whose activations stay in the cache, and with large examples in memory:
 # this many images of MNIST, fewer of larger ones.

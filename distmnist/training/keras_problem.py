@@ -12,7 +12,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.common import cli
-from distmnist.training import keras_model, metric_total, problem_module
+from distmnist.data import metric_total
+from distmnist.training import keras_model, problem_module
 
 _adapted = {}  # A module: its KerasModule. A process makes a model once.
 

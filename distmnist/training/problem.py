@@ -32,8 +32,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.data import metric_total
 from distmnist.problems import images
-from distmnist.training import keras_problem, metric_total, problem_module
+from distmnist.training import keras_problem, problem_module
 
 
 def from_flags(seed=0):

@@ -3,20 +3,21 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.training import problem_spec
+from distmnist.training import problem_spec, table_checks
 
 
-def check_graph(problem, split, batch_size):
+def check_graph(problem, split, batch_size, strategy=None):
   """Builds a training step's graph, so that mistakes are known at once.
 
   Args:
     problem: problem.Problem; that of the images is known to fit.
     split: split.Split of the training data.
     batch_size: int.
+    strategy: strategy.Strategy, or None if it is not of interest.
 
   Raises:
     cli.UsageError: the functions do not fit each other or the data, or make
-      variables that could not be shared.
+      variables that could not be shared, or that the rule cannot train.
   """
   if not problem.is_custom:
     return
@@ -40,6 +41,8 @@ def check_graph(problem, split, batch_size):
     _, values = problem.loss(y, outputs)
     metrics = problem.metrics(y, outputs)
     _check_variables(problem, made)
+    if strategy:
+      table_checks.check(strategy)
   _check_best(problem, {'loss', *metrics})
   for name, tensor in (metrics | {'loss': values}).items():
     if tf.is_tensor(tensor) and tensor.shape[0] not in (None, batch_size):

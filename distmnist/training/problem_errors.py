@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import streamed
+from distmnist.nn import embeddings
 from distmnist.training import problem_module
 
 
@@ -28,11 +29,17 @@ def explained():
       found = problem_module.explain(named, module, 'load', failure)
       raise cli.RunError(str(found)) from failure
     place = module and _locate(error.op, os.path.realpath(module.__file__))
-    if not place:
+    if not place and not _is_check(error.op):
       raise
+    place = place or 'in build()'
     raise cli.RunError(
       f'--problem={named}: {place}: {errors.explain(error)}'
     ) from error
+
+
+def _is_check(op):
+  """Whether an op is one of ours, whose message says what is wrong."""
+  return op is not None and op.name.split('/')[-1] == embeddings.CHECK
 
 
 def _locate(op, path):

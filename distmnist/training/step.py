@@ -5,11 +5,15 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import seeds
+from distmnist.data import metric_total, seeds
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import batch_norm, gradient_accumulation, optimizers
-from distmnist.training import averages, dispatcher, metric_total
+from distmnist.training import (
+  averages,
+  dispatcher,
+  table_checks,
+)
 
 
 class Step(NamedTuple):
@@ -66,6 +70,7 @@ def build_step(
     )
     with sharded, strategy.scope():
       loss, metrics = build_slices(cluster, problem, slices, state)
+    table_checks.check(strategy)
     center = [v for v in tf.global_variables() if v is not global_step]
     average = averages.make(center, global_step)
     if dealing:

@@ -24,7 +24,7 @@ def test_each_line_is_read_by_its_number(tmp_path, newline, end):
   x, y = reader.read(np.array([2, 0, 1]))
   assert y.dtype == np.int64 and y.tolist() == [2, 0, 1]
   assert x['r'].tolist() == [[-1000, 2], [0.5, 0], [1, 1]]
-  assert x['t'].tolist() == ['', 'a, b', 'ä']
+  assert x['t'].tolist() == [b'', b'a, b', 'ä'.encode()]
 
 
 @pytest.mark.parametrize(

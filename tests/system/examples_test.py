@@ -46,6 +46,7 @@ def test_an_example_fits_on_a_screen():
     ('your_own_model', 'regression'),
     ('your_own_data', 'streamed'),
     ('keras', 'recommender'),
+    ('sparse_tables', 'ranking'),
   ],
 )
 def test_a_page_shows_the_example_as_it_is(page, name):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import split
-from distmnist.training import evaluation, metric_total
+from distmnist.data import metric_total, split
+from distmnist.training import evaluation
 from tests.support import problems
 
 TEXT = """
 import numpy as np
 import tensorflow.compat.v1 as tf
-from distmnist.training.metric_total import Total
+from distmnist.data.metric_total import Total
 
 def load(split):
   return np.zeros([3, 1]), np.zeros(3)

@@ -1,0 +1,101 @@
+"""An accumulator of gradients of rows, whose mean is over all that contribute.
+
+TensorFlow's mean of a row is over those contributions that have the row; a
+batch without it says that its gradient is 0. Rows of a contribution must be in
+order: the accumulator merges sorted lists, and of lists that are not it keeps
+rows twice, and says nothing.
+"""
+
+import tensorflow.compat.v1 as tf
+
+
+class SparseSum:
+  """A tf.SparseConditionalAccumulator beside a shard.
+
+  It is used as a tf.ConditionalAccumulator is, with tf.IndexedSlices for
+  tensors.
+
+  Attributes:
+    dtype, shape: those of the shard.
+  """
+
+  def __init__(self, shard, shared_name):
+    """
+    Args:
+      shard: tf.Variable [rows, width]; to be called on its device.
+      shared_name: str.
+    """
+    self.dtype, self.shape = shard.dtype.base_dtype, shard.shape
+    self._shared_name = shared_name
+    self._accumulator = tf.SparseConditionalAccumulator(
+      self.dtype,
+      # Of a contribution without a row it could not be told.
+      shape=self.shape,
+      shared_name=shared_name,
+      reduction_type='SUM',
+    )
+
+  def apply_grad(self, gradient, local_step):
+    return self._accumulator.apply_indexed_slices_grad(gradient, local_step)
+
+  def take_grad(self, num_contributions):
+    """Returns the mean of the contributions, a tf.IndexedSlices."""
+    total = self._accumulator.take_indexed_slices_grad(num_contributions)
+    return tf.IndexedSlices(
+      total.values / num_contributions, total.indices, total.dense_shape
+    )
+
+  def take_all(self, step):
+    """Returns the op that throws away what was contributed, if anything.
+
+    Its handle is none that a tf.cond could take: so that there is always
+    something, a contribution without a row comes before.
+
+    Args:
+      step: int64 scalar tensor, that of the accumulator.
+    """
+    width = self.shape.as_list()[1]
+    nothing = tf.IndexedSlices(
+      tf.zeros([0, width], self.dtype),
+      tf.zeros([0], tf.int64),
+      tf.constant(self.shape.as_list(), tf.int64),
+    )
+    with tf.control_dependencies([self.apply_grad(nothing, step)]):
+      return tf.group(self.take_grad(1).indices)
+
+  def make_same(self):
+    """Returns the accumulator as one of the default graph and device."""
+    return SparseSum(self, self._shared_name)
+
+  def num_accumulated(self):
+    return self._accumulator.num_accumulated()
+
+  def set_global_step(self, step):
+    return self._accumulator.set_global_step(step)
+
+
+def take_all(accumulator, step):
+  """Returns the op that throws away what was contributed, if anything.
+
+  Args:
+    accumulator: SparseSum or tf.ConditionalAccumulator.
+    step: int64 scalar tensor, that of the accumulator.
+  """
+  if isinstance(accumulator, SparseSum):
+    return accumulator.take_all(step)
+  return tf.cond(
+    accumulator.num_accumulated() > 0,
+    lambda: tf.group(accumulator.take_grad(1)),
+    tf.no_op,
+  )
+
+
+def make_same(accumulator):
+  """Returns an accumulator as one of the default graph and device."""
+  if isinstance(accumulator, SparseSum):
+    return accumulator.make_same()
+  return tf.ConditionalAccumulator(
+    accumulator.dtype,
+    accumulator._shape,
+    shared_name=accumulator.accumulator_ref.op.get_attr('shared_name'),
+  )

@@ -1,0 +1,168 @@
+"""Embeddings: rows of a table by their ids, alone or summed up.
+
+A table is as sparse as its use: under a strategy a step moves the rows that
+its batch looks up, and no others (exchange/row_exchange.py).
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import sparse_table
+
+COMBINERS = 'sum', 'mean', 'sqrtn'
+# The name of the op that fails for an id without a row.
+CHECK = 'check_ids'
+
+
+def embedding(
+  ids,
+  num_rows,
+  width,
+  name,
+  weights=None,
+  combiner=None,
+  initializer=None,
+):
+  """Looks up rows of a table; those of one name are of one table.
+
+  Args:
+    ids: integers 0..num_rows - 1: a tensor, or a tf.RaggedTensor or
+      tf.SparseTensor [n, ids], of which each example has as many as it has.
+    num_rows, width: int, the shape of the table.
+    name: str, of the table: the same name in the same variable scope is the
+      same table, which then has the same shape.
+    weights: float32 like `ids`, by which a combiner multiplies the rows; None
+      for 1.
+    combiner: 'sum', 'mean' (over the sum of the weights) or 'sqrtn' (over the
+      root of the sum of their squares) over the last axis of `ids`; zeros where
+      there is nothing. None keeps each row, or is mean where `ids` is ragged or
+      sparse.
+    initializer: of the table; by default uniform within +- 1 / sqrt(width).
+
+  Returns:
+    float32 [..., width], in the shape of `ids`; with a combiner without its
+    last axis.
+
+  Raises:
+    ValueError: the arguments do not fit each other, or the table that there is.
+  """
+  _check(ids, num_rows, width, name, weights, combiner)
+  if initializer is None:
+    initializer = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
+  with tf.variable_scope(name, reuse=tf.AUTO_REUSE):
+    table = sparse_table.get_table(num_rows, width, initializer)
+    look_up = functools.partial(_look_up, table, num_rows, width, name)
+    if isinstance(ids, tf.Tensor):
+      rows = look_up(ids)
+      if combiner is None:
+        return rows
+      return _combine_dense(rows, weights, combiner)
+    if isinstance(ids, tf.SparseTensor):
+      of, num = ids.indices[:, 0], ids.dense_shape[0]
+      weights = weights.values if weights is not None else None
+    else:
+      of, num = ids.value_rowids(), ids.nrows()
+      weights = weights.flat_values if weights is not None else None
+    values = look_up(ids.values)
+    combined = _combine(values, weights, combiner or 'mean', of, num)
+    combined.set_shape([ids.shape[0], width])
+    return combined
+
+
+def _check(ids, num_rows, width, name, weights, combiner):
+  if not isinstance(ids, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+    raise ValueError(
+      f'embedding {name!r}: expected ids as a tensor, a tf.RaggedTensor or a '
+      f'tf.SparseTensor, not {type(ids).__name__}'
+    )
+  if not ids.dtype.is_integer:
+    raise ValueError(
+      f'embedding {name!r}: expected ids that are integers, not '
+      f'{ids.dtype.name}: number the values, or tf.strings.to_hash_bucket_fast'
+    )
+  for what, number in (('num_rows', num_rows), ('width', width)):
+    if not isinstance(number, int) or number < 1:
+      raise ValueError(
+        f'embedding {name!r}: expected {what} of 1 or more, not {number!r}'
+      )
+  if combiner is not None and combiner not in COMBINERS:
+    raise ValueError(
+      f'embedding {name!r}: expected the combiner {", ".join(COMBINERS)} or '
+      f'None, not {combiner!r}'
+    )
+  is_tensor = isinstance(ids, tf.Tensor)
+  if not is_tensor and ids.shape.rank != 2:
+    raise ValueError(
+      f'embedding {name!r}: expected ragged or sparse ids [n, ids], not of '
+      f'rank {ids.shape.rank}'
+    )
+  if is_tensor and ids.shape.rank is None:
+    raise ValueError(f'embedding {name!r}: expected ids of a known rank')
+  if is_tensor and combiner and not ids.shape.rank:
+    raise ValueError(
+      f'embedding {name!r}: combiner={combiner!r} needs ids of rank 1 or more'
+    )
+  if weights is None:
+    return
+  if type(weights) is not type(ids):
+    raise ValueError(
+      f'embedding {name!r}: expected weights of the kind of the ids, '
+      f'not {type(weights).__name__}'
+    )
+  if is_tensor and combiner is None:
+    raise ValueError(f'embedding {name!r}: weights need a combiner')
+
+
+def _look_up(table, num_rows, width, name, ids):
+  """Returns the rows of `ids`, a tensor, in its shape and one axis more."""
+  flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
+  wrong = tf.boolean_mask(flat, (flat < 0) | (flat >= num_rows))[:3]
+  # Not tf.Assert, whose op is in a branch and could not be located.
+  checked = tf.raw_ops.Assert(
+    condition=tf.equal(tf.size(wrong), 0),
+    data=[f'the table {name} has rows 0 to {num_rows - 1}, and none of', wrong],
+    name=CHECK,
+  )
+  with tf.control_dependencies([checked]):
+    flat = tf.identity(flat)
+  rows = sparse_table.look_up(
+    table, sparse_table.find_positions(flat, num_rows)
+  )
+  if ids.shape.rank == 1:
+    return rows
+  shape = tf.concat([tf.shape(ids), [width]], 0)
+  rows = tf.reshape(rows, shape)
+  rows.set_shape([*ids.shape, width])
+  return rows
+
+
+def _combine_dense(rows, weights, combiner):
+  """[..., ids, width] -> [..., width]."""
+  if weights is None:
+    weights = tf.ones(tf.shape(rows)[:-1], rows.dtype)
+  total = tf.reduce_sum(rows * weights[..., tf.newaxis], -2)
+  if combiner == 'sum':
+    return total
+  return _divide(total, tf.reduce_sum(_weigh(weights, combiner), -1), combiner)
+
+
+def _combine(rows, weights, combiner, of, num):
+  """Combines rows [ids, width]; `of`, int64 [ids], is each one's example."""
+  if weights is None:
+    weights = tf.ones(tf.shape(rows)[:1], rows.dtype)
+  total = tf.math.unsorted_segment_sum(rows * weights[:, tf.newaxis], of, num)
+  if combiner == 'sum':
+    return total
+  sums = tf.math.unsorted_segment_sum(_weigh(weights, combiner), of, num)
+  return _divide(total, sums, combiner)
+
+
+def _weigh(weights, combiner):
+  return weights if combiner == 'mean' else weights**2
+
+
+def _divide(total, sums, combiner):
+  if combiner == 'sqrtn':
+    sums = tf.sqrt(sums)
+  return tf.math.divide_no_nan(total, sums[..., tf.newaxis])

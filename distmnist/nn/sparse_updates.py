@@ -1,0 +1,56 @@
+"""Updates of some rows of a table, each there once, by an optimizer's kernels.
+
+What a gradient of some rows leaves alone, for rows that are not in the batch:
+
+  sgd, adagrad, ftrl   nothing: a gradient of 0 changes no row, so that these
+                       are what they are for variables that are not sparse
+  momentum, nesterov   a row does not go on along its velocity, which does not
+                       fade
+  rmsprop              likewise, and its mean square does not fade
+  adam, adamw          likewise of both moments; the correction of their bias
+                       counts all updates and not those of the row (LazyAdam)
+
+Decoupled weight decay acts on the variables that are not sparse alone.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+# Those whose steps need more than the rows that have a gradient.
+WITHOUT = 'lars', 'lamb'
+
+
+def add(optimizer):
+  """Has a tf.train.Optimizer apply rows as they come, none twice."""
+  if isinstance(optimizer, tf.train.AdamOptimizer):
+    apply = functools.partial(_apply_adam, optimizer)
+    optimizer._resource_apply_sparse = apply
+  if not isinstance(optimizer, tf.train.GradientDescentOptimizer):
+    # It would sum up those that are there twice.
+    optimizer._resource_apply_sparse_duplicate_indices = (
+      optimizer._resource_apply_sparse
+    )
+
+
+def _apply_adam(optimizer, gradient, variable, rows):
+  """Kingma and Ba 2015, arXiv 1412.6980, algorithm 1, on some rows alone."""
+  beta_1, beta_2 = optimizer._beta1_t, optimizer._beta2_t
+  power_1, power_2 = optimizer._get_beta_accumulators()
+  rate = optimizer._lr_t * tf.sqrt(1 - power_2) / (1 - power_1)
+  m, v = (optimizer.get_slot(variable, name) for name in 'mv')
+  m_v = beta_1 * m.sparse_read(rows) + (1 - beta_1) * gradient
+  v_v = beta_2 * v.sparse_read(rows) + (1 - beta_2) * gradient**2
+  change = rate * m_v / (tf.sqrt(v_v) + optimizer._epsilon_t)
+  slices = [(m, m_v), (v, v_v)]
+  return tf.group(
+    *(
+      tf.raw_ops.ResourceScatterUpdate(
+        resource=slot.handle, indices=rows, updates=value
+      )
+      for slot, value in slices
+    ),
+    tf.raw_ops.ResourceScatterSub(
+      resource=variable.handle, indices=rows, updates=change
+    ),
+  )

@@ -1,0 +1,22 @@
+"""Dense layers one after the other, as the nets of tables end."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import layers
+
+
+def dense_stack(inputs, units, name, is_last_linear=True):
+  """[n, k] -> [n, units[-1]], with ReLU in between.
+
+  Args:
+    inputs: float32 [n, k].
+    units: list of int, of each layer.
+    name: str.
+    is_last_linear: bool, whether the last layer has no ReLU.
+  """
+  with tf.variable_scope(name):
+    for i, number in enumerate(units):
+      inputs = layers.dense(inputs, number, f'dense_{i}', 'he')
+      if i < len(units) - 1 or not is_last_linear:
+        inputs = tf.nn.relu(inputs)
+  return inputs

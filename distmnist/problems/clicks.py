@@ -1,0 +1,162 @@
+"""Who clicks on what: 13 numbers and 26 categories, as in Criteo's logs.
+
+The examples are drawn from a seed. Category c of an example is a row of its own
+--clicks_rows, the k-th most frequent with a probability in proportion to
+k^-1.1 (Zipf). A click has the probability sigmoid(z) of the planted model
+
+  z = a + b . numbers + sum_c w_c[row_c] + sum_{c < 4} u_c[row_c] . u_{c+4}[...]
+
+so that the best AUC that any model can have is known: that of z itself.
+
+A net of rankers/ is
+
+  build(numbers, ids, num_rows, width) -> logits [n]
+
+  numbers: float32 [n, 13].
+  ids: int64 [n, 26] in 0..num_rows - 1, for one table of all categories.
+  width: int, --table_width.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import registry
+from distmnist.common.names import RANKERS
+from distmnist.data import metric_total
+
+best = '+auc'
+NUM_NUMBERS, NUM_CATEGORIES = 13, 26
+_EXPONENT, _FACTORS, _NUM_PAIRS = 1.1, 4, 4
+# Of predicted probabilities; AUC is exact but for pairs within one of them.
+_NUM_BINS = 1000
+_SPLITS = 'train', 'validation', 'test'
+
+_RANKER = flags.DEFINE_enum(
+  'ranker', 'dlrm', registry.names(RANKERS), 'clicks: the net.'
+)
+_CLICKS_ROWS = flags.DEFINE_integer(
+  'clicks_rows', 1000, 'clicks: rows of each category.', lower_bound=1
+)
+_CLICKS_EXAMPLES = flags.DEFINE_integer(
+  'clicks_examples',
+  100_000,
+  'clicks: training examples; a tenth of it for validation and for the test.',
+  lower_bound=10,
+)
+_CLICKS_SEED = flags.DEFINE_integer(
+  'clicks_seed', 0, 'clicks: seed of the examples.', lower_bound=0
+)
+_TABLE_WIDTH = flags.DEFINE_integer(
+  'table_width', 8, 'clicks: width of the rows of a category.', lower_bound=1
+)
+
+
+def load(split):
+  """Returns ({'numbers': float32 [n, 13], 'rows': int64 [n, 26]}, [n])."""
+  x, z, rng = _draw(split)
+  return x, (rng.random(len(z)) < 1 / (1 + np.exp(-z))).astype(np.float32)
+
+
+def compute_best_auc(split):
+  """Returns the AUC (float) of the planted model itself on a split."""
+  _, z, _ = _draw(split)
+  return compute_auc(z, load(split)[1])
+
+
+def compute_auc(scores, labels):
+  """Returns the AUC (float) of `scores` [n] for `labels` [n] of 0 and 1."""
+  _, places = np.unique(scores, return_inverse=True)
+  counts = np.bincount(places)
+  ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+  n = labels.sum()
+  return (ranks[labels > 0].sum() - n * (n + 1) / 2) / (n * (len(labels) - n))
+
+
+def _draw(split):
+  """Returns (x, z, rng): examples, their true logits, and what draws next."""
+  num_examples = _CLICKS_EXAMPLES.value
+  if split != 'train':
+    num_examples //= 10
+  return _draw_split(
+    _CLICKS_SEED.value, _SPLITS.index(split), num_examples, _CLICKS_ROWS.value
+  )
+
+
+def _draw_split(seed, split, num_examples, num_rows):
+  bias, slopes, weights, factors = _draw_model(seed, num_rows)
+  rng = np.random.default_rng([seed, split])
+  numbers = rng.normal(size=[num_examples, NUM_NUMBERS]).astype(np.float32)
+  chances = np.arange(1, num_rows + 1) ** -_EXPONENT
+  rows = np.searchsorted(
+    np.cumsum(chances) / chances.sum(),
+    rng.random([num_examples, NUM_CATEGORIES]),
+  ).astype(np.int64)
+  categories = np.arange(NUM_CATEGORIES)
+  z = bias + numbers @ slopes + weights[categories, rows].sum(1)
+  for c in range(_NUM_PAIRS):
+    other = c + _NUM_PAIRS
+    z += (factors[c, rows[:, c]] * factors[other, rows[:, other]]).sum(1)
+  return {'numbers': numbers, 'rows': rows}, z, rng
+
+
+@functools.lru_cache(maxsize=1)
+def _draw_model(seed, num_rows):
+  """Returns (a, b [13], w [26, rows], u [8, rows, factors])."""
+  rng = np.random.default_rng([seed, len(_SPLITS)])
+  return (
+    -0.5,
+    rng.normal(scale=0.2, size=NUM_NUMBERS),
+    rng.normal(scale=0.3, size=[NUM_CATEGORIES, num_rows]),
+    rng.normal(scale=0.5, size=[2 * _NUM_PAIRS, num_rows, _FACTORS]),
+  )
+
+
+def build(x, is_training):
+  """Returns the logits, float32 [n]."""
+  del is_training
+  net = registry.load(RANKERS, _RANKER.value)
+  num_rows = _CLICKS_ROWS.value
+  ids = x['rows'] + num_rows * tf.range(NUM_CATEGORIES, dtype=tf.int64)
+  num_ids = num_rows * NUM_CATEGORIES
+  return net.build(x['numbers'], ids, num_ids, _TABLE_WIDTH.value)
+
+
+def loss(y, outputs):
+  """Returns the log loss, float32 [n]."""
+  return tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=outputs)
+
+
+def metrics(y, outputs):
+  """auc: over bins of the predicted probability; log_loss: [n]."""
+  bins = tf.cast(tf.sigmoid(outputs) * (_NUM_BINS - 1), tf.int32)
+  counts = [
+    tf.math.unsorted_segment_sum(part, bins, _NUM_BINS) for part in (y, 1 - y)
+  ]
+  return {'auc': metric_total.Total(counts, _compute_auc_of(*counts))}
+
+
+def finish(means):
+  """Returns the metrics with the AUC of all examples."""
+  clicked, other = (np.asarray(x, float) for x in means['auc'])
+  return means | {'auc': _compute_auc_of(clicked, other)}
+
+
+def _compute_auc_of(clicked, other):
+  """Returns the AUC of the counts of two kinds in each bin, in order."""
+  cumsum, total = (np.cumsum, np.sum)
+  if tf.is_tensor(clicked):
+    cumsum, total = tf.cumsum, tf.reduce_sum
+  below = cumsum(other) - other / 2
+  pairs = total(clicked) * total(other)
+  found = total(clicked * below)
+  if tf.is_tensor(found):
+    return tf.math.divide_no_nan(found, pairs)
+  return float(found / pairs) if pairs else 0.5
+
+
+def serve(outputs):
+  """Returns what a SavedModel gives: the probability of a click, [n]."""
+  return {'probability': tf.sigmoid(outputs)}

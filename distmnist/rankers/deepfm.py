@@ -1,0 +1,21 @@
+"""DeepFM: Guo et al. 2017, arXiv 1703.04247.
+
+A factorisation machine (Rendle 2010) and a net share the rows v_i of the table:
+
+  w . x + sum_i w_i + sum_{i < j} v_i . v_j + net(x, v)
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import layers, stacks
+
+
+def build(numbers, ids, num_rows, width):
+  """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
+  rows = layers.embedding(ids, num_rows, width, 'rows')
+  first = tf.reduce_sum(layers.embedding(ids, num_rows, 1, 'weights'), [1, 2])
+  first += layers.dense(numbers, 1, 'numbers')[:, 0]
+  squares = tf.reduce_sum(rows, 1) ** 2 - tf.reduce_sum(rows**2, 1)
+  second = tf.reduce_sum(squares, 1) / 2
+  deep = tf.concat([numbers, layers.flatten(rows)], 1)
+  return first + second + stacks.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]

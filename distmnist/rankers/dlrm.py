@@ -1,0 +1,25 @@
+"""DLRM: Naumov et al. 2019, arXiv 1906.00091.
+
+The numbers go through a net into a vector as wide as the rows of the table; the
+dot products of all pairs of these vectors, and it, go through another.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import layers, stacks
+
+
+def build(numbers, ids, num_rows, width):
+  """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
+  bottom = stacks.dense_stack(
+    numbers, [64, width], 'bottom', is_last_linear=False
+  )
+  vectors = tf.concat(
+    [bottom[:, tf.newaxis], layers.embedding(ids, num_rows, width, 'rows')], 1
+  )
+  products = tf.matmul(vectors, vectors, transpose_b=True)
+  n = vectors.shape.as_list()[1]
+  pairs = [n * i + j for i in range(n) for j in range(i)]
+  products = tf.gather(tf.reshape(products, [-1, n * n]), pairs, axis=1)
+  top = tf.concat([bottom, products], 1)
+  return stacks.dense_stack(top, [64, 1], 'top')[:, 0]

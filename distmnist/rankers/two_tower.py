@@ -1,0 +1,22 @@
+"""Two towers: Yi et al. 2019 (RecSys), "Sampling-bias-corrected modeling".
+
+The numbers and the first half of the categories are who asks, the other half is
+what is shown; each goes through a net, and their dot product is the score, so
+that the vectors of what can be shown may be computed beforehand.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import layers, stacks
+
+
+def build(numbers, ids, num_rows, width):
+  """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
+  rows = layers.embedding(ids, num_rows, width, 'rows')
+  half = rows.shape.as_list()[1] // 2
+  asks = tf.concat([numbers, layers.flatten(rows[:, :half])], 1)
+  asks = stacks.dense_stack(asks, [64, width], 'asks')
+  shown = layers.flatten(rows[:, half:])
+  shown = stacks.dense_stack(shown, [64, width], 'shown')
+  bias = tf.get_variable('bias', [], initializer=tf.zeros_initializer())
+  return tf.reduce_sum(asks * shown, 1) + bias

@@ -1,0 +1,18 @@
+"""Wide and deep: Cheng et al. 2016, arXiv 1606.07792.
+
+A linear model of all features, and a net of the rows of the table, are added.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import layers, stacks
+
+
+def build(numbers, ids, num_rows, width):
+  """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
+  wide = tf.reduce_sum(layers.embedding(ids, num_rows, 1, 'weights'), [1, 2])
+  wide += layers.dense(numbers, 1, 'wide')[:, 0]
+  deep = tf.concat(
+    [numbers, layers.flatten(layers.embedding(ids, num_rows, width, 'rows'))], 1
+  )
+  return wide + stacks.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]

@@ -1,0 +1,118 @@
+"""embedding: rows by ids of any kind, against NumPy; and wrong ids."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import center, sparse_table
+from distmnist.nn import embeddings, layers
+
+LISTS = [[3, 3, 70], [], [99]]
+WEIGHTS = [[1.0, 2.0, 0.5], [], [4.0]]
+
+
+def find_table(session):
+  [table] = session.run(tf.trainable_variables())
+  return table[sparse_table.find_positions(np.arange(100), 100)]
+
+
+def combine(table, ids, weights, combiner):
+  """Returns one example's combined row, as the docstring has it."""
+  if not ids:
+    return np.zeros(table.shape[1])
+  weights = np.array(weights)
+  total = (table[ids] * weights[:, np.newaxis]).sum(0)
+  return {
+    'sum': total,
+    'mean': total / weights.sum(),
+    'sqrtn': total / np.sqrt((weights**2).sum()),
+  }[combiner]
+
+
+@pytest.mark.parametrize('is_weighted', [False, True])
+@pytest.mark.parametrize('combiner', embeddings.COMBINERS)
+@pytest.mark.parametrize('kind', ['ragged', 'sparse'])
+@pytest.mark.parametrize('is_under_rule', [False, True])
+def test_lists_of_ids_are_combined(
+  tf_session, is_under_rule, kind, combiner, is_weighted
+):
+  ids, weights = (
+    tf.ragged.constant(x, dtype, ragged_rank=1)
+    for x, dtype in ((LISTS, tf.int32), (WEIGHTS, tf.float32))
+  )
+  if kind == 'sparse':
+    ids, weights = ids.to_sparse(), weights.to_sparse()
+  the_center = center.Center(cluster_lib.Cluster())
+  with the_center.scope() if is_under_rule else tf.name_scope('alone'):
+    found = layers.embedding(
+      ids, 100, 2, 'table', weights if is_weighted else None, combiner
+    )
+  assert found.shape.as_list()[1] == 2
+  tf_session.run(tf.global_variables_initializer())
+  table = find_table(tf_session)
+  given = WEIGHTS if is_weighted else [[1.0] * len(x) for x in LISTS]
+  expected = [
+    combine(table, x, w, combiner) for x, w in zip(LISTS, given, strict=True)
+  ]
+  np.testing.assert_allclose(tf_session.run(found), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('combiner', [None, *embeddings.COMBINERS])
+def test_a_tensor_of_ids_keeps_its_shape(tf_session, combiner):
+  ids = np.array([[[1, 2], [3, 3]]], np.int16)
+  found = layers.embedding(tf.constant(ids), 100, 2, 'table', None, combiner)
+  tf_session.run(tf.global_variables_initializer())
+  expected = find_table(tf_session)[ids]
+  if combiner:
+    expected = (
+      expected.sum(2) / {'sum': 1, 'mean': 2, 'sqrtn': 2**0.5}[combiner]
+    )
+  assert found.shape.as_list() == list(expected.shape)
+  np.testing.assert_allclose(tf_session.run(found), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('wrong', [-1, 100, 2**40])
+def test_an_id_without_a_row_is_named(tf_session, wrong):
+  found = layers.embedding(tf.constant([3, wrong], tf.int64), 100, 2, 'user')
+  tf_session.run(tf.global_variables_initializer())
+  with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+    tf_session.run(found)
+  text = ' '.join(caught.value.message.split())
+  assert f'[the table user has rows 0 to 99, and none of] [{wrong}]' in text
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    ({'ids': [1, 2]}, 'expected ids as a tensor, a tf.RaggedTensor or a'),
+    ({'ids': tf.float32}, 'expected ids that are integers, not float32'),
+    ({'ids': tf.string}, 'number the values, or tf.strings.to_hash_bucket'),
+    ({'num_rows': 0}, 'expected num_rows of 1 or more, not 0'),
+    ({'width': 2.5}, 'expected width of 1 or more, not 2.5'),
+    ({'combiner': 'max'}, "combiner sum, mean, sqrtn or None, not 'max'"),
+    ({'weights': tf.float32}, 'weights need a combiner'),
+    (
+      {'weights': [1.0], 'combiner': 'sum'},
+      'expected weights of the kind of the ids, not list',
+    ),
+  ],
+)
+def test_arguments_that_do_not_fit_are_named(tf_session, settings, message):
+  given = {'ids': tf.int64, 'num_rows': 10, 'width': 2, 'name': 'user'}
+  given |= settings
+  for name in ('ids', 'weights'):
+    if isinstance(given.get(name), tf.DType):
+      given[name] = tf.placeholder(given[name], [3])
+  with pytest.raises(
+    ValueError, match=f"^embedding 'user': .*{re.escape(message)}"
+  ):
+    layers.embedding(**given)
+
+
+def test_a_table_has_one_shape(tf_session):
+  layers.embedding(tf.constant([1]), 100, 2, 'user')
+  with pytest.raises(ValueError, match='user/rows'):
+    layers.embedding(tf.constant([1]), 100, 3, 'user')

@@ -1,0 +1,76 @@
+"""Updates of rows: as the optimizer's own, and what the other rows keep."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import optimizers
+
+EXACT = 'sgd', 'adagrad', 'ftrl'
+LAZY = 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw'
+START = np.random.default_rng(0).normal(size=[4, 2]).astype(np.float32)
+GRADIENTS = np.random.default_rng(1).normal(size=[5, 4, 2]).astype(np.float32)
+
+
+def train(session, name, rows_of_step, is_sparse):
+  """Returns (values after the steps, those after the last but one)."""
+  optimizer = optimizers.make_optimizer(name, 0.1)
+  variable = tf.Variable(START, use_resource=True)
+  rows = tf.placeholder(tf.int64, [None])
+  gradient = tf.placeholder(tf.float32, [None, 2])
+  given = gradient
+  if is_sparse:
+    given = tf.IndexedSlices(gradient, rows, tf.constant([4, 2], tf.int64))
+  apply = optimizer.apply_gradients([(given, variable)])
+  session.run(tf.global_variables_initializer())
+  kept = []
+  for whole, some in zip(GRADIENTS, rows_of_step, strict=True):
+    masked = np.zeros_like(whole)
+    masked[some] = whole[some]
+    value = whole[some] if is_sparse else masked
+    session.run(apply, {gradient: value, rows: some})
+    kept.append(session.run(variable))
+  return kept
+
+
+@pytest.mark.parametrize('name', [*EXACT, *LAZY[:-1]])
+def test_of_all_rows_it_is_the_dense_update(tf_session, name):
+  found, expected = (
+    train(tf_session, name, [range(4)] * 5, is_sparse)[-1]
+    for is_sparse in (True, False)
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+SOME = [[0, 1], [1, 2], [0, 2], [2], [1, 2]]
+
+
+@pytest.mark.parametrize('name', EXACT)
+def test_a_gradient_of_zeros_changes_nothing_anyway(tf_session, name):
+  found, expected = (
+    train(tf_session, name, SOME, is_sparse)[-1] for is_sparse in (True, False)
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', LAZY)
+def test_rows_that_are_not_there_stay_where_they_are(tf_session, name):
+  found = train(tf_session, name, SOME, True)
+  dense = train(tf_session, name, SOME, False)
+  np.testing.assert_array_equal(found[1][0], found[0][0])
+  np.testing.assert_array_equal(found[-1][3], START[3])
+  if name != 'rmsprop':  # Its momentum is told apart by the next row alone.
+    assert abs(dense[1][0] - dense[0][0]).min() > 1e-4
+  assert abs(found[-1] - dense[-1]).max() > 1e-3
+
+
+def test_lazy_adam_is_what_its_formula_says(tf_session):
+  found = train(tf_session, 'adam', SOME, True)
+  w, m, v = START.astype(float), np.zeros([4, 2]), np.zeros([4, 2])
+  for t, (gradient, rows) in enumerate(zip(GRADIENTS, SOME, strict=True), 1):
+    g = gradient[rows]
+    m[rows] = 0.9 * m[rows] + 0.1 * g
+    v[rows] = 0.999 * v[rows] + 0.001 * g**2
+    rate = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+    w[rows] -= rate * m[rows] / (np.sqrt(v[rows]) + 1e-8)
+    np.testing.assert_allclose(found[t - 1], w, atol=1e-5)

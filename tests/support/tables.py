@@ -1,0 +1,120 @@
+"""A model with sparse tables: of two features, and of a width of its own."""
+
+import itertools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import sharding, sparse_table
+from distmnist.nn import layers, optimizers
+from tests.support import in_process
+
+NUM_ROWS, STEPS, BATCH, RATE = 100, 4, 12, 0.01
+_RNG = np.random.default_rng(5)
+IDS = _RNG.integers(0, NUM_ROWS, [STEPS, BATCH, 3])
+IDS[:, :, 0] %= 7  # Many are there twice, in a batch and between workers.
+Y = _RNG.normal(size=[STEPS, BATCH]).astype(np.float32)
+
+
+def start_at(seed, width):
+  """Returns an initializer by which each row has the same start everywhere."""
+  rng = np.random.default_rng(seed)
+  whole = rng.normal(size=[sparse_table.count_positions(NUM_ROWS), width])
+
+  def initialize(shape, dtype=None, partition_info=None):
+    begin = partition_info.var_offset[0] if partition_info else 0
+    return tf.constant(whole[begin : begin + shape[0]], dtype)
+
+  return initialize
+
+
+def build_outputs(ids, widths):
+  """Returns float32 [n] of ids [n, 3]; tables a and b, and a weight."""
+  a = layers.embedding(
+    ids, NUM_ROWS, widths[0], 'a', initializer=start_at(1, widths[0])
+  )
+  b = layers.embedding(
+    ids[:, 1:],
+    NUM_ROWS,
+    widths[1],
+    'b',
+    combiner='sum',
+    initializer=start_at(2, widths[1]),
+  )
+  again = layers.embedding(ids[:, 0], NUM_ROWS, widths[0], 'a')
+  w = tf.get_variable('w', [widths[0]], initializer=tf.ones_initializer())
+  return (
+    tf.reduce_sum(a, [1, 2])
+    + tf.reduce_sum(b**2, 1)
+    + tf.reduce_sum(again * w, 1)
+  )
+
+
+class Model:
+  """The model under a rule, and what a step tells.
+
+  Attributes:
+    update: strategy.Update.
+    trained: list of tf.Variable, the shards of all that is trained.
+    hooks: list of SessionRunHook.
+  """
+
+  def __init__(self, member, rule, optimizer, num_examples, widths=(3, 3)):
+    with tf.device(member.device_setter()):
+      global_step = tf.train.get_or_create_global_step()
+      self.ids = tf.placeholder(tf.int64, [num_examples, 3])
+      self.y = tf.placeholder(tf.float32, [num_examples])
+      with sharding.sharded(member.num_ps), rule.scope():
+        outputs = build_outputs(self.ids, widths)
+      loss = tf.reduce_mean((outputs - self.y) ** 2)
+
+      def make(is_local=False, rate_factor=None):
+        del is_local
+        factor = 1 if rate_factor is None else rate_factor
+        return optimizers.make_optimizer(optimizer, RATE * factor)
+
+      self.trained = tf.trainable_variables()
+      self.update = rule.minimize(loss, make, global_step)
+      self.hooks = rule.hooks(in_process.NoStop())
+
+  def feed(self, step, index=0, num_workers=1):
+    n = BATCH // num_workers
+    part = slice(index * n, (index + 1) * n)
+    return {self.ids: IDS[step, part], self.y: Y[step, part]}
+
+
+def train_alone(make_rule, optimizer, widths):
+  """Returns {name: array} of one process that takes the whole batches."""
+  with tf.Graph().as_default():
+    member = cluster_lib.Cluster()
+    model = Model(member, make_rule(member), optimizer, BATCH, widths)
+    with tf.train.MonitoredSession(hooks=model.hooks) as session:
+      for step in range(STEPS):
+        session.run(model.update.train_op, model.feed(step))
+      return read_whole(session, model.trained)
+
+
+def train(cluster, make_rule, optimizer, widths):
+  """Returns what `train_alone` does, of workers that share each batch."""
+  n = cluster.num_workers
+
+  def work(index):
+    member = cluster.worker(index)
+    rule = make_rule(member)
+    model = Model(member, rule, optimizer, BATCH // n, widths)
+    with cluster.make_session(index, model.hooks) as session:
+      for step in range(STEPS):
+        session.run(model.update.train_op, model.feed(step, index, n))
+      return read_whole(session, model.trained)
+
+  return cluster.run_workers(work)[0]
+
+
+def read_whole(session, shards):
+  """Returns {name: array} of tf.Variable `shards` that were cut in rows."""
+  name_of = lambda shard: shard.op.name.split('/part_')[0]  # noqa: E731
+  return {
+    name: np.concatenate(session.run(list(group)))
+    for name, group in itertools.groupby(shards, name_of)
+  }
