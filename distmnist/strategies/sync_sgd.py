@@ -71,8 +71,7 @@ class SyncSgd(strategy.Strategy):
   """One update of the center for every R gradients."""
 
   max_staleness = 0
-  waits_for_all = True
-  takes_tables = True
+  waits_for_all = takes_tables = True
 
   def __init__(
     self,

@@ -35,8 +35,14 @@ def test_rules_that_train_tables(tf_session, set_flags, name):
     (
       'easgd',
       [],
-      '--strategy=easgd keeps more than the rows of a batch, and cannot train '
-      f"the sparse table 'users': expected one of {', '.join(RULES)}",
+      '--strategy=easgd keeps or pulls more than the rows of a batch, and '
+      f"cannot train the sparse table 'users': expected one of "
+      f'{", ".join(RULES)}',
+    ),
+    (
+      'sync_sgd',
+      ['--sync_barrier=shard'],
+      '--strategy=sync_sgd with --sync_barrier=shard keep',
     ),
     (
       'dc_asgd',
