@@ -7,8 +7,7 @@ of its step; what comes later is dropped:
 
 R is replicas_to_aggregate and N = total_num_replicas the workers. R = N (the
 default) is lock-step: one gradient a worker and update. R < N leaves N - R
-backup workers, whose late gradients are dropped. R > N: a worker contributes
-several batches to one update.
+backup workers. R > N: a worker contributes several batches to one update.
 
 With --worker_learning_rates (after tmulc18's synchronous SGD with different
 rates; plain SGD, R = N) worker i's gradient counts as g^i n lr_i / base, base
