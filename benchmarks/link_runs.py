@@ -56,6 +56,7 @@ CASES = {
   'async_one_ps': Case('async, 1 ps', 1, [], 2),
   'async_round_robin': Case('async, 2 ps in turn', 2, IN_TURN, 2),
   'async_balanced': Case('async, 2 ps balanced', 2, [], 3),
+  'pull_ahead': Case('async, 2 ps, pull ahead', 2, ['--pull_ahead=1'], 3),
   'float16': Case('same, float16', 2, ['--wire_dtype=float16'], 4),
   'agn': Case(
     f'agn, T={PERIOD}, 2 ps balanced',

@@ -3,7 +3,7 @@
   python benchmarks/shaped_links.py [--repeats=5] [--cases=NAME,...]
       [--mbits=200] [--model=vgg19] [--steps=N] [--out=FOLDER]
 
-3 workers and 1 or 2 ps on this machine, each in a network namespace with one
+3 workers and 1 to 3 ps on this machine, each in a network namespace with one
 link to a switch, shaped both ways (network.py): nothing of the machine's own
 network is touched, and all is gone at the end. It needs root, and says so
 without. vgg19 at 32 x 32 is 156 MB to pull and as much to push in each step;
@@ -13,7 +13,10 @@ with one image a batch there is next to nothing to compute. The cases:
   round_robin       2 ps, as TensorFlow does it: --partitioner=none
                     --placement=round_robin
   balanced          2 ps, as distmnist does it: shards, balanced by bytes
-  async_...         those three under async_sgd
+  shard             balanced, and --sync_barrier=shard
+  balanced_3        balanced, with 3 ps; shard_3 likewise
+  async_...         one_ps, round_robin and balanced under async_sgd
+  pull_ahead        async_balanced, and --pull_ahead=1
   float16           async_balanced, and --wire_dtype=float16
   agn               2 ps, balanced; --strategy=agn --communication_period=10
 
@@ -33,7 +36,7 @@ repeat; the tables have medians. What they tell:
   cores busy   CPU seconds of all tasks a second. Near the cores of the machine
                it is they that decide, and not the links: lower --mbits.
 
-A repeat takes 13 minutes. Where a case has failed it is named with its last
+A repeat takes 20 minutes. Where a case has failed it is named with its last
 lines, the others go on, and the exit code is 1.
 """
 
@@ -54,6 +57,9 @@ TARGETS = [
   ('balanced', 'round_robin', 1.3),
   ('async_balanced', 'async_one_ps', 1.7),
   ('async_balanced', 'async_round_robin', 1.3),
+  ('shard', 'balanced', 1.5),
+  ('shard_3', 'balanced_3', 1.5),
+  ('pull_ahead', 'async_balanced', 1.3),
   ('float16', 'async_balanced', 1.7),
   ('agn', 'async_balanced', 5.0),
 ]

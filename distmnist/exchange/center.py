@@ -116,6 +116,25 @@ class Center:
     """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
     return tuple(self.num_bytes + x for x in self.rows.count_bytes())
 
+  def read_step(self, global_step):
+    """Returns the global_step that the views are of, int64 scalar tensor.
+
+    Args:
+      global_step: int64 scalar variable.
+    """
+    # No edge orders this read among the pulls of the weights: it starts with
+    # them, and an edge would cost a round trip a step.
+    with tf.device(global_step.device):
+      return global_step.read_value()
+
+  def take_next(self, tensors):
+    """Ends a step: returns `tensors` once the next one may begin.
+
+    Args:
+      tensors: list of scalar tensors, which come when the push is applied.
+    """
+    return tensors
+
   def read_shards(self):
     """Returns the values of what is pulled, a list of tensors on the ps."""
     return [read(shard) for shard in self._pulled_shards]

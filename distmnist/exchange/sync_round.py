@@ -41,12 +41,13 @@ def make_accumulators(shards):
   return accumulators
 
 
-def make_token(cluster, global_step):
-  """Returns a variable on a ps: the global_step of this worker's last token.
+def make_token(cluster, global_step, name='token'):
+  """Returns a variable of this worker on a ps, the global_step at the start.
 
   Args:
     cluster: cluster.Cluster.
     global_step: int64 scalar variable, beside which it is.
+    name: str, the first part of its name.
   """
   device = global_step.device
   with tf.device(device):
@@ -55,7 +56,7 @@ def make_token(cluster, global_step):
       trainable=False,
       collections=[tf.GraphKeys.LOCAL_VARIABLES],
       caching_device=device,
-      name=f'token_of_worker_{cluster.task_index}',
+      name=f'{name}_of_worker_{cluster.task_index}',
     )
 
 

@@ -8,13 +8,14 @@ x~ is the center on the ps, g^i the gradient of worker i's batch, c the
 global_step and s the staleness: the updates of others between this worker's
 pull and its push. With n workers of one speed s is n - 1 in the mean.
 
-Variables and optimizer slots live on the ps; a worker keeps nothing. No worker
-waits for another: one that dies takes its speed away and no more.
+Variables and optimizer slots live on the ps; a worker keeps nothing, or with
+--pull_ahead=1 a copy of the center that is a pull older. No worker waits for
+another: one that dies takes its speed away and no more.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import center, strategy
+from distmnist.exchange import pull_ahead, strategy
 
 
 def make(cluster):
@@ -28,7 +29,9 @@ class AsyncSgd(strategy.Strategy):
 
   def __init__(self, cluster):
     super().__init__(cluster)
-    self._center = center.Center(cluster)
+    self._center = pull_ahead.make_center(cluster)
+    self.needs_warmup = isinstance(self._center, pull_ahead.AheadCopies)
+    self.takes_tables = not self.needs_warmup
 
   def scope(self):
     return self._center.scope()
@@ -36,9 +39,7 @@ class AsyncSgd(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('async_sgd'):
       optimizer = make_optimizer()
-      # No edge orders this read among the pulls of the weights: it starts
-      # with them, and an edge would cost a round trip a step.
-      read_step = strategy.read_after(global_step, [])
+      read_step = self._center.read_step(global_step)
       gradients = self._center.compute_gradients(optimizer, loss)
       pairs = self._center.to_shards(gradients)
       with tf.device(global_step.device):  # Where all ps meet.
@@ -46,4 +47,5 @@ class AsyncSgd(strategy.Strategy):
       new_step, staleness = strategy.count_update(
         global_step, [apply], read_step, self.mark_done
       )
+      new_step, staleness = self._center.take_next([new_step, staleness])
       return strategy.Update(new_step, staleness, *self._center.count_bytes())

@@ -21,7 +21,7 @@ back. One that leaves in order, or is asked to stop, holds up none.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import bounded_clocks, center, strategy
+from distmnist.exchange import bounded_clocks, pull_ahead, strategy
 
 _SSP_BOUND = flags.DEFINE_integer(
   'ssp_bound',
@@ -44,7 +44,9 @@ class Ssp(strategy.Strategy):
   def __init__(self, cluster, bound):
     super().__init__(cluster)
     self._bound = bound
-    self._center = center.Center(cluster)
+    self._center = pull_ahead.make_center(cluster)
+    self.needs_warmup = isinstance(self._center, pull_ahead.AheadCopies)
+    self.takes_tables = not self.needs_warmup
 
   def scope(self):
     return self._center.scope()
@@ -55,7 +57,7 @@ class Ssp(strategy.Strategy):
         self.cluster, self._bound, global_step.device
       )
       optimizer = make_optimizer()
-      read_step = strategy.read_after(global_step, [])
+      read_step = self._center.read_step(global_step)
       gradients = self._center.compute_gradients(optimizer, loss)
       pairs = self._center.to_shards(gradients)
       with tf.device(global_step.device):  # Where all ps meet.
@@ -65,7 +67,8 @@ class Ssp(strategy.Strategy):
       )
       ticked = self._clocks.tick_and_wait([new_step])
       with tf.control_dependencies([ticked]), tf.device(global_step.device):
-        train_op = tf.identity(new_step)
+        new_step = tf.identity(new_step)
+      train_op, staleness = self._center.take_next([new_step, staleness])
       return strategy.Update(train_op, staleness, *self._center.count_bytes())
 
   def pause(self, session):
