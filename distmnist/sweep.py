@@ -26,7 +26,7 @@ import signal
 
 from absl import flags
 
-from distmnist.common import cli, console
+from distmnist.common import cli, console, lifeline
 from distmnist.common.names import SWEEP
 from distmnist.launchers import spark
 from distmnist.launching import cluster_flags
@@ -109,6 +109,7 @@ def main(words, train_flags):
     words: list of str, what to try.
     train_flags: list of str, the words after --.
   """
+  lifeline.follow()
   console.print_logs(progress.print_line)
   study = make_study(words, train_flags)
   study.check_flags()

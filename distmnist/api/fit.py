@@ -22,7 +22,7 @@ def fit(
   *,
   validation_data=None,
   logdir=None,
-  on_line=print,
+  on_line=None,
   **settings,
 ):
   """Trains a Keras model as `model.fit` does, by a cluster.
@@ -38,7 +38,8 @@ def fit(
       by the training data.
     logdir: str, where checkpoints and reports are kept, and from where the same
       call goes on; None for nowhere.
-    on_line: callable(line), for each line that the training prints.
+    on_line: callable(line), for each line that the training prints; see
+      training.run.
     **settings: flags, see distmnist.run. By default epochs=1 and batch_size=32,
       examples in a batch of one worker; the optimizer and its rate are those
       that the model is compiled with.
@@ -48,7 +49,7 @@ def fit(
     or of the best one under early_stopping_patience.
 
   Raises:
-    training.Error: the training has failed.
+    process.Error: the training has failed.
     ValueError: the model is not compiled, or with an optimizer that is not
       known here.
   """
@@ -70,6 +71,7 @@ def _train(model, folder, splits, settings):
   """Returns (model, report)."""
   import keras  # noqa: PLC0415  `import distmnist` costs nothing.
 
+  from distmnist.data import array_folder  # noqa: PLC0415
   from distmnist.problems import fitted  # noqa: PLC0415
 
   path = fitted.model_path(folder)
@@ -82,7 +84,7 @@ def _train(model, folder, splits, settings):
     )
   if not os.path.exists(path):  # Of a run that goes on it stays as it is.
     model.save(path)
-    fitted.write(folder, splits)
+    array_folder.write(folder, splits)
   report = training.run('fitted', **settings)
   trained = keras.models.load_model(
     os.path.join(settings['logdir'], 'model.keras')

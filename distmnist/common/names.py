@@ -10,10 +10,11 @@ PACKAGE_DIR = pathlib.Path(__file__).resolve().parents[1]
 
 # What the package's own names are loaded from, at need.
 CALLS = {
-  'Error': 'distmnist.api.training',
+  'Error': 'distmnist.api.process',
   'Report': 'distmnist.api.training',
   'fit': 'distmnist.api.fit',
   'run': 'distmnist.api.training',
+  'run_sweep': 'distmnist.api.sweeping',
   'start': 'distmnist.api.training',
 }
 
@@ -24,10 +25,11 @@ EXPORT = 'distmnist.export'
 FORWARD = 'distmnist.forward'
 LAUNCH = 'distmnist.launch'
 PREDICT = 'distmnist.predict'
-SORTED_LAUNCH = 'distmnist.api.sorted_launch'
+SORTED_FLAGS = 'distmnist.api.sorted_flags'
 SWEEP = 'distmnist.sweep'
 FORK_SERVER = 'distmnist.launching.fork_server'
 SPARK_AGENT = 'distmnist.spark.agent'
+SPARK_MAIN = 'distmnist.spark.main_task'
 SSH_AGENT = 'distmnist.launching.ssh_agent'
 JOB_AGENT = 'distmnist.launching.job_agent'
 

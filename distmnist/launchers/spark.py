@@ -79,15 +79,18 @@ def launch(job):
     with signals.heeding(), context_lib.opened(conf, logs_dir) as context:
       training.run(
         context,
+        None,
         job.given,
         job.num_ps,
         job.num_workers,
-        max_restarts=job.max_restarts,
-        logs_dir=logs_dir,
-        wait_secs=_WAIT_SECS.value,
-        module=job.module,
-        show=lambda *_: screen.update(),
-        say=screen.print_line,
+        options=training.Options(
+          max_restarts=job.max_restarts,
+          logs_dir=logs_dir,
+          wait_secs=_WAIT_SECS.value,
+          module=job.module,
+          show=lambda *_: screen.update(),
+          say=screen.print_line,
+        ),
       )
   except training.TaskError as error:
     _log.info(f'error: {error}')

@@ -9,6 +9,8 @@ from distmnist.storage import paths
 
 FLAGS = flags.FLAGS
 _FLAGS_FILE = 'train.flags'
+# Of one task alone.
+_NOT_KEPT = 'logdir', 'fed_dir'
 
 
 def ours():
@@ -28,7 +30,7 @@ def write(logdir):
     file.writelines(
       flag.serialize() + '\n'
       for flag in ours()
-      if flag.name != 'logdir' and flag.value is not None
+      if flag.name not in _NOT_KEPT and flag.value is not None
     )
 
 

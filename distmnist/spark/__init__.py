@@ -7,7 +7,8 @@ import importlib
 
 # Loaded when asked for: an executor needs other files than the driver.
 _HOMES = {
-  'InputMode': 'image_feed',
+  'Feed': 'feed',
+  'Options': 'training',
   'TaskError': 'training',
   'predict': 'prediction',
   'run': 'training',

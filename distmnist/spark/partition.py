@@ -30,7 +30,10 @@ def run_in_barrier(spec, records):
       module: dotted name.
       driver: [host, port]; secret: str.
       attempt: int, how often the tasks were started, this time included.
-      feed: None, or a dict: image_shape, limit_mb; see spark/rdd_input.py.
+      env: [[name, value]...], what a task needs beyond the executor's.
+      main: str or None, the user's function, see spark/main_task.py.
+      feed: None, or a dict: layout, limit_mb, see spark/rdd_input.py; flag, the
+        name of the one that says where the examples are.
     records: iterator, this partition; read only with `feed`.
 
   Returns:
@@ -38,7 +41,7 @@ def run_in_barrier(spec, records):
 
   Raises:
     RuntimeError: the agent has failed.
-    ValueError: the images cannot be used.
+    ValueError: the examples cannot be used.
   """
   from pyspark import BarrierTaskContext
 
@@ -52,31 +55,38 @@ def run_in_barrier(spec, records):
 
 
 def _run_in_folder(context, spec, records, folder):
-  num_ps, index = spec['num_ps'], context.partitionId()
-  is_fed = spec['feed'] and index >= num_ps
-  num_images = 0
+  num_ps, index, feed = spec['num_ps'], context.partitionId(), spec['feed']
+  is_fed = feed and index >= num_ps
+  num_examples = 0
   if is_fed:
     from distmnist.spark import rdd_input
 
-    num_images = rdd_input.spool(records, folder, **spec['feed'])
+    num_examples = rdd_input.spool(
+      records, folder, feed['layout'], feed['limit_mb']
+    )
   # Held until the end of this process, so that the task finds its port free.
   held = ports.hold_ports(1)[0]
   me = {
     'host': context.getTaskInfos()[index].address.rpartition(':')[0],
     'port': held.getsockname()[1],
-    'images': num_images,
+    'examples': num_examples,
   }
   everyone = parse_gathered(context.allGather(json.dumps(me)))
   addresses = [f'{each["host"]}:{each["port"]}' for each in everyone]
   train_flags = list(spec['train_flags'])
   if is_fed:
-    num_images = min(each['images'] for each in everyone[num_ps:])
-    if not num_images:
+    num_examples = min(each['examples'] for each in everyone[num_ps:])
+    if not num_examples:
       raise ValueError(
-        f'too few images for {spec["num_workers"]} workers: one has none'
+        f'too few examples for {spec["num_workers"]} workers: one has none'
       )
-    rdd_input.cut(folder, num_images)
-    train_flags.append(f'--data_dir={folder}')
+    rdd_input.cut(folder, feed['layout'], num_examples)
+    train_flags.append(f'--{feed["flag"]}={folder}')
+  if spec['main']:
+    path = os.path.join(folder, 'main')
+    with open(path, 'w', encoding='ascii') as file:
+      file.write(spec['main'])
+    train_flags.append(f'--main={path}')
   task = jobs.make_tasks(
     addresses[:num_ps],
     addresses[num_ps:],
@@ -85,6 +95,7 @@ def _run_in_folder(context, spec, records, folder):
     num_cores=context.cpus() * spec['num_workers'],
     module=spec['module'],
   )[index]
+  task = dataclasses.replace(task, env=(*task.env, *map(tuple, spec['env'])))
   if task.name == CHIEF and not jobs.flag_value(train_flags, 'logdir'):
     # The report has to be somewhere.
     logdir = os.path.join(folder, 'logdir')
@@ -132,21 +143,21 @@ def parse_gathered(messages):
   """Returns the list of dict that the executors have sent each other.
 
   Args:
-    messages: list of str, each {"host": str, "port": int, "images": int}.
+    messages: list of str, each {"host": str, "port": int, "examples": int}.
 
   Raises:
     ValueError: one is anything else.
   """
   everyone = [messages_lib.parse_object(message) or {} for message in messages]
   for each, message in zip(everyone, messages, strict=True):
-    host, port, images = (each.get(k) for k in ('host', 'port', 'images'))
+    host, port, number = (each.get(k) for k in ('host', 'port', 'examples'))
     is_good = (
       isinstance(host, str)
       and re.fullmatch(r'[\w.:\[\]-]+', host)
       and type(port) is int
       and 1 <= port <= 65535
-      and type(images) is int
-      and images >= 0
+      and type(number) is int
+      and number >= 0
     )
     if not is_good:
       raise ValueError(f'{message[:200]!r} is no host and port')

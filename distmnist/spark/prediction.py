@@ -2,7 +2,7 @@
 
   from distmnist import spark
 
-  spark.predict(images, '/shared/model').select('class').show()
+  spark.predict(images, '/shared/model').select('classes').show()
 
 Each Python process of an executor loads the model once, and keeps it. One does
 so at once, so that a wrong path is a line and not a job that fails.
@@ -16,96 +16,176 @@ from distmnist.common import cli
 from distmnist.spark import barrier_job, executors
 
 
-def predict(dataframe, export_dir, image_column='image', batch_size=256):
-  """Returns the DataFrame with two more columns; like others it is lazy.
+def predict(dataframe, export_dir, columns=None, batch_size=256):
+  """Returns the DataFrame with a column for each output of a model.
 
-  `class` is a bigint, the most probable class; `probabilities` an array of
-  float, one for each class.
+  Like others it is lazy. An output [n] is a column of its type, one of several
+  numbers an array of them, flat.
 
   Args:
     dataframe: pyspark.sql.DataFrame.
     export_dir: str, the SavedModel, at the same path on each executor.
-    image_column: str, the column with the images: bytes, or numbers from 0 to
-      255, as many as the model's images have.
-    batch_size: int, images in one run of the model.
+    columns: {name of an input: column, or a list of columns of numbers}. By
+      default each input's column is called as the input is; a model of images
+      takes the column `image`.
+    batch_size: int, rows in one run of the model.
 
   Raises:
     cli.UsageError: it cannot work with this DataFrame or this path.
     cli.RunError: an executor cannot load the model.
   """
-  columns = dataframe.columns
-  if image_column not in columns:
-    raise cli.UsageError(
-      f'the DataFrame has no column {image_column!r} but {", ".join(columns)}:'
-      ' name that of the images by image_column'
-    )
-  taken = {'class', 'probabilities'} & {*columns}
-  if taken:
-    raise cli.UsageError(
-      f'the DataFrame has a column {sorted(taken)[0]!r} already: rename it'
-    )
   executors.check_path('export_dir', export_dir)
   from pyspark.sql import types
 
+  session = dataframe.sparkSession
+  executors.ship_package(session.sparkContext)
+  inputs, outputs = _describe_model(session.sparkContext, export_dir)
+  columns = choose_columns(inputs, outputs, columns or {}, dataframe.columns)
   schema = types.StructType(
     [
       *dataframe.schema.fields,
-      types.StructField('class', types.LongType()),
-      types.StructField('probabilities', types.ArrayType(types.FloatType())),
+      *(_make_field(types, *output) for output in outputs),
     ]
   )
-  session = dataframe.sparkSession
-  executors.ship_package(session.sparkContext)
-  _check_model(session.sparkContext, export_dir)
   rows = dataframe.rdd.mapPartitions(
     functools.partial(
       predict_rows,
       export_dir=export_dir,
-      image_column=image_column,
+      columns=columns,
       batch_size=batch_size,
     )
   )
   return session.createDataFrame(rows, schema, verifySchema=False)
 
 
-def _check_model(sc, export_dir):
-  """Has one executor load the model; raises cli.RunError if it cannot."""
+def choose_columns(inputs, outputs, columns, known):
+  """Returns {name of an input: column, or list of columns}.
+
+  Args:
+    inputs: list of str.
+    outputs: list of (name, dtype, rank).
+    columns: dict, see `predict`.
+    known: list of str, the DataFrame's columns.
+
+  Raises:
+    cli.UsageError: they do not fit each other.
+  """
+  if unknown := {*columns} - {*inputs}:
+    raise cli.UsageError(
+      f'columns names {sorted(unknown)[0]!r}, but the inputs of the model are '
+      f'{", ".join(inputs)}'
+    )
+  default = {'images': 'image'} if 'images' not in known else {}
+  chosen = {n: columns.get(n, default.get(n, n)) for n in inputs}
+  for name, column in chosen.items():
+    for each in column if isinstance(column, list) else [column]:
+      if each not in known:
+        raise cli.UsageError(
+          f'the DataFrame has no column {each!r} but {", ".join(known)}: name '
+          f"that of the model's {name} by columns={{{name!r}: ...}}"
+        )
+  for name, _, _ in outputs:
+    if name in known:
+      raise cli.UsageError(
+        f'the DataFrame has a column {name!r} already: rename it'
+      )
+  return chosen
+
+
+def _make_field(types, name, dtype, rank):
+  kind = {
+    'bool': types.BooleanType,
+    'string': types.StringType,
+    'float32': types.FloatType,
+    'float64': types.DoubleType,
+  }.get(dtype, types.LongType)()
+  return types.StructField(name, types.ArrayType(kind) if rank > 1 else kind)
+
+
+def _describe_model(sc, export_dir):
+  """Has one executor load the model; raises cli.RunError if it cannot.
+
+  Returns:
+    (inputs, outputs): list of str, and list of (name, dtype, rank).
+  """
   try:
-    (mistake,) = sc.parallelize([export_dir], 1).map(find_mistake).collect()
+    (found,) = sc.parallelize([export_dir], 1).map(describe).collect()
   except Exception as error:
     raise cli.RunError(
       f'Spark cannot load the model: {barrier_job.explain(error)}'
     ) from error
-  if mistake:
-    raise cli.RunError(f'on an executor: {mistake}')
+  if isinstance(found, str):
+    raise cli.RunError(f'on an executor: {found}')
+  return found
 
 
-def find_mistake(export_dir):
-  """Returns why the model cannot be loaded here (str), or None."""
+def describe(export_dir):
+  """Returns what a model takes and gives, or why it cannot be loaded (str)."""
   try:
-    _load(export_dir)
+    model = _load(export_dir)
   except cli.RunError as error:
     return str(error)
-  return None
+  return [*model.inputs], [
+    (name, spec.dtype.name, spec.shape.rank or 2)
+    for name, spec in model.outputs.items()
+  ]
 
 
-def predict_rows(rows, export_dir, image_column, batch_size):
-  """Yields each row (pyspark.sql.Row) with class and probabilities added."""
+def predict_rows(rows, export_dir, columns, batch_size):
+  """Yields each row (pyspark.sql.Row) with the model's outputs added."""
   import numpy as np
-
-  from distmnist.spark import rdd_input
 
   while batch := list(itertools.islice(rows, batch_size)):
     model = _load(export_dir)
-    images = b''.join(
-      rdd_input.pack_image(row[image_column], model.image_shape)
-      for row in batch
-    )
-    classes, probabilities = model.predict(
-      np.frombuffer(images, np.uint8).reshape(-1, *model.image_shape)
-    )
-    for row, number, each in zip(batch, classes, probabilities, strict=True):
-      yield (*row, int(number), each.tolist())
+    arrays = {
+      name: np.stack([_read(row, columns[name], name, spec) for row in batch])
+      for name, spec in model.inputs.items()
+    }
+    found = model.run(arrays)
+    outputs = [_as_values(found[name]) for name in model.outputs]
+    for row, *each in zip(batch, *outputs, strict=True):
+      yield (*row, *each)
+
+
+def _read(row, column, name, spec):
+  """Returns one example's array of an input.
+
+  Raises:
+    ValueError: the row has something else.
+  """
+  import numpy as np
+
+  if isinstance(column, list):
+    value = [row[each] for each in column]
+  else:
+    value = row[column]
+  if spec.dtype.name == 'string':
+    return np.array(value, object)
+  if isinstance(value, bytes | bytearray):
+    array = np.frombuffer(value, np.uint8)
+  else:
+    # A vector of pyspark.ml has toArray.
+    array = np.asarray(value.toArray() if hasattr(value, 'toArray') else value)
+  wanted = spec.dtype.as_numpy_dtype
+  with np.errstate(all='ignore'):
+    converted = array.astype(wanted) if array.dtype.kind in 'biuf' else None
+  is_exact = spec.dtype.is_floating or np.array_equal(converted, array)
+  if converted is None or not is_exact:
+    raise ValueError(f'{name} is {value!r:.80}: expected {spec.dtype.name}')
+  shape = spec.shape[1:].as_list()
+  if None in shape:
+    return converted
+  if converted.size != np.prod(shape, dtype=int):
+    raise ValueError(f'{name} has {converted.size} values, expected {shape}')
+  return converted.reshape(shape)
+
+
+def _as_values(array):
+  """Returns the values of an output as Spark takes them, one for each row."""
+  values = array.reshape(len(array), -1).tolist()
+  if array.dtype.kind == 'O':
+    values = [[text.decode('utf-8', 'replace') for text in v] for v in values]
+  return [v[0] for v in values] if array.ndim == 1 else values
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,19 +1,19 @@
-"""The images of an RDD or a DataFrame, brought to the workers by Spark.
+"""The examples of an RDD or a DataFrame, brought to the workers by Spark.
 
-Training needs its images again and again, in an order of its own for each
+Training needs its examples again and again, in an order of its own for each
 pass, and holds them in the memory of the worker. So they are not streamed past
 it: before the first step each worker gets its own part whole.
 
-  driver      deals the records out, image by image, and has Spark shuffle them
-              to one partition a worker; the test images go to the chief
+  driver      deals the records out, one by one, and has Spark shuffle them to
+              one partition a worker; the test examples go to the chief
   executor    the barrier task of a worker writes its partition to files of
-              NumPy as it comes, then starts the worker with --dataset=npy
+              NumPy as it comes, then starts the worker with their folder
 
 Spark's shuffle keeps on disk what is not taken yet: a slow worker delays no
 other and fills no queue (back-pressure), and there is no second job that could
 wait for a dead worker. What is lost with an executor Spark computes again. The
 whole transfer has a time limit, in the driver. All workers get the same number
-of images: that of the one with the fewest, which is at most one less for each
+of examples: that of the one with the fewest, which is at most one less for each
 partition of the input.
 """
 
@@ -24,129 +24,151 @@ import os
 
 import numpy as np
 
-_LABEL_DTYPE = np.dtype('<i4')
+from distmnist.data import array_folder
+from distmnist.spark import layouts
 
 
-def make_rdd(sc, data, test_data, num_ps, num_workers, image_shape, classes):
-  """Returns an RDD with a partition a task: none for a ps, one's own images.
+def check_first(pairs, layout):
+  """Checks an example here, and not first where Spark would try four times.
+
+  Args:
+    pairs: RDD of (x, y).
+    layout: dict, or None: that of the first example.
+
+  Returns:
+    The layout.
+
+  Raises:
+    ValueError: it does not fit, or there is none.
+    Exception: Spark cannot compute it.
+  """
+  first = pairs.take(1)
+  if not first:
+    raise ValueError('it has no example')
+  layout = layout or layouts.make(first[0])
+  layouts.pack(first[0], layout)
+  return layout
+
+
+def get_pairs(data, x, y):
+  """Returns the RDD of (x, y) of an RDD or a DataFrame; see feed.Feed."""
+  if not hasattr(data, 'select'):
+    return data
+  wanted = list(dict.fromkeys([*_columns_of(x), *_columns_of(y)]))
+  pick = functools.partial(_pick_row, x=x, y=y)
+  return data.select(*wanted).rdd.map(pick)
+
+
+def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
+  """Returns an RDD with a partition a task: none for a ps, one's own examples.
 
   Args:
     sc: pyspark.SparkContext.
-    data, test_data: RDD of (image, label), or DataFrame with the columns
-      `image` and `label`. An image is bytes, a uint8 array or numbers in 0..255
-      of any nesting, of `image_shape`.
+    pairs, test_pairs: RDD of (x, y); test_pairs may be None.
     num_ps, num_workers: int.
-    image_shape: (height, width, channels).
-    classes: int, labels are below it.
+    layout: dict, see spark/layouts.py.
   """
   deal = functools.partial(_deal, num_ps=num_ps, num_workers=num_workers)
-  check = functools.partial(_pack_all, shape=image_shape, classes=classes)
-  parts = [
-    _get_rdd(data).mapPartitions(check).mapPartitionsWithIndex(deal),
-    _get_rdd(test_data)
-    .mapPartitions(check)
-    .map(functools.partial(_give_to_chief, num_ps=num_ps)),
-  ]
+  pack_one = functools.partial(layouts.pack, layout=layout)
+  parts = [pairs.map(pack_one).mapPartitionsWithIndex(deal)]
+  if test_pairs is not None:
+    give = functools.partial(_give_to_chief, num_ps=num_ps)
+    parts.append(test_pairs.map(pack_one).map(give))
   return sc.union(parts).partitionBy(num_ps + num_workers, int)
 
 
-def check_first(data, image_shape, classes):
-  """Checks one image here, and not first where Spark would try four times.
+def spool(records, folder, layout, limit_mb):
+  """Writes the examples of a partition; returns the number of training ones.
 
   Args:
-    data: RDD or DataFrame, as of `make_rdd`.
-    image_shape: (height, width, channels).
-    classes: int.
-
-  Raises:
-    ValueError: it is no image of this shape, or there is none.
-    Exception: Spark cannot compute it.
-  """
-  first = _get_rdd(data).take(1)
-  if not first:
-    raise ValueError('it has no image')
-  list(_pack_all(first, image_shape, classes))
-
-
-def make_flags(image_shape, classes):
-  """Returns the flags of train (list of str) for what `spool` has written."""
-  return [
-    '--dataset=npy',
-    f'--npy_image_shape={",".join(map(str, image_shape))}',
-    f'--npy_classes={classes}',
-    # Of one's own files: no other worker has these images.
-    '--epochs_over=dataset',
-  ]
-
-
-def spool(records, folder, image_shape, limit_mb):
-  """Writes the images of a partition; returns the number of training images.
-
-  Args:
-    records: iterator of (partition, (is_test, image, label)).
+    records: iterator of (partition, (is_test, packed)).
     folder: str, where to.
-    image_shape: (height, width, channels).
+    layout: dict, see spark/layouts.py.
     limit_mb: float, what is more is refused.
 
   Raises:
     ValueError: there is more.
   """
   left = limit_mb * 1e6
+  num_examples = 0
   with contextlib.ExitStack() as stack:
     writers = {
       is_test: [
-        stack.enter_context(
-          contextlib.closing(
-            _Writer(os.path.join(folder, f'{split}_{name}.npy'), dtype, shape)
-          )
-        )
-        for name, dtype, shape in (
-          ('images', np.uint8, tuple(image_shape)),
-          ('labels', _LABEL_DTYPE, ()),
-        )
+        stack.enter_context(_make_writer(folder, split, leaf))
+        for leaf in layout['leaves']
       ]
       for is_test, split in ((False, 'train'), (True, 'test'))
     }
-    for _, (is_test, image, label) in records:
-      left -= len(image)
+    for _, (is_test, packed) in records:
+      left -= sum(map(len, packed))
       if left < 0:
         raise ValueError(
-          f'more than {limit_mb:g} MB of images for one worker: use more'
-          ' workers, or raise feed_limit_mb'
+          f'more than {limit_mb:g} MB of examples for one worker: use more'
+          ' workers, or raise limit_mb of the feed'
         )
-      images, labels = writers[is_test]
-      images.write(image)
-      labels.write(_LABEL_DTYPE.type(label).tobytes())
-  return writers[False][0].num_rows
+      for writer, content in zip(writers[is_test], packed, strict=True):
+        writer.write(content)
+      num_examples += not is_test
+  if layout['nests'] is not None:
+    array_folder.write_nests(folder, layout['nests'])
+  return num_examples
 
 
-def cut(folder, num_images):
-  """Keeps the first `num_images` of the training images."""
-  for kind in ('images', 'labels'):
-    path = os.path.join(folder, f'train_{kind}.npy')
+def cut(folder, layout, num_examples):
+  """Keeps the first `num_examples` of the training examples."""
+  for leaf in layout['leaves']:
+    path = _path_of(folder, 'train', leaf)
     array = np.load(path, mmap_mode='r', allow_pickle=False)
-    if len(array) != num_images:
-      _write_header(path, array.dtype, (num_images, *array.shape[1:]))
+    if len(array) != num_examples:
+      _write_header(path, array.dtype, (num_examples, *array.shape[1:]))
 
 
 class _Writer:
   """A file of NumPy that grows by rows; the header says how many at the end."""
 
   def __init__(self, path, dtype, row_shape):
-    self.num_rows = 0
+    self._num_rows = 0
     self._path = path
     self._dtype = np.dtype(dtype)
-    self._row_shape = row_shape
+    self._row_shape = tuple(row_shape)
     _write_header(path, self._dtype, (0, *row_shape), 'wb')
     self._file = open(path, 'ab')  # noqa: SIM115 (until close)
 
   def write(self, row):
     self._file.write(row)
-    self.num_rows += 1
+    self._num_rows += 1
 
   def close(self):
     self._file.close()
-    _write_header(self._path, self._dtype, (self.num_rows, *self._row_shape))
+    _write_header(self._path, self._dtype, (self._num_rows, *self._row_shape))
+
+
+class _TextWriter:
+  """A file of NumPy with texts, which are as wide as the longest of them."""
+
+  def __init__(self, path):
+    self._path = path
+    self._texts = []
+
+  def write(self, text):
+    self._texts.append(text)
+
+  def close(self):
+    np.save(self._path, np.array(self._texts, np.bytes_))
+
+
+def _make_writer(folder, split, leaf):
+  path = _path_of(folder, split, leaf)
+  is_text = leaf['dtype'] == layouts.TEXT
+  return contextlib.closing(
+    _TextWriter(path)
+    if is_text
+    else _Writer(path, leaf['dtype'], leaf['shape'])
+  )
+
+
+def _path_of(folder, split, leaf):
+  return os.path.join(folder, f'{split}_{leaf["name"]}.npy')
 
 
 def _write_header(path, dtype, shape, mode='r+b'):
@@ -162,69 +184,33 @@ def _write_header(path, dtype, shape, mode='r+b'):
     )
 
 
-def _get_rdd(data):
-  if hasattr(data, 'select'):
-    return data.select('image', 'label').rdd
-  return data
+def _columns_of(side):
+  if isinstance(side, str):
+    return [side]
+  parts = side.values() if isinstance(side, dict) else side
+  return list(itertools.chain.from_iterable(map(_columns_of, parts)))
 
 
-def _pack_all(records, shape, classes):
-  for record in records:
-    image, label = record
-    yield pack(image, label, shape, classes)
+def _pick_row(row, x, y):
+  return tuple(_pick_side(row, side) for side in (x, y))
 
 
-def pack(image, label, shape, classes):
-  """Returns (image, label) as bytes and int.
-
-  Raises:
-    ValueError: see `pack_image`; or the label is out of range.
-  """
-  packed = pack_image(image, shape)
-  if not 0 <= label < classes or int(label) != label:
-    raise ValueError(f'label {label}, expected 0 to {classes - 1}')
-  return packed, int(label)
+def _pick_side(row, side):
+  if isinstance(side, dict):
+    return {name: _pick_side(row, part) for name, part in side.items()}
+  if isinstance(side, (list, tuple)):
+    return np.array([row[column] for column in side])
+  return row[side]
 
 
-def pack_image(image, shape):
-  """Returns an image as bytes.
-
-  Raises:
-    ValueError: it is not of `shape`, or has values out of 0..255.
-  """
-  size = int(np.prod(shape))
-  if isinstance(image, bytes | bytearray | memoryview):
-    packed = bytes(image)
-  else:
-    array = np.asarray(image)
-    is_good = array.dtype == np.uint8 or (
-      array.dtype.kind in 'iuf'
-      and array.size
-      and array.min() >= 0
-      and array.max() <= 255
-    )
-    if not is_good:
-      raise ValueError(
-        f'an image of {array.dtype} with values out of 0..255: give bytes or'
-        ' numbers from 0 to 255'
-      )
-    packed = array.astype(np.uint8).tobytes()
-  if len(packed) != size:
-    raise ValueError(
-      f'an image of {len(packed)} values, expected {size}: height, width and'
-      f' channels are {tuple(shape)}'
-    )
-  return packed
-
-
-def _deal(split, pairs, num_ps, num_workers):
+def _deal(split, examples, num_ps, num_workers):
   # Each partition begins with another worker: none has all the first ones.
   workers = itertools.cycle(range(num_workers))
   for _ in range(split % num_workers):
     next(workers)
-  for worker, (image, label) in zip(workers, pairs, strict=False):
-    yield num_ps + worker, (False, image, label)
+  for worker, packed in zip(workers, examples, strict=False):
+    yield num_ps + worker, (False, packed)
 
 
-def _give_to_chief(pair, num_ps):
-  return num_ps, (True, *pair)
+def _give_to_chief(packed, num_ps):
+  return num_ps, (True, packed)

@@ -3,8 +3,7 @@
   from distmnist import spark
 
   report = spark.run(
-    sc, ['--flagfile=configs/cnn_async.flags', '--logdir=/shared/run'],
-    num_ps=1, num_workers=2)
+    sc, 'mine.py', ['--strategy=easgd', '--logdir=/shared/run'], num_ps=1)
 
 One barrier stage with a partition a task of the cluster: Spark starts all of
 them at once or none, and ends all when one is lost. They report to the driver,
@@ -16,14 +15,15 @@ After a failure the job is submitted again; the chief restores the latest
 checkpoint of --logdir, a folder that all executors share.
 """
 
+import dataclasses
 import functools
 import logging
 import os
 import secrets
 import sys
 
-from distmnist.common import cli, command_line, console
-from distmnist.common.names import CHIEF, FIRST_PORT, TRAIN
+from distmnist.common import cli, console
+from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
 from distmnist.launching import (
   endings,
   jobs,
@@ -34,16 +34,14 @@ from distmnist.launching import (
   task_group,
   task_logs,
 )
-from distmnist.launching import train_flags as train_flags_lib
 from distmnist.spark import (
   barrier_job,
   barrier_stage,
   executor_host,
   executors,
-  image_feed,
   partition,
 )
-from distmnist.spark.image_feed import InputMode
+from distmnist.spark import program as program_lib
 
 _log = logging.getLogger(__name__)
 
@@ -56,42 +54,11 @@ class TaskError(cli.RunError):
     self.exit_code = exit_code
 
 
-def run(
-  sc,
-  train_flags=(),
-  num_ps=1,
-  num_workers=2,
-  input_mode=InputMode.FILES,
-  data=None,
-  test_data=None,
-  image_shape=(28, 28, 1),
-  num_classes=10,
-  feed_timeout_secs=600.0,
-  feed_limit_mb=4096.0,
-  max_restarts=3,
-  logs_dir=None,
-  wait_secs=120.0,
-  module=TRAIN,
-  show=None,
-  say=None,
-):
-  """Trains on the executors of a Spark program, and returns when it is done.
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How a training runs on Spark, whatever it computes.
 
-  Args:
-    sc: pyspark.SparkContext.
-    train_flags: list of str, the flags of distmnist.train for every task. A
-      --flagfile is read here; other paths are the executors'.
-    num_ps, num_workers: int, the shape of the cluster; each takes a slot.
-    input_mode: InputMode. FILES: the workers read what --dataset and --data_dir
-      say. RDD: Spark brings them `data`; see spark/rdd_input.py.
-    data, test_data: with InputMode.RDD the images to train on, and those of the
-      chief's last line: RDD of (image, label), or DataFrame with the columns
-      `image` and `label`. An image is bytes, a uint8 array, or numbers from 0
-      to 255.
-    image_shape: (height, width, channels) of the images of `data`.
-    num_classes: int, the labels of `data` are below it.
-    feed_timeout_secs: float, until all images have to be with the workers.
-    feed_limit_mb: float, the most that one worker takes.
+  Attributes:
     max_restarts: int, how often all tasks are started again after a failure.
     logs_dir: str, a folder of the driver for one log a task. Default: logs/ in
       --logdir, or a new folder among the temporary ones.
@@ -100,49 +67,81 @@ def run(
     show: callable(name of a task, a line of its log); by default the lines of
       worker 0, the chief, are printed.
     say: callable, takes a line of ours; by default it goes to stderr.
+  """
+
+  max_restarts: int = 3
+  logs_dir: str | None = None
+  wait_secs: float = 120.0
+  module: str = TRAIN
+  show: object = None
+  say: object = None
+
+
+def run(
+  sc, program=None, args=(), num_ps=1, num_workers=2, feed=None, options=None
+):
+  """Trains on the executors of a Spark program, and returns when it is done.
+
+  Args:
+    sc: pyspark.SparkContext.
+    program: what the workers learn: None for images, by --model and --dataset;
+      a problem as --problem takes it, or a module at hand; or a function
+      main_fun(args, ctx), which each worker calls; ctx is a main_task.Context.
+    args: list of str, the flags of distmnist.train for every task. A --flagfile
+      is read here; other paths are the executors'. For a function whatever it
+      takes.
+    num_ps, num_workers: int, the shape of the cluster; each takes a slot.
+    feed: feed.Feed, the examples of Spark to train on; by default the workers
+      read what --dataset or the problem says.
+    options: Options.
 
   Returns:
-    dict, what the chief writes to report.json; None if it has written none.
+    dict, what the chief writes to report.json; None if it has written none. Of
+    a function what it returns in the chief: JSON's kinds of values alone.
 
   Raises:
     cli.UsageError: the flags or the cluster cannot work.
     cli.RunError: the training failed; a TaskError if a task did.
   """
-  say = say or _say
+  options = options or Options()
+  say = options.say or _say
   console.print_logs(say)
-  given = train_flags_lib.expand(train_flags)
-  feed = image_feed.make(
-    *(input_mode, data, test_data, given),
-    *(image_shape, num_classes, feed_limit_mb),
-  )
-  _check(given, module)
+  program = program_lib.make(program, args, options.module)
+  if feed:
+    feed.check(program.flags, needs_test_data=not program.main)
   executors.check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
-  if not feed:
-    found = executors.find_data_dir(given, os.environ)
+  if not feed and not program.main:
+    found = executors.find_data_dir(program.flags, os.environ)
     for flag in found:
       _log.info(f'{flag} for all tasks, by DISTMNIST_DATA_DIR')
-    given += found
+    program.flags.extend(found)
   _log.info(executors.describe_python(sc))
   wait_for_slots = functools.partial(
-    executors.wait_for_slots, sc, num_tasks, wait_secs
+    executors.wait_for_slots, sc, num_tasks, options.wait_secs
   )
   wait_for_slots()
-  logs_dir = task_logs.make_logs_dir(logs_dir, jobs.flag_value(given, 'logdir'))
+  logs_dir = task_logs.make_logs_dir(
+    options.logs_dir, jobs.flag_value(program.flags, 'logdir')
+  )
   executors.ship_package(sc)
   rdd = sc.parallelize(range(num_tasks), num_tasks)
-  start = 'start', wait_secs
+  start, fed = ('start', options.wait_secs), None
   if feed:
-    rdd = feed.make_rdd(sc, num_ps, num_workers)
-    given += feed.make_flags(given)
-    start = 'bring the images and start', feed_timeout_secs
-  tasks = make_tasks(num_ps, num_workers, given, module)
+    layout = feed.make_layout(program.is_of_images)
+    rdd = feed.make_rdd(sc, num_ps, num_workers, layout)
+    if not program.main:
+      program.flags.extend(feed.make_flags(program.flags, program.is_of_images))
+    start = 'bring the examples and start', feed.timeout_secs
+    flag = 'data_dir' if program.is_of_images else 'fed_dir'
+    fed = {'layout': layout, 'limit_mb': feed.limit_mb, 'flag': flag}
+  tasks = make_tasks(num_ps, num_workers, program.flags, program.module)
   _log.info(f'{run_tasks.describe(tasks)} on {sc.master}, logs in {logs_dir}')
   executors.warn_of_network(sc.getConf())
   spec = {
-    **{'num_ps': num_ps, 'num_workers': num_workers, 'module': module},
-    **{'train_flags': given, 'feed': feed and feed.make_spec()},
-    'secret': secrets.token_hex(32),
+    **{'num_ps': num_ps, 'num_workers': num_workers, 'main': program.main},
+    **{'module': program.module, 'train_flags': program.flags},
+    **{'env': program.env, 'feed': fed, 'secret': secrets.token_hex(32)},
   }
   stage = barrier_stage.BarrierStage(
     functools.partial(_make_job, sc, rdd, spec), wait_for_slots, start
@@ -152,9 +151,10 @@ def run(
     stage,
     executors.find_bind_host(sc.getConf()),
     spec['secret'],
-    show or _show_chief,
+    options.show or _show_chief,
   )
-  return _run(host, tasks, logs_dir, max_restarts, say)
+  report = _run(host, tasks, logs_dir, options.max_restarts, say)
+  return (report or {}).get('result') if program.main else report
 
 
 def make_tasks(num_ps, num_workers, train_flags, module):
@@ -163,19 +163,6 @@ def make_tasks(num_ps, num_workers, train_flags, module):
   return jobs.make_tasks(
     places[:num_ps], places[num_ps:], train_flags, module=module
   )
-
-
-def _check(given, module):
-  """Refuses flags of train that cannot work on executors."""
-  if named := command_line.find_value(given, 'problem'):
-    raise cli.UsageError(
-      f'--problem={named} is not for Spark so far: executors have no such '
-      'file; leave it out'
-    )
-  jobs.check_train_flags(given)
-  if module == TRAIN:
-    train_flags_lib.check(given)
-  executors.check_paths(given)
 
 
 def _run(host, tasks, logs_dir, max_restarts, say):
@@ -199,7 +186,9 @@ def _run(host, tasks, logs_dir, max_restarts, say):
     try:
       for task in tasks:
         group.start(task)
-      left = group.wait(workers) or group.wait(tasks, run_tasks.LEAVE_SECS)
+      left = group.wait(workers)
+      if not left and tasks[0].module != SPARK_MAIN:  # Else a ps waits for it.
+        left = group.wait(tasks, run_tasks.LEAVE_SECS)
     finally:
       # Nothing stays behind, after Ctrl-C either.
       group.stop()

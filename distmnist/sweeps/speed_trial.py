@@ -11,7 +11,7 @@ import threading
 import time
 
 from distmnist.common import cli, lifeline
-from distmnist.common.names import SORTED_LAUNCH
+from distmnist.common.names import SORTED_FLAGS
 from distmnist.watching import metrics_file
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Runner:
     path = os.path.join(logdir, 'launch.log')
     with open(path, 'wb') as log:
       process = subprocess.Popen(
-        [sys.executable, '-m', SORTED_LAUNCH, *words],
+        [sys.executable, '-m', SORTED_FLAGS, 'launch', *words],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

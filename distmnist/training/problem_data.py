@@ -3,13 +3,21 @@
 import functools
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.common import cli
+from distmnist.data import array_folder, streamed
 from distmnist.data import split as split_lib
-from distmnist.data import streamed
 from distmnist.problems import images
 from distmnist.readers import dataset
 from distmnist.training import problem_module
+
+_FED_DIR = flags.DEFINE_string(
+  'fed_dir',
+  None,
+  'Folder with the examples of this task, in place of those that load() of '
+  '--problem gives; Spark writes one for each worker.',
+)
 
 
 def load_training_splits(problem):
@@ -62,9 +70,12 @@ def load(problem, name):
   Raises:
     cli.UsageError: it is not what a graph can take.
   """
-  if name == 'train' and hasattr(problem.module, 'stream'):
+  if _FED_DIR.value and problem.is_custom:
+    found = array_folder.load(_FED_DIR.value, name)
+  elif name == 'train' and hasattr(problem.module, 'stream'):
     return _read(problem, 'stream', _make_reader)
-  found = problem.load(name)
+  else:
+    found = problem.load(name)
   if found is None and problem.is_custom:
     return None
   if streamed.is_reader(found):

@@ -250,7 +250,7 @@ _PAGE = (REPO / 'docs' / 'python.md').read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('number', range(3))
+@pytest.mark.parametrize('number', range(4))
 def test_the_code_of_the_page_runs(number):
   code = _PAGE.split('```python\n')[1:][number].split('```')[0]
   done = subprocess.run(
@@ -261,4 +261,4 @@ def test_the_code_of_the_page_runs(number):
     timeout=300,
   )
   assert done.returncode == 0, done.stdout + done.stderr
-  assert 'test loss' in done.stdout
+  assert 'test loss' in done.stdout or "'trial': 0" in done.stdout

@@ -5,12 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.serving import saved_model
 from distmnist.spark import prediction
-
-DataFrame = collections.namedtuple('DataFrame', 'columns')
 
 
 class Row(collections.namedtuple('Row', 'label image')):
@@ -20,20 +19,32 @@ class Row(collections.namedtuple('Row', 'label image')):
     return getattr(self, key)
 
 
+def make_spec(dtype, *shape):
+  return tf.TensorSpec([None, *shape], dtype)
+
+
 class FakeModel:
   """The class of an image is its first value, as sure as its second says."""
 
-  image_shape = 1, 2, 1
+  inputs = {'images': make_spec(tf.uint8, 1, 2, 1)}
+  outputs = {
+    'classes': make_spec(tf.int64),
+    'probabilities': make_spec(tf.float32, 2),
+  }
 
   def __init__(self):
     self.batches = []
 
-  def predict(self, images):
+  def run(self, arrays):
+    images = arrays['images']
     assert images.dtype == np.uint8
     self.batches.append(images.shape)
     first, second = images.reshape(-1, 2).T
     sure = (second / 256).astype(np.float32)
-    return first.astype(np.int64), np.stack([sure, 1 - sure], axis=1)
+    return {
+      'classes': first.astype(np.int64),
+      'probabilities': np.stack([sure, 1 - sure], axis=1),
+    }
 
 
 class FakeSparkContext:
@@ -66,7 +77,7 @@ def model(monkeypatch):
 
 def predict_rows(rows, batch_size):
   return prediction.predict_rows(
-    iter(rows), '/shared/model', 'image', batch_size
+    iter(rows), '/shared/model', {'images': 'image'}, batch_size
   )
 
 
@@ -106,7 +117,9 @@ def test_a_partition_without_rows_needs_no_model(monkeypatch):
 
 def test_an_image_of_another_size_is_refused(model):
   rows = [Row('a', b'123')]
-  with pytest.raises(ValueError, match='an image of 3 values, expected 2'):
+  with pytest.raises(
+    ValueError, match=r'images has 3 values, expected \[1, 2, 1\]'
+  ):
     list(predict_rows(rows, 4))
 
 
@@ -123,65 +136,86 @@ def test_a_process_loads_the_model_once(monkeypatch):
   assert loaded == ['/home/me/model', '/other']
 
 
+IMAGES = ['images'], [('classes', 'int64', 1), ('probabilities', 'float32', 2)]
+MIXED = ['kind', 'x'], [('score', 'float32', 1)]
+
+
 @pytest.mark.parametrize(
-  ('columns', 'export_dir', 'said'),
+  ('model', 'columns', 'known', 'said'),
   [
     (
-      ['png', 'label'],
-      '/shared/model',
-      "the DataFrame has no column 'image' but png, label: name that of the"
-      ' images by image_column',
+      *(IMAGES, {}, ['png', 'label']),
+      "the DataFrame has no column 'image' but png, label: name that of the "
+      "model's images by columns={'images': ...}",
     ),
     (
-      ['image', 'probabilities', 'class'],
-      '/shared/model',
-      "the DataFrame has a column 'class' already: rename it",
-    ),
-    (
-      ['image', 'probabilities'],
-      '/shared/model',
+      *(IMAGES, {}, ['image', 'probabilities']),
       "the DataFrame has a column 'probabilities' already: rename it",
     ),
     (
-      ['image'],
-      'model',
-      '--export_dir=model is relative, and would be another place on each'
-      ' executor: give an absolute path that all of them share',
+      *(MIXED, {'x': ['a', 'b']}, ['kind', 'a']),
+      "the DataFrame has no column 'b' but kind, a: name that of the model's x "
+      "by columns={'x': ...}",
+    ),
+    (
+      *(MIXED, {'y': 'a'}, ['a']),
+      "columns names 'y', but the inputs of the model are kind, x",
     ),
   ],
 )
-def test_what_does_not_fit_is_refused_before_spark_is_asked(
-  columns, export_dir, said
-):
+def test_what_does_not_fit_is_refused(model, columns, known, said):
   with pytest.raises(cli.UsageError) as caught:
-    prediction.predict(DataFrame(columns), export_dir)
+    prediction.choose_columns(*model, columns, known)
   assert str(caught.value) == said
 
 
-def test_another_column_may_have_the_images():
+def test_columns_are_called_as_the_inputs_are():
+  choose = prediction.choose_columns
+  assert choose(*IMAGES, {}, ['image']) == {'images': 'image'}
+  assert choose(*IMAGES, {}, ['images']) == {'images': 'images'}
+  assert choose(*IMAGES, {'images': 'png'}, ['png']) == {'images': 'png'}
+  assert choose(*MIXED, {'x': ['a', 'b']}, ['kind', 'a', 'b']) == {
+    **{'kind': 'kind', 'x': ['a', 'b']}
+  }
+
+
+def test_a_relative_path_is_refused_before_spark_is_asked():
   with pytest.raises(cli.UsageError, match='--export_dir=model is relative'):
-    prediction.predict(DataFrame(['png']), 'model', image_column='png')
+    prediction.predict(None, 'model')
+
+
+def test_inputs_of_other_kinds_are_read():
+  row = {'a': 1, 'b': 2.5, 'text': 'x', 'ids': [1, 2, 3]}
+  read = prediction._read
+  assert read(row, ['a', 'b'], 'x', make_spec(tf.float32, 2)).tolist() == [
+    1,
+    2.5,
+  ]
+  assert read(row, 'text', 'x', make_spec(tf.string)) == np.array('x', object)
+  assert read(row, 'ids', 'x', make_spec(tf.int64, None)).tolist() == [1, 2, 3]
+  with pytest.raises(ValueError, match='x is 2.5: expected int64'):
+    read(row, 'b', 'x', make_spec(tf.int64))
 
 
 def test_a_model_that_an_executor_cannot_load_is_one_line(tmp_path):
   path = str(tmp_path / 'none')
-  mistake = prediction.find_mistake(path)
+  mistake = prediction.describe(path)
   assert mistake.startswith(f'--export_dir={path} was not found')
   assert '\n' not in mistake
   with pytest.raises(cli.RunError) as caught:
-    prediction._check_model(FakeSparkContext(), path)
+    prediction._describe_model(FakeSparkContext(), path)
   assert str(caught.value) == f'on an executor: {mistake}'
 
 
-def test_a_model_that_is_there_is_no_mistake(model):
-  assert prediction.find_mistake('/shared/model') is None
-  prediction._check_model(FakeSparkContext(), '/shared/model')
+def test_a_model_that_is_there_says_what_it_takes(model):
+  found = prediction._describe_model(FakeSparkContext(), '/shared/model')
+  assert found == IMAGES
 
 
 def test_spark_that_fails_at_it_is_one_line():
   error = OSError('the executors are gone\n\tat Foo.java')
   with pytest.raises(cli.RunError) as caught:
-    prediction._check_model(FakeSparkContext(error), '/shared/model')
+    prediction._describe_model(FakeSparkContext(error), '/shared/model')
   assert str(caught.value) == (
     'Spark cannot load the model: the executors are gone'
   )

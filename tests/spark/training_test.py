@@ -15,7 +15,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.launching import restart_limits
-from distmnist.spark import training
+from distmnist.spark import feed, training
 from tests.support import runner
 from tests.support.fake_host import FakeHost
 from tests.support.paths import PYTHONPATH, REPO, SUPPORT
@@ -32,21 +32,13 @@ def slow(test):
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
-    ({'data': []}, 'input_mode is InputMode.FILES: give InputMode.RDD'),
+    ({'feed': feed.Feed([])}, 'no test_data: give some, such as .* rdd.random'),
     (
-      {'input_mode': training.InputMode.RDD, 'data': []},
-      'needs data and test_data, such as .* rdd.randomSplit',
+      {'args': ['--dataset=mnist'], 'feed': feed.Feed([], [])},
+      '--dataset does not go with a feed: leave it out',
     ),
-    (
-      {
-        'train_flags': ['--dataset=mnist'],
-        'input_mode': training.InputMode.RDD,
-        'data': [],
-        'test_data': [],
-      },
-      '--dataset is for InputMode.FILES: leave it out',
-    ),
-    ({'train_flags': ['--job_name=ps']}, "--job_name is the launcher's to set"),
+    ({'program': 'no.py'}, '--problem=no.py'),
+    ({'args': ['--job_name=ps']}, "--job_name is the launcher's to set"),
   ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_spark_is_asked(
@@ -117,21 +109,17 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   monkeypatch.setattr(training.barrier_job, 'Job', FakeJob)
   sc, said, more = FakeSpark(), [], {}
   if is_fed:
-    more = {
-      **{'input_mode': training.InputMode.RDD, 'data': [], 'test_data': []},
-      **{'image_shape': (8, 8, 3), 'num_classes': 7},
-    }
-    monkeypatch.setattr(
-      training.image_feed.ImageFeed, 'make_rdd', lambda feed, sc, *shape: sc
-    )
+    more = {'feed': feed.Feed([], [], image_shape=(8, 8, 3), num_classes=7)}
+    monkeypatch.setattr(feed.Feed, 'make_layout', lambda *_: {'leaves': []})
+    monkeypatch.setattr(feed.Feed, 'make_rdd', lambda feed, sc, *shape: sc)
   with pytest.raises(cli.RunError, match='given up the job: no room'):
     training.run(
       sc,
-      ['--do=x'],
+      args=['--do=x'],
       num_workers=3,
-      module='fake_train',
-      logs_dir=str(tmp_path),
-      say=said.append,
+      options=training.Options(
+        module='fake_train', logs_dir=str(tmp_path), say=said.append
+      ),
       **more,
     )
   assert called == ['check_conf', 'wait_for_slots', 'ship_package']
@@ -149,10 +137,10 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   assert flags[0] == '--do=x'
   assert ('--dataset=npy' in flags) == is_fed
   assert ('--data_dir=/there' in flags) == (not is_fed)
-  feed = {'image_shape': [8, 8, 3], 'limit_mb': 4096.0} if is_fed else None
+  fed = {'layout': {'leaves': []}, 'limit_mb': 4096.0, 'flag': 'data_dir'}
   assert spec == {
-    **{'num_ps': 1, 'num_workers': 3, 'module': 'fake_train'},
-    **{'attempt': 1, 'feed': feed},
+    **{'num_ps': 1, 'num_workers': 3, 'module': 'fake_train', 'main': None},
+    **{'attempt': 1, 'env': (), 'feed': fed if is_fed else None},
   }
   if not is_fed:
     assert sc.partitions == ([0, 1, 2, 3], 4)
@@ -460,12 +448,23 @@ def test_a_program_of_spark_trains_on_its_data_and_predicts(
   assert found['test_images'] == 200
   assert found['test_accuracy'] > 0.7
   # The model that was exported says the same of the same images.
-  assert found['columns'] == ['image', 'label', 'class', 'probabilities']
+  assert found['columns'] == ['image', 'label', 'classes', 'probabilities']
   assert found['predicted_accuracy'] == pytest.approx(found['test_accuracy'])
   assert found['sums'] == pytest.approx([1, 1], abs=1e-5)
   # Both by a line of ours, and not by a job of Spark that fails.
-  assert found['wrong'].startswith('data: an image of 3 values, expected 784')
+  assert found['wrong'].startswith(
+    'data: images has the shape [3], expected [28,'
+  )
   assert found['no_model'].startswith(
     'on an executor: --export_dir=/no/such/model was not found'
   )
   assert 'PythonException' not in done.stderr
+  # A problem of one's own, fed by the columns of a DataFrame.
+  assert found['problem']['loss'] < 0.02
+  assert found['problem']['error'] < 0.5
+  assert found['problem']['columns'][-1] == 'outputs'
+  # A function of one's own, on each worker.
+  assert found['function'] == {
+    **{'slope': pytest.approx(2, abs=0.8), 'ps': '/job:ps/task:0'},
+    **{'examples': 5, 'workers': 2},
+  }

@@ -45,14 +45,14 @@ def test_samples_are_those_of_metrics_jsonl(tmp_path):
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
   """Has a program of the test's stand for launch."""
-  monkeypatch.setattr(speed_trial, 'SORTED_LAUNCH', 'a_launch')
+  monkeypatch.setattr(speed_trial, 'SORTED_FLAGS', 'a_launch')
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   return tmp_path / 'a_launch.py'
 
 
 PROGRAM = """
 import json, os, signal, sys
-flags = dict(word[2:].split('=', 1) for word in sys.argv[1:])
+flags = dict(word[2:].split('=', 1) for word in sys.argv[2:])
 print(flags)
 folder = os.path.join(flags['logdir'], 'worker_0')
 os.makedirs(folder)

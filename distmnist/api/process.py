@@ -1,0 +1,139 @@
+"""A program of distmnist as a process that ends with its caller."""
+
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+from distmnist.common import lifeline
+from distmnist.common.names import SORTED_FLAGS
+
+_NUM_LINES = 50  # That an error shows.
+
+
+class Error(Exception):
+  """A program that has failed; its text is what the task that failed says.
+
+  Attributes:
+    exit_code: int.
+    lines: list of str, the last that were printed.
+  """
+
+  def __init__(self, message, exit_code, lines):
+    super().__init__(message)
+    self.exit_code = exit_code
+    self.lines = lines
+
+
+class Process:
+  """A program of distmnist that runs.
+
+  As a context manager it stops at the context's end.
+
+  Its methods may be called from any thread.
+  """
+
+  def __init__(self, program, words):
+    """
+    Args:
+      program: 'launch' or 'sweep'.
+      words: list of str, its words and flags and those of train, in any order.
+    """
+    self._lines = collections.deque(maxlen=_NUM_LINES)
+    self._stop_lock = threading.Lock()
+    self._report = None
+    folder = tempfile.TemporaryDirectory(prefix='distmnist_run_')
+    words = [*words, *self._prepare(folder.name)]
+    reader, self._lifeline = os.pipe()
+    try:
+      self._process = subprocess.Popen(
+        [sys.executable, '-m', SORTED_FLAGS, program, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding='utf-8',
+        errors='replace',
+        env={**os.environ, **lifeline.give(reader), 'PYTHONUNBUFFERED': '1'},
+        pass_fds=[reader],
+        start_new_session=True,  # Ctrl-C is the caller's; it then stops this.
+      )
+    finally:
+      os.close(reader)
+    self._thread = threading.Thread(
+      target=self._follow, args=[folder], daemon=True
+    )
+    self._thread.start()
+
+  def _prepare(self, folder):
+    """Returns more flags (list of str); `folder` is there until the end."""
+    raise NotImplementedError
+
+  def _take(self, line):
+    """Is given each line that the program prints."""
+    raise NotImplementedError
+
+  def _read(self, code):
+    """Returns what came of it, by its exit code (int); None if it failed."""
+    raise NotImplementedError
+
+  def _follow(self, folder):
+    """Reads what the program says, and at its end what came of it."""
+    with folder, self._process:
+      for line in self._process.stdout:
+        self._lines.append(line.rstrip('\n'))
+        # A notebook that was closed is no reason to end.
+        with contextlib.suppress(Exception):
+          self._take(self._lines[-1])
+      self._process.wait()
+      os.close(self._lifeline)
+      self._report = self._read(self._process.returncode)
+
+  def status(self):
+    """Returns 'running', 'done' or 'failed'."""
+    if self._thread.is_alive():
+      return 'running'
+    return 'failed' if self._report is None else 'done'
+
+  def stop(self):
+    """Has what is trained save a checkpoint, if it has a logdir, and end."""
+    with self._stop_lock:
+      if self._process.poll() is None:
+        self._process.send_signal(signal.SIGTERM)
+    self._thread.join()
+
+  def result(self, timeout=None):
+    """Waits for the end and returns the report.
+
+    Args:
+      timeout: float, seconds, or None.
+
+    Raises:
+      Error: it has failed, or was stopped.
+      TimeoutError: it still runs.
+    """
+    self._thread.join(timeout)
+    if self._thread.is_alive():
+      raise TimeoutError(f'the training still runs after {timeout:g} s')
+    code, lines = self._process.returncode, list(self._lines)
+    if self._report is None:
+      raise Error(_find_sentence(lines, code), code, lines)
+    return self._report
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    self.stop()
+
+
+def _find_sentence(lines, code):
+  """Returns what the last line of an error says, a str."""
+  for line in reversed(lines):
+    _, is_error, text = line.partition(': error: ')
+    if is_error:
+      return text
+  return f'the training has ended with exit code {code}'

@@ -1,0 +1,29 @@
+"""`distmnist.launch` and `sweep` for flags in any order, as Python gives them.
+
+  python -m distmnist.api.sorted_flags launch --num_workers=3 --strategy=easgd
+
+Those that the program knows go before the --, the others after it.
+"""
+
+import importlib
+import sys
+
+from absl import flags
+
+
+def sort(words):
+  """Returns the words (list of str) as launch and sweep take them."""
+  ours, others = [], []
+  for word in words:
+    name = word.removeprefix('--').partition('=')[0]
+    # What a sweep tries is no flag.
+    is_known = {name, name.removeprefix('no')} & {*flags.FLAGS}
+    is_ours = is_known or not word.startswith('--')
+    (ours if is_ours else others).append(word)
+  return [*ours, '--', *others]
+
+
+if __name__ == '__main__':
+  program = importlib.import_module(f'distmnist.{sys.argv.pop(1)}')
+  sys.argv[1:] = sort(sys.argv[1:])
+  program.run()

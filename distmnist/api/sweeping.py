@@ -1,0 +1,103 @@
+"""A sweep as a call: many trainings, and which of them is best."""
+
+import csv
+import os
+
+from distmnist.api import process, training
+
+
+class SweepReport(list):
+  """The trials of a sweep, each a dict as a row of results.csv, the best first.
+
+  A row has the trial's name, the value of each flag that was tried, its metrics
+  (float), steps, secs, state and cause. A trial that failed is at the end.
+  """
+
+  @property
+  def best(self):
+    """dict, the best trial.
+
+    Raises:
+      ValueError: none has a result.
+    """
+    if not self or self[0]['state'] in ('failed', 'diverged', 'waiting'):
+      raise ValueError('no trial of the sweep has a result')
+    return self[0]
+
+
+def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
+  """Trains with many combinations of flags.
+
+    report = distmnist.run_sweep(
+      {'learning_rate': [0.1, 0.01], 'units': [32, 64]}, 'mine.py', epochs=2
+    )
+    print(report.best['learning_rate'])
+
+  Args:
+    choices: {name of a flag: list of values, or a range as text, such as
+      '1e-4..1' for random=N}.
+    problem: see training.run.
+    on_line: callable(line), for each line that the sweep prints.
+    sweep_dir: str, the folder of the trials, where the same call goes on; None
+      for one that is gone at the end.
+    **settings: flags of sweep (parallel, random, halving, zip, runner, ...), of
+      launch (num_ps, num_workers, launcher, ...) and of train, which all trials
+      get.
+
+  Returns:
+    SweepReport.
+
+  Raises:
+    process.Error: a wrong setting, or the sweep was stopped. Trials that fail
+      are in the report.
+    KeyboardInterrupt: as it came; the trials are stopped then.
+  """
+  words = [_make_word(name, values) for name, values in choices.items()]
+  words += training.make_words(problem, settings)
+  with _Sweep(words, on_line, sweep_dir) as running:
+    return running.result()
+
+
+def _make_word(name, values):
+  if isinstance(values, str):
+    return f'{name}={values}'
+  texts = [
+    ','.join(map(str, value if isinstance(value, (list, tuple)) else [value]))
+    for value in values
+  ]
+  # A value with commas in it: all are parted by semicolons.
+  has_commas = any(',' in text for text in texts)
+  return f'{name}={(";" if has_commas else ",").join(texts)}'
+
+
+class _Sweep(process.Process):
+  """A sweep that runs."""
+
+  def __init__(self, words, on_line, sweep_dir):
+    self._take = on_line
+    self._sweep_dir = sweep_dir and os.path.expanduser(sweep_dir)
+    super().__init__('sweep', words)
+
+  def _prepare(self, folder):
+    self._sweep_dir = self._sweep_dir or os.path.join(folder, 'sweep')
+    return [f'--sweep_dir={self._sweep_dir}']
+
+  def _read(self, code):
+    path = os.path.join(self._sweep_dir, 'results.csv')
+    if code not in (0, 1) or not os.path.exists(path):
+      return None
+    with open(path, encoding='utf-8', newline='') as file:
+      return SweepReport(
+        {name: _parse(text) for name, text in row.items()}
+        for row in csv.DictReader(file)
+      )
+
+
+def _parse(text):
+  """Returns the number that a text is, else the text; None for ''."""
+  for kind in (int, float):
+    try:
+      return kind(text)
+    except ValueError:
+      pass
+  return text or None

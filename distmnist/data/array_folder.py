@@ -1,0 +1,73 @@
+"""Examples as NumPy's files in a folder, written by one process for others.
+
+SPLIT_x_0.npy, ...    the arrays of x, of y likewise
+nests.json            {'x': names, 'y': names}; null for a single array, and
+                      numbers for the names of a tuple's items
+"""
+
+import json
+import os
+
+import numpy as np
+
+
+def write(folder, splits):
+  """Writes examples.
+
+  Args:
+    folder: str, an existing folder.
+    splits: {name: (x, y)}; x and y are arrays [n, ...], or dicts, tuples or
+      lists of such.
+  """
+  nests = {}
+  for split, pair in splits.items():
+    for side, nest in zip('xy', pair, strict=True):
+      nests[side], arrays = flatten(nest)
+      for i, array in enumerate(arrays):
+        np.save(path_of(folder, split, side, i), np.asarray(array))
+  write_nests(folder, nests)
+
+
+def flatten(nest):
+  """Returns (names, list of what is in the nest); see nests.json."""
+  if isinstance(nest, dict):
+    return list(nest), list(nest.values())
+  if isinstance(nest, (tuple, list)):
+    return list(range(len(nest))), list(nest)
+  return None, [nest]
+
+
+def load(folder, split):
+  """Returns (x, y) of a split, mapped into memory; None if it is not there."""
+  if not os.path.exists(path_of(folder, split, 'x', 0)):
+    return None
+  with open(_nests_path(folder), encoding='utf-8') as file:
+    nests = json.load(file)
+  return tuple(_load_nest(folder, split, side, nests[side]) for side in 'xy')
+
+
+def write_nests(folder, nests):
+  """Writes nests.json, {'x': names, 'y': names}."""
+  with open(_nests_path(folder), 'w', encoding='utf-8') as file:
+    json.dump(nests, file)
+
+
+def path_of(folder, split, side, number):
+  """Returns the path (str) of an array; `side` is 'x' or 'y'."""
+  return os.path.join(folder, f'{split}_{side}_{number}.npy')
+
+
+def _load_nest(folder, split, side, names):
+  arrays = [
+    np.load(path_of(folder, split, side, i), mmap_mode='r')
+    for i in range(1 if names is None else len(names))
+  ]
+  if names is None:
+    return arrays[0]
+  if names and isinstance(names[0], int):
+    return tuple(arrays)
+  return dict(zip(names, arrays, strict=True))
+
+
+def _nests_path(folder):
+  return os.path.join(folder, 'nests.json')

@@ -1,0 +1,104 @@
+"""What Spark brings to the workers of a training, and what that takes."""
+
+import dataclasses
+
+from distmnist.common import cli
+from distmnist.launching import jobs
+from distmnist.spark import barrier_job
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+  """Examples of Spark to train on, in place of those of files.
+
+  Attributes:
+    data: RDD of (x, y), or DataFrame. x and y are numbers, text, arrays, or
+      dicts or tuples of such; those of the first example say of which shapes
+      and types. Of images without a --problem x is bytes, a uint8 array, or
+      numbers from 0 to 255.
+    test_data: likewise, of the chief's report.
+    x, y: the columns of a DataFrame: a name; a list of names, of numbers that
+      become an array; or {name: one of these}.
+    image_shape: (height, width, channels), of images without a --problem.
+    num_classes: int, the labels of such images are below it.
+    timeout_secs: float, until all examples have to be with the workers.
+    limit_mb: float, the most that one worker takes.
+  """
+
+  data: object
+  test_data: object = None
+  x: object = 'image'
+  y: object = 'label'
+  image_shape: tuple = (28, 28, 1)
+  num_classes: int = 10
+  timeout_secs: float = 600.0
+  limit_mb: float = 4096.0
+
+  def check(self, train_flags, needs_test_data=True):
+    """Raises cli.UsageError if this does not go with the flags of train."""
+    if needs_test_data and self.test_data is None:
+      raise cli.UsageError(
+        'the feed has no test_data: give some, such as'
+        ' data, test_data = rdd.randomSplit([0.9, 0.1], seed=0)'
+      )
+    for name in ('dataset', 'data_dir', 'epochs_over', 'fed_dir'):
+      if jobs.flag_value(train_flags, name) is not None:
+        raise cli.UsageError(
+          f'--{name} does not go with a feed: leave it out, as the examples'
+          ' come from its data'
+        )
+
+  def make_layout(self, is_images):
+    """Returns the layout (dict) of the examples; see spark/layouts.py.
+
+    Args:
+      is_images: bool, whether they are those of --model and --dataset.
+
+    Raises:
+      cli.RunError: a first example cannot be used, or Spark cannot compute it.
+    """
+    # NumPy, which a launch does without.
+    from distmnist.spark import layouts, rdd_input
+
+    layout = None
+    if is_images:
+      layout = layouts.make_of_images(self.image_shape, self.num_classes)
+    for name, data in (('data', self.data), ('test_data', self.test_data)):
+      if data is None:
+        continue
+      try:
+        pairs = rdd_input.get_pairs(data, self.x, self.y)
+        layout = rdd_input.check_first(pairs, layout)
+      except Exception as error:
+        raise cli.RunError(f'{name}: {barrier_job.explain(error)}') from error
+    return layout
+
+  def make_rdd(self, sc, num_ps, num_workers, layout):
+    """Returns the RDD with a partition a task, its examples within."""
+    from distmnist.spark import rdd_input
+
+    pairs = [
+      data if data is None else rdd_input.get_pairs(data, self.x, self.y)
+      for data in (self.data, self.test_data)
+    ]
+    return rdd_input.make_rdd(sc, *pairs, num_ps, num_workers, layout)
+
+  def make_flags(self, train_flags, is_images):
+    """Returns the flags (list of str) that tell train of these examples.
+
+    Args:
+      train_flags: list of str, those that the user has given.
+      is_images: see `make_layout`.
+    """
+    # Of one's own files: no other worker has these examples.
+    added = ['--epochs_over=dataset']
+    if not is_images:
+      return added
+    if jobs.flag_value(train_flags, 'validation_images') is None:
+      added.append('--validation_images=0')
+    return [
+      *added,
+      '--dataset=npy',
+      f'--npy_image_shape={",".join(map(str, self.image_shape))}',
+      f'--npy_classes={self.num_classes}',
+    ]

@@ -1,0 +1,129 @@
+"""What an example of Spark is packed to, on its way to a worker.
+
+A layout says what an example is packed to, JSON's kinds of values alone:
+
+  nests     {'x': names, 'y': names} as data/array_folder.py has them; None for
+            images, which are files of datasets/npy.py
+  leaves    [{'name', 'dtype', 'shape', 'below'}], in their order; a dtype of
+            NumPy or 'text'; values are below `below`, unless it is None
+"""
+
+import numpy as np
+
+from distmnist.data import array_folder
+
+TEXT = 'text'
+
+
+def make_of_images(image_shape, num_classes):
+  """Returns the layout of images [height, width, channels] and labels."""
+  leaves = [
+    _make_leaf('images', '|u1', image_shape),
+    _make_leaf('labels', '<i4', (), num_classes),
+  ]
+  return {'nests': None, 'leaves': leaves}
+
+
+def make(example):
+  """Returns the layout that fits a first example, (x, y).
+
+  Raises:
+    ValueError: it is no pair, or has what is neither number nor text.
+  """
+  nests, leaves = {}, []
+  for side, nest in zip('xy', _check_pair(example), strict=True):
+    nests[side], values = _flatten(nest)
+    for i, value in enumerate(values):
+      name = f'{side}_{i}'
+      if isinstance(value, str | bytes | bytearray):
+        leaves.append(_make_leaf(name, TEXT, ()))
+        continue
+      array = _to_array(value)
+      if array.dtype.kind not in 'biuf' or not array.size:
+        raise ValueError(
+          f'{name} is {value!r:.80}: expected numbers, an array of them, or a'
+          ' text'
+        )
+      dtype = '<f4' if array.dtype.kind == 'f' else array.dtype.str
+      leaves.append(_make_leaf(name, dtype, array.shape))
+  return {'nests': nests, 'leaves': leaves}
+
+
+def pack(example, layout):
+  """Returns an example, (x, y), as a list of bytes.
+
+  Raises:
+    ValueError: it is not of the layout.
+  """
+  values = []
+  for side, nest in zip('xy', _check_pair(example), strict=True):
+    wanted = layout['nests'] and layout['nests'][side]
+    if isinstance(nest, dict) and wanted and {*nest} == {*wanted}:
+      nest = {name: nest[name] for name in wanted}  # In the first one's order.
+    names, found = _flatten(nest)
+    if names != wanted:
+      raise ValueError(f'{side} has {names}, expected {wanted}')
+    values += found
+  return [
+    _pack_leaf(value, leaf)
+    for value, leaf in zip(values, layout['leaves'], strict=True)
+  ]
+
+
+def _pack_leaf(value, leaf):
+  name, shape = leaf['name'], tuple(leaf['shape'])
+  is_bytes = isinstance(value, bytes | bytearray | memoryview)
+  if leaf['dtype'] == TEXT:
+    if not is_bytes and not isinstance(value, str):
+      raise ValueError(f'{name} is {value!r:.80}: expected a text')
+    return value.encode() if isinstance(value, str) else bytes(value)
+  dtype = np.dtype(leaf['dtype'])
+  if is_bytes and dtype == np.uint8:
+    array = np.frombuffer(value, np.uint8)
+    is_right = array.size == np.prod(shape)
+  else:
+    array = _to_array(value)
+    # An image is flat, or with or without a last axis of one channel.
+    is_right = array.shape in (shape, (np.prod(shape),)) or (
+      _without_ones(array.shape) == _without_ones(shape)
+    )
+  if array.dtype.kind not in 'biuf':
+    raise ValueError(f'{name} is {value!r:.80}: expected numbers')
+  if not is_right:
+    raise ValueError(
+      f'{name} has the shape {list(array.shape)}, expected {list(shape)}'
+    )
+  with np.errstate(all='ignore'):
+    packed = array.astype(dtype)
+  if dtype.kind != 'f' and not np.array_equal(packed, array):
+    raise ValueError(f'{name} has values that are no {dtype.name}')
+  below = leaf['below']
+  if below is not None and not 0 <= packed < below:
+    raise ValueError(f'{name} is {packed}, expected 0 to {below - 1}')
+  return packed.tobytes()
+
+
+def _make_leaf(name, dtype, shape, below=None):
+  return {'name': name, 'dtype': dtype, 'shape': [*shape], 'below': below}
+
+
+def _check_pair(example):
+  if not isinstance(example, (tuple, list)) or len(example) != 2:
+    raise ValueError(f'an example is {example!r:.80}: expected (x, y)')
+  return example
+
+
+def _flatten(nest):
+  # A list is an array here, as in a DataFrame.
+  return (
+    (None, [nest]) if isinstance(nest, list) else array_folder.flatten(nest)
+  )
+
+
+def _to_array(value):
+  # A vector of pyspark.ml has toArray.
+  return np.asarray(value.toArray() if hasattr(value, 'toArray') else value)
+
+
+def _without_ones(shape):
+  return tuple(size for size in shape if size != 1)

@@ -1,0 +1,169 @@
+"""A user's own function, on each worker of a cluster that Spark runs.
+
+  def main_fun(args, ctx):
+    with tf.device(ctx.device_setter()):
+      ...
+    with tf.train.MonitoredTrainingSession(
+      ctx.target, ctx.is_chief, config=ctx.config
+    ) as session:
+      ...
+
+  spark.run(sc, main_fun, args, num_ps=1, num_workers=2)
+
+`main_fun` runs on the workers, as in TensorFlowOnSpark. A ps serves by itself,
+until the workers are done.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import base64
+import json
+import os
+import pickle
+import signal
+import sys
+import traceback
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.common.names import CHIEF
+from distmnist.data import array_folder
+from distmnist.launching import jobs
+
+
+class Context:
+  """What a function knows of the cluster.
+
+  Attributes:
+    job_name: str, 'worker'.
+    task_index: int, counted from 0, which is the chief.
+    num_workers: int.
+    cluster_spec: {'ps': list of 'host:port', 'worker': likewise}.
+    target: str, the server of this task, for a session.
+    config: tf.ConfigProto for a session, which needs the ps and no other
+      worker: one that is late does not wait for one that is done.
+    data, test_data: (x, y), arrays [n, ...] or nests of them, this worker's own
+      part of the feed and the chief's test examples; None without.
+  """
+
+  def __init__(self, words):
+    """Starts the server of this task.
+
+    Args:
+      words: list of str, the flags that the executor has given.
+    """
+
+    def read(name):
+      return jobs.flag_value(words, name)
+
+    self.job_name = read('job_name') or 'worker'
+    self.task_index = int(read('task_index') or 0)
+    hosts = {job: read(f'{job}_hosts') for job in ('ps', 'worker')}
+    self.cluster_spec = {
+      job: text.split(',') for job, text in hosts.items() if text
+    }
+    self.num_workers = len(self.cluster_spec.get('worker', [None]))
+    config = tf.ConfigProto(
+      intra_op_parallelism_threads=int(
+        read('intra_op_parallelism_threads') or 0
+      )
+    )
+    config.gpu_options.allow_growth = True
+    if self.job_name == 'ps':
+      config.device_count['GPU'] = 0
+    self.target = ''
+    self.config = tf.ConfigProto(allow_soft_placement=True)
+    if self.cluster_spec:
+      self._server = tf.train.Server(
+        self.cluster_spec, self.job_name, self.task_index, config=config
+      )
+      self.target = self._server.target
+      own = f'/job:{self.job_name}/task:{self.task_index}'
+      self.config.device_filters.extend(['/job:ps', own])
+    folder = read('fed_dir')
+    self.data, self.test_data = (
+      _load(folder, split) if folder else None for split in ('train', 'test')
+    )
+
+  @property
+  def name(self):
+    return f'{self.job_name} {self.task_index}'
+
+  @property
+  def is_chief(self):
+    return self.name == CHIEF
+
+  def device_setter(self):
+    """Returns a function for tf.device: variables on the ps, in turn."""
+    if 'ps' not in self.cluster_spec:
+      return ''
+    return tf.train.replica_device_setter(
+      cluster=self.cluster_spec,
+      worker_device=f'/job:worker/task:{self.task_index}',
+    )
+
+
+def main():
+  words = sys.argv[1:]
+  # Before the server's threads are there, which else would get the signal.
+  is_ps = jobs.flag_value(words, 'job_name') == 'ps'
+  ending = {signal.SIGTERM, signal.SIGINT}
+  if is_ps:
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+  ctx = Context(words)
+  if is_ps:
+    print(f'{ctx.name} serves', flush=True)
+    signal.sigwait(ending)
+    # Its threads would wait for sessions that are gone.
+    sys.stdout.flush()
+    os._exit(0)
+  with open(jobs.flag_value(words, 'main'), encoding='ascii') as file:
+    function, args = pickle.loads(base64.b64decode(file.read()))
+  try:
+    result = function(args, ctx)
+  except Exception as error:
+    traceback.print_exc()
+    raise _explain(function, error) from error
+  if ctx.is_chief:
+    _write(jobs.flag_value(words, 'logdir'), function, result)
+
+
+def _explain(function, error):
+  """Returns the error (cli.RunError) that says where `function` has failed."""
+  frames = traceback.extract_tb(error.__traceback__)
+  own = [f for f in frames if f.name == function.__name__] or frames
+  said = (str(error).splitlines() or [''])[0]
+  is_lost = type(error).__name__ in ('UnavailableError', 'AbortedError')
+  kind = cli.LostError if is_lost else cli.RunError
+  return kind(
+    f'{os.path.basename(own[-1].filename)}:{own[-1].lineno}, in '
+    f'{function.__name__}(): {type(error).__name__}: {said[:300]}'
+  )
+
+
+def _write(logdir, function, result):
+  """Has the agent find what the chief's function has returned."""
+  try:
+    content = json.dumps({'result': result})
+  except (TypeError, ValueError) as error:
+    raise cli.UsageError(
+      f'{function.__name__}() returned {type(result).__name__}: {error}; '
+      'expected what JSON has: numbers, texts, lists and dicts'
+    ) from error
+  os.makedirs(logdir, exist_ok=True)
+  with open(os.path.join(logdir, 'report.json'), 'w', encoding='utf-8') as file:
+    file.write(content)
+
+
+def _load(folder, split):
+  found = array_folder.load(folder, split)
+  if found is None:
+    return None
+  _, (first, *_) = array_folder.flatten(found[1])
+  return found if len(first) else None
+
+
+if __name__ == '__main__':
+  cli.run(main, sys.argv[:1])  # The flags are no flags of absl.

@@ -1,0 +1,88 @@
+"""What the tasks of a training on Spark run: train, or a user's function."""
+
+import base64
+import dataclasses
+import os
+import sys
+import types
+
+from distmnist.common import cli, command_line
+from distmnist.common.names import SPARK_MAIN, TRAIN
+from distmnist.launching import jobs, problem_file
+from distmnist.launching import train_flags as train_flags_lib
+from distmnist.spark import executors
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """What a task runs.
+
+  Attributes:
+    module: dotted name.
+    flags: list of str, for every task.
+    env: tuple of (name, value), the file of --problem.
+    main: str, a function and its arguments as text, or None.
+  """
+
+  module: str
+  flags: list
+  env: tuple = ()
+  main: str | None = None
+
+  @property
+  def is_of_images(self):
+    """Whether it learns the images of --dataset."""
+    return not self.main and not command_line.find_value(self.flags, 'problem')
+
+
+def make(program, args, module):
+  """Returns the Program.
+
+  Args:
+    program, args: see training.run.
+    module: dotted name, what a task runs if `program` is no function.
+
+  Raises:
+    cli.UsageError: it cannot work on executors.
+  """
+  if isinstance(program, types.FunctionType):
+    return Program(SPARK_MAIN, [], main=_pack(program, args))
+  if isinstance(program, types.ModuleType):
+    program = program.__file__
+  if program is not None:
+    args = [f'--problem={os.fspath(program)}', *args]
+  given = train_flags_lib.expand(args)
+  env = problem_file.make_env(command_line.find_value(given, 'problem'))
+  jobs.check_train_flags(given)
+  if module == TRAIN:
+    train_flags_lib.check(given)
+  executors.check_paths(given)
+  return Program(module, given, env)
+
+
+def _pack(function, args):
+  """Returns a function and its arguments as text (str).
+
+  The functions of its module travel as they are here; what the module imports
+  has to be where the executors run.
+
+  Raises:
+    cli.UsageError: they cannot be pickled.
+  """
+  from pyspark import cloudpickle
+
+  module = sys.modules.get(function.__module__)
+  by_value = module is not None and module.__name__ != '__main__'
+  if by_value:
+    cloudpickle.register_pickle_by_value(module)
+  try:
+    content = cloudpickle.dumps((function, args))
+  except Exception as error:
+    raise cli.UsageError(
+      f'{function.__name__} and its args cannot be sent to the executors: '
+      f'{str(error).splitlines()[0]}'
+    ) from error
+  finally:
+    if by_value:
+      cloudpickle.unregister_pickle_by_value(module)
+  return base64.b64encode(content).decode('ascii')

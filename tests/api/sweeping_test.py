@@ -1,0 +1,45 @@
+"""sweeping: a sweep as a call, and its table as a report."""
+
+import pytest
+
+import distmnist
+from distmnist.api import sweeping
+from tests.api.training_test import SMALL
+
+
+@pytest.mark.parametrize(
+  'values, word',
+  [
+    ([0.1, 0.01], 'rate=0.1,0.01'),
+    ('1e-4..1', 'rate=1e-4..1'),
+    ([[300, 100], 50], 'rate=300,100;50'),
+  ],
+)
+def test_choices_are_words(values, word):
+  assert sweeping._make_word('rate', values) == word
+
+
+def test_the_best_is_the_first_that_has_a_result():
+  report = sweeping.SweepReport([{'state': 'dropped'}, {'state': 'failed'}])
+  assert report.best is report[0]
+  for rows in ([], report[1:]):
+    with pytest.raises(ValueError, match='no trial of the sweep has a result'):
+      sweeping.SweepReport(rows).best  # noqa: B018
+
+
+@pytest.mark.slow
+def test_a_sweep_is_a_call(tmp_path):
+  lines = []
+  settings = {**SMALL, 'train_steps': 20, 'on_line': lines.append}
+  report = distmnist.run_sweep(
+    {'learning_rate': [0.01, 1e38]},
+    parallel=2,
+    sweep_dir=tmp_path / 'sweep',
+    **settings,
+  )
+  assert [row['state'] for row in report] == ['done', 'diverged']
+  assert report.best['learning_rate'] == 0.01
+  assert 0 < report.best['validation'] < 1 and report.best['steps'] == 20
+  assert any('trial 0 done after' in line for line in lines), lines
+  with pytest.raises(distmnist.Error, match='no_such'):
+    distmnist.run_sweep({'no_such': [1, 2]}, **settings)

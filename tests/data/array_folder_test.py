@@ -1,0 +1,28 @@
+"""array_folder: what one process has written another reads as it was."""
+
+import numpy as np
+import pytest
+
+from distmnist.data import array_folder
+
+A, B = np.arange(6).reshape(3, 2), np.array(['x', 'yy', ''])
+
+
+@pytest.mark.parametrize(
+  'x', [A, {'a': A, 'b': B}, (A, B)], ids=['array', 'dict', 'tuple']
+)
+def test_nests_are_what_they_were(tmp_path, x):
+  array_folder.write(tmp_path, {'train': (x, B)})
+  found, y = array_folder.load(tmp_path, 'train')
+  np.testing.assert_equal(found, x)
+  assert type(found) in (type(x), np.memmap) and y.tolist() == B.tolist()
+
+
+def test_a_list_is_a_tuple(tmp_path):
+  array_folder.write(tmp_path, {'train': ([A, A], B)})
+  assert isinstance(array_folder.load(tmp_path, 'train')[0], tuple)
+
+
+def test_a_split_that_is_not_there_is_none(tmp_path):
+  array_folder.write(tmp_path, {'train': (A, B)})
+  assert array_folder.load(tmp_path, 'test') is None
