@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import sparse_table
 from distmnist.strategies import (
@@ -100,3 +101,24 @@ def compute():
     g_w = slopes @ a[rows[:, 0]]
     a, b, w = (x - tables.RATE * g for x, g in ((a, g_a), (b, g_b), (w, g_w)))
   return {'a/rows': a, 'b/rows': b, 'w': w}
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_two_ps_is_restored_on_three(make_cluster, tmp_path):
+  found = []
+  for num_ps in (2, 3):
+    cluster = make_cluster(num_ps, 1)
+    with tf.Graph().as_default():
+      member = cluster.worker(0)
+      rule = async_sgd.make(member)
+      model = tables.Model(member, rule, 'adagrad', tables.BATCH)
+      saver = tf.train.Saver()
+      with tf.Session(cluster.servers[0].target) as session:
+        if found:
+          saver.restore(session, f'{tmp_path}/model')
+        else:
+          session.run(tf.global_variables_initializer())
+          session.run(model.update.train_op, model.feed(0))
+          saver.save(session, f'{tmp_path}/model')
+        found.append(tables.read_whole(session, model.trained))
+  assert_alike(found[1], found[0])

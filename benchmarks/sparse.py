@@ -1,0 +1,216 @@
+"""Sparse tables beside the classic script: the same batch, table and machine.
+
+  python benchmarks/sparse.py [--rows=100000,1000000] [--workers=1,2]
+      [--steps=100] [--repeats=5]
+
+A batch of 256 examples with 26 ids each, drawn by Zipf's law (1.2) and spread
+over the table, rows of 64 numbers, Adagrad, two ps. `classic` is
+tf.nn.embedding_lookup on a variable cut for the two ps under
+replica_device_setter; `tables` is layers.embedding under async_sgd. All servers
+are processes of their own on 127.0.0.1, each with one thread for computing.
+
+The processes do both kinds in turn, and which is first alternates; a ratio is
+one of neighbours. Printed are the medians of the repeats, with their least and
+largest, and the bytes that a step moves.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import threading
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import ports
+from distmnist.exchange import sharding
+from distmnist.nn import layers, optimizers
+from distmnist.strategies import async_sgd
+
+BATCH, NUM_IDS, WIDTH, NUM_PS, RATE = 256, 26, 64, 2, 0.05
+KINDS = 'classic', 'tables'
+# Batches that were drawn beforehand, and steps that are not counted.
+_NUM_BATCHES, _WARM_UP = 20, 10
+
+
+def draw_ids(num_rows, worker):
+  """Returns int64 [batches, 256, 26], the ids of a worker."""
+  rng = np.random.default_rng(worker)
+  drawn = rng.zipf(1.2, [_NUM_BATCHES, BATCH, NUM_IDS]).astype(np.uint64)
+  spread = drawn * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)
+  return (spread % np.uint64(num_rows)).astype(np.int64)
+
+
+def build(kind, member, num_rows):
+  """Builds a step; returns (ids, train_op, bytes or None)."""
+  ids = tf.placeholder(tf.int64, [BATCH, NUM_IDS])
+  start = tf.random_uniform_initializer(-0.1, 0.1)
+  with tf.device(member.device_setter()):
+    global_step = tf.train.get_or_create_global_step()
+    if kind == 'tables':
+      rule = async_sgd.make(member)
+      with sharding.sharded(NUM_PS), rule.scope():
+        rows = layers.embedding(
+          ids, num_rows, WIDTH, 'table', None, None, start
+        )
+        loss = build_loss(rows)
+
+      def make_optimizer():
+        return optimizers.make_optimizer('adagrad', RATE)
+
+      update = rule.minimize(loss, make_optimizer, global_step)
+      return ids, update.train_op, update.bytes_pulled + update.bytes_pushed
+    table = tf.get_variable(
+      'classic_table',
+      [num_rows, WIDTH],
+      initializer=start,
+      partitioner=tf.fixed_size_partitioner(NUM_PS),
+    )
+    loss = build_loss(tf.nn.embedding_lookup(table, ids, 'mod'))
+    optimizer = tf.train.AdagradOptimizer(RATE)
+    return ids, optimizer.minimize(loss, global_step), None
+
+
+def build_loss(rows):
+  """A linear model of the sum of the rows of an example."""
+  w = tf.get_variable('w', [WIDTH, 1], initializer=tf.ones_initializer())
+  return tf.reduce_mean((tf.reduce_sum(rows, 1) @ w - 1) ** 2)
+
+
+def serve(hosts, job_name, index):
+  """Serves as a ps until it is terminated."""
+  _start_server(cluster_lib.make_cluster(*hosts, job_name, index))
+  threading.Event().wait()
+
+
+def _start_server(member):
+  config = tf.ConfigProto(
+    intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
+  )
+  return tf.train.Server(
+    member.spec(), member.job_name, member.task_index, config=config
+  )
+
+
+def work(hosts, index, num_rows, how, ready, told):
+  """Trains as a worker; tells (kind, seconds, bytes a step) of each run.
+
+  Args:
+    hosts: (ps_hosts, worker_hosts).
+    index, num_rows: int.
+    how: (steps, repeats), int.
+    ready: multiprocessing.Barrier of the workers.
+    told: multiprocessing.Queue.
+  """
+  member = cluster_lib.make_cluster(*hosts, 'worker', index)
+  server = _start_server(member)
+  batches, runs = draw_ids(num_rows, index), {}
+  for kind in KINDS:
+    with tf.Graph().as_default():
+      ids, train_op, moved = build(kind, member, num_rows)
+      if index == 0:
+        with tf.Session(server.target) as first:
+          first.run(tf.global_variables_initializer())
+      runs[kind] = tf.Session(server.target), ids, train_op, moved
+  for repeat in range(how[1]):
+    for kind in KINDS if repeat % 2 else reversed(KINDS):
+      secs, moved = _run(*runs[kind], batches, how[0], ready)
+      told.put((kind, secs, moved))
+
+
+def _run(session, ids, train_op, num_bytes, batches, num_steps, ready):
+  """Returns (seconds, bytes a step or 0) of so many steps."""
+
+  def step(number):
+    session.run(train_op, {ids: batches[number % _NUM_BATCHES]})
+
+  ready.wait()
+  for number in range(_WARM_UP):
+    step(number)
+  ready.wait()
+  start = time.perf_counter()
+  for number in range(num_steps):
+    step(number)
+  secs = time.perf_counter() - start
+  ready.wait()
+  if num_bytes is None:
+    return secs, 0
+  return secs, int(session.run(num_bytes, {ids: batches[0]}))
+
+
+def measure(num_workers, num_rows, num_steps, num_repeats):
+  """Returns {kind: [(examples/s of all workers, bytes a step)]}."""
+  context = multiprocessing.get_context('spawn')
+  with contextlib.ExitStack() as stack:
+    held = [
+      stack.enter_context(s) for s in ports.hold_ports(NUM_PS + num_workers)
+    ]
+    found = [f'127.0.0.1:{s.getsockname()[1]}' for s in held]
+    hosts = tuple(found[:NUM_PS]), tuple(found[NUM_PS:])
+    ready, told = context.Barrier(num_workers), context.Queue()
+    how = num_steps, num_repeats
+    processes = [
+      context.Process(target=serve, args=(hosts, 'ps', i))
+      for i in range(NUM_PS)
+    ] + [
+      context.Process(target=work, args=(hosts, i, num_rows, how, ready, told))
+      for i in range(num_workers)
+    ]
+    try:
+      for process in processes:
+        process.start()
+      speeds = {kind: [] for kind in KINDS}
+      for _ in range(num_repeats * len(KINDS)):
+        # All workers end a run before any begins the next one.
+        results = [told.get(timeout=600) for _ in range(num_workers)]
+        speed = sum(BATCH * num_steps / secs for _, secs, _ in results)
+        moved = statistics.mean(moved for *_, moved in results)
+        speeds[results[0][0]].append((speed, moved))
+    finally:
+      for process in processes:
+        process.terminate()
+        process.join()
+  return speeds
+
+
+def compare(num_workers, num_rows, num_steps, num_repeats):
+  """Returns the line of a table: medians, and the ratio in each repeat."""
+  found = measure(num_workers, num_rows, num_steps, num_repeats)
+  classic, tables = ([speed for speed, _ in found[kind]] for kind in KINDS)
+  ratios = [b / a for a, b in zip(classic, tables, strict=True)]
+  moved = statistics.median(moved for _, moved in found['tables'])
+  return (
+    f'{num_workers:7}  {num_rows:11,}  {statistics.median(classic):10,.0f}  '
+    f'{statistics.median(tables):10,.0f}  {statistics.median(ratios):5.2f} '
+    f'[{min(ratios):.2f} {max(ratios):.2f}]  {moved / 1000:9,.0f}'
+  )
+
+
+def _parse_numbers(text):
+  return [int(word) for word in text.split(',')]
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--rows', type=_parse_numbers, default=[10**5, 10**6])
+  parser.add_argument('--workers', type=_parse_numbers, default=[1, 2])
+  parser.add_argument('--steps', type=int, default=100)
+  parser.add_argument('--repeats', type=int, default=5)
+  given = parser.parse_args()
+  print(
+    'workers         rows  classic/s    tables/s  ratio [min max]  KB a step'
+  )
+  for num_workers in given.workers:
+    for num_rows in given.rows:
+      line = compare(num_workers, num_rows, given.steps, given.repeats)
+      print(line, flush=True)
+
+
+if __name__ == '__main__':
+  main()
