@@ -21,6 +21,7 @@ from distmnist.cluster import role_flags
 from distmnist.common import cli, console
 from distmnist.data import input_pipeline
 from distmnist.exchange import sharding
+from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags, train_flags
 from distmnist.sweeps import autotune
 from distmnist.training import flag_checks, problem_data
@@ -61,7 +62,9 @@ def main():
     step = step_lib.build_step(cluster, strategy, problem, [slice_])
     held = tf.global_variables()
     trained = tf.trainable_variables()
-    traffic = sharding.compute_traffic(cluster, strategy, step.update, trained)
+    traffic = traffic_lib.compute_traffic(
+      cluster, strategy, step.update, trained
+    )
   print(
     f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
     f'{problem.describe()}'
@@ -80,6 +83,10 @@ def main():
       f'{mbits:,} Mbit/s: {1000 * secs:,.2f} ms a step at least, '
       f'{1 / secs:,.1f} steps/s a worker'
     )
+    helps = traffic.compute_helps(mbits * 1e6 / 8)
+    if helps:
+      told = ', '.join(f'{1000 * s:,.2f} ms by {name}' for name, s in helps)
+      print(f'  the links of {traffic.narrowest} are the narrowest; {told}')
 
 
 def suggest():

@@ -6,14 +6,13 @@ seven shards, too. What would make shards of next to nothing stays whole, as
 each shard costs a message a step. Checkpoints know nothing of all this.
 """
 
-import dataclasses
 import math
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import center, sparse_table, strategy, transport
+from distmnist.exchange import strategy
 
 PARTITIONERS = 'fixed', 'min_max', 'none'
 
@@ -172,83 +171,3 @@ def check_center_is_on_ps(variables):
       f'variables must sit on a ps to be shared, but found {", ".join(astray)}:'
       ' build them with tf.get_variable and no device of their own'
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic:
-  """What one local step of one worker moves, in the mean.
-
-  Attributes:
-    pulled, pushed: float, bytes.
-    num_workers: int, each of which does so.
-    share_of_ps: list of float, of the bytes the part of each ps; empty if
-      there is none.
-    has_tables: bool, whether there are sparse tables, whose rows come on top.
-  """
-
-  pulled: float
-  pushed: float
-  num_workers: int
-  share_of_ps: list
-  has_tables: bool = False
-
-  def compute_step_secs(self, bytes_per_sec):
-    """Returns the least seconds of a step where nothing else takes time.
-
-    A link carries B to and B fro at the same time. On a ps one worker's pull
-    may meet another's push: all workers' share of the larger of the two. A
-    worker pulls and pushes in turn: nothing can be pushed before the loss is
-    there, nor the loss before all is pulled. In a ring it does both at once.
-
-    Args:
-      bytes_per_sec: float, B, of the link of each host.
-    """
-    one_way = max(self.pulled, self.pushed)
-    if not self.share_of_ps:
-      return one_way / bytes_per_sec
-    of_ps = self.num_workers * max(self.share_of_ps) * one_way
-    return max(self.pulled + self.pushed, of_ps) / bytes_per_sec
-
-  def format(self):
-    """Returns one line for people."""
-    rows = ', and rows of its batch' if self.has_tables else ''
-    return (
-      f'bytes a step: each worker pulls {self.pulled:,.0f} and pushes '
-      f'{self.pushed:,.0f}{rows}'
-    )
-
-
-def compute_traffic(cluster, strategy_, update, variables):
-  """Returns the Traffic of a strategy.
-
-  Args:
-    cluster: cluster.Cluster.
-    strategy_: strategy.Strategy.
-    update: strategy.Update, what its `minimize` has returned.
-    variables: list of tf.Variable, the trained shards.
-  """
-  if not cluster.num_ps:
-    pulled, pushed = update.bytes_pulled, update.bytes_pushed
-    if cluster.num_workers == 1:
-      pulled = pushed = 0
-    return Traffic(pulled, pushed, cluster.num_workers, [])
-  of_ps = [0] * cluster.num_ps
-  way = transport.Wire(cluster)
-  elsewhere = {
-    variable.op.name
-    for kind in (center.IN_PLACE, sparse_table.TABLES)
-    for variable in tf.get_collection(kind)
-  }
-  for variable in variables:
-    if variable.op.name in elsewhere:
-      continue
-    task = tf.DeviceSpec.from_string(variable.device).task
-    of_ps[task] += way.count_bytes([variable])
-  whole = sum(of_ps)
-  return Traffic(
-    whole / strategy_.pull_period,
-    whole / strategy_.push_period,
-    cluster.num_workers,
-    [held / max(whole, 1) for held in of_ps],
-    bool(tf.get_collection(sparse_table.TABLES)),
-  )

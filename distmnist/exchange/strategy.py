@@ -73,6 +73,8 @@ class Strategy:
     has_local_steps: bool, whether workers step on copies of their own, so that
       the center has weights that no batch was computed with.
     is_lock_step: bool, whether one push of each worker makes a global step.
+    overlaps_exchange: bool, whether a worker pulls for its next step while it
+      pushes.
     max_shard_bytes: int, a larger variable is cut further than into a shard a
       ps, unless --max_shard_mib says otherwise; None for no such cut.
     build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
@@ -93,6 +95,7 @@ class Strategy:
   needs_ps = True
   has_local_steps = False
   is_lock_step = False
+  overlaps_exchange = False
   max_shard_bytes = None
   build_mark = None
   needs_warmup = False

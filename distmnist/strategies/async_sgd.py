@@ -30,8 +30,9 @@ class AsyncSgd(strategy.Strategy):
   def __init__(self, cluster):
     super().__init__(cluster)
     self._center = pull_ahead.make_center(cluster)
-    self.needs_warmup = isinstance(self._center, pull_ahead.AheadCopies)
-    self.takes_tables = not self.needs_warmup
+    is_ahead = isinstance(self._center, pull_ahead.AheadCopies)
+    self.needs_warmup = self.overlaps_exchange = is_ahead
+    self.takes_tables = not is_ahead
 
   def scope(self):
     return self._center.scope()

@@ -19,8 +19,7 @@ Variables, slots, gradient accumulators and the token queue live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
 hands out after each update. With R = N all wait for one that died to return.
 
-With --sync_barrier=shard all of that is per shard, and a worker pulls each into
-a copy of its own once it is updated: exchange/shard_barrier.py.
+With --sync_barrier=shard that is per shard: see exchange/shard_barrier.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -91,7 +90,7 @@ class SyncSgd(strategy.Strategy):
     self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self._gradient_factor = gradient_factor
     if barrier == 'shard':
-      self.takes_tables = False
+      self.takes_tables, self.overlaps_exchange = False, True
       self.max_shard_bytes = shard_copies.PART_BYTES
     # Without a ps there is nothing to pull.
     make_center, self._barrier = _BARRIERS[

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, input_pipeline, seeds
 from distmnist.exchange import graph_warmup, sharding
+from distmnist.exchange import traffic as traffic_lib
 from distmnist.nn import batch_norm
 from distmnist.training import step as step_lib
 
@@ -78,7 +79,7 @@ def _describe(task, choice, step):
     sharding.check_center_is_on_ps(shared)
     _log.info(sharding.format_bytes_per_ps(shared, cluster.num_ps))
   if cluster.is_distributed:
-    traffic = sharding.compute_traffic(
+    traffic = traffic_lib.compute_traffic(
       cluster, strategy, step.update, tf.trainable_variables()
     )
     _log.info(traffic.format())

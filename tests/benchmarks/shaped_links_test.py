@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from distmnist.exchange import sharding
+from distmnist.exchange import traffic as traffic_lib
 from tests.support.runner import DEADLINE_SECS, REPO, import_benchmark
 
 shaped_links = import_benchmark('shaped_links')
@@ -84,7 +84,7 @@ def test_the_busiest_link_is_that_of_one_way():
 
 
 def test_the_plan_is_read_as_it_is_printed():
-  traffic = sharding.Traffic(155_787_048.0, 1_000.0, 3, [1.0])
+  traffic = traffic_lib.Traffic(155_787_048.0, 1_000.0, 3, [1.0])
   text = f'ps 0\n{traffic.format()}\n200 Mbit/s: 18,694.45 ms a step at least,'
   plan = link_runs.parse_plan(text)
   assert plan == (155_787_048, 1000, pytest.approx(18.69445))

@@ -1,0 +1,128 @@
+"""What a step moves between workers and ps, and the least time of that."""
+
+import dataclasses
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import center, sparse_table, transport
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+  """What one local step of one worker moves, in the mean.
+
+  Attributes:
+    pulled, pushed: float, bytes.
+    num_workers: int, each of which does so.
+    share_of_ps: list of float, of the bytes the part of each ps; empty if
+      there is none.
+    has_tables: bool, whether there are sparse tables, whose rows come on top.
+    order: str. apart: a worker pulls and pushes in turn, and others meanwhile
+      do the other. in_turn: all pull, and then all push. at_once: each pulls
+      while it pushes.
+  """
+
+  pulled: float
+  pushed: float
+  num_workers: int
+  share_of_ps: list
+  has_tables: bool = False
+  order: str = 'apart'
+
+  def compute_step_secs(self, bytes_per_sec):
+    """Returns the least seconds of a step where nothing else takes time.
+
+    A link carries B to and B fro at the same time, and a ps has all workers'
+    share of both. Nothing can be pushed before the loss is there, nor the loss
+    before all is pulled, unless a rule pulls for the next step. In a ring what
+    comes and what goes do so at once.
+
+    Args:
+      bytes_per_sec: float, B, of the link of each host.
+    """
+    both = self.pulled, self.pushed
+    if not self.share_of_ps:
+      return max(both) / bytes_per_sec
+    of_ps = self.num_workers * max(self.share_of_ps)
+    if self.order == 'in_turn':
+      return sum(both) * max(1, of_ps) / bytes_per_sec
+    of_worker = max(both) if self.order == 'at_once' else sum(both)
+    return max(of_worker, of_ps * max(both)) / bytes_per_sec
+
+  @property
+  def narrowest(self):
+    """Whose links decide where pull and push go at once, a str."""
+    of_ps = self.num_workers * max(self.share_of_ps, default=0)
+    if of_ps <= 1:
+      return 'each worker'
+    return f'ps {self.share_of_ps.index(max(self.share_of_ps))}'
+
+  def compute_helps(self, bytes_per_sec):
+    """Returns [(what would help, least seconds of a step then)].
+
+    Args:
+      bytes_per_sec: float, B, of the link of each host.
+    """
+    if not self.share_of_ps:
+      return []
+    more = len(self.share_of_ps) + 1
+    changes = {
+      'pull and push at once': {'order': 'at_once'},
+      'a ps more': {'share_of_ps': [1 / more] * more},
+      'half the bytes': {'pulled': self.pulled / 2, 'pushed': self.pushed / 2},
+    }
+    return [
+      (name, dataclasses.replace(self, **how).compute_step_secs(bytes_per_sec))
+      for name, how in changes.items()
+    ]
+
+  def format(self):
+    """Returns one line for people."""
+    rows = ', and rows of its batch' if self.has_tables else ''
+    return (
+      f'bytes a step: each worker pulls {self.pulled:,.0f} and pushes '
+      f'{self.pushed:,.0f}{rows}'
+    )
+
+
+def compute_traffic(cluster, strategy_, update, variables):
+  """Returns the Traffic of a strategy.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy_: strategy.Strategy.
+    update: strategy.Update, what its `minimize` has returned.
+    variables: list of tf.Variable, the trained shards.
+  """
+  if not cluster.num_ps:
+    pulled, pushed = update.bytes_pulled, update.bytes_pushed
+    if cluster.num_workers == 1:
+      pulled = pushed = 0
+    return Traffic(pulled, pushed, cluster.num_workers, [])
+  of_ps = [0] * cluster.num_ps
+  way = transport.Wire(cluster)
+  elsewhere = {
+    variable.op.name
+    for kind in (center.IN_PLACE, sparse_table.TABLES)
+    for variable in tf.get_collection(kind)
+  }
+  for variable in variables:
+    if variable.op.name in elsewhere:
+      continue
+    task = tf.DeviceSpec.from_string(variable.device).task
+    of_ps[task] += way.count_bytes([variable])
+  whole = sum(of_ps)
+  return Traffic(
+    whole / strategy_.pull_period,
+    whole / strategy_.push_period,
+    cluster.num_workers,
+    [held / max(whole, 1) for held in of_ps],
+    bool(tf.get_collection(sparse_table.TABLES)),
+    _find_order(strategy_),
+  )
+
+
+def _find_order(strategy_):
+  if strategy_.overlaps_exchange:
+    return 'at_once'
+  return 'in_turn' if strategy_.is_lock_step else 'apart'
