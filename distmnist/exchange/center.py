@@ -8,75 +8,27 @@ are not trained stay what they are, and those in the collection IN_PLACE, too:
 the model computes with them where they are (layers.split_dense).
 """
 
-import contextlib
-
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sparse_table, table_rows, transport
-
-IN_PLACE = 'distmnist/in_place'
+from distmnist.exchange import model_variables, table_rows, transport
 
 
-class Center:
+class Center(model_variables.ModelVariables):
   """Every trainable center variable, pulled anew in each step.
 
   Lists of tensors are in the order of `views`; lists of shards are in the
   order of `shards`.
 
-  Attributes:
-    views: list of what the model has in place of the center's variables; at the
-      end are the shards that stay in place, each its own view.
-    shards: list of tf.Variable, on the ps.
-    rows: table_rows.Rows, of the sparse tables.
+  Attributes: those of ModelVariables.
   """
 
-  _keeps_in_place = True
-
   def __init__(self, cluster):
+    wire = transport.Wire(cluster)
+    super().__init__(table_rows.Rows(cluster, wire))
     self._device = cluster.compute_device
     self._has_ps = cluster.num_ps > 0
-    self._wire = transport.Wire(cluster)
-    # A gradient is computed where the loss of its tower was.
-    self._is_spread = len(cluster.tower_devices) > 1
-    self._names = []
-    self._given = []
-    self._pulled = []
-    self._in_place = []
-    self.rows = table_rows.Rows(cluster, self._wire)
-
-  @contextlib.contextmanager
-  def scope(self):
-    """The variable scope in which the model is built."""
-    with tf.variable_scope(
-      tf.get_variable_scope(), custom_getter=self._get_variable
-    ):
-      yield
-    self._connect_views()
-    self.rows.connect()
-
-  def _get_variable(self, getter, name, *args, **kwargs):
-    collections = list(kwargs.get('collections') or ())
-    if sparse_table.TABLES in collections:
-      return self.rows.get(getter, name, *args, **kwargs)
-    stays = self._keeps_in_place and IN_PLACE in collections
-    if IN_PLACE in collections and not stays:
-      collections.remove(IN_PLACE)
-      kwargs['collections'] = collections
-    center = getter(name, *args, **kwargs)
-    if not kwargs.get('trainable', True):
-      return center
-    if name in self._names:  # Another tower: it has the view of the first.
-      return self._given[self._names.index(name)]
-    given, shards = center, [center] if tf.is_tensor(center) else list(center)
-    if stays:
-      self._is_spread = True
-      self._in_place += shards
-    else:
-      given = self._make_view(center, shards, name)
-      self._pulled.append((given, shards))
-    self._names.append(name)
-    self._given.append(given)
-    return given
+    self._wire = wire
+    self._has_towers = len(cluster.tower_devices) > 1
 
   def _make_view(self, center, shards, name):
     del shards
@@ -94,18 +46,6 @@ class Center:
       values = self.read_center()
       for (view, _), value in zip(self._pulled, values, strict=True):
         view.op._update_input(0, value)
-
-  @property
-  def views(self):
-    return [view for view, _ in self._pulled] + self._in_place
-
-  @property
-  def shards(self):
-    return self._pulled_shards + self._in_place
-
-  @property
-  def _pulled_shards(self):
-    return [shard for _, shards in self._pulled for shard in shards]
 
   @property
   def num_bytes(self):
@@ -181,8 +121,10 @@ class Center:
   def compute_gradients(self, optimizer, loss):
     """Returns the list of g^i: by the views, and by the tables' rows."""
     views = self.views + self.rows.views
+    # A gradient is computed where the loss of its tower was.
+    is_spread = self._has_towers or bool(self._in_place)
     pairs = optimizer.compute_gradients(
-      loss, views, colocate_gradients_with_ops=self._is_spread
+      loss, views, colocate_gradients_with_ops=is_spread
     )
     # What the loss does not depend on has none.
     return [tf.zeros_like(v) if g is None else g for g, v in pairs]

@@ -2,7 +2,7 @@
 
 The step that pushes a part of a gradient also pulls that part of the center, as
 soon as it is updated; so a link carries both ways at once, and the next step
-begins with what it needs. What stays in place (center.IN_PLACE) does so.
+begins with what it needs. What is IN_PLACE (model_variables.py) stays there.
 """
 
 import tensorflow.compat.v1 as tf

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import center, sparse_table, transport
+from distmnist.exchange import model_variables, sparse_table, transport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def compute_traffic(cluster, strategy_, update, variables):
   way = transport.Wire(cluster)
   elsewhere = {
     variable.op.name
-    for kind in (center.IN_PLACE, sparse_table.TABLES)
+    for kind in (model_variables.IN_PLACE, sparse_table.TABLES)
     for variable in tf.get_collection(kind)
   }
   for variable in variables:

@@ -23,7 +23,7 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.data import seeds
-from distmnist.exchange import center
+from distmnist.exchange import model_variables
 from distmnist.nn.embeddings import embedding  # noqa: F401  One of the layers.
 
 INITIALIZERS = ('normal', 'glorot', 'he')
@@ -164,7 +164,7 @@ def split_dense(inputs, units, num_slices, name, initializer='glorot'):
       shape,
       initializer=initializer,
       partitioner=tf.fixed_size_partitioner(num_slices, len(shape) - 1),
-      collections=[tf.GraphKeys.GLOBAL_VARIABLES, center.IN_PLACE],
+      collections=[tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE],
     )
     return [variable] if tf.is_tensor(variable) else list(variable)
 

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import center as center_lib
-from distmnist.exchange import sharding
+from distmnist.exchange import model_variables, sharding
 from distmnist.nn import optimizers
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
@@ -35,7 +35,7 @@ def build(member, in_place=()):
         name,
         [2],
         initializer=tf.ones_initializer(),
-        collections=[tf.GraphKeys.GLOBAL_VARIABLES, center_lib.IN_PLACE],
+        collections=[tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE],
       )
       for name in in_place
     ]

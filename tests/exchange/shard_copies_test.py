@@ -2,8 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import center as center_lib
-from distmnist.exchange import shard_copies, sharding
+from distmnist.exchange import model_variables, shard_copies, sharding
 
 
 def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
@@ -16,7 +15,7 @@ def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
       tf.get_variable('large', [2, 1 << 18])
       tf.get_variable('small', [4])
       tf.get_variable(
-        'there', [2], collections=['variables', center_lib.IN_PLACE]
+        'there', [2], collections=['variables', model_variables.IN_PLACE]
       )
   units = copies.find_units()
   assert sorted(i for unit in units for i in unit) == list(range(6))

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import center, sharding
+from distmnist.exchange import model_variables, sharding
 from distmnist.models import dnn
 from distmnist.nn import layers
 from tests.strategies import battery_test
@@ -117,7 +117,7 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
     part = tf.graph_util.extract_sub_graph(
       graph.as_graph_def(), [update.train_op.op.name]
     )
-    kept = tf.get_collection(center.IN_PLACE)
+    kept = tf.get_collection(model_variables.IN_PLACE)
   assert len(kept) == 2 * 2 * 2
   assert {tf.DeviceSpec.from_string(v.device).task for v in kept} == {0, 1}
   # Forwards and backwards. The last layer is the worker's.
@@ -139,4 +139,4 @@ def test_one_slice_is_the_plain_layer(set_flags):
     images = tf.zeros([2, 3])
     [outputs] = layers.split_dense([images], 4, 1, 'one')
     assert outputs.shape == [2, 4]
-    assert not tf.get_collection(center.IN_PLACE)
+    assert not tf.get_collection(model_variables.IN_PLACE)
