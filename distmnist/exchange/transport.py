@@ -59,18 +59,14 @@ class Wire:
     if not self._has_ps:
       return tensor
     with tf.name_scope('wire'):
-      return self._send_bundle(
-        [tensor], self._worker, device, tensor.dtype, is_guarded=True
-      )[0]
+      return self._send_packed([tensor], (self._worker, device), True, ())
 
   def pull(self, tensor, device):
     """Returns `tensor` of `device`, of any size, on the worker."""
     if not self._has_ps:
       return tensor
     with tf.name_scope('wire'):
-      return self._send_bundle(
-        [tensor], device, self._worker, tensor.dtype, is_guarded=False
-      )[0]
+      return self._send_packed([tensor], (device, self._worker), False, ())
 
   def size_of(self, dtype):
     """Returns the bytes of a number of `dtype` on the wire, an int."""
