@@ -27,7 +27,12 @@ from distmnist.common import cli
 from distmnist.common.console import Console
 from distmnist.common.names import PREDICT
 from distmnist.data import image_files
-from distmnist.serving import example_files, result_files, saved_model
+from distmnist.serving import (
+  example_files,
+  image_model,
+  result_files,
+  saved_model,
+)
 
 _INPUTS = flags.DEFINE_list(
   'inputs',
@@ -116,7 +121,7 @@ def predict_inputs(export_dir, paths, output):
 
 def predict_images(export_dir, paths, output):
   """Prints the classes of --images, and the accuracy if there are labels."""
-  model = saved_model.ImageModel(export_dir)
+  model = image_model.ImageModel(export_dir)
   reader = image_files.Reader(model.image_shape)
   files = [reader.read(path) for path in paths]
   num_images = sum(len(file.images) for file in files)

@@ -19,7 +19,7 @@ from distmnist.exchange import sharding
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm, layers
 from distmnist.problems import images as problem_images
-from distmnist.serving import saved_model
+from distmnist.serving import image_model
 from tests.logdir.checkpoints_test import flip, truncate
 from tests.models.battery_test import each_model
 from tests.support import problems
@@ -67,7 +67,7 @@ def compute_softmax(logits):
 
 
 def check_predictions(export_dir, expected, images=IMAGES):
-  classes, probabilities = saved_model.ImageModel(str(export_dir)).predict(
+  classes, probabilities = image_model.ImageModel(str(export_dir)).predict(
     images
   )
   np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
@@ -136,7 +136,7 @@ def test_each_model_is_exported_as_it_is_evaluated(set_flags, tmp_path, model):
     expected = compute_softmax(session.run(logits))
   folder = tmp_path / 'model'
   run_export(build, (28, 28, 1), path, str(folder))
-  assert saved_model.ImageModel(str(folder)).num_classes == 7
+  assert image_model.ImageModel(str(folder)).num_classes == 7
   check_predictions(folder, expected, images)
 
 
@@ -197,7 +197,7 @@ def test_the_program_says_what_it_has_written(tasks, run, tmp_path):
     rf'0\.0 MB  {folder}\n',
     task.output,
   )
-  assert saved_model.ImageModel(str(folder)).image_shape == (28, 28, 1)
+  assert image_model.ImageModel(str(folder)).image_shape == (28, 28, 1)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_what_any_rule_and_cluster_has_trained_is_exported(
   assert task.code == 0, task.output
   set_flags(*SMALL)
   images, labels = problem_images.load('test')
-  classes, _ = saved_model.ImageModel(str(folder)).predict(images)
+  classes, _ = image_model.ImageModel(str(folder)).predict(images)
   report = read_report(run)
   assert (classes == labels).mean() == report['test_accuracy']
 
@@ -305,6 +305,6 @@ def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path, build):
   found = json.loads(found.stdout)
   assert found['takes'] == '(None, 3, 4, 1)'
   assert found['kinds'] == {'classes': 'int64', 'probabilities': 'float32'}
-  classes, probabilities = saved_model.ImageModel(str(folder)).predict(IMAGES)
+  classes, probabilities = image_model.ImageModel(str(folder)).predict(IMAGES)
   assert found['classes'] == classes.tolist()
   np.testing.assert_allclose(found['probabilities'], probabilities, rtol=1e-5)

@@ -86,17 +86,7 @@ class CheckpointWriter:
     """
 
     def write(prefix):
-      names = sorted(values)
-      with tf.Graph().as_default(), tf.device('/cpu:0'):
-        fed = [tf.placeholder(values[name].dtype) for name in names]
-        op = tf.raw_ops.SaveV2(
-          prefix=f'{prefix}-{step}',
-          tensor_names=names,
-          shape_and_slices=[''] * len(names),
-          tensors=fed,
-        )
-        with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as s:
-          s.run(op, dict(zip(fed, (values[n] for n in names), strict=True)))
+      _write_values(values, f'{prefix}-{step}')
 
     self._write(write, step)
 
@@ -180,22 +170,41 @@ class CheckpointWriter:
     To be called by the one process that may write there.
     """
     if urls.is_remote(self._folder):
-      self._remove_without_index()
-      return
-    folder = glob.escape(self._folder)
-    for path in glob.glob(f'{folder}/{_UNFINISHED}*'):
-      shutil.rmtree(path, ignore_errors=True)
-    for path in glob.glob(f'{folder}/model.ckpt-*.tempstate*'):
-      with contextlib.suppress(OSError):
-        os.remove(path)
+      _remove_without_index(self._folder)
+    else:
+      _remove_unfinished(self._folder)
 
-  def _remove_without_index(self):
-    names = paths.list_names(self._folder)
-    for name in names:
-      stem = name.partition('.data-')[0]
-      is_data = name.startswith('model.ckpt-') and stem != name
-      if is_data and f'{stem}.index' not in names:
-        paths.remove(os.path.join(self._folder, name))
+
+def _write_values(values, path):
+  names = sorted(values)
+  with tf.Graph().as_default(), tf.device('/cpu:0'):
+    fed = [tf.placeholder(values[name].dtype) for name in names]
+    op = tf.raw_ops.SaveV2(
+      prefix=path,
+      tensor_names=names,
+      shape_and_slices=[''] * len(names),
+      tensors=fed,
+    )
+    with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      session.run(op, dict(zip(fed, (values[n] for n in names), strict=True)))
+
+
+def _remove_unfinished(folder):
+  folder = glob.escape(folder)
+  for path in glob.glob(f'{folder}/{_UNFINISHED}*'):
+    shutil.rmtree(path, ignore_errors=True)
+  for path in glob.glob(f'{folder}/model.ckpt-*.tempstate*'):
+    with contextlib.suppress(OSError):
+      os.remove(path)
+
+
+def _remove_without_index(folder):
+  names = paths.list_names(folder)
+  for name in names:
+    stem = name.partition('.data-')[0]
+    is_data = name.startswith('model.ckpt-') and stem != name
+    if is_data and f'{stem}.index' not in names:
+      paths.remove(os.path.join(folder, name))
 
 
 def check_space(logdir, variables):

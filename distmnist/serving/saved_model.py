@@ -23,7 +23,6 @@ from google.protobuf.message import DecodeError
 
 from distmnist.common import cli
 from distmnist.common.names import EXPORT
-from distmnist.serving import signature
 from distmnist.storage import copies, paths, scratch, urls
 
 _EXPORT_DIR = flags.DEFINE_string(
@@ -37,9 +36,6 @@ _SIGNATURE = (
   tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 )
 _GRAPH_FILE = 'saved_model.pb'
-_EXPECTED = (
-  'images uint8 [n, height, width, channels] -> classes, probabilities'
-)
 
 
 def export_dir_from_flags():
@@ -208,48 +204,6 @@ class Model:
     # By their names: a protobuf has them in any order.
     wanted = {name: self._infos.outputs[name].name for name in self.outputs}
     return self._session.run(wanted, feed)
-
-
-class ImageModel(Model):
-  """The SavedModel of a model of images.
-
-  Attributes:
-    image_shape: tuple of int, (height, width, channels).
-    num_classes: int.
-  """
-
-  def __init__(self, export_dir):
-    """Loads it, see Model; raises cli.RunError if it does not take images."""
-    super().__init__(export_dir)
-    if not self._takes_images():
-      raise cli.RunError(
-        f'--export_dir={export_dir} takes {signature.describe(self.inputs)} and'
-        f' gives {signature.describe(self.outputs)}, expected {_EXPECTED}: '
-        'give its examples by --inputs, or the model of images'
-      )
-    self.image_shape = tuple(self.inputs['images'].shape[1:].as_list())
-    self.num_classes = self.outputs['probabilities'].shape[-1]
-
-  def _takes_images(self):
-    if [*self.inputs] != ['images']:
-      return False
-    if not {'classes', 'probabilities'} <= {*self.outputs}:
-      return False
-    images = self.inputs['images']
-    shapes = images.shape, self.outputs['probabilities'].shape
-    return (
-      images.dtype == tf.uint8
-      and shapes[0].rank == 4
-      and all(shape[1:].is_fully_defined() for shape in shapes)
-    )
-
-  def predict(self, images):
-    """Returns (classes, probabilities) of uint8 [n, height, width, channels].
-
-    classes: int64 [n]; probabilities: float32 [n, num_classes].
-    """
-    found = self.run({'images': images})
-    return found['classes'], found['probabilities']
 
 
 def _make_specs(infos):

@@ -1,44 +1,21 @@
-"""What is done with one object of a store, tried again while it fails.
+"""What is done with one object of a store.
 
 An object is there whole or not at all: it is written by one request, or beside
-its place and then renamed where the store has real folders. A store that does
-not answer, or answers that it is overloaded, is asked again for half a minute,
-each time with a line; a refusal is final at once.
-
-fsspec and the library of the store are imported with the first address.
+its place and then renamed where the store has real folders.
 """
 
 import contextlib
-import errno
-import logging
 import os
-import re
 import secrets
-import time
 
-from distmnist.storage import urls
+from distmnist.storage import retries
 
-_log = logging.getLogger(__name__)
-
-# The pauses between two tries of a request.
-WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
-# A store that says nothing for so long does not answer.
-_ANSWER_SECS = 20
 _NO_BUCKET = 'there is no such bucket'
-_FINAL = (
-  *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError),
-  *(NotADirectoryError, ImportError, TypeError, ValueError),
-)
-_FINAL_WORDS = re.compile('Credentials|Profile|libhdfs|libjvm')
-_FINAL_ERRNOS = (
-  *(errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOSPC, errno.EMSGSIZE),
-  errno.ENAMETOOLONG,
-)
 
 
 def read(url):
   """Returns the content (bytes) of an object; raises OSError."""
-  return _ask(url, lambda fs, path: fs.cat_file(path))
+  return retries.ask(url, lambda fs, path: fs.cat_file(path))
 
 
 def write(url, content):
@@ -48,7 +25,7 @@ def write(url, content):
     with _placing(fs, path) as place:
       fs.pipe_file(place, content)
 
-  _ask(url, put, _NO_BUCKET)
+  retries.ask(url, put, _NO_BUCKET)
 
 
 def create(url, content):
@@ -61,7 +38,7 @@ def create(url, content):
     OSError: the store refuses, or does not answer.
   """
   try:
-    _ask(
+    retries.ask(
       url,
       lambda fs, path: fs.pipe_file(path, content, mode='create'),
       _NO_BUCKET,
@@ -79,12 +56,12 @@ def upload(local, url):
     with _placing(fs, path) as place:
       fs.put_file(local, place)
 
-  _ask(url, put, _NO_BUCKET)
+  retries.ask(url, put, _NO_BUCKET)
 
 
 def download(url, local):
   """Writes an object to the file `local` (str); raises OSError."""
-  _ask(url, lambda fs, path: fs.get_file(path, local))
+  retries.ask(url, lambda fs, path: fs.get_file(path, local))
 
 
 def list_entries(url):
@@ -102,14 +79,14 @@ def list_entries(url):
     try:
       found = fs.ls(path, detail=True)
     except FileNotFoundError as error:
-      if _is_of_bucket(error):
+      if retries.is_of_bucket(error):
         raise
       return []
     # Some list a folder, and an object, as what is in it.
     path = path.rstrip('/')
     return [x for x in found if x['name'].rstrip('/') != path]
 
-  return _ask(url, find)
+  return retries.ask(url, find)
 
 
 def exists(url):
@@ -120,12 +97,12 @@ def exists(url):
     try:
       fs.info(path)
     except FileNotFoundError as error:
-      if _is_of_bucket(error):
+      if retries.is_of_bucket(error):
         raise
       return False
     return True
 
-  return _ask(url, look)
+  return retries.ask(url, look)
 
 
 def remove(url, is_folder=False):
@@ -138,7 +115,7 @@ def remove(url, is_folder=False):
       else:
         fs.rm_file(path)
 
-  _ask(url, take_away)
+  retries.ask(url, take_away)
 
 
 def move(url, new_url):
@@ -161,7 +138,7 @@ def move(url, new_url):
       fs.cp_file(found, new_path + found[len(path) :])
       fs.rm_file(found)
 
-  _ask(url, rename)
+  retries.ask(url, rename)
 
 
 def modified(url):
@@ -175,43 +152,7 @@ def modified(url):
     fs.invalidate_cache()
     return fs.modified(path).timestamp()
 
-  return _ask(url, look)
-
-
-def _ask(url, do, missing='there is no such object'):
-  """Returns do(file system, path), which is tried again while it may help."""
-  for wait_secs in (*WAITS_SECS, None):
-    try:
-      return do(*_open(url))
-    except Exception as error:
-      reason = _explain(error, url, missing)
-      if wait_secs is None or _is_final(error):
-        kind = type(error) if isinstance(error, _FINAL) else OSError
-        kind = kind if issubclass(kind, OSError) else OSError
-        number = getattr(error, 'errno', None) or errno.EIO
-        raise kind(number, reason, url) from error
-    _log.info(f'{url}: {reason}; trying again in {wait_secs:g} s')
-    time.sleep(wait_secs)
-  return None
-
-
-def _open(url):
-  """Returns (fsspec file system, path in it) of an address."""
-  scheme = url.partition('://')[0]
-  options = {}
-  if scheme == 's3':
-    # One try a request: those of the library are not said.
-    options['config_kwargs'] = {
-      'retries': {'total_max_attempts': 1},
-      'connect_timeout': _ANSWER_SECS / 2,
-      'read_timeout': _ANSWER_SECS,
-    }
-  import fsspec.core  # noqa: PLC0415  Half a second, for addresses alone.
-
-  fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
-  if scheme == 's3':
-    fs.retries = 1
-  return fs, path
+  return retries.ask(url, look)
 
 
 @contextlib.contextmanager
@@ -236,33 +177,3 @@ def _placing(fs, path):
 def _has_folders(fs):
   """Whether it is a file system, with folders and renames."""
   return 'hdfs' in fs.protocol
-
-
-def _is_final(error):
-  if isinstance(error, OSError) and error.errno in _FINAL_ERRNOS:
-    return True
-  # Each library has its own kind for it.
-  words = f'{type(error).__name__} {error}'
-  return isinstance(error, _FINAL) or bool(_FINAL_WORDS.search(words))
-
-
-def _is_of_bucket(error):
-  return 'bucket' in str(error).partition('/')[0].lower()
-
-
-def _explain(error, url, missing):
-  """Returns what went wrong, one line (str)."""
-  scheme = url.partition('://')[0]
-  if isinstance(error, ImportError):
-    extra = urls.EXTRAS.get(scheme, scheme)
-    return f"{scheme}:// needs a library: pip install 'distmnist[{extra}]'"
-  if 'libhdfs' in str(error) or 'libjvm' in str(error):
-    return (
-      "hdfs:// needs Java and Hadoop's libhdfs on this machine: set JAVA_HOME, "
-      'HADOOP_HOME and CLASSPATH (to what `hadoop classpath --glob` prints)'
-    )
-  reason = getattr(error, 'strerror', None) or str(error)
-  reason = reason.strip() or type(error).__name__
-  if isinstance(error, FileNotFoundError) and not _is_of_bucket(error):
-    return missing
-  return reason.splitlines()[0]

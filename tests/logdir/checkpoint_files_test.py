@@ -5,7 +5,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_files, checkpoints, saving
-from distmnist.storage import paths, stores
+from distmnist.storage import paths, retries
 
 VALUES = {'w': np.arange(6.0), 'global_step': np.int64(7)}
 
@@ -19,7 +19,7 @@ def folder(request, tmp_path):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-  monkeypatch.setattr(stores, 'WAITS_SECS', ())
+  monkeypatch.setattr(retries, 'WAITS_SECS', ())
 
 
 def test_what_is_saved_is_there_is_read_and_is_removed(folder):

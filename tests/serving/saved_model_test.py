@@ -7,64 +7,33 @@ import re
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.nn import layers
 from distmnist.serving import saved_model
-
-
-def write_brightest(export_dir, image_shape=(2, 3, 1)):
-  """Writes a model whose class is the brightest value; returns the bytes."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    images = tf.placeholder(tf.uint8, [None, *image_shape])
-    scale = tf.get_variable('scale', initializer=0.1)
-    logits = scale * layers.flatten(tf.cast(images, tf.float32))
-    session.run(scale.initializer)
-    return saved_model.write(
-      str(export_dir),
-      session,
-      tf.train.Saver([scale]),
-      {'images': images},
-      {
-        'classes': tf.argmax(logits, axis=1),
-        'probabilities': tf.nn.softmax(logits),
-      },
-    )
-
-
-def make_images(classes, image_shape=(2, 3, 1)):
-  """Returns images of `write_brightest`'s classes, 9 against 0."""
-  images = np.zeros([len(classes), np.prod(image_shape)], np.uint8)
-  images[np.arange(len(classes)), classes] = 9
-  return images.reshape(-1, *image_shape)
+from tests.support import saved_models
 
 
 def test_what_is_written_is_read_back(tmp_path):
   folder = tmp_path / 'a' / 'model'
-  num_bytes = write_brightest(folder)
+  num_bytes = saved_models.write_brightest(folder)
   files = [path for path in folder.rglob('*') if path.is_file()]
   assert num_bytes == sum(path.stat().st_size for path in files) > 0
   # Nothing is left beside it, and who may read the folder may read all of it.
   assert os.listdir(tmp_path / 'a') == ['model']
   assert folder.stat().st_mode == (tmp_path / 'a').stat().st_mode
-  model = saved_model.ImageModel(str(folder))
-  assert (model.image_shape, model.num_classes) == ((2, 3, 1), 6)
-  classes, probabilities = model.predict(make_images([4, 0, 5]))
-  assert (classes.dtype, classes.tolist()) == (np.int64, [4, 0, 5])
-  assert (probabilities.dtype, probabilities.shape) == (np.float32, (3, 6))
-  # Of logits 0.9 and five times 0.
-  expected = np.exp(0.9) / (np.exp(0.9) + 5)
-  np.testing.assert_allclose(probabilities.max(axis=1), expected, rtol=1e-6)
-  np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
+  model = saved_model.Model(str(folder))
+  assert [*model.inputs] == ['images']
+  assert [*model.outputs] == ['classes', 'probabilities']
+  found = model.run({'images': saved_models.make_images([4, 0, 5])})
+  assert found['classes'].tolist() == [4, 0, 5]
 
 
 def test_an_empty_folder_is_taken_also_by_a_link(tmp_path):
   (tmp_path / 'disk').mkdir()
   (tmp_path / 'link').symlink_to(tmp_path / 'disk')
-  write_brightest(tmp_path / 'link')
+  saved_models.write_brightest(tmp_path / 'link')
   assert (tmp_path / 'link').is_symlink()
-  assert saved_model.ImageModel(str(tmp_path / 'disk')).num_classes == 6
+  assert [*saved_model.Model(str(tmp_path / 'disk')).inputs] == ['images']
 
 
 @pytest.mark.parametrize('is_folder', [True, False])
@@ -81,7 +50,7 @@ def test_nothing_is_written_over(tmp_path, is_folder):
     saved_model.check_free(str(folder))
   # Nor is what came there since.
   with pytest.raises(OSError):
-    write_brightest(folder)
+    saved_models.write_brightest(folder)
   assert kept.read_text() == 'precious'
   assert os.listdir(tmp_path) == ['model']
 
@@ -92,13 +61,13 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, 'fsync', fill_the_disk)
   with pytest.raises(OSError, match='No space left'):
-    write_brightest(tmp_path / 'model')
+    saved_models.write_brightest(tmp_path / 'model')
   assert os.listdir(tmp_path) == []
 
 
 def check_refused(export_dir, text):
   with pytest.raises(cli.RunError) as caught:
-    saved_model.ImageModel(str(export_dir))
+    saved_model.Model(str(export_dir))
   assert re.fullmatch(
     f'--export_dir={re.escape(str(export_dir))} {text}', str(caught.value)
   ), str(caught.value)
@@ -117,7 +86,7 @@ def cut(path):
 @pytest.mark.parametrize('harm', [cut, os.remove])
 @pytest.mark.parametrize('name', ['index', 'data-00000-of-00001'])
 def test_variables_that_are_not_whole_are_refused(tmp_path, harm, name):
-  write_brightest(tmp_path / 'model')
+  saved_models.write_brightest(tmp_path / 'model')
   harm(tmp_path / 'model' / 'variables' / f'variables.{name}')
   check_refused(
     tmp_path / 'model',
@@ -128,42 +97,26 @@ def test_variables_that_are_not_whole_are_refused(tmp_path, harm, name):
 
 
 def test_a_graph_that_is_not_whole_is_refused(tmp_path):
-  write_brightest(tmp_path / 'model')
+  saved_models.write_brightest(tmp_path / 'model')
   cut(tmp_path / 'model' / 'saved_model.pb')
   check_refused(
     tmp_path / 'model', r'cannot be read: .+; write it again with .*export'
   )
 
 
-def write_other(export_dir, key='serving_default', dtype=tf.uint8, tag='serve'):
-  """Writes a SavedModel as others have them: x -> y."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    x = tf.placeholder(dtype, [None, 4], 'x')
-    signature = tf.saved_model.predict_signature_def({'x': x}, {'y': x + x})
-    builder = tf.saved_model.Builder(str(export_dir))
-    builder.add_meta_graph_and_variables(session, [tag], {key: signature})
-    builder.save()
-
-
-def test_another_signature_is_refused(tmp_path):
-  write_other(tmp_path / 'a')
-  check_refused(
-    tmp_path / 'a',
-    r'takes x uint8 \[n, 4\] and gives y uint8 \[n, 4\], expected images uint8 '
-    r'\[n, height, width, channels\] -> classes, probabilities: give its '
-    'examples by --inputs, or the model of images',
-  )
+def test_another_signature_is_taken_and_none_of_ours_is_refused(tmp_path):
+  saved_models.write_other(tmp_path / 'a')
   found = saved_model.Model(str(tmp_path / 'a')).run(
     {'x': np.ones([3, 4], np.uint8)}
   )
   assert found['y'].tolist() == [[2] * 4] * 3
-  write_other(tmp_path / 'b', key='train')
+  saved_models.write_other(tmp_path / 'b', key='train')
   check_refused(
     tmp_path / 'b',
     r'has no signature serving_default \(it has train\): give one that '
     'distmnist.export has written',
   )
-  write_other(tmp_path / 'c', tag='other')
+  saved_models.write_other(tmp_path / 'c', tag='other')
   check_refused(
     tmp_path / 'c',
     "cannot be read: it has no model with the tag 'serve'; write it again with "

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from distmnist.storage import mirror, stores
+from distmnist.storage import mirror, retries, stores
 
 
 @pytest.fixture(autouse=True)
 def closed(monkeypatch):
-  monkeypatch.setattr(stores, 'WAITS_SECS', ())
+  monkeypatch.setattr(retries, 'WAITS_SECS', ())
   yield
   mirror.close()
 

@@ -1,0 +1,105 @@
+"""Requests to a store, tried again while that may help.
+
+A store that does not answer, or answers that it is overloaded, is asked again
+for half a minute, each time with a line; a refusal is final at once. fsspec and
+the library of the store are imported with the first address.
+"""
+
+import errno
+import logging
+import re
+import time
+
+from distmnist.storage import urls
+
+_log = logging.getLogger(__name__)
+
+# The pauses between two tries of a request.
+WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
+# A store that says nothing for so long does not answer.
+_ANSWER_SECS = 20
+_FINAL = (
+  *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError),
+  *(NotADirectoryError, ImportError, TypeError, ValueError),
+)
+_FINAL_WORDS = re.compile('Credentials|Profile|libhdfs|libjvm')
+_FINAL_ERRNOS = (
+  *(errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOSPC, errno.EMSGSIZE),
+  errno.ENAMETOOLONG,
+)
+
+
+def ask(url, do, missing='there is no such object'):
+  """Returns do(file system, path), which is tried again while it may help.
+
+  Args:
+    url: str, the address of an object or a folder.
+    do: callable(fsspec file system, path in it).
+    missing: str, the reason that a FileNotFoundError is given.
+
+  Raises:
+    OSError: the store refuses, or does not answer, with a reason of one line.
+  """
+  for wait_secs in (*WAITS_SECS, None):
+    try:
+      return do(*_open(url))
+    except Exception as error:
+      reason = _explain(error, url, missing)
+      if wait_secs is None or _is_final(error):
+        kind = type(error) if isinstance(error, _FINAL) else OSError
+        kind = kind if issubclass(kind, OSError) else OSError
+        number = getattr(error, 'errno', None) or errno.EIO
+        raise kind(number, reason, url) from error
+    _log.info(f'{url}: {reason}; trying again in {wait_secs:g} s')
+    time.sleep(wait_secs)
+  return None
+
+
+def _open(url):
+  """Returns (fsspec file system, path in it) of an address."""
+  scheme = url.partition('://')[0]
+  options = {}
+  if scheme == 's3':
+    # One try a request: those of the library are not said.
+    options['config_kwargs'] = {
+      'retries': {'total_max_attempts': 1},
+      'connect_timeout': _ANSWER_SECS / 2,
+      'read_timeout': _ANSWER_SECS,
+    }
+  import fsspec.core  # noqa: PLC0415  Half a second, for addresses alone.
+
+  fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
+  if scheme == 's3':
+    fs.retries = 1
+  return fs, path
+
+
+def _is_final(error):
+  if isinstance(error, OSError) and error.errno in _FINAL_ERRNOS:
+    return True
+  # Each library has its own kind for it.
+  words = f'{type(error).__name__} {error}'
+  return isinstance(error, _FINAL) or bool(_FINAL_WORDS.search(words))
+
+
+def is_of_bucket(error):
+  """Whether a FileNotFoundError is of the bucket, and not of what is in it."""
+  return 'bucket' in str(error).partition('/')[0].lower()
+
+
+def _explain(error, url, missing):
+  """Returns what went wrong, one line (str)."""
+  scheme = url.partition('://')[0]
+  if isinstance(error, ImportError):
+    extra = urls.EXTRAS.get(scheme, scheme)
+    return f"{scheme}:// needs a library: pip install 'distmnist[{extra}]'"
+  if 'libhdfs' in str(error) or 'libjvm' in str(error):
+    return (
+      "hdfs:// needs Java and Hadoop's libhdfs on this machine: set JAVA_HOME, "
+      'HADOOP_HOME and CLASSPATH (to what `hadoop classpath --glob` prints)'
+    )
+  reason = getattr(error, 'strerror', None) or str(error)
+  reason = reason.strip() or type(error).__name__
+  if isinstance(error, FileNotFoundError) and not is_of_bucket(error):
+    return missing
+  return reason.splitlines()[0]
