@@ -18,6 +18,7 @@ _OWN_FLAGS = {
   'download_only',
   'early_stopping_patience',
   'end_timeout_secs',
+  'fed_dir',
   'help',
   'helpfull',
   'history',

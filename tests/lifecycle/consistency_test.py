@@ -40,3 +40,15 @@ def test_an_edit_in_mid_run_makes_no_other_program_of_a_task(monkeypatch):
   monkeypatch.setattr(consistency, 'hash_code', lambda: 'of the edited files')
   assert consistency.settings_from_flags(ps) == before
   assert before['code'] == consistency._CODE
+
+
+def test_each_worker_reads_the_examples_that_it_is_fed(set_flags):
+  worker = types.SimpleNamespace(
+    job_name='worker', ps_hosts=('a:1',), worker_hosts=('b:1',)
+  )
+  set_flags('--fed_dir=/executor/0', '--data_dir=/executor/0', '--seed=7')
+  here = consistency.settings_from_flags(worker)
+  set_flags('--fed_dir=/executor/1', '--data_dir=/executor/1', '--seed=7')
+  there = consistency.settings_from_flags(worker)
+  assert here['seed'] == there['seed']
+  assert not consistency.find_differences(here, there, is_ps=False)
