@@ -14,11 +14,17 @@ def test_what_is_no_run_is_told(tmp_path, set_flags):
   set_flags(f'--logdir={tmp_path}/none')
   with pytest.raises(cli.RunError, match='none: no such folder'):
     find_run.from_flags()
-  set_flags('--logdir=s3://bucket/run')
-  with pytest.raises(cli.RunError, match='is in a store, where tasks do not'):
-    find_run.from_flags()
   set_flags(f'--logdir={tmp_path}')
   with pytest.raises(cli.RunError, match=r'no task has written a metrics\.js'):
+    find_run.from_flags()
+
+
+def test_an_address_is_looked_at_too(store, set_flags):
+  set_flags('--logdir=s3://nowhere/run')
+  with pytest.raises(cli.UsageError, match='bucket does not exist; give a buc'):
+    find_run.from_flags()
+  set_flags(f'--logdir={store.url}/none')
+  with pytest.raises(cli.RunError, match='none: no such folder'):
     find_run.from_flags()
 
 
