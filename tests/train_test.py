@@ -316,7 +316,7 @@ WORKER = ('--job_name=worker', '--task_index=0')
   [
     (['--lerning_rate=1'], "Unknown command line flag 'lerning_rate'"),
     (['train_steps=3'], "'train_steps=3' is not a flag"),
-    (['--job_name=master', *HOSTS], 'should be one of <ps|worker>'),
+    (['--job_name=master', *HOSTS], 'should be one of <ps|worker|evaluator>'),
     (['--strategy=magic'], '|async_sgd|bmuf|'),
     (['--model=vgg'], 'should be one of <cnn|'),
     (['--flagfile=none.flags'], 'none.flags'),

@@ -7,8 +7,8 @@ EXTRAS = {'gs': 'gcs', 'hdfs': 'hdfs', 's3': 's3'}
 
 
 def is_remote(path):
-  """Whether `path` (str) is such an address."""
-  return '://' in path
+  """Whether `path` (str or os.PathLike) is such an address."""
+  return '://' in os.fspath(path)
 
 
 def expand(path):

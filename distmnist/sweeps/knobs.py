@@ -47,7 +47,13 @@ KNOBS = (
     'wire_dtype', ('bfloat16',), 'what travels has 8 bits of mantissa', min_ps=1
   ),
   Knob('partitioner', ('min_max', 'none'), min_ps=2),
-  Knob('pull_ahead', ('true',), 'gradients are of older variables', min_ps=1),
+  Knob(
+    'pull_ahead',
+    ('1',),
+    'gradients are of older variables',
+    rules=('async_sgd', 'ssp'),
+    min_ps=1,
+  ),
   Knob('sync_barrier', ('shard',), rules=('sync_sgd',), min_ps=2),
 )
 
