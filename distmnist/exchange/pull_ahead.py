@@ -23,9 +23,14 @@ _PULL_AHEAD = flags.DEFINE_integer(
 )
 
 
-def make_center(cluster):
-  """Returns the center.Center that --pull_ahead asks for."""
-  if _PULL_AHEAD.value and cluster.num_ps:
+def is_wanted():
+  """Whether --pull_ahead asks for it."""
+  return bool(_PULL_AHEAD.value)
+
+
+def make_center(cluster, pulls_ahead):
+  """Returns a center.Center, pulled ahead if it shall be and there is a ps."""
+  if pulls_ahead and cluster.num_ps:
     return AheadCopies(cluster)
   return center.Center(cluster)
 

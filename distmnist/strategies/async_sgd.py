@@ -19,7 +19,7 @@ from distmnist.exchange import pull_ahead, strategy
 
 
 def make(cluster):
-  return AsyncSgd(cluster)
+  return AsyncSgd(cluster, pull_ahead.is_wanted())
 
 
 class AsyncSgd(strategy.Strategy):
@@ -27,9 +27,9 @@ class AsyncSgd(strategy.Strategy):
 
   takes_tables = True
 
-  def __init__(self, cluster):
+  def __init__(self, cluster, pulls_ahead=False):
     super().__init__(cluster)
-    self._center = pull_ahead.make_center(cluster)
+    self._center = pull_ahead.make_center(cluster, pulls_ahead)
     is_ahead = isinstance(self._center, pull_ahead.AheadCopies)
     self.needs_warmup = self.overlaps_exchange = is_ahead
     self.takes_tables = not is_ahead

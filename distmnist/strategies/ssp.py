@@ -32,7 +32,7 @@ _SSP_BOUND = flags.DEFINE_integer(
 
 
 def make(cluster):
-  return Ssp(cluster, _SSP_BOUND.value)
+  return Ssp(cluster, _SSP_BOUND.value, pull_ahead.is_wanted())
 
 
 class Ssp(strategy.Strategy):
@@ -41,10 +41,10 @@ class Ssp(strategy.Strategy):
   waits_for_all = True
   takes_tables = True
 
-  def __init__(self, cluster, bound):
+  def __init__(self, cluster, bound, pulls_ahead=False):
     super().__init__(cluster)
     self._bound = bound
-    self._center = pull_ahead.make_center(cluster)
+    self._center = pull_ahead.make_center(cluster, pulls_ahead)
     is_ahead = isinstance(self._center, pull_ahead.AheadCopies)
     self.needs_warmup = self.overlaps_exchange = is_ahead
     self.takes_tables = not is_ahead
