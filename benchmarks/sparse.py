@@ -54,7 +54,7 @@ def build(kind, member, num_rows):
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
     if kind == 'tables':
-      rule = async_sgd.make(member)
+      rule = async_sgd.AsyncSgd(member)
       with sharding.sharded(NUM_PS), rule.scope():
         rows = layers.embedding(
           ids, num_rows, WIDTH, 'table', None, None, start
