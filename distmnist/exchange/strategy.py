@@ -87,6 +87,8 @@ class Strategy:
       others, sooner or later.
     takes_tables: bool, whether a model may have sparse tables
       (exchange/sparse_table.py).
+    refuses_tables_with: str, the flag by which a rule that takes them does not
+      do so here; '' if there is none.
   """
 
   batches_per_update = 1
@@ -101,6 +103,7 @@ class Strategy:
   needs_warmup = False
   waits_for_all = False
   takes_tables = False
+  refuses_tables_with = ''
 
   def __init__(self, cluster):
     """Checks that the cluster fits the rule.

@@ -32,7 +32,7 @@ class AsyncSgd(strategy.Strategy):
     self._center = pull_ahead.make_center(cluster, pulls_ahead)
     is_ahead = isinstance(self._center, pull_ahead.AheadCopies)
     self.needs_warmup = self.overlaps_exchange = is_ahead
-    self.takes_tables = not is_ahead
+    self.refuses_tables_with = '--pull_ahead=1' if is_ahead else ''
 
   def scope(self):
     return self._center.scope()

@@ -63,7 +63,7 @@ class DcAsgd(strategy.Strategy):
     """
     super().__init__(cluster)
     self._lambda, self._decay = dc_lambda, decay
-    self.takes_tables = decay is None
+    self.refuses_tables_with = '' if decay is None else '--dc_adaptive'
     self._copies = local_copies.LocalCopies(cluster)
 
   def scope(self):

@@ -90,7 +90,8 @@ class SyncSgd(strategy.Strategy):
     self.is_lock_step = replicas_to_aggregate == cluster.num_workers
     self._gradient_factor = gradient_factor
     if barrier == 'shard':
-      self.takes_tables, self.overlaps_exchange = False, True
+      self.overlaps_exchange = True
+      self.refuses_tables_with = '--sync_barrier=shard'
       self.max_shard_bytes = shard_copies.PART_BYTES
     # Without a ps there is nothing to pull.
     make_center, self._barrier = _BARRIERS[

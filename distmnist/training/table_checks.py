@@ -8,12 +8,6 @@ from distmnist.exchange import sparse_table
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import optimizers, sparse_updates
 
-# Flags by which a rule that trains tables does not.
-_WITH = {
-  'dc_asgd': 'with --dc_adaptive ',
-  'sync_sgd': 'with --sync_barrier=shard ',
-}
-
 
 def check(strategy):
   """Checks the tables of the default graph, in which the model is built.
@@ -30,11 +24,12 @@ def check(strategy):
     return
   table = f'the sparse table {sparse_table.find_name(tables[0])!r}'
   rule = _name(type(strategy))
-  if not strategy.takes_tables:
+  flag = strategy.refuses_tables_with
+  if flag or not strategy.takes_tables:
+    given = f'--strategy={rule} with {flag}' if flag else f'--strategy={rule}'
     raise cli.UsageError(
-      f'--strategy={rule} {_WITH.get(rule, "")}keeps or pulls more than the '
-      f'rows of a batch, and cannot train {table}: expected one of '
-      f'{", ".join(find_rules())}'
+      f'{given} keeps or pulls more than the rows of a batch, and cannot train '
+      f'{table}: expected one of {", ".join(find_rules())}'
     )
   optimizer = optimizers.base_rate_from_flags()[0].split()[0]
   if optimizer in sparse_updates.WITHOUT:

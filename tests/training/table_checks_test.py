@@ -40,6 +40,11 @@ def test_rules_that_train_tables(tf_session, set_flags, name):
       f'{", ".join(RULES)}',
     ),
     (
+      'async_sgd',
+      ['--pull_ahead=1'],
+      '--strategy=async_sgd with --pull_ahead=1 keep',
+    ),
+    (
       'sync_sgd',
       ['--sync_barrier=shard'],
       '--strategy=sync_sgd with --sync_barrier=shard keep',
