@@ -2,10 +2,9 @@
 
 Inside `scope()` a model's `tf.get_variable` makes a center variable on the
 ps, in shards as ever, and hands the model a view of the whole of it on the
-worker's device. A view is here the value that this step has pulled; in
-exchange/local_copies.py it is a variable of the worker's own. Variables that
-are not trained stay what they are, and those in the collection IN_PLACE, too:
-the model computes with them where they are (layers.split_dense).
+worker's device (exchange/model_variables.py). A view is here the value that
+this step has pulled; in exchange/local_copies.py it is a variable of the
+worker's own.
 """
 
 import tensorflow.compat.v1 as tf

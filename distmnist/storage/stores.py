@@ -20,12 +20,7 @@ def read(url):
 
 def write(url, content):
   """Puts `content` (bytes) in the place of an object; raises OSError."""
-
-  def put(fs, path):
-    with _placing(fs, path) as place:
-      fs.pipe_file(place, content)
-
-  retries.ask(url, put, _NO_BUCKET)
+  _put(url, lambda fs, place: fs.pipe_file(place, content))
 
 
 def create(url, content):
@@ -51,12 +46,7 @@ def create(url, content):
 
 def upload(local, url):
   """Puts the file `local` (str) in the place of an object; raises OSError."""
-
-  def put(fs, path):
-    with _placing(fs, path) as place:
-      fs.put_file(local, place)
-
-  retries.ask(url, put, _NO_BUCKET)
+  _put(url, lambda fs, place: fs.put_file(local, place))
 
 
 def download(url, local):
@@ -153,6 +143,16 @@ def modified(url):
     return fs.modified(path).timestamp()
 
   return retries.ask(url, look)
+
+
+def _put(url, write_to):
+  """Has write_to(file system, path) make an object; it is seen once whole."""
+
+  def put(fs, path):
+    with _placing(fs, path) as place:
+      write_to(fs, place)
+
+  retries.ask(url, put, _NO_BUCKET)
 
 
 @contextlib.contextmanager
