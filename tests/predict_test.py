@@ -18,8 +18,8 @@ from distmnist.data import idx
 from distmnist.serving import saved_model
 from tests.data.idx_test import pack
 from tests.data.image_files_test import encode_png
-from tests.serving.saved_model_test import make_images, write_brightest
 from tests.support.runner import REPO, read_report
+from tests.support.saved_models import make_images, write_brightest
 
 # The model's class is the index of the brightest of 2 x 3 pixels.
 CLASSES = [4, 0, 5, 5, 1, 2, 3, 4, 0, 1, 2, 5]
