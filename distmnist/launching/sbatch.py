@@ -125,15 +125,17 @@ class Submission:
   def _find_end(self, job_id):
     """Returns the exit code of the job as Slurm tells it, None before that."""
     code = self._sbatch.poll()
-    if code is None:
-      return None
-    if code:
-      return 128 - code if code < 0 else code
-    # 0 is also said of a cancelled job whose script is not done yet.
-    if time.monotonic() < self._next_ask:
+    # sbatch also ends with 0 while the script of a cancelled job still writes,
+    # and with 1 while Slurm takes a job from its nodes to queue it again.
+    if code is None or time.monotonic() < self._next_ask:
       return None
     self._next_ask = time.monotonic() + ASK_SECS
-    return _END_CODES.get(_ask_state(job_id))
+    state = _ask_state(job_id)
+    if state not in _END_CODES:
+      return None
+    if code > 0 and state != 'COMPLETED':
+      return code
+    return _END_CODES[state]
 
   def _last_words(self):
     self._words.seek(0)

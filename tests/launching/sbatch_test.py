@@ -23,27 +23,32 @@ def test_the_last_line_says_who_has_cancelled(said, ending):
 
 
 @pytest.mark.parametrize(
-  ('states', 'ended', 'code'),
+  ('said', 'states', 'ended', 'code'),
   [
     # What sbatch says while the script of a cancelled job still writes.
-    (['COMPLETING', 'CANCELLED'], '7 143', 143),
-    (['COMPLETING', 'COMPLETED'], '7 75', 75),
+    (0, ['COMPLETING', 'CANCELLED'], '7 143', 143),
+    (0, ['COMPLETING', 'COMPLETED'], '7 75', 75),
     # The end of a script is seen late where the folder is one of NFS.
-    (['COMPLETING', 'COMPLETED'], None, 0),
-    (['COMPLETING', 'CANCELLED'], None, 143),
-    (['RUNNING', 'NODE_FAIL'], None, 1),
-    (['RUNNING', 'down', 'TIMEOUT'], None, 143),
-    (['forgotten'], None, 0),
+    (0, ['COMPLETING', 'COMPLETED'], None, 0),
+    (0, ['COMPLETING', 'CANCELLED'], None, 143),
+    (0, ['RUNNING', 'NODE_FAIL'], None, 1),
+    (0, ['RUNNING', 'down', 'TIMEOUT'], None, 143),
+    (0, ['forgotten'], None, 0),
+    (3, ['FAILED'], None, 3),
+    (3, ['down', 'forgotten'], None, 3),
+    # What sbatch says of a job that Slurm takes from its nodes for another.
+    (1, ['COMPLETING', 'PENDING', 'RUNNING', 'COMPLETED'], None, 0),
+    (1, ['COMPLETING', 'PENDING', 'FAILED'], '7 2', 2),
   ],
 )
-def test_sbatch_that_ends_with_0_is_believed_once_the_job_is_over(
-  tmp_path, monkeypatch, states, ended, code
+def test_sbatch_that_ends_is_believed_once_the_job_is_over(
+  tmp_path, monkeypatch, said, states, ended, code
 ):
   monkeypatch.setattr(sbatch, 'ASK_SECS', 0.0)
   monkeypatch.setattr(sbatch, 'TICK_SECS', 0.01)
   path = programs.make(
     tmp_path,
-    sbatch='echo 7',
+    sbatch=f'echo 7; exit {said}',
     squeue=f"""cd {tmp_path}
       echo "$@" >asked
       read -r state <states
@@ -67,11 +72,3 @@ def test_sbatch_that_ends_with_0_is_believed_once_the_job_is_over(
   assert found == code
   assert (tmp_path / 'states').read_text() == ''
   assert '--jobs=7' in (tmp_path / 'asked').read_text()
-
-
-def test_sbatch_that_ends_with_an_error_is_believed(tmp_path, monkeypatch):
-  path = programs.make(tmp_path, sbatch='echo 7; exit 3', squeue='exit 9')
-  monkeypatch.setenv('PATH', path)
-  with sbatch.Submission('job.sbatch', is_waited_for=True) as submission:
-    job_id = submission.read_job_id()
-    assert submission.wait(job_id, tmp_path / 'ended', lambda: None) == 3
