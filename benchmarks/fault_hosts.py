@@ -13,7 +13,7 @@ import processes
 import runs
 
 from distmnist.common.names import ATTEMPT
-from distmnist.launching import task_logs
+from distmnist.launching.screen import task_logs
 
 MBITS = 1000
 # A loss costs a time-out of TCP: fewer bytes, and given up after seconds.

@@ -17,7 +17,7 @@ import time
 REPO = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(REPO))
 from distmnist.common import signals  # noqa: E402
-from distmnist.launching import task_logs  # noqa: E402
+from distmnist.launching.screen import task_logs  # noqa: E402
 
 TICK_SECS = 0.05
 # From SIGTERM to SIGKILL; a launcher stops its tasks meanwhile.

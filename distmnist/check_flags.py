@@ -20,8 +20,9 @@ from distmnist import train  # noqa: F401  All its flags.
 from distmnist.cluster import role_flags
 from distmnist.common import cli, command_line, files
 from distmnist.common.names import DATASETS, PROBLEMS
-from distmnist.training import flag_checks, problem_data, problem_module
-from distmnist.training import problem as problem_lib
+from distmnist.training import flag_checks
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data, problem_module
 
 FLAGS = flags.FLAGS
 

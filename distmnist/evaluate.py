@@ -16,15 +16,14 @@ from absl import flags
 from distmnist.common import cli, console
 from distmnist.logdir import saved_run
 from distmnist.problems import images
-from distmnist.training import (
-  divergence,
-  evaluation,
+from distmnist.training import divergence, evaluation
+from distmnist.training import evaluator as evaluator_lib
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import (
   problem_data,
   problem_errors,
   problem_source,
 )
-from distmnist.training import evaluator as evaluator_lib
-from distmnist.training import problem as problem_lib
 
 _CONTINUOUS = flags.DEFINE_bool(
   'continuous', False, 'Evaluate each new checkpoint until the run has ended.'

@@ -19,13 +19,9 @@ from distmnist.common import cli, console
 from distmnist.logdir import checkpoint_files, checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model, signature
-from distmnist.training import (
-  averages,
-  divergence,
-  problem_source,
-  problem_spec,
-)
-from distmnist.training import problem as problem_lib
+from distmnist.training import averages, divergence
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_source, problem_spec
 
 
 def main():

@@ -13,15 +13,10 @@ from absl import flags
 from distmnist.cluster import task_environment
 from distmnist.common import cli, console, lifeline, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
-from distmnist.launching import (
-  cluster_flags,
-  companions,
-  jobs,
-  log_view,
-  run_record,
-  screens,
-)
+from distmnist.launching import cluster_flags, jobs, run_record
 from distmnist.launching import train_flags as train_flags_lib
+from distmnist.launching.screen import log_view, screens
+from distmnist.launching.supervisor import companions
 from distmnist.sweeps import autotune
 
 _AUTOTUNE = flags.DEFINE_bool(

@@ -24,9 +24,10 @@ from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags, train_flags
 from distmnist.sweeps import autotune
-from distmnist.training import flag_checks, problem_data
-from distmnist.training import problem as problem_lib
+from distmnist.training import flag_checks
 from distmnist.training import step as step_lib
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',

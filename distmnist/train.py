@@ -34,16 +34,17 @@ from distmnist.logdir import history as history_lib
 from distmnist.training import (
   evaluator,
   flag_checks,
-  problem_checks,
-  problem_data,
-  problem_errors,
   run_folder,
-  summaries,
-  task_metrics,
   worker_graph,
   worker_loop,
 )
-from distmnist.training import problem as problem_lib
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import (
+  problem_checks,
+  problem_data,
+  problem_errors,
+)
+from distmnist.training.telemetry import summaries, task_metrics
 
 _log = logging.getLogger(TRAIN)  # It runs as __main__.
 

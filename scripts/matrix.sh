@@ -13,7 +13,7 @@ if [[ $# == 0 ]]; then
   tests=(tests/runtime_test.py tests/nn/optimizers_test.py
     tests/strategies/{async_sgd,sync_sgd,easgd}_test.py
     tests/exchange/{center,collectives,fused_steps}_test.py
-    tests/training/keras_model_test.py -m 'not slow')
+    tests/training/problems/keras_model_test.py -m 'not slow')
 fi
 failed=()
 for pair in $pairs; do

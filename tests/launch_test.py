@@ -642,7 +642,8 @@ def test_dry_run_prints_commands_without_tensorflow(tmp_path):
   code = (
     'import sys\n'
     'from distmnist import launch\n'
-    'import distmnist.launching.fork_server, distmnist.launchers.local\n'
+    'import distmnist.launching.forking.fork_server\n'
+    'import distmnist.launchers.local\n'
     'try:\n'
     '  launch.run()\n'
     'finally:\n'

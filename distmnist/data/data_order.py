@@ -10,7 +10,8 @@ Examples that are read from files as they are needed lie there in blocks. Then
 the blocks come in a drawn order, and the examples of a window of some blocks
 are drawn together: what is read at a time lies in few places.
 
-Pure NumPy; which worker takes which batch, training/dispatcher.py decides.
+Pure NumPy; which worker takes which batch,
+training/batches/dispatcher.py decides.
 """
 
 import bisect

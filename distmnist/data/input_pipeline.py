@@ -4,8 +4,9 @@ All of them stay in local variables of the worker, filled once by py_funcs, in
 the type in which they were loaded: none is fed in the training loop, and no
 constant of 47 MB is in the GraphDef. Or a reader reads them as they are needed,
 and a py_func takes what it has read (streamed.py). What is fed is a row of
-numbers a batch, the indices of its examples (training/batch_source.py). Through
-tf.data even these cost a small net a tenth of its time, with its threads.
+numbers a batch, the indices of its examples (training/batches/batch_source.py).
+Through tf.data even these cost a small net a tenth of its time, with its
+threads.
 """
 
 import functools

@@ -10,7 +10,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 
 IN_PLACE = 'distmnist/in_place'
 

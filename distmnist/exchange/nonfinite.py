@@ -34,7 +34,7 @@ def guard(tensor, worker):
   place = _find_cpu(tensor.device)
   graph.add_to_collection(QUEUES, (name, place))
   # Outside of any branch: copies of the step share it
-  # (exchange/fused_steps.py).
+  # (exchange/steps/fused_steps.py).
   with tf.control_dependencies(None), tf.device(place):
     queue = _build_queue(name)
   with tf.device(tensor.device):

@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import center_average
+from distmnist.exchange.center import center_average
 
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',
@@ -79,14 +79,14 @@ class Strategy:
       ps, unless --max_shard_mib says otherwise; None for no such cut.
     build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
       global_step, once `ops` have run, that the batches of a push are done
-      (training/dispatcher.py). None if it is not recorded.
+      (training/batches/dispatcher.py). None if it is not recorded.
     needs_warmup: bool, whether a step begins with a copy of the center that was
       pulled before it, and no other waits for its push: see
-      exchange/graph_warmup.py.
+      exchange/steps/graph_warmup.py.
     waits_for_all: bool, whether a worker that is lost for good holds up the
       others, sooner or later.
     takes_tables: bool, whether a model may have sparse tables
-      (exchange/sparse_table.py).
+      (exchange/tables/sparse_table.py).
     refuses_tables_with: str, the flag by which a rule that takes them does not
       do so here; '' if there is none.
   """

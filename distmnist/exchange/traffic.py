@@ -4,7 +4,8 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables, sparse_table, transport
+from distmnist.exchange import model_variables, transport
+from distmnist.exchange.tables import sparse_table
 
 
 @dataclasses.dataclass(frozen=True)

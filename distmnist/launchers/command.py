@@ -3,7 +3,8 @@
   --launcher=command --template='qsub -N {name} -o {log} {script}'
 
 One job a task; they tell each other their hosts in a folder that this machine
-shares with the nodes. What a job does there is in launching/job_agent.py.
+shares with the nodes. What a job does there is in
+launching/scheduler/job_agent.py.
 """
 
 import json
@@ -17,17 +18,10 @@ from absl import flags
 
 from distmnist.cluster import exposure
 from distmnist.common import cli
-from distmnist.launching import (
-  job_client,
-  job_meeting,
-  job_template,
-  jobs,
-  problem_file,
-  restart_limits,
-  run_tasks,
-  stop_grace,
-  task_logs,
-)
+from distmnist.launching import jobs, problem_file, run_tasks
+from distmnist.launching.scheduler import job_client, job_meeting, job_template
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import restart_limits, stop_grace
 
 _log = logging.getLogger(__name__)
 

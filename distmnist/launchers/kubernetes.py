@@ -6,18 +6,18 @@ import posixpath
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.launching import (
-  kube_flags,
-  kube_manifests,
-  kube_options,
-  kube_pods,
-  kube_run,
-  kube_units,
-  kube_yaml,
-  problem_file,
-  stop_grace,
+from distmnist.launching import problem_file
+from distmnist.launching.kubernetes import (
+  kubectl_run,
+  manifests,
+  pod_flags,
+  pods,
+  unit_objects,
+  yaml_text,
 )
-from distmnist.launching.kube_pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
+from distmnist.launching.kubernetes import options as options_lib
+from distmnist.launching.kubernetes.pods import DATA_DIR, LOGS_DIR, PROBLEM_DIR
+from distmnist.launching.supervisor import stop_grace
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _NAME_LENGTH = 63 - len('-tensorboard')
 _KIND = flags.DEFINE_enum(
   'kind',
   'job',
-  kube_manifests.KINDS,
+  manifests.KINDS,
   'What --launcher=kubernetes makes of the run: a Job and a Service for each'
   ' task, one JobSet, one TrainJob of Kubeflow Trainer v2, or one TFJob of'
   " Kubeflow's training operator, which is deprecated.",
@@ -83,23 +83,23 @@ _APPLY = flags.DEFINE_bool(
   ' printed.',
 )
 
-flags.adopt_module_key_flags(kube_flags)
-kube_flags.check_pattern(
+flags.adopt_module_key_flags(pod_flags)
+pod_flags.check_pattern(
   _NAME,
   rf'[a-z]([-a-z0-9]{{0,{_NAME_LENGTH - 2}}}[a-z0-9])?',
-  f'up to {_NAME_LENGTH} {kube_flags.LABEL[1]}, starting with a letter and not'
+  f'up to {_NAME_LENGTH} {pod_flags.LABEL[1]}, starting with a letter and not'
   ' ending with a dash',
 )
-kube_flags.check_pattern(_NAMESPACE, *kube_flags.LABEL)
-kube_flags.check_pattern(_DATA_CLAIM, *kube_flags.NAME)
-kube_flags.check_pattern(_LOGS_CLAIM, *kube_flags.NAME)
+pod_flags.check_pattern(_NAMESPACE, *pod_flags.LABEL)
+pod_flags.check_pattern(_DATA_CLAIM, *pod_flags.NAME)
+pod_flags.check_pattern(_LOGS_CLAIM, *pod_flags.NAME)
 
 
 def launch(job):
   """Prints the manifests of the jobs.Job or runs it; returns its exit code."""
   options = choose_options(job)
-  documents = kube_manifests.make(job, options)
-  text = kube_yaml.write(job, options, documents)
+  documents = manifests.make(job, options)
+  text = yaml_text.write(job, options, documents)
   if not options.logdir:
     _log.info(
       'without --kube_logs_claim no checkpoint is kept: what a ps, or the last'
@@ -116,19 +116,19 @@ def launch(job):
       ' wait for others: --kind=jobset has all admitted at once'
     )
   if _APPLY.value and not job.dry_run:
-    return kube_run.run(options, documents, text)
+    return kubectl_run.run(options, documents, text)
   print(text, end='')
   return 0
 
 
 def choose_options(job):
-  """Returns the kube_options.Options of the flags and the jobs.Job.
+  """Returns the options_lib.Options of the flags and the jobs.Job.
 
   Raises:
     cli.UsageError: something is missing, or would be lost with a Pod.
   """
   _check(job)
-  kube_units.check_name(job, _KIND.value, _NAME.value)
+  unit_objects.check_name(job, _KIND.value, _NAME.value)
   logdir = job.flag('logdir')
   if not logdir and _LOGS_CLAIM.value:
     logdir = posixpath.join(LOGS_DIR, _NAME.value)
@@ -144,7 +144,7 @@ def choose_options(job):
     data_dir = data_dir or DATA_DIR
     check_folder('data_dir', data_dir, DATA_DIR, _DATA_CLAIM.value)
   grace_secs, grace_flags = stop_grace.choose(
-    job, _KILL_SECS, kube_pods.KILL_MARGIN_SECS
+    job, _KILL_SECS, pods.KILL_MARGIN_SECS
   )
   chosen = {
     'start_timeout_secs': _START_TIMEOUT_SECS,
@@ -159,7 +159,7 @@ def choose_options(job):
   claims = {DATA_DIR: _DATA_CLAIM.value, LOGS_DIR: _LOGS_CLAIM.value}
   problem = problem_file.read(job.flag('problem'))
   problem_flags = problem_file.make_flags(job.flag('problem'), PROBLEM_DIR)
-  return kube_options.Options(
+  return options_lib.Options(
     kind=_KIND.value,
     name=_NAME.value,
     namespace=_NAMESPACE.value,
@@ -173,7 +173,7 @@ def choose_options(job):
     # flags the later wins: the user's.
     train_flags=(*chosen_flags, *grace_flags, *job.given, *problem_flags),
     problem=problem,
-    **kube_flags.choose(),
+    **pod_flags.choose(),
   )
 
 
@@ -201,7 +201,7 @@ def _check(job):
       ' and would start over; leave it out, and give a new run a --logdir of'
       ' its own'
     )
-  num_gpus, gpus = job.flag('num_gpus') or '0', kube_flags.GPUS.value
+  num_gpus, gpus = job.flag('num_gpus') or '0', pod_flags.GPUS.value
   if num_gpus.isdecimal() and int(num_gpus) > gpus:
     raise cli.UsageError(
       f'--num_gpus={num_gpus}, but a worker has --kube_gpus={gpus}: leave'

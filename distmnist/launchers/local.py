@@ -11,14 +11,9 @@ from distmnist.common import cli
 from distmnist.common import ports as ports_lib
 from distmnist.common.names import FIRST_PORT, TRAIN
 from distmnist.launching import gpus as gpus_lib
-from distmnist.launching import (
-  jobs,
-  network_namespace,
-  restart_limits,
-  run_tasks,
-  stop_grace,
-  task_logs,
-)
+from distmnist.launching import jobs, network_namespace, run_tasks
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import restart_limits, stop_grace
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)

@@ -20,16 +20,10 @@ from absl import flags
 
 from distmnist.cluster import exposure
 from distmnist.common import cli, files
-from distmnist.launching import (
-  jobs,
-  log_view,
-  run_record,
-  sbatch,
-  sbatch_script,
-  screens,
-  stop_grace,
-  task_logs,
-)
+from distmnist.launching import jobs, run_record
+from distmnist.launching.screen import log_view, screens, task_logs
+from distmnist.launching.slurm import sbatch, sbatch_script
+from distmnist.launching.supervisor import stop_grace
 from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)

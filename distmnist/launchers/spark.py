@@ -19,7 +19,7 @@ from absl import flags
 
 from distmnist.common import cli, signals
 from distmnist.common.names import FIRST_PORT
-from distmnist.launching import screens, task_logs
+from distmnist.launching.screen import screens, task_logs
 from distmnist.spark import context as context_lib
 from distmnist.spark import executors, training
 

@@ -2,7 +2,7 @@
 
 Each host has the package, the data or a way to it, and lets us in without a
 password. The log of each task is kept here; --logdir is a folder that all
-hosts share. What ends a task when we are gone is in launching/ssh_agent.py.
+hosts share. What ends a task when we are gone is in launching/ssh/ssh_agent.py.
 """
 
 import dataclasses
@@ -20,17 +20,10 @@ from absl import flags
 from distmnist.cluster import exposure
 from distmnist.common import cli
 from distmnist.common.names import FIRST_PORT, SSH_AGENT
-from distmnist.launching import (
-  gpus,
-  jobs,
-  problem_file,
-  restart_limits,
-  run_tasks,
-  ssh_client,
-  ssh_hosts,
-  stop_grace,
-  task_logs,
-)
+from distmnist.launching import gpus, jobs, problem_file, run_tasks
+from distmnist.launching.screen import task_logs
+from distmnist.launching.ssh import ssh_client, ssh_hosts
+from distmnist.launching.supervisor import restart_limits, stop_grace
 
 _log = logging.getLogger(__name__)
 

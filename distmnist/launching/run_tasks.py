@@ -5,17 +5,13 @@ import logging
 import os
 import signal
 
-from distmnist.launching import (
-  endings,
-  local_host,
-  network_namespace,
-  pid_lines,
+from distmnist.launching import network_namespace, run_record
+from distmnist.launching.forking import local_host
+from distmnist.launching.screen import endings, pid_lines, screens, task_logs
+from distmnist.launching.supervisor import (
   restart_limits,
-  run_record,
-  screens,
   stop_grace,
   task_group,
-  task_logs,
 )
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,8 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
-from distmnist.exchange import given_values, sparse_table, strategy
+from distmnist.exchange import given_values, strategy
+from distmnist.exchange.tables import sparse_table
 from distmnist.logdir import checkpoint_files, checkpoints, history
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors, message_queue, probing, stop_request
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
-from distmnist.launching import stop_grace
+from distmnist.launching.supervisor import stop_grace
 from distmnist.lifecycle import shutdown
 
 _log = logging.getLogger(__name__)

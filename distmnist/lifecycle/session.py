@@ -29,7 +29,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors, incarnations, probing
 from distmnist.common import cli, console
 from distmnist.common.names import ATTEMPT, CHIEF
-from distmnist.exchange import center_flags
+from distmnist.exchange.center import center_flags
 from distmnist.lifecycle import first_values as first_values_lib
 from distmnist.lifecycle import shutdown
 

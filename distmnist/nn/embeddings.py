@@ -1,14 +1,14 @@
 """Embeddings: rows of a table by their ids, alone or summed up.
 
 A table is as sparse as its use: under a strategy a step moves the rows that
-its batch looks up, and no others (exchange/row_exchange.py).
+its batch looks up, and no others (exchange/tables/row_exchange.py).
 """
 
 import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 
 COMBINERS = 'sum', 'mean', 'sqrtn'
 # The name of the op that fails for an id without a row.

@@ -3,7 +3,7 @@
   model.keras   the model, with what it is compiled with
 
 and the examples, see data/array_folder.py. This is a problem as
-training/problem.py has it.
+training/problems/problem.py has it.
 """
 
 import os

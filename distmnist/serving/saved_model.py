@@ -1,7 +1,7 @@
 """The SavedModel that export writes and predict reads.
 
 Its signature, serving_default, takes and gives what the problem says, see
-training/problem_spec.py; that of images takes
+training/problems/problem_spec.py; that of images takes
 
   images: uint8 [n, height, width, channels], as they are in the data set
 

@@ -6,7 +6,7 @@ On the executor are
     `run_in_barrier`         allGather, starts an agent and waits for its end;
     `run_trial`              serves nowhere, and does the rest
   the agent                  `python -m distmnist.spark.agent`: runs the task
-                             (launching/task_group.py), talks to the driver
+                             (launching/supervisor), talks to the driver
                              (spark/executor_host.py, sweeps/spark_runner.py)
   the task                   distmnist.train, its output in a file
 
@@ -44,14 +44,10 @@ import time
 
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT, CHIEF
-from distmnist.launching import (
-  jobs,
-  local_host,
-  log_view,
-  stop_grace,
-  task_group,
-  task_logs,
-)
+from distmnist.launching import jobs
+from distmnist.launching.forking import local_host
+from distmnist.launching.screen import log_view, task_logs
+from distmnist.launching.supervisor import stop_grace, task_group
 from distmnist.spark import messages as messages_lib
 from distmnist.spark import trial_lock
 

@@ -1,4 +1,4 @@
-"""Spark's executors as a host of tasks, for launching/task_group.py.
+"""Spark's executors as a host of tasks, for launching/supervisor/task_group.py.
 
 All tasks are one barrier stage, so they start together, and together again: a
 job of Spark begins once each of them was asked for. On each executor an agent
@@ -13,7 +13,8 @@ import signal
 import time
 
 from distmnist.common import cli
-from distmnist.launching import task_host, task_logs
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import task_host
 from distmnist.spark import agent_server, messages
 
 # From the order to kill a task until its agent has to have said its end.

@@ -24,15 +24,12 @@ import sys
 
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
-from distmnist.launching import (
-  endings,
-  jobs,
+from distmnist.launching import jobs, run_record, run_tasks
+from distmnist.launching.screen import endings, task_logs
+from distmnist.launching.supervisor import (
   restart_limits,
-  run_record,
-  run_tasks,
   stop_grace,
   task_group,
-  task_logs,
 )
 from distmnist.spark import (
   barrier_job,

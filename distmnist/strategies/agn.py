@@ -17,12 +17,8 @@ it that it had not pushed, and its speed; the others go on.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import (
-  local_copies,
-  periodic_exchange,
-  strategy,
-  variable_lists,
-)
+from distmnist.exchange import strategy, variable_lists
+from distmnist.exchange.copies import local_copies, periodic_exchange
 
 
 def make(cluster):

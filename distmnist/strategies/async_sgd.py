@@ -15,7 +15,8 @@ another: one that dies takes its speed away and no more.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import pull_ahead, strategy
+from distmnist.exchange import strategy
+from distmnist.exchange.center import pull_ahead
 
 
 def make(cluster):

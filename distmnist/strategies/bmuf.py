@@ -26,12 +26,9 @@ worker that died, until it is back.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import (
-  local_copies,
-  periodic_exchange,
-  strategy,
-  sync_round,
-)
+from distmnist.exchange import strategy
+from distmnist.exchange.copies import local_copies, periodic_exchange
+from distmnist.exchange.rounds import sync_round
 
 _BLOCK_MOMENTUM = flags.DEFINE_float(
   'block_momentum',

@@ -23,7 +23,9 @@ its speed away and no more; the lock, if it has it, is let go.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import local_copies, locked_center, strategy
+from distmnist.exchange import strategy
+from distmnist.exchange.center import locked_center
+from distmnist.exchange.copies import local_copies
 
 _DC_LAMBDA = flags.DEFINE_float(
   'dc_lambda',
@@ -78,10 +80,7 @@ class DcAsgd(strategy.Strategy):
       if self._decay is not None:
         self._mean_squares = copies.make_zeros_on_ps('mean_square')
       self._center = locked_center.AtomicCenter(
-        copies,
-        global_step,
-        keep_shards=self._backups,
-        mark_done=self.mark_done,
+        copies, global_step, keep_shards=self._backups, mark_done=self.mark_done
       )
       optimizer = make_optimizer()
       gradients = copies.compute_gradients(optimizer, loss)

@@ -20,12 +20,8 @@ that it had not pushed (less than n_push) and its speed; the others go on.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import (
-  local_copies,
-  periodic_exchange,
-  strategy,
-  variable_lists,
-)
+from distmnist.exchange import strategy, variable_lists
+from distmnist.exchange.copies import local_copies, periodic_exchange
 
 _N_FETCH = flags.DEFINE_integer(
   'n_fetch',

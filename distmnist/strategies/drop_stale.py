@@ -19,7 +19,9 @@ its speed away and no more; the lock, if it has it, is let go.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import local_copies, locked_center, strategy
+from distmnist.exchange import strategy
+from distmnist.exchange.center import locked_center
+from distmnist.exchange.copies import local_copies
 
 _MAX_STALENESS = flags.DEFINE_integer(
   'max_staleness',

@@ -19,12 +19,9 @@ go on. The lock, if it has it, is let go.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import (
-  local_copies,
-  locked_center,
-  periodic_exchange,
-  strategy,
-)
+from distmnist.exchange import strategy
+from distmnist.exchange.center import locked_center
+from distmnist.exchange.copies import local_copies, periodic_exchange
 
 
 def make(cluster):

@@ -27,7 +27,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import center_adder, nesterov_copies, strategy
+from distmnist.exchange import strategy
+from distmnist.exchange.center import center_adder
+from distmnist.exchange.copies import nesterov_copies
 from distmnist.nn import optimizers
 
 _MOVING_RATE = flags.DEFINE_float(

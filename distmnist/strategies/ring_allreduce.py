@@ -28,13 +28,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.exchange import (
-  collectives,
-  nonfinite,
-  ring_hook,
-  strategy,
-  transport,
-)
+from distmnist.exchange import nonfinite, strategy, transport
+from distmnist.exchange.ring import collectives, ring_hook
 
 
 def make(cluster):

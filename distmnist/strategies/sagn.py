@@ -17,13 +17,9 @@ it is back.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import (
-  local_copies,
-  periodic_exchange,
-  strategy,
-  sync_round,
-  variable_lists,
-)
+from distmnist.exchange import strategy, variable_lists
+from distmnist.exchange.copies import local_copies, periodic_exchange
+from distmnist.exchange.rounds import sync_round
 
 
 def make(cluster):

@@ -21,7 +21,8 @@ back. One that leaves in order, or is asked to stop, holds up none.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.exchange import bounded_clocks, pull_ahead, strategy
+from distmnist.exchange import strategy
+from distmnist.exchange.center import bounded_clocks, pull_ahead
 
 _SSP_BOUND = flags.DEFINE_integer(
   'ssp_bound',

@@ -16,7 +16,9 @@ its speed away and no more; the lock, if it has it, is let go.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import local_copies, locked_center, strategy
+from distmnist.exchange import strategy
+from distmnist.exchange.center import locked_center
+from distmnist.exchange.copies import local_copies
 
 
 def make(cluster):

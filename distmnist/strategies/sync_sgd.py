@@ -19,20 +19,17 @@ Variables, slots, gradient accumulators and the token queue live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
 hands out after each update. With R = N all wait for one that died to return.
 
-With --sync_barrier=shard that is per shard: see exchange/shard_barrier.py.
+With --sync_barrier=shard that is per shard: exchange/shards/shard_barrier.py.
 """
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import (
-  center,
-  shard_barrier,
-  shard_copies,
-  strategy,
-  sync_replicas,
-)
+from distmnist.exchange import strategy
+from distmnist.exchange.center import center
+from distmnist.exchange.rounds import sync_replicas
+from distmnist.exchange.shards import shard_barrier, shard_copies
 from distmnist.nn import worker_rates
 
 _SYNC_BARRIER = flags.DEFINE_enum(

@@ -5,7 +5,8 @@ import re
 
 from distmnist.common import cli
 from distmnist.common.names import LAUNCH
-from distmnist.launching import failures, task_logs
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import failures
 
 _LAUNCH_ERROR = re.compile(rf'{LAUNCH}: error: .* failed .*?: (.*); log')
 # All of the tail that is read: a line has a byte at least.

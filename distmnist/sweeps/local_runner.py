@@ -7,7 +7,8 @@ import signal
 import time
 
 from distmnist.common import files
-from distmnist.launching import fork_client, stop_grace
+from distmnist.launching.forking import fork_client
+from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import runners
 
 

@@ -17,7 +17,7 @@ import time
 
 from distmnist.common import cli, files
 from distmnist.common.names import SWEEP
-from distmnist.launching import task_logs
+from distmnist.launching.screen import task_logs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from typing import IO
 
 from distmnist.common import cli, console, signals
-from distmnist.launching import task_group
+from distmnist.launching.supervisor import task_group
 from distmnist.spark import (
   agent_server,
   barrier_job,

@@ -15,7 +15,7 @@ import math
 import signal
 
 from distmnist.common import cli, console, signals
-from distmnist.launching import stop_grace
+from distmnist.launching.supervisor import stop_grace
 from distmnist.spark import agent_server
 from distmnist.sweeps import runners, spark_trial
 

@@ -16,7 +16,8 @@ import time
 
 from distmnist.common import cli
 from distmnist.common.names import SWEEP
-from distmnist.launching import jobs, task_logs
+from distmnist.launching import jobs
+from distmnist.launching.screen import task_logs
 from distmnist.spark import barrier_job
 from distmnist.sweeps import json_files, runners
 

@@ -5,7 +5,8 @@ import itertools
 
 from distmnist.common import cli
 from distmnist.common.names import TRAIN
-from distmnist.launching import jobs, stop_grace, train_flags
+from distmnist.launching import jobs, train_flags
+from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import search_space
 
 # These are the sweep's to set, or would leave nothing to compare.

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from distmnist.common import cli, console, files
-from distmnist.launching import stop_grace
+from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import json_files, search_space
 
 _log = logging.getLogger(__name__)

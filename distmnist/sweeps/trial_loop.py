@@ -8,7 +8,7 @@ import time
 
 from distmnist.common import cli, files, signals
 from distmnist.common.names import TRAIN
-from distmnist.launching import stop_grace
+from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import combination_check, runners, tensorboard
 
 _log = logging.getLogger(__name__)

@@ -8,16 +8,14 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.logdir import best, checkpoints, saving
-from distmnist.training import (
+from distmnist.training import evaluation, final_model, final_report
+from distmnist.training.hooks import (
   begin_hook,
-  evaluation,
-  final_model,
-  final_report,
-  problem_data,
   save_hook,
   stop_hook,
   validation_hook,
 )
+from distmnist.training.problems import problem_data
 from distmnist.watching import own_metrics
 
 _VALIDATION_STEPS = flags.DEFINE_integer(

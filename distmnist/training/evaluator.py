@@ -16,8 +16,9 @@ from distmnist.common import cli, console, store_check
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import checkpoint_files, checkpoints, logdirs, report_text
 from distmnist.storage import urls
-from distmnist.training import evaluation, problem_data
-from distmnist.training import problem as problem_lib
+from distmnist.training import evaluation
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ from distmnist.common.names import MIN_WORKERS, STRATEGIES
 from distmnist.exchange.strategy import Strategy
 from distmnist.logdir import history, logdirs
 from distmnist.nn import optimizers, schedules
-from distmnist.training import chief, schedule, trace_hook
-from distmnist.training import problem as problem_lib
+from distmnist.training import chief, schedule
+from distmnist.training.hooks import trace_hook
+from distmnist.training.problems import problem as problem_lib
 
 _STRATEGY = flags.DEFINE_enum(
   'strategy',

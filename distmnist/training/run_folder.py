@@ -10,7 +10,8 @@ import os
 from distmnist.common import files, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import logdirs, restart, run_data, run_flags
-from distmnist.training import divergence, problem_source
+from distmnist.training import divergence
+from distmnist.training.problems import problem_source
 
 _log = logging.getLogger(__name__)
 

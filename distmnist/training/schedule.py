@@ -7,8 +7,8 @@ import math
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import fused_steps
-from distmnist.training import batch_table
+from distmnist.exchange.steps import fused_steps
+from distmnist.training.batches import batch_table
 
 _BATCH_SIZE = flags.DEFINE_integer(
   'batch_size', 100, 'Images in one batch of one worker.', lower_bound=1

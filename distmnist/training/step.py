@@ -9,11 +9,9 @@ from distmnist.data import metric_total, seeds
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.nn import batch_norm, gradient_accumulation, optimizers
-from distmnist.training import (
-  averages,
-  dispatcher,
-  table_checks,
-)
+from distmnist.training import averages
+from distmnist.training.batches import dispatcher
+from distmnist.training.problems import table_checks
 
 
 class Step(NamedTuple):

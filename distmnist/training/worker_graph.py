@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, input_pipeline, seeds
-from distmnist.exchange import graph_warmup, sharding
+from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
+from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import batch_norm
 from distmnist.training import step as step_lib
 

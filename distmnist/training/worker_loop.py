@@ -13,16 +13,15 @@ from distmnist.exchange import strategy as strategy_lib
 from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
-from distmnist.training import (
+from distmnist.training import chief as chief_lib
+from distmnist.training import worker_steps
+from distmnist.training.hooks import (
   batch_hook,
   progress_hook,
   stop_hook,
-  task_metrics,
   trace_hook,
-  worker_steps,
-  worker_summaries,
 )
-from distmnist.training import chief as chief_lib
+from distmnist.training.telemetry import task_metrics, worker_summaries
 
 _log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import fused_steps
-from distmnist.training import batch_source
+from distmnist.exchange.steps import fused_steps
+from distmnist.training.batches import batch_source
 
 
 def make_source(task, plan, graph, history, seed):

@@ -3,7 +3,7 @@
 import pytest
 
 from distmnist.cluster import exposure
-from distmnist.launching import ssh_hosts
+from distmnist.launching.ssh import ssh_hosts
 from distmnist.spark import executors
 
 OPEN = (

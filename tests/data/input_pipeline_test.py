@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.data import fed_rows, image_ops, input_pipeline
 from distmnist.data.split import Split
-from distmnist.exchange import graph_warmup
+from distmnist.exchange.steps import graph_warmup
 
 CPU = '/device:CPU:0'
 

@@ -3,7 +3,8 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_variables, sharding, sparse_table
+from distmnist.exchange import model_variables, sharding
+from distmnist.exchange.tables import sparse_table
 
 
 class FakeRows:

@@ -5,7 +5,7 @@ first, up to some rounds and deaths. A message is one transition, so that they
 overtake each other as on a network. What is looked for is a state short of the
 last round in which nothing can happen any more: a stall.
 
-The model follows exchange/sync_round.py and exchange/round_entry.py: an
+The model follows sync_round.py and round_entry.py of exchange/rounds: an
 accumulator drops what is older than its step, a token is life * 100 + step, a
 chief that comes back begins a life. Not in it: R other than N, and a message
 that outlives its sender.

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from distmnist.launching import kube_yaml
+from distmnist.launching.kubernetes import yaml_text
 from tests.support import in_process, manifests
 from tests.support.manifests import container_of, flags_of, tasks_of
 from tests.support.runner import SMALL, read_report
@@ -98,7 +98,7 @@ def test_the_manifests_are_those_of_the_golden_file(run, file, flags, train):
 def test_each_flag_becomes_an_option(run, monkeypatch):
   seen = []
   monkeypatch.setattr(
-    kube_yaml, 'write', lambda job, options, _: seen.append(options) or ''
+    yaml_text, 'write', lambda job, options, _: seen.append(options) or ''
   )
   flags = '--kind=tfjob --kube_namespace=ml --kube_gpus=3 --kube_tensorboard'
   flags += ' --kube_cpu=3 --kube_memory=5Gi --kube_ps_cpu=4 --kube_user=4242'

@@ -36,7 +36,8 @@ LAUNCH = '-m', 'distmnist.launch'
 # Who waits for a worker to leave has to wait longer than a test does.
 PATIENT_LAUNCH = (
   '-c',
-  'from distmnist import launch; from distmnist.launching import stop_grace;'
+  'from distmnist import launch;'
+  ' from distmnist.launching.supervisor import stop_grace;'
   ' stop_grace.for_worker = lambda _: 600; launch.run()',
 )
 

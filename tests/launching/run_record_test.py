@@ -5,7 +5,8 @@ import signal
 import pytest
 
 from distmnist.common import signals
-from distmnist.launching import jobs, restart_limits, run_record, task_record
+from distmnist.launching import jobs, run_record
+from distmnist.launching.supervisor import restart_limits, task_record
 from distmnist.watching import metrics_file, stop_file
 
 TASKS = jobs.make_tasks(['h:1'], ['h:2', 'h:3'], [])

@@ -9,7 +9,7 @@ from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.exchange import sharding
 from distmnist.nn import batch_norm, layers, optimizers
-from distmnist.training import stop_hook
+from distmnist.training.hooks import stop_hook
 from tests.support import in_process
 from tests.support.variables import run_with
 

@@ -7,7 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import center, sparse_table
+from distmnist.exchange.center import center
+from distmnist.exchange.tables import sparse_table
 from distmnist.nn import embeddings, layers
 
 LISTS = [[3, 3, 70], [], [99]]

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import registry
 from distmnist.common.names import RANKERS
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 from distmnist.problems import clicks
 
 NETS = registry.names(RANKERS)

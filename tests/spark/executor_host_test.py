@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching import restart_limits, task_group
+from distmnist.launching.supervisor import restart_limits, task_group
 from distmnist.spark import executor_host
 from tests.support.host_room import NAMES, SECRET, STOP, TASKS
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from distmnist.common import cli
-from distmnist.launching import restart_limits
+from distmnist.launching.supervisor import restart_limits
 from distmnist.spark import feed, training
 from tests.support import runner
 from tests.support.fake_host import FakeHost

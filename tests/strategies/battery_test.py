@@ -13,17 +13,13 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import (
-  fused_steps,
-  graph_warmup,
-  periodic_exchange,
-  sharding,
-  strategy,
-)
+from distmnist.exchange import sharding, strategy
+from distmnist.exchange.copies import periodic_exchange
+from distmnist.exchange.steps import fused_steps, graph_warmup
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import restart
 from distmnist.nn import optimizers
-from distmnist.training import stop_hook
+from distmnist.training.hooks import stop_hook
 from tests.support import in_process
 from tests.support.rule import place, read_traffic
 

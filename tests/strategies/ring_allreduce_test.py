@@ -13,10 +13,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.exchange import fused_steps
+from distmnist.exchange.steps import fused_steps
 from distmnist.nn import optimizers
 from distmnist.strategies import ring_allreduce
-from distmnist.training import stop_hook
+from distmnist.training.hooks import stop_hook
 from tests.support import in_process
 from tests.support.runner import (
   REPO,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 from distmnist.strategies import (
   async_sgd,
   dc_asgd,

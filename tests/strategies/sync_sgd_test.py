@@ -10,10 +10,11 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.exchange import fused_steps, sharding
+from distmnist.exchange import sharding
+from distmnist.exchange.steps import fused_steps
 from distmnist.nn import layers, optimizers
 from distmnist.strategies import sync_sgd
-from distmnist.training import stop_hook
+from distmnist.training.hooks import stop_hook
 from tests.support import in_process, lock_step, oracles, rule
 
 BATCH_SIZE, STEPS = 8, 20

@@ -2,7 +2,7 @@
 
 import collections
 
-from distmnist.training import batch_table
+from distmnist.training.batches import batch_table
 
 BATCH = 5
 

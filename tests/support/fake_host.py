@@ -1,6 +1,6 @@
 """A host of tasks without a process: the test says what ends, and when."""
 
-from distmnist.launching import task_host
+from distmnist.launching.supervisor import task_host
 
 
 class FakeHost(task_host.TaskHost):

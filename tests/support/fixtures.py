@@ -20,7 +20,7 @@ from distmnist import (
   train,  # noqa: F401  All its flags, for set_flags.
 )
 from distmnist.common import cli, console, registry
-from distmnist.exchange import collectives
+from distmnist.exchange.ring import collectives
 from tests.support import in_process, object_store, runner, stepper
 from tests.support.paths import REPO
 

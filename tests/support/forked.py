@@ -11,12 +11,13 @@ import psutil
 
 from tests.support.paths import PYTHONPATH
 
-# In the place of `-m distmnist.launching.fork_server FD MODULE`: makes its own
-# namespace, as a user who has no rights. What is imported first could not be
-# read later.
+# In the place of `-m distmnist.launching.forking.fork_server FD MODULE`: makes
+# its own namespace, as a user who has no rights. What is imported first could
+# not be read later.
 AS_NOBODY = """
 import ctypes, os, sys, numpy.random
-from distmnist.launching import fork_server, network_namespace
+from distmnist.launching import network_namespace
+from distmnist.launching.forking import fork_server
 import fake_train
 os.setgroups([])
 os.setgid(65534)
@@ -33,7 +34,7 @@ fork_server.main(int(sys.argv[1]), sys.argv[2], *namespace.fds)
 
 class Server:
   def __init__(
-    self, module, log, program=('-m', 'distmnist.launching.fork_server')
+    self, module, log, program=('-m', 'distmnist.launching.forking.fork_server')
   ):
     self.socket, theirs = socket.socketpair(
       socket.AF_UNIX, socket.SOCK_SEQPACKET

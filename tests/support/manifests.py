@@ -2,18 +2,14 @@
 
 import json
 
-from distmnist.launching import (
-  jobs,
-  kube_manifests,
-  kube_options,
-  kube_patch,
-)
+from distmnist.launching import jobs
+from distmnist.launching.kubernetes import manifests, options, patch
 
-KINDS = kube_manifests.KINDS
+KINDS = manifests.KINDS
 
 
 def make_options(**fields):
-  """Returns kube_options.Options, those of `fields` as given."""
+  """Returns options.Options, those of `fields` as given."""
   default = {
     'kind': 'job',
     'name': 'mnist',
@@ -31,7 +27,7 @@ def make_options(**fields):
     'stop_grace_secs': 25.0,
     'train_flags': ('--logdir=/logs/mnist',),
   }
-  return kube_options.Options(**{**default, **fields})
+  return options.Options(**{**default, **fields})
 
 
 def make(
@@ -50,7 +46,7 @@ def make(
     max_restarts=max_restarts,
     evaluator=evaluator,
   )
-  return kube_manifests.make(job, make_options(**fields))
+  return manifests.make(job, make_options(**fields))
 
 
 def make_as_read(**fields):
@@ -71,7 +67,7 @@ def templates_of(documents):
   found = {}
   for document in documents:
     name = document['metadata']['name']
-    roles = list(kube_patch.find_templates(document))
+    roles = list(patch.find_templates(document))
     for index, (_, template) in enumerate(roles):
       found[f'{name}-{index}' if len(roles) > 1 else name] = template
   return found

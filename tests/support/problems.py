@@ -5,7 +5,7 @@ import types
 
 from distmnist.data import image_ops
 from distmnist.problems import images
-from distmnist.training import problem, problem_module
+from distmnist.training.problems import problem, problem_module
 
 # The default, 60,000 of them, takes a second to draw.
 FEW_IMAGES = (

@@ -66,7 +66,7 @@ class Runner:
         [
           sys.executable,
           '-m',
-          'distmnist.launching.fork_server',
+          'distmnist.launching.forking.fork_server',
           str(theirs.fileno()),
           'distmnist.train',
         ],

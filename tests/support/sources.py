@@ -4,7 +4,7 @@ import numpy as np
 
 from distmnist.data import split
 from distmnist.logdir import history
-from distmnist.training import batch_source, batch_table
+from distmnist.training.batches import batch_source, batch_table
 
 BATCH = 4
 NUM_IMAGES = 30

@@ -15,7 +15,9 @@ import typing
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import fused_steps, periodic_exchange, sharding
+from distmnist.exchange import sharding
+from distmnist.exchange.copies import periodic_exchange
+from distmnist.exchange.steps import fused_steps
 from distmnist.nn import optimizers
 from tests.support import in_process
 

@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import sharding, sparse_table
+from distmnist.exchange import sharding
+from distmnist.exchange.tables import sparse_table
 from distmnist.nn import layers, optimizers
 from tests.support import in_process
 

@@ -5,7 +5,8 @@ import collections
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import fused_steps, periodic_exchange
+from distmnist.exchange.copies import periodic_exchange
+from distmnist.exchange.steps import fused_steps
 from tests.strategies import battery_test
 from tests.support import in_process
 

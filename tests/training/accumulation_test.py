@@ -7,13 +7,14 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.data import input_pipeline
-from distmnist.exchange import local_copies
+from distmnist.exchange.copies import local_copies
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints
 from distmnist.nn import batch_norm
-from distmnist.training import flag_checks, problem_data, worker_graph
-from distmnist.training import problem as problem_lib
+from distmnist.training import flag_checks, worker_graph
 from distmnist.training import step as step_lib
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from tests.strategies.battery_test import each_in_time
 from tests.support import in_process, problems
 from tests.training import step_test

@@ -7,16 +7,12 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import STRATEGIES
-from distmnist.exchange import center_average
+from distmnist.exchange.center import center_average
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints
-from distmnist.training import (
-  averages,
-  flag_checks,
-  problem_data,
-  worker_graph,
-)
-from distmnist.training import problem as problem_lib
+from distmnist.training import averages, flag_checks, worker_graph
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from tests.strategies.battery_test import each_in_time
 from tests.support import in_process, problems
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.

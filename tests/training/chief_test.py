@@ -15,15 +15,15 @@ from distmnist.common import cli, console, registry
 from distmnist.common.names import MODELS
 from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
-from distmnist.training import (
+from distmnist.training import chief as chief_lib
+from distmnist.training.hooks import (
   begin_hook,
-  problem_data,
   save_hook,
   stop_hook,
   validation_hook,
 )
-from distmnist.training import chief as chief_lib
-from distmnist.training import problem as problem_lib
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from tests.support import in_process, problems
 from tests.support.runner import SMALL, read_report
 

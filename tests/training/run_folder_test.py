@@ -6,8 +6,9 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
 from distmnist.logdir import run_data
-from distmnist.training import problem as problem_lib
-from distmnist.training import problem_data, run_folder
+from distmnist.training import run_folder
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from tests.support import in_process, problems
 
 CHIEF = cluster_lib.Cluster()

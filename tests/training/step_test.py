@@ -14,9 +14,10 @@ from distmnist.cluster import cluster
 from distmnist.common import registry
 from distmnist.common.names import MODELS, STRATEGIES
 from distmnist.data import input_pipeline
-from distmnist.exchange import local_copies, strategy
-from distmnist.training import batch_table
+from distmnist.exchange import strategy
+from distmnist.exchange.copies import local_copies
 from distmnist.training import step as step_lib
+from distmnist.training.batches import batch_table
 from tests.support import in_process, problems
 
 NUM_TOWERS, PART, NUM_STEPS = 4, 6, 5

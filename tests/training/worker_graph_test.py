@@ -3,12 +3,13 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, console
-from distmnist.exchange import graph_warmup
+from distmnist.exchange.steps import graph_warmup
 from distmnist.lifecycle import task as task_lib
 from distmnist.models import softmax
 from distmnist.nn import batch_norm, layers
-from distmnist.training import flag_checks, problem_data, worker_graph
-from distmnist.training import problem as problem_lib
+from distmnist.training import flag_checks, worker_graph
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from tests.support import in_process, problems
 
 WORKER = cluster_lib.make_cluster(('p:1', 'q:1'), ('v:1', 'w:1'), 'worker', 0)

@@ -10,12 +10,12 @@ from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import history as history_lib
 from distmnist.training import (
   flag_checks,
-  problem_data,
   run_folder,
   worker_graph,
   worker_loop,
 )
-from distmnist.training import problem as problem_lib
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 from tests.support import in_process, problems
 
 

@@ -1,0 +1,1 @@
+"""The center on the ps: whole or not, pulled, pushed, locked."""

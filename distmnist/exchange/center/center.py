@@ -1,0 +1,156 @@
+"""The center as one worker sees it: its shards, and the ways to and fro.
+
+Inside `scope()` a model's `tf.get_variable` makes a center variable on the
+ps, in shards as ever, and hands the model a view of the whole of it on the
+worker's device (exchange/model_variables.py). A view is here the value that
+this step has pulled; in exchange/copies/local_copies.py it is a variable of the
+worker's own.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import model_variables, transport
+from distmnist.exchange.tables import table_rows
+
+
+class Center(model_variables.ModelVariables):
+  """Every trainable center variable, pulled anew in each step.
+
+  Lists of tensors are in the order of `views`; lists of shards are in the
+  order of `shards`.
+
+  Attributes: those of ModelVariables.
+  """
+
+  def __init__(self, cluster):
+    wire = transport.Wire(cluster)
+    super().__init__(table_rows.Rows(cluster, wire))
+    self._device = cluster.compute_device
+    self._has_ps = cluster.num_ps > 0
+    self._wire = wire
+    self._has_towers = len(cluster.tower_devices) > 1
+
+  def _make_view(self, center, shards, name):
+    del shards
+    if not self._has_ps:
+      return center
+    # What is small is pulled together, and only at the end is it known what
+    # there is: until then the view has no value.
+    with tf.device(self._device):
+      return tf.identity(
+        tf.placeholder(center.dtype.base_dtype, center.shape), f'pulled/{name}'
+      )
+
+  def _connect_views(self):
+    if self._has_ps:
+      values = self.read_center()
+      for (view, _), value in zip(self._pulled, values, strict=True):
+        view.op._update_input(0, value)
+
+  @property
+  def num_bytes(self):
+    """What is pulled whole takes on the wire, in bytes, an int."""
+    return self._wire.count_bytes(self._pulled_shards)
+
+  def count_bytes(self):
+    """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
+    return tuple(self.num_bytes + x for x in self.rows.count_bytes())
+
+  def read_step(self, global_step):
+    """Returns the global_step that the views are of, int64 scalar tensor.
+
+    Args:
+      global_step: int64 scalar variable.
+    """
+    # No edge orders this read among the pulls of the weights: it starts with
+    # them, and an edge would cost a round trip a step.
+    with tf.device(global_step.device):
+      return global_step.read_value()
+
+  def take_next(self, tensors):
+    """Ends a step: returns `tensors` once the next one may begin.
+
+    Args:
+      tensors: list of scalar tensors, which come when the push is applied.
+    """
+    return tensors
+
+  def read_shards(self):
+    """Returns the values of what is pulled, a list of tensors on the ps."""
+    return [read(shard) for shard in self._pulled_shards]
+
+  def read_center(self):
+    """Returns what is pulled on the worker, a list of whole tensors."""
+    return self.from_shards(self.read_shards())
+
+  def from_shards(self, parts):
+    """Pulls tensors like those of `read_shards`; returns whole ones."""
+    devices = [shard.device for shard in self._pulled_shards]
+    left = iter(self._wire.to_worker(parts, devices))
+    with tf.device(self._device):
+      return [
+        join([next(left) for _ in shards], view.shape)
+        for view, shards in self._pulled
+      ]
+
+  def round_as_sent(self, tensors):
+    """Returns `tensors` as they arrive when they are sent, where they are."""
+    return [self._wire.round(tensor) for tensor in tensors]
+
+  def to_shards(self, tensors):
+    """Cuts whole tensors as the center is cut and pushes the parts.
+
+    Args:
+      tensors: list like `views`, and then like `rows.views` if there are any;
+        what is for a shard in place is beside it.
+
+    Returns:
+      The list of (part on its shard's ps, shard) for `apply_gradients`.
+    """
+    parts = []
+    end = len(self._pulled) + len(self._in_place)
+    there = map(self._wire.guard, tensors[len(self._pulled) : end])
+    with tf.device(self._device):
+      for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
+        parts += cut(tensor, shards)
+    devices = [shard.device for shard in self._pulled_shards]
+    arrived = self._wire.to_ps(parts, devices)
+    pairs = list(zip([*arrived, *there], self.shards, strict=True))
+    return pairs + self.rows.push(tensors[end:])
+
+  def compute_gradients(self, optimizer, loss):
+    """Returns the list of g^i: by the views, and by the tables' rows."""
+    views = self.views + self.rows.views
+    # A gradient is computed where the loss of its tower was.
+    is_spread = self._has_towers or bool(self._in_place)
+    pairs = optimizer.compute_gradients(
+      loss, views, colocate_gradients_with_ops=is_spread
+    )
+    # What the loss does not depend on has none.
+    return [tf.zeros_like(v) if g is None else g for g, v in pairs]
+
+
+def read(shard):
+  """Returns the value of `shard` where it is."""
+  with tf.device(shard.device):
+    return shard.read_value()
+
+
+def join(values, shape):
+  """Returns the whole of `shape`, of which `values` are the shards."""
+  if len(values) == 1:
+    return values[0]
+  return tf.concat(values, find_cut(values[0], shape))
+
+
+def cut(tensor, shards):
+  """Returns the parts of a whole tensor that are for `shards`, a list."""
+  if len(shards) == 1:
+    return [tf.convert_to_tensor(tensor)]
+  axis = find_cut(shards[0], tensor.shape)
+  return tf.split(tensor, [s.shape[axis] for s in shards], axis)
+
+
+def find_cut(shard, shape):
+  """Returns the axis along which the first shard was cut from `shape`."""
+  return next(i for i, n in enumerate(shard.shape) if n != shape[i])

@@ -1,0 +1,90 @@
+"""An exponential moving average of the center's weights, beside them.
+
+As tf.train.ExponentialMovingAverage with its num_updates (Polyak and Juditsky
+1992, SIAM J. Control Optim. 30(4), for averages of the weights of a descent):
+
+  d = min(decay, (1 + t) / (10 + t));  a <- a - (1 - d) (a - x~)
+
+x~ is the center and t the global_step, both after an update; a begins as x~
+does. No worker computes with a: it is for evaluation.
+
+In a round (exchange/rounds/sync_round.py) the chief's thread moves a once for
+each update, before it hands out the tokens. Else the worker that has pushed
+moves it after its push, and outside of any lock: a push of another that lands
+in between is in x~ already, and its own move comes as well. A push that
+drop_stale has thrown away moves a, too. Without a ps each worker has an a of
+its own.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.copies import local_copies
+
+NAME = 'ExponentialMovingAverage'
+# Of the graph: its CenterAverage, if there is one.
+_COLLECTION = 'distmnist/center_average'
+
+
+class CenterAverage:
+  """The averages of the default graph, and how a step moves them.
+
+  Attributes:
+    variables: list of tf.Variable, one beside each shard; in a checkpoint each
+      has the name of its weight, and NAME after it.
+    is_moved: bool, whether an update of the center is followed by theirs.
+  """
+
+  def __init__(self, shards, decay, global_step):
+    """
+    Args:
+      shards: list of tf.Variable, the trained ones of the center.
+      decay: float, 0 < decay < 1.
+      global_step: int64 scalar variable.
+    """
+    self._shards = shards
+    self._decay = decay
+    self._global_step = global_step
+    self.is_moved = False
+    with tf.name_scope(None):
+      self.variables = [_make_average(shard) for shard in shards]
+    tf.add_to_collection(_COLLECTION, self)
+
+  def follow(self, ops):
+    """Returns the op that moves the averages once `ops` have run."""
+    self.is_moved = True
+    moves = []
+    with tf.control_dependencies(ops), tf.name_scope('center_average'):
+      with tf.device(self._global_step.device):
+        t = tf.cast(self._global_step.read_value(), tf.float32)
+        rate = 1 - tf.minimum(self._decay, (1 + t) / (10 + t))
+      for shard, average in zip(self._shards, self.variables, strict=True):
+        with tf.device(shard.device):
+          change = average.read_value() - shard.read_value()
+          change *= tf.cast(rate, change.dtype)
+        moves.append(average.assign_sub(change, read_value=False))
+    with tf.device(self._global_step.device):
+      return tf.group(*moves)
+
+
+def follow(ops):
+  """Returns `ops`, after which an update is done, and what comes after them.
+
+  Where a rule says this more than once of an update, the first counts.
+
+  Args:
+    ops: list of ops.
+  """
+  found = [x for x in tf.get_collection(_COLLECTION) if not x.is_moved]
+  return [*ops, *(average.follow(ops) for average in found)]
+
+
+def _make_average(shard):
+  with tf.device(shard.device):
+    average = tf.Variable(
+      shard.initial_value,
+      trainable=False,
+      name=f'{shard.op.name}/{NAME}',
+      use_resource=True,
+    )
+  local_copies.save_as_slice_like(shard, average)
+  return average

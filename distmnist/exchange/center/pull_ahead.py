@@ -1,0 +1,64 @@
+"""The center pulled a step ahead: a link carries both ways at once.
+
+A worker computes with copies of its own, while the values for its next step are
+pulled; it takes them once its push is applied. So a step takes as long as the
+longer of the two ways and not as both, and its gradient is of a center that is
+older by one step of its own, and by those of others in that time.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.exchange.center import center
+from distmnist.exchange.copies import local_copies
+from distmnist.exchange.rounds import sync_round
+from distmnist.exchange.shards import shard_copies
+
+_PULL_AHEAD = flags.DEFINE_integer(
+  'pull_ahead',
+  0,
+  'async_sgd, ssp: with 1 the values of the next step are pulled while this '
+  'one computes and pushes: faster where the links decide, and the staleness '
+  'grows by one step of the worker itself and by those of others in that time. '
+  'By default 0.',
+  lower_bound=0,
+  upper_bound=1,
+)
+
+
+def is_wanted():
+  """Whether --pull_ahead asks for it."""
+  return bool(_PULL_AHEAD.value)
+
+
+def make_center(cluster, pulls_ahead):
+  """Returns a center.Center, pulled ahead if it shall be and there is a ps."""
+  if pulls_ahead and cluster.num_ps:
+    return AheadCopies(cluster)
+  return center.Center(cluster)
+
+
+class AheadCopies(shard_copies.ShardCopies):
+  """Copies that are a pull behind the center."""
+
+  def __init__(self, cluster):
+    super().__init__(cluster)
+    self._cluster = cluster
+
+  def read_step(self, global_step):
+    self._step = sync_round.make_token(
+      self._cluster, global_step, 'pulled_step'
+    )
+    # A warm-up of the graphs makes the copies old: this one with them.
+    tf.add_to_collection(local_copies.VARIABLES, self._step)
+    self._next_step = super().read_step(global_step)
+    self._next = self.read_center()
+    return self._step.value()
+
+  def take_next(self, tensors):
+    with tf.control_dependencies(tensors):
+      taken = [
+        self.assign(self._next),
+        self._step.assign(self._next_step, read_value=False),
+      ]
+    return self.bring(tensors, taken)

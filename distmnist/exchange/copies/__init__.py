@@ -1,0 +1,1 @@
+"""Workers' own copies of the center, and their exchange with it."""

@@ -1,0 +1,201 @@
+"""A worker's own copy of every trainable center variable.
+
+What the model gets inside `scope()` is a variable on the worker's device, so
+that a local step touches no other task. Copies, and the optimizer slots made in
+`local_variables()`, are local variables: in no checkpoint, and initialised each
+time the worker makes a session. So a worker always starts from the center's
+values, also after a restart.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import variable_lists
+from distmnist.exchange.center import center as center_lib
+
+# Of the graph: the copies and what else a worker makes beside them, and the ops
+# that then pull, for rules whose pull is more than to initialise them.
+VARIABLES = 'distmnist/copies'
+PULLS = 'distmnist/pulls'
+
+
+class LocalCopies(center_lib.Center):
+  """The copies, and the ways between them and the center.
+
+  Lists of tensors are in the order of `variables`; lists of shards are in the
+  order of `shards`.
+
+  Attributes:
+    variables: list of tf.Variable, the whole copies on the worker.
+  """
+
+  _keeps_in_place = False  # All steps are taken on the copy.
+
+  def __init__(self, cluster):
+    super().__init__(cluster)
+    self._cpu_device = cluster.cpu_device
+
+  def _make_view(self, center, shards, name):
+    with tf.device(self._device):
+      values = [shard.read_value() for shard in shards]
+      return _make_local(
+        center_lib.join(values, center.shape), f'local_copy/{name}'
+      )
+
+  def _connect_views(self):
+    pass  # A copy has a value of its own.
+
+  @property
+  def variables(self):
+    return self.views
+
+  def make_zeros(self, name):
+    """Returns local variables of zeros beside the copies and in their shapes.
+
+    Args:
+      name: str, such as 'velocity'.
+    """
+    with tf.device(self._device):
+      return [
+        _make_local(tf.zeros(copy.shape, copy.dtype), name)
+        for copy in self.variables
+      ]
+
+  def make_kept(self, name):
+    """Returns local variables beside the copies, with the values as pulled.
+
+    Args:
+      name: str, such as 'as_pulled'.
+    """
+    with tf.device(self._device):
+      return [_make_local(copy.initial_value, name) for copy in self.variables]
+
+  def make_zeros_on_ps(self, name):
+    """Returns variables of zeros beside the shards, each on its shard's ps.
+
+    In a checkpoint they are whole, as the center is: it fits any number of ps.
+
+    Args:
+      name: str, such as 'momentum'.
+    """
+    variables = []
+    for shard in self.shards:
+      with tf.device(shard.device):
+        variable = tf.Variable(
+          tf.zeros(shard.shape, shard.dtype),
+          trainable=False,
+          name=f'{shard.op.name}/{name}',
+        )
+      save_as_slice_like(shard, variable)
+      variables.append(variable)
+    return variables
+
+  def make_counter(self, initial_value, name):
+    """Returns an int64 local variable on the worker's CPU."""
+    with tf.device(self._cpu_device):
+      return _make_local(tf.cast(initial_value, tf.int64), name)
+
+  def count_local_step(self, ops):
+    """Returns how many steps this worker has done once all `ops` have run."""
+    counter = self.make_counter(0, 'local_step')
+    with tf.control_dependencies(ops), tf.device(self._cpu_device):
+      return tf.convert_to_tensor(counter.assign_add(1))
+
+  def read(self):
+    """Returns the copies' values at this point, a list of tensors."""
+    with tf.device(self._device):
+      return [copy.read_value() for copy in self.variables]
+
+  def read_changes(self, kept):
+    """Returns x^i - kept, a list of tensors; `kept` is that of `make_kept`."""
+    return [
+      now - before.read_value()
+      for now, before in zip(self.read(), kept, strict=True)
+    ]
+
+  def assign(self, values):
+    """Returns the op by which every copy takes its value, list of tensors."""
+    return variable_lists.assign_all(self.variables, values)
+
+  def pull(self, keep=()):
+    """Returns the op x^i <- x~; those of `make_kept` take the same values."""
+    values = self.read_center()
+    taken = [self.assign(values)]
+    if keep:
+      taken.append(variable_lists.assign_all(keep, values))
+    return tf.group(*taken)
+
+  def add(self, changes):
+    """Returns the op x^i <- x^i + change, for a list of tensors."""
+    return variable_lists.add_all(self.variables, changes)
+
+  def count_bytes_if(self, is_due):
+    """Returns num_bytes or 0 by a bool tensor, an int64 scalar tensor."""
+    with tf.device(self._cpu_device):
+      return tf.where(is_due, tf.constant(self.num_bytes, tf.int64), 0)
+
+  def local_step(self, optimizer, gradients):
+    """Returns the op x^i <- Opt(x^i, g); the slots are local as well."""
+    with local_variables():
+      return optimizer.apply_gradients(
+        list(zip(gradients, self.variables, strict=True))
+      )
+
+  def sum_and_step(self, optimizer, loss):
+    """Takes a local step and adds up its gradients.
+
+    Args:
+      optimizer: tf.train.Optimizer of this worker.
+      loss: float32 scalar tensor.
+
+    Returns:
+      (sums, step): local variables like `variables`, which the caller clears,
+      and an int64 scalar tensor, how many steps this worker has done.
+    """
+    sums = self.make_zeros('gradient_sum')
+    gradients = self.compute_gradients(optimizer, loss)
+    step = self.count_local_step(
+      [
+        variable_lists.add_all(sums, gradients),
+        self.local_step(optimizer, gradients),
+      ]
+    )
+    return sums, step
+
+
+def save_as_slice_like(shard, variable):
+  """Makes `variable` that slice of a whole which `shard` is of the center's."""
+  if cut := shard._get_save_slice_info():
+    # As slot_creator does it for an optimizer's slots. The name has the shard's
+    # in it, and the name scope of the rule before it.
+    variable._set_save_slice_info(
+      tf.Variable.SaveSliceInfo(
+        variable.op.name.replace(shard.op.name, cut.full_name),
+        cut.full_shape,
+        cut.var_offset,
+        cut.var_shape,
+      )
+    )
+
+
+def _make_local(initial_value, name):
+  return tf.Variable(
+    initial_value,
+    trainable=False,
+    collections=[tf.GraphKeys.LOCAL_VARIABLES, VARIABLES],
+    name=name,
+    use_resource=True,
+  )
+
+
+@contextlib.contextmanager
+def local_variables():
+  """Variables made here are local ones, whoever makes them."""
+
+  def create(next_creator, **kwargs):
+    kwargs['collections'] = [tf.GraphKeys.LOCAL_VARIABLES]
+    return next_creator(**kwargs)
+
+  with tf.variable_creator_scope(create):
+    yield

@@ -1,0 +1,87 @@
+"""A worker's own copies under Nesterov's momentum, which look ahead.
+
+With g taken at x + delta v, delta being the momentum and v the velocity:
+
+  v <- delta v - eta g(x + delta v);  x <- x + v
+
+The copies hold x + delta v, where the model computes g; x itself is read off
+them. delta = 0 is a plain local step, by any optimizer.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import variable_lists
+from distmnist.exchange.copies import local_copies
+
+
+class NesterovCopies(local_copies.LocalCopies):
+  """LocalCopies at x + delta v, with the v of each beside it."""
+
+  def __init__(self, cluster, momentum):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      momentum: float, delta; above 0 the optimizer must be plain SGD.
+    """
+    super().__init__(cluster)
+    self._momentum = momentum
+    self._velocities = []
+
+  def begin_step(self, optimizer, loss):
+    """Computes g, and reads x before anything changes it.
+
+    Args:
+      optimizer: tf.train.Optimizer of this worker.
+      loss: float32 scalar tensor.
+
+    Returns:
+      (gradients, positions, step): lists of tensors like the copies, of g and
+      of x, and an int64 scalar tensor, how many steps this worker has done.
+    """
+    if self._momentum:
+      self._velocities = self.make_zeros('velocity')
+    gradients = self.compute_gradients(optimizer, loss)
+    # The copies hold x + delta v, which the model has read for g.
+    with tf.control_dependencies(gradients):
+      positions = self._read_positions()
+    step = self.count_local_step([*gradients, *positions])
+    return gradients, positions, step
+
+  def _read_positions(self):
+    """Returns x of x + delta v, a list of tensors."""
+    values = self.read()
+    if not self._momentum:
+      return values
+    return [
+      value - self._momentum * velocity.read_value()
+      for value, velocity in zip(values, self._velocities, strict=True)
+    ]
+
+  def end_step(self, optimizer, gradients):
+    """Steps v and x, which may have moved since `begin_step`.
+
+    Args:
+      optimizer, gradients: those of `begin_step`.
+
+    Returns:
+      The op, which waits for the control dependencies at this point.
+    """
+    gradients = [tf.identity(g) for g in gradients]
+    if not self._momentum:
+      return self.local_step(optimizer, gradients)
+    before = [v.read_value() for v in self._velocities]
+    with tf.control_dependencies(before):
+      shrunk = variable_lists.assign_all(
+        self._velocities, [self._momentum * v for v in before]
+      )
+    with tf.control_dependencies([shrunk]), local_copies.local_variables():
+      stepped = optimizer.apply_gradients(
+        list(zip(gradients, self._velocities, strict=True))
+      )
+    # x + delta v of the new x = x + v': what the copies hold next.
+    with tf.control_dependencies([stepped]):
+      changes = [
+        (1 + self._momentum) * v.read_value() - self._momentum * old
+        for v, old in zip(self._velocities, before, strict=True)
+      ]
+    return self.add(changes)

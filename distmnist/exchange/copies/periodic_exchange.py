@@ -1,0 +1,84 @@
+"""An exchange with the center in every T-th local step, and none between.
+
+A step without its exchange is shorter: exchange/steps/fused_steps.py leaves it
+out.
+"""
+
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import strategy, transport
+
+# The graph's Exchanges.
+EXCHANGES = 'distmnist/exchanges'
+
+
+class Exchange(NamedTuple):
+  """What `every` has built; a step without it is shorter: see fused_steps.py.
+
+  Attributes:
+    period: int, T > 1.
+    step: int64 scalar tensor; the exchange is due where T divides it.
+    outputs: list of tensors, what the rest of the step has of the exchange.
+    without: list of tensors, the same where it is not due.
+  """
+
+  period: int
+  step: tf.Tensor
+  outputs: list
+  without: list
+
+
+def every(period, step, exchange, known_step):
+  """Runs `exchange` in each step that `period` divides.
+
+  Args:
+    period: int, T.
+    step: int64 scalar tensor, which the exchange waits for; the same one for
+      all exchanges of a rule.
+    exchange: callable -> (global_step, staleness), int64 scalar tensors.
+    known_step: int64 local variable, what global_step is said to be in the
+      other steps; set here.
+
+  Returns:
+    (global_step, staleness, is_due); staleness is -1 if there was none.
+  """
+
+  def do_exchange():
+    new_step, staleness = transport.bring_scalars(exchange())
+    return known_step.assign(new_step), staleness
+
+  def do_nothing():
+    return known_step.read_value(), tf.constant(-1, tf.int64)
+
+  if period == 1:
+    with tf.control_dependencies([step]):
+      results = do_exchange()
+    with tf.device(known_step.device):
+      return *map(tf.convert_to_tensor, results), tf.constant(True)
+  with tf.device(known_step.device):
+    is_due = tf.equal(step % period, 0)
+  results = tf.cond(is_due, do_exchange, do_nothing)
+  with tf.device(known_step.device):
+    # An op of our own each, that a copy of the step can put another one for.
+    outputs = [tf.identity(result) for result in (*results, is_due)]
+    with tf.control_dependencies([is_due]):
+      without = [*map(tf.convert_to_tensor, do_nothing()), tf.constant(False)]
+  tf.add_to_collection(EXCHANGES, Exchange(period, step, outputs, without))
+  return tuple(outputs)
+
+
+def build_update(copies, period, step, exchange, known_step):
+  """Exchanges the whole center in each step that `period` divides.
+
+  Args:
+    copies: local_copies.LocalCopies.
+    period, step, exchange, known_step: see `every`.
+
+  Returns:
+    strategy.Update.
+  """
+  train_op, staleness, is_due = every(period, step, exchange, known_step)
+  num_bytes = copies.count_bytes_if(is_due)
+  return strategy.Update(train_op, staleness, num_bytes, num_bytes)

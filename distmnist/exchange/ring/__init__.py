@@ -1,0 +1,1 @@
+"""All-reduce between workers, with no ps."""

@@ -1,0 +1,74 @@
+"""The start and the end of a training of workers with no ps."""
+
+import contextlib
+import signal
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.exchange.ring import collectives
+
+# The names of the collective ops; the broadcast takes those from BROADCAST on,
+# one a dtype.
+STEP, END, BROADCAST = 1, 2, 3
+_END_TIMEOUT_SECS = 5.0
+
+
+class RingHook(tf.train.SessionRunHook):
+  """Equal variables at the start, one last step for all, a barrier there."""
+
+  def __init__(self, cluster, votes, stop):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      votes: float32 [2] tensor: the parts of the workers that want to stop, and
+        of those that were asked to by a signal.
+      stop: stop_request.StopRequest.
+    """
+    self._cluster = cluster
+    self._votes = votes
+    self._stop = stop
+
+  def begin(self):
+    cluster, variables = self._cluster, {}
+    for variable in tf.global_variables():
+      variables.setdefault(variable.dtype.base_dtype, []).append(variable)
+    # The slash enters the scope of the step again.
+    with tf.name_scope('ring_allreduce/'), tf.device(cluster.cpu_device):
+      dtypes = sorted(variables, key=lambda dtype: dtype.name)
+      self._broadcast_op = [
+        collectives.build_broadcast(cluster, variables[dtype], BROADCAST + i)
+        for i, dtype in enumerate(dtypes)
+      ]
+      self._end_op = collectives.build_mean(
+        cluster, tf.zeros([1]), END, _END_TIMEOUT_SECS
+      )
+
+  def after_create_session(self, session, coord):
+    try:
+      session.run(self._broadcast_op)
+    except tf.errors.DeadlineExceededError as error:
+      raise cli.RunError(
+        'not all workers were ready for the first step within '
+        f'{self._cluster.start_timeout_secs:g} s: see their logs'
+      ) from error
+    except tf.errors.InvalidArgumentError as error:
+      raise cli.RunError(
+        'the workers do not have the same variables: check that all tasks have '
+        'the same flags'
+      ) from error
+
+  def before_run(self, run_context):
+    return tf.train.SessionRunArgs(self._votes)
+
+  def after_run(self, run_context, run_values):
+    wants_stop, is_preempted = run_values.results > 0
+    if is_preempted:
+      self._stop.request(signal.SIGTERM)
+    if wants_stop or is_preempted:
+      run_context.request_stop()
+
+  def end(self, session):
+    """No worker leaves while another may still fetch from it."""
+    with contextlib.suppress(tf.errors.OpError):
+      session.run(self._end_op)

@@ -1,0 +1,1 @@
+"""Synchronous aggregation: rounds to which R workers contribute."""

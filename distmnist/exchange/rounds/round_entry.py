@@ -1,0 +1,159 @@
+"""Which contributions enter a round: their tokens tell, and ps 0 decides once.
+
+A token is life * 2^40 + global_step. A life of the rounds ends when a chief
+takes over: contributions already made in it are thrown away, and those that
+still arrive are dropped, as their token is smaller than what the accumulators
+then ask for. So a chief need not know which workers had contributed, were about
+to or had died: each worker gets a token of the new life, and none contributes
+twice to a round of it.
+
+With R = N workers no contribution is late. Otherwise the first R are chosen
+under a lock beside the global_step, and for all shards at once: each
+accumulator by itself would take its own first R, and more than R that arrive
+before the chief has asked for the mean.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.center import ps_lock
+
+LIFE = 1 << 40
+# The keys of the table: the number of lives so far, and of contributions that
+# have entered, which is R * global_step at the start of a round.
+_LIVES, _NUM_IN = 0, 1
+# Older than any: an accumulator drops it.
+_NEVER_IN = -1
+
+
+def step_of(token):
+  """Returns the global_step of a token, int64 tensor."""
+  return token % LIFE
+
+
+def correct(staleness, own_token, new_token):
+  """Returns the staleness of a contribution, from the next token, int64 scalar.
+
+  Args:
+    staleness: int64 scalar tensor, what `Entry.contribute` returned, or None.
+    own_token, new_token: int64 scalar tensors, that of the contribution and
+      the next.
+  """
+  is_in = step_of(new_token) > step_of(own_token)
+  if staleness is None:
+    return 1 - tf.cast(is_in, tf.int64)
+  # It entered a round that another chief then began anew.
+  is_lost = (new_token // LIFE > own_token // LIFE) & ~is_in
+  return tf.maximum(staleness, tf.cast(is_lost, tf.int64))
+
+
+class Entry:
+  """The lives of the rounds and the contributions to the open one, on a ps.
+
+  They are in a table, which needs no initialisation and is in no checkpoint.
+  """
+
+  def __init__(self, cluster, num_contributions, global_step):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      num_contributions: int, R.
+      global_step: int64 scalar variable; the table is beside it.
+    """
+    self._num_contributions = num_contributions
+    self._global_step = global_step
+    self.is_lock_step = num_contributions == cluster.num_workers
+    with tf.device(global_step.device):
+      self._table = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/entry'
+      )
+    if not self.is_lock_step:
+      self._lock = ps_lock.Lock(global_step.device, 'entry_lock')
+
+  def read_token(self):
+    """Returns the token of a worker that begins now, int64 scalar tensor."""
+    with tf.device(self._global_step.device):
+      return self._find(_LIVES) * LIFE + self._global_step.read_value()
+
+  def contribute(self, own_token, apply):
+    """Contributes to the round of `own_token`, if it is open and not full.
+
+    All parts of a contribution must have arrived before the lock is taken. One
+    that is cut off by the death of its worker is not counted, so that another
+    takes its place.
+
+    Args:
+      own_token: int64 scalar tensor on this ps.
+      apply: callable(local_step) -> list of ops, which accumulate; local_step
+        is an int64 scalar tensor.
+
+    Returns:
+      (staleness, ops): int64 scalar tensor, 0 if the contribution is in,
+      else the rounds that it missed; None in lock-step, where the next token
+      tells.
+    """
+    if self.is_lock_step:
+      return None, apply(own_token)
+
+    def enter():
+      # A worker that was killed here may have contributed and not been
+      # counted.
+      num_in = tf.maximum(
+        self._find(_NUM_IN),
+        self._num_contributions * self._global_step.read_value(),
+      )
+      open_step = num_in // self._num_contributions
+      is_in = tf.equal(own_token, self._find(_LIVES) * LIFE + open_step)
+      never = tf.constant(_NEVER_IN, tf.int64)
+      with tf.control_dependencies(apply(tf.where(is_in, own_token, never))):
+        counted = self._set({_NUM_IN: num_in + tf.cast(is_in, tf.int64)})
+      missed = tf.maximum(open_step - step_of(own_token), 1)
+      with tf.control_dependencies([counted]):
+        return tf.where(is_in, tf.zeros_like(missed), missed)
+
+    staleness = self._run_locked(enter)
+    return staleness, [staleness.op]
+
+  def begin_life(self, prepare):
+    """Begins a new life of the rounds; to be run by the chief alone.
+
+    Args:
+      prepare: callable(token) -> op, what is done with the first token of that
+        life before any worker can begin with it.
+
+    Returns:
+      That token, int64 scalar tensor.
+    """
+
+    def begin():
+      life = self._find(_LIVES) + 1
+      step = self._global_step.read_value()
+      token = life * LIFE + step
+      with tf.control_dependencies([prepare(token)]):
+        begun = self._set(
+          {_LIVES: life, _NUM_IN: step * self._num_contributions}
+        )
+      with tf.control_dependencies([begun]):
+        return tf.identity(token)
+
+    if self.is_lock_step:
+      with tf.device(self._global_step.device):
+        return begin()
+    return self._run_locked(begin)
+
+  def _run_locked(self, build):
+    with tf.device(self._global_step.device):
+      return self._lock.execute(build)
+
+  def _find(self, key):
+    return tf.raw_ops.LookupTableFindV2(
+      table_handle=self._table,
+      keys=tf.constant(key, tf.int64),
+      default_value=tf.constant(0, tf.int64),
+    )
+
+  def _set(self, values):
+    return tf.raw_ops.LookupTableInsertV2(
+      table_handle=self._table,
+      keys=tf.constant(list(values), tf.int64),
+      values=tf.stack(list(values.values())),
+    )

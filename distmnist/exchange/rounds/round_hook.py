@@ -1,0 +1,170 @@
+"""Synchronous aggregation in a session: its first token, its updates, its end.
+
+A worker begins with a token that it did not wait for, and which one that is
+depends on how its predecessor ended. The chief has a thread that applies the
+mean of R contributions and hands out tokens, as long as its session lives. A
+task that leaves releases those that would wait for it. The invariant that all
+this keeps is in sync_round.py.
+"""
+
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import strategy
+from distmnist.exchange.rounds import (
+  round_entry,
+  round_state,
+  round_takeover,
+  token_barrier,
+  update_thread,
+)
+from distmnist.exchange.steps import graph_copy
+
+# At so many looks in a row, in a second, all workers must wait for one another
+# until a worker that has come back concludes that its token was lost with its
+# predecessor. Looks and not seconds: one that is held up between two looks has
+# not seen them all wait.
+_NUM_ALL_WAIT_LOOKS = 10
+_LOOK_SECS = 0.1
+
+
+class RoundHook(strategy.CenterHook):
+  """The tokens at the start and at the end, and the chief's UpdateThread.
+
+  SyncReplicasOptimizer's own hook closes the shared token queue at every stop
+  of the chief, and a closed queue stays closed: a restarted chief could not go
+  on. It also hands out R tokens at the start, with which a fast worker runs
+  ahead.
+  """
+
+  def __init__(self, the_round, stop, pull):
+    """
+    Args:
+      the_round: sync_round.Round.
+      stop: stop_request.StopRequest.
+      pull: op or None, see sync_round.Round.hook.
+    """
+    self._round = the_round
+    self._cluster = the_round.cluster
+    self._is_lock_step = the_round.entry.is_lock_step
+    self._stop = stop
+    self._pull_op = pull
+    self._first_token = None
+    self._session = self._updates = None
+    self._has_left = threading.Event()
+
+  def begin(self):
+    self._stop.on_request(self._leave_the_wait)
+    tokens, token_table = self._round.tokens, self._round.token_table
+    # A token that is seen here has a new life's tokens in the queues already.
+    token = self._round.entry.read_token()
+    with tf.control_dependencies([token]):
+      self._look = token, token_table.read()
+      if self._is_lock_step:
+        self._look += (tokens.take_all(),)
+    self._given_token = tf.placeholder(tf.int64, [], 'given_token')
+    begun = [
+      self._round.token.assign(self._given_token).op,
+      token_table.set_has_token(True),
+      *tokens.align(self._given_token),
+    ]
+    with tf.control_dependencies(begun):
+      self._begin_with = self._round.entry.read_token()
+    if not self._cluster.is_chief:
+      return
+    device = self._round.global_step.device
+    self._update_op = graph_copy.repeat(
+      self._round.update_op, self._round.rounds_per_run, device
+    )
+    self._release_op = tokens.release()
+    self._offer_op = tokens.offer_own()
+    self._close_op = tokens.close()
+    self._take_over_op = round_takeover.build_take_over(self._round)
+    self._new_center_op = round_takeover.build_new_center(self._round)
+
+  def on_new_center(self, session):
+    self._end_updates()
+    self._first_token = session.run(self._new_center_op)
+
+  def after_create_session(self, session, coord):
+    self._end_updates()
+    self._session = session
+    token, is_late = self._first_token, False
+    self._first_token = None
+    if token is None:
+      if self._cluster.is_chief:
+        token = session.run(self._take_over_op)
+      else:
+        token, is_late = self._enter(session)
+    given = {self._given_token: token}
+    now = session.run(self._begin_with, given)
+    if now // round_entry.LIFE > token // round_entry.LIFE:
+      # A chief has taken over meanwhile: what it did is known only now.
+      session.run(self._begin_with, given)
+    if is_late and self._pull_op is not None:
+      session.run(self._pull_op)
+    if self._cluster.is_chief:
+      # Known before it runs: the next session must be able to end it.
+      self._updates = update_thread.UpdateThread(
+        self._update_op, session, coord, self._has_left
+      )
+      self._updates.start()
+
+  def _enter(self, session):
+    """Returns (token, whether the center may have moved on since the pull).
+
+    In lock-step a worker waits for the token that its predecessor waited for.
+    """
+    num_looks = 0
+    while True:
+      token, token_table, *taken = session.run(self._look)
+      if not self._is_lock_step:
+        return token, True
+      if taken[0].size:
+        return max(token, *taken[0]), True
+      # The first of its index, or one that had its token.
+      if token_table[self._cluster.task_index] != 0:
+        return token, num_looks > 0
+      num_looks = 0 if any(token_table > 0) else num_looks + 1
+      if num_looks == _NUM_ALL_WAIT_LOOKS:
+        return token, True
+      self._stop.wait(_LOOK_SECS)
+
+  def end(self, session):
+    """Releases the workers that still wait for a token.
+
+    They may contribute again, now that nothing is applied any more.
+    """
+    self._has_left.set()
+    if self._cluster.is_chief:
+      self._end_updates()
+      session.run(self._release_op)
+      if not self._stop.is_requested:
+        session.run(self._close_op)
+
+  def describe_wait(self):
+    """Returns what a wait in this round is made of, a str."""
+    if self._session is None:
+      return ''
+    text = round_state.describe(self._round, self._session.sess_str)
+    if self._updates is not None:
+      text += f'; {self._updates.describe()}'
+    return text
+
+  def _end_updates(self):
+    if self._updates is not None:
+      self._updates.end()
+
+  def _leave_the_wait(self):
+    """Gets this worker's main thread out of its wait for a token."""
+    if self._session is None:
+      return
+    if not self._cluster.is_chief:
+      self._session.close()
+      return
+    # The round goes on meanwhile, and the others must not contribute to it
+    # again. Where all wait at one queue another may take the token: offer until
+    # this worker has left the wait.
+    while not self._has_left.wait(token_barrier.OFFER_SECS):
+      self._session.run(self._offer_op)

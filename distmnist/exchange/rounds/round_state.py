@@ -1,0 +1,115 @@
+"""The state of a round in which no worker moves, read from outside.
+
+A graph of its own makes the same shared names as the rule's, so any task can
+read them, and nothing of it is in the graph of the training.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import deadlines
+from distmnist.exchange.tables import sparse_sum
+
+_TIMEOUT_SECS = 5.0
+
+
+def describe(the_round, target):
+  """Returns the tokens of all workers, and what was contributed, a str.
+
+  Args:
+    the_round: sync_round.Round.
+    target: str, the master of this task.
+  """
+  with tf.Graph().as_default() as graph:
+    fetches = _build(the_round)
+  config = tf.ConfigProto(
+    device_filters=['/job:ps', the_round.cluster.task_device]
+  )
+  try:
+    return format_state(read(target, graph, config, fetches))
+  except tf.errors.OpError as error:
+    return f'the round cannot be read ({type(error).__name__})'
+
+
+def read(target, graph, config, fetches):
+  """Returns the values of `fetches`, read in a session of its own.
+
+  Raises:
+    tf.errors.OpError: a ps is gone, or does not answer within some seconds.
+  """
+
+  def run():
+    with tf.Session(target, graph=graph, config=config) as session:
+      return session.run(fetches)
+
+  return deadlines.call(run, _TIMEOUT_SECS)
+
+
+def _build(the_round):
+  """Returns {name: tensor} of the state, in the default graph."""
+  num_workers = the_round.cluster.num_workers
+  device = the_round.global_step.device
+  with tf.device(device):
+    step = tf.raw_ops.VarHandleOp(
+      dtype=tf.int64, shape=[], shared_name=the_round.global_step.op.name
+    )
+    queues = [
+      tf.FIFOQueue(-1, tf.int64, (), shared_name=f'round/tokens_{i}')
+      for i in range(len(the_round.tokens.num_each))
+    ]
+    token_table, entry = (
+      tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f'round/{name}'
+      )
+      for name in ('token_table', 'entry')
+    )
+    found = {
+      'step': tf.raw_ops.ReadVariableOp(resource=step, dtype=tf.int64),
+      'life': _find(entry, [0], 0)[0],
+      'token_table': _find(token_table, range(num_workers), -1),
+      'tokens': tf.stack([queue.size() for queue in queues]),
+    }
+  counts = {}
+  for accumulator, place in the_round.accumulators:
+    with tf.device(place):
+      same = sparse_sum.make_same(accumulator)
+      counts.setdefault(place, []).append(same.num_accumulated())
+  found['contributions'] = {
+    place: tf.stack(of_place) for place, of_place in counts.items()
+  }
+  return found
+
+
+def _find(table, keys, default):
+  return tf.raw_ops.LookupTableFindV2(
+    table_handle=table,
+    keys=tf.constant(list(keys), tf.int64),
+    default_value=tf.constant(default, tf.int64),
+  )
+
+
+def format_state(found):
+  """Returns the line of what `_build` has read, with values for tensors."""
+  who = []
+  for kind, one, several in (
+    (1, 'has a token', 'have a token'),
+    (0, 'waits', 'wait'),
+    (-1, 'has not begun', 'have not begun'),
+  ):
+    names = [
+      f'worker {i}'
+      for i, state in enumerate(found['token_table'])
+      if state == kind
+    ]
+    if names:
+      who.append(f'{", ".join(names)} {several if names[1:] else one}')
+  contributions = [
+    f'{place.partition("/device")[0]}: {min(counts)}'
+    + (f' to {max(counts)}' if min(counts) < max(counts) else '')
+    for place, counts in sorted(found['contributions'].items())
+  ]
+  tokens = ' '.join(str(n) for n in found['tokens'])
+  return (
+    f'the round of step {found["step"]}, life {found["life"]}: '
+    f'{"; ".join(who)}; tokens left: {tokens}; contributions in '
+    f'the accumulators of {", ".join(contributions)}'
+  )

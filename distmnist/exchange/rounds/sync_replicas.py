@@ -1,0 +1,125 @@
+"""tf.train.SyncReplicasOptimizer, with tokens that outlive a worker's death.
+
+The accumulators, the mean of R gradients and its application are the
+optimizer's. What is replaced, and why:
+
+- Its token queue: it has one for all workers, from which a fast one would take
+  the token of one that died while it waited, and contribute twice to an update.
+- Its local step on each worker: beside the global_step a token need not travel,
+  and is not waited for where steps follow each other in one session.run.
+- Its hook, for which see sync_round.RoundHook, and its silence on whether a
+  gradient came in time.
+- Its mean of the gradients of rows, for which see sparse_sum.py.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.rounds import sync_round
+from distmnist.exchange.tables import sparse_sum
+
+
+class SyncReplicas:
+  """The optimizer of a worker, and its round.
+
+  Attributes:
+    optimizer: tf.train.SyncReplicasOptimizer.
+  """
+
+  def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      optimizer: tf.train.Optimizer, by which the mean is applied.
+      replicas_to_aggregate: int, R.
+      global_step: int64 scalar variable.
+    """
+    self._cluster = cluster
+    self._replicas_to_aggregate = replicas_to_aggregate
+    self._global_step = global_step
+    self._token = sync_round.make_token(cluster, global_step)
+    # It is read once in a step, before the gradients are computed.
+    self._own_token = self._token.value()
+    self._applier = optimizer
+    self.optimizer = tf.train.SyncReplicasOptimizer(
+      optimizer, replicas_to_aggregate, cluster.num_workers
+    )
+    self._round = None
+
+  def push_and_wait(self, center, gradients, mark_done):
+    """Pushes gradients, and waits for the update.
+
+    Args:
+      center: center.Center.
+      gradients: list of tensors like `center.views`, and then like
+        `center.rows.views`.
+      mark_done: callable(ops) -> ops, Strategy.mark_done.
+
+    Returns:
+      (new_step, staleness): int64 scalar tensors, the global_step of the new
+      token, and see sync_round.Round.push_and_wait.
+    """
+    pairs = center.to_shards(gradients)
+    dense, sparse = (
+      [p for p in pairs if isinstance(p[0], tf.IndexedSlices) == is_sparse]
+      for is_sparse in (False, True)
+    )
+    sums = [(_make_sum(v), v.device) for _, v in sparse]
+    self._add_to_update(sums, [v for _, v in sparse])
+    instead = functools.partial(_make_unless_local, self._token)
+    with tf.variable_creator_scope(instead):
+      self.optimizer.apply_gradients(dense, self._global_step)
+    accumulators = [(_find_accumulator(v), v.device) for _, v in dense] + sums
+    self._round = sync_round.Round(
+      self._cluster,
+      self._replicas_to_aggregate,
+      self._global_step,
+      accumulators,
+      self._token,
+    )
+    runner = self.optimizer.get_chief_queue_runner()
+    _, its_tokens = runner.enqueue_ops[0].inputs
+    self._round.end_update([its_tokens])  # They come after the update.
+    return self._round.push_and_wait(pairs, self._own_token, mark_done)
+
+  def _add_to_update(self, sums, shards):
+    """Has the chief's update apply the means of `sums` to `shards`, too."""
+    if not sums:
+      return
+    apply_gradients = self._applier.apply_gradients
+
+    def apply_all(pairs, *args, **settings):
+      means = []
+      for accumulator, device in sums:
+        with tf.device(device):
+          means.append(accumulator.take_grad(self._replicas_to_aggregate))
+      pairs = [*pairs, *zip(means, shards, strict=True)]
+      return apply_gradients(pairs, *args, **settings)
+
+    self._applier.apply_gradients = apply_all
+
+  def hook(self, stop):
+    """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
+    return self._round.hook(stop)
+
+
+def _make_sum(variable):
+  with tf.device(variable.device):
+    return sparse_sum.SparseSum(variable, f'{variable.name}/grad_sum')
+
+
+def _find_accumulator(variable):
+  """Returns the accumulator that the optimizer has made for a variable."""
+  with tf.device(variable.device):
+    return tf.ConditionalAccumulator(
+      variable.dtype.base_dtype,
+      variable.shape,
+      shared_name=f'{variable.name}/grad_accum',
+    )
+
+
+def _make_unless_local(instead, create, **kwargs):
+  """A variable creator that returns `instead` for a local variable."""
+  is_local = tf.GraphKeys.LOCAL_VARIABLES in (kwargs['collections'] or ())
+  return instead if is_local else create(**kwargs)

@@ -1,0 +1,200 @@
+"""Synchronous aggregation: R workers contribute, the chief applies the mean.
+
+SyncReplicasOptimizer does this for gradients and one step. A Round does it
+for any tensors, also in a branch that is taken every T steps: accumulators on
+the ps take the mean of the first R contributions to a round and drop those that
+are late; a thread of the chief applies it and hands out tokens; a worker waits
+for its token and then pulls.
+
+With R = N each worker has one token or waits for one, so that none contributes
+twice to a round. This must still hold when workers die and come back, so the ps
+records which workers have a token (`TokenTable`): one that died with its token
+begins with a new one; one that died while it waited takes the one that was
+meant for it. Therefore each has a queue of its own: from a shared one a fast
+worker would take the token of a dead one, and contribute twice to a round. The
+same holds when the chief is replaced, even during an update: see
+exchange/rounds/round_entry.py.
+
+The hook of a session is in exchange/rounds/round_hook.py.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import transport
+from distmnist.exchange.center import center_average
+from distmnist.exchange.rounds import round_entry, round_hook, token_barrier
+
+
+def make_accumulators(shards):
+  """Returns a list of (tf.ConditionalAccumulator, device), one a shard."""
+  accumulators = []
+  for i, shard in enumerate(shards):
+    with tf.device(shard.device):
+      accumulator = tf.ConditionalAccumulator(
+        shard.dtype, shard.shape, shared_name=f'round/contributions_{i}'
+      )
+    accumulators.append((accumulator, shard.device))
+  return accumulators
+
+
+def make_token(cluster, global_step, name='token'):
+  """Returns a variable of this worker on a ps, the global_step at the start.
+
+  Args:
+    cluster: cluster.Cluster.
+    global_step: int64 scalar variable, beside which it is.
+    name: str, the first part of its name.
+  """
+  device = global_step.device
+  with tf.device(device):
+    return tf.Variable(
+      global_step.read_value(),
+      trainable=False,
+      collections=[tf.GraphKeys.LOCAL_VARIABLES],
+      caching_device=device,
+      name=f'{name}_of_worker_{cluster.task_index}',
+    )
+
+
+class Round:
+  """The accumulators and tokens of a rule.
+
+  Attributes:
+    update_op: the op of a round of the chief, for `hook`.
+    rounds_per_run: int, the chief's thread asks for so many rounds in a
+      session.run: they follow each other on the ps, and the workers need not
+      wait for the chief to ask.
+    pushed: list of ops, one for each accumulator, by which this worker
+      contributes; known after `push_and_wait`, and in lock-step alone.
+  """
+
+  def __init__(
+    self,
+    cluster,
+    num_contributions,
+    global_step,
+    accumulators,
+    token,
+    make_tokens=token_barrier.Tokens,
+  ):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      num_contributions: int, R.
+      global_step: int64 scalar variable, the rounds that are done.
+      accumulators: list of (tf.ConditionalAccumulator, device); a contribution
+        has a tensor for each.
+      token: int64 local variable, this worker's last token.
+      make_tokens: callable like token_barrier.Tokens.
+    """
+    self.cluster = cluster
+    self.num_contributions = num_contributions
+    self.global_step = global_step
+    self.accumulators = accumulators
+    self.token = token
+    self.entry = round_entry.Entry(cluster, num_contributions, global_step)
+    device = global_step.device
+    self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
+    self.token_table = token_barrier.TokenTable(cluster, device)
+    self.update_op = None
+    self.rounds_per_run = 5
+    self.pushed = []
+
+  def build_update(self, apply):
+    """Builds what the chief does with the mean of the contributions.
+
+    Args:
+      apply: callable(means) -> op; means is a list of tensors, one a shard and
+        on its ps.
+    """
+    means = []
+    for accumulator, device in self.accumulators:
+      with tf.device(device):
+        means.append(accumulator.take_grad(self.num_contributions))
+    with tf.device(self.global_step.device):
+      applied = apply(means)
+      with tf.control_dependencies([applied]):
+        count = self.global_step.assign_add(1, read_value=False)
+    self.end_update([count])
+
+  def end_update(self, ops):
+    """Has the tokens of the next round follow `ops`, which have counted it.
+
+    They carry the new step, and must not be sent before all is applied.
+    """
+    with tf.control_dependencies(center_average.follow(ops)):
+      self.update_op = self.tokens.make()
+
+  def push_and_wait(self, pairs, own_token=None, mark_done=list):
+    """Contributes, and waits for the end of the round; may be in a branch.
+
+    Args:
+      pairs: list of (tensor, shard), one for each accumulator and on its ps, as
+        LocalCopies.to_shards returns it.
+      own_token: int64 scalar tensor, the value of `token`; read here if None.
+      mark_done: callable(ops) -> ops, Strategy.mark_done.
+
+    Returns:
+      (new_step, staleness): int64 scalar tensors beside the token. staleness is
+      0 if the contribution is in an update, or will be in that of the open
+      round; otherwise it was dropped, and staleness is the number of rounds
+      that it missed, or 1 if another chief began its round anew.
+    """
+    device = self.global_step.device
+    if own_token is None:
+      own_token = self.token.read_value()
+    with tf.device(device):
+      own_token = tf.identity(own_token)
+
+    tensors = [tensor for tensor, _ in pairs]
+
+    def apply(local_step):
+      applied = []
+      for (accumulator, place), tensor in zip(
+        self.accumulators, tensors, strict=True
+      ):
+        with tf.device(place):
+          applied.append(accumulator.apply_grad(tensor, local_step))
+      return applied
+
+    arrived = [] if self.entry.is_lock_step else tensors
+    with tf.device(device), tf.control_dependencies(arrived):
+      staleness, self.pushed = self.entry.contribute(
+        tf.identity(own_token), apply
+      )
+    new_token = self.token_table.wait_for_token(
+      self.tokens.own, mark_done(self.pushed)
+    )
+    with tf.device(device):
+      new_step = round_entry.step_of(new_token)
+      staleness = round_entry.correct(staleness, own_token, new_token)
+    if self.token.device != device:
+      new_token, new_step, staleness = transport.bring_scalars(
+        [new_token, new_step, staleness]
+      )
+    with tf.device(self.token.device):
+      taken = self.token.assign(new_token, read_value=False)
+      with tf.control_dependencies([taken]):
+        return tf.identity(new_step), tf.identity(staleness)
+
+  def hook(self, stop, pull=None):
+    """Returns the RoundHook; to be built with the graph still open.
+
+    Args:
+      stop: stop_request.StopRequest.
+      pull: op by which the worker takes the center, or None; for one whose
+        copy may be older than the token that it begins with.
+    """
+    return round_hook.RoundHook(self, stop, pull)
+
+
+def make_round(cluster, num_contributions, global_step, copies):
+  """Returns the Round of a rule with local copies.
+
+  Args:
+    cluster, num_contributions, global_step: see Round.
+    copies: local_copies.LocalCopies; a contribution is like its shards.
+  """
+  accumulators = make_accumulators(copies.shards)
+  token = copies.make_counter(0, 'token')
+  return Round(cluster, num_contributions, global_step, accumulators, token)

@@ -1,0 +1,190 @@
+"""Tokens: a worker that has none waits for the update that hands them out.
+
+Each worker has a queue of its own on the ps, and a table there records which
+workers have a token; sync_round.py says why.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.rounds import round_entry
+
+# A chief that is asked to stop gets so many tokens at a time: each step that
+# its session.run has left takes one.
+NUM_OFFERED, OFFER_SECS = 16, 0.1
+
+
+class TokenTable:
+  """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
+
+  It needs no initialisation, and is empty again when that ps is started anew.
+  """
+
+  def __init__(self, cluster, device):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      device: str, where the tokens are.
+    """
+    self._device = device
+    self._worker = cluster.task_index
+    self._num_workers = cluster.num_workers
+    with tf.device(device):
+      self._table = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64,
+        value_dtype=tf.int64,
+        shared_name='round/token_table',
+      )
+
+  def set_has_token(self, has_token):
+    """Returns the op that notes whether this worker has a token."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableInsertV2(
+        table_handle=self._table,
+        keys=tf.constant(self._worker, tf.int64),
+        values=tf.constant(int(has_token), tf.int64),
+      )
+
+  def wait_for_token(self, tokens, ops):
+    """Returns the next token, waited for once all `ops` have run."""
+    with tf.device(self._device):
+      done = tf.group(*ops)  # One message a ps, not one an op.
+    with tf.control_dependencies([done]):
+      waits = self.set_has_token(False)
+    with tf.control_dependencies([waits]), tf.device(self._device):
+      token = tokens.dequeue()
+    with tf.control_dependencies([token]):
+      has_token = self.set_has_token(True)
+    with tf.control_dependencies([has_token]), tf.device(self._device):
+      return tf.identity(token)
+
+  def read(self):
+    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not here yet."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableFindV2(
+        table_handle=self._table,
+        keys=tf.range(self._num_workers, dtype=tf.int64),
+        default_value=tf.constant(-1, tf.int64),
+      )
+
+  def clear(self):
+    """Returns the op that forgets all workers."""
+    with tf.device(self._device):
+      return tf.raw_ops.LookupTableRemoveV2(
+        table_handle=self._table,
+        keys=tf.range(self._num_workers, dtype=tf.int64),
+      )
+
+
+class Tokens:
+  """The queues on a ps where the workers wait.
+
+  With R = N each worker has its own. Otherwise all share one, as there may be
+  more tokens than workers.
+
+  Attributes:
+    own: tf.FIFOQueue, where this worker waits.
+    num_each: list of int, how many tokens a queue gets at the end of a round.
+  """
+
+  def __init__(self, cluster, num_contributions, entry, device):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      num_contributions: int, R.
+      entry: round_entry.Entry.
+      device: str, that of the global_step.
+    """
+    self._device = device
+    self._entry = entry
+    self.num_each = [max(cluster.num_workers, num_contributions)]
+    self._index = 0
+    if entry.is_lock_step:
+      self.num_each = [1] * cluster.num_workers
+      self._index = cluster.task_index
+    with tf.device(device):
+      self._queues = [
+        tf.FIFOQueue(
+          -1, tf.int64, (), shared_name=f'round/tokens_{i}', name='tokens'
+        )
+        for i in range(len(self.num_each))
+      ]
+    self.own = self._queues[self._index]
+
+  def make(self, num_each=None, token=None, if_open=False):
+    """Returns the op that puts so many tokens into each queue.
+
+    Args:
+      num_each: list of int; by default what is due at the end of a round.
+      token: int64 scalar tensor; by default that of the moment.
+      if_open: whether a queue that is closed is let be: a chief that was lost
+        at its end has closed them, and the next one finds nothing to do.
+    """
+    num_each = self.num_each if num_each is None else num_each
+    with tf.device(self._device):
+      token = self._entry.read_token() if token is None else token
+
+      def put():
+        return [
+          queue.enqueue_many([tf.fill([number], token)])
+          for queue, number in zip(self._queues, num_each, strict=True)
+          if number
+        ]
+
+      return self._if_open(put) if if_open else tf.group(*put())
+
+  def _if_open(self, build):
+    """Returns an op that runs the ops of `build` unless the queues are closed.
+
+    All are closed at once.
+    """
+    return tf.cond(self.own.is_closed(), tf.no_op, lambda: tf.group(*build()))
+
+  def make_for_others(self, token):
+    """Returns the op that makes the tokens of a round but for this worker."""
+    num_each = list(self.num_each)
+    num_each[self._index] -= 1
+    return self.make(num_each, token, if_open=True)
+
+  def release(self):
+    """Returns the op that lets all that wait go on, unless a queue is closed.
+
+    Nothing is applied any more, or not before each begins a session anew.
+    """
+    return self.make(if_open=True)
+
+  def align(self, token):
+    """Returns ops by which a worker that begins with `token` can wait.
+
+    Args:
+      token: int64 scalar tensor.
+    """
+    del token
+    return []
+
+  def reset(self, token):
+    """Returns ops that forget what was done for an earlier center.
+
+    Args:
+      token: int64 scalar tensor, the first one of the new center.
+    """
+    del token
+    return []
+
+  def offer_own(self):
+    """Returns the op that puts old tokens where this worker waits.
+
+    It is to leave the wait: a contribution with such a token is dropped.
+    """
+    with tf.device(self._device):
+      old = self._entry.read_token() - round_entry.LIFE
+      return self.own.enqueue_many([tf.fill([NUM_OFFERED], old)])
+
+  def take_all(self):
+    """Returns an int64 tensor [n], what is in this worker's queue."""
+    with tf.device(self._device):
+      return self.own.dequeue_many(self.own.size())
+
+  def close(self):
+    """Returns the op that closes the queues, if no chief has before."""
+    with tf.device(self._device):
+      return self._if_open(lambda: [queue.close() for queue in self._queues])

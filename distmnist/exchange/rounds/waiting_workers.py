@@ -1,0 +1,39 @@
+"""Which workers wait at this ps for the end of a round, seen from the ps."""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.rounds import token_barrier
+
+_TIMEOUT_MS = 2000
+
+
+class WaitingWorkers:
+  """Reads the table of tokens of this ps; graph and session are its own."""
+
+  def __init__(self, cluster, server):
+    """
+    Args:
+      cluster: cluster.Cluster of a ps.
+      server: tf.train.Server of this ps.
+    """
+    with tf.Graph().as_default() as graph:
+      table = token_barrier.TokenTable(cluster, cluster.cpu_device)
+      self._tokens = table.read()
+    # The other tasks need not be there.
+    config = tf.ConfigProto(device_filters=[cluster.task_device])
+    self._session = tf.Session(server.target, graph=graph, config=config)
+
+  def find(self):
+    """Returns their names, a list of str; empty where no rule has rounds."""
+    options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
+    try:
+      tokens = self._session.run(self._tokens, options=options)
+    except tf.errors.OpError:
+      return []
+    return [f'worker {i}' for i, token in enumerate(tokens) if token == 0]
+
+  def close(self):
+    with contextlib.suppress(tf.errors.OpError):
+      self._session.close()

@@ -1,0 +1,1 @@
+"""Rounds in which each shard has a barrier of its own."""

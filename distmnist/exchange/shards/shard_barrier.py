@@ -1,0 +1,143 @@
+"""Synchronous SGD in which each shard has a barrier of its own.
+
+As soon as N gradients of a unit (shard_tokens.py) are in, the chief's thread
+applies their mean, and each worker pulls it, while other gradients still come
+in. One session.run of the chief has all units of a round; none of them waits
+for another. What comes out is bit for bit that of sync_replicas.py: a unit
+waits for a gradient of every worker, and no worker computes the next one before
+it has all units. Numbers that an optimizer has once for all variables, such as
+the powers of Adam's betas, are updated when all units are, before the token of
+the round.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.rounds import sync_round
+from distmnist.exchange.shards import shard_tokens
+
+# Of a session.run of the chief, which has several rounds of a small model.
+_UNITS_PER_RUN = 20
+
+
+class ShardBarrier:
+  """The optimizer of a worker and its round, as sync_replicas.SyncReplicas.
+
+  Attributes:
+    optimizer: tf.train.Optimizer, by which the mean is applied.
+  """
+
+  def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      optimizer: tf.train.Optimizer.
+      replicas_to_aggregate: int, as many as there are workers.
+      global_step: int64 scalar variable.
+    """
+    self.optimizer = optimizer
+    self._cluster = cluster
+    self._num_contributions = replicas_to_aggregate
+    self._global_step = global_step
+    self._token = sync_round.make_token(cluster, global_step)
+    # It is read once in a step, before the gradients are computed.
+    self._own_token = self._token.value()
+
+  def push_and_wait(self, copies, gradients, mark_done):
+    """Pushes gradients, and pulls the new center.
+
+    Args:
+      copies: shard_copies.ShardCopies.
+      gradients: list of tensors like `copies.views`.
+      mark_done: callable(ops) -> ops, Strategy.mark_done.
+
+    Returns:
+      (new_step, staleness): int64 scalar tensors, see
+      sync_round.Round.push_and_wait; once the copies have the new center.
+    """
+    pairs = copies.to_shards(gradients)
+    shards = [shard for _, shard in pairs]
+    units = copies.find_units()
+    self._round = sync_round.Round(
+      self._cluster,
+      self._num_contributions,
+      self._global_step,
+      sync_round.make_accumulators(shards),
+      self._token,
+      functools.partial(
+        shard_tokens.ShardTokens,
+        unit_devices=[shards[unit[0]].device for unit in units],
+      ),
+    )
+    self._round.rounds_per_run = max(1, min(5, _UNITS_PER_RUN // len(units)))
+    self._build_update(shards, units)
+    told = self._round.push_and_wait(pairs, self._own_token, mark_done)
+    taken = [None] * len(shards)
+    for number, unit in enumerate(units):
+      pushed = [self._round.pushed[i] for i in unit]
+      token = self._round.tokens.wait(number, pushed)
+      for i in unit:
+        taken[i] = token
+    self._pull = copies.pull()
+    return copies.bring(told, [copies.pull_after(taken), *taken])
+
+  def _build_update(self, shards, units):
+    """Builds the round of the chief."""
+    the_round, device = self._round, self._global_step.device
+    tokens, end = the_round.tokens, the_round.entry.read_token() + 1
+    means, is_due = [None] * len(shards), {}
+    for number, unit in enumerate(units):
+      for i in unit:
+        accumulator, place = the_round.accumulators[i]
+        with tf.device(place):
+          means[i] = accumulator.take_grad(the_round.num_contributions)
+      with tf.control_dependencies([means[i] for i in unit]):
+        due = tokens.is_due(number, end)
+      is_due |= {shards[i].ref(): due for i in unit}
+    applied = _apply_each_if_due(self.optimizer, is_due)
+    with tf.device(device):
+      all_applied = self.optimizer.apply_gradients(
+        list(zip(means, shards, strict=True))
+      )
+    handed = [
+      tokens.hand_out(number, end, [applied[shards[i].ref()] for i in u])
+      for number, u in enumerate(units)
+    ]
+    with tf.control_dependencies([all_applied, *handed]), tf.device(device):
+      count = self._global_step.assign_add(1, read_value=False)
+    the_round.end_update([count])
+
+  def hook(self, stop):
+    """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
+    return self._round.hook(stop, self._pull)
+
+
+def _apply_each_if_due(optimizer, is_due):
+  """Has `optimizer` leave out what is not due.
+
+  Args:
+    optimizer: tf.train.Optimizer.
+    is_due: dict of variable.ref() -> bool scalar tensor.
+
+  Returns:
+    dict of variable.ref() -> op that ends the update of that variable, filled
+    by `optimizer.apply_gradients`.
+  """
+  apply, applied = optimizer._resource_apply_dense, {}
+
+  def apply_if_due(gradient, variable):
+    key = variable.ref()
+    with tf.device(variable.device):
+      # Without a tf.cond, which is made of many ops. What is not due is dead to
+      # TensorFlow, and so is all that comes of it up to the merge.
+      due = tf.raw_ops.Switch(data=gradient, pred=is_due[key]).output_true
+      with tf.control_dependencies([apply(due, variable)]):
+        done = tf.shape(due)
+      shape = tf.raw_ops.Switch(data=tf.shape(gradient), pred=is_due[key])
+      merged = tf.raw_ops.Merge(inputs=[done, shape.output_false])
+    applied[key] = merged.output.op
+    return applied[key]
+
+  optimizer._resource_apply_dense = apply_if_due
+  return applied

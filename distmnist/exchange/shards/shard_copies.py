@@ -1,0 +1,54 @@
+"""A worker's copy of the center that is pulled part by part, in any order.
+
+The step that pushes a part of a gradient also pulls that part of the center, as
+soon as it is updated; so a link carries both ways at once, and the next step
+begins with what it needs. What is IN_PLACE (model_variables.py) stays there.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import strategy, transport, variable_lists
+from distmnist.exchange.copies import local_copies
+
+# Smaller parts make for shorter ramps at both ends of a step, and for more
+# messages.
+PART_BYTES = 2 << 20
+# So many pushes at a time are on their way to a ps; see docs/bytes_and_time.md.
+_WINDOW = 2
+
+
+class ShardCopies(local_copies.LocalCopies):
+  """The copies, and what of the center travels together."""
+
+  _keeps_in_place = True
+
+  def __init__(self, cluster):
+    super().__init__(cluster)
+    self._wire = transport.Wire(cluster, PART_BYTES, _WINDOW)
+
+  @property
+  def variables(self):
+    return [view for view, _ in self._pulled]
+
+  def find_units(self):
+    """Returns lists of indices in `shards`, each on one ps."""
+    return self._wire.bundle(self.shards, [s.device for s in self.shards])
+
+  def pull_after(self, ops):
+    """Returns the op by which the copies take the center.
+
+    Args:
+      ops: list of ops like `shards`: a shard is read once its own has run.
+    """
+    parts = [
+      strategy.read_after(shard, [op])
+      for shard, op in zip(self._pulled_shards, ops, strict=False)
+    ]
+    whole = self.from_shards(parts)
+    # Where gradients are computed with the copies all of them must be there.
+    return variable_lists.assign_all(self.variables, whole)
+
+  def bring(self, tensors, ops):
+    """Returns scalar `tensors` on the worker, once `ops` have run."""
+    with tf.device(self._cpu_device), tf.control_dependencies(ops):
+      return [tf.identity(tensor) for tensor in tensors]

@@ -1,0 +1,1 @@
+"""What one session.run runs: steps, copied, fused and warmed up."""

@@ -1,0 +1,239 @@
+"""What a session.run runs: one training step or several, and no more than due.
+
+A session.run costs about as much as a step of a small net: Python, the
+session's lock, a message to each ps and back. Two things make it rarer, and
+neither changes what a rule computes:
+
+- With --steps_per_run=K the graph of a step is copied K - 1 times, and each
+  copy begins when the step before it has ended. Every step pulls and pushes as
+  it did; but the hooks (stop, checkpoint, summary) look up only after K steps.
+  Where a step ends on a ps, as an asynchronous one does, the next begins there
+  without a message to the worker, which gets the metrics of all K at the end.
+- A rule that exchanges with the center only in every T-th step has copies of
+  the step without the exchange, none of whose ops is on a ps. With the exchange
+  in a tf.cond, as it is in the step itself, each step costs the messages of one
+  that exchanges: the branch that is not taken sends and receives, too.
+"""
+
+import math
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.data import fed_rows
+from distmnist.exchange import transport
+from distmnist.exchange.copies import periodic_exchange
+from distmnist.exchange.steps import graph_copy
+
+# The runs differ in the exchanges that are due in them. Where periods make more
+# kinds of runs than this, the steps look for themselves what is due.
+_MAX_CYCLE = 10_000
+_STEPS_PER_RUN = flags.DEFINE_integer(
+  'steps_per_run',
+  1,
+  'Training steps in one session.run: more is faster where a step is short. '
+  'Checkpoints, summaries and signals wait for its end; the last steps of a '
+  'training are run one by one. Each is a copy in the graph, so that hundreds '
+  'take minutes to start.',
+  lower_bound=1,
+  upper_bound=1000,
+)
+
+
+class _Run:
+  """What a session.run runs: the steps of `chain`, and their metrics."""
+
+  def __init__(self, chain, warmup=None):
+    """
+    Args:
+      chain: list of Step, one after the other.
+      warmup: graph_warmup.Warmup, in which the metrics are zeros, or
+        None.
+    """
+    self.chain = chain
+    metrics = [x for step in chain for x in step.tensors.values()]
+    metrics += chain[-1].last_step_tensors.values()
+    count = chain[-1].count
+    self._packed = transport.PackedScalars(
+      metrics if count is None else [*metrics, count]
+    )
+    self.fetches = self._packed.fetches
+    if warmup:
+      self.fetches = [warmup.or_zeros(x) for x in self.fetches]
+
+  def unpack(self, values):
+    """Returns ([{name: value} of each step], count or None)."""
+    metrics = iter(self._packed.unpack(values))
+    done = [{name: next(metrics) for name in x.tensors} for x in self.chain]
+    done[-1] |= {
+      name: next(metrics) for name in self.chain[-1].last_step_tensors
+    }
+    return done, next(metrics, None)
+
+
+class _Endless:
+  """Stands for the source of batches where a step needs none."""
+
+  left = math.inf
+
+  def make_feed(self, num_batches):
+    del num_batches
+    return {}
+
+  make_blank_feed = make_feed
+
+  def note(self, global_steps):
+    pass
+
+
+class Steps(tf.train.SessionRunHook):
+  """Has each session.run do what is due, and keeps what came of it.
+
+  The loop itself asks for nothing: `session.run([])`. What is due is chosen in
+  `before_run`, so that a run that a recovered session tries again is chosen
+  anew. Hooks that come after this one read here what it chose and, of the
+  metrics of the steps, what it fetched: all of a run at once, in few tensors.
+
+  Attributes:
+    done: list of {name: value}, the metrics of each step of the last
+      session.run.
+  """
+
+  def __init__(
+    self,
+    tensors,
+    num_steps=1,
+    source=None,
+    exchanges=(),
+    last_step_tensors=None,
+    warmup=None,
+  ):
+    """
+    Args:
+      tensors: {name: scalar tensor} of one step; `global_step` is the train_op.
+      num_steps: int, K.
+      source: object that knows how many steps there may be and feeds them, such
+        as batch_source.BatchSource; None feeds nothing and has no end.
+      exchanges: list of periodic_exchange.Exchange in the step.
+      last_step_tensors: {name: scalar tensor} of one step, which are fetched of
+        the last step of a run alone.
+      warmup: graph_warmup.Warmup of the step, or None.
+    """
+    self.done = []
+    self._source = source or _Endless()
+    # What an assignment returns is no tensor yet, and could not be copied.
+    first = graph_copy.Step(
+      {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
+      last_step_tensors or {},
+      exchanges[0].step if exchanges else None,
+    )
+    copier = graph_copy.Copier(first, tf.get_collection(fed_rows.COLLECTION))
+
+    def build_run(left_out, name):
+      chain = copier.build_chain(left_out, name)
+      with tf.name_scope(name):
+        return _Run(chain, warmup)
+
+    self._periods = [exchange.period for exchange in exchanges]
+    self._num_steps = num_steps
+    self._runs = {}
+    for number, due in enumerate(self._find_runs()):
+      left_out = [
+        [e for e, is_due in zip(exchanges, of_step, strict=True) if not is_due]
+        for of_step in due
+      ]
+      self._runs[due] = build_run(left_out, f'run_{number + 1}')
+    # Of steps that look for themselves what is due.
+    self._general = {1: build_run([()], 'step')}
+    if num_steps > 1 and not self._runs:
+      self._general[num_steps] = build_run([()] * num_steps, 'steps')
+    self._known_count = self._now = None
+
+  @property
+  def last(self):
+    """The {name: value} of the last step of the last session.run."""
+    return self.done[-1]
+
+  def chosen_tensors(self):
+    """Returns the {name: tensor} of each step of the chosen run."""
+    return [step.tensors for step in self._now.chain]
+
+  def find_all_runs(self):
+    """Returns [(fetches, feed_dict)] of each kind of run, fed with zeros."""
+    runs = [*self._general.values(), *self._runs.values()]
+    return [
+      (run.fetches, self._source.make_blank_feed(len(run.chain)))
+      for run in runs
+    ]
+
+  def set_position(self, step):
+    """Sets the global_step to that of now, which is later than the run's."""
+    if self.done:
+      self.done[-1]['global_step'] = step
+
+  def set_num_local_steps(self, count):
+    """Sets how many steps of its own the worker did in this session."""
+    self._known_count = count
+
+  def after_create_session(self, session, coord):
+    # The worker's own count begins anew with the session.
+    self._known_count = None
+
+  def before_run(self, run_context):
+    self._now = self._choose()
+    feed = self._source.make_feed(len(self._now.chain))
+    return tf.train.SessionRunArgs(self._now.fetches, feed)
+
+  def after_run(self, run_context, run_values):
+    self.done, self._known_count = self._now.unpack(run_values.results)
+    self._source.note([step['global_step'] for step in self.done])
+
+  def _choose(self):
+    """Returns the _Run that is due."""
+    is_long = self._source.left >= self._num_steps
+    num_steps, due = self._num_steps if is_long else 1, None
+    if self._periods and (self._known_count or 0) % num_steps:
+      num_steps = 1  # Up to where runs begin.
+    if self._runs:
+      # Without a known count the step itself finds out what is due.
+      if self._known_count is None:
+        num_steps = 1
+      else:
+        due = self._find_due(self._known_count, num_steps)
+    return self._runs.get(due) or self._general[num_steps]
+
+  def _find_due(self, count, num_steps):
+    """Returns, for each step after `count` steps, which exchanges are due."""
+    return tuple(
+      tuple(number % period == 0 for period in self._periods)
+      for number in range(count + 1, count + 1 + num_steps)
+    )
+
+  def _find_runs(self):
+    """Returns the set of what can be due in a run, of one step and of K."""
+    cycle = math.lcm(self._num_steps, *self._periods)
+    if not self._periods or cycle > _MAX_CYCLE:
+      return []
+    return sorted(
+      {
+        self._find_due(count, length)
+        for length in {1, self._num_steps}
+        for count in range(0, cycle, length)
+      }
+    )
+
+
+def steps_per_run_from_flags():
+  return _STEPS_PER_RUN.value
+
+
+def make(tensors, source, last_step_tensors, warmup):
+  """Returns the Steps that --steps_per_run asks for, of the default graph."""
+  return Steps(
+    tensors,
+    _STEPS_PER_RUN.value,
+    source,
+    tf.get_collection(periodic_exchange.EXCHANGES),
+    last_step_tensors,
+    warmup,
+  )

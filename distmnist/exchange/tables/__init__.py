@@ -1,0 +1,1 @@
+"""Sparse tables: a step moves the rows of its batch alone."""

@@ -1,0 +1,130 @@
+"""Sparse tables: variables of which a step moves the rows of its batch alone.
+
+Row r of a table lies at the position
+
+  p(r) = (r mod B) C + r div B,   C = ceil(num_rows / B),   B = NUM_BUCKETS
+
+and each ps has a range of the positions. So neighbours, of which the first are
+often the most frequent, lie on different ps, and yet a checkpoint is the same
+for any number of ps: a table is a variable that is cut into slices like others.
+Up to B - 1 rows at the end of the buckets are never used.
+
+A model gets a table by `get_table`, inside a strategy's scope a Table whose
+shards are on the ps, and elsewhere a variable. How rows move is in
+exchange/tables/row_exchange.py.
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+# The collection of the shards of all tables.
+TABLES = 'distmnist/sparse_tables'
+# Of a row: divided evenly by 1 to 6, 10, 12, 15, 20 and 30 ps.
+NUM_BUCKETS = 60
+
+
+def count_positions(num_rows):
+  """Returns how many rows a table has with those at the ends of the buckets."""
+  return _count_buckets(num_rows) * _count_in_bucket(num_rows)
+
+
+def find_positions(ids, num_rows):
+  """Returns p(r) of each of `ids`, int64 tensor or array, in the same shape."""
+  num_buckets = _count_buckets(num_rows)
+  in_bucket = _count_in_bucket(num_rows)
+  return ids % num_buckets * in_bucket + ids // num_buckets
+
+
+def find_ids(num_rows):
+  """Returns the row, int64 [positions], at each position; -1 is none."""
+  positions = np.full(count_positions(num_rows), -1)
+  ids = np.arange(num_rows)
+  positions[find_positions(ids, num_rows)] = ids
+  return positions
+
+
+def _count_buckets(num_rows):
+  return min(NUM_BUCKETS, num_rows)
+
+
+def _count_in_bucket(num_rows):
+  return -(-num_rows // _count_buckets(num_rows))
+
+
+def find_name(shard):
+  """Returns the name of the table of a shard, as a model gives it."""
+  return shard.op.name.split('/part_')[0].rpartition('/')[0]
+
+
+def get_table(num_rows, width, initializer):
+  """Returns the table `rows` of the variable scope, made or found there.
+
+  Args:
+    num_rows, width: int.
+    initializer: as tf.get_variable takes it.
+
+  Returns:
+    Table inside a strategy's scope, else a tf.Variable [positions, width].
+  """
+  return tf.get_variable(
+    'rows',
+    [count_positions(num_rows), width],
+    initializer=initializer,
+    collections=[tf.GraphKeys.GLOBAL_VARIABLES, TABLES],
+  )
+
+
+def look_up(table, positions):
+  """Returns the rows at `positions`, int64 [n], as float32 [n, width]."""
+  if isinstance(table, Table):
+    return table.look_up(positions)
+  return tf.gather(table, positions)
+
+
+class Table:
+  """A table as a step sees it: its shards, and what is looked up in them.
+
+  Attributes:
+    shards: list of tf.Variable, by their positions.
+    lookups: list of (positions int64 [n], rows float32 [n, width]), of which
+      the rows get their values when all lookups of the step are known.
+  """
+
+  def __init__(self, shards, device):
+    """
+    Args:
+      shards: see above.
+      device: str, that of the model.
+    """
+    self.shards = shards
+    self.width = int(shards[0].shape[1])
+    self.dtype = shards[0].dtype.base_dtype
+    self.lookups = []
+    self._device = device
+
+  def look_up(self, positions):
+    with tf.device(self._device):
+      rows = tf.identity(
+        tf.placeholder(self.dtype, [positions.shape[0], self.width]), 'rows'
+      )
+    self.lookups.append((positions, rows))
+    return rows
+
+
+def make(getter, name, num_ps, device, **settings):
+  """Makes a table of a strategy; called by its variable scope.
+
+  Args:
+    getter: callable that makes a variable, as tf.get_variable does.
+    name: str.
+    num_ps: int.
+    device: str, that of the model.
+    **settings: keywords of `getter`.
+
+  Returns:
+    Table.
+  """
+  num_shards = max(1, min(num_ps, settings['shape'][0]))
+  cut = tf.fixed_size_partitioner(num_shards) if num_shards > 1 else None
+  made = getter(name, **settings | {'partitioner': cut})
+  return Table([made] if tf.is_tensor(made) else list(made), device)

@@ -1,0 +1,76 @@
+"""The sparse tables of a model, and the rows that its step looks up in them."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import row_exchange, sparse_table
+
+
+class Rows:
+  """All tables of a model.
+
+  Attributes:
+    exchanges: list of row_exchange.RowExchange, one for each width.
+  """
+
+  def __init__(self, cluster, wire):
+    self._cluster = cluster
+    self._wire = wire
+    self._tables = {}
+    self.exchanges = []
+
+  def __bool__(self):
+    return bool(self._tables)
+
+  def get(self, getter, name, **settings):
+    """Returns the sparse_table.Table `name`, made if it is not there."""
+    if name not in self._tables:
+      self._tables[name] = sparse_table.make(
+        getter,
+        name,
+        self._cluster.num_ps,
+        self._cluster.compute_device,
+        **settings,
+      )
+    return self._tables[name]
+
+  def connect(self):
+    """Gives all rows that were looked up their values."""
+    kinds = {}
+    for table in self._tables.values():
+      kinds.setdefault((table.width, table.dtype), []).append(table)
+    for tables in kinds.values():
+      exchange = row_exchange.RowExchange(
+        tables,
+        self._wire,
+        self._cluster.cpu_device,
+        self._cluster.compute_device,
+      )
+      exchange.connect()
+      self.exchanges.append(exchange)
+
+  @property
+  def views(self):
+    """By what the loss is differentiated, a list of tensors [n, width]."""
+    return [exchange.view for exchange in self.exchanges]
+
+  def push(self, gradients):
+    """Pushes gradients like `views`; returns (tf.IndexedSlices, shard)s."""
+    return [
+      pair
+      for exchange, gradient in zip(self.exchanges, gradients, strict=True)
+      for pair in exchange.push(gradient)
+    ]
+
+  @property
+  def pulled(self):
+    """The rows that were pulled, on their ps, in the order of `push`."""
+    return [rows for exchange in self.exchanges for rows in exchange.pulled]
+
+  def count_bytes(self):
+    """Returns the bytes (pulled, pushed) of a step: 0 or int64 scalars."""
+    pulled = pushed = 0
+    with tf.device(self._cluster.cpu_device):
+      for exchange in self.exchanges:
+        pulled += exchange.count_bytes_pulled()
+        pushed += exchange.count_bytes_pushed()
+    return pulled, pushed

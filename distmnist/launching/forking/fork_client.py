@@ -1,0 +1,181 @@
+"""The host of tasks on this machine: a fork server, with us as its launcher.
+
+Never waits to send and always hears signals: a launcher of many tasks can be
+told to stop.
+"""
+
+import contextlib
+import os
+import selectors
+import time
+
+from distmnist.common import cli, signals
+from distmnist.launching.forking import (
+  fork_process,
+  fork_server,
+  message_socket,
+)
+from distmnist.launching.supervisor import failures, task_host
+
+# Of tasks that the kernel has killed with their server.
+_ORPHAN_SECS = 10.0
+
+
+class ServerDiedError(task_host.HostDiedError):
+  """The fork server is gone, and by the kernel's hand its tasks with it."""
+
+  def __init__(self, cause, what, log):
+    super().__init__(
+      f'the fork server has died, and {what} with it ({cause}; log: {log})',
+      cause,
+    )
+
+
+class ForkServerClient(task_host.TaskHost):
+  """A fork server of our own (fork_server.py), and us as its launcher.
+
+  Attributes:
+    is_ready: whether the module is imported: nothing starts before.
+    server: subprocess.Popen, once the context is entered.
+    pids: dict, name -> pid of what was started and runs, as far as known.
+  """
+
+  name = 'fork server'
+
+  def __init__(
+    self,
+    module,
+    log,
+    env,
+    what,
+    kept_fds=(),
+    namespace_fds=(),
+    grace_secs=fork_server.GRACE_SECS,
+  ):
+    """
+    Args:
+      module: dotted name to import before the first fork, or '' for a new
+        Python a task.
+      log: str, path of the server's own log; removed in the end if empty.
+      env: dict, the environment of the server.
+      what: str, what it starts, for an error: 'its tasks'.
+      kept_fds: descriptors to be open as long as the server or a task runs.
+      namespace_fds: those of a network_namespace.Namespace, for tasks that
+        want it.
+      grace_secs: float, from SIGTERM to SIGKILL for what still runs when we are
+        gone.
+    """
+    super().__init__()
+    self._server = fork_process.ServerProcess(
+      module, log, env, kept_fds, namespace_fds
+    )
+    self._what = what
+    self._grace_secs = grace_secs
+    self.pids = {}
+
+  @property
+  def server(self):
+    return self._server.process
+
+  @property
+  def pid(self):
+    return self.server.pid
+
+  def __enter__(self):
+    with contextlib.ExitStack() as stack:
+      self._wake = stack.enter_context(signals.waking(self.signals))
+      self._selector = stack.enter_context(selectors.DefaultSelector())
+      self._selector.register(self._wake, selectors.EVENT_READ)
+      self._start_server()
+      self._at_exit = stack.pop_all()
+    return self
+
+  def _start_server(self):
+    self.is_ready = False
+    ours = self._server.start()
+    self._socket = message_socket.MessageSocket(ours, self._selector)
+
+  def restart(self):
+    """Starts a new server; waits up to 10 s for the end of the old tasks."""
+    self._socket.close()
+    deadline = time.monotonic() + _ORPHAN_SECS
+    for pid in self.pids.values():
+      fork_process.wait_for_end(pid, deadline)
+    self.pids.clear()
+    self._start_server()
+
+  def __exit__(self, *error):
+    self._selector.close()
+    self._socket.close()  # the server ends what still runs, and leaves
+    self._server.wait_for_end(self._grace_secs + 2)
+    self._at_exit.close()
+
+  def start(self, name, argv, env, log, is_isolated=False, title=''):
+    try:
+      self._socket.send(
+        {
+          'start': name,
+          'argv': argv,
+          'env': dict(env),
+          'log': os.path.abspath(log),
+          'isolate': is_isolated,
+          'title': title,
+          'grace_secs': self._grace_secs,
+        }
+      )
+    except ValueError as error:
+      raise cli.RunError(
+        f'the command of {name} is too long ({error}): name fewer or shorter'
+        ' hosts, and put long flags of train into a --flagfile'
+      ) from error
+
+  def signal(self, names, signum):
+    for name in names:
+      self._socket.send({'signal': int(signum), 'name': name})
+
+  def kill(self):
+    self.server.kill()
+
+  def turn(self, timeout_secs=None):
+    ended = []
+    for key, events in self._selector.select(timeout_secs):
+      if key.fileobj is self._wake:
+        self._wake.recv(4096)
+        continue
+      if events & selectors.EVENT_WRITE:
+        self._socket.flush()
+      if events & selectors.EVENT_READ:
+        ended += self._receive()
+    return ended
+
+  def _receive(self):
+    ended = []
+    # Bounded, so that a flood of messages delays no signal.
+    for _ in range(100):
+      try:
+        message = self._socket.receive()
+      except BlockingIOError:
+        break
+      except ConnectionResetError:
+        # It left with requests unread. The error comes once, and before what
+        # the server had still to say: the next turn reads that.
+        break
+      if message is None:
+        if ended:
+          break  # These first: the end of the stream is read once more.
+        self._socket.stop_listening()
+        cause = failures.describe_end(self.server.wait())
+        raise ServerDiedError(cause, self._what, self._server.log)
+      if 'error' in message:
+        raise cli.RunError(
+          f'cannot import {self._server.module}: {message["error"]}'
+          f' (traceback in {self._server.log})'
+        )
+      self.is_ready = True
+      if 'code' in message:
+        ended.append((message['name'], message['code']))
+        self.pids.pop(message['name'], None)
+      elif 'pid' in message:
+        self.pids[message['name']] = message['pid']
+        self.on_pid(message['name'], message['pid'])
+    return ended

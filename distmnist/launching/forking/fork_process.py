@@ -1,0 +1,81 @@
+"""The process of a fork server, and the end of processes of others."""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+
+from distmnist.common import files
+from distmnist.common.names import FORK_SERVER
+from distmnist.launching.forking import fork_server, message_socket
+
+
+class ServerProcess:
+  """The process of a fork server, as often as it has to be started.
+
+  Attributes:
+    process: subprocess.Popen of the last start.
+    module: str, what it imports before the first fork, or ''.
+    log: str, the path of its own log.
+  """
+
+  def __init__(self, module, log, env, kept_fds=(), namespace_fds=()):
+    """
+    Args:
+      module: str, dotted.
+      log: str.
+      env: dict, the environment of the server.
+      kept_fds: descriptors to be open as long as the server or a task runs.
+      namespace_fds: those of a network_namespace.Namespace.
+    """
+    self.module = module
+    self.log = log
+    self._env = dict(env)
+    if module:
+      # Else the import of NumPy starts threads, which no fork can take along.
+      self._env['OPENBLAS_NUM_THREADS'] = '1'
+    self._namespace_fds = list(map(str, namespace_fds))
+    self._fds = [*kept_fds, *namespace_fds]
+
+  def start(self):
+    """Returns our end of a new server's messages, a socket."""
+    ours, theirs = message_socket.make_pair()
+    end = theirs.fileno()
+    words = [str(end), self.module, *self._namespace_fds, fork_server.PADDING]
+    with theirs, open(self.log, 'ab', opener=files.no_follow) as log:
+      self.process = subprocess.Popen(
+        [sys.executable, '-m', FORK_SERVER, *words],
+        env=self._env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[end, *self._fds],
+        start_new_session=True,
+      )
+    return ours
+
+  def wait_for_end(self, timeout_secs):
+    """Waits until it has left, and kills it if it does not."""
+    try:
+      self.process.wait(timeout_secs)
+    except subprocess.TimeoutExpired:
+      self.process.kill()
+      self.process.wait()
+    # The folder may be gone: a user has removed it.
+    with contextlib.suppress(FileNotFoundError):
+      if not os.path.getsize(self.log):
+        os.remove(self.log)
+
+
+def wait_for_end(pid, deadline):
+  """Waits until a process that is no child of ours is gone."""
+  try:
+    fd = os.pidfd_open(pid)
+  except OSError:  # It is gone, or the kernel is older than 5.3.
+    return
+  poll = select.poll()
+  poll.register(fd, select.POLLIN)
+  poll.poll(1000 * max(0, deadline - time.monotonic()))
+  os.close(fd)

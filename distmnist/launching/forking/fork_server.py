@@ -1,0 +1,187 @@
+"""Starts tasks as forks of one process that has imported TensorFlow already.
+
+The import costs 2 to 5 s. This pays it once, as
+`python -m distmnist.launching.forking.fork_server FD MODULE NS...`: it imports
+MODULE, which may start no thread and no server, and then forks a task a
+request; the child calls `run()` of the module that its command line names. With
+an empty MODULE nothing is imported and the tasks are
+new Python processes: slower, but no fork of a process with a past.
+
+NS... are the descriptors of a network_namespace.Namespace, if there is one. FD
+is one end of a SOCK_SEQPACKET pair; a message is one JSON object:
+
+  in:   {"start": name, "argv": [...], "env": {...}, "log": path}, with
+        "isolate": true for a task in the namespace
+        and "title": text for what `ps` is to show; "grace_secs": seconds that
+        all tasks get from SIGTERM to SIGKILL once the launcher is gone
+        {"signal": number, "name": name}
+  out:  {"ready": true} or {"error": the last line of the import's traceback}
+        {"name": name, "pid": pid}, then at its end {"name": name, "code": c},
+        where c is the exit code, or -n after signal n
+
+The end of the stream is the end of the launcher, even by kill -9: all tasks
+get SIGTERM, then SIGKILL. The end of this process is SIGKILL for all tasks.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+
+from distmnist.common import process_title
+from distmnist.launching import network_namespace
+from distmnist.launching.forking import forked_task, message_socket
+
+GRACE_SECS = 10.0
+# The last word of our command line: makes room there for titles.
+PADDING = ' ' * 200
+
+
+class ForkServer:
+  """The tasks that were started here, by name."""
+
+  def __init__(self, launcher, is_imported, namespace):
+    """Makes a server that has no task yet.
+
+    Args:
+      launcher: socket to whom asks for tasks, of message_socket.make_pair.
+      is_imported: bool, whether a task's module is here to be called; else a
+        task is a new Python.
+      namespace: network_namespace.Namespace for the tasks that are to be
+        isolated; one without descriptors if none is.
+    """
+    self._is_imported = is_imported
+    self._namespace = namespace
+    self._grace_secs = GRACE_SECS
+    self._pids = {}
+    # A child's end interrupts select through this pair: nothing is polled.
+    self._wake, wake_writer = socket.socketpair()
+    wake_writer.setblocking(False)
+    signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    self._selector = selectors.DefaultSelector()
+    self._launcher = message_socket.MessageSocket(launcher, self._selector)
+    self._selector.register(self._wake, selectors.EVENT_READ)
+    self._own = (launcher, self._wake, wake_writer, self._selector)
+
+  def serve(self):
+    """Answers requests until the launcher is gone; then ends all tasks."""
+    is_served = True
+    while is_served:
+      ready = self._select()
+      self._reap()
+      if ready.get(self._launcher, 0) & selectors.EVENT_READ:
+        is_served = self._answer()
+    self._end_all()
+
+  def _answer(self):
+    """Answers the next request; returns whether there may be more."""
+    try:
+      request = self._launcher.receive()
+    except BlockingIOError:
+      return True
+    except ConnectionResetError:  # It left with answers unread.
+      return False
+    if request is None:
+      return False
+    if 'start' in request:
+      self._start(request)
+    else:
+      self._signal(request['name'], request['signal'])
+    return True
+
+  def _start(self, request):
+    self._grace_secs = request.get('grace_secs', GRACE_SECS)
+    server_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+      if not request.get('isolate'):
+        self._namespace.close()
+      forked_task.run(
+        request, self._namespace, self._own, server_pid, self._is_imported
+      )
+    self._pids[request['start']] = pid
+    self._launcher.send({'name': request['start'], 'pid': pid})
+
+  def _signal(self, name, signum):
+    # A child that is not reaped keeps its pid: no stranger can be hit.
+    pid = self._pids.get(name)
+    if pid is None:
+      return
+    try:
+      os.killpg(pid, signum)
+    except ProcessLookupError:  # forked, but not yet the leader of a group
+      os.kill(pid, signum)
+
+  def _reap(self):
+    for name, pid in list(self._pids.items()):
+      flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+      if os.waitid(os.P_PID, pid, flags) is None:
+        continue
+      # Whatever the task itself has started ends with it, and before it is
+      # reaped, while its process group still cannot be another's.
+      with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+      code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+      del self._pids[name]
+      self._launcher.send({'name': name, 'code': code})
+
+  def _end_all(self):
+    self._launcher.stop_listening()
+    deadline = time.monotonic() + self._grace_secs
+    for name in self._pids:
+      self._signal(name, signal.SIGTERM)
+    while self._pids and time.monotonic() < deadline:
+      self._select(deadline - time.monotonic())
+      self._reap()
+    for name in self._pids:
+      self._signal(name, signal.SIGKILL)
+    while self._pids:
+      self._select()
+      self._reap()
+
+  def _select(self, timeout_secs=None):
+    ready = {
+      key.fileobj: events for key, events in self._selector.select(timeout_secs)
+    }
+    if self._wake in ready:
+      self._wake.recv(4096)
+    if ready.get(self._launcher, 0) & selectors.EVENT_WRITE:
+      self._launcher.flush()
+    return ready
+
+
+def main(fd, module, *namespace_fds):
+  """Imports `module` (dotted name), serves on `fd`, returns the exit code."""
+  launcher = socket.socket(fileno=fd)
+  namespace = network_namespace.Namespace(namespace_fds)
+  try:
+    if module:
+      importlib.import_module(module)
+  except BaseException as error:
+    traceback.print_exc()
+    last_line = traceback.format_exception_only(error)[-1].strip()
+    launcher.send(json.dumps({'error': last_line}).encode())
+    return 1
+  # Python 3.12 warns of threads: those that an import starts hold no lock of
+  # ours, and the child of a server that is idle finds everything consistent.
+  warnings.filterwarnings('ignore', message='.*fork', category=Warning)
+  with contextlib.suppress(OSError):  # The next read says that it has gone.
+    launcher.send(json.dumps({'ready': True}).encode())
+  ForkServer(launcher, bool(module), namespace).serve()
+  return 0
+
+
+if __name__ == '__main__':
+  process_title.set_title('distmnist fork server')
+  fd, module, *namespace_fds = (word.strip() for word in sys.argv[1:])
+  exit_code = main(int(fd), module, *map(int, filter(None, namespace_fds)))
+  sys.stdout.flush()
+  os._exit(exit_code)  # spares the launcher the teardown of TensorFlow

@@ -1,0 +1,181 @@
+"""--kube_patch: what a cluster wants of the manifests and no flag gives.
+
+A file of YAML documents, each a part of an object, merged into those of its
+`kind`, and of its `metadata.name` where one is given:
+
+  kind: Pod
+  metadata: {name: worker}        # or ps, or tensorboard; without: all Pods
+  spec:
+    affinity: ...
+  ---
+  kind: NetworkPolicy
+  spec:
+    ingress: ...
+
+It is Kubernetes's strategic merge: maps are merged, null removes, a list is
+replaced, but lists of which each entry has a name (containers, env, volumes
+...) are merged by it, and `$patch: delete` or `$patch: replace` says otherwise.
+"""
+
+import copy
+import dataclasses
+
+from distmnist.common import cli
+from distmnist.launching.kubernetes import yaml_text
+
+# By which field the entries of a list are told apart.
+_KEYS = {
+  'containers': ('name',),
+  'env': ('name',),
+  'hostAliases': ('ip',),
+  'imagePullSecrets': ('name',),
+  'initContainers': ('name',),
+  'ports': ('containerPort', 'port'),
+  'replicatedJobs': ('name',),
+  'resourceClaims': ('name',),
+  'schedulingGates': ('name',),
+  'topologySpreadConstraints': ('topologyKey',),
+  'volumeDevices': ('devicePath',),
+  'volumeMounts': ('mountPath',),
+  'volumes': ('name',),
+}
+_DIRECTIVE = '$patch'
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+  """A part of the objects of a kind.
+
+  Attributes:
+    kind: str, such as 'Job', or 'Pod' for the templates of Pods.
+    name: str, of one object, or the role of one kind of Pods; None for all.
+    fields: dict, what is merged.
+  """
+
+  kind: str
+  name: str | None
+  fields: dict
+
+
+def read(path):
+  """Returns the Patches of a file, a tuple.
+
+  Raises:
+    cli.UsageError: it cannot be read, or is no patch.
+    cli.RunError: PyYAML is not installed.
+  """
+  yaml = yaml_text.import_yaml()
+  try:
+    with open(path, encoding='utf-8') as file:
+      documents = [d for d in yaml.safe_load_all(file) if d is not None]
+  except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    raise cli.UsageError(f'--kube_patch={path}: {error}') from error
+  if not documents:
+    raise cli.UsageError(f'--kube_patch={path} has no document')
+  return tuple(_make_patch(path, document) for document in documents)
+
+
+def _make_patch(path, document):
+  metadata = document.get('metadata') if isinstance(document, dict) else None
+  if (
+    not isinstance(document, dict)
+    or not isinstance(document.get('kind'), str)
+    or not isinstance(metadata, dict | None)
+  ):
+    raise cli.UsageError(
+      f'--kube_patch={path}: expected documents with a kind, such as'
+      ' "kind: Pod", and the fields to merge, such as spec'
+    )
+  fields = {k: v for k, v in document.items() if k not in ('kind', 'metadata')}
+  more = {k: v for k, v in (metadata or {}).items() if k != 'name'}
+  if more:
+    fields['metadata'] = more
+  return Patch(document['kind'], (metadata or {}).get('name'), fields)
+
+
+def apply(documents, patches):
+  """Returns the documents (list of dict) with all patches merged into them.
+
+  Raises:
+    cli.UsageError: one fits none of them.
+  """
+  documents = copy.deepcopy(documents)
+  for patch in patches:
+    targets = list(_find(documents))
+    fitting = [
+      target
+      for kind, name, target in targets
+      if kind == patch.kind and patch.name in (None, name)
+    ]
+    if not fitting:
+      named = f' of the name {patch.name}' if patch.name else ''
+      known = sorted({f'{kind} {name}' for kind, name, _ in targets})
+      raise cli.UsageError(
+        f'--kube_patch: this run has no {patch.kind}{named}: expected one of'
+        f' {", ".join(known)}'
+      )
+    for target in fitting:
+      merged = merge(target, patch.fields)
+      target.clear()
+      target.update(merged)
+  return documents
+
+
+def _find(documents):
+  """Yields (kind, name, the dict to merge into) of objects and of Pods."""
+  for document in documents:
+    yield document['kind'], document['metadata']['name'], document
+    yield from (('Pod', *found) for found in find_templates(document))
+
+
+def find_templates(document):
+  """Yields (role, template of its Pods) of an object (dict)."""
+  parts = [document.get('spec', {})]
+  while parts:
+    part = parts.pop(0)
+    if isinstance(part, list):
+      parts += part
+    elif isinstance(part, dict):
+      if 'containers' in part.get('spec', {}):
+        labels = part['metadata']['labels']
+        yield labels.get('role', labels['app']), part
+      else:
+        parts += part.values()
+
+
+def merge(base, patch):
+  """Returns `base` with `patch` merged into it; both are dicts."""
+  if patch.get(_DIRECTIVE) == 'replace':
+    return {k: v for k, v in patch.items() if k != _DIRECTIVE}
+  merged = dict(base)
+  for name, value in patch.items():
+    if value is None:
+      merged.pop(name, None)
+    elif isinstance(value, dict):
+      before = merged.get(name)
+      merged[name] = merge(before if isinstance(before, dict) else {}, value)
+    elif name in _KEYS and _is_list_of_maps(value):
+      merged[name] = _merge_lists(merged.get(name) or [], value, _KEYS[name])
+    else:
+      merged[name] = value
+  return merged
+
+
+def _is_list_of_maps(value):
+  return isinstance(value, list) and all(isinstance(e, dict) for e in value)
+
+
+def _merge_lists(base, patch, keys):
+  if {_DIRECTIVE: 'replace'} in patch:
+    return [entry for entry in patch if entry != {_DIRECTIVE: 'replace'}]
+  merged = list(base)
+  for entry in patch:
+    key = next((k for k in keys if k in entry), None)
+    same = [e for e in merged if key and e.get(key) == entry[key]]
+    if entry.get(_DIRECTIVE) == 'delete':
+      merged = [e for e in merged if e not in same]
+    elif same:
+      merged = [merge(e, entry) if e in same else e for e in merged]
+    else:
+      merged.append(entry)
+  return merged

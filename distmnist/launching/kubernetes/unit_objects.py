@@ -1,0 +1,190 @@
+"""A run on Kubernetes as one object for all tasks, which learn from TF_CONFIG.
+
+kind `jobset`: a JobSet of the Jobs ps, chief and worker, which is done when the
+chief is, fails as a whole, and is admitted as a whole by Kueue. kind
+`trainjob`: a TrainJob of Kubeflow Trainer v2 whose own TrainingRuntime, one
+without a framework, holds this JobSet. kind `tfjob`: a TFJob of Kubeflow's
+training operator.
+"""
+
+import json
+
+from distmnist.common import cli
+from distmnist.launching.kubernetes import objects, pods
+
+# Of a Job that counts its Pods.
+_INDEX_LABEL = 'batch.kubernetes.io/job-completion-index'
+
+
+def check_name(job, kind, name):
+  """Refuses the name of a run that is too long for its Pods.
+
+  Raises:
+    cli.UsageError: it is.
+  """
+  if kind not in ('jobset', 'trainjob'):
+    return
+  last = max(job.num_ps, job.num_workers - 1, 1) - 1
+  # JobSet-role-0-index-random: the name of a Pod is one of a host, too.
+  most = 63 - len(f'-worker-0-{last}-abcde')
+  if len(name) > most:
+    raise cli.UsageError(
+      f'--kube_name={name} has {len(name)} characters: expected at most {most}'
+      f' with --kind={kind}, which adds those of a role and a number'
+    )
+
+
+def make_jobset(job, options):
+  """Returns the JobSet, a list of one dict."""
+  spec = _make_jobset_spec(job, options)
+  labels = objects.labels_of(options)
+  return [objects.make(options, 'JobSet', options.name, labels, spec)]
+
+
+def make_trainjob(job, options):
+  """Returns the TrainingRuntime and the TrainJob, a list of two dicts."""
+  labels = objects.labels_of(options)
+  # Neither mlPolicy nor the label of an ancestor step: nothing of a framework
+  # is added, and a TrainJob's own command cannot replace that of a role.
+  template = {
+    'metadata': {'labels': labels},
+    'spec': _make_jobset_spec(job, options),
+  }
+  runtime = {'apiGroup': 'trainer.kubeflow.org', 'kind': 'TrainingRuntime'}
+  specs = {
+    'TrainingRuntime': {'template': template},
+    'TrainJob': {'runtimeRef': {**runtime, 'name': options.name}},
+  }
+  return [
+    objects.make(options, kind, options.name, labels, spec)
+    for kind, spec in specs.items()
+  ]
+
+
+def _make_jobset_spec(job, options):
+  counts = {
+    role: count for role, (_, count) in _count_roles(job).items() if count
+  }
+  limits = objects.make_time_limits(options)
+  # A JobSet has no deadline, its Jobs have.
+  ttl = {k: v for k, v in limits.items() if k == 'ttlSecondsAfterFinished'}
+  return {
+    **ttl,
+    'successPolicy': {'operator': 'All', 'targetReplicatedJobs': ['chief']},
+    # Its Jobs start a task again; once one has given up, all end.
+    'failurePolicy': {'maxRestarts': 0},
+    'replicatedJobs': [
+      {
+        'name': role,
+        'replicas': 1,
+        'template': {'spec': _make_indexed_job(job, options, role, counts)},
+      }
+      for role in counts
+    ],
+  }
+
+
+def _make_indexed_job(job, options, role, counts):
+  """Returns the spec (dict) of the Job with a Pod for each task of a role."""
+  job_name = 'ps' if role == 'ps' else 'worker'
+  env, serving = (), {}
+  if sum(counts.values()) > 1:
+    env = _make_role_env(options, role, counts)
+    serving = pods.make_serving()
+  limits = objects.make_time_limits(options)
+  limits.pop('ttlSecondsAfterFinished', None)
+  argv = _make_argv(job, options, job_name)
+  pod = pods.make_task(options, job_name, argv, serving, env)
+  return {
+    **limits,
+    'completionMode': 'Indexed',
+    'completions': counts[role],
+    'parallelism': counts[role],
+    'backoffLimitPerIndex': job.max_restarts,
+    'maxFailedIndexes': 0,
+    'podFailurePolicy': objects.make_failure_policy(),
+    'template': {
+      'metadata': {'labels': objects.labels_of(options, role=job_name)},
+      'spec': {'restartPolicy': 'Never', **pod},
+    },
+  }
+
+
+def _make_role_env(options, role, counts):
+  """Returns the variables (list of dict) that tell a Pod its role.
+
+  A JobSet names the Pods JOBSET-ROLE-0-INDEX, and has a headless Service of its
+  own name, which also knows Pods that are not ready.
+  """
+  name = options.name
+  cluster = {
+    each: [
+      f'{name}-{each}-0-{index}.{name}:{pods.PORT}' for index in range(count)
+    ]
+    for each, count in counts.items()
+  }
+  field = {'fieldPath': f"metadata.labels['{_INDEX_LABEL}']"}
+  # Kubernetes replaces $(TASK_INDEX) by what stands before it.
+  task = f'{{"type": "{role}", "index": $(TASK_INDEX)}}'
+  config = f'{{"cluster": {json.dumps(cluster)}, "task": {task}}}'
+  return [
+    {'name': 'TASK_INDEX', 'valueFrom': {'fieldRef': field}},
+    {'name': 'TF_CONFIG', 'value': config},
+  ]
+
+
+def make_tfjob(job, options):
+  """Returns the TFJob, a list of one dict."""
+  # OnFailure and not ExitCode, which takes our 3 (another task was lost) for
+  # final and counts no restarts. The price: 1 and 2 are tried again.
+  policy = 'OnFailure' if job.max_restarts else 'Never'
+  # No readiness probe: the operator's Services have no address for a Pod that
+  # is not ready, and the tasks wait for each other.
+  serving = {'ports': [{'name': 'tfjob-port', 'containerPort': pods.PORT}]}
+
+  def make_replicas(job_name, count):
+    labels = objects.labels_of(options, role=job_name)
+    argv = _make_argv(job, options, job_name)
+    return {
+      'replicas': count,
+      'restartPolicy': policy,
+      'template': {
+        'metadata': {'labels': labels},
+        'spec': pods.make_task(options, job_name, argv, serving),
+      },
+    }
+
+  names = {'ps': 'PS', 'chief': 'Chief', 'worker': 'Worker'}
+  names['evaluator'] = 'Evaluator'
+  evaluators = {'evaluator': ('evaluator', int(job.evaluator))}
+  run_policy = {
+    'cleanPodPolicy': 'Running',
+    **objects.make_time_limits(options),
+  }
+  if job.max_restarts:
+    # The operator gives up once all tasks together reach this number.
+    run_policy['backoffLimit'] = job.max_restarts + 1
+  spec = {
+    'runPolicy': run_policy,
+    'tfReplicaSpecs': {
+      names[role]: make_replicas(job_name, count)
+      for role, (job_name, count) in (_count_roles(job) | evaluators).items()
+      if count
+    },
+  }
+  labels = objects.labels_of(options)
+  return [objects.make(options, 'TFJob', options.name, labels, spec)]
+
+
+def _count_roles(job):
+  """Returns {role of TF_CONFIG: (job name, how many)}."""
+  return {
+    'ps': ('ps', job.num_ps),
+    'chief': ('worker', 1),
+    'worker': ('worker', job.num_workers - 1),
+  }
+
+
+def _make_argv(job, options, job_name):
+  own_flags = pods.make_resource_flags(options, job_name)
+  return ('python', '-m', job.module, *own_flags, *options.train_flags)

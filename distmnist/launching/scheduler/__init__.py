@@ -1,0 +1,1 @@
+"""Tasks that any scheduler starts by a command of the user."""

@@ -1,0 +1,144 @@
+"""The end on a node of a task that a scheduler has started; see job_client.py.
+
+It says where the task will serve, waits until all tasks have said so, runs the
+task, and ends it when its launcher says so, is silent, or has left.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from distmnist.common import ports
+from distmnist.common import signals as signals_lib
+from distmnist.common.names import ATTEMPT
+from distmnist.launching import jobs
+from distmnist.launching.scheduler import job_meeting
+from distmnist.launching.ssh import ssh_agent
+from distmnist.launching.supervisor import stop_grace
+
+# So often the shared folder is looked at.
+TICK_SECS = 0.5
+
+
+def run():
+  """Runs the task that our argv asks for; ends as it does."""
+  folder, name = sys.argv[1:]
+  request = job_meeting.read_request(folder)
+  if request is None or not os.path.isdir(folder):
+    print(f'{name}: the run is over')
+    return
+  os.chdir(request['cwd'])
+  code = _Agent(folder, name, request).run()
+  sys.exit(128 - code if code < 0 else code)
+
+
+class _Agent:
+  """The task of this job, on behalf of the launcher."""
+
+  def __init__(self, folder, name, request):
+    self._name = name
+    self._request = request
+    self._meeting = job_meeting.Meeting(folder, name)
+    self._pulse = job_meeting.Pulse(self._meeting, 'job', 'launcher')
+    self._signals = signals_lib.Reader(
+      signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD
+    )
+    self._told = ''
+    self._stopped_by = None
+
+  def run(self):
+    """Runs the task from its place to its end; returns its code (int)."""
+    (held,) = ports.hold_ports(1)
+    port = held.getsockname()[1]
+    with open(self._meeting.path('out'), 'ab', buffering=0) as self._out:
+      self._meeting.say('place', f'{socket.gethostname()}:{port}')
+      places = self._wait_for_all()
+      code = -signal.SIGTERM if places is None else self._run_task(places)
+    self._meeting.say('end', str(code))
+    held.close()
+    return code
+
+  def _say(self, text):
+    self._out.write(f'{text}\n'.encode())
+
+  def _wait_for_all(self):
+    """Returns {name: place} of all tasks, None if we are told to leave."""
+    names = [
+      f'{job} {index}'
+      for job in ('ps', 'worker')
+      for index in range(self._request[f'num_{job}'])
+    ]
+    said = None
+    while True:
+      places = self._meeting.read_places(names)
+      missing = [name for name in names if name not in places]
+      if not missing:
+        return places
+      if missing != said:
+        said = missing
+        more = f' and {len(missing) - 3} more' if len(missing) > 3 else ''
+        self._say(f'waiting for the jobs of {", ".join(missing[:3])}{more}')
+      if self._listen():
+        return None
+
+  def _run_task(self, places):
+    process = subprocess.Popen(
+      self._make_argv(places),
+      env={**os.environ, **self._request['env'], **self._make_attempt()},
+      stdin=subprocess.DEVNULL,
+      stdout=self._out,
+      stderr=self._out,
+      start_new_session=True,
+      preexec_fn=ssh_agent.die_with_parent,
+    )
+    kill_time = float('inf')
+    while process.poll() is None:
+      for signum in self._listen():
+        process.send_signal(signum)
+        grace_secs = stop_grace.for_remote(self._request['grace_secs'])
+        kill_time = min(kill_time, time.monotonic() + grace_secs)
+      if time.monotonic() > kill_time:
+        process.kill()
+    return process.returncode
+
+  def _make_argv(self, places):
+    """Returns the task's command (list of str)."""
+    hosts = {
+      job: [place for name, place in places.items() if name.startswith(job)]
+      for job in ('ps', 'worker')
+    }
+    tasks = jobs.make_tasks(
+      hosts['ps'],
+      hosts['worker'],
+      self._request['train_flags'],
+      module=self._request['module'],
+    )
+    (task,) = [task for task in tasks if task.name == self._name]
+    return [sys.executable, *task.argv[1:]]
+
+  def _make_attempt(self):
+    attempt = self._meeting.hear('attempt')
+    return {ATTEMPT: attempt} if attempt else {}
+
+  def _listen(self):
+    """Waits for TICK_SECS or an event; returns new signals, a list of int."""
+    found = []
+    if select.select([self._signals], [], [], TICK_SECS)[0]:
+      found = [n for n in self._signals.read() if n != signal.SIGCHLD]
+    told = self._meeting.hear('signal')
+    if told != self._told:
+      self._told = told
+      found.append(int(told.split()[0]))
+    is_alone = self._pulse.is_lost() or not self._meeting.is_open
+    if is_alone and not self._stopped_by:
+      found.append(signal.SIGTERM)
+    self._stopped_by = self._stopped_by or bool(found)
+    return found
+
+
+if __name__ == '__main__':
+  run()

@@ -1,0 +1,141 @@
+"""What stands for a task of a scheduler among the processes of this machine.
+
+It submits the job, shows what the task writes, passes signals on and ends as
+the task does. On its node job_agent.py runs it. Both know each other by the
+folder of job_meeting.py alone.
+"""
+
+import os
+import resource
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+
+from distmnist.common import cli
+from distmnist.common import signals as signals_lib
+from distmnist.common.names import ATTEMPT, JOB_AGENT
+from distmnist.launching.scheduler import job_meeting, job_template
+from distmnist.launching.screen import log_view
+from distmnist.launching.ssh import ssh_agent
+from distmnist.launching.supervisor import failures
+
+# What the last line of a log begins with if the scheduler failed.
+SUBMIT_FAILED = 'submit: '
+# So often the shared folder is looked at.
+TICK_SECS = 0.2
+
+
+def make_argv(folder, name, template, python):
+  """Returns the argv (tuple of str) of the process that stands for a task.
+
+  Args:
+    folder: str, an absolute path that the nodes share.
+    name: str, of the task.
+    template: str, see job_template.
+    python: str, the path of Python on the nodes.
+  """
+  return ('python', '-m', __name__, folder, name, template, python)
+
+
+def run():
+  """Runs the task that our argv asks for; ends as it does."""
+  folder, name, template, python = sys.argv[1:]
+  code = _Client(folder, name).run(template, python)
+  if -code in set(signal.valid_signals()) - {signal.SIGINT, signal.SIGTERM}:
+    # Ends as a task of this machine would, so that the signal is named.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), -code)
+  sys.exit(128 - code if code < 0 else code)
+
+
+class _Client:
+  """A task, from its submission to its end."""
+
+  def __init__(self, folder, name):
+    attempt = os.environ.get(ATTEMPT, '')
+    # All tasks meet anew when one has failed.
+    self._folder = os.path.join(folder, attempt or '1')
+    os.makedirs(self._folder, exist_ok=True)
+    self._name = name
+    self._meeting = job_meeting.Meeting(self._folder, name)
+    self._meeting.say('attempt', attempt)
+    self._pulse = job_meeting.Pulse(self._meeting, 'launcher', 'job')
+    self._signals = signals_lib.Reader(signal.SIGTERM, signal.SIGINT)
+    self._log = log_view.Log(self._meeting.path('out'))
+    self._told = []
+
+  def run(self, template, python):
+    """Submits and follows the task; returns its code (int)."""
+    with tempfile.TemporaryFile() as self._words:
+      self._submit = subprocess.Popen(
+        ['sh', '-c', self._fill(template, python)],
+        stdin=subprocess.DEVNULL,
+        stdout=self._words,
+        stderr=self._words,
+        start_new_session=True,
+        preexec_fn=ssh_agent.die_with_parent,
+      )
+      try:
+        return self._follow()
+      finally:
+        self._show(log_view.Log.finish)
+        if self._submit.poll() is None and not self._has_place:
+          # A scheduler's command that waits takes its job back.
+          os.killpg(self._submit.pid, signal.SIGTERM)
+
+  def _fill(self, template, python):
+    command = shlex.join([python, '-m', JOB_AGENT, self._folder, self._name])
+    script = self._meeting.path('sh')
+    with open(script, 'w', encoding='utf-8') as file:
+      file.write(f'#!/bin/sh\nexec {command}\n')
+    os.chmod(script, 0o755)
+    log = self._meeting.path('scheduler')
+    return job_template.fill(template, command, script, self._name, log)
+
+  @property
+  def _has_place(self):
+    return bool(self._meeting.hear('place'))
+
+  def _follow(self):
+    num_ticks_alone = 0
+    while True:
+      self._pass_on()
+      end = self._meeting.hear('end')
+      self._show(log_view.Log.read_lines)
+      if end:
+        return int(end)
+      code, has_place = self._submit.poll(), self._has_place
+      if code and not has_place:
+        print(f'{SUBMIT_FAILED}{self._last_words(code)}', flush=True)
+        return cli.FAILED
+      if self._told and not has_place:
+        return -self._told[0]
+      # One that was killed with its node, by a command that waited for it.
+      num_ticks_alone += bool(code and has_place)
+      if num_ticks_alone * TICK_SECS > job_meeting.BEAT_SECS:
+        print(f'the job has ended without a word: {self._last_words(code)}')
+        return cli.LOST
+      # A job may wait in its queue for days.
+      if self._pulse.is_lost() and has_place:
+        secs = job_meeting.LOST_SECS
+        print(f'nothing was heard of the job for {secs:g} s')
+        return cli.LOST
+
+  def _pass_on(self):
+    if select.select([self._signals], [], [], TICK_SECS)[0]:
+      self._told += self._signals.read()
+      # Two equal ones are two.
+      self._meeting.say('signal', f'{self._told[-1]} {len(self._told)}')
+
+  def _show(self, read):
+    for line in read(self._log):
+      print(line, flush=True)
+
+  def _last_words(self, code):
+    self._words.seek(0)
+    lines = self._words.read().decode(errors='replace').splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    return '; '.join(said[-2:]) or failures.describe_end(code)

@@ -1,0 +1,1 @@
+"""What the user sees of a run: lines, logs, a table, how it ended."""

@@ -1,0 +1,128 @@
+"""What the user reads when a run has ended, and its exit code.
+
+The root cause comes last on the screen, and nothing after it.
+"""
+
+import logging
+import re
+import signal
+import sys
+
+from distmnist.common import cli
+from distmnist.launching.screen import task_logs
+
+_log = logging.getLogger(__name__)
+
+_DATA_TITLE = 'the task that gets the data'
+
+
+def say_killed(tasks):
+  """Names the tasks that had to be killed."""
+  for task in tasks:
+    _log.info(
+      f'{task.name} ({task.address}) did not exit after SIGTERM: killed'
+    )
+
+
+def report_failure(group, explain, logs_dir):
+  """Names the root cause of `group.failure`; returns the exit code.
+
+  Args:
+    group: task_group.TaskGroup in which a task has failed for good.
+    explain: callable(failures.Failure, its last lines) -> str, the cause.
+    logs_dir: str.
+  """
+  text, exit_code = show_failure(group, explain, logs_dir)
+  _log.info(f'error: {text}')
+  return exit_code
+
+
+def show_failure(group, explain, logs_dir):
+  """Shows the last lines of the task that is the root cause.
+
+  Args:
+    group, explain, logs_dir: see `report_failure`.
+
+  Returns:
+    str, one line on the failure, and int, the exit code.
+  """
+  failure = _find_root(group)
+  last_lines = group.last_lines(failure.task)
+  cause = explain(failure, last_lines)
+  task, times = failure.task, failure.num_restarts
+  name = _DATA_TITLE if task.job_name == 'data' else task.name
+  said = cli.ERROR_LINE.fullmatch(last_lines[-1]) if last_lines else None
+  if said and failure.code in cli.FINAL_CODES:
+    cause = said[2]  # It says all, in one line.
+  else:
+    _log.info(f'the last lines of {name}:')
+    for line in last_lines or ['(it has written nothing)']:
+      print(f'  | {line}', file=sys.stderr)
+  when = (
+    f'after {times} restart{"s" if times > 1 else ""}' if times else 'first'
+  )
+  log = task_logs.log_path(logs_dir, task)
+  text = f'{name} ({task.address}) failed {when}: {cause}; log: {log}'
+  return text, failure.exit_code
+
+
+def report_signal(group, signum, workers, logs_dir):
+  """Says which signal has stopped the run; returns the exit code.
+
+  Args:
+    group: task_group.TaskGroup that this signal has stopped.
+    signum: int.
+    workers: list of jobs.Task, the chief first.
+    logs_dir: str.
+
+  Returns:
+    int, 128 + n after signal n; 75 if the chief could not save.
+  """
+  _log.info(f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}')
+  if any(group.records[w.name].has_lost_steps for w in workers[:1]):
+    print(*group.last_lines(workers[0], 1), sep='\n', file=sys.stderr)
+    return cli.NOT_SAVED
+  return 128 + signum
+
+
+def report_late(late, excused, leave_secs, waited_for, logs_dir):
+  """Names the tasks that had to be stopped; returns the exit code.
+
+  Args:
+    late: list of jobs.Task that nothing held up.
+    excused: list of jobs.Task that a restart may have held up.
+    leave_secs: float, how long they had.
+    waited_for: str, whose end they outlived.
+    logs_dir: str.
+
+  Returns:
+    int, 1 if any was late without an excuse, else 0.
+  """
+  for task in excused + late:
+    text = describe_late(task, leave_secs, waited_for, logs_dir)
+    _log.info(f'{"error: " if task in late else ""}{text}')
+  return cli.FAILED if late else 0
+
+
+def describe_late(task, leave_secs, waited_for, logs_dir):
+  """Returns what to say of a task that had to be stopped; see `report_late`."""
+  return (
+    f'{task.name} ({task.address}) still ran {leave_secs:.0f} s after'
+    f' {waited_for} had ended: stopped; log: '
+    f'{task_logs.log_path(logs_dir, task)}'
+  )
+
+
+def _find_root(group):
+  """Returns the Failure that is the cause of `group.failure`.
+
+  A ps that leaves because a worker has failed may end before that worker does,
+  and names it in its last line.
+  """
+  failure = group.failure
+  last_lines = group.last_lines(failure.task, 1)
+  named = re.search(r'\b(worker|ps) \d+\b', ''.join(last_lines))
+  record = group.records.get(named[0]) if named else None
+  if failure.task.job_name == 'ps' and record and record.is_final:
+    return record.failure
+  return failure

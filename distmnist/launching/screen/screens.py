@@ -1,0 +1,70 @@
+"""What a launcher shows while its tasks run: their lines, and maybe a table."""
+
+import os
+import sys
+
+from absl import flags
+
+from distmnist.common import cli, console
+from distmnist.common.names import CHIEF
+from distmnist.launching import run_record
+from distmnist.launching.screen import log_view, table_screen, task_logs
+from distmnist.storage import urls
+
+_LIVE_TABLE = flags.DEFINE_enum(
+  'live_table',
+  'auto',
+  ['auto', 'on', 'off'],
+  'Draw a table of all tasks below the lines of the run, twice a second. auto:'
+  ' where stdout is a terminal and the run has a --logdir.',
+)
+
+
+def make(logs_dir, tasks, show_logs):
+  """Returns the Screen of `tasks`, on which our own lines are shown as well.
+
+  Args:
+    logs_dir: str, the folder of their logs.
+    tasks: list of jobs.Task.
+    show_logs: 'chief' for its lines as they are, 'all' for those of every task,
+      each behind its name.
+  """
+  logs = {
+    '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
+      logs_dir, task
+    )
+    for task in tasks
+    if show_logs == 'all' or task.name == CHIEF
+  }
+  logdir = run_record.find_logdir()
+  # What a store has of a run is some seconds old, and each look is paid for.
+  is_here = logdir and not urls.is_remote(logdir)
+  if is_here and _wants_table(_LIVE_TABLE.value):
+    screen = table_screen.TableScreen(logs, logdir)
+  else:
+    screen = log_view.Screen(logs)
+  console.print_logs(screen.print_line)
+  return screen
+
+
+def check_flags(logdir):
+  """Refuses a table with nothing in it.
+
+  Args:
+    logdir: str or None, of the run.
+
+  Raises:
+    cli.UsageError: --live_table=on, and there is no --logdir.
+  """
+  if _LIVE_TABLE.value == 'on' and not logdir:
+    raise cli.UsageError(
+      '--live_table=on shows what the tasks write to a --logdir: give train one'
+      ' on this file system, after the --'
+    )
+
+
+def _wants_table(wanted):
+  """Whether a table is drawn; `wanted` is the value of --live_table."""
+  if wanted == 'auto':
+    return sys.stdout.isatty() and os.environ.get('TERM') != 'dumb'
+  return wanted == 'on'

@@ -1,0 +1,77 @@
+"""The lines of a run above a table of its tasks that is drawn again and again.
+
+`rich` draws it; it comes with Keras, and is loaded where a table is drawn.
+"""
+
+import contextlib
+import sys
+import time
+
+from distmnist.common.names import LAUNCH
+from distmnist.launching.screen import log_view
+from distmnist.watching import live_table, watched_run
+
+_DRAW_SECS = 0.5
+# What a line above the table takes of a terminal, and the table's own lines
+# that are no task.
+_LINES_LEFT = 8
+
+
+class TableScreen(log_view.Screen):
+  """A Screen with a table below it; `step` lines are in the table."""
+
+  def __init__(self, logs, logdir, console=None):
+    """
+    Args:
+      logs: see log_view.Screen.
+      logdir: str, of the run.
+      console: rich.console.Console; that of the terminal by default.
+    """
+    super().__init__(logs)
+    from rich import console as console_lib
+    from rich import live
+
+    self._console = console or console_lib.Console(force_terminal=True)
+    self._run = watched_run.WatchedRun(logdir)
+    self._next_draw = 0.0
+    self._live = live.Live(
+      console=self._console,
+      auto_refresh=False,
+      redirect_stdout=False,
+      # Where stderr goes elsewhere, errors must get there.
+      redirect_stderr=sys.stderr.isatty(),
+    )
+    self._live.start()
+
+  def update(self):
+    super().update()
+    if time.monotonic() >= self._next_draw:
+      self._draw()
+
+  def finish(self):
+    super().finish()
+    self._draw()
+    self._live.stop()
+
+  def print_line(self, text):
+    if sys.stderr.isatty() or not self._live.is_started:
+      # By way of the table, which is drawn anew below it.
+      log_view.print_line(text)
+    else:
+      print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
+
+  def close_line(self):
+    pass  # No line is ever open.
+
+  def _draw(self):
+    with contextlib.suppress(OSError):
+      self._run.look()
+    num_rows = max(4, self._console.height - _LINES_LEFT)
+    table = live_table.make(self._run.logdir, self._run.state, num_rows)
+    self._live.update(table, refresh=True)
+    self._next_draw = time.monotonic() + _DRAW_SECS
+
+  def _show_line(self, line):
+    name = '' if '' in self._logs else line.partition('] ')[2]
+    if not (name or line).startswith('step '):
+      self._console.print(line, markup=False, highlight=False, soft_wrap=True)

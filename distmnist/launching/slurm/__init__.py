@@ -1,0 +1,1 @@
+"""A job of Slurm: its script, from submission to end."""

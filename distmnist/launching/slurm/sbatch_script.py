@@ -1,0 +1,231 @@
+"""The script of a job of Slurm: all tasks in one step, and again.
+
+What it says and writes is read by distmnist.launching.slurm.sbatch and by the
+launcher.
+"""
+
+import shlex
+
+from distmnist.common import cli
+from distmnist.launching import problem_file
+from distmnist.launching.supervisor import stop_grace
+
+# From Slurm's SIGTERM to its SIGKILL where nobody has set it otherwise, and by
+# how much the tasks are to be earlier.
+KILL_WAIT_SECS = 30
+_KILL_MARGIN_SECS = 3
+
+# @WORDS@ are put in. A task writes its log by itself, as Slurm knows no names
+# such as worker_0; and the first that fails says so in a file, as srun's exit
+# code is the highest of all.
+_SCRIPT = r"""#!/bin/bash
+# Written by distmnist.launch: @SHAPE@.
+@OPTIONS@
+max_restarts=@MAX_RESTARTS@
+export DISTMNIST_LOGS=@LOGS@
+export failed=$DISTMNIST_LOGS/failed
+say() { echo "job $SLURM_JOB_ID: $*"; }
+
+# ---- The tasks: the first are ps, the others workers ----
+export DISTMNIST_NUM_PS=@NUM_PS@
+# Jobs that share a node serve on ports of their own, below those that the
+# kernel gives to outgoing connections.
+ports_per_job=$(((@NUM_TASKS@ + 31) / 32 * 32)) num_moves=0
+choose_ports() {
+  export DISTMNIST_FIRST_PORT=$((10000 +
+    (SLURM_JOB_ID + num_moves * 37) % (22400 / ports_per_job) * ports_per_job))
+}
+choose_ports
+export PYTHONUNBUFFERED=1@SENT@
+@SETUP@
+task() {
+  local name=ps index=$SLURM_PROCID code
+  if ((index >= DISTMNIST_NUM_PS)); then
+    name=worker index=$((index - DISTMNIST_NUM_PS))
+  fi
+  local log=$DISTMNIST_LOGS/${name}_$index.log
+  [[ -z $DISTMNIST_NOTE ]] || echo "--- $DISTMNIST_NOTE ---" >>"$log"@GPUS@
+  # A signal is the program's; we say how it ends.
+  trap 'touch "$DISTMNIST_LOGS/told_to_leave"' TERM INT
+  # Without the words of the shell on a program that was killed.
+  { @COMMAND@ \
+    >>"$log" 2>&1 </dev/null; } 2>/dev/null
+  code=$?
+  ((code != @NOT_SAVED@)) || touch "$DISTMNIST_LOGS/not_saved"
+  if ((code)); then
+    # Made by the first alone.
+    (set -C; echo "$code $SLURMD_NODENAME $name $index" >"$failed") 2>/dev/null
+  fi
+  return $code
+}
+export -f task
+
+# ---- The job: all tasks at once, and again if that may go well ----
+how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1)
+is_cancelled=
+trap 'is_cancelled=1' TERM
+# Tells the launcher, which hears of it from Slurm some seconds later.
+end() { echo "$SLURM_JOB_ID $1" >"$DISTMNIST_LOGS/ended"; exit "$1"; }
+more=${SLURM_JOB_NODELIST_HET_GROUP_1-}
+say "runs on $SLURM_JOB_NODELIST${more:+ and $more}"
+# Slurm starts a job again whose node has failed, or was needed by others.
+num_requeued=${SLURM_RESTART_COUNT-0}
+export DISTMNIST_NOTE=
+((num_requeued == 0)) || DISTMNIST_NOTE="requeued by Slurm"
+for ((restart = 0; ; restart++)); do
+  rm -f "$failed" "$DISTMNIST_LOGS"/{not_saved,told_to_leave}
+  attempt=$((restart + num_requeued + 1))
+  ((attempt == 1)) || export DISTMNIST_ATTEMPT=$attempt
+  @STEP@
+  code=$?
+  if ((code == 0)); then
+    # The tasks may hear of it, and have left, before this shell does.
+    [[ $is_cancelled || -f $DISTMNIST_LOGS/told_to_leave ]] || end 0
+    is_cancelled=1
+  fi
+  cause="srun ended with exit code $code" who='' host=''
+  if [[ -f $failed ]]; then
+    read -r code host job index <"$failed"
+    who="$job $index" cause="exit code $code"
+    # A task that is told to leave gives these codes itself.
+    if ((code > 128 && code != 130 && code != 143)); then
+      cause="killed by SIG$(kill -l $((code - 128)))"
+    fi
+  fi
+  if [[ $is_cancelled ]]; then
+    # Slurm has written why before, but not where somebody used scancel.
+    why=$(sed -n 's/.*\*\*\* JOB .* DUE TO \([A-Z ]*\) \*\*\*.*/\1/p' \
+      "$DISTMNIST_LOGS/slurm.log" 2>/dev/null | tail -n 1)
+    say "cancelled${why:+ due to ${why,,}}: the tasks were told to leave"
+    # After anything else Slurm may start the job once more.
+    code=143
+    if [[ -f $DISTMNIST_LOGS/not_saved ]]; then
+      code=@NOT_SAVED@
+      say "not all is saved: see the last lines of the logs"
+    fi
+    [[ $why && $why != 'TIME LIMIT' ]] || end $code
+    exit $code
+  fi
+  if ((code == 98 && num_moves < 20)); then
+    ((num_moves++, restart--))
+    choose_ports
+    say "${who:-a task} found its port taken: from $DISTMNIST_FIRST_PORT on"
+    continue
+  fi
+  # 1 and 2 would come again, and the task has said what to do.
+  if ((restart >= max_restarts || code == 1 || code == 2)); then
+    break
+  fi
+  DISTMNIST_NOTE="restart $((restart + 1)) of $max_restarts"
+  say "${who:-the step} failed: $cause: $DISTMNIST_NOTE, of all tasks"
+done
+
+# ---- The root cause last ----
+if [[ -z $who ]]; then
+  say "error: $cause; log: $DISTMNIST_LOGS/slurm.log"
+else
+  log=$DISTMNIST_LOGS/${who/ /_}.log
+  say "the last lines of $who:"
+  tail -n 10 "$log" | sed 's/^/  | /'
+  when=first
+  if ((restart)); then
+    when="after $restart restart$( ((restart == 1)) || echo s)"
+  fi
+  say "error: $who ($host) failed $when: $cause; log: $log"
+fi
+end $code
+"""
+
+# srun does not take the CPUs of a task over from sbatch.
+_STEP = r"""srun "${how[@]}" --ntasks=@NUM_TASKS@ \
+    ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} \
+    bash -c task"""
+# One step on two allocations; its tasks are numbered through.
+_HET_STEP = r"""ps_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_0-}
+  worker_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_1-}
+  srun "${how[@]}" --het-group=0 ${ps_cpus:+--cpus-per-task=$ps_cpus} \
+    bash -c task : \
+    "${how[@]}" --het-group=1 ${worker_cpus:+--cpus-per-task=$worker_cpus} \
+    bash -c task"""
+
+_SHARE_GPUS = r"""
+  # The GPUs of a node go to its workers in turn, none to a ps.
+  if [[ $name == ps ]]; then
+    export CUDA_VISIBLE_DEVICES=
+  elif [[ ${CUDA_VISIBLE_DEVICES-} == *,* ]]; then
+    local gpus
+    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+    export CUDA_VISIBLE_DEVICES=${gpus[SLURM_LOCALID % ${#gpus[@]}]}
+  fi"""
+
+
+def make(
+  job,
+  logs_dir,
+  python,
+  components=((),),
+  setup=None,
+  kill_wait_secs=KILL_WAIT_SECS,
+  may_requeue=False,
+):
+  """Returns the script for sbatch (str).
+
+  Args:
+    job: jobs.Job.
+    logs_dir: str, an absolute path.
+    python: str, the path of Python on the nodes.
+    components: list of lists of str, more options of sbatch: one for all tasks,
+      or one for the ps and one for the workers of a heterogeneous job.
+    setup: str, commands of a shell that come first, or None.
+    kill_wait_secs: int, from Slurm's SIGTERM to its SIGKILL.
+    may_requeue: bool, whether Slurm may start the job again: after a node has
+      failed, or was needed by a job of higher priority.
+  """
+  _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
+  num_tasks = job.num_ps + job.num_workers
+  is_het = len(components) > 1
+  common = [
+    '--job-name=distmnist',
+    f'--output={logs_dir.replace("%", "%%")}/slurm.log',
+    '--open-mode=append',
+    '--requeue' if may_requeue else '--no-requeue',
+  ]
+  counts = [job.num_ps, job.num_workers] if is_het else [num_tasks]
+  words = {
+    'SHAPE': describe(job),
+    'OPTIONS': '\n#SBATCH hetjob\n'.join(
+      _format_options([*common, f'--ntasks={count}', *options])
+      for count, options in zip(counts, components, strict=True)
+    ),
+    'STEP': _HET_STEP if is_het else _STEP,
+    'MAX_RESTARTS': str(job.max_restarts),
+    'NOT_SAVED': str(cli.NOT_SAVED),
+    'LOGS': shlex.quote(logs_dir),
+    'NUM_PS': str(job.num_ps),
+    'NUM_TASKS': str(num_tasks),
+    'SENT': ''.join(
+      f'\nexport {name}={shlex.quote(value)}'
+      for name, value in problem_file.make_env(job.flag('problem'))
+    ),
+    'SETUP': f'{setup}\n' if setup else '',
+    # A worker that asks for several has all those of the node.
+    'GPUS': _SHARE_GPUS if job.flag('num_gpus') in (None, '1') else '',
+    'COMMAND': shlex.join(
+      [python, '-m', job.module, *chosen, *job.train_flags]
+    ),
+  }
+  script = _SCRIPT
+  # The words of the user last: they may look like ours.
+  for name, text in words.items():
+    script = script.replace(f'@{name}@', text)
+  return script
+
+
+def _format_options(options):
+  return '\n'.join(f'#SBATCH {shlex.quote(option)}' for option in options)
+
+
+def describe(job):
+  """Returns how many tasks a jobs.Job has (str)."""
+  plural = 's' if job.num_workers > 1 else ''
+  return f'{job.num_ps} ps and {job.num_workers} worker{plural}'

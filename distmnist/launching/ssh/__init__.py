@@ -1,0 +1,1 @@
+"""Tasks on other hosts, started by ssh."""

@@ -1,0 +1,247 @@
+"""What stands for a task on another host among the processes of this machine.
+
+It starts ssh, asks for the task, passes signals on and ends as the task does.
+There ssh_agent.py runs it.
+
+ssh carries, line by line:
+
+  stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
+          "grace_secs": number}; then signals for the task by their number, and
+          empty lines: we live
+  stdout  what the task writes
+  stderr  READY once the other end is there; all else is ssh's or the shell's
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from distmnist.common import cli
+from distmnist.common import signals as signals_lib
+from distmnist.common.names import ATTEMPT
+from distmnist.launching.ssh import ssh_agent, turnstile
+from distmnist.launching.supervisor import failures
+
+# What the last line of a log begins with if ssh failed and not the task.
+SSH_FAILED = 'ssh to '
+
+# ssh gives up 75 s after the last answer of the other side (ssh_command). By
+# then the task has ended there, so that a restart finds its port free: at most
+# 10 s from our last line to the cut, 60 s of silence, and some to leave.
+BEAT_SECS = 10.0
+# sshd turns some away if more than ten come at once (its MaxStartups). Of one
+# launch so many do; others may come besides, and so each tries again.
+NUM_AT_ONCE = 6
+TURNED_AWAY_SECS = 60.0
+# Names the turnstile of a host to the tasks of this machine.
+TURNSTILE = 'DISTMNIST_TURNSTILE'
+
+
+def ssh_command(login, command, options=()):
+  """Returns the list of str that runs `command` (str, for the shell there).
+
+  Args:
+    login: str, [user@]host.
+    command: str.
+    options: list of str for ssh. They win over ours: it takes the first.
+  """
+  ours = (
+    'BatchMode=yes',  # A question would wait for ever.
+    'ConnectTimeout=10',
+    'ServerAliveInterval=15',
+    'ServerAliveCountMax=5',
+    # A shared connection would outlive us, and end for all with one of us.
+    'ControlPath=none',
+  )
+  words = [word for option in ours for word in ('-o', option)]
+  return ['ssh', '-T', *options, *words, '--', login, command]
+
+
+def make_argv(login, request, command):
+  """Returns the argv (tuple of str) of the process that stands for a task.
+
+  Args:
+    login: str, [user@]host, for what is said of ssh.
+    request: dict, see above.
+    command: list of str, ssh with all its words.
+  """
+  return ('python', '-m', __name__, login, json.dumps(request), *command)
+
+
+def run():
+  """Runs the task that our argv asks for; ends as it does."""
+  login, request, *command = sys.argv[1:]
+  signals = signals_lib.Reader(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+  gate = turnstile.Turnstile(os.environ[TURNSTILE], NUM_AT_ONCE)
+  stopped_by = []
+
+  def pause(secs):
+    ready, _, _ = select.select([signals], [], [], secs)
+    stopped_by.extend(signals.read() if ready else ())
+    return bool(stopped_by)
+
+  if not gate.enter(pause):
+    sys.exit(128 + stopped_by[0])
+  deadline = time.monotonic() + TURNED_AWAY_SECS
+  while True:
+    ssh = _Ssh(_with_attempt(request), command, signals, gate.leave)
+    ssh.follow()
+    if not ssh.is_turned_away or time.monotonic() > deadline:
+      break
+    print(f'{SSH_FAILED}{login}: {ssh.words}: trying again', flush=True)
+    # Each after a time of its own, or all would come at once again.
+    if ssh.wait_for_signal(random.uniform(0.2, 2)):
+      break
+  if ssh.stopped_by:
+    sys.exit(128 + ssh.stopped_by)
+  if ssh.has_failed:
+    print(f'{SSH_FAILED}{login}: {ssh.words}', flush=True)
+    # A host that is not reached at the start is a mistake; later it may come
+    # back.
+    is_first = ATTEMPT not in os.environ and not ssh.is_ready
+    sys.exit(cli.FAILED if is_first else cli.LOST)
+  signum = ssh.code - 128
+  # Codes that train itself gives stay what they are.
+  own = (signal.SIGINT, signal.SIGTERM)
+  if signum in signal.valid_signals() and signum not in own:
+    # Ends as a task of this machine would, so that the signal is named.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), signum)
+  sys.exit(ssh.code)
+
+
+def _with_attempt(request):
+  attempt = os.environ.get(ATTEMPT)
+  if not attempt:
+    return request
+  request = json.loads(request)
+  request['env'][ATTEMPT] = attempt
+  return json.dumps(request)
+
+
+class _Ssh:
+  """One ssh, from its start to its end.
+
+  Attributes:
+    is_ready: bool, whether the other end has been there.
+    stopped_by: int, the signal that ended us before it was, or None.
+    code: int, ssh's exit code, the task's if it was ready; -n after signal n.
+  """
+
+  def __init__(self, request, command, signals, on_ready):
+    self._signals = signals
+    self._on_ready = on_ready
+    self.is_ready = False
+    self.stopped_by = None
+    self.code = None
+    self._said = []
+    self._rest = b''
+    self._process = subprocess.Popen(
+      command,
+      stdin=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      # A signal for our group is ours to pass on, by its number.
+      start_new_session=True,
+      preexec_fn=ssh_agent.die_with_parent,
+    )
+    self._send(request)
+
+  @property
+  def has_failed(self):
+    """Whether no task was reached, or none is any more."""
+    return not self.is_ready or not 0 <= self.code < ssh_agent.SSH_FAILED_CODE
+
+  @property
+  def words(self):
+    """What ssh, or the shell there, said at last (str)."""
+    if self.code < 0:
+      return failures.describe_end(self.code)
+    if self._said:
+      return self._said[-1]
+    if self.code == ssh_agent.SSH_FAILED_CODE:
+      return 'the connection was lost'
+    return f'ended with exit code {self.code} before the task'
+
+  @property
+  def is_turned_away(self):
+    said = '\n'.join(self._said)
+    return self.code == ssh_agent.SSH_FAILED_CODE and any(
+      word in said for word in ('kex_exchange_identification', 'MaxStartups')
+    )
+
+  def follow(self):
+    """Keeps the task alive and passes signals on until ssh ends."""
+    process, beat_time = self._process, time.monotonic() + BEAT_SECS
+    stderr = process.stderr.fileno()
+    os.set_blocking(stderr, False)
+    os.set_blocking(process.stdin.fileno(), False)
+    readers = [self._signals, stderr]
+    while process.poll() is None:
+      secs = max(0, beat_time - time.monotonic())
+      ready, _, _ = select.select(readers, [], [], secs)
+      # First: it says whether there is a task to take a signal.
+      if stderr in ready and not self._read(stderr):
+        readers.remove(stderr)
+      if self._signals in ready:
+        self._pass_on(self._signals.read())
+      if time.monotonic() >= beat_time:
+        self._send('')
+        beat_time = time.monotonic() + BEAT_SECS
+    self.code = process.wait()
+    self._read(stderr)
+    self._take(self._rest)
+    process.stdin.close()
+    process.stderr.close()
+
+  def wait_for_signal(self, secs):
+    """Whether we are told to leave within `secs`."""
+    ready, _, _ = select.select([self._signals], [], [], secs)
+    if ready:
+      self._pass_on(self._signals.read())
+    return self.stopped_by is not None
+
+  def _pass_on(self, signums):
+    for signum in signums:
+      if signum == signal.SIGCHLD:
+        continue
+      if self.is_ready:
+        self._send(str(signum))
+      else:
+        self.stopped_by = signum
+        self._process.kill()
+
+  def _send(self, line):
+    # A pipe that is full or broken: ssh will say why.
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
+      os.write(self._process.stdin.fileno(), line.encode() + b'\n')
+
+  def _read(self, stderr):
+    """Takes what ssh says; returns whether it may say more."""
+    try:
+      while data := os.read(stderr, 1 << 16):
+        *lines, self._rest = (self._rest + data).split(b'\n')
+        for line in lines:
+          self._take(line)
+    except BlockingIOError:
+      return True
+    return False
+
+  def _take(self, line):
+    line = line.decode(errors='replace').strip()
+    if line == ssh_agent.READY:
+      self.is_ready = True
+      self._said = []
+      self._on_ready()
+    elif line:
+      print(line, flush=True)
+      # We print the host: drop the prefix `ssh:` or `user@host:`.
+      said = re.sub(r'^(ssh|\S+@\S+): ', '', line)
+      self._said.append(said.removesuffix('.'))

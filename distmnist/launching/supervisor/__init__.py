@@ -1,0 +1,1 @@
+"""Starts tasks on a host, watches them, restarts them, ends them."""

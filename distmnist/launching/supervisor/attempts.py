@@ -1,0 +1,125 @@
+"""The attempts of tasks on a host: starts them, hears of their ends.
+
+Each attempt of a task has the same address and writes on in the same log. What
+an end means for the run, restart_policy.py decides; when all is to end, and in
+which order, task_group.py.
+"""
+
+import time
+
+from distmnist.launching import jobs as jobs_lib
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import restart_policy, task_host
+
+
+class Attempts:
+  """Every attempt at every task of a run.
+
+  Attributes:
+    logs: task_logs.AttemptLogs.
+    policy: restart_policy.RestartPolicy, with the records of all tasks.
+    records: task_record.TaskRecords, those of the policy.
+  """
+
+  def __init__(self, host, logs_dir, limits, on_start):
+    """
+    Args:
+      host: task_host.TaskHost, opened and closed by the caller.
+      logs_dir: str, an existing folder.
+      limits: restart_limits.Limits, when a task is started again.
+      on_start: callable(name, pid, attempt), called when a task has begun.
+    """
+    self._host = host
+    self._logs_dir = logs_dir
+    self._on_start = on_start
+    self._host_time = time.monotonic()
+    self.logs = task_logs.AttemptLogs(logs_dir)
+    self.policy = restart_policy.RestartPolicy(limits)
+    self.records = self.policy.records
+    host.on_pid = self._note_pid
+
+  @property
+  def running(self):
+    """The jobs.Tasks (list) that run."""
+    return [record.task for record in self.records.running]
+
+  def find_running(self, is_ps):
+    """Returns those that run and are a ps, or those that are none."""
+    return [task for task in self.running if (task.job_name == 'ps') == is_ps]
+
+  def start(self, task):
+    """Asks for the first attempt at a task; see TaskGroup.start."""
+    self._start(self.policy.add(task))
+
+  def start_due(self):
+    """Asks for the next attempts that the policy wants by now."""
+    for record in self.records.take_due(time.monotonic()):
+      self._start(record)
+
+  def signal(self, tasks, signum):
+    self._host.signal([task.name for task in tasks], signum)
+
+  def turn(self, secs, is_told):
+    """Waits for something to happen, at most `secs` seconds.
+
+    Args:
+      secs: float.
+      is_told: whether all tasks were told to end.
+
+    Returns:
+      list of jobs.Task to be ended, as they start again with one that ended.
+
+    Raises:
+      task_host.HostDiedError: and it is out of restarts, or not to be started
+        again.
+    """
+    secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
+    to_end = []
+    try:
+      for name, code in self._host.turn(secs):
+        record = self.records[name]
+        record.reason = self._host.reasons.pop(name, '')
+        to_end += self.policy.note_end(
+          record,
+          code,
+          time.monotonic(),
+          is_told,
+          may_restart=not self._host.signals,
+        )
+    except task_host.HostDiedError as error:
+      self._note_host_death(error, is_told)
+    return to_end
+
+  def _note_host_death(self, error, is_told):
+    if is_told:
+      for record in self.records.values():
+        record.is_running = False
+      return
+    now = time.monotonic()
+    if self._host.signals or not self.policy.note_server_death(
+      error.cause, self._host_time, now
+    ):
+      raise error
+    if self.records.waiting:
+      self._host.restart()
+      self._host_time = time.monotonic()
+      self._on_start(self._host.name, self._host.pid, 2)
+
+  def _note_pid(self, name, pid):
+    if name in self.records:
+      self._on_start(name, pid, self.records[name].attempt)
+
+  def _start(self, record):
+    task = record.task
+    self.policy.note_start(record, time.monotonic())
+    path = self.logs.begin(task, record.note)
+    folder = jobs_lib.flag_value(task.argv, 'logdir') or self._logs_dir
+    self._host.start(
+      task.name,
+      task.argv,
+      record.env,
+      path,
+      # Only what serves has something to hide; others may need the network.
+      is_isolated=task.port is not None,
+      title=f'distmnist {task.name} {folder}',
+    )

@@ -1,0 +1,185 @@
+"""Decides which tasks start again, and when the run is given up.
+
+Pure: it starts nothing and reads no clock. It is told of starts and ends, each
+with its time, and answers what to kill and what to start, so that its test
+needs no process.
+
+- A task that failed starts again, unless its exit code says that it would fail
+  again, at most `max_restarts` times within a window of time;
+- without a ps all the others do with it: they hold the variables together;
+- with the chief those that have ended already do: the last steps may be done
+  again, and the ps has to be there for them;
+- all that ran do, where their fork server died: it has restarts of its own;
+- where tasks can only start together (`restart_together`), they always do.
+
+Once the chief has ended with 0 the training is complete, and none starts again.
+A worker that is out of restarts is let go instead of ending the run, as long as
+`min_workers` are left.
+"""
+
+import logging
+import signal
+
+from distmnist.common import cli
+from distmnist.common.names import CHIEF
+from distmnist.launching.supervisor import restart_limits
+from distmnist.launching.supervisor.task_record import TaskRecord, TaskRecords
+
+_log = logging.getLogger(__name__)
+
+_SERVER = 'the fork server'
+
+
+class RestartPolicy:
+  """Times are in seconds, of any clock.
+
+  Attributes:
+    failure: failures.Failure of the first task that failed for good, or None.
+    records: TaskRecords.
+  """
+
+  def __init__(self, limits):
+    """
+    Args:
+      limits: restart_limits.Limits.
+    """
+    self._limits = limits
+    self._server = restart_limits.Budget(limits)
+    self.failure = None
+    self.records = TaskRecords()
+
+  def add(self, task):
+    """Takes a jobs.Task in; returns its TaskRecord."""
+    record = self.records[task.name] = TaskRecord(task, self._limits)
+    if self._limits.restart_together:
+      record.budget = self._server
+    return record
+
+  def note_start(self, record, now):
+    record.attempt += 1
+    record.start_time = now
+    record.is_running, record.restart_time = True, None
+
+  def note_end(self, record, code, now, is_told=False, may_restart=True):
+    """Decides what a task's end means for the run.
+
+    Args:
+      record: TaskRecord.
+      code: int, the exit code, or -n after signal n; None if it is lost though
+        it still runs.
+      now: float.
+      is_told: whether it was told to end, as all are: nothing is decided.
+      may_restart: whether we were not told to end ourselves.
+
+    Returns:
+      list of jobs.Task to be ended, as they start again with it.
+    """
+    is_killed_to_restart = record.restart_time is not None
+    record.is_running = code is None
+    code = record.code = cli.LOST if code is None else code
+    if is_told or self.failure:
+      return []
+    failure = record.failure
+    if self._is_complete:
+      self._note_complete(record, failure)
+    elif code in cli.FINAL_CODES:
+      self._fail(record, failure)
+    elif code and not is_killed_to_restart:
+      return self._plan_restart(record, failure, now, may_restart)
+    return []
+
+  def note_server_death(self, cause, start_time, now):
+    """The fork server is gone, and all that ran with it.
+
+    `cause` (str) says how, `start_time` (float) when it was started. Returns
+    whether a new one is to be started, for what is due (bool).
+    """
+    lost = self.records.running
+    for record in lost:
+      record.is_running, record.code = False, -signal.SIGKILL
+    if self._is_complete:
+      _log.info(f'{_SERVER} has died ({cause}): the training is complete')
+      self.records.cancel_restarts()
+      return True
+    taken = self._server.take(start_time, now)
+    if taken is None:
+      return False
+    number, secs = taken
+    note = _number(number, self._limits)
+    _log.info(
+      f'{_SERVER} has died ({cause}), and its tasks with it: {note} of all'
+      f' in {secs:g} s'
+    )
+    for record in lost:
+      record.restart_at(now + secs, f'{_SERVER} died: {note}')
+    return True
+
+  @property
+  def _is_complete(self):
+    chief = self.records.get(CHIEF)
+    bears_losses = self._limits.max_restarts or self._limits.min_workers
+    return bool(bears_losses and chief and chief.code == 0)
+
+  def _note_complete(self, record, failure):
+    if record.task.name == CHIEF:
+      for waiting in self.records.waiting:
+        name = waiting.task.name
+        _log.info(f'{name} is not restarted: the training is complete')
+      self.records.cancel_restarts()
+    elif failure.code:
+      _log.info(f'{failure}: not restarted, as the training is complete')
+
+  def _plan_restart(self, record, failure, now, may_restart):
+    if not may_restart and self._limits.max_restarts:
+      return []
+    taken = record.budget.take(record.start_time, now)
+    if taken is None:
+      self._lose(record, failure)
+      return []
+    number, secs = taken
+    note = _number(number, self._limits)
+    record.restart_at(now + secs, note)
+    is_together = self._limits.restart_together
+    others = []
+    if is_together or not self.records.have_ps:
+      others = [r for r in self.records.values() if r is not record]
+    kind = 'tasks' if is_together else 'workers'
+    with_all = f', with all other {kind}' if others else ''
+    _log.info(f'{failure}: {note} in {secs:g} s{with_all}')
+    to_end = [r.task for r in (record, *others) if r.is_running]
+    for other in others:
+      other.restart_at(
+        now + secs,
+        note if is_together else f'started again with {record.task.name}',
+      )
+    return to_end
+
+  def _lose(self, record, failure):
+    """A task is lost for good: the run goes on without it, or fails."""
+    num_left = len(self.records.left_workers)
+    is_chief = record.task.name == CHIEF
+    is_needed = is_chief or not record.is_worker
+    if (
+      is_needed
+      or self._limits.min_workers is None
+      or num_left < self._limits.min_workers
+    ):
+      self._fail(record, failure)
+      return
+    record.is_let_go = True
+    plural = 's' if num_left > 1 else ''
+    _log.info(
+      f'{failure}: the run goes on without it, with {num_left}'
+      f' worker{plural} (--min_workers={self._limits.min_workers})'
+    )
+
+  def _fail(self, record, failure):
+    """The run fails, unless it does not need the task."""
+    if record.task.job_name == 'evaluator':
+      _log.info(f'{failure}: the run goes on without it; see its log')
+    else:
+      self.failure = failure
+
+
+def _number(number, limits):
+  return f'restart {number} of {limits.max_restarts}'

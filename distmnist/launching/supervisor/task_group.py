@@ -1,0 +1,167 @@
+"""Starts tasks on a host, watches them, restarts them, ends them.
+
+One log file a task, the first failure remembered, and nothing left behind:
+all processes belong to a TaskHost (task_host.py). On this machine it
+is a fork server that ends them when the launcher goes, even by kill -9. It is
+their parent and sends their signals, so that none can hit a stranger under an
+old pid. What is started again is for restart_policy.py to decide.
+"""
+
+import functools
+import signal
+import time
+
+from distmnist.launching import run_record
+from distmnist.launching.supervisor import attempts, restart_limits, stop_grace
+
+TICK_SECS = 0.1
+
+
+class TaskGroup:
+  """The tasks that run. A context: its end is the end of all of them.
+
+  Attributes:
+    records: task_record.TaskRecords of the tasks that were started.
+    signals: list of int, what this process received; see TaskHost.
+    failure: Failure of the first task that failed for good before `stop`, or
+      None.
+  """
+
+  def __init__(
+    self,
+    host,
+    logs_dir,
+    limits=restart_limits.NO_LIMITS,
+    on_tick=lambda: None,
+    on_start=lambda name, pid, attempt: None,
+    stop_grace_secs=stop_grace.DEFAULT_SECS,
+  ):
+    """
+    Args:
+      host: task_host.TaskHost, which the group opens and closes.
+      logs_dir: str, an existing folder.
+      limits: restart_limits.Limits, when a task is started again.
+      on_tick: callable, called every TICK_SECS while we wait.
+      on_start: callable(name, pid, attempt), called when a task has begun.
+      stop_grace_secs: float, after which a task that was told to leave ends
+        itself by force.
+    """
+    self._host = host
+    self._attempts = attempts.Attempts(host, logs_dir, limits, on_start)
+    self._stop_grace_secs = stop_grace_secs
+    self._on_tick = on_tick
+    self._restart_together = limits.restart_together
+    self._is_stopping = False
+    self._is_restarting = False
+    self._num_noticed = 0
+    self.records = self._attempts.records
+    self.signals = host.signals
+
+  def __enter__(self):
+    self._host.__enter__()
+    return self
+
+  def __exit__(self, *error):
+    self._host.__exit__(*error)
+
+  def start(self, task):
+    """Asks for a task.
+
+    Raises:
+      OSError: its log cannot be written.
+    """
+    self._attempts.start(task)
+
+  def wait(self, tasks, timeout_secs=float('inf')):
+    """Waits for the end of `tasks`; returns those that still run.
+
+    What is to be started again counts as one that runs. Some may be left: it
+    returns early on the first failure, on a signal to this process, and after
+    timeout_secs.
+
+    Raises:
+      cli.RunError: the host cannot start tasks, or it has died and is out of
+        restarts.
+    """
+    return self._wait(lambda: self.records.find_left(tasks), timeout_secs)
+
+  def stop(self, signum=signal.SIGTERM):
+    """Ends all tasks: the workers first, as their last checkpoint needs the ps.
+
+    What has not left after its grace is killed; all are at once if another
+    signal comes. Failures that happen meanwhile are our doing: not noted.
+
+    Returns:
+      list of Task that had to be killed.
+    """
+    self._is_stopping = True
+    self.records.cancel_restarts()
+    self._num_noticed = min(1, len(self.signals))
+    if not self._host.is_ready:
+      # The import is still on: no task has started, nor will any.
+      self._host.kill()
+    return self._end_in_order(signum)
+
+  def _end_in_order(self, signum):
+    """Ends what runs, the ps last; returns the Tasks that had to be killed."""
+    killed = []
+    jobs = {record.task.job_name for record in self.records.values()}
+    for is_ps in (False, True):
+      grace_secs = stop_grace.for_job(is_ps, jobs, self._stop_grace_secs)
+      find_left = functools.partial(self._attempts.find_running, is_ps)
+      self._attempts.signal(find_left(), signum)
+      left = self._wait(find_left, grace_secs)
+      if self._is_disturbed():
+        left = self._attempts.running
+      self._attempts.signal(left, signal.SIGKILL)
+      killed += left
+      while any(task in left for task in self._attempts.running):
+        self._turn(TICK_SECS)
+    return killed
+
+  def _wait(self, find_left, timeout_secs):
+    """Waits until `find_left()` is empty; returns what it is; see `wait`."""
+    deadline = time.monotonic() + timeout_secs
+    while left := find_left():
+      secs = deadline - time.monotonic()
+      if secs <= 0 or self._is_disturbed():
+        break
+      self._turn(min(secs, TICK_SECS))
+    return left
+
+  def discard(self, task):
+    """Forgets a task that has ended, and removes its log."""
+    del self.records[task.name]
+    self._attempts.logs.remove(task)
+
+  def last_lines(self, task, num_lines=10):
+    """Returns the last lines (list of str) of a task's last attempt."""
+    return self._attempts.logs.last_lines(task, num_lines)
+
+  @property
+  def failure(self):
+    return self._attempts.policy.failure
+
+  def _is_disturbed(self):
+    is_ending = self._is_stopping or self._is_restarting
+    failed = self.failure is not None and not is_ending
+    return failed or len(self.signals) > self._num_noticed
+
+  def _turn(self, secs):
+    to_end = self._attempts.turn(secs, is_told=self._is_stopping)
+    if to_end:
+      self._end_to_restart(to_end)
+    if not self._is_disturbed() and not self._is_restarting:
+      self._attempts.start_due()
+    run_record.update(self.records)
+    self._on_tick()
+
+  def _end_to_restart(self, tasks):
+    if not self._restart_together:
+      self._attempts.signal(tasks, signal.SIGKILL)
+      return
+    self._is_restarting = True
+    try:
+      self._end_in_order(signal.SIGTERM)
+    finally:
+      self._is_restarting = False

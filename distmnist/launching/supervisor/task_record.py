@@ -1,0 +1,138 @@
+"""What a launcher knows of its tasks: attempts, ends, next starts."""
+
+import logging
+import math
+
+from distmnist.common import cli
+from distmnist.common.names import ATTEMPT, CHIEF
+from distmnist.launching.supervisor import failures, restart_limits
+
+_log = logging.getLogger(__name__)
+
+
+class TaskRecord:
+  """What is known of a task that was started.
+
+  Attributes:
+    task: jobs.Task.
+    budget: restart_limits.Budget, its restarts.
+    attempt: int, 0 before the first.
+    is_running: bool.
+    code: int, of the last attempt once it has ended, else None.
+    reason: str, why it has ended, where the code does not say; see TaskHost.
+    restart_time: float, set while it waits to start again.
+    note: str, why it is started again.
+    is_let_go: whether the run goes on without it.
+  """
+
+  def __init__(self, task, limits):
+    self.task = task
+    self.budget = restart_limits.Budget(limits)
+    self.attempt = 0
+    self.start_time = 0.0
+    self.is_running = False
+    self.code = None
+    self.reason = ''
+    self.restart_time = None
+    self.note = ''
+    self.is_let_go = False
+
+  @property
+  def is_left(self):
+    return self.is_running or self.restart_time is not None
+
+  @property
+  def is_done(self):
+    return self.code == 0 and not self.is_left
+
+  @property
+  def is_final(self):
+    """Whether it has ended so that it would end so again."""
+    return self.code in cli.FINAL_CODES
+
+  @property
+  def has_lost_steps(self):
+    """Whether it was told to leave, and says that not all is saved."""
+    return self.code == cli.NOT_SAVED
+
+  @property
+  def is_worker(self):
+    return self.task.job_name == 'worker'
+
+  @property
+  def env(self):
+    """Its variables (dict), and from the second attempt on its number."""
+    again = {ATTEMPT: str(self.attempt)} if self.attempt > 1 else {}
+    return dict(self.task.env) | again
+
+  @property
+  def failure(self):
+    """The failures.Failure of the last attempt, which has ended."""
+    return failures.Failure(
+      self.task, self.code, self.budget.total, self.reason
+    )
+
+  def restart_at(self, restart_time, note):
+    self.restart_time, self.note = restart_time, note
+
+
+class TaskRecords(dict):
+  """{name: TaskRecord} of all tasks, and which of them start next."""
+
+  @property
+  def running(self):
+    """The TaskRecords (list) whose processes run."""
+    return [record for record in self.values() if record.is_running]
+
+  @property
+  def waiting(self):
+    """The TaskRecords (list) that wait to start again."""
+    return [r for r in self.values() if r.restart_time is not None]
+
+  @property
+  def left_workers(self):
+    """The TaskRecords (list) of the workers that run, will, or are done."""
+    return [
+      r for r in self.values() if r.is_worker and (r.is_left or r.is_done)
+    ]
+
+  def find_left(self, tasks):
+    """Returns those of `tasks`, jobs.Tasks, that run or will start again."""
+    return [t for t in tasks if t.name in self and self[t.name].is_left]
+
+  def are_done(self, tasks):
+    """Whether all of `tasks`, jobs.Tasks, have ended with 0 for good."""
+    return all(self[task.name].is_done for task in tasks)
+
+  @property
+  def have_ps(self):
+    return any(record.task.job_name == 'ps' for record in self.values())
+
+  def take_due(self, now):
+    """Returns the TaskRecords to start; none before all of them have ended.
+
+    Those that are done start again with the chief.
+    """
+    waiting = self.waiting
+    if any(record.is_running for record in waiting):
+      return []
+    due = [record for record in waiting if record.restart_time <= now]
+    if any(record.task.name == CHIEF for record in due):
+      for record in self.values():
+        if record.is_done:
+          record.restart_at(now, f'started again with {CHIEF}')
+          _log.info(f'{record.task.name} is {record.note}')
+          due.append(record)
+    return due
+
+  def compute_wait_secs(self, now):
+    """Seconds (float) until `take_due` may give something; may be inf."""
+    if any(record.is_running for record in self.waiting):
+      return math.inf
+    times = [record.restart_time for record in self.waiting]
+    return max(0.0, min(times, default=math.inf) - now)
+
+  def cancel_restarts(self):
+    """No task is started again."""
+    for record in self.values():
+      record.restart_time = None

@@ -1,0 +1,1 @@
+"""Who trains on which batch: tickets, leases, one table of them all."""

@@ -1,0 +1,126 @@
+"""The batches of this worker, run by run.
+
+A session.run is fed with the places and images of its batches, some hundred
+numbers each; the images themselves are on the worker (data/input_pipeline.py),
+or are read there while the run before is under way (data/streamed.py).
+"""
+
+import collections
+
+import numpy as np
+
+from distmnist.data import data_order, streamed
+from distmnist.training.batches import batch_table, tickets
+
+# Streams of their own are so far apart that no two batches share their draws.
+_STREAM_DISTANCE = 1 << 44
+
+
+class BatchSource:
+  """Feeds each session.run with batches, and knows how many there may be."""
+
+  def __init__(self, dealing, examples, seed, worker, fed, history):
+    """
+    Args:
+      dealing: batch_table.Dealing.
+      examples: split.Split or streamed.Streamed, of an epoch.
+      seed: int.
+      worker: int.
+      fed: int64 placeholder [num_batches, 1 + batch_size]; see
+        fed_rows.FedRows.
+      history: history.History.
+    """
+    self.dealing = dealing
+    self.worker = worker
+    self._stream = worker if dealing.has_own_streams else None
+    self._streamed = blocks = None
+    if isinstance(examples, streamed.Streamed):
+      self._streamed, blocks = examples, examples.blocks
+      # The first tickets of runs that are being read.
+      self._announced = collections.deque(maxlen=examples.num_threads)
+    self._order = data_order.Order(
+      examples.num_examples, seed, self._stream, blocks
+    )
+    self._fed = fed
+    self._history = history
+    self._rest = data_order.Rest()
+    if dealing.is_lock_step:
+      self.tickets = tickets.LockStep(dealing, worker)
+    else:
+      self.tickets = tickets.Leased(dealing)
+
+  @property
+  def left(self):
+    """int, the batches that the next runs may have together."""
+    return self.tickets.left
+
+  def begin(self, global_step, table, lease=None):
+    """Begins a session, or a lease.
+
+    Args:
+      global_step: int.
+      table: int64 array, of the dispatcher.
+      lease: leases.Lease, or None in lock-step.
+    """
+    self._rest = batch_table.read_rest(table, self.worker)
+    if lease is None:
+      self.tickets.begin(global_step, int(table[0, 0]))
+      return
+    self.tickets.begin(global_step, lease)
+    size = self.dealing.batch_size
+    places = self._rest.find_places(lease.first * size, lease.end * size)
+    self._tell_taken(places[::size], step=global_step, gone=lease.gone)
+
+  def make_feed(self, num_batches):
+    """Takes batches; returns the feed_dict of a run that has so many steps."""
+    rows, places = self._find_rows(self.tickets.take(num_batches))
+    self._places = places[:, 0].tolist()
+    if self.dealing.is_lock_step:
+      self._tell_taken(self._places)
+    if self._streamed:
+      self._streamed.announce(rows)
+      self._announce_coming(num_batches)
+    return {self._fed: rows}
+
+  def _announce_coming(self, num_batches):
+    """Has the next runs be read, each of so many batches."""
+    num_coming = self._streamed.num_threads * num_batches
+    coming = self.tickets.peek(num_coming)
+    for i in range(0, len(coming), num_batches):
+      if coming[i] not in self._announced:
+        rows, _ = self._find_rows(coming[i : i + num_batches])
+        self._streamed.announce(rows)
+        self._announced.append(coming[i])
+
+  def _find_rows(self, tickets_of_run):
+    """Returns what a run is fed with, and the places of its images."""
+    places = np.stack([self._find_places(ticket) for ticket in tickets_of_run])
+    rows = np.empty([len(places), 1 + self.dealing.batch_size], np.int64)
+    rows[:, 0] = places[:, 0] + _STREAM_DISTANCE * (self._stream or 0)
+    rows[:, 1:] = self._order.find_images(places)
+    return rows, places
+
+  def make_blank_feed(self, num_batches):
+    """Returns the feed_dict of a run of which nothing comes."""
+    shape = [num_batches, 1 + self.dealing.batch_size]
+    return {self._fed: np.zeros(shape, np.int64)}
+
+  def note(self, global_steps):
+    """Notes the global_step (list of int) after each step of the run."""
+    self._tell('ran', self._places, step=global_steps[-1])
+    if thrown := self.tickets.note(global_steps):
+      self._tell('undone', [self._find_places(t)[0] for t in thrown])
+
+  def _find_places(self, ticket):
+    size = self.dealing.batch_size
+    return self._rest.find_places(ticket * size, (ticket + 1) * size)
+
+  def _tell_taken(self, places, **fields):
+    per_push = self.dealing.batches_per_push
+    self._tell('took', places, per_push=per_push, **fields)
+
+  def _tell(self, event, places, **fields):
+    """Writes which batches of the whole training an event was about."""
+    size = self.dealing.batch_size
+    told = [int(place) // size for place in places]
+    self._history.write(event, tickets=told, stream=self._stream, **fields)

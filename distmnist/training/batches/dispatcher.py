@@ -1,0 +1,143 @@
+"""The table of which worker takes which batch, beside the global_step.
+
+What stands in it is in batch_table.py, and which worker may take what next in
+leases.py. The term is that of tf.data service.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import strategy
+from distmnist.exchange.center import ps_lock
+from distmnist.logdir import checkpoints
+from distmnist.training.batches import batch_table
+
+
+class Table:
+  """The table's variable and what a worker does with it.
+
+  Attributes:
+    variable: tf.Variable, int64 [2 * num_rows, 3].
+    is_marked: bool, whether pushes are noted, or need not be.
+  """
+
+  def __init__(self, global_step, dealing, worker):
+    """
+    Args:
+      global_step: int64 scalar variable; the table is beside it.
+      dealing: batch_table.Dealing.
+      worker: int, whose ops are built.
+    """
+    self._global_step = global_step
+    self._dealing = dealing
+    self._worker = worker
+    self._device = global_step.device
+    self.is_marked = dealing.is_lock_step
+    fresh = batch_table.make_table(dealing)
+    with tf.device(self._device):
+      self.variable = tf.Variable(
+        # A constant of all of it would be in the graph of each worker.
+        lambda: tf.pad(
+          tf.constant(fresh[: batch_table.RANGES]),
+          [[0, len(fresh) - batch_table.RANGES], [0, 0]],
+        ),
+        trainable=False,
+        collections=[tf.GraphKeys.GLOBAL_VARIABLES, checkpoints.OPTIONAL],
+        name='stream',
+        use_resource=True,
+      )
+    # The table first: a push that counts in between is then with a worker
+    # as well. The other way round it would be missing from both.
+    with tf.device(self._device):
+      table = self.variable.read_value()
+      with tf.control_dependencies([table]):
+        self._look = [global_step.read_value(), table]
+    self._new = tf.placeholder(tf.int64, fresh.shape, 'new_stream')
+    self._renew = self.variable.assign(self._new, read_value=False)
+    if not dealing.is_lock_step:
+      self._build_swap()
+
+  def _build_swap(self):
+    lock = ps_lock.Lock(self._device, 'stream_lock')
+    self._rows = tf.placeholder(tf.int64, [2])
+    self._old_values = tf.placeholder(tf.int64, [2, 3])
+    self._new_values = tf.placeholder(tf.int64, [2, 3])
+
+    def swap():
+      found = self.variable.gather_nd(self._rows[:, tf.newaxis])
+      is_same = tf.reduce_all(tf.equal(found, self._old_values))
+
+      def write():
+        done = self.variable.scatter_nd_update(
+          self._rows[:, tf.newaxis], self._new_values
+        )
+        with tf.control_dependencies([done]):
+          return tf.constant(True)
+
+      return tf.cond(is_same, write, lambda: tf.constant(False))
+
+    with tf.device(self._device):
+      self._swap = lock.execute(swap)
+
+  def build_mark(self, ops):
+    """Returns the op that notes, after `ops`, that a push's batches are done.
+
+    All of it is done beside the global_step.
+
+    Args:
+      ops: list of ops, the count of the global_step among them.
+    """
+    self.is_marked = True
+    row = self._dealing.num_rows + 1 + self._worker
+    with tf.device(self._device), tf.control_dependencies(ops):
+      return tf.raw_ops.ResourceScatterNdAdd(
+        ref=self.variable.handle,
+        indices=tf.constant([[row, 0]], tf.int64),
+        updates=tf.constant([self._dealing.batches_per_push], tf.int64),
+      )
+
+  def look(self, session):
+    """Returns (global_step, table), the table as it was before the step."""
+    step, table = session.run(self._look)
+    return int(step), table
+
+  def look_at_step(self, session):
+    """Returns the global_step, an int."""
+    return int(session.run(self._global_step))
+
+  def take(self, session, table, lease):
+    """Takes a lease that was chosen from `table`.
+
+    Returns:
+      bool; False if another worker was quicker: look and choose anew.
+    """
+    return bool(
+      session.run(
+        self._swap,
+        {
+          self._rows: lease.rows,
+          self._old_values: table[lease.rows],
+          self._new_values: lease.values,
+        },
+      )
+    )
+
+  def hook(self):
+    """Returns the hook by which the chief begins a new life of the table."""
+    return _FoldHook(self)
+
+  def begin_life(self, session):
+    """Makes a table that was restored one of this life; all others wait."""
+    dealing = self._dealing
+    step, table = self.look(session)
+    batches = dealing.batches_per_push * dealing.pushes_per_step
+    new = batch_table.fold(table, step, dealing, batches)
+    if (new != table).any():
+      session.run(self._renew, {self._new: new})
+
+
+class _FoldHook(strategy.CenterHook):
+  def __init__(self, table):
+    self._table = table
+
+  def on_new_center(self, session):
+    self._table.begin_life(session)

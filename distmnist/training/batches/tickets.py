@@ -1,0 +1,128 @@
+"""The tickets of the batches that a worker runs next.
+
+In lock-step they follow from the global_step and the worker; otherwise they are
+those of a lease (leases.py).
+"""
+
+import collections
+
+from distmnist.training.batches import leases
+
+
+class LockStep:
+  """The tickets of a worker that follow from the global_step."""
+
+  def __init__(self, dealing, worker):
+    """
+    Args:
+      dealing: batch_table.Dealing.
+      worker: int.
+    """
+    self._unit = dealing.batches_per_push
+    self._last_step = dealing.last_step
+    self._stride, self._offset = dealing.num_workers, worker
+    if dealing.has_own_streams:
+      self._stride, self._offset = 1, 0
+
+  def begin(self, global_step, base_step):
+    """Begins a session, at the first local step of a global one."""
+    self._step = global_step
+    self._next = (global_step - base_step) * self._unit
+    self._again = collections.deque()
+    self._pushed_next = []
+
+  @property
+  def left(self):
+    """int, the batches up to the last global step."""
+    return (self._last_step - self._step) * self._unit - len(self._pushed_next)
+
+  def peek(self, num_batches):
+    """Returns the tickets (list) that `take` would give."""
+    again = list(self._again)[:num_batches]
+    new = range(self._next, self._next + num_batches - len(again))
+    return self._find_tickets([*again, *new])
+
+  def take(self, num_batches):
+    """Returns the list of tickets of the next batches."""
+    self._taken = []
+    for _ in range(num_batches):
+      if self._again:
+        self._taken.append(self._again.popleft())
+      else:
+        self._taken.append(self._next)
+        self._next += 1
+    return self._find_tickets(self._taken)
+
+  def note(self, global_steps):
+    """Notes the global_step after each step of the run.
+
+    A round that begins anew throws away what was given, and so its batches
+    are read again.
+
+    Returns:
+      list of the tickets of what was thrown away.
+    """
+    thrown = []
+    for number, step in zip(self._taken, global_steps, strict=True):
+      self._pushed_next.append(number)
+      if len(self._pushed_next) < self._unit:
+        continue
+      if step > self._step:
+        self._step = step
+      else:
+        self._again.extendleft(reversed(self._pushed_next))
+        thrown += self._pushed_next
+      self._pushed_next = []
+    return self._find_tickets(thrown)
+
+  def _find_tickets(self, numbers):
+    return [number * self._stride + self._offset for number in numbers]
+
+
+class Leased:
+  """The tickets of a lease, one after the other."""
+
+  def __init__(self, dealing):
+    self._dealing = dealing
+    self._next = self._end = self._step = 0
+
+  def begin(self, global_step, lease):
+    """Begins a leases.Lease."""
+    self._step = global_step
+    self._next, self._end = lease.first, lease.end
+
+  @property
+  def in_hand(self):
+    """(first, end) of the tickets that are not done."""
+    return self._next, self._end
+
+  def forget(self):
+    """Gives up what is left of the lease."""
+    self._end = self._next
+
+  @property
+  def left(self):
+    """int, the batches that may be run without another look."""
+    left, dealing = self._end - self._next, self._dealing
+    if leases.is_exact(dealing):
+      return left
+    # All may give to the same updates, and none may go past the last.
+    pushes = (dealing.last_step - self._step) * dealing.pushes_per_step
+    return min(
+      left, max(1, pushes // dealing.num_workers) * dealing.batches_per_push
+    )
+
+  def peek(self, num_batches):
+    """Returns the tickets (list) that `take` would give, of this lease."""
+    return list(range(self._next, min(self._next + num_batches, self._end)))
+
+  def take(self, num_batches):
+    """Returns the list of tickets of the next batches."""
+    first = self._next
+    self._next += num_batches
+    return list(range(first, self._next))
+
+  def note(self, global_steps):
+    """Notes the global_step after each step of the run; see LockStep."""
+    self._step = global_steps[-1]
+    return []

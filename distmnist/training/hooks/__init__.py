@@ -1,0 +1,1 @@
+"""Hooks of a session: when to save, evaluate, trace, stop."""

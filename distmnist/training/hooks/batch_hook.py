@@ -1,0 +1,121 @@
+"""A worker takes lease after lease, and waits while there is none to take."""
+
+import contextlib
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import stop_request
+from distmnist.training.batches import leases
+
+# A worker with nothing to do looks so often whether the others are done.
+_FIRST_LOOK_SECS = 0.01
+_LOOK_SECS = 0.1
+# And after so many looks at the step, at the table.
+_LOOKS_PER_TABLE = 3
+
+
+class BatchHook(tf.train.SessionRunHook):
+  """Takes leases, and waits where there is nothing left to take."""
+
+  def __init__(
+    self, source, table, steps, strategy, lost_workers, is_stop_for_all, task
+  ):
+    """
+    Args:
+      source: batch_source.BatchSource.
+      table: dispatcher.Table.
+      steps: fused_steps.Steps.
+      strategy: strategy.Strategy, told when this worker pauses.
+      lost_workers: lost_workers.LostWorkers.
+      is_stop_for_all: callable -> bool.
+      task: task.Task, which serves; the stalls of its watchdog are told of
+        waits.
+    """
+    self._source = source
+    self._table = table
+    self._steps = steps
+    self._strategy = strategy
+    self._lost_workers = lost_workers
+    self._is_stop_for_all = is_stop_for_all
+    self._watchdog = task.watchdog
+    self._stop = task.stop
+    self._last_run = time.monotonic()
+
+  def after_create_session(self, session, coord):
+    source, dealing = self._source, self._source.dealing
+    step, table = self._table.look(session)
+    if dealing.is_lock_step:
+      source.begin(step, table)
+      return
+    while step < dealing.last_step:
+      lease = leases.choose_entry(table, step, source.worker, dealing)
+      if self._table.take(session, table, lease):
+        source.begin(step, table, lease)
+        break
+      step, table = self._table.look(session)
+    if not source.left and not self._take_more(session):
+      coord.request_stop()
+
+  def after_run(self, run_context, run_values):
+    if run_context.stop_requested or self._source.dealing.is_lock_step:
+      return
+    now = time.monotonic()
+    is_late = now - self._last_run > self._watchdog.warn_secs
+    self._last_run = now
+    if self._source.left and not (
+      is_late and self._has_lost_lease(run_context)
+    ):
+      return
+    if not self._take_more(run_context.session):
+      run_context.request_stop()
+    self._last_run = time.monotonic()
+
+  def _has_lost_lease(self, run_context):
+    """Whether another worker took this one, which was held up, for gone."""
+    _, table = self._table.look(run_context.session)
+    tickets = self._source.tickets
+    if leases.is_owner(table, self._source.worker, *tickets.in_hand):
+      return False
+    tickets.forget()
+    return True
+
+  def _take_more(self, session):
+    """Returns whether there is another lease; waits until it is known."""
+    source, dealing = self._source, self._source.dealing
+    wait_secs, num_looks, is_waiting = _FIRST_LOOK_SECS, 0, False
+    try:
+      while True:
+        if num_looks % _LOOKS_PER_TABLE:
+          step = self._table.look_at_step(session)
+        else:
+          step, table = self._table.look(session)
+        if step >= dealing.last_step:
+          self._steps.set_position(step)
+          return False
+        if not num_looks % _LOOKS_PER_TABLE:
+          lease = leases.choose_lease(table, step, source.worker, dealing)
+          if lease is None and is_waiting:
+            lease = leases.choose_from_gone(
+              table, source.worker, self._lost_workers.find(), dealing
+            )
+          if lease and self._table.take(session, table, lease):
+            source.begin(step, table, lease)
+            return True
+          if lease:
+            continue  # Another worker was quicker.
+        if self._stop.is_requested or self._is_stop_for_all():
+          return False
+        if not is_waiting:
+          is_waiting = True
+          self._watchdog.stalls.busy('the wait for the last batches')
+          self._strategy.pause(session)
+        num_looks += 1
+        with contextlib.suppress(stop_request.StoppedError):
+          self._stop.wait(wait_secs)  # The session then ends in order.
+        wait_secs = min(_LOOK_SECS, 2 * wait_secs)
+    finally:
+      if is_waiting:
+        self._watchdog.stalls.busy('what follows a step')
+        if source.left:
+          self._strategy.resume(session)

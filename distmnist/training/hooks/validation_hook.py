@@ -1,0 +1,98 @@
+"""When the chief evaluates, and when it ends the training early."""
+
+import logging
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import history, saving
+from distmnist.logdir.report_text import format_metric
+from distmnist.training.telemetry import summaries
+from distmnist.watching import own_metrics
+
+_log = logging.getLogger(__name__)
+
+
+class ValidationHook(tf.train.SessionRunHook):
+  """The chief's early stopping: keeps the best checkpoint, ends the training.
+
+  Every `every_steps` global steps the center is fetched, with all that a
+  checkpoint holds, and the validation metric is computed from what was
+  fetched, while the other workers go on. If it is the best, what was fetched
+  is what is kept.
+  """
+
+  def __init__(
+    self, steps, evaluate, every_steps, patience, best, summary_dir, end_run
+  ):
+    """
+    Args:
+      steps: fused_steps.Steps, with the `global_step` after each.
+      evaluate: callable, session -> {name: array}, all that a checkpoint
+        holds, and the metric on the validation split with it.
+      every_steps: int, global steps from one evaluation to the next.
+      patience: int, evaluations without a better one until training ends; 0
+        never ends it.
+      best: best.Best.
+      summary_dir: str, the folder for events, or None.
+      end_run: callable(run_context), ends the loops of all workers.
+    """
+    self._steps = steps
+    self._evaluate_now = evaluate
+    self._every_steps = every_steps
+    self._patience = patience
+    self._summary_dir = summary_dir
+    self._end_run = end_run
+    self._next_step = None
+    self._has_stopped = False
+    self.best = best
+
+  def begin(self):
+    self._writer = None
+    if self._summary_dir:
+      self._writer = summaries.Writer(self._summary_dir)
+
+  def after_create_session(self, session, coord):
+    self._has_stopped = False
+
+  def after_run(self, run_context, run_values):
+    step = self._steps.last['global_step']
+    if self._next_step is None:
+      self._next_step = step + self._every_steps - step % self._every_steps
+    if step >= self._next_step:
+      self._next_step = step + self._every_steps
+      self._evaluate(run_context.session)
+    # Not after an evaluation alone: an earlier life may have found the last.
+    is_over = self._patience and self.best.num_worse >= self._patience
+    if is_over and not self._has_stopped:
+      self._has_stopped = True
+      _log.info(
+        f'early stopping at step {step}: {self.best.num_worse} evaluations '
+        f'without a better one than {format_metric(self.best.value)} at step '
+        f'{self.best.step}'
+      )
+      self._end_run(run_context)
+
+  def _evaluate(self, session):
+    values, value = self._evaluate_now(session)
+    name = self.best.metric
+    # Other workers may have gone on since their own step was seen.
+    step = int(values['global_step'])
+    history.record('evaluated', step=step, value=value)
+    own_metrics.write(
+      'evaluation', split='validation', step=step, metrics={name: value}
+    )
+    try:
+      is_best = self.best.note(values, step, value)
+    except saving.SaveError as error:
+      _log.info(
+        f'step {step}: validation {name} {format_metric(value)} is not taken '
+        f'into account: {error}; the training goes on'
+      )
+      return
+    history.record('noted', step=step, value=value)
+    if self._writer:
+      self._writer.write_scalars({name: value}, step)
+    best_mark = ' (best so far)' if is_best else ''
+    _log.info(
+      f'step {step}: validation {name} {format_metric(value)}{best_mark}'
+    )

@@ -1,0 +1,150 @@
+"""The examples of a problem, checked as a user's may be wrong."""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.data import array_folder, streamed
+from distmnist.data import split as split_lib
+from distmnist.problems import images
+from distmnist.readers import dataset
+from distmnist.training.problems import problem_module
+
+_FED_DIR = flags.DEFINE_string(
+  'fed_dir',
+  None,
+  'Folder with the examples of this task, in place of those that load() of '
+  '--problem gives; Spark writes one for each worker.',
+)
+
+
+def load_training_splits(problem):
+  """Returns (train, validation), split.Splits; validation may be empty.
+
+  Args:
+    problem: problem.Problem.
+
+  Raises:
+    cli.UsageError: the data are not what a graph can take.
+  """
+  train = load_train_split(problem)
+  validation = load(problem, 'validation') or train.slice(0, 0)
+  _check_alike(problem, train, validation, 'validation')
+  return train, validation
+
+
+def load_train_split(problem):
+  """Returns the split.Split that is learnt from.
+
+  Raises:
+    cli.UsageError: there is none, or it is not what a graph can take.
+  """
+  train = load(problem, 'train')
+  if train is None or not train.num_examples:
+    raise problem.error("load('train') gave nothing to train on")
+  return train
+
+
+def load_test_split(problem):
+  """Returns the split.Split by which a training is judged in the end.
+
+  Raises:
+    cli.UsageError: there is none.
+  """
+  test = load(problem, 'test')
+  if test is None or not test.num_examples:
+    raise problem.error(
+      "load('test') gave nothing to judge the training by: expected (x, y)"
+    )
+  return test
+
+
+def load(problem, name):
+  """Returns the examples called `name`, or None where there are none.
+
+  Returns:
+    split.Split, or streamed.Streamed where a reader reads them.
+
+  Raises:
+    cli.UsageError: it is not what a graph can take.
+  """
+  if _FED_DIR.value and problem.is_custom:
+    found = array_folder.load(_FED_DIR.value, name)
+  elif name == 'train' and hasattr(problem.module, 'stream'):
+    return _read(problem, 'stream', _make_reader)
+  else:
+    found = problem.load(name)
+  if found is None and problem.is_custom:
+    return None
+  if streamed.is_reader(found):
+    return _read(problem, 'load', lambda _: found)
+  if not isinstance(found, tuple) or len(found) != 2:
+    raise problem.error(
+      f'load({name!r}) gave {problem_module.shorten(found)}: expected (x, y), '
+      'a reader, or None where there is no such split'
+    )
+  if not problem.is_custom:
+    return split_lib.Split(*found)
+  try:
+    return split_lib.make(*found)
+  except ValueError as error:
+    raise problem.error(f'load({name!r}): {error}') from error
+
+
+def _make_reader(problem):
+  num_examples = getattr(problem.module, 'num_examples', None)
+  stream = functools.partial(problem.call, 'stream')
+  return dataset.Reader(num_examples, stream)
+
+
+def _read(problem, name, make_reader):
+  """Returns the streamed.Streamed of a reader that a function is about."""
+  try:
+    return streamed.Streamed(make_reader(problem))
+  except (cli.UsageError, MemoryError):
+    raise
+  except Exception as error:
+    raise problem_module.explain(
+      problem.describe(), problem.module, name, error
+    ) from error
+
+
+def make_batch(problem, num_examples):
+  """Returns (x, y), tensors of zeros as `preprocess` gives them.
+
+  No file is read for images; of a user's problem the training data are loaded.
+
+  Args:
+    problem: problem.Problem.
+    num_examples: int.
+  """
+  if not problem.is_custom:
+    return images.make_batch(num_examples)
+  train = load_train_split(problem)
+  zeros = train.pack(
+    [
+      tf.zeros([num_examples, *leaf.shape], leaf.dtype)
+      for leaf in train.spec.arrays()
+    ]
+  )
+  return problem.preprocess(*zeros, is_training=True)
+
+
+def _check_alike(problem, train, other, name):
+  try:
+    tf.nest.assert_same_structure(tuple(train.spec), tuple(other.spec))
+  except (ValueError, TypeError) as error:
+    raise problem.error(
+      f'load({name!r}) has another structure than the training data'
+    ) from error
+  for mine, theirs in zip(
+    train.spec.arrays(), other.spec.arrays(), strict=True
+  ):
+    if mine != theirs:
+      raise problem.error(
+        f'load({name!r}) has an array of {theirs.dtype.name} '
+        f'{theirs.shape.as_list()} where the training data have '
+        f'{mine.dtype.name} {mine.shape.as_list()}'
+      )

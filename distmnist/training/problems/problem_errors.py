@@ -1,0 +1,60 @@
+"""An op of a user's problem that fails in a step: which line has made it."""
+
+import contextlib
+import os
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
+from distmnist.common import cli
+from distmnist.data import streamed
+from distmnist.nn import embeddings
+from distmnist.training.problems import problem_module
+
+
+@contextlib.contextmanager
+def explained():
+  """Has an error of an op that the user's file has made be one line.
+
+  Raises:
+    cli.RunError: in the place of such an error.
+  """
+  try:
+    yield
+  except errors.GONE:
+    raise
+  except tf.errors.OpError as error:
+    named, module = problem_module.load()
+    if failure := streamed.find_failure():
+      found = problem_module.explain(named, module, 'load', failure)
+      raise cli.RunError(str(found)) from failure
+    place = module and _locate(error.op, os.path.realpath(module.__file__))
+    if not place and not _is_check(error.op):
+      raise
+    place = place or 'in build()'
+    raise cli.RunError(
+      f'--problem={named}: {place}: {errors.explain(error)}'
+    ) from error
+
+
+def _is_check(op):
+  """Whether an op is one of ours, whose message says what is wrong."""
+  return op is not None and op.name.split('/')[-1] == embeddings.CHECK
+
+
+def _locate(op, path):
+  """Returns 'file.py:7, in build()' of the line that made an op, or None.
+
+  Args:
+    op: tf.Operation or None.
+    path: str, the file that is looked for.
+  """
+  while op is not None:
+    # The op of a copy of the step has none.
+    traceback = op.traceback or ()
+    frames = [f for f in traceback if os.path.realpath(f.filename) == path]
+    if frames:
+      last = frames[-1]
+      return f'{os.path.basename(path)}:{last.lineno}, in {last.name}()'
+    op = op._original_op  # That of which this one is the gradient.
+  return None

@@ -1,0 +1,171 @@
+"""What a problem's SavedModel takes and gives: see problem.py."""
+
+import re
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.serving import signature
+from distmnist.training.problems import problem_data, problem_module
+
+# Their Python code is not in a graph.
+_PYTHON_OPS = 'PyFunc', 'PyFuncStateless', 'EagerPyFunc'
+
+
+def find(problem):
+  """Returns the nest of tf.TensorSpec of one example's x.
+
+  It is that of the problem's `spec`; else the training data are loaded.
+
+  Args:
+    problem: problem.Problem.
+
+  Raises:
+    cli.UsageError: `spec` gave something else, or the data are wrong.
+  """
+  spec = _call(problem)
+  if spec is not None:
+    return spec
+  return problem_data.load_train_split(problem).spec.x
+
+
+def check(problem, loaded):
+  """Checks that `spec`, if there is one, says what the data are.
+
+  Args:
+    problem: problem.Problem.
+    loaded: nest of tf.TensorSpec, of one example's x as it was loaded.
+
+  Raises:
+    cli.UsageError: they differ.
+  """
+  spec = _call(problem)
+  if spec is None:
+    return
+  try:
+    tf.nest.assert_same_structure(spec, loaded)
+    fits = all(
+      said.dtype == found.dtype and said.shape.is_compatible_with(found.shape)
+      for said, found in zip(
+        tf.nest.flatten(spec), tf.nest.flatten(loaded), strict=True
+      )
+    )
+  except (ValueError, TypeError):
+    fits = False
+  if not fits:
+    raise problem.error(
+      f'spec() says {_describe(spec)} of an example, but the training data have'
+      f' {_describe(loaded)}'
+    )
+
+
+def build(problem, spec):
+  """Builds the graph that serves: no loss, no labels, any number of examples.
+
+  Args:
+    problem: problem.Problem.
+    spec: nest of tf.TensorSpec, as of `find`.
+
+  Returns:
+    (inputs, outputs), {name: tensor [n, ...]} each. An input is called as its
+    TensorSpec is, else by its path in the nest, and x if it is the only one.
+
+  Raises:
+    cli.UsageError: a function of the problem fails, or gives what cannot be
+      served.
+  """
+  inputs = {}
+  for path, leaf in _walk(spec):
+    name = leaf.name or path or 'x'
+    if name in inputs:
+      raise problem.error(f'spec() has two inputs called {name!r}')
+    op_name = re.sub(r'[^A-Za-z0-9.]', '_', name)
+    inputs[name] = tf.placeholder(
+      leaf.dtype, [None, *leaf.shape], op_name.lstrip('_') or None
+    )
+  x = tf.nest.pack_sequence_as(spec, list(inputs.values()))
+  try:
+    x, _ = problem.preprocess(x, None, is_training=False)
+  except cli.UsageError as error:
+    raise cli.UsageError(
+      f'{error}; an export has no labels: preprocess() is called with y=None, '
+      'and has to take that'
+    ) from error
+  outputs = _name_outputs(problem, problem.build(x, is_training=False))
+  _check_graph(problem)
+  # TensorFlow Serving refuses what goes out as it came in.
+  fed = {id(tensor) for tensor in inputs.values()}
+  return inputs, {
+    name: tf.identity(tensor) if id(tensor) in fed else tensor
+    for name, tensor in outputs.items()
+  }
+
+
+def _call(problem):
+  """Returns the nest that `spec` gives, or None where there is no `spec`."""
+  spec = problem.call_optional('spec')
+  if spec is None:
+    return None
+  leaves = tf.nest.flatten(spec)
+  for leaf in leaves:
+    if not isinstance(leaf, tf.TensorSpec) or leaf.shape.rank is None:
+      raise problem.error(
+        f'spec() gave {problem_module.shorten(leaf)}: expected a tf.TensorSpec '
+        'of one example, of a known rank, or a nest of them'
+      )
+  if not leaves:
+    raise problem.error('spec() gave nothing: expected what x is')
+  return spec
+
+
+def _describe(spec):
+  return signature.describe(
+    {leaf.name or path or 'x': leaf for path, leaf in _walk(spec)}
+  )
+
+
+def _name_outputs(problem, built):
+  """Returns {name: tensor [n, ...]} of what the model has built."""
+  leaves = {path or 'outputs': leaf for path, leaf in _walk(built)}
+  outputs = problem.call_optional('serve', built, default=leaves)
+  if not isinstance(outputs, dict) or not outputs:
+    raise problem.error(
+      f'serve() gave {problem_module.shorten(outputs)}: expected a dict of name'
+      ' -> tensor [n, ...]'
+    )
+  for name, tensor in outputs.items():
+    if not isinstance(name, str) or not tf.is_tensor(tensor):
+      raise problem.error(
+        f'{problem_module.shorten(tensor)} cannot be served as {name!r}: '
+        'expected a str -> tensor [n, ...], see serve(outputs)'
+      )
+    if tensor.shape.rank == 0 or tensor.shape[:1].is_fully_defined():
+      raise problem.error(
+        f'the output {name!r} has the shape {tensor.shape}, whatever the number'
+        ' of examples: expected [n, ...]; serve(outputs) says what is served'
+      )
+  return outputs
+
+
+def _check_graph(problem):
+  for op in tf.get_default_graph().get_operations():
+    if op.type in _PYTHON_OPS:
+      raise problem.error(
+        f'the graph calls Python ({op.name}), which is not in a SavedModel: '
+        'do without tf.py_function where is_training is False'
+      )
+
+
+def _walk(nest, path=''):
+  """Yields (path, leaf) in the order of tf.nest.flatten; a/b is b in a."""
+  if isinstance(nest, dict):
+    parts = [(key, nest[key]) for key in sorted(nest)]
+  elif hasattr(nest, '_fields'):
+    parts = zip(nest._fields, nest, strict=True)
+  elif isinstance(nest, (tuple, list)):
+    parts = enumerate(nest)
+  else:
+    yield path, nest
+    return
+  for key, part in parts:
+    yield from _walk(part, f'{path}/{key}' if path else str(key))

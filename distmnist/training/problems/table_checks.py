@@ -1,0 +1,62 @@
+"""Whether the flags of a training go with the sparse tables of its model."""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.exchange import strategy as strategy_lib
+from distmnist.exchange.tables import sparse_table
+from distmnist.nn import optimizers, sparse_updates
+
+
+def check(strategy):
+  """Checks the tables of the default graph, in which the model is built.
+
+  Args:
+    strategy: strategy.Strategy.
+
+  Raises:
+    cli.UsageError: names a table, the flag that does not go with it, and what
+      to do.
+  """
+  tables = tf.get_collection(sparse_table.TABLES)
+  if not tables:
+    return
+  table = f'the sparse table {sparse_table.find_name(tables[0])!r}'
+  rule = _name(type(strategy))
+  flag = strategy.refuses_tables_with
+  if flag or not strategy.takes_tables:
+    given = f'--strategy={rule} with {flag}' if flag else f'--strategy={rule}'
+    raise cli.UsageError(
+      f'{given} keeps or pulls more than the rows of a batch, and cannot train '
+      f'{table}: expected one of {", ".join(find_rules())}'
+    )
+  optimizer = optimizers.base_rate_from_flags()[0].split()[0]
+  if optimizer in sparse_updates.WITHOUT:
+    rest = set(optimizers.OPTIMIZERS) - set(sparse_updates.WITHOUT)
+    raise cli.UsageError(
+      f'--optimizer={optimizer} needs all rows of a table in each step, and '
+      f'cannot train {table}: expected one of {", ".join(sorted(rest))}'
+    )
+  for flag, alone, what in (
+    ('ema_decay', 0, 'would touch all rows in each step'),
+    ('gradient_accumulation', 1, 'looks up no rows slice by slice'),
+  ):
+    value = flags.FLAGS[flag].value
+    if value != alone:
+      raise cli.UsageError(
+        f'--{flag}={value:g} {what}, and does not go with {table}: leave it out'
+      )
+
+
+def find_rules():
+  """Returns the names of the rules that train sparse tables."""
+  return sorted(
+    _name(rule)
+    for rule in strategy_lib.Strategy.__subclasses__()
+    if rule.takes_tables and rule.__module__.startswith('distmnist.')
+  )
+
+
+def _name(rule):
+  return rule.__module__.rpartition('.')[2]

@@ -1,0 +1,1 @@
+"""What a task says of its steps: summaries, metrics, timelines."""

@@ -1,0 +1,149 @@
+"""metrics.jsonl of this task, and what TensorBoard shows of the same lines."""
+
+import contextlib
+import functools
+import logging
+import os
+import secrets
+import signal
+
+from distmnist.exchange.rounds import waiting_workers
+from distmnist.logdir import logdirs
+from distmnist.storage import urls
+from distmnist.training.telemetry import summaries, worker_metrics
+from distmnist.watching import metrics_file, own_metrics, stop_file
+
+_log = logging.getLogger(__name__)
+
+# Of a sample of a ps.
+_CURVES = (
+  'sent_bytes_per_sec',
+  'received_bytes_per_sec',
+  'cpu_cores',
+  'rss_bytes',
+)
+
+
+@contextlib.contextmanager
+def kept(task, every_secs):
+  """Keeps the metrics of this task meanwhile, if there is a --logdir.
+
+  Args:
+    task: task.Task; a ps or a worker serves already.
+    every_secs: float, from one sample to the next.
+  """
+  cluster, logdir = task.cluster, logdirs.from_flags()
+  if logdir and urls.is_remote(logdir):
+    logdir = None  # In a store lines cannot be appended.
+  with contextlib.ExitStack() as stack:
+    sinks, collect = [], _COLLECT[cluster.job_name]
+    if logdir:
+      stop = functools.partial(_stop, task, logdir)
+      stack.enter_context(stop_file.Watch(logdir, stop))
+      sinks.append(stack.enter_context(contextlib.closing(Curves(logdir))))
+      if cluster.job_name == 'ps':
+        waiting = waiting_workers.WaitingWorkers(cluster, task.server)
+        stack.enter_context(contextlib.closing(waiting))
+        collect = _Serving(waiting).collect
+    life = task.watchdog.life if task.watchdog else secrets.token_hex(8)
+    metrics = stack.enter_context(
+      own_metrics.kept(logdir, cluster.name, life, every_secs, collect, sinks)
+    )
+    yield
+    if metrics and task.stop.is_requested:
+      metrics.ending = 'stopped'
+
+
+def _stop(task, logdir, who):
+  """Heeds a wish that this run stop, unless a launcher does.
+
+  The exit code is 0: what started this task is not to start it again.
+  """
+  if not stop_file.has_launcher(logdir):
+    _log.info(f'{who} asks this run to stop')
+    task.stop.request(signal.SIGINT, exit_code=0)
+
+
+_COLLECT = {
+  'ps': lambda: {'state': 'serving'},
+  'worker': lambda: {'state': 'starting'},
+  'evaluator': lambda: {'state': 'evaluating'},
+}
+
+
+class _Serving:
+  def __init__(self, waiting):
+    self._waiting = waiting
+
+  def collect(self):
+    return {'state': 'serving', 'waiting': self._waiting.find()}
+
+
+def follow_worker(task, stats, progress, choice):
+  """Has the samples of this process say what its steps do.
+
+  Args:
+    task: task.Task of a worker.
+    stats: report.WorkerStats.
+    progress: progress_hook.ProgressHook.
+    choice: flag_checks.Choice.
+  """
+  own_metrics.collect_by(
+    worker_metrics.WorkerMetrics(
+      stats,
+      progress,
+      task.watchdog.stalls,
+      task.watchdog.warn_secs,
+      choice.plan.last_step,
+      choice.problem,
+    ).collect
+  )
+
+
+class Curves:
+  """A sink of the lines of a task: what is not yet a curve in TensorBoard.
+
+  A ps is a run of its own, whose steps are seconds since its first line ever;
+  so are the evaluations of an evaluator, and the last ones of the chief.
+  """
+
+  def __init__(self, logdir):
+    """
+    Args:
+      logdir: str.
+    """
+    self._logdir = logdir
+    self._writers = {}
+    self._first_time = None
+
+  def __call__(self, line):
+    if not (urls.is_remote(self._logdir) or os.path.isdir(self._logdir)):
+      return
+    is_evaluator = line['task'].startswith('evaluator')
+    if line['kind'] == 'sample' and line['task'].startswith('ps'):
+      scalars = {n: line[n] for n in _CURVES if line.get(n) is not None}
+      scalars['workers_waiting'] = len(line.get('waiting', ()))
+      self._write(line['task'], scalars, self._find_secs(line))
+    elif line['kind'] == 'evaluation':
+      metrics = {n: x for n, x in line['metrics'].items() if x is not None}
+      if is_evaluator:
+        self._write(line['task'], metrics, line['step'])
+      elif line.get('is_final'):
+        self._write(line['split'], metrics, line['step'])
+
+  def _find_secs(self, line):
+    """Returns the whole seconds since the first line of all lives."""
+    if self._first_time is None:
+      path = metrics_file.path_of(self._logdir, line['task'])
+      self._first_time = metrics_file.read_first_time(path) or line['time']
+    return int(line['time'] - self._first_time)
+
+  def _write(self, run, scalars, step):
+    if run not in self._writers:
+      folder = metrics_file.folder_of(self._logdir, run)
+      self._writers[run] = summaries.Writer(folder)
+    self._writers[run].write_scalars(scalars, step)
+
+  def close(self):
+    for writer in self._writers.values():
+      writer.close()

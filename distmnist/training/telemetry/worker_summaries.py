@@ -1,0 +1,103 @@
+"""What a worker writes of its steps for TensorBoard, now and then."""
+
+import collections
+
+from absl import flags
+
+from distmnist.logdir import report
+from distmnist.training.telemetry import summaries
+
+_SUMMARY_STEPS = flags.DEFINE_integer(
+  'summary_steps',
+  100,
+  'Local steps from one summary of a worker to the next.',
+  lower_bound=1,
+)
+
+
+def from_flags(folder, step):
+  """Returns the WorkerSummaries of a worker.
+
+  Args:
+    folder: str or None.
+    step: step.Step.
+  """
+  return WorkerSummaries(
+    folder, _SUMMARY_STEPS.value, step.learning_rate, step.metrics
+  )
+
+
+class WorkerSummaries:
+  """The summaries of one worker, in a folder of its own."""
+
+  def __init__(self, folder, every_steps, learning_rate, metrics=()):
+    """
+    Args:
+      folder: str, or None for no summaries.
+      every_steps: int, local steps from one summary to the next.
+      learning_rate: float32 scalar tensor, at the global step of the moment.
+      metrics: names of the metrics of a step, such as 'accuracy'.
+    """
+    self._folder = folder
+    self._every_steps = every_steps
+    self._learning_rate = learning_rate
+    self._metrics = list(metrics)
+    self._next = 0
+    self._mark = None  # (time, local steps) of the last summary.
+    self._shown_staleness = collections.Counter()
+    self._writer = None
+
+  def begin(self):
+    if self._folder:
+      self._writer = summaries.Writer(self._folder)
+
+  def is_due(self, local_steps):
+    """Whether a summary is to be written of the step after so many."""
+    return self._writer is not None and local_steps >= self._next
+
+  def write(self, values, stats, session, now):
+    """Writes the summary of a step.
+
+    Args:
+      values: {name: number}, with `global_step`, `cost` and the metrics.
+      stats: report.WorkerStats, in which the step is counted.
+      session: tf.Session, to read the learning rate.
+      now: float, of time.monotonic().
+    """
+    self._next += self._every_steps
+    shown = {name: values[name] for name in ('cost', *self._metrics)}
+    # Fetched with the step it would make another graph of it to prepare.
+    shown['learning_rate'] = session.run(self._learning_rate)
+    shown |= {
+      name: getattr(stats, name)
+      for name in ('local_steps', 'images', 'bytes_pulled', 'bytes_pushed')
+    }
+    if self._mark:
+      then, last_local = self._mark
+      images = (stats.local_steps - last_local) * stats.batch_size
+      shown['images_per_sec'] = images / (now - then)
+    self._mark = now, stats.local_steps
+    self._writer.write_scalars(shown, values['global_step'])
+    self._write_staleness(stats, values['global_step'])
+
+  def close(self, stats, step):
+    """Writes the staleness of the last steps.
+
+    Args:
+      stats: report.WorkerStats.
+      step: int, the last global step, or None if there was none.
+    """
+    if self._writer is None:
+      return
+    if step is not None:
+      self._write_staleness(stats, step)
+    self._writer.close()
+
+  def _write_staleness(self, stats, step):
+    """Writes what has come since the last time."""
+    staleness = stats.staleness - self._shown_staleness
+    if staleness:
+      self._shown_staleness = stats.staleness.copy()
+      mean = report.compute_mean(staleness)
+      self._writer.write_histogram('staleness', staleness, step)
+      self._writer.write_scalars({'staleness_mean': mean}, step)

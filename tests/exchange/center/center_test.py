@@ -1,0 +1,198 @@
+"""center: views of the whole of it, and the ways to its shards and back."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import model_variables, sharding
+from distmnist.exchange.center import center as center_lib
+from distmnist.nn import optimizers
+
+PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
+WORKER = '/job:worker/task:0/device:CPU:0'
+
+ROWS = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+def make_member(num_ps, **settings):
+  """Worker 0 of one; nothing is started."""
+  ps_hosts = tuple(f'p{i}:1' for i in range(num_ps))
+  return cluster_lib.make_cluster(ps_hosts, ('w0:1',), 'worker', 0, **settings)
+
+
+def build(member, in_place=()):
+  """Returns (center, what the model sees of a matrix, a scalar, ...)."""
+  center = center_lib.Center(member)
+  with tf.device(member.device_setter()), center.scope():
+    with sharding.sharded(member.num_ps):
+      model = [
+        tf.get_variable('rows', initializer=tf.constant(ROWS)),
+        tf.get_variable('scalar', [], initializer=tf.constant_initializer(7.0)),
+      ]
+    model += [
+      tf.get_variable(
+        name,
+        [2],
+        initializer=tf.ones_initializer(),
+        collections=[tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE],
+      )
+      for name in in_place
+    ]
+  return center, model
+
+
+def names(variables):
+  return [v.op.name for v in variables]
+
+
+@pytest.fixture
+def start(make_cluster):
+  """Returns start(num_ps, ...) -> (center, model, session), initialised."""
+  with tf.Graph().as_default():
+    sessions = []
+
+    def start(num_ps, **how):
+      cluster = make_cluster(num_ps, 1)
+      center, model = build(cluster.worker(0), **how)
+      sessions.append(tf.Session(cluster.servers[0].target))
+      sessions[-1].run(tf.global_variables_initializer())
+      return center, model, sessions[-1]
+
+    yield start
+    for session in sessions:
+      session.close()
+
+
+def test_the_model_sees_whole_tensors_on_the_worker(tf_session):
+  center, model = build(make_member(2))
+  assert model == center.views
+  assert [tf.is_tensor(view) for view in model] == [True, True]
+  assert [view.shape.as_list() for view in model] == [[5, 2], []]
+  assert {view.device for view in model} == {WORKER}
+  assert [view.op.name for view in model] == ['pulled/rows', 'pulled/scalar']
+  assert names(center.shards) == ['rows/part_0', 'rows/part_1', 'scalar']
+  assert [v.device for v in center.shards] == [PS[0], PS[1], PS[0]]
+  assert center.shards == tf.trainable_variables()
+
+
+@pytest.mark.parametrize(
+  'wire_dtype, num_bytes', [('float32', 44), ('float16', 22)]
+)
+def test_bytes_are_those_on_the_wire(tf_session, wire_dtype, num_bytes):
+  center, _ = build(make_member(2, wire_dtype=wire_dtype))
+  assert center.num_bytes == num_bytes
+
+
+@pytest.mark.parametrize('num_ps', [1, 2])
+def test_each_step_sees_what_the_center_is_then(start, num_ps):
+  center, model, session = start(num_ps)
+  doubled = [2 * view for view in model]
+  found = session.run(doubled)
+  assert [x.tolist() for x in found] == [(2 * ROWS).tolist(), 14]
+  session.run([shard.assign_add(shard + 1) for shard in center.shards])
+  found = session.run(doubled)
+  assert [x.tolist() for x in found] == [(4 * ROWS + 2).tolist(), 30]
+  whole = session.run(center.read_center())
+  assert [x.tolist() for x in whole] == [(2 * ROWS + 1).tolist(), 15]
+
+
+def test_without_a_ps_a_view_is_the_variable_itself(tf_session):
+  center, model = build(make_member(0))
+  assert model == center.views == center.shards == tf.global_variables()
+  assert names(model) == ['rows', 'scalar']
+
+
+def test_gradients_of_the_whole_reach_the_shards(start):
+  center, (rows, scalar), session = start(2)
+  optimizer = optimizers.make_optimizer('sgd', 0.5)
+  loss = tf.reduce_sum(rows * rows) / 2 + tf.stop_gradient(scalar)
+  gradients = center.compute_gradients(optimizer, loss)
+  pairs = center.to_shards(gradients)
+  found = session.run(gradients)
+  # What the loss does not depend on has a gradient of 0, and not None.
+  assert [g.tolist() for g in found] == [ROWS.tolist(), 0]
+  assert [shard for _, shard in pairs] == center.shards
+  assert [part.shape.as_list() for part, _ in pairs] == [[3, 2], [2, 2], []]
+  session.run(optimizer.apply_gradients(pairs))
+  found = session.run(center.views)
+  assert [x.tolist() for x in found] == [(ROWS / 2).tolist(), 7]
+
+
+def test_parts_like_those_of_the_shards_come_back_whole(start):
+  center, _, session = start(2)
+  parts = center.read_shards()
+  assert [part.device for part in parts] == [PS[0], PS[1], PS[0]]
+  squares = [part * part for part in parts]
+  found = session.run(center.from_shards(squares))
+  assert [x.tolist() for x in found] == [(ROWS**2).tolist(), 49]
+
+
+def test_what_stays_in_place_is_its_own_view_and_comes_last(start):
+  center, model, session = start(2, in_place=['a', 'b'])
+  a, b = model[2:]
+  assert center.views[2:] == [a, b] == center.shards[3:]
+  assert names([a, b]) == ['a', 'b']
+  assert center.num_bytes == 44  # Neither is pulled.
+  assert len(center.read_shards()) == 3
+  tensors = [tf.constant(ROWS), tf.constant(1.0), tf.fill([2], 5.0), 3 * b]
+  pairs = center.to_shards(tensors)
+  assert [shard for _, shard in pairs] == center.shards
+  found = session.run([part for part, _ in pairs])
+  assert [x.tolist() for x in found[2:]] == [1, [5, 5], [3, 3]]
+
+
+def test_gradients_come_in_the_order_of_the_views(start):
+  center, (rows, scalar, a), session = start(1, in_place=['a'])
+  loss = 2 * tf.reduce_sum(rows) + 3 * scalar + 4 * tf.reduce_sum(a)
+  optimizer = optimizers.make_optimizer('sgd', 1.0)
+  found = session.run(center.compute_gradients(optimizer, loss))
+  assert [g.tolist() for g in found] == [[[2, 2]] * 5, 3, [4, 4]]
+
+
+def test_what_is_not_trained_is_left_as_it_is(tf_session):
+  member = make_member(1)
+  center = center_lib.Center(member)
+  with tf.device(member.device_setter()), center.scope():
+    mean = tf.get_variable('moving_mean', [2], trainable=False)
+  assert tf.global_variables() == [mean]
+  assert mean.device == PS[0]
+  assert center.views == center.shards == []
+
+
+def test_another_tower_has_the_views_of_the_first(tf_session):
+  member = make_member(1)
+  center = center_lib.Center(member)
+  with tf.device(member.device_setter()), center.scope():
+    one = tf.get_variable('w', [2])
+    with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+      two = tf.get_variable('w', [2])
+  assert two is one
+  assert len(center.views) == len(center.shards) == 1
+
+
+@pytest.mark.parametrize(
+  'num_ps, expected', [(1, [1.0, 1.0078125]), (0, [1.001, 1.0078125])]
+)
+def test_what_is_sent_is_rounded_to_the_dtype_of_the_wire(
+  tf_session, num_ps, expected
+):
+  # A bfloat16 has eight bits: the next number after 1 is 1 + 1 / 128.
+  center = center_lib.Center(make_member(num_ps, wire_dtype='bfloat16'))
+  [rounded] = center.round_as_sent([tf.constant([1.001, 1.0078125])])
+  assert rounded.dtype == tf.float32
+  np.testing.assert_allclose(tf_session.run(rounded), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize('shape, axis', [([2, 4], 0), ([3, 4], 0), ([1, 7], 1)])
+def test_the_cut_is_where_the_first_shard_is_smaller(tf_session, shape, axis):
+  shard = tf.zeros([1, 4])
+  assert center_lib.find_cut(shard, shape) == axis
+
+
+@pytest.mark.parametrize('axis', [0, 1])
+def test_shards_are_joined_along_their_cut(tf_session, axis):
+  values = [tf.constant(x) for x in np.split(ROWS[:4], 2, axis)]
+  whole = tf_session.run(center_lib.join(values, [4, 2]))
+  assert whole.tolist() == ROWS[:4].tolist()
+  assert center_lib.join(values[:1], [4, 2]) is values[0]

@@ -1,0 +1,100 @@
+import signal
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.exchange.ring import ring_hook
+from tests.support import in_process
+
+CLUSTER = cluster_lib.make_cluster((), ('v:1', 'w:1'), 'worker', 1)
+
+
+class Session:
+  """Stands for a tf.Session whose runs fail by `error`, if there is one."""
+
+  def __init__(self, error=None):
+    self.error = error
+    self.ran = []
+
+  def run(self, fetch):
+    self.ran.append(fetch)
+    if self.error:
+      raise self.error
+
+
+class Context:
+  has_stopped = False
+
+  def request_stop(self):
+    self.has_stopped = True
+
+
+@pytest.fixture
+def stop():
+  stop = in_process.NoStop()
+  stop.signals = []
+  stop.request = stop.signals.append
+  return stop
+
+
+@pytest.fixture
+def hook(stop):
+  with tf.Graph().as_default():
+    tf.get_variable('w', [3])
+    tf.get_variable('n', [], tf.int64, tf.zeros_initializer())
+    hook = ring_hook.RingHook(CLUSTER, tf.zeros([2]), stop)
+    hook.begin()
+    yield hook
+
+
+def test_the_variables_of_each_dtype_come_from_the_chief(hook):
+  session = Session()
+  hook.after_create_session(session, None)
+  [broadcasts] = session.ran
+  assert len(broadcasts) == 2
+  keys = sorted(
+    op.get_attr('T').name
+    for op in tf.get_default_graph().get_operations()
+    if op.type == 'CollectiveBcastRecvV2'
+  )
+  assert keys == ['float32', 'int64']
+
+
+@pytest.mark.parametrize(
+  ('error', 'message'),
+  [
+    (tf.errors.DeadlineExceededError, 'not all workers were ready .* 60 s'),
+    (tf.errors.InvalidArgumentError, 'do not have the same variables'),
+  ],
+)
+def test_a_start_that_fails_says_why(hook, error, message):
+  with pytest.raises(cli.RunError, match=message):
+    hook.after_create_session(Session(error(None, None, 'no')), None)
+
+
+@pytest.mark.parametrize(
+  ('votes', 'has_stopped', 'signals'),
+  [
+    ([0.0, 0.0], False, []),
+    ([0.5, 0.0], True, []),
+    # One of two got a signal: to all it is as if they had.
+    ([0.0, 0.5], True, [signal.SIGTERM]),
+  ],
+)
+def test_all_stop_after_the_step_in_which_one_votes_for_it(
+  hook, stop, votes, has_stopped, signals
+):
+  context = Context()
+  hook.after_run(context, types.SimpleNamespace(results=np.array(votes)))
+  assert (context.has_stopped, stop.signals) == (has_stopped, signals)
+
+
+def test_the_end_waits_for_the_others_or_finds_them_gone(hook):
+  session = Session(tf.errors.InternalError(None, None, 'gone'))
+  hook.end(session)
+  [ran] = session.ran
+  assert ran.op.type == 'CollectiveReduceV2'

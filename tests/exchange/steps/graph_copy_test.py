@@ -1,0 +1,19 @@
+"""Copies of a graph, one after the other."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.steps import graph_copy
+
+
+def test_an_op_is_repeated_in_turn(tf_session):
+  number = tf.get_variable('number', initializer=1.0)
+  queue = tf.FIFOQueue(-1, tf.float32, ())
+  doubled = number.assign(number * 2, read_value=False)
+  with tf.control_dependencies([doubled]):
+    op = queue.enqueue(number.read_value())
+  thrice = graph_copy.repeat(op, 3, '/device:CPU:0')
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(thrice)
+  tf_session.run(thrice)
+  taken = tf_session.run(queue.dequeue_many(6))
+  assert taken.tolist() == [2, 4, 8, 16, 32, 64]

@@ -1,0 +1,324 @@
+"""The launcher's side; most tests speak in the server's place.
+
+What becomes of real tasks is in fork_server_test.py and task_group_test.py.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.launching.forking import fork_client, fork_process
+from tests.support.paths import PYTHONPATH
+
+
+class FakeServer:
+  """In the place of subprocess.Popen: a server that does what the test says."""
+
+  def __init__(self, command, env, stdout, pass_fds, **_):
+    self.command, self.env, self.pass_fds = command, env, pass_fds
+    self.code = 0
+    self.waits = []
+    self.is_killed = False
+    self._socket = socket.socket(fileno=os.dup(pass_fds[0]))
+    self._socket.setblocking(False)
+    self._log = os.dup(stdout.fileno())
+
+  def say(self, **message):
+    self._socket.send(json.dumps(message).encode())
+
+  def hear(self):
+    return json.loads(self._socket.recv(1 << 17))
+
+  def log(self, text):
+    os.write(self._log, text.encode())
+
+  def end(self, code=0):
+    self.code = code
+    self._socket.close()
+
+  def wait(self, timeout_secs=None):
+    self.waits.append(timeout_secs)
+    if timeout_secs is not None and self.code is None:
+      raise subprocess.TimeoutExpired('server', timeout_secs)
+    return self.code
+
+  def kill(self):
+    self.is_killed = True
+
+  def close(self):
+    self._socket.close()
+    os.close(self._log)
+
+
+@pytest.fixture
+def servers(monkeypatch):
+  """The servers that were started meanwhile, none of them a process."""
+  started = []
+
+  def start(*args, **kwargs):
+    started.append(FakeServer(*args, **kwargs))
+    return started[-1]
+
+  monkeypatch.setattr(fork_process.subprocess, 'Popen', start)
+  yield started
+  for server in started:
+    server.close()
+
+
+@pytest.fixture
+def log(tmp_path):
+  return tmp_path / 'fork_server.log'
+
+
+@pytest.fixture
+def make_client(servers, log):
+  def make(module='some.module', **settings):
+    return fork_client.ForkServerClient(
+      module, str(log), {'HOME': '/me'}, 'its tasks', **settings
+    )
+
+  return make
+
+
+def test_the_server_is_told_its_socket_its_module_and_its_namespace(
+  make_client, servers
+):
+  with make_client(kept_fds=[70, 71], namespace_fds=[80, 81]):
+    (server,) = servers
+  fd = server.pass_fds[0]
+  assert server.pass_fds == [fd, 70, 71, 80, 81]
+  assert server.command[:3] == [
+    sys.executable,
+    '-m',
+    'distmnist.launching.forking.fork_server',
+  ]
+  # The last word is blank: room for the titles of the tasks.
+  assert server.command[3:] == [str(fd), 'some.module', '80', '81', ' ' * 200]
+  assert server.env == {'HOME': '/me', 'OPENBLAS_NUM_THREADS': '1'}
+
+
+def test_new_processes_may_have_the_threads_of_numpy(make_client, servers):
+  with make_client(module=''):
+    assert servers[0].env == {'HOME': '/me'}
+    assert servers[0].command[4] == ''
+
+
+def test_a_task_is_asked_for_with_all_that_it_needs(
+  make_client, servers, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  with make_client(grace_secs=7.5) as client:
+    client.start(
+      'ps 0', ['python'], (('A', 'b'),), 'ps.log', is_isolated=True, title='ps'
+    )
+    assert servers[0].hear() == {
+      'start': 'ps 0',
+      'argv': ['python'],
+      'env': {'A': 'b'},
+      'log': f'{tmp_path}/ps.log',
+      'isolate': True,
+      'title': 'ps',
+      'grace_secs': 7.5,
+    }
+
+
+def test_a_command_that_is_too_long_is_one_line(make_client):
+  with make_client() as client, pytest.raises(cli.RunError) as caught:
+    client.start('ps 0', ['x' * (1 << 17)], {}, 'ps.log')
+  message = str(caught.value)
+  assert message.startswith('the command of ps 0 is too long (13')
+  assert message.endswith(
+    ' bytes, more than 131072): name fewer or shorter hosts, and put long flags'
+    ' of train into a --flagfile'
+  )
+
+
+def test_signals_go_to_the_tasks_that_are_named(make_client, servers):
+  with make_client() as client:
+    client.signal(['ps 0', 'worker 1'], signal.SIGTERM)
+    assert [servers[0].hear() for _ in range(2)] == [
+      {'signal': 15, 'name': 'ps 0'},
+      {'signal': 15, 'name': 'worker 1'},
+    ]
+
+
+def test_pids_are_known_from_the_start_to_the_end_of_a_task(
+  make_client, servers
+):
+  told = []
+  with make_client() as client:
+    client.on_pid = lambda *facts: told.append(facts)
+    assert not client.is_ready
+    assert client.turn(0) == []
+    assert not client.is_ready
+    servers[0].say(ready=True)
+    assert client.turn(0) == []
+    assert client.is_ready
+    servers[0].say(name='a', pid=11)
+    servers[0].say(name='b', pid=12)
+    assert client.turn(0) == []
+    assert client.pids == {'a': 11, 'b': 12}
+    servers[0].say(name='b', code=-9)
+    servers[0].say(name='a', code=3)
+    servers[0].say(name='c', pid=13)
+    assert client.turn(0) == [('b', -9), ('a', 3)]
+    assert client.pids == {'c': 13}
+  assert told == [('a', 11), ('b', 12), ('c', 13)]
+
+
+def test_a_flood_of_messages_comes_in_turns_of_a_hundred(make_client, servers):
+  with make_client() as client:
+    for i in range(150):
+      servers[0].say(name=f'{i}', code=i)
+    assert client.turn(0) == [(f'{i}', i) for i in range(100)]
+    assert client.turn(0) == [(f'{i}', i) for i in range(100, 150)]
+
+
+def test_a_signal_to_the_launcher_ends_a_turn_and_is_collected(make_client):
+  before = signal.getsignal(signal.SIGTERM)
+  with make_client() as client:
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+    assert client.turn() == []  # Else it would wait for ever.
+    assert client.signals == [signal.SIGTERM, signal.SIGINT]
+    assert client.turn(0) == []
+  assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_import_that_fails_is_one_line(make_client, servers, log):
+  with make_client() as client, pytest.raises(cli.RunError) as caught:
+    servers[0].say(error='ZeroDivisionError: division by zero')
+    client.turn(0)
+  assert str(caught.value) == (
+    'cannot import some.module: ZeroDivisionError: division by zero'
+    f' (traceback in {log})'
+  )
+
+
+def test_the_death_of_the_server_comes_after_the_ends_and_once(
+  make_client, servers, log
+):
+  with make_client() as client:
+    servers[0].say(name='a', code=-9)
+    servers[0].end(-signal.SIGKILL)
+    assert client.turn(0) == [('a', -9)]
+    with pytest.raises(fork_client.ServerDiedError) as caught:
+      client.turn(0)
+    assert client.turn(0) == []
+  assert caught.value.cause == 'killed by SIGKILL'
+  assert str(caught.value) == (
+    'the fork server has died, and its tasks with it (killed by SIGKILL;'
+    f' log: {log})'
+  )
+  assert isinstance(caught.value, cli.LostError)
+
+
+def test_a_server_that_left_with_requests_unread_is_dead_too(
+  make_client, servers
+):
+  with make_client() as client:
+    client.signal(['a'], signal.SIGTERM)
+    servers[0].end(3)
+    client.turn(0)
+    with pytest.raises(fork_client.ServerDiedError, match='exit code 3'):
+      client.turn(0)
+
+
+def test_a_new_server_starts_with_no_task(make_client, servers):
+  with make_client() as client:
+    servers[0].say(ready=True)
+    servers[0].say(name='a', pid=1 << 30)  # No process has this pid.
+    client.turn(0)
+    servers[0].end(1)
+    with pytest.raises(fork_client.ServerDiedError):
+      client.turn(0)
+    client.restart()
+    assert len(servers) == 2
+    assert servers[1].command[4:] == servers[0].command[4:]
+    assert (client.is_ready, client.pids) == (False, {})
+    servers[1].say(ready=True)
+    client.turn(0)
+    assert client.is_ready
+
+
+def test_a_log_without_a_line_is_removed_in_the_end(make_client, log):
+  with make_client():
+    assert log.read_text() == ''
+  assert not log.exists()
+
+
+def test_a_log_with_a_line_stays_and_is_added_to(make_client, servers, log):
+  log.write_text('of an earlier run\n')
+  with make_client():
+    servers[0].log('Traceback\n')
+  assert log.read_text() == 'of an earlier run\nTraceback\n'
+
+
+def test_a_log_that_a_user_has_removed_is_not_missed(make_client, log):
+  with make_client():
+    log.unlink()
+
+
+def test_the_server_gets_the_grace_of_its_tasks_and_2_s_to_leave(
+  make_client, servers
+):
+  with make_client(grace_secs=7.5):
+    pass
+  assert servers[0].waits == [9.5]
+  assert not servers[0].is_killed
+
+
+def test_a_server_that_does_not_leave_is_killed(make_client, servers):
+  with make_client(grace_secs=7.5):
+    servers[0].code = None
+  assert servers[0].is_killed
+  assert servers[0].waits == [9.5, None]
+
+
+@pytest.mark.slow
+def test_a_real_server_starts_a_task_and_is_gone_in_the_end(tmp_path, log):
+  env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
+  ends = []
+  with fork_client.ForkServerClient(
+    'fake_train', str(log), env, 'its tasks'
+  ) as client:
+    command = ['python', '-m', 'fake_train', '--do=worker0:print=hello,exit=7']
+    client.start('a', command, {}, str(tmp_path / 'a.log'))
+    while not ends:
+      ends = client.turn(60)
+    assert client.is_ready
+    assert client.server.poll() is None
+  assert ends == [('a', 7)]
+  assert (tmp_path / 'a.log').read_text() == 'hello\n'
+  assert client.server.returncode == 0
+  assert not log.exists()
+
+
+@pytest.mark.slow
+def test_after_a_death_the_tasks_are_gone_before_the_next_server(tmp_path, log):
+  env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
+  command = ['python', '-m', 'fake_train', '--do=worker0:deaf,forever']
+  with fork_client.ForkServerClient(
+    'fake_train', str(log), env, 'its tasks'
+  ) as client:
+    client.start('a', command, {}, str(tmp_path / 'a.log'))
+    while 'a' not in client.pids:
+      client.turn(60)
+    task = os.pidfd_open(client.pids['a'])
+    first = client.server.pid
+    client.kill()
+    with pytest.raises(fork_client.ServerDiedError, match='SIGKILL'):
+      while True:
+        client.turn(60)
+    client.restart()
+    has_ended, _, _ = select.select([task], [], [], 0)
+    os.close(task)
+    assert has_ended == [task]
+    assert client.server.pid != first

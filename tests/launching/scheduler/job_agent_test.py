@@ -1,0 +1,49 @@
+"""The side of the node. The whole is tested in launchers/command_test.py."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.common.names import JOB_AGENT
+from distmnist.launching.scheduler import job_agent
+from tests.support.paths import REPO
+
+
+def start(folder, name):
+  return subprocess.run(
+    [sys.executable, '-m', JOB_AGENT, folder, name],
+    cwd=REPO,
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+
+
+def test_it_is_called_as_the_launcher_calls_it():
+  assert job_agent.__name__ == JOB_AGENT
+
+
+def test_a_job_that_starts_when_the_run_is_over_leaves(tmp_path):
+  done = start(tmp_path / 'jobs' / '1', 'worker 0')
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout == 'worker 0: the run is over\n'
+
+
+@pytest.mark.parametrize('told', ['15 1', '2 1'])
+def test_a_job_that_is_told_to_leave_leaves_though_others_are_missing(
+  tmp_path, told
+):
+  folder = tmp_path / 'jobs' / '1'
+  folder.mkdir(parents=True)
+  request = {'cwd': str(tmp_path), 'num_ps': 1, 'num_worker': 2}
+  (folder.parent / 'request.json').write_text(json.dumps(request))
+  (folder / 'worker_0.signal').write_text(told)
+  done = start(folder, 'worker 0')
+  assert done.returncode == 143, done.stderr
+  assert (folder / 'worker_0.end').read_text() == '-15'
+  assert (folder / 'worker_0.out').read_text() == (
+    'waiting for the jobs of ps 0, worker 1\n'
+  )

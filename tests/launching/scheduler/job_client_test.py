@@ -1,0 +1,67 @@
+"""The side of the launcher. The whole is in launchers/command_test.py."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distmnist.launching.scheduler import job_client, job_meeting
+from tests.support.paths import REPO
+
+
+def start(folder, template):
+  argv = job_client.make_argv(str(folder), 'ps 0', template, 'python3')
+  program = f'import {argv[2]} as m; m.run()'
+  return subprocess.run(
+    [sys.executable, '-c', program, *argv[3:]],
+    cwd=REPO,
+    env={**os.environ, 'TOO_LATE': '1'},
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+
+
+@pytest.mark.parametrize(
+  ('template', 'words'),
+  [
+    ('echo "no such queue" >&2; exit 3; {script}', 'no such queue'),
+    ('exit 3; {script}', 'exit code 3'),
+    ('kill -9 $$; {script}', 'killed by SIGKILL'),
+  ],
+)
+def test_what_the_scheduler_refuses_is_told_in_its_words(
+  tmp_path, template, words
+):
+  done = start(tmp_path, template)
+  assert done.returncode == 1
+  assert done.stdout == f'submit: {words}\n'
+
+
+def test_it_ends_as_the_task_and_shows_what_it_wrote(tmp_path):
+  folder = tmp_path / '1'
+  tell = f'echo a:1 >{folder}/ps_0.place; echo hello >{folder}/ps_0.out'
+  done = start(
+    tmp_path, f'{tell}; echo 7 >{folder}/ps_0.end # {{name}} {{script}}'
+  )
+  assert (done.returncode, done.stdout) == (7, 'hello\n')
+  script = (folder / 'ps_0.sh').read_text()
+  assert script.startswith(
+    '#!/bin/sh\nexec python3 -m distmnist.launching.scheduler.job'
+  )
+  assert script.endswith(f" {folder} 'ps 0'\n")
+
+
+def test_a_task_that_was_killed_is_named_by_its_signal(tmp_path):
+  done = start(tmp_path, f'echo -9 >{tmp_path}/1/ps_0.end # {{script}}')
+  assert done.returncode == -9
+
+
+def test_a_job_that_ends_without_a_word_is_lost(tmp_path, monkeypatch):
+  place = f'echo a:1 >{tmp_path}/1/ps_0.place'
+  done = start(tmp_path, f'{place}; echo "node down"; exit 1 # {{script}}')
+  assert done.returncode == 3
+  assert done.stdout == 'the job has ended without a word: node down\n'
+  assert job_meeting.BEAT_SECS < 10

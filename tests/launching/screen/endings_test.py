@@ -1,0 +1,106 @@
+"""The last lines of a run and its exit code, of a group that is made up."""
+
+import pytest
+
+from distmnist.common import console
+from distmnist.launching import jobs
+from distmnist.launching.screen import endings, log_view
+from distmnist.launching.supervisor import failures, restart_limits, task_record
+
+PS, CHIEF, WORKER = jobs.make_tasks(['x:1'], ['x:2', 'x:3'], [])
+SAID = 'distmnist.launch: '
+
+
+@pytest.fixture(autouse=True)
+def _printed():
+  console.print_logs(log_view.print_line)
+
+
+class Group:
+  """In the place of a task_group.TaskGroup that has ended."""
+
+  def __init__(self, failure=None, lines=(), codes=()):
+    self.failure = failure
+    self._lines = list(lines)
+    self.records = task_record.TaskRecords()
+    for task, code in codes:
+      record = task_record.TaskRecord(task, restart_limits.NO_LIMITS)
+      record.code = code
+      self.records[task.name] = record
+
+  def last_lines(self, task, num_lines=10):
+    return self._lines[-num_lines:]
+
+
+def report(group):
+  return endings.report_failure(group, lambda f, lines: f.cause, '/logs')
+
+
+def test_a_failure_is_named_after_the_last_lines_of_its_log(capsys):
+  failure = failures.Failure(WORKER, -9, num_restarts=2)
+  assert report(Group(failure, ['one', 'two'])) == 137
+  assert capsys.readouterr().err.splitlines() == [
+    f'{SAID}the last lines of worker 1:',
+    '  | one',
+    '  | two',
+    f'{SAID}error: worker 1 (x:3) failed after 2 restarts: killed by SIGKILL;'
+    ' log: /logs/worker_1.log',
+  ]
+
+
+def test_an_error_that_says_all_in_a_line_is_not_said_twice(capsys):
+  line = 'distmnist.train: error: no such folder'
+  assert report(Group(failures.Failure(CHIEF, 1), [line])) == 1
+  assert capsys.readouterr().err == (
+    f'{SAID}error: worker 0 (x:2) failed first: no such folder;'
+    ' log: /logs/worker_0.log\n'
+  )
+
+
+def test_a_ps_that_left_with_a_worker_names_the_worker(capsys):
+  group = Group(
+    failures.Failure(PS, 3),
+    ['worker 1 has ended'],
+    codes=[(WORKER, 2)],
+  )
+  assert report(group) == 2
+  assert 'error: worker 1 (x:3) failed first' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('chief_code', 'code'), [(143, 143), (75, 75)])
+def test_a_signal_is_named(capsys, chief_code, code):
+  group = Group(lines=['not saved'], codes=[(CHIEF, chief_code)])
+  assert endings.report_signal(group, 15, [CHIEF], '/logs') == code
+  assert capsys.readouterr().err.splitlines() == [
+    f'{SAID}stopped by SIGTERM, logs in /logs',
+    *['not saved'] * (chief_code == 75),
+  ]
+
+
+def test_what_is_late_without_an_excuse_is_an_error(capsys):
+  assert endings.report_late([], [PS], 10.0, 'worker 0', '/logs') == 0
+  assert endings.report_late([WORKER], [], 10.0, 'worker 0', '/logs') == 1
+  late = 'still ran 10 s after worker 0 had ended: stopped; log: /logs/'
+  assert capsys.readouterr().err.splitlines() == [
+    f'{SAID}ps 0 (x:1) {late}ps_0.log',
+    f'{SAID}error: worker 1 (x:3) {late}worker_1.log',
+  ]
+
+
+def test_what_had_to_be_killed_is_named(capsys):
+  endings.say_killed([WORKER])
+  assert capsys.readouterr().err == (
+    f'{SAID}worker 1 (x:3) did not exit after SIGTERM: killed\n'
+  )
+
+
+def test_a_failure_can_be_told_without_its_error_line(capsys):
+  group = Group(failures.Failure(WORKER, -9), ['one'])
+  text, code = endings.show_failure(group, lambda f, lines: f.cause, '/logs')
+  assert code == 137
+  assert text == (
+    'worker 1 (x:3) failed first: killed by SIGKILL; log: /logs/worker_1.log'
+  )
+  assert capsys.readouterr().err == (
+    f'{SAID}the last lines of worker 1:\n  | one\n'
+  )

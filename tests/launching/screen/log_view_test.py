@@ -1,0 +1,122 @@
+import io
+
+import pytest
+
+from distmnist.launching.screen import log_view
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.fixture
+def log(tmp_path):
+  return tmp_path / 'worker_0.log'
+
+
+def append(log, text):
+  with open(log, 'a') as file:
+    file.write(text)
+
+
+def test_lines_appear_when_they_are_complete(log):
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'one\ntw')
+  screen.update()
+  assert out.getvalue() == 'one\n'
+  append(log, 'o\n')
+  screen.update()
+  assert out.getvalue() == 'one\ntwo\n'
+  screen.finish()
+
+
+def test_lines_of_an_earlier_run_are_not_shown(log):
+  append(log, 'old\n')
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'new\n')
+  screen.finish()
+  assert out.getvalue() == 'new\n'
+
+
+def test_a_last_line_without_its_end_is_shown(log):
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'cut')
+  screen.finish()
+  assert out.getvalue() == 'cut\n'
+
+
+def test_steps_share_one_line_of_a_terminal(log):
+  out = Terminal()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'start\nstep 1\nstep 2\ndone\n')
+  screen.finish()
+  assert out.getvalue() == 'start\n\rstep 1\x1b[K\rstep 2\x1b[K\ndone\n'
+
+
+def test_steps_are_lines_where_there_is_no_terminal(log):
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'step 1\nstep 2\n')
+  screen.finish()
+  assert out.getvalue() == 'step 1\nstep 2\n'
+
+
+def test_what_others_say_begins_on_a_line_of_its_own(log):
+  out = Terminal()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'step 1\n')
+  screen.update()
+  screen.close_line()
+  assert out.getvalue() == '\rstep 1\x1b[K\n'
+  screen.finish()
+
+
+def test_a_line_left_open_is_closed_at_the_end(log):
+  out = Terminal()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'step 1\n')
+  screen.finish()
+  assert out.getvalue() == '\rstep 1\x1b[K\n'
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_screen(log):
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  log.write_bytes(b'\xff\n')
+  screen.finish()
+  assert out.getvalue() == '\N{REPLACEMENT CHARACTER}\n'
+
+
+def test_a_line_of_ours_does_not_end_one_of_a_task(log, capsys):
+  screen = log_view.Screen({'': log}, Terminal())
+  log.write_text('step 1\n')
+  screen.update()
+  screen.print_line('one')
+  assert screen._out.getvalue().endswith('\n')
+  assert capsys.readouterr().err == 'distmnist.launch: one\n'
+  screen.finish()
+
+
+def test_a_log_is_read_in_pieces(log):
+  append(log, '')
+  tail = log_view.Log(log)
+  append(log, 'one\ntwo\n' + 10 * 'x' + '\nend')
+  assert tail.read_lines(5) == ['one']
+  assert tail.read_lines(5) == ['two']
+  assert tail.read_lines(5) == [7 * 'x']
+  assert tail.read_lines(5) == [3 * 'x']
+  assert tail.finish() == ['end']
+
+
+def test_a_line_without_an_end_comes_in_pieces(log):
+  append(log, '')
+  tail = log_view.Log(log)
+  append(log, 12 * 'x')
+  assert tail.read_lines(5) == ['xxxxx']
+  assert tail.read_lines(5) == ['xxxxx']
+  assert tail.read_lines(5) == []
+  assert tail.finish() == ['xx']

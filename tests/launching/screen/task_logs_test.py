@@ -1,0 +1,92 @@
+import os
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.launching import jobs
+from distmnist.launching.screen import task_logs
+
+
+def test_logs_go_next_to_what_train_writes(tmp_path):
+  path = task_logs.make_logs_dir(None, str(tmp_path / 'run'))
+  assert path == str(tmp_path / 'run' / 'logs')
+  assert os.path.isdir(path)
+
+
+def test_without_a_folder_the_logs_go_to_a_new_one(tmp_path, monkeypatch):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  paths = {task_logs.make_logs_dir(None, None) for _ in range(2)}
+  assert len(paths) == 2
+  assert all(os.path.isdir(path) for path in paths)
+  for path in paths:
+    task_logs.remove_if_temporary(path)
+  assert not any(os.path.exists(path) for path in paths)
+
+
+def test_a_folder_that_was_asked_for_stays(tmp_path):
+  path = task_logs.make_logs_dir(str(tmp_path / 'distmnist_logs_x'), None)
+  task_logs.remove_if_temporary(path)
+  assert os.path.isdir(path)
+
+
+def test_a_folder_that_cannot_be_is_a_usage_error(tmp_path):
+  (tmp_path / 'file').write_text('')
+  said = (
+    r'no folder for the logs: .*: --logs_dir names another one, on this mac'
+  )
+  with pytest.raises(cli.UsageError, match=said):
+    task_logs.make_logs_dir(None, str(tmp_path / 'file'))
+
+
+def test_each_run_has_fresh_logs_and_the_last_ones_are_kept(tmp_path):
+  cluster = jobs.make_tasks(['x:1'], ['x:2'], [])
+  log = tmp_path / 'worker_0.log'
+  for run in range(6):
+    task_logs.rotate(str(tmp_path), cluster)
+    assert not log.exists()
+    log.write_text(f'run {run}\n')
+  assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {
+    'worker_0.log': 'run 5\n',
+    'worker_0.log.1': 'run 4\n',
+    'worker_0.log.2': 'run 3\n',
+    'worker_0.log.3': 'run 2\n',
+  }
+
+
+def test_who_still_writes_goes_on_with_the_old_log(tmp_path):
+  cluster = jobs.make_tasks(['x:1'], ['x:2'], [])
+  log = tmp_path / 'worker_0.log'
+  with open(log, 'a') as file:
+    print('first', file=file, flush=True)
+    task_logs.rotate(str(tmp_path), cluster)
+    print('last', file=file, flush=True)
+  assert (tmp_path / 'worker_0.log.1').read_text() == 'first\nlast\n'
+  assert not log.exists()
+
+
+def test_attempts_of_one_run_share_a_log(tmp_path):
+  log = tmp_path / 'a.log'
+  assert task_logs.begin_attempt(str(log)) == 0
+  log.write_text('cut')
+  start = task_logs.begin_attempt(str(log), 'restart 1 of 1')
+  log.write_text(log.read_text() + 'a\n\nb\n')
+  assert log.read_text() == 'cut\n--- restart 1 of 1 ---\na\n\nb\n'
+  assert task_logs.read_last_lines(str(log), start) == ['a', 'b']
+  assert task_logs.read_last_lines(str(log), 0, 3)[0].startswith('---')
+
+
+def test_lines_of_an_earlier_attempt_are_not_the_last_ones(tmp_path):
+  (task,) = jobs.make_tasks([], ['x:1'], [])
+  logs = task_logs.AttemptLogs(str(tmp_path))
+  path = logs.begin(task)
+  with open(path, 'a') as log:
+    log.write('cut')
+  assert logs.last_lines(task) == ['cut']
+  assert logs.begin(task, 'restart 1 of 2') == path
+  assert logs.last_lines(task) == []
+  with open(path, 'a') as log:
+    log.write('one\ntwo\n')
+  assert logs.last_lines(task) == ['one', 'two']
+  assert logs.last_lines(task, 1) == ['two']
+  logs.remove(task)
+  assert list(tmp_path.iterdir()) == []

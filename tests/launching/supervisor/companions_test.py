@@ -1,0 +1,99 @@
+"""What runs beside the tasks: starts with them, ends with them."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import psutil
+import pytest
+
+from distmnist.common import cli
+from distmnist.launching.supervisor import companions
+from tests.support.background import assert_gone
+from tests.support.paths import REPO
+
+
+@pytest.mark.parametrize(
+  ('words', 'launcher', 'logdir', 'match'),
+  [
+    (['--tensorboard'], 'local', None, '--tensorboard shows what the tasks'),
+    (['--metrics_port=0'], 'ssh', None, '--metrics_port=0 shows what the'),
+    (['--tensorboard'], 'kubernetes', '/logs/x', 'leave it out .--kube_tens'),
+    (['--loggers=x'], 'local', 'run', '--loggers=x: expected some of mlflow'),
+  ],
+)
+def test_what_cannot_work_is_refused(set_flags, words, launcher, logdir, match):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError, match=match):
+    companions.check_flags(launcher, logdir)
+
+
+def test_without_a_flag_there_is_none(set_flags):
+  set_flags()
+  companions.check_flags('kubernetes', None)
+  assert companions.from_flags() == []
+
+
+def test_each_flag_is_a_companion(set_flags):
+  set_flags('--tensorboard', '--loggers=wandb,mlflow', '--metrics_port=0')
+  assert len(companions.from_flags()) == 4
+
+
+def test_one_ends_with_the_context_and_has_a_log(tmp_path):
+  argv = ['-c', 'import time; print("here", flush=True); time.sleep(600)']
+  with companions.running('x', argv, str(tmp_path)) as process:
+    log = tmp_path / 'x.log'
+    while 'here' not in log.read_text():
+      assert process.poll() is None
+  assert process.returncode == -signal.SIGTERM
+
+
+def test_one_that_fails_is_named_and_ends_no_run(tmp_path, logged):
+  argv = ['-c', 'raise SystemExit(3)']
+  with companions.running('x', argv, str(tmp_path)) as process:
+    process.wait(60)
+  assert logged == [f'x has failed: exit code 3; log: {tmp_path}/x.log']
+
+
+def test_one_ends_with_a_launcher_that_is_killed(tmp_path):
+  code = (
+    'import sys, time\n'
+    'from distmnist.launching.supervisor import companions\n'
+    'argv = ["-c", "import time; print(1, flush=True); time.sleep(600)"]\n'
+    'with companions.running("x", argv, sys.argv[1]) as process:\n'
+    '  print(process.pid, flush=True)\n'
+    '  time.sleep(600)\n'
+  )
+  launcher = subprocess.Popen(
+    [sys.executable, '-c', code, tmp_path], stdout=subprocess.PIPE, cwd=REPO
+  )
+  with launcher:
+    child = psutil.Process(int(launcher.stdout.readline()))
+    while not (tmp_path / 'x.log').read_text():
+      assert launcher.poll() is None
+    os.kill(launcher.pid, signal.SIGKILL)
+  assert_gone([child])
+
+
+def test_prometheus_finds_its_port(set_flags, tmp_path, logged):
+  set_flags('--metrics_port=0')
+  (make,) = companions.from_flags()
+  with make(str(tmp_path), str(tmp_path)):
+    address = logged[-1].partition(': ')[2]
+    with urllib.request.urlopen(address, timeout=20) as page:
+      assert page.status == 200
+
+
+def test_a_port_that_is_taken_is_told(set_flags, tmp_path, logged):
+  set_flags('--metrics_port=0')
+  (make,) = companions.from_flags()
+  with make(str(tmp_path), '') as server:
+    set_flags(f'--metrics_port={server.port}')
+    (again,) = companions.from_flags()
+    with (
+      pytest.raises(cli.RunError, match='in use; give a free one, or 0'),
+      again(str(tmp_path), ''),
+    ):
+      pass

@@ -1,0 +1,28 @@
+"""How a failure is put into words, and into an exit code."""
+
+import pytest
+
+from distmnist.launching import jobs
+from distmnist.launching.supervisor import failures
+
+
+@pytest.mark.parametrize(
+  ('code', 'exit_code', 'cause', 'words'),
+  [
+    (3, 3, 'exit code 3', 'ended with exit code 3'),
+    (-9, 137, 'killed by SIGKILL', 'killed by SIGKILL'),
+    (-11, 139, 'killed by SIGSEGV', 'killed by SIGSEGV'),
+  ],
+)
+def test_a_failure_has_a_cause_and_an_exit_code(code, exit_code, cause, words):
+  task = jobs.make_tasks(['x:1'], ['x:2'], [])[1]
+  failure = failures.Failure(task, code)
+  assert (failure.exit_code, failure.cause) == (exit_code, cause)
+  assert str(failure) == f'worker 0 (x:2) {words}'
+
+
+def test_a_reason_says_more_than_a_code():
+  task = jobs.make_tasks(['x:1'], ['x:2'], [])[1]
+  failure = failures.Failure(task, 3, reason='its host has died')
+  assert (failure.exit_code, failure.cause) == (3, 'its host has died')
+  assert str(failure) == 'worker 0 (x:2): its host has died'

@@ -1,0 +1,33 @@
+"""batch_table: what it says of a life that has ended, and its size."""
+
+import numpy as np
+
+from distmnist.training.batches import batch_table
+from tests.support.dealings import BATCH, make_dealing
+
+
+def test_what_a_lock_step_life_has_read_is_known_from_its_steps():
+  dealing = make_dealing(3, 2, 40, is_lock_step=True)
+  table = batch_table.fold(batch_table.make_table(dealing), 7, dealing, 6)
+  rest = batch_table.read_rest(table)
+  assert (rest.next_place, rest.ranges) == (7 * 3 * 2 * BATCH, [])
+  # Another number of workers, and another rule, go on from there.
+  other = make_dealing(2, 1, 90)
+  table = batch_table.fold(table, 10, other, 1)
+  assert batch_table.read_rest(table).next_place == 10 * 3 * 2 * BATCH
+  assert table[0].tolist() == [10, 10 * 3 * 2 * BATCH, BATCH]
+
+
+def test_a_checkpoint_of_old_is_taken_for_what_its_steps_tell():
+  dealing = make_dealing(2, 4, 90)
+  blank = np.zeros_like(batch_table.make_table(dealing))
+  table = batch_table.fold(blank, 30, dealing, 4)
+  assert batch_table.read_rest(table).next_place == 30 * 4 * BATCH
+
+
+def test_a_table_has_a_size_that_is_not_that_of_the_cluster():
+  shapes = {
+    batch_table.make_table(make_dealing(n)).shape for n in (1, 3, 310, 510)
+  }
+  assert len(shapes) == 1
+  assert batch_table.make_table(make_dealing(511)).shape not in shapes

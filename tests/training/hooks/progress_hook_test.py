@@ -1,0 +1,98 @@
+"""What a worker counts of its steps, and the line that it prints of them."""
+
+import types
+
+import pytest
+
+from distmnist.logdir import report
+from distmnist.training import schedule
+from distmnist.training.batches.batch_table import Dealing
+from distmnist.training.hooks import progress_hook
+from distmnist.training.telemetry import worker_summaries
+
+PLAN = schedule.Plan(1000, 1000, 200, 1, Dealing(2, 100, 1, 50, False))
+
+
+class Console:
+  """Stands for console.Console; a line is due when the test says so."""
+
+  def __init__(self):
+    self.lines = []
+    self.due = False
+
+  def is_due(self):
+    return self.due
+
+  def progress(self, text, part):
+    self.lines.append((text, part))
+
+
+@pytest.fixture
+def worker():
+  """A hook, and `run(*steps)`, each (global_step, staleness, bytes_pushed)."""
+  console, steps = Console(), types.SimpleNamespace(done=[])
+  stats = report.WorkerStats(1)
+  hook = progress_hook.ProgressHook(
+    stats,
+    steps,
+    {'bytes_pulled': 40},
+    PLAN,
+    console,
+    worker_summaries.WorkerSummaries(None, 100, None),
+  )
+  hook.begin()
+
+  def run(*done):
+    steps.done = [
+      {'global_step': step, 'cost': 0.5, 'staleness': s, 'bytes_pushed': pushed}
+      for step, s, pushed in done
+    ]
+    hook.after_run(None, None)
+
+  return types.SimpleNamespace(hook=hook, stats=stats, console=console, run=run)
+
+
+def test_each_step_is_counted(worker):
+  worker.run((1, 0, 40))
+  worker.run((3, 1, 40), (4, -1, 0))
+  stats = worker.stats
+  assert (stats.local_steps, stats.images, stats.pushes) == (3, 300, 2)
+  assert (stats.bytes_pulled, stats.bytes_pushed) == (120, 80)
+  # A step that pushed nothing has no staleness.
+  assert dict(stats.staleness) == {0: 1, 1: 1}
+  # The first run is where the clock starts.
+  assert stats.timed_steps == 2
+  assert (worker.hook.first_step, worker.hook.final_step) == (1, 4)
+
+
+def test_a_line_has_step_epoch_and_cost(worker):
+  worker.run((1, 0, 40))
+  assert worker.console.lines == []
+  worker.console.due = True
+  worker.run((10, 0, 40))
+  [(text, part)] = worker.console.lines
+  assert text.startswith('step 10/50  epoch 2.00  cost 0.5000  ')
+  assert text.endswith(' images/s')
+  assert part == 0.2
+
+
+def test_the_last_line_is_of_the_last_step_and_comes_once(worker):
+  worker.run((1, 0, 40))
+  # Other workers may have gone beyond the end.
+  worker.run((52, 0, 40))
+  worker.hook.end(None)
+  [(text, part)] = worker.console.lines
+  assert text.startswith('step 50/50  epoch 10.40  ')
+  assert part > 1
+  worker.console.due = True
+  worker.run((53, 0, 40))
+  worker.hook.end(None)
+  assert len(worker.console.lines) == 2
+
+
+def test_of_a_single_step_there_is_no_rate(worker):
+  worker.run((1, 0, 40))
+  assert worker.hook.images_per_sec() is None
+  worker.run((11, 0, 40))
+  worker.stats.train_secs = 4.0
+  assert worker.hook.images_per_sec() == 10 * 200 / 4

@@ -1,0 +1,186 @@
+"""save_hook: when the chief saves, and what it does when it cannot."""
+
+import errno
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli, console, files
+from distmnist.logdir import checkpoints, saving
+from distmnist.training.hooks import save_hook
+
+
+class Others:
+  """One ps that wants a checkpoint, or none."""
+
+  def __init__(self):
+    self.is_wanted = False
+    self.confirmed = []
+
+  def is_save_wanted(self):
+    return self.is_wanted
+
+  def confirm_save(self, step):
+    self.is_wanted = False
+    self.confirmed.append(step)
+
+
+class Chief:
+  """A SaveHook on a session whose global step the test sets."""
+
+  def __init__(self, session, folder, now, save_steps=None):
+    self.session, self.now, self.folder = session, now, folder
+    self.global_step = tf.train.get_global_step()
+    self.steps = types.SimpleNamespace(last={'global_step': 0})
+    self.others, self.lines = Others(), []
+    console.print_logs(self.lines.append)
+    self.hook = save_hook.SaveHook(
+      self.steps,
+      self.global_step,
+      tf.train.Saver(),
+      saving.CheckpointWriter(str(folder), 5),
+      60.0,
+      save_steps,
+      self.others,
+    )
+    self.hook.after_create_session(session, None)
+
+  def run_to(self, step, secs=1.0):
+    self.now[0] += secs
+    self.session.run(self.global_step.assign(step))
+    self.steps.last['global_step'] = step
+    self.hook.after_run(types.SimpleNamespace(session=self.session), None)
+
+  @property
+  def saved(self):
+    paths = checkpoints.list_checkpoints(str(self.folder))
+    return [int(path.rpartition('-')[2]) for path in reversed(paths)]
+
+
+@pytest.fixture
+def now(monkeypatch):
+  clock = [1000.0]
+  monkeypatch.setattr(save_hook.time, 'monotonic', lambda: clock[0])
+  return clock
+
+
+@pytest.fixture
+def session(tf_session):
+  tf.train.get_or_create_global_step()
+  tf_session.run(tf.global_variables_initializer())
+  return tf_session
+
+
+@pytest.fixture
+def disk(monkeypatch):
+  """Has `is_full`, which makes each save fail."""
+  state, sync = types.SimpleNamespace(is_full=False), files.sync
+
+  def sync_or_fail(path):
+    if state.is_full:
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    sync(path)
+
+  monkeypatch.setattr(files, 'sync', sync_or_fail)
+  return state
+
+
+def test_it_saves_at_the_start_at_intervals_and_at_the_end(
+  session, tmp_path, now
+):
+  chief = Chief(session, tmp_path, now, save_steps=10)
+  for step in (5, 10, 15):
+    chief.run_to(step)
+  assert chief.saved == [0, 10]
+  chief.run_to(16, secs=61.0)
+  assert chief.saved == [0, 10, 16]
+  chief.run_to(17)
+  chief.hook.end(session)
+  assert chief.saved == [0, 10, 16, 17]
+
+
+def test_what_was_restored_is_not_written_again(session, tmp_path, now):
+  Chief(session, tmp_path, now)
+  before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+  Chief(session, tmp_path, now)
+  assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+def test_a_save_that_fails_is_said_and_tried_again(
+  session, tmp_path, now, disk
+):
+  chief = Chief(session, tmp_path, now, save_steps=10)
+  disk.is_full = True
+  chief.run_to(10)
+  [line] = chief.lines
+  assert 'No space left on device; make room there' in line
+  assert line.endswith('; the training goes on, next try in 2 s')
+  chief.run_to(11)
+  assert len(chief.lines) == 1
+  chief.run_to(12, secs=2.0)
+  assert chief.lines[1].endswith('next try in 4 s')
+  disk.is_full = False
+  chief.run_to(13, secs=5.0)
+  assert chief.saved == [0, 13]
+  # What comes after counts anew.
+  disk.is_full = True
+  chief.run_to(23)
+  assert chief.lines[2].endswith('next try in 2 s')
+
+
+def test_after_many_failures_the_training_ends(session, tmp_path, now, disk):
+  chief = Chief(session, tmp_path, now, save_steps=1)
+  disk.is_full = True
+  for step in range(1, 6):
+    chief.run_to(step, secs=100.0)
+  with pytest.raises(cli.RunError, match='room.*; given up after 6 tries$'):
+    chief.run_to(6, secs=100.0)
+
+
+def test_at_the_end_it_must_not_fail(session, tmp_path, now, disk):
+  chief = Chief(session, tmp_path, now)
+  chief.run_to(3)
+  disk.is_full = True
+  with pytest.raises(saving.SaveError, match='No space left on device'):
+    chief.hook.end(session)
+
+
+def test_a_ps_that_waits_hears_of_what_is_saved_alone(
+  session, tmp_path, now, disk
+):
+  chief = Chief(session, tmp_path, now)
+  chief.others.is_wanted = disk.is_full = True
+  chief.run_to(3)
+  assert chief.others.confirmed == []
+  disk.is_full = False
+  chief.run_to(4, secs=3.0)
+  assert chief.others.confirmed == [4]
+  assert chief.saved == [0, 4]
+
+
+def test_what_is_not_saved_is_known_at_any_time(session, tmp_path, now, disk):
+  chief = Chief(session, tmp_path, now, save_steps=10)
+  assert chief.hook.find_unsaved() is None
+  chief.run_to(5)
+  assert chief.hook.find_unsaved() == (
+    f'step 5 is not saved: the newest checkpoint is {tmp_path}/model.ckpt-0'
+  )
+  chief.run_to(10)
+  assert chief.hook.find_unsaved() is None
+  disk.is_full = True
+  chief.run_to(20)
+  assert 'step 20 is not saved' in chief.hook.find_unsaved()
+  with pytest.raises(saving.SaveError):
+    chief.hook.end(session)
+  assert f'{tmp_path}/model.ckpt-10' in chief.hook.find_unsaved()
+  disk.is_full = False
+  chief.hook.end(session)
+  assert chief.hook.find_unsaved() is None
+
+
+def test_without_a_log_directory_nothing_is_to_be_saved(session, tmp_path, now):
+  chief = Chief(session, tmp_path, now)
+  chief.hook._writer = None
+  chief.run_to(5)
+  assert chief.hook.find_unsaved() is None

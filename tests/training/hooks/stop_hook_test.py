@@ -1,0 +1,24 @@
+"""stop_hook.StopHook: what it knows of its sessions."""
+
+import types
+
+from distmnist.training.hooks import stop_hook
+from tests.support import in_process
+
+
+def test_what_is_lost_counts_from_the_last_step_before_the_restore(logged):
+  steps = types.SimpleNamespace(last={})
+  hook = stop_hook.StopHook(steps, None, 100, in_process.NoStop(), None)
+
+  def begin(step):
+    session = types.SimpleNamespace(run=lambda _: step)
+    hook.after_create_session(session, None)
+
+  begin(0)
+  # It waits as the center is set back to 20, and is let go with that step.
+  for step in (30, 40, 20):
+    steps.last['global_step'] = step
+    hook.after_run(None, None)
+  begin(20)
+  assert logged == ['recovered at step 20: 20 steps lost']
+  assert hook.sessions == [[0, 40], [20, 20]]

@@ -1,0 +1,201 @@
+"""keras_problem: losses and metrics in the words of Keras, as it has them."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import runtime
+from distmnist.common import cli
+from distmnist.data import split
+from distmnist.training import evaluation
+from distmnist.training.problems import problem, problem_checks, problem_data
+from tests.support import problems
+
+HEAD = """
+import keras
+import numpy as np
+
+layers = keras.layers
+
+def load(split):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[9, 3])
+  return x, (x[:, 0] > 0).astype('int32')
+"""
+MODEL = """
+def make_model():
+  return keras.Sequential([layers.Dense(4), layers.Dense({}, {!r})])
+"""
+
+
+@pytest.fixture
+def make(set_flags, tmp_path):
+  def make_problem(more, units=1, activation='sigmoid', named='net.py'):
+    text = HEAD + more
+    if 'make_model' not in more:
+      text += MODEL.format(units, activation)
+    return problems.load(problems.write(tmp_path / named, text), set_flags)
+
+  return make_problem
+
+
+def check(found):
+  train, _ = problem_data.load_training_splits(found)
+  problem_checks.check_graph(found, train, batch_size=3)
+
+
+def evaluate(found, monkeypatch):
+  """Returns (ours, Keras's own), metrics of the model's first values."""
+  monkeypatch.setattr(evaluation, 'CHUNK_SIZE', 4)
+  x, y = found.load('test')
+  evaluator = evaluation.Evaluator(found, split.make(x, y))
+  model = found.module._model._model
+  with runtime.eagerly():
+    weights = found.module._model._weights
+    values = {w.name: w.variable.numpy() for w in weights}
+  ours = evaluator.compute(values)
+  with runtime.eagerly():
+    outputs = model(x.astype('float32')).numpy()
+  return ours, y, outputs
+
+
+def test_metrics_are_those_of_all_examples_at_once(make, monkeypatch):
+  found = make("""
+loss = 'binary_crossentropy'
+best = '+auc'
+metrics = [
+  keras.metrics.AUC(name='auc'),
+  'accuracy',
+  'mse',
+  keras.metrics.mean_absolute_error,
+  keras.metrics.Precision(),
+]
+""")
+  ours, y, outputs = evaluate(found, monkeypatch)
+  with runtime.eagerly():
+    y = y[:, None]
+    auc = keras.metrics.AUC()
+    auc.update_state(y, outputs)
+    precision = keras.metrics.Precision()
+    precision.update_state(y, outputs)
+    expected = {
+      'auc': float(auc.result()),
+      'accuracy': float(((outputs > 0.5) == y).mean()),
+      'mse': float(((outputs - y) ** 2).mean()),
+      'mean_absolute_error': float(np.abs(outputs - y).mean()),
+      'precision': float(precision.result()),
+      'loss': float(keras.losses.BinaryCrossentropy()(y, outputs)),
+    }
+  assert ours == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  'loss',
+  [
+    "'sparse_categorical_crossentropy'",
+    'keras.losses.SparseCategoricalCrossentropy()',
+    'keras.losses.sparse_categorical_crossentropy',
+  ],
+)
+def test_a_loss_is_a_name_an_object_or_a_function(make, loss, monkeypatch):
+  found = make(f"loss = {loss}\nmetrics = ['accuracy']", 2, 'softmax')
+  ours, y, outputs = evaluate(found, monkeypatch)
+  likelihood = np.log(outputs[np.arange(len(y)), y])
+  assert ours == pytest.approx(
+    {
+      'loss': -likelihood.mean(),
+      'accuracy': (outputs.argmax(1) == y).mean(),
+    },
+    rel=1e-5,
+  )
+
+
+def test_a_loss_and_metrics_may_be_functions_of_the_file(make, monkeypatch):
+  found = make("""
+def loss(y, outputs):
+  return keras.ops.abs(outputs[:, 0])
+
+def metrics(y, outputs):
+  return {'large': outputs[:, 0] > 0.5}
+
+def finish(means):
+  return means | {'small': 1 - means['large']}
+""")
+  ours, _, outputs = evaluate(found, monkeypatch)
+  large = (outputs > 0.5).mean()
+  expected = {'loss': outputs.mean(), 'large': large, 'small': 1 - large}
+  assert ours == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_a_model_is_compiled_with_counts(make, monkeypatch):
+  found = make("""
+def make_model():
+  model = keras.Sequential([layers.Dense(1)])
+  model.compile('adam', loss='mse', metrics=['mae'])
+  return model
+""")
+  ours, y, outputs = evaluate(found, monkeypatch)
+  change = outputs[:, 0] - y
+  assert ours['loss'] == pytest.approx((change**2).mean(), rel=1e-5)
+  assert ours['mae'] == pytest.approx(np.abs(change).mean(), rel=1e-5)
+
+
+def test_the_model_is_made_once_and_from_the_seed(make, set_flags):
+  first = make("loss = 'mse'")
+  assert problem.from_flags(seed=5).module is first.module
+
+
+@pytest.mark.parametrize(
+  'more, message',
+  [
+    ("loss = 'mes'", 'in loss(): ValueError: Could not interpret loss ident'),
+    ("loss = 'mse'\nmetrics = ['acuracy']", 'Could not interpret metric ident'),
+    ('', "in loss(): ValueError: there is no loss: expected loss = 'mse'"),
+    (
+      "loss = 'mse'\ndef make_model():\n  return 3",
+      'make_model() gave 3: expected a keras.Model',
+    ),
+    (
+      "loss = 'mse'\ndef make_model():\n  return 1 / 0",
+      'net.py:13, in make_model(): ZeroDivisionError: division by zero',
+    ),
+    (
+      "loss = 'mse'\ndef build(x, is_training):\n  return x",
+      'has build and make_model: leave one of them out',
+    ),
+    (
+      "loss = 'mse'\ndef make_model():\n"
+      '  return keras.Sequential([layers.Dense(1, trainable=False)])',
+      'the model has no trainable weight',
+    ),
+    (
+      "loss = 'mse'\nclass Net(keras.Model):\n  def call(self, x):\n"
+      '    return layers.Dense(1)(x)\ndef make_model():\n  return Net()',
+      "the model makes the variable 'kernel' while it is called: make its la",
+    ),
+    (
+      "loss = 'mse'\ndef make_model():\n"
+      '  return keras.Sequential([layers.Input([5]), layers.Dense(1)])',
+      'in build(): ValueError: Input 0 with name',
+    ),
+  ],
+)
+def test_what_is_wrong_is_one_line(make, more, message):
+  with pytest.raises(cli.UsageError) as raised:
+    check(make(more))
+  assert message in str(raised.value)
+  assert '\n' not in str(raised.value)
+
+
+def test_a_metric_of_several_numbers_is_refused(make):
+  found = make("loss = 'mse'\nmetrics = [keras.metrics.F1Score()]")
+  outputs = tf.zeros([4, 3])
+  with pytest.raises(cli.UsageError, match="as with average='macro'"):
+    found.metrics(outputs, outputs)
+
+
+def test_another_backend_is_refused(make, monkeypatch):
+  monkeypatch.setattr(keras.backend, 'backend', lambda: 'jax')
+  with pytest.raises(cli.UsageError, match='expected KERAS_BACKEND=tensorflow'):
+    make("loss = 'mse'")

@@ -1,0 +1,116 @@
+"""problem_checks: the graph of a problem is tried before anything serves."""
+
+import re
+
+import pytest
+
+from distmnist.common import cli
+from distmnist.training.problems import problem_checks, problem_data
+from tests.support import problems
+
+HEAD = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+def load(split):
+  return np.ones([8, 2]), np.ones(8)
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+"""
+
+
+@pytest.fixture
+def check(set_flags, tmp_path):
+  def check_file(more):
+    path = problems.write(tmp_path / 'net.py', HEAD + more)
+    found = problems.load(path, set_flags)
+    train, _ = problem_data.load_training_splits(found)
+    problem_checks.check_graph(found, train, batch_size=4)
+
+  return check_file
+
+
+def test_a_net_that_fits_is_taken(check):
+  check("""
+def build(x, is_training):
+  assert x.shape.as_list() == [4, 2] and is_training
+  count = tf.get_variable('count', [], trainable=False)
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1) + count
+""")
+
+
+@pytest.mark.parametrize(
+  'line, message',
+  [
+    (
+      'return tf.squeeze(x @ tf.Variable(tf.ones([2, 1]), name="raw"), 1)',
+      "build() makes the variable 'raw' by tf.Variable or by a Keras layer: ma",
+    ),
+    ('return x[:, 0]', 'build() makes no trainable variable'),
+    (
+      'return x @ tf.get_variable("w", [3, 1])',
+      'net.py:12, in build(): ValueError: Dimensions must be equal',
+    ),
+    (
+      'return tf.squeeze(x @ tf.get_variable("w", [2, 1]))[:3]',
+      'net.py:9, in loss(): ValueError: Dimensions must be equal',
+    ),
+  ],
+)
+def test_a_net_that_cannot_be_shared_is_named(check, line, message):
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    check(f"""
+def build(x, is_training):
+  {line}
+""")
+
+
+@pytest.mark.parametrize('size', [2, 3])
+def test_a_spec_of_other_data_is_named(check, size):
+  code = f"""
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def spec():
+  return tf.TensorSpec([{size}], tf.float32)
+"""
+  if size == 2:
+    check(code)
+    return
+  with pytest.raises(
+    cli.UsageError,
+    match=r'spec\(\) says x float32 \[3\] of an example, but the training data '
+    r'have x float32 \[2\]$',
+  ):
+    check(code)
+
+
+@pytest.mark.parametrize('name', ['loss', 'half', 'none'])
+def test_the_metric_that_judges_is_known_before(check, name):
+  code = f"""
+best = '-{name}'
+
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def finish(means):
+  return means | {{'half': means['loss'] / 2}}
+"""
+  if name != 'none':
+    check(code)
+    return
+  with pytest.raises(cli.UsageError, match="'none': expected one of half, los"):
+    check(code)
+
+
+def test_a_finish_that_cannot_take_any_means_is_not_judged(check):
+  check("""
+best = '-other'
+
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def finish(means):
+  return {'other': 1 / (means['loss'] - 0.5)}
+""")

@@ -1,0 +1,82 @@
+"""problem_data: the splits of a problem, and what is wrong with them."""
+
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
+from tests.support import problems
+
+REST = """
+import numpy as np
+build = loss = print
+"""
+
+
+@pytest.fixture
+def make(set_flags, tmp_path):
+  def make_problem(load):
+    path = problems.write(tmp_path / 'data.py', REST + load)
+    return problems.load(path, set_flags)
+
+  return make_problem
+
+
+def test_a_split_that_is_not_there_is_empty(make):
+  found = make("""
+def load(split):
+  if split != 'validation':
+    return {'a': np.ones([3, 2])}, [1, 2, 3]
+""")
+  train, validation = problem_data.load_training_splits(found)
+  assert (train.num_examples, validation.num_examples) == (3, 0)
+  assert validation.x['a'].shape == (0, 2)
+  assert problem_data.load_test_split(found).num_examples == 3
+  x, y = problem_data.make_batch(found, 4)
+  assert (x['a'].shape.as_list(), y.dtype) == ([4, 2], tf.int64)
+
+
+def test_a_batch_of_images_needs_no_file(set_flags):
+  set_flags('--dataset=mnist', '--data_dir=/no/such/folder')
+  x, y = problem_data.make_batch(problem_lib.from_flags(), 2)
+  assert (x.shape.as_list(), y.shape.as_list()) == ([2, 28, 28, 1], [2])
+
+
+@pytest.mark.parametrize(
+  'body, message',
+  [
+    ('return None', "load('train') gave nothing to train on"),
+    ('return np.ones([0, 2]), np.ones(0)', "load('train') gave nothing to tr"),
+    ('return np.ones(3)', "load('train') gave an array of shape [3]: expecte"),
+    ('return np.ones(3), np.ones(2)', "load('train'): its arrays have 2, 3 e"),
+    (
+      "n = 2 if split == 'train' else 3\n  return np.ones([4, n]), np.ones(4)",
+      "load('validation') has an array of float32 [3] where the training data "
+      'have float32 [2]',
+    ),
+    (
+      "x = np.ones(4)\n  return (x if split == 'train' else (x, x)), x",
+      "load('validation') has another structure than the training data",
+    ),
+    ("return open('/no/such/file')", 'data.py:6, in load(): FileNotFoundErro'),
+  ],
+)
+def test_data_that_cannot_be_learnt_from_are_named(make, body, message):
+  found = make(f"""
+def load(split):
+  {body}
+""")
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    problem_data.load_training_splits(found)
+
+
+def test_without_test_data_nothing_can_be_judged(make):
+  found = make("""
+def load(split):
+  return None if split == 'test' else (np.ones(3), np.ones(3))
+""")
+  with pytest.raises(cli.UsageError, match='nothing to judge the training by'):
+    problem_data.load_test_split(found)

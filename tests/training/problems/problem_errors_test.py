@@ -1,0 +1,72 @@
+"""problem_errors: an op that fails is the line of the user's that made it."""
+
+import re
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.training.problems import problem_errors
+from tests.support import problems
+
+CODE = """
+import tensorflow.compat.v1 as tf
+
+def load(split):
+  pass
+
+def build(x, is_training):
+  table = tf.get_variable('table', [3])
+  return tf.gather(table, x)
+
+def loss(y, outputs):
+  return outputs
+"""
+
+
+@pytest.fixture
+def outputs(tf_session, set_flags, tmp_path):
+  """(ids, outputs, session) of a problem's net, which has a table of three."""
+  path = problems.write(tmp_path / 'table.py', CODE)
+  ids = tf.placeholder(tf.int32, [1])
+  found = problems.load(path, set_flags).build(ids, is_training=True)
+  tf_session.run(tf.global_variables_initializer())
+  return ids, found, tf_session
+
+
+MESSAGE = re.escape('table.py:9, in build(): indices[0] = 5 is not in [0, 3)')
+
+
+def test_an_op_of_the_problem_is_named_by_its_line(outputs):
+  ids, found, session = outputs
+  with pytest.raises(cli.RunError, match=MESSAGE), problem_errors.explained():
+    session.run(found, {ids: [5]})
+
+
+def test_a_gradient_is_that_of_the_line_of_its_op(outputs):
+  _, found, _ = outputs
+  gradient = types.SimpleNamespace(traceback=[], _original_op=found.op)
+  failed = tf.errors.InvalidArgumentError(
+    None, gradient, 'indices[0] = 5 is not in [0, 3)'
+  )
+  with pytest.raises(cli.RunError, match=MESSAGE), problem_errors.explained():
+    raise failed
+
+
+def test_other_errors_stay_what_they_are(set_flags, tf_session):
+  set_flags()
+  wrong = tf.gather([1, 2], tf.placeholder_with_default(7, []))
+  for error, call in (
+    (tf.errors.InvalidArgumentError, lambda: tf_session.run(wrong)),
+    (ValueError, lambda: int('x')),
+  ):
+    with pytest.raises(error), problem_errors.explained():
+      call()
+
+
+def test_a_lost_task_is_no_mistake_of_the_problem(outputs):
+  _, found, _ = outputs
+  lost = tf.errors.UnavailableError(None, found.op, 'gone')
+  with pytest.raises(tf.errors.UnavailableError), problem_errors.explained():
+    raise lost

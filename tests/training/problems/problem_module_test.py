@@ -1,0 +1,79 @@
+"""problem_module: the module of --problem, found and imported before flags."""
+
+import re
+
+import pytest
+from absl import flags
+
+from distmnist.common import cli, command_line
+from distmnist.training.problems import problem_module
+from tests.support import problems
+
+
+def test_its_flags_are_known_when_the_command_line_is_parsed(
+  set_flags, tmp_path
+):
+  set_flags()
+  path = problems.write(
+    tmp_path / 'with_flag.py',
+    """
+    from absl import flags
+    RATE = flags.DEFINE_float('rate_of_mine', 1, 'A rate.')
+    """,
+  )
+  file = tmp_path / 'run.flags'
+  file.write_text(f'--problem={path}\n--rate_of_mine=3\n')
+  command_line.parse(flags.FLAGS, ['train', f'--flagfile={file}'])
+  assert flags.FLAGS.rate_of_mine == 3
+  named, module = problem_module.load()
+  assert named == path and module.RATE.value == 3
+
+
+def test_without_the_flag_there_is_none(set_flags):
+  set_flags()
+  assert problem_module.load() == ('', None)
+
+
+def test_what_lies_beside_it_can_be_imported(tmp_path):
+  (tmp_path / 'layers_of_mine.py').write_text('UNITS = 7')
+  path = problems.write(
+    tmp_path / 'with_import.py', 'from layers_of_mine import UNITS'
+  )
+  problem_module.import_named(['--problem', path])
+
+
+def test_a_module_is_named_with_dots(tmp_path, set_flags, monkeypatch):
+  package = tmp_path / 'package_of_mine'
+  package.mkdir()
+  (package / '__init__.py').write_text('')
+  (package / 'task.py').write_text('NAME = __name__')
+  monkeypatch.syspath_prepend(str(tmp_path))
+  problem_module.import_named(['--problem=package_of_mine.task'])
+  set_flags('--problem=package_of_mine.task')
+  assert problem_module.load()[1].NAME == 'package_of_mine.task'
+
+
+@pytest.mark.parametrize(
+  'name, text, message',
+  [
+    ('none.py', None, 'no such file in .*; all tasks need it, under the same'),
+    ('none.at.all', None, 'no such module; give a file that ends in .py, or'),
+    ('a.py', 'import nothing_of_that', 'a.py:1: ModuleNotFoundError: No modul'),
+    ('b.py', 'x = 1\nx = = 2', 'b.py:2: SyntaxError: invalid syntax'),
+    ('c.py', '\n\n1 / 0', 'c.py:3: ZeroDivisionError: division by zero'),
+  ],
+)
+def test_what_cannot_be_imported_is_one_line(tmp_path, name, text, message):
+  named = name
+  if name.endswith('.py'):
+    named = str(tmp_path / name)
+  if text is not None:
+    (tmp_path / name).write_text(text)
+  with pytest.raises(cli.UsageError, match=message) as caught:
+    problem_module.import_named([f'--problem={named}'])
+  assert re.match(r'--problem=\S+', str(caught.value))
+
+
+def test_a_long_value_is_shortened():
+  assert problem_module.shorten(list(range(100))).endswith('...')
+  assert problem_module.shorten(3) == '3'

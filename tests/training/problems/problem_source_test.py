@@ -1,0 +1,28 @@
+"""problem_source: a run knows by which source it was begun."""
+
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_source
+from tests.support import problems
+
+
+def test_a_source_that_has_changed_is_named(set_flags, tmp_path):
+  path = problems.write(tmp_path / 'mine.py', 'load = build = loss = print\n')
+  found = problems.load(path, set_flags)
+  logdir = tmp_path / 'run'
+  logdir.mkdir()
+  assert problem_source.find_change(found, str(logdir)) is None
+  problem_source.keep(found, str(logdir))
+  assert problem_source.find_change(found, str(logdir)) is None
+  problems.write(tmp_path / 'mine.py', 'load = build = loss = len\n')
+  assert problem_source.find_change(found, str(logdir)) == (
+    f'--problem={path} has changed since the run in {logdir} began: '
+    f'{logdir}/problem.py is what it was'
+  )
+
+
+def test_the_images_have_no_source(set_flags, tmp_path):
+  set_flags()
+  found = problem_lib.from_flags()
+  problem_source.keep(found, str(tmp_path))
+  assert problem_source.find_change(found, str(tmp_path)) is None
+  assert list(tmp_path.iterdir()) == []

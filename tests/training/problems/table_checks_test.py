@@ -1,0 +1,86 @@
+"""table_checks: what does not go with sparse tables is one line each."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
+from distmnist.common.names import STRATEGIES
+from distmnist.nn import layers
+from distmnist.training.problems import table_checks
+
+ONE_WORKER = cluster_lib.make_cluster(('p:1',), ('w:1',), 'worker', 0)
+RULES = [
+  *('async_sgd', 'dc_asgd', 'drop_stale'),
+  *('ssp', 'staleness_aware', 'sync_sgd'),
+]
+
+
+def check(name):
+  layers.embedding(tf.constant([1]), 100, 2, 'users')
+  rule = registry.load(STRATEGIES, name).make(ONE_WORKER)
+  table_checks.check(rule)
+
+
+@pytest.mark.parametrize('name', RULES)
+def test_rules_that_train_tables(tf_session, set_flags, name):
+  set_flags('--optimizer=adagrad')
+  check(name)
+  assert table_checks.find_rules() == RULES
+
+
+@pytest.mark.parametrize(
+  ('rule', 'words', 'message'),
+  [
+    (
+      'easgd',
+      [],
+      '--strategy=easgd keeps or pulls more than the rows of a batch, and '
+      f"cannot train the sparse table 'users': expected one of "
+      f'{", ".join(RULES)}',
+    ),
+    (
+      'async_sgd',
+      ['--pull_ahead=1'],
+      '--strategy=async_sgd with --pull_ahead=1 keep',
+    ),
+    (
+      'sync_sgd',
+      ['--sync_barrier=shard'],
+      '--strategy=sync_sgd with --sync_barrier=shard keep',
+    ),
+    (
+      'dc_asgd',
+      ['--dc_adaptive'],
+      '--strategy=dc_asgd with --dc_adaptive keep',
+    ),
+    (
+      'async_sgd',
+      ['--optimizer=lamb'],
+      '--optimizer=lamb needs all rows of a table in each step, and cannot tra',
+    ),
+    (
+      'async_sgd',
+      ['--ema_decay=0.9'],
+      '--ema_decay=0.9 would touch all rows in each step, and does not go with '
+      "the sparse table 'users': leave it out",
+    ),
+    (
+      'sync_sgd',
+      ['--gradient_accumulation=2'],
+      '--gradient_accumulation=2 looks up no rows slice by slice',
+    ),
+  ],
+)
+def test_what_does_not_go_with_a_table(
+  tf_session, set_flags, rule, words, message
+):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError) as caught:
+    check(rule)
+  assert str(caught.value).startswith(message)
+
+
+def test_without_a_table_nothing_is_asked(tf_session, set_flags):
+  set_flags('--ema_decay=0.9')
+  table_checks.check(registry.load(STRATEGIES, 'easgd').make(ONE_WORKER))

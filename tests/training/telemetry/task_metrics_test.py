@@ -1,0 +1,70 @@
+"""Each task keeps its metrics; what no summary has becomes a curve."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.lifecycle import task as task_lib
+from distmnist.training.telemetry import task_metrics
+from distmnist.watching import metrics_file, own_metrics
+from tests.support import in_process
+
+
+def read_curves(folder):
+  """Returns [(step, {tag: value})] of the summaries in a folder."""
+  return [
+    (event.step, {v.tag: v.simple_value for v in event.summary.value})
+    for path in sorted(folder.glob('events.out.tfevents.*'))
+    for event in tf.train.summary_iterator(str(path))
+    if event.summary.value
+  ]
+
+
+def test_a_ps_is_a_run_in_tensorboard(make_cluster, tmp_path, set_flags):
+  set_flags(f'--logdir={tmp_path}')
+  shared = make_cluster(1, 2)
+  task = in_process.make_task(shared.ps(0), shared.ps_servers[0])
+  task.watchdog.life = 'a'
+  with task_metrics.kept(task, 60):
+    pass
+  lines = metrics_file.read(str(tmp_path))
+  assert [line['kind'] for line in lines] == [
+    *('start', 'sample', 'sample', 'end')
+  ]
+  assert lines[1]['state'] == 'serving' and lines[1]['waiting'] == []
+  (step, curves), _ = read_curves(tmp_path / 'ps_0')
+  assert step == 0
+  assert curves['rss_bytes'] == lines[1]['rss_bytes']
+  assert {'sent_bytes_per_sec', 'workers_waiting'} <= curves.keys()
+
+
+def test_evaluations_are_curves_over_the_step(tmp_path, set_flags):
+  set_flags(f'--logdir={tmp_path}')
+  task = task_lib.Task(
+    cluster_lib.Cluster(job_name='evaluator'), in_process.NoStop()
+  )
+  task.stop.is_requested = True
+  with task_metrics.kept(task, 60):
+    own_metrics.write(
+      'evaluation', split='test', step=40, metrics={'accuracy': 0.5}
+    )
+  assert read_curves(tmp_path / 'evaluator_0') == [(40, {'accuracy': 0.5})]
+  assert metrics_file.read(str(tmp_path))[-1]['text'] == 'stopped'
+
+
+def test_the_last_evaluation_of_the_chief_has_a_run_of_its_own(tmp_path):
+  curves = task_metrics.Curves(str(tmp_path))
+  line = {'kind': 'evaluation', 'task': 'worker 0', 'step': 7, 'time': 1.0}
+  curves(line | {'split': 'validation', 'metrics': {'accuracy': 0.25}})
+  curves(
+    line | {'split': 'test', 'metrics': {'accuracy': 0.75}, 'is_final': True}
+  )
+  curves.close()
+  assert [path.name for path in tmp_path.iterdir()] == ['test']
+  assert read_curves(tmp_path / 'test') == [(7, {'accuracy': 0.75})]
+
+
+def test_nothing_is_written_where_the_folder_is_not_shared(tmp_path):
+  curves = task_metrics.Curves(str(tmp_path / 'run'))
+  curves({'kind': 'sample', 'task': 'ps 0', 'time': 1.0, 'rss_bytes': 1})
+  curves.close()
+  assert not list(tmp_path.iterdir())
