@@ -5,6 +5,7 @@ import reprlib
 
 TF_CONFIG = 'TF_CONFIG'
 NUM_PS = 'DISTMNIST_NUM_PS'
+NUM_EVALUATORS = 'DISTMNIST_NUM_EVALUATORS'
 FIRST_PORT = 'DISTMNIST_FIRST_PORT'
 # More than anybody has, less than would fill the memory.
 MAX_TASKS = 10_000

@@ -6,6 +6,7 @@ from distmnist.cluster.addresses import MAX_NAME_CHARS, check_address
 from distmnist.cluster.identity import (
   FIRST_PORT,
   MAX_TASKS,
+  NUM_EVALUATORS,
   NUM_PS,
   Identity,
   short,
@@ -36,10 +37,14 @@ def read_slurm(environ):
     raise cli.UsageError(
       f'SLURM_PROCID={task}, but {total_name}={total}: expected less'
     )
-  if num_ps >= total:
+  num_evaluators = _read_number(environ, NUM_EVALUATORS, 0)
+  num_members = total - num_evaluators
+  if num_ps >= num_members:
+    evaluators = f' and {NUM_EVALUATORS}={num_evaluators}'
     raise cli.UsageError(
-      f'{NUM_PS}={num_ps} leaves no worker among {total} tasks '
-      f'({total_name}): ask srun for more by --ntasks, or set fewer ps'
+      f'{NUM_PS}={num_ps}{evaluators if num_evaluators else ""}: no worker is'
+      f' left among {total} tasks ({total_name}): ask srun for more by'
+      ' --ntasks, or set fewer ps'
     )
   last_port = first_port + max(counts) - 1
   if not 1 <= first_port <= last_port <= 65535:
@@ -56,9 +61,10 @@ def read_slurm(environ):
     raise cli.UsageError(
       f'{nodes_name}={short.repr(environ[nodes_name])} names a host twice'
     )
-  if total == 1:
-    addresses = []
+  addresses = addresses[:num_members] if num_members > 1 else []
   job, index = ('ps', task) if task < num_ps else ('worker', task - num_ps)
+  if task >= num_members:
+    job, index = 'evaluator', task - num_members
   return Identity(
     'Slurm',
     tuple(addresses[:num_ps]),

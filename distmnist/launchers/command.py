@@ -61,6 +61,7 @@ def launch(job):
   python = _PYTHON.value or sys.executable
   names = [('ps', i) for i in range(job.num_ps)]
   names += [('worker', i) for i in range(job.num_workers)]
+  names += [('evaluator', i) for i in range(job.evaluator)]
   if job.dry_run:
     for job_name, index in names:
       name = f'{job_name}_{index}'
@@ -83,7 +84,7 @@ def launch(job):
     )
     for job_name, index in names
   ]
-  if len(tasks) > 1:
+  if job.num_ps + job.num_workers > 1:
     _log.info(exposure.describe('the tasks'))
   try:
     return run_tasks.run(
@@ -127,6 +128,7 @@ def _choose_templates():
   return {
     'ps': _PS_TEMPLATE.value or _TEMPLATE.value,
     'worker': _TEMPLATE.value,
+    'evaluator': _TEMPLATE.value,
   }
 
 

@@ -184,11 +184,6 @@ def _check(job):
       '--kube_image is missing: give the name of an image that the nodes can'
       ' pull, built by: docker build -t NAME .'
     )
-  if job.evaluator and _KIND.value not in ('job', 'tfjob'):
-    raise cli.UsageError(
-      f'--evaluator is for --kind=job and tfjob, and this is --kind='
-      f'{_KIND.value}: leave it out'
-    )
   if job.logs_dir:
     raise cli.UsageError(
       f'--logs_dir={job.logs_dir}: Kubernetes itself keeps a log of each task;'

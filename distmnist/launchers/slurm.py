@@ -172,7 +172,7 @@ def run(job, script, logs_dir, is_waited_for=True):
     cli.RunError: sbatch does not take it.
   """
   names = ['ps:1'] * job.num_ps, ['worker:1'] * job.num_workers
-  tasks = jobs.make_tasks(*names, [])
+  tasks = jobs.make_tasks(*names, []) + jobs.make_evaluator_tasks(job)
   shown = screens.make(logs_dir, tasks, job.show_logs)
   log = log_view.Log(os.path.join(logs_dir, 'slurm.log'))
   said = []

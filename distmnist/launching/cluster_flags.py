@@ -64,8 +64,7 @@ EVALUATOR = flags.DEFINE_bool(
   'evaluator',
   False,
   'Run an evaluator beside the tasks: the test metrics of each checkpoint go to'
-  ' LOGDIR/evaluator_0, for TensorBoard too. For --launcher=local, ssh and'
-  ' kubernetes.',
+  ' LOGDIR/evaluator_0, for TensorBoard too. Not for --launcher=spark.',
 )
 MODULE = flags.DEFINE_string(
   'module', TRAIN, 'What a task runs: python -m MODULE.'
@@ -103,15 +102,15 @@ def check_evaluator(launcher, logdir):
   Raises:
     cli.UsageError: says why.
   """
-  if not EVALUATOR.value or launcher == 'kubernetes':
+  if not EVALUATOR.value:
     return
-  if launcher not in ('local', 'ssh'):
+  if launcher == 'spark':
     raise cli.UsageError(
-      f'--evaluator is for --launcher=local, ssh and kubernetes, and this is'
-      f' --launcher={launcher}: leave it out, and start it by hand: python -m'
-      ' distmnist.train --job_name=evaluator --logdir=...'
+      '--evaluator is for all launchers but --launcher=spark: leave it out, and'
+      ' start it by hand: python -m distmnist.train --job_name=evaluator'
+      ' --logdir=...'
     )
-  if not logdir:
+  if not logdir and launcher != 'kubernetes':
     raise cli.UsageError(
       '--evaluator reads the checkpoints of the run: give a --logdir to train,'
       ' after the --'

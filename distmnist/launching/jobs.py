@@ -83,6 +83,11 @@ class Task:
     return f'{self.job_name} {self.task_index}'
 
   @property
+  def is_member(self):
+    """Whether it is part of the cluster: the others need it."""
+    return self.job_name in ('ps', 'worker')
+
+  @property
   def address(self):
     return self.host if self.port is None else f'{self.host}:{self.port}'
 

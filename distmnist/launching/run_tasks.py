@@ -93,7 +93,7 @@ class _Launch:
   def __init__(self, tasks, logs_dir, options):
     self._tasks = tasks
     self._workers = [task for task in tasks if task.job_name == 'worker']
-    self._members = [task for task in tasks if task.job_name != 'evaluator']
+    self._members = [task for task in tasks if task.is_member]
     self._logs_dir = logs_dir
     self._options = options
     limits = options.limits

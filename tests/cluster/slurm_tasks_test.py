@@ -131,6 +131,18 @@ def test_the_first_tasks_of_a_step_are_ps_and_the_others_workers():
     assert each.worker_hosts == ('node2:2223', 'node2:2224', 'node3:2222')
 
 
+def test_the_last_task_may_be_an_evaluator_and_no_part_of_the_cluster():
+  found = [
+    read_slurm(step_of(i, DISTMNIST_NUM_EVALUATORS='1')) for i in range(4)
+  ]
+  assert [each.job_name for each in found] == [
+    *('ps', 'worker', 'worker', 'evaluator')
+  ]
+  assert found[3].task_index == 0
+  for each in found:
+    assert each.worker_hosts == ('node2:2223', 'node2:2224')
+
+
 def test_the_variables_of_the_job_do_where_the_step_has_none():
   environ = step_of(
     3,
@@ -187,8 +199,14 @@ def test_a_shell_in_an_allocation_is_no_task():
     ),
     (
       {'DISTMNIST_NUM_PS': '4'},
-      'DISTMNIST_NUM_PS=4 leaves no worker among 4 tasks '
+      'DISTMNIST_NUM_PS=4: no worker is left among 4 tasks '
       '(SLURM_STEP_NUM_TASKS): ask srun for more by --ntasks, or set fewer ps',
+    ),
+    (
+      {'DISTMNIST_NUM_PS': '3', 'DISTMNIST_NUM_EVALUATORS': '1'},
+      'DISTMNIST_NUM_PS=3 and DISTMNIST_NUM_EVALUATORS=1: no worker is left '
+      'among 4 tasks (SLURM_STEP_NUM_TASKS): ask srun for more by --ntasks, or '
+      'set fewer ps',
     ),
     (
       {'SLURM_STEP_NODELIST': None},

@@ -115,8 +115,10 @@ def test_the_real_program_trains_as_jobs(here):
     module='distmnist.train',
     logs_dir='',
     num_workers=1,
+    evaluator='true',
   )
   assert done.returncode == 0, done.stdout + done.stderr
+  assert list((here.folder / 'run' / 'evaluator_0').glob('events.out.*'))
   assert read_report(here.folder / 'run')['global_step'] >= 40
 
 

@@ -306,12 +306,27 @@ def test_the_real_program_trains_as_a_job(here):
     *('--', *SMALL, '--train_steps=60', f'--logdir={here.folder}/run'),
     module='distmnist.train',
     logs_dir='',
+    evaluator='true',
   )
   assert done.returncode == 0, done.stdout + done.stderr
+  assert '2 workers with an evaluator as job' in done.stderr
+  assert list((here.folder / 'run' / 'evaluator_0').glob('events.out.*'))
   assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
   assert read_report(here.folder / 'run')['global_step'] >= 60
   assert (here.folder / 'run' / 'logs' / 'job.sbatch').exists()
   here.wait_until_no_job_is_left()
+
+
+@pytest.mark.slow
+def test_an_evaluator_that_fails_ends_no_job(here):
+  words = '--', '--do=evaluator0:exit=9;all:count=1', f'--logdir={here.logs}'
+  done = here.run(*words, evaluator='true', num_workers=1)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == 'worker0 line 0\n'
+  assert (
+    '[slurm] evaluator 0 failed: exit code 9: the run goes on without it\n'
+    in done.stderr
+  )
 
 
 @pytest.mark.slow

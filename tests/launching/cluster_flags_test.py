@@ -121,7 +121,8 @@ def test_an_evaluator_needs_a_launcher_that_can_and_a_logdir(set_flags):
   set_flags('--evaluator')
   cluster_flags.check_evaluator('local', 'run')
   cluster_flags.check_evaluator('kubernetes', None)
+  cluster_flags.check_evaluator('slurm', 'run')
   with pytest.raises(cli.UsageError, match='--job_name=evaluator --logdir'):
-    cluster_flags.check_evaluator('slurm', 'run')
+    cluster_flags.check_evaluator('spark', 'run')
   with pytest.raises(cli.UsageError, match='give a --logdir to train'):
     cluster_flags.check_evaluator('ssh', None)

@@ -23,10 +23,18 @@ def run():
   flags = {name: value for name, _, value in words}
   me = f'{flags.get("job_name", "worker")}{flags.get("task_index", 0)}'
   if 'DISTMNIST_NUM_PS' in os.environ:  # a task of a Slurm step
-    index, num_ps = (
-      int(os.environ[name]) for name in ('SLURM_PROCID', 'DISTMNIST_NUM_PS')
+    index, num_ps, num_evaluators, num_tasks = (
+      int(os.environ[name])
+      for name in (
+        'SLURM_PROCID',
+        'DISTMNIST_NUM_PS',
+        'DISTMNIST_NUM_EVALUATORS',
+        'SLURM_STEP_NUM_TASKS',
+      )
     )
     me = f'ps{index}' if index < num_ps else f'worker{index - num_ps}'
+    if index >= num_tasks - num_evaluators:
+      me = 'evaluator0'
   # do=worker0:print=a,exit=0;ps:serve ... what each task does, in order;
   # worker0@2: is for its second attempt alone.
   attempt = os.environ.get('DISTMNIST_ATTEMPT', '1')

@@ -57,18 +57,22 @@ def make_time_limits(options):
   return {name: secs for name, secs in limits.items() if secs is not None}
 
 
-def make_failure_policy():
-  """Returns the podFailurePolicy (dict) of a Job."""
-  return {
-    'rules': [
-      # That a node is drained or preempted is not the task's fault.
-      {
-        'action': 'Ignore',
-        'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
-      },
-      {
-        'action': 'FailJob',
-        'onExitCodes': {'operator': 'In', 'values': list(cli.FINAL_CODES)},
-      },
-    ]
-  }
+def make_failure_policy(is_needed=True):
+  """Returns the podFailurePolicy (dict) of a Job.
+
+  Args:
+    is_needed: bool, whether the run fails with its Pod. Else the Pod is started
+      again, ever later, until the run ends.
+  """
+  # That a node is drained or preempted is not the task's fault.
+  ignored = [
+    {
+      'action': 'Ignore',
+      'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
+    }
+  ]
+  if not is_needed:
+    codes = {'operator': 'NotIn', 'values': [0]}
+    return {'rules': [*ignored, {'action': 'Ignore', 'onExitCodes': codes}]}
+  codes = {'operator': 'In', 'values': list(cli.FINAL_CODES)}
+  return {'rules': [*ignored, {'action': 'FailJob', 'onExitCodes': codes}]}

@@ -1,7 +1,7 @@
 """A run on Kubernetes as one object for all tasks, which learn from TF_CONFIG.
 
-kind `jobset`: a JobSet of the Jobs ps, chief and worker, which is done when the
-chief is, fails as a whole, and is admitted as a whole by Kueue. kind
+kind `jobset`: a JobSet of the Jobs ps, chief, worker and evaluator, done
+when the chief is, fails as a whole, and is admitted as a whole by Kueue. kind
 `trainjob`: a TrainJob of Kubeflow Trainer v2 whose own TrainingRuntime, one
 without a framework, holds this JobSet. kind `tfjob`: a TFJob of Kubeflow's
 training operator.
@@ -86,11 +86,12 @@ def _make_jobset_spec(job, options):
 
 def _make_indexed_job(job, options, role, counts):
   """Returns the spec (dict) of the Job with a Pod for each task of a role."""
-  job_name = 'ps' if role == 'ps' else 'worker'
+  job_name, _ = _count_roles(job)[role]
+  is_member = job_name != 'evaluator'
   env, serving = (), {}
   if sum(counts.values()) > 1:
     env = _make_role_env(options, role, counts)
-    serving = pods.make_serving()
+    serving = pods.make_serving() if is_member else {}
   limits = objects.make_time_limits(options)
   limits.pop('ttlSecondsAfterFinished', None)
   argv = _make_argv(job, options, job_name)
@@ -102,7 +103,7 @@ def _make_indexed_job(job, options, role, counts):
     'parallelism': counts[role],
     'backoffLimitPerIndex': job.max_restarts,
     'maxFailedIndexes': 0,
-    'podFailurePolicy': objects.make_failure_policy(),
+    'podFailurePolicy': objects.make_failure_policy(is_needed=is_member),
     'template': {
       'metadata': {'labels': objects.labels_of(options, role=job_name)},
       'spec': {'restartPolicy': 'Never', **pod},
@@ -156,7 +157,6 @@ def make_tfjob(job, options):
 
   names = {'ps': 'PS', 'chief': 'Chief', 'worker': 'Worker'}
   names['evaluator'] = 'Evaluator'
-  evaluators = {'evaluator': ('evaluator', int(job.evaluator))}
   run_policy = {
     'cleanPodPolicy': 'Running',
     **objects.make_time_limits(options),
@@ -168,7 +168,7 @@ def make_tfjob(job, options):
     'runPolicy': run_policy,
     'tfReplicaSpecs': {
       names[role]: make_replicas(job_name, count)
-      for role, (job_name, count) in (_count_roles(job) | evaluators).items()
+      for role, (job_name, count) in _count_roles(job).items()
       if count
     },
   }
@@ -182,6 +182,7 @@ def _count_roles(job):
     'ps': ('ps', job.num_ps),
     'chief': ('worker', 1),
     'worker': ('worker', job.num_workers - 1),
+    'evaluator': ('evaluator', int(job.evaluator)),
   }
 
 

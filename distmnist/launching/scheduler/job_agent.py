@@ -66,12 +66,17 @@ class _Agent:
     self._out.write(f'{text}\n'.encode())
 
   def _wait_for_all(self):
-    """Returns {name: place} of all tasks, None if we are told to leave."""
+    """Returns {name: place} of all tasks, None if we are told to leave.
+
+    An evaluator waits for none, and is told of none.
+    """
     names = [
       f'{job} {index}'
       for job in ('ps', 'worker')
       for index in range(self._request[f'num_{job}'])
     ]
+    if self._name not in names:
+      return {}
     said = None
     while True:
       places = self._meeting.read_places(names)
@@ -107,16 +112,18 @@ class _Agent:
 
   def _make_argv(self, places):
     """Returns the task's command (list of str)."""
+    words, module = self._request['train_flags'], self._request['module']
     hosts = {
       job: [place for name, place in places.items() if name.startswith(job)]
       for job in ('ps', 'worker')
     }
-    tasks = jobs.make_tasks(
-      hosts['ps'],
-      hosts['worker'],
-      self._request['train_flags'],
-      module=self._request['module'],
-    )
+    if places:
+      tasks = jobs.make_tasks(
+        hosts['ps'], hosts['worker'], words, module=module
+      )
+    else:
+      job = jobs.Job(train_flags=tuple(words), module=module, evaluator=True)
+      tasks = jobs.make_evaluator_tasks(job)
     (task,) = [task for task in tasks if task.name == self._name]
     return [sys.executable, *task.argv[1:]]
 

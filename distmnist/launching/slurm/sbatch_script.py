@@ -27,7 +27,7 @@ export failed=$DISTMNIST_LOGS/failed
 say() { echo "job $SLURM_JOB_ID: $*"; }
 
 # ---- The tasks: the first are ps, the others workers ----
-export DISTMNIST_NUM_PS=@NUM_PS@
+export DISTMNIST_NUM_PS=@NUM_PS@ DISTMNIST_NUM_EVALUATORS=@NUM_EVALUATORS@
 # Jobs that share a node serve on ports of their own, below those that the
 # kernel gives to outgoing connections.
 ports_per_job=$(((@NUM_TASKS@ + 31) / 32 * 32)) num_moves=0
@@ -43,6 +43,9 @@ task() {
   if ((index >= DISTMNIST_NUM_PS)); then
     name=worker index=$((index - DISTMNIST_NUM_PS))
   fi
+  if ((SLURM_PROCID >= @NUM_TASKS@ - DISTMNIST_NUM_EVALUATORS)); then
+    name=evaluator index=0
+  fi
   local log=$DISTMNIST_LOGS/${name}_$index.log
   [[ -z $DISTMNIST_NOTE ]] || echo "--- $DISTMNIST_NOTE ---" >>"$log"@GPUS@
   # A signal is the program's; we say how it ends.
@@ -51,6 +54,11 @@ task() {
   { @COMMAND@ \
     >>"$log" 2>&1 </dev/null; } 2>/dev/null
   code=$?
+  if [[ $name == evaluator ]]; then
+    ((code == 0)) || [[ -f $DISTMNIST_LOGS/told_to_leave ]] ||
+      echo "evaluator 0 failed: exit code $code: the run goes on without it"
+    return 0
+  fi
   ((code != @NOT_SAVED@)) || touch "$DISTMNIST_LOGS/not_saved"
   if ((code)); then
     # Made by the first alone.
@@ -149,8 +157,8 @@ _HET_STEP = r"""ps_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_0-}
     bash -c task"""
 
 _SHARE_GPUS = r"""
-  # The GPUs of a node go to its workers in turn, none to a ps.
-  if [[ $name == ps ]]; then
+  # The GPUs of a node go to its workers in turn.
+  if [[ $name != worker ]]; then
     export CUDA_VISIBLE_DEVICES=
   elif [[ ${CUDA_VISIBLE_DEVICES-} == *,* ]]; then
     local gpus
@@ -182,7 +190,8 @@ def make(
       failed, or was needed by a job of higher priority.
   """
   _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
-  num_tasks = job.num_ps + job.num_workers
+  num_workers = job.num_workers + job.evaluator
+  num_tasks = job.num_ps + num_workers
   is_het = len(components) > 1
   common = [
     '--job-name=distmnist',
@@ -190,7 +199,7 @@ def make(
     '--open-mode=append',
     '--requeue' if may_requeue else '--no-requeue',
   ]
-  counts = [job.num_ps, job.num_workers] if is_het else [num_tasks]
+  counts = [job.num_ps, num_workers] if is_het else [num_tasks]
   words = {
     'SHAPE': describe(job),
     'OPTIONS': '\n#SBATCH hetjob\n'.join(
@@ -202,6 +211,7 @@ def make(
     'NOT_SAVED': str(cli.NOT_SAVED),
     'LOGS': shlex.quote(logs_dir),
     'NUM_PS': str(job.num_ps),
+    'NUM_EVALUATORS': str(int(job.evaluator)),
     'NUM_TASKS': str(num_tasks),
     'SENT': ''.join(
       f'\nexport {name}={shlex.quote(value)}'
@@ -228,4 +238,5 @@ def _format_options(options):
 def describe(job):
   """Returns how many tasks a jobs.Job has (str)."""
   plural = 's' if job.num_workers > 1 else ''
-  return f'{job.num_ps} ps and {job.num_workers} worker{plural}'
+  more = ' with an evaluator' if job.evaluator else ''
+  return f'{job.num_ps} ps and {job.num_workers} worker{plural}{more}'

@@ -51,7 +51,7 @@ class RestartPolicy:
   def add(self, task):
     """Takes a jobs.Task in; returns its TaskRecord."""
     record = self.records[task.name] = TaskRecord(task, self._limits)
-    if self._limits.restart_together:
+    if self._limits.restart_together and task.is_member:
       record.budget = self._server
     return record
 
@@ -141,8 +141,9 @@ class RestartPolicy:
     record.restart_at(now + secs, note)
     is_together = self._limits.restart_together
     others = []
-    if is_together or not self.records.have_ps:
-      others = [r for r in self.records.values() if r is not record]
+    if record.task.is_member and (is_together or not self.records.have_ps):
+      others = self.records.values()
+      others = [r for r in others if r is not record and r.task.is_member]
     kind = 'tasks' if is_together else 'workers'
     with_all = f', with all other {kind}' if others else ''
     _log.info(f'{failure}: {note} in {secs:g} s{with_all}')

@@ -91,6 +91,7 @@ def test_the_manifests_fit_the_schemas(
   kubernetes_validate, make_validator, kind, shape
 ):
   fields = {**shape, **ALL_RULES, 'tensorboard': True, 'namespace': 'ml'}
+  fields['evaluator'] = True
   documents = make(kind=kind, max_restarts=3, **fields)
   for document in itertools.chain(*map(manifests.unpack, documents)):
     if document['kind'] in ADD_ONS:
@@ -188,12 +189,20 @@ def test_the_policy_speaks_of_egress_where_it_is_told_to():
   assert network == {'to': [{'ipBlock': {'cidr': '10.0.0.0/8'}}]}
 
 
-@pytest.mark.parametrize('kind', ['job', 'tfjob'])
+@pytest.mark.parametrize('kind', ['job', 'tfjob', 'jobset'])
 def test_an_evaluator_sees_the_logs_and_serves_nowhere(kind):
   documents = make(kind=kind, evaluator=True)
   if kind == 'tfjob':
     (job,) = find(documents, 'TFJob').values()
     assert job['spec']['tfReplicaSpecs']['Evaluator']['replicas'] == 1
+  elif kind == 'jobset':
+    (jobset,) = find(documents, 'JobSet').values()
+    assert jobset['spec']['successPolicy']['targetReplicatedJobs'] == ['chief']
+    *_, last = jobset['spec']['replicatedJobs']
+    assert last['name'] == 'evaluator'
+    rules = last['template']['spec']['podFailurePolicy']['rules']
+    # However it ends, the JobSet goes on.
+    assert {rule['action'] for rule in rules} == {'Ignore'}
   else:
     assert 'mnist-evaluator-0' not in find(documents, 'Service')
     assert 'mnist-evaluator-0' in find(documents, 'Job')
@@ -203,6 +212,7 @@ def test_an_evaluator_sees_the_logs_and_serves_nowhere(kind):
     if template['metadata']['labels'].get('role') == 'evaluator'
   ]
   container = container_of(*found)
+  assert 'ports' not in container or kind == 'tfjob'
   assert '/logs' in {m['mountPath'] for m in container['volumeMounts']}
   is_told = '--job_name=evaluator' in container['args']
   assert is_told == (kind == 'job')  # The operator tells it by TF_CONFIG.

@@ -40,7 +40,7 @@ def test_the_script_is_one_that_bash_reads_and_sbatch_too():
     '#SBATCH --time=5',
     "#SBATCH '--comment=a b'",
   ]
-  assert 'export DISTMNIST_NUM_PS=2' in lines
+  assert 'export DISTMNIST_NUM_PS=2 DISTMNIST_NUM_EVALUATORS=0' in lines
   assert " --stop_grace_secs=27 '--name=a b'" in script
   assert not re.search('@[A-Z_]+@', script)
 

@@ -247,3 +247,16 @@ def test_an_evaluator_that_fails_is_let_go(code, caplog):
   run.end('evaluator 0', code)
   assert run.policy.failure is None
   assert 'the run goes on without it' in caplog.messages[-1]
+
+
+@pytest.mark.parametrize('together', [True, False])
+def test_an_evaluator_starts_again_alone(together):
+  run = Run(0, 2, 1, restart_together=together)
+  (task,) = jobs.make_evaluator_tasks(jobs.Job(evaluator=True))
+  run.policy.note_start(run.policy.add(task), 0.0)
+  run.end('evaluator 0', KILLED)
+  assert run.killed == []
+  assert run.restart_due(100.0) == ['evaluator 0']
+  # Nor does it start again with the others.
+  run.end('worker 1', KILLED)
+  assert run.killed == ['worker 0']
