@@ -46,6 +46,7 @@ class Case:
 IN_TURN = ['--partitioner=none', '--placement=round_robin']
 SYNC = ['--strategy=sync_sgd']
 SHARD = [*SYNC, '--sync_barrier=shard']
+RING = ['--strategy=ring_allreduce']
 CASES = {
   'one_ps': Case('sync, 1 ps', 1, SYNC, 1),
   'round_robin': Case('sync, 2 ps in turn', 2, [*SYNC, *IN_TURN], 1),
@@ -53,6 +54,8 @@ CASES = {
   'shard': Case('sync, 2 ps, shard barrier', 2, SHARD, 3),
   'balanced_3': Case('sync, 3 ps balanced', 3, SYNC, 1),
   'shard_3': Case('sync, 3 ps, shard barrier', 3, SHARD, 3),
+  'ring': Case('ring, in buckets', 0, RING, 3),
+  'ring_whole': Case('ring, all at once', 0, [*RING, '--bucket_mib=0'], 3),
   'async_one_ps': Case('async, 1 ps', 1, [], 2),
   'async_round_robin': Case('async, 2 ps in turn', 2, IN_TURN, 2),
   'async_balanced': Case('async, 2 ps balanced', 2, [], 3),

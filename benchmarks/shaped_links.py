@@ -15,6 +15,7 @@ with one image a batch there is next to nothing to compute. The cases:
   balanced          2 ps, as distmnist does it: shards, balanced by bytes
   shard             balanced, and --sync_barrier=shard
   balanced_3        balanced, with 3 ps; shard_3 likewise
+  ring              no ps, ring_allreduce; ring_whole with --bucket_mib=0
   async_...         one_ps, round_robin and balanced under async_sgd
   pull_ahead        async_balanced, and --pull_ahead=1
   float16           async_balanced, and --wire_dtype=float16

@@ -7,7 +7,9 @@ all variables x, and all make the same step:
 
 g^i is the gradient of worker i's batch. The mean is taken by reduce-scatter
 and all-gather: a worker sends and receives 2 (n - 1) messages of |x| / n. All
-get the same bits, so that x stays equal everywhere, bit for bit.
+get the same bits, so that x stays equal everywhere, bit for bit. The gradients
+travel in buckets (exchange/ring/buckets.py), the last layers first, while those
+of the earlier layers are computed.
 
 Variables, slots and the global_step live on each worker; before the first step
 the chief, which may have restored them, broadcasts its own. Every step waits
@@ -26,10 +28,19 @@ checkpoint.
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import nonfinite, strategy, transport
-from distmnist.exchange.ring import collectives, ring_hook
+from distmnist.exchange import strategy
+from distmnist.exchange.ring import buckets, ring_hook
+
+_BUCKET_MIB = flags.DEFINE_float(
+  'bucket_mib',
+  4.0,
+  'ring_allreduce: gradients travel in buckets of so many MiB, each as soon as'
+  ' it is full, while others are computed. 0: all together at the end.',
+  lower_bound=0,
+)
 
 
 def make(cluster):
@@ -39,7 +50,7 @@ def make(cluster):
       'ring_allreduce keeps its variables on the workers and has no ps: leave '
       '--ps_hosts empty (launch: --num_ps=0)'
     )
-  return RingAllreduce(cluster)
+  return RingAllreduce(cluster, int(_BUCKET_MIB.value * 2**20))
 
 
 class RingAllreduce(strategy.Strategy):
@@ -49,10 +60,10 @@ class RingAllreduce(strategy.Strategy):
   waits_for_all = True
   is_lock_step = True
 
-  def __init__(self, cluster):
+  def __init__(self, cluster, bucket_bytes=0):
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
-    self._wire_dtype = tf.as_dtype(cluster.wire_dtype)
+    self._bucket_bytes = bucket_bytes
     self._wants_stop = False
     self._stop = None
     self._votes = None
@@ -61,20 +72,15 @@ class RingAllreduce(strategy.Strategy):
     with tf.name_scope('ring_allreduce'):
       staleness = tf.constant(0, tf.int64)
       optimizer = make_optimizer()
-      gradients, variables = zip(
-        *[
-          pair
-          for pair in optimizer.compute_gradients(
-            loss,
-            colocate_gradients_with_ops=len(self.cluster.tower_devices) > 1,
-          )
-          if pair[0] is not None
-        ],
-        strict=True,
+      has_towers = len(self.cluster.tower_devices) > 1
+      pairs = optimizer.compute_gradients(
+        loss, colocate_gradients_with_ops=has_towers
       )
+      pairs = [pair for pair in pairs if pair[0] is not None]
+      gradients, variables = zip(*pairs, strict=True)
       n = self.cluster.num_workers
       size = sum(v.shape.num_elements() for v in variables)
-      size *= self._wire_dtype.size
+      size *= tf.as_dtype(self.cluster.wire_dtype).size
       num_bytes = round(2 * (n - 1) / n * size)
       if n > 1:
         gradients = self._build_means(gradients, variables)
@@ -86,16 +92,15 @@ class RingAllreduce(strategy.Strategy):
 
   def _build_means(self, gradients, variables):
     """Returns the workers' means, and sets the share of votes on the way."""
-    # All in one tensor: a collective op costs more than a small gradient.
-    with tf.device(self.cluster.cpu_device):
+    cluster = self.cluster
+    with tf.device(cluster.cpu_device):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
-      parts = [*gradients, tf.ensure_shape(votes, [2])]
-      sent = tf.cast(transport.flatten(parts), self._wire_dtype)
-      # The votes go with it; a worker that wants to stop votes again.
-      sent = nonfinite.guard(sent, self.cluster.task_index)
-      mean = collectives.build_mean(self.cluster, sent, ring_hook.STEP)
-      mean = tf.cast(mean, tf.float32)
-      *means, self._votes = transport.split_like(mean, [*variables, parts[-1]])
+      # A worker that wants to stop votes again if they are lost.
+      votes = tf.ensure_shape(votes, [2])
+      means, self._votes = buckets.build_means(
+        *(cluster, gradients, variables, votes),
+        *(ring_hook.STEP, self._bucket_bytes),
+      )
     return means
 
   def _vote(self):

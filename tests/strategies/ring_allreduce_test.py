@@ -410,6 +410,7 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
 ):
   logdir = tmp_path / 'run'
   flags = *SMALL, RING, '--log_secs=0', f'--logdir={logdir}', '--save_steps=10'
+  flags += ('--bucket_mib=0.005',)  # Several.
   cluster = make_real_cluster(0, 3)
   _, workers = cluster.start_all(*flags, '--train_steps=1000000')
   wait_for_line(workers[victim], 'step 3')
@@ -494,7 +495,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('odd', ['--model=mlp', '--learning_rate=0.5'])
+@pytest.mark.parametrize('odd', ['--model=mlp', '--bucket_mib=0.01'])
 def test_a_worker_that_was_started_differently_is_named(
   tasks, make_real_cluster, odd
 ):

@@ -9,8 +9,8 @@ from distmnist.common import cli
 from distmnist.exchange.ring import collectives
 
 # The names of the collective ops; the broadcast takes those from BROADCAST on,
-# one a dtype.
-STEP, END, BROADCAST = 1, 2, 3
+# one a dtype, and a step those from STEP on, one a bucket.
+END, BROADCAST, STEP = 1, 2, 100
 _END_TIMEOUT_SECS = 5.0
 
 

@@ -1,0 +1,73 @@
+"""The mean of gradients in buckets: some travel while others are computed.
+
+A backward pass makes the gradients of the last layers first. They fill buckets
+in this order, and the all-reduce of a bucket begins as soon as its gradients
+are there, while the earlier layers are computed: as DDP does it (Li et al.
+2020, arXiv 2006.15704, section 3.2.3). Small gradients share a bucket, as a
+collective op costs more than they do.
+
+Which gradients share a bucket follows from the variables alone, so that all
+workers agree on it. Each bucket has a key of its own: on no worker does it
+matter which is full first.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import nonfinite, transport
+from distmnist.exchange.ring import collectives
+
+
+def fill(sizes, bucket_bytes):
+  """Returns the buckets, lists of indices: the last first, in each of them too.
+
+  A bucket is full once it has `bucket_bytes`.
+
+  Args:
+    sizes: list of int, the bytes of each gradient in the order of the layers.
+    bucket_bytes: int; 0 has all in one bucket.
+  """
+  buckets, held = [[]], 0
+  for index in reversed(range(len(sizes))):
+    if bucket_bytes and held >= bucket_bytes:
+      buckets.append([])
+      held = 0
+    buckets[-1].append(index)
+    held += sizes[index]
+  return buckets
+
+
+def build_means(cluster, gradients, variables, more, key, bucket_bytes):
+  """Builds the means of all workers, with the same bits on each.
+
+  What a worker has in a bucket that is not finite goes as zeros.
+
+  Args:
+    cluster: cluster.Cluster.
+    gradients: list of float32 tensors or tf.IndexedSlices, those of the first
+      layers first.
+    variables: list of tf.Variable, which have their shapes.
+    more: float32 vector of a static shape that travels with the last bucket.
+    key: int; the buckets take the names of collective ops from here on.
+    bucket_bytes: int, see fill.
+
+  Returns:
+    (list of float32 tensors, the means of `gradients`; the mean of `more`).
+  """
+  wire_dtype = tf.as_dtype(cluster.wire_dtype)
+  sizes = [v.shape.num_elements() * wire_dtype.size for v in variables]
+  buckets = fill(sizes, bucket_bytes)
+  means = [None] * len(variables)
+  for number, indices in enumerate(buckets):
+    parts = [gradients[i] for i in indices]
+    like = [variables[i] for i in indices]
+    if number == len(buckets) - 1:
+      parts.append(more)
+      like.append(more)
+    sent = tf.cast(transport.flatten(parts), wire_dtype)
+    sent = nonfinite.guard(sent, cluster.task_index)
+    mean = collectives.build_mean(cluster, sent, key + number)
+    mean = tf.cast(mean, tf.float32)
+    found = transport.split_like(mean, like)
+    for i, part in zip(indices, found, strict=False):
+      means[i] = part
+  return means, found[-1]

@@ -1,0 +1,79 @@
+"""Buckets: which gradients share one, and means that are right in any order."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.ring import buckets, ring_hook
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'bucket_bytes', 'expected'),
+  [
+    ([10, 10, 10], 0, [[2, 1, 0]]),
+    ([10, 10, 10], 20, [[2, 1], [0]]),
+    ([10, 10, 10], 11, [[2, 1], [0]]),
+    ([10, 10, 10], 10, [[2], [1], [0]]),
+    # The classifier's bias goes with its weights, which are large.
+    ([1, 1, 100, 1], 50, [[3, 2], [1, 0]]),
+    ([100], 1, [[0]]),
+  ],
+)
+def test_the_last_layers_fill_the_first_bucket(sizes, bucket_bytes, expected):
+  assert buckets.fill(sizes, bucket_bytes) == expected
+
+
+NUM_WORKERS, NUM_LAYERS, NUM_STEPS = 3, 5, 6
+
+
+@pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
+def test_on_no_worker_it_matters_which_bucket_is_full_first(
+  make_cluster, wire_dtype
+):
+  """Each gradient comes after a wait of its own, another on each worker."""
+  cluster = make_cluster(0, NUM_WORKERS)
+  cluster.reset()
+  rng = np.random.default_rng(3)
+  shape = NUM_STEPS, NUM_WORKERS, NUM_LAYERS, 4
+  # Exact in bfloat16, and so are their sums.
+  given = rng.integers(-8, 9, shape).astype(np.float32)
+  waits = rng.uniform(0, 0.03, (*shape[:2], NUM_LAYERS))
+  more = np.arange(NUM_WORKERS, dtype=np.float32)
+
+  def work(index):
+    member = cluster.worker(index)
+    member = dataclasses.replace(member, wire_dtype=wire_dtype)
+    step = tf.placeholder(tf.int32, [])
+    with tf.device(member.device_setter()):
+      variables = [tf.get_variable(f'w{i}', [2, 2]) for i in range(NUM_LAYERS)]
+
+    def make(step, layer):
+      threading.Event().wait(waits[step, index, layer])
+      return given[step, index, layer].reshape(2, 2)
+
+    with tf.device(member.cpu_device):
+      gradients = [
+        tf.py_func(make, [step, i], tf.float32) for i in range(NUM_LAYERS)
+      ]
+      means, mean_of_more = buckets.build_means(
+        *(member, gradients, variables, tf.constant([more[index]])),
+        *(ring_hook.STEP, 1),
+      )
+    config = cluster.session_config(index)
+    target = cluster.servers[index].target
+    with tf.Session(target, config=config) as session:
+      return [
+        session.run([means, mean_of_more], {step: i}) for i in range(NUM_STEPS)
+      ]
+
+  expected = given.mean(axis=1).reshape(NUM_STEPS, NUM_LAYERS, 2, 2)
+  results = cluster.run_workers(work)
+  error = 1e-6 if wire_dtype == 'float32' else 0.02
+  for found in results:
+    for i, (means, mean_of_more) in enumerate(found):
+      np.testing.assert_allclose(means, expected[i], rtol=error, atol=error)
+      np.testing.assert_array_equal(mean_of_more, [1.0])
+      np.testing.assert_array_equal(means, results[0][i][0])
