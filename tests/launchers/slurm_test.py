@@ -318,6 +318,27 @@ def test_the_real_program_trains_as_a_job(here):
 
 
 @pytest.mark.slow
+def test_a_sweep_submits_a_job_a_trial(here):
+  folder = here.folder / 'sweep'
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'distmnist.sweep', 'learning_rate=0.1,0.001'),
+      *('--launcher=slurm', '--num_ps=0', '--num_workers=1', '--parallel=2'),
+      *(f'--sweep_dir={folder}', '--', *SMALL, '--train_steps=20'),
+    ],
+    env=here.env,
+    capture_output=True,
+    text=True,
+    timeout=DEADLINE_SECS,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert len(list(folder.glob('**/job.sbatch'))) == 2
+  _, *rows = (folder / 'results.csv').read_text().splitlines()
+  assert len(rows) == 2
+  here.wait_until_no_job_is_left()
+
+
+@pytest.mark.slow
 def test_an_evaluator_that_fails_ends_no_job(here):
   words = '--', '--do=evaluator0:exit=9;all:count=1', f'--logdir={here.logs}'
   done = here.run(*words, evaluator='true', num_workers=1)
