@@ -5,11 +5,13 @@
 2 ps and the workers train on this machine in a terminal of tmux, with an
 evaluator. Once they have traced a step a worker is killed, once it is back a
 ps, and once all train again the terminal is captured; then the run is asked to
-stop. In OUT are then live_table.txt, report.png, as Chromium draws
-report.html, and timeline.png, the traced step of all tasks.
+stop. In OUT are then live_table.txt, report.png and tensorboard.png, as
+Chromium draws report.html and TensorBoard, and timeline.png, the traced step of
+all tasks.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -20,10 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 import processes
 from matplotlib import pyplot
 
+from distmnist.common import ports
 from distmnist.watching import timeline, watched_run
 
 LIMIT_SECS = 400
@@ -140,17 +145,55 @@ def draw_timeline(path, out):
   figure.savefig(out, dpi=110)
 
 
-def draw_report(path, out):
-  """Has Chromium draw a page."""
+TAGS = 'accuracy|cost|staleness_mean|bytes_per_sec|workers_waiting'
+
+
+@contextlib.contextmanager
+def serving_tensorboard(logdir):
+  """Runs a TensorBoard meanwhile; yields the address of its scalars."""
+  (held,) = ports.hold_ports(1)
+  port = held.getsockname()[1]
+  held.close()
+  command = [sys.executable, '-m', 'tensorboard.main', f'--logdir={logdir}']
+  process = subprocess.Popen(
+    [*command, '--host=127.0.0.1', f'--port={port}'],
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  address = f'http://127.0.0.1:{port}/'
+  try:
+    deadline = time.monotonic() + LIMIT_SECS
+    while not _answers(f'{address}data/plugin/scalars/tags'):
+      if process.poll() is not None or time.monotonic() > deadline:
+        raise processes.ProcessError('TensorBoard does not answer')
+      time.sleep(0.5)
+    yield f'{address}#scalars&tagFilter={TAGS.replace("|", "%7C")}'
+  finally:
+    process.terminate()
+    process.wait()
+
+
+def _answers(address):
+  """Whether TensorBoard has read some scalars."""
+  try:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+      return 'worker_0' in json.load(answer)
+  except (urllib.error.URLError, OSError):
+    return False
+
+
+def draw_page(address, out, height):
+  """Has Chromium draw a page of the web, once its scripts have run."""
   browser = shutil.which('chromium') or shutil.which('google-chrome')
   if not browser:
-    print('no Chromium on this machine: no report.png', file=sys.stderr)
+    print(f'no Chromium on this machine: no {out.name}', file=sys.stderr)
     return
   with tempfile.TemporaryDirectory() as profile:
     flags = ['--headless', '--no-sandbox', '--disable-gpu']
-    flags += [f'--user-data-dir={profile}', '--window-size=1000,1560']
+    flags += [f'--user-data-dir={profile}', f'--window-size=1000,{height}']
+    flags += ['--virtual-time-budget=25000', f'--screenshot={out}']
     subprocess.run(
-      [browser, *flags, f'--screenshot={out}', pathlib.Path(path).as_uri()],
+      [browser, *flags, address],
       capture_output=True,
       check=True,
     )
@@ -168,7 +211,9 @@ def main(words):
     logdir = pathlib.Path(folder, 'run')
     screen = show_in_tmux(logdir, args.workers, args.rule)
     (out / 'live_table.txt').write_text(screen)
-    draw_report(logdir / 'report.html', out / 'report.png')
+    draw_page((logdir / 'report.html').as_uri(), out / 'report.png', 1560)
+    with serving_tensorboard(logdir) as address:
+      draw_page(address, out / 'tensorboard.png', 900)
     draw_timeline(logdir / 'timeline.json', out / 'timeline.png')
 
 

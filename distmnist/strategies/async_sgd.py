@@ -23,20 +23,8 @@ def make(cluster):
   return AsyncSgd(cluster, pull_ahead.is_wanted())
 
 
-class AsyncSgd(strategy.Strategy):
+class AsyncSgd(pull_ahead.PullingStrategy):
   """One unlocked update of the center a step and worker."""
-
-  takes_tables = True
-
-  def __init__(self, cluster, pulls_ahead=False):
-    super().__init__(cluster)
-    self._center = pull_ahead.make_center(cluster, pulls_ahead)
-    is_ahead = isinstance(self._center, pull_ahead.AheadCopies)
-    self.needs_warmup = self.overlaps_exchange = is_ahead
-    self.refuses_tables_with = '--pull_ahead=1' if is_ahead else ''
-
-  def scope(self):
-    return self._center.scope()
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('async_sgd'):

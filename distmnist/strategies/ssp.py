@@ -36,22 +36,14 @@ def make(cluster):
   return Ssp(cluster, _SSP_BOUND.value, pull_ahead.is_wanted())
 
 
-class Ssp(strategy.Strategy):
+class Ssp(pull_ahead.PullingStrategy):
   """async_sgd with a bound on how far the workers drift apart."""
 
   waits_for_all = True
-  takes_tables = True
 
   def __init__(self, cluster, bound, pulls_ahead=False):
-    super().__init__(cluster)
+    super().__init__(cluster, pulls_ahead)
     self._bound = bound
-    self._center = pull_ahead.make_center(cluster, pulls_ahead)
-    is_ahead = isinstance(self._center, pull_ahead.AheadCopies)
-    self.needs_warmup = self.overlaps_exchange = is_ahead
-    self.refuses_tables_with = '--pull_ahead=1' if is_ahead else ''
-
-  def scope(self):
-    return self._center.scope()
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ssp'):

@@ -9,6 +9,7 @@ older by one step of its own, and by those of others in that time.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.exchange import strategy
 from distmnist.exchange.center import center
 from distmnist.exchange.copies import local_copies
 from distmnist.exchange.rounds import sync_round
@@ -31,11 +32,28 @@ def is_wanted():
   return bool(_PULL_AHEAD.value)
 
 
-def make_center(cluster, pulls_ahead):
-  """Returns a center.Center, pulled ahead if it shall be and there is a ps."""
-  if pulls_ahead and cluster.num_ps:
-    return AheadCopies(cluster)
-  return center.Center(cluster)
+class PullingStrategy(strategy.Strategy):
+  """A rule whose steps pull the whole center, or have pulled it a step ahead.
+
+  Attributes: those of strategy.Strategy.
+  """
+
+  takes_tables = True
+
+  def __init__(self, cluster, pulls_ahead=False):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      pulls_ahead: bool; without a ps there is nothing to pull.
+    """
+    super().__init__(cluster)
+    is_ahead = pulls_ahead and cluster.num_ps > 0
+    self._center = (AheadCopies if is_ahead else center.Center)(cluster)
+    self.needs_warmup = self.overlaps_exchange = is_ahead
+    self.refuses_tables_with = '--pull_ahead=1' if is_ahead else ''
+
+  def scope(self):
+    return self._center.scope()
 
 
 class AheadCopies(shard_copies.ShardCopies):

@@ -190,29 +190,17 @@ def make(
       failed, or was needed by a job of higher priority.
   """
   _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
-  num_workers = job.num_workers + job.evaluator
-  num_tasks = job.num_ps + num_workers
-  is_het = len(components) > 1
-  common = [
-    '--job-name=distmnist',
-    f'--output={logs_dir.replace("%", "%%")}/slurm.log',
-    '--open-mode=append',
-    '--requeue' if may_requeue else '--no-requeue',
-  ]
-  counts = [job.num_ps, num_workers] if is_het else [num_tasks]
+  counts = [job.num_ps, job.num_workers + job.evaluator]
   words = {
     'SHAPE': describe(job),
-    'OPTIONS': '\n#SBATCH hetjob\n'.join(
-      _format_options([*common, f'--ntasks={count}', *options])
-      for count, options in zip(counts, components, strict=True)
-    ),
-    'STEP': _HET_STEP if is_het else _STEP,
+    'OPTIONS': _make_options(logs_dir, counts, components, may_requeue),
+    'STEP': _HET_STEP if len(components) > 1 else _STEP,
     'MAX_RESTARTS': str(job.max_restarts),
     'NOT_SAVED': str(cli.NOT_SAVED),
     'LOGS': shlex.quote(logs_dir),
     'NUM_PS': str(job.num_ps),
     'NUM_EVALUATORS': str(int(job.evaluator)),
-    'NUM_TASKS': str(num_tasks),
+    'NUM_TASKS': str(sum(counts)),
     'SENT': ''.join(
       f'\nexport {name}={shlex.quote(value)}'
       for name, value in problem_file.make_env(job.flag('problem'))
@@ -231,8 +219,24 @@ def make(
   return script
 
 
-def _format_options(options):
-  return '\n'.join(f'#SBATCH {shlex.quote(option)}' for option in options)
+def _make_options(logs_dir, counts, components, may_requeue):
+  """Returns the lines for sbatch; `counts` are the ps and all other tasks."""
+  common = [
+    '--job-name=distmnist',
+    f'--output={logs_dir.replace("%", "%%")}/slurm.log',
+    '--open-mode=append',
+    '--requeue' if may_requeue else '--no-requeue',
+  ]
+  if len(components) == 1:
+    counts = [sum(counts)]
+  parts = [
+    [*common, f'--ntasks={count}', *options]
+    for count, options in zip(counts, components, strict=True)
+  ]
+  return '\n#SBATCH hetjob\n'.join(
+    '\n'.join(f'#SBATCH {shlex.quote(option)}' for option in part)
+    for part in parts
+  )
 
 
 def describe(job):

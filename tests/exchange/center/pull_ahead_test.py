@@ -3,7 +3,6 @@
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange.center import center, pull_ahead
 from distmnist.strategies import async_sgd, ssp
 
 
@@ -40,7 +39,6 @@ def test_in_a_run_of_two_steps_it_is_the_same(make_stepper, set_flags):
 def test_without_the_flag_or_a_ps_nothing_is_ahead(set_flags):
   set_flags()
   member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
-  assert type(pull_ahead.make_center(member, False)) is center.Center
   assert not async_sgd.make(member).needs_warmup
   set_flags('--pull_ahead=1')
   assert async_sgd.make(member).needs_warmup
