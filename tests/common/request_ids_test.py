@@ -2,7 +2,6 @@
 
 import ctypes
 import platform
-import threading
 
 import pytest
 
@@ -36,17 +35,19 @@ def test_this_tensorflow_has_what_is_changed():
 
 @pytest.mark.slow
 def test_threads_that_draw_one_id_each_draw_no_id_twice():
-  library = ctypes.CDLL('libtensorflow_framework.so.2')
-  draw = library['_ZN3tsl6random16ThreadLocalNew64Ev']
-  draw.restype = ctypes.c_uint64
-  num_ids, ids = 250_000, []
+  draw = ctypes.CDLL('libtensorflow_framework.so.2')[
+    '_ZN3tsl6random16ThreadLocalNew64Ev'
+  ]
+  libc = ctypes.PyDLL(None)
+  threads = (ctypes.c_ulong * 4)()
+  # What a thread returns is of the width of an id.
+  ids = (ctypes.c_uint64 * 250_000)()
   # As TensorFlow comes, one in a thousand such sets has no id twice.
-  for _ in range(num_ids // 100):
-    threads = [
-      threading.Thread(target=lambda: ids.append(draw())) for _ in range(100)
-    ]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
-  assert len(ids) == len(set(ids)) == num_ids
+  for start in range(0, len(ids), len(threads)):
+    for i in range(len(threads)):
+      where = ctypes.byref(threads, i * ctypes.sizeof(ctypes.c_ulong))
+      assert not libc.pthread_create(where, None, draw, None)
+    for i, thread in enumerate(threads, start):
+      where = ctypes.byref(ids, i * ctypes.sizeof(ctypes.c_uint64))
+      assert not libc.pthread_join(ctypes.c_ulong(thread), where)
+  assert len(set(ids)) == len(ids)
