@@ -24,8 +24,16 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(items):
-  """Those that have the machine to themselves come last, one by one."""
-  items.sort(key=lambda item: bool(item.get_closest_marker('alone')))
+  """What may take long comes first, or one worker would end with it alone.
+
+  Those that have the machine to themselves come last, one by one.
+  """
+  items.sort(
+    key=lambda item: (
+      bool(item.get_closest_marker('alone')),
+      not item.get_closest_marker('timeout'),
+    )
+  )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -22,9 +22,8 @@ from distmnist.problems import images as problem_images
 from distmnist.serving import image_model
 from tests.logdir.checkpoints_test import flip, truncate
 from tests.models.battery_test import each_model
-from tests.support import problems
+from tests.support import problems, programs
 from tests.support.runner import SMALL, read_report
-from tests.system.launches_test import launch
 
 SHAPE = 3, 4, 1
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, *SHAPE), np.uint8)
@@ -250,13 +249,11 @@ def test_what_any_rule_and_cluster_has_trained_is_exported(
   set_flags, tasks, tmp_path, strategy, num_ps, flags
 ):
   run, folder = tmp_path / 'run', tmp_path / 'model'
-  code, out, err, _ = launch(
-    tmp_path,
+  programs.run_forked(
+    *('launch', f'--num_ps={num_ps}', '--num_workers=2', '--', *SMALL),
     *(f'--strategy={strategy}', '--train_steps=60', f'--logdir={run}'),
     *flags,
-    num_ps=num_ps,
   )
-  assert code == 0, out + err
   task = tasks.run(
     tmp_path / 'log',
     *(f'--logdir={run}', f'--export_dir={folder}'),

@@ -18,6 +18,7 @@ from distmnist.data import idx
 from distmnist.serving import saved_model
 from tests.data.idx_test import pack
 from tests.data.image_files_test import encode_png
+from tests.support import programs
 from tests.support.runner import REPO, read_report
 from tests.support.saved_models import make_images, write_brightest
 
@@ -308,17 +309,9 @@ def test_the_reader_of_the_lines_may_go(export_dir, tmp_path):
   assert process.returncode == -signal.SIGPIPE
 
 
-def run_command(module, *flags):
+def run_command(program, *flags):
   """Runs a program as a user does; returns its lines."""
-  found = subprocess.run(
-    command(module, *flags),
-    cwd=REPO,
-    capture_output=True,
-    text=True,
-    timeout=500,
-  )
-  assert found.returncode == 0, found.stdout + found.stderr
-  return found.stdout.splitlines()
+  return programs.run_forked(program, *flags)[0].splitlines()
 
 
 @pytest.mark.slow

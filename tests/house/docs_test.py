@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support import forked_programs
+from tests.support import programs as programs_lib
 from tests.support.paths import REPO
 
 PAGES = [*sorted(REPO.glob('*.md')), *sorted((REPO / 'docs').rglob('*.md'))]
@@ -45,9 +45,7 @@ COMMANDS = [
 
 @pytest.fixture(scope='module')
 def programs():
-  found = forked_programs.Programs()
-  yield found
-  found.close()
+  return programs_lib.start_forked()
 
 
 def check(programs, program, words):

@@ -180,11 +180,10 @@ def train_two(name, cluster, last_step, before_step=lambda index: None, **how):
   return cluster.run_workers(work)
 
 
-@pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
 @each_strategy_in_time
-def test_two_workers_learn_the_toy(make_cluster, set_flags, name, num_ps):
+def test_two_workers_learn_the_toy(make_cluster, set_flags, name):
   set_flags('--communication_period=2')
-  cluster = make_cluster(count_ps(name, num_ps), 2)
+  cluster = make_cluster(count_ps(name, 1), 2)
   results = train_two(name, cluster, last_step=100)
   assert results[0]['c'] == pytest.approx([100, 100], abs=1)
   for result in results:
@@ -198,7 +197,8 @@ def test_several_steps_a_run_make_the_same_training(
   make_cluster, set_flags, name
 ):
   set_flags('--communication_period=2')
-  cluster = make_cluster(count_ps(name, 1), 2)
+  # And with as many shards: test_two_workers_learn_the_toy has one.
+  cluster = make_cluster(count_ps(name, 2), 2)
   results = train_two(name, cluster, last_step=100, steps_per_run=7)
   assert results[0]['c'] == pytest.approx([100, 100], abs=5)
   if name in ('sync_sgd', 'ring_allreduce', 'sagn', 'bmuf'):

@@ -39,18 +39,23 @@ def assert_alike(found, expected):
     np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
 
+TWO, THREE = (2, 2, (3, 1)), (3, 3, (3, 3))
+
+
+# An optimizer updates the rows of a shard, whatever rows those are: each of
+# them meets one shape, and two of them both.
 @pytest.mark.parametrize(
-  'optimizer',
+  ('num_ps', 'num_workers', 'widths', 'optimizer'),
   [
-    *('adam', 'adagrad'),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS[2:]),
-  ],
-)
-@pytest.mark.parametrize(
-  ('num_ps', 'num_workers', 'widths'),
-  [
-    (2, 2, (3, 1)),
-    pytest.param(3, 3, (3, 3), marks=pytest.mark.slow),
+    *((*TWO, name) for name in OPTIMIZERS[:2]),
+    *(
+      pytest.param(*shape, name, marks=pytest.mark.slow)
+      for shape, names in (
+        (TWO, OPTIMIZERS[2::2]),
+        (THREE, (*OPTIMIZERS[:2], *OPTIMIZERS[3::2])),
+      )
+      for name in names
+    ),
   ],
 )
 def test_lock_step_is_one_process_on_the_whole_batch(

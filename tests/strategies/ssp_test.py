@@ -322,10 +322,15 @@ RULE = rule.Rule(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
+# The clocks know nothing of the optimizer: each of them meets both ways.
 @pytest.mark.parametrize(
-  'num_ps, num_workers, bound',
-  [(1, 2, 0), (2, 2, 3), (1, 3, 1)],
+  'num_ps, num_workers, bound, optimizer, momentum',
+  [
+    (1, 2, 0, 'momentum', 0.9),
+    (2, 2, 3, 'momentum', 0.9),
+    (2, 2, 3, 'sgd', 0),
+    (1, 3, 1, 'sgd', 0),
+  ],
 )
 def test_random_steps_agree_with_the_oracle(
   make, num_ps, num_workers, bound, optimizer, momentum

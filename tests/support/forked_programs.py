@@ -2,10 +2,10 @@
 
 `python -m tests.support.forked_programs` imports TensorFlow once. The first
 request of a program forks a process that imports the program, and nothing else:
-the flags of one are not another's. Each of its cases is a fork of that. A line
-of JSON each:
+the flags of one are not another's. Each of its cases is a fork of that, and so
+are the fork servers that it starts. A line of JSON each:
 
-  in:   {"program", "argv", "cwd", "env"}
+  in:   {"program", "argv", "cwd", "env", "timeout_secs"}
   out:  {"code", "out", "err", "left"}: the exit code, -n by signal n, None if
         it did not end; stdout; stderr; whether a process outlived it, 0 or 1
 """
@@ -23,6 +23,7 @@ import tempfile
 import time
 import traceback
 
+from tests.support import forked_servers
 from tests.support.paths import REPO
 
 _DEADLINE_SECS = 60
@@ -45,9 +46,10 @@ class Programs:
       start_new_session=True,
     )
 
-  def run(self, program, words, cwd, **env):
+  def run(self, program, words, cwd, timeout_secs=_DEADLINE_SECS, **env):
     """Runs `python -m distmnist.PROGRAM WORDS`; returns the reply, a dict."""
     request = {
+      'timeout_secs': timeout_secs,
       'program': program,
       'argv': [str(word) for word in words],
       'cwd': str(cwd),
@@ -75,6 +77,9 @@ def _serve(requests, replies):
     to.flush()
     replies.write(back.readline())
     replies.flush()
+  for to, _ in programs.values():
+    to.close()
+    os.wait()
 
 
 def _start(name, others):
@@ -87,10 +92,11 @@ def _start(name, others):
       back.close()
     os.close(here_in)
     os.close(here_out)
+    baseline = forked_servers.Baseline()
+    module = importlib.import_module(f'distmnist.{name}')
+    subprocess.Popen = forked_servers.make_popen(baseline)
     with open(there_in) as requests, open(there_out, 'w') as replies:
-      _run_cases(
-        importlib.import_module(f'distmnist.{name}'), requests, replies
-      )
+      _run_cases(module, requests, replies)
     os._exit(0)
   os.close(there_in)
   os.close(there_out)
@@ -110,7 +116,7 @@ def _run_cases(module, requests, replies):
       pid = os.fork()
       if not pid:
         _run_case(module, request, out, err)
-      code = _wait(pid)
+      code = _wait(pid, request['timeout_secs'])
       left = _count_left()
       for file in (out, err):
         file.seek(0)
@@ -141,9 +147,9 @@ def _run_case(module, request, out, err):
     os._exit(code)
 
 
-def _wait(pid):
+def _wait(pid, timeout_secs):
   """Returns the exit code of a child; None if it had to be killed."""
-  deadline = time.monotonic() + _DEADLINE_SECS
+  deadline = time.monotonic() + timeout_secs
   while time.monotonic() < deadline:
     done, status = os.waitpid(pid, os.WNOHANG)
     if done:

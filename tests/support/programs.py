@@ -1,9 +1,12 @@
 """Runs our programs, and has some of bash in the place of a system's."""
 
+import atexit
+import functools
 import os
 import subprocess
 import sys
 
+from tests.support import forked_programs
 from tests.support.paths import REPO
 
 
@@ -30,6 +33,31 @@ def run(module, *words, code=0, cwd=REPO, **env):
   )
   assert done.returncode == code, done.stdout + done.stderr
   return done.stdout, done.stderr
+
+
+@functools.cache
+def start_forked():
+  """Returns the forked_programs.Programs of this process, as long as it is."""
+  started = forked_programs.Programs()
+  atexit.register(started.close)
+  return started
+
+
+def run_forked(program, *words, code=0):
+  """Runs a program as `run` does, by a fork: TensorFlow is imported once.
+
+  Args:
+    program: str, such as train.
+    *words: str.
+    code: int, the exit code that it must have.
+
+  Returns:
+    (stdout, stderr), both str.
+  """
+  done = start_forked().run(program, words, REPO, timeout_secs=300)
+  assert done['code'] == code, done['out'] + done['err']
+  assert not done['left'], 'a process has outlived it'
+  return done['out'], done['err']
 
 
 def make(folder, **scripts):

@@ -11,7 +11,8 @@ import shutil
 
 import pytest
 
-from tests.support import bad_files, forked_programs
+from tests.support import bad_files
+from tests.support import programs as programs_lib
 
 _TABLE = pathlib.Path(__file__).with_name('bad_inputs.txt')
 
@@ -31,9 +32,7 @@ CASES = read_table()
 
 @pytest.fixture(scope='module')
 def programs():
-  started = forked_programs.Programs()
-  yield started
-  started.close()
+  return programs_lib.start_forked()
 
 
 @pytest.fixture(scope='module')

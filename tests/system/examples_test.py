@@ -19,7 +19,7 @@ RULES = registry.names(STRATEGIES)
 
 def run(program, *words, code=0):
   """Runs a program in the checkout; returns what it prints."""
-  return ''.join(programs.run(f'distmnist.{program}', *words, code=code))
+  return ''.join(programs.run_forked(program, *words, code=code))
 
 
 def train(logdir, problem, rule, *words, num_ps=2, num_workers=2):

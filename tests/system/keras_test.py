@@ -16,8 +16,8 @@ RULES = 'async_sgd', 'drop_stale', 'sync_sgd', 'easgd', 'ring_allreduce'
 
 def train(logdir, net, rule, *words, num_workers=2):
   num_ps = 0 if rule == 'ring_allreduce' else 2
-  programs.run(
-    'distmnist.launch',
+  programs.run_forked(
+    'launch',
     *(f'--num_ps={num_ps}', f'--num_workers={num_workers}', '--'),
     *('--problem=tests/support/keras_nets.py', f'--net={net}'),
     *(f'--strategy={rule}', '--batch_size=20', f'--logdir={logdir}'),
@@ -63,8 +63,8 @@ def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):
     *(tmp_path, 'masked_text', rule, '--epochs=100', '--optimizer=adam'),
     '--learning_rate=0.01',
   )
-  output, _ = programs.run(
-    'distmnist.evaluate', f'--logdir={tmp_path}', '--split=train'
+  output, _ = programs.run_forked(
+    'evaluate', f'--logdir={tmp_path}', '--split=train'
   )
   assert float(output.split('accuracy')[1].split()[0].rstrip(',')) > 0.5
   report = json.loads((tmp_path / 'report.json').read_text())
