@@ -1,5 +1,6 @@
 """The command as users run it, with support/fake_train.py in train's place."""
 
+import concurrent.futures
 import os
 import re
 import shlex
@@ -35,11 +36,11 @@ def make_env(**variables):
   return {**env, 'PYTHONPATH': path, **variables}
 
 
-def make_command(do, folder, *flags):
+def make_command(do, folder, *flags, train_flags=()):
   return [
     *(sys.executable, '-m', 'distmnist.launch', '--module=fake_train'),
     *(f'--logs_dir={folder}/logs', *flags, '--'),
-    *(f'--do={do}', f'--folder={folder}'),
+    *(f'--do={do}', f'--folder={folder}', *train_flags),
   ]
 
 
@@ -57,8 +58,9 @@ def run_launch(do, folder, *flags, **variables):
   return done
 
 
-def start_launch(do, folder, *flags):
-  return Running(folder, make_command(do, folder, *flags), env=make_env())
+def start_launch(do, folder, *flags, **how):
+  command = make_command(do, folder, *flags, **how)
+  return Running(folder, command, env=make_env())
 
 
 @pytest.fixture(scope='module')
@@ -302,9 +304,12 @@ def test_a_second_signal_kills_at_once(tmp_path, mode):
     assert 'worker 1' in running.stderr.read_text()
 
 
+DEAF = 'all:deaf,touch=deaf,forever'
+
+
 @pytest.mark.slow
 def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
-  with start_launch('all:deaf,touch=deaf,forever', tmp_path) as running:
+  with start_launch(DEAF, tmp_path) as running:
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.send(signal.SIGTERM)
@@ -332,16 +337,42 @@ def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
 
 @pytest.mark.slow
 def test_even_the_deaf_go_after_a_launcher_killed_by_9(tmp_path):
-  with start_launch('all:deaf,touch=deaf,forever', tmp_path) as running:
+  soon = ['--stop_grace_secs=2']
+  with start_launch(DEAF, tmp_path, train_flags=soon) as running:
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.process.kill()
     assert_gone(everything, 50)
 
 
+# What does not end with the others: the launches wait 10 s, all at once.
+STAYING = {
+  'ps': ['ps0:leave'],
+  'worker': ['worker1:leave', '--max_restarts=1'],
+  # The ps waits for that worker: it is not to blame either.
+  'restarted': [
+    'worker1@1:kill=9;worker1@2:leave=again;worker0:wait=worker1.again;'
+    'ps0:leave',
+    '--max_restarts=1',
+  ],
+}
+
+
+@pytest.fixture(scope='module')
+def stayed(tmp_path_factory):
+  """Returns {name: (what came of the launch, its folder)}."""
+  folders = {name: tmp_path_factory.mktemp(name) for name in STAYING}
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    ended = {
+      name: pool.submit(run_launch, do, folders[name], *flags)
+      for name, (do, *flags) in STAYING.items()
+    }
+  return {name: (ended[name].result(), folders[name]) for name in STAYING}
+
+
 @pytest.mark.slow
-def test_a_ps_that_stays_after_the_workers_is_stopped_and_a_failure(tmp_path):
-  done = run_launch('ps0:leave', tmp_path)
+def test_a_ps_that_stays_after_the_workers_is_stopped_and_a_failure(stayed):
+  done, _ = stayed['ps']
   assert done.returncode == 1
   assert re.fullmatch(
     r'distmnist.launch: error: ps 0 \(127.0.0.1:\d+\) still ran 10 s after the'
@@ -498,27 +529,21 @@ def test_a_loss_after_the_chief_has_ended_is_no_failure(tmp_path, loser, other):
 
 
 @pytest.mark.slow
-def test_a_restarted_task_that_cannot_end_is_stopped_and_no_failure(tmp_path):
-  # The ps waits for that worker: it is not to blame either.
-  done = run_launch(
-    'worker1@1:kill=9;worker1@2:leave=again;worker0:wait=worker1.again;'
-    'ps0:leave',
-    tmp_path,
-    '--max_restarts=1',
-  )
+def test_a_restarted_task_that_cannot_end_is_stopped_and_no_failure(stayed):
+  done, folder = stayed['restarted']
   assert done.returncode == 0, done.stderr
   said = [re.sub(r' \(.*?\)', '', s) for s in done.stderr.splitlines()[-2:]]
   for line, name in zip(said, ('ps 0', 'worker 1'), strict=True):
     log = name.replace(' ', '_')
     assert line == (
       f'distmnist.launch: {name} still ran 10 s after worker 0 had ended:'
-      f' stopped; log: {tmp_path}/logs/{log}.log'
+      f' stopped; log: {folder}/logs/{log}.log'
     )
 
 
 @pytest.mark.slow
-def test_a_task_of_the_first_attempt_that_does_not_end_is_an_error(tmp_path):
-  done = run_launch('worker1:leave', tmp_path, '--max_restarts=1')
+def test_a_task_of_the_first_attempt_that_does_not_end_is_an_error(stayed):
+  done, _ = stayed['worker']
   assert done.returncode == 1
   assert re.fullmatch(
     r'distmnist.launch: error: worker 1 \(127.0.0.1:\d+\) still ran 10 s after'
