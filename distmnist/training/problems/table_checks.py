@@ -4,6 +4,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.common.names import STRATEGIES
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import sparse_table
 from distmnist.nn import optimizers, sparse_updates
@@ -53,9 +54,15 @@ def find_rules():
   """Returns the names of the rules that train sparse tables."""
   return sorted(
     _name(rule)
-    for rule in strategy_lib.Strategy.__subclasses__()
-    if rule.takes_tables and rule.__module__.startswith('distmnist.')
+    for rule in _find_classes(strategy_lib.Strategy)
+    if rule.takes_tables and rule.__module__.startswith(f'{STRATEGIES}.')
   )
+
+
+def _find_classes(base):
+  for found in base.__subclasses__():
+    yield found
+    yield from _find_classes(found)
 
 
 def _name(rule):
