@@ -100,6 +100,7 @@ def test_a_flag_file_that_is_missing_is_a_usage_error():
     train_flags.expand(['--flagfile=/no'])
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_found_with_no_host(capfd, caplog):
   with pytest.raises(cli.UsageError, match='--lr_schedule=step needs'):
     train_flags.check_combination(['--lr_schedule=step'], 1, 2)

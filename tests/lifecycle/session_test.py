@@ -56,7 +56,11 @@ SYNC = '--sync_replicas'
 CHIEF = '/job:worker/task:0'
 
 
-@pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
+@pytest.mark.parametrize(
+  'rule',
+  [(), pytest.param((SYNC,), marks=pytest.mark.slow)],
+  ids=['async', 'sync'],
+)
 def test_all_tasks_leave_by_themselves(
   tasks, make_real_cluster, tmp_path, rule
 ):
@@ -89,9 +93,8 @@ def test_all_tasks_leave_by_themselves(
   assert 'ps 0' in line and 'ps 1' in line
 
 
-@pytest.mark.parametrize(
-  'rule', [(), pytest.param((SYNC,), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', [(), (SYNC,)])
 def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
   tasks, make_real_cluster, tmp_path, rule
 ):
@@ -246,15 +249,13 @@ def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
   assert read_report(tmp_path / 'run')['final_cost'] < costs[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'rule',
-  [(), pytest.param((SYNC,), marks=pytest.mark.slow)],
+  [(), (SYNC,)],
   ids=['async', 'sync'],
 )
-@pytest.mark.parametrize(
-  'signum',
-  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_next_start_resumes(
   tasks, make_real_cluster, tmp_path, rule, signum
 ):

@@ -26,7 +26,7 @@ class Oracle:
     return w - v
 
 
-@pytest.mark.parametrize('num_ps', [1, 2])
+@pytest.mark.parametrize('num_ps', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags, num_ps):
   set_flags(
     '--optimizer=lars',

@@ -66,7 +66,13 @@ def test_lock_step_is_one_process_on_the_whole_batch(
   assert_alike(found, train_alone(optimizer, widths))
 
 
-@pytest.mark.parametrize('rule', ASYNCHRONOUS)
+@pytest.mark.parametrize(
+  'rule',
+  [
+    ASYNCHRONOUS[0],
+    *(pytest.param(rule, marks=pytest.mark.slow) for rule in ASYNCHRONOUS[1:]),
+  ],
+)
 def test_a_worker_that_is_never_stale_is_as_one_process(
   make_cluster, set_flags, rule
 ):
