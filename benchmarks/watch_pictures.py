@@ -182,7 +182,7 @@ def _answers(address):
     return False
 
 
-def draw_page(address, out, height):
+def draw_page(address, out, width, height):
   """Has Chromium draw a page of the web, once its scripts have run."""
   browser = shutil.which('chromium') or shutil.which('google-chrome')
   if not browser:
@@ -190,7 +190,7 @@ def draw_page(address, out, height):
     return
   with tempfile.TemporaryDirectory() as profile:
     flags = ['--headless', '--no-sandbox', '--disable-gpu']
-    flags += [f'--user-data-dir={profile}', f'--window-size=1000,{height}']
+    flags += [f'--user-data-dir={profile}', f'--window-size={width},{height}']
     flags += ['--virtual-time-budget=25000', f'--screenshot={out}']
     subprocess.run(
       [browser, *flags, address],
@@ -211,9 +211,9 @@ def main(words):
     logdir = pathlib.Path(folder, 'run')
     screen = show_in_tmux(logdir, args.workers, args.rule)
     (out / 'live_table.txt').write_text(screen)
-    draw_page((logdir / 'report.html').as_uri(), out / 'report.png', 1560)
+    draw_page((logdir / 'report.html').as_uri(), out / 'report.png', 1000, 1560)
     with serving_tensorboard(logdir) as address:
-      draw_page(address, out / 'tensorboard.png', 900)
+      draw_page(address, out / 'tensorboard.png', 1300, 900)
     draw_timeline(logdir / 'timeline.json', out / 'timeline.png')
 
 
