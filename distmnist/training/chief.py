@@ -8,7 +8,12 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.logdir import best, checkpoints, saving
-from distmnist.training import evaluation, final_model, final_report
+from distmnist.training import (
+  evaluation,
+  final_model,
+  final_report,
+  live_evaluation,
+)
 from distmnist.training.hooks import (
   begin_hook,
   save_hook,
@@ -90,7 +95,8 @@ class Chief:
     if _VALIDATION_STEPS.value:
       self._validation = self._make_evaluator(validation_split)
     self._global_step = tf.train.get_global_step()
-    self._values = self._final_step = self._best_path = None
+    self._values = self._found = self._final_step = self._best_path = None
+    self._live = live_evaluation.LiveEvaluation(task, choice)
 
   def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
@@ -108,7 +114,9 @@ class Chief:
     def at_end(session):
       if not stop.is_requested:  # After a signal there is only a checkpoint.
         self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value)
-        self._values = checkpoints.fetch_whole(session, self._variables)
+        whole = [v for v in self._variables if not self._live.has(v)]
+        self._values = checkpoints.fetch_whole(session, whole)
+        self._found = self._live.compute(self._find_judged())
         self._final_step = int(session.run(self._global_step))
 
     result = []
@@ -162,17 +170,22 @@ class Chief:
 
   def _evaluate(self):
     """Returns (best step, validation metrics, test metrics)."""
-    test = self._make_evaluator(self._test_split)
     kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
     if kept and kept.path:
       self._best_path = kept.path
       metrics = {kept.metric: kept.value}
+      test = self._make_evaluator(self._test_split)
       return kept.step, metrics, test.compute_checkpoint(kept.path)
-    metrics = None
-    if _VALIDATE_AT_END.value and self._validation_split.num_examples:
-      validation = self._make_evaluator(self._validation_split)
-      metrics = validation.compute(self._values)
-    return None, metrics, test.compute(self._values)
+    found = self._found or [
+      self._make_evaluator(split).compute(self._values)
+      for split in self._find_judged()
+    ]
+    return None, found[1] if len(found) > 1 else None, found[0]
+
+  def _find_judged(self):
+    """Returns the splits that the center is evaluated on at the end."""
+    wanted = _VALIDATE_AT_END.value and self._validation_split.num_examples
+    return [self._test_split, *([self._validation_split] if wanted else [])]
 
   def _make_evaluator(self, split):
     return evaluation.Evaluator(
