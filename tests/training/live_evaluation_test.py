@@ -11,13 +11,9 @@ from distmnist.exchange import sparse_table
 from distmnist.logdir import checkpoints
 from distmnist.problems import clicks  # noqa: F401  Its flags.
 from distmnist.strategies import async_sgd
-from distmnist.training import (
-  evaluation,
-  live_evaluation,
-  problem_data,
-  step,
-)
-from distmnist.training import problem as problem_lib
+from distmnist.training import evaluation, live_evaluation, step
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
 
 FLAGS = '--problem=clicks', '--clicks_examples=3000', '--clicks_rows=40'
 
