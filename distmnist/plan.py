@@ -28,9 +28,6 @@ from distmnist.training import flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data, table_batches
-from distmnist.training import step as step_lib
-from distmnist.training.problems import problem as problem_lib
-from distmnist.training.problems import problem_data
 
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',

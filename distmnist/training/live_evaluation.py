@@ -9,8 +9,9 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import center as center_lib
-from distmnist.exchange import sharding, sparse_table
+from distmnist.exchange import sharding
+from distmnist.exchange.center import center as center_lib
+from distmnist.exchange.tables import sparse_table
 from distmnist.training import evaluation
 
 

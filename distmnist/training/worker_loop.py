@@ -8,8 +8,9 @@ import time
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import server as server_lib
-from distmnist.exchange import nonfinite, table_saver
+from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
+from distmnist.exchange.tables import table_saver
 from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import input_pipeline
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 from distmnist.logdir import checkpoints
 from distmnist.problems import clicks  # noqa: F401  Its flags.
 from distmnist.strategies import async_sgd

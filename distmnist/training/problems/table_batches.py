@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import center as center_lib
 from distmnist.exchange import transport
+from distmnist.exchange.center import center as center_lib
 from distmnist.training.problems import problem_data
 
 # Batches that are looked at, the first ones of the data.

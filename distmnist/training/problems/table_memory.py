@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 from distmnist.nn import optimizers, sparse_updates
 
 _PS_MEMORY_MIB = flags.DEFINE_integer(

@@ -5,7 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import sharding, table_saver
+from distmnist.exchange import sharding
+from distmnist.exchange.tables import table_saver
 from distmnist.logdir import checkpoints
 from distmnist.strategies import async_sgd
 from tests.support import tables

@@ -10,7 +10,7 @@ any reader and any number of ps.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import sparse_table
+from distmnist.exchange.tables import sparse_table
 
 # Of a slice, in bytes: what a save adds to the memory of the chief and a ps.
 SLICE_BYTES = 2**25
