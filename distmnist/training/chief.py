@@ -85,18 +85,19 @@ class Chief:
     """
     self._task = task
     self._choice = choice
-    self._variables = variables
     self._images = folder.images
     self._owner = folder.owner
     self._logdir = folder.path
     self._test_split = problem_data.load_test_split(choice.problem)
-    self._validation_split = validation_split
     self._validation, self._workers = None, []
     if _VALIDATION_STEPS.value:
       self._validation = self._make_evaluator(validation_split)
     self._global_step = tf.train.get_global_step()
-    self._values = self._found = self._final_step = self._best_path = None
-    self._live = live_evaluation.LiveEvaluation(task, choice)
+    self._final_step = self._best_path = None
+    judged = [self._test_split]
+    if _VALIDATE_AT_END.value and validation_split.num_examples:
+      judged.append(validation_split)
+    self._live = live_evaluation.LiveEvaluation(task, choice, variables, judged)
 
   def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
@@ -114,9 +115,7 @@ class Chief:
     def at_end(session):
       if not stop.is_requested:  # After a signal there is only a checkpoint.
         self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value)
-        whole = [v for v in self._variables if not self._live.has(v)]
-        self._values = checkpoints.fetch_whole(session, whole)
-        self._found = self._live.compute(self._find_judged())
+        self._live.take(session)
         self._final_step = int(session.run(self._global_step))
 
     result = []
@@ -176,16 +175,8 @@ class Chief:
       metrics = {kept.metric: kept.value}
       test = self._make_evaluator(self._test_split)
       return kept.step, metrics, test.compute_checkpoint(kept.path)
-    found = self._found or [
-      self._make_evaluator(split).compute(self._values)
-      for split in self._find_judged()
-    ]
-    return None, found[1] if len(found) > 1 else None, found[0]
-
-  def _find_judged(self):
-    """Returns the splits that the center is evaluated on at the end."""
-    wanted = _VALIDATE_AT_END.value and self._validation_split.num_examples
-    return [self._test_split, *([self._validation_split] if wanted else [])]
+    test, *others = self._live.compute()
+    return None, others[0] if others else None, test
 
   def _make_evaluator(self, split):
     return evaluation.Evaluator(
@@ -227,7 +218,7 @@ class Chief:
       self._logdir,
     )
     final_model.write(
-      self._choice.problem, self._logdir, self._values, self._best_path
+      self._choice.problem, self._logdir, self._live.values, self._best_path
     )
 
 

@@ -12,39 +12,54 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import sharding
 from distmnist.exchange.center import center as center_lib
 from distmnist.exchange.tables import sparse_table
+from distmnist.logdir import checkpoints
 from distmnist.training import evaluation
 
 
 class LiveEvaluation:
-  """Evaluates the center of the default graph, if it has tables on a ps."""
+  """How good the center is at the end, with its tables where they are.
 
-  def __init__(self, task, choice):
+  Attributes:
+    values: {name: array} of what is no table on a ps, whole variables; None
+      before `take`.
+  """
+
+  def __init__(self, task, choice, variables, splits):
     """
     Args:
-      task: task.Task of a worker, which serves when it is to compute.
+      task: task.Task of a worker, which serves when `take` is called.
       choice: flag_checks.Choice.
+      variables: list of tf.Variable, of the center, in the default graph.
+      splits: list of split.Split to evaluate on.
     """
-    self._task, self._choice = task, choice
+    self._task, self._choice, self._splits = task, choice, splits
     self._places = {v.op.name: v.device for v in tf.global_variables()}
     tables = tf.get_collection(sparse_table.TABLES)
     self._tables = tables if task.cluster.num_ps else []
+    self._variables = [
+      v for v in variables if not any(v is shard for shard in self._tables)
+    ]
+    self.values = self._found = None
 
-  def has(self, variable):
-    """Whether `variable` is a shard of a table that stays where it is."""
-    return any(variable is shard for shard in self._tables)
+  def take(self, session):
+    """Fetches the center; what needs its tables is computed now."""
+    self.values = checkpoints.fetch_whole(session, self._variables)
+    if self._tables:
+      self._found = [
+        _LiveEvaluator(
+          self._task, self._choice, self._places, split
+        ).compute_live()
+        for split in self._splits
+      ]
 
-  def compute(self, splits):
-    """Returns the metrics of each of `splits`, a list of {name: float}.
-
-    None where there is no table, and whole variables are evaluated.
-    """
-    if not self._tables:
-      return None
+  def compute(self):
+    """Returns the metrics of each split, a list of {name: float}."""
+    if self._found:
+      return self._found
+    problem, config = self._choice.problem, self._task.server_config
     return [
-      _LiveEvaluator(
-        self._task, self._choice, self._places, split
-      ).compute_live()
-      for split in splits
+      evaluation.Evaluator(problem, split, config).compute(self.values)
+      for split in self._splits
     ]
 
 
