@@ -27,7 +27,7 @@ from distmnist.sweeps import autotune
 from distmnist.training import flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
-from distmnist.training.problems import problem_data
+from distmnist.training.problems import problem_data, table_batches
 
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',
@@ -78,6 +78,16 @@ def main():
     print('one process: nothing moves')
     return
   print(traffic.format())
+  rows = traffic.has_tables and table_batches.measure(
+    cluster, problem, flags.FLAGS.batch_size
+  )
+  if rows:
+    print(rows.format())
+    traffic = dataclasses.replace(
+      traffic,
+      pulled=traffic.pulled + rows.pulled,
+      pushed=traffic.pushed + rows.pushed,
+    )
   for mbits in _MBITS.value:
     secs = traffic.compute_step_secs(mbits * 1e6 / 8)
     print(
@@ -116,8 +126,12 @@ def make_cluster():
     # Whoever asks is worker 0: all of them move the same.
     given.job_name, given.task_index = 'worker', 0
     return role_flags.from_flags()
+  is_local = cluster_flags.LAUNCHER.value == 'local'
   ps_hosts, worker_hosts = (
-    tuple(f'{job}{i}:2222' for i in range(number))
+    tuple(
+      f'127.0.0.1:{2222 + i}' if is_local else f'{job}{i}:2222'
+      for i in range(number)
+    )
     for job, number in (
       ('ps', cluster_flags.NUM_PS.value),
       ('worker', cluster_flags.NUM_WORKERS.value),

@@ -19,6 +19,17 @@ import tensorflow.compat.v1 as tf
 
 # Those whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
+# What each of the others keeps beside a table: so many more, each as large.
+NUM_SLOTS = {
+  'sgd': 0,
+  'momentum': 1,
+  'nesterov': 1,
+  'adagrad': 1,
+  'adam': 2,
+  'adamw': 2,
+  'rmsprop': 2,
+  'ftrl': 2,
+}
 
 
 def add(optimizer):

@@ -6,7 +6,8 @@ k^-1.1 (Zipf). A click has the probability sigmoid(z) of the planted model
 
   z = a + b . numbers + sum_c w_c[row_c] + sum_{c < 4} u_c[row_c] . u_{c+4}[...]
 
-so that the best AUC that any model can have is known: that of z itself.
+so that the best AUC that any model can have is known, that of z itself, and is
+reported as best_auc beside the model's.
 
 A net of rankers/ is
 
@@ -55,15 +56,18 @@ _TABLE_WIDTH = flags.DEFINE_integer(
 
 
 def load(split):
-  """Returns ({'numbers': float32 [n, 13], 'rows': int64 [n, 26]}, [n])."""
-  x, z, rng = _draw(split)
-  return x, (rng.random(len(z)) < 1 / (1 + np.exp(-z))).astype(np.float32)
+  """Returns the examples of a split.
 
-
-def compute_best_auc(split):
-  """Returns the AUC (float) of the planted model itself on a split."""
-  _, z, _ = _draw(split)
-  return compute_auc(z, load(split)[1])
+  Returns:
+    ({'numbers': float32 [n, 13], 'rows': int32 [n, 26]},
+     {'clicked': float32 [n] of 0 and 1, 'chance': float32 [n], sigmoid(z)}).
+  """
+  num_examples = _CLICKS_EXAMPLES.value
+  if split != 'train':
+    num_examples //= 10
+  return _draw_split(
+    _CLICKS_SEED.value, _SPLITS.index(split), num_examples, _CLICKS_ROWS.value
+  )
 
 
 def compute_auc(scores, labels):
@@ -75,31 +79,28 @@ def compute_auc(scores, labels):
   return (ranks[labels > 0].sum() - n * (n + 1) / 2) / (n * (len(labels) - n))
 
 
-def _draw(split):
-  """Returns (x, z, rng): examples, their true logits, and what draws next."""
-  num_examples = _CLICKS_EXAMPLES.value
-  if split != 'train':
-    num_examples //= 10
-  return _draw_split(
-    _CLICKS_SEED.value, _SPLITS.index(split), num_examples, _CLICKS_ROWS.value
-  )
-
-
 def _draw_split(seed, split, num_examples, num_rows):
   bias, slopes, weights, factors = _draw_model(seed, num_rows)
   rng = np.random.default_rng([seed, split])
-  numbers = rng.normal(size=[num_examples, NUM_NUMBERS]).astype(np.float32)
+  numbers = rng.standard_normal([num_examples, NUM_NUMBERS], np.float32)
   chances = np.arange(1, num_rows + 1) ** -_EXPONENT
-  rows = np.searchsorted(
-    np.cumsum(chances) / chances.sum(),
-    rng.random([num_examples, NUM_CATEGORIES]),
-  ).astype(np.int64)
-  categories = np.arange(NUM_CATEGORIES)
-  z = bias + numbers @ slopes + weights[categories, rows].sum(1)
+  ends = np.cumsum(chances) / chances.sum()
+  rows = np.empty([num_examples, NUM_CATEGORIES], np.int32)
+  z = bias + numbers @ slopes.astype(np.float32)
+  # One category after the other: millions of examples fit the memory.
+  for c in range(NUM_CATEGORIES):
+    drawn = np.searchsorted(ends, rng.random(num_examples))
+    rows[:, c] = np.minimum(drawn, num_rows - 1)  # The sum may be below 1.
+    z += weights[c, rows[:, c]]
   for c in range(_NUM_PAIRS):
     other = c + _NUM_PAIRS
     z += (factors[c, rows[:, c]] * factors[other, rows[:, other]]).sum(1)
-  return {'numbers': numbers, 'rows': rows}, z, rng
+  chance = (1 / (1 + np.exp(-z))).astype(np.float32)
+  clicked = (rng.random(num_examples) < chance).astype(np.float32)
+  return (
+    {'numbers': numbers, 'rows': rows},
+    {'clicked': clicked, 'chance': chance},
+  )
 
 
 @functools.lru_cache(maxsize=1)
@@ -119,29 +120,47 @@ def build(x, is_training):
   del is_training
   net = registry.load(RANKERS, _RANKER.value)
   num_rows = _CLICKS_ROWS.value
-  ids = x['rows'] + num_rows * tf.range(NUM_CATEGORIES, dtype=tf.int64)
+  ids = tf.cast(x['rows'], tf.int64) + num_rows * tf.range(
+    NUM_CATEGORIES, dtype=tf.int64
+  )
   num_ids = num_rows * NUM_CATEGORIES
   return net.build(x['numbers'], ids, num_ids, _TABLE_WIDTH.value)
 
 
 def loss(y, outputs):
   """Returns the log loss, float32 [n]."""
-  return tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=outputs)
+  return tf.nn.sigmoid_cross_entropy_with_logits(
+    labels=y['clicked'], logits=outputs
+  )
 
 
 def metrics(y, outputs):
-  """auc: over bins of the predicted probability; log_loss: [n]."""
-  bins = tf.cast(tf.sigmoid(outputs) * (_NUM_BINS - 1), tf.int32)
+  """auc and best_auc, that of the planted model: over bins of probability."""
+  found = {'auc': tf.sigmoid(outputs), 'best_auc': y['chance']}
+  return {
+    name: _count(probability, y['clicked'])
+    for name, probability in found.items()
+  }
+
+
+def _count(probability, clicked):
+  """Returns the metric_total.Total of an AUC."""
+  bins = tf.cast(probability * (_NUM_BINS - 1), tf.int32)
   counts = [
-    tf.math.unsorted_segment_sum(part, bins, _NUM_BINS) for part in (y, 1 - y)
+    tf.math.unsorted_segment_sum(part, bins, _NUM_BINS)
+    for part in (clicked, 1 - clicked)
   ]
-  return {'auc': metric_total.Total(counts, _compute_auc_of(*counts))}
+  return metric_total.Total(counts, _compute_auc_of(*counts))
 
 
 def finish(means):
-  """Returns the metrics with the AUC of all examples."""
-  clicked, other = (np.asarray(x, float) for x in means['auc'])
-  return means | {'auc': _compute_auc_of(clicked, other)}
+  """Returns the metrics with the AUCs of all examples."""
+  aucs = {
+    name: _compute_auc_of(*(np.asarray(x, float) for x in means[name]))
+    for name in ('auc', 'best_auc')
+    if name in means
+  }
+  return means | aucs
 
 
 def _compute_auc_of(clicked, other):

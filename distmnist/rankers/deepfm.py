@@ -12,7 +12,9 @@ from distmnist.nn import layers, stacks
 
 def build(numbers, ids, num_rows, width):
   """Returns the logits of a click, float32 [n]; see problems/clicks.py."""
-  rows = layers.embedding(ids, num_rows, width, 'rows')
+  # Near 0, as in dlrm: most products mean nothing.
+  start = tf.random_uniform_initializer(-0.1, 0.1)
+  rows = layers.embedding(ids, num_rows, width, 'rows', initializer=start)
   first = tf.reduce_sum(layers.embedding(ids, num_rows, 1, 'weights'), [1, 2])
   first += layers.dense(numbers, 1, 'numbers')[:, 0]
   squares = tf.reduce_sum(rows, 1) ** 2 - tf.reduce_sum(rows**2, 1)

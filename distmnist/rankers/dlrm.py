@@ -1,12 +1,16 @@
 """DLRM: Naumov et al. 2019, arXiv 1906.00091.
 
 The numbers go through a net into a vector as wide as the rows of the table; the
-dot products of all pairs of these vectors, and it, go through another.
+dot products of all pairs of these vectors, and it, go through another. Rows
+begin near 0: most products mean nothing, and until the nets have learnt which,
+they are noise.
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.nn import layers, stacks
+
+_FIRST_ROWS = 0.1
 
 
 def build(numbers, ids, num_rows, width):
@@ -14,9 +18,9 @@ def build(numbers, ids, num_rows, width):
   bottom = stacks.dense_stack(
     numbers, [64, width], 'bottom', is_last_linear=False
   )
-  vectors = tf.concat(
-    [bottom[:, tf.newaxis], layers.embedding(ids, num_rows, width, 'rows')], 1
-  )
+  start = tf.random_uniform_initializer(-_FIRST_ROWS, _FIRST_ROWS)
+  rows = layers.embedding(ids, num_rows, width, 'rows', initializer=start)
+  vectors = tf.concat([bottom[:, tf.newaxis], rows], 1)
   products = tf.matmul(vectors, vectors, transpose_b=True)
   n = vectors.shape.as_list()[1]
   pairs = [n * i + j for i in range(n) for j in range(i)]

@@ -8,7 +8,12 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.logdir import best, checkpoints, saving
-from distmnist.training import evaluation, final_model, final_report
+from distmnist.training import (
+  evaluation,
+  final_model,
+  final_report,
+  live_evaluation,
+)
 from distmnist.training.hooks import (
   begin_hook,
   save_hook,
@@ -80,17 +85,19 @@ class Chief:
     """
     self._task = task
     self._choice = choice
-    self._variables = variables
     self._images = folder.images
     self._owner = folder.owner
     self._logdir = folder.path
     self._test_split = problem_data.load_test_split(choice.problem)
-    self._validation_split = validation_split
     self._validation, self._workers = None, []
     if _VALIDATION_STEPS.value:
       self._validation = self._make_evaluator(validation_split)
     self._global_step = tf.train.get_global_step()
-    self._values = self._final_step = self._best_path = None
+    self._final_step = self._best_path = None
+    judged = [self._test_split]
+    if _VALIDATE_AT_END.value and validation_split.num_examples:
+      judged.append(validation_split)
+    self._live = live_evaluation.LiveEvaluation(task, choice, variables, judged)
 
   def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
@@ -108,7 +115,7 @@ class Chief:
     def at_end(session):
       if not stop.is_requested:  # After a signal there is only a checkpoint.
         self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value)
-        self._values = checkpoints.fetch_whole(session, self._variables)
+        self._live.take(session)
         self._final_step = int(session.run(self._global_step))
 
     result = []
@@ -162,17 +169,14 @@ class Chief:
 
   def _evaluate(self):
     """Returns (best step, validation metrics, test metrics)."""
-    test = self._make_evaluator(self._test_split)
     kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
     if kept and kept.path:
       self._best_path = kept.path
       metrics = {kept.metric: kept.value}
+      test = self._make_evaluator(self._test_split)
       return kept.step, metrics, test.compute_checkpoint(kept.path)
-    metrics = None
-    if _VALIDATE_AT_END.value and self._validation_split.num_examples:
-      validation = self._make_evaluator(self._validation_split)
-      metrics = validation.compute(self._values)
-    return None, metrics, test.compute(self._values)
+    test, *others = self._live.compute()
+    return None, others[0] if others else None, test
 
   def _make_evaluator(self, split):
     return evaluation.Evaluator(
@@ -214,7 +218,7 @@ class Chief:
       self._logdir,
     )
     final_model.write(
-      self._choice.problem, self._logdir, self._values, self._best_path
+      self._choice.problem, self._logdir, self._live.values, self._best_path
     )
 
 

@@ -1,5 +1,7 @@
 """Metrics of variables at hand or of a checkpoint, on this machine alone."""
 
+import contextlib
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
@@ -32,15 +34,23 @@ class Evaluator:
     self._problem = problem
     self._num_examples = split.num_examples
     with tf.Graph().as_default() as graph:
-      x, y, self._start = input_pipeline.build_chunks(
-        split, problem.preprocess, compute_chunk_size(split.spec.x)
-      )
-      outputs = problem.build(x, is_training=False)
+      with self._building():
+        x, y, self._start = input_pipeline.build_chunks(
+          split, problem.preprocess, compute_chunk_size(split.spec.x)
+        )
+        outputs = problem.build(x, is_training=False)
       self._sums = build_sums(problem, y, outputs)
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._saver = tf.train.Saver(self._saved)
-    self._session = tf.Session(graph=graph, config=config)
+    self._session = self._make_session(graph, config)
+
+  def _building(self):
+    """Returns the context in which the model is built."""
+    return contextlib.nullcontext()
+
+  def _make_session(self, graph, config):
+    return tf.Session(graph=graph, config=config)
 
   def compute(self, values):
     """Returns {name: float}, the metrics over all examples.

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
+from distmnist.exchange.tables import table_saver
 from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
@@ -71,8 +72,9 @@ class WorkerLoop:
     task.watchdog.stalls.describe_wait = functools.partial(
       strategy_lib.describe_wait, strategy_hooks
     )
+    saver = table_saver.TableSaver(cluster.cpu_device)
     self.scaffold = session_lib.ClusterScaffold(
-      task, self._folder.restart, tf.train.Saver(), strategy_hooks
+      task, self._folder.restart, saver, strategy_hooks
     )
     self._others = shutdown.Others(
       cluster, task.server, task.watchdog.secs_silent

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import optimizers
+from distmnist.nn import optimizers, sparse_updates
 
 EXACT = 'sgd', 'adagrad', 'ftrl'
 LAZY = 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw'
@@ -40,6 +40,13 @@ def test_of_all_rows_it_is_the_dense_update(tf_session, name):
     for is_sparse in (True, False)
   )
   np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', [*EXACT, *LAZY])
+def test_what_an_optimizer_keeps_beside_a_table(tf_session, name):
+  train(tf_session, name, [range(4)] * 5, True)
+  whole = [v for v in tf.global_variables() if v.shape == [4, 2]]
+  assert len(whole) - 1 == sparse_updates.NUM_SLOTS[name]
 
 
 SOME = [[0, 1], [1, 2], [0, 2], [2], [1, 2]]

@@ -17,21 +17,23 @@ def test_examples_are_what_they_say_and_come_back(set_flags):
   assert x['numbers'].shape == (20000, 13)
   assert x['rows'].shape == (20000, 26)
   assert (x['rows'].min(), x['rows'].max()) == (0, 49)
-  assert set(y) == {0, 1}
-  assert 0.2 < y.mean() < 0.6
+  assert set(y['clicked']) == {0, 1}
+  assert y['clicked'].mean() == pytest.approx(y['chance'].mean(), abs=0.02)
+  assert 0.2 < y['chance'].mean() < 0.6
   counts = np.bincount(x['rows'][:, 3])
   assert 1.7 < counts[0] / counts[1] < 2.6  # 2^1.1 = 2.14
-  np.testing.assert_array_equal(clicks.load('train')[1], y)
-  assert len(clicks.load('test')[1]) == 2000
+  again = clicks.load('train')[1]['clicked']
+  np.testing.assert_array_equal(again, y['clicked'])
+  assert len(clicks.load('test')[1]['clicked']) == 2000
   set_flags('--clicks_seed=1', '--clicks_examples=20000', '--clicks_rows=50')
-  assert (clicks.load('train')[1] != y).any()
+  assert (clicks.load('train')[1]['clicked'] != y['clicked']).any()
 
 
 def test_no_scores_are_better_than_those_of_the_planted_model():
-  found = clicks.compute_best_auc('train')
-  assert 0.7 < found < 0.95
   x, y = clicks.load('train')
-  assert clicks.compute_auc(x['numbers'][:, 0], y) < found
+  best = clicks.compute_auc(y['chance'], y['clicked'])
+  assert 0.7 < best < 0.95
+  assert clicks.compute_auc(x['numbers'][:, 0], y['clicked']) < best
 
 
 def test_auc_is_the_share_of_pairs_in_order():
@@ -44,17 +46,27 @@ def test_auc_is_the_share_of_pairs_in_order():
 def test_auc_of_bins_summed_over_batches_is_that_of_all(tf_session):
   rng = np.random.default_rng(0)
   z = rng.normal(size=400).astype(np.float32)
-  y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(np.float32)
+  chance = 1 / (1 + np.exp(-z))
+  clicked = (rng.random(400) < chance).astype(np.float32)
+  worse = z + rng.normal(size=400).astype(np.float32)
   sums = 0
   for part in (slice(0, 150), slice(150, 400)):
-    total = clicks.metrics(tf.constant(y[part]), tf.constant(z[part]))['auc']
-    states, value = tf_session.run([total.states, total.value])
+    y = {'clicked': clicked[part], 'chance': chance[part]}
+    y = {name: tf.constant(value) for name, value in y.items()}
+    totals = clicks.metrics(y, tf.constant(worse[part]))
+    states, value = tf_session.run(
+      [[total.states for total in totals.values()], totals['auc'].value]
+    )
     assert value == pytest.approx(
-      clicks.compute_auc(z[part], y[part]), abs=0.01
+      clicks.compute_auc(worse[part], clicked[part]), abs=0.01
     )
     sums += np.array(states)
-  found = clicks.finish({'auc': list(sums), 'loss': 0.5})
-  assert found['auc'] == pytest.approx(clicks.compute_auc(z, y), abs=0.01)
+  means = dict(zip(totals, map(list, sums), strict=True))
+  found = clicks.finish(means | {'loss': 0.5})
+  for name, scores in (('auc', worse), ('best_auc', z)):
+    expected = clicks.compute_auc(scores, clicked)
+    assert found[name] == pytest.approx(expected, abs=0.01)
+  assert found['auc'] < found['best_auc']
   assert found['loss'] == 0.5
 
 

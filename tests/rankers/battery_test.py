@@ -20,7 +20,8 @@ def test_a_net_learns_a_batch(tf_session, set_flags, name):
   )
   tf.set_random_seed(0)
   x, y = clicks.load('train')
-  logits = clicks.build(tf.nest.map_structure(tf.constant, x), True)
+  x, y = tf.nest.map_structure(tf.constant, (x, y))
+  logits = clicks.build(x, True)
   assert logits.shape.as_list() == [64]
   cost = tf.reduce_mean(clicks.loss(y, logits))
   step = tf.train.AdamOptimizer(0.02).minimize(cost)

@@ -49,6 +49,7 @@ class How(typing.NamedTuple):
     wire_dtype: str, as --wire_dtype.
     steps_per_run: int, K, as --steps_per_run; then x comes from a queue, a gate
       opens once a step, and a step ends when the next one has come to its gate.
+    build: callable, x -> (w, loss), a model in place of the one above.
   """
 
   optimizer: str | None = 'sgd'
@@ -56,6 +57,7 @@ class How(typing.NamedTuple):
   hessian: list | None = None
   wire_dtype: str = 'float32'
   steps_per_run: int = 1
+  build: typing.Callable | None = None
 
 
 class Worker:
@@ -73,7 +75,10 @@ class Worker:
         self.x = tf.placeholder(tf.float32, [size])
         self.rule = make_rule(member)
         with sharding.sharded(member.num_ps), self.rule.scope():
-          w = tf.get_variable('w', [size], initializer=tf.zeros_initializer())
+          if how.build:
+            w, loss = how.build(self.x)
+          else:
+            w = tf.get_variable('w', [size], initializer=tf.zeros_initializer())
         self.center_variables = [
           v for v in tf.global_variables() if v is not global_step
         ]
@@ -83,7 +88,8 @@ class Worker:
             xs = tf.FIFOQueue(-1, tf.float32, [size])
             self.feed, x = xs.enqueue(self.x), xs.dequeue()
         h = tf.ones([size]) if how.hessian is None else how.hessian
-        loss = tf.reduce_sum(h * (w - x) ** 2) / 2
+        if not how.build:
+          loss = tf.reduce_sum(h * (w - x) ** 2) / 2
         update = self.rule.minimize(
           loss, self._make_factory(global_step), global_step
         )

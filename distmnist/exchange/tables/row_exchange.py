@@ -35,6 +35,7 @@ class RowExchange:
       wire: transport.Wire.
       cpu_device, compute_device: str, those of the worker.
     """
+    self._num_tables = len(tables)
     self._numbering = _Numbering(tables)
     self._places = self._numbering.places
     self._wire = wire
@@ -144,6 +145,13 @@ class RowExchange:
     """Returns those of its keys and of their gradients, int64 scalar."""
     num_numbers = sum(len(s) for _, s in self._places if len(s) > 1)
     return self.count_bytes_pulled() + (self.num_keys + num_numbers) * 8
+
+  def count_numbers(self, num_ps):
+    """Returns how many numbers (int) go before the keys to so many ps.
+
+    They are for ps that have a shard of several tables, as all of them have.
+    """
+    return self._num_tables * num_ps if self._num_tables > 1 else 0
 
 
 class _Numbering:

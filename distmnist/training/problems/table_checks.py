@@ -8,6 +8,7 @@ from distmnist.common.names import STRATEGIES
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import sparse_table
 from distmnist.nn import optimizers, sparse_updates
+from distmnist.training.problems import table_memory
 
 
 def check(strategy):
@@ -48,6 +49,7 @@ def check(strategy):
       raise cli.UsageError(
         f'--{flag}={value:g} {what}, and does not go with {table}: leave it out'
       )
+  table_memory.check(strategy.cluster)
 
 
 def find_rules():

@@ -1,0 +1,152 @@
+"""Saves and restores tables in slices: no process holds a copy of a whole one.
+
+A Saver reads each variable whole, and of a table whose rows have been pulled
+TensorFlow then makes a copy, on its ps and once more on the chief. Here the
+chief takes some rows at a time of one shard, which the ps gathers, and writes
+them as a part of the checkpoint of their own; at the end the parts get one
+index. What is written is what a Saver writes: variables under their names, for
+any reader and any number of ps.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import sparse_table
+
+# Of a slice, in bytes: what a save adds to the memory of the chief and a ps.
+SLICE_BYTES = 2**25
+
+
+class TableSaver:
+  """Like a tf.train.Saver of all variables, but takes tables in slices.
+
+  Variables beside a table, those of the optimizer, are taken as the table is; a
+  shard that is no larger than a slice is one variable like others.
+  """
+
+  def __init__(self, device, slice_bytes=SLICE_BYTES):
+    """
+    Args:
+      device: str, the CPU of the process that writes and reads files.
+      slice_bytes: int, at most; a row is never cut.
+    """
+    shards = [v for v in find_shards() if count_bytes(v) > slice_bytes]
+    names = {shard.op.name for shard in shards}
+    rest = [v for v in tf.global_variables() if v.op.name not in names]
+    self._rest = tf.train.Saver(rest, allow_empty=True)
+    self._slice_bytes = slice_bytes
+    self._shards = []
+    if shards:
+      with tf.name_scope('table_saver'):
+        self._build(shards, device)
+
+  def build(self):
+    """Does nothing: tf.train.Scaffold calls it."""
+
+  def _build(self, shards, device):
+    self._path = tf.placeholder(tf.string, [], 'path')
+    self._parts = tf.placeholder(tf.string, [None], 'parts')
+    self._begin = tf.placeholder(tf.int64, [], 'begin')
+    self._end = tf.placeholder(tf.int64, [], 'end')
+    self._place = tf.placeholder(tf.string, [], 'place')
+    with tf.device(device):
+      self._merge = tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=self._parts, destination_prefix=self._path
+      )
+    self._shards = [self._build_shard(shard, device) for shard in shards]
+
+  def _build_shard(self, shard, device):
+    """Returns (shard, op that saves, that makes room, that restores)."""
+    name, dtype = find_place(shard)[0], shard.dtype.base_dtype
+    with tf.device(shard.device):
+      rows = tf.range(self._begin, self._end)
+      # Not a read: of a table whose rows were pulled it is a copy.
+      value = shard.sparse_read(rows)
+      # Memory of its own, which no constant shares, and no time to fill it.
+      room = tf.raw_ops.AssignVariableOp(
+        resource=shard.handle,
+        value=tf.raw_ops.Empty(shape=shard.shape.as_list(), dtype=dtype),
+      )
+    with tf.device(device):
+      save = tf.raw_ops.SaveV2(
+        prefix=self._path,
+        tensor_names=[name],
+        shape_and_slices=tf.reshape(self._place, [1]),
+        tensors=[value],
+      )
+      read = tf.raw_ops.RestoreV2(
+        prefix=self._path,
+        tensor_names=[name],
+        shape_and_slices=tf.reshape(self._place, [1]),
+        dtypes=[dtype],
+      )[0]
+    with tf.device(shard.device):
+      restore = tf.raw_ops.ResourceScatterUpdate(
+        resource=shard.handle, indices=rows, updates=read
+      )
+    return shard, save, room, restore
+
+  def save(self, sess, save_path, global_step=None, **settings):
+    """Writes a checkpoint, as a tf.train.Saver does; returns its path."""
+    if not self._shards:
+      return self._rest.save(sess, save_path, global_step, **settings)
+    path = save_path if global_step is None else f'{save_path}-{global_step}'
+    parts = [f'{path}.part_0']
+    self._rest.save(sess, parts[0], **settings | {'write_meta_graph': False})
+    for shard, save, _, _ in self._shards:
+      for place in self._cut(shard):
+        parts.append(f'{path}.part_{len(parts)}')
+        sess.run(save, place | {self._path: parts[-1]})
+    sess.run(self._merge, {self._path: path, self._parts: parts})
+    return path
+
+  def restore(self, sess, save_path):
+    """Restores a checkpoint, as a tf.train.Saver does."""
+    self._rest.restore(sess, save_path)
+    for shard, _, room, restore in self._shards:
+      sess.run(room)
+      for place in self._cut(shard):
+        sess.run(restore, place | {self._path: save_path})
+
+  def _cut(self, shard):
+    """Yields what to feed for each slice of a shard."""
+    _, full_shape, offset = find_place(shard)
+    size, *rest = shard.shape.as_list()
+    row_bytes = count_bytes(shard) // size
+    # A gather has a number of 8 bytes for each row.
+    step = max(1, self._slice_bytes // (row_bytes + 8))
+    whole = ' '.join(str(n) for n in full_shape)
+    for begin in range(0, size, step):
+      end = min(begin + step, size)
+      rows = ':'.join([f'{offset + begin},{end - begin}', *['-'] * len(rest)])
+      yield {
+        self._begin: begin,
+        self._end: end,
+        self._place: f'{whole} {rows}',
+      }
+
+
+def find_shards():
+  """Returns the shards of tables and of what an optimizer keeps beside them."""
+  shapes = dict(
+    find_place(v)[:2] for v in tf.get_collection(sparse_table.TABLES)
+  )
+
+  def is_found(variable):
+    name, shape, _ = find_place(variable)
+    # A slot is as its table is; other numbers of an optimizer are not.
+    return name in shapes or shapes.get(name.rpartition('/')[0]) == shape
+
+  return [v for v in tf.global_variables() if is_found(v)]
+
+
+def count_bytes(variable):
+  """Returns the bytes (int) that a tf.Variable takes."""
+  return variable.shape.num_elements() * variable.dtype.size
+
+
+def find_place(shard):
+  """Returns (name, shape) of the whole variable, and the first row here."""
+  info = shard._get_save_slice_info()  # The only place that knows it.
+  if info is None:
+    return shard.op.name, shard.shape.as_list(), 0
+  return info.full_name, list(info.full_shape), info.var_offset[0]

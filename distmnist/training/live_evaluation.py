@@ -1,0 +1,95 @@
+"""Metrics of a model with sparse tables, whose rows stay on the ps.
+
+What is evaluated is the center itself, through the session's cluster: of a
+table the rows of each chunk are pulled, as a step of the training does, and so
+it need not fit the memory of who evaluates.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import sharding
+from distmnist.exchange.center import center as center_lib
+from distmnist.exchange.tables import sparse_table
+from distmnist.logdir import checkpoints
+from distmnist.training import evaluation
+
+
+class LiveEvaluation:
+  """How good the center is at the end, with its tables where they are.
+
+  Attributes:
+    values: {name: array} of what is no table on a ps, whole variables; None
+      before `take`.
+  """
+
+  def __init__(self, task, choice, variables, splits):
+    """
+    Args:
+      task: task.Task of a worker, which serves when `take` is called.
+      choice: flag_checks.Choice.
+      variables: list of tf.Variable, of the center, in the default graph.
+      splits: list of split.Split to evaluate on.
+    """
+    self._task, self._choice, self._splits = task, choice, splits
+    self._places = {v.op.name: v.device for v in tf.global_variables()}
+    tables = tf.get_collection(sparse_table.TABLES)
+    self._tables = tables if task.cluster.num_ps else []
+    self._variables = [
+      v for v in variables if not any(v is shard for shard in self._tables)
+    ]
+    self.values = self._found = None
+
+  def take(self, session):
+    """Fetches the center; what needs its tables is computed now."""
+    self.values = checkpoints.fetch_whole(session, self._variables)
+    if self._tables:
+      self._found = [
+        _LiveEvaluator(
+          self._task, self._choice, self._places, split
+        ).compute_live()
+        for split in self._splits
+      ]
+
+  def compute(self):
+    """Returns the metrics of each split, a list of {name: float}."""
+    if self._found:
+      return self._found
+    problem, config = self._choice.problem, self._task.server_config
+    return [
+      evaluation.Evaluator(problem, split, config).compute(self.values)
+      for split in self._splits
+    ]
+
+
+class _LiveEvaluator(evaluation.Evaluator):
+  def __init__(self, task, choice, places, split):
+    self._task, self._strategy = task, choice.strategy
+    self._places = places
+    super().__init__(choice.problem, split)
+
+  @contextlib.contextmanager
+  def _building(self):
+    """Variables are those of the training: of its names, where it has them."""
+    cluster = self._task.cluster
+
+    def find_ps(op):
+      return tf.DeviceSpec.from_string(self._places[op.name]).task
+
+    with (
+      tf.device(cluster.device_setter(find_ps)),
+      sharding.sharded_by_flags(cluster.num_ps, self._strategy.max_shard_bytes),
+      center_lib.Center(cluster).scope(),
+    ):
+      yield
+
+  def _make_session(self, graph, config):
+    del config
+    target = self._task.server.target
+    return tf.Session(target, graph, self._task.session_config)
+
+  def compute_live(self):
+    """Returns {name: float}, the metrics over all examples."""
+    with self._session:
+      return self._compute()

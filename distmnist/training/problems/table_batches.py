@@ -1,0 +1,75 @@
+"""What the sparse tables of a model move in a step, by batches of its data."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import transport
+from distmnist.exchange.center import center as center_lib
+from distmnist.training.problems import problem_data
+
+# Batches that are looked at, the first ones of the data.
+_NUM_BATCHES = 10
+
+
+class Rows(NamedTuple):
+  """What one step of one worker moves for all tables, in the mean.
+
+  Attributes:
+    num_ids: float, all ids of a batch.
+    num_keys: float, the different ones, whose rows move.
+    pulled, pushed: float, bytes.
+  """
+
+  num_ids: float
+  num_keys: float
+  pulled: float
+  pushed: float
+
+  def format(self):
+    """Returns one line for people."""
+    return (
+      f'rows a step: {self.num_ids:,.0f} ids, of which {self.num_keys:,.0f} '
+      f'({self.num_keys / self.num_ids:.0%}) are different; pulls '
+      f'{self.pulled:,.0f} and pushes {self.pushed:,.0f} bytes more'
+    )
+
+
+def measure(cluster, problem, batch_size):
+  """Returns the Rows of a step; None where the model has no table.
+
+  Args:
+    cluster: cluster.Cluster that is to train.
+    problem: problem.Problem, whose training data are loaded.
+    batch_size: int.
+  """
+  split = problem_data.load_train_split(problem)
+  with tf.Graph().as_default():
+    fed = [
+      tf.placeholder(leaf.dtype, [None, *leaf.shape])
+      for leaf in split.spec.arrays()
+    ]
+    x, _ = problem.preprocess(*split.pack(fed), is_training=True)
+    center = center_lib.Center(cluster_lib.Cluster())
+    with center.scope():
+      problem.build(x, is_training=True)
+    exchanges = center.rows.exchanges
+    if not exchanges:
+      return None
+    numbers = [(e.num_ids, e.num_keys) for e in exchanges]
+    found = []
+    with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      for start in range(0, batch_size * _NUM_BATCHES, batch_size):
+        some = split.slice(start, start + batch_size)
+        if some.num_examples:
+          arrays = dict(zip(fed, some.arrays(), strict=True))
+          found.append(session.run(numbers, arrays))
+  means = np.mean(found, 0)
+  wire, pulled, pushed = transport.Wire(cluster), 0, 0
+  for exchange, (_, num_keys) in zip(exchanges, means, strict=True):
+    values = num_keys * exchange.width * wire.size_of(exchange.dtype)
+    pulled += values
+    pushed += values + 8 * (num_keys + exchange.count_numbers(cluster.num_ps))
+  return Rows(*means.sum(0), pulled, pushed)

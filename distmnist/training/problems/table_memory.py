@@ -1,0 +1,76 @@
+"""Whether sparse tables fit the memory of the ps, before anything starts."""
+
+import contextlib
+import os
+import pathlib
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.common import cli
+from distmnist.exchange.tables import sparse_table
+from distmnist.nn import optimizers, sparse_updates
+
+_PS_MEMORY_MIB = flags.DEFINE_integer(
+  'ps_memory_mib',
+  None,
+  'MiB of memory that each ps may fill with sparse tables and what the '
+  'optimizer keeps beside them: a model that takes more is refused before it '
+  'starts. By default that of this machine for all ps together, if all of them '
+  'run on it, and else without a limit.',
+  lower_bound=1,
+)
+_LOCAL = '127.0.0.1', 'localhost', '::1'
+_LIMIT_FILE = pathlib.Path('/sys/fs/cgroup/memory.max')
+
+
+def check(cluster):
+  """Checks the tables of the default graph.
+
+  Args:
+    cluster: cluster.Cluster.
+
+  Raises:
+    cli.UsageError: names the largest table and what to do.
+  """
+  tables = tf.get_collection(sparse_table.TABLES)
+  limit = _find_limit(cluster)
+  if not tables or limit is None:
+    return
+  optimizer = optimizers.base_rate_from_flags()[0].split()[0]
+  num_copies = 1 + sparse_updates.NUM_SLOTS.get(optimizer, 0)
+  sizes = {}
+  for shard in tables:
+    name = sparse_table.find_name(shard)
+    size = shard.shape.num_elements() * shard.dtype.size
+    sizes[name] = sizes.get(name, 0) + size
+  needed = num_copies * sum(sizes.values()) / cluster.num_ps
+  if needed > limit:
+    largest = max(sizes, key=sizes.get)
+    raise cli.UsageError(
+      f'the sparse tables, of which {largest!r} is the largest, take '
+      f'{needed / 2**20:,.0f} MiB on each of {cluster.num_ps} ps with '
+      f'--optimizer={optimizer}, and there are {limit / 2**20:,.0f} '
+      f'(--ps_memory_mib): take more ps with memory of their own, fewer or '
+      'narrower rows, or sgd, which keeps nothing beside them'
+    )
+
+
+def _find_limit(cluster):
+  """Returns the bytes that each ps may take, or None if that is not known."""
+  if not cluster.num_ps:
+    return None
+  if _PS_MEMORY_MIB.value is not None:
+    return _PS_MEMORY_MIB.value * 2**20
+  hosts = [host.rpartition(':')[0].strip('[]') for host in cluster.ps_hosts]
+  if not all(host in _LOCAL for host in hosts):
+    return None
+  return read_memory() / cluster.num_ps
+
+
+def read_memory():
+  """Returns the bytes of memory of this machine, or of this container."""
+  found = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  with contextlib.suppress(OSError, ValueError):  # 'max' is no number.
+    found = min(found, int(_LIMIT_FILE.read_text()))
+  return found

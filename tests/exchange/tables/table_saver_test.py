@@ -1,0 +1,111 @@
+"""Tables in a checkpoint: in slices, and as a Saver writes and reads them."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.exchange import sharding
+from distmnist.exchange.tables import table_saver
+from distmnist.logdir import checkpoints
+from distmnist.strategies import async_sgd
+from tests.support import tables
+
+
+@pytest.fixture(autouse=True)
+def flags(set_flags):
+  set_flags()
+
+
+def build(member, optimizer='adam', slice_bytes=300):
+  """Returns (tables.Model, the saver): a slice has some rows of a shard."""
+  model = tables.Model(member, async_sgd.make(member), optimizer, tables.BATCH)
+  return model, table_saver.TableSaver('/cpu:0', slice_bytes)
+
+
+def read_all(session):
+  return checkpoints.fetch_whole(session, tf.global_variables())
+
+
+def assert_same(found, expected):
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'adagrad', 'ftrl'])
+def test_slices_are_the_checkpoint_that_a_saver_writes(tmp_path, optimizer):
+  with tf.Graph().as_default():
+    model, saver = build(cluster_lib.Cluster(), optimizer)
+    names = {v.op.name for v in table_saver.find_shards()}
+    assert {'a/rows', 'b/rows'} < names
+    assert 'w' not in names
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      session.run(model.update.train_op, model.feed(0))
+      path = saver.save(session, f'{tmp_path}/model', 3)
+      expected = read_all(session)
+      reader = tf.train.load_checkpoint(path)
+      assert_same(
+        {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()},
+        expected,
+      )
+      assert not list(tmp_path.glob('*part*'))
+      assert path == f'{tmp_path}/model-3'
+      session.run(model.update.train_op, model.feed(1))
+      tf.train.Saver().restore(session, path)
+      assert_same(read_all(session), expected)
+
+
+def test_it_restores_what_a_saver_has_written(tmp_path):
+  with tf.Graph().as_default():
+    model, saver = build(cluster_lib.Cluster())
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      session.run(model.update.train_op, model.feed(0))
+      path = tf.train.Saver().save(session, f'{tmp_path}/model')
+      expected = read_all(session)
+    with tf.Session() as session:
+      saver.restore(session, path)
+      assert_same(read_all(session), expected)
+
+
+def test_slices_of_two_ps_are_restored_on_three(make_cluster, tmp_path):
+  found = []
+  for num_ps in (2, 3):
+    cluster = make_cluster(num_ps, 1)
+    with tf.Graph().as_default():
+      model, saver = build(cluster.worker(0))
+      with tf.Session(cluster.servers[0].target) as session:
+        if found:
+          saver.restore(session, f'{tmp_path}/model')
+        else:
+          session.run(tf.global_variables_initializer())
+          session.run(model.update.train_op, model.feed(0))
+          saver.save(session, f'{tmp_path}/model')
+        found.append(read_all(session))
+  assert_same(found[1], found[0])
+
+
+def test_a_slice_has_no_more_bytes_than_said():
+  with tf.Graph().as_default(), sharding.sharded(1):
+    model, saver = build(cluster_lib.Cluster(), slice_bytes=200)
+    del model
+    shard = table_saver.find_shards()[0]
+    sizes = [
+      place[saver._end] - place[saver._begin] for place in saver._cut(shard)
+    ]
+    assert sum(sizes) == shard.shape[0]
+    assert max(sizes) == 200 // (3 * 4 + 8)
+
+
+def test_without_tables_it_is_a_saver(tmp_path):
+  with tf.Graph().as_default():
+    v = tf.get_variable('v', initializer=2.0)
+    saver = table_saver.TableSaver('/cpu:0')
+    with tf.Session() as session:
+      session.run(v.initializer)
+      path = saver.save(session, f'{tmp_path}/model')
+      session.run(v.assign(3.0))
+      saver.restore(session, path)
+      assert session.run(v) == 2

@@ -1,0 +1,69 @@
+"""A model with tables is evaluated where its rows are."""
+
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.data import input_pipeline
+from distmnist.exchange.tables import sparse_table
+from distmnist.logdir import checkpoints
+from distmnist.problems import clicks  # noqa: F401  Its flags.
+from distmnist.strategies import async_sgd
+from distmnist.training import evaluation, live_evaluation, step
+from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import problem_data
+
+FLAGS = '--problem=clicks', '--clicks_examples=3000', '--clicks_rows=40'
+
+
+def build(member, num_splits=1):
+  """Returns (LiveEvaluation, problem, split, task), in a worker's graph."""
+  problem, rule = problem_lib.from_flags(), async_sgd.make(member)
+  slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
+  built = step.build_step(member, rule, problem, [slice_])
+  task = types.SimpleNamespace(
+    cluster=member, server=None, session_config=None, server_config=None
+  )
+  choice = types.SimpleNamespace(problem=problem, strategy=rule)
+  split = problem_data.load_test_split(problem)
+  live = live_evaluation.LiveEvaluation(
+    task, choice, built.center, [split] * num_splits
+  )
+  return live, problem, split, task
+
+
+def test_it_finds_what_an_evaluation_of_whole_tables_finds(
+  make_cluster, set_flags
+):
+  set_flags(*FLAGS)
+  cluster = make_cluster(2, 1)
+  with tf.Graph().as_default():
+    live, problem, split, task = build(cluster.worker(0), 2)
+    task.server = cluster.servers[0]
+    with tf.Session(task.server.target) as session:
+      session.run(tf.global_variables_initializer())
+      live.take(session)
+      values = checkpoints.fetch_whole(session, tf.global_variables())
+  names = {sparse_table.find_name(v) for v in live._tables}
+  assert names == {'rows'}
+  assert 'rows/rows' in values
+  assert not any(name.startswith('rows/') for name in live.values)
+  found, again = live.compute()
+  expected = evaluation.Evaluator(problem, split).compute(values)
+  assert found == pytest.approx(expected, abs=1e-5)
+  assert again == pytest.approx(found, abs=1e-5)
+  assert 0.8 < found['best_auc'] < 1
+
+
+def test_without_ps_whole_variables_are_evaluated(set_flags):
+  set_flags(*FLAGS)
+  with tf.Graph().as_default():
+    live, problem, split, _ = build(cluster_lib.Cluster())
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      live.take(session)
+  assert 'rows/rows' in live.values
+  expected = evaluation.Evaluator(problem, split).compute(live.values)
+  assert live.compute() == [pytest.approx(expected)]

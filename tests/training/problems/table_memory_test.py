@@ -1,0 +1,55 @@
+"""Tables that do not fit the memory of the ps are refused in one line."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
+from distmnist.nn import layers
+from distmnist.training.problems import table_memory
+
+
+def make(*ps_hosts):
+  return cluster_lib.make_cluster(ps_hosts, ('w:1',), 'worker', 0)
+
+
+def build(num_rows):
+  for name, rows in (('small', 60), ('users', num_rows)):
+    layers.embedding(tf.constant([1]), rows, 8, name)
+
+
+def test_tables_with_slots_are_held_against_the_flag(tf_session, set_flags):
+  build(3 * 2**16)  # 6 MiB, and 12 of Adam on all ps.
+  set_flags('--ps_memory_mib=10', '--optimizer=adam')
+  table_memory.check(make('a:1', 'b:1'))
+  with pytest.raises(cli.UsageError) as caught:
+    table_memory.check(make('a:1'))
+  assert str(caught.value).startswith(
+    "the sparse tables, of which 'users' is the largest, take 18 MiB on each "
+    'of 1 ps with --optimizer=adam, and there are 10 (--ps_memory_mib): take'
+  )
+  set_flags('--ps_memory_mib=10', '--optimizer=sgd')
+  table_memory.check(make('a:1'))
+
+
+def test_ps_of_this_machine_share_its_memory(
+  tf_session, set_flags, monkeypatch
+):
+  build(3 * 2**16)
+  set_flags('--optimizer=sgd')
+  monkeypatch.setattr(table_memory, 'read_memory', lambda: 5 * 2**20)
+  with pytest.raises(cli.UsageError, match='on each of 2 ps'):
+    table_memory.check(make('127.0.0.1:1', 'localhost:2'))
+  table_memory.check(make('127.0.0.1:1', 'elsewhere:1'))
+  table_memory.check(cluster_lib.Cluster())
+
+
+def test_memory_is_that_of_the_container(monkeypatch, tmp_path):
+  whole = table_memory.read_memory()
+  assert whole > 2**28
+  limit = tmp_path / 'memory.max'
+  monkeypatch.setattr(table_memory, '_LIMIT_FILE', limit)
+  limit.write_text('1048576\n')
+  assert table_memory.read_memory() == 2**20
+  limit.write_text('max\n')
+  assert table_memory.read_memory() >= whole
