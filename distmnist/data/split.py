@@ -113,7 +113,8 @@ def _make_array(leaf, numbers):
     array = array.astype(np.float32)
   if not array.ndim:
     raise ValueError(
-      f'{leaf!r} is a single value: expected an array of one value an example'
+      f'{" ".join(repr(leaf).split())[:60]} is a single value: expected an '
+      'array of one value an example; what is sparse has to be made dense'
     )
   if array.dtype.kind == 'O' and not _has_only_bytes(array):
     raise ValueError(_RAGGED)

@@ -40,7 +40,10 @@ class Evaluator:
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._saver = tf.train.Saver(self._saved)
+      # Tables of words, and what a metric counts in.
+      others = tf.tables_initializer(), tf.local_variables_initializer()
     self._session = tf.Session(graph=graph, config=config)
+    self._session.run(others)
 
   def compute(self, values):
     """Returns {name: float}, the metrics over all examples.
