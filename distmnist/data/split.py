@@ -109,6 +109,8 @@ def _make_array(leaf, numbers):
     array = np.char.encode(array, 'utf-8')
   if array.dtype.kind == 'S':
     array = array.astype(object)
+  if array.dtype.kind == 'O' and array.ndim:  # As pandas has a column of text.
+    array = _encode(array)
   if array.dtype == np.float64:
     array = array.astype(np.float32)
   if not array.ndim:
@@ -123,6 +125,14 @@ def _make_array(leaf, numbers):
     row = row if numbers is None else numbers[row]
     raise ValueError(f'example {row} has a number that is not finite')
   return array
+
+
+def _encode(array):
+  """Returns an array of objects with bytes in the place of each str."""
+  found = np.empty_like(array)
+  for place, value in np.ndenumerate(array):
+    found[place] = value.encode() if isinstance(value, str) else value
+  return found
 
 
 def _has_only_bytes(array):
