@@ -89,6 +89,7 @@ setuptools.setup(
     'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
     's3': ['s3fs>=2024.10,<2027'],  # s3://
+    'tpe': ['optuna>=4,<6'],  # sweep --sampler=tpe
     'spark': ['pyspark>=4.0,<5'],  # with Java 17
     'wandb': ['wandb>=0.19,<1'],  # --loggers=wandb
     'test': [
@@ -104,6 +105,7 @@ setuptools.setup(
       'pyyaml>=6,<7',
       'pyarrow>=16,<27',
       's3fs>=2024.10,<2027',
+      'optuna>=4,<6',
       'moto[s3,server]>=5,<6',  # a store that answers as S3 does
       'wheel',
       *DOCS,

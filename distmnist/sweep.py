@@ -35,6 +35,7 @@ from distmnist.sweeps import (
   halving,
   local_backend,
   progress,
+  proposing,
   search_space,
   spark_backend,
   sweep_folder,
@@ -79,6 +80,13 @@ _RANDOM = flags.DEFINE_integer(
   'Number of distinct combinations to sample. Default: all are tried.',
   lower_bound=1,
 )
+_SAMPLER = flags.DEFINE_enum(
+  'sampler',
+  'random',
+  ['random', 'tpe'],
+  'How --random samples. random: each combination by itself; tpe: each by a '
+  'tree-structured Parzen estimator of the trials that have ended, by Optuna.',
+)
 _RANDOM_SEED = flags.DEFINE_integer(
   'random_seed', 0, 'Seed of --random.', lower_bound=0
 )
@@ -115,13 +123,19 @@ def main(words, train_flags):
   study.check_flags()
   command = make_command(study)
   folder = sweep_folder.SweepFolder(_SWEEP_DIR.value, study)
+  proposer = None
   trials = trials_lib.make_trials(study.combinations, folder.trials)
+  if study.proposed:
+    proposer = proposing.Proposer(study, folder.trials)
+    trials = proposer.find_known()
   if FLAGS.dry_run:
-    for trial in trials:
+    for trial in trials or proposer.make_probes():
       print(shlex.join(command.make(trial, 0)))
     return 0
   command.backend.check_ready()
-  schedule = halving.Schedule(trials, study.rungs, _RETRY_FAILED.value)
+  schedule = halving.Schedule(
+    trials, study.rungs, _RETRY_FAILED.value, proposer
+  )
   shown = progress.Progress(schedule, folder.path)
   with folder.opened() as lock:
     for trial in trials:
@@ -138,7 +152,7 @@ def main(words, train_flags):
       f'with --sweep_dir={folder.path}'
     )
     return 128 + signum
-  _raise_if_incomplete(trials)
+  progress.check_complete(trials)
   return 0
 
 
@@ -154,17 +168,47 @@ def make_study(words, train_flags):
   given = list(train_flags_lib.expand(train_flags))
   choices = search_space.parse(words)
   study_lib.check_names(choices, given)
-  combinations = search_space.make_combinations(
-    choices, _ZIP.value, _RANDOM.value, _RANDOM_SEED.value
-  )
+  combinations, proposed = [], None
+  if _SAMPLER.value == 'tpe':
+    num_trials = _check_proposed()
+    proposed = {'words': list(words), 'seed': _RANDOM_SEED.value}
+  else:
+    combinations = search_space.make_combinations(
+      choices, _ZIP.value, _RANDOM.value, _RANDOM_SEED.value
+    )
+    num_trials = len(combinations)
   return study_lib.Study(
     combinations,
     given,
     cluster_flags.NUM_PS.value,
     cluster_flags.NUM_WORKERS.value,
     cluster_flags.MODULE.value,
-    halving.make_rungs(_HALVING.value, len(combinations), choices, given),
+    halving.make_rungs(_HALVING.value, num_trials, choices, given),
+    proposed,
   )
+
+
+def _check_proposed():
+  """Returns how many trials (int) --sampler=tpe is to propose.
+
+  Raises:
+    cli.UsageError: another flag does not go with it, or Optuna is missing.
+  """
+  if not _RANDOM.value:
+    raise cli.UsageError(
+      '--sampler=tpe needs the number of trials: give it, such as --random=20'
+    )
+  for flag, why in (
+    ('zip', 'combines values in an order of its own'),
+    ('halving', 'has all trials start before one ends'),
+  ):
+    if FLAGS[flag].value:
+      raise cli.UsageError(
+        f'--sampler=tpe proposes each trial from those before it, and --{flag} '
+        f'{why}: leave one of them out'
+      )
+  proposing.check_ready()
+  return _RANDOM.value
 
 
 def make_command(study):
@@ -179,29 +223,11 @@ def make_command(study):
       _PARALLEL.value, study, _SWEEP_DIR.value, launcher=spark
     )
   else:
-    num_parallel = min(_PARALLEL.value or 1, len(study.combinations))
+    num_parallel = min(_PARALLEL.value or 1, study.num_trials)
     backend = local_backend.from_flags(
       num_parallel, study.module, is_launched=launch_flags is not None
     )
   return trial_command.TrialCommand(study, backend, launch_flags)
-
-
-def _raise_if_incomplete(trials):
-  """Raises cli.RunError that names the first of the trials that failed."""
-  failed = [t for t in trials if t.state == trials_lib.FAILED]
-  stopped = [t for t in trials if t.state == trials_lib.STOPPED]
-  for state, found, advice in (
-    ('failed', failed, 'once repaired, --retry_failed runs it again'),
-    ('was stopped', stopped, 'the same command goes on with it'),
-  ):
-    if found:
-      first = found[0]
-      cause = f': {first.cause}' if first.cause else ''
-      more = f', the first of {len(found)} that did' if len(found) > 1 else ''
-      raise cli.RunError(
-        f'trial {first.name} ({search_space.describe(first.combination)}) '
-        f'{state}{more}{cause}; log: {first.log}; {advice}'
-      )
 
 
 def run():

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 
 import pytest
 
@@ -23,6 +24,13 @@ pytestmark = pytest.mark.usefixtures('heed_signals')
     ([], ['a=1'], ['--ps_hosts', 'x:1'], '--ps_hosts is not for a trial'),
     (['--logs_dir=x'], ['a=1'], [], '--logs_dir is not for a sweep'),
     (['--zip', '--random=2'], ['a=1,2'], [], '--zip and --random exclude'),
+    (['--sampler=tpe'], ['a=1..2'], [], 'needs the number of trials'),
+    (
+      ['--sampler=tpe', '--random=2', '--halving=2'],
+      ['a=1..2'],
+      ['--epochs=1'],
+      'and --halving has all trials start before one ends',
+    ),
     (['--halving=2'], ['a=1,2'], [], 'give either --train_steps or --epochs'),
     (
       ['--halving=2'],
@@ -225,3 +233,23 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   for step in (20, 40):
     assert f'run/model.ckpt-{step}' in text
   assert 'step 80/80' in text
+
+
+def test_optuna_chooses_trials_and_goes_on_with_them(tmp_path):
+  pytest.importorskip('optuna')
+  words = ['x=1..9', 'do=all:report=0.5', '--random=3', '--sampler=tpe']
+  found = {}
+  done = sweeps.run(tmp_path, *words, '--dry_run')
+  assert (done.returncode, done.stderr) == (0, '')
+  for is_again in (False, True):
+    if is_again:  # As if it had been stopped before its third trial.
+      shutil.rmtree(tmp_path / 'sweep' / 'trials' / '03')
+    done = sweeps.run(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    rows = sweeps.read_table(done)
+    found[is_again] = {row['trial']: row['x'] for row in rows}
+    assert sweeps.read_states(tmp_path) == ['done'] * 3
+  assert found[True] == found[False]
+  assert '3 trials in' in done.stderr and '1 is left to run' in done.stderr
+  done = sweeps.run(tmp_path, 'x=1..8', *words[1:])
+  assert done.returncode == 2 and 'holds another sweep' in done.stderr

@@ -4,6 +4,7 @@ import os
 import tempfile
 
 from distmnist.api import training
+from distmnist.storage import urls
 
 # Optimizers of Keras, their names here, and which settings of theirs are flags.
 _OPTIMIZERS = {
@@ -51,8 +52,13 @@ def fit(
   Raises:
     process.Error: the training has failed.
     ValueError: the model is not compiled, or with an optimizer that is not
-      known here.
+      known here; or `logdir` is an address of a store.
   """
+  if logdir and urls.is_remote(logdir):
+    raise ValueError(
+      f'logdir={logdir!r} is in a store, and fit gives the tasks the model and '
+      'the arrays as files in it: expected a folder (distmnist.run takes both)'
+    )
   if 'optimizer' not in settings:
     settings = _read_optimizer(model) | settings
   splits = {'train': (x, y)}

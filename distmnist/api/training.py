@@ -2,10 +2,10 @@
 
 import json
 import os
-import pathlib
 import types
 
 from distmnist.api import cell, curve, process
+from distmnist.storage import paths
 
 
 class Report(dict):
@@ -132,9 +132,8 @@ class Training(process.Process):
     self._show(line)
 
   def _read(self, code):
-    path = pathlib.Path(self._report_path)
-    if code or not path.exists():
+    if code or not paths.exists(self._report_path):
       return None
-    report = Report(json.loads(path.read_text(encoding='utf-8')))
+    report = Report(json.loads(paths.read_text(self._report_path)))
     report.curve = self._curve
     return report

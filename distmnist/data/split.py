@@ -109,11 +109,14 @@ def _make_array(leaf, numbers):
     array = np.char.encode(array, 'utf-8')
   if array.dtype.kind == 'S':
     array = array.astype(object)
+  if array.dtype.kind == 'O' and array.ndim:  # As pandas has a column of text.
+    array = _encode(array)
   if array.dtype == np.float64:
     array = array.astype(np.float32)
   if not array.ndim:
     raise ValueError(
-      f'{leaf!r} is a single value: expected an array of one value an example'
+      f'{" ".join(repr(leaf).split())[:60]} is a single value: expected an '
+      'array of one value an example; what is sparse has to be made dense'
     )
   if array.dtype.kind == 'O' and not _has_only_bytes(array):
     raise ValueError(_RAGGED)
@@ -122,6 +125,14 @@ def _make_array(leaf, numbers):
     row = row if numbers is None else numbers[row]
     raise ValueError(f'example {row} has a number that is not finite')
   return array
+
+
+def _encode(array):
+  """Returns an array of objects with bytes in the place of each str."""
+  found = np.empty_like(array)
+  for place, value in np.ndenumerate(array):
+    found[place] = value.encode() if isinstance(value, str) else value
+  return found
 
 
 def _has_only_bytes(array):

@@ -66,9 +66,10 @@ class ModelVariables:
     if IN_PLACE in collections and not stays:
       collections.remove(IN_PLACE)
       kwargs['collections'] = collections
-    center = getter(name, *args, **kwargs)
     if not kwargs.get('trainable', True):
-      return center
+      # What changes it has it whole; see exchange/model_state.py.
+      return getter(name, *args, **{**kwargs, 'partitioner': None})
+    center = getter(name, *args, **kwargs)
     if name in self._names:  # Another tower: it has the view of the first.
       return self._given[self._names.index(name)]
     given, shards = center, [center] if tf.is_tensor(center) else list(center)

@@ -162,16 +162,23 @@ class Wire:
       return tf.identity(packed)
 
 
-def flatten(tensors):
-  """Returns all elements of `tensors`, of one dtype, as one of shape [size]."""
-  return tf.concat([tf.reshape(x, [-1]) for x in tensors], 0)
+def flatten(tensors, dtype=None):
+  """Returns all elements of `tensors` as one of shape [size].
+
+  Args:
+    tensors: list of tensors, of one dtype unless another is given.
+    dtype: tf.DType, that of what is returned, or None.
+  """
+  dtype = dtype or tensors[0].dtype.base_dtype
+  return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in tensors], 0)
 
 
 def split_like(flat, tensors):
-  """Returns the parts of `flat` in the shapes of `tensors`, a list."""
+  """Returns the parts of `flat` in shape and dtype of `tensors`, a list."""
   parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
   return [
-    tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)
+    tf.reshape(tf.cast(part, x.dtype.base_dtype), x.shape)
+    for part, x in zip(parts, tensors, strict=True)
   ]
 
 

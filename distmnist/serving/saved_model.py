@@ -109,12 +109,19 @@ def write(export_dir, session, saver, inputs, outputs):
       {_SIGNATURE: served},
       strip_default_attrs=True,
       saver=saver,
+      main_op=_build_tables(),
     )
     builder.save()
     num_bytes = _sync(new)
     # It takes the place of an empty folder, and fails where one is not.
     os.rename(new, os.path.join(parent, name))
   return num_bytes
+
+
+def _build_tables():
+  """Returns the op that fills tables of words when it is loaded, or None."""
+  has_tables = tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)
+  return tf.tables_initializer() if has_tables else None
 
 
 def _make_infos(tensors):

@@ -90,17 +90,39 @@ class Schedule:
     num_rungs: int; 1 without --halving.
   """
 
-  def __init__(self, trials, rungs, is_failed_retried=False):
+  def __init__(self, trials, rungs, is_failed_retried=False, proposer=None):
     """
     Args:
       trials: list of trials.Trial.
       rungs: [[number of trials, flag], ...], as of `make_rungs`.
       is_failed_retried: whether those that have failed are to run again.
+      proposer: proposing.Proposer of further trials, or None where `trials` are
+        all of them.
     """
     self.trials = trials
     self.num_rungs = len(rungs)
     self._sizes = [size for size, _ in rungs]
     self._is_failed_retried = is_failed_retried
+    self._proposer = proposer
+
+  @property
+  def num_trials(self):
+    """int, how many there are to be."""
+    return self._sizes[0]
+
+  @property
+  def num_unknown(self):
+    """int, of how many it is not known yet what they are."""
+    return self.num_trials - len(self.trials) if self._proposer else 0
+
+  def find_examples(self):
+    """Returns the trials by which flags are checked before any is run."""
+    return self._proposer.make_probes() if self._proposer else self.trials
+
+  def add(self):
+    """Returns a further trial, now one of `trials`."""
+    self.trials.append(self._proposer.propose(self.trials))
+    return self.trials[-1]
 
   def find_members(self, rung):
     """Returns the trials that may come to the end of a rung (int)."""

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 
+from distmnist.common import cli
 from distmnist.common.names import SWEEP
 from distmnist.sweeps import plot, ranking, search_space, table, tensorboard
 from distmnist.sweeps import trials as trials_lib
@@ -37,13 +38,13 @@ class Progress:
 
   def say_start(self, num_parallel):
     """Says what is left to run, `num_parallel` (int) at a time."""
-    num_left = len(self._schedule.find_next())
-    text = (
-      f'{len(self._trials)} trials in {self._folder}, {num_parallel} at a time'
-    )
+    schedule = self._schedule
+    num_left = len(schedule.find_next()) + schedule.num_unknown
+    num_trials = schedule.num_trials
+    text = f'{num_trials} trials in {self._folder}, {num_parallel} at a time'
     if not num_left:
       text += '; all have ended'
-    elif num_left < len(self._trials):
+    elif num_left < num_trials:
       text += f'; {num_left} {"is" if num_left == 1 else "are"} left to run'
     _log.info(text)
 
@@ -60,7 +61,8 @@ class Progress:
       value = format(trial.result[by], table.choose_spec(metric))
       outcome = f'{split} {metric} {value}'
     _log.info(
-      f'{schedule.count_ended(rung)} of {len(schedule.find_members(rung))}: '
+      f'{schedule.count_ended(rung)} of '
+      f'{len(schedule.find_members(rung)) + schedule.num_unknown}: '
       f'trial {trial.name} {trial.state} after {trial.secs:.1f} s: {text}: '
       f'{outcome}'
     )
@@ -70,9 +72,12 @@ class Progress:
   def write_hparams(self):
     """Writes for TensorBoard what is not written yet.
 
-    The first result says by which metric the trials are judged.
+    The first result says by which metric the trials are judged, and which
+    values there are is known once all are proposed.
     """
-    is_known = any(t.results for t in self._trials)
+    is_known = (
+      any(t.results for t in self._trials) and not self._schedule.num_unknown
+    )
     try:
       if self._writer is None and is_known:
         self._writer = tensorboard.Writer(self._trials, self._folder)
@@ -104,3 +109,21 @@ class Progress:
       flags_of_best = shlex.join(search_space.to_flags(best.combination))
       _log.info(f'best by {by}: trial {best.name}, {flags_of_best}')
     _log.info(f'results in {written}')
+
+
+def check_complete(trials):
+  """Raises cli.RunError that names the first of the trials that failed."""
+  failed = [t for t in trials if t.state == trials_lib.FAILED]
+  stopped = [t for t in trials if t.state == trials_lib.STOPPED]
+  for state, found, advice in (
+    ('failed', failed, 'once repaired, --retry_failed runs it again'),
+    ('was stopped', stopped, 'the same command goes on with it'),
+  ):
+    if found:
+      first = found[0]
+      cause = f': {first.cause}' if first.cause else ''
+      more = f', the first of {len(found)} that did' if len(found) > 1 else ''
+      raise cli.RunError(
+        f'trial {first.name} ({search_space.describe(first.combination)}) '
+        f'{state}{more}{cause}; log: {first.log}; {advice}'
+      )

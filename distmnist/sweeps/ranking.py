@@ -5,6 +5,7 @@ every trial that ended has one, else the best in the test; under halving, a
 trial that came further is better.
 """
 
+from distmnist.sweeps import results
 from distmnist.sweeps import trials as trials_lib
 
 
@@ -15,7 +16,7 @@ def find_ranking(trials):
 
 
 def _find_metric(trials):
-  return trials_lib.read_metric([t.result for t in trials if t.results])
+  return results.read_metric([t.result for t in trials if t.results])
 
 
 def rank(trials):
@@ -35,6 +36,6 @@ def rank(trials):
 def choose(trials, rung, number):
   """Returns the `number` best of the trials that have ended a rung, an int."""
   ended = [trial for trial in trials if len(trial.results) > rung]
-  by, sign = trials_lib.read_metric([trial.results[rung] for trial in ended])
+  by, sign = results.read_metric([trial.results[rung] for trial in ended])
   ended.sort(key=lambda trial: -sign * trial.results[rung][by])
   return ended[:number]

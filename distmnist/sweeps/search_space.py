@@ -28,11 +28,27 @@ class Values:
   """A list to choose from."""
 
   def __init__(self, values):
-    self.values = values
+    self.values = self.ends = values
 
   def draw(self, source):
     """Returns one of the values, drawn from `source`, a random.Random."""
     return source.choice(self.values)
+
+  def holds(self, value):
+    """Whether a value of any type is one of these."""
+    return value in self.values
+
+  def make_distribution(self, optuna):
+    """Returns the choice as the module `optuna` has it."""
+    return optuna.distributions.CategoricalDistribution(self.values)
+
+  def parse(self, value):
+    """Returns what Optuna knows a value (str) as."""
+    return value
+
+  def format(self, number):
+    """Returns the value (str) of what Optuna has chosen."""
+    return number
 
 
 class Range:
@@ -45,6 +61,7 @@ class Range:
     self._high = high
     self._is_log = is_log
     self._is_whole = is_whole
+    self.ends = [str(low), str(high)]
 
   def draw(self, source):
     """Returns a number, str of 4 digits, drawn from `source`."""
@@ -56,8 +73,31 @@ class Range:
       number = math.exp(source.uniform(math.log(low), math.log(high)))
     else:
       number = source.uniform(low, high)
+    return self.format(number)
+
+  def format(self, number):
+    """Returns a number as a value, str of 4 digits, within the range."""
     number = round(number) if self._is_whole else float(f'{number:.4g}')
     return str(min(max(number, self._low), self._high))
+
+  def parse(self, value):
+    """Returns the number of a value, a str."""
+    return int(value) if self._is_whole else float(value)
+
+  def holds(self, value):
+    """Whether a value of any type is a number of the range, as a str."""
+    try:
+      return isinstance(value, str) and (
+        self._low <= self.parse(value) <= self._high
+      )
+    except ValueError:
+      return False
+
+  def make_distribution(self, optuna):
+    """Returns the range as the module `optuna` has it."""
+    kinds = optuna.distributions
+    kind = kinds.IntDistribution if self._is_whole else kinds.FloatDistribution
+    return kind(self._low, self._high, log=self._is_log)
 
 
 def parse(words):
@@ -154,6 +194,15 @@ def make_random(choices, number, seed):
     f'--random={number}: only {len(found)} distinct combinations were found '
     'among these values: ask for fewer'
   )
+
+
+def make_ends(choices):
+  """Returns combinations in which each value, and end of a range, is once."""
+  number = max(len(choice.ends) for choice in choices.values())
+  return [
+    {n: choice.ends[i % len(choice.ends)] for n, choice in choices.items()}
+    for i in range(number)
+  ]
 
 
 def _check_no_range(choices):

@@ -78,9 +78,7 @@ def from_flags(num_parallel, study, sweep_dir, launcher):
     )
   master = launcher.get_master()
   _check_paths(master, study, sweep_dir)
-  num_parallel = _choose_num_parallel(
-    num_parallel, master, len(study.combinations)
-  )
+  num_parallel = _choose_num_parallel(num_parallel, master, study.num_trials)
   settings = [*_CONF, *values.spark_conf]
   conf = launcher.make_conf(master, num_parallel, settings)
   return SparkBackend(
@@ -109,7 +107,7 @@ def _check_paths(master, study, sweep_dir):
       'the driver and all executors of Spark share'
     )
   executors.check_paths(study.flags)
-  for combination in study.combinations:
+  for combination in study.find_examples():
     executors.check_paths(search_space.to_flags(combination))
 
 

@@ -25,12 +25,15 @@ class Study:
   """A sweep as sweep.json has it; JSON can hold each of its values.
 
   Attributes:
-    combinations: list of {flag: value}, str, one a trial.
+    combinations: list of {flag: value}, str, one a trial; empty where they are
+      proposed.
     flags: list of str, those of all trials, with each --flagfile read.
     num_ps, num_workers: ints, the cluster of each trial.
     module: dotted name, what a trial runs.
     rungs: list of [number of trials, flag of train that says how long], see
       halving.py; without --halving there is one.
+    proposed: None, or where trials are proposed one by one (proposing.py)
+      {'words': what the user gave to search_space.parse, 'seed': int}.
   """
 
   combinations: list
@@ -39,6 +42,12 @@ class Study:
   num_workers: int
   module: str
   rungs: list
+  proposed: dict | None = None
+
+  @property
+  def num_trials(self):
+    """int, of the whole sweep."""
+    return self.rungs[0][0]
 
   @property
   def is_cluster(self):
@@ -67,11 +76,17 @@ class Study:
     if self.module != TRAIN:
       return
     train_flags.check(self.flags)
-    each = map(search_space.to_flags, self.combinations)
+    each = map(search_space.to_flags, self.find_examples())
     # It may have flags of its own.
     problem = [f'--problem={self.problem}'] if self.problem else []
     for word in sorted(set(itertools.chain(*each))):
       train_flags.check([*problem, word])
+
+  def find_examples(self):
+    """Returns the combinations, or some in which each end is once."""
+    if not self.proposed:
+      return self.combinations
+    return search_space.make_ends(search_space.parse(self.proposed['words']))
 
 
 def check_names(choices, given):

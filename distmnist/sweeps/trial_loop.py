@@ -52,7 +52,7 @@ class TrialLoop:
       cli.UsageError: a combination cannot work; no trial has started.
     """
     self._progress.say_start(self._backend.num_parallel)
-    if not self._schedule.find_next():
+    if not (self._schedule.find_next() or self._schedule.num_unknown):
       self._progress.write_hparams()
       return None
     secrets = contextlib.nullcontext()
@@ -71,7 +71,7 @@ class TrialLoop:
   def _run_all(self, runner):
     if self._command.study.module == TRAIN:
       combination_check.check(
-        runner, self._command, self._schedule.trials, self._folder.path
+        runner, self._command, self._schedule.find_examples(), self._folder.path
       )
     if not runner.signals:
       self._folder.save_study()
@@ -89,9 +89,11 @@ class TrialLoop:
   def _run_rung(self, runner, rung):
     waiting, running = self._schedule.find_missing(rung), {}
     slots = list(range(self._backend.num_parallel))
-    while (waiting or running) and not runner.signals:
-      while waiting and slots:
-        trial, slot = waiting.pop(0), slots.pop()
+    unknown = self._schedule.num_unknown
+    while (waiting or running or unknown) and not runner.signals:
+      while (waiting or unknown) and slots:
+        trial = waiting.pop(0) if waiting else self._schedule.add()
+        slot, unknown = slots.pop(), self._schedule.num_unknown
         size = self._start(runner, trial, rung, slot)
         running[trial.name] = trial, slot, size, time.monotonic()
       for name, code in runner.wait():

@@ -12,6 +12,7 @@ import signal
 
 from distmnist.common import cli
 from distmnist.sweeps import causes, json_files
+from distmnist.sweeps import results as results_lib
 
 WAITING = 'waiting'  # has never run
 RUNNING = 'running'
@@ -22,83 +23,18 @@ FAILED = 'failed'
 DIVERGED = 'diverged'
 LOST = (FAILED, DIVERGED)
 
-# What a trial's result has of train's report.json, beside the metric by which
-# it is judged: 'judged_by', and what it was in validation and in the test.
-_REPORTED = 'final_cost', 'global_step', 'images_per_sec'
-_JUDGED_BY = '+accuracy'  # Where a report does not say.
 _STATES = (WAITING, RUNNING, DONE, DROPPED, STOPPED, *LOST)
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
-
-
-def _is_number(value):
-  return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_result(value):
-  if not isinstance(value, dict):
-    return False
-  metric = value.get('judged_by', _JUDGED_BY)
-  if not isinstance(metric, str) or metric[:1] not in ('+', '-'):
-    return False
-  known = *_REPORTED, *_name_metric(metric)
-  return all(
-    name == 'judged_by'
-    or name in known
-    and (number is None or _is_number(number))
-    for name, number in value.items()
-  )
-
-
-def _name_metric(judged_by):
-  return f'validation_{judged_by[1:]}', f'test_{judged_by[1:]}'
-
-
-def read_metric(results):
-  """Returns (key, sign) by which results of trials are compared.
-
-  Args:
-    results: list of dict.
-
-  Returns:
-    str, 'validation_' and the metric's name where all have it, else 'test_';
-    int, 1 if more of it is better, -1 if less is.
-  """
-  metric = _JUDGED_BY
-  for result in results:
-    metric = result.get('judged_by', _JUDGED_BY)
-  validation, test = _name_metric(metric)
-  has_all = results and all(r.get(validation) is not None for r in results)
-  return validation if has_all else test, 1 if metric[0] == '+' else -1
-
-
-def _take_result(report):
-  """Returns a trial's result of a report, a dict.
-
-  Raises:
-    ValueError: it lacks the metric by which it is to be judged.
-  """
-  metric = report.get('judged_by', _JUDGED_BY)
-  result = {name: report.get(name) for name in _REPORTED}
-  result |= {'judged_by': metric} if metric != _JUDGED_BY else {}
-  for split in 'validation', 'test':
-    found = report.get(f'{split}_metrics') or {}
-    key = f'{split}_{metric[1:]}'
-    result[key] = found.get(metric[1:], report.get(key))
-  if result[key] is None:
-    raise ValueError(f'it has no {key}')
-  if not _is_result(result):
-    raise ValueError(f'not all are numbers: {result}')
-  return result
 
 
 # What `load` takes over, and which values: others may write to a sweep's folder
 # if its owner lets them.
 _LOADED = {
   'state': lambda value: value in _STATES,
-  'secs': lambda value: _is_number(value) and 0 <= value < math.inf,
+  'secs': lambda value: results_lib.is_number(value) and 0 <= value < math.inf,
   'cause': lambda value: isinstance(value, str),
   'results': lambda value: (
-    isinstance(value, list) and all(map(_is_result, value))
+    isinstance(value, list) and all(map(results_lib.is_result, value))
   ),
 }
 
@@ -116,7 +52,7 @@ class Trial:
     secs: float, the time that all of its runs have taken.
     cause: str, why it has failed or diverged.
     results: list of dict, one for each rung that it has finished; see
-      _REPORTED and `read_metric`.
+      results.py.
   """
 
   number: int
@@ -151,21 +87,31 @@ class Trial:
     Raises:
       cli.RunError: the file cannot be read, or `save` has not written it.
     """
-    try:
-      known = json_files.read(self._path)
-    except FileNotFoundError:
-      return
-    except (OSError, ValueError) as error:
-      raise self._bad_file(f'cannot be read ({error})') from error
-    if not isinstance(known, dict):
-      raise self._bad_file('is no JSON object')
+    known = self.read() or {}
     for name, is_valid in _LOADED.items():
       if name in known:
         if not is_valid(known[name]):
-          raise self._bad_file(f'has {name} {known[name]!r:.60}')
+          raise self.bad_file(f'has {name} {known[name]!r:.60}')
         setattr(self, name, known[name])
 
-  def _bad_file(self, what):
+  def read(self):
+    """Returns what its file has, a dict; None where there is none.
+
+    Raises:
+      cli.RunError: the file cannot be read, or is not one of `save`.
+    """
+    try:
+      known = json_files.read(self._path)
+    except FileNotFoundError:
+      return None
+    except (OSError, ValueError) as error:
+      raise self.bad_file(f'cannot be read ({error})') from error
+    if not isinstance(known, dict):
+      raise self.bad_file('is no JSON object')
+    return known
+
+  def bad_file(self, what):
+    """Returns the cli.RunError that its file is not one of `save`."""
     return cli.RunError(
       f'{self._path} {what}: that was not written by a sweep; delete'
       f' {self.folder} to start the trial over'
@@ -227,7 +173,7 @@ class Trial:
   def _take_report(self):
     try:
       report = json_files.read(self._report_path)
-      self.results.append(_take_result(report))
+      self.results.append(results_lib.take(report))
       self.state = DONE
     except (AttributeError, OSError, ValueError) as error:
       self.state, self.cause = FAILED, f'it has left no report: {error}'
@@ -236,10 +182,13 @@ class Trial:
 
 def make_trials(combinations, folder):
   """Returns a list of Trial, each in a folder of its own in `folder`, a str."""
-  width = max(2, len(str(len(combinations))))
-  trials = []
-  for number, combination in enumerate(combinations, 1):
-    name = f'{number:0{width}d}'
-    path = os.path.join(folder, name)
-    trials.append(Trial(number, name, combination, path))
-  return trials
+  return [
+    make_trial(number, len(combinations), combination, folder)
+    for number, combination in enumerate(combinations, 1)
+  ]
+
+
+def make_trial(number, num_trials, combination, folder):
+  """Returns the Trial of a number, of so many, in a folder of its own."""
+  name = f'{number:0{max(2, len(str(num_trials)))}d}'
+  return Trial(number, name, combination, os.path.join(folder, name))

@@ -43,7 +43,10 @@ class Evaluator:
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._saver = tf.train.Saver(self._saved)
+      # Tables of words, and what a metric counts in.
+      others = tf.tables_initializer(), tf.local_variables_initializer()
     self._session = self._make_session(graph, config)
+    self._session.run(others)
 
   def _building(self):
     """Returns the context in which the model is built."""

@@ -92,7 +92,8 @@ def make_plan(cluster, strategy, num_images):
     num_images: int, the size of the training split.
 
   Raises:
-    cli.UsageError: a batch is larger than the training split.
+    cli.UsageError: a batch is larger than the training split, or there are more
+      workers than examples.
   """
   num_towers = len(cluster.tower_devices)
   num_slices = _GRADIENT_ACCUMULATION.value
@@ -106,6 +107,11 @@ def make_plan(cluster, strategy, num_images):
       f'{num_images} training images'
     )
   has_own_streams = _EPOCHS_OVER.value == 'dataset'
+  if cluster.num_workers > num_images and not has_own_streams:
+    raise cli.UsageError(
+      f'{cluster.num_workers} workers share {num_images} training examples: '
+      f'take at most {num_images} workers'
+    )
   images_per_epoch = num_images * (
     cluster.num_workers if has_own_streams else 1
   )

@@ -66,7 +66,7 @@ def build_step(
     sharded = sharding.sharded_by_flags(
       cluster.num_ps, strategy.max_shard_bytes
     )
-    with sharded, strategy.scope():
+    with sharded, strategy.scope(), _as_resources():
       loss, metrics = build_slices(cluster, problem, slices, state)
     table_checks.check(strategy)
     center = [v for v in tf.global_variables() if v is not global_step]
@@ -162,6 +162,7 @@ def build_towers(cluster, problem, batch):
       x, y = parts[i]
       outputs, penalty = build_outputs(problem, x)
       loss, _ = problem.loss(y, outputs)
+      take_losses()  # Those of loss() are in what it gave.
       losses.append(loss + penalty if penalty is not None else loss)
       found = problem.metrics(y, outputs)
       means.append({name: _take_mean(found[name]) for name in found})
@@ -170,20 +171,46 @@ def build_towers(cluster, problem, batch):
   return _average(losses), _average_each(means)
 
 
+@contextlib.contextmanager
+def _as_resources():
+  """Has each variable be a resource, whatever `use_resource` says.
+
+  A variable of the older kind cannot be read from another task at a moment that
+  is known, nor be a worker's copy.
+  """
+
+  def get(getter, *args, **kwargs):
+    return getter(*args, **{**kwargs, 'use_resource': True})
+
+  with tf.variable_scope(tf.get_variable_scope(), custom_getter=get):
+    yield
+
+
 def build_outputs(problem, x):
   """Builds the model for training.
 
   Returns:
-    (outputs, penalty): the model's, and what regularizers add to the loss, a
-    float32 scalar, or None without any.
+    (outputs, penalty): the model's, and what regularizers and
+    tf.losses.add_loss add to the loss, a float32 scalar, or None without any.
   """
-  before = len(tf.losses.get_regularization_losses())
   with tf.variable_scope(tf.get_variable_scope(), custom_getter=_penalise):
     outputs = problem.build(x, is_training=True)
-  penalties = tf.losses.get_regularization_losses()[before:]
+  penalties = take_losses()
   if not penalties:
     return outputs, None
   return outputs, tf.add_n([tf.cast(p, tf.float32) for p in penalties])
+
+
+def take_losses():
+  """Returns the losses in the graph's collections, and empties these.
+
+  So each counts once, also where loss() adds up what is in the collections.
+  """
+  taken = []
+  for name in tf.GraphKeys.LOSSES, tf.GraphKeys.REGULARIZATION_LOSSES:
+    taken += tf.get_collection(name)
+    tf.get_default_graph().clear_collection(name)
+  return taken
 
 
 def _penalise(getter, name, *args, **kwargs):

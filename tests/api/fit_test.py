@@ -80,3 +80,9 @@ def test_one_that_is_not_known_and_none_are_refused():
     model.compile('lion', 'mse')
     with pytest.raises(ValueError, match='compiled with Lion: expected one of'):
       fit.fit(model, None, None)
+
+
+def test_a_store_is_refused_in_one_line():
+  with pytest.raises(ValueError, match='is in a store, and fit gives') as why:
+    fit.fit(None, None, None, logdir='s3://bucket/run')
+  assert '\n' not in str(why.value)

@@ -15,6 +15,8 @@ import pytest
 
 import distmnist
 from distmnist.api import training
+from distmnist.storage import copies
+from tests.support import slurm_cluster
 from tests.support.paths import REPO
 
 SMALL = {
@@ -74,6 +76,53 @@ def test_settings_are_flags(problem, settings, words):
 def test_other_hosts_need_a_logdir():
   with pytest.raises(ValueError, match="launcher='slurm' without logdir"):
     distmnist.start(launcher='slurm')
+
+
+def test_a_report_that_lies_in_a_store_is_read(store, tmp_path):
+  (tmp_path / 'report.json').write_text('{"global_step": 3}')
+  url = f'{store.url}/of_a_launcher'
+  copies.upload_folder(str(tmp_path), url)
+
+  class Ended(training.Training):
+    def __init__(self, path):
+      self._report_path = path
+      self._curve = None
+
+  assert Ended(f'{url}/report.json')._read(0).global_step == 3
+  assert Ended(f'{url}/none.json')._read(0) is None
+
+
+@pytest.mark.slow
+def test_a_job_of_slurm_is_the_same_call(tmp_path, monkeypatch):
+  if reason := slurm_cluster.why_not():
+    pytest.skip(reason)
+  (tmp_path / 'slurm').mkdir()
+  with slurm_cluster.start(tmp_path / 'slurm') as config:
+    monkeypatch.setenv('SLURM_CONF', str(config))
+    monkeypatch.setenv('PYTHONPATH', str(REPO))
+    lines = []
+    report = distmnist.run(
+      launcher='slurm',
+      num_ps=1,
+      num_workers=2,
+      strategy='sync_sgd',
+      train_steps=5,
+      logdir=str(tmp_path / 'run'),
+      logs_dir=str(tmp_path / 'logs'),
+      on_line=lines.append,
+      **SMALL,
+    )
+    assert report.global_step == 5
+    assert report.logdir == str(tmp_path / 'run')
+    assert any('job' in line for line in lines)
+    with pytest.raises(distmnist.Error, match='--learning_rate=-1'):
+      distmnist.run(
+        launcher='slurm',
+        learning_rate=-1,
+        logdir=str(tmp_path / 'other'),
+        on_line=lines.append,
+        **SMALL,
+      )
 
 
 def test_a_report_has_attributes():

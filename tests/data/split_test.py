@@ -23,6 +23,11 @@ def test_numbers_are_of_a_graphs_type_and_text_is_bytes():
   found = split.make((np.ones(2), [[1, 2], [3, 4]]), ['ja', 'né'])
   assert [a.dtype for a in found.arrays()] == [np.float32, np.int64, object]
   assert found.y.tolist() == [b'ja', 'né'.encode()]
+  mixed = np.array([['ja', b'no'], ['né', '']], object)  # As pandas has text.
+  assert split.make(mixed, np.ones(2)).x.tolist() == [
+    [b'ja', b'no'],
+    ['né'.encode(), b''],
+  ]
 
 
 @pytest.mark.parametrize(

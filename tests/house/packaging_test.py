@@ -1,5 +1,6 @@
 """What `pip install` brings: built here, without a network, and looked into."""
 
+import ast
 import email
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 
 import pytest
@@ -114,3 +116,48 @@ def test_a_config_is_found_without_a_checkout(wheel, tmp_path):
   )
   assert (done.returncode, done.stderr) == (0, '')
   assert '--flagfile=configs/strategies/easgd.flags' in done.stdout
+
+
+# In the kernel of an environment that has the wheel and what it asks for.
+_NOTEBOOK = """
+import nbclient, nbformat, sys
+cells = [nbformat.v4.new_code_cell(text) for text in sys.argv[1:]]
+book = nbformat.v4.new_notebook(cells=cells)
+nbclient.NotebookClient(book, timeout=300, kernel_name='python3').execute()
+print(book.cells[-1].outputs[0]['text'])
+"""
+
+
+def read_first_code(page):
+  return (
+    (REPO / 'docs' / page).read_text().split('```python\n')[1].split('```')[0]
+  )
+
+
+def test_the_page_of_python_begins_with_eight_statements():
+  assert len(ast.parse(read_first_code('python.md')).body) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_notebook_trains_where_nothing_but_the_wheel_is(built, tmp_path):
+  (path,) = built.glob('*.whl')
+  venv.create(tmp_path / 'env', with_pip=True)
+  python = tmp_path / 'env' / 'bin' / 'python'
+  env = {k: v for k, v in os.environ.items() if not k.startswith('PYTHON')}
+  env.pop('VIRTUAL_ENV', None)
+
+  def run(*words):
+    done = subprocess.run(
+      [python, *words], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+  run('-m', 'pip', 'install', '-q', path, '-c', REPO / 'constraints.txt')
+  run('-m', 'pip', 'install', '-q', 'nbclient', 'ipykernel')
+  check = 'print(report.test_metrics, model.evaluate(x, y, verbose=0))'
+  found = run('-c', _NOTEBOOK, read_first_code('python.md'), check)
+  reported, (loss, _) = map(ast.literal_eval, re.findall(r'{.*}|\[.*\]', found))
+  assert reported['loss'] == pytest.approx(loss, rel=1e-4)
+  assert loss < 0.2

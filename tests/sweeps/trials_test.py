@@ -6,7 +6,7 @@ import os
 import pytest
 
 from distmnist.common import cli
-from distmnist.sweeps import trials
+from distmnist.sweeps import results, trials
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
   again = trials.Trial(1, '01', {}, trial.folder)
   again.load()
   assert again.results == trial.results
-  assert trials.read_metric(again.results) == ('validation_mse', -1)
+  assert results.read_metric(again.results) == ('validation_mse', -1)
 
 
 def test_a_report_without_what_judges_it_is_a_failure(trial):

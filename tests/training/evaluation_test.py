@@ -95,3 +95,22 @@ def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
     assert evaluator.compute(values) == {'accuracy': pytest.approx(expected)}
     path = saver.save(tf_session, str(tmp_path / 'model.ckpt'))
     assert evaluator.compute_checkpoint(path) == evaluator.compute(values)
+
+
+def test_tables_of_words_and_what_a_metric_counts_in_are_ready():
+  def build(images, is_training):
+    words = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer(
+        tf.constant(['a', 'b']), tf.constant([1, 2], tf.int64)
+      ),
+      0,
+    )
+    tf.get_local_variable('count', [], initializer=tf.zeros_initializer())
+    count = tf.local_variables('count')[0]
+    found = words.lookup(tf.fill([tf.shape(images)[0]], 'b'))
+    return tf.one_hot(found, 3) + count + tf.get_variable('w', [])
+
+  problem = problems.of_images(build)
+  evaluator = evaluation.Evaluator(problem, make_split(6))
+  found = evaluator.compute({'w': np.float32(0)})
+  assert found['accuracy'] == pytest.approx(1 / 3)

@@ -169,3 +169,13 @@ def test_a_plan_is_not_changed_once_it_is_made(set_flags):
   set_flags()
   with pytest.raises(dataclasses.FrozenInstanceError):
     plan().num_images = 5
+
+
+def test_more_workers_than_examples_are_refused(set_flags):
+  set_flags('--batch_size=1')
+  with pytest.raises(
+    cli.UsageError, match='^3 workers share 2 training examples: take at most 2'
+  ):
+    plan(num_images=2)
+  set_flags('--batch_size=1', '--epochs_over=dataset')
+  plan(num_images=2)  # Each has them all.

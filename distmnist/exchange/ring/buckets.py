@@ -43,15 +43,15 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
 
   Args:
     cluster: cluster.Cluster.
-    gradients: list of float32 tensors or tf.IndexedSlices, those of the first
-      layers first.
+    gradients: list of tensors of floats or tf.IndexedSlices, those of the
+      first layers first.
     variables: list of tf.Variable, which have their shapes.
     more: float32 vector of a static shape that travels with the last bucket.
     key: int; the buckets take the names of collective ops from here on.
     bucket_bytes: int, see fill.
 
   Returns:
-    (list of float32 tensors, the means of `gradients`; the mean of `more`).
+    (list of tensors, the means of `gradients`; the mean of `more`).
   """
   wire_dtype = tf.as_dtype(cluster.wire_dtype)
   sizes = [v.shape.num_elements() * wire_dtype.size for v in variables]
@@ -63,10 +63,9 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
     if number == len(buckets) - 1:
       parts.append(more)
       like.append(more)
-    sent = tf.cast(transport.flatten(parts), wire_dtype)
+    sent = transport.flatten(parts, wire_dtype)
     sent = nonfinite.guard(sent, cluster.task_index)
     mean = collectives.build_mean(cluster, sent, key + number)
-    mean = tf.cast(mean, tf.float32)
     found = transport.split_like(mean, like)
     for i, part in zip(indices, found, strict=False):
       means[i] = part

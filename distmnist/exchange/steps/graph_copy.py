@@ -156,8 +156,8 @@ class Copier:
           op._add_control_inputs(ends.find(op))
     step, copies = self._first, iter(found)
     return Step(
-      {name: next(copies) for name in step.tensors},
-      {name: next(copies) for name in step.last_step_tensors},
+      {n: _shape(next(copies), x) for n, x in step.tensors.items()},
+      {n: _shape(next(copies), x) for n, x in step.last_step_tensors.items()},
       None if step.count is None else next(copies),
     )
 
@@ -198,3 +198,12 @@ class Copier:
       if any(output.dtype == tf.resource for output in outputs):
         shared |= {output.name: output for output in outputs}
     return part, wanted, shared
+
+
+def _shape(copy, tensor):
+  """Returns the copy of a tensor with its shape.
+
+  What is known of a shape in Python alone is in no GraphDef.
+  """
+  copy.set_shape(tensor.shape)
+  return copy

@@ -120,6 +120,7 @@ class KerasModel:
         name = f'{name}_{number}'
       names.add(name)
       self._weights.append(_Weight(variable, name, number < len(trained)))
+      _check_is_free(variable)
 
   def _find_state(self):
     """Returns the untrained variables that are no seeds, a list."""
@@ -183,6 +184,14 @@ class KerasModel:
     number = tf.cast(seeds.find_place() // batch_size, first.dtype)
     moved = self._num_draws[id(variable)] * number
     return tf.stack([tf.constant(first[0]), first[1] + moved])
+
+
+def _check_is_free(variable):
+  if variable.constraint is not None:
+    raise ValueError(
+      f'the weight {variable.path!r} has a constraint, which no update rule '
+      'keeps: leave it out'
+    )
 
 
 def _fetch(variable):

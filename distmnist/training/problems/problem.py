@@ -138,13 +138,7 @@ class Problem:
 
     Raises cli.UsageError if it is neither [n] nor a scalar of floating point.
     """
-    found = tf.convert_to_tensor(self.call('loss', y, outputs))
-    if not found.dtype.is_floating or found.shape.ndims not in (0, 1):
-      raise self.error(
-        f'loss() gave {found.dtype.name} of shape {found.shape}: expected '
-        'float32, one value an example or their mean'
-      )
-    found = tf.cast(found, tf.float32)
+    found = _check_loss(self.error, self.call('loss', y, outputs))
     if found.shape.ndims == 0:
       return found, None
     return tf.reduce_mean(found), found
@@ -215,3 +209,16 @@ class Problem:
   def error(self, text):
     """Returns the cli.UsageError that names the problem."""
     return cli.UsageError(f'--problem={self._named}: {text}')
+
+
+def _check_loss(error, found):
+  """Returns what loss() gave as float32; raises what `error` makes of a str."""
+  if found is None:
+    raise error('loss() gave None: does it end with a return?')
+  found = tf.convert_to_tensor(found)
+  if not found.dtype.is_floating or found.shape.ndims not in (0, 1):
+    raise error(
+      f'loss() gave {found.dtype.name} of shape {found.shape}: expected '
+      'float32, one value an example or their mean'
+    )
+  return tf.cast(found, tf.float32)

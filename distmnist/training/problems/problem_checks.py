@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.training import evaluation
 from distmnist.training.problems import problem_spec, table_checks
 
 
@@ -25,24 +26,27 @@ def check_graph(problem, split, batch_size, strategy=None):
   made = []
 
   def note(getter, name, *args, **kwargs):
+    if kwargs.get('constraint'):
+      raise problem.error(
+        f'the variable {name!r} has a constraint, which no update rule keeps: '
+        'have the model compute with what the constraint gives, such as '
+        'tf.maximum(weights, 0)'
+      )
     made.append(name)
     return getter(name, *args, **kwargs)
 
   with tf.Graph().as_default():
-    batch = split.pack(
-      [
-        tf.placeholder(leaf.dtype, [batch_size, *leaf.shape])
-        for leaf in split.spec.arrays()
-      ]
-    )
-    x, y = problem.preprocess(*batch, is_training=True)
+    x, y = _build_batch(problem, split, batch_size, is_training=True)
     with tf.variable_scope(tf.get_variable_scope(), custom_getter=note):
       outputs = problem.build(x, is_training=True)
-    _, values = problem.loss(y, outputs)
-    metrics = problem.metrics(y, outputs)
+      _, values = problem.loss(y, outputs)
+      metrics = problem.metrics(y, outputs)
     _check_variables(problem, made)
     if strategy:
       table_checks.check(strategy)
+    trained = _find_shapes()
+  if not problem.has_keras_model:
+    _check_evaluation(problem, split, trained)
   _check_best(problem, {'loss', *metrics})
   for name, tensor in (metrics | {'loss': values}).items():
     if tf.is_tensor(tensor) and tensor.shape[0] not in (None, batch_size):
@@ -50,6 +54,48 @@ def check_graph(problem, split, batch_size, strategy=None):
         f'{name!r} has {tensor.shape[0]} values for {batch_size} examples: '
         'expected one an example'
       )
+
+
+def _build_batch(problem, split, batch_size, is_training):
+  """Returns (x, y) as the model takes them, of a batch that is fed."""
+  batch = split.pack(
+    [
+      tf.placeholder(leaf.dtype, [batch_size, *leaf.shape])
+      for leaf in split.spec.arrays()
+    ]
+  )
+  x, y = problem.preprocess(*batch, is_training=is_training)
+  for variable in tf.global_variables():
+    raise problem.error(
+      f'preprocess() makes the variable {variable.op.name!r}, and runs on each '
+      'worker by itself: make it in build()'
+    )
+  return x, y
+
+
+def _find_shapes():
+  """Returns {name: shape} of the variables of the default graph."""
+  return {v.op.name: v.shape.as_list() for v in tf.global_variables()}
+
+
+def _check_evaluation(problem, split, trained):
+  """Checks that an evaluation finds its variables among the trained ones.
+
+  Args:
+    problem, split: see `check_graph`.
+    trained: {name: shape}.
+  """
+  with tf.Graph().as_default():
+    x, y = _build_batch(problem, split, None, is_training=False)
+    outputs = problem.build(x, is_training=False)
+    evaluation.build_sums(problem, y, outputs)
+    for name, shape in _find_shapes().items():
+      if trained.get(name) != shape:
+        known = trained.get(name, 'no such variable')
+        raise problem.error(
+          f'build() makes the variable {name!r} of {shape} where is_training '
+          f'is False, and {known} where it is True: make the same in both'
+        )
 
 
 def _check_best(problem, names):
@@ -67,10 +113,17 @@ def _check_variables(problem, made):
         f'the model makes the variable {variable.op.name!r} while it is '
         'called: make its layers and their variables in __init__ or build'
       )
-    if variable.op.name not in made:
+    # A partitioner makes parts of what is asked for.
+    if variable.op.name.split('/part_')[0] not in made:
       raise problem.error(
         f'build() makes the variable {variable.op.name!r} by tf.Variable or by '
         'a Keras layer: make it by tf.get_variable, which puts it on a ps'
+      )
+  for variable in tf.trainable_variables():
+    if not variable.dtype.is_floating:
+      raise problem.error(
+        f'the variable {variable.op.name!r} is of {variable.dtype.name}, and '
+        'no gradient moves it: make it with trainable=False, or of floats'
       )
   if not tf.trainable_variables():
     raise problem.error(

@@ -175,6 +175,9 @@ def locate(error, path):
 def describe(error):
   """Returns an error as one line: its type, and the first of its lines."""
   text = re.sub(r'\x1b\[\d*m', '', str(error))
+  if text.startswith('in user code:'):  # A tf.function: what it was is last.
+    text = text.rstrip().rpartition('\n\n')[2].strip()
+    text = text.removeprefix(f'{type(error).__name__}: ')
   lines = list(filter(None, text.splitlines())) or ['no reason given']
   # Keras says first which layer it is, and then what.
   first = 2 if lines[0].startswith('Exception encountered when call') else 1

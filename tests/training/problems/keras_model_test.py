@@ -113,3 +113,12 @@ def test_a_saved_file_is_the_model_with_these_values(make, tmp_path, caplog):
     loaded = keras.models.load_model(path)
     np.testing.assert_allclose(loaded(np.ones([1, 3])), [[7, 6]])
   assert [p.name for p in tmp_path.iterdir()] == ['model.keras']
+
+
+def test_a_constraint_is_refused(make):
+  _, ours = make(
+    lambda: keras.layers.Dense(2, kernel_constraint=keras.constraints.NonNeg())
+  )
+  message = "dense/kernel' has a constraint, which"
+  with pytest.raises(ValueError, match=message), built(ours, is_training=True):
+    pass

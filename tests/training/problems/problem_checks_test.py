@@ -34,7 +34,7 @@ def check(set_flags, tmp_path):
 def test_a_net_that_fits_is_taken(check):
   check("""
 def build(x, is_training):
-  assert x.shape.as_list() == [4, 2] and is_training
+  assert x.shape.as_list() == [4 if is_training else None, 2]
   count = tf.get_variable('count', [], trainable=False)
   return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1) + count
 """)
@@ -48,6 +48,27 @@ def build(x, is_training):
       "build() makes the variable 'raw' by tf.Variable or by a Keras layer: ma",
     ),
     ('return x[:, 0]', 'build() makes no trainable variable'),
+    (
+      'return x @ tf.get_variable("w", [2], constraint=tf.nn.relu)',
+      "the variable 'w' has a constraint, which no update rule keeps",
+    ),
+    (
+      'return x[:, 0] * tf.get_variable("w", [], tf.float32) + tf.cast('
+      'tf.get_variable("n", [], tf.int32, tf.zeros_initializer()), tf.float32)',
+      "the variable 'n' is of int32, and no gradient moves it: make it with",
+    ),
+    (
+      'return x[:, 0] * tf.get_variable("w" if is_training else "v", [])',
+      "build() makes the variable 'v' of [] where is_training is False, and no",
+    ),
+    (
+      'return x[:, is_training] * tf.get_variable("w", []) / is_training.n',
+      "net.py:12, in build(): AttributeError: 'bool' object has no attribute",
+    ),
+    (
+      'return tf.function(lambda x: x[:, 0] * tf.get_variable("w", []))(x)',
+      'net.py:12, in build(): ValueError: Variable w already exists, disal',
+    ),
     (
       'return x @ tf.get_variable("w", [3, 1])',
       'net.py:12, in build(): ValueError: Dimensions must be equal',
@@ -113,4 +134,29 @@ def build(x, is_training):
 
 def finish(means):
   return {'other': 1 / (means['loss'] - 0.5)}
+""")
+
+
+def test_a_variable_of_preprocess_is_named(check):
+  with pytest.raises(
+    cli.UsageError, match="preprocess.. makes the variable 's', and runs on"
+  ):
+    check("""
+def preprocess(x, y, is_training):
+  return x * tf.get_variable('s', [2]), y
+
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+""")
+
+
+def test_a_loss_may_have_variables_and_a_model_a_partitioner(check):
+  check("""
+def build(x, is_training):
+  with tf.variable_scope('net', partitioner=tf.fixed_size_partitioner(2)):
+    return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def loss(y, outputs):
+  scale = tf.get_variable('scale', [])
+  return tf.exp(-scale) * (y - outputs) ** 2 + scale
 """)

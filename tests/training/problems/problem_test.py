@@ -120,6 +120,11 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
       'loss() gave int32 of shape (): expected float32',
     ),
     (
+      'def loss(y, outputs):\n  (y - outputs) ** 2',
+      lambda p, y: p.loss(y, y),
+      'loss() gave None: does it end with a return?',
+    ),
+    (
       'def loss(y, outputs):\n  return y / none',
       lambda p, y: p.loss(y, y),
       "mine.py:15, in loss(): NameError: name 'none' is not defined",

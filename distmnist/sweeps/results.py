@@ -1,0 +1,67 @@
+"""What a trial has achieved by its report, and what it is judged by."""
+
+# What a trial's result has of train's report.json, beside the metric by which
+# it is judged: 'judged_by', and what it was in validation and in the test.
+_REPORTED = 'final_cost', 'global_step', 'images_per_sec'
+_JUDGED_BY = '+accuracy'  # Where a report does not say.
+
+
+def is_number(value):
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_result(value):
+  if not isinstance(value, dict):
+    return False
+  metric = value.get('judged_by', _JUDGED_BY)
+  if not isinstance(metric, str) or metric[:1] not in ('+', '-'):
+    return False
+  known = *_REPORTED, *_name_metric(metric)
+  return all(
+    name == 'judged_by'
+    or name in known
+    and (number is None or is_number(number))
+    for name, number in value.items()
+  )
+
+
+def _name_metric(judged_by):
+  return f'validation_{judged_by[1:]}', f'test_{judged_by[1:]}'
+
+
+def read_metric(results):
+  """Returns (key, sign) by which results of trials are compared.
+
+  Args:
+    results: list of dict.
+
+  Returns:
+    str, 'validation_' and the metric's name where all have it, else 'test_';
+    int, 1 if more of it is better, -1 if less is.
+  """
+  metric = _JUDGED_BY
+  for result in results:
+    metric = result.get('judged_by', _JUDGED_BY)
+  validation, test = _name_metric(metric)
+  has_all = results and all(r.get(validation) is not None for r in results)
+  return validation if has_all else test, 1 if metric[0] == '+' else -1
+
+
+def take(report):
+  """Returns a trial's result of a report, a dict.
+
+  Raises:
+    ValueError: it lacks the metric by which it is to be judged.
+  """
+  metric = report.get('judged_by', _JUDGED_BY)
+  result = {name: report.get(name) for name in _REPORTED}
+  result |= {'judged_by': metric} if metric != _JUDGED_BY else {}
+  for split in 'validation', 'test':
+    found = report.get(f'{split}_metrics') or {}
+    key = f'{split}_{metric[1:]}'
+    result[key] = found.get(metric[1:], report.get(key))
+  if result[key] is None:
+    raise ValueError(f'it has no {key}')
+  if not is_result(result):
+    raise ValueError(f'not all are numbers: {result}')
+  return result

@@ -1,0 +1,37 @@
+"""results: what is taken from a report, and by what trials are compared."""
+
+import pytest
+
+from distmnist.sweeps import results
+
+
+def test_it_has_the_metric_by_which_it_is_judged():
+  found = results.take(
+    {
+      'judged_by': '-mse',
+      'validation_metrics': {'mse': 0.5, 'mae': 1.0},
+      'test_metrics': {'mse': 0.25},
+      'global_step': 7,
+      'host': 'a',
+    }
+  )
+  assert found['validation_mse'] == 0.5 and found['test_mse'] == 0.25
+  assert found['global_step'] == 7 and 'host' not in found
+  assert results.is_result(found)
+  assert results.read_metric([found]) == ('validation_mse', -1)
+  # Of a sweep in which one has no validation all are compared by the test.
+  other = {**found, 'validation_mse': None}
+  assert results.read_metric([found, other]) == ('test_mse', -1)
+  assert results.read_metric([]) == ('test_accuracy', 1)
+
+
+@pytest.mark.parametrize(
+  'report, message',
+  [
+    ({}, 'it has no test_accuracy'),
+    ({'test_accuracy': 'good'}, 'not all are numbers'),
+  ],
+)
+def test_a_report_without_a_number_is_none(report, message):
+  with pytest.raises(ValueError, match=message):
+    results.take(report)
