@@ -17,6 +17,8 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.tables import sparse_table
+
 # Those whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
 # What each of the others keeps beside a table: so many more, each as large.
@@ -33,15 +35,26 @@ NUM_SLOTS = {
 
 
 def add(optimizer):
-  """Has a tf.train.Optimizer apply rows as they come, none twice."""
+  """Has a tf.train.Optimizer update a table by rows, and other variables whole.
+
+  A gradient of rows comes of tf.gather as well, and there a row is as often as
+  it was looked up; the variable is updated as if its gradient were dense.
+  """
   if isinstance(optimizer, tf.train.AdamOptimizer):
     apply = functools.partial(_apply_adam, optimizer)
     optimizer._resource_apply_sparse = apply
-  if not isinstance(optimizer, tf.train.GradientDescentOptimizer):
-    # It would sum up those that are there twice.
-    optimizer._resource_apply_sparse_duplicate_indices = (
-      optimizer._resource_apply_sparse
-    )
+  if isinstance(optimizer, tf.train.GradientDescentOptimizer):
+    return  # A row that is there twice is updated twice: that is the sum.
+
+  def apply_rows(gradient, variable, rows):
+    tables = tf.get_collection(sparse_table.TABLES)
+    if any(variable is table for table in tables):
+      return optimizer._resource_apply_sparse(gradient, variable, rows)
+    shape = tf.constant(variable.shape.as_list(), rows.dtype)
+    whole = tf.convert_to_tensor(tf.IndexedSlices(gradient, rows, shape))
+    return optimizer._resource_apply_dense(whole, variable)
+
+  optimizer._resource_apply_sparse_duplicate_indices = apply_rows
 
 
 def _apply_adam(optimizer, gradient, variable, rows):

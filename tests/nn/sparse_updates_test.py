@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.tables import sparse_table
 from distmnist.nn import optimizers, sparse_updates
 
 EXACT = 'sgd', 'adagrad', 'ftrl'
@@ -15,7 +16,11 @@ GRADIENTS = np.random.default_rng(1).normal(size=[5, 4, 2]).astype(np.float32)
 def train(session, name, rows_of_step, is_sparse):
   """Returns (values after the steps, those after the last but one)."""
   optimizer = optimizers.make_optimizer(name, 0.1)
-  variable = tf.Variable(START, use_resource=True)
+  variable = tf.Variable(
+    START,
+    use_resource=True,
+    collections=[tf.GraphKeys.GLOBAL_VARIABLES, sparse_table.TABLES],
+  )
   rows = tf.placeholder(tf.int64, [None])
   gradient = tf.placeholder(tf.float32, [None, 2])
   given = gradient
@@ -47,6 +52,28 @@ def test_what_an_optimizer_keeps_beside_a_table(tf_session, name):
   train(tf_session, name, [range(4)] * 5, True)
   whole = [v for v in tf.global_variables() if v.shape == [4, 2]]
   assert len(whole) - 1 == sparse_updates.NUM_SLOTS[name]
+
+
+@pytest.mark.parametrize('name', [*EXACT, *LAZY])
+def test_what_is_no_table_is_updated_whole_by_the_sum_of_its_rows(
+  tf_session, name
+):
+  # Of a net with tf.gather: a row is there as often as it was looked up.
+  found = []
+  for is_gathered in True, False:
+    variable = tf.Variable(START, use_resource=True)
+    rows = tf.constant([2, 0, 2, 2])
+    if is_gathered:
+      given = tf.gather(variable, rows)
+    else:
+      given = tf.matmul(tf.one_hot(rows, 4), variable)
+    optimizer = optimizers.make_optimizer(name, 0.1)
+    apply = optimizer.minimize(tf.reduce_sum(given**2), var_list=[variable])
+    tf_session.run(tf.global_variables_initializer())
+    for _ in range(3):
+      tf_session.run(apply)
+    found.append(tf_session.run(variable))
+  np.testing.assert_allclose(*found, atol=1e-6)
 
 
 SOME = [[0, 1], [1, 2], [0, 2], [2], [1, 2]]
