@@ -242,7 +242,7 @@ def test_the_lock_is_let_go_when_its_holder_is_killed(
       f'--task_index={index}',
       f'--ps_hosts={",".join(cluster.hosts["ps"])}',
       f'--worker_hosts={",".join(cluster.hosts["worker"])}',
-      module='tests.exchange.locked_center_test',
+      module=__name__,
     )
 
   holder = start(1)
