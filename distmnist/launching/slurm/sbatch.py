@@ -18,6 +18,10 @@ TICK_SECS = 0.1
 CANCEL_SECS = 10.0
 # So often the controller is asked for the state of a job.
 ASK_SECS = 1.0
+# After these Slurm may queue a job again, and does so some moments later: they
+# are an end only once so many looks in a row have found nothing else.
+_MAY_COME_AGAIN = 'BOOT_FAIL', 'FAILED', 'NODE_FAIL', 'PREEMPTED'
+_NUM_SURE_LOOKS = 10
 # What a job has ended with whose script could not say, by its state in squeue;
 # '': the controller has forgotten the job, which went as sbatch says.
 _END_CODES = {
@@ -49,6 +53,7 @@ class Submission:
     self._command = ['sbatch', '--parsable', *wait, str(script)]
     self.signals = []
     self._next_ask = 0.0
+    self._num_looks = 0
 
   def __enter__(self):
     self._collecting = signals.collecting(self.signals)
@@ -131,7 +136,8 @@ class Submission:
       return None
     self._next_ask = time.monotonic() + ASK_SECS
     state = _ask_state(job_id)
-    if state not in _END_CODES:
+    self._num_looks = self._num_looks + 1 if state in _MAY_COME_AGAIN else 0
+    if state not in _END_CODES or 0 < self._num_looks < _NUM_SURE_LOOKS:
       return None
     if code > 0 and state != 'COMPLETED':
       return code

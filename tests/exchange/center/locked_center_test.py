@@ -1,6 +1,6 @@
 """The lock of the center: many pushes at once, what it costs, who dies in it.
 
-Also a program of one worker, `tests.atomic_test`, for the runner: worker 1
+Also a program of one worker, for the runner: worker 1
 takes the lock and never lets go; any other pushes once.
 """
 

@@ -31,14 +31,16 @@ def test_the_last_line_says_who_has_cancelled(said, ending):
     # The end of a script is seen late where the folder is one of NFS.
     (0, ['COMPLETING', 'COMPLETED'], None, 0),
     (0, ['COMPLETING', 'CANCELLED'], None, 143),
-    (0, ['RUNNING', 'NODE_FAIL'], None, 1),
+    (0, ['RUNNING', *['NODE_FAIL'] * 10], None, 1),
     (0, ['RUNNING', 'down', 'TIMEOUT'], None, 143),
     (0, ['forgotten'], None, 0),
-    (3, ['FAILED'], None, 3),
+    (3, ['FAILED'] * 10, None, 3),
     (3, ['down', 'forgotten'], None, 3),
     # What sbatch says of a job that Slurm takes from its nodes for another.
     (1, ['COMPLETING', 'PENDING', 'RUNNING', 'COMPLETED'], None, 0),
     (1, ['COMPLETING', 'PENDING', 'FAILED'], '7 2', 2),
+    (1, ['PREEMPTED', 'PREEMPTED', 'PENDING', 'COMPLETED'], None, 0),
+    (1, [*['FAILED'] * 9, 'PENDING', *['FAILED'] * 10], None, 1),
   ],
 )
 def test_sbatch_that_ends_is_believed_once_the_job_is_over(
