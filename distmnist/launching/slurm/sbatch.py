@@ -18,9 +18,9 @@ TICK_SECS = 0.1
 CANCEL_SECS = 10.0
 # So often the controller is asked for the state of a job.
 ASK_SECS = 1.0
-# After these Slurm may queue a job again, and does so some moments later: they
+# After these Slurm may queue a job again, and in between not even list it: they
 # are an end only once so many looks in a row have found nothing else.
-_MAY_COME_AGAIN = 'BOOT_FAIL', 'FAILED', 'NODE_FAIL', 'PREEMPTED'
+_MAY_COME_AGAIN = '', 'BOOT_FAIL', 'FAILED', 'NODE_FAIL', 'PREEMPTED'
 _NUM_SURE_LOOKS = 10
 # What a job has ended with whose script could not say, by its state in squeue;
 # '': the controller has forgotten the job, which went as sbatch says.

@@ -33,9 +33,10 @@ def test_the_last_line_says_who_has_cancelled(said, ending):
     (0, ['COMPLETING', 'CANCELLED'], None, 143),
     (0, ['RUNNING', *['NODE_FAIL'] * 10], None, 1),
     (0, ['RUNNING', 'down', 'TIMEOUT'], None, 143),
-    (0, ['forgotten'], None, 0),
+    (0, ['forgotten'] * 10, None, 0),
     (3, ['FAILED'] * 10, None, 3),
-    (3, ['down', 'forgotten'], None, 3),
+    (3, ['down', *['forgotten'] * 10], None, 3),
+    (1, ['forgotten', 'PENDING', 'COMPLETED'], None, 0),
     # What sbatch says of a job that Slurm takes from its nodes for another.
     (1, ['COMPLETING', 'PENDING', 'RUNNING', 'COMPLETED'], None, 0),
     (1, ['COMPLETING', 'PENDING', 'FAILED'], '7 2', 2),
