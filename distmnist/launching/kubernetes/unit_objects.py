@@ -26,7 +26,9 @@ def check_name(job, kind, name):
     return
   last = max(job.num_ps, job.num_workers - 1, 1) - 1
   # JobSet-role-0-index-random: the name of a Pod is one of a host, too.
-  most = 63 - len(f'-worker-0-{last}-abcde')
+  endings = [f'-worker-0-{last}-abcde']
+  endings += ['-evaluator-0-0-abcde'] * job.evaluator
+  most = 63 - max(map(len, endings))
   if len(name) > most:
     raise cli.UsageError(
       f'--kube_name={name} has {len(name)} characters: expected at most {most}'

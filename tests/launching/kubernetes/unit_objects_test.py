@@ -133,11 +133,18 @@ def test_a_trainjob_runs_the_jobset_of_a_runtime_of_its_own():
 
 
 @pytest.mark.parametrize(
-  ('kind', 'num_workers', 'most'),
-  [('jobset', 2, 63 - 17), ('trainjob', 12, 63 - 18), ('job', 12, 51)],
+  ('kind', 'num_workers', 'evaluator', 'most'),
+  [
+    ('jobset', 2, False, 63 - 17),
+    ('jobset', 2, True, 63 - 20),
+    ('trainjob', 12, False, 63 - 18),
+    ('job', 12, True, 51),
+  ],
 )
-def test_a_name_leaves_room_for_that_of_a_pod(kind, num_workers, most):
-  job = jobs.Job(1, num_workers)
+def test_a_name_leaves_room_for_that_of_a_pod(
+  kind, num_workers, evaluator, most
+):
+  job = jobs.Job(1, num_workers, evaluator=evaluator)
   unit_objects.check_name(job, kind, 'a' * most)
   if kind != 'job':
     with pytest.raises(cli.UsageError, match=f'at most {most} with --kind='):
