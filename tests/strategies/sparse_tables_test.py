@@ -116,20 +116,15 @@ def compute():
 
 @pytest.mark.slow
 def test_a_checkpoint_of_two_ps_is_restored_on_three(make_cluster, tmp_path):
-  found = []
-  for num_ps in (2, 3):
-    cluster = make_cluster(num_ps, 1)
-    with tf.Graph().as_default():
-      member = cluster.worker(0)
-      rule = async_sgd.make(member)
-      model = tables.Model(member, rule, 'adagrad', tables.BATCH)
-      saver = tf.train.Saver()
-      with tf.Session(cluster.servers[0].target) as session:
-        if found:
-          saver.restore(session, f'{tmp_path}/model')
-        else:
-          session.run(tf.global_variables_initializer())
-          session.run(model.update.train_op, model.feed(0))
-          saver.save(session, f'{tmp_path}/model')
-        found.append(tables.read_whole(session, model.trained))
-  assert_alike(found[1], found[0])
+  def build(member):
+    rule = async_sgd.make(member)
+    model = tables.Model(member, rule, 'adagrad', tables.BATCH)
+    return model, tf.train.Saver()
+
+  def read(session, model):
+    return tables.read_whole(session, model.trained)
+
+  saved, restored = tables.save_on_two_ps_and_restore_on_three(
+    make_cluster, build, read, f'{tmp_path}/model'
+  )
+  assert_alike(restored, saved)

@@ -119,3 +119,28 @@ def read_whole(session, shards):
     name: np.concatenate(session.run(list(group)))
     for name, group in itertools.groupby(shards, name_of)
   }
+
+
+def save_on_two_ps_and_restore_on_three(make_cluster, build, read, path):
+  """Returns what `read` found before it was saved, and once restored (list).
+
+  Args:
+    make_cluster: the fixture.
+    build: callable(cluster.Cluster) -> (Model, saver).
+    read: callable(tf.Session, Model).
+    path: str, of the checkpoint.
+  """
+  found = []
+  for num_ps in (2, 3):
+    cluster = make_cluster(num_ps, 1)
+    with tf.Graph().as_default():
+      model, saver = build(cluster.worker(0))
+      with tf.Session(cluster.servers[0].target) as session:
+        if found:
+          saver.restore(session, path)
+        else:
+          session.run(tf.global_variables_initializer())
+          session.run(model.update.train_op, model.feed(0))
+          saver.save(session, path)
+        found.append(read(session, model))
+  return found

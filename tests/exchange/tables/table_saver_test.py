@@ -71,20 +71,11 @@ def test_it_restores_what_a_saver_has_written(tmp_path):
 
 
 def test_slices_of_two_ps_are_restored_on_three(make_cluster, tmp_path):
-  found = []
-  for num_ps in (2, 3):
-    cluster = make_cluster(num_ps, 1)
-    with tf.Graph().as_default():
-      model, saver = build(cluster.worker(0))
-      with tf.Session(cluster.servers[0].target) as session:
-        if found:
-          saver.restore(session, f'{tmp_path}/model')
-        else:
-          session.run(tf.global_variables_initializer())
-          session.run(model.update.train_op, model.feed(0))
-          saver.save(session, f'{tmp_path}/model')
-        found.append(read_all(session))
-  assert_same(found[1], found[0])
+  saved, restored = tables.save_on_two_ps_and_restore_on_three(
+    *(make_cluster, build, lambda session, _: read_all(session)),
+    f'{tmp_path}/model',
+  )
+  assert_same(restored, saved)
 
 
 def test_a_slice_has_no_more_bytes_than_said():
