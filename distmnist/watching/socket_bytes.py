@@ -23,16 +23,17 @@ class SocketBytes:
       pid: int, of a process that we may trace; None is this one.
     """
     self._pid = pid
+    self._has_looked = False
     self._first = {}
     self._last = {}
 
   def look(self):
     """Reads all sockets; does nothing where the system has no such counts."""
-    is_first = not self._last
     for inode, counts in _read_sockets(self._pid):
       # One that is new since the first look has moved all it has since then.
-      self._first.setdefault(inode, counts if is_first else (0, 0))
+      self._first.setdefault(inode, (0, 0) if self._has_looked else counts)
       self._last[inode] = counts
+    self._has_looked = True
 
   def read(self):
     """Returns (bytes sent, bytes received); None before the first look."""

@@ -16,6 +16,10 @@ class Usage:
     self._sockets.look()
     self._mark = self._count()
 
+  def look_at_sockets(self):
+    """Counts what moved, for sockets that may be closed at the next look."""
+    self._sockets.look()
+
   def _count(self):
     self._sockets.look()
     sent, received = self._sockets.read() or (None, None)

@@ -66,6 +66,18 @@ def test_a_socket_that_came_later_counts_whole(connect):
   assert counter.read()[1] == 2001
 
 
+def test_the_first_socket_after_a_look_that_found_none_counts_whole(
+  monkeypatch,
+):
+  found = []
+  monkeypatch.setattr(socket_bytes, '_read_sockets', lambda pid: found)
+  counter = socket_bytes.SocketBytes()
+  counter.look()
+  found.append(('socket:[1]', (30, 40)))
+  counter.look()
+  assert counter.read() == (30, 40)
+
+
 def test_other_descriptors_are_left_alone(connect, tmp_path):
   left, right = socket.socketpair()
   with left, right, open(tmp_path / 'file', 'w') as file:
