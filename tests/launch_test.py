@@ -130,6 +130,7 @@ def test_the_run_goes_on_without_a_worker_that_is_lost_for_good(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_the_logs_that_nobody_asked_for_go_with_a_good_run(tmp_path):
   (tmp_path / 'tmp').mkdir()
   command = make_command('worker0:exit=0', tmp_path)
@@ -267,6 +268,7 @@ def test_a_chief_that_could_not_save_is_named_last(tmp_path, do, code):
   assert is_named == (code == 75)
 
 
+@pytest.mark.slow
 @BOTH
 @ISOLATE
 @each_stop_signal
@@ -405,6 +407,7 @@ def test_a_task_that_fails_is_started_again_on_its_address(tmp_path, mode):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'end', ['exit=3', 'exit=70', 'exit=143', 'kill=15', 'kill=11']
 )
@@ -430,6 +433,7 @@ def test_what_would_fail_again_is_not_tried_again(tmp_path, code):
   assert 'restart' not in done.stderr
 
 
+@pytest.mark.slow
 def test_who_fails_too_often_is_named_with_the_last_attempt_alone(tmp_path):
   done = run_launch(
     'worker0:leave;worker1:wait=worker0.ready,env=DISTMNIST_ATTEMPT,kill=11',
@@ -450,6 +454,7 @@ def test_who_fails_too_often_is_named_with_the_last_attempt_alone(tmp_path):
   assert re.findall(r'  \| (.*)', done.stderr) == ["DISTMNIST_ATTEMPT='3'"]
 
 
+@pytest.mark.slow
 def test_without_a_ps_all_workers_are_started_again_together(tmp_path):
   # Worker 0 is killed and restarted along with worker 1: its own restart is
   # still to be had.

@@ -137,6 +137,7 @@ def find_bytes(tensor):
   return number
 
 
+@pytest.mark.slow
 def test_the_program_says_what_is_wrong_in_one_line(tasks, tmp_path):
   task = tasks.run(
     tmp_path / 'log', '--num_ps=0', '--num_workers=2', module='distmnist.plan'

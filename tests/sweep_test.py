@@ -235,6 +235,7 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   assert 'step 80/80' in text
 
 
+@pytest.mark.slow
 def test_optuna_chooses_trials_and_goes_on_with_them(tmp_path):
   pytest.importorskip('optuna')
   words = ['x=1..9', 'do=all:report=0.5', '--random=3', '--sampler=tpe']

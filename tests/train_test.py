@@ -154,6 +154,7 @@ def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
   assert accuracy.findall(third.output) == accuracy.findall(second.output)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_resumed_run_is_of_all_of_it(tasks, tmp_path):
   flags = *SMALL, f'--logdir={tmp_path}'
   first = tasks.run(tmp_path / '1', *flags, '--train_steps=100')
@@ -184,6 +185,7 @@ def test_the_same_seed_gives_the_same_training(tasks, tmp_path):
   assert costs[0] == costs[1]
 
 
+@pytest.mark.slow
 def test_divergence_stops_with_advice(tasks, tmp_path):
   task = tasks.run(
     tmp_path / 'log',

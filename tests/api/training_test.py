@@ -78,6 +78,7 @@ def test_other_hosts_need_a_logdir():
     distmnist.start(launcher='slurm')
 
 
+@pytest.mark.slow
 def test_a_report_that_lies_in_a_store_is_read(store, tmp_path):
   (tmp_path / 'report.json').write_text('{"global_step": 3}')
   url = f'{store.url}/of_a_launcher'

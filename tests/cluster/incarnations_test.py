@@ -33,6 +33,7 @@ def lose(cluster, ps_index):
       session.run(clear)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_losses', [1, 3])
 def test_a_wait_on_one_ps_ends_when_another_one_is_lost(
   make_cluster, num_losses

@@ -29,6 +29,7 @@ def be_silent(monkeypatch, secs):
   monkeypatch.setattr(remote_owner_file.RemoteOwnerFile, 'see_touch', see_touch)
 
 
+@pytest.mark.slow
 def test_the_second_is_refused_and_follows_the_first(folder):
   first = take(folder)
   with pytest.raises(cli.RunError, match='in use by process'):
@@ -41,6 +42,7 @@ def test_the_second_is_refused_and_follows_the_first(folder):
   second.check()
 
 
+@pytest.mark.slow
 def test_one_that_slept_while_another_took_over_writes_no_more(
   folder, elsewhere, monkeypatch
 ):
@@ -53,6 +55,7 @@ def test_one_that_slept_while_another_took_over_writes_no_more(
   second.check()
 
 
+@pytest.mark.slow
 def test_of_two_that_take_over_at_once_the_store_lets_one(folder):
   take(folder).release()
   files = [
@@ -65,6 +68,7 @@ def test_of_two_that_take_over_at_once_the_store_lets_one(folder):
   assert [file.read()['life'] for file in files] == ['first', 'first']
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_removed_is_made_again_out_loud(folder, logged):
   first, told = take(folder), []
   first.keep(on_loss=None, on_removed=lambda: told.append(True))

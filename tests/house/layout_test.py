@@ -82,6 +82,7 @@ def test_at_the_top_are_the_programs():
   assert {path.stem for path in PATHS if len(path.parts) == 1} == TOP
 
 
+@pytest.mark.slow
 def test_each_program_with_tensorflow_imports_runtime_first():
   for path in PATHS:
     tree, is_program = read_program(path)

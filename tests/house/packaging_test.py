@@ -48,6 +48,7 @@ def read(wheel, name):
   return wheel.read(path).decode()
 
 
+@pytest.mark.slow
 def test_all_configs_and_modules_are_in_the_wheel(wheel):
   names = set(wheel.namelist())
   configs = {

@@ -15,6 +15,7 @@ import sys
 import psutil
 import pytest
 
+import distmnist
 from distmnist.common import ports
 from distmnist.launchers import ssh
 from tests.support import background
@@ -124,6 +125,7 @@ class Here(background.Here):
     return done
 
 
+@pytest.mark.slow
 def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(here):
   done = here.do('all:count=2', hosts='127.0.0.1,127.0.0.2:2300')
   assert done.returncode == 0, done.stderr
@@ -153,6 +155,7 @@ def test_the_lines_of_all_are_shown_with_their_names(here):
   ]
 
 
+@pytest.mark.slow
 def test_who_is_logged_in_where(tmp_path):
   here = Here(tmp_path)
   here.do('all:count=1', hosts='a,me@b:2300')
@@ -484,6 +487,45 @@ def test_a_problem_comes_along_to_hosts_that_do_not_have_it(real):
   assert kept.read_text() == (real.folder / 'mine.py').read_text()
 
 
+@pytest.mark.slow
+def test_a_call_from_python_trains_on_the_hosts_and_has_the_report(
+  real, monkeypatch
+):
+  for name in ('PYTHONPATH', 'FOLDER'):
+    monkeypatch.setenv(name, real.env[name])
+  numbers = [pick_port() for _ in range(3)]
+  hosts = (
+    f'127.0.0.1:{numbers[0]},127.0.0.2:{numbers[1]},127.0.0.1:{numbers[2]}'
+  )
+  flags = dict(word.removeprefix('--').split('=') for word in SMALL)
+  lines = []
+  report = distmnist.run(
+    launcher='ssh',
+    hosts=hosts,
+    ssh_dir=f'{real.folder}/a dir',
+    ssh_python='../my python',
+    ssh_options=f'-F {real.sshd}/config',
+    num_ps=1,
+    num_workers=2,
+    strategy='sync_sgd',
+    train_steps=20,
+    logdir=f'{real.folder}/run',
+    on_line=lines.append,
+    **flags,
+  )
+  assert report.global_step == 20
+  assert report.logdir == f'{real.folder}/run'
+  assert any('test accuracy' in line for line in lines)
+  with pytest.raises(distmnist.Error, match='--learning_rate=-1'):
+    distmnist.run(
+      launcher='ssh',
+      hosts=hosts,
+      logdir=f'{real.folder}/other',
+      on_line=lines.append,
+      **(flags | {'learning_rate': -1}),
+    )
+
+
 def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
   done = subprocess.run(
     Here(tmp_path).command('--'),
@@ -498,6 +540,7 @@ def test_a_machine_without_ssh_is_told_what_to_install(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_dry_run_prints_a_command_a_task(tmp_path):
   here = Here(tmp_path)
   done = here.run(

@@ -41,6 +41,7 @@ def test_the_larger_the_cluster_the_more_seldom_a_task_beats_and_looks():
   assert get_secs(499) == (2, pytest.approx(500 / 12))
 
 
+@pytest.mark.slow
 def test_who_was_replaced_while_it_stood_still_ends_without_a_save(
   make_watchdog, ps_row
 ):

@@ -405,6 +405,7 @@ def test_several_batches_to_one_update(tasks, make_real_cluster, tmp_path):
   assert report['local_steps'] >= 4 * 50
 
 
+@pytest.mark.slow
 def test_a_chief_that_fails_lets_the_ps_go(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 1)
   ps, (chief,) = cluster.start_all(

@@ -47,6 +47,7 @@ def test_the_best_checkpoint_is_not_the_latest(tmp_path):
   assert checkpoints.read_step(checkpoints.find_latest(best)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shape', [[7, 2], [3, 9]])
 def test_the_number_of_shards_does_not_matter(tmp_path, shape):
   def build(num_ps):

@@ -81,6 +81,7 @@ def test_what_is_recorded_is_of_the_life_of_this_process(tmp_path, set_flags):
   assert (event['event'], event['step'], event['life']) == ('saved', 3, 'a')
 
 
+@pytest.mark.slow
 def test_saves_evaluations_and_restores_are_in_the_history(tasks, tmp_path):
   flags = *SMALL, '--history', '--save_steps=10', '--validation_steps=20'
   for last_step in (20, 30):

@@ -72,6 +72,7 @@ def test_more_agents_than_places_wait_in_the_queue(room):
   room.turn_until(is_done)
 
 
+@pytest.mark.slow
 def test_idle_peers_of_one_address_make_room_soon(room, monkeypatch):
   room.start_all()
   monkeypatch.setattr(agent_server, '_HURRIED_HELLO_SECS', 1.0)

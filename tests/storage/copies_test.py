@@ -7,6 +7,7 @@ import pytest
 from distmnist.storage import copies, stores
 
 
+@pytest.mark.slow
 def test_a_prefix_is_brought_once_until_it_changes(store):
   url = f'{store.url}/prefix'
   for name in ('a-1.data', 'a-1.index', 'a-11.index'):

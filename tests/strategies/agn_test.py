@@ -39,6 +39,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.read_copy(0) == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'staleness, center', [(0, 3), (1, 4.5), (2, 5.4375), (3, 6.0234375)]
 )

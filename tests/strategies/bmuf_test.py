@@ -29,6 +29,7 @@ def make(make_stepper):
   return make_bmuf
 
 
+@pytest.mark.slow
 def test_without_momentum_it_averages_the_models(make):
   stepper = make(period=2, mu=0)
   # x <- x - 0.5 (x - 8): 0, 4, 6. The center stays.
@@ -44,6 +45,7 @@ def test_without_momentum_it_averages_the_models(make):
   assert stepper.step_together([[8], [0]]) == [(2, 0, [4.125])] * 2
 
 
+@pytest.mark.slow
 def test_the_change_of_a_block_has_momentum(make):
   stepper = make(mu=0.5)
   # The copies are at 4 and 2: D = 0.5 * 0 + 3.
@@ -55,6 +57,7 @@ def test_the_change_of_a_block_has_momentum(make):
   assert stepper.read_copy(0) == stepper.read_copy(1) == [6.75]
 
 
+@pytest.mark.slow
 def test_the_block_learning_rate_scales_what_is_new(make):
   stepper = make(mu=0.5, zeta=2)
   # D = 0 + 2 * 3.
@@ -63,6 +66,7 @@ def test_the_block_learning_rate_scales_what_is_new(make):
   assert stepper.step_together([[8], [2]]) == [(2, 0, [8])] * 2
 
 
+@pytest.mark.slow
 def test_a_change_too_small_for_the_dtype_of_the_wire_counts(make):
   stepper = make(mu=0, wire_dtype='bfloat16')
   # Neighbours of 1000 are 996 and 1004 on the wire.

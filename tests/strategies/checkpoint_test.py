@@ -69,6 +69,7 @@ def read(path):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, flags, optimizer', VARIANTS)
 def test_a_checkpoint_of_any_number_of_ps_loads_on_any_other(
   name, flags, optimizer, set_flags, tmp_path

@@ -45,6 +45,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.step(0, [6]) == (4, 0, [7])  # 8 - 0.5 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('most', [0, 1, 2, 3])
 def test_a_gradient_counts_up_to_max_staleness(make, most):
   stepper = make(max_staleness=most)

@@ -52,6 +52,7 @@ def test_random_steps_agree_with_the_oracle(make_stepper, name, case):
   assert {staleness for *_, staleness in steps} >= case.staleness
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
 @each_in_time(WITH_PS, quick=['agn', 'bmuf'])
 def test_all_that_flags_add_agrees_with_the_oracle(make, name, wire_dtype):
@@ -62,6 +63,7 @@ def test_all_that_flags_add_agrees_with_the_oracle(make, name, wire_dtype):
   assert oracle.step > max(oracles.BOUNDARIES)
 
 
+@pytest.mark.slow
 @each_in_time(WITH_PS, quick=['sync_sgd'])
 def test_two_steps_of_a_run_agree_with_the_oracle(make, name):
   rng = np.random.default_rng(7)

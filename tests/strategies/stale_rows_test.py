@@ -29,6 +29,7 @@ def build(x):
   return rows, tf.reduce_sum((rows - x[1]) ** 2) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 2])
 @pytest.mark.parametrize('staleness', [1, 2])
 @pytest.mark.parametrize(

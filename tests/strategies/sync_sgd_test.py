@@ -281,6 +281,7 @@ def test_each_worker_has_its_learning_rate(make_with_rates, base):
     assert step.center == pytest.approx([3.75])
 
 
+@pytest.mark.slow
 def test_a_learning_rate_of_zero_leaves_a_worker_without_a_say(make_with_rates):
   stepper = make_with_rates([0, 0.5])
   assert stepper.step_together([[80], [4]]) == [(1, 0, [2])] * 2

@@ -23,6 +23,7 @@ def run_without_folder(folder, temporary):
   )
 
 
+@pytest.mark.slow
 def test_the_same_command_finds_its_folder_again(tmp_path):
   def find(*words):
     done = subprocess.run(
@@ -68,6 +69,7 @@ def test_two_sweeps_on_one_folder_are_refused(tmp_path):
     assert running.process.wait(sweeps.DEADLINE_SECS) == 143
 
 
+@pytest.mark.slow
 def test_the_default_folder_is_the_users_own(tmp_path):
   temporary = tmp_path / 'temporary'
   temporary.mkdir()

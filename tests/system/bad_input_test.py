@@ -102,6 +102,7 @@ def test_no_checkpoint_at_all_is_whole(run):
   assert lines[-1].startswith('distmnist.evaluate: error: none of the checkp')
 
 
+@pytest.mark.slow
 def test_a_step_that_is_never_made_leaves_a_word(run, tmp_path):
   code, out, lines = run('train {S} --trace_steps=200 --logdir={W}/run')
   assert (code, lines) == (0, [])

@@ -175,9 +175,9 @@ def test_what_is_killed_is_started_again_and_the_run_ends_well(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_eight_launches_in_a_row_end_cleanly(tmp_path):
+def test_launches_in_a_row_end_cleanly(tmp_path):
   slow = []
-  for i in range(8):
+  for i in range(4):
     flags = ['--train_steps=100'] + ['--sync_replicas'] * (i % 2)
     code, out, err, end_secs = launch(tmp_path, *flags)
     assert code == 0, out + err
@@ -189,5 +189,5 @@ def test_eight_launches_in_a_row_end_cleanly(tmp_path):
     if end_secs >= 5 or 'waiting at the end' in out:
       slow.append(f'{end_secs:.1f} s:\n{out}')
     assert not find_tasks(tmp_path)
-  # Where the machine is busy it may be slow once or twice.
-  assert len(slow) <= 2, '\n'.join(slow)
+  # Where the machine is busy it may be slow once.
+  assert len(slow) <= 1, '\n'.join(slow)

@@ -73,6 +73,7 @@ def test_slices_are_one_device_with_the_whole_batch(
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('steps_per_run', [1, 3])
 def test_a_training_reads_the_images_of_the_whole_batch(
   train,  # noqa: F811
@@ -124,6 +125,7 @@ def build_sliced_step(build_model, kind, name='async_sgd'):
   return step_lib.build_step(member, rule, problem, slices)
 
 
+@pytest.mark.slow
 def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
   set_flags()
   images = step_test.IMAGES[0]

@@ -85,6 +85,7 @@ def check_steps(cluster, index):
   return last
 
 
+@pytest.mark.slow
 @each_rule
 def test_each_update_of_the_center_moves_them_once(
   make_cluster, set_flags, name
@@ -96,6 +97,7 @@ def test_each_update_of_the_center_moves_them_once(
 
 
 # A worker cannot begin a round that the other has not ended.
+@pytest.mark.slow
 def test_of_two_workers_in_lock_step_they_move_once_an_update(
   make_cluster, set_flags
 ):
@@ -111,6 +113,7 @@ def read(path):
   return {name: reader.get_tensor(name) for name in names}
 
 
+@pytest.mark.slow
 def test_they_are_saved_and_a_run_that_goes_on_moves_them_on(train, tmp_path):  # noqa: F811
   words = '--optimizer=momentum', '--ema_decay=0.5'
   train(*words, '--train_steps=7', f'--logdir={tmp_path}/whole')

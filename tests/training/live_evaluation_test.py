@@ -34,6 +34,7 @@ def build(member, num_splits=1):
   return live, problem, split, task
 
 
+@pytest.mark.slow
 def test_it_finds_what_an_evaluation_of_whole_tables_finds(
   make_cluster, set_flags
 ):

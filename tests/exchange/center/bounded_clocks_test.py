@@ -30,6 +30,7 @@ class Run:
     return clocks.tolist(), permits.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bound', [0, 3])
 def test_a_worker_is_given_as_many_permits_as_it_may_be_ahead(
   tf_session, bound

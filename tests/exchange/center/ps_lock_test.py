@@ -99,6 +99,7 @@ def let_in_early(room, threads):
   return bool(early)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_its_wait_hardly_lets_another_in(threads):
   target = tf.train.Server.create_local_server().target
   tries = [let_in_early(Room(target, f'room_{i}'), threads) for i in range(5)]

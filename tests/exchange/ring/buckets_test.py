@@ -29,6 +29,7 @@ def test_the_last_layers_fill_the_first_bucket(sizes, bucket_bytes, expected):
 NUM_WORKERS, NUM_LAYERS, NUM_STEPS = 3, 5, 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
 def test_on_no_worker_it_matters_which_bucket_is_full_first(
   make_cluster, wire_dtype

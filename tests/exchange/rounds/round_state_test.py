@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_state
@@ -10,6 +11,7 @@ from tests.support import rounds
 make = rounds.make
 
 
+@pytest.mark.slow
 def test_a_wait_is_read_from_outside(make):
   run = make(num_ps=2)
   run.push(0, 8)

@@ -7,6 +7,7 @@ from tests.support import rounds
 make = rounds.make
 
 
+@pytest.mark.slow
 def test_all_wait_for_all_and_then_have_the_new_center(make):
   run = make()
   stepper = run.stepper
@@ -47,6 +48,7 @@ def test_a_round_is_over_after_its_contributions_and_drops_what_comes_later(
     assert stepper.join(worker) == (2, 0, [4])
 
 
+@pytest.mark.slow
 def test_a_contribution_that_was_not_counted_holds_up_no_round(make):
   run = make(num_workers=3, num_contributions=2)
   stepper = run.stepper

@@ -125,6 +125,7 @@ def kill(stepper, worker):
   hook._end_updates()
 
 
+@pytest.mark.slow
 def test_a_chief_that_is_lost_amid_a_round_updates_no_shard_twice(make):
   stepper = make()
   assert stepper.step_together([[8, 8], [4, 4]]) == [(1, 0, [3, 3])] * 2

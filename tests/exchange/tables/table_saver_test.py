@@ -70,6 +70,7 @@ def test_it_restores_what_a_saver_has_written(tmp_path):
       assert_same(read_all(session), expected)
 
 
+@pytest.mark.slow
 def test_slices_of_two_ps_are_restored_on_three(make_cluster, tmp_path):
   saved, restored = tables.save_on_two_ps_and_restore_on_three(
     *(make_cluster, build, lambda session, _: read_all(session)),

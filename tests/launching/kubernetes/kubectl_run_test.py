@@ -85,6 +85,7 @@ def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
   )
 
 
+@pytest.mark.slow
 def test_a_log_that_breaks_off_goes_on(cluster, capfd):
   running = ({'kind': 'Job'}, [make_pod(CHIEF, running={})])
   done = make_object('Job', 'Complete'), [make_pod(CHIEF, running={})]

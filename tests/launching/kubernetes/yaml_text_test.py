@@ -30,6 +30,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
   deadline=None,
   derandomize=True,

@@ -59,6 +59,7 @@ def test_a_task_that_was_killed_is_named_by_its_signal(tmp_path):
   assert done.returncode == -9
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_without_a_word_is_lost(tmp_path, monkeypatch):
   place = f'echo a:1 >{tmp_path}/1/ps_0.place'
   done = start(tmp_path, f'{place}; echo "node down"; exit 1 # {{script}}')

@@ -187,6 +187,7 @@ def test_output_that_nobody_reads_holds_up_neither_signal_nor_end(tmp_path):
     host.process.stdin = open(os.devnull)  # noqa: SIM115
 
 
+@pytest.mark.slow
 def test_a_host_waits_until_an_old_task_has_heard_of_its_loss(tmp_path):
   with socket.create_server(('', 0)) as earlier:
     port = earlier.getsockname()[1]

@@ -2,6 +2,7 @@
 
 import collections
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import data_order
@@ -15,6 +16,7 @@ def build_table(dealing, worker):
   return step, dispatcher.Table(step, dealing, worker)
 
 
+@pytest.mark.slow
 def test_workers_that_race_for_leases_get_each_ticket_once(make_cluster):
   cluster = make_cluster(1, 3)
   dealing = make_dealing(3, 2, 90)
@@ -43,6 +45,7 @@ def test_workers_that_race_for_leases_get_each_ticket_once(make_cluster):
   )
 
 
+@pytest.mark.slow
 def test_the_table_is_in_the_checkpoint_and_loads_for_any_cluster(
   make_cluster, tmp_path
 ):

@@ -48,6 +48,7 @@ def norm():
   return keras.layers.BatchNormalization()
 
 
+@pytest.mark.slow
 def test_a_model_without_a_shape_is_built_for_the_batch(make):
   model, ours = make(dense, norm)
   with built(ours, is_training=False) as (outputs, session):

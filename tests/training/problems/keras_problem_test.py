@@ -60,6 +60,7 @@ def evaluate(found, monkeypatch):
   return ours, y, outputs
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_all_examples_at_once(make, monkeypatch):
   found = make("""
 loss = 'binary_crossentropy'
@@ -128,6 +129,7 @@ def finish(means):
   assert ours == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_a_model_is_compiled_with_counts(make, monkeypatch):
   found = make("""
 def make_model():
