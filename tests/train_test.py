@@ -222,6 +222,7 @@ def test_progress_is_a_line_every_log_secs(tasks, tmp_path):
   assert len(re.findall(r'^step \d+/400 ', task.output, re.M)) >= 400
 
 
+@pytest.mark.slow
 def test_placement_is_printed_if_asked_for(tasks, tmp_path):
   task = tasks.run(
     tmp_path / 'log', *SMALL, '--train_steps=1', '--log_device_placement'
@@ -234,6 +235,7 @@ def test_placement_is_printed_if_asked_for(tasks, tmp_path):
   assert sorted(fed) == ['input/batches', 'new_stream']
 
 
+@pytest.mark.slow
 def test_the_graph_holds_no_images(tasks, tmp_path):
   logdir = tmp_path / 'run'
   tasks.run(tmp_path / 'log', *SMALL, '--train_steps=1', f'--logdir={logdir}')
@@ -409,6 +411,7 @@ def test_absent_and_corrupt_data_are_one_line(tasks, tmp_path):
   assert 'expected' in line
 
 
+@pytest.mark.slow
 def test_a_step_is_traced(tasks, tmp_path):
   logdir = tmp_path / 'run'
   task = tasks.run(

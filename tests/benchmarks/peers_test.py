@@ -190,6 +190,7 @@ def test_a_peer_that_fails_is_named_and_leaves_nobody(
   assert not usage.find_by_word(str(tmp_path / 'fake.py'))
 
 
+@pytest.mark.slow
 def test_a_peer_that_hangs_is_ended(work, make_peer, tmp_path):
   work.limit_secs = 0.5
   result = peers.measure(make_peer(WAIT), work)

@@ -31,6 +31,7 @@ def test_memory_and_cpu_are_read_of_those_that_are_there():
   )
 
 
+@pytest.mark.slow
 def test_tasks_that_do_nothing_start_end_and_are_stopped():
   launcher, num_tasks, *secs = scale.measure_tasks('local', 20)
   assert (launcher, num_tasks) == ('local', '20')

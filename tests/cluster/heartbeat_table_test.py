@@ -80,6 +80,7 @@ def test_who_was_replaced_does_not_beat_over_who_came(open_board):
   assert new.beat(Beat(8, 2, 0)) == Beat(8, 1, 0)
 
 
+@pytest.mark.slow
 def test_a_beat_costs_the_same_however_many_there_are(open_board):
   # What ps 0 sends and what it is sent: both ends are in this process.
   one, counter = open_board(1), socket_bytes.SocketBytes()

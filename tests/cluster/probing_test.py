@@ -177,6 +177,7 @@ def test_a_name_is_not_looked_up_at_each_look(monkeypatch):
   assert asked == ['kept.invalid']
 
 
+@pytest.mark.slow
 def test_all_who_are_silent_are_waited_for_together(monkeypatch):
   def ask(address, secs):
     time.sleep(min(secs, 0.5))

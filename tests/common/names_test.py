@@ -48,6 +48,7 @@ def test_a_room_is_a_folder_of_modules(name):
   ]
 
 
+@pytest.mark.slow
 def test_no_other_file_has_the_name_of_a_module_as_text():
   modules = list_modules() - {names.PACKAGE}
   assert set(MODULES.values()) <= modules

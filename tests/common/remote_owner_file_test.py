@@ -81,6 +81,7 @@ def test_a_folder_that_was_removed_is_made_again_out_loud(folder, logged):
   first.release()
 
 
+@pytest.mark.slow
 def test_a_touch_shows_by_the_clock_of_the_store(folder):
   take(folder)
   file = remote_owner_file.RemoteOwnerFile(f'{folder}/owner.json')
@@ -90,6 +91,7 @@ def test_a_touch_shows_by_the_clock_of_the_store(folder):
   assert paths.list_names(folder) == ['owner.json.00000001']
 
 
+@pytest.mark.slow
 def test_a_store_without_conditions_is_told_by_a_look(
   folder, monkeypatch, logged
 ):

@@ -43,6 +43,7 @@ def test_channels_are_one_picture_in_a_tint_of_the_image():
   assert np.ptp(tints, axis=0).min() > 0.2
 
 
+@pytest.mark.slow
 def test_a_label_is_written_in_digits():
   weights = fit(*drawn_digits.draw(6000, 0))
   images, labels = drawn_digits.draw(1000, 1, size=56, num_classes=100)
@@ -52,6 +53,7 @@ def test_a_label_is_written_in_digits():
     assert np.mean(guesses == digits) > 0.6  # Other hands; 0.1 by chance.
 
 
+@pytest.mark.slow
 def test_sixty_thousand_images_take_seconds():
   start = time.process_time()
   drawn_digits.draw(60000, 0)

@@ -155,6 +155,7 @@ def test_a_gzip_may_have_several_members(tmp_path):
   np.testing.assert_array_equal(idx.read(str(path), 3), IMAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shape', [(2, 28, 28), (60000, 65535, 65535)])
 def test_a_gzip_that_holds_more_than_it_says_is_not_unpacked(
   tmp_path, monkeypatch, shape

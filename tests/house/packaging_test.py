@@ -67,6 +67,7 @@ def test_all_configs_and_modules_are_in_the_wheel(wheel):
   assert not [n for n in names if n.startswith(('tests/', 'configs/'))]
 
 
+@pytest.mark.slow
 def test_the_license_is_there_whole(wheel, built):
   text = (REPO / 'LICENSE').read_text()
   assert 'Apache License' in text

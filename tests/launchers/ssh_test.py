@@ -377,6 +377,7 @@ def test_a_host_without_our_folder_is_named(here):
   )
 
 
+@pytest.mark.slow
 def test_a_module_that_is_not_there_is_named(here):
   done = here.do('all:leave', module='no_such_module')
   assert done.returncode == 1

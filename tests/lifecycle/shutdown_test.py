@@ -1,10 +1,13 @@
 """The end: what workers say to the ps."""
 
+import pytest
+
 from distmnist.cluster import probing
 from distmnist.lifecycle import shutdown
 from distmnist.logdir import report as report_lib
 
 
+@pytest.mark.slow
 def test_what_a_worker_has_sent_is_heard_after_it_is_gone(
   logged, make_cluster, monkeypatch
 ):

@@ -37,6 +37,7 @@ def make():
     thread.join(DEADLINE_SECS)
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_long_says_what_its_wait_is_made_of(make):
   watched, _, lines, said = make()
   assert not said.wait(0.5)  # Nothing has begun.

@@ -42,6 +42,7 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
   dog = make_watchdog(0, warn_secs=0.2, fail_secs=0.5)
   dog.check_in()

@@ -55,6 +55,7 @@ def test_in_a_store_the_index_is_put_last(store, tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_a_save_that_a_store_refuses_leaves_those_before(store, tmp_path):
   folder = f'{store.url}/{tmp_path.name}'
   writer = saving.CheckpointWriter(folder, 1)

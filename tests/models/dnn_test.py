@@ -52,6 +52,7 @@ def test_the_hidden_layers_are_elus(tf_session, set_flags):
   )
 
 
+@pytest.mark.slow
 def test_training_drops_units_only_if_asked_to(set_flags):
   for flags, is_training, is_noisy in (
     ((), True, False),

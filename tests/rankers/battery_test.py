@@ -12,6 +12,7 @@ from distmnist.problems import clicks
 NETS = registry.names(RANKERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NETS)
 def test_a_net_learns_a_batch(tf_session, set_flags, name):
   set_flags(

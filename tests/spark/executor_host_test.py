@@ -104,6 +104,7 @@ def test_a_connection_that_ends_is_a_lost_executor(room):
   )
 
 
+@pytest.mark.slow
 def test_the_next_attempt_starts_anew(room):
   agents = room.join_all()
   for name in NAMES:
@@ -210,6 +211,7 @@ class Obedient:
           agent.send(end=None)
 
 
+@pytest.mark.slow
 def test_a_lost_task_ends_all_in_order_and_all_start_again(
   room, monkeypatch, caplog
 ):

@@ -36,6 +36,7 @@ def test_what_is_here_is_itself(tmp_path):
     assert draft == path
 
 
+@pytest.mark.slow
 def test_a_folder_goes_there_with_the_last_file_last_and_comes_back(
   store, tmp_path
 ):

@@ -26,6 +26,7 @@ def test_a_store_that_has_troubles_is_asked_again_out_loud(
   assert stores.read(url) == b'x'
 
 
+@pytest.mark.slow
 def test_one_that_has_them_for_good_is_an_error_with_a_reason(store):
   store.trouble = lambda method, path: 'busy'
   with pytest.raises(OSError) as caught:

@@ -23,6 +23,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.step(0, [-2]) == (4, 0, [2])
 
 
+@pytest.mark.slow
 def test_a_gradient_is_as_stale_as_the_updates_that_came_between(make):
   stepper = make()
   stepper.begin(0, [8])  # Pulls w = 0: the gradient is -8.
@@ -32,6 +33,7 @@ def test_a_gradient_is_as_stale_as_the_updates_that_came_between(make):
   assert stepper.step(0, [7]) == (4, 0, [7])
 
 
+@pytest.mark.slow
 def test_two_workers_that_overlap(make):
   stepper = make()
   stepper.begin(0, [6])

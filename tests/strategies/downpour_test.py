@@ -38,6 +38,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.read_copy(0) == [5]
 
 
+@pytest.mark.slow
 def test_a_push_is_the_sum_and_a_fetch_forgets_the_local_steps(make):
   stepper = make(n_fetch=2, n_push=3)
   assert stepper.step(0, [8]) == (0, -1, [0])  # g = -8
@@ -55,6 +56,7 @@ def test_a_push_is_the_sum_and_a_fetch_forgets_the_local_steps(make):
   assert stepper.read_copy(0) == [10.5]
 
 
+@pytest.mark.slow
 def test_own_pushes_since_the_fetch_make_a_worker_stale(make):
   stepper = make(n_fetch=4, n_push=1)
   assert stepper.step(0, [8]) == (1, 0, [4])

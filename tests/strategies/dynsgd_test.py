@@ -49,6 +49,7 @@ def test_two_local_steps_a_push(make):
   assert stepper.read_copy(0) == [6.75]
 
 
+@pytest.mark.slow
 def test_a_change_counts_the_less_the_staler_it_is(make):
   stepper, step = make(period=1), 0
   for staleness, moved in [(0, 6), (1, 3), (2, 2), (3, 1.5)]:

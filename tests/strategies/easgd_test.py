@@ -53,6 +53,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.read_copy(0) == [4]
 
 
+@pytest.mark.slow
 def test_the_step_is_read_before_it_is_counted(make):
   # No gate reaches between the two, and the wrong order, which shows as a
   # staleness of -1, is too rare to be hoped for: so we look at the graph.
@@ -78,6 +79,7 @@ def is_int64(node):
   return node.attr['dtype'].type == tf.int64.as_datatype_enum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'exchanges, center, copy',
   [(0, 1, 3), (1, 1, 3), (2, 2.5, 3.5), (3, 3.25, 3.75)],

@@ -99,6 +99,7 @@ def make(make_stepper, make_cluster):
     run.close()
 
 
+@pytest.mark.slow
 def test_within_the_bound_it_is_asynchronous_sgd(make):
   stepper = make(bound=3).stepper
   # w <- w - 0.5 (w - x).
@@ -110,6 +111,7 @@ def test_within_the_bound_it_is_asynchronous_sgd(make):
   assert stepper.end(0) == (5, 2, [6.5])
 
 
+@pytest.mark.slow
 def test_a_gradient_is_as_stale_as_the_updates_that_came_between(make):
   stepper, step = make(bound=3).stepper, 0
   for staleness in range(4):

@@ -25,6 +25,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.read_copy(1) == [7.5]
 
 
+@pytest.mark.slow
 def test_the_rate_is_divided_by_the_staleness_but_not_by_0(make):
   stepper, step = make(), 0
   for staleness, moved in [(0, 6), (1, 6), (2, 3), (3, 2), (4, 1.5)]:
@@ -33,6 +34,7 @@ def test_the_rate_is_divided_by_the_staleness_but_not_by_0(make):
     assert found == (step, staleness, [moved])  # 6 / max(1, s)
 
 
+@pytest.mark.slow
 def test_the_velocity_takes_a_stale_gradient_whole(make):
   stepper = make(optimizer='momentum')
   stepper.begin(0, [12])

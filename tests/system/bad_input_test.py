@@ -84,6 +84,7 @@ def test_it_is_one_line_and_1_or_2(run, files, tmp_path, text, said):
   assert bad_files.take_snapshot(files) == before
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_torn_is_named_and_the_one_before_is_taken(run):
   for text in (
     'evaluate --logdir={F}/torn',
@@ -110,6 +111,7 @@ def test_a_step_that_is_never_made_leaves_a_word(run, tmp_path):
   shutil.rmtree(tmp_path / 'run')
 
 
+@pytest.mark.slow
 def test_a_flag_file_with_a_bom_and_comments_trains(run, tmp_path):
   path = tmp_path / 'x.flags'
   path.write_text('\ufeff--model softmax  # a line\n--seed=3\n')

@@ -46,6 +46,7 @@ HOSTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @fuzz
 @given(
   ps=HOSTS,

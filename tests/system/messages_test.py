@@ -68,6 +68,7 @@ def test_a_step_is_a_pull_and_a_push_and_the_answer_comes_once_a_run(
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd', 'ssp'])
 def test_with_two_ps_they_agree_without_the_worker(count, name):
   sent = count(name, 2)

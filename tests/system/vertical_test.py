@@ -106,6 +106,7 @@ def test_the_split_net_is_the_whole_one(
     np.testing.assert_allclose(split[variable], value, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', IN_PLACE)
 def test_slices_are_computed_on_their_ps(set_flags, name):
   set_flags('--hidden_units=8,6', '--vertical_slices=2')

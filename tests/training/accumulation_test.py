@@ -95,6 +95,7 @@ def test_a_training_reads_the_images_of_the_whole_batch(
     )
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_slices(train, tmp_path):  # noqa: F811
   words = '--batch_size=3', f'--logdir={tmp_path}'
   train(*words, '--gradient_accumulation=2', '--train_steps=3')
@@ -147,6 +148,7 @@ def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
   np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['async_sgd', 'downpour'])
 def test_towers_take_their_part_of_each_slice(set_flags, name):
   set_flags('--num_gpus=0')

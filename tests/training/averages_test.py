@@ -133,6 +133,7 @@ def test_without_the_flag_there_is_none(train, tmp_path):  # noqa: F811
   assert not any(center_average.NAME in name for name in read(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_them_is_named(train, tmp_path):  # noqa: F811
   train(f'--logdir={tmp_path}')
   with pytest.raises(cli.RunError, match=f'has no .*{center_average.NAME}'):

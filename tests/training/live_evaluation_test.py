@@ -58,6 +58,7 @@ def test_it_finds_what_an_evaluation_of_whole_tables_finds(
   assert 0.8 < found['best_auc'] < 1
 
 
+@pytest.mark.slow
 def test_without_ps_whole_variables_are_evaluated(set_flags):
   set_flags(*FLAGS)
   with tf.Graph().as_default():

@@ -114,6 +114,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.slow
 @each_in_time(['async_sgd', 'ring_allreduce', 'downpour'])
 def test_towers_of_one_process_are_one_device_with_the_whole_batch(
   set_flags, name
@@ -125,6 +126,7 @@ def test_towers_of_one_process_are_one_device_with_the_whole_batch(
   )
 
 
+@pytest.mark.slow
 @each_in_time(['async_sgd', 'downpour', 'agn'])
 def test_towers_of_a_worker_are_one_device_with_the_whole_batch(
   set_flags, ps_and_worker, name

@@ -14,6 +14,7 @@ def get(server, path):
     return page.headers['Content-Type'], page.read().decode()
 
 
+@pytest.mark.slow
 def test_a_gauge_a_number_and_a_label_a_task(tmp_path):
   worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'a', host='h', pid=1)
   worker.write('sample', state='training', step=7, rss_bytes=2500)

@@ -52,6 +52,7 @@ def make(make_stepper):
   return make
 
 
+@pytest.mark.slow
 def test_an_asynchronous_change_is_added_at_once(make):
   stepper = make(is_sync=False)
   # x = 4, d = 2.
@@ -61,6 +62,7 @@ def test_an_asynchronous_change_is_added_at_once(make):
   assert stepper.read_copies() == [[2], [5]]
 
 
+@pytest.mark.slow
 def test_a_change_is_added_in_each_period_alone(make):
   stepper = make(is_sync=False, period=2)
   assert stepper.step(0, [8]) == (0, -1, [0])

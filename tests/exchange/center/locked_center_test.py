@@ -144,6 +144,7 @@ class PlainWorker(stepper.Worker):
     return optimizers.from_flags(global_step, num_workers=1)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', ['staleness_aware', 'drop_stale', 'dynsgd', 'dc_asgd']
 )

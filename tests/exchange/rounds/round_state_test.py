@@ -32,6 +32,7 @@ def test_a_wait_is_read_from_outside(make):
   assert run.stepper.join(1).global_step == 1
 
 
+@pytest.mark.slow
 def test_a_round_that_cannot_be_read_is_said_to_be(monkeypatch, make):
   run = make()
   worker = run.stepper.workers[0]

@@ -12,6 +12,7 @@ from tests.support import stepper as stepper_lib
 make = rounds.make
 
 
+@pytest.mark.slow
 def test_after_a_restart_the_rounds_go_on_from_the_restored_step(make):
   run = make(first_step=7)
   found = run.stepper.step_together([[8], [4]])

@@ -57,6 +57,7 @@ def test_slices_are_the_checkpoint_that_a_saver_writes(tmp_path, optimizer):
       assert_same(read_all(session), expected)
 
 
+@pytest.mark.slow
 def test_it_restores_what_a_saver_has_written(tmp_path):
   with tf.Graph().as_default():
     model, saver = build(cluster_lib.Cluster())

@@ -32,6 +32,7 @@ def test_a_job_that_starts_when_the_run_is_over_leaves(tmp_path):
   assert done.stdout == 'worker 0: the run is over\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('told', ['15 1', '2 1'])
 def test_a_job_that_is_told_to_leave_leaves_though_others_are_missing(
   tmp_path, told

@@ -77,6 +77,7 @@ def test_one_ends_with_a_launcher_that_is_killed(tmp_path):
   assert_gone([child])
 
 
+@pytest.mark.slow
 def test_prometheus_finds_its_port(set_flags, tmp_path, logged):
   set_flags('--metrics_port=0')
   (make,) = companions.from_flags()
@@ -86,6 +87,7 @@ def test_prometheus_finds_its_port(set_flags, tmp_path, logged):
       assert page.status == 200
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_told(set_flags, tmp_path, logged):
   set_flags('--metrics_port=0')
   (make,) = companions.from_flags()

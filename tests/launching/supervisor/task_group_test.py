@@ -254,6 +254,7 @@ def test_a_module_that_cannot_be_imported_is_one_error(tmp_path, env):
   assert 'Traceback' in (tmp_path / 'fork_server.log').read_text()
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_takes_its_tasks_along_and_is_named(tmp_path, env):
   cluster = make_tasks('worker0:deaf,forever')
   with (
@@ -318,6 +319,7 @@ def test_a_server_that_dies_again_and_again_ends_the_run(tmp_path, env):
   assert error.value.exit_code == 3
 
 
+@pytest.mark.slow
 def test_hundreds_of_tasks_start_and_end(tmp_path, env):
   (tmp_path / 'nothing.py').write_text('def run(): pass')
   env['PYTHONPATH'] = str(tmp_path)

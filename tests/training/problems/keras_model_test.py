@@ -68,6 +68,7 @@ def test_a_model_without_a_shape_is_built_for_the_batch(make):
   }
 
 
+@pytest.mark.slow
 def test_regularizers_are_penalties_in_training_alone(make):
   model, ours = make(dense)
   with built(ours, is_training=True) as (_, session):
@@ -80,6 +81,7 @@ def test_regularizers_are_penalties_in_training_alone(make):
     assert not tf.losses.get_regularization_losses()
 
 
+@pytest.mark.slow
 def test_dropout_is_that_of_the_batch_at_its_place(make):
   model, ours = make(lambda: keras.layers.Dropout(0.5), dense)
   with built(ours, is_training=True) as (outputs, session):
@@ -101,6 +103,7 @@ def test_frozen_layers_are_not_trained_and_names_do_not_collide(make):
     assert len({v.op.name for v in tf.global_variables()}) == 4
 
 
+@pytest.mark.slow
 def test_a_saved_file_is_the_model_with_these_values(make, tmp_path, caplog):
   _, ours = make(dense)
   path = tmp_path / 'model.keras'

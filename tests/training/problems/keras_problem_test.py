@@ -91,6 +91,7 @@ metrics = [
   assert ours == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'loss',
   [
@@ -112,6 +113,7 @@ def test_a_loss_is_a_name_an_object_or_a_function(make, loss, monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_a_loss_and_metrics_may_be_functions_of_the_file(make, monkeypatch):
   found = make("""
 def loss(y, outputs):
@@ -143,6 +145,7 @@ def make_model():
   assert ours['mae'] == pytest.approx(np.abs(change).mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_model_is_made_once_and_from_the_seed(make, set_flags):
   first = make("loss = 'mse'")
   assert problem.from_flags(seed=5).module is first.module
