@@ -433,6 +433,7 @@ def test_a_step_is_traced(tasks, tmp_path):
   assert any('MatMul' in event['name'] for event in events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flags, words',
   [

@@ -101,6 +101,7 @@ def test_a_table_counts_for_nothing(tf_session):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('words', [(), ('--partitioner=min_max',)])
 @pytest.mark.parametrize('num_ps', [2, 3, 7])
 @pytest.mark.parametrize('model', ['cnn', 'vgg19'])

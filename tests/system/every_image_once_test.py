@@ -177,13 +177,9 @@ def test_each_batch_of_two_epochs_is_read_once(
   assert len({result['steps'] for result in results}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'name',
-  [
-    name if name == QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in battery_test.RULES
-    if battery_test.needs_ps(name)
-  ],
+  'name', [name for name in battery_test.RULES if battery_test.needs_ps(name)]
 )
 def test_short_lives_together_read_each_batch_once(
   make_cluster, set_flags, name, tmp_path

@@ -85,6 +85,7 @@ def forbid_unknown(schema):
       forbid_unknown(part)
 
 
+@pytest.mark.slow
 @each_kind
 @each_shape
 def test_the_manifests_fit_the_schemas(
