@@ -1,6 +1,7 @@
 """The page of a run: whole, without a network, and as a browser shows it."""
 
 import html.parser
+import itertools
 import re
 import shutil
 import subprocess
@@ -35,8 +36,13 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.fixture
-def logdir(tmp_path):
-  """A run of a ps and two workers, of which one was killed and came back."""
+def logdir(tmp_path, monkeypatch):
+  """A run of a ps and two workers, of which one was killed and came back.
+
+  A second passes from one line to the next.
+  """
+  clock = itertools.count(1000.0)
+  monkeypatch.setattr(metrics_file.time, 'time', lambda: next(clock))
   folder = tmp_path / 'a <run>'
   folder.mkdir()
   (folder / 'train.flags').write_text('--model=cnn\n--x=<b>\n')
