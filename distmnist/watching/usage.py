@@ -13,7 +13,6 @@ class Usage:
 
   def __init__(self):
     self._sockets = socket_bytes.SocketBytes()
-    self._sockets.look()
     self._mark = self._count()
 
   def look_at_sockets(self):
@@ -21,7 +20,7 @@ class Usage:
     self._sockets.look()
 
   def _count(self):
-    self._sockets.look()
+    self.look_at_sockets()
     sent, received = self._sockets.read() or (None, None)
     return {
       'time': time.monotonic(),

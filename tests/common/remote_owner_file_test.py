@@ -6,6 +6,8 @@ from distmnist.common import cli, owner_file, remote_owner_file, takeover
 from distmnist.storage import paths, stores
 from tests.support.owners import make, take
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(store, tmp_path):
@@ -29,7 +31,6 @@ def be_silent(monkeypatch, secs):
   monkeypatch.setattr(remote_owner_file.RemoteOwnerFile, 'see_touch', see_touch)
 
 
-@pytest.mark.slow
 def test_the_second_is_refused_and_follows_the_first(folder):
   first = take(folder)
   with pytest.raises(cli.RunError, match='in use by process'):
@@ -42,7 +43,6 @@ def test_the_second_is_refused_and_follows_the_first(folder):
   second.check()
 
 
-@pytest.mark.slow
 def test_one_that_slept_while_another_took_over_writes_no_more(
   folder, elsewhere, monkeypatch
 ):
@@ -55,7 +55,6 @@ def test_one_that_slept_while_another_took_over_writes_no_more(
   second.check()
 
 
-@pytest.mark.slow
 def test_of_two_that_take_over_at_once_the_store_lets_one(folder):
   take(folder).release()
   files = [
@@ -68,7 +67,6 @@ def test_of_two_that_take_over_at_once_the_store_lets_one(folder):
   assert [file.read()['life'] for file in files] == ['first', 'first']
 
 
-@pytest.mark.slow
 def test_a_folder_that_was_removed_is_made_again_out_loud(folder, logged):
   first, told = take(folder), []
   first.keep(on_loss=None, on_removed=lambda: told.append(True))
@@ -81,7 +79,6 @@ def test_a_folder_that_was_removed_is_made_again_out_loud(folder, logged):
   first.release()
 
 
-@pytest.mark.slow
 def test_a_touch_shows_by_the_clock_of_the_store(folder):
   take(folder)
   file = remote_owner_file.RemoteOwnerFile(f'{folder}/owner.json')
@@ -91,7 +88,6 @@ def test_a_touch_shows_by_the_clock_of_the_store(folder):
   assert paths.list_names(folder) == ['owner.json.00000001']
 
 
-@pytest.mark.slow
 def test_a_store_without_conditions_is_told_by_a_look(
   folder, monkeypatch, logged
 ):

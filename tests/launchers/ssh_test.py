@@ -103,15 +103,23 @@ class Here(background.Here):
     python='../my python',
     **flags,
   ):
-    options = f'-F {self.sshd}/config' if self.sshd else '-F none'
-    flags = {'module': 'fake_train', 'ssh_options': options, **flags}
+    settings = {**self.settings, 'ssh_python': python, 'module': 'fake_train'}
+    flags = {**settings, 'hosts': hosts, **flags}
     return [
-      *(sys.executable, *program, '--launcher=ssh'),
-      *(f'--hosts={hosts}', f'--ssh_dir={self.folder}/a dir'),
-      *(f'--ssh_python={python}', f'--logs_dir={self.folder}/logs'),
+      *(sys.executable, *program, f'--logs_dir={self.folder}/logs'),
       *(f'--{name}={value}' for name, value in flags.items()),
       *words,
     ]
+
+  @property
+  def settings(self):
+    """The flags, {name: value}, that say how to get there."""
+    return {
+      'launcher': 'ssh',
+      'ssh_dir': f'{self.folder}/a dir',
+      'ssh_python': '../my python',
+      'ssh_options': f'-F {self.sshd}/config' if self.sshd else '-F none',
+    }
 
   @property
   def env(self):
@@ -345,6 +353,11 @@ def test_a_connection_that_is_lost_is_made_again(here):
   assert log.endswith(f'serving on {port}\n')
 
 
+def pick_hosts(number):
+  """Returns --hosts of two machines in turn, each with a free port."""
+  return ','.join(f'127.0.0.{1 + i % 2}:{pick_port()}' for i in range(number))
+
+
 def pick_port():
   with ports.hold_ports(1)[0] as held:
     return held.getsockname()[1]
@@ -452,10 +465,9 @@ def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
 
 @pytest.mark.slow
 def test_the_real_program_trains_over_ssh(real):
-  numbers = [pick_port() for _ in range(3)]
   done = real.run(
     *('--', *SMALL, '--train_steps=60', f'--logdir={real.folder}/run'),
-    hosts=f'127.0.0.1:{numbers[0]},127.0.0.2:{numbers[1]},127.0.0.1:{numbers[2]}',
+    hosts=pick_hosts(3),
     module='distmnist.train',
   )
   assert done.returncode == 0, done.stdout + done.stderr
@@ -467,14 +479,13 @@ def test_the_real_program_trains_over_ssh(real):
 @pytest.mark.slow
 def test_a_problem_comes_along_to_hosts_that_do_not_have_it(real):
   shutil.copy(REPO / 'examples' / 'regression.py', real.folder / 'mine.py')
-  numbers = [pick_port() for _ in range(2)]
   # There is a file of this name there, and it is another one.
   (real.folder / 'a dir' / 'mine.py').write_text('nothing')
   done = subprocess.run(
     real.command(
       *('--num_ps=1', '--num_workers=1', '--', '--problem=mine.py'),
       *('--units=4', '--train_steps=30', f'--logdir={real.folder}/run'),
-      hosts=f'127.0.0.1:{numbers[0]},127.0.0.2:{numbers[1]}',
+      hosts=pick_hosts(2),
       module='distmnist.train',
     ),
     cwd=real.folder,
@@ -494,25 +505,18 @@ def test_a_call_from_python_trains_on_the_hosts_and_has_the_report(
 ):
   for name in ('PYTHONPATH', 'FOLDER'):
     monkeypatch.setenv(name, real.env[name])
-  numbers = [pick_port() for _ in range(3)]
-  hosts = (
-    f'127.0.0.1:{numbers[0]},127.0.0.2:{numbers[1]},127.0.0.1:{numbers[2]}'
-  )
+  hosts = pick_hosts(3)
   flags = dict(word.removeprefix('--').split('=') for word in SMALL)
   lines = []
   report = distmnist.run(
-    launcher='ssh',
     hosts=hosts,
-    ssh_dir=f'{real.folder}/a dir',
-    ssh_python='../my python',
-    ssh_options=f'-F {real.sshd}/config',
     num_ps=1,
     num_workers=2,
     strategy='sync_sgd',
     train_steps=20,
     logdir=f'{real.folder}/run',
     on_line=lines.append,
-    **flags,
+    **(real.settings | flags),
   )
   assert report.global_step == 20
   assert report.logdir == f'{real.folder}/run'

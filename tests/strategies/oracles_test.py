@@ -9,9 +9,8 @@ import pytest
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from tests.strategies.battery_test import (
-  WITH_PS,
   each_case,
-  each_in_time,
+  each_with_ps,
   find_rule,
 )
 from tests.support import oracles
@@ -54,7 +53,7 @@ def test_random_steps_agree_with_the_oracle(make_stepper, name, case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
-@each_in_time(WITH_PS, quick=['agn', 'bmuf'])
+@each_with_ps
 def test_all_that_flags_add_agrees_with_the_oracle(make, name, wire_dtype):
   stepper, oracle = make(name, wire_dtype)
   rng = np.random.default_rng(len(name))
@@ -64,7 +63,7 @@ def test_all_that_flags_add_agrees_with_the_oracle(make, name, wire_dtype):
 
 
 @pytest.mark.slow
-@each_in_time(WITH_PS, quick=['sync_sgd'])
+@each_with_ps
 def test_two_steps_of_a_run_agree_with_the_oracle(make, name):
   rng = np.random.default_rng(7)
   stepper, oracle = make(name, steps_per_run=2)

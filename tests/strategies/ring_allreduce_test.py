@@ -203,9 +203,7 @@ def save(values, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'optimizer', [pytest.param('momentum', marks=pytest.mark.slow), 'adam']
-)
+@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
 def test_what_the_chief_restores_reaches_all(make_ring, tmp_path, optimizer):
   inputs = np.random.default_rng(0).normal(size=(6, 3, 2)).astype(np.float32)
   whole = train_toy(make_ring(3), inputs, optimizer)[0]

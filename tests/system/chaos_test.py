@@ -11,26 +11,15 @@ import pytest
 from distmnist.common.names import STRATEGIES
 from tests.support.runner import import_benchmark
 
-# Of each rule some seconds of work, and these faults in it.
-STEPS = {
-  'async_sgd': 6000,
-  'sync_sgd with a backup': 2500,
-  'downpour': 6000,
-  'easgd': 1500,  # Exchanges; ten times as many local steps.
-}
-# Each kind of fault at least once, in an order that its moment allows.
+# Of each rule the seed of its moments, the steps for some seconds of work, and
+# the faults in it: each kind at least once, in an order that its moment allows.
 # every_image_with_kills_test has kills in each role under every rule.
-KINDS = {
-  'async_sgd': ['kill', 'in save', 'ENOSPC', 'term'],
-  'sync_sgd with a backup': ['kill', 'EIO', 'term', 'freeze'],
-  'downpour': ['in restore', 'kill', 'freeze', 'at end'],
-  'easgd': ['term', 'pair', 'EDQUOT', 'kill'],
-}
-SEEDS = {
-  'async_sgd': 100,
-  'sync_sgd with a backup': 102,
-  'downpour': 103,
-  'easgd': 104,
+RUNS = {
+  'async_sgd': (100, 6000, ['kill', 'in save', 'ENOSPC', 'term']),
+  'sync_sgd with a backup': (102, 2500, ['kill', 'EIO', 'term', 'freeze']),
+  'downpour': (103, 6000, ['in restore', 'kill', 'freeze', 'at end']),
+  # Exchanges; ten times as many local steps.
+  'easgd': (104, 1500, ['term', 'pair', 'EDQUOT', 'kill']),
 }
 
 faults = import_benchmark('faults')
@@ -41,17 +30,18 @@ runs = import_benchmark('runs')
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('rule', STEPS)
+@pytest.mark.parametrize('rule', RUNS)
 def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
   mnist_dir, tmp_path, rule
 ):
-  rng = random.Random(SEEDS[rule])
+  seed, num_steps, wanted = RUNS[rule]
+  rng = random.Random(seed)
   names = runs.name_tasks(*training.count_tasks(rule))
-  chosen = [kinds.draw(rng, names, [kind]) for kind in KINDS[rule]]
+  chosen = [kinds.draw(rng, names, [kind]) for kind in wanted]
   marks = sorted(fault.mark for fault in chosen)
   for fault, mark in zip(chosen, marks, strict=True):
     fault.mark = mark
-  flags = [f'--train_steps={STEPS[rule]}', f'--data_dir={mnist_dir}']
+  flags = [f'--train_steps={num_steps}', f'--data_dir={mnist_dir}']
   problem, report = training.run_with_faults(
     rule, chosen, flags, keep=tmp_path / 'kept'
   )

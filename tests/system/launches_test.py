@@ -112,15 +112,10 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   'shape, killed, rule',
   [
     ((1, 2), ['worker_1'], ()),
-    pytest.param((1, 2), ['worker_0'], (), marks=pytest.mark.slow),
-    pytest.param((1, 2), ['ps_0'], (), marks=pytest.mark.slow),
-    pytest.param((1, 2), ['ps_0', 'worker_0'], (), marks=pytest.mark.slow),
-    pytest.param(
-      (0, 2),
-      ['worker_1'],
-      ('--strategy=ring_allreduce',),
-      marks=pytest.mark.slow,
-    ),
+    ((1, 2), ['worker_0'], ()),
+    ((1, 2), ['ps_0'], ()),
+    ((1, 2), ['ps_0', 'worker_0'], ()),
+    ((0, 2), ['worker_1'], ('--strategy=ring_allreduce',)),
   ],
   ids=['worker', 'chief', 'ps', 'ps and chief', 'ring'],
 )

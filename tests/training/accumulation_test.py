@@ -15,10 +15,12 @@ from distmnist.training import flag_checks, worker_graph
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
-from tests.strategies.battery_test import each_in_time
+from tests.strategies.battery_test import each_strategy
 from tests.support import in_process, problems
 from tests.training import step_test
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
+
+pytestmark = pytest.mark.slow
 
 NUM_STEPS = 4
 FLAGS = (
@@ -32,8 +34,6 @@ FLAGS = (
 SLICED = '--batch_size=3', '--gradient_accumulation=4'
 WHOLE = '--batch_size=12', '--gradient_accumulation=1'
 # What is done by three in the time of the quick tests.
-QUICK = 'sync_sgd', 'async_sgd', 'easgd', 'ring_allreduce'
-each_rule = each_in_time(registry.names(STRATEGIES), QUICK)
 
 
 def run_steps(cluster, name, set_flags, words):
@@ -60,8 +60,7 @@ def run_steps(cluster, name, set_flags, words):
   return losses, values
 
 
-@pytest.mark.slow
-@each_rule
+@each_strategy
 def test_slices_are_one_device_with_the_whole_batch(
   make_cluster, set_flags, name
 ):
@@ -74,7 +73,6 @@ def test_slices_are_one_device_with_the_whole_batch(
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('steps_per_run', [1, 3])
 def test_a_training_reads_the_images_of_the_whole_batch(
   train,  # noqa: F811
@@ -96,7 +94,6 @@ def test_a_training_reads_the_images_of_the_whole_batch(
     )
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_slices(train, tmp_path):  # noqa: F811
   words = '--batch_size=3', f'--logdir={tmp_path}'
   train(*words, '--gradient_accumulation=2', '--train_steps=3')
@@ -127,7 +124,6 @@ def build_sliced_step(build_model, kind, name='async_sgd'):
   return step_lib.build_step(member, rule, problem, slices)
 
 
-@pytest.mark.slow
 def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
   set_flags()
   images = step_test.IMAGES[0]
@@ -149,7 +145,6 @@ def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
   np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ['async_sgd', 'downpour'])
 def test_towers_take_their_part_of_each_slice(set_flags, name):
   set_flags('--num_gpus=0')

@@ -5,15 +5,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli, registry
-from distmnist.common.names import STRATEGIES
+from distmnist.common import cli
 from distmnist.exchange.center import center_average
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints
 from distmnist.training import averages, flag_checks, worker_graph
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
-from tests.strategies.battery_test import each_in_time
+from tests.strategies.battery_test import each_strategy
 from tests.support import in_process, problems
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
 
@@ -27,8 +26,6 @@ FLAGS = (
   '--communication_period=2',
   f'--ema_decay={DECAY}',
 )
-QUICK = 'async_sgd', 'sync_sgd', 'easgd', 'ring_allreduce'
-each_rule = each_in_time(registry.names(STRATEGIES), QUICK)
 
 
 def build(member):
@@ -86,7 +83,7 @@ def check_steps(cluster, index):
 
 
 @pytest.mark.slow
-@each_rule
+@each_strategy
 def test_each_update_of_the_center_moves_them_once(
   make_cluster, set_flags, name
 ):

@@ -98,14 +98,6 @@ def check_equal(found, wanted):
     np.testing.assert_allclose(found[2][name], value, rtol=1e-4, atol=1e-6)
 
 
-def each_in_time(names):
-  """Marks a test that has a `name`: the quick tests take the first alone."""
-  return pytest.mark.parametrize(
-    'name',
-    [names[0], *(pytest.param(n, marks=pytest.mark.slow) for n in names[1:])],
-  )
-
-
 FLAGS = (
   '--learning_rate=0.1',
   '--optimizer=momentum',
@@ -115,7 +107,7 @@ FLAGS = (
 
 
 @pytest.mark.slow
-@each_in_time(['async_sgd', 'ring_allreduce', 'downpour'])
+@pytest.mark.parametrize('name', ['async_sgd', 'ring_allreduce', 'downpour'])
 def test_towers_of_one_process_are_one_device_with_the_whole_batch(
   set_flags, name
 ):
@@ -127,7 +119,7 @@ def test_towers_of_one_process_are_one_device_with_the_whole_batch(
 
 
 @pytest.mark.slow
-@each_in_time(['async_sgd', 'downpour', 'agn'])
+@pytest.mark.parametrize('name', ['async_sgd', 'downpour', 'agn'])
 def test_towers_of_a_worker_are_one_device_with_the_whole_batch(
   set_flags, ps_and_worker, name
 ):

@@ -27,6 +27,8 @@ from distmnist.nn import optimizers
 from tests.support import stepper
 from tests.support.runner import DEADLINE_SECS, SMALL, wait_for_line
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS = 100
 # On two ps: shards that travel together with others, and of above 1 MiB each,
 # which travel by themselves.
@@ -105,7 +107,6 @@ def push_together(cluster, max_staleness, size=SMALL_SIZE):
   return [pushes for pushes, _ in results], results[0][1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('size', [SMALL_SIZE, LARGE_SIZE])
 def test_pushes_without_a_gate_are_one_after_the_other(make_cluster, size):
   each, (step, w) = push_together(make_cluster(2, 3), None, size)
@@ -120,7 +121,6 @@ def test_pushes_without_a_gate_are_one_after_the_other(make_cluster, size):
   assert max(staleness for *_, staleness in pushes) >= 2
 
 
-@pytest.mark.slow
 def test_what_is_dropped_leaves_no_trace(make_cluster):
   each, (step, w) = push_together(make_cluster(2, 3), max_staleness=1)
   pushes = [push for pushes in each for push in pushes]
@@ -144,7 +144,6 @@ class PlainWorker(stepper.Worker):
     return optimizers.from_flags(global_step, num_workers=1)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', ['staleness_aware', 'drop_stale', 'dynsgd', 'dc_asgd']
 )
@@ -228,7 +227,6 @@ def _main():
   print(f'pushed: step {new_step}, staleness {staleness}', flush=True)
 
 
-@pytest.mark.slow
 def test_the_lock_is_let_go_when_its_holder_is_killed(
   tasks, make_real_cluster, tmp_path
 ):
@@ -281,7 +279,6 @@ def wait_for_progress(task, num_steps, timeout_secs=DEADLINE_SECS):
 RULES = ['dynsgd', 'drop_stale']
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('rule', RULES)
 def test_workers_killed_one_after_the_other_hold_nobody_up(
   tasks, make_real_cluster, rule

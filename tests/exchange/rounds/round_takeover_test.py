@@ -9,17 +9,17 @@ from distmnist.exchange.rounds import round_takeover
 from tests.support import rounds
 from tests.support import stepper as stepper_lib
 
+pytestmark = pytest.mark.slow
+
 make = rounds.make
 
 
-@pytest.mark.slow
 def test_after_a_restart_the_rounds_go_on_from_the_restored_step(make):
   run = make(first_step=7)
   found = run.stepper.step_together([[8], [4]])
   assert found == [(8, 0, [3])] * 2
 
 
-@pytest.mark.slow
 def test_a_chief_that_comes_back_lets_go_who_waits(make):
   run = make()
   stepper = run.stepper
@@ -44,7 +44,6 @@ def test_a_chief_that_comes_back_lets_go_who_waits(make):
   assert stepper.read_center() == [3]
 
 
-@pytest.mark.slow
 def test_who_comes_while_the_update_is_applied_is_told_so(make):
   run = make(num_workers=3, num_contributions=2, stops_at='all')
   stepper = run.stepper
@@ -65,7 +64,6 @@ def test_who_comes_while_the_update_is_applied_is_told_so(make):
   assert told.count(0) in (100, 101)  # One may be in a round that is not over.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('num_ps, stops_at', [(1, 'all'), (2, 'one')])
 @pytest.mark.parametrize('num_contributions', [2, 3, 4])
 def test_a_chief_that_is_replaced_amid_an_update_begins_the_round_again(
@@ -94,7 +92,6 @@ def test_a_chief_that_is_replaced_amid_an_update_begins_the_round_again(
     assert results == [[(1, 0), (2, 0), (3, 0)]] * 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('num_contributions', [2, 3])
 @pytest.mark.parametrize('is_first', [True, False])
 def test_who_gives_while_a_chief_takes_over_gives_once(
@@ -144,7 +141,6 @@ def test_who_gives_while_a_chief_takes_over_gives_once(
   assert stepper.read_center() == [10.5]
 
 
-@pytest.mark.slow
 def test_a_chief_that_comes_back_after_the_end_ends_too(make):
   """As one that was killed while it waited for the others, or saved."""
   run = make()

@@ -4,10 +4,11 @@ import pytest
 
 from tests.support import rounds
 
+pytestmark = pytest.mark.slow
+
 make = rounds.make
 
 
-@pytest.mark.slow
 def test_all_wait_for_all_and_then_have_the_new_center(make):
   run = make()
   stepper = run.stepper
@@ -20,7 +21,6 @@ def test_all_wait_for_all_and_then_have_the_new_center(make):
   assert stepper.step_together([[3], [7]]) == [(2, 0, [4])] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('num_contributions', [1, 2, 3])
 def test_a_round_is_over_after_its_contributions_and_drops_what_comes_later(
   make, num_contributions
@@ -48,7 +48,6 @@ def test_a_round_is_over_after_its_contributions_and_drops_what_comes_later(
     assert stepper.join(worker) == (2, 0, [4])
 
 
-@pytest.mark.slow
 def test_a_contribution_that_was_not_counted_holds_up_no_round(make):
   run = make(num_workers=3, num_contributions=2)
   stepper = run.stepper
@@ -71,7 +70,6 @@ def test_a_contribution_that_was_not_counted_holds_up_no_round(make):
   assert stepper.read_center() == [6]
 
 
-@pytest.mark.slow
 def test_with_two_contributions_to_spare_a_worker_makes_three(make):
   run = make(num_contributions=4)
   stepper = run.stepper
