@@ -83,6 +83,26 @@ class Feed:
     ]
     return rdd_input.make_rdd(sc, *pairs, num_ps, num_workers, layout)
 
+  def bring(self, sc, program, num_ps, num_workers):
+    """Has the workers train on these examples, which `check` has found good.
+
+    Args:
+      sc: pyspark.SparkContext.
+      program: program.Program; it gets the flags that tell train of them.
+      num_ps, num_workers: int, the shape of the cluster.
+
+    Returns:
+      (RDD with a partition a task, its examples within; dict, what each task
+      must know of them).
+    """
+    is_images = program.is_of_images
+    layout = self.make_layout(is_images)
+    rdd = self.make_rdd(sc, num_ps, num_workers, layout)
+    if not program.main:
+      program.flags.extend(self.make_flags(program.flags, is_images))
+    flag = 'data_dir' if is_images else 'fed_dir'
+    return rdd, {'layout': layout, 'limit_mb': self.limit_mb, 'flag': flag}
+
   def make_flags(self, train_flags, is_images):
     """Returns the flags (list of str) that tell train of these examples.
 

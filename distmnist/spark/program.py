@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import os
+import secrets
 import sys
 import types
 
@@ -33,6 +34,19 @@ class Program:
   def is_of_images(self):
     """Whether it learns the images of --dataset."""
     return not self.main and not command_line.find_value(self.flags, 'problem')
+
+  def make_spec(self, num_ps, num_workers, feed):
+    """Returns what each partition is told, a dict, with a secret of its own.
+
+    Args:
+      num_ps, num_workers: int, the shape of the cluster.
+      feed: dict of Feed.bring, or None.
+    """
+    return {
+      **{'num_ps': num_ps, 'num_workers': num_workers, 'main': self.main},
+      **{'module': self.module, 'train_flags': self.flags, 'env': self.env},
+      **{'feed': feed, 'secret': secrets.token_hex(32)},
+    }
 
 
 def make(program, args, module):

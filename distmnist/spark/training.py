@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import logging
 import os
-import secrets
 import sys
 
 from distmnist.common import cli, console
@@ -103,55 +102,50 @@ def run(
   options = options or Options()
   say = options.say or _say
   console.print_logs(say)
-  program = program_lib.make(program, args, options.module)
-  if feed:
-    feed.check(program.flags, needs_test_data=not program.main)
+  program = _make_program(program, args, feed, options.module)
   executors.check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
-  if not feed and not program.main:
-    found = executors.find_data_dir(program.flags, os.environ)
-    for flag in found:
-      _log.info(f'{flag} for all tasks, by DISTMNIST_DATA_DIR')
-    program.flags.extend(found)
   _log.info(executors.describe_python(sc))
   wait_for_slots = functools.partial(
     executors.wait_for_slots, sc, num_tasks, options.wait_secs
   )
   wait_for_slots()
-  logs_dir = task_logs.make_logs_dir(
-    options.logs_dir, jobs.flag_value(program.flags, 'logdir')
-  )
+  logdir = jobs.flag_value(program.flags, 'logdir')
+  logs_dir = task_logs.make_logs_dir(options.logs_dir, logdir)
   executors.ship_package(sc)
-  rdd = sc.parallelize(range(num_tasks), num_tasks)
-  start, fed = ('start', options.wait_secs), None
   if feed:
-    layout = feed.make_layout(program.is_of_images)
-    rdd = feed.make_rdd(sc, num_ps, num_workers, layout)
-    if not program.main:
-      program.flags.extend(feed.make_flags(program.flags, program.is_of_images))
+    rdd, fed = feed.bring(sc, program, num_ps, num_workers)
     start = 'bring the examples and start', feed.timeout_secs
-    flag = 'data_dir' if program.is_of_images else 'fed_dir'
-    fed = {'layout': layout, 'limit_mb': feed.limit_mb, 'flag': flag}
+  else:
+    rdd, fed = sc.parallelize(range(num_tasks), num_tasks), None
+    start = 'start', options.wait_secs
   tasks = make_tasks(num_ps, num_workers, program.flags, program.module)
   _log.info(f'{run_tasks.describe(tasks)} on {sc.master}, logs in {logs_dir}')
   executors.warn_of_network(sc.getConf())
-  spec = {
-    **{'num_ps': num_ps, 'num_workers': num_workers, 'main': program.main},
-    **{'module': program.module, 'train_flags': program.flags},
-    **{'env': program.env, 'feed': fed, 'secret': secrets.token_hex(32)},
-  }
-  stage = barrier_stage.BarrierStage(
-    functools.partial(_make_job, sc, rdd, spec), wait_for_slots, start
-  )
+  spec = program.make_spec(num_ps, num_workers, fed)
+  make_job = functools.partial(_make_job, sc, rdd, spec)
   host = executor_host.ExecutorHost(
     tasks,
-    stage,
+    barrier_stage.BarrierStage(make_job, wait_for_slots, start),
     executors.find_bind_host(sc.getConf()),
     spec['secret'],
     options.show or _show_chief,
   )
   report = _run(host, tasks, logs_dir, options.max_restarts, say)
   return (report or {}).get('result') if program.main else report
+
+
+def _make_program(program, args, feed, module):
+  """Returns the program_lib.Program, its flags checked; see `run`."""
+  program = program_lib.make(program, args, module)
+  if feed:
+    feed.check(program.flags, needs_test_data=not program.main)
+  elif not program.main:
+    found = executors.find_data_dir(program.flags, os.environ)
+    for flag in found:
+      _log.info(f'{flag} for all tasks, by DISTMNIST_DATA_DIR')
+    program.flags.extend(found)
+  return program
 
 
 def make_tasks(num_ps, num_workers, train_flags, module):
