@@ -17,7 +17,10 @@ import distmnist.runtime
 import tensorflow.compat.v1 as tf
 print('a line of the program', file=sys.stderr)
 step = tf.train.get_or_create_global_step()
+has_keras = 'keras' in sys.modules
+from tensorflow.keras import layers
 print(json.dumps({
+  'has_keras': [has_keras, layers is tf.keras.layers],
   'is_eager': tf.executing_eagerly(),
   'is_resource': step.dtype == tf.int64 and hasattr(step, 'handle'),
   'verbosity': tf.logging.get_verbosity() == tf.logging.FATAL,
@@ -45,6 +48,8 @@ def test_tensorflow_is_quiet_in_graph_mode_and_finds_a_lost_ps_soon():
   )
   assert found.stderr == 'a line of the program\n'
   assert json.loads(found.stdout) == {
+    # Only who asks for Keras waits for its import.
+    'has_keras': [False, True],
     'is_eager': False,
     'is_resource': True,
     'verbosity': True,
