@@ -1,16 +1,19 @@
 """Do rules that wait go on, whoever is lost, and however often in a row?
 
-  python benchmarks/stalls.py [--runs=500] [--seed=0] [--rules=NAME,...]
-      [-- flags of train]
+  python benchmarks/stalls.py [--runs=500] [--first=0] [--seed=0]
+      [--rules=NAME,...] [--stall_secs=20] [-- flags of train]
   python benchmarks/stalls.py --in_a_row [--rules=NAME,...]
 
 A run is one launch of 2 ps and 3 workers with --max_restarts. By default tasks
 of all roles are killed at seeded moments, one to three times in a row, 1.2 s
-apart. With --in_a_row each rule loses each ps once, twice and thrice.
+apart. With --in_a_row each rule loses each ps once, twice and thrice. --first
+goes on from that run of the same seed.
 
-A run has stalled if a task says for 20 s that there is no step though all tasks
-answer, or if the run does not end at its last step with exit code 0. What the
-wait was made of is printed with it. The exit code is 1 if any run has stalled.
+A run has stalled if a task says for --stall_secs that there is no step though
+all tasks answer, or if the run does not end at its last step with exit code 0,
+within 15 times as long from the last loss. Beside other work 20 s are too few:
+a task that is started again may take as long to its first step. What the wait
+was made of is printed with it. The exit code is 1 if any run has stalled.
 """
 
 import collections
@@ -40,7 +43,6 @@ WAITING = [
   'dc_asgd',
 ]
 GAP_SECS = 1.2
-STALL_SECS = 20
 _STALL = re.compile(r'no step for (\d+) s: all tasks answer.*')
 
 
@@ -52,22 +54,23 @@ def draw_losses(rng, names):
   )
 
 
-def find_stall(run):
-  """Returns the line of a task that has said for long that nothing moves."""
+def find_stall(run, stall_secs):
+  """Returns the line of a task that has said so long that nothing moves."""
   for name, log in run.logs.items():
     for match in filter(None, map(_STALL.search, log.texts)):
-      if int(match[1]) >= STALL_SECS:
+      if int(match[1]) >= stall_secs:
         return f'{name}: {match[0]}'
   return ''
 
 
-def run_with_losses(rule, losses, extra, keep):
+def run_with_losses(rule, losses, extra, stall_secs=20, keep=None):
   """Returns what went wrong, a str, '' for nothing.
 
   Args:
     rule: str, of fault_training.RULES.
     losses: list of (part of the steps, task, times in a row).
     extra: list of str, further flags of train.
+    stall_secs: float, how long nothing may move.
     keep: path to copy the logs of a stalled run to, or None.
   """
   problem = ''
@@ -85,8 +88,10 @@ def run_with_losses(rule, losses, extra, keep):
         for _ in range(times):
           run.signal(name, signal.SIGKILL)
           run.wait_until(lambda: False, GAP_SECS)
-      run.wait_until(lambda: find_stall(run), 300, every_secs=1)
-      problem = find_stall(run)
+      run.wait_until(
+        lambda: find_stall(run, stall_secs), 15 * stall_secs, every_secs=1
+      )
+      problem = find_stall(run, stall_secs)
       if not problem:
         problem, _ = run.finish(1)
     finally:
@@ -108,8 +113,10 @@ def plan(args):
     return
   rng = random.Random(args.seed)
   names = runs.name_tasks(fault_training.NUM_PS, fault_training.NUM_WORKERS)
-  for number in range(args.runs):
-    yield rules[number % len(rules)], draw_losses(rng, names)
+  for number in range(args.first + args.runs):
+    losses = draw_losses(rng, names)
+    if number >= args.first:
+      yield rules[number % len(rules)], losses
 
 
 def main(words):
@@ -118,14 +125,16 @@ def main(words):
   parser = options.make_parser(__doc__)
   add = parser.add_argument
   add('--runs', type=int, default=500)
+  add('--first', type=int, default=0)
   add('--seed', type=int, default=0)
+  add('--stall_secs', type=float, default=20)
   add('--rules', default=','.join(WAITING))
   add('--in_a_row', action='store_true')
   add('--keep', help='where to copy the logs of a stalled run')
   args = parser.parse_args(words)
   counts, stalled = collections.Counter(), collections.Counter()
-  for number, (rule, losses) in enumerate(plan(args)):
-    problem = run_with_losses(rule, losses, extra, args.keep)
+  for number, (rule, losses) in enumerate(plan(args), args.first):
+    problem = run_with_losses(rule, losses, extra, args.stall_secs, args.keep)
     counts[rule] += 1
     stalled[rule] += bool(problem)
     text = f'{number}: {rule} {losses}: {problem or "ended"}'

@@ -22,14 +22,24 @@ def test_what_is_lost_is_drawn_by_the_seed():
   assert all(0 < part < 1 and 1 <= times <= 3 for part, _, times in one)
 
 
+def test_a_plan_goes_on_where_another_has_ended():
+  def plan(first, runs):
+    args = types.SimpleNamespace(
+      rules='ssp,bmuf', in_a_row=False, first=first, runs=runs, seed=3
+    )
+    return list(benchmark.plan(args))
+
+  assert plan(0, 3) + plan(3, 2) == plan(0, 5)
+
+
 def test_a_stall_is_a_long_wait_with_all_tasks_there():
   log = types.SimpleNamespace(texts=[])
   run = types.SimpleNamespace(logs={'worker 0': log})
-  assert not benchmark.find_stall(run)
+  assert not benchmark.find_stall(run, 20)
   log.texts += [
     'no step for 31 s: waiting for ps 1 at a:1',
     'no step for 9 s: all tasks answer, so one of them works slowly',
   ]
-  assert not benchmark.find_stall(run)
+  assert not benchmark.find_stall(run, 20)
   log.texts.append('no step for 21 s: all tasks answer, so one of them')
-  assert benchmark.find_stall(run).startswith('worker 0: no step for 21 s')
+  assert benchmark.find_stall(run, 20).startswith('worker 0: no step for 21 s')
