@@ -1,9 +1,9 @@
 """Runs distmnist's programs as forks: a case takes milliseconds.
 
-`python -m tests.support.forked_programs` imports TensorFlow once. The first
-request of a program forks a process that imports the program, and nothing else:
-the flags of one are not another's. Each of its cases is a fork of that, and so
-are the fork servers that it starts. A line of JSON each:
+`python -m tests.support.forked_programs` imports TensorFlow and Keras once. The
+first request of a program forks a process that imports the program, and nothing
+else: the flags of one are not another's. Each of its cases is a fork of that,
+and so are the fork servers that it starts. A line of JSON each:
 
   in:   {"program", "argv", "cwd", "env", "timeout_secs"}
   out:  {"code", "out", "err", "left"}: the exit code, -n by signal n, None if
@@ -177,4 +177,5 @@ def _count_left():
 if __name__ == '__main__':
   import distmnist.runtime  # noqa: F401  TensorFlow.
 
+  importlib.import_module('keras')  # Else each task with a model of it does.
   _serve(sys.stdin, sys.stdout)
