@@ -44,6 +44,9 @@ class ClusterScaffold(tf.train.Scaffold):
 
   `finalize` is called before each session is made, the first one and those
   of a recovery.
+
+  Attributes:
+    before_restore: callable, called before each of them.
   """
 
   def __init__(self, task, restart, saver, hooks):
@@ -61,6 +64,7 @@ class ClusterScaffold(tf.train.Scaffold):
     self._center_flags = None
     self._next_try = 0.0
     self._is_first = True
+    self.before_restore = lambda: None
     settings = {}
     if cluster.num_ps:
       self._center_flags = center_flags.CenterFlags(cluster)
@@ -80,6 +84,7 @@ class ClusterScaffold(tf.train.Scaffold):
 
   def finalize(self):
     super().finalize()
+    self.before_restore()
     if self._cluster.is_distributed:
       if not (self._is_first or self._cluster.num_ps):
         self._fail_without_others()

@@ -137,6 +137,7 @@ class Chief:
       others,
     )
     stop.find_unsaved = saves.find_unsaved
+    scaffold.before_restore = saves.end_beside
     return [*result, saves]
 
   def _make_validation_hook(self, steps, others):

@@ -72,7 +72,7 @@ class WorkerLoop:
     task.watchdog.stalls.describe_wait = functools.partial(
       strategy_lib.describe_wait, strategy_hooks
     )
-    saver = table_saver.TableSaver(cluster.cpu_device)
+    saver = _make_saver(cluster, strategy)
     self.scaffold = session_lib.ClusterScaffold(
       task, self._folder.restart, saver, strategy_hooks
     )
@@ -182,3 +182,10 @@ class WorkerLoop:
       _log.info(f'stopped {where}')
     elif task.cluster.is_chief:
       self._chief.report(self._stats, self._progress, start)
+
+
+def _make_saver(cluster, strategy):
+  """Returns the TableSaver of all variables."""
+  # Workers that wait for each other have all rows of one step.
+  is_synchronous = strategy.max_staleness == 0
+  return table_saver.TableSaver(cluster.cpu_device, may_mix=not is_synchronous)

@@ -21,12 +21,17 @@ class TableSaver:
 
   Variables beside a table, those of the optimizer, are taken as the table is; a
   shard that is no larger than a slice is one variable like others.
+
+  Attributes:
+    goes_beside: bool, whether steps may be made while it saves.
   """
 
-  def __init__(self, device, slice_bytes=SLICE_BYTES):
+  def __init__(self, device, slice_bytes=SLICE_BYTES, may_mix=False):
     """
     Args:
       device: str, the CPU of the process that writes and reads files.
+      may_mix: bool, whether the rows of a checkpoint may be of several steps,
+        as they are for each worker of an asynchronous rule.
       slice_bytes: int, at most; a row is never cut.
     """
     shards = [v for v in find_shards() if count_bytes(v) > slice_bytes]
@@ -35,6 +40,7 @@ class TableSaver:
     self._rest = tf.train.Saver(rest, allow_empty=True)
     self._slice_bytes = slice_bytes
     self._shards = []
+    self.goes_beside = may_mix and bool(shards)
     if shards:
       with tf.name_scope('table_saver'):
         self._build(shards, device)

@@ -1,5 +1,6 @@
 """When the chief saves: at the start, at intervals, if asked to, at the end."""
 
+import contextlib
 import logging
 import math
 import time
@@ -9,11 +10,15 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.logdir import history, saving
+from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)
 
 SAVE_SECS = flags.DEFINE_float(
-  'save_secs', 60, 'Seconds from one checkpoint to the next.', lower_bound=0.1
+  'save_secs',
+  60,
+  'Seconds from the end of one checkpoint to the next one.',
+  lower_bound=0.1,
 )
 SAVE_STEPS = flags.DEFINE_integer(
   'save_steps',
@@ -35,7 +40,8 @@ class SaveHook(tf.train.SessionRunHook):
 
   A save that fails while the training goes on is said and tried again, as the
   disk may have room again in a minute. The first one and the last one must
-  not fail.
+  not fail; they are waited for. So are those between them unless the saver
+  `goes_beside` the steps, as one of large tables does.
   """
 
   def __init__(
@@ -45,7 +51,8 @@ class SaveHook(tf.train.SessionRunHook):
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
-      saver: tf.train.Saver.
+      saver: tf.train.Saver, or what has its `save` and `goes_beside`: bool,
+        whether what it saves may be of the steps that are made meanwhile.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
         and what asks for it is told so.
       save_secs: float, seconds from one checkpoint to the next.
@@ -63,6 +70,8 @@ class SaveHook(tf.train.SessionRunHook):
     self._next_try = 0.0
     self._num_failures = 0
     self._saved_step = self._step = None
+    self._thread = save_thread.SaveThread()
+    self._goes_beside = getattr(saver, 'goes_beside', False)
 
   def find_unsaved(self):
     """Returns what would be lost if this process ended now (str), or None.
@@ -70,10 +79,12 @@ class SaveHook(tf.train.SessionRunHook):
     Reads no file: the disk may be what holds a save up.
     """
     step, saved_step = self._step, self._saved_step
-    if not self._writer or step is None or step == saved_step:
+    if not self._writer or step is None:
       return None
     newest = 'there is no checkpoint'
     if saved_step is not None:
+      if step <= saved_step:
+        return None
       path = self._writer.path_of_step(saved_step)
       newest = f'the newest checkpoint is {path}'
     return f'step {step} is not saved: {newest}'
@@ -84,29 +95,44 @@ class SaveHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     self._step = self._steps.last['global_step']
     now, is_wanted = time.monotonic(), False
-    if now < self._next_try:
+    if now < self._next_try or self._thread.is_running:
+      return
+    if self._thread.is_begun and not self._try_to_save(self._thread.finish):
       return
     if now >= self._next_look:
       self._next_look = now + _LOOK_SECS
       is_wanted = self._others.is_save_wanted()
     num_steps = self._step - (self._saved_step or 0)
     is_due = num_steps >= self._save_steps or now - self._time > self._save_secs
-    if is_wanted or is_due:
-      is_saved = self._try_to_save(run_context.session)
+    if self._goes_beside and is_due and not is_wanted:
+      self._thread.begin(self._prepare(run_context.session))
+    elif is_wanted or is_due:
+      is_saved = self._try_to_save(lambda: self._save(run_context.session))
       if is_wanted and is_saved:
         self._others.confirm_save(self._saved_step)
 
   def end(self, session):
+    self.end_beside()
     self._save(session)
 
-  def _try_to_save(self, session):
-    """Returns whether it went well.
+  def end_beside(self):
+    """Waits for a save beside the steps, if one goes on; what it says is lost.
+
+    Called before a center is restored as well: nothing newer than what is
+    restored gets its name later.
+    """
+    if self._thread.is_begun:
+      with contextlib.suppress(saving.SaveError, tf.errors.OpError):
+        self._thread.finish()
+
+  def _try_to_save(self, save):
+    """Calls `save`; returns whether it went well.
 
     Raises:
       cli.RunError: it has failed too often.
     """
     try:
-      self._save(session)
+      save()
     except saving.SaveError as error:
       self._num_failures += 1
       if self._num_failures >= _MAX_FAILURES:
@@ -121,12 +147,20 @@ class SaveHook(tf.train.SessionRunHook):
     return True
 
   def _save(self, session):
-    self._time = time.monotonic()
-    if not self._writer:
-      return
-    step = int(session.run(self._global_step))
-    if not self._writer.is_saved(step):
-      history.record('saving', step=step)
-      self._writer.save(self._saver, session, step)
-      history.record('saved', step=step)
-    self._step = self._saved_step = step
+    self._prepare(session)()
+    self._step = self._saved_step
+
+  def _prepare(self, session):
+    """Returns a callable that saves the step of now."""
+    step = int(session.run(self._global_step)) if self._writer else None
+
+    def save():
+      if self._writer:
+        if not self._writer.is_saved(step):
+          history.record('saving', step=step)
+          self._writer.save(self._saver, session, step)
+          history.record('saved', step=step)
+        self._saved_step = step
+      self._time = time.monotonic()
+
+    return save

@@ -1,6 +1,7 @@
 """save_hook: when the chief saves, and what it does when it cannot."""
 
 import errno
+import threading
 import types
 
 import pytest
@@ -26,10 +27,37 @@ class Others:
     self.confirmed.append(step)
 
 
+def find_save_threads():
+  return [t for t in threading.enumerate() if t.name == 'save']
+
+
+class SlowSaver(tf.train.Saver):
+  """Saves beside the steps, and all but the first time not before it may."""
+
+  goes_beside = True
+
+  def __init__(self):
+    super().__init__()
+    self.may_save = threading.Event()
+    self.may_save.set()
+    self.threads = []
+
+  def save(self, *words, **settings):
+    self.threads.append(threading.current_thread())
+    assert self.may_save.wait(60)
+    return super().save(*words, **settings)
+
+  def wait(self):
+    """Waits for the save that goes on."""
+    self.may_save.set()
+    for thread in find_save_threads():
+      thread.join(60)
+
+
 class Chief:
   """A SaveHook on a session whose global step the test sets."""
 
-  def __init__(self, session, folder, now, save_steps=None):
+  def __init__(self, session, folder, now, save_steps=None, saver=None):
     self.session, self.now, self.folder = session, now, folder
     self.global_step = tf.train.get_global_step()
     self.steps = types.SimpleNamespace(last={'global_step': 0})
@@ -38,7 +66,7 @@ class Chief:
     self.hook = save_hook.SaveHook(
       self.steps,
       self.global_step,
-      tf.train.Saver(),
+      saver or tf.train.Saver(),
       saving.CheckpointWriter(str(folder), 5),
       60.0,
       save_steps,
@@ -184,3 +212,86 @@ def test_without_a_log_directory_nothing_is_to_be_saved(session, tmp_path, now):
   chief.hook._writer = None
   chief.run_to(5)
   assert chief.hook.find_unsaved() is None
+
+
+def test_the_chief_goes_on_while_large_tables_are_saved(session, tmp_path, now):
+  saver = SlowSaver()
+  chief = Chief(session, tmp_path, now, saver=saver)
+  assert chief.saved == [0]  # The first one is waited for.
+  saver.may_save.clear()
+  chief.run_to(1, secs=61.0)
+  # However long it takes, there is one at a time.
+  for step in (2, 3):
+    chief.run_to(step, secs=100.0)
+  assert chief.saved == [0] and len(find_save_threads()) == 1
+  assert 'step 3 is not saved' in chief.hook.find_unsaved()
+  saver.wait()
+  assert chief.saved == [0, 1]
+  # The next one is due so long after its end.
+  chief.run_to(4, secs=59.0)
+  chief.run_to(5, secs=2.0)
+  saver.wait()
+  assert chief.saved == [0, 1, 5]
+  assert [t is threading.main_thread() for t in saver.threads] == [
+    *(True, False, False)
+  ]
+
+
+def test_a_save_beside_the_steps_that_fails_is_tried_again(
+  session, tmp_path, now, disk
+):
+  saver = SlowSaver()
+  chief = Chief(session, tmp_path, now, 10, saver)
+  disk.is_full = True
+  chief.run_to(10)
+  saver.wait()
+  assert chief.lines == []
+  chief.run_to(11)
+  [line] = chief.lines
+  assert line.endswith('; the training goes on, next try in 2 s')
+  disk.is_full = False
+  chief.run_to(12)
+  assert len(saver.threads) == 2
+  chief.run_to(13, secs=2.0)
+  saver.wait()
+  assert chief.saved == [0, 13]
+
+
+def test_the_last_save_comes_after_the_one_that_goes_on(session, tmp_path, now):
+  saver = SlowSaver()
+  chief = Chief(session, tmp_path, now, 10, saver)
+  saver.may_save.clear()
+  chief.run_to(10)
+  chief.run_to(12)
+  threading.Timer(0.05, saver.may_save.set).start()
+  chief.hook.end(session)
+  assert chief.saved == [0, 10, 12]
+  assert chief.hook.find_unsaved() is None
+
+
+def test_a_ps_that_waits_is_told_of_a_save_of_after_its_question(
+  session, tmp_path, now
+):
+  saver = SlowSaver()
+  chief = Chief(session, tmp_path, now, 10, saver)
+  saver.may_save.clear()
+  chief.run_to(10)
+  chief.others.is_wanted = True
+  chief.run_to(11)
+  saver.wait()
+  assert chief.others.confirmed == []
+  chief.run_to(12)
+  assert chief.others.confirmed == [12]
+  assert chief.saved == [0, 10, 12]
+
+
+def test_before_a_restore_no_save_goes_on(session, tmp_path, now, disk):
+  saver = SlowSaver()
+  chief = Chief(session, tmp_path, now, 10, saver)
+  saver.may_save.clear()
+  disk.is_full = True
+  chief.run_to(10)
+  threading.Timer(0.05, saver.may_save.set).start()
+  chief.hook.end_beside()
+  assert not find_save_threads() and chief.saved == [0]
+  chief.hook.end_beside()
