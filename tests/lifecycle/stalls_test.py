@@ -55,8 +55,11 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
   watched, _, lines, said = make()
   watched.busy('what follows a step')
 
-  def save():
+  def run_naming_losses():  # All calls of a session, whoever makes them.
     assert said.wait(DEADLINE_SECS)
+
+  def save():
+    run_naming_losses()
 
   stalls_globals = vars(stalls)
   stalls_globals['_PACKAGE'], kept = __file__, stalls_globals['_PACKAGE']
