@@ -58,11 +58,13 @@ class Run(runs.Launch):
   """A launch that starts again what is lost; and what its training leaves.
 
   Attributes:
+    common: list of str, flags of train that come before those given.
     logdir: path, of train.
     frozen: list of (task, from, until), when it was stopped by SIGSTOP.
   """
 
   make_log = Log
+  common = COMMON
 
   def __init__(self, folder, flags, num_ps=2, num_workers=3, env=None):
     """
@@ -75,7 +77,7 @@ class Run(runs.Launch):
     self.logdir = pathlib.Path(folder) / 'run'
     self.frozen = []
     self._history_positions = {}
-    flags = [*COMMON, *flags, f'--logdir={self.logdir}']
+    flags = [*self.common, *flags, f'--logdir={self.logdir}']
     shape, launch_flags = (num_ps, num_workers), ['--max_restarts=1000']
     super().__init__(folder, shape, flags, launch_flags, env)
 

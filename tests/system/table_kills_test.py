@@ -1,0 +1,68 @@
+"""A ps, a worker and the chief die amid the saves of large sparse tables.
+
+The table is larger than a slice of a save (table_saver.SLICE_BYTES), so under
+an asynchronous rule its saves go on beside the steps.
+"""
+
+import pytest
+
+from tests.support.runner import import_benchmark
+from tests.system.every_image_with_kills_test import kill
+
+training = import_benchmark('fault_training')
+fault_run = import_benchmark('fault_run')
+
+# 64 MB, and as much for Adagrad.
+PROBLEM = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import layers
+
+ROWS = 2_000_000
+
+
+def load(split):
+  n = {'train': 20_000, 'test': 1000}.get(split)
+  if n:
+    ids = np.random.default_rng(n).integers(0, ROWS, [n, 4])
+    return ids, (ids[:, 0] % 2).astype(np.float32)
+
+
+def build(x, is_training):
+  return tf.reduce_sum(layers.embedding(x, ROWS, 8, 'ads'), [1, 2])
+
+
+def loss(y, outputs):
+  return tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=outputs)
+"""
+
+
+class Run(fault_run.Run):
+  common = ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
+def test_a_kill_amid_a_save_breaks_nothing(tmp_path, rule):
+  problem = tmp_path / 'ads.py'
+  problem.write_text(PROBLEM)
+  flags = [
+    *(f'--strategy={rule}', f'--problem={problem}', '--optimizer=adagrad'),
+    *('--learning_rate=0.1', '--batch_size=64', '--save_secs=1', '--history'),
+    *('--log_secs=0', '--stall_warn_secs=3', '--train_steps=3000'),
+  ]
+  run = Run(tmp_path, flags, 1, 2)
+  try:
+    assert run.wait_until(lambda: all(log.step for log in run.workers))
+    for task in ('ps 0', 'worker 0', 'worker 1', 'ps 0'):
+      run.read_new_events()
+      assert run.wait_for_event('saving')
+      kill(run, task)
+    problem, report = run.finish(120)
+  finally:
+    run.close()
+  assert not problem
+  assert training.find_violations(run, report, rule) == []
+  assert sum(len(log.recoveries) for log in run.workers) >= 2
