@@ -83,11 +83,7 @@ def main():
   )
   if rows:
     print(rows.format())
-    traffic = dataclasses.replace(
-      traffic,
-      pulled=traffic.pulled + rows.pulled,
-      pushed=traffic.pushed + rows.pushed,
-    )
+    traffic = traffic.with_rows(rows.pulled, rows.pushed)
   for mbits in _MBITS.value:
     secs = traffic.compute_step_secs(mbits * 1e6 / 8)
     print(

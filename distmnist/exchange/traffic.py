@@ -77,6 +77,23 @@ class Traffic:
       for name, how in changes.items()
     ]
 
+  def with_rows(self, pulled, pushed):
+    """Returns the Traffic with the rows of tables, dealt evenly to the ps.
+
+    Args:
+      pulled, pushed: float, the bytes of the rows of a step.
+    """
+    dense, rows = self.pulled + self.pushed, pulled + pushed
+    even = rows / max(len(self.share_of_ps), 1)
+    return dataclasses.replace(
+      self,
+      pulled=self.pulled + pulled,
+      pushed=self.pushed + pushed,
+      share_of_ps=[
+        (share * dense + even) / (dense + rows) for share in self.share_of_ps
+      ],
+    )
+
   def format(self):
     """Returns one line for people."""
     rows = ', and rows of its batch' if self.has_tables else ''

@@ -1,5 +1,7 @@
 """traffic: the least time of a step, by the order of pull and push."""
 
+import dataclasses
+
 import pytest
 
 from distmnist.exchange import traffic
@@ -41,3 +43,18 @@ def test_a_ring_carries_both_ways_at_once():
   ring = traffic.Traffic(100.0, 100.0, 3, [])
   assert ring.compute_step_secs(50.0) == 2
   assert ring.compute_helps(50.0) == []
+
+
+def test_rows_of_tables_come_from_all_ps_alike():
+  dense = make('apart', 2, 3)
+  assert dense.share_of_ps == [0.5, 0.5]
+  uneven = dataclasses.replace(dense, share_of_ps=[1, 0])
+  both = uneven.with_rows(56.0, 100.0)
+  assert (both.pulled, both.pushed) == (212.0, 256.0)
+  # 312 of the first ps alone, and half of the 156 more.
+  assert both.share_of_ps == [390 / 468, 78 / 468]
+  tables = traffic.Traffic(0.0, 0.0, 8, [0, 0]).with_rows(100.0, 100.0)
+  assert tables.share_of_ps == [0.5, 0.5]
+  # Four of the eight workers' rows go through the link of each ps.
+  assert tables.compute_step_secs(100.0) == 4
+  assert dict(tables.compute_helps(100.0))['a ps more'] == pytest.approx(8 / 3)
