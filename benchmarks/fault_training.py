@@ -24,6 +24,12 @@ RULES = {
     '--max_shard_mib=0.02',
     '--train_steps=1200',
   ],
+  'sync_sgd by shards with a backup': [
+    '--sync_barrier=shard',
+    '--max_shard_mib=0.02',
+    '--replicas_to_aggregate=2',
+    '--train_steps=1600',
+  ],
   'easgd': [*LOCAL_ADAM, '--train_steps=1000'],
   'easgd in lock-step': ['--easgd_sync', *LOCAL_ADAM, '--train_steps=600'],
   'agn': ['--communication_period=3', '--train_steps=1500'],
@@ -45,7 +51,7 @@ RULES = {
 }
 WITHOUT_PS = {'ring_allreduce'}
 # What the workers have in their hands at the end may be one too many.
-LEAVING = {'sync_sgd with a backup'}
+LEAVING = {'sync_sgd with a backup', 'sync_sgd by shards with a backup'}
 # Of ten, by whatever rule; without faults all have 0.95 and more.
 LEAST_ACCURACY = 0.85
 

@@ -172,6 +172,14 @@ class CenterHook(tf.train.SessionRunHook):
     A chief that takes over a living center does not call it.
     """
 
+  def is_whole(self, session):
+    """Whether all of the center is of one update, a bool.
+
+    Asked before the last checkpoint of a task, when the hooks have ended.
+    """
+    del session
+    return True
+
   def describe_wait(self):
     """Returns what a step that does not end waits for, a str, '' if unknown.
 
@@ -184,6 +192,11 @@ def describe_wait(hooks):
   """Returns what the CenterHooks among `hooks` say of a wait, a str."""
   texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
   return '; '.join(filter(None, texts))
+
+
+def is_whole(hooks, session):
+  """Whether the CenterHooks among `hooks` say so of the center, a bool."""
+  return all(h.is_whole(session) for h in hooks if isinstance(h, CenterHook))
 
 
 def read_after(variable, ops):

@@ -40,7 +40,7 @@ _SYNC_BARRIER = flags.DEFINE_enum(
   'applied, and pull then. shard: each shard is applied, and pulled, as soon '
   'as its own gradients are in, while others are still pushed; variables are '
   'then cut into shards of at most 2 MiB (--max_shard_mib). The result is the '
-  'same; shard needs one gradient a worker in each update.',
+  'same; shard takes at most one gradient a worker in each update.',
 )
 _BARRIERS = {
   'step': (center.Center, sync_replicas.SyncReplicas),
@@ -52,11 +52,11 @@ def make(cluster):
   """Returns the rule; raises cli.UsageError where flags do not fit."""
   num_replicas = strategy.replicas_to_aggregate_from_flags(cluster)
   barrier = _SYNC_BARRIER.value
-  if barrier == 'shard' and num_replicas != cluster.num_workers:
+  if barrier == 'shard' and num_replicas > cluster.num_workers:
     raise cli.UsageError(
-      '--sync_barrier=shard needs one gradient a worker in each update, not '
-      f'{num_replicas} of {cluster.num_workers} workers: leave '
-      '--replicas_to_aggregate alone, or take --sync_barrier=step'
+      '--sync_barrier=shard takes at most one gradient a worker in each update,'
+      f' not {num_replicas} of {cluster.num_workers} workers: give a smaller '
+      '--replicas_to_aggregate, or take --sync_barrier=step'
     )
   factor = worker_rates.factor_from_flags(cluster, num_replicas)
   return SyncSgd(cluster, num_replicas, factor, barrier)

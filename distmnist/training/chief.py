@@ -99,7 +99,7 @@ class Chief:
       judged.append(validation_split)
     self._live = live_evaluation.LiveEvaluation(task, choice, variables, judged)
 
-  def hooks(self, steps, scaffold, others):
+  def hooks(self, steps, scaffold, others, is_whole):
     """Returns the SessionRunHooks, to come after the strategy's.
 
     At the end the other workers are waited for, then the center is fetched
@@ -109,6 +109,7 @@ class Chief:
       steps: fused_steps.Steps.
       scaffold: tf.train.Scaffold, whose saver saves.
       others: shutdown.Others.
+      is_whole: callable(session) -> bool, see save_hook.SaveHook.
     """
     stop = self._task.stop
 
@@ -136,6 +137,7 @@ class Chief:
       save_hook.SAVE_STEPS.value,
       others,
     )
+    saves.is_whole = is_whole
     stop.find_unsaved = saves.find_unsaved
     scaffold.before_restore = saves.end_beside
     return [*result, saves]

@@ -181,3 +181,13 @@ def test_a_period_or_a_number_of_replicas_below_one_is_refused(
 ):
   with pytest.raises(flags.IllegalFlagValueError, match=message):
     set_flags(word)
+
+
+def test_a_center_is_whole_if_all_hooks_of_it_say_so():
+  class Half(strategy.CenterHook):
+    def is_whole(self, session):
+      return session == 'whole'
+
+  hooks = [strategy.CenterHook(), tf.train.SessionRunHook(), Half()]
+  assert strategy.is_whole(hooks, 'whole')
+  assert not strategy.is_whole(hooks, 'half')

@@ -23,6 +23,7 @@ class NoStop:
   """Stands for stop_request.StopRequest where no signal comes."""
 
   is_requested = False
+  secs_left = 0.0
   error = None
   exit_code = 0
 
@@ -41,6 +42,8 @@ class NoStop:
 
 class AskedStop(NoStop):
   """Stands for stop_request.StopRequest; the test asks for the stop."""
+
+  secs_left = 60.0
 
   def __init__(self):
     self._callbacks = []

@@ -67,7 +67,7 @@ class Worker:
     self.index = index
     self.how = how = How(*how, **settings)
     with tf.Graph().as_default() as self.graph:
-      member = dataclasses.replace(
+      member = self.member = dataclasses.replace(
         cluster.worker(index), wire_dtype=how.wire_dtype
       )
       with tf.device(member.device_setter()):

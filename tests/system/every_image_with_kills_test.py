@@ -33,6 +33,8 @@ NUM_STEPS = dict.fromkeys(registry.names(STRATEGIES), 2000) | {
   'ssp': 600,
   'sync_sgd': 300,
   'sync_sgd with a backup': 400,
+  'sync_sgd by shards': 300,
+  'sync_sgd by shards with a backup': 400,
 }
 
 

@@ -20,9 +20,11 @@ from distmnist.exchange.center import ps_lock
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far, and of contributions that
 # have entered, which is R * global_step at the start of a round.
-_LIVES, _NUM_IN = 0, 1
+_LIVES, NUM_IN = 0, 1
+# In which life the updates have ended, and in which no more may enter.
+_ENDED, _FULL = 2, 3
 # Older than any: an accumulator drops it.
-_NEVER_IN = -1
+NEVER_IN = -1
 
 
 def step_of(token):
@@ -72,7 +74,7 @@ class Entry:
   def read_token(self):
     """Returns the token of a worker that begins now, int64 scalar tensor."""
     with tf.device(self._global_step.device):
-      return self._find(_LIVES) * LIFE + self._global_step.read_value()
+      return self._read_life() + self._global_step.read_value()
 
   def contribute(self, own_token, apply):
     """Contributes to the round of `own_token`, if it is open and not full.
@@ -97,15 +99,11 @@ class Entry:
     def enter():
       # A worker that was killed here may have contributed and not been
       # counted.
-      num_in = tf.maximum(
-        self._find(_NUM_IN),
-        self._num_contributions * self._global_step.read_value(),
-      )
-      open_step = num_in // self._num_contributions
-      is_in = tf.equal(own_token, self._find(_LIVES) * LIFE + open_step)
-      never = tf.constant(_NEVER_IN, tf.int64)
+      num_in, open_step = self._find_open(self._global_step.read_value())
+      is_in = tf.equal(own_token, self._read_life() + open_step)
+      never = tf.constant(NEVER_IN, tf.int64)
       with tf.control_dependencies(apply(tf.where(is_in, own_token, never))):
-        counted = self._set({_NUM_IN: num_in + tf.cast(is_in, tf.int64)})
+        counted = self._set({NUM_IN: num_in + tf.cast(is_in, tf.int64)})
       missed = tf.maximum(open_step - step_of(own_token), 1)
       with tf.control_dependencies([counted]):
         return tf.where(is_in, tf.zeros_like(missed), missed)
@@ -130,7 +128,7 @@ class Entry:
       token = life * LIFE + step
       with tf.control_dependencies([prepare(token)]):
         begun = self._set(
-          {_LIVES: life, _NUM_IN: step * self._num_contributions}
+          {_LIVES: life, NUM_IN: step * self._num_contributions}
         )
       with tf.control_dependencies([begun]):
         return tf.identity(token)
@@ -139,6 +137,52 @@ class Entry:
       with tf.device(self._global_step.device):
         return begin()
     return self._run_locked(begin)
+
+  def build_end(self):
+    """Returns (is_ended, op): whether the chief has ended the updates.
+
+    is_ended: bool scalar tensor. op: notes it, until the next life begins.
+    """
+    with tf.device(self._global_step.device):
+      lives = self._find(_LIVES)
+      return tf.equal(self._find(_ENDED), lives), self._set({_ENDED: lives})
+
+  def build_full(self):
+    """Returns the op after which none enters any more in this life."""
+
+    def close():
+      with tf.control_dependencies([self._set({_FULL: self._find(_LIVES)})]):
+        return tf.constant(True)
+
+    return tf.no_op() if self.is_lock_step else self._run_locked(close)
+
+  def is_full(self):
+    """Returns whether that is so, a bool scalar tensor."""
+    return tf.equal(self._find(_FULL), self._find(_LIVES))
+
+  def has_waiting(self):
+    """Returns whether all that it takes to update have entered, bool.
+
+    In lock-step that is not known, and False.
+    """
+    if self.is_lock_step:
+      return tf.constant(False)
+    with tf.device(self._global_step.device):
+      step = self._global_step.read_value()
+      return self._find_open(step)[1] > step
+
+  def _read_life(self):
+    """Returns the part of a token that its life makes, int64 scalar tensor."""
+    return self._find(_LIVES) * LIFE
+
+  def _find_open(self, step):
+    """Returns the contributions that are in, and the step of a round with room.
+
+    Args:
+      step: int64 scalar tensor, the global_step.
+    """
+    num_in = tf.maximum(self._find(NUM_IN), self._num_contributions * step)
+    return num_in, num_in // self._num_contributions
 
   def _run_locked(self, build):
     with tf.device(self._global_step.device):

@@ -7,16 +7,14 @@ task that leaves releases those that would wait for it. The invariant that all
 this keeps is in sync_round.py.
 """
 
-import threading
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import strategy
 from distmnist.exchange.rounds import (
   round_entry,
+  round_leave,
   round_state,
   round_takeover,
-  token_barrier,
   update_thread,
 )
 from distmnist.exchange.steps import graph_copy
@@ -47,12 +45,12 @@ class RoundHook(strategy.CenterHook):
     """
     self._round = the_round
     self._cluster = the_round.cluster
-    self._is_lock_step = the_round.entry.is_lock_step
+    self._has_own_queue = the_round.tokens.has_own_queue
     self._stop = stop
     self._pull_op = pull
     self._first_token = None
     self._session = self._updates = None
-    self._has_left = threading.Event()
+    self._leave = round_leave.Leave(the_round, stop)
 
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
@@ -61,7 +59,7 @@ class RoundHook(strategy.CenterHook):
     token = self._round.entry.read_token()
     with tf.control_dependencies([token]):
       self._look = token, token_table.read()
-      if self._is_lock_step:
+      if self._has_own_queue:
         self._look += (tokens.take_all(),)
     self._given_token = tf.placeholder(tf.int64, [], 'given_token')
     begun = [
@@ -71,6 +69,7 @@ class RoundHook(strategy.CenterHook):
     ]
     with tf.control_dependencies(begun):
       self._begin_with = self._round.entry.read_token()
+    self._leave.build()
     if not self._cluster.is_chief:
       return
     device = self._round.global_step.device
@@ -78,7 +77,6 @@ class RoundHook(strategy.CenterHook):
       self._round.update_op, self._round.rounds_per_run, device
     )
     self._release_op = tokens.release()
-    self._offer_op = tokens.offer_own()
     self._close_op = tokens.close()
     self._take_over_op = round_takeover.build_take_over(self._round)
     self._new_center_op = round_takeover.build_new_center(self._round)
@@ -107,25 +105,27 @@ class RoundHook(strategy.CenterHook):
     if self._cluster.is_chief:
       # Known before it runs: the next session must be able to end it.
       self._updates = update_thread.UpdateThread(
-        self._update_op, session, coord, self._has_left
+        self._update_op, session, coord, self._leave.has_left
       )
       self._updates.start()
 
   def _enter(self, session):
     """Returns (token, whether the center may have moved on since the pull).
 
-    In lock-step a worker waits for the token that its predecessor waited for.
+    With a queue of its own a worker waits for the token that its predecessor
+    waited for.
     """
     num_looks = 0
     while True:
       token, token_table, *taken = session.run(self._look)
-      if not self._is_lock_step:
+      if not self._has_own_queue:
         return token, True
       if taken[0].size:
         return max(token, *taken[0]), True
       # The first of its index, or one that had its token.
       if token_table[self._cluster.task_index] != 0:
-        return token, num_looks > 0
+        # With R < N the others go on without this worker.
+        return token, num_looks > 0 or not self._round.entry.is_lock_step
       num_looks = 0 if any(token_table > 0) else num_looks + 1
       if num_looks == _NUM_ALL_WAIT_LOOKS:
         return token, True
@@ -136,12 +136,16 @@ class RoundHook(strategy.CenterHook):
 
     They may contribute again, now that nothing is applied any more.
     """
-    self._has_left.set()
     if self._cluster.is_chief:
-      self._end_updates()
+      self._leave.finish_round(session, self._end_updates)
+    self._leave.has_left.set()
+    if self._cluster.is_chief:
       session.run(self._release_op)
       if not self._stop.is_requested:
         session.run(self._close_op)
+
+  def is_whole(self, session):
+    return self._leave.is_whole(session)
 
   def describe_wait(self):
     """Returns what a wait in this round is made of, a str."""
@@ -158,13 +162,5 @@ class RoundHook(strategy.CenterHook):
 
   def _leave_the_wait(self):
     """Gets this worker's main thread out of its wait for a token."""
-    if self._session is None:
-      return
-    if not self._cluster.is_chief:
-      self._session.close()
-      return
-    # The round goes on meanwhile, and the others must not contribute to it
-    # again. Where all wait at one queue another may take the token: offer until
-    # this worker has left the wait.
-    while not self._has_left.wait(token_barrier.OFFER_SECS):
-      self._session.run(self._offer_op)
+    if self._session is not None:
+      self._leave.leave(self._session, self._end_updates)

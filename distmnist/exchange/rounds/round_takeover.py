@@ -23,7 +23,7 @@ def build_take_over(the_round):
 
   def prepare(token):
     ready = [build_emptying(the_round, token)]
-    if the_round.entry.is_lock_step:
+    if the_round.tokens.has_own_queue:
       ready.append(the_round.tokens.take_all())
     with tf.control_dependencies(ready):
       return the_round.tokens.make_for_others(token)
@@ -56,7 +56,7 @@ def build_new_center(the_round):
       the_round.token_table.clear(),
       *the_round.tokens.reset(token),
     ]
-    if the_round.entry.is_lock_step:
+    if the_round.tokens.has_own_queue:
       ready.append(the_round.tokens.take_all())
     with tf.control_dependencies(ready):
       # With R <= N no token is spare, which is what makes it lock-step.

@@ -68,6 +68,8 @@ class Round:
       contributes; known after `push_and_wait`, and in lock-step alone.
   """
 
+  make_entry = round_entry.Entry
+
   def __init__(
     self,
     cluster,
@@ -92,7 +94,7 @@ class Round:
     self.global_step = global_step
     self.accumulators = accumulators
     self.token = token
-    self.entry = round_entry.Entry(cluster, num_contributions, global_step)
+    self.entry = self.make_entry(cluster, num_contributions, global_step)
     device = global_step.device
     self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
     self.token_table = token_barrier.TokenTable(cluster, device)
@@ -147,23 +149,9 @@ class Round:
       own_token = tf.identity(own_token)
 
     tensors = [tensor for tensor, _ in pairs]
-
-    def apply(local_step):
-      applied = []
-      for (accumulator, place), tensor in zip(
-        self.accumulators, tensors, strict=True
-      ):
-        with tf.device(place):
-          applied.append(accumulator.apply_grad(tensor, local_step))
-      return applied
-
-    arrived = [] if self.entry.is_lock_step else tensors
-    with tf.device(device), tf.control_dependencies(arrived):
-      staleness, self.pushed = self.entry.contribute(
-        tf.identity(own_token), apply
-      )
+    staleness = self._contribute(tensors, own_token)
     new_token = self.token_table.wait_for_token(
-      self.tokens.own, mark_done(self.pushed)
+      self.tokens.take, mark_done(self.pushed)
     )
     with tf.device(device):
       new_step = round_entry.step_of(new_token)
@@ -176,6 +164,25 @@ class Round:
       taken = self.token.assign(new_token, read_value=False)
       with tf.control_dependencies([taken]):
         return tf.identity(new_step), tf.identity(staleness)
+
+  def _contribute(self, tensors, own_token):
+    """Sets `pushed`; returns the staleness, see Entry.contribute."""
+    arrived = [] if self.entry.is_lock_step else tensors
+    with tf.device(self.global_step.device), tf.control_dependencies(arrived):
+      staleness, self.pushed = self.entry.contribute(
+        tf.identity(own_token), lambda token: self._apply(tensors, token)
+      )
+    return staleness
+
+  def _apply(self, tensors, local_step):
+    """Returns the ops by which the accumulators take `tensors`."""
+    applied = []
+    for (accumulator, place), tensor in zip(
+      self.accumulators, tensors, strict=True
+    ):
+      with tf.device(place):
+        applied.append(accumulator.apply_grad(tensor, local_step))
+    return applied
 
   def hook(self, stop, pull=None):
     """Returns the RoundHook; to be built with the graph still open.

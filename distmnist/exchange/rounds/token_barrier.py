@@ -44,14 +44,19 @@ class TokenTable:
         values=tf.constant(int(has_token), tf.int64),
       )
 
-  def wait_for_token(self, tokens, ops):
-    """Returns the next token, waited for once all `ops` have run."""
+  def wait_for_token(self, take, ops):
+    """Returns the next token, waited for once all `ops` have run.
+
+    Args:
+      take: callable -> int64 scalar tensor, Tokens.take.
+      ops: list of ops or tensors.
+    """
     with tf.device(self._device):
       done = tf.group(*ops)  # One message a ps, not one an op.
     with tf.control_dependencies([done]):
       waits = self.set_has_token(False)
     with tf.control_dependencies([waits]), tf.device(self._device):
-      token = tokens.dequeue()
+      token = take()
     with tf.control_dependencies([token]):
       has_token = self.set_has_token(True)
     with tf.control_dependencies([has_token]), tf.device(self._device):
@@ -82,23 +87,28 @@ class Tokens:
   more tokens than workers.
 
   Attributes:
+    has_own_queue: bool, whether each worker has a queue of its own.
     own: tf.FIFOQueue, where this worker waits.
     num_each: list of int, how many tokens a queue gets at the end of a round.
   """
 
-  def __init__(self, cluster, num_contributions, entry, device):
+  def __init__(
+    self, cluster, num_contributions, entry, device, has_own_queue=False
+  ):
     """
     Args:
       cluster: cluster.Cluster.
       num_contributions: int, R.
       entry: round_entry.Entry.
       device: str, that of the global_step.
+      has_own_queue: bool, whether it is so with R < N, too.
     """
     self._device = device
     self._entry = entry
     self.num_each = [max(cluster.num_workers, num_contributions)]
     self._index = 0
-    if entry.is_lock_step:
+    self.has_own_queue = has_own_queue or entry.is_lock_step
+    if self.has_own_queue:
       self.num_each = [1] * cluster.num_workers
       self._index = cluster.task_index
     with tf.device(device):
@@ -109,6 +119,10 @@ class Tokens:
         for i in range(len(self.num_each))
       ]
     self.own = self._queues[self._index]
+
+  def take(self):
+    """Returns this worker's next token, int64 scalar tensor."""
+    return self.own.dequeue()
 
   def make(self, num_each=None, token=None, if_open=False):
     """Returns the op that puts so many tokens into each queue.
@@ -169,6 +183,13 @@ class Tokens:
     """
     del token
     return []
+
+  def build_is_whole(self):
+    """Returns whether no update is under way, a bool scalar tensor.
+
+    None where one is applied at once.
+    """
+    return None
 
   def offer_own(self):
     """Returns the op that puts old tokens where this worker waits.

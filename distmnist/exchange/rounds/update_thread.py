@@ -29,6 +29,7 @@ class UpdateThread:
     self._coord = coord
     self._has_left = has_left
     self._num_runs = 0
+    self._has_ended = False
     self._updates = session
     if session.sess_str:
       self._updates = tf.Session(
@@ -41,6 +42,7 @@ class UpdateThread:
 
   def end(self):
     """Nothing is applied any more: the thread waits for no contributions."""
+    self._has_ended = True
     if self._updates is not self._session:
       self._updates.close()
 
@@ -66,4 +68,6 @@ class UpdateThread:
         self._session.close()
 
   def _is_over(self):
-    return self._has_left.is_set() or self._coord.should_stop()
+    return (
+      self._has_ended or self._has_left.is_set() or self._coord.should_stop()
+    )

@@ -1,24 +1,19 @@
 """Synchronous SGD in which each shard has a barrier of its own.
 
-As soon as N gradients of a unit (shard_tokens.py) are in, the chief's thread
+As soon as R gradients of a unit (shard_tokens.py) are in, the chief's thread
 applies their mean, and each worker pulls it, while other gradients still come
 in. One session.run of the chief has all units of a round; none of them waits
-for another. What comes out is bit for bit that of sync_replicas.py: a unit
-waits for a gradient of every worker, and no worker computes the next one before
-it has all units. Numbers that an optimizer has once for all variables, such as
-the powers of Adam's betas, are updated when all units are, before the token of
-the round.
+for another. What comes out is bit for bit that of sync_replicas.py: each unit
+takes in the gradients of the same R workers (places.py), and no worker computes
+the next one before it has all units. Numbers that an optimizer has once for all
+variables, such as the powers of Adam's betas, are updated when all units are,
+before the token of the round.
 """
-
-import functools
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import sync_round
-from distmnist.exchange.shards import shard_tokens
-
-# Of a session.run of the chief, which has several rounds of a small model.
-_UNITS_PER_RUN = 20
+from distmnist.exchange.shards import shard_round
 
 
 class ShardBarrier:
@@ -33,7 +28,7 @@ class ShardBarrier:
     Args:
       cluster: cluster.Cluster.
       optimizer: tf.train.Optimizer.
-      replicas_to_aggregate: int, as many as there are workers.
+      replicas_to_aggregate: int, R, at most as many as there are workers.
       global_step: int64 scalar variable.
     """
     self.optimizer = optimizer
@@ -59,20 +54,19 @@ class ShardBarrier:
     pairs = copies.to_shards(gradients)
     shards = [shard for _, shard in pairs]
     units = copies.find_units()
-    self._round = sync_round.Round(
+    self._round = shard_round.ShardRound(
       self._cluster,
       self._num_contributions,
       self._global_step,
-      sync_round.make_accumulators(shards),
+      shards,
       self._token,
-      functools.partial(
-        shard_tokens.ShardTokens,
-        unit_devices=[shards[unit[0]].device for unit in units],
-      ),
+      units,
     )
-    self._round.rounds_per_run = max(1, min(5, _UNITS_PER_RUN // len(units)))
     self._build_update(shards, units)
-    told = self._round.push_and_wait(pairs, self._own_token, mark_done)
+    own_token = self._own_token
+    if not self._round.entry.is_lock_step:
+      own_token = self._bring_once_computed(own_token, gradients)
+    told = self._round.push_and_wait(pairs, own_token, mark_done)
     taken = [None] * len(shards)
     for number, unit in enumerate(units):
       pushed = [self._round.pushed[i] for i in unit]
@@ -81,6 +75,16 @@ class ShardBarrier:
         taken[i] = token
     self._pull = copies.pull()
     return copies.bring(told, [copies.pull_after(taken), *taken])
+
+  def _bring_once_computed(self, own_token, gradients):
+    """Returns the token where it is, once a worker may ask for a place."""
+    with tf.device(self._cluster.compute_device):
+      computed = tf.group(*gradients)
+    with (
+      tf.device(self._global_step.device),
+      tf.control_dependencies([computed]),
+    ):
+      return tf.identity(own_token)
 
   def _build_update(self, shards, units):
     """Builds the round of the chief."""
@@ -93,7 +97,7 @@ class ShardBarrier:
         with tf.device(place):
           means[i] = accumulator.take_grad(the_round.num_contributions)
       with tf.control_dependencies([means[i] for i in unit]):
-        due = tokens.is_due(number, end)
+        due = tokens.begin(number, end)
       is_due |= {shards[i].ref(): due for i in unit}
     applied = _apply_each_if_due(self.optimizer, is_due)
     with tf.device(device):

@@ -7,8 +7,9 @@ of the round (token_barrier.py) comes when all units are applied.
 
 The invariant: a worker's queue of a unit gets one token for each token of the
 round that the worker gets, whoever hands it out; the first before the second.
-So that a task may die between the two, the ps of a unit notes two numbers:
+So that a task may die between the two, the ps of a unit notes three numbers:
 
+  begun    the global_step that the unit is about to reach.
   applied  the global_step that the unit has reached. A round that another
            chief begins anew leaves out what is ahead: no unit is updated
            twice in a round.
@@ -23,11 +24,15 @@ lock under which tokens are handed out.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry, token_barrier
-from distmnist.exchange.shards import unit_queues
+from distmnist.exchange.shards import given_parts, late_wait, unit_queues
 
 
 class ShardTokens(token_barrier.Tokens):
-  """The tokens of all units, besides those of the round; for R = N."""
+  """The tokens of all units, besides those of the round; for R <= N.
+
+  Attributes: those of token_barrier.Tokens, and
+    parts: given_parts.GivenParts, by which this worker contributes.
+  """
 
   def __init__(self, cluster, num_contributions, entry, device, unit_devices):
     """
@@ -35,19 +40,39 @@ class ShardTokens(token_barrier.Tokens):
       cluster, num_contributions, entry, device: see token_barrier.Tokens.
       unit_devices: list of str, the device of each unit.
     """
-    super().__init__(cluster, num_contributions, entry, device)
+    super().__init__(cluster, num_contributions, entry, device, True)
     self._worker = cluster.task_index
     self._workers = range(cluster.num_workers)
+    self._late_wait = None
     self._brought = {}
     self._units = unit_queues.UnitQueues(cluster.num_workers, unit_devices)
+    self.parts = given_parts.GivenParts(
+      self._units, self._worker, cluster.num_workers
+    )
+
+  def begin_wait(self, staleness):
+    """To be called before `wait` and `take`.
+
+    Args:
+      staleness: int64 scalar tensor, 0 for a contribution that is not late;
+        None where none ever is.
+    """
+    self._late_wait = None
+    if staleness is not None:
+      self._late_wait = late_wait.LateWait(self.own, self._device, staleness)
 
   def wait(self, unit, ops):
     """Returns the op that takes this worker's token of a unit, after `ops`."""
     with tf.control_dependencies(ops):
-      return self._units.take(unit, self._worker)
+      return self._units.take(unit, self._worker, self._late_wait)
 
-  def is_due(self, unit, token):
+  def take(self):
+    return self._late_wait.take() if self._late_wait else super().take()
+
+  def begin(self, unit, token):
     """Returns whether a unit has to be applied in a round, bool.
+
+    It is noted that this has begun.
 
     Args:
       unit: int.
@@ -55,8 +80,22 @@ class ShardTokens(token_barrier.Tokens):
     """
     place = self._units.find_place(unit)
     with tf.device(place):
-      applied = self._units.find(place, [_applied(unit)])
-      return applied[0] < self._bring(token, place)[0]
+      step = self._bring(token, place)[0]
+      begun = self._units.note(place, [_begun(unit)], [step])
+      with tf.control_dependencies([begun]):
+        applied = self._units.find(place, [_applied(unit)])
+      return applied[0] < step
+
+  def build_is_whole(self):
+    with tf.device(self._device):
+      step = round_entry.step_of(self._entry.read_token())
+    are_even = [tf.logical_not(self._entry.has_waiting())]
+    for place in self._units.places:
+      with tf.device(place):
+        begun = self._units.find(place, self._keys(place, _begun))
+        are_even.append(tf.reduce_all(begun <= step))
+    with tf.device(self._device):
+      return tf.reduce_all(tf.stack(are_even))
 
   def hand_out(self, unit, token, ops):
     """Returns the op that hands out the tokens of a unit once `ops` have run.
@@ -107,11 +146,14 @@ class ShardTokens(token_barrier.Tokens):
 
   def make_for_others(self, token):
     others = [i for i in self._workers if i != self._worker]
-    return tf.group(super().make_for_others(token), self._even(others, token))
+    # First, as one that is late empties its queues once it has its token.
+    with tf.control_dependencies([self._even(others, token)]):
+      return super().make_for_others(token)
 
   def release(self):
     now = self._entry.read_token()
-    return tf.group(super().release(), self._even(self._workers, now))
+    with tf.control_dependencies([self._even(self._workers, now)]):
+      return super().release()
 
   def _even(self, workers, token):
     """Returns the op after which no unit is ahead of the tokens of `workers`.
@@ -141,15 +183,15 @@ class ShardTokens(token_barrier.Tokens):
     done = []
     for place in self._units.places:
       with tf.device(place):
-        applied = self._keys(place, _applied)
+        applied = self._keys(place, _begun) + self._keys(place, _applied)
         handed = self._keys(place, _handed)
         values = [
           tf.fill([len(applied)], round_entry.step_of(token)),
           tf.fill([len(handed)], token),
         ]
-        done.append(
-          self._units.note(place, applied + handed, tf.concat(values, 0))
-        )
+        keys = applied + handed
+        done.append(self._units.note(place, keys, tf.concat(values, 0)))
+        done.append(self.parts.forget(place))
     return done
 
   def offer_own(self):
@@ -163,11 +205,16 @@ class ShardTokens(token_barrier.Tokens):
     return list(map(key, self._units.places[place]))
 
 
+def _begun(unit):
+  """Returns the key of a unit's `begun`, an int."""
+  return 3 * unit + 2
+
+
 def _applied(unit):
   """Returns the key of a unit's `applied`, an int."""
-  return 2 * unit
+  return 3 * unit
 
 
 def _handed(unit):
   """Returns the key of a unit's `handed`, an int."""
-  return 2 * unit + 1
+  return 3 * unit + 1

@@ -82,10 +82,16 @@ class UnitQueues:
       values=values,
     )
 
-  def take(self, unit, worker):
-    """Returns the op that waits for a token of a unit, and takes it."""
+  def take(self, unit, worker, wait=None):
+    """Returns the op that waits for a token of a unit, and takes it.
+
+    Args:
+      unit, worker: int.
+      wait: late_wait.LateWait of a worker that may be late, or None.
+    """
+    queue = self._queues[unit][worker]
     with tf.device(self._devices[unit]):
-      return self._queues[unit][worker].dequeue().op
+      return wait.take_of_unit(queue) if wait else queue.dequeue().op
 
   def put_one(self, unit):
     """Returns the op that gives each worker a token of a unit."""

@@ -42,6 +42,10 @@ class SaveHook(tf.train.SessionRunHook):
   disk may have room again in a minute. The first one and the last one must
   not fail; they are waited for. So are those between them unless the saver
   `goes_beside` the steps, as one of large tables does.
+
+  Attributes:
+    is_whole: callable(session) -> bool, whether the center is that of one
+      update at the end. May be set.
   """
 
   def __init__(
@@ -72,6 +76,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._saved_step = self._step = None
     self._thread = save_thread.SaveThread()
     self._goes_beside = getattr(saver, 'goes_beside', False)
+    self.is_whole = lambda session: True
 
   def find_unsaved(self):
     """Returns what would be lost if this process ended now (str), or None.
@@ -113,6 +118,12 @@ class SaveHook(tf.train.SessionRunHook):
 
   def end(self, session):
     self.end_beside()
+    if self._writer and not self.is_whole(session):
+      _log.info(
+        'some of the parameters are an update ahead of the others, as what was '
+        'missing of the update has not come in time: they are not saved'
+      )
+      return
     self._save(session)
 
   def end_beside(self):

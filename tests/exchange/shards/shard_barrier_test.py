@@ -1,6 +1,8 @@
 """shard_barrier: the bits of the barrier of a step, whatever is lost."""
 
+import concurrent.futures
 import functools
+import time
 
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import sharding, transport
 from distmnist.exchange.rounds import round_entry
-from distmnist.exchange.shards import unit_queues
+from distmnist.exchange.shards import places, shard_tokens, unit_queues
 from distmnist.strategies import sync_sgd
+from tests.support import in_process
 from tests.support import stepper as stepper_lib
 
 NUM_STEPS = 12
@@ -73,25 +76,65 @@ def test_many_parts_of_a_variable_change_no_bit(make_cluster, monkeypatch):
   assert train(cluster, 'shard', 'momentum') == expected
 
 
+def train_with_a_backup(cluster, barrier, optimizer):
+  """Returns the steps of 3 workers of which 2 are in; another one is late."""
+  stepper = stepper_lib.Stepper(
+    cluster,
+    lambda member: sync_sgd.SyncSgd(member, 2, barrier=barrier),
+    size=5,
+    optimizer=optimizer,
+    rate=0.1,
+  )
+  rng = np.random.default_rng(4)
+  steps = []
+  for late in rng.integers(3, size=NUM_STEPS):
+    xs = rng.normal(size=(3, 5))
+    for worker in range(3):
+      stepper.begin(worker, xs[worker])
+    first = [worker for worker in range(3) if worker != late]
+    for worker in first:
+      stepper.release(worker)
+    steps += [stepper.join(worker) for worker in first]
+    steps.append(stepper.end(late))
+  stepper.close()
+  cluster.reset()
+  return steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('num_ps', 'optimizer'), [(1, 'adam'), (2, 'momentum')]
+)
+def test_with_a_backup_worker_the_bits_are_the_same(
+  make_cluster, num_ps, optimizer
+):
+  cluster = make_cluster(num_ps, 3)
+  expected = train_with_a_backup(cluster, 'step', optimizer)
+  found = train_with_a_backup(cluster, 'shard', optimizer)
+  assert found == expected
+  assert [step.staleness for step in found] == [0, 0, 1] * NUM_STEPS
+
+
 @pytest.fixture
 def make(make_stepper):
-  """Returns make(num_ps=2) -> a stepper of two workers, one shard a ps."""
+  """Returns make(num_workers=2) -> a stepper; 2 are in, one shard a ps."""
 
-  def make_two(num_ps=2):
+  def make_some(num_workers=2):
     return make_stepper(
-      num_ps,
       2,
+      num_workers,
       lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
       size=2,
     )
 
-  return make_two
+  return make_some
 
 
 class Hand:
   """Does by hand what workers had done when one of them was lost."""
 
   def __init__(self, stepper):
+    self._members = [worker.member for worker in stepper.workers]
     self._target = stepper.workers[0].hooks[0]._session.sess_str
     self._devices = [v.device for v in stepper.workers[0].center_variables]
 
@@ -115,7 +158,45 @@ class Hand:
   def take(self, unit, worker):
     """Takes a worker's token of a unit, once it is there."""
     units = unit_queues.UnitQueues
-    self._run(lambda: units(2, self._devices).take(unit, worker))
+    num_workers = len(self._members)
+    self._run(lambda: units(num_workers, self._devices).take(unit, worker))
+
+  def _build_entry(self, worker):
+    with tf.device('/job:ps/task:0/device:CPU:0'):
+      global_step = tf.train.get_or_create_global_step()
+    return places.Places(self._members[worker], 2, global_step)
+
+  def ask_for_place(self, worker, token=round_entry.LIFE + 1):
+    """Returns 0 if that worker has a place, else how many rounds it missed."""
+
+    def build():
+      entry = self._build_entry(worker)
+      own_token = tf.constant(token, tf.int64)
+      return entry.contribute(own_token, lambda local_step: [])[0]
+
+    return self._run(build)
+
+  def give(self, worker, shard, gradient, token=round_entry.LIFE + 1):
+    """Contributes to one shard, as that worker does."""
+
+    def build():
+      entry = self._build_entry(worker)
+      tokens = shard_tokens.ShardTokens(
+        self._members[worker],
+        *(2, entry, '/job:ps/task:0/device:CPU:0', self._devices),
+      )
+      with tf.device(self._devices[shard]):
+        accumulator = tf.ConditionalAccumulator(
+          tf.float32, [1], shared_name=f'round/contributions_{shard}'
+        )
+      return tokens.parts.give_once(
+        shard,
+        tf.constant(token, tf.int64),
+        lambda once: [accumulator.apply_grad([float(gradient)], once)],
+        [],
+      )
+
+    self._run(build)
 
 
 def kill(stepper, worker):
@@ -211,3 +292,246 @@ def test_two_steps_in_a_run_are_two_steps(make_stepper):
       stepper.begin(worker, x)
       stepper.release(worker)
   assert [stepper.join(worker) for worker in (0, 1)] == [(2, 0, [4.5])] * 2
+
+
+def begin_together(stepper, workers, x):
+  """Has `workers` compute and push; they wait for one another."""
+  for worker in workers:
+    stepper.begin(worker, [x, x])
+  for worker in workers:
+    stepper.release(worker)
+
+
+@pytest.mark.slow
+def test_one_that_is_late_by_rounds_catches_up_and_is_in(make):
+  stepper = make(3)
+  stepper.begin(2, [100, 100])
+  for step, center in enumerate((4, 6, 7), 1):
+    begin_together(stepper, (0, 1), 8)
+    found = [stepper.join(worker) for worker in (0, 1)]
+    assert found == [(step, 0, [center, center])] * 2
+  assert stepper.end(2) == (3, 3, [7, 7])
+  # It has the values of now: 7 - 0.5 * (7 - 8).
+  begin_together(stepper, (0, 2), 8)
+  assert stepper.join(0) == stepper.join(2) == (4, 0, [7.5, 7.5])
+  # Worker 1 was not there in that round.
+  assert stepper.step(1, [100, 100]) == (4, 1, [7.5, 7.5])
+  begin_together(stepper, (1, 2), 7.5)
+  assert stepper.join(1) == stepper.join(2) == (5, 0, [7.5, 7.5])
+
+
+@pytest.mark.slow
+def test_one_that_is_late_amid_a_round_is_late_again_and_then_in(make):
+  stepper = make(3)
+  hand = Hand(stepper)
+  stepper.begin(2, [100, 100])
+  begin_together(stepper, (0, 1), 8)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  # Workers 0 and 1 have places in the next round, and a shard of it is done.
+  assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
+  hand.push(0, 2, 4)
+  for worker in (0, 1):
+    hand.take(0, worker)
+  # It knows of the step of now, and that the round of it is full.
+  assert stepper.end(2) == (1, 2, [2.5, 4])
+  stepper.begin(2, [100, 100])
+  stepper.release(2)
+  assert not stepper.is_done(2)
+  hand.push(1, 2, 4)
+  assert stepper.join(2) == (2, 1, [2.5, 2.5])
+  for worker in (0, 1):
+    hand.take(1, worker)
+  # It is in the third one, whose tokens are the ones that it waits for.
+  assert hand.ask_for_place(0, round_entry.LIFE + 2) == 0
+  stepper.begin(2, [4, 4])
+  stepper.release(2)
+  assert not stepper.is_done(2)
+  for shard in (0, 1):
+    hand.give(0, shard, 0.5, round_entry.LIFE + 2)
+  assert stepper.join(2) == (3, 0, [2.75, 2.75])
+
+
+@pytest.mark.slow
+def test_one_that_is_lost_with_a_place_gives_the_rest(make):
+  stepper = make(3)
+  hand = Hand(stepper)
+  begin_together(stepper, (0, 1), 8)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  assert hand.ask_for_place(1) == 0
+  hand.give(1, 0, -2)
+  kill(stepper, 1)
+  stepper.come_back(1)
+  # Its gradients are -4: the first of them would be a second one.
+  stepper.begin(1, [8, 8])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  # There is no third place.
+  stepper.begin(2, [100, 100])
+  stepper.begin(0, [6, 6])
+  stepper.release(0)
+  assert stepper.join(0) == stepper.join(1) == (2, 0, [5, 5.5])
+  assert stepper.end(2)[:2] in ((2, 2), (2, 1))
+
+
+@pytest.mark.slow
+def test_the_others_go_on_without_one_that_is_lost_before_it_has_a_place(make):
+  stepper = make(3)
+  stepper.begin(2, [100, 100])
+  kill(stepper, 2)
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(2)
+  for step, center in ((1, 4), (2, 6)):
+    begin_together(stepper, (0, 1), 8)
+    found = [stepper.join(worker) for worker in (0, 1)]
+    assert found == [(step, 0, [center, center])] * 2
+  stepper.come_back(2)
+  begin_together(stepper, (1, 2), 8)
+  assert stepper.join(1) == stepper.join(2) == (3, 0, [7, 7])
+
+
+@pytest.mark.slow
+def test_a_chief_that_comes_back_gives_all_places_anew(make):
+  stepper = make(3)
+  hand = Hand(stepper)
+  begin_together(stepper, (0, 1), 8)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  # Both have places; one shard is done, and of the other one part is there.
+  assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
+  hand.push(0, 2, 4)
+  for worker in (0, 1):
+    hand.take(0, worker)
+  hand.give(1, 1, 9)
+  kill(stepper, 0)
+  stepper.come_back(0)
+  for worker in (1, 2):  # With what they have of the chief before.
+    assert stepper.step(worker, [100, 100]) == (1, 1, [2.5, 4])
+  begin_together(stepper, (1, 2), 8)
+  # 4 - 0.5 * -4: the other one is left out.
+  assert stepper.join(1) == stepper.join(2) == (2, 0, [2.5, 6])
+  assert stepper.step(0, [100, 100]) == (2, 1, [2.5, 6])
+  begin_together(stepper, (0, 2), 8)
+  assert stepper.join(0) == stepper.join(2) == (3, 0, [5.25, 7])
+
+
+@pytest.mark.slow
+def test_places_go_with_two_steps_in_a_run(make_stepper):
+  stepper = make_stepper(
+    2,
+    3,
+    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
+    steps_per_run=2,
+  )
+  stepper.begin(2, [100])
+  for _ in range(2):
+    for worker in (0, 1):
+      stepper.begin(worker, [8])
+      stepper.release(worker)
+  assert [stepper.join(worker) for worker in (0, 1)] == [(2, 0, [6])] * 2
+  stepper.release(2)
+  stepper.begin(2, [8])
+  stepper.begin(0, [8])
+  stepper.release(2)
+  stepper.release(0)
+  assert stepper.join(2) == (3, 0, [7])
+  assert stepper.workers[2].done == [(2, 2), (3, 0)]
+  kill(stepper, 0)
+
+
+def ask_to_stop(stepper, worker, secs_left=60.0):
+  """Has a worker be asked, as by SIGTERM; returns the started threads."""
+  hook, stop = stepper.workers[worker].hooks[0], in_process.AskedStop()
+  stop.secs_left = secs_left
+  hook._stop = hook._leave._stop = stop
+  stop.on_request(hook._leave_the_wait)
+  return stop.request()
+
+
+def wait_for(is_so):
+  deadline = time.monotonic() + stepper_lib.DEADLINE_SECS
+  while not is_so():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+@pytest.fixture
+def amid_a_round(make):
+  """Returns a stepper: worker 0 has pushed all, worker 1 the first shard."""
+  stepper = make()
+  assert stepper.step_together([[8, 8], [4, 4]]) == [(1, 0, [3, 3])] * 2
+  Hand(stepper).give(1, 0, -1)
+  stepper.begin(0, [8, 8])
+  stepper.release(0)
+  wait_for(lambda: stepper.read_center() == [4.5, 3])
+  return stepper
+
+
+@pytest.mark.slow
+def test_a_chief_that_is_asked_to_stop_amid_a_round_finishes_it(amid_a_round):
+  stepper = amid_a_round
+  threads = ask_to_stop(stepper, 0)
+  # It would save the shards as they are.
+  assert not stepper.is_done(0)
+  stepper.begin(1, [4, 4])
+  stepper.release(1)
+  # As without the stop.
+  assert stepper.join(0) == stepper.join(1) == (2, 0, [4.5, 4.5])
+  hook = stepper.workers[0].hooks[0]
+  assert hook.is_whole(hook._session)
+  stepper.leave(0)
+  for thread in threads:
+    thread.join(stepper_lib.DEADLINE_SECS)
+    assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_a_round_that_cannot_be_finished_is_told_so_before_a_save(amid_a_round):
+  stepper = amid_a_round
+  ask_to_stop(stepper, 0, secs_left=0.2)
+  assert stepper.join(0) == (1, 1, [4.5, 3])
+  hook = stepper.workers[0].hooks[0]
+  assert not hook.is_whole(hook._session)
+  # What is missing comes too late for it.
+  Hand(stepper).give(1, 1, -1)
+  assert stepper.read_center() == [4.5, 3]
+
+
+@pytest.mark.slow
+def test_who_is_asked_to_stop_stays_until_the_chief_has_ended(make):
+  stepper = make()
+  stepper.step_together([[8, 8], [4, 4]])
+  stepper.begin(1, [4, 4])
+  stepper.release(1)
+  (of_worker,) = ask_to_stop(stepper, 1)
+  assert not stepper.is_done(1)
+  (of_chief,) = ask_to_stop(stepper, 0)  # No shard is ahead.
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(1)
+  of_worker.join(stepper_lib.DEADLINE_SECS)
+  stepper.leave(1, lambda: None)
+  stepper.leave(0)
+  of_chief.join(stepper_lib.DEADLINE_SECS)
+  assert not of_worker.is_alive() and not of_chief.is_alive()
+  assert stepper.read_center() == [3, 3]
+
+
+@pytest.mark.slow
+def test_a_chief_that_leaves_the_others_to_their_work_leaves_no_half(make):
+  stepper = make(3)
+  hand = Hand(stepper)
+  begin_together(stepper, (0, 1), 8)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  stepper.step(2, [100, 100])
+  # Workers 1 and 2 have the places of the next round.
+  assert hand.ask_for_place(1) == 0
+  stepper.begin(2, [8, 8])
+  stepper.release(2)
+  hand.give(1, 0, -4)
+  wait_for(lambda: stepper.read_center() == [6, 4])
+  with concurrent.futures.ThreadPoolExecutor() as threads:
+    leaving = threads.submit(stepper.leave, 0)
+    assert not concurrent.futures.wait([leaving], 0.3).done
+    hand.give(1, 1, -4)
+    leaving.result(stepper_lib.DEADLINE_SECS)
+  assert stepper.join(2) == (2, 0, [6, 6])
+  # There are no more places.
+  assert hand.ask_for_place(0, round_entry.LIFE + 2) == 1

@@ -51,7 +51,7 @@ def begin(run):
 
 def test_a_unit_is_due_until_it_is_applied(run, begin):
   def are_due(tokens):
-    return [tokens.is_due(u, tf.constant(5, tf.int64)) for u in range(2)]
+    return [tokens.begin(u, tf.constant(5, tf.int64)) for u in range(2)]
 
   assert run(are_due) == [False, True]
 
@@ -91,3 +91,11 @@ def test_offers_are_for_all_units_and_a_close_ends_each_wait(run):
   run(lambda tokens: tokens.close())
   run(lambda tokens: tokens.release())
   assert run(count) == [[16, 0], [16, 0]]
+
+
+def test_it_is_whole_while_no_unit_is_begun_ahead(run, begin):
+  run(lambda tokens: tokens.reset(tf.constant(4, tf.int64)))
+  assert run(lambda tokens: tokens.build_is_whole())
+  run(lambda tokens: tokens.begin(1, tf.constant(5, tf.int64)))
+  assert not run(lambda tokens: tokens.build_is_whole())
+  assert run(lambda tokens: tokens.build_is_whole(), step=5)

@@ -295,3 +295,15 @@ def test_before_a_restore_no_save_goes_on(session, tmp_path, now, disk):
   chief.hook.end_beside()
   assert not find_save_threads() and chief.saved == [0]
   chief.hook.end_beside()
+
+
+def test_what_is_not_of_one_update_is_not_saved_at_the_end(
+  session, tmp_path, now
+):
+  chief = Chief(session, tmp_path, now)
+  chief.run_to(4)
+  chief.hook.is_whole = lambda asked: asked is not session
+  chief.hook.end(session)
+  assert chief.saved == [0]
+  assert 'an update ahead of the others' in chief.lines[-1]
+  assert 'step 4 is not saved: the newest' in chief.hook.find_unsaved()

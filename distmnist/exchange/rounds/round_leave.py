@@ -1,0 +1,105 @@
+"""How a worker that is asked to stop gets out of a round.
+
+Its main thread may wait there for a token, which may never come: others may be
+lost, or have been asked as well. A round that is applied shard by shard must
+not be left while some shards are an update ahead of others, as that is what the
+chief then saves: for a part of the time that the stop leaves, the others go on
+to push what is missing, and the chief applies it. It then ends the updates, and
+notes that the others need not stay.
+"""
+
+import contextlib
+import threading
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.rounds import token_barrier
+
+_LOOK_SECS = 0.1
+# Of the time that is left until the end by force; the chief has yet to save.
+_PART_OF_STOP = 0.5
+# At the end of a training with backup workers, which may be amid a push.
+_END_SECS = 30.0
+
+
+class Leave:
+  """The end of the rounds for one worker.
+
+  Attributes:
+    has_left: threading.Event, that its training is over.
+  """
+
+  def __init__(self, the_round, stop):
+    """
+    Args:
+      the_round: sync_round.Round.
+      stop: stop_request.StopRequest.
+    """
+    self._round = the_round
+    self._is_chief = the_round.cluster.is_chief
+    self._stop = stop
+    self.has_left = threading.Event()
+    self._is_whole = None
+    self._has_ended = False
+
+  def build(self):
+    """Builds what it runs; to be called with the graph still open."""
+    the_round = self._round
+    self._is_whole = the_round.tokens.build_is_whole()
+    if self._is_chief:
+      self._offer_op = the_round.tokens.offer_own()
+    if self._is_whole is not None:
+      self._is_over, self._end_op = the_round.entry.build_end()
+      self._full_op = the_round.entry.build_full()
+
+  def is_whole(self, session):
+    """Whether all shards are of one update; a bool."""
+    return self._is_whole is None or bool(session.run(self._is_whole))
+
+  def leave(self, session, end_updates):
+    """Gets the main thread out of its wait; to be called in another one.
+
+    Args:
+      session: tf.Session of that thread.
+      end_updates: callable, after which the chief applies nothing.
+    """
+    with contextlib.suppress(tf.errors.OpError, RuntimeError):
+      if self._is_whole is not None:
+        if self._is_chief:
+          self.finish_round(session, end_updates)
+        else:
+          self._wait_until(lambda: session.run(self._is_over))
+    if not self._is_chief:
+      if not self.has_left.is_set():
+        session.close()
+      return
+    # The others must not contribute to the round again. Where all wait at one
+    # queue another may take the token: offer until this worker has left the
+    # wait.
+    while not self.has_left.wait(token_barrier.OFFER_SECS):
+      session.run(self._offer_op)
+
+  def finish_round(self, session, end_updates):
+    """Ends the updates of the chief, between two of them if it can.
+
+    Args:
+      session, end_updates: see `leave`.
+    """
+    if self._is_whole is None or self._has_ended:
+      end_updates()
+      return
+    session.run(self._full_op)
+    self._wait_until(lambda: self.is_whole(session))
+    self._has_ended = True
+    end_updates()
+    session.run(self._end_op)
+
+  def _wait_until(self, is_so):
+    secs = _END_SECS
+    if self._stop.is_requested:
+      secs = _PART_OF_STOP * self._stop.secs_left
+    end = time.monotonic() + secs
+    while not is_so() and time.monotonic() < end:
+      if self.has_left.wait(_LOOK_SECS):
+        return

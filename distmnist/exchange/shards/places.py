@@ -1,0 +1,69 @@
+"""Which R of N workers an update takes its gradients from, for all shards.
+
+A worker asks for a place in the round of its token once its gradients are
+computed and before it pushes them, on the ps of the global_step; the first R
+that ask have one. Their gradients are in, in each shard. Those of the others
+are late, in each shard, and dropped where they arrive. So a shard need not wait
+until a gradient has arrived whole to know whether it counts.
+
+Nor can a gradient be of shards of two updates: no shard is updated before R
+workers have a place, and one that asks after that has none.
+
+A place is its worker's, whoever that is: one that was lost with it is waited
+for, and goes on with what its predecessor had not pushed.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.rounds import round_entry
+
+# Beside the keys of round_entry: the token with which a worker had a place.
+_FIRST_PLACE = 16
+
+
+class Places(round_entry.Entry):
+  """The places of the open round; with R = N each worker has one."""
+
+  def __init__(self, cluster, num_contributions, global_step):
+    """Args: see round_entry.Entry."""
+    super().__init__(cluster, num_contributions, global_step)
+    self._place = _FIRST_PLACE + cluster.task_index
+
+  def contribute(self, own_token, apply):
+    """Contributes to the round of `own_token`, if there is a place in it.
+
+    Args:
+      own_token: int64 scalar tensor on this ps, once the gradients are there.
+      apply: callable(local_step) -> list of ops, which accumulate; local_step
+        is an int64 scalar tensor.
+
+    Returns:
+      (staleness, ops): int64 scalar tensor, known before anything has arrived,
+      or None in lock-step; see round_entry.Entry.contribute. And what `apply`
+      has returned.
+    """
+    if self.is_lock_step:
+      return super().contribute(own_token, apply)
+
+    def enter():
+      step, life = self._global_step.read_value(), self._read_life()
+      num_in, open_step = self._find_open(step)
+      had = self._find(self._place)
+      is_mine = tf.equal(own_token, had) & tf.equal(own_token, life + step)
+      is_free = tf.equal(own_token, life + open_step) & ~self.is_full()
+      is_in = is_mine | is_free
+      counted = self._set(
+        {
+          round_entry.NUM_IN: num_in + tf.cast(is_in & ~is_mine, tf.int64),
+          self._place: tf.where(is_in, own_token, had),
+        }
+      )
+      missed = tf.maximum(open_step - round_entry.step_of(own_token), 1)
+      with tf.control_dependencies([counted]):
+        return tf.where(is_in, tf.zeros_like(missed), missed)
+
+    staleness = self._run_locked(enter)
+    with tf.device(staleness.device):
+      never = tf.constant(round_entry.NEVER_IN, tf.int64)
+      local_step = tf.where(tf.equal(staleness, 0), own_token, never)
+    return staleness, apply(local_step)

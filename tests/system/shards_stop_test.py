@@ -1,0 +1,61 @@
+"""A run by shards that is stopped amid its updates goes on as if it had not."""
+
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import checkpoints
+from tests.support.runner import SMALL, import_benchmark
+
+fault_run = import_benchmark('fault_run')
+
+NUM_STEPS, STOPS = 120, (31, 64, 97)
+FLAGS = [
+  *('--strategy=sync_sgd', '--sync_barrier=shard', '--max_shard_mib=0.01'),
+  *(*SMALL, '--batch_size=20', '--seed=5', f'--train_steps={NUM_STEPS}'),
+  *('--validation_steps=0', '--early_stopping_patience=0'),
+]
+
+
+def read_checkpoint(logdir):
+  """Returns {name: array} of the newest checkpoint."""
+  reader = tf.train.load_checkpoint(checkpoints.find_latest(str(logdir)))
+  return {
+    name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+  }
+
+
+def train(folder, stop_at=None):
+  """Runs a training, or a part of it; returns its center."""
+  # What an earlier part has told of its steps is over.
+  shutil.rmtree(folder / 'logs', ignore_errors=True)
+  folder.mkdir(exist_ok=True)
+  run = fault_run.Run(folder, FLAGS, num_ps=2, num_workers=2)
+  try:
+    if stop_at is None:
+      problem, _ = run.finish(240)
+      assert not problem
+    else:
+      assert run.wait_until(lambda: run.step >= stop_at, 240)
+      run.end(signal.SIGTERM)
+  finally:
+    run.close()
+  return read_checkpoint(run.logdir)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_is_stopped_amid_its_updates_ends_with_the_same_bits(
+  tmp_path,
+):
+  expected = train(tmp_path / 'whole')
+  for stop_at in STOPS:
+    center = train(tmp_path / 'stopped', stop_at)
+    assert stop_at <= center['global_step'] < NUM_STEPS
+  found = train(tmp_path / 'stopped')
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_array_equal(found[name], value, err_msg=name)
