@@ -9,8 +9,10 @@ i, in its step t = 1, 2, ...:
 
 x~ is the center, c its clock (global_step, one a push). The paper fetches at
 the start of a step; here it is the end of the one before, so a worker starts
-with a fetch, and the answer to a push can bring it. The paper has n_fetch =
-n_push = 1, with Adagrad on the ps and the same rate everywhere.
+with a fetch, and the answer to a push can bring it. With --pull_ahead=1 a fetch
+brings x~ as it was when its step began, pulled while that step computes and
+pushes. The paper has n_fetch = n_push = 1, with Adagrad on the ps and the same
+rate everywhere.
 
 Center and its slots live on the ps; x^i, its slots and the sum a on the
 worker. No worker waits for another. One that dies takes the gradients with it
@@ -21,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.exchange import strategy, variable_lists
+from distmnist.exchange.center import pull_ahead
 from distmnist.exchange.copies import local_copies, periodic_exchange
 
 _N_FETCH = flags.DEFINE_integer(
@@ -38,7 +41,9 @@ _N_PUSH = flags.DEFINE_integer(
 
 
 def make(cluster):
-  return Downpour(cluster, _N_FETCH.value, _N_PUSH.value)
+  return Downpour(
+    cluster, _N_FETCH.value, _N_PUSH.value, pull_ahead.is_wanted()
+  )
 
 
 class Downpour(strategy.Strategy):
@@ -47,8 +52,9 @@ class Downpour(strategy.Strategy):
   has_local_steps = True
   needs_warmup = True
 
-  def __init__(self, cluster, n_fetch=1, n_push=1):
+  def __init__(self, cluster, n_fetch=1, n_push=1, pulls_ahead=False):
     super().__init__(cluster)
+    self.overlaps_exchange = pulls_ahead and cluster.num_ps > 0
     self.pull_period = n_fetch
     self.batches_per_update = self.push_period = n_push
     self._copies = local_copies.LocalCopies(cluster)
@@ -61,6 +67,9 @@ class Downpour(strategy.Strategy):
     with tf.name_scope('downpour'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
+      if self.overlaps_exchange:
+        # After nothing of this step: it starts with it.
+        next_step, next_values = global_step.read_value(), copies.read_center()
       sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
 
       def push():
@@ -78,7 +87,16 @@ class Downpour(strategy.Strategy):
         self.push_period, step, push, known_step
       )
 
+      def take_next():
+        taken = [pulled_step.assign(next_step), copies.assign(next_values)]
+        with tf.control_dependencies(taken):
+          # Its own push has told it of a later one.
+          last_known = tf.maximum(known_step.read_value(), next_step)
+        return last_known, tf.constant(0, tf.int64)
+
       def pull():
+        if self.overlaps_exchange:
+          return take_next()
         center_step = global_step.read_value()
         with tf.control_dependencies(
           [pulled_step.assign(center_step), copies.pull()]

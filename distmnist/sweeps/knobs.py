@@ -51,7 +51,7 @@ KNOBS = (
     'pull_ahead',
     ('1',),
     'gradients are of older variables',
-    rules=('async_sgd', 'ssp'),
+    rules=('async_sgd', 'ssp', 'downpour'),
     min_ps=1,
   ),
   Knob('sync_barrier', ('shard',), rules=('sync_sgd',), min_ps=2),

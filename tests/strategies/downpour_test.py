@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.strategies import async_sgd, downpour
 from tests.support import oracles, rule
 from tests.support.rule import read_traffic
@@ -13,11 +14,11 @@ from tests.support.rule import read_traffic
 def make(make_stepper):
   """Returns make(num_ps=1, n_fetch=1, ...) -> a Stepper of two workers."""
 
-  def make(num_ps=1, n_fetch=1, n_push=1, **settings):
+  def make(num_ps=1, n_fetch=1, n_push=1, pulls_ahead=False, **settings):
     return make_stepper(
       num_ps,
       2,
-      lambda member: downpour.Downpour(member, n_fetch, n_push),
+      lambda member: downpour.Downpour(member, n_fetch, n_push, pulls_ahead),
       **settings,
     )
 
@@ -95,13 +96,60 @@ def test_the_staleness_of_a_push_is_since_the_last_fetch(make):
   assert stepper.step(0, [1])[:2] == (4, 2)
 
 
+@pytest.mark.slow
+def test_with_a_pull_ahead_a_fetch_is_of_the_start_of_its_step(make):
+  stepper = make(num_ps=2, size=2, pulls_ahead=True)
+  # x~ <- x~ - 0.5 (x^i - x); what comes lacks that push.
+  assert stepper.step(0, [8, 8]) == (1, 0, [4, 4])
+  assert stepper.read_copy(0) == [0, 0]
+  assert stepper.step(0, [8, 8]) == (2, 1, [8, 8])
+  assert stepper.read_copy(0) == [4, 4]
+  stepper.begin(0, [8, 8])  # Pulls 8.
+  assert stepper.step(1, [2, 2]) == (3, 2, [9, 9])  # Its copy is still 0.
+  assert stepper.read_copy(1) == [8, 8]
+  assert stepper.end(0) == (4, 2, [11, 11])  # g = 4 - 8
+  assert stepper.read_copy(0) == [8, 8]
+
+
+@pytest.mark.slow
+def test_a_pull_ahead_is_of_the_steps_that_fetch(make):
+  stepper = make(n_fetch=2, n_push=2, pulls_ahead=True)
+  assert stepper.step(0, [8]) == (0, -1, [0])  # g = -8
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (0, 0)
+  assert stepper.step(0, [8]) == (1, 0, [6])  # g = -4
+  assert (stepper.bytes_pulled, stepper.bytes_pushed) == (4, 4)
+  assert stepper.read_copy(0) == [0]
+  stepper.step(0, [8])
+  # What is known is not of before its own push.
+  assert stepper.step(0, [8]) == (2, 1, [12])
+  assert stepper.read_copy(0) == [6]
+
+
+@pytest.mark.slow
+def test_a_pull_ahead_goes_with_two_steps_in_a_run(make):
+  stepper = make(pulls_ahead=True, steps_per_run=2)
+  for _ in range(2):
+    stepper.begin(0, [8])
+    stepper.release(0)
+  # The second one was begun with 0, and pulls 4.
+  assert stepper.join(0) == (2, 1, [8])
+  assert stepper.workers[0].done == [(1, 0), (2, 1)]
+  assert stepper.read_copy(0) == [4]
+
+
 class Oracle(oracles.Oracle):
   """Sums are pushed each n_push steps, the center fetched each n_fetch."""
 
-  def __init__(self, n_fetch, n_push, **how):
+  def __init__(self, n_fetch, n_push, pulls_ahead=False, **how):
     super().__init__(**how)
+    self._pulls_ahead = pulls_ahead
+    self._next = [None] * self.num_workers
     self._n_fetch, self._n_push = n_fetch, n_push
     self._sums = [0] * self.num_workers
+
+  def begin(self, i, x):
+    super().begin(i, x)
+    self._next[i] = self.wire(self.center), self.step
 
   def end(self, i):
     self._sums[i] = self._sums[i] + self.step_locally(i)
@@ -111,17 +159,21 @@ class Oracle(oracles.Oracle):
       self.center = self.optimizer(self.center, a, self.begun[i])
       _, staleness = self.count(i)
     if self.local_steps[i] % self._n_fetch == 0:
-      self.pull(i)
+      if self._pulls_ahead:
+        self.copies[i], self.pulled_step[i] = self._next[i]
+        self.known_step[i] = max(self.known_step[i], self.pulled_step[i])
+      else:
+        self.pull(i)
     return {i: (self.known_step[i], staleness)}
 
 
-def periods(n_fetch, n_push):
-  return {'n_fetch': n_fetch, 'n_push': n_push}
+def periods(n_fetch, n_push, **more):
+  return {'n_fetch': n_fetch, 'n_push': n_push, **more}
 
 
 RULE = rule.Rule(
-  lambda member, n_fetch=1, n_push=1: downpour.Downpour(
-    member, n_fetch, n_push
+  lambda member, n_fetch=1, n_push=1, pulls_ahead=False: downpour.Downpour(
+    member, n_fetch, n_push, pulls_ahead
   ),
   Oracle,
   flags=('--n_push=2', '--n_fetch=2'),
@@ -146,15 +198,17 @@ RULE = rule.Rule(
   ],
   random_steps=[
     rule.RandomSteps(
-      num_ps, optimizer, periods(*n), staleness, rate=0.1, num_events=100
+      num_ps, optimizer, settings, staleness, rate=0.1, num_events=100
     )
-    for num_ps, optimizer, n, staleness in (
-      (1, 'sgd', (2, 3), {-1, 0, 1}),
-      (1, 'momentum', (2, 3), {-1, 0, 1}),
-      (2, 'sgd', (2, 3), {-1, 0, 1}),
-      (2, 'momentum', (2, 3), {-1, 0, 1}),
-      (2, 'sgd', (1, 1), {0, 1, 2, 3}),
-      (1, 'momentum', (4, 1), {0, 1, 2, 3, 4, 5}),
+    for num_ps, optimizer, settings, staleness in (
+      (1, 'sgd', periods(2, 3), {-1, 0, 1}),
+      (1, 'momentum', periods(2, 3), {-1, 0, 1}),
+      (2, 'sgd', periods(2, 3), {-1, 0, 1}),
+      (2, 'momentum', periods(2, 3), {-1, 0, 1}),
+      (2, 'sgd', periods(1, 1), {0, 1, 2, 3}),
+      (1, 'momentum', periods(4, 1), {0, 1, 2, 3, 4, 5}),
+      (2, 'sgd', periods(1, 1, pulls_ahead=True), {0, 1, 2, 3}),
+      (1, 'momentum', periods(3, 2, pulls_ahead=True), {-1, 0, 1, 2}),
     )
   ],
 )
@@ -225,3 +279,13 @@ def test_a_period_is_at_least_1(set_flags, name):
     match=f'^flag --{name}=0: 0 is not a positive integer$',
   ):
     set_flags(f'--{name}=0')
+
+
+def test_a_pull_ahead_is_asked_for_and_needs_a_ps(set_flags):
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  set_flags()
+  assert not downpour.make(member).overlaps_exchange
+  set_flags('--pull_ahead=1')
+  assert downpour.make(member).overlaps_exchange
+  alone = cluster_lib.make_cluster((), ('w0:1',), 'worker', 0)
+  assert not downpour.make(alone).overlaps_exchange

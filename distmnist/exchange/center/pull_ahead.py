@@ -18,10 +18,10 @@ from distmnist.exchange.shards import shard_copies
 _PULL_AHEAD = flags.DEFINE_integer(
   'pull_ahead',
   0,
-  'async_sgd, ssp: with 1 the values of the next step are pulled while this '
-  'one computes and pushes: faster where the links decide, and the staleness '
-  'grows by one step of the worker itself and by those of others in that time. '
-  'By default 0.',
+  'async_sgd, ssp, downpour: with 1 the values of the next step, or those that '
+  'a step fetches, are pulled while this one computes and pushes: faster where '
+  'the links decide, and the staleness grows by one step of the worker itself '
+  'and by those of others in that time. By default 0.',
   lower_bound=0,
   upper_bound=1,
 )
