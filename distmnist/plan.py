@@ -56,16 +56,8 @@ def main():
   if _SUGGEST.value:
     return suggest()
   cluster = make_cluster()
-  name, strategy = flag_checks.make_strategy(cluster)
   problem = problem_lib.from_flags()
-  with tf.Graph().as_default():
-    slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
-    step = step_lib.build_step(cluster, strategy, problem, [slice_])
-    held = tf.global_variables()
-    trained = tf.trainable_variables()
-    traffic = traffic_lib.compute_traffic(
-      cluster, strategy, step.update, trained
-    )
+  name, step, held, traffic = build(cluster, problem)
   print(
     f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
     f'{problem.describe()}'
@@ -94,6 +86,29 @@ def main():
     if helps:
       told = ', '.join(f'{1000 * s:,.2f} ms by {name}' for name, s in helps)
       print(f'  the links of {traffic.narrowest} are the narrowest; {told}')
+
+
+def build(cluster, problem):
+  """Builds a step of the flags' rule, which nothing runs.
+
+  Args:
+    cluster: cluster.Cluster.
+    problem: problem.Problem.
+
+  Returns:
+    (name of the rule, step.Step, list of all tf.Variable, traffic.Traffic).
+
+  Raises:
+    cli.UsageError: flags do not fit each other.
+  """
+  name, strategy = flag_checks.make_strategy(cluster)
+  with tf.Graph().as_default():
+    slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
+    step = step_lib.build_step(cluster, strategy, problem, [slice_])
+    traffic = traffic_lib.compute_traffic(
+      cluster, strategy, step.update, tf.trainable_variables()
+    )
+    return name, step, tf.global_variables(), traffic
 
 
 def suggest():
