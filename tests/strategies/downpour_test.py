@@ -137,6 +137,31 @@ def test_a_pull_ahead_goes_with_two_steps_in_a_run(make):
   assert stepper.read_copy(0) == [4]
 
 
+@pytest.mark.slow
+def test_a_step_that_fetches_nothing_pulls_nothing_ahead(make):
+  stepper = make(n_fetch=4, n_push=4, pulls_ahead=True, steps_per_run=2)
+  pulls = []
+  for _ in range(2):
+    steps = stepper.workers[0]._steps
+    left = [x.op for x in steps.before_run(None).fetches]
+    ops = set()
+    while left:
+      op = left.pop()
+      if op not in ops:
+        ops.add(op)
+        left += [x.op for x in op.inputs] + op.control_inputs
+    read = [op.inputs[0].op for op in ops if op.type == 'ReadVariableOp']
+    pulls.append('w' in [op.name for op in read])
+    for _ in range(2):
+      stepper.begin(0, [8])
+      stepper.release(0)
+    stepper.join(0)
+  assert pulls == [False, True]
+  # A sum of -8 - 4 - 2 - 1, and then the center as the last step began.
+  assert stepper.read_center() == [7.5]
+  assert stepper.read_copy(0) == [0]
+
+
 class Oracle(oracles.Oracle):
   """Sums are pushed each n_push steps, the center fetched each n_fetch."""
 
