@@ -29,6 +29,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors, incarnations, probing
 from distmnist.common import cli, console
 from distmnist.common.names import ATTEMPT, CHIEF
+from distmnist.exchange import strategy
 from distmnist.exchange.center import center_flags
 from distmnist.lifecycle import first_values as first_values_lib
 from distmnist.lifecycle import shutdown
@@ -61,6 +62,7 @@ class ClusterScaffold(tf.train.Scaffold):
     self._task = task
     self._cluster = cluster = task.cluster
     self._restart = restart
+    self._hooks = hooks
     self._center_flags = None
     self._next_try = 0.0
     self._is_first = True
@@ -81,6 +83,10 @@ class ClusterScaffold(tf.train.Scaffold):
       )
       settings |= {'init_op': tf.no_op(), 'init_fn': first_values.set_in}
     super().__init__(saver=saver, **settings)
+
+  def is_whole(self, session):
+    """Whether all of the center is of one update, see strategy.CenterHook."""
+    return strategy.is_whole(self._hooks, session)
 
   def finalize(self):
     super().finalize()

@@ -99,7 +99,7 @@ class Chief:
       judged.append(validation_split)
     self._live = live_evaluation.LiveEvaluation(task, choice, variables, judged)
 
-  def hooks(self, steps, scaffold, others, is_whole):
+  def hooks(self, steps, scaffold, others):
     """Returns the SessionRunHooks, to come after the strategy's.
 
     At the end the other workers are waited for, then the center is fetched
@@ -107,9 +107,8 @@ class Chief:
 
     Args:
       steps: fused_steps.Steps.
-      scaffold: tf.train.Scaffold, whose saver saves.
+      scaffold: session.ClusterScaffold, whose saver saves.
       others: shutdown.Others.
-      is_whole: callable(session) -> bool, see save_hook.SaveHook.
     """
     stop = self._task.stop
 
@@ -131,13 +130,12 @@ class Chief:
     saves = save_hook.SaveHook(
       steps,
       self._global_step,
-      scaffold.saver,
+      scaffold,
       _make_writer(self._logdir, self._owner),
       save_hook.SAVE_SECS.value,
       save_hook.SAVE_STEPS.value,
       others,
     )
-    saves.is_whole = is_whole
     stop.find_unsaved = saves.find_unsaved
     scaffold.before_restore = saves.end_beside
     return [*result, saves]

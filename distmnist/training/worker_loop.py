@@ -95,10 +95,7 @@ class WorkerLoop:
       self._chief = chief_lib.Chief(
         task, self._choice, kept, validation_split, self._folder
       )
-      is_whole = functools.partial(strategy_lib.is_whole, strategy_hooks)
-      self.hooks += self._chief.hooks(
-        steps, self.scaffold, self._others, is_whole
-      )
+      self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
     server_lib.log_placement(tf.get_default_graph())
 
   def _make_hooks(self, strategy_hooks, source, steps, at_end):

@@ -134,7 +134,9 @@ class Run:
     self.chief = chief_lib.Chief(task, choice, center, validation, folder)
     self.hooks = self.chief.hooks(
       types.SimpleNamespace(last={'global_step': 40}),
-      types.SimpleNamespace(saver=tf.train.Saver()),
+      types.SimpleNamespace(
+        saver=tf.train.Saver(), is_whole=lambda session: True
+      ),
       self.others,
     )
     session.run(tf.global_variables_initializer())

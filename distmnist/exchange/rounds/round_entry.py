@@ -20,9 +20,7 @@ from distmnist.exchange.center import ps_lock
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far, and of contributions that
 # have entered, which is R * global_step at the start of a round.
-_LIVES, NUM_IN = 0, 1
-# In which life the updates have ended, and in which no more may enter.
-_ENDED, _FULL = 2, 3
+LIVES, NUM_IN = 0, 1
 # Older than any: an accumulator drops it.
 NEVER_IN = -1
 
@@ -123,13 +121,11 @@ class Entry:
     """
 
     def begin():
-      life = self._find(_LIVES) + 1
+      life = self._find(LIVES) + 1
       step = self._global_step.read_value()
       token = life * LIFE + step
       with tf.control_dependencies([prepare(token)]):
-        begun = self._set(
-          {_LIVES: life, NUM_IN: step * self._num_contributions}
-        )
+        begun = self._set({LIVES: life, NUM_IN: step * self._num_contributions})
       with tf.control_dependencies([begun]):
         return tf.identity(token)
 
@@ -138,42 +134,9 @@ class Entry:
         return begin()
     return self._run_locked(begin)
 
-  def build_end(self):
-    """Returns (is_ended, op): whether the chief has ended the updates.
-
-    is_ended: bool scalar tensor. op: notes it, until the next life begins.
-    """
-    with tf.device(self._global_step.device):
-      lives = self._find(_LIVES)
-      return tf.equal(self._find(_ENDED), lives), self._set({_ENDED: lives})
-
-  def build_full(self):
-    """Returns the op after which none enters any more in this life."""
-
-    def close():
-      with tf.control_dependencies([self._set({_FULL: self._find(_LIVES)})]):
-        return tf.constant(True)
-
-    return tf.no_op() if self.is_lock_step else self._run_locked(close)
-
-  def is_full(self):
-    """Returns whether that is so, a bool scalar tensor."""
-    return tf.equal(self._find(_FULL), self._find(_LIVES))
-
-  def has_waiting(self):
-    """Returns whether all that it takes to update have entered, bool.
-
-    In lock-step that is not known, and False.
-    """
-    if self.is_lock_step:
-      return tf.constant(False)
-    with tf.device(self._global_step.device):
-      step = self._global_step.read_value()
-      return self._find_open(step)[1] > step
-
   def _read_life(self):
     """Returns the part of a token that its life makes, int64 scalar tensor."""
-    return self._find(_LIVES) * LIFE
+    return self._find(LIVES) * LIFE
 
   def _find_open(self, step):
     """Returns the contributions that are in, and the step of a round with room.

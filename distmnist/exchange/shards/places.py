@@ -17,8 +17,10 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 
-# Beside the keys of round_entry: the token with which a worker had a place.
-_FIRST_PLACE = 16
+# Beside the keys of round_entry: in which life the updates have ended, in which
+# there are no more places, and from then on the token with which each worker
+# had one.
+_ENDED, _FULL, _FIRST_PLACE = 2, 3, 4
 
 
 class Places(round_entry.Entry):
@@ -50,7 +52,7 @@ class Places(round_entry.Entry):
       num_in, open_step = self._find_open(step)
       had = self._find(self._place)
       is_mine = tf.equal(own_token, had) & tf.equal(own_token, life + step)
-      is_free = tf.equal(own_token, life + open_step) & ~self.is_full()
+      is_free = tf.equal(own_token, life + open_step) & ~self._is_full()
       is_in = is_mine | is_free
       counted = self._set(
         {
@@ -67,3 +69,36 @@ class Places(round_entry.Entry):
       never = tf.constant(round_entry.NEVER_IN, tf.int64)
       local_step = tf.where(tf.equal(staleness, 0), own_token, never)
     return staleness, apply(local_step)
+
+  def build_end(self):
+    """Returns (is_ended, op): whether the chief has ended the updates.
+
+    is_ended: bool scalar tensor. op: notes it, until the next life begins.
+    """
+    with tf.device(self._global_step.device):
+      lives = self._find(round_entry.LIVES)
+      return tf.equal(self._find(_ENDED), lives), self._set({_ENDED: lives})
+
+  def build_full(self):
+    """Returns the op after which there are no more places in this life."""
+
+    def close():
+      lives = self._find(round_entry.LIVES)
+      with tf.control_dependencies([self._set({_FULL: lives})]):
+        return tf.identity(lives)
+
+    return tf.no_op() if self.is_lock_step else self._run_locked(close)
+
+  def has_waiting(self):
+    """Returns whether R workers have a place in the open round, bool.
+
+    In lock-step that is not known, and False.
+    """
+    with tf.device(self._global_step.device):
+      if self.is_lock_step:
+        return tf.constant(False)
+      step = self._global_step.read_value()
+      return self._find_open(step)[1] > step
+
+  def _is_full(self):
+    return tf.equal(self._find(_FULL), self._find(round_entry.LIVES))

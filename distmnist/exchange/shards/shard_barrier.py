@@ -97,7 +97,7 @@ class ShardBarrier:
         with tf.device(place):
           means[i] = accumulator.take_grad(the_round.num_contributions)
       with tf.control_dependencies([means[i] for i in unit]):
-        due = tokens.begin(number, end)
+        due = tokens.progress.begin(number, end)
       is_due |= {shards[i].ref(): due for i in unit}
     applied = _apply_each_if_due(self.optimizer, is_due)
     with tf.device(device):

@@ -7,15 +7,8 @@ of the round (token_barrier.py) comes when all units are applied.
 
 The invariant: a worker's queue of a unit gets one token for each token of the
 round that the worker gets, whoever hands it out; the first before the second.
-So that a task may die between the two, the ps of a unit notes three numbers:
-
-  begun    the global_step that the unit is about to reach.
-  applied  the global_step that the unit has reached. A round that another
-           chief begins anew leaves out what is ahead: no unit is updated
-           twice in a round.
-  handed   the token of the round that the last token of the unit goes with.
-           It is ahead of the token of now where the unit is done, and the
-           round is not.
+So that a task may die between the two, the ps of a unit notes how far it is
+(unit_progress.py).
 
 A worker that begins empties its queues and has what it is due put in, under the
 lock under which tokens are handed out.
@@ -24,7 +17,12 @@ lock under which tokens are handed out.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry, token_barrier
-from distmnist.exchange.shards import given_parts, late_wait, unit_queues
+from distmnist.exchange.shards import (
+  given_parts,
+  late_wait,
+  unit_progress,
+  unit_queues,
+)
 
 
 class ShardTokens(token_barrier.Tokens):
@@ -32,6 +30,7 @@ class ShardTokens(token_barrier.Tokens):
 
   Attributes: those of token_barrier.Tokens, and
     parts: given_parts.GivenParts, by which this worker contributes.
+    progress: unit_progress.UnitProgress, how far each unit is.
   """
 
   def __init__(self, cluster, num_contributions, entry, device, unit_devices):
@@ -44,19 +43,14 @@ class ShardTokens(token_barrier.Tokens):
     self._worker = cluster.task_index
     self._workers = range(cluster.num_workers)
     self._late_wait = None
-    self._brought = {}
     self._units = unit_queues.UnitQueues(cluster.num_workers, unit_devices)
+    self.progress = unit_progress.UnitProgress(self._units)
     self.parts = given_parts.GivenParts(
       self._units, self._worker, cluster.num_workers
     )
 
   def begin_wait(self, staleness):
-    """To be called before `wait` and `take`.
-
-    Args:
-      staleness: int64 scalar tensor, 0 for a contribution that is not late;
-        None where none ever is.
-    """
+    """Before `wait` and `take`; `staleness` is that of Entry.contribute."""
     self._late_wait = None
     if staleness is not None:
       self._late_wait = late_wait.LateWait(self.own, self._device, staleness)
@@ -69,33 +63,13 @@ class ShardTokens(token_barrier.Tokens):
   def take(self):
     return self._late_wait.take() if self._late_wait else super().take()
 
-  def begin(self, unit, token):
-    """Returns whether a unit has to be applied in a round, bool.
-
-    It is noted that this has begun.
-
-    Args:
-      unit: int.
-      token: int64 scalar tensor, that with which the round will end.
-    """
-    place = self._units.find_place(unit)
-    with tf.device(place):
-      step = self._bring(token, place)[0]
-      begun = self._units.note(place, [_begun(unit)], [step])
-      with tf.control_dependencies([begun]):
-        applied = self._units.find(place, [_applied(unit)])
-      return applied[0] < step
-
   def build_is_whole(self):
     with tf.device(self._device):
       step = round_entry.step_of(self._entry.read_token())
-    are_even = [tf.logical_not(self._entry.has_waiting())]
-    for place in self._units.places:
-      with tf.device(place):
-        begun = self._units.find(place, self._keys(place, _begun))
-        are_even.append(tf.reduce_all(begun <= step))
+    is_idle = tf.logical_not(self._entry.has_waiting())
+    are_even = self.progress.build_are_even(step)
     with tf.device(self._device):
-      return tf.reduce_all(tf.stack(are_even))
+      return tf.reduce_all(tf.stack([is_idle, *are_even]))
 
   def hand_out(self, unit, token, ops):
     """Returns the op that hands out the tokens of a unit once `ops` have run.
@@ -106,24 +80,14 @@ class ShardTokens(token_barrier.Tokens):
       ops: list of ops, which apply the unit.
     """
     place = self._units.find_place(unit)
-    numbers = self._bring(token, place)
+    numbers = self.progress.bring(token, place)
 
     def note_and_put():
-      noted = self._units.note(place, [_applied(unit), _handed(unit)], numbers)
+      noted = self.progress.end(unit, numbers)
       with tf.control_dependencies([noted]):
         return self._units.put_one(unit)
 
     return self._units.run_locked(place, note_and_put, [numbers, *ops])
-
-  def _bring(self, token, place):
-    """Returns int64 [2] at `place`: the global_step of a token, and itself."""
-    key = token.ref(), place
-    if key not in self._brought:
-      with tf.device(place), tf.control_dependencies(None):
-        token = tf.identity(token)
-        numbers = tf.stack([round_entry.step_of(token), token])
-      self._brought[key] = numbers
-    return self._brought[key]
 
   def align(self, token):
     return [self._align(place, token) for place in self._units.places]
@@ -138,7 +102,7 @@ class ShardTokens(token_barrier.Tokens):
       is_old = now // round_entry.LIFE > token // round_entry.LIFE
       emptied = self._units.empty(place, self._worker)
       with tf.control_dependencies([emptied]):
-        handed = self._units.find(place, self._keys(place, _handed))
+        handed = self.progress.find_handed(place)
         is_due = tf.logical_or(handed > token, is_old)
         return self._units.put_where(place, [self._worker], is_due)
 
@@ -164,15 +128,14 @@ class ShardTokens(token_barrier.Tokens):
     """
 
     def build(place):
-      keys = self._keys(place, _handed)
       with tf.device(place):
         before, after = tf.identity(now), tf.identity(token)
 
       def put_and_note():
-        is_due = self._units.find(place, keys) <= before
+        is_due = self.progress.find_handed(place) <= before
         put = self._units.put_where(place, workers, is_due)
         with tf.control_dependencies([put]):
-          return self._units.note(place, keys, tf.fill([len(keys)], after))
+          return self.progress.note_handed(place, after)
 
       return self._units.run_locked(place, put_and_note, [before, after])
 
@@ -183,14 +146,7 @@ class ShardTokens(token_barrier.Tokens):
     done = []
     for place in self._units.places:
       with tf.device(place):
-        applied = self._keys(place, _begun) + self._keys(place, _applied)
-        handed = self._keys(place, _handed)
-        values = [
-          tf.fill([len(applied)], round_entry.step_of(token)),
-          tf.fill([len(handed)], token),
-        ]
-        keys = applied + handed
-        done.append(self._units.note(place, keys, tf.concat(values, 0)))
+        done.append(self.progress.reset(place, tf.identity(token)))
         done.append(self.parts.forget(place))
     return done
 
@@ -200,21 +156,3 @@ class ShardTokens(token_barrier.Tokens):
 
   def close(self):
     return tf.group(super().close(), self._units.close())
-
-  def _keys(self, place, key):
-    return list(map(key, self._units.places[place]))
-
-
-def _begun(unit):
-  """Returns the key of a unit's `begun`, an int."""
-  return 3 * unit + 2
-
-
-def _applied(unit):
-  """Returns the key of a unit's `applied`, an int."""
-  return 3 * unit
-
-
-def _handed(unit):
-  """Returns the key of a unit's `handed`, an int."""
-  return 3 * unit + 1

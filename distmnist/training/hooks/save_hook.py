@@ -42,21 +42,18 @@ class SaveHook(tf.train.SessionRunHook):
   disk may have room again in a minute. The first one and the last one must
   not fail; they are waited for. So are those between them unless the saver
   `goes_beside` the steps, as one of large tables does.
-
-  Attributes:
-    is_whole: callable(session) -> bool, whether the center is that of one
-      update at the end. May be set.
   """
 
   def __init__(
-    self, steps, global_step, saver, writer, save_secs, save_steps, others
+    self, steps, global_step, scaffold, writer, save_secs, save_steps, others
   ):
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
-      saver: tf.train.Saver, or what has its `save` and `goes_beside`: bool,
-        whether what it saves may be of the steps that are made meanwhile.
+      scaffold: session.ClusterScaffold, or what has its `is_whole` and `saver`:
+        tf.train.Saver, or what has its `save` and `goes_beside`: bool, whether
+        what it saves may be of the steps that are made meanwhile.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
         and what asks for it is told so.
       save_secs: float, seconds from one checkpoint to the next.
@@ -65,7 +62,7 @@ class SaveHook(tf.train.SessionRunHook):
     """
     self._steps = steps
     self._global_step = global_step
-    self._saver = saver
+    self._scaffold = scaffold
     self._writer = writer
     self._save_secs = save_secs
     self._save_steps = save_steps or math.inf
@@ -75,8 +72,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._num_failures = 0
     self._saved_step = self._step = None
     self._thread = save_thread.SaveThread()
-    self._goes_beside = getattr(saver, 'goes_beside', False)
-    self.is_whole = lambda session: True
+    self._goes_beside = getattr(scaffold.saver, 'goes_beside', False)
 
   def find_unsaved(self):
     """Returns what would be lost if this process ended now (str), or None.
@@ -118,7 +114,7 @@ class SaveHook(tf.train.SessionRunHook):
 
   def end(self, session):
     self.end_beside()
-    if self._writer and not self.is_whole(session):
+    if self._writer and not self._scaffold.is_whole(session):
       _log.info(
         'some of the parameters are an update ahead of the others, as what was '
         'missing of the update has not come in time: they are not saved'
@@ -169,7 +165,7 @@ class SaveHook(tf.train.SessionRunHook):
       if self._writer:
         if not self._writer.is_saved(step):
           history.record('saving', step=step)
-          self._writer.save(self._saver, session, step)
+          self._writer.save(self._scaffold.saver, session, step)
           history.record('saved', step=step)
         self._saved_step = step
       self._time = time.monotonic()

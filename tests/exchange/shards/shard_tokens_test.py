@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
-from distmnist.exchange.shards import shard_tokens
+from distmnist.exchange.shards import places, shard_tokens
 
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 LIFE = round_entry.LIFE
@@ -23,7 +23,7 @@ def run(make_cluster):
       with tf.device(PS[0]):
         global_step = tf.train.get_or_create_global_step()
       member = cluster.worker(0)
-      entry = round_entry.Entry(member, 2, global_step)
+      entry = places.Places(member, 2, global_step)
       tokens = shard_tokens.ShardTokens(member, 2, entry, PS[0], PS)
       fetch = build(tokens)
       with tf.Session(cluster.servers[0].target) as session:
@@ -51,7 +51,9 @@ def begin(run):
 
 def test_a_unit_is_due_until_it_is_applied(run, begin):
   def are_due(tokens):
-    return [tokens.begin(u, tf.constant(5, tf.int64)) for u in range(2)]
+    return [
+      tokens.progress.begin(u, tf.constant(5, tf.int64)) for u in range(2)
+    ]
 
   assert run(are_due) == [False, True]
 
@@ -96,6 +98,6 @@ def test_offers_are_for_all_units_and_a_close_ends_each_wait(run):
 def test_it_is_whole_while_no_unit_is_begun_ahead(run, begin):
   run(lambda tokens: tokens.reset(tf.constant(4, tf.int64)))
   assert run(lambda tokens: tokens.build_is_whole())
-  run(lambda tokens: tokens.begin(1, tf.constant(5, tf.int64)))
+  run(lambda tokens: tokens.progress.begin(1, tf.constant(5, tf.int64)))
   assert not run(lambda tokens: tokens.build_is_whole())
   assert run(lambda tokens: tokens.build_is_whole(), step=5)

@@ -62,11 +62,14 @@ class Chief:
     self.global_step = tf.train.get_global_step()
     self.steps = types.SimpleNamespace(last={'global_step': 0})
     self.others, self.lines = Others(), []
+    self.scaffold = types.SimpleNamespace(
+      saver=saver or tf.train.Saver(), is_whole=lambda session: True
+    )
     console.print_logs(self.lines.append)
     self.hook = save_hook.SaveHook(
       self.steps,
       self.global_step,
-      saver or tf.train.Saver(),
+      self.scaffold,
       saving.CheckpointWriter(str(folder), 5),
       60.0,
       save_steps,
@@ -302,7 +305,7 @@ def test_what_is_not_of_one_update_is_not_saved_at_the_end(
 ):
   chief = Chief(session, tmp_path, now)
   chief.run_to(4)
-  chief.hook.is_whole = lambda asked: asked is not session
+  chief.scaffold.is_whole = lambda asked: asked is not session
   chief.hook.end(session)
   assert chief.saved == [0]
   assert 'an update ahead of the others' in chief.lines[-1]
