@@ -112,20 +112,19 @@ class RoundHook(strategy.CenterHook):
   def _enter(self, session):
     """Returns (token, whether the center may have moved on since the pull).
 
-    With a queue of its own a worker waits for the token that its predecessor
-    waited for.
+    In lock-step a worker waits for the token that its predecessor waited for.
+    With R < N the others may go on without it, and it begins at once.
     """
-    num_looks = 0
+    num_looks, waits = 0, self._round.entry.is_lock_step
     while True:
       token, token_table, *taken = session.run(self._look)
-      if not self._has_own_queue:
-        return token, True
-      if taken[0].size:
+      if taken and taken[0].size:
         return max(token, *taken[0]), True
+      if not waits:
+        return token, True
       # The first of its index, or one that had its token.
       if token_table[self._cluster.task_index] != 0:
-        # With R < N the others go on without this worker.
-        return token, num_looks > 0 or not self._round.entry.is_lock_step
+        return token, num_looks > 0
       num_looks = 0 if any(token_table > 0) else num_looks + 1
       if num_looks == _NUM_ALL_WAIT_LOOKS:
         return token, True

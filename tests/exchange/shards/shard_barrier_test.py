@@ -374,6 +374,26 @@ def test_one_that_is_lost_with_a_place_gives_the_rest(make):
 
 
 @pytest.mark.slow
+def test_one_that_is_lost_in_its_wait_gives_nothing_twice(make):
+  stepper = make(3)
+  stepper.begin(1, [8, 8])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  kill(stepper, 1)
+  stepper.come_back(1)
+  # It has the place of its predecessor, which has given all.
+  stepper.begin(1, [100, 100])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  stepper.begin(0, [4, 4])
+  stepper.release(0)
+  assert stepper.join(0) == stepper.join(1) == (1, 0, [3, 3])
+  assert stepper.step(2, [100, 100]) == (1, 1, [3, 3])
+  begin_together(stepper, (1, 2), 5)
+  assert stepper.join(1) == stepper.join(2) == (2, 0, [4, 4])
+
+
+@pytest.mark.slow
 def test_the_others_go_on_without_one_that_is_lost_before_it_has_a_place(make):
   stepper = make(3)
   stepper.begin(2, [100, 100])
