@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, console
+from distmnist.exchange.tables import key_map
 from distmnist.logdir import checkpoint_files, checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model, signature
@@ -86,7 +87,9 @@ def export(problem, spec, path, export_dir):
         '--checkpoint'
       )
     tf.train.Saver(saved).restore(session, checkpoint_files.localize(path))
+    key_map.fill(session)
     saver = tf.train.Saver(variables)
+    key_map.fill_when_loaded()
     try:
       num_bytes = saved_model.write(export_dir, session, saver, inputs, outputs)
     except (tf.errors.OpError, OSError) as error:

@@ -8,7 +8,7 @@ from distmnist.nn import layers
 from distmnist.readers import csv
 
 FILES = flags.DEFINE_string('files', 'ads', 'The folder of the CSV files.')
-ROWS, WIDTH = 1_000_000, 8
+ROWS, WIDTH = layers.NewRows(capacity=1_000_000), 8
 
 
 def prepare():  # Of a file of your own there is nothing to draw.
@@ -30,8 +30,7 @@ def load(split):
 
 
 def build(x, is_training):
-  ids = {k: tf.strings.to_hash_bucket_fast(x[k], ROWS) for k in x}
-  rows = [layers.embedding(ids[k], ROWS, WIDTH, k) for k in ('user', 'ad')]
+  rows = [layers.embedding(x[k], ROWS, WIDTH, k) for k in ('user', 'ad')]
   return tf.reduce_sum(rows[0] * rows[1], 1)
 
 

@@ -80,7 +80,7 @@ def make_initializer(name, draw):
   drawn = {}
 
   def initialize(shape, dtype=tf.float32, partition_info=None):
-    key = [derive('variable', _find_seed(), name), 0]
+    key = [derive_first(name), 0]
     if partition_info is None:
       return tf.cast(draw(list(shape), key), dtype)
     graph = tf.get_default_graph()
@@ -89,6 +89,18 @@ def make_initializer(name, draw):
     return tf.slice(drawn[graph], partition_info.var_offset, shape)
 
   return initialize
+
+
+def derive_first(name):
+  """Returns the seed of the first values of what has this name in the model.
+
+  Args:
+    name: str.
+
+  Returns:
+    int of 63 bits.
+  """
+  return derive('variable', _find_seed(), name)
 
 
 def _find_seed():

@@ -212,16 +212,18 @@ def has_all(path, variables):
   return all(name in found for name in _whole_shapes(variables))
 
 
-def fetch_whole(session, variables):
+def fetch_whole(session, variables, first=()):
   """Returns {name in a checkpoint: array}, each variable's shards as one.
 
   Args:
     session: tf.Session.
     variables: list of tf.Variable; of a partitioned one, its shards.
+    first: list of those that are read before the others.
   """
   whole = {}
-  values = session.run(variables)
-  for variable, value in zip(variables, values, strict=True):
+  rest = [v for v in variables if not any(v is other for other in first)]
+  values = [*session.run(list(first)), *session.run(rest)]
+  for variable, value in zip([*first, *rest], values, strict=True):
     shard = variable._get_save_slice_info()
     if shard is None:
       whole[variable.op.name] = value

@@ -8,7 +8,12 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import (
+  key_hash,
+  key_table,
+  new_rows,
+  sparse_table,
+)
 
 COMBINERS = 'sum', 'mean', 'sqrtn'
 # The name of the op that fails for an id without a row.
@@ -29,7 +34,10 @@ def embedding(
   Args:
     ids: integers 0..num_rows - 1: a tensor, or a tf.RaggedTensor or
       tf.SparseTensor [n, ids], of which each example has as many as it has.
-    num_rows, width: int, the shape of the table.
+      With NewRows keys: any integers from -2^63 + 16 on, or text.
+    num_rows: int, or new_rows.NewRows for a table that makes a row for a key
+      when a training sees it first.
+    width: int, numbers of a row.
     name: str, of the table: the same name in the same variable scope is the
       same table, which then has the same shape.
     weights: float32 like `ids`, by which a combiner multiplies the rows; None
@@ -39,6 +47,9 @@ def embedding(
       there is nothing. None keeps each row, or is mean where `ids` is ragged or
       sparse.
     initializer: of the table; by default uniform within +- 1 / sqrt(width).
+      With NewRows one of TensorFlow's zeros_, ones_, constant_,
+      random_uniform_, random_normal_ and truncated_normal_initializer, and what
+      a row begins with depends on --seed, the table and the key alone.
 
   Returns:
     float32 [..., width], in the shape of `ids`; with a combiner without its
@@ -47,12 +58,19 @@ def embedding(
   Raises:
     ValueError: the arguments do not fit each other, or the table that there is.
   """
-  _check(ids, num_rows, width, name, weights, combiner)
+  _check_table(ids, num_rows, width, name, initializer)
+  _check_lists(ids, name, weights, combiner)
   if initializer is None:
     initializer = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
   with tf.variable_scope(name, reuse=tf.AUTO_REUSE):
-    table = sparse_table.get_table(num_rows, width, initializer)
-    look_up = functools.partial(_look_up, table, num_rows, width, name)
+    if isinstance(num_rows, new_rows.NewRows):
+      start = new_rows.Start(num_rows, _find_kind(ids), initializer)
+      table = key_table.get_table(start, width, name)
+      find = functools.partial(_look_up_keys, table, name)
+    else:
+      table = sparse_table.get_table(num_rows, width, initializer)
+      find = functools.partial(_look_up_ids, table, num_rows, name)
+    look_up = functools.partial(_look_up, find, width)
     if isinstance(ids, tf.Tensor):
       rows = look_up(ids)
       if combiner is None:
@@ -70,22 +88,42 @@ def embedding(
     return combined
 
 
-def _check(ids, num_rows, width, name, weights, combiner):
+def _find_kind(ids):
+  return 'text' if ids.dtype == tf.string else 'whole numbers'
+
+
+def _check_table(ids, num_rows, width, name, initializer):
   if not isinstance(ids, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
       f'embedding {name!r}: expected ids as a tensor, a tf.RaggedTensor or a '
       f'tf.SparseTensor, not {type(ids).__name__}'
     )
-  if not ids.dtype.is_integer:
+  is_made = isinstance(num_rows, new_rows.NewRows)
+  if not (ids.dtype.is_integer or (is_made and ids.dtype == tf.string)):
     raise ValueError(
       f'embedding {name!r}: expected ids that are integers, not '
-      f'{ids.dtype.name}: number the values, or tf.strings.to_hash_bucket_fast'
+      f'{ids.dtype.name}: number the values, or give layers.NewRows(capacity) '
+      'for num_rows, which takes text'
     )
-  for what, number in (('num_rows', num_rows), ('width', width)):
+  size = ('num_rows', num_rows)
+  if is_made:
+    size = ('capacity', num_rows.capacity)
+  for what, number in (size, ('width', width)):
     if not isinstance(number, int) or number < 1:
       raise ValueError(
         f'embedding {name!r}: expected {what} of 1 or more, not {number!r}'
       )
+  is_drawn = initializer is None or new_rows.is_initializer(initializer)
+  if is_made and not is_drawn:
+    raise ValueError(
+      f'embedding {name!r}: expected an initializer of which the rows of keys '
+      'can be drawn one by one: tf.zeros_, ones_, constant_, random_uniform_, '
+      'random_normal_ or truncated_normal_initializer, not '
+      f'{type(initializer).__name__}'
+    )
+
+
+def _check_lists(ids, name, weights, combiner):
   if combiner is not None and combiner not in COMBINERS:
     raise ValueError(
       f'embedding {name!r}: expected the combiner {", ".join(COMBINERS)} or '
@@ -114,21 +152,51 @@ def _check(ids, num_rows, width, name, weights, combiner):
     raise ValueError(f'embedding {name!r}: weights need a combiner')
 
 
-def _look_up(table, num_rows, width, name, ids):
-  """Returns the rows of `ids`, a tensor, in its shape and one axis more."""
-  flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
-  wrong = tf.boolean_mask(flat, (flat < 0) | (flat >= num_rows))[:3]
+def _look_up_ids(table, num_rows, name, ids):
+  """Returns the rows of `ids`, int64 [n]."""
+  ids = _check_ids(
+    ids,
+    (ids < 0) | (ids >= num_rows),
+    f'the table {name} has rows 0 to {num_rows - 1}, and none of',
+  )
+  return sparse_table.look_up(table, sparse_table.find_positions(ids, num_rows))
+
+
+def _look_up_keys(table, name, keys):
+  """Returns the rows of `keys`, int64 or string [n]."""
+  if keys.dtype == tf.string:
+    return table.look_up(key_hash.find_fingerprints(keys))
+  return table.look_up(
+    _check_ids(
+      keys,
+      keys < new_rows.LOWEST_KEY,
+      f'the table {name} has keys from {new_rows.LOWEST_KEY} on, and none of',
+    )
+  )
+
+
+def _check_ids(ids, is_wrong, message):
+  """Returns `ids`, int64 [n], once none of them is wrong."""
+  wrong = tf.boolean_mask(ids, is_wrong)[:3]
   # Not tf.Assert, whose op is in a branch and could not be located.
   checked = tf.raw_ops.Assert(
-    condition=tf.equal(tf.size(wrong), 0),
-    data=[f'the table {name} has rows 0 to {num_rows - 1}, and none of', wrong],
-    name=CHECK,
+    condition=tf.equal(tf.size(wrong), 0), data=[message, wrong], name=CHECK
   )
   with tf.control_dependencies([checked]):
-    flat = tf.identity(flat)
-  rows = sparse_table.look_up(
-    table, sparse_table.find_positions(flat, num_rows)
-  )
+    return tf.identity(ids)
+
+
+def _look_up(find, width, ids):
+  """Returns the rows of `ids`, a tensor, in its shape and one axis more.
+
+  Args:
+    find: callable(ids [n]) -> rows [n, width].
+    width: int.
+    ids: tensor of integers or strings.
+  """
+  if ids.dtype != tf.string:
+    ids = tf.cast(ids, tf.int64)
+  rows = find(tf.reshape(ids, [-1]))
   if ids.shape.rank == 1:
     return rows
   shape = tf.concat([tf.shape(ids), [width]], 0)

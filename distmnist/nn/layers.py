@@ -24,6 +24,7 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.data import seeds
 from distmnist.exchange import model_variables
+from distmnist.exchange.tables.new_rows import NewRows  # noqa: F401
 from distmnist.nn.embeddings import embedding  # noqa: F401  One of the layers.
 
 INITIALIZERS = ('normal', 'glorot', 'he')

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.exchange.tables import key_map
 from distmnist.logdir import best, checkpoints, saving
 from distmnist.training import (
   evaluation,
@@ -149,9 +150,11 @@ class Chief:
       kept = best.Best(folder, self._owner.check, **metric)
       summary_dir = os.path.join(self._logdir, 'validation')
     everything = tf.global_variables()
+    # A row that is made meanwhile must not be known without its values.
+    keys = tf.get_collection(key_map.KEYS)
 
     def evaluate(session):
-      values = checkpoints.fetch_whole(session, everything)
+      values = checkpoints.fetch_whole(session, everything, keys)
       return values, problem.choose(self._validation.compute(values))
 
     def end_run(run_context):

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
+from distmnist.exchange.tables import key_map
 from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.training import evaluation
 
@@ -67,6 +68,7 @@ class CostCheck:
     checkpoints.check_fits(path, self._variables)
     with tf.Session(graph=self._graph, config=self._config) as session:
       self._saver.restore(session, checkpoint_files.localize(path))
+      key_map.fill(session)
       cost = float(session.run(self._cost))
     if math.isfinite(cost):
       return None

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import input_pipeline, metric_total
+from distmnist.exchange.tables import key_map
 from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.training import averages
 
@@ -66,6 +67,7 @@ class Evaluator:
       [v.initializer for v in self._variables],
       {v.initializer.inputs[1]: values[n] for n, v in self._saved.items()},
     )
+    key_map.fill(self._session)
     return self._compute()
 
   def compute_checkpoint(self, path):
@@ -81,6 +83,7 @@ class Evaluator:
       raise cli.RunError(
         f'checkpoint {path} is not whole: {errors.explain(error)}'
       ) from error
+    key_map.fill(self._session)
     return self._compute()
 
   def _compute(self):

@@ -74,13 +74,16 @@ class _LiveEvaluator(evaluation.Evaluator):
     """Variables are those of the training: of its names, where it has them."""
     cluster = self._task.cluster
 
+    center = center_lib.Center(cluster)
+    center.rows.makes_rows = False
+
     def find_ps(op):
       return tf.DeviceSpec.from_string(self._places[op.name]).task
 
     with (
       tf.device(cluster.device_setter(find_ps)),
       sharding.sharded_by_flags(cluster.num_ps, self._strategy.max_shard_bytes),
-      center_lib.Center(cluster).scope(),
+      center.scope(),
     ):
       yield
 

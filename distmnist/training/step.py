@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.data import metric_total, seeds
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
+from distmnist.exchange.tables import key_shard
 from distmnist.nn import batch_norm, gradient_accumulation, optimizers
 from distmnist.training import averages
 from distmnist.training.batches import dispatcher
@@ -79,6 +80,7 @@ def build_step(
       global_step, cluster.num_workers, epochs_per_update
     )
     update = strategy.minimize(loss, make_optimizer, global_step)
+    key_shard.connect_all()
     state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)
   _check_is_marked(strategy, table, average)

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import table_saver
+from distmnist.exchange.tables import key_hook, table_saver
 from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
@@ -68,7 +68,11 @@ class WorkerLoop:
     task, step = self._task, self._graph.step
     cluster = task.cluster
     strategy = self._choice.strategy
-    strategy_hooks = [*strategy.hooks(task.stop), step.table.hook()]
+    strategy_hooks = [
+      *strategy.hooks(task.stop),
+      step.table.hook(),
+      key_hook.KeyHook(),
+    ]
     task.watchdog.stalls.describe_wait = functools.partial(
       strategy_lib.describe_wait, strategy_hooks
     )

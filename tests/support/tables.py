@@ -6,8 +6,16 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.data import seeds
 from distmnist.exchange import sharding
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import (
+  key_hook,
+  key_map,
+  key_shard,
+  new_rows,
+  sparse_table,
+)
+from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers
 from tests.support import in_process
 
@@ -52,6 +60,29 @@ def build_outputs(ids, widths):
   )
 
 
+def build_by_keys(ids, widths):
+  """Returns what `build_outputs` does, of tables whose rows are made.
+
+  The keys of table a are far from 0, and those of b are text.
+  """
+  keys = (ids - 50) * 2**53
+  a = layers.embedding(keys, layers.NewRows(NUM_ROWS), widths[0], 'a')
+  b = layers.embedding(
+    tf.strings.as_string(ids[:, 1:]),
+    layers.NewRows(NUM_ROWS),
+    widths[1],
+    'b',
+    combiner='sum',
+  )
+  again = layers.embedding(keys[:, 0], layers.NewRows(NUM_ROWS), widths[0], 'a')
+  w = tf.get_variable('w', [widths[0]], initializer=tf.ones_initializer())
+  return (
+    tf.reduce_sum(a, [1, 2])
+    + tf.reduce_sum(b**2, 1)
+    + tf.reduce_sum(again * w, 1)
+  )
+
+
 class Model:
   """The model under a rule, and what a step tells.
 
@@ -61,13 +92,22 @@ class Model:
     hooks: list of SessionRunHook.
   """
 
-  def __init__(self, member, rule, optimizer, num_examples, widths=(3, 3)):
+  def __init__(
+    self,
+    member,
+    rule,
+    optimizer,
+    num_examples,
+    widths=(3, 3),
+    build=build_outputs,
+  ):
+    seeds.set_seed(5)
     with tf.device(member.device_setter()):
       global_step = tf.train.get_or_create_global_step()
       self.ids = tf.placeholder(tf.int64, [num_examples, 3])
       self.y = tf.placeholder(tf.float32, [num_examples])
       with sharding.sharded(member.num_ps), rule.scope():
-        outputs = build_outputs(self.ids, widths)
+        outputs = build(self.ids, widths)
       loss = tf.reduce_mean((outputs - self.y) ** 2)
 
       def make(is_local=False, rate_factor=None):
@@ -77,7 +117,24 @@ class Model:
 
       self.trained = tf.trainable_variables()
       self.update = rule.minimize(loss, make, global_step)
-      self.hooks = rule.hooks(in_process.NoStop())
+      key_shard.connect_all()
+      self.hooks = [*rule.hooks(in_process.NoStop()), key_hook.KeyHook()]
+
+  def read(self, session):
+    """Returns {name: array}; of rows that are made, in the order of keys."""
+    with session.graph.as_default():
+      values = checkpoints.fetch_whole(session, tf.global_variables())
+    found = {}
+    for shard in self.trained:
+      name = shard.op.name.split('/part_')[0]
+      found[name] = values[name]
+      keys = values.get(name.replace('/rows', '/keys'))
+      if keys is not None:
+        order = np.argsort(keys)
+        is_key = keys[order] >= new_rows.LOWEST_KEY
+        found[name] = found[name][order[is_key]]
+        found[name.replace('/rows', '/keys')] = keys[order[is_key]]
+    return found
 
   def feed(self, step, index=0, num_workers=1):
     n = BATCH // num_workers
@@ -85,29 +142,31 @@ class Model:
     return {self.ids: IDS[step, part], self.y: Y[step, part]}
 
 
-def train_alone(make_rule, optimizer, widths):
+def train_alone(make_rule, optimizer, widths, build=build_outputs):
   """Returns {name: array} of one process that takes the whole batches."""
   with tf.Graph().as_default():
     member = cluster_lib.Cluster()
-    model = Model(member, make_rule(member), optimizer, BATCH, widths)
-    with tf.train.MonitoredSession(hooks=model.hooks) as session:
+    model = Model(member, make_rule(member), optimizer, BATCH, widths, build)
+    scaffold = tf.train.Scaffold(init_fn=lambda _, s: key_map.fill(s))
+    creator = tf.train.ChiefSessionCreator(scaffold)
+    with tf.train.MonitoredSession(creator, model.hooks) as session:
       for step in range(STEPS):
         session.run(model.update.train_op, model.feed(step))
-      return read_whole(session, model.trained)
+      return model.read(session)
 
 
-def train(cluster, make_rule, optimizer, widths):
+def train(cluster, make_rule, optimizer, widths, build=build_outputs):
   """Returns what `train_alone` does, of workers that share each batch."""
   n = cluster.num_workers
 
   def work(index):
     member = cluster.worker(index)
     rule = make_rule(member)
-    model = Model(member, rule, optimizer, BATCH // n, widths)
+    model = Model(member, rule, optimizer, BATCH // n, widths, build)
     with cluster.make_session(index, model.hooks) as session:
       for step in range(STEPS):
         session.run(model.update.train_op, model.feed(step, index, n))
-      return read_whole(session, model.trained)
+      return model.read(session)
 
   return cluster.run_workers(work)[0]
 

@@ -6,16 +6,51 @@
 
 That is one message each way for the pull and one for the push, for all tables
 of one width together; nothing depends on how large the tables are. A key stands
-for a row of any of these tables: they are numbered ps by ps, table by table.
-In order they make ranges, one for each shard, so that what goes to a shard and
-comes from it is cut out and put together by position alone. The accumulators of
-sync_sgd need them in order, too: they merge sorted lists, and of lists that are
-not they keep rows twice without a word.
+for a row of any of these tables (row_numbering.py). The keys of a shard follow
+each other, so that what goes to a shard and comes from it is cut out and put
+together by position alone.
 """
 
-import itertools
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+
+
+class _Kept(NamedTuple):
+  """What a ps keeps of a shard from the pull to the push.
+
+  Attributes:
+    shard: tf.Variable.
+    rows: int64 [n], in order, each once.
+    pulled: [n, width], their values.
+    owners: int32 [keys], which of `rows` is each key's; None where it is the
+      one of the key's own place.
+  """
+
+  shard: tf.Variable
+  rows: tf.Tensor
+  pulled: tf.Tensor
+  owners: tf.Tensor | None
+
+  @property
+  def sent(self):
+    """What a worker gets, [keys, width]."""
+    if self.owners is None:
+      return self.pulled
+    return tf.gather(self.pulled, self.owners)
+
+  @property
+  def num_keys(self):
+    return tf.size(self.rows if self.owners is None else self.owners)
+
+  def sum_up(self, value):
+    """Returns the tf.IndexedSlices of a gradient [keys, width]."""
+    if self.owners is not None:
+      value = tf.math.unsorted_segment_sum(
+        value, self.owners, tf.size(self.rows)
+      )
+    shape = tf.constant(self.shard.shape.as_list(), tf.int64)
+    return tf.IndexedSlices(value, self.rows, shape)
 
 
 class RowExchange:
@@ -31,12 +66,12 @@ class RowExchange:
   def __init__(self, tables, wire, cpu_device, compute_device):
     """
     Args:
-      tables: list of sparse_table.Table.
+      tables: list of sparse_table.Table, all of them of one kind.
       wire: transport.Wire.
       cpu_device, compute_device: str, those of the worker.
     """
     self._num_tables = len(tables)
-    self._numbering = _Numbering(tables)
+    self._numbering = tables[0].make_numbering(tables)
     self._places = self._numbering.places
     self._wire = wire
     self._cpu, self._compute = cpu_device, compute_device
@@ -47,10 +82,9 @@ class RowExchange:
     """Pulls the rows of all lookups, and gives them their values."""
     lookups = self._numbering.lookups
     with tf.name_scope('rows'), tf.device(self._cpu):
-      keys, places = self._numbering.find_keys()
+      keys, places, numbers = self._numbering.find_keys()
       self._num_keys_of_shards = tf.split(
-        _count_between(keys, self._numbering.bounds),
-        [len(shards) for _, shards in self._places],
+        numbers, [len(shards) for _, shards in self._places]
       )
       self._num_keys_of_ps = [
         tf.reduce_sum(numbers) for numbers in self._num_keys_of_shards
@@ -96,10 +130,9 @@ class RowExchange:
         parts = tf.split(keys[header:], keys[:header], num=header)
       with tf.control_dependencies([begin]):
         for shard, part in zip(shards, parts, strict=True):
-          first = self._numbering.first[shard.op.name]
-          rows = part - first if first else part
-          kept.append((shard, rows, shard.sparse_read(rows)))
-      rows = [pulled for _, _, pulled in kept]
+          rows, owners = self._numbering.find_rows(shard, part)
+          kept.append(_Kept(shard, rows, shard.sparse_read(rows), owners))
+      rows = [part.sent for part in kept]
       rows = rows[0] if len(rows) == 1 else tf.concat(rows, 0)
     self._kept.append(kept)
     return self._wire.pull(rows, device)
@@ -124,18 +157,17 @@ class RowExchange:
       with tf.device(device):
         values = [arrived]
         if len(kept) > 1:
-          sizes = tf.stack([tf.size(rows) for _, rows, _ in kept])
+          sizes = tf.stack([part.num_keys for part in kept])
           values = tf.split(arrived, sizes, num=len(kept))
-        for (shard, rows, _), value in zip(kept, values, strict=True):
+        for part, value in zip(kept, values, strict=True):
           value.set_shape([None, self.width])
-          shape = tf.constant(shard.shape.as_list(), tf.int64)
-          pairs.append((tf.IndexedSlices(value, rows, shape), shard))
+          pairs.append((part.sum_up(value), part.shard))
     return pairs
 
   @property
   def pulled(self):
     """The rows as they were pulled, a list of tensors, as of `push`."""
-    return [rows for kept in self._kept for _, _, rows in kept]
+    return [part.pulled for kept in self._kept for part in kept]
 
   def count_bytes_pulled(self):
     """Returns the bytes of this step's rows on the wire, int64 scalar."""
@@ -152,71 +184,3 @@ class RowExchange:
     They are for ps that have a shard of several tables, as all of them have.
     """
     return self._num_tables * num_ps if self._num_tables > 1 else 0
-
-
-class _Numbering:
-  """The keys of the rows of some tables: ps by ps, on each table by table.
-
-  Attributes:
-    places: list of (device, list of shards), one for each ps.
-    first: {name of a shard: int}, its first key.
-    bounds: list of int, the end of the keys of each shard, in their order.
-  """
-
-  def __init__(self, tables):
-    self._tables = tables
-    shards = [shard for table in tables for shard in table.shards]
-    devices = list(dict.fromkeys(shard.device for shard in shards))
-    self.places = [
-      (device, [shard for shard in shards if shard.device == device])
-      for device in devices
-    ]
-    in_order = [shard for _, group in self.places for shard in group]
-    sizes = [int(shard.shape[0]) for shard in in_order]
-    self.bounds = list(itertools.accumulate(sizes))
-    self.first = {
-      shard.op.name: end - size
-      for shard, end, size in zip(in_order, self.bounds, sizes, strict=True)
-    }
-
-  @property
-  def lookups(self):
-    """The lookups of all tables, as of sparse_table.Table."""
-    return [pair for table in self._tables for pair in table.lookups]
-
-  def find_keys(self):
-    """Returns (keys, places): int64 [n] in order, int32 [ids] of each id."""
-    found = []
-    for table in self._tables:
-      begins = [0, *itertools.accumulate(int(s.shape[0]) for s in table.shards)]
-      moves = [
-        self.first[shard.op.name] - begin
-        for shard, begin in zip(table.shards, begins, strict=False)
-      ]
-      for positions, _ in table.lookups:
-        move = moves[0]
-        if len(set(moves)) > 1:
-          owners = tf.searchsorted(
-            tf.constant(begins[1:-1], tf.int64), positions, 'right'
-          )
-          move = tf.gather(tf.constant(moves, tf.int64), owners)
-        found.append(positions + move)
-    keys, places = tf.unique(
-      found[0] if len(found) == 1 else tf.concat(found, 0)
-    )
-    order = tf.argsort(keys)
-    return (
-      tf.gather(keys, order),
-      tf.gather(tf.math.invert_permutation(order), places),
-    )
-
-
-def _count_between(keys, bounds):
-  """Returns how many of `keys` are in each range, int64 [bounds].
-
-  Args:
-    keys: int64 [n], in order.
-    bounds: list of int, the end of each range; the first one begins at 0.
-  """
-  ends = tf.searchsorted(keys, tf.constant(bounds, tf.int64), out_type=tf.int64)
-  return ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)

@@ -17,6 +17,8 @@ exchange/tables/row_exchange.py.
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.tables import row_numbering
+
 # The collection of the shards of all tables.
 TABLES = 'distmnist/sparse_tables'
 # Of a row: divided evenly by 1 to 6, 10, 12, 15, 20 and 30 ps.
@@ -88,7 +90,12 @@ class Table:
     shards: list of tf.Variable, by their positions.
     lookups: list of (positions int64 [n], rows float32 [n, width]), of which
       the rows get their values when all lookups of the step are known.
+    makes_rows: bool, whether a step makes rows for ids that have none.
+    make_numbering: callable(list of such tables) -> row_numbering.Numbering.
   """
+
+  makes_rows = False
+  make_numbering = row_numbering.PositionNumbering
 
   def __init__(self, shards, device):
     """

@@ -2,20 +2,27 @@
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import row_exchange, sparse_table
+from distmnist.exchange.tables import (
+  key_table,
+  new_rows,
+  row_exchange,
+  sparse_table,
+)
 
 
 class Rows:
   """All tables of a model.
 
   Attributes:
-    exchanges: list of row_exchange.RowExchange, one for each width.
+    exchanges: list of row_exchange.RowExchange, one for each width and kind.
+    makes_rows: bool, whether a step makes rows for keys that have none.
   """
 
   def __init__(self, cluster, wire):
     self._cluster = cluster
     self._wire = wire
     self._tables = {}
+    self.makes_rows = True
     self.exchanges = []
 
   def __bool__(self):
@@ -24,20 +31,24 @@ class Rows:
   def get(self, getter, name, **settings):
     """Returns the sparse_table.Table `name`, made if it is not there."""
     if name not in self._tables:
-      self._tables[name] = sparse_table.make(
+      is_made = isinstance(settings.get('initializer'), new_rows.Start)
+      make = (key_table if is_made else sparse_table).make
+      self._tables[name] = make(
         getter,
         name,
         self._cluster.num_ps,
         self._cluster.compute_device,
         **settings,
       )
+      self._tables[name].makes_rows = is_made and self.makes_rows
     return self._tables[name]
 
   def connect(self):
     """Gives all rows that were looked up their values."""
     kinds = {}
     for table in self._tables.values():
-      kinds.setdefault((table.width, table.dtype), []).append(table)
+      kind = table.width, table.dtype, type(table)
+      kinds.setdefault(kind, []).append(table)
     for tables in kinds.values():
       exchange = row_exchange.RowExchange(
         tables,

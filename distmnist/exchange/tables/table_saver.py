@@ -6,11 +6,15 @@ chief takes some rows at a time of one shard, which the ps gathers, and writes
 them as a part of the checkpoint of their own; at the end the parts get one
 index. What is written is what a Saver writes: variables under their names, for
 any reader and any number of ps.
+
+Where rows are made in a step (key_shard.py), keys are written before all else:
+a row that is made meanwhile has values in the checkpoint and no key, and not a
+key and no values.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import key_map, sparse_table
 
 # Of a slice, in bytes: what a save adds to the memory of the chief and a ps.
 SLICE_BYTES = 2**25
@@ -34,21 +38,26 @@ class TableSaver:
         as they are for each worker of an asynchronous rule.
       slice_bytes: int, at most; a row is never cut.
     """
-    shards = [v for v in find_shards() if count_bytes(v) > slice_bytes]
-    names = {shard.op.name for shard in shards}
+    keys = tf.get_collection(key_map.KEYS)
+    shards = [
+      v
+      for v in find_shards()
+      if count_bytes(v) > slice_bytes and not key_map.is_keys(v)
+    ]
+    names = {v.op.name for v in [*keys, *shards]}
     rest = [v for v in tf.global_variables() if v.op.name not in names]
     self._rest = tf.train.Saver(rest, allow_empty=True)
     self._slice_bytes = slice_bytes
-    self._shards = []
+    self._keys, self._shards = [], []
     self.goes_beside = may_mix and bool(shards)
-    if shards:
+    if names:
       with tf.name_scope('table_saver'):
-        self._build(shards, device)
+        self._build(keys, shards, device)
 
   def build(self):
     """Does nothing: tf.train.Scaffold calls it."""
 
-  def _build(self, shards, device):
+  def _build(self, keys, shards, device):
     self._path = tf.placeholder(tf.string, [], 'path')
     self._parts = tf.placeholder(tf.string, [None], 'parts')
     self._begin = tf.placeholder(tf.int64, [], 'begin')
@@ -58,7 +67,10 @@ class TableSaver:
       self._merge = tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=self._parts, destination_prefix=self._path
       )
-    self._shards = [self._build_shard(shard, device) for shard in shards]
+    self._keys, self._shards = (
+      [self._build_shard(shard, device) for shard in group]
+      for group in (keys, shards)
+    )
 
   def _build_shard(self, shard, device):
     """Returns (shard, op that saves, that makes room, that restores)."""
@@ -93,22 +105,29 @@ class TableSaver:
 
   def save(self, sess, save_path, global_step=None, **settings):
     """Writes a checkpoint, as a tf.train.Saver does; returns its path."""
-    if not self._shards:
+    if not (self._keys or self._shards):
       return self._rest.save(sess, save_path, global_step, **settings)
     path = save_path if global_step is None else f'{save_path}-{global_step}'
-    parts = [f'{path}.part_0']
-    self._rest.save(sess, parts[0], **settings | {'write_meta_graph': False})
-    for shard, save, _, _ in self._shards:
+    parts = self._save_slices(sess, self._keys, path, [])
+    parts.append(f'{path}.part_{len(parts)}')
+    self._rest.save(sess, parts[-1], **settings | {'write_meta_graph': False})
+    parts = self._save_slices(sess, self._shards, path, parts)
+    sess.run(self._merge, {self._path: path, self._parts: parts})
+    return path
+
+  def _save_slices(self, sess, shards, path, parts):
+    """Returns the list `parts`, of paths, and those of the slices."""
+    parts = list(parts)
+    for shard, save, _, _ in shards:
       for place in self._cut(shard):
         parts.append(f'{path}.part_{len(parts)}')
         sess.run(save, place | {self._path: parts[-1]})
-    sess.run(self._merge, {self._path: path, self._parts: parts})
-    return path
+    return parts
 
   def restore(self, sess, save_path):
     """Restores a checkpoint, as a tf.train.Saver does."""
     self._rest.restore(sess, save_path)
-    for shard, _, room, restore in self._shards:
+    for shard, _, room, restore in [*self._keys, *self._shards]:
       sess.run(room)
       for place in self._cut(shard):
         sess.run(restore, place | {self._path: save_path})

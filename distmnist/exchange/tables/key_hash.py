@@ -1,0 +1,59 @@
+"""Hashes of keys: the same on every machine, whatever the number of ps."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+# Of a text: so many, whole numbers from 0 on.
+_NUM_FINGERPRINTS = 2**63 - 1
+
+
+def find_fingerprints(texts):
+  """Returns int64 of strings, in the same shape: farmhash's Fingerprint64.
+
+  Two of n texts have the same one with a chance of n^2 / 2^64.
+  """
+  return tf.strings.to_hash_bucket_fast(texts, _NUM_FINGERPRINTS)
+
+
+def find_buckets(keys, num_buckets):
+  """Returns the bucket of each key, int64 [n] of 0 to num_buckets - 1."""
+  high = _shift(_mix(_to_unsigned(keys)), 32)
+  return tf.bitcast(_shift(high * _constant(num_buckets), 32), tf.int64)
+
+
+def draw(keys, width, seed):
+  """Draws numbers that depend on the key, the column and the seed alone.
+
+  Args:
+    keys: int64 [n].
+    width: int.
+    seed: int of 63 bits.
+
+  Returns:
+    float32 [n, width], even between 0 and 1, without the ends.
+  """
+  hashes = _mix(_mix(_to_unsigned(keys)) + _constant(seed))
+  # The step of SplitMix64: its multiples are far from each other.
+  steps = np.arange(width, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+  high = _shift(_mix(hashes[:, tf.newaxis] + tf.constant(steps)), 41)
+  numbers = tf.cast(tf.bitcast(high, tf.int64), tf.float32)
+  return (numbers + 0.5) * 2**-23
+
+
+def _mix(x):
+  """MurmurHash3's finaliser: no two of 2^64 numbers become the same."""
+  for factor in 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53:
+    x = tf.bitwise.bitwise_xor(x, _shift(x, 33)) * _constant(factor)
+  return tf.bitwise.bitwise_xor(x, _shift(x, 33))
+
+
+def _to_unsigned(keys):
+  return tf.bitcast(keys, tf.uint64)
+
+
+def _shift(x, bits):
+  return tf.bitwise.right_shift(x, _constant(bits))
+
+
+def _constant(number):
+  return tf.constant(np.uint64(number))

@@ -1,0 +1,125 @@
+"""Which row of a table a key has, where the rows are.
+
+The variable `keys` says it for each row, and is what a checkpoint has. A hash
+map beside it, which is in none, is filled from `keys` once these have values:
+see `fill`.
+"""
+
+import uuid
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.exchange.tables import key_hash, new_rows
+
+# The collections of all KeyMaps, and of the variables `keys`.
+_MAPS = 'distmnist/key_maps'
+KEYS = 'distmnist/keys'
+
+
+class KeyMap:
+  """The keys of the rows of some buckets, and how a key is looked up.
+
+  Attributes:
+    rows, keys: tf.Variable [rows, width] and int64 [rows], of one device.
+    filled: int64 scalar tensor, the mark of `keys` once the map is filled.
+  """
+
+  def __init__(self, name, rows, keys, start, first_bucket=0):
+    """
+    Args:
+      name: str, of the table.
+      rows, keys: see above.
+      start: new_rows.Start.
+      first_bucket: int, of those that are here.
+    """
+    self.rows, self.keys = rows, keys
+    self._name, self._start = name, start
+    self._in_bucket = start.new_rows.rows_in_bucket
+    self._first_bucket = first_bucket
+    with tf.name_scope('key_map'), self.placed():
+      self._map = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=self._find_name()
+      )
+      self.filled = self._build_fill()
+    tf.add_to_collection(_MAPS, self)
+
+  def placed(self):
+    """The context of what is done where the rows are."""
+    return tf.get_default_graph().colocate_with(self.rows.handle.op)
+
+  def _find_name(self):
+    # Two models that are served by one process have maps of their own.
+    return f'{self.rows.op.name}/map/{uuid.uuid4().hex}'
+
+  def _build_fill(self):
+    # The lowest numbers are no keys.
+    keys = self.keys.read_value()
+    used = tf.reshape(tf.where(keys >= new_rows.LOWEST_KEY), [-1])
+    filled = tf.raw_ops.LookupTableImportV2(
+      table_handle=self._map, keys=tf.gather(keys, used), values=used
+    )
+    with tf.control_dependencies([filled, *self._fill_more(keys)]):
+      return tf.identity(keys[new_rows.COMMON_ROW])
+
+  def _fill_more(self, keys):
+    """Returns the list of ops that are run beside the filling."""
+    del keys
+    return []
+
+  def check(self, mark):
+    """Checks the number that `filled` gave; see `fill`."""
+    kinds = {number: kind for kind, number in new_rows.MARKS.items()}
+    if kinds.get(mark) != self._start.kind:
+      raise cli.RunError(
+        f'the keys of the table {self._name!r} in the checkpoint are '
+        f'{kinds.get(mark, "of another version")}, and those of the model '
+        f'{self._start.kind}: give the model that it was trained with, or '
+        'another --logdir'
+      )
+
+  def find_own(self, keys):
+    """Returns the row of each of `keys`, int64 [n]; -1 where it has none."""
+    return tf.raw_ops.LookupTableFindV2(
+      table_handle=self._map,
+      keys=keys,
+      default_value=tf.constant(-1, tf.int64),
+    )
+
+  def find_common(self, keys):
+    """Returns the row that each of `keys` has without one of its own."""
+    return self.find_bucket(keys) * self._in_bucket + new_rows.COMMON_ROW
+
+  def find_bucket(self, keys):
+    """Returns the bucket of each of `keys`, from 0 on in these rows."""
+    buckets = key_hash.find_buckets(keys, new_rows.NUM_BUCKETS)
+    return buckets - self._first_bucket
+
+  def find(self, keys):
+    """Returns the row of each of `keys`, int64 [n]; none is made."""
+    found = self.find_own(keys)
+    return tf.where(found < 0, self.find_common(keys), found)
+
+
+def fill(session):
+  """Fills the maps of a session's graph; `keys` have their values.
+
+  Raises:
+    cli.RunError: `keys` are of another kind than the model's.
+  """
+  maps = session.graph.get_collection(_MAPS)
+  if maps:
+    marks = session.run([key_map.filled for key_map in maps])
+    for key_map, mark in zip(maps, marks, strict=True):
+      key_map.check(mark)
+
+
+def fill_when_loaded():
+  """Has a SavedModel of the default graph fill its maps when it is loaded."""
+  for key_map in tf.get_collection(_MAPS):
+    tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
+
+
+def is_keys(variable):
+  """Whether a variable of the default graph is the `keys` of a table."""
+  return any(variable is keys for keys in tf.get_collection(KEYS))

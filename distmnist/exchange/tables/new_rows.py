@@ -1,0 +1,122 @@
+"""Rows that are made when their keys are first seen: how they lie in a table.
+
+A key belongs to one of B = NUM_BUCKETS buckets, by its hash, and the rows of a
+bucket follow each other. A ps has whole buckets, so that a checkpoint is the
+same for any number of ps. In each bucket
+
+  row 0   is that of all its keys which have none of their own
+  row 1   is never used: what an optimizer keeps beside it stays as it began,
+          and a row that is made begins with that
+  others  are given away one after the other
+
+Beside the rows a table has its `keys`, one for each row. A bucket has room for
+more keys than its share of `capacity`, as a hash fills buckets unevenly.
+"""
+
+import dataclasses
+import math
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import key_hash
+from distmnist.exchange.tables.sparse_table import NUM_BUCKETS
+
+COMMON_ROW, CLEAN_ROW, NUM_RESERVED = range(3)
+# In `keys`: of a row that is free; of row 0, which says what keys are made of.
+FREE = -(2**63)
+MARKS = {'whole numbers': FREE + 1, 'text': FREE + 2}
+LOWEST_KEY = FREE + 16
+
+# In units of the deviation of a bucket's keys: with as many keys as `capacity`
+# a bucket is full with a chance of less than 10^-6.
+_DEVIATIONS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class NewRows:
+  """A table has a row for each key that it has seen; any key has one.
+
+  Attributes:
+    capacity: int, so many keys have rows of their own. Keys that come when
+      there is no row left share the first row of their bucket, 60 in all.
+  """
+
+  capacity: int
+
+  @property
+  def rows_in_bucket(self):
+    share = self.capacity / NUM_BUCKETS
+    return NUM_RESERVED + math.ceil(
+      share + _DEVIATIONS * math.sqrt(share) + _DEVIATIONS
+    )
+
+  @property
+  def num_positions(self):
+    """All rows that a table has."""
+    return NUM_BUCKETS * self.rows_in_bucket
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """What a table begins with, as an initializer of its rows.
+
+  Attributes:
+    new_rows: NewRows.
+    kind: str, of MARKS.
+    initializer: of a row that is made, see `check_initializer`.
+  """
+
+  new_rows: NewRows
+  kind: str
+  initializer: object
+
+  def __call__(self, shape, dtype=tf.float32, partition_info=None):
+    return tf.zeros(shape, dtype)
+
+  def make_keys(self, shape, dtype=tf.int64, partition_info=None):
+    """The initializer of the table's `keys`, of whole buckets."""
+    del partition_info
+    places = tf.range(shape[0]) % self.new_rows.rows_in_bucket
+    mark, free = tf.constant(MARKS[self.kind], dtype), tf.constant(FREE, dtype)
+    return tf.where(
+      tf.equal(places, COMMON_ROW),
+      tf.fill([shape[0]], mark),
+      tf.fill([shape[0]], free),
+    )
+
+  def make_rows(self, keys, width, seed):
+    """Returns what the rows of new keys begin with, float32 [n, width].
+
+    Args:
+      keys: int64 [n].
+      width: int.
+      seed: int, another one for each table.
+    """
+    how = self.initializer
+    if isinstance(how, _CONSTANT):
+      return tf.fill([tf.size(keys), 1], 1.0) * how([width], tf.float32)
+    drawn = key_hash.draw(keys, width, seed)
+    if isinstance(how, tf.random_uniform_initializer):
+      return how.minval + (how.maxval - how.minval) * drawn
+    if isinstance(how, tf.truncated_normal_initializer):
+      drawn = _CUT_OFF + (1 - 2 * _CUT_OFF) * drawn
+    return how.mean + how.stddev * tf.math.ndtri(drawn)
+
+
+_CONSTANT = (
+  tf.constant_initializer,
+  tf.zeros_initializer,
+  tf.ones_initializer,
+)
+_DRAWN = (
+  tf.random_uniform_initializer,
+  tf.random_normal_initializer,
+  tf.truncated_normal_initializer,
+)
+# The part of a normal distribution beyond two deviations, on one side.
+_CUT_OFF = 0.5 * math.erfc(2 / math.sqrt(2))
+
+
+def is_initializer(initializer):
+  """Whether rows that are made can begin with an initializer."""
+  return isinstance(initializer, _CONSTANT + _DRAWN)

@@ -1,0 +1,163 @@
+"""The keys by which a worker asks the ps for rows, and their shards.
+
+A key stands for a row of any table of a RowExchange. Keys are sent shard by
+shard: ps by ps, on each table by table. The accumulators of sync_sgd need the
+rows of a shard in order, as they merge sorted lists, and of lists that are not
+they keep rows twice without a word.
+"""
+
+import itertools
+
+import tensorflow.compat.v1 as tf
+
+
+class Numbering:
+  """The shards of some tables, by the ps that they are on.
+
+  Attributes:
+    places: list of (device, list of shards), one for each ps.
+  """
+
+  def __init__(self, tables):
+    """
+    Args:
+      tables: list of sparse_table.Table.
+    """
+    self._tables = tables
+    shards = [shard for table in tables for shard in table.shards]
+    devices = list(dict.fromkeys(shard.device for shard in shards))
+    self.places = [
+      (device, [shard for shard in shards if shard.device == device])
+      for device in devices
+    ]
+    self._in_order = [shard for _, group in self.places for shard in group]
+
+  @property
+  def lookups(self):
+    """The lookups of all tables, as of sparse_table.Table."""
+    return [pair for table in self._tables for pair in table.lookups]
+
+  def find_keys(self):
+    """Returns (keys, places, numbers) of the step, on the worker.
+
+    keys: int64 [n], shard by shard, each once. places: int32 [ids], which of
+    them is each id's. numbers: int64 [shards], how many each shard has.
+    """
+    raise NotImplementedError
+
+  def find_rows(self, shard, keys):
+    """Returns (rows, owners) of a shard's keys, int64 [n], on its ps.
+
+    rows: int64, in order, each once. owners: int32 [n], which of them is each
+    key's, or None for that at its own place.
+    """
+    raise NotImplementedError
+
+
+class PositionNumbering(Numbering):
+  """Of tables whose ids are rows: a key is the row's number among all rows.
+
+  Keys in order make ranges, one for each shard.
+  """
+
+  def __init__(self, tables):
+    super().__init__(tables)
+    sizes = [int(shard.shape[0]) for shard in self._in_order]
+    self._bounds = list(itertools.accumulate(sizes))
+    self._first = {
+      shard.op.name: end - size
+      for shard, end, size in zip(
+        self._in_order, self._bounds, sizes, strict=True
+      )
+    }
+
+  def find_keys(self):
+    found = []
+    for table in self._tables:
+      begins = [0, *itertools.accumulate(int(s.shape[0]) for s in table.shards)]
+      moves = [
+        self._first[shard.op.name] - begin
+        for shard, begin in zip(table.shards, begins, strict=False)
+      ]
+      for positions, _ in table.lookups:
+        move = moves[0]
+        if len(set(moves)) > 1:
+          owners = tf.searchsorted(
+            tf.constant(begins[1:-1], tf.int64), positions, 'right'
+          )
+          move = tf.gather(tf.constant(moves, tf.int64), owners)
+        found.append(positions + move)
+    keys, places = _find_each(found)
+    keys, places = sort(keys, places, keys)
+    return keys, places, _count_between(keys, self._bounds)
+
+  def find_rows(self, shard, keys):
+    first = self._first[shard.op.name]
+    return (keys - first if first else keys), None
+
+
+class KeyNumbering(Numbering):
+  """Of tables whose rows are made: a key is a user's own, for a table."""
+
+  def __init__(self, tables):
+    super().__init__(tables)
+    self._index = {s.op.name: i for i, s in enumerate(self._in_order)}
+    self._find = {
+      part.rows.op.name: part.find_or_make if table.makes_rows else part.find
+      for table in tables
+      for part in table.parts
+    }
+
+  def find_keys(self):
+    keys, places, shards, num_before = [], [], [], 0
+    for table in self._tables:
+      if not table.lookups:
+        continue
+      keys_of, places_of = _find_each([given for given, _ in table.lookups])
+      index = [self._index[shard.op.name] for shard in table.shards]
+      owners = table.find_owners(keys_of)
+      keys.append(keys_of)
+      places.append(places_of + num_before)
+      shards.append(tf.gather(tf.constant(index), owners))
+      num_before += tf.size(keys_of)
+    keys, places, shards = (tf.concat(x, 0) for x in (keys, places, shards))
+    numbers = tf.math.bincount(
+      shards, minlength=len(self._index), maxlength=len(self._index)
+    )
+    keys, places = sort(keys, places, shards)
+    return keys, places, tf.cast(numbers, tf.int64)
+
+  def find_rows(self, shard, keys):
+    rows, owners = tf.unique(self._find[shard.op.name](keys))
+    return sort(rows, owners, rows)
+
+
+def _find_each(ids):
+  """Returns (each of a list of int64 tensors once, int32 place of each id)."""
+  return tf.unique(ids[0] if len(ids) == 1 else tf.concat(ids, 0))
+
+
+def sort(values, places, by):
+  """Returns (values, places): `values` in the order of `by`, none is lost.
+
+  Args:
+    values: [n].
+    places: int32 [m], of what is in `values`.
+    by: [n].
+  """
+  order = tf.argsort(by, stable=True)
+  return (
+    tf.gather(values, order),
+    tf.gather(tf.math.invert_permutation(order), places),
+  )
+
+
+def _count_between(keys, bounds):
+  """Returns how many of `keys` are in each range, int64 [bounds].
+
+  Args:
+    keys: int64 [n], in order.
+    bounds: list of int, the end of each range; the first one begins at 0.
+  """
+  ends = tf.searchsorted(keys, tf.constant(bounds, tf.int64), out_type=tf.int64)
+  return ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)

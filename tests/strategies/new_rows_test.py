@@ -1,0 +1,79 @@
+"""Tables whose rows are made, under the rules that train them."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from distmnist.strategies import (
+  async_sgd,
+  dc_asgd,
+  drop_stale,
+  ssp,
+  staleness_aware,
+  sync_sgd,
+)
+from tests.support import tables
+
+OPTIMIZERS = (
+  *('adam', 'adagrad', 'sgd', 'momentum'),
+  *('nesterov', 'rmsprop', 'ftrl'),
+)
+ASYNCHRONOUS = async_sgd, ssp, staleness_aware, drop_stale, dc_asgd
+
+
+def make_lock_step(member):
+  return sync_sgd.SyncSgd(member, member.num_workers)
+
+
+@functools.cache
+def train_alone(optimizer, widths):
+  return tables.train_alone(
+    async_sgd.make, optimizer, widths, tables.build_by_keys
+  )
+
+
+def assert_alike(found, expected):
+  names = {'a/rows', 'a/keys', 'b/rows', 'b/keys', 'w'}
+  assert found.keys() == expected.keys() == names
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  ('num_ps', 'num_workers', 'widths', 'optimizer'),
+  [
+    (2, 2, (3, 1), 'adagrad'),
+    *(
+      pytest.param(*shape, name, marks=pytest.mark.slow)
+      for shape, names in (
+        ((1, 1, (3, 3)), ('adagrad',)),
+        ((2, 2, (3, 1)), ('adam', *OPTIMIZERS[2:])),
+        ((3, 3, (3, 3)), OPTIMIZERS),
+        ((1, 3, (3, 3)), ('momentum',)),
+        ((3, 2, (3, 3)), ('rmsprop',)),
+      )
+      for name in names
+    ),
+  ],
+)
+def test_lock_step_is_one_process_on_the_whole_batch(
+  make_cluster, num_ps, num_workers, widths, optimizer
+):
+  cluster = make_cluster(num_ps, num_workers)
+  found = tables.train(
+    cluster, make_lock_step, optimizer, widths, tables.build_by_keys
+  )
+  assert_alike(found, train_alone(optimizer, widths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ASYNCHRONOUS)
+def test_a_worker_that_is_never_stale_is_as_one_process(
+  make_cluster, set_flags, rule
+):
+  set_flags()
+  found = tables.train(
+    make_cluster(2, 1), rule.make, 'adagrad', (3, 3), tables.build_by_keys
+  )
+  assert_alike(found, train_alone('adagrad', (3, 3)))
