@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from distmnist.exchange.tables import table_saver
 from distmnist.strategies import (
   async_sgd,
   dc_asgd,
@@ -49,7 +50,7 @@ def assert_alike(found, expected):
       for shape, names in (
         ((1, 1, (3, 3)), ('adagrad',)),
         ((2, 2, (3, 1)), ('adam', *OPTIMIZERS[2:])),
-        ((3, 3, (3, 3)), OPTIMIZERS),
+        ((3, 3, (3, 3)), ('adam', 'ftrl')),
         ((1, 3, (3, 3)), ('momentum',)),
         ((3, 2, (3, 3)), ('rmsprop',)),
       )
@@ -65,6 +66,29 @@ def test_lock_step_is_one_process_on_the_whole_batch(
     cluster, make_lock_step, optimizer, widths, tables.build_by_keys
   )
   assert_alike(found, train_alone(optimizer, widths))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_two_ps_is_trained_on_with_three(
+  make_cluster, set_flags, tmp_path
+):
+  set_flags()
+
+  def build(member):
+    rule = async_sgd.make(member)
+    model = tables.Model(
+      *(member, rule, 'adagrad', tables.BATCH), build=tables.build_by_keys
+    )
+    return model, table_saver.TableSaver('/cpu:0', slice_bytes=2000)
+
+  def step_and_read(session, model):
+    session.run(model.update.train_op, model.feed(1))
+    return model.read(session)
+
+  saved, restored = tables.save_on_two_ps_and_restore_on_three(
+    make_cluster, build, step_and_read, f'{tmp_path}/model'
+  )
+  assert_alike(restored, saved)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def build_by_keys(ids, widths):
 
   The keys of table a are far from 0, and those of b are text.
   """
-  keys = (ids - 50) * 2**53
+  keys = (ids - 50) * 2**45
   a = layers.embedding(keys, layers.NewRows(NUM_ROWS), widths[0], 'a')
   b = layers.embedding(
     tf.strings.as_string(ids[:, 1:]),
@@ -197,8 +197,10 @@ def save_on_two_ps_and_restore_on_three(make_cluster, build, read, path):
       with tf.Session(cluster.servers[0].target) as session:
         if found:
           saver.restore(session, path)
+          key_map.fill(session)
         else:
           session.run(tf.global_variables_initializer())
+          key_map.fill(session)
           session.run(model.update.train_op, model.feed(0))
           saver.save(session, path)
         found.append(read(session, model))

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import sharding
-from distmnist.exchange.tables import table_saver
+from distmnist.exchange.tables import key_map, table_saver
 from distmnist.logdir import checkpoints
 from distmnist.strategies import async_sgd
 from tests.support import tables
@@ -78,6 +78,41 @@ def test_slices_of_two_ps_are_restored_on_three(make_cluster, tmp_path):
     f'{tmp_path}/model',
   )
   assert_same(restored, saved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('slice_bytes', [300, 10**6])
+def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
+  tmp_path, slice_bytes
+):
+  with tf.Graph().as_default():
+    model = tables.Model(
+      *(cluster_lib.Cluster(), async_sgd.make(cluster_lib.Cluster()), 'adam'),
+      tables.BATCH,
+      build=tables.build_by_keys,
+    )
+    saver = table_saver.TableSaver('/cpu:0', slice_bytes)
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      key_map.fill(session)
+      runs, run = [], session.run
+
+      def run_and_make_rows(*args):
+        runs.append(args)
+        ids = np.arange(36).reshape(12, 3) + 36 * len(runs)
+        run(model.update.train_op, model.feed(0) | {model.ids: ids})
+        return run(*args)
+
+      session.run = run_and_make_rows
+      saver.save(session, f'{tmp_path}/model')
+      session.run = run
+      num_made = len(model.read(session)['a/keys'])
+      saver.restore(session, f'{tmp_path}/model')
+      found = model.read(session)
+  # One more or less with each slice.
+  assert 0 < len(found['a/keys']) < num_made
+  assert found['a/rows'].any(1).all()
+  assert found['b/rows'].any(1).all()
 
 
 def test_a_slice_has_no_more_bytes_than_said():

@@ -1,0 +1,186 @@
+"""Rows are made once for a key, in races too, and never more than there are."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.data import seeds
+from distmnist.exchange.center import center
+from distmnist.exchange.tables import (
+  key_hash,
+  key_map,
+  key_shard,
+  new_rows,
+  sparse_table,
+)
+from distmnist.nn import layers, sparse_updates
+
+WIDTH = 2
+
+
+class Step:
+  """A step of a worker: it looks keys up, and adds 1 to each number."""
+
+  def __init__(self, member, capacity, make_optimizer=None):
+    seeds.set_seed(3)
+    the_center = center.Center(member)
+    with tf.device(member.device_setter()), the_center.scope():
+      self.keys = tf.placeholder(tf.int64, [None])
+      self.rows = layers.embedding(
+        self.keys, layers.NewRows(capacity), WIDTH, 'user'
+      )
+    optimizer = (make_optimizer or tf.train.GradientDescentOptimizer)(1.0)
+    sparse_updates.add(optimizer)
+    gradients = the_center.compute_gradients(
+      optimizer, -tf.reduce_sum(self.rows)
+    )
+    pairs = the_center.to_shards(gradients)
+    self.apply = optimizer.apply_gradients(pairs)
+    self.gradients = [(g.values, g.indices) for g, _ in pairs]
+    self.parts = tf.get_collection('distmnist/key_maps')
+    key_shard.connect_all()
+
+  def begin(self, session):
+    session.run(tf.global_variables_initializer())
+    key_map.fill(session)
+
+  def run(self, session, keys):
+    """Returns the rows of `keys`, before they were changed."""
+    return session.run([self.rows, self.apply], {self.keys: keys})[0]
+
+  def read(self, session):
+    """Returns [{key: [row, and what is beside it]}] of each ps."""
+    found = []
+    for part in self.parts:
+      prefix = f'{part.rows.op.name}/'
+      beside = [
+        v for v in tf.global_variables() if v.op.name.startswith(prefix)
+      ]
+      keys, *values = session.run([part.keys, part.rows, *beside])
+      at = np.flatnonzero(keys >= new_rows.LOWEST_KEY)
+      assert len(set(keys[at])) == len(at)
+      found.append({keys[i]: [v[i].tolist() for v in values] for i in at})
+    return found
+
+
+@pytest.mark.parametrize('num_ps', [1, 3])
+def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
+  cluster, num_steps = make_cluster(num_ps, 3), 20
+  barrier = threading.Barrier(3, timeout=60)
+  keys = np.random.default_rng(1).integers(-(2**62), 2**62, [num_steps, 100])
+
+  def work(index):
+    step = Step(cluster.worker(index), 5000)
+    with tf.Session(cluster.servers[index].target) as session:
+      if not index:
+        step.begin(session)
+      for part in keys:
+        barrier.wait()
+        step.run(session, part)
+      barrier.wait()
+      counts = session.run([part.counts for part in step.parts])
+      return (
+        step.read(session),
+        counts,
+        session.run(step.rows, {step.keys: keys.reshape(-1)}),
+      )
+
+  results = cluster.run_workers(work)
+  found, counts, rows = results[0]
+  assert all(result[0] == found for result in results)
+  together = {k: v[0] for part in found for k, v in part.items()}
+  assert together.keys() == set(keys.reshape(-1))
+  # Three pushes of 1 arrived in each, on what the key and the seed say.
+  with tf.Graph().as_default(), tf.Session() as session:
+    start = new_rows.Start(
+      new_rows.NewRows(1), 'text', tf.random_uniform_initializer(-1, 1)
+    )
+    seeds.set_seed(3)
+    first = session.run(
+      start.make_rows(
+        tf.constant(keys.reshape(-1)), WIDTH, seeds.derive_first('user/rows')
+      )
+    )
+  np.testing.assert_allclose(rows, first * WIDTH**-0.5 + 3, atol=1e-5)
+  used = sum((part[:, 0] - new_rows.NUM_RESERVED).sum() for part in counts)
+  assert used == keys.size
+  assert not any(part[:, 1].any() for part in counts)
+  owned = [
+    {60 * (i + 1) // num_ps for i in range(num_ps)},
+    {sum(len(part) for part in counts[: i + 1]) for i in range(num_ps)},
+  ]
+  assert owned[0] == owned[1]
+
+
+def test_keys_without_a_row_left_share_that_of_their_bucket(make_cluster):
+  cluster = make_cluster(2, 1)
+  with tf.Graph().as_default():
+    step = Step(cluster.worker(0), 1)
+    room = new_rows.NewRows(1).rows_in_bucket - new_rows.NUM_RESERVED
+    keys = np.arange(2000)
+    with tf.Session(cluster.servers[0].target) as session:
+      step.begin(session)
+      buckets = session.run(key_hash.find_buckets(tf.constant(keys), 60))
+      sizes = np.bincount(buckets)
+      assert sizes.min() > room
+      step.run(session, keys)
+      rows = step.run(session, keys)
+      gradients = session.run(step.gradients, {step.keys: keys})
+      counts = np.concatenate(session.run([part.counts for part in step.parts]))
+      found = step.read(session)
+  with_row = {k for part in found for k in part}
+  assert len(with_row) == 60 * room
+  assert (counts[:, 0] == room + new_rows.NUM_RESERVED).all()
+  # Of three lookups.
+  assert (counts[:, 1] == 3 * (sizes - room)).all()
+  # The shared row began with zeros, and each of its keys has added 1.
+  for key in set(keys) - with_row:
+    assert rows[key].tolist() == [sizes[buckets[key]] - room] * WIDTH
+  for values, indices in gradients:
+    assert (np.diff(indices) > 0).all()
+    is_shared = indices % new_rows.NewRows(1).rows_in_bucket == 0
+    assert (values[~is_shared] == -1).all()
+  shared = np.concatenate(
+    [v[i % new_rows.NewRows(1).rows_in_bucket == 0] for v, i in gradients]
+  )
+  assert sorted(-shared[:, 0]) == sorted(sizes - room)
+
+
+@pytest.mark.parametrize(
+  'make_optimizer', [tf.train.AdagradOptimizer, tf.train.RMSPropOptimizer]
+)
+def test_a_row_that_was_another_keys_begins_anew(tf_session, make_optimizer):
+  step = Step(cluster_lib.Cluster(), 10, make_optimizer)
+  step.begin(tf_session)
+  before = step.run(tf_session, [5, 7])
+  tf_session.run(step.apply, {step.keys: [5]})
+  [found] = step.read(tf_session)
+  # A save that reads keys first may have rows and moments of keys that it has
+  # not; so may a table whose keys are restored.
+  tf_session.run(step.parts[0].keys.initializer)
+  key_map.fill(tf_session)
+  again = step.run(tf_session, [5, 7])
+  np.testing.assert_array_equal(again, before)
+  tf_session.run(step.apply, {step.keys: [5]})
+  assert step.read(tf_session) == [found]
+
+
+def test_without_a_new_key_nothing_is_made(tf_session):
+  step = Step(cluster_lib.Cluster(), 10)
+  step.begin(tf_session)
+  assert step.run(tf_session, []).shape == (0, WIDTH)
+  step.run(tf_session, [3, 3])
+  [made] = [
+    op
+    for op in tf.get_default_graph().get_operations()
+    if op.type == 'BatchFunction'
+  ]
+  numbers = tf_session.run([made.inputs[0], made.outputs[0]], {step.keys: [3]})
+  assert [x.size for x in numbers] == [0, 0]
+  assert {v.op.name for v in tf.get_collection(sparse_table.TABLES)} == {
+    'user/rows',
+    'user/keys',
+  }
