@@ -27,7 +27,11 @@ from distmnist.sweeps import autotune
 from distmnist.training import flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
-from distmnist.training.problems import problem_data, table_batches
+from distmnist.training.problems import (
+  problem_data,
+  table_batches,
+  table_memory,
+)
 
 _MBITS = flags.DEFINE_multi_integer(
   'mbits',
@@ -58,6 +62,8 @@ def main():
   cluster = make_cluster()
   problem = problem_lib.from_flags()
   name, step, held, traffic = build(cluster, problem)
+  with held[0].graph.as_default():
+    growth = table_memory.describe_growth(cluster.num_ps)
   print(
     f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
     f'{problem.describe()}'
@@ -66,6 +72,8 @@ def main():
     print(line)
   if cluster.num_ps:
     print(sharding.format_bytes_per_ps(held, cluster.num_ps))
+  if growth:
+    print(growth)
   if not cluster.is_distributed:
     print('one process: nothing moves')
     return

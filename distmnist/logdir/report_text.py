@@ -61,6 +61,8 @@ def format_lines(report):
       'staleness',
       f'mean {report["staleness_mean"]:.2f}, max {report["staleness_max"]}',
     )
+  for name, text in _describe_tables(report):
+    add(name, text)
   num_lives = sum(len(row['lives']) for row in report['workers'])
   if num_lives > len(report['workers']):
     add(
@@ -70,6 +72,17 @@ def format_lines(report):
   for name, text in _describe_workers(report):
     add(name, text)
   return lines
+
+
+def _describe_tables(report):
+  """Yields (name, how it has grown), a pair of str a table."""
+  for name, table in report.get('tables', {}).items():
+    without = table['keys_without_row']
+    yield (
+      f'table {name}',
+      f'{table["rows"]:,} rows, room for {table["capacity"]:,}'
+      + (f'; {without:,} times a key found none left' if without else ''),
+    )
 
 
 def _describe_workers(report):

@@ -63,13 +63,7 @@ def embedding(
   if initializer is None:
     initializer = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
   with tf.variable_scope(name, reuse=tf.AUTO_REUSE):
-    if isinstance(num_rows, new_rows.NewRows):
-      start = new_rows.Start(num_rows, _find_kind(ids), initializer)
-      table = key_table.get_table(start, width, name)
-      find = functools.partial(_look_up_keys, table, name)
-    else:
-      table = sparse_table.get_table(num_rows, width, initializer)
-      find = functools.partial(_look_up_ids, table, num_rows, name)
+    find = _get_table(ids, num_rows, width, name, initializer)
     look_up = functools.partial(_look_up, find, width)
     if isinstance(ids, tf.Tensor):
       rows = look_up(ids)
@@ -88,8 +82,15 @@ def embedding(
     return combined
 
 
-def _find_kind(ids):
-  return 'text' if ids.dtype == tf.string else 'whole numbers'
+def _get_table(ids, num_rows, width, name, initializer):
+  """Returns how a table is looked up, callable(ids [n]) -> rows [n, width]."""
+  if isinstance(num_rows, new_rows.NewRows):
+    kind = 'text' if ids.dtype == tf.string else 'whole numbers'
+    start = new_rows.Start(num_rows, kind, initializer)
+    table = key_table.get_table(start, width, name)
+    return functools.partial(_look_up_keys, table, name)
+  table = sparse_table.get_table(num_rows, width, initializer)
+  return functools.partial(_look_up_ids, table, num_rows, name)
 
 
 def _check_table(ids, num_rows, width, name, initializer):

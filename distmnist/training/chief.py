@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.tables import key_map
 from distmnist.logdir import best, checkpoints, saving
 from distmnist.training import (
   evaluation,
@@ -17,6 +16,7 @@ from distmnist.training import (
 )
 from distmnist.training.hooks import (
   begin_hook,
+  growth_hook,
   save_hook,
   stop_hook,
   validation_hook,
@@ -84,13 +84,13 @@ class Chief:
       validation_split: split.Split.
       folder: run_folder.RunFolder.
     """
-    self._task = task
-    self._choice = choice
+    self._task, self._choice = task, choice
     self._images = folder.images
     self._owner = folder.owner
     self._logdir = folder.path
     self._test_split = problem_data.load_test_split(choice.problem)
     self._validation, self._workers = None, []
+    self._growth = growth_hook.GrowthHook(folder.summary_dir)
     if _VALIDATION_STEPS.value:
       self._validation = self._make_evaluator(validation_split)
     self._global_step = tf.train.get_global_step()
@@ -139,7 +139,7 @@ class Chief:
     )
     stop.find_unsaved = saves.find_unsaved
     scaffold.before_restore = saves.end_beside
-    return [*result, saves]
+    return [*result, self._growth, saves]
 
   def _make_validation_hook(self, steps, others):
     problem = self._choice.problem
@@ -149,12 +149,10 @@ class Chief:
       folder = checkpoints.best_dir(self._logdir)
       kept = best.Best(folder, self._owner.check, **metric)
       summary_dir = os.path.join(self._logdir, 'validation')
-    everything = tf.global_variables()
-    # A row that is made meanwhile must not be known without its values.
-    keys = tf.get_collection(key_map.KEYS)
+    fetch = evaluation.build_fetch()
 
     def evaluate(session):
-      values = checkpoints.fetch_whole(session, everything, keys)
+      values = fetch(session)
       return values, problem.choose(self._validation.compute(values))
 
     def end_run(run_context):
@@ -209,6 +207,7 @@ class Chief:
       'unit': self._choice.problem.unit,
       'judged_by': self._choice.problem.judged_by,
       'global_step': self._final_step,
+      'tables': self._growth.tables,
       'final_cost': progress.final_cost,
       'images_per_sec': progress.images_per_sec(),
       'train_secs': stats.train_secs,

@@ -1,6 +1,7 @@
 """Metrics of variables at hand or of a checkpoint, on this machine alone."""
 
 import contextlib
+import functools
 
 import tensorflow.compat.v1 as tf
 
@@ -122,6 +123,18 @@ def compute_chunk_size(x):
   """
   numbers = sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(x))
   return min(CHUNK_SIZE, max(1, _CHUNK_NUMBERS // max(1, numbers)))
+
+
+def build_fetch():
+  """Returns a callable, session -> {name: array}, all that is in a checkpoint.
+
+  It is of the default graph, while others train.
+  """
+  # A row that is made meanwhile must not be known without its values.
+  keys = tf.get_collection(key_map.KEYS)
+  return functools.partial(
+    checkpoints.fetch_whole, variables=tf.global_variables(), first=keys
+  )
 
 
 def build_sums(problem, y, outputs):

@@ -66,13 +66,9 @@ class WorkerLoop:
       at_end: contextlib.ExitStack, for what is written at the end of this life.
     """
     task, step = self._task, self._graph.step
-    cluster = task.cluster
-    strategy = self._choice.strategy
-    strategy_hooks = [
-      *strategy.hooks(task.stop),
-      step.table.hook(),
-      key_hook.KeyHook(),
-    ]
+    cluster, strategy = task.cluster, self._choice.strategy
+    strategy_hooks = [*strategy.hooks(task.stop), step.table.hook()]
+    strategy_hooks.append(key_hook.KeyHook())
     task.watchdog.stalls.describe_wait = functools.partial(
       strategy_lib.describe_wait, strategy_hooks
     )

@@ -56,6 +56,19 @@ def test_what_the_system_does_not_count_is_not_said():
   assert not [line for line in found if line.startswith('sockets')]
 
 
+def test_the_growth_of_tables_is_told():
+  tables = {
+    'user': {'rows': 1234, 'capacity': 5000, 'keys_without_row': 0},
+    'ad': {'rows': 900, 'capacity': 100, 'keys_without_row': 1500},
+  }
+  found = report_text.format_lines(compose(tables=tables))
+  assert [line for line in found if line.startswith('table')] == [
+    'table user          1,234 rows, room for 5,000',
+    'table ad            900 rows, room for 100; 1,500 times a key found none '
+    'left',
+  ]
+
+
 def test_recoveries_are_told_where_there_were_any():
   found = report_text.format_lines(
     compose() | {'recoveries': 2, 'steps_lost': 31}

@@ -8,7 +8,12 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.center import center
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import (
+  key_map,
+  key_shard,
+  new_rows,
+  sparse_table,
+)
 from distmnist.nn import embeddings, layers
 
 LISTS = [[3, 3, 70], [], [99]]
@@ -90,7 +95,18 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
   [
     ({'ids': [1, 2]}, 'expected ids as a tensor, a tf.RaggedTensor or a'),
     ({'ids': tf.float32}, 'expected ids that are integers, not float32'),
-    ({'ids': tf.string}, 'number the values, or tf.strings.to_hash_bucket'),
+    ({'ids': tf.string}, 'number the values, or give layers.NewRows(capacity)'),
+    ({'num_rows': None}, 'expected num_rows of 1 or more, not None'),
+    ({'num_rows': layers.NewRows(0)}, 'expected capacity of 1 or more, not 0'),
+    (
+      {
+        'num_rows': layers.NewRows(5),
+        'initializer': tf.glorot_uniform_initializer(),
+      },
+      'of which the rows of keys can be drawn one by one: tf.zeros_, ones_, '
+      'constant_, random_uniform_, random_normal_ or '
+      'truncated_normal_initializer, not GlorotUniform',
+    ),
     ({'num_rows': 0}, 'expected num_rows of 1 or more, not 0'),
     ({'width': 2.5}, 'expected width of 1 or more, not 2.5'),
     ({'combiner': 'max'}, "combiner sum, mean, sqrtn or None, not 'max'"),
@@ -117,3 +133,40 @@ def test_a_table_has_one_shape(tf_session):
   layers.embedding(tf.constant([1]), 100, 2, 'user')
   with pytest.raises(ValueError, match='user/rows'):
     layers.embedding(tf.constant([1]), 100, 3, 'user')
+
+
+@pytest.mark.parametrize('kind', ['tensor', 'ragged', 'sparse'])
+def test_text_is_looked_up_by_itself(tf_session, kind):
+  words = tf.ragged.constant([['a', 'b'], ['b', 'a']])
+  words = {
+    'tensor': words.to_tensor,
+    'ragged': lambda: words,
+    'sparse': words.to_sparse,
+  }[kind]()
+  the_center = center.Center(cluster_lib.Cluster())
+  with the_center.scope():
+    found = layers.embedding(
+      words,
+      layers.NewRows(10),
+      2,
+      'word',
+      combiner='sum',
+      initializer=tf.ones_initializer(),
+    )
+  assert found.shape.as_list() == [2, 2]
+  key_shard.connect_all()
+  tf_session.run(tf.global_variables_initializer())
+  key_map.fill(tf_session)
+  np.testing.assert_array_equal(tf_session.run(found), np.full([2, 2], 2.0))
+
+
+def test_the_lowest_numbers_are_no_keys(tf_session):
+  ids = tf.constant([3, -(2**63)], tf.int64)
+  found = layers.embedding(ids, layers.NewRows(10), 2, 'user')
+  tf_session.run(tf.global_variables_initializer())
+  key_map.fill(tf_session)
+  with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+    tf_session.run(found)
+  text = ' '.join(caught.value.message.split())
+  lowest = new_rows.LOWEST_KEY
+  assert f'[the table user has keys from {lowest} on, and none of]' in text

@@ -18,6 +18,7 @@ from distmnist.strategies import async_sgd
 from distmnist.training import chief as chief_lib
 from distmnist.training.hooks import (
   begin_hook,
+  growth_hook,
   save_hook,
   stop_hook,
   validation_hook,
@@ -121,6 +122,7 @@ class Run:
     folder = types.SimpleNamespace(
       path=logdir and str(logdir),
       images='some images',
+      summary_dir=None,
       owner=logdir and types.SimpleNamespace(check=lambda: None),
     )
     problem = problems.of_images(build_model)
@@ -168,7 +170,11 @@ def find_share(split):
 def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
   set_flags(*FEW)
   kinds = [type(hook) for hook in Run(tf_session).hooks]
-  assert kinds == [stop_hook.EndHook, save_hook.SaveHook]
+  assert kinds == [
+    stop_hook.EndHook,
+    growth_hook.GrowthHook,
+    save_hook.SaveHook,
+  ]
   set_flags(*FEW, '--validation_steps=10')
   with tf.Graph().as_default(), tf.Session() as session:
     run = Run(session, tmp_path)
@@ -177,6 +183,7 @@ def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
     begin_hook.BeginHook,
     validation_hook.ValidationHook,
     stop_hook.EndHook,
+    growth_hook.GrowthHook,
     save_hook.SaveHook,
   ]
   assert run.stop.find_unsaved == run.hooks[-1].find_unsaved
@@ -207,6 +214,7 @@ def test_the_report_is_of_the_center_at_the_end(
     'local_steps': 40,
     'images': 400,
     'pushes_per_update': 1,
+    'tables': {},
     'final_cost': 0.5,
     'images_per_sec': 200,
     'train_secs': 2,

@@ -69,7 +69,10 @@ class SyncReplicas:
     self._add_to_update(sums, [v for _, v in sparse])
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
-      self.optimizer.apply_gradients(dense, self._global_step)
+      # It wants a variable at least; one that has no gradient is left alone.
+      self.optimizer.apply_gradients(
+        dense or [(None, sparse[0][1])], self._global_step
+      )
     accumulators = [(_find_accumulator(v), v.device) for _, v in dense] + sums
     self._round = sync_round.Round(
       self._cluster,

@@ -13,14 +13,17 @@ from distmnist.common import cli
 from distmnist.exchange.tables import key_hash, new_rows
 
 # The collections of all KeyMaps, and of the variables `keys`.
-_MAPS = 'distmnist/key_maps'
+MAPS = 'distmnist/key_maps'
 KEYS = 'distmnist/keys'
+# Of a map, in memory: measured with 0.5 to 5 million keys, at most 49.
+BYTES_OF_KEY = 48
 
 
 class KeyMap:
   """The keys of the rows of some buckets, and how a key is looked up.
 
   Attributes:
+    name: str, of the table.
     rows, keys: tf.Variable [rows, width] and int64 [rows], of one device.
     filled: int64 scalar tensor, the mark of `keys` once the map is filled.
   """
@@ -34,7 +37,7 @@ class KeyMap:
       first_bucket: int, of those that are here.
     """
     self.rows, self.keys = rows, keys
-    self._name, self._start = name, start
+    self.name, self._start = name, start
     self._in_bucket = start.new_rows.rows_in_bucket
     self._first_bucket = first_bucket
     with tf.name_scope('key_map'), self.placed():
@@ -42,7 +45,11 @@ class KeyMap:
         key_dtype=tf.int64, value_dtype=tf.int64, shared_name=self._find_name()
       )
       self.filled = self._build_fill()
-    tf.add_to_collection(_MAPS, self)
+    tf.add_to_collection(MAPS, self)
+
+  @property
+  def capacity(self):
+    return self._start.new_rows.capacity
 
   def placed(self):
     """The context of what is done where the rows are."""
@@ -72,7 +79,7 @@ class KeyMap:
     kinds = {number: kind for kind, number in new_rows.MARKS.items()}
     if kinds.get(mark) != self._start.kind:
       raise cli.RunError(
-        f'the keys of the table {self._name!r} in the checkpoint are '
+        f'the keys of the table {self.name!r} in the checkpoint are '
         f'{kinds.get(mark, "of another version")}, and those of the model '
         f'{self._start.kind}: give the model that it was trained with, or '
         'another --logdir'
@@ -107,7 +114,7 @@ def fill(session):
   Raises:
     cli.RunError: `keys` are of another kind than the model's.
   """
-  maps = session.graph.get_collection(_MAPS)
+  maps = session.graph.get_collection(MAPS)
   if maps:
     marks = session.run([key_map.filled for key_map in maps])
     for key_map, mark in zip(maps, marks, strict=True):
@@ -116,7 +123,7 @@ def fill(session):
 
 def fill_when_loaded():
   """Has a SavedModel of the default graph fill its maps when it is loaded."""
-  for key_map in tf.get_collection(_MAPS):
+  for key_map in tf.get_collection(MAPS):
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
 
 

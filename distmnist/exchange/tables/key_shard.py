@@ -165,6 +165,20 @@ def connect_all():
   tf.get_default_graph().clear_collection(_OPEN)
 
 
+def get_counts():
+  """Returns what the tables of the default graph have made.
+
+  Returns:
+    ({name of a table: its capacity}, {name: list of KeyShard.counts}).
+  """
+  capacities, counts = {}, {}
+  for shard in tf.get_collection(key_map.MAPS):
+    if isinstance(shard, KeyShard):
+      capacities[shard.name] = shard.capacity
+      counts.setdefault(shard.name, []).append(shard.counts)
+  return capacities, counts
+
+
 def _scatter(variable, rows, values):
   return tf.raw_ops.ResourceScatterUpdate(
     resource=variable.handle, indices=rows, updates=values

@@ -25,12 +25,14 @@ class _Kept(NamedTuple):
     pulled: [n, width], their values.
     owners: int32 [keys], which of `rows` is each key's; None where it is the
       one of the key's own place.
+    owned: see row_numbering.Numbering.find_owned.
   """
 
   shard: tf.Variable
   rows: tf.Tensor
   pulled: tf.Tensor
   owners: tf.Tensor | None
+  owned: tuple | None
 
   @property
   def sent(self):
@@ -49,8 +51,21 @@ class _Kept(NamedTuple):
       value = tf.math.unsorted_segment_sum(
         value, self.owners, tf.size(self.rows)
       )
+    if self.owned is not None:
+      value = self._leave_others(value)
     shape = tf.constant(self.shard.shape.as_list(), tf.int64)
     return tf.IndexedSlices(value, self.rows, shape)
+
+  def _leave_others(self, value):
+    """Returns the gradient of `rows`, zeros for those of other keys by now.
+
+    A worker that stood still may push into a center that was restored since it
+    pulled, and in which its rows are not yet made, or have been for others.
+    """
+    keys, before = self.owned
+    with tf.control_dependencies([value]):
+      is_same = tf.equal(keys.sparse_read(self.rows), before)
+    return value * tf.cast(is_same, value.dtype)[:, tf.newaxis]
 
 
 class RowExchange:
@@ -131,7 +146,9 @@ class RowExchange:
       with tf.control_dependencies([begin]):
         for shard, part in zip(shards, parts, strict=True):
           rows, owners = self._numbering.find_rows(shard, part)
-          kept.append(_Kept(shard, rows, shard.sparse_read(rows), owners))
+          owned = self._numbering.find_owned(shard, rows)
+          pulled = shard.sparse_read(rows)
+          kept.append(_Kept(shard, rows, pulled, owners, owned))
       rows = [part.sent for part in kept]
       rows = rows[0] if len(rows) == 1 else tf.concat(rows, 0)
     self._kept.append(kept)

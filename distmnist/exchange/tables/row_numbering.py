@@ -53,6 +53,14 @@ class Numbering:
     """
     raise NotImplementedError
 
+  def find_owned(self, shard, rows):
+    """Returns what tells whose `rows`, int64 [n], of a shard are, on its ps.
+
+    (tf.Variable, its values int64 [n] now): while these stay, the rows are
+    those of the same keys. None where rows are never another's.
+    """
+    del shard, rows
+
 
 class PositionNumbering(Numbering):
   """Of tables whose ids are rows: a key is the row's number among all rows.
@@ -102,6 +110,9 @@ class KeyNumbering(Numbering):
   def __init__(self, tables):
     super().__init__(tables)
     self._index = {s.op.name: i for i, s in enumerate(self._in_order)}
+    self._keys = {
+      part.rows.op.name: part.keys for table in tables for part in table.parts
+    }
     self._find = {
       part.rows.op.name: part.find_or_make if table.makes_rows else part.find
       for table in tables
@@ -130,6 +141,10 @@ class KeyNumbering(Numbering):
   def find_rows(self, shard, keys):
     rows, owners = tf.unique(self._find[shard.op.name](keys))
     return sort(rows, owners, rows)
+
+  def find_owned(self, shard, rows):
+    keys = self._keys[shard.op.name]
+    return keys, keys.sparse_read(rows)
 
 
 def _find_each(ids):

@@ -1,5 +1,6 @@
 """Whether sparse tables fit the memory of the ps, before anything starts."""
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -8,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import key_map, sparse_table
 from distmnist.nn import optimizers, sparse_updates
 
 _PS_MEMORY_MIB = flags.DEFINE_integer(
@@ -38,13 +39,8 @@ def check(cluster):
   if not tables or limit is None:
     return
   optimizer = optimizers.base_rate_from_flags()[0].split()[0]
-  num_copies = 1 + sparse_updates.NUM_SLOTS.get(optimizer, 0)
-  sizes = {}
-  for shard in tables:
-    name = sparse_table.find_name(shard)
-    size = shard.shape.num_elements() * shard.dtype.size
-    sizes[name] = sizes.get(name, 0) + size
-  needed = num_copies * sum(sizes.values()) / cluster.num_ps
+  sizes = _find_sizes(1 + sparse_updates.NUM_SLOTS.get(optimizer, 0))
+  needed = sum(sizes.values()) / cluster.num_ps
   if needed > limit:
     largest = max(sizes, key=sizes.get)
     raise cli.UsageError(
@@ -54,6 +50,37 @@ def check(cluster):
       f'(--ps_memory_mib): take more ps with memory of their own, fewer or '
       'narrower rows, or sgd, which keeps nothing beside them'
     )
+
+
+def _find_sizes(num_copies):
+  """Returns {name of a table: bytes, once all of its rows are made}.
+
+  Args:
+    num_copies: int, the rows themselves and what is kept beside them.
+  """
+  sizes = collections.Counter()
+  for shard in tf.get_collection(sparse_table.TABLES):
+    size = shard.shape.num_elements() * shard.dtype.size
+    if key_map.is_keys(shard):
+      size += shard.shape.num_elements() * key_map.BYTES_OF_KEY
+    else:
+      size *= num_copies
+    sizes[sparse_table.find_name(shard)] += size
+  return sizes
+
+
+def describe_growth(num_ps):
+  """Returns a line on tables whose rows are made (str), None without any."""
+  keys = tf.get_collection(key_map.KEYS)
+  if not keys:
+    return None
+  num_rows = sum(int(variable.shape[0]) for variable in keys)
+  names = list(dict.fromkeys(map(sparse_table.find_name, keys)))
+  more = num_rows * key_map.BYTES_OF_KEY / max(1, num_ps)
+  return (
+    f'rows are made in {", ".join(names)}: all of them are held from the start,'
+    f' and of the keys come up to {more:,.0f} bytes a ps'
+  )
 
 
 def _find_limit(cluster):

@@ -15,7 +15,7 @@ def test_a_new_center_fills_its_maps(tf_session):
   tf_session.run([keys[row].assign(5).op, table[row].assign([7.0]).op])
   hook = key_hook.KeyHook()
   assert isinstance(hook, strategy.CenterHook)
-  [the_map] = tf.get_collection('distmnist/key_maps')
+  [the_map] = tf.get_collection(key_map.MAPS)
   assert isinstance(the_map, key_map.KeyMap)
   hook.on_new_center(tf_session)
   assert tf_session.run(rows).tolist() == [[7]]

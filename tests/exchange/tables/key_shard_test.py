@@ -26,7 +26,7 @@ class Step:
 
   def __init__(self, member, capacity, make_optimizer=None):
     seeds.set_seed(3)
-    the_center = center.Center(member)
+    self.center = the_center = center.Center(member)
     with tf.device(member.device_setter()), the_center.scope():
       self.keys = tf.placeholder(tf.int64, [None])
       self.rows = layers.embedding(
@@ -40,7 +40,7 @@ class Step:
     pairs = the_center.to_shards(gradients)
     self.apply = optimizer.apply_gradients(pairs)
     self.gradients = [(g.values, g.indices) for g, _ in pairs]
-    self.parts = tf.get_collection('distmnist/key_maps')
+    self.parts = tf.get_collection(key_map.MAPS)
     key_shard.connect_all()
 
   def begin(self, session):
@@ -166,6 +166,23 @@ def test_a_row_that_was_another_keys_begins_anew(tf_session, make_optimizer):
   np.testing.assert_array_equal(again, before)
   tf_session.run(step.apply, {step.keys: [5]})
   assert step.read(tf_session) == [found]
+
+
+def test_a_push_leaves_rows_that_are_another_keys_by_now(tf_session):
+  step = Step(cluster_lib.Cluster(), 10)
+  step.begin(tf_session)
+  step.run(tf_session, [5, 7])
+  [before] = step.read(tf_session)
+  [[kept]] = step.center.rows.exchanges[0]._kept
+  _, keys = kept.owned
+  in_order = tf_session.run(keys, {step.keys: [5, 7]})
+  assert sorted(in_order) == [5, 7]
+  # What it saw when it pulled.
+  at_pull = np.where(in_order == 5, 8, in_order)
+  tf_session.run(step.apply, {step.keys: [5, 7], keys: at_pull})
+  [after] = step.read(tf_session)
+  assert after[5] == before[5]
+  np.testing.assert_allclose(after[7][0], np.array(before[7][0]) + 1)
 
 
 def test_without_a_new_key_nothing_is_made(tf_session):

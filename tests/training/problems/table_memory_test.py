@@ -53,3 +53,23 @@ def test_memory_is_that_of_the_container(monkeypatch, tmp_path):
   assert table_memory.read_memory() == 2**20
   limit.write_text('max\n')
   assert table_memory.read_memory() >= whole
+
+
+def test_rows_that_are_made_count_with_their_keys(tf_session, set_flags):
+  made = layers.NewRows(100_000)
+  layers.embedding(tf.constant([1]), made, 8, 'users')
+  # Rows and Adam's moments, a number in `keys`, and an entry of the map.
+  needed = made.num_positions * (3 * 8 * 4 + 8 + 48)
+  set_flags(f'--ps_memory_mib={needed // 2**20}', '--optimizer=adam')
+  with pytest.raises(cli.UsageError, match=f'take {needed / 2**20:,.0f} MiB'):
+    table_memory.check(make('a:1'))
+  table_memory.check(make('a:1', 'b:1'))
+  assert table_memory.describe_growth(2) == (
+    'rows are made in users: all of them are held from the start, and of the '
+    f'keys come up to {made.num_positions * 24:,} bytes a ps'
+  )
+
+
+def test_other_tables_do_not_grow(tf_session):
+  build(60)
+  assert table_memory.describe_growth(1) is None

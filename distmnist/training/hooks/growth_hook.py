@@ -1,0 +1,88 @@
+"""How many rows the tables have made, and whether any are left."""
+
+import logging
+import time
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import key_shard, new_rows
+from distmnist.training.telemetry import summaries
+
+_log = logging.getLogger(__name__)
+
+# From one look at the counts of the ps to the next; they are some KB.
+_LOOK_SECS = 10.0
+
+
+class GrowthHook(tf.train.SessionRunHook):
+  """Follows the tables whose rows are made; says once when one is full.
+
+  Attributes:
+    tables: {name: {'rows', 'capacity', 'keys_without_row': int}} as last seen:
+      the rows that were made, for how many there is room in any case, and how
+      often a step had a key for which no row was left.
+  """
+
+  def __init__(self, summary_dir):
+    """
+    Args:
+      summary_dir: str, the folder for events, or None.
+    """
+    self._summary_dir = summary_dir
+    self._next_look = 0.0
+    self._without = {}
+    self._said = set()
+    self.tables = {}
+
+  def begin(self):
+    self._capacities, self._counts = key_shard.get_counts()
+    self._global_step = tf.train.get_global_step()
+    self._writer = None
+    if self._summary_dir and self._counts:
+      self._writer = summaries.Writer(self._summary_dir)
+
+  def after_run(self, run_context, run_values):
+    now = time.monotonic()
+    if self._counts and now >= self._next_look:
+      self._next_look = now + _LOOK_SECS
+      self._look(run_context.session)
+
+  def end(self, session):
+    if self._counts:
+      self._look(session)
+
+  def _look(self, session):
+    found, step = session.run([self._counts, self._global_step])
+    for name, counts in found.items():
+      made = sum((part[:, 0] - new_rows.NUM_RESERVED).sum() for part in counts)
+      without = self._count_without(name, sum(x[:, 1].sum() for x in counts))
+      self.tables[name] = {
+        'rows': int(made),
+        'capacity': self._capacities[name],
+        'keys_without_row': without,
+      }
+      if without and name not in self._said:
+        self._said.add(name)
+        _log.info(
+          f'the table {name!r} is full: {made:,} keys have a row of their own, '
+          f'and those that come now share {new_rows.NUM_BUCKETS} rows; give '
+          f'NewRows more than a capacity of {self._capacities[name]:,}'
+        )
+    if self._writer:
+      shown = {
+        f'tables/{name}/{what}': table[what]
+        for name, table in self.tables.items()
+        for what in ('rows', 'keys_without_row')
+      }
+      self._writer.write_scalars(shown, int(step))
+
+  def _count_without(self, name, counted):
+    """Returns the sum of what the ps have `counted` before and now (int).
+
+    They count anew when the center is restored.
+    """
+    before, last = self._without.get(name, (0, 0))
+    if counted < last:
+      before += last
+    self._without[name] = before, int(counted)
+    return before + int(counted)

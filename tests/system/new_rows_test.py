@@ -1,0 +1,99 @@
+"""Rows that are made under kills: each key ends with its own, and right.
+
+The row of a key learns a number that belongs to the key alone: a row that two
+keys share, one that a push has hit for another, or a key that has lost what it
+had learnt without a checkpoint being behind it, would be far off at the end.
+"""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import key_hash, new_rows
+from distmnist.logdir import checkpoints
+from tests.lifecycle.session_test import wait_for_step
+
+NUM_KEYS, BATCH = 2000, 20
+PROBLEM = f"""
+import numpy as np
+import tensorflow.compat.v1 as tf
+from distmnist.nn import layers
+
+def load(split):
+  if split != 'validation':
+    keys = np.array([f'user {{i}}' for i in range({NUM_KEYS})])
+    y = np.random.default_rng(7).uniform(-1, 1, {NUM_KEYS})
+    return keys, y.astype(np.float32)
+
+def build(x, is_training):
+  return layers.embedding(x, layers.NewRows({NUM_KEYS}), 1, 'user')[:, 0]
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+"""
+
+
+def find_keys():
+  with tf.Graph().as_default(), tf.Session() as session:
+    keys = key_hash.find_fingerprints(
+      tf.constant([f'user {i}' for i in range(NUM_KEYS)])
+    )
+    return session.run([keys, key_hash.find_buckets(keys, 60)])
+
+
+def check(logdir):
+  reader = tf.train.load_checkpoint(checkpoints.find_latest(str(logdir)))
+  keys, rows = (reader.get_tensor(f'user/{x}') for x in ('keys', 'rows'))
+  made = np.flatnonzero(keys >= new_rows.LOWEST_KEY)
+  place = {keys[i]: i for i in made}
+  assert len(place) == len(made) == NUM_KEYS
+  known, buckets = find_keys()
+  at = np.array([place[key] for key in known])
+  in_bucket = new_rows.NewRows(NUM_KEYS).rows_in_bucket
+  assert (at // in_bucket == buckets).all()
+  y = np.random.default_rng(7).uniform(-1, 1, NUM_KEYS)
+  np.testing.assert_allclose(rows[at, 0], y, atol=1e-3)
+  report = json.loads((logdir / 'report.json').read_text())
+  assert report['tables'] == {
+    'user': {'rows': NUM_KEYS, 'capacity': NUM_KEYS, 'keys_without_row': 0}
+  }
+  assert report['test_metrics']['loss'] < 1e-5
+  return report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
+@pytest.mark.parametrize('victim', ['ps', 'worker', 'chief'])
+def test_who_is_killed_leaves_each_key_its_row(
+  tasks, make_real_cluster, tmp_path, rule, victim
+):
+  (tmp_path / 'problem.py').write_text(PROBLEM)
+  logdir = tmp_path / 'run'
+  # Half of what a row is off, for the one example of it in a batch.
+  rate = BATCH / 4 * (2 if rule == 'sync_sgd' else 1)
+  flags = (
+    *(f'--problem={tmp_path}/problem.py', f'--logdir={logdir}'),
+    *(f'--batch_size={BATCH}', f'--strategy={rule}', f'--learning_rate={rate}'),
+    *('--epochs=24', '--log_secs=0', '--save_steps=20'),
+  )
+  cluster = make_real_cluster(2, 2)
+  ps, workers = cluster.start_all(*flags)
+  # In the first epoch: there are keys of which no checkpoint knows.
+  for worker in workers:
+    wait_for_step(worker, 30)
+  group, index = {
+    'ps': (ps, 1),
+    'worker': (workers, 1),
+    'chief': (workers, 0),
+  }[victim]
+  tasks.signal(group[index], signal.SIGKILL)
+  assert tasks.wait(group[index]) == [-signal.SIGKILL]
+  job = 'ps' if victim == 'ps' else 'worker'
+  group[index] = cluster.start(job, index, *flags)
+  assert tasks.wait(*workers, *ps, timeout_secs=400) == [0] * 4
+  report = check(logdir)
+  assert report['recoveries'] == (victim == 'ps')
