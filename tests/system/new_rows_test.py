@@ -6,6 +6,7 @@ had learnt without a checkpoint being behind it, would be far off at the end.
 """
 
 import json
+import re
 import signal
 
 import numpy as np
@@ -15,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.tables import key_hash, new_rows
 from distmnist.logdir import checkpoints
 from tests.lifecycle.session_test import wait_for_step
+from tests.support import programs
 
 NUM_KEYS, BATCH = 2000, 20
 PROBLEM = f"""
@@ -97,3 +99,68 @@ def test_who_is_killed_leaves_each_key_its_row(
   assert tasks.wait(*workers, *ps, timeout_secs=400) == [0] * 4
   report = check(logdir)
   assert report['recoveries'] == (victim == 'ps')
+
+
+def train(folder, problem, num_steps):
+  """Trains in one process, by the rate of half of what a row is off."""
+  path = folder / 'problem.py'
+  path.write_text(problem)
+  return (
+    *(f'--problem={path}', f'--logdir={folder}/run', f'--batch_size={BATCH}'),
+    *(f'--learning_rate={BATCH / 4}', f'--train_steps={num_steps}'),
+  )
+
+
+@pytest.mark.slow
+def test_an_exported_model_serves_by_the_same_keys(tmp_path):
+  flags = train(tmp_path, PROBLEM, 20 * NUM_KEYS // BATCH)
+  programs.run_forked('train', *flags)
+  out, _ = programs.run_forked('evaluate', f'--logdir={tmp_path}/run')
+  assert float(re.search(r'test loss (\S+)', out)[1]) < 1e-9
+  programs.run_forked(
+    'export', f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'
+  )
+  with tf.Graph().as_default(), tf.Session() as session:
+    found = tf.saved_model.loader.load(
+      session, [tf.saved_model.SERVING], f'{tmp_path}/model'
+    )
+    signature = found.signature_def['serving_default']
+    [given], [outputs] = signature.inputs.values(), signature.outputs.values()
+    users = [f'user {i}' for i in range(NUM_KEYS)]
+    served, unknown = (
+      session.run(outputs.name, {given.name: keys})
+      for keys in (users, ['nobody', 'user -1'])
+    )
+  y = np.random.default_rng(7).uniform(-1, 1, NUM_KEYS)
+  np.testing.assert_allclose(served, y, atol=1e-3)
+  assert unknown.tolist() == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('before', 'after', 'message'),
+  [
+    (
+      "f'user {i}'",
+      'i',
+      "the keys of the table 'user' in the checkpoint are text, and those of "
+      'the model whole numbers: give the model that it was trained with',
+    ),
+    (', 1, ', ', 2, ', 'has user/rows with shape [4560, 1], but the model has'),
+    (
+      'layers.NewRows(2000)',
+      'layers.NewRows(9000)',
+      'has user/rows with shape [4560, 1], but the model has [13920, 1]',
+    ),
+  ],
+)
+def test_a_checkpoint_of_another_table_is_one_line(
+  tmp_path, before, after, message
+):
+  programs.run_forked('train', *train(tmp_path, PROBLEM, 2))
+  assert before in PROBLEM
+  flags = train(tmp_path, PROBLEM.replace(before, after), 4)
+  _, errors = programs.run_forked('train', *flags, code=1)
+  *_, last = errors.splitlines()
+  assert last.startswith('distmnist.train: error: ')
+  assert message in last
