@@ -85,8 +85,7 @@ class Chief:
       folder: run_folder.RunFolder.
     """
     self._task, self._choice = task, choice
-    self._images = folder.images
-    self._owner = folder.owner
+    self._images, self._owner = folder.images, folder.owner
     self._logdir = folder.path
     self._test_split = problem_data.load_test_split(choice.problem)
     self._validation, self._workers = None, []
