@@ -12,8 +12,10 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import cli
 from distmnist.exchange.tables import key_hash, new_rows
 
-# The collections of all KeyMaps, and of the variables `keys`.
+# The collections of all KeyMaps, of key_table.PlainTables, and of the variables
+# `keys`.
 MAPS = 'distmnist/key_maps'
+PLAIN_TABLES = 'distmnist/plain_tables'
 KEYS = 'distmnist/keys'
 # Of a map, in memory: measured with 0.5 to 5 million keys, at most 49.
 BYTES_OF_KEY = 48
@@ -125,6 +127,8 @@ def fill_when_loaded():
   """Has a SavedModel of the default graph fill its maps when it is loaded."""
   for key_map in tf.get_collection(MAPS):
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
+  for collection in MAPS, PLAIN_TABLES:  # No file could hold what is in them.
+    tf.get_default_graph().clear_collection(collection)
 
 
 def is_keys(variable):

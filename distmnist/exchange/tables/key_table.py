@@ -18,8 +18,6 @@ from distmnist.exchange.tables import (
   sparse_table,
 )
 
-_PLAIN = 'distmnist/plain_tables'
-
 
 def get_table(start, width, name):
   """Returns the table of the variable scope, made or found there.
@@ -64,7 +62,7 @@ class PlainTable:
 
 
 def _get_plain(rows, start, name):
-  known = tf.get_collection_ref(_PLAIN)
+  known = tf.get_collection_ref(key_map.PLAIN_TABLES)
   for table in known:
     if table.rows is rows:
       return table
