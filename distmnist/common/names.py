@@ -41,6 +41,13 @@ MODELS = 'distmnist.models'
 PROBLEMS = 'distmnist.problems'
 RANKERS = 'distmnist.rankers'
 STRATEGIES = 'distmnist.strategies'
+# Those that other packages may add to, by the flag of train.
+ROOMS_OF_FLAGS = {
+  'dataset': DATASETS,
+  'model': MODELS,
+  'problem': PROBLEMS,
+  'strategy': STRATEGIES,
+}
 
 # The worker that saves, evaluates and reports.
 CHIEF = 'worker 0'

@@ -15,27 +15,31 @@ import importlib
 import importlib.metadata
 import pkgutil
 
-from distmnist.common import help_text
+from distmnist.common import cli, help_text
+from distmnist.common.names import PACKAGE
 
 
-@functools.cache
 def find(package):
   """Returns {name: dotted name of the module} of a room, sorted by name.
 
+  Of several modules of one name it is the room's own, or the first that was
+  found: `load` refuses the name.
+
   Args:
     package: str, the dotted name of the room.
-
-  Raises:
-    ImportError: another package adds a name that is taken.
   """
+  return {name: list(found)[0] for name, found in _find_all(package).items()}
+
+
+@functools.cache
+def _find_all(package):
+  """Returns {name: {dotted name of a module: who adds it}}, sorted by name."""
   path = importlib.import_module(package).__path__
-  found = {m.name: f'{package}.{m.name}' for m in pkgutil.iter_modules(path)}
+  found = {
+    m.name: {f'{package}.{m.name}': PACKAGE} for m in pkgutil.iter_modules(path)
+  }
   for entry in importlib.metadata.entry_points(group=package):
-    if found.setdefault(entry.name, entry.module) != entry.module:
-      raise ImportError(
-        f'{entry.dist.name} adds {entry.name!r} to {package}, which has it as '
-        f'{found[entry.name]}: uninstall it, or have it take another name'
-      )
+    found.setdefault(entry.name, {}).setdefault(entry.module, entry.dist.name)
   return dict(sorted(found.items()))
 
 
@@ -49,6 +53,7 @@ def load(package, name):
 
   Raises:
     ValueError: no such module; the message lists those that there are.
+    cli.UsageError: several packages have a module of this name.
   """
   known = find(package)
   if name not in known:
@@ -56,11 +61,28 @@ def load(package, name):
     raise ValueError(
       f'no {name!r} among the {room}: expected one of {", ".join(known)}'
     )
-  help_text.add_ours(known[name])
-  return importlib.import_module(known[name])
+  check_is_one(package, name)
+  return _import(known[name])
+
+
+def check_is_one(package, name):
+  """Raises cli.UsageError if several modules have a name of a room."""
+  found = _find_all(package).get(name, {})
+  if len(found) > 1:
+    room = package.rsplit('.', 1)[-1]
+    several = ' and '.join(f'{m} (of {whose})' for m, whose in found.items())
+    raise cli.UsageError(
+      f'{name!r} is the name of {len(found)} modules among the {room}: '
+      f'{several}: uninstall all but one, or have one take another name'
+    )
 
 
 def load_all(package):
   """Imports every module of `package`, which defines all of their flags."""
-  for name in find(package):
-    load(package, name)
+  for module in find(package).values():
+    _import(module)
+
+
+def _import(module):
+  help_text.add_ours(module)
+  return importlib.import_module(module)

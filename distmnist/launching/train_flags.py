@@ -70,6 +70,8 @@ def check(words):
     raise cli.UsageError(
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
     )
+  for name, room in names.ROOMS_OF_FLAGS.items():
+    registry.check_is_one(room, values[name].value)
   return values
 
 

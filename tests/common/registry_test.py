@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from distmnist.common import registry
+from distmnist.common import cli, registry
 from distmnist.common.names import MODELS
 from tests.support.paths import REPO
 
 _METADATA = """Metadata-Version: 2.1
-Name: theirs
+Name: {}
 Version: 1.0
 """
 ROOMS = ('datasets', 'launchers', 'models', 'strategies')
@@ -49,29 +49,46 @@ def test_an_unknown_name_is_answered_with_those_there_are():
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-  """Returns install(room, name, module): another package's entry point."""
+  """Returns install(package, room, name, module): another's entry point."""
 
-  def write(room, name, module):
-    info = tmp_path / 'theirs-1.0.dist-info'
+  def write(package, room, name, module):
+    info = tmp_path / f'{package}-1.0.dist-info'
     info.mkdir()
-    (info / 'METADATA').write_text(_METADATA)
+    (info / 'METADATA').write_text(_METADATA.format(package))
     (info / 'entry_points.txt').write_text(f'[{room}]\n{name} = {module}\n')
     monkeypatch.syspath_prepend(tmp_path)
-    registry.find.cache_clear()
+    registry._find_all.cache_clear()
 
   yield write
-  registry.find.cache_clear()
+  registry._find_all.cache_clear()
 
 
 def test_another_package_adds_a_name(install, tmp_path):
   (tmp_path / 'their_net.py').write_text('SIZE = 3\n')
-  install(MODELS, 'theirs', 'their_net')
+  install('theirs', MODELS, 'theirs', 'their_net')
   assert registry.find(MODELS)['theirs'] == 'their_net'
   assert registry.names(MODELS) == sorted(registry.names(MODELS))
   assert registry.load(MODELS, 'theirs').SIZE == 3
 
 
-def test_a_name_that_is_taken_is_refused(install):
-  install(MODELS, 'cnn', 'their_net')
-  with pytest.raises(ImportError, match="theirs adds 'cnn' to distmnist.model"):
-    registry.names(MODELS)
+def test_a_name_of_two_modules_is_refused_where_it_is_asked_for(install):
+  install('theirs', MODELS, 'cnn', 'their_net')
+  assert registry.find(MODELS)['cnn'] == 'distmnist.models.cnn'
+  registry.load_all(MODELS)
+  registry.load(MODELS, 'softmax')
+  with pytest.raises(cli.UsageError) as caught:
+    registry.load(MODELS, 'cnn')
+  assert str(caught.value) == (
+    "'cnn' is the name of 2 modules among the models: distmnist.models.cnn "
+    '(of distmnist) and their_net (of theirs): uninstall all but one, or have '
+    'one take another name'
+  )
+
+
+def test_two_packages_that_add_one_name_are_both_named(install):
+  install('theirs', MODELS, 'wide', 'their_net')
+  install('ours', MODELS, 'wide', 'our_net')
+  with pytest.raises(cli.UsageError) as caught:
+    registry.load(MODELS, 'wide')
+  for named in 'their_net (of theirs)', 'our_net (of ours)':
+    assert named in str(caught.value)

@@ -8,7 +8,8 @@ import pytest
 from absl import flags
 
 from distmnist import check_flags  # It imports train itself.
-from distmnist.common import cli
+from distmnist.common import cli, registry
+from distmnist.common.names import MODELS
 from distmnist.launching import train_flags
 from tests.support.paths import REPO
 
@@ -87,6 +88,13 @@ def test_a_wrong_flag_is_one_line_that_names_it(word, said):
     train_flags.check(['--model=cnn', word])
   assert said in str(raised.value)
   assert '\n' not in str(raised.value)
+
+
+def test_a_name_of_two_packages_is_refused(monkeypatch):
+  found = registry._find_all(MODELS)
+  monkeypatch.setitem(found, 'cnn', found['cnn'] | {'net': 'theirs'})
+  with pytest.raises(cli.UsageError, match=r'net \(of theirs\)'):
+    train_flags.check(['--model=cnn'])
 
 
 def test_one_check_leaves_nothing_to_the_next():

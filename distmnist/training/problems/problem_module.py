@@ -105,6 +105,8 @@ def _import(named):
         if os.getcwd() not in sys.path:
           sys.path.append(os.getcwd())
         module = importlib.import_module(named)
+    if not named.endswith('.py'):
+      _check_is_alone(named, module)
   except (cli.UsageError, MemoryError):
     raise
   except ModuleNotFoundError as error:
@@ -151,6 +153,18 @@ def _import_file(named):
     del sys.modules[name]
     raise
   return module
+
+
+def _check_is_alone(named, module):
+  """Checks that no file in this folder has the name of a module as well."""
+  path = getattr(module, '__file__', None) or 'a folder of modules'
+  beside = os.path.realpath(f'{named.replace(".", os.sep)}.py')
+  if os.path.isfile(beside) and beside != os.path.realpath(path):
+    raise cli.UsageError(
+      f'--problem={named} is the name of {path} and of {beside}: give '
+      f'--problem={os.path.relpath(beside)} for the file, or another name to '
+      'one of them'
+    )
 
 
 def _explain_import(named, error):

@@ -54,6 +54,30 @@ def test_a_module_is_named_with_dots(tmp_path, set_flags, monkeypatch):
 
 
 @pytest.mark.parametrize(
+  'named, other',
+  [
+    ('clicks', 'distmnist/problems/clicks.py'),
+    ('net_of_mine', 'net_of_mine/__init__.py'),
+  ],
+)
+def test_a_file_beside_a_module_of_its_name_is_refused(
+  tmp_path, monkeypatch, named, other
+):
+  (tmp_path / 'net_of_mine').mkdir()
+  (tmp_path / 'net_of_mine' / '__init__.py').write_text('')
+  (tmp_path / f'{named}.py').write_text('')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  with pytest.raises(cli.UsageError) as caught:
+    problem_module.import_named([f'--problem={named}'])
+  assert re.match(f'--problem={named} is the name of .*', str(caught.value))
+  assert (
+    f'{other} and of {tmp_path}/{named}.py: give --problem={named}.py '
+    in (str(caught.value))
+  )
+
+
+@pytest.mark.parametrize(
   'name, text, message',
   [
     ('none.py', None, 'no such file in .*; all tasks need it, under the same'),
