@@ -36,7 +36,16 @@ def check(make_error, name, values):
         "expected one, as with average='macro'"
       )
     return values
-  values = tf.convert_to_tensor(values)
+  try:
+    values = tf.convert_to_tensor(values)
+    is_number = not values.dtype.is_quantized and values.dtype != tf.string
+  except (TypeError, ValueError):
+    is_number = False
+  if not is_number:
+    raise make_error(
+      f'metrics() gave {name!r} as {values!r:.60}: expected a tensor of '
+      'numbers, one an example'
+    )
   if values.shape.ndims != 1:
     raise make_error(
       f'metrics() gave {name!r} of shape {values.shape}: expected one value an '

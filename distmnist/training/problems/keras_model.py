@@ -24,6 +24,7 @@ from distmnist import runtime
 from distmnist.common import files
 from distmnist.data import seeds
 from distmnist.exchange import given_values, model_state
+from distmnist.training.problems import keras_errors
 
 
 class _Weight(NamedTuple):
@@ -68,9 +69,10 @@ class KerasModel:
       else self._make_seed(v, batch_size)
       for v in others
     ]
-    outputs, new, losses = self._model.stateless_call(
-      trained, read, x, return_losses=True, **self._make_mode(is_training)
-    )
+    with tf.variable_creator_scope(keras_errors.refuse_variable):
+      outputs, new, losses = self._model.stateless_call(
+        trained, read, x, return_losses=True, **self._make_mode(is_training)
+      )
     if is_training:
       for variable, old, value in zip(others, read, new, strict=True):
         if id(variable) in untrained and value is not old:
@@ -103,7 +105,7 @@ class KerasModel:
     import keras  # noqa: PLC0415  Only where a model is one of Keras.
 
     model = self._model
-    with runtime.eagerly():
+    with runtime.eagerly(), keras_errors.quiet():
       if not model.built:
         model(
           tf.nest.map_structure(
@@ -124,8 +126,8 @@ class KerasModel:
 
   def _find_state(self):
     """Returns the untrained variables that are no seeds, a list."""
-    weights = {id(v) for v in self._model.weights}
-    return [v for v in self._model.non_trainable_variables if id(v) in weights]
+    model, weights = self._model, {id(v) for v in self._model.weights}
+    return [v for v in model.non_trainable_variables if id(v) in weights]
 
   def _make_mode(self, is_training):
     """Returns the argument `training`, where `call` of the model takes it."""
@@ -151,8 +153,7 @@ class KerasModel:
 
   def _count_draws(self, x):
     """Returns {id: int}: by how much a step moves each seed of the model."""
-    model = self._model
-    others = model.non_trainable_variables
+    model, others = self._model, self._model.non_trainable_variables
     state = {id(v) for v in self._find_state()}
     if all(id(v) in state for v in others):
       return {}

@@ -166,7 +166,14 @@ class Problem:
     """
     if not hasattr(self.module, 'finish'):
       return means
-    return {n: float(v) for n, v in self.call('finish', means).items()}
+    found = self.call('finish', means)
+    try:
+      return {name: float(value) for name, value in found.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+      raise self.error(
+        f'finish() gave {problem_module.shorten(found)}: expected a dict of '
+        'name -> number'
+      ) from error
 
   def choose(self, metrics):
     """Returns the value that judges, of {name: float}; or raises an error."""
@@ -215,6 +222,11 @@ def _check_loss(error, found):
   """Returns what loss() gave as float32; raises what `error` makes of a str."""
   if found is None:
     raise error('loss() gave None: does it end with a return?')
+  if not isinstance(found, (tf.Tensor, tf.Variable)):
+    raise error(
+      f'loss() gave {problem_module.shorten(found)}: expected a tensor of '
+      'float32, one value an example or their mean'
+    )
   found = tf.convert_to_tensor(found)
   if not found.dtype.is_floating or found.shape.ndims not in (0, 1):
     raise error(

@@ -49,10 +49,14 @@ def check_graph(problem, split, batch_size, strategy=None):
     _check_evaluation(problem, split, trained)
   _check_best(problem, {'loss', *metrics})
   for name, tensor in (metrics | {'loss': values}).items():
-    if tf.is_tensor(tensor) and tensor.shape[0] not in (None, batch_size):
+    if tf.is_tensor(tensor) and tensor.shape[0] != batch_size:
+      number, advice = tensor.shape[0], ''
+      if number is None:
+        number = 'an unknown number of'
+        advice = ' (tf.boolean_mask leaves some out, tf.where does not)'
       raise problem.error(
-        f'{name!r} has {tensor.shape[0]} values for {batch_size} examples: '
-        'expected one an example'
+        f'{name!r} has {number} values for {batch_size} examples: expected one '
+        f'an example{advice}'
       )
 
 
@@ -108,11 +112,6 @@ def _check_best(problem, names):
 
 def _check_variables(problem, made):
   for variable in tf.global_variables():
-    if variable.op.name not in made and problem.has_keras_model:
-      raise problem.error(
-        f'the model makes the variable {variable.op.name!r} while it is '
-        'called: make its layers and their variables in __init__ or build'
-      )
     # A partitioner makes parts of what is asked for.
     if variable.op.name.split('/part_')[0] not in made:
       raise problem.error(

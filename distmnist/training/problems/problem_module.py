@@ -21,6 +21,7 @@ from distmnist.common import (
 )
 from distmnist.common.names import PROBLEMS
 from distmnist.lifecycle import consistency
+from distmnist.training.problems import keras_errors
 
 _PROBLEM = flags.DEFINE_string(
   'problem',
@@ -192,10 +193,9 @@ def describe(error):
   if text.startswith('in user code:'):  # A tf.function: what it was is last.
     text = text.rstrip().rpartition('\n\n')[2].strip()
     text = text.removeprefix(f'{type(error).__name__}: ')
+  text = keras_errors.shorten(text)
   lines = list(filter(None, text.splitlines())) or ['no reason given']
-  # Keras says first which layer it is, and then what.
-  first = 2 if lines[0].startswith('Exception encountered when call') else 1
-  return f'{type(error).__name__}: {" ".join(lines[:first])[:300]}'
+  return f'{type(error).__name__}: {lines[0][:300]}'
 
 
 def shorten(value):

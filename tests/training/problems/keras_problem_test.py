@@ -177,7 +177,7 @@ def test_the_model_is_made_once_and_from_the_seed(make, set_flags):
     (
       "loss = 'mse'\nclass Net(keras.Model):\n  def call(self, x):\n"
       '    return layers.Dense(1)(x)\ndef make_model():\n  return Net()',
-      "the model makes the variable 'kernel' while it is called: make its la",
+      'in build(): ValueError: dense_1/kernel: a variable is made while the',
     ),
     (
       "loss = 'mse'\ndef make_model():\n"
@@ -191,6 +191,42 @@ def test_what_is_wrong_is_one_line(make, more, message):
     check(make(more))
   assert message in str(raised.value)
   assert '\n' not in str(raised.value)
+
+
+_LAYER = """
+import tensorflow as tf
+loss = 'mse'
+class Mine(layers.Layer):{}
+  def call(self, x):
+    return x @ {}
+def make_model():
+  return keras.Sequential([layers.Dense(3), Mine(name='mine')])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('shape', ['', 'return (*shape[:-1], 1)'])
+@pytest.mark.parametrize(
+  'made',
+  [
+    "self.add_weight(shape=(3, 1), name='w')",
+    "keras.Variable(np.ones([3, 1]), name='w')",
+    "tf.Variable(tf.ones([3, 1]), name='w')",
+    'layers.Dense(3)(x)[:3, :1]',
+  ],
+)
+def test_a_layer_that_makes_a_variable_at_each_call_is_named(
+  make, recwarn, shape, made
+):
+  # Keras infers the shape by a call of its own, unless the layer knows it.
+  known = f'\n  def compute_output_shape(self, shape):\n    {shape}\n'
+  with pytest.raises(cli.UsageError) as raised:
+    check(make(_LAYER.format(known if shape else '', made)))
+  message = str(raised.value)
+  assert 'Mine.call(): ' in message or ' sequential/mine' in message
+  assert ': a variable is made while the layer is called: make it' in message
+  assert '\n' not in message
+  assert not recwarn.list
 
 
 def test_a_metric_of_several_numbers_is_refused(make):

@@ -87,6 +87,32 @@ def build(x, is_training):
 """)
 
 
+@pytest.mark.parametrize(
+  'values, message',
+  [
+    ('losses[:3]', "'loss' has 3 values for 4 examples: expected one an exa"),
+    ('tf.concat([losses, losses], 0)', "'loss' has 8 values for 4 examples"),
+    (
+      'tf.boolean_mask(losses, losses > 0)',
+      "'loss' has an unknown number of values for 4 examples: expected one an "
+      'example (tf.boolean_mask leaves some out',
+    ),
+  ],
+)
+def test_a_loss_has_as_many_values_as_there_are_examples(
+  check, values, message
+):
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    check(f"""
+def build(x, is_training):
+  return tf.squeeze(x @ tf.get_variable('w', [2, 1]), 1)
+
+def loss(y, outputs):
+  losses = (y - outputs) ** 2
+  return {values}
+""")
+
+
 @pytest.mark.parametrize('size', [2, 3])
 def test_a_spec_of_other_data_is_named(check, size):
   code = f"""

@@ -120,6 +120,26 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
       'loss() gave int32 of shape (): expected float32',
     ),
     (
+      "def loss(y, outputs):\n  return 'small'",
+      lambda p, y: p.loss(y, y),
+      "loss() gave 'small': expected a tensor of float32, one value an exampl",
+    ),
+    (
+      "def loss(y, outputs):\n  return {'a': y}",
+      lambda p, y: p.loss(y, y),
+      "loss() gave {'a': <tf.Tensor",
+    ),
+    (
+      'def loss(y, outputs):\n  return 1.5',
+      lambda p, y: p.loss(y, y),
+      'loss() gave 1.5: expected a tensor',
+    ),
+    (
+      'def loss(y, outputs):\n  return tf.as_string(y)',
+      lambda p, y: p.loss(y, y),
+      'loss() gave string of shape (2,): expected float32',
+    ),
+    (
       'def loss(y, outputs):\n  (y - outputs) ** 2',
       lambda p, y: p.loss(y, y),
       'loss() gave None: does it end with a return?',
@@ -138,6 +158,26 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
       "def metrics(y, outputs):\n  return {'m': tf.reduce_mean(y)}",
       lambda p, y: p.metrics(y, y),
       "metrics() gave 'm' of shape (): expected one value an example; what is",
+    ),
+    (
+      "def metrics(y, outputs):\n  return {'m': None}",
+      lambda p, y: p.metrics(y, y),
+      "metrics() gave 'm' as None: expected a tensor of numbers, one an exampl",
+    ),
+    (
+      "def metrics(y, outputs):\n  return {'m': tf.as_string(y)}",
+      lambda p, y: p.metrics(y, y),
+      "metrics() gave 'm' as <tf.Tensor",
+    ),
+    (
+      'def finish(means):\n  pass',
+      lambda p, y: p.finish({'loss': 1.0}),
+      'finish() gave None: expected a dict of name -> number',
+    ),
+    (
+      "def finish(means):\n  return {'loss': 'small'}",
+      lambda p, y: p.finish({'loss': 1.0}),
+      "finish() gave {'loss': 'small'}: expected a dict of name -> number",
     ),
     (
       "best = '+f1'",

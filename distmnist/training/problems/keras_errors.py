@@ -1,0 +1,62 @@
+"""What Keras says of an error in a layer, as one line that names it."""
+
+import contextlib
+import re
+import sys
+import warnings
+
+_CALL = re.compile(r'Exception encountered when calling ([\w.]+\(\))\.')
+# How Keras and TensorFlow refuse a variable that is made while a layer runs.
+_MADE = re.compile(
+  'cannot add new elements of state'
+  '|create a variable while in a stateless scope'
+  '|could not be lifted out of a `tf.function`'
+)
+# What is said of it.
+MAKES_VARIABLE = (
+  'a variable is made while the layer is called: make it once, in its __init__ '
+  'or build, by self.add_weight'
+)
+
+
+def shorten(text):
+  """Returns what happened in the innermost layer, such as 'Dense.call(): ...'.
+
+  Args:
+    text: str, of an error, without colours. One that is not of a layer is
+      returned as it is.
+  """
+  calls = list(_CALL.finditer(text))
+  if not calls:
+    return text
+  # Which shapes could not be inferred comes before what happened, and what the
+  # layer was called with after it.
+  cause = text[calls[-1].end() :].rpartition('Error encountered:')[2]
+  cause = cause.partition('Arguments received by')[0].strip()
+  if _MADE.search(cause):
+    cause = MAKES_VARIABLE
+  return f'{calls[-1][1]}: {cause}'
+
+
+def refuse_variable(make, **kwargs):
+  """Raises ValueError with the path of a variable, or of the layer that runs.
+
+  For tf.variable_creator_scope around a call of a model.
+  """
+  del make, kwargs
+  import keras  # noqa: PLC0415  Only where a model is one of Keras.
+
+  frame = sys._getframe()
+  while not isinstance(
+    maker := frame.f_locals.get('self'), (keras.Variable, keras.Layer)
+  ):
+    frame = frame.f_back
+  raise ValueError(f'{maker.path or maker.name}: {MAKES_VARIABLE}')
+
+
+@contextlib.contextmanager
+def quiet():
+  """Keeps back what Keras warns of before it raises an error."""
+  with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', '.*looks like it has unbuilt state')
+    yield

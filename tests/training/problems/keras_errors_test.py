@@ -1,0 +1,63 @@
+"""keras_errors: what Keras says of a layer, as one line."""
+
+import warnings
+
+import keras
+import pytest
+
+from distmnist.training.problems import keras_errors
+
+_INFERRED = """Exception encountered when calling Net.call().
+
+Could not automatically infer the output shape / dtype of 'net' (of type Net). \
+Either the `Net.call()` method is incorrect, or you need to implement the \
+`Net.compute_output_spec() / compute_output_shape()` method. Error encountered:
+
+Exception encountered when calling Mine.call().
+
+{}
+
+Arguments received by Mine.call():
+  • x=tf.Tensor(shape=(None, 3), dtype=float32)
+
+Arguments received by Net.call():
+  • kwargs=<class 'inspect._empty'>"""
+
+
+def test_the_innermost_layer_and_its_cause_are_kept():
+  text = _INFERRED.format('Incompatible shapes: [3] and [4].')
+  assert keras_errors.shorten(text) == (
+    'Mine.call(): Incompatible shapes: [3] and [4].'
+  )
+
+
+def test_a_variable_of_a_call_is_said_in_our_words():
+  refused = 'You cannot add new elements of state (variables or sub-layers)'
+  assert keras_errors.shorten(_INFERRED.format(refused)) == (
+    f'Mine.call(): {keras_errors.MAKES_VARIABLE}'
+  )
+
+
+def test_what_is_not_of_a_layer_is_left_alone():
+  text = 'Input 0 with name x is wrong.\nArguments received by me'
+  assert keras_errors.shorten(text) == text
+
+
+def test_a_variable_is_refused_with_the_path_of_its_layer():
+  layer = keras.layers.Dense(1, name='mine')
+
+  def call(self):
+    keras_errors.refuse_variable(None)
+    return self
+
+  with pytest.raises(ValueError, match='^mine: a variable is made while'):
+    call(layer)
+
+
+def test_a_warning_that_an_error_follows_is_kept_back(recwarn):
+  with keras_errors.quiet():
+    warnings.warn(
+      "Layer 'x' looks like it has unbuilt state, but", stacklevel=1
+    )
+    warnings.warn('another', stacklevel=1)
+  assert [str(w.message) for w in recwarn.list] == ['another']
