@@ -1,8 +1,9 @@
 """Requests to a store, tried again while that may help.
 
 A store that does not answer, or answers that it is overloaded, is asked again
-for half a minute, each time with a line; a refusal is final at once. fsspec and
-the library of the store are imported with the first address.
+for half a minute, each time with a line; a refusal is final at once. That the
+answers of a store are slow is said, too. fsspec and the store's library are
+imported with the first address.
 """
 
 import errno
@@ -10,9 +11,10 @@ import logging
 import re
 import time
 
-from distmnist.storage import urls
+from distmnist.storage import answer_times, urls
 
 _log = logging.getLogger(__name__)
+_times = answer_times.AnswerTimes()
 
 # The pauses between two tries of a request.
 WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
@@ -41,8 +43,11 @@ def ask(url, do, missing='there is no such object'):
     OSError: the store refuses, or does not answer, with a reason of one line.
   """
   for wait_secs in (*WAITS_SECS, None):
+    start = time.monotonic()
     try:
-      return do(*_open(url))
+      answer = do(*_open(url))
+      _times.note(url, time.monotonic() - start)
+      return answer
     except Exception as error:
       reason = _explain(error, url, missing)
       if wait_secs is None or _is_final(error):

@@ -36,6 +36,15 @@ def test_one_that_has_them_for_good_is_an_error_with_a_reason(store):
   assert len(store.requests) == 4
 
 
+def test_how_long_an_answer_took_is_noted(store, monkeypatch):
+  noted = []
+  monkeypatch.setattr(retries._times, 'note', lambda *what: noted.append(what))
+  url = f'{store.url}/noted/x'
+  stores.write(url, b'x')
+  ((noted_url, secs),) = noted
+  assert noted_url == url and 0 < secs < 60
+
+
 def test_a_refusal_is_final(store):
   with pytest.raises(FileNotFoundError) as caught:
     stores.write('s3://nowhere/x', b'x')

@@ -75,6 +75,32 @@ def test_the_commands_of_the_page_train_and_export_from_a_bucket(
 
 
 @pytest.mark.slow
+def test_a_bucket_without_rights_is_one_line_before_anything_serves(
+  tasks, store, tmp_path
+):
+  store.trouble = lambda method, path: 'denied'
+  for module, flags, said in (
+    (
+      'distmnist.train',
+      runner.SMALL,
+      '--logdir={}/x cannot be used: Access',
+    ),
+    ('distmnist.launch', ('--', *runner.SMALL), '--logdir={}/x cannot be used'),
+    ('distmnist.train', (), '--data_dir={}/x cannot be read: Access Denied'),
+  ):
+    flag = '--logdir' if '--logdir' in said else '--data_dir'
+    task = tasks.run(
+      *(tmp_path / f'{module}{flag}', *flags, f'{flag}={store.url}/x'),
+      module=module,
+      **store.environ,
+    )
+    assert task.code == 2
+    (line,) = task.output.splitlines()
+    assert f'{module}: error: {said.format(store.url)}' in line
+  assert len(store.requests) == 3  # A refusal is final.
+
+
+@pytest.mark.slow
 def test_a_run_outlives_troubles_of_its_store_and_its_own_death(
   tasks, store, tmp_path
 ):
