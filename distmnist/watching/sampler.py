@@ -9,7 +9,6 @@ import os
 import platform
 import socket
 import threading
-import time
 
 import distmnist
 from distmnist.common import owner_file
@@ -18,8 +17,6 @@ from distmnist.watching import metrics_file, usage
 
 # However short --log_secs is: a line costs a millisecond of a core.
 LEAST_SECS = 0.5
-# A socket that is closed between two looks takes its bytes along.
-_LOOK_SECS = 0.25
 
 
 def _find_versions():
@@ -97,14 +94,8 @@ class Sampler:
       self._give(self._writer.write('end', ok=not error, text=text))
 
   def _run(self):
-    due = time.monotonic() + self._every_secs
-    while not self._is_closed.wait(min(_LOOK_SECS, self._every_secs)):
-      if time.monotonic() < due:
-        with self._lock:
-          self._usage.look_at_sockets()
-      else:
-        self.sample()
-        due = time.monotonic() + self._every_secs
+    while not self._is_closed.wait(self._every_secs):
+      self.sample()
 
   def sample(self):
     """Writes a line of kind `sample` now."""

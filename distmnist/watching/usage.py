@@ -3,7 +3,7 @@
 import os
 import time
 
-from distmnist.watching import socket_bytes
+from distmnist.watching import process_bytes
 
 _PAGE = os.sysconf('SC_PAGE_SIZE')
 
@@ -12,15 +12,10 @@ class Usage:
   """What is used, and since the last look a second."""
 
   def __init__(self):
-    self._sockets = socket_bytes.SocketBytes()
+    self._sockets = process_bytes.Meter()
     self._mark = self._count()
 
-  def look_at_sockets(self):
-    """Counts what moved, for sockets that may be closed at the next look."""
-    self._sockets.look()
-
   def _count(self):
-    self.look_at_sockets()
     sent, received = self._sockets.read() or (None, None)
     return {
       'time': time.monotonic(),

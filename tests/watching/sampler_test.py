@@ -7,7 +7,7 @@ import queue
 import jsonschema
 import pytest
 
-from distmnist.watching import metrics_file, own_metrics, sampler, usage
+from distmnist.watching import metrics_file, own_metrics, sampler
 
 SCHEMA = pathlib.Path(sampler.__file__).with_name('metrics.schema.json')
 
@@ -56,18 +56,6 @@ def test_samples_come_by_themselves(make, monkeypatch):
   mine.start()
   kinds = [lines.get(timeout=20)['kind'] for _ in range(3)]
   assert kinds == ['sample'] * 3
-
-
-def test_sockets_are_looked_at_between_two_samples(make, monkeypatch, tmp_path):
-  looks = queue.Queue()
-  monkeypatch.setattr(sampler, '_LOOK_SECS', 0.001)
-  monkeypatch.setattr(
-    usage.Usage, 'look_at_sockets', lambda self: looks.put(self)
-  )
-  make().start()
-  for _ in range(3):
-    looks.get(timeout=20)
-  assert [line['kind'] for line in read(tmp_path)] == ['start', 'sample']
 
 
 def test_nothing_comes_after_the_end(make, tmp_path):

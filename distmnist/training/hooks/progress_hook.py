@@ -4,7 +4,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.watching import socket_bytes
+from distmnist.watching import process_bytes
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -39,7 +39,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._console = console
     self._summaries = summaries
     self._unit = unit
-    self._sockets = socket_bytes.SocketBytes()
+    self._sockets = None
     self._start = None
     self._printed_steps = 0
     self.first_step = None
@@ -60,14 +60,14 @@ class ProgressHook(tf.train.SessionRunHook):
     if self._start is None:
       self._start, self.first_step = now, self.final_step
       self._mark = (now, self.final_step, stats.local_steps)
-      self._sockets.look()
+      self._sockets = process_bytes.Meter()
     else:
       stats.timed_steps += len(self._steps.done)
     stats.train_secs = now - self._start
     if has_summary:
       self._summaries.write(values, stats, run_context.session, now)
     if self._console.is_due():
-      self._look_at_sockets()
+      self._read_sockets()
       self._print(now, self.final_step)
 
   def _count(self, values):
@@ -84,14 +84,13 @@ class ProgressHook(tf.train.SessionRunHook):
     if values.get('staleness', -1) >= 0:
       stats.staleness[values['staleness']] += 1
 
-  def _look_at_sockets(self):
-    self._sockets.look()
+  def _read_sockets(self):
     moved = self._sockets.read() or (0, 0)
     self._stats.bytes_sent, self._stats.bytes_received = moved
 
   def end(self, session):
     if self.final_step is not None:
-      self._look_at_sockets()
+      self._read_sockets()
     if self._printed_steps < self._stats.local_steps:
       self._print(time.monotonic(), self.final_step)
     self._summaries.close(self._stats, self.final_step)
