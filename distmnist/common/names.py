@@ -49,6 +49,15 @@ ROOMS_OF_FLAGS = {
   'strategy': STRATEGIES,
 }
 
+# What a step with sparse tables counts, and a report sums up: the ids that were
+# looked up, the different ones of them, whose rows move, those of a ps, and the
+# bytes of a table.
+ROWS = 'rows/'
+ROW_IDS = 'rows/ids'
+ROWS_DIFFERENT = 'rows/different'
+ROWS_OF_PS = 'rows/of_ps_'
+ROW_BYTES_OF = 'rows/bytes_of_'
+
 # The worker that saves, evaluates and reports.
 CHIEF = 'worker 0'
 # Tells a task that was started again how often it was: 2, 3, ... Not set at the

@@ -6,6 +6,7 @@ import itertools
 import json
 
 from distmnist.common import cli, files
+from distmnist.logdir import row_report
 
 # What a report has of each life, of each worker and of all together.
 SUMMED = (
@@ -47,6 +48,8 @@ class WorkerStats:
       global step at its begin, and the last that it saw.
     has_ended: bool, whether its loop has come to an orderly end. Of one that
       was killed what it did at last is not known.
+    rows: Counter, of a model with sparse tables: {name: number}, summed over
+      its steps; see ROWS in common/names.py.
   """
 
   worker: int
@@ -68,6 +71,9 @@ class WorkerStats:
   start: float = 0.0
   sessions: list = dataclasses.field(default_factory=list)
   has_ended: bool = False
+  rows: collections.Counter = dataclasses.field(
+    default_factory=collections.Counter
+  )
 
   @property
   def step_secs(self):
@@ -82,7 +88,13 @@ class WorkerStats:
   def from_message(cls, message):
     """The inverse of `to_message`, also after a trip through JSON."""
     histogram = {int(s): n for s, n in message['staleness'].items()}
-    return cls(**{**message, 'staleness': collections.Counter(histogram)})
+    return cls(
+      **{
+        **message,
+        'staleness': collections.Counter(histogram),
+        'rows': collections.Counter(message.get('rows')),
+      }
+    )
 
 
 def summarize_staleness(workers):
@@ -138,6 +150,7 @@ def compose(settings, outcome, lives, max_staleness):
     **{name: sum(getattr(s, name) for s in lives) for name in SUMMED},
     'staleness_mean': mean,
     'staleness_max': largest,
+    'rows': row_report.compose(lives),
     'workers': [
       _compose_row(mine, max_staleness) for mine in _group(lives).values()
     ],

@@ -1,5 +1,7 @@
 """What a run says of itself at the end, in lines for people."""
 
+from distmnist.logdir import row_report
+
 
 def format_metric(value):
   """Returns a float with four digits: after the point, else in all."""
@@ -45,6 +47,8 @@ def format_lines(report):
     f'{report["bytes_pushed"] / 1e6:,.1f} MB pushed, '
     f'{report["bytes_pulled"] / 1e6:,.1f} MB pulled',
   )
+  for label, text in row_report.format_lines(report.get('rows')):
+    add(label, text)
   if report['bytes_sent']:
     add(
       'sockets',

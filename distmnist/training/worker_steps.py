@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.steps import fused_steps
+from distmnist.exchange.tables import row_counts
 from distmnist.training.batches import batch_source
 
 
@@ -37,6 +38,7 @@ def make_steps(source, graph, has_summaries):
     'staleness': update.staleness,
     'bytes_pulled': update.bytes_pulled,
     'bytes_pushed': update.bytes_pushed,
+    **row_counts.find(),
   }
   last_step_tensors = step.metrics if has_summaries else {}
   steps = fused_steps.make(

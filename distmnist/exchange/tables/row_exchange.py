@@ -186,6 +186,16 @@ class RowExchange:
     """The rows as they were pulled, a list of tensors, as of `push`."""
     return [part.pulled for kept in self._kept for part in kept]
 
+  def count_by_shard(self):
+    """Returns a list of (shard, int64 scalar): its rows of this step."""
+    return [
+      (shard, numbers[i])
+      for (_, shards), numbers in zip(
+        self._places, self._num_keys_of_shards, strict=True
+      )
+      for i, shard in enumerate(shards)
+    ]
+
   def count_bytes_pulled(self):
     """Returns the bytes of this step's rows on the wire, int64 scalar."""
     return self.num_keys * self.width * self._wire.size_of(self.dtype)

@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.tables import (
   key_table,
   new_rows,
+  row_counts,
   row_exchange,
   sparse_table,
 )
@@ -58,6 +59,8 @@ class Rows:
       )
       exchange.connect()
       self.exchanges.append(exchange)
+    if self.exchanges:
+      row_counts.note(self.exchanges, self._wire, self._cluster.cpu_device)
 
   @property
   def views(self):

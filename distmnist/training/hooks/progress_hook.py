@@ -4,6 +4,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.tables import row_counts
 from distmnist.watching import process_bytes
 
 
@@ -83,6 +84,7 @@ class ProgressHook(tf.train.SessionRunHook):
     # A step that pushed nothing has a staleness of -1.
     if values.get('staleness', -1) >= 0:
       stats.staleness[values['staleness']] += 1
+    stats.rows.update(row_counts.choose(values))
 
   def _read_sockets(self):
     moved = self._sockets.read() or (0, 0)

@@ -3,6 +3,7 @@
 import collections
 import time
 
+from distmnist.exchange.tables import row_counts
 from distmnist.logdir import report
 
 
@@ -31,7 +32,10 @@ class WorkerMetrics:
   def collect(self):
     """Returns the fields of a sample, a dict."""
     stats, values = self._stats, self._progress.last_values
-    known = {'global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'}
+    known = {
+      *('global_step', 'cost', 'staleness', 'bytes_pulled', 'bytes_pushed'),
+      *row_counts.choose(values),
+    }
     return {
       'state': self._find_state(),
       'step': self._progress.final_step,

@@ -4,6 +4,8 @@ import collections
 
 from absl import flags
 
+from distmnist.common import names
+from distmnist.exchange.tables import row_counts
 from distmnist.logdir import report
 from distmnist.training.telemetry import summaries
 
@@ -77,6 +79,11 @@ class WorkerSummaries:
       images = (stats.local_steps - last_local) * stats.batch_size
       shown['images_per_sec'] = images / (now - then)
     self._mark = now, stats.local_steps
+    rows = row_counts.choose(values)
+    if rows.get(names.ROW_IDS):
+      share = rows[names.ROWS_DIFFERENT] / rows[names.ROW_IDS]
+      shown['rows/share_different'] = share
+    shown |= rows
     self._writer.write_scalars(shown, values['global_step'])
     self._write_staleness(stats, values['global_step'])
 

@@ -65,6 +65,12 @@ def test_each_step_is_counted(worker):
   assert (worker.hook.first_step, worker.hook.final_step) == (1, 4)
 
 
+def test_rows_of_tables_are_added_up(worker):
+  worker.hook._constants |= {'rows/ids': 5, 'rows/of_ps_0': 2}
+  worker.run((1, 0, 40), (2, 0, 40))
+  assert worker.stats.rows == {'rows/ids': 10, 'rows/of_ps_0': 4}
+
+
 def test_a_line_has_step_epoch_and_cost(worker):
   worker.run((1, 0, 40))
   assert worker.console.lines == []

@@ -71,6 +71,19 @@ def test_a_summary_is_due_every_so_many_local_steps(tmp_path):
   assert last == (13, {'staleness': 1, 'staleness_mean': 5})
 
 
+def test_rows_of_tables_are_of_the_step(tmp_path):
+  summaries = WorkerSummaries(str(tmp_path), 1, 'rate')
+  summaries.begin()
+  rows = {'rows/ids': 8, 'rows/different': 2, 'rows/of_ps_0': 2}
+  values = {'global_step': 7, 'cost': 2.0, **rows}
+  summaries.write(values, make_stats(1, []), Session(), now=100.0)
+  summaries.close(make_stats(1, []), 7)
+  [(_, found)] = read(tmp_path)
+  share = found.pop('rows/share_different')
+  assert share == 0.25
+  assert {n: x for n, x in found.items() if n.startswith('rows/')} == rows
+
+
 def test_without_a_folder_there_is_none():
   summaries = WorkerSummaries(None, 1, 'rate')
   summaries.begin()
