@@ -65,15 +65,7 @@ def format_lines(report):
       'staleness',
       f'mean {report["staleness_mean"]:.2f}, max {report["staleness_max"]}',
     )
-  for name, text in _describe_tables(report):
-    add(name, text)
-  num_lives = sum(len(row['lives']) for row in report['workers'])
-  if num_lives > len(report['workers']):
-    add(
-      'lives',
-      f'{num_lives}: work and traffic are of all, cost and times of the last',
-    )
-  for name, text in _describe_workers(report):
+  for name, text in [*_describe_tables(report), *_describe_workers(report)]:
     add(name, text)
   return lines
 
@@ -90,7 +82,13 @@ def _describe_tables(report):
 
 
 def _describe_workers(report):
-  """Yields (name, what it did), a pair of str a worker."""
+  """Yields (name, what it did), a pair of str a worker; of their lives first."""
+  num_lives = sum(len(row['lives']) for row in report['workers'])
+  if num_lives > len(report['workers']):
+    yield (
+      'lives',
+      f'{num_lives}: work and traffic are of all, cost and times of the last',
+    )
   for row in report['workers']:
     dropped, num_lives = row.get('gradients_dropped'), len(row['lives'])
     yield (

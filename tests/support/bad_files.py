@@ -161,10 +161,16 @@ def _cut(path):
 
 
 def take_snapshot(folder):
-  """Returns {path: (size, time of change)} of all that is in a folder."""
+  """Returns {path: (size, time of change), or None of a folder} of a folder.
+
+  Without the bytecode that Python itself keeps beside a file that it imports.
+  """
   found = {}
-  for parent, _, names in os.walk(folder):
-    for entry in (parent, *(os.path.join(parent, name) for name in names)):
+  for parent, folders, names in os.walk(folder):
+    if '__pycache__' in folders:
+      folders.remove('__pycache__')
+    found[parent] = None
+    for entry in (os.path.join(parent, name) for name in names):
       status = os.lstat(entry)
       found[entry] = status.st_size, status.st_mtime_ns
   return found
