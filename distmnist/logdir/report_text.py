@@ -82,7 +82,7 @@ def _describe_tables(report):
 
 
 def _describe_workers(report):
-  """Yields (name, what it did), a pair of str a worker; of their lives first."""
+  """Yields (name, what it did), pairs of str: of all lives, of each worker."""
   num_lives = sum(len(row['lives']) for row in report['workers'])
   if num_lives > len(report['workers']):
     yield (
