@@ -14,7 +14,7 @@ from distmnist.exchange.strategy import Strategy
 from distmnist.logdir import history, logdirs
 from distmnist.nn import optimizers, schedules
 from distmnist.training import chief, schedule
-from distmnist.training.hooks import trace_hook
+from distmnist.training.hooks import startup_hook, trace_hook
 from distmnist.training.problems import problem as problem_lib
 
 _STRATEGY = flags.DEFINE_enum(
@@ -39,6 +39,7 @@ class Choice(NamedTuple):
     problem: problem.Problem.
     traced_steps: list of int, of --trace_steps.
     plan: schedule.Plan; None where the data is not known.
+    start_step: int, the global step at which this worker begins.
   """
 
   rule: str
@@ -46,6 +47,7 @@ class Choice(NamedTuple):
   problem: problem_lib.Problem
   traced_steps: list
   plan: schedule.Plan | None = None
+  start_step: int = 0
 
 
 def check(cluster, num_images, num_validation_images):
@@ -61,8 +63,9 @@ def check(cluster, num_images, num_validation_images):
   """
   choice = check_without_data(cluster)
   plan = schedule.make_plan(cluster, choice.strategy, num_images)
+  start = startup_hook.find_start(cluster, plan.last_step)
   chief.check_flags(logdirs.from_flags(), num_validation_images)
-  return choice._replace(plan=plan)
+  return choice._replace(plan=plan, start_step=start)
 
 
 def check_without_data(cluster):
@@ -73,6 +76,7 @@ def check_without_data(cluster):
   """
   rule, strategy = make_strategy(cluster)
   check_min_workers(rule, strategy, os.environ)
+  startup_hook.check_rule(cluster, strategy)
   problem = problem_lib.from_flags()
   logdir = logdirs.from_flags()
   traced_steps = trace_hook.steps_from_flags(logdir)

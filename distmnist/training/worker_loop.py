@@ -19,6 +19,7 @@ from distmnist.training import worker_steps
 from distmnist.training.hooks import (
   batch_hook,
   progress_hook,
+  startup_hook,
   stop_hook,
   trace_hook,
 )
@@ -101,11 +102,13 @@ class WorkerLoop:
   def _make_hooks(self, strategy_hooks, source, steps, at_end):
     """Returns the list of the hooks that each worker has."""
     task = self._task
+    life = contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
     # Their order counts. At the start the strategy may set the variables, the
     # global step too; at the end it lets go of the workers that wait before
     # the chief waits for them.
     hooks = [
       stalls.StallHook(task.watchdog.stalls),
+      *startup_hook.make(self._choice, self._graph, task, self._others),
       *([self._graph.warmup.hook(steps)] if self._graph.warmup else []),
       *strategy_hooks,
       steps,
@@ -114,9 +117,7 @@ class WorkerLoop:
       self._make_batch_hook(source, steps),
       self._make_progress_hook(steps),
       nonfinite.NonfiniteHook(self._stats),
-      at_end.enter_context(
-        contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
-      ),
+      at_end.enter_context(life),
     ]
     if self._choice.traced_steps:
       hooks.append(

@@ -81,6 +81,22 @@ def check_metrics(logdir):
   assert tasks['worker 0'][-2]['step'] >= 60
 
 
+@pytest.mark.slow
+def test_workers_start_one_after_the_other(tmp_path):
+  flags = '--train_steps=1000', '--startup_delay_steps=300'
+  code, out, err, _ = launch(
+    tmp_path, *flags, f'--logdir={tmp_path}/run', num_workers=3
+  )
+  assert code == 0, out + err
+  for number, start in (1, 300), (2, 600):
+    text = (tmp_path / 'logs' / f'worker_{number}.log').read_text()
+    [waits, *_] = re.findall(r'^(?:waits for global|step) .*', text, re.M)
+    assert waits.startswith(f'waits for global step {start} to start ')
+  steps = [w['local_steps'] for w in read_report(tmp_path / 'run')['workers']]
+  assert sum(steps) == 1000 and steps[0] >= 300
+  assert steps[1] <= 700 and steps[2] <= 400
+
+
 def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   code, out, err, _ = launch(
     tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'

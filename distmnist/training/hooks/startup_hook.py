@@ -1,0 +1,129 @@
+"""Workers start one after the other, by the global step.
+
+The first steps of a training move the weights farthest, and those of many
+asynchronous workers with the most staleness. Downpour (Dean et al. 2012) starts
+with one replica for that reason; TF-Slim has it as `startup_delay_steps`.
+"""
+
+import contextlib
+import logging
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.cluster import stop_request
+from distmnist.common import cli
+
+_log = logging.getLogger(__name__)
+
+_STARTUP_DELAY_STEPS = flags.DEFINE_integer(
+  'startup_delay_steps',
+  0,
+  'Global steps from the start of one worker to that of the next: worker k '
+  'starts at global step k times as many. For asynchronous rules; 0: all '
+  'start at once.',
+  lower_bound=0,
+)
+_LOOK_SECS = 0.1
+
+
+def check_rule(cluster, strategy):
+  """Checks that workers may start one after the other.
+
+  Args:
+    cluster: cluster.Cluster.
+    strategy: strategy.Strategy.
+
+  Raises:
+    cli.UsageError: workers of this rule wait for each other.
+  """
+  delay = _STARTUP_DELAY_STEPS.value
+  is_shared = strategy.batches_per_update > strategy.push_period
+  if delay and cluster.num_workers > 1 and (strategy.is_lock_step or is_shared):
+    raise cli.UsageError(
+      f'--startup_delay_steps={delay}, but under this rule an update takes the '
+      'gradients of several workers: leave it out, or take an asynchronous '
+      'rule such as async_sgd'
+    )
+
+
+def find_start(cluster, last_step):
+  """Returns the global step (int) at which this worker starts.
+
+  Args:
+    cluster: cluster.Cluster.
+    last_step: int, the global step at which the training ends.
+
+  Raises:
+    cli.UsageError: the last worker would never start.
+  """
+  delay, last_worker = _STARTUP_DELAY_STEPS.value, cluster.num_workers - 1
+  if delay and last_worker and delay * last_worker >= last_step:
+    raise cli.UsageError(
+      f'--startup_delay_steps={delay} lets worker {last_worker} start at '
+      f'global step {delay * last_worker}, and the training ends at '
+      f'{last_step}: expected at most {(last_step - 1) // last_worker}'
+    )
+  return delay * cluster.task_index
+
+
+def make(choice, graph, task, others):
+  """Returns a list of the StartupHook of a worker that begins later, or [].
+
+  Args:
+    choice: flag_checks.Choice.
+    graph: worker_graph.WorkerGraph.
+    task: task.Task, which serves.
+    others: shutdown.Others.
+  """
+  if not choice.start_step:
+    return []
+  return [
+    StartupHook(
+      choice.start_step,
+      graph.step.global_step,
+      task.stop,
+      task.watchdog.stalls,
+      others.is_stop_for_all,
+    )
+  ]
+
+
+class StartupHook(tf.train.SessionRunHook):
+  """Waits for the global step at which this worker starts.
+
+  It comes before the hooks of the rule: a copy of the center is then made when
+  the wait is over.
+  """
+
+  def __init__(self, start_step, global_step, stop, stalls, is_stop_for_all):
+    """
+    Args:
+      start_step: int.
+      global_step: int64 scalar variable.
+      stop: stop_request.StopRequest of this task.
+      stalls: stalls.Stalls, told at each step of the others.
+      is_stop_for_all: callable -> bool.
+    """
+    self._start_step = start_step
+    self._global_step = global_step
+    self._stop = stop
+    self._stalls = stalls
+    self._is_stop_for_all = is_stop_for_all
+
+  def after_create_session(self, session, coord):
+    seen = None
+    while not (self._stop.is_requested or self._is_stop_for_all()):
+      step = session.run(self._global_step)
+      if step >= self._start_step:
+        return
+      if seen is None:
+        _log.info(
+          f'waits for global step {self._start_step} to start '
+          f'(--startup_delay_steps); it is {step} now'
+        )
+      if step != seen:
+        seen = step
+        self._stalls.busy(f'the wait for global step {self._start_step}')
+      with contextlib.suppress(stop_request.StoppedError):
+        self._stop.wait(_LOOK_SECS)
