@@ -68,8 +68,15 @@ def check(logdir):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd'])
-@pytest.mark.parametrize('victim', ['ps', 'worker', 'chief'])
+@pytest.mark.parametrize(
+  ('victim', 'rule'),
+  [
+    ('ps', 'async_sgd'),
+    ('ps', 'sync_sgd'),
+    ('worker', 'sync_sgd'),
+    ('chief', 'async_sgd'),
+  ],
+)
 def test_who_is_killed_leaves_each_key_its_row(
   tasks, make_real_cluster, tmp_path, rule, victim
 ):
