@@ -16,7 +16,7 @@ from tests.support.runner import SMALL, import_benchmark
 
 fault_run = import_benchmark('fault_run')
 
-NUM_STEPS, STOPS = 120, (31, 64, 97)
+NUM_STEPS, STOPS = 120, (31, 97)
 FLAGS = [
   *('--strategy=sync_sgd', '--sync_barrier=shard', '--max_shard_mib=0.01'),
   *(*SMALL, '--batch_size=20', '--seed=5', f'--train_steps={NUM_STEPS}'),
