@@ -38,12 +38,14 @@ def check_rule(cluster, strategy):
     cli.UsageError: workers of this rule wait for each other.
   """
   delay = _STARTUP_DELAY_STEPS.value
+  # Where an update takes the gradients of several, or, as under ssp, none may
+  # be far ahead of one that has made no step.
   is_shared = strategy.batches_per_update > strategy.push_period
-  if delay and cluster.num_workers > 1 and (strategy.is_lock_step or is_shared):
+  waits = strategy.is_lock_step or strategy.waits_for_all or is_shared
+  if delay and cluster.num_workers > 1 and waits:
     raise cli.UsageError(
-      f'--startup_delay_steps={delay}, but under this rule an update takes the '
-      'gradients of several workers: leave it out, or take an asynchronous '
-      'rule such as async_sgd'
+      f'--startup_delay_steps={delay}, but under this rule workers wait for '
+      'each other: leave it out, or take an asynchronous rule such as async_sgd'
     )
 
 

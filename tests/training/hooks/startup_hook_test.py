@@ -1,10 +1,13 @@
 """startup_hook: when each worker begins."""
 
+import contextlib
 import types
 
 import pytest
 
-from distmnist.common import cli
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
+from distmnist.common.names import STRATEGIES
 from distmnist.training.hooks import startup_hook
 from tests.support import in_process
 
@@ -72,8 +75,9 @@ def test_a_stop_ends_the_wait():
 
 
 def make_rule(**settings):
-  usual = {'is_lock_step': False, 'batches_per_update': 1, 'push_period': 1}
-  return types.SimpleNamespace(**usual | settings)
+  waits = {'is_lock_step': False, 'waits_for_all': False}
+  periods = {'batches_per_update': 1, 'push_period': 1}
+  return types.SimpleNamespace(**waits | periods | settings)
 
 
 def make_worker(index, num_workers=3):
@@ -101,9 +105,26 @@ def test_workers_that_wait_for_each_other_start_together(set_flags):
   # A worker pushes what four batches gave.
   alone = make_rule(batches_per_update=4, push_period=4)
   startup_hook.check_rule(make_worker(0), alone)
-  for settings in {'is_lock_step': True}, {'batches_per_update': 2}:
-    with pytest.raises(cli.UsageError, match='gradients of several workers'):
+  for settings in (
+    {'is_lock_step': True},
+    {'waits_for_all': True},
+    {'batches_per_update': 2},
+  ):
+    with pytest.raises(cli.UsageError, match='workers wait for each other'):
       startup_hook.check_rule(make_worker(0), make_rule(**settings))
+
+
+@pytest.mark.parametrize(
+  'name, is_refused', [('ssp', True), ('async_sgd', False), ('easgd', False)]
+)
+def test_each_rule_says_whether_workers_wait(set_flags, name, is_refused):
+  set_flags('--startup_delay_steps=40')
+  hosts = {'ps_hosts': ('a:1',), 'worker_hosts': ('b:1', 'c:1')}
+  cluster = cluster_lib.Cluster(job_name='worker', **hosts)
+  rule = registry.load(STRATEGIES, name).make(cluster)
+  refused = pytest.raises(cli.UsageError, match='workers wait for each other')
+  with refused if is_refused else contextlib.nullcontext():
+    startup_hook.check_rule(cluster, rule)
 
 
 def test_a_worker_that_would_never_start_is_refused(set_flags):
