@@ -1,6 +1,5 @@
 """Tables of text, from examples that were fed to a model that is served."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -8,13 +7,11 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from absl.testing import flagsaver
 
 from distmnist.data import array_folder
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import key_hash
 from distmnist.logdir import checkpoints
 from tests.support import programs
-from tests.support.paths import REPO
 
 # TensorFlow alone, with nothing of ours: what a server of models does.
 _SERVE = """
@@ -24,17 +21,6 @@ model = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
 found = model(**{k: tf.constant(v) for k, v in json.load(sys.stdin).items()})
 print(json.dumps(found['outputs'].numpy().tolist()))
 """
-
-
-@pytest.fixture
-def ranking():
-  """The module of examples/ranking.py."""
-  path = REPO / 'examples' / 'ranking.py'
-  spec = importlib.util.spec_from_file_location('example_ranking', path)
-  module = importlib.util.module_from_spec(spec)
-  with flagsaver.flagsaver():
-    spec.loader.exec_module(module)
-  return module
 
 
 def draw(num_examples, seed):
@@ -49,10 +35,10 @@ def draw(num_examples, seed):
 
 
 @pytest.mark.slow
-def test_a_fed_table_of_text_serves_what_was_trained(ranking, tmp_path):
+def test_a_fed_table_of_text_serves_what_was_trained(tmp_path):
   (tmp_path / 'fed').mkdir()
   test_x, test_y = draw(200, seed=1)
-  # Text that no training has seen has rows, too.
+  # Text that no training has seen is looked up, too.
   test_x['user'][:3] = ['nobody', '', 'müller-300']
   splits = {'train': draw(2000, seed=0), 'test': (test_x, test_y)}
   array_folder.write(tmp_path / 'fed', splits)
@@ -78,22 +64,26 @@ def test_a_fed_table_of_text_serves_what_was_trained(ranking, tmp_path):
   assert done.returncode == 0, done.stderr
   served = np.array(json.loads(done.stdout.splitlines()[-1]))
   np.testing.assert_allclose(
-    served, compute(ranking, tmp_path / 'run', test_x), rtol=1e-5, atol=1e-6
+    served, compute(tmp_path / 'run', test_x), rtol=1e-5, atol=1e-6
   )
   losses = np.logaddexp(0, served) - test_y * served
   assert losses.mean() == pytest.approx(report['test_metrics']['loss'], 1e-4)
   assert losses.mean() < np.log(2) - 0.05  # It has learnt.
 
 
-def compute(ranking, logdir, x):
+def compute(logdir, x):
   """Returns the scores [n] by the rows of the last checkpoint, in NumPy."""
   reader = tf.train.load_checkpoint(checkpoints.list_checkpoints(logdir)[0])
   rows = []
   for name, text in x.items():
     with tf.Graph().as_default(), tf.Session() as session:
-      ids = session.run(
-        tf.strings.to_hash_bucket_fast(tf.constant(text), ranking.ROWS)
-      )
-    places = sparse_table.find_positions(ids, ranking.ROWS)
-    rows.append(reader.get_tensor(f'{name}/rows')[places])
+      keys = session.run(key_hash.find_fingerprints(tf.constant(text)))
+    table = reader.get_tensor(f'{name}/rows')
+    place_of = {
+      key: place for place, key in enumerate(reader.get_tensor(f'{name}/keys'))
+    }
+    unknown = np.zeros(table.shape[1], table.dtype)
+    rows.append(
+      np.array([table[place_of[k]] if k in place_of else unknown for k in keys])
+    )
   return (rows[0] * rows[1]).sum(1)

@@ -63,6 +63,8 @@ def test_a_module_is_named_with_dots(tmp_path, set_flags, monkeypatch):
 def test_a_file_beside_a_module_of_its_name_is_refused(
   tmp_path, monkeypatch, named, other
 ):
+  # Another test of this process may have asked for it.
+  monkeypatch.setattr(problem_module, '_loaded', {})
   (tmp_path / 'net_of_mine').mkdir()
   (tmp_path / 'net_of_mine' / '__init__.py').write_text('')
   (tmp_path / f'{named}.py').write_text('')
