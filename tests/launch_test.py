@@ -98,6 +98,7 @@ def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(tmp_path, mode):
   assert log == ''.join(f'worker1 line {i}\n' for i in range(3))
 
 
+@pytest.mark.slow
 def test_each_task_is_named_with_its_pid_at_each_start(tmp_path):
   do = 'all:touch=pid;worker1@1:kill=9;worker1@2:touch=back'
   do += ';worker0:wait=worker1.back;ps:wait=worker1.back'
@@ -115,6 +116,7 @@ def test_each_task_is_named_with_its_pid_at_each_start(tmp_path):
   assert again == [f'worker 1 is pid {pid} now']
 
 
+@pytest.mark.slow
 def test_the_run_goes_on_without_a_worker_that_is_lost_for_good(tmp_path):
   do = 'worker0:wait=go;ps:wait=go;worker1:kill=9;worker2:wait=go'
   flags = ('--min_workers=2', '--num_workers=3')
@@ -143,6 +145,7 @@ def test_the_logs_that_nobody_asked_for_go_with_a_good_run(tmp_path):
     assert len(os.listdir(tmp_path / 'tmp')) == (1 if code else 0)
 
 
+@pytest.mark.slow
 def test_the_lines_of_all_are_shown_with_their_names(tmp_path):
   done = run_launch('ps0:count=1;worker1:count=2', tmp_path, '--show_logs=all')
   assert sorted(done.stdout.splitlines()) == [
@@ -180,6 +183,7 @@ def test_ports_are_held_and_each_task_serves_on_its_own(tmp_path, mode):
   assert len(ports) == 4
 
 
+@pytest.mark.slow
 def test_forked_workers_draw_different_numbers(tmp_path):
   run_launch('worker:random', tmp_path, '--num_workers=3')
   draws = {
@@ -217,6 +221,7 @@ def test_the_first_failure_is_last_on_the_screen_and_ends_the_others(
     assert log.read_text() == f'leaving on {signal.SIGTERM.value}\n'
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_uncaught_exception_leaves_its_traceback(tmp_path, mode):
   done = run_launch('worker1:raise=boom', tmp_path, mode)
@@ -224,6 +229,7 @@ def test_an_uncaught_exception_leaves_its_traceback(tmp_path, mode):
   assert '  | ValueError: boom\n' in done.stderr
 
 
+@pytest.mark.slow
 def test_the_earlier_of_two_failures_is_the_root_cause(tmp_path):
   done = run_launch(
     'ps0:wait=worker1.ready,exit=5;worker0:forever;worker1:leave', tmp_path
@@ -232,6 +238,7 @@ def test_the_earlier_of_two_failures_is_the_root_cause(tmp_path):
   assert 'error: ps 0 ' in last_line(done.stderr)
 
 
+@pytest.mark.slow
 def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
   with start_launch(
     'worker0:leave;worker1:touch=on,forever', tmp_path
@@ -244,6 +251,7 @@ def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
     assert_gone(everything, 10)
 
 
+@pytest.mark.slow
 def test_what_a_task_has_started_ends_with_it(tmp_path):
   do = 'worker0:child,touch=on,wait=go;worker1:leave'
   with start_launch(do, tmp_path) as running:
@@ -256,6 +264,7 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
     assert running.process.wait(60) == 143
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('do', 'code'), [('worker0:lose', 75), ('worker1:lose', 143)]
 )
@@ -290,6 +299,7 @@ def test_a_signal_is_passed_on_to_the_workers_then_to_the_ps(
   assert_ps_left_last(tmp_path)
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_second_signal_kills_at_once(tmp_path, mode):
   deaf = 'deaf,touch=deaf,forever'
@@ -325,6 +335,7 @@ def test_who_ignores_the_signal_is_killed_within_ten_seconds(tmp_path):
   ]
 
 
+@pytest.mark.slow
 @BOTH
 @ISOLATE
 def test_a_launcher_killed_by_9_leaves_nothing_behind(tmp_path, mode, isolate):
@@ -383,6 +394,7 @@ def test_a_ps_that_stays_after_the_workers_is_stopped_and_a_failure(stayed):
   )
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_task_that_fails_is_started_again_on_its_address(tmp_path, mode):
   done = run_launch(
@@ -496,6 +508,7 @@ def test_without_a_ps_all_workers_are_started_again_together(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_who_has_ended_is_started_again_with_the_chief(tmp_path):
   done = run_launch(
     'worker1:touch=on;worker1@2:touch=again;'
@@ -517,6 +530,7 @@ def test_who_has_ended_is_started_again_with_the_chief(tmp_path):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('loser', 'other'), [('worker1', 'ps0'), ('ps0', 'worker1')]
 )
@@ -572,6 +586,7 @@ def test_a_signal_ends_a_run_that_waits_to_restart(tmp_path):
   assert 'restart 5 of 9' in log and 'restart 6 of 9' not in log
 
 
+@pytest.mark.slow
 @BOTH
 @ISOLATE
 def test_who_reaches_the_port_of_a_task(tmp_path, mode, isolate):
@@ -597,6 +612,7 @@ def test_who_reaches_the_port_of_a_task(tmp_path, mode, isolate):
   assert 'reached ps0' in (tmp_path / 'logs' / 'worker_0.log').read_text()
 
 
+@pytest.mark.slow
 def test_one_worker_without_a_ps_serves_nowhere_and_keeps_the_network(tmp_path):
   done = run_launch(
     'worker0:interfaces',
@@ -639,6 +655,7 @@ def test_the_data_comes_first_where_train_could_not_get_it(
   assert done.stdout == f'{expected}\n'
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path):
   done = run_launch('', tmp_path, '--module=no_such_module')
   assert done.returncode == 1
@@ -649,6 +666,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(tmp_path):
   )
 
 
+@pytest.mark.slow
 @BOTH
 def test_gpus_are_pinned(tmp_path, mode):
   run_launch(
@@ -668,6 +686,7 @@ def test_gpus_are_pinned(tmp_path, mode):
     assert text == f"CUDA_VISIBLE_DEVICES='{device}'\n"
 
 
+@pytest.mark.slow
 def test_dry_run_prints_commands_without_tensorflow(tmp_path):
   code = (
     'import sys\n'

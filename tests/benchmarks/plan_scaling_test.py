@@ -68,6 +68,7 @@ def test_in_a_ring_all_send_what_is_not_their_own_part():
   assert found == pytest.approx({0: 2 * 63 / 64})
 
 
+@pytest.mark.slow
 def test_a_figure_has_a_panel_for_each_number_of_workers_and_each_link():
   figure = plan_scaling.build_figure(TRAFFICS, 'the title')
   figure.draw_without_rendering()

@@ -104,6 +104,7 @@ def test_an_index_page_has_no_broken_link(wheel):
   assert metadata.get_all('Classifier')
 
 
+@pytest.mark.slow
 def test_a_config_is_found_without_a_checkout(wheel, tmp_path):
   wheel.extractall(tmp_path / 'site')
   done = subprocess.run(

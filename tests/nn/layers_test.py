@@ -82,6 +82,7 @@ def test_flatten_keeps_the_batch(tf_session):
   assert found.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
+@pytest.mark.slow
 def test_flatten_takes_a_batch_of_any_size(tf_session):
   images = tf.placeholder(tf.float32, [None, 28, 28, 1])
   assert layers.flatten(images).shape.as_list() == [None, 784]

@@ -26,6 +26,7 @@ def folder(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_the_class_of_an_image_is_its_folder(folder):
   reader = image_folder.Reader(str(folder), size=(4, 4))
   assert reader.num_examples == 3

@@ -233,6 +233,7 @@ def test_one_process_learns_the_toy(set_flags, name):
   assert result['local_steps'] >= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('flags', 'steps_per_run'),
   [
@@ -369,6 +370,7 @@ def test_every_center_variable_and_slot_sits_on_a_ps(
     assert min(sharding.count_bytes_per_ps(halves, 2)) == 4
 
 
+@pytest.mark.slow
 @each_with_ps
 def test_the_workers_agree_on_what_is_shared(set_flags, name):
   set_flags()
@@ -380,6 +382,7 @@ def test_the_workers_agree_on_what_is_shared(set_flags, name):
   assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @each_case('placement')
 def test_each_variable_is_where_the_rule_declares_it(make_stepper, name, case):
   stepper = make_stepper(

@@ -125,6 +125,7 @@ def test_they_are_saved_and_a_run_that_goes_on_moves_them_on(train, tmp_path):  
     assert np.any(whole[name] != whole[weight])
 
 
+@pytest.mark.slow
 def test_without_the_flag_there_is_none(train, tmp_path):  # noqa: F811
   train(f'--logdir={tmp_path}')
   assert not any(center_average.NAME in name for name in read(tmp_path))

@@ -167,6 +167,7 @@ def find_share(split):
   return np.mean(split.y == 3)
 
 
+@pytest.mark.slow
 def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
   set_flags(*FEW)
   kinds = [type(hook) for hook in Run(tf_session).hooks]
@@ -189,6 +190,7 @@ def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
   assert run.stop.find_unsaved == run.hooks[-1].find_unsaved
 
 
+@pytest.mark.slow
 def test_the_report_is_of_the_center_at_the_end(
   tf_session, set_flags, tmp_path
 ):
@@ -227,6 +229,7 @@ def test_the_report_is_of_the_center_at_the_end(
   assert run.lines[-1] == f'report              {tmp_path}/report.json'
 
 
+@pytest.mark.slow
 def test_without_a_logdir_the_lines_are_all(tf_session, set_flags):
   set_flags(*FEW)
   run = Run(tf_session)
@@ -250,6 +253,7 @@ def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):
   assert run.others.waits == []
 
 
+@pytest.mark.slow
 def test_a_run_at_its_end_leaves_the_report_as_it_was(
   tf_session, set_flags, tmp_path
 ):

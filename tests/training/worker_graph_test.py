@@ -66,6 +66,7 @@ def test_rules_that_need_it_have_a_warm_up(build):
   assert isinstance(graph.warmup, graph_warmup.Warmup)
 
 
+@pytest.mark.slow
 def test_batch_norm_under_local_steps_is_warned_of_by_the_chief(
   build, monkeypatch
 ):

@@ -72,6 +72,7 @@ def train(set_flags):
   return run
 
 
+@pytest.mark.slow
 def test_it_trains_and_reports(train):
   run = train()
   assert run.loop.hooks

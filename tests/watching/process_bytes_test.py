@@ -33,6 +33,7 @@ def wait_for_look(looks):
     looks.get(timeout=20)
 
 
+@pytest.mark.slow
 def test_a_connection_that_nobody_asked_for_meanwhile_counts(sockets):
   found, looks = sockets
   found['old'] = (5, 7)
@@ -43,6 +44,7 @@ def test_a_connection_that_nobody_asked_for_meanwhile_counts(sockets):
   assert meter.read() == (100, 200)
 
 
+@pytest.mark.slow
 def test_each_counts_from_its_own_start(sockets):
   found, _ = sockets
   first = process_bytes.Meter()
@@ -54,6 +56,7 @@ def test_each_counts_from_its_own_start(sockets):
   assert second.read() == (1, 2)
 
 
+@pytest.mark.slow
 def test_no_thread_is_left_when_nobody_counts(sockets, monkeypatch):
   _, looks = sockets
   before = set(threading.enumerate())

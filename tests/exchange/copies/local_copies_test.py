@@ -155,6 +155,7 @@ def test_a_pull_makes_the_copies_equal_to_the_center(start, num_ps):
   assert [value.tolist() for value in found] == [ROWS.tolist(), [1], 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, row_counts', [(1, [5]), (2, [3, 2]), (3, [2, 2, 1])]
 )

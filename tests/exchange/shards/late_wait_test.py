@@ -24,6 +24,7 @@ def test_who_is_late_takes_all_and_who_is_not_one(
   assert tf_session.run([own.size(), unit.size()]) == [left, unit_left]
 
 
+@pytest.mark.slow
 def test_who_is_late_waits_for_a_token_of_the_round_and_not_of_units(
   tf_session,
 ):

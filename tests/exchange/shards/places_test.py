@@ -53,6 +53,7 @@ def test_the_first_two_have_a_place_and_a_third_one_none(desk):
   assert desk.ask(1, LIFE + 1, step=1) == (0, LIFE + 1)
 
 
+@pytest.mark.slow
 def test_who_asks_again_for_a_round_has_no_second_place(desk):
   assert desk.ask(2, LIFE) == desk.ask(2, LIFE) == (0, LIFE)
   assert desk.ask(0, LIFE) == (0, LIFE)
@@ -66,6 +67,7 @@ def test_one_that_is_late_is_told_how_many_rounds_it_missed(desk):
   assert desk.ask(1, LIFE + 3, step=7) == (4, round_entry.NEVER_IN)
 
 
+@pytest.mark.slow
 def test_places_of_an_earlier_life_are_none(desk):
   assert desk.ask(2, LIFE) == (0, LIFE)
   assert desk.ask(0, LIFE) == (0, LIFE)

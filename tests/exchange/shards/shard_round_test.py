@@ -47,6 +47,7 @@ def contribute(make_cluster):
   return build_and_run
 
 
+@pytest.mark.slow
 def test_each_has_one_part_of_each_of_the_first_two(contribute):
   assert contribute(2) == [1, 1, 1]
   assert contribute(0) == [2, 2, 2]

@@ -58,6 +58,7 @@ def test_a_unit_is_due_until_it_is_applied(run, begin):
   assert run(are_due) == [False, True]
 
 
+@pytest.mark.slow
 def test_a_worker_that_begins_has_what_goes_with_its_next_token(run, begin):
   run(lambda tokens: tokens.wait(0, []))
   run(lambda tokens: tokens.align(tf.constant(4, tf.int64)))

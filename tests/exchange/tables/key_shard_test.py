@@ -66,6 +66,7 @@ class Step:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 3])
 def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
   cluster, num_steps = make_cluster(num_ps, 3), 20
@@ -118,6 +119,7 @@ def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
   assert owned[0] == owned[1]
 
 
+@pytest.mark.slow
 def test_keys_without_a_row_left_share_that_of_their_bucket(make_cluster):
   cluster = make_cluster(2, 1)
   with tf.Graph().as_default():
@@ -152,6 +154,7 @@ def test_keys_without_a_row_left_share_that_of_their_bucket(make_cluster):
   assert sorted(-shared[:, 0]) == sorted(sizes - room)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'make_optimizer', [tf.train.AdagradOptimizer, tf.train.RMSPropOptimizer]
 )
@@ -171,6 +174,7 @@ def test_a_row_that_was_another_keys_begins_anew(tf_session, make_optimizer):
   assert step.read(tf_session) == [found]
 
 
+@pytest.mark.slow
 def test_a_push_leaves_rows_that_are_another_keys_by_now(tf_session):
   step = Step(cluster_lib.Cluster(), 10)
   step.begin(tf_session)

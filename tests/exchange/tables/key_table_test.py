@@ -12,6 +12,7 @@ from distmnist.nn import layers
 MADE = layers.NewRows(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 2, 7, 61])
 def test_each_ps_has_whole_buckets(tf_session, num_ps):
   hosts = tuple(f'p{i}:1' for i in range(num_ps))

@@ -37,6 +37,7 @@ def test_positions_of_a_shard_follow_each_other(make_cluster, num_ps):
   assert places[0] == places[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 3])
 def test_keys_go_to_the_ps_of_their_bucket(make_cluster, num_ps):
   cluster = make_cluster(num_ps, 1)

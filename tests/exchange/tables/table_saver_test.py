@@ -33,6 +33,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('optimizer', ['adam', 'adagrad', 'ftrl'])
 def test_slices_are_the_checkpoint_that_a_saver_writes(tmp_path, optimizer):
   with tf.Graph().as_default():

@@ -127,6 +127,7 @@ def test_a_launcher_that_says_that_it_lives_is_not_lost(tmp_path):
       host.send('')
 
 
+@pytest.mark.slow
 def test_who_does_not_leave_is_killed(tmp_path):
   do = 'worker0:deaf,touch=deaf,forever'
   with Host(do, tmp_path, grace_secs=0.2) as host:

@@ -267,6 +267,7 @@ def test_a_server_that_dies_takes_its_tasks_along_and_is_named(tmp_path, env):
     group.wait(cluster)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_back_with_its_tasks(caplog, tmp_path, env):
   do = 'ps0@1:forever;worker0@1:deaf,forever;worker1:touch=done'
   cluster = make_tasks(f'{do};worker0@2:print=back', num_ps=1, num_workers=2)

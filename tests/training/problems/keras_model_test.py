@@ -93,6 +93,7 @@ def test_dropout_is_that_of_the_batch_at_its_place(make):
   assert not np.allclose(expected[1], expected[2])
 
 
+@pytest.mark.slow
 def test_frozen_layers_are_not_trained_and_names_do_not_collide(make):
   _, ours = make(
     lambda: keras.layers.Dense(2, trainable=False, name='a.b'),
@@ -119,6 +120,7 @@ def test_a_saved_file_is_the_model_with_these_values(make, tmp_path, caplog):
   assert [p.name for p in tmp_path.iterdir()] == ['model.keras']
 
 
+@pytest.mark.slow
 def test_a_constraint_is_refused(make):
   _, ours = make(
     lambda: keras.layers.Dense(2, kernel_constraint=keras.constraints.NonNeg())

@@ -151,6 +151,7 @@ def test_the_model_is_made_once_and_from_the_seed(make, set_flags):
   assert problem.from_flags(seed=5).module is first.module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'more, message',
   [
@@ -229,6 +230,7 @@ def test_a_layer_that_makes_a_variable_at_each_call_is_named(
   assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_a_metric_of_several_numbers_is_refused(make):
   found = make("loss = 'mse'\nmetrics = [keras.metrics.F1Score()]")
   outputs = tf.zeros([4, 3])

@@ -31,6 +31,7 @@ def test_each_row_of_a_batch_counts_once(set_flags):
   )
 
 
+@pytest.mark.slow
 def test_without_a_table_no_rows_move(set_flags):
   set_flags('--dataset=synthetic')
   assert table_batches.measure(CLUSTER, problem_lib.from_flags(), 10) is None
