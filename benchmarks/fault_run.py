@@ -12,21 +12,6 @@ import runs
 import distmnist.runtime  # noqa: F401  TensorFlow, quietly.
 from distmnist.logdir import checkpoints, history
 
-COMMON = [
-  '--model=mlp',
-  '--initializer=glorot',
-  '--batch_size=100',
-  '--optimizer=adam',
-  '--learning_rate=0.003',
-  '--save_steps=200',
-  # Of no end: it has the best of all evaluations told.
-  '--validation_steps=150',
-  '--early_stopping_patience=1000',
-  '--log_secs=0',
-  '--stall_warn_secs=3',
-  '--history',
-]
-
 
 class Log(processes.Log):
   """What a task has written, and what that says of its steps and lives.
@@ -64,7 +49,20 @@ class Run(runs.Launch):
   """
 
   make_log = Log
-  common = COMMON
+  common = [
+    '--model=mlp',
+    '--initializer=glorot',
+    '--batch_size=100',
+    '--optimizer=adam',
+    '--learning_rate=0.003',
+    '--save_steps=200',
+    # Of no end: it has the best of all evaluations told.
+    '--validation_steps=150',
+    '--early_stopping_patience=1000',
+    '--log_secs=0',
+    '--stall_warn_secs=3',
+    '--history',
+  ]
 
   def __init__(self, folder, flags, num_ps=2, num_workers=3, env=None):
     """

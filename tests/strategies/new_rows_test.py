@@ -6,21 +6,8 @@ import numpy as np
 import pytest
 
 from distmnist.exchange.tables import table_saver
-from distmnist.strategies import (
-  async_sgd,
-  dc_asgd,
-  drop_stale,
-  ssp,
-  staleness_aware,
-  sync_sgd,
-)
+from distmnist.strategies import async_sgd
 from tests.support import tables
-
-ASYNCHRONOUS = async_sgd, ssp, staleness_aware, drop_stale, dc_asgd
-
-
-def make_lock_step(member):
-  return sync_sgd.SyncSgd(member, member.num_workers)
 
 
 @functools.cache
@@ -59,7 +46,7 @@ def test_lock_step_is_one_process_on_the_whole_batch(
 ):
   cluster = make_cluster(num_ps, num_workers)
   found = tables.train(
-    cluster, make_lock_step, optimizer, widths, tables.build_by_keys
+    cluster, tables.make_lock_step, optimizer, widths, tables.build_by_keys
   )
   assert_alike(found, train_alone(optimizer, widths))
 
@@ -88,7 +75,7 @@ def test_a_checkpoint_of_two_ps_is_trained_on_with_three(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('rule', ASYNCHRONOUS)
+@pytest.mark.parametrize('rule', tables.ASYNCHRONOUS)
 def test_a_worker_that_is_never_stale_is_as_one_process(
   make_cluster, set_flags, rule
 ):

@@ -7,25 +7,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import sparse_table
-from distmnist.strategies import (
-  async_sgd,
-  dc_asgd,
-  drop_stale,
-  ssp,
-  staleness_aware,
-  sync_sgd,
-)
+from distmnist.strategies import async_sgd
 from tests.support import tables
 
 OPTIMIZERS = (
   *('adam', 'adagrad', 'sgd', 'momentum'),
   *('nesterov', 'rmsprop', 'ftrl'),
 )
-ASYNCHRONOUS = async_sgd, ssp, staleness_aware, drop_stale, dc_asgd
-
-
-def make_lock_step(member):
-  return sync_sgd.SyncSgd(member, member.num_workers)
 
 
 @functools.cache
@@ -62,15 +50,18 @@ def test_lock_step_is_one_process_on_the_whole_batch(
   make_cluster, num_ps, num_workers, widths, optimizer
 ):
   cluster = make_cluster(num_ps, num_workers)
-  found = tables.train(cluster, make_lock_step, optimizer, widths)
+  found = tables.train(cluster, tables.make_lock_step, optimizer, widths)
   assert_alike(found, train_alone(optimizer, widths))
 
 
 @pytest.mark.parametrize(
   'rule',
   [
-    ASYNCHRONOUS[0],
-    *(pytest.param(rule, marks=pytest.mark.slow) for rule in ASYNCHRONOUS[1:]),
+    tables.ASYNCHRONOUS[0],
+    *(
+      pytest.param(rule, marks=pytest.mark.slow)
+      for rule in tables.ASYNCHRONOUS[1:]
+    ),
   ],
 )
 def test_a_worker_that_is_never_stale_is_as_one_process(

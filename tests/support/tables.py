@@ -17,13 +17,27 @@ from distmnist.exchange.tables import (
 )
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers
+from distmnist.strategies import (
+  async_sgd,
+  dc_asgd,
+  drop_stale,
+  ssp,
+  staleness_aware,
+  sync_sgd,
+)
 from tests.support import in_process
 
+# The rules that take tables and in which no worker waits for a push of another.
+ASYNCHRONOUS = async_sgd, ssp, staleness_aware, drop_stale, dc_asgd
 NUM_ROWS, STEPS, BATCH, RATE = 100, 4, 12, 0.01
 _RNG = np.random.default_rng(5)
 IDS = _RNG.integers(0, NUM_ROWS, [STEPS, BATCH, 3])
 IDS[:, :, 0] %= 7  # Many are there twice, in a batch and between workers.
 Y = _RNG.normal(size=[STEPS, BATCH]).astype(np.float32)
+
+
+def make_lock_step(member):
+  return sync_sgd.SyncSgd(member, member.num_workers)
 
 
 def start_at(seed, width):

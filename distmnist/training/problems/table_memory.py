@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.tables import key_map, sparse_table
+from distmnist.exchange.tables import key_map, sparse_table, table_saver
 from distmnist.nn import optimizers, sparse_updates
 
 _PS_MEMORY_MIB = flags.DEFINE_integer(
@@ -60,7 +60,7 @@ def _find_sizes(num_copies):
   """
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
-    size = shard.shape.num_elements() * shard.dtype.size
+    size = table_saver.count_bytes(shard)
     if key_map.is_keys(shard):
       size += shard.shape.num_elements() * key_map.BYTES_OF_KEY
     else:

@@ -291,12 +291,15 @@ def test_two_steps_in_a_run_are_two_steps(make_stepper):
   assert [stepper.join(worker) for worker in (0, 1)] == [(2, 0, [4.5])] * 2
 
 
-def begin_together(stepper, workers, x):
-  """Has `workers` compute and push; they wait for one another."""
+def step_together(stepper, workers, x):
+  """Returns what each of `workers` found, which wait for one another."""
   for worker in workers:
     stepper.begin(worker, [x, x])
   for worker in workers:
     stepper.release(worker)
+  found = [stepper.join(worker) for worker in workers]
+  assert found == [found[0]] * len(workers)
+  return found[0]
 
 
 @pytest.mark.slow
@@ -304,17 +307,13 @@ def test_one_that_is_late_by_rounds_catches_up_and_is_in(make):
   stepper = make(3)
   stepper.begin(2, [100, 100])
   for step, center in enumerate((4, 6, 7), 1):
-    begin_together(stepper, (0, 1), 8)
-    found = [stepper.join(worker) for worker in (0, 1)]
-    assert found == [(step, 0, [center, center])] * 2
+    assert step_together(stepper, (0, 1), 8) == (step, 0, [center, center])
   assert stepper.end(2) == (3, 3, [7, 7])
   # It has the values of now: 7 - 0.5 * (7 - 8).
-  begin_together(stepper, (0, 2), 8)
-  assert stepper.join(0) == stepper.join(2) == (4, 0, [7.5, 7.5])
+  assert step_together(stepper, (0, 2), 8) == (4, 0, [7.5, 7.5])
   # Worker 1 was not there in that round.
   assert stepper.step(1, [100, 100]) == (4, 1, [7.5, 7.5])
-  begin_together(stepper, (1, 2), 7.5)
-  assert stepper.join(1) == stepper.join(2) == (5, 0, [7.5, 7.5])
+  assert step_together(stepper, (1, 2), 7.5) == (5, 0, [7.5, 7.5])
 
 
 @pytest.mark.slow
@@ -322,8 +321,7 @@ def test_one_that_is_late_amid_a_round_is_late_again_and_then_in(make):
   stepper = make(3)
   hand = Hand(stepper)
   stepper.begin(2, [100, 100])
-  begin_together(stepper, (0, 1), 8)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
   # Workers 0 and 1 have places in the next round, and a shard of it is done.
   assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
   hand.push(0, 2, 4)
@@ -352,8 +350,7 @@ def test_one_that_is_late_amid_a_round_is_late_again_and_then_in(make):
 def test_one_that_is_lost_with_a_place_gives_the_rest(make):
   stepper = make(3)
   hand = Hand(stepper)
-  begin_together(stepper, (0, 1), 8)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
   assert hand.ask_for_place(1) == 0
   hand.give(1, 0, -2)
   kill(stepper, 1)
@@ -386,8 +383,7 @@ def test_one_that_is_lost_in_its_wait_gives_nothing_twice(make):
   stepper.release(0)
   assert stepper.join(0) == stepper.join(1) == (1, 0, [3, 3])
   assert stepper.step(2, [100, 100]) == (1, 1, [3, 3])
-  begin_together(stepper, (1, 2), 5)
-  assert stepper.join(1) == stepper.join(2) == (2, 0, [4, 4])
+  assert step_together(stepper, (1, 2), 5) == (2, 0, [4, 4])
 
 
 @pytest.mark.slow
@@ -398,20 +394,16 @@ def test_the_others_go_on_without_one_that_is_lost_before_it_has_a_place(make):
   with pytest.raises(tf.errors.CancelledError):
     stepper.join(2)
   for step, center in ((1, 4), (2, 6)):
-    begin_together(stepper, (0, 1), 8)
-    found = [stepper.join(worker) for worker in (0, 1)]
-    assert found == [(step, 0, [center, center])] * 2
+    assert step_together(stepper, (0, 1), 8) == (step, 0, [center, center])
   stepper.come_back(2)
-  begin_together(stepper, (1, 2), 8)
-  assert stepper.join(1) == stepper.join(2) == (3, 0, [7, 7])
+  assert step_together(stepper, (1, 2), 8) == (3, 0, [7, 7])
 
 
 @pytest.mark.slow
 def test_a_chief_that_comes_back_gives_all_places_anew(make):
   stepper = make(3)
   hand = Hand(stepper)
-  begin_together(stepper, (0, 1), 8)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
   # Both have places; one shard is done, and of the other one part is there.
   assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
   hand.push(0, 2, 4)
@@ -422,12 +414,10 @@ def test_a_chief_that_comes_back_gives_all_places_anew(make):
   stepper.come_back(0)
   for worker in (1, 2):  # With what they have of the chief before.
     assert stepper.step(worker, [100, 100]) == (1, 1, [2.5, 4])
-  begin_together(stepper, (1, 2), 8)
   # 4 - 0.5 * -4: the other one is left out.
-  assert stepper.join(1) == stepper.join(2) == (2, 0, [2.5, 6])
+  assert step_together(stepper, (1, 2), 8) == (2, 0, [2.5, 6])
   assert stepper.step(0, [100, 100]) == (2, 1, [2.5, 6])
-  begin_together(stepper, (0, 2), 8)
-  assert stepper.join(0) == stepper.join(2) == (3, 0, [5.25, 7])
+  assert step_together(stepper, (0, 2), 8) == (3, 0, [5.25, 7])
 
 
 @pytest.mark.slow
@@ -535,8 +525,7 @@ def test_who_is_asked_to_stop_stays_until_the_chief_has_ended(make):
 def test_a_chief_that_leaves_the_others_to_their_work_leaves_no_half(make):
   stepper = make(3)
   hand = Hand(stepper)
-  begin_together(stepper, (0, 1), 8)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [4, 4])
+  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
   stepper.step(2, [100, 100])
   # Workers 1 and 2 have the places of the next round.
   assert hand.ask_for_place(1) == 0
