@@ -1,6 +1,7 @@
 """Faults of every kind into running clusters of every rule: what is broken?
 
-  python benchmarks/faults.py [--faults=200] [--seed=0] [-- flags of train]
+  python benchmarks/faults.py [--faults=200] [--seed=0] [--results=FILE]
+      [-- flags of train]
   python benchmarks/faults.py --seed=0 --only=17
   python benchmarks/faults.py --soak=RULE [--every_secs=20] -- --train_steps=N
 
@@ -31,10 +32,16 @@ process behind. Seconds to recover are from the restart (or the SIGCONT) to that
 next step. What the history of the run (train's --history) breaks of the
 invariants in fault_checker.py counts as violations.
 
+With --results what came of each fault is kept in that file, a line of JSON, and
+those that it has already are not done again: 200 faults take hours, and may be
+done in parts.
+
 With --soak it is one long run with a fault every --every_secs seconds, and the
 resident memory of the tasks is followed.
 """
 
+import dataclasses
+import json
 import pathlib
 import random
 import sys
@@ -59,12 +66,36 @@ def draw_fault(seed, index, rules, kinds):
   return rule, fault_kinds.draw(rng, names, kinds)
 
 
+def read_results(path, args):
+  """Returns what a file of results has of these faults, {index: Fault}."""
+  if path is None or not path.exists():
+    return {}
+  done = {}
+  for line in path.read_text().splitlines():
+    kept = json.loads(line)
+    index, fault = kept['index'], fault_kinds.Fault(**kept['fault'])
+    rule, drawn = draw_fault(args.seed, index, args.rules, args.kinds)
+    if [kept['rule'], fault.kind, fault.task] != [rule, drawn.kind, drawn.task]:
+      raise SystemExit(
+        f'{path}: fault {index} is {fault.kind} of {fault.task} under '
+        f'{kept["rule"]}, where these flags draw {drawn.kind} of {drawn.task} '
+        f'under {rule}: give the flags it was made with, or another file'
+      )
+    done[index] = fault
+  return done
+
+
 def measure(args, extra):
   """Yields (rule, Fault) of each, and prints what goes on to stderr."""
   indices = range(args.faults) if args.only is None else [args.only]
+  path = args.results and pathlib.Path(args.results)
+  done = read_results(path, args)
   left_out = set()
   for index in indices:
     rule, fault = draw_fault(args.seed, index, args.rules, args.kinds)
+    if index in done:
+      yield rule, done[index]
+      continue
     keep = args.keep and pathlib.Path(args.keep) / f'{args.seed}_{index}'
     try:
       problem, _ = fault_training.run_with_faults(rule, [fault], extra, keep)
@@ -77,6 +108,10 @@ def measure(args, extra):
     if problem or fault.violations:
       text += f'\n{problem}\nagain: {format_again(args, extra, index)}'
     print(text, file=sys.stderr, flush=True)
+    if path is not None:
+      kept = {'index': index, 'rule': rule, 'fault': dataclasses.asdict(fault)}
+      with path.open('a') as file:
+        file.write(json.dumps(kept) + '\n')
     yield rule, fault
 
 
@@ -144,6 +179,7 @@ def parse_args(words):
   add('--kinds', type=options.names_of(kinds), default=list(kinds))
   add('--soak', metavar='RULE', choices=RULES)
   add('--every_secs', type=float, default=20)
+  add('--results', help='file of what came of each fault, to go on from')
   add('--keep', help='folder for the logs of runs with a problem')
   words, extra = options.cut(words)
   return parser.parse_args(words), extra

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import pathlib
 import re
 import sys
 import traceback
@@ -132,11 +133,13 @@ def read_source(module):
 def _import_file(named):
   path = os.path.expanduser(named)
   source = sent_file.find(named)
-  if source is None and not os.path.isfile(path):
-    raise cli.UsageError(
-      f'--problem={path}: no such file in {os.getcwd()}; all tasks need it, '
-      'under the same name'
-    )
+  if source is None:
+    if not os.path.isfile(path):
+      raise cli.UsageError(
+        f'--problem={path}: no such file in {os.getcwd()}; all tasks need it, '
+        'under the same name'
+      )
+    source = pathlib.Path(path).read_bytes()
   path = os.path.abspath(path)
   name = os.path.basename(path).removesuffix('.py')
   if name in sys.modules:
@@ -144,7 +147,8 @@ def _import_file(named):
   # What lies beside it can be imported.
   if os.path.dirname(path) not in sys.path:
     sys.path.append(os.path.dirname(path))
-  loader = None if source is None else sent_file.Loader(name, path, source)
+  # Python would take what it has compiled of a file of this length and second.
+  loader = sent_file.Loader(name, path, source)
   spec = importlib.util.spec_from_file_location(name, path, loader=loader)
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module

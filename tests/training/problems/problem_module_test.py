@@ -1,6 +1,8 @@
 """problem_module: the module of --problem, found and imported before flags."""
 
+import os
 import re
+import sys
 
 import pytest
 from absl import flags
@@ -40,6 +42,21 @@ def test_what_lies_beside_it_can_be_imported(tmp_path):
     tmp_path / 'with_import.py', 'from layers_of_mine import UNITS'
   )
   problem_module.import_named(['--problem', path])
+
+
+def test_a_file_changed_within_a_second_counts_as_it_is_now(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr('sys.dont_write_bytecode', False)
+  for units in (1, 2):
+    path = problems.write(tmp_path / 'edited.py', f'width = {units}')
+    os.utime(path, (1e9, 1e9))
+    monkeypatch.setattr(problem_module, '_loaded', {})
+    problem_module.import_named(['--problem', path])
+    module = problem_module._loaded[path]
+    assert module.width == units
+    del sys.modules['edited']
+  assert not (tmp_path / '__pycache__').exists()
 
 
 def test_a_module_is_named_with_dots(tmp_path, set_flags, monkeypatch):
