@@ -94,6 +94,11 @@ def _get_table(ids, num_rows, width, name, initializer):
 
 
 def _check_table(ids, num_rows, width, name, initializer):
+  if tf.get_default_graph().building_function:
+    raise ValueError(
+      f'embedding {name!r} is looked up in a loop, a branch or a tf.function: '
+      'look its rows up before, and give them to it'
+    )
   if not isinstance(ids, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
       f'embedding {name!r}: expected ids as a tensor, a tf.RaggedTensor or a '

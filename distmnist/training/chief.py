@@ -220,7 +220,7 @@ class Chief:
       self._logdir,
     )
     final_model.write(
-      self._choice.problem, self._logdir, self._live.values, self._best_path
+      self._choice.problem, self._logdir, self._live, self._best_path
     )
 
 

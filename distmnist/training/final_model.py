@@ -4,7 +4,7 @@ import logging
 import os
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files
+from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.storage import copies
 from distmnist.training import averages
 
@@ -13,34 +13,35 @@ _log = logging.getLogger(__name__)
 _FILE = 'model.keras'
 
 
-def write(problem, logdir, values, best_path=None):
+def write(problem, logdir, live, best_path=None):
   """Writes the model that a training has given, if it is one of Keras.
 
   Args:
     problem: problem.Problem.
     logdir: str; None for nowhere.
-    values: dict of variable name -> array, the center at the end, with its
-      averages if there are any.
+    live: live_evaluation.LiveEvaluation, with the values at the end.
     best_path: str, the checkpoint whose values are taken in their place, or
       None.
 
   Raises:
     cli.RunError: the file cannot be written.
   """
-  if not logdir:
+  if not (logdir and problem.has_keras_model):
     return
-  if best_path:
-    reader = checkpoint_files.open_reader(best_path)
+  values, path = live.values, best_path
+  if live.has_tables and not path:
+    path = checkpoints.find_latest(logdir)
+  if path:
+    reader = checkpoint_files.open_reader(path)
     names = reader.get_variable_to_shape_map()
     values = {name: reader.get_tensor(name) for name in names}
-  path = os.path.join(logdir, _FILE)
+  file = os.path.join(logdir, _FILE)
   try:
-    with copies.drafting(path) as draft:
-      is_saved = problem.save_model(averages.put_in_place(values), draft)
-    if is_saved:
-      _log.info(f'{"model":<20}{path}')
+    with copies.drafting(file) as draft:
+      problem.save_model(averages.put_in_place(values), draft)
+    _log.info(f'{"model":<20}{file}')
   except OSError as error:
     raise cli.RunError(
-      f'{path} cannot be written: {error.strerror or error}; the checkpoints '
+      f'{file} cannot be written: {error.strerror or error}; the checkpoints '
       'in this folder have the weights'
     ) from error

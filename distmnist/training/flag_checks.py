@@ -15,6 +15,7 @@ from distmnist.logdir import history, logdirs
 from distmnist.nn import optimizers, schedules
 from distmnist.training import chief, schedule
 from distmnist.training.hooks import startup_hook, trace_hook
+from distmnist.training.problems import keras_tables, table_checks
 from distmnist.training.problems import problem as problem_lib
 
 _STRATEGY = flags.DEFINE_enum(
@@ -85,6 +86,8 @@ def check_without_data(cluster):
   schedules.check_flags()
   optimizers.check_flags(strategy.has_local_steps)
   problem.check_flags()
+  if problem.has_keras_model:
+    keras_tables.settle(table_checks.find_conflict(strategy))
   return Choice(rule, strategy, problem, traced_steps)
 
 

@@ -52,6 +52,11 @@ class LiveEvaluation:
         for split in self._splits
       ]
 
+  @property
+  def has_tables(self):
+    """Whether there is more to the model than `values`: bool."""
+    return bool(self._tables)
+
   def compute(self):
     """Returns the metrics of each split, a list of {name: float}."""
     if self._found:

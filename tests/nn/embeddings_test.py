@@ -129,6 +129,14 @@ def test_arguments_that_do_not_fit_are_named(tf_session, settings, message):
     layers.embedding(**given)
 
 
+def test_a_lookup_in_a_loop_is_refused(tf_session):
+  def add(i, total):
+    return i + 1, total + layers.embedding(tf.constant([1]), 10, 2, 'user')
+
+  with pytest.raises(ValueError, match="^embedding 'user' is looked up in a"):
+    tf.while_loop(lambda i, total: i < 2, add, (0, tf.zeros([1, 2])))
+
+
 def test_a_table_has_one_shape(tf_session):
   layers.embedding(tf.constant([1]), 100, 2, 'user')
   with pytest.raises(ValueError, match='user/rows'):

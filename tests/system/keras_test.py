@@ -55,6 +55,16 @@ def test_workers_in_lock_step_compute_what_fit_does(tmp_path, net):
     assert found['by_fit'] < 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('net', ['masked_text', 'text'])
+def test_embeddings_that_are_tables_change_no_weight(tmp_path, net):
+  words = *TEN_STEPS, '--sparse_tables=all'
+  train(tmp_path, net, 'sync_sgd', *words)
+  assert compare(tmp_path, net, 2)['by_worker'] < 1e-6
+  report = json.loads((tmp_path / 'report.json').read_text())
+  assert all('embedding' in name for name in report['rows']['bytes_by_table'])
+
+
 # A net with an embedding, a mask, dropout within a loop, and batch norm.
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', RULES)

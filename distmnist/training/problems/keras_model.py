@@ -13,6 +13,7 @@ batch that is read again gets the same dropout. With one worker they are the
 seeds that `model.fit` has in that step.
 """
 
+import functools
 import inspect
 import os
 import re
@@ -24,7 +25,7 @@ from distmnist import runtime
 from distmnist.common import files
 from distmnist.data import seeds
 from distmnist.exchange import given_values, model_state
-from distmnist.training.problems import keras_errors
+from distmnist.training.problems import keras_errors, keras_tables
 
 
 class _Weight(NamedTuple):
@@ -46,6 +47,7 @@ class KerasModel:
     self._model = model
     self._weights = None
     self._num_draws = {}
+    self._tables = {}
 
   def build(self, x, is_training):
     """Returns the outputs for x, nests of tensors [n, ...].
@@ -54,13 +56,19 @@ class KerasModel:
     """
     if self._weights is None:
       self._build_layers(x)
-    trained, untrained = [], {}
+    trained, untrained, tables = [], {}, {}
     for weight in self._weights:
-      variable = self._get_variable(weight)
-      if weight.is_trained:
-        trained.append(tf.convert_to_tensor(variable))
+      variable = weight.variable
+      layer = self._tables.get(id(variable))
+      if layer:
+        load = functools.partial(_fetch, variable)
+        tables[layer] = keras_tables.make(layer, weight.name, load)
+        # Nothing computes with it: what is looked up is the table's.
+        trained.append(tf.placeholder(variable.dtype, variable.shape))
+      elif weight.is_trained:
+        trained.append(tf.convert_to_tensor(self._get_variable(weight)))
       else:
-        untrained[id(weight.variable)] = variable
+        untrained[id(variable)] = self._get_variable(weight)
     batch_size = tf.nest.flatten(x)[0].shape[0] if is_training else None
     others = self._model.non_trainable_variables
     read = [
@@ -69,7 +77,10 @@ class KerasModel:
       else self._make_seed(v, batch_size)
       for v in others
     ]
-    with tf.variable_creator_scope(keras_errors.refuse_variable):
+    with (
+      tf.variable_creator_scope(keras_errors.refuse_variable),
+      keras_tables.looking_up(tables, lambda layer, ids: tables[layer](ids)),
+    ):
       outputs, new, losses = self._model.stateless_call(
         trained, read, x, return_losses=True, **self._make_mode(is_training)
       )
@@ -92,7 +103,12 @@ class KerasModel:
     unfinished = os.path.join(folder, f'unfinished_{name}')
     with runtime.eagerly():
       for weight in self._weights:
-        weight.variable.assign(values[weight.name])
+        layer = self._tables.get(id(weight.variable))
+        if layer:
+          rows = values[keras_tables.name_rows(weight.name)]
+          weight.variable.assign(keras_tables.read(layer, rows))
+        else:
+          weight.variable.assign(values[weight.name])
       if self._model.compiled and self._model.optimizer:
         # Its slots are not ours; without any the file could not be loaded.
         self._model.optimizer.build(self._model.trainable_variables)
@@ -113,7 +129,9 @@ class KerasModel:
             x,
           )
         )
-      self._num_draws = self._count_draws(x)
+      state = {id(v) for v in self._find_state()}
+      mode = self._make_mode(is_training=True)
+      self._num_draws = _count_draws(model, state, x, mode)
     trained, others = model.trainable_variables, self._find_state()
     self._weights, names = [], set()
     for number, variable in enumerate([*trained, *others]):
@@ -123,6 +141,7 @@ class KerasModel:
       names.add(name)
       self._weights.append(_Weight(variable, name, number < len(trained)))
       _check_is_free(variable)
+    self._tables = keras_tables.find(model, x, **mode)
 
   def _find_state(self):
     """Returns the untrained variables that are no seeds, a list."""
@@ -151,27 +170,6 @@ class KerasModel:
         trainable=weight.is_trained,
       )
 
-  def _count_draws(self, x):
-    """Returns {id: int}: by how much a step moves each seed of the model."""
-    model, others = self._model, self._model.non_trainable_variables
-    state = {id(v) for v in self._find_state()}
-    if all(id(v) in state for v in others):
-      return {}
-    zeros = tf.nest.map_structure(
-      lambda t: tf.zeros([2, *t.shape[1:]], t.dtype), x
-    )
-    _, new = model.stateless_call(
-      [v.value for v in model.trainable_variables],
-      [v.value for v in others],
-      zeros,
-      **self._make_mode(is_training=True),
-    )
-    return {
-      id(old): int(value[1]) - int(old.value[1])
-      for old, value in zip(others, new, strict=True)
-      if id(old) not in state
-    }
-
   def _make_seed(self, variable, batch_size):
     """Returns the value of a seed of the model in a step, [2].
 
@@ -185,6 +183,34 @@ class KerasModel:
     number = tf.cast(seeds.find_place() // batch_size, first.dtype)
     moved = self._num_draws[id(variable)] * number
     return tf.stack([tf.constant(first[0]), first[1] + moved])
+
+
+def _count_draws(model, state, x, mode):
+  """Returns {id: int}: by how much a step moves each seed of a model.
+
+  Args:
+    model: keras.Model, built.
+    state: set of the ids of its untrained variables that are no seeds.
+    x: nest of tensors [n, ...].
+    mode: dict, arguments of its `call` beside x.
+  """
+  others = model.non_trainable_variables
+  if all(id(v) in state for v in others):
+    return {}
+  zeros = tf.nest.map_structure(
+    lambda t: tf.zeros([2, *t.shape[1:]], t.dtype), x
+  )
+  _, new = model.stateless_call(
+    [v.value for v in model.trainable_variables],
+    [v.value for v in others],
+    zeros,
+    **mode,
+  )
+  return {
+    id(old): int(value[1]) - int(old.value[1])
+    for old, value in zip(others, new, strict=True)
+    if id(old) not in state
+  }
 
 
 def _check_is_free(variable):

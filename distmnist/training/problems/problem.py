@@ -185,18 +185,13 @@ class Problem:
     return metrics[self.metric]
 
   def save_model(self, values, path):
-    """Writes the model as a file of Keras, if it is one of Keras.
+    """Writes the model, which is one of Keras, as a file of Keras.
 
     Args:
       values: dict of variable name -> array; see checkpoints.fetch_whole.
       path: str, which ends in .keras.
-
-    Returns:
-      bool, whether it did.
     """
-    if self.has_keras_model:
-      self.module.save(values, path)
-    return self.has_keras_model
+    self.module.save(values, path)
 
   def read_source(self):
     """Returns the bytes of the module's file."""

@@ -25,18 +25,31 @@ def check(strategy):
   if not tables:
     return
   table = f'the sparse table {sparse_table.find_name(tables[0])!r}'
+  conflict = find_conflict(strategy, table)
+  if conflict:
+    raise cli.UsageError(conflict)
+  table_memory.check(strategy.cluster)
+
+
+def find_conflict(strategy, table='a sparse table'):
+  """Returns which flag does not go with tables and what to do, a str, or ''.
+
+  Args:
+    strategy: strategy.Strategy.
+    table: str, what they are called.
+  """
   rule = _name(type(strategy))
   flag = strategy.refuses_tables_with
   if flag or not strategy.takes_tables:
     given = f'--strategy={rule} with {flag}' if flag else f'--strategy={rule}'
-    raise cli.UsageError(
+    return (
       f'{given} keeps or pulls more than the rows of a batch, and cannot train '
       f'{table}: expected one of {", ".join(find_rules())}'
     )
   optimizer = optimizers.base_rate_from_flags()[0].split()[0]
   if optimizer in sparse_updates.WITHOUT:
     rest = set(optimizers.OPTIMIZERS) - set(sparse_updates.WITHOUT)
-    raise cli.UsageError(
+    return (
       f'--optimizer={optimizer} needs all rows of a table in each step, and '
       f'cannot train {table}: expected one of {", ".join(sorted(rest))}'
     )
@@ -46,10 +59,10 @@ def check(strategy):
   ):
     value = flags.FLAGS[flag].value
     if value != alone:
-      raise cli.UsageError(
+      return (
         f'--{flag}={value:g} {what}, and does not go with {table}: leave it out'
       )
-  table_memory.check(strategy.cluster)
+  return ''
 
 
 def find_rules():

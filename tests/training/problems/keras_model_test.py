@@ -17,8 +17,9 @@ X = np.random.default_rng(0).normal(size=[4, 3]).astype('float32')
 
 
 @pytest.fixture
-def make():
+def make(set_flags):
   """Returns make(*layers) -> (keras.Model, KerasModel)."""
+  set_flags()
 
   def make_model(*makers):
     with runtime.eagerly():

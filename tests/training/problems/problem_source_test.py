@@ -13,7 +13,7 @@ def test_a_source_that_has_changed_is_named(set_flags, tmp_path):
   assert problem_source.find_change(found, str(logdir)) is None
   problem_source.keep(found, str(logdir))
   assert problem_source.find_change(found, str(logdir)) is None
-  problems.write(tmp_path / 'mine.py', 'load = build = loss = len\n')
+  (logdir / 'problem.py').write_text('load = build = loss = len\n')
   assert problem_source.find_change(found, str(logdir)) == (
     f'--problem={path} has changed since the run in {logdir} began: '
     f'{logdir}/problem.py is what it was'

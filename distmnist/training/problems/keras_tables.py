@@ -1,0 +1,175 @@
+"""Layers `keras.layers.Embedding` of a Keras model as sparse tables.
+
+The layer looks rows up in its weight, which is then a variable like others: all
+of it is pulled in each step. Where the weight serves for nothing else, the same
+rows come from a table (exchange/tables/sparse_table.py), and the model need not
+be changed for it.
+"""
+
+import contextlib
+import functools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from distmnist.exchange import given_values
+from distmnist.exchange.tables import sparse_table
+from distmnist.nn import layers as layers_lib
+
+FLAGS = flags.FLAGS
+
+_SPARSE_TABLES = flags.DEFINE_enum(
+  'sparse_tables',
+  'auto',
+  ['auto', 'all', 'none'],
+  'Which layers keras.layers.Embedding of a Keras model are sparse tables, of '
+  'which a step moves the rows of its batch alone: those of a million numbers '
+  'and more, if --strategy and --optimizer take tables; all; or none. A weight '
+  'that is used for anything else stays a variable.',
+)
+_LARGE = 1_000_000
+
+
+def settle(conflict):
+  """Has --sparse_tables=auto mean none where other flags go with no tables.
+
+  Args:
+    conflict: str, of table_checks.find_conflict.
+  """
+  if _SPARSE_TABLES.value == 'auto' and conflict:
+    FLAGS.sparse_tables = 'none'
+
+
+def find(model, x, **mode):
+  """Returns {id of a weight: its layer} of those that are tables.
+
+  Args:
+    model: keras.Model, built.
+    x: nest of tensors [n, ...] as it takes them.
+    **mode: arguments of its `call` beside x.
+  """
+  layers = {
+    id(layer.embeddings): layer
+    for layer in model._flatten_layers()
+    if _can_be_table(layer)
+  }
+  return _leave_out_others(layers, model, x, mode) if layers else {}
+
+
+def _can_be_table(layer):
+  import keras  # noqa: PLC0415  Only where a model is one of Keras.
+
+  kind = keras.layers.Embedding
+  least = {'auto': _LARGE, 'all': 1, 'none': float('inf')}[_SPARSE_TABLES.value]
+  return (
+    isinstance(layer, kind)
+    and type(layer).call is kind.call
+    and layer.built
+    and layer.trainable
+    and not (layer.quantization_mode or layer.lora_enabled)
+    and layer.embeddings_regularizer is None
+    and layer.embeddings.dtype == 'float32'
+    and layer.input_dim * layer.output_dim >= least
+  )
+
+
+def _leave_out_others(layers, model, x, mode):
+  """Returns those of `layers` whose weight serves for their lookups alone."""
+  used = set()
+  with tf.Graph().as_default():
+
+    def look_up(layer, ids):
+      # In a loop or a branch, where a table cannot be.
+      if tf.get_default_graph().building_function:
+        used.add(id(layer.embeddings))
+      return tf.zeros([*ids.shape, layer.output_dim])
+
+    weights, others = (
+      [tf.placeholder(v.dtype, v.shape) for v in variables]
+      for variables in (
+        model.trainable_variables,
+        model.non_trainable_variables,
+      )
+    )
+    # What the model computes with is what these ops give.
+    given = [tf.identity(weight) for weight in weights]
+    x = tf.nest.map_structure(lambda t: tf.placeholder(t.dtype, t.shape), x)
+    with looking_up(layers.values(), look_up):
+      model.stateless_call(given, others, x, **mode)
+    for variable, value in zip(model.trainable_variables, given, strict=True):
+      if value.consumers():
+        used.add(id(variable))
+  return {key: layer for key, layer in layers.items() if key not in used}
+
+
+@contextlib.contextmanager
+def looking_up(layers, look_up):
+  """Has layers give what look_up(layer, ids) does, in place of their own rows.
+
+  Args:
+    layers: iterable of keras.layers.Embedding.
+    look_up: callable(layer, ids [...]) -> rows float32 [..., output_dim].
+  """
+  layers = list(layers)
+  for layer in layers:
+    # Not by the layer's own __setattr__, which would track it.
+    object.__setattr__(layer, 'call', functools.partial(_call, layer, look_up))
+  try:
+    yield
+  finally:
+    for layer in layers:
+      object.__delattr__(layer, 'call')
+
+
+def _call(layer, look_up, inputs):
+  ids = inputs if inputs.dtype.is_integer else tf.cast(inputs, tf.int32)
+  return tf.cast(look_up(layer, ids), layer.compute_dtype)
+
+
+def name_rows(name):
+  """Returns what a checkpoint calls the table of the weight `name`."""
+  return f'{name}/rows'
+
+
+def make(layer, name, load):
+  """Makes the table of a layer in the default graph.
+
+  Args:
+    layer: keras.layers.Embedding.
+    name: str, of its weight.
+    load: callable() -> array [rows, width], what the table begins with.
+
+  Returns:
+    callable(ids [...]) -> rows float32 [..., width].
+  """
+  scope = tf.get_variable_scope().name
+  given_values.give(
+    f'{scope}/{name_rows(name)}'.lstrip('/'), lambda: _arrange(load())
+  )
+  look_up = functools.partial(
+    layers_lib.embedding,
+    num_rows=layer.input_dim,
+    width=layer.output_dim,
+    name=name,
+    initializer=tf.zeros_initializer(),
+  )
+  look_up(tf.zeros([0], tf.int64))  # Now, as layers may make no variables.
+  return look_up
+
+
+def _arrange(values):
+  """Returns the rows of a weight at the positions that a table has."""
+  rows = np.zeros(
+    [sparse_table.count_positions(len(values)), values.shape[1]], values.dtype
+  )
+  rows[sparse_table.find_positions(np.arange(len(values)), len(values))] = (
+    values
+  )
+  return rows
+
+
+def read(layer, rows):
+  """Returns a layer's weight [rows, width] of a table's [positions, width]."""
+  num_rows = layer.input_dim
+  return rows[sparse_table.find_positions(np.arange(num_rows), num_rows)]
