@@ -114,7 +114,8 @@ class HostsRun(fault_run.Run):
     def have_ended():
       return all(process.code is not None for process in self._old)
 
-    if not self.group.wait_until(have_ended, runs.LIMIT_SECS):
+    # It waits for the ps, which it cannot reach, for --start_timeout_secs.
+    if not self.group.wait_until(have_ended, 60 + runs.LIMIT_SECS):
       problem = problem or 'the one that was replaced has not ended'
     return problem, report
 

@@ -71,17 +71,13 @@ class Heartbeats:
     self._life = int.from_bytes(os.urandom(8), 'big') >> 1
     self._num_beats = 0
     self.place = find_place()
-    self._row = {
-      'life': self.life,
-      'host': socket.gethostname(),
-      'place': self.place,
-      'pid': os.getpid(),
-    }
+    self._row = _describe_process(self.life, self.place)
     self._beats = {}
     self._last_change = {}  # Name: when we saw its beat come or change.
     self._have_beaten = set()  # Names whose beat we saw change.
     num_tasks = cluster.num_ps + cluster.num_workers
     self._beat_secs = polling.compute_interval_secs(num_tasks, *_BEAT_SECS)
+    self._secs_to_see = _NUM_BEATS_TO_SEE * self._beat_secs
     self._read_secs = max(self._beat_secs, num_tasks * _READ_SECS_PER_TASK)
     self._last_answer = self._last_read = self._next_look = time.monotonic()
     self.is_closed = threading.Event()
@@ -148,10 +144,17 @@ class Heartbeats:
     """Returns for how many seconds the table has not answered, a float."""
     return time.monotonic() - self._last_answer
 
+  def may_be_replaced(self):
+    """Whether another process may have this task's place (bool).
+
+    One that finds it in the table takes it if no beat comes for so long.
+    """
+    is_beating = self._num_beats > 0 and not self.is_closed.is_set()
+    return is_beating and self.secs_without_answer() > self._secs_to_see
+
   def wait_for_beat(self, name, deadline):
     """Returns whether task `name` is seen to beat within some seconds."""
-    secs = _NUM_BEATS_TO_SEE * self._beat_secs
-    for _ in range(round(secs / _BEAT_LOOK_SECS)):
+    for _ in range(round(self._secs_to_see / _BEAT_LOOK_SECS)):
       if name in self._have_beaten:
         break
       self._stop.wait(_BEAT_LOOK_SECS)
@@ -194,6 +197,16 @@ class Heartbeats:
       self._table.write(self._row, self._settings)
     elif before.life != self._life and not self.is_closed.is_set():
       self._stop.end_at_once(_explain_replaced(self._cluster.name))
+
+
+def _describe_process(life, place):
+  """Returns the row of this process in the table, a dict."""
+  return {
+    'life': life,
+    'host': socket.gethostname(),
+    'place': place,
+    'pid': os.getpid(),
+  }
 
 
 def _explain_replaced(name):

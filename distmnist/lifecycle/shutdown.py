@@ -121,7 +121,9 @@ class Others:
     self._addresses = cluster.addresses('worker')
     self._addresses.pop(cluster.name, None)
     self._stop_queue = self._end_queue = self._save_queue = None
+    self._saved_queue = None
     if self._addresses:
+      self._saved_queue = self._open('saved')
       self._stop_queue = self._open('stop')
       self._end_queue = self._open('end')
     if cluster.num_ps and cluster.is_chief:
@@ -138,6 +140,15 @@ class Others:
 
   def is_stop_for_all(self):
     return not _is_empty(self._stop_queue)
+
+  def say_saved(self):
+    """Chief: tells the others that the last step is saved."""
+    if self._saved_queue:
+      self._saved_queue.send({})
+
+  def is_saved(self):
+    """Whether the chief has said that the last step is saved."""
+    return not _is_empty(self._saved_queue)
 
   def is_save_wanted(self):
     """Whether a ps that must stop waits for a checkpoint."""

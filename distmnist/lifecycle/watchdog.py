@@ -91,6 +91,10 @@ class Watchdog:
     """Returns for how long task `name` is silent; see Heartbeats."""
     return self._heartbeats.secs_silent(name)
 
+  def may_be_replaced(self):
+    """Whether another process may have this task's place; see Heartbeats."""
+    return self._heartbeats.may_be_replaced()
+
   def check_in(self):
     """Meets the others at the table, waits for the ps, begins to beat.
 

@@ -73,7 +73,11 @@ def check_flags(logdir, num_validation_images):
 
 
 class Chief:
-  """Worker 0's hooks for the end and the way there, and its report."""
+  """Worker 0's hooks for the end and the way there, and its report.
+
+  Attributes:
+    save: callable(session), saves the step of now; once there are `hooks`.
+  """
 
   def __init__(self, task, choice, variables, validation_split, folder):
     """
@@ -91,7 +95,7 @@ class Chief:
     self._validation, self._workers = None, []
     self._growth = growth_hook.GrowthHook(folder.summary_dir)
     if _VALIDATION_STEPS.value:
-      self._validation = self._make_evaluator(validation_split)
+      self._validation = _make_evaluator(task, choice, validation_split)
     self._global_step = tf.train.get_global_step()
     self._final_step = self._best_path = None
     judged = [self._test_split]
@@ -136,7 +140,7 @@ class Chief:
       save_hook.SAVE_STEPS.value,
       others,
     )
-    stop.find_unsaved = saves.find_unsaved
+    stop.find_unsaved, self.save = saves.find_unsaved, saves.end
     scaffold.before_restore = saves.end_beside
     return [*result, self._growth, saves]
 
@@ -174,15 +178,10 @@ class Chief:
     if kept and kept.path:
       self._best_path = kept.path
       metrics = {kept.metric: kept.value}
-      test = self._make_evaluator(self._test_split)
+      test = _make_evaluator(self._task, self._choice, self._test_split)
       return kept.step, metrics, test.compute_checkpoint(kept.path)
     test, *others = self._live.compute()
     return None, others[0] if others else None, test
-
-  def _make_evaluator(self, split):
-    return evaluation.Evaluator(
-      self._choice.problem, split, self._task.server_config
-    )
 
   def report(self, stats, progress, start):
     """Evaluates, prints the last lines and writes report.json.
@@ -222,6 +221,10 @@ class Chief:
     final_model.write(
       self._choice.problem, self._logdir, self._live, self._best_path
     )
+
+
+def _make_evaluator(task, choice, split):
+  return evaluation.Evaluator(choice.problem, split, task.server_config)
 
 
 def _note_final(step, **splits):

@@ -11,7 +11,13 @@ from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import key_hook, table_saver
-from distmnist.lifecycle import consistency, lost_workers, shutdown, stalls
+from distmnist.lifecycle import (
+  consistency,
+  lost_workers,
+  place_hook,
+  shutdown,
+  stalls,
+)
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
 from distmnist.training import chief as chief_lib
@@ -20,6 +26,7 @@ from distmnist.training.hooks import (
   batch_hook,
   progress_hook,
   startup_hook,
+  stay_hook,
   stop_hook,
   trace_hook,
 )
@@ -97,6 +104,8 @@ class WorkerLoop:
         task, self._choice, kept, validation_split, self._folder
       )
       self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
+    save = self._chief.save if cluster.is_chief else None
+    self.hooks += stay_hook.make(task, strategy, self._others, save)
     server_lib.log_placement(tf.get_default_graph())
 
   def _make_hooks(self, strategy_hooks, source, steps, at_end):
@@ -108,13 +117,17 @@ class WorkerLoop:
     # the chief waits for them.
     hooks = [
       stalls.StallHook(task.watchdog.stalls),
+      *place_hook.make(task),
       *startup_hook.make(self._choice, self._graph, task, self._others),
       *([self._graph.warmup.hook(steps)] if self._graph.warmup else []),
       *strategy_hooks,
       steps,
       self._make_stop_hook(steps),
       stop_hook.NanHook(steps, _NAN_ADVICE),
-      self._make_batch_hook(source, steps),
+      _make_batch_hook(
+        *(task, self._choice, self._graph.step.table),
+        *(source, steps, self._others),
+      ),
       self._make_progress_hook(steps),
       nonfinite.NonfiniteHook(self._stats),
       at_end.enter_context(life),
@@ -140,18 +153,6 @@ class WorkerLoop:
     )
     self._stats.sessions = hook.sessions
     return hook
-
-  def _make_batch_hook(self, source, steps):
-    task = self._task
-    return batch_hook.BatchHook(
-      source,
-      self._graph.step.table,
-      steps,
-      self._choice.strategy,
-      lost_workers.LostWorkers(task.cluster, task.watchdog),
-      self._others.is_stop_for_all,
-      task,
-    )
 
   def _make_progress_hook(self, steps):
     self._progress = progress_hook.ProgressHook(
@@ -183,6 +184,19 @@ class WorkerLoop:
       _log.info(f'stopped {where}')
     elif task.cluster.is_chief:
       self._chief.report(self._stats, self._progress, start)
+
+
+def _make_batch_hook(task, choice, table, source, steps, others):
+  """Returns the batch_hook.BatchHook of a worker."""
+  return batch_hook.BatchHook(
+    source,
+    table,
+    steps,
+    choice.strategy,
+    lost_workers.LostWorkers(task.cluster, task.watchdog),
+    others.is_stop_for_all,
+    task,
+  )
 
 
 def _make_saver(cluster, strategy):

@@ -113,6 +113,7 @@ class SaveHook(tf.train.SessionRunHook):
         self._others.confirm_save(self._saved_step)
 
   def end(self, session):
+    """Saves the step of now, if it is not; also before the others may leave."""
     self.end_beside()
     if self._writer and not self._scaffold.is_whole(session):
       _log.info(

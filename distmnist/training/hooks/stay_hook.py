@@ -1,0 +1,57 @@
+"""No worker leaves before the last step is saved, where all are needed.
+
+If a ps is lost after the last step and before it is saved, the chief goes back
+to an earlier checkpoint. Under a rule that waits for all workers it needs the
+others for the steps from there on: so these stay until it has saved, and meet
+the loss as they do in any step.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import stop_request
+
+_LOOK_SECS = 0.05
+
+
+def make(task, strategy, others, save):
+  """Returns the list of the StayHook of a worker; empty where none is needed.
+
+  Args:
+    task: task.Task.
+    strategy: strategy.Strategy.
+    others, save: see StayHook.
+  """
+  if not (strategy.waits_for_all and task.cluster.num_ps):
+    return []
+  return [StayHook(others, task.stop, save)]
+
+
+class StayHook(tf.train.SessionRunHook):
+  """The last of the hooks, so that nothing is left to do but to wait."""
+
+  def __init__(self, others, stop, save=None):
+    """
+    Args:
+      others: shutdown.Others.
+      stop: stop_request.StopRequest; who is asked to stop does not stay.
+      save: callable(session), of the chief, which saves; None for the others.
+    """
+    self._others, self._stop, self._save = others, stop, save
+
+  def begin(self):
+    self._global_step = tf.train.get_global_step()
+
+  def after_run(self, run_context, run_values):
+    if not run_context.stop_requested or self._stop.is_requested:
+      return
+    session = run_context.session
+    if self._save:
+      self._save(session)
+      self._others.say_saved()
+      return
+    with contextlib.suppress(stop_request.StoppedError):
+      while not self._others.is_saved():
+        session.run(self._global_step)  # It fails if a ps is lost.
+        self._stop.wait(_LOOK_SECS)

@@ -1,0 +1,102 @@
+"""stay_hook: who stays until the last step is saved, and who does not.
+
+With a ps that is killed at the end it is tried by benchmarks/faults.py.
+"""
+
+import threading
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.training.hooks import stay_hook
+from tests.support import in_process
+
+
+class Others:
+  """Stands for shutdown.Others: one box of the cluster."""
+
+  def __init__(self):
+    self.saved = threading.Event()
+    self.num_looks = 0
+
+  def say_saved(self):
+    self.saved.set()
+
+  def is_saved(self):
+    self.num_looks += 1
+    return self.saved.is_set()
+
+
+@pytest.fixture
+def end():
+  """Returns end(others, stop, save) -> thread of a worker at its last step."""
+
+  def leave(others, stop, save=None, stop_requested=True):
+    errors = []
+
+    def work():
+      with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.train.create_global_step()
+        session.run(step.initializer)
+        hook = stay_hook.StayHook(others, stop, save)
+        hook.begin()
+        context = types.SimpleNamespace(
+          session=session, stop_requested=stop_requested
+        )
+        try:
+          hook.after_run(context, None)
+        except Exception as error:
+          errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.errors = errors
+    thread.start()
+    return thread
+
+  return leave
+
+
+def join(thread):
+  thread.join(in_process.DEADLINE_SECS)
+  assert not thread.is_alive()
+  return thread.errors
+
+
+@pytest.mark.slow
+def test_a_worker_leaves_once_the_chief_has_saved(end):
+  others, saves = Others(), []
+  worker = end(others, in_process.NoStop())
+  worker.join(0.3)
+  assert worker.is_alive()
+  chief = end(others, in_process.NoStop(), saves.append)
+  assert join(chief) == join(worker) == []
+  assert len(saves) == 1
+
+
+def test_a_chief_that_cannot_save_lets_nobody_go(end):
+  def save(session):
+    raise OSError('full')
+
+  others = Others()
+  [error] = join(end(others, in_process.NoStop(), save))
+  assert isinstance(error, OSError) and not others.saved.is_set()
+
+
+def test_who_is_asked_to_stop_or_is_not_at_the_end_does_not_stay(end):
+  others, stop = Others(), in_process.AskedStop()
+  stop.request()
+  assert join(end(others, stop)) == []
+  assert join(end(others, in_process.NoStop(), stop_requested=False)) == []
+  assert not others.num_looks
+
+
+@pytest.mark.parametrize(
+  ('waits', 'num_ps', 'is_made'), [(True, 2, 1), (True, 0, 0), (False, 2, 0)]
+)
+def test_where_one_worker_can_go_on_alone_none_stays(waits, num_ps, is_made):
+  task = types.SimpleNamespace(
+    cluster=types.SimpleNamespace(num_ps=num_ps), stop=None
+  )
+  strategy = types.SimpleNamespace(waits_for_all=waits)
+  assert len(stay_hook.make(task, strategy, None, None)) == is_made
