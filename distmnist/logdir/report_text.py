@@ -73,10 +73,11 @@ def format_lines(report):
 def _describe_tables(report):
   """Yields (name, how it has grown), a pair of str a table."""
   for name, table in report.get('tables', {}).items():
-    without = table['keys_without_row']
+    without, reused = table['keys_without_row'], table.get('rows_reused')
     yield (
       f'table {name}',
       f'{table["rows"]:,} rows, room for {table["capacity"]:,}'
+      + (f'; {reused:,} times a key took that of another' if reused else '')
       + (f'; {without:,} times a key found none left' if without else ''),
     )
 

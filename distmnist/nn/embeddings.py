@@ -111,13 +111,18 @@ def _check_table(ids, num_rows, width, name, initializer):
       f'{ids.dtype.name}: number the values, or give layers.NewRows(capacity) '
       'for num_rows, which takes text'
     )
-  size = ('num_rows', num_rows)
+  sizes = [('num_rows', num_rows, 1), ('width', width, 1)]
   if is_made:
-    size = ('capacity', num_rows.capacity)
-  for what, number in (size, ('width', width)):
-    if not isinstance(number, int) or number < 1:
+    sizes[:1] = [
+      ('capacity', num_rows.capacity, 1),
+      ('min_sightings', num_rows.min_sightings, 1),
+      ('unseen_steps', num_rows.unseen_steps, 0),
+    ]
+  for what, number, least in sizes:
+    if not isinstance(number, int) or number < least:
       raise ValueError(
-        f'embedding {name!r}: expected {what} of 1 or more, not {number!r}'
+        f'embedding {name!r}: expected {what} of {least} or more, '
+        f'not {number!r}'
       )
   is_drawn = initializer is None or new_rows.is_initializer(initializer)
   if is_made and not is_drawn:

@@ -1,14 +1,13 @@
 """Metrics of variables at hand or of a checkpoint, on this machine alone."""
 
 import contextlib
-import functools
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import input_pipeline, metric_total
-from distmnist.exchange.tables import key_map
+from distmnist.exchange.tables import key_map, row_reuse
 from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.training import averages
 
@@ -131,10 +130,13 @@ def build_fetch():
   It is of the default graph, while others train.
   """
   # A row that is made meanwhile must not be known without its values.
-  keys = tf.get_collection(key_map.KEYS)
-  return functools.partial(
-    checkpoints.fetch_whole, variables=tf.global_variables(), first=keys
-  )
+  keys, variables = tf.get_collection(key_map.KEYS), tf.global_variables()
+
+  def fetch(session):
+    with row_reuse.held(session):
+      return checkpoints.fetch_whole(session, variables, first=keys)
+
+  return fetch
 
 
 def build_sums(problem, y, outputs):

@@ -60,12 +60,20 @@ def test_the_growth_of_tables_is_told():
   tables = {
     'user': {'rows': 1234, 'capacity': 5000, 'keys_without_row': 0},
     'ad': {'rows': 900, 'capacity': 100, 'keys_without_row': 1500},
+    'word': {
+      'rows': 9,
+      'capacity': 2,
+      'keys_without_row': 0,
+      'rows_reused': 1200,
+    },
   }
   found = report_text.format_lines(compose(tables=tables))
   assert [line for line in found if line.startswith('table')] == [
     'table user          1,234 rows, room for 5,000',
     'table ad            900 rows, room for 100; 1,500 times a key found none '
     'left',
+    'table word          9 rows, room for 2; 1,200 times a key took that of '
+    'another',
   ]
 
 

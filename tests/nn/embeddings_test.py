@@ -99,6 +99,14 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
     ({'num_rows': None}, 'expected num_rows of 1 or more, not None'),
     ({'num_rows': layers.NewRows(0)}, 'expected capacity of 1 or more, not 0'),
     (
+      {'num_rows': layers.NewRows(5, min_sightings=0)},
+      'expected min_sightings of 1 or more, not 0',
+    ),
+    (
+      {'num_rows': layers.NewRows(5, unseen_steps=-1)},
+      'expected unseen_steps of 0 or more, not -1',
+    ),
+    (
       {
         'num_rows': layers.NewRows(5),
         'initializer': tf.glorot_uniform_initializer(),

@@ -17,8 +17,13 @@ def find_fingerprints(texts):
 
 def find_buckets(keys, num_buckets):
   """Returns the bucket of each key, int64 [n] of 0 to num_buckets - 1."""
-  high = _shift(_mix(_to_unsigned(keys)), 32)
-  return tf.bitcast(_shift(high * _constant(num_buckets), 32), tf.int64)
+  return _scale(_mix(_to_unsigned(keys)), num_buckets)
+
+
+def find_places(keys, num_places, salt):
+  """Returns int64 [n] of 0 to num_places - 1: another hash for each salt."""
+  hashes = _mix(_mix(_to_unsigned(keys)) + _constant(salt))
+  return _scale(hashes, num_places)
 
 
 def draw(keys, width, seed):
@@ -45,6 +50,11 @@ def _mix(x):
   for factor in 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53:
     x = tf.bitwise.bitwise_xor(x, _shift(x, 33)) * _constant(factor)
   return tf.bitwise.bitwise_xor(x, _shift(x, 33))
+
+
+def _scale(hashes, num):
+  """Returns int64 [n] of 0 to num - 1, even if the hashes are."""
+  return tf.bitcast(_shift(_shift(hashes, 32) * _constant(num), 32), tf.int64)
 
 
 def _to_unsigned(keys):

@@ -17,8 +17,6 @@ from distmnist.exchange.tables import key_hash, new_rows
 MAPS = 'distmnist/key_maps'
 PLAIN_TABLES = 'distmnist/plain_tables'
 KEYS = 'distmnist/keys'
-# Of a map, in memory: measured with 0.5 to 5 million keys, at most 49.
-BYTES_OF_KEY = 48
 
 
 class KeyMap:
@@ -27,6 +25,7 @@ class KeyMap:
   Attributes:
     name: str, of the table.
     rows, keys: tf.Variable [rows, width] and int64 [rows], of one device.
+    new_rows: new_rows.NewRows.
     filled: int64 scalar tensor, the mark of `keys` once the map is filled.
   """
 
@@ -39,7 +38,7 @@ class KeyMap:
       first_bucket: int, of those that are here.
     """
     self.rows, self.keys = rows, keys
-    self.name, self._start = name, start
+    self.name, self._start, self.new_rows = name, start, start.new_rows
     self._in_bucket = start.new_rows.rows_in_bucket
     self._first_bucket = first_bucket
     with tf.name_scope('key_map'), self.placed():
@@ -48,10 +47,6 @@ class KeyMap:
       )
       self.filled = self._build_fill()
     tf.add_to_collection(MAPS, self)
-
-  @property
-  def capacity(self):
-    return self._start.new_rows.capacity
 
   def placed(self):
     """The context of what is done where the rows are."""

@@ -6,6 +6,9 @@
       the row and what the optimizer keeps beside it <- their first values
       keys[row] <- key;  the map[key] <- row
 
+A key may have to be seen some times before (sightings.py), and in a bucket that
+is full it may take the row of another (row_places.py).
+
 In turn: the op BatchFunction runs a function in a thread of its own, for one
 worker after the other. It ends what it began, also if that worker dies
 meanwhile; a lock would be opened by one that dies (center/ps_lock.py).
@@ -13,7 +16,12 @@ meanwhile; a lock would be opened by one that dies (center/ps_lock.py).
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import key_map, new_rows
+from distmnist.exchange.tables import (
+  key_map,
+  new_rows,
+  row_places,
+  sightings,
+)
 
 # The collection of the KeyShards whose rows are not yet made by the step.
 _OPEN = 'distmnist/open_key_shards'
@@ -25,8 +33,7 @@ class KeyShard(key_map.KeyMap):
   """The keys of a shard of a table, on its ps.
 
   Attributes: those of KeyMap.
-    counts: int64 tensor [buckets, 2]: the row of each bucket that is given away
-      next, and how often a key found no row left since the map was filled.
+    counts: see row_places.Places.
   """
 
   def __init__(self, name, rows, keys, start, first_bucket, seed):
@@ -35,34 +42,21 @@ class KeyShard(key_map.KeyMap):
       name, rows, keys, start, first_bucket: see KeyMap.
       seed: int, of the table's first values.
     """
-    num_buckets = int(rows.shape[0]) // start.new_rows.rows_in_bucket
-    self._seed, self._num_buckets = seed, num_buckets
+    self._seed = seed
     with tf.get_default_graph().colocate_with(rows.handle.op):
-      self._counts = tf.raw_ops.VarHandleOp(
-        dtype=tf.int64,
-        shape=[num_buckets, 2],
-        shared_name=f'{rows.op.name}/counts',
-      )
+      self._places = row_places.Places(rows, start)
+      self._sightings = None
+      if start.new_rows.min_sightings > 1:
+        self._sightings = sightings.Sightings(rows)
+    self._reuse, self.counts = self._places.reuse, self._places.counts
     super().__init__(name, rows, keys, start, first_bucket)
-    with self.placed():
-      self.counts = tf.raw_ops.ReadVariableOp(
-        resource=self._counts, dtype=tf.int64
-      )
 
   def _find_name(self):
     return f'{self.rows.op.name}/map'  # All workers have the same.
 
   def _fill_more(self, keys):
-    is_used = tf.reshape(keys >= new_rows.LOWEST_KEY, [self._num_buckets, -1])
-    places = tf.range(self._in_bucket) * tf.cast(is_used, tf.int32)
-    last = tf.maximum(tf.reduce_max(places, 1), new_rows.CLEAN_ROW)
-    following = tf.cast(last, tf.int64) + 1
-    return [
-      tf.raw_ops.AssignVariableOp(
-        resource=self._counts,
-        value=tf.stack([following, tf.zeros_like(following)], 1),
-      )
-    ]
+    more = self._sightings.reset() if self._sightings else []
+    return [*self._places.reset(keys), *more]
 
   def find_or_make(self, keys):
     """Returns the row of each of `keys`, int64 [n], each there once.
@@ -70,6 +64,11 @@ class KeyShard(key_map.KeyMap):
     It has a value once `connect_all` was called.
     """
     found = self.find_own(keys)
+    if self._reuse:
+      # Before a new key looks for a row that was not seen for long.
+      seen = self._reuse.touch(tf.boolean_mask(found, found >= 0))
+      with tf.control_dependencies([seen]):
+        found = tf.identity(found)
     at = tf.where(found < 0)
     missing = tf.gather(keys, at[:, 0])
     # One batch of one entry, or of none: then the function is not called.
@@ -93,9 +92,10 @@ class KeyShard(key_map.KeyMap):
       function = tf.function(make, autograph=False).get_concrete_function(
         tf.TensorSpec([None, None], tf.int64)
       )
-    with self.placed(), tf.control_dependencies(None):
+
+    def call(missing):
       [made] = tf.raw_ops.BatchFunction(
-        in_tensors=[self._missing],
+        in_tensors=[missing],
         captured_tensors=function.captured_inputs,
         f=function,
         num_batch_threads=1,
@@ -105,32 +105,28 @@ class KeyShard(key_map.KeyMap):
         Tout=[tf.int64],
         shared_name=f'{self.rows.op.name}/make',
       )
+      return made
+
+    with self.placed(), tf.control_dependencies(None):
+      made = call(self._missing)
+      if self._reuse:
+        nothing = tf.zeros([1, 0], tf.int64)
+        self._reuse.add_hold(lambda: call(nothing).op)
     self._made.op._update_input(0, made)
 
   def _make(self, keys, slots):
     """Returns the rows of keys that were not found, int64 [n]."""
     new = tf.boolean_mask(keys, self.find_own(keys) < 0)
+    if self._sightings:
+      seen = self._sightings.count(new)
+      new = tf.boolean_mask(new, seen >= self.new_rows.min_sightings)
     buckets = self.find_bucket(new)
     order = tf.argsort(buckets, stable=True)
     new, buckets = tf.gather(new, order), tf.gather(buckets, order)
-    counts = tf.raw_ops.ResourceGather(
-      resource=self._counts, indices=buckets, dtype=tf.int64
-    )
-    rank = tf.range(tf.size(new, out_type=tf.int64)) - tf.searchsorted(
-      buckets, buckets, out_type=tf.int64
-    )
-    places = counts[:, 0] + rank
-    has_room = places < self._in_bucket
-    given = tf.cast(has_room, tf.int64)
-    with tf.control_dependencies([places]):
-      count = tf.raw_ops.ResourceScatterAdd(
-        resource=self._counts,
-        indices=buckets,
-        updates=tf.stack([given, 1 - given], 1),
-      )
-    rows = tf.boolean_mask(buckets * self._in_bucket + places, has_room)
-    new = tf.boolean_mask(new, has_room)
-    with tf.control_dependencies([count]):
+    places, has_row = self._places.find(buckets)
+    rows = tf.boolean_mask(buckets * self._in_bucket + places, has_row)
+    new = tf.boolean_mask(new, has_row)
+    with tf.control_dependencies([has_row, *self._take(rows)]):
       begun = self._begin_rows(new, rows, slots)
     with tf.control_dependencies(begun):
       noted = _scatter(self.keys, rows, new)
@@ -140,6 +136,19 @@ class KeyShard(key_map.KeyMap):
       )
     with tf.control_dependencies([mapped]):
       return self.find(keys)
+
+  def _take(self, rows):
+    """Returns the list of ops after which `rows` are of no other keys."""
+    if not self._reuse:
+      return []
+    before = self.keys.sparse_read(rows)
+    unmapped = tf.raw_ops.LookupTableRemoveV2(
+      table_handle=self._map,
+      keys=tf.boolean_mask(before, before >= new_rows.LOWEST_KEY),
+    )
+    with tf.control_dependencies([unmapped]):
+      free = tf.fill(tf.shape(rows), tf.constant(new_rows.FREE, tf.int64))
+      return [_scatter(self.keys, rows, free), self._reuse.note(rows)]
 
   def _begin_rows(self, keys, rows, slots):
     """Returns the list of ops that give new rows their first values."""
@@ -169,14 +178,14 @@ def get_counts():
   """Returns what the tables of the default graph have made.
 
   Returns:
-    ({name of a table: its capacity}, {name: list of KeyShard.counts}).
+    ({name of a table: its NewRows}, {name: list of KeyShard.counts}).
   """
-  capacities, counts = {}, {}
+  kinds, counts = {}, {}
   for shard in tf.get_collection(key_map.MAPS):
     if isinstance(shard, KeyShard):
-      capacities[shard.name] = shard.capacity
+      kinds[shard.name] = shard.new_rows
       counts.setdefault(shard.name, []).append(shard.counts)
-  return capacities, counts
+  return kinds, counts
 
 
 def _scatter(variable, rows, values):

@@ -28,7 +28,7 @@ def get_table(start, width, name):
     name: str, for errors.
 
   Raises:
-    ValueError: there is one, with another capacity or kind of keys.
+    ValueError: there is one, with other rows or another kind of keys.
   """
   rows = tf.get_variable(
     'rows',
@@ -38,7 +38,7 @@ def get_table(start, width, name):
   )
   table = rows if isinstance(rows, KeyTable) else _get_plain(rows, start, name)
   for what, of in (
-    ('capacity', lambda x: x.new_rows.capacity),
+    ('rows of', lambda x: x.new_rows),
     ('keys of', lambda x: x.kind),
   ):
     if of(table.start) != of(start):

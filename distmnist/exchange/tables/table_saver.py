@@ -9,12 +9,12 @@ any reader and any number of ps.
 
 Where rows are made in a step (key_shard.py), keys are written before all else:
 a row that is made meanwhile has values in the checkpoint and no key, and not a
-key and no values.
+key and no values. None is given to another key meanwhile (row_reuse.py).
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import key_map, sparse_table
+from distmnist.exchange.tables import key_map, row_reuse, sparse_table
 
 # Of a slice, in bytes: what a save adds to the memory of the chief and a ps.
 SLICE_BYTES = 2**25
@@ -108,12 +108,16 @@ class TableSaver:
     if not (self._keys or self._shards):
       return self._rest.save(sess, save_path, global_step, **settings)
     path = save_path if global_step is None else f'{save_path}-{global_step}'
+    with row_reuse.held(sess):
+      self._save(sess, path, settings)
+    return path
+
+  def _save(self, sess, path, settings):
     parts = self._save_slices(sess, self._keys, path, [])
     parts.append(f'{path}.part_{len(parts)}')
     self._rest.save(sess, parts[-1], **settings | {'write_meta_graph': False})
     parts = self._save_slices(sess, self._shards, path, parts)
     sess.run(self._merge, {self._path: path, self._parts: parts})
-    return path
 
   def _save_slices(self, sess, shards, path, parts):
     """Returns the list `parts`, of paths, and those of the slices."""

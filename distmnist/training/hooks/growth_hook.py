@@ -20,7 +20,8 @@ class GrowthHook(tf.train.SessionRunHook):
   Attributes:
     tables: {name: {'rows', 'capacity', 'keys_without_row': int}} as last seen:
       the rows that were made, for how many there is room in any case, and how
-      often a step had a key for which no row was left.
+      often a step had a key for which no row was left. Where keys take rows of
+      others there is 'rows_reused', how often they have.
   """
 
   def __init__(self, summary_dir):
@@ -30,12 +31,12 @@ class GrowthHook(tf.train.SessionRunHook):
     """
     self._summary_dir = summary_dir
     self._next_look = 0.0
-    self._without = {}
+    self._counted = {}
     self._said = set()
     self.tables = {}
 
   def begin(self):
-    self._capacities, self._counts = key_shard.get_counts()
+    self._kinds, self._counts = key_shard.get_counts()
     self._global_step = tf.train.get_global_step()
     self._writer = None
     if self._summary_dir and self._counts:
@@ -54,35 +55,41 @@ class GrowthHook(tf.train.SessionRunHook):
   def _look(self, session):
     found, step = session.run([self._counts, self._global_step])
     for name, counts in found.items():
-      made = sum((part[:, 0] - new_rows.NUM_RESERVED).sum() for part in counts)
-      without = self._count_without(name, sum(x[:, 1].sum() for x in counts))
+      kind, total = self._kinds[name], sum(part.sum(0) for part in counts)
+      num_buckets = sum(len(part) for part in counts)
+      made = int(total[0]) - num_buckets * new_rows.NUM_RESERVED
+      without = self._add_up(name, 'keys_without_row', int(total[1]))
       self.tables[name] = {
-        'rows': int(made),
-        'capacity': self._capacities[name],
+        'rows': made,
+        'capacity': kind.capacity,
         'keys_without_row': without,
       }
+      if kind.unseen_steps:
+        reused = self._add_up(name, 'rows_reused', int(total[2]))
+        self.tables[name]['rows_reused'] = reused
       if without and name not in self._said:
         self._said.add(name)
         _log.info(
           f'the table {name!r} is full: {made:,} keys have a row of their own, '
           f'and those that come now share {new_rows.NUM_BUCKETS} rows; give '
-          f'NewRows more than a capacity of {self._capacities[name]:,}'
+          f'NewRows more than a capacity of {kind.capacity:,}'
         )
     if self._writer:
       shown = {
         f'tables/{name}/{what}': table[what]
         for name, table in self.tables.items()
-        for what in ('rows', 'keys_without_row')
+        for what in table
+        if what != 'capacity'
       }
       self._writer.write_scalars(shown, int(step))
 
-  def _count_without(self, name, counted):
+  def _add_up(self, name, what, counted):
     """Returns the sum of what the ps have `counted` before and now (int).
 
     They count anew when the center is restored.
     """
-    before, last = self._without.get(name, (0, 0))
+    before, last = self._counted.get((name, what), (0, 0))
     if counted < last:
       before += last
-    self._without[name] = before, int(counted)
-    return before + int(counted)
+    self._counted[name, what] = before, counted
+    return before + counted

@@ -61,22 +61,29 @@ def _find_sizes(num_copies):
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
     size = table_saver.count_bytes(shard)
-    if key_map.is_keys(shard):
-      size += shard.shape.num_elements() * key_map.BYTES_OF_KEY
-    else:
+    if not key_map.is_keys(shard):
       size *= num_copies
     sizes[sparse_table.find_name(shard)] += size
+  for keys, size in _find_beside():
+    sizes[sparse_table.find_name(keys)] += size
   return sizes
+
+
+def _find_beside():
+  """Yields (keys, bytes) of what lies in memory beside tables of keys."""
+  for found in tf.get_collection(key_map.MAPS):
+    yield found.keys, int(found.keys.shape[0]) * found.new_rows.bytes_beside
 
 
 def describe_growth(num_ps):
   """Returns a line on tables whose rows are made (str), None without any."""
-  keys = tf.get_collection(key_map.KEYS)
-  if not keys:
+  beside = list(_find_beside())
+  if not beside:
     return None
-  num_rows = sum(int(variable.shape[0]) for variable in keys)
-  names = list(dict.fromkeys(map(sparse_table.find_name, keys)))
-  more = num_rows * key_map.BYTES_OF_KEY / max(1, num_ps)
+  names = list(
+    dict.fromkeys(sparse_table.find_name(keys) for keys, _ in beside)
+  )
+  more = sum(size for _, size in beside) / max(1, num_ps)
   return (
     f'rows are made in {", ".join(names)}: all of them are held from the start,'
     f' and of the keys come up to {more:,.0f} bytes a ps'

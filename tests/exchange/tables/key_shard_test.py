@@ -14,7 +14,9 @@ from distmnist.exchange.tables import (
   key_map,
   key_shard,
   new_rows,
+  row_reuse,
   sparse_table,
+  table_saver,
 )
 from distmnist.nn import layers, sparse_updates
 
@@ -24,13 +26,13 @@ WIDTH = 2
 class Step:
   """A step of a worker: it looks keys up, and adds 1 to each number."""
 
-  def __init__(self, member, capacity, make_optimizer=None):
+  def __init__(self, member, capacity, make_optimizer=None, **settings):
     seeds.set_seed(3)
     self.center = the_center = center.Center(member)
     with tf.device(member.device_setter()), the_center.scope():
       self.keys = tf.placeholder(tf.int64, [None])
       self.rows = layers.embedding(
-        self.keys, layers.NewRows(capacity), WIDTH, 'user'
+        self.keys, layers.NewRows(capacity, **settings), WIDTH, 'user'
       )
     optimizer = (make_optimizer or tf.train.GradientDescentOptimizer)(1.0)
     sparse_updates.add(optimizer)
@@ -66,6 +68,20 @@ class Step:
     return found
 
 
+def find_added(keys, rows):
+  """Returns what was added to the first values of keys, whole numbers."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    start = new_rows.Start(
+      new_rows.NewRows(1), 'text', tf.random_uniform_initializer(-1, 1)
+    )
+    seeds.set_seed(3)
+    seed = seeds.derive_first('user/rows')
+    first = session.run(start.make_rows(tf.constant(keys), WIDTH, seed))
+  added = rows - first * WIDTH**-0.5
+  np.testing.assert_allclose(added, np.round(added), atol=1e-4)
+  return np.round(added)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('num_ps', [1, 3])
 def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
@@ -96,19 +112,8 @@ def test_a_key_gets_one_row_when_all_workers_see_it_first(make_cluster, num_ps):
   assert together.keys() == set(keys.reshape(-1))
   # Pushes of 1 arrived in each, on what the key and the seed say: three, or
   # fewer, as one without a lock may be lost to another of the same moment.
-  with tf.Graph().as_default(), tf.Session() as session:
-    start = new_rows.Start(
-      new_rows.NewRows(1), 'text', tf.random_uniform_initializer(-1, 1)
-    )
-    seeds.set_seed(3)
-    first = session.run(
-      start.make_rows(
-        tf.constant(keys.reshape(-1)), WIDTH, seeds.derive_first('user/rows')
-      )
-    )
-  added = rows - first * WIDTH**-0.5
-  np.testing.assert_allclose(added, np.round(added), atol=1e-5)
-  assert set(np.round(added).reshape(-1)) <= {1, 2, 3}
+  added = find_added(keys.reshape(-1), rows)
+  assert set(added.reshape(-1)) <= {1, 2, 3}
   used = sum((part[:, 0] - new_rows.NUM_RESERVED).sum() for part in counts)
   assert used == keys.size
   assert not any(part[:, 1].any() for part in counts)
@@ -208,3 +213,118 @@ def test_without_a_new_key_nothing_is_made(tf_session):
     'user/rows',
     'user/keys',
   }
+
+
+def make_step(session, **settings):
+  """Returns a Step of a table of 10, and 40 keys of one bucket."""
+  step = Step(cluster_lib.Cluster(), 10, **settings)
+  step.begin(session)
+  keys = np.arange(5000)
+  buckets = session.run(key_hash.find_buckets(tf.constant(keys), 60))
+  return step, keys[buckets == 7][:40]
+
+
+@pytest.mark.slow
+def test_a_key_has_a_row_once_it_was_seen_often_enough(tf_session):
+  step, [rare, often, *_] = make_step(tf_session, min_sightings=3)
+  for keys in ([often, often, rare], [often]):
+    step.run(tf_session, keys)
+    assert step.read(tf_session) == [{}]
+  # Until now they had one row, to which each of three lookups has added.
+  rows = step.run(tf_session, [rare])
+  assert rows.tolist() == [[4.0] * WIDTH]
+  step.run(tf_session, [often])
+  [found] = step.read(tf_session)
+  assert found.keys() == {often}
+  assert not step.run(tf_session, [often]).tolist()[0][0].is_integer()
+  # It is not counted as one for which there is no room.
+  [counts] = tf_session.run([part.counts for part in step.parts])
+  assert not counts[:, 1].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'make_optimizer', [tf.train.AdagradOptimizer, tf.train.RMSPropOptimizer]
+)
+def test_a_key_takes_the_row_of_one_not_seen_for_long(
+  tf_session, make_optimizer
+):
+  step, keys = make_step(
+    tf_session, make_optimizer=make_optimizer, unseen_steps=40
+  )
+  room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
+  old, new = keys[:room], keys[room:]
+  first = step.run(tf_session, old)
+  once = step.read(tf_session)[0][old[0]][1:]
+  for _ in range(19):
+    step.run(tf_session, old[1:])
+    step.run(tf_session, [new[0]])  # There is no room yet.
+  step.run(tf_session, old[1:])
+  [before] = step.read(tf_session)
+  assert before.keys() == set(old)
+  step.run(tf_session, new[:1])
+  [after] = step.read(tf_session)
+  assert after.keys() == {new[0], *old[1:]}
+  assert [after[key] for key in old[1:]] == [before[key] for key in old[1:]]
+  # It begins as any other, whatever was learnt for the key before it.
+  assert after[new[0]][1:] == once
+  [counts] = tf_session.run([part.counts for part in step.parts])
+  assert counts.sum(0).tolist() == [room + 60 * new_rows.NUM_RESERVED, 19, 1]
+  # The key that has lost its row begins anew in that of its bucket.
+  assert step.run(tf_session, old[:1]).tolist() != first[:1].tolist()
+  for _ in range(40):
+    step.run(tf_session, [])
+  # All are old now, and come at once.
+  step.run(tf_session, keys)
+  [last] = step.read(tf_session)
+  assert len(last) == room and last.keys() == after.keys()
+  for _ in range(40):
+    step.run(tf_session, [])
+  with row_reuse.held(tf_session):
+    step.run(tf_session, new[1:])
+  assert step.read(tf_session)[0].keys() == last.keys()
+  step.run(tf_session, new[1:])
+  [taken] = step.read(tf_session)
+  assert len(taken) == room
+  assert len(taken.keys() & set(new[1:])) == min(len(new) - 1, room // 8)
+
+
+@pytest.mark.slow
+def test_no_save_has_a_key_with_the_row_of_another(make_cluster, tmp_path):
+  cluster, num_steps = make_cluster(2, 3), 300
+  barrier, are_over = threading.Barrier(3, timeout=60), threading.Event()
+
+  def work(index):
+    # Keys come some times, and then no more.
+    rng = np.random.default_rng(index)
+    step = Step(cluster.worker(index), 600, min_sightings=2, unseen_steps=60)
+    saver = table_saver.TableSaver('/cpu:0')
+    with tf.Session(cluster.servers[index].target) as session:
+      if not index:
+        step.begin(session)
+      barrier.wait()
+      if index == 2:
+        while not are_over.is_set():
+          saver.save(session, str(tmp_path / 'model'))
+          check_save(str(tmp_path / 'model'))
+      else:
+        for i in range(num_steps):
+          step.run(session, 10 * i + rng.integers(0, 400, 100))
+        are_over.set()
+      barrier.wait()
+      counts = session.run([part.counts for part in step.parts])
+      return step.read(session), np.concatenate(counts)
+
+  found, counts = cluster.run_workers(work)[0]
+  assert counts[:, 2].sum() > 1000
+  together = {k: v[0] for part in found for k, v in part.items()}
+  find_added(np.array([*together]), np.array([*together.values()]))
+
+
+def check_save(path):
+  """Checks that each key has what it began with, and whole numbers more."""
+  reader = tf.train.load_checkpoint(path)
+  keys, rows = (reader.get_tensor(f'user/{x}') for x in ('keys', 'rows'))
+  at = np.flatnonzero(keys >= new_rows.LOWEST_KEY)
+  assert len(set(keys[at])) == len(at)
+  find_added(keys[at], rows[at])

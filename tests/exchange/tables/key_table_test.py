@@ -59,7 +59,8 @@ def test_outside_of_a_rule_a_table_makes_no_row(tf_session):
   ('ids', 'made', 'message'),
   [
     (['a'], MADE, 'expected keys of whole numbers, as .* has, not text'),
-    ([1], layers.NewRows(101), 'expected capacity 100, as .* has, not 101'),
+    ([1], layers.NewRows(101), r'expected rows of .*=100, .* not .*=101, .*'),
+    ([1], layers.NewRows(100, 2), 'expected rows of .*, as .* has, not .*=2, '),
   ],
 )
 def test_a_table_of_one_name_is_one(

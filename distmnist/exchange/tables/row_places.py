@@ -1,0 +1,90 @@
+"""Which rows of a shard new keys get: those that are free, one after the other.
+
+Where a bucket has none left, a key may take that of another (row_reuse.py).
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import new_rows, row_reuse
+
+
+class Places:
+  """The rows of whole buckets, as far as they are given away.
+
+  Attributes:
+    counts: int64 tensor [buckets, 3], since `reset`: the row of each bucket
+      that is given away next, how often a key found no row left, and how often
+      it took that of another key.
+    reuse: row_reuse.RowReuse, or None where rows are their keys' for good.
+  """
+
+  def __init__(self, rows, start):
+    """
+    Args:
+      rows: tf.Variable [rows, width], where the counts are.
+      start: new_rows.Start.
+    """
+    self._in_bucket = start.new_rows.rows_in_bucket
+    self._num_buckets = int(rows.shape[0]) // self._in_bucket
+    self._counts = tf.raw_ops.VarHandleOp(
+      dtype=tf.int64,
+      shape=[self._num_buckets, 3],
+      shared_name=f'{rows.op.name}/counts',
+    )
+    self.reuse = None
+    if start.new_rows.unseen_steps:
+      self.reuse = row_reuse.RowReuse(rows, start)
+    self.counts = tf.raw_ops.ReadVariableOp(
+      resource=self._counts, dtype=tf.int64
+    )
+
+  def reset(self, keys):
+    """Returns the list of ops after which the rows of `keys` are given away.
+
+    Args:
+      keys: int64 [rows], of each row.
+    """
+    is_used = tf.reshape(keys >= new_rows.LOWEST_KEY, [self._num_buckets, -1])
+    places = tf.range(self._in_bucket) * tf.cast(is_used, tf.int32)
+    last = tf.maximum(tf.reduce_max(places, 1), new_rows.CLEAN_ROW)
+    following = tf.cast(last, tf.int64) + 1
+    none = tf.zeros_like(following)
+    counted = tf.raw_ops.AssignVariableOp(
+      resource=self._counts, value=tf.stack([following, none, none], 1)
+    )
+    return [counted, *(self.reuse.reset() if self.reuse else [])]
+
+  def find(self, buckets):
+    """Finds rows for new keys and counts them, one caller after the other.
+
+    Args:
+      buckets: int64 [n], of each key, in order.
+
+    Returns:
+      (int64 [n], bool [n]): a place in its bucket for each key, and whether it
+      gets it.
+    """
+    counts = tf.raw_ops.ResourceGather(
+      resource=self._counts, indices=buckets, dtype=tf.int64
+    )
+    rank = tf.range(tf.size(buckets, out_type=tf.int64)) - tf.searchsorted(
+      buckets, buckets, out_type=tf.int64
+    )
+    places = counts[:, 0] + rank
+    is_free = has_row = places < self._in_bucket
+    if self.reuse:
+      at = tf.where(~is_free)
+      taken, is_old = self.reuse.choose(
+        tf.gather_nd(buckets, at), tf.gather_nd(places, at) - self._in_bucket
+      )
+      places = tf.tensor_scatter_nd_update(places, at, taken)
+      has_row = tf.tensor_scatter_nd_update(has_row, at, is_old)
+    counted = [is_free, ~has_row, has_row & ~is_free]
+    with tf.control_dependencies([places]):
+      count = tf.raw_ops.ResourceScatterAdd(
+        resource=self._counts,
+        indices=buckets,
+        updates=tf.cast(tf.stack(counted, 1), tf.int64),
+      )
+    with tf.control_dependencies([count]):
+      return places, tf.identity(has_row)

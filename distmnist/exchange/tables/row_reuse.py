@@ -1,0 +1,151 @@
+"""Rows of keys that no batch has had for long, which new keys may take.
+
+Beside each row is when it was last looked up, in lookups of its shard, of which
+there is one in each step of each worker. Where a bucket is full a hand goes
+round it, as in the clock of page replacement: a new key looks at the next few
+rows, and takes the one that was seen least recently, if that is long ago.
+
+While a checkpoint is written no row is taken: its keys and its rows, which are
+read one after the other, would be of different keys.
+"""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import new_rows
+
+# The collection of the pairs (op after which no row is taken, op that ends it).
+_HOLDS = 'distmnist/row_holds'
+# So many rows a new key looks at.
+_WINDOW = 8
+
+
+class RowReuse:
+  """The ages of the rows of a shard; in no checkpoint."""
+
+  def __init__(self, rows, start):
+    """
+    Args:
+      rows: tf.Variable [rows, width], where the ages are.
+      start: new_rows.Start.
+    """
+    self._in_bucket = start.new_rows.rows_in_bucket
+    self._unseen_steps = start.new_rows.unseen_steps
+    self._num_rows = int(rows.shape[0])
+    self._seen, self._now, self._hands, self._least_age = (
+      tf.raw_ops.VarHandleOp(
+        dtype=tf.int64, shape=shape, shared_name=f'{rows.op.name}/{name}'
+      )
+      for name, shape in (
+        ('last_seen', [self._num_rows]),
+        ('lookups', []),
+        ('hands', [self._num_rows // self._in_bucket]),
+        ('least_age', []),
+      )
+    )
+
+  def reset(self):
+    """Returns the list of ops after which all rows were seen just now."""
+    num_buckets = self._num_rows // self._in_bucket
+    return [
+      _assign(self._seen, tf.zeros([self._num_rows], tf.int64)),
+      _assign(self._now, 0),
+      _assign(self._hands, tf.zeros([num_buckets], tf.int64)),
+      _assign(self._least_age, self._unseen_steps),
+    ]
+
+  def touch(self, rows):
+    """Returns the op of a lookup of `rows`, int64 [n]."""
+    counted = tf.raw_ops.AssignAddVariableOp(
+      resource=self._now, value=tf.constant(1, tf.int64)
+    )
+    with tf.control_dependencies([counted]):
+      return self.note(rows)
+
+  def note(self, rows):
+    """Returns the op after which `rows`, int64 [n], were seen just now."""
+    return tf.raw_ops.ResourceScatterUpdate(
+      resource=self._seen,
+      indices=rows,
+      updates=tf.fill(tf.shape(rows), _read(self._now)),
+    )
+
+  def choose(self, buckets, ranks):
+    """Finds rows for keys whose bucket has none left, one caller at a time.
+
+    Args:
+      buckets: int64 [n], of each key.
+      ranks: int64 [n], 0 for the first key of its bucket, 1 for the next one.
+
+    Returns:
+      (int64 [n], bool [n]): a place in the bucket, and whether the key may take
+      it. No place is taken twice.
+    """
+    room = self._in_bucket - new_rows.NUM_RESERVED
+    window = min(_WINDOW, room)
+    hands = _gather(self._hands, buckets) + ranks
+    places = hands[:, tf.newaxis] * window + tf.range(window, dtype=tf.int64)
+    places = places % room + new_rows.NUM_RESERVED
+    rows = buckets[:, tf.newaxis] * self._in_bucket + places
+    ages = _read(self._now) - _gather(self._seen, rows)
+    oldest = tf.argmax(ages, 1)
+    is_old = tf.reduce_max(ages, 1) >= _read(self._least_age)
+    is_first_round = (ranks + 1) * window <= room
+    with tf.control_dependencies([hands]):
+      moved = tf.raw_ops.ResourceScatterAdd(
+        resource=self._hands,
+        indices=buckets,
+        updates=tf.ones_like(buckets),
+      )
+    with tf.control_dependencies([moved]):
+      return (
+        tf.gather(places, oldest, batch_dims=1),
+        is_old & is_first_round,
+      )
+
+  def add_hold(self, build_fence):
+    """Has `held` hold these rows.
+
+    Args:
+      build_fence: callable() -> op that is run after all that take rows now.
+    """
+    held = _assign(self._least_age, tf.int64.max)
+    with tf.control_dependencies([held]):
+      held = build_fence()
+    ended = _assign(self._least_age, self._unseen_steps)
+    tf.add_to_collection(_HOLDS, (held, ended))
+
+
+@contextlib.contextmanager
+def held(session):
+  """The context in which no row of the session's graph is given to a new key.
+
+  A chief that is lost in it leaves them held until its successor has ended one.
+  """
+  holds = session.graph.get_collection(_HOLDS)
+  if not holds:
+    yield
+    return
+  begin, end = zip(*holds, strict=True)
+  session.run(begin)
+  try:
+    yield
+  finally:
+    session.run(end)
+
+
+def _assign(variable, value):
+  return tf.raw_ops.AssignVariableOp(
+    resource=variable, value=tf.cast(value, tf.int64)
+  )
+
+
+def _read(variable):
+  return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.int64)
+
+
+def _gather(variable, indices):
+  return tf.raw_ops.ResourceGather(
+    resource=variable, indices=indices, dtype=tf.int64
+  )

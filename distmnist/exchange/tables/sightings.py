@@ -1,0 +1,84 @@
+"""How often keys were seen of late, in memory that does not grow with them.
+
+A count-min sketch (Cormode and Muthukrishnan 2005): a key has two of some
+counters, by two hashes, and the lower one is at least as large as the number of
+its sightings. Once as many sightings were counted as there are counters, all
+are halved (TinyLFU, Einziger et al. 2017): what was seen long ago fades, and
+keys that come once do not fill it up.
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.tables import key_hash, new_rows
+
+# Of a row of the table; each takes 4 bytes.
+_COUNTERS_OF_ROW = new_rows.BYTES_OF_SIGHTINGS // 4
+_SALTS = 1, 2
+
+
+class Sightings:
+  """The counters beside a shard of a table; in no checkpoint."""
+
+  def __init__(self, rows):
+    """
+    Args:
+      rows: tf.Variable [rows, width], where the counters are.
+    """
+    self._num = int(rows.shape[0]) * _COUNTERS_OF_ROW
+    self._counters, self._total = (
+      tf.raw_ops.VarHandleOp(
+        dtype=tf.int32, shape=shape, shared_name=f'{rows.op.name}/{name}'
+      )
+      for name, shape in (('sightings', [self._num]), ('all_sightings', []))
+    )
+
+  def reset(self):
+    """Returns the list of ops after which no key was seen."""
+    return [
+      _assign(self._counters, tf.zeros([self._num], tf.int32)),
+      _assign(self._total, 0),
+    ]
+
+  def count(self, keys):
+    """Counts a sighting of each of `keys`, one caller after the other.
+
+    Args:
+      keys: int64 [n].
+
+    Returns:
+      int32 [n]: how often each was seen, or a larger number.
+    """
+    places = tf.stack(
+      [key_hash.find_places(keys, self._num, salt) for salt in _SALTS]
+    )
+    added = [
+      tf.raw_ops.ResourceScatterAdd(
+        resource=self._counters, indices=places, updates=tf.ones([], tf.int32)
+      ),
+      tf.raw_ops.AssignAddVariableOp(resource=self._total, value=tf.size(keys)),
+    ]
+    with tf.control_dependencies(added):
+      counted = tf.raw_ops.ResourceGather(
+        resource=self._counters, indices=places, dtype=tf.int32
+      )
+      total = _read(self._total)
+    with tf.control_dependencies([counted]):
+      faded = tf.cond(total >= self._num, self._fade, lambda: total)
+    with tf.control_dependencies([faded]):
+      return tf.reduce_min(counted, 0)
+
+  def _fade(self):
+    halved = [
+      _assign(variable, _read(variable) // 2)
+      for variable in (self._counters, self._total)
+    ]
+    with tf.control_dependencies(halved):
+      return _read(self._total)
+
+
+def _assign(variable, value):
+  return tf.raw_ops.AssignVariableOp(resource=variable, value=value)
+
+
+def _read(variable):
+  return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.int32)
