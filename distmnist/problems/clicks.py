@@ -138,13 +138,17 @@ def metrics(y, outputs):
   """auc and best_auc, that of the planted model: over bins of probability."""
   found = {'auc': tf.sigmoid(outputs), 'best_auc': y['chance']}
   return {
-    name: _count(probability, y['clicked'])
+    name: count_auc(probability, y['clicked'])
     for name, probability in found.items()
   }
 
 
-def _count(probability, clicked):
-  """Returns the metric_total.Total of an AUC."""
+def count_auc(probability, clicked):
+  """Returns the metric_total.Total of an AUC, which `finish` computes.
+
+  Args:
+    probability, clicked: float32 [n], the latter of 0 and 1.
+  """
   bins = tf.cast(probability * (_NUM_BINS - 1), tf.int32)
   counts = [
     tf.math.unsorted_segment_sum(part, bins, _NUM_BINS)

@@ -1,4 +1,4 @@
-"""CSV files with a header, each line read from where it lies.
+"""CSV files, each line read from where it lies.
 
 from distmnist.readers import csv
 
@@ -10,6 +10,7 @@ import csv
 import functools
 import io
 import mmap
+import os
 
 import numpy as np
 
@@ -34,28 +35,39 @@ class Reader:
     window: int, the blocks that are mixed.
   """
 
-  def __init__(self, pattern, x, y, window=64):
+  def __init__(
+    self, pattern, x, y, window=64, delimiter=',', names=None, missing=None
+  ):
     """Finds the places of all lines.
 
     Args:
       pattern: str such as 'data/train-*.csv', or a list of them.
       x, y: the columns; see columns.select.
       window: int, how many blocks of up to 256 lines are mixed.
+      delimiter: str, the character between two fields.
+      names: list of str, the columns of files without a header; None where the
+        first line has them.
+      missing: number, what an empty field counts as in a column of numbers;
+        None makes text of a column that has any.
 
     Raises:
       ValueError: no file is there, or a column is missing.
     """
     self._paths = paths.find(pattern)
     self._xy = x, y
-    self._header = _read_header(self._paths[0])
+    self._missing = '' if missing is None else str(missing)
+    self._delimiter, self._num_before = delimiter, int(names is None)
+    self._header = names or _read_header(self._paths[0], delimiter)
     for path in self._paths:
-      columns.check(self._xy, _read_header(path), path)
-      if _read_header(path) != self._header:
+      header = names or _read_header(path, delimiter)
+      columns.check(self._xy, header, path)
+      if header != self._header:
         raise ValueError(
           f'{path} has other columns than {self._paths[0]}, or in another order'
         )
     self._records = records.Records(
-      self._paths, [_find_places(path) for path in self._paths]
+      self._paths,
+      [_find_places(path, self._num_before) for path in self._paths],
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
@@ -83,7 +95,7 @@ class Reader:
     """{name: dtype} of the columns that are asked for."""
     rows = self._read_rows(np.arange(min(_NUM_TOLD, self.num_examples)))
     return {
-      name: _tell_type([row[self._header.index(name)] for row in rows])
+      name: self._tell_type([row[self._header.index(name)] for row in rows])
       for name in columns.names(self._xy)
     }
 
@@ -91,7 +103,8 @@ class Reader:
     """Returns the fields (list of str) of each line."""
     rows = []
     for number, line in zip(indices, self._records.read(indices), strict=True):
-      [fields] = csv.reader(io.StringIO(line.decode('utf-8', 'replace')))
+      text = io.StringIO(line.decode('utf-8', 'replace'))
+      [fields] = csv.reader(text, delimiter=self._delimiter)
       if len(fields) != len(self._header):
         raise ValueError(
           f'{self._locate(number)} has {len(fields)} fields: expected '
@@ -106,41 +119,49 @@ class Reader:
     if type_ is object:
       return np.array([text.encode() for text in texts], object)
     try:
-      return np.array(texts).astype(type_)
+      return self._to_numbers(texts, type_)
     except (ValueError, OverflowError):
       for number, text in zip(indices, texts, strict=True):
-        if not _is_of_type([text], type_):
+        if not self._is_of_type([text], type_):
           raise ValueError(
             f'{self._locate(number)}: {name} is {text!r}: expected '
             f'{np.dtype(type_).name}, as in the first lines'
           ) from None
       raise
 
+  def _tell_type(self, texts):
+    fitting = (type_ for type_ in _TYPES if self._is_of_type(texts, type_))
+    return next(fitting, object) if any(texts) else object
+
+  def _is_of_type(self, texts, type_):
+    try:
+      self._to_numbers(texts, type_)
+    except (ValueError, OverflowError):
+      return False
+    return True
+
+  def _to_numbers(self, texts, type_):
+    return np.array([text or self._missing for text in texts]).astype(type_)
+
   def _locate(self, number):
     path, row = self._records.locate(number)
-    return f'{path}:{row + 2}'  # After the header, from 1.
+    return f'{path}:{row + 1 + self._num_before}'
 
 
-def _tell_type(texts):
-  fitting = (type_ for type_ in _TYPES if _is_of_type(texts, type_))
-  return next(fitting, object)
-
-
-def _is_of_type(texts, type_):
-  try:
-    np.array(texts).astype(type_)
-  except (ValueError, OverflowError):
-    return False
-  return True
-
-
-def _read_header(path):
+def _read_header(path, delimiter):
   with open(path, encoding='utf-8', newline='') as file:
-    return next(csv.reader(file), [])
+    return next(csv.reader(file, delimiter=delimiter), [])
 
 
-def _find_places(path):
-  """Returns (offsets, lengths) of the lines after the first, but blank ones."""
+def _find_places(path, num_before):
+  """Returns (offsets, lengths) of the lines, but blank ones.
+
+  Args:
+    path: str.
+    num_before: int, how many lines at the beginning do not count, 0 or 1.
+  """
+  if not os.path.getsize(path):
+    return np.zeros([2, 0], np.int64)
   with (
     open(path, 'rb') as file,
     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
@@ -152,7 +173,8 @@ def _find_places(path):
     ends = np.concatenate(ends)
     if text[len(text) - 1] != ord('\n'):
       ends = np.append(ends, len(text))
-    offsets, ends = ends[:-1] + 1, ends[1:]
+    offsets = np.append(0, ends[:-1] + 1)[num_before:]
+    ends = ends[num_before:]
     lengths = ends - offsets
     keep = lengths > 0
     for i in np.flatnonzero(lengths == 1).tolist():

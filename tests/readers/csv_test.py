@@ -27,6 +27,24 @@ def test_each_line_is_read_by_its_number(tmp_path, newline, end):
   assert x['t'].tolist() == [b'', b'a, b', 'ä'.encode()]
 
 
+def test_files_may_have_no_header_and_other_delimiters(tmp_path):
+  write(tmp_path / 'a-0', '1\t"a"\t\n2\tb,c\t0.5\n\n')
+  write(tmp_path / 'a-1', '')
+  write(tmp_path / 'a-2', '3\td\t4')
+  settings = {'delimiter': '\t', 'names': ['n', 't', 'r']}
+  paths, y = f'{tmp_path}/a-*', ('n', 'r')
+  reader = csv.Reader(paths, 't', y, missing=-1, **settings)
+  assert reader.num_examples == 3
+  x, (n, r) = reader.read(np.arange(3))
+  assert x.tolist() == [b'a', b'b,c', b'd'] and n.tolist() == [1, 2, 3]
+  assert r.tolist() == [-1, 0.5, 4] and r.dtype == np.float32
+  _, (_, r) = csv.Reader(paths, 't', y, **settings).read(np.arange(3))
+  assert r.tolist() == [b'', b'0.5', b'4']
+  write(tmp_path / 'a-2', '3\td\t4\t5')
+  with pytest.raises(ValueError, match='a-2:1 has 4 fields: expected 3'):
+    csv.Reader(f'{tmp_path}/a-2', 't', 'n', **settings).read(np.arange(1))
+
+
 @pytest.mark.parametrize(
   'text, message',
   [
