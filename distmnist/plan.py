@@ -30,6 +30,7 @@ from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import (
   problem_data,
   table_batches,
+  table_checks,
   table_memory,
 )
 
@@ -110,6 +111,7 @@ def build(cluster, problem):
     cli.UsageError: flags do not fit each other.
   """
   name, strategy = flag_checks.make_strategy(cluster)
+  table_checks.settle(problem, strategy)
   with tf.Graph().as_default():
     slice_ = input_pipeline.Slice(problem_data.make_batch(problem, 1))
     step = step_lib.build_step(cluster, strategy, problem, [slice_])

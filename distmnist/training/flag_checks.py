@@ -15,8 +15,8 @@ from distmnist.logdir import history, logdirs
 from distmnist.nn import optimizers, schedules
 from distmnist.training import chief, schedule
 from distmnist.training.hooks import startup_hook, trace_hook
-from distmnist.training.problems import keras_tables, table_checks
 from distmnist.training.problems import problem as problem_lib
+from distmnist.training.problems import table_checks
 
 _STRATEGY = flags.DEFINE_enum(
   'strategy',
@@ -86,8 +86,7 @@ def check_without_data(cluster):
   schedules.check_flags()
   optimizers.check_flags(strategy.has_local_steps)
   problem.check_flags()
-  if problem.has_keras_model:
-    keras_tables.settle(table_checks.find_conflict(strategy))
+  table_checks.settle(problem, strategy)
   return Choice(rule, strategy, problem, traced_steps)
 
 

@@ -45,6 +45,13 @@ def find_ids(num_rows):
   return positions
 
 
+def find_id(position, num_positions):
+  """Returns r of p(r), int, in a table that has so many positions."""
+  num_buckets = _count_buckets(num_positions)
+  in_bucket = num_positions // num_buckets
+  return position % in_bucket * num_buckets + position // in_bucket
+
+
 def _count_buckets(num_rows):
   return min(NUM_BUCKETS, num_rows)
 

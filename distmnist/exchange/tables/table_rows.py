@@ -63,6 +63,11 @@ class Rows:
       row_counts.note(self.exchanges, self._wire, self._cluster.cpu_device)
 
   @property
+  def tables(self):
+    """{name: sparse_table.Table}, by their names in the graph."""
+    return dict(self._tables)
+
+  @property
   def views(self):
     """By what the loss is differentiated, a list of tensors [n, width]."""
     return [exchange.view for exchange in self.exchanges]

@@ -8,10 +8,13 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import transport
 from distmnist.exchange.center import center as center_lib
+from distmnist.exchange.tables import key_table, sparse_table
 from distmnist.training.problems import problem_data
 
 # Batches that are looked at, the first ones of the data.
 _NUM_BATCHES = 10
+# So many tables are named with their hottest rows.
+_MAX_TABLES = 3
 
 
 class Rows(NamedTuple):
@@ -21,15 +24,26 @@ class Rows(NamedTuple):
     num_ids: float, all ids of a batch.
     num_keys: float, the different ones, whose rows move.
     pulled, pushed: float, bytes.
+    hottest: {name of a table: (what its most frequent row is called, the part
+      of the table's ids that are of it)}.
   """
 
   num_ids: float
   num_keys: float
   pulled: float
   pushed: float
+  hottest: dict
 
   def format(self):
-    """Returns one line for people."""
+    """Returns two lines for people."""
+    hottest = sorted(self.hottest.items(), key=lambda item: -item[1][1])
+    parts = [
+      f'{row} is {share:.1%} of the ids of {name}'
+      for name, (row, share) in hottest[:_MAX_TABLES]
+    ]
+    return f'{self._format_rows()}\nhottest rows: {"; ".join(parts)}'
+
+  def _format_rows(self):
     return (
       f'rows a step: {self.num_ids:,.0f} ids, of which {self.num_keys:,.0f} '
       f'({self.num_keys / self.num_ids:.0%}) are different; pulls '
@@ -59,17 +73,48 @@ def measure(cluster, problem, batch_size):
     if not exchanges:
       return None
     numbers = [(e.num_ids, e.num_keys) for e in exchanges]
-    found = []
+    tables = {name: t for name, t in center.rows.tables.items() if t.lookups}
+    ids = {
+      name: tf.concat([keys for keys, _ in table.lookups], 0)
+      for name, table in tables.items()
+    }
+    found, seen = [], []
     with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
       for start in range(0, batch_size * _NUM_BATCHES, batch_size):
         some = split.slice(start, start + batch_size)
         if some.num_examples:
           arrays = dict(zip(fed, some.arrays(), strict=True))
-          found.append(session.run(numbers, arrays))
+          counted, looked_up = session.run((numbers, ids), arrays)
+          found.append(counted)
+          seen.append(looked_up)
   means = np.mean(found, 0)
   wire, pulled, pushed = transport.Wire(cluster), 0, 0
   for exchange, (_, num_keys) in zip(exchanges, means, strict=True):
     values = num_keys * exchange.width * wire.size_of(exchange.dtype)
     pulled += values
     pushed += values + 8 * (num_keys + exchange.count_numbers(cluster.num_ps))
-  return Rows(*means.sum(0), pulled, pushed)
+  hottest = {
+    name.rpartition('/')[0]: _find_hottest(
+      table, np.concatenate([part[name] for part in seen])
+    )
+    for name, table in tables.items()
+  }
+  return Rows(*means.sum(0), pulled, pushed, hottest)
+
+
+def _find_hottest(table, keys):
+  """Returns (what the most frequent row is called, its part of the lookups).
+
+  Args:
+    table: sparse_table.Table.
+    keys: int64 [n], of all that was looked up.
+  """
+  keys, counts = np.unique(keys, return_counts=True)
+  key = int(keys[counts.argmax()])
+  if isinstance(table, key_table.KeyTable):
+    is_text = table.start.kind == 'text'
+    called = 'one text' if is_text else f'key {key}'
+  else:
+    num_positions = sum(int(shard.shape[0]) for shard in table.shards)
+    called = f'row {sparse_table.find_id(key, num_positions)}'
+  return called, counts.max() / counts.sum()

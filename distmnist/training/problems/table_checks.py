@@ -8,7 +8,7 @@ from distmnist.common.names import STRATEGIES
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import sparse_table
 from distmnist.nn import optimizers, sparse_updates
-from distmnist.training.problems import table_memory
+from distmnist.training.problems import keras_tables, table_memory
 
 
 def check(strategy):
@@ -29,6 +29,17 @@ def check(strategy):
   if conflict:
     raise cli.UsageError(conflict)
   table_memory.check(strategy.cluster)
+
+
+def settle(problem, strategy):
+  """Has --sparse_tables of a model of Keras fit the other flags.
+
+  Args:
+    problem: problem.Problem.
+    strategy: strategy.Strategy.
+  """
+  if problem.has_keras_model:
+    keras_tables.settle(find_conflict(strategy))
 
 
 def find_conflict(strategy, table='a sparse table'):

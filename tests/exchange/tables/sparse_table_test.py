@@ -18,6 +18,7 @@ def test_each_row_has_a_position_of_its_own(num_rows):
   at = sparse_table.find_ids(num_rows)
   assert at[positions].tolist() == ids.tolist()
   assert (at == -1).sum() == count - num_rows
+  assert sparse_table.find_id(positions, count).tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize('num_ps', [2, 3, 4])

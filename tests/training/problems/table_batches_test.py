@@ -22,13 +22,16 @@ def test_each_row_of_a_batch_counts_once(set_flags):
   assert found.num_keys == pytest.approx(2 * num_keys)
   assert found.pulled == pytest.approx(num_keys * (8 + 1) * 4)
   assert found.pushed == pytest.approx(found.pulled + 2 * num_keys * 8)
-  assert (
-    found._replace(num_ids=1000, num_keys=250)
-    .format()
-    .startswith(
-      'rows a step: 1,000 ids, of which 250 (25%) are different; pulls '
-    )
+  shown = found._replace(num_ids=1000, num_keys=250).format().splitlines()
+  assert shown[0].startswith(
+    'rows a step: 1,000 ids, of which 250 (25%) are different; pulls '
   )
+  ids, counts = np.unique(rows, return_counts=True)
+  called, share = found.hottest['rows']
+  assert share == counts.max() / rows.size
+  assert int(called.removeprefix('row ')) in ids[counts == counts.max()]
+  assert shown[1].startswith(f'hottest rows: row {ids[counts.argmax()]} is ')
+  assert shown[1].count(f'{share:.1%} of the ids of ') == 2
 
 
 @pytest.mark.slow

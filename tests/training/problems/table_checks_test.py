@@ -1,7 +1,10 @@
 """table_checks: what does not go with sparse tables is one line each."""
 
+import types
+
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, registry
@@ -84,3 +87,22 @@ def test_what_does_not_go_with_a_table(
 def test_without_a_table_nothing_is_asked(tf_session, set_flags):
   set_flags('--ema_decay=0.9')
   table_checks.check(registry.load(STRATEGIES, 'easgd').make(ONE_WORKER))
+
+
+@pytest.mark.parametrize(
+  ('rule', 'is_keras', 'value'),
+  [
+    ('easgd', True, 'none'),
+    ('easgd', False, 'auto'),
+    ('async_sgd', True, 'auto'),
+  ],
+)
+def test_layers_of_keras_are_tables_where_the_rule_takes_them(
+  set_flags, rule, is_keras, value
+):
+  set_flags('--optimizer=adagrad')
+  table_checks.settle(
+    types.SimpleNamespace(has_keras_model=is_keras),
+    registry.load(STRATEGIES, rule).make(ONE_WORKER),
+  )
+  assert flags.FLAGS.sparse_tables == value
