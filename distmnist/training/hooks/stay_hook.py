@@ -43,15 +43,23 @@ class StayHook(tf.train.SessionRunHook):
   def begin(self):
     self._global_step = tf.train.get_global_step()
 
+  def after_create_session(self, session, coord):
+    # A chief that was started again after the last step makes none.
+    if self._save and coord.should_stop():
+      self._end_for_all(session)
+
   def after_run(self, run_context, run_values):
     if not run_context.stop_requested or self._stop.is_requested:
       return
     session = run_context.session
     if self._save:
-      self._save(session)
-      self._others.say_saved()
+      self._end_for_all(session)
       return
     with contextlib.suppress(stop_request.StoppedError):
       while not self._others.is_saved():
         session.run(self._global_step)  # It fails if a ps is lost.
         self._stop.wait(_LOOK_SECS)
+
+  def _end_for_all(self, session):
+    self._save(session)
+    self._others.say_saved()

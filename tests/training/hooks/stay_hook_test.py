@@ -74,6 +74,16 @@ def test_a_worker_leaves_once_the_chief_has_saved(end):
   assert len(saves) == 1
 
 
+@pytest.mark.parametrize('is_over', [True, False])
+def test_a_chief_that_comes_back_after_the_last_step_lets_all_go(is_over):
+  others, coord = Others(), tf.train.Coordinator()
+  if is_over:
+    coord.request_stop()
+  hook = stay_hook.StayHook(others, in_process.NoStop(), lambda session: None)
+  hook.after_create_session(None, coord)
+  assert others.saved.is_set() == is_over
+
+
 def test_a_chief_that_cannot_save_lets_nobody_go(end):
   def save(session):
     raise OSError('full')
