@@ -12,6 +12,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import incarnations
 from distmnist.common import cli
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.watching import own_metrics
@@ -20,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE = str(PACKAGE_DIR)
 # Every call of a session goes through it, and who calls it says more.
-_PASSES_ON = 'run_naming_losses'
+_PASSES_ON = incarnations.__file__
 
 
 class Stalls:
@@ -112,7 +113,7 @@ def _find_main_thread():
   frame = sys._current_frames().get(threading.main_thread().ident)
   while frame and (
     not frame.f_code.co_filename.startswith(_PACKAGE)
-    or frame.f_code.co_name == _PASSES_ON
+    or frame.f_code.co_filename == _PASSES_ON
   ):
     frame = frame.f_back
   if not frame:
