@@ -74,9 +74,12 @@ class Places:
     is_free = has_row = places < self._in_bucket
     if self.reuse:
       at = tf.where(~is_free)
-      taken, is_old = self.reuse.choose(
-        tf.gather_nd(buckets, at), tf.gather_nd(places, at) - self._in_bucket
-      )
+      free = tf.boolean_mask(buckets * self._in_bucket + places, is_free)
+      # Else a key without a free row might take one of these.
+      with tf.control_dependencies([self.reuse.note(free)]):
+        taken, is_old = self.reuse.choose(
+          tf.gather_nd(buckets, at), tf.gather_nd(places, at) - self._in_bucket
+        )
       places = tf.tensor_scatter_nd_update(places, at, taken)
       has_row = tf.tensor_scatter_nd_update(has_row, at, is_old)
     counted = [is_free, ~has_row, has_row & ~is_free]

@@ -290,6 +290,21 @@ def test_a_key_takes_the_row_of_one_not_seen_for_long(
 
 
 @pytest.mark.slow
+def test_no_key_takes_a_row_that_was_free_a_moment_before(tf_session):
+  step, keys = make_step(tf_session, unseen_steps=2)
+  room = new_rows.NewRows(10).rows_in_bucket - new_rows.NUM_RESERVED
+  step.run(tf_session, keys[: room - 3])
+  for _ in range(3):
+    step.run(tf_session, [])
+  new = keys[room : room + 4]  # Three free rows, and an old one.
+  step.run(tf_session, new)
+  [found] = step.read(tf_session)
+  assert len(found) == room and found.keys() >= set(new)
+  [counts] = tf_session.run([part.counts for part in step.parts])
+  assert counts[7].tolist() == [room + new_rows.NUM_RESERVED, 0, 1]
+
+
+@pytest.mark.slow
 def test_no_save_has_a_key_with_the_row_of_another(make_cluster, tmp_path):
   cluster, num_steps = make_cluster(2, 3), 300
   barrier, are_over = threading.Barrier(3, timeout=60), threading.Event()
