@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from distmnist.cluster import cluster
 from distmnist.strategies import agn, downpour
 from tests.support import oracles, rule
-from tests.support.rule import read_traffic
 
 
 @pytest.fixture
@@ -95,8 +95,7 @@ RULE = rule.Rule(
   traffic=[rule.Traffic([(0, 0), (0, 0), (20, 20)] * 2, {'period': 3})],
   random_steps=[
     rule.RandomSteps(num_ps, optimizer, {'period': 3}, {-1, 0, 1, 2})
-    for num_ps in (1, 2)
-    for optimizer in ('sgd', 'momentum')
+    for num_ps, optimizer in ((1, 'sgd'), (2, 'momentum'))
   ],
 )
 
@@ -140,17 +139,9 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
   assert stepper.read_copy(1) == [1.5]
 
 
-@pytest.mark.slow
-def test_the_flag_reaches_the_rule(make_stepper, set_flags):
-  set_flags('--communication_period=2')
-  stepper = make_stepper(1, 2, agn.make, size=5)
-  assert stepper.workers[0].rule.batches_per_update == 2
-  assert read_traffic(stepper, 4) == [(0, 0), (20, 20)] * 2
-
-
-@pytest.mark.slow
-def test_by_default_the_period_is_10(make_stepper, set_flags):
-  set_flags()
-  stepper = make_stepper(1, 2, agn.make, size=5)
-  assert stepper.workers[0].rule.batches_per_update == 10
-  assert read_traffic(stepper, 11) == [(0, 0)] * 9 + [(20, 20), (0, 0)]
+@pytest.mark.parametrize('words, expected', [([], 10), (['2'], 2)])
+def test_the_flag_says_after_how_many_steps_it_pushes(
+  set_flags, words, expected
+):
+  set_flags(*(f'--communication_period={word}' for word in words))
+  assert agn.make(cluster.Cluster()).batches_per_update == expected

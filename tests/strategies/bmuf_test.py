@@ -155,15 +155,11 @@ RULE = rule.Rule(
   ],
   traffic=[rule.Traffic([(0, 0), (20, 20)], block(2), is_together=True)],
   random_steps=[
-    rule.RandomSteps(
-      num_ps, optimizer, block(3, *of_block), {-1, 0}, 0.1, num_events=110
-    )
+    rule.RandomSteps(num_ps, optimizer, block(3, *of_block), {-1, 0}, 0.1)
     # The filter sees the mean of the copies, whatever has moved them.
     for num_ps, optimizer, *of_block in (
-      (1, 'sgd', 0.5, 1),
-      (2, 'momentum', 0.5, 1),
-      (1, 'momentum', 0, 1),
-      (2, 'sgd', 0.8, 0.7),
+      (1, 'sgd', 0, 1),
+      (2, 'momentum', 0.8, 0.7),
     )
   ],
 )
@@ -213,46 +209,6 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
   assert stepper.step_together([[6] * 5] * 2) == [(2, 0, [9] * 5)] * 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('num_workers, expected', [(2, 4.5), (3, 5)])
-def test_mu_is_one_less_one_nth_by_default(
-  make_stepper, set_flags, num_workers, expected
-):
-  set_flags('--communication_period=1')
-  stepper = make_stepper(1, num_workers, bmuf.make)
-  # D = G = 3; then the copies stay, and D = mu 3: 1.5 of two, 2 of three.
-  found = stepper.step_together([[6]] * num_workers)
-  assert found == [(1, 0, [3])] * num_workers
-  for step in stepper.step_together([[3]] * num_workers):
-    assert step.center == pytest.approx([expected])
-
-
-@pytest.mark.slow
-def test_the_period_is_ten_by_default(make_stepper, set_flags):
-  set_flags()
-  stepper = make_stepper(1, 2, bmuf.make)
-  for worker in stepper.workers:
-    assert worker.rule.batches_per_update == 20
-  for _ in range(9):
-    assert stepper.step_together([[0], [0]]) == [(0, -1, [0])] * 2
-  assert stepper.step_together([[0], [0]]) == [(1, 0, [0])] * 2
-
-
-@pytest.mark.slow
-def test_the_flags_reach_the_rule(make_stepper, set_flags):
-  set_flags(
-    '--communication_period=2',
-    '--block_momentum=0',
-    '--block_learning_rate=0.5',
-  )
-  stepper = make_stepper(1, 2, bmuf.make)
-  # 0, 4, 6 and 0, 2, 3, of whose mean 4.5 the center takes the half.
-  assert stepper.step_together([[8], [4]]) == [(0, -1, [0])] * 2
-  assert stepper.step_together([[8], [4]]) == [(1, 0, [2.25])] * 2
-  assert stepper.step_together([[2.25]] * 2) == [(1, -1, [2.25])] * 2
-  assert stepper.step_together([[2.25]] * 2) == [(2, 0, [2.25])] * 2
-
-
 @pytest.mark.parametrize(
   'word',
   [
@@ -273,3 +229,33 @@ def test_several_workers_without_a_ps_are_refused():
   message = '2 workers but no ps: this strategy keeps its variables on a ps'
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
     bmuf.Bmuf(member, 10, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+  'words, num_workers, expected',
+  [
+    ([], 2, (10, 1 / 2, 1)),  # mu is 1 - 1 / n.
+    ([], 3, (10, 2 / 3, 1)),
+    (
+      [
+        '--communication_period=2',
+        '--block_momentum=0',
+        '--block_learning_rate=0.5',
+      ],
+      2,
+      (2, 0, 0.5),
+    ),
+  ],
+)
+def test_the_flags_reach_the_rule(
+  set_flags, monkeypatch, words, num_workers, expected
+):
+  set_flags(*words)
+  found = rule.read_made_with(monkeypatch, bmuf, 'Bmuf', num_workers)
+  assert found == pytest.approx(expected)
+
+
+def test_a_block_is_of_the_batches_of_all(set_flags):
+  set_flags()
+  member = cluster.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 0)
+  assert bmuf.make(member).batches_per_update == 20

@@ -114,9 +114,7 @@ RULE = rule.Rule(
   random_steps=[
     rule.RandomSteps(num_ps, optimizer, {'period': period}, {0, 1, 2})
     for num_ps, optimizer, period in (
-      (1, 'sgd', 3),
-      (2, 'sgd', 1),
-      (1, 'momentum', 1),
+      (1, 'sgd', 1),
       (2, 'momentum', 3),
     )
   ],
