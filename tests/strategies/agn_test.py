@@ -40,9 +40,7 @@ def test_two_workers_one_after_the_other(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'staleness, center', [(0, 3), (1, 4.5), (2, 5.4375), (3, 6.0234375)]
-)
+@pytest.mark.parametrize('staleness, center', [(0, 3), (3, 6.0234375)])
 def test_a_stale_push_counts_in_full(make, staleness, center):
   stepper = make()
   stepper.step(0, [8])

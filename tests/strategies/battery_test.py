@@ -212,7 +212,7 @@ def test_several_steps_a_run_make_the_same_training(
   # And with as many shards: test_two_workers_learn_the_toy_and_end has one.
   cluster = make_cluster(count_ps(name, 2), 2)
   # The chief is the slow one.
-  results = train_two(name, cluster, 100, be_slow_as(0), steps_per_run=7)
+  results = train_two(name, cluster, 100, be_slow_as(0), steps_per_run=3)
   assert results[0]['c'] == pytest.approx([100, 100], abs=5)
   assert min(r['global_step'] for r in results) >= 100
   assert sum(r['local_steps'] for r in results) >= 100

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import cluster
-from distmnist.common import cli
 from distmnist.nn import optimizers
 from distmnist.strategies import bmuf
 from tests.support import oracles, rule
@@ -85,17 +84,16 @@ def test_three_workers_make_one_mean(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('first', [0, 1])
-def test_who_has_pushed_waits_for_the_other(make, first):
+def test_who_has_pushed_waits_for_the_other(make):
   stepper = make(period=2)
-  stepper.step(first, [8])
-  stepper.begin(first, [8])
-  stepper.release(first)
-  assert not stepper.is_done(first)
-  assert stepper.step(1 - first, [8]) == (0, -1, [0])
-  assert not stepper.is_done(first)
-  stepper.begin(1 - first, [8])
-  stepper.release(1 - first)
+  stepper.step(1, [8])
+  stepper.begin(1, [8])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  assert stepper.step(0, [8]) == (0, -1, [0])
+  assert not stepper.is_done(1)
+  stepper.begin(0, [8])
+  stepper.release(0)
   assert stepper.join(0) == stepper.join(1) == (1, 0, [6])
 
 
@@ -222,13 +220,6 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
 def test_a_flag_out_of_its_bounds_is_refused(set_flags, word):
   with pytest.raises(flags.IllegalFlagValueError, match=re.escape(word[2:])):
     set_flags(word)
-
-
-def test_several_workers_without_a_ps_are_refused():
-  member = cluster.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
-  message = '2 workers but no ps: this strategy keeps its variables on a ps'
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
-    bmuf.Bmuf(member, 10, 0.5, 1)
 
 
 @pytest.mark.parametrize(

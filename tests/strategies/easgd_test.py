@@ -82,7 +82,7 @@ def is_int64(node):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'exchanges, center, copy',
-  [(0, 1, 3), (1, 1, 3), (2, 2.5, 3.5), (3, 3.25, 3.75)],
+  [(0, 1, 3), (3, 3.25, 3.75)],
 )
 def test_an_exchange_is_with_the_center_as_it_is_by_then(
   make, exchanges, center, copy

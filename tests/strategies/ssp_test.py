@@ -8,8 +8,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
 from distmnist.strategies import ssp
 from tests.strategies import async_sgd_test
 from tests.support import in_process, oracles, rule
@@ -394,13 +392,6 @@ def test_the_clocks_are_on_a_ps_and_in_no_checkpoint(make):
 def test_a_bound_below_zero_is_refused(set_flags, word):
   with pytest.raises(flags.IllegalFlagValueError, match=re.escape(word[2:])):
     set_flags(word)
-
-
-def test_several_workers_without_a_ps_are_refused():
-  member = cluster_lib.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
-  message = '2 workers but no ps: this strategy keeps its variables on a ps'
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
-    ssp.Ssp(member, 3)
 
 
 @pytest.mark.parametrize('words, bound', [([], 3), (['--ssp_bound=0'], 0)])

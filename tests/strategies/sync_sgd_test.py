@@ -253,7 +253,7 @@ def make_with_rates(make_stepper, set_flags):
 
 # The optimizer's rate is a unit only: it cancels out.
 @pytest.mark.slow
-@pytest.mark.parametrize('base', [0.5, 0.01, 4])
+@pytest.mark.parametrize('base', [0.01, 4])
 def test_each_worker_has_its_learning_rate(make_with_rates, base):
   stepper = make_with_rates([0.5, 0.25], base)
   # The gradients at w = 0 are -8 and -4: 0 + 0.5 * 8 + 0.25 * 4.
