@@ -59,13 +59,13 @@ class Oracle(oracles.Oracle):
 
   def __init__(self, period, **how):
     super().__init__(**how)
-    self._period, self._sums = period, [0] * self.num_workers
+    self._period = period
 
   def end(self, i):
-    self._sums[i] = self._sums[i] + self.step_locally(i)
+    self.sums[i] = self.sums[i] + self.step_locally(i)
     if self.local_steps[i] % self._period:
       return {i: (self.known_step[i], -1)}
-    mean, self._sums[i] = self._sums[i] / self._period, 0
+    mean, self.sums[i] = self.sums[i] / self._period, 0
     self.center = self.optimizer(self.center, self.wire(mean), self.begun[i])
     told = self.count(i)
     self.pull(i)
@@ -121,20 +121,6 @@ def test_with_a_period_of_1_it_is_downpour(make, make_stepper):
     ours, Twin(other), np.random.default_rng(1), 60, rtol=1e-5, atol=1e-6
   )
   assert {staleness for *_, staleness in steps} >= {0, 1, 2}
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make()
-  stepper.step(1, [100])  # Its sum will be lost with it.
-  stepper.step(0, [8])
-  assert stepper.step(0, [8]) == (1, 0, [3])
-  stepper.leave(1)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [3]
-  assert stepper.step(1, [-1]) == (1, -1, [3])  # g = 4
-  assert stepper.step(1, [-1]) == (2, 0, [1.5])  # g = 2
-  assert stepper.read_copy(1) == [1.5]
 
 
 @pytest.mark.parametrize('words, expected', [([], 10), (['2'], 2)])

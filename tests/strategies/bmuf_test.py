@@ -193,20 +193,6 @@ def test_delta_goes_into_checkpoints_and_the_copies_do_not(
   assert saved.get_tensor('bmuf/w/block_delta').tolist() == [0, 0]
 
 
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(2, period=2, size=5)
-  stepper.step_together([[8] * 5] * 2)
-  stepper.step_together([[8] * 5] * 2)
-  assert stepper.read_center() == [6] * 5
-  stepper.step(1, [80] * 5)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [6] * 5
-  # It has two steps before it again; D is still 6, so D = 0.5 * 6 + 0.
-  assert stepper.step_together([[6] * 5] * 2) == [(1, -1, [6] * 5)] * 2
-  assert stepper.step_together([[6] * 5] * 2) == [(2, 0, [9] * 5)] * 2
-
-
 @pytest.mark.parametrize(
   'word',
   [

@@ -167,17 +167,16 @@ class Oracle(oracles.Oracle):
     self._pulls_ahead = pulls_ahead
     self._next = [None] * self.num_workers
     self._n_fetch, self._n_push = n_fetch, n_push
-    self._sums = [0] * self.num_workers
 
   def begin(self, i, x):
     super().begin(i, x)
     self._next[i] = self.wire(self.center), self.step
 
   def end(self, i):
-    self._sums[i] = self._sums[i] + self.step_locally(i)
+    self.sums[i] = self.sums[i] + self.step_locally(i)
     staleness = -1
     if self.local_steps[i] % self._n_push == 0:
-      a, self._sums[i] = self.wire(self._sums[i]), 0
+      a, self.sums[i] = self.wire(self.sums[i]), 0
       self.center = self.optimizer(self.center, a, self.begun[i])
       _, staleness = self.count(i)
     if self.local_steps[i] % self._n_fetch == 0:
@@ -257,20 +256,6 @@ def test_with_1_and_1_the_center_moves_as_in_async_sgd(make, make_stepper):
   for ours, other in zip(*trajectories, strict=True):
     assert ours[:2] == other[:2]
     np.testing.assert_allclose(ours.center, other.center, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(n_fetch=2, n_push=2)
-  stepper.step(1, [1])  # Its sum will be lost with it.
-  stepper.step(0, [8])
-  assert stepper.step(0, [8]) == (1, 0, [6])
-  stepper.leave(1)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [6]
-  assert stepper.step(1, [4]) == (1, -1, [6])  # g = 2
-  assert stepper.step(1, [4]) == (2, 0, [4.5])  # g = 1
-  assert stepper.read_copy(1) == [4.5]
 
 
 @pytest.mark.parametrize('name', ['n_fetch', 'n_push'])

@@ -153,16 +153,6 @@ def test_random_steps_agree_with_the_oracle_and_the_report(
   assert last_step == num_pushes - sum(num_dropped)
 
 
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(max_staleness=0, num_ps=2, size=2)
-  stepper.step(0, [8, 2])
-  stepper.leave(1)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == stepper.read_center() == [4, 1]
-  assert stepper.step(1, [6, 1]) == (2, 0, [5, 1])  # Not stale.
-
-
 @pytest.mark.parametrize('words, expected', [([], 3), (['0'], 0), (['7'], 7)])
 def test_the_flag_says_what_is_too_stale(set_flags, words, expected):
   set_flags(*(f'--max_staleness={word}' for word in words))

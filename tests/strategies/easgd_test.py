@@ -150,6 +150,10 @@ class Oracle(oracles.Oracle):
     self._period, self._delta = period, delta
     self._x, self._v = list(self.copies), list(self.copies)
 
+  def start_anew(self, i, x):
+    super().start_anew(i, x)
+    self._x[i], self._v[i] = x, np.zeros(oracles.SIZE)
+
   def end(self, i):
     g, x, told = self.gradients[i], self._x[i], (self.known_step[i], -1)
     self.local_steps[i] += 1
@@ -276,20 +280,6 @@ def test_random_steps_together_agree_with_the_oracle(
     assert [[*step[:2]] for step in steps] == [numbers] * 2
     for found, value in (steps[1].center, x_center), (stepper.read_copies(), x):
       np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(momentum=0.5)
-  stepper.step(1, [100])
-  stepper.step(0, [8])
-  assert stepper.step(0, [8]) == (3, 0, [1])
-  stepper.leave(1)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [1]
-  # t = 0 and v = 0 again: d = 0, g = -8, v = 4.
-  assert stepper.step(1, [9]) == (4, 0, [1])
-  assert stepper.read_copy(1) == [1 + 4 + 2]
 
 
 @pytest.mark.slow
