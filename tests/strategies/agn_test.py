@@ -62,10 +62,10 @@ class Oracle(oracles.Oracle):
     self._period = period
 
   def end(self, i):
-    self.sums[i] = self.sums[i] + self.step_locally(i)
+    self.unsent[i] = self.unsent[i] + self.step_locally(i)
     if self.local_steps[i] % self._period:
       return {i: (self.known_step[i], -1)}
-    mean, self.sums[i] = self.sums[i] / self._period, 0
+    mean, self.unsent[i] = self.unsent[i] / self._period, 0
     self.center = self.optimizer(self.center, self.wire(mean), self.begun[i])
     told = self.count(i)
     self.pull(i)

@@ -173,10 +173,10 @@ class Oracle(oracles.Oracle):
     self._next[i] = self.wire(self.center), self.step
 
   def end(self, i):
-    self.sums[i] = self.sums[i] + self.step_locally(i)
+    self.unsent[i] = self.unsent[i] + self.step_locally(i)
     staleness = -1
     if self.local_steps[i] % self._n_push == 0:
-      a, self.sums[i] = self.wire(self.sums[i]), 0
+      a, self.unsent[i] = self.wire(self.unsent[i]), 0
       self.center = self.optimizer(self.center, a, self.begun[i])
       _, staleness = self.count(i)
     if self.local_steps[i] % self._n_fetch == 0:

@@ -76,7 +76,7 @@ class Oracle:
     center: float array, x~.
     copies: list of float arrays, x^i: what the model of worker i sees.
     step: int, the global_step.
-    sums: list, what worker i has to push, of rules in which it adds up.
+    unsent: list, what worker i has for a later push; gone when it is.
     keeps_copies: whether copies outlive a step.
     waits: whether a step may end only with one of another worker.
   """
@@ -114,7 +114,7 @@ class Oracle:
     self.pulled = [self.center] * num_workers
     self.pulled_step = [0] * num_workers
     self.known_step = [0] * num_workers
-    self.local_steps, self.sums = [0] * num_workers, [0] * num_workers
+    self.local_steps, self.unsent = [0] * num_workers, [0] * num_workers
     self.gradients, self.begun = [None] * num_workers, [0] * num_workers
 
   def begin(self, i, x):
@@ -129,7 +129,7 @@ class Oracle:
 
   def start_anew(self, i, x):
     """What worker `i` did on its own is lost; its copy is `x`, an array."""
-    self.local_steps[i], self.sums[i] = 0, 0
+    self.local_steps[i] = self.unsent[i] = 0
     self.local_optimizers[i].forget()
     self.pull(i)
     self.copies[i] = self.pulled[i] = x
