@@ -102,8 +102,8 @@ def test_its_own_test_and_those_of_all_rules_pass(tree):
   )
   num_own = read_blocks()[1][1].count('\ndef test_')
   assert counts['sign_sgd_test'] >= num_own >= 3
-  assert counts['battery_test'] >= 12
-  assert counts['oracles_test'] == 5
+  assert counts['battery_test'] >= 11
+  assert counts['oracles_test'] == 4
   assert counts['layout_test'] == 2
 
 

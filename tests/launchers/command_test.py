@@ -131,23 +131,6 @@ def test_a_submit_that_fails_is_told_in_its_words(here):
   assert 'failed first: submit: no queue; log: ' in last_line(done.stderr)
 
 
-@pytest.mark.parametrize(
-  ('flags', 'error'),
-  [
-    ({'template': None}, '--launcher=command needs --template: the command'),
-    ({'template': 'qsub'}, r'--template=qsub: expected {command} or {script}'),
-    ({'ps_template': 'a {b}'}, '--ps_template=a {b}: {b} is not known'),
-    ({'logs_dir': ''}, 'needs a folder for the logs that the nodes share'),
-  ],
-)
-def test_a_wrong_command_line_is_one_line_and_2(here, flags, error):
-  done = here.run('--', **flags)
-  assert done.returncode == 2
-  assert error in done.stderr
-  assert done.stderr.count('\n') == 1
-  assert os.listdir(here.folder) == []
-
-
 def test_dry_run_prints_what_would_be_submitted(here):
   flags = {'template': 'q {name} {command}', 'ps_template': 'q -P cpu {script}'}
   done = here.run('--dry_run', '--', **flags)

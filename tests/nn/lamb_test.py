@@ -32,10 +32,10 @@ class Oracle:
     return w - lock_step.RATES[step] * ratio * r
 
 
-@pytest.mark.parametrize('num_ps', [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags, num_ps):
+@pytest.mark.slow
+def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags):
   set_flags('--optimizer=lamb', '--weight_decay=0.3', *lock_step.FLAGS)
-  found = lock_step.train(make_cluster(num_ps, 2))
+  found = lock_step.train(make_cluster(2, 2))
   expected = lock_step.compute(Oracle(0.3))
   for name, value in expected.items():
     np.testing.assert_allclose(

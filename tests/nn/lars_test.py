@@ -26,8 +26,8 @@ class Oracle:
     return w - v
 
 
-@pytest.mark.parametrize('num_ps', [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags, num_ps):
+@pytest.mark.slow
+def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags):
   set_flags(
     '--optimizer=lars',
     '--momentum=0.8',
@@ -35,7 +35,7 @@ def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags, num_ps):
     '--trust_coefficient=0.5',
     *lock_step.FLAGS,
   )
-  found = lock_step.train(make_cluster(num_ps, 2))
+  found = lock_step.train(make_cluster(2, 2))
   expected = lock_step.compute(Oracle(0.8, 0.3, 0.5))
   for name, value in expected.items():
     np.testing.assert_allclose(

@@ -76,15 +76,11 @@ def test_small_images_get_zeros_around_them_and_others_stay(tf_session):
   assert layers.pad(images, 3) is images
 
 
-def test_flatten_keeps_the_batch(tf_session):
+def test_flatten_keeps_the_batch_of_any_size(tf_session):
   inputs = np.arange(12).reshape(2, 3, 2, 1)
   found = tf_session.run(layers.flatten(tf.constant(inputs)))
   assert found.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
-
-
-@pytest.mark.slow
-def test_flatten_takes_a_batch_of_any_size(tf_session):
-  images = tf.placeholder(tf.float32, [None, 28, 28, 1])
+  images = tf.placeholder(tf.float32, [None, 28, 28, 1])  # Any batch.
   assert layers.flatten(images).shape.as_list() == [None, 784]
 
 

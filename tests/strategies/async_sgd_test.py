@@ -64,8 +64,7 @@ RULE = rule.Rule(
   placement=[rule.Placement(['{w}', '{w}/Momentum'], [])],
   traffic=[rule.Traffic([(20, 20)] * 2)],
   random_steps=[
-    rule.RandomSteps(num_ps, optimizer, staleness={0, 1, 2}, num_events=60)
-    for num_ps in (1, 2)
-    for optimizer in ('sgd', 'momentum')
+    rule.RandomSteps(num_ps, optimizer, staleness={0, 1, 2}, num_events=40)
+    for num_ps, optimizer in ((1, 'sgd'), (2, 'momentum'))
   ],
 )

@@ -4,6 +4,7 @@ The toy of the tutorials: c = a + b shall become 100, by squared loss.
 """
 
 import importlib
+import itertools
 import re
 import threading
 
@@ -20,7 +21,7 @@ from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import restart
 from distmnist.nn import optimizers
 from distmnist.training.hooks import stop_hook
-from tests.support import in_process
+from tests.support import in_process, stepper
 from tests.support.rule import place, read_traffic
 
 RULES = registry.names(STRATEGIES)
@@ -180,30 +181,44 @@ def train_two(name, cluster, last_step, before_step=lambda index: None, **how):
   return cluster.run_workers(work)
 
 
+def be_slow_as(slow):
+  """Returns before_step(index): every fourth run of one worker is late."""
+  runs = itertools.count()
+
+  def before_step(index):
+    if index == slow and next(runs) % 4 == 3:
+      threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
+
+  return before_step
+
+
 @each_strategy_in_time
-def test_two_workers_learn_the_toy(make_cluster, set_flags, name):
+def test_two_workers_learn_the_toy_and_end(make_cluster, set_flags, name):
   set_flags('--communication_period=2')
   cluster = make_cluster(count_ps(name, 1), 2)
-  results = train_two(name, cluster, last_step=100)
+  results = train_two(name, cluster, 100, be_slow_as(1))
   assert results[0]['c'] == pytest.approx([100, 100], abs=1)
-  for result in results:
-    assert result['global_step'] >= 100
-    assert result['local_steps'] >= 1
+  # A slow worker may find that the others have done it all.
+  assert min(r['global_step'] for r in results) >= 100
   assert sum(r['local_steps'] for r in results) >= 100
 
 
-@each_strategy_in_time
+@pytest.mark.slow
+@each_strategy
 def test_several_steps_a_run_make_the_same_training(
   make_cluster, set_flags, name
 ):
   set_flags('--communication_period=2')
-  # And with as many shards: test_two_workers_learn_the_toy has one.
+  # And with as many shards: test_two_workers_learn_the_toy_and_end has one.
   cluster = make_cluster(count_ps(name, 2), 2)
-  results = train_two(name, cluster, last_step=100, steps_per_run=7)
+  # The chief is the slow one.
+  results = train_two(name, cluster, 100, be_slow_as(0), steps_per_run=3)
   assert results[0]['c'] == pytest.approx([100, 100], abs=5)
+  assert min(r['global_step'] for r in results) >= 100
+  assert sum(r['local_steps'] for r in results) >= 100
   if name in ('sync_sgd', 'ring_allreduce', 'sagn', 'bmuf'):
     # As exact about the end as ever.
-    assert all(100 <= r['global_step'] <= 101 for r in results)
+    assert all(r['global_step'] <= 101 for r in results)
 
 
 def train_alone(name, last_step, **how):
@@ -234,23 +249,18 @@ def test_one_process_learns_the_toy(set_flags, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('flags', 'steps_per_run'),
-  [
-    (['--communication_period=3', '--n_push=3', '--n_fetch=2'], 1),
-    (['--communication_period=3', '--n_push=3', '--n_fetch=2'], 2),
-    (['--communication_period=2', '--n_push=2', '--n_fetch=2'], 4),
-  ],
-)
-@each_in_time(RULES, quick=['downpour'])
-def test_steps_without_their_exchange_make_the_same_training(
-  set_flags, name, flags, steps_per_run
-):
-  set_flags(*flags)
-  expected = train_alone(name, last_step=20, leaves_out=False)
-  assert expected['c'][0] > 10
-  result = train_alone(name, last_step=20, steps_per_run=steps_per_run)
-  assert result == expected
+@each_strategy
+def test_steps_without_their_exchange_make_the_same_training(set_flags, name):
+  # Some runs are within a period, and some have the ends of two in them.
+  for period, all_steps_per_run in ((3, (1, 2)), (2, (4,))):
+    set_flags(
+      f'--communication_period={period}', f'--n_push={period}', '--n_fetch=2'
+    )
+    expected = train_alone(name, last_step=20, leaves_out=False)
+    assert expected['c'][0] > 10
+    for steps_per_run in all_steps_per_run:
+      result = train_alone(name, last_step=20, steps_per_run=steps_per_run)
+      assert result == expected
 
 
 @each_strategy
@@ -291,13 +301,13 @@ def test_who_computes_with_a_copy_is_warmed_up_unless_all_wait():
   assert not {'async_sgd', 'sync_sgd', 'sagn', 'bmuf'} & {*WARMED_UP}
 
 
-@pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
-@each_in_time(WARMED_UP, quick=['agn'])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', WARMED_UP)
 def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
-  make_cluster, set_flags, name, num_ps
+  make_cluster, set_flags, name
 ):
   set_flags('--communication_period=2')
-  cluster = make_cluster(num_ps, 2)
+  cluster = make_cluster(2, 2)
   member = cluster.worker(0)
   with tf.Graph().as_default():
     warmup = graph_warmup.Warmup(member.cpu_device)
@@ -325,83 +335,57 @@ def test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it(
   assert steps.last['staleness'] <= 0
 
 
-@pytest.mark.parametrize('slow', [pytest.param(0, marks=pytest.mark.slow), 1])
-@each_strategy_in_time
-def test_all_end_when_one_is_slower(make_cluster, set_flags, name, slow):
-  set_flags('--communication_period=2')
-
-  def be_slow(index):
-    if index == slow:
-      threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
-
-  cluster = make_cluster(count_ps(name, 1), 2)
-  results = train_two(name, cluster, 30, be_slow)
-  # A slow worker may find that the others have done it all.
-  assert min(r['global_step'] for r in results) >= 30
-  assert sum(r['local_steps'] for r in results) >= 30
-
-
 def make_member(num_ps, index):
   """A worker of two; nothing is started."""
   ps_hosts = tuple(f'p{i}:1' for i in range(num_ps))
   return cluster_lib.make_cluster(ps_hosts, ('w0:1', 'w1:1'), 'worker', index)
 
 
-@pytest.mark.parametrize(
-  'optimizer',
-  [
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ('sgd', 'momentum')),
-    'adam',
-  ],
-)
-@pytest.mark.parametrize('index', [0, 1])
 @each_with_ps
-def test_every_center_variable_and_slot_sits_on_a_ps(
-  tf_session, set_flags, name, index, optimizer
-):
-  set_flags()
-  build(name, make_member(2, index), optimizer)
-  variables = {v.op.name: v for v in tf.global_variables()}
-  sharding.check_center_is_on_ps(variables.values())
-  shards = {'a/part_0', 'a/part_1', 'b/part_0', 'b/part_1', 'global_step'}
-  assert shards <= variables.keys()
-  for whole in 'ab':
-    halves = [variables[f'{whole}/part_{i}'] for i in range(2)]
-    assert min(sharding.count_bytes_per_ps(halves, 2)) == 4
-
-
-@pytest.mark.slow
-@each_with_ps
-def test_the_workers_agree_on_what_is_shared(set_flags, name):
+def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   set_flags()
   found = []
   for index in range(2):
     with tf.Graph().as_default():
-      build(name, make_member(2, index), 'momentum')
-      found.append([(v.op.name, v.device) for v in tf.global_variables()])
+      build(name, make_member(2, index), 'adam')
+      variables = {v.op.name: v for v in tf.global_variables()}
+    sharding.check_center_is_on_ps(variables.values())
+    shards = {'a/part_0', 'a/part_1', 'b/part_0', 'b/part_1', 'global_step'}
+    assert shards <= variables.keys()
+    for whole in 'ab':
+      halves = [variables[f'{whole}/part_{i}'] for i in range(2)]
+      assert min(sharding.count_bytes_per_ps(halves, 2)) == 4
+    found.append([(name, v.device) for name, v in variables.items()])
+  # The workers agree on what is shared.
   assert found[0] == found[1]
 
 
-@pytest.mark.slow
+class NoSessions:
+  """Stands for an in_process.InProcessCluster whose graphs are not run."""
+
+  def worker(self, index):
+    return make_member(2, index)
+
+  def make_session(self, index, hooks):
+    pass
+
+
 @each_case('placement')
-def test_each_variable_is_where_the_rule_declares_it(make_stepper, name, case):
-  stepper = make_stepper(
-    2,
-    2,
-    find_rule(name).make_with(case.settings),
-    size=5,
-    optimizer=case.optimizer,
-  )
-  for worker in stepper.workers:
-    assert worker.variables() == place(case, worker.index)
+def test_each_variable_is_where_the_rule_declares_it(name, case):
+  make_rule = find_rule(name).make_with(case.settings)
+  for index in range(2):
+    worker = stepper.Worker(
+      NoSessions(), index, make_rule, 5, optimizer=case.optimizer
+    )
+    assert worker.variables() == place(case, index)
 
 
 @each_case('traffic')
 def test_a_step_moves_the_bytes_that_the_rule_declares(
   make_stepper, name, case
 ):
-  stepper = make_stepper(2, 2, find_rule(name).make_with(case.settings), size=5)
-  found = read_traffic(stepper, len(case.moved), case.is_together)
+  made = make_stepper(2, 2, find_rule(name).make_with(case.settings), size=5)
+  found = read_traffic(made, len(case.moved), case.is_together)
   assert found == case.moved
 
 

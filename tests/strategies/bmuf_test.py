@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import cluster
-from distmnist.common import cli
 from distmnist.nn import optimizers
 from distmnist.strategies import bmuf
 from tests.support import oracles, rule
@@ -85,17 +84,16 @@ def test_three_workers_make_one_mean(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('first', [0, 1])
-def test_who_has_pushed_waits_for_the_other(make, first):
+def test_who_has_pushed_waits_for_the_other(make):
   stepper = make(period=2)
-  stepper.step(first, [8])
-  stepper.begin(first, [8])
-  stepper.release(first)
-  assert not stepper.is_done(first)
-  assert stepper.step(1 - first, [8]) == (0, -1, [0])
-  assert not stepper.is_done(first)
-  stepper.begin(1 - first, [8])
-  stepper.release(1 - first)
+  stepper.step(1, [8])
+  stepper.begin(1, [8])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  assert stepper.step(0, [8]) == (0, -1, [0])
+  assert not stepper.is_done(1)
+  stepper.begin(0, [8])
+  stepper.release(0)
   assert stepper.join(0) == stepper.join(1) == (1, 0, [6])
 
 
@@ -155,15 +153,11 @@ RULE = rule.Rule(
   ],
   traffic=[rule.Traffic([(0, 0), (20, 20)], block(2), is_together=True)],
   random_steps=[
-    rule.RandomSteps(
-      num_ps, optimizer, block(3, *of_block), {-1, 0}, 0.1, num_events=110
-    )
+    rule.RandomSteps(num_ps, optimizer, block(3, *of_block), {-1, 0}, 0.1)
     # The filter sees the mean of the copies, whatever has moved them.
     for num_ps, optimizer, *of_block in (
-      (1, 'sgd', 0.5, 1),
-      (2, 'momentum', 0.5, 1),
-      (1, 'momentum', 0, 1),
-      (2, 'sgd', 0.8, 0.7),
+      (1, 'sgd', 0, 1),
+      (2, 'momentum', 0.8, 0.7),
     )
   ],
 )
@@ -199,60 +193,6 @@ def test_delta_goes_into_checkpoints_and_the_copies_do_not(
   assert saved.get_tensor('bmuf/w/block_delta').tolist() == [0, 0]
 
 
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(2, period=2, size=5)
-  stepper.step_together([[8] * 5] * 2)
-  stepper.step_together([[8] * 5] * 2)
-  assert stepper.read_center() == [6] * 5
-  stepper.step(1, [80] * 5)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [6] * 5
-  # It has two steps before it again; D is still 6, so D = 0.5 * 6 + 0.
-  assert stepper.step_together([[6] * 5] * 2) == [(1, -1, [6] * 5)] * 2
-  assert stepper.step_together([[6] * 5] * 2) == [(2, 0, [9] * 5)] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('num_workers, expected', [(2, 4.5), (3, 5)])
-def test_mu_is_one_less_one_nth_by_default(
-  make_stepper, set_flags, num_workers, expected
-):
-  set_flags('--communication_period=1')
-  stepper = make_stepper(1, num_workers, bmuf.make)
-  # D = G = 3; then the copies stay, and D = mu 3: 1.5 of two, 2 of three.
-  found = stepper.step_together([[6]] * num_workers)
-  assert found == [(1, 0, [3])] * num_workers
-  for step in stepper.step_together([[3]] * num_workers):
-    assert step.center == pytest.approx([expected])
-
-
-@pytest.mark.slow
-def test_the_period_is_ten_by_default(make_stepper, set_flags):
-  set_flags()
-  stepper = make_stepper(1, 2, bmuf.make)
-  for worker in stepper.workers:
-    assert worker.rule.batches_per_update == 20
-  for _ in range(9):
-    assert stepper.step_together([[0], [0]]) == [(0, -1, [0])] * 2
-  assert stepper.step_together([[0], [0]]) == [(1, 0, [0])] * 2
-
-
-@pytest.mark.slow
-def test_the_flags_reach_the_rule(make_stepper, set_flags):
-  set_flags(
-    '--communication_period=2',
-    '--block_momentum=0',
-    '--block_learning_rate=0.5',
-  )
-  stepper = make_stepper(1, 2, bmuf.make)
-  # 0, 4, 6 and 0, 2, 3, of whose mean 4.5 the center takes the half.
-  assert stepper.step_together([[8], [4]]) == [(0, -1, [0])] * 2
-  assert stepper.step_together([[8], [4]]) == [(1, 0, [2.25])] * 2
-  assert stepper.step_together([[2.25]] * 2) == [(1, -1, [2.25])] * 2
-  assert stepper.step_together([[2.25]] * 2) == [(2, 0, [2.25])] * 2
-
-
 @pytest.mark.parametrize(
   'word',
   [
@@ -268,8 +208,31 @@ def test_a_flag_out_of_its_bounds_is_refused(set_flags, word):
     set_flags(word)
 
 
-def test_several_workers_without_a_ps_are_refused():
-  member = cluster.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
-  message = '2 workers but no ps: this strategy keeps its variables on a ps'
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
-    bmuf.Bmuf(member, 10, 0.5, 1)
+@pytest.mark.parametrize(
+  'words, num_workers, expected',
+  [
+    ([], 2, (10, 1 / 2, 1)),  # mu is 1 - 1 / n.
+    ([], 3, (10, 2 / 3, 1)),
+    (
+      [
+        '--communication_period=2',
+        '--block_momentum=0',
+        '--block_learning_rate=0.5',
+      ],
+      2,
+      (2, 0, 0.5),
+    ),
+  ],
+)
+def test_the_flags_reach_the_rule(
+  set_flags, monkeypatch, words, num_workers, expected
+):
+  set_flags(*words)
+  found = rule.read_made_with(monkeypatch, bmuf, 'Bmuf', num_workers)
+  assert found == pytest.approx(expected)
+
+
+def test_a_block_is_of_the_batches_of_all(set_flags):
+  set_flags()
+  member = cluster.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 0)
+  assert bmuf.make(member).batches_per_update == 20

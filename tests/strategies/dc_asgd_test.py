@@ -7,7 +7,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import cluster
 from distmnist.strategies import dc_asgd
 from tests.strategies import async_sgd_test
 from tests.support import oracles, rule
@@ -53,7 +52,7 @@ def test_two_workers_one_after_the_other(make):
 # Worker 1 moves the center to 2, 3, 3.5 while g = 0 - 2 is on its way:
 # g + 0.25 g^2 w = -2 + w, and half of it is taken off w.
 @pytest.mark.slow
-@pytest.mark.parametrize('staleness, w', [(0, 1), (1, 2), (2, 2.5), (3, 2.75)])
+@pytest.mark.parametrize('staleness, w', [(0, 1), (3, 2.75)])
 def test_a_gradient_is_moved_by_as_much_as_the_center_was(make, staleness, w):
   stepper = make(dc_lambda=0.25)
   stepper.begin(0, [2])
@@ -150,9 +149,7 @@ RULE = rule.Rule(
   'num_ps, optimizer, dc_lambda, decay',
   [
     (1, 'sgd', 0.3, None),
-    (2, 'sgd', 0.7, 0.95),
-    (1, 'momentum', 0.7, 0.95),
-    (2, 'momentum', 0.3, None),
+    (2, 'momentum', 0.7, 0.95),
   ],
 )
 def test_random_steps_agree_with_the_oracle_and_the_backups(
@@ -165,13 +162,13 @@ def test_random_steps_agree_with_the_oracle_and_the_backups(
     rule.RandomSteps(num_ps, optimizer, settings, rate=0.05),
   )
   rng = np.random.default_rng(num_ps)
-  for _, _, staleness in oracles.play(stepper, oracle, rng, 120):
+  for _, _, staleness in oracles.play(stepper, oracle, rng, 80):
     # x_bak is, to the last bit, what the worker pulled.
     assert stepper.read_copies() == [
       read(stepper.workers[i], f'backup_of_worker_{i}') for i in range(2)
     ]
     seen.append(staleness)
-  assert len(seen) >= 50
+  assert len(seen) >= 35
   assert set(seen) >= {0, 1, 2, 3}
 
 
@@ -249,11 +246,8 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
   ],
 )
 def test_the_flags_reach_the_rule(set_flags, monkeypatch, words, expected):
-  made = []
-  monkeypatch.setattr(dc_asgd, 'DcAsgd', lambda _, *args: made.append(args))
   set_flags(*words)
-  dc_asgd.make(cluster.Cluster())
-  assert made == [expected]
+  assert rule.read_made_with(monkeypatch, dc_asgd, 'DcAsgd') == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from absl import flags
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.strategies import async_sgd, downpour
 from tests.support import oracles, rule
-from tests.support.rule import read_traffic
 
 
 @pytest.fixture
@@ -71,9 +70,7 @@ def test_own_pushes_since_the_fetch_make_a_worker_stale(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'staleness, center', [(0, 4), (1, 6), (2, 7), (3, 7.5)]
-)
+@pytest.mark.parametrize('staleness, center', [(0, 4), (3, 7.5)])
 def test_a_stale_push_counts_in_full(make, staleness, center):
   stepper = make()
   stepper.begin(0, [8])  # g = -8, of x^0 = 0.
@@ -170,17 +167,16 @@ class Oracle(oracles.Oracle):
     self._pulls_ahead = pulls_ahead
     self._next = [None] * self.num_workers
     self._n_fetch, self._n_push = n_fetch, n_push
-    self._sums = [0] * self.num_workers
 
   def begin(self, i, x):
     super().begin(i, x)
     self._next[i] = self.wire(self.center), self.step
 
   def end(self, i):
-    self._sums[i] = self._sums[i] + self.step_locally(i)
+    self.unsent[i] = self.unsent[i] + self.step_locally(i)
     staleness = -1
     if self.local_steps[i] % self._n_push == 0:
-      a, self._sums[i] = self.wire(self._sums[i]), 0
+      a, self.unsent[i] = self.wire(self.unsent[i]), 0
       self.center = self.optimizer(self.center, a, self.begun[i])
       _, staleness = self.count(i)
     if self.local_steps[i] % self._n_fetch == 0:
@@ -222,13 +218,8 @@ RULE = rule.Rule(
     )
   ],
   random_steps=[
-    rule.RandomSteps(
-      num_ps, optimizer, settings, staleness, rate=0.1, num_events=100
-    )
+    rule.RandomSteps(num_ps, optimizer, settings, staleness, rate=0.1)
     for num_ps, optimizer, settings, staleness in (
-      (1, 'sgd', periods(2, 3), {-1, 0, 1}),
-      (1, 'momentum', periods(2, 3), {-1, 0, 1}),
-      (2, 'sgd', periods(2, 3), {-1, 0, 1}),
       (2, 'momentum', periods(2, 3), {-1, 0, 1}),
       (2, 'sgd', periods(1, 1), {0, 1, 2, 3}),
       (1, 'momentum', periods(4, 1), {0, 1, 2, 3, 4, 5}),
@@ -267,36 +258,6 @@ def test_with_1_and_1_the_center_moves_as_in_async_sgd(make, make_stepper):
     np.testing.assert_allclose(ours.center, other.center, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(n_fetch=2, n_push=2)
-  stepper.step(1, [1])  # Its sum will be lost with it.
-  stepper.step(0, [8])
-  assert stepper.step(0, [8]) == (1, 0, [6])
-  stepper.leave(1)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [6]
-  assert stepper.step(1, [4]) == (1, -1, [6])  # g = 2
-  assert stepper.step(1, [4]) == (2, 0, [4.5])  # g = 1
-  assert stepper.read_copy(1) == [4.5]
-
-
-@pytest.mark.slow
-def test_the_flags_reach_the_rule(make_stepper, set_flags):
-  set_flags('--n_fetch=3', '--n_push=2')
-  stepper = make_stepper(1, 2, downpour.make, size=5)
-  assert stepper.workers[0].rule.batches_per_update == 2
-  assert read_traffic(stepper, 3) == [(0, 0), (0, 20), (20, 0)]
-
-
-@pytest.mark.slow
-def test_by_default_each_step_pushes_and_fetches(make_stepper, set_flags):
-  set_flags()
-  stepper = make_stepper(1, 2, downpour.make, size=5)
-  assert stepper.workers[0].rule.batches_per_update == 1
-  assert read_traffic(stepper, 2) == [(20, 20), (20, 20)]
-
-
 @pytest.mark.parametrize('name', ['n_fetch', 'n_push'])
 def test_a_period_is_at_least_1(set_flags, name):
   with pytest.raises(
@@ -314,3 +275,13 @@ def test_a_pull_ahead_is_asked_for_and_needs_a_ps(set_flags):
   assert downpour.make(member).overlaps_exchange
   alone = cluster_lib.make_cluster((), ('w0:1',), 'worker', 0)
   assert not downpour.make(alone).overlaps_exchange
+
+
+@pytest.mark.parametrize(
+  'words, expected',
+  [([], (1, 1, False)), (['--n_fetch=3', '--n_push=2'], (3, 2, False))],
+)
+def test_the_flags_reach_the_rule(set_flags, monkeypatch, words, expected):
+  set_flags(*words)
+  assert downpour.make(cluster_lib.Cluster()).batches_per_update == expected[1]
+  assert rule.read_made_with(monkeypatch, downpour, 'Downpour') == expected

@@ -46,7 +46,7 @@ def test_two_workers_one_after_the_other(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('most', [0, 1, 2, 3])
+@pytest.mark.parametrize('most', [0, 3])
 def test_a_gradient_counts_up_to_max_staleness(make, most):
   stepper = make(max_staleness=most)
   # Dropped: the steps are those of worker 1 alone.
@@ -129,7 +129,7 @@ RULE = rule.Rule(
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'num_ps, optimizer, max_staleness',
-  [(1, 'sgd', 0), (2, 'sgd', 1), (1, 'momentum', 1), (2, 'momentum', 0)],
+  [(1, 'sgd', 0), (2, 'momentum', 1)],
 )
 def test_random_steps_agree_with_the_oracle_and_the_report(
   make_stepper, num_ps, optimizer, max_staleness
@@ -151,16 +151,6 @@ def test_random_steps_agree_with_the_oracle_and_the_report(
   num_pushes = sum(sum(each.staleness.values()) for each in stats)
   assert num_pushes >= 45
   assert last_step == num_pushes - sum(num_dropped)
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(max_staleness=0, num_ps=2, size=2)
-  stepper.step(0, [8, 2])
-  stepper.leave(1)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == stepper.read_center() == [4, 1]
-  assert stepper.step(1, [6, 1]) == (2, 0, [5, 1])  # Not stale.
 
 
 @pytest.mark.parametrize('words, expected', [([], 3), (['0'], 0), (['7'], 7)])

@@ -1,12 +1,9 @@
 """sagn: two and three workers stepped by hand, and a NumPy oracle."""
 
-import re
-
 import numpy as np
 import pytest
 
 from distmnist.cluster import cluster
-from distmnist.common import cli
 from distmnist.strategies import sagn
 from tests.support import oracles, rule
 
@@ -67,7 +64,7 @@ def test_three_workers_make_one_mean(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('first', [0, 1, 2])
+@pytest.mark.parametrize('first', [0, 2])
 def test_who_has_pushed_waits_for_the_others(make, first):
   stepper = make(num_workers=3, period=1)
   second, last = [i for i in range(3) if i != first]
@@ -196,6 +193,10 @@ class Oracle(oracles.Oracle):
     self._gradients = [[] for _ in range(self.num_workers)]
     self._pushed, self._waiting = [], {}
 
+  def start_anew(self, i, x):
+    super().start_anew(i, x)
+    self._gradients[i] = []
+
   def end(self, i):
     self._gradients[i].append(self.step_locally(i))
     if len(self._gradients[i]) < self._period:
@@ -248,24 +249,16 @@ RULE = rule.Rule(
   ],
   traffic=[rule.Traffic([(0, 0), (20, 20)], rounds(2), is_together=True)],
   random_steps=[
-    rule.RandomSteps(num_ps, optimizer, rounds(3), {-1, 0}, num_events=130)
-    for num_ps in (1, 2)
-    for optimizer in ('sgd', 'momentum')
+    rule.RandomSteps(num_ps, optimizer, rounds(3), {-1, 0})
+    for num_ps, optimizer in ((1, 'sgd'), (2, 'momentum'))
   ],
 )
 
 
-def play(stepper, oracle, worker):
-  """Ends a step here and there; returns {worker: (global_step, staleness)}."""
-  expected = oracle.end(worker)
-  stepper.release(worker)
-  assert {i: stepper.join(i)[:2] for i in expected} == expected
-  return expected
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('optimizer, momentum', [('sgd', 0), ('momentum', 0.9)])
-@pytest.mark.parametrize('num_ps', [1, 2])
+@pytest.mark.parametrize(
+  'num_ps, optimizer, momentum', [(1, 'sgd', 0), (2, 'momentum', 0.9)]
+)
 def test_a_random_late_worker_of_three_agrees_with_the_oracle(
   make, num_ps, optimizer, momentum
 ):
@@ -284,34 +277,19 @@ def test_a_random_late_worker_of_three_agrees_with_the_oracle(
     *early, late = (int(i) for i in rng.permutation(3))
     for worker in early:
       begin(worker)
-      assert play(stepper, oracle, worker) == {worker: (step, -1)}
+      assert oracles.end(stepper, oracle, worker) == {worker: (step, -1)}
       begin(worker)
     begin(late)
-    assert play(stepper, oracle, late) == {late: (step, -1)}
+    assert oracles.end(stepper, oracle, late) == {late: (step, -1)}
     begin(late)
     oracles.check(stepper, oracle, range(3))
-    assert play(stepper, oracle, early[0]) == {}
-    assert sorted(play(stepper, oracle, early[1])) == sorted(early)
+    assert oracles.end(stepper, oracle, early[0]) == {}
+    assert sorted(oracles.end(stepper, oracle, early[1])) == sorted(early)
     oracles.check(stepper, oracle, range(3))
-    assert play(stepper, oracle, late) == {late: (step + 1, 1)}
+    assert oracles.end(stepper, oracle, late) == {late: (step + 1, 1)}
     oracles.check(stepper, oracle, range(3))
 
 
-@pytest.mark.slow
-def test_a_worker_that_comes_back_starts_from_the_center(make):
-  stepper = make(2, size=5)
-  stepper.step_together([[8] * 5] * 2)
-  stepper.step_together([[8] * 5] * 2)
-  assert stepper.read_center() == [3] * 5
-  stepper.step(1, [80] * 5)
-  stepper.come_back(1)
-  assert stepper.read_copy(1) == [3] * 5
-  # Two steps again, and none of its contributions is taken for an old one.
-  assert stepper.step_together([[3] * 5] * 2) == [(1, -1, [3] * 5)] * 2
-  assert stepper.step_together([[3] * 5] * 2) == [(2, 0, [3] * 5)] * 2
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
   'words, period, num_contributions',
   [
@@ -322,27 +300,12 @@ def test_a_worker_that_comes_back_starts_from_the_center(make):
   ],
 )
 def test_the_flags_reach_the_rule(
-  make_stepper, set_flags, words, period, num_contributions
+  set_flags, monkeypatch, words, period, num_contributions
 ):
   set_flags(*words)
-  stepper = make_stepper(1, 2, sagn.make)
-  for worker in stepper.workers:
-    assert worker.rule.batches_per_update == period * num_contributions
-    assert worker.rule.max_staleness == 0
-  for _ in range(period - 1):
-    assert stepper.step(0, [0]) == (0, -1, [0])
-  stepper.begin(0, [8])
-  stepper.release(0)
-  if num_contributions == 2:
-    assert not stepper.is_done(0)
-    for _ in range(period - 1):
-      stepper.step(1, [0])
-    assert stepper.step(1, [0])[:2] == (1, 0)
-  assert stepper.join(0)[1] == 0
-
-
-def test_several_workers_without_a_ps_are_refused():
-  member = cluster.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
-  message = '2 workers but no ps: this strategy keeps its variables on a ps'
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
-    sagn.Sagn(member, 2, 2)
+  member = cluster.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 0)
+  made = sagn.make(member)
+  assert made.batches_per_update == period * num_contributions
+  assert made.max_staleness == 0
+  found = rule.read_made_with(monkeypatch, sagn, 'Sagn')
+  assert found == (period, num_contributions)

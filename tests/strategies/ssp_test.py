@@ -8,8 +8,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
 from distmnist.strategies import ssp
 from tests.strategies import async_sgd_test
 from tests.support import in_process, oracles, rule
@@ -120,8 +118,7 @@ def test_a_gradient_is_as_stale_as_the_updates_that_came_between(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('fast', [0, 1])
-@pytest.mark.parametrize('bound', [0, 1, 3])
+@pytest.mark.parametrize('bound, fast', [(0, 0), (1, 1), (3, 0)])
 def test_a_worker_starts_one_step_more_than_the_bound(make, bound, fast):
   run = make(bound)
   stepper, slow = run.stepper, 1 - fast
@@ -222,7 +219,7 @@ def test_after_all_have_left_any_of_them_can_start_anew(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('bound', [0, 1, 3])
+@pytest.mark.parametrize('bound', [0, 3])
 def test_one_that_died_in_its_wait_comes_back_within_the_bound(make, bound):
   run = make(bound)
   stepper = run.stepper
@@ -327,7 +324,6 @@ RULE = rule.Rule(
   'num_ps, num_workers, bound, optimizer, momentum',
   [
     (1, 2, 0, 'momentum', 0.9),
-    (2, 2, 3, 'momentum', 0.9),
     (2, 2, 3, 'sgd', 0),
     (1, 3, 1, 'sgd', 0),
   ],
@@ -342,9 +338,9 @@ def test_random_steps_agree_with_the_oracle(
   # Some workers are quicker than others, or the bound would do nothing.
   speed = np.arange(1, num_workers + 1) ** 2.0
   at_work, waiting, away, num_waits = set(), {}, set(), 0
-  # At 50 or as soon as it has no step at work, worker 0 leaves.
-  leaves_at, comes_back_at = 50, 100
-  for event in range(150):
+  # At 35 or as soon as it has no step at work, worker 0 leaves.
+  leaves_at, comes_back_at = 35, 70
+  for event in range(105):
     free = [i for i in range(num_workers) if i not in waiting and i not in away]
     odds = speed[free] / speed[free].sum()
     worker = int(rng.choice(free, p=odds))
@@ -374,7 +370,7 @@ def test_random_steps_agree_with_the_oracle(
     oracles.check(stepper, oracle)
   assert leaves_at == np.inf and not away
   assert num_waits >= 3
-  assert oracle.step >= 50
+  assert oracle.step >= 35
 
 
 @pytest.mark.slow
@@ -392,28 +388,15 @@ def test_the_clocks_are_on_a_ps_and_in_no_checkpoint(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('words, bound', [([], 3), (['--ssp_bound=0'], 0)])
-def test_the_bound_is_three_or_that_of_the_flag(
-  make_stepper, set_flags, words, bound
-):
-  set_flags(*words)
-  stepper = make_stepper(1, 2, ssp.make)
-  for step in range(1, bound + 1):
-    assert stepper.step(0, [0])[0] == step
-  stepper.begin(0, [0])
-  stepper.release(0)
-  assert not stepper.is_done(0)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('word', ['--ssp_bound=-1', '--ssp_bound=x'])
 def test_a_bound_below_zero_is_refused(set_flags, word):
   with pytest.raises(flags.IllegalFlagValueError, match=re.escape(word[2:])):
     set_flags(word)
 
 
-def test_several_workers_without_a_ps_are_refused():
-  member = cluster_lib.make_cluster((), ('w0:1', 'w1:1'), 'worker', 0)
-  message = '2 workers but no ps: this strategy keeps its variables on a ps'
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}'):
-    ssp.Ssp(member, 3)
+@pytest.mark.parametrize('words, bound', [([], 3), (['--ssp_bound=0'], 0)])
+def test_the_bound_is_three_or_that_of_the_flag(
+  set_flags, monkeypatch, words, bound
+):
+  set_flags(*words)
+  assert rule.read_made_with(monkeypatch, ssp, 'Ssp') == (bound, False)

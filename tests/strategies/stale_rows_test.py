@@ -30,8 +30,7 @@ def build(x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_ps', [1, 2])
-@pytest.mark.parametrize('staleness', [1, 2])
+@pytest.mark.parametrize(('staleness', 'num_ps'), [(1, 1), (2, 2)])
 @pytest.mark.parametrize(
   ('make_rule', 'after'),
   [

@@ -70,8 +70,7 @@ RULE = rule.Rule(
   traffic=[rule.Traffic([(20, 20)])],
   random_steps=[
     rule.RandomSteps(num_ps, optimizer, staleness={0, 1, 2, 3})
-    for num_ps in (1, 2)
-    for optimizer in ('sgd', 'momentum')
+    for num_ps, optimizer in ((1, 'sgd'), (2, 'momentum'))
   ],
 )
 

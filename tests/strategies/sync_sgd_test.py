@@ -1,7 +1,6 @@
 """sync_sgd: exact against one process, in lock-step, with backup workers."""
 
 import contextlib
-import itertools
 import threading
 
 import numpy as np
@@ -96,9 +95,7 @@ class Load(tf.train.SessionRunHook):
     assert self._loaded.wait(60)
 
 
-def train_cluster(
-  cluster, num_ps, images, labels, optimizer, before_step=lambda i: None
-):
+def train_cluster(cluster, num_ps, images, labels, optimizer, before_step):
   """Returns (variables, [steps of each worker], [staleness of each step])."""
   loaded, staleness = threading.Event(), []
 
@@ -149,51 +146,39 @@ def train_cluster(
   return results[0][0], [steps for _, steps in results], staleness
 
 
-# Each pair of two of these values is in one of nine.
-CASES = [
-  (num_workers, num_ps, sorted(RATES)[(num_workers + num_ps) % 3])
-  for num_workers, num_ps in itertools.product((1, 2, 3), (1, 2, 3))
-]
-
-
 @pytest.mark.parametrize(
-  ('num_workers', 'num_ps', 'optimizer'),
+  ('num_workers', 'num_ps', 'optimizer', 'late_secs'),
   [
-    pytest.param(
-      *case,
-      marks=() if case[:2] in ((2, 2), (3, 1)) else pytest.mark.slow,
-    )
-    for case in CASES
+    (2, 2, 'momentum', 0),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        (1, 3, 'momentum', 0),
+        (2, 1, 'adam', 0),
+        (3, 2, 'sgd', 0),
+        # One slow worker changes nothing but the time.
+        (3, 3, 'adam', 0.05),
+      )
+    ),
   ],
 )
 def test_n_workers_equal_one_process_with_n_times_the_batch(
-  make_cluster, num_workers, num_ps, optimizer
+  make_cluster, num_workers, num_ps, optimizer, late_secs
 ):
   images, labels = make_data(num_workers)
   expected = train_alone(images, labels, optimizer)
+
+  def be_late(index):
+    if late_secs and index == num_workers - 1:
+      threading.Event().wait(late_secs)  # Nobody waits on this.
+
   found, local_steps, staleness = train_cluster(
-    make_cluster(num_ps, num_workers), num_ps, images, labels, optimizer
+    make_cluster(num_ps, num_workers),
+    *(num_ps, images, labels, optimizer, be_late),
   )
   assert local_steps == [STEPS] * num_workers
   assert set(staleness) == {0}
   assert found.keys() == expected.keys()
-  for name, value in expected.items():
-    np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_one_slow_worker_changes_nothing_but_the_time(make_cluster):
-  images, labels = make_data(3)
-  expected = train_alone(images, labels, 'momentum')
-
-  def be_slow(index):
-    if index == 2:
-      threading.Event().wait(0.05)  # A slow worker; nobody waits on this.
-
-  found, local_steps, _ = train_cluster(
-    make_cluster(2, 3), 2, images, labels, 'momentum', before_step=be_slow
-  )
-  assert local_steps == [STEPS] * 3
   for name, value in expected.items():
     np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
@@ -268,7 +253,7 @@ def make_with_rates(make_stepper, set_flags):
 
 # The optimizer's rate is a unit only: it cancels out.
 @pytest.mark.slow
-@pytest.mark.parametrize('base', [0.5, 0.01, 4])
+@pytest.mark.parametrize('base', [0.01, 4])
 def test_each_worker_has_its_learning_rate(make_with_rates, base):
   stepper = make_with_rates([0.5, 0.25], base)
   # The gradients at w = 0 are -8 and -4: 0 + 0.5 * 8 + 0.25 * 4.
@@ -296,15 +281,16 @@ def test_with_equal_rates_of_three_it_is_their_sum(make_with_rates):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_ps', [1, 2])
-@pytest.mark.parametrize('rates', [[0.1, 0.0001], [0.3, 0.02, 0.1]])
+@pytest.mark.parametrize(
+  'num_ps, rates', [(1, [0.1, 0.0001]), (2, [0.3, 0.02, 0.1])]
+)
 def test_random_steps_with_rates_agree_with_the_oracle(
   make_with_rates, num_ps, rates
 ):
   rng = np.random.default_rng(num_ps)
   stepper = make_with_rates(rates, 0.07, num_ps, size=5)
   w = np.zeros(5)
-  for step in range(1, 51):
+  for step in range(1, 31):
     xs = rng.normal(size=(len(rates), 5))
     w = w - sum(rate * (w - x) for rate, x in zip(rates, xs, strict=True))
     for found in stepper.step_together(list(xs)):

@@ -1,29 +1,16 @@
 """Programs in the background, and whether what they started is gone."""
 
 import re
-import signal
 import subprocess
 import time
 
 import psutil
-import pytest
 
 # Far more than anything takes where nobody else wants the cores.
 DEADLINE_SECS = 90
 # Lines of the launcher that tell the pids of tasks.
 PIDS = re.compile(
   r'^distmnist\.launch: (pids on .*|[\w ]+ is pid \d+ now)\n', re.M
-)
-
-
-# What a launcher is sent, and what it passes on to its tasks.
-each_stop_signal = pytest.mark.parametrize(
-  ('sent', 'passed_on'),
-  [
-    (signal.SIGINT, signal.SIGINT),
-    (signal.SIGTERM, signal.SIGTERM),
-    (signal.SIGHUP, signal.SIGTERM),
-  ],
 )
 
 
@@ -161,8 +148,8 @@ class Here:
   def do(self, do, **flags):
     return self.run(*self.words_to(do), **flags)
 
-  def start(self, do, **flags):
-    command = self.command(*self.words_to(do), **flags)
+  def start(self, do, *words, **flags):
+    command = self.command(*self.words_to(do), *words, **flags)
     return Running(self.folder, command, cwd=self.folder, env=self.env)
 
   def log(self, name):

@@ -56,7 +56,11 @@ class Optimizer:
       boundaries: tuple of int; at each of these steps the rate halves.
     """
     self.rate, self._momentum = rate, momentum
-    self._boundaries, self._velocity = boundaries, 0
+    self._boundaries = boundaries
+    self.forget()
+
+  def forget(self):
+    self._velocity = 0
 
   def __call__(self, x, g, step=0, factor=1):
     """Returns `x` after a step along `g`, at global step `step`."""
@@ -72,6 +76,7 @@ class Oracle:
     center: float array, x~.
     copies: list of float arrays, x^i: what the model of worker i sees.
     step: int, the global_step.
+    unsent: list, what worker i has for a later push; gone when it is.
     keeps_copies: whether copies outlive a step.
     waits: whether a step may end only with one of another worker.
   """
@@ -109,7 +114,7 @@ class Oracle:
     self.pulled = [self.center] * num_workers
     self.pulled_step = [0] * num_workers
     self.known_step = [0] * num_workers
-    self.local_steps = [0] * num_workers
+    self.local_steps, self.unsent = [0] * num_workers, [0] * num_workers
     self.gradients, self.begun = [None] * num_workers, [0] * num_workers
 
   def begin(self, i, x):
@@ -121,6 +126,13 @@ class Oracle:
   def end(self, i):
     """Returns {worker: (global_step, staleness)} of the steps that ended."""
     raise NotImplementedError
+
+  def start_anew(self, i, x):
+    """What worker `i` did on its own is lost; its copy is `x`, an array."""
+    self.local_steps[i] = self.unsent[i] = 0
+    self.local_optimizers[i].forget()
+    self.pull(i)
+    self.copies[i] = self.pulled[i] = x
 
   def step_locally(self, i):
     """Moves the copy of worker `i` along its gradient, which is returned."""
@@ -152,6 +164,15 @@ def check(stepper, oracle, at_rest=(0, 1), rtol=1e-4, atol=1e-5):
       )
 
 
+def end(stepper, oracle, worker):
+  """Ends a step here and there; returns {worker: (global_step, staleness)}."""
+  expected = oracle.end(worker)
+  stepper.release(worker)
+  found = {i: stepper.join(i)[:2] for i in expected}
+  np.testing.assert_equal(found, expected)
+  return expected
+
+
 def play(stepper, oracle, rng, num_events, **close):
   """Two workers begin and end steps in a random order, here and there.
 
@@ -175,10 +196,7 @@ def play(stepper, oracle, rng, num_events, **close):
       at_work.add(worker)
       continue
     at_work.discard(worker)
-    expected = oracle.end(worker)
-    stepper.release(worker)
-    found = {i: stepper.join(i)[:2] for i in expected}
-    np.testing.assert_equal(found, expected)
+    expected = end(stepper, oracle, worker)
     waiting = waiting - set(expected) if expected else {worker}
     check(stepper, oracle, {0, 1} - waiting, **close)
     for i, numbers in expected.items():

@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 
+from distmnist.cluster import cluster
 from tests.support import oracles
 
 # Of two ps: those of the shards and of global_step.
@@ -61,7 +62,7 @@ class RandomSteps(typing.NamedTuple):
   settings: dict = {}
   staleness: frozenset = frozenset()
   rate: float = 0.2
-  num_events: int = 120
+  num_events: int = 80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +123,23 @@ def read_traffic(stepper, num_steps, is_together=False):
       stepper.step(0, [1] * oracles.SIZE)
     found.append((stepper.bytes_pulled, stepper.bytes_pushed))
   return found
+
+
+def read_made_with(monkeypatch, module, name, num_workers=2):
+  """Returns the tuple of what `module.make` gives its rule from the flags.
+
+  Args:
+    monkeypatch: the fixture.
+    module: the rule's.
+    name: str, of its class.
+    num_workers: int.
+  """
+  made = []
+  monkeypatch.setattr(module, name, lambda _, *args: made.append(args))
+  hosts = tuple(f'w{i}:1' for i in range(num_workers))
+  module.make(cluster.make_cluster(('p0:1',), hosts, 'worker', 0))
+  [args] = made
+  return args
 
 
 def make_pair(make_stepper, rule, steps):

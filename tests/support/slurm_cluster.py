@@ -42,7 +42,7 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=12
+KillWait=9
 {nodes}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

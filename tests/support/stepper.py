@@ -249,7 +249,7 @@ class Stepper:
     self._gates.run(self._go_ops[index])
     self._num_left[index] -= 1
 
-  def is_done(self, index, wait_secs=0.3):
+  def is_done(self, index, wait_secs=0.1):
     """Whether a released step has ended; waits so long for it to do so."""
     done, _ = concurrent.futures.wait([self._steps[index]], wait_secs)
     return bool(done)

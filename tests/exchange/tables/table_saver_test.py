@@ -34,7 +34,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('optimizer', ['adam', 'adagrad', 'ftrl'])
+@pytest.mark.parametrize('optimizer', ['adam', 'ftrl'])
 def test_slices_are_the_checkpoint_that_a_saver_writes(tmp_path, optimizer):
   with tf.Graph().as_default():
     model, saver = build(cluster_lib.Cluster(), optimizer)
@@ -82,7 +82,7 @@ def test_slices_of_two_ps_are_restored_on_three(make_cluster, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('slice_bytes', [300, 10**6])
+@pytest.mark.parametrize('slice_bytes', [1000, 10**6])
 def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
   tmp_path, slice_bytes
 ):

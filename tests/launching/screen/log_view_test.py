@@ -32,37 +32,31 @@ def test_lines_appear_when_they_are_complete(log):
   screen.finish()
 
 
-def test_lines_of_an_earlier_run_are_not_shown(log):
+@pytest.mark.parametrize(
+  ('out', 'appended', 'shown'),
+  [
+    (io.StringIO(), b'new\n', 'new\n'),
+    # A last line without its end.
+    (io.StringIO(), b'cut', 'cut\n'),
+    # Steps share one line of a terminal, which is closed at the end.
+    (
+      Terminal(),
+      b'start\nstep 1\nstep 2\ndone\n',
+      'start\n\rstep 1\x1b[K\rstep 2\x1b[K\ndone\n',
+    ),
+    (Terminal(), b'step 1\n', '\rstep 1\x1b[K\n'),
+    (io.StringIO(), b'step 1\nstep 2\n', 'step 1\nstep 2\n'),
+    # Bytes that are no text do not stop the screen.
+    (io.StringIO(), b'\xff\n', '\N{REPLACEMENT CHARACTER}\n'),
+  ],
+)
+def test_at_the_end_all_is_shown_but_what_was_there(log, out, appended, shown):
   append(log, 'old\n')
-  out = io.StringIO()
   screen = log_view.Screen({'': log}, out)
-  append(log, 'new\n')
+  with open(log, 'ab') as file:
+    file.write(appended)
   screen.finish()
-  assert out.getvalue() == 'new\n'
-
-
-def test_a_last_line_without_its_end_is_shown(log):
-  out = io.StringIO()
-  screen = log_view.Screen({'': log}, out)
-  append(log, 'cut')
-  screen.finish()
-  assert out.getvalue() == 'cut\n'
-
-
-def test_steps_share_one_line_of_a_terminal(log):
-  out = Terminal()
-  screen = log_view.Screen({'': log}, out)
-  append(log, 'start\nstep 1\nstep 2\ndone\n')
-  screen.finish()
-  assert out.getvalue() == 'start\n\rstep 1\x1b[K\rstep 2\x1b[K\ndone\n'
-
-
-def test_steps_are_lines_where_there_is_no_terminal(log):
-  out = io.StringIO()
-  screen = log_view.Screen({'': log}, out)
-  append(log, 'step 1\nstep 2\n')
-  screen.finish()
-  assert out.getvalue() == 'step 1\nstep 2\n'
+  assert out.getvalue() == shown
 
 
 def test_what_others_say_begins_on_a_line_of_its_own(log):
@@ -73,22 +67,6 @@ def test_what_others_say_begins_on_a_line_of_its_own(log):
   screen.close_line()
   assert out.getvalue() == '\rstep 1\x1b[K\n'
   screen.finish()
-
-
-def test_a_line_left_open_is_closed_at_the_end(log):
-  out = Terminal()
-  screen = log_view.Screen({'': log}, out)
-  append(log, 'step 1\n')
-  screen.finish()
-  assert out.getvalue() == '\rstep 1\x1b[K\n'
-
-
-def test_bytes_that_are_no_text_do_not_stop_the_screen(log):
-  out = io.StringIO()
-  screen = log_view.Screen({'': log}, out)
-  log.write_bytes(b'\xff\n')
-  screen.finish()
-  assert out.getvalue() == '\N{REPLACEMENT CHARACTER}\n'
 
 
 def test_a_line_of_ours_does_not_end_one_of_a_task(log, capsys):

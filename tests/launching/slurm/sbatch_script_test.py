@@ -108,6 +108,23 @@ def test_the_ps_of_a_heterogeneous_job_have_options_of_their_own():
 CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'
 
 
+def run_script(script, srun, **environ):
+  """Runs what sbatch gets, as job 7, with bash of ours in the place of srun."""
+  folder = script.parent
+  with open(folder / 'slurm.log', 'w') as log:
+    return subprocess.run(
+      ['bash', script],
+      env={
+        'PATH': programs.make(folder, srun=srun),
+        'SLURM_JOB_ID': '7',
+        'SLURM_JOB_NODELIST': 'n1',
+        **environ,
+      },
+      stdout=log,
+      timeout=60,
+    )
+
+
 @pytest.mark.parametrize(
   ('of_slurm', 'said', 'ended'),
   [
@@ -133,17 +150,7 @@ def test_a_cancelled_script_says_why_and_that_it_has_ended(
   script.write_text(sbatch_script.make(job, str(tmp_path), sys.executable))
   # Slurm signals the script and the step; the step ends first.
   cancel = f"echo '{of_slurm}'\nkill -TERM $PPID\nexit 143"
-  with open(tmp_path / 'slurm.log', 'w') as log:
-    done = subprocess.run(
-      ['bash', script],
-      env={
-        'PATH': programs.make(tmp_path, srun=cancel),
-        'SLURM_JOB_ID': '7',
-        'SLURM_JOB_NODELIST': 'n1',
-      },
-      stdout=log,
-      timeout=60,
-    )
+  done = run_script(script, cancel)
   assert done.returncode == 143
   lines = (tmp_path / 'slurm.log').read_text().splitlines()
   assert lines[-1] == f'job 7: {said} tasks were told to leave'
@@ -159,21 +166,10 @@ def test_a_cancelled_script_whose_chief_could_not_save_says_so(tmp_path):
   python.chmod(0o755)
   script.write_text(sbatch_script.make(job, str(tmp_path), str(python)))
   step = 'bash -c task\nkill -TERM $PPID\nexit 143'
-  done = subprocess.run(
-    ['bash', script],
-    env={
-      'PATH': programs.make(tmp_path, srun=step),
-      'SLURM_JOB_ID': '7',
-      'SLURM_JOB_NODELIST': 'n1',
-      'SLURM_PROCID': '0',
-      'SLURMD_NODENAME': 'n1',
-    },
-    capture_output=True,
-    text=True,
-    timeout=60,
-  )
-  assert done.returncode == 75, done.stderr
-  assert 'job 7: not all is saved' in done.stdout
+  done = run_script(script, step, SLURM_PROCID='0', SLURMD_NODENAME='n1')
+  said = (tmp_path / 'slurm.log').read_text()
+  assert done.returncode == 75, said
+  assert 'job 7: not all is saved' in said
 
 
 def choose_ports(num_tasks, job, num_moves=0):

@@ -119,9 +119,9 @@ def test_a_launcher_that_is_silent_is_lost(tmp_path):
 @pytest.mark.slow
 def test_a_launcher_that_says_that_it_lives_is_not_lost(tmp_path):
   # Nobody may keep us from the processor for so long.
-  with Host('worker0:leave', tmp_path, LOST_SECS=8) as host:
+  with Host('worker0:leave', tmp_path, LOST_SECS=5) as host:
     host.wait_for('worker0.ready')
-    for _ in range(90):
+    for _ in range(60):
       with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(0.1)
       host.send('')

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -159,15 +160,18 @@ def test_a_failure_by_a_signal_is_named_and_has_its_code(tmp_path, env):
     assert group.failure.exit_code == 137
 
 
+@contextlib.contextmanager
+def start_again(task, max_restarts, folder, env):
+  """Yields a group in which a task is started, and again if it fails."""
+  limits = restart_limits.Limits(max_restarts)
+  with make_group('fake_train', str(folder), env, limits=limits) as group:
+    group.start(task)
+    yield group
+
+
 def test_a_restart_has_a_line_of_its_own_in_the_log(tmp_path, env):
   (task,) = make_tasks('worker0@1:write=cut,exit=3;worker0@2:print=whole')
-  with make_group(
-    'fake_train',
-    str(tmp_path),
-    env,
-    limits=restart_limits.Limits(1),
-  ) as group:
-    group.start(task)
+  with start_again(task, 1, tmp_path, env) as group:
     assert group.wait([task]) == []
     assert group.last_lines(task) == ['whole']
     assert group.records[task.name].is_done
@@ -181,13 +185,7 @@ def test_who_waits_for_a_restart_counts_as_running_until_the_stop(
 ):
   monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 30)
   (task,) = make_tasks('worker0:exit=3')
-  with make_group(
-    'fake_train',
-    str(tmp_path),
-    env,
-    limits=restart_limits.Limits(9),
-  ) as group:
-    group.start(task)
+  with start_again(task, 9, tmp_path, env) as group:
     while not caplog.messages:
       assert group.wait([task], 0.01) == [task]
     assert group.wait([task], 0.1) == [task]
