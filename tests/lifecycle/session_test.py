@@ -67,7 +67,11 @@ def test_all_tasks_leave_by_themselves(
   cluster = make_real_cluster(2, 2)
   logdir = tmp_path / 'run'
   ps, workers = cluster.start_all(
-    *SMALL, '--train_steps=80', f'--logdir={logdir}', *rule
+    *SMALL,
+    '--train_steps=80',
+    '--summary_steps=5',
+    f'--logdir={logdir}',
+    *rule,
   )
   assert tasks.wait(*ps, *workers) == [0] * 4
   report = read_report(logdir)
@@ -77,6 +81,9 @@ def test_all_tasks_leave_by_themselves(
     assert [row['local_steps'] for row in report['workers']] == [80, 80]
     assert [row['gradients_dropped'] for row in report['workers']] == [0, 0]
     assert report['global_step'] == 80
+    # Else a worker that starts late may find all steps done.
+    for i in range(2):
+      assert list((logdir / f'worker_{i}').glob('events.*'))
   else:
     assert 80 <= report['global_step'] <= 81
     assert report['local_steps'] == report['global_step']
@@ -107,13 +114,13 @@ def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
     '--partitioner=min_max',
     '--placement=round_robin',
     '--steps_per_run=5',
-    '--train_steps=800',
+    '--train_steps=300',
     f'--logdir={logdir}',
   )
   assert tasks.wait(*workers, *ps) == [0] * 4
   report = read_report(logdir)
   # A worker that was held up may start a last run of five too late.
-  assert 800 <= report['global_step'] <= 805
+  assert 300 <= report['global_step'] <= 305
   a_step = 2 * (784 * 100 + 100 + 100 * 10 + 10)
   line = f'bytes a step: each worker pulls {a_step:,} and pushes {a_step:,}\n'
   assert line in workers[0].output
@@ -131,39 +138,6 @@ def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
   assert homes - {''} == {'/job:ps/task:0', '/job:ps/task:1', CHIEF}
   # A single step: none of the four copies that a run of five has beside it.
   assert sum(n.op == 'SparseSoftmaxCrossEntropyWithLogits' for n in nodes) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('rule', ['async_sgd', 'sync_sgd', 'sagn', 'ssp'])
-def test_runs_of_several_steps_end_early_too(
-  tasks, make_real_cluster, tmp_path, rule
-):
-  logdir = tmp_path / 'run'
-  ps, workers = make_real_cluster(1, 2).start_all(
-    *SMALL,
-    f'--strategy={rule}',
-    '--learning_rate=1e-9',
-    '--steps_per_run=10',
-    '--train_steps=100000',
-    '--validation_steps=20',
-    '--early_stopping_patience=2',
-    f'--logdir={logdir}',
-  )
-  assert tasks.wait(*workers, *ps) == [0] * 3
-  assert 'early stopping at step' in workers[0].output
-
-
-@pytest.mark.slow
-def test_summaries_of_each_worker(tasks, make_real_cluster, tmp_path):
-  cluster = make_real_cluster(1, 2)
-  logdir = tmp_path / 'run'
-  # In lock-step: else a worker that starts late may find all steps done.
-  ps, workers = cluster.start_all(
-    *SMALL, SYNC, '--train_steps=60', '--summary_steps=5', f'--logdir={logdir}'
-  )
-  assert tasks.wait(*ps, *workers) == [0] * 3
-  for i in range(2):
-    assert list((logdir / f'worker_{i}').glob('events.*'))
 
 
 @pytest.mark.slow
@@ -251,11 +225,8 @@ def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'rule',
-  [(), (SYNC,)],
-  ids=['async', 'sync'],
+  ('rule', 'signum'), [((), signal.SIGINT), ((SYNC,), signal.SIGTERM)]
 )
-@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_next_start_resumes(
   tasks, make_real_cluster, tmp_path, rule, signum
 ):
@@ -302,13 +273,18 @@ def test_a_second_signal_stops_at_once(tasks, make_real_cluster):
 
 
 @pytest.mark.slow
-def test_a_worker_killed_for_good_does_not_hold_up_async(
+def test_a_worker_killed_for_good_does_not_hold_up_those_with_a_backup(
   tasks, make_real_cluster, tmp_path
 ):
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(2, 3)
   ps, workers = cluster.start_all(
-    *SMALL, '--train_steps=2500', '--log_secs=0', f'--logdir={logdir}'
+    *SMALL,
+    SYNC,
+    '--replicas_to_aggregate=2',
+    '--train_steps=400',
+    '--log_secs=0',
+    f'--logdir={logdir}',
   )
   wait_for_line(workers[2], 'step ')
   tasks.signal(workers[2], signal.SIGKILL)
@@ -316,29 +292,11 @@ def test_a_worker_killed_for_good_does_not_hold_up_async(
   assert tasks.wait(*workers[:2], *ps) == [0] * 4
   report = read_report(logdir)
   assert report['workers_not_heard_of'] == [2]
-  assert report['global_step'] >= 2500
+  assert report['global_step'] >= 400
   assert 'worker 2 is gone: ending without it' in workers[0].output
   last_worker = max(worker.end_time for worker in workers[:2])
   # A ps waits 5 s for one that is lost, and not the minute of --start_timeout.
   assert all(task.end_time - last_worker < 30 for task in ps)
-
-
-@pytest.mark.slow
-def test_a_killed_backup_worker_does_not_hold_up_sync(
-  tasks, make_real_cluster, tmp_path
-):
-  cluster = make_real_cluster(1, 3)
-  ps, workers = cluster.start_all(
-    *SMALL,
-    SYNC,
-    '--replicas_to_aggregate=2',
-    '--train_steps=800',
-    '--log_secs=0',
-  )
-  wait_for_line(workers[2], 'step ')
-  tasks.signal(workers[2], signal.SIGKILL)
-  assert tasks.wait(*workers[:2], *ps) == [0] * 3
-  assert steps_of(workers[0])[-1] >= 800
 
 
 @pytest.mark.slow
@@ -348,32 +306,36 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(1, 2)
   ps, workers = cluster.start_all(
-    *SMALL, SYNC, '--train_steps=700', '--log_secs=0', f'--logdir={logdir}'
+    *SMALL, SYNC, '--train_steps=300', '--log_secs=0', f'--logdir={logdir}'
   )
   for worker in workers:
     wait_for_line(worker, 'step ')
   tasks.suspend(workers[1])
   before = steps_of(workers[0])[-1]
   with pytest.raises(TimeoutError):
-    tasks.wait(workers[0], timeout_secs=2)
+    tasks.wait(workers[0], timeout_secs=1)
   # Lock-step: at most the step that was under way, and one that was not said.
   assert steps_of(workers[0])[-1] <= before + 2
   tasks.signal(workers[1], signal.SIGCONT)
   assert tasks.wait(*workers, *ps) == [0] * 3
   rows = read_report(logdir)['workers']
-  assert [row['local_steps'] for row in rows] == [700, 700]
+  assert [row['local_steps'] for row in rows] == [300, 300]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
+@pytest.mark.parametrize(
+  ('rule', 'steps_per_run'),
+  [('async_sgd', 1), ('sync_sgd', 10), ('sagn', 10), ('ssp', 10)],
+)
 def test_early_stopping_ends_all_workers(
-  tasks, make_real_cluster, tmp_path, rule
+  tasks, make_real_cluster, tmp_path, rule, steps_per_run
 ):
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(1, 3)
   ps, workers = cluster.start_all(
     *SMALL,
-    *rule,
+    f'--strategy={rule}',
+    f'--steps_per_run={steps_per_run}',
     '--learning_rate=0.05',
     '--train_steps=1000000',
     '--validation_steps=20',
@@ -381,6 +343,7 @@ def test_early_stopping_ends_all_workers(
     f'--logdir={logdir}',
   )
   assert tasks.wait(*ps, *workers) == [0] * 4
+  assert 'early stopping at step' in workers[0].output
   report = read_report(logdir)
   assert report['best_step'] < report['global_step'] < 1000000
   assert report['workers_not_heard_of'] == []

@@ -185,10 +185,10 @@ def test_short_lives_together_read_each_batch_once(
   make_cluster, set_flags, name, tmp_path
 ):
   reads, steps = collections.Counter(), 0
-  for life in range(4):
-    # The cluster changes its shape from life to life.
-    cluster = make_cluster(1, 2 if life % 3 else 3)
-    set_flags(*FLAGS, f'--train_steps={5 * (life + 1)}', '--max_staleness=99')
+  # The cluster changes its shape from life to life.
+  for life, num_workers in enumerate((2, 1, 2, 3), 1):
+    cluster = make_cluster(1, num_workers)
+    set_flags(*FLAGS, f'--train_steps={5 * life}', '--max_staleness=99')
     results = run_life(name, cluster, str(tmp_path))
     cluster.reset()
     reads += count_reads(results)

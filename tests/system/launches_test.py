@@ -127,13 +127,10 @@ def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
   'shape, killed, rule',
   [
-    ((1, 2), ['worker_1'], ()),
-    ((1, 2), ['worker_0'], ()),
-    ((1, 2), ['ps_0'], ()),
     ((1, 2), ['ps_0', 'worker_0'], ()),
     ((0, 2), ['worker_1'], ('--strategy=ring_allreduce',)),
   ],
-  ids=['worker', 'chief', 'ps', 'ps and chief', 'ring'],
+  ids=['ps and chief', 'ring'],
 )
 def test_what_is_killed_is_started_again_and_the_run_ends_well(
   tmp_path, shape, killed, rule

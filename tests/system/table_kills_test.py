@@ -49,7 +49,7 @@ class Run(fault_run.Run):
   [
     ('async_sgd', 3000, ['ps 0', 'worker 0', 'worker 1', 'ps 0']),
     # The chief waits for its saves, as ever: one loss of each.
-    ('sync_sgd', 600, ['ps 0', 'worker 0']),
+    ('sync_sgd', 100, ['ps 0', 'worker 0']),
   ],
 )
 def test_a_kill_amid_a_save_breaks_nothing(tmp_path, rule, steps, victims):

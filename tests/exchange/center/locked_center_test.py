@@ -5,12 +5,10 @@ takes the lock and never lets go; any other pushes once.
 """
 
 import collections
-import random
 import re
 import signal
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -25,11 +23,11 @@ from distmnist.exchange.center import locked_center
 from distmnist.exchange.copies import local_copies
 from distmnist.nn import optimizers
 from tests.support import stepper
-from tests.support.runner import DEADLINE_SECS, SMALL, wait_for_line
+from tests.support.runner import wait_for_line
 
 pytestmark = pytest.mark.slow
 
-NUM_STEPS = 100
+NUM_STEPS = 40
 # On two ps: shards that travel together with others, and of above 1 MiB each,
 # which travel by themselves.
 SMALL_SIZE, LARGE_SIZE = 6, 600_000
@@ -259,55 +257,3 @@ def test_the_lock_is_let_go_when_its_holder_is_killed(
   }
   # The push of the dead has not been counted.
   assert found == {'step 1, staleness 0', 'step 2, staleness 1'}
-
-
-def read_step(task):
-  """Returns the global step of the last progress line."""
-  return int(re.findall(r'^step (\d+)/', task.output, re.M)[-1])
-
-
-def wait_for_progress(task, num_steps, timeout_secs=DEADLINE_SECS):
-  """Returns once a task is `num_steps` global steps further than now."""
-  last_step = read_step(task) + num_steps
-  deadline = time.monotonic() + timeout_secs
-  while read_step(task) < last_step:
-    assert time.monotonic() < deadline, f'no progress:\n{task.output}'
-    assert task.code is None, task.output
-    time.sleep(0.02)
-
-
-# staleness_aware, drop_stale and dynsgd have the same lock.
-@pytest.mark.parametrize('rule', ['dynsgd'])
-def test_workers_killed_one_after_the_other_hold_nobody_up(
-  tasks, make_real_cluster, rule
-):
-  rng = random.Random(0)
-  cluster = make_real_cluster(2, 4)
-  flags = [
-    *SMALL,
-    '--optimizer=sgd',
-    f'--strategy={rule}',
-    '--communication_period=1',
-    '--train_steps=1200',
-    '--log_secs=0',
-  ]
-  ps = [cluster.start('ps', index, *flags) for index in range(2)]
-  chief = cluster.start('worker', 0, *flags)
-  for _ in range(2):
-    # Whoever is there waits for the late, so that no step is taken too early.
-    # A worker that is stopped does not keep the lock, either.
-    others = [cluster.start('worker', index, *flags) for index in (1, 2, 3)]
-    for worker in (chief, *others):
-      wait_for_line(worker, 'step ')
-      tasks.suspend(worker)
-    for worker in (chief, *others):
-      tasks.signal(worker, signal.SIGCONT)
-    # They die in the midst of whatever they do.
-    wait_for_progress(chief, 20)
-    for worker in others:
-      time.sleep(rng.uniform(0, 0.03))
-      tasks.signal(worker, signal.SIGKILL)
-    assert tasks.wait(*others) == [-9] * 3
-    wait_for_progress(chief, 20)
-  assert tasks.wait(chief, *ps) == [0] * 3
-  assert read_step(chief) >= 1200
