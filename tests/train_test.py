@@ -66,17 +66,22 @@ def test_one_process_trains_and_reports(tasks, tmp_path):
   assert re.search(r'^step 300/300  epoch 6\.00  cost \d', task.output, re.M)
 
 
-@pytest.mark.slow
-def test_summaries_are_one_run_a_worker_with_plain_tags(tasks, tmp_path):
-  logdir = tmp_path / 'run'
-  tasks.run(
-    tmp_path / 'log',
-    *SMALL,
-    '--train_steps=100',
-    '--summary_steps=20',
-    '--validation_steps=50',
-    f'--logdir={logdir}',
+@pytest.fixture(scope='module')
+def observed(_runner, tmp_path_factory):
+  """A run that tells all it can: (task, logdir)."""
+  folder = tmp_path_factory.mktemp('observed')
+  task = _runner.run(
+    *(folder / 'log', *SMALL, '--train_steps=100', '--log_secs=0'),
+    *('--summary_steps=20', '--validation_steps=50', '--trace_steps=2,5'),
+    f'--logdir={folder}/run',
   )
+  assert task.code == 0, task.output
+  return task, folder / 'run'
+
+
+@pytest.mark.slow
+def test_summaries_are_one_run_a_worker_with_plain_tags(observed):
+  _, logdir = observed
   tags = read_tags(logdir / 'worker_0')
   assert set(tags) == {
     'cost',
@@ -139,28 +144,14 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
 
 
 @pytest.mark.slow
-def test_a_run_resumes_from_its_checkpoint(tasks, tmp_path):
-  logdir = f'--logdir={tmp_path / "run"}'
-  first = tasks.run(tmp_path / '1', *SMALL, '--train_steps=60', logdir)
-  second = tasks.run(tmp_path / '2', *SMALL, '--train_steps=90', logdir)
-  third = tasks.run(tmp_path / '3', *SMALL, '--train_steps=90', logdir)
-  assert [first.code, second.code, third.code] == [0, 0, 0]
-  assert f'restored {tmp_path}/run/model.ckpt-60' in second.output
-  assert re.search(r'^worker 0 +90 local .*, in 2 lives$', second.output, re.M)
-  # Nothing is left to do the third time, but the accuracy is still told.
-  assert 'restored' in third.output
-  assert re.search(r'^worker 0 +90 local .*, in 2 lives$', third.output, re.M)
-  accuracy = re.compile(r'^test accuracy.*$', re.M)
-  assert accuracy.findall(third.output) == accuracy.findall(second.output)
-
-
-@pytest.mark.slow
-def test_the_report_of_a_resumed_run_is_of_all_of_it(tasks, tmp_path):
+def test_a_run_resumes_and_its_report_is_of_all_of_it(tasks, tmp_path):
   flags = *SMALL, f'--logdir={tmp_path}'
   first = tasks.run(tmp_path / '1', *flags, '--train_steps=100')
   assert first.code == 0
   assert ' lives' not in first.output
-  assert tasks.run(tmp_path / '2', *flags, '--train_steps=110').code == 0
+  second = tasks.run(tmp_path / '2', *flags, '--train_steps=110')
+  assert second.code == 0
+  assert f'restored {tmp_path}/model.ckpt-100' in second.output
   report = read_report(tmp_path)
   assert (report['images'], report['local_steps']) == (11000, 110)
   assert report['first_step'] == report['steps_lost'] == 0
@@ -168,9 +159,16 @@ def test_the_report_of_a_resumed_run_is_of_all_of_it(tasks, tmp_path):
   assert [x['sessions'] for x in lives] == [[[0, 100]], [[100, 110]]]
   assert [x['images'] for x in lives] == [10000, 1000]
   assert [x['has_ended'] for x in lives] == [True, True]
+  # Nothing is left to do the third time, but the accuracy is still told.
+  third = tasks.run(tmp_path / '3', *flags, '--train_steps=110')
+  assert third.code == 0 and 'restored' in third.output
+  of_worker = re.compile(r'^worker 0 +110 local .*, in 2 lives$', re.M)
+  assert of_worker.search(second.output) and of_worker.search(third.output)
+  accuracy = re.compile(r'^test accuracy.*$', re.M)
+  assert accuracy.findall(third.output) == accuracy.findall(second.output)
   # Another training begins in the folder.
   anew = *flags, '--train_steps=5', '--resume=never'
-  assert tasks.run(tmp_path / '3', *anew).code == 0
+  assert tasks.run(tmp_path / '4', *anew).code == 0
   report = read_report(tmp_path)
   assert (report['images'], report['earlier_lives_unknown']) == (500, [])
 
@@ -215,11 +213,9 @@ def test_divergence_stops_with_advice(tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_progress_is_a_line_every_log_secs(tasks, tmp_path):
-  task = tasks.run(
-    tmp_path / 'log', *SMALL, '--train_steps=400', '--log_secs=0'
-  )
-  assert len(re.findall(r'^step \d+/400 ', task.output, re.M)) >= 400
+def test_progress_is_a_line_every_log_secs(observed):
+  task, _ = observed
+  assert len(re.findall(r'^step \d+/100 ', task.output, re.M)) >= 100
 
 
 @pytest.mark.slow
@@ -236,9 +232,8 @@ def test_placement_is_printed_if_asked_for(tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_graph_holds_no_images(tasks, tmp_path):
-  logdir = tmp_path / 'run'
-  tasks.run(tmp_path / 'log', *SMALL, '--train_steps=1', f'--logdir={logdir}')
+def test_the_graph_holds_no_images(observed):
+  _, logdir = observed
   # The graph is in the events of the chief, for TensorBoard.
   [events] = logdir.glob('events.*')
   assert 10_000 < events.stat().st_size < 300_000
@@ -412,16 +407,8 @@ def test_absent_and_corrupt_data_are_one_line(tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_step_is_traced(tasks, tmp_path):
-  logdir = tmp_path / 'run'
-  task = tasks.run(
-    tmp_path / 'log',
-    *SMALL,
-    '--train_steps=6',
-    '--trace_steps=2,5',
-    f'--logdir={logdir}',
-  )
-  assert task.code == 0
+def test_a_step_is_traced(observed):
+  task, logdir = observed
   folder = logdir / 'worker_0'
   assert {p.name for p in folder.glob('trace_*')} == {
     'trace_2.json',

@@ -278,10 +278,10 @@ def caller(tmp_path):
     process.stdout.close()
 
 
+# Called from a thread: the kernel ends a child with the thread that made it.
 @pytest.mark.slow
-@pytest.mark.parametrize('where', ['main', 'thread'])
-def test_a_caller_that_is_killed_leaves_no_process(caller, where):
-  process, cluster = caller(where)
+def test_a_caller_that_is_killed_leaves_no_process(caller):
+  process, cluster = caller('thread')
   assert len(cluster) > 3  # A launcher, a fork server, three tasks.
   process.kill()
   wait_until_gone(cluster)
@@ -299,8 +299,9 @@ def test_ctrl_c_ends_the_training(caller):
 _PAGE = (REPO / 'docs' / 'python.md').read_text()
 
 
+# The first one is run by tests/house/packaging_test.py.
 @pytest.mark.slow
-@pytest.mark.parametrize('number', range(4))
+@pytest.mark.parametrize('number', range(1, 4))
 def test_the_code_of_the_page_runs(number):
   code = _PAGE.split('```python\n')[1:][number].split('```')[0]
   done = subprocess.run(

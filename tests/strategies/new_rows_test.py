@@ -32,10 +32,10 @@ def assert_alike(found, expected):
       pytest.param(*shape, name, marks=pytest.mark.slow)
       for shape, names in (
         ((1, 1, (3, 3)), ('adagrad',)),
-        ((2, 2, (3, 1)), ('sgd', 'nesterov', 'ftrl')),
-        ((3, 3, (3, 3)), ('adam',)),
+        ((2, 2, (3, 1)), ('adam', 'ftrl')),
+        ((3, 3, (3, 3)), ('sgd',)),
         ((1, 3, (3, 3)), ('momentum',)),
-        ((3, 2, (3, 3)), ('rmsprop',)),
+        ((1, 2, (3, 1)), ('nesterov', 'rmsprop')),
       )
       for name in names
     ),

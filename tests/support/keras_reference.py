@@ -1,12 +1,12 @@
 """What Keras itself makes of a net of keras_nets.py, eagerly, in one process.
 
-  python -m tests.support.keras_reference NET NUM_WORKERS FILE.keras
+  python -m tests.support.keras_reference FOLDER HOW,NET,NUM_WORKERS...
 
-prints, as JSON, the largest difference of any weight between FILE and ten
-steps of sgd, each with a batch of 20 of each worker's, in distmnist's order:
-`by_fit` by model.fit on all of a step's examples at once, and `by_worker` where
-each worker's batch has batch statistics and dropout of its own, and the mean of
-the gradients counts.
+prints for each, a line of JSON, the largest difference of any weight between
+FOLDER/NET_NUM_WORKERS/model.keras and ten steps of sgd, each with a batch of 20
+of each worker's, in distmnist's order: `by_fit` by model.fit on all of a step's
+examples at once, and `by_worker` where each worker's batch has batch statistics
+and dropout of its own, and the mean of the gradients counts.
 """
 
 import json
@@ -23,17 +23,16 @@ from tests.support import keras_nets
 _RATE, _STEPS, _BATCH = 0.1, 10, 20
 
 
-def main(net, num_workers, path):
-  flags.FLAGS([net, f'--net={net}'])
-  num_workers = int(num_workers)
-  trained = keras.models.load_model(
-    path, custom_objects={'TwoTowers': keras_nets.TwoTowers}
-  )
-  found = {
-    f.__name__: _compare(trained, f(_make_model(), num_workers))
-    for f in (by_fit, by_worker)
-  }
-  print(json.dumps(found))
+def main(folder, *wanted):
+  for how, net, num_workers in (words.split(',') for words in wanted):
+    flags.FLAGS([net, f'--net={net}'])
+    trained = keras.models.load_model(
+      f'{folder}/{net}_{num_workers}/model.keras',
+      custom_objects={'TwoTowers': keras_nets.TwoTowers},
+    )
+    train = {'by_fit': by_fit, 'by_worker': by_worker}[how]
+    largest = _compare(trained, train(_make_model(), int(num_workers)))
+    print(json.dumps({'how': how, 'net': net, 'largest': largest}))
 
 
 def _make_model():

@@ -178,8 +178,8 @@ def test_a_file_that_becomes_shorter_in_a_training_is_named(tmp_path):
 _TRUNCATE = "os.truncate(f'{HERE}/rows.csv', 9)"
 
 
-@pytest.mark.parametrize('net, side', [('ResNet50', 32), ('InceptionV3', 75)])
-def test_the_nets_of_imagenet_train_on_jpegs_in_records(tmp_path, net, side):
+# One process builds graphs so large once; the other tests have clusters.
+def test_the_nets_of_imagenet_take_jpegs_in_records(tmp_path):
   rng = np.random.default_rng(0)
   with tf.Graph().as_default(), tf.Session() as session:
     fed = tf.placeholder(tf.uint8, [None, None, 3])
@@ -189,15 +189,18 @@ def test_the_nets_of_imagenet_train_on_jpegs_in_records(tmp_path, net, side):
         for label in (1, 2, 3, 4):
           pixels = rng.integers(0, 256, [40, 50, 3], np.uint8)
           writer.write(_make_record(session.run(jpeg, {fed: pixels}), label))
-  config = {'ResNet50': 'resnet50', 'InceptionV3': 'inception_v3'}[net]
+  flags = f'--records={tmp_path}', '--classes=4', '--batch_size=2'
   output = run(
-    'launch',
-    *('--num_ps=1', '--num_workers=2', '--'),
-    *(f'--flagfile=configs/imagenet_{config}.flags', f'--records={tmp_path}'),
-    *(f'--side={side}', '--classes=4', '--batch_size=2', '--train_steps=2'),
+    *('train', '--flagfile=configs/imagenet_resnet50.flags', *flags),
+    *('--side=32', '--train_steps=2'),
   )
   assert '8 training examples here' in output
   assert 'test accuracy' in output
+  planned = run(
+    *('plan', '--flagfile=configs/imagenet_inception_v3.flags', *flags),
+    '--side=75',
+  )
+  assert 'examples/imagenet.py' in planned
 
 
 def _make_record(jpeg, label):
