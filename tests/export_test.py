@@ -21,7 +21,7 @@ from distmnist.nn import batch_norm, layers
 from distmnist.problems import images as problem_images
 from distmnist.serving import image_model
 from tests.logdir.checkpoints_test import flip, truncate
-from tests.models.battery_test import each_model
+from tests.models import battery_test
 from tests.support import problems, programs
 from tests.support.runner import SMALL, read_report
 
@@ -122,8 +122,11 @@ def test_batch_norm_goes_by_its_averages(tmp_path):
   )
 
 
-@each_model
-def test_each_model_is_exported_as_it_is_evaluated(set_flags, tmp_path, model):
+# The large ones are built of the same layers and of batch norm, as above.
+@pytest.mark.parametrize('model', battery_test.SMALL)
+def test_each_small_model_is_exported_as_it_is_evaluated(
+  set_flags, tmp_path, model
+):
   set_flags()
   build = registry.load(MODELS, model).make(7)
   images = np.random.default_rng(1).integers(0, 256, (3, 28, 28, 1), np.uint8)
@@ -272,36 +275,40 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 assert tf.executing_eagerly()
-images = np.load(sys.argv[2])
-serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
-found = serve(images=tf.constant(images))
-print(json.dumps({
-  'takes': str(serve.structured_input_signature[1]['images'].shape),
-  'kinds': {key: value.dtype.name for key, value in found.items()},
-  **{key: value.numpy().tolist() for key, value in found.items()},
-}))
+images = np.load(sys.argv[1])
+for folder in sys.argv[2:]:
+  serve = tf.saved_model.load(folder).signatures['serving_default']
+  found = serve(images=tf.constant(images))
+  print(json.dumps({
+    'takes': str(serve.structured_input_signature[1]['images'].shape),
+    'kinds': {key: value.dtype.name for key, value in found.items()},
+    **{key: value.numpy().tolist() for key, value in found.items()},
+  }))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('build', [build_net, build_normed])
-def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path, build):
-  path, _ = save(tmp_path / 'x', build, 2)
-  folder = tmp_path / 'model'
-  run_export(build, SHAPE, path, str(folder))
+def test_tensorflow_2_loads_it_with_no_code_of_ours(set_flags, tmp_path):
+  set_flags()
+  folders = []
+  for build in build_net, build_normed:
+    path, _ = save(tmp_path / f'{build.__name__}.ckpt', build, 2)
+    folders.append(str(tmp_path / build.__name__))
+    run_export(build, SHAPE, path, folders[-1])
   np.save(tmp_path / 'images.npy', IMAGES)
-  found = subprocess.run(
-    [sys.executable, '-c', _TF2, str(folder), tmp_path / 'images.npy'],
+  done = subprocess.run(
+    [sys.executable, '-c', _TF2, tmp_path / 'images.npy', *folders],
     env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': ''},
     cwd=pathlib.Path('/'),
     capture_output=True,
     text=True,
     timeout=200,
   )
-  assert found.returncode == 0, found.stderr
-  found = json.loads(found.stdout)
-  assert found['takes'] == '(None, 3, 4, 1)'
-  assert found['kinds'] == {'classes': 'int64', 'probabilities': 'float32'}
-  classes, probabilities = image_model.ImageModel(str(folder)).predict(IMAGES)
-  assert found['classes'] == classes.tolist()
-  np.testing.assert_allclose(found['probabilities'], probabilities, rtol=1e-5)
+  assert done.returncode == 0, done.stderr
+  for folder, line in zip(folders, done.stdout.splitlines(), strict=True):
+    found = json.loads(line)
+    assert found['takes'] == '(None, 3, 4, 1)'
+    assert found['kinds'] == {'classes': 'int64', 'probabilities': 'float32'}
+    classes, probabilities = image_model.ImageModel(folder).predict(IMAGES)
+    assert found['classes'] == classes.tolist()
+    np.testing.assert_allclose(found['probabilities'], probabilities, rtol=1e-5)

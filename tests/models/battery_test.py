@@ -11,6 +11,7 @@ from distmnist.exchange import sharding
 NAMES = registry.names(MODELS)
 # Of 24 and 39 million parameters, and up to a second a step.
 LARGE = 'resnet50', 'vgg19'
+SMALL = [name for name in NAMES if name not in LARGE]
 each_model = pytest.mark.parametrize(
   'model',
   [
@@ -84,7 +85,7 @@ def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
 
 
 # That the large ones learn is seen in tests of their own.
-@pytest.mark.parametrize('model', [m for m in NAMES if m not in LARGE])
+@pytest.mark.parametrize('model', SMALL)
 def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   tf.set_random_seed(1)
   logits = make_model(model)(tf.constant(IMAGES), is_training=False)
