@@ -144,6 +144,9 @@ class _Life:
         read.least = read.most = 0
     elif kind == 'end':
       self.has_ended = True
+      # If it was told to stop, another makes these local steps again.
+      for read in self._waiting:
+        read.least = 0
 
   def _run(self, event, keys):
     # Of several steps in a run only the last one's number is known.

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from distmnist.cluster import identity
+from distmnist.cluster import identity, keepalive
 from distmnist.common import cli, ports
 from distmnist.common.names import ATTEMPT
 
@@ -81,7 +81,7 @@ def make_server(cluster, config):
   _drop_proxies()
   _check_port_is_free(cluster, port)
   try:
-    return tf.train.Server(
+    server = tf.train.Server(
       cluster.spec(),
       cluster.job_name,
       cluster.task_index,
@@ -91,6 +91,8 @@ def make_server(cluster, config):
     raise cli.RunError(
       f'{cluster.name} cannot serve on {cluster.address}: {error.message}'
     ) from error
+  keepalive.ask_who_connects(port)
+  return server
 
 
 def _drop_proxies():

@@ -69,9 +69,12 @@ def _is_undisturbed(report):
     report['first_step'] is not None
     and not report['recoveries']
     and not report['workers_not_heard_of']
-    # What one that was killed did last, it had told nobody.
+    # What one that was killed did last, it had told nobody. One whose session
+    # was cut off does not know whether its last push arrived.
     and all(
-      len(row['lives']) == 1 and row['lives'][0]['has_ended']
+      len(row['lives']) == 1
+      and row['lives'][0]['has_ended']
+      and len(row['lives'][0]['sessions']) <= 1
       for row in report['workers']
     )
     # More of them than workers: those of an update that never came are left.

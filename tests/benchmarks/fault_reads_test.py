@@ -64,7 +64,8 @@ def test_what_a_killed_life_was_at_may_have_no_line(check):
   assert check([*rows, *again]) == ['1 batches read twice: 0']
 
 
-def test_local_steps_of_a_killed_life_may_be_done_again(check):
+@pytest.mark.parametrize('is_told_to_stop', [False, True])
+def test_local_steps_of_a_lost_life_may_be_done_again(check, is_told_to_stop):
   rows = [
     start('0a'),
     at('0a', 'session', 0),
@@ -72,6 +73,7 @@ def test_local_steps_of_a_killed_life_may_be_done_again(check):
     ran('0a', 1, 0),  # Others have pushed since the session began.
     ran('0a', 2, 1),
     ran('0a', 2, 2),
+    *([end('0a')] if is_told_to_stop else []),
     start('0b'),
     at('0b', 'session', 2),
     took('0b', 2, 3, 4, 5, per_push=2),

@@ -91,12 +91,20 @@ def test_an_update_takes_in_so_many_pushes():
   'lives, outcome',
   [
     ([make_life(0, sessions=[[0, 9], [5, 50]]), make_life(1)], {}),
+    ([make_life(0, sessions=[[0, 9], [9, 50]]), make_life(1)], {}),
     ([make_life(0), make_life(1, life='a'), make_life(1, life='b')], {}),
     ([make_life(0), make_life(1, has_ended=False)], {}),
     ([make_life(0)], {'workers_not_heard_of': [1]}),
     ([make_life(0), make_life(1)], {'pushes_per_update': 3}),
   ],
-  ids=['recovery', 'two lives', 'killed', 'not heard of', 'several a worker'],
+  ids=[
+    'recovery',
+    'cut off',
+    'two lives',
+    'killed',
+    'not heard of',
+    'several a worker',
+  ],
 )
 def test_what_was_disturbed_may_have_pushed_in_vain(lives, outcome):
   assert check(lives, **outcome, global_step=60) == []

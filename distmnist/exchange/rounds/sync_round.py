@@ -153,8 +153,11 @@ class Round:
     new_token = self.token_table.wait_for_token(
       self.tokens.take, mark_done(self.pushed)
     )
-    with tf.device(device):
-      new_step = round_entry.step_of(new_token)
+    with tf.device(device), tf.control_dependencies([new_token]):
+      # One that was left over when the center was set back is ahead of it.
+      new_step = tf.minimum(
+        round_entry.step_of(new_token), self.global_step.read_value()
+      )
       staleness = round_entry.correct(staleness, own_token, new_token)
     if self.token.device != device:
       new_token, new_step, staleness = transport.bring_scalars(

@@ -1,6 +1,7 @@
 """sync_round: which contributions are in a round, and which come too late."""
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from tests.support import rounds
 
@@ -83,3 +84,19 @@ def test_with_two_contributions_to_spare_a_worker_makes_three(make):
   assert stepper.step(1, [4]) == (1, 0, [4])
   assert stepper.step(1, [4]) == (1, 0, [4])
   assert stepper.step_together([[4], [12]]) == [(2, 0, [5])] * 2
+
+
+def test_a_token_left_over_from_a_lost_center_tells_the_step_of_now(make):
+  run = make(num_workers=3, num_contributions=2, first_step=7)
+  stepper = run.stepper
+  target = stepper.workers[0].rule.raw_session.sess_str
+  # A ps was lost as a token of a later step was on its way.
+  with tf.Graph().as_default(), tf.device('/job:ps/task:0/device:CPU:0'):
+    queue = tf.FIFOQueue(-1, tf.int64, (), shared_name='round/tokens_0')
+    put = queue.enqueue(tf.constant(99, tf.int64))
+  with tf.Session(target, graph=put.graph) as session:
+    session.run(put)
+  for worker in range(3):
+    run.push(worker, 8)
+  steps = [stepper.join(worker).global_step for worker in range(3)]
+  assert {*steps} <= {7, 8}
