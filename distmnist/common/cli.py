@@ -119,7 +119,7 @@ def run(
   """
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
-  rest = []
+  rest, kept = [], None  # To free a session takes for ever if it is cut off.
   if passthrough and '--' in argv:
     cut = argv.index('--')
     argv, rest = argv[:cut], argv[cut + 1 :]
@@ -139,7 +139,7 @@ def run(
   except UsageError as error:
     code = _report(program, error, WRONG_COMMAND_LINE, error.program)
   except RunError as error:
-    code = _report(program, error, error.exit_code)
+    code, kept = _report(program, error, error.exit_code), error
   except KeyboardInterrupt:
     code = 130
   except OSError as error:
@@ -147,11 +147,15 @@ def run(
   except MemoryError as error:
     code = _report(program, _explain_memory(error), FAILED)
   except Exception as error:
-    code = _report_unexpected(program, error)
-  mirror.close()
-  scratch.remove()
-  _is_read()
-  leave(code or 0)
+    code, kept = _report_unexpected(program, error), error
+  _end(leave, code or 0)
+  del kept
+
+
+def _end(leave, code):
+  for tidy in (mirror.close, scratch.remove, _is_read):
+    tidy()
+  leave(code)
 
 
 def _print_help(program, module_name, first_flags):
@@ -209,10 +213,9 @@ def _is_read():
     is_read = False
   if not is_read:
     # The interpreter flushes once more at its end.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-      os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    with open(os.devnull, 'wb') as nowhere:
+      for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere.fileno(), stream.fileno())
   return is_read
 
 

@@ -230,3 +230,26 @@ def test_the_help_may_be_that_of_another_program(run, monkeypatch):
 def test_a_bool_with_a_value_is_one_line(run):
   code, _, err = run(never, '--nohelpfull=1')
   assert (code, err.count('\n')) == (2, 1)
+
+
+class Held:
+  """Stands for a session that a local variable of `main` holds."""
+
+  def __init__(self, freed):
+    self.freed = freed
+
+  def __del__(self):
+    self.freed.append(True)
+
+
+@pytest.mark.parametrize('error', [cli.RunError('lost'), ValueError('bug')])
+def test_what_main_holds_is_not_freed_before_the_end(capsys, error):
+  freed, seen = [], []
+
+  def main():
+    held = Held(freed)
+    raise type(error)(*error.args) from (held and None)
+
+  cli.run(main, ['train'], leave=lambda code: seen.append(list(freed)))
+  assert seen == [[]]
+  capsys.readouterr()
