@@ -52,8 +52,9 @@ RULES = {
 WITHOUT_PS = {'ring_allreduce'}
 # What the workers have in their hands at the end may be one too many.
 LEAVING = {'sync_sgd with a backup', 'sync_sgd by shards with a backup'}
-# Of ten, by whatever rule; without faults all have 0.95 and more.
-LEAST_ACCURACY = 0.85
+# By whatever rule. Without faults the mlp has 0.95 and more, and the net of the
+# tasks on hosts of their own 0.83 under bmuf, and more under the others.
+LEAST_ACCURACY = {'mlp': 0.85, 'softmax': 0.75}
 
 
 def count_tasks(rule):
@@ -123,8 +124,9 @@ def do_faults(run, faults, rule):
       run.close()
       return f'{fault}', None
   problem, report = run.finish()
-  if report and report['test_accuracy'] < LEAST_ACCURACY:
-    problem = problem or f'accuracy {report["test_accuracy"]}'
+  accuracy = report and report['test_accuracy']
+  if report and accuracy < LEAST_ACCURACY[report['flags']['model']]:
+    problem = problem or f'accuracy {accuracy}'
   for fault in done[-1:] or faults[:1]:
     fault.violations = find_violations(run, report, rule)
     fault.is_survived = not problem
