@@ -29,6 +29,11 @@ SHAPE = 3, 4, 1
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, *SHAPE), np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def default_flags(set_flags):
+  set_flags()
+
+
 def build_net(images, is_training):
   del is_training
   return layers.dense(layers.flatten(images), 5, 'softmax')
@@ -124,10 +129,7 @@ def test_batch_norm_goes_by_its_averages(tmp_path):
 
 # The large ones are built of the same layers and of batch norm, as above.
 @pytest.mark.parametrize('model', battery_test.SMALL)
-def test_each_small_model_is_exported_as_it_is_evaluated(
-  set_flags, tmp_path, model
-):
-  set_flags()
+def test_each_small_model_is_exported_as_it_is_evaluated(tmp_path, model):
   build = registry.load(MODELS, model).make(7)
   images = np.random.default_rng(1).integers(0, 256, (3, 28, 28, 1), np.uint8)
   with tf.Graph().as_default(), tf.Session() as session:
@@ -288,8 +290,7 @@ for folder in sys.argv[2:]:
 
 
 @pytest.mark.slow
-def test_tensorflow_2_loads_it_with_no_code_of_ours(set_flags, tmp_path):
-  set_flags()
+def test_tensorflow_2_loads_it_with_no_code_of_ours(tmp_path):
   folders = []
   for build in build_net, build_normed:
     path, _ = save(tmp_path / f'{build.__name__}.ckpt', build, 2)

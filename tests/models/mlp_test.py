@@ -57,6 +57,7 @@ def test_the_first_weights_are_as_wide_as_asked(
 
 def test_the_hidden_layer_is_a_sigmoid(tf_session, set_flags):
   set_flags('--hidden_units=3')
+  tf.set_random_seed(3)
   images = np.random.default_rng(2).random((2, 2, 2, 1))
   logits, variables = build(tf.constant(images, tf.float32))
   tf_session.run(tf.global_variables_initializer())
