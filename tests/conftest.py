@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import gc
 import pathlib
 
 import pytest
@@ -35,14 +34,6 @@ def pytest_collection_modifyitems(items):
       not item.get_closest_marker('timeout'),
     )
   )
-
-
-def pytest_collection_finish():
-  """Spares the collector the modules and cases, which stay to the end."""
-  gc.collect()
-  gc.freeze()
-  # A graph is many small objects, and hardly one of them is garbage.
-  gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
