@@ -82,13 +82,14 @@ class Submission:
     Raises:
       cli.RunError: it is refused, or a second signal comes before the answer.
     """
-    line = b''
+    line, poll = b'', select.poll()  # A caller may have any number of files.
+    poll.register(self._sbatch.stdout, select.POLLIN)
     while not line.endswith(b'\n'):
       if len(self.signals) > 1:
         raise cli.RunError(
           'stopped while sbatch submits the job: see squeue whether it is there'
         )
-      if select.select([self._sbatch.stdout], [], [], TICK_SECS)[0]:
+      if poll.poll(1000 * TICK_SECS):
         data = os.read(self._sbatch.stdout.fileno(), 1 << 12)
         if not data:
           self._sbatch.wait()
