@@ -7,8 +7,9 @@ whether the other end is still there; the kernel does if it is told to.
 """
 
 import contextlib
-import os
 import socket
+
+from distmnist.common import tcp_sockets
 
 # Silent for so long, asked so often and so many times: then it is gone. An end
 # that has forgotten the connection says so when it is first asked.
@@ -23,13 +24,8 @@ def ask_who_connects(port):
   Args:
     port: int.
   """
-  folder = '/proc/self/fd'
-  for name in os.listdir(folder) if os.path.isdir(folder) else ():
-    # It may be no socket, or closed by now.
-    with (
-      contextlib.suppress(OSError),
-      socket.socket(fileno=os.dup(int(name))) as found,
-    ):
+  for _, found in tcp_sockets.find():
+    with contextlib.suppress(OSError):  # It is not one of TCP.
       if _listens(found, port):
         set_on(found)
 
@@ -47,7 +43,6 @@ def set_on(connection):
 
 def _listens(found, port):
   return (
-    found.family in (socket.AF_INET, socket.AF_INET6)
-    and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+    found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
     and found.getsockname()[1] == port
   )

@@ -5,6 +5,7 @@ are done. A worker that is lost is waited for no longer than it is alive.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -121,9 +122,7 @@ class Others:
     self._addresses = cluster.addresses('worker')
     self._addresses.pop(cluster.name, None)
     self._stop_queue = self._end_queue = self._save_queue = None
-    self._saved_queue = None
     if self._addresses:
-      self._saved_queue = self._open('saved')
       self._stop_queue = self._open('stop')
       self._end_queue = self._open('end')
     if cluster.num_ps and cluster.is_chief:
@@ -140,6 +139,11 @@ class Others:
 
   def is_stop_for_all(self):
     return not _is_empty(self._stop_queue)
+
+  @functools.cached_property
+  def _saved_queue(self):
+    # Not at the start: few rules need it, and those at their end.
+    return self._open('saved') if self._addresses else None
 
   def say_saved(self):
     """Chief: tells the others that the last step is saved."""

@@ -1,13 +1,12 @@
 """The bytes that a process really moved, as the kernel counted them."""
 
-import ctypes
-import os
 import socket
 import struct
 
+from distmnist.common import tcp_sockets
+
 # Of Linux's struct tcp_info: tcpi_bytes_acked and tcpi_bytes_received.
 _OFFSET, _SIZE = 120, 136
-_SYS_PIDFD_GETFD = 438
 
 
 class SocketBytes:
@@ -47,36 +46,12 @@ class SocketBytes:
 
 def _read_sockets(pid):
   """Yields (inode, (bytes sent, bytes received)) of each open TCP socket."""
-  folder = f'/proc/{pid or "self"}/fd'
-  if not (os.path.isdir(folder) and hasattr(socket, 'TCP_INFO')):
+  if not hasattr(socket, 'TCP_INFO'):
     return
-  for name in os.listdir(folder):
+  for inode, found in tcp_sockets.find(pid):
     try:
-      inode = os.readlink(f'{folder}/{name}')
-      if not inode.startswith('socket:'):
-        continue
-      # Of its own descriptor, so that closing it leaves TensorFlow's open.
-      with socket.socket(fileno=_duplicate(pid, int(name))) as found:
-        if found.family not in (socket.AF_INET, socket.AF_INET6):
-          continue
-        info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+      info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     except OSError:
-      continue  # It was closed meanwhile, or is no TCP socket.
+      continue  # It is not one of TCP.
     if len(info) == _SIZE:
       yield inode, struct.unpack_from('QQ', info, _OFFSET)
-
-
-def _duplicate(pid, fd):
-  """Returns a descriptor of ours for that of a process."""
-  if pid is None:
-    return os.dup(fd)
-  process = os.pidfd_open(pid)
-  try:
-    libc = ctypes.CDLL(None, use_errno=True)
-    copy = libc.syscall(_SYS_PIDFD_GETFD, process, fd, 0)
-  finally:
-    os.close(process)
-  if copy == -1:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number), 'pidfd_getfd')
-  return copy

@@ -1,7 +1,6 @@
 """place_hook: a worker that may have lost its place begins no step."""
 
 import socket
-import threading
 import time
 import types
 
@@ -35,18 +34,8 @@ def begin():
   def begin_step(watchdog, stop, port=1):
     hosts = f'127.0.0.1:{port}', 'localhost:1'
     member = cluster.Cluster(hosts[:1], hosts[1:])
-    hook, errors = place_hook.PlaceHook(member, watchdog, stop), []
-
-    def work():
-      try:
-        hook.before_run(None)
-      except Exception as error:
-        errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.errors = errors
-    thread.start()
-    return thread
+    hook = place_hook.PlaceHook(member, watchdog, stop)
+    return in_process.start_thread(lambda: hook.before_run(None))
 
   return begin_step
 

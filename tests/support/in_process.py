@@ -19,6 +19,22 @@ from distmnist.logdir import restart
 DEADLINE_SECS = 120
 
 
+def start_thread(work):
+  """Returns the started thread of work(), with the list `errors` it raised."""
+  errors = []
+
+  def run():
+    try:
+      work()
+    except Exception as error:
+      errors.append(error)
+
+  thread = threading.Thread(target=run)
+  thread.errors = errors
+  thread.start()
+  return thread
+
+
 class NoStop:
   """Stands for stop_request.StopRequest where no signal comes."""
 

@@ -33,8 +33,6 @@ def end():
   """Returns end(others, stop, save) -> thread of a worker at its last step."""
 
   def leave(others, stop, save=None, stop_requested=True):
-    errors = []
-
     def work():
       with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.create_global_step()
@@ -44,15 +42,9 @@ def end():
         context = types.SimpleNamespace(
           session=session, stop_requested=stop_requested
         )
-        try:
-          hook.after_run(context, None)
-        except Exception as error:
-          errors.append(error)
+        hook.after_run(context, None)
 
-    thread = threading.Thread(target=work)
-    thread.errors = errors
-    thread.start()
-    return thread
+    return in_process.start_thread(work)
 
   return leave
 

@@ -1,0 +1,31 @@
+"""tcp_sockets: those of this process, which stay open.
+
+Those of another one are tested in tests/watching/socket_bytes_test.py.
+"""
+
+import os
+import socket
+
+from distmnist.common import tcp_sockets
+
+
+def test_each_is_found_and_stays_open(tmp_path):
+  with (
+    socket.create_server(('127.0.0.1', 0)) as server,
+    socket.create_connection(server.getsockname()) as client,
+    socket.socket(socket.AF_UNIX) as other,
+    open(tmp_path / 'file', 'w'),
+  ):
+    found = {inode: each.getsockname() for inode, each in tcp_sockets.find()}
+    names = [
+      os.readlink(f'/proc/self/fd/{x.fileno()}') for x in (server, client)
+    ]
+    assert [found[name] for name in names] == [
+      server.getsockname(),
+      client.getsockname(),
+    ]
+    assert os.readlink(f'/proc/self/fd/{other.fileno()}') not in found
+    client.sendall(b'.')
+    connection, _ = server.accept()
+    with connection:
+      assert connection.recv(1) == b'.'
