@@ -13,15 +13,14 @@ _PROBLEM = 'tests.support.kinds'
 RULES = [n for n in registry.names(STRATEGIES) if n != 'ring_allreduce']
 # The kinds that rules treat in ways of their own: what is closed over, a loop
 # in a warm-up, a gradient of rows, a type of numbers, a variable that is not
-# trained. Each rule has them with one ps and with two, and all the others with
-# one or two.
+# trained. Each rule has all kinds with one ps or with two, and these with both.
 OWN_WAYS = 'function', 'while_loop', 'gather', 'float64', 'update_op'
-OTHERS = sorted(kinds.NETS.keys() - {*OWN_WAYS})
-QUICK = (('async_sgd', 2),)
 CLUSTERS = [
   *((rule, num_ps) for rule in RULES for num_ps in (1, 2)),
   ('ring_allreduce', 0),
 ]
+LOCK_STEP = 'sync_sgd', 'ring_allreduce'
+WITH_ALL = [(rule, 1 + i % 2) for i, rule in enumerate(RULES)]
 
 
 @pytest.fixture
@@ -45,17 +44,15 @@ def train(make_cluster, set_flags):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'rule, num_ps',
-  [
-    pair if pair in QUICK else pytest.param(*pair, marks=pytest.mark.slow)
-    for pair in CLUSTERS
-    if pair[0] not in ('sync_sgd', 'ring_allreduce')  # They are compared.
-  ],
+  [pair for pair in CLUSTERS if pair[0] not in LOCK_STEP],  # They are compared.
 )
-def test_each_rule_trains_what_it_treats_in_its_own_way(train, rule, num_ps):
-  first, last, losses = train(rule, num_ps, 2, f'--kinds={",".join(OWN_WAYS)}')
-  check_has_moved(first, last, OWN_WAYS)
+def test_each_rule_trains_all_kinds(train, rule, num_ps):
+  names = sorted(kinds.NETS) if (rule, num_ps) in WITH_ALL else OWN_WAYS
+  first, last, losses = train(rule, num_ps, 2, f'--kinds={",".join(names)}')
+  check_has_moved(first, last, names)
   assert np.isfinite(losses).all()
 
 
@@ -95,16 +92,6 @@ def test_workers_in_lock_step_train_as_one_process(train, alone, rule, num_ps):
       np.testing.assert_allclose(
         last[name].astype(float), value, rtol=0, atol=1e-5, err_msg=name
       )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'rule, num_ps',
-  [(rule, 1 + i % 2) for i, rule in enumerate(RULES)] + [('ring_allreduce', 0)],
-)
-def test_each_rule_trains_all_the_others(train, rule, num_ps):
-  first, last, _ = train(rule, num_ps, 2, f'--kinds={",".join(OTHERS)}')
-  check_has_moved(first, last, OTHERS)
 
 
 # What stands beside a kind may hide that it does not train alone.

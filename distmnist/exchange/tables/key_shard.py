@@ -9,12 +9,13 @@
 A key may have to be seen some times before (sightings.py), and in a bucket that
 is full it may take the row of another (row_places.py).
 
-In turn: the op BatchFunction runs a function in a thread of its own, for one
-worker after the other. It ends what it began, also if that worker dies
-meanwhile; a lock would be opened by one that dies (center/ps_lock.py).
+In turn: the op BatchFunction runs a function for one worker after the other, in
+a thread that is not of its step. It ends what it began, also if that worker
+dies meanwhile; a lock would be opened by one that dies (center/ps_lock.py).
 """
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from distmnist.exchange.tables import (
   key_map,
@@ -27,6 +28,16 @@ from distmnist.exchange.tables import (
 _OPEN = 'distmnist/open_key_shards'
 # More than workers could ever wait in turn.
 _MOST_WAITING = 2**20
+# One call at a time, in threads that all tables share. The plain scheduler has
+# one a table, which wakes up each millisecond and outlives the table: a ps with
+# 26 of them spends a sixth of a core on nothing. The Python function of
+# BatchFunction does not take these attributes.
+_IN_TURN = {
+  '_enable_adaptive_scheduler': attr_value_pb2.AttrValue(b=True),
+  '_min_inflight_batches': attr_value_pb2.AttrValue(i=1),
+  '_initial_inflight_batches': attr_value_pb2.AttrValue(i=1),
+  '_max_inflight_batches': attr_value_pb2.AttrValue(i=1),
+}
 
 
 class KeyShard(key_map.KeyMap):
@@ -94,17 +105,18 @@ class KeyShard(key_map.KeyMap):
       )
 
     def call(missing):
-      [made] = tf.raw_ops.BatchFunction(
-        in_tensors=[missing],
-        captured_tensors=function.captured_inputs,
-        f=function,
-        num_batch_threads=1,
-        max_batch_size=1,
-        batch_timeout_micros=0,
-        max_enqueued_batches=_MOST_WAITING,
-        Tout=[tf.int64],
-        shared_name=f'{self.rows.op.name}/make',
-      )
+      with tf.get_default_graph()._attr_scope(_IN_TURN):
+        [made] = tf.raw_ops.BatchFunction(
+          in_tensors=[missing],
+          captured_tensors=function.captured_inputs,
+          f=function,
+          num_batch_threads=1,
+          max_batch_size=1,
+          batch_timeout_micros=0,
+          max_enqueued_batches=_MOST_WAITING,
+          Tout=[tf.int64],
+          shared_name=f'{self.rows.op.name}/make',
+        )
       return made
 
     with self.placed(), tf.control_dependencies(None):

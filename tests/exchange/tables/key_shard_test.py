@@ -1,5 +1,6 @@
 """Rows are made once for a key, in races too, and never more than there are."""
 
+import pathlib
 import threading
 
 import numpy as np
@@ -213,6 +214,16 @@ def test_without_a_new_key_nothing_is_made(tf_session):
     'user/rows',
     'user/keys',
   }
+
+
+def test_no_thread_wakes_up_for_a_table_that_makes_no_rows(tf_session):
+  step = Step(cluster_lib.Cluster(), 10)
+  step.begin(tf_session)
+  step.run(tf_session, [5])
+  names = [
+    path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')
+  ]
+  assert not [name for name in names if name.startswith('batch_threads')]
 
 
 def make_step(session, **settings):
