@@ -106,7 +106,10 @@ setuptools.setup(
       'pyarrow>=16,<27',
       's3fs>=2024.10,<2027',
       'optuna>=4,<6',
-      'moto[s3,server]>=5,<6',  # a store that answers as S3 does
+      'moto[s3]>=5,<6',  # a store that answers as S3 does
+      # What its server needs for S3 alone.
+      'flask>=3,<4',
+      'flask-cors>=5,<7',
       'wheel',
       *DOCS,
       *TUTORIAL,
