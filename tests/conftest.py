@@ -24,16 +24,24 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(items):
-  """What may take long comes first, or one worker would end with it alone.
+  """Deals the tests out to two workers, each of which begins with one half.
 
-  Those that have the machine to themselves come last, one by one.
+  In each half what may take longest comes first and what is quick comes last,
+  as who has nothing left takes from the end of the other. Tests that have the
+  machine to themselves come after all others, one by one.
   """
-  items.sort(
-    key=lambda item: (
-      bool(item.get_closest_marker('alone')),
-      not item.get_closest_marker('timeout'),
-    )
-  )
+  kinds = {'timeout': [], 'slow': [], 'quick': [], 'alone': []}
+  for item in items:
+    marks = {'quick', *(mark.name for mark in item.iter_markers())}
+    first = next(k for k in ('alone', *kinds) if k in marks)
+    kinds[first].append(item)
+  alone = kinds.pop('alone')
+  items.clear()
+  for half in range(2):
+    for kind in kinds.values():
+      middle = len(kind) // 2
+      items += kind[middle:] if half else kind[:middle]
+  items += alone
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -179,6 +179,7 @@ _TRUNCATE = "os.truncate(f'{HERE}/rows.csv', 9)"
 
 
 # One process builds graphs so large once; the other tests have clusters.
+@pytest.mark.timeout(600)
 def test_the_nets_of_imagenet_take_jpegs_in_records(tmp_path):
   rng = np.random.default_rng(0)
   with tf.Graph().as_default(), tf.Session() as session:
