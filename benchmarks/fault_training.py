@@ -32,6 +32,7 @@ RULES = {
   ],
   'easgd': [*LOCAL_ADAM, '--train_steps=1000'],
   'easgd in lock-step': ['--easgd_sync', *LOCAL_ADAM, '--train_steps=600'],
+  'ad_psgd': [*LOCAL_ADAM, '--train_steps=4000'],
   'agn': ['--communication_period=3', '--train_steps=1500'],
   'dynsgd': ['--communication_period=3', '--train_steps=1500'],
   'sagn': ['--communication_period=3', '--train_steps=500'],

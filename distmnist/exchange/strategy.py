@@ -26,8 +26,8 @@ from distmnist.exchange.center import center_average
 _COMMUNICATION_PERIOD = flags.DEFINE_integer(
   'communication_period',
   None,
-  'agn, sagn, easgd, dynsgd, bmuf: local steps from one exchange with the '
-  'center to the next. Each rule has its own default.',
+  'ad_psgd, agn, sagn, easgd, dynsgd, bmuf: local steps from one exchange to '
+  'the next. Each rule has its own default.',
   lower_bound=1,
 )
 _REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
@@ -67,6 +67,8 @@ class Strategy:
       in: global_step * batches_per_update * batch_size images were used.
     pull_period, push_period: int, the local steps from one pull, or push, of
       the whole center to the next.
+    share_with_ps: float, of its exchanges the part that a worker has with the
+      center; it has the others with workers.
     max_staleness: int, a gradient that is staler is thrown away; None if none
       ever is.
     needs_ps: bool, whether the center is on ps; else each worker has it.
@@ -93,6 +95,7 @@ class Strategy:
 
   batches_per_update = 1
   pull_period = push_period = 1
+  share_with_ps = 1.0
   max_staleness = None
   needs_ps = True
   has_local_steps = False

@@ -16,7 +16,7 @@ class Traffic:
     pulled, pushed: float, bytes.
     num_workers: int, each of which does so.
     share_of_ps: list of float, of the bytes the part of each ps; empty if
-      there is none.
+      there is none. Less than 1 together where workers exchange with others.
     has_tables: bool, whether there are sparse tables, whose rows come on top.
     order: str. apart: a worker pulls and pushes in turn, and others meanwhile
       do the other. in_turn: all pull, and then all push. at_once: each pulls
@@ -66,10 +66,10 @@ class Traffic:
     """
     if not self.share_of_ps:
       return []
-    more = len(self.share_of_ps) + 1
+    more, of_all = len(self.share_of_ps) + 1, sum(self.share_of_ps)
     changes = {
       'pull and push at once': {'order': 'at_once'},
-      'a ps more': {'share_of_ps': [1 / more] * more},
+      'a ps more': {'share_of_ps': [of_all / more] * more},
       'half the bytes': {'pulled': self.pulled / 2, 'pushed': self.pushed / 2},
     }
     return [
@@ -130,11 +130,14 @@ def compute_traffic(cluster, strategy_, update, variables):
     task = tf.DeviceSpec.from_string(variable.device).task
     of_ps[task] += way.count_bytes([variable])
   whole = sum(of_ps)
+  # What goes past the ps has a worker at either end.
+  with_ps = strategy_.share_with_ps
+  moved = (2 - with_ps) * whole
   return Traffic(
-    whole / strategy_.pull_period,
-    whole / strategy_.push_period,
+    moved / strategy_.pull_period,
+    moved / strategy_.push_period,
     cluster.num_workers,
-    [held / max(whole, 1) for held in of_ps],
+    [with_ps * held / max(moved, 1) for held in of_ps],
     bool(tf.get_collection(sparse_table.TABLES)),
     _find_order(strategy_),
   )

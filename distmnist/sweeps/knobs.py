@@ -41,7 +41,7 @@ KNOBS = (
     'communication_period',
     ('4', '16', '64'),
     'the workers drift farther apart: compare the accuracy',
-    rules=('agn', 'sagn', 'easgd', 'dynsgd', 'bmuf'),
+    rules=('ad_psgd', 'agn', 'sagn', 'easgd', 'dynsgd', 'bmuf'),
   ),
   Knob(
     'wire_dtype', ('bfloat16',), 'what travels has 8 bits of mantissa', min_ps=1

@@ -58,3 +58,14 @@ def test_rows_of_tables_come_from_all_ps_alike():
   # Four of the eight workers' rows go through the link of each ps.
   assert tables.compute_step_secs(100.0) == 4
   assert dict(tables.compute_helps(100.0))['a ps more'] == pytest.approx(8 / 3)
+
+
+def test_what_workers_exchange_with_each_other_goes_past_the_ps():
+  # Of three workers' exchanges a third is with the ps. A worker has one of its
+  # own a step, and is the other end of 2 / 3.
+  moved = 156 * 5 / 3
+  found = traffic.Traffic(moved, moved, 3, [0.2])
+  assert found.compute_step_secs(10.0) == 2 * moved / 10
+  assert found.narrowest == 'each worker'
+  # It is not the links of the ps that decide, and a second one is no help.
+  assert dict(found.compute_helps(10.0))['a ps more'] == 2 * moved / 10

@@ -184,7 +184,7 @@ def test_a_rule_whose_center_no_batch_has_seen_says_so(
   member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
   rule, _, _ = build_with_batch_norm(name, member)
   said = batch_norm.describe_averages(name, rule.has_local_steps)
-  local = ('agn', 'bmuf', 'downpour', 'dynsgd', 'easgd', 'sagn')
+  local = ['ad_psgd', 'agn', 'bmuf', 'downpour', 'dynsgd', 'easgd', 'sagn']
   assert (said is not None) == (name in local)
   if said:
     assert f'batch norm under {name}: its moving averages are of ' in said

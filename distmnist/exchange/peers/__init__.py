@@ -1,0 +1,1 @@
+"""Exchanges of weights between two workers, past the ps."""

@@ -1,0 +1,169 @@
+"""With whom a worker takes the mean, and how a step waits for that.
+
+A step puts the number of its exchange into one queue of its own worker and
+takes from another whom that worker has met. Between the two is a thread, which
+runs the exchange in a session of its own (peer.py): an op that ran it itself
+would hold one of the few threads of the server that the exchange needs, too,
+and so do those of all others.
+"""
+
+import contextlib
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.data import seeds
+from distmnist.exchange.peers import peer
+
+# What is met where it is no worker.
+CENTER = -1
+
+
+def choose(worker, number, num_workers):
+  """Returns whom a worker is to meet: another worker, or CENTER.
+
+  Each of the other n - 1 and the center are as likely. The draw depends on the
+  arguments alone.
+
+  Args:
+    worker: int, the task_index.
+    number: int, of the exchange, from 1.
+    num_workers: int, n.
+  """
+  nodes = [CENTER, *(i for i in range(num_workers) if i != worker)]
+  return nodes[seeds.derive('peer', worker, number) % num_workers]
+
+
+class Meetings:
+  """The exchanges that this worker begins with others.
+
+  Attributes:
+    num_visits: int64 local variable, the exchanges that others have begun with
+      this worker since it was last reset.
+  """
+
+  def __init__(self, cluster, copies):
+    """
+    Args:
+      cluster: cluster.Cluster, of two workers or more.
+      copies: local_copies.LocalCopies.
+    """
+    self._worker, self._num_workers = cluster.task_index, cluster.num_workers
+    self._device = cluster.cpu_device
+    self.num_visits = copies.make_counter(0, 'num_visits')
+    self.peers = {
+      index: peer.Peer(cluster, index, copies, self.num_visits)
+      for index in range(cluster.num_workers)
+      if index != cluster.task_index
+    }
+    self._wanted, self._met = self._build_queues()
+
+  def _build_queues(self):
+    with tf.device(self._device):
+      return [
+        tf.FIFOQueue(-1, tf.int64, (), shared_name=f'peers/{name}')
+        for name in ('wanted', 'met')
+      ]
+
+  def build_meeting(self, number):
+    """Meets whoever is the turn, or the center where that one is not there.
+
+    Args:
+      number: int64 scalar tensor, of the exchange.
+
+    Returns:
+      int64 scalar tensor: the worker with whom the exchange is done, or CENTER,
+      with which it is still to be done.
+    """
+    with tf.device(self._device):
+      asked = self._wanted.enqueue(number)
+      with tf.control_dependencies([asked]):
+        return tf.ensure_shape(self._met.dequeue(), ())
+
+  def take_visits(self):
+    """Returns num_visits, an int64 scalar tensor, and resets it."""
+    with tf.device(self._device):
+      number = self.num_visits.read_value()
+      taken = self.num_visits.assign_sub(number, read_value=False)
+      with tf.control_dependencies([taken]):
+        return tf.identity(number)
+
+  def hook(self):
+    return _Hook(self)
+
+  def meet(self, number):
+    """Returns whom this worker has met, an int."""
+    chosen = choose(self._worker, number, self._num_workers)
+    if chosen != CENTER and self.peers[chosen].meet():
+      return chosen
+    return CENTER
+
+  def make_server(self, session, coord):
+    """Returns the _Server that answers the steps of `session`."""
+    for each in self.peers.values():
+      each.connect(session)
+    with tf.Graph().as_default() as graph:
+      wanted, met = self._build_queues()
+      with tf.device(self._device):
+        clear = [q.dequeue_many(q.size()) for q in (wanted, met)]
+        take, answer = wanted.dequeue(), tf.placeholder(tf.int64, ())
+        with tf.control_dependencies([met.enqueue(answer)]):
+          answer_and_take = wanted.dequeue()
+    config = tf.ConfigProto()
+    config.CopyFrom(session._config)
+    own = tf.Session(session.sess_str, graph, config)
+    # What a step that was broken off has left there.
+    own.run(clear)
+
+    def serve():
+      number = own.run(take)
+      while True:
+        met = self.meet(int(number))
+        number = own.run(answer_and_take, {answer: met})
+
+    return _Server(own, serve, session, coord)
+
+
+class _Server:
+  """The thread between the two queues."""
+
+  def __init__(self, own, serve, session, coord):
+    self._own, self._serve = own, serve
+    self._session, self._coord = session, coord
+    self._is_over = False
+    self._thread = threading.Thread(target=self._run, daemon=True)
+    self._thread.start()
+
+  def end(self):
+    """Returns when no more is answered: an exchange has its time limit."""
+    self._is_over = True
+    self._own.close()
+    self._thread.join()
+
+  def _run(self):
+    try:
+      self._serve()
+    except (tf.errors.OpError, RuntimeError) as error:
+      if not self._is_over:
+        # A step may wait for an answer: closing its session wakes it.
+        with contextlib.suppress(Exception):
+          self._coord.request_stop(error)
+          self._session.close()
+
+
+class _Hook(tf.train.SessionRunHook):
+  """Has the steps of each session answered."""
+
+  def __init__(self, meetings):
+    self._meetings = meetings
+    self._server = None
+
+  def after_create_session(self, session, coord):
+    if self._server:
+      self._server.end()
+    self._server = self._meetings.make_server(session, coord)
+
+  def end(self, session):
+    self._server.end()
+    for each in self._meetings.peers.values():
+      each.leave()

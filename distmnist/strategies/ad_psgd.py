@@ -1,0 +1,115 @@
+"""AD-PSGD: asynchronous peers, each of which averages with a random other.
+
+Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952, algorithm 1; Jin et al. 2016,
+arXiv 1611.04581, have the same averages after the local step (gossiping SGD).
+Worker i, at its step t from 1:
+
+  g = g^i(x^i)
+  if T divides t:  draw j;  d = (x^i - x^j) / 2;  x^i -= d;  x^j += d
+  x^i <- LocalOpt(x^i, g)
+
+g is taken before the average, as in the paper, where T = 1. j is one of n
+nodes, each as likely: the other n - 1 workers and the center x~, which computes
+nothing. That one is what is evaluated, saved and restored, and where a worker
+begins; the paper has no such node. 1 in n of a worker's exchanges is with the
+center: its ps carry no more than what one worker begins. An average leaves the
+sum of all copies what it was. global_step counts all exchanges; the staleness
+is the number of others' from one exchange of a worker to its next.
+
+x^i and the slots live on the worker; x~, the global_step and the record of
+batches on the ps. No worker waits for another to compute. One that is lost
+takes its x^i along, starts from the center when it is back, and has the others
+turn to the center instead; one that is suspended holds up each other once, for
+seconds (exchange/peers/peer.py).
+"""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange import strategy, variable_lists
+from distmnist.exchange.copies import local_copies, periodic_exchange
+from distmnist.exchange.peers import meetings
+
+
+def make(cluster):
+  return AdPsgd(cluster, strategy.communication_period_from_flags(1))
+
+
+class AdPsgd(strategy.Strategy):
+  """Copies that average two by two, and a center that is one of them."""
+
+  has_local_steps = True
+  needs_warmup = True
+
+  def __init__(self, cluster, communication_period=1):
+    super().__init__(cluster)
+    self.batches_per_update = communication_period
+    self.pull_period = self.push_period = communication_period
+    self.share_with_ps = 1 / cluster.num_workers
+    self._copies = local_copies.LocalCopies(cluster)
+    self._meetings = None
+
+  def scope(self):
+    return self._copies.scope()
+
+  def minimize(self, loss, make_optimizer, global_step):
+    copies, period = self._copies, self.push_period
+    with tf.name_scope('ad_psgd'):
+      known_step = copies.make_counter(global_step.read_value(), 'known_step')
+      if self.cluster.num_workers > 1:
+        self._meetings = meetings.Meetings(self.cluster, copies)
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss)
+      step = copies.count_local_step(gradients)
+
+      def exchange():
+        done = self._average(step // period, global_step)
+        return strategy.count_update(
+          global_step, [done], known_step.read_value(), self.mark_done
+        )
+
+      update = periodic_exchange.build_update(
+        copies, period, step, exchange, known_step
+      )
+      with tf.control_dependencies([update.train_op, update.staleness]):
+        gradients = [tf.identity(g) for g in gradients]
+        # Others add to x^i at any time: an update locks a variable, too.
+        moved = copies.local_step(optimizer, gradients)
+      with tf.control_dependencies([moved]):
+        return self._count_visits(update)
+
+  def _average(self, number, global_step):
+    """Returns a bool tensor once the exchange of this number is done."""
+
+    def with_center():
+      pairs = zip(copies.read(), copies.read_center(), strict=True)
+      changes = copies.round_as_sent([(x - y) / 2 for x, y in pairs])
+      parts, shards = zip(*copies.to_shards(changes), strict=True)
+      added = variable_lists.add_all(shards, parts)
+      moved = copies.add([-d for d in changes])
+      # Where it is counted next.
+      with (
+        tf.device(global_step.device),
+        tf.control_dependencies([added, moved]),
+      ):
+        return tf.constant(True)
+
+    copies = self._copies
+    if not self._meetings:
+      return with_center()
+    met = self._meetings.build_meeting(number)
+    return tf.cond(
+      tf.equal(met, meetings.CENTER), with_center, lambda: tf.constant(True)
+    )
+
+  def _count_visits(self, update):
+    """Returns `update` with the bytes of those that others have begun."""
+    train_op = tf.identity(update.train_op)
+    if not self._meetings:
+      return update._replace(train_op=train_op)
+    visits = self._meetings.take_visits()
+    num_bytes = update.bytes_pulled + visits * self._copies.num_bytes
+    return strategy.Update(train_op, update.staleness, num_bytes, num_bytes)
+
+  def hooks(self, stop):
+    del stop
+    return [self._meetings.hook()] if self._meetings else []
