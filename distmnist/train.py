@@ -27,7 +27,7 @@ from distmnist.cluster import overview, stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
 from distmnist.common.names import TRAIN
-from distmnist.lifecycle import ps, shutdown
+from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import history as history_lib
@@ -122,7 +122,7 @@ def run_worker(task, console, start, at_end):
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
   folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
-  if session_lib.has_ended(cluster, folder.restart):
+  if late_start.has_ended(cluster, folder.restart):
     _log.info('the run has ended')
     return 0
   try:
@@ -139,6 +139,7 @@ def run_worker(task, console, start, at_end):
   _log.info(worker_graph.describe_task(task, choice))
 
   with (
+    late_start.forgiven(cluster, folder.restart),
     shutdown.reporting_end_to_ps(cluster, task.server, stop),
     tf.Graph().as_default(),
   ):

@@ -21,14 +21,13 @@ The first values of the variables are those of first_values.py, the words
 between tasks at the end those of shutdown.py.
 """
 
-import os
 import time
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors, incarnations, probing
 from distmnist.common import cli, console
-from distmnist.common.names import ATTEMPT, CHIEF
+from distmnist.common.names import CHIEF
 from distmnist.exchange import strategy
 from distmnist.exchange.center import center_flags
 from distmnist.lifecycle import first_values as first_values_lib
@@ -186,23 +185,6 @@ class ClusterScaffold(tf.train.Scaffold):
       except errors.GONE:
         self._task.stop.wait(_RETRY_SECS)
         self._wait_for('ps')
-
-
-def has_ended(cluster, restart):
-  """Whether a worker was started again after the end of its run.
-
-  Args:
-    cluster: cluster.Cluster.
-    restart: restart.Restart.
-  """
-  ps = cluster.addresses('ps')
-  return (
-    ATTEMPT in os.environ
-    and not cluster.is_chief
-    and bool(ps)
-    and restart.is_finished()
-    and len(probing.find_silent(ps)) == len(ps)
-  )
 
 
 def _has_variables(cluster):
