@@ -103,6 +103,8 @@ def _find_reads(events):
     (len(e['tickets']) for e in events if e['event'] == 'ran'), default=1
   )
   for event in events:
+    if event['event'] == 'start':
+      continue  # It may come too late to take anything over.
     name = event['worker'], event['life']
     life = lives.get(name)
     if life is None:

@@ -124,3 +124,5 @@ def test_what_is_left_at_the_end_may_be_allowed(check):
   rows += [ran('0a', 2, 0), end('0a')]
   assert check(rows) == ['3 batches never read: 1, 2, 3']
   assert check(rows, may_leave=True) == []
+  # One that is started again after the end takes nothing over.
+  assert check([*rows, start('0b')], may_leave=True) == []
