@@ -7,7 +7,7 @@ import pytest
 from distmnist.cluster import cluster
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT
-from distmnist.lifecycle import session, shutdown
+from distmnist.lifecycle import late_start, shutdown
 from tests.support import in_process
 
 
@@ -38,11 +38,11 @@ def test_a_worker_knows_that_its_run_has_ended(
   with contextlib.ExitStack() as stack:
     [port] = stack.enter_context(in_process.hold_ports(1))
     if is_ps_there:
-      monkeypatch.setattr(session.probing, 'find_silent', lambda _: {})
+      monkeypatch.setattr(late_start.probing, 'find_silent', lambda _: {})
     spec = cluster.make_cluster(
       (f'127.0.0.1:{port}',), ('x:1', 'x:2'), 'worker', index
     )
-    assert session.has_ended(spec, Restart(is_finished)) is expected
+    assert late_start.has_ended(spec, Restart(is_finished)) is expected
 
 
 @pytest.mark.parametrize(
