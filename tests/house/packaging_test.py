@@ -3,7 +3,6 @@
 import ast
 import email
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -166,23 +165,11 @@ def find_needed(*names):
 def link_distributions(distributions, site):
   """Puts links to what they have installed, and to nothing else, in `site`."""
   for distribution in distributions:
-    tops = {path.parts[0] for path in distribution.files if len(path.parts) > 1}
-    tops |= {path.name for path in distribution.files if len(path.parts) == 1}
+    tops = {path.parts[0] for path in distribution.files}
     for top in tops - {'..', '__pycache__'}:
-      source = pathlib.Path(distribution.locate_file(top))
-      link_merged(source, site / top)
-
-
-def link_merged(source, target):
-  """Links a file or a folder; one that two distributions share is merged."""
-  if not os.path.lexists(target):
-    target.symlink_to(source)
-  elif target.is_symlink() and target.resolve() != source.resolve():
-    shared = target.resolve()
-    target.unlink()
-    target.mkdir()
-    for part in (*shared.iterdir(), *source.iterdir()):
-      link_merged(part, target / part.name)
+      # Two of them may share a folder, such as google.
+      if not os.path.lexists(site / top):
+        (site / top).symlink_to(distribution.locate_file(top))
 
 
 @pytest.mark.slow

@@ -109,9 +109,7 @@ class Meetings:
         take, answer = wanted.dequeue(), tf.placeholder(tf.int64, ())
         with tf.control_dependencies([met.enqueue(answer)]):
           answer_and_take = wanted.dequeue()
-    config = tf.ConfigProto()
-    config.CopyFrom(session._config)
-    own = tf.Session(session.sess_str, graph, config)
+    own = tf.Session(session.sess_str, graph, session._config)
     # What a step that was broken off has left there.
     own.run(clear)
 
