@@ -19,8 +19,7 @@ CLUSTERS = [
   *((rule, num_ps) for rule in RULES for num_ps in (1, 2)),
   ('ring_allreduce', 0),
 ]
-LOCK_STEP = 'sync_sgd', 'ring_allreduce'
-WITH_ALL = [(rule, 1 + i % 2) for i, rule in enumerate(RULES)]
+WITH_ALL = [*((rule, 1 + i % 2) for i, rule in enumerate(RULES)), CLUSTERS[-1]]
 
 
 @pytest.fixture
@@ -45,10 +44,7 @@ def train(make_cluster, set_flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'rule, num_ps',
-  [pair for pair in CLUSTERS if pair[0] not in LOCK_STEP],  # They are compared.
-)
+@pytest.mark.parametrize('rule, num_ps', CLUSTERS)
 def test_each_rule_trains_all_kinds(train, rule, num_ps):
   names = sorted(kinds.NETS) if (rule, num_ps) in WITH_ALL else OWN_WAYS
   first, last, losses = train(rule, num_ps, 2, f'--kinds={",".join(names)}')
