@@ -75,7 +75,7 @@ class WorkerLoop:
     """
     task, step = self._task, self._graph.step
     cluster, strategy = task.cluster, self._choice.strategy
-    strategy_hooks = [*strategy.hooks(task.stop), step.table.hook()]
+    strategy_hooks = [step.table.hook(), *strategy.hooks(task.stop)]
     strategy_hooks.append(key_hook.KeyHook())
     task.watchdog.stalls.describe_wait = functools.partial(
       strategy_lib.describe_wait, strategy_hooks

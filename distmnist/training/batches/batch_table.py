@@ -5,7 +5,7 @@ The rows of the table:
 
   rows 0, 1      base global_step, next place of the rest, batch size;
                  tickets in a global step (0 if leased), is there a stream a
-                 worker, -
+                 worker, tickets in a global step if leased (0 if not known)
   from 2         the ranges of the rest: first, end, -
                  or, with a stream a worker, its next place, -, -
   from ROWS      tickets that are leased, -, -
@@ -60,6 +60,15 @@ class Dealing(NamedTuple):
     return _ROWS * -(-(self.num_workers + RANGES) // _ROWS)
 
   @property
+  def is_exact(self):
+    """Whether a push is one global step or none.
+
+    Else an update takes in R of what the workers push, and drops the others:
+    it is not known what will be needed.
+    """
+    return self.pushes_per_step == 1
+
+  @property
   def batches_per_step(self):
     """Of one stream in a global step in lock-step; 0 if leased."""
     if not self.is_lock_step:
@@ -81,7 +90,12 @@ def make_table(dealing, base_step=0, rests=None):
   rests = rests or [data_order.Rest()]
   next_place = max(rest.next_place for rest in rests)
   table[0] = base_step, next_place, dealing.batch_size
-  table[1] = dealing.batches_per_step, dealing.has_own_streams, 0
+  is_counted = dealing.is_exact and not dealing.is_lock_step
+  table[1] = (
+    dealing.batches_per_step,
+    dealing.has_own_streams,
+    dealing.batches_per_push if is_counted else 0,
+  )
   if dealing.has_own_streams:
     rows = [(rest.next_place, 0, 0) for rest in rests]
   else:
@@ -103,6 +117,30 @@ def read_rest(table, worker=0):
   if table[1, 1]:
     return data_order.Rest(int(kept[worker, 0]))
   return data_order.Rest(int(table[0, 1]), kept[kept[:, 0] < kept[:, 1], :2])
+
+
+def count_steps(table, global_step):
+  """Returns the global step up to which the table knows the batches done.
+
+  A push is counted first and noted then, and a checkpoint may fall in between:
+  its global_step is ahead of its table, of batches that will be read again. As
+  steps they would be missing at the end of the training.
+
+  Args:
+    table: int64 array [2 * num_rows, 3], as it was restored.
+    global_step: int, of the same checkpoint.
+
+  Returns:
+    int, at most `global_step`; that itself where the table cannot tell.
+  """
+  base_step, batches_per_push = int(table[0, 0]), int(table[1, 2])
+  num_rows = len(table) // 2
+  leased, leases = int(table[num_rows, 0]), table[num_rows + 1 :]
+  if not (batches_per_push and leased) or base_step > global_step:
+    return global_step
+  undone = np.maximum(0, leases[:, 1] - leases[:, 0]).sum()
+  done = leased - int(undone)
+  return min(global_step, base_step + done // batches_per_push)
 
 
 def fold(table, global_step, dealing, batches_per_update):

@@ -53,6 +53,8 @@ class Table:
         self._look = [global_step.read_value(), table]
     self._new = tf.placeholder(tf.int64, fresh.shape, 'new_stream')
     self._renew = self.variable.assign(self._new, read_value=False)
+    self._known_step = tf.placeholder(tf.int64, [], 'known_step')
+    self._go_back = global_step.assign(self._known_step, read_value=False)
     if not dealing.is_lock_step:
       self._build_swap()
 
@@ -128,7 +130,10 @@ class Table:
   def begin_life(self, session):
     """Makes a table that was restored one of this life; all others wait."""
     dealing = self._dealing
-    step, table = self.look(session)
+    found, table = self.look(session)
+    step = batch_table.count_steps(table, found)
+    if step < found:
+      session.run(self._go_back, {self._known_step: step})
     batches = dealing.batches_per_push * dealing.pushes_per_step
     new = batch_table.fold(table, step, dealing, batches)
     if (new != table).any():

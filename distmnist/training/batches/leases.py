@@ -91,7 +91,7 @@ def _count_units(table, global_step, dealing):
   unit = dealing.batches_per_push
   steps_left = dealing.last_step - global_step
   needed = steps_left * dealing.pushes_per_step
-  if is_exact(dealing):
+  if dealing.is_exact:
     leases = table[len(table) // 2 + 1 :]
     in_hands = np.maximum(0, leases[:, 1] - leases[:, 0]).sum()
     needed -= -(-int(in_hands) // unit)
@@ -104,15 +104,6 @@ def _count_units(table, global_step, dealing):
   elif needed >= run * dealing.num_workers:
     num_units = run
   return min(num_units, needed)
-
-
-def is_exact(dealing):
-  """Whether a push is one global step or none.
-
-  Else an update takes in R of what the workers push, and drops the others:
-  it is not known what will be needed.
-  """
-  return dealing.pushes_per_step == 1
 
 
 def choose_from_gone(table, worker, gone, dealing):

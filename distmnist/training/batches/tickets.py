@@ -6,8 +6,6 @@ those of a lease (leases.py).
 
 import collections
 
-from distmnist.training.batches import leases
-
 
 class LockStep:
   """The tickets of a worker that follow from the global_step."""
@@ -104,7 +102,7 @@ class Leased:
   def left(self):
     """int, the batches that may be run without another look."""
     left, dealing = self._end - self._next, self._dealing
-    if leases.is_exact(dealing):
+    if dealing.is_exact:
       return left
     # All may give to the same updates, and none may go past the last.
     pushes = (dealing.last_step - self._step) * dealing.pushes_per_step

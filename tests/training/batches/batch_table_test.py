@@ -31,3 +31,34 @@ def test_a_table_has_a_size_that_is_not_that_of_the_cluster():
   }
   assert len(shapes) == 1
   assert batch_table.make_table(make_dealing(511)).shape not in shapes
+
+
+def make_leased(dealing, leased, rows, base_step=0):
+  """Returns a table: `leased` tickets, and (first not done, end) a worker."""
+  table = batch_table.make_table(dealing, base_step)
+  table[len(table) // 2, 0] = leased
+  for worker, row in enumerate(rows):
+    table[len(table) // 2 + 1 + worker, :2] = row
+  return table
+
+
+def test_a_step_whose_batches_were_not_noted_is_none():
+  # Of 4 a push: 20 were leased, and 8 of them are not done.
+  table = make_leased(make_dealing(2, 4), 20, [(8, 12), (16, 20)], base_step=7)
+  assert batch_table.count_steps(table, 10) == 10
+  assert batch_table.count_steps(table, 11) == 10
+  # A push that was dropped is done as well, and was no step.
+  assert batch_table.count_steps(table, 9) == 9
+
+
+def test_a_step_counts_as_it_is_where_the_table_cannot_tell():
+  dealing = make_dealing(2, 4)
+  fresh = batch_table.make_table(dealing)
+  assert batch_table.count_steps(fresh, 5) == 5
+  rows = [(8, 12), (16, 20)]
+  assert batch_table.count_steps(make_leased(dealing, 20, rows, 7), 5) == 5
+  for other in (
+    make_dealing(2, 4, is_lock_step=True),
+    make_dealing(2, 4, pushes_per_step=2),
+  ):
+    assert batch_table.count_steps(make_leased(other, 20, rows), 9) == 9

@@ -95,3 +95,35 @@ def test_a_checkpoint_without_a_table_is_restored(make_cluster, tmp_path):
   assert global_step == 7
   assert batch_table.read_rest(values).next_place == 7 * 3 * BATCH
   assert isinstance(batch_table.read_rest(values), data_order.Rest)
+
+
+def test_a_push_that_is_counted_and_not_noted_is_made_again(
+  make_cluster, tmp_path
+):
+  logdir = str(tmp_path)
+  dealing = make_dealing(1, 1, 3)
+  cluster = make_cluster(1, 1)
+  with tf.Graph().as_default():
+    step, table = build_table(dealing, 0)
+    with tf.device(step.device):
+      count = step.assign_add(1, read_value=False)
+    push = table.build_mark([count])
+    saver = tf.train.Saver()
+    with cluster.make_session(0, [table.hook()]) as session:
+      raw = session._tf_sess()
+      for op in (push, push, count):  # The ps dies before it notes the last.
+        global_step, values = table.look(raw)
+        lease = leases.choose_lease(values, global_step, 0, dealing)
+        if lease:
+          assert table.take(raw, values, lease)
+        raw.run(op)
+      saver.save(raw, f'{logdir}/model.ckpt', 2, write_meta_graph=False)
+      assert table.look_at_step(raw) == 3
+  cluster.reset()
+  with tf.Graph().as_default():
+    _, table = build_table(dealing, 0)
+    with cluster.make_session(0, [table.hook()], logdir) as session:
+      global_step, values = table.look(session._tf_sess())
+  lease = leases.choose_lease(values, global_step, 0, dealing)
+  assert (global_step, lease.first, lease.end) == (2, 0, 1)
+  assert batch_table.read_rest(values).ranges == [(2 * BATCH, 3 * BATCH)]
