@@ -44,7 +44,7 @@ _VALIDATE_AT_END = flags.DEFINE_bool(
   'Report the accuracy on the validation split too, if there is one: what to '
   'choose a training by, as the test images are for the one that was chosen.',
 )
-_END_TIMEOUT_SECS = flags.DEFINE_float(
+END_TIMEOUT_SECS = flags.DEFINE_float(
   'end_timeout_secs',
   30,
   'How long the chief waits for the other workers at the end, in seconds.',
@@ -118,7 +118,7 @@ class Chief:
 
     def at_end(session):
       if not stop.is_requested:  # After a signal there is only a checkpoint.
-        self._workers = others.wait_at_end(_END_TIMEOUT_SECS.value)
+        self._workers = others.wait_at_end(END_TIMEOUT_SECS.value)
         self._live.take(session)
         self._final_step = int(session.run(self._global_step))
 
@@ -135,7 +135,7 @@ class Chief:
       steps,
       self._global_step,
       scaffold,
-      _make_writer(self._logdir, self._owner),
+      make_writer(self._logdir, self._owner),
       save_hook.SAVE_SECS.value,
       save_hook.SAVE_STEPS.value,
       others,
@@ -236,7 +236,7 @@ def _note_final(step, **splits):
       )
 
 
-def _make_writer(logdir, owner):
+def make_writer(logdir, owner):
   """Returns the saving.CheckpointWriter, or None without a --logdir."""
   if not logdir:
     return None

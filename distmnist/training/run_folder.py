@@ -26,12 +26,12 @@ class RunFolder:
     owner: owner.Owner, of a chief with a folder that it has claimed, or None.
   """
 
-  def __init__(self, task, last_step, splits):
+  def __init__(self, task, last_step, splits=()):
     """
     Args:
       task: task.Task.
       last_step: int, the global step at which the run ends.
-      splits: (train, validation), split.Splits.
+      splits: (train, validation), split.Splits; of a problem.
     """
     self.path = logdirs.from_flags()
     self.restart = restart.from_flags(self.path, last_step)
@@ -50,7 +50,7 @@ class RunFolder:
     """Chooses what the run goes on from, and has the folder to itself.
 
     Args:
-      problem: problem.Problem.
+      problem: problem.Problem, or None: the caller has a loss of its own.
       at_end: contextlib.ExitStack, by which the folder is let go.
 
     Raises:
@@ -61,13 +61,12 @@ class RunFolder:
     task = self._task
     store_check.check('logdir', self.path)
     if task.cluster.is_chief:
-      self._problem = problem
-      self.images = run_data.describe(problem.unit, *self._splits)
-      cost = divergence.CostCheck(problem, self._splits[0], task.server_config)
-      self.restart.check(cost.find, self.images, problem.flags_of_meaning())
+      self._check(problem)
     if self.path:
       logdirs.make(self.path)
-      if changed := problem_source.find_change(problem, self.path):
+      if problem and (
+        changed := problem_source.find_change(problem, self.path)
+      ):
         _log.info(changed)
       if task.cluster.is_chief:
         files.warn_of_owner('logdir', self.path)
@@ -77,6 +76,18 @@ class RunFolder:
         )
     if task.cluster.is_chief:
       self.restart.prepare()
+
+  def _check(self, problem):
+    """Checks that the run in the folder, if any, can be gone on with."""
+    if not problem:
+      self.images = 'what a loop of its own reads'
+      self.restart.check(lambda path: None, self.images, [])
+      return
+    self._problem = problem
+    self.images = run_data.describe(problem.unit, *self._splits)
+    config = self._task.server_config
+    cost = divergence.CostCheck(problem, self._splits[0], config)
+    self.restart.check(cost.find, self.images, problem.flags_of_meaning())
 
   def sign(self):
     """Writes which life of the chief has the folder; once the task serves."""
@@ -94,8 +105,9 @@ def write_run(logdir, images, problem):
   Args:
     logdir: str.
     images: str, of run_data.describe.
-    problem: problem.Problem.
+    problem: problem.Problem, or None.
   """
   run_flags.write(logdir)
   run_data.write(logdir, images)
-  problem_source.keep(problem, logdir)
+  if problem:
+    problem_source.keep(problem, logdir)

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.data import metric_total, seeds
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import key_shard
-from distmnist.nn import batch_norm, gradient_accumulation, optimizers
-from distmnist.training import averages
+from distmnist.nn import batch_norm, optimizers
+from distmnist.training import averages, losses
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks
 
@@ -58,6 +57,25 @@ def build_step(
     epochs_per_update: see optimizers.from_flags.
     dealing: batch_table.Dealing, how batches are dealt, or None.
   """
+  return build_step_of(
+    cluster,
+    strategy,
+    lambda state: losses.build_slices(cluster, problem, slices, state),
+    epochs_per_update,
+    dealing,
+  )
+
+
+def build_step_of(
+  cluster, strategy, build_loss, epochs_per_update=1.0, dealing=None
+):
+  """Builds the Step of a worker from whatever builds its loss.
+
+  Args:
+    cluster, strategy, epochs_per_update, dealing: see `build_step`.
+    build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
+      variables that it makes by tf.get_variable are those of the center.
+  """
   table = None
   ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
   with tf.device(cluster.device_setter(ps_strategy)):
@@ -68,7 +86,7 @@ def build_step(
       cluster.num_ps, strategy.max_shard_bytes
     )
     with sharded, strategy.scope(), _as_resources():
-      loss, metrics = build_slices(cluster, problem, slices, state)
+      loss, metrics = build_loss(state)
     table_checks.check(strategy)
     center = [v for v in tf.global_variables() if v is not global_step]
     average = averages.make(center, global_step)
@@ -106,73 +124,6 @@ def _check_is_marked(strategy, table, average):
     raise NotImplementedError(f'{rule}: the moving averages would not move')
 
 
-def build_slices(cluster, problem, slices, state):
-  """Builds the model once a slice; each begins when the one before has ended.
-
-  Args:
-    cluster, problem, slices: see `build_step`.
-    state: model_state.ModelState.
-
-  Returns:
-    (loss, metrics), of the whole batch; see Step.
-  """
-  if len(slices) == 1:
-    return build_towers(cluster, problem, slices[0].batch)
-  losses, means = [], []
-  for i, part in enumerate(slices):
-    seeds.set_place(part.place)
-    if i:
-      state.begin_slice()
-      # Batch norm moves its averages in the order of the slices.
-      updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-      gradient_accumulation.wait(part.gate, updates)
-    with (
-      tf.name_scope(f'slice_{i}'),
-      tf.variable_scope(tf.get_variable_scope(), reuse=i > 0),
-    ):
-      loss, mean = build_towers(cluster, problem, part.batch)
-    losses.append(loss)
-    means.append(mean)
-  gates = [part.gate for part in slices]
-  return gradient_accumulation.build_mean(losses, gates), _average_each(means)
-
-
-def build_towers(cluster, problem, batch):
-  """Builds the model once a device; each takes its part of the batch.
-
-  All read the same variables, which are pulled once, and the gradient of the
-  mean of their losses is pushed once.
-
-  Returns:
-    (loss, metrics), of the whole batch; see Step.
-  """
-  devices, losses, means = cluster.tower_devices, [], []
-  parts = [batch]
-  if len(devices) > 1:
-    with tf.device(cluster.cpu_device):
-      parts = _cut(batch, len(devices))
-  for i, device in enumerate(devices):
-    with contextlib.ExitStack() as stack:
-      if i:
-        # The variables are there. Under a device of its own the first tower
-        # would have them there, and not on the ps.
-        stack.enter_context(tf.device(device))
-        stack.enter_context(tf.name_scope(f'tower_{i}'))
-        stack.enter_context(
-          tf.variable_scope(tf.get_variable_scope(), reuse=True)
-        )
-      x, y = parts[i]
-      outputs, penalty = build_outputs(problem, x)
-      loss, _ = problem.loss(y, outputs)
-      take_losses()  # Those of loss() are in what it gave.
-      losses.append(loss + penalty if penalty is not None else loss)
-      found = problem.metrics(y, outputs)
-      means.append({name: _take_mean(found[name]) for name in found})
-  if len(devices) == 1:
-    return losses[0], means[0]
-  return _average(losses), _average_each(means)
-
-
 @contextlib.contextmanager
 def _as_resources():
   """Has each variable be a resource, whatever `use_resource` says.
@@ -186,65 +137,3 @@ def _as_resources():
 
   with tf.variable_scope(tf.get_variable_scope(), custom_getter=get):
     yield
-
-
-def build_outputs(problem, x):
-  """Builds the model for training.
-
-  Returns:
-    (outputs, penalty): the model's, and what regularizers and
-    tf.losses.add_loss add to the loss, a float32 scalar, or None without any.
-  """
-  with tf.variable_scope(tf.get_variable_scope(), custom_getter=_penalise):
-    outputs = problem.build(x, is_training=True)
-  penalties = take_losses()
-  if not penalties:
-    return outputs, None
-  return outputs, tf.add_n([tf.cast(p, tf.float32) for p in penalties])
-
-
-def take_losses():
-  """Returns the losses in the graph's collections, and empties these.
-
-  So each counts once, also where loss() adds up what is in the collections.
-  """
-  taken = []
-  for name in tf.GraphKeys.LOSSES, tf.GraphKeys.REGULARIZATION_LOSSES:
-    taken += tf.get_collection(name)
-    tf.get_default_graph().clear_collection(name)
-  return taken
-
-
-def _penalise(getter, name, *args, **kwargs):
-  """Has a regularizer see what the model computes with.
-
-  That has a gradient; the center's variable has none under any strategy.
-  """
-  regularizer = kwargs.pop('regularizer', None)
-  given = getter(name, *args, **kwargs)
-  if regularizer:
-    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, regularizer(given))
-  return given
-
-
-def _take_mean(metric):
-  if isinstance(metric, metric_total.Total):
-    return metric.value
-  return tf.reduce_mean(metric)
-
-
-def _average(tensors):
-  return tf.add_n(tensors) / len(tensors)
-
-
-def _average_each(means):
-  """Returns {name: mean} of a list of {name: tensor}."""
-  return {name: _average([mean[name] for mean in means]) for name in means[0]}
-
-
-def _cut(batch, num_parts):
-  """Returns the list of the parts of a nest of tensors [n, ...]."""
-  cut = [tf.split(tensor, num_parts) for tensor in tf.nest.flatten(batch)]
-  return [
-    tf.nest.pack_sequence_as(batch, part) for part in zip(*cut, strict=True)
-  ]

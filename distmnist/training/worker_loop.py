@@ -80,7 +80,7 @@ class WorkerLoop:
     task.watchdog.stalls.describe_wait = functools.partial(
       strategy_lib.describe_wait, strategy_hooks
     )
-    saver = _make_saver(cluster, strategy)
+    saver = make_saver(cluster, strategy)
     self.scaffold = session_lib.ClusterScaffold(
       task, self._folder.restart, saver, strategy_hooks
     )
@@ -199,7 +199,7 @@ def _make_batch_hook(task, choice, table, source, steps, others):
   )
 
 
-def _make_saver(cluster, strategy):
+def make_saver(cluster, strategy):
   """Returns the TableSaver of all variables."""
   # Workers that wait for each other have all rows of one step.
   is_synchronous = strategy.max_staleness == 0

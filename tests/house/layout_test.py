@@ -35,6 +35,8 @@ TOP = {
 }
 # What the executors of Spark run, and the driver alone when it is fed.
 ON_EXECUTORS = 'layouts', 'main_task', 'rdd_input'
+# What a script of a user's begins with, as a program does.
+OF_SCRIPTS = ('own_loop',)
 # `launch --dry_run` and `--help` answer at once.
 WITHOUT_TENSORFLOW = (
   'api',
@@ -89,6 +91,7 @@ def test_each_program_with_tensorflow_imports_runtime_first():
     imports = [n for n in tree.body if isinstance(n, ast.Import)]
     names = [alias.name for node in imports for alias in node.names]
     is_without = path.parts[0] in WITHOUT_TENSORFLOW
+    is_program |= path.stem in OF_SCRIPTS
     if not is_program or (is_without and path.stem not in ON_EXECUTORS):
       assert 'distmnist.runtime' not in names, path
       continue

@@ -46,6 +46,7 @@ def test_an_example_fits_on_a_screen():
   [
     ('your_own_model', 'regression'),
     ('your_own_data', 'streamed'),
+    ('own_loop', 'own_loop'),
     ('keras', 'recommender'),
     ('sparse_tables', 'ranking'),
   ],

@@ -1,7 +1,8 @@
 """What the child of a fork server does until it is the task that was asked for.
 
 It gets the log, the namespace, the environment and the seeds of its own, and
-keeps nothing of the server. Then it calls `run()` of its module, or execs.
+keeps nothing of the server. Then it calls `run()` of its module. One without it
+is a script, and is run by a new Python.
 """
 
 import contextlib
@@ -48,10 +49,13 @@ def run(request, namespace, server_files, server_pid, is_imported):
       os._exit(1)
     os.environ.update(request['env'])
     _, _, module, *flags = request['argv']
+    call = None
     if is_imported:
+      call = getattr(importlib.import_module(module), 'run', None)
+    if call:
       _reseed()
       sys.argv = [module, *flags]
-      importlib.import_module(module).run()
+      call()
     else:
       os.environ['PYTHONUNBUFFERED'] = '1'
       os.execv(sys.executable, [sys.executable, '-m', module, *flags])

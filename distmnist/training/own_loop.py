@@ -1,0 +1,221 @@
+"""run_task: a script with a model, a loss and a loop of its own, on a cluster.
+
+  import distmnist.runtime  # TensorFlow, quiet and in graph mode.
+  import tensorflow.compat.v1 as tf
+
+  def train(task):
+    train_op, loss = task.minimize(build_loss)
+    with task.session(last_step=1000) as session:
+      while not session.should_stop():
+        session.run(train_op)
+
+  if __name__ == '__main__':
+    distmnist.run_task(train)
+
+Each task runs the script with the flags that say who it is, or is started by
+`launch --module`. A ps serves and leaves; a worker has the variables of its
+loss on the ps, trains by the rule of --strategy, and survives what a training
+of distmnist.train survives. What it reads is the script's: which worker of how
+many it is, the task knows.
+"""
+
+import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+
+# isort: split
+import contextlib
+import functools
+import logging
+import os
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import stop_request
+from distmnist.common import cli
+from distmnist.common import console as console_lib
+from distmnist.lifecycle import late_start, place_hook, ps, shutdown, stalls
+from distmnist.lifecycle import session as session_lib
+from distmnist.lifecycle import task as task_lib
+from distmnist.logdir import report
+from distmnist.nn import optimizers, schedules
+from distmnist.training import (
+  chief,
+  flag_checks,
+  run_folder,
+  step,
+  worker_loop,
+)
+from distmnist.training.hooks import (
+  own_step_hook,
+  save_hook,
+  stay_hook,
+  stop_hook,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerTask:
+  """What the script of a worker has of its cluster.
+
+  Attributes:
+    index: int, which worker this is; 0 is the chief.
+    num_workers: int.
+    is_chief: bool, whether this worker saves, and is the one to evaluate.
+    global_step: int64 scalar variable; None before `minimize`.
+  """
+
+  def __init__(self, task):
+    """
+    Args:
+      task: task.Task of a worker, which does not serve yet.
+
+    Raises:
+      cli.UsageError: a flag does not fit the others or the cluster.
+    """
+    self._task = task
+    cluster = task.cluster
+    self._rule, self._strategy = flag_checks.make_strategy(cluster)
+    flag_checks.check_min_workers(self._rule, self._strategy, os.environ)
+    schedules.check_flags()
+    optimizers.check_flags(self._strategy.has_local_steps)
+    self.index, self.num_workers = cluster.task_index, cluster.num_workers
+    self.is_chief = cluster.is_chief
+    self.global_step = self._train_op = None
+
+  def minimize(self, build_loss):
+    """Builds the loss, and one step of this worker, in the default graph.
+
+    Args:
+      build_loss: callable() -> float32 scalar tensor, the mean over a batch of
+        this worker. What it makes by tf.get_variable is on the ps.
+
+    Returns:
+      (train_op, loss): int64 scalar tensor, one step by --strategy and
+      --optimizer, and the global step after it; the tensor of build_loss.
+    """
+    built = step.build_step_of(
+      self._task.cluster, self._strategy, lambda state: (build_loss(), {})
+    )
+    self.global_step = built.global_step
+    self._train_op = built.update.train_op
+    return self._train_op, built.loss
+
+  @contextlib.contextmanager
+  def session(self, last_step, hooks=()):
+    """Yields the MonitoredSession in which all train up to `last_step`.
+
+    It restores what --logdir has, and the chief saves there. At its end the
+    chief waits for the others.
+
+    Args:
+      last_step: int, the global step at which `should_stop` is true.
+      hooks: tf.train.SessionRunHooks of the script's own.
+
+    Raises:
+      cli.RunError: another task is lost, --logdir is another's, and the like.
+    """
+    task, cluster = self._task, self._task.cluster
+    if self._train_op is None:
+      raise cli.UsageError('session() before minimize(): nothing would train')
+    folder = run_folder.RunFolder(task, last_step)
+    if late_start.has_ended(cluster, folder.restart):
+      raise stop_request.StoppedError
+    with contextlib.ExitStack() as at_end:
+      folder.claim(None, at_end)
+      task.serve()
+      folder.sign()
+      _log.info(
+        f'{cluster.name} at {cluster.address}: {self._rule}, {cluster.num_ps} '
+        f'ps, {cluster.num_workers} workers; {last_step} global steps'
+      )
+      with (
+        late_start.forgiven(cluster, folder.restart),
+        shutdown.reporting_end_to_ps(cluster, task.server, task.stop),
+      ):
+        yield from self._run(last_step, folder, hooks)
+    task.watchdog.close()
+
+  def _run(self, last_step, folder, own_hooks):
+    """Yields the session; tells the chief once it is closed."""
+    task, strategy = self._task, self._strategy
+    cluster, last = (
+      task.cluster,
+      own_step_hook.OwnStepHook(self._train_op, self.global_step),
+    )
+    others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
+    strategy_hooks = strategy.hooks(task.stop)
+    saver = worker_loop.make_saver(cluster, strategy)
+    scaffold = session_lib.ClusterScaffold(
+      task, folder.restart, saver, strategy_hooks
+    )
+    # In the order of worker_loop.py.
+    stop = stop_hook.StopHook(
+      *(last, self.global_step, last_step, task.stop),
+      *(others.is_stop_for_all, strategy.request_stop),
+    )
+    hooks = [
+      stalls.StallHook(task.watchdog.stalls),
+      *place_hook.make(task),
+      *strategy_hooks,
+      last,
+      stop,
+      *own_hooks,
+    ]
+    save = None
+    if cluster.is_chief:
+      saves = self._make_save_hook(last, scaffold, folder, others)
+      hooks += [stop_hook.EndHook(lambda session: self._wait(others)), saves]
+      save = saves.end
+    hooks += stay_hook.make(task, strategy, others, save)
+    with session_lib.make_session(task, scaffold, hooks) as session:
+      yield session
+    if not (cluster.is_chief or task.stop.is_requested):
+      others.send_stats(
+        report.WorkerStats(cluster.task_index, life=task.watchdog.life)
+      )
+
+  def _make_save_hook(self, last, scaffold, folder, others):
+    """Returns the save_hook.SaveHook of the chief."""
+    writer = chief.make_writer(folder.path, folder.owner)
+    saves = save_hook.SaveHook(
+      *(last, self.global_step, scaffold, writer),
+      *(save_hook.SAVE_SECS.value, save_hook.SAVE_STEPS.value, others),
+    )
+    self._task.stop.find_unsaved = saves.find_unsaved
+    scaffold.before_restore = saves.end_beside
+    return saves
+
+  def _wait(self, others):
+    if not self._task.stop.is_requested:
+      others.wait_at_end(chief.END_TIMEOUT_SECS.value)
+
+
+def run_task(train):
+  """Runs this process as a task of its cluster; does not return.
+
+  Args:
+    train: callable(WorkerTask), of a worker. A ps does without.
+  """
+
+  @functools.wraps(train)  # Its file is the program.
+  def main():
+    console_lib.print_logs(console_lib.Console(0).say)
+    task = task_lib.from_flags()
+    task.log_role()
+    cluster = task.cluster
+    if cluster.job_name == 'evaluator':
+      raise cli.UsageError(
+        '--job_name=evaluator: expected ps or worker, as this script has a '
+        'loop of its own'
+      )
+    if cluster.job_name == 'ps':
+      task.serve()
+      return ps.run_ps(task)
+    with (
+      tf.Graph().as_default(),
+      contextlib.suppress(stop_request.StoppedError),
+    ):
+      train(WorkerTask(task))
+    return shutdown.end(task.stop)
+
+  cli.run(main, leave=os._exit)

@@ -1,0 +1,182 @@
+"""own_loop: a script's loss and loop under each kind of rule, and kills."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import checkpoints
+from tests.support import programs
+from tests.support.paths import REPO
+
+EXAMPLE = '--module=examples.own_loop'
+ADAM = '--optimizer=adam', '--learning_rate=0.01'
+
+
+# Of each way in which workers wait for each other, or do not.
+STEPS = {
+  'async_sgd': 800,
+  'dc_asgd': 800,
+  'easgd': 100,
+  'ring_allreduce': 300,
+  'ssp': 800,
+  'sync_sgd': 300,
+}
+
+
+def launch(*words, num_ps=1, num_workers=2):
+  """Runs a launch to its end; returns all that it prints."""
+  shape = f'--num_ps={num_ps}', f'--num_workers={num_workers}'
+  return ''.join(programs.run_forked('launch', *shape, *words))
+
+
+@pytest.fixture
+def run_script(tmp_path):
+  """Returns run(text, *words, num_ps, num_workers, code), a launch of it."""
+
+  def run(text, *words, num_ps=1, num_workers=2, code=0):
+    (tmp_path / 'mine.py').write_text(text)
+    return programs.run(
+      *('distmnist.launch', '--module=mine', f'--num_ps={num_ps}'),
+      *(f'--num_workers={num_workers}', '--', *words),
+      code=code,
+      PYTHONPATH=str(tmp_path),
+    )
+
+  return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', STEPS)
+def test_the_example_learns_under_each_rule(rule):
+  steps = STEPS[rule]
+  output = launch(
+    *(EXAMPLE, '--', f'--strategy={rule}', f'--last_step={steps}', *ADAM),
+    num_ps=0 if rule == 'ring_allreduce' else 2,
+  )
+  [found] = re.findall(r'worker 0: loss (\S+) at step (\d+)', output)
+  assert float(found[0]) < 0.1  # It begins with 0.5 and more.
+  assert steps <= int(found[1]) <= steps + 2
+
+
+_SHARED = """
+import distmnist.runtime
+import numpy as np
+import tensorflow.compat.v1 as tf
+import distmnist
+
+def train(task):
+  x = tf.placeholder(tf.float32, [None, 3])
+
+  def build_loss():
+    w = tf.get_variable('w', [3], initializer=tf.ones_initializer())
+    return tf.reduce_mean((tf.linalg.matvec(x, w) - x[:, 0] * x[:, 1]) ** 2)
+
+  train_op, _ = task.minimize(build_loss)
+  numbers = np.random.default_rng(5)
+  with task.session(20) as session:
+    while not session.should_stop():
+      whole = numbers.normal(size=[40, 3])
+      session.run(train_op, {x: whole[task.index :: task.num_workers]})
+
+def run():
+  distmnist.run_task(train)
+"""
+
+
+@pytest.mark.slow
+def test_workers_in_lock_step_are_one_process(run_script, tmp_path):
+  found = {}
+  for num_ps, num_workers in (0, 1), (1, 2):
+    logdir = tmp_path / f'{num_workers}'
+    run_script(
+      *(_SHARED, '--strategy=sync_sgd', f'--logdir={logdir}'),
+      *('--optimizer=sgd', '--learning_rate=0.1'),
+      num_ps=num_ps,
+      num_workers=num_workers,
+    )
+    path = checkpoints.find_latest(str(logdir))
+    assert checkpoints.parse_step(path) == 20
+    found[num_workers] = tf.train.load_checkpoint(path).get_tensor('w')
+  np.testing.assert_allclose(found[2], found[1], rtol=0, atol=1e-6)
+  assert abs(found[1] - 1).max() > 0.1
+
+
+@pytest.mark.slow
+def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
+  logdir = tmp_path / 'run'
+  words = [
+    *('--num_ps=1', '--num_workers=2', '--max_restarts=5', EXAMPLE, '--'),
+    *('--last_step=5000', '--save_steps=100', f'--logdir={logdir}', *ADAM),
+  ]
+  log = tmp_path / 'log'
+  with (
+    open(log, 'w') as out,
+    subprocess.Popen(
+      [sys.executable, '-m', 'distmnist.launch', *words],
+      cwd=REPO,
+      stdout=out,
+      stderr=subprocess.STDOUT,
+    ) as process,
+  ):
+
+    def wait_for_step(step):
+      deadline = time.monotonic() + 90
+      while True:
+        path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
+        if path and checkpoints.parse_step(path) >= step:
+          return checkpoints.parse_step(path)
+        assert process.poll() is None and time.monotonic() < deadline, (
+          log.read_text()
+        )
+        time.sleep(0.05)
+
+    try:
+      step = wait_for_step(100)
+      for name in 'ps 0', 'worker 1', 'worker 0':
+        # Its first pid stands in a list, later ones in lines of their own.
+        [*_, pid] = re.findall(rf'{name}(?: is pid)? (\d+)', log.read_text())
+        os.kill(int(pid), signal.SIGKILL)
+        step = wait_for_step(step + 200)
+      assert process.wait(120) == 0, log.read_text()
+    finally:
+      process.terminate()
+  text = log.read_text()
+  for name in 'ps 0', 'worker 1', 'worker 0':
+    assert re.search(rf'{name} \S+ killed by SIGKILL: restart 1', text)
+  assert 'recovered at step' in text
+  path = checkpoints.find_latest(str(logdir))
+  assert checkpoints.parse_step(path) >= 5000
+  # Once more, there is nothing left to do.
+  launch(*words[3:])
+  assert checkpoints.find_latest(str(logdir)) == path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'words, code, said',
+  [
+    (['--strategy=easgdd'], 2, 'easgdd'),
+    (['--optimizer=ftrl', '--strategy=easgd'], 2, '--optimizer=ftrl'),
+    (['--job_name=evaluator'], 2, 'expected ps or worker'),
+    (['--last_step=0'], 2, '--last_step'),
+  ],
+)
+def test_what_is_wrong_is_one_line(words, code, said):
+  output, errors = programs.run('examples.own_loop', *words, code=code)
+  [*_, line] = errors.splitlines()
+  assert said in line
+  assert 'Traceback' not in output + errors
+
+
+@pytest.mark.slow
+def test_a_session_without_a_step_is_refused(run_script):
+  text = _SHARED.replace('train_op, _ = task.minimize(build_loss)', '')
+  _, errors = run_script(text, num_workers=1, num_ps=0, code=2)
+  assert 'session() before minimize()' in errors
