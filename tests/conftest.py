@@ -6,7 +6,17 @@ import pathlib
 
 import pytest
 
+from tests.support import daily
+
 _HERE = pathlib.Path(__file__).parent
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    '--all',
+    action='store_true',
+    help='all cases of the wide grids, and not some; see support/daily.py',
+  )
 
 
 @pytest.hookimpl(trylast=True)  # After that of xdist.
@@ -23,7 +33,18 @@ def pytest_xdist_auto_num_workers(config):
   return 2
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+  """Leaves out what is not for every run, and deals the others out.
+
+  A case that is named on the command line is always run.
+  """
+  if not (config.option.all or any('::' in word for word in config.args)):
+    items[:], others = daily.split(items)
+    config.hook.pytest_deselected(items=others)
+  _deal(items)
+
+
+def _deal(items):
   """Deals the tests out to two workers, each of which begins with one half.
 
   In each half what may take longest comes first and what is quick comes last,

@@ -27,17 +27,26 @@ def train(logdir, net, rule, *words, num_workers=2):
 
 # One worker trains as model.fit does, and so do two in lock-step a net without
 # dropout and batch norm, where each example counts by itself.
-COMPARED = [
-  *(('by_fit', net, 1) for net in ('cnn', 'masked_text')),
-  *(('by_worker', net, 2) for net in NETS),
-  *(('by_fit', net, 2) for net in ('text', 'towers')),
-]
+COMPARED = {
+  'text': [
+    ('by_fit', 'masked_text', 1),
+    ('by_fit', 'text', 2),
+    *(('by_worker', net, 2) for net in ('masked_text', 'text')),
+  ],
+  'others': [
+    ('by_fit', 'cnn', 1),
+    ('by_fit', 'towers', 2),
+    *(('by_worker', net, 2) for net in NETS if 'text' not in net),
+  ],
+}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_workers_in_lock_step_compute_what_fit_does(tmp_path):
-  for net, num_workers in sorted({words[1:] for words in COMPARED}):
+@pytest.mark.parametrize('compared', COMPARED.values(), ids=COMPARED)
+def test_workers_in_lock_step_compute_what_fit_does(tmp_path, compared):
+  nets = sorted({words[1:] for words in compared})
+  for net, num_workers in nets:
     # An embedding that is a table; that of masked_text is a variable.
     tables = 'all' if net == 'text' else 'auto'
     train(
@@ -46,15 +55,16 @@ def test_workers_in_lock_step_compute_what_fit_does(tmp_path):
       f'--sparse_tables={tables}',
       num_workers=num_workers,
     )
-  report = json.loads((tmp_path / 'text_2' / 'report.json').read_text())
-  [name] = report['rows']['bytes_by_table']
-  assert name == 'sequential/embedding/embeddings'
+  if ('text', 2) in nets:
+    report = json.loads((tmp_path / 'text_2' / 'report.json').read_text())
+    [name] = report['rows']['bytes_by_table']
+    assert name == 'sequential/embedding/embeddings'
   # One process for all, which imports TensorFlow once.
   output, _ = programs.run(
     *('tests.support.keras_reference', str(tmp_path)),
-    *(f'{how},{net},{num_workers}' for how, net, num_workers in COMPARED),
+    *(f'{how},{net},{num_workers}' for how, net, num_workers in compared),
   )
-  for line in output.splitlines()[-len(COMPARED) :]:
+  for line in output.splitlines()[-len(compared) :]:
     assert json.loads(line)['largest'] < 1e-6, output
 
 

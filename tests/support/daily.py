@@ -1,0 +1,143 @@
+"""Which cases of a wide grid every run of the tests has; --all has all.
+
+A grid is one claim for many rules, nets or clusters, each case a cluster of its
+own. Of these every run has one of each way in which workers wait for each other
+and keep what they compute with; the others run by `scripts/test.sh --all`, to
+be done before a release and after a change of what the grid is about.
+"""
+
+import pytest
+
+# The file and the function -> the ids of its cases in every run; () for none.
+DAILY = {
+  'benchmarks/peers_test.py': {
+    'test_the_classic_script_and_a_rule_make_a_table': (),
+    'test_a_signal_leaves_nobody_behind': ('classic',),
+  },
+  'models/resnet50_test.py': {
+    'test_a_run_on_a_ps_saves_the_averages_and_evaluates_them': (),
+  },
+  'strategies/new_rows_test.py': {
+    'test_lock_step_is_one_process_on_the_whole_batch': (
+      '1-1-widths0-adagrad',
+      '2-2-widths3-ftrl',
+    ),
+    'test_a_worker_that_is_never_stale_is_as_one_process': (
+      'distmnist.strategies.drop_stale',
+    ),
+  },
+  'strategies/sparse_tables_test.py': {
+    'test_lock_step_is_one_process_on_the_whole_batch': (
+      '2-2-widths0-adam',
+      '2-2-widths4-ftrl',
+    ),
+  },
+  'system/chaos_test.py': {
+    'test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy': (
+      'dynsgd',
+    ),
+  },
+  'system/clicks_test.py': {'test_dlrm_comes_near_the_best_auc': ()},
+  'system/every_image_once_test.py': {
+    'test_short_lives_together_read_each_batch_once': (
+      *('async_sgd', 'drop_stale', 'easgd', 'sync_sgd'),
+    ),
+    'test_each_batch_of_two_epochs_is_read_once': (
+      *('async_sgd-1', 'async_sgd-2', 'bmuf-3', 'dynsgd-3', 'ssp-3'),
+      *('ad_psgd-3', 'sync_sgd-3', 'ring_allreduce-3'),
+    ),
+    'test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit': ('sync_sgd',),
+  },
+  'system/every_image_with_kills_test.py': {
+    'test_each_image_is_read_once_an_epoch': (
+      *('async_sgd', 'ad_psgd', 'easgd', 'ring_allreduce', 'ssp', 'sync_sgd'),
+      'sync_sgd by shards with a backup',
+    ),
+  },
+  'system/examples_test.py': {
+    'test_nets_of_keras_are_learnt': ('recommender-easgd-10-2.5',),
+    'test_text_is_learnt_under_every_other_rule': ('bmuf', 'dc_asgd'),
+    'test_workers_in_lock_step_reach_the_loss_of_one_process': ('recommender',),
+  },
+  'system/formats_test.py': {'test_logs_of_criteo': ()},
+  'system/keras_test.py': {
+    'test_workers_in_lock_step_compute_what_fit_does': ('text',),
+    'test_each_rule_trains_it_and_it_can_be_evaluated': (
+      *('drop_stale', 'ring_allreduce'),
+    ),
+  },
+  'system/kinds_test.py': {
+    'test_each_rule_trains_all_kinds': (
+      *('ad_psgd-1', 'async_sgd-1', 'bmuf-2', 'dc_asgd-1', 'easgd-1', 'ssp-1'),
+    ),
+    'test_workers_in_lock_step_train_as_one_process': (
+      *('sync_sgd-2', 'ring_allreduce-0'),
+    ),
+    'test_a_kind_trains_alone': (
+      *('average-ad_psgd-1', 'function-bmuf-1', 'gather-bmuf-2'),
+      *('sparse-easgd-1', 'while_loop-sagn-2'),
+    ),
+  },
+  'system/launches_test.py': {
+    'test_what_is_killed_is_started_again_and_the_run_ends_well': (
+      'ps and chief',
+    ),
+  },
+  'system/new_rows_test.py': {
+    'test_who_is_killed_leaves_each_key_its_row': (
+      *('ps-async_sgd', 'worker-sync_sgd'),
+    ),
+  },
+  'system/reproduce_table_test.py': {
+    'test_an_interrupted_run_is_ended_and_run_again': (),
+  },
+  'system/rules_test.py': {
+    'test_workers_learn_end_cleanly_and_tell_what_they_did': (
+      *('async_sgd', 'downpour', 'easgd sync', 'easgd with momentum'),
+      *('ad_psgd', 'ring_allreduce', 'sagn', 'sync_sgd with backup'),
+    ),
+  },
+  'system/streams_test.py': {
+    'test_a_stream_trains_as_the_arrays_do': ('--gradient_accumulation=3',),
+    'test_the_example_learns_from_its_files': ('async_sgd', 'bmuf'),
+    'test_each_example_is_read_once_an_epoch_through_a_kill': (
+      *('async_sgd-3', 'sync_sgd-2'),
+    ),
+    'test_the_nets_of_imagenet_take_jpegs_in_records': (),
+  },
+  'system/table_kills_test.py': {
+    'test_a_kill_amid_a_save_breaks_nothing': ('async_sgd-3000-victims0',),
+  },
+  'system/vertical_test.py': {
+    'test_the_split_net_is_the_whole_one': (
+      *('sgd-async_sgd', 'adam-sync_sgd', 'sgd-dc_asgd'),
+    ),
+  },
+  'training/own_loop_test.py': {
+    'test_the_example_learns_under_each_rule': (
+      *('async_sgd', 'easgd', 'ring_allreduce'),
+    ),
+  },
+}
+
+
+def split(items):
+  """Returns (daily, others), lists, of pytest's items.
+
+  Raises:
+    pytest.UsageError: a case that is named above is not there.
+  """
+  daily, others, missing = [], [], {}
+  for item in items:
+    file, _, name = item.nodeid.partition('::')
+    function, _, case = name.partition('[')
+    wanted = DAILY.get(file.removeprefix('tests/'), {}).get(function)
+    if wanted is None:
+      daily.append(item)
+      continue
+    left = missing.setdefault((file, function), set(wanted))
+    (daily if case[:-1] in wanted else others).append(item)
+    left.discard(case[:-1])
+  if lost := {key: cases for key, cases in missing.items() if cases}:
+    raise pytest.UsageError(f'tests/support/daily.py: no such cases: {lost}')
+  return daily, others
