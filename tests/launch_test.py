@@ -96,6 +96,7 @@ def skip_where_namespaces_are_not_allowed(request, _why_not_isolated):
     pytest.skip(_why_not_isolated)
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_clean_run_ends_with_0_and_shows_the_chief_alone(tmp_path, mode):
   done = run_launch('all:count=3', tmp_path, mode, '--isolate=off')
@@ -168,6 +169,7 @@ def test_the_lines_of_all_are_shown_with_their_names(tmp_path):
   ]
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_task_is_its_own_session_with_clean_signals(tmp_path, mode):
   done = run_launch('worker0:facts', tmp_path, mode)
@@ -178,12 +180,14 @@ def test_a_task_is_its_own_session_with_clean_signals(tmp_path, mode):
   assert lines[4] == f'sigterm {int(signal.SIG_DFL)}'
 
 
+@pytest.mark.slow
 def test_one_worker_without_a_ps_runs(tmp_path):
   done = run_launch('worker0:facts', tmp_path, '--num_ps=0', '--num_workers=1')
   assert done.returncode == 0
   assert 'job_name' not in done.stdout
 
 
+@pytest.mark.slow
 @BOTH
 def test_ports_are_held_and_each_task_serves_on_its_own(tmp_path, mode):
   done = run_launch('all:serve', tmp_path, mode, '--num_ps=2', '--isolate=off')
@@ -205,6 +209,7 @@ def test_forked_workers_draw_different_numbers(tmp_path):
   assert len(draws) == 3
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_first_failure_is_last_on_the_screen_and_ends_the_others(
   tmp_path, mode
@@ -461,6 +466,7 @@ def test_what_may_go_well_the_next_time_is_tried_again(tmp_path, end):
   assert 'restart 1 of 1' in last_line(done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('code', [1, 2])
 def test_what_would_fail_again_is_not_tried_again(tmp_path, code):
   done = run_launch(
@@ -746,6 +752,7 @@ def test_help_shows_the_flags():
   assert '--num_workers' in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'shape', [['--num_ps=0', '--num_workers=1'], ['--num_workers=1']]
 )

@@ -228,7 +228,7 @@ def test_placement_is_printed_if_asked_for(tasks, tmp_path):
   )
   # What a step is fed with is the numbers of its images, and not the images.
   fed = re.findall(r'^(\S+) \(Placeholder\)', task.output, re.M)
-  assert sorted(fed) == ['input/batches', 'new_stream']
+  assert sorted(fed) == ['input/batches', 'known_step', 'new_stream']
 
 
 @pytest.mark.slow
@@ -247,6 +247,7 @@ def test_download_only_says_where_the_data_is(tasks, tmp_path, mnist_dir):
   assert task.output == f'mnist is in {mnist_dir}\n'
 
 
+@pytest.mark.slow
 def test_flagfile_carries_a_run_and_later_flags_win(tasks, tmp_path):
   flagfile = tmp_path / 'x.flags'
   flagfile.write_text(

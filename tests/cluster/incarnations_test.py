@@ -63,6 +63,7 @@ def test_a_wait_on_one_ps_ends_when_another_one_is_lost(make_cluster):
   assert hook.num_sessions == num_losses + 1
 
 
+@pytest.mark.slow
 def test_a_session_whose_making_is_given_up_is_closed(make_cluster):
   cluster = make_cluster(1, 1)
   made = []

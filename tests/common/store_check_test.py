@@ -6,6 +6,7 @@ from distmnist.common import cli, store_check
 from distmnist.storage import paths
 
 
+@pytest.mark.slow
 def test_what_can_be_used_is_left_as_it_was(store, tmp_path):
   url = f'{store.url}/{tmp_path.name}'
   store_check.check('logdir', url)

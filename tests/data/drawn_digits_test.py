@@ -72,6 +72,7 @@ def fit(images, labels):
   return np.linalg.solve(x.T @ x + ridge, x.T @ np.eye(10)[labels])
 
 
+@pytest.mark.slow
 def test_pictures_of_a_digit_look_alike_but_are_not_linearly_separable():
   # A linear model does far better than chance, and leaves much for a net.
   train, (test_images, test_labels) = (

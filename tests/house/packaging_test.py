@@ -82,6 +82,7 @@ def test_the_license_is_there_whole(wheel, built):
   assert {'LICENSE', 'configs/quickstart.flags', 'docs/cluster.md'} <= names
 
 
+@pytest.mark.slow
 def test_each_program_has_a_command(wheel):
   programs = {
     path.stem

@@ -452,6 +452,7 @@ def test_a_machine_without_slurm_is_told_what_to_do(tmp_path):
 # ---- Without Slurm: programs of the same names in its place ----
 
 
+@pytest.mark.slow
 def test_the_launcher_ends_with_its_job_and_not_with_sbatch(tmp_path):
   path = programs.make(
     tmp_path,

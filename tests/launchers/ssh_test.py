@@ -372,6 +372,7 @@ def pick_port():
     return held.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('python', 'words'),
   [

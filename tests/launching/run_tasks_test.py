@@ -44,6 +44,7 @@ def test_without_the_data_nobody_starts(tmp_path, monkeypatch, capsys):
   ]
 
 
+@pytest.mark.slow
 def test_the_data_has_the_network_that_the_others_have_not(tmp_path):
   code = (
     'import sys\n'

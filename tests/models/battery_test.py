@@ -85,6 +85,7 @@ def test_a_model_is_cut_into_shards_and_says_nothing_of_devices(
 
 
 # That the large ones learn is seen in tests of their own.
+@pytest.mark.slow
 @pytest.mark.parametrize('model', SMALL)
 def test_a_model_learns_a_batch_by_heart(tf_session, make_model, model):
   tf.set_random_seed(1)

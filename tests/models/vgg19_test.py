@@ -16,6 +16,7 @@ def build(size, channels=3, num_classes=10, is_training=True):
   return logits, shapes
 
 
+@pytest.mark.slow
 def test_it_has_the_143667240_parameters_of_the_paper(tf_session, set_flags):
   set_flags()
   logits, shapes = build(224, num_classes=1000)
@@ -68,6 +69,7 @@ def test_training_drops_units_of_both_dense_layers(
   assert len(drops) == num_drops
 
 
+@pytest.mark.slow
 def test_the_first_weights_are_those_of_he(tf_session, set_flags):
   set_flags()
   tf.set_random_seed(3)

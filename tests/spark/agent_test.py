@@ -120,6 +120,7 @@ class Agent:
     return psutil.Process(int((self.folder / touched[0]).read_text()))
 
 
+@pytest.mark.slow
 def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
   with Agent(tmp_path, 'worker0:count=2,env=DISTMNIST_ATTEMPT,env=A') as agent:
     assert agent.meet() == {

@@ -59,6 +59,7 @@ def test_a_folder_goes_there_with_the_last_file_last_and_comes_back(
   assert os.listdir(os.path.join(local, 'sub')) == ['x']
 
 
+@pytest.mark.slow
 def test_a_draft_is_put_when_it_is_done(store):
   url = f'{store.url}/draft/x'
   with pytest.raises(KeyError), copies.drafting(url) as path:

@@ -33,6 +33,7 @@ def make(make_stepper, monkeypatch):
   return make
 
 
+@pytest.mark.slow
 def test_two_workers_and_the_center_average_two_by_two(make):
   stepper = make({0: [1, CENTER, 1], 1: [0, CENTER]})
   # An average of equals; then x^0 = 0 + 0.5 * 8.

@@ -20,6 +20,7 @@ def make(make_stepper):
   return make
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make()
   # T = 2: g = x^i - x and x^i <- x^i - 0.5 g, twice.

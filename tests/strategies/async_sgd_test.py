@@ -14,6 +14,7 @@ def make(make_stepper):
   )
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make()
   # w <- w - 0.5 (w - x), and nobody is stale.

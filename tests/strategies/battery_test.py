@@ -192,6 +192,7 @@ def be_slow_as(slow):
   return before_step
 
 
+@pytest.mark.slow
 @each_strategy_in_time
 def test_two_workers_learn_the_toy_and_end(make_cluster, set_flags, name):
   set_flags('--communication_period=2')
@@ -380,6 +381,7 @@ def test_each_variable_is_where_the_rule_declares_it(name, case):
     assert worker.variables() == place(case, index)
 
 
+@pytest.mark.slow
 @each_case('traffic')
 def test_a_step_moves_the_bytes_that_the_rule_declares(
   make_stepper, name, case

@@ -38,6 +38,7 @@ def read(worker, name):
   return np.concatenate(parts).tolist()
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make(dc_lambda=0.5)
   # Rate 0.5; g = x_bak - x, and the step is along g + 0.5 g^2 (w - x_bak).

@@ -24,6 +24,7 @@ def make(make_stepper):
   return make
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make()
   # g = x^i - x, x~ <- x~ - 0.5 g, x^i <- x~.

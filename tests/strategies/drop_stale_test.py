@@ -34,6 +34,7 @@ def read_slot(stepper):
   return worker.session.run(slot).tolist()
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make(max_staleness=1)
   # Rate 0.5. The gradient is (copy - x); a copy is as old as its last step.

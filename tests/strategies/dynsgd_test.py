@@ -20,6 +20,7 @@ def make(make_stepper):
   return make
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make(period=1)
   # Rate 0.5. The change is 0.5 (x - copy); a copy is as old as its last push.

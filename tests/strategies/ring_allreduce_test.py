@@ -104,6 +104,7 @@ def as_bits(values):
   return {name: value.tobytes() for name, value in values.items()}
 
 
+@pytest.mark.slow
 def test_two_steps_by_hand(make_ring):
   # The gradients are w - x; worker 1's own start, 5, is gone.
   inputs = np.array([[[2, 0], [4, 1]], [[0, 0], [1, 0]]], np.float32)
@@ -123,6 +124,7 @@ def test_the_gradients_are_cast_for_the_ring(make_ring, dtype, expected):
     assert found[0]['w'].tolist() == [expected, 0.25]  # 1003 becomes 1004.
 
 
+@pytest.mark.slow
 def test_a_worker_clips_its_own_gradient(make_ring):
   inputs = np.array([[[30, 40], [0.1, 0.2]]], np.float32)
   for found in train_toy(make_ring(2), inputs, clip_norm=1.0):
@@ -252,6 +254,7 @@ def run_until_stopped(cluster, ask, before_step=lambda index: None):
   return cluster.run_workers(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('asking', [0, 2])
 def test_all_stop_at_one_step_when_one_wants_to(make_ring, asking):
   def ask(index, step, rule, run_context, stop):
@@ -263,6 +266,7 @@ def test_all_stop_at_one_step_when_one_wants_to(make_ring, asking):
   assert not any(stop.is_requested for _, stop in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('asking', [0, 2])
 def test_a_signal_to_one_is_a_signal_to_all(make_ring, asking):
   def ask(index, step, rule, run_context, stop):

@@ -14,6 +14,7 @@ def make(make_stepper):
   )
 
 
+@pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make()
   # Rate 0.5. The gradient is (copy - x); a copy is as old as its last step.

@@ -162,6 +162,7 @@ def count_reads(results):
   return collections.Counter(t for r in results for t in r['tickets'])
 
 
+@pytest.mark.slow
 @each_rule
 def test_each_batch_of_two_epochs_is_read_once(
   make_cluster, set_flags, name, num_workers

@@ -158,6 +158,7 @@ def make_from_environment(set_flags, capsys, environ):
   return found[0] if found else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'texts',
   [
@@ -220,6 +221,7 @@ def test_a_node_list_is_expanded_or_refused_in_one_line(text):
   assert not {'[', ']', ','} & set(''.join(hosts))
 
 
+@pytest.mark.slow
 @fuzz
 @given(data=st.data())
 def test_a_node_list_comes_back_as_it_was_compressed(data):
@@ -323,6 +325,7 @@ def mutate(draw, content):
   return bytes(content[:cut]) + draw(st.binary(max_size=3))
 
 
+@pytest.mark.slow
 @fuzz
 @given(data=st.data())
 def test_idx_files_are_read_or_named(tmp_path, data):

@@ -133,6 +133,7 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
   assert update.bytes_pulled == (6 * 10 + 10) * 4
 
 
+@pytest.mark.slow
 def test_one_slice_is_the_plain_layer(set_flags):
   set_flags()
   images = tf.zeros([2, 3])

@@ -45,6 +45,7 @@ def desk(make_cluster):
   return Desk(make_cluster(1, 3))
 
 
+@pytest.mark.slow
 def test_the_first_two_have_a_place_and_a_third_one_none(desk):
   assert desk.ask(2, LIFE) == (0, LIFE)
   assert desk.ask(0, LIFE) == (0, LIFE)

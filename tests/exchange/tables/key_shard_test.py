@@ -198,6 +198,7 @@ def test_a_push_leaves_rows_that_are_another_keys_by_now(tf_session):
   np.testing.assert_allclose(after[7][0], np.array(before[7][0]) + 1)
 
 
+@pytest.mark.slow
 def test_without_a_new_key_nothing_is_made(tf_session):
   step = Step(cluster_lib.Cluster(), 10)
   step.begin(tf_session)

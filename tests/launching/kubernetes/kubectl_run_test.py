@@ -29,6 +29,7 @@ def run(kind='job', **fields):
   return kubectl_run.run(options, make(kind=kind), 'kind: Job\n')
 
 
+@pytest.mark.slow
 def test_the_chief_is_shown_and_its_success_is_ours(cluster, capfd, caplog):
   waiting = make_pod(CHIEF, waiting={'reason': 'ContainerCreating'})
   cluster.play(

@@ -75,6 +75,7 @@ def test_the_table_is_in_the_checkpoint_and_loads_for_any_cluster(
   assert not values[len(values) // 2 :].any()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_table_is_restored(make_cluster, tmp_path):
   logdir = str(tmp_path)
   cluster = make_cluster(1, 1)
