@@ -84,6 +84,9 @@ def main(commit, repeats=5):
           order = repos if repeat % 2 else repos[::-1]
           numbers = {repo: measure(repo, net, flags) for repo in order}
           found[name].append((numbers[old], numbers[processes.REPO]))
+          ratio = numbers[processes.REPO][0] / numbers[old][0]
+          # It takes minutes: what is cut off has told something.
+          print(f'{name}: {ratio:.3f} times the images/s', file=sys.stderr)
     finally:
       subprocess.run([*git, 'remove', '--force', str(old)], check=True)
   header = ['case', 'what', commit[:7], 'work tree', 'ratio', 'of the pairs']

@@ -32,6 +32,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
+from distmnist.exchange.tables import key_hook
 from distmnist.lifecycle import late_start, place_hook, ps, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -137,13 +138,10 @@ class WorkerTask:
 
   def _run(self, last_step, folder, own_hooks):
     """Yields the session; tells the chief once it is closed."""
-    task, strategy = self._task, self._strategy
-    cluster, last = (
-      task.cluster,
-      own_step_hook.OwnStepHook(self._train_op, self.global_step),
-    )
+    task, strategy, cluster = self._task, self._strategy, self._task.cluster
+    last = own_step_hook.OwnStepHook(self._train_op, self.global_step)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
-    strategy_hooks = strategy.hooks(task.stop)
+    strategy_hooks = [*strategy.hooks(task.stop), key_hook.KeyHook()]
     saver = worker_loop.make_saver(cluster, strategy)
     scaffold = session_lib.ClusterScaffold(
       task, folder.restart, saver, strategy_hooks

@@ -113,7 +113,7 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   logdir = tmp_path / 'run'
   words = [
     *('--num_ps=1', '--num_workers=2', '--max_restarts=5', EXAMPLE, '--'),
-    *('--last_step=5000', '--save_steps=100', f'--logdir={logdir}', *ADAM),
+    *('--last_step=3000', '--save_steps=50', f'--logdir={logdir}', *ADAM),
   ]
   log = tmp_path / 'log'
   with (
@@ -138,12 +138,12 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
         time.sleep(0.05)
 
     try:
-      step = wait_for_step(100)
+      step = wait_for_step(50)
       for name in 'ps 0', 'worker 1', 'worker 0':
         # Its first pid stands in a list, later ones in lines of their own.
         [*_, pid] = re.findall(rf'{name}(?: is pid)? (\d+)', log.read_text())
         os.kill(int(pid), signal.SIGKILL)
-        step = wait_for_step(step + 200)
+        step = wait_for_step(step + 100)
       assert process.wait(120) == 0, log.read_text()
     finally:
       process.terminate()
@@ -152,7 +152,7 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
     assert re.search(rf'{name} \S+ killed by SIGKILL: restart 1', text)
   assert 'recovered at step' in text
   path = checkpoints.find_latest(str(logdir))
-  assert checkpoints.parse_step(path) >= 5000
+  assert checkpoints.parse_step(path) >= 3000
   # Once more, there is nothing left to do.
   launch(*words[3:])
   assert checkpoints.find_latest(str(logdir)) == path

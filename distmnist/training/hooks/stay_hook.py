@@ -25,20 +25,22 @@ def make(task, strategy, others, save):
   """
   if not (strategy.waits_for_all and task.cluster.num_ps):
     return []
-  return [StayHook(others, task.stop, save)]
+  return [StayHook(others, task.stop, strategy.pause, save)]
 
 
 class StayHook(tf.train.SessionRunHook):
   """The last of the hooks, so that nothing is left to do but to wait."""
 
-  def __init__(self, others, stop, save=None):
+  def __init__(self, others, stop, pause, save=None):
     """
     Args:
       others: shutdown.Others.
       stop: stop_request.StopRequest; who is asked to stop does not stay.
+      pause: callable(session), see strategy.Strategy.pause.
       save: callable(session), of the chief, which saves; None for the others.
     """
-    self._others, self._stop, self._save = others, stop, save
+    self._others, self._stop = others, stop
+    self._pause, self._save = pause, save
 
   def begin(self):
     self._global_step = tf.train.get_global_step()
@@ -55,6 +57,7 @@ class StayHook(tf.train.SessionRunHook):
     if self._save:
       self._end_for_all(session)
       return
+    self._pause(session)
     with contextlib.suppress(stop_request.StoppedError):
       while not self._others.is_saved():
         session.run(self._global_step)  # It fails if a ps is lost.

@@ -9,6 +9,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.strategies import ssp
 from distmnist.training.hooks import stay_hook
 from tests.support import in_process
 
@@ -37,7 +38,7 @@ def end():
       with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.create_global_step()
         session.run(step.initializer)
-        hook = stay_hook.StayHook(others, stop, save)
+        hook = stay_hook.StayHook(others, stop, lambda session: None, save)
         hook.begin()
         context = types.SimpleNamespace(
           session=session, stop_requested=stop_requested
@@ -71,7 +72,9 @@ def test_a_chief_that_comes_back_after_the_last_step_lets_all_go(is_over):
   others, coord = Others(), tf.train.Coordinator()
   if is_over:
     coord.request_stop()
-  hook = stay_hook.StayHook(others, in_process.NoStop(), lambda session: None)
+  hook = stay_hook.StayHook(
+    others, in_process.NoStop(), None, lambda session: None
+  )
   hook.after_create_session(None, coord)
   assert others.saved.is_set() == is_over
 
@@ -100,5 +103,49 @@ def test_where_one_worker_can_go_on_alone_none_stays(waits, num_ps, is_made):
   task = types.SimpleNamespace(
     cluster=types.SimpleNamespace(num_ps=num_ps), stop=None
   )
-  strategy = types.SimpleNamespace(waits_for_all=waits)
+  strategy = types.SimpleNamespace(waits_for_all=waits, pause=None)
   assert len(stay_hook.make(task, strategy, None, None)) == is_made
+
+
+class StopAfter(tf.train.SessionRunHook):
+  def __init__(self, num_steps):
+    self._left = num_steps
+
+  def after_run(self, run_context, run_values):
+    self._left -= 1
+    if not self._left:
+      run_context.request_stop()
+
+
+@pytest.mark.slow
+def test_a_chief_in_its_last_step_waits_for_none_that_stays(
+  make_cluster, set_flags
+):
+  set_flags()
+  cluster, others = make_cluster(1, 2), Others()
+
+  def work(index):
+    member, stop = cluster.worker(index), in_process.NoStop()
+    rule = ssp.Ssp(member, bound=0)
+    with tf.device(member.device_setter()):
+      step = tf.train.get_or_create_global_step()
+      with rule.scope():
+        w = tf.get_variable('w', [2], use_resource=True)
+      update = rule.minimize(
+        tf.reduce_sum(w),
+        lambda **_: tf.train.GradientDescentOptimizer(0.1),
+        step,
+      )
+    save = None if index else lambda session: None
+    hooks = [
+      *rule.hooks(stop),
+      # The chief is ahead of the other by more than it may be.
+      StopAfter(1 if index else 3),
+      stay_hook.StayHook(others, stop, rule.pause, save),
+    ]
+    with cluster.make_session(index, hooks) as session:
+      while not session.should_stop():
+        session.run(update.train_op)
+
+  cluster.run_workers(work)
+  assert others.saved.is_set()
