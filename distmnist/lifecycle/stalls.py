@@ -4,6 +4,7 @@ Not the steps alone: what follows a step (a save, an evaluation), the start of a
 session and the end are watched, too.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -108,9 +109,25 @@ class Stalls:
     return f'no step for {secs:.0f} s: {others}' + (wait and f'; {wait}')
 
 
+def _read_frames():
+  """Returns {thread's number: frame}, as sys._current_frames does.
+
+  That one makes objects under a lock of the interpreter, and a threading.local
+  takes the same lock when it is freed, as each tf.Graph has one: a collection
+  of garbage in between would hold up the whole process for ever.
+  """
+  is_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    return sys._current_frames()
+  finally:
+    if is_enabled:
+      gc.enable()
+
+
 def _find_main_thread():
   """Returns where the main thread is in our code, a str, '' if unknown."""
-  frame = sys._current_frames().get(threading.main_thread().ident)
+  frame = _read_frames().get(threading.main_thread().ident)
   while frame and (
     not frame.f_code.co_filename.startswith(_PACKAGE)
     or frame.f_code.co_filename == _PASSES_ON

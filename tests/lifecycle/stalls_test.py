@@ -1,6 +1,8 @@
 """stalls: what takes too long is named, steps and all else."""
 
+import gc
 import re
+import sys
 import threading
 import types
 
@@ -76,6 +78,29 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
     'all answer',
     lines[0],
   )
+
+
+def test_garbage_is_left_alone_while_the_place_is_looked_for():
+  freed_in = []
+
+  class Cycle:
+    def __init__(self):
+      self.itself = self
+      self.local = threading.local()  # To free it takes the lock of the look.
+
+    def __del__(self):
+      freed_in.append(sys._getframe(1).f_code.co_name)
+
+  before = gc.get_threshold()
+  gc.set_threshold(1)
+  try:
+    for _ in range(100):
+      Cycle()
+      stalls._read_frames()
+  finally:
+    gc.set_threshold(*before)
+  assert gc.isenabled()
+  assert freed_in and '_read_frames' not in freed_in
 
 
 def test_in_the_end_it_is_given_up_a_save_as_well(make):
