@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.logdir import best, checkpoints, saving
+from distmnist.logdir import best, checkpoints
 from distmnist.training import (
   evaluation,
   final_model,
@@ -89,8 +89,7 @@ class Chief:
       folder: run_folder.RunFolder.
     """
     self._task, self._choice = task, choice
-    self._images, self._owner = folder.images, folder.owner
-    self._logdir = folder.path
+    self._folder, self._logdir = folder, folder.path
     self._test_split = problem_data.load_test_split(choice.problem)
     self._validation, self._workers = None, []
     self._growth = growth_hook.GrowthHook(folder.summary_dir)
@@ -125,23 +124,16 @@ class Chief:
     result = []
     if self._logdir:
       result.append(
-        begin_hook.BeginHook(self._logdir, self._images, self._choice.problem)
+        begin_hook.BeginHook(
+          self._logdir, self._folder.images, self._choice.problem
+        )
       )
     if self._validation:
       self._validation_hook = self._make_validation_hook(steps, others)
       result.append(self._validation_hook)
     result.append(stop_hook.EndHook(at_end))
-    saves = save_hook.SaveHook(
-      steps,
-      self._global_step,
-      scaffold,
-      make_writer(self._logdir, self._owner),
-      save_hook.SAVE_SECS.value,
-      save_hook.SAVE_STEPS.value,
-      others,
-    )
-    stop.find_unsaved, self.save = saves.find_unsaved, saves.end
-    scaffold.before_restore = saves.end_beside
+    saves = save_hook.make(self._task, self._folder, steps, scaffold, others)
+    self.save = saves.end
     return [*result, self._growth, saves]
 
   def _make_validation_hook(self, steps, others):
@@ -150,7 +142,7 @@ class Chief:
     kept, summary_dir = best.Best(**metric), None
     if self._logdir:
       folder = checkpoints.best_dir(self._logdir)
-      kept = best.Best(folder, self._owner.check, **metric)
+      kept = best.Best(folder, self._folder.owner.check, **metric)
       summary_dir = os.path.join(self._logdir, 'validation')
     fetch = evaluation.build_fetch()
 
@@ -234,15 +226,3 @@ def _note_final(step, **splits):
       own_metrics.write(
         'evaluation', split=split, step=step, metrics=metrics, is_final=True
       )
-
-
-def make_writer(logdir, owner):
-  """Returns the saving.CheckpointWriter, or None without a --logdir."""
-  if not logdir:
-    return None
-  saving.check_space(logdir, tf.global_variables())
-  writer = saving.CheckpointWriter(
-    logdir, saving.KEEP_CHECKPOINTS.value, owner.check
-  )
-  writer.remove_unfinished()
-  return writer

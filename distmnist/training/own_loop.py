@@ -142,9 +142,8 @@ class WorkerTask:
     last = own_step_hook.OwnStepHook(self._train_op, self.global_step)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
     strategy_hooks = [*strategy.hooks(task.stop), key_hook.KeyHook()]
-    saver = worker_loop.make_saver(cluster, strategy)
-    scaffold = session_lib.ClusterScaffold(
-      task, folder.restart, saver, strategy_hooks
+    scaffold = worker_loop.make_scaffold(
+      task, strategy, folder.restart, strategy_hooks
     )
     # In the order of worker_loop.py.
     stop = stop_hook.StopHook(
@@ -161,7 +160,7 @@ class WorkerTask:
     ]
     save = None
     if cluster.is_chief:
-      saves = self._make_save_hook(last, scaffold, folder, others)
+      saves = save_hook.make(task, folder, last, scaffold, others)
       hooks += [stop_hook.EndHook(lambda session: self._wait(others)), saves]
       save = saves.end
     hooks += stay_hook.make(task, strategy, others, save)
@@ -171,17 +170,6 @@ class WorkerTask:
       others.send_stats(
         report.WorkerStats(cluster.task_index, life=task.watchdog.life)
       )
-
-  def _make_save_hook(self, last, scaffold, folder, others):
-    """Returns the save_hook.SaveHook of the chief."""
-    writer = chief.make_writer(folder.path, folder.owner)
-    saves = save_hook.SaveHook(
-      *(last, self.global_step, scaffold, writer),
-      *(save_hook.SAVE_SECS.value, save_hook.SAVE_STEPS.value, others),
-    )
-    self._task.stop.find_unsaved = saves.find_unsaved
-    scaffold.before_restore = saves.end_beside
-    return saves
 
   def _wait(self, others):
     if not self._task.stop.is_requested:

@@ -77,12 +77,8 @@ class WorkerLoop:
     cluster, strategy = task.cluster, self._choice.strategy
     strategy_hooks = [step.table.hook(), *strategy.hooks(task.stop)]
     strategy_hooks.append(key_hook.KeyHook())
-    task.watchdog.stalls.describe_wait = functools.partial(
-      strategy_lib.describe_wait, strategy_hooks
-    )
-    saver = make_saver(cluster, strategy)
-    self.scaffold = session_lib.ClusterScaffold(
-      task, self._folder.restart, saver, strategy_hooks
+    self.scaffold = make_scaffold(
+      task, strategy, self._folder.restart, strategy_hooks
     )
     self._others = shutdown.Others(
       cluster, task.server, task.watchdog.secs_silent
@@ -199,8 +195,21 @@ def _make_batch_hook(task, choice, table, source, steps, others):
   )
 
 
-def make_saver(cluster, strategy):
-  """Returns the TableSaver of all variables."""
+def make_scaffold(task, strategy, restart, strategy_hooks):
+  """Returns the session.ClusterScaffold of a worker, with a TableSaver.
+
+  Args:
+    task: task.Task, which serves; its watchdog learns to describe a wait.
+    strategy: strategy.Strategy.
+    restart: restart.Restart.
+    strategy_hooks: list of SessionRunHook, of the rule and its center.
+  """
+  task.watchdog.stalls.describe_wait = functools.partial(
+    strategy_lib.describe_wait, strategy_hooks
+  )
   # Workers that wait for each other have all rows of one step.
   is_synchronous = strategy.max_staleness == 0
-  return table_saver.TableSaver(cluster.cpu_device, may_mix=not is_synchronous)
+  saver = table_saver.TableSaver(
+    task.cluster.cpu_device, may_mix=not is_synchronous
+  )
+  return session_lib.ClusterScaffold(task, restart, saver, strategy_hooks)

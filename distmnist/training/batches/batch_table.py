@@ -119,6 +119,12 @@ def read_rest(table, worker=0):
   return data_order.Rest(int(table[0, 1]), kept[kept[:, 0] < kept[:, 1], :2])
 
 
+def count_in_hands(table):
+  """Returns the tickets (int) that workers have and have not done."""
+  leases = table[len(table) // 2 + 1 :]
+  return int(np.maximum(0, leases[:, 1] - leases[:, 0]).sum())
+
+
 def count_steps(table, global_step):
   """Returns the global step up to which the table knows the batches done.
 
@@ -134,12 +140,10 @@ def count_steps(table, global_step):
     int, at most `global_step`; that itself where the table cannot tell.
   """
   base_step, batches_per_push = int(table[0, 0]), int(table[1, 2])
-  num_rows = len(table) // 2
-  leased, leases = int(table[num_rows, 0]), table[num_rows + 1 :]
+  leased = int(table[len(table) // 2, 0])
   if not (batches_per_push and leased) or base_step > global_step:
     return global_step
-  undone = np.maximum(0, leases[:, 1] - leases[:, 0]).sum()
-  done = leased - int(undone)
+  done = leased - count_in_hands(table)
   return min(global_step, base_step + done // batches_per_push)
 
 

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distmnist.training.batches import batch_table
+
 # The batches of the longest lease: some tenths of a second of a small net.
 _MAX_LEASE = 256
 
@@ -92,9 +94,7 @@ def _count_units(table, global_step, dealing):
   steps_left = dealing.last_step - global_step
   needed = steps_left * dealing.pushes_per_step
   if dealing.is_exact:
-    leases = table[len(table) // 2 + 1 :]
-    in_hands = np.maximum(0, leases[:, 1] - leases[:, 0]).sum()
-    needed -= -(-int(in_hands) // unit)
+    needed -= -(-batch_table.count_in_hands(table) // unit)
   most = max(1, _MAX_LEASE // unit)
   num_units = min(most, max(1, needed // (2 * dealing.num_workers)))
   # Of one session.run, as long as there is one for each worker.

@@ -14,13 +14,13 @@ from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)
 
-SAVE_SECS = flags.DEFINE_float(
+_SAVE_SECS = flags.DEFINE_float(
   'save_secs',
   60,
   'Seconds from the end of one checkpoint to the next one.',
   lower_bound=0.1,
 )
-SAVE_STEPS = flags.DEFINE_integer(
+_SAVE_STEPS = flags.DEFINE_integer(
   'save_steps',
   None,
   'Global steps from one checkpoint to the next, beside --save_secs.',
@@ -33,6 +33,28 @@ _LOOK_SECS = 0.5
 # as late, until so many have failed one after the other.
 _RETRY_SECS = 2.0
 _MAX_FAILURES = 6
+
+
+def make(task, folder, steps, scaffold, others):
+  """Returns the SaveHook of a chief, which a stop and a restore know of.
+
+  Args:
+    task: task.Task, which serves.
+    folder: run_folder.RunFolder, which the chief has claimed.
+    steps, scaffold, others: see SaveHook.
+  """
+  saves = SaveHook(
+    steps,
+    tf.train.get_global_step(),
+    scaffold,
+    _make_writer(folder.path, folder.owner),
+    _SAVE_SECS.value,
+    _SAVE_STEPS.value,
+    others,
+  )
+  task.stop.find_unsaved = saves.find_unsaved
+  scaffold.before_restore = saves.end_beside
+  return saves
 
 
 class SaveHook(tf.train.SessionRunHook):
@@ -172,3 +194,15 @@ class SaveHook(tf.train.SessionRunHook):
       self._time = time.monotonic()
 
     return save
+
+
+def _make_writer(logdir, owner):
+  """Returns the saving.CheckpointWriter, or None without a --logdir."""
+  if not logdir:
+    return None
+  saving.check_space(logdir, tf.global_variables())
+  writer = saving.CheckpointWriter(
+    logdir, saving.KEEP_CHECKPOINTS.value, owner.check
+  )
+  writer.remove_unfinished()
+  return writer
