@@ -246,5 +246,5 @@ def _program_name(main):
   typed = os.path.basename(sys.argv[0])
   if typed.startswith('distmnist-'):  # A console script.
     return typed
-  code = getattr(main, '__wrapped__', main).__code__
-  return f'{PACKAGE}.{os.path.basename(code.co_filename)[:-3]}'
+  path = getattr(main, '__wrapped__', main).__code__.co_filename
+  return f'{PACKAGE}.{os.path.basename(path).removesuffix(".py")}'
