@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.data import input_pipeline
@@ -16,8 +17,7 @@ from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
 from tests.strategies.battery_test import each_strategy
-from tests.support import in_process, problems
-from tests.training import step_test
+from tests.support import in_process, problems, towers
 from tests.training.worker_loop_test import train  # noqa: F401  A fixture.
 
 pytestmark = pytest.mark.slow
@@ -117,16 +117,16 @@ def make_slices(images, labels):
 
 def build_sliced_step(build_model, kind, name='async_sgd'):
   tf.set_random_seed(3)
-  member = step_test.make_member(kind)
+  member = towers.make_member(kind)
   rule = registry.load(STRATEGIES, name).make(member)
-  slices = make_slices(step_test.IMAGES[0], step_test.LABELS[0])
+  slices = make_slices(towers.IMAGES[0], towers.LABELS[0])
   problem = problems.of_images(build_model)
   return step_lib.build_step(member, rule, problem, slices)
 
 
 def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
   set_flags()
-  images = step_test.IMAGES[0]
+  images = towers.IMAGES[0]
 
   def build_model(images, is_training):
     normed = batch_norm.batch_norm(images, 'norm', is_training)
@@ -134,7 +134,7 @@ def test_batch_norm_moves_its_averages_slice_by_slice(set_flags):
     return tf.reshape(normed, [-1, 64]) @ weights
 
   with tf.Graph().as_default(), tf.Session() as session:
-    step = build_sliced_step(build_model, step_test.cluster.Cluster)
+    step = build_sliced_step(build_model, cluster.Cluster)
     [moving] = [v for v in step.center if v.op.name == 'norm/moving_mean']
     session.run(tf.global_variables_initializer())
     session.run(step.update.train_op)
@@ -150,15 +150,15 @@ def test_towers_take_their_part_of_each_slice(set_flags, name):
   set_flags('--num_gpus=0')
   build_model = registry.load('distmnist.models', 'softmax').make(3)
   found = []
-  for kind in (step_test.Towers, step_test.cluster.Cluster):
+  for kind in (towers.Towers, cluster.Cluster):
     with (
       tf.Graph().as_default() as graph,
-      tf.Session(config=step_test.CONFIG) as session,
+      tf.Session(config=towers.CONFIG) as session,
     ):
       step = build_sliced_step(build_model, kind, name)
       places = {op.device for op in graph.get_operations()}
       assert (len([p for p in places if 'CPU' in p]) > 1) == (
-        kind is step_test.Towers
+        kind is towers.Towers
       )
       session.run(tf.global_variables_initializer())
       session.run(tf.local_variables_initializer())

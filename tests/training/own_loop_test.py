@@ -1,11 +1,7 @@
 """own_loop: a script's loss and loop under each kind of rule, and kills."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import checkpoints
 from tests.support import programs
-from tests.support.paths import REPO
+from tests.support.runner import import_benchmark
+
+runs = import_benchmark('runs')
 
 EXAMPLE = '--module=examples.own_loop'
 ADAM = '--optimizer=adam', '--learning_rate=0.01'
@@ -115,51 +113,31 @@ def test_workers_in_lock_step_are_one_process(run_script, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
-  logdir = tmp_path / 'run'
-  words = [
-    *('--num_ps=1', '--num_workers=2', '--max_restarts=5', EXAMPLE, '--'),
-    *('--last_step=3000', '--save_steps=50', f'--logdir={logdir}', *ADAM),
-  ]
-  log = tmp_path / 'log'
-  with (
-    open(log, 'w') as out,
-    subprocess.Popen(
-      [sys.executable, '-m', 'distmnist.launch', *words],
-      cwd=REPO,
-      stdout=out,
-      stderr=subprocess.STDOUT,
-    ) as process,
-  ):
+  logdir, shape = tmp_path / 'run', (1, 2)
+  flags = '--last_step=3000', '--save_steps=50', f'--logdir={logdir}', *ADAM
 
-    def wait_for_step(step):
-      deadline = time.monotonic() + 90
-      while True:
-        path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
-        if path and checkpoints.parse_step(path) >= step:
-          return checkpoints.parse_step(path)
-        assert process.poll() is None and time.monotonic() < deadline, (
-          log.read_text()
-        )
-        time.sleep(0.05)
+  def find_step():
+    path = checkpoints.find_latest(str(logdir)) if logdir.exists() else None
+    return checkpoints.parse_step(path) if path else 0
 
-    try:
-      step = wait_for_step(50)
-      for name in 'ps 0', 'worker 1', 'worker 0':
-        # Its first pid stands in a list, later ones in lines of their own.
-        [*_, pid] = re.findall(rf'{name}(?: is pid)? (\d+)', log.read_text())
-        os.kill(int(pid), signal.SIGKILL)
-        step = wait_for_step(step + 100)
-      assert process.wait(120) == 0, log.read_text()
-    finally:
-      process.terminate()
-  text = log.read_text()
+  with runs.Launch(
+    tmp_path, shape, flags, ['--max_restarts=5', EXAMPLE]
+  ) as run:
+    step = 0
+    for name in 'ps 0', 'worker 1', 'worker 0':
+      wanted = step + 50
+      assert run.wait_until(lambda least=wanted: find_step() >= least)
+      assert run.signal(name, signal.SIGKILL)
+      step = find_step() + 50
+    run.end()
+    text = run.screen
   for name in 'ps 0', 'worker 1', 'worker 0':
     assert re.search(rf'{name} \S+ killed by SIGKILL: restart 1', text)
   assert 'recovered at step' in text
   path = checkpoints.find_latest(str(logdir))
   assert checkpoints.parse_step(path) >= 3000
   # Once more, there is nothing left to do.
-  launch(*words[3:])
+  launch(EXAMPLE, '--', *flags)
   assert checkpoints.find_latest(str(logdir)) == path
 
 
