@@ -25,7 +25,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors, incarnations, probing
+from distmnist.cluster import errors, incarnations, probing, repeated_runs
 from distmnist.common import cli, console
 from distmnist.common.names import CHIEF
 from distmnist.exchange import strategy
@@ -207,7 +207,11 @@ def make_session(task, scaffold, hooks):
     master=server.target if server else '',
     is_chief=_has_variables(cluster),
     scaffold=scaffold,
-    hooks=[incarnations.LossHook(cluster, server), *hooks],
+    hooks=[
+      repeated_runs.RepeatHook(),
+      incarnations.LossHook(cluster, server),
+      *hooks,
+    ],
     config=task.session_config,
     checkpoint_dir=None,
     save_checkpoint_secs=None,

@@ -14,6 +14,9 @@ from distmnist.training.batches import batch_table, tickets
 
 # Streams of their own are so far apart that no two batches share their draws.
 _STREAM_DISTANCE = 1 << 44
+# So many places are looked up at a time: NumPy's calls cost about as much for
+# one batch as for many, and a step of a small net takes two milliseconds.
+_NUM_AHEAD = 1 << 13
 
 
 class BatchSource:
@@ -33,6 +36,7 @@ class BatchSource:
     self.dealing = dealing
     self.worker = worker
     self._stream = worker if dealing.has_own_streams else None
+    self._first_draw = _STREAM_DISTANCE * (self._stream or 0)
     self._streamed = blocks = None
     if isinstance(examples, streamed.Streamed):
       self._streamed, blocks = examples, examples.blocks
@@ -44,6 +48,7 @@ class BatchSource:
     self._fed = fed
     self._history = history
     self._rest = data_order.Rest()
+    self._rows, self._index = None, {}
     if dealing.is_lock_step:
       self.tickets = tickets.LockStep(dealing, worker)
     else:
@@ -63,6 +68,7 @@ class BatchSource:
       lease: leases.Lease, or None in lock-step.
     """
     self._rest = batch_table.read_rest(table, self.worker)
+    self._index = {}
     if lease is None:
       self.tickets.begin(global_step, int(table[0, 0]))
       return
@@ -73,8 +79,8 @@ class BatchSource:
 
   def make_feed(self, num_batches):
     """Takes batches; returns the feed_dict of a run that has so many steps."""
-    rows, places = self._find_rows(self.tickets.take(num_batches))
-    self._places = places[:, 0].tolist()
+    rows = self._find_rows(self.tickets.take(num_batches))
+    self._places = (rows[:, 0] - self._first_draw).tolist()
     if self.dealing.is_lock_step:
       self._tell_taken(self._places)
     if self._streamed:
@@ -88,17 +94,23 @@ class BatchSource:
     coming = self.tickets.peek(num_coming)
     for i in range(0, len(coming), num_batches):
       if coming[i] not in self._announced:
-        rows, _ = self._find_rows(coming[i : i + num_batches])
-        self._streamed.announce(rows)
+        self._streamed.announce(self._find_rows(coming[i : i + num_batches]))
         self._announced.append(coming[i])
 
   def _find_rows(self, tickets_of_run):
-    """Returns what a run is fed with, and the places of its images."""
-    places = np.stack([self._find_places(ticket) for ticket in tickets_of_run])
-    rows = np.empty([len(places), 1 + self.dealing.batch_size], np.int64)
-    rows[:, 0] = places[:, 0] + _STREAM_DISTANCE * (self._stream or 0)
-    rows[:, 1:] = self._order.find_images(places)
-    return rows, places
+    """Returns what a run is fed with, int64 [num_batches, 1 + batch_size]."""
+    if not all(ticket in self._index for ticket in tickets_of_run):
+      num_ahead = _NUM_AHEAD // self.dealing.batch_size
+      self._look_up([*tickets_of_run, *self.tickets.peek(num_ahead)])
+    return self._rows[[self._index[ticket] for ticket in tickets_of_run]]
+
+  def _look_up(self, wanted):
+    """Has the rows of these tickets (list) at hand, and no others."""
+    self._index = {ticket: i for i, ticket in enumerate(dict.fromkeys(wanted))}
+    places = np.stack([self._find_places(ticket) for ticket in self._index])
+    self._rows = np.empty([len(places), 1 + places.shape[1]], np.int64)
+    self._rows[:, 0] = places[:, 0] + self._first_draw
+    self._rows[:, 1:] = self._order.find_images(places)
 
   def make_blank_feed(self, num_batches):
     """Returns the feed_dict of a run of which nothing comes."""
