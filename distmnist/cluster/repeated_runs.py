@@ -4,7 +4,7 @@ In each call tf.Session.run finds out anew what its fetches and feeds are, and
 whether the graph has grown, which takes a tenth of the time of a step of a
 small net. tf.Session.make_callable remembers what it found, but does so for
 runs without feeds alone. Here a run is remembered, once it has ended well, by
-its tensors and by the dtypes and shapes of what was fed.
+its tensors and by the shapes of what was fed.
 """
 
 import itertools
@@ -28,8 +28,9 @@ class RepeatedRuns:
   """The runs of a session, remembered.
 
   Only those are that fetch a dict of tensors and of lists of tensors, as a
-  MonitoredSession does for its hooks, and are fed with arrays; the session
-  itself sees to all others, and to those with options, such as a trace.
+  MonitoredSession does for its hooks, and are fed with arrays of the dtypes of
+  their placeholders; the session itself sees to all others, and to those with
+  options, such as a trace.
   """
 
   def __init__(self, session):
@@ -68,7 +69,10 @@ def _make_key(fetches, feed_dict):
   for tensor, value in feed_dict.items():
     if not (isinstance(tensor, tf.Tensor) and isinstance(value, np.ndarray)):
       return None
-    key += [id(tensor), value.dtype, value.shape]
+    # The session would cast it. TensorFlow takes the bytes as they are.
+    if value.dtype != tensor.dtype.as_numpy_dtype:
+      return None
+    key += [id(tensor), value.shape]
   # TensorFlow would refuse to run nothing, and the session does not ask it.
   return tuple(key) if num_fetched else None
 

@@ -89,12 +89,20 @@ def test_any_other_run_is_the_sessions_own(made, change):
   assert len(made.anew) == 2
 
 
-def test_a_wrong_shape_or_dtype_is_refused_as_ever(made):
+def test_a_wrong_shape_is_refused_as_ever(made):
   made.run({'a': [made.double]}, _feed(made, 1, 2))
   with pytest.raises(ValueError, match='Cannot feed value of shape'):
     made.run({'a': [made.double]}, {made.fed: np.ones([2, 2], np.float32)})
-  found = made.run({'a': [made.double]}, {made.fed: np.ones(2, np.int64)})
-  assert found['a'][0].dtype == np.float32
+
+
+@pytest.mark.parametrize('dtype', [np.float64, np.int64])
+def test_what_is_fed_in_another_dtype_is_cast_each_time(made, dtype):
+  for i in range(1, 4):
+    feed = {made.fed: np.array([i, 1], dtype)}
+    found = made.run({'a': [made.double]}, feed)
+    assert found['a'][0].dtype == np.float32
+    assert found['a'][0].tolist() == [2 * i, 2]
+  assert len(made.anew) == 3
 
 
 def test_a_trace_is_the_sessions_own(made):
