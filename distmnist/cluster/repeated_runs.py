@@ -61,7 +61,7 @@ def _make_key(fetches, feed_dict):
     return None
   key, num_fetched = [], 0
   for fetched in fetches.values():
-    tensors = fetched if isinstance(fetched, list) else [fetched]
+    tensors = _as_list(fetched)
     if not all(isinstance(tensor, tf.Tensor) for tensor in tensors):
       return None
     key += [type(fetched), *map(id, tensors)]
@@ -77,21 +77,17 @@ def _make_key(fetches, feed_dict):
   return tuple(key) if num_fetched else None
 
 
+def _as_list(fetched):
+  return fetched if isinstance(fetched, list) else [fetched]
+
+
 class _KnownRun:
   """A run in the terms of TensorFlow's C API."""
 
   def __init__(self, session, fetches, feed_dict):
-    lists = [x if isinstance(x, list) else [x] for x in fetches.values()]
-    tensors = list(itertools.chain(*lists))
+    tensors = list(itertools.chain(*map(_as_list, fetches.values())))
     # As long as they live no other tensor has their ids.
     self._kept = tensors, list(feed_dict)
-    indices = {id(tensor): i for i, tensor in enumerate(tensors)}
-    self._indices = [
-      [indices[id(x)] for x in fetched]
-      if isinstance(fetched, list)
-      else indices[id(fetched)]
-      for fetched in fetches.values()
-    ]
     self._session = session
     self._outputs = [tensor._as_tf_output() for tensor in tensors]
     self._inputs = {id(tensor): tensor._as_tf_output() for tensor in feed_dict}
@@ -101,10 +97,12 @@ class _KnownRun:
     session = self._session
     fed = {self._inputs[id(x)]: value for x, value in feed_dict.items()}
     # As the session does it itself, which also explains an error.
-    values = session._do_call(
-      session._call_tf_sessionrun, None, fed, self._outputs, [], None
+    values = iter(
+      session._do_call(
+        session._call_tf_sessionrun, None, fed, self._outputs, [], None
+      )
     )
     return {
-      name: [values[i] for i in at] if isinstance(at, list) else values[at]
-      for name, at in zip(fetches, self._indices, strict=True)
+      name: [next(values) for _ in x] if isinstance(x, list) else next(values)
+      for name, x in fetches.items()
     }
