@@ -94,14 +94,22 @@ class BatchSource:
     coming = self.tickets.peek(num_coming)
     for i in range(0, len(coming), num_batches):
       if coming[i] not in self._announced:
-        self._streamed.announce(self._find_rows(coming[i : i + num_batches]))
+        rows = self._find_rows(coming[i : i + num_batches], num_coming)
+        self._streamed.announce(rows)
         self._announced.append(coming[i])
 
-  def _find_rows(self, tickets_of_run):
-    """Returns what a run is fed with, int64 [num_batches, 1 + batch_size]."""
+  def _find_rows(self, tickets_of_run, num_coming=0):
+    """Returns what a run is fed with, int64 [num_batches, 1 + batch_size].
+
+    Args:
+      tickets_of_run: list of int.
+      num_coming: int, the run is among so many of the next batches. As many are
+        looked up beyond, or each of the next runs would be a look-up.
+    """
     if not all(ticket in self._index for ticket in tickets_of_run):
-      num_ahead = _NUM_AHEAD // self.dealing.batch_size
-      self._look_up([*tickets_of_run, *self.tickets.peek(num_ahead)])
+      num_beyond = max(num_coming, _NUM_AHEAD // self.dealing.batch_size)
+      coming = self.tickets.peek(num_coming + num_beyond)
+      self._look_up([*tickets_of_run, *coming])
     return self._rows[[self._index[ticket] for ticket in tickets_of_run]]
 
   def _look_up(self, wanted):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distmnist.data import data_order, streamed
-from distmnist.training.batches import batch_table
+from distmnist.training.batches import batch_source, batch_table
 from tests.support.sources import BATCH, NUM_IMAGES, make_dealing, make_source
 
 
@@ -95,6 +95,30 @@ def test_the_next_runs_are_read_while_one_is_under_way(set_flags, num_threads):
   asked = [numbers for numbers in reader.asked if numbers != [0]]
   assert sorted(map(str, fed)) == sorted(map(str, asked[:4]))
   assert len(asked) == 4 + num_threads
+
+
+def test_images_are_looked_up_for_several_runs_at_a_time(
+  set_flags, monkeypatch
+):
+  # Of batches as large as what is looked up at a time.
+  monkeypatch.setattr(batch_source, '_NUM_AHEAD', BATCH)
+  set_flags('--read_threads=4')
+  examples = streamed.Streamed(Squares())
+  source = make_source(make_dealing(1, last_step=40), examples=examples)
+  source.begin(0, batch_table.make_table(source.dealing))
+  look_up, sizes = source._look_up, []
+  monkeypatch.setattr(
+    source,
+    '_look_up',
+    lambda wanted: sizes.append(len(wanted)) or look_up(wanted),
+  )
+  for step in range(24):
+    source.make_feed(1)
+    source.note([step + 1])
+  examples._ahead._pool.shutdown()
+  # Each batch is looked up twice or so, and not in each run that is to come.
+  assert sum(sizes) <= 3 * 24
+  assert len(sizes) <= 24 // 2
 
 
 def test_a_blank_feed_takes_nothing():
