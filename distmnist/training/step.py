@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import key_shard
+from distmnist.exchange.tables import key_shard, tables_apart
 from distmnist.nn import batch_norm, optimizers
 from distmnist.training import averages, losses
 from distmnist.training.batches import dispatcher
@@ -98,6 +98,7 @@ def build_step_of(
       global_step, cluster.num_workers, epochs_per_update
     )
     update = strategy.minimize(loss, make_optimizer, global_step)
+    update = tables_apart.add_to(update, make_optimizer)
     key_shard.connect_all()
     state.build_updates()
     train_op = batch_norm.after_updates(update.train_op)

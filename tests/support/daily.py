@@ -26,6 +26,11 @@ DAILY = {
   'exchange/shards/shard_barrier_test.py': {
     'test_the_bits_are_those_of_the_barrier_of_a_step': ('2-adam', '1-lamb'),
   },
+  'exchange/tables/tables_apart_test.py': {
+    'test_each_gradient_of_a_row_is_applied_once_under_each_rule': (
+      *('easgd', 'sync_sgd', 'ad_psgd'),
+    ),
+  },
   'export_test.py': {
     'test_what_any_rule_and_cluster_has_trained_is_exported': (
       *('async_sgd-3-flags0', 'ring_allreduce-0-flags4'),
@@ -147,7 +152,9 @@ DAILY = {
     'test_the_nets_of_imagenet_take_jpegs_in_records': (),
   },
   'system/table_kills_test.py': {
-    'test_a_kill_amid_a_save_breaks_nothing': ('async_sgd-3000-victims0',),
+    'test_a_kill_amid_a_save_breaks_nothing': (
+      'async_sgd-3000-victims0-words0',
+    ),
   },
   'system/vertical_test.py': {
     'test_the_split_net_is_the_whole_one': (

@@ -30,7 +30,8 @@ def load(split):
 
 
 def build(x, is_training):
-  return tf.reduce_sum(layers.embedding(x, ROWS, 8, 'ads'), [1, 2])
+  bias = tf.get_variable('bias', [], initializer=tf.zeros_initializer())
+  return tf.reduce_sum(layers.embedding(x, ROWS, 8, 'ads'), [1, 2]) + bias
 
 
 def loss(y, outputs):
@@ -45,20 +46,24 @@ class Run(fault_run.Run):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-  ('rule', 'steps', 'victims'),
+  ('rule', 'steps', 'victims', 'words'),
   [
-    ('async_sgd', 3000, ['ps 0', 'worker 0', 'worker 1', 'ps 0']),
+    ('async_sgd', 3000, ['ps 0', 'worker 0', 'worker 1', 'ps 0'], []),
     # The chief waits for its saves, as ever: one loss of each.
-    ('sync_sgd', 100, ['ps 0', 'worker 0']),
+    ('sync_sgd', 100, ['ps 0', 'worker 0'], []),
+    ('easgd', 300, ['ps 0', 'worker 1'], ['--table_strategy=async_sgd']),
   ],
 )
-def test_a_kill_amid_a_save_breaks_nothing(tmp_path, rule, steps, victims):
+def test_a_kill_amid_a_save_breaks_nothing(
+  tmp_path, rule, steps, victims, words
+):
   problem = tmp_path / 'ads.py'
   problem.write_text(PROBLEM)
   flags = [
     *(f'--strategy={rule}', f'--problem={problem}', '--optimizer=adagrad'),
     *('--learning_rate=0.1', '--batch_size=64', '--save_secs=1', '--history'),
     *('--log_secs=0', '--stall_warn_secs=3', f'--train_steps={steps}'),
+    *words,
   ]
   run = Run(tmp_path, flags, 1, 2)
   try:

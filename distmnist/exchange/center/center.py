@@ -10,7 +10,7 @@ worker's own.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import model_variables, transport
-from distmnist.exchange.tables import table_rows
+from distmnist.exchange.tables import table_rows, tables_apart
 
 
 class Center(model_variables.ModelVariables):
@@ -54,7 +54,8 @@ class Center(model_variables.ModelVariables):
 
   def count_bytes(self):
     """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
-    return tuple(self.num_bytes + x for x in self.rows.count_bytes())
+    of_rows = (0, 0) if self.rows.is_apart else self.rows.count_bytes()
+    return tuple(self.num_bytes + x for x in of_rows)
 
   def read_step(self, global_step):
     """Returns the global_step that the views are of, int64 scalar tensor.
@@ -101,8 +102,8 @@ class Center(model_variables.ModelVariables):
     """Cuts whole tensors as the center is cut and pushes the parts.
 
     Args:
-      tensors: list like `views`, and then like `rows.views` if there are any;
-        what is for a shard in place is beside it.
+      tensors: list like `views`, and then like `rows.views` unless these are
+        apart; what is for a shard in place is beside it.
 
     Returns:
       The list of (part on its shard's ps, shard) for `apply_gradients`.
@@ -116,10 +117,12 @@ class Center(model_variables.ModelVariables):
     devices = [shard.device for shard in self._pulled_shards]
     arrived = self._wire.to_ps(parts, devices)
     pairs = list(zip([*arrived, *there], self.shards, strict=True))
-    return pairs + self.rows.push(tensors[end:])
+    if not self.rows.is_apart:
+      pairs += self.rows.push(tensors[end:])
+    return pairs
 
   def compute_gradients(self, optimizer, loss):
-    """Returns the list of g^i: by the views, and by the tables' rows."""
+    """Returns the list of g^i: by the views, and by rows that are not apart."""
     views = self.views + self.rows.views
     # A gradient is computed where the loss of its tower was.
     is_spread = self._has_towers or bool(self._in_place)
@@ -127,7 +130,12 @@ class Center(model_variables.ModelVariables):
       loss, views, colocate_gradients_with_ops=is_spread
     )
     # What the loss does not depend on has none.
-    return [tf.zeros_like(v) if g is None else g for g, v in pairs]
+    gradients = [tf.zeros_like(v) if g is None else g for g, v in pairs]
+    if self.rows and self.rows.is_apart:
+      dense = len(self.views)
+      tables_apart.keep(self.rows, gradients[dense:])
+      return gradients[:dense]
+    return gradients
 
 
 def read(shard):

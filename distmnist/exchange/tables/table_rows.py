@@ -8,6 +8,7 @@ from distmnist.exchange.tables import (
   row_counts,
   row_exchange,
   sparse_table,
+  tables_apart,
 )
 
 
@@ -17,6 +18,7 @@ class Rows:
   Attributes:
     exchanges: list of row_exchange.RowExchange, one for each width and kind.
     makes_rows: bool, whether a step makes rows for keys that have none.
+    is_apart: bool, whether tables_apart.py trains them.
   """
 
   def __init__(self, cluster, wire):
@@ -24,6 +26,7 @@ class Rows:
     self._wire = wire
     self._tables = {}
     self.makes_rows = True
+    self.is_apart = tables_apart.is_wanted()
     self.exchanges = []
 
   def __bool__(self):

@@ -78,12 +78,16 @@ class ProgressHook(tf.train.SessionRunHook):
     self.final_step = values['global_step']
     stats.local_steps += 1
     stats.images += self._plan.batch_size
-    stats.pushes += bool(values['bytes_pushed'])
     stats.bytes_pulled += values['bytes_pulled']
     stats.bytes_pushed += values['bytes_pushed']
-    # A step that pushed nothing has a staleness of -1.
-    if values.get('staleness', -1) >= 0:
-      stats.staleness[values['staleness']] += 1
+    # A step that pushed nothing has a staleness of -1, and yet may have sent
+    # gradients of rows (exchange/tables/tables_apart.py).
+    staleness = values.get('staleness')
+    if staleness is None:
+      stats.pushes += bool(values['bytes_pushed'])
+    elif staleness >= 0:
+      stats.pushes += 1
+      stats.staleness[staleness] += 1
     stats.rows.update(row_counts.choose(values))
 
   def _read_sockets(self):

@@ -6,7 +6,7 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.common.names import STRATEGIES
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import sparse_table, tables_apart
 from distmnist.nn import optimizers, sparse_updates
 from distmnist.training.problems import keras_tables, table_memory
 
@@ -26,6 +26,12 @@ def check(strategy):
     return
   table = f'the sparse table {sparse_table.find_name(tables[0])!r}'
   conflict = find_conflict(strategy, table)
+  is_all = len(tf.trainable_variables()) == len(tables)
+  if tables_apart.is_wanted() and is_all and not conflict:
+    conflict = (
+      '--table_strategy=async_sgd leaves nothing to --strategy: the model '
+      f'trains tables alone, such as {table}. Take --strategy=async_sgd'
+    )
   if conflict:
     raise cli.UsageError(conflict)
   table_memory.check(strategy.cluster)
@@ -50,12 +56,18 @@ def find_conflict(strategy, table='a sparse table'):
     table: str, what they are called.
   """
   rule = _name(type(strategy))
-  flag = strategy.refuses_tables_with
-  if flag or not strategy.takes_tables:
+  flag, is_apart = strategy.refuses_tables_with, tables_apart.is_wanted()
+  if is_apart and not strategy.needs_ps:
+    return (
+      f'--strategy={rule} has no ps, where {table} could be: expected one of '
+      f'{", ".join(find_rules())}, or another rule with ps'
+    )
+  if not is_apart and (flag or not strategy.takes_tables):
     given = f'--strategy={rule} with {flag}' if flag else f'--strategy={rule}'
     return (
       f'{given} keeps or pulls more than the rows of a batch, and cannot train '
-      f'{table}: expected one of {", ".join(find_rules())}'
+      f'{table}: expected one of {", ".join(find_rules())}, or '
+      '--table_strategy=async_sgd'
     )
   optimizer = optimizers.base_rate_from_flags()[0].split()[0]
   if optimizer in sparse_updates.WITHOUT:

@@ -54,11 +54,11 @@ def worker():
 
 def test_each_step_is_counted(worker):
   worker.run((1, 0, 40))
-  worker.run((3, 1, 40), (4, -1, 0))
+  worker.run((3, 1, 40), (4, -1, 8))
   stats = worker.stats
   assert (stats.local_steps, stats.images, stats.pushes) == (3, 300, 2)
-  assert (stats.bytes_pulled, stats.bytes_pushed) == (120, 80)
-  # A step that pushed nothing has no staleness.
+  assert (stats.bytes_pulled, stats.bytes_pushed) == (120, 88)
+  # A step that pushed nothing, or rows alone, has no staleness.
   assert dict(stats.staleness) == {0: 1, 1: 1}
   # The first run is where the clock starts.
   assert stats.timed_steps == 2

@@ -19,9 +19,9 @@ RULES = [
 ]
 
 
-def check(name):
+def check(name, cluster=ONE_WORKER):
   layers.embedding(tf.constant([1]), 100, 2, 'users')
-  rule = registry.load(STRATEGIES, name).make(ONE_WORKER)
+  rule = registry.load(STRATEGIES, name).make(cluster)
   table_checks.check(rule)
 
 
@@ -82,6 +82,32 @@ def test_what_does_not_go_with_a_table(
   with pytest.raises(cli.UsageError) as caught:
     check(rule)
   assert str(caught.value).startswith(message)
+
+
+def test_a_rule_of_their_own_lets_any_rule_with_ps_have_tables(
+  tf_session, set_flags
+):
+  set_flags('--table_strategy=async_sgd')
+  tf.get_variable('w', [2])
+  check('easgd')
+
+
+@pytest.mark.parametrize(
+  ('rule', 'message'),
+  [
+    ('easgd', 'leaves nothing to --strategy: the model trains tables alone'),
+    ('ring_allreduce', 'ring_allreduce has no ps, where the sparse table'),
+  ],
+)
+def test_what_a_rule_of_their_own_does_not_go_with(
+  tf_session, set_flags, rule, message
+):
+  set_flags('--table_strategy=async_sgd')
+  cluster = ONE_WORKER
+  if rule == 'ring_allreduce':
+    cluster = cluster_lib.make_cluster((), ('w:1', 'v:1'), 'worker', 0)
+  with pytest.raises(cli.UsageError, match=message):
+    check(rule, cluster)
 
 
 def test_without_a_table_nothing_is_asked(tf_session, set_flags):

@@ -1,0 +1,63 @@
+"""Sparse tables that are trained by a rule of their own: --table_strategy.
+
+The split of Persia (Lian et al. 2021, arXiv 2111.05897): few rows are in the
+batches of two workers at once, so that their staleness does little harm, and
+all workers use the rest of the model in each step. With g_r the gradient of the
+rows r of a worker's batch, in each of its steps,
+
+  pull x~_r;  x~_r <- Opt(x~_r, g_r)
+
+on the ps, at once and without a lock, whatever --strategy does with the rest.
+No copy of a row is kept, so that rules with copies of the model train tables.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+_TABLE_STRATEGY = flags.DEFINE_enum(
+  'table_strategy',
+  None,
+  ['async_sgd'],
+  'The rule of the sparse tables, if it is not --strategy: async_sgd applies '
+  'the gradients of rows as they come, under any --strategy that has ps.',
+)
+# Of the graph: the pairs (table_rows.Rows, gradients like its views).
+_GRADIENTS = 'distmnist/gradients_apart'
+
+
+def is_wanted():
+  """Whether --table_strategy asks for it."""
+  return bool(_TABLE_STRATEGY.value)
+
+
+def keep(rows, gradients):
+  """Keeps the gradients of a step for `add_to`.
+
+  Args:
+    rows: table_rows.Rows.
+    gradients: list of tensors like `rows.views`.
+  """
+  tf.add_to_collection(_GRADIENTS, (rows, gradients))
+
+
+def add_to(update, make_optimizer):
+  """Returns an Update that stands for the tables of the default graph as well.
+
+  Args:
+    update: strategy.Update, of all that is in no table.
+    make_optimizer: see strategy.Strategy.minimize.
+  """
+  for rows, gradients in tf.get_collection(_GRADIENTS):
+    with tf.name_scope('tables_apart'):
+      pairs = rows.push(gradients)
+      with tf.device(update.train_op.device):
+        applied = make_optimizer().apply_gradients(pairs)
+        with tf.control_dependencies([applied]):
+          train_op = tf.identity(update.train_op)
+      pulled, pushed = rows.count_bytes()
+    update = update._replace(
+      train_op=train_op,
+      bytes_pulled=update.bytes_pulled + pulled,
+      bytes_pushed=update.bytes_pushed + pushed,
+    )
+  return update
