@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import key_hook, table_saver
+from distmnist.exchange.tables import key_hook, table_saver, tables_apart
 from distmnist.lifecycle import (
   consistency,
   lost_workers,
@@ -208,8 +208,8 @@ def make_scaffold(task, strategy, restart, strategy_hooks):
     strategy_lib.describe_wait, strategy_hooks
   )
   # Workers that wait for each other have all rows of one step.
-  is_synchronous = strategy.max_staleness == 0
+  is_of_one_step = strategy.max_staleness == 0 and not tables_apart.is_wanted()
   saver = table_saver.TableSaver(
-    task.cluster.cpu_device, may_mix=not is_synchronous
+    task.cluster.cpu_device, may_mix=not is_of_one_step
   )
   return session_lib.ClusterScaffold(task, restart, saver, strategy_hooks)

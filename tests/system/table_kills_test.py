@@ -52,6 +52,7 @@ class Run(fault_run.Run):
     # The chief waits for its saves, as ever: one loss of each.
     ('sync_sgd', 100, ['ps 0', 'worker 0'], []),
     ('easgd', 300, ['ps 0', 'worker 1'], ['--table_strategy=async_sgd']),
+    ('sync_sgd', 1000, ['ps 0', 'worker 0'], ['--table_strategy=async_sgd']),
   ],
 )
 def test_a_kill_amid_a_save_breaks_nothing(
