@@ -15,7 +15,7 @@ CALLS = {
   'fit': 'distmnist.api.fit',
   'run': 'distmnist.api.training',
   'run_sweep': 'distmnist.api.sweeping',
-  'run_task': 'distmnist.training.own_loop',
+  'run_task': 'distmnist.api.own_task',
   'start': 'distmnist.api.training',
 }
 

@@ -69,6 +69,12 @@ EVALUATOR = flags.DEFINE_bool(
 MODULE = flags.DEFINE_string(
   'module', TRAIN, 'What a task runs: python -m MODULE.'
 )
+flags.register_validator(
+  'module',
+  lambda name: not ('/' in name or name.endswith('.py')),
+  'expected the name of a module, as after python -m: of a file train.py here, '
+  'train',
+)
 DRY_RUN = flags.DEFINE_bool(
   'dry_run',
   False,

@@ -1,4 +1,4 @@
-"""run_task: a script with a model, a loss and a loop of its own, on a cluster.
+"""A script with a model, a loss and a loop of its own, on a cluster.
 
   import distmnist.runtime  # TensorFlow, quiet and in graph mode.
   import tensorflow.compat.v1 as tf
@@ -23,7 +23,6 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
 import contextlib
-import functools
 import logging
 import os
 
@@ -176,32 +175,30 @@ class WorkerTask:
       others.wait_at_end(chief.END_TIMEOUT_SECS.value)
 
 
-def run_task(train):
-  """Runs this process as a task of its cluster; does not return.
+def run(train):
+  """Runs the task that the flags name; returns its exit code.
 
   Args:
-    train: callable(WorkerTask), of a worker. A ps does without.
+    train: callable(WorkerTask), of a worker.
+
+  Raises:
+    cli.UsageError: a flag does not fit the others, or this program.
   """
-
-  @functools.wraps(train)  # Its file is the program.
-  def main():
-    console_lib.print_logs(console_lib.Console(0).say)
-    task = task_lib.from_flags()
-    task.log_role()
-    cluster = task.cluster
-    if cluster.job_name == 'evaluator':
-      raise cli.UsageError(
-        '--job_name=evaluator: expected ps or worker, as this script has a '
-        'loop of its own'
-      )
-    if cluster.job_name == 'ps':
-      task.serve()
-      return ps.run_ps(task)
-    with (
-      tf.Graph().as_default(),
-      contextlib.suppress(stop_request.StoppedError),
-    ):
-      train(WorkerTask(task))
-    return shutdown.end(task.stop)
-
-  cli.run(main, leave=os._exit)
+  console_lib.print_logs(console_lib.Console(0).say)
+  task = task_lib.from_flags()
+  task.log_role()
+  cluster = task.cluster
+  if cluster.job_name == 'evaluator':
+    raise cli.UsageError(
+      '--job_name=evaluator: expected ps or worker, as this script has a '
+      'loop of its own'
+    )
+  if cluster.job_name == 'ps':
+    task.serve()
+    return ps.run_ps(task)
+  with (
+    tf.Graph().as_default(),
+    contextlib.suppress(stop_request.StoppedError),
+  ):
+    train(WorkerTask(task))
+  return shutdown.end(task.stop)

@@ -29,6 +29,8 @@ def test_without_flags_it_is_a_ps_and_two_workers_on_this_machine(set_flags):
   'word',
   [
     '--launcher=rocket',
+    '--module=train.py',
+    '--module=mine/train',
     '--num_ps=-1',
     '--num_ps=10001',
     '--num_ps=100000',

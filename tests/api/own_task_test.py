@@ -1,0 +1,34 @@
+"""own_task: what is wrong before a script's train is called is one line."""
+
+import subprocess
+import sys
+
+_SCRIPT = """
+import distmnist.runtime
+import distmnist
+from absl import flags
+
+flags.DEFINE_list('ps_hosts', [], 'As in many a script.')
+
+
+def train(task):
+  raise AssertionError('train was called')
+
+
+distmnist.run_task(train)
+"""
+
+
+def test_a_flag_by_the_name_of_one_of_ours_is_one_line(tmp_path):
+  script = tmp_path / 'mine.py'
+  script.write_text(_SCRIPT)
+  done = subprocess.run(
+    [sys.executable, script, '--job_name=ps'],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert (done.returncode, done.stdout) == (2, '')
+  [line] = done.stderr.splitlines()
+  assert line.startswith("distmnist.mine: error: The flag 'ps_hosts' is defi")
+  assert 'Leave out that of the script, or give it another name' in line
