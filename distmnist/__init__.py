@@ -14,7 +14,7 @@ _MOVED = {
 
 
 def __getattr__(name):
-  # Loaded at need: `import distmnist` costs nothing.
+  # Loaded on demand, so that `import distmnist` costs nothing.
   if name in names.CALLS:
     return getattr(importlib.import_module(names.CALLS[name]), name)
   if name in _MOVED:

@@ -1,8 +1,8 @@
 """Checks the flags of many trainings: python -m distmnist.check_flags FILE.
 
 FILE is JSON: num_ps, num_workers, `flags`, a list of str for each training, and
-`needs_data`: whether its data set is there to be looked at. What train would
-say of each before it starts, None or one line, becomes a list in FILE.checked.
+`needs_data`: whether the data set is here to be checked. FILE.checked becomes a
+list of what train would say about each before it starts: None or one line.
 TensorFlow is imported once, and a data set is loaded once.
 """
 
@@ -38,10 +38,10 @@ def main(words):
 
 
 class Checker:
-  """Has train's own checks of a worker 0, for a cluster of one shape.
+  """Runs train's own checks of worker 0, for a cluster of one shape.
 
-  That the data are missing is no mistake in the flags of one training: it ends
-  the program. Without `needs_data` nothing of this machine is looked at.
+  Missing data are not a mistake in the flags of one training: they end the
+  program. Without `needs_data`, nothing on this machine is checked.
   """
 
   def __init__(self, num_ps, num_workers, needs_data=True):
@@ -58,7 +58,7 @@ class Checker:
   def find_mistake(self, words):
     """Returns what is wrong with the flags `words`, one line, or None."""
     try:
-      # Before, as its own flags stay for the other combinations.
+      # Outside the saver: the problem's flags stay for the other combinations.
       problem_module.import_named(words)
       with flagsaver.flagsaver():
         self._check(words)

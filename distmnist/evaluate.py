@@ -2,8 +2,8 @@
 
   python -m distmnist.evaluate --logdir=logs/run
 
-evaluates the latest checkpoint of a run. Model and data set are those that
-the run was started with; flags given here win over them.
+evaluates the latest checkpoint of a run. The model and data set are those the
+run was started with; flags given here override them.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -74,7 +74,7 @@ def _make_check(problem):
   """Returns the divergence.CostCheck for a checkpoint."""
   if problem.is_custom:
     return divergence.CostCheck(problem, _load_split(problem))
-  # Before the images, which may take a download.
+  # Check before loading the images, which may need a download.
   return divergence.without_data(problem, images.image_shape())
 
 

@@ -1,10 +1,10 @@
-"""A SavedModel from a checkpoint, whatever cluster has written it.
+"""Writes a SavedModel from a checkpoint, whatever cluster has written that.
 
   python -m distmnist.export --logdir=logs/run --export_dir=logs/model
 
-takes the latest checkpoint of a run. Model and data set, or the --problem, are
-those that the run was started with; flags given here win over them. What comes
-out needs no cluster and no distmnist. It serves images as bytes, see
+takes the latest checkpoint of a run. The model and data set, or the --problem,
+are those that the run was started with; flags given here override them. The
+SavedModel needs no cluster and no distmnist. It serves images as bytes, see
 serving/saved_model.py for its signature, and a --problem as its `spec` and
 `serve` say. `python -m distmnist.predict` runs it.
 """
@@ -34,7 +34,7 @@ def main():
   problem = problem_lib.from_flags()
   if changed := problem_source.find_change(problem, logdir):
     console.print_to_stderr(changed)
-  checks = []  # Whether the weights are finite is looked at in any case.
+  checks = []  # The weights are checked for being finite in any case.
   if not problem.is_custom:
     shape = images.image_shape()
     checks = [divergence.without_data(problem, shape).find]
@@ -58,7 +58,7 @@ def export(problem, spec, path, export_dir):
   """Writes the SavedModel of a checkpoint.
 
   The graph is built anew, as for an evaluation: no shards, no device, no
-  optimizer, and batch norm by its averages.
+  optimizer, and batch norm uses its averages.
 
   Args:
     problem: problem.Problem.
@@ -71,7 +71,7 @@ def export(problem, spec, path, export_dir):
 
   Raises:
     cli.UsageError: the problem cannot be served, see problem_spec.build.
-    cli.RunError: the checkpoint is not whole or of another model, or the
+    cli.RunError: the checkpoint is not whole or is of another model, or the
       SavedModel cannot be written.
   """
   # Nothing is computed: a GPU may be in use by the training.

@@ -2,8 +2,8 @@
 
   python -m distmnist.forward --logdir=logs/run --logger=wandb
 
-It reads metrics.jsonl of each task from its first line on, and ends when
-nothing of the run is left; `launch --loggers=wandb` runs it beside a run.
+It reads metrics.jsonl of each task from the first line on, and ends when
+nothing of the run is left; `launch --loggers=wandb` runs it alongside a run.
 """
 
 import signal
@@ -38,12 +38,12 @@ def main():
 
 
 def forward(run, make_logger, is_told):
-  """Gives a logger what comes, to the end of a run.
+  """Gives a logger the numbers of a run until it ends.
 
   Args:
     run: watched_run.WatchedRun.
     make_logger: callable -> a logger, called at the first line.
-    is_told: threading.Event, set to end after what is there.
+    is_told: threading.Event, set to end once what is there is forwarded.
   """
   logger = None
   while True:

@@ -2,8 +2,8 @@
 
   python -m distmnist.launch --num_ps=1 --num_workers=2 -- --model=cnn
 
-All after -- goes to every task untouched. The exit code is 0 if all tasks
-ended with 0, else that of the first task that failed for good.
+Everything after -- goes to every task untouched. The exit code is 0 if all
+tasks ended with 0, else that of the first task that failed for good.
 """
 
 import os
@@ -22,10 +22,10 @@ from distmnist.sweeps import autotune
 _AUTOTUNE = flags.DEFINE_bool(
   'autotune',
   False,
-  'Before the run, try for --autotune_secs which of --steps_per_run,'
-  ' --wire_dtype, --communication_period and the like make it faster on its'
-  ' hosts, say what each brings, and run with the best. Flags that are given'
-  ' stay as they are.',
+  'Before the run, spend --autotune_secs to find which of --steps_per_run, '
+  '--wire_dtype, --communication_period and the like make it faster on its '
+  'hosts, print the gain of each, and run with the best. Flags that are given '
+  'stay as they are.',
 )
 
 # What --help explains.
@@ -54,8 +54,8 @@ def main(train_flags):
     cluster_flags.MODULE.value == TRAIN
     and cluster_flags.LAUNCHER.value != 'local'
   ):
-    # Here TensorFlow takes seconds, there a place in the queue. On this machine
-    # the tasks say it as early.
+    # The check takes seconds of TensorFlow here, but a mistake there costs a
+    # place in the queue. On this machine the tasks report it just as early.
     train_flags_lib.check_combination(
       given,
       cluster_flags.NUM_PS.value,
@@ -72,7 +72,7 @@ def main(train_flags):
     if signum:
       return 128 + signum
     train_flags, given = [*train_flags, *taken], [*given, *taken]
-  # A launcher gives its tasks their roles: that of this process is not theirs.
+  # A launcher gives its tasks their roles: this process's role is not theirs.
   for name in task_environment.NAMES:
     os.environ.pop(name, None)
   job = jobs.Job(
@@ -96,7 +96,7 @@ def main(train_flags):
 
 
 def run():
-  """The console's entry point."""
+  """The console entry point."""
   cli.run(
     main,
     passthrough=True,

@@ -1,4 +1,4 @@
-"""Prints the log of a task of a run, and with -f what comes to it.
+"""Prints the log of a task of a run, and with -f what is added to it.
 
   python -m distmnist.logs --logdir=logs/run [-f] [TASK]
 
@@ -20,7 +20,8 @@ from distmnist.storage import copies, paths, urls
 _FOLLOW = flags.DEFINE_bool(
   'follow',
   False,
-  'Go on with what comes to the log until the launcher of the run has ended.',
+  'Keep printing what is added to the log until the launcher of the run has '
+  'ended.',
   short_name='f',
 )
 _FIRST_FLAGS = ('logdir', 'follow')
@@ -33,14 +34,14 @@ def main(words):
   found = find_run.from_flags()
   if _FOLLOW.value and urls.is_remote(found.logdir):
     raise cli.UsageError(
-      f'--follow of {found.logdir}: a log in a store is as old as its last'
-      ' copy; leave --follow out, or follow it where the launcher runs'
+      f'--follow of {found.logdir}: a log in a store is only as recent as its '
+      'last copy; leave --follow out, or follow it where the launcher runs'
     )
   path = find_log(found.logdir, found.state.launcher, task)
   with open(copies.fetch_file(path), 'rb') as log:
     while True:
       found.look()
-      # Before the last look at the log.
+      # Decided before the last look at the log.
       is_over = not _FOLLOW.value or not found.find_left()
       for data in iter(lambda: log.read(1 << 16), b''):
         sys.stdout.buffer.write(data)
@@ -67,7 +68,7 @@ def parse_task(words):
     return CHIEF
   if not found:
     raise cli.UsageError(
-      f'{typed!r} is no task: expected one such as worker_0, ps_1 or chief'
+      f'{typed!r} is not a task: expected one such as worker_0, ps_1 or chief'
     )
   return f'{found[1]} {int(found[2])}'
 
@@ -99,8 +100,8 @@ def find_log(logdir, launcher, task):
   hint = (
     f'there are {", ".join(there)}'
     if there
-    else 'a task that no launcher of ours has started writes to its own screen'
-    ' (Kubernetes: kubectl logs)'
+    else 'a task not started by a launcher of distmnist writes to its own '
+    'screen (Kubernetes: kubectl logs)'
   )
   raise cli.RunError(f'no log of {task} in {folders[0]}: {hint}')
 

@@ -2,10 +2,10 @@
 
   python -m distmnist.plan --num_ps=2 --num_workers=3 --model=vgg19
 
-takes the flags of train, hosts included; without hosts those of launch say how
-many tasks there are. It starts nothing, and reads no images; of a --problem it
-loads the training data, for their shapes. With --suggest it runs instead, for
-half a minute, to find which flags make the run faster.
+takes the flags of train, hosts included; without hosts, those of launch say how
+many tasks there are. It starts nothing and reads no images; for a --problem it
+loads the training data to learn their shapes. With --suggest it instead runs
+for half a minute to find which flags make the run faster.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -44,8 +44,8 @@ _MBITS = flags.DEFINE_multi_integer(
 _SUGGEST = flags.DEFINE_bool(
   'suggest',
   False,
-  'Instead, try for --autotune_secs on the hosts of --launcher which flags make'
-  ' the run faster, and print them with what each brings.',
+  'Instead, spend --autotune_secs on the hosts of --launcher to find which '
+  'flags make the run faster, and print them with the gain of each.',
 )
 
 # What --help explains.
@@ -98,7 +98,7 @@ def main():
 
 
 def build(cluster, problem):
-  """Builds a step of the flags' rule, which nothing runs.
+  """Builds, but never runs, a step of the rule that the flags name.
 
   Args:
     cluster: cluster.Cluster.
@@ -108,7 +108,7 @@ def build(cluster, problem):
     (name of the rule, step.Step, list of all tf.Variable, traffic.Traffic).
 
   Raises:
-    cli.UsageError: flags do not fit each other.
+    cli.UsageError: the flags contradict each other.
   """
   name, strategy = flag_checks.make_strategy(cluster)
   table_checks.settle(problem, strategy)
@@ -144,7 +144,7 @@ def make_cluster():
   """Returns the cluster.Cluster of worker 0; raises cli.UsageError."""
   given = flags.FLAGS
   if given.worker_hosts or given.ps_hosts:
-    # Whoever asks is worker 0: all of them move the same.
+    # Plan as worker 0: all workers move the same amount.
     given.job_name, given.task_index = 'worker', 0
     return role_flags.from_flags()
   is_local = cluster_flags.LAUNCHER.value == 'local'
@@ -166,7 +166,7 @@ def make_cluster():
 
 
 def format_variables(variables):
-  """Yields a line a shard: name, shape, ps and bytes, in columns."""
+  """Yields one line per shard: name, shape, ps and bytes, in columns."""
   rows = [('variable', 'shape', 'ps', 'bytes')]
   for variable in variables:
     device = tf.DeviceSpec.from_string(variable.device)

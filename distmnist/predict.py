@@ -1,13 +1,13 @@
-"""What a SavedModel of distmnist.export gives for the examples of files.
+"""Runs a SavedModel of distmnist.export on the examples in files.
 
   python -m distmnist.predict --export_dir=logs/model --images='digits/*.png'
   python -m distmnist.predict --export_dir=logs/model \\
       --images=t10k-images-idx3-ubyte.gz --labels=t10k-labels-idx1-ubyte.gz
   python -m distmnist.predict --export_dir=logs/mine --inputs=new.csv
 
-prints a line an example: where it is, and what the model gives for it; of an
-image its class, and how probable that is. Of a file with many come the first
-ten; --output has all of them.
+prints one line per example: where it is, and what the model gives for it; for
+an image, its class, and how probable that is. Only the first ten examples of
+each file are printed; --output has all of them.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -37,17 +37,16 @@ from distmnist.serving import (
 _INPUTS = flags.DEFINE_list(
   'inputs',
   [],
-  'Files with the examples of any model, with commas between them: .npy, .npz, '
-  '.jsonl (JSON lines) or .csv (with a header). An array, a key or a column '
-  "is called as the model's input is. A name may be a pattern, such as "
-  "'new/*.csv'.",
+  'Files with examples for any model, separated by commas: .npy, .npz, .jsonl '
+  '(JSON lines) or .csv (with a header). An array, a key or a column has the '
+  "name of the model's input. A name may be a pattern, such as 'new/*.csv'.",
 )
 _IMAGES = flags.DEFINE_list(
   'images',
   [],
-  'Of a model of images: IDX files, gzipped or not, and PNGs, with commas '
-  "between them; a name may be a pattern, such as 'digits/*.png'. Images have "
-  "the model's height and width; colours are turned to grey where it takes "
+  'For a model of images: IDX files, gzipped or not, and PNGs, separated by '
+  "commas; a name may be a pattern, such as 'digits/*.png'. Images have the "
+  "model's height and width; colours are turned to grey if the model takes "
   'grey.',
 )
 _LABELS = flags.DEFINE_string(
@@ -58,13 +57,12 @@ _LABELS = flags.DEFINE_string(
 _INVERT = flags.DEFINE_bool(
   'invert',
   False,
-  'Turn light into dark in --images: MNIST is white on black, what people draw '
-  'is black on white.',
+  'Invert --images: MNIST is white on black, but people draw black on white.',
 )
 _CHUNK_SIZE = flags.DEFINE_integer(
   'chunk_size',
   250,
-  'Examples predicted at once; with fewer it takes less memory.',
+  'Examples predicted at once; fewer take less memory.',
   lower_bound=1,
 )
 _OUTPUT = flags.DEFINE_string(
@@ -79,7 +77,7 @@ _FIRST_FLAGS = (
   *('output', 'chunk_size'),
 )
 
-# The mean of what is drawn black on white is above it: MNIST's is 33 of 255.
+# The mean of images drawn black on white is above this; MNIST's is 33 of 255.
 _BRIGHT = 150
 
 
@@ -92,7 +90,7 @@ def main():
       '--images, or .npy, .npz, .jsonl or .csv files by --inputs'
     )
   if _INPUTS.value and (_LABELS.value or _INVERT.value):
-    raise cli.UsageError('--labels and --invert are of --images, not --inputs')
+    raise cli.UsageError('--labels and --invert go with --images, not --inputs')
   paths = image_files.find(_IMAGES.value or _INPUTS.value)
   output = _OUTPUT.value and os.path.expanduser(_OUTPUT.value)
   if output:
@@ -110,8 +108,8 @@ def predict_inputs(export_dir, paths, output):
   for path, shape in zip(paths, shapes, strict=True):
     if shape != shapes[0]:
       raise cli.RunError(
-        f'{path} has examples of another shape than {paths[0]}: predict them '
-        'by themselves'
+        f'{path} has examples of a different shape from {paths[0]}: predict '
+        'them separately'
       )
   arrays = {n: np.concatenate([each[n] for each in read]) for n in read[0]}
   results = predict(model, arrays, sum(sizes))
@@ -135,8 +133,8 @@ def predict_images(export_dir, paths, output):
     images = 255 - images
   elif images.shape[-1] == 1 and images.mean() > _BRIGHT:
     print(
-      f'{PREDICT}: these images are mostly bright, those of MNIST are '
-      'white on black: see --invert',
+      f'{PREDICT}: these images are mostly bright, but MNIST is white on '
+      'black: see --invert',
       file=sys.stderr,
     )
   found = predict(model, {'images': images}, num_images)
@@ -158,7 +156,7 @@ def predict_images(export_dir, paths, output):
 
 
 def describe_class(name, value):
-  """Returns what is printed of an image: no names, and no label."""
+  """Returns what is printed for an image: no names, and no label."""
   texts = {'class': f'{value}', 'probability': f'{value:.4f}'}
   return texts.get(name, '')
 
@@ -172,7 +170,7 @@ def predict(model, arrays, num_examples):
     num_examples: int, at least 1.
 
   Raises:
-    cli.RunError: the graph fails at these examples.
+    cli.RunError: the graph fails on these examples.
   """
   console = Console(stream=sys.stderr)
   start_secs = time.monotonic()
@@ -187,7 +185,7 @@ def predict(model, arrays, num_examples):
       chunks.append(model.run({n: a[start:end] for n, a in arrays.items()}))
     except tf.errors.OpError as error:
       raise cli.RunError(
-        f'the model fails at the examples {start:,} to '
+        f'the model fails on the examples {start:,} to '
         f'{min(end, num_examples) - 1:,}: {errors.explain(error)}'
       ) from error
   if len(chunks) > 1:
@@ -209,7 +207,7 @@ def write_and_print(parts, results, output, describe):
 
 
 def run():
-  # `predict ... | head` ends when head does, as programs are used to.
+  # `predict ... | head` ends when head does, as is usual for programs.
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)
   cli.run(main, first_flags=_FIRST_FLAGS)
 

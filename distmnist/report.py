@@ -2,7 +2,7 @@
 
   python -m distmnist.report --logdir=logs/run
 
-It needs no network, then or later. A launcher that waits does the same at the
+It needs no network, now or later. A launcher that waits does the same at the
 end of a run.
 """
 

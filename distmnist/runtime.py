@@ -1,7 +1,7 @@
 """TensorFlow as the runtime of classic graphs: imported once and quietly.
 
-A program imports this module before any other that imports TensorFlow; the
-settings below are read while it is imported or when the first server starts.
+A program imports this module before any other that imports TensorFlow, which
+reads the settings below on import or when the first server starts.
 """
 
 import contextlib
@@ -12,20 +12,20 @@ import sys
 
 from distmnist.common import request_ids
 
-# 3 hides the C++ errors of a recovery that Python reports anyway.
+# 3 hides C++ errors during a recovery, which Python reports anyway.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-# Without it Session.close() waits for ever for a ps that is dead.
+# Without this, Session.close() waits forever for a dead ps.
 os.environ.setdefault('GRPC_FAIL_FAST', 'true')
-# gRPC asks for names as we do, by the system's own resolver: its own one knows
-# neither nsswitch.conf nor mDNS, and then a host answers us but not TensorFlow.
+# Have gRPC resolve names as we do, with the system's resolver: its own knows
+# neither nsswitch.conf nor mDNS, so a host could answer us but not TensorFlow.
 os.environ.setdefault('GRPC_DNS_RESOLVER', 'native')
 # A ps that comes back is found within a third of a second.
 os.environ.setdefault(
   'TF_GRPC_DEFAULT_OPTIONS',
   'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300',
 )
-# By default TensorFlow leaves oneDNN's convolutions to processors with AVX512;
-# with AVX2 they halve the processor time of a step of the cnn as well.
+# By default TensorFlow uses oneDNN's convolutions only on processors with
+# AVX512; with AVX2, too, they halve the processor time of a step of the cnn.
 if platform.machine() in ('x86_64', 'AMD64'):
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')
 
@@ -33,8 +33,8 @@ if platform.machine() in ('x86_64', 'AMD64'):
 def _keep_freed_memory():
   """Lets glibc keep the memory of a step's tensors for the next step.
 
-  By default it gives large blocks back to the kernel and gets them again page
-  by page: 14 % of the processor time of a step of the cnn.
+  By default it returns large blocks to the kernel and gets them back page by
+  page, which takes 14 % of the processor time of a step of the cnn.
   """
   mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # From malloc.h.
   with contextlib.suppress(OSError, AttributeError):  # Not glibc.
@@ -46,10 +46,10 @@ def _keep_freed_memory():
 
 @contextlib.contextmanager
 def _without(module):
-  """Has imports of a module (dotted name) fail, unless it is there already.
+  """Makes imports of a module (dotted name) fail, unless it is loaded already.
 
-  TensorFlow imports Keras and goes on if it cannot. That is 0.3 of the time of
-  its import, and of use for models of Keras alone, which import it themselves.
+  TensorFlow imports Keras and goes on if it cannot. Keras takes 0.3 of the time
+  of that import and only serves Keras models, which import it themselves.
   """
   if module in sys.modules:
     yield
@@ -62,9 +62,9 @@ def _without(module):
 
 
 def _import_quietly():
-  """Imports TensorFlow while stderr's descriptor points to nowhere.
+  """Imports TensorFlow with stderr's descriptor redirected to os.devnull.
 
-  A few lines about oneDNN and CUDA are printed before any log level counts.
+  It prints a few lines about oneDNN and CUDA before any log level applies.
   """
   kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
   os.dup2(nowhere, 2)
@@ -76,14 +76,14 @@ def _import_quietly():
     os.close(kept)
     os.close(nowhere)
   tf.logging.set_verbosity(tf.logging.FATAL)
-  # Only eager mode goes: resource variables stay, so that a read has a moment.
+  # Only eager mode goes: with resource variables a read has a definite time.
   tf.disable_eager_execution()
 
 
 @contextlib.contextmanager
 def eagerly():
-  """Ops run as they are called, as TensorFlow 2 has it, not in a graph."""
-  # There is no public way once disable_eager_execution was called.
+  """Runs ops as they are called, as in TensorFlow 2, not in a graph."""
+  # No public API does this once disable_eager_execution has been called.
   from tensorflow.python.eager import context  # noqa: PLC0415
 
   with context.eager_mode():
@@ -91,9 +91,9 @@ def eagerly():
 
 
 def _take_eager_tensors_as_constants():
-  """Has a graph take a tensor that was made eagerly as a constant.
+  """Makes a graph accept an eagerly created tensor as a constant.
 
-  A function of TensorFlow 2 takes it as well; a classic graph refuses it.
+  A TensorFlow 2 function accepts it anyway; a classic graph refuses it.
   """
   import tensorflow.compat.v1 as tf  # noqa: PLC0415
   from tensorflow.python.framework import ops  # noqa: PLC0415

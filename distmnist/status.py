@@ -1,4 +1,4 @@
-"""What each task of a run does, live or at its end, from any shell.
+"""Shows what each task of a run does, live or at its end, from any shell.
 
   python -m distmnist.status --logdir=logs/run
 
@@ -14,7 +14,7 @@ _FIRST_FLAGS = ('logdir',)
 
 
 def main():
-  """Prints a line on the run and a row a task."""
+  """Prints a line about the run and a row per task."""
   found = find_run.from_flags()
   print(table_text.describe_run(found.logdir, found.state))
   print(table_text.format_table(found.state.make_rows(), found.state.unit))

@@ -1,10 +1,10 @@
-"""Has a run save and end, from any shell that sees its log directory.
+"""Makes a run save and end, from any shell that sees its log directory.
 
   python -m distmnist.stop --logdir=logs/run
 
 The run does what it does at Ctrl-C, whatever has started it: the same command
-resumes it later. It is asked by a file in the log directory, which its launcher
-looks for, and each task where no launcher waits.
+resumes it later. The request is a file in the log directory, which the launcher
+looks for or, if no launcher waits, each task.
 """
 
 import time
@@ -19,7 +19,7 @@ from distmnist.watching import stop_file, table_text
 _TIMEOUT_SECS = flags.DEFINE_float(
   'timeout_secs',
   60.0,
-  'Seconds to wait for the end of the run once it is asked; 0 asks and leaves.',
+  'Seconds to wait for the run to end once it is asked to; 0 asks and exits.',
   lower_bound=0,
 )
 _FIRST_FLAGS = ('logdir', 'timeout_secs')
@@ -27,7 +27,7 @@ _LOOK_SECS = 0.2
 
 
 def main():
-  """Asks, and waits for the end of all tasks."""
+  """Asks the run to end, and waits for the end of all tasks."""
   found = find_run.from_flags()
   logdir = found.logdir
   if found.find_left():
@@ -39,7 +39,7 @@ def main():
 
 
 def ask(logdir):
-  """Leaves the wish in `logdir`.
+  """Leaves the request in `logdir`.
 
   Raises:
     cli.RunError: it cannot be written there.
@@ -61,7 +61,7 @@ def wait(found, timeout_secs):
     timeout_secs: float.
 
   Raises:
-    cli.RunError: something is.
+    cli.RunError: something is still left.
   """
   deadline = time.monotonic() + timeout_secs
   while timeout_secs and (left := found.find_left()):

@@ -3,20 +3,20 @@
   python -m distmnist.sweep learning_rate=0.1,0.01 batch_size=32,64 \\
       --parallel=2 --sweep_dir=logs/sweep -- --model=cnn --epochs=2
 
-Everything after -- goes to every trial, followed by the flags of its words:
+Everything after -- goes to every trial, followed by the flags that words set:
 
   name=v1,v2,...  values (v1;v2 if they contain commas), each combined with
-                  each of the others, or one with one under --zip
+                  each of the other words, or one to one under --zip
   name=lo..hi     a range for --random=N: whole numbers are sampled evenly,
-                  others evenly by their logarithm; log:lo..hi and lin:lo..hi
-                  choose
+                  others evenly in their logarithm; log:lo..hi and lin:lo..hi
+                  override this
 
 Every combination is checked by train before the first trial starts. A trial
-that fails stops no other. The same command again runs what is missing.
+that fails does not stop the others. Repeat the command to run what is missing.
 
 Each trial is one process. With --num_ps, --num_workers, --max_restarts or
 --launcher it is a `distmnist.launch`, which gets its flags from here. With
---runner=spark --master=... each is a task of Spark, on an executor; --sweep_dir
+--runner=spark --master=... each is a Spark task, on an executor; --sweep_dir
 is then a folder that the driver and the executors share.
 """
 
@@ -84,8 +84,8 @@ _SAMPLER = flags.DEFINE_enum(
   'sampler',
   'random',
   ['random', 'tpe'],
-  'How --random samples. random: each combination by itself; tpe: each by a '
-  'tree-structured Parzen estimator of the trials that have ended, by Optuna.',
+  'How --random samples. random: each combination independently; tpe: each by '
+  "Optuna's tree-structured Parzen estimator, from the trials that have ended.",
 )
 _RANDOM_SEED = flags.DEFINE_integer(
   'random_seed', 0, 'Seed of --random.', lower_bound=0
@@ -100,9 +100,9 @@ _HALVING = flags.DEFINE_integer(
 _TRIAL_TIMEOUT_SECS = flags.DEFINE_float(
   'trial_timeout_secs',
   None,
-  'Seconds that a trial may take each time it runs, with --halving in each'
-  ' rung. One that takes longer has to save and leave, and has failed;'
-  ' --retry_failed goes on with it. Default: no limit.',
+  'Seconds that a trial may take each time it runs, with --halving in each '
+  'rung. One that takes longer is told to save and exit, and counts as '
+  'failed; --retry_failed goes on with it. Default: no limit.',
   lower_bound=1,
 )
 _RETRY_FAILED = flags.DEFINE_bool(
@@ -157,7 +157,7 @@ def main(words, train_flags):
 
 
 def make_study(words, train_flags):
-  """Returns a study.Study, by the flags that say what to try.
+  """Returns a study.Study from the flags that say what to try.
 
   Raises:
     cli.UsageError: the command line cannot work.
@@ -212,7 +212,7 @@ def _check_proposed():
 
 
 def make_command(study):
-  """Returns a trial_command.TrialCommand, by the flags that say what runs it.
+  """Returns a trial_command.TrialCommand from the flags that say what runs it.
 
   Raises:
     cli.UsageError: the flags do not fit --runner.
@@ -232,8 +232,8 @@ def make_command(study):
 
 def run():
   """The console's entry point."""
-  # One worker with no ps is a single process. The other flags of launch are as
-  # they are there.
+  # One worker with no ps is a single process. The other flags of launch keep
+  # their defaults.
   flags.set_default(cluster_flags.NUM_PS, 0)
   flags.set_default(cluster_flags.NUM_WORKERS, 1)
   cli.run(

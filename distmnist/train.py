@@ -6,9 +6,9 @@ Every host runs the same command with its own --job_name and --task_index:
       --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --logdir=/shared/run
 
 Without hosts the cluster is read from TF_CONFIG, or from Slurm's variables and
-DISTMNIST_NUM_PS; --print_cluster shows it. Without these, too, one process
-trains alone, on the same path. On one machine `python -m distmnist.launch`
-starts a whole cluster.
+DISTMNIST_NUM_PS; --print_cluster shows it. Without these as well, one process
+trains alone, on the same code path. `python -m distmnist.launch` starts a whole
+cluster on one machine.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -66,8 +66,8 @@ _DOWNLOAD_ONLY = flags.DEFINE_bool(
 _LOG_SECS = flags.DEFINE_float(
   'log_secs',
   2,
-  'Seconds from one progress line to the next, and from one line of'
-  ' LOGDIR/TASK/metrics.jsonl to the next, there at least 0.5.',
+  'Seconds from one progress line to the next, and from one line of '
+  'LOGDIR/TASK/metrics.jsonl to the next (at least 0.5 for the latter).',
   lower_bound=0,
 )
 _PRINT_CLUSTER = flags.DEFINE_bool(
@@ -108,11 +108,11 @@ def run_worker(task, console, start, at_end):
     task: task.Task.
     console: console.Console.
     start: float, time.monotonic() at the start of this program.
-    at_end: contextlib.ExitStack, takes what must be let go of at the end.
+    at_end: contextlib.ExitStack, takes what must be released at the end.
   """
   cluster, stop = task.cluster, task.stop
-  # What a user may have got wrong comes before the server: once it answers,
-  # the other tasks count on this one.
+  # Check for user mistakes before the server starts: once it answers, the
+  # other tasks count on this one.
   problem = problem_lib.from_flags(_SEED.value)
   splits = train_split, validation_split = problem_data.load_training_splits(
     problem
@@ -145,7 +145,7 @@ def run_worker(task, console, start, at_end):
   ):
     graph = worker_graph.build(task, choice, train_split, _SEED.value)
     if folder.path and cluster.is_chief:
-      # Of one step: copies of it are to come.
+      # The graph of one step, before it is copied.
       summaries.write_graph(folder.path)
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
     loop.build(_SEED.value, validation_split, at_end)
@@ -161,7 +161,7 @@ def run_worker(task, console, start, at_end):
 
 
 def run():
-  # The interpreter's own end takes a second where TensorFlow has threads.
+  # A normal interpreter exit takes a second when TensorFlow has threads.
   cli.run(main, leave=os._exit, first_flags=_FIRST_FLAGS)
 
 

@@ -24,7 +24,7 @@ def test_a_task_may_be_typed_in_many_ways(words, task):
 
 @pytest.mark.parametrize('words', [['x'], ['ps'], ['ps_0', 'ps_1'], ['../x']])
 def test_what_is_no_task_is_refused(words):
-  with pytest.raises(cli.UsageError, match='is no task: expected one such as'):
+  with pytest.raises(cli.UsageError, match='is not a task: expected one'):
     logs.parse_task(words)
 
 

@@ -156,7 +156,7 @@ def test_a_pattern_is_taken(run, tmp_path):
     (
       ['--inputs=3.npy', '--invert'],
       cli.UsageError,
-      '--labels and --invert are of --images, not --inputs',
+      '--labels and --invert go with --images, not --inputs',
     ),
     (
       ['--images=3.png', '--output=all.txt'],
@@ -268,7 +268,7 @@ def test_examples_of_any_model_are_predicted(run_sums, chunk_size):
 def test_an_op_that_fails_names_the_examples(run_sums, tmp_path):
   np.savez(tmp_path / 'large.npz', x=np.zeros([4, 2]), n=[0, 1, 2, 9])
   with pytest.raises(
-    cli.RunError, match=r'^the model fails at the examples 2 to 3: \S[^\n]+$'
+    cli.RunError, match=r'^the model fails on the examples 2 to 3: \S[^\n]+$'
   ):
     run_sums('--inputs=large.npz', '--chunk_size=2')
 

@@ -295,7 +295,7 @@ def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
   'variables, words',
   [
     ({'TF_CONFIG': '{'}, "TF_CONFIG: '{' is not JSON"),
-    ({'DISTMNIST_NUM_PS': '1'}, 'this is no task of a Slurm step'),
+    ({'DISTMNIST_NUM_PS': '1'}, 'this is not a task of a Slurm step'),
   ],
 )
 def test_a_bad_environment_is_one_line_and_code_2(
@@ -379,7 +379,7 @@ def test_a_checkpoint_of_another_model_is_refused(tasks, tmp_path):
   assert tasks.run(tmp_path / '1', *SMALL, '--train_steps=5', logdir).code == 0
   before = sorted(os.listdir(tmp_path / 'run'))
   for flags, words in (
-    (['--model=mlp'], 'has a run with --model=softmax, and --model=mlp is giv'),
+    (['--model=mlp'], 'has a run with --model=softmax, but --model=mlp is gi'),
     (['--optimizer=momentum'], 'Momentum'),
   ):
     task = tasks.run(

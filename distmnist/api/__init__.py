@@ -1,6 +1,6 @@
-"""Trainings as calls of Python: distmnist.run, run_sweep, start, fit.
+"""Training as Python calls: distmnist.run, run_sweep, start, fit.
 
-Each is a process of its own, `python -m distmnist.launch`: the caller may be a
-notebook or a thread, has its own signals and its own TensorFlow, and needs
-neither TensorFlow nor absl for the call.
+Each runs launch or sweep in a process of its own: the caller may be a notebook
+or a thread, keeps its own signals and its own TensorFlow, and needs neither
+TensorFlow nor absl for the call; only fit loads Keras.
 """

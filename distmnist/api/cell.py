@@ -1,20 +1,20 @@
-"""A training in the cell of a notebook: its lines, and a curve that grows."""
+"""Shows a training in a notebook cell: its lines and a growing curve."""
 
 import sys
 import time
 
-_SECS = 1.0  # Between two drawings.
+_SECS = 1.0  # Between two redraws.
 
 
 def make_on_line(curve):
-  """Returns callable(line): prints it, and draws where a cell can show it.
+  """Returns callable(line) that prints it, and draws if a cell can show it.
 
   Args:
-    curve: curve.Curve, which has what the line says already.
+    curve: curve.Curve, which has already taken the line.
   """
   ipython = sys.modules.get('IPython')
   shell = ipython.get_ipython() if ipython else None
-  if not hasattr(shell, 'kernel'):  # No notebook.
+  if not hasattr(shell, 'kernel'):  # Not a notebook.
     return print
   try:
     import matplotlib  # noqa: F401, PLC0415  The extra `plots`.
@@ -24,7 +24,7 @@ def make_on_line(curve):
 
 
 class _Cell:
-  """A picture in the cell, drawn anew at most once a second."""
+  """A picture in the cell, redrawn at most once a second."""
 
   def __init__(self, curve):
     self._curve = curve

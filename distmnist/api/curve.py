@@ -1,4 +1,4 @@
-"""The cost of a training, by the lines that it prints."""
+"""The cost of a training, read from the lines that it prints."""
 
 import re
 
@@ -17,7 +17,7 @@ class Curve:
     self.steps, self.costs = [], []
 
   def take(self, line):
-    """Takes what a line (str) says of the cost; returns whether it does."""
+    """Adds the cost that a line (str) gives; returns whether it gives one."""
     match = _STEP.match(line)
     if not match:
       return False
@@ -26,13 +26,13 @@ class Curve:
     return True
 
   def plot(self, axes=None):
-    """Draws it; returns matplotlib's Axes.
+    """Draws the curve; returns matplotlib's Axes.
 
     Args:
-      axes: those to draw into; None for those of a new figure.
+      axes: the Axes to draw into; None for those of a new figure.
 
     Raises:
-      ImportError: there is no matplotlib.
+      ImportError: matplotlib is not installed.
     """
     if axes is None:
       try:

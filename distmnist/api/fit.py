@@ -1,4 +1,4 @@
-"""fit: a Keras model of the caller's, trained by a cluster."""
+"""fit: trains the caller's Keras model on a cluster."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ import tempfile
 from distmnist.api import training
 from distmnist.storage import urls
 
-# Optimizers of Keras, their names here, and which settings of theirs are flags.
+# Keras optimizers, their names here, and which of their settings are flags.
 _OPTIMIZERS = {
   'SGD': ('sgd', ()),
   'Adam': ('adam', ()),
@@ -26,7 +26,7 @@ def fit(
   on_line=None,
   **settings,
 ):
-  """Trains a Keras model as `model.fit` does, by a cluster.
+  """Trains a Keras model as `model.fit` does, but on a cluster.
 
     model.compile('adam', loss='mse', metrics=['mae'])
     model, report = distmnist.fit(model, x, y, strategy='easgd', num_workers=3)
@@ -34,16 +34,16 @@ def fit(
   Args:
     model: keras.Model, compiled. Its classes must be Keras's own, or registered
       in a package that the tasks can import as well.
-    x, y: arrays [n, ...], or dicts, tuples or lists of such.
-    validation_data: (x, y) by which the model is judged, or None: then it is
-      by the training data.
-    logdir: str, where checkpoints and reports are kept, and from where the same
-      call goes on; None for nowhere.
-    on_line: callable(line), for each line that the training prints; see
+    x, y: arrays [n, ...], or dicts, tuples or lists of arrays.
+    validation_data: (x, y) on which the model is judged; None for the training
+      data.
+    logdir: str, where checkpoints and reports are kept, and from which the same
+      call resumes; None keeps nothing.
+    on_line: callable(line), called with each line that the training prints; see
       training.run.
-    **settings: flags, see distmnist.run. By default epochs=1 and batch_size=32,
-      examples in a batch of one worker; the optimizer and its rate are those
-      that the model is compiled with.
+    **settings: flags, see distmnist.run. By default epochs=1, batch_size=32
+      (the examples in one worker's batch), and the optimizer and its learning
+      rate are those that the model was compiled with.
 
   Returns:
     (model, training.Report): the same model, with the weights of the last step,
@@ -51,13 +51,14 @@ def fit(
 
   Raises:
     process.Error: the training has failed.
-    ValueError: the model is not compiled, or with an optimizer that is not
-      known here; or `logdir` is an address of a store.
+    ValueError: the model is not compiled, or its optimizer is not known here;
+      or `logdir` is the address of a store.
   """
   if logdir and urls.is_remote(logdir):
     raise ValueError(
-      f'logdir={logdir!r} is in a store, and fit gives the tasks the model and '
-      'the arrays as files in it: expected a folder (distmnist.run takes both)'
+      f'logdir={logdir!r} is in a store, but fit passes the model and the '
+      'arrays to the tasks as files in it: expected a folder (distmnist.run '
+      'takes both)'
     )
   if 'optimizer' not in settings:
     settings = _read_optimizer(model) | settings
@@ -75,7 +76,7 @@ def fit(
 
 def _train(model, folder, splits, settings):
   """Returns (model, report)."""
-  import keras  # noqa: PLC0415  `import distmnist` costs nothing.
+  import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
 
   from distmnist.data import array_folder  # noqa: PLC0415
   from distmnist.problems import fitted  # noqa: PLC0415
@@ -88,7 +89,7 @@ def _train(model, folder, splits, settings):
         splits['train'][0],
       )
     )
-  if not os.path.exists(path):  # Of a run that goes on it stays as it is.
+  if not os.path.exists(path):  # A resumed run keeps its own.
     model.save(path)
     array_folder.write(folder, splits)
   report = training.run('fitted', **settings)

@@ -1,4 +1,4 @@
-"""run_task: this process is a task of a cluster, by a script of its own."""
+"""run_task: runs the user's own script as a task of a cluster."""
 
 import functools
 import importlib
@@ -9,7 +9,7 @@ from absl import flags
 
 from distmnist.common import cli
 
-# Not imported before the script has defined its flags: it defines ours.
+# Imported only after the script has defined its flags, as it defines ours.
 _OWN_LOOP = 'distmnist.training.own_loop'
 
 
@@ -17,21 +17,19 @@ def run_task(train):
   """Runs this process as a task of its cluster; does not return.
 
   Args:
-    train: callable(own_loop.WorkerTask), of a worker. A ps does without.
+    train: callable(own_loop.WorkerTask), which a worker runs, but not a ps.
   """
   argv, conflict = sys.argv, None
   try:
     own_loop = importlib.import_module(_OWN_LOOP)
   except flags.DuplicateFlagError as error:
-    # Of the flags of the command line not all are defined.
+    # Not all flags of the command line are defined.
     argv, conflict = argv[:1], str(error).partition(' Description from')[0]
 
-  @functools.wraps(train)  # Its file is the program.
+  @functools.wraps(train)  # The program is named after its file.
   def main():
     if conflict:
-      raise cli.UsageError(
-        f'{conflict} Leave out that of the script, or give it another name'
-      )
+      raise cli.UsageError(f"{conflict} Remove the script's flag, or rename it")
     return own_loop.run(train)
 
   cli.run(main, argv, leave=os._exit)

@@ -12,15 +12,15 @@ import threading
 from distmnist.common import lifeline
 from distmnist.common.names import SORTED_FLAGS
 
-_NUM_LINES = 50  # That an error shows.
+_NUM_LINES = 50  # Those that an error shows.
 
 
 class Error(Exception):
-  """A program that has failed; its text is what the task that failed says.
+  """A program has failed; the text is what the failed task says.
 
   Attributes:
     exit_code: int.
-    lines: list of str, the last that were printed.
+    lines: list of str, the last lines printed.
   """
 
   def __init__(self, message, exit_code, lines):
@@ -30,9 +30,9 @@ class Error(Exception):
 
 
 class Process:
-  """A program of distmnist that runs.
+  """A running program of distmnist.
 
-  As a context manager it stops at the context's end.
+  As a context manager, it stops the program at the end of the context.
 
   Its methods may be called from any thread.
   """
@@ -59,7 +59,7 @@ class Process:
         errors='replace',
         env={**os.environ, **lifeline.give(reader), 'PYTHONUNBUFFERED': '1'},
         pass_fds=[reader],
-        start_new_session=True,  # Ctrl-C is the caller's; it then stops this.
+        start_new_session=True,  # Ctrl-C reaches the caller, which stops this.
       )
     finally:
       os.close(reader)
@@ -69,23 +69,23 @@ class Process:
     self._thread.start()
 
   def _prepare(self, folder):
-    """Returns more flags (list of str); `folder` is there until the end."""
+    """Returns more flags (list of str); `folder` exists until the end."""
     raise NotImplementedError
 
   def _take(self, line):
-    """Is given each line that the program prints."""
+    """Takes each line that the program prints."""
     raise NotImplementedError
 
   def _read(self, code):
-    """Returns what came of it, by its exit code (int); None if it failed."""
+    """Returns the result, given the exit code (int); None if it failed."""
     raise NotImplementedError
 
   def _follow(self, folder):
-    """Reads what the program says, and at its end what came of it."""
+    """Reads what the program prints and, when it ends, its result."""
     with folder, self._process:
       for line in self._process.stdout:
         self._lines.append(line.rstrip('\n'))
-        # A notebook that was closed is no reason to end.
+        # A closed notebook is no reason to end.
         with contextlib.suppress(Exception):
           self._take(self._lines[-1])
       self._process.wait()
@@ -99,7 +99,7 @@ class Process:
     return 'failed' if self._report is None else 'done'
 
   def stop(self):
-    """Has what is trained save a checkpoint, if it has a logdir, and end."""
+    """Makes the program save a checkpoint, if it has a logdir, and end."""
     with self._stop_lock:
       if self._process.poll() is None:
         self._process.send_signal(signal.SIGTERM)
@@ -113,7 +113,7 @@ class Process:
 
     Raises:
       Error: it has failed, or was stopped.
-      TimeoutError: it still runs.
+      TimeoutError: it is still running.
     """
     self._thread.join(timeout)
     if self._thread.is_alive():
@@ -131,7 +131,7 @@ class Process:
 
 
 def _find_sentence(lines, code):
-  """Returns what the last line of an error says, a str."""
+  """Returns the text (str) of the last line that reports an error."""
   for line in reversed(lines):
     _, is_error, text = line.partition(': error: ')
     if is_error:

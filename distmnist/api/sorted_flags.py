@@ -1,8 +1,8 @@
-"""`distmnist.launch` and `sweep` for flags in any order, as Python gives them.
+"""Runs `distmnist.launch` or `sweep` with flags in any order, as from Python.
 
   python -m distmnist.api.sorted_flags launch --num_workers=3 --strategy=easgd
 
-Those that the program knows go before the --, the others after it.
+Flags that the program knows go before the --, the others after it.
 """
 
 import importlib
@@ -16,7 +16,7 @@ def sort(words):
   ours, others = [], []
   for word in words:
     name = word.removeprefix('--').partition('=')[0]
-    # What a sweep tries is no flag.
+    # The words that say what a sweep tries are not flags.
     is_known = {name, name.removeprefix('no')} & {*flags.FLAGS}
     is_ours = is_known or not word.startswith('--')
     (ours if is_ours else others).append(word)

@@ -1,4 +1,4 @@
-"""A sweep as a call: many trainings, and which of them is best."""
+"""A sweep as a call: many trainings, and which one is best."""
 
 import csv
 import os
@@ -7,10 +7,10 @@ from distmnist.api import process, training
 
 
 class SweepReport(list):
-  """The trials of a sweep, each a dict as a row of results.csv, the best first.
+  """The trials of a sweep, best first, each a dict like a row of results.csv.
 
   A row has the trial's name, the value of each flag that was tried, its metrics
-  (float), steps, secs, state and cause. A trial that failed is at the end.
+  (float), steps, secs, state and cause. Failed trials come last.
   """
 
   @property
@@ -37,9 +37,9 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
     choices: {name of a flag: list of values, or a range as text, such as
       '1e-4..1' for random=N}.
     problem: see training.run.
-    on_line: callable(line), for each line that the sweep prints.
-    sweep_dir: str, the folder of the trials, where the same call goes on; None
-      for one that is gone at the end.
+    on_line: callable(line), called with each line that the sweep prints.
+    sweep_dir: str, the folder of the trials, from which the same call resumes;
+      None for one that is removed at the end.
     **settings: flags of sweep (parallel, random, halving, zip, runner, ...), of
       launch (num_ps, num_workers, launcher, ...) and of train, which all trials
       get.
@@ -50,7 +50,7 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
   Raises:
     process.Error: a wrong setting, or the sweep was stopped. Trials that fail
       are in the report.
-    KeyboardInterrupt: as it came; the trials are stopped then.
+    KeyboardInterrupt: passed on once the trials are stopped.
   """
   words = [_make_word(name, values) for name, values in choices.items()]
   words += training.make_words(problem, settings)
@@ -65,13 +65,13 @@ def _make_word(name, values):
     ','.join(map(str, value if isinstance(value, (list, tuple)) else [value]))
     for value in values
   ]
-  # A value with commas in it: all are parted by semicolons.
+  # If any value contains commas, semicolons separate the values.
   has_commas = any(',' in text for text in texts)
   return f'{name}={(";" if has_commas else ",").join(texts)}'
 
 
 class _Sweep(process.Process):
-  """A sweep that runs."""
+  """A running sweep."""
 
   def __init__(self, words, on_line, sweep_dir):
     self._take = on_line
@@ -94,7 +94,7 @@ class _Sweep(process.Process):
 
 
 def _parse(text):
-  """Returns the number that a text is, else the text; None for ''."""
+  """Returns a text, as a number if it is one; None for ''."""
   for kind in (int, float):
     try:
       return kind(text)

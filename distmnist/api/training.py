@@ -11,11 +11,11 @@ from distmnist.storage import paths
 class Report(dict):
   """A run's report.json, whose entries are attributes as well.
 
-  test_metrics is {name: float}; test_accuracy, global_step, images_per_sec and
-  the others are those that docs/output.md explains.
+  test_metrics is {name: float}; docs/output.md explains test_accuracy,
+  global_step, images_per_sec and the others.
 
   Attributes:
-    curve: curve.Curve, the cost of the lines that were printed.
+    curve: curve.Curve, the cost, read from the printed lines.
   """
 
   def __getattr__(self, name):
@@ -28,10 +28,10 @@ class Report(dict):
     """Draws the cost over the global steps; returns matplotlib's Axes.
 
     Args:
-      axes: those to draw into; None for those of a new figure.
+      axes: the Axes to draw into; None for those of a new figure.
 
     Raises:
-      ImportError: there is no matplotlib.
+      ImportError: matplotlib is not installed.
     """
     return self.curve.plot(axes)
 
@@ -47,38 +47,38 @@ def run(problem=None, on_line=None, **settings):
     report = distmnist.run(problem='mine.py', strategy='easgd', num_workers=3)
 
   Args:
-    problem: str, a file or a module as --problem takes it, or a module at hand;
-      None for the images of `dataset`.
-    on_line: callable(line), for each line that the training prints. By default
-      it is printed, and a notebook's cell has the curve of the cost as well.
+    problem: str, a file or a module as --problem takes it, or an imported
+      module; None for the images of `dataset`.
+    on_line: callable(line), called with each line that the training prints. By
+      default it is printed, and a notebook cell also shows the cost curve.
     **settings: flags of launch and train by their names: num_ps, num_workers,
       launcher, strategy, epochs, logdir, ... True and False stand for --name
-      and --noname, a list for its items with commas.
+      and --noname, a list for its items joined by commas.
 
   Raises:
     process.Error: a wrong setting, or the training has failed.
-    KeyboardInterrupt: as it came; the training is stopped then.
+    KeyboardInterrupt: passed on once the training is stopped.
   """
   with start(problem, on_line, **settings) as training:
     return training.result()
 
 
 def start(problem=None, on_line=None, **settings):
-  """Starts a training that runs beside the caller; see `run`.
+  """Starts a training in the background; see `run`.
 
   Returns:
     Training.
 
   Raises:
-    ValueError: a launcher for other hosts, and no logdir.
+    ValueError: a launcher for other hosts without a logdir.
   """
   words = make_words(problem, settings)
   if settings.get('launcher', 'local') == 'local':
     return Training(words, on_line)
   if not settings.get('logdir'):
     raise ValueError(
-      f'launcher={settings["launcher"]!r} without logdir: expected a folder '
-      'that all hosts and this machine see, where the report will be'
+      f'launcher={settings["launcher"]!r} without logdir: expected a folder, '
+      'for the report, that all hosts and this machine share'
     )
   return Training(
     words, on_line, os.path.join(settings['logdir'], 'report.json')
@@ -103,7 +103,7 @@ def _make_word(name, value):
 
 
 class Training(process.Process):
-  """A training that runs; as a context manager it stops at the context's end.
+  """A running training; as a context manager, it stops at the context's end.
 
   Its methods may be called from any thread.
   """
@@ -113,8 +113,8 @@ class Training(process.Process):
     Args:
       words: list of str, flags of launch and train.
       on_line: see `run`.
-      report_path: str, where the report will be; by default it is written for
-        this call, on this machine.
+      report_path: str, where the report will be; by default in a file for this
+        call, on this machine.
     """
     self._report_path = report_path
     self._curve = curve.Curve()

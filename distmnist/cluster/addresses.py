@@ -14,8 +14,8 @@ def check_address(address, where, more=''):
 
   Args:
     address: str.
-    where: str, what has it, for the error.
-    more: str, likewise, at its end.
+    where: str, what has the address; begins the error.
+    more: str, ends the error.
 
   Raises:
     cli.UsageError: no host, or a port out of 1..65535.

@@ -1,9 +1,9 @@
 """The cluster and this task in it: hosts, devices, session config.
 
 Every task has the same two lists of hosts, and its own place in them; see
-cluster/role_flags.py for where it learns them. No hosts at all is the same
-program on one machine: a worker 0 that is its own chief and keeps the variables
-itself.
+cluster/role_flags.py for where it learns them. Without any hosts the same
+program runs on one machine, as a worker 0 that is its own chief and keeps the
+variables itself.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ class Cluster:
 
   Attributes:
     ps_hosts, worker_hosts: tuples of 'host:port'; both empty for one process.
-    job_name: 'ps', 'worker' or 'evaluator', which is no part of the cluster.
+    job_name: 'ps', 'worker' or 'evaluator', which is not part of the cluster.
     task_index: int, the index within the job.
     start_timeout_secs: float, the wait for other tasks, in seconds.
     num_gpus: int, the GPUs this worker computes on.
@@ -39,7 +39,7 @@ class Cluster:
   start_timeout_secs: float = 60.0
   num_gpus: int = 0
   wire_dtype: str = 'float32'
-  # Two clusters are equal wherever they were read.
+  # Where a cluster was read from does not affect equality.
   source: str = dataclasses.field(default='', compare=False)
   evaluator_hosts: tuple = dataclasses.field(default=(), compare=False)
   chief_alias: str = dataclasses.field(default='', compare=False)
@@ -110,7 +110,7 @@ class Cluster:
 
   @property
   def tower_devices(self):
-    """Where this worker's model is computed, list of str: one a GPU."""
+    """Where this worker's model is computed, list of str: one per GPU."""
     kind = 'GPU' if self.num_gpus else 'CPU'
     return [
       f'{self.task_device}/device:{kind}:{i}'
@@ -123,11 +123,10 @@ class Cluster:
     return self.tower_devices[0]
 
   def device_setter(self, ps_strategy=None):
-    """Variables go to the ps; the rest stays here.
+    """Returns what places variables on the ps, and the rest here.
 
     Args:
-      ps_strategy: callable(op) -> int, which ps; by default one after the
-        other.
+      ps_strategy: callable(op) -> int, which ps; by default each in turn.
     """
     if not self.num_ps:
       return self.compute_device
@@ -143,9 +142,9 @@ class Cluster:
     return tf.train.ClusterSpec({job: h for job, h in jobs.items() if h})
 
   def with_collectives(self, config):
-    """`config` and, where there is no ps, the leader of collective ops.
+    """Returns `config` plus, without a ps, the leader of collective ops.
 
-    They need it in the config of the server and in that of the session.
+    These ops need it in the configs of both the server and the session.
     """
     result = tf.ConfigProto()
     result.CopyFrom(config)
@@ -155,7 +154,7 @@ class Cluster:
     return result
 
   def session_config(self, server_config):
-    """`server_config` with device filters, for the sessions of this task.
+    """Returns `server_config` with device filters, for this task's sessions.
 
     The filters keep the other workers out of the session, so that none of
     them can hold it up. Collective ops find each other all the same.
@@ -171,8 +170,8 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
 
   Args:
     ps_hosts, worker_hosts: tuples of 'host:port'.
-    job_name: 'ps', 'worker', 'evaluator' or None; None is right only with no
-      hosts, and an evaluator needs none.
+    job_name: 'ps', 'worker', 'evaluator' or None; None is valid only without
+      hosts, and an evaluator needs no hosts.
     task_index: int or None, likewise.
     **settings: further fields of Cluster.
 

@@ -1,4 +1,4 @@
-"""A call that may never return, and is not waited for any longer than that."""
+"""Calls something that may never return, and limits the wait for it."""
 
 import queue
 import threading
@@ -7,18 +7,18 @@ import tensorflow.compat.v1 as tf
 
 
 class StillRunningError(tf.errors.DeadlineExceededError):
-  """The call has not returned, and may never do."""
+  """The call has not returned, and may never do so."""
 
 
 def call(work, timeout_secs):
   """Returns what `work()` returns, or raises what it raises.
 
-  TensorFlow's own timeouts are for the run of a session: its making, which is
-  part of the first run, waits for as long as a suspended task likes.
+  TensorFlow's own timeouts only cover running a session: creating it, which is
+  part of the first run, waits for a suspended task without a limit.
 
   Raises:
     StillRunningError: it has not returned within `timeout_secs`;
-      its thread is left to itself.
+      its thread is left running.
   """
   answers = queue.Queue()
 

@@ -5,16 +5,16 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-# Of more tasks a line names some, and says how many.
+# With more tasks than this, a line names some and counts the rest.
 _MAX_LISTED = 8
-# What TensorFlow raises where another task is gone, or was started anew.
+# What TensorFlow raises when another task is gone, or has restarted.
 GONE = tf.errors.AbortedError, tf.errors.UnavailableError
-# What the text of an error has in it where the loss of a task was its cause.
+# What the text of an error contains if the loss of a task was its cause.
 _LOST = re.compile(
   'UNAVAILABLE|ABORTED|Session handle is not found|RecvFromRemote'
 )
 
-# What TensorFlow puts before an error that a task reports, or several do.
+# What TensorFlow puts before an error that one or more tasks report.
 _HEAD = re.compile(
   r'Graph execution error:|\d+ root error\(s\) found\.'
   r'|(\(\d+\) )?([A-Z_]+: )?From /job:\S+:|\(\d+\) ([A-Z_]+: )?'
@@ -27,7 +27,7 @@ def list_tasks(addresses):
 
 
 def list_some(texts):
-  """Returns 'a, b, ... and 300 more' of many texts, all of them of a few."""
+  """Returns 'a, b, ..., 300 more' for many texts, and all of a few."""
   texts = list(texts)
   more = len(texts) - _MAX_LISTED
   if more > 0:
@@ -36,9 +36,9 @@ def list_some(texts):
 
 
 def explain(error):
-  """Returns the one line (str) of a tf.errors.OpError that says what it is."""
+  """Returns the line (str) of a tf.errors.OpError that says what is wrong."""
   lines = [line.strip() for line in error.message.splitlines()]
-  # It comes after the stack of the node, where there is one.
+  # That line comes after the stack of the node, if there is one.
   nodes = [i for i, line in enumerate(lines) if line.startswith('Node: ')]
   start = nodes[-1] + 1 if nodes else 0
   for line in lines[start:]:
@@ -51,10 +51,10 @@ def explain(error):
 
 @contextlib.contextmanager
 def naming_losses():
-  """Has each error that comes of a lost task be one that a session mends.
+  """Turns errors caused by a lost task into one that a session recovers from.
 
   MonitoredSession makes a new session after AbortedError and UnavailableError.
-  But where several ops fail at once TensorFlow may report one that was only
+  But when several ops fail at once, TensorFlow may report one that was only
   cancelled because another had lost its task.
 
   Raises:
@@ -73,5 +73,5 @@ def naming_losses():
 
 
 def is_loss(error):
-  """Whether a tf.errors.OpError comes of a lost task."""
+  """Whether a tf.errors.OpError was caused by a lost task."""
   return isinstance(error, GONE) or bool(_LOST.search(error.message))

@@ -1,10 +1,10 @@
-"""What is said at the start of a run whose ports others may reach."""
+"""The warning at the start of a run whose ports others may reach."""
 
 
 def describe(tasks):
   """Returns a line (str) on who can reach `tasks`, a str such as 'the tasks'.
 
-  TensorFlow's server listens on all addresses, asks nobody for a password and
+  TensorFlow's server listens on all addresses, asks for no password and
   runs any graph, which may read and write files.
   """
   return (

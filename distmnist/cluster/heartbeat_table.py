@@ -2,16 +2,16 @@
 
 Unlike a message queue it keeps what was last written, for all to read. It is
 made of hash tables with shared names: they need no initialisation, are in no
-checkpoint, and are empty again when their task was started anew. Graph and
-session are its own.
+checkpoint, and are empty again once their task restarts. The table has its own
+graph and session.
 
   rows      host and process of a task, JSON, written when it begins
-  settings  what it was started with, JSON, once under its hash: of two kinds
-            for any number of tasks, and read once by each
+  settings  what it was started with, JSON, once under its hash: two kinds for
+            any number of tasks, which each task reads once
   beats     [life, beat, steps], three integers, every second or two
 
-So what a beat costs does not depend on the number of tasks: it is written and
-nothing is read but the beat before it.
+So the cost of a beat does not depend on the number of tasks: it is written, and
+only the beat before it is read.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-# A session.run; a task that is silent for longer is tried again.
+# For one session.run; a task that is silent for longer is tried again.
 _TIMEOUT_MS = 5000
 
 
@@ -52,7 +52,7 @@ class HeartbeatTable:
     self._target = server.target
     filters = sorted({place, cluster.task_device})
     self._config = tf.ConfigProto(device_filters=filters)
-    # All of it is there, and so each call is one message and its answer.
+    # All ops are on that task, so each call is one message and its answer.
     with (
       tf.Graph().as_default() as self._graph,
       tf.device(f'{place}/device:CPU:0'),
@@ -111,7 +111,7 @@ class HeartbeatTable:
     )
 
   def write(self, row, settings):
-    """Puts this task's `row`, a dict, and its `settings`, another, there."""
+    """Writes this task's `row` and its `settings`, two dicts."""
     text = json.dumps(settings, sort_keys=True)
     key = zlib.crc32(text.encode())
     self._put('settings', key, text)
@@ -143,11 +143,11 @@ class HeartbeatTable:
     return self._run(self._finds[table], {self._key: key})
 
   def claim(self, beat):
-    """Puts this task's Beat in the place of whatever is under its name."""
+    """Writes this task's Beat over whatever is under its name."""
     self._run(self._claim, {self._beat: beat})
 
   def beat(self, beat):
-    """Puts this task's Beat, unless another life has claimed its name.
+    """Writes this task's Beat, unless another life has claimed its name.
 
     Returns:
       The Beat that was there.
@@ -172,7 +172,7 @@ class HeartbeatTable:
       try:
         return self._session.run(fetches, feed, options)
       except tf.errors.OpError:
-        # A task that was started anew does not know the old session.
+        # A task that has restarted does not know the old session.
         self._close()
         raise
 
@@ -188,7 +188,7 @@ class HeartbeatTable:
 
 
 def _key_of(name):
-  """Returns the number of a task: -1, -2, ... of a ps, 0, 1, ... of others."""
+  """Returns a task's number: -1, -2, ... for a ps, 0, 1, ... for others."""
   job, index = name.split()
   return -1 - int(index) if job == 'ps' else int(index)
 

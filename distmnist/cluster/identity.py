@@ -7,7 +7,7 @@ TF_CONFIG = 'TF_CONFIG'
 NUM_PS = 'DISTMNIST_NUM_PS'
 NUM_EVALUATORS = 'DISTMNIST_NUM_EVALUATORS'
 FIRST_PORT = 'DISTMNIST_FIRST_PORT'
-# More than anybody has, less than would fill the memory.
+# More than anybody has, fewer than would fill the memory.
 MAX_TASKS = 10_000
 short = reprlib.Repr()
 short.maxstring = short.maxother = 60
@@ -23,7 +23,7 @@ class Identity:
     evaluator_hosts: tuple of str, as far as they are named.
     job_name: 'ps', 'worker' or 'evaluator'.
     task_index: int, the index within the job.
-    chief_alias: 'chief' or 'master', if the source calls worker 0 so, else ''.
+    chief_alias: 'chief' or 'master' if the source so calls worker 0, else ''.
   """
 
   source: str

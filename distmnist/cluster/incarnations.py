@@ -1,14 +1,14 @@
-"""Whoever waits on one ps finds out that another one was started anew.
+"""A task that waits on one ps finds out that another ps has restarted.
 
 A step that waits on ps 0 for a token, a permit or a lock has no call open to
-ps 1. So if ps 1 dies and is back, nothing tells the step, and what it waits
-for may never come: those that would send it have lost their shards.
+ps 1. If ps 1 dies and comes back, nothing tells the step, and what it waits for
+may never come: the tasks that would send it have lost their shards.
 
-So each session leaves a mark on every ps, where it lives as long as the
-process. While nothing moves for a second (longer where there are many workers,
-which all look) the marks are looked for, by sessions of their own, one a ps, as
-each may be silent; where one is missing the waiting session is closed, and
-MonitoredSession recovers. A step that ends sooner costs nothing.
+So each session leaves a mark on every ps, which lasts as long as that process.
+When nothing has moved for a second (longer with many workers, as all of them
+look), separate sessions check the marks, one per ps, as each ps may be silent;
+if a mark is missing, the waiting session is closed, and MonitoredSession
+recovers. A step that ends sooner costs nothing.
 """
 
 import contextlib
@@ -24,18 +24,17 @@ from distmnist.cluster import errors, polling
 
 _log = logging.getLogger(__name__)
 
-# Nothing has moved for so long: time to look, and then once in so long; longer
-# where there are many workers.
+# Look once nothing has moved for this long, and then at this interval; longer
+# with many workers.
 _LOOK_SECS = 1.0
 _TIMEOUT_MS = 5000
 
 
 class LossHook(tf.train.SessionRunHook):
-  """Has a session find out when a task was lost; the first of all hooks.
+  """Lets a session find out that a task was lost; the first of all hooks.
 
-  Each error that comes of the loss of a task is made one after which
-  MonitoredSession makes a new session, and a wait that no error would end is
-  ended.
+  It turns each error caused by the loss of a task into one after which
+  MonitoredSession makes a new session, and ends waits that no error would end.
   """
 
   def __init__(self, cluster, server):
@@ -67,10 +66,10 @@ class LossHook(tf.train.SessionRunHook):
       self._thread.start()
 
   def _end_unfinished(self, session):
-    """Closes the session before this one, if its making was given up.
+    """Closes the session before this one, if its creation was given up.
 
-    MonitoredSession forgets one in whose after_create_session a task was lost.
-    A thread that a hook has started for it would go on beside its successor:
+    MonitoredSession forgets one that loses a task in its after_create_session.
+    A thread that a hook started for it would run on beside its successor:
     two chiefs' threads would each wait for contributions that the other took.
     """
     if self._life.session not in (None, session):
@@ -123,7 +122,7 @@ class LossHook(tf.train.SessionRunHook):
 
   def _end(self, life, ps_index):
     """Ends a _Life whose mark on a ps is gone; called by any thread."""
-    # From here on the main thread may begin the next life: it is not touched.
+    # The main thread may have begun the next life: leave that alone.
     if life is not self._life or life.last_move is None:
       return
     name = f'ps {ps_index}'
@@ -140,7 +139,7 @@ class LossHook(tf.train.SessionRunHook):
 
 @dataclasses.dataclass
 class _Life:
-  """A session from its making to the next one.
+  """A session, from its creation to that of the next.
 
   Attributes:
     session: tf.Session, or None before the first.
@@ -209,7 +208,7 @@ class _Eye:
         if not self._is_there():
           end(life, self._index)
       except (tf.errors.OpError, RuntimeError):
-        # It is gone, or new: the next look is made in another session.
+        # The ps is gone, or new: the next look uses another session.
         with contextlib.suppress(Exception):
           self._session.close()
         self._session = None

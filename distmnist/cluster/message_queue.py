@@ -1,9 +1,9 @@
-"""A queue of JSON messages on one task, within reach of all of them.
+"""A queue of JSON messages on one task, which all tasks can reach.
 
-Here the tasks tell each other what is no part of the training: that a worker
-is done, that all are to stop. The queue is a FIFOQueue with a shared name, so
+Through it the tasks tell each other what is not part of training: that a worker
+is done, that all must stop. The queue is a FIFOQueue with a shared name, so
 that it lives as long as the task it is on, needs no initialisation and is in
-no checkpoint. Graph and session are those of the MessageQueue alone.
+no checkpoint. Each MessageQueue has its own graph and session.
 """
 
 import contextlib
@@ -70,12 +70,12 @@ class MessageQueue:
         lambda: session.run(fetch, feed, options), timeout_secs + _GRACE_SECS
       )
     except errors.GONE:
-      # A task that was started anew does not know the old session.
+      # A task that has restarted does not know the old session.
       self.close()
       self._session = self._open()
       raise
     except deadlines.StillRunningError:
-      self._session = self._open()  # That one is in use, for ever perhaps.
+      self._session = self._open()  # The old one is in use, perhaps for ever.
       raise
 
   def listen(self):

@@ -1,12 +1,12 @@
-"""How often a task asks the one that all ask: the more tasks, the less often.
+"""How often tasks ask a task that all ask: the more tasks, the less often.
 
 The heartbeats of all tasks go to one of them, and all workers look for their
-marks on each ps. What one task has to answer must not grow with the cluster.
+marks on each ps. The load on one task must not grow with the cluster.
 """
 
 import math
 
-# Questions to one task in a second, from all tasks together.
+# Questions to one task per second, from all tasks together.
 _QUESTIONS_PER_SEC = 25
 
 

@@ -1,9 +1,9 @@
 """Does a process listen at host:port? Asked often, of many, and never for long.
 
-A refused connection is an answer: none listens there. Silence is not yet
-one: a packet that was lost is sent again after a second, so a single look that
-meets it says little (`Absences`). And where we could not ask, for want of a
-file descriptor or of an answer of the name server, we know nothing.
+A refused connection is an answer: nothing listens there. Silence is not: a lost
+packet is sent again after a second, so a single silent look says little
+(`Absences`). And if we could not ask, for lack of a file descriptor or of an
+answer from the name server, we know nothing.
 """
 
 import concurrent.futures
@@ -18,13 +18,13 @@ from distmnist.common import cli, console
 
 # Linux sends a lost SYN again after 1 s, and once more after 3 s.
 _CONNECT_SECS = 3.0
-# A name server that does not answer is not waited for any longer.
+# The longest wait for a name server that does not answer.
 _NAMES_SECS = 5.0
-# A name is looked up again after so long.
+# A name is looked up again after this long.
 _NAMES_KEPT_SECS = 10.0
 _NUM_THREADS = 32
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-# Silent for so long and at so many looks: gone.
+# A task silent for this long and at this many looks is gone.
 _GONE_SECS = 5.0
 _NUM_MISSES = 3
 
@@ -37,7 +37,7 @@ class Answer(enum.Enum):
 
 
 def ask(address, timeout_secs=_CONNECT_SECS):
-  """Returns the Answer at 'host:port', within `timeout_secs` a connection."""
+  """Returns the Answer at 'host:port', within `timeout_secs` per connection."""
   host, _, port = address.rpartition(':')
   try:
     infos = _resolve(host.strip('[]'), int(port))
@@ -95,7 +95,7 @@ def ask_all(addresses, timeout_secs=_CONNECT_SECS):
     name: _pool().submit(ask, address, timeout_secs)
     for name, address in addresses.items()
   }
-  # Those that are behind the others in the pool get their time, too.
+  # Addresses queued behind others in the pool get their time, too.
   num_turns = 1 + len(asked) // _NUM_THREADS
   concurrent.futures.wait(
     asked.values(), num_turns * (timeout_secs + _NAMES_SECS)
@@ -110,20 +110,20 @@ def ask_all(addresses, timeout_secs=_CONNECT_SECS):
 
 
 def find_silent(addresses, timeout_secs=_CONNECT_SECS):
-  """Returns those of `addresses`, a dict of name -> 'host:port', that are."""
+  """Returns those of `addresses`, {name: 'host:port'}, where none answers."""
   silent = Answer.REFUSED, Answer.SILENT
   found = ask_all(addresses, timeout_secs)
   return {n: a for n, a in addresses.items() if found[n] in silent}
 
 
 class Absences:
-  """Tells tasks that are gone from those that lost a packet."""
+  """Tells tasks that are gone from tasks that only lost a packet."""
 
   def __init__(self, secs_silent=None):
     """
     Args:
-      secs_silent: callable(name) -> for how many seconds no beat came, float,
-        None if that is not known.
+      secs_silent: callable(name) -> float, the seconds without a beat, or None
+        if that is not known.
     """
     self._secs_silent = secs_silent or (lambda name: None)
     self._misses = {}  # Name: list of times.
@@ -131,7 +131,7 @@ class Absences:
   def find_gone(self, addresses):
     """Looks once; returns those of {name: 'host:port'} that are gone.
 
-    Gone is a task whose port refuses the connection, or that was silent at
+    A task is gone if its port refuses the connection, or if it was silent at
     several looks over five seconds and did not beat meanwhile.
     """
     gone = {}
@@ -178,7 +178,7 @@ def wait_for_tasks(
     timeout_secs: float, seconds until it gives up.
     pause: callable(secs) between two looks, in place of time.sleep; may raise
       to end the wait.
-    error_class: cli.RunError, or a class of it.
+    error_class: cli.RunError, or a subclass of it.
 
   Raises:
     error_class: the time is over; names the tasks and their addresses.

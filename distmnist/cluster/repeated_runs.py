@@ -1,10 +1,10 @@
-"""A session.run that is like an earlier one costs less than the first.
+"""A session.run that repeats an earlier one costs less than the first.
 
-In each call tf.Session.run finds out anew what its fetches and feeds are, and
-whether the graph has grown, which takes a tenth of the time of a step of a
-small net. tf.Session.make_callable remembers what it found, but does so for
-runs without feeds alone. Here a run is remembered, once it has ended well, by
-its tensors and by the shapes of what was fed.
+In each call tf.Session.run works out again what its fetches and feeds are, and
+whether the graph has grown, which takes a tenth of the time of a small net's
+step. tf.Session.make_callable remembers what it found, but only for runs
+without feeds. Here a run is remembered, once it has succeeded, by its tensors
+and by the shapes of what was fed.
 """
 
 import itertools
@@ -14,10 +14,10 @@ import tensorflow.compat.v1 as tf
 
 
 class RepeatHook(tf.train.SessionRunHook):
-  """Has each session of a MonitoredSession remember its runs.
+  """Makes each session of a MonitoredSession remember its runs.
 
-  It comes before every hook that puts a session.run of its own in place. The
-  graph is final by then: what is remembered stays true.
+  It comes before every hook that replaces session.run. The graph is final by
+  then: what is remembered stays valid.
   """
 
   def after_create_session(self, session, coord):
@@ -25,18 +25,18 @@ class RepeatHook(tf.train.SessionRunHook):
 
 
 class RepeatedRuns:
-  """The runs of a session, remembered.
+  """Remembers the runs of a session.
 
-  Only those are that fetch a dict of tensors and of lists of tensors, as a
-  MonitoredSession does for its hooks, and are fed with arrays of the dtypes of
-  their placeholders; the session itself sees to all others, and to those with
+  These are only runs that fetch a dict of tensors and of lists of tensors, as a
+  MonitoredSession does for its hooks, and that feed arrays of their
+  placeholders' dtypes; the session itself handles all others, and those with
   options, such as a trace.
   """
 
   def __init__(self, session):
     """
     Args:
-      session: tf.Session, whose graph does not grow any more.
+      session: tf.Session, whose graph no longer grows.
     """
     self._session = session
     self._run_anew = session.run
@@ -86,7 +86,7 @@ class _KnownRun:
 
   def __init__(self, session, fetches, feed_dict):
     tensors = list(itertools.chain(*map(_as_list, fetches.values())))
-    # As long as they live no other tensor has their ids.
+    # While these live, no other tensor has their ids.
     self._kept = tensors, list(feed_dict)
     self._session = session
     self._outputs = [tensor._as_tf_output() for tensor in tensors]
@@ -96,7 +96,7 @@ class _KnownRun:
     """Returns {name: array or list of arrays}, under the names of `fetches`."""
     session = self._session
     fed = {self._inputs[id(x)]: value for x, value in feed_dict.items()}
-    # As the session does it itself, which also explains an error.
+    # As the session itself does, which also explains errors.
     values = iter(
       session._do_call(
         session._call_tf_sessionrun, None, fed, self._outputs, [], None

@@ -1,4 +1,4 @@
-"""The role of this task, by flags or by environment variables.
+"""The role of this task, from flags or environment variables.
 
 Every task is started with the same two lists of hosts and with its own
 --job_name and --task_index, or finds both in its environment variables
@@ -19,8 +19,8 @@ _JOB_NAME = flags.DEFINE_enum(
   'job_name',
   None,
   ['ps', 'worker', 'evaluator'],
-  'What this task is in the cluster. An evaluator is no part of it and needs '
-  'no hosts: it evaluates each checkpoint in --logdir.',
+  'Role of this task in the cluster. An evaluator is not part of the cluster '
+  'and needs no hosts: it evaluates each checkpoint in --logdir.',
 )
 _TASK_INDEX = flags.DEFINE_integer(
   'task_index',
@@ -46,8 +46,8 @@ _START_TIMEOUT_SECS = flags.DEFINE_float(
 _NUM_GPUS = flags.DEFINE_integer(
   'num_gpus',
   None,
-  'GPUs that this worker computes on, --batch_size images on each: 0 is the '
-  'CPU alone. By default 1 where TensorFlow sees a GPU, else 0. (A ps never '
+  'GPUs that this worker computes on, with --batch_size images on each; 0: the '
+  'CPU only. By default 1 where TensorFlow sees a GPU, else 0. (A ps never '
   'takes one.)',
   lower_bound=0,
 )
@@ -55,8 +55,8 @@ _WIRE_DTYPE = flags.DEFINE_enum(
   'wire_dtype',
   'float32',
   ['float32', 'float16', 'bfloat16'],
-  'What pulled variables and pushed gradients are cast to for the way between '
-  'worker and ps. The center is float32 whatever this says.',
+  'Type that pulled variables and pushed gradients are cast to between worker '
+  'and ps. The center is always float32.',
 )
 
 

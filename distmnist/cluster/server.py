@@ -1,4 +1,4 @@
-"""TensorFlow's server of this task, and the config of its sessions."""
+"""This task's TensorFlow server, and the config of its sessions."""
 
 import logging
 import os
@@ -16,12 +16,12 @@ _log = logging.getLogger(__name__)
 _ALLOW_SOFT_PLACEMENT = flags.DEFINE_bool(
   'allow_soft_placement',
   True,
-  'Run an op that has no kernel for its device on the CPU.',
+  'Run an op on the CPU if it has no kernel for its device.',
 )
 _LOG_DEVICE_PLACEMENT = flags.DEFINE_bool(
   'log_device_placement',
   False,
-  'Print the device that each op of the training graph is given.',
+  'Print the device assigned to each op of the training graph.',
 )
 _INTRA_OP_THREADS = flags.DEFINE_integer(
   'intra_op_parallelism_threads',
@@ -49,12 +49,12 @@ def make_server_config(num_gpus=0):
   config.gpu_options.allow_growth = True
   if not num_gpus:
     config.device_count['GPU'] = 0
-    # Of what TensorFlow does to a graph before its first run, on CPUs these
-    # passes alone, once, save more than they cost (docs/bytes_and_time.md).
+    # Of TensorFlow's rewrites of a graph before its first run, only these, done
+    # once, save more than they cost on CPUs (docs/bytes_and_time.md).
     rewriting = config.graph_options.rewrite_options
     rewriting.optimizers.extend(['pruning', 'dependency'])
     rewriting.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
-  # Idle threads that spin take the core from the other tasks of the machine.
+  # Idle threads that spin take cores from other tasks on the machine.
   config.experimental.disable_thread_spinning = True
   return config
 
@@ -119,7 +119,7 @@ def _check_port_is_free(cluster, port):
 
 
 def _choose_port_error():
-  """Returns a class of cli.RunError; the launcher goes by its exit code."""
+  """Returns a kind of cli.RunError; the launcher goes by its exit code."""
   if identity.FIRST_PORT in os.environ:
     return cli.PortTakenError  # Chosen by the number of the job.
   if ATTEMPT in os.environ:

@@ -18,7 +18,7 @@ _HOSTLIST_TOKEN = re.compile(r'\[([^\[\]]*)\]|([^\[\],]+)|(,)|.', re.DOTALL)
 
 
 def read_slurm(environ):
-  """Returns the Identity of a task of a Slurm step by `environ`, a dict.
+  """Returns the Identity of a task of a Slurm step from `environ`, a dict.
 
   Raises:
     cli.UsageError: this is no such task, or the variables do not fit.
@@ -26,8 +26,9 @@ def read_slurm(environ):
   num_ps = _read_number(environ, NUM_PS)
   if not (environ.get('SLURM_PROCID') and environ.get('SLURM_STEP_ID')):
     raise cli.UsageError(
-      f'{NUM_PS}={num_ps} is set, but this is no task of a Slurm step, which '
-      f'has SLURM_PROCID and SLURM_STEP_ID: start it by srun, or unset {NUM_PS}'
+      f'{NUM_PS}={num_ps} is set, but this is not a task of a Slurm step, '
+      'which has SLURM_PROCID and SLURM_STEP_ID: start it with srun, or unset '
+      f'{NUM_PS}'
     )
   first_port = _read_number(environ, FIRST_PORT, names_lib.FIRST_PORT)
   task = _read_number(environ, 'SLURM_PROCID')
@@ -42,15 +43,15 @@ def read_slurm(environ):
   if num_ps >= num_members:
     evaluators = f' and {NUM_EVALUATORS}={num_evaluators}'
     raise cli.UsageError(
-      f'{NUM_PS}={num_ps}{evaluators if num_evaluators else ""}: no worker is'
-      f' left among {total} tasks ({total_name}): ask srun for more by'
-      ' --ntasks, or set fewer ps'
+      f'{NUM_PS}={num_ps}{evaluators if num_evaluators else ""}: no worker is '
+      f'left among {total} tasks ({total_name}): ask srun for more with '
+      '--ntasks, or set fewer ps'
     )
   last_port = first_port + max(counts) - 1
   if not 1 <= first_port <= last_port <= 65535:
     raise cli.UsageError(
-      f'{FIRST_PORT}={first_port} gives {max(counts)} tasks of a host the '
-      f'ports to {last_port}: expected ports from 1 to 65535'
+      f'{FIRST_PORT}={first_port} gives {max(counts)} tasks on a host ports up '
+      f'to {last_port}: expected ports from 1 to 65535'
     )
   places = [(n, i) for n, count in enumerate(counts) for i in range(count)]
   _check_place(environ, task, places)
@@ -97,13 +98,13 @@ def _read_nodes(environ):
     raise cli.UsageError(
       f'{nodes_name} names {len(nodes)} hosts and {counts_name} has '
       f'{sum(counts)} tasks on {len(counts)}, but {total_name} is {total}: '
-      'expected the same tasks in each; start them by srun, which sets them'
+      'expected the same tasks in each; start them with srun, which sets them'
     )
   return nodes, counts, total, (total_name, nodes_name)
 
 
 def _check_place(environ, task, places):
-  """Checks that this task is where tasks dealt out in blocks would be.
+  """Checks that this task is where a block distribution would put it.
 
   Args:
     environ: dict.
@@ -118,15 +119,15 @@ def _check_place(environ, task, places):
     raise cli.UsageError(
       f'SLURM_PROCID={task} is task {found[1]} of node {found[0]}, expected '
       f'task {places[task][1]} of node {places[task][0]}: deal the tasks out '
-      'node by node, by srun --distribution=block'
+      'node by node, with srun --distribution=block'
     )
 
 
 def expand_nodes(text, name='SLURM_JOB_NODELIST'):
   """Returns the hosts of a node list such as 'n[01-03,7],gpu5', list of str.
 
-  A number is as wide as the first one of its range. With several brackets in
-  a name the last one changes fastest.
+  A number is padded to the width of the first in its range. If a name has
+  several brackets, the last one changes fastest.
 
   Args:
     text: str.
@@ -166,9 +167,9 @@ def expand_nodes(text, name='SLURM_JOB_NODELIST'):
 
 
 def _expand_ranges(text):
-  """Returns the numbers of '01-03,7' as a list of str; None if it is not so.
+  """Returns the numbers of '01-03,7' as a list of str; None if malformed.
 
-  It may be cut off above MAX_TASKS.
+  The list may be cut off above MAX_TASKS.
   """
   numbers = []
   for part in text.split(','):
@@ -187,10 +188,10 @@ def _expand_ranges(text):
 
 
 def expand_counts(text, name='SLURM_TASKS_PER_NODE'):
-  """Returns the tasks of each node by '2(x3),1', here [2, 2, 2, 1].
+  """Returns the tasks on each node: [2, 2, 2, 1] for '2(x3),1'.
 
   Raises:
-    cli.UsageError: it is not so, or they are too many.
+    cli.UsageError: `text` is malformed, or has too many tasks.
   """
   counts, total = [], 0
   for part in text.split(','):
@@ -216,7 +217,7 @@ def _choose(environ, *names):
       return name
   raise cli.UsageError(
     f'{NUM_PS} is set, but neither {" nor ".join(names)} is: start the tasks '
-    f'by srun, which sets them, or unset {NUM_PS}'
+    f'with srun, which sets them, or unset {NUM_PS}'
   )
 
 

@@ -1,9 +1,8 @@
-"""SIGTERM and Ctrl-C: the first asks for a checkpoint and an end, the second
-ends at once.
+"""SIGTERM and Ctrl-C: the first asks to save and end, the second ends at once.
 
 Python runs a signal handler only between two bytecodes of the main thread,
-and the main thread may sit in C++ for as long as another task likes. So the
-signals are read from a wake-up descriptor by a thread of their own.
+which may sit in C++ for as long as another task keeps it waiting. So a separate
+thread reads the signals from a wake-up descriptor.
 """
 
 import logging
@@ -23,20 +22,20 @@ _log = logging.getLogger(__name__)
 STOP_GRACE_SECS = flags.DEFINE_float(
   'stop_grace_secs',
   8.0,
-  'Seconds from the first SIGTERM or Ctrl-C until a task that has not left by '
-  'then is ended by force: a checkpoint has to fit in. The launchers for Slurm '
-  'and Kubernetes set it from the time that the cluster gives.',
+  'Seconds after the first SIGTERM or Ctrl-C until a task that has not exited '
+  'is forced to: long enough for a checkpoint. The launchers for Slurm and '
+  'Kubernetes set it from the time that the cluster allows.',
   lower_bound=2.0,
 )
 
-# What comes through the descriptor beside the numbers of signals: 0, and a
-# signal that another task got, with this added.
+# What comes through the descriptor besides signal numbers: 0, and the number of
+# a signal that another task got, with _ASKED added.
 _GIVEN_UP = 0
 _ASKED = 128
 
 
 class StoppedError(Exception):
-  """A wait for other tasks was given up, as this process is asked to stop."""
+  """A wait for other tasks was given up: this process was asked to stop."""
 
 
 class StopRequest:
@@ -58,13 +57,13 @@ class StopRequest:
         ended by force.
 
     Raises:
-      cli.RunError: this is another thread.
+      cli.RunError: this is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
       raise cli.RunError(
-        'a training has to run in the main thread, where alone Python handles'
-        ' SIGTERM and Ctrl-C: call it there, or start python -m'
-        ' distmnist.train as a process of its own'
+        'a training has to run in the main thread, the only one where Python '
+        'handles SIGTERM and Ctrl-C: call it there, or start python -m '
+        'distmnist.train as a separate process'
       )
     self.signal = None
     self.error = None
@@ -94,14 +93,14 @@ class StopRequest:
 
   @property
   def secs_left(self):
-    """Until the end by force, once a stop is requested (float)."""
+    """Seconds until the forced end, once a stop is requested (float)."""
     return max(0.0, self._deadline - time.monotonic())
 
   def end(self):
-    """Returns the exit code of a task that has stopped, or was never told to.
+    """Returns the exit code of a task that has stopped, or was never asked to.
 
     Raises:
-      cli.RunError: what the work was given up for.
+      cli.RunError: the error for which the work was given up.
       cli.NotSavedError: not all is saved.
     """
     unsaved = self.find_unsaved() if self.is_requested else None
@@ -119,18 +118,18 @@ class StopRequest:
       raise StoppedError
 
   def request(self, signum, exit_code=None):
-    """Stops as if `signum` had come, as another task was sent it.
+    """Stops as if `signum` had come, as another task received it.
 
     This process then ends with `exit_code`, by default 128 + signum.
 
-    What signals a whole cluster reaches its tasks one after the other: so a
-    signal that comes next is the first, and not the second that stops at once.
+    A signal to a whole cluster reaches its tasks one after the other: so one
+    that follows counts as the first, not as the second that stops at once.
     """
     if not self.is_requested:
       self._exit_code = exit_code
       self.signal = signum
       self._writer.send(bytes([_ASKED + signum]))
-      # It is said before what comes of it; else it might be said after the end.
+      # Log the stop before its effects; else that might come after the end.
       self._requested.wait()
 
   def give_up(self, error):
@@ -140,19 +139,19 @@ class StopRequest:
       self._writer.send(bytes([_GIVEN_UP]))
 
   def end_at_once(self, error):
-    """Ends the process without a save, as another one has its place.
+    """Ends the process without saving, as another has taken its place.
 
     Args:
-      error: cli.RunError, printed and the exit code.
+      error: cli.RunError, printed; gives the exit code.
     """
-    _log.info('ending at once, without a save')
+    _log.info('ending at once, without saving')
     print(f'error: {error}', file=sys.stderr, flush=True)
     os._exit(error.exit_code)
 
   def on_request(self, callback):
     """Calls `callback` from the watching thread when a stop is requested.
 
-    It is there to wake a main thread that waits for another task.
+    Its purpose is to wake a main thread that waits for another task.
     """
     self._callbacks.append(callback)
 
@@ -187,7 +186,7 @@ class StopRequest:
 
 
 def _describe(first):
-  """Returns (name, what else to say) of what has come first, an int."""
+  """Returns (name, what else to say) for `first`, the byte that came first."""
   if first == _GIVEN_UP:
     return 'giving up', ''
   name = signal.Signals(first % _ASKED).name

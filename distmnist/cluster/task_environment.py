@@ -3,14 +3,14 @@
 TF_CONFIG         JSON, as Kubeflow's TFJob, Vertex AI and others set it: the
                   hosts of each job, and which task this is. Its chief (or
                   master) is worker 0 here, and its workers come after it;
-                  without one its worker 0 is the chief. An evaluator is no
+                  without one its worker 0 is the chief. An evaluator is not
                   part of the cluster. One trainer without a ps needs no
                   address: it is one process.
 DISTMNIST_NUM_PS  set for all tasks of a Slurm step, which Slurm's own variables
-                  describe: the first so many are ps, the others workers; the
-                  last DISTMNIST_NUM_EVALUATORS (0) are no part of the cluster.
-                  The tasks of a host serve on the ports from
-                  DISTMNIST_FIRST_PORT (2222) on, in their order.
+                  describe: the first DISTMNIST_NUM_PS are ps, the others
+                  workers; the last DISTMNIST_NUM_EVALUATORS (0) are not part of
+                  the cluster. The tasks of a host serve, in order, on the ports
+                  from DISTMNIST_FIRST_PORT (2222) on.
 
 Pure: functions of the variables, given as a dict.
 """

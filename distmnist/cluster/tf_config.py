@@ -20,7 +20,7 @@ def read_tf_config(text):
   """Returns the Identity that the value of TF_CONFIG (str) describes.
 
   Raises:
-    cli.UsageError: it is no such JSON, leaves tasks out, contradicts itself.
+    cli.UsageError: it is not such JSON, leaves tasks out or contradicts itself.
   """
   try:
     config = json.loads(text)
@@ -34,8 +34,8 @@ def read_tf_config(text):
     )
   if config.get('sparseCluster') is not None:
     raise _bad_config(
-      'sparseCluster names only a part of the tasks, and each needs to know '
-      'all: expected cluster; with a TFJob set enableDynamicWorker to false'
+      'sparseCluster names only some of the tasks, but each needs to know all: '
+      'expected cluster; with a TFJob, set enableDynamicWorker to false'
     )
   jobs = _read_jobs(_get_object(config, 'cluster'))
   chief_alias = next((t for t in ('chief', 'master') if jobs[t]), '')
@@ -60,13 +60,13 @@ def read_tf_config(text):
 
 def _bad_config(problem):
   return cli.UsageError(
-    f'TF_CONFIG: {problem}; correct it, or give hosts by flags, which win over '
+    f'TF_CONFIG: {problem}; correct it, or give hosts by flags, which override '
     'it'
   )
 
 
 def _get_object(config, name):
-  """Returns config[name], a dict; an empty one for what is not there."""
+  """Returns config[name], a dict; an empty one if it is missing."""
   value = config.get(name)
   if value is None:
     return {}
@@ -88,7 +88,7 @@ def _read_jobs(cluster):
   jobs = {job: _read_hosts(job, cluster.get(job)) for job in _JOBS}
   if jobs['chief'] and jobs['master']:
     raise _bad_config(
-      'the cluster has a chief and a master, which is the same: expected one '
+      'the cluster has a chief and a master, which are the same: expected one '
       'of them'
     )
   for job in 'chief', 'master':
@@ -98,7 +98,7 @@ def _read_jobs(cluster):
       )
   if jobs['ps'] and not (jobs['chief'] or jobs['master'] or jobs['worker']):
     raise _bad_config(
-      'the cluster has a ps, but nobody who trains: expected a worker or a '
+      'the cluster has a ps, but no task that trains: expected a worker or a '
       'chief'
     )
   seen = {}
@@ -122,8 +122,8 @@ def _read_hosts(job, given):
     numbers = {_read_index(key, f'a key of {job}'): key for key in given}
     if sorted(numbers) != list(range(len(given))):
       raise _bad_config(
-        f'of {job} the cluster has {short.repr(sorted(numbers))} alone, and '
-        'each task needs to know all: expected a list, or all numbers from 0 on'
+        f'of {job} the cluster has only {short.repr(sorted(numbers))}, but '
+        'each task needs to know all: expected a list, or all numbers from 0 up'
       )
     given = [given[numbers[i]] for i in range(len(given))]
   if not isinstance(given, list):
@@ -144,7 +144,7 @@ def _read_hosts(job, given):
 def _read_task(task, jobs):
   """Returns (job, index), which of `jobs` this task is, as it is called there.
 
-  Where the cluster is empty no task has to be named.
+  If the cluster is empty, no task needs to be named.
   """
   job, is_alone = task.get('type'), not any(jobs.values())
   if is_alone and job in (None, ''):

@@ -1,4 +1,4 @@
 """What every program shares: command lines, messages, names, files, signals.
 
-Neither TensorFlow nor NumPy.
+Imports neither TensorFlow nor NumPy.
 """

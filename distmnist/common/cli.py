@@ -5,13 +5,13 @@ A program hands its `main` to `run`. Exit codes:
   0        done
   1        the run failed, and would fail again
   2        the command line is wrong
-  3        another task was lost or stands still: to start again may help
-  75       stopped by a signal, and not all is saved
-  98       a port that was chosen for this task is taken: others may do
+  3        another task was lost or is stalled: starting again may help
+  75       stopped by a signal, and not everything is saved
+  98       the port chosen for this task is taken: others may work
   70       a mistake of ours, with its traceback
   128 + n  stopped by signal n; 141 if nobody reads what it prints
 
-A user's mistake is one line on stderr that says what was given, what was
+A user's mistake becomes one line on stderr that says what was given, what was
 expected and what to do.
 """
 
@@ -34,13 +34,13 @@ LOST = 3
 NOT_SAVED = 75  # EX_TEMPFAIL of sysexits.h.
 PORT_TAKEN = 98  # EADDRINUSE of Linux.
 OUR_MISTAKE = 70  # EX_SOFTWARE of sysexits.h.
-_NO_READER = 141  # As a shell's programs end by SIGPIPE.
+_NO_READER = 141  # As when SIGPIPE ends a program in a shell.
 
-# These would come again at a restart, and the task has said what to do.
+# These would recur after a restart, and the task has said what to do.
 FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
 # The last line of a program that has failed: its name, the reason.
 ERROR_LINE = re.compile(rf'{PACKAGE}\.(\w+): error: (.*)')
-# By these words in its error a sweep knows a training that has diverged.
+# These words in an error tell a sweep that the training has diverged.
 DIVERGED = 'the training has diverged'
 
 FLAGS = flags.FLAGS
@@ -49,15 +49,14 @@ _HELP = flags.DEFINE_bool(
   'help', False, 'Explain the flags that matter most, name the rest, and exit.'
 )
 _HELPFULL = flags.DEFINE_bool(
-  'helpfull', False, 'Explain all flags, those of libraries too, and exit.'
+  'helpfull', False, 'Explain all flags, also those of libraries, and exit.'
 )
 
 
 class UsageError(Exception):
   """The command line cannot work: exit code 2.
 
-  `program` is the short name of the one whose --help tells more, where it is
-  not the one that runs.
+  `program`: the short name of another program whose --help tells more, or None.
   """
 
   def __init__(self, message, program=None):
@@ -72,22 +71,22 @@ class RunError(Exception):
 
 
 class LostError(RunError):
-  """Another task is gone or stands still: exit code 3."""
+  """Another task is gone or stalled: exit code 3."""
 
   exit_code = LOST
 
 
 class NotSavedError(RunError):
-  """Told to stop, this task has not saved what it held: exit code 75.
+  """This task was told to stop and has not saved what it held: exit code 75.
 
-  Not 3, as no other task is at fault; like 3 it may be started again.
+  Not 3, as no other task is at fault; as with 3, a new start may help.
   """
 
   exit_code = NOT_SAVED
 
 
 class PortTakenError(RunError):
-  """The port that was chosen for this task is another's: exit code 98."""
+  """The port chosen for this task is already taken: exit code 98."""
 
   exit_code = PORT_TAKEN
 
@@ -104,22 +103,21 @@ def run(
   """Parses the flags, calls `main` and ends the process with its exit code.
 
   Args:
-    main: callable that returns an exit code (int) or None for 0. It is called
-      with the list of words that are no flags if `takes_words`, then with the
-      list of words after `--` if `passthrough`; else with no argument.
+    main: callable that returns an exit code (int) or None for 0. Its arguments:
+      the list of words that are not flags if `takes_words`, then the list of
+      words after `--` if `passthrough`.
     argv: list of str, program name first; sys.argv by default.
-    passthrough: whether words after `--` are `main`'s to handle.
+    passthrough: whether `main` handles the words after `--`.
     leave: callable that ends the process with an exit code.
-    takes_words: whether words that are no flags are `main`'s to handle, before
-      and after the flags; else they are a usage error.
-    is_for_train: callable(name of a flag) -> whether it is one of those that
-      come after `--`.
+    takes_words: whether `main` handles words that are not flags, before and
+      after the flags; else they are a usage error.
+    is_for_train: callable(name of a flag) -> whether it belongs after `--`.
     first_flags: names of the flags that --help explains; by default those of
       the program's own module.
   """
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
-  rest, kept = [], None  # To free a session takes for ever if it is cut off.
+  rest, kept = [], None  # Freeing a session that is cut off takes forever.
   if passthrough and '--' in argv:
     cut = argv.index('--')
     argv, rest = argv[:cut], argv[cut + 1 :]
@@ -170,7 +168,7 @@ def _report_os_error(program, error):
 
 
 def _explain_unknown(program, error, passthrough, is_for_train):
-  """Returns what to say of a flag that the program does not have, a str."""
+  """Returns what to say (str) about a flag that the program does not have."""
   name = error.flagname
   if is_for_train(name):
     return (
@@ -181,11 +179,11 @@ def _explain_unknown(program, error, passthrough, is_for_train):
 
 
 def _report_unexpected(program, error):
-  """Reports an exception that no part of ours raises; returns the exit code.
+  """Reports an exception that is not one of ours; returns the exit code.
 
   Args:
     program: str, how the user calls it.
-    error: Exception that is being handled.
+    error: the Exception being handled.
   """
   if isinstance(error, BrokenPipeError) and not _is_read():
     return _NO_READER
@@ -204,7 +202,7 @@ def _explain_memory(error):
 
 
 def _is_read():
-  """Whether what was printed is read: `... --help | head` has an end."""
+  """Whether the output is still being read, unlike after `... | head`."""
   try:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -212,7 +210,7 @@ def _is_read():
   except BrokenPipeError:
     is_read = False
   if not is_read:
-    # The interpreter flushes once more at its end.
+    # The interpreter flushes once more at exit.
     with open(os.devnull, 'wb') as nowhere:
       for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere.fileno(), stream.fileno())
@@ -233,7 +231,7 @@ def _is_closed(stream):
 def _report(program, error, code, help_of=None):
   message = ' '.join(str(error).split())
   if code == WRONG_COMMAND_LINE:
-    # distmnist.launch and distmnist-launch have a train of their kind.
+    # distmnist.launch and distmnist-launch each have a matching train.
     other = re.sub(r'\w+$', help_of, program) if help_of else program
     message += f' (see {other} --help)'
   with contextlib.suppress(BrokenPipeError):

@@ -1,8 +1,8 @@
-"""Words of a command line into flags: flag files, values, clear messages.
+"""Parses a command line into flags: flag files, values, clear messages.
 
-A flag file is text in UTF-8: a flag a line, as --name=value or --name value;
+A flag file is UTF-8 text, one flag per line, as --name=value or --name value;
 lines that start with # or //, and what follows a # after a space, are comments.
-Where there is no such file, configs/NAME is the one shipped with distmnist.
+If there is no file configs/NAME, it is the one shipped with distmnist.
 """
 
 import math
@@ -14,13 +14,13 @@ from absl import flags
 from distmnist.common.names import PACKAGE_DIR
 from distmnist.storage import urls
 
-# What a flag can hold in a graph: int64.
+# The most that a flag can hold in a graph: int64.
 _MAX_INT = 2**63 - 1
 _PATHS = (
   *('logdir', 'resume', 'checkpoint'),
   *('output', 'inputs', 'images', 'labels'),
 )
-# Those of them that may be the address of a store.
+# The path flags that may be the address of a store.
 _ADDRESSES = ('logdir', 'data_dir', 'export_dir', 'resume', 'checkpoint')
 
 
@@ -33,9 +33,9 @@ _before_parse = []
 
 
 def before_parse(prepare):
-  """Has `prepare(words)` called before flags of the process are parsed.
+  """Has `prepare(words)` called before the process's flags are parsed.
 
-  For a module whose flags are not known before, as a flag names it.
+  For a module that a flag names, and whose flags are thus not known earlier.
 
   Args:
     prepare: callable(list of str, without --flagfile).
@@ -49,10 +49,10 @@ def parse(values, argv, known_only=False):
   Args:
     values: flags.FlagValues.
     argv: list of str, program name first.
-    known_only: whether unknown flags are let pass.
+    known_only: whether unknown flags are allowed.
 
   Returns:
-    list of str, the words that are no flags.
+    list of str, the words that are not flags.
 
   Raises:
     flags.Error: one line that names the flag and what was expected.
@@ -65,7 +65,7 @@ def parse(values, argv, known_only=False):
   try:
     rest = values([program, *words], known_only=known_only)[1:]
   except (flags.IllegalFlagValueError, ValueError) as error:
-    # absl lets a ValueError out, too: --noname=1 does not take an argument.
+    # absl also lets a ValueError out: --noname=1 does not take an argument.
     raise flags.IllegalFlagValueError(_reword(str(error))) from error
   check_values(values)
   return rest
@@ -114,10 +114,10 @@ def find_value(words, name):
 
 
 def check_values(values):
-  """Checks what the type of a flag alone does not say.
+  """Checks what the types of the flags alone do not ensure.
 
   Raises:
-    flags.IllegalFlagValueError: a number is not finite or beyond int64, or a
+    flags.IllegalFlagValueError: a number is not finite or exceeds int64, or a
       path is an address that cannot be used.
   """
   for name in values:
@@ -156,7 +156,7 @@ def _is_path(name):
 
 
 def _find(path):
-  """Returns the path of a flag file: one's own, else the one shipped."""
+  """Returns the path of a flag file: the user's own, else the one shipped."""
   path = os.path.expanduser(path)
   if not os.path.exists(path) and path.startswith('configs/'):
     # In a wheel the folder is within the package, in a checkout beside it.
@@ -172,7 +172,7 @@ def _read(path):
     with open(path, encoding='utf-8-sig') as file:
       text = file.read()
   except (OSError, ValueError) as error:
-    reason = getattr(error, 'strerror', None) or 'it is no text in UTF-8'
+    reason = getattr(error, 'strerror', None) or 'it is not UTF-8 text'
     raise FlagFileError(f'--flagfile={path} cannot be read: {reason}') from None
   lines = []
   for line in text.splitlines():
@@ -184,12 +184,12 @@ def _read(path):
         f'--flagfile={path}: {line[:60]!r} is not a flag: expected '
         '--name=value, one a line'
       )
-    # --name value, in one word for the parser.
+    # Join --name value into one word for the parser.
     lines.append(re.sub(r'^(-[^\s=]+)\s+', r'\1=', line))
   return lines
 
 
-# What Python or absl says of a word, and what is meant.
+# What Python or absl says about a word, and what is meant.
 _MEANT = (
   (r'invalid literal for int\(\) with base \d+: .*', 'expected a whole number'),
   (r'could not convert string to float: .*', 'expected a number'),
@@ -201,7 +201,7 @@ _MEANT = (
 def _reword(message):
   for pattern, words in _MEANT:
     message = re.sub(pattern, words, message, flags=re.DOTALL)
-  # A list as it was given.
+  # Show a list as it was given.
   message = re.sub(
     r"=\['([^]]*)'\]", lambda m: '=' + m[1].replace("', '", ','), message
   )

@@ -8,7 +8,7 @@ import time
 _log = logging.getLogger(__name__)
 
 _BAR_WIDTH = 20
-# From one look to the next: 5 % of the wait so far, and within these bounds.
+# The pause between two looks: 5 % of the wait so far, within these bounds.
 _LOOK_SECS = 0.05, 2.0
 
 
@@ -22,29 +22,29 @@ class _LineHandler(logging.Handler):
 
 
 def print_logs(print_line):
-  """Prints what distmnist's modules log, and no other's, as plain lines.
+  """Prints what distmnist's modules, and no others, log, as plain lines.
 
-  To be called by the main function of a program; the last call counts.
+  The main function of a program calls this; the last call counts.
 
   Args:
-    print_line: callable(str), as Console.say.
+    print_line: callable(str), such as Console.say.
   """
   logger = logging.getLogger('distmnist')
   logger.handlers = [_LineHandler(print_line)]
   logger.setLevel(logging.INFO)
-  # absl has a handler at the root, which would print them on stderr once more.
+  # absl's handler at the root would print them on stderr once more.
   logger.propagate = False
 
 
 def print_to_stderr(line):
-  """Prints a line of a program whose stdout has its answer alone."""
+  """Prints a line of a program whose stdout holds only its answer."""
   print(line, file=sys.stderr, flush=True)
 
 
 class Wait:
   """A wait for other tasks: neither silent nor endless.
 
-  After a second a line says what is waited for, then one every 5 s, which also
+  After one second a line says what is awaited; from then on, one every 5 s also
   says how long it has been.
   """
 
@@ -59,7 +59,7 @@ class Wait:
     self._has_logged = False
 
   def is_over(self, what):
-    """Whether the time is over; to be asked again and again.
+    """Whether the time is up; meant to be asked repeatedly.
 
     Args:
       what: str, the end of 'waiting ...'.
@@ -76,10 +76,10 @@ class Wait:
     return False
 
   def choose_pause(self):
-    """Returns the seconds to the next look.
+    """Returns the seconds until the next look.
 
-    Hundreds of tasks that wait for one that comes late must not be a storm,
-    nor keep in step with each other.
+    Hundreds of tasks that wait for a late one must neither cause a storm nor
+    stay in step with each other.
     """
     least, most = _LOOK_SECS
     secs = min(most, max(least, (time.monotonic() - self._start) / 20))

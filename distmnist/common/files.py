@@ -1,7 +1,7 @@
 """Writes files in folders where others may write as well.
 
-A file is there whole or not at all, and a link that somebody has laid under its
-name is replaced or refused, never followed.
+A file appears whole or not at all, and a link that somebody has put in its
+place is replaced or refused, never followed.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def replacing(path, mode='w'):
-  """Yields a new file, which takes the place of `path` at the end.
+  """Yields a new file that replaces `path` at the end.
 
-  If the block raises, what was at `path` stays as it was. The content is on the
-  disk itself before it gets the name, so a power cut leaves the old file or the
-  new one.
+  If the block raises, what was at `path` stays as it was. The content is on
+  disk before it gets the name, so a power cut leaves the old file or the new
+  one.
 
   Args:
-    path: str; what is at an address is written here first, and then put there.
-    mode: 'w' for UTF-8, in which line ends stay as they are, or 'wb'.
+    path: str; for an address, the file is written here first and then uploaded.
+    mode: 'w' for UTF-8 text, whose line ends stay as they are, or 'wb'.
 
   Raises:
     OSError: it cannot be written.
@@ -57,7 +57,7 @@ def no_follow(path, flags):
 
 @contextlib.contextmanager
 def private_file(path, text):
-  """Has a file at `path`, for this user alone, until the end of the context."""
+  """Keeps a file at `path`, for this user alone, until the context ends."""
   with contextlib.suppress(FileNotFoundError):
     os.remove(path)
   fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -73,7 +73,7 @@ def make_private(folder):
   """Makes a folder that this user alone can read and write, if it is absent.
 
   Raises:
-    PermissionError: it is there, but is a link, is no folder, belongs to
+    PermissionError: it exists, but is a link, is not a folder, belongs to
       another user, or lets others write to it.
     OSError: it cannot be made.
   """
@@ -84,7 +84,7 @@ def make_private(folder):
   if stat.S_ISLNK(found.st_mode):
     problem = 'is a link'
   elif not stat.S_ISDIR(found.st_mode):
-    problem = 'is no folder'
+    problem = 'is not a folder'
   elif found.st_uid != os.geteuid():
     problem = f'belongs to another user (uid {found.st_uid})'
   elif found.st_mode & 0o022:
@@ -94,11 +94,11 @@ def make_private(folder):
 
 
 def warn_of_owner(name, folder):
-  """Says so if the folder of a flag belongs to another user, root excepted.
+  """Warns if the folder of a flag belongs to another user, except root.
 
   Args:
     name: str, the flag.
-    folder: str, exists; an address has owners of another kind.
+    folder: str, exists; an address is skipped: its owners are of another kind.
   """
   if urls.is_remote(folder):
     return
@@ -111,7 +111,7 @@ def warn_of_owner(name, folder):
 
 
 def sync(path):
-  """Sees to it that a file, or the names in a folder, are on the disk itself.
+  """Makes sure that a file, or the names in a folder, are on disk.
 
   Raises:
     OSError: they are not.

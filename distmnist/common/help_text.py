@@ -1,4 +1,4 @@
-"""What --help and --helpfull of a program print: its flags, by subject."""
+"""What a program's --help and --helpfull print: its flags, by subject."""
 
 import sys
 import textwrap
@@ -9,7 +9,7 @@ from distmnist.common.names import PACKAGE
 
 FLAGS = flags.FLAGS
 _WIDTH = 80
-# The subject of a room's flags, in the order in which a reader wants them.
+# The subject of each package's flags, in the order in which readers want them.
 _SUBJECTS = {
   'cluster': 'The cluster',
   'launching': 'Tasks and their logs',
@@ -36,7 +36,7 @@ _added = set()
 
 
 def add_ours(module_name):
-  """Has a module of the user's count as one of distmnist's."""
+  """Counts a module of the user's as one of distmnist's."""
   _added.add(module_name)
 
 
@@ -55,8 +55,8 @@ def make(program, module_name, first=(), is_full=False):
     program: str, what a user types.
     module_name: str, of the program; its docstring comes first.
     first: names of the flags that matter most; by default the program's own.
-    is_full: bool, for --helpfull: all flags are explained, those of libraries
-      too; else the first are, and the others are listed by their names.
+    is_full: bool, for --helpfull: all flags are explained, including those of
+      libraries; else only the first are, and the others are listed by name.
   """
   own = {module_name, sys.argv[0]}
   subjects = _group(own)
@@ -82,7 +82,7 @@ def make(program, module_name, first=(), is_full=False):
 def _group(own):
   """Returns {subject: list of flags.Flag}; `own` are names of modules."""
   found = {name: [] for name in ('This program', *_SUBJECTS.values())}
-  # A launcher's that are defined in another file.
+  # Flags of a launcher that are defined in another file.
   adopted = {
     flag.name: module
     for module, its_flags in FLAGS.key_flags_by_module_dict().items()
@@ -111,7 +111,7 @@ def _group_libraries():
 
 
 def _sort(subjects):
-  """Returns the subjects with flags, each flag once and by its name."""
+  """Returns the subjects that have flags, each flag once, sorted by name."""
   return {
     subject: sorted({f.name: f for f in found}.values(), key=lambda f: f.name)
     for subject, found in subjects.items()
@@ -124,10 +124,10 @@ def _name(flag):
 
 
 def _explain(flag):
-  """Returns what a flag is, its default and its bounds (str)."""
+  """Returns a flag's explanation, default and bounds (str)."""
   text, notes = flag.help, []
   if choices := getattr(flag.parser, 'enum_values', None):
-    text = text.partition('>: ')[2]  # absl puts them before it.
+    text = text.partition('>: ')[2]  # absl puts the choices first.
     notes.append(f'one of {", ".join(choices)}')
   if flag.default not in (None, [], ''):
     notes.append(f'default: {flag.default_as_str.strip(chr(39))}')

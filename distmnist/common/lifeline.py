@@ -1,7 +1,7 @@
-"""A process that ends when the one that has started it is gone.
+"""Ends a process when the one that started it is gone.
 
 The starter holds one end of a pipe, and the kernel closes it when the starter
-ends, however it does. (PR_SET_PDEATHSIG would follow the thread that has called
+ends, for whatever reason. (PR_SET_PDEATHSIG would follow the thread that called
 fork, and a notebook runs in threads.)
 """
 
@@ -13,7 +13,7 @@ _NUMBER = 'DISTMNIST_LIFELINE'
 
 
 def give(reader):
-  """Returns the variables, a dict, that have a program `follow` a pipe.
+  """Returns the variables (dict) that make a program `follow` a pipe.
 
   Args:
     reader: int, the descriptor of its reading end, which the program inherits.
@@ -22,7 +22,7 @@ def give(reader):
 
 
 def follow():
-  """Has this process get SIGTERM when its starter is gone, if it was asked to.
+  """Sends this process SIGTERM once its starter is gone, if it was asked to.
 
   Programs that this one starts do not follow.
   """

@@ -1,6 +1,6 @@
-"""Names that several processes must agree on, or a string and a file.
+"""Names that several processes, or a string and a file, must agree on.
 
-A module that is moved or renamed has its name here, and nowhere else as text.
+If a module is moved or renamed, its name is text here and nowhere else.
 """
 
 import pathlib
@@ -8,7 +8,7 @@ import pathlib
 PACKAGE = 'distmnist'
 PACKAGE_DIR = pathlib.Path(__file__).resolve().parents[1]
 
-# What the package's own names are loaded from, at need.
+# Where the package's own names are loaded from, on demand.
 CALLS = {
   'Error': 'distmnist.api.process',
   'Report': 'distmnist.api.training',
@@ -34,7 +34,7 @@ SPARK_MAIN = 'distmnist.spark.main_task'
 SSH_AGENT = 'distmnist.launching.ssh.ssh_agent'
 JOB_AGENT = 'distmnist.launching.scheduler.job_agent'
 
-# The rooms in which the name of a file is the value of a flag.
+# The rooms: packages in which the name of a file is the value of a flag.
 DATASETS = 'distmnist.datasets'
 LAUNCHERS = 'distmnist.launchers'
 LOGGERS = 'distmnist.loggers'
@@ -42,7 +42,7 @@ MODELS = 'distmnist.models'
 PROBLEMS = 'distmnist.problems'
 RANKERS = 'distmnist.rankers'
 STRATEGIES = 'distmnist.strategies'
-# Those that other packages may add to, by the flag of train.
+# The rooms that other packages may add to, by their flags of train.
 ROOMS_OF_FLAGS = {
   'dataset': DATASETS,
   'model': MODELS,
@@ -51,8 +51,8 @@ ROOMS_OF_FLAGS = {
 }
 
 # What a step with sparse tables counts, and a report sums up: the ids that were
-# looked up, the different ones of them, whose rows move, those of a ps, and the
-# bytes of a table.
+# looked up, the distinct ones, whose rows move, those of each ps, and the bytes
+# of each table.
 ROWS = 'rows/'
 ROW_IDS = 'rows/ids'
 ROWS_DIFFERENT = 'rows/different'
@@ -61,13 +61,13 @@ ROW_BYTES_OF = 'rows/bytes_of_'
 
 # The worker that saves, evaluates and reports.
 CHIEF = 'worker 0'
-# Tells a task that was started again how often it was: 2, 3, ... Not set at the
-# first attempt.
+# Tells a restarted task which attempt it is: 2, 3, ... Not set at the first
+# attempt.
 ATTEMPT = 'DISTMNIST_ATTEMPT'
-# How many workers are enough to go on, where fewer than all are.
+# How many workers are enough to go on, if fewer than all are.
 MIN_WORKERS = 'DISTMNIST_MIN_WORKERS'
-# The file of --problem, where a launcher has sent it along.
+# The file of --problem, if a launcher has sent it along.
 SENT_FILE = 'DISTMNIST_SENT_FILE'
-# The tasks of a host serve from here on, unless told otherwise: below the ports
+# The first port of the tasks of a host, unless told otherwise: below the ports
 # that the kernel gives to outgoing connections.
 FIRST_PORT = 2222

@@ -1,16 +1,16 @@
-"""One process writes a folder: the one whose life stands in a file there.
+"""Lets one process write a folder: the owner, whom a file there names.
 
-Made for a folder that hosts share, NFS too: the file (owner_file.py) appears by
-a hard link, which one of two gets, and is taken over by a rename. Its owner
-touches it every few seconds. A process that finds it there takes over at once
-if the owner has ended on this machine, and else once the file has not been
-touched for a while, by the clock of the file server. Before each checkpoint
-gets its name the owner looks whether the file is still its own: one that was
-suspended, or cut off, while another took over writes no more. Between that look
-and the rename of a checkpoint lies a moment, in which a suspended process could
-still do harm.
+It works in a folder that hosts share, also over NFS: the file (owner_file.py)
+is created by a hard link, which only one of two processes gets, and taken over
+by a rename. Its owner touches it every few seconds. A process that finds the
+file takes over at once if the owner ran on this machine and has ended,
+otherwise once the file has not been touched for a while, by the clock of the
+file server. Before each checkpoint gets its name, the owner checks that the
+file is still its own: if another took over while it was suspended or cut off,
+it writes no more. In the moment between that check and the checkpoint's rename,
+a process suspended there could still do harm.
 
-In a store each owner has an object of its own, see remote_owner_file.py.
+In a store each owner has an object of its own; see remote_owner_file.py.
 """
 
 import atexit
@@ -26,18 +26,18 @@ from distmnist.storage import paths, urls
 _log = logging.getLogger(__name__)
 
 _FILE = 'owner.json'
-# A launcher has the folder in its own right: two of them must not write the
-# logs there, while the chief comes and goes.
+# A launcher owns the folder separately: two launchers must not write logs there
+# while the chief comes and goes.
 _LAUNCHER_FILE = 'launcher.json'
-# So often the owner touches its file; see takeover.SILENT_SECS.
+# How often the owner touches its file; see takeover.SILENT_SECS.
 _TOUCH_SECS = 5.0
 
 
 def find_living(folder):
   """Returns the owner's dict if a living process of this machine has `folder`.
 
-  For a launcher, which asks before it touches anything; whether one of another
-  machine lives takes time to find out, and is found out by the owner to be.
+  For a launcher, which asks before it touches anything. Whether a process of
+  another machine is alive takes time to find out; the next owner does that.
   """
   found = _open(folder, _FILE).read() or {}
   return found if owner_file.is_alive_here(found) else None
@@ -46,7 +46,7 @@ def find_living(folder):
 def take_for_launcher(logdir):
   """Makes this process the one launcher that writes logs in `logdir`.
 
-  Until the process ends; that it takes the folder once more is nothing new.
+  This lasts until the process ends; taking the same folder again does nothing.
 
   Raises:
     cli.RunError: another launcher has it, or a chief that was started by hand.
@@ -59,7 +59,7 @@ def take_for_launcher(logdir):
   try:
     paths.make_folders(logdir)
   except OSError:
-    return  # The launcher names what it cannot make.
+    return  # The launcher reports what it cannot make.
   owner = Owner('--logdir', logdir, _LAUNCHER_FILE)
   owner.take()
   _taken[key] = owner
@@ -71,7 +71,7 @@ _taken = {}
 
 
 def _open(folder, name):
-  """Returns the file in which the owner of a folder stands."""
+  """Returns the file that names the owner of a folder."""
   is_remote = urls.is_remote(folder)
   kind = (
     remote_owner_file.RemoteOwnerFile if is_remote else owner_file.OwnerFile
@@ -80,12 +80,12 @@ def _open(folder, name):
 
 
 def open_launcher_file(logdir):
-  """Returns the file of `take_for_launcher`, as of owner_file.OwnerFile."""
+  """Returns the file of `take_for_launcher`, like an owner_file.OwnerFile."""
   return _open(logdir, _LAUNCHER_FILE)
 
 
 class Owner:
-  """Has the folder from `take` to `release`.
+  """Owns a folder from `take` to `release`.
 
   Attributes:
     folder: str.
@@ -94,9 +94,9 @@ class Owner:
   def __init__(self, name, folder, file_name=_FILE):
     """
     Args:
-      name: str, how a message calls it, such as '--logdir'.
+      name: str, what messages call the folder, such as '--logdir'.
       folder: str, exists.
-      file_name: str, of the file in which its owner stands.
+      file_name: str, of the file that names its owner.
     """
     self._name = name
     self.folder = folder
@@ -117,7 +117,7 @@ class Owner:
     Args:
       is_new_run: bool, whether another training begins in the folder.
       patience_secs: float, how long to wait for a living owner, which may be
-        about to end: the one before this, if a launcher has started us again.
+        about to end: our predecessor, if a launcher has restarted us.
       pause: callable(secs).
 
     Raises:
@@ -135,8 +135,8 @@ class Owner:
     """Touches the file from now on.
 
     Args:
-      on_loss: callable(error), told once if another has taken the folder over.
-      on_removed: callable, told when the folder was removed and made again.
+      on_loss: callable(error), called once if another takes the folder over.
+      on_removed: callable, called when the folder was removed and made again.
     """
     self._on_removed = on_removed
 
@@ -149,14 +149,15 @@ class Owner:
           on_loss(error)
           return
         except OSError:
-          pass  # A checkpoint meets the same error, and tells it.
+          pass  # A checkpoint meets the same error, and reports it.
 
     threading.Thread(target=touch, daemon=True).start()
 
   def check(self):
-    """To be called before anything is written that another could have written.
+    """Checks that we still own the folder; call it before each shared write.
 
-    A folder that somebody has removed is made again, out loud.
+    Such a write is one that another owner could have done. A folder that
+    somebody has removed is made again, with a message.
 
     Raises:
       cli.LostError: another process has taken it over.
@@ -178,13 +179,13 @@ class Owner:
     paths.make_folders(self.folder)
     if self._file.create(self.me):
       _log.info(
-        f'{self._name}={self.folder} was removed by somebody: what was '
-        'in it is gone, and it is made again for what is saved from now on'
+        f'{self._name}={self.folder} was removed by somebody: its contents are '
+        'gone, and it is created again for what is saved from now on'
       )
       self._on_removed()
 
   def release(self):
-    """Leaves the folder to the next one; the file stays, for the run's name."""
+    """Leaves the folder to the next owner; the file stays and names the run."""
     with self._lock, contextlib.suppress(OSError, ValueError):
       self._is_released.set()
       if self.me is None:

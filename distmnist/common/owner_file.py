@@ -1,7 +1,7 @@
-"""A file that says which process has something, and whether that one lives.
+"""A file that says which process owns something, and whether it is alive.
 
-Processes of several machines read and write it, on NFS too. A process id says
-something on one machine alone, and there until it is used again: so the file
+Processes of several machines read and write it, also over NFS. A process id
+means something on one machine only, and only until it is reused, so the file
 also names the machine, and when the process was started.
 """
 
@@ -17,7 +17,7 @@ _BOOT_ID = '/proc/sys/kernel/random/boot_id'
 
 
 def describe_self(run=None):
-  """Returns what the file says of this process, a dict.
+  """Returns what the file says about this process, a dict.
 
   Args:
     run: str, what all lives of one training have in common; a new one if None.
@@ -43,7 +43,7 @@ def read(path):
   except (FileNotFoundError, NotADirectoryError):
     return None
   except ValueError:
-    return {}  # Made in this moment, or damaged: its time will tell.
+    return {}  # Just being made, or damaged: its time will tell.
 
 
 def write_beside(path, found):
@@ -68,7 +68,7 @@ def link(new, path):
   """Gives the file `new` the name `path` if nothing has that name.
 
   Returns:
-    Whether `path` was made, and by us.
+    Whether we made `path`.
   """
   try:
     os.link(new, path)
@@ -117,7 +117,7 @@ class OwnerFile:
   def see_touch(self):
     """Returns (time of the last touch, seconds since then), two floats.
 
-    Both by the clock of the file server.
+    Both are by the file server's clock.
     """
     touched = os.stat(self._path).st_mtime
     new, now = write_beside(self._path, {})
@@ -126,7 +126,7 @@ class OwnerFile:
 
 
 def describe(found):
-  """Returns host, pid and start of the process `found`, for people."""
+  """Returns the pid, host and start of the process `found`, for people."""
   return (
     f'process {found.get("pid")} of host {found.get("host")} since '
     f'{found.get("since")}'
@@ -152,12 +152,12 @@ def _has_ended(found):
   if found.get('has_ended'):
     return True
   start = _read_start(found['pid'])
-  # A process id is used again after a while.
+  # A process id is reused after a while.
   return start is None or start != found['start']
 
 
 def _read_machine():
-  """Returns what two processes have in common that know each other's ids."""
+  """Returns what two processes share if they see each other's process ids."""
   try:
     with open(_BOOT_ID, encoding='ascii') as file:
       return f'{file.read().strip()} {os.readlink("/proc/self/ns/pid")}'

@@ -1,7 +1,7 @@
-"""Ports of this machine: held for tasks that are to come, free or taken.
+"""Ports of this machine: held for tasks to come, or checked for being free.
 
-Each port is looked at under IPv6 and IPv4 at once where the machine knows both,
-as TensorFlow's server listens there, too.
+Each port is checked under IPv6 and IPv4 at once if the machine has both, as
+TensorFlow's server listens on both, too.
 """
 
 import socket
@@ -10,16 +10,16 @@ from distmnist.common import cli
 
 
 def hold_ports(num_ports):
-  """Returns sockets bound to as many different free ports of this machine.
+  """Returns sockets bound to `num_ports` different free ports of this machine.
 
-  A port stays ours while its socket is open, also from the end of a task to its
-  restart: no process is given it by chance. Yet one that asks for this very
-  port with SO_REUSEADDR gets it, and that is the task's server; while that one
+  A port stays ours while its socket is open, even between a task's end and its
+  restart: no process is given it by chance. But a process that asks for this
+  very port with SO_REUSEADDR gets it, and that is the task's server; while it
   listens, no other can. Our sockets do not listen, so a process that connects
   too early is refused instead of kept waiting.
 
   Raises:
-    cli.RunError: there are not as many, or we may not open as many files.
+    cli.RunError: there are too few, or we may not open that many files.
   """
   ports = []
   try:

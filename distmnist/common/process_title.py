@@ -1,15 +1,15 @@
-"""What `ps` and `pgrep -f` show of this process.
+"""Sets what `ps` and `pgrep -f` show of this process.
 
-The kernel shows the memory in which the command line lay at the start, so a
-title is written there. It is cut to that room: so the fork server, whose forks
-have no other, is started with blanks at the end of its command line.
+The kernel shows the memory that held the command line at the start, so a title
+is written there, and cut to fit. As its forks have only the same space, the
+fork server is started with blanks at the end of its command line.
 """
 
 import contextlib
 import ctypes
 import os
 
-# Of /proc/self/stat, counted from after the name of the program.
+# Fields of /proc/self/stat, counted after the name of the program.
 _ARG_START, _ARG_END = 45, 46
 
 

@@ -1,13 +1,14 @@
-"""Finds the files of a room by name: the file's name is the flag's value.
+"""Finds the modules of a room by name: a file's name is the flag's value.
 
-Other packages add to a room by entry points. In the group of the room's dotted
-name, such as distmnist.strategies, an entry point is a name and a module:
+Other packages add to a room by entry points. In the group with the room's
+dotted name, such as distmnist.strategies, an entry point has a name and a
+module:
 
   [project.entry-points."distmnist.strategies"]
   elastic = "their_package.elastic"
 
-`find` lists what there is without importing any of it, so that an enum flag can
-be defined from it at no cost; `load` imports the module asked for.
+`find` lists the modules without importing any, so that an enum flag can be
+defined from them at no cost; `load` imports the module asked for.
 """
 
 import functools
@@ -22,8 +23,8 @@ from distmnist.common.names import PACKAGE
 def find(package):
   """Returns {name: dotted name of the module} of a room, sorted by name.
 
-  Of several modules of one name it is the room's own, or the first that was
-  found: `load` refuses the name.
+  If several modules share a name, it is the room's own or the first that was
+  found; `load` refuses the name.
 
   Args:
     package: str, the dotted name of the room.
@@ -52,7 +53,7 @@ def load(package, name):
   """Returns the module `name` of `package`.
 
   Raises:
-    ValueError: no such module; the message lists those that there are.
+    ValueError: no such module; the message lists those that exist.
     cli.UsageError: several packages have a module of this name.
   """
   known = find(package)
@@ -66,14 +67,14 @@ def load(package, name):
 
 
 def check_is_one(package, name):
-  """Raises cli.UsageError if several modules have a name of a room."""
+  """Raises cli.UsageError if several modules of a room have this name."""
   found = _find_all(package).get(name, {})
   if len(found) > 1:
     room = package.rsplit('.', 1)[-1]
     several = ' and '.join(f'{m} (of {whose})' for m, whose in found.items())
     raise cli.UsageError(
       f'{name!r} is the name of {len(found)} modules among the {room}: '
-      f'{several}: uninstall all but one, or have one take another name'
+      f'{several}: uninstall all but one, or rename one'
     )
 
 

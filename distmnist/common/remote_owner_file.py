@@ -1,14 +1,15 @@
-"""A file that says which process has something, in a store.
+"""A file that says which process owns something, in a store.
 
-A store cannot link and rename. So each owner has an object of its own, with the
-next number in its name: it is made where none is, which of two who try the
-store lets one do, and the highest number is the owner. The number is a fencing
-token: the owner alone writes its object, and one that was suspended finds a
-higher one.
+A store can neither link nor rename. So each owner has an object of its own with
+the next number in its name: it is created only if there is none, which the
+store lets only one of two processes do, and the highest number is the owner's.
+The number is a fencing token: only the owner writes its object, and one that
+was suspended finds a higher number.
 
-A store that makes an object though one is there (an old one of another maker,
-HDFS) is found out at the start. There the last of two who write in the same
-seconds is the owner, and each waits for that long before it believes it is.
+A store that creates an object even where one exists (an old one of another
+maker, HDFS) is detected at the start. There, the last of two processes that
+write within the same seconds is the owner, and each waits that long before it
+believes that it is.
 """
 
 import json
@@ -25,7 +26,7 @@ _SETTLE_SECS = 2.0
 
 
 class RemoteOwnerFile:
-  """As owner_file.OwnerFile, at an address."""
+  """Like owner_file.OwnerFile, but at an address."""
 
   def __init__(self, path):
     """
@@ -52,16 +53,16 @@ class RemoteOwnerFile:
       return {}
 
   def create(self, found):
-    """Makes the object of the next number; returns whether it is ours."""
+    """Makes the object with the next number; returns whether it is ours."""
     place = self._place(self._highest + 1)
     content = json.dumps(found).encode()
     if not stores.create(place, content):
       return False
     if stores.create(place, b'{}'):
       _log.info(
-        f'{place}: this store makes an object though one is there, so two '
+        f'{place}: this store creates an object even where one exists, so two '
         f'processes that start within {_SETTLE_SECS:g} s of each other are '
-        'told apart by a look, and not by the store'
+        'told apart by reading it back, not by the store'
       )
       stores.write(place, content)
       time.sleep(_SETTLE_SECS)
@@ -74,11 +75,11 @@ class RemoteOwnerFile:
     return True
 
   def replace(self, found):
-    """Takes over from the owner that `read` saw, or says so in our object."""
+    """Takes over from the owner that `read` saw, or rewrites our own object."""
     if self._mine is not None and self._mine == self._highest:
       stores.write(self._place(self._mine), json.dumps(found).encode())
     else:
-      # Where another was faster, the next `read` tells it.
+      # If another process was faster, the next `read` shows it.
       self.create(found)
 
   def touch(self):

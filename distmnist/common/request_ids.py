@@ -1,12 +1,12 @@
-"""Request ids of TensorFlow's servers that do not come twice.
+"""Keeps the request ids of TensorFlow's servers from coming twice.
 
 A server refuses a request whose id is among its last 100,000 (tensorflow/core/
 distributed_runtime/recent_request_ids.cc). TensorFlow 2.21 draws an id by
-tsl::random::ThreadLocalNew64, from a generator a thread with a seed of 32 bits,
+tsl::random::ThreadLocalNew64, from a per-thread generator with a 32-bit seed,
 and makes each session.run in a new thread (SchedClosure in tsl's env.cc). So an
-id is one of 2**32, and of the session.runs that reach a ps, from whichever
-worker, one in 2**32 / 100,000 = 43,000 ends as "The same RunGraph (Worker)
-request was received twice", an AbortedError that costs a worker its session.
+id is one of 2**32, and one in 2**32 / 100,000 = 43,000 of the session.runs that
+reach a ps, from any worker, fails with "The same RunGraph (Worker) request was
+received twice", an AbortedError that costs a worker its session.
 The same has been seen elsewhere: github.com/pytorch/xla/issues/4084.
 
 tsl::random::New64, in the same library, has one generator for all threads.
@@ -25,14 +25,14 @@ _SHARED = '_ZN3tsl6random5New64Ev'
 
 
 def draw_from_one_generator():
-  """Has ThreadLocalNew64 of this process jump to New64.
+  """Makes ThreadLocalNew64 of this process jump to New64.
 
   Call it once TensorFlow is imported and before there is a server. Does nothing
-  where the processor is no x86-64, the functions are gone, or the system lets
-  no program change itself; there workers recover as if a ps had been lost.
+  if the processor is not x86-64, the functions are gone, or the system forbids
+  programs to change themselves; then workers recover as if a ps had been lost.
 
   Returns:
-    Whether it is done.
+    Whether it was done.
   """
   if platform.machine() not in ('x86_64', 'AMD64'):
     return False
@@ -61,7 +61,7 @@ def _find(library, name):
 
 
 def _write_code(address, code):
-  """Writes code that ends in its page, as a function starts at n * 16."""
+  """Writes code; it fits in its page, as a function starts at n * 16."""
   page = address - address % mmap.PAGESIZE
   may_run = mmap.PROT_READ | mmap.PROT_EXEC
   _protect(page, may_run | mmap.PROT_WRITE)

@@ -1,4 +1,4 @@
-"""A Python file that comes with a task, in a variable of its environment."""
+"""A Python file that comes with a task, in an environment variable."""
 
 import base64
 import importlib.machinery
@@ -14,14 +14,14 @@ def pack(named, source):
 
   Args:
     named: str, how the flags name the file.
-    source: bytes, what is in it.
+    source: bytes, its content.
   """
   content = base64.b64encode(zlib.compress(source)).decode()
   return json.dumps([named, content])
 
 
 def find(named):
-  """Returns what is in a file (bytes) that came with this task, or None."""
+  """Returns the content (bytes) of a file that came with this task, or None."""
   sent = os.environ.get(SENT_FILE)
   if sent is None:
     return None
@@ -38,7 +38,7 @@ class Loader(importlib.machinery.SourceFileLoader):
     """
     Args:
       name: str, of the module.
-      path: str, absolute; need not be there.
+      path: str, absolute; need not exist.
       source: bytes.
     """
     super().__init__(name, path)
@@ -49,5 +49,5 @@ class Loader(importlib.machinery.SourceFileLoader):
     return self._source
 
   def path_stats(self, path):
-    # Else compiled code beside the path, of another file, would be taken.
+    # Else another file's compiled code beside the path would be used.
     raise OSError(path)

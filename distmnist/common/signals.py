@@ -8,7 +8,7 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 class SignalError(BaseException):
-  """This program was sent a signal that is to end it."""
+  """This program was sent a signal that should end it."""
 
   def __init__(self, signum):
     super().__init__(signum)
@@ -19,7 +19,7 @@ class SignalError(BaseException):
 
 @contextlib.contextmanager
 def heeding():
-  """Has the first two signals raise SignalError where they come."""
+  """Makes the first two signals raise SignalError where they arrive."""
   received = []
 
   def handle(signum, _):
@@ -38,11 +38,11 @@ def heeding():
 
 @contextlib.contextmanager
 def collecting(signals, fd=None):
-  """SIGINT, SIGTERM and SIGHUP do not end this process meanwhile.
+  """Collects SIGINT, SIGTERM and SIGHUP, which then do not end this process.
 
   Args:
-    signals: list, to which their numbers (int) are added.
-    fd: descriptor that does not block, to which each writes a byte, or None.
+    signals: list that their numbers (int) are added to.
+    fd: non-blocking descriptor to which each writes a byte, or None.
   """
   old_wakeup = signal.set_wakeup_fd(-1 if fd is None else fd)
   old_handlers = {
@@ -60,7 +60,7 @@ def collecting(signals, fd=None):
 
 @contextlib.contextmanager
 def waking(signals):
-  """As `collecting`; yields a socket that can be read once a signal came."""
+  """Like `collecting`; yields a socket that is readable once a signal came."""
   reader, writer = socket.socketpair()
   writer.setblocking(False)
   with reader, writer, collecting(signals, writer.fileno()):
@@ -81,5 +81,5 @@ class Reader:
     return self.reader.fileno()
 
   def read(self):
-    """Returns the numbers of those that came, a list of int."""
+    """Returns the numbers of the signals that came, a list of int."""
     return list(self.reader.recv(4096))

@@ -1,4 +1,4 @@
-"""Whether the address that a flag gives can be used, before anything starts."""
+"""Checks, before anything starts, that the address in a flag can be used."""
 
 import os
 import secrets
@@ -8,7 +8,7 @@ from distmnist.storage import stores, urls
 
 
 def check(name, url, is_written=True):
-  """Checks that an address can be used; at a path nothing is looked at.
+  """Checks that an address can be used; does nothing for a path.
 
   Args:
     name: str, the flag.
@@ -32,7 +32,7 @@ def check(name, url, is_written=True):
     if isinstance(error, (FileNotFoundError, PermissionError)):
       rights = 'list, read, write and delete' if is_written else 'list and read'
       advice = (
-        f'; give a bucket that is there, and credentials with the right to '
+        '; give a bucket that exists, and credentials with the right to '
         f'{rights} in it'
       )
     raise cli.UsageError(

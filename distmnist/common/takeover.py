@@ -1,6 +1,6 @@
 """How one of several processes becomes the owner that a file names.
 
-See owner.py for what its owner does afterwards, and owner_file.py for what the
+See owner.py for what the owner does afterwards, and owner_file.py for what the
 file says.
 """
 
@@ -11,8 +11,8 @@ from distmnist.common import cli, owner_file
 
 _log = logging.getLogger(__name__)
 
-# An owner of which nothing else is known has lost what its file stands for
-# once it has not touched the file for so long.
+# An owner about which nothing else is known has lost what its file stands for
+# once it has not touched the file for this long.
 SILENT_SECS = 30.0
 _LOOK_SECS = 0.5
 
@@ -31,7 +31,7 @@ class Takeover:
   def __init__(self, name, folder, file, pause=time.sleep):
     """
     Args:
-      name: str, how a message calls the folder, such as '--logdir'.
+      name: str, what messages call the folder, such as '--logdir'.
       folder: str.
       file: owner_file.OwnerFile, or a remote one, that names its owner.
       pause: callable(secs).
@@ -85,7 +85,7 @@ class Takeover:
       self._pause(_LOOK_SECS)
 
   def _judge(self, found):
-    """Returns (is_alive, is_gone) of the owner; neither if nothing is known."""
+    """Returns (is_alive, is_gone) of the owner; both False if unknown."""
     if found.get('has_ended') or owner_file.is_known_dead(found):
       return False, True
     touched, silent_secs = self._file.see_touch()
@@ -96,7 +96,7 @@ class Takeover:
 
   def _replace(self, me):
     self._file.replace(me)
-    # Another that took over in this moment has written after us, or reads us.
+    # Another that is taking over just now has written after us, or reads us.
     self._pause(0.05)
     found = self._file.read()
     if (found or {}).get('life') != me['life']:

@@ -8,13 +8,13 @@ _SYS_PIDFD_GETFD = 438
 
 
 def find(pid=None):
-  """Yields (inode, socket.socket) of each; none where there is no /proc.
+  """Yields (inode, socket.socket) of each; nothing if there is no /proc.
 
-  The socket is of a descriptor of its own, so that closing it leaves that of
-  the process open; it is closed when the next one is asked for.
+  Each socket has a descriptor of its own, so closing it leaves the process's
+  own open; it is closed when the next one is asked for.
 
   Args:
-    pid: int, of a process that we may trace; None is this one.
+    pid: int, of a process that we may trace; None for this one.
   """
   folder = f'/proc/{pid or "self"}/fd'
   for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -31,7 +31,7 @@ def find(pid=None):
 
 
 def _duplicate(pid, fd):
-  """Returns a descriptor of ours for that of a process."""
+  """Returns our own duplicate of a process's descriptor."""
   if pid is None:
     return os.dup(fd)
   process = os.pidfd_open(pid)

@@ -1,1 +1,1 @@
-"""Images: where they come from, in which order, and into the graph."""
+"""Images: where they come from, their order, and their way into the graph."""

@@ -1,8 +1,8 @@
-"""Examples as NumPy's files in a folder, written by one process for others.
+"""Examples as NumPy files in a folder, written by one process for others.
 
-SPLIT_x_0.npy, ...    the arrays of x, of y likewise
+SPLIT_x_0.npy, ...    the arrays of x; those of y likewise
 nests.json            {'x': names, 'y': names}; null for a single array, and
-                      numbers for the names of a tuple's items
+                      numbers as the names of a tuple's items
 """
 
 import json
@@ -17,7 +17,7 @@ def write(folder, splits):
   Args:
     folder: str, an existing folder.
     splits: {name: (x, y)}; x and y are arrays [n, ...], or dicts, tuples or
-      lists of such.
+      lists of arrays.
   """
   nests = {}
   for split, pair in splits.items():
@@ -38,7 +38,7 @@ def flatten(nest):
 
 
 def load(folder, split):
-  """Returns (x, y) of a split, mapped into memory; None if it is not there."""
+  """Returns (x, y) of a split, mapped into memory; None if it is missing."""
   if not os.path.exists(path_of(folder, split, 'x', 0)):
     return None
   with open(_nests_path(folder), encoding='utf-8') as file:

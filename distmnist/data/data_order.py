@@ -3,15 +3,15 @@
 The images of an epoch come in an order drawn from (seed, epoch), known to all
 workers. Epoch follows epoch in one stream of places 0, 1, 2, ..., which is cut
 into batches, so a batch may straddle the end of an epoch and no image is left
-out. Where each worker passes over all images there is a stream a worker, drawn
-from (seed, epoch, worker).
+out. Where each worker passes over all images, each has a stream of its own,
+drawn from (seed, epoch, worker).
 
-Examples that are read from files as they are needed lie there in blocks. Then
-the blocks come in a drawn order, and the examples of a window of some blocks
-are drawn together: what is read at a time lies in few places.
+Examples that are read from files on demand lie there in blocks. Then the blocks
+come in a drawn order, and the examples of a window of some blocks are shuffled
+together, so that what is read at a time lies in few places.
 
-Pure NumPy; which worker takes which batch,
-training/batches/dispatcher.py decides.
+This is pure NumPy; training/batches/dispatcher.py decides which worker takes
+which batch.
 """
 
 import bisect
@@ -25,8 +25,8 @@ class Blocks(NamedTuple):
   """How examples lie in files.
 
   Attributes:
-    sizes: sequence of int, the examples of each block, in their order.
-    window: int, the blocks whose examples are mixed.
+    sizes: sequence of int, how many examples each block has, in order.
+    window: int, how many blocks are mixed with each other.
   """
 
   sizes: list
@@ -41,12 +41,12 @@ class Order:
     Args:
       num_images: int, of an epoch.
       seed: int.
-      worker: int, whose stream it is, or None for that of all.
+      worker: int, whose stream it is, or None for the stream of all.
       blocks: Blocks, or None: all images are mixed.
     """
     self._num_images = num_images
     self._seed = seed
-    # An entropy of [s, e] is that of [s, e, 0] as well.
+    # The entropy [s, e] gives the same draws as [s, e, 0].
     self._worker = 0 if worker is None else worker + 1
     self._blocks = blocks
     self._epochs = {}
@@ -65,7 +65,7 @@ class Order:
   def _draw(self, epoch):
     """Returns callable(ranks) -> images of an epoch."""
     if epoch not in self._epochs:
-      while len(self._epochs) > 1:  # A batch may be of two.
+      while len(self._epochs) > 1:  # A batch may span two.
         del self._epochs[min(self._epochs)]
       entropy = [self._seed, epoch, self._worker]
       if self._blocks:
@@ -78,7 +78,7 @@ class Order:
 
 
 class _Windows:
-  """An epoch of which some blocks at a time are mixed."""
+  """An epoch in which some blocks at a time are mixed."""
 
   def __init__(self, blocks, entropy):
     sizes = np.asarray(blocks.sizes, np.int64)
@@ -119,12 +119,12 @@ class _Windows:
 class Rest:
   """The places of a stream that are still to be read, in their order.
 
-  Some ranges that an earlier life has left, and then all from one place on. A
-  batch's number counts from here: ticket t has the places from t * batch_size
-  to (t + 1) * batch_size of the rest.
+  First some ranges that an earlier life has left, then all from one place on.
+  Batches are numbered within the rest: ticket t has its places from
+  t * batch_size to (t + 1) * batch_size.
 
   Attributes:
-    next_place: int, all from here on are to be read.
+    next_place: int, all places from here on are to be read.
     ranges: list of (first, end), disjoint ranges of places before it.
   """
 
@@ -142,7 +142,7 @@ class Rest:
     )
 
   def find_ranges(self, first, end):
-    """Returns the same as a list of (first, end) of the stream."""
+    """Returns the same places as a list of (first, end) of the stream."""
     found, total = [], self._starts[-1]
     i = bisect.bisect_right(self._starts, first) - 1
     while first < min(end, total):
@@ -159,10 +159,10 @@ class Rest:
     return found
 
   def after(self, end, undone=()):
-    """Returns the Rest once all before `end` is read but for some ranges.
+    """Returns the Rest once all before `end` is read except some ranges.
 
     Args:
-      end: int, of this rest.
+      end: int, a place of this rest.
       undone: list of (first, end) of this rest, disjoint and before `end`.
     """
     total = self._starts[-1]
@@ -173,7 +173,7 @@ class Rest:
 
 
 def _merge(ranges):
-  """Returns sorted ranges with those that touch each other as one."""
+  """Returns the ranges sorted, with those that touch each other merged."""
   merged = []
   for first, end in sorted(ranges):
     if merged and merged[-1][1] == first:

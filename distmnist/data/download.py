@@ -26,7 +26,7 @@ def find_or_download(name, data_dir, mirrors, md5s):
   what is downloaded must have the hash of `md5s`.
 
   Args:
-    name: str, the data set's.
+    name: str, of the data set.
     data_dir: str, a folder that may have to be made.
     mirrors: sequence of str, addresses that FILE.gz is appended to, tried in
       order.
@@ -65,9 +65,9 @@ def find_or_download(name, data_dir, mirrors, md5s):
 
 
 def _find(folder, names):
-  """Returns dict from name to path, of the files that are there."""
+  """Returns a dict from name to path, of the files that exist."""
   there = set(paths.list_names(folder))
-  # Of both kinds the gzipped one is kept, the last: it carries a checksum.
+  # If both exist, the gzipped one, which comes last, wins: it has a checksum.
   return {
     name: os.path.join(folder, name + ending)
     for name in names
@@ -77,10 +77,10 @@ def _find(folder, names):
 
 
 def _fetch(name, data_dir, names):
-  """Brings the files of a data set here; returns their paths by their names.
+  """Copies the files of a data set here; returns their paths by name.
 
   Raises:
-    cli.UsageError: they are not in the store, or it does not give them.
+    cli.UsageError: they are not in the store, or cannot be read there.
   """
   data_dir = data_dir.rstrip('/')
   try:
@@ -94,8 +94,8 @@ def _fetch(name, data_dir, names):
     ) from error
   raise cli.UsageError(
     f'--data_dir={data_dir} does not have the files of {name}: put '
-    f'{_names(names)} there, such as a --download_only with a --data_dir on '
-    'this machine brings them'
+    f'{_names(names)} there; --download_only with a --data_dir on this machine '
+    'downloads them'
   )
 
 
@@ -134,7 +134,7 @@ def _download(name, folder, mirror, missing, md5s):
     file=sys.stderr,
     flush=True,
   )
-  pooch.get_logger().setLevel('WARNING')  # Or it adds a line a file.
+  pooch.get_logger().setLevel('WARNING')  # Else it adds a line per file.
   http = pooch.HTTPDownloader(
     progressbar=sys.stderr.isatty(),
     chunk_size=1 << 16,
@@ -143,8 +143,8 @@ def _download(name, folder, mirror, missing, md5s):
 
   def fetch(url, path, pup):
     http(url, path, pup)
-    # Pooch's temporary file is its owner's alone and is then moved as it is,
-    # but others share data_dir.
+    # Only its owner can read Pooch's temporary file, which is then moved as it
+    # is, but others share data_dir.
     os.chmod(path, 0o644)
 
   for file in missing:
@@ -159,21 +159,21 @@ def _download(name, folder, mirror, missing, md5s):
     except requests.RequestException as error:
       return _reason(error)
     except OSError as error:
-      # Another user may have been first, in a folder like /tmp where nobody
-      # replaces what is another's.
+      # Another user may have been first, in a folder like /tmp where nobody can
+      # replace another user's files.
       if file not in _find(folder, [file]):
         raise _not_written(name, folder, missing, error) from error
     except ValueError:
-      return f'{file}.gz has another md5 than {md5s[file]}'
+      return f'{file}.gz has a different md5 from {md5s[file]}'
   return None
 
 
 def _why_silent(url):
   """Returns why the server of `url` gives no answer (str), or None if it does.
 
-  A thread asks, since the time-outs of requests hold for each address of a
-  host and not at all for the look-up of its name: a dead network would take
-  minutes.
+  A thread asks, since the timeouts of requests apply to each address of a host
+  separately and not at all to the look-up of its name: a dead network would
+  take minutes.
   """
   import requests
 

@@ -1,6 +1,6 @@
 """Digits drawn by NumPy from a seed, by many hands.
 
-A digit is a few strokes, bent by one of 24 hands; each image turns, shears,
+A digit is a few strokes, bent by one of 24 hands; each image rotates, shears,
 scales, shifts and waves it, with a pen and an ink of its own, under a blot and
 noise.
 """
@@ -11,7 +11,7 @@ _SIZE = 28  # Pixels, height and width, of a digit as it is drawn.
 _DIGITS = 10
 _CHUNK = 512  # Images drawn at once: what fits a core's cache.
 _HANDS = 24  # Ways of writing a digit, each with a distance map of its own.
-_SAMPLES = 2  # Of a distance map to a pixel.
+_SAMPLES = 2  # Of a distance map per pixel, along each axis.
 _REACH = 12  # Pixels from a distance map's centre to its border.
 _HALF_DIGIT = (6, 9)  # Pixels, width and height, before it is scaled.
 
@@ -74,8 +74,8 @@ def _draw_chunk(rng, maps, noise, labels):
   x, y = at - draw_column(-2, 2), at - draw_column(-2, 2)
   cos, sin = np.cos(angle), np.sin(angle)
   bend = draw_column(-0.9, 0.9)
-  # Where a pixel lies on the map, (u, v), is a term of its column and one of
-  # its row, the waves included: one addition a pixel, nothing dearer.
+  # A pixel's place on the map, (u, v), is a term of its column plus one of its
+  # row, waves included: one addition per pixel, nothing costlier.
   u_x, u_y = x * cos / width, y * (sin + shear) / width
   v_x, v_y = x * -sin / height, y * cos / height
   u_y += bend * np.sin(0.25 * y + draw_column(-3, 3))
@@ -97,7 +97,7 @@ def _draw_chunk(rng, maps, noise, labels):
   image += (ink * (thickness + 0.5))[:, :, None]
   np.clip(image, 0, ink[:, :, None], out=image)
 
-  # A blot hides a part: what keeps a good net from being right every time.
+  # A blot hides a part, which keeps a good net from being right every time.
   row, column = rng.integers(0, _SIZE, (2, n, 1))
   tall, wide = rng.integers(3, 11, (2, n, 1))
   pixel = np.arange(_SIZE)
@@ -150,7 +150,7 @@ def _arc(x, y, width, height, start, end):
   return np.stack([x + width * np.cos(turn), y + height * np.sin(turn)], 1)
 
 
-# A digit's ways of being written, each a list of strokes: points (x, y) in
+# The ways to write each digit, each way a list of strokes: points (x, y) in
 # [-1, 1], y downwards.
 _STYLES = (
   ([_arc(0, 0, 0.85, 1, 0, 360)], [_arc(0, 0, 0.65, 1, 0, 360)]),

@@ -1,10 +1,10 @@
-"""Where a graph is told which images each step of a session.run takes."""
+"""Tells a graph which images each step of a session.run takes."""
 
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-# Of the graph: its FedRows.
+# The collection that has a graph's FedRows.
 COLLECTION = 'distmnist/fed_rows'
 
 
@@ -13,8 +13,8 @@ class FedRows(NamedTuple):
 
   Attributes:
     fed: int64 placeholder [num_steps, 1 + batch_size]: the place of the batch
-      in the stream, which random ops go by, and the indices of its images.
-    row: int64 [1 + batch_size], the first; a copy of the step has another one.
+      in the stream, which random ops depend on, and the indices of its images.
+    row: int64 [1 + batch_size], the first row; a copy of the step has another.
   """
 
   fed: tf.Tensor
@@ -22,7 +22,7 @@ class FedRows(NamedTuple):
 
 
 def build(batch_size):
-  """Returns the FedRows of the default graph, on the device of the moment."""
+  """Builds the FedRows of the default graph, on the current device."""
   fed = tf.placeholder(tf.int64, [None, 1 + batch_size], 'batches')
   rows = FedRows(fed, find_row(fed, 0))
   tf.add_to_collection(COLLECTION, rows)

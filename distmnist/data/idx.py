@@ -1,4 +1,4 @@
-"""Reads IDX files, the format of MNIST and of the sets made in its image.
+"""Reads IDX files, the format of MNIST and of the data sets modelled on it.
 
 A file is a big-endian header and then the values, row-major:
   0, 0, type of the values (8 is uint8), number of dimensions: one byte each
@@ -15,7 +15,7 @@ import numpy as np
 
 from distmnist.common import cli
 
-# No data set comes near: a file with more is something else.
+# No data set comes near this: a larger file is something else.
 MAX_UNPACKED_BYTES = 1 << 31
 _GZIP_BITS = 31  # The largest window (15), with the header of gzip (16).
 _UINT8 = 0x08
@@ -39,8 +39,8 @@ def load(name, files, split, num_classes):
   """Reads the images and labels of a split.
 
   Args:
-    name: str, the data set's.
-    files: dict from file name, as MNIST's are called, to path.
+    name: str, of the data set.
+    files: dict from file name, as in MNIST, to path.
     split: 'train' or 'test'.
     num_classes: int, labels are below it.
 
@@ -62,7 +62,7 @@ def load(name, files, split, num_classes):
 
 
 def read_labels(path, num_images, images_path, num_classes):
-  """Returns the labels of so many images, int32 in [0, num_classes - 1].
+  """Returns the labels of `num_images` images, int32 in [0, num_classes - 1].
 
   Args:
     path: str.
@@ -71,7 +71,8 @@ def read_labels(path, num_images, images_path, num_classes):
     num_classes: int, labels are below it.
 
   Raises:
-    FileError: see `read`; or they are not as many, or one is out of range.
+    FileError: see `read`; or there are too many or too few, or one is out of
+      range.
   """
   labels = read(path, num_dims=1)
   if len(labels) != num_images:
@@ -94,8 +95,8 @@ def read(path, num_dims):
   """Returns the values of an IDX file, uint8 with `num_dims` dimensions.
 
   Raises:
-    FileError: the file cannot be read, is no whole IDX file, or is one of
-      other values or dimensions, or has no values.
+    FileError: the file cannot be read, is not a whole IDX file, has another
+      type of values or other dimensions, or has no values.
   """
   header = 4 + 4 * num_dims
   content = read_content(path, lambda start: _compute_size(start, num_dims))
@@ -112,7 +113,7 @@ def read(path, num_dims):
   if len(content) < header:
     raise _bad(path, f'{len(content)} bytes', f'a header of {header}')
   shape = struct.unpack(f'>{num_dims}I', content[4:header])
-  # Not NumPy's product, which overflows in silence.
+  # Not NumPy's product, which overflows silently.
   size = header + math.prod(shape)
   if size == header:
     raise _bad(path, f'dimensions {shape}', 'at least one value')
@@ -127,7 +128,7 @@ def read(path, num_dims):
 
 
 def _compute_size(start, num_dims):
-  """Returns the bytes (int) that an IDX file has, by its first bytes."""
+  """Returns the size in bytes (int) that an IDX file's first bytes imply."""
   start = start[: 4 + 4 * num_dims]
   if len(start) < 4 + 4 * num_dims:
     return len(start)
@@ -143,7 +144,7 @@ def read_content(path, compute_size=lambda start: MAX_UNPACKED_BYTES):
       long it may be when unpacked: 10 MB of gzip may hold 10 GB.
 
   Raises:
-    FileError: it cannot be read, is no whole gzip, or unpacks to more.
+    FileError: it cannot be read, is not a whole gzip, or unpacks to more.
   """
   try:
     with open(path, 'rb') as file:

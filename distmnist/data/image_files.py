@@ -17,8 +17,8 @@ from distmnist.data import idx
 _ADVICE = 'give a PNG, or a whole IDX file'
 
 _PNG = b'\x89PNG\r\n\x1a\n'
-_PNG_SIZE = 16  # Where the header has width and height.
-_PNG_KIND = 25  # Where the header has the colour type.
+_PNG_SIZE = 16  # Where width and height are in the header.
+_PNG_KIND = 25  # Where the colour type is in the header.
 _IDX = b'\0\0'
 _GZIP = b'\x1f\x8b'
 
@@ -49,8 +49,8 @@ def find(words):
   """Returns the paths that `words` name, in their order.
 
   Args:
-    words: list of str, each a file or a pattern such as digits/*.png; what
-      fits a pattern is sorted.
+    words: list of str, each a file or a pattern such as digits/*.png; the
+      matches of a pattern are sorted.
 
   Raises:
     cli.RunError: one of them names no file.
@@ -64,7 +64,7 @@ def find(words):
       )
     found = [word] if os.path.exists(word) else sorted(glob.glob(word))
     if not found:
-      raise cli.RunError(f'{word} was not found: give files that are there')
+      raise cli.RunError(f'{word} was not found: give files that exist')
     paths += found
   return paths
 
@@ -129,7 +129,7 @@ class Reader:
     with open(path, 'rb') as file:
       content = file.read()
     if len(content) >= _PNG_KIND:
-      # Before it is decoded: a few bytes may say 60,000 x 60,000.
+      # Checked before it is decoded: a few bytes may claim 60,000 x 60,000.
       width, height = struct.unpack_from('>2I', content, _PNG_SIZE)
       self._check_shape(path, (height, width, self._shape[-1]))
     return self._png.decode(path, content)[np.newaxis]
@@ -146,7 +146,7 @@ class _PngDecoder:
   def __init__(self, num_channels):
     """
     Args:
-      num_channels: int, 1 for grey, to which colours are turned, or 3.
+      num_channels: int, 1 for grey, to which colours are converted, or 3.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -166,8 +166,8 @@ class _PngDecoder:
       raise cli.RunError(
         f'{path}: found a broken PNG of {len(content)} bytes: {_ADVICE}'
       ) from error
-    # A digit drawn on nothing would be black on black. Where there is no alpha
-    # TensorFlow may put any: a bit of the kind, or a chunk, tells.
+    # A digit on a transparent ground would be black on black. TensorFlow may
+    # invent a missing alpha: a bit of the colour type, or a chunk, tells.
     has_alpha = content[_PNG_KIND] & 4 or b'tRNS' in content
     if has_alpha and alpha.min() < 255:
       raise cli.RunError(

@@ -1,4 +1,4 @@
-"""What is done to images in the graph, batch by batch."""
+"""Operations on images in the graph, batch by batch."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -9,8 +9,8 @@ from distmnist.data import seeds
 _RANDOM_SHIFT = flags.DEFINE_integer(
   'random_shift',
   0,
-  'Pixels by which each training image is moved at most along both axes, '
-  'drawn anew each time that it is read; the pixels moved in are black.',
+  'Largest shift in pixels of each training image along each axis, drawn anew '
+  'each time that it is read; the pixels moved in are black.',
   lower_bound=0,
 )
 
@@ -44,7 +44,7 @@ def shift(images, max_pixels):
     max_pixels: int.
 
   Returns:
-    Tensor like `images`, 0 where nothing was.
+    Tensor like `images`, 0 where a pixel comes from outside the image.
   """
   n, height, width, _ = images.shape.as_list()
   drawn = tf.random.stateless_uniform(

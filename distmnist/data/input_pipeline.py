@@ -1,12 +1,11 @@
 """Input inside the graph: a worker is told which examples to take.
 
-All of them stay in local variables of the worker, filled once by py_funcs, in
-the type in which they were loaded: none is fed in the training loop, and no
-constant of 47 MB is in the GraphDef. Or a reader reads them as they are needed,
-and a py_func takes what it has read (streamed.py). What is fed is a row of
-numbers a batch, the indices of its examples (training/batches/batch_source.py).
-Through tf.data even these cost a small net a tenth of its time, with its
-threads.
+All examples stay in local variables of the worker, filled once by py_funcs, in
+the type in which they were loaded: none is fed in the training loop, and the
+GraphDef has no 47 MB constant. Or a reader reads them on demand, and a py_func
+takes what it has read (streamed.py). Only a row of numbers is fed per batch,
+the indices of its examples (training/batches/batch_source.py). Through tf.data,
+even these would cost a small net a tenth of its time, because of its threads.
 """
 
 import functools
@@ -21,9 +20,9 @@ class Slice(NamedTuple):
   """A part of the batch of a step, as large as --batch_size.
 
   Attributes:
-    batch: (x, y), nests of tensors [n, ...], as `preprocess` gives them.
-    place: int64 scalar tensor, see seeds.set_place; None if it is the batch.
-    gate: tf.Operation that all of it comes from; None if it is the batch.
+    batch: (x, y), nests of tensors [n, ...], as `preprocess` returns them.
+    place: int64 scalar tensor, see seeds.set_place; None for a whole batch.
+    gate: tf.Operation that the slice comes from; None for a whole batch.
   """
 
   batch: Any
@@ -42,7 +41,7 @@ def build_batches(split, preprocess, batch_size, device, warmup=None):
     warmup: graph_warmup.Warmup, in which nothing is read, or None.
 
   Returns:
-    (x, y): nests of tensors [batch_size, ...], as `preprocess` gives them.
+    (x, y): nests of tensors [batch_size, ...], as `preprocess` returns them.
   """
   with tf.name_scope('input'), tf.device(device):
     arrays, row = _build_inputs(split, batch_size, warmup)
@@ -71,7 +70,7 @@ def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
   with tf.name_scope('input'), tf.device(device):
     arrays, row = _build_inputs(split, batch_size, warmup)
     for start in range(0, batch_size, slice_size):
-      # An op of its own for each slice, as what it waits for is its own.
+      # Each slice has its own op, as each waits for something of its own.
       part = tf.identity(row, 'slice')
       place = part[0] + start
       seeds.set_place(place)
@@ -82,7 +81,7 @@ def build_slices(split, preprocess, slice_size, num_slices, device, warmup):
 
 
 def _build_inputs(split, batch_size, warmup):
-  """Returns (arrays to choose from, what a step is fed with), tensors."""
+  """Returns (arrays to choose from, what a step is fed with) as tensors."""
   is_streamed = isinstance(split, streamed.Streamed)
   resident = [] if is_streamed else _build_resident(split.arrays())
   row = fed_rows.build(batch_size).row
@@ -92,8 +91,8 @@ def _build_inputs(split, batch_size, warmup):
 
 
 def _choose(split, arrays, row, start, size):
-  """Returns `size` examples of a batch, which come after `row`."""
-  if isinstance(split, streamed.Streamed):  # These are those of the batch.
+  """Returns `size` examples of a batch, computed after `row`."""
+  if isinstance(split, streamed.Streamed):  # Its arrays are the batch.
     with tf.control_dependencies([row.op]):
       return split.pack(array[start : start + size] for array in arrays)
   chosen = row[1 + start : 1 + start + size]
@@ -150,10 +149,10 @@ def _build_constant_by_call(array):
 
 
 def _make_options():
-  """Options of a data set that leaves when it is told to.
+  """Returns options for a data set that ends when told to.
 
-  Nothing here is worth tuning, and the tuner's thread sleeps for up to a
-  minute at a time, for which the close of a session waits.
+  Nothing here is worth tuning, and closing a session waits for the tuner's
+  thread, which sleeps for up to a minute at a time.
   """
   options = tf.data.Options()
   options.autotune.enabled = False

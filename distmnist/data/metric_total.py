@@ -1,4 +1,4 @@
-"""Metrics of a batch: a value an example, or what is no mean of such."""
+"""Metrics of a batch: a value per example, or what is not a mean of these."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,11 @@ import tensorflow.compat.v1 as tf
 
 
 class Total(NamedTuple):
-  """A metric that is no mean over the examples, such as AUC, in the graph.
+  """A metric in the graph that is not a mean over the examples, such as AUC.
 
   Attributes:
-    states: list of tensors, which are added up over all batches; `finish` of a
-      problem makes the metric of the sums.
+    states: list of tensors, which are added up over all batches; a problem's
+      `finish` makes the metric from the sums.
     value: float32 scalar tensor, the metric of this batch alone.
   """
 
@@ -19,15 +19,15 @@ class Total(NamedTuple):
 
 
 def check(make_error, name, values):
-  """Returns what a problem gives as a metric: float32 [n], or a Total.
+  """Returns a problem's metric, checked: float32 [n], or a Total.
 
   Args:
     make_error: callable(text) -> the error of the problem.
     name: str, of the metric.
-    values: Total, or what can be made a tensor.
+    values: Total, or what can be converted to a tensor.
 
   Raises:
-    cli.UsageError: it has another shape.
+    cli.UsageError: it has another shape, or is not numbers.
   """
   if isinstance(values, Total):
     if values.value.shape.ndims:

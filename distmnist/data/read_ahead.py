@@ -15,16 +15,16 @@ class ReadAhead:
     """
     Args:
       read: callable(indices) -> list of arrays [len(indices), ...].
-      num_threads: int, in which runs are read.
+      num_threads: int, threads in which runs are read.
     """
     self._read = read
     self._pool = futures.ThreadPoolExecutor(num_threads, 'read_ahead')
     self._kept = collections.OrderedDict()  # The first row's bytes: _Run.
-    # The run that is under way, those ahead, and one that may come again.
+    # The current run, those ahead, and one that may come again.
     self._max_kept = num_threads + 2
 
   def announce(self, rows):
-    """Begins to read batches, if that has not begun yet.
+    """Starts to read batches, unless that has started already.
 
     Args:
       rows: int64 array [num_batches, 1 + batch_size].

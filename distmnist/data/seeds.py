@@ -4,7 +4,7 @@ The first value of a variable depends on (seed, its name): neither the number of
 ps nor other variables or random ops change it. What is drawn in a step, such as
 the units that dropout leaves out, depends on (seed, op, place of the batch in
 the stream of images): a batch that is read again, by a resumed run or by
-another worker, is treated as it was.
+another worker, is treated the same.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def set_seed(seed, worker=0):
 
   Args:
     seed: int.
-    worker: int, the worker, for random ops that are not of this module.
+    worker: int, the worker, for random ops from outside this module.
   """
   tf.set_random_seed(derive('ops', seed, worker) % 2**31)
   tf.get_default_graph().clear_collection(_SEED)
@@ -35,10 +35,10 @@ def set_seed(seed, worker=0):
 
 
 def set_place(place):
-  """Sets what the draws that are then built depend on beside the seed.
+  """Sets what the draws built from now on depend on besides the seed.
 
   Args:
-    place: int64 scalar tensor, another one for each batch.
+    place: int64 scalar tensor, different for each batch.
   """
   tf.get_default_graph().clear_collection(_PLACE)
   tf.add_to_collection(_PLACE, place)
@@ -48,7 +48,7 @@ def make_key(name):
   """Returns the seed of a stateless op of a step, int64 [2].
 
   Args:
-    name: str, another one for each op of the graph.
+    name: str, different for each op of the graph.
   """
   key = tf.constant(derive('step', _find_seed(), name))
   return tf.stack([key, find_place()])
@@ -57,7 +57,7 @@ def make_key(name):
 def find_place():
   """Returns the place of the step's batch, an int64 scalar tensor.
 
-  Where no batches are dealt it is another number each time.
+  Where no batches are dealt, it is a random number each time.
   """
   places = tf.get_collection(_PLACE)
   if places:
@@ -68,11 +68,11 @@ def find_place():
 def make_initializer(name, draw):
   """Returns an initializer for tf.get_variable.
 
-  The whole of a variable is drawn once, and each shard takes its part: what is
-  drawn in parts would depend on their number.
+  A variable is drawn once as a whole, and each shard takes its part: values
+  drawn in parts would depend on the number of parts.
 
   Args:
-    name: str, the variable's.
+    name: str, of the variable.
     draw: callable(shape, key) -> tensor of that shape, drawn by a stateless op
       from key, an int64 [2].
   """
@@ -92,7 +92,7 @@ def make_initializer(name, draw):
 
 
 def derive_first(name):
-  """Returns the seed of the first values of what has this name in the model.
+  """Returns the seed of the initial values of what the model calls `name`.
 
   Args:
     name: str.
@@ -107,7 +107,7 @@ def _find_seed():
   seeds = tf.get_collection(_SEED)
   if not seeds:
     graph_seed = tf.get_default_graph().seed
-    if graph_seed is None:  # Nobody asked for numbers that can be repeated.
+    if graph_seed is None:  # Nobody asked for repeatable numbers.
       graph_seed = int.from_bytes(os.urandom(7), 'little')
     tf.add_to_collection(_SEED, graph_seed)
     seeds = [graph_seed]

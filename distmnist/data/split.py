@@ -6,13 +6,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 _RAGGED = (
-  'an array has rows of different lengths or of no type that a graph has: pad '
+  'an array has rows of different lengths or of a type that no graph has: pad '
   'them to one length, or give numbers, bool, str or bytes'
 )
 
 
 class Split(NamedTuple):
-  """Examples and what is to be learnt of them.
+  """Examples and what is to be learnt from them.
 
   Attributes:
     x, y: nests (dicts, tuples, lists) of NumPy arrays [n, ...], all of the same
@@ -40,7 +40,7 @@ class Split(NamedTuple):
     return [*tf.nest.flatten(self.x), *tf.nest.flatten(self.y)]
 
   def pack(self, values):
-    """Returns a Split with other values in the places of its arrays.
+    """Returns a Split with other values in place of its arrays.
 
     Args:
       values: list, in the order of `arrays`.
@@ -52,7 +52,7 @@ class Split(NamedTuple):
     return self.pack([array[start:stop] for array in self.arrays()])
 
   def identify(self):
-    """Yields what tells these examples from others, bytes or arrays."""
+    """Yields bytes or arrays that tell these examples from others."""
     for array in self.arrays():
       if array.dtype == object:  # bytes of any length.
         yield b'\0'.join(array.ravel())
@@ -61,7 +61,7 @@ class Split(NamedTuple):
 
 
 def make(x, y, numbers=None):
-  """Returns the Split of nests of whatever NumPy takes for an array.
+  """Returns the Split of nests of whatever NumPy can turn into an array.
 
   Dicts and tuples are nests, a list is an array. float64 becomes float32, which
   is what a graph computes with; text becomes bytes in UTF-8.
@@ -72,8 +72,8 @@ def make(x, y, numbers=None):
       default 0, 1, 2, ...
 
   Raises:
-    ValueError: something is no array, an array has no examples or another
-      number of them, or a number in it is not finite.
+    ValueError: something is not an array, the arrays have no examples or
+      different numbers of them, or a number is not finite.
   """
   given = Split(_convert_lists(x), _convert_lists(y))
   leaves = given.arrays()
@@ -90,7 +90,7 @@ def make(x, y, numbers=None):
 
 
 def _convert_lists(nest):
-  """Returns the nest with an array in the place of each list."""
+  """Returns the nest with an array in place of each list."""
   if isinstance(nest, dict):
     return {name: _convert_lists(value) for name, value in nest.items()}
   if isinstance(nest, tuple):
@@ -109,14 +109,14 @@ def _make_array(leaf, numbers):
     array = np.char.encode(array, 'utf-8')
   if array.dtype.kind == 'S':
     array = array.astype(object)
-  if array.dtype.kind == 'O' and array.ndim:  # As pandas has a column of text.
+  if array.dtype.kind == 'O' and array.ndim:  # Like a text column of pandas.
     array = _encode(array)
   if array.dtype == np.float64:
     array = array.astype(np.float32)
   if not array.ndim:
     raise ValueError(
       f'{" ".join(repr(leaf).split())[:60]} is a single value: expected an '
-      'array of one value an example; what is sparse has to be made dense'
+      'array of one value per example; sparse data has to be made dense'
     )
   if array.dtype.kind == 'O' and not _has_only_bytes(array):
     raise ValueError(_RAGGED)
@@ -128,7 +128,7 @@ def _make_array(leaf, numbers):
 
 
 def _encode(array):
-  """Returns an array of objects with bytes in the place of each str."""
+  """Returns an array of objects with bytes in place of each str."""
   found = np.empty_like(array)
   for place, value in np.ndenumerate(array):
     found[place] = value.encode() if isinstance(value, str) else value

@@ -1,6 +1,6 @@
-"""Examples that are read when they are needed, of which memory holds a few.
+"""Examples that are read on demand, so that memory holds only a few.
 
-What reads them is a reader: those of readers/, or an object of the user's with
+A reader reads them: one from readers/, or an object of the user's with
 
   num_examples         int
   read(indices)        int64 [k], numbers of examples -> (x, y), nests of
@@ -20,9 +20,9 @@ from distmnist.data import split as split_lib
 _READ_THREADS = flags.DEFINE_integer(
   'read_threads',
   1,
-  'Threads of a worker that read the batches of the next runs ahead, '
-  "where a problem's examples come from a reader. More than one needs a "
-  'reader that may be called from several threads at once, as those of '
+  'Threads of a worker that read the batches of the next runs in advance, if a '
+  "problem's examples come from a reader. More than one needs a reader that "
+  'may be called from several threads at once, as the ones in '
   'distmnist.readers may.',
   lower_bound=1,
   upper_bound=64,
@@ -31,23 +31,23 @@ _failures = []
 
 
 def is_reader(found):
-  """Whether an object that `load` gave reads examples."""
+  """Whether an object that `load` returned reads examples."""
   return hasattr(found, 'num_examples') and hasattr(found, 'read')
 
 
 def find_failure():
-  """Returns the error by which a reader failed in a step, or None."""
+  """Returns the error with which a reader failed in a step, or None."""
   return _failures[0] if _failures else None
 
 
 class Streamed:
-  """Examples of a reader, in the places of those of a split.Split.
+  """Examples of a reader, used in place of a split.Split.
 
   Attributes:
     num_examples: int.
     spec: split.Split of the tf.TensorSpec of one example.
     blocks: data_order.Blocks, or None: all examples are mixed.
-    num_threads: int, the runs that are read ahead.
+    num_threads: int, how many runs are read ahead.
   """
 
   def __init__(self, reader):
@@ -58,7 +58,7 @@ class Streamed:
 
     Raises:
       Exception: whatever the reader raises.
-      ValueError: it has no examples, or its blocks are not of as many.
+      ValueError: it has no examples, or its blocks have more or fewer.
     """
     self._reader = reader
     self.num_examples = reader.num_examples
@@ -70,8 +70,8 @@ class Streamed:
       self.blocks = data_order.Blocks(sizes, reader.window)
       if sum(sizes) != self.num_examples or min(sizes) < 1:
         raise ValueError(
-          f'the blocks of the reader have {sum(sizes)} examples, it has '
-          f'{self.num_examples}'
+          f'the blocks of the reader have {sum(sizes)} examples, but the '
+          f'reader has {self.num_examples}'
         )
     self.spec = None
     self.spec = self._read(np.zeros(1, np.int64)).spec
@@ -81,7 +81,7 @@ class Streamed:
     )
 
   def pack(self, values):
-    """Returns a split.Split with values in the places of its arrays."""
+    """Returns a split.Split with values in place of its arrays."""
     return self.spec.pack(values)
 
   def slice(self, start, stop):
@@ -95,7 +95,7 @@ class Streamed:
     )
 
   def announce(self, rows):
-    """Has batches be read in the background; see read_ahead.ReadAhead."""
+    """Starts to read batches in the background; see read_ahead.ReadAhead."""
     self._ahead.announce(rows)
 
   def take(self, row):
@@ -105,7 +105,7 @@ class Streamed:
       row: int64 [1 + batch_size], see fed_rows.FedRows.
 
     Raises:
-      Exception: whatever the reader raises; `find_failure` has it as well.
+      Exception: whatever the reader raises; `find_failure` returns it as well.
     """
     try:
       return self._ahead.take(row)
@@ -114,7 +114,7 @@ class Streamed:
       raise
 
   def identify(self):
-    """Yields what tells these examples from others, bytes or arrays."""
+    """Yields bytes or arrays that tell these examples from others."""
     yield repr((self.num_examples, self.spec)).encode()
     yield from self.slice(0, 1).identify()
     if hasattr(self._reader, 'identify'):
@@ -155,7 +155,7 @@ def build_batch(examples, row):
   """
   leaves = examples.spec.arrays()
   tensors = tf.py_func(examples.take, [row], [leaf.dtype for leaf in leaves])
-  # As an op: a copy of the step (graph_copy.py) keeps the shape, too.
+  # Set by an op, so that a copy of the step (graph_copy.py) keeps the shape.
   return [
     tf.ensure_shape(tensor, [row.shape[0] - 1, *leaf.shape])
     for tensor, leaf in zip(tensors, leaves, strict=True)

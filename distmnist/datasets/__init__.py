@@ -1,1 +1,1 @@
-"""One data set a file; the file name is the value of --dataset."""
+"""One data set per file; the file name is the value of --dataset."""

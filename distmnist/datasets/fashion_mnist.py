@@ -1,4 +1,4 @@
-"""Fashion-MNIST, Zalando's articles of clothing: MNIST's shape, but harder.
+"""Fashion-MNIST, Zalando's articles of clothing: shaped like MNIST, but harder.
 
 60,000 training and 10,000 test images of 28 x 28, from 10 classes (T-shirt,
 trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot); H.
@@ -39,7 +39,7 @@ def prepare(data_dir):
 
 
 def load(data_dir, split):
-  """Loads a split, downloaded if `data_dir` has it not.
+  """Loads a split; downloads it if `data_dir` lacks it.
 
   Args:
     data_dir: str, a folder; see `download.find_or_download`.
@@ -49,6 +49,6 @@ def load(data_dir, split):
     images uint8 [n, 28, 28, 1]; labels int32 [n] in [0, 9].
 
   Raises:
-    cli.RunError: no files, or files that are not as they should be.
+    cli.RunError: files are missing or malformed.
   """
   return idx.load('fashion_mnist', prepare(data_dir), split, num_classes())

@@ -1,9 +1,9 @@
-"""Images of one's own, as files of NumPy in --data_dir.
+"""A user's own images, as NumPy files in --data_dir.
 
   train_images.npy, test_images.npy   uint8 [n, height, width, channels]
   train_labels.npy, test_labels.npy   integers [n], from 0
 
-Both need --npy_image_shape and --npy_classes, where they are not as MNIST's.
+Unless shape and classes are MNIST's, give --npy_image_shape and --npy_classes.
 Pickled objects in a file are not loaded.
 """
 
@@ -23,7 +23,8 @@ _IMAGE_SHAPE = flags.DEFINE_list(
 _CLASSES = flags.DEFINE_integer(
   'npy_classes',
   10,
-  'Classes of --dataset=npy: labels are the integers from 0 to one less.',
+  'Number of classes of --dataset=npy: labels are the integers from 0 to this '
+  'minus 1.',
   lower_bound=2,
 )
 
@@ -43,7 +44,7 @@ def num_classes():
 
 
 def image_shape():
-  """Returns height, width, channels, as the flag says."""
+  """Returns height, width, channels, from --npy_image_shape."""
   return tuple(int(word) for word in _IMAGE_SHAPE.value)
 
 
@@ -79,7 +80,7 @@ def load(data_dir, split):
     images uint8 [n, height, width, channels]; labels int32 [n].
 
   Raises:
-    cli.RunError: no files, or files that are not as they should be.
+    cli.RunError: files are missing or malformed.
   """
   images_path = os.path.join(data_dir, f'{split}_images.npy')
   labels_path = os.path.join(data_dir, f'{split}_labels.npy')
@@ -119,7 +120,7 @@ def _read(path):
   except (ValueError, EOFError) as error:
     reason = str(error)
     if 'magic string' in reason:
-      reason = 'it is no file of np.save'
+      reason = 'it is not a file of np.save'
     raise cli.RunError(f'cannot read {path}: {reason}') from error
 
 

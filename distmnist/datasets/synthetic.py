@@ -1,10 +1,10 @@
-"""Digit-like images drawn by NumPy from a seed: needs no network and no file.
+"""Digit-like images that NumPy draws from a seed, with no network or file.
 
-How a digit is drawn is in data/drawn_digits.py. Training and test images are of
-different seeds, and so of different hands.
+data/drawn_digits.py shows how a digit is drawn. Training and test images have
+different seeds, and so different handwriting.
 
-Made so that a net has something to learn. Test accuracy, measured on a 2-core
-x86 VM (Adam 1e-3, batches of 128, 60,000 training and 10,000 test images):
+They give a net something to learn. Test accuracy, measured on a 2-core x86 VM
+(Adam 1e-3, batches of 128, 60,000 training and 10,000 test images):
 
   softmax, linear            88.0 % after 4 epochs, 89.0 % after 8
   one hidden layer of 128    95.8 % after 3 epochs
@@ -12,10 +12,10 @@ x86 VM (Adam 1e-3, batches of 128, 60,000 training and 10,000 test images):
 
 Drawing these 70,000 images takes 0.7 s on one core there.
 
-For larger models there are images of other sizes, of several channels (each
-image has a tint) and of more classes: with 1000 of them an image shows the
+For larger models there are images of other sizes, with several channels (each
+image has a tint) and of more classes: with 1000 classes an image shows the
 three digits of its label side by side. They are drawn at 28 rows and scaled.
-All images stay in memory, a byte a pixel and channel.
+All images stay in memory, one byte per pixel and channel.
 """
 
 from absl import flags
@@ -51,15 +51,15 @@ _IMAGE_SIZE = flags.DEFINE_integer(
 _CHANNELS = flags.DEFINE_integer(
   'synthetic_channels',
   1,
-  'Channels of the images of --dataset=synthetic, 3 for colours.',
+  'Channels of the images of --dataset=synthetic, 3 for colour.',
   lower_bound=1,
   upper_bound=16,
 )
 _CLASSES = flags.DEFINE_integer(
   'synthetic_classes',
   10,
-  'Classes of --dataset=synthetic: the numbers from 0 to one less, drawn '
-  'as digits.',
+  'Number of classes of --dataset=synthetic: the numbers from 0 to this minus '
+  '1, drawn as digits.',
   lower_bound=2,
   upper_bound=10000,
 )
@@ -84,7 +84,7 @@ def load(data_dir, split):
   """Returns (images, labels) of `split`, as drawn_digits.draw does.
 
   Args:
-    data_dir: str, not used.
+    data_dir: str, unused.
     split: str, 'train' or 'test'.
   """
   del data_dir

@@ -1,7 +1,7 @@
-"""First values that are at hand, as those of a net that was made elsewhere.
+"""Initial values that are given, such as those of a net made elsewhere.
 
-In a graph they would be constants, and a GraphDef of 100 MB is sent to no ps:
-so the initializers are zeros, and the values are fed when they run.
+As constants they could make a GraphDef of 100 MB, too large to send to a ps: so
+the initializers are zeros, and the values are fed when they run.
 """
 
 import tensorflow.compat.v1 as tf
@@ -10,17 +10,17 @@ _VALUES = 'distmnist/given_values'
 
 
 def give(name, load):
-  """Has the variable of a name begin with a value, in the default graph.
+  """Gives the variable `name` of the default graph its initial value.
 
   Args:
-    name: str, of the whole variable, in however many shards it is.
-    load: callable() -> array of its shape and type.
+    name: str, of the whole variable, however many shards it has.
+    load: callable() -> array of the variable's shape and dtype.
   """
   tf.add_to_collection(_VALUES, (name, load))
 
 
 def make_feed():
-  """Returns what to feed while the variables of the graph are initialised."""
+  """Returns what to feed when the variables of the graph are initialised."""
   values = dict(tf.get_collection(_VALUES))
   feed = {}
   for variable in tf.global_variables() if values else ():

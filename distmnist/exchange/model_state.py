@@ -1,26 +1,25 @@
-"""Variables that a model changes by itself: averages of batch norm, counters.
+"""Variables that a model updates itself: batch norm averages, counters.
 
-No gradient moves them. The center has them on the ps as it has the others; a
-worker computes with a copy of its own, which it has read at the start of its
-session. A step that leaves b in the place of a copy a makes of the center c
+No gradient moves them. Like other variables they are in the center, on the ps;
+a worker computes with its own copy, which it reads at the start of its session.
+A step that replaces the copy a by b changes the center c to
 
-  c + b - a + (m - 1) (c - a)   under asynchronous rules; then the copy is c
-  c + (b - a) / N               of N workers in lock-step; then the copy is b
+  c + b - a + (m - 1) (c - a)   under asynchronous rules; the copy becomes c
+  c + (b - a) / N               with N workers in lock-step; the copy becomes b
 
-m being db/da by entry, from 0 to 1. Of an average that moves by a fixed rate
-towards that of each batch m is one less that rate, and the first line is the
-step from c itself, computed on the ps, however old a is. With m = 1, what b
-adds to a, a stale worker would take a share of its old copy from a center that
-has moved on: a variance would end below zero. Where b has nothing of a, m = 0:
-the center becomes b.
+where m is db/da per entry, from 0 to 1. For an average that moves by a fixed
+rate towards that of each batch, m is 1 minus that rate, and the first line is
+the step from c itself, computed on the ps, however old a is. With m = 1 only
+b - a would be added, and a stale worker would subtract a share of its old copy
+from a center that has moved on: a variance would end below zero. Where b does
+not depend on a, m = 0: the center becomes b.
 
-An average that moves by a fixed rate towards that of each batch is linear in
-the batches: in lock-step the center is the mean of the N workers' averages,
-which is the average of the mean of their batches, whoever comes first. Whole
-numbers are counted by worker 0 alone. What a step does not change is not sent.
+Such a moving average is linear in the batches: in lock-step the center is the
+mean of the N workers' averages, which is the average of the mean of their
+batches, in whatever order they arrive. Only worker 0 counts whole numbers. What
+a step does not change is not sent.
 
-Without a ps each worker has variables of its own, and what is saved is the
-chief's.
+Without a ps each worker has its own variables, and the chief's are saved.
 """
 
 import tensorflow.compat.v1 as tf
@@ -29,7 +28,7 @@ _COPIES = 'distmnist/model_state'
 
 
 class ModelState:
-  """How the steps of one worker's graph change such variables."""
+  """How the steps of one worker's graph change the model's own variables."""
 
   def __init__(self, cluster, is_lock_step):
     """
@@ -44,12 +43,12 @@ class ModelState:
     self._left = {}
 
   def activate(self):
-    """Has the models that are then built in the default graph use this."""
+    """Makes models built in the default graph from now on use this object."""
     tf.get_default_graph().clear_collection(_COPIES)
     tf.add_to_collection(_COPIES, self)
 
   def copy(self, variable):
-    """Returns the worker's copy of `variable`, itself without a ps."""
+    """Returns the worker's copy of `variable`, or `variable` without a ps."""
     if not self._cluster.num_ps:
       return variable
     name = variable.op.name
@@ -70,23 +69,23 @@ class ModelState:
     return tf.convert_to_tensor(self.copy(variable)) if left is None else left
 
   def begin_slice(self):
-    """Has the next slice of a batch go on from what the one before leaves."""
+    """Makes the next slice of a batch start from what the last one left."""
     for name, (variable, values) in self._changes.items():
       with tf.device(self.copy(variable).device):
         self._left[name] = _build_mean(values)
     self._changes = {}
 
   def change(self, variable, value):
-    """Has a step leave `value` in the place of the copy of `variable`.
+    """Makes a step leave `value` in the copy of `variable`.
 
     Args:
       variable: tf.Variable, of the center.
-      value: tensor; of several towers each may give one, and the mean counts.
+      value: tensor; each of several towers may give one, and their mean counts.
     """
     self._changes.setdefault(variable.op.name, (variable, []))[1].append(value)
 
   def build_updates(self):
-    """Adds what `change` was told to the collection UPDATE_OPS."""
+    """Adds the updates given to `change` to the collection UPDATE_OPS."""
     for variable, values in self._changes.values():
       tf.add_to_collection(
         tf.GraphKeys.UPDATE_OPS, self._build_update(variable, values)
@@ -116,13 +115,13 @@ class ModelState:
       if not self._is_lock_step:
         with tf.control_dependencies([sent]):
           new = variable.read_value()
-    # The change is that of the copy as it was.
+    # `sent` must see the copy's old value.
     with tf.control_dependencies([sent]):
       return copy.assign(new, read_value=False)
 
 
 def _build_kept(new, copy):
-  """Returns db/da by entry, from 0 to 1; see the head of this file.
+  """Returns db/da by entry, from 0 to 1; see the top of this file.
 
   Args:
     new: tensor, b.
@@ -135,18 +134,18 @@ def _build_kept(new, copy):
 
 
 def _go_on(variable, kept, gained):
-  """Returns what `variable` gains where it becomes kept variable + gained.
+  """Returns what to add for `variable` to become kept variable + gained.
 
-  It is computed where the variable lives.
+  It is computed where the variable is.
   """
   kept, gained = tf.identity(kept), tf.identity(gained)
-  # A read with no edge would come at the start of the step.
+  # Without an edge the read would run at the start of the step.
   with tf.control_dependencies([kept, gained]):
     return gained - (1 - kept) * variable.read_value()
 
 
 def _build_mean(values):
-  """Returns the mean of what towers give; of whole numbers the first."""
+  """Returns the mean of the towers' values; of whole numbers, the first."""
   if len(values) > 1 and values[0].dtype.is_floating:
     return tf.add_n(values) / len(values)
   return values[0]
@@ -155,16 +154,16 @@ def _build_mean(values):
 def read(variable):
   """Returns the value of `variable` that a model computes with, a tensor.
 
-  In the graph of a training that is the worker's copy, else the variable.
+  In a training graph that is the worker's copy, elsewhere the variable.
   """
   found = tf.get_collection(_COPIES)
   return found[0].read(variable) if found else tf.convert_to_tensor(variable)
 
 
 def change(variable, value):
-  """Has a step of the training leave `value` in the place of `variable`.
+  """Makes a training step leave `value` in the place of `variable`.
 
-  Nothing where the graph is not that of a training.
+  Does nothing outside a training graph.
   """
   for state in tf.get_collection(_COPIES):
     state.change(variable, value)

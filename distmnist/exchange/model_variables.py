@@ -1,9 +1,9 @@
 """What `tf.get_variable` gives a model: views of variables on the ps.
 
-A variable that is trained is made on the ps, in shards as ever; what the model
-gets in its place is up to the class that inherits from this one. Variables that
-are not trained stay what they are. Those in the collection IN_PLACE do so, too:
-the model computes with them where they are (layers.split_dense).
+A trained variable is made on the ps, in shards as usual; what the model gets in
+its place is up to the subclass. Untrained variables stay as they are. So do
+those in the collection IN_PLACE: the model computes with them where they are
+(layers.split_dense).
 """
 
 import contextlib
@@ -19,8 +19,8 @@ class ModelVariables:
   """The variables of a model that is built inside `scope()`.
 
   Attributes:
-    views: list of what the model has in place of the center's variables; at the
-      end are the shards that stay in place, each its own view.
+    views: list of what the model gets in place of the center's variables; the
+      shards that stay in place come last, each its own view.
     shards: list of tf.Variable, on the ps.
     rows: table_rows.Rows, of the sparse tables.
   """
@@ -38,14 +38,14 @@ class ModelVariables:
     """Returns what the model gets in place of a variable.
 
     Args:
-      center: tf.Variable or PartitionedVariable, the whole of it.
-      shards: list of tf.Variable, of which it is made.
+      center: tf.Variable or PartitionedVariable, the whole variable.
+      shards: list of tf.Variable, its parts.
       name: str.
     """
     raise NotImplementedError
 
   def _connect_views(self):
-    """Ends the scope: all views are made."""
+    """Called at the end of the scope, when all views exist."""
     raise NotImplementedError
 
   @contextlib.contextmanager
@@ -67,10 +67,10 @@ class ModelVariables:
       collections.remove(IN_PLACE)
       kwargs['collections'] = collections
     if not kwargs.get('trainable', True):
-      # What changes it has it whole; see exchange/model_state.py.
+      # Its updates need it whole; see exchange/model_state.py.
       return getter(name, *args, **{**kwargs, 'partitioner': None})
     center = getter(name, *args, **kwargs)
-    if name in self._names:  # Another tower: it has the view of the first.
+    if name in self._names:  # Another tower: it shares the first's view.
       return self._given[self._names.index(name)]
     given, shards = center, [center] if tf.is_tensor(center) else list(center)
     if stays:

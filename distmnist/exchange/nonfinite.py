@@ -1,12 +1,11 @@
 """A push that is not finite never reaches the center.
 
-A gradient may overflow, in its own dtype or when it is cast to float16 for its
-way. One infinite number in the center ends a training for all workers, and a
-checkpoint may have it. So the worker looks at what it is about to send, as it
-is going to be sent: what has a number that is not finite goes as zeros, which
-keeps the mean of a lock-step round well defined, and is counted. What travels
-by itself (exchange/transport.py) is looked at by itself, so that nothing waits
-for the rest.
+A gradient may overflow, in its own dtype or when it is cast to float16 to be
+sent. One infinite number in the center ruins the training of all workers, and a
+checkpoint may save it. So the worker checks each message in the form in which
+it will be sent: one with a number that is not finite goes as zeros, which keeps
+the mean of a lock-step round well defined, and is counted. Each message
+(exchange/transport.py) is checked on its own, so that none waits for the rest.
 """
 
 import logging
@@ -16,9 +15,9 @@ import tensorflow.compat.v1 as tf
 
 _log = logging.getLogger(__name__)
 
-# Of the graph: (name, device) of the queues that count, one a message.
+# Graph collection: (name, device) of the counting queues, one per message.
 QUEUES = 'distmnist/nonfinite'
-# How often a worker looks whether something was not sent.
+# How often a worker checks whether something went as zeros.
 _LOOK_SECS = 5.0
 
 
@@ -33,14 +32,14 @@ def guard(tensor, worker):
   name = f'nonfinite/{worker}/{len(graph.get_collection(QUEUES))}'
   place = _find_cpu(tensor.device)
   graph.add_to_collection(QUEUES, (name, place))
-  # Outside of any branch: copies of the step share it
+  # Outside any branch, so that copies of the step share it
   # (exchange/steps/fused_steps.py).
   with tf.control_dependencies(None), tf.device(place):
     queue = _build_queue(name)
   with tf.device(tensor.device):
     if tensor.dtype == tf.float32:
-      # In a tenth of the time: the sum is finite where all elements are, unless
-      # they are too large for any use.
+      # Takes a tenth of the time: the sum is finite if all elements are, unless
+      # they are too large to be of any use.
       is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
     else:
       is_finite = tf.reduce_all(tf.math.is_finite(tensor))
@@ -61,7 +60,7 @@ def _build_queue(name):
 
 
 def _find_cpu(device):
-  """Returns the CPU beside `device`, str: a queue is on no GPU."""
+  """Returns the CPU beside `device`, a str: no queue can be on a GPU."""
   if not device:
     return device
   spec = tf.DeviceSpec.from_string(device)
@@ -69,12 +68,12 @@ def _find_cpu(device):
 
 
 class NonfiniteHook(tf.train.SessionRunHook):
-  """Counts the pushes of which something was not finite, and says so."""
+  """Counts the pushes with numbers that were not finite, and logs them."""
 
   def __init__(self, stats):
     """
     Args:
-      stats: report.WorkerStats, of which nonfinite_pushes is filled in.
+      stats: report.WorkerStats; its nonfinite_pushes is filled in.
     """
     self._stats = stats
     self._next_look = None
@@ -98,12 +97,12 @@ class NonfiniteHook(tf.train.SessionRunHook):
     self._look(session)
 
   def _look(self, session):
-    # Each message of a push has a count of its own: the push has the largest.
+    # Each message of a push has its own count; the largest stands for pushes.
     number = int(max(session.run(self._drain), default=0))
     if number:
       self._stats.nonfinite_pushes += number
       _log.info(
-        f'{number} pushes had numbers that are not finite, and went as zeros: '
-        'try --clip_norm=1, a lower --learning_rate or, with '
+        f'{number} pushes had numbers that are not finite, and were sent as '
+        'zeros: try --clip_norm=1, a lower --learning_rate or, with '
         '--wire_dtype=float16, bfloat16'
       )

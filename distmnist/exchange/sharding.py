@@ -1,9 +1,9 @@
-"""Shards of variables and their place: partitioner, checks, bytes a ps.
+"""Shards of variables and their placement: partitioner, checks, bytes per ps.
 
-A variable that is cut is cut along one axis: the first if that makes shards
-of about one size, else the longest, so that a 5 x 5 x 32 x 64 kernel makes
-seven shards, too. What would make shards of next to nothing stays whole, as
-each shard costs a message a step. Checkpoints know nothing of all this.
+A variable is cut along one axis: the first if that makes shards of about the
+same size, else the longest, so that even a 5 x 5 x 32 x 64 kernel makes seven
+shards. A variable whose shards would be tiny stays whole, as each shard costs a
+message per step. Checkpoints do not depend on any of this.
 """
 
 import math
@@ -20,17 +20,17 @@ _PARTITIONER = flags.DEFINE_enum(
   'partitioner',
   'fixed',
   PARTITIONERS,
-  'How variables are cut. fixed: a shard a ps, if that makes shards of 8 KiB '
-  'at least; min_max: shards of at least 256 KiB, at most one a ps; none: not '
-  'at all.',
+  'How variables are cut. fixed: one shard per ps, if that makes shards of at '
+  'least 8 KiB; min_max: shards of at least 256 KiB, at most one per ps; none: '
+  'not at all.',
 )
 _MAX_SHARD_MIB = flags.DEFINE_float(
   'max_shard_mib',
   None,
-  'MiB of a shard, with --partitioner=fixed: a variable that would have larger '
-  'ones is cut further than into a shard a ps, as smaller parts of it can be '
-  'pushed, applied and pulled at a time. 0: a shard a ps. By default 2 with '
-  '--sync_barrier=shard, else 0.',
+  'Largest shard in MiB, with --partitioner=fixed: a variable that would have '
+  'larger ones is cut into more than one shard per ps, so that smaller parts '
+  'of it are pushed, applied and pulled at a time. 0: one shard per ps. By '
+  'default 2 with --sync_barrier=shard, else 0.',
   lower_bound=0,
 )
 _PLACEMENT = flags.DEFINE_enum(
@@ -41,20 +41,20 @@ _PLACEMENT = flags.DEFINE_enum(
   'far; round_robin: one after the other.',
 )
 
-# Of shards: below it fixed leaves a variable whole, and min_max makes fewer.
+# Shard sizes: below them fixed leaves a variable whole and min_max makes fewer.
 _FIXED_BYTES = 8 << 10
 _MIN_MAX_BYTES = 256 << 10
 
 
 def make_partitioner(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
-  """Returns a partitioner for tf.variable_scope, or None if there is no cut.
+  """Returns a partitioner for tf.variable_scope, or None for no cuts.
 
   Args:
     num_ps: int.
     kind: str, one of PARTITIONERS.
-    min_bytes: int, of a shard; fewer leave a variable whole under `fixed`.
-    max_bytes: int, of a shard; more cut a variable further under `fixed`, into
-      a multiple of num_ps shards. None for no such cut.
+    min_bytes: int; `fixed` leaves a variable with smaller shards whole.
+    max_bytes: int; `fixed` cuts a variable with larger shards further, into a
+      multiple of num_ps shards. None for no such cut.
   """
   if kind == 'none' or not num_ps or (num_ps < 2 and not max_bytes):
     return None
@@ -102,17 +102,17 @@ def sharded(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
 
 
 def sharded_by_flags(num_ps, max_bytes=None):
-  """As `sharded`; `max_bytes` is what the rule asks for, an int or None."""
+  """As `sharded`, by flags; `max_bytes` is the rule's wish, an int or None."""
   if _MAX_SHARD_MIB.value is not None:
     max_bytes = int(_MAX_SHARD_MIB.value * (1 << 20)) or None
   return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES, max_bytes)
 
 
 class LeastBytes:
-  """A ps_strategy of replica_device_setter: to the ps with the fewest bytes.
+  """A ps_strategy for replica_device_setter: the ps with the fewest bytes.
 
-  All tasks build the same graph in the same order, and so agree. Slots are
-  not asked about: they sit beside their variable.
+  All tasks build the same graph in the same order, and so agree. It is not
+  called for slots, which sit beside their variable.
   """
 
   def __init__(self, num_ps):
@@ -130,12 +130,12 @@ class LeastBytes:
 
 
 def ps_strategy_from_flags(num_ps):
-  """Returns the ps_strategy of replica_device_setter; None is round robin."""
+  """Returns the ps_strategy for replica_device_setter; None is round robin."""
   return LeastBytes(num_ps) if _PLACEMENT.value == 'balanced' else None
 
 
 def count_bytes_per_ps(variables, num_ps):
-  """Returns the list of bytes that each ps holds of `variables`."""
+  """Returns how many bytes of `variables` each ps holds, a list of int."""
   held = [0] * num_ps
   for variable in variables:
     device = tf.DeviceSpec.from_string(variable.device)
@@ -153,10 +153,10 @@ def format_bytes_per_ps(variables, num_ps):
 
 
 def check_center_is_on_ps(variables):
-  """Every center variable must be shared.
+  """Checks that every center variable is on a ps, and thus shared.
 
   A variable built under a bare '/cpu:0' lands on each worker's own task, and
-  the workers then train unconnected models in silence.
+  the workers then silently train unconnected models.
 
   Raises:
     cli.RunError: names the variables that are not on a ps.

@@ -1,6 +1,6 @@
 """The contract of a strategy: one distributed update rule.
 
-A file of `strategies/` defines `make(cluster)`, which reads the rule's flags
+Each file in `strategies/` defines `make(cluster)`, which reads the rule's flags
 and returns a Strategy. `train` then builds the model inside `scope()` and
 calls `minimize` outside of it; this order matters, as the accumulators of a
 partitioned model cannot be built inside a partitioner's scope.
@@ -11,7 +11,7 @@ partitioned model cannot be built inside a partitioner's scope.
     update = strategy.minimize(loss, make_optimizer, global_step)
   session.run(update.train_op)
 
-The flags here are those that several rules share.
+The flags defined here are shared by several rules.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _REPLICAS_TO_AGGREGATE = flags.DEFINE_integer(
   'replicas_to_aggregate',
   None,
   'sync_sgd, sagn: gradients in one update; fewer than there are workers '
-  'leaves backup workers. By default one a worker.',
+  'leaves backup workers. By default one per worker.',
   lower_bound=1,
 )
 
@@ -44,7 +44,7 @@ class Update(NamedTuple):
 
   Attributes:
     train_op: int64 scalar tensor, global_step once the step is applied; the
-      last that is known where a step does not speak with the center.
+      last known one where a step does not contact the center.
     staleness: int64 scalar tensor: the updates of the center between this
       worker's read and its write; -1 if this step wrote nothing. None if not
       known.
@@ -63,34 +63,34 @@ class Strategy:
   """Where variables live, what a step does, what a session needs.
 
   Attributes, all known before `minimize`:
-    batches_per_update: int, the batches that one update of the center takes
-      in: global_step * batches_per_update * batch_size images were used.
+    batches_per_update: int, the batches that go into one update of the
+      center: global_step * batches_per_update * batch_size images were used.
     pull_period, push_period: int, the local steps from one pull, or push, of
       the whole center to the next.
-    share_with_ps: float, of its exchanges the part that a worker has with the
-      center; it has the others with workers.
-    max_staleness: int, a gradient that is staler is thrown away; None if none
-      ever is.
-    needs_ps: bool, whether the center is on ps; else each worker has it.
+    share_with_ps: float, the share of a worker's exchanges that are with the
+      center; the others are with workers.
+    max_staleness: int; a staler gradient is thrown away. None if none ever
+      is.
+    needs_ps: bool, whether the center is on ps; otherwise each worker has it.
     has_local_steps: bool, whether workers step on copies of their own, so that
-      the center has weights that no batch was computed with.
-    is_lock_step: bool, whether one push of each worker makes a global step.
+      no batch was computed with the weights of the center.
+    is_lock_step: bool, whether one push from each worker makes a global step.
     overlaps_exchange: bool, whether a worker pulls for its next step while it
       pushes.
-    max_shard_bytes: int, a larger variable is cut further than into a shard a
-      ps, unless --max_shard_mib says otherwise; None for no such cut.
+    max_shard_bytes: int; a variable with larger shards is cut further than into
+      one per ps, unless --max_shard_mib says otherwise; None for no such cut.
     build_mark: callable(ops) -> op, set by the caller: notes on the ps of the
       global_step, once `ops` have run, that the batches of a push are done
-      (training/batches/dispatcher.py). None if it is not recorded.
+      (training/batches/dispatcher.py). None if this is not recorded.
     needs_warmup: bool, whether a step begins with a copy of the center that was
-      pulled before it, and no other waits for its push: see
+      pulled before it, and no other worker waits for its push: see
       exchange/steps/graph_warmup.py.
-    waits_for_all: bool, whether a worker that is lost for good holds up the
-      others, sooner or later.
+    waits_for_all: bool, whether a worker lost for good sooner or later holds up
+      the others.
     takes_tables: bool, whether a model may have sparse tables
       (exchange/tables/sparse_table.py).
-    refuses_tables_with: str, the flag by which a rule that takes them does not
-      do so here; '' if there is none.
+    refuses_tables_with: str, the flag that keeps a rule that takes them from
+      doing so here; '' if there is none.
   """
 
   batches_per_update = 1
@@ -134,7 +134,7 @@ class Strategy:
         optional arguments. is_local: bool, whether it is for a worker's own
         copy and not for the center. rate_factor: float32 scalar tensor, by
         which the learning rate is multiplied.
-      global_step: int64 scalar variable, the updates of the center.
+      global_step: int64 scalar variable, counts the updates of the center.
 
     Returns:
       Update.
@@ -142,20 +142,20 @@ class Strategy:
     raise NotImplementedError
 
   def mark_done(self, ops):
-    """Returns `ops`, a list that ends a push, and what comes after them."""
+    """Returns `ops`, the list that ends a push, and the ops that follow it."""
     done = center_average.follow(ops)
     return [*done, self.build_mark(ops)] if self.build_mark else done
 
   def pause(self, session):
-    """Called when this worker waits for work; none may wait for it."""
+    """Called when this worker waits for work; no other may wait for it."""
 
   def resume(self, session):
-    """Called when a worker that has paused goes on."""
+    """Called when a paused worker goes on."""
 
   def hooks(self, stop):
-    """SessionRunHooks of the rule; `stop` is the StopRequest of the task.
+    """Returns the rule's SessionRunHooks; `stop` is the task's StopRequest.
 
-    Those that are a CenterHook are also told of a new center.
+    A CenterHook among them is also called for a new center.
     """
     del stop
     return []
@@ -169,36 +169,36 @@ class CenterHook(tf.train.SessionRunHook):
   """A hook of the chief that keeps something on the ps beside the center."""
 
   def on_new_center(self, session):
-    """Called once the center was initialised or restored.
+    """Called once the center has been initialised or restored.
 
-    No other worker has seen it yet, and none goes on before this has returned.
-    A chief that takes over a living center does not call it.
+    No other worker has seen it yet, and none goes on before this returns. A
+    chief that takes over a live center does not call it.
     """
 
   def is_whole(self, session):
-    """Whether all of the center is of one update, a bool.
+    """Returns whether all of the center is of the same update, a bool.
 
-    Asked before the last checkpoint of a task, when the hooks have ended.
+    Called before the last checkpoint of a task, when the hooks have ended.
     """
     del session
     return True
 
   def describe_wait(self):
-    """Returns what a step that does not end waits for, a str, '' if unknown.
+    """Returns what a stuck step is waiting for, a str; '' if unknown.
 
-    Called on each worker, from a thread of its own while the step stands still.
+    Called on each worker, from a separate thread, while the step is stuck.
     """
     return ''
 
 
 def describe_wait(hooks):
-  """Returns what the CenterHooks among `hooks` say of a wait, a str."""
+  """Returns what the CenterHooks among `hooks` say about a wait, a str."""
   texts = [h.describe_wait() for h in hooks if isinstance(h, CenterHook)]
   return '; '.join(filter(None, texts))
 
 
 def is_whole(hooks, session):
-  """Whether the CenterHooks among `hooks` say so of the center, a bool."""
+  """Returns whether all CenterHooks in `hooks` call the center whole."""
   return all(h.is_whole(session) for h in hooks if isinstance(h, CenterHook))
 
 
@@ -211,18 +211,18 @@ def read_after(variable, ops):
 def count_update(global_step, ops, read_step, mark_done=list):
   """Counts an update of the center once all `ops` have run.
 
-  All of it is done beside the global_step, the constant 1 included: what is
-  made on the worker costs a round trip.
+  All of it, the constant 1 included, is on the device of the global_step: what
+  is made on the worker costs a round trip.
 
   Args:
     global_step: int64 scalar variable.
     ops: list of ops or tensors.
     read_step: int64 scalar tensor, the global_step when this worker pulled.
-    mark_done: callable(ops) -> ops, Strategy.mark_done; what is done after the
-      count, too.
+    mark_done: callable(ops) -> ops, Strategy.mark_done: what else is done after
+      the count.
 
   Returns:
-    (new_step, staleness): int64 scalar tensors on that ps. The count and
+    (new_step, staleness): int64 scalar tensors on that device. The count and
     the read after it are two ops: an update that lands between them makes the
     staleness one too large.
   """
@@ -235,7 +235,7 @@ def count_update(global_step, ops, read_step, mark_done=list):
 
 
 def count_bytes(variables):
-  """Returns the bytes of `variables` together, an int."""
+  """Returns the total bytes of `variables`, an int."""
   return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 

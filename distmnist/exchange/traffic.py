@@ -1,4 +1,4 @@
-"""What a step moves between workers and ps, and the least time of that."""
+"""What a step moves between workers and ps, and the least time this takes."""
 
 import dataclasses
 
@@ -10,16 +10,16 @@ from distmnist.exchange.tables import sparse_table
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """What one local step of one worker moves, in the mean.
+  """What one local step of one worker moves on average.
 
   Attributes:
     pulled, pushed: float, bytes.
-    num_workers: int, each of which does so.
-    share_of_ps: list of float, of the bytes the part of each ps; empty if
-      there is none. Less than 1 together where workers exchange with others.
+    num_workers: int, the workers that each move this much.
+    share_of_ps: list of float, each ps's share of the bytes; empty without a
+      ps. The sum is below 1 where workers exchange with each other.
     has_tables: bool, whether there are sparse tables, whose rows come on top.
-    order: str. apart: a worker pulls and pushes in turn, and others meanwhile
-      do the other. in_turn: all pull, and then all push. at_once: each pulls
+    order: str. apart: a worker pulls and pushes in turn, while others may do
+      the opposite. in_turn: all pull, and then all push. at_once: each pulls
       while it pushes.
   """
 
@@ -31,12 +31,12 @@ class Traffic:
   order: str = 'apart'
 
   def compute_step_secs(self, bytes_per_sec):
-    """Returns the least seconds of a step where nothing else takes time.
+    """Returns the least seconds of a step in which nothing else takes time.
 
-    A link carries B to and B fro at the same time, and a ps has all workers'
-    share of both. Nothing can be pushed before the loss is there, nor the loss
-    before all is pulled, unless a rule pulls for the next step. In a ring what
-    comes and what goes do so at once.
+    A link carries B in each direction at the same time, and a ps carries its
+    share of all workers' bytes. A push needs the loss, and the loss needs the
+    whole pull, unless a rule pulls for the next step. In a ring both directions
+    are used at once.
 
     Args:
       bytes_per_sec: float, B, of the link of each host.
@@ -52,7 +52,7 @@ class Traffic:
 
   @property
   def narrowest(self):
-    """Whose links decide where pull and push go at once, a str."""
+    """Whose links set the pace if pull and push go at once, a str."""
     of_ps = self.num_workers * max(self.share_of_ps, default=0)
     if of_ps <= 1:
       return 'each worker'
@@ -78,10 +78,10 @@ class Traffic:
     ]
 
   def with_rows(self, pulled, pushed):
-    """Returns the Traffic with the rows of tables, dealt evenly to the ps.
+    """Returns this Traffic plus rows of tables, spread evenly over the ps.
 
     Args:
-      pulled, pushed: float, the bytes of the rows of a step.
+      pulled, pushed: float, the bytes of the rows per step.
     """
     dense, rows = self.pulled + self.pushed, pulled + pushed
     even = rows / max(len(self.share_of_ps), 1)
@@ -109,7 +109,7 @@ def compute_traffic(cluster, strategy_, update, variables):
   Args:
     cluster: cluster.Cluster.
     strategy_: strategy.Strategy.
-    update: strategy.Update, what its `minimize` has returned.
+    update: strategy.Update, what its `minimize` returned.
     variables: list of tf.Variable, the trained shards.
   """
   if not cluster.num_ps:
@@ -130,7 +130,7 @@ def compute_traffic(cluster, strategy_, update, variables):
     task = tf.DeviceSpec.from_string(variable.device).task
     of_ps[task] += way.count_bytes([variable])
   whole = sum(of_ps)
-  # What goes past the ps has a worker at either end.
+  # What bypasses the ps has a worker at both ends.
   with_ps = strategy_.share_with_ps
   moved = (2 - with_ps) * whole
   return Traffic(

@@ -1,10 +1,10 @@
 """What crosses the network between a worker and the ps: few tensors, cast.
 
-TensorFlow sends a tensor as soon as an op of another task wants it, each in a
-call of its own. A call costs more than a bias weighs, so all small tensors
-that go from one task to the same other one travel as one. With
---wire_dtype=float16 or bfloat16 the sender casts what it sends and the
-receiver casts it back: the center itself stays float32.
+TensorFlow sends each tensor in its own call, as soon as an op of another task
+needs it. A call costs more than the bytes of a bias, so all small tensors that
+go from one task to the same other task travel as one. With --wire_dtype=float16
+or bfloat16 the sender casts what it sends and the receiver casts it back: the
+center itself stays float32.
 """
 
 import numpy as np
@@ -12,23 +12,23 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import nonfinite
 
-# Above it a copy into one tensor costs more than a call of its own.
+# From this size on, a copy into a joint tensor costs more than a call.
 _SMALL_BYTES = 1 << 20
 
 
 class Wire:
-  """The way of this worker's tensors to the ps and back."""
+  """Carries this worker's tensors to the ps and back."""
 
   def __init__(self, cluster, max_bundle_bytes=None, window=None):
     """
     Args:
-      cluster: cluster.Cluster; where it has no ps nothing is sent.
-      max_bundle_bytes: int, small tensors are joined up to so many bytes; None
-        joins all.
-      window: int, so many messages at a time are on their way to a ps, the
-        last tensors first, which a backward pass makes first; None for all at
-        once. All at once share the link, so that each comes whole only at the
-        end, and what waits for a whole one has to wait for all.
+      cluster: cluster.Cluster; without a ps nothing is sent.
+      max_bundle_bytes: int, small tensors are joined up to this many bytes;
+        None joins all.
+      window: int, how many messages may be on their way to a ps at a time, the
+        last tensors first, as a backward pass makes them first; None for all.
+        All at once share the link, so that each is complete only at the end,
+        and what needs a complete one has to wait for all.
     """
     self._max_bundle_bytes = max_bundle_bytes
     self._window = window
@@ -38,7 +38,7 @@ class Wire:
     self._task_index = cluster.task_index
 
   def count_bytes(self, variables):
-    """Returns what the values of `variables` take on the wire, an int."""
+    """Returns the bytes of the values of `variables` on the wire, an int."""
     return sum(
       v.shape.num_elements() * self._cast_dtype(v.dtype.base_dtype).size
       for v in variables
@@ -50,19 +50,19 @@ class Wire:
     return self._send(tensors, routes)
 
   def to_ps(self, tensors, devices):
-    """Returns `tensors` of the worker, tensors[i] on devices[i]."""
+    """Returns the worker's `tensors`, tensors[i] on devices[i]."""
     routes = [(self._worker, device) for device in devices]
     return self._send(tensors, routes, is_guarded=True)
 
   def push(self, tensor, device):
-    """Returns `tensor` of the worker, of any size, on `device`."""
+    """Returns the worker's `tensor`, of any size, on `device`."""
     if not self._has_ps:
       return tensor
     with tf.name_scope('wire'):
       return self._send_packed([tensor], (self._worker, device), True, ())
 
   def pull(self, tensor, device):
-    """Returns `tensor` of `device`, of any size, on the worker."""
+    """Returns `tensor`, of any size, from `device`, on the worker."""
     if not self._has_ps:
       return tensor
     with tf.name_scope('wire'):
@@ -73,7 +73,7 @@ class Wire:
     return self._cast_dtype(dtype).size
 
   def round(self, tensor):
-    """Returns `tensor` as it arrives when it is sent, where it is."""
+    """Returns `tensor` as it would arrive if sent, on its own device."""
     dtype = self._cast_dtype(tensor.dtype)
     if not self._has_ps or dtype == tensor.dtype:
       return tensor
@@ -115,11 +115,11 @@ class Wire:
     return arrived
 
   def bundle(self, tensors, routes):
-    """Returns what travels as one message, lists of indices.
+    """Returns lists of the indices of tensors that travel as one message.
 
     Args:
       tensors: list of tensors or variables.
-      routes: list of hashables; those that differ share no message.
+      routes: list of hashables; different routes share no message.
     """
     bundles, joined = [], {}
     for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
@@ -156,25 +156,25 @@ class Wire:
         with tf.control_dependencies(earlier):
           packed = tf.identity(packed)
     with tf.device(target):
-      # Without an op over there it would be sent to each that wants it.
+      # Without an op here it would be sent to each op that needs it.
       if cast_dtype != dtype:
         return tf.cast(packed, dtype)
       return tf.identity(packed)
 
 
 def flatten(tensors, dtype=None):
-  """Returns all elements of `tensors` as one of shape [size].
+  """Returns all elements of `tensors` as one tensor of shape [size].
 
   Args:
     tensors: list of tensors, of one dtype unless another is given.
-    dtype: tf.DType, that of what is returned, or None.
+    dtype: tf.DType of the result, or None.
   """
   dtype = dtype or tensors[0].dtype.base_dtype
   return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in tensors], 0)
 
 
 def split_like(flat, tensors):
-  """Returns the parts of `flat` in shape and dtype of `tensors`, a list."""
+  """Returns `flat` split into the shapes and dtypes of `tensors`, a list."""
   parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
   return [
     tf.reshape(tf.cast(part, x.dtype.base_dtype), x.shape)
@@ -183,7 +183,7 @@ def split_like(flat, tensors):
 
 
 def bring_scalars(tensors):
-  """Returns scalar `tensors`, those on a ps sent to this worker together."""
+  """Returns scalar `tensors`; those on a ps come to this worker together."""
   brought = list(tensors)
   for place, indices in _group_by_place(tensors):
     if place:
@@ -197,12 +197,12 @@ def bring_scalars(tensors):
 class PackedScalars:
   """Scalars of a session.run, fetched as few vectors.
 
-  To fetch a tensor costs the session some 20 us, most of it in Python: a run of
+  Fetching a tensor costs the session some 20 us, most of it in Python: a run of
   ten steps of a small net would spend a tenth of its time on its metrics.
 
   Attributes:
-    fetches: list of tensors on this worker: a vector, or the only scalar of its
-      dtype and place.
+    fetches: list of tensors on this worker, each a vector or the only scalar of
+      its dtype and place.
   """
 
   def __init__(self, tensors):
@@ -218,7 +218,7 @@ class PackedScalars:
     ]
 
   def unpack(self, values):
-    """Returns the scalars of what was fetched, a list of int and float."""
+    """Returns the scalars that were fetched, a list of int and float."""
     scalars = [None] * self._size
     for indices, value in zip(self._groups, values, strict=True):
       for i, scalar in zip(indices, np.ravel(value).tolist(), strict=True):
@@ -227,7 +227,7 @@ class PackedScalars:
 
 
 def _group_by_place(tensors):
-  """Returns [(device of a ps or None, indices)] of one place and dtype each."""
+  """Returns [(device of a ps or None, indices)], one per place and dtype."""
   groups = {}
   for i, tensor in enumerate(tensors):
     place = tensor.device if is_on_ps(tensor) else None

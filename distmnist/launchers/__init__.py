@@ -1,1 +1,1 @@
-"""One launcher a file; the file name is the value of --launcher."""
+"""One launcher per file; the file name is the value of --launcher."""

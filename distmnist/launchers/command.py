@@ -1,10 +1,9 @@
-"""Runs each task as a job of any scheduler, by a command of the user's.
+"""Runs each task as a job of any scheduler, by a command that the user gives.
 
   --launcher=command --template='qsub -N {name} -o {log} {script}'
 
-One job a task; they tell each other their hosts in a folder that this machine
-shares with the nodes. What a job does there is in
-launching/scheduler/job_agent.py.
+Each task is one job; the jobs tell each other their hosts in a folder that this
+machine shares with the nodes. Each job runs launching/scheduler/job_agent.py.
 """
 
 import json
@@ -28,10 +27,10 @@ _log = logging.getLogger(__name__)
 _TEMPLATE = flags.DEFINE_string(
   'template',
   None,
-  "Command of a shell that submits one task: 'qsub -N {name} -o {log}"
-  " {script}', 'bsub -J {name} {command}'. {command} is the task as one word,"
-  ' {script} a file that has it, {name} the name of the task, {log} a file for'
-  ' what the scheduler writes. Required.',
+  "Shell command that submits one task: 'qsub -N {name} -o {log} {script}', "
+  "'bsub -J {name} {command}'. {command} is the task as one word, {script} a "
+  'file that contains it, {name} the name of the task, {log} a file for what '
+  'the scheduler writes. Required.',
 )
 _PS_TEMPLATE = flags.DEFINE_string(
   'ps_template',
@@ -42,10 +41,10 @@ _PS_TEMPLATE = flags.DEFINE_string(
 _PYTHON = flags.DEFINE_string(
   'template_python',
   None,
-  'Python on the nodes. Default: the path of the one here.',
+  'Python on the nodes. Default: the same path as here.',
 )
 
-# Beyond the time to save, for what is said by files.
+# Beyond the time to save, for messages through files.
 _FILES_SECS = 3.0
 
 
@@ -105,7 +104,7 @@ def launch(job):
 
 
 def explain(failure, last_lines):
-  """The cause of a failures.Failure (str), in the scheduler's words if so."""
+  """Returns a failure's cause (str), in the scheduler's words if it failed."""
   if last_lines and last_lines[-1].startswith(job_client.SUBMIT_FAILED):
     return last_lines[-1]
   return failure.cause

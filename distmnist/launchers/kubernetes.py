@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 # How long a task waits for the others: nodes may have to be added and to pull
 # the image, and Kubernetes waits up to 360 s before it replaces a Pod again.
 _START_TIMEOUT_SECS = 600
-# From SIGTERM to SIGKILL. Nodes that are reclaimed often have no more.
+# From SIGTERM to SIGKILL. Nodes that are reclaimed often allow no more.
 _KILL_SECS = 30
-# Kubernetes adds '-tensorboard' to the name at most, or '-worker-9999'.
+# The longest suffix of the name is '-tensorboard' or '-worker-9999'.
 _NAME_LENGTH = 63 - len('-tensorboard')
 
 _KIND = flags.DEFINE_enum(
@@ -41,7 +41,7 @@ _KIND = flags.DEFINE_enum(
 _NAME = flags.DEFINE_string(
   'kube_name',
   'distmnist',
-  'Name of the run on Kubernetes, with which the names of all objects begin.',
+  'Name of the run on Kubernetes; the names of all its objects begin with it.',
 )
 _NAMESPACE = flags.DEFINE_string(
   'kube_namespace',
@@ -69,7 +69,7 @@ _LOGS_CLAIM = flags.DEFINE_string(
 _USER = flags.DEFINE_integer(
   'kube_user',
   1000,
-  'Number of the user, and of the group, that the tasks run as; never root.',
+  'ID of the user, and of the group, that the tasks run as; never root.',
   lower_bound=1,
 )
 _TENSORBOARD = flags.DEFINE_bool(
@@ -78,9 +78,9 @@ _TENSORBOARD = flags.DEFINE_bool(
 _APPLY = flags.DEFINE_bool(
   'apply',
   False,
-  'Have kubectl create the run, show the log of the chief and end with its exit'
-  ' code; Ctrl-C has the tasks save and deletes the run. Else the manifests are'
-  ' printed.',
+  'Have kubectl create the run, show the log of the chief and end with its '
+  'exit code; Ctrl-C makes the tasks save and deletes the run. Otherwise the '
+  'manifests are printed.',
 )
 
 flags.adopt_module_key_flags(pod_flags)
@@ -169,8 +169,8 @@ def choose_options(job):
     logdir=logdir,
     tensorboard=_TENSORBOARD.value,
     stop_grace_secs=grace_secs,
-    # With each --flagfile read, as the image need not have it. Of two equal
-    # flags the later wins: the user's.
+    # With each --flagfile expanded, as the image need not have it. Of two flags
+    # of the same name the later wins: the user's.
     train_flags=(*chosen_flags, *grace_flags, *job.given, *problem_flags),
     problem=problem,
     **pod_flags.choose(),
@@ -199,8 +199,8 @@ def _check(job):
   num_gpus, gpus = job.flag('num_gpus') or '0', pod_flags.GPUS.value
   if num_gpus.isdecimal() and int(num_gpus) > gpus:
     raise cli.UsageError(
-      f'--num_gpus={num_gpus}, but a worker has --kube_gpus={gpus}: leave'
-      ' --num_gpus out, and set the GPUs of each worker by --kube_gpus'
+      f'--num_gpus={num_gpus}, but a worker has --kube_gpus={gpus}: leave '
+      '--num_gpus out, and set the GPUs of each worker with --kube_gpus'
     )
 
 
@@ -216,7 +216,7 @@ def check_folder(name, folder, mount, claim):
   Raises:
     cli.UsageError: it is not on the volume.
   """
-  if urls.is_remote(folder):  # In a store, it is there for all.
+  if urls.is_remote(folder):  # All Pods see a store.
     return
   if not claim:
     kind = 'logs' if mount == LOGS_DIR else 'data'

@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 _GPUS = flags.DEFINE_string(
   'gpus',
   'auto',
-  'GPUs to share out among the workers; a ps gets none. auto: those that are'
-  ' there, 0: hide them from all tasks.',
+  'GPUs to share out among the workers; a ps gets none. auto: all that are '
+  'visible; 0: hide them from all tasks.',
 )
 _FORK_TASKS = flags.DEFINE_bool(
   'fork_tasks', True, 'Import TensorFlow once, then fork the tasks.'
@@ -46,13 +46,13 @@ def launch(job):
   """Runs the jobs.Job; returns its exit code (int)."""
   gpus = gpus_lib.find_gpus(_GPUS.value, os.environ, glob.glob('/dev/nvidia*'))
   num_tasks = job.num_ps + job.num_workers
-  # As good as any where the tasks have a network of their own. Else a real run
-  # takes ports that are free.
+  # As good as any if the tasks have their own network. Otherwise a real run
+  # takes free ports.
   ports = range(FIRST_PORT, FIRST_PORT + num_tasks)
   namespace = None
   if not job.dry_run:
     logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
-    # A task on its own serves nowhere.
+    # A single task serves on no port.
     if num_tasks > 1:
       namespace = make_namespace(_ISOLATE.value, find_address(job))
     if not namespace:
@@ -69,14 +69,14 @@ def launch(job):
     module=job.module,
   )
   cluster = jobs.tell_min_workers(cluster, job.min_workers)
-  # It shares the cores with those that train.
+  # The evaluator shares the cores with the tasks that train.
   cluster += jobs.make_evaluator_tasks(job, num_threads=1)
   if job.dry_run:
     print(*(task.command for task in cluster), sep='\n')
     return 0
   data_task = None
   if namespace and job.module == TRAIN:
-    # There is no network for a download where the others run.
+    # Where the other tasks run, there is no network for a download.
     data_task = jobs.make_data_task(job.train_flags)
   return run_tasks.run(
     cluster,
@@ -94,7 +94,7 @@ def launch(job):
 
 
 def find_address(job):
-  """Returns a flag (str) for which tasks need the network, or None.
+  """Returns a flag (str) because of which tasks need the network, or None.
 
   Args:
     job: jobs.Job.
@@ -108,15 +108,15 @@ def find_address(job):
 
 
 def make_namespace(wanted, address=None):
-  """Returns the Namespace of the tasks, or None; auto says which.
+  """Returns the Namespace of the tasks, or None; logs which if it is auto.
 
   Args:
     wanted: str, the value of --isolate.
-    address: str, a flag for which the tasks need the network, or None.
+    address: str, a flag because of which the tasks need the network, or None.
 
   Raises:
-    cli.UsageError: it must be, and the tasks need the network.
-    cli.RunError: it must be, and this machine does not allow it.
+    cli.UsageError: --isolate=on, but the tasks need the network.
+    cli.RunError: --isolate=on, but this machine does not allow it.
   """
   if wanted == 'off':
     return None

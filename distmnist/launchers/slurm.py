@@ -1,9 +1,9 @@
-"""Runs the tasks as one job of Slurm.
+"""Runs the tasks as one Slurm job.
 
-A script for sbatch is written into the folder of the logs, submitted, and
-waited for. One srun starts all tasks; each finds its role in the variables
-that the script and Slurm set. The folder of the logs and --logdir are on a
-file system that the nodes share.
+The launcher writes a script for sbatch into the folder of the logs, submits it
+and waits for the job. One srun starts all tasks; each finds its role in the
+variables that the script and Slurm set. The folder of the logs and --logdir are
+on a file system that the nodes share.
 """
 
 import logging
@@ -32,7 +32,9 @@ _PARTITION = flags.DEFINE_string(
   'slurm_partition', None, 'Partition (queue) to submit to.'
 )
 _TIME = flags.DEFINE_string(
-  'slurm_time', None, 'Limit of the job, as Slurm writes it: 30, 2:00:00, 1-0.'
+  'slurm_time',
+  None,
+  'Time limit of the job, as Slurm writes it: 30, 2:00:00, 1-0.',
 )
 _NODES = flags.DEFINE_integer(
   'slurm_nodes', None, 'Nodes to spread the tasks over.', lower_bound=1
@@ -53,9 +55,9 @@ _PS_OPTIONS = flags.DEFINE_string(
 _REQUEUE = flags.DEFINE_bool(
   'slurm_requeue',
   None,
-  'Let Slurm queue the job again, which then goes on from its last checkpoint,'
-  ' after a job of higher priority has taken its nodes, or a node has failed.'
-  ' Default: with --max_restarts.',
+  'Let Slurm requeue the job after a job of higher priority has taken its '
+  'nodes or a node has failed; it goes on from its last checkpoint. Default: '
+  'with --max_restarts.',
 )
 _SETUP = flags.DEFINE_string(
   'slurm_setup',
@@ -65,13 +67,13 @@ _SETUP = flags.DEFINE_string(
 _PYTHON = flags.DEFINE_string(
   'slurm_python',
   None,
-  'Python on the nodes. Default: the path of the one here.',
+  'Python on the nodes. Default: the same path as here.',
 )
 _WAIT = flags.DEFINE_bool(
   'slurm_wait',
   True,
-  'Show the job and wait for its end; a signal cancels it. Else it is submitted'
-  ' and left to Slurm.',
+  'Show the job and wait for its end; a signal cancels it. Otherwise it is '
+  'submitted and left to Slurm.',
 )
 
 _CONFIG_SECS = 5.0
@@ -85,8 +87,8 @@ def launch(job):
     logs_dir = os.path.join(logdir, 'logs')
   if not logs_dir:
     raise cli.UsageError(
-      '--launcher=slurm needs a folder for the logs that the nodes share: give'
-      ' --logs_dir, or to train a --logdir that is no address of a store'
+      '--launcher=slurm needs a folder for the logs that the nodes share: give '
+      '--logs_dir, or give train a --logdir that is not an address of a store'
     )
   logs_dir = os.path.abspath(os.path.expanduser(logs_dir))
   kill_wait_secs = read_kill_wait()
@@ -111,9 +113,9 @@ def launch(job):
   grace_secs = stop_grace.parse(job.given)
   if grace_secs >= kill_wait_secs:
     _log.info(
-      f'--stop_grace_secs={grace_secs:g}, but Slurm kills {kill_wait_secs} s'
-      ' after it has told the tasks (its KillWait): what takes longer to save'
-      ' is lost'
+      f'--stop_grace_secs={grace_secs:g}, but Slurm kills {kill_wait_secs} s '
+      'after it has signalled the tasks (its KillWait): what takes longer to '
+      'save is lost'
     )
   path = pathlib.Path(logs_dir) / 'job.sbatch'
   with files.replacing(str(path)) as file:
@@ -122,7 +124,7 @@ def launch(job):
 
 
 def read_kill_wait():
-  """Returns Slurm's KillWait, seconds (int); 30, its default, if unknown."""
+  """Returns Slurm's KillWait in seconds (int); its default, 30, if unknown."""
   try:
     done = subprocess.run(
       ['scontrol', 'show', 'config'],
@@ -166,10 +168,10 @@ def run(job, script, logs_dir, is_waited_for=True):
     job: jobs.Job.
     script: path.
     logs_dir: str, where the job writes its logs.
-    is_waited_for: bool, else 0 is returned once it is submitted.
+    is_waited_for: bool; if False, returns 0 once the job is submitted.
 
   Raises:
-    cli.RunError: sbatch does not take it.
+    cli.RunError: sbatch rejects it.
   """
   names = ['ps:1'] * job.num_ps, ['worker:1'] * job.num_workers
   tasks = jobs.make_tasks(*names, []) + jobs.make_evaluator_tasks(job)
@@ -180,7 +182,7 @@ def run(job, script, logs_dir, is_waited_for=True):
   def update(read=log_view.Log.read_lines):
     shown.update()
     for line in read(log):
-      # What Slurm tells of a step is told better by the script.
+      # The script describes better what Slurm says about a step.
       if line.startswith('srun: ') or ' *** STEP ' in line:
         continue
       shown.close_line()

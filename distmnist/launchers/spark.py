@@ -3,8 +3,8 @@
   python -m distmnist.launch --launcher=spark --master=spark://host:7077 \\
       --num_ps=1 --num_workers=2 -- --flagfile=... --logdir=/shared/run
 
-Spark's own lines go to spark.log beside the logs of the tasks. From within a
-Spark program: spark/training.py.
+Spark's own lines go to spark.log beside the logs of the tasks. To run from
+within a Spark program, see spark/training.py.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ _MASTER = flags.DEFINE_string(
 _CONF = flags.DEFINE_multi_string(
   'spark_conf',
   [],
-  'A setting of Spark, as name=value; may be given several times. The value'
-  ' of one whose name contains password, secret, token or key is never printed,'
-  ' nor put on the command line of a process. Keep it off your own with a'
-  ' --flagfile that only you can read.',
+  'A setting of Spark, as name=value; may be given several times. The value of '
+  'one whose name contains password, secret, token or key is never printed, '
+  'nor put on the command line of a process. Keep it off your own command line '
+  'with a --flagfile that only you can read.',
 )
 _WAIT_SECS = flags.DEFINE_float(
   'spark_wait_secs',
@@ -46,7 +46,7 @@ _WAIT_SECS = flags.DEFINE_float(
   lower_bound=0,
 )
 
-# Four JVMs that start on one machine: half the processor time, 18 s for 32.
+# Four JVMs that start on one machine take 18 s of processor time, not 32 s.
 _LEAN_JAVA = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
 
 
@@ -66,9 +66,9 @@ def launch(job):
       context_lib.hide_secret(f'{name}={value}') for name, value in conf.items()
     )
     _log.info(
-      'not to be pasted: Spark chooses the hosts and the ports, for which'
-      f' executor-0:{FIRST_PORT} and so on stand here; its settings:'
-      f' {settings}'
+      'not to be pasted: Spark chooses the hosts and the ports, and '
+      f'executor-0:{FIRST_PORT} and so on stand in for them; its settings: '
+      f'{settings}'
     )
     return 0
   check_ready(master)
@@ -118,10 +118,10 @@ def get_master():
 
 
 def check_ready(master):
-  """Checks that Spark can start here, and that a `master` of its own is there.
+  """Checks that Spark can start here, and that a standalone `master` answers.
 
   Raises:
-    cli.RunError: it cannot.
+    cli.RunError: one of the two fails.
   """
   check_installed(os.environ)
   check_answers(master)
@@ -131,7 +131,7 @@ def check_installed(environ):
   """Checks that Spark can start on this machine.
 
   Raises:
-    cli.RunError: it lacks pyspark or Java.
+    cli.RunError: this machine lacks pyspark or Java.
   """
   if importlib.util.find_spec('pyspark') is None:
     raise cli.RunError(
@@ -149,7 +149,7 @@ def check_installed(environ):
 
 
 def check_answers(master):
-  """Checks that a master of Spark's own kind is there.
+  """Checks that a master of Spark's own kind (spark://) answers.
 
   Raises:
     cli.RunError: nothing answers; Spark itself would try for a minute.
@@ -163,19 +163,19 @@ def check_answers(master):
       socket.create_connection((host.strip('[]'), int(port)), 5).close()
       return
   raise cli.RunError(
-    f'no master of Spark answers at {", ".join(addresses)}: start it, or check'
-    ' the host and the port of --master'
+    f'no Spark master answers at {", ".join(addresses)}: start it, or check '
+    'the host and the port of --master'
   )
 
 
 def make_conf(master, num_tasks, settings):
-  """Returns the settings of Spark as a dict; `settings` (name=value) win.
+  """Returns the settings of Spark, a dict; `settings` (name=value) override.
 
   Raises:
-    cli.UsageError: one of `settings` is none.
+    cli.UsageError: one of `settings` is not a setting of Spark.
   """
   for each in settings:
-    # Not by a validator of absl, which would print the values of all of them.
+    # Not in an absl validator, which would print the values of all of them.
     if not re.fullmatch(r'spark\.[\w.-]+=.*', each, re.DOTALL):
       raise cli.UsageError(
         f'--spark_conf={context_lib.hide_secret(each)}: expected name=value,'
@@ -188,7 +188,7 @@ def make_conf(master, num_tasks, settings):
     'spark.ui.showConsoleProgress': 'false',
   }
   if master.startswith('local'):
-    # Neither the tasks of a trial nor its web page are for other machines.
+    # Neither the tasks of a trial nor its web page is for other machines.
     conf['spark.driver.host'] = '127.0.0.1'
     conf['spark.ui.enabled'] = 'false'
   if match := re.fullmatch(r'local-cluster\[.*, *(\d+) *\]', master):

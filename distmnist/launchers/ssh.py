@@ -1,8 +1,8 @@
 """Runs the tasks on other hosts, over ssh.
 
-Each host has the package, the data or a way to it, and lets us in without a
+Each host has the package, the data or a way to get it, and lets us in without a
 password. The log of each task is kept here; --logdir is a folder that all
-hosts share. What ends a task when we are gone is in launching/ssh/ssh_agent.py.
+hosts share. launching/ssh/ssh_agent.py ends a task when we are gone.
 """
 
 import dataclasses
@@ -42,13 +42,13 @@ _SSH_OPTIONS = flags.DEFINE_string(
   ' place.',
 )
 _SSH_DIR = flags.DEFINE_string(
-  'ssh_dir', None, 'Folder on the hosts to run in. Default: the one here.'
+  'ssh_dir', None, 'Folder on the hosts to run in. Default: the same as here.'
 )
 _SSH_PYTHON = flags.DEFINE_string(
   'ssh_python',
   None,
-  'Python on the hosts; a relative path begins in --ssh_dir. Default: the path'
-  ' of the one here.',
+  'Python on the hosts; a relative path begins in --ssh_dir. Default: the same '
+  'path as here.',
 )
 _SSH_GPUS = flags.DEFINE_integer(
   'ssh_gpus',
@@ -84,8 +84,8 @@ def launch(job):
       command = f'cd {quote(folder)} && {" ".join(words)}'
       print(shlex.join(['ssh', *options, place.login, command]))
     _log.info(
-      f'these run the tasks alone: a launch has {SSH_AGENT} around each,'
-      ' which ends it when the connection is lost'
+      f'these run only the tasks: a launch wraps each in {SSH_AGENT}, which '
+      'ends it when the connection is lost'
     )
     return 0
   if not shutil.which('ssh'):
@@ -121,7 +121,7 @@ def launch(job):
 
 
 def quote(path):
-  """Quotes a path for a shell; a ~ at its start stays one."""
+  """Quotes a path for a shell, except for a ~ at its start."""
   home, slash, rest = path.partition('/')
   if home.startswith('~') and re.fullmatch(r'~[\w.-]*', home):
     return f'{home}{slash}{shlex.quote(rest) if rest else ""}'
@@ -129,12 +129,12 @@ def quote(path):
 
 
 def explain(failure, last_lines, python):
-  """The cause of a failures.Failure (str), in ssh's own words if it was ssh.
+  """Returns a failure's cause (str), in ssh's own words if it was ssh.
 
   Args:
     failure: failures.Failure.
-    last_lines: list of str, the last ones of its log.
-    python: str, the path of Python there.
+    last_lines: list of str, the last lines of its log.
+    python: str, the path of Python on the host.
   """
   if last_lines and last_lines[-1].startswith(ssh_client.SSH_FAILED):
     words = last_lines[-1]
@@ -145,7 +145,7 @@ def explain(failure, last_lines, python):
 
 
 def _make_local(task, login, command, options, grace_secs, turnstile):
-  """Returns the Task of this machine that stands for `task` there."""
+  """Returns the Task on this machine that stands in for `task`."""
   request = {
     'argv': task.argv,
     'env': dict(task.env),

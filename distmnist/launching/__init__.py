@@ -1,1 +1,1 @@
-"""Describes tasks, starts, watches, restarts and ends them."""
+"""Describes, starts, watches, restarts and ends tasks."""

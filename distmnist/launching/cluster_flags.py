@@ -5,10 +5,10 @@ from absl import flags
 from distmnist.common import cli, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
 
-# Each has flags of its own.
+# Each launcher has flags of its own.
 registry.load_all(LAUNCHERS)
 
-# Of one job. Beyond it lies a slip of the finger.
+# Per job. A larger number is a typo.
 MAX_TASKS = 10_000
 
 LAUNCHER = flags.DEFINE_enum(
@@ -27,22 +27,22 @@ NUM_WORKERS = flags.DEFINE_integer(
 LOGS_DIR = flags.DEFINE_string(
   'logs_dir',
   None,
-  "Folder for one log a task. Default: logs/ in train's --logdir, or a new"
-  ' folder among the temporary ones.',
+  "Folder for the logs, one per task. Default: logs/ in train's --logdir, or a "
+  'new temporary folder.',
 )
 SHOW_LOGS = flags.DEFINE_enum(
   'show_logs',
   'chief',
   ['chief', 'all'],
-  'Whose lines go to the screen; with all each line has the name of its task'
-  ' before it.',
+  'Whose lines go to the screen; with all, each line begins with the name of '
+  'its task.',
 )
 MAX_RESTARTS = flags.DEFINE_integer(
   'max_restarts',
   0,
-  'How often each task that fails is started again, on the same address, within'
-  ' --restart_window_secs before the run is given up. Exit codes 1 and 2 are'
-  ' never tried again.',
+  'How often each failed task is restarted, on the same address, within '
+  '--restart_window_secs before the run is given up. A task that exits with 1 '
+  'or 2 is never restarted.',
   lower_bound=0,
 )
 RESTART_WINDOW_SECS = flags.DEFINE_float(
@@ -55,9 +55,9 @@ RESTART_WINDOW_SECS = flags.DEFINE_float(
 MIN_WORKERS = flags.DEFINE_integer(
   'min_workers',
   None,
-  'Workers, the chief included, with which the run goes on when others are lost'
-  ' for good, for --launcher=local and ssh and asynchronous rules. By default a'
-  ' task that is lost for good ends the run.',
+  'Fewest workers, the chief included, with which the run goes on when others '
+  'are lost for good, for --launcher=local and ssh and asynchronous rules. By '
+  'default a task that is lost for good ends the run.',
   lower_bound=1,
 )
 EVALUATOR = flags.DEFINE_bool(
@@ -72,8 +72,8 @@ MODULE = flags.DEFINE_string(
 flags.register_validator(
   'module',
   lambda name: not ('/' in name or name.endswith('.py')),
-  'expected the name of a module, as after python -m: of a file train.py here, '
-  'train',
+  'expected the name of a module, as after python -m: train for a file '
+  'train.py here',
 )
 DRY_RUN = flags.DEFINE_bool(
   'dry_run',
@@ -83,13 +83,13 @@ DRY_RUN = flags.DEFINE_bool(
 
 
 def check_launcher_flags(chosen):
-  """Refuses flags of another launcher than `chosen`, a name (str).
+  """Refuses flags of launchers other than `chosen`, a name (str).
 
   Raises:
     cli.UsageError: one is given.
   """
   for name, module in registry.find(LAUNCHERS).items():
-    # Its own, and those of other files that it adopts.
+    # Its own flags, and those that it adopts from other files.
     for flag in flags.FLAGS.get_key_flags_for_module(module):
       if flag.present and name != chosen:
         raise cli.UsageError(
@@ -99,7 +99,7 @@ def check_launcher_flags(chosen):
 
 
 def check_evaluator(launcher, logdir):
-  """Refuses an evaluator where none can be.
+  """Refuses an evaluator where none can run.
 
   Args:
     launcher: str, its name.
@@ -124,7 +124,7 @@ def check_evaluator(launcher, logdir):
 
 
 def check_restart_flags(launcher, num_ps, num_workers):
-  """Refuses what this launcher, a name (str), or shape of a cluster cannot do.
+  """Refuses restart flags that this launcher (a str) or cluster cannot honor.
 
   Raises:
     cli.UsageError: says which flag.
@@ -138,6 +138,6 @@ def check_restart_flags(launcher, num_ps, num_workers):
   min_workers = MIN_WORKERS.value
   if min_workers is not None and (not num_ps or min_workers > num_workers):
     raise cli.UsageError(
-      f'--min_workers={min_workers} does not fit --num_ps={num_ps}'
-      f' --num_workers={num_workers}: expected a ps, and at most as many'
+      f'--min_workers={min_workers} does not fit --num_ps={num_ps} '
+      f'--num_workers={num_workers}: expected a ps, and at most --num_workers'
     )

@@ -1,4 +1,4 @@
-"""GPUs, to be shared out among the tasks of this machine or of each host."""
+"""Shares GPUs out among the tasks of this machine or of each host."""
 
 import dataclasses
 import re
@@ -11,8 +11,8 @@ def find_gpus(wanted, environ, device_files):
 
   Args:
     wanted: str, the value of --gpus.
-    environ: dict; who limits the launcher by CUDA_VISIBLE_DEVICES limits the
-      tasks.
+    environ: dict; a CUDA_VISIBLE_DEVICES that limits the launcher limits the
+      tasks too.
     device_files: list of paths under /dev.
 
   Raises:
@@ -30,8 +30,8 @@ def find_gpus(wanted, environ, device_files):
     return [str(index) for index in range(int(wanted))]
   if int(wanted) > len(visible):
     raise cli.UsageError(
-      f'--gpus={wanted}, but CUDA_VISIBLE_DEVICES={names} names'
-      f' {len(visible)}: ask for no more, or name more'
+      f'--gpus={wanted}, but CUDA_VISIBLE_DEVICES={names} names '
+      f'{len(visible)}: ask for at most that many, or name more'
     )
   return visible[: int(wanted)]
 
@@ -42,7 +42,7 @@ def share_on_hosts(cluster, num_gpus):
   Args:
     cluster: list of jobs.Task.
     num_gpus: int, the GPUs of each host, given to its workers in turn; None
-      leaves all as it is.
+      leaves the tasks as they are.
   """
   if num_gpus is None:
     return cluster

@@ -10,7 +10,7 @@ import shlex
 from distmnist.common import cli
 from distmnist.common.names import MIN_WORKERS, TRAIN
 
-# From these a task learns its role; the launcher alone may set them.
+# A task learns its role from these; only the launcher may set them.
 CLUSTER_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts')
 
 
@@ -25,15 +25,14 @@ class Job:
   Attributes:
     num_ps, num_workers: ints, the shape of the cluster.
     train_flags: tuple of str, for every task, untouched.
-    given: tuple of str, the same with their --flagfile read.
+    given: tuple of str, the same with each --flagfile expanded.
     module: dotted name, what a task runs by `python -m`.
-    logs_dir: str, the folder for one log a task, or None.
-    max_restarts: int, how often each task that fails is started again within
-      a window.
+    logs_dir: str, the folder for one log per task, or None.
+    max_restarts: int, how often each failed task restarts within a window.
     dry_run: bool.
     show_logs: str, whose lines go to the screen: 'chief' or 'all'.
     restart_window_secs: float, that window; 0 is the whole run.
-    min_workers: int, how many are enough to go on, or None.
+    min_workers: int, how many workers are enough to go on, or None.
     evaluator: bool, whether an evaluator follows the run.
   """
 
@@ -57,14 +56,14 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One process of the cluster, or the one that gets it the data.
+  """One process of the cluster, or one beside it.
 
   Attributes:
     job_name: 'ps', 'worker', 'evaluator' or 'data'.
     task_index: int >= 0, counted within the job; None for 'data'.
     host: str, the machine that runs it.
-    port: int, where it serves; None for one that does not: the one task of a
-      run without cluster, and 'data'.
+    port: int, where it serves; None for one that does not: the only task of a
+      run without a cluster, 'evaluator' and 'data'.
     argv: tuple of str, the whole command: ('python', '-m', module, flags...).
     env: tuple of (name, value), what it needs beyond its launcher's variables.
   """
@@ -112,13 +111,13 @@ def make_tasks(
 ):
   """Returns the list of Task of a cluster: first the ps, then the workers.
 
-  One worker without a ps is no cluster: it gets no cluster flag at all.
+  One worker without a ps is no cluster: it gets no cluster flags.
 
   Args:
     ps_hosts: list of 'host:port', may be empty.
     worker_hosts: list of 'host:port', at least one.
     train_flags: list of str for every task. They come after those chosen here,
-      and of two equal flags the later wins.
+      and of two flags of the same name the later wins.
     num_cores: int, the cores that all workers share where they are on one
       machine; None leaves the number of threads to TensorFlow.
     gpus: list of str, the devices to give to worker 0, 1, ... in turn while
@@ -126,7 +125,7 @@ def make_tasks(
     module: dotted name, what `python -m` runs.
 
   Raises:
-    cli.UsageError: `train_flags` sets what is the launcher's to set.
+    cli.UsageError: `train_flags` sets what only the launcher may set.
   """
   check_train_flags(train_flags)
   hosts = []
@@ -136,8 +135,8 @@ def make_tasks(
       for job, addresses in (('ps', ps_hosts), ('worker', worker_hosts))
       if addresses
     ]
-  # Left alone, TensorFlow starts a thread a core in each task of a machine,
-  # and tasks that take the cores from one another are slower than one alone.
+  # By default TensorFlow starts one thread per core in each task of a machine,
+  # and tasks that compete for the cores are slower than one alone.
   worker_threads = max(1, (num_cores or 0) // len(worker_hosts))
 
   def make_task(job, index, address, threads, env):
@@ -175,14 +174,14 @@ def tell_min_workers(cluster, min_workers):
 
 
 def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
-  """Returns the list of the Task that evaluates checkpoints, if one is wanted.
+  """Returns a list of the Task that evaluates checkpoints, [] if not wanted.
 
-  It serves nowhere: no task waits for it.
+  It serves on no port: no task waits for it.
 
   Args:
     job: Job.
     host: str, the machine that runs it.
-    num_threads: int, of TensorFlow; None leaves them to it.
+    num_threads: int, TensorFlow's; None leaves their number to it.
   """
   if not job.evaluator:
     return []
@@ -198,7 +197,7 @@ def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
 
 
 def make_data_task(train_flags, module=TRAIN):
-  """Returns the Task that makes sure that the data set is there, and ends."""
+  """Returns the Task that makes sure the data set is there, then ends."""
   argv = ('python', '-m', module, *train_flags, '--download_only')
   return Task('data', None, '127.0.0.1', None, argv)
 
@@ -220,7 +219,7 @@ def check_train_flags(train_flags):
 def flag_value(words, name):
   """Returns the value (str) of the last --name among `words`, None if absent.
 
-  Knows --name=value and --name value, with one dash or two.
+  Understands --name=value and --name value, with one dash or two.
   """
   value = None
   for index, word in enumerate(words):

@@ -1,11 +1,11 @@
-"""A network of its own for the tasks of one machine.
+"""A separate network for the tasks of one machine.
 
 TensorFlow's server listens on all addresses and authenticates nobody: anyone
 who reaches its port can run code in it. In a network namespace of their own,
 with loopback alone, the tasks reach each other and nobody else reaches them.
 
-Without the right to make one (CAP_SYS_ADMIN) it is made within a new user
-namespace, where the kernel lets users do that.
+A launcher without the right to make one (CAP_SYS_ADMIN) makes it within a new
+user namespace, where the kernel lets users do that.
 """
 
 import ctypes
@@ -22,11 +22,11 @@ _IFF_UP = 1
 
 
 class Namespace:
-  """A network namespace; it lives as long as a process is in it or it is open.
+  """A network namespace; it lives while a process is in it or it is open.
 
   Attributes:
-    fds: list of int, the descriptors that keep it: that of its user namespace
-      first, if it has one.
+    fds: list of int, the descriptors that keep it alive: first that of its user
+      namespace, if it has one.
   """
 
   def __init__(self, fds):
@@ -35,7 +35,7 @@ class Namespace:
       os.set_inheritable(fd, False)
 
   def enter(self):
-    """Moves this process, of one thread, into it; cannot be undone.
+    """Moves this single-threaded process into it; cannot be undone.
 
     Raises:
       OSError: the kernel refuses.
@@ -53,13 +53,13 @@ def make_namespace():
   """Returns a new Namespace, in which loopback is up.
 
   Raises:
-    OSError: this machine does not let this user have one; says why.
+    OSError: this machine does not let this user make one; says why.
   """
   ours, theirs = socket.socketpair()
   with ours:
     with theirs:
-      # A process that has left its network cannot come back without rights:
-      # so a child does, and its descriptors keep what it made.
+      # A process that leaves its network cannot return without privileges: so
+      # a child leaves, and its descriptors keep what it made alive.
       pid = os.fork()
       if pid == 0:
         _make_in_child(theirs)
@@ -91,7 +91,7 @@ def _make_in_child(parent):
 def _unshare_as_user():
   ids = (('uid', os.geteuid()), ('gid', os.getegid()))
   _call('unshare', _CLONE_NEWUSER | _CLONE_NEWNET)
-  # The kernel's condition for a map of groups by a user without rights.
+  # The kernel requires this before an unprivileged user maps groups.
   _write('/proc/self/setgroups', 'deny')
   for kind, number in ids:
     _write(f'/proc/self/{kind}_map', f'{number} {number} 1')
@@ -104,7 +104,7 @@ def _bring_loopback_up():
 
 
 def _write(path, text):
-  # In one write, and none at the close: the kernel takes such a file once.
+  # One write, and none at close: the kernel accepts such a file only once.
   fd = os.open(path, os.O_WRONLY)
   try:
     os.write(fd, text.encode())
@@ -117,6 +117,6 @@ def _write(path, text):
 def _call(name, *args):
   if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) == -1:
     number = ctypes.get_errno()
-    # A limit of 0 user namespaces is, in the kernel's words, a full disk.
+    # The kernel reports a limit of 0 user namespaces as a full disk.
     text = {errno.ENOSPC: 'no more user namespaces'}.get(number)
     raise OSError(number, text or os.strerror(number), name)

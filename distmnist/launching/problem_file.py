@@ -1,8 +1,7 @@
 """The file of --problem, as a launcher sends it along with each task.
 
-So that the other hosts need not have it, and a job that waits in a queue runs
-what was there when it was submitted. How a task reads it is in
-common/sent_file.py.
+This way the other hosts need not have it, and a job that waits in a queue runs
+the file as it was when submitted. A task reads it by common/sent_file.py.
 """
 
 import os
@@ -19,8 +18,8 @@ def read(named):
   """Returns the bytes of the file that --problem names, or None.
 
   Args:
-    named: str, the value of the flag, or None. A module by its dotted name is
-      not sent: it is to be installed on each host.
+    named: str, the value of the flag, or None. A module given by its dotted
+      name is not sent: it must be installed on each host.
 
   Raises:
     cli.UsageError: there is no such file, or it is too large.
@@ -43,7 +42,7 @@ def read(named):
 
 
 def make_flags(named, folder):
-  """Returns the flags (tuple of str) of tasks that have the file in a folder.
+  """Returns the flags (tuple of str) for tasks that have the file in a folder.
 
   Args:
     named: str, the value of the flag, or None.

@@ -1,8 +1,8 @@
-"""What the log directory knows of its launcher, and how a run is stopped there.
+"""Records a launch in its log directory, and lets a run be stopped from there.
 
-The starts and ends of tasks stand in LOGDIR/launcher/metrics.jsonl. A wish by
-`python -m distmnist.stop` comes to this process as SIGINT, so that every
-launcher that waits does what it does at Ctrl-C.
+The starts and ends of tasks go to LOGDIR/launcher/metrics.jsonl. A request by
+`python -m distmnist.stop` reaches this process as SIGINT, so that every
+launcher that waits does what it does on Ctrl-C.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _of_process = None
 
 
 class RunRecord:
-  """The lines of one launch; nothing where it has no log directory.
+  """Writes the lines of one launch, or none if it has no log directory.
 
   Attributes:
     logdir: str, or None.
@@ -36,8 +36,8 @@ class RunRecord:
       logdir: str or None.
       launcher: str, its name.
       flags: list of str, those of train.
-      companions: list of callable(logdir, logs_dir) -> a context, for what is
-        beside the tasks from here on to the end of the launch.
+      companions: list of callable(logdir, logs_dir) -> a context, for what runs
+        beside the tasks until the launch ends.
     """
     self.logdir = logdir
     self._launcher = launcher
@@ -49,7 +49,7 @@ class RunRecord:
     self.code = 1
 
   def begin(self, tasks, logs_dir):
-    """Begins the lines, once the folder is this launcher's.
+    """Begins the lines, once the folder belongs to this launcher.
 
     Args:
       tasks: list of jobs.Task.
@@ -109,7 +109,7 @@ class RunRecord:
       html_report.write(self.logdir)
       if path := timeline.merge(self.logdir):
         _log.info(f'the traced steps of all workers: {path}')
-    except Exception as error:  # The run has its end and its exit code.
+    except Exception as error:  # The run has already ended.
       _log.info(f'no {html_report.NAME} of {self.logdir}: {error}')
 
   def _stop(self, who):
@@ -120,7 +120,7 @@ class RunRecord:
 
 @contextlib.contextmanager
 def opened(job, launcher, companions=()):
-  """Has `begin` and `update` write for this launch meanwhile.
+  """Has `begin` and `update` write for this launch while it is open.
 
   Args:
     job: jobs.Job.
@@ -139,9 +139,9 @@ def opened(job, launcher, companions=()):
 
 
 def find_folder(words):
-  """Returns the log directory (str) where the tasks say what they do, or None.
+  """Returns the log directory (str) to which tasks can append lines, or None.
 
-  In a store lines cannot be appended.
+  Lines cannot be appended in a store.
 
   Args:
     words: list of str, the flags of train.
@@ -153,17 +153,17 @@ def find_folder(words):
 
 
 def find_logdir():
-  """Returns the log directory (str) of the launch that is on, or None."""
+  """Returns the log directory (str) of the current launch, or None."""
   return _of_process and _of_process.logdir
 
 
 def begin(tasks, logs_dir):
-  """See RunRecord.begin; does nothing where no launch is on."""
+  """See RunRecord.begin; does nothing outside a launch."""
   if _of_process:
     _of_process.begin(tasks, logs_dir)
 
 
 def update(records):
-  """See RunRecord.update."""
+  """See RunRecord.update; does nothing outside a launch."""
   if _of_process:
     _of_process.update(records)

@@ -1,4 +1,4 @@
-"""Runs the tasks of a launcher to their end, before the eyes of the user."""
+"""Runs the tasks of a launcher to their end, and shows them to the user."""
 
 import dataclasses
 import logging
@@ -17,7 +17,7 @@ from distmnist.launching.supervisor import (
 _log = logging.getLogger(__name__)
 
 LEAVE_SECS = 10.0
-# An evaluator has the last checkpoint to evaluate then.
+# An evaluator still has the last checkpoint to evaluate.
 _EVALUATE_SECS = 60.0
 
 
@@ -26,11 +26,11 @@ class Options:
   """How tasks are run.
 
   Attributes:
-    fork_tasks: bool, forks of one process or a new Python a task.
-    limits: restart_limits.Limits, when a task is started again.
+    fork_tasks: bool, whether to fork tasks rather than start new Pythons.
+    limits: restart_limits.Limits, when a task restarts.
     namespace: network_namespace.Namespace for the tasks that serve, or None.
-    stop_grace_secs: float, after which a task that was told to leave ends
-      itself by force.
+    stop_grace_secs: float, after which a task that was told to stop forces its
+      own exit.
   """
 
   fork_tasks: bool = True
@@ -58,8 +58,8 @@ def run(
 
   Args:
     tasks: list of jobs.Task with one module; worker 0 is the chief.
-    logs_dir: str, an existing folder for one log a task.
-    where: str, says to the user where they run.
+    logs_dir: str, an existing folder for one log per task.
+    where: str, tells the user where they run.
     data_task: jobs.Task that runs to its end before the others start, in no
       namespace, or None. Its log stays only if it fails.
     show_logs: str, whose lines go to the screen: 'chief' or 'all'.
@@ -67,11 +67,11 @@ def run(
     options: Options.
 
   Returns:
-    int, 0 if all tasks ended with 0, or ended in another way once worker 0 had
-    and after restarts; else the exit code of the first task that failed for
-    good, 128 + n if it or this launcher got signal n, 75 if worker 0 then could
-    not save; 1 for a task that did not leave within LEAVE_SECS, though nothing
-    held it up.
+    int, 0 if all tasks ended with 0, or if worker 0 did and, with restarts,
+    others then ended in another way; else the exit code of the first task that
+    failed for good, 128 + n if it or this launcher got signal n, 75 if worker 0
+    then could not save; 1 if a task without an excuse did not leave within
+    LEAVE_SECS.
   """
   task_logs.rotate(logs_dir, tasks)
   screen = screens.make(logs_dir, tasks, show_logs)
@@ -129,7 +129,7 @@ class _Launch:
     return self._group
 
   def wait_for_end(self):
-    """Starts all; returns the tasks that still run when the run is over."""
+    """Starts all tasks; returns those that still run when the run is over."""
     self._pids.note(self._host.name, self._host.pid, 1)
     for task in self._tasks:
       self._group.start(task)
@@ -143,7 +143,7 @@ class _Launch:
     self._signum = signals[0] if signals else None
     self._excused = [task for task in left if self._is_excused(task)]
     self._late = [task for task in left if task not in self._excused]
-    # A task knows SIGINT and SIGTERM; SIGHUP would end it with no checkpoint.
+    # A task handles SIGINT and SIGTERM; SIGHUP would end it without saving.
     is_interrupted = self._signum == signal.SIGINT
     passed_on = signal.SIGINT if is_interrupted else signal.SIGTERM
     self._killed = self._group.stop(passed_on) if left else []
@@ -151,7 +151,7 @@ class _Launch:
   def report(self, explain):
     """Says how the run has ended; returns its exit code (int)."""
     group, signum = self._group, self._signum
-    # A ps is told last, and what it holds the workers have saved.
+    # A ps is stopped last, and the workers have saved what it holds.
     killed = [task for task in self._killed if task in self._workers]
     if not group.failure and not signum:
       killed = [task for task in killed if task not in self._excused]
@@ -168,7 +168,7 @@ class _Launch:
     return code
 
   def _is_excused(self, task):
-    """Whether it may be late: a restart can cost it what tells it to leave.
+    """Whether it may be late: a restart can lose what tells it to leave.
 
     A ps leaves once every worker has told it to.
     """

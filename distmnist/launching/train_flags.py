@@ -1,11 +1,10 @@
 """The flags of train, known without TensorFlow and checked before it starts.
 
-A launcher hands train's flags on, maybe into a queue of hours. It cannot import
-train, which takes seconds, so it reads the definitions from train's sources:
+A launcher passes train's flags on, perhaps into a queue of hours. Importing
+train would take seconds, so it reads the definitions from train's sources:
 every `flags.DEFINE_...` at the top level of train and of what train imports.
-They use literals, `registry.names`, common/names.py and names of literals of
-the same file, and nothing else; a test compares the result with the flags of
-train itself.
+They use only literals, `registry.names`, common/names.py and names of literals
+in the same file; a test compares the result with the flags of train itself.
 """
 
 import ast
@@ -40,7 +39,7 @@ _LIBRARIES = ('absl.logging',)
 
 
 def expand(words):
-  """Returns `words` (list of str) with each --flagfile among them read.
+  """Returns `words` (list of str) with each --flagfile among them expanded.
 
   Raises:
     cli.UsageError: one cannot be read.
@@ -55,7 +54,7 @@ def check(words):
   """Checks names, types and bounds of the flags `words` (list of str).
 
   Returns:
-    flags.FlagValues, all flags of train, those of `words` set.
+    flags.FlagValues, all flags of train, with those of `words` set.
 
   Raises:
     cli.UsageError: one is wrong.
@@ -100,23 +99,23 @@ def _define():
 def _define_problem(values, words):
   """Adds the flags of the user's problem that `words` name by --problem.
 
-  They are read like ours. One that is defined in another way is not known here;
-  train itself, which imports the module, knows it.
+  They are read like ours. A flag defined in another way is unknown here, but
+  known to train itself, which imports the module.
   """
   source = _read_problem(command_line.find_value(expand(words), 'problem'))
   for text in _DEFINITION.findall(source):
-    with contextlib.suppress(Exception):  # Code of the user's, of any kind.
+    with contextlib.suppress(Exception):  # The user's code may raise anything.
       code = compile(text, 'the flags of --problem', 'exec')
       exec(code, {}, _Names(_know(values), source))
 
 
 def _know(values):
-  """Returns {name: what it is in a definition}, which adds to `values`."""
+  """Returns {name: value} for running definitions, which add to `values`."""
   return {**vars(names), 'flags': _Flags(values), 'registry': registry}
 
 
 def _read_problem(named):
-  """Returns the source (str) of a problem; '' where it is not found here."""
+  """Returns the source (str) of a problem; '' if it is not found here."""
   path = registry.find(names.PROBLEMS).get(named, named or '')
   if path.startswith(f'{PACKAGE}.'):
     path = importlib.util.find_spec(path).origin
@@ -146,7 +145,7 @@ class _Names(dict):
 
 
 def _copy(flag):
-  """A flag of a library that is not set, whatever this process was given."""
+  """Returns a library's flag, not set whatever this process was given."""
   return flags.Flag(
     flag.parser,
     flag.serializer,
@@ -158,7 +157,7 @@ def _copy(flag):
 
 
 class _Flags:
-  """Stands for absl.flags: what is defined goes to `values`."""
+  """Stands in for absl.flags: what is defined goes to `values`."""
 
   def __init__(self, values):
     self._values = values
@@ -168,7 +167,7 @@ class _Flags:
 
 
 def check_combination(words, num_ps, num_workers):
-  """Has train check how its flags fit each other and the cluster.
+  """Has train check whether its flags fit each other and the cluster.
 
   Args:
     words: list of str, the flags of train.
@@ -183,9 +182,9 @@ def check_combination(words, num_ps, num_workers):
 
 
 def find_mistakes(combinations, num_ps, num_workers):
-  """Returns what train says of each list of its flags: a str, None if it fits.
+  """Returns train's objection (str) to each list of flags, None if it fits.
 
-  What needs data, a GPU or a folder is left to the hosts.
+  Checks that need data, a GPU or a folder are left to the hosts.
   """
   with tempfile.TemporaryDirectory(prefix='distmnist_check_') as folder:
     path = os.path.join(folder, 'check.json')
@@ -209,7 +208,7 @@ def find_mistakes(combinations, num_ps, num_workers):
 
 @functools.cache
 def _compile():
-  """Returns (name of its module, code) of each definition."""
+  """Returns (name of its module, code) for each definition."""
   return [
     (name, compile(text, f'the flags of {name}', 'exec'))
     for name in _find_modules(TRAIN)
@@ -218,7 +217,7 @@ def _compile():
 
 
 def _find_modules(root):
-  """Returns the names of `root` and of all of ours that it imports."""
+  """Returns the names of `root` and of all modules of ours that it imports."""
   found, left = [], [root]
   while left:
     name = left.pop()
@@ -229,7 +228,7 @@ def _find_modules(root):
     for package, several, one in _IMPORT.findall(source):
       left.append(package)
       if _find_spec(package).submodule_search_locations is None:
-        continue  # What it imports are names of a module.
+        continue  # It imports names from a module.
       for word in (several or one).split(','):
         if word := word.split('#')[0].split(' as ')[0].strip():
           left.append(f'{package}.{word}')

@@ -1,7 +1,7 @@
-"""Each task compares itself with the others before it works, and once more.
+"""Each task compares itself with the others before it works, and again later.
 
-At the table of heartbeats (heartbeats.py) a task finds out that it was given
-other hosts or flags than the others, or that another process is the same task.
+From the heartbeat table (heartbeats.py) a task finds out that its hosts or
+flags differ from the others', or that another process is the same task.
 """
 
 import time
@@ -13,7 +13,7 @@ from distmnist.lifecycle import consistency
 
 
 class CheckIn:
-  """This task's rows of the others, as far as they were asked for."""
+  """Reads the rows of other tasks, and compares them with this task."""
 
   def __init__(self, cluster, beats, settings, stop):
     """
@@ -37,7 +37,7 @@ class CheckIn:
     return row.get('life')
 
   def run(self):
-    """Writes this task's row, and waits for those it cannot begin without.
+    """Writes this task's row, and waits for the rows it needs to begin.
 
     Raises:
       cli.RunError: no task of ours answers where the table should be, a ps
@@ -51,7 +51,7 @@ class CheckIn:
     if beats.ask(lambda: beats.read_row(own), deadline):
       self._refuse_duplicate(deadline)
     while True:
-      # Again and again: a ps that was started anew has an empty table.
+      # On every turn: a ps that has restarted has an empty table.
       beats.ask(self._exchange_rows, deadline)
       missing = {
         name: self._others[name]
@@ -71,20 +71,20 @@ class CheckIn:
     self._compare(deadline)
 
   def compare_with_chief(self):
-    """To be called by a worker once it has seen that the chief is there.
+    """To be called by a worker once it has seen that the chief is up.
 
     Raises:
-      cli.RunError: it was started differently.
+      cli.RunError: the chief was started differently.
     """
     deadline = time.monotonic() + self._cluster.start_timeout_secs
     self._beats.ask(self._read_chief, deadline)
     self._compare(deadline)
 
   def look_for_chief(self):
-    """As compare_with_chief, where the chief may have come after this task.
+    """Like compare_with_chief, for a chief that may start after this task.
 
     Raises:
-      tf.errors.OpError: the table does not answer in this moment.
+      tf.errors.OpError: the table does not answer right now.
     """
     if CHIEF in self._find_compared():
       self._read_chief()
@@ -100,38 +100,39 @@ class CheckIn:
     self._rows[CHIEF] = self._beats.read_row(CHIEF)
 
   def _find_needed(self):
-    """The names of those without which this task does not begin."""
+    """Returns the names of the tasks that this one cannot begin without."""
     if self._cluster.job_name == 'ps':
       return []
     names = self._cluster.addresses('ps') or [CHIEF]
     return [name for name in names if name in self._others]
 
   def _find_compared(self):
-    """The names of those that this task must fit, if they are there."""
+    """Returns the names of the tasks that this one must match, if up."""
     names = [*self._cluster.addresses('ps')]
     if self._cluster.job_name == 'worker':
       names.append(CHIEF)
     return [name for name in names if name in self._others]
 
   def _refuse_duplicate(self, deadline):
-    """What has a row under our name has ended, or must be left alone.
+    """Checks that no living process has a row under our name.
 
     Raises:
-      cli.RunError: it is alive.
+      cli.RunError: one has.
     """
     name, beats = self._cluster.name, self._beats
     row, _ = beats.ask(lambda: beats.read_row(name), deadline) or ({}, {})
-    # In this place it would have the port, and we could not serve.
+    # In the same place it would hold the port, and we could not serve.
     if row.get('place') != beats.place and beats.wait_for_beat(name, deadline):
       raise cli.RunError(
-        f'{name} runs already, as process {row["pid"]} of host '
+        f'{name} is already running, as process {row["pid"]} of host '
         f'{row["host"]}: give this one another --task_index, or stop that one'
       )
 
   def _compare(self, deadline):
     """Compares our settings with those of living tasks.
 
-    The hosts with those of the ps, and a worker all with those of the chief.
+    Every task compares its hosts with each ps's; a worker also compares all
+    of its settings with the chief's.
 
     Raises:
       cli.RunError: names what differs and both values.

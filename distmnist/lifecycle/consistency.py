@@ -10,7 +10,7 @@ from distmnist.logdir import logdirs, run_flags
 
 _log = logging.getLogger(__name__)
 
-# What each task may have of its own; in all else they must agree.
+# Flags that may differ between tasks; all others must agree.
 _OWN_FLAGS = {
   'allow_soft_placement',
   'continuous_timeout_secs',
@@ -45,9 +45,9 @@ _OWN_FLAGS = {
   'validation_steps',
 }
 _HOSTS = 'ps_hosts', 'worker_hosts'
-# The code of the user's that a task has imported: {'problem_code': its hash}.
+# User code that a task has imported: {'problem_code': its hash}.
 _imported = {}
-# No flags, but settings all the same.
+# Settings that are not flags.
 _PROGRAM = {
   'problem_code': 'the file of --problem (its hash)',
   'code': 'code (a hash of its .py files)',
@@ -56,9 +56,9 @@ _PROGRAM = {
 
 
 def settings_from_flags(cluster):
-  """Returns {name: value} of this task, what all must agree on.
+  """Returns {name: value}, this task's settings that all must agree on.
 
-  Of a ps that is its hosts and its program: it needs no other flags.
+  For a ps these are its hosts and its program: it needs no other flags.
   """
   settings = {
     flag.name: flag.value
@@ -70,12 +70,12 @@ def settings_from_flags(cluster):
 
 
 def note_problem(source):
-  """Has all tasks agree on the source (bytes) of a problem."""
+  """Makes the source (bytes) of a problem a setting all must agree on."""
   _imported['problem_code'] = hashlib.sha256(source).hexdigest()[:12]
 
 
 def hash_code(folder=PACKAGE_DIR):
-  """Returns twelve hexadecimal digits of the .py files below `folder`."""
+  """Returns a hash of the .py files below `folder`, 12 hexadecimal digits."""
   digest = hashlib.sha256()
   for path in sorted(folder.rglob('*.py')):
     digest.update(f'{path.relative_to(folder)}\0'.encode())
@@ -83,18 +83,18 @@ def hash_code(folder=PACKAGE_DIR):
   return digest.hexdigest()[:12]
 
 
-# Of what was imported, not of what lies there when a task is started again: the
-# fork server goes on with the code that it has, whoever edits the files.
+# Hashed at import, not when a task is started again: the fork server goes on
+# with the code that it has loaded, even if the files are edited.
 _CODE = hash_code()
 
 
 def find_differences(mine, theirs, is_ps):
-  """Returns a list of str, one a setting that two tasks do not share.
+  """Returns a list of str, one for each setting in which two tasks differ.
 
   Args:
     mine: {name: value}, the settings of this task.
-    theirs: {name: value}, those of another one.
-    is_ps: bool, whether one of the two is a ps, which has fewer.
+    theirs: {name: value}, the settings of another task.
+    is_ps: bool, whether one of the two is a ps, which has fewer settings.
   """
   names = mine.keys() & theirs.keys() if is_ps else mine.keys() | theirs.keys()
   return [
@@ -112,10 +112,10 @@ def _show(name, settings):
 
 
 class LogdirHook(tf.train.SessionRunHook):
-  """Sees whether this worker shares the folder of the chief.
+  """Checks whether this worker shares the chief's folder.
 
-  The chief alone writes and reads checkpoints, so nothing is lost where it
-  does not; but graphs, reports and `evaluate` are looked for there.
+  Only the chief writes and reads checkpoints, so nothing is lost if it does
+  not; but graphs, reports and `evaluate` expect the chief's folder.
   """
 
   def __init__(self, watchdog, logdir):

@@ -1,9 +1,9 @@
-"""The values that the variables of a session begin with.
+"""The initial values of a session's variables.
 
-A center that is alive is taken over: a chief that comes back must not roll back
-what the others have trained. Else the chief restores the last checkpoint, or
-initialises where there is none. Without a ps the other workers initialise
-values of their own, and get the chief's from the strategy.
+The chief takes over a live center: if it comes back, it must not undo what the
+others have trained. Otherwise it restores the last checkpoint, or initialises
+if there is none. Without a ps the other workers initialise values of their own,
+and get the chief's from the strategy.
 """
 
 import logging
@@ -25,10 +25,10 @@ class FirstValues:
     """
     Args:
       task: task.Task.
-      restart: restart.Restart, from what the chief restores.
+      restart: restart.Restart, which finds what the chief restores.
       center_flags: center_flags.CenterFlags, or None where there is no ps.
-      hooks: list of SessionRunHook; a strategy.CenterHook among them is told
-        of each new center.
+      hooks: list of SessionRunHook; any strategy.CenterHook among them is
+        called for each new center.
     """
     self._task, self._cluster = task, task.cluster
     self._restart = restart
@@ -83,15 +83,15 @@ class FirstValues:
     if not (has_tables and self._cluster.num_ps and server):
       session.run(self._initializers, given)
       return
-    # A session that lives keeps the constants that slots begin with, which
-    # share the memory of the variables: the first row that is read would make a
-    # copy of the whole table.
+    # An open session keeps the constants that slots begin with. They share
+    # memory with the variables, so the first row that is read would copy the
+    # whole table.
     config = self._task.session_config
     with tf.Session(server.target, session.graph, config) as first:
       first.run(self._initializers, given)
 
   def _restore(self, scaffold, session, path):
-    """Restores `path`; what it may lack keeps its first value."""
+    """Restores `path`; optional variables stay initialised if it lacks any."""
     saver, variables = scaffold.saver, tf.global_variables()
     if self._saver_of_needed and not checkpoints.has_all(path, self._optional):
       saver = self._saver_of_needed

@@ -1,10 +1,10 @@
-"""This task's heartbeat, and when the heartbeats of the others last came.
+"""This task's heartbeat, and when the others' heartbeats last came.
 
 Each task of a cluster has a row in the heartbeat table (cluster/
-heartbeat_table.py), and beats there every second or two, so that it is seen to
-be alive: one that is suspended still answers on its port, but beats no more. A
-task that finds the beat of another process under its own name was replaced
-while it stood still; it ends at once, and saves nothing.
+heartbeat_table.py), and beats there every second or two to show that it is
+alive: a suspended task still answers on its port, but no longer beats. A task
+that finds another process's beat under its own name was replaced while it stood
+still; it ends at once, and saves nothing.
 """
 
 import logging
@@ -24,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two beats of a task, in a small cluster and in a large one.
 _BEAT_SECS = 1.0, 2.0
-# Seconds between two reads of all beats, for each task of the cluster: a read
-# has as many bytes as there are tasks.
+# Seconds between two reads of all beats, for each task of the cluster: the size
+# of a read grows with the number of tasks.
 _READ_SECS_PER_TASK = 1 / 12
-# No beat for so long: not a slow one any more, even on a busy machine.
+# A task without a beat for this long is not just slow, even on a busy machine.
 SILENT_SECS = 5.0
-# A living task is seen to beat while it could beat so many times. Looks are
-# counted and not seconds, which pass also where we are not given the CPU.
+# A living task is seen to beat within the time for this many beats. We count
+# looks, not seconds, which also pass while we are not given the CPU.
 _NUM_BEATS_TO_SEE = 3
 _BEAT_LOOK_SECS = 0.2
 
@@ -38,7 +38,7 @@ _BEAT_LOOK_SECS = 0.2
 def find_place():
   """Returns a str that two processes share if they cannot share a port.
 
-  Not the name of the host, which clones and containers have in common.
+  The host name will not do: clones and containers share it.
   """
   try:
     boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
@@ -59,10 +59,10 @@ class Heartbeats:
     """
     Args:
       cluster: cluster.Cluster.
-      server: tf.train.Server, or None for one process: there is no table.
+      server: tf.train.Server, or None for one process, which has no table.
       settings: {name: value}, what all tasks must agree on.
       stalls: stalls.Stalls, whose num_steps goes out with each beat.
-      stop: stop_request.StopRequest, told that this task was replaced.
+      stop: stop_request.StopRequest, which ends a task that was replaced.
     """
     self._cluster = cluster
     self._settings = settings
@@ -88,7 +88,7 @@ class Heartbeats:
 
   @property
   def life(self):
-    """str, another one in each process."""
+    """str, different in each process."""
     return f'{self._life:016x}'
 
   @property
@@ -97,7 +97,7 @@ class Heartbeats:
     return self._table is not None and not self._num_beats
 
   def claim(self):
-    """Writes this task's row and first beat, over those that are there."""
+    """Writes this task's row and first beat, over any that are there."""
     self._num_beats = 1
     self._table.write(self._row, self._settings)
     self._table.claim(self._make_beat())
@@ -111,13 +111,13 @@ class Heartbeats:
     """Returns (row, settings) of the task called `name`, or None.
 
     Raises:
-      tf.errors.OpError: see heartbeat_table.HeartbeatTable.read; `ask` bears
-      it.
+      tf.errors.OpError: see heartbeat_table.HeartbeatTable.read; `ask`
+        handles it.
     """
     return self._table.read(name)
 
   def read_beats(self):
-    """Takes in the beats of all; those of ended tasks stay in the table."""
+    """Reads the beats of all tasks; ended tasks' beats stay in the table."""
     beats = self._table.read_beats()
     self._last_answer = self._last_read = now = time.monotonic()
     for name, beat in beats.items():
@@ -130,10 +130,10 @@ class Heartbeats:
     self._beats = beats
 
   def secs_silent(self, name):
-    """Returns for how many seconds no beat of task `name` had come.
+    """Returns for how many seconds task `name` had not sent a beat.
 
-    As of the last read; None if it is not known: no beat yet, or the table was
-    not read of late.
+    As of the last read; None if that is unknown: no beat yet, or the table was
+    not read recently.
     """
     age = time.monotonic() - self._last_read
     if name not in self._last_change or age > self._read_secs + SILENT_SECS:
@@ -145,15 +145,15 @@ class Heartbeats:
     return time.monotonic() - self._last_answer
 
   def may_be_replaced(self):
-    """Whether another process may have this task's place (bool).
+    """Whether another process may have taken this task's place (bool).
 
-    One that finds it in the table takes it if no beat comes for so long.
+    One that finds our row in the table does so if it sees no beat for as long.
     """
     is_beating = self._num_beats > 0 and not self.is_closed.is_set()
     return is_beating and self.secs_without_answer() > self._secs_to_see
 
   def wait_for_beat(self, name, deadline):
-    """Returns whether task `name` is seen to beat within some seconds."""
+    """Returns whether task `name` is seen to beat within a few seconds."""
     for _ in range(round(self._secs_to_see / _BEAT_LOOK_SECS)):
       if name in self._have_beaten:
         break
@@ -168,11 +168,11 @@ class Heartbeats:
     return answer
 
   def keep_beating(self, look):
-    """Beats until `is_closed`; for a thread of its own.
+    """Beats until `is_closed` is set; for a thread of its own.
 
     Args:
-      look: callable, called between two beats, the less often the larger the
-        cluster is.
+      look: callable, called between two beats, less often in a larger
+        cluster.
     """
     while not self.is_closed.wait(self._beat_secs):
       try:
@@ -193,7 +193,7 @@ class Heartbeats:
     self._num_beats += 1
     before = self._table.beat(self._make_beat())
     self._last_answer = time.monotonic()
-    if before.life == -1:  # The table is new: its task was started anew.
+    if before.life == -1:  # The table is new: its task has restarted.
       self._table.write(self._row, self._settings)
     elif before.life != self._life and not self.is_closed.is_set():
       self._stop.end_at_once(_explain_replaced(self._cluster.name))
@@ -211,6 +211,6 @@ def _describe_process(life, place):
 
 def _explain_replaced(name):
   return cli.LostError(
-    f'another process has become {name} while this one stood still or was cut '
+    f'another process has become {name} while this one was suspended or cut '
     'off: nothing is saved here'
   )

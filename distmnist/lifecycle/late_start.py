@@ -1,6 +1,6 @@
-"""A worker that is started again as its run ends, or after it: nothing is left.
+"""A worker that is started again as its run ends, or later, has no work left.
 
-Its ps have left or are about to, and its start would wait for them in vain.
+Its ps have left or are about to, and it would wait for them in vain.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def has_ended(cluster, restart):
 
 @contextlib.contextmanager
 def forgiven(cluster, restart):
-  """Has a worker end well that came as the last ps left.
+  """Lets a worker that came as the last ps left end without an error.
 
   Args:
     cluster, restart: see `has_ended`.

@@ -1,9 +1,9 @@
-"""Which workers are surely gone, so that another one may take their work over.
+"""Which workers are certainly gone, so that others may take over their work.
 
-One whose process ended refuses connections, and is silent in the table: seen so
-several times in a row it is gone, though it may come back. One that is
-suspended accepts connections still; it is taken for gone after a longer
-silence, and finds out when it wakes (batch_hook.BatchHook).
+A worker whose process has ended refuses connections and no longer beats: after
+several such looks in a row it is gone, though it may come back. A suspended
+worker still accepts connections; it counts as gone after a longer silence, and
+finds out when it wakes (batch_hook.BatchHook).
 """
 
 import time
@@ -23,8 +23,8 @@ class LostWorkers:
     """
     Args:
       cluster: cluster.Cluster.
-      watchdog: watchdog.Watchdog; a silence of twice its warn_secs is enough
-        for one that accepts connections.
+      watchdog: watchdog.Watchdog; after twice its warn_secs of silence a
+        worker is gone even if it accepts connections.
     """
     self._addresses = cluster.addresses('worker')
     self._addresses.pop(cluster.name, None)
@@ -35,9 +35,9 @@ class LostWorkers:
     self._found = []
 
   def find(self):
-    """Returns the list of int, the workers that are gone.
+    """Returns the indices of the workers that are gone, a list of int.
 
-    To be called again and again while one waits; it looks twice a second.
+    To be called repeatedly during a wait; it looks twice a second.
     """
     now = time.monotonic()
     if now < self._next_look:

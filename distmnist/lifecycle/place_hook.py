@@ -1,8 +1,8 @@
-"""No step is begun by a worker that may have lost its place to another.
+"""A worker that may have lost its place to another process begins no step.
 
-One that was suspended learns from its next beat whether another process has
-its place by now (heartbeats.py). Until that beat is answered it waits: a rule
-with local steps would else train on, on batches that are the other's.
+A worker that was suspended learns from its next beat whether another process
+has taken its place (heartbeats.py). It waits until that beat is answered:
+otherwise a rule with local steps would train on, with the other's batches.
 """
 
 import time
@@ -16,7 +16,7 @@ _LOOK_SECS, _PROBE_SECS = 0.05, 1.0
 
 
 def make(task):
-  """Returns the list of the PlaceHook of a task.Task; empty if it is alone."""
+  """Returns [PlaceHook] for a task.Task; an empty list if it is alone."""
   if not task.server:
     return []
   return [PlaceHook(task.cluster, task.watchdog, task.stop)]

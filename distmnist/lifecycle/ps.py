@@ -15,7 +15,7 @@ from distmnist.lifecycle import shutdown
 
 _log = logging.getLogger(__name__)
 
-# A ps gives the last workers so long after the chief is done.
+# A ps waits this long for the last workers once the chief is done.
 _PS_GRACE_SECS = 5.0
 
 
@@ -57,7 +57,7 @@ def run_ps(task):
       _log.info(f'{name} is done' if message['ok'] else f'{name} has failed')
       if name == CHIEF:
         if not message['ok']:
-          # Exit after the chief, so that the launcher names it as root cause.
+          # Exit after the chief, so that the launcher names it as the cause.
           probing.wait_until_gone({name: workers[name]}, _PS_GRACE_SECS)
           raise cli.RunError('worker 0, the chief, has failed: see its log')
         deadline = time.monotonic() + _PS_GRACE_SECS
@@ -82,7 +82,8 @@ class _WorkerLiveness:
     """Logs which of `workers`, {name: address}, have fallen silent.
 
     Raises:
-      cli.LostError: none is any more; cli.RunError if none ever was.
+      cli.LostError: no worker is alive any more; cli.RunError if none ever
+        was.
     """
     now = time.monotonic()
     silent_secs = {n: self._watchdog.secs_silent(n) for n in workers}
@@ -98,7 +99,7 @@ class _WorkerLiveness:
     if any(s is not None and s < warn_secs for s in silent_secs.values()):
       self._last_sign = now
       return
-    # No worker beats, or the table cannot be read: the ports are asked.
+    # No worker beats, or the table cannot be read: probe the ports.
     answering = workers.keys() - probing.find_silent(workers).keys()
     if any(silent_secs[name] is None for name in answering):
       self._last_sign = now
@@ -114,9 +115,9 @@ class _WorkerLiveness:
 
 
 def _request_checkpoint(cluster, server, messages, stop):
-  """Asks the chief for a checkpoint, as the shards here are about to go.
+  """Asks the chief for a checkpoint, as the shards here are about to be lost.
 
-  Where the chief is there but has not saved in time, `stop` knows.
+  If the chief is up but does not save in time, stop.find_unsaved says so.
   """
   chief = {CHIEF: cluster.addresses('worker')[CHIEF]}
   secs = stop_grace.for_save(stop.secs_left)
@@ -130,12 +131,12 @@ def _request_checkpoint(cluster, server, messages, stop):
     absences = probing.Absences()
     if not absences.find_gone(chief):
       stop.find_unsaved = lambda: (
-        f'{CHIEF} has not saved within {secs:.0f} s what this ps holds: '
-        'lost is what was trained since its newest checkpoint; a longer '
+        f'{CHIEF} has not saved within {secs:.0f} s what this ps holds: what '
+        'was trained since its newest checkpoint is lost; a longer '
         '--stop_grace_secs gives it more time'
       )
       box.send({'ps': cluster.task_index}, timeout_secs=min(2.0, secs))
-      # Where all tasks are stopped the chief saves, and leaves, on its own.
+      # If all tasks are stopped, the chief saves and leaves on its own.
       while not absences.find_gone(chief) and time.monotonic() < deadline:
         with contextlib.suppress(queue.Empty):
           message = messages.get(timeout=0.1)
@@ -148,5 +149,5 @@ def _request_checkpoint(cluster, server, messages, stop):
             )
             stop.find_unsaved = lambda: None
             return
-      if time.monotonic() < deadline:  # It has left, and says itself how.
+      if time.monotonic() < deadline:  # It has left, and says how itself.
         stop.find_unsaved = lambda: None

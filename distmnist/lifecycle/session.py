@@ -2,23 +2,23 @@
 
   ps       serves; leaves when every worker has said that it is done (ps.py).
   worker   waits for the ps, then for the chief's initialisation; trains;
-           says to the chief that its loop has ended; closes its session;
+           tells the chief that its loop has ended; closes its session;
            says "done" to every ps.
   chief    initialises or restores; trains; waits for the other workers at the
            end barrier; fetches the center and saves it; closes; says "done" to
            every ps; evaluates on its own.
 
-A ps that was killed and is back has lost its shards: all sessions break, the
+A ps that was killed and comes back has lost its shards: all sessions break, the
 chief restores the whole center, and the others wait until it is whole. A chief
-that was killed and is back finds the center whole, and takes it over.
+that was killed and comes back finds the center whole, and takes it over.
 
-Without a ps each worker keeps all variables and initialises them; how they
-become equal is the strategy's. Such workers wait for all the others at the
-start, and end with an error when one of them is lost.
+Without a ps each worker keeps all variables and initialises them; the strategy
+makes them equal. Such workers wait for all the others at the start, and end
+with an error when one of them is lost.
 
-No task waits in Server.join and none is killed. One that waits says for which.
-The first values of the variables are those of first_values.py, the words
-between tasks at the end those of shutdown.py.
+No task waits in Server.join and none is killed. A task that waits says for
+whom. first_values.py sets the initial values of the variables; shutdown.py has
+the messages between tasks at the end.
 """
 
 import time
@@ -40,23 +40,23 @@ _GONE_SECS = 2.0
 
 
 class ClusterScaffold(tf.train.Scaffold):
-  """Makes MonitoredSession wait for the other tasks, briefly and out loud.
+  """Makes MonitoredSession wait for other tasks, with a limit and a log line.
 
-  `finalize` is called before each session is made, the first one and those
-  of a recovery.
+  `finalize` is called before each session is made: the first one, and those
+  made to recover.
 
   Attributes:
-    before_restore: callable, called before each of them.
+    before_restore: callable, called before each session is made.
   """
 
   def __init__(self, task, restart, saver, hooks):
     """
     Args:
       task: task.Task, which serves.
-      restart: restart.Restart, from what the chief restores.
+      restart: restart.Restart, which finds what the chief restores.
       saver: tf.train.Saver.
-      hooks: list of SessionRunHook; a strategy.CenterHook among them is told
-        of each new center.
+      hooks: list of SessionRunHook; any strategy.CenterHook among them is
+        called for each new center.
     """
     self._task = task
     self._cluster = cluster = task.cluster
@@ -84,7 +84,7 @@ class ClusterScaffold(tf.train.Scaffold):
     super().__init__(saver=saver, **settings)
 
   def is_whole(self, session):
-    """Whether all of the center is of one update, see strategy.CenterHook."""
+    """Whether the whole center is from one update; see strategy.CenterHook."""
     return strategy.is_whole(self._hooks, session)
 
   def finalize(self):
@@ -101,8 +101,8 @@ class ClusterScaffold(tf.train.Scaffold):
         if not self._cluster.num_ps:
           self._wait_for('worker')
         self._task.watchdog.check_in()
-        # A task that never starts is found now and not at the end. Later the
-        # others may come and go: only the ps must be there.
+        # This finds a task that never starts now, not at the end. Later the
+        # others may come and go: only the ps must be up.
         if not self._cluster.is_chief:
           self._wait_for('worker', [CHIEF])
         elif not self._is_under_way():
@@ -129,10 +129,10 @@ class ClusterScaffold(tf.train.Scaffold):
     return tf.Session(target, config=self._task.session_config)
 
   def _fail_without_others(self):
-    """Without a ps nothing is left to go on with when a worker is lost.
+    """Fails, as training without a ps cannot go on when a worker is lost.
 
     Its variables would be out of step with those of the others, and an
-    aborted collective op stays aborted until TensorFlow is started anew.
+    aborted collective op stays aborted until TensorFlow is restarted.
 
     Raises:
       cli.LostError: always.
@@ -151,7 +151,7 @@ class ClusterScaffold(tf.train.Scaffold):
     )
 
   def _wait_for(self, job_name, names=None):
-    """Waits for the tasks of a job, or for those of them with these names."""
+    """Waits for the tasks of a job, or only for those in `names`."""
     addresses = self._cluster.addresses(job_name)
     names = set(names or addresses) - {self._cluster.name}
     probing.wait_for_tasks(
@@ -195,7 +195,7 @@ def _has_variables(cluster):
 def make_session(task, scaffold, hooks):
   """Returns the MonitoredTrainingSession of a worker.
 
-  Saving, restoring and summaries are the scaffold's and the hooks' alone.
+  Saving, restoring and summaries are left to the scaffold and the hooks.
 
   Args:
     task: task.Task, which serves.
@@ -218,6 +218,6 @@ def make_session(task, scaffold, hooks):
     save_summaries_steps=None,
     save_summaries_secs=None,
     log_step_count_steps=None,
-    # Whatever thread is left waits in a call that no task will answer.
+    # Any thread that is left waits in a call that no task will answer.
     stop_grace_period_secs=1,
   )

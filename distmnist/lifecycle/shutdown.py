@@ -1,7 +1,7 @@
 """The end: which task waits for which, and how each reports its end.
 
 Workers tell the chief that their loop has ended, and all tell each ps when they
-are done. A worker that is lost is waited for no longer than it is alive.
+are done. No task waits for a worker that is no longer alive.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from distmnist.logdir import report, saving
 
 _log = logging.getLogger(__name__)
 
-# A ps that answers slowly is given so long to hear that a worker is done.
+# A slow ps is given this long to hear that a worker is done.
 _TELL_SECS = 10.0
 
 
@@ -32,9 +32,9 @@ def end(stop):
 def reporting_end_to_ps(cluster, server, stop):
   """Tells every ps how this worker's work in the `with` block has ended.
 
-  A worker that was asked to stop says nothing, as it may come back; that its
-  step or its wait was cut off by the stop is no error. What the work was given
-  up for is told, but not raised here.
+  A worker that was asked to stop says nothing, as it may come back; it is no
+  error if the stop cut off its step or its wait. The error for which the work
+  was given up is reported, but not raised here.
 
   Raises:
     cli.LostError: another task is gone.
@@ -66,11 +66,11 @@ def reporting_end_to_ps(cluster, server, stop):
 def _say_done(cluster, server, error):
   """To be called after the training session is closed.
 
-  A ps that left earlier would take the session with it. One that is gone has
-  nothing to be told, and says so at once; one that is slow must hear of a good
-  end, or it would wait for it.
+  A ps that left earlier would take the session with it. One that is gone need
+  not be told, and the call fails at once; a slow one must hear of a good end,
+  or it would go on waiting.
   """
-  # What is no mistake of a user may be over when the worker starts again.
+  # An error that is not the user's may be over when the worker starts again.
   is_final = isinstance(error, (cli.RunError, cli.UsageError, type(None)))
   message = {
     'done': cluster.name,
@@ -93,7 +93,7 @@ def open_done_queue(cluster, server, ps_index):
 
 
 def _is_empty(box):
-  """Whether nothing waits in `box`, a MessageQueue or None."""
+  """Whether `box`, a MessageQueue or None, holds no message."""
   if not box:
     return True
   try:
@@ -103,9 +103,9 @@ def _is_empty(box):
 
 
 class Others:
-  """What the workers tell each other; nothing if there is one.
+  """Messages between the workers; none if there is only one worker.
 
-  It goes through ps 0 or, where there is none, through worker 0, which is
+  They go through ps 0 or, where there is none, through worker 0, which is
   the last to leave.
   """
 
@@ -142,7 +142,7 @@ class Others:
 
   @functools.cached_property
   def _saved_queue(self):
-    # Not at the start: few rules need it, and those at their end.
+    # Not opened at the start: few rules need it, and only at their end.
     return self._open('saved') if self._addresses else None
 
   def say_saved(self):
@@ -159,12 +159,12 @@ class Others:
     return not _is_empty(self._save_queue)
 
   def _open_done_queue(self):
-    """The box of the next ps that waits for a checkpoint."""
+    """Opens the queue of the next ps that waits for a checkpoint."""
     index = self._save_queue.take()['ps']
     return open_done_queue(self._cluster, self._server, index)
 
   def confirm_save(self, step):
-    """Tells the ps that wait for it that `step` is saved, or None."""
+    """Tells every waiting ps which `step` is saved, or None."""
     while self.is_save_wanted():
       with (
         contextlib.suppress(tf.errors.OpError),
@@ -214,9 +214,9 @@ class Others:
     return found
 
   def _read_what_was_sent(self, messages):
-    """Yields the messages to the end box that were sent until now.
+    """Yields the messages that were sent to the end queue so far.
 
-    They keep their order: all of them come before an empty one of our own.
+    Messages keep their order: all of these come before our own empty one.
     """
     with contextlib.suppress(tf.errors.OpError, queue.Empty):
       self._end_queue.send({})
@@ -225,10 +225,10 @@ class Others:
 
 
 def choose_absence_error(is_first):
-  """Returns the class of the error for a task that is not there.
+  """Returns the class of the error for a task that is not up.
 
-  At the very start the cause is a slip of the user's, which would come again.
-  Where a launcher has started us again others may be on their way back as well.
+  At the very start the cause is a mistake of the user's, which would recur. If
+  a launcher has started us again, others may be on their way back as well.
   """
   is_again = ATTEMPT in os.environ
   return cli.RunError if is_first and not is_again else cli.LostError

@@ -1,7 +1,7 @@
-"""What a task is doing, since when, and what is said when it takes too long.
+"""What a task is doing, since when, and what it logs when it takes too long.
 
-Not the steps alone: what follows a step (a save, an evaluation), the start of a
-session and the end are watched, too.
+Not only steps are watched, but also what follows a step (a save, an
+evaluation), the start of a session and the end.
 """
 
 import gc
@@ -21,26 +21,25 @@ from distmnist.watching import own_metrics
 _log = logging.getLogger(__name__)
 
 _PACKAGE = str(PACKAGE_DIR)
-# Every call of a session goes through it, and who calls it says more.
+# Every call of a session goes through this file; its caller says more.
 _PASSES_ON = incarnations.__file__
 
 
 class Stalls:
-  """A clock for what goes on, and a thread that looks at it.
+  """A clock for what the task is doing, to be watched by a thread.
 
   Attributes:
     num_steps: int, the steps that this task has made.
-    describe_wait: callable() -> str, what the wait of a step is made of, or
-      None.
+    describe_wait: callable() -> str, what a step is waiting for, or None.
   """
 
   def __init__(self, warn_secs, fail_secs, describe_others, stop):
     """
     Args:
-      warn_secs: float, after so long a wait is spoken of.
-      fail_secs: float, after so long it is given up.
+      warn_secs: float, a wait this long is logged.
+      fail_secs: float, a wait this long is given up.
       describe_others: callable() -> str, which tasks are silent.
-      stop: stop_request.StopRequest, asked to give up in the end.
+      stop: stop_request.StopRequest, asked to give up after fail_secs.
     """
     self.num_steps = 0
     self.describe_wait = None
@@ -58,11 +57,11 @@ class Stalls:
     self.num_steps += 1
 
   def idle(self):
-    """What comes now has a limit of its own, or none."""
+    """Watches nothing: what comes now has a limit of its own, or none."""
     self._stage = None
 
   def busy(self, what):
-    """Watches what is begun here, until something else begins or ends.
+    """Watches what begins now, until something else begins or ends.
 
     Args:
       what: str, such as 'the start of a session'.
@@ -75,7 +74,7 @@ class Stalls:
     return time.monotonic() - stage[0] if stage else 0.0
 
   def watch(self, is_closed):
-    """Looks until `is_closed`, a threading.Event; for a thread of its own."""
+    """Looks until `is_closed`, a threading.Event, is set; runs in a thread."""
     next_secs, stage = self._warn_secs, None
     while not is_closed.wait(min(0.25, self._warn_secs / 2)):
       if stage != self._stage:
@@ -104,17 +103,17 @@ class Stalls:
     others = self._describe_others()
     if what:
       where = _find_main_thread()
-      return f'{what}{where} takes {secs:.0f} s already: {others}'
+      return f'{what}{where} has taken {secs:.0f} s so far: {others}'
     wait = self.describe_wait() if self.describe_wait else ''
     return f'no step for {secs:.0f} s: {others}' + (wait and f'; {wait}')
 
 
 def _read_frames():
-  """Returns {thread's number: frame}, as sys._current_frames does.
+  """Returns {thread id: frame}, as sys._current_frames does.
 
-  That one makes objects under a lock of the interpreter, and a threading.local
-  takes the same lock when it is freed, as each tf.Graph has one: a collection
-  of garbage in between would hold up the whole process for ever.
+  That function makes objects under an interpreter lock, and a threading.local,
+  of which each tf.Graph has one, takes the same lock when it is freed: a
+  garbage collection in between would hang the whole process for ever.
   """
   is_enabled = gc.isenabled()
   gc.disable()

@@ -1,7 +1,7 @@
 """Calls to the heartbeat table before it is known what answers there.
 
 The task that keeps the table (ps 0, or worker 0 where there is no ps) may be
-on its way up, suspended, or not there at all: another program may answer on
+starting, suspended, or missing altogether: another program may answer on
 its port, or accept connections and never answer.
 """
 
@@ -18,7 +18,7 @@ _RETRY_SECS = 0.05
 
 
 class TableCalls:
-  """Calls the table until it answers, and says for whom a task waits."""
+  """Calls the table until it answers, and says whom a task waits for."""
 
   def __init__(self, cluster, is_closed, stop):
     """
@@ -33,11 +33,11 @@ class TableCalls:
     self._stop = stop
 
   def call(self, ask, deadline):
-    """Returns what `ask()` returns, which may be silent for ever.
+    """Returns what `ask()` returns, though that may hang for ever.
 
     Args:
       ask: callable that calls the table.
-      deadline: float, when to give up, of time.monotonic().
+      deadline: float, the time.monotonic() at which to give up.
 
     Raises:
       cli.RunError: says what is wrong at the address of the table.
@@ -65,7 +65,7 @@ class TableCalls:
 
   def _put_answer(self, answers, ask, deadline):
     """Puts what `ask` returns, or the tf.errors.OpError that it raises."""
-    # On its way up or down; a program that is none of ours does it, too.
+    # From a task that is starting or ending, or from a foreign program.
     passing = *errors.GONE, tf.errors.DeadlineExceededError
     while True:
       try:

@@ -37,7 +37,7 @@ class Task:
     return self.cluster.session_config(self.server_config)
 
   def log_role(self):
-    """Says which task this is, if it was not given on the command line."""
+    """Says which task this is, unless the command line does."""
     cluster = self.cluster
     if cluster.source in ('', 'flags'):
       return

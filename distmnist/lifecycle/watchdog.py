@@ -1,10 +1,10 @@
-"""The watch over the other tasks: that they fit this one, and are alive.
+"""Watches the other tasks: that they match this one, and are alive.
 
-Before it works a task checks in with the others (check_in.py). Later it finds
-out by their heartbeats (heartbeats.py) which task is silent when something does
-not end: a task that was killed or cut off does not answer, one that is
-suspended answers but does not beat any more. So no task waits in silence, and
-none works beside the others.
+Before it works, a task checks in with the others (check_in.py). Later, when
+something does not end, their heartbeats (heartbeats.py) tell it which task is
+silent: a task that was killed or cut off does not answer, one that is suspended
+answers but no longer beats. So no task waits in silence, and none works apart
+from the others.
 """
 
 import functools
@@ -18,19 +18,19 @@ from distmnist.lifecycle import check_in, consistency, heartbeats, stalls
 _STALL_WARN_SECS = flags.DEFINE_float(
   'stall_warn_secs',
   10,
-  'Seconds after which a task says whom it waits for in a step, a save, '
-  'an evaluation or the end.',
+  'Seconds after which a task logs what it is waiting for in a step, a save, '
+  'an evaluation or at the end.',
   lower_bound=0.1,
 )
 _STALL_FAIL_SECS = flags.DEFINE_float(
   'stall_fail_secs',
   600,
-  'Seconds after which a step, a save, an evaluation or the end that is '
-  'not over ends the task with an error.',
+  'Seconds after which a task fails if a step, a save, an evaluation or the '
+  'end is still not over.',
   lower_bound=0.1,
 )
 
-# A task reads the beats of others only once it has waited so long itself.
+# A task reads the others' beats only once it has itself waited this long.
 _WAIT_SECS = 2.0
 
 
@@ -47,11 +47,11 @@ def from_flags(cluster, server, stop):
 
 
 class Watchdog:
-  """This task's heartbeats, and its eye on the others.
+  """Sends this task's heartbeats, and watches the others.
 
   Attributes:
-    warn_secs: float, after so long a task says for whom it waits.
-    fail_secs: float, after so long it gives up.
+    warn_secs: float, a task that waits this long says for whom.
+    fail_secs: float, a task that waits this long gives up.
     stalls: stalls.Stalls, to be told what this task is doing.
   """
 
@@ -59,11 +59,11 @@ class Watchdog:
     """
     Args:
       cluster: cluster.Cluster.
-      server: tf.train.Server, or None for one process: no others.
+      server: tf.train.Server, or None for one process without others.
       settings: {name: value}, what all tasks must agree on.
-      warn_secs: float, after so long a wait is spoken of.
-      fail_secs: float, after so long it is given up.
-      stop: stop_request.StopRequest, asked to give up in the end.
+      warn_secs: float, a wait this long is logged.
+      fail_secs: float, a wait this long is given up.
+      stop: stop_request.StopRequest, asked to give up after fail_secs.
     """
     self.warn_secs = warn_secs
     self.fail_secs = fail_secs
@@ -80,7 +80,7 @@ class Watchdog:
 
   @property
   def life(self):
-    """str, another one in each process."""
+    """str, different in each process."""
     return self._heartbeats.life
 
   def find_life(self, name):
@@ -88,11 +88,11 @@ class Watchdog:
     return self._check_in.find_life(name)
 
   def secs_silent(self, name):
-    """Returns for how long task `name` is silent; see Heartbeats."""
+    """Returns how long task `name` has been silent; see Heartbeats."""
     return self._heartbeats.secs_silent(name)
 
   def may_be_replaced(self):
-    """Whether another process may have this task's place; see Heartbeats."""
+    """Whether another process may have taken our place; see Heartbeats."""
     return self._heartbeats.may_be_replaced()
 
   def check_in(self):
@@ -114,10 +114,10 @@ class Watchdog:
       threading.Thread(target=work, daemon=True).start()
 
   def compare_with_chief(self):
-    """To be called by a worker once it has seen that the chief is there.
+    """To be called by a worker once it has seen that the chief is up.
 
     Raises:
-      cli.RunError: it was started differently.
+      cli.RunError: the chief was started differently.
     """
     self._check_in.compare_with_chief()
 
@@ -132,7 +132,7 @@ class Watchdog:
       self._check_in.look_for_chief()
 
   def _describe_others(self):
-    """Names the silent tasks: first of all a ps, which each step needs."""
+    """Names the silent ps, as each step needs them, or else the workers."""
     silent = probing.find_silent(self._others)
     found = {}
     for name, address in self._others.items():

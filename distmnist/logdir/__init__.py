@@ -1,1 +1,1 @@
-"""What a run leaves on the disk, and reads again."""
+"""What a run leaves on disk, and reads back."""

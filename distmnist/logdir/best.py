@@ -1,7 +1,7 @@
 """The best checkpoint of a training by a metric on validation data, in best/.
 
-It holds the very values that were evaluated, and their metric beside them:
-one file says what is the best and how good it is, so no crash can part the two.
+It holds the very values that were evaluated, together with their metric: one
+file says what is best and how good it is, so no crash can separate the two.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from distmnist.storage import paths
 
 _log = logging.getLogger(__name__)
 
-# The metric's name in the checkpoint, where no model has a variable.
+# The metric's name in the checkpoint; no model has such a variable.
 _METRIC = 'distmnist/validation_{}'
 _WORSE_FILE = 'worse_steps.json'
 
 
 class Best:
-  """Keeps the best checkpoint, and which evaluations since were not better.
+  """Keeps the best checkpoint, and which later evaluations were not better.
 
   Attributes:
     step: int, global_step of the best, or None before the first evaluation.
     metric: str, the name of the metric that judges.
-    value: float, that of the best; None before the first evaluation.
+    value: float, the best's metric; None before the first evaluation.
     path: str, its checkpoint, or None without a folder.
     num_worse: int, evaluations after it that were not better.
   """
@@ -37,10 +37,10 @@ class Best:
   def __init__(
     self, folder=None, check_owner=lambda: None, metric='accuracy', sign=1
   ):
-    """Goes on from what earlier lives of this training have left in `folder`.
+    """Goes on from what earlier lives of this training left in `folder`.
 
     Args:
-      folder: str, or None: then nothing is kept.
+      folder: str, or None to keep nothing.
       check_owner: callable, see saving.CheckpointWriter.
       metric: str.
       sign: int, 1 if more of it is better, -1 if less is.
@@ -76,7 +76,7 @@ class Best:
 
     Raises:
       saving.SaveError: it could not be written; then nothing is noted.
-      cli.RunError: the folder is another's by now.
+      cli.RunError: another process now owns the folder.
     """
     if not math.isnan(value) and self._is_better(value):
       if self._folder:
@@ -85,7 +85,7 @@ class Best:
         self.path = checkpoints.path_of_step(self._folder, step)
       self.step, self.value, self._worse_steps = step, value, []
       return True
-    # A training that was set back comes to the same steps again.
+    # A training that was set back reaches the same steps again.
     worse_steps = [s for s in self._worse_steps if s < step]
     worse_steps += [step] if step > (self.step or 0) else []
     if self._folder:
@@ -111,14 +111,14 @@ class Best:
         _log.info(f'{path} was the best checkpoint, and is not whole: {damage}')
         continue
       reader = checkpoint_files.open_reader(path)
-      # Two are there if the writer was killed: the better one is the newer.
+      # There are two if the writer was killed: the better one is newer.
       name = _METRIC.format(self.metric)
       if reader.has_tensor(name):
         value = float(reader.get_tensor(name))
         if self._is_better(value):
           self.value, self.path = value, path
           self.step = int(reader.get_tensor('global_step'))
-    # Damaged, it costs some patience and nothing else.
+    # If this file is damaged, that costs some patience and nothing else.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
       text = paths.read_text(os.path.join(self._folder, _WORSE_FILE))
       found = json.loads(text)

@@ -1,6 +1,6 @@
-"""The files of a checkpoint, which may lie in a store.
+"""The files of a checkpoint, which may be in a store.
 
-TensorFlow reads files of this machine alone.
+TensorFlow reads only files on this machine.
 """
 
 import os
@@ -17,12 +17,12 @@ def is_there(path):
 
 
 def localize(path):
-  """Returns where TensorFlow can read the checkpoint at `path`, a path.
+  """Returns a path where TensorFlow can read the checkpoint at `path`.
 
-  One of a store is brought here, and stays for a while: to be read at once.
+  A checkpoint in a store is copied here, and kept for a while: read it at once.
 
   Raises:
-    cli.RunError: it cannot be brought.
+    cli.RunError: it cannot be copied.
   """
   try:
     return copies.fetch_prefix(path)
@@ -51,7 +51,7 @@ def remove(path):
 
 
 def is_index(name):
-  """Whether a file of this name says that the checkpoint is there."""
+  """Whether a file of this name shows that the checkpoint exists."""
   return name.endswith('.index')
 
 

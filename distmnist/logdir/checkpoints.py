@@ -1,4 +1,4 @@
-"""The log directory: checkpoints, and the flags that they were made with."""
+"""The checkpoints in the log directory."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
 
-# The collection of variables that a checkpoint of old may lack.
+# The collection of variables that an old checkpoint may lack.
 OPTIONAL = 'distmnist/optional'
 # What may be wrong with a checkpoint.
 NOT_WHOLE = 'is not whole'
@@ -23,7 +23,7 @@ DIVERGED = 'is of a training that has diverged'
 
 
 def prefix(logdir):
-  """The path of all checkpoints of `logdir`, less their '-global_step'."""
+  """The path of all checkpoints in `logdir`, without '-global_step'."""
   return os.path.join(logdir, 'model.ckpt')
 
 
@@ -32,7 +32,7 @@ def path_of_step(logdir, step):
 
 
 def best_dir(logdir):
-  """Where the checkpoint with the best validation accuracy is kept."""
+  """Where the checkpoint with the best validation metric is kept."""
   return os.path.join(logdir, 'best')
 
 
@@ -46,17 +46,17 @@ def find_latest(logdir):
 def list_checkpoints(logdir):
   """Returns the paths of the checkpoints in a folder, the latest first.
 
-  They are those that TensorFlow's list names and those that are there: the list
-  may be older than the folder, or lost. One of which a file is gone is listed,
-  one of which all are is not.
+  They are those that TensorFlow's list names and those that exist: the list may
+  be older than the folder, or lost. A checkpoint that lacks a file is listed,
+  one that lacks all is not.
   """
   there = paths.list_names(logdir)
   names = [name[:-6] for name in there if name.endswith('.index')]
-  # The list is not whole either where the parser fails; a store needs none.
+  # The list is damaged if the parser fails; a store needs none.
   with contextlib.suppress(ValueError, tf.errors.OpError):
     state = not urls.is_remote(logdir) and tf.train.get_checkpoint_state(logdir)
     if state:
-      # The folder may have been moved since: only the names are true.
+      # The folder may have been moved since: only the names are valid.
       listed = map(os.path.basename, state.all_model_checkpoint_paths)
       names += [x for x in listed if any(n.startswith(f'{x}.') for n in there)]
   steps = {
@@ -80,8 +80,8 @@ def find_fault(path, find_divergence=lambda path: None):
 
   Args:
     path: str.
-    find_divergence: callable, path of one that is whole -> str, or None if its
-      weights are of use; see divergence.CostCheck.
+    find_divergence: callable, path of a whole one -> str, or None if its
+      weights are usable; see divergence.CostCheck.
 
   Returns:
     (what, why), two str: it is not whole, or has diverged.
@@ -96,7 +96,7 @@ def find_fault(path, find_divergence=lambda path: None):
 
 
 def _read_through(path):
-  """Returns (damage, name): the first variable that is not finite, or None."""
+  """Returns (damage, first variable that is not finite), each str or None."""
   nonfinite, local = None, checkpoint_files.localize(path)
   try:
     reader = tf.train.load_checkpoint(local)
@@ -110,7 +110,7 @@ def _read_through(path):
     return damage, nonfinite
   except tf.errors.OpError as error:
     return errors.explain(error), None
-  except Exception as error:  # The reader has many kinds for broken bytes.
+  except Exception as error:  # Broken bytes raise errors of many kinds.
     return (str(error) or type(error).__name__).splitlines()[0], None
 
 
@@ -144,9 +144,9 @@ def find_usable(logdir, find_fault, advice=_ADVICE):
 
 
 def parse_step(path):
-  """Returns the step, int, that a checkpoint is called by, or None.
+  """Returns the step (int) in a checkpoint's name, or None.
 
-  What an asynchronous rule has saved may hold a step or two more.
+  A checkpoint of an asynchronous rule may hold a step or two more.
   """
   match = re.search(r'-(\d+)$', path)
   return int(match[1]) if match else None
@@ -167,7 +167,7 @@ def check_fits(path, variables):
     variables: list of tf.Variable; of a partitioned one, its shards.
 
   Raises:
-    cli.RunError: unreadable, a variable is missing or has another shape.
+    cli.RunError: unreadable, or a variable is missing or has another shape.
   """
   _check_shapes(path, _whole_shapes(variables))
 
@@ -213,12 +213,12 @@ def has_all(path, variables):
 
 
 def fetch_whole(session, variables, first=()):
-  """Returns {name in a checkpoint: array}, each variable's shards as one.
+  """Returns {name in a checkpoint: array}, each variable's shards joined.
 
   Args:
     session: tf.Session.
     variables: list of tf.Variable; of a partitioned one, its shards.
-    first: list of those that are read before the others.
+    first: list of the variables to read before the others.
   """
   whole = {}
   rest = [v for v in variables if not any(v is other for other in first)]

@@ -1,10 +1,10 @@
-"""What each life of a worker read, wrote and restored, one JSON line an event.
+"""What each life of a worker read, wrote and restored: one JSON line per event.
 
-A checker reads it after a run that was disturbed on purpose: whether each image
-was read as often as was meant, and whether what was restored had been saved. A
-line is written whole, in one call, before the program goes on, so what a killed
-process did is there as well. It costs a small write a session.run, and is off
-by default.
+After a run that was disturbed on purpose, a checker reads here whether each
+image was read as often as intended, and whether what was restored had been
+saved. A line is written whole, in one call, before the program goes on, so what
+a killed process did is there as well. It costs a small write per session.run,
+and is off by default.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def from_flags(logdir, worker, life):
   Args:
     logdir: str or None.
     worker: int.
-    life: str, another one in each process.
+    life: str, different in each process.
   """
   global _of_process
   path = None
@@ -108,9 +108,9 @@ def from_flags(logdir, worker, life):
 
 
 def read(logdir):
-  """Returns the events of all lives, a list of dicts in order of their time.
+  """Returns the events of all lives, a list of dicts in order of time.
 
-  The last line of a life may have been cut by what ended it, and is left out.
+  The last line of a life is left out if the end of that life cut it off.
   """
   events = []
   for path in glob.glob(

@@ -1,10 +1,10 @@
-"""What the numbers of a report must be to each other, whatever has happened."""
+"""How the numbers of a report must relate, whatever has happened."""
 
 from distmnist.logdir import report as report_lib
 
 
 def check_invariants(report):
-  """Returns what does not fit in a report, a list of sentences.
+  """Returns what is inconsistent in a report, a list of sentences.
 
   Args:
     report: dict, of report.json.
@@ -37,7 +37,7 @@ def check_invariants(report):
 
 
 def _check_life(expect, life):
-  """Checks what a life says of itself; one that was killed, too."""
+  """Checks what a life reports, even one that was killed."""
   name = f'worker {life["worker"]}, life {life["life"]}'
   expect(
     f'images of {name}',
@@ -45,7 +45,7 @@ def _check_life(expect, life):
     life['batch_size'] * life['local_steps'],
   )
   if life['staleness']:
-    # Each was accepted or dropped, by its staleness.
+    # Each push was accepted or dropped, by its staleness.
     expect(
       f'pushes with a staleness of {name}',
       sum(life['staleness'].values()),
@@ -66,19 +66,19 @@ def _count_accepted(row):
 
 
 def _is_undisturbed(report):
-  """Whether each push is known of, and was for an update that came about."""
+  """Whether each push is known, and was for an update that took place."""
   return (
     report['first_step'] is not None
     and not report['recoveries']
     and not report['workers_not_heard_of']
-    # What one that was killed did last, it had told nobody. One whose session
-    # was cut off does not know whether its last push arrived.
+    # A killed life told nobody what it did last. One whose session was cut
+    # off does not know whether its last push arrived.
     and all(
       len(row['lives']) == 1
       and row['lives'][0]['has_ended']
       and len(row['lives'][0]['sessions']) <= 1
       for row in report['workers']
     )
-    # More of them than workers: those of an update that never came are left.
+    # If an update takes more pushes than workers, some may be left over.
     and report['pushes_per_update'] <= len(report['workers'])
   )

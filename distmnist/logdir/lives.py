@@ -1,9 +1,9 @@
-"""What each life of each worker has done, one file a life in LOGDIR/lives.
+"""What each life of each worker has done: one file per life in LOGDIR/lives.
 
-A report tells a whole run, and a run may take many processes: it is resumed, or
-a worker is killed and started again. So each process keeps its sums in a file
-of its own, which the chief reads at the end. One that is killed takes along
-what it did after it last wrote, which is some seconds of work.
+A report covers a whole run, and a run may take many processes: it is resumed,
+or a worker is killed and started again. So each process keeps its sums in a
+file of its own, which the chief reads at the end. A killed process loses what
+it did after its last write, some seconds of work.
 """
 
 import concurrent.futures
@@ -27,8 +27,8 @@ _WRITE_SECS = 5.0
 class LifeHook(tf.train.SessionRunHook):
   """Keeps the sums of this life; to come after the hooks that fill them in.
 
-  It writes in a thread of its own: where all wait for each other, a slow disk
-  of each worker in turn would be one of all.
+  It writes in a thread of its own: where workers wait for each
+  other, one worker's slow disk would slow them all.
   """
 
   def __init__(self, stats, logdir):
@@ -87,32 +87,32 @@ def gather(logdir, present):
 
   Args:
     logdir: str or None.
-    present: list of report.WorkerStats, of the processes that are at their end.
+    present: list of report.WorkerStats, of the processes that are ending.
 
   Returns:
-    (lives, unknown): a list of report.WorkerStats, those of a worker in order
-    of their start; and of which workers (list of int) no earlier life could
-    have been found, as they have no log directory or another one.
+    (lives, unknown): a list of report.WorkerStats, each worker's in order of
+    start; and the workers (list of int) whose earlier lives could not have
+    been found, as they have no log directory or another one.
   """
   unknown = []
   for stats in present:
-    # Looked for by its name: the list of a folder on NFS may be an old one.
+    # Looked up by name: the listing of a folder on NFS may be outdated.
     is_found = logdir and paths.exists(_find_path(logdir, stats))
     if not is_found and (stats.local_steps or not logdir):
       unknown.append(stats.worker)
   found = read(logdir) if logdir else []
   here = {stats.life for stats in present}
   lives = [*present, *(stats for stats in found if stats.life not in here)]
-  # A process that found all done is no life, if there was another.
+  # A process that found all work done is no life, if there was another.
   busy = {stats.worker for stats in lives if stats.local_steps}
   lives = [s for s in lives if s.local_steps or s.worker not in busy]
   return sorted(lives, key=lambda s: (s.worker, s.start)), sorted(unknown)
 
 
 def read(logdir):
-  """Returns the list of report.WorkerStats that `logdir` has, in no order.
+  """Returns the list of report.WorkerStats in `logdir`, in no particular order.
 
-  One that another version of the program has written is left out.
+  Those written by another version of the program are left out.
   """
   found, folder = [], logdirs.lives_dir(logdir)
   for name in paths.list_names(folder):

@@ -1,4 +1,4 @@
-"""The log directory, which all workers share: that it is there, and whose."""
+"""The log directory that all workers share: whether it exists, and whose."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def sign(logdir, life):
 
 
 def is_signed(logdir, life):
-  """Whether the chief with this `life` has this very folder."""
+  """Whether the chief with this `life` uses this very folder."""
   try:
     return paths.read_text(os.path.join(logdir, _SIGNATURE_FILE)) == life
   except OSError:

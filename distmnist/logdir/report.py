@@ -1,4 +1,4 @@
-"""What a run says of itself at the end: readable lines and report.json."""
+"""What a run reports at its end: report.json (report_text.py has the lines)."""
 
 import collections
 import dataclasses
@@ -8,7 +8,7 @@ import json
 from distmnist.common import cli, files
 from distmnist.logdir import row_report
 
-# What a report has of each life, of each worker and of all together.
+# What a report has for each life, for each worker and for all together.
 SUMMED = (
   'images',
   'local_steps',
@@ -23,7 +23,7 @@ SUMMED = (
 
 @dataclasses.dataclass
 class WorkerStats:
-  """What one worker did, in one life: in one process.
+  """What one worker did in one life, that is, in one process.
 
   Attributes:
     worker: int, its task_index.
@@ -31,24 +31,24 @@ class WorkerStats:
     images: int, local_steps * batch_size.
     train_secs: float, seconds in the loop after the first run, which also
       sets up the graph on the devices.
-    timed_steps: int, the local steps in them.
+    timed_steps: int, the local steps in train_secs.
     pushes: int, its steps that sent something to the center.
     bytes_pulled, bytes_pushed: int, of variables read from the center, and of
       gradients or variables sent there.
     bytes_sent, bytes_received: int, what this process's sockets moved in the
-      loop after the first run; 0 where the system does not count it. Of the
-      chief also what evaluations and checkpoints fetched.
+      loop after the first run; 0 where the system does not count it. For
+      the chief, also what evaluations and checkpoints fetched.
     staleness: Counter, how many of its pushes had which staleness, in updates.
-    nonfinite_pushes: int, its pushes of which something was not finite, and
+    nonfinite_pushes: int, its pushes in which something was not finite, and
       went as zeros.
     batch_size: int, images in a batch of this worker.
-    life: str, another one in each process.
-    start: float, when that began, in seconds since 1970.
-    sessions: list of [first, last]: of each session that it trained in, the
-      global step at its begin, and the last that it saw.
-    has_ended: bool, whether its loop has come to an orderly end. Of one that
-      was killed what it did at last is not known.
-    rows: Counter, of a model with sparse tables: {name: number}, summed over
+    life: str, different in each process.
+    start: float, when that process began, in seconds since 1970.
+    sessions: list of [first, last]: for each session that it trained in, the
+      global step at its start, and the last one that it saw.
+    has_ended: bool, whether its loop came to an orderly end. What a killed
+      worker did last is not known.
+    rows: Counter, for a model with sparse tables: {name: number}, summed over
       its steps; see ROWS in common/names.py.
   """
 
@@ -111,13 +111,13 @@ def compute_mean(counts):
 
 
 def sum_steps_lost(lives):
-  """Returns how many global steps had to be made again, an int.
+  """Returns how many global steps had to be repeated, an int.
 
-  Each time the center is restored, a worker of before sees the step go back.
-  The worker that has lost most is taken: it saw the latest steps.
+  When the center is restored, a worker that saw it before sees the step go
+  back. The worker that lost most counts: it saw the latest steps.
 
   Args:
-    lives: list of WorkerStats, those of a worker in order of their start.
+    lives: list of WorkerStats, each worker's in order of start.
   """
   lost = collections.Counter()
   for worker, mine in _group(lives).items():
@@ -133,9 +133,9 @@ def compose(settings, outcome, lives, max_staleness):
   Args:
     settings: dict, what was run.
     outcome: dict, what came of it: test_accuracy, global_step, ...
-    lives: list of WorkerStats, of all lives that are known of, those of a
-      worker in order of their start; worker 0 is the chief.
-    max_staleness: int, what was staler was dropped; None if nothing was.
+    lives: list of WorkerStats, all known lives, each worker's in order of
+      start; worker 0 is the chief.
+    max_staleness: int, staler pushes were dropped; None if none were.
   """
   mean, largest = summarize_staleness(lives)
   sessions = [session for stats in lives for session in stats.sessions]
@@ -196,7 +196,7 @@ def _compose_row(lives, max_staleness):
 
 
 def _compose_numbers(stats, max_staleness):
-  """Returns the dict of what can be said of a life and of a worker."""
+  """Returns the dict of what is reported for both a life and a worker."""
   message = stats.to_message()
   numbers = {name: message[name] for name in ('worker', *SUMMED)}
   for name in ('train_secs', 'timed_steps', 'staleness'):

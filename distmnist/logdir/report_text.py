@@ -1,16 +1,16 @@
-"""What a run says of itself at the end, in lines for people."""
+"""What a run reports at its end, in lines for people."""
 
 from distmnist.logdir import row_report
 
 
 def format_metric(value):
-  """Returns a float with four digits: after the point, else in all."""
+  """Returns a float as text: four decimals, else four digits in all."""
   is_plain = value == 0 or 0.001 <= abs(value) < 1000
   return f'{value:.4f}' if is_plain else f'{value:.4g}'
 
 
 def format_metrics(metrics):
-  """Returns {name: float} in a line, such as 'mse 0.0123, mae 0.0801'."""
+  """Returns {name: float} as a line, such as 'mse 0.0123, mae 0.0801'."""
   return ', '.join(f'{n} {format_metric(x)}' for n, x in metrics.items())
 
 
@@ -71,7 +71,7 @@ def format_lines(report):
 
 
 def _describe_tables(report):
-  """Yields (name, how it has grown), a pair of str a table."""
+  """Yields (name, how it has grown), a pair of str per table."""
   for name, table in report.get('tables', {}).items():
     without, reused = table['keys_without_row'], table.get('rows_reused')
     yield (
@@ -83,7 +83,7 @@ def _describe_tables(report):
 
 
 def _describe_workers(report):
-  """Yields (name, what it did), pairs of str: of all lives, of each worker."""
+  """Yields (name, what it did), pairs of str: for all lives and each worker."""
   num_lives = sum(len(row['lives']) for row in report['workers'])
   if num_lives > len(report['workers']):
     yield (

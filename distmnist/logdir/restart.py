@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 _RESUME = flags.DEFINE_string(
   'resume',
   'auto',
-  'What the training begins with. auto: the latest checkpoint in --logdir that '
-  'is whole and has not diverged, if there is one; never: the first weights; '
+  'What the training starts from. auto: the latest checkpoint in --logdir that '
+  'is whole and has not diverged, if there is one; never: the initial weights; '
   'anything else: this checkpoint, by its path without an ending, or the '
-  'latest of this folder. Except by auto, what an earlier run has left in '
+  'latest in this folder. Except with auto, what an earlier run has left in '
   '--logdir is moved aside.',
 )
 _NO_CHECKPOINT = (
@@ -44,8 +44,8 @@ _OF_A_RUN = (
 class Restart:
   """What a training begins with, and goes back to when a ps is lost.
 
-  The first is what --resume says; from then on it is the latest checkpoint of
-  this very training that is whole, and from which a finite cost is computed.
+  It begins with what --resume says, and goes back to the latest checkpoint of
+  this very training that is whole and gives a finite cost.
 
   Attributes:
     run: str, the same in all lives of one training; empty without a logdir.
@@ -70,7 +70,7 @@ class Restart:
     """Makes this chief the one that writes the log directory.
 
     Args:
-      owner: owner.Owner of it.
+      owner: owner.Owner of the log directory.
       cluster: cluster.Cluster.
       pause: callable(secs).
 
@@ -78,7 +78,7 @@ class Restart:
       cli.RunError: another process has it.
     """
     is_restarted = ATTEMPT in os.environ
-    # The one before this may have to be given up by its host first.
+    # The previous chief's host may first have to give that chief up.
     patience_secs = cluster.start_timeout_secs if is_restarted else 0.0
     owner.take(self._is_new_run(), patience_secs, pause)
     self.run = owner.run
@@ -87,17 +87,17 @@ class Restart:
     return self._resume != 'auto' and ATTEMPT not in os.environ
 
   def check(self, find_divergence, images, flags_of_meaning):
-    """Looks at --resume; the chief's to do, before anything is written.
+    """Checks --resume; called by the chief, before anything is written.
 
-    A task that its launcher has started again is amid a training: then
-    --resume is done with.
+    A task that its launcher has started again is in the middle of a training:
+    then --resume no longer counts.
 
     Args:
       find_divergence: callable, path of a checkpoint -> str, or None if a
         training can go on from it; see divergence.CostCheck.
-      images: str, what it would learn from, of run_data.describe; others than
-        those of the run to go on with are named.
-      flags_of_meaning: list of str, the flags that a run must go on with.
+      images: str, what it would learn from, by run_data.describe; a
+        difference from the run to go on with is logged.
+      flags_of_meaning: list of str, the flags that a resumed run must keep.
 
     Raises:
       cli.UsageError: there is no such checkpoint.
@@ -111,7 +111,7 @@ class Restart:
       self._given = self._find_given()
 
   def prepare(self):
-    """Moves aside what is no part of this run, once the logdir is its own.
+    """Moves aside what is not part of this run, once it owns the logdir.
 
     Raises:
       cli.RunError: the logdir cannot be written.
@@ -124,7 +124,7 @@ class Restart:
         self._given = os.path.join(aside, os.path.basename(self._given))
 
   def _forget_earlier(self):
-    """Moves aside the best checkpoint and the lives of a run with no other."""
+    """Moves a run aside that has only a best checkpoint or lives."""
     if not self._logdir or ATTEMPT in os.environ:
       return
     if _has_best_or_lives(self._logdir) and not self.find():
@@ -137,12 +137,12 @@ class Restart:
     if changed := run_flags.find_changed(self._logdir, flags_of_meaning):
       then, now = changed
       raise cli.RunError(
-        f'--logdir={self._logdir} has a run with {then}, and {now} is given: '
+        f'--logdir={self._logdir} has a run with {then}, but {now} is given: '
         'give the flags it was trained with, another --logdir, or '
         '--resume=never, which moves it aside; to begin a new run from its '
         f'weights, --resume={self._logdir}'
       )
-    # A task that is started again may be brought its images in another order.
+    # A task that is started again may get its images in another order.
     earlier = run_data.read(self._logdir)
     if ATTEMPT not in os.environ and earlier not in (None, images):
       _log.info(
@@ -181,10 +181,10 @@ class Restart:
     return bool(path) and checkpoints.read_step(path) >= self._last_step
 
   def go_on(self):
-    """The training goes on from what was found: the next `find` looks anew.
+    """The training goes on from what was found: the next `find` looks again.
 
-    What is later than that was passed over, and is moved aside: the training
-    comes to those steps again, by another way.
+    Later checkpoints were passed over, and are moved aside: the training will
+    reach those steps again, by another path.
     """
     if self._found:
       _move_later_aside(self._logdir, self._found)
@@ -202,14 +202,14 @@ def _has_best_or_lives(logdir):
 
 
 def _move_later_aside(logdir, path):
-  """Moves the checkpoints that are later than that at `path` into a folder."""
+  """Moves the checkpoints later than the one at `path` into a folder."""
   found = checkpoints.list_checkpoints(logdir)
   later = found[: found.index(path)]
   if not later:
     return
   aside = _make_folder(logdir, 'passed_over_')
   for each in later:
-    # Its index goes first: what is left of one cut off is no checkpoint.
+    # The index goes first: what a move cut short leaves is no checkpoint.
     for name in reversed(checkpoint_files.find_files(each)):
       paths.rename(name, os.path.join(aside, os.path.basename(name)))
   _log.info(f'what was passed over is now in {aside}')

@@ -1,20 +1,20 @@
-"""What a run says of the rows of its sparse tables."""
+"""What a run reports about the rows of its sparse tables."""
 
 import collections
 
 from distmnist.common import names
 
-# So many tables are named in the lines; report.json has all.
+# The lines name at most this many tables; report.json has all.
 _MAX_TABLES = 5
 
 
 def compose(lives):
   """Returns the dict of a report, or None for a model without tables.
 
-  ids_per_step, rows_per_step: float, of a worker's step in the mean: what it
-  looked up, and the different rows of it, which moved. share_different: float,
-  the latter of the former. bytes_by_table: {name: int}, both ways, of all
-  workers. rows_by_ps: list of int, those that each ps gave; empty without ps.
+  ids_per_step, rows_per_step: float, a worker's mean per step: the ids it
+  looked up, and the different rows among them, which were sent.
+  share_different: float, rows over ids. bytes_by_table: {name: int}, both ways,
+  of all workers. rows_by_ps: list of int, rows of each ps; empty without a ps.
 
   Args:
     lives: list of report.WorkerStats.
@@ -38,7 +38,7 @@ def compose(lives):
 
 
 def _choose(counts, prefix):
-  """Returns {rest of the name: int} of those that begin with `prefix`."""
+  """Returns {rest of the name: int} for names that begin with `prefix`."""
   return {
     name.removeprefix(prefix): int(n)
     for name, n in counts.items()
@@ -47,7 +47,7 @@ def _choose(counts, prefix):
 
 
 def format_lines(found):
-  """Yields (label, text) of what `compose` gave.
+  """Yields (label, text) for what `compose` returned.
 
   Args:
     found: dict or None.

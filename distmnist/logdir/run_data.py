@@ -1,4 +1,4 @@
-"""The examples that a run learns from, as its log directory knows them."""
+"""The examples that a run learns from, as its log directory records them."""
 
 import os
 import zlib
@@ -10,11 +10,11 @@ _DATA_FILE = 'train.data'
 
 
 def describe(unit, *splits):
-  """Returns what tells examples from others, a line (str).
+  """Returns a line (str) that tells these examples from others.
 
   Args:
     unit: str, what they are called, such as 'images'.
-    *splits: split.Split; how the examples are shared out among them counts.
+    *splits: split.Split; how the examples are divided among them matters.
   """
   checksum = 0
   for split in splits:
@@ -25,7 +25,7 @@ def describe(unit, *splits):
 
 
 def write(logdir, text):
-  """Keeps `text`, of `describe`."""
+  """Keeps `text`, which `describe` returned."""
   with files.replacing(os.path.join(logdir, _DATA_FILE)) as file:
     file.write(text + '\n')
 

@@ -9,7 +9,7 @@ from distmnist.storage import paths
 
 FLAGS = flags.FLAGS
 _FLAGS_FILE = 'train.flags'
-# Of one task alone.
+# Flags that concern one task alone.
 _NOT_KEPT = 'logdir', 'fed_dir'
 
 
@@ -35,14 +35,14 @@ def write(logdir):
 
 
 def find_changed(logdir, names):
-  """Returns the first flag of `names` that is another than `write` has kept.
+  """Returns the first flag of `names` that differs from what `write` kept.
 
   Args:
     logdir: str.
     names: list of str; one that was not kept counts as unchanged.
 
   Returns:
-    (then, now), two str such as '--model=cnn', or None if there is none, or
+    (then, now), two str such as '--model=cnn', or None if none differs or
     nothing was kept.
   """
   try:

@@ -1,8 +1,8 @@
-"""A run as its log directory keeps it: with which flags, which checkpoint.
+"""A run as its log directory keeps it: its flags and its checkpoints.
 
-What works on a run that is over, or goes on elsewhere, starts from here. Model
-and data set are those that the run was started with; flags given on the
-command line win over them.
+Programs that work on a run that is over, or goes on elsewhere, start from here.
+Model and data set are those that the run was started with; flags given on the
+command line override them.
 """
 
 import functools
@@ -31,10 +31,10 @@ _ADVICE = 'or name one that has diverged by --checkpoint'
 
 
 def logdir_from_flags():
-  """Returns --logdir, else the folder of the run that --checkpoint is of.
+  """Returns --logdir, else the folder of the run that --checkpoint is from.
 
   Raises:
-    cli.UsageError: neither says it.
+    cli.UsageError: neither names one.
   """
   logdir = logdirs.from_flags()
   if logdir is None and _is_path(_CHECKPOINT.value):
@@ -53,11 +53,11 @@ def logdir_from_flags():
 def take_flags(logdir, timeout_secs=0):
   """Parses the flags of the run, then those of the command line again.
 
-  A checkpoint that was taken out of its run has none; then the command line
-  says all.
+  A checkpoint that was taken out of its run has no flags; then the command line
+  must give them all.
 
   Args:
-    logdir: str, of `logdir_from_flags`.
+    logdir: str, from `logdir_from_flags`.
     timeout_secs: float, how long the run may take to begin.
 
   Raises:
@@ -74,7 +74,7 @@ def take_flags(logdir, timeout_secs=0):
       if time.monotonic() >= deadline:
         raise
     time.sleep(0.2)
-  # Of the flags of train, which came along, only some are known here.
+  # These are the flags of train; only some of them are known here.
   words = [sys.argv[0], *saved, *sys.argv[1:]]
   try:
     command_line.parse(FLAGS, words, known_only=True)
@@ -85,13 +85,13 @@ def take_flags(logdir, timeout_secs=0):
 def find_checkpoint(logdir, find_divergence=lambda path: None):
   """Returns the path of the checkpoint that --checkpoint asks for.
 
-  Where it asks for none in particular, one that is not whole or has diverged is
-  named, and the one before it is taken, as a training would that goes on. One
-  that is asked for may have diverged, but not without a word.
+  If it asks for none in particular, a checkpoint that is not whole or has
+  diverged is logged, and the one before it is taken, as a resumed training
+  would. One that is asked for may have diverged; that is logged, too.
 
   Args:
     logdir: str.
-    find_divergence: callable, as of `checkpoints.find_fault`.
+    find_divergence: callable, as for `checkpoints.find_fault`.
 
   Raises:
     cli.RunError: there is none, or it is not whole.

@@ -1,9 +1,9 @@
-"""Writes checkpoints: whole, to the disk itself, and no more than are kept.
+"""Writes checkpoints whole, syncs them to disk, and drops the oldest.
 
 A checkpoint is written in a folder beside the others, then synced, and gets its
-name last. So what has the name of a checkpoint is whole, and a save that fails
-or is cut off touches none of those before it. One for a store is written on
-this machine and then put there, its index last.
+name last. So anything with the name of a checkpoint is whole, and a save that
+fails or is cut off touches no earlier one. A checkpoint for a store is written
+on this machine and then uploaded, its index last.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from distmnist.storage import copies, paths, scratch, urls
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
   'keep_checkpoints',
   5,
-  'How many of the last checkpoints are kept, beside the best.',
+  'How many of the latest checkpoints are kept, besides the best.',
   lower_bound=1,
 )
 _UNFINISHED = '.unfinished_'
@@ -49,11 +49,11 @@ class CheckpointWriter:
     self._known_paths = set()
 
   def path_of_step(self, step):
-    """Returns the path (str) of that step's checkpoint, there or not."""
+    """Returns the path (str) of a step's checkpoint, which need not exist."""
     return checkpoints.path_of_step(self._folder, step)
 
   def is_saved(self, step):
-    """Whether the folder has this step, and whole: then it stays as it is."""
+    """Whether the folder has this step whole; if so, it stays as it is."""
     path = checkpoints.path_of_step(self._folder, step)
     if not checkpoint_files.is_there(path):
       return False
@@ -67,7 +67,7 @@ class CheckpointWriter:
 
     Raises:
       SaveError: the disk is full, or the folder cannot be written any more.
-      cli.RunError: the folder is another's by now.
+      cli.RunError: another process now owns the folder.
       tf.errors.OpError: a ps is gone.
     """
 
@@ -104,7 +104,7 @@ class CheckpointWriter:
       self._publish(unfinished, path)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, tf.errors.OpError):
-        # A ps that dies in the midst of it fails the op that writes, too.
+        # A ps that dies during the write also fails the op that writes.
         is_write = error.op is None or error.op.type == 'SaveV2'
         if errors.is_loss(error) or not is_write:
           raise
@@ -119,7 +119,7 @@ class CheckpointWriter:
       shutil.rmtree(unfinished, ignore_errors=True)
 
   def _publish(self, unfinished, path):
-    """Gives what was written its names, notes it, and drops the oldest."""
+    """Gives the files their names, lists them, and drops the oldest."""
     if urls.is_remote(self._folder):
       self._put(unfinished)
     else:
@@ -147,14 +147,14 @@ class CheckpointWriter:
     files.sync(self._folder)
 
   def _put(self, unfinished):
-    # It may take long: who has lost the folder meanwhile adds no index.
+    # This may take long: a process that loses the folder adds no index.
     self._check_owner()
     copies.upload_folder(
       unfinished, self._folder, checkpoint_files.is_index, self._check_owner
     )
 
   def _note(self, paths):
-    """Writes TensorFlow's list of checkpoints, `paths` from the latest on."""
+    """Writes TensorFlow's list of checkpoints, `paths`, latest first."""
     # Names alone: the folder may be moved.
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[0]}"']
@@ -165,7 +165,7 @@ class CheckpointWriter:
       files.sync(self._folder)
 
   def remove_unfinished(self):
-    """Removes what saves that were killed have left.
+    """Removes what interrupted saves have left.
 
     To be called by the one process that may write there.
     """

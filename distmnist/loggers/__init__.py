@@ -1,6 +1,6 @@
-"""Where metrics go beside the log directory, one place a file.
+"""Where metrics go besides the log directory, one file per place.
 
 A logger is a module with two functions: `check()`, which raises cli.RunError
-where its library is not there, and `make(logdir, flags)`, which returns an
-object with `log(task, time, step, numbers)` and `close(state)`.
+if its library is missing, and `make(logdir, flags)`, which returns an object
+with `log(task, time, step, numbers)` and `close(ok)`.
 """

@@ -1,7 +1,7 @@
-"""MLflow: a run a launch, with its flags as parameters.
+"""MLflow: one run per launch, with its flags as parameters.
 
 MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and so on are MLflow's own; by
-default the runs go to sqlite or ./mlruns, as MLflow has it.
+default the runs go to sqlite or ./mlruns, as MLflow decides.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ import os
 
 from distmnist.common import cli
 
-# Of a value of a parameter.
+# The longest value of a parameter.
 _MAX_CHARS = 500
 
 
@@ -39,7 +39,7 @@ class Logger:
   def log(self, task, time, step, numbers):
     """Logs {name: number} of a task at a global step (int or None)."""
     self._first_time = self._first_time or time
-    # A ps has no step: whole seconds stand for it.
+    # A ps has no step: whole seconds stand in for it.
     step = int(time - self._first_time) if step is None else step
     metrics = [
       self._mlflow.entities.Metric(

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run a launch, a group of charts a task.
+"""Weights & Biases: one run per launch, one group of charts per task.
 
 WANDB_MODE=offline, WANDB_PROJECT, WANDB_API_KEY and so on are wandb's own.
 """

@@ -1,1 +1,1 @@
-"""One model a file; the file name is the value of --model."""
+"""One model per file; the file name is the value of --model."""

@@ -1,7 +1,7 @@
 """Five ELU layers of 160: the net of Géron's distributed exercise.
 
-He initialisation, as in "Hands-On Machine Learning", chapter 11 (1st ed.). Its
-last part cuts the net vertically: --vertical_slices=2.
+He initialisation, as in "Hands-On Machine Learning", chapter 11 (1st ed.). The
+exercise's last part splits the net vertically: --vertical_slices=2.
 """
 
 import tensorflow.compat.v1 as tf
@@ -16,7 +16,7 @@ def make(num_classes):
 
   def build(images, is_training):
     slices = [layers.flatten(images)]
-    # An evaluation has the whole net on one device.
+    # Evaluation runs the whole net on one device.
     n = num_slices if is_training else 1
     for i, units in enumerate(hidden_units, start=1):
       sums = layers.split_dense(slices, units, n, f'hidden{i}', 'he')

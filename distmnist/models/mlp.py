@@ -2,7 +2,7 @@
 
 By default the weights are normal with stddev 1 and the biases 0, as in
 Schlag's distributed-TensorFlow example; with 784 inputs most sigmoids then
-start saturated. --initializer=glorot learns far faster.
+start out saturated. --initializer=glorot learns far faster.
 """
 
 import tensorflow.compat.v1 as tf

@@ -1,18 +1,18 @@
 """ResNet-50: bottlenecks with batch norm, 26 million parameters, 161 variables.
 
 He et al. 2015, arXiv 1512.03385, table 1. Sixteen bottlenecks (1x1, 3x3, 1x1
-convolutions, each with batch norm, and a way around them) in four stages, the
-mean over all pixels, softmax. It is "v1.5", as most are that are measured: the
-stride of a stage is in its first 3x3 convolution, in the paper in the 1x1
-before it. The last gamma of a bottleneck starts at 0 (Goyal et al. 2017, arXiv
-1706.02677), so that the net starts as a shallow one.
+convolutions, each with batch norm, and a shortcut around them) in four stages,
+the mean over all pixels, softmax. It is "v1.5", as in most benchmarks: the
+stride of a stage is in its first 3x3 convolution; the paper has it in the 1x1
+before that. The last gamma of a bottleneck starts at 0 (Goyal et al. 2017,
+arXiv 1706.02677), so that the net starts as a shallow one.
 
-From 64 x 64 pixels on the stem is the paper's, 7x7 with stride 2 and a pool.
-Smaller images, as of CIFAR or MNIST, would have no pixels left for the last
-stages: their stem is 3x3 with stride 1 and no pool, as is usual for CIFAR.
-Those smaller than 32 x 32 get zeros around them.
+From 64 x 64 pixels on, the stem is the paper's, 7x7 with stride 2 and a pool.
+Smaller images, such as CIFAR's or MNIST's, would have no pixels left for the
+last stages: their stem is 3x3 with stride 1 and no pool, as is usual for CIFAR.
+Images smaller than 32 x 32 are padded with zeros.
 
-How the averages of batch norm live with several workers: batch_norm.batch_norm.
+For the averages of batch norm with several workers, see batch_norm.batch_norm.
 """
 
 import tensorflow.compat.v1 as tf
@@ -21,7 +21,7 @@ from distmnist.nn import batch_norm, layers
 
 MIN_SIZE = 32
 _MIN_SIZE_OF_LARGE = 64
-# (bottlenecks, filters of their 3x3, stride of the first) of a stage.
+# Per stage: (bottlenecks, filters of their 3x3, stride of the first).
 _STAGES = (3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)
 _EXPANSION = 4
 

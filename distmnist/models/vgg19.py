@@ -1,13 +1,13 @@
 """VGG19: 16 convolutions of 3x3 and three dense layers, 144 million parameters.
 
 Simonyan and Zisserman 2014, arXiv 1409.1556, configuration E. Five blocks of
-convolutions, each with a pool at its end, dense 4096 twice with dropout 0.5,
-softmax. Seven in ten parameters are the weights of the first dense layer: what
-is hard on parameter servers.
+convolutions, each ending with a pool, dense 4096 twice with dropout 0.5,
+softmax. Seven in ten parameters are weights of the first dense layer, which is
+hard on parameter servers.
 
-The first weights are those of He (the paper had to grow its nets one from the
-other). Images smaller than 32 x 32 get zeros around them; at 32 x 32 the first
-dense layer has 512 inputs, not 25,088 as at 224 x 224.
+He initialisation (the paper had to grow its nets from one another). Images
+smaller than 32 x 32 are padded with zeros; at 32 x 32 the first dense layer has
+512 inputs, not 25,088 as at 224 x 224.
 """
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.nn import layers
 
 MIN_SIZE = 32  # Five pools leave one pixel.
-# (convolutions, filters) of a block.
+# Per block: (convolutions, filters).
 _BLOCKS = (2, 64), (2, 128), (4, 256), (4, 512), (4, 512)
 
 

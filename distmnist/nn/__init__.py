@@ -1,1 +1,1 @@
-"""What models are made of, and optimizers."""
+"""Building blocks of models, and optimizers."""

@@ -1,4 +1,4 @@
-"""Batch normalisation, and the averages that it leaves for evaluation."""
+"""Batch normalisation, and the averages that it keeps for evaluation."""
 
 import tensorflow.compat.v1 as tf
 
@@ -10,8 +10,8 @@ def describe_averages(rule, has_local_steps):
   """Returns what a user should know of batch norm in this graph (str), or None.
 
   Args:
-    rule: str, its name.
-    has_local_steps: whether workers step on copies of their own.
+    rule: str, the name of the update rule.
+    has_local_steps: bool, whether workers take steps on their own copies.
   """
   if not (has_local_steps and tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
     return None
@@ -25,28 +25,28 @@ def describe_averages(rule, has_local_steps):
 def batch_norm(inputs, name, is_training, first_gamma=1.0):
   """Batch normalisation over all but the last axis, [batch, h, w, c].
 
-  Ioffe and Szegedy 2015, arXiv 1502.03167. By channel, eps being 1e-5:
+  Ioffe and Szegedy 2015, arXiv 1502.03167. Per channel, with eps = 1e-5:
 
     y = gamma (x - mean) / sqrt(variance + eps) + beta
     moving <- moving - (1 - 0.9) (moving - that of the batch)
 
-  In training mean and variance are those of this worker's batch, and the
-  second line is an op in UPDATE_OPS; else they are the moving averages.
-  The moving variance takes in n / (n - 1) of the batch's, n being the batch's
-  values of a channel.
+  In training, mean and variance are those of this worker's batch, and the
+  second line is an op in UPDATE_OPS; otherwise they are the moving averages.
+  The moving variance takes in n / (n - 1) times the batch's, where n is the
+  number of values per channel in the batch.
 
-  Under ps the update is computed where the average lives: every worker
-  contributes, a batch's statistics cross the wire and nothing comes back. A
-  batch of another worker that comes in amid an update is not lost, but both
-  then move from where the first did. Rules with local copies have them of
-  gamma and beta alone; the averages are the center's. With no ps each worker
-  has averages of its own batches, and the chief's are saved and evaluated.
+  With ps the update is computed where the average lives: every worker
+  contributes; a batch's statistics cross the wire and nothing comes back. If
+  another worker's batch arrives during an update, it is not lost, but both
+  updates then move from the same old value. Rules with local copies copy only
+  gamma and beta; the averages are the center's. With no ps each worker has
+  averages of its own batches, and the chief's are saved and evaluated.
 
   Args:
     inputs: float32 [batch, h, w, c].
     name: str.
     is_training: bool.
-    first_gamma: float, the first value of gamma.
+    first_gamma: float, the initial value of gamma.
   """
   channels = [inputs.shape.as_list()[-1]]
   with tf.variable_scope(name) as scope:
@@ -54,7 +54,7 @@ def batch_norm(inputs, name, is_training, first_gamma=1.0):
       tf.get_variable(key, channels, initializer=tf.constant_initializer(value))
       for key, value in (('gamma', first_gamma), ('beta', 0.0))
     )
-    # A shard would be a message more for a few bytes, and an update too.
+    # Each shard would cost one more message and update for a few bytes.
     scope.set_partitioner(None)
     moving = [
       tf.get_variable(
@@ -88,16 +88,16 @@ def _move_average(variable, value):
   """Returns the op that moves `variable` towards `value`, where it lives."""
   with tf.device(variable.device):
     value = tf.identity(value)
-    # A read with no edge would come at the start of the step: workers in
-    # lock-step would all move from the same old value, and 20 of them past
-    # the new one for ever.
+    # A read with no dependency would run at the start of the step: workers in
+    # lock-step would all move from the same old value, and 20 of them would
+    # overshoot the new one for ever.
     with tf.control_dependencies([value]):
       change = (variable.read_value() - value) * (1 - _BATCH_NORM_DECAY)
     return variable.assign_sub(change, read_value=False)
 
 
 def after_updates(train_op):
-  """Returns `train_op`, which then stands for the UPDATE_OPS as well.
+  """Returns a `train_op` that also waits for the UPDATE_OPS.
 
   Args:
     train_op: tensor.
@@ -105,6 +105,6 @@ def after_updates(train_op):
   updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
   if not updates:
     return train_op
-  # The group tells of all updates of a ps in one message.
+  # The group reports all updates of a ps in one message.
   with tf.control_dependencies([train_op, tf.group(*updates)]):
     return tf.identity(train_op)

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def add(optimizer, norm):
-  """Has `optimizer` scale gradients down to a global L2 norm, a float."""
+  """Makes `optimizer` scale gradients down to a global L2 norm, a float."""
   optimizer.compute_gradients = functools.partial(
     _compute_clipped, optimizer.compute_gradients, norm
   )

@@ -1,7 +1,7 @@
-"""Embeddings: rows of a table by their ids, alone or summed up.
+"""Embeddings: rows of a table looked up by id, alone or combined.
 
-A table is as sparse as its use: under a strategy a step moves the rows that
-its batch looks up, and no others (exchange/tables/row_exchange.py).
+Tables are sparse on the wire: under a strategy a step moves the rows that its
+batch looks up, and no others (exchange/tables/row_exchange.py).
 """
 
 import functools
@@ -29,34 +29,34 @@ def embedding(
   combiner=None,
   initializer=None,
 ):
-  """Looks up rows of a table; those of one name are of one table.
+  """Looks up rows of a table; calls with the same name share one table.
 
   Args:
     ids: integers 0..num_rows - 1: a tensor, or a tf.RaggedTensor or
-      tf.SparseTensor [n, ids], of which each example has as many as it has.
-      With NewRows keys: any integers from -2^63 + 16 on, or text.
+      tf.SparseTensor [n, ids], with any number of ids per example.
+      With NewRows, keys: any integers from -2^63 + 16 on, or text.
     num_rows: int, or new_rows.NewRows for a table that makes a row for a key
-      when a training sees it first.
-    width: int, numbers of a row.
+      when training first sees it.
+    width: int, numbers per row.
     name: str, of the table: the same name in the same variable scope is the
       same table, which then has the same shape.
     weights: float32 like `ids`, by which a combiner multiplies the rows; None
       for 1.
     combiner: 'sum', 'mean' (over the sum of the weights) or 'sqrtn' (over the
       root of the sum of their squares) over the last axis of `ids`; zeros where
-      there is nothing. None keeps each row, or is mean where `ids` is ragged or
-      sparse.
+      there are no ids. None keeps each row, or means 'mean' if `ids` is ragged
+      or sparse.
     initializer: of the table; by default uniform within +- 1 / sqrt(width).
       With NewRows one of TensorFlow's zeros_, ones_, constant_,
-      random_uniform_, random_normal_ and truncated_normal_initializer, and what
-      a row begins with depends on --seed, the table and the key alone.
+      random_uniform_, random_normal_ and truncated_normal_initializer; a row's
+      initial value then depends on --seed, the table and the key alone.
 
   Returns:
-    float32 [..., width], in the shape of `ids`; with a combiner without its
+    float32 [..., width], in the shape of `ids`; with a combiner, without its
     last axis.
 
   Raises:
-    ValueError: the arguments do not fit each other, or the table that there is.
+    ValueError: the arguments do not fit each other or the existing table.
   """
   _check_table(ids, num_rows, width, name, initializer)
   _check_lists(ids, name, weights, combiner)
@@ -83,7 +83,7 @@ def embedding(
 
 
 def _get_table(ids, num_rows, width, name, initializer):
-  """Returns how a table is looked up, callable(ids [n]) -> rows [n, width]."""
+  """Returns a table's look-up, callable(ids [n]) -> rows [n, width]."""
   if isinstance(num_rows, new_rows.NewRows):
     kind = 'text' if ids.dtype == tf.string else 'whole numbers'
     start = new_rows.Start(num_rows, kind, initializer)
@@ -97,7 +97,7 @@ def _check_table(ids, num_rows, width, name, initializer):
   if tf.get_default_graph().building_function:
     raise ValueError(
       f'embedding {name!r} is looked up in a loop, a branch or a tf.function: '
-      'look its rows up before, and give them to it'
+      'look its rows up beforehand, and pass them in'
     )
   if not isinstance(ids, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
@@ -127,8 +127,8 @@ def _check_table(ids, num_rows, width, name, initializer):
   is_drawn = initializer is None or new_rows.is_initializer(initializer)
   if is_made and not is_drawn:
     raise ValueError(
-      f'embedding {name!r}: expected an initializer of which the rows of keys '
-      'can be drawn one by one: tf.zeros_, ones_, constant_, random_uniform_, '
+      f'embedding {name!r}: expected an initializer that can draw the rows of '
+      'keys one by one: tf.zeros_, ones_, constant_, random_uniform_, '
       'random_normal_ or truncated_normal_initializer, not '
       f'{type(initializer).__name__}'
     )
@@ -156,8 +156,8 @@ def _check_lists(ids, name, weights, combiner):
     return
   if type(weights) is not type(ids):
     raise ValueError(
-      f'embedding {name!r}: expected weights of the kind of the ids, '
-      f'not {type(weights).__name__}'
+      f'embedding {name!r}: expected weights of the same kind as the ids, not '
+      f'{type(weights).__name__}'
     )
   if is_tensor and combiner is None:
     raise ValueError(f'embedding {name!r}: weights need a combiner')
@@ -189,7 +189,7 @@ def _look_up_keys(table, name, keys):
 def _check_ids(ids, is_wrong, message):
   """Returns `ids`, int64 [n], once none of them is wrong."""
   wrong = tf.boolean_mask(ids, is_wrong)[:3]
-  # Not tf.Assert, whose op is in a branch and could not be located.
+  # Not tf.Assert: its op is in a branch, where an error could not be located.
   checked = tf.raw_ops.Assert(
     condition=tf.equal(tf.size(wrong), 0), data=[message, wrong], name=CHECK
   )
@@ -198,7 +198,7 @@ def _check_ids(ids, is_wrong, message):
 
 
 def _look_up(find, width, ids):
-  """Returns the rows of `ids`, a tensor, in its shape and one axis more.
+  """Returns the rows of `ids`, a tensor, in its shape plus one axis.
 
   Args:
     find: callable(ids [n]) -> rows [n, width].
@@ -227,7 +227,7 @@ def _combine_dense(rows, weights, combiner):
 
 
 def _combine(rows, weights, combiner, of, num):
-  """Combines rows [ids, width]; `of`, int64 [ids], is each one's example."""
+  """Combines rows [ids, width]; `of`, int64 [ids], gives each row's example."""
   if weights is None:
     weights = tf.ones(tf.shape(rows)[:1], rows.dtype)
   total = tf.math.unsorted_segment_sum(rows * weights[:, tf.newaxis], of, num)

@@ -1,7 +1,7 @@
-"""FTRL-proximal, which keeps weights at exactly 0 by an L1 penalty.
+"""FTRL-proximal, whose L1 penalty keeps weights at exactly 0.
 
 McMahan et al. 2013, "Ad click prediction: a view from the trenches" (KDD),
-algorithm 1, element by element; n and z are sums beside the weight w:
+algorithm 1, element by element; n and z are sums kept for the weight w:
 
   sigma = sqrt(n + g^2) - sqrt(n);  n <- n + g^2
   z <- z + eta g - sigma w
@@ -9,17 +9,17 @@ algorithm 1, element by element; n and z are sums beside the weight w:
        lambda1, else 0
 
 Two things differ from the paper, which has a constant rate eta and weights
-that start at 0. z has eta in it, so that a schedule changes the steps to come
-and not those that were made. n starts at 0.1 and z at -sqrt(n) w, so that
-random first weights stay what they are until gradients move them: with
-lambda1 = lambda2 = 0 it is Adagrad.
+that start at 0. z includes eta, so that a schedule changes future steps but not
+past ones. n starts at 0.1 and z at -sqrt(n) w, so that random initial weights
+stay as they are until gradients move them: with lambda1 = lambda2 = 0 this is
+Adagrad.
 """
 
 import math
 
 import tensorflow.compat.v1 as tf
 
-_FIRST_SUM = 0.1  # That of tf.train.AdagradOptimizer, too.
+_FIRST_SUM = 0.1  # As in tf.train.AdagradOptimizer.
 
 
 class Ftrl(tf.train.Optimizer):
@@ -81,7 +81,7 @@ class Ftrl(tf.train.Optimizer):
 def _make_linear_initializer(variable):
   def initialize(shape, dtype=None, partition_info=None):
     del shape, dtype, partition_info
-    # Where both are initialised at once it is the value that w will have.
+    # If both are initialised at once, this is the value that w will have.
     value = tf.cond(
       variable.is_initialized(),
       variable.read_value,

@@ -1,13 +1,13 @@
-"""Gradient accumulation: the gradient of K slices of a batch, one by one.
+"""Gradient accumulation: the gradients of K slices of a batch, one by one.
 
   g = (1/K) sum_k g_k
 
 g_k is the gradient of the mean loss of slice k. No op of slice k + 1 that
-depends on its examples begins before g_1 + ... + g_k is known, so that the
-activations of one slice are in memory at a time, and one sum of gradients.
+depends on its examples begins before g_1 + ... + g_k is known, so memory holds
+the activations of one slice at a time, and one sum of gradients.
 
-It is what `compute_gradients` of each optimizer does with the mean loss of the
-slices, so that a strategy knows nothing of it.
+Each optimizer's `compute_gradients` does this when it is given the mean loss of
+the slices, so a strategy knows nothing about it.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-# Of the graph: its SlicedLoss, if its batch is in slices.
+# The graph collection of the SlicedLoss, if the batch is in slices.
 _COLLECTION = 'distmnist/sliced_loss'
 
 
@@ -24,9 +24,9 @@ class SlicedLoss(NamedTuple):
 
   Attributes:
     mean: float32 scalar tensor, the mean of `losses`.
-    losses: list of float32 scalar tensors, one a slice.
-    gates: list of tf.Operation, one a slice: what all of the slice's examples
-      come from. More may be added to what it waits for.
+    losses: list of float32 scalar tensors, one per slice.
+    gates: list of tf.Operation, one per slice: all of the slice's examples come
+      from it. It can be made to wait for more ops; see `wait`.
   """
 
   mean: tf.Tensor
@@ -35,7 +35,7 @@ class SlicedLoss(NamedTuple):
 
 
 def build_mean(losses, gates):
-  """Returns the mean of `losses`, whose gradient is that of slice by slice.
+  """Returns the mean of `losses`, whose gradient is taken slice by slice.
 
   Args:
     losses, gates: see SlicedLoss.
@@ -46,12 +46,12 @@ def build_mean(losses, gates):
 
 
 def wait(gate, ops):
-  """Has a gate wait for `ops`, a list, which do not depend on it."""
+  """Makes a gate wait for `ops`, a list, which must not depend on it."""
   gate._add_control_inputs(ops)
 
 
 def add(optimizer):
-  """Has `optimizer` compute gradients slice by slice, if there are slices."""
+  """Makes `optimizer` compute gradients slice by slice, if there are slices."""
   if tf.get_collection(_COLLECTION):
     optimizer.compute_gradients = functools.partial(
       _compute_mean, optimizer.compute_gradients
@@ -84,7 +84,7 @@ def _find_ops(gradient):
 
 
 def _add(a, b):
-  """Returns a + b; of rows by their indices all rows of both."""
+  """Returns a + b; for tf.IndexedSlices, all rows of both."""
   if a is None:
     return None
   with tf.device(a.device):

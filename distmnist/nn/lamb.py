@@ -1,4 +1,4 @@
-"""LAMB: Adam, with each layer's step as long as its weights ask for.
+"""LAMB: Adam, with each layer's step scaled to the norm of its weights.
 
 You et al. 2020, "Large batch optimization for deep learning: training BERT in
 76 minutes" (ICLR, arXiv 1904.00962), algorithm 2, with phi(z) = z. For each
@@ -9,7 +9,7 @@ layer, eta being the rate and lambda the weight decay:
   w <- w - eta (||w|| / ||r||) r
 
 The ratio is 1 where a norm is 0. Biases and the scales of batch norm (rank 0 or
-1) have the ratio 1 and lambda = 0. Whole layers: see trust_ratio.py.
+1) have the ratio 1 and lambda = 0. Norms of whole layers: see trust_ratio.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,11 +17,11 @@ import tensorflow.compat.v1 as tf
 from distmnist.nn import trust_ratio
 from distmnist.nn import weight_decay as weight_decay_lib
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-6  # Those of the authors' program.
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-6  # As in the authors' program.
 
 
 class Lamb(tf.train.AdamOptimizer):
-  """The slots and the powers of beta are Adam's, the step is not."""
+  """LAMB, with Adam's slots and powers of beta but a step of its own."""
 
   def __init__(self, learning_rate, weight_decay=0.0, use_locking=False):
     """
@@ -47,7 +47,7 @@ class Lamb(tf.train.AdamOptimizer):
     return super().apply_gradients(steps, global_step, name)
 
   def _direct(self, gradient, weights, correction1, correction2):
-    """Returns r, beside the weights, and notes m and v for its step."""
+    """Returns r, on the weights' device, and keeps m and v for the update."""
     with tf.device(weights.device), tf.control_dependencies([gradient]):
       m, v = (self.get_slot(weights, name).read_value() for name in 'mv')
       m = _BETA1 * m + (1 - _BETA1) * gradient
@@ -63,7 +63,7 @@ class Lamb(tf.train.AdamOptimizer):
       self.get_slot(var, name).assign(value, read_value=False)
       for name, value in zip('mv', self._moments[id(var)], strict=True)
     ]
-    # r of m and v is computed by now.
+    # By now r has been computed from m and v.
     moved = var.assign_sub(self._lr * grad, read_value=False)
     return tf.group(moved, *kept)
 
@@ -74,7 +74,7 @@ def _correct(power):
 
 
 def _scale(step, weights, norms):
-  """Returns `step` times its ratio, beside the weights."""
+  """Returns `step` times its ratio, on the weights' device."""
   if norms is None:
     return step
   with tf.device(weights.device):

@@ -1,4 +1,4 @@
-"""LARS: momentum, with a rate for each layer by the norm of its weights.
+"""LARS: momentum, with each layer's rate set by the norm of its weights.
 
 You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks"
 (arXiv 1708.03888), algorithm 1. For each layer, gamma being the rate, m the
@@ -8,7 +8,7 @@ momentum, beta the weight decay and eta the trust coefficient:
   v <- m v + gamma lambda (g + beta w);  w <- w - v
 
 lambda is 1 where a norm is 0. Biases and the scales of batch norm (rank 0 or 1)
-have lambda = 1 and beta = 0. Whole layers: see trust_ratio.py.
+have lambda = 1 and beta = 0. Norms of whole layers: see trust_ratio.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,7 @@ from distmnist.nn import trust_ratio
 
 
 class Lars(tf.train.MomentumOptimizer):
-  """Plain momentum of gradients that gamma and lambda have scaled."""
+  """Plain momentum on gradients already scaled by gamma and lambda."""
 
   def __init__(
     self,
@@ -46,7 +46,7 @@ class Lars(tf.train.MomentumOptimizer):
     return super().apply_gradients(steps, global_step, name)
 
   def _scale(self, gradient, weights, norms):
-    """Returns gamma lambda (g + beta w), beside the weights."""
+    """Returns gamma lambda (g + beta w), on the weights' device."""
     with tf.device(weights.device), tf.control_dependencies([gradient]):
       if norms is None:
         return self._rate * gradient

@@ -1,18 +1,18 @@
-"""The layers of which the models are made, and the flags they share.
+"""The layers that the models are made of, and the flags they share.
 
-Variables come from tf.get_variable alone, so that partitioner and getters of
-the caller act on them. A model file defines `make(num_classes)`, which reads
+All variables come from tf.get_variable, so that the caller's partitioner and
+getters act on them. A model file defines `make(num_classes)`, which reads
 its flags and returns
 
   build(images, is_training) -> logits
 
   images: float32 [batch, height, width, channels] in 0..1.
-  is_training: bool, whether dropout acts, and whether batch norm goes by the
-    batch.
+  is_training: bool, whether dropout acts and batch norm uses the batch's
+    statistics.
   logits: float32 [batch, num_classes].
 
-What a training step has to update beside the gradients, such as the moving
-averages of batch norm, is in tf.GraphKeys.UPDATE_OPS; see `after_updates`.
+Other updates that a training step must make, such as the moving averages of
+batch norm, are in tf.GraphKeys.UPDATE_OPS; see batch_norm.after_updates.
 """
 
 import math
@@ -29,7 +29,7 @@ from distmnist.nn.embeddings import embedding  # noqa: F401  One of the layers.
 
 INITIALIZERS = ('normal', 'glorot', 'he')
 
-# Of what a standard normal distribution has within -2..2.
+# Standard deviation of a standard normal distribution truncated to -2..2.
 _STDDEV_OF_TRUNCATED = 0.87962566103423978
 _MAX_UNITS = 1_000_000
 
@@ -43,8 +43,8 @@ _INITIALIZER = flags.DEFINE_enum(
   'initializer',
   None,
   INITIALIZERS,
-  'mlp: the first weights. normal has stddev 1, as in tutorials (slow to learn '
-  'from); glorot and he fit the size of the layer. By default normal.',
+  'mlp: the initial weights. normal has stddev 1, as in tutorials (slow to '
+  'learn from); glorot and he fit the size of the layer. By default normal.',
 )
 _DROPOUT_RATE = flags.DEFINE_float(
   'dropout_rate',
@@ -58,9 +58,9 @@ _VERTICAL_SLICES = flags.DEFINE_integer(
   'vertical_slices',
   1,
   'dnn: slices of the units of each hidden layer. With async_sgd, sync_sgd and '
-  'ssp each is computed on the ps that holds it: activations are sent, which '
-  'the byte counts leave out, instead of weights. With other rules each worker '
-  'has a copy of all slices.',
+  'ssp each is computed on the ps that holds it: activations are sent instead '
+  'of weights, and the byte counts leave them out. With other rules each '
+  'worker has a copy of all slices.',
   lower_bound=1,
 )
 
@@ -70,7 +70,7 @@ def dropout_rate_from_flags(default):
 
 
 def hidden_units_from_flags(default):
-  """Returns the tuple of int of --hidden_units, or `default`."""
+  """Returns --hidden_units, or `default`, as a tuple of int."""
   words = _HIDDEN_UNITS.value
   if words is None:
     return tuple(default)
@@ -89,7 +89,7 @@ def vertical_slices_from_flags(hidden_units):
   if num_slices > min(hidden_units):
     raise cli.UsageError(
       f'--vertical_slices={num_slices}, but a hidden layer has '
-      f'{min(hidden_units)} units: expected at most so many'
+      f'{min(hidden_units)} units: expected at most that many'
     )
   return num_slices
 
@@ -102,7 +102,7 @@ def make_initializer(name, variable_name):
   """Returns the initializer of weights called `name`, one of INITIALIZERS.
 
   glorot: Glorot & Bengio 2010, uniform; he: He et al. 2015, arXiv 1502.01852,
-  normal and cut off at two standard deviations. The values depend on the seed
+  normal, truncated at two standard deviations. The values depend on the seed
   and the variable's name alone.
   """
 
@@ -140,20 +140,20 @@ def dense(inputs, units, name, initializer='glorot'):
 
 
 def split_dense(inputs, units, num_slices, name, initializer='glorot'):
-  """A dense layer whose units are computed in slices, each by itself.
+  """A dense layer whose units are computed in separate slices.
 
   A slice has its columns of the weights and is computed where they are: on
-  their ps, if the rule does not want a copy on the worker.
+  their ps, unless the rule keeps a copy on the worker.
 
   Args:
-    inputs: list of float32 [batch, n_i], slices of the layer before.
+    inputs: list of float32 [batch, n_i], slices of the previous layer.
     units: int.
     num_slices: int, at most `units`.
     name: str, of the layer. Its variables are those of `dense`.
     initializer: str, one of INITIALIZERS.
 
   Returns:
-    The list of float32 [batch, units_j], each on the device of its slice.
+    A list of float32 [batch, units_j], each on the device of its slice.
   """
 
   if num_slices == 1:
@@ -196,8 +196,8 @@ def conv(
 ):
   """[batch, h, w, c] -> [batch, ceil(h / stride), ceil(w / stride), filters].
 
-  The padding is same. Without biases there is the kernel alone: batch norm
-  takes them out again, and has its own.
+  The padding is SAME. has_biases=False is for a layer before batch norm, which
+  would cancel the biases and has its own.
   """
   with tf.variable_scope(name) as scope:
     weights = tf.get_variable(
@@ -229,13 +229,13 @@ def max_pool(inputs, size=2):
 
   Args:
     inputs: float32 [batch, h, w, c].
-    size: int, height and width of what one value is the largest of.
+    size: int, height and width of the pooling window.
   """
   return tf.nn.max_pool2d(inputs, ksize=size, strides=2, padding='SAME')
 
 
 def pad(images, size):
-  """Puts zeros around images until they have `size` rows and columns."""
+  """Pads images with zeros to at least `size` rows and columns."""
   height, width = (max(0, size - n) for n in images.shape.as_list()[1:3])
   if not height + width:
     return images

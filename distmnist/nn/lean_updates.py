@@ -1,4 +1,4 @@
-"""Optimizers whose updates on many ps send few messages."""
+"""Optimizers that need few messages to update variables on many ps."""
 
 import functools
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def make_lean(optimizer):
-  """Has a tf.train.Optimizer send no constants, and wait once for each ps."""
+  """Makes a tf.train.Optimizer send no constants and wait once for each ps."""
   optimizer._prepare = functools.partial(
     _prepare_numbers, optimizer, optimizer._prepare
   )
@@ -14,11 +14,11 @@ def make_lean(optimizer):
 
 
 def _prepare_numbers(optimizer, prepare):
-  """Does `prepare`, and turns the constants that it has made into numbers.
+  """Calls `prepare` and turns the constants that it has made into numbers.
 
   As a tensor, Adam's beta is made where apply_gradients was called: a worker
-  would send it to each ps in each step, and a message costs more than many an
-  update. Of a number each update makes a constant beside its variable.
+  would send it to each ps in each step, and a message often costs more than an
+  update. From a number, each update makes a constant next to its variable.
   """
   prepare()
   for name, value in vars(optimizer).items():
@@ -28,10 +28,10 @@ def _prepare_numbers(optimizer, prepare):
 
 
 def _finish_by_device(finish, update_ops, name):
-  """Does `finish`, to which the updates of a device are one op.
+  """Calls `finish` with the updates of each device grouped into one op.
 
-  What waits for them on another ps, as Adam's powers do, would else be sent a
-  message by each.
+  Otherwise an op that waits for them on another ps, as Adam's powers do, would
+  get a message from each.
   """
   devices = {}
   for op in update_ops:

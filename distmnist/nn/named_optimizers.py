@@ -1,4 +1,4 @@
-"""The optimizers by their names, TensorFlow's and those of this room."""
+"""The optimizers by name: TensorFlow's and those of this package."""
 
 import tensorflow.compat.v1 as tf
 
@@ -11,7 +11,7 @@ def make(name, momentum, common, own):
   Args:
     name: str, one of optimizers.OPTIMIZERS.
     momentum: float, for those that have one.
-    common, own: dicts, keywords of any optimizer and of this one alone.
+    common, own: dicts, keyword arguments of any optimizer and of this one only.
   """
   if name == 'sgd':
     return tf.train.GradientDescentOptimizer(**common)

@@ -27,7 +27,7 @@ OPTIMIZERS = (
   'lamb',
 )
 
-# Those of PyTorch's AdamW and of the authors' LAMB; others have none.
+# As in PyTorch's AdamW and the LAMB authors' program; 0 for the others.
 _DECAYS = {'adamw': 0.01, 'lamb': 0.01}
 
 _OPTIMIZER = flags.DEFINE_enum(
@@ -61,9 +61,9 @@ _WEIGHT_DECAY = flags.DEFINE_float(
   'weight_decay',
   None,
   'Decoupled weight decay: in each update a weight also loses this times the '
-  'learning rate of itself, not so biases and what else has rank 0 or 1. By '
-  'default 0.01 with --optimizer=adamw and lamb, else 0. lars and lamb have it '
-  'in what they scale.',
+  'learning rate of itself, except for biases and whatever else has rank 0 or '
+  '1. By default 0.01 with --optimizer=adamw and lamb, else 0. lars and lamb '
+  'include it in what they scale.',
   lower_bound=0,
 )
 _FTRL_L1 = flags.DEFINE_float(
@@ -132,7 +132,7 @@ def make_optimizer(
   sparse_updates.add(optimizer)
   if weight_decay and not has_decay:
     weight_decay_lib.add(optimizer, learning_rate, weight_decay)
-  # What is clipped is the mean over the slices of a batch.
+  # Clipping acts on the mean over the slices of a batch.
   gradient_accumulation.add(optimizer)
   if clip_norm is not None:
     clipping.add(optimizer, clip_norm)
@@ -145,17 +145,17 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
   Args:
     global_step: int64 scalar variable.
     num_workers: int, the default of --lr_scale.
-    epochs_per_update: float, the part of the data set that one global step
+    epochs_per_update: float, the fraction of the data set that one global step
       takes in; for --lr_schedule_unit=epochs.
 
   Returns:
     make_optimizer: callable(is_local=False, rate_factor=None) -> a new
       tf.train.Optimizer; see strategy.Strategy.minimize.
-    learning_rate: float32 scalar tensor, that of the center.
+    learning_rate: float32 scalar tensor, the center's.
   """
   schedule = schedules.from_flags(num_workers, epochs_per_update)
-  # The center's rate is made on its ps: an update that holds the lock of the
-  # center must not wait for a number of the worker's.
+  # The center's rate is computed on its ps: an update that holds the center's
+  # lock must not wait for a number from the worker.
   with tf.device(global_step.device):
     learning_rate = schedule.build(global_step, _LEARNING_RATE.value)
 
@@ -182,10 +182,10 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
 
 
 def check_flags(has_local_steps):
-  """Raises cli.UsageError if the flags of the optimizers do not fit.
+  """Raises cli.UsageError if the optimizer flags do not fit together.
 
   Args:
-    has_local_steps: bool, whether workers of the rule have copies that step.
+    has_local_steps: bool, whether the rule's workers take steps on own copies.
   """
   used = {_OPTIMIZER.value}
   if has_local_steps:
@@ -229,12 +229,12 @@ def _weight_decay_of(name):
 
 
 def base_rate_from_flags():
-  """Returns (--optimizer, --learning_rate); sgd is no more than that."""
+  """Returns (--optimizer, --learning_rate); 'sgd' has no weight decay."""
   return _describe(_OPTIMIZER.value), _LEARNING_RATE.value
 
 
 def local_name_from_flags():
-  """Returns the optimizer of a worker's own copy: sgd is no more than that."""
+  """Returns the optimizer of a worker's copy; 'sgd' has no weight decay."""
   return _describe(_local_name())
 
 

@@ -1,8 +1,8 @@
 """Learning-rate schedules, by flags.
 
 A step t of a schedule is a global_step: an update of the center variables.
-With --lr_schedule_unit=epochs the flags are in passes over the data set, and
-are turned into steps here: a schedule is then the same work under every rule.
+With --lr_schedule_unit=epochs the flags are in passes over the data set and are
+converted to steps here, so a schedule covers the same work under every rule.
 """
 
 import math
@@ -26,7 +26,7 @@ _LR_SCHEDULE_UNIT = flags.DEFINE_enum(
   'steps',
   ['steps', 'epochs'],
   'What --lr_decay_steps, --lr_boundaries and --lr_warmup_steps count. steps: '
-  'global steps, as in TensorFlow, of which one takes in more batches under '
+  'global steps, as in TensorFlow, one of which takes in more batches under '
   'some strategies than under others; epochs: passes of all workers together '
   'over the data set.',
 )
@@ -116,7 +116,7 @@ def from_flags(num_workers, epochs_per_update=1.0):
 
   Args:
     num_workers: int, the default of --lr_scale.
-    epochs_per_update: float, the part of the data set that one global step
+    epochs_per_update: float, the fraction of the data set that one global step
       takes in; for --lr_schedule_unit=epochs.
   """
   unit = _LR_SCHEDULE_UNIT.value
@@ -126,7 +126,7 @@ def from_flags(num_workers, epochs_per_update=1.0):
     decay_steps=_LR_DECAY_STEPS.value * steps_per_unit,
     decay_rate=_LR_DECAY_RATE.value,
     boundaries=[
-      # A whole number is met, whatever its division has lost.
+      # A whole number stays one, even after rounding in the division.
       math.ceil(boundary * steps_per_unit - 1e-6)
       for boundary in parse_boundaries(
         _LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit
@@ -146,7 +146,7 @@ def check_flags():
     if unit == 'steps' and (flag.value < 1 or flag.value % 1):
       raise cli.UsageError(
         f'{given}: expected whole global steps, 1 or more; '
-        '--lr_schedule_unit=epochs takes parts of an epoch'
+        '--lr_schedule_unit=epochs takes fractions of an epoch'
       )
     if not 0 < flag.value < math.inf:
       raise cli.UsageError(f'{given}: expected a number of epochs above 0')

@@ -1,16 +1,16 @@
-"""Updates of some rows of a table, each there once, by an optimizer's kernels.
+"""Updates of some rows of a table, no row twice, by an optimizer's kernels.
 
-What a gradient of some rows leaves alone, for rows that are not in the batch:
+What such an update omits for rows that are not in the batch:
 
-  sgd, adagrad, ftrl   nothing: a gradient of 0 changes no row, so that these
-                       are what they are for variables that are not sparse
-  momentum, nesterov   a row does not go on along its velocity, which does not
-                       fade
-  rmsprop              likewise, and its mean square does not fade
-  adam, adamw          likewise of both moments; the correction of their bias
-                       counts all updates and not those of the row (LazyAdam)
+  sgd, adagrad, ftrl   nothing: a gradient of 0 changes no row, so these act as
+                       they do on dense variables
+  momentum, nesterov   a row does not keep moving along its velocity, which does
+                       not decay
+  rmsprop              likewise, and its mean square does not decay
+  adam, adamw          likewise for both moments; the bias correction counts all
+                       updates, not only those of the row (LazyAdam)
 
-Decoupled weight decay acts on the variables that are not sparse alone.
+Decoupled weight decay acts only on dense variables.
 """
 
 import functools
@@ -19,9 +19,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import sparse_table
 
-# Those whose steps need more than the rows that have a gradient.
+# Optimizers whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
-# What each of the others keeps beside a table: so many more, each as large.
+# How many slots, each as large as a table, each of the others keeps for it.
 NUM_SLOTS = {
   'sgd': 0,
   'momentum': 1,
@@ -35,16 +35,16 @@ NUM_SLOTS = {
 
 
 def add(optimizer):
-  """Has a tf.train.Optimizer update a table by rows, and other variables whole.
+  """Makes a tf.train.Optimizer update tables by rows, other variables whole.
 
-  A gradient of rows comes of tf.gather as well, and there a row is as often as
-  it was looked up; the variable is updated as if its gradient were dense.
+  tf.gather gives a gradient of rows as well, where a row occurs as often as it
+  was looked up; its variable is updated as if the gradient were dense.
   """
   if isinstance(optimizer, tf.train.AdamOptimizer):
     apply = functools.partial(_apply_adam, optimizer)
     optimizer._resource_apply_sparse = apply
   if isinstance(optimizer, tf.train.GradientDescentOptimizer):
-    return  # A row that is there twice is updated twice: that is the sum.
+    return  # A row that occurs twice is updated twice: that is the sum.
 
   def apply_rows(gradient, variable, rows):
     tables = tf.get_collection(sparse_table.TABLES)

@@ -1,4 +1,4 @@
-"""Dense layers one after the other, as the nets of tables end."""
+"""Stacks of dense layers, which nets on embedding tables end with."""
 
 import tensorflow.compat.v1 as tf
 
@@ -10,7 +10,7 @@ def dense_stack(inputs, units, name, is_last_linear=True):
 
   Args:
     inputs: float32 [n, k].
-    units: list of int, of each layer.
+    units: list of int, one per layer.
     name: str.
     is_last_linear: bool, whether the last layer has no ReLU.
   """

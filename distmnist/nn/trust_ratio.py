@@ -1,9 +1,9 @@
-"""The norms of whole layers of which the shards are on several ps.
+"""The norms of whole layers whose shards are on several ps.
 
-LARS and LAMB scale the step of a layer by ||w|| / ||step||, of all shards of
-its weights. Each ps sums the squares of what it has and sends them, 8 bytes a
-layer in one message, to each ps with other shards of these layers. All of an
-update is then scaled alike, and no shard is updated before all are summed.
+LARS and LAMB scale the step of a layer by ||w|| / ||step||, over all shards of
+its weights. Each ps sums the squares of its shards and sends the sums, 8 bytes
+per layer in one message, to each ps with other shards of these layers. All
+shards are then scaled alike, and none is updated before all are summed.
 
 Biases and the scales of batch norm, all of rank 0 or 1, have no ratio, as in
 the authors' programs: their norm is no measure of the layer.
@@ -18,17 +18,17 @@ def build_norms(pairs):
   """Builds the norms of whole layers.
 
   Args:
-    pairs: list of (tensor, w): a float tensor beside w, a tf.Variable or shard
-      of one, and in its shape.
+    pairs: list of (tensor, w): w is a tf.Variable or a shard of one, tensor a
+      float tensor of its shape, on its device.
 
   Returns:
-    {id(w): (||w||, ||tensor||)}, float32 scalar tensors beside w; of those that
-    have a ratio.
+    {id(w): (||w||, ||tensor||)}, float32 scalar tensors on w's device, for each
+    w that has a ratio.
   """
   pairs = [(tensor, w) for tensor, w in pairs if weight_decay.decays(w)]
   sums = {}
   for tensor, w in pairs:
-    # Only now has this step computed its gradient with w as it was.
+    # By now this step has computed its gradient with the old w.
     with tf.device(w.device), tf.control_dependencies([tensor]):
       values = w.read_value(), tensor
       squares = tf.stack([tf.reduce_sum(value**2) for value in values])
@@ -37,7 +37,7 @@ def build_norms(pairs):
   sent = {}
   for device, there in sums.items():
     with tf.device(device):
-      # A row a layer: what one shard or several of it have here.
+      # One row per layer: the sums over its shards on this device.
       sent[device] = tf.stack([tf.add_n(squares) for squares in there.values()])
   layers = {device: list(there) for device, there in sums.items()}
   norms = {device: _add_up(device, layers, sent) for device in sums}
@@ -45,11 +45,11 @@ def build_norms(pairs):
 
 
 def _add_up(device, layers, sent):
-  """Returns {layer: (||w||, ||tensor||)} of the layers that `device` has.
+  """Returns {layer: (||w||, ||tensor||)} for the layers on `device`.
 
   Args:
     device: str.
-    layers: {device: list of str}, the names of the layers that it has.
+    layers: {device: list of str}, the names of the layers on each device.
     sent: {device: float32 [layers, 2]}, their sums of squares.
   """
   found = {name: [] for name in layers[device]}
@@ -73,9 +73,9 @@ def divide(numerator, denominator):
 
 
 def make_number(value):
-  """Returns a float, or the tensor that `value` is if it may change.
+  """Returns `value` as a float, or unchanged if it is a tensor that may change.
 
-  A constant is then made where it is used, and sent to no other ps.
+  The float becomes a constant where it is used, and is sent to no other ps.
   """
   number = tf.get_static_value(value)
   return value if number is None else float(number)

@@ -2,13 +2,13 @@
 
 Loshchilov and Hutter 2019, "Decoupled weight decay regularization" (ICLR,
 arXiv 1711.05101), algorithm 2 for Adam (AdamW). Here lambda is multiplied by
-the whole rate eta and not by its schedule alone, as PyTorch's AdamW has it:
+the whole rate eta and not by its schedule alone, as in PyTorch's AdamW:
 
   w <- w - eta lambda w - (the optimizer's step, of the w before)
 
-Biases and the scales of batch norm, all of rank 0 or 1, do not decay: a shard
-has the rank of its variable, and each element decays by itself, so that w may
-be in any number of shards.
+Biases and the scales of batch norm, all of rank 0 or 1, do not decay. A shard
+has the rank of its variable, and each element decays on its own, so w may be in
+any number of shards.
 """
 
 import functools
@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 
 def add(optimizer, learning_rate, weight_decay):
-  """Has `optimizer` let weights decay whenever it applies a gradient to them.
+  """Makes `optimizer` decay weights whenever it applies a gradient to them.
 
   Args:
     optimizer: tf.train.Optimizer whose step does not depend on w.
@@ -34,14 +34,14 @@ def add(optimizer, learning_rate, weight_decay):
 
 
 def decays(variable):
-  """Whether `variable` (or a shard of one) is one that decays, a bool."""
+  """Returns whether `variable`, or a shard of one, decays, a bool."""
   return variable.shape.rank > 1
 
 
 def _apply_and_decay(apply, learning_rate, weight_decay, gradient, variable):
   if not decays(variable):
     return apply(gradient, variable)
-  # Only now has this step computed its gradient with w as it was.
+  # By now this step has computed its gradient with the old w.
   with tf.control_dependencies([gradient]):
     lost = learning_rate * weight_decay * variable.read_value()
   decayed = variable.assign_sub(lost, read_value=False)

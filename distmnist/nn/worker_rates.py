@@ -10,17 +10,17 @@ from distmnist.nn import optimizers
 _WORKER_LEARNING_RATES = flags.DEFINE_list(
   'worker_learning_rates',
   [],
-  'sync_sgd: a learning rate a worker, such as 0.1,0.0001. With '
-  '--optimizer=sgd alone; --learning_rate is then only their common unit.',
+  'sync_sgd: one learning rate per worker, such as 0.1,0.0001. Only with '
+  '--optimizer=sgd; --learning_rate is then only their common unit.',
 )
 
 
 def factor_from_flags(cluster, num_replicas):
-  """Returns what this worker's gradients are multiplied by, a float or None.
+  """Returns the factor for this worker's gradients, a float or None.
 
   Args:
     cluster: cluster.Cluster.
-    num_replicas: int, the gradients of one update.
+    num_replicas: int, the number of gradients per update.
 
   Raises:
     cli.UsageError: the rates do not fit the cluster or the optimizer.

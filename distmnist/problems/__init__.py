@@ -1,1 +1,1 @@
-"""What can be learnt: a file each; a user's own is another, by --problem."""
+"""What can be learnt, one problem per file; --problem names a user's own."""

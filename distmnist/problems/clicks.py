@@ -1,13 +1,14 @@
 """Who clicks on what: 13 numbers and 26 categories, as in Criteo's logs.
 
-The examples are drawn from a seed. Category c of an example is a row of its own
---clicks_rows, the k-th most frequent with a probability in proportion to
-k^-1.1 (Zipf). A click has the probability sigmoid(z) of the planted model
+The examples are drawn from a seed. Each category c has --clicks_rows rows of
+its own, and an example takes one: the k-th most frequent with a probability
+proportional to k^-1.1 (Zipf). A click has probability sigmoid(z), where z is
+the planted model
 
   z = a + b . numbers + sum_c w_c[row_c] + sum_{c < 4} u_c[row_c] . u_{c+4}[...]
 
-so that the best AUC that any model can have is known, that of z itself, and is
-reported as best_auc beside the model's.
+so the best AUC that any model can reach, that of z itself, is known; best_auc
+reports it beside the model's.
 
 A net of rankers/ is
 
@@ -31,7 +32,7 @@ from distmnist.data import metric_total
 best = '+auc'
 NUM_NUMBERS, NUM_CATEGORIES = 13, 26
 _EXPONENT, _FACTORS, _NUM_PAIRS = 1.1, 4, 4
-# Of predicted probabilities; AUC is exact but for pairs within one of them.
+# Bins of predicted probability; AUC is exact except for pairs within a bin.
 _NUM_BINS = 1000
 _SPLITS = 'train', 'validation', 'test'
 
@@ -44,7 +45,7 @@ _CLICKS_ROWS = flags.DEFINE_integer(
 _CLICKS_EXAMPLES = flags.DEFINE_integer(
   'clicks_examples',
   100_000,
-  'clicks: training examples; a tenth of it for validation and for the test.',
+  'clicks: training examples; validation and test have a tenth as many each.',
   lower_bound=10,
 )
 _CLICKS_SEED = flags.DEFINE_integer(
@@ -87,7 +88,7 @@ def _draw_split(seed, split, num_examples, num_rows):
   ends = np.cumsum(chances) / chances.sum()
   rows = np.empty([num_examples, NUM_CATEGORIES], np.int32)
   z = bias + numbers @ slopes.astype(np.float32)
-  # One category after the other: millions of examples fit the memory.
+  # One category at a time, so that millions of examples fit in memory.
   for c in range(NUM_CATEGORIES):
     drawn = np.searchsorted(ends, rng.random(num_examples))
     rows[:, c] = np.minimum(drawn, num_rows - 1)  # The sum may be below 1.
@@ -135,7 +136,7 @@ def loss(y, outputs):
 
 
 def metrics(y, outputs):
-  """auc and best_auc, that of the planted model: over bins of probability."""
+  """Returns auc, and best_auc of the planted model, by bins of probability."""
   found = {'auc': tf.sigmoid(outputs), 'best_auc': y['chance']}
   return {
     name: count_auc(probability, y['clicked'])
@@ -158,7 +159,7 @@ def count_auc(probability, clicked):
 
 
 def finish(means):
-  """Returns the metrics with the AUCs of all examples."""
+  """Returns the metrics, with the AUCs over all examples."""
   aucs = {
     name: _compute_auc_of(*(np.asarray(x, float) for x in means[name]))
     for name in ('auc', 'best_auc')
@@ -168,7 +169,7 @@ def finish(means):
 
 
 def _compute_auc_of(clicked, other):
-  """Returns the AUC of the counts of two kinds in each bin, in order."""
+  """Returns the AUC, from the counts of both classes in each ascending bin."""
   cumsum, total = (np.cumsum, np.sum)
   if tf.is_tensor(clicked):
     cumsum, total = tf.cumsum, tf.reduce_sum
@@ -181,5 +182,5 @@ def _compute_auc_of(clicked, other):
 
 
 def serve(outputs):
-  """Returns what a SavedModel gives: the probability of a click, [n]."""
+  """Returns what a SavedModel outputs: the probability of a click, [n]."""
   return {'probability': tf.sigmoid(outputs)}

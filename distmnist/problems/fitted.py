@@ -1,9 +1,9 @@
 """What distmnist.fit was called with, in a folder that the tasks read.
 
-  model.keras   the model, with what it is compiled with
+  model.keras   the model, with its compile arguments
 
-and the examples, see data/array_folder.py. This is a problem as
-training/problems/problem.py has it.
+and the examples, see data/array_folder.py. This module is a problem as defined
+in training/problems/problem.py.
 """
 
 import os
@@ -28,7 +28,7 @@ def load(split):
 
 def make_model():
   """Returns the keras.Model that `fit` was given."""
-  import keras  # noqa: PLC0415  Only where a model is one of Keras.
+  import keras  # noqa: PLC0415  Only for a Keras model.
 
   return keras.models.load_model(model_path(_FITTED_DIR.value))
 

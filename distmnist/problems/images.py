@@ -1,4 +1,4 @@
-"""Classes of images: a data set of datasets/ and a net of models/, by flags."""
+"""Image classification: --dataset from datasets/ and --model from models/."""
 
 import functools
 import os
@@ -24,14 +24,14 @@ _DATA_DIR = flags.DEFINE_string(
   'data_dir',
   None,
   'Where the files of the data set are, or are downloaded to. It may be an '
-  'address of a store: s3://, gs:// or hdfs://; then they have to be there. By '
-  'default $DISTMNIST_DATA_DIR, else ~/.cache/distmnist.',
+  'address of a store: s3://, gs:// or hdfs://; then they must already be '
+  'there. By default $DISTMNIST_DATA_DIR, else ~/.cache/distmnist.',
 )
 _MODEL = flags.DEFINE_enum('model', 'mlp', registry.names(MODELS), 'The net.')
 _VALIDATION_IMAGES = flags.DEFINE_integer(
   'validation_images',
   5000,
-  'The first images of the training set, kept apart for validation.',
+  'How many of the first training images are set aside for validation.',
   lower_bound=0,
 )
 _LABEL_SMOOTHING = flags.DEFINE_float(
@@ -44,7 +44,8 @@ _LABEL_SMOOTHING = flags.DEFINE_float(
 flags.register_validator(
   'label_smoothing',
   lambda part: part < 1,
-  'expected a number from 0 to less than 1: with 1 the label counts nothing',
+  'expected a number from 0 to less than 1: with 1 the label counts for '
+  'nothing',
 )
 
 registry.load_all(DATASETS)
@@ -62,7 +63,7 @@ def data_dir_from_flags():
 
 
 def prepare():
-  """Makes sure that the files of the data set are there; may download."""
+  """Makes sure that the data set's files exist; may download them."""
   _load_dataset_module().prepare(data_dir_from_flags())
   print(f'{_DATASET.value} is in {data_dir_from_flags()}')
 
@@ -71,7 +72,7 @@ def load(split):
   """Returns (images, labels): uint8 [n, height, width, channels], int32 [n].
 
   The validation split is the first --validation_images of the training images,
-  and `train` what is left of them.
+  and `train` is the rest of them.
 
   Raises:
     cli.UsageError: nothing is left to train on.
@@ -101,7 +102,7 @@ def spec():
 
 
 def serve(outputs):
-  """Returns what a SavedModel gives, of the logits.
+  """Returns what a SavedModel outputs, computed from the logits.
 
   classes: int64 [n], the most probable; probabilities: float32 [n, classes].
   """
@@ -112,7 +113,7 @@ def serve(outputs):
 
 
 def make_batch(num_examples):
-  """Returns (x, y) of zeros, as `preprocess` gives them; reads no file."""
+  """Returns (x, y) of zeros, as `preprocess` returns them; reads no file."""
   images = tf.zeros([num_examples, *image_shape()])
   return images, tf.zeros([num_examples], tf.int32)
 
@@ -124,7 +125,7 @@ def check_flags():
 
 
 def preprocess(x, y, is_training):
-  """uint8 0..255 -> float32 0..1, moved by --random_shift in training."""
+  """uint8 0..255 -> float32 0..1, shifted by --random_shift in training."""
   if is_training:
     x = image_ops.shift_by_flags(x)
   return image_ops.scale(x), y
@@ -139,7 +140,7 @@ def loss(y, outputs):
   """Returns the cross entropy, the mean over the batch, a float32 scalar.
 
   With --label_smoothing=e (Szegedy et al. 2016, arXiv 1512.00567, section 7)
-  the target of a class is e / classes, and that of the label 1 - e above it.
+  the target of a class is e / classes, plus 1 - e if it is the label.
   """
   smoothing = _LABEL_SMOOTHING.value
   if not smoothing:
@@ -159,8 +160,8 @@ def metrics(y, outputs):
 def flags_of_meaning():
   """Returns the names of the flags that say what is learnt, and by what net.
 
-  Those of which a training that goes on must have the same. Where the files of
-  a data set are is none of them, nor is what a checkpoint's shapes tell.
+  A resumed training must have the same values. The place of a data set's files
+  is not among them, nor is anything that a checkpoint's shapes show.
   """
   names = [flag.name for flag in _dataset_flags()]
   return ['model', 'dataset', 'validation_images', *names]
@@ -173,7 +174,7 @@ def _make_model():
 
 
 def _load_training_images():
-  """Returns (images, labels); read once for both splits of them."""
+  """Returns (images, labels), read once for both splits."""
   settings = tuple((flag.name, str(flag.value)) for flag in _dataset_flags())
   return _read_training_images(_DATASET.value, data_dir_from_flags(), settings)
 
@@ -185,7 +186,7 @@ def _read_training_images(dataset, data_dir, settings):
 
 
 def _dataset_flags():
-  """Returns the flags (list) of the data set's own."""
+  """Returns the data set's own flags (list)."""
   modules = flags.FLAGS.flags_by_module_dict()
   return modules.get(_load_dataset_module().__name__, [])
 

@@ -1,1 +1,1 @@
-"""Nets that rank: one a file, called as --ranker; see problems/clicks.py."""
+"""Nets that rank, one per file, named by --ranker; see problems/clicks.py."""

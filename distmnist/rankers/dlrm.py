@@ -1,8 +1,8 @@
 """DLRM: Naumov et al. 2019, arXiv 1906.00091.
 
-The numbers go through a net into a vector as wide as the rows of the table; the
-dot products of all pairs of these vectors, and it, go through another. Rows
-begin near 0: most products mean nothing, and until the nets have learnt which,
+A net turns the numbers into a vector as wide as the rows of the table; this
+vector and the dot products of all pairs of vectors go through another net. Rows
+start near 0: most products mean nothing, and until the nets have learnt which,
 they are noise.
 """
 

@@ -1,8 +1,8 @@
 """Two towers: Yi et al. 2019 (RecSys), "Sampling-bias-corrected modeling".
 
-The numbers and the first half of the categories are who asks, the other half is
-what is shown; each goes through a net, and their dot product is the score, so
-that the vectors of what can be shown may be computed beforehand.
+The numbers and the first half of the categories describe who asks, the other
+half what is shown. Each goes through a net, and the dot product of the results
+is the score, so the vectors of what can be shown may be computed beforehand.
 """
 
 import tensorflow.compat.v1 as tf

@@ -1,6 +1,6 @@
 """Wide and deep: Cheng et al. 2016, arXiv 1606.07792.
 
-A linear model of all features, and a net of the rows of the table, are added.
+Adds up a linear model of all features and a net on the rows of the table.
 """
 
 import tensorflow.compat.v1 as tf

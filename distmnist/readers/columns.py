@@ -10,11 +10,11 @@ def names(nest):
 
 
 def select(nest, columns):
-  """Returns the nest with arrays in the places of the columns' names.
+  """Returns the nest with arrays in place of the columns' names.
 
   Args:
-    nest: a name: its column [n, ...]; a list of names: their columns side by
-      side, [n, len(list)], of numbers; or a dict or tuple of such.
+    nest: a name, for its column [n, ...]; a list of names, for their columns of
+      numbers side by side, [n, len(list)]; or a dict or tuple of these.
     columns: {name: array [n, ...]}.
   """
   if isinstance(nest, dict):
@@ -27,11 +27,11 @@ def select(nest, columns):
 
 
 def check(nest, known, path):
-  """Raises ValueError if a name is none of a table's columns.
+  """Raises ValueError if a name is not one of a table's columns.
 
   Args:
     nest: see `select`.
-    known: list of str, the columns that there are.
+    known: list of str, the columns that exist.
     path: str, the file of the table.
   """
   for name in names(nest):

@@ -1,4 +1,4 @@
-"""CSV files, each line read from where it lies.
+"""CSV files; each line is read from its place in the file.
 
 from distmnist.readers import csv
 
@@ -16,23 +16,23 @@ import numpy as np
 
 from distmnist.readers import columns, paths, records
 
-# From the first lines it is told what a column is made of.
+# How many first lines tell the type of a column.
 _NUM_TOLD = 1000
 _TYPES = np.int64, np.float32
-# A file is searched for the ends of its lines in such parts.
+# A file is searched for the ends of its lines in parts of this size.
 _CHUNK_BYTES = 1 << 24
 
 
 class Reader:
   """Examples of CSV files; see data/streamed.py.
 
-  A column of whole numbers is int64, one of other numbers float32, any other
-  one is text: bytes. A text must not go over several lines.
+  A column of whole numbers is int64, one of other numbers float32, and any
+  other is text, as bytes. A text must not span several lines.
 
   Attributes:
     num_examples: int.
-    block_sizes: int64 array: lines that lie beside each other.
-    window: int, the blocks that are mixed.
+    block_sizes: int64 array, the number of adjacent lines in each block.
+    window: int, how many blocks are mixed.
   """
 
   def __init__(
@@ -45,13 +45,13 @@ class Reader:
       x, y: the columns; see columns.select.
       window: int, how many blocks of up to 256 lines are mixed.
       delimiter: str, the character between two fields.
-      names: list of str, the columns of files without a header; None where the
+      names: list of str, the columns of files without a header; None if the
         first line has them.
       missing: number, what an empty field counts as in a column of numbers;
-        None makes text of a column that has any.
+        with None, a column that has empty fields is text.
 
     Raises:
-      ValueError: no file is there, or a column is missing.
+      ValueError: there is no such file, or a column is missing.
     """
     self._paths = paths.find(pattern)
     self._xy = x, y
@@ -63,7 +63,8 @@ class Reader:
       columns.check(self._xy, header, path)
       if header != self._header:
         raise ValueError(
-          f'{path} has other columns than {self._paths[0]}, or in another order'
+          f'{path} has different columns from {self._paths[0]}, or in another '
+          'order'
         )
     self._records = records.Records(
       self._paths,
@@ -74,10 +75,10 @@ class Reader:
     self.window = window
 
   def read(self, indices):
-    """Returns (x, y) of the examples of these numbers.
+    """Returns (x, y) of the examples with these numbers.
 
     Raises:
-      OSError, ValueError: a file has gone, or has changed; a line is wrong.
+      OSError, ValueError: a file is gone or has changed, or a line is wrong.
     """
     rows = self._read_rows(indices)
     found = {
@@ -92,7 +93,7 @@ class Reader:
 
   @functools.cached_property
   def _types(self):
-    """{name: dtype} of the columns that are asked for."""
+    """{name: dtype} of the requested columns."""
     rows = self._read_rows(np.arange(min(_NUM_TOLD, self.num_examples)))
     return {
       name: self._tell_type([row[self._header.index(name)] for row in rows])
@@ -154,7 +155,7 @@ def _read_header(path, delimiter):
 
 
 def _find_places(path, num_before):
-  """Returns (offsets, lengths) of the lines, but blank ones.
+  """Returns (offsets, lengths) of the lines that are not blank.
 
   Args:
     path: str.

@@ -1,4 +1,4 @@
-"""A tf.data.Dataset of the user's own, told which examples to make.
+"""A user's own tf.data.Dataset, told which examples to make.
 
 A problem that has
 
@@ -7,8 +7,8 @@ A problem that has
   def stream(indices):
     return indices.map(read_one, num_parallel_calls=4)
 
-trains on what `stream` makes of a tf.data.Dataset of numbers of examples, int64
-scalars: one (x, y) of each, in their order.
+trains on what `stream` makes of a tf.data.Dataset of example numbers, int64
+scalars: one (x, y) for each, in the same order.
 """
 
 import functools
@@ -34,8 +34,8 @@ class Reader:
       stream: callable(indices) -> tf.data.Dataset of (x, y).
 
     Raises:
-      ValueError: `num_examples` is no number of examples, or `stream` gives
-        something else.
+      ValueError: `num_examples` is not an int of at least 1, or `stream`
+        returns something else.
     """
     if not isinstance(num_examples, int) or num_examples < 1:
       raise ValueError(
@@ -53,7 +53,7 @@ class Reader:
           'stream() gave a data set of other things than (x, y): expected '
           'those of one example'
         )
-      # More than there are: an example too many is seen.
+      # One more than there should be, so that an extra example is noticed.
       size = tf.shape(self._fed, out_type=tf.int64)[0] + 1
       iterator = tf.data.make_initializable_iterator(
         made.batch(size).with_options(_make_options())
@@ -63,11 +63,11 @@ class Reader:
     self._session = graph_function.make_session(graph)
 
   def read(self, indices):
-    """Returns (x, y) of the examples of these numbers.
+    """Returns (x, y) of the examples with these numbers.
 
     Raises:
       ValueError: `stream` gives no example.
-      tf.errors.OpError: it fails.
+      tf.errors.OpError: `stream` fails.
     """
     with self._lock:
       self._session.run(self._start, {self._fed: indices})
@@ -81,7 +81,7 @@ class Reader:
 
 @functools.lru_cache(maxsize=1)
 def _make_options():
-  """Options of a data set that leaves when it is told to."""
+  """Returns options for a data set that ends when told to."""
   options = tf.data.Options()
   options.autotune.enabled = False
   return options

@@ -9,8 +9,8 @@ from distmnist.cluster import server
 def make_session(graph):
   """Returns a tf.Session of `graph` on the CPU: a GPU may be in use.
 
-  The first session of a process decides on its threads, those of the server
-  that is yet to come as well.
+  The first session of a process determines its threads, including those of the
+  server that is yet to come.
   """
   config = tf.ConfigProto(device_count={'GPU': 0})
   if flags.FLAGS.is_parsed():
@@ -19,7 +19,7 @@ def make_session(graph):
 
 
 class GraphFunction:
-  """A function of a classic graph; it may be called from several threads.
+  """A function in a classic graph; it may be called from several threads.
 
   It runs on the CPU, in a session of its own.
   """
@@ -29,8 +29,8 @@ class GraphFunction:
 
     Args:
       function: callable(tensor) -> nest of tensors.
-      dtype: tf.DType of what it takes.
-      *shape: int or None, the shape of it.
+      dtype: tf.DType of its argument.
+      *shape: int or None each, the shape of its argument.
     """
     with tf.Graph().as_default() as graph:
       self._fed = tf.placeholder(dtype, shape)
@@ -38,7 +38,7 @@ class GraphFunction:
     self._session = make_session(graph)
 
   def __call__(self, values):
-    """Returns the nest of arrays of an array.
+    """Returns the nest of arrays that the function makes of an array.
 
     Raises:
       tf.errors.OpError: an op fails.

@@ -1,4 +1,4 @@
-"""Images in folders, one a class: folder/cat/1.jpg, folder/dog/2.png.
+"""Images in folders, one per class: folder/cat/1.jpg, folder/dog/2.png.
 
 from distmnist.readers import image_folder
 
@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.readers import graph_function, paths
 
 _ENDINGS = '.bmp', '.gif', '.jpeg', '.jpg', '.png'
-# Images that are decoded side by side.
+# Images that are decoded in parallel.
 _NUM_PARALLEL = 16
 
 
@@ -31,12 +31,12 @@ class Reader:
     """Lists the files.
 
     Args:
-      folder: str, of the folders of the classes.
-      size: (height, width) that each image is brought to, bilinearly.
+      folder: str, which has the folders of the classes.
+      size: (height, width) that each image is resized to, bilinearly.
       channels: int, 3 for colours, 1 for grey.
 
     Raises:
-      ValueError: there are no such folders, or no images in them.
+      ValueError: there is no such folder, or it has no images.
     """
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
@@ -52,8 +52,8 @@ class Reader:
     ]
     if not found:
       raise ValueError(
-        f'{folder} has no images: expected a folder a class, with files that '
-        f'end in {", ".join(_ENDINGS)}'
+        f'{folder} has no images: expected one folder per class, with files '
+        f'that end in {", ".join(_ENDINGS)}'
       )
     self._paths = [path for path, _ in found]
     self._classes = np.array([number for _, number in found], np.int64)
@@ -63,11 +63,11 @@ class Reader:
     )
 
   def read(self, indices):
-    """Returns (x, y) of the examples of these numbers.
+    """Returns (x, y) of the examples with these numbers.
 
     Raises:
-      OSError: a file has gone.
-      ValueError: a file is no image.
+      OSError: a file is gone.
+      ValueError: a file is not an image.
     """
     files = [_read_bytes(self._paths[i]) for i in indices]
     try:
@@ -83,11 +83,11 @@ class Reader:
     return paths.identify(self._paths)
 
   def _check(self, path, file):
-    """Raises ValueError if a file alone cannot be decoded."""
+    """Raises ValueError if a file on its own cannot be decoded."""
     try:
       self._decode([file])
     except tf.errors.OpError as error:
-      raise ValueError(f'{path} is no image that can be read') from error
+      raise ValueError(f'{path} is not an image that can be read') from error
 
 
 def _read_bytes(path):
@@ -96,7 +96,7 @@ def _read_bytes(path):
 
 
 def _decode(files, size, channels):
-  """Returns uint8 [n, height, width, channels] of strings [n]."""
+  """Returns uint8 [n, height, width, channels] from strings [n]."""
 
   def decode(file):
     image = tf.io.decode_image(file, channels, expand_animations=False)

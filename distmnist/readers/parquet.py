@@ -6,8 +6,8 @@
     return parquet.Reader(f'data/{split}-*.parquet', x=['age', 'income'],
                           y='bought')
 
-A row group is decoded as a whole, and those of a window are kept: write groups
-of some thousand rows. Needs pyarrow: pip install 'distmnist[parquet]'.
+A row group is decoded as a whole, and the groups of a window are kept: write
+groups of a few thousand rows. Needs pyarrow: pip install 'distmnist[parquet]'.
 """
 
 import collections
@@ -23,8 +23,8 @@ class Reader:
 
   Attributes:
     num_examples: int.
-    block_sizes: int64 array, of the row groups.
-    window: int, the blocks that are mixed.
+    block_sizes: int64 array, the sizes of the row groups.
+    window: int, how many blocks are mixed.
   """
 
   def __init__(self, pattern, x, y, window=8):
@@ -33,13 +33,13 @@ class Reader:
     Args:
       pattern: str such as 'data/train-*.parquet', or a list of them.
       x, y: the columns; see columns.select. A column of lists of one length is
-        [n, length], one of text has bytes.
+        [n, length], one of text is bytes.
       window: int, how many row groups are mixed, and kept in memory.
 
     Raises:
-      ImportError: there is no pyarrow.
-      ValueError: no file is there, one is no Parquet file, or a column is
-        missing.
+      ImportError: pyarrow is not installed.
+      ValueError: there is no such file, one is not a Parquet file, or a column
+        is missing.
     """
     self._xy = x, y
     self._paths = paths.find(pattern)
@@ -53,10 +53,10 @@ class Reader:
     self._lock = threading.Lock()
 
   def read(self, indices):
-    """Returns (x, y) of the examples of these numbers.
+    """Returns (x, y) of the examples with these numbers.
 
     Raises:
-      OSError, ValueError: a file has gone, or has rows without a value.
+      OSError, ValueError: a file is gone, or has rows without a value.
     """
     owners = np.searchsorted(self._firsts, indices, 'right') - 1
     found = {}
@@ -80,7 +80,7 @@ class Reader:
     try:
       file = parquet.ParquetFile(path)
     except ValueError as error:  # pyarrow.ArrowInvalid is one.
-      raise ValueError(f'{path} is no Parquet file') from error
+      raise ValueError(f'{path} is not a Parquet file') from error
     with file:
       columns.check(self._xy, file.schema_arrow.names, path)
       for number in range(file.num_row_groups):

@@ -14,11 +14,11 @@ def find(pattern):
 
   Args:
     pattern: str such as 'data/train-*.tfrecord', or a list of them. Files of a
-      store, such as 's3://bucket/train-*.tfrecord', are brought here; there
-      only the name itself is a pattern.
+      store, such as 's3://bucket/train-*.tfrecord', are copied here; for them,
+      only the last part of the address may be a pattern.
 
   Raises:
-    ValueError: a pattern names no file, or a store does not give it.
+    ValueError: a pattern names no file, or a file cannot be copied here.
   """
   found = []
   for one in [pattern] if isinstance(pattern, str) else pattern:

@@ -1,16 +1,16 @@
-"""Records that lie at known places of files, read one by one."""
+"""Records at known places of files, read one by one."""
 
 import contextlib
 import os
 
 import numpy as np
 
-# Records that lie beside each other: a disk reads them in one go.
+# Adjacent records, which a disk reads in one go.
 _BLOCK_SIZE = 256
 
 
 class Records:
-  """The records of some files, numbered from 0 through all of them.
+  """The records of some files, numbered from 0 across all of them.
 
   Attributes:
     num_records: int.
@@ -21,7 +21,7 @@ class Records:
     """
     Args:
       paths: list of str.
-      places: list of (offsets, lengths) a file: int64 arrays, in bytes.
+      places: list of (offsets, lengths) per file: int64 arrays, in bytes.
     """
     self._paths = paths
     self._places = places

@@ -1,4 +1,4 @@
-"""TFRecord files, each record read from where it lies.
+"""TFRecord files; each record is read from its place in the file.
 
   from distmnist.readers import tfrecord
 
@@ -9,7 +9,7 @@
     found = tf.io.parse_example(records, {...})
     return tf.io.decode_raw(found['image'], tf.uint8), found['label']
 
-The places of the records are found once, by the lengths that stand before them.
+The places of the records are found once, by the lengths that precede them.
 Compressed files have no such places.
 """
 
@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.readers import graph_function, paths, records
 
-# A record is its length, a checksum of that, the data, a checksum of these.
+# A record is its length, a checksum of that, the data, and their checksum.
 _HEADER = struct.Struct('<Q4x')
 _FOOTER_BYTES = 4
 
@@ -31,8 +31,8 @@ class Reader:
 
   Attributes:
     num_examples: int.
-    block_sizes: int64 array: records that lie beside each other.
-    window: int, the blocks that are mixed.
+    block_sizes: int64 array, the number of adjacent records in each block.
+    window: int, how many blocks are mixed.
   """
 
   def __init__(self, pattern, parse, window=64):
@@ -40,12 +40,12 @@ class Reader:
 
     Args:
       pattern: str such as 'data/train-*.tfrecord', or a list of them.
-      parse: callable(records) -> (x, y), built once in a graph: from strings
-        [n] to nests of tensors [n, ...].
+      parse: callable(records) -> (x, y), called once to build a graph: from
+        strings [n] to nests of tensors [n, ...].
       window: int, how many blocks of up to 256 records are mixed.
 
     Raises:
-      ValueError: no file is there, or one is no TFRecord file.
+      ValueError: there is no such file, or one is not a TFRecord file.
     """
     found = paths.find(pattern)
     self._paths = found
@@ -56,10 +56,10 @@ class Reader:
     self.window = window
 
   def read(self, indices):
-    """Returns (x, y) of the examples of these numbers.
+    """Returns (x, y) of the examples with these numbers.
 
     Raises:
-      OSError, ValueError: a file has gone, or has changed.
+      OSError, ValueError: a file is gone or has changed.
       tf.errors.OpError: `parse` fails.
     """
     return self._parse(self._records.read(indices))
@@ -74,7 +74,7 @@ def _find_places(path):
   offsets, lengths = [], []
   size, offset = os.path.getsize(path), 0
   with open(path, 'rb') as file:
-    # No buffer that a seek would throw away: only headers are read.
+    # Without a buffer, which each seek would discard: only headers are read.
     number = file.fileno()
     while offset < size:
       header = os.pread(number, _HEADER.size, offset)
@@ -96,4 +96,4 @@ def _explain(path, header, offset):
     return f'{path} is not whole: its record at byte {offset:,} is cut off'
   if header[:2] in (b'\x1f\x8b', b'\x78\x9c'):
     return f'{path} is compressed: expected TFRecord files that are not'
-  return f'{path} is no TFRecord file'
+  return f'{path} is not a TFRecord file'

@@ -1,1 +1,1 @@
-"""The model by itself, without its training."""
+"""The model on its own, without its training."""

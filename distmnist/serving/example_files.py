@@ -1,14 +1,14 @@
-"""Examples of a user's own files, as a SavedModel takes them.
+"""Examples from a user's own files, as a SavedModel takes them.
 
-  .npy     [n, ...], of a model with one input
+  .npy     [n, ...], for a model with one input
   .npz     an array [n, ...] for each input, under its name
-  .jsonl   a line an example: {"input": value, ...}, or the value alone where
+  .jsonl   one example per line: {"input": value, ...}, or the value alone if
            the model has one input
   .csv     with a header: a column for each input of one value, name_0, name_1
-           ... for one of several; all columns in their order are the input of a
-           model that has only one
+           ... for one of several; or all columns, in their order, as the only
+           input of a model
 
-What else a file has, such as labels, is left alone.
+Anything else in a file, such as labels, is ignored.
 """
 
 import csv
@@ -32,7 +32,7 @@ def read(path, specs):
     specs: {name: tf.TensorSpec [n, ...]}, the model's inputs.
 
   Raises:
-    cli.RunError: the file cannot be read, or has not what the model takes.
+    cli.RunError: the file cannot be read, or lacks what the model takes.
   """
   ending = os.path.splitext(path)[1].lower()
   readers = dict(
@@ -114,7 +114,7 @@ def _read_csv(path, specs):
 
 
 def _find_columns(name, spec, header, num_inputs):
-  """Returns the numbers (list of int) of the columns of an input."""
+  """Returns the indices (list of int) of the columns of an input."""
   if spec.shape.rank not in (1, 2):
     raise ValueError(
       f'{name} has no place in columns: give an .npz or JSON lines'
@@ -146,7 +146,7 @@ def _join(name, values):
   if not values:
     raise ValueError('no example')
   if len({value.shape for value in values}) > 1:
-    raise ValueError(f'{name} has not the same shape in all examples')
+    raise ValueError(f'{name} does not have the same shape in all examples')
   return np.concatenate(values)
 
 
@@ -164,13 +164,13 @@ def _convert(name, array, spec):
   kind = array.dtype.kind
   if dtype.name == 'string':
     if kind not in 'USO':
-      raise ValueError(f'{name} is {array.dtype.name} and no text')
+      raise ValueError(f'{name} is {array.dtype.name}, not text')
     return array.astype(object)
   wanted = dtype.as_numpy_dtype
   if kind == 'O':  # The texts of a CSV file.
     array, kind = _parse(name, array, dtype), None
   elif kind not in 'biuf':
-    raise ValueError(f'{name} is {array.dtype.name} and no number')
+    raise ValueError(f'{name} is {array.dtype.name}, not a number')
   with np.errstate(all='ignore'):
     found = array.astype(wanted)
   is_rounded = dtype.is_floating or dtype.is_complex
@@ -180,7 +180,7 @@ def _convert(name, array, spec):
 
 
 def _parse(name, texts, dtype):
-  """Returns the numbers of texts."""
+  """Returns the texts as numbers."""
   if dtype.name == 'bool':
     texts = np.vectorize(
       lambda text: {'true': '1', 'false': '0'}.get(text.lower(), text),
@@ -198,6 +198,6 @@ def _check_numbers(arrays):
   sizes = {name: len(array) for name, array in arrays.items()}
   if len({*sizes.values()}) > 1:
     said = ', '.join(f'{name} has {n:,}' for name, n in sizes.items())
-    raise ValueError(f'not as many examples of each input: {said}')
+    raise ValueError(f'the inputs have different numbers of examples: {said}')
   if 0 in sizes.values():
     raise ValueError('no example')

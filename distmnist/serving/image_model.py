@@ -11,7 +11,7 @@ _EXPECTED = (
 
 
 class ImageModel(saved_model.Model):
-  """The SavedModel of a model of images.
+  """The SavedModel of an image model.
 
   Attributes:
     image_shape: tuple of int, (height, width, channels).

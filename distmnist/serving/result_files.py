@@ -1,8 +1,8 @@
-"""What a model has given, example by example, on the screen and in files.
+"""What a model returns for each example, on the screen and in files.
 
-.csv     file, index, then a column for each value; name_0, name_1 ... of an
+.csv     file, index, then a column for each value; name_0, name_1 ... for an
          output with several
-.jsonl   a line an example: {"file": ..., "index": ..., "output": ...}
+.jsonl   one example per line: {"file": ..., "index": ..., "output": ...}
 .npz     an array [n, ...] for each output
 """
 
@@ -42,8 +42,8 @@ def write(path, places, results):
   """Writes the results, whole or not at all.
 
   Args:
-    path: str; its ending says how.
-    places: list of (file, index), for each example.
+    path: str; its ending determines the format.
+    places: list of (file, index), one for each example.
     results: {name: array [n, ...]}.
 
   Raises:
@@ -70,7 +70,7 @@ def format_lines(parts, results, output, describe):
 
   Args:
     parts: list of (name of a file, number of its examples, whether it is one
-      example by itself).
+      example on its own).
     results: {name: array [n, ...]}.
     output: str or None, the file that has all of them.
     describe: callable(name, value) -> str, '' for what is not printed.

@@ -1,17 +1,16 @@
 """The SavedModel that export writes and predict reads.
 
-Its signature, serving_default, takes and gives what the problem says, see
-training/problems/problem_spec.py; that of images takes
+Its signature, serving_default, takes and returns what the problem says, see
+training/problems/problem_spec.py; for images, it takes
 
   images: uint8 [n, height, width, channels], as they are in the data set
 
-and gives
+and returns
 
   classes: int64 [n], the most probable class
   probabilities: float32 [n, number of classes]
 
-TensorFlow 1 and 2 load it, and so does TensorFlow Serving, with no code of
-ours.
+TensorFlow 1 and 2 load it, and so does TensorFlow Serving, without our code.
 """
 
 import os
@@ -50,17 +49,17 @@ def check_free(export_dir):
 
   Raises:
     cli.RunError: something is there already.
-    cli.UsageError: it is in a store, which does not answer.
+    cli.UsageError: it is in a store that does not answer.
   """
   if _is_folder(export_dir):
     if paths.list_names(export_dir):
       raise cli.RunError(
-        f'--export_dir={export_dir} is not empty, and nothing is written over: '
-        'give a new folder, or take this one away'
+        f'--export_dir={export_dir} is not empty, and nothing is overwritten: '
+        'give a new folder, or remove this one'
       )
   elif os.path.lexists(export_dir):
     raise cli.RunError(
-      f'--export_dir={export_dir} is no folder: give a new one'
+      f'--export_dir={export_dir} is not a folder: give a new one'
     )
 
 
@@ -113,13 +112,13 @@ def write(export_dir, session, saver, inputs, outputs):
     )
     builder.save()
     num_bytes = _sync(new)
-    # It takes the place of an empty folder, and fails where one is not.
+    # This replaces an empty folder, and fails if the folder is not empty.
     os.rename(new, os.path.join(parent, name))
   return num_bytes
 
 
 def _build_tables():
-  """Returns the op that fills tables of words when it is loaded, or None."""
+  """Returns the op that fills the lookup tables on loading, or None."""
   has_tables = tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)
   return tf.tables_initializer() if has_tables else None
 
@@ -132,7 +131,7 @@ def _make_infos(tensors):
 
 
 def _sync(folder):
-  """Brings all files of `folder` to the disk itself; returns their bytes."""
+  """Syncs all files of `folder` to disk; returns their bytes."""
   num_bytes = 0
   for parent, _, names in os.walk(folder):
     for name in names:
@@ -143,7 +142,7 @@ def _sync(folder):
 
 
 class Model:
-  """A SavedModel, loaded.
+  """A loaded SavedModel.
 
   Attributes:
     inputs, outputs: {name: tf.TensorSpec [n, ...]} each.
@@ -156,7 +155,8 @@ class Model:
       export_dir: str.
 
     Raises:
-      cli.RunError: it is none, is not whole, or has not our signature.
+      cli.RunError: it is not a SavedModel, is not whole, or has no signature
+        of ours.
     """
     if not _is_folder(export_dir):
       raise cli.RunError(
@@ -202,13 +202,13 @@ class Model:
     self.outputs = _make_specs(self._infos.outputs)
 
   def run(self, arrays):
-    """Returns {name of an output: array [n, ...]} of {name of an input: array}.
+    """Maps {name of an input: array} to {name of an output: array [n, ...]}.
 
     Raises:
-      tf.errors.OpError: the graph fails at these examples.
+      tf.errors.OpError: the graph fails on these examples.
     """
     feed = {self._infos.inputs[n].name: array for n, array in arrays.items()}
-    # By their names: a protobuf has them in any order.
+    # By name, as a protobuf has them in any order.
     wanted = {name: self._infos.outputs[name].name for name in self.outputs}
     return self._session.run(wanted, feed)
 

@@ -2,11 +2,11 @@
 
 
 def describe(tensors):
-  """Returns 'x float32 [n, 2], lengths int64 [n]' of {name: tensor}.
+  """Returns 'x float32 [n, 2], lengths int64 [n]' for {name: tensor}.
 
   Args:
     tensors: dict of name -> what has dtype and shape, such as a tf.TensorSpec.
-      What the examples are counted by comes first in a shape.
+      The first dimension of a shape counts the examples.
   """
   return ', '.join(
     f'{name} {tensor.dtype.name} {_describe_shape(tensor.shape)}'

@@ -160,7 +160,7 @@ def parse_gathered(messages):
       and number >= 0
     )
     if not is_good:
-      raise ValueError(f'{message[:200]!r} is no host and port')
+      raise ValueError(f'{message[:200]!r} is not a host and port')
   return everyone
 
 

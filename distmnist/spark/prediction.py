@@ -81,8 +81,8 @@ def choose_columns(inputs, outputs, columns, known):
     for each in column if isinstance(column, list) else [column]:
       if each not in known:
         raise cli.UsageError(
-          f'the DataFrame has no column {each!r} but {", ".join(known)}: name '
-          f"that of the model's {name} by columns={{{name!r}: ...}}"
+          f'the DataFrame has no column {each!r}, only {", ".join(known)}: '
+          f"name that of the model's {name} with columns={{{name!r}: ...}}"
         )
   for name, _, _ in outputs:
     if name in known:

@@ -1,7 +1,7 @@
-"""How long a process waits for its stores, said where that is long.
+"""Reports how long a process waits for its stores, if that is long.
 
-A store that is slow delays every start and every save, and nothing else tells
-it from a training that is.
+A slow store delays every start and every save, and nothing else distinguishes
+it from a slow training.
 """
 
 import logging
@@ -10,11 +10,11 @@ import time
 
 _log = logging.getLogger(__name__)
 
-# An answer that took so long was waited for, and it is said when so much of it
-# has come together.
+# An answer that takes this long is slow, and a line says so once the slow ones
+# have taken this much more time in total.
 _SLOW_SECS = 0.5
 _MANY_SECS = 5.0
-# From one line to the next.
+# At least this long from one line to the next.
 _PAUSE_SECS = 30.0
 
 
@@ -25,12 +25,12 @@ class AnswerTimes:
     self._clock = clock
     self._lock = threading.Lock()
     self._num_slow = 0
-    self._secs = 0.0  # What they took together.
-    self._said_secs = 0.0  # Of it, what the last line has counted.
+    self._secs = 0.0  # What they took in total.
+    self._said_secs = 0.0  # That total at the last line.
     self._said_at = -_PAUSE_SECS
 
   def note(self, url, secs):
-    """Takes in that the request for `url` (str) was answered after `secs`."""
+    """Records that the request for `url` (str) was answered after `secs`."""
     if secs < _SLOW_SECS:
       return
     with self._lock:

@@ -1,7 +1,7 @@
-"""Copies on this machine of what lies in a store, for what reads files alone.
+"""Copies on this machine of what lies in a store, for code that needs files.
 
-TensorFlow and NumPy read and write files. What is in a store already when it is
-asked for once more is not brought again, unless it has changed there.
+TensorFlow and NumPy read and write files. A checkpoint that is asked for once
+more is not copied again, unless it has changed in the store.
 """
 
 import collections
@@ -11,7 +11,7 @@ import shutil
 
 from distmnist.storage import paths, scratch, stores, urls
 
-# So many checkpoints, files or folders are kept, and the oldest goes.
+# How many checkpoints are kept; the oldest goes first.
 _MAX_KEPT = 2
 _kept = collections.OrderedDict()  # url -> (versions, folder)
 
@@ -24,7 +24,7 @@ def fetch_prefix(prefix):
       returned as it is.
 
   Raises:
-    OSError: they cannot be brought.
+    OSError: they cannot be copied.
   """
   if not urls.is_remote(prefix):
     return prefix
@@ -49,10 +49,10 @@ def fetch_prefix(prefix):
 
 
 def fetch_file(path):
-  """Returns where a file can be read; kept until the process ends.
+  """Returns where a file can be read; a copy is kept until the process ends.
 
   Raises:
-    OSError: it cannot be brought.
+    OSError: it cannot be copied.
   """
   if not urls.is_remote(path):
     return path
@@ -67,10 +67,10 @@ _files = {}
 
 
 def fetch_folder(url):
-  """Returns where a folder with all in it can be read.
+  """Returns where a folder and everything in it can be read.
 
   Raises:
-    OSError: it cannot be brought.
+    OSError: it cannot be copied.
   """
   if not urls.is_remote(url):
     return url
@@ -91,16 +91,16 @@ def _fetch_into(url, local):
 
 
 def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
-  """Puts all files below the folder `local` (str) to `url`.
+  """Uploads all files below the folder `local` to `url`.
 
   Args:
     local, url: str.
-    is_last: callable(file name), whether it says that the others are whole, and
-      goes when they are there.
-    check: callable, called before such a one is put.
+    is_last: callable(file name) -> whether the file marks the others as whole,
+      and is uploaded after them.
+    check: callable, called before such a file is uploaded.
 
   Raises:
-    OSError: one could not be put; or what `check` raises.
+    OSError: a file could not be uploaded; or what `check` raises.
   """
   found = [
     os.path.join(parent, name)
@@ -115,12 +115,12 @@ def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
 
 @contextlib.contextmanager
 def drafting(path):
-  """Yields a path on this machine of what is to be written to `path`.
+  """Yields a path on this machine for what is to be written to `path`.
 
-  It is put in its place at the end; a path on this machine is itself.
+  It is uploaded at the end; a path on this machine is yielded as it is.
 
   Raises:
-    OSError: it could not be put.
+    OSError: it could not be uploaded.
   """
   if not urls.is_remote(path):
     yield path
@@ -136,7 +136,7 @@ def drafting(path):
 
 
 def _find_version(entry):
-  """Returns what changes with an object of a listing."""
+  """Returns what changes when an object of a listing does."""
   when = entry.get('LastModified') or entry.get('updated') or entry.get('mtime')
   return entry['size'], entry.get('ETag') or entry.get('etag'), str(when)
 

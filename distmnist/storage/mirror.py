@@ -1,8 +1,8 @@
 """Files that grow, such as logs and summaries, in a store.
 
-A store cannot append. So they are written on this machine, and what has grown
-is put there anew by a thread: every ten seconds, or less often where that takes
-long. What a killed process wrote since is not there.
+A store cannot append. So the files are written on this machine, and a thread
+uploads those that have changed: every ten seconds, or less often if that takes
+long. What a killed process wrote after the last upload is missing there.
 """
 
 import logging
@@ -14,7 +14,7 @@ from distmnist.storage import scratch, stores, urls
 
 _log = logging.getLogger(__name__)
 
-# From one look to the next, and at least so much of the time it does nothing.
+# The shortest pause between looks, and the least ratio of pause to upload time.
 _LOOK_SECS = 10.0
 _IDLE_PER_BUSY = 20
 _lock = threading.Lock()
@@ -22,9 +22,9 @@ _mirrors = {}
 
 
 def localize(folder):
-  """Returns the folder (str) to write to for files that grow in `folder`.
+  """Returns the folder (str) in which to write files that grow in `folder`.
 
-  One on this machine is returned as it is.
+  A folder on this machine is returned as it is.
   """
   if not urls.is_remote(folder):
     return folder
@@ -36,16 +36,16 @@ def localize(folder):
 
 
 def follow(folder, url):
-  """Has what is in `folder` put to `url` from now on; returns `folder`."""
+  """Uploads what is in `folder` to `url` from now on; returns `folder`."""
   with _lock:
     _mirrors[folder] = _Mirror(folder, url)
   return folder
 
 
 def close(folder=None):
-  """Puts what is left of one folder, or of all, and ends its thread.
+  """Uploads the rest of one folder, or of all, and ends its thread.
 
-  What cannot be put is said, and is not an error: it is no result.
+  What cannot be uploaded is reported but is not an error: it is not a result.
   """
   with _lock:
     names = [folder] if folder else list(_mirrors)
@@ -90,13 +90,13 @@ class _Mirror:
             stores.upload(path, f'{self.url}/{place}')
             self._seen[path] = version
         except FileNotFoundError:
-          continue  # Renamed or removed in this moment.
+          continue  # Just renamed or removed.
         except OSError as error:
           if not self._has_failed:
             self._has_failed = True
             _log.info(
               f'{self.url} cannot be written: {error.strerror}; the run goes '
-              f'on, and {self.folder} has what is not there'
+              f'on, and {self.folder} has what is missing there'
             )
           return
       self._has_failed = False

@@ -1,7 +1,7 @@
 """What the programs ask of a path, which may be an address.
 
-On this machine it is what `os` does. An OSError has its reason in `strerror`
-in both cases.
+For a path on this machine, each function does what `os` does. In both cases, an
+OSError has its reason in `strerror`.
 """
 
 import os
@@ -30,7 +30,7 @@ def is_folder(path):
 
 
 def make_folders(path):
-  """Makes a folder and those above it; a store has none to make."""
+  """Makes a folder and those above it; a store needs none."""
   if not urls.is_remote(path):
     os.makedirs(path, exist_ok=True)
 
@@ -47,7 +47,7 @@ def read_text(path):
 
 
 def remove(path):
-  """Removes a file; one that is not there is an error on this machine alone."""
+  """Removes a file; a missing one is an error on this machine only."""
   if urls.is_remote(path):
     stores.remove(path)
   else:

@@ -1,9 +1,9 @@
 """Requests to a store, tried again while that may help.
 
 A store that does not answer, or answers that it is overloaded, is asked again
-for half a minute, each time with a line; a refusal is final at once. That the
-answers of a store are slow is said, too. fsspec and the store's library are
-imported with the first address.
+for half a minute, with a line each time; a refusal is final at once. Slow
+answers are reported, too. fsspec and the store's library are imported with the
+first address.
 """
 
 import errno
@@ -18,7 +18,7 @@ _times = answer_times.AnswerTimes()
 
 # The pauses between two tries of a request.
 WAITS_SECS = (0.5, 1, 2, 4, 8, 16)
-# A store that says nothing for so long does not answer.
+# A store that says nothing for this long does not answer.
 _ANSWER_SECS = 20
 _FINAL = (
   *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError),
@@ -32,7 +32,7 @@ _FINAL_ERRNOS = (
 
 
 def ask(url, do, missing='there is no such object'):
-  """Returns do(file system, path), which is tried again while it may help.
+  """Returns do(file system, path), which is retried while that may help.
 
   Args:
     url: str, the address of an object or a folder.
@@ -40,7 +40,7 @@ def ask(url, do, missing='there is no such object'):
     missing: str, the reason that a FileNotFoundError is given.
 
   Raises:
-    OSError: the store refuses, or does not answer, with a reason of one line.
+    OSError: the store refuses, or does not answer; its reason is one line.
   """
   for wait_secs in (*WAITS_SECS, None):
     start = time.monotonic()
@@ -65,13 +65,13 @@ def _open(url):
   scheme = url.partition('://')[0]
   options = {}
   if scheme == 's3':
-    # One try a request: those of the library are not said.
+    # One try per request: the library's own retries would be silent.
     options['config_kwargs'] = {
       'retries': {'total_max_attempts': 1},
       'connect_timeout': _ANSWER_SECS / 2,
       'read_timeout': _ANSWER_SECS,
     }
-  import fsspec.core  # noqa: PLC0415  Half a second, for addresses alone.
+  import fsspec.core  # noqa: PLC0415  Half a second, only for addresses.
 
   fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
   if scheme == 's3':
@@ -82,13 +82,13 @@ def _open(url):
 def _is_final(error):
   if isinstance(error, OSError) and error.errno in _FINAL_ERRNOS:
     return True
-  # Each library has its own kind for it.
+  # Each library has its own types of errors.
   words = f'{type(error).__name__} {error}'
   return isinstance(error, _FINAL) or bool(_FINAL_WORDS.search(words))
 
 
 def is_of_bucket(error):
-  """Whether a FileNotFoundError is of the bucket, and not of what is in it."""
+  """Whether a FileNotFoundError is about the bucket, not what is in it."""
   return 'bucket' in str(error).partition('/')[0].lower()
 
 

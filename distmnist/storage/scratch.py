@@ -1,7 +1,7 @@
-"""A folder of this process among the temporary ones, for copies and drafts.
+"""A temporary folder of this process, for copies and drafts.
 
-It goes with the process. What one that was killed has left is removed by the
-next: the kernel lets go of the lock in a folder when its process ends.
+It is removed when the process ends. The next process removes what a killed one
+has left: the kernel releases the lock in a folder when its process ends.
 """
 
 import atexit
@@ -47,7 +47,7 @@ def _prefix():
 
 
 def _remove_left():
-  """Removes the folders of this user's processes that are no more."""
+  """Removes the folders of this user's processes that have ended."""
   pattern = os.path.join(glob.escape(tempfile.gettempdir()), f'{_prefix()}*')
   for path in glob.glob(pattern):
     with contextlib.suppress(OSError):

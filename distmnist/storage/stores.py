@@ -1,7 +1,7 @@
-"""What is done with one object of a store.
+"""Operations on one object of a store.
 
-An object is there whole or not at all: it is written by one request, or beside
-its place and then renamed where the store has real folders.
+An object appears whole or not at all: it is written by one request or, where
+the store has real folders, beside its place and then renamed.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ def read(url):
 
 
 def write(url, content):
-  """Puts `content` (bytes) in the place of an object; raises OSError."""
+  """Writes `content` (bytes), replacing the object; raises OSError."""
   _put(url, lambda fs, place: fs.pipe_file(place, content))
 
 
 def create(url, content):
-  """Puts `content` (bytes) where nothing is.
+  """Writes `content` (bytes) to a new object, if there is none.
 
   Returns:
-    Whether it is there now, and by us.
+    Whether the object is there now, and is ours.
 
   Raises:
     OSError: the store refuses, or does not answer.
@@ -40,12 +40,12 @@ def create(url, content):
     )
     return True
   except FileExistsError:
-    # An answer that was lost on its way looks like another's object.
+    # If the answer was lost on its way, our object looks like another's.
     return read(url) == content
 
 
 def upload(local, url):
-  """Puts the file `local` (str) in the place of an object; raises OSError."""
+  """Uploads the file `local` (str), replacing the object; raises OSError."""
   _put(url, lambda fs, place: fs.put_file(local, place))
 
 
@@ -55,7 +55,7 @@ def download(url, local):
 
 
 def list_entries(url):
-  """Returns the dicts of fsspec for what is in a folder; [] if none is there.
+  """Returns fsspec's dicts for what is in a folder; [] if there is none.
 
   Each has `name`, a path without the scheme; `type`, file or directory; and
   `size` in bytes.
@@ -72,7 +72,7 @@ def list_entries(url):
       if retries.is_of_bucket(error):
         raise
       return []
-    # Some list a folder, and an object, as what is in it.
+    # Some stores list a folder, or an object, as its own content.
     path = path.rstrip('/')
     return [x for x in found if x['name'].rstrip('/') != path]
 
@@ -109,9 +109,10 @@ def remove(url, is_folder=False):
 
 
 def move(url, new_url):
-  """Gives an object, or a folder with all in it, another name.
+  """Renames an object, or a folder with everything in it.
 
-  A store copies and removes: one that is cut off leaves some under both names.
+  A store copies and removes, so a move that is cut off leaves some objects
+  under each name.
 
   Raises:
     OSError: the store refuses, or does not answer.
@@ -146,7 +147,7 @@ def modified(url):
 
 
 def _put(url, write_to):
-  """Has write_to(file system, path) make an object; it is seen once whole."""
+  """Makes an object by write_to(file system, path); it appears once whole."""
 
   def put(fs, path):
     with _placing(fs, path) as place:
@@ -157,9 +158,9 @@ def _put(url, write_to):
 
 @contextlib.contextmanager
 def _placing(fs, path):
-  """Yields where to write what gets the name `path` once it is whole."""
+  """Yields where to write; the object gets the name `path` once it is whole."""
   if not _has_folders(fs):
-    yield path  # An object has its name when its last byte is there.
+    yield path  # An object gets its name with its last byte.
     return
   new = f'{path}.{secrets.token_hex(4)}.new'
   fs.makedirs(os.path.dirname(path), exist_ok=True)

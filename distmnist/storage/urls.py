@@ -7,12 +7,12 @@ EXTRAS = {'gs': 'gcs', 'hdfs': 'hdfs', 's3': 's3'}
 
 
 def is_remote(path):
-  """Whether `path` (str or os.PathLike) is such an address."""
+  """Whether `path` (str or os.PathLike) is the address of a store."""
   return '://' in os.fspath(path)
 
 
 def expand(path):
-  """Returns `path` (str), with a ~ at its front replaced by the home."""
+  """Returns `path` (str), with a leading ~ replaced by the home folder."""
   return path if is_remote(path) else os.path.expanduser(path)
 
 
@@ -22,7 +22,7 @@ def tidy(path):
 
 
 def normalize(path):
-  """Returns the one str for all spellings of a path, links followed."""
+  """Returns the same str for all spellings of a path, with links followed."""
   return path.rstrip('/') if is_remote(path) else os.path.realpath(path)
 
 
@@ -35,7 +35,7 @@ def find_mistake(path):
     known = ', '.join(f'{name}://' for name in sorted(EXTRAS))
     return f'expected a path, or an address that starts with {known}'
   bucket = rest.split('/')[0]
-  # The file system that a cluster of Hadoop has by default has no name.
+  # The default file system of a Hadoop cluster has no name.
   if not bucket and scheme != 'hdfs':
     return f'expected {scheme}://BUCKET/FOLDER'
   return None

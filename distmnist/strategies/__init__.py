@@ -1,1 +1,1 @@
-"""One update rule a file; the file name is the value of --strategy."""
+"""One update rule per file; the file name is the value of --strategy."""

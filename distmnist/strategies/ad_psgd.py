@@ -1,7 +1,7 @@
 """AD-PSGD: asynchronous peers, each of which averages with a random other.
 
 Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952, algorithm 1; Jin et al. 2016,
-arXiv 1611.04581, have the same averages after the local step (gossiping SGD).
+arXiv 1611.04581, average in the same way after the local step (gossiping SGD).
 Worker i, at its step t from 1:
 
   g = g^i(x^i)
@@ -9,18 +9,18 @@ Worker i, at its step t from 1:
   x^i <- LocalOpt(x^i, g)
 
 g is taken before the average, as in the paper, where T = 1. j is one of n
-nodes, each as likely: the other n - 1 workers and the center x~, which computes
-nothing. That one is what is evaluated, saved and restored, and where a worker
-begins; the paper has no such node. 1 in n of a worker's exchanges is with the
-center: its ps carry no more than what one worker begins. An average leaves the
-sum of all copies what it was. global_step counts all exchanges; the staleness
-is the number of others' from one exchange of a worker to its next.
+equally likely nodes: the other n - 1 workers and the center x~, which computes
+nothing. The center is what is evaluated, saved and restored, and where a worker
+starts; the paper has no such node. 1 in n of a worker's exchanges is with the
+center, so its ps carry no more than the exchanges that one worker begins. An
+average does not change the sum of all copies. global_step counts all exchanges;
+the staleness counts the others' between two exchanges of one worker.
 
 x^i and the slots live on the worker; x~, the global_step and the record of
-batches on the ps. No worker waits for another to compute. One that is lost
-takes its x^i along, starts from the center when it is back, and has the others
-turn to the center instead; one that is suspended holds up each other once, for
-seconds (exchange/peers/peer.py).
+batches on the ps. No worker waits for another to compute. A worker that is lost
+loses its x^i and restarts from the center; until then the others turn to the
+center instead. A suspended worker holds up each of the others once, for seconds
+(exchange/peers/peer.py).
 """
 
 import tensorflow.compat.v1 as tf
@@ -35,7 +35,7 @@ def make(cluster):
 
 
 class AdPsgd(strategy.Strategy):
-  """Copies that average two by two, and a center that is one of them."""
+  """Copies that average in pairs, and a center that is one of them."""
 
   has_local_steps = True
   needs_warmup = True
@@ -72,13 +72,13 @@ class AdPsgd(strategy.Strategy):
       )
       with tf.control_dependencies([update.train_op, update.staleness]):
         gradients = [tf.identity(g) for g in gradients]
-        # Others add to x^i at any time: an update locks a variable, too.
+        # Others add to x^i at any time, but an update locks its variable, too.
         moved = copies.local_step(optimizer, gradients)
       with tf.control_dependencies([moved]):
         return self._count_visits(update)
 
   def _average(self, number, global_step):
-    """Returns a bool tensor once the exchange of this number is done."""
+    """Returns a bool tensor, ready once exchange `number` is done."""
 
     def with_center():
       pairs = zip(copies.read(), copies.read_center(), strict=True)
@@ -86,7 +86,7 @@ class AdPsgd(strategy.Strategy):
       parts, shards = zip(*copies.to_shards(changes), strict=True)
       added = variable_lists.add_all(shards, parts)
       moved = copies.add([-d for d in changes])
-      # Where it is counted next.
+      # On the device where the exchange is then counted.
       with (
         tf.device(global_step.device),
         tf.control_dependencies([added, moved]),
@@ -102,7 +102,7 @@ class AdPsgd(strategy.Strategy):
     )
 
   def _count_visits(self, update):
-    """Returns `update` with the bytes of those that others have begun."""
+    """Returns `update` plus the bytes of exchanges that others have begun."""
     train_op = tf.identity(update.train_op)
     if not self._meetings:
       return update._replace(train_op=train_op)

@@ -7,12 +7,12 @@ Hermans, Spanakis, Moeckel 2017, arXiv 1710.02368, section 3. Worker i:
   x~ <- Opt(x~, a / T);  x^i <- x~
 
 x~ is the center and T the communication period (the paper's lambda): the
-worker explores T steps ahead and pushes their mean, which has the size of one
-gradient, so that the center stays stable however large T is. T = 1 is DOWNPOUR.
+worker explores T steps ahead and pushes their mean gradient. That has the size
+of one, so the center stays stable however large T is. T = 1 is DOWNPOUR.
 
-Center and its slots live on the ps; x^i, its slots and the sum a on the
-worker. No worker waits for another. One that dies takes up to T gradients with
-it that it had not pushed, and its speed; the others go on.
+The center and its slots live on the ps; x^i, its slots and the sum a on the
+worker. No worker waits for another. If one dies, its speed and up to T
+gradients that it has not pushed are lost; the others go on.
 """
 
 import tensorflow.compat.v1 as tf
@@ -26,7 +26,7 @@ def make(cluster):
 
 
 class Agn(strategy.Strategy):
-  """The mean of T local gradients is one gradient of the center."""
+  """Applies the mean of T local gradients to the center as one gradient."""
 
   has_local_steps = True
   needs_warmup = True
@@ -51,7 +51,7 @@ class Agn(strategy.Strategy):
         with tf.device(global_step.device):  # Where all ps meet.
           push = make_optimizer().apply_gradients(pairs, global_step)
         new_step = strategy.read_after(global_step, self.mark_done([push]))
-        # The pull brings at least this worker's own push.
+        # The pull includes at least this worker's own push.
         with tf.control_dependencies([new_step]):
           parts = copies.read_shards()
         staleness = new_step - 1 - pulled_step.read_value()

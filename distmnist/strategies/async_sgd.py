@@ -1,16 +1,16 @@
-"""Asynchronous SGD: the Hogwild! of between-graph replication.
+"""Asynchronous SGD: Hogwild! with between-graph replication.
 
 Recht et al. 2011, arXiv 1106.5730. Each worker, at its own pace:
 
   pull x~;  g = g^i(x~_{c-s});  x~ <- Opt(x~, g)
 
 x~ is the center on the ps, g^i the gradient of worker i's batch, c the
-global_step and s the staleness: the updates of others between this worker's
-pull and its push. With n workers of one speed s is n - 1 in the mean.
+global_step and s the staleness: the updates by others between this worker's
+pull and its push. With n equally fast workers s is n - 1 on average.
 
 Variables and optimizer slots live on the ps; a worker keeps nothing, or with
---pull_ahead=1 a copy of the center that is a pull older. No worker waits for
-another: one that dies takes its speed away and no more.
+--pull_ahead=1 a copy of the center that is one pull older. No worker waits for
+another: if one dies, only its speed is lost.
 """
 
 import tensorflow.compat.v1 as tf
@@ -24,7 +24,7 @@ def make(cluster):
 
 
 class AsyncSgd(pull_ahead.PullingStrategy):
-  """One unlocked update of the center a step and worker."""
+  """One unlocked update of the center per step and worker."""
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('async_sgd'):

@@ -3,7 +3,7 @@
 Chen and Huo 2016, "Scalable training of deep learning machines by incremental
 block training with intra-block parallel optimization and blockwise
 model-update filtering" (ICASSP); second source: fairseq's optim/bmuf.py (CNTK's
-BlockMomentumSGD.h has zeta (1 - mu) in the place of zeta). Each worker trains T
+BlockMomentumSGD.h has zeta (1 - mu) in place of zeta). Each worker trains T
 steps on its own copy, x^i <- LocalOpt(x^i, g^i(x^i)); then, in lock-step:
 
   G = (1/n) sum_i x^i - x~ = (1/n) sum_i (x^i - x^i as pulled)
@@ -14,13 +14,12 @@ by default, which gives each worker's work its full weight), zeta the block
 learning rate. This is the paper's classical block momentum; mu = 0, zeta = 1
 is plain model averaging.
 
-What is sent is the change of x^i, not x^i: a --wire_dtype of 16 bits then
-rounds the change and not the weights, of which a small change is less than the
-last bit.
+A worker sends the change of x^i, not x^i: a --wire_dtype of 16 bits then rounds
+the change and not the weights, whose last bit may be larger than the change.
 
-Center, D and the accumulators live on the ps; x^i, its values as pulled and its
-slots on the worker. At the end of T steps all wait for all; so they wait for a
-worker that died, until it is back.
+The center, D and the accumulators live on the ps; x^i, its values as pulled and
+its slots on the worker. After T steps every worker waits for all the others,
+and so for one that died, until it is back.
 """
 
 import tensorflow.compat.v1 as tf
@@ -58,7 +57,7 @@ def make(cluster):
 
 
 class Bmuf(strategy.Strategy):
-  """T local steps each, then the filtered mean of all copies."""
+  """T local steps per worker, then the filtered mean of all copies."""
 
   has_local_steps = True
   max_staleness = 0
@@ -103,7 +102,7 @@ class Bmuf(strategy.Strategy):
       )
 
   def _filter(self, means):
-    """Returns the op of D and x~; means is G, a list like the shards."""
+    """Returns the op that updates D and x~; means is G, a list like shards."""
     deltas = self._copies.make_zeros_on_ps('block_delta')
     updates, shards = [], self._copies.shards
     for mean, shard, delta in zip(means, shards, deltas, strict=True):

@@ -1,4 +1,4 @@
-"""Delay-compensated asynchronous SGD: a gradient is moved to where x~ is now.
+"""Delay-compensated asynchronous SGD: gradients corrected to the current x~.
 
 Zheng et al. 2016, arXiv 1609.08326, algorithms 1 and 2, equation 10; second
 source: MXNet's optimizer DCASGD. Worker i:
@@ -7,17 +7,17 @@ source: MXNet's optimizer DCASGD. Worker i:
   x~ <- Opt(x~, g + lambda g (.) g (.) (x~ - x_bak^i))
 
 x~ is the center, (.) the element-wise product: g (.) g stands for the diagonal
-of the Hessian, so the sum is a first-order guess of the gradient at x~. With
+of the Hessian, so the sum is a first-order estimate of the gradient at x~. With
 plain SGD it is the paper's rule; lambda is dc_lambda (0.04 in the paper, 0 is
-async_sgd). Adaptive (DC-ASGD-a), with MS beside each center variable:
+async_sgd). Adaptive (DC-ASGD-a), with an MS for each center variable:
 
   MS <- m MS + (1 - m) g (.) g;  lambda = dc_lambda / sqrt(MS + 1e-7)
 
-Center, slots, MS and each worker's x_bak live on the ps (x_bak is a local
-variable of its worker: in no checkpoint, and set anew when it comes back); the
-pulled copy lives on the worker. A push is compensated and applied under one
-lock, and x_bak is what the same worker then pulls. A worker that dies takes
-its speed away and no more; the lock, if it has it, is let go.
+The center, slots, MS and each worker's x_bak live on the ps (x_bak is a local
+variable of its worker: in no checkpoint, and set anew when the worker is back);
+the pulled copy lives on the worker. A push is compensated and applied under one
+lock, and x_bak is what the same worker then pulls. If a worker dies, only its
+speed is lost; the lock, if it holds it, is released.
 """
 
 import tensorflow.compat.v1 as tf
@@ -91,7 +91,7 @@ class DcAsgd(strategy.Strategy):
       return strategy.Update(new_step, staleness, *copies.count_bytes())
 
   def _compensate(self, pairs):
-    """Returns the list of (gradient at x~, shard); each is on its ps."""
+    """Returns a list of (gradient at x~, shard), both on the shard's ps."""
     result, rows = [], iter(self._copies.rows.pulled)
     for i, (gradient, shard) in enumerate(pairs):
       if isinstance(gradient, tf.IndexedSlices):
@@ -109,7 +109,7 @@ class DcAsgd(strategy.Strategy):
     return result
 
   def _compensate_rows(self, gradient, shard, pulled):
-    """Returns the gradient of rows at x~; `pulled` are they in x_bak^i."""
+    """Returns the gradient of rows at x~; `pulled` is x_bak^i of the rows."""
     with tf.device(shard.device):
       g, rows = gradient.values, gradient.indices
       g += self._lambda * g * g * (shard.sparse_read(rows) - pulled)

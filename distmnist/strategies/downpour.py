@@ -1,22 +1,22 @@
-"""DOWNPOUR: asynchronous SGD on local copies, fetched and pushed now and then.
+"""DOWNPOUR: asynchronous SGD on local copies, with periodic fetch and push.
 
 Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1. Worker
-i, in its step t = 1, 2, ...:
+i, at its step t = 1, 2, ...:
 
   g = g^i(x^i);  a += g;  x^i <- LocalOpt(x^i, g)
   if n_push  divides t:  x~ <- Opt(x~, a);  a <- 0
   if n_fetch divides t:  x^i <- x~
 
-x~ is the center, c its clock (global_step, one a push). The paper fetches at
-the start of a step; here it is the end of the one before, so a worker starts
-with a fetch, and the answer to a push can bring it. With --pull_ahead=1 a fetch
+x~ is the center, c its clock (global_step, one per push). The paper fetches at
+the start of a step; here a fetch ends the step before, so a worker starts with
+a fetch, and the answer to a push can carry one. With --pull_ahead=1 a fetch
 brings x~ as it was when its step began, pulled while that step computes and
 pushes. The paper has n_fetch = n_push = 1, with Adagrad on the ps and the same
 rate everywhere.
 
-Center and its slots live on the ps; x^i, its slots and the sum a on the
-worker. No worker waits for another. One that dies takes the gradients with it
-that it had not pushed (less than n_push) and its speed; the others go on.
+The center and its slots live on the ps; x^i, its slots and the sum a on the
+worker. No worker waits for another. If one dies, its speed and the gradients
+that it has not pushed (fewer than n_push) are lost; the others go on.
 """
 
 import tensorflow.compat.v1 as tf
@@ -47,7 +47,7 @@ def make(cluster):
 
 
 class Downpour(strategy.Strategy):
-  """Sums of gradients go to the center, its values come back."""
+  """Sums of gradients go to the center, and its values come back."""
 
   has_local_steps = True
   needs_warmup = True
@@ -68,7 +68,7 @@ class Downpour(strategy.Strategy):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
       if self.overlaps_exchange:
-        # After nothing of this step: it starts with it.
+        # No control inputs: the reads begin when the step does.
         next_step, next_values = global_step.read_value(), copies.read_center()
       sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
 
@@ -90,7 +90,7 @@ class Downpour(strategy.Strategy):
       def take_next():
         taken = [pulled_step.assign(next_step), copies.assign(next_values)]
         with tf.control_dependencies(taken):
-          # Its own push has told it of a later one.
+          # This worker's own push may have returned a later step.
           last_known = tf.maximum(known_step.read_value(), next_step)
         return last_known, tf.constant(0, tf.int64)
 

@@ -1,4 +1,4 @@
-"""Drop-stale gradients: what is too old is not applied at all.
+"""Drop-stale gradients: a gradient that is too old is not applied at all.
 
 After tf.contrib.opt's DropStaleGradientOptimizer (TensorFlow 1). Worker i:
 
@@ -7,13 +7,13 @@ After tf.contrib.opt's DropStaleGradientOptimizer (TensorFlow 1). Worker i:
   else:                   g is dropped, and counted
 
 x~ is the center, c its clock (global_step, the updates that were applied), s
-the staleness: the updates of others between the pull and the push. s is read
-and judged under one lock. A dropped gradient is work for nothing, but its
-worker gets a fresh copy.
+the staleness: the updates by others between the pull and the push. s is read
+and judged under one lock. A dropped gradient is wasted work, but its worker
+gets a fresh copy.
 
-Center and slots live on the ps, the pulled copy on the worker. A worker waits
-for the lock only while another's update is applied. A worker that dies takes
-its speed away and no more; the lock, if it has it, is let go.
+The center and slots live on the ps, the pulled copy on the worker. A worker
+waits for the lock only while another's update is applied. If a worker dies,
+only its speed is lost; the lock, if it holds it, is released.
 """
 
 import tensorflow.compat.v1 as tf
@@ -37,7 +37,7 @@ def make(cluster):
 
 
 class DropStale(strategy.Strategy):
-  """Gradients up to a staleness, as under async_sgd."""
+  """Applies gradients as async_sgd does, up to a maximum staleness."""
 
   needs_warmup = True
   takes_tables = True

@@ -1,4 +1,4 @@
-"""DynSGD: the change of T local steps counts the less, the staler it is.
+"""DynSGD: the staler the change of T local steps is, the less it counts.
 
 Jiang, Cui, Zhang, Yu 2017, "Heterogeneity-aware Distributed Parameter Servers"
 (SIGMOD), in the simple form of Hermans' dist-keras. Worker i:
@@ -7,14 +7,14 @@ Jiang, Cui, Zhang, Yu 2017, "Heterogeneity-aware Distributed Parameter Servers"
   Delta = x^i - (x^i as pulled);  s = c - c_i
   x~ <- x~ + Delta / (s + 1);  c += 1;  x^i <- x~
 
-x~ is the center, c its clock (global_step, one a push), T the communication
-period, s the staleness: the pushes of others since the pull. s is read and
-used under one lock, so it is what it says.
+x~ is the center, c its clock (global_step, one per push), T the communication
+period, s the staleness: the pushes by others since the pull. s is read and
+used under one lock, so it is exact.
 
 The center lives on the ps; x^i, its slots and the values as pulled on the
-worker. A worker waits for the lock only while another's push is applied. A
-worker that dies takes up to T local steps with it, and its speed; the others
-go on. The lock, if it has it, is let go.
+worker. A worker waits for the lock only while another's push is applied. If a
+worker dies, its speed and up to T local steps are lost; the others go on. The
+lock, if it holds it, is released.
 """
 
 import tensorflow.compat.v1 as tf
@@ -60,7 +60,7 @@ class DynSgd(strategy.Strategy):
       def add(pairs, staleness):
         added = []
         for change, shard in pairs:
-          # Without it all changes would go through the ps of the lock.
+          # Otherwise all changes would go through the ps with the lock.
           with tf.device(shard.device):
             part = change / tf.cast(staleness + 1, change.dtype)
             added.append(shard.assign_add(part, read_value=False))

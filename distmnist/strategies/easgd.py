@@ -14,13 +14,13 @@ x + delta v, as in the authors' sixin-zh/mpiT; dist-keras has its sign wrong.
 Synchronous (easgd_sync; equations 5 and 6): all n workers take d^i from the
 same center, and x~ += sum_i d^i once all have arrived; n alpha <= 1.
 
-The paper has T = 10 (asynchronous) or 1, and t from 0: its first exchange is of
-two equals. global_step counts the moves of x~.
+The paper has T = 10 (asynchronous) or 1, and t from 0: its first exchange is
+between equals. global_step counts the moves of x~.
 
-Center on the ps; x^i (as x^i + delta v, where g is taken), v and slots on the
-worker. Asynchronous: no worker waits, and one that dies loses its x^i and pulls
-the center at its return. Synchronous: all wait for all at each exchange, and so
-for one that died until it is back.
+The center lives on the ps; x^i (as x^i + delta v, where g is taken), v and
+slots on the worker. Asynchronous: no worker waits; one that dies loses its x^i
+and pulls the center on its return. Synchronous: every worker waits for all the
+others at each exchange, and so for one that died, until it is back.
 """
 
 import tensorflow.compat.v1 as tf
@@ -35,8 +35,8 @@ from distmnist.nn import optimizers
 _MOVING_RATE = flags.DEFINE_float(
   'moving_rate',
   None,
-  'easgd: alpha, the part of the way to the center and back; by default '
-  '0.9 / workers.',
+  'easgd: alpha, the fraction of the gap between them by which worker and '
+  'center each move at an exchange; by default 0.9 / workers.',
   lower_bound=0,
   upper_bound=1,
 )
@@ -73,7 +73,7 @@ def make(cluster):
 
 
 class Easgd(strategy.Strategy):
-  """Copies that explore, on springs to the center."""
+  """Copies that explore, tied to the center by springs."""
 
   has_local_steps = True
   needs_warmup = True
@@ -103,7 +103,7 @@ class Easgd(strategy.Strategy):
 
       def pull_apart():
         pairs = zip(positions, copies.read_center(), strict=True)
-        # The same d here and there, also where it is rounded on its way.
+        # Both ends use the same d, even if it is rounded on the wire.
         changes = copies.round_as_sent([alpha * (x - y) for x, y in pairs])
         return changes, copies.add([-d for d in changes])
 

@@ -1,7 +1,7 @@
-"""Ring all-reduce: synchronous SGD with no ps, by TensorFlow's collectives.
+"""Ring all-reduce: synchronous SGD with no ps, on TensorFlow's collectives.
 
 Patarasuk and Yuan 2009, JPDC 69(2), for the ring. Every worker i of n holds
-all variables x, and all make the same step:
+all variables x, and all take the same step:
 
   g = (1/n) sum_i g^i(x);  x <- Opt(x, g)
 
@@ -13,16 +13,16 @@ of the earlier layers are computed.
 
 Variables, slots and the global_step live on each worker; before the first step
 the chief, which may have restored them, broadcasts its own. Every step waits
-for every worker, and so does all of it for the chief that saves or validates.
+for every worker, and so all of them wait while the chief saves or validates.
 
 With a --wire_dtype of 16 bits each worker casts its gradients before the ring,
 which then adds and divides in that dtype.
 
-A worker that dies (kill -9, a diverged cost) is the end for all: its ring is
-broken and TensorFlow cannot mend it. Within seconds the others end with one
-line and exit code 3, that of a lost task; tasks that are started again resume
-from the checkpoint. Workers agree to stop: one that wants to votes in the next
-step, and all stop after it. So one SIGTERM ends all workers at one step, with a
+If a worker dies (kill -9, a diverged cost), all must end: the ring is broken,
+and TensorFlow cannot mend it. Within seconds the others exit with one line and
+code 3, which means a lost task; restarted tasks resume from the checkpoint.
+Workers agree to stop: one that wants to stop votes in the next step, and all
+stop after it. So one SIGTERM ends all workers at the same step, with a
 checkpoint.
 """
 
@@ -37,8 +37,8 @@ from distmnist.exchange.ring import buckets, ring_hook
 _BUCKET_MIB = flags.DEFINE_float(
   'bucket_mib',
   4.0,
-  'ring_allreduce: gradients travel in buckets of so many MiB, each as soon as'
-  ' it is full, while others are computed. 0: all together at the end.',
+  'ring_allreduce: gradients travel in buckets of this many MiB, each as soon '
+  'as it is full, while others are computed. 0: all together at the end.',
   lower_bound=0,
 )
 
@@ -54,7 +54,7 @@ def make(cluster):
 
 
 class RingAllreduce(strategy.Strategy):
-  """One mean of all workers' gradients a step, applied by each of them."""
+  """One mean of all workers' gradients per step, applied by each worker."""
 
   needs_ps = False
   waits_for_all = True
@@ -91,11 +91,11 @@ class RingAllreduce(strategy.Strategy):
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
   def _build_means(self, gradients, variables):
-    """Returns the workers' means, and sets the share of votes on the way."""
+    """Returns the workers' mean gradients; also sets the mean of the votes."""
     cluster = self.cluster
     with tf.device(cluster.cpu_device):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
-      # A worker that wants to stop votes again if they are lost.
+      # If the votes are lost, a worker that wants to stop votes again.
       votes = tf.ensure_shape(votes, [2])
       means, self._votes = buckets.build_means(
         *(cluster, gradients, variables, votes),
@@ -104,7 +104,7 @@ class RingAllreduce(strategy.Strategy):
     return means
 
   def _vote(self):
-    """float32 [2]: whether this worker wants to stop; whether by a signal."""
+    """Returns float32 [2]: does it want to stop; did a signal ask it to."""
     is_preempted = self._stop is not None and self._stop.is_requested
     return np.array([self._wants_stop, is_preempted], np.float32)
 

@@ -1,7 +1,7 @@
 """Synchronous AGN: all workers' means of T local gradients make one update.
 
-After tmulc18's Distributed-TensorFlow-Guide (Synchronous-SGD and ADAG put
-together); the local rounds are those of arXiv 1710.02368. In lock-step:
+After tmulc18's Distributed-TensorFlow-Guide (Synchronous-SGD and ADAG
+combined); the local rounds are those of arXiv 1710.02368. In lock-step:
 
   u^i = (1/T) sum of T gradients, with x^i <- LocalOpt(x^i, g^i(x^i)) each
   x~ <- Opt(x~, (1/R) sum_{i=1..R} u^i);  x^i <- x~ for all
@@ -9,10 +9,10 @@ together); the local rounds are those of arXiv 1710.02368. In lock-step:
 x~ is the center, T the communication period, R = replicas_to_aggregate: all n
 workers by default. With R < n the u^i that come late are dropped.
 
-Center, its slots and the accumulators of u live on the ps; x^i, its slots and
-the sum of gradients on the worker. At the end of T steps all workers wait
-until R have contributed. So with R = n they wait for a worker that died, until
-it is back.
+The center, its slots and the accumulators of u live on the ps; x^i, its slots
+and the sum of gradients on the worker. After T steps all workers wait until R
+have contributed; so with R = n they wait for a worker that died, until it is
+back.
 """
 
 import tensorflow.compat.v1 as tf
@@ -31,7 +31,7 @@ def make(cluster):
 
 
 class Sagn(strategy.Strategy):
-  """T local steps each, then one update of all."""
+  """T local steps per worker, then one update from all of them."""
 
   has_local_steps = True
   max_staleness = 0

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: asynchronous, but none runs far ahead.
+"""Stale synchronous parallel: asynchronous, but no worker runs far ahead.
 
 Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel
 parameter server" (NIPS), section 2; second source: Dai et al. 2015, "High-
@@ -11,11 +11,11 @@ next one if and only if
 and then does what async_sgd does: pull x~;  g = g^i(x~);  x~ <- Opt(x~, g).
 S (ssp_bound) = 0 is bulk-synchronous, a large S asynchronous.
 
-Variables, slots and the clocks c live on the ps, with a queue of permits a
-worker: each time min_j c^j rises, every worker gets a permit. A worker takes
-one at the end of a step, so it waits where its next step may not start yet.
-The others wait for a worker that died, S steps ahead of its clock, until it is
-back. One that leaves in order, or is asked to stop, holds up none.
+Variables, slots and the clocks c live on the ps, with a queue of permits for
+each worker: each time min_j c^j rises, every worker gets a permit. A worker
+takes one at the end of a step, so it waits if its next step may not start yet.
+If a worker dies, the others wait, S steps ahead of its clock, until it is back.
+One that leaves in an orderly way, or is asked to stop, holds up no other.
 """
 
 import tensorflow.compat.v1 as tf

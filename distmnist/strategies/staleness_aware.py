@@ -5,13 +5,13 @@ Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950, section 3.2. Worker i:
   pull x~ at clock c_i;  g = g^i(x~)
   s = c - c_i;  x~ <- Opt(x~, g) with the rate eta / max(1, s);  c += 1
 
-x~ is the center, c its clock (global_step), s the staleness: the updates of
+x~ is the center, c its clock (global_step), s the staleness: the updates by
 others between the pull and the push. s is read and used under one lock, so it
-is what it says.
+is exact.
 
-Center and slots live on the ps, the pulled copy on the worker. A worker waits
-for the lock only while another's update is applied. A worker that dies takes
-its speed away and no more; the lock, if it has it, is let go.
+The center and slots live on the ps, the pulled copy on the worker. A worker
+waits for the lock only while another's update is applied. If a worker dies,
+only its speed is lost; the lock, if it holds it, is released.
 """
 
 import tensorflow.compat.v1 as tf
@@ -26,7 +26,7 @@ def make(cluster):
 
 
 class StalenessAware(strategy.Strategy):
-  """The rate of a push is divided by its staleness."""
+  """Divides the rate of a push by its staleness."""
 
   needs_warmup = True
   takes_tables = True

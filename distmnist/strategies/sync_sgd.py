@@ -1,13 +1,13 @@
 """Synchronous SGD with backup workers, through SyncReplicasOptimizer.
 
-Chen et al. 2016, arXiv 1604.00981. Each update takes in the first R gradients
-of its step; what comes later is dropped:
+Chen et al. 2016, arXiv 1604.00981. Each update takes the first R gradients of
+its step and drops later ones:
 
   x~ <- Opt(x~, (1/R) sum_{j=1..R} g^j(x~))
 
-R is replicas_to_aggregate and N = total_num_replicas the workers. R = N (the
-default) is lock-step: one gradient a worker and update. R < N leaves N - R
-backup workers. R > N: a worker contributes several batches to one update.
+R is replicas_to_aggregate, N = total_num_replicas the number of workers. R = N
+(the default) is lock-step: one gradient per worker and update. R < N leaves
+N - R backup workers. R > N: a worker contributes several batches to an update.
 
 With --worker_learning_rates (after tmulc18's synchronous SGD with different
 rates; plain SGD, R = N) worker i's gradient counts as g^i n lr_i / base, base
@@ -17,9 +17,9 @@ being the optimizer's rate, so that the mean becomes
 
 Variables, slots, gradient accumulators and the token queue live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
-hands out after each update. With R = N all wait for one that died to return.
+hands out after each update. With R = N all wait for a dead worker to return.
 
-With --sync_barrier=shard that is per shard: exchange/shards/shard_barrier.py.
+With --sync_barrier=shard they wait by shard: exchange/shards/shard_barrier.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -37,10 +37,10 @@ _SYNC_BARRIER = flags.DEFINE_enum(
   'step',
   ['step', 'shard'],
   'sync_sgd: what workers wait for. step: until all gradients are in and '
-  'applied, and pull then. shard: each shard is applied, and pulled, as soon '
+  'applied, then they pull. shard: each shard is applied, and pulled, as soon '
   'as its own gradients are in, while others are still pushed; variables are '
   'then cut into shards of at most 2 MiB (--max_shard_mib). The result is the '
-  'same; shard takes at most one gradient a worker in each update.',
+  'same; shard takes at most one gradient per worker in each update.',
 )
 _BARRIERS = {
   'step': (center.Center, sync_replicas.SyncReplicas),
@@ -49,7 +49,7 @@ _BARRIERS = {
 
 
 def make(cluster):
-  """Returns the rule; raises cli.UsageError where flags do not fit."""
+  """Returns the rule; raises cli.UsageError if flags do not fit."""
   num_replicas = strategy.replicas_to_aggregate_from_flags(cluster)
   barrier = _SYNC_BARRIER.value
   if barrier == 'shard' and num_replicas > cluster.num_workers:
@@ -80,7 +80,7 @@ class SyncSgd(strategy.Strategy):
       cluster: cluster.Cluster.
       replicas_to_aggregate: int, R.
       gradient_factor: float, n lr_i / base, or None for 1.
-      barrier: str, of _BARRIERS.
+      barrier: str, a key of _BARRIERS.
     """
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 AUTOTUNE_SECS = flags.DEFINE_float(
   'autotune_secs',
   30.0,
-  'Seconds of training that the trials of --autotune, and of --suggest of plan,'
-  ' take together, beside the start of each.',
+  "Seconds of training that the trials of --autotune, or of plan's --suggest, "
+  'take together, not counting the start of each.',
   lower_bound=1.0,
 )
 

@@ -62,7 +62,7 @@ def from_flags(num_parallel, module, is_launched):
       if flag.present:
         raise cli.UsageError(
           f'--{flag.name} is for --runner=spark, and this is --runner=local: '
-          'give the one or leave out the other'
+          'leave it out, or give --runner=spark'
         )
   num_cores = max(1, len(os.sched_getaffinity(0)) // num_parallel)
   return LocalBackend(

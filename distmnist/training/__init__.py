@@ -1,1 +1,1 @@
-"""A training from its data to its report: steps, hooks, the chief."""
+"""Training, from the data to the report: steps, hooks, the chief."""

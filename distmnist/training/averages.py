@@ -1,4 +1,4 @@
-"""The moving averages of the weights, where a model is judged or given away."""
+"""Moving averages of the weights, for evaluating or exporting a model."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -9,9 +9,9 @@ _EMA_DECAY = flags.DEFINE_float(
   'ema_decay',
   0,
   'Decay of a moving average of the weights, from 0 to less than 1, such as '
-  '0.999: the part of itself that the average keeps with each update of the '
-  'center, less in the first ones. It is the average that is evaluated and '
-  'exported; the training goes on from the weights. 0 has no average.',
+  '0.999: the fraction of itself that the average keeps at each update of the '
+  'center, less at the first ones. The average is evaluated and exported; the '
+  'training goes on from the weights. 0: no average.',
   lower_bound=0,
   upper_bound=1,
 )
@@ -25,7 +25,7 @@ flags.register_validator(
 def make(center, global_step):
   """Returns the center_average.CenterAverage of --ema_decay, or None.
 
-  To be called before a strategy's `minimize`.
+  Must be called before a strategy's `minimize`.
 
   Args:
     center: list of tf.Variable, the model's.
@@ -39,10 +39,10 @@ def make(center, global_step):
 
 
 def name_all(variables):
-  """Returns {name in a checkpoint: variable} for a model to be judged.
+  """Returns {name in a checkpoint: variable} for evaluating a model.
 
   Args:
-    variables: list of tf.Variable, whole ones, of the model.
+    variables: list of tf.Variable, the model's, each whole.
   """
   trained = tf.trainable_variables() if _EMA_DECAY.value else []
   return {
@@ -52,7 +52,7 @@ def name_all(variables):
 
 
 def put_in_place(values):
-  """Returns {name: array} in which averages are in the place of weights.
+  """Returns {name: array} in which averages replace the weights.
 
   Args:
     values: dict of variable name -> array, with averages if there are any.

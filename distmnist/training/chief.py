@@ -1,4 +1,4 @@
-"""What worker 0 does beside its own steps: validate, wait, save, report."""
+"""What worker 0 does besides its own steps: validate, wait, save, report."""
 
 import os
 import time
@@ -41,8 +41,8 @@ _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(
 _VALIDATE_AT_END = flags.DEFINE_bool(
   'validate_at_end',
   False,
-  'Report the accuracy on the validation split too, if there is one: what to '
-  'choose a training by, as the test images are for the one that was chosen.',
+  'Report the accuracy on the validation split too, if there is one: choose '
+  'between trainings by it, and keep the test images for the one chosen.',
 )
 END_TIMEOUT_SECS = flags.DEFINE_float(
   'end_timeout_secs',
@@ -56,7 +56,7 @@ def check_flags(logdir, num_validation_images):
   """Checks the flags above.
 
   Raises:
-    cli.UsageError: they do not fit each other.
+    cli.UsageError: they contradict each other.
   """
   if _VALIDATION_STEPS.value and not num_validation_images:
     raise cli.UsageError('--validation_steps needs --validation_images > 0')
@@ -73,18 +73,18 @@ def check_flags(logdir, num_validation_images):
 
 
 class Chief:
-  """Worker 0's hooks for the end and the way there, and its report.
+  """Worker 0's hooks during the training and at its end, and its report.
 
   Attributes:
-    save: callable(session), saves the step of now; once there are `hooks`.
+    save: callable(session), saves the current step; set by `hooks`.
   """
 
   def __init__(self, task, choice, variables, validation_split, folder):
     """
     Args:
-      task: task.Task, which serves.
+      task: task.Task, already serving.
       choice: flag_checks.Choice.
-      variables: list of tf.Variable, of the center: weights and averages.
+      variables: list of tf.Variable, the center's: weights and averages.
       validation_split: split.Split.
       folder: run_folder.RunFolder.
     """
@@ -103,20 +103,20 @@ class Chief:
     self._live = live_evaluation.LiveEvaluation(task, choice, variables, judged)
 
   def hooks(self, steps, scaffold, others):
-    """Returns the SessionRunHooks, to come after the strategy's.
+    """Returns the SessionRunHooks, which must come after the strategy's.
 
-    At the end the other workers are waited for, then the center is fetched
-    for the evaluation, then saved.
+    At the end they wait for the other workers, then fetch the center for the
+    evaluation, then save it.
 
     Args:
       steps: fused_steps.Steps.
-      scaffold: session.ClusterScaffold, whose saver saves.
+      scaffold: session.ClusterScaffold, whose saver is used.
       others: shutdown.Others.
     """
     stop = self._task.stop
 
     def at_end(session):
-      if not stop.is_requested:  # After a signal there is only a checkpoint.
+      if not stop.is_requested:  # After a signal only a checkpoint is written.
         self._workers = others.wait_at_end(END_TIMEOUT_SECS.value)
         self._live.take(session)
         self._final_step = int(session.run(self._global_step))
@@ -178,7 +178,7 @@ class Chief:
   def report(self, stats, progress, start):
     """Evaluates, prints the last lines and writes report.json.
 
-    The session is closed and the cluster let go: this needs neither.
+    By now the session is closed and the cluster released; neither is needed.
 
     Args:
       stats: report.WorkerStats of this worker.
@@ -220,7 +220,7 @@ def _make_evaluator(task, choice, split):
 
 
 def _note_final(step, **splits):
-  """Keeps in metrics.jsonl the last metrics of each split, or None."""
+  """Writes each split's final metrics, unless None, to metrics.jsonl."""
   for split, metrics in splits.items():
     if metrics:
       own_metrics.write(

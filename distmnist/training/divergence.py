@@ -1,7 +1,7 @@
-"""Whether a training can go on from a checkpoint, or has diverged there.
+"""Whether training can resume from a checkpoint, or has diverged there.
 
-The cost of a step is of the weights before it, so a checkpoint may hold weights
-that no cost has been computed from. One is computed before they are restored.
+A step's cost is computed from the weights before it, so a checkpoint may hold
+weights whose cost is not known. It is computed before they are restored.
 """
 
 import math
@@ -19,9 +19,9 @@ _NUM_DRAWN = 10
 
 
 def without_data(problem, image_shape):
-  """Returns a CostCheck for a program with no images at hand, maybe no GPU.
+  """Returns a CostCheck for a program without images, maybe without a GPU.
 
-  A sane model has a finite cost of whatever pixels.
+  A sane model has a finite cost for any pixels.
 
   Args:
     problem: problem.Problem of images.
@@ -38,8 +38,8 @@ def without_data(problem, image_shape):
 class CostCheck:
   """Computes the cost of some examples from checkpoints, on this machine alone.
 
-  The graph is built when the first checkpoint is looked at: a training that
-  resumes nothing pays nothing.
+  The graph is built only for the first checkpoint: a training that resumes
+  nothing pays nothing.
   """
 
   def __init__(self, problem, split, config=None):
@@ -58,10 +58,10 @@ class CostCheck:
     """Returns what is wrong with the cost (str), or None if it is finite.
 
     Args:
-      path: str, a checkpoint that is whole.
+      path: str, a complete checkpoint.
 
     Raises:
-      cli.RunError: it is of another model.
+      cli.RunError: it belongs to another model.
     """
     if self._graph is None:
       self._graph = self._build()

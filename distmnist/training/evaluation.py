@@ -1,4 +1,4 @@
-"""Metrics of variables at hand or of a checkpoint, on this machine alone."""
+"""Metrics of given values or of a checkpoint, on this machine alone."""
 
 import contextlib
 
@@ -11,8 +11,8 @@ from distmnist.exchange.tables import key_map, row_reuse
 from distmnist.logdir import checkpoint_files, checkpoints
 from distmnist.training import averages
 
-# Chunks whose activations stay in the cache, and with large examples in memory:
-# this many images of MNIST, fewer of larger ones.
+# Chunks whose activations fit in the cache or, for large examples, in memory:
+# this many MNIST images, fewer if they are larger.
 CHUNK_SIZE = 250
 _CHUNK_NUMBERS = CHUNK_SIZE * 28 * 28
 
@@ -20,8 +20,8 @@ _CHUNK_NUMBERS = CHUNK_SIZE * 28 * 28
 class Evaluator:
   """Metrics on a split, in a graph and a session of its own on this machine.
 
-  It takes the values of the variables from wherever they are, so that no
-  cluster has to stay for it.
+  It takes the values of the variables from any source, so that no cluster has
+  to keep running for it.
   """
 
   def __init__(self, problem, split, config=None):
@@ -44,7 +44,7 @@ class Evaluator:
       self._variables = tf.global_variables()
       self._saved = averages.name_all(self._variables)
       self._saver = tf.train.Saver(self._saved)
-      # Tables of words, and what a metric counts in.
+      # Lookup tables of words, and the counters of metrics.
       others = tf.tables_initializer(), tf.local_variables_initializer()
     self._session = self._make_session(graph, config)
     self._session.run(others)
@@ -60,7 +60,7 @@ class Evaluator:
     """Returns {name: float}, the metrics over all examples.
 
     Args:
-      values: dict of variable name -> array; see checkpoints.fetch_whole. Of
+      values: dict of variable name -> array; see checkpoints.fetch_whole. With
         --ema_decay it has the averages, too.
     """
     self._session.run(
@@ -74,7 +74,7 @@ class Evaluator:
     """Returns the metrics of the checkpoint `path`, {name: float}.
 
     Raises:
-      cli.RunError: the checkpoint is unreadable or of another model.
+      cli.RunError: the checkpoint is unreadable or belongs to another model.
     """
     checkpoints.check_has(path, self._saved)
     try:
@@ -105,7 +105,7 @@ class Evaluator:
 
 
 def _add(total, value):
-  """Returns the sum of what was fetched so far, None at first, and of `value`.
+  """Returns the sum of `total`, which is None at first, and `value`.
 
   Numbers are added in double precision, lists of states as they are.
   """
@@ -118,18 +118,18 @@ def compute_chunk_size(x):
   """Returns how many examples are evaluated at once (int).
 
   Args:
-    x: nest of tf.TensorSpec of one example.
+    x: nest of tf.TensorSpec for one example.
   """
   numbers = sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(x))
   return min(CHUNK_SIZE, max(1, _CHUNK_NUMBERS // max(1, numbers)))
 
 
 def build_fetch():
-  """Returns a callable, session -> {name: array}, all that is in a checkpoint.
+  """Returns a callable, session -> {name: array}, all that a checkpoint holds.
 
-  It is of the default graph, while others train.
+  It fetches from the default graph, while others train.
   """
-  # A row that is made meanwhile must not be known without its values.
+  # The key of a row made meanwhile must not be fetched without its values.
   keys, variables = tf.get_collection(key_map.KEYS), tf.global_variables()
 
   def fetch(session):
@@ -142,13 +142,13 @@ def build_fetch():
 def build_sums(problem, y, outputs):
   """Returns {name: float32 scalar}: the metrics, summed over the examples.
 
-  Of a metric_total.Total it is the list of its states. The loss is among them
-  where none of the problem's metrics has its name.
+  For a metric_total.Total it is the list of its states. The loss of a user's
+  problem is added unless one of its metrics has that name.
 
   Args:
     problem: problem.Problem.
-    y: nest of tensors [n, ...], what is to be learnt.
-    outputs: nest of tensors, of the model.
+    y: nest of tensors [n, ...], what is to be learned.
+    outputs: nest of tensors, the model's.
   """
   sums = {
     name: values.states

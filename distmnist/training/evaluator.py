@@ -1,6 +1,6 @@
 """Test metrics of each new checkpoint of a run, for as long as it trains.
 
-An evaluator knows the run by its log directory alone. It is no part of the
+An evaluator knows the run only by its log directory. It is not part of the
 cluster, and no task waits for it.
 """
 
@@ -31,7 +31,7 @@ _CONTINUOUS_TIMEOUT_SECS = flags.DEFINE_float(
   lower_bound=0,
 )
 _LOOK_SECS = 0.2
-_STORE_LOOK_SECS = 2.0  # Each look is a request that is paid for.
+_STORE_LOOK_SECS = 2.0  # Each look is a request that costs money.
 
 
 def timeout_secs_from_flags():
@@ -91,10 +91,10 @@ def run_task(task):
 
 
 def _wait_for_start(logdir, earlier, timeout_secs, stop):
-  """Waits until the report that was there at the start is not there any more.
+  """Waits until the report found at the start is gone.
 
-  It is that of an earlier run, which the chief takes away when it starts; or
-  of this one, if the evaluator comes too late.
+  It belongs to an earlier run, and the chief removes it when it starts; or to
+  this run, if the evaluator comes too late.
   """
   wait = console.Wait(timeout_secs)
   while earlier and logdirs.report_time(logdir) == earlier:
@@ -104,7 +104,7 @@ def _wait_for_start(logdir, earlier, timeout_secs, stop):
 
 
 def follow(logdir, timeout_secs, pause=time.sleep):
-  """Yields each new checkpoint until the run has ended or none comes any more.
+  """Yields each new checkpoint until the run has ended or no more come.
 
   Args:
     logdir: str.
@@ -129,7 +129,7 @@ def follow(logdir, timeout_secs, pause=time.sleep):
 def describe_new(evaluator, path, split_name):
   """Returns a line as `describe` does, or None if the checkpoint is gone.
 
-  A slow evaluator may find it gone: the chief keeps only the last ones.
+  That may happen to a slow evaluator: the chief keeps only the last ones.
   """
   try:
     return describe(evaluator, path, split_name)
@@ -149,7 +149,7 @@ def describe(evaluator, path, split_name):
     split_name: str, what it is evaluated on.
 
   Raises:
-    cli.RunError: it is unreadable or of another model.
+    cli.RunError: it is unreadable or belongs to another model.
   """
   found = evaluator.compute_checkpoint(path)
   step = checkpoints.read_step(path)

@@ -1,4 +1,4 @@
-"""The trained model in the log directory, as a file of its own library."""
+"""The trained model in the log directory, in its own library's format."""
 
 import logging
 import os
@@ -14,14 +14,13 @@ _FILE = 'model.keras'
 
 
 def write(problem, logdir, live, best_path=None):
-  """Writes the model that a training has given, if it is one of Keras.
+  """Writes the model that a training produced, if it is a Keras model.
 
   Args:
     problem: problem.Problem.
-    logdir: str; None for nowhere.
+    logdir: str; None to write nothing.
     live: live_evaluation.LiveEvaluation, with the values at the end.
-    best_path: str, the checkpoint whose values are taken in their place, or
-      None.
+    best_path: str, the checkpoint whose values are used instead, or None.
 
   Raises:
     cli.RunError: the file cannot be written.

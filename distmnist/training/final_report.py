@@ -17,13 +17,13 @@ _REPORT_FILE = flags.DEFINE_string(
 
 
 def publish(outcome, workers, strategy, num_workers, logdir):
-  """Logs how a run has ended, and writes it down.
+  """Logs how a run ended, and writes its report.
 
   Args:
-    outcome: dict, what the chief alone knows; see logdir/report.py.
-    workers: list of report.WorkerStats, of the workers that were heard of.
+    outcome: dict, what only the chief knows; see logdir/report.py.
+    workers: list of report.WorkerStats, of the workers that were heard from.
     strategy: strategy.Strategy.
-    num_workers: int, of the cluster.
+    num_workers: int, the cluster's.
     logdir: str or None.
   """
   all_lives, unknown = lives.gather(logdir, workers)
@@ -51,9 +51,9 @@ def publish(outcome, workers, strategy, num_workers, logdir):
   made_steps = any(worker.local_steps for worker in workers)
   if not made_steps and logdirs.has_ended(logdir):
     _log.info(
-      f'already finished at step {outcome["global_step"]}: nothing was to do, '
-      f'and {logdirs.report_path(logdir)} stays as it was; train on with more '
-      '--train_steps or --epochs, or anew with --resume=never'
+      f'already finished at step {outcome["global_step"]}: there was nothing '
+      f'to do, and {logdirs.report_path(logdir)} stays as it was; continue '
+      'with more --train_steps or --epochs, or start over with --resume=never'
     )
   else:
     path = report.write(whole, logdirs.report_path(logdir))

@@ -1,6 +1,6 @@
 """What the flags of a worker ask for, checked before its server starts.
 
-check_flags.py and plan.py ask the same without a training.
+check_flags.py and plan.py use the same checks without training.
 """
 
 import os
@@ -38,8 +38,8 @@ class Choice(NamedTuple):
     rule: str, the name of the strategy.
     strategy: strategy.Strategy.
     problem: problem.Problem.
-    traced_steps: list of int, of --trace_steps.
-    plan: schedule.Plan; None where the data is not known.
+    traced_steps: list of int, from --trace_steps.
+    plan: schedule.Plan; None if the data are not known.
     start_step: int, the global step at which this worker begins.
   """
 
@@ -57,10 +57,10 @@ def check(cluster, num_images, num_validation_images):
   Args:
     cluster: cluster.Cluster.
     num_images: int, the size of the training split.
-    num_validation_images: int, that of the validation split.
+    num_validation_images: int, the size of the validation split.
 
   Raises:
-    cli.UsageError: a flag does not fit the others, the cluster or the data.
+    cli.UsageError: a flag contradicts the others, the cluster or the data.
   """
   choice = check_without_data(cluster)
   plan = schedule.make_plan(cluster, choice.strategy, num_images)
@@ -70,10 +70,10 @@ def check(cluster, num_images, num_validation_images):
 
 
 def check_without_data(cluster):
-  """Returns the Choice of a worker as far as it needs no data.
+  """Returns the part of a worker's Choice that needs no data.
 
   Raises:
-    cli.UsageError: a flag does not fit the others or the cluster.
+    cli.UsageError: a flag contradicts the others or the cluster.
   """
   rule, strategy = make_strategy(cluster)
   check_min_workers(rule, strategy, os.environ)
@@ -96,7 +96,7 @@ def check_min_workers(rule, strategy, environ):
   Args:
     rule: str, the strategy's name.
     strategy: strategy.Strategy.
-    environ: dict, in which a launcher says that fewer workers are enough.
+    environ: dict, where a launcher may say that fewer workers are enough.
   """
   if strategy.waits_for_all and environ.get(MIN_WORKERS):
     raise cli.UsageError(
@@ -107,7 +107,7 @@ def check_min_workers(rule, strategy, environ):
 
 
 def make_strategy(cluster):
-  """Returns (name, strategy.Strategy) of the flags."""
+  """Returns (name, strategy.Strategy) as the flags choose it."""
   name = _STRATEGY.value
   if _SYNC_REPLICAS.value:
     if flags.FLAGS['strategy'].present and name != 'sync_sgd':

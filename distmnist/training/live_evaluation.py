@@ -1,8 +1,8 @@
 """Metrics of a model with sparse tables, whose rows stay on the ps.
 
-What is evaluated is the center itself, through the session's cluster: of a
-table the rows of each chunk are pulled, as a step of the training does, and so
-it need not fit the memory of who evaluates.
+The center itself is evaluated, through the session's cluster: each chunk pulls
+the table rows that it needs, as a training step does, so a table need not fit
+in the memory of the evaluating task.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ class LiveEvaluation:
   """How good the center is at the end, with its tables where they are.
 
   Attributes:
-    values: {name: array} of what is no table on a ps, whole variables; None
+    values: {name: array}, whole variables, all but the tables on ps; None
       before `take`.
   """
 
   def __init__(self, task, choice, variables, splits):
     """
     Args:
-      task: task.Task of a worker, which serves when `take` is called.
+      task: task.Task of a worker, serving when `take` is called.
       choice: flag_checks.Choice.
-      variables: list of tf.Variable, of the center, in the default graph.
+      variables: list of tf.Variable, the center's, in the default graph.
       splits: list of split.Split to evaluate on.
     """
     self._task, self._choice, self._splits = task, choice, splits
@@ -42,7 +42,7 @@ class LiveEvaluation:
     self.values = self._found = None
 
   def take(self, session):
-    """Fetches the center; what needs its tables is computed now."""
+    """Fetches the center; computes the metrics now if they need its tables."""
     self.values = checkpoints.fetch_whole(session, self._variables)
     if self._tables:
       self._found = [
@@ -54,7 +54,7 @@ class LiveEvaluation:
 
   @property
   def has_tables(self):
-    """Whether there is more to the model than `values`: bool."""
+    """bool, whether the model has more than `values`."""
     return bool(self._tables)
 
   def compute(self):
@@ -76,7 +76,7 @@ class _LiveEvaluator(evaluation.Evaluator):
 
   @contextlib.contextmanager
   def _building(self):
-    """Variables are those of the training: of its names, where it has them."""
+    """Gives variables the names and places that they have in training."""
     cluster = self._task.cluster
 
     center = center_lib.Center(cluster)

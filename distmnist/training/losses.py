@@ -9,7 +9,7 @@ from distmnist.nn import gradient_accumulation
 
 
 def build_slices(cluster, problem, slices, state):
-  """Builds the model once a slice; each begins when the one before has ended.
+  """Builds the model once per slice; each starts when the previous one ends.
 
   Args:
     cluster, problem, slices: see step.build_step.
@@ -40,10 +40,10 @@ def build_slices(cluster, problem, slices, state):
 
 
 def build_towers(cluster, problem, batch):
-  """Builds the model once a device; each takes its part of the batch.
+  """Builds the model once per device; each takes its part of the batch.
 
-  All read the same variables, which are pulled once, and the gradient of the
-  mean of their losses is pushed once.
+  All read the same variables, which are pulled once; the gradient of their mean
+  loss is pushed once.
 
   Returns:
     (loss, metrics), of the whole batch; see step.Step.
@@ -56,8 +56,8 @@ def build_towers(cluster, problem, batch):
   for i, device in enumerate(devices):
     with contextlib.ExitStack() as stack:
       if i:
-        # The variables are there. Under a device of its own the first tower
-        # would have them there, and not on the ps.
+        # The variables exist by now. The first tower has no tf.device: it would
+        # put them on that device and not on the ps.
         stack.enter_context(tf.device(device))
         stack.enter_context(tf.name_scope(f'tower_{i}'))
         stack.enter_context(
@@ -66,7 +66,7 @@ def build_towers(cluster, problem, batch):
       x, y = parts[i]
       outputs, penalty = build_outputs(problem, x)
       loss, _ = problem.loss(y, outputs)
-      take_losses()  # Those of loss() are in what it gave.
+      take_losses()  # What loss() added to them is in its result.
       losses.append(loss + penalty if penalty is not None else loss)
       found = problem.metrics(y, outputs)
       means.append({name: _take_mean(found[name]) for name in found})
@@ -79,7 +79,7 @@ def build_outputs(problem, x):
   """Builds the model for training.
 
   Returns:
-    (outputs, penalty): the model's, and what regularizers and
+    (outputs, penalty): the model's outputs, and what regularizers and
     tf.losses.add_loss add to the loss, a float32 scalar, or None without any.
   """
   with tf.variable_scope(tf.get_variable_scope(), custom_getter=_penalise):
@@ -91,9 +91,9 @@ def build_outputs(problem, x):
 
 
 def take_losses():
-  """Returns the losses in the graph's collections, and empties these.
+  """Returns the losses in the graph's collections, and empties them.
 
-  So each counts once, also where loss() adds up what is in the collections.
+  So each counts once, even if loss() adds up what the collections hold.
   """
   taken = []
   for name in tf.GraphKeys.LOSSES, tf.GraphKeys.REGULARIZATION_LOSSES:
@@ -103,9 +103,9 @@ def take_losses():
 
 
 def _penalise(getter, name, *args, **kwargs):
-  """Has a regularizer see what the model computes with.
+  """Applies a regularizer to the value that the model computes with.
 
-  That has a gradient; the center's variable has none under any strategy.
+  That value has a gradient; the center's variable has none under any strategy.
   """
   regularizer = kwargs.pop('regularizer', None)
   given = getter(name, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""A script with a model, a loss and a loop of its own, on a cluster.
+"""Runs a script with its own model, loss and loop on a cluster.
 
   import distmnist.runtime  # TensorFlow, quiet and in graph mode.
   import tensorflow.compat.v1 as tf
@@ -12,11 +12,11 @@
   if __name__ == '__main__':
     distmnist.run_task(train)
 
-Each task runs the script with the flags that say who it is, or is started by
-`launch --module`. A ps serves and leaves; a worker has the variables of its
-loss on the ps, trains by the rule of --strategy, and survives what a training
-of distmnist.train survives. What it reads is the script's: which worker of how
-many it is, the task knows.
+Each task runs the script with the flags that say which task it is, or is
+started by `launch --module`. A ps serves and exits; a worker keeps the
+variables of its loss on the ps, trains by the rule of --strategy, and survives
+what distmnist.train survives. The script chooses what it reads; its task knows
+its index and the number of workers.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -55,22 +55,22 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerTask:
-  """What the script of a worker has of its cluster.
+  """What a worker's script sees of its cluster.
 
   Attributes:
     index: int, which worker this is; 0 is the chief.
     num_workers: int.
-    is_chief: bool, whether this worker saves, and is the one to evaluate.
+    is_chief: bool, whether this worker saves and should evaluate.
     global_step: int64 scalar variable; None before `minimize`.
   """
 
   def __init__(self, task):
     """
     Args:
-      task: task.Task of a worker, which does not serve yet.
+      task: task.Task of a worker, not yet serving.
 
     Raises:
-      cli.UsageError: a flag does not fit the others or the cluster.
+      cli.UsageError: a flag contradicts the others or the cluster.
     """
     self._task = task
     cluster = task.cluster
@@ -87,11 +87,11 @@ class WorkerTask:
 
     Args:
       build_loss: callable() -> float32 scalar tensor, the mean over a batch of
-        this worker. What it makes by tf.get_variable is on the ps.
+        this worker. What it makes with tf.get_variable is on the ps.
 
     Returns:
-      (train_op, loss): int64 scalar tensor, one step by --strategy and
-      --optimizer, and the global step after it; the tensor of build_loss.
+      (train_op, loss): int64 scalar tensor that makes a step by --strategy and
+      --optimizer and gives the global step after it; build_loss's tensor.
     """
     built = step.build_step_of(
       self._task.cluster, self._strategy, lambda state: (build_loss(), {})
@@ -104,15 +104,15 @@ class WorkerTask:
   def session(self, last_step, hooks=()):
     """Yields the MonitoredSession in which all train up to `last_step`.
 
-    It restores what --logdir has, and the chief saves there. At its end the
-    chief waits for the others.
+    It restores from --logdir, and the chief saves there. At its end the chief
+    waits for the others.
 
     Args:
       last_step: int, the global step at which `should_stop` is true.
-      hooks: tf.train.SessionRunHooks of the script's own.
+      hooks: the script's own tf.train.SessionRunHooks.
 
     Raises:
-      cli.RunError: another task is lost, --logdir is another's, and the like.
+      cli.RunError: another task is lost, another run has --logdir, etc.
     """
     task, cluster = self._task, self._task.cluster
     if self._train_op is None:
@@ -144,7 +144,7 @@ class WorkerTask:
     scaffold = worker_loop.make_scaffold(
       task, strategy, folder.restart, strategy_hooks
     )
-    # In the order of worker_loop.py.
+    # In the same order as in worker_loop.py.
     stop = stop_hook.StopHook(
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
@@ -179,10 +179,10 @@ def run(train):
   """Runs the task that the flags name; returns its exit code.
 
   Args:
-    train: callable(WorkerTask), of a worker.
+    train: callable(WorkerTask), what a worker runs.
 
   Raises:
-    cli.UsageError: a flag does not fit the others, or this program.
+    cli.UsageError: a flag contradicts the others, or does not fit this program.
   """
   console_lib.print_logs(console_lib.Console(0).say)
   task = task_lib.from_flags()

@@ -1,7 +1,7 @@
-"""The log directory of a run, in the hands of one of its workers.
+"""The log directory of a run, as one of its workers uses it.
 
-The chief alone writes checkpoints there; the owner file names it. A run
-without a --logdir has no folder, and all of this does nothing.
+Only the chief writes checkpoints there; the owner file names it. A run without
+a --logdir has no folder, and all of this does nothing.
 """
 
 import logging
@@ -21,9 +21,9 @@ class RunFolder:
 
   Attributes:
     path: str, --logdir, or None.
-    restart: restart.Restart, from where the run goes on.
-    images: str, which images the run has, of the chief; see run_data.describe.
-    owner: owner.Owner, of a chief with a folder that it has claimed, or None.
+    restart: restart.Restart, where the run resumes from.
+    images: str, on the chief, which images the run has; see run_data.describe.
+    owner: owner.Owner, on a chief that has claimed its folder, or None.
   """
 
   def __init__(self, task, last_step, splits=()):
@@ -31,7 +31,7 @@ class RunFolder:
     Args:
       task: task.Task.
       last_step: int, the global step at which the run ends.
-      splits: (train, validation), split.Splits; of a problem.
+      splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
     self.restart = restart.from_flags(self.path, last_step)
@@ -47,14 +47,14 @@ class RunFolder:
     return self.path and os.path.join(self.path, name)
 
   def claim(self, problem, at_end):
-    """Chooses what the run goes on from, and has the folder to itself.
+    """Chooses what the run resumes from, and takes sole use of the folder.
 
     Args:
       problem: problem.Problem, or None: the caller has a loss of its own.
-      at_end: contextlib.ExitStack, by which the folder is let go.
+      at_end: contextlib.ExitStack, which releases the folder.
 
     Raises:
-      cli.RunError: no checkpoint there can be gone on from, or another run has
+      cli.RunError: no checkpoint there can be resumed from, or another run has
         the folder.
       stop_request.StoppedError: a signal came meanwhile.
     """
@@ -78,7 +78,7 @@ class RunFolder:
       self.restart.prepare()
 
   def _check(self, problem):
-    """Checks that the run in the folder, if any, can be gone on with."""
+    """Checks that the run in the folder, if any, can be resumed."""
     if not problem:
       self.images = 'what a loop of its own reads'
       self.restart.check(lambda path: None, self.images, [])
@@ -90,7 +90,7 @@ class RunFolder:
     self.restart.check(cost.find, self.images, problem.flags_of_meaning())
 
   def sign(self):
-    """Writes which life of the chief has the folder; once the task serves."""
+    """Writes which life of the chief has the folder; call it when serving."""
     if self.owner:
       logdirs.sign(self.path, self._task.watchdog.life)
       self.owner.keep(
@@ -100,11 +100,11 @@ class RunFolder:
 
 
 def write_run(logdir, images, problem):
-  """Keeps in the log directory with what the run was begun.
+  """Records in the log directory what the run was started with.
 
   Args:
     logdir: str.
-    images: str, of run_data.describe.
+    images: str, from run_data.describe.
     problem: problem.Problem, or None.
   """
   run_flags.write(logdir)

@@ -1,4 +1,4 @@
-"""How much is read and done: batches, epochs, steps, by flags."""
+"""How much to read and train, set by flags: batches, epochs, steps."""
 
 import dataclasses
 import fractions
@@ -18,8 +18,8 @@ _GRADIENT_ACCUMULATION = flags.DEFINE_integer(
   1,
   'Batches of --batch_size in one step of a worker: their gradients are '
   'computed one after the other, in the memory of one batch, and their mean is '
-  'the gradient of the step. Averages of batch norm move with each of these '
-  'batches, in their order. Each is a copy of the model in the graph.',
+  'the gradient of the step. The averages of batch norm move with each of '
+  'these batches, in order. Each batch is a copy of the model in the graph.',
   lower_bound=1,
   upper_bound=1000,
 )
@@ -27,7 +27,7 @@ _TRAIN_STEPS = flags.DEFINE_integer(
   'train_steps',
   None,
   'Global steps (updates of the center, by all workers) at which training '
-  'ends. With --epochs as well, what comes first.',
+  'ends. With --epochs as well, whichever comes first.',
   lower_bound=1,
 )
 _EPOCHS = flags.DEFINE_float(
@@ -35,7 +35,7 @@ _EPOCHS = flags.DEFINE_float(
   None,
   'Passes over the training images, in which each is read exactly once; see '
   '--epochs_over. The work is shared: a fast worker does more of it. By '
-  'default 1, if there are no --train_steps.',
+  'default 1, if --train_steps is not given.',
   lower_bound=0,
   upper_bound=1e9,
 )
@@ -56,8 +56,8 @@ class Plan:
   Attributes:
     num_images: int, the training images.
     images_per_epoch: int, what all workers read in an epoch.
-    images_per_update: int, images of one global step.
-    num_slices: int, the slices of a batch, each a --batch_size on each GPU.
+    images_per_update: int, images in one global step.
+    num_slices: int, the slices of a batch, each with --batch_size on each GPU.
     dealing: batch_table.Dealing, how the batches are dealt.
   """
 
@@ -69,12 +69,12 @@ class Plan:
 
   @property
   def batch_size(self):
-    """int, images of one local step."""
+    """int, images in one local step."""
     return self.dealing.batch_size
 
   @property
   def slice_size(self):
-    """int, images of a local step that are computed with at once."""
+    """int, images of a local step that are processed at once."""
     return self.batch_size // self.num_slices
 
   @property
@@ -121,7 +121,7 @@ def make_plan(cluster, strategy, num_images):
   if epochs is None and not steps:
     epochs = 1
   if epochs is not None:
-    # What was typed, and not the float next to it: 1.1 times 10 is 11.
+    # The number as typed, not the nearest float: 1.1 times 10 is 11.
     images = fractions.Fraction(repr(epochs)) * images_per_epoch
     steps.append(max(1, math.ceil(images / images_per_update)))
   unit = strategy.push_period

@@ -18,13 +18,13 @@ class Step(NamedTuple):
   """The graph of a training step.
 
   Attributes:
-    update: strategy.Update; its train_op stands for UPDATE_OPS as well.
+    update: strategy.Update; its train_op includes UPDATE_OPS.
     global_step: int64 scalar variable.
     loss: float32 scalar tensor, the mean over the batch.
     metrics: {name: float32 scalar tensor}, means over the batch.
     learning_rate: float32 scalar tensor.
     center: list of tf.Variable, the model's, without the optimizer's.
-    averages: list of tf.Variable, of --ema_decay; empty without it.
+    averages: list of tf.Variable, from --ema_decay; empty without it.
     table: dispatcher.Table, or None.
   """
 
@@ -69,12 +69,12 @@ def build_step(
 def build_step_of(
   cluster, strategy, build_loss, epochs_per_update=1.0, dealing=None
 ):
-  """Builds the Step of a worker from whatever builds its loss.
+  """Builds the Step of a worker around any function that builds its loss.
 
   Args:
     cluster, strategy, epochs_per_update, dealing: see `build_step`.
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
-      variables that it makes by tf.get_variable are those of the center.
+      variables that it makes with tf.get_variable form the center.
   """
   table = None
   ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
@@ -127,10 +127,10 @@ def _check_is_marked(strategy, table, average):
 
 @contextlib.contextmanager
 def _as_resources():
-  """Has each variable be a resource, whatever `use_resource` says.
+  """Makes each variable a resource, whatever `use_resource` says.
 
-  A variable of the older kind cannot be read from another task at a moment that
-  is known, nor be a worker's copy.
+  A variable of the older kind cannot be read from another task at a definite
+  time, nor be a worker's copy.
   """
 
   def get(getter, *args, **kwargs):

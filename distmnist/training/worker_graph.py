@@ -1,4 +1,4 @@
-"""The graph of a worker: its batches, the model, the rule, and checks of it."""
+"""The graph of a worker (its batches, the model, the rule) and its checks."""
 
 import logging
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerGraph(NamedTuple):
-  """What the hooks of a worker need of its graph.
+  """What the hooks of a worker need from its graph.
 
   Attributes:
     step: step.Step.
     warmup: graph_warmup.Warmup, or None if the rule needs none.
     fed: int64 placeholder [num_steps, 1 + batch_size], see fed_rows.FedRows.
-    examples: split.Split or streamed.Streamed of the training.
+    examples: split.Split or streamed.Streamed, the training data.
   """
 
   step: step_lib.Step
@@ -32,13 +32,13 @@ class WorkerGraph(NamedTuple):
 
 
 def build(task, choice, train_split, seed):
-  """Builds the WorkerGraph in the default graph, and says what moves.
+  """Builds the WorkerGraph in the default graph, and logs what moves.
 
   Args:
     task: task.Task.
     choice: flag_checks.Choice.
     train_split: split.Split or streamed.Streamed.
-    seed: int, of --seed.
+    seed: int, from --seed.
   """
   cluster, strategy, plan = task.cluster, choice.strategy, choice.plan
   seeds.set_seed(seed, cluster.task_index)
@@ -69,7 +69,7 @@ def build(task, choice, train_split, seed):
 
 
 def _describe(task, choice, step):
-  """Says what lies where and what moves; checks that the center is on ps.
+  """Logs what is where and what moves; checks that the center is on ps.
 
   Raises:
     cli.RunError: a variable of the center is not on a ps.
@@ -91,7 +91,7 @@ def _describe(task, choice, step):
 
 
 def describe_task(task, choice):
-  """Returns the line by which a worker begins (str)."""
+  """Returns the line (str) that a worker logs when it starts."""
   cluster, plan = task.cluster, choice.plan
   return (
     f'{cluster.name} at {cluster.address}: {choice.rule}, {cluster.num_ps} ps, '

@@ -51,7 +51,7 @@ class WorkerLoop:
   def __init__(self, task, choice, graph, folder, history, console):
     """
     Args:
-      task: task.Task, which serves.
+      task: task.Task, already serving.
       choice: flag_checks.Choice.
       graph: worker_graph.WorkerGraph, built in the default graph.
       folder: run_folder.RunFolder.
@@ -69,9 +69,9 @@ class WorkerLoop:
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
-      seed: int, of --seed.
+      seed: int, from --seed.
       validation_split: split.Split.
-      at_end: contextlib.ExitStack, for what is written at the end of this life.
+      at_end: contextlib.ExitStack, for what is written when this life ends.
     """
     task, step = self._task, self._graph.step
     cluster, strategy = task.cluster, self._choice.strategy
@@ -105,12 +105,12 @@ class WorkerLoop:
     server_lib.log_placement(tf.get_default_graph())
 
   def _make_hooks(self, strategy_hooks, source, steps, at_end):
-    """Returns the list of the hooks that each worker has."""
+    """Returns the list of hooks that every worker has."""
     task = self._task
     life = contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
-    # Their order counts. At the start the strategy may set the variables, the
-    # global step too; at the end it lets go of the workers that wait before
-    # the chief waits for them.
+    # The order matters. At the start the strategy may set the variables and
+    # the global step; at the end it releases waiting workers before the chief
+    # waits for them.
     hooks = [
       stalls.StallHook(task.watchdog.stalls),
       *place_hook.make(task),
@@ -163,12 +163,12 @@ class WorkerLoop:
     return self._progress
 
   def tell_chief(self):
-    """Tells the chief how it went, once the session is closed."""
+    """Sends the chief this worker's stats, once the session is closed."""
     if not (self._task.cluster.is_chief or self._task.stop.is_requested):
       self._others.send_stats(self._stats)
 
   def report(self, start):
-    """Says how it went; the chief evaluates and writes the report.
+    """Logs how the run ended; the chief evaluates and writes the report.
 
     Args:
       start: float, time.monotonic() at the start of this program.
@@ -199,15 +199,15 @@ def make_scaffold(task, strategy, restart, strategy_hooks):
   """Returns the session.ClusterScaffold of a worker, with a TableSaver.
 
   Args:
-    task: task.Task, which serves; its watchdog learns to describe a wait.
+    task: task.Task, already serving; its watchdog learns to describe a wait.
     strategy: strategy.Strategy.
     restart: restart.Restart.
-    strategy_hooks: list of SessionRunHook, of the rule and its center.
+    strategy_hooks: list of SessionRunHook, for the rule and its center.
   """
   task.watchdog.stalls.describe_wait = functools.partial(
     strategy_lib.describe_wait, strategy_hooks
   )
-  # Workers that wait for each other have all rows of one step.
+  # If workers wait for each other, all saved rows are from one step.
   is_of_one_step = strategy.max_staleness == 0 and not tables_apart.is_wanted()
   saver = table_saver.TableSaver(
     task.cluster.cpu_device, may_mix=not is_of_one_step

@@ -1,4 +1,4 @@
-"""Which images a worker's steps are made of, and what is fetched of each."""
+"""Which images a worker's steps use, and what is fetched from each step."""
 
 import tensorflow.compat.v1 as tf
 
@@ -20,16 +20,16 @@ def make_source(task, plan, graph, history, seed):
 
 
 def make_steps(source, graph, has_summaries):
-  """Returns what runs the steps of a worker, and what is known of each.
+  """Returns what runs a worker's steps, and the metrics that never change.
 
   Args:
     source: batch_source.BatchSource.
     graph: worker_graph.WorkerGraph.
-    has_summaries: whether the metrics of a step are asked for too.
+    has_summaries: bool, whether to fetch the metrics of a step too.
 
   Returns:
-    fused_steps.Steps of the metrics of a step, and {name: int} of those
-    metrics that are the same in each.
+    fused_steps.Steps with the metrics of a step, and {name: int} of those
+    metrics that are the same in every step.
   """
   step, update = graph.step, graph.step.update
   metrics = {

@@ -139,16 +139,15 @@ def _make_waits(history):
       for who in names
     ]
     parts.append(
-      '<p>Of the samples in which a worker waited for the end of a round:'
-      ' how often that of the row waited while that of the column did not.'
-      '</p>'
+      '<p>Of the samples in which a worker waited for the end of a round: how '
+      "often the row's worker waited while the column's did not.</p>"
     )
     parts.append(_make_table(['', *names], rows))
   said = [f'{when:.0f} s, {who}: {text}' for when, who, text in history.waits]
   if said:
     parts.append(f'<pre>{_escape(chr(10).join(said[:200]))}</pre>')
   if not (pairs or said):
-    parts.append('<p>No wait was long enough to be told.</p>')
+    parts.append('<p>No wait was long enough to be logged.</p>')
   return parts
 
 

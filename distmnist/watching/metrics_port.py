@@ -10,7 +10,7 @@ import threading
 from distmnist.watching import watched_run
 
 _GAUGES = {
-  'up': ('is_live', 'Whether the task runs, as far as one knows.'),
+  'up': ('is_live', 'Whether the task runs, as far as is known.'),
   'step': ('step', 'The last global step that a worker saw.'),
   'examples_per_second': ('examples_per_sec', 'Training examples of a worker.'),
   'staleness_updates': ('staleness', 'Mean staleness of the last pushes.'),

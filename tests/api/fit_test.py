@@ -83,6 +83,6 @@ def test_one_that_is_not_known_and_none_are_refused():
 
 
 def test_a_store_is_refused_in_one_line():
-  with pytest.raises(ValueError, match='is in a store, and fit gives') as why:
+  with pytest.raises(ValueError, match='is in a store, but fit passes') as why:
     fit.fit(None, None, None, logdir='s3://bucket/run')
   assert '\n' not in str(why.value)

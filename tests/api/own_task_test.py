@@ -31,4 +31,4 @@ def test_a_flag_by_the_name_of_one_of_ours_is_one_line(tmp_path):
   assert (done.returncode, done.stdout) == (2, '')
   [line] = done.stderr.splitlines()
   assert line.startswith("distmnist.mine: error: The flag 'ps_hosts' is defi")
-  assert 'Leave out that of the script, or give it another name' in line
+  assert "Remove the script's flag, or rename it" in line

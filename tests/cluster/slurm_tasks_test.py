@@ -181,8 +181,8 @@ def test_a_shell_in_an_allocation_is_no_task():
   [
     (
       {'SLURM_STEP_ID': None},
-      'DISTMNIST_NUM_PS=1 is set, but this is no task of a Slurm step, which '
-      'has SLURM_PROCID and SLURM_STEP_ID: start it by srun, or unset '
+      'DISTMNIST_NUM_PS=1 is set, but this is not a task of a Slurm step, '
+      'which has SLURM_PROCID and SLURM_STEP_ID: start it with srun, or unset '
       'DISTMNIST_NUM_PS',
     ),
     (
@@ -200,41 +200,42 @@ def test_a_shell_in_an_allocation_is_no_task():
     (
       {'DISTMNIST_NUM_PS': '4'},
       'DISTMNIST_NUM_PS=4: no worker is left among 4 tasks '
-      '(SLURM_STEP_NUM_TASKS): ask srun for more by --ntasks, or set fewer ps',
+      '(SLURM_STEP_NUM_TASKS): ask srun for more with --ntasks, or set fewer '
+      'ps',
     ),
     (
       {'DISTMNIST_NUM_PS': '3', 'DISTMNIST_NUM_EVALUATORS': '1'},
       'DISTMNIST_NUM_PS=3 and DISTMNIST_NUM_EVALUATORS=1: no worker is left '
-      'among 4 tasks (SLURM_STEP_NUM_TASKS): ask srun for more by --ntasks, or '
-      'set fewer ps',
+      'among 4 tasks (SLURM_STEP_NUM_TASKS): ask srun for more with --ntasks, '
+      'or set fewer ps',
     ),
     (
       {'SLURM_STEP_NODELIST': None},
       'SLURM_JOB_NODELIST names 3 hosts and SLURM_STEP_TASKS_PER_NODE has 4 '
       'tasks on 2, but SLURM_STEP_NUM_TASKS is 4: expected the same tasks in '
-      'each; start them by srun, which sets them',
+      'each; start them with srun, which sets them',
     ),
     (
       {'SLURM_STEP_TASKS_PER_NODE': '3,2'},
       'SLURM_STEP_NODELIST names 2 hosts and SLURM_STEP_TASKS_PER_NODE has 5 '
       'tasks on 2, but SLURM_STEP_NUM_TASKS is 4: expected the same tasks in '
-      'each; start them by srun, which sets them',
+      'each; start them with srun, which sets them',
     ),
     (
       {'SLURM_STEP_NODELIST': None, 'SLURM_JOB_NODELIST': None},
       'DISTMNIST_NUM_PS is set, but neither SLURM_STEP_NODELIST nor '
-      'SLURM_JOB_NODELIST is: start the tasks by srun, which sets them, or '
+      'SLURM_JOB_NODELIST is: start the tasks with srun, which sets them, or '
       'unset DISTMNIST_NUM_PS',
     ),
     (
       {'DISTMNIST_FIRST_PORT': '65534'},
-      'DISTMNIST_FIRST_PORT=65534 gives 3 tasks of a host the ports to 65536: '
+      'DISTMNIST_FIRST_PORT=65534 gives 3 tasks on a host ports up to 65536: '
       'expected ports from 1 to 65535',
     ),
     (
       {'SLURM_NODEID': '1', 'SLURM_LOCALID': '0'},
       'SLURM_PROCID=1 is task 0 of node 1, expected task 1 of node 0: deal the '
-      'tasks out node by node, by srun --distribution=block',
+      'tasks out node by node, with srun --distribution=block',
     ),
     (
       {'SLURM_STEP_NODELIST': 'a[1,1]'},

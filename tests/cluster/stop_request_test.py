@@ -193,4 +193,4 @@ def test_in_another_thread_than_the_main_one_it_is_one_line():
   )
   assert done.stdout == '[1]\n'
   (line,) = done.stderr.splitlines()
-  assert 'error: a training has to run in the main thread, where ' in line
+  assert 'error: a training has to run in the main thread, the ' in line

@@ -133,10 +133,10 @@ REFUSED = {
   config({'ps': ['a\0:1']}): "'a\\x00:1' is not host:port",
   config({'chief': ['a:1'], 'master': ['b:1']}): 'a chief and a master, which',
   config({'chief': ['a:1', 'b:1']}): '2 hosts for chief: expected one',
-  config({'ps': PS}, 'ps', 0): 'has a ps, but nobody who trains: expected a wo',
+  config({'ps': PS}, 'ps', 0): 'has a ps, but no task that trains: expected a',
   config({'ps': ['a:1'], 'worker': ['b:1', 'a:1']}): 'ps 0 and worker 1 are '
   'both at a:1: each needs an address of its own',
-  config({'worker': {'1': 'a:1'}}): 'of worker the cluster has [1] alone, and ',
+  config({'worker': {'1': 'a:1'}}): 'of worker the cluster has only [1], but ',
   config({'worker': {'x': 'a:1'}}): "a key of worker is 'x': expected a whole",
   config({'worker': WORKERS}): 'the type of the task is missing: expected '
   'worker, evaluator',
@@ -160,7 +160,7 @@ REFUSED = {
       'sparseCluster': {'worker': {'0': 'w:1'}, 'ps': PS},
       'task': {'type': 'worker', 'index': 0},
     }
-  ): 'sparseCluster names only a part of the tasks, and each needs to know all',
+  ): 'sparseCluster names only some of the tasks, but each needs to know all',
 }
 
 

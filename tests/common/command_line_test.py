@@ -102,7 +102,7 @@ def test_what_follows_two_dashes_is_left_alone():
 @pytest.mark.parametrize(
   'content, said',
   [
-    (b'\x89PNG\r\n\x1a\n\0\0', 'it is no text in UTF-8'),
+    (b'\x89PNG\r\n\x1a\n\0\0', 'it is not UTF-8 text'),
     (b'learning_rate=0.1\n', "'learning_rate=0.1' is not a flag: expected"),
     (b'--a=1\n--b=\0\n', 'is not a flag: expected --name=value, one a line'),
     (b'--flagfile=%s\n', 'reads itself'),

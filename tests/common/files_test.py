@@ -70,7 +70,7 @@ def test_a_private_folder_is_made_and_found_again(tmp_path):
   'prepare, problem',
   [
     (lambda path: path.symlink_to('/'), 'is a link'),
-    (lambda path: path.write_text(''), 'is no folder'),
+    (lambda path: path.write_text(''), 'is not a folder'),
     (lambda path: (path.mkdir(), path.chmod(0o777)), 'lets others write'),
   ],
 )

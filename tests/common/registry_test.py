@@ -80,8 +80,8 @@ def test_a_name_of_two_modules_is_refused_where_it_is_asked_for(install):
     registry.load(MODELS, 'cnn')
   assert str(caught.value) == (
     "'cnn' is the name of 2 modules among the models: distmnist.models.cnn "
-    '(of distmnist) and their_net (of theirs): uninstall all but one, or have '
-    'one take another name'
+    '(of distmnist) and their_net (of theirs): uninstall all but one, or '
+    'rename one'
   )
 
 

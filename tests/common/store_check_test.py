@@ -23,13 +23,13 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(store):
     store_check.check('logdir', 's3://nowhere/x')
   assert str(caught.value) == (
     '--logdir=s3://nowhere/x cannot be used: The specified bucket does not '
-    'exist; give a bucket that is there, and credentials with the right to '
+    'exist; give a bucket that exists, and credentials with the right to '
     'list, read, write and delete in it'
   )
   store.trouble = lambda method, path: 'denied'
   with pytest.raises(cli.UsageError) as caught:
     store_check.check('logdir', f'{store.url}/x', is_written=False)
   assert str(caught.value) == (
-    f'--logdir={store.url}/x cannot be used: Access Denied; give a bucket that '
-    'is there, and credentials with the right to list and read in it'
+    f'--logdir={store.url}/x cannot be used: Access Denied; give a bucket '
+    'that exists, and credentials with the right to list and read in it'
   )

@@ -105,7 +105,7 @@ def test_a_file_with_a_wrong_hash_is_not_left_behind(
   with pytest.raises(cli.RunError) as caught:
     find(mirror.address)
   assert (
-    f'{mirror.address}: t10k-images-idx3-ubyte.gz has another md5 than '
+    f'{mirror.address}: t10k-images-idx3-ubyte.gz has a different md5 from '
     f'{md5s["t10k-images-idx3-ubyte"]}'
   ) in str(caught.value)
   assert names_in(data_dir / 'mnist') == [

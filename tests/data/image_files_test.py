@@ -212,7 +212,7 @@ def test_what_is_no_file_is_refused(tmp_path):
   for word in ('no.png', '*.jpg'):
     check_refused(
       image_files.find,
-      rf'.*/{re.escape(word)} was not found: give files that are there',
+      rf'.*/{re.escape(word)} was not found: give files that exist',
       [f'{tmp_path}/{word}'],
     )
   check_refused(

@@ -101,7 +101,7 @@ def test_blocks_are_those_of_the_reader():
   reader.block_sizes, reader.window = [8, 12], 3
   assert streamed.Streamed(reader).blocks == data_order.Blocks([8, 12], 3)
   reader.block_sizes = [8, 8]
-  with pytest.raises(ValueError, match='have 16 examples, it has 20'):
+  with pytest.raises(ValueError, match='16 examples, but the reader has 20'):
     streamed.Streamed(reader)
 
 

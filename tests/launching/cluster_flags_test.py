@@ -82,13 +82,13 @@ def test_a_flag_of_another_launcher_is_refused(
       ['--min_workers=3'],
       'local',
       '--min_workers=3 does not fit --num_ps=1 --num_workers=2: expected a ps,'
-      ' and at most as many',
+      ' and at most --num_workers',
     ),
     (
       ['--min_workers=1', '--num_ps=0'],
       'ssh',
       '--min_workers=1 does not fit --num_ps=0 --num_workers=2: expected a ps,'
-      ' and at most as many',
+      ' and at most --num_workers',
     ),
     (
       ['--min_workers=1'],

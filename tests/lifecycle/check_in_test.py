@@ -64,8 +64,8 @@ def test_a_second_process_of_one_task_is_refused(
   monkeypatch.setattr(heartbeats, 'find_place', lambda: 'elsewhere')
   with pytest.raises(
     cli.RunError,
-    match=r'^worker 1 runs already, as process \d+ of host .*: give this one '
-    'another --task_index, or stop that one$',
+    match=r'^worker 1 is already running, as process \d+ of host .*: give this '
+    'one another --task_index, or stop that one$',
   ):
     make_watchdog(1).check_in()
 

@@ -74,7 +74,7 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
     stalls_globals['_PACKAGE'] = kept
   watched.idle()
   assert re.fullmatch(
-    r'what follows a step \(stalls_test.py:\d+, save\) takes \d+ s already: '
+    r'what follows a step \(stalls_test.py:\d+, save\) has taken \d+ s so far: '
     'all answer',
     lines[0],
   )

@@ -235,7 +235,7 @@ def test_a_run_of_another_model_or_data_set_is_refused(
   set_flags(*begun, changed)
   restart = restart_lib.from_flags(str(tmp_path), 10)
   with pytest.raises(
-    cli.RunError, match=f'has a run with {name}=.*, and {changed} is given: '
+    cli.RunError, match=f'has a run with {name}=.*, but {changed} is given: '
   ):
     restart.check(lambda path: None, IMAGES, images.flags_of_meaning())
   # A new run may begin from its weights.

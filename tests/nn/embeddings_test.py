@@ -111,7 +111,7 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
         'num_rows': layers.NewRows(5),
         'initializer': tf.glorot_uniform_initializer(),
       },
-      'of which the rows of keys can be drawn one by one: tf.zeros_, ones_, '
+      'that can draw the rows of keys one by one: tf.zeros_, ones_, '
       'constant_, random_uniform_, random_normal_ or '
       'truncated_normal_initializer, not GlorotUniform',
     ),
@@ -121,7 +121,7 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
     ({'weights': tf.float32}, 'weights need a combiner'),
     (
       {'weights': [1.0], 'combiner': 'sum'},
-      'expected weights of the kind of the ids, not list',
+      'expected weights of the same kind as the ids, not list',
     ),
   ],
 )

@@ -77,7 +77,7 @@ def test_a_value_of_another_type_than_the_first_lines_is_named(
 def test_files_have_the_same_columns(tmp_path):
   write(tmp_path / 'a-0', 'm,n\n1,2\n')
   write(tmp_path / 'a-1', 'n,m\n1,2\n')
-  with pytest.raises(ValueError, match='a-1 has other columns than .*a-0'):
+  with pytest.raises(ValueError, match='a-1 has different columns from .*a-0'):
     csv.Reader(f'{tmp_path}/a-*', x='m', y='n')
 
 

@@ -76,5 +76,5 @@ def test_what_no_array_can_be_made_of_is_named(tmp_path, table, message):
 
 def test_another_file_is_none(tmp_path):
   (tmp_path / 'a').write_text('some text that is long enough to be a table')
-  with pytest.raises(ValueError, match='a is no Parquet file'):
+  with pytest.raises(ValueError, match='a is not a Parquet file'):
     parquet.Reader(str(tmp_path / 'a'), x='v', y='n')

@@ -50,8 +50,8 @@ def test_each_record_is_read_by_its_number(tmp_path):
 @pytest.mark.parametrize(
   'content, message',
   [
-    (b'just some text, and more of it', 'is no TFRecord file'),
-    (b'short', 'is no TFRecord file'),
+    (b'just some text, and more of it', 'is not a TFRecord file'),
+    (b'short', 'is not a TFRecord file'),
     (
       gzip.compress(b'a' * 100, mtime=0),
       'is compressed: expected TFRecord files that',

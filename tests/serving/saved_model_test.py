@@ -43,7 +43,7 @@ def test_nothing_is_written_over(tmp_path, is_folder):
     folder.mkdir()
   kept = folder / 'mine' if is_folder else folder
   kept.write_text('precious')
-  what = 'is not empty, and nothing is' if is_folder else 'is no folder: give'
+  what = 'is not empty, and nothing is' if is_folder else 'is not a folder:'
   with pytest.raises(
     cli.RunError, match=f'^--export_dir={re.escape(str(folder))} {what} '
   ):

@@ -33,5 +33,5 @@ def test_hosts_and_ports_are_taken():
   ],
 )
 def test_anything_else_is_refused(message):
-  with pytest.raises(ValueError, match='is no host and port'):
+  with pytest.raises(ValueError, match='is not a host and port'):
     partition.parse_gathered([message])

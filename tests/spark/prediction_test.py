@@ -145,8 +145,8 @@ MIXED = ['kind', 'x'], [('score', 'float32', 1)]
   [
     (
       *(IMAGES, {}, ['png', 'label']),
-      "the DataFrame has no column 'image' but png, label: name that of the "
-      "model's images by columns={'images': ...}",
+      "the DataFrame has no column 'image', only png, label: name that of "
+      "the model's images with columns={'images': ...}",
     ),
     (
       *(IMAGES, {}, ['image', 'probabilities']),
@@ -154,8 +154,8 @@ MIXED = ['kind', 'x'], [('score', 'float32', 1)]
     ),
     (
       *(MIXED, {'x': ['a', 'b']}, ['kind', 'a']),
-      "the DataFrame has no column 'b' but kind, a: name that of the model's x "
-      "by columns={'x': ...}",
+      "the DataFrame has no column 'b', only kind, a: name that of the model's "
+      "x with columns={'x': ...}",
     ),
     (
       *(MIXED, {'y': 'a'}, ['a']),

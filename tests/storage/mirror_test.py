@@ -48,7 +48,7 @@ def test_what_cannot_be_put_is_said_once_and_ends_nothing(store, logged):
   mirror.close()
   assert logged == [
     f'{store.url}/grows/denied cannot be written: Access Denied; the run goes '
-    f'on, and {folder} has what is not there'
+    f'on, and {folder} has what is missing there'
   ]
 
 

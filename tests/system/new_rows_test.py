@@ -151,8 +151,8 @@ def test_a_checkpoint_of_another_table_is_one_line(tmp_path):
     (
       "f'user {i}'",
       'i',
-      "the keys of the table 'user' in the checkpoint are text, and those of "
-      'the model whole numbers: give the model that it was trained with',
+      "the keys of the table 'user' in the checkpoint are text, but those of "
+      'the model are whole numbers: give the model that it was trained with',
     ),
     (', 1, ', ', 2, ', shape),
     ('layers.NewRows(2000)', 'layers.NewRows(9000)', f'{shape} [13920, 1]'),

@@ -263,9 +263,9 @@ def test_a_run_at_its_end_leaves_the_report_as_it_was(
   run.end()
   run.report()
   assert run.lines[-1] == (
-    f'already finished at step 40: nothing was to do, and {tmp_path}'
-    '/report.json stays as it was; train on with more --train_steps or '
-    '--epochs, or anew with --resume=never'
+    f'already finished at step 40: there was nothing to do, and {tmp_path}'
+    '/report.json stays as it was; continue with more --train_steps or '
+    '--epochs, or start over with --resume=never'
   )
   assert (tmp_path / 'report.json').read_text() == '{}'
 
@@ -346,7 +346,7 @@ def test_a_resumed_run_whose_first_save_fails_keeps_what_it_began_with(
   # The same once more is at its end, and writes nothing.
   task = tasks.run(tmp_path / '2.log', *flags, '--train_steps=5')
   assert task.code == 0
-  assert 'already finished at step 5: nothing was to do' in task.output
+  assert 'already finished at step 5: there was nothing to do' in task.output
   # A folder in the place of the next checkpoint fails its save.
   (logdir / 'model.ckpt-9.data-00000-of-00001' / 'x').mkdir(parents=True)
   task = tasks.run(tmp_path / '3.log', *flags, '--train_steps=9')

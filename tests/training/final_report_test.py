@@ -55,7 +55,7 @@ def test_a_run_in_which_no_step_was_made_keeps_its_report(lines, tmp_path):
   path.write_text('{}')
   final_report.publish(OUTCOME, [make_stats(0)], STRATEGY, 1, str(tmp_path))
   assert path.read_text() == '{}'
-  assert lines[-1].startswith('already finished at step 40: nothing was to do')
+  assert lines[-1].startswith('already finished at step 40: there was nothing ')
 
 
 def test_without_a_logdir_the_lines_are_all(lines):

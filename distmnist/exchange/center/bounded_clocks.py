@@ -2,8 +2,8 @@
 
 c^i counts the steps of worker i, which may start its next one if and only if
 c^i - min_j c^j <= S (Ho et al. 2013, see strategies/ssp.py). Each time the
-least clock rises every worker gets a permit, in a queue of its own; a worker
-takes one at the end of a step.
+least clock rises, every worker gets a permit in its own queue; a worker takes
+one at the end of each step.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from distmnist.exchange import strategy
 from distmnist.exchange.center import ps_lock
 from distmnist.exchange.rounds import round_state
 
-# The clock of a worker that has left; none waits for it.
+# The clock of a worker that has left; no other waits for it.
 _NEVER = 2**62
-# One that is asked to stop gets so many permits at a time: each step that its
-# session.run has left takes one.
+# A worker that is asked to stop gets this many permits at a time: each step
+# left in its session.run takes one.
 _NUM_OFFERED, _OFFER_SECS = 16, 0.1
 
 
@@ -26,7 +26,7 @@ class Clocks:
   """The vector c and the permits, all on one ps and changed under one lock.
 
   The clocks are in no collection: a ps that comes back starts them anew, and
-  no checkpoint remembers them.
+  no checkpoint saves them.
   """
 
   def __init__(self, cluster, bound, device):
@@ -34,7 +34,7 @@ class Clocks:
     Args:
       cluster: cluster.Cluster.
       bound: int, S.
-      device: str, of the ps of the global_step.
+      device: str, the device of the global_step.
     """
     self._bound = bound
     self._worker = cluster.task_index
@@ -68,7 +68,7 @@ class Clocks:
       return self._permits[self._worker].dequeue()
 
   def _advance(self, new_clock):
-    """Sets this worker's clock, or adds one to it for None."""
+    """Sets this worker's clock to `new_clock`; None adds one to it."""
 
     def advance():
       clocks = self._clocks.read_value()
@@ -87,7 +87,7 @@ class Clocks:
     return self._lock.execute(advance)
 
   def _build_enter(self):
-    """Brings a worker that starts, or comes back, among the others."""
+    """Lets a worker that starts, or comes back, join the others."""
 
     def enter():
       clocks = tf.cond(
@@ -103,7 +103,7 @@ class Clocks:
       # After all others have left there is no clock to compare with.
       slowest = tf.where(slowest < _NEVER, slowest, 0)
       own = tf.where(own < _NEVER, own, slowest)
-      # It may have died in its wait, a step further than it may go.
+      # It may have died while waiting, one step further than it may go.
       own = tf.where(
         tf.reduce_min(others) < _NEVER,
         tf.minimum(own, slowest + self._bound),
@@ -122,14 +122,14 @@ class Clocks:
     return self._lock.execute(enter)
 
   def _set(self, clocks, own):
-    """Returns (the least clock before, and after this worker's is `own`)."""
+    """Sets this worker's clock to `own`; returns the least (before, after)."""
     new = tf.tensor_scatter_nd_update(clocks, [[self._worker]], [own])
     with tf.control_dependencies([self._clocks.assign(new)]):
       return tf.reduce_min(clocks), tf.reduce_min(new)
 
 
 class ClocksHook(strategy.CenterHook):
-  """Enters the clocks at the start, and gets out of a wait for a permit."""
+  """Joins the clocks at the start, and ends a wait for a permit on request."""
 
   def __init__(self, clocks, stop):
     """
@@ -177,7 +177,7 @@ class ClocksHook(strategy.CenterHook):
 
 
 def format_state(clocks, permits):
-  """Returns a line on the clocks and permits, int arrays [num_workers]."""
+  """Returns a line about the clocks and permits, int arrays [num_workers]."""
   texts = [
     f'worker {i} '
     + (f'at step {clock}' if clock < _NEVER else 'has left')

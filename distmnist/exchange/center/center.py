@@ -1,10 +1,10 @@
-"""The center as one worker sees it: its shards, and the ways to and fro.
+"""The center as one worker sees it: its shards, and transfers both ways.
 
 Inside `scope()` a model's `tf.get_variable` makes a center variable on the
-ps, in shards as ever, and hands the model a view of the whole of it on the
-worker's device (exchange/model_variables.py). A view is here the value that
-this step has pulled; in exchange/copies/local_copies.py it is a variable of the
-worker's own.
+ps, in shards as usual, and hands the model a view of the whole variable on the
+worker's device (exchange/model_variables.py). Here a view is the value that
+this step has pulled; in exchange/copies/local_copies.py it is the worker's own
+variable.
 """
 
 import tensorflow.compat.v1 as tf
@@ -34,8 +34,8 @@ class Center(model_variables.ModelVariables):
     del shards
     if not self._has_ps:
       return center
-    # What is small is pulled together, and only at the end is it known what
-    # there is: until then the view has no value.
+    # Small tensors are pulled together, and only at the end of the scope are
+    # all of them known: until then the view has no value.
     with tf.device(self._device):
       return tf.identity(
         tf.placeholder(center.dtype.base_dtype, center.shape), f'pulled/{name}'
@@ -49,7 +49,7 @@ class Center(model_variables.ModelVariables):
 
   @property
   def num_bytes(self):
-    """What is pulled whole takes on the wire, in bytes, an int."""
+    """The bytes on the wire of what is pulled whole, an int."""
     return self._wire.count_bytes(self._pulled_shards)
 
   def count_bytes(self):
@@ -58,13 +58,13 @@ class Center(model_variables.ModelVariables):
     return tuple(self.num_bytes + x for x in of_rows)
 
   def read_step(self, global_step):
-    """Returns the global_step that the views are of, int64 scalar tensor.
+    """Returns the global_step of the views, an int64 scalar tensor.
 
     Args:
       global_step: int64 scalar variable.
     """
     # No edge orders this read among the pulls of the weights: it starts with
-    # them, and an edge would cost a round trip a step.
+    # them, and an edge would cost a round trip per step.
     with tf.device(global_step.device):
       return global_step.read_value()
 
@@ -72,16 +72,16 @@ class Center(model_variables.ModelVariables):
     """Ends a step: returns `tensors` once the next one may begin.
 
     Args:
-      tensors: list of scalar tensors, which come when the push is applied.
+      tensors: list of scalar tensors, which come once the push is applied.
     """
     return tensors
 
   def read_shards(self):
-    """Returns the values of what is pulled, a list of tensors on the ps."""
+    """Returns the values of the pulled shards, a list of tensors on the ps."""
     return [read(shard) for shard in self._pulled_shards]
 
   def read_center(self):
-    """Returns what is pulled on the worker, a list of whole tensors."""
+    """Pulls the shards; returns a list of whole tensors on the worker."""
     return self.from_shards(self.read_shards())
 
   def from_shards(self, parts):
@@ -95,15 +95,15 @@ class Center(model_variables.ModelVariables):
       ]
 
   def round_as_sent(self, tensors):
-    """Returns `tensors` as they arrive when they are sent, where they are."""
+    """Returns `tensors` as they would arrive if sent, on their own devices."""
     return [self._wire.round(tensor) for tensor in tensors]
 
   def to_shards(self, tensors):
     """Cuts whole tensors as the center is cut and pushes the parts.
 
     Args:
-      tensors: list like `views`, and then like `rows.views` unless these are
-        apart; what is for a shard in place is beside it.
+      tensors: list like `views`, and then like `rows.views` unless the rows are
+        apart; the tensor for a shard that stays in place is beside it.
 
     Returns:
       The list of (part on its shard's ps, shard) for `apply_gradients`.
@@ -122,14 +122,14 @@ class Center(model_variables.ModelVariables):
     return pairs
 
   def compute_gradients(self, optimizer, loss):
-    """Returns the list of g^i: by the views, and by rows that are not apart."""
+    """Returns the list of g^i for the views and for rows that are not apart."""
     views = self.views + self.rows.views
-    # A gradient is computed where the loss of its tower was.
+    # A gradient is computed where its tower's loss was.
     is_spread = self._has_towers or bool(self._in_place)
     pairs = optimizer.compute_gradients(
       loss, views, colocate_gradients_with_ops=is_spread
     )
-    # What the loss does not depend on has none.
+    # The gradient is None for a view that the loss does not depend on.
     gradients = [tf.zeros_like(v) if g is None else g for g, v in pairs]
     if self.rows and self.rows.is_apart:
       dense = len(self.views)
@@ -145,14 +145,14 @@ def read(shard):
 
 
 def join(values, shape):
-  """Returns the whole of `shape`, of which `values` are the shards."""
+  """Returns the whole tensor of `shape` whose shards are `values`."""
   if len(values) == 1:
     return values[0]
   return tf.concat(values, find_cut(values[0], shape))
 
 
 def cut(tensor, shards):
-  """Returns the parts of a whole tensor that are for `shards`, a list."""
+  """Returns the parts of a whole tensor for `shards`, a list."""
   if len(shards) == 1:
     return [tf.convert_to_tensor(tensor)]
   axis = find_cut(shards[0], tensor.shape)

@@ -1,6 +1,6 @@
 """Adds the workers' changes to the center: each as it comes, or all together.
 
-Asynchronous: x~ <- x~ + d^i, of one worker after the other, and none waits.
+Asynchronous: x~ <- x~ + d^i, one worker after another, and none waits.
 Synchronous: x~ <- x~ + sum_i d^i once every worker has pushed its own d^i, and
 all wait for this.
 """
@@ -34,7 +34,7 @@ class AsyncAdder:
       step: int64 scalar tensor, which the addition waits for.
       make_changes: callable -> (changes, own). It reads the center; changes is
         what is added to it, a list of tensors like the copies; own is the op
-        by which the copies themselves move.
+        that moves the copies themselves.
 
     Returns:
       strategy.Update.
@@ -92,7 +92,7 @@ class SyncAdder(AsyncAdder):
     changes, own = make_changes()
     pairs = []
     for change, shard in self._copies.to_shards(changes):
-      # On its ps, where it has arrived.
+      # On the shard's ps, where the change has arrived.
       with tf.control_dependencies([own]), tf.device(shard.device):
         pairs.append((tf.identity(change), shard))
     return self._round.push_and_wait(pairs, mark_done=self._mark_done)

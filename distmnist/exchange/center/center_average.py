@@ -1,19 +1,18 @@
 """An exponential moving average of the center's weights, beside them.
 
-As tf.train.ExponentialMovingAverage with its num_updates (Polyak and Juditsky
+Like tf.train.ExponentialMovingAverage with its num_updates (Polyak and Juditsky
 1992, SIAM J. Control Optim. 30(4), for averages of the weights of a descent):
 
   d = min(decay, (1 + t) / (10 + t));  a <- a - (1 - d) (a - x~)
 
-x~ is the center and t the global_step, both after an update; a begins as x~
-does. No worker computes with a: it is for evaluation.
+x~ is the center and t the global_step, both after an update; a starts at the
+initial x~. No worker computes with a: it is for evaluation.
 
 In a round (exchange/rounds/sync_round.py) the chief's thread moves a once for
-each update, before it hands out the tokens. Else the worker that has pushed
-moves it after its push, and outside of any lock: a push of another that lands
-in between is in x~ already, and its own move comes as well. A push that
-drop_stale has thrown away moves a, too. Without a ps each worker has an a of
-its own.
+each update, before it hands out the tokens. Otherwise the worker that pushed
+moves it after its push, outside any lock: another's push that lands in between
+is already in x~, and its own move follows as well. A push that drop_stale
+has thrown away moves a, too. Without a ps each worker has its own a.
 """
 
 import tensorflow.compat.v1 as tf
@@ -21,7 +20,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.copies import local_copies
 
 NAME = 'ExponentialMovingAverage'
-# Of the graph: its CenterAverage, if there is one.
+# Graph collection: the CenterAverage, if there is one.
 _COLLECTION = 'distmnist/center_average'
 
 
@@ -30,8 +29,8 @@ class CenterAverage:
 
   Attributes:
     variables: list of tf.Variable, one beside each shard; in a checkpoint each
-      has the name of its weight, and NAME after it.
-    is_moved: bool, whether an update of the center is followed by theirs.
+      has the name of its weight, followed by NAME.
+    is_moved: bool, whether an update of the center already moves them.
   """
 
   def __init__(self, shards, decay, global_step):
@@ -67,9 +66,9 @@ class CenterAverage:
 
 
 def follow(ops):
-  """Returns `ops`, after which an update is done, and what comes after them.
+  """Returns `ops`, which end an update, and the ops that then move averages.
 
-  Where a rule says this more than once of an update, the first counts.
+  Where a rule calls this more than once for an update, the first call counts.
 
   Args:
     ops: list of ops.

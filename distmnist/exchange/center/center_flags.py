@@ -1,10 +1,10 @@
-"""Whether the center on the ps is whole, and which training it is of.
+"""Whether the center on the ps is whole, and which training it belongs to.
 
-A note on each ps, which the chief writes once the whole center has its values.
-A ps that is started anew has none: so what the other ps still hold of the lost
-center is neither trained on nor, by a new chief, taken for whole. And a chief
-of another training finds out that this center is none of its own. It is a
-table, and so needs no initialisation and is in no checkpoint.
+The chief leaves a note on each ps once the whole center has its values. A
+restarted ps has none: so no worker trains on what the other ps still hold of
+the lost center, and no new chief takes that for whole. A chief of another
+training also finds out that this center is not its own. The note is a table,
+and so needs no initialisation and is in no checkpoint.
 """
 
 import tensorflow.compat.v1 as tf
@@ -37,14 +37,14 @@ class CenterFlags:
         )
 
   def build_missing(self):
-    """Returns a string tensor [n], for each ps without a note its name."""
+    """Returns a string tensor [n] that names each ps without a note."""
     names = [f'center_is_whole on ps {i}' for i in range(len(self._sizes))]
     return tf.boolean_mask(names, tf.equal(tf.stack(self._sizes), 0))
 
   def raise_all(self, session, run):
     """Notes on each ps that the center is whole, and of training `run` (str).
 
-    `run` is empty where there is no log directory to know a training by.
+    `run` is empty where there is no log directory to identify a training.
     """
     session.run(self._raises, {self._run: [run]})
 
@@ -52,7 +52,7 @@ class CenterFlags:
     """Checks that the whole center may be taken over.
 
     Raises:
-      cli.RunError: it is another training's.
+      cli.RunError: it belongs to another training.
     """
     found = {values[0].decode() for values in session.run(self._found)}
     if found != {run}:

@@ -1,11 +1,11 @@
 """Pushes and pulls of the center under one lock on ps 0.
 
-Rules that depend on the staleness of a push need it to be true: no update may
-land between the read of the global step and the update that was scaled by it,
-nor in the middle of a pull. The lock is that of ps_lock.py. All that a push
-sends is on the ps before the lock is taken, so that no worker waits for the
-network of another, and a worker that is killed while it has the lock releases
-it with the step that the ps then cancels.
+Rules that depend on the staleness of a push need it to be exact: no update may
+land between the read of the global step and the update that is scaled by it,
+nor in the middle of a pull. The lock is a ps_lock.Lock. All that a push sends
+is on the ps before the lock is taken, so that no worker waits for another's
+network. If a worker is killed while it holds the lock, the ps cancels its step,
+which releases the lock.
 """
 
 import tensorflow.compat.v1 as tf
@@ -35,10 +35,10 @@ class AtomicCenter:
     Args:
       copies: local_copies.LocalCopies.
       global_step: int64 scalar variable.
-      keep_shards: list of tf.Variable beside the shards; each takes the value
-        of its shard, as the worker gets it, with every pull, under the lock.
-      keep_whole: list of tf.Variable beside the copies; likewise.
-      max_staleness: int, a push that is staler is dropped and not counted.
+      keep_shards: list of tf.Variable beside the shards; on every pull each
+        takes its shard's value, as the worker receives it, under the lock.
+      keep_whole: list of tf.Variable beside the copies; likewise, unlocked.
+      max_staleness: int; a staler push is dropped and not counted.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
     """
     self._copies = copies
@@ -58,15 +58,15 @@ class AtomicCenter:
         ps of their shards.
 
     Returns:
-      (scalars, values), scalars once the lock is free.
+      (scalars, values); the scalars come once the lock is free.
     """
     values = []
 
     def build_scalars():
       scalars, read = build()
       values.extend(read)
-      # The section copies all that it returns to ps 0 before it lets go: what
-      # another ps has read goes past it, straight to the worker.
+      # The section copies all that it returns to ps 0 before it unlocks: the
+      # values read on another ps bypass it and go straight to the worker.
       with tf.control_dependencies(values):
         return [tf.identity(scalar) for scalar in scalars]
 
@@ -74,7 +74,7 @@ class AtomicCenter:
       return self._lock.execute(build_scalars), values
 
   def exchange(self, tensors, apply):
-    """Pushes and, before any other worker does, pulls.
+    """Pushes, and pulls before any other worker pushes.
 
     Args:
       tensors: list of tensors like the copies: gradients or changes.
@@ -94,7 +94,7 @@ class AtomicCenter:
       with tf.device(self._global_step.device):
         staleness = self._global_step.read_value() - pulled_step
       applied = self._apply(apply, pairs, staleness)
-      # A rule may apply without the staleness: it is read before the count.
+      # A rule may ignore the staleness, which must be read before the count.
       with tf.control_dependencies([applied, staleness]):
         count = self._global_step.assign_add(applied, read_value=False)
       new_step, parts = self._read([count])
@@ -124,7 +124,7 @@ class AtomicCenter:
     )
 
   def _read(self, ops):
-    """Under the lock, after `ops`: returns (global_step, shards' values)."""
+    """Returns (global_step, shards' values), under the lock, after `ops`."""
     kept = []
     with tf.control_dependencies(ops):
       parts = self._copies.read_shards()
@@ -136,7 +136,7 @@ class AtomicCenter:
     return strategy.read_after(self._global_step, [*ops, *kept]), parts
 
   def _take(self, new_step, parts, ops):
-    """Returns the op by which this worker takes what was read."""
+    """Returns the op that stores what was read in this worker's variables."""
     whole = self._copies.from_shards(parts)
     with tf.control_dependencies([*ops, *whole]):
       taken = [self._copies.assign(whole), self.pulled_step.assign(new_step)]
@@ -145,7 +145,7 @@ class AtomicCenter:
       return tf.group(*taken)
 
   def hook(self):
-    """Returns the hook that pulls when a session has been made."""
+    """Returns the hook that pulls once a session has been created."""
 
     def read():
       new_step, parts = self._read([])

@@ -1,14 +1,13 @@
 """A lock on a ps that outlives the workers that hold it or wait for it.
 
-A tf.CriticalSection lets go when the worker inside dies, as the ps then cancels
-its step. But TensorFlow 2.21 also opens it when a worker that *waits* dies:
-Mutex::AcquireAsync (tensorflow/core/kernels/mutex_ops.cc) leaves the wait by
-`locked_ = !cancelled`, whoever holds the lock. So the lock here is two of them,
-one inside the other: a worker that the outer one lets in too early waits at the
-inner one. One alone fails each time that a waiting worker dies. Two were still
-seen to fail once in twenty times on an overloaded machine, for a reason that we
-do not know: what is done under a lock must heal, as in
-round_entry.Entry.contribute.
+A tf.CriticalSection unlocks when the worker inside it dies, as the ps then
+cancels its step. But TensorFlow 2.21 also unlocks it when a *waiting* worker
+dies: Mutex::AcquireAsync (tensorflow/core/kernels/mutex_ops.cc) ends the wait
+with `locked_ = !cancelled`, whoever holds the lock. So this lock is two of
+them, nested: a worker that the outer one lets in too early waits at the inner
+one. One alone fails every time a waiting worker dies. Two were still seen to
+fail once in twenty times on an overloaded machine, for an unknown reason: what
+is done under a lock must repair itself, as in round_entry.Entry.contribute.
 """
 
 import tensorflow.compat.v1 as tf
@@ -37,7 +36,7 @@ class Lock:
         run under the lock.
 
     Returns:
-      What `build` has returned, once the lock is free.
+      What `build` returned, once the lock is free.
     """
 
     def enter():

@@ -1,9 +1,9 @@
-"""The center pulled a step ahead: a link carries both ways at once.
+"""Pulls the center a step ahead: a link carries both directions at once.
 
-A worker computes with copies of its own, while the values for its next step are
+A worker computes with its own copies while the values for its next step are
 pulled; it takes them once its push is applied. So a step takes as long as the
-longer of the two ways and not as both, and its gradient is of a center that is
-older by one step of its own, and by those of others in that time.
+longer of the two transfers, not as both together. Its gradient is of a center
+that is older by one of its own steps and by the others' steps in that time.
 """
 
 import tensorflow.compat.v1 as tf
@@ -18,10 +18,10 @@ from distmnist.exchange.shards import shard_copies
 _PULL_AHEAD = flags.DEFINE_integer(
   'pull_ahead',
   0,
-  'async_sgd, ssp, downpour: with 1 the values of the next step, or those that '
-  'a step fetches, are pulled while this one computes and pushes: faster where '
-  'the links decide, and the staleness grows by one step of the worker itself '
-  'and by those of others in that time. By default 0.',
+  'async_sgd, ssp, downpour: with 1, the values that the next step needs or '
+  'fetches are pulled while this one computes and pushes: faster where the '
+  'links are the bottleneck, but staler by one step of the worker itself and '
+  'by the steps of others in that time. By default 0.',
   lower_bound=0,
   upper_bound=1,
 )
@@ -57,7 +57,7 @@ class PullingStrategy(strategy.Strategy):
 
 
 class AheadCopies(shard_copies.ShardCopies):
-  """Copies that are a pull behind the center."""
+  """Copies that are one pull behind the center."""
 
   def __init__(self, cluster):
     super().__init__(cluster)
@@ -67,7 +67,7 @@ class AheadCopies(shard_copies.ShardCopies):
     self._step = sync_round.make_token(
       self._cluster, global_step, 'pulled_step'
     )
-    # A warm-up of the graphs makes the copies old: this one with them.
+    # A graph warm-up makes the copies stale, and this step with them.
     tf.add_to_collection(local_copies.VARIABLES, self._step)
     self._next_step = super().read_step(global_step)
     self._next = self.read_center()

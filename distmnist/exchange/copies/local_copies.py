@@ -3,8 +3,8 @@
 What the model gets inside `scope()` is a variable on the worker's device, so
 that a local step touches no other task. Copies, and the optimizer slots made in
 `local_variables()`, are local variables: in no checkpoint, and initialised each
-time the worker makes a session. So a worker always starts from the center's
-values, also after a restart.
+time the worker creates a session. So a worker always starts from the center's
+values, even after a restart.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import variable_lists
 from distmnist.exchange.center import center as center_lib
 
-# Of the graph: the copies and what else a worker makes beside them, and the ops
-# that then pull, for rules whose pull is more than to initialise them.
+# Graph collections: the copies and all that a worker makes beside them; and the
+# ops that then pull, for rules whose pull does more than initialise them.
 VARIABLES = 'distmnist/copies'
 PULLS = 'distmnist/pulls'
 
 
 class LocalCopies(center_lib.Center):
-  """The copies, and the ways between them and the center.
+  """The copies, and the transfers between them and the center.
 
   Lists of tensors are in the order of `variables`; lists of shards are in the
   order of `shards`.
@@ -44,14 +44,14 @@ class LocalCopies(center_lib.Center):
       )
 
   def _connect_views(self):
-    pass  # A copy has a value of its own.
+    pass  # A copy has its own value.
 
   @property
   def variables(self):
     return self.views
 
   def make_zeros(self, name):
-    """Returns local variables of zeros beside the copies and in their shapes.
+    """Returns local variables of zeros beside the copies, in their shapes.
 
     Args:
       name: str, such as 'velocity'.
@@ -74,7 +74,7 @@ class LocalCopies(center_lib.Center):
   def make_zeros_on_ps(self, name):
     """Returns variables of zeros beside the shards, each on its shard's ps.
 
-    In a checkpoint they are whole, as the center is: it fits any number of ps.
+    In a checkpoint they are whole, like the center: it fits any number of ps.
 
     Args:
       name: str, such as 'momentum'.
@@ -108,18 +108,18 @@ class LocalCopies(center_lib.Center):
       return [copy.read_value() for copy in self.variables]
 
   def read_changes(self, kept):
-    """Returns x^i - kept, a list of tensors; `kept` is that of `make_kept`."""
+    """Returns x^i - kept, a list of tensors; `kept` is from `make_kept`."""
     return [
       now - before.read_value()
       for now, before in zip(self.read(), kept, strict=True)
     ]
 
   def assign(self, values):
-    """Returns the op by which every copy takes its value, list of tensors."""
+    """Returns the op that assigns a list of tensors to the copies."""
     return variable_lists.assign_all(self.variables, values)
 
   def pull(self, keep=()):
-    """Returns the op x^i <- x~; those of `make_kept` take the same values."""
+    """Returns the op x^i <- x~; `keep`, from `make_kept`, gets the same."""
     values = self.read_center()
     taken = [self.assign(values)]
     if keep:
@@ -131,7 +131,7 @@ class LocalCopies(center_lib.Center):
     return variable_lists.add_all(self.variables, changes)
 
   def count_bytes_if(self, is_due):
-    """Returns num_bytes or 0 by a bool tensor, an int64 scalar tensor."""
+    """Returns num_bytes if bool tensor `is_due`, else 0, as int64 scalar."""
     with tf.device(self._cpu_device):
       return tf.where(is_due, tf.constant(self.num_bytes, tf.int64), 0)
 
@@ -165,10 +165,10 @@ class LocalCopies(center_lib.Center):
 
 
 def save_as_slice_like(shard, variable):
-  """Makes `variable` that slice of a whole which `shard` is of the center's."""
+  """Makes `variable` the slice of its whole that `shard` is of the center's."""
   if cut := shard._get_save_slice_info():
-    # As slot_creator does it for an optimizer's slots. The name has the shard's
-    # in it, and the name scope of the rule before it.
+    # As slot_creator does for an optimizer's slots. The name contains the
+    # shard's name, preceded by the rule's name scope.
     variable._set_save_slice_info(
       tf.Variable.SaveSliceInfo(
         variable.op.name.replace(shard.op.name, cut.full_name),
@@ -191,7 +191,7 @@ def _make_local(initial_value, name):
 
 @contextlib.contextmanager
 def local_variables():
-  """Variables made here are local ones, whoever makes them."""
+  """Makes all variables created inside it local, whoever creates them."""
 
   def create(next_creator, **kwargs):
     kwargs['collections'] = [tf.GraphKeys.LOCAL_VARIABLES]

@@ -4,8 +4,8 @@ With g taken at x + delta v, delta being the momentum and v the velocity:
 
   v <- delta v - eta g(x + delta v);  x <- x + v
 
-The copies hold x + delta v, where the model computes g; x itself is read off
-them. delta = 0 is a plain local step, by any optimizer.
+The copies hold x + delta v, where the model computes g; x itself is
+computed from them. delta = 0 is a plain local step, with any optimizer.
 """
 
 import tensorflow.compat.v1 as tf
@@ -48,7 +48,7 @@ class NesterovCopies(local_copies.LocalCopies):
     return gradients, positions, step
 
   def _read_positions(self):
-    """Returns x of x + delta v, a list of tensors."""
+    """Returns x, computed from x + delta v, a list of tensors."""
     values = self.read()
     if not self._momentum:
       return values
@@ -78,7 +78,7 @@ class NesterovCopies(local_copies.LocalCopies):
       stepped = optimizer.apply_gradients(
         list(zip(gradients, self._velocities, strict=True))
       )
-    # x + delta v of the new x = x + v': what the copies hold next.
+    # The copies next hold x + delta v with the new v and x = x + v'.
     with tf.control_dependencies([stepped]):
       changes = [
         (1 + self._momentum) * v.read_value() - self._momentum * old

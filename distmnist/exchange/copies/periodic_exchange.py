@@ -20,8 +20,8 @@ class Exchange(NamedTuple):
   Attributes:
     period: int, T > 1.
     step: int64 scalar tensor; the exchange is due where T divides it.
-    outputs: list of tensors, what the rest of the step has of the exchange.
-    without: list of tensors, the same where it is not due.
+    outputs: list of tensors, what the rest of the step uses of the exchange.
+    without: list of tensors, their values where it is not due.
   """
 
   period: int
@@ -38,11 +38,11 @@ def every(period, step, exchange, known_step):
     step: int64 scalar tensor, which the exchange waits for; the same one for
       all exchanges of a rule.
     exchange: callable -> (global_step, staleness), int64 scalar tensors.
-    known_step: int64 local variable, what global_step is said to be in the
-      other steps; set here.
+    known_step: int64 local variable, the global_step reported in the other
+      steps; set here.
 
   Returns:
-    (global_step, staleness, is_due); staleness is -1 if there was none.
+    (global_step, staleness, is_due); staleness is -1 without an exchange.
   """
 
   def do_exchange():
@@ -61,7 +61,7 @@ def every(period, step, exchange, known_step):
     is_due = tf.equal(step % period, 0)
   results = tf.cond(is_due, do_exchange, do_nothing)
   with tf.device(known_step.device):
-    # An op of our own each, that a copy of the step can put another one for.
+    # Ops of their own, which a copy of the step can replace by others.
     outputs = [tf.identity(result) for result in (*results, is_due)]
     with tf.control_dependencies([is_due]):
       without = [*map(tf.convert_to_tensor, do_nothing()), tf.constant(False)]

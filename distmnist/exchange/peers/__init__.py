@@ -1,1 +1,1 @@
-"""Exchanges of weights between two workers, past the ps."""
+"""Exchanges of weights between two workers, bypassing the ps."""

@@ -1,10 +1,9 @@
-"""With whom a worker takes the mean, and how a step waits for that.
+"""With whom a worker averages, and how a step waits for that.
 
 A step puts the number of its exchange into one queue of its own worker and
-takes from another whom that worker has met. Between the two is a thread, which
-runs the exchange in a session of its own (peer.py): an op that ran it itself
-would hold one of the few threads of the server that the exchange needs, too,
-and so do those of all others.
+takes from another whom that worker has met. A thread between the two runs the
+exchange in its own session (peer.py): an op that ran it would hold one of the
+server's few threads, which this exchange and those of all others need.
 """
 
 import contextlib
@@ -15,15 +14,15 @@ import tensorflow.compat.v1 as tf
 from distmnist.data import seeds
 from distmnist.exchange.peers import peer
 
-# What is met where it is no worker.
+# Stands for the center where a worker is expected.
 CENTER = -1
 
 
 def choose(worker, number, num_workers):
   """Returns whom a worker is to meet: another worker, or CENTER.
 
-  Each of the other n - 1 and the center are as likely. The draw depends on the
-  arguments alone.
+  Each of the other n - 1 workers and the center is equally likely. The draw
+  depends on the arguments alone.
 
   Args:
     worker: int, the task_index.
@@ -66,14 +65,14 @@ class Meetings:
       ]
 
   def build_meeting(self, number):
-    """Meets whoever is the turn, or the center where that one is not there.
+    """Meets the worker that is next, or the center if that one is not there.
 
     Args:
       number: int64 scalar tensor, of the exchange.
 
     Returns:
-      int64 scalar tensor: the worker with whom the exchange is done, or CENTER,
-      with which it is still to be done.
+      int64 scalar tensor: the worker with which the exchange was done, or
+      CENTER, with which it is still to be done.
     """
     with tf.device(self._device):
       asked = self._wanted.enqueue(number)
@@ -110,7 +109,7 @@ class Meetings:
         with tf.control_dependencies([met.enqueue(answer)]):
           answer_and_take = wanted.dequeue()
     own = tf.Session(session.sess_str, graph, session._config)
-    # What a step that was broken off has left there.
+    # What an interrupted step has left there.
     own.run(clear)
 
     def serve():
@@ -133,7 +132,7 @@ class _Server:
     self._thread.start()
 
   def end(self):
-    """Returns when no more is answered: an exchange has its time limit."""
+    """Ends the thread; waits for an exchange, which has a time limit."""
     self._is_over = True
     self._own.close()
     self._thread.join()
@@ -150,7 +149,7 @@ class _Server:
 
 
 class _Hook(tf.train.SessionRunHook):
-  """Has the steps of each session answered."""
+  """Runs a _Server for the steps of each session."""
 
   def __init__(self, meetings):
     self._meetings = meetings

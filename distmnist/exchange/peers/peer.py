@@ -1,16 +1,16 @@
-"""Another worker, and how this one takes the mean of both copies.
+"""Another worker, and how this one averages both copies.
 
-The session of a training has filters that keep the other workers out, so that
-none of them can hold it up. An exchange with one runs in a session of its own,
-of the two alone:
+The training session has device filters that keep the other workers out, so that
+none of them can hold it up. An exchange with one of them runs in a separate
+session of just the two:
 
   d = (x^i - x^j) / 2;  x^j += d;  x^i -= d
 
-x^i travels to worker j, where d is computed, and d comes back. Both are only
-ever added to, and each addition locks its variable: whoever else comes between,
-the sum of all copies stays what it was. A peer that does not answer is left
-alone for a second, and one that was lost is looked for in the background: only
-the first look of all, and an exchange that is under way, are waited for.
+x^i travels to worker j, where d is computed, and d comes back. Both copies
+are only ever added to, and each addition locks its variable: whoever else adds
+in between, the sum of all copies stays what it was. A peer that does not answer
+is left alone for a second, and a lost one is looked for in the background: a
+step waits only for the first search for a peer and for an exchange under way.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from distmnist.exchange import transport
 
 _log = logging.getLogger(__name__)
 
-# The limit of an exchange: so long, and what its bytes take on a slow link.
+# Time limit of an exchange: this, plus what its bytes take on a slow link.
 _LIMIT_SECS = 5.0
 _SLOW_BYTES_PER_SEC = 10e6
 _AGAIN_SECS = 1.0
@@ -36,7 +36,7 @@ class Peer:
   """One other worker, as seen from this one.
 
   Attributes:
-    num_failures: int, the looks and exchanges that came to nothing.
+    num_failures: int, the searches and exchanges that failed.
   """
 
   def __init__(self, cluster, index, copies, num_visits):
@@ -61,7 +61,7 @@ class Peer:
     self.num_failures = 0
 
   def connect(self, session):
-    """Sets by which server the peer is reached: that of `session`."""
+    """Makes the server of `session` the one through which to reach the peer."""
     self._target = session.sess_str
     self._config = tf.ConfigProto()
     self._config.CopyFrom(session._config)
@@ -72,7 +72,7 @@ class Peer:
     self._config.operation_timeout_in_ms = round(1000 * self._limit_secs)
 
   def meet(self):
-    """Exchanges with the peer; returns whether it could be done."""
+    """Exchanges with the peer; returns whether that succeeded."""
     if self._session is None:
       self._find()
     session = self._session
@@ -96,7 +96,7 @@ class Peer:
       _close(session)
 
   def _find(self):
-    """Looks for the peer unless it was just looked for, or still is."""
+    """Looks for the peer unless a search is under way or has just failed."""
     if self._look and self._look.is_alive():
       return
     if time.monotonic() < self._next_look:
@@ -108,7 +108,7 @@ class Peer:
       self._look.join(self._limit_secs)
 
   def _try(self):
-    """Makes a session with the peer, if it is there and has begun."""
+    """Opens a session with the peer if it is there and has begun."""
     with tf.Graph().as_default() as graph:
       exchange, is_ready = self._build()
     session = tf.Session(self._target, graph, self._config)
@@ -129,7 +129,7 @@ class Peer:
     _close(session)
 
   def _build(self):
-    """Returns (the op of an exchange, bool tensors: whether it has begun)."""
+    """Returns (the op of an exchange, bool tensors: has the peer begun)."""
     here, there = (c.compute_device for c in (self._cluster, self._there))
     to_there, to_here = map(transport.Wire, (self._there, self._cluster))
     mine, theirs = (
@@ -142,12 +142,12 @@ class Peer:
       is_ready = [
         tf.raw_ops.VarIsInitializedOp(resource=x) for x in [*theirs, visits]
       ]
-      # All of it has come before the first of it is used.
+      # Everything has arrived before any of it is used.
       with tf.control_dependencies(arrived):
         pairs = list(zip(arrived, map(_read, theirs), strict=True))
-      # The same d here and there, also where it is rounded on its way.
+      # The same d here and there, even where it is rounded when sent.
       changes = [to_here.round((x - y) / 2) for x, y in pairs]
-      # Who has a number that is not finite gives it to no other.
+      # Neither worker passes on a number that is not finite.
       changes = [tf.debugging.check_numerics(d, 'not finite') for d in changes]
       with tf.control_dependencies(changes):
         added = [
@@ -170,7 +170,7 @@ class Peer:
 
 
 def _build_handle(variable, device):
-  """Returns the handle of the variable of this name that is on `device`."""
+  """Returns the handle of the variable of the same name on `device`."""
   with tf.device(device):
     return tf.raw_ops.VarHandleOp(
       dtype=variable.dtype.base_dtype,
@@ -192,7 +192,7 @@ def _explain(error):
 
 
 def _close(session):
-  """Closes a session; where the peer is suspended this can take for ever."""
+  """Closes a session, in a thread: with a suspended peer it can hang."""
 
   def close():
     with contextlib.suppress(tf.errors.OpError, RuntimeError):

@@ -2,13 +2,13 @@
 
 A backward pass makes the gradients of the last layers first. They fill buckets
 in this order, and the all-reduce of a bucket begins as soon as its gradients
-are there, while the earlier layers are computed: as DDP does it (Li et al.
+are there, while those of earlier layers are computed, as in DDP (Li et al.
 2020, arXiv 2006.15704, section 3.2.3). Small gradients share a bucket, as a
 collective op costs more than they do.
 
 Which gradients share a bucket follows from the variables alone, so that all
-workers agree on it. Each bucket has a key of its own: on no worker does it
-matter which is full first.
+workers agree on it. Each bucket has its own key: it does not matter which
+one is full first on which worker.
 """
 
 import tensorflow.compat.v1 as tf
@@ -18,13 +18,13 @@ from distmnist.exchange.ring import collectives
 
 
 def fill(sizes, bucket_bytes):
-  """Returns the buckets, lists of indices: the last first, in each of them too.
+  """Returns the buckets, lists of indices: the last first, within each as well.
 
   A bucket is full once it has `bucket_bytes`.
 
   Args:
     sizes: list of int, the bytes of each gradient in the order of the layers.
-    bucket_bytes: int; 0 has all in one bucket.
+    bucket_bytes: int; 0 puts all in one bucket.
   """
   buckets, held = [[]], 0
   for index in reversed(range(len(sizes))):
@@ -37,17 +37,17 @@ def fill(sizes, bucket_bytes):
 
 
 def build_means(cluster, gradients, variables, more, key, bucket_bytes):
-  """Builds the means of all workers, with the same bits on each.
+  """Builds the means over all workers, with the same bits on each.
 
-  What a worker has in a bucket that is not finite goes as zeros.
+  A worker's bucket that is not finite goes as zeros.
 
   Args:
     cluster: cluster.Cluster.
-    gradients: list of tensors of floats or tf.IndexedSlices, those of the
-      first layers first.
-    variables: list of tf.Variable, which have their shapes.
+    gradients: list of float tensors or tf.IndexedSlices, those of the first
+      layers first.
+    variables: list of tf.Variable, with the shapes of `gradients`.
     more: float32 vector of a static shape that travels with the last bucket.
-    key: int; the buckets take the names of collective ops from here on.
+    key: int; the collective ops of the buckets take the keys from here on.
     bucket_bytes: int, see fill.
 
   Returns:

@@ -1,8 +1,8 @@
 """TensorFlow's collective ops between all workers, by a ring and with no ps.
 
-An op does its work once every worker has come to the op of the same key; one
-that is lost fails it, now and ever after, on all others. A key stands for one
-shape, as long as the servers live.
+An op runs once every worker has reached the op with the same key; if a worker
+is lost, it fails on all others, now and ever after. A key stands for one shape
+as long as the servers live.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,7 @@ def build_mean(cluster, flat, key, timeout_secs=0.0):
     cluster: cluster.Cluster.
     flat: float32, float16 or bfloat16 [size].
     key: int, the name of this op.
-    timeout_secs: float, seconds until it fails; 0 is never.
+    timeout_secs: float, seconds until it fails; 0 for never.
   """
   return tf.raw_ops.CollectiveReduceV2(
     input=flat,
@@ -45,7 +45,7 @@ def build_broadcast(cluster, variables, key):
     'group_size': cluster.num_workers,
     'group_key': 1,
     'instance_key': key,
-    # To TensorFlow 0 is for ever.
+    # TensorFlow takes 0 as no limit.
     'timeout_seconds': max(1.0, cluster.start_timeout_secs),
   }
   if cluster.is_chief:

@@ -1,4 +1,4 @@
-"""The start and the end of a training of workers with no ps."""
+"""The start and the end of a training without a ps."""
 
 import contextlib
 import signal
@@ -8,21 +8,21 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import cli
 from distmnist.exchange.ring import collectives
 
-# The names of the collective ops; the broadcast takes those from BROADCAST on,
-# one a dtype, and a step those from STEP on, one a bucket.
+# The keys of the collective ops; the broadcast takes those from BROADCAST on,
+# one per dtype, and a step those from STEP on, one per bucket.
 END, BROADCAST, STEP = 1, 2, 100
 _END_TIMEOUT_SECS = 5.0
 
 
 class RingHook(tf.train.SessionRunHook):
-  """Equal variables at the start, one last step for all, a barrier there."""
+  """Equal variables at the start, one common last step, then a barrier."""
 
   def __init__(self, cluster, votes, stop):
     """
     Args:
       cluster: cluster.Cluster.
-      votes: float32 [2] tensor: the parts of the workers that want to stop, and
-        of those that were asked to by a signal.
+      votes: float32 [2] tensor: the fractions of the workers that want to stop,
+        and that were asked to by a signal.
       stop: stop_request.StopRequest.
     """
     self._cluster = cluster
@@ -33,7 +33,7 @@ class RingHook(tf.train.SessionRunHook):
     cluster, variables = self._cluster, {}
     for variable in tf.global_variables():
       variables.setdefault(variable.dtype.base_dtype, []).append(variable)
-    # The slash enters the scope of the step again.
+    # The trailing slash re-enters the name scope of the step.
     with tf.name_scope('ring_allreduce/'), tf.device(cluster.cpu_device):
       dtypes = sorted(variables, key=lambda dtype: dtype.name)
       self._broadcast_op = [

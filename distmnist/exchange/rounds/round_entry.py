@@ -1,16 +1,16 @@
-"""Which contributions enter a round: their tokens tell, and ps 0 decides once.
+"""Which contributions enter a round: ps 0 decides once, by their tokens.
 
 A token is life * 2^40 + global_step. A life of the rounds ends when a chief
 takes over: contributions already made in it are thrown away, and those that
 still arrive are dropped, as their token is smaller than what the accumulators
 then ask for. So a chief need not know which workers had contributed, were about
-to or had died: each worker gets a token of the new life, and none contributes
-twice to a round of it.
+to, or had died: each worker gets a token of the new life, and none contributes
+twice to a round of that life.
 
 With R = N workers no contribution is late. Otherwise the first R are chosen
-under a lock beside the global_step, and for all shards at once: each
-accumulator by itself would take its own first R, and more than R that arrive
-before the chief has asked for the mean.
+under a lock beside the global_step, for all shards at once: left alone, each
+accumulator would take its own first R, and any others that arrive before the
+chief has asked for the mean.
 """
 
 import tensorflow.compat.v1 as tf
@@ -18,10 +18,10 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.center import ps_lock
 
 LIFE = 1 << 40
-# The keys of the table: the number of lives so far, and of contributions that
-# have entered, which is R * global_step at the start of a round.
+# The keys of the table: the number of lives so far, and the number of
+# contributions that have entered, R * global_step at the start of a round.
 LIVES, NUM_IN = 0, 1
-# Older than any: an accumulator drops it.
+# Older than any token: an accumulator drops it.
 NEVER_IN = -1
 
 
@@ -31,25 +31,25 @@ def step_of(token):
 
 
 def correct(staleness, own_token, new_token):
-  """Returns the staleness of a contribution, from the next token, int64 scalar.
+  """Returns a contribution's staleness, given the next token, int64 scalar.
 
   Args:
     staleness: int64 scalar tensor, what `Entry.contribute` returned, or None.
-    own_token, new_token: int64 scalar tensors, that of the contribution and
-      the next.
+    own_token, new_token: int64 scalar tensors, the contribution's token and
+      the next one.
   """
   is_in = step_of(new_token) > step_of(own_token)
   if staleness is None:
     return 1 - tf.cast(is_in, tf.int64)
-  # It entered a round that another chief then began anew.
+  # It entered a round that another chief then restarted.
   is_lost = (new_token // LIFE > own_token // LIFE) & ~is_in
   return tf.maximum(staleness, tf.cast(is_lost, tf.int64))
 
 
 class Entry:
-  """The lives of the rounds and the contributions to the open one, on a ps.
+  """The lives of the rounds and the contributions to the open round, on a ps.
 
-  They are in a table, which needs no initialisation and is in no checkpoint.
+  A table holds them; it needs no initialisation and is in no checkpoint.
   """
 
   def __init__(self, cluster, num_contributions, global_step):
@@ -57,7 +57,7 @@ class Entry:
     Args:
       cluster: cluster.Cluster.
       num_contributions: int, R.
-      global_step: int64 scalar variable; the table is beside it.
+      global_step: int64 scalar variable; the table is placed beside it.
     """
     self._num_contributions = num_contributions
     self._global_step = global_step
@@ -70,33 +70,32 @@ class Entry:
       self._lock = ps_lock.Lock(global_step.device, 'entry_lock')
 
   def read_token(self):
-    """Returns the token of a worker that begins now, int64 scalar tensor."""
+    """Returns the token for a worker that begins now, int64 scalar tensor."""
     with tf.device(self._global_step.device):
       return self._read_life() + self._global_step.read_value()
 
   def contribute(self, own_token, apply):
     """Contributes to the round of `own_token`, if it is open and not full.
 
-    All parts of a contribution must have arrived before the lock is taken. One
-    that is cut off by the death of its worker is not counted, so that another
-    takes its place.
+    All parts of a contribution must have arrived before the lock is taken. A
+    contribution cut off by its worker's death is not counted, so another takes
+    its place.
 
     Args:
       own_token: int64 scalar tensor on this ps.
-      apply: callable(local_step) -> list of ops, which accumulate; local_step
+      apply: callable(local_step) -> list of ops that accumulate; local_step
         is an int64 scalar tensor.
 
     Returns:
       (staleness, ops): int64 scalar tensor, 0 if the contribution is in,
-      else the rounds that it missed; None in lock-step, where the next token
-      tells.
+      else the number of rounds it missed; None in lock-step, where the next
+      token tells.
     """
     if self.is_lock_step:
       return None, apply(own_token)
 
     def enter():
-      # A worker that was killed here may have contributed and not been
-      # counted.
+      # A worker killed here may have contributed without being counted.
       num_in, open_step = self._find_open(self._global_step.read_value())
       is_in = tf.equal(own_token, self._read_life() + open_step)
       never = tf.constant(NEVER_IN, tf.int64)
@@ -110,11 +109,11 @@ class Entry:
     return staleness, [staleness.op]
 
   def begin_life(self, prepare):
-    """Begins a new life of the rounds; to be run by the chief alone.
+    """Begins a new life of the rounds; only the chief may run it.
 
     Args:
-      prepare: callable(token) -> op, what is done with the first token of that
-        life before any worker can begin with it.
+      prepare: callable(token) -> op, run with the first token of that life
+        before any worker can begin with it.
 
     Returns:
       That token, int64 scalar tensor.
@@ -135,11 +134,11 @@ class Entry:
     return self._run_locked(begin)
 
   def _read_life(self):
-    """Returns the part of a token that its life makes, int64 scalar tensor."""
+    """Returns the life's part of a token, int64 scalar tensor."""
     return self._find(LIVES) * LIFE
 
   def _find_open(self, step):
-    """Returns the contributions that are in, and the step of a round with room.
+    """Returns (contributions that are in, step of the first round with room).
 
     Args:
       step: int64 scalar tensor, the global_step.

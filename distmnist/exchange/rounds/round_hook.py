@@ -1,10 +1,10 @@
 """Synchronous aggregation in a session: its first token, its updates, its end.
 
-A worker begins with a token that it did not wait for, and which one that is
-depends on how its predecessor ended. The chief has a thread that applies the
-mean of R contributions and hands out tokens, as long as its session lives. A
-task that leaves releases those that would wait for it. The invariant that all
-this keeps is in sync_round.py.
+A worker begins with a token that it did not wait for; which one depends on how
+its predecessor ended. The chief has a thread that applies the mean of R
+contributions and hands out tokens for as long as its session lives. A task that
+leaves releases those that would otherwise wait for it. sync_round.py states the
+invariant that all this keeps.
 """
 
 import tensorflow.compat.v1 as tf
@@ -19,10 +19,10 @@ from distmnist.exchange.rounds import (
 )
 from distmnist.exchange.steps import graph_copy
 
-# At so many looks in a row, in a second, all workers must wait for one another
-# until a worker that has come back concludes that its token was lost with its
-# predecessor. Looks and not seconds: one that is held up between two looks has
-# not seen them all wait.
+# A worker that has come back concludes that its token was lost with its
+# predecessor once it has seen all workers wait for one another at this many
+# looks in a row, one second's worth. Looks, not seconds, are counted: a worker
+# held up between two looks has not seen all of them wait.
 _NUM_ALL_WAIT_LOOKS = 10
 _LOOK_SECS = 0.1
 
@@ -30,9 +30,9 @@ _LOOK_SECS = 0.1
 class RoundHook(strategy.CenterHook):
   """The tokens at the start and at the end, and the chief's UpdateThread.
 
-  SyncReplicasOptimizer's own hook closes the shared token queue at every stop
-  of the chief, and a closed queue stays closed: a restarted chief could not go
-  on. It also hands out R tokens at the start, with which a fast worker runs
+  SyncReplicasOptimizer's own hook closes the shared token queue whenever the
+  chief stops, and a closed queue stays closed: a restarted chief could not go
+  on. It also hands out R tokens at the start, which let a fast worker run
   ahead.
   """
 
@@ -55,7 +55,7 @@ class RoundHook(strategy.CenterHook):
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
     tokens, token_table = self._round.tokens, self._round.token_table
-    # A token that is seen here has a new life's tokens in the queues already.
+    # Once a new life's token can be read here, its tokens are in the queues.
     token = self._round.entry.read_token()
     with tf.control_dependencies([token]):
       self._look = token, token_table.read()
@@ -98,12 +98,12 @@ class RoundHook(strategy.CenterHook):
     given = {self._given_token: token}
     now = session.run(self._begin_with, given)
     if now // round_entry.LIFE > token // round_entry.LIFE:
-      # A chief has taken over meanwhile: what it did is known only now.
+      # A chief took over in the meantime: what it did is known only now.
       session.run(self._begin_with, given)
     if is_late and self._pull_op is not None:
       session.run(self._pull_op)
     if self._cluster.is_chief:
-      # Known before it runs: the next session must be able to end it.
+      # Set before it runs: the next session must be able to end it.
       self._updates = update_thread.UpdateThread(
         self._update_op, session, coord, self._leave.has_left
       )
@@ -113,7 +113,7 @@ class RoundHook(strategy.CenterHook):
     """Returns (token, whether the center may have moved on since the pull).
 
     In lock-step a worker waits for the token that its predecessor waited for.
-    With R < N the others may go on without it, and it begins at once.
+    With R < N the others may go on without it, so it begins at once.
     """
     num_looks, waits = 0, self._round.entry.is_lock_step
     while True:
@@ -122,7 +122,7 @@ class RoundHook(strategy.CenterHook):
         return max(token, *taken[0]), True
       if not waits:
         return token, True
-      # The first of its index, or one that had its token.
+      # The first worker of its index, or its predecessor had a token.
       if token_table[self._cluster.task_index] != 0:
         return token, num_looks > 0
       num_looks = 0 if any(token_table > 0) else num_looks + 1
@@ -133,7 +133,7 @@ class RoundHook(strategy.CenterHook):
   def end(self, session):
     """Releases the workers that still wait for a token.
 
-    They may contribute again, now that nothing is applied any more.
+    They may contribute again, as nothing more will be applied.
     """
     if self._cluster.is_chief:
       self._leave.finish_round(session, self._end_updates)
@@ -147,7 +147,7 @@ class RoundHook(strategy.CenterHook):
     return self._leave.is_whole(session)
 
   def describe_wait(self):
-    """Returns what a wait in this round is made of, a str."""
+    """Returns a description of the wait in this round, a str."""
     if self._session is None:
       return ''
     text = round_state.describe(self._round, self._session.sess_str)

@@ -1,11 +1,11 @@
 """How a worker that is asked to stop gets out of a round.
 
-Its main thread may wait there for a token, which may never come: others may be
-lost, or have been asked as well. A round that is applied shard by shard must
-not be left while some shards are an update ahead of others, as that is what the
-chief then saves: for a part of the time that the stop leaves, the others go on
-to push what is missing, and the chief applies it. It then ends the updates, and
-notes that the others need not stay.
+Its main thread may be waiting there for a token that never comes: others may be
+lost, or asked to stop as well. A round that is applied shard by shard must not
+be left while some shards are an update ahead of others, as the chief would then
+save that state: for part of the time that the stop leaves, the others keep
+pushing what is missing, and the chief applies it. The chief then ends the
+updates and notes that the others need not stay.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.rounds import token_barrier
 
 _LOOK_SECS = 0.1
-# Of the time that is left until the end by force; the chief has yet to save.
+# Part of the time left until the forced end; the chief has yet to save.
 _PART_OF_STOP = 0.5
-# At the end of a training with backup workers, which may be amid a push.
+# At the end of a training with backup workers, which may be in mid-push.
 _END_SECS = 30.0
 
 
@@ -27,7 +27,7 @@ class Leave:
   """The end of the rounds for one worker.
 
   Attributes:
-    has_left: threading.Event, that its training is over.
+    has_left: threading.Event, set when its training is over.
   """
 
   def __init__(self, the_round, stop):
@@ -44,7 +44,7 @@ class Leave:
     self._has_ended = False
 
   def build(self):
-    """Builds what it runs; to be called with the graph still open."""
+    """Builds what it runs; to be called while the graph is still open."""
     the_round = self._round
     self._is_whole = the_round.tokens.build_is_whole()
     if self._is_chief:
@@ -54,15 +54,15 @@ class Leave:
       self._full_op = the_round.entry.build_full()
 
   def is_whole(self, session):
-    """Whether all shards are of one update; a bool."""
+    """Whether all shards are at the same update; a bool."""
     return self._is_whole is None or bool(session.run(self._is_whole))
 
   def leave(self, session, end_updates):
-    """Gets the main thread out of its wait; to be called in another one.
+    """Gets the main thread out of its wait; to be called from another thread.
 
     Args:
       session: tf.Session of that thread.
-      end_updates: callable, after which the chief applies nothing.
+      end_updates: callable after which the chief applies nothing more.
     """
     with contextlib.suppress(tf.errors.OpError, RuntimeError):
       if self._is_whole is not None:
@@ -74,14 +74,14 @@ class Leave:
       if not self.has_left.is_set():
         session.close()
       return
-    # The others must not contribute to the round again. Where all wait at one
-    # queue another may take the token: offer until this worker has left the
-    # wait.
+    # The others must not contribute to the round again. Where all share one
+    # queue, another worker may take the token: keep offering tokens until this
+    # one has left the wait.
     while not self.has_left.wait(token_barrier.OFFER_SECS):
       session.run(self._offer_op)
 
   def finish_round(self, session, end_updates):
-    """Ends the updates of the chief, between two of them if it can.
+    """Ends the chief's updates, between two of them if possible.
 
     Args:
       session, end_updates: see `leave`.

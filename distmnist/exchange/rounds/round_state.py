@@ -1,7 +1,7 @@
-"""The state of a round in which no worker moves, read from outside.
+"""The state of a round in which no worker makes progress, read from outside.
 
-A graph of its own makes the same shared names as the rule's, so any task can
-read them, and nothing of it is in the graph of the training.
+A separate graph uses the same shared names as the rule's, so any task can read
+the state, and nothing is added to the graph of the training.
 """
 
 import tensorflow.compat.v1 as tf
@@ -31,10 +31,10 @@ def describe(the_round, target):
 
 
 def read(target, graph, config, fetches):
-  """Returns the values of `fetches`, read in a session of its own.
+  """Returns the values of `fetches`, read in a separate session.
 
   Raises:
-    tf.errors.OpError: a ps is gone, or does not answer within some seconds.
+    tf.errors.OpError: a ps is gone or does not answer within some seconds.
   """
 
   def run():
@@ -88,7 +88,7 @@ def _find(table, keys, default):
 
 
 def format_state(found):
-  """Returns the line of what `_build` has read, with values for tensors."""
+  """Returns one line on `found`, the dict of `_build` with tensors' values."""
   who = []
   for kind, one, several in (
     (1, 'has a token', 'have a token'),

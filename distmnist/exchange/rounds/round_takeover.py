@@ -1,6 +1,6 @@
-"""How the rounds begin anew under another chief, or with another center.
+"""How the rounds restart under another chief or with another center.
 
-What the chief before has left in the accumulators is thrown away, and each
+Whatever the previous chief left in the accumulators is thrown away, and each
 worker gets one token of a new life (round_entry.py): none contributes twice to
 a round, whatever it had contributed or was about to.
 """
@@ -12,10 +12,10 @@ from distmnist.exchange.tables import sparse_sum
 
 
 def build_take_over(the_round):
-  """Returns the first token of a new life, once all others have one each.
+  """Returns the first token of a new life, once every other worker has one.
 
-  In whatever state the old chief has left the accumulators, some of them
-  taken and others not, the round begins again.
+  The round restarts in whatever state the old chief left the accumulators,
+  even with some of them taken and others not.
 
   Args:
     the_round: sync_round.Round.
@@ -34,14 +34,14 @@ def build_take_over(the_round):
 def build_new_center(the_round):
   """Returns the first token, after which nothing of an earlier center counts.
 
-  One run, as each new kind of session.run costs 50 ms to prepare.
+  All in one run, as each new kind of session.run takes 50 ms to prepare.
 
   Args:
     the_round: sync_round.Round.
   """
-  # A worker that still waits in an old session wakes up, and finds it broken.
-  # The tokens left over are of an old life: a contribution made with one is
-  # dropped, and does no harm.
+  # A worker still waiting in an old session wakes up and finds it broken. The
+  # tokens left over are of an old life: a contribution made with one is dropped
+  # and does no harm.
   with tf.device(the_round.global_step.device):
     released = tf.cond(
       the_round.entry.read_token() < round_entry.LIFE,
@@ -59,7 +59,7 @@ def build_new_center(the_round):
     if the_round.tokens.has_own_queue:
       ready.append(the_round.tokens.take_all())
     with tf.control_dependencies(ready):
-      # With R <= N no token is spare, which is what makes it lock-step.
+      # With R <= N there is no spare token: this keeps the workers in step.
       if num_spare > 0:
         return the_round.tokens.make([num_spare], token, if_open=True)
       return tf.no_op()
@@ -78,11 +78,11 @@ def build_emptying(the_round, token):
   emptied = []
   for accumulator, device in the_round.accumulators:
     with tf.device(device):
-      # First, so that no more of it comes in.
+      # First, so that no more old contributions come in.
       closed = accumulator.set_global_step(token)
       with tf.control_dependencies([closed]):
         taken = sparse_sum.take_all(accumulator, token)
-      # To take counts a step.
+      # Taking the mean has advanced the step of the accumulator.
       with tf.control_dependencies([taken]):
         emptied.append(accumulator.set_global_step(token))
   return tf.group(*emptied)

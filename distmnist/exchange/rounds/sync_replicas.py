@@ -3,13 +3,14 @@
 The accumulators, the mean of R gradients and its application are the
 optimizer's. What is replaced, and why:
 
-- Its token queue: it has one for all workers, from which a fast one would take
-  the token of one that died while it waited, and contribute twice to an update.
-- Its local step on each worker: beside the global_step a token need not travel,
-  and is not waited for where steps follow each other in one session.run.
-- Its hook, for which see sync_round.RoundHook, and its silence on whether a
-  gradient came in time.
-- Its mean of the gradients of rows, for which see sparse_sum.py.
+- Its token queue: all workers share it, so a fast worker could take the token
+  of one that died while waiting, and contribute twice to an update.
+- Its local step on each worker: a token kept beside the global_step need not
+  travel, and steps that follow each other in one session.run need not wait for
+  it.
+- Its hook (see round_hook.RoundHook), and its silence on whether a gradient
+  came in time.
+- Its mean of the gradients of rows (see sparse_sum.py).
 """
 
 import functools
@@ -31,7 +32,7 @@ class SyncReplicas:
     """
     Args:
       cluster: cluster.Cluster.
-      optimizer: tf.train.Optimizer, by which the mean is applied.
+      optimizer: tf.train.Optimizer, which applies the mean.
       replicas_to_aggregate: int, R.
       global_step: int64 scalar variable.
     """
@@ -39,7 +40,7 @@ class SyncReplicas:
     self._replicas_to_aggregate = replicas_to_aggregate
     self._global_step = global_step
     self._token = sync_round.make_token(cluster, global_step)
-    # It is read once in a step, before the gradients are computed.
+    # Read once per step, before the gradients are computed.
     self._own_token = self._token.value()
     self._applier = optimizer
     self.optimizer = tf.train.SyncReplicasOptimizer(
@@ -52,13 +53,13 @@ class SyncReplicas:
 
     Args:
       center: center.Center.
-      gradients: list of tensors like `center.views`, and then like
+      gradients: list of tensors like `center.views`, followed by those like
         `center.rows.views`.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
 
     Returns:
       (new_step, staleness): int64 scalar tensors, the global_step of the new
-      token, and see sync_round.Round.push_and_wait.
+      token and the staleness; see sync_round.Round.push_and_wait.
     """
     pairs = center.to_shards(gradients)
     dense, sparse = (
@@ -69,7 +70,7 @@ class SyncReplicas:
     self._add_to_update(sums, [v for _, v in sparse])
     instead = functools.partial(_make_unless_local, self._token)
     with tf.variable_creator_scope(instead):
-      # It wants a variable at least; one that has no gradient is left alone.
+      # It needs at least one variable; one without a gradient is left alone.
       self.optimizer.apply_gradients(
         dense or [(None, sparse[0][1])], self._global_step
       )
@@ -87,7 +88,7 @@ class SyncReplicas:
     return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
   def _add_to_update(self, sums, shards):
-    """Has the chief's update apply the means of `sums` to `shards`, too."""
+    """Makes the chief's update also apply the means of `sums` to `shards`."""
     if not sums:
       return
     apply_gradients = self._applier.apply_gradients

@@ -1,21 +1,21 @@
 """Synchronous aggregation: R workers contribute, the chief applies the mean.
 
-SyncReplicasOptimizer does this for gradients and one step. A Round does it
-for any tensors, also in a branch that is taken every T steps: accumulators on
-the ps take the mean of the first R contributions to a round and drop those that
-are late; a thread of the chief applies it and hands out tokens; a worker waits
-for its token and then pulls.
+SyncReplicasOptimizer does this for the gradients of one step. A Round does it
+for any tensors, even in a branch that is taken every T steps: accumulators on
+the ps take the mean of the first R contributions to a round and drop late ones;
+a thread of the chief applies the mean and hands out tokens; a worker waits for
+its token and then pulls.
 
-With R = N each worker has one token or waits for one, so that none contributes
+With R = N each worker either has a token or waits for one, so none contributes
 twice to a round. This must still hold when workers die and come back, so the ps
-records which workers have a token (`TokenTable`): one that died with its token
-begins with a new one; one that died while it waited takes the one that was
-meant for it. Therefore each has a queue of its own: from a shared one a fast
-worker would take the token of a dead one, and contribute twice to a round. The
-same holds when the chief is replaced, even during an update: see
+records which workers have a token (`TokenTable`): a successor of one that died
+with its token begins with a new one; a successor of one that died waiting takes
+the token meant for it. Each worker therefore has its own queue: from a shared
+one, a fast worker could take a dead one's token and contribute twice to a
+round. The same holds when the chief is replaced, even during an update: see
 exchange/rounds/round_entry.py.
 
-The hook of a session is in exchange/rounds/round_hook.py.
+The session hook is in exchange/rounds/round_hook.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -26,7 +26,7 @@ from distmnist.exchange.rounds import round_entry, round_hook, token_barrier
 
 
 def make_accumulators(shards):
-  """Returns a list of (tf.ConditionalAccumulator, device), one a shard."""
+  """Returns a list of (tf.ConditionalAccumulator, device), one per shard."""
   accumulators = []
   for i, shard in enumerate(shards):
     with tf.device(shard.device):
@@ -38,11 +38,11 @@ def make_accumulators(shards):
 
 
 def make_token(cluster, global_step, name='token'):
-  """Returns a variable of this worker on a ps, the global_step at the start.
+  """Returns this worker's variable on a ps; it starts as the global_step.
 
   Args:
     cluster: cluster.Cluster.
-    global_step: int64 scalar variable, beside which it is.
+    global_step: int64 scalar variable, on whose device it is placed.
     name: str, the first part of its name.
   """
   device = global_step.device
@@ -60,12 +60,12 @@ class Round:
   """The accumulators and tokens of a rule.
 
   Attributes:
-    update_op: the op of a round of the chief, for `hook`.
-    rounds_per_run: int, the chief's thread asks for so many rounds in a
-      session.run: they follow each other on the ps, and the workers need not
+    update_op: the op by which the chief does a round, for `hook`.
+    rounds_per_run: int, how many rounds the chief's thread asks for in a
+      session.run: they follow each other on the ps, so the workers need not
       wait for the chief to ask.
-    pushed: list of ops, one for each accumulator, by which this worker
-      contributes; known after `push_and_wait`, and in lock-step alone.
+    pushed: list of ops by which this worker contributes, one for each
+      accumulator; known after `push_and_wait`, and only in lock-step.
   """
 
   make_entry = round_entry.Entry
@@ -83,7 +83,7 @@ class Round:
     Args:
       cluster: cluster.Cluster.
       num_contributions: int, R.
-      global_step: int64 scalar variable, the rounds that are done.
+      global_step: int64 scalar variable, the number of rounds done.
       accumulators: list of (tf.ConditionalAccumulator, device); a contribution
         has a tensor for each.
       token: int64 local variable, this worker's last token.
@@ -106,8 +106,8 @@ class Round:
     """Builds what the chief does with the mean of the contributions.
 
     Args:
-      apply: callable(means) -> op; means is a list of tensors, one a shard and
-        on its ps.
+      apply: callable(means) -> op; means is a list of tensors, one per shard,
+        on the shard's ps.
     """
     means = []
     for accumulator, device in self.accumulators:
@@ -120,7 +120,7 @@ class Round:
     self.end_update([count])
 
   def end_update(self, ops):
-    """Has the tokens of the next round follow `ops`, which have counted it.
+    """Makes the next round's tokens follow `ops`, which count the round done.
 
     They carry the new step, and must not be sent before all is applied.
     """
@@ -131,16 +131,16 @@ class Round:
     """Contributes, and waits for the end of the round; may be in a branch.
 
     Args:
-      pairs: list of (tensor, shard), one for each accumulator and on its ps, as
-        LocalCopies.to_shards returns it.
+      pairs: list of (tensor, shard), one for each accumulator, on its ps, as
+        LocalCopies.to_shards returns them.
       own_token: int64 scalar tensor, the value of `token`; read here if None.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
 
     Returns:
       (new_step, staleness): int64 scalar tensors beside the token. staleness is
-      0 if the contribution is in an update, or will be in that of the open
-      round; otherwise it was dropped, and staleness is the number of rounds
-      that it missed, or 1 if another chief began its round anew.
+      0 if the contribution is in an update, or will be in the open round's;
+      otherwise it was dropped, and staleness is the number of rounds that it
+      missed, or 1 if another chief restarted its round.
     """
     device = self.global_step.device
     if own_token is None:
@@ -154,7 +154,7 @@ class Round:
       self.tokens.take, mark_done(self.pushed)
     )
     with tf.device(device), tf.control_dependencies([new_token]):
-      # One that was left over when the center was set back is ahead of it.
+      # A token left over when the center was set back is ahead of the center.
       new_step = tf.minimum(
         round_entry.step_of(new_token), self.global_step.read_value()
       )
@@ -188,12 +188,12 @@ class Round:
     return applied
 
   def hook(self, stop, pull=None):
-    """Returns the RoundHook; to be built with the graph still open.
+    """Returns the RoundHook; to be built while the graph is still open.
 
     Args:
       stop: stop_request.StopRequest.
-      pull: op by which the worker takes the center, or None; for one whose
-        copy may be older than the token that it begins with.
+      pull: op by which the worker pulls the center, or None; for a worker
+        whose copy may be older than the token that it begins with.
     """
     return round_hook.RoundHook(self, stop, pull)
 

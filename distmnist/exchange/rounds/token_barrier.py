@@ -1,22 +1,22 @@
 """Tokens: a worker that has none waits for the update that hands them out.
 
-Each worker has a queue of its own on the ps, and a table there records which
-workers have a token; sync_round.py says why.
+With R = N each worker has its own queue on the ps; a table there records which
+workers have a token. sync_round.py says why.
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 
-# A chief that is asked to stop gets so many tokens at a time: each step that
-# its session.run has left takes one.
+# A chief that is asked to stop gets this many tokens at a time: each step left
+# in its session.run takes one.
 NUM_OFFERED, OFFER_SECS = 16, 0.1
 
 
 class TokenTable:
   """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
 
-  It needs no initialisation, and is empty again when that ps is started anew.
+  It needs no initialisation, and is empty again after that ps restarts.
   """
 
   def __init__(self, cluster, device):
@@ -52,7 +52,7 @@ class TokenTable:
       ops: list of ops or tensors.
     """
     with tf.device(self._device):
-      done = tf.group(*ops)  # One message a ps, not one an op.
+      done = tf.group(*ops)  # One message per ps, not one per op.
     with tf.control_dependencies([done]):
       waits = self.set_has_token(False)
     with tf.control_dependencies([waits]), tf.device(self._device):
@@ -63,7 +63,7 @@ class TokenTable:
       return tf.identity(token)
 
   def read(self):
-    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not here yet."""
+    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not begun yet."""
     with tf.device(self._device):
       return tf.raw_ops.LookupTableFindV2(
         table_handle=self._table,
@@ -89,7 +89,7 @@ class Tokens:
   Attributes:
     has_own_queue: bool, whether each worker has a queue of its own.
     own: tf.FIFOQueue, where this worker waits.
-    num_each: list of int, how many tokens a queue gets at the end of a round.
+    num_each: list of int, how many tokens each queue gets when a round ends.
   """
 
   def __init__(
@@ -100,8 +100,8 @@ class Tokens:
       cluster: cluster.Cluster.
       num_contributions: int, R.
       entry: round_entry.Entry.
-      device: str, that of the global_step.
-      has_own_queue: bool, whether it is so with R < N, too.
+      device: str, where the global_step is.
+      has_own_queue: bool, whether each worker has its own with R < N, too.
     """
     self._device = device
     self._entry = entry
@@ -125,13 +125,13 @@ class Tokens:
     return self.own.dequeue()
 
   def make(self, num_each=None, token=None, if_open=False):
-    """Returns the op that puts so many tokens into each queue.
+    """Returns the op that puts `num_each` tokens into the queues.
 
     Args:
       num_each: list of int; by default what is due at the end of a round.
-      token: int64 scalar tensor; by default that of the moment.
-      if_open: whether a queue that is closed is let be: a chief that was lost
-        at its end has closed them, and the next one finds nothing to do.
+      token: int64 scalar tensor; by default the current one.
+      if_open: whether closed queues are left alone: a chief that was lost at
+        its end has closed them, and the next one finds nothing to do.
     """
     num_each = self.num_each if num_each is None else num_each
     with tf.device(self._device):
@@ -149,25 +149,25 @@ class Tokens:
   def _if_open(self, build):
     """Returns an op that runs the ops of `build` unless the queues are closed.
 
-    All are closed at once.
+    They are all closed at once.
     """
     return tf.cond(self.own.is_closed(), tf.no_op, lambda: tf.group(*build()))
 
   def make_for_others(self, token):
-    """Returns the op that makes the tokens of a round but for this worker."""
+    """Returns the op that makes a round's tokens for all but this worker."""
     num_each = list(self.num_each)
     num_each[self._index] -= 1
     return self.make(num_each, token, if_open=True)
 
   def release(self):
-    """Returns the op that lets all that wait go on, unless a queue is closed.
+    """Returns the op that lets all waiting workers go on, if queues are open.
 
-    Nothing is applied any more, or not before each begins a session anew.
+    Nothing more is applied, or not until each has begun a new session.
     """
     return self.make(if_open=True)
 
   def align(self, token):
-    """Returns ops by which a worker that begins with `token` can wait.
+    """Returns ops after which a worker that begins with `token` can wait.
 
     Args:
       token: int64 scalar tensor.
@@ -187,25 +187,25 @@ class Tokens:
   def build_is_whole(self):
     """Returns whether no update is under way, a bool scalar tensor.
 
-    None where one is applied at once.
+    None where an update is applied all at once.
     """
     return None
 
   def offer_own(self):
     """Returns the op that puts old tokens where this worker waits.
 
-    It is to leave the wait: a contribution with such a token is dropped.
+    They make it leave the wait: a contribution with such a token is dropped.
     """
     with tf.device(self._device):
       old = self._entry.read_token() - round_entry.LIFE
       return self.own.enqueue_many([tf.fill([NUM_OFFERED], old)])
 
   def take_all(self):
-    """Returns an int64 tensor [n], what is in this worker's queue."""
+    """Returns an int64 tensor [n], all tokens taken from the worker's queue."""
     with tf.device(self._device):
       return self.own.dequeue_many(self.own.size())
 
   def close(self):
-    """Returns the op that closes the queues, if no chief has before."""
+    """Returns the op that closes the queues, unless a chief has done so."""
     with tf.device(self._device):
       return self._if_open(lambda: [queue.close() for queue in self._queues])

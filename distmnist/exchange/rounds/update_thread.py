@@ -9,11 +9,11 @@ from distmnist.cluster import errors
 
 
 class UpdateThread:
-  """Runs an update again and again, in a session that can be closed alone.
+  """Runs an update repeatedly, in a session that can be closed on its own.
 
   The thread is not the coordinator's: close() would wait for it, and it for a
-  contribution that no worker sends any more. Where there is a server it has a
-  session of its own, which can be closed before the other one.
+  contribution that no worker will send. Where there is a server, it has its own
+  session, which can be closed before the other one.
   """
 
   def __init__(self, update_op, session, coord, has_left):
@@ -22,7 +22,7 @@ class UpdateThread:
       update_op: tf.Operation, which waits for contributions and applies them.
       session: tf.Session of the chief.
       coord: tf.train.Coordinator of that session.
-      has_left: threading.Event, that the training is over.
+      has_left: threading.Event, set when the training is over.
     """
     self._update_op = update_op
     self._session = session
@@ -41,7 +41,7 @@ class UpdateThread:
     self._thread.start()
 
   def end(self):
-    """Nothing is applied any more: the thread waits for no contributions."""
+    """Ends the updates: the thread no longer waits for contributions."""
     self._has_ended = True
     if self._updates is not self._session:
       self._updates.close()
@@ -60,7 +60,7 @@ class UpdateThread:
           self._num_runs += 1
     except (tf.errors.OpError, RuntimeError) as error:
       if self._is_over():
-        return  # Training is over, or the session is being made anew.
+        return  # Training is over, or the session is being recreated.
       # The main thread may wait for a token: closing the session wakes it,
       # and MonitoredSession recovers from the error.
       with contextlib.suppress(Exception):

@@ -10,7 +10,7 @@ _TIMEOUT_MS = 2000
 
 
 class WaitingWorkers:
-  """Reads the table of tokens of this ps; graph and session are its own."""
+  """Reads this ps's table of tokens, in its own graph and session."""
 
   def __init__(self, cluster, server):
     """
@@ -21,12 +21,12 @@ class WaitingWorkers:
     with tf.Graph().as_default() as graph:
       table = token_barrier.TokenTable(cluster, cluster.cpu_device)
       self._tokens = table.read()
-    # The other tasks need not be there.
+    # The other tasks need not be up.
     config = tf.ConfigProto(device_filters=[cluster.task_device])
     self._session = tf.Session(server.target, graph=graph, config=config)
 
   def find(self):
-    """Returns their names, a list of str; empty where no rule has rounds."""
+    """Returns their names, a list of str; empty if no rule has rounds."""
     options = tf.RunOptions(timeout_in_ms=_TIMEOUT_MS)
     try:
       tokens = self._session.run(self._tokens, options=options)

@@ -1,1 +1,1 @@
-"""Rounds in which each shard has a barrier of its own."""
+"""Rounds in which each shard has its own barrier."""

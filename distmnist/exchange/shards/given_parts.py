@@ -1,8 +1,8 @@
-"""What each worker has contributed to each unit: nothing counts twice.
+"""What each worker has contributed to each unit, so that nothing counts twice.
 
-The ps of a unit notes for each worker the token with which it contributed last.
-The successor of one that was lost amid its push, which begins with the same
-token, contributes only what is missing.
+The ps of a unit notes the token of each worker's last contribution. If a worker
+is lost in mid-push, its successor begins with the same token and contributes
+only what is missing.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,7 @@ class GivenParts:
     """
     Args:
       units: unit_queues.UnitQueues.
-      worker: int, which one contributes here.
+      worker: int, the one that contributes here.
       num_workers: int.
     """
     self._units = units
@@ -30,9 +30,9 @@ class GivenParts:
     Args:
       unit: int.
       token: int64 scalar tensor, with which it contributes.
-      build: callable(token) -> list of ops, which contribute with a token that
-        is NEVER_IN where a predecessor has done so.
-      ops: list of tensors, the parts, which must have arrived.
+      build: callable(token) -> list of ops that contribute with that token,
+        which is NEVER_IN if a predecessor has already contributed.
+      ops: list of tensors, the parts, which must arrive first.
     """
     place, key = self._units.find_place(unit), self._key(unit, self._worker)
     with tf.device(place), tf.control_dependencies(ops):
@@ -46,7 +46,7 @@ class GivenParts:
   def forget(self, place):
     """Returns the op that forgets what was contributed at a ps.
 
-    Where the lives of the rounds begin anew, old tokens come again.
+    When the lives of the rounds start over, old tokens recur.
     """
     keys = [
       self._key(unit, worker)
@@ -57,5 +57,5 @@ class GivenParts:
     return self._units.note(place, keys, tf.fill([len(keys)], never))
 
   def _key(self, unit, worker):
-    # Below those of shard_tokens.py.
+    # Below the keys of unit_progress.py.
     return -1 - unit * self._num_workers - worker

@@ -1,24 +1,24 @@
 """How a worker waits for the end of a round that it may be too late for.
 
-One whose gradients are in takes one token of each unit, and one of the round.
-With R < N the others go on without one that is late. That one waits for the
-token of the round first, takes all there are, and empties its queues of units:
-what comes then goes with the next round. If one of that next round was among
-what it has taken, that round is full, and it will be late again.
+A worker whose gradients are in takes one token of each unit and one of the
+round. With R < N the others go on without a worker that is late. It first waits
+for the token of the round, takes all there are, and empties its unit queues:
+what comes after that goes with the next round. If a token of that next round
+was among those it took, that round is full, and the worker will be late again.
 """
 
 import tensorflow.compat.v1 as tf
 
 
 class LateWait:
-  """The waits of a step of a worker, where it may be late."""
+  """The waits in a step of a worker that may be late."""
 
   def __init__(self, own, device, staleness):
     """
     Args:
       own: tf.FIFOQueue, the tokens of the round for this worker.
-      device: str, where that is.
-      staleness: int64 scalar tensor there, 0 for one that is not late.
+      device: str, where that queue is.
+      staleness: int64 scalar tensor there, 0 if the worker is not late.
     """
     self._own = own
     with tf.device(device):
@@ -31,10 +31,10 @@ class LateWait:
         self._is_late = tf.identity(is_late)
 
   def take_of_unit(self, queue):
-    """Returns the op that takes the tokens of a unit, in place of one.
+    """Returns the op that takes one token of a unit, or if late all there are.
 
     Args:
-      queue: tf.FIFOQueue on the device of now.
+      queue: tf.FIFOQueue on the current device.
     """
     is_late = tf.identity(self._is_late)
     with tf.control_dependencies([is_late]):

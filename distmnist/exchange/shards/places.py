@@ -1,25 +1,25 @@
 """Which R of N workers an update takes its gradients from, for all shards.
 
-A worker asks for a place in the round of its token once its gradients are
-computed and before it pushes them, on the ps of the global_step; the first R
-that ask have one. Their gradients are in, in each shard. Those of the others
-are late, in each shard, and dropped where they arrive. So a shard need not wait
-until a gradient has arrived whole to know whether it counts.
+Once its gradients are computed, and before it pushes them, a worker asks the ps
+of the global_step for a place in the round of its token; the first R to ask get
+one. Their gradients count in every shard. The others' are late in every shard,
+and are dropped where they arrive. So a shard need not wait until a whole
+gradient has arrived to know whether it counts.
 
-Nor can a gradient be of shards of two updates: no shard is updated before R
-workers have a place, and one that asks after that has none.
+Nor can a gradient that counts be of shards of two updates: no shard is updated
+before R workers have a place, and a worker that asks after that gets none.
 
-A place is its worker's, whoever that is: one that was lost with it is waited
-for, and goes on with what its predecessor had not pushed.
+A place belongs to a worker's index: if a worker is lost with its place, the
+round waits for its successor, which pushes what its predecessor had not.
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 
-# Beside the keys of round_entry: in which life the updates have ended, in which
-# there are no more places, and from then on the token with which each worker
-# had one.
+# Keys besides those of round_entry: the life in which the updates have ended,
+# the life in which there are no more places, and from _FIRST_PLACE on the token
+# with which each worker had a place.
 _ENDED, _FULL, _FIRST_PLACE = 2, 3, 4
 
 
@@ -35,13 +35,13 @@ class Places(round_entry.Entry):
     """Contributes to the round of `own_token`, if there is a place in it.
 
     Args:
-      own_token: int64 scalar tensor on this ps, once the gradients are there.
-      apply: callable(local_step) -> list of ops, which accumulate; local_step
+      own_token: int64 scalar tensor on this ps, there once the gradients are.
+      apply: callable(local_step) -> list of ops that accumulate; local_step
         is an int64 scalar tensor.
 
     Returns:
       (staleness, ops): int64 scalar tensor, known before anything has arrived,
-      or None in lock-step; see round_entry.Entry.contribute. And what `apply`
+      or None in lock-step (see round_entry.Entry.contribute), and what `apply`
       has returned.
     """
     if self.is_lock_step:
@@ -73,7 +73,7 @@ class Places(round_entry.Entry):
   def build_end(self):
     """Returns (is_ended, op): whether the chief has ended the updates.
 
-    is_ended: bool scalar tensor. op: notes it, until the next life begins.
+    is_ended: bool scalar tensor. op: notes that it has, for the current life.
     """
     with tf.device(self._global_step.device):
       lives = self._find(round_entry.LIVES)
@@ -92,7 +92,7 @@ class Places(round_entry.Entry):
   def has_waiting(self):
     """Returns whether R workers have a place in the open round, bool.
 
-    In lock-step that is not known, and False.
+    In lock-step this is not known, and the result is False.
     """
     with tf.device(self._global_step.device):
       if self.is_lock_step:

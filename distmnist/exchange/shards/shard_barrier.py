@@ -1,13 +1,13 @@
-"""Synchronous SGD in which each shard has a barrier of its own.
+"""Synchronous SGD in which each shard has its own barrier.
 
 As soon as R gradients of a unit (shard_tokens.py) are in, the chief's thread
-applies their mean, and each worker pulls it, while other gradients still come
-in. One session.run of the chief has all units of a round; none of them waits
-for another. What comes out is bit for bit that of sync_replicas.py: each unit
-takes in the gradients of the same R workers (places.py), and no worker computes
-the next one before it has all units. Numbers that an optimizer has once for all
-variables, such as the powers of Adam's betas, are updated when all units are,
-before the token of the round.
+applies their mean and each worker pulls the unit, while other gradients are
+still coming in. One session.run of the chief covers all units of a round; none
+of them waits for another. The result is bit for bit that of sync_replicas.py:
+each unit takes in the gradients of the same R workers (places.py), and no
+worker computes its next gradient before it has all units. Numbers that an
+optimizer keeps once for all variables, such as the powers of Adam's betas, are
+updated once all units are, before the token of the round.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,10 +17,10 @@ from distmnist.exchange.shards import shard_round
 
 
 class ShardBarrier:
-  """The optimizer of a worker and its round, as sync_replicas.SyncReplicas.
+  """The optimizer of a worker and its round, like sync_replicas.SyncReplicas.
 
   Attributes:
-    optimizer: tf.train.Optimizer, by which the mean is applied.
+    optimizer: tf.train.Optimizer, which applies the mean.
   """
 
   def __init__(self, cluster, optimizer, replicas_to_aggregate, global_step):
@@ -28,7 +28,7 @@ class ShardBarrier:
     Args:
       cluster: cluster.Cluster.
       optimizer: tf.train.Optimizer.
-      replicas_to_aggregate: int, R, at most as many as there are workers.
+      replicas_to_aggregate: int, R, at most the number of workers.
       global_step: int64 scalar variable.
     """
     self.optimizer = optimizer
@@ -36,7 +36,7 @@ class ShardBarrier:
     self._num_contributions = replicas_to_aggregate
     self._global_step = global_step
     self._token = sync_round.make_token(cluster, global_step)
-    # It is read once in a step, before the gradients are computed.
+    # Read once per step, before the gradients are computed.
     self._own_token = self._token.value()
 
   def push_and_wait(self, copies, gradients, mark_done):
@@ -49,7 +49,7 @@ class ShardBarrier:
 
     Returns:
       (new_step, staleness): int64 scalar tensors, see
-      sync_round.Round.push_and_wait; once the copies have the new center.
+      sync_round.Round.push_and_wait; known once the copies have the new center.
     """
     pairs = copies.to_shards(gradients)
     shards = [shard for _, shard in pairs]
@@ -77,7 +77,7 @@ class ShardBarrier:
     return copies.bring(told, [copies.pull_after(taken), *taken])
 
   def _bring_once_computed(self, own_token, gradients):
-    """Returns the token where it is, once a worker may ask for a place."""
+    """Returns the token, on its ps, once the worker may ask for a place."""
     with tf.device(self._cluster.compute_device):
       computed = tf.group(*gradients)
     with (
@@ -87,7 +87,7 @@ class ShardBarrier:
       return tf.identity(own_token)
 
   def _build_update(self, shards, units):
-    """Builds the round of the chief."""
+    """Builds the chief's part of a round."""
     the_round, device = self._round, self._global_step.device
     tokens, end = the_round.tokens, the_round.entry.read_token() + 1
     means, is_due = [None] * len(shards), {}
@@ -118,23 +118,23 @@ class ShardBarrier:
 
 
 def _apply_each_if_due(optimizer, is_due):
-  """Has `optimizer` leave out what is not due.
+  """Makes `optimizer` leave out what is not due.
 
   Args:
     optimizer: tf.train.Optimizer.
     is_due: dict of variable.ref() -> bool scalar tensor.
 
   Returns:
-    dict of variable.ref() -> op that ends the update of that variable, filled
-    by `optimizer.apply_gradients`.
+    dict of variable.ref() -> op that ends the update of that variable;
+    `optimizer.apply_gradients` fills it.
   """
   apply, applied = optimizer._resource_apply_dense, {}
 
   def apply_if_due(gradient, variable):
     key = variable.ref()
     with tf.device(variable.device):
-      # Without a tf.cond, which is made of many ops. What is not due is dead to
-      # TensorFlow, and so is all that comes of it up to the merge.
+      # Without a tf.cond, which takes many ops. What is not due is dead to
+      # TensorFlow, and so is all that is computed from it, up to the merge.
       due = tf.raw_ops.Switch(data=gradient, pred=is_due[key]).output_true
       with tf.control_dependencies([apply(due, variable)]):
         done = tf.shape(due)

@@ -1,8 +1,8 @@
-"""A worker's copy of the center that is pulled part by part, in any order.
+"""A worker's copy of the center, pulled part by part in any order.
 
-The step that pushes a part of a gradient also pulls that part of the center, as
-soon as it is updated; so a link carries both ways at once, and the next step
-begins with what it needs. What is IN_PLACE (model_variables.py) stays there.
+The step that pushes a part of a gradient also pulls that part of the center as
+soon as it is updated, so a link is used both ways at once and the next step
+begins with what it needs. Variables IN_PLACE (model_variables.py) stay put.
 """
 
 import tensorflow.compat.v1 as tf
@@ -13,12 +13,12 @@ from distmnist.exchange.copies import local_copies
 # Smaller parts make for shorter ramps at both ends of a step, and for more
 # messages.
 PART_BYTES = 2 << 20
-# So many pushes at a time are on their way to a ps; see docs/bytes_and_time.md.
+# How many pushes are on their way to a ps at once; see docs/bytes_and_time.md.
 _WINDOW = 2
 
 
 class ShardCopies(local_copies.LocalCopies):
-  """The copies, and what of the center travels together."""
+  """The copies, and which parts of the center travel together."""
 
   _keeps_in_place = True
 
@@ -31,21 +31,21 @@ class ShardCopies(local_copies.LocalCopies):
     return [view for view, _ in self._pulled]
 
   def find_units(self):
-    """Returns lists of indices in `shards`, each on one ps."""
+    """Returns lists of indices into `shards`, each list on one ps."""
     return self._wire.bundle(self.shards, [s.device for s in self.shards])
 
   def pull_after(self, ops):
     """Returns the op by which the copies take the center.
 
     Args:
-      ops: list of ops like `shards`: a shard is read once its own has run.
+      ops: list of ops like `shards`: a shard is read once its op has run.
     """
     parts = [
       strategy.read_after(shard, [op])
       for shard, op in zip(self._pulled_shards, ops, strict=False)
     ]
     whole = self.from_shards(parts)
-    # Where gradients are computed with the copies all of them must be there.
+    # All copies must be there before gradients are computed with them.
     return variable_lists.assign_all(self.variables, whole)
 
   def bring(self, tensors, ops):

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.rounds import sync_round
 from distmnist.exchange.shards import places, shard_tokens
 
-# Of a session.run of the chief, which has several rounds of a small model.
+# In a session.run of the chief, which has several rounds of a small model.
 _UNITS_PER_RUN = 20
 
 

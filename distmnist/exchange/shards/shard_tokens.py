@@ -1,17 +1,17 @@
 """Tokens of a round whose shards are updated one by one.
 
-A unit is what travels as one message: a large shard, or small ones of a ps
-together. As soon as N gradients of a unit are in, it is applied, and each
-worker gets a token of that unit, for which it has waited to pull it. The token
-of the round (token_barrier.py) comes when all units are applied.
+A unit is what travels as one message: a large shard, or several small ones of
+one ps. As soon as R gradients of a unit are in, it is updated, and each worker
+gets a token of that unit, for which it waits before pulling the unit. The token
+of the round (token_barrier.py) comes when all units are updated.
 
 The invariant: a worker's queue of a unit gets one token for each token of the
-round that the worker gets, whoever hands it out; the first before the second.
-So that a task may die between the two, the ps of a unit notes how far it is
+round that the worker gets, whoever hands it out; the unit's comes first. As a
+task may die between the two, the ps of a unit notes how far the unit is
 (unit_progress.py).
 
-A worker that begins empties its queues and has what it is due put in, under the
-lock under which tokens are handed out.
+A worker that begins empties its queues and has the tokens due to it put in,
+under the lock under which tokens are handed out.
 """
 
 import tensorflow.compat.v1 as tf
@@ -29,7 +29,7 @@ class ShardTokens(token_barrier.Tokens):
   """The tokens of all units, besides those of the round; for R <= N.
 
   Attributes: those of token_barrier.Tokens, and
-    parts: given_parts.GivenParts, by which this worker contributes.
+    parts: given_parts.GivenParts, through which this worker contributes.
     progress: unit_progress.UnitProgress, how far each unit is.
   """
 
@@ -50,7 +50,7 @@ class ShardTokens(token_barrier.Tokens):
     )
 
   def begin_wait(self, staleness):
-    """Before `wait` and `take`; `staleness` is that of Entry.contribute."""
+    """Call before `wait` and `take`; `staleness` is from Entry.contribute."""
     self._late_wait = None
     if staleness is not None:
       self._late_wait = late_wait.LateWait(self.own, self._device, staleness)
@@ -76,8 +76,8 @@ class ShardTokens(token_barrier.Tokens):
 
     Args:
       unit: int.
-      token: int64 scalar tensor, that with which the round will end.
-      ops: list of ops, which apply the unit.
+      token: int64 scalar tensor, the one with which the round will end.
+      ops: list of ops that update the unit.
     """
     place = self._units.find_place(unit)
     numbers = self.progress.bring(token, place)
@@ -98,7 +98,7 @@ class ShardTokens(token_barrier.Tokens):
       token = tf.identity(token)
 
     def empty_and_put():
-      # A token of the next life is in the queue of the round already.
+      # The queue of the round already has a token of the next life.
       is_old = now // round_entry.LIFE > token // round_entry.LIFE
       emptied = self._units.empty(place, self._worker)
       with tf.control_dependencies([emptied]):
@@ -110,7 +110,7 @@ class ShardTokens(token_barrier.Tokens):
 
   def make_for_others(self, token):
     others = [i for i in self._workers if i != self._worker]
-    # First, as one that is late empties its queues once it has its token.
+    # Units first, as a late worker empties their queues once it has its token.
     with tf.control_dependencies([self._even(others, token)]):
       return super().make_for_others(token)
 
@@ -123,7 +123,7 @@ class ShardTokens(token_barrier.Tokens):
     """Returns the op after which no unit is ahead of the tokens of `workers`.
 
     Args:
-      workers: iterable of int, who get a token of the round at the same time.
+      workers: iterable of int, which get a token of the round at the same time.
       token: int64 scalar tensor, that token.
     """
 

@@ -1,14 +1,14 @@
 """How far each unit of a round is, noted on its ps; see shard_tokens.py.
 
-Three numbers a unit:
+Three numbers per unit:
 
   begun    the global_step that the unit is about to reach.
   applied  the global_step that the unit has reached. A round that another
-           chief begins anew leaves out what is ahead: no unit is updated
-           twice in a round.
+           chief restarts leaves out the units that are ahead: none is
+           updated twice in a round.
   handed   the token of the round that the last token of the unit goes with.
-           It is ahead of the token of now where the unit is done, and the
-           round is not.
+           It is ahead of the current token if the unit is done and the round
+           is not.
 """
 
 import tensorflow.compat.v1 as tf
@@ -28,7 +28,7 @@ class UnitProgress:
     self._brought = {}
 
   def bring(self, token, place):
-    """Returns int64 [2] at `place`: the global_step of a token, and itself."""
+    """Returns int64 [2] at `place`: a token's global_step, and the token."""
     key = token.ref(), place
     if key not in self._brought:
       with tf.device(place), tf.control_dependencies(None):
@@ -38,13 +38,13 @@ class UnitProgress:
     return self._brought[key]
 
   def begin(self, unit, token):
-    """Returns whether a unit has to be applied in a round, bool.
+    """Returns whether a unit has to be updated in a round, bool.
 
-    It is noted that this has begun.
+    Also notes that this has begun.
 
     Args:
       unit: int.
-      token: int64 scalar tensor, that with which the round will end.
+      token: int64 scalar tensor, the one with which the round will end.
     """
     place = self._units.find_place(unit)
     with tf.device(place):
@@ -55,17 +55,17 @@ class UnitProgress:
       return applied[0] < step
 
   def end(self, unit, numbers):
-    """Returns the op that notes that a unit is applied and handed out.
+    """Returns the op that notes that a unit is updated and handed out.
 
     Args:
       unit: int.
-      numbers: int64 tensor [2], what `bring` has returned.
+      numbers: int64 tensor [2], as returned by `bring`.
     """
     place = self._units.find_place(unit)
     return self._units.note(place, [_applied(unit), _handed(unit)], numbers)
 
   def build_are_even(self, step):
-    """Returns for each ps whether no unit there is ahead, bool scalar tensors.
+    """Returns bool scalar tensors, one per ps: True if no unit is ahead there.
 
     Args:
       step: int64 scalar tensor, the global_step.
@@ -87,7 +87,7 @@ class UnitProgress:
     return self._units.note(place, keys, tf.fill([len(keys)], token))
 
   def reset(self, place, token):
-    """Returns the op by which the units of a ps are where a center begins.
+    """Returns the op that sets the units of a ps to where a center begins.
 
     Args:
       place: str, the device of the ps.

@@ -1,8 +1,8 @@
 """The queues in which workers wait for the units of a round, ps by ps.
 
 See shard_tokens.py. Each unit has a queue for each worker, beside its shards,
-and a ps has a table of two numbers for each of its units. The table needs no
-initialisation, and is in no checkpoint.
+and a ps has a table of numbers for its units (unit_progress.py and
+given_parts.py). The table needs no initialisation and is in no checkpoint.
 """
 
 import tensorflow.compat.v1 as tf
@@ -29,9 +29,9 @@ class UnitQueues:
       self.places.setdefault(place, []).append(unit)
     for place in self.places:
       with tf.device(place):
-        # Of few ops, as each unit takes it in each round. What ps_lock.py says
-        # of one such lock needs a worker that dies in the very moment in which
-        # it begins and waits for another.
+        # A lock of few ops, as each unit takes it in every round. For it to
+        # fail as ps_lock.py says, a worker must die at the very moment when it
+        # begins and waits for another.
         self._locks[place] = tf.raw_ops.MutexV2(shared_name='round/units_lock')
         self._tables[place] = tf.raw_ops.MutableHashTableV2(
           key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/units'
@@ -51,7 +51,7 @@ class UnitQueues:
     return self._devices[unit]
 
   def run_locked(self, place, build, ops):
-    """Returns the op that does what `build` makes, under the lock of a ps.
+    """Returns the op that runs what `build` makes, under the lock of a ps.
 
     Args:
       place: str, the device.
@@ -104,8 +104,8 @@ class UnitQueues:
     Args:
       place: str, the device.
       workers: iterable of int.
-      is_due: bool tensor like the units of that place; where the queues are
-        closed nothing is put.
+      is_due: bool tensor like the units of that place; nothing is put into
+        closed queues.
     """
     units = self.places[place]
     is_open = tf.logical_not(self._queues[units[0]][0].is_closed())

@@ -1,18 +1,18 @@
-"""What a session.run runs: one training step or several, and no more than due.
+"""What a session.run runs: one or more training steps, and only what is due.
 
 A session.run costs about as much as a step of a small net: Python, the
-session's lock, a message to each ps and back. Two things make it rarer, and
+session's lock, a message to each ps and back. Two things reduce that cost, and
 neither changes what a rule computes:
 
 - With --steps_per_run=K the graph of a step is copied K - 1 times, and each
   copy begins when the step before it has ended. Every step pulls and pushes as
-  it did; but the hooks (stop, checkpoint, summary) look up only after K steps.
+  before, but the hooks (stop, checkpoint, summary) run only after K steps.
   Where a step ends on a ps, as an asynchronous one does, the next begins there
   without a message to the worker, which gets the metrics of all K at the end.
-- A rule that exchanges with the center only in every T-th step has copies of
-  the step without the exchange, none of whose ops is on a ps. With the exchange
-  in a tf.cond, as it is in the step itself, each step costs the messages of one
-  that exchanges: the branch that is not taken sends and receives, too.
+- A rule that exchanges with the center only every T steps has copies of the
+  step without the exchange, which have no op on a ps. With the exchange in a
+  tf.cond, as it is in the step itself, every step costs the messages of one
+  that exchanges: the branch not taken sends and receives, too.
 """
 
 import math
@@ -25,15 +25,15 @@ from distmnist.exchange import transport
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import graph_copy
 
-# The runs differ in the exchanges that are due in them. Where periods make more
-# kinds of runs than this, the steps look for themselves what is due.
+# Runs differ in which exchanges are due in them, and recur in a cycle of steps.
+# If it is longer than this, each step checks for itself what is due.
 _MAX_CYCLE = 10_000
 _STEPS_PER_RUN = flags.DEFINE_integer(
   'steps_per_run',
   1,
   'Training steps in one session.run: more is faster where a step is short. '
   'Checkpoints, summaries and signals wait for its end; the last steps of a '
-  'training are run one by one. Each is a copy in the graph, so that hundreds '
+  'training are run one by one. Each step is a copy in the graph, so hundreds '
   'take minutes to start.',
   lower_bound=1,
   upper_bound=1000,
@@ -46,9 +46,8 @@ class _Run:
   def __init__(self, chain, warmup=None):
     """
     Args:
-      chain: list of Step, one after the other.
-      warmup: graph_warmup.Warmup, in which the metrics are zeros, or
-        None.
+      chain: list of Step, in order.
+      warmup: graph_warmup.Warmup, during which the metrics are zeros, or None.
     """
     self.chain = chain
     metrics = [x for step in chain for x in step.tensors.values()]
@@ -72,7 +71,7 @@ class _Run:
 
 
 class _Endless:
-  """Stands for the source of batches where a step needs none."""
+  """Stands in for the source of batches where a step needs none."""
 
   left = math.inf
 
@@ -87,12 +86,12 @@ class _Endless:
 
 
 class Steps(tf.train.SessionRunHook):
-  """Has each session.run do what is due, and keeps what came of it.
+  """Makes each session.run do what is due, and keeps the results.
 
-  The loop itself asks for nothing: `session.run([])`. What is due is chosen in
-  `before_run`, so that a run that a recovered session tries again is chosen
-  anew. Hooks that come after this one read here what it chose and, of the
-  metrics of the steps, what it fetched: all of a run at once, in few tensors.
+  The loop itself asks for nothing: `session.run([])`. `before_run` chooses what
+  is due, so a run that a recovered session retries is chosen again. Later hooks
+  read here what this one chose and which of the steps' metrics it fetched: all
+  those of a run at once, in few tensors.
 
   Attributes:
     done: list of {name: value}, the metrics of each step of the last
@@ -115,13 +114,13 @@ class Steps(tf.train.SessionRunHook):
       source: object that knows how many steps there may be and feeds them, such
         as batch_source.BatchSource; None feeds nothing and has no end.
       exchanges: list of periodic_exchange.Exchange in the step.
-      last_step_tensors: {name: scalar tensor} of one step, which are fetched of
-        the last step of a run alone.
+      last_step_tensors: {name: scalar tensor} of one step, which are fetched
+        only for the last step of a run.
       warmup: graph_warmup.Warmup of the step, or None.
     """
     self.done = []
     self._source = source or _Endless()
-    # What an assignment returns is no tensor yet, and could not be copied.
+    # What an assignment returns is not yet a tensor, and could not be copied.
     first = graph_copy.Step(
       {n: tf.convert_to_tensor(x) for n, x in tensors.items()},
       last_step_tensors or {},
@@ -143,7 +142,7 @@ class Steps(tf.train.SessionRunHook):
         for of_step in due
       ]
       self._runs[due] = build_run(left_out, f'run_{number + 1}')
-    # Of steps that look for themselves what is due.
+    # Runs of steps that check for themselves what is due.
     self._general = {1: build_run([()], 'step')}
     if num_steps > 1 and not self._runs:
       self._general[num_steps] = build_run([()] * num_steps, 'steps')
@@ -167,16 +166,16 @@ class Steps(tf.train.SessionRunHook):
     ]
 
   def set_position(self, step):
-    """Sets the global_step to that of now, which is later than the run's."""
+    """Sets the global_step to the current one, which is past the run's."""
     if self.done:
       self.done[-1]['global_step'] = step
 
   def set_num_local_steps(self, count):
-    """Sets how many steps of its own the worker did in this session."""
+    """Sets how many steps the worker itself did in this session."""
     self._known_count = count
 
   def after_create_session(self, session, coord):
-    # The worker's own count begins anew with the session.
+    # The worker's own count starts over with each session.
     self._known_count = None
 
   def before_run(self, run_context):
@@ -193,7 +192,7 @@ class Steps(tf.train.SessionRunHook):
     is_long = self._source.left >= self._num_steps
     num_steps, due = self._num_steps if is_long else 1, None
     if self._periods and (self._known_count or 0) % num_steps:
-      num_steps = 1  # Up to where runs begin.
+      num_steps = 1  # Until a run of K can begin.
     if self._runs:
       # Without a known count the step itself finds out what is due.
       if self._known_count is None:
@@ -210,7 +209,7 @@ class Steps(tf.train.SessionRunHook):
     )
 
   def _find_runs(self):
-    """Returns the set of what can be due in a run, of one step and of K."""
+    """Returns what can be due in a run of one step or of K, a sorted list."""
     cycle = math.lcm(self._num_steps, *self._periods)
     if not self._periods or cycle > _MAX_CYCLE:
       return []
@@ -228,7 +227,7 @@ def steps_per_run_from_flags():
 
 
 def make(tensors, source, last_step_tensors, warmup):
-  """Returns the Steps that --steps_per_run asks for, of the default graph."""
+  """Returns the Steps that --steps_per_run asks for, in the default graph."""
   return Steps(
     tensors,
     _STEPS_PER_RUN.value,

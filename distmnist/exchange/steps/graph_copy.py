@@ -1,8 +1,8 @@
-"""Copies the graph of a step, so that one session.run has several of them.
+"""Copies the graph of a step, so that one session.run has several steps.
 
-The copy of a step begins when the step before it has ended, on the device where
-that one ends: between two steps nothing is said to the worker. What does not
-depend on what a step changes is shared.
+A copy begins when the step before it has ended, on the device where that step
+ends: no message goes to the worker between two steps. What holds state, such as
+a variable or a queue, is shared.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from distmnist.exchange import transport
 
 
 class Step(NamedTuple):
-  """The tensors of one step: of each, of a run's last alone, and the count."""
+  """One step's tensors: of every step, of a run's last only, and the count."""
 
   tensors: dict
   last_step_tensors: dict
@@ -23,12 +23,12 @@ class Step(NamedTuple):
 
 
 def repeat(op, times, device):
-  """Returns an op that does `op` so many times, one after the other.
+  """Returns an op that runs `op` the given number of times in sequence.
 
   Args:
     op: tf.Operation.
     times: int.
-    device: str, where an end of `op` is followed by the next start.
+    device: str, where the end of each run of `op` starts the next one.
   """
   with tf.control_dependencies([op]), tf.device(device):
     first = Step({'global_step': tf.constant(0)}, {}, None)
@@ -51,8 +51,8 @@ class _Ends:
     self._all = None
 
   def find(self, op):
-    """Returns the list of ops for `op` of the next step to wait for."""
-    # What reads a variable goes where it is.
+    """Returns the list of ops that `op` of the next step must wait for."""
+    # An op that reads a variable is placed with it.
     home = op if op.device or not op.inputs else op.inputs[0]
     if not transport.is_on_ps(home):
       return self._on_worker or self._on_ps
@@ -61,7 +61,7 @@ class _Ends:
     return [self._gather()]
 
   def _gather(self):
-    """Returns an op on the worker, or each end would be a message to a ps."""
+    """Returns one op on the worker, else each end would send a ps a message."""
     if self._all is None:
       ops = self._on_worker + self._on_ps
       with tf.device(ops[0].device), tf.control_dependencies(ops):
@@ -70,24 +70,23 @@ class _Ends:
 
 
 class Copier:
-  """Makes copies of a step that come one after the other."""
+  """Makes copies of a step that run one after the other."""
 
   def __init__(self, first, batches=()):
     """
     Args:
       first: Step.
-      batches: list of fed_rows.FedRows; of each, step i of a run has row
-        i.
+      batches: list of fed_rows.FedRows; step i of a run gets row i of each.
     """
     self._first = first
     self._batches = batches
     self._parts = {}
 
   def build_chain(self, left_out, name):
-    """Builds steps that come one after the other.
+    """Builds steps that run one after the other.
 
     Args:
-      left_out: list of lists of periodic_exchange.Exchange, one a step.
+      left_out: list of lists of periodic_exchange.Exchange, one list per step.
       name: str, the prefix of their ops.
 
     Returns:
@@ -106,16 +105,15 @@ class Copier:
     return chain
 
   def _copy(self, before, left_out, name, number):
-    """Copies the ops of the step, to be run after another one.
+    """Copies the ops of the step, to run after another step.
 
-    What holds a state (a variable, a queue, an iterator) is not copied. A
-    random op has a state as well, its place in the sequence of its seeds: the
-    copy draws from a sequence of its own, or all the steps of a run would drop
-    the same units.
+    What holds state (a variable, a queue, an iterator) is not copied. A random
+    op has state as well, its place in the sequence of its seeds: the copy draws
+    from its own sequence, or all the steps of a run would drop the same units.
 
     Args:
       before: Step, or None.
-      left_out: list of periodic_exchange.Exchange that are not to be done.
+      left_out: list of periodic_exchange.Exchange to leave out.
       name: str, the prefix of the copies.
       number: int, which step of its run this is.
     """
@@ -132,7 +130,7 @@ class Copier:
     rows = {
       key: fed_rows.find_row(batches.fed, number)
       for batches in self._batches
-      # As a tensor, and as what an op waits for.
+      # As a tensor, and as a control input.
       for key, word in (
         (batches.row.name, batches.row.op.name),
         (f'^{batches.row.op.name}', f'^{batches.row.op.name}'),
@@ -150,7 +148,7 @@ class Copier:
       with tf.name_scope(name):
         ends = _Ends(before)
       for op in found[len(wanted) :]:
-        # A variable or a queue is no step's own.
+        # A variable or a queue belongs to no single step.
         is_first = all(x.dtype == tf.resource for x in op.inputs)
         if is_first and not op.control_inputs:
           op._add_control_inputs(ends.find(op))
@@ -192,7 +190,7 @@ class Copier:
     )
     shared = {}
     for node in part.node:
-      # Where an op goes is decided, and its like of the first step elsewhere.
+      # An op's place is decided; what it is colocated with may be elsewhere.
       node.attr.pop('_class', None)
       outputs = graph.get_operation_by_name(node.name).outputs
       if any(output.dtype == tf.resource for output in outputs):
@@ -201,9 +199,9 @@ class Copier:
 
 
 def _shape(copy, tensor):
-  """Returns the copy of a tensor with its shape.
+  """Returns the copy of a tensor with the tensor's shape.
 
-  What is known of a shape in Python alone is in no GraphDef.
+  What only Python knows of a shape is in no GraphDef.
   """
   copy.set_shape(tensor.shape)
   return copy

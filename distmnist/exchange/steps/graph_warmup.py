@@ -1,18 +1,17 @@
-"""Graph warm-up: each kind of run is run once, and has no effect.
+"""Graph warm-up: each kind of run is run once, without effect.
 
-TensorFlow prepares a graph (prunes, optimises and places it, and tells each ps
-of its part) in the first session.run that runs it, which takes a fifth of a
-second or several; and many kinds of runs are to come
-(exchange/steps/fused_steps.py).
-A worker that computes with a copy of the center has pulled it before: its first
-push would be hundreds of updates stale, and a rule that takes a gradient at
-full size would diverge. So such a worker warms up its graphs, and pulls when
-all are prepared.
+TensorFlow prepares a graph (prunes, optimises and places it, and sends each ps
+its part) in the first session.run that runs it. This takes from a fifth of a
+second to several seconds, and there are many kinds of runs
+(exchange/steps/fused_steps.py). A worker that computes with a copy of the
+center would have pulled it before that: its first push would be hundreds of
+updates stale, and a rule that takes a gradient at full size would diverge. So
+such a worker warms up its graphs, and pulls once all are prepared.
 
-During a warm-up the first tensor of a step, that of its batch, is what
-TensorFlow calls dead: what a branch of a condition that is not taken has in
-place of a value. No op runs that has a dead input; its outputs are dead as
-well, also on a ps. What does not depend on the batch runs, but may only read.
+During a warm-up the first tensor of a step, its batch, is what TensorFlow calls
+dead: what a branch of a condition that is not taken has in place of a value. An
+op with a dead input does not run, and its outputs are dead as well, even on a
+ps. What does not depend on the batch runs, but may only read.
 """
 
 import tensorflow.compat.v1 as tf
@@ -22,11 +21,11 @@ from distmnist.exchange.copies import local_copies
 
 
 def keep_loops_whole(graph):
-  """Has each loop of a graph run as one op.
+  """Makes each loop of a graph run as one op.
 
-  TensorFlow takes a While apart into Enter, Merge and Switch when it prepares a
-  graph, and in a distributed session a loop in parts does not end if what comes
-  in is dead. As one op it is dead as a whole.
+  TensorFlow splits a While into Enter, Merge and Switch when it prepares a
+  graph, and in a distributed session a split loop does not end if its input is
+  dead. As one op it is dead as a whole.
 
   Args:
     graph: tf.Graph, which no session has run yet.
@@ -61,8 +60,8 @@ class Warmup:
   def or_zeros(self, tensor):
     """Returns `tensor`, or zeros during a warm-up, where it is dead.
 
-    Not to be called under control dependencies on what is held back: what
-    depends on it is dead as well.
+    Not to be called under control dependencies on what is held back: anything
+    that depends on that is dead as well.
     """
     with tf.device(self._device):
       zeros = tf.raw_ops.Switch(
@@ -99,7 +98,7 @@ class _WarmupHook(tf.train.SessionRunHook):
     self._is_stale = True
 
   def before_run(self, run_context):
-    # Other hooks take time at the start, too, and the copies grow stale.
+    # Other hooks take time at the start, too, while the copies grow stale.
     if self._is_stale:
       run_context.session.run(self._anew)
       run_context.session.run(self._pull)

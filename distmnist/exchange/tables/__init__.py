@@ -1,1 +1,1 @@
-"""Sparse tables: a step moves the rows of its batch alone."""
+"""Sparse tables: a step moves only the rows of its batch."""

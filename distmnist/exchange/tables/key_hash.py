@@ -3,31 +3,31 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# Of a text: so many, whole numbers from 0 on.
+# How many fingerprints a text can have: whole numbers from 0 on.
 _NUM_FINGERPRINTS = 2**63 - 1
 
 
 def find_fingerprints(texts):
-  """Returns int64 of strings, in the same shape: farmhash's Fingerprint64.
+  """Returns farmhash's Fingerprint64 of strings, int64 in the same shape.
 
-  Two of n texts have the same one with a chance of n^2 / 2^64.
+  The chance that two of n texts have the same one is n^2 / 2^64.
   """
   return tf.strings.to_hash_bucket_fast(texts, _NUM_FINGERPRINTS)
 
 
 def find_buckets(keys, num_buckets):
-  """Returns the bucket of each key, int64 [n] of 0 to num_buckets - 1."""
+  """Returns the bucket of each key, int64 [n] from 0 to num_buckets - 1."""
   return _scale(_mix(_to_unsigned(keys)), num_buckets)
 
 
 def find_places(keys, num_places, salt):
-  """Returns int64 [n] of 0 to num_places - 1: another hash for each salt."""
+  """Returns int64 [n] from 0 to num_places - 1: another hash for each salt."""
   hashes = _mix(_mix(_to_unsigned(keys)) + _constant(salt))
   return _scale(hashes, num_places)
 
 
 def draw(keys, width, seed):
-  """Draws numbers that depend on the key, the column and the seed alone.
+  """Draws numbers that depend only on the key, the column and the seed.
 
   Args:
     keys: int64 [n].
@@ -35,7 +35,7 @@ def draw(keys, width, seed):
     seed: int of 63 bits.
 
   Returns:
-    float32 [n, width], even between 0 and 1, without the ends.
+    float32 [n, width], uniform between 0 and 1, both ends excluded.
   """
   hashes = _mix(_mix(_to_unsigned(keys)) + _constant(seed))
   # The step of SplitMix64: its multiples are far from each other.
@@ -46,14 +46,14 @@ def draw(keys, width, seed):
 
 
 def _mix(x):
-  """MurmurHash3's finaliser: no two of 2^64 numbers become the same."""
+  """MurmurHash3's finaliser: no two of the 2^64 numbers become the same."""
   for factor in 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53:
     x = tf.bitwise.bitwise_xor(x, _shift(x, 33)) * _constant(factor)
   return tf.bitwise.bitwise_xor(x, _shift(x, 33))
 
 
 def _scale(hashes, num):
-  """Returns int64 [n] of 0 to num - 1, even if the hashes are."""
+  """Returns int64 [n] from 0 to num - 1, uniform if the hashes are."""
   return tf.bitcast(_shift(_shift(hashes, 32) * _constant(num), 32), tf.int64)
 
 

@@ -1,8 +1,8 @@
-"""Which row of a table a key has, where the rows are.
+"""Which row of a table a key has, kept where the rows are.
 
-The variable `keys` says it for each row, and is what a checkpoint has. A hash
-map beside it, which is in none, is filled from `keys` once these have values:
-see `fill`.
+The variable `keys` has the key of each row, and is in checkpoints. A hash map
+beside it, which is in none, is filled from `keys` once these have values: see
+`fill`.
 """
 
 import uuid
@@ -24,7 +24,7 @@ class KeyMap:
 
   Attributes:
     name: str, of the table.
-    rows, keys: tf.Variable [rows, width] and int64 [rows], of one device.
+    rows, keys: tf.Variable [rows, width] and int64 [rows], on one device.
     new_rows: new_rows.NewRows.
     filled: int64 scalar tensor, the mark of `keys` once the map is filled.
   """
@@ -35,7 +35,7 @@ class KeyMap:
       name: str, of the table.
       rows, keys: see above.
       start: new_rows.Start.
-      first_bucket: int, of those that are here.
+      first_bucket: int, the first one of those here.
     """
     self.rows, self.keys = rows, keys
     self.name, self._start, self.new_rows = name, start, start.new_rows
@@ -49,15 +49,15 @@ class KeyMap:
     tf.add_to_collection(MAPS, self)
 
   def placed(self):
-    """The context of what is done where the rows are."""
+    """Returns the context of ops that are placed where the rows are."""
     return tf.get_default_graph().colocate_with(self.rows.handle.op)
 
   def _find_name(self):
-    # Two models that are served by one process have maps of their own.
+    # Two models served by one process have separate maps.
     return f'{self.rows.op.name}/map/{uuid.uuid4().hex}'
 
   def _build_fill(self):
-    # The lowest numbers are no keys.
+    # The lowest numbers are not keys.
     keys = self.keys.read_value()
     used = tf.reshape(tf.where(keys >= new_rows.LOWEST_KEY), [-1])
     filled = tf.raw_ops.LookupTableImportV2(
@@ -67,7 +67,7 @@ class KeyMap:
       return tf.identity(keys[new_rows.COMMON_ROW])
 
   def _fill_more(self, keys):
-    """Returns the list of ops that are run beside the filling."""
+    """Returns the list of ops that run along with the filling."""
     del keys
     return []
 
@@ -77,7 +77,7 @@ class KeyMap:
     if kinds.get(mark) != self._start.kind:
       raise cli.RunError(
         f'the keys of the table {self.name!r} in the checkpoint are '
-        f'{kinds.get(mark, "of another version")}, and those of the model '
+        f'{kinds.get(mark, "of another version")}, but those of the model are '
         f'{self._start.kind}: give the model that it was trained with, or '
         'another --logdir'
       )
@@ -91,25 +91,25 @@ class KeyMap:
     )
 
   def find_common(self, keys):
-    """Returns the row that each of `keys` has without one of its own."""
+    """Returns the row that each of `keys` has if it has none of its own."""
     return self.find_bucket(keys) * self._in_bucket + new_rows.COMMON_ROW
 
   def find_bucket(self, keys):
-    """Returns the bucket of each of `keys`, from 0 on in these rows."""
+    """Returns the bucket of each of `keys`, counted from 0 in these rows."""
     buckets = key_hash.find_buckets(keys, new_rows.NUM_BUCKETS)
     return buckets - self._first_bucket
 
   def find(self, keys):
-    """Returns the row of each of `keys`, int64 [n]; none is made."""
+    """Returns the row of each of `keys`, int64 [n]; makes none."""
     found = self.find_own(keys)
     return tf.where(found < 0, self.find_common(keys), found)
 
 
 def fill(session):
-  """Fills the maps of a session's graph; `keys` have their values.
+  """Fills the maps of a session's graph; `keys` must have their values.
 
   Raises:
-    cli.RunError: `keys` are of another kind than the model's.
+    cli.RunError: `keys` are of a different kind from the model's.
   """
   maps = session.graph.get_collection(MAPS)
   if maps:
@@ -119,7 +119,7 @@ def fill(session):
 
 
 def fill_when_loaded():
-  """Has a SavedModel of the default graph fill its maps when it is loaded."""
+  """Makes a SavedModel of the default graph fill its maps when it is loaded."""
   for key_map in tf.get_collection(MAPS):
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, key_map.filled.op)
   for collection in MAPS, PLAIN_TABLES:  # No file could hold what is in them.

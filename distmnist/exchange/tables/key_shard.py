@@ -1,17 +1,18 @@
 """Makes rows on a ps for the keys that a worker asks for.
 
   found <- the map of the keys;  missing <- keys that are not found
-  in turn with all other workers, and only if there is one that is missing:
-    look again; for each that is still not there, if its bucket has a free row:
+  in turn with all other workers, and only if any is missing:
+    look again; for each that is still missing, if its bucket has a free row:
       the row and what the optimizer keeps beside it <- their first values
       keys[row] <- key;  the map[key] <- row
 
-A key may have to be seen some times before (sightings.py), and in a bucket that
-is full it may take the row of another (row_places.py).
+A key may first have to be seen several times (sightings.py), and in a full
+bucket it may take the row of another key (row_places.py).
 
 In turn: the op BatchFunction runs a function for one worker after the other, in
-a thread that is not of its step. It ends what it began, also if that worker
-dies meanwhile; a lock would be opened by one that dies (center/ps_lock.py).
+a thread outside the worker's step. It finishes what it began even if that
+worker dies in the meantime, whereas a dying worker would open a lock
+(center/ps_lock.py).
 """
 
 import tensorflow.compat.v1 as tf
@@ -24,14 +25,14 @@ from distmnist.exchange.tables import (
   sightings,
 )
 
-# The collection of the KeyShards whose rows are not yet made by the step.
+# The collection of the KeyShards whose rows the step does not yet make.
 _OPEN = 'distmnist/open_key_shards'
-# More than workers could ever wait in turn.
+# More workers than could ever wait for their turn.
 _MOST_WAITING = 2**20
 # One call at a time, in threads that all tables share. The plain scheduler has
-# one a table, which wakes up each millisecond and outlives the table: a ps with
-# 26 of them spends a sixth of a core on nothing. The Python function of
-# BatchFunction does not take these attributes.
+# one per table, which wakes up every millisecond and outlives the table: a ps
+# with 26 tables wastes a sixth of a core. The Python function of BatchFunction
+# does not take these attributes.
 _IN_TURN = {
   '_enable_adaptive_scheduler': attr_value_pb2.AttrValue(b=True),
   '_min_inflight_batches': attr_value_pb2.AttrValue(i=1),
@@ -63,26 +64,26 @@ class KeyShard(key_map.KeyMap):
     super().__init__(name, rows, keys, start, first_bucket)
 
   def _find_name(self):
-    return f'{self.rows.op.name}/map'  # All workers have the same.
+    return f'{self.rows.op.name}/map'  # The same for all workers.
 
   def _fill_more(self, keys):
     more = self._sightings.reset() if self._sightings else []
     return [*self._places.reset(keys), *more]
 
   def find_or_make(self, keys):
-    """Returns the row of each of `keys`, int64 [n], each there once.
+    """Returns the row of each of `keys`, int64 [n], none of them there twice.
 
-    It has a value once `connect_all` was called.
+    The result has a value once `connect_all` has been called.
     """
     found = self.find_own(keys)
     if self._reuse:
-      # Before a new key looks for a row that was not seen for long.
+      # Before a new key looks for a row that has long not been seen.
       seen = self._reuse.touch(tf.boolean_mask(found, found >= 0))
       with tf.control_dependencies([seen]):
         found = tf.identity(found)
     at = tf.where(found < 0)
     missing = tf.gather(keys, at[:, 0])
-    # One batch of one entry, or of none: then the function is not called.
+    # A batch of one entry, or of none: then the function is not called.
     self._missing = missing[tf.newaxis][: tf.minimum(tf.size(missing), 1)]
     self._made = tf.identity(tf.placeholder(tf.int64, [None, None]))
     tf.add_to_collection(_OPEN, self)
@@ -90,7 +91,7 @@ class KeyShard(key_map.KeyMap):
     return tf.tensor_scatter_nd_update(found, at, made)
 
   def connect(self, slots):
-    """Has rows be made.
+    """Connects the op that makes rows.
 
     Args:
       slots: list of tf.Variable like the rows and beside them.
@@ -150,7 +151,7 @@ class KeyShard(key_map.KeyMap):
       return self.find(keys)
 
   def _take(self, rows):
-    """Returns the list of ops after which `rows` are of no other keys."""
+    """Returns the list of ops after which `rows` belong to no other keys."""
     if not self._reuse:
       return []
     before = self.keys.sparse_read(rows)
@@ -174,7 +175,7 @@ class KeyShard(key_map.KeyMap):
 
 
 def connect_all():
-  """Has the rows of the default graph be made; the optimizer has its slots."""
+  """Has the default graph make its rows; the optimizer must have its slots."""
   for shard in tf.get_collection(_OPEN):
     prefix, shape = f'{shard.rows.op.name}/', shard.rows.shape
     slots = [

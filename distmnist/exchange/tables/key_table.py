@@ -2,8 +2,8 @@
 
 Each ps has whole buckets of such a table (new_rows.py): a shard of its rows and
 of their keys, and a map from key to row. Inside a strategy's scope a model gets
-a KeyTable, which makes rows in each step, and elsewhere a PlainTable, which
-does not: an evaluation and a served model look up what there is.
+a KeyTable, which makes rows in each step; elsewhere it gets a PlainTable, which
+does not: an evaluation and a served model look up only the rows that exist.
 """
 
 import tensorflow.compat.v1 as tf
@@ -28,7 +28,7 @@ def get_table(start, width, name):
     name: str, for errors.
 
   Raises:
-    ValueError: there is one, with other rows or another kind of keys.
+    ValueError: there is one already, with other rows or another kind of keys.
   """
   rows = tf.get_variable(
     'rows',
@@ -92,21 +92,21 @@ class KeyTable(sparse_table.Table):
       parts: see above.
       ends: list of int, the bucket after the last one of each part.
       start: see above.
-      device: str, that of the model.
+      device: str, the model's.
     """
     super().__init__([part.rows for part in parts], device)
     self.parts, self.start = parts, start
     self._ends = ends
 
   def find_owners(self, keys):
-    """Returns which of the shards has each of `keys`, int32 [n]."""
+    """Returns which of the shards each of `keys` belongs to, int32 [n]."""
     buckets = key_hash.find_buckets(keys, new_rows.NUM_BUCKETS)
     ends = tf.constant(self._ends[:-1], tf.int64)
     return tf.searchsorted(ends, buckets, 'right')
 
 
 def make(getter, name, num_ps, device, **settings):
-  """Makes a KeyTable of a strategy; see sparse_table.make."""
+  """Makes a KeyTable for a strategy; see sparse_table.make."""
   start = settings['initializer']
   table, in_bucket = name.rpartition('/')[0], start.new_rows.rows_in_bucket
   seed = seeds.derive_first(name)

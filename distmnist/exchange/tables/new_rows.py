@@ -1,16 +1,16 @@
-"""Rows that are made when their keys are first seen: how they lie in a table.
+"""Rows that are made when their keys are first seen: their layout in a table.
 
-A key belongs to one of B = NUM_BUCKETS buckets, by its hash, and the rows of a
-bucket follow each other. A ps has whole buckets, so that a checkpoint is the
-same for any number of ps. In each bucket
+By its hash a key belongs to one of B = NUM_BUCKETS buckets, and the rows of a
+bucket are contiguous. A ps has whole buckets, so that a checkpoint is the same
+for any number of ps. In each bucket
 
-  row 0   is that of all its keys which have none of their own
+  row 0   is shared by all its keys that have none of their own
   row 1   is never used: what an optimizer keeps beside it stays as it began,
-          and a row that is made begins with that
+          and a new row begins with that
   others  are given away one after the other
 
-Beside the rows a table has its `keys`, one for each row. A bucket has room for
-more keys than its share of `capacity`, as a hash fills buckets unevenly.
+Beside its rows a table has `keys`, one for each row. A bucket has room for more
+keys than its share of `capacity`, as a hash fills buckets unevenly.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ from distmnist.exchange.tables import key_hash
 from distmnist.exchange.tables.sparse_table import NUM_BUCKETS
 
 COMMON_ROW, CLEAN_ROW, NUM_RESERVED = range(3)
-# In `keys`: of a row that is free; of row 0, which says what keys are made of.
+# In `keys`: marks of a free row, and of row 0, which tell the kind of the keys.
 FREE = -(2**63)
 MARKS = {'whole numbers': FREE + 1, 'text': FREE + 2}
 LOWEST_KEY = FREE + 16
 
-# Of a key in the map of a ps: measured with 0.5 to 5 million keys, at most 49.
+# Per key in the map of a ps: measured with 0.5 to 5 million keys, at most 49.
 BYTES_OF_KEY = 48
-# Of a row, in sightings.py and in row_reuse.py.
+# Per row, in sightings.py and in row_reuse.py.
 BYTES_OF_SIGHTINGS, BYTES_OF_AGE = 16, 8
 
-# In units of the deviation of a bucket's keys: with as many keys as `capacity`
-# a bucket is full with a chance of less than 10^-6.
+# In standard deviations of a bucket's number of keys: with `capacity` keys the
+# chance that a bucket is full is less than 10^-6.
 _DEVIATIONS = 6
 
 
@@ -42,13 +42,13 @@ class NewRows:
   """A table has a row for each key that it has seen; any key has one.
 
   Attributes:
-    capacity: int, so many keys have rows of their own. Keys that come when
+    capacity: int, how many keys have rows of their own. Keys that come when
       there is no row left share the first row of their bucket, 60 in all.
-    min_sightings: int, in so many steps of workers a key was in the batch
-      before it has a row of its own; until then it shares that of its bucket.
-    unseen_steps: int; where no row is left, a new key takes that of a key which
-      was in no batch of the last so many steps of workers. 0 leaves each row
-      to its key for good.
+    min_sightings: int, in how many of the workers' steps a key must be in the
+      batch to get a row of its own; until then it shares that of its bucket.
+    unseen_steps: int; if no row is left, a new key takes the row of a key that
+      was in no batch of this many last steps of workers. 0 leaves each row to
+      its key for good.
   """
 
   capacity: int
@@ -64,13 +64,13 @@ class NewRows:
 
   @property
   def bytes_beside(self):
-    """Of a row and its key, beside what a checkpoint has; at most."""
+    """Bytes per row and key, beyond what a checkpoint has; at most."""
     counted, aged = self.min_sightings > 1, self.unseen_steps > 0
     return BYTES_OF_KEY + BYTES_OF_SIGHTINGS * counted + BYTES_OF_AGE * aged
 
   @property
   def num_positions(self):
-    """All rows that a table has."""
+    """The number of all rows of a table."""
     return NUM_BUCKETS * self.rows_in_bucket
 
 
@@ -80,8 +80,8 @@ class Start:
 
   Attributes:
     new_rows: NewRows.
-    kind: str, of MARKS.
-    initializer: of a row that is made, see `check_initializer`.
+    kind: str, a key of MARKS.
+    initializer: of a new row, see `is_initializer`.
   """
 
   new_rows: NewRows
@@ -92,7 +92,7 @@ class Start:
     return tf.zeros(shape, dtype)
 
   def make_keys(self, shape, dtype=tf.int64, partition_info=None):
-    """The initializer of the table's `keys`, of whole buckets."""
+    """The initializer of the table's `keys`, for whole buckets."""
     del partition_info
     places = tf.range(shape[0]) % self.new_rows.rows_in_bucket
     mark, free = tf.constant(MARKS[self.kind], dtype), tf.constant(FREE, dtype)
@@ -108,7 +108,7 @@ class Start:
     Args:
       keys: int64 [n].
       width: int.
-      seed: int, another one for each table.
+      seed: int, a different one for each table.
     """
     how = self.initializer
     if isinstance(how, _CONSTANT):
@@ -136,5 +136,5 @@ _CUT_OFF = 0.5 * math.erfc(2 / math.sqrt(2))
 
 
 def is_initializer(initializer):
-  """Whether rows that are made can begin with an initializer."""
+  """Whether new rows can begin with what an initializer gives."""
   return isinstance(initializer, _CONSTANT + _DRAWN)

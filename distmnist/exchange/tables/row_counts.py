@@ -1,7 +1,7 @@
-"""How many rows of sparse tables a step moves, of which table and which ps.
+"""How many rows of sparse tables a step moves, by table and by ps.
 
-All is known of the keys of the step anyway: what is added are a few numbers,
-which are fetched with the loss.
+The keys of the step tell all of this anyway: only a few numbers are added, and
+they are fetched with the loss.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,9 +17,9 @@ def note(exchanges, wire, cpu_device):
   """Notes the counts of a step in the graph.
 
   Args:
-    exchanges: list of row_exchange.RowExchange, which are connected.
+    exchanges: list of row_exchange.RowExchange, already connected.
     wire: transport.Wire.
-    cpu_device: str, that of the worker.
+    cpu_device: str, the worker's.
   """
   of_ps, bytes_of = {}, {}
   with tf.device(cpu_device), tf.name_scope('row_counts'):
@@ -46,11 +46,11 @@ def note(exchanges, wire, cpu_device):
 
 
 def find():
-  """Returns {name: int64 scalar tensor} of the default graph, {} of none."""
+  """Returns {name: int64 scalar tensor} of the default graph, {} if none."""
   noted = tf.get_collection(_COLLECTION)
   return noted[-1] if noted else {}
 
 
 def choose(values):
-  """Returns those of {name: number} that are of rows."""
+  """Returns those entries of {name: number} that are about rows."""
   return {n: x for n, x in values.items() if n.startswith(names.ROWS)}

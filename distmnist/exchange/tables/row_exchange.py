@@ -6,8 +6,8 @@
 
 That is one message each way for the pull and one for the push, for all tables
 of one width together; nothing depends on how large the tables are. A key stands
-for a row of any of these tables (row_numbering.py). The keys of a shard follow
-each other, so that what goes to a shard and comes from it is cut out and put
+for a row of any of these tables (row_numbering.py). The keys of a shard are
+contiguous, so what goes to a shard and comes from it is cut out and put
 together by position alone.
 """
 
@@ -17,14 +17,14 @@ import tensorflow.compat.v1 as tf
 
 
 class _Kept(NamedTuple):
-  """What a ps keeps of a shard from the pull to the push.
+  """What a ps keeps for a shard from the pull to the push.
 
   Attributes:
     shard: tf.Variable.
     rows: int64 [n], in order, each once.
     pulled: [n, width], their values.
-    owners: int32 [keys], which of `rows` is each key's; None where it is the
-      one of the key's own place.
+    owners: int32 [keys], which of `rows` is each key's; None if it is the one
+      at the key's own position.
     owned: see row_numbering.Numbering.find_owned.
   """
 
@@ -59,8 +59,8 @@ class _Kept(NamedTuple):
   def _leave_others(self, value):
     """Returns the gradient of `rows`, zeros for those of other keys by now.
 
-    A worker that stood still may push into a center that was restored since it
-    pulled, and in which its rows are not yet made, or have been for others.
+    A worker that was stalled may push into a center that was restored since it
+    pulled, in which its rows are not yet made, or were made for other keys.
     """
     keys, before = self.owned
     with tf.control_dependencies([value]):
@@ -73,17 +73,17 @@ class RowExchange:
 
   Attributes:
     view: tensor [n, width] on the worker, the rows that were pulled: the loss
-      is differentiated by it. Its gradient is dense, one row a key.
-    num_ids, num_keys: int64 scalar tensors on the worker, the ids of the step
-      and how many different ones they are.
+      is differentiated by it. Its gradient is dense, one row per key.
+    num_ids, num_keys: int64 scalar tensors on the worker, the number of ids in
+      the step and of different ones among them.
   """
 
   def __init__(self, tables, wire, cpu_device, compute_device):
     """
     Args:
-      tables: list of sparse_table.Table, all of them of one kind.
+      tables: list of sparse_table.Table, all of one kind.
       wire: transport.Wire.
-      cpu_device, compute_device: str, those of the worker.
+      cpu_device, compute_device: str, the worker's.
     """
     self._num_tables = len(tables)
     self._numbering = tables[0].make_numbering(tables)
@@ -117,8 +117,8 @@ class RowExchange:
       ]
       with tf.device(self._compute):
         self.view = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
-        # The gradient by what is reshaped is dense: a key's is summed up here,
-        # before it is clipped and sent.
+        # The gradient by a reshaped tensor is dense: each key's is summed up
+        # here, before it is clipped and sent.
         rows = tf.reshape(self.view, [-1, self.width])
         given = [tf.gather(rows, places)]
         if len(lookups) > 1:
@@ -137,8 +137,8 @@ class RowExchange:
     keys = self._wire.push(keys, device)
     kept = []
     with tf.device(device):
-      # A copy of this step begins where the step before it has ended, and what
-      # it reads must wait for that: see graph_copy.Copier.
+      # A copy of this step begins where the step before it has ended, and its
+      # reads must wait for that: see graph_copy.Copier.
       begin = tf.no_op('begin')
       parts = [keys]
       if header:
@@ -159,7 +159,7 @@ class RowExchange:
 
     Returns:
       The list of (tf.IndexedSlices, shard), on the shard's ps; rows are in
-      order and none is there twice.
+      order, each once.
     """
     pairs = []
     parts = [gradient]
@@ -183,11 +183,11 @@ class RowExchange:
 
   @property
   def pulled(self):
-    """The rows as they were pulled, a list of tensors, as of `push`."""
+    """The rows as they were pulled, tensors in the order of `push`, a list."""
     return [part.pulled for kept in self._kept for part in kept]
 
   def count_by_shard(self):
-    """Returns a list of (shard, int64 scalar): its rows of this step."""
+    """Returns a list of (shard, int64 scalar), the number of its rows here."""
     return [
       (shard, numbers[i])
       for (_, shards), numbers in zip(
@@ -201,13 +201,13 @@ class RowExchange:
     return self.num_keys * self.width * self._wire.size_of(self.dtype)
 
   def count_bytes_pushed(self):
-    """Returns those of its keys and of their gradients, int64 scalar."""
+    """Returns the bytes of its keys and of their gradients, int64 scalar."""
     num_numbers = sum(len(s) for _, s in self._places if len(s) > 1)
     return self.count_bytes_pulled() + (self.num_keys + num_numbers) * 8
 
   def count_numbers(self, num_ps):
-    """Returns how many numbers (int) go before the keys to so many ps.
+    """Returns how many numbers (int) precede the keys sent to `num_ps` ps.
 
-    They are for ps that have a shard of several tables, as all of them have.
+    They are for ps that have shards of several tables, as all ps here do.
     """
     return self._num_tables * num_ps if self._num_tables > 1 else 0

@@ -1,9 +1,9 @@
 """The keys by which a worker asks the ps for rows, and their shards.
 
 A key stands for a row of any table of a RowExchange. Keys are sent shard by
-shard: ps by ps, on each table by table. The accumulators of sync_sgd need the
-rows of a shard in order, as they merge sorted lists, and of lists that are not
-they keep rows twice without a word.
+shard: ps by ps, and table by table for each ps. The accumulators of sync_sgd
+need the rows of a shard in order: they merge sorted lists, and silently keep
+rows twice if a list is not sorted.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 
 class Numbering:
-  """The shards of some tables, by the ps that they are on.
+  """The shards of some tables, grouped by ps.
 
   Attributes:
     places: list of (device, list of shards), one for each ps.
@@ -34,38 +34,38 @@ class Numbering:
 
   @property
   def lookups(self):
-    """The lookups of all tables, as of sparse_table.Table."""
+    """The lookups of all tables, as in sparse_table.Table."""
     return [pair for table in self._tables for pair in table.lookups]
 
   def find_keys(self):
     """Returns (keys, places, numbers) of the step, on the worker.
 
     keys: int64 [n], shard by shard, each once. places: int32 [ids], which of
-    them is each id's. numbers: int64 [shards], how many each shard has.
+    `keys` is each id's. numbers: int64 [shards], how many keys each shard has.
     """
     raise NotImplementedError
 
   def find_rows(self, shard, keys):
     """Returns (rows, owners) of a shard's keys, int64 [n], on its ps.
 
-    rows: int64, in order, each once. owners: int32 [n], which of them is each
-    key's, or None for that at its own place.
+    rows: int64, in order, each once. owners: int32 [n], which of `rows` is each
+    key's, or None if it is the one at the key's own position.
     """
     raise NotImplementedError
 
   def find_owned(self, shard, rows):
-    """Returns what tells whose `rows`, int64 [n], of a shard are, on its ps.
+    """Returns what tells whose a shard's `rows`, int64 [n], are, on its ps.
 
-    (tf.Variable, its values int64 [n] now): while these stay, the rows are
-    those of the same keys. None where rows are never another's.
+    (tf.Variable, its values int64 [n] now): while these stay the same, the rows
+    belong to the same keys. None if rows never change hands.
     """
     del shard, rows
 
 
 class PositionNumbering(Numbering):
-  """Of tables whose ids are rows: a key is the row's number among all rows.
+  """For tables whose ids are rows: a key is the row's number among all rows.
 
-  Keys in order make ranges, one for each shard.
+  Keys in order form ranges, one for each shard.
   """
 
   def __init__(self, tables):
@@ -105,7 +105,7 @@ class PositionNumbering(Numbering):
 
 
 class KeyNumbering(Numbering):
-  """Of tables whose rows are made: a key is a user's own, for a table."""
+  """For tables whose rows are made: a key is the user's own, within a table."""
 
   def __init__(self, tables):
     super().__init__(tables)
@@ -148,16 +148,16 @@ class KeyNumbering(Numbering):
 
 
 def _find_each(ids):
-  """Returns (each of a list of int64 tensors once, int32 place of each id)."""
+  """Returns (the ids of int64 tensors, each once; int32 place of each id)."""
   return tf.unique(ids[0] if len(ids) == 1 else tf.concat(ids, 0))
 
 
 def sort(values, places, by):
-  """Returns (values, places): `values` in the order of `by`, none is lost.
+  """Returns (values, places): `values` in the order of `by`, none lost.
 
   Args:
     values: [n].
-    places: int32 [m], of what is in `values`.
+    places: int32 [m], indices into `values`.
     by: [n].
   """
   order = tf.argsort(by, stable=True)

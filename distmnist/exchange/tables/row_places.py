@@ -1,6 +1,6 @@
-"""Which rows of a shard new keys get: those that are free, one after the other.
+"""Which rows of a shard new keys get: the free ones, one after the other.
 
-Where a bucket has none left, a key may take that of another (row_reuse.py).
+If a bucket has none left, a key may take the row of another (row_reuse.py).
 """
 
 import tensorflow.compat.v1 as tf
@@ -9,13 +9,13 @@ from distmnist.exchange.tables import new_rows, row_reuse
 
 
 class Places:
-  """The rows of whole buckets, as far as they are given away.
+  """The rows of whole buckets, and how far they are given away.
 
   Attributes:
     counts: int64 tensor [buckets, 3], since `reset`: the row of each bucket
-      that is given away next, how often a key found no row left, and how often
-      it took that of another key.
-    reuse: row_reuse.RowReuse, or None where rows are their keys' for good.
+      to be given away next, how often a key found no row left, and how often
+      it took the row of another key.
+    reuse: row_reuse.RowReuse, or None if rows are their keys' for good.
   """
 
   def __init__(self, rows, start):
@@ -42,7 +42,7 @@ class Places:
     """Returns the list of ops after which the rows of `keys` are given away.
 
     Args:
-      keys: int64 [rows], of each row.
+      keys: int64 [rows], the key of each row.
     """
     is_used = tf.reshape(keys >= new_rows.LOWEST_KEY, [self._num_buckets, -1])
     places = tf.range(self._in_bucket) * tf.cast(is_used, tf.int32)
@@ -55,14 +55,14 @@ class Places:
     return [counted, *(self.reuse.reset() if self.reuse else [])]
 
   def find(self, buckets):
-    """Finds rows for new keys and counts them, one caller after the other.
+    """Finds rows for new keys and counts them, one caller at a time.
 
     Args:
-      buckets: int64 [n], of each key, in order.
+      buckets: int64 [n], the bucket of each key, in order.
 
     Returns:
-      (int64 [n], bool [n]): a place in its bucket for each key, and whether it
-      gets it.
+      (int64 [n], bool [n]): a place in its bucket for each key, and whether the
+      key gets it.
     """
     counts = tf.raw_ops.ResourceGather(
       resource=self._counts, indices=buckets, dtype=tf.int64
@@ -75,7 +75,7 @@ class Places:
     if self.reuse:
       at = tf.where(~is_free)
       free = tf.boolean_mask(buckets * self._in_bucket + places, is_free)
-      # Else a key without a free row might take one of these.
+      # Otherwise a key without a free row might take one of these.
       with tf.control_dependencies([self.reuse.note(free)]):
         taken, is_old = self.reuse.choose(
           tf.gather_nd(buckets, at), tf.gather_nd(places, at) - self._in_bucket

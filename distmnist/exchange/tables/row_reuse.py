@@ -1,11 +1,11 @@
-"""Rows of keys that no batch has had for long, which new keys may take.
+"""Rows whose keys have long been in no batch, which new keys may take.
 
-Beside each row is when it was last looked up, in lookups of its shard, of which
-there is one in each step of each worker. Where a bucket is full a hand goes
-round it, as in the clock of page replacement: a new key looks at the next few
-rows, and takes the one that was seen least recently, if that is long ago.
+Beside each row is the time of its last lookup, counted in lookups of its shard,
+one in each step of each worker. If a bucket is full, a hand goes round it, as
+in the clock algorithm of page replacement: a new key looks at the next few rows
+and takes the one that was seen least recently, if that was long ago.
 
-While a checkpoint is written no row is taken: its keys and its rows, which are
+No row is taken while a checkpoint is written: its keys and its rows, which are
 read one after the other, would be of different keys.
 """
 
@@ -17,7 +17,7 @@ from distmnist.exchange.tables import new_rows
 
 # The collection of the pairs (op after which no row is taken, op that ends it).
 _HOLDS = 'distmnist/row_holds'
-# So many rows a new key looks at.
+# How many rows a new key looks at.
 _WINDOW = 8
 
 
@@ -46,7 +46,7 @@ class RowReuse:
     )
 
   def reset(self):
-    """Returns the list of ops after which all rows were seen just now."""
+    """Returns the list of ops after which all rows count as just seen."""
     num_buckets = self._num_rows // self._in_bucket
     return [
       _assign(self._seen, tf.zeros([self._num_rows], tf.int64)),
@@ -56,7 +56,7 @@ class RowReuse:
     ]
 
   def touch(self, rows):
-    """Returns the op of a lookup of `rows`, int64 [n]."""
+    """Returns the op that counts a lookup of `rows`, int64 [n]."""
     counted = tf.raw_ops.AssignAddVariableOp(
       resource=self._now, value=tf.constant(1, tf.int64)
     )
@@ -64,7 +64,7 @@ class RowReuse:
       return self.note(rows)
 
   def note(self, rows):
-    """Returns the op after which `rows`, int64 [n], were seen just now."""
+    """Returns the op after which `rows`, int64 [n], count as just seen."""
     return tf.raw_ops.ResourceScatterUpdate(
       resource=self._seen,
       indices=rows,
@@ -75,7 +75,7 @@ class RowReuse:
     """Finds rows for keys whose bucket has none left, one caller at a time.
 
     Args:
-      buckets: int64 [n], of each key.
+      buckets: int64 [n], the bucket of each key.
       ranks: int64 [n], 0 for the first key of its bucket, 1 for the next one.
 
     Returns:
@@ -105,10 +105,10 @@ class RowReuse:
       )
 
   def add_hold(self, build_fence):
-    """Has `held` hold these rows.
+    """Makes `held` hold these rows.
 
     Args:
-      build_fence: callable() -> op that is run after all that take rows now.
+      build_fence: callable() -> op that runs after all that are taking rows.
     """
     held = _assign(self._least_age, tf.int64.max)
     with tf.control_dependencies([held]):
@@ -119,9 +119,9 @@ class RowReuse:
 
 @contextlib.contextmanager
 def held(session):
-  """The context in which no row of the session's graph is given to a new key.
+  """The context in which no new key takes another's row in a session's graph.
 
-  A chief that is lost in it leaves them held until its successor has ended one.
+  A chief lost in it leaves the rows held until its successor has ended one.
   """
   holds = session.graph.get_collection(_HOLDS)
   if not holds:

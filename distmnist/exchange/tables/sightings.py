@@ -1,17 +1,17 @@
-"""How often keys were seen of late, in memory that does not grow with them.
+"""How often keys were seen recently, in memory that does not grow with them.
 
-A count-min sketch (Cormode and Muthukrishnan 2005): a key has two of some
-counters, by two hashes, and the lower one is at least as large as the number of
-its sightings. Once as many sightings were counted as there are counters, all
-are halved (TinyLFU, Einziger et al. 2017): what was seen long ago fades, and
-keys that come once do not fill it up.
+A count-min sketch (Cormode and Muthukrishnan 2005): two hashes give each key
+two counters, and the lower one is at least as large as the number of its
+sightings. Once there were as many sightings as there are counters, all are
+halved (TinyLFU, Einziger et al. 2017): old sightings fade, and keys that come
+once do not fill up the sketch.
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import key_hash, new_rows
 
-# Of a row of the table; each takes 4 bytes.
+# Per row of the table; each counter takes 4 bytes.
 _COUNTERS_OF_ROW = new_rows.BYTES_OF_SIGHTINGS // 4
 _SALTS = 1, 2
 
@@ -33,14 +33,14 @@ class Sightings:
     )
 
   def reset(self):
-    """Returns the list of ops after which no key was seen."""
+    """Returns the list of ops after which no key counts as seen."""
     return [
       _assign(self._counters, tf.zeros([self._num], tf.int32)),
       _assign(self._total, 0),
     ]
 
   def count(self, keys):
-    """Counts a sighting of each of `keys`, one caller after the other.
+    """Counts a sighting of each of `keys`, one caller at a time.
 
     Args:
       keys: int64 [n].

@@ -1,9 +1,9 @@
-"""An accumulator of gradients of rows, whose mean is over all that contribute.
+"""An accumulator of gradients of rows, whose mean is over all contributions.
 
-TensorFlow's mean of a row is over those contributions that have the row; a
-batch without it says that its gradient is 0. Rows of a contribution must be in
-order: the accumulator merges sorted lists, and of lists that are not it keeps
-rows twice, and says nothing.
+TensorFlow's mean of a row is over only those contributions that have the row,
+though a batch without it says that its gradient is 0. Rows of a contribution
+must be in order: the accumulator merges sorted lists, and silently keeps rows
+twice if a list is not sorted.
 """
 
 import tensorflow.compat.v1 as tf
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 class SparseSum:
   """A tf.SparseConditionalAccumulator beside a shard.
 
-  It is used as a tf.ConditionalAccumulator is, with tf.IndexedSlices for
+  It is used like a tf.ConditionalAccumulator, with tf.IndexedSlices in place of
   tensors.
 
   Attributes:
@@ -29,7 +29,7 @@ class SparseSum:
     self._shared_name = shared_name
     self._accumulator = tf.SparseConditionalAccumulator(
       self.dtype,
-      # Of a contribution without a row it could not be told.
+      # It could not be inferred from a contribution without rows.
       shape=self.shape,
       shared_name=shared_name,
       reduction_type='SUM',
@@ -48,11 +48,11 @@ class SparseSum:
   def take_all(self, step):
     """Returns the op that throws away what was contributed, if anything.
 
-    Its handle is none that a tf.cond could take: so that there is always
-    something, a contribution without a row comes before.
+    A tf.cond cannot take its handle, so a contribution without rows comes
+    first: then there is always something to take.
 
     Args:
-      step: int64 scalar tensor, that of the accumulator.
+      step: int64 scalar tensor, the accumulator's.
     """
     width = self.shape.as_list()[1]
     nothing = tf.IndexedSlices(
@@ -64,7 +64,7 @@ class SparseSum:
       return tf.group(self.take_grad(1).indices)
 
   def make_same(self):
-    """Returns the accumulator as one of the default graph and device."""
+    """Returns the same accumulator, in the current graph and on its device."""
     return SparseSum(self, self._shared_name)
 
   def num_accumulated(self):
@@ -79,7 +79,7 @@ def take_all(accumulator, step):
 
   Args:
     accumulator: SparseSum or tf.ConditionalAccumulator.
-    step: int64 scalar tensor, that of the accumulator.
+    step: int64 scalar tensor, the accumulator's.
   """
   if isinstance(accumulator, SparseSum):
     return accumulator.take_all(step)
@@ -91,7 +91,7 @@ def take_all(accumulator, step):
 
 
 def make_same(accumulator):
-  """Returns an accumulator as one of the default graph and device."""
+  """Returns the same accumulator in the current graph, on its device."""
   if isinstance(accumulator, SparseSum):
     return accumulator.make_same()
   return tf.ConditionalAccumulator(

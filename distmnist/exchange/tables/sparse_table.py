@@ -1,16 +1,16 @@
-"""Sparse tables: variables of which a step moves the rows of its batch alone.
+"""Sparse tables: variables of which a step moves only the rows of its batch.
 
 Row r of a table lies at the position
 
   p(r) = (r mod B) C + r div B,   C = ceil(num_rows / B),   B = NUM_BUCKETS
 
-and each ps has a range of the positions. So neighbours, of which the first are
-often the most frequent, lie on different ps, and yet a checkpoint is the same
-for any number of ps: a table is a variable that is cut into slices like others.
-Up to B - 1 rows at the end of the buckets are never used.
+and each ps has a range of the positions. So neighbouring rows, of which the
+first are often the most frequent, lie on different ps, and yet a checkpoint is
+the same for any number of ps: a table is sliced like any other variable. Up to
+B - 1 rows at the ends of the buckets are never used.
 
-A model gets a table by `get_table`, inside a strategy's scope a Table whose
-shards are on the ps, and elsewhere a variable. How rows move is in
+A model gets a table from `get_table`: inside a strategy's scope a Table whose
+shards are on the ps, and elsewhere a variable. For how rows move, see
 exchange/tables/row_exchange.py.
 """
 
@@ -21,12 +21,12 @@ from distmnist.exchange.tables import row_numbering
 
 # The collection of the shards of all tables.
 TABLES = 'distmnist/sparse_tables'
-# Of a row: divided evenly by 1 to 6, 10, 12, 15, 20 and 30 ps.
+# Divided evenly among 1 to 6, 10, 12, 15, 20 and 30 ps.
 NUM_BUCKETS = 60
 
 
 def count_positions(num_rows):
-  """Returns how many rows a table has with those at the ends of the buckets."""
+  """Returns how many rows a table has, with the unused ones of the buckets."""
   return _count_buckets(num_rows) * _count_in_bucket(num_rows)
 
 
@@ -38,7 +38,7 @@ def find_positions(ids, num_rows):
 
 
 def find_ids(num_rows):
-  """Returns the row, int64 [positions], at each position; -1 is none."""
+  """Returns the row, int64 [positions], at each position; -1 for none."""
   positions = np.full(count_positions(num_rows), -1)
   ids = np.arange(num_rows)
   positions[find_positions(ids, num_rows)] = ids
@@ -46,7 +46,7 @@ def find_ids(num_rows):
 
 
 def find_id(position, num_positions):
-  """Returns r of p(r), int, in a table that has so many positions."""
+  """Returns r of p(r), int, in a table that has `num_positions` positions."""
   num_buckets = _count_buckets(num_positions)
   in_bucket = num_positions // num_buckets
   return position % in_bucket * num_buckets + position // in_bucket
@@ -94,9 +94,9 @@ class Table:
   """A table as a step sees it: its shards, and what is looked up in them.
 
   Attributes:
-    shards: list of tf.Variable, by their positions.
-    lookups: list of (positions int64 [n], rows float32 [n, width]), of which
-      the rows get their values when all lookups of the step are known.
+    shards: list of tf.Variable, in the order of their positions.
+    lookups: list of (positions int64 [n], rows float32 [n, width]); the rows
+      get their values once all lookups of the step are known.
     makes_rows: bool, whether a step makes rows for ids that have none.
     make_numbering: callable(list of such tables) -> row_numbering.Numbering.
   """
@@ -108,7 +108,7 @@ class Table:
     """
     Args:
       shards: see above.
-      device: str, that of the model.
+      device: str, the model's.
     """
     self.shards = shards
     self.width = int(shards[0].shape[1])
@@ -126,13 +126,13 @@ class Table:
 
 
 def make(getter, name, num_ps, device, **settings):
-  """Makes a table of a strategy; called by its variable scope.
+  """Makes a table for a strategy; called by its variable scope.
 
   Args:
     getter: callable that makes a variable, as tf.get_variable does.
     name: str.
     num_ps: int.
-    device: str, that of the model.
+    device: str, the model's.
     **settings: keywords of `getter`.
 
   Returns:

@@ -33,7 +33,7 @@ class Rows:
     return bool(self._tables)
 
   def get(self, getter, name, **settings):
-    """Returns the sparse_table.Table `name`, made if it is not there."""
+    """Returns the sparse_table.Table `name`, made if it does not exist."""
     if name not in self._tables:
       is_made = isinstance(settings.get('initializer'), new_rows.Start)
       make = (key_table if is_made else sparse_table).make
@@ -48,7 +48,7 @@ class Rows:
     return self._tables[name]
 
   def connect(self):
-    """Gives all rows that were looked up their values."""
+    """Gives their values to all rows that were looked up."""
     kinds = {}
     for table in self._tables.values():
       kind = table.width, table.dtype, type(table)
@@ -72,7 +72,7 @@ class Rows:
 
   @property
   def views(self):
-    """By what the loss is differentiated, a list of tensors [n, width]."""
+    """The tensors [n, width] by which the loss is differentiated, a list."""
     return [exchange.view for exchange in self.exchanges]
 
   def push(self, gradients):

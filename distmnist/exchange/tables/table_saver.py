@@ -1,33 +1,33 @@
 """Saves and restores tables in slices: no process holds a copy of a whole one.
 
-A Saver reads each variable whole, and of a table whose rows have been pulled
-TensorFlow then makes a copy, on its ps and once more on the chief. Here the
-chief takes some rows at a time of one shard, which the ps gathers, and writes
-them as a part of the checkpoint of their own; at the end the parts get one
-index. What is written is what a Saver writes: variables under their names, for
-any reader and any number of ps.
+A Saver reads each variable whole, and TensorFlow then copies a table whose rows
+have been pulled, on its ps and once more on the chief. Here the chief takes
+some rows of one shard at a time, which the ps gathers, and writes them as a
+separate part of the checkpoint; at the end the parts get one index. What is
+written is what a Saver writes: variables under their names, for any reader and
+any number of ps.
 
 Where rows are made in a step (key_shard.py), keys are written before all else:
-a row that is made meanwhile has values in the checkpoint and no key, and not a
-key and no values. None is given to another key meanwhile (row_reuse.py).
+a row made in the meantime then has values in the checkpoint but no key, rather
+than a key but no values. No row changes its key meanwhile (row_reuse.py).
 """
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import key_map, row_reuse, sparse_table
 
-# Of a slice, in bytes: what a save adds to the memory of the chief and a ps.
+# Bytes of a slice: what a save adds to the memory of the chief and of a ps.
 SLICE_BYTES = 2**25
 
 
 class TableSaver:
   """Like a tf.train.Saver of all variables, but takes tables in slices.
 
-  Variables beside a table, those of the optimizer, are taken as the table is; a
-  shard that is no larger than a slice is one variable like others.
+  The optimizer's variables beside a table are taken as the table is; a shard no
+  larger than a slice is treated like any other variable.
 
   Attributes:
-    goes_beside: bool, whether steps may be made while it saves.
+    goes_beside: bool, whether steps may run while it saves.
   """
 
   def __init__(self, device, slice_bytes=SLICE_BYTES, may_mix=False):
@@ -36,7 +36,7 @@ class TableSaver:
       device: str, the CPU of the process that writes and reads files.
       may_mix: bool, whether the rows of a checkpoint may be of several steps,
         as they are for each worker of an asynchronous rule.
-      slice_bytes: int, at most; a row is never cut.
+      slice_bytes: int, the most in a slice; a row is never cut.
     """
     keys = tf.get_collection(key_map.KEYS)
     shards = [
@@ -77,9 +77,9 @@ class TableSaver:
     name, dtype = find_place(shard)[0], shard.dtype.base_dtype
     with tf.device(shard.device):
       rows = tf.range(self._begin, self._end)
-      # Not a read: of a table whose rows were pulled it is a copy.
+      # Not a read, which copies a table whose rows were pulled.
       value = shard.sparse_read(rows)
-      # Memory of its own, which no constant shares, and no time to fill it.
+      # Memory of its own, shared with no constant, without time to fill it.
       room = tf.raw_ops.AssignVariableOp(
         resource=shard.handle,
         value=tf.raw_ops.Empty(shape=shard.shape.as_list(), dtype=dtype),
@@ -120,7 +120,7 @@ class TableSaver:
     sess.run(self._merge, {self._path: path, self._parts: parts})
 
   def _save_slices(self, sess, shards, path, parts):
-    """Returns the list `parts`, of paths, and those of the slices."""
+    """Returns the paths `parts`, followed by those of the slices, a list."""
     parts = list(parts)
     for shard, save, _, _ in shards:
       for place in self._cut(shard):
@@ -141,7 +141,7 @@ class TableSaver:
     _, full_shape, offset = find_place(shard)
     size, *rest = shard.shape.as_list()
     row_bytes = count_bytes(shard) // size
-    # A gather has a number of 8 bytes for each row.
+    # A gather also takes an 8-byte index for each row.
     step = max(1, self._slice_bytes // (row_bytes + 8))
     whole = ' '.join(str(n) for n in full_shape)
     for begin in range(0, size, step):
@@ -162,7 +162,7 @@ def find_shards():
 
   def is_found(variable):
     name, shape, _ = find_place(variable)
-    # A slot is as its table is; other numbers of an optimizer are not.
+    # A slot is shaped like its table; other numbers of an optimizer are not.
     return name in shapes or shapes.get(name.rpartition('/')[0]) == shape
 
   return [v for v in tf.global_variables() if is_found(v)]

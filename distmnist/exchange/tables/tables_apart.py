@@ -1,14 +1,14 @@
 """Sparse tables that are trained by a rule of their own: --table_strategy.
 
 The split of Persia (Lian et al. 2021, arXiv 2111.05897): few rows are in the
-batches of two workers at once, so that their staleness does little harm, and
-all workers use the rest of the model in each step. With g_r the gradient of the
+batches of two workers at once, so their staleness does little harm, while all
+workers use the rest of the model in each step. With g_r the gradient of the
 rows r of a worker's batch, in each of its steps,
 
   pull x~_r;  x~_r <- Opt(x~_r, g_r)
 
 on the ps, at once and without a lock, whatever --strategy does with the rest.
-No copy of a row is kept, so that rules with copies of the model train tables.
+No copy of a row is kept, so rules with copies of the model can train tables.
 """
 
 import tensorflow.compat.v1 as tf
@@ -18,10 +18,10 @@ _TABLE_STRATEGY = flags.DEFINE_enum(
   'table_strategy',
   None,
   ['async_sgd'],
-  'The rule of the sparse tables, if it is not --strategy: async_sgd applies '
-  'the gradients of rows as they come, under any --strategy that has ps.',
+  'Update rule of the sparse tables, if not --strategy: async_sgd applies the '
+  'gradients of rows as they arrive, under any --strategy that has ps.',
 )
-# Of the graph: the pairs (table_rows.Rows, gradients like its views).
+# The collection of the pairs (table_rows.Rows, gradients like its views).
 _GRADIENTS = 'distmnist/gradients_apart'
 
 
@@ -41,10 +41,10 @@ def keep(rows, gradients):
 
 
 def add_to(update, make_optimizer):
-  """Returns an Update that stands for the tables of the default graph as well.
+  """Returns an Update that also covers the tables of the default graph.
 
   Args:
-    update: strategy.Update, of all that is in no table.
+    update: strategy.Update of all that is in no table.
     make_optimizer: see strategy.Strategy.minimize.
   """
   for rows, gradients in tf.get_collection(_GRADIENTS):

@@ -1,1 +1,1 @@
-"""Tasks of this machine: forks of one process that has imported TensorFlow."""
+"""Tasks on this machine: forks of one process that has imported TensorFlow."""

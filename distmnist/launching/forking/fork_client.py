@@ -1,7 +1,7 @@
 """The host of tasks on this machine: a fork server, with us as its launcher.
 
-Never waits to send and always hears signals: a launcher of many tasks can be
-told to stop.
+It never blocks on sending and always hears signals, so that a launcher of many
+tasks can be told to stop.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from distmnist.launching.forking import (
 )
 from distmnist.launching.supervisor import failures, task_host
 
-# Of tasks that the kernel has killed with their server.
+# How long to wait for tasks that the kernel has killed with their server.
 _ORPHAN_SECS = 10.0
 
 
 class ServerDiedError(task_host.HostDiedError):
-  """The fork server is gone, and by the kernel's hand its tasks with it."""
+  """The fork server is gone, and the kernel has killed its tasks with it."""
 
   def __init__(self, cause, what, log):
     super().__init__(
@@ -35,9 +35,9 @@ class ForkServerClient(task_host.TaskHost):
   """A fork server of our own (fork_server.py), and us as its launcher.
 
   Attributes:
-    is_ready: whether the module is imported: nothing starts before.
+    is_ready: whether the module is imported; nothing starts before that.
     server: subprocess.Popen, once the context is entered.
-    pids: dict, name -> pid of what was started and runs, as far as known.
+    pids: dict, name -> pid of each running task whose pid is known.
   """
 
   name = 'fork server'
@@ -54,16 +54,16 @@ class ForkServerClient(task_host.TaskHost):
   ):
     """
     Args:
-      module: dotted name to import before the first fork, or '' for a new
-        Python a task.
-      log: str, path of the server's own log; removed in the end if empty.
+      module: dotted name to import before the first fork, or '' to run each
+        task in a new Python process.
+      log: str, path of the server's own log; removed at the end if empty.
       env: dict, the environment of the server.
-      what: str, what it starts, for an error: 'its tasks'.
-      kept_fds: descriptors to be open as long as the server or a task runs.
-      namespace_fds: those of a network_namespace.Namespace, for tasks that
-        want it.
-      grace_secs: float, from SIGTERM to SIGKILL for what still runs when we are
-        gone.
+      what: str, what it starts, for error messages: 'its tasks'.
+      kept_fds: descriptors to keep open while the server or a task runs.
+      namespace_fds: descriptors of a network_namespace.Namespace, for isolated
+        tasks.
+      grace_secs: float, from SIGTERM to SIGKILL for tasks that still run when
+        we are gone.
     """
     super().__init__()
     self._server = fork_process.ServerProcess(
@@ -96,7 +96,7 @@ class ForkServerClient(task_host.TaskHost):
     self._socket = message_socket.MessageSocket(ours, self._selector)
 
   def restart(self):
-    """Starts a new server; waits up to 10 s for the end of the old tasks."""
+    """Waits up to 10 s for the old tasks to end, then starts a new server."""
     self._socket.close()
     deadline = time.monotonic() + _ORPHAN_SECS
     for pid in self.pids.values():
@@ -106,7 +106,7 @@ class ForkServerClient(task_host.TaskHost):
 
   def __exit__(self, *error):
     self._selector.close()
-    self._socket.close()  # the server ends what still runs, and leaves
+    self._socket.close()  # the server ends what still runs, then exits
     self._server.wait_for_end(self._grace_secs + 2)
     self._at_exit.close()
 
@@ -157,12 +157,12 @@ class ForkServerClient(task_host.TaskHost):
       except BlockingIOError:
         break
       except ConnectionResetError:
-        # It left with requests unread. The error comes once, and before what
-        # the server had still to say: the next turn reads that.
+        # It left with requests unread. The error comes once, before the
+        # server's last messages: the next turn reads those.
         break
       if message is None:
         if ended:
-          break  # These first: the end of the stream is read once more.
+          break  # Report these first: the next turn reads the end again.
         self._socket.stop_listening()
         cause = failures.describe_end(self.server.wait())
         raise ServerDiedError(cause, self._what, self._server.log)

@@ -1,4 +1,4 @@
-"""The process of a fork server, and the end of processes of others."""
+"""The process of a fork server, and how to wait for other processes to end."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from distmnist.launching.forking import fork_server, message_socket
 
 
 class ServerProcess:
-  """The process of a fork server, as often as it has to be started.
+  """The process of a fork server, which may be started more than once.
 
   Attributes:
     process: subprocess.Popen of the last start.
@@ -27,14 +27,14 @@ class ServerProcess:
       module: str, dotted.
       log: str.
       env: dict, the environment of the server.
-      kept_fds: descriptors to be open as long as the server or a task runs.
-      namespace_fds: those of a network_namespace.Namespace.
+      kept_fds: descriptors to keep open while the server or a task runs.
+      namespace_fds: descriptors of a network_namespace.Namespace.
     """
     self.module = module
     self.log = log
     self._env = dict(env)
     if module:
-      # Else the import of NumPy starts threads, which no fork can take along.
+      # Otherwise importing NumPy starts threads, which no fork can inherit.
       self._env['OPENBLAS_NUM_THREADS'] = '1'
     self._namespace_fds = list(map(str, namespace_fds))
     self._fds = [*kept_fds, *namespace_fds]
@@ -57,20 +57,20 @@ class ServerProcess:
     return ours
 
   def wait_for_end(self, timeout_secs):
-    """Waits until it has left, and kills it if it does not."""
+    """Waits for it to exit, and kills it if it does not."""
     try:
       self.process.wait(timeout_secs)
     except subprocess.TimeoutExpired:
       self.process.kill()
       self.process.wait()
-    # The folder may be gone: a user has removed it.
+    # A user may have removed the folder.
     with contextlib.suppress(FileNotFoundError):
       if not os.path.getsize(self.log):
         os.remove(self.log)
 
 
 def wait_for_end(pid, deadline):
-  """Waits until a process that is no child of ours is gone."""
+  """Waits until `deadline` for a process that is not our child to end."""
   try:
     fd = os.pidfd_open(pid)
   except OSError:  # It is gone, or the kernel is older than 5.3.

@@ -1,26 +1,26 @@
-"""Starts tasks as forks of one process that has imported TensorFlow already.
+"""Starts tasks as forks of one process that has already imported TensorFlow.
 
-The import costs 2 to 5 s. This pays it once, as
-`python -m distmnist.launching.forking.fork_server FD MODULE NS...`: it imports
-MODULE, which may start no thread and no server, and then forks a task a
-request; the child calls `run()` of the module that its command line names. With
-an empty MODULE nothing is imported and the tasks are
-new Python processes: slower, but no fork of a process with a past.
+The import takes 2 to 5 s, and this program pays for it once. Run as
+`python -m distmnist.launching.forking.fork_server FD MODULE NS...`, it imports
+MODULE, which must start no thread and no server, then forks one task per
+request; the child calls `run()` of the module named on its command line. With
+an empty MODULE it imports nothing and starts each task as a new Python process:
+slower, but without the state that a fork inherits.
 
 NS... are the descriptors of a network_namespace.Namespace, if there is one. FD
 is one end of a SOCK_SEQPACKET pair; a message is one JSON object:
 
   in:   {"start": name, "argv": [...], "env": {...}, "log": path}, with
-        "isolate": true for a task in the namespace
-        and "title": text for what `ps` is to show; "grace_secs": seconds that
-        all tasks get from SIGTERM to SIGKILL once the launcher is gone
+        "isolate": true for a task in the namespace, "title": what `ps` shows,
+        and "grace_secs": the seconds that all tasks get from SIGTERM to
+        SIGKILL once the launcher is gone
         {"signal": number, "name": name}
   out:  {"ready": true} or {"error": the last line of the import's traceback}
-        {"name": name, "pid": pid}, then at its end {"name": name, "code": c},
+        {"name": name, "pid": pid}, and when it ends {"name": name, "code": c},
         where c is the exit code, or -n after signal n
 
-The end of the stream is the end of the launcher, even by kill -9: all tasks
-get SIGTERM, then SIGKILL. The end of this process is SIGKILL for all tasks.
+When the stream ends, the launcher is gone, even by kill -9: all tasks get
+SIGTERM, then SIGKILL. When this process ends, all tasks get SIGKILL.
 """
 
 import contextlib
@@ -40,28 +40,28 @@ from distmnist.launching import network_namespace
 from distmnist.launching.forking import forked_task, message_socket
 
 GRACE_SECS = 10.0
-# The last word of our command line: makes room there for titles.
+# The last word of our command line, which makes room there for titles.
 PADDING = ' ' * 200
 
 
 class ForkServer:
-  """The tasks that were started here, by name."""
+  """Starts tasks on request and tracks them by name."""
 
   def __init__(self, launcher, is_imported, namespace):
     """Makes a server that has no task yet.
 
     Args:
-      launcher: socket to whom asks for tasks, of message_socket.make_pair.
-      is_imported: bool, whether a task's module is here to be called; else a
-        task is a new Python.
-      namespace: network_namespace.Namespace for the tasks that are to be
-        isolated; one without descriptors if none is.
+      launcher: socket to the launcher, one end of message_socket.make_pair.
+      is_imported: bool, whether a task's module is imported and called here;
+        otherwise each task is a new Python process.
+      namespace: network_namespace.Namespace for isolated tasks; without
+        descriptors if there are none.
     """
     self._is_imported = is_imported
     self._namespace = namespace
     self._grace_secs = GRACE_SECS
     self._pids = {}
-    # A child's end interrupts select through this pair: nothing is polled.
+    # A child's end wakes select through this pair: nothing is polled.
     self._wake, wake_writer = socket.socketpair()
     wake_writer.setblocking(False)
     signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
@@ -111,7 +111,7 @@ class ForkServer:
     self._launcher.send({'name': request['start'], 'pid': pid})
 
   def _signal(self, name, signum):
-    # A child that is not reaped keeps its pid: no stranger can be hit.
+    # An unreaped child keeps its pid: no other process can be hit.
     pid = self._pids.get(name)
     if pid is None:
       return
@@ -125,8 +125,8 @@ class ForkServer:
       flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
       if os.waitid(os.P_PID, pid, flags) is None:
         continue
-      # Whatever the task itself has started ends with it, and before it is
-      # reaped, while its process group still cannot be another's.
+      # Kill whatever the task itself has started, and do so before reaping it:
+      # until then no other process group can have this number.
       with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
       code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -170,10 +170,10 @@ def main(fd, module, *namespace_fds):
     last_line = traceback.format_exception_only(error)[-1].strip()
     launcher.send(json.dumps({'error': last_line}).encode())
     return 1
-  # Python 3.12 warns of threads: those that an import starts hold no lock of
-  # ours, and the child of a server that is idle finds everything consistent.
+  # Python 3.12 warns about threads: those that an import starts hold none of
+  # our locks, and the child of an idle server finds everything consistent.
   warnings.filterwarnings('ignore', message='.*fork', category=Warning)
-  with contextlib.suppress(OSError):  # The next read says that it has gone.
+  with contextlib.suppress(OSError):  # The next read says that it is gone.
     launcher.send(json.dumps({'ready': True}).encode())
   ForkServer(launcher, bool(module), namespace).serve()
   return 0

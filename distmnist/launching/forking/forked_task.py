@@ -1,8 +1,8 @@
-"""What the child of a fork server does until it is the task that was asked for.
+"""Turns the child of a fork server into the requested task.
 
-It gets the log, the namespace, the environment and the seeds of its own, and
-keeps nothing of the server. Then it calls `run()` of its module. One without it
-is a script, and is run by a new Python.
+It gets its own log, namespace, environment and random seeds, and keeps nothing
+of the server's. Then it calls `run()` of its module. A module without `run()`
+is a script, which a new Python process runs.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ def run(request, namespace, server_files, server_pid, is_imported):
 
   Args:
     request: dict, as in fork_server.py.
-    namespace: network_namespace.Namespace to enter; one without descriptors if
+    namespace: network_namespace.Namespace to enter; without descriptors if
       there is none.
-    server_files: what the server has open: closed here.
+    server_files: the server's open files, which are closed here.
     server_pid: int.
-    is_imported: bool, whether the task's module is here to be called; else the
-      task is a new Python.
+    is_imported: bool, whether the task's module is imported and called here;
+      otherwise the task is a new Python process.
   """
   code = 1
   try:
@@ -42,8 +42,8 @@ def run(request, namespace, server_files, server_pid, is_imported):
     namespace.enter()
     for file in (*server_files, namespace):
       file.close()
-    # The kernel's promise: no task outlives the server, however that ends. It
-    # is forgotten with a change of rights, hence given after `enter`.
+    # Has the kernel let no task outlive the server, however that ends. A change
+    # of credentials clears this, so it comes after `enter`.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server_pid:
       os._exit(1)
@@ -74,7 +74,7 @@ def run(request, namespace, server_files, server_pid, is_imported):
 
 
 def _redirect(log):
-  # A log may lie in a folder where others write.
+  # Others may be able to write to the log's folder.
   flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
   for path, mode, targets in (
     (os.devnull, os.O_RDONLY, (0,)),
@@ -88,8 +88,8 @@ def _redirect(log):
 
 
 def _reseed():
-  # Python reseeds `random` after a fork and NumPy does not: all the workers
-  # would draw the same numbers.
+  # Python reseeds `random` after a fork, but NumPy does not: all workers would
+  # draw the same numbers.
   if 'numpy' in sys.modules:
     sys.modules['numpy'].random.seed()
 

@@ -20,10 +20,11 @@ def make_host(
     module: dotted name, imported once if `fork_tasks`.
     logs_dir: str, an existing folder, for the fork server's own log.
     env: dict, the environment of all tasks.
-    fork_tasks: bool, forks of one process or a new Python a task.
+    fork_tasks: bool, whether to fork tasks from one process instead of starting
+      a new Python process for each.
     namespace: network_namespace.Namespace for the tasks that serve, or None.
-    stop_grace_secs: float, after which a task that was told to leave ends
-      itself by force.
+    stop_grace_secs: float, after which a task that was told to stop forces its
+      own exit.
   """
   return fork_client.ForkServerClient(
     module if fork_tasks else '',

@@ -1,7 +1,7 @@
-"""JSON messages between a launcher and its fork server; neither waits to send.
+"""JSON messages between a launcher and its fork server; sending never blocks.
 
-What the other end has no room for is kept and sent later. Both ends used to
-wait in `send` once 278 messages lay unread, each for the other.
+Messages that the other end has no room for are kept and sent later. Both ends
+used to wait for each other in `send` once 278 messages lay unread.
 """
 
 import collections
@@ -9,24 +9,24 @@ import json
 import selectors
 import socket
 
-# The kernel takes no message beyond the buffer of a socket, 208 KiB by default.
+# The kernel takes no message larger than a socket's buffer, by default 208 KiB.
 MAX_BYTES = 1 << 17
 
 
 def make_pair():
-  """Returns a pair of connected sockets: whole messages, in their order."""
+  """Returns a pair of connected sockets: whole messages, in order."""
   return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class MessageSocket:
-  """One end, registered with a selector as itself."""
+  """One end of a pair, which registers itself with a selector."""
 
   def __init__(self, connected, selector):
     """
     Args:
       connected: socket, one of `make_pair`.
-      selector: selectors.BaseSelector of the owner, which calls `receive` and
-        `flush` as it says.
+      selector: the owner's selectors.BaseSelector; the owner calls `receive`
+        and `flush` when it says so.
     """
     connected.setblocking(False)
     self._socket = connected
@@ -42,7 +42,7 @@ class MessageSocket:
     self._socket.close()
 
   def stop_listening(self):
-    """Leaves the selector, and forgets what is still to be sent."""
+    """Leaves the selector, and drops messages that are still to be sent."""
     self._is_heard = False
     self._selector.unregister(self)
     self._unsent.clear()
@@ -61,7 +61,7 @@ class MessageSocket:
       self.flush()
 
   def flush(self):
-    """Sends what there is room for now."""
+    """Sends as many messages as there is room for now."""
     try:
       while self._unsent:
         self._socket.send(self._unsent[0])
@@ -69,18 +69,18 @@ class MessageSocket:
     except BlockingIOError:
       pass
     except OSError:
-      self._unsent.clear()  # It has gone: the next read says so.
+      self._unsent.clear()  # It is gone: the next read says so.
     if self._is_heard:
       writes = selectors.EVENT_WRITE if self._unsent else 0
       self._selector.modify(self, selectors.EVENT_READ | writes)
 
   def receive(self):
-    """Returns the next message (dict), or None at the end of the other end.
+    """Returns the next message (dict), or None once the other end is closed.
 
     Raises:
       BlockingIOError: there is none yet.
       ConnectionResetError: the other end left with messages unread. Comes
-        once, and before what it had still to say.
+        once, before its own last messages.
     """
     data = self._socket.recv(MAX_BYTES)
     return json.loads(data) if data else None

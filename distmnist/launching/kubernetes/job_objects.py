@@ -1,8 +1,8 @@
 """A run on Kubernetes as a Job and a Service for each task.
 
-The Service has an IP of its own, which stays when the Pod behind it is
-replaced, and it leads to Pods that are not ready yet, as tasks wait for each
-other before any of them is ready.
+The Service has its own IP, which stays when the Pod behind it is replaced. It
+also leads to Pods that are not ready yet, as tasks wait for each other before
+any of them is ready.
 """
 
 import dataclasses

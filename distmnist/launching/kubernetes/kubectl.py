@@ -23,8 +23,8 @@ class Kubectl:
     """
     if not shutil.which('kubectl'):
       raise cli.RunError(
-        'no kubectl on this machine: install it, or leave out --apply and take'
-        ' the manifests to where it is'
+        'no kubectl on this machine: install it, or leave out --apply and take '
+        'the manifests to a machine that has it'
       )
     self._base = ['kubectl', *(['--namespace', namespace] if namespace else [])]
 
@@ -41,9 +41,9 @@ class Kubectl:
     return done.stdout
 
   def get(self, *words):
-    """Returns what `kubectl get` finds (dict), None where it has no answer.
+    """Returns what `kubectl get` finds (dict), None if there is no answer.
 
-    A server may be away for a moment; an object that is not there is {}.
+    A server may be away for a moment; an object that does not exist gives {}.
     """
     try:
       done = self._run(('get', *words, '--ignore-not-found', '-o', 'json'))

@@ -10,9 +10,9 @@ from distmnist.launching.kubernetes import pods as pods_lib
 
 _log = logging.getLogger(__name__)
 
-# So often the cluster is asked.
+# How often to ask the cluster.
 TICK_SECS = 2.0
-# What Kubernetes may take to remove Pods, beyond their time to save.
+# How long Kubernetes may take to remove Pods, beyond their time to save.
 _REMOVAL_SECS = 30
 
 
@@ -47,7 +47,7 @@ def run(options, documents, text):
 
 
 class _Follower:
-  """Shows the chief's log and keeps what was seen of the run's Pods."""
+  """Shows the chief's log and remembers the run's Pods as last seen."""
 
   def __init__(self, client, watched, received):
     self.client = client
@@ -60,7 +60,7 @@ class _Follower:
   def wait(self):
     """Waits for the end of the run, or a signal; returns the exit code."""
     while not self.received:
-      # Before the Pods, so that these are the last that there were.
+      # Before the Pods, so that those seen at the end are the last.
       document = self.client.get(self.watched.path)
       outcome = run_status.find_outcome(document) if document else None
       self.look()
@@ -73,7 +73,7 @@ class _Follower:
     return 128 + self.received[0]
 
   def look(self):
-    """Asks for the Pods and shows what is new; returns those that there are."""
+    """Asks for the Pods and shows what is new; returns the current Pods."""
     found = self.client.get('pods', '--selector', self.watched.selector)
     if found is None:
       return None

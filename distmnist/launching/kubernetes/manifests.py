@@ -1,6 +1,6 @@
 """The manifests of a run on Kubernetes, as plain dicts.
 
-The tasks come from job_objects or unit_objects; here is what is around them:
+job_objects or unit_objects make the tasks; this file adds what surrounds them:
 who reaches whom, the file of a problem, a TensorBoard.
 """
 
@@ -53,7 +53,7 @@ def make_config_map(job, options):
 
 
 def make_network_policy(options):
-  """Returns the manifest (dict) of who reaches the ports of the tasks."""
+  """Returns the manifest (dict) that says who reaches the tasks' ports."""
   labels = objects.labels_of(options)
   peers = {'podSelector': {'matchLabels': labels}}
   ports = [{'protocol': 'TCP', 'port': pods.PORT}]

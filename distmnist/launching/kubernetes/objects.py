@@ -13,7 +13,7 @@ _APIS = {
   'TrainJob': 'trainer.kubeflow.org/v1alpha1',
   'TrainingRuntime': 'trainer.kubeflow.org/v1alpha1',
 }
-# Those that run the tasks, and the conditions by which each tells how they end.
+# The kinds that run the tasks, and the conditions that say how each has ended.
 WORKLOADS = {
   'Job': {'Complete': True, 'Failed': False},
   'JobSet': {'Completed': True, 'Failed': False},
@@ -49,7 +49,7 @@ def labels_of(options, **more):
 
 
 def make_time_limits(options):
-  """Returns the fields (dict) of an object that say for how long it stays."""
+  """Returns the fields (dict) of an object that limit how long it stays."""
   limits = {
     'activeDeadlineSeconds': options.deadline_secs,
     'ttlSecondsAfterFinished': options.ttl_secs,
@@ -61,8 +61,8 @@ def make_failure_policy(is_needed=True):
   """Returns the podFailurePolicy (dict) of a Job.
 
   Args:
-    is_needed: bool, whether the run fails with its Pod. Else the Pod is started
-      again, ever later, until the run ends.
+    is_needed: bool, whether the run fails with its Pod. Otherwise the Pod
+      restarts, at growing intervals, until the run ends.
   """
   # That a node is drained or preempted is not the task's fault.
   ignored = [

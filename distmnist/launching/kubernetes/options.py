@@ -17,16 +17,16 @@ class Options:
     namespace: str, or None for that of kubectl's context.
     image: str.
     resources: dict of 'ps' and 'worker' -> dict of 'cpu' and 'memory' ->
-      quantity (str), what each task requests and its limit.
+      quantity (str), both the request and the limit of each task.
     gpus: int, NVIDIA GPUs of each worker.
-    claims: dict of path -> PersistentVolumeClaim that the workers have there.
-    user: int, number of the user and of the group that the tasks run as.
+    claims: dict of path -> PersistentVolumeClaim that workers mount there.
+    user: int, ID of the user and of the group that the tasks run as.
     logdir: str or None.
     tensorboard: bool, whether a TensorBoard shows the logdir.
     stop_grace_secs: float, within which a task that is told to stop has left.
     train_flags: tuple of str, for every task.
     problem: bytes, the file of --problem, or None.
-    pod_fields: dict, more fields of the spec of each Pod.
+    pod_fields: dict, more fields for the spec of each Pod.
     pull_policy: str, when nodes pull the image, or None.
     tmp_size: quantity (str), the most that a Pod may write to /tmp.
     queue: str, Kueue's, or None.
@@ -60,5 +60,5 @@ class Options:
   patches: tuple = ()
 
   def find_resources(self, job_name):
-    """Returns those of a task (dict); an evaluator has those of a worker."""
+    """Returns a task's resources (dict); an evaluator has those of a worker."""
     return self.resources['ps' if job_name == 'ps' else 'worker']

@@ -1,7 +1,7 @@
-"""--kube_patch: what a cluster wants of the manifests and no flag gives.
+"""--kube_patch: what a cluster needs in the manifests and no flag offers.
 
-A file of YAML documents, each a part of an object, merged into those of its
-`kind`, and of its `metadata.name` where one is given:
+A file of YAML documents, each a part of an object that is merged into all
+objects of its `kind`, or into that of its `metadata.name` where one is given:
 
   kind: Pod
   metadata: {name: worker}        # or ps, or tensorboard; without: all Pods
@@ -12,9 +12,9 @@ A file of YAML documents, each a part of an object, merged into those of its
   spec:
     ingress: ...
 
-It is Kubernetes's strategic merge: maps are merged, null removes, a list is
-replaced, but lists of which each entry has a name (containers, env, volumes
-...) are merged by it, and `$patch: delete` or `$patch: replace` says otherwise.
+It is Kubernetes's strategic merge: maps are merged, null removes a field, and a
+list is replaced, but lists whose entries have names (containers, env, volumes
+...) are merged by name. `$patch: delete` or `$patch: replace` overrides this.
 """
 
 import copy
@@ -23,7 +23,7 @@ import dataclasses
 from distmnist.common import cli
 from distmnist.launching.kubernetes import yaml_text
 
-# By which field the entries of a list are told apart.
+# The fields that tell the entries of a list apart.
 _KEYS = {
   'containers': ('name',),
   'env': ('name',),
@@ -44,7 +44,7 @@ _DIRECTIVE = '$patch'
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-  """A part of the objects of a kind.
+  """Fields to merge into the objects of a kind.
 
   Attributes:
     kind: str, such as 'Job', or 'Pod' for the templates of Pods.
@@ -61,7 +61,7 @@ def read(path):
   """Returns the Patches of a file, a tuple.
 
   Raises:
-    cli.UsageError: it cannot be read, or is no patch.
+    cli.UsageError: it cannot be read, or is not a patch.
     cli.RunError: PyYAML is not installed.
   """
   yaml = yaml_text.import_yaml()
@@ -97,7 +97,7 @@ def apply(documents, patches):
   """Returns the documents (list of dict) with all patches merged into them.
 
   Raises:
-    cli.UsageError: one fits none of them.
+    cli.UsageError: a patch fits none of them.
   """
   documents = copy.deepcopy(documents)
   for patch in patches:
@@ -108,7 +108,7 @@ def apply(documents, patches):
       if kind == patch.kind and patch.name in (None, name)
     ]
     if not fitting:
-      named = f' of the name {patch.name}' if patch.name else ''
+      named = f' named {patch.name}' if patch.name else ''
       known = sorted({f'{kind} {name}' for kind, name, _ in targets})
       raise cli.UsageError(
         f'--kube_patch: this run has no {patch.kind}{named}: expected one of'
@@ -122,14 +122,14 @@ def apply(documents, patches):
 
 
 def _find(documents):
-  """Yields (kind, name, the dict to merge into) of objects and of Pods."""
+  """Yields (kind, name, the dict to merge into) for objects and their Pods."""
   for document in documents:
     yield document['kind'], document['metadata']['name'], document
     yield from (('Pod', *found) for found in find_templates(document))
 
 
 def find_templates(document):
-  """Yields (role, template of its Pods) of an object (dict)."""
+  """Yields (role, template) for the Pods of an object (dict)."""
   parts = [document.get('spec', {})]
   while parts:
     part = parts.pop(0)

@@ -13,22 +13,22 @@ GPUS = flags.DEFINE_integer(
 _CPU = flags.DEFINE_string(
   'kube_cpu',
   '2',
-  'CPUs of each worker, requested and its limit: 2, 0.5 or 500m.',
+  'CPUs of each worker, as request and limit: 2, 0.5 or 500m.',
 )
 _MEMORY = flags.DEFINE_string(
   'kube_memory',
   '4Gi',
-  'Memory of each worker, requested and its limit, in bytes: 4Gi, 512Mi.',
+  'Memory of each worker, as request and limit, in bytes: 4Gi, 512Mi.',
 )
 _PS_CPU = flags.DEFINE_string(
   'kube_ps_cpu',
   '1',
-  'CPUs of each ps, requested and its limit: 2, 0.5 or 500m.',
+  'CPUs of each ps, as request and limit: 2, 0.5 or 500m.',
 )
 _PS_MEMORY = flags.DEFINE_string(
   'kube_ps_memory',
   '1Gi',
-  'Memory of each ps, requested and its limit, in bytes: 4Gi, 512Mi.',
+  'Memory of each ps, as request and limit, in bytes: 4Gi, 512Mi.',
 )
 _TMP_SIZE = flags.DEFINE_string(
   'kube_tmp_size',
@@ -61,8 +61,8 @@ _PULL_POLICY = flags.DEFINE_enum(
   'kube_pull_policy',
   None,
   ['Always', 'IfNotPresent', 'Never'],
-  'When nodes pull the image. Default: that of Kubernetes, Always for the tag'
-  ' latest and else IfNotPresent.',
+  'When nodes pull the image. Default: that of Kubernetes, Always for the tag '
+  'latest and otherwise IfNotPresent.',
 )
 _QUEUE = flags.DEFINE_string(
   'kube_queue',
@@ -120,13 +120,13 @@ _TOLERATION = re.compile(
 
 
 def check_pattern(flag, pattern, expected, is_list=False):
-  """Has a flag refuse values, or entries of a list, of another form.
+  """Has a flag refuse values, or list entries, that do not fit a pattern.
 
   Args:
     flag: FlagHolder.
-    pattern: str, of a whole value.
-    expected: str, says what it stands for.
-    is_list: bool, whether the flag is one of several values.
+    pattern: str, a regular expression for a whole value.
+    expected: str, what the pattern stands for, in words.
+    is_list: bool, whether the flag takes several values.
   """
   flags.register_validator(
     flag,
@@ -158,7 +158,7 @@ check_pattern(
 )
 
 
-@flags.validator('kube_egress', 'expected none, or networks as 10.0.0.0/8')
+@flags.validator('kube_egress', 'expected none, or networks such as 10.0.0.0/8')
 def _is_egress(value):
   try:
     return value in (None, ['none']) or bool(
@@ -172,7 +172,7 @@ def choose():
   """Returns what the flags say, a dict of fields of options.Options.
 
   Raises:
-    cli.UsageError: --kube_patch is no patch.
+    cli.UsageError: --kube_patch is not a patch.
     cli.RunError: PyYAML is not installed.
   """
   return {

@@ -12,7 +12,7 @@ TENSORBOARD_PORT = 6006
 DATA_DIR = '/data'
 LOGS_DIR = '/logs'
 PROBLEM_DIR = '/problem'
-# By how much a task leaves before Kubernetes would kill it.
+# How long before Kubernetes would kill it a task leaves.
 KILL_MARGIN_SECS = 5
 # The rest of what the Pod Security Standard "restricted" asks for, and more.
 _CONTAINER_SECURITY = {
@@ -56,9 +56,9 @@ def make_task(options, job_name, argv, serving, more_env=()):
     more_env: list of dict, variables that this kind of object needs.
   """
   is_worker = job_name == 'worker'
-  # A Pod is not told whether it replaces another one. As a second attempt it
-  # takes a missing task for lost and not for a mistake, and may find that the
-  # run is over.
+  # A Pod is not told whether it replaces another. As a second attempt it takes
+  # a missing task for lost rather than for a mistake, and may find that the run
+  # is over.
   env = {'HOME': '/tmp', ATTEMPT: '2'}
   requests = dict(options.find_resources(job_name))
   if requests['cpu'].isdecimal():
@@ -81,10 +81,10 @@ def make_task(options, job_name, argv, serving, more_env=()):
   return {
     'terminationGracePeriodSeconds': math.ceil(options.stop_grace_secs)
     + KILL_MARGIN_SECS,
-    # The kernel keeps SIGTERM from a process 1 without a handler, as Python is
-    # while it imports. With this, a program of Kubernetes is process 1.
+    # The kernel withholds SIGTERM from a process 1 without a handler, and while
+    # importing Python has none. With this, process 1 is Kubernetes's own.
     'shareProcessNamespace': True,
-    # A ps reads no file and writes none.
+    # A ps neither reads nor writes a file.
     **_make_pod(
       options,
       container,
@@ -138,14 +138,14 @@ def _make_pod(options, container, claims, has_problem=False, **mount):
     container: dict, the one container.
     claims: dict of path -> PersistentVolumeClaim mounted there.
     has_problem: bool, whether the ConfigMap of the problem is mounted.
-    mount: more fields of each of the claims' mounts.
+    mount: more fields for the mount of each claim.
   """
   names = {path: path.strip('/') for path in claims}
   config_map = {'name': name_problem(options)}
   problems = [{'name': 'problem', 'configMap': config_map}] * has_problem
   return {
     **options.pod_fields,
-    # Code that an attacker runs in a task finds no key to the cluster there.
+    # Code that an attacker runs in a task finds no cluster credentials there.
     'automountServiceAccountToken': False,
     'securityContext': {
       'runAsNonRoot': True,

@@ -1,4 +1,4 @@
-"""What Kubernetes says of a run: pure, from the JSON of `kubectl get`."""
+"""What Kubernetes says about a run: pure, from the JSON of `kubectl get`."""
 
 import dataclasses
 
@@ -97,7 +97,7 @@ def find_first_failure(pods):
 
 
 def explain_waiting(pods):
-  """Returns why Pods do not run yet (str), '' where all do."""
+  """Returns why Pods do not run yet (str), '' if all do."""
   waiting = {}
   for pod in pods:
     if not has_started(pod):

@@ -1,10 +1,10 @@
-"""A run on Kubernetes as one object for all tasks, which learn from TF_CONFIG.
+"""A run on Kubernetes as one object; tasks learn their role from TF_CONFIG.
 
-kind `jobset`: a JobSet of the Jobs ps, chief, worker and evaluator, done
-when the chief is, fails as a whole, and is admitted as a whole by Kueue. kind
-`trainjob`: a TrainJob of Kubeflow Trainer v2 whose own TrainingRuntime, one
-without a framework, holds this JobSet. kind `tfjob`: a TFJob of Kubeflow's
-training operator.
+Kind `jobset`: a JobSet of the Jobs ps, chief, worker and evaluator. It is done
+when the chief is, fails as a whole, and is admitted as a whole by Kueue. Kind
+`trainjob`: a TrainJob of Kubeflow Trainer v2 whose own TrainingRuntime, without
+a framework, holds this JobSet. Kind `tfjob`: a TFJob of Kubeflow's training
+operator.
 """
 
 import json
@@ -12,27 +12,27 @@ import json
 from distmnist.common import cli
 from distmnist.launching.kubernetes import objects, pods
 
-# Of a Job that counts its Pods.
+# On each Pod of a Job whose Pods are numbered.
 _INDEX_LABEL = 'batch.kubernetes.io/job-completion-index'
 
 
 def check_name(job, kind, name):
-  """Refuses the name of a run that is too long for its Pods.
+  """Refuses a run's name that is too long for its Pods.
 
   Raises:
-    cli.UsageError: it is.
+    cli.UsageError: `name` is too long.
   """
   if kind not in ('jobset', 'trainjob'):
     return
   last = max(job.num_ps, job.num_workers - 1, 1) - 1
-  # JobSet-role-0-index-random: the name of a Pod is one of a host, too.
+  # JobSet-role-0-index-random: a Pod's name is also a host name.
   endings = [f'-worker-0-{last}-abcde']
   endings += ['-evaluator-0-0-abcde'] * job.evaluator
   most = 63 - max(map(len, endings))
   if len(name) > most:
     raise cli.UsageError(
-      f'--kube_name={name} has {len(name)} characters: expected at most {most}'
-      f' with --kind={kind}, which adds those of a role and a number'
+      f'--kube_name={name} has {len(name)} characters: expected at most {most} '
+      f'with --kind={kind}, which adds a role and a number'
     )
 
 
@@ -68,12 +68,12 @@ def _make_jobset_spec(job, options):
     role: count for role, (_, count) in _count_roles(job).items() if count
   }
   limits = objects.make_time_limits(options)
-  # A JobSet has no deadline, its Jobs have.
+  # A JobSet has no deadline, but its Jobs do.
   ttl = {k: v for k, v in limits.items() if k == 'ttlSecondsAfterFinished'}
   return {
     **ttl,
     'successPolicy': {'operator': 'All', 'targetReplicatedJobs': ['chief']},
-    # Its Jobs start a task again; once one has given up, all end.
+    # Its Jobs restart tasks; once one has given up, all end.
     'failurePolicy': {'maxRestarts': 0},
     'replicatedJobs': [
       {
@@ -116,8 +116,8 @@ def _make_indexed_job(job, options, role, counts):
 def _make_role_env(options, role, counts):
   """Returns the variables (list of dict) that tell a Pod its role.
 
-  A JobSet names the Pods JOBSET-ROLE-0-INDEX, and has a headless Service of its
-  own name, which also knows Pods that are not ready.
+  A JobSet names the Pods JOBSET-ROLE-0-INDEX, and has a headless Service of the
+  same name, which also lists Pods that are not ready.
   """
   name = options.name
   cluster = {
@@ -127,7 +127,7 @@ def _make_role_env(options, role, counts):
     for each, count in counts.items()
   }
   field = {'fieldPath': f"metadata.labels['{_INDEX_LABEL}']"}
-  # Kubernetes replaces $(TASK_INDEX) by what stands before it.
+  # Kubernetes replaces $(TASK_INDEX), as that variable comes first.
   task = f'{{"type": "{role}", "index": $(TASK_INDEX)}}'
   config = f'{{"cluster": {json.dumps(cluster)}, "task": {task}}}'
   return [
@@ -138,8 +138,8 @@ def _make_role_env(options, role, counts):
 
 def make_tfjob(job, options):
   """Returns the TFJob, a list of one dict."""
-  # OnFailure and not ExitCode, which takes our 3 (another task was lost) for
-  # final and counts no restarts. The price: 1 and 2 are tried again.
+  # OnFailure rather than ExitCode, which takes our 3 (another task was lost)
+  # for final and counts no restarts. The price: 1 and 2 are retried.
   policy = 'OnFailure' if job.max_restarts else 'Never'
   # No readiness probe: the operator's Services have no address for a Pod that
   # is not ready, and the tasks wait for each other.

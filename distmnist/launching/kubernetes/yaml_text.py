@@ -6,8 +6,8 @@ import textwrap
 from distmnist.common import cli
 from distmnist.launching.kubernetes import pods
 
-# Strings that kubectl, unlike PyYAML, takes for numbers or booleans where they
-# are not quoted: 1e-3, 0o7, 08, y.
+# Strings that kubectl, unlike PyYAML, takes for numbers or booleans unless they
+# are quoted: 1e-3, 0o7, 08, y.
 _QUOTED = re.compile(r'([-+]?\.?[0-9][0-9a-fox_.+-]*|[yn])$', re.IGNORECASE)
 _NEVER_FOLDED = 2**31 - 1  # Characters: the largest int of C.
 # What kubectl logs calls the chief.
@@ -35,7 +35,7 @@ kubectl port-forward comes from the node.
 
 
 def write(job, options, documents):
-  """Returns the manifests as YAML (str), what to do with them above.
+  """Returns the manifests as YAML (str), below comments on how to use them.
 
   Args:
     job: jobs.Job.
@@ -57,7 +57,7 @@ def dump(documents):
   """
   yaml = import_yaml()
 
-  # That of libyaml writes the same, eight times as fast.
+  # The dumper of libyaml writes the same, eight times as fast.
   class Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):
     def ignore_aliases(self, data):
       return True
@@ -70,7 +70,7 @@ def dump(documents):
 
 
 def import_yaml():
-  """Returns the module; raises cli.RunError where it is not installed."""
+  """Returns the module; raises cli.RunError if it is not installed."""
   try:
     import yaml  # noqa: PLC0415 (extra kubernetes)
   except ImportError as error:
@@ -82,7 +82,7 @@ def import_yaml():
 
 
 def _represent_text(dumper, text):
-  """A text of several lines, such as a file, is written line by line."""
+  """Writes a text of several lines, such as a file, line by line."""
   style = '|' if '\n' in text else None
   return dumper.represent_scalar('tag:yaml.org,2002:str', text, style)
 

@@ -1,1 +1,1 @@
-"""Tasks that any scheduler starts by a command of the user."""
+"""Tasks that any scheduler starts, through a command that the user gives."""

@@ -1,7 +1,7 @@
-"""The end on a node of a task that a scheduler has started; see job_client.py.
+"""Runs a task on the node where a scheduler started it; see job_client.py.
 
-It says where the task will serve, waits until all tasks have said so, runs the
-task, and ends it when its launcher says so, is silent, or has left.
+It says where the task will serve, waits until all tasks have done so, runs the
+task, and ends it when its launcher says so, falls silent, or has left.
 """
 
 import os
@@ -20,7 +20,7 @@ from distmnist.launching.scheduler import job_meeting
 from distmnist.launching.ssh import ssh_agent
 from distmnist.launching.supervisor import stop_grace
 
-# So often the shared folder is looked at.
+# How often to look at the shared folder.
 TICK_SECS = 0.5
 
 
@@ -37,7 +37,7 @@ def run():
 
 
 class _Agent:
-  """The task of this job, on behalf of the launcher."""
+  """Runs the task of this job on behalf of the launcher."""
 
   def __init__(self, folder, name, request):
     self._name = name
@@ -51,7 +51,7 @@ class _Agent:
     self._stopped_by = None
 
   def run(self):
-    """Runs the task from its place to its end; returns its code (int)."""
+    """Announces the task's place and runs it; returns its code (int)."""
     (held,) = ports.hold_ports(1)
     port = held.getsockname()[1]
     with open(self._meeting.path('out'), 'ab', buffering=0) as self._out:
@@ -68,7 +68,7 @@ class _Agent:
   def _wait_for_all(self):
     """Returns {name: place} of all tasks, None if we are told to leave.
 
-    An evaluator waits for none, and is told of none.
+    An evaluator waits for no task and gets {}.
     """
     names = [
       f'{job} {index}'

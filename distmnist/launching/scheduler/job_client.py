@@ -1,8 +1,8 @@
-"""What stands for a task of a scheduler among the processes of this machine.
+"""Stands in on this machine for a task that a scheduler runs.
 
 It submits the job, shows what the task writes, passes signals on and ends as
-the task does. On its node job_agent.py runs it. Both know each other by the
-folder of job_meeting.py alone.
+the task does. On the node job_agent.py runs the task. The two communicate only
+through the folder of job_meeting.py.
 """
 
 import os
@@ -22,14 +22,14 @@ from distmnist.launching.screen import log_view
 from distmnist.launching.ssh import ssh_agent
 from distmnist.launching.supervisor import failures
 
-# What the last line of a log begins with if the scheduler failed.
+# How the last line of a log begins if the scheduler failed.
 SUBMIT_FAILED = 'submit: '
-# So often the shared folder is looked at.
+# How often to look at the shared folder.
 TICK_SECS = 0.2
 
 
 def make_argv(folder, name, template, python):
-  """Returns the argv (tuple of str) of the process that stands for a task.
+  """Returns the argv (tuple of str) of the process that stands in for a task.
 
   Args:
     folder: str, an absolute path that the nodes share.
@@ -45,7 +45,7 @@ def run():
   folder, name, template, python = sys.argv[1:]
   code = _Client(folder, name).run(template, python)
   if -code in set(signal.valid_signals()) - {signal.SIGINT, signal.SIGTERM}:
-    # Ends as a task of this machine would, so that the signal is named.
+    # Ends as a task on this machine would, so that the signal is named.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), -code)
   sys.exit(128 - code if code < 0 else code)
@@ -56,7 +56,7 @@ class _Client:
 
   def __init__(self, folder, name):
     attempt = os.environ.get(ATTEMPT, '')
-    # All tasks meet anew when one has failed.
+    # When one task has failed, all meet again in a new folder.
     self._folder = os.path.join(folder, attempt or '1')
     os.makedirs(self._folder, exist_ok=True)
     self._name = name
@@ -83,7 +83,7 @@ class _Client:
       finally:
         self._show(log_view.Log.finish)
         if self._submit.poll() is None and not self._has_place:
-          # A scheduler's command that waits takes its job back.
+          # A submit command that waits then withdraws its job.
           os.killpg(self._submit.pid, signal.SIGTERM)
 
   def _fill(self, template, python):
@@ -113,7 +113,7 @@ class _Client:
         return cli.FAILED
       if self._told and not has_place:
         return -self._told[0]
-      # One that was killed with its node, by a command that waited for it.
+      # A job killed with its node, as a submit command that waited reports.
       num_ticks_alone += bool(code and has_place)
       if num_ticks_alone * TICK_SECS > job_meeting.BEAT_SECS:
         print(f'the job has ended without a word: {self._last_words(code)}')
@@ -127,7 +127,7 @@ class _Client:
   def _pass_on(self):
     if select.select([self._signals], [], [], TICK_SECS)[0]:
       self._told += self._signals.read()
-      # Two equal ones are two.
+      # The count tells two equal signals apart.
       self._meeting.say('signal', f'{self._told[-1]} {len(self._told)}')
 
   def _show(self, read):

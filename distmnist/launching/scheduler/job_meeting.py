@@ -1,7 +1,7 @@
 """The folder in which the jobs of --launcher=command find each other.
 
-A file for each thing that is said, written whole or not at all. The launcher
-and the nodes share the file system and nothing else, clocks included.
+Each message is a file, written whole or not at all. The launcher and the nodes
+share only the file system, not even a clock.
 
   request.json     what to run, from the launcher
   NAME.place       host:port of a task, from its job
@@ -11,7 +11,7 @@ and the nodes share the file system and nothing else, clocks included.
   NAME.end         the exit code of a task, -n after signal n
   NAME.out         what a task writes
 
-Once the folder is gone the run is over.
+Once the folder is gone, the run is over.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ import time
 
 from distmnist.common import files
 
-# So often each side shows that it lives, and after so long it counts as lost.
+# How often each side shows that it lives, and when it counts as lost.
 BEAT_SECS = 5.0
 LOST_SECS = 60.0
 REQUEST = 'request.json'
 
 
 class Meeting:
-  """What one task and its launcher say to each other, and all tasks."""
+  """What one task and its launcher tell each other, and the other tasks."""
 
   def __init__(self, folder, name):
     """
     Args:
-      folder: str, existing, of one attempt of all tasks.
+      folder: str, an existing folder for one attempt of all tasks.
       name: str, of the task.
     """
     self._folder = folder
@@ -47,7 +47,7 @@ class Meeting:
     return os.path.join(self._folder, f'{name or self._name}.{what}')
 
   def say(self, what, text):
-    """Writes a file; a folder that is gone is no error."""
+    """Writes a file; that the folder is gone is not an error."""
     with (
       contextlib.suppress(OSError),
       files.replacing(self.path(what)) as file,
@@ -55,7 +55,7 @@ class Meeting:
       file.write(text)
 
   def hear(self, what, name=None):
-    """Returns what a file has (str), '' as long as it is not there."""
+    """Returns the content of a file (str), '' as long as there is none."""
     try:
       with open(self.path(what, name), encoding='utf-8') as file:
         return file.read()
@@ -63,7 +63,7 @@ class Meeting:
       return ''
 
   def read_places(self, names):
-    """Returns {name: host:port} of those of `names` that are there."""
+    """Returns {name: host:port} of those `names` that have said theirs."""
     places = {
       name: self.hear('place', name.replace(' ', '_')) for name in names
     }
@@ -71,7 +71,7 @@ class Meeting:
 
 
 def read_request(folder):
-  """Returns the request (dict) of a run; None where the run is over."""
+  """Returns the request (dict) of a run; None if the run is over."""
   try:
     with open(os.path.join(os.path.dirname(folder), REQUEST)) as file:
       return json.load(file)
@@ -80,7 +80,7 @@ def read_request(folder):
 
 
 class Pulse:
-  """Says that this side lives, and hears whether the other does."""
+  """Shows that this side is alive, and checks whether the other is."""
 
   def __init__(self, meeting, ours, theirs):
     self._meeting = meeting
@@ -90,7 +90,7 @@ class Pulse:
     self._heard, self._heard_time = '', time.monotonic()
 
   def is_lost(self):
-    """Whether nothing was heard of the other side for LOST_SECS."""
+    """Whether nothing was heard from the other side for LOST_SECS."""
     now = time.monotonic()
     if now >= self._next_beat:
       self._next_beat = now + BEAT_SECS

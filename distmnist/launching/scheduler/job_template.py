@@ -3,8 +3,8 @@
   qsub -N {name} -o {log} {script}
 
 `{command}` is the task as one word for a shell, `{script}` the path of a file
-that has it, `{name}` that of the task and `{log}` a file for what the scheduler
-itself writes.
+that contains it, `{name}` the task's name and `{log}` a file for what the
+scheduler itself writes.
 """
 
 import shlex
@@ -23,15 +23,14 @@ def check(flag, template):
     template: str.
 
   Raises:
-    cli.UsageError: it is one.
+    cli.UsageError: `template` is wrong; says why.
   """
   expected = f'expected {{command}} or {{script}} once, as in {_EXAMPLE}'
   try:
     parts = list(string.Formatter().parse(template))
   except ValueError as error:
     raise cli.UsageError(
-      f'--{flag}={template}: {error}: write {{{{ and }}}} for braces of your'
-      ' own'
+      f'--{flag}={template}: {error}: write {{{{ and }}}} for literal braces'
     ) from error
   fields = [name for _, name, _, _ in parts if name is not None]
   unknown = [name for name in fields if name not in FIELDS]
@@ -39,7 +38,7 @@ def check(flag, template):
     raise cli.UsageError(
       f'--{flag}={template}: {{{unknown[0]}}} is not known: expected'
       f' {", ".join(f"{{{name}}}" for name in FIELDS)}; write {{{{ and }}}} for'
-      ' braces of your own'
+      ' literal braces'
     )
   if sum(name in ('command', 'script') for name in fields) != 1:
     raise cli.UsageError(f'--{flag}={template}: {expected}')

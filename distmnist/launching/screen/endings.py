@@ -89,7 +89,7 @@ def report_late(late, excused, leave_secs, waited_for, logs_dir):
   """Names the tasks that had to be stopped; returns the exit code.
 
   Args:
-    late: list of jobs.Task that nothing held up.
+    late: list of jobs.Task that have no excuse.
     excused: list of jobs.Task that a restart may have held up.
     leave_secs: float, how long they had.
     waited_for: str, whose end they outlived.
@@ -116,8 +116,8 @@ def describe_late(task, leave_secs, waited_for, logs_dir):
 def _find_root(group):
   """Returns the Failure that is the cause of `group.failure`.
 
-  A ps that leaves because a worker has failed may end before that worker does,
-  and names it in its last line.
+  A ps that leaves because a worker has failed may end before that worker does;
+  it names the worker in its last line.
   """
   failure = group.failure
   last_lines = group.last_lines(failure.task, 1)

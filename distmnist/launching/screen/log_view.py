@@ -1,7 +1,7 @@
 """Shows the logs of tasks while they grow.
 
-A task writes to its file alone and we read along: a slow screen or a launcher
-that dies can neither stop the task nor lose a line.
+A task writes only to its file, which we read as it grows: neither a slow screen
+nor a dying launcher can stop the task or lose a line.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from distmnist.common.names import LAUNCH
 
 def print_line(text):
   """Prints a line of the launcher's own."""
-  # To stderr: stdout carries the lines of the chief alone.
+  # To stderr: stdout carries only the chief's lines.
   print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
 
@@ -21,8 +21,8 @@ class Log:
   """A log that is read while it grows."""
 
   def __init__(self, path):
-    # Appending makes it where it is not there yet.
-    self._file = open(  # noqa: SIM115 (follows it all our life)
+    # Append mode creates it if it does not exist yet.
+    self._file = open(  # noqa: SIM115 (stays open)
       path, 'a+b', opener=files.no_follow
     )
     self._rest = b''
@@ -31,8 +31,8 @@ class Log:
     """Returns the lines (list of str) completed since the last call.
 
     Args:
-      max_bytes: int, the most that one call reads; a line that is longer comes
-        in pieces. -1 reads all.
+      max_bytes: int, the most that one call reads; a longer line comes in
+        pieces. -1 reads all.
     """
     data = self._rest + self._file.read(max_bytes)
     *lines, self._rest = data.split(b'\n')
@@ -41,7 +41,7 @@ class Log:
     return [line.decode(errors='replace') for line in lines]
 
   def finish(self):
-    """Returns what is left, a last line without its end too."""
+    """Returns what is left, including an unfinished last line."""
     lines = self.read_lines()
     if self._rest:
       lines.append(self._rest.decode(errors='replace'))
@@ -53,10 +53,10 @@ class Screen:
   """Shows logs as they grow; on a terminal `step` lines share one line."""
 
   def __init__(self, logs, out=None):
-    """Opens the logs, which may not exist yet; lines that they have are old.
+    """Opens the logs, which may not exist yet; skips lines already in them.
 
     Args:
-      logs: dict, what to show before each line of a log -> its path.
+      logs: dict, what to show before each line of a log -> the log's path.
       out: text file, stdout by default.
     """
     self._logs = {prefix: Log(path) for prefix, path in logs.items()}
@@ -68,7 +68,7 @@ class Screen:
     self._show(Log.read_lines)
 
   def finish(self):
-    """Shows what is left, a last line without its end too."""
+    """Shows what is left, including an unfinished last line."""
     self._show(Log.finish)
     self.close_line()
     self._out.flush()
@@ -79,7 +79,7 @@ class Screen:
     print_line(text)
 
   def close_line(self):
-    """Lets what comes next, from whomever, begin on a line of its own."""
+    """Makes what comes next, from any source, begin on its own line."""
     if self._is_line_open:
       self._out.write('\n')
       self._is_line_open = False

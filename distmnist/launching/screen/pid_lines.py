@@ -4,7 +4,7 @@ import logging
 
 _log = logging.getLogger(__name__)
 
-# Of more tasks the pids of some are printed, and how to find the others.
+# With more tasks, only some pids are printed, and how to find the others.
 _MAX_PIDS = 16
 
 

@@ -26,8 +26,8 @@ def make(logs_dir, tasks, show_logs):
   Args:
     logs_dir: str, the folder of their logs.
     tasks: list of jobs.Task.
-    show_logs: 'chief' for its lines as they are, 'all' for those of every task,
-      each behind its name.
+    show_logs: 'chief' for its lines as they are, 'all' for the lines of every
+      task, each after the task's name.
   """
   logs = {
     '' if show_logs == 'chief' else f'[{task.name}] ': task_logs.log_path(
@@ -37,7 +37,7 @@ def make(logs_dir, tasks, show_logs):
     if show_logs == 'all' or task.name == CHIEF
   }
   logdir = run_record.find_logdir()
-  # What a store has of a run is some seconds old, and each look is paid for.
+  # What a store has of a run is some seconds old, and each look costs money.
   is_here = logdir and not urls.is_remote(logdir)
   if is_here and _wants_table(_LIVE_TABLE.value):
     screen = table_screen.TableScreen(logs, logdir)
@@ -48,7 +48,7 @@ def make(logs_dir, tasks, show_logs):
 
 
 def check_flags(logdir):
-  """Refuses a table with nothing in it.
+  """Refuses a table that would be empty.
 
   Args:
     logdir: str or None, of the run.

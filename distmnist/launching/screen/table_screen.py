@@ -1,6 +1,6 @@
-"""The lines of a run above a table of its tasks that is drawn again and again.
+"""The lines of a run above a table of its tasks that is redrawn all the time.
 
-`rich` draws it; it comes with Keras, and is loaded where a table is drawn.
+`rich`, which comes with Keras, draws the table, and is loaded only for that.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from distmnist.launching.screen import log_view
 from distmnist.watching import live_table, watched_run
 
 _DRAW_SECS = 0.5
-# What a line above the table takes of a terminal, and the table's own lines
-# that are no task.
+# The terminal lines kept for a line above the table, and for the lines of the
+# table that are not a task.
 _LINES_LEFT = 8
 
 
@@ -38,7 +38,7 @@ class TableScreen(log_view.Screen):
       console=self._console,
       auto_refresh=False,
       redirect_stdout=False,
-      # Where stderr goes elsewhere, errors must get there.
+      # If stderr goes elsewhere, errors must go there too.
       redirect_stderr=sys.stderr.isatty(),
     )
     self._live.start()
@@ -55,7 +55,7 @@ class TableScreen(log_view.Screen):
 
   def print_line(self, text):
     if sys.stderr.isatty() or not self._live.is_started:
-      # By way of the table, which is drawn anew below it.
+      # Through the table, which is redrawn below the line.
       log_view.print_line(text)
     else:
       print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The logs of a launcher's tasks: one file a task, a fresh one a run."""
+"""The logs of a launcher's tasks: one file per task, a new one for each run."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import tempfile
 from distmnist.common import cli, files, owner, store_check
 from distmnist.storage import mirror, urls
 
-# Of earlier runs in the same folder: worker_0.log.1 is the last one's.
+# Logs of earlier runs in the same folder: worker_0.log.1 is the latest.
 NUM_KEPT = 3
 _temporary = set()  # the folders that no --logs_dir asked for
 
@@ -21,7 +21,7 @@ def make_logs_dir(logs_dir, logdir):
 
   Raises:
     cli.UsageError: it cannot be made or written to.
-    cli.RunError: another run goes on in `logdir`.
+    cli.RunError: another run uses `logdir`.
   """
   if not logs_dir and not logdir:
     folder = tempfile.mkdtemp(prefix='distmnist_logs_')
@@ -34,7 +34,7 @@ def make_logs_dir(logs_dir, logdir):
     folder = tempfile.mkdtemp(prefix='distmnist_logs_')
     _temporary.add(folder)
     return mirror.follow(folder, os.path.join(logdir, 'logs'))
-  # A shell leaves the ~ of --logdir=~/run as it is.
+  # A shell does not expand the ~ of --logdir=~/run.
   path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
   try:
     os.makedirs(path, exist_ok=True)
@@ -53,7 +53,7 @@ def log_path(logs_dir, task):
 
 
 def remove_if_temporary(logs_dir):
-  """Removes a folder that `make_logs_dir` made among the temporary ones."""
+  """Removes a folder if `make_logs_dir` made it as a temporary one."""
   if logs_dir in _temporary:
     _temporary.remove(logs_dir)
     mirror.close(logs_dir)
@@ -61,9 +61,9 @@ def remove_if_temporary(logs_dir):
 
 
 def rotate(logs_dir, tasks):
-  """Gives the logs of earlier runs other names, so that a run begins new ones.
+  """Renames the logs of earlier runs, so that a run begins new ones.
 
-  A launcher that still writes to one goes on with it under its new name.
+  A launcher that still writes to one continues under its new name.
 
   Args:
     logs_dir: str, an existing folder.
@@ -93,7 +93,7 @@ def begin_attempt(path, note=''):
 
 
 def append(path, lines):
-  """Adds `lines`, a list of str, to a log; returns its size then, in bytes.
+  """Adds `lines`, a list of str, to a log; returns its new size in bytes.
 
   Raises:
     OSError: it cannot be written.
@@ -102,7 +102,7 @@ def append(path, lines):
     if lines:
       size = log.seek(0, os.SEEK_END)
       log.seek(max(0, size - 1))
-      # The attempt before may have left a line open.
+      # The previous attempt may have left its last line unfinished.
       start = '' if log.read() in (b'', b'\n') else '\n'
       text = ''.join(f'{line}\n' for line in lines)
       log.write((start + text).encode())
@@ -119,7 +119,7 @@ def read_last_lines(path, start=0, num_lines=10):
 
 
 class AttemptLogs:
-  """The logs of tasks that start again: each attempt has its place in one."""
+  """The logs of tasks that may restart: each has one log for all attempts."""
 
   def __init__(self, logs_dir):
     """
@@ -127,7 +127,7 @@ class AttemptLogs:
       logs_dir: str, an existing folder.
     """
     self._logs_dir = logs_dir
-    self._starts = {}  # of each last attempt, in bytes
+    self._starts = {}  # where each last attempt begins, in bytes
 
   def begin(self, task, note=''):
     """Makes the log of a jobs.Task ready; returns its path (str).

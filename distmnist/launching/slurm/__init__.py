@@ -1,1 +1,1 @@
-"""A job of Slurm: its script, from submission to end."""
+"""A Slurm job: its script, from submission to end."""

@@ -1,4 +1,4 @@
-"""A job of Slurm, from its submission to its end."""
+"""A Slurm job, from its submission to its end."""
 
 import logging
 import os
@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 TICK_SECS = 0.1
 # A controller that does not answer must not hold up a second signal.
 CANCEL_SECS = 10.0
-# So often the controller is asked for the state of a job.
+# How often to ask the controller for the state of a job.
 ASK_SECS = 1.0
-# After these Slurm may queue a job again, and in between not even list it: they
-# are an end only once so many looks in a row have found nothing else.
+# After these states Slurm may requeue a job, and meanwhile not even list it:
+# they are an end only once this many looks in a row have found nothing else.
 _MAY_COME_AGAIN = '', 'BOOT_FAIL', 'FAILED', 'NODE_FAIL', 'PREEMPTED'
 _NUM_SURE_LOOKS = 10
-# What a job has ended with whose script could not say, by its state in squeue;
-# '': the controller has forgotten the job, which went as sbatch says.
+# The exit code of a job whose script could not say, by the job's state in
+# squeue. '': the controller has forgotten the job, which went as sbatch says.
 _END_CODES = {
   '': 0,
   'COMPLETED': 0,
@@ -41,7 +41,7 @@ _END_CODES = {
 class Submission:
   """sbatch, from the submission to the end of the job. A context.
 
-  While it is open SIGINT, SIGTERM and SIGHUP do not end this process: they
+  While it is open, SIGINT, SIGTERM and SIGHUP do not end this process: they
   cancel the job.
 
   Attributes:
@@ -69,7 +69,7 @@ class Submission:
     return self
 
   def __exit__(self, *_):
-    # It only waits: the job is Slurm's.
+    # sbatch only waits: the job is Slurm's.
     self._sbatch.kill()
     self._sbatch.wait()
     self._sbatch.stdout.close()
@@ -80,14 +80,14 @@ class Submission:
     """Returns the number (str) of the job.
 
     Raises:
-      cli.RunError: it is refused, or a second signal comes before the answer.
+      cli.RunError: it is refused, or a second signal precedes the answer.
     """
-    line, poll = b'', select.poll()  # A caller may have any number of files.
+    line, poll = b'', select.poll()  # A caller may have many open files.
     poll.register(self._sbatch.stdout, select.POLLIN)
     while not line.endswith(b'\n'):
       if len(self.signals) > 1:
         raise cli.RunError(
-          'stopped while sbatch submits the job: see squeue whether it is there'
+          'stopped while sbatch was submitting the job: check squeue for it'
         )
       if poll.poll(1000 * TICK_SECS):
         data = os.read(self._sbatch.stdout.fileno(), 1 << 12)
@@ -101,13 +101,13 @@ class Submission:
   def wait(self, job_id, ended, on_tick):
     """Waits for the end of the job; returns its exit code.
 
-    The first signal cancels it: Slurm tells the tasks by SIGTERM, and kills
-    what still runs after its KillWait. The second leaves it at that.
+    The first signal cancels it: Slurm sends the tasks SIGTERM, and kills what
+    still runs after its KillWait. After a second signal we no longer wait.
 
     Args:
       job_id: str.
-      ended: path, the file into which the script writes its number and exit
-        code at the end: it comes earlier than the answer of sbatch.
+      ended: path, the file to which the script finally writes the job's number
+        and exit code: it comes earlier than sbatch's answer.
       on_tick: callable, called every TICK_SECS.
     """
     is_cancelled = False
@@ -118,7 +118,7 @@ class Submission:
       if len(self.signals) > 1:
         _log.info(f'job {job_id} is left to Slurm, which kills it')
         return 128 + self.signals[0]
-      # Before the last look at what the script has left.
+      # First, so that the look at the script's file is not too early.
       told = self._find_end(job_id)
       found = _read_end(ended, job_id)
       on_tick()
@@ -129,7 +129,7 @@ class Submission:
       threading.Event().wait(TICK_SECS)
 
   def _find_end(self, job_id):
-    """Returns the exit code of the job as Slurm tells it, None before that."""
+    """Returns the job's exit code according to Slurm, None before its end."""
     code = self._sbatch.poll()
     # sbatch also ends with 0 while the script of a cancelled job still writes,
     # and with 1 while Slurm takes a job from its nodes to queue it again.
@@ -154,7 +154,7 @@ class Submission:
 
 
 def _read_end(path, job_id):
-  """Returns the exit code that the script has left, None before that."""
+  """Returns the exit code that the script wrote, None before it has."""
   try:
     words = path.read_text()
   except OSError:
@@ -208,7 +208,7 @@ def _cancel(job_id):
 
 
 def find_ending(job_id, code, said):
-  """Returns how a job has ended whose script names no task (str).
+  """Returns how a job ended (str) if its script names no failed task.
 
   Args:
     job_id: str.

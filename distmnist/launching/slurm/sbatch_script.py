@@ -1,7 +1,7 @@
-"""The script of a job of Slurm: all tasks in one step, and again.
+"""The script of a Slurm job: runs all tasks in one step, and restarts them.
 
-What it says and writes is read by distmnist.launching.slurm.sbatch and by the
-launcher.
+distmnist.launching.slurm.sbatch and the launcher read what it prints and
+writes.
 """
 
 import shlex
@@ -10,12 +10,12 @@ from distmnist.common import cli
 from distmnist.launching import problem_file
 from distmnist.launching.supervisor import stop_grace
 
-# From Slurm's SIGTERM to its SIGKILL where nobody has set it otherwise, and by
-# how much the tasks are to be earlier.
+# The time from Slurm's SIGTERM to its SIGKILL unless it is configured, and how
+# long before the SIGKILL the tasks must have left.
 KILL_WAIT_SECS = 30
 _KILL_MARGIN_SECS = 3
 
-# @WORDS@ are put in. A task writes its log by itself, as Slurm knows no names
+# @WORDS@ are filled in. Each task writes its own log, as Slurm knows no names
 # such as worker_0; and the first that fails says so in a file, as srun's exit
 # code is the highest of all.
 _SCRIPT = r"""#!/bin/bash
@@ -144,11 +144,11 @@ fi
 end $code
 """
 
-# srun does not take the CPUs of a task over from sbatch.
+# srun does not inherit the CPUs per task from sbatch.
 _STEP = r"""srun "${how[@]}" --ntasks=@NUM_TASKS@ \
     ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} \
     bash -c task"""
-# One step on two allocations; its tasks are numbered through.
+# One step on two allocations; its tasks are numbered consecutively.
 _HET_STEP = r"""ps_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_0-}
   worker_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_1-}
   srun "${how[@]}" --het-group=0 ${ps_cpus:+--cpus-per-task=$ps_cpus} \
@@ -182,12 +182,12 @@ def make(
     job: jobs.Job.
     logs_dir: str, an absolute path.
     python: str, the path of Python on the nodes.
-    components: list of lists of str, more options of sbatch: one for all tasks,
-      or one for the ps and one for the workers of a heterogeneous job.
-    setup: str, commands of a shell that come first, or None.
+    components: list of lists of str, more options of sbatch: one list for all
+      tasks, or one for the ps and one for the workers of a heterogeneous job.
+    setup: str, shell commands that run first, or None.
     kill_wait_secs: int, from Slurm's SIGTERM to its SIGKILL.
-    may_requeue: bool, whether Slurm may start the job again: after a node has
-      failed, or was needed by a job of higher priority.
+    may_requeue: bool, whether Slurm may start the job again after a node has
+      failed or was needed by a job of higher priority.
   """
   _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
   counts = [job.num_ps, job.num_workers + job.evaluator]
@@ -206,14 +206,14 @@ def make(
       for name, value in problem_file.make_env(job.flag('problem'))
     ),
     'SETUP': f'{setup}\n' if setup else '',
-    # A worker that asks for several has all those of the node.
+    # A worker that asks for several gets all GPUs of its node.
     'GPUS': _SHARE_GPUS if job.flag('num_gpus') in (None, '1') else '',
     'COMMAND': shlex.join(
       [python, '-m', job.module, *chosen, *job.train_flags]
     ),
   }
   script = _SCRIPT
-  # The words of the user last: they may look like ours.
+  # The user's words last, as they may look like ours.
   for name, text in words.items():
     script = script.replace(f'@{name}@', text)
   return script

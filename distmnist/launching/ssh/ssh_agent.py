@@ -1,7 +1,7 @@
-"""The end on the host of a task that ssh has started; see ssh_client.py.
+"""Runs a task on the host that ssh has reached; see ssh_client.py.
 
-It starts the task, and ends it once it hears no more of the launcher: that was
-killed, its machine is off, the cable is cut.
+It starts the task, and ends it once it no longer hears from the launcher: the
+launcher was killed, its machine is off, or the cable is cut.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from distmnist.common import signals as signals_lib
 from distmnist.common.names import SSH_AGENT
 
 READY = f'{SSH_AGENT}: ready'
-# No line for so long: the launcher is lost.
+# After this long without a line the launcher counts as lost.
 LOST_SECS = 60.0
-# An earlier attempt, or run, may still be leaving: if the loss was seen here
-# alone, it hears of it LOST_SECS later, and has its grace, and some more.
+# An earlier attempt or run may still be leaving: if only the launcher saw the
+# loss, that agent notices LOST_SECS later, then has its grace and some more.
 LEAVE_SECS = 11.0
-# After the task's end, for the last that it wrote.
+# After the task's end, to deliver the last that it wrote.
 DRAIN_SECS = 10.0
 SSH_FAILED_CODE = 255
 _TICK_SECS = 0.1
@@ -37,7 +37,7 @@ def die_with_parent():
 
 
 def serve():
-  """Runs the task that stdin asks for; returns its exit code (int)."""
+  """Runs the task requested on stdin; returns its exit code (int)."""
   line = sys.stdin.buffer.raw.readline()
   if not line.endswith(b'\n'):
     return cli.FAILED
@@ -49,8 +49,8 @@ class _Launcher:
   """The launcher at the other end of stdin and stdout.
 
   Attributes:
-    is_heard: whether there may be more to hear of it.
-    buffer: bytes that it still has to get.
+    is_heard: whether more may come from it.
+    buffer: bytes still to be sent to it.
   """
 
   def __init__(self):
@@ -63,11 +63,11 @@ class _Launcher:
 
   @property
   def lost_time(self):
-    """float, when it counts as lost if nothing is heard of it until then."""
+    """float, when it counts as lost if nothing comes from it until then."""
     return self._heard_time + LOST_SECS
 
   def show(self, data):
-    """Has it get the bytes `data` sooner or later, if it still reads."""
+    """Queues the bytes `data` for it, if it still reads."""
     self.buffer += data if self._is_read else b''
 
   def listen(self):
@@ -93,24 +93,23 @@ class _Launcher:
       self._is_read, self.buffer = False, b''
 
   def lose(self):
-    """It is gone: nothing comes from it, and nothing is sent to it."""
+    """Marks it as gone: nothing more is read from it or sent to it."""
     self.is_heard = self._is_read = False
     self.buffer = b''
 
 
 class _Host:
-  """The task here, on behalf of the launcher.
+  """Runs the task here on behalf of the launcher.
 
-  Nothing that this writes to or reads from may hold it up: a launcher that is
-  lost has to be noticed in time.
+  No read or write may block it: a lost launcher has to be noticed in time.
   """
 
   def __init__(self, request):
     self._request = request
     # From the first signal, if the launcher is gone. A ps needs as long as a
-    # worker: told with all others, it has the chief save first.
+    # worker: stopped with all others, it lets the chief save first.
     self._grace_secs = request['grace_secs']
-    # Whoever ends the session of sshd means the task.
+    # A signal that ends sshd's session is meant for the task.
     self._signals = signals_lib.Reader(
       signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP
     )
@@ -141,7 +140,7 @@ class _Host:
         continue
       self._keep_time()
       self._reap()
-    # Its group is gone; what it has written comes to an end.
+    # Its group is gone, so its output comes to an end.
     deadline = time.monotonic() + DRAIN_SECS
     while (
       self._output or self._launcher.buffer
@@ -167,7 +166,7 @@ class _Host:
     self._output = self._task.stdout.fileno()
 
   def _turn(self):
-    """Waits until something happens or is due; deals with what happened."""
+    """Waits until something happens or is due; handles what happened."""
     launcher, readers = self._launcher, [self._signals]
     if launcher.is_heard:
       readers.append(0)
@@ -189,7 +188,7 @@ class _Host:
       launcher.write()
 
   def _secs_left(self):
-    """Until something is due of which nothing else tells us."""
+    """Returns the seconds until something is due that no event announces."""
     if self._task is None or self._code is not None:
       return _TICK_SECS
     due = self._kill_time or self._launcher.lost_time
@@ -229,7 +228,7 @@ class _Host:
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     if os.waitid(os.P_PID, self._task.pid, flags) is None:
       return
-    # What it has started ends with it, before its pid can be another's.
+    # Kill whatever it has started, before its pid can be reused.
     with contextlib.suppress(ProcessLookupError, PermissionError):
       os.killpg(self._task.pid, signal.SIGKILL)
     code = self._task.wait()

@@ -1,15 +1,15 @@
-"""What stands for a task on another host among the processes of this machine.
+"""Stands in on this machine for a task on another host.
 
-It starts ssh, asks for the task, passes signals on and ends as the task does.
-There ssh_agent.py runs it.
+It starts ssh, requests the task, passes signals on and ends as the task does.
+On the other host ssh_agent.py runs the task.
 
 ssh carries, line by line:
 
   stdin   the request, {"argv": [...], "env": {...}, "port": number or null,
-          "grace_secs": number}; then signals for the task by their number, and
-          empty lines: we live
+          "grace_secs": number}; then the numbers of signals for the task, and
+          empty lines as signs of life
   stdout  what the task writes
-  stderr  READY once the other end is there; all else is ssh's or the shell's
+  stderr  READY once the other end runs; all else is ssh's or the shell's
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from distmnist.common.names import ATTEMPT
 from distmnist.launching.ssh import ssh_agent, turnstile
 from distmnist.launching.supervisor import failures
 
-# What the last line of a log begins with if ssh failed and not the task.
+# How the last line of a log begins if ssh failed rather than the task.
 SSH_FAILED = 'ssh to '
 
-# ssh gives up 75 s after the last answer of the other side (ssh_command). By
-# then the task has ended there, so that a restart finds its port free: at most
-# 10 s from our last line to the cut, 60 s of silence, and some to leave.
+# ssh gives up 75 s after the other side's last answer (ssh_command). By then
+# the task has ended there, so that a restart finds its port free: it takes at
+# most 10 s from our last line to the cut, 60 s of silence, and a few to leave.
 BEAT_SECS = 10.0
-# sshd turns some away if more than ten come at once (its MaxStartups). Of one
-# launch so many do; others may come besides, and so each tries again.
+# sshd turns some away if more than ten connect at once (its MaxStartups). One
+# launch connects this many; there may be other clients, so each tries again.
 NUM_AT_ONCE = 6
 TURNED_AWAY_SECS = 60.0
-# Names the turnstile of a host to the tasks of this machine.
+# The variable that gives tasks on this machine the path of a host's turnstile.
 TURNSTILE = 'DISTMNIST_TURNSTILE'
 
 
@@ -51,14 +51,14 @@ def ssh_command(login, command, options=()):
   Args:
     login: str, [user@]host.
     command: str.
-    options: list of str for ssh. They win over ours: it takes the first.
+    options: list of str for ssh. They override ours: ssh takes the first.
   """
   ours = (
-    'BatchMode=yes',  # A question would wait for ever.
+    'BatchMode=yes',  # A prompt would wait forever.
     'ConnectTimeout=10',
     'ServerAliveInterval=15',
     'ServerAliveCountMax=5',
-    # A shared connection would outlive us, and end for all with one of us.
+    # A shared connection would outlive us, and one of us could end it for all.
     'ControlPath=none',
   )
   words = [word for option in ours for word in ('-o', option)]
@@ -66,12 +66,12 @@ def ssh_command(login, command, options=()):
 
 
 def make_argv(login, request, command):
-  """Returns the argv (tuple of str) of the process that stands for a task.
+  """Returns the argv (tuple of str) of the process that stands in for a task.
 
   Args:
-    login: str, [user@]host, for what is said of ssh.
+    login: str, [user@]host, for messages about ssh.
     request: dict, see above.
-    command: list of str, ssh with all its words.
+    command: list of str, the whole ssh command.
   """
   return ('python', '-m', __name__, login, json.dumps(request), *command)
 
@@ -97,22 +97,22 @@ def run():
     if not ssh.is_turned_away or time.monotonic() > deadline:
       break
     print(f'{SSH_FAILED}{login}: {ssh.words}: trying again', flush=True)
-    # Each after a time of its own, or all would come at once again.
+    # Each after its own random delay, or all would connect at once again.
     if ssh.wait_for_signal(random.uniform(0.2, 2)):
       break
   if ssh.stopped_by:
     sys.exit(128 + ssh.stopped_by)
   if ssh.has_failed:
     print(f'{SSH_FAILED}{login}: {ssh.words}', flush=True)
-    # A host that is not reached at the start is a mistake; later it may come
+    # A host that cannot be reached at the start is a mistake; later it may come
     # back.
     is_first = ATTEMPT not in os.environ and not ssh.is_ready
     sys.exit(cli.FAILED if is_first else cli.LOST)
   signum = ssh.code - 128
-  # Codes that train itself gives stay what they are.
+  # Codes that train itself returns stay as they are.
   own = (signal.SIGINT, signal.SIGTERM)
   if signum in signal.valid_signals() and signum not in own:
-    # Ends as a task of this machine would, so that the signal is named.
+    # Ends as a task on this machine would, so that the signal is named.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), signum)
   sys.exit(ssh.code)
@@ -128,12 +128,12 @@ def _with_attempt(request):
 
 
 class _Ssh:
-  """One ssh, from its start to its end.
+  """One ssh process, from its start to its end.
 
   Attributes:
-    is_ready: bool, whether the other end has been there.
-    stopped_by: int, the signal that ended us before it was, or None.
-    code: int, ssh's exit code, the task's if it was ready; -n after signal n.
+    is_ready: bool, whether the other end has started.
+    stopped_by: int, the signal that stopped us before it had, or None.
+    code: int, ssh's exit code (the task's if ready); -n after signal n.
   """
 
   def __init__(self, request, command, signals, on_ready):
@@ -148,7 +148,7 @@ class _Ssh:
       command,
       stdin=subprocess.PIPE,
       stderr=subprocess.PIPE,
-      # A signal for our group is ours to pass on, by its number.
+      # We pass on signals for our group ourselves, by number.
       start_new_session=True,
       preexec_fn=ssh_agent.die_with_parent,
     )
@@ -156,12 +156,12 @@ class _Ssh:
 
   @property
   def has_failed(self):
-    """Whether no task was reached, or none is any more."""
+    """Whether the task was never reached, or the connection to it is lost."""
     return not self.is_ready or not 0 <= self.code < ssh_agent.SSH_FAILED_CODE
 
   @property
   def words(self):
-    """What ssh, or the shell there, said at last (str)."""
+    """What ssh, or the shell there, said last (str)."""
     if self.code < 0:
       return failures.describe_end(self.code)
     if self._said:
@@ -187,7 +187,7 @@ class _Ssh:
     while process.poll() is None:
       secs = max(0, beat_time - time.monotonic())
       ready, _, _ = select.select(readers, [], [], secs)
-      # First: it says whether there is a task to take a signal.
+      # First, as it says whether there is a task to take a signal.
       if stderr in ready and not self._read(stderr):
         readers.remove(stderr)
       if self._signals in ready:
@@ -202,7 +202,7 @@ class _Ssh:
     process.stderr.close()
 
   def wait_for_signal(self, secs):
-    """Whether we are told to leave within `secs`."""
+    """Returns whether we are told to leave within `secs`."""
     ready, _, _ = select.select([self._signals], [], [], secs)
     if ready:
       self._pass_on(self._signals.read())
@@ -219,7 +219,7 @@ class _Ssh:
         self._process.kill()
 
   def _send(self, line):
-    # A pipe that is full or broken: ssh will say why.
+    # If the pipe is full or broken, ssh will say why.
     with contextlib.suppress(BlockingIOError, BrokenPipeError):
       os.write(self._process.stdin.fileno(), line.encode() + b'\n')
 

@@ -30,7 +30,7 @@ def parse_hosts(text):
   """Returns the list of Place in `text`, the value of --hosts.
 
   Raises:
-    cli.UsageError: none at all, or one that is no host.
+    cli.UsageError: there is none, or an entry is not a host.
   """
   places = []
   for entry in text.split(',') if text.strip() else ():
@@ -39,8 +39,8 @@ def parse_hosts(text):
     port = int(match['port'] or FIRST_PORT) if match else 0
     if not 1 <= port <= 65535:
       raise cli.UsageError(
-        f'--hosts: {entry!r} is no host: expected [user@]host[:port], with a'
-        ' port from 1 to 65535'
+        f'--hosts: {entry!r} is not a host: expected [user@]host[:port], with '
+        'a port from 1 to 65535'
       )
     login = (match['user'] or '') + match['host'].strip('[]')
     places.append(Place(login, match['host'], port))
@@ -58,16 +58,16 @@ def parse_hosts(text):
 
 
 def deal(hosts, num_tasks):
-  """Returns a Place a task: host after host, in turn.
+  """Returns one Place per task, taking the hosts in turn.
 
-  A port that is taken on a host makes way for the next one.
+  A port that is already taken on a host is replaced by the next one.
 
   Args:
-    hosts: list of Place, with the port to begin with.
+    hosts: list of Place, each with its first port.
     num_tasks: int.
 
   Raises:
-    cli.UsageError: there is nothing to do for some host, or no port left.
+    cli.UsageError: a host would have no task, or no port is left on one.
   """
   if len(hosts) > num_tasks:
     raise cli.UsageError(
@@ -91,7 +91,7 @@ def deal(hosts, num_tasks):
 
 
 def is_loopback(host):
-  """Whether `host`, a name or an address, is another machine for everybody."""
+  """Whether `host`, a name or address, is a different machine on each host."""
   return bool(re.fullmatch(r'localhost|127\..*', host))
 
 

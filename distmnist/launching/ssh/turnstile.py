@@ -1,16 +1,16 @@
-"""Lets some of many processes through at a time.
+"""Lets a few of many processes through at a time.
 
-Hundreds of ssh at once are turned away by sshd (MaxStartups), and what each
-new try costs keeps both machines from serving those that were let in.
+sshd turns hundreds of simultaneous clients away (MaxStartups), and the cost of
+each new try keeps both machines from serving those that were let in.
 
-A turnstile is a file of so many bytes; a process that locks one of them is
-through. The kernel unlocks it when the process ends, however that is.
+A turnstile is a file with a byte for each place; a process that locks one of
+them is through. The kernel unlocks it when the process ends, however it ends.
 """
 
 import fcntl
 import random
 
-# From one look for a free place to the next.
+# Between two looks for a free place.
 _LOOK_SECS = 0.1, 0.5
 
 
@@ -20,18 +20,18 @@ class Turnstile:
   def __init__(self, path, num_places):
     """
     Args:
-      path: str, of a file that need not exist yet, the same for all.
-      num_places: int, how many are through at a time.
+      path: str, of a file that need not exist yet, the same for all processes.
+      num_places: int, how many processes may be through at a time.
     """
     self._path = path
     self._num_places = num_places
     self._file = None
 
   def enter(self, pause):
-    """Returns once there is a place.
+    """Waits for a free place.
 
     Args:
-      pause: callable(secs) between two looks; whether to give up.
+      pause: callable(secs), called between looks; returns whether to give up.
 
     Returns:
       bool, whether this process is through.
@@ -48,12 +48,12 @@ class Turnstile:
       try:
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
       except (BlockingIOError, PermissionError):
-        continue  # Another one has it.
+        continue  # Another process has it.
       return True
     return False
 
   def leave(self):
-    """Makes room for another one; may be called again."""
+    """Makes room for another process; may be called more than once."""
     if self._file:
       self._file.close()
       self._file = None

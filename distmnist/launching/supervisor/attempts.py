@@ -1,8 +1,8 @@
-"""The attempts of tasks on a host: starts them, hears of their ends.
+"""Starts the attempts at tasks on a host, and learns how they end.
 
-Each attempt of a task has the same address and writes on in the same log. What
-an end means for the run, restart_policy.py decides; when all is to end, and in
-which order, task_group.py.
+Each attempt at a task has the same address and appends to the same log.
+restart_policy.py decides what an end means for the run, task_group.py when all
+tasks are to end, and in which order.
 """
 
 import time
@@ -44,15 +44,15 @@ class Attempts:
     return [record.task for record in self.records.running]
 
   def find_running(self, is_ps):
-    """Returns those that run and are a ps, or those that are none."""
+    """Returns the running tasks: the ps if `is_ps`, else all others."""
     return [task for task in self.running if (task.job_name == 'ps') == is_ps]
 
   def start(self, task):
-    """Asks for the first attempt at a task; see TaskGroup.start."""
+    """Requests the first attempt at a task; see TaskGroup.start."""
     self._start(self.policy.add(task))
 
   def start_due(self):
-    """Asks for the next attempts that the policy wants by now."""
+    """Requests the next attempts that are due by now."""
     for record in self.records.take_due(time.monotonic()):
       self._start(record)
 
@@ -67,11 +67,11 @@ class Attempts:
       is_told: whether all tasks were told to end.
 
     Returns:
-      list of jobs.Task to be ended, as they start again with one that ended.
+      list of jobs.Task to end, as they restart with one that has ended.
 
     Raises:
-      task_host.HostDiedError: and it is out of restarts, or not to be started
-        again.
+      task_host.HostDiedError: the host is gone, and is out of restarts or must
+        not restart.
     """
     secs = min(secs, self.records.compute_wait_secs(time.monotonic()))
     to_end = []
@@ -119,7 +119,7 @@ class Attempts:
       task.argv,
       record.env,
       path,
-      # Only what serves has something to hide; others may need the network.
+      # Only a task that serves needs hiding; others may need the network.
       is_isolated=task.port is not None,
       title=f'distmnist {task.name} {folder}',
     )

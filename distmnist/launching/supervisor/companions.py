@@ -1,8 +1,8 @@
-"""Programs that a launch has beside its tasks, from its start to its end.
+"""Programs that run beside the tasks of a launch, from its start to its end.
 
-TensorBoard, loggers, the port for Prometheus: they read the log directory. That
-one of them fails ends no run; that the launcher ends, by kill -9 too, ends
-them.
+TensorBoard, loggers, the port for Prometheus: they read the log directory. If
+one of them fails, the run goes on; if the launcher ends, even by kill -9, they
+end too.
 """
 
 import contextlib
@@ -31,8 +31,9 @@ _TENSORBOARD = flags.DEFINE_bool(
 _LOGGERS = flags.DEFINE_list(
   'loggers',
   [],
-  'Where the metrics of all tasks go as well, separated by commas: mlflow,'
-  ' wandb. Each needs its own library, as in pip install distmnist[wandb].',
+  'Loggers that get the metrics of all tasks as well, separated by commas: '
+  'mlflow, wandb. Each needs its own library, as in pip install '
+  'distmnist[wandb].',
 )
 _METRICS_PORT = flags.DEFINE_integer(
   'metrics_port',
@@ -42,9 +43,9 @@ _METRICS_PORT = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=65535,
 )
-# What has come must still reach its place.
+# To deliver what has already arrived.
 _END_SECS = 20.0
-# Ends the program with the thread that starts it, which is that of the launch.
+# Ends the program along with the thread that starts it, the launch's own.
 _FOLLOW = (
   'import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);'
   ' os.getppid() == int(sys.argv[1]) or sys.exit();'
@@ -81,8 +82,8 @@ def check_flags(launcher, logdir):
       )
     if urls.is_remote(logdir):
       raise cli.UsageError(
-        f'{flag} reads a --logdir of this machine, and it is {logdir}: leave'
-        ' one of them out'
+        f'{flag} reads a --logdir on this machine, not {logdir}: leave one of '
+        'them out'
       )
   known = registry.names(LOGGERS)
   for name in _LOGGERS.value:
@@ -94,7 +95,7 @@ def check_flags(launcher, logdir):
 
 
 def from_flags():
-  """Returns what run_record.RunRecord takes as companions, a list."""
+  """Returns the list of companions that run_record.RunRecord takes."""
   found = []
   if _TENSORBOARD.value:
     found.append(_run_tensorboard)
@@ -108,7 +109,7 @@ def _run_tensorboard(logdir, logs_dir):
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
     port = free.getsockname()[1]
-  _log.info(f'TensorBoard: http://127.0.0.1:{port}/ (in some seconds)')
+  _log.info(f'TensorBoard: http://127.0.0.1:{port}/ (in a few seconds)')
   argv = ['-m', 'tensorboard.main', f'--logdir={logdir}', '--host=127.0.0.1']
   return running('tensorboard', [*argv, f'--port={port}'], logs_dir)
 
@@ -120,9 +121,9 @@ def _run_logger(name, logdir, logs_dir):
 
 @contextlib.contextmanager
 def running(name, argv, logs_dir):
-  """Runs Python with `argv` (list of str) meanwhile, with a log of its name.
+  """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
-  At the end it gets SIGTERM, and _END_SECS to leave.
+  At the end the process gets SIGTERM, and _END_SECS to exit.
   """
   log = os.path.join(logs_dir, f'{name}.log')
   with open(log, 'wb') as file:

@@ -8,7 +8,7 @@ import signal
 class Failure:
   """A task's end with anything but exit code 0; code -n is signal n.
 
-  `reason` says what has happened where the code does not.
+  `reason` says what happened where the code does not.
   """
 
   task: object

@@ -1,10 +1,10 @@
-"""How often a task may start again, and how long it waits before. Pure."""
+"""How often a task may restart, and how long it waits before that. Pure."""
 
 import dataclasses
 import math
 
-# From a failure to the restart: doubles with each one, and begins anew after a
-# task has run for a while.
+# From a failure to the restart: doubles with each restart, and starts over
+# after a task has run for STEADY_SECS.
 FIRST_BACKOFF_SECS = 0.1
 MAX_BACKOFF_SECS = 10.0
 STEADY_SECS = 60.0
@@ -12,15 +12,15 @@ STEADY_SECS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What a run bears.
+  """How many failures a run tolerates.
 
   Attributes:
     max_restarts: int, of each task within `window_secs`.
     window_secs: float, seconds; 0 counts over the whole run.
-    min_workers: int, the run goes on with so many workers, the chief among
-      them; None ends it with the first task that is lost for good.
-    restart_together: bool, whether a task starts again only with all others,
-      once they have left in order; `max_restarts` is then of all.
+    min_workers: int, with how many workers the run still goes on, the chief
+      included; None ends it with the first task that is lost for good.
+    restart_together: bool, whether a task restarts only with all others, once
+      they have left in order; `max_restarts` then counts for all together.
   """
 
   max_restarts: int = 0

@@ -1,19 +1,19 @@
-"""Decides which tasks start again, and when the run is given up.
+"""Decides which tasks restart, and when the run is given up.
 
-Pure: it starts nothing and reads no clock. It is told of starts and ends, each
-with its time, and answers what to kill and what to start, so that its test
-needs no process.
+Pure: it starts nothing and reads no clock. It is given each start and end with
+its time, and answers what to kill and what to start, so that its test needs no
+process.
 
-- A task that failed starts again, unless its exit code says that it would fail
-  again, at most `max_restarts` times within a window of time;
-- without a ps all the others do with it: they hold the variables together;
-- with the chief those that have ended already do: the last steps may be done
-  again, and the ps has to be there for them;
-- all that ran do, where their fork server died: it has restarts of its own;
+- A failed task restarts at most `max_restarts` times within a window of time,
+  unless its exit code says that it would fail again;
+- without a ps all other workers restart too: they hold the variables together;
+- with the chief, tasks that have already ended restart too: the last steps may
+  be repeated, and need the ps;
+- if the fork server dies, all tasks that ran restart; it has its own budget;
 - where tasks can only start together (`restart_together`), they always do.
 
-Once the chief has ended with 0 the training is complete, and none starts again.
-A worker that is out of restarts is let go instead of ending the run, as long as
+Once the chief has ended with 0, training is complete and no task restarts. A
+worker that is out of restarts is let go instead of ending the run, as long as
 `min_workers` are left.
 """
 
@@ -31,7 +31,7 @@ _SERVER = 'the fork server'
 
 
 class RestartPolicy:
-  """Times are in seconds, of any clock.
+  """The policy of one run; times are in seconds, of any clock.
 
   Attributes:
     failure: failures.Failure of the first task that failed for good, or None.
@@ -49,7 +49,7 @@ class RestartPolicy:
     self.records = TaskRecords()
 
   def add(self, task):
-    """Takes a jobs.Task in; returns its TaskRecord."""
+    """Adds a jobs.Task; returns its TaskRecord."""
     record = self.records[task.name] = TaskRecord(task, self._limits)
     if self._limits.restart_together and task.is_member:
       record.budget = self._server
@@ -68,11 +68,11 @@ class RestartPolicy:
       code: int, the exit code, or -n after signal n; None if it is lost though
         it still runs.
       now: float.
-      is_told: whether it was told to end, as all are: nothing is decided.
-      may_restart: whether we were not told to end ourselves.
+      is_told: whether all tasks were told to end; then nothing is decided.
+      may_restart: bool, False once this launcher itself was told to end.
 
     Returns:
-      list of jobs.Task to be ended, as they start again with it.
+      list of jobs.Task to end, as they restart with it.
     """
     is_killed_to_restart = record.restart_time is not None
     record.is_running = code is None
@@ -89,10 +89,10 @@ class RestartPolicy:
     return []
 
   def note_server_death(self, cause, start_time, now):
-    """The fork server is gone, and all that ran with it.
+    """Decides what happens once the fork server and its tasks are gone.
 
-    `cause` (str) says how, `start_time` (float) when it was started. Returns
-    whether a new one is to be started, for what is due (bool).
+    `cause` (str) says how it ended, `start_time` (float) when it started.
+    Returns whether a new one is to start, for the tasks that are due (bool).
     """
     lost = self.records.running
     for record in lost:
@@ -156,7 +156,7 @@ class RestartPolicy:
     return to_end
 
   def _lose(self, record, failure):
-    """A task is lost for good: the run goes on without it, or fails."""
+    """Handles a task lost for good: the run goes on without it, or fails."""
     num_left = len(self.records.left_workers)
     is_chief = record.task.name == CHIEF
     is_needed = is_chief or not record.is_worker
@@ -175,7 +175,7 @@ class RestartPolicy:
     )
 
   def _fail(self, record, failure):
-    """The run fails, unless it does not need the task."""
+    """Fails the run, unless it can go on without the task."""
     if record.task.job_name == 'evaluator':
       _log.info(f'{failure}: the run goes on without it; see its log')
     else:

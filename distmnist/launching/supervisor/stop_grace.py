@@ -1,21 +1,21 @@
 """How long a task that is told to stop may take, and how long others wait.
 
-A task ends itself by force --stop_grace_secs after the first signal. Whoever
-has told it waits longer, and kills it only then, so that the task has the last
-word. All in seconds.
+A task forces its own exit --stop_grace_secs after the first signal. Whoever
+sent that signal waits longer before killing it, so that the task has the last
+word. All times are in seconds.
 """
 
 from distmnist.common import cli
 from distmnist.common.names import TRAIN
 from distmnist.launching import jobs
 
-# What train's --stop_grace_secs is by default: with all that comes after it
-# still less than the 10 s that `docker stop` gives.
+# The default of train's --stop_grace_secs: with all that comes after it, still
+# less than the 10 s that `docker stop` gives.
 DEFAULT_SECS = 8.0
 MIN_SECS = 2.0
-# A ps gives the chief less than itself, or it could not say how that ended.
+# A ps gives the chief less time than it has, so that it can say how that ended.
 _SAID_SECS = 1.0
-# A ps saves nothing, and is told once the workers have left.
+# A ps saves nothing, and is told to stop once the workers have left.
 PS_SECS = 1.0
 
 
@@ -26,7 +26,7 @@ def parse(words):
     words: list of str, with each --flagfile read.
 
   Raises:
-    cli.UsageError: it is no number of seconds.
+    cli.UsageError: it is not a number of seconds, or is below MIN_SECS.
   """
   text = jobs.flag_value(words, 'stop_grace_secs')
   try:
@@ -35,22 +35,21 @@ def parse(words):
     secs = 0.0
   if secs < MIN_SECS:
     raise cli.UsageError(
-      f'--stop_grace_secs={text}: expected a number of seconds from'
-      f' {MIN_SECS:g} on'
+      f'--stop_grace_secs={text}: expected at least {MIN_SECS:g} seconds'
     )
   return secs
 
 
 def choose(job, system_secs, margin_secs):
-  """Returns (grace, flags): what tasks take where a system kills them.
+  """Returns (grace, flags) for tasks that another system will kill.
 
   Args:
     job: jobs.Job; a --stop_grace_secs among its flags of train is kept.
     system_secs: float, from the system's signal to its kill.
-    margin_secs: float, by how much the tasks are to be earlier.
+    margin_secs: float, how long before the kill the tasks must have left.
 
   Returns:
-    float, and the list of str that tells train, to come before its other flags.
+    float, and the flags (list of str) for train, to precede its other flags.
   """
   if job.module != TRAIN or job.flag('stop_grace_secs') is not None:
     return parse(job.given), []
@@ -59,22 +58,22 @@ def choose(job, system_secs, margin_secs):
 
 
 def for_save(secs_left):
-  """How long a ps that has `secs_left` itself waits for the chief's save."""
+  """Returns how long a ps with `secs_left` waits for the chief's save."""
   return max(0.0, secs_left - _SAID_SECS)
 
 
 def for_worker(grace_secs):
-  """From a launcher's signal to its kill."""
+  """Returns the time from a launcher's signal to its kill."""
   return grace_secs + 0.5
 
 
 def for_job(is_ps, jobs, grace_secs):
-  """From a launcher's signal to its kill, of its workers or of its ps.
+  """Returns the time from a launcher's signal to its kill, for a kind of task.
 
   Args:
     is_ps: bool.
-    jobs: set of the job names that this launcher runs. One that has ps alone
-      may tell them with the workers elsewhere.
+    jobs: set of the job names that this launcher runs. A launcher with only ps
+      may stop them at the same time as the workers elsewhere.
     grace_secs: float.
   """
   if is_ps and jobs != {'ps'}:
@@ -83,10 +82,10 @@ def for_job(is_ps, jobs, grace_secs):
 
 
 def for_remote(grace_secs):
-  """From the signal to the kill on a host that has lost its launcher."""
+  """Returns the time from signal to kill on a host that lost its launcher."""
   return grace_secs + 1.0
 
 
 def for_orphans(grace_secs):
-  """From the signal to the kill by a fork server that has lost its launcher."""
+  """Returns the time from signal to kill by a fork server left on its own."""
   return grace_secs + 2.0

@@ -1,10 +1,10 @@
-"""Starts tasks on a host, watches them, restarts them, ends them.
+"""Starts, watches, restarts and ends tasks on a host.
 
-One log file a task, the first failure remembered, and nothing left behind:
-all processes belong to a TaskHost (task_host.py). On this machine it
-is a fork server that ends them when the launcher goes, even by kill -9. It is
-their parent and sends their signals, so that none can hit a stranger under an
-old pid. What is started again is for restart_policy.py to decide.
+Each task has one log file, the first failure is remembered, and nothing is left
+behind: all processes belong to a TaskHost (task_host.py). On this machine that
+is a fork server, which ends them when the launcher goes, even by kill -9. As
+their parent it sends their signals, so that none can hit another process under
+an old pid. restart_policy.py decides what restarts.
 """
 
 import functools
@@ -18,7 +18,7 @@ TICK_SECS = 0.1
 
 
 class TaskGroup:
-  """The tasks that run. A context: its end is the end of all of them.
+  """The tasks that run. A context: leaving it ends all of them.
 
   Attributes:
     records: task_record.TaskRecords of the tasks that were started.
@@ -40,11 +40,11 @@ class TaskGroup:
     Args:
       host: task_host.TaskHost, which the group opens and closes.
       logs_dir: str, an existing folder.
-      limits: restart_limits.Limits, when a task is started again.
+      limits: restart_limits.Limits, when a task restarts.
       on_tick: callable, called every TICK_SECS while we wait.
       on_start: callable(name, pid, attempt), called when a task has begun.
-      stop_grace_secs: float, after which a task that was told to leave ends
-        itself by force.
+      stop_grace_secs: float, after which a task that was told to stop forces
+        its own exit.
     """
     self._host = host
     self._attempts = attempts.Attempts(host, logs_dir, limits, on_start)
@@ -65,7 +65,7 @@ class TaskGroup:
     self._host.__exit__(*error)
 
   def start(self, task):
-    """Asks for a task.
+    """Requests a task.
 
     Raises:
       OSError: its log cannot be written.
@@ -73,10 +73,10 @@ class TaskGroup:
     self._attempts.start(task)
 
   def wait(self, tasks, timeout_secs=float('inf')):
-    """Waits for the end of `tasks`; returns those that still run.
+    """Waits for `tasks` to end; returns those that still run.
 
-    What is to be started again counts as one that runs. Some may be left: it
-    returns early on the first failure, on a signal to this process, and after
+    A task that is to restart counts as running. Some may be left: this returns
+    early on the first failure, on a signal to this process, and after
     timeout_secs.
 
     Raises:
@@ -88,8 +88,8 @@ class TaskGroup:
   def stop(self, signum=signal.SIGTERM):
     """Ends all tasks: the workers first, as their last checkpoint needs the ps.
 
-    What has not left after its grace is killed; all are at once if another
-    signal comes. Failures that happen meanwhile are our doing: not noted.
+    A task that has not left after its grace is killed; if another signal comes,
+    all are killed at once. Failures meanwhile are our doing and are not noted.
 
     Returns:
       list of Task that had to be killed.
@@ -98,7 +98,7 @@ class TaskGroup:
     self.records.cancel_restarts()
     self._num_noticed = min(1, len(self.signals))
     if not self._host.is_ready:
-      # The import is still on: no task has started, nor will any.
+      # The import still runs: no task has started, and none will.
       self._host.kill()
     return self._end_in_order(signum)
 
@@ -120,7 +120,7 @@ class TaskGroup:
     return killed
 
   def _wait(self, find_left, timeout_secs):
-    """Waits until `find_left()` is empty; returns what it is; see `wait`."""
+    """Waits until `find_left()` is empty; returns its value; see `wait`."""
     deadline = time.monotonic() + timeout_secs
     while left := find_left():
       secs = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""What a supervisor runs tasks on, a contract: start, signal, turn, kill."""
+"""The contract for what a supervisor runs tasks on."""
 
 import abc
 
@@ -18,16 +18,16 @@ class HostDiedError(cli.LostError):
 
 
 class TaskHost(abc.ABC):
-  """Where tasks run. A context: its end is the end of all of them.
+  """Where tasks run. A context: leaving it ends all of them.
 
-  While it is open SIGINT, SIGTERM and SIGHUP do not end this process: they
-  are collected in `signals`, and they interrupt `turn`. Nothing but `turn`
-  waits, so that a launcher of many tasks can always be told to stop.
+  While it is open, SIGINT, SIGTERM and SIGHUP do not end this process: they
+  are collected in `signals`, and they interrupt `turn`. Only `turn` waits, so
+  that a launcher of many tasks can always be told to stop.
 
   Attributes:
     name: str, what the user knows it by.
     signals: list of int, what this process received.
-    is_ready: whether it can start tasks yet: requests are kept until then.
+    is_ready: whether it can start tasks yet; requests are kept until then.
     on_pid: callable(name, pid), called when a pid becomes known; may be set.
     reasons: dict of name -> str, why a task has ended where its code does not
       say.
@@ -47,7 +47,7 @@ class TaskHost(abc.ABC):
 
   @abc.abstractmethod
   def __exit__(self, *error):
-    """Ends all that it has started."""
+    """Ends everything that it has started."""
 
   @property
   @abc.abstractmethod
@@ -56,7 +56,7 @@ class TaskHost(abc.ABC):
 
   @abc.abstractmethod
   def start(self, name, argv, env, log, is_isolated=False, title=''):
-    """Asks for a task.
+    """Requests a task.
 
     Args:
       name: str, what it is called here.
@@ -73,14 +73,14 @@ class TaskHost(abc.ABC):
 
   @abc.abstractmethod
   def signal(self, names, signum):
-    """Sends a signal to the tasks of these names, as far as they run."""
+    """Sends a signal to those of the named tasks that run."""
 
   @abc.abstractmethod
   def turn(self, timeout_secs=None):
-    """Waits for an event or a signal; returns [(name, code)] of an end, or [].
+    """Waits for an event or a signal; returns [(name, code)] of ended tasks.
 
-    Code -n is signal n. None is a task that is lost to the host though it still
-    runs: `reasons` has why, and its end comes later.
+    Code -n is signal n. None stands for a task that the host has lost although
+    it still runs: `reasons` says why, and its end comes later.
 
     Raises:
       cli.RunError: it cannot start tasks, and never will.
@@ -89,11 +89,11 @@ class TaskHost(abc.ABC):
 
   @abc.abstractmethod
   def kill(self):
-    """Ends the host at once, and with it all that it has started."""
+    """Ends the host at once, and with it everything that it has started."""
 
   @abc.abstractmethod
   def restart(self):
     """Makes it ready for tasks again after a HostDiedError; starts none.
 
-    Returns once the old ones are gone: until then their ports are taken.
+    Returns once the old tasks are gone: until then their ports are taken.
     """

@@ -1,4 +1,4 @@
-"""What a launcher knows of its tasks: attempts, ends, next starts."""
+"""What a launcher knows about its tasks: attempts, ends, next starts."""
 
 import logging
 import math
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class TaskRecord:
-  """What is known of a task that was started.
+  """What is known about a task that was started.
 
   Attributes:
     task: jobs.Task.
@@ -20,8 +20,8 @@ class TaskRecord:
     is_running: bool.
     code: int, of the last attempt once it has ended, else None.
     reason: str, why it has ended, where the code does not say; see TaskHost.
-    restart_time: float, set while it waits to start again.
-    note: str, why it is started again.
+    restart_time: float, set while it waits to restart.
+    note: str, why it restarts.
     is_let_go: whether the run goes on without it.
   """
 
@@ -47,12 +47,12 @@ class TaskRecord:
 
   @property
   def is_final(self):
-    """Whether it has ended so that it would end so again."""
+    """Whether it ended in a way that another attempt would only repeat."""
     return self.code in cli.FINAL_CODES
 
   @property
   def has_lost_steps(self):
-    """Whether it was told to leave, and says that not all is saved."""
+    """Whether it was told to leave and reports that not all is saved."""
     return self.code == cli.NOT_SAVED
 
   @property
@@ -61,7 +61,7 @@ class TaskRecord:
 
   @property
   def env(self):
-    """Its variables (dict), and from the second attempt on its number."""
+    """Its variables (dict), with the attempt's number from the second on."""
     again = {ATTEMPT: str(self.attempt)} if self.attempt > 1 else {}
     return dict(self.task.env) | again
 
@@ -86,18 +86,18 @@ class TaskRecords(dict):
 
   @property
   def waiting(self):
-    """The TaskRecords (list) that wait to start again."""
+    """The TaskRecords (list) that wait to restart."""
     return [r for r in self.values() if r.restart_time is not None]
 
   @property
   def left_workers(self):
-    """The TaskRecords (list) of the workers that run, will, or are done."""
+    """The TaskRecords (list) of workers that run, will restart, or are done."""
     return [
       r for r in self.values() if r.is_worker and (r.is_left or r.is_done)
     ]
 
   def find_left(self, tasks):
-    """Returns those of `tasks`, jobs.Tasks, that run or will start again."""
+    """Returns those of `tasks`, jobs.Tasks, that run or will restart."""
     return [t for t in tasks if t.name in self and self[t.name].is_left]
 
   def are_done(self, tasks):
@@ -109,9 +109,9 @@ class TaskRecords(dict):
     return any(record.task.job_name == 'ps' for record in self.values())
 
   def take_due(self, now):
-    """Returns the TaskRecords to start; none before all of them have ended.
+    """Returns the TaskRecords to start; none while a waiting one still runs.
 
-    Those that are done start again with the chief.
+    Tasks that are done restart with the chief.
     """
     waiting = self.waiting
     if any(record.is_running for record in waiting):
@@ -126,13 +126,13 @@ class TaskRecords(dict):
     return due
 
   def compute_wait_secs(self, now):
-    """Seconds (float) until `take_due` may give something; may be inf."""
+    """Returns the seconds (float) until `take_due` may return any, or inf."""
     if any(record.is_running for record in self.waiting):
       return math.inf
     times = [record.restart_time for record in self.waiting]
     return max(0.0, min(times, default=math.inf) - now)
 
   def cancel_restarts(self):
-    """No task is started again."""
+    """Cancels all restarts that are planned."""
     for record in self.values():
       record.restart_time = None

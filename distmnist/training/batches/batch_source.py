@@ -1,8 +1,8 @@
 """The batches of this worker, run by run.
 
-A session.run is fed with the places and images of its batches, some hundred
+A session.run is fed the places and image indices of its batches, some hundred
 numbers each; the images themselves are on the worker (data/input_pipeline.py),
-or are read there while the run before is under way (data/streamed.py).
+or are read there during the previous run (data/streamed.py).
 """
 
 import collections
@@ -12,21 +12,21 @@ import numpy as np
 from distmnist.data import data_order, streamed
 from distmnist.training.batches import batch_table, tickets
 
-# Streams of their own are so far apart that no two batches share their draws.
+# Workers' own streams are so far apart that no two batches share random draws.
 _STREAM_DISTANCE = 1 << 44
-# So many places are looked up at a time: NumPy's calls cost about as much for
-# one batch as for many, and a step of a small net takes two milliseconds.
+# How many places to look up at a time: NumPy's calls cost about as much for one
+# batch as for many, and a step of a small net takes two milliseconds.
 _NUM_AHEAD = 1 << 13
 
 
 class BatchSource:
-  """Feeds each session.run with batches, and knows how many there may be."""
+  """Feeds batches to each session.run, and knows how many may be run."""
 
   def __init__(self, dealing, examples, seed, worker, fed, history):
     """
     Args:
       dealing: batch_table.Dealing.
-      examples: split.Split or streamed.Streamed, of an epoch.
+      examples: split.Split or streamed.Streamed, one epoch's.
       seed: int.
       worker: int.
       fed: int64 placeholder [num_batches, 1 + batch_size]; see
@@ -56,7 +56,7 @@ class BatchSource:
 
   @property
   def left(self):
-    """int, the batches that the next runs may have together."""
+    """int, how many batches the next runs may have in total."""
     return self.tickets.left
 
   def begin(self, global_step, table, lease=None):
@@ -64,7 +64,7 @@ class BatchSource:
 
     Args:
       global_step: int.
-      table: int64 array, of the dispatcher.
+      table: int64 array, the dispatcher's.
       lease: leases.Lease, or None in lock-step.
     """
     self._rest = batch_table.read_rest(table, self.worker)
@@ -78,7 +78,7 @@ class BatchSource:
     self._tell_taken(places[::size], step=global_step, gone=lease.gone)
 
   def make_feed(self, num_batches):
-    """Takes batches; returns the feed_dict of a run that has so many steps."""
+    """Takes batches; returns the feed_dict of a run of `num_batches` steps."""
     rows = self._find_rows(self.tickets.take(num_batches))
     self._places = (rows[:, 0] - self._first_draw).tolist()
     if self.dealing.is_lock_step:
@@ -89,7 +89,7 @@ class BatchSource:
     return {self._fed: rows}
 
   def _announce_coming(self, num_batches):
-    """Has the next runs be read, each of so many batches."""
+    """Starts reading for the next runs, each of `num_batches` batches."""
     num_coming = self._streamed.num_threads * num_batches
     coming = self.tickets.peek(num_coming)
     for i in range(0, len(coming), num_batches):
@@ -99,12 +99,12 @@ class BatchSource:
         self._announced.append(coming[i])
 
   def _find_rows(self, tickets_of_run, num_coming=0):
-    """Returns what a run is fed with, int64 [num_batches, 1 + batch_size].
+    """Returns what a run is fed, int64 [num_batches, 1 + batch_size].
 
     Args:
       tickets_of_run: list of int.
-      num_coming: int, the run is among so many of the next batches. As many are
-        looked up beyond, or each of the next runs would be a look-up.
+      num_coming: int, the run is among this many next batches. As many are
+        looked up beyond them, or each of the next runs would need a lookup.
     """
     if not all(ticket in self._index for ticket in tickets_of_run):
       num_beyond = max(num_coming, _NUM_AHEAD // self.dealing.batch_size)
@@ -113,7 +113,7 @@ class BatchSource:
     return self._rows[[self._index[ticket] for ticket in tickets_of_run]]
 
   def _look_up(self, wanted):
-    """Has the rows of these tickets (list) at hand, and no others."""
+    """Looks up and keeps the rows of these tickets (list), and no others."""
     self._index = {ticket: i for i, ticket in enumerate(dict.fromkeys(wanted))}
     places = np.stack([self._find_places(ticket) for ticket in self._index])
     self._rows = np.empty([len(places), 1 + places.shape[1]], np.int64)
@@ -121,7 +121,7 @@ class BatchSource:
     self._rows[:, 1:] = self._order.find_images(places)
 
   def make_blank_feed(self, num_batches):
-    """Returns the feed_dict of a run of which nothing comes."""
+    """Returns the feed_dict of a run without any effect."""
     shape = [num_batches, 1 + self.dealing.batch_size]
     return {self._fed: np.zeros(shape, np.int64)}
 
@@ -140,7 +140,7 @@ class BatchSource:
     self._tell('took', places, per_push=per_push, **fields)
 
   def _tell(self, event, places, **fields):
-    """Writes which batches of the whole training an event was about."""
+    """Records which batches of the whole training an event concerns."""
     size = self.dealing.batch_size
     told = [int(place) // size for place in places]
     self._history.write(event, tickets=told, stream=self._stream, **fields)

@@ -1,21 +1,21 @@
-"""The table of which worker has which batch, an array: made and read.
+"""Makes and reads the table (an array) of which worker has which batch.
 
 Batches have tickets 0, 1, 2, ... of what is still to be read (data_order.Rest).
 The rows of the table:
 
   rows 0, 1      base global_step, next place of the rest, batch size;
-                 tickets in a global step (0 if leased), is there a stream a
-                 worker, tickets in a global step if leased (0 if not known)
+                 tickets in a global step (0 if leased), whether each worker has
+                 a stream, tickets in a global step if leased (0 if not known)
   from 2         the ranges of the rest: first, end, -
-                 or, with a stream a worker, its next place, -, -
-  from ROWS      tickets that are leased, -, -
-  from ROWS + 1  of each worker: first ticket not done, end of its lease, how
-                 often it has come
+                 or, if each worker has a stream, its next place, -, -
+  from ROWS      number of tickets leased, -, -
+  from ROWS + 1  for each worker: first ticket not done, end of its lease, how
+                 often it has joined
 
-The table is a variable in each checkpoint. Its size is not that of the cluster,
-so that it loads under any number of workers; the chief then turns what was in
-a worker's hands into ranges of the rest (`fold`). Which worker may take what is
-in leases.py.
+The table is a variable in each checkpoint. Its size does not depend on that of
+the cluster, so that it loads under any number of workers; the chief then turns
+what each worker held into ranges of the rest (`fold`). Which worker may take
+what is in leases.py.
 
 Pure NumPy; the variable itself is dispatcher.py's.
 """
@@ -36,13 +36,13 @@ class Dealing(NamedTuple):
   Attributes:
     num_workers: int.
     batch_size: int.
-    batches_per_push: int, the batches of one worker that one push takes in.
+    batches_per_push: int, how many batches of one worker a push covers.
     last_step: int, the global step at which training ends.
     is_lock_step: bool, whether one push of each worker makes a global step.
-    pushes_per_step: int, R; a push may be dropped if it is not the number of
-      workers. 1 where each push is a global step, or is dropped and replaced.
+    pushes_per_step: int, R; pushes may be dropped if it is not the number of
+      workers. 1 if each push is a global step, or is dropped and replaced.
     has_own_streams: bool, whether each worker reads all images on its own.
-    steps_per_run: int, so many batches of a lease are one session.run.
+    steps_per_run: int, batches of a lease in one session.run.
   """
 
   num_workers: int
@@ -56,21 +56,21 @@ class Dealing(NamedTuple):
 
   @property
   def num_rows(self):
-    """Of either half of the table."""
+    """int, the rows of either half of the table."""
     return _ROWS * -(-(self.num_workers + RANGES) // _ROWS)
 
   @property
   def is_exact(self):
     """Whether a push is one global step or none.
 
-    Else an update takes in R of what the workers push, and drops the others:
-    it is not known what will be needed.
+    Otherwise an update uses R of the workers' pushes and drops the others, so
+    how many will be needed is not known.
     """
     return self.pushes_per_step == 1
 
   @property
   def batches_per_step(self):
-    """Of one stream in a global step in lock-step; 0 if leased."""
+    """int, one stream's batches in a lock-step global step; 0 if leased."""
     if not self.is_lock_step:
       return 0
     num = 1 if self.has_own_streams else self.num_workers
@@ -78,13 +78,13 @@ class Dealing(NamedTuple):
 
 
 def make_table(dealing, base_step=0, rests=None):
-  """Returns a table of which nothing is leased, int64 [2 * num_rows, 3].
+  """Returns a table with nothing leased, int64 [2 * num_rows, 3].
 
   Args:
     dealing: Dealing.
-    base_step: int, the global step at which the rests are what is left.
-    rests: list of data_order.Rest: one, or one a worker where they have
-      streams of their own. By default all is to be read.
+    base_step: int, the global step at which `rests` are left to read.
+    rests: list of data_order.Rest: one, or one per worker if each has its own
+      stream. By default everything is left to read.
   """
   table = np.zeros([2 * dealing.num_rows, 3], np.int64)
   rests = rests or [data_order.Rest()]
@@ -107,11 +107,11 @@ def make_table(dealing, base_step=0, rests=None):
 
 
 def read_rest(table, worker=0):
-  """Returns the data_order.Rest that tickets are of.
+  """Returns the data_order.Rest that tickets refer to.
 
   Args:
     table: int64 array [2 * num_rows, 3].
-    worker: int, whose stream it is if each has one.
+    worker: int, whose stream to return if each worker has one.
   """
   kept = table[RANGES : len(table) // 2]
   if table[1, 1]:
@@ -120,24 +120,24 @@ def read_rest(table, worker=0):
 
 
 def count_in_hands(table):
-  """Returns the tickets (int) that workers have and have not done."""
+  """Returns how many tickets (int) workers hold and have not done."""
   leases = table[len(table) // 2 + 1 :]
   return int(np.maximum(0, leases[:, 1] - leases[:, 0]).sum())
 
 
 def count_steps(table, global_step):
-  """Returns the global step up to which the table knows the batches done.
+  """Returns the global step up to which the table has batches as done.
 
-  A push is counted first and noted then, and a checkpoint may fall in between:
-  its global_step is ahead of its table, of batches that will be read again. As
-  steps they would be missing at the end of the training.
+  A push is first counted and then noted, and a checkpoint may fall in between:
+  its global_step is ahead of its table, by batches that will be read again.
+  Their steps would then be missing at the end of the training.
 
   Args:
     table: int64 array [2 * num_rows, 3], as it was restored.
-    global_step: int, of the same checkpoint.
+    global_step: int, from the same checkpoint.
 
   Returns:
-    int, at most `global_step`; that itself where the table cannot tell.
+    int, at most `global_step`; `global_step` itself if the table cannot tell.
   """
   base_step, batches_per_push = int(table[0, 0]), int(table[1, 2])
   leased = int(table[len(table) // 2, 0])
@@ -148,14 +148,14 @@ def count_steps(table, global_step):
 
 
 def fold(table, global_step, dealing, batches_per_update):
-  """Returns the table of a life that begins with what another one has left.
+  """Returns the table of a life that starts with what the previous one left.
 
   Args:
     table: int64 array [2 * num_rows, 3], as it was restored.
-    global_step: int, of the same checkpoint.
-    dealing: Dealing of the life that begins.
-    batches_per_update: int; where the table knows nothing of the global steps
-      that were done, each is taken for so many batches.
+    global_step: int, from the same checkpoint.
+    dealing: Dealing of the life that starts.
+    batches_per_update: int; if the table does not know the global steps that
+      were done, each is taken to be this many batches.
   """
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()

@@ -1,7 +1,7 @@
-"""The table of which worker takes which batch, beside the global_step.
+"""The table of which worker takes which batch, next to the global_step.
 
-What stands in it is in batch_table.py, and which worker may take what next in
-leases.py. The term is that of tf.data service.
+See batch_table.py for its contents, and leases.py for which worker may take
+what next. The term dispatcher comes from tf.data service.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,13 +17,13 @@ class Table:
 
   Attributes:
     variable: tf.Variable, int64 [2 * num_rows, 3].
-    is_marked: bool, whether pushes are noted, or need not be.
+    is_marked: bool, whether pushes are noted or need not be.
   """
 
   def __init__(self, global_step, dealing, worker):
     """
     Args:
-      global_step: int64 scalar variable; the table is beside it.
+      global_step: int64 scalar variable; the table is on its device.
       dealing: batch_table.Dealing.
       worker: int, whose ops are built.
     """
@@ -35,7 +35,7 @@ class Table:
     fresh = batch_table.make_table(dealing)
     with tf.device(self._device):
       self.variable = tf.Variable(
-        # A constant of all of it would be in the graph of each worker.
+        # A constant for the whole table would be in each worker's graph.
         lambda: tf.pad(
           tf.constant(fresh[: batch_table.RANGES]),
           [[0, len(fresh) - batch_table.RANGES], [0, 0]],
@@ -45,8 +45,8 @@ class Table:
         name='stream',
         use_resource=True,
       )
-    # The table first: a push that counts in between is then with a worker
-    # as well. The other way round it would be missing from both.
+    # Read the table first: a push counted in between then also appears as held
+    # by a worker. The other way round it would be missing from both.
     with tf.device(self._device):
       table = self.variable.read_value()
       with tf.control_dependencies([table]):
@@ -83,10 +83,10 @@ class Table:
   def build_mark(self, ops):
     """Returns the op that notes, after `ops`, that a push's batches are done.
 
-    All of it is done beside the global_step.
+    It runs entirely on the global_step's device.
 
     Args:
-      ops: list of ops, the count of the global_step among them.
+      ops: list of ops, including the one that counts the global_step.
     """
     self.is_marked = True
     row = self._dealing.num_rows + 1 + self._worker
@@ -98,7 +98,7 @@ class Table:
       )
 
   def look(self, session):
-    """Returns (global_step, table), the table as it was before the step."""
+    """Returns (global_step, table); the table is read before the step."""
     step, table = session.run(self._look)
     return int(step), table
 
@@ -110,7 +110,7 @@ class Table:
     """Takes a lease that was chosen from `table`.
 
     Returns:
-      bool; False if another worker was quicker: look and choose anew.
+      bool; False if another worker was quicker: look and choose again.
     """
     return bool(
       session.run(
@@ -124,11 +124,11 @@ class Table:
     )
 
   def hook(self):
-    """Returns the hook by which the chief begins a new life of the table."""
+    """Returns the hook with which the chief starts a new life of the table."""
     return _FoldHook(self)
 
   def begin_life(self, session):
-    """Makes a table that was restored one of this life; all others wait."""
+    """Adapts a restored table to this life; all other workers wait."""
     dealing = self._dealing
     found, table = self.look(session)
     step = batch_table.count_steps(table, found)

@@ -1,17 +1,16 @@
 """Which worker may take which batches next.
 
-The term is that of tf.data service. In lock-step the ticket of a batch follows
-from the global_step and the worker, and nothing is asked for. Otherwise a
-worker takes a lease, a range of tickets, before it begins them, and each push
-notes on the ps that its batches are done, after the count of the global_step
-and in the same message. So the table (batch_table.py) knows what is in whose
-hands.
+The term lease comes from tf.data service. In lock-step the ticket of a batch
+follows from the global_step and the worker, and nothing is requested. Otherwise
+a worker takes a lease, a range of tickets, before it starts them, and each push
+notes on the ps that its batches are done, after counting the global_step and in
+the same message. So the table (batch_table.py) knows which worker holds what.
 
 Leases shrink towards the end (guided self-scheduling; Polychronopoulos and Kuck
 1987, IEEE Transactions on Computers C-36), so that all workers end together. A
 unit, the batches of one push, is handed out only if it is still needed for the
-last global step. A worker that comes back gets what it had not done; what a
-worker that is gone had not done goes to another one.
+last global step. A worker that comes back gets its unfinished batches; those of
+a worker that is gone go to another one.
 
 Pure NumPy; the table itself is dispatcher.py's.
 """
@@ -22,12 +21,12 @@ import numpy as np
 
 from distmnist.training.batches import batch_table
 
-# The batches of the longest lease: some tenths of a second of a small net.
+# Batches in the longest lease: some tenths of a second for a small net.
 _MAX_LEASE = 256
 
 
 class Lease(NamedTuple):
-  """Tickets that a worker has, or may have.
+  """Tickets that a worker holds or may take.
 
   Attributes:
     first, end: int, tickets.
@@ -44,9 +43,9 @@ class Lease(NamedTuple):
 
 
 def choose_entry(table, global_step, worker, dealing):
-  """Returns the Lease with which a worker begins, which may be empty.
+  """Returns the Lease, perhaps empty, that a worker starts with.
 
-  What it had not done in an earlier life is still its own.
+  It still holds what it did not finish in an earlier life.
   """
   own_row = len(table) // 2 + 1 + worker
   first, end, times = table[own_row].tolist()
@@ -62,7 +61,7 @@ def choose_entry(table, global_step, worker, dealing):
 
 
 def choose_lease(table, global_step, worker, dealing):
-  """Returns the next Lease of a worker that has done its last one, or None.
+  """Returns the next Lease of a worker that finished its last one, or None.
 
   Args:
     table: int64 array [2 * num_rows, 3].
@@ -89,7 +88,7 @@ def choose_lease(table, global_step, worker, dealing):
 
 
 def _count_units(table, global_step, dealing):
-  """Returns how many pushes the next lease is of."""
+  """Returns how many pushes the next lease covers."""
   unit = dealing.batches_per_push
   steps_left = dealing.last_step - global_step
   needed = steps_left * dealing.pushes_per_step
@@ -97,7 +96,7 @@ def _count_units(table, global_step, dealing):
     needed -= -(-batch_table.count_in_hands(table) // unit)
   most = max(1, _MAX_LEASE // unit)
   num_units = min(most, max(1, needed // (2 * dealing.num_workers)))
-  # Of one session.run, as long as there is one for each worker.
+  # Whole session.runs, as long as there is one for each worker.
   run = int(np.lcm(dealing.steps_per_run, unit)) // unit
   if num_units > run:
     num_units -= num_units % run
@@ -107,12 +106,12 @@ def _count_units(table, global_step, dealing):
 
 
 def choose_from_gone(table, worker, gone, dealing):
-  """Returns the Lease of what a worker that is gone had not done, or None.
+  """Returns the Lease of what a lost worker did not finish, or None.
 
   Args:
     table: int64 array [2 * num_rows, 3].
     worker: int, which has nothing left to do.
-    gone: iterable of int, workers.
+    gone: iterable of int, the lost workers.
     dealing: batch_table.Dealing.
   """
   first_row = len(table) // 2 + 1
@@ -124,7 +123,7 @@ def choose_from_gone(table, worker, gone, dealing):
     own_first, own_end, own_times = table[own_row].tolist()
     left = end, end, times
     if dealing.has_own_streams:
-      # The images stay those of the other; the work is this worker's.
+      # The other keeps its images; this worker does the work with its own.
       left = first, first, times
       start = max(own_first, own_end)
       first, end = start, start + end - first
@@ -134,10 +133,10 @@ def choose_from_gone(table, worker, gone, dealing):
 
 
 def is_owner(table, worker, first, end):
-  """Whether a worker still has the tickets first..end, or another has.
+  """Whether a worker, and not another, still holds the tickets first..end.
 
-  The table knows of those that were pushed: of several batches to a push some
-  may be done that it does not know of.
+  The table only knows what was pushed: if a push has several batches, some may
+  be done that it does not know of.
   """
   known, known_end = table[len(table) // 2 + 1 + worker, :2].tolist()
   return known <= first and known_end == end

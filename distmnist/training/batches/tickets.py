@@ -1,14 +1,14 @@
 """The tickets of the batches that a worker runs next.
 
-In lock-step they follow from the global_step and the worker; otherwise they are
-those of a lease (leases.py).
+In lock-step they follow from the global_step and the worker; otherwise they
+come from a lease (leases.py).
 """
 
 import collections
 
 
 class LockStep:
-  """The tickets of a worker that follow from the global_step."""
+  """The tickets of a worker, as they follow from the global_step."""
 
   def __init__(self, dealing, worker):
     """
@@ -23,7 +23,7 @@ class LockStep:
       self._stride, self._offset = 1, 0
 
   def begin(self, global_step, base_step):
-    """Begins a session, at the first local step of a global one."""
+    """Begins a session, at the first local step of a global step."""
     self._step = global_step
     self._next = (global_step - base_step) * self._unit
     self._again = collections.deque()
@@ -31,11 +31,11 @@ class LockStep:
 
   @property
   def left(self):
-    """int, the batches up to the last global step."""
+    """int, how many batches are left up to the last global step."""
     return (self._last_step - self._step) * self._unit - len(self._pushed_next)
 
   def peek(self, num_batches):
-    """Returns the tickets (list) that `take` would give."""
+    """Returns the tickets (list) that `take` would return."""
     again = list(self._again)[:num_batches]
     new = range(self._next, self._next + num_batches - len(again))
     return self._find_tickets([*again, *new])
@@ -54,11 +54,11 @@ class LockStep:
   def note(self, global_steps):
     """Notes the global_step after each step of the run.
 
-    A round that begins anew throws away what was given, and so its batches
-    are read again.
+    A round that starts over discards what was pushed to it, so its batches are
+    read again.
 
     Returns:
-      list of the tickets of what was thrown away.
+      list of the tickets that were discarded.
     """
     thrown = []
     for number, step in zip(self._taken, global_steps, strict=True):
@@ -91,7 +91,7 @@ class Leased:
 
   @property
   def in_hand(self):
-    """(first, end) of the tickets that are not done."""
+    """(first, end) of the tickets that are not yet taken to run."""
     return self._next, self._end
 
   def forget(self):
@@ -100,18 +100,18 @@ class Leased:
 
   @property
   def left(self):
-    """int, the batches that may be run without another look."""
+    """int, how many batches may run before another look at the table."""
     left, dealing = self._end - self._next, self._dealing
     if dealing.is_exact:
       return left
-    # All may give to the same updates, and none may go past the last.
+    # All may push to the same updates, and none may go past the last one.
     pushes = (dealing.last_step - self._step) * dealing.pushes_per_step
     return min(
       left, max(1, pushes // dealing.num_workers) * dealing.batches_per_push
     )
 
   def peek(self, num_batches):
-    """Returns the tickets (list) that `take` would give, of this lease."""
+    """Returns the tickets (list) of this lease that `take` would return."""
     return list(range(self._next, min(self._next + num_batches, self._end)))
 
   def take(self, num_batches):

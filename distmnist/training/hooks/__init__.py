@@ -1,1 +1,1 @@
-"""Hooks of a session: when to save, evaluate, trace, stop."""
+"""Session hooks: when to save, evaluate, trace, stop."""

@@ -1,4 +1,4 @@
-"""A worker takes lease after lease, and waits while there is none to take."""
+"""A worker takes lease after lease, and waits while none is available."""
 
 import contextlib
 import time
@@ -8,15 +8,15 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import stop_request
 from distmnist.training.batches import leases
 
-# A worker with nothing to do looks so often whether the others are done.
+# How often an idle worker checks whether the others are done.
 _FIRST_LOOK_SECS = 0.01
 _LOOK_SECS = 0.1
-# And after so many looks at the step, at the table.
+# One look in this many reads the table, too; the others only the step.
 _LOOKS_PER_TABLE = 3
 
 
 class BatchHook(tf.train.SessionRunHook):
-  """Takes leases, and waits where there is nothing left to take."""
+  """Takes leases, and waits when nothing is left to take."""
 
   def __init__(
     self, source, table, steps, strategy, lost_workers, is_stop_for_all, task
@@ -26,10 +26,10 @@ class BatchHook(tf.train.SessionRunHook):
       source: batch_source.BatchSource.
       table: dispatcher.Table.
       steps: fused_steps.Steps.
-      strategy: strategy.Strategy, told when this worker pauses.
+      strategy: strategy.Strategy, notified when this worker pauses.
       lost_workers: lost_workers.LostWorkers.
       is_stop_for_all: callable -> bool.
-      task: task.Task, which serves; the stalls of its watchdog are told of
+      task: task.Task, already serving; its watchdog's stalls are notified of
         waits.
     """
     self._source = source
@@ -72,7 +72,7 @@ class BatchHook(tf.train.SessionRunHook):
     self._last_run = time.monotonic()
 
   def _has_lost_lease(self, run_context):
-    """Whether another worker took this one, which was held up, for gone."""
+    """Whether another worker took this one's lease while it was held up."""
     _, table = self._table.look(run_context.session)
     tickets = self._source.tickets
     if leases.is_owner(table, self._source.worker, *tickets.in_hand):
@@ -81,7 +81,7 @@ class BatchHook(tf.train.SessionRunHook):
     return True
 
   def _take_more(self, session):
-    """Returns whether there is another lease; waits until it is known."""
+    """Returns whether there is another lease; waits until that is known."""
     source, dealing = self._source, self._source.dealing
     wait_secs, num_looks, is_waiting = _FIRST_LOOK_SECS, 0, False
     try:
@@ -112,7 +112,7 @@ class BatchHook(tf.train.SessionRunHook):
           self._strategy.pause(session)
         num_looks += 1
         with contextlib.suppress(stop_request.StoppedError):
-          self._stop.wait(wait_secs)  # The session then ends in order.
+          self._stop.wait(wait_secs)  # Then the session ends normally.
         wait_secs = min(_LOOK_SECS, 2 * wait_secs)
     finally:
       if is_waiting:

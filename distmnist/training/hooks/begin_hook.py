@@ -1,4 +1,4 @@
-"""The log directory is told that a run begins, once it has begun."""
+"""Records in the log directory that a run has begun."""
 
 import tensorflow.compat.v1 as tf
 
@@ -7,10 +7,10 @@ from distmnist.training import run_folder
 
 
 class BeginHook(tf.train.SessionRunHook):
-  """Notes in the log directory that a run begins, or goes on, once it does.
+  """Records in the log directory that a run begins or resumes, once it does.
 
-  A start that fails, or one of a run that is at its end, leaves what the last
-  life has left.
+  If the start fails, or the run is already at its end, what the last life left
+  stays as it is.
   """
 
   def __init__(self, logdir, images, problem):

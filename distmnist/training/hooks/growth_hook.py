@@ -1,4 +1,4 @@
-"""How many rows the tables have made, and whether any are left."""
+"""How many rows the tables have created, and whether any are left."""
 
 import logging
 import time
@@ -10,18 +10,18 @@ from distmnist.training.telemetry import summaries
 
 _log = logging.getLogger(__name__)
 
-# From one look at the counts of the ps to the next; they are some KB.
+# Between two looks at the counts of the ps, a few KB each.
 _LOOK_SECS = 10.0
 
 
 class GrowthHook(tf.train.SessionRunHook):
-  """Follows the tables whose rows are made; says once when one is full.
+  """Follows the tables that create rows; logs once when one is full.
 
   Attributes:
     tables: {name: {'rows', 'capacity', 'keys_without_row': int}} as last seen:
-      the rows that were made, for how many there is room in any case, and how
-      often a step had a key for which no row was left. Where keys take rows of
-      others there is 'rows_reused', how often they have.
+      the rows created, how many there is room for in any case, and how often a
+      step had a key for which no row was left. Where keys take over others'
+      rows, 'rows_reused' counts how often they did.
   """
 
   def __init__(self, summary_dir):
@@ -71,8 +71,8 @@ class GrowthHook(tf.train.SessionRunHook):
         self._said.add(name)
         _log.info(
           f'the table {name!r} is full: {made:,} keys have a row of their own, '
-          f'and those that come now share {new_rows.NUM_BUCKETS} rows; give '
-          f'NewRows more than a capacity of {kind.capacity:,}'
+          f'and new ones share {new_rows.NUM_BUCKETS} rows; give NewRows a '
+          f'capacity above {kind.capacity:,}'
         )
     if self._writer:
       shown = {
@@ -84,9 +84,9 @@ class GrowthHook(tf.train.SessionRunHook):
       self._writer.write_scalars(shown, int(step))
 
   def _add_up(self, name, what, counted):
-    """Returns the sum of what the ps have `counted` before and now (int).
+    """Returns the total (int) of what the ps have `counted`, restarts included.
 
-    They count anew when the center is restored.
+    They start counting again when the center is restored.
     """
     before, last = self._counted.get((name, what), (0, 0))
     if counted < last:

@@ -1,10 +1,10 @@
-"""The global step of a loop that fetches what it likes in each run."""
+"""The global step of a loop that may fetch anything in each run."""
 
 import tensorflow.compat.v1 as tf
 
 
 class OwnStepHook(tf.train.SessionRunHook):
-  """Knows the global step after each run of the script's.
+  """Knows the global step after each of the script's runs.
 
   Attributes:
     last: dict, 'global_step': int.
@@ -21,7 +21,7 @@ class OwnStepHook(tf.train.SessionRunHook):
       run_context.original_args.fetches, expand_composites=True
     )
     ops = [self._train_op.graph.as_graph_element(x) for x in fetched]
-    # A run that trains knows the step that it has made, and a read beside it
+    # A run that trains returns the step that it made; a separate read in it
     # would come too early.
     trains = any(self._trains(getattr(op, 'op', op)) for op in ops)
     return tf.train.SessionRunArgs(self._train_op if trains else self._read)
@@ -30,7 +30,7 @@ class OwnStepHook(tf.train.SessionRunHook):
     self.last['global_step'] = int(run_values.results)
 
   def _trains(self, op):
-    """Whether `op` (tf.Operation) needs a step."""
+    """Whether running `op` (tf.Operation) makes a step."""
     if op not in self._known:
       seen, left = {op}, [op]
       while left:

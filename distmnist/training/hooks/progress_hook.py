@@ -9,12 +9,12 @@ from distmnist.watching import process_bytes
 
 
 class ProgressHook(tf.train.SessionRunHook):
-  """Counts this worker's steps; prints progress; has summaries written.
+  """Counts this worker's steps, prints progress and writes summaries.
 
   Attributes:
     first_step, final_step: ints, global steps; None before the first run.
-    final_cost: float, of the last step.
-    last_values: {name: number}, what was fetched of the last step.
+    final_cost: float, cost of the last step.
+    last_values: {name: number}, what was fetched from the last step.
   """
 
   def __init__(
@@ -25,8 +25,8 @@ class ProgressHook(tf.train.SessionRunHook):
       stats: report.WorkerStats, filled in here.
       steps: fused_steps.Steps, with `global_step` (after the step), `cost` and,
         where they differ from step to step, `bytes_pulled`, `bytes_pushed` and
-        `staleness`; of a run's last step `accuracy`, for summaries.
-      constants: {name: number}, those of them that stay the same.
+        `staleness`; for a run's last step `accuracy`, for summaries.
+      constants: {name: number}, the values that stay the same.
       plan: schedule.Plan.
       console: console.Console.
       summaries: worker_summaries.WorkerSummaries.
@@ -72,7 +72,7 @@ class ProgressHook(tf.train.SessionRunHook):
       self._print(now, self.final_step)
 
   def _count(self, values):
-    """Counts a step, of which `values` are {name: number}."""
+    """Counts a step whose `values` are {name: number}."""
     stats = self._stats
     self.final_cost = values['cost']
     self.final_step = values['global_step']
@@ -80,7 +80,7 @@ class ProgressHook(tf.train.SessionRunHook):
     stats.images += self._plan.batch_size
     stats.bytes_pulled += values['bytes_pulled']
     stats.bytes_pushed += values['bytes_pushed']
-    # A step that pushed nothing has a staleness of -1, and yet may have sent
+    # A step that pushed nothing has a staleness of -1, but may still have sent
     # gradients of rows (exchange/tables/tables_apart.py).
     staleness = values.get('staleness')
     if staleness is None:
@@ -102,7 +102,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._summaries.close(self._stats, self.final_step)
 
   def images_per_sec(self):
-    """Of all workers, over the whole loop; None if it was a single step."""
+    """Returns the rate of all workers over the loop; None for one step."""
     if self.final_step is None or self.final_step == self.first_step:
       return None
     images = (self.final_step - self.first_step) * self._plan.images_per_update

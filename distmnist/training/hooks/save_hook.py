@@ -1,4 +1,4 @@
-"""When the chief saves: at the start, at intervals, if asked to, at the end."""
+"""When the chief saves: at the start, at intervals, on request, at the end."""
 
 import contextlib
 import logging
@@ -27,19 +27,19 @@ _SAVE_STEPS = flags.DEFINE_integer(
   lower_bound=1,
 )
 
-# How often it looks whether a ps wants a checkpoint.
+# How often it checks whether a ps wants a checkpoint.
 _LOOK_SECS = 0.5
-# After a save that has failed the next try comes so much later, each time twice
-# as late, until so many have failed one after the other.
+# The wait before a failed save is tried again; it doubles each time, until
+# _MAX_FAILURES saves in a row have failed.
 _RETRY_SECS = 2.0
 _MAX_FAILURES = 6
 
 
 def make(task, folder, steps, scaffold, others):
-  """Returns the SaveHook of a chief, which a stop and a restore know of.
+  """Returns a chief's SaveHook, registered with its stop and its restore.
 
   Args:
-    task: task.Task, which serves.
+    task: task.Task, already serving.
     folder: run_folder.RunFolder, which the chief has claimed.
     steps, scaffold, others: see SaveHook.
   """
@@ -58,12 +58,12 @@ def make(task, folder, steps, scaffold, others):
 
 
 class SaveHook(tf.train.SessionRunHook):
-  """What is lost with a ps is what was done since the last checkpoint.
+  """Saves checkpoints: losing a ps loses only the work since the last one.
 
-  A save that fails while the training goes on is said and tried again, as the
-  disk may have room again in a minute. The first one and the last one must
-  not fail; they are waited for. So are those between them unless the saver
-  `goes_beside` the steps, as one of large tables does.
+  A save that fails during the training is logged and tried again, as the disk
+  may have room again in a minute. The first save and the last one must not
+  fail. The training waits for them and for all others, unless the saver
+  `goes_beside` the steps, as a saver of large tables does.
   """
 
   def __init__(
@@ -73,11 +73,11 @@ class SaveHook(tf.train.SessionRunHook):
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
       global_step: int64 scalar variable.
-      scaffold: session.ClusterScaffold, or what has its `is_whole` and `saver`:
-        tf.train.Saver, or what has its `save` and `goes_beside`: bool, whether
-        what it saves may be of the steps that are made meanwhile.
+      scaffold: session.ClusterScaffold, or any object with its `is_whole` and a
+        `saver`: tf.train.Saver, or any object with its `save` and
+        `goes_beside`: bool, whether a save may include steps made meanwhile.
       writer: saving.CheckpointWriter, or None: then there is nothing to save,
-        and what asks for it is told so.
+        and what asks for a save is told so.
       save_secs: float, seconds from one checkpoint to the next.
       save_steps: int, global steps from one to the next, or None.
       others: session.Others; a ps that must stop asks for a checkpoint.
@@ -99,7 +99,7 @@ class SaveHook(tf.train.SessionRunHook):
   def find_unsaved(self):
     """Returns what would be lost if this process ended now (str), or None.
 
-    Reads no file: the disk may be what holds a save up.
+    Reads no file: the disk may be what is holding up a save.
     """
     step, saved_step = self._step, self._saved_step
     if not self._writer or step is None:
@@ -135,28 +135,28 @@ class SaveHook(tf.train.SessionRunHook):
         self._others.confirm_save(self._saved_step)
 
   def end(self, session):
-    """Saves the step of now, if it is not; also before the others may leave."""
+    """Saves the current step if it is unsaved; before the others may leave."""
     self.end_beside()
     if self._writer and not self._scaffold.is_whole(session):
       _log.info(
-        'some of the parameters are an update ahead of the others, as what was '
-        'missing of the update has not come in time: they are not saved'
+        'some of the parameters are an update ahead of the others, as the rest '
+        'of the update has not arrived in time: they are not saved'
       )
       return
     self._save(session)
 
   def end_beside(self):
-    """Waits for a save beside the steps, if one goes on; what it says is lost.
+    """Waits for any save beside the steps, and ignores its errors.
 
-    Called before a center is restored as well: nothing newer than what is
-    restored gets its name later.
+    Also called before a center is restored, so that no checkpoint newer than
+    the restored one is completed later.
     """
     if self._thread.is_begun:
       with contextlib.suppress(saving.SaveError, tf.errors.OpError):
         self._thread.finish()
 
   def _try_to_save(self, save):
-    """Calls `save`; returns whether it went well.
+    """Calls `save`; returns whether it succeeded.
 
     Raises:
       cli.RunError: it has failed too often.
@@ -181,7 +181,7 @@ class SaveHook(tf.train.SessionRunHook):
     self._step = self._saved_step
 
   def _prepare(self, session):
-    """Returns a callable that saves the step of now."""
+    """Returns a callable that saves the current step."""
     step = int(session.run(self._global_step)) if self._writer else None
 
     def save():

@@ -1,10 +1,10 @@
-"""A save beside the steps: the chief goes on while a checkpoint is written."""
+"""A save beside the steps: the chief trains while a checkpoint is written."""
 
 import threading
 
 
 class SaveThread:
-  """One save at a time, in a thread of its own; its errors are the caller's."""
+  """One save at a time, in its own thread; `finish` raises its errors."""
 
   def __init__(self):
     self._thread = None
@@ -12,19 +12,19 @@ class SaveThread:
 
   @property
   def is_running(self):
-    """Whether a save goes on at the moment."""
+    """Whether a save is in progress."""
     return self._thread is not None and self._thread.is_alive()
 
   @property
   def is_begun(self):
-    """Whether a save was begun whose end `finish` has not told yet."""
+    """Whether a save was begun and not yet passed to `finish`."""
     return self._thread is not None
 
   def begin(self, save):
-    """Calls `save`, which takes nothing, in a thread.
+    """Calls `save`, which takes no arguments, in a thread.
 
-    The end of the process ends it as well: what was written until then has no
-    name yet, and is no checkpoint.
+    The thread ends with the process: what it has written by then has no final
+    name and is not a checkpoint.
     """
     self._thread = threading.Thread(
       target=self._run, args=(save,), name='save', daemon=True
@@ -38,7 +38,7 @@ class SaveThread:
       self._error = error
 
   def finish(self):
-    """Waits for the end of the save that was begun; raises what it raised."""
+    """Waits for the save that was begun; raises what it raised."""
     thread, self._thread = self._thread, None
     thread.join()
     error, self._error = self._error, None

@@ -1,8 +1,8 @@
-"""Workers start one after the other, by the global step.
+"""Starts workers one after the other, at given global steps.
 
-The first steps of a training move the weights farthest, and those of many
-asynchronous workers with the most staleness. Downpour (Dean et al. 2012) starts
-with one replica for that reason; TF-Slim has it as `startup_delay_steps`.
+The first steps of a training move the weights farthest and, with many
+asynchronous workers, have the most staleness. Downpour (Dean et al. 2012)
+therefore starts with one replica; TF-Slim calls this `startup_delay_steps`.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ _STARTUP_DELAY_STEPS = flags.DEFINE_integer(
   'startup_delay_steps',
   0,
   'Global steps from the start of one worker to that of the next: worker k '
-  'starts at global step k times as many. For asynchronous rules; 0: all '
-  'start at once.',
+  'starts at k times this global step. For asynchronous rules; 0: all start at '
+  'once.',
   lower_bound=0,
 )
 _LOOK_SECS = 0.1
@@ -38,8 +38,8 @@ def check_rule(cluster, strategy):
     cli.UsageError: workers of this rule wait for each other.
   """
   delay = _STARTUP_DELAY_STEPS.value
-  # Where an update takes the gradients of several, or, as under ssp, none may
-  # be far ahead of one that has made no step.
+  # If an update takes the gradients of several workers or, as under ssp, none
+  # may be far ahead of a worker that has not made a step.
   is_shared = strategy.batches_per_update > strategy.push_period
   waits = strategy.is_lock_step or strategy.waits_for_all or is_shared
   if delay and cluster.num_workers > 1 and waits:
@@ -70,12 +70,12 @@ def find_start(cluster, last_step):
 
 
 def make(choice, graph, task, others):
-  """Returns a list of the StartupHook of a worker that begins later, or [].
+  """Returns [the StartupHook] of a worker that starts later, else [].
 
   Args:
     choice: flag_checks.Choice.
     graph: worker_graph.WorkerGraph.
-    task: task.Task, which serves.
+    task: task.Task, already serving.
     others: shutdown.Others.
   """
   if not choice.start_step:
@@ -94,8 +94,8 @@ def make(choice, graph, task, others):
 class StartupHook(tf.train.SessionRunHook):
   """Waits for the global step at which this worker starts.
 
-  It comes before the hooks of the rule: a copy of the center is then made when
-  the wait is over.
+  It comes before the hooks of the rule, so that a copy of the center is made
+  only when the wait is over.
   """
 
   def __init__(self, start_step, global_step, stop, stalls, is_stop_for_all):
@@ -104,7 +104,7 @@ class StartupHook(tf.train.SessionRunHook):
       start_step: int.
       global_step: int64 scalar variable.
       stop: stop_request.StopRequest of this task.
-      stalls: stalls.Stalls, told at each step of the others.
+      stalls: stalls.Stalls, notified when the others make a step.
       is_stop_for_all: callable -> bool.
     """
     self._start_step = start_step

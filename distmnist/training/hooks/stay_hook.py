@@ -1,9 +1,9 @@
-"""No worker leaves before the last step is saved, where all are needed.
+"""Keeps workers until the last step is saved, if the rule needs them all.
 
-If a ps is lost after the last step and before it is saved, the chief goes back
+If a ps is lost after the last step but before it is saved, the chief goes back
 to an earlier checkpoint. Under a rule that waits for all workers it needs the
-others for the steps from there on: so these stay until it has saved, and meet
-the loss as they do in any step.
+others for the steps from there on, so they stay until it has saved, and handle
+the loss as in any step.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _LOOK_SECS = 0.05
 
 
 def make(task, strategy, others, save):
-  """Returns the list of the StayHook of a worker; empty where none is needed.
+  """Returns [the StayHook] of a worker, or [] if none is needed.
 
   Args:
     task: task.Task.
@@ -29,15 +29,15 @@ def make(task, strategy, others, save):
 
 
 class StayHook(tf.train.SessionRunHook):
-  """The last of the hooks, so that nothing is left to do but to wait."""
+  """Waits as the last of the hooks, when nothing else is left to do."""
 
   def __init__(self, others, stop, pause, save=None):
     """
     Args:
       others: shutdown.Others.
-      stop: stop_request.StopRequest; who is asked to stop does not stay.
+      stop: stop_request.StopRequest; a worker asked to stop does not stay.
       pause: callable(session), see strategy.Strategy.pause.
-      save: callable(session), of the chief, which saves; None for the others.
+      save: callable(session) that saves, on the chief; None on the others.
     """
     self._others, self._stop = others, stop
     self._pause, self._save = pause, save
@@ -46,7 +46,7 @@ class StayHook(tf.train.SessionRunHook):
     self._global_step = tf.train.get_global_step()
 
   def after_create_session(self, session, coord):
-    # A chief that was started again after the last step makes none.
+    # A chief restarted after the last step makes no step.
     if self._save and coord.should_stop():
       self._end_for_all(session)
 

@@ -1,8 +1,8 @@
-"""Hooks that end a training: its last step, a cost that is no number.
+"""Hooks that end a training: at its last step, or if the cost is not finite.
 
 All of them read what fused_steps.Steps, which comes before them, has fetched in
 the run of the training step itself: a step stays one session.run. What happens
-after the loop has an order: that of the list of hooks in train.py.
+after the loop follows the order of the list of hooks in train.py.
 """
 
 import logging
@@ -19,7 +19,7 @@ from distmnist.watching import own_metrics
 
 _log = logging.getLogger(__name__)
 
-# How often a worker looks whether the chief has ended the training early.
+# How often a worker checks whether the chief has ended the training early.
 _LOOK_SECS = 0.5
 
 
@@ -45,7 +45,7 @@ class StopHook(tf.train.SessionRunHook):
       global_step: int64 scalar variable.
       last_step: int, the global step at which training ends.
       stop: stop_request.StopRequest of this process.
-      is_stop_for_all: callable -> bool, or None; looked at every half second.
+      is_stop_for_all: callable -> bool, or None; called every half second.
       request_stop: callable(run_context), how to end before the last step.
     """
     self._steps = steps
@@ -76,8 +76,8 @@ class StopHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     self._has_run = True
     step = self._steps.last['global_step']
-    # A worker that waited as the center was set back is let go with the
-    # step of then.
+    # A worker that waited while the center was set back is released with the
+    # step of that time.
     self.sessions[-1][1] = max(self.sessions[-1][1], step)
     if step >= self._last_step:
       run_context.request_stop()
@@ -90,7 +90,7 @@ class StopHook(tf.train.SessionRunHook):
 
 
 class NanHook(tf.train.SessionRunHook):
-  """Stops with a sentence that helps when the cost is no number."""
+  """Stops with helpful advice when the cost is not finite."""
 
   def __init__(self, steps, advice):
     self._steps = steps

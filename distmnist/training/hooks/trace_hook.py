@@ -16,19 +16,19 @@ _log = logging.getLogger(__name__)
 _TRACE_STEPS = flags.DEFINE_list(
   'trace_steps',
   [],
-  'Local steps of each worker, such as 100,200, of which a Chrome timeline of '
+  'Local steps of each worker, such as 100,200, for which a Chrome timeline of '
   'worker and ps is written to --logdir.',
 )
 
 
 def steps_from_flags(logdir):
-  """Returns the list of int of --trace_steps.
+  """Returns --trace_steps as a list of int.
 
   Args:
     logdir: str, --logdir, or None.
 
   Raises:
-    cli.UsageError: they are no steps, or there is no folder.
+    cli.UsageError: they are not steps, or there is no folder.
   """
   words = _TRACE_STEPS.value
   given = f'--trace_steps={",".join(words)}'
@@ -40,10 +40,10 @@ def steps_from_flags(logdir):
 
 
 class TraceHook(tf.train.SessionRunHook):
-  """Writes what the devices of a step did, of this worker and of every ps.
+  """Writes what the devices of this worker and of every ps did in a step.
 
   A Chrome timeline: load the file in ui.perfetto.dev or chrome://tracing. All
-  times are by the clock of ps 0, which is asked after the step; see clocks.py.
+  times are by the clock of ps 0, which is read after the step; see clocks.py.
   """
 
   def __init__(self, local_steps, steps, folder, task):

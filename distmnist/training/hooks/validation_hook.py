@@ -15,10 +15,9 @@ _log = logging.getLogger(__name__)
 class ValidationHook(tf.train.SessionRunHook):
   """The chief's early stopping: keeps the best checkpoint, ends the training.
 
-  Every `every_steps` global steps the center is fetched, with all that a
-  checkpoint holds, and the validation metric is computed from what was
-  fetched, while the other workers go on. If it is the best, what was fetched
-  is what is kept.
+  Every `every_steps` global steps it fetches the center, with all that a
+  checkpoint holds, and computes the validation metric from that while the other
+  workers go on. If the metric is the best so far, what was fetched is kept.
   """
 
   def __init__(
@@ -27,11 +26,11 @@ class ValidationHook(tf.train.SessionRunHook):
     """
     Args:
       steps: fused_steps.Steps, with the `global_step` after each.
-      evaluate: callable, session -> {name: array}, all that a checkpoint
-        holds, and the metric on the validation split with it.
+      evaluate: callable, session -> ({name: array}, all that a checkpoint
+        holds; its metric on the validation split).
       every_steps: int, global steps from one evaluation to the next.
-      patience: int, evaluations without a better one until training ends; 0
-        never ends it.
+      patience: int, evaluations without improvement after which training
+        ends; 0 never ends it.
       best: best.Best.
       summary_dir: str, the folder for events, or None.
       end_run: callable(run_context), ends the loops of all workers.
@@ -61,7 +60,7 @@ class ValidationHook(tf.train.SessionRunHook):
     if step >= self._next_step:
       self._next_step = step + self._every_steps
       self._evaluate(run_context.session)
-    # Not after an evaluation alone: an earlier life may have found the last.
+    # Not only after an evaluation: an earlier life may have made the last one.
     is_over = self._patience and self.best.num_worse >= self._patience
     if is_over and not self._has_stopped:
       self._has_stopped = True

@@ -1,1 +1,1 @@
-"""What is learnt: the package's images, a user's module, a Keras model."""
+"""What is learned: the package's images, a user's module, a Keras model."""

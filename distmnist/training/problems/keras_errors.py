@@ -1,4 +1,4 @@
-"""What Keras says of an error in a layer, as one line that names it."""
+"""Keras's message for an error in a layer, as one line that names the layer."""
 
 import contextlib
 import re
@@ -6,13 +6,13 @@ import sys
 import warnings
 
 _CALL = re.compile(r'Exception encountered when calling ([\w.]+\(\))\.')
-# How Keras and TensorFlow refuse a variable that is made while a layer runs.
+# How Keras and TensorFlow refuse a variable made while a layer runs.
 _MADE = re.compile(
   'cannot add new elements of state'
   '|create a variable while in a stateless scope'
   '|could not be lifted out of a `tf.function`'
 )
-# What is said of it.
+# Our message for that.
 MAKES_VARIABLE = (
   'a variable is made while the layer is called: make it once, in its __init__ '
   'or build, by self.add_weight'
@@ -23,14 +23,14 @@ def shorten(text):
   """Returns what happened in the innermost layer, such as 'Dense.call(): ...'.
 
   Args:
-    text: str, of an error, without colours. One that is not of a layer is
-      returned as it is.
+    text: str, an error's message, without colors. One that does not come from
+      a layer is returned unchanged.
   """
   calls = list(_CALL.finditer(text))
   if not calls:
     return text
-  # Which shapes could not be inferred comes before what happened, and what the
-  # layer was called with after it.
+  # The shapes that could not be inferred come before what happened; the
+  # arguments of the layer's call come after it.
   cause = text[calls[-1].end() :].rpartition('Error encountered:')[2]
   cause = cause.partition('Arguments received by')[0].strip()
   if _MADE.search(cause):
@@ -39,12 +39,12 @@ def shorten(text):
 
 
 def refuse_variable(make, **kwargs):
-  """Raises ValueError with the path of a variable, or of the layer that runs.
+  """Raises ValueError with the path of a variable or of the running layer.
 
   For tf.variable_creator_scope around a call of a model.
   """
   del make, kwargs
-  import keras  # noqa: PLC0415  Only where a model is one of Keras.
+  import keras  # noqa: PLC0415  Only for Keras models.
 
   frame = sys._getframe()
   while not isinstance(
@@ -56,7 +56,7 @@ def refuse_variable(make, **kwargs):
 
 @contextlib.contextmanager
 def quiet():
-  """Keeps back what Keras warns of before it raises an error."""
+  """Suppresses the warnings that Keras gives before it raises an error."""
   with warnings.catch_warnings():
     warnings.filterwarnings('ignore', '.*looks like it has unbuilt state')
     yield

@@ -1,16 +1,16 @@
-"""A Keras model in classic graphs, its variables being the center's.
+"""A Keras model in classic graphs, with its variables in the center.
 
-The model is made once, eagerly and outside of all graphs. In a graph its
+The model is made once, eagerly and outside all graphs. In a graph its
 `stateless_call` computes with what `tf.get_variable` gives for each of its
-variables, so that every update rule works on it, as on a net that is written
-with `tf.get_variable`. The center begins with the model's values, pretrained
-ones too.
+variables, so that every update rule works on it, as on a net written with
+`tf.get_variable`. The center starts from the model's values, including
+pretrained ones.
 
-What a layer changes by itself, such as the averages of batch norm, is
-exchange/model_state.py's. Its seeds are no variables here: those of a step
-depend on the place of the step's batch in the stream of examples, so that a
-batch that is read again gets the same dropout. With one worker they are the
-seeds that `model.fit` has in that step.
+What a layer changes on its own, such as the averages of batch norm, is left to
+exchange/model_state.py. Its seeds are not variables here: a step's seeds depend
+on the place of its batch in the stream of examples, so that a batch that is
+read again gets the same dropout. With one worker they are the seeds that
+`model.fit` has in that step.
 """
 
 import functools
@@ -29,7 +29,7 @@ from distmnist.training.problems import keras_errors, keras_tables
 
 
 class _Weight(NamedTuple):
-  """A variable of the model, of Keras, and its name in the center."""
+  """A Keras variable of the model, and its name in the center."""
 
   variable: Any
   name: str
@@ -52,7 +52,7 @@ class KerasModel:
   def build(self, x, is_training):
     """Returns the outputs for x, nests of tensors [n, ...].
 
-    In training what regularizers ask for is in REGULARIZATION_LOSSES.
+    In training, the regularizers' losses are in REGULARIZATION_LOSSES.
     """
     if self._weights is None:
       self._build_layers(x)
@@ -63,7 +63,7 @@ class KerasModel:
       if layer:
         load = functools.partial(_fetch, variable)
         tables[layer] = keras_tables.make(layer, weight.name, load)
-        # Nothing computes with it: what is looked up is the table's.
+        # Nothing computes with it: lookups use the table instead.
         trained.append(tf.placeholder(variable.dtype, variable.shape))
       elif weight.is_trained:
         trained.append(tf.convert_to_tensor(self._get_variable(weight)))
@@ -93,11 +93,11 @@ class KerasModel:
     return outputs
 
   def save(self, values, path):
-    """Writes the model as a file of Keras, whole or not at all.
+    """Writes the model as a Keras file, whole or not at all.
 
     Args:
       values: dict of variable name -> array; see checkpoints.fetch_whole.
-      path: str, which ends in .keras.
+      path: str, ending in .keras.
     """
     folder, name = os.path.split(path)
     unfinished = os.path.join(folder, f'unfinished_{name}')
@@ -110,15 +110,15 @@ class KerasModel:
         else:
           weight.variable.assign(values[weight.name])
       if self._model.compiled and self._model.optimizer:
-        # Its slots are not ours; without any the file could not be loaded.
+        # We do not use its slots, but the file could not be loaded without.
         self._model.optimizer.build(self._model.trainable_variables)
       self._model.save(unfinished)
     files.sync(unfinished)
     os.replace(unfinished, path)
 
   def _build_layers(self, x):
-    """Has the layers make their variables, and names these."""
-    import keras  # noqa: PLC0415  Only where a model is one of Keras.
+    """Makes the layers create their variables, and names the variables."""
+    import keras  # noqa: PLC0415  Only for Keras models.
 
     model = self._model
     with runtime.eagerly(), keras_errors.quiet():
@@ -144,21 +144,21 @@ class KerasModel:
     self._tables = keras_tables.find(model, x, **mode)
 
   def _find_state(self):
-    """Returns the untrained variables that are no seeds, a list."""
+    """Returns the list of untrained variables that are not seeds."""
     model, weights = self._model, {id(v) for v in self._model.weights}
     return [v for v in model.non_trainable_variables if id(v) in weights]
 
   def _make_mode(self, is_training):
-    """Returns the argument `training`, where `call` of the model takes it."""
+    """Returns the argument `training` (dict) if the model's `call` takes it."""
     known = inspect.signature(self._model.call).parameters
     return {'training': is_training} if 'training' in known else {}
 
   def _get_variable(self, weight):
-    """Returns what the graph has for a weight, with its first value."""
+    """Returns the graph's variable for a weight, with its initial value."""
     variable = weight.variable
     with tf.variable_scope(tf.get_variable_scope()) as scope:
       if not weight.is_trained:
-        scope.set_partitioner(None)  # A copy of it is read and sent as one.
+        scope.set_partitioner(None)  # Its copy is read and sent as a whole.
       given_values.give(
         f'{scope.name}/{weight.name}'.lstrip('/'), lambda: _fetch(variable)
       )
@@ -174,7 +174,7 @@ class KerasModel:
     """Returns the value of a seed of the model in a step, [2].
 
     Args:
-      variable: of Keras.
+      variable: keras.Variable.
       batch_size: int, or None in an evaluation, which draws nothing.
     """
     first = _fetch(variable)
@@ -190,9 +190,9 @@ def _count_draws(model, state, x, mode):
 
   Args:
     model: keras.Model, built.
-    state: set of the ids of its untrained variables that are no seeds.
+    state: set of the ids of its untrained variables that are not seeds.
     x: nest of tensors [n, ...].
-    mode: dict, arguments of its `call` beside x.
+    mode: dict, arguments of its `call` besides x.
   """
   others = model.non_trainable_variables
   if all(id(v) in state for v in others):
@@ -222,6 +222,6 @@ def _check_is_free(variable):
 
 
 def _fetch(variable):
-  """Returns the value of a variable of Keras, an array."""
+  """Returns the value of a Keras variable as an array."""
   with runtime.eagerly():
     return variable.numpy()

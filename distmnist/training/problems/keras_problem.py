@@ -1,9 +1,9 @@
-"""A problem whose model, loss and metrics are those of Keras.
+"""A problem whose model, loss and metrics come from Keras.
 
-A problem's module that has `make_model() -> keras.Model` in place of `build`
-may say the rest in the words of Keras: `loss` and each of the list `metrics` is
-a name ('mse'), an object of keras.losses or keras.metrics, or a function of
-(y, outputs). What a compiled model has need not be said again.
+A problem's module with `make_model() -> keras.Model` in place of `build` may
+define the rest as in Keras: `loss` and each item of the list `metrics` is a
+name ('mse'), an object from keras.losses or keras.metrics, or a function of
+(y, outputs). What the model was compiled with need not be repeated.
 """
 
 import inspect
@@ -15,24 +15,24 @@ from distmnist.common import cli
 from distmnist.data import metric_total
 from distmnist.training.problems import keras_model, problem_module
 
-_adapted = {}  # A module: its KerasModule. A process makes a model once.
+_adapted = {}  # {module: its KerasModule}. A process makes a model once.
 
 
 def adapt(named, module, seed):
   """Returns the KerasModule of a module; its model is made at the first call.
 
-  Not to be called while a graph is being built.
+  Must not be called while a graph is being built.
 
   Args:
     named: str, how the user names the module.
     module: the user's, with `make_model`.
-    seed: int, of the first weights.
+    seed: int, for the initial weights.
 
   Raises:
-    cli.UsageError: make_model() fails, or gives no keras.Model.
+    cli.UsageError: make_model() fails or does not return a keras.Model.
   """
   if module not in _adapted:
-    import keras  # noqa: PLC0415  Only where a model is one of Keras.
+    import keras  # noqa: PLC0415  Only for Keras models.
 
     if keras.backend.backend() != 'tensorflow':
       raise cli.UsageError(
@@ -41,7 +41,7 @@ def adapt(named, module, seed):
       )
 
     with runtime.eagerly():
-      keras.utils.clear_session()  # Names begin to count anew.
+      keras.utils.clear_session()  # The numbers in names start over.
       keras.utils.set_random_seed(seed)
     model = problem_module.call(named, module, 'make_model')
     if not isinstance(model, keras.Model):
@@ -54,9 +54,9 @@ def adapt(named, module, seed):
 
 
 class KerasModule:
-  """Such a module with the functions that problem.Problem calls.
+  """A user's Keras module with the functions that problem.Problem calls.
 
-  What is not here is the module's own.
+  All other attributes are the module's own.
   """
 
   def __init__(self, module, model):
@@ -65,7 +65,7 @@ class KerasModule:
       module: the user's.
       model: keras.Model, made eagerly.
     """
-    import keras  # noqa: PLC0415  Only where a model is one of Keras.
+    import keras  # noqa: PLC0415  Only for Keras models.
 
     self._keras = keras
     self._module = module
@@ -108,7 +108,7 @@ class KerasModule:
     losses = self._keras.losses
     loss = losses.get(given)
     if isinstance(loss, losses.Loss):
-      # Keras's own mean would be that of one worker's batch.
+      # Keras's own mean would cover only one worker's batch.
       loss = loss.from_config(loss.get_config() | {'reduction': None})
     return loss
 
@@ -128,7 +128,7 @@ class KerasModule:
     }
 
   def _make_metric(self, given, y, outputs):
-    """Returns (name, keras.metrics.Metric) of a name, object or function."""
+    """Returns (name, keras.metrics.Metric) for a name, object or function."""
     metrics = self._keras.metrics
     if isinstance(given, str) and given in ('accuracy', 'acc'):
       return given, _choose_accuracy(metrics, y, outputs)()
@@ -140,7 +140,7 @@ class KerasModule:
     return given if isinstance(given, str) else metric.name, metric
 
   def finish(self, means):
-    """Returns {name: float} of the sums of Totals and the means of others."""
+    """Returns {name: float} from the sums of Totals and the other means."""
     values = dict(means)
     for name, metric in (self._metrics or {}).items():
       if isinstance(values.get(name), list):
@@ -155,7 +155,7 @@ class KerasModule:
 def _align(y, outputs):
   """Returns y as [n, 1] where it is [n] and the outputs are [n, 1].
 
-  Else a loss would take each label against the output of each example.
+  Otherwise a loss would compare each label with the output of every example.
   """
   if not (tf.is_tensor(y) and tf.is_tensor(outputs)):
     return y

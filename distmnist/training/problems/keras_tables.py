@@ -1,9 +1,9 @@
-"""Layers `keras.layers.Embedding` of a Keras model as sparse tables.
+"""`keras.layers.Embedding` layers of a Keras model as sparse tables.
 
-The layer looks rows up in its weight, which is then a variable like others: all
-of it is pulled in each step. Where the weight serves for nothing else, the same
-rows come from a table (exchange/tables/sparse_table.py), and the model need not
-be changed for it.
+The layer looks rows up in its weight, which is normally a variable like others:
+all of it is pulled in each step. If the weight is used for nothing else, the
+same rows come from a table (exchange/tables/sparse_table.py), with no change to
+the model.
 """
 
 import contextlib
@@ -23,31 +23,31 @@ _SPARSE_TABLES = flags.DEFINE_enum(
   'sparse_tables',
   'auto',
   ['auto', 'all', 'none'],
-  'Which layers keras.layers.Embedding of a Keras model are sparse tables, of '
-  'which a step moves the rows of its batch alone: those of a million numbers '
-  'and more, if --strategy and --optimizer take tables; all; or none. A weight '
-  'that is used for anything else stays a variable.',
+  'Which keras.layers.Embedding layers of a Keras model are sparse tables, of '
+  'which a step moves only the rows of its batch. auto: those of a million '
+  'numbers or more, if --strategy and --optimizer take tables. A weight that '
+  'is used for anything else stays a variable.',
 )
 _LARGE = 1_000_000
 
 
 def settle(conflict):
-  """Has --sparse_tables=auto mean none where other flags go with no tables.
+  """Makes --sparse_tables=auto mean none if other flags rule out tables.
 
   Args:
-    conflict: str, of table_checks.find_conflict.
+    conflict: str, from table_checks.find_conflict.
   """
   if _SPARSE_TABLES.value == 'auto' and conflict:
     FLAGS.sparse_tables = 'none'
 
 
 def find(model, x, **mode):
-  """Returns {id of a weight: its layer} of those that are tables.
+  """Returns {id of a weight: its layer} for the weights that become tables.
 
   Args:
     model: keras.Model, built.
     x: nest of tensors [n, ...] as it takes them.
-    **mode: arguments of its `call` beside x.
+    **mode: arguments of its `call` besides x.
   """
   layers = {
     id(layer.embeddings): layer
@@ -58,7 +58,7 @@ def find(model, x, **mode):
 
 
 def _can_be_table(layer):
-  import keras  # noqa: PLC0415  Only where a model is one of Keras.
+  import keras  # noqa: PLC0415  Only for Keras models.
 
   kind = keras.layers.Embedding
   least = {'auto': _LARGE, 'all': 1, 'none': float('inf')}[_SPARSE_TABLES.value]
@@ -75,12 +75,12 @@ def _can_be_table(layer):
 
 
 def _leave_out_others(layers, model, x, mode):
-  """Returns those of `layers` whose weight serves for their lookups alone."""
+  """Returns the `layers` whose weight is used only for their lookups."""
   used = set()
   with tf.Graph().as_default():
 
     def look_up(layer, ids):
-      # In a loop or a branch, where a table cannot be.
+      # In a loop or a branch, where a table cannot be used.
       if tf.get_default_graph().building_function:
         used.add(id(layer.embeddings))
       return tf.zeros([*ids.shape, layer.output_dim])
@@ -92,7 +92,7 @@ def _leave_out_others(layers, model, x, mode):
         model.non_trainable_variables,
       )
     )
-    # What the model computes with is what these ops give.
+    # The model computes with the outputs of these ops.
     given = [tf.identity(weight) for weight in weights]
     x = tf.nest.map_structure(lambda t: tf.placeholder(t.dtype, t.shape), x)
     with looking_up(layers.values(), look_up):
@@ -105,7 +105,7 @@ def _leave_out_others(layers, model, x, mode):
 
 @contextlib.contextmanager
 def looking_up(layers, look_up):
-  """Has layers give what look_up(layer, ids) does, in place of their own rows.
+  """Makes layers return look_up(layer, ids) instead of their own rows.
 
   Args:
     layers: iterable of keras.layers.Embedding.
@@ -113,7 +113,7 @@ def looking_up(layers, look_up):
   """
   layers = list(layers)
   for layer in layers:
-    # Not by the layer's own __setattr__, which would track it.
+    # Not with the layer's own __setattr__, which would track it.
     object.__setattr__(layer, 'call', functools.partial(_call, layer, look_up))
   try:
     yield
@@ -137,8 +137,8 @@ def make(layer, name, load):
 
   Args:
     layer: keras.layers.Embedding.
-    name: str, of its weight.
-    load: callable() -> array [rows, width], what the table begins with.
+    name: str, its weight's.
+    load: callable() -> array [rows, width], the table's initial values.
 
   Returns:
     callable(ids [...]) -> rows float32 [..., width].
@@ -154,12 +154,12 @@ def make(layer, name, load):
     name=name,
     initializer=tf.zeros_initializer(),
   )
-  look_up(tf.zeros([0], tf.int64))  # Now, as layers may make no variables.
+  look_up(tf.zeros([0], tf.int64))  # Now: layers must not make variables.
   return look_up
 
 
 def _arrange(values):
-  """Returns the rows of a weight at the positions that a table has."""
+  """Returns a weight's rows at the positions that they have in a table."""
   rows = np.zeros(
     [sparse_table.count_positions(len(values)), values.shape[1]], values.dtype
   )
@@ -170,6 +170,6 @@ def _arrange(values):
 
 
 def read(layer, rows):
-  """Returns a layer's weight [rows, width] of a table's [positions, width]."""
+  """Returns a layer's weight [rows, width] from a table [positions, width]."""
   num_rows = layer.input_dim
   return rows[sparse_table.find_positions(np.arange(num_rows), num_rows)]

@@ -1,31 +1,31 @@
-"""What is learnt: the images of the package, or a problem of the user's own.
+"""What is learned: the package's images, or a problem of the user's own.
 
 A problem is a module. Its functions run in the graph of each worker, under
 every strategy:
 
   load(split) -> (x, y)           nests of arrays [n, ...], for 'train',
                                   'validation' and 'test', or a reader of them,
-                                  see data/streamed.py; None for one that there
-                                  is not
+                                  see data/streamed.py; None for a split that
+                                  does not exist
   build(x, is_training) -> outputs, or make_model() -> keras.Model
   loss(y, outputs)                [n], or the mean over the batch, a scalar
-  metrics(y, outputs)             {name: [n]}; reported are the means
-  finish(means) -> {name: float}  what is computed of these means, such as rmse
-  preprocess(x, y, is_training) -> (x, y)    of one batch, in the graph
-  best = '-loss'                  by which metric a training is judged: '+' if
+  metrics(y, outputs)             {name: [n]}; the means are reported
+  finish(means) -> {name: float}  computed from these means, such as rmse
+  preprocess(x, y, is_training) -> (x, y)    for one batch, in the graph
+  best = '-loss'                  the metric that judges a training: '+' if
                                   more is better, '-' if less is
   prepare()                       for --download_only
   num_examples, stream(indices)   the training examples as a tf.data.Dataset,
                                   see readers/dataset.py
   spec() -> nest of tf.TensorSpec of one example's x, without the axis of the
-                                  examples; else the training data tell it
+                                  examples; by default from the training data
   serve(outputs)                  {name: tensor [n, ...]} that a SavedModel
-                                  gives; else all of the outputs
+                                  returns; by default all of the outputs
 
-The first three are needed. With `make_model` the loss and the metrics may be
-those of Keras, see keras_problem.py. The file itself, `load`, `prepare`,
-`make_model`, `finish` and `spec` run eagerly; the others build the graph. The
-problem that distmnist has is problems/images.py.
+The first three are required. With `make_model` the loss and the metrics may be
+Keras's, see keras_problem.py. The file itself, `load`, `prepare`, `make_model`,
+`finish` and `spec` run eagerly; the others build the graph. distmnist's own
+problem is problems/images.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -38,10 +38,10 @@ from distmnist.training.problems import keras_problem, problem_module
 
 
 def from_flags(seed=0):
-  """Returns the Problem of --problem, else that of the images.
+  """Returns the Problem that --problem names, by default the images.
 
   Args:
-    seed: int, of the first weights where the model is one of Keras.
+    seed: int, for the initial weights if the model is a Keras model.
 
   Raises:
     cli.UsageError: the module lacks a function, or makes no model.
@@ -67,14 +67,14 @@ def from_flags(seed=0):
 
 
 class Problem:
-  """The functions of a problem's module, with what it may leave out.
+  """The functions of a problem's module, with defaults for optional ones.
 
   Attributes:
-    module: the module, or what stands for it.
+    module: the module, or what stands in for it.
     is_custom: bool, whether it is the user's.
     judged_by: str, the metric by which a training is judged, as in `best`.
     metric, sign: str, its name; int, 1 if more of it is better, -1 if less is.
-    has_keras_model: bool, whether its model is one of Keras.
+    has_keras_model: bool, whether its model is a Keras model.
     unit: str, what its examples are called, such as 'images'.
   """
 
@@ -82,7 +82,7 @@ class Problem:
     """
     Args:
       module: the module.
-      named: str, how the user names it by --problem; '' for the package's.
+      named: str, how the user names it in --problem; '' for the package's.
 
     Raises:
       cli.UsageError: its `best` is wrong.
@@ -102,27 +102,27 @@ class Problem:
     self.metric, self.sign = best[1:], 1 if best[0] == '+' else -1
 
   def describe(self):
-    """Returns what is learnt by what, a str."""
+    """Returns what is learned and by which model, a str."""
     return self._named or self.module.describe()
 
   def flags_of_meaning(self):
-    """Returns the names of the flags that a run must go on with."""
+    """Returns the names of the flags that a resumed run must keep."""
     if not self.is_custom:
       return self.module.flags_of_meaning()
     own = flags.FLAGS.flags_by_module_dict().get(self.module.__name__, [])
     return ['problem', *(flag.name for flag in own)]
 
   def check_flags(self):
-    """Checks what can be known without data; raises cli.UsageError."""
+    """Checks what can be checked without data; raises cli.UsageError."""
     if not self.is_custom:
       self.module.check_flags()
 
   def prepare(self):
-    """Makes sure that the data are there; may download them."""
+    """Makes sure that the data exist; may download them."""
     self.call_optional('prepare')
 
   def load(self, name):
-    """Returns what the module's `load` gives for the split called `name`."""
+    """Returns what the module's `load` returns for the split `name`."""
     return self.call('load', name)
 
   def preprocess(self, x, y, is_training):
@@ -136,7 +136,7 @@ class Problem:
   def loss(self, y, outputs):
     """Returns (mean, values): a float32 scalar and float32 [n], or None.
 
-    Raises cli.UsageError if it is neither [n] nor a scalar of floating point.
+    Raises cli.UsageError if it is neither [n] nor a scalar, or not floats.
     """
     found = _check_loss(self.error, self.call('loss', y, outputs))
     if found.shape.ndims == 0:
@@ -160,9 +160,9 @@ class Problem:
     }
 
   def finish(self, means):
-    """Returns {name: float} of {name: mean}, with what is computed of them.
+    """Returns {name: float} from {name: mean}, with what is computed from them.
 
-    In the place of a mean is a list of sums where the metric is a Total.
+    If a metric is a Total, its entry is a list of sums instead of a mean.
     """
     if not hasattr(self.module, 'finish'):
       return means
@@ -176,7 +176,7 @@ class Problem:
       ) from error
 
   def choose(self, metrics):
-    """Returns the value that judges, of {name: float}; or raises an error."""
+    """Returns the metric named by `best` from {name: float}, or raises."""
     if self.metric not in metrics:
       raise self.error(
         f'best names the metric {self.metric!r}: expected one of '
@@ -185,11 +185,11 @@ class Problem:
     return metrics[self.metric]
 
   def save_model(self, values, path):
-    """Writes the model, which is one of Keras, as a file of Keras.
+    """Writes the model, which must be a Keras model, as a Keras file.
 
     Args:
       values: dict of variable name -> array; see checkpoints.fetch_whole.
-      path: str, which ends in .keras.
+      path: str, ending in .keras.
     """
     self.module.save(values, path)
 
@@ -198,7 +198,7 @@ class Problem:
     return problem_module.read_source(self.module)
 
   def call_optional(self, name, *args, default=None):
-    """Returns what a function gives; `default` where the module has none."""
+    """Returns a function's result, or `default` if the module lacks it."""
     if not hasattr(self.module, name):
       return default
     return self.call(name, *args)
@@ -209,12 +209,12 @@ class Problem:
     return getattr(self.module, name)(*args)
 
   def error(self, text):
-    """Returns the cli.UsageError that names the problem."""
+    """Returns a cli.UsageError that names the problem."""
     return cli.UsageError(f'--problem={self._named}: {text}')
 
 
 def _check_loss(error, found):
-  """Returns what loss() gave as float32; raises what `error` makes of a str."""
+  """Returns loss()'s result as float32; raises error(str) if it is wrong."""
   if found is None:
     raise error('loss() gave None: does it end with a return?')
   if not isinstance(found, (tf.Tensor, tf.Variable)):

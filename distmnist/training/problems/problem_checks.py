@@ -1,4 +1,4 @@
-"""Whether the functions of a user's problem fit each other, and its data."""
+"""Whether the functions of a user's problem fit each other and its data."""
 
 import tensorflow.compat.v1 as tf
 
@@ -8,17 +8,17 @@ from distmnist.training.problems import problem_spec, table_checks
 
 
 def check_graph(problem, split, batch_size, strategy=None):
-  """Builds a training step's graph, so that mistakes are known at once.
+  """Builds a training step's graph, so that mistakes show at once.
 
   Args:
-    problem: problem.Problem; that of the images is known to fit.
+    problem: problem.Problem; the images' is known to fit.
     split: split.Split of the training data.
     batch_size: int.
-    strategy: strategy.Strategy, or None if it is not of interest.
+    strategy: strategy.Strategy, or None if it does not matter.
 
   Raises:
     cli.UsageError: the functions do not fit each other or the data, or make
-      variables that could not be shared, or that the rule cannot train.
+      variables that cannot be shared or that the rule cannot train.
   """
   if not problem.is_custom:
     return
@@ -61,7 +61,7 @@ def check_graph(problem, split, batch_size, strategy=None):
 
 
 def _build_batch(problem, split, batch_size, is_training):
-  """Returns (x, y) as the model takes them, of a batch that is fed."""
+  """Returns (x, y) of a batch that is fed, as the model takes them."""
   batch = split.pack(
     [
       tf.placeholder(leaf.dtype, [batch_size, *leaf.shape])
@@ -71,8 +71,8 @@ def _build_batch(problem, split, batch_size, is_training):
   x, y = problem.preprocess(*batch, is_training=is_training)
   for variable in tf.global_variables():
     raise problem.error(
-      f'preprocess() makes the variable {variable.op.name!r}, and runs on each '
-      'worker by itself: make it in build()'
+      f'preprocess() makes the variable {variable.op.name!r}, but runs on each '
+      'worker separately: make it in build()'
     )
   return x, y
 
@@ -106,13 +106,13 @@ def _check_best(problem, names):
   try:
     known = problem.finish(dict.fromkeys(names, 0.5))
   except cli.UsageError:
-    return  # It may do with the means of the data.
+    return  # It may still work with means of real data.
   problem.choose(known)
 
 
 def _check_variables(problem, made):
   for variable in tf.global_variables():
-    # A partitioner makes parts of what is asked for.
+    # A partitioner splits the requested variable into parts.
     if variable.op.name.split('/part_')[0] not in made:
       raise problem.error(
         f'build() makes the variable {variable.op.name!r} by tf.Variable or by '

@@ -1,4 +1,4 @@
-"""The examples of a problem, checked as a user's may be wrong."""
+"""The examples of a problem, checked because a user's may be wrong."""
 
 import functools
 
@@ -36,7 +36,7 @@ def load_training_splits(problem):
 
 
 def load_train_split(problem):
-  """Returns the split.Split that is learnt from.
+  """Returns the split.Split to train on.
 
   Raises:
     cli.UsageError: there is none, or it is not what a graph can take.
@@ -48,7 +48,7 @@ def load_train_split(problem):
 
 
 def load_test_split(problem):
-  """Returns the split.Split by which a training is judged in the end.
+  """Returns the split.Split by which a training is finally judged.
 
   Raises:
     cli.UsageError: there is none.
@@ -62,10 +62,10 @@ def load_test_split(problem):
 
 
 def load(problem, name):
-  """Returns the examples called `name`, or None where there are none.
+  """Returns the examples of the split `name`, or None if there are none.
 
   Returns:
-    split.Split, or streamed.Streamed where a reader reads them.
+    split.Split, or streamed.Streamed if a reader reads them.
 
   Raises:
     cli.UsageError: it is not what a graph can take.
@@ -100,7 +100,7 @@ def _make_reader(problem):
 
 
 def _read(problem, name, make_reader):
-  """Returns the streamed.Streamed of a reader that a function is about."""
+  """Returns the streamed.Streamed of a reader; errors name function `name`."""
   try:
     return streamed.Streamed(make_reader(problem))
   except (cli.UsageError, MemoryError):
@@ -112,9 +112,9 @@ def _read(problem, name, make_reader):
 
 
 def make_batch(problem, num_examples):
-  """Returns (x, y), tensors of zeros as `preprocess` gives them.
+  """Returns (x, y), what `preprocess` makes of tensors of zeros.
 
-  No file is read for images; of a user's problem the training data are loaded.
+  Reads no file for images; loads the training data of a user's problem.
 
   Args:
     problem: problem.Problem.

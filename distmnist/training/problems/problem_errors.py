@@ -1,4 +1,4 @@
-"""An op of a user's problem that fails in a step: which line has made it."""
+"""Finds the line that made an op of a user's problem that fails in a step."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ from distmnist.training.problems import problem_module
 
 @contextlib.contextmanager
 def explained():
-  """Has an error of an op that the user's file has made be one line.
+  """Turns an error in an op that the user's file made into one line.
 
   Raises:
-    cli.RunError: in the place of such an error.
+    cli.RunError: in place of such an error.
   """
   try:
     yield
@@ -43,18 +43,18 @@ def _is_check(op):
 
 
 def _locate(op, path):
-  """Returns 'file.py:7, in build()' of the line that made an op, or None.
+  """Returns 'file.py:7, in build()' for the line that made an op, or None.
 
   Args:
     op: tf.Operation or None.
-    path: str, the file that is looked for.
+    path: str, the file to look for.
   """
   while op is not None:
-    # The op of a copy of the step has none.
+    # An op in a copy of the step has none.
     traceback = op.traceback or ()
     frames = [f for f in traceback if os.path.realpath(f.filename) == path]
     if frames:
       last = frames[-1]
       return f'{os.path.basename(path)}:{last.lineno}, in {last.name}()'
-    op = op._original_op  # That of which this one is the gradient.
+    op = op._original_op  # The op whose gradient this one is.
   return None

@@ -1,4 +1,4 @@
-"""The module that --problem names: found, imported, and what fails located."""
+"""Finds and imports the module that --problem names, and locates its errors."""
 
 import contextlib
 import importlib
@@ -27,17 +27,17 @@ from distmnist.training.problems import keras_errors
 _PROBLEM = flags.DEFINE_string(
   'problem',
   None,
-  'What is learnt, if not the images of --dataset by the net of --model: a '
+  'What to train, if not the net of --model on the images of --dataset: a '
   'Python file, or a module by its dotted name, with load, build and loss.',
 )
 _EAGER = 'load', 'prepare', 'make_model', 'finish', 'spec'
-_loaded = {}  # What --problem was given as: its module.
+_loaded = {}  # {value of --problem: its module}.
 
 
 def import_named(words):
-  """Imports the module that `words` name by --problem, and so its flags.
+  """Imports the module that --problem in `words` names, and so its flags.
 
-  Called before the flags are parsed, as they are none before.
+  Called before the flags are parsed, as only the import defines its flags.
 
   Args:
     words: list of str, flags as a user gives them, without --flagfile.
@@ -54,7 +54,7 @@ command_line.before_parse(import_named)
 
 
 def load():
-  """Returns (what --problem names it, the module); ('', None) without one.
+  """Returns (value of --problem, its module); ('', None) without one.
 
   Raises:
     cli.UsageError: there is no such module, or it cannot be imported.
@@ -66,13 +66,13 @@ def load():
 
 
 def call(named, module, name, *args):
-  """Calls a function of a problem's module; a mistake in it is one line.
+  """Calls a function of a problem's module; reports errors in one line.
 
   Args:
     named: str, how the user names the module.
-    module: the module, or what stands for it.
-    name: str, of the function. Those that build no graph run eagerly.
-    *args: what it takes.
+    module: the module, or what stands in for it.
+    name: str, the function's. Functions that build no graph run eagerly.
+    *args: the function's arguments.
 
   Raises:
     cli.UsageError: the user's function raises.
@@ -88,7 +88,7 @@ def call(named, module, name, *args):
 
 
 def explain(named, module, name, error):
-  """Returns the cli.UsageError of an error in a function of a module."""
+  """Returns a cli.UsageError for an error in a function of a module."""
   place = locate(error, module.__file__)
   return cli.UsageError(
     f'--problem={named}: {place}, in {name}(): {describe(error)}'
@@ -144,10 +144,10 @@ def _import_file(named):
   name = os.path.basename(path).removesuffix('.py')
   if name in sys.modules:
     name = f'problem_{name}'
-  # What lies beside it can be imported.
+  # Modules in the same folder can be imported.
   if os.path.dirname(path) not in sys.path:
     sys.path.append(os.path.dirname(path))
-  # Python would take what it has compiled of a file of this length and second.
+  # Python would reuse bytecode of a file with the same length and mtime second.
   loader = sent_file.Loader(name, path, source)
   spec = importlib.util.spec_from_file_location(name, path, loader=loader)
   module = importlib.util.module_from_spec(spec)
@@ -161,7 +161,7 @@ def _import_file(named):
 
 
 def _check_is_alone(named, module):
-  """Checks that no file in this folder has the name of a module as well."""
+  """Checks that no file in this folder has the module's name as well."""
   path = getattr(module, '__file__', None) or 'a folder of modules'
   beside = os.path.realpath(f'{named.replace(".", os.sep)}.py')
   if os.path.isfile(beside) and beside != os.path.realpath(path):
@@ -180,7 +180,7 @@ def _explain_import(named, error):
 
 
 def locate(error, path):
-  """Returns 'file.py:7' of the user's own line, or of the last one."""
+  """Returns 'file.py:7' for the user's last line, or the file's name alone."""
   if isinstance(error, SyntaxError) and error.filename:
     return f'{os.path.basename(error.filename)}:{error.lineno}'
   frames = traceback.extract_tb(error.__traceback__)
@@ -192,9 +192,9 @@ def locate(error, path):
 
 
 def describe(error):
-  """Returns an error as one line: its type, and the first of its lines."""
+  """Returns an error as one line: its type and its first line."""
   text = re.sub(r'\x1b\[\d*m', '', str(error))
-  if text.startswith('in user code:'):  # A tf.function: what it was is last.
+  if text.startswith('in user code:'):  # A tf.function: its error comes last.
     text = text.rstrip().rpartition('\n\n')[2].strip()
     text = text.removeprefix(f'{type(error).__name__}: ')
   text = keras_errors.shorten(text)
@@ -203,7 +203,7 @@ def describe(error):
 
 
 def shorten(value):
-  """Returns what a value is, for an error: at most 60 characters or so."""
+  """Describes a value for an error message, in at most 60 characters or so."""
   if isinstance(value, np.ndarray):
     return f'an array of shape {list(value.shape)}'
   text = repr(value)

@@ -16,9 +16,9 @@ def keep(problem, logdir):
 
 
 def find_change(problem, logdir):
-  """Returns a line (str) if the source is another than when the run began.
+  """Returns a line (str) if the source has changed since the run began.
 
-  None if it is the same, or nothing was kept.
+  None if it is the same or none was kept.
   """
   if not problem.is_custom:
     return None

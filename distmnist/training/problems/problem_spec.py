@@ -1,4 +1,4 @@
-"""What a problem's SavedModel takes and gives: see problem.py."""
+"""What a problem's SavedModel takes and returns: see problem.py."""
 
 import re
 
@@ -15,13 +15,13 @@ _PYTHON_OPS = 'PyFunc', 'PyFuncStateless', 'EagerPyFunc'
 def find(problem):
   """Returns the nest of tf.TensorSpec of one example's x.
 
-  It is that of the problem's `spec`; else the training data are loaded.
+  It comes from the problem's `spec`, or else from the training data.
 
   Args:
     problem: problem.Problem.
 
   Raises:
-    cli.UsageError: `spec` gave something else, or the data are wrong.
+    cli.UsageError: `spec` returned something else, or the data are wrong.
   """
   spec = _call(problem)
   if spec is not None:
@@ -30,11 +30,11 @@ def find(problem):
 
 
 def check(problem, loaded):
-  """Checks that `spec`, if there is one, says what the data are.
+  """Checks that `spec`, if there is one, matches the data.
 
   Args:
     problem: problem.Problem.
-    loaded: nest of tf.TensorSpec, of one example's x as it was loaded.
+    loaded: nest of tf.TensorSpec of one example's x as it was loaded.
 
   Raises:
     cli.UsageError: they differ.
@@ -60,18 +60,18 @@ def check(problem, loaded):
 
 
 def build(problem, spec):
-  """Builds the graph that serves: no loss, no labels, any number of examples.
+  """Builds the serving graph: no loss, no labels, any number of examples.
 
   Args:
     problem: problem.Problem.
-    spec: nest of tf.TensorSpec, as of `find`.
+    spec: nest of tf.TensorSpec, as from `find`.
 
   Returns:
-    (inputs, outputs), {name: tensor [n, ...]} each. An input is called as its
-    TensorSpec is, else by its path in the nest, and x if it is the only one.
+    (inputs, outputs), {name: tensor [n, ...]} each. An input has the name of
+    its TensorSpec, else of its path in the nest, or x if it is the only one.
 
   Raises:
-    cli.UsageError: a function of the problem fails, or gives what cannot be
+    cli.UsageError: a function of the problem fails, or returns what cannot be
       served.
   """
   inputs = {}
@@ -93,7 +93,7 @@ def build(problem, spec):
     ) from error
   outputs = _name_outputs(problem, problem.build(x, is_training=False))
   _check_graph(problem)
-  # TensorFlow Serving refuses what goes out as it came in.
+  # TensorFlow Serving refuses an input that is returned unchanged.
   fed = {id(tensor) for tensor in inputs.values()}
   return inputs, {
     name: tf.identity(tensor) if id(tensor) in fed else tensor
@@ -102,7 +102,7 @@ def build(problem, spec):
 
 
 def _call(problem):
-  """Returns the nest that `spec` gives, or None where there is no `spec`."""
+  """Returns the nest that `spec` returns, or None if there is no `spec`."""
   spec = problem.call_optional('spec')
   if spec is None:
     return None
@@ -125,7 +125,7 @@ def _describe(spec):
 
 
 def _name_outputs(problem, built):
-  """Returns {name: tensor [n, ...]} of what the model has built."""
+  """Returns {name: tensor [n, ...]} for what the model has built."""
   leaves = {path or 'outputs': leaf for path, leaf in _walk(built)}
   outputs = problem.call_optional('serve', built, default=leaves)
   if not isinstance(outputs, dict) or not outputs:

@@ -1,4 +1,4 @@
-"""What the sparse tables of a model move in a step, by batches of its data."""
+"""What a model's sparse tables move in a step, measured on its own data."""
 
 from typing import NamedTuple
 
@@ -11,21 +11,21 @@ from distmnist.exchange.center import center as center_lib
 from distmnist.exchange.tables import key_table, sparse_table
 from distmnist.training.problems import problem_data
 
-# Batches that are looked at, the first ones of the data.
+# How many batches are measured, the first ones of the data.
 _NUM_BATCHES = 10
-# So many tables are named with their hottest rows.
+# At most this many tables are named with their hottest rows.
 _MAX_TABLES = 3
 
 
 class Rows(NamedTuple):
-  """What one step of one worker moves for all tables, in the mean.
+  """What one step of one worker moves for all tables, on average.
 
   Attributes:
-    num_ids: float, all ids of a batch.
-    num_keys: float, the different ones, whose rows move.
+    num_ids: float, all ids in a batch.
+    num_keys: float, the distinct ones, whose rows move.
     pulled, pushed: float, bytes.
-    hottest: {name of a table: (what its most frequent row is called, the part
-      of the table's ids that are of it)}.
+    hottest: {name of a table: (what its most frequent row is called, that row's
+      share of the table's ids)}.
   """
 
   num_ids: float
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
   hottest: dict
 
   def format(self):
-    """Returns two lines for people."""
+    """Returns two human-readable lines."""
     hottest = sorted(self.hottest.items(), key=lambda item: -item[1][1])
     parts = [
       f'{row} is {share:.1%} of the ids of {name}'
@@ -52,10 +52,10 @@ class Rows(NamedTuple):
 
 
 def measure(cluster, problem, batch_size):
-  """Returns the Rows of a step; None where the model has no table.
+  """Returns the Rows of a step; None if the model has no table.
 
   Args:
-    cluster: cluster.Cluster that is to train.
+    cluster: cluster.Cluster that will train.
     problem: problem.Problem, whose training data are loaded.
     batch_size: int.
   """
@@ -103,11 +103,11 @@ def measure(cluster, problem, batch_size):
 
 
 def _find_hottest(table, keys):
-  """Returns (what the most frequent row is called, its part of the lookups).
+  """Returns (what the most frequent row is called, its share of the lookups).
 
   Args:
     table: sparse_table.Table.
-    keys: int64 [n], of all that was looked up.
+    keys: int64 [n], all that were looked up.
   """
   keys, counts = np.unique(keys, return_counts=True)
   key = int(keys[counts.argmax()])

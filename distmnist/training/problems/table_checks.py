@@ -1,4 +1,4 @@
-"""Whether the flags of a training go with the sparse tables of its model."""
+"""Whether the flags of a training work with its model's sparse tables."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -18,8 +18,8 @@ def check(strategy):
     strategy: strategy.Strategy.
 
   Raises:
-    cli.UsageError: names a table, the flag that does not go with it, and what
-      to do.
+    cli.UsageError: names a table, the flag that conflicts with it, and what to
+      do.
   """
   tables = tf.get_collection(sparse_table.TABLES)
   if not tables:
@@ -38,7 +38,7 @@ def check(strategy):
 
 
 def settle(problem, strategy):
-  """Has --sparse_tables of a model of Keras fit the other flags.
+  """Makes --sparse_tables of a Keras model fit the other flags.
 
   Args:
     problem: problem.Problem.
@@ -49,7 +49,7 @@ def settle(problem, strategy):
 
 
 def find_conflict(strategy, table='a sparse table'):
-  """Returns which flag does not go with tables and what to do, a str, or ''.
+  """Returns which flag conflicts with tables and what to do, a str, or ''.
 
   Args:
     strategy: strategy.Strategy.

@@ -1,4 +1,4 @@
-"""Whether sparse tables fit the memory of the ps, before anything starts."""
+"""Checks before the start whether sparse tables fit in the ps's memory."""
 
 import collections
 import contextlib
@@ -16,9 +16,9 @@ _PS_MEMORY_MIB = flags.DEFINE_integer(
   'ps_memory_mib',
   None,
   'MiB of memory that each ps may fill with sparse tables and what the '
-  'optimizer keeps beside them: a model that takes more is refused before it '
-  'starts. By default that of this machine for all ps together, if all of them '
-  'run on it, and else without a limit.',
+  'optimizer keeps beside them: a model that needs more is refused before it '
+  'starts. By default all ps together may fill the memory of this machine if '
+  'they all run on it; otherwise there is no limit.',
   lower_bound=1,
 )
 _LOCAL = '127.0.0.1', 'localhost', '::1'
@@ -46,17 +46,17 @@ def check(cluster):
     raise cli.UsageError(
       f'the sparse tables, of which {largest!r} is the largest, take '
       f'{needed / 2**20:,.0f} MiB on each of {cluster.num_ps} ps with '
-      f'--optimizer={optimizer}, and there are {limit / 2**20:,.0f} '
-      f'(--ps_memory_mib): take more ps with memory of their own, fewer or '
+      f'--optimizer={optimizer}, but the limit is {limit / 2**20:,.0f} '
+      '(--ps_memory_mib): take more ps with memory of their own, fewer or '
       'narrower rows, or sgd, which keeps nothing beside them'
     )
 
 
 def _find_sizes(num_copies):
-  """Returns {name of a table: bytes, once all of its rows are made}.
+  """Returns {name of a table: bytes, once all of its rows exist}.
 
   Args:
-    num_copies: int, the rows themselves and what is kept beside them.
+    num_copies: int, the rows themselves and what is kept alongside them.
   """
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
@@ -70,13 +70,13 @@ def _find_sizes(num_copies):
 
 
 def _find_beside():
-  """Yields (keys, bytes) of what lies in memory beside tables of keys."""
+  """Yields (keys, bytes) for what tables of keys need besides their rows."""
   for found in tf.get_collection(key_map.MAPS):
     yield found.keys, int(found.keys.shape[0]) * found.new_rows.bytes_beside
 
 
 def describe_growth(num_ps):
-  """Returns a line on tables whose rows are made (str), None without any."""
+  """Returns a line (str) on the tables that create rows; None without any."""
   beside = list(_find_beside())
   if not beside:
     return None
@@ -91,7 +91,7 @@ def describe_growth(num_ps):
 
 
 def _find_limit(cluster):
-  """Returns the bytes that each ps may take, or None if that is not known."""
+  """Returns the bytes that each ps may use, or None if unknown."""
   if not cluster.num_ps:
     return None
   if _PS_MEMORY_MIB.value is not None:
@@ -105,6 +105,6 @@ def _find_limit(cluster):
 def read_memory():
   """Returns the bytes of memory of this machine, or of this container."""
   found = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  with contextlib.suppress(OSError, ValueError):  # 'max' is no number.
+  with contextlib.suppress(OSError, ValueError):  # 'max' is not a number.
     found = min(found, int(_LIMIT_FILE.read_text()))
   return found

@@ -1,1 +1,1 @@
-"""What a task says of its steps: summaries, metrics, timelines."""
+"""What a task reports about its steps: summaries, metrics, timelines."""

@@ -1,6 +1,6 @@
-"""By how much the clocks of other tasks are ahead, asked over the links.
+"""Measures over the network how far the clocks of other tasks are ahead.
 
-As Cristian has it (1989): a clock is read between two looks at ours, and taken
+As in Cristian (1989): a clock is read between two readings of ours, and taken
 to have been read in the middle; of several tries the quickest counts.
 """
 
@@ -16,7 +16,7 @@ _TIMEOUT_MS = 2000
 def measure(cluster, server):
   """Returns {task: seconds}, how far its clock is ahead of the coordinator's.
 
-  Of all ps and of this task; {} for one process, or where one is gone.
+  Covers all ps and this task; {} for one process, or if a task is gone.
 
   Args:
     cluster: cluster.Cluster.
@@ -51,7 +51,7 @@ def measure(cluster, server):
 
 
 def _ask(read):
-  """Returns by how much the clock that `read()` reads is ahead, in seconds."""
+  """Returns how far the clock that `read()` reads is ahead, in seconds."""
   tries = []
   for _ in range(_NUM_TRIES):
     before = time.time()

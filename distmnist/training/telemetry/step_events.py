@@ -2,12 +2,12 @@
 
 import re
 
-# What these do is to wait for others, under a lock or for a round.
+# Ops that only wait for other tasks, under a lock or for a round.
 _WAITS = re.compile(r'Dequeue|TakeGradient|MutexLock|Barrier|Collective|_Recv')
 _DEVICE = re.compile(r'/job:(\w+)/replica:\d+/task:(\d+)')
 _MESSAGE = re.compile(r'\[([\d.]+)([KMG]?)B\] .*?edge_\d+_(\S+) from (\S+) to')
 _SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30}
-# A message of less has no weight: its time is that of what it waits for.
+# The time of a smaller message is spent waiting for what it depends on.
 _LEAST_BYTES = 1024
 
 
@@ -17,12 +17,12 @@ def find_events(step_stats, own_task, offsets):
   Args:
     step_stats: tf.StepStats.
     own_task: str, the task that ran the step, such as 'worker 0'.
-    offsets: {task: seconds by which its clock is ahead of the one that all
-      are told by}, floats; a task that is not there has 0.
+    offsets: {task: seconds by which its clock is ahead of the clock used for
+      all events}, floats; a task without an entry has 0.
   """
   found = []
   for device in step_stats.dev_stats:
-    # A GPU has each op once where it was started, and once a stream.
+    # A GPU lists each op where it was launched, and again for each stream.
     if '/stream:' in device.device:
       continue
     task = find_task(device.device) or own_task
@@ -45,7 +45,7 @@ def find_task(device):
 
 
 def _make_event(node, task):
-  """Returns kind, name and args of what a node did on `task`."""
+  """Returns the kind, name and args of what a node did on `task`, a dict."""
   label = node.timeline_label
   if found := _MESSAGE.search(label):
     num_bytes = round(float(found[1]) * _SIZES[found[2]])

@@ -1,7 +1,7 @@
-"""Writes what TensorBoard shows; what cannot be written ends no training.
+"""Writes what TensorBoard shows; a failed write does not end the training.
 
-tf.summary.FileWriter writes in a thread of its own, which dies of a full disk
-with a traceback. Here a record is written, or fails, where it is asked for.
+tf.summary.FileWriter writes in a thread of its own, which a full disk kills
+with a traceback. Here each write succeeds or fails in the caller.
 """
 
 import bisect
@@ -19,15 +19,15 @@ from distmnist.storage import mirror
 
 _log = logging.getLogger(__name__)
 
-# A file of events of this process each.
+# One for each file of events of this process.
 _numbers = itertools.count()
 
 
 class Writer:
   """Adds events to a folder until one cannot be written.
 
-  That is said once, and from then on nothing is written there: a half record
-  would hide all that come after it.
+  It logs that once, and writes nothing there from then on: a partial record
+  would hide all that follow it.
   """
 
   def __init__(self, folder):
@@ -51,10 +51,10 @@ class Writer:
     )
 
   def write_histogram(self, tag, counts, step):
-    """Writes {whole number: how often} as one summary at `step`.
+    """Writes {whole number: its count} as one summary at `step`.
 
-    Up to 1000 each number has a bucket of its own, half to either side of it;
-    above, a bucket is a tenth wider than the one before.
+    Up to 1000 each number has its own bucket, which reaches half to either side
+    of it; above, a bucket is a tenth wider than the one before.
     """
     low, high = min(counts), max(counts)
     limits = _make_bucket_limits(low, high)
@@ -78,7 +78,7 @@ class Writer:
     self._write_event(tf.Event(graph_def=graph_def))
 
   def close(self):
-    """Lets go of the file."""
+    """Closes the file."""
     if self._records:
       with contextlib.suppress(tf.errors.OpError):
         self._records.close()

@@ -1,4 +1,4 @@
-"""metrics.jsonl of this task, and what TensorBoard shows of the same lines."""
+"""This task's metrics.jsonl, and what TensorBoard shows of the same lines."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from distmnist.watching import metrics_file, own_metrics, stop_file
 
 _log = logging.getLogger(__name__)
 
-# Of a sample of a ps.
+# Fields of a ps's sample that become curves.
 _CURVES = (
   'sent_bytes_per_sec',
   'received_bytes_per_sec',
@@ -26,15 +26,15 @@ _CURVES = (
 
 @contextlib.contextmanager
 def kept(task, every_secs):
-  """Keeps the metrics of this task meanwhile, if there is a --logdir.
+  """Writes this task's metrics while it is open, if there is a --logdir.
 
   Args:
-    task: task.Task; a ps or a worker serves already.
+    task: task.Task; a ps or a worker is already serving.
     every_secs: float, from one sample to the next.
   """
   cluster, logdir = task.cluster, logdirs.from_flags()
   if logdir and urls.is_remote(logdir):
-    logdir = None  # In a store lines cannot be appended.
+    logdir = None  # A store cannot append lines.
   with contextlib.ExitStack() as stack:
     sinks, collect = [], _COLLECT[cluster.job_name]
     if logdir:
@@ -55,9 +55,9 @@ def kept(task, every_secs):
 
 
 def _stop(task, logdir, who):
-  """Heeds a wish that this run stop, unless a launcher does.
+  """Obeys a request to stop this run, unless a launcher does so.
 
-  The exit code is 0: what started this task is not to start it again.
+  The exit code is 0, so that what started this task does not restart it.
   """
   if not stop_file.has_launcher(logdir):
     _log.info(f'{who} asks this run to stop')
@@ -80,7 +80,7 @@ class _Serving:
 
 
 def follow_worker(task, stats, progress, choice):
-  """Has the samples of this process say what its steps do.
+  """Makes the samples of this process report its steps.
 
   Args:
     task: task.Task of a worker.
@@ -101,10 +101,10 @@ def follow_worker(task, stats, progress, choice):
 
 
 class Curves:
-  """A sink of the lines of a task: what is not yet a curve in TensorBoard.
+  """A sink for a task's lines: makes TensorBoard curves of what has none yet.
 
-  A ps is a run of its own, whose steps are seconds since its first line ever;
-  so are the evaluations of an evaluator, and the last ones of the chief.
+  A ps is a run of its own, whose steps are seconds since its first line ever.
+  The evaluations of an evaluator and the chief's last ones are runs, too.
   """
 
   def __init__(self, logdir):
@@ -132,7 +132,7 @@ class Curves:
         self._write(line['split'], metrics, line['step'])
 
   def _find_secs(self, line):
-    """Returns the whole seconds since the first line of all lives."""
+    """Returns the seconds (int) since the first line of any life."""
     if self._first_time is None:
       path = metrics_file.path_of(self._logdir, line['task'])
       self._first_time = metrics_file.read_first_time(path) or line['time']

@@ -1,4 +1,4 @@
-"""What a worker says of itself in metrics.jsonl."""
+"""What a worker reports about itself in metrics.jsonl."""
 
 import collections
 import time
@@ -8,7 +8,7 @@ from distmnist.logdir import report
 
 
 class WorkerMetrics:
-  """Collects the numbers of a worker; called in the thread of the sampler."""
+  """Collects the numbers of a worker, in the sampler's thread."""
 
   def __init__(self, stats, progress, stalls, warn_secs, last_step, problem):
     """
@@ -16,7 +16,7 @@ class WorkerMetrics:
       stats: report.WorkerStats, which its steps change meanwhile.
       progress: progress_hook.ProgressHook.
       stalls: stalls.Stalls.
-      warn_secs: float, no step for so long is called a wait.
+      warn_secs: float, a worker without a step for this long is waiting.
       last_step: int, the global step at which the training ends.
       problem: problem.Problem.
     """
@@ -59,7 +59,7 @@ class WorkerMetrics:
     return 'waiting' if is_late else 'training'
 
   def _compute_rate(self, examples):
-    """Returns examples a second since the last sample; None if not known."""
+    """Returns examples per second since the last sample; None if unknown."""
     then, self._mark = self._mark, (time.monotonic(), examples)
     if not then or self._progress.final_step is None:
       return None

@@ -1,4 +1,4 @@
-"""What a worker writes of its steps for TensorBoard, now and then."""
+"""What a worker writes for TensorBoard about its steps, at intervals."""
 
 import collections
 
@@ -37,7 +37,7 @@ class WorkerSummaries:
     Args:
       folder: str, or None for no summaries.
       every_steps: int, local steps from one summary to the next.
-      learning_rate: float32 scalar tensor, at the global step of the moment.
+      learning_rate: float32 scalar tensor, at the current global step.
       metrics: names of the metrics of a step, such as 'accuracy'.
     """
     self._folder = folder
@@ -54,7 +54,7 @@ class WorkerSummaries:
       self._writer = summaries.Writer(self._folder)
 
   def is_due(self, local_steps):
-    """Whether a summary is to be written of the step after so many."""
+    """Whether the step after `local_steps` steps needs a summary."""
     return self._writer is not None and local_steps >= self._next
 
   def write(self, values, stats, session, now):
@@ -62,13 +62,13 @@ class WorkerSummaries:
 
     Args:
       values: {name: number}, with `global_step`, `cost` and the metrics.
-      stats: report.WorkerStats, in which the step is counted.
+      stats: report.WorkerStats, which already counts the step.
       session: tf.Session, to read the learning rate.
-      now: float, of time.monotonic().
+      now: float, from time.monotonic().
     """
     self._next += self._every_steps
     shown = {name: values[name] for name in ('cost', *self._metrics)}
-    # Fetched with the step it would make another graph of it to prepare.
+    # Fetching it with the step would make another graph to prepare.
     shown['learning_rate'] = session.run(self._learning_rate)
     shown |= {
       name: getattr(stats, name)
@@ -101,7 +101,7 @@ class WorkerSummaries:
     self._writer.close()
 
   def _write_staleness(self, stats, step):
-    """Writes what has come since the last time."""
+    """Writes the staleness since the last time."""
     staleness = stats.staleness - self._shown_staleness
     if staleness:
       self._shown_staleness = stats.staleness.copy()

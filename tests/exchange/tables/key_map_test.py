@@ -51,12 +51,12 @@ def test_a_checkpoint_of_other_keys_is_named(tf_session):
   tf_session.run(tf.global_variables_initializer())
   with pytest.raises(
     cli.RunError,
-    match="^the keys of the table 'user' in the checkpoint are text, and those "
-    'of the model whole numbers: give the model that it was trained with',
+    match="^the keys of the table 'user' in the checkpoint are text, but those "
+    'of the model are whole numbers: give the model that it was trained with',
   ):
     the_map.check(new_rows.MARKS['text'])
   tf_session.run(the_map.keys.assign(tf.zeros_like(the_map.keys)).op)
-  with pytest.raises(cli.RunError, match='are of another version, and'):
+  with pytest.raises(cli.RunError, match='are of another version, but'):
     key_map.fill(tf_session)
 
 

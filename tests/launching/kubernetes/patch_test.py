@@ -182,7 +182,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
     ('kind: Pods', 'no Pods: expected one of Job mnist-ps-0, .*Pod ps,'),
     (
       'kind: Pod\nmetadata: {name: chief}',
-      'no Pod of the name chief: expected',
+      'no Pod named chief: expected',
     ),
   ],
 )

@@ -11,7 +11,7 @@ from distmnist.launching.ssh import ssh_hosts
   ['a:0', 'a:65536', 'a:x', 'a b', 'a@b@c', '-oProxyCommand=id', '@a', ':1'],
 )
 def test_what_is_no_host_is_refused(entry):
-  with pytest.raises(cli.UsageError, match='is no host: expected'):
+  with pytest.raises(cli.UsageError, match='is not a host: expected'):
     ssh_hosts.parse_hosts(f'fine,{entry}')
 
 

@@ -165,7 +165,7 @@ def finish(means):
 
 def test_a_variable_of_preprocess_is_named(check):
   with pytest.raises(
-    cli.UsageError, match="preprocess.. makes the variable 's', and runs on"
+    cli.UsageError, match="preprocess.. makes the variable 's', but runs on"
   ):
     check("""
 def preprocess(x, y, is_training):

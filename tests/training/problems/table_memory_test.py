@@ -26,7 +26,7 @@ def test_tables_with_slots_are_held_against_the_flag(tf_session, set_flags):
     table_memory.check(make('a:1'))
   assert str(caught.value).startswith(
     "the sparse tables, of which 'users' is the largest, take 18 MiB on each "
-    'of 1 ps with --optimizer=adam, and there are 10 (--ps_memory_mib): take'
+    'of 1 ps with --optimizer=adam, but the limit is 10 (--ps_memory_mib): take'
   )
   set_flags('--ps_memory_mib=10', '--optimizer=sgd')
   table_memory.check(make('a:1'))
