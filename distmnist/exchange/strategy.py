@@ -166,7 +166,10 @@ class Strategy:
 
 
 class CenterHook(tf.train.SessionRunHook):
-  """A hook of the chief that keeps something on the ps beside the center."""
+  """A hook of a rule that keeps something on the ps beside the center.
+
+  Every worker has it; the chief's is also told about new centers.
+  """
 
   def on_new_center(self, session):
     """Called once the center has been initialised or restored.

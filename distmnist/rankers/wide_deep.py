@@ -1,6 +1,7 @@
 """Wide and deep: Cheng et al. 2016, arXiv 1606.07792.
 
-Adds up a linear model of all features and a net on the rows of the table.
+Adds up a linear model of all features and a net on the numbers and the rows of
+the table.
 """
 
 import tensorflow.compat.v1 as tf

@@ -11,6 +11,8 @@ share only the file system, not even a clock.
   NAME.end         the exit code of a task, -n after signal n
   NAME.out         what a task writes
 
+job_client.py keeps its own files there: NAME.sh, NAME.scheduler, NAME.attempt.
+
 Once the folder is gone, the run is over.
 """
 

@@ -80,7 +80,7 @@ class SaveHook(tf.train.SessionRunHook):
         and what asks for a save is told so.
       save_secs: float, seconds from one checkpoint to the next.
       save_steps: int, global steps from one to the next, or None.
-      others: session.Others; a ps that must stop asks for a checkpoint.
+      others: shutdown.Others; a ps that must stop asks for a checkpoint.
     """
     self._steps = steps
     self._global_step = global_step

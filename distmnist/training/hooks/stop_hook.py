@@ -1,8 +1,9 @@
 """Hooks that end a training: at its last step, or if the cost is not finite.
 
-All of them read what fused_steps.Steps, which comes before them, has fetched in
-the run of the training step itself: a step stays one session.run. What happens
-after the loop follows the order of the list of hooks in train.py.
+Those that look at each step read what fused_steps.Steps, which comes before
+them, has fetched in the run of the training step itself: a step stays one
+session.run. What happens after the loop follows the order of the list of hooks
+in worker_loop.py.
 """
 
 import logging
@@ -11,8 +12,6 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-# What tf.train.ProfilerHook writes its files with; that hook cannot choose the
-# step, and traces the first one, which sets up the graph.
 from distmnist.common import cli
 from distmnist.logdir import history
 from distmnist.watching import own_metrics
