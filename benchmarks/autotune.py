@@ -1,11 +1,11 @@
-"""Whether --autotune takes what is best: its choice beside the whole grid.
+"""Whether --autotune picks the best: its choice beside the whole grid.
 
   python benchmarks/autotune.py [mbits ...]
 
-1 ps and 2 workers with the mlp, async_sgd. They are on one machine, in a
-network of their own whose one link, loopback, carries so many Mbit/s for all of
-them (tc tbf); that takes root. Each point of the grid is one trial, as autotune
-makes them, and its climb goes over the same trials.
+1 ps and 2 workers train the mlp with async_sgd on one machine, in a network of
+their own whose only link, loopback, carries that many Mbit/s for all of them
+(tc tbf); that needs root. Each point of the grid is one trial, made as autotune
+makes it, and autotune's climb goes over the same trials.
 """
 
 import itertools

@@ -1,26 +1,26 @@
 """What must hold in the history of a run, whatever was done to it.
 
-The history is what distmnist.logdir.history.read returns: one dict an event, in
-the order of `time`, of each life of each worker:
+The history is what distmnist.logdir.history.read returns: one dict per event of
+each life of each worker, ordered by `time`:
 
-  start      host, pid             the process is there
-  took       tickets, stream, per_push   batches were given to this life, and
-                                   so many make a push
+  start      host, pid             the process has started
+  took       tickets, stream, per_push   batches were given to this life;
+                                   per_push of them make a push
   ran        tickets, stream, step   they were used; global step after that
-  undone     tickets, stream       of these nothing came; they come again
+  undone     tickets, stream       these had no effect; they come again
   session    step                  a session begins, at this global step
   saving     step                  a checkpoint is about to be written
-  saved      step                  it is whole and has its name
+  saved      step                  it is complete and has its name
   restoring  step                  the center is about to be set
   restored   step                  the center was set from this checkpoint
   evaluated  step, value           the metric on the validation split
-  noted      step, value           and taken into account for the best
+  noted      step, value           it was taken into account for the best
   end                              the life ends in order
 
-A ticket is the number of a batch in its stream, from 0: that of the whole
-training, or of a worker. Each check is a pure function that returns what it has
-found broken, a list of str, and looks at one thing only; `check` does them all.
-Reads are fault_reads.py's.
+A ticket is the number of a batch, from 0, in its stream: the stream of the
+whole training or of one worker. Each check is a pure function that checks one
+thing only and returns what it found broken, a list of str; `check` does them
+all. Reads are checked by fault_reads.py.
 """
 
 import collections
@@ -29,7 +29,7 @@ import math
 
 import fault_reads
 
-# So long a worker may be silent before it has to say what it waits for.
+# How long a worker may be silent before it has to say what it waits for.
 SILENT_SECS = 10.0
 
 
@@ -46,7 +46,7 @@ def by_life(events):
 
 
 def check(events, may_leave=False, logs=None, frozen=()):
-  """Does all checks of a history; see each for its arguments."""
+  """Runs all checks on a history; see each for its arguments."""
   return [
     *check_lives(events),
     *check_steps(events),
@@ -58,9 +58,9 @@ def check(events, may_leave=False, logs=None, frozen=()):
 
 
 def check_lives(events):
-  """One life a worker at a time: with the next one's start it is over.
+  """A worker has one life at a time: it is over when the next one starts.
 
-  What was on its way when it was paused may still arrive, once.
+  What was in flight when it was paused may still arrive, once.
   """
   broken, starts = [], of_kind(events, 'start')
   for start in starts:
@@ -88,8 +88,8 @@ def check_lives(events):
 def check_steps(events):
   """Within a session the global steps that a life sees never fall.
 
-  But for the last of a session: who waits as the center is restored is let go
-  with the step of then.
+  Except the last one of a session: a worker that waits while the center is
+  restored is released with the step at that time.
   """
   broken, last, restored = [], {}, {}
   for event in of_kind(events, 'session', 'ran', 'restored'):
@@ -109,7 +109,7 @@ def check_steps(events):
 
 
 def check_restores(events):
-  """What is restored is the newest checkpoint that was whole by then."""
+  """What is restored is the newest checkpoint complete at that time."""
   broken, saved, begun = [], None, set()
   for event in of_kind(events, 'saving', 'saved', 'restored'):
     step = event['step']
@@ -118,7 +118,7 @@ def check_restores(events):
     elif event['event'] == 'saved':
       saved = step
     else:
-      # A chief that was killed may have written one and not said so.
+      # A killed chief may have written one without saying so.
       is_later = saved is not None and step > saved and step in begun
       if saved is not None and step != saved and not is_later:
         broken.append(f'step {step} was restored, but {saved} was saved last')
@@ -127,7 +127,7 @@ def check_restores(events):
 
 
 def check_writers(events):
-  """The lives that save do so one after the other, and none comes back."""
+  """The lives that save do so one after another, and none saves again."""
   lives = [e['life'] for e in of_kind(events, 'saved')]
   blocks = [life for life, _ in itertools.groupby(lives)]
   return [
@@ -138,10 +138,10 @@ def check_writers(events):
 
 
 def check_best(events, best_step, best_accuracy, kept_step):
-  """The best that is told and kept is the best of all evaluations.
+  """The best that is reported and kept is the best of all evaluations.
 
   Args:
-    best_step, best_accuracy: int and float, as the report tells.
+    best_step, best_accuracy: int and float, from the report.
     kept_step: int, of the checkpoint in best/.
   """
   evaluated = [(e['step'], e['value']) for e in of_kind(events, 'evaluated')]
@@ -149,7 +149,7 @@ def check_best(events, best_step, best_accuracy, kept_step):
   if not evaluated:
     return []
   broken = []
-  # A chief that was killed may have kept one and not said so.
+  # A killed chief may have kept one without saying so.
   if noted and (best_step, best_accuracy) not in evaluated:
     broken.append(
       f'step {best_step} is told as the best, with {best_accuracy}, and was '
@@ -167,11 +167,11 @@ def check_best(events, best_step, best_accuracy, kept_step):
 
 
 def check_waits(events, logs, frozen=()):
-  """A life that does nothing for long has a line about it in its log.
+  """A life that does nothing for long says so in its log.
 
   Args:
     logs: {worker: [(time, line), ...]}.
-    frozen: list of (worker, from, until): it could not say anything.
+    frozen: list of (worker, from, until), when it could not log anything.
   """
   broken = []
   for (worker, life), mine in by_life(events).items():

@@ -1,7 +1,8 @@
 """A run whose tasks are on hosts of their own, for faults of the network.
 
-The hosts are network namespaces (network.py) that share the file system, as
-hosts do that mount one. What ends with another code than 0 is started again.
+The hosts are network namespaces (network.py) that share the file system, like
+hosts that mount one. A task that ends with a code other than 0 is restarted,
+but code 1 ends the run.
 """
 
 import signal
@@ -16,7 +17,7 @@ from distmnist.common.names import ATTEMPT
 from distmnist.launching.screen import task_logs
 
 MBITS = 1000
-# A loss costs a time-out of TCP: fewer bytes, and given up after seconds.
+# A lost packet costs a TCP timeout: send fewer bytes, give up after seconds.
 FLAGS = ['--model=softmax', '--stall_fail_secs=20']
 
 
@@ -74,7 +75,7 @@ class HostsRun(fault_run.Run):
           self._start_task(name)
 
   def drop_packets(self, names, share):
-    """Loses this share of what the hosts of `names` send."""
+    """Drops this share of the packets that the hosts of `names` send."""
     for name in names:
       self._network.drop(self._hosts[name], share)
 
@@ -83,13 +84,13 @@ class HostsRun(fault_run.Run):
       self._network.let_through(self._hosts[name])
 
   def replace(self, name, secs):
-    """Stops a task, starts it elsewhere under its address, and wakes it up.
+    """Suspends a task, starts it elsewhere at its address, and resumes it.
 
-    Its own host has no network any more, but the file system: it is for it to
-    find out that it is not wanted.
+    The old host has lost its network but not the file system: the old task has
+    to find out for itself that it is no longer wanted.
 
     Returns:
-      Whether it was there.
+      Whether the task was running.
     """
     if not self.signal(name, signal.SIGSTOP):
       return False
@@ -114,7 +115,7 @@ class HostsRun(fault_run.Run):
     def have_ended():
       return all(process.code is not None for process in self._old)
 
-    # It waits for the ps, which it cannot reach, for --start_timeout_secs.
+    # It waits --start_timeout_secs for the ps, which it cannot reach.
     if not self.group.wait_until(have_ended, 60 + runs.LIMIT_SECS):
       problem = problem or 'the one that was replaced has not ended'
     return problem, report

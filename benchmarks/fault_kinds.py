@@ -1,4 +1,4 @@
-"""The faults: what each does to a run, and when all is well again."""
+"""The faults: what each does to a run, and when the run has recovered."""
 
 import dataclasses
 import functools
@@ -19,15 +19,15 @@ class Fault:
   """One fault and what came of it.
 
   Attributes:
-    task: str, such as 'ps 0': the one that is hit, or the first of them.
-    kind: str, of KINDS.
+    task: str, such as 'ps 0': the task that is hit, or the first of two.
+    kind: str, a key of KINDS.
     other: str, the second task of a kind that hits two.
-    mark: float, the part of the steps after which it comes.
+    mark: float, the fraction of the steps after which it comes.
     recover_secs: float, None if it never recovered.
     steps_lost: int, global steps that had to be done again.
-    is_survived: bool; the end of the run has its say too.
+    is_survived: bool; the end of the run counts too.
     note: str, what went wrong.
-    violations: list of str, what the history says that must not be.
+    violations: list of str, the invariants that the history breaks.
   """
 
   task: str
@@ -42,17 +42,17 @@ class Fault:
 
 
 def inject(run, fault):
-  """Does it, and waits until all is well again; fills in `fault`."""
+  """Injects a fault, waits for the recovery, and fills in `fault`."""
   run.look()
   KINDS[fault.kind](run, fault)
 
 
 def draw(rng, names, kinds):
-  """Returns a Fault by a random.Random: its kind, its tasks, its moment.
+  """Draws a Fault from a random.Random: its kind, its tasks, its moment.
 
   Args:
-    names: list of str, the tasks of the run; without ps no kind is drawn that
-      needs one.
+    names: list of str, the tasks of the run; without a ps, no kind that needs
+      one is drawn.
   """
   ps = [name for name in names if name.startswith('ps')]
   kind = rng.choice([k for k in kinds if ps or k not in NEED_PS])
@@ -113,13 +113,13 @@ def _in_restore(run, fault):
 
 def _at_end(run, fault):
   run.wait_until(lambda: run.step >= run.last_step, 300)
-  # It may be over by now; whether it ends well is looked at later.
+  # The run may be over by now; whether it ends well is checked later.
   run.signal(fault.task, signal.SIGKILL)
   fault.is_survived = True
 
 
 def _fail_writes(run, fault):
-  """A save fails, once it is noticed the next one goes well."""
+  """A save fails; once that is logged, the next one goes well."""
   error = run.folder / 'errno'
   error.write_text(str(fault_writes.WRITE_ERRORS[fault.kind]))
   chief = run.logs['worker 0']
@@ -156,7 +156,7 @@ def _cut_one_way(run, fault):
 
 
 def _replace(run, fault):
-  """It stands still for long, another takes its place, and it wakes up."""
+  """A task is suspended for long, another replaces it, and it wakes up."""
   recovery = Recovery(run, fault)
   if not run.replace(fault.task, REPLACE_SECS):
     recovery.note_gone()
@@ -178,6 +178,6 @@ KINDS = {
   'one way': _cut_one_way,
   'replaced': _replace,
 }
-# Those whose tasks are on hosts of their own.
+# Kinds that need each task on a host of its own.
 ON_HOSTS = {'loss', 'one way', 'replaced'}
 NEED_PS = {'pair', 'in restore'}

@@ -1,8 +1,8 @@
 """Whether each batch of a training was read once, whatever was done to it.
 
 A read counts if its push did. It does not if a restore undid it, or if the push
-was thrown away. Where a life or a session was lost it may be either: what had
-been run and not yet pushed, and what was being run and has no line.
+was discarded. Where a life or a session was lost, either may hold for what had
+been run but not yet pushed, and for what was being run and has no line.
 """
 
 import collections
@@ -10,8 +10,8 @@ import dataclasses
 import itertools
 import math
 
-# A checkpoint may have so many steps more than its name says, or miss the marks
-# of so many.
+# A checkpoint may hold this many steps more than its name says, or lack the
+# marks of as many.
 SLACK_STEPS = 2
 
 
@@ -20,8 +20,8 @@ class _Read:
   """One read of a batch.
 
   Attributes:
-    session_time: float, when the session began in which it was.
-    steps: (first, last), between which the global step of its push is; inf for
+    session_time: float, when its session began.
+    steps: (first, last), bounds of the global step of its push; inf if it has
       none.
     least, most: int, how often it counts, at least and at most.
   """
@@ -34,7 +34,7 @@ class _Read:
 
 @dataclasses.dataclass
 class _Restore:
-  """All before `time` goes on from a step between `first` and `last`."""
+  """Takes all before `time` back to a step between `first` and `last`."""
 
   time: float
   first: int
@@ -42,12 +42,12 @@ class _Restore:
 
 
 def check(events, may_leave=False):
-  """Returns a list of str, what was read too often or never.
+  """Returns a list of str: what was read too often or never.
 
   Args:
     events: list of dicts, see fault_checker.py.
-    may_leave: bool, whether what a worker has in its hands at the end may be
-      left unread: where an update takes in R of what more workers push.
+    may_leave: bool, whether batches that a worker still holds at the end may
+      stay unread, as where an update takes only R of the workers' pushes.
   """
   counts, left = count(events)
   numbers = {}
@@ -69,11 +69,11 @@ def check(events, may_leave=False):
 
 
 def count(events):
-  """Counts the reads that came to something.
+  """Counts the reads that took effect.
 
   Returns:
     (counts, left): {(stream, ticket): (least, most)}, and the set of what the
-    workers had in their hands at the end.
+    workers still held at the end.
   """
   reads, in_flight, left = _find_reads(events)
   restores = _find_restores(events)
@@ -90,12 +90,12 @@ def count(events):
 
 
 def _find_reads(events):
-  """Returns what the lives did.
+  """Finds what the lives did.
 
   Returns:
     (reads, in_flight, left): {(stream, ticket): list of _Read}; a Counter of
-    how often a batch may have been read with no line of it; the set of what
-    the last life of each worker had in its hands at the end.
+    how often a batch may have been read without a line for it; the set of
+    what the last life of each worker still held at the end.
   """
   reads, in_flight = collections.defaultdict(list), collections.Counter()
   lives, owners, left = {}, {}, {}
@@ -118,7 +118,7 @@ def _find_reads(events):
 
 
 class _Life:
-  """What one life of a worker has in its hands."""
+  """The batches that one life of a worker holds."""
 
   def __init__(self, name, num_in_run, reads, in_flight, owners):
     self.hand, self.has_ended = [], False
@@ -146,18 +146,18 @@ class _Life:
         read.least = read.most = 0
     elif kind == 'end':
       self.has_ended = True
-      # If it was told to stop, another makes these local steps again.
+      # If it was told to stop, another life repeats these local steps.
       for read in self._waiting:
         read.least = 0
 
   def _run(self, event, keys):
-    # Of several steps in a run only the last one's number is known.
+    # If a run makes several steps, only the last one's number is known.
     last = event['step']
     first = last if len(keys) == 1 else min(self._step + 1, last)
     for key in keys:
       read = _Read(self._session_time)
       if key in self.hand and self._owners[key] != self._name:
-        read.least = 0  # It was held up, and another has it now.
+        read.least = 0  # It was held up, and another life has it now.
       self._reads[key].append(read)
       self._waiting.append(read)
       if len(self._waiting) == self._per_push:
@@ -169,7 +169,7 @@ class _Life:
     self._step = last
 
   def lose(self):
-    """Nobody can say what came of what was on its way."""
+    """Drops what was in flight: nobody can say what came of it."""
     self._in_flight.update(self.hand[: self._num_in_run])
     for read in self._waiting:
       read.least = 0

@@ -1,10 +1,10 @@
-"""What all faults have in common: the hit, and when all is well again."""
+"""What all faults have in common: the hit, and the recovery."""
 
 import time
 
 
 class Recovery:
-  """A fault to a run: what was before it, and what came of it."""
+  """A fault in a run: the state before it, and what came of it."""
 
   def __init__(self, run, fault):
     """
@@ -19,20 +19,20 @@ class Recovery:
     self.num_starts = {t: len(log.start_times) for t, log in run.logs.items()}
 
   def hit(self, tasks, signum):
-    """Signals `tasks`, all or none left; returns whether there was one."""
+    """Signals those of `tasks` that still run; returns whether any did."""
     hit = [name for name in tasks if self._run.signal(name, signum)]
     if not hit:
       self.note_gone()
     return bool(hit)
 
   def note_gone(self):
-    """Notes that the task was not there any more; waits for the run's end."""
+    """Notes that the task was already gone; waits for the run's end."""
     run = self._run
     self._fault.is_survived = run.wait_until(lambda: not run.is_running)
     self._fault.note = 'gone before its fault'
 
   def wait_for_tasks(self, tasks):
-    """Waits until those of `tasks` that were ended are back and all go on."""
+    """Waits until `tasks`, which were ended, are back and all go on."""
     logs = self._run.logs
 
     def are_started():
@@ -50,7 +50,7 @@ class Recovery:
           if log.step_time <= backs[name]:
             return False
         elif lost_ps and name.startswith('worker'):
-          # It has to find out, and to make a step from the checkpoint.
+          # It has to notice, and to make a step from the checkpoint.
           if not any(t > self._time for t, _, _ in log.recoveries):
             return False
           if log.step_time <= log.recoveries[-1][0]:
@@ -60,19 +60,19 @@ class Recovery:
     self._wait_until_well(max(backs.values()), is_well)
 
   def wait_for_steps(self, logs):
-    """Waits until each of `logs` tells a step from now on."""
+    """Waits until each of `logs` reports a new step."""
     back = time.time()
     self._wait_until_well(
       back, lambda: all(log.step_time > back for log in logs)
     )
 
   def give_up(self, note):
-    """Notes what did not come; how the run has ended is looked at later."""
+    """Notes what did not happen; how the run ended is checked later."""
     self._fault.is_survived = not self._run.is_running
     self._fault.note = note
 
   def _wait_until_well(self, back, is_well):
-    """Waits, and fills in what was lost and how long it took since `back`."""
+    """Waits, then fills in what was lost and the seconds since `back`."""
     run, fault = self._run, self._fault
     if not run.wait_until(is_well):
       over = '' if run.is_running else ', as the training was over'

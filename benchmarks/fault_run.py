@@ -1,4 +1,4 @@
-"""A run that faults are done to: a launch, its tasks, and what they write."""
+"""A run to inject faults into: a launch, its tasks, and what they write."""
 
 import json
 import pathlib
@@ -14,17 +14,17 @@ from distmnist.logdir import checkpoints, history
 
 
 class Log(processes.Log):
-  """What a task has written, and what that says of its steps and lives.
+  """What a task has written, and what it says about its steps and lives.
 
   Attributes:
-    step: int, the last one that it told, 0 for none.
-    step_time: float, when.
-    start_times: list of float, when it was started again.
-    recoveries: list of (time, step it came back to, steps that were lost).
+    step: int, the last one reported, 0 for none.
+    step_time: float, when that was.
+    start_times: list of float, when it was restarted.
+    recoveries: list of (time, step it came back to, steps lost).
   """
 
   def __init__(self, path):
-    # Compared with the times in the history.
+    # The times are compared with those in the history.
     super().__init__(path, clock=time.time)
     self.step, self.step_time = 0, 0.0
     self.start_times, self.recoveries = [], []
@@ -40,12 +40,12 @@ class Log(processes.Log):
 
 
 class Run(runs.Launch):
-  """A launch that starts again what is lost; and what its training leaves.
+  """A launch that restarts lost tasks, and what its training leaves.
 
   Attributes:
-    common: list of str, flags of train that come before those given.
-    logdir: path, of train.
-    frozen: list of (task, from, until), when it was stopped by SIGSTOP.
+    common: list of str, train's flags that come before the given ones.
+    logdir: path, train's --logdir.
+    frozen: list of (task, from, until), when SIGSTOP had suspended it.
   """
 
   make_log = Log
@@ -56,7 +56,7 @@ class Run(runs.Launch):
     '--optimizer=adam',
     '--learning_rate=0.003',
     '--save_steps=200',
-    # Of no end: it has the best of all evaluations told.
+    # Never stops the training, but has the best evaluation reported.
     '--validation_steps=150',
     '--early_stopping_patience=1000',
     '--log_secs=0',
@@ -68,9 +68,9 @@ class Run(runs.Launch):
     """
     Args:
       folder: path, for the logdir and the logs.
-      flags: list of str, of train, with --train_steps=N among them.
+      flags: list of str, train's flags, with --train_steps=N among them.
       num_ps, num_workers: ints.
-      env: {name: value} beside our own, of all tasks.
+      env: {name: value}, added to our own for all tasks.
     """
     self.logdir = pathlib.Path(folder) / 'run'
     self.frozen = []
@@ -94,7 +94,7 @@ class Run(runs.Launch):
     return [log for name, log in self.logs.items() if name[0] == 'w']
 
   def freeze(self, name, secs):
-    """Stops a task for so long; returns whether it was there."""
+    """Suspends a task for `secs`; returns whether it was running."""
     if not self.signal(name, signal.SIGSTOP):
       return False
     start = time.time()
@@ -124,7 +124,7 @@ class Run(runs.Launch):
     return events
 
   def wait_for_event(self, kind, limit_secs=30.0):
-    """Returns whether an event of that kind came since the last call."""
+    """Returns whether an event of that kind has come since the last read."""
     return self.wait_until(
       lambda: any(e['event'] == kind for e in self.read_new_events()),
       limit_secs,

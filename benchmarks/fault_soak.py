@@ -14,10 +14,10 @@ KINDS = 'kill', 'term', 'freeze'
 
 
 def soak(rule, flags, every_secs, seed):
-  """One run to its end with a fault every `every_secs`; returns a problem.
+  """Runs to the end with a fault every `every_secs`; returns a problem.
 
-  A leak shows as a peak of a process's second half of life above that of its
-  first; a process must have lived a minute and a half to be looked at.
+  A leak shows as a higher peak in the second half of a process's life than in
+  the first; only processes that lived for over a minute and a half count.
   """
   draw = random.Random(seed)
   faults, memory = [], {}

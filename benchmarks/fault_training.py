@@ -1,4 +1,4 @@
-"""A training of any rule with faults in it, and what must hold after it."""
+"""A training under any rule with faults in it, and what must hold after."""
 
 import shutil
 import tempfile
@@ -15,7 +15,7 @@ from distmnist.logdir import invariants
 
 NUM_PS, NUM_WORKERS = 2, 3
 LOCAL_ADAM = ['--local_optimizer=adam', '--local_learning_rate=0.003']
-# Some seconds of work each; the steps are their last flag.
+# A few seconds of work each; the steps are the last flag.
 RULES = {
   'sync_sgd': ['--train_steps=1200'],
   'sync_sgd with a backup': ['--replicas_to_aggregate=2', '--train_steps=1600'],
@@ -51,10 +51,10 @@ RULES = {
   for name, flags in RULES.items()
 }
 WITHOUT_PS = {'ring_allreduce'}
-# What the workers have in their hands at the end may be one too many.
+# What the workers still hold at the end may be surplus.
 LEAVING = {'sync_sgd with a backup', 'sync_sgd by shards with a backup'}
-# By whatever rule. Without faults the mlp has 0.95 and more, and the net of the
-# tasks on hosts of their own 0.83 under bmuf, and more under the others.
+# Under any rule. Without faults the mlp reaches 0.95 or more; the net of tasks
+# on hosts of their own reaches 0.83 under bmuf and more under the others.
 LEAST_ACCURACY = {'mlp': 0.85, 'softmax': 0.75}
 
 
@@ -64,19 +64,19 @@ def count_tasks(rule):
 
 
 def run_with_faults(rule, faults, extra=(), keep=None):
-  """Runs a training with `faults`, in their order; fills them in.
+  """Runs a training with `faults`, in order, and fills them in.
 
   Args:
-    rule: str, of RULES.
+    rule: str, a key of RULES.
     faults: list of fault_kinds.Fault.
-    extra: list of str, flags of train that come last.
-    keep: path to copy the logs of a run to that has a problem, or None.
+    extra: list of str, train's flags that come last.
+    keep: path to which a run with a problem has its logs copied, or None.
 
   Returns:
     (problem or '', report or None).
 
   Raises:
-    fault_writes.CannotError, network.CannotError: not on this machine.
+    fault_writes.CannotError, network.CannotError: this machine cannot have it.
   """
   kinds = {fault.kind for fault in faults}
   on_hosts = kinds & fault_kinds.ON_HOSTS
@@ -98,12 +98,12 @@ def run_with_faults(rule, faults, extra=(), keep=None):
 
 
 def do_faults(run, faults, rule):
-  """Does `faults` to a run, in their order, and waits for its end.
+  """Injects `faults` into a run, in order, and waits for its end.
 
   Args:
     run: fault_run.Run.
     faults: list of fault_kinds.Fault, filled in.
-    rule: str, of RULES.
+    rule: str, a key of RULES.
 
   Returns:
     (problem or '', report or None).
@@ -111,7 +111,7 @@ def do_faults(run, faults, rule):
   done = []
   for fault in faults:
     mark = fault.mark * run.last_step
-    # All are well and under way.
+    # All workers are under way.
     ready = run.wait_until(
       lambda mark=mark: run.step >= mark and all(w.step for w in run.workers),
       limit_secs=300,
@@ -135,7 +135,7 @@ def do_faults(run, faults, rule):
 
 
 def find_violations(run, report, rule):
-  """Returns what the history of a run says that must not be, a list of str."""
+  """Returns the invariants that a run breaks, a list of str."""
   events = run.read_history()
   of_report = []
   if report:

@@ -1,14 +1,14 @@
-"""Writes of checkpoints that fail, by a library that the tasks preload."""
+"""Checkpoint writes that fail, by a library that the tasks preload."""
 
 import functools
 import pathlib
 import shutil
 import subprocess
 
-# Errors that a write of a checkpoint meets, by their numbers.
+# Errors that a checkpoint write meets, with their numbers.
 WRITE_ERRORS = {'EIO': 5, 'ENOSPC': 28, 'EDQUOT': 122}
 ERROR_FILE = 'FAULTS_ERRNO_FILE'
-# Calls on a checkpoint's file fail by the number in ERROR_FILE, if it has one.
+# Calls on a checkpoint's file fail with the number in ERROR_FILE, if any.
 SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,15 +51,15 @@ int fsync(int fd) {
 
 
 class CannotError(Exception):
-  """This machine cannot have this fault; the text says why."""
+  """This fault is impossible on this machine; the text says why."""
 
 
 @functools.cache
 def compile_shim(folder):
-  """Returns the path of a library that makes writes of checkpoints fail.
+  """Returns the path of a library that makes checkpoint writes fail.
 
   Args:
-    folder: str, where it is made.
+    folder: str, where to build it.
 
   Raises:
     CannotError: there is no C compiler.
@@ -78,10 +78,10 @@ def compile_shim(folder):
 
 
 def make_env(kind, folder):
-  """Returns the variables, {name: value}, that the tasks need for a kind.
+  """Returns {name: value}, the variables that the tasks need for a kind.
 
   Raises:
-    CannotError: this machine cannot have it.
+    CannotError: the kind is impossible on this machine.
   """
   if kind not in WRITE_ERRORS:
     return {}

@@ -1,43 +1,43 @@
-"""Faults of every kind into running clusters of every rule: what is broken?
+"""Faults of every kind in running clusters of every rule: what breaks?
 
   python benchmarks/faults.py [--faults=200] [--seed=0] [--results=FILE]
       [-- flags of train]
   python benchmarks/faults.py --seed=0 --only=17
   python benchmarks/faults.py --soak=RULE [--every_secs=20] -- --train_steps=N
 
-Fault i of a seed has a training of its own, of 2 ps and 3 workers with the mlp
-on MNIST; seed and i decide on the rule, the kind, the tasks and the moment, so
-that --only=i does the same again. The kinds:
+Fault i of a seed has a training of its own: the mlp on MNIST, with 2 ps and 3
+workers. The seed and i decide the rule, the kind, the tasks and the moment, so
+--only=i repeats the same fault. The kinds:
 
-  kill        SIGKILL to a task; the launcher starts it again
-  term        SIGTERM, as a preempted machine gets it; likewise
+  kill        SIGKILL to a task; the launcher restarts it
+  term        SIGTERM, as on a preempted machine; likewise
   freeze      SIGSTOP for 2 s, then SIGCONT
   pair        SIGKILL to the chief and a ps at once
-  in save     SIGKILL to the chief or a ps as a checkpoint is written
-  in restore  SIGKILL to a ps, and to the chief or a ps as it is restored
+  in save     SIGKILL to the chief or a ps while a checkpoint is written
+  in restore  SIGKILL to a ps, and to the chief or a ps while it is restored
   at end      SIGKILL to a task when the last step is done
-  EIO, ENOSPC, EDQUOT   writes of checkpoints fail so, until one line says it
+  EIO, ENOSPC, EDQUOT   checkpoint writes fail with this, until a line says so
   loss        2 % of all packets are lost, to the end of the training
-  one way     what one task sends is lost for 15 s; what it gets is not
-  replaced    a worker stands still for 30 s, and another has its place when it
-              wakes up, without a network but with the --logdir
+  one way     what one task sends is lost for 15 s; what it receives is not
+  replaced    a worker is suspended for 30 s; when it wakes up, another has its
+              place, and it has no network but still the --logdir
 
-For the last three each task is on a host of its own, a network namespace. A
-kind that this machine cannot have is said and left out.
+For the last three, each task is on a host of its own, a network namespace. A
+kind that is impossible on this machine is named and left out.
 
-A fault is survived if the tasks it hit, and if a ps is lost all workers, make
+A fault is survived if the tasks it hit (all workers, if a ps is lost) make
 their next step within a minute, nothing older than the last checkpoint comes
 back, and the run ends at its last step with exit code 0, learns, and leaves no
-process behind. Seconds to recover are from the restart (or the SIGCONT) to that
-next step. What the history of the run (train's --history) breaks of the
-invariants in fault_checker.py counts as violations.
+process behind. Seconds to recover run from the restart (or the SIGCONT) to that
+next step. Invariants in fault_checker.py that the history of the run (train's
+--history) breaks count as violations.
 
-With --results what came of each fault is kept in that file, a line of JSON, and
-those that it has already are not done again: 200 faults take hours, and may be
-done in parts.
+With --results, each fault's outcome is kept in that file as a line of JSON, and
+faults already in it are not repeated: 200 faults take hours, and may be done in
+parts.
 
-With --soak it is one long run with a fault every --every_secs seconds, and the
-resident memory of the tasks is followed.
+--soak is one long run with a fault every --every_secs seconds, during which the
+resident memory of the tasks is tracked.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def draw_fault(seed, index, rules, kinds):
 
 
 def read_results(path, args):
-  """Returns what a file of results has of these faults, {index: Fault}."""
+  """Returns the results in a file for these faults, {index: Fault}."""
   if path is None or not path.exists():
     return {}
   done = {}
@@ -86,7 +86,7 @@ def read_results(path, args):
 
 
 def measure(args, extra):
-  """Yields (rule, Fault) of each, and prints what goes on to stderr."""
+  """Yields (rule, Fault) of each, and prints the progress to stderr."""
   indices = range(args.faults) if args.only is None else [args.only]
   path = args.results and pathlib.Path(args.results)
   done = read_results(path, args)
@@ -116,7 +116,7 @@ def measure(args, extra):
 
 
 def format_again(args, extra, index):
-  """Returns the command, a str, that does fault number `index` again."""
+  """Returns the command, a str, that repeats fault number `index`."""
   words = ['python benchmarks/faults.py', f'--seed={args.seed}']
   for name, every in (('rules', RULES), ('kinds', fault_kinds.KINDS)):
     chosen = getattr(args, name)
@@ -126,7 +126,7 @@ def format_again(args, extra, index):
 
 
 def name_roles(fault):
-  """Returns what the tasks are that a fault hits, a str."""
+  """Returns the roles of the tasks that a fault hits, a str."""
   if fault.kind == 'loss':
     return 'all'
   return ' and '.join(
@@ -136,7 +136,7 @@ def name_roles(fault):
 
 
 def print_faults(found):
-  """Prints the table: a row a kind of fault and role."""
+  """Prints the table: one row per kind of fault and role."""
   rows = {}
   for _, fault in found:
     rows.setdefault((fault.kind, name_roles(fault)), []).append(fault)

@@ -1,7 +1,7 @@
-"""distmnist.train, of which the last worker comes late; for scale.py.
+"""distmnist.train, whose last worker comes late; for scale.py.
 
-It opens the pipe of $HELD_BY before anything else, and so waits there until
-somebody opens the other end.
+That worker opens the pipe $HELD_BY before anything else, and so waits there
+until somebody opens the other end.
 """
 
 import os

@@ -2,10 +2,10 @@
 
   python benchmarks/launchers.py [--launchers=NAME,...] [flags of train ...]
 
-Without flags it is configs/cnn_async.flags, on 2 ps and 2 workers. ssh goes to
-a real sshd on 127.0.0.1 and 127.0.0.2, slurm to a real Slurm of one node, both
-of the benchmark's own, spark to a local-cluster of an executor a task. What is
-not installed is skipped, with the reason.
+The default flags are configs/cnn_async.flags; there are 2 ps and 2 workers. ssh
+goes to a real sshd on 127.0.0.1 and 127.0.0.2, slurm to a real one-node Slurm,
+both started by the benchmark, and spark to a local-cluster with one executor
+per task. A launcher that is not installed is skipped, with the reason.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def why_no_spark():
   return '' if shutil.which('java') else 'no java: install Java 17'
 
 
-# Name -> (make(folder), a context with the launcher's flags; why it cannot be).
+# Name -> (make(folder), a context with the launcher's flags; why it can't run).
 LAUNCHERS = {
   'local': (make_local, lambda: ''),
   'ssh': (make_ssh, sshd.why_not),
@@ -91,7 +91,7 @@ def main(words):
     names = words.pop(0).partition('=')[2].split(',')
   flags = words or [f'--flagfile={processes.REPO}/configs/cnn_async.flags']
   if 'DISTMNIST_DATA_DIR' in os.environ:
-    # Variables do not travel over ssh.
+    # Environment variables do not travel over ssh.
     data_dir = pathlib.Path(os.environ['DISTMNIST_DATA_DIR']).resolve()
     flags.append(f'--data_dir={data_dir}')
   print(tables.describe_machine(), '\n', flush=True)

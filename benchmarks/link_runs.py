@@ -1,4 +1,4 @@
-"""A cluster on links of its own: the cases, and what is read off a run."""
+"""A cluster on links of its own: the cases, and what a run yields."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ import usage
 
 NUM_WORKERS = 3
 PERIOD = 10
-# So often the logs are looked at.
+# How often the logs are read.
 TICK_SECS = 0.01
 COMMON = [
   *('--dataset=synthetic', '--synthetic_image_size=32'),
@@ -31,7 +31,7 @@ class Case:
   Attributes:
     title: str.
     num_ps: int.
-    flags: list of str, of train.
+    flags: list of str, train's.
     steps: int, local steps of a worker to measure, with vgg19.
     period: int, T; whole periods are measured.
   """
@@ -72,7 +72,7 @@ CASES = {
 
 
 def make_flags(case, args):
-  """Returns the flags of train, a list of str, that all tasks get."""
+  """Returns train's flags, a list of str, that all tasks get."""
   return [*COMMON, f'--model={args.model}', *case.flags]
 
 
@@ -119,7 +119,7 @@ def start_task(group, network, host, task, folder):
     task.name,
     network.wrap(host, task.argv),
     processes.task_log(folder, task.name),
-    # A GPU would compute something else than the cores.
+    # With a GPU, this would not measure the cores.
     env={'CUDA_VISIBLE_DEVICES': ''},
     is_server=True,
   )
@@ -127,11 +127,11 @@ def start_task(group, network, host, task, folder):
 
 
 def wait_for_steps(group, logs, num_steps, deadline):
-  """Returns once each of `logs` has so many steps.
+  """Returns once each of `logs` has `num_steps` steps.
 
   Raises:
-    ProcessError: a task has ended, or it is later than `deadline`, by
-      time.monotonic().
+    ProcessError: a task has ended, or `deadline`, by time.monotonic(), has
+      passed.
   """
 
   def have_made():
@@ -157,11 +157,11 @@ def subtract(later, earlier):
 
 
 def compute_step_secs(marks, period):
-  """Returns the seconds of a local step, by the mean speed of the workers.
+  """Returns the seconds of a local step, from the workers' mean speed.
 
   Args:
-    marks: list, a worker each, of the times at which its steps ended.
-    period: int, T; what is left of a period at the end does not count.
+    marks: list with, per worker, the times at which its steps ended.
+    period: int, T; an incomplete period at the end does not count.
   """
   speed = 0.0
   for times in marks:
@@ -171,11 +171,11 @@ def compute_step_secs(marks, period):
 
 
 def compute_busiest(moved, secs, mbits):
-  """Returns what the busiest link carried one way, 1 for all that it can.
+  """Returns what the busiest link carried one way, as a part of its rate.
 
   Args:
     moved: list of (bytes from a host, bytes to it).
-    secs: float, in which it was moved.
+    secs: float, how long that took.
     mbits: int, the rate of a link.
   """
   return max(map(max, moved)) * 8e-6 / secs / mbits

@@ -1,10 +1,10 @@
 """A network of this program's own: hosts on one switch, each link at one speed.
 
-A host is a network namespace with an address; the switch is a bridge in one
-more. The link between them is a veth pair with a token bucket (tc tbf) at both
-ends, so that it carries its rate to and fro at the same time. The machine's own
-network is not touched: all there is lives in namespaces that have no name and
-are kept by our descriptors alone, so it is gone when we are, even by kill -9.
+A host is a network namespace with an address; the switch is a bridge in another
+one. The link between them is a veth pair with a token bucket (tc tbf) at both
+ends, so that it carries its rate in both directions at once. The machine's own
+network is not touched: everything lives in unnamed namespaces that only our
+descriptors keep alive, so it is gone when we are, even by kill -9.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ from distmnist.common.names import FIRST_PORT
 from distmnist.launching import jobs, network_namespace
 
 PROGRAMS = 'ip', 'tc', 'nsenter', 'setpriv'
-# A packet of a virtual link may have 64 KiB, and a bucket has to hold it.
+# A packet on a virtual link may be 64 KiB, and a bucket has to hold it.
 _MIN_BURST_BYTES = 128 << 10
 _BURST_SECS = 0.001
 _QUEUE_MSECS = 50
@@ -35,7 +35,7 @@ class CannotError(Exception):
 
 
 class Network:
-  """Hosts 0, 1, ... and the switch between them; a context, which ends them."""
+  """Hosts 0, 1, ... and the switch between them; a context that ends them."""
 
   def __init__(self, num_hosts, mbits):
     """
@@ -84,7 +84,7 @@ class Network:
     """Returns the command (list of str) that runs `argv` on a host.
 
     It becomes `argv` itself, under the same pid, and the kernel kills it when
-    we end, however that is.
+    we end, however that happens.
     """
     death = 'setpriv', '--pdeathsig', 'KILL', '--'
     # We may have ended before the kernel was asked to.
@@ -98,16 +98,16 @@ class Network:
       self._hosts[host].enter()
       return socket.socket()
 
-    # A thread alone moves there, and ends.
+    # Only this thread enters the namespace, and it ends.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       return pool.submit(make).result()
 
   def drop(self, host, share):
-    """From now on loses `share`, up to 1, of the packets that a host sends."""
+    """Drops `share`, up to 1, of the packets that a host sends from now on."""
     self.let_through(host)
     self._call('tc', 'qdisc', 'add', 'dev', 'net0', 'clsact', host=host)
-    # Of classic BPF: a random number of 32 bits, and if it is not below the
-    # limit, TC_ACT_SHOT. Few kernels have netem.
+    # Classic BPF: draws a random number of 32 bits; TC_ACT_SHOT unless it is
+    # below the limit. Few kernels have netem.
     limit = min(2**32 - 1, int((1 - share) * 2**32))
     code = f'4,32 0 0 4294963256,53 0 1 {limit},6 0 0 2,6 0 0 4294967295'
     self._call(
@@ -117,12 +117,12 @@ class Network:
     )
 
   def let_through(self, host):
-    """Loses none of a host's packets any more."""
-    with contextlib.suppress(CannotError):  # It lost none before.
+    """Stops dropping a host's packets."""
+    with contextlib.suppress(CannotError):  # None were dropped.
       self._call('tc', 'qdisc', 'del', 'dev', 'net0', 'clsact', host=host)
 
   def take_over(self, host, other):
-    """Gives the address of a host to another one; the host has no link."""
+    """Gives a host's address to another one; the host loses its link."""
     [link] = json.loads(
       self._call('ip', '-j', 'link', 'show', 'net0', host=host)
     )
@@ -179,7 +179,7 @@ class Network:
 
 
 def _path(namespace):
-  # Ours, so that each process finds it there whatever it has inherited.
+  # Under our pid, any process finds it, whatever it has inherited.
   return f'/proc/{os.getpid()}/fd/{namespace.fds[-1]}'
 
 
@@ -188,7 +188,7 @@ def _enter(namespace):
 
 
 def make_tasks(network, num_ps, num_workers, flags):
-  """Returns a list of jobs.Task, by this Python: task i is for host i."""
+  """Returns a list of jobs.Task, run by this Python: task i is for host i."""
   num_tasks = num_ps + num_workers
   hosts = [f'{network.address(i)}:{FIRST_PORT}' for i in range(num_tasks)]
   num_cores = len(os.sched_getaffinity(0))
@@ -201,13 +201,13 @@ def make_tasks(network, num_ps, num_workers, flags):
 
 
 def measure_link(mbits, secs=2.0):
-  """Sends as much as a link carries in `secs`, both ways at the same time.
+  """Sends as much as a link carries in `secs`, both ways at once.
 
   Args:
-    mbits: int, the rate that is asked for.
+    mbits: int, the rate asked for.
 
   Returns:
-    (to, fro): floats, the megabits a second of TCP's payload that arrived.
+    (to, fro): floats, the megabits a second of TCP payload that arrived.
   """
   num_bytes = int(mbits * 1e6 / 8 * secs)
 

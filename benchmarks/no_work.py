@@ -1,6 +1,6 @@
-"""A task that starts and ends, for scale.py; with --wait it ends by a signal.
+"""A task that starts and ends, for scale.py; with --wait, it ends by a signal.
 
-It takes all flags that a launcher gives to a task of train.
+It accepts all flags that a launcher gives to a task of train.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Parts of the command lines of the benchmarks."""
+"""Parts of the benchmarks' command lines."""
 
 import argparse
 
@@ -24,11 +24,11 @@ def count(text):
 
 
 def names_of(known, may_be_none=False):
-  """Returns what parses names with commas between them, for argparse's type.
+  """Returns a parser of comma-separated names, for argparse's type.
 
   Args:
-    known: names, str; another one is an error of the command line.
-    may_be_none: bool, whether an empty text is no name at all.
+    known: names, str; any other is a command-line error.
+    may_be_none: bool, whether an empty text means no names.
   """
 
   def parse(text):

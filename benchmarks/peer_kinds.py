@@ -1,4 +1,4 @@
-"""A run of a peer, and of a rule of distmnist as one of them."""
+"""A run of a peer, and a rule of distmnist as one of the peers."""
 
 import dataclasses
 import json
@@ -77,10 +77,10 @@ class Distmnist:
 
   Attributes:
     num_ps: int.
-    flags: list of str, of train.
+    flags: list of str, train's.
     batches_per_update: int, the batches of all workers in a global step.
-    num_launches: int, clusters at the same time.
-    num_workers: int, of a cluster.
+    num_launches: int, clusters run at the same time.
+    num_workers: int, per cluster.
   """
 
   num_ps: int
@@ -137,7 +137,7 @@ class Distmnist:
     }
 
   def _make_flags(self, work):
-    """Returns the flags of train, a list of str."""
+    """Returns train's flags, a list of str."""
     net = common.NETS[work.net]
     updates = -(-work.steps * self.num_workers // self.batches_per_update)
     flags = [

@@ -1,4 +1,4 @@
-"""Who is compared: the peers, their titles, and the accuracies to reach."""
+"""What is compared: the peers, their titles, and the accuracies to reach."""
 
 import dataclasses
 
@@ -71,5 +71,5 @@ TITLES = {
   'tf2_mirrored_10': 'TF2 MultiWorkerMirroredStrategy, 10 steps a call',
   'torch_ddp': 'PyTorch DDP, gloo',
 }
-# No way to train one net, and so not raced to an accuracy.
+# They do not train one net, so they are not raced to an accuracy.
 CEILINGS = {'ceiling', 'ceiling_10'}

@@ -1,4 +1,4 @@
-"""The peers that are scripts of benchmarks/peers, a process a task."""
+"""The peers that are scripts of benchmarks/peers, one process per task."""
 
 import contextlib
 import dataclasses
@@ -17,17 +17,17 @@ class SkippedError(Exception):
 
 @dataclasses.dataclass
 class Script:
-  """A script of benchmarks/peers, a process a task.
+  """A script of benchmarks/peers, one process per task.
 
   Attributes:
     file: str.
     num_ps: int.
-    has_coordinator: bool, a process that alone knows of the steps; then the
-      workers are servers like the ps.
+    has_coordinator: bool, whether one process alone knows of the steps; the
+      workers are then servers like the ps.
     is_torch: bool.
     steps_per_call: int.
     num_workers: int.
-    flags: tuple of str, of the script.
+    flags: tuple of str, the script's.
   """
 
   file: str
@@ -112,7 +112,7 @@ def pick_addresses(count):
 
 
 def check_torch(python):
-  """Raises SkippedError where `python` cannot import torch."""
+  """Raises SkippedError if `python` cannot import torch."""
   try:
     done = subprocess.run(
       [python, '-c', 'import numpy, torch.distributed'],
@@ -130,13 +130,13 @@ def check_torch(python):
 
 
 def compute_images_per_sec(marks):
-  """Images a second of all workers, while all of them train.
+  """Returns images per second of all workers while all of them train.
 
   Args:
-    marks: list, a worker each, of [[time, images so far], ...], ascending.
+    marks: list with, per worker, [[time, images so far], ...], ascending.
 
   Returns:
-    float; None if there is no time that they share.
+    float; None if no time is common to all.
   """
   start = max(worker[0][0] for worker in marks)
   end = min(worker[-1][0] for worker in marks)

@@ -1,4 +1,4 @@
-"""The table and the figure of peers.py, by its raw results."""
+"""The table and the figure of peers.py, from its raw results."""
 
 import peer_kinds
 import peer_list
@@ -16,7 +16,7 @@ MEASURES = (
 
 
 def compute_medians(results, net):
-  """Medians of the peers of a net.
+  """Computes the medians of a net's peers.
 
   Args:
     results: list of raw results, dicts; see `run_all`.
@@ -25,8 +25,8 @@ def compute_medians(results, net):
   Returns:
     dict of peer -> dict: each measure's median, None where there is none;
     over_ceiling, the median of the ratios within a repeat, to ceiling_10 for
-    those with 10 steps a run; status, that of the worst run; reason; num_ok
-    and num_runs, of the runs for speed.
+    those with 10 steps a run; status and reason, of the first run that is not
+    ok, if any; num_ok and num_runs, of the runs for speed.
   """
   rows = {}
   mine = [r for r in results if r['net'] == net]
@@ -81,7 +81,7 @@ def make_header(net):
 
 
 def make_rows(rows, net):
-  """Returns the table's cells; `rows` are those of `compute_medians`."""
+  """Returns the table's cells; `rows` is what `compute_medians` returns."""
   table = []
   for name, row in rows.items():
     title = peer_list.TITLES[name]
@@ -123,7 +123,7 @@ def print_tables(results):
 
 
 def build_figure(results, title):
-  """Returns a matplotlib Figure: bars of images/s, a panel a net."""
+  """Returns a matplotlib Figure: bars of images/s, one panel per net."""
   import plots  # noqa: PLC0415 (the extra `plots`)
 
   panels = {}

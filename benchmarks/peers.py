@@ -4,14 +4,14 @@
       [--repeats=3] [--to_accuracy] [--torch_python=PATH] [--out=FOLDER]
 
 Two workers each, on 127.0.0.1, on the CPU; one repeat runs all peers one after
-the other, so that a ratio is one of neighbours. The peers are small scripts in
+another, so that ratios are of neighbouring runs. The peers are small scripts in
 benchmarks/peers:
 
-  ceiling        two trainings of distmnist, alone, at the same time;
+  ceiling        two separate trainings of distmnist at the same time;
                  ceiling_10 with 10 steps in a session.run
   async_sgd ...  distmnist's rules, by `python -m distmnist.launch`; downpour
                  and agn exchange with the ps every 10 steps (T=10);
-                 async_sgd_10 ... have 10 steps in a session.run, too;
+                 async_sgd_10 ... also have 10 steps in a session.run;
                  async_sgd_float16 and sync_sgd_float16 move half the bytes
   classic        the script of the tutorials: feed_dict, asynchronous, 1 ps
   tf2_ps         ParameterServerStrategy: coordinator, 1 ps; tf2_ps_10 has 10
@@ -19,47 +19,46 @@ benchmarks/peers:
   tf2_mirrored   MultiWorkerMirroredStrategy; tf2_mirrored_10 likewise
   torch_ddp      PyTorch, DistributedDataParallel over gloo
 
-What is the same: MNIST, all 60,000 images, unpacked, uint8 in memory; the mlp
+The same for all: MNIST, all 60,000 images, unpacked, uint8 in memory; the mlp
 (784-100-10, sigmoid, Glorot, batch 100, Adam 0.003) and the cnn (batch 128,
-Adam 0.001, dropout 0.5); one thread for computing in each worker. TensorFlow
-has intra_op 1 and inter_op 2, distmnist's own numbers: with inter_op 1 a step
-that waits for the ps blocks what could run meanwhile; the servers of tf2_ps
-have inter_op 3, the least that its guide allows. PyTorch has OMP_NUM_THREADS=1.
-A worker reads a shard of its own; those of distmnist share out each epoch,
-batch by batch; and under tf2_ps each reads the whole set in an order of its
-own, since that API makes all workers the same input. TensorFlow 2 has its
-fused Adam: the optimizers of Keras are slower, and know no ps.
+Adam 0.001, dropout 0.5); one computing thread in each worker. TensorFlow has
+intra_op 1 and inter_op 2, distmnist's own numbers: with inter_op 1, a step that
+waits for the ps blocks what could run meanwhile; the servers of tf2_ps have
+inter_op 3, the least that its guide allows. PyTorch has OMP_NUM_THREADS=1.
+A worker reads a shard of its own; distmnist's workers share out each epoch,
+batch by batch; under tf2_ps each reads the whole set in an order of its own,
+since that API gives all workers the same input. TensorFlow 2 has its fused
+Adam: Keras's optimizers are slower and do not support a ps.
 
 What is measured, medians over the repeats:
 
   images/s       over the time in which all workers train, after their first
-                 step, summed over the workers. For distmnist by report.json,
-                 for the others by their time stamps. --steps counts the steps
+                 step, summed over the workers. For distmnist from report.json,
+                 for the others from their timestamps. --steps counts the steps
                  of a worker; an asynchronous classic worker that starts late
-                 is waited for, and nothing counts before. tf2_ps is measured
-                 by its coordinator after 20 calls.
+                 is waited for, and nothing before that counts. tf2_ps is
+                 measured by its coordinator after 20 calls.
   first step     seconds from the command until some worker, and until every
-                 worker, has made a step; under tf2_ps the coordinator does not
-                 know who did. Read off the logs of distmnist every 50 ms.
-  gone           seconds from the last step until no process is left. All peers
-                 compute the accuracy on the 10,000 test images in it;
+                 worker, has made a step; the coordinator of tf2_ps does not
+                 know which did. Distmnist's logs are read every 50 ms.
+  gone           seconds from the last step until no process is left. In that
+                 time all peers compute the accuracy on the 10,000 test images;
                  distmnist also saves and writes its report. A server that
                  never ends is killed by us after the workers: `killed`.
   peak MB        the sum of all processes' peak resident memory, sampled twice
-                 a second (VmHWM). Pages that forked tasks share are counted in
-                 each.
+                 a second (VmHWM). Pages that forked tasks share count in each.
   CPU s          of all processes, from start to end, as the kernel counts it.
 
-With --to_accuracy each peer runs --accuracy_repeats times more, for
---epochs passes of all workers over the data. Every 20,000 (mlp) or 6,400 (cnn)
-images its chief keeps the weights with the time: distmnist by --save_steps, as
-checkpoints that hold Adam's slots too; the others by numpy.savez. When the run
-is over one program computes the test accuracy of all, so that no evaluation
-takes time from a training. The seconds are those from the command to the first
+With --to_accuracy each peer runs --accuracy_repeats more times, for --epochs
+passes of all workers over the data. Every 20,000 (mlp) or 6,400 (cnn) images
+its chief saves the weights and the time: distmnist by --save_steps, as
+checkpoints that also hold Adam's slots; the others by numpy.savez. After the
+run, one program computes the test accuracy of all snapshots, so that evaluation
+takes no time from a training. The seconds run from the command to the first
 weights that reach 97 % (mlp) or 99 % (cnn).
 
 A peer that fails is named with its last lines, and the exit code is 1; the
-others go on. Who lacks PyTorch has that peer skipped: see the extra `bench`.
+others go on. Without PyTorch, that peer is skipped: see the extra `bench`.
 """
 
 import json
@@ -81,7 +80,7 @@ from distmnist.common import cli
 from distmnist.data import idx
 from distmnist.datasets import mnist
 
-# Local steps of a worker that take 10 to 30 s; --steps.
+# Local steps of a worker that take 10 to 30 s; the default of --steps.
 STEPS = {'mlp': 6000, 'cnn': 60}
 EPOCHS = {'mlp': 8, 'cnn': 4}
 SNAPSHOT_IMAGES = {'mlp': 20000, 'cnn': 6400}
@@ -103,7 +102,7 @@ def measure(peer, work):
   except processes.ProcessError as error:
     return {'status': 'failed', 'reason': str(error)}
   except Exception as error:
-    # A record that is not there or has no step, say: a peer's fault as well.
+    # A record that is missing or has no step, say: the peer's fault as well.
     return {'status': 'failed', 'reason': f'{type(error).__name__}: {error}'}
 
 
@@ -129,7 +128,7 @@ def find_target(work, snapshots):
   )
   processes.Group().run([judge], work.limit_secs)
   accuracies = json.loads(judge.log.read_text().splitlines()[-1])
-  # They end at the target.
+  # The accuracies end at the target.
   pairs = [
     (secs, accuracy)
     for (secs, _), accuracy in zip(snapshots, accuracies, strict=False)
@@ -210,7 +209,7 @@ def list_runs(args):
 
 
 def say(result):
-  """Tells on stderr how a run went."""
+  """Reports on stderr how a run went."""
   head = ' '.join(str(result[k]) for k in ('net', 'mode', 'repeat', 'peer'))
   if result['status'] != 'ok':
     text = f'{result["status"]}: {result["reason"]}'

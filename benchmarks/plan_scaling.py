@@ -1,13 +1,12 @@
-"""Where each rule stops scaling, by the plan: a figure, and nothing runs.
+"""Where each rule stops scaling, by the plan: a figure, without any run.
 
   python benchmarks/plan_scaling.py [--model=vgg19] [--out=docs]
 
 writes OUT/plan_scaling.png: the forecast of `python -m distmnist.plan` for 8,
-64 and 256 workers, 1 to 32 ps, and links of 1, 10 and 100 Gbit/s, as steps a
-second of each worker where nothing but the links takes time. A dot is where
-more ps bring nothing any more: from there on it is the link of the worker that
-decides. It takes some minutes, as the plan builds the graph of each number of
-ps.
+64 and 256 workers, 1 to 32 ps, and links of 1, 10 and 100 Gbit/s, as steps per
+second of each worker if nothing but the links takes time. A dot marks where
+more ps no longer help: from there on the worker's link decides. It takes a few
+minutes, as the plan builds the graph for each number of ps.
 """
 
 import dataclasses
@@ -47,7 +46,7 @@ STYLES = {
 NUMS_WORKERS = 8, 64, 256
 NUMS_PS = 1, 2, 4, 8, 16, 32
 GBITS = 1, 10, 100
-# More ps that bring less than this bring nothing.
+# A gain from more ps that is below this counts as none.
 _GAIN = 1.02
 
 
@@ -79,10 +78,10 @@ def compute_speeds(traffics, rule, num_workers, gbits):
 
 
 def set_workers(traffic, num_workers):
-  """Returns the Traffic of a cluster with so many workers."""
+  """Returns the Traffic of a cluster with `num_workers` workers."""
   changes = {'num_workers': num_workers}
   if not traffic.share_of_ps:
-    # In a ring each sends all but its own part, of the sums and of the means.
+    # In a ring each sends all but its own part, of both sums and means.
     factor = (1 - 1 / num_workers) / (1 - 1 / traffic.num_workers)
     changes['pulled'] = traffic.pulled * factor
     changes['pushed'] = traffic.pushed * factor
@@ -90,7 +89,7 @@ def set_workers(traffic, num_workers):
 
 
 def find_end(speeds):
-  """Returns the fewest ps from which on more bring nothing; None if all do."""
+  """Returns the fewest ps beyond which more do not help; None if all help."""
   best = max(speeds.values())
   end = min(n for n, speed in speeds.items() if speed * _GAIN >= best)
   return None if end == max(speeds) else end

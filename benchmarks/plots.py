@@ -1,4 +1,4 @@
-"""The figures of the benchmarks; needs the extra `plots` of setup.py."""
+"""The benchmarks' figures; needs the extra `plots` of setup.py."""
 
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
@@ -8,7 +8,7 @@ BLUE, ORANGE, VIOLET, GRAY = '#1f6feb', '#f0883e', '#8250df', '#8c959f'
 
 
 def make_figure(size, title):
-  """Returns a Figure; a white ground keeps it readable on a dark page."""
+  """Returns a Figure; a white background keeps it readable on a dark page."""
   figure = figure_lib.Figure(
     figsize=size, dpi=110, facecolor='white', layout='constrained'
   )
@@ -17,18 +17,18 @@ def make_figure(size, title):
 
 
 def strip_axes(axes):
-  """Leaves of the axes the words."""
+  """Leaves only the text of the axes."""
   axes.tick_params(length=0, labelsize=8, colors=INK)
   axes.spines[:].set_visible(False)
   axes.xaxis.set_major_locator(ticker.MaxNLocator(4, steps=[1, 2, 5, 10]))
 
 
 def build_bars(panels, title):
-  """Returns a Figure: a bar a row, the first one above.
+  """Returns a Figure: one bar per row, the first one on top.
 
   Args:
     panels: {title: list of (name, value or None, status, is_ours)}; the status
-      stands where there is no value.
+      is shown where there is no value.
     title: str.
   """
   figure = make_figure((4 + 4 * len(panels), 4.2), title)
@@ -55,7 +55,7 @@ def build_bars(panels, title):
 
 
 def write(axes, x, place, text):
-  """Writes beside the point (x, place); the lines of the grid stop there."""
+  """Writes beside the point (x, place); the grid lines stop there."""
   axes.annotate(
     text,
     (x, place),
@@ -69,7 +69,7 @@ def write(axes, x, place, text):
 
 
 def draw_title(axes, *parts):
-  """Parts are (text, color), one after the other: a legend in words."""
+  """Draws `parts`, (text, color) each, in a row: a legend in words."""
   xy, coordinates = (0, 1.01), 'axes fraction'
   for text, color in parts:
     coordinates = axes.annotate(
@@ -79,10 +79,10 @@ def draw_title(axes, *parts):
 
 
 def draw_dots(axes, values):
-  """Draws a dot a row.
+  """Draws one dot per row.
 
   Args:
-    values: list of (float or None, its text, or that where there is none).
+    values: list of (float or None, its text, or the text in its place).
   """
   known = [value for value, _ in values if value] or [0, 100]
   low, high = min(known), max(known)
@@ -95,11 +95,11 @@ def draw_dots(axes, values):
 
 
 def draw_bars(axes, values, *colors):
-  """Draws a bar a row.
+  """Draws one bar per row.
 
   Args:
-    values: list of (list of float, a part of the bar each, and its text); of no
-      parts there is the text alone, or nothing if it is ''.
+    values: list of (list of float, the parts of the bar, and its text); without
+      parts the text stands alone; '' draws no text.
     *colors: str, of the parts.
   """
   end = 1
@@ -116,13 +116,13 @@ def draw_bars(axes, values, *colors):
 
 
 def build_rules(rows, title, format_mb):
-  """Returns a Figure: a line a rule, the most accurate one above.
+  """Returns a Figure: one line per rule, the most accurate one on top.
 
-  One panel a quantity and a rule's name once, at the left: sixteen rules are
-  too close to one another for labels in a scatter plot.
+  One panel per quantity, and each rule's name once, at the left: sixteen rules
+  are too close to one another for labels in a scatter plot.
 
   Args:
-    rows: list of dict, at least one, as of strategy_table.make_row.
+    rows: list of dict, at least one, as from strategy_table.make_row.
     title: str.
     format_mb: callable, float -> str.
   """

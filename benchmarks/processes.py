@@ -1,6 +1,6 @@
 """The processes that a benchmark starts, none of which outlives it; their logs.
 
-Each program of benchmarks/ imports this before distmnist: it is then the
+Each program of benchmarks/ imports this before distmnist, which is then the
 package of this checkout.
 """
 
@@ -30,9 +30,9 @@ class ProcessError(RuntimeError):
 
 
 def exit_by(main, *args):
-  """Ends the program by main(*args), or by a signal where nothing is half done.
+  """Exits with main(*args), or on a signal where nothing is half done.
 
-  That is where a Group waits: what it has started is ended first.
+  That is where a Group waits; what it has started is ended first.
   """
   with signals.collecting(_received):
     sys.exit(main(*args))
@@ -52,10 +52,10 @@ class Process:
     name: str.
     argv: list of str.
     log: path of the file to which its output is appended.
-    env: dict of str, beyond ours.
+    env: dict of str, added to ours.
     cwd: path, None for ours.
-    is_server: bool, whether its end is a failure: it has to be killed.
-    has_tasks: bool, whether it is ended by SIGTERM first, as it has tasks to
+    is_server: bool, whether it must not end on its own: it has to be killed.
+    has_tasks: bool, whether SIGTERM is tried before SIGKILL, as it has tasks to
       stop.
     pid: int, None before it is started.
     code: int, the exit code; None before its end.
@@ -81,12 +81,12 @@ class Group:
   def __init__(self, tick_secs=TICK_SECS):
     """
     Args:
-      tick_secs: float, from one look at what is waited for to the next.
+      tick_secs: float, how often a wait checks its condition.
     """
     self._tick_secs = tick_secs
     self._processes = []
     self._handles = {}  # Process -> (Popen, pidfd), of those that run.
-    self._selector = selectors.PollSelector()  # No descriptor.
+    self._selector = selectors.PollSelector()  # It uses no descriptor.
     self.cpu_secs = 0.0
 
   def __enter__(self):
@@ -126,7 +126,7 @@ class Group:
       signal.pidfd_send_signal(self._handles[process][1], signum)
 
   def turn(self, secs):
-    """Waits for `secs` or an end, unless there was a signal: SystemExit."""
+    """Waits for `secs` or an end; raises SystemExit if there was a signal."""
     check_signals()
     self._turn(secs)
 
@@ -136,13 +136,13 @@ class Group:
       popen, pidfd = self._handles.pop(process)
       self._selector.unregister(pidfd)
       os.close(pidfd)
-      # With what its own children used, if it waited for them.
+      # Includes what its own children used, if it waited for them.
       _, status, usage = os.wait4(process.pid, 0)
       process.code = popen.returncode = os.waitstatus_to_exitcode(status)
       self.cpu_secs += usage.ru_utime + usage.ru_stime
 
   def wait_until(self, is_true, limit_secs):
-    """Returns whether is_true() within `limit_secs`."""
+    """Returns whether is_true() became true within `limit_secs`."""
     deadline = time.monotonic() + limit_secs
     while not is_true():
       left = deadline - time.monotonic()
@@ -161,7 +161,7 @@ class Group:
         )
 
   def run(self, processes, limit_secs=math.inf, on_tick=lambda: None):
-    """Runs processes until those that are no servers end; ends the servers.
+    """Runs processes until all but the servers end; then ends the servers.
 
     Args:
       processes: list of Process.
@@ -199,7 +199,7 @@ class Group:
   def close(self):
     """Ends what still runs."""
     for process in self._handles:
-      # TensorFlow 2 takes SIGTERM for news of a preemption, and stays.
+      # TensorFlow 2 takes SIGTERM for a notice of preemption, and stays.
       self.signal(
         process, signal.SIGTERM if process.has_tasks else signal.SIGKILL
       )
@@ -218,14 +218,14 @@ class Log:
 
   Attributes:
     lines: list of (time, str).
-    step_times: list of float, of the lines that tell a step.
+    step_times: list of float, of the lines that report a step.
   """
 
   def __init__(self, path, clock=time.monotonic):
     """
     Args:
-      path: path, of a file that need not be there yet.
-      clock: callable, which tells the time.
+      path: path, of a file that need not exist yet.
+      clock: callable that returns the time.
     """
     self.path = pathlib.Path(path)
     self.lines, self.step_times = [], []

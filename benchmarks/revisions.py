@@ -1,12 +1,12 @@
-"""The program of the work tree beside that of an older commit, in one run.
+"""The work tree's program beside that of an older commit, in one run.
 
   python benchmarks/revisions.py COMMIT [repeats]
 
-One repeat runs each case with both programs, one after the other and in turn
-the one or the other first, so that a ratio is one of neighbours; the numbers
-are medians, the ratio that of the pairs. It says what a change costs:
+One repeat runs each case with both programs, one after the other and with
+alternating order, so that a ratio is of neighbouring runs; the numbers are
+medians, the ratio the median over the pairs. It shows what a change costs:
 
-  images/s      of the whole cluster, as report.json tells
+  images/s      of the whole cluster, from report.json
   first step    seconds from the command to the chief's first step
   end           seconds from the last step to the launcher's exit
 """
@@ -85,7 +85,7 @@ def main(commit, repeats=5):
           numbers = {repo: measure(repo, net, flags) for repo in order}
           found[name].append((numbers[old], numbers[processes.REPO]))
           ratio = numbers[processes.REPO][0] / numbers[old][0]
-          # It takes minutes: what is cut off has told something.
+          # All takes minutes: an interrupted run has then shown something.
           print(f'{name}: {ratio:.3f} times the images/s', file=sys.stderr)
     finally:
       subprocess.run([*git, 'remove', '--force', str(old)], check=True)

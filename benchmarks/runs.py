@@ -1,4 +1,4 @@
-"""Runs of the shipped command line, and a look at what their tasks write."""
+"""Runs of the shipped command line, and what their tasks write."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import time
 
 import processes
 
-# So long something may take that a run is waited for.
+# How long to wait for something in a run.
 LIMIT_SECS = 60.0
 
 
@@ -33,7 +33,7 @@ def name_tasks(num_ps, num_workers):
 
 
 class Launch:
-  """A launch that runs, and its tasks' logs; a context, which ends it.
+  """A running launch, and its tasks' logs; a context that ends it.
 
   Attributes:
     shape: (number of ps, number of workers).
@@ -48,8 +48,8 @@ class Launch:
     Args:
       folder: path, for the screen and the logs.
       shape: (number of ps, number of workers).
-      flags, launch_flags: lists of str, of train and of launch.
-      env: {name: value} beside our own, of all tasks.
+      flags, launch_flags: lists of str, train's and launch's.
+      env: {name: value}, added to our own for all tasks.
     """
     self.shape, self.folder = shape, pathlib.Path(folder)
     self.flags, self._launch_flags = flags, launch_flags
@@ -92,7 +92,7 @@ class Launch:
       log.read()
 
   def wait_until(self, is_true, limit_secs=LIMIT_SECS, every_secs=0.02):
-    """Returns whether it became true while the run lasted."""
+    """Returns whether is_true() became true while the run lasted."""
     deadline = time.monotonic() + limit_secs
     while time.monotonic() < deadline:
       is_running = self.is_running
@@ -115,10 +115,10 @@ class Launch:
     return found
 
   def signal(self, name, signum):
-    """Signals a task by a handle that no stranger can come under.
+    """Signals a task by a handle that can reach no other process.
 
     Returns:
-      Whether the task was there: the training may be over.
+      Whether the task was running; the training may be over.
     """
     pid = self.find_pids().get(name)
     if pid is None:
@@ -134,15 +134,15 @@ class Launch:
     return False
 
   def end(self, signum=0, limit_secs=LIMIT_SECS):
-    """Returns the seconds until it has ended, after a signal if there is one.
+    """Returns the seconds until the launch ends, after `signum` unless 0.
 
     Raises:
-      ProcessError: it ended with another exit code than it should.
+      ProcessError: it did not end with the expected exit code.
     """
     start = time.monotonic()
     if signum:
       self.group.signal(self._launch, signum)
-    # No look at hundreds of logs meanwhile.
+    # Hundreds of logs are not read meanwhile.
     self.group.wait_until(lambda: not self.is_running, limit_secs)
     if self.code != (128 + signum if signum else 0):
       raise processes.ProcessError(f'exit code {self.code}:\n{self.screen}')
@@ -150,7 +150,7 @@ class Launch:
 
   @property
   def screen(self):
-    """What the launch has printed but for steps, a str."""
+    """What the launch has printed except for steps, a str."""
     lines = self._launch.log.read_text(errors='replace').splitlines()
     return '\n'.join(line for line in lines if not line.startswith('step '))
 
@@ -164,9 +164,9 @@ def launch(num_ps, num_workers, *flags, launch_flags=(), repo=processes.REPO):
 
   Args:
     num_ps, num_workers: int.
-    *flags: str, of train.
-    launch_flags: str each, of launch.
-    repo: path, the checkout whose program it is.
+    *flags: str, train's.
+    launch_flags: iterable of str, launch's.
+    repo: path, the checkout whose program to run.
 
   Returns:
     dict with the report of the run, and in seconds since the command started:

@@ -3,25 +3,26 @@
   python benchmarks/scale.py [--workers=8,16,32,64] [--rules=NAME,...]
       [--secs=20] [--tasks=310] [--launchers=local,ssh]
 
-softmax on synthetic images, by `python -m distmnist.launch`, with one ps; none
-under ring_allreduce, where worker 0 keeps the board and is what is measured.
-For each rule and number of workers there are two runs.
+softmax on synthetic images, by `python -m distmnist.launch`, with one ps; with
+none under ring_allreduce, where worker 0 keeps the board and is measured in its
+place. There are two runs for each rule and number of workers.
 
   whole     from the command to the first step on the screen, and until
-            nothing is left; ten local steps a worker.
+            nothing is left; ten local steps per worker.
   waiting   the last worker comes late: for --secs all others wait for it. Under
-            rules that wait in a step it then starts, all train, and it is
+            rules that wait within a step, it then starts, all train, and it is
             suspended for --secs. SIGTERM ends the run.
 
-Of the waits the table has what moves at ps 0 in and out, as the kernel counts
-it for its sockets, and ps 0's CPU, both per worker and second; and the cores
-that all processes together keep busy. The memory is that of all, with what they
-share counted once (Pss).
+For the waits, the table has the bytes in and out of ps 0, as the kernel counts
+them for its sockets, and ps 0's CPU time, both per worker and second; and the
+cores that all processes together keep busy. The memory is that of all of them,
+with what they share counted once (Pss).
 
 The tasks of the second table are Python processes that print a line and end:
-8 ps and the rest workers. Through ssh each is five processes: a watcher, ssh,
-sshd, the watcher there, and the task. `stopped` is from a SIGTERM, sent when
-half of them have begun and none ends by itself, until nothing is left.
+8 ps, the rest workers. Through ssh each is five processes: a watcher, ssh,
+sshd, the watcher there, and the task. `stopped` is the time from a SIGTERM,
+sent when half of the tasks have begun and none ends on its own, until nothing
+is left.
 """
 
 import argparse

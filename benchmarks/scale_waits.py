@@ -16,7 +16,7 @@ from distmnist.watching import socket_bytes
 
 # Rule -> number of ps.
 RULES = {'async_sgd': 1, 'sync_sgd': 1, 'ring_allreduce': 0}
-# Under these one suspended worker holds up all others in a step.
+# Under these, one suspended worker holds up all others in a step.
 WAITING = 'sync_sgd', 'ring_allreduce'
 LIMIT_SECS = 300.0
 FLAGS = [
@@ -28,13 +28,13 @@ FLAGS = [
 
 @dataclasses.dataclass
 class Use:
-  """What one task and all of them used in a while.
+  """What one task, and all tasks together, used in a period.
 
   Attributes:
     num_bytes: int, sent and received by the one task.
     cpu_secs: float, of the one task.
-    all_cpu_secs: float, of all.
-    secs: float, how long it was.
+    all_cpu_secs: float, of all tasks.
+    secs: float, the length of the period.
   """
 
   num_bytes: int
@@ -67,7 +67,7 @@ def measure_use(launch, pid, secs):
   start = now = time.monotonic()
   while now < start + secs:
     launch.group.turn(min(1.0, start + secs - now))
-    # Now and then, for the bytes of connections that are closed.
+    # Now and then, to count the bytes of connections before they close.
     counter.look()
     now = time.monotonic()
   return Use(
@@ -96,7 +96,7 @@ def wait_for_lines(launch, names, pattern):
 
 
 def measure_waits(rule, num_workers, secs):
-  """Runs a cluster whose workers wait for the last of them.
+  """Runs a cluster whose workers wait for the last one.
 
   Returns:
     (Use before the first step, Use amid a step or None, MB of all, seconds

@@ -1,16 +1,16 @@
-"""Schlag's experiment by distmnist beside the classic script, start to end.
+"""Schlag's experiment in distmnist and in the classic script, start to end.
 
   python benchmarks/schlag.py [repeats]
 
 784-100-10 sigmoid, plain SGD at 0.001, batches of 100, 1 ps and 3 workers that
-make 20 passes over MNIST each: configs/schlag.flags, with a step in a
-session.run and with ten, and benchmarks/peers/classic.py with the same numbers.
-The last rows are of another rule, downpour with T = 10 and 20: a worker takes T
+each make 20 passes over MNIST: configs/schlag.flags, with one step and with ten
+steps in a session.run, and benchmarks/peers/classic.py with the same numbers.
+The last rows have another rule, downpour with T = 10 and 20: a worker takes T
 steps on a copy of its own and pushes the sum of their gradients, by which the
 center makes the same T steps at once.
 Seconds are from the command until nothing is left. The classic ps never ends
-by itself: it is killed the moment the workers are gone. Both have one thread
-for computing in each worker, and compute the test accuracy.
+on its own: it is killed the moment the workers are gone. Both have one
+computing thread in each worker, and compute the test accuracy.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ NUM_WORKERS = 3
 EPOCHS = 20
 BATCH_SIZE = 100
 LIMIT_SECS = 1800
-# Of distmnist there are no images for validation either.
+# Like the classic script, without images for validation.
 OURS = [
   f'--flagfile={processes.REPO}/configs/schlag.flags',
   '--validation_images=0',

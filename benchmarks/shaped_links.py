@@ -5,9 +5,9 @@
 
 3 workers and 1 to 3 ps on this machine, each in a network namespace with one
 link to a switch, shaped both ways (network.py): nothing of the machine's own
-network is touched, and all is gone at the end. It needs root, and says so
-without. vgg19 at 32 x 32 is 156 MB to pull and as much to push in each step;
-with one image a batch there is next to nothing to compute. The cases:
+network is touched, and all is gone at the end. It needs root, and says so if
+run without. vgg19 at 32 x 32 has 156 MB to pull and as much to push in each
+step; with one image per batch there is next to nothing to compute. The cases:
 
   one_ps            sync_sgd, the whole center on one ps
   round_robin       2 ps, as TensorFlow does it: --partitioner=none
@@ -21,25 +21,25 @@ with one image a batch there is next to nothing to compute. The cases:
   float16           async_balanced, and --wire_dtype=float16
   agn               2 ps, balanced; --strategy=agn --communication_period=10
 
-One repeat runs all cases one after the other, and a ratio is one within a
-repeat; the tables have medians. What they tell:
+One repeat runs all cases one after another, and ratios are taken within a
+repeat; the tables have medians. The columns:
 
   s/step       seconds of a worker's local step, after its first, which sets up
-               the graph. Of agn whole periods count. When each worker has made
-               its steps (--steps), the tasks are killed: an evaluation and a
-               checkpoint would move the center again, for longer than we
+               the graph. For agn, whole periods count. When each worker has
+               made its steps (--steps), the tasks are killed: an evaluation and
+               a checkpoint would move the center again, for longer than we
                measure.
   the plan     what `python -m distmnist.plan` forecasts for such links, in
                seconds a step: nothing but the busiest one counts.
   off by       by how much that is less (-) or more (+) than what was measured.
-  busiest      of all links and both ways the part of its rate that the busiest
-               one carried, headers included. All pull and then all push, in
-               turn: half is what that gives.
-  cores busy   CPU seconds of all tasks a second. Near the cores of the machine
-               it is they that decide, and not the links: lower --mbits.
+  busiest      the part of its rate that the busiest of all links carried in its
+               busier direction, headers included. If all pull and then all
+               push, in turn, that is half.
+  cores busy   CPU seconds of all tasks per second. Near the machine's number of
+               cores, they decide and not the links: lower --mbits.
 
-A repeat takes 20 minutes. Where a case has failed it is named with its last
-lines, the others go on, and the exit code is 1.
+A repeat takes 20 minutes. A case that fails is named with its last lines, the
+others go on, and the exit code is 1.
 """
 
 import pathlib
@@ -125,15 +125,15 @@ def make_row(name, plan, results):
 
 
 def compute_error(forecast, measured):
-  """Returns the part of what was measured by which a forecast is larger."""
+  """Returns by what part of the measured value a forecast exceeds it."""
   return forecast / measured - 1
 
 
 def compute_ratios(results):
-  """Returns dict of an element of TARGETS -> list of float, one a repeat.
+  """Returns dict of element of TARGETS -> list of float, one per repeat.
 
   Args:
-    results: list of dict, of the runs that went well.
+    results: list of dict, of the runs that succeeded.
   """
   secs = {(r['repeat'], r['case']): r['step_secs'] for r in results}
   ratios = {}

@@ -3,15 +3,15 @@
   python benchmarks/sparse.py [--rows=100000,1000000] [--workers=1,2]
       [--steps=100] [--repeats=5]
 
-A batch of 256 examples with 26 ids each, drawn by Zipf's law (1.2) and spread
-over the table, rows of 64 numbers, Adagrad, two ps. `classic` is
-tf.nn.embedding_lookup on a variable cut for the two ps under
+A batch has 256 examples with 26 ids each, drawn by Zipf's law (1.2) and spread
+over the table; rows have 64 numbers; Adagrad, two ps. `classic` is
+tf.nn.embedding_lookup on a variable split over the two ps under
 replica_device_setter; `tables` is layers.embedding under async_sgd. All servers
-are processes of their own on 127.0.0.1, each with one thread for computing.
+are processes of their own on 127.0.0.1, each with one computing thread.
 
-The processes do both kinds in turn, and which is first alternates; a ratio is
-one of neighbours. Printed are the medians of the repeats, with their least and
-largest, and the bytes that a step moves.
+The processes run both kinds in turn, alternating which is first; a ratio is of
+neighbouring runs. The output has the medians of the repeats, the least and the
+largest ratio, and the bytes that a step moves.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -35,7 +35,7 @@ from distmnist.strategies import async_sgd
 
 BATCH, NUM_IDS, WIDTH, NUM_PS, RATE = 256, 26, 64, 2, 0.05
 KINDS = 'classic', 'tables'
-# Batches that were drawn beforehand, and steps that are not counted.
+# Batches drawn beforehand, and steps that are not counted.
 _NUM_BATCHES, _WARM_UP = 20, 10
 
 
@@ -99,7 +99,7 @@ def _start_server(member):
 
 
 def work(hosts, index, num_rows, how, ready, told):
-  """Trains as a worker; tells (kind, seconds, bytes a step) of each run.
+  """Trains as a worker; reports (kind, seconds, bytes a step) of each run.
 
   Args:
     hosts: (ps_hosts, worker_hosts).
@@ -125,7 +125,7 @@ def work(hosts, index, num_rows, how, ready, told):
 
 
 def _run(session, ids, train_op, num_bytes, batches, num_steps, ready):
-  """Returns (seconds, bytes a step or 0) of so many steps."""
+  """Returns (seconds, bytes a step or 0) of `num_steps` steps."""
 
   def step(number):
     session.run(train_op, {ids: batches[number % _NUM_BATCHES]})

@@ -1,4 +1,4 @@
-"""Do rules that wait go on, whoever is lost, and however often in a row?
+"""Do rules that wait go on, whichever task is lost, however often in a row?
 
   python benchmarks/stalls.py [--runs=500] [--first=0] [--seed=0]
       [--rules=NAME,...] [--stall_secs=20] [-- flags of train]
@@ -6,14 +6,14 @@
 
 A run is one launch of 2 ps and 3 workers with --max_restarts. By default tasks
 of all roles are killed at seeded moments, one to three times in a row, 1.2 s
-apart. With --in_a_row each rule loses each ps once, twice and thrice. --first
-goes on from that run of the same seed.
+apart. With --in_a_row, each rule loses each ps once, twice and three times in a
+row. --first continues from that run of the same seed.
 
 A run has stalled if a task says for --stall_secs that there is no step though
-all tasks answer, or if the run does not end at its last step with exit code 0,
-within 15 times as long from the last loss. Beside other work 20 s are too few:
-a task that is started again may take as long to its first step. What the wait
-was made of is printed with it. The exit code is 1 if any run has stalled.
+all tasks answer, or if the run does not end at its last step with exit code 0
+within 15 times as long after the last loss. 20 s are too few on a busy machine:
+a restarted task may take as long to its first step. What the task waited for
+is printed with it. The exit code is 1 if any run has stalled.
 """
 
 import collections
@@ -47,7 +47,7 @@ _STALL = re.compile(r'no step for (\d+) s: all tasks answer.*')
 
 
 def draw_losses(rng, names):
-  """Returns one or two (part of the steps, task, times in a row)."""
+  """Draws one or two (part of the steps, task, times in a row)."""
   return sorted(
     (rng.uniform(0.05, 0.7), rng.choice(names), rng.randint(1, 3))
     for _ in range(rng.randint(1, 2))
@@ -55,7 +55,7 @@ def draw_losses(rng, names):
 
 
 def find_stall(run, stall_secs):
-  """Returns the line of a task that has said so long that nothing moves."""
+  """Returns a task's line that nothing moved for `stall_secs`, or ''."""
   for name, log in run.logs.items():
     for match in filter(None, map(_STALL.search, log.texts)):
       if int(match[1]) >= stall_secs:
@@ -69,7 +69,7 @@ def run_with_losses(rule, losses, extra, stall_secs=20, keep=None):
   Args:
     rule: str, of fault_training.RULES.
     losses: list of (part of the steps, task, times in a row).
-    extra: list of str, further flags of train.
+    extra: list of str, further flags for train.
     stall_secs: float, how long nothing may move.
     keep: path to copy the logs of a stalled run to, or None.
   """

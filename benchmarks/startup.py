@@ -4,8 +4,8 @@
 
 Measured from outside: from the command to the chief's first step on the
 screen, and from its last step to the launcher's exit, when no process is left
-(the end barrier, the test accuracy and the report are part of it). Beside it,
-in the same run, a bare `import tensorflow`.
+(which includes the end barrier, the test accuracy and the report). The same run
+also times a bare `import tensorflow`, for comparison.
 """
 
 import subprocess

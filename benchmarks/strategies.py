@@ -4,15 +4,15 @@
       [-- flags of train]
 
 Each CONFIG, by default every file of configs/strategies, is one run of two
-workers and a ps, or none where the rule has none; its name is the row's. One
-run after the other, each in FOLDER/NAME with its report, curves and logs;
-FOLDER/table.md, table.csv and plot.png have them all. Wall seconds are those
-from the command to its exit: start, training, evaluation and end.
+workers and one ps, or no ps if the rule has none; its name is the row's. Runs
+go one after another, each in FOLDER/NAME with its report, curves and logs;
+FOLDER/table.md, table.csv and plot.png cover them all. Wall seconds run from
+the command to its exit: start, training, evaluation and end.
 
-A run that is complete for the same flags is kept: an interrupted table goes on
-where it was. To measure a rule again, delete its folder. A run that fails is
-marked in the table, the others go on, and the exit code is 1. Needs the extra
-`plots` of setup.py; scripts/reproduce_table.sh brings it.
+A run that is complete for the same flags is kept: an interrupted table resumes
+where it stopped. To measure a rule again, delete its folder. A run that fails
+is marked in the table, the others go on, and the exit code is 1. Needs the
+extra `plots` of setup.py; scripts/reproduce_table.sh installs it.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ from absl import flags as absl_flags
 CONFIGS = processes.REPO / 'configs' / 'strategies'
 RESULTS = processes.REPO / 'results' / 'strategies'
 STRATEGIES_WITHOUT_PS = {'ring_allreduce'}
-# A table never resumes a run in the middle, and a save takes time from it: the
-# checkpoints of the start and of the end are enough.
+# A table never resumes a run midway, and saves cost a run time: the checkpoints
+# at the start and at the end are enough.
 FEW_CHECKPOINTS = '--save_secs=86400'
 RECORD = 'run.json'
 
@@ -57,7 +57,7 @@ class Run:
   folder: pathlib.Path
 
   def read_flags(self):
-    """Returns {flag of train: value}, both str; of two the later wins."""
+    """Returns {flag of train: value}, both str; the last duplicate wins."""
     words = absl_flags.FlagValues().read_flags_from_files(
       [f'--flagfile={self.config}', *self.extra], force_gnu=False
     )
@@ -65,7 +65,7 @@ class Run:
     return {name: value for name, _, value in pairs}
 
   def command(self):
-    """Returns what is run, a list of str."""
+    """Returns the command to run, a list of str."""
     has_ps = self.read_flags().get('strategy') not in STRATEGIES_WITHOUT_PS
     flags = [
       *(FEW_CHECKPOINTS, f'--flagfile={self.config}', *self.extra),
@@ -74,8 +74,8 @@ class Run:
     return runs.make_command(int(has_ps), strategy_table.NUM_WORKERS, flags)
 
   def execute(self):
-    """Runs it to its end, whatever that is, and keeps a record."""
-    # Checkpoints of an earlier try would be taken for the start of this one.
+    """Runs the command to its end, whatever that is, and keeps a record."""
+    # This run would resume from the checkpoints of an earlier try.
     if self.folder.exists():
       shutil.rmtree(self.folder)
     self.folder.mkdir(parents=True)
@@ -85,9 +85,9 @@ class Run:
       'exit_code': None,
       'wall_secs': None,
     }
-    # Written before as well: it says that the folder is ours to delete.
+    # Also written beforehand: it marks the folder as ours to delete.
     write_json(self.folder / RECORD, record)
-    # Paths among the flags are relative to the folder in which we are.
+    # Paths among the flags are relative to our working directory.
     path = os.pathsep.join(
       [str(processes.REPO), *filter(None, [os.environ.get('PYTHONPATH')])]
     )
@@ -107,13 +107,13 @@ class Run:
     write_json(self.folder / RECORD, record)
 
   def load(self):
-    """Returns (record, report), dicts; None for what is not there."""
+    """Returns (record, report), dicts; None for a missing one."""
     names = RECORD, 'report.json'
     return tuple(read_json(self.folder / name) for name in names)
 
 
 def read_json(path):
-  """Returns what the file holds; None if it is not there, or not whole."""
+  """Returns what the file holds; None if it is missing or incomplete."""
   try:
     return json.loads(path.read_text('utf-8'))
   except (FileNotFoundError, json.JSONDecodeError):
@@ -129,13 +129,13 @@ def find_runs(names, out, extra):
   """Returns the list of Run.
 
   Args:
-    names: list of str, files of configs/strategies without their ending, or
-      paths of flagfiles; all of configs/strategies if it is empty.
-    out: path of the folder for all.
+    names: list of str, files of configs/strategies without their suffix, or
+      paths of flagfiles; if empty, all of configs/strategies.
+    out: path of the folder for all runs.
     extra: list of str, flags of train.
 
   Raises:
-    ValueError: no such file, two of one name, or a folder that is not ours.
+    ValueError: no such file, two of the same name, or a folder not ours.
   """
   paths = [CONFIGS / f'{name}.flags' for name in names]
   for i, name in enumerate(names):
@@ -157,7 +157,7 @@ def find_runs(names, out, extra):
 
 
 def run_all(todo, out):
-  """Runs what is not complete; the table is written after each run."""
+  """Runs what is not complete; writes the table after each run."""
   results = []
   for number, run in enumerate(todo, 1):
     head = f'[{number}/{len(todo)}] {run.name}'

@@ -1,4 +1,4 @@
-"""The table of strategies.py: a row a rule, and what it says of it."""
+"""The table of strategies.py: one row per rule, and its columns."""
 
 import csv
 
@@ -9,12 +9,12 @@ NUM_WORKERS = 2
 
 
 def is_complete(record, report, flags):
-  """Whether a run needs not be run again.
+  """Whether a run need not be repeated.
 
   Args:
-    record: dict of `Run.execute`, or None.
+    record: dict from `Run.execute`, or None.
     report: dict, the report.json of the run, or None.
-    flags: dict of str, what it should have been run with.
+    flags: dict of str, the flags that it should have been run with.
   """
   return (
     record is not None
@@ -28,7 +28,7 @@ def format_mb(value):
   return f'{value:,.0f}' if value >= 100 else f'{value:.3g}'
 
 
-# Key of a row and of the CSV, title, format of a value.
+# Key in a row and in the CSV, title, format of a value.
 COLUMNS = [
   ('test_accuracy', 'test accuracy', '{:.4f}'.format),
   ('wall_secs', 'wall s', '{:.0f}'.format),
@@ -44,12 +44,12 @@ COLUMNS = [
 
 
 def make_row(name, record, report):
-  """Returns a row of the table: a dict with None for what is not known.
+  """Returns a row of the table: a dict with None for what is unknown.
 
   Args:
     name: str.
-    record: dict of `Run.execute`.
-    report: dict, or None; not every report has all of it.
+    record: dict from `Run.execute`.
+    report: dict, or None; not every report has all the keys.
   """
   report = report or {}
   is_ok = is_complete(record, report, record['flags'])
@@ -64,7 +64,7 @@ def make_row(name, record, report):
 
 
 def format_table(rows):
-  """Returns the rows as a Markdown table; '-' is for what is not known."""
+  """Returns the rows as a Markdown table; '-' stands for what is unknown."""
   table = []
   for row in rows:
     cells = [
@@ -79,7 +79,7 @@ def format_table(rows):
 
 
 def write_csv(rows, file):
-  """Writes the rows with all their digits; an empty cell is not known."""
+  """Writes the rows with all their digits; an empty cell is unknown."""
   keys = ['name', 'status', *(key for key, *_ in COLUMNS)]
   writer = csv.DictWriter(file, keys, lineterminator='\n')
   writer.writeheader()
@@ -87,7 +87,7 @@ def write_csv(rows, file):
 
 
 def describe(reports):
-  """Returns what was run, a line; where runs differ, all values are named."""
+  """Returns a line on what was run; where runs differ, all values appear."""
 
   def find(name):
     found = {report['flags'].get(name) for report in reports}

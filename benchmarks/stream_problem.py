@@ -1,4 +1,4 @@
-"""Images of 28 x 28 from memory, from files, or by a reader: for streams.py."""
+"""28 x 28 images from memory, from files, or from a reader; for streams.py."""
 
 import os
 

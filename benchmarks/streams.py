@@ -1,11 +1,11 @@
-"""Images per second of examples read from files beside the same in memory.
+"""Images per second read from files, beside the same images in memory.
 
   python benchmarks/streams.py [repeats]
 
 MNIST-sized images of --dataset=synthetic, in 11 TFRecord files, with 1 ps and 2
 workers, async, ten steps in a session.run: from arrays in memory, from a
 tfrecord.Reader, and from a reader without files that copies from the arrays
-(what reading ahead costs by itself). One repeat runs all of them in turn.
+(what reading ahead costs on its own). One repeat runs all of them in turn.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tables of what was measured, and the machine on which it was."""
+"""Tables of measurements, and the machine on which they were made."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ def describe_machine():
 
 
 def median(values):
-  """Returns the median of what is not None; None if nothing is left."""
+  """Returns the median of the values that are not None; None if none are."""
   known = [value for value in values if value is not None]
   return statistics.median(known) if known else None
 
@@ -38,8 +38,8 @@ def format_table(header, rows, number_rule='---'):
   Args:
     header: list of str.
     rows: list of list of str.
-    number_rule: str, below the header of all columns but the first; '--:' puts
-      them at the right.
+    number_rule: str, below the header of all columns but the first; '--:'
+      aligns them to the right.
   """
   lines = ['| ' + ' | '.join(cells) + ' |' for cells in (header, *rows)]
   lines.insert(1, '|---|' + f'{number_rule}|' * (len(header) - 1))
@@ -51,12 +51,12 @@ def print_table(header, rows):
 
 
 def save(folder, raw, print_report):
-  """Writes raw.json and table.md, unless there is no folder for them.
+  """Writes raw.json and table.md, if there is a folder for them.
 
   Args:
     folder: path, or None.
     raw: what raw.json holds.
-    print_report: callable, which prints what table.md holds.
+    print_report: callable that prints what table.md holds.
   """
   if not folder:
     return

@@ -1,11 +1,11 @@
-"""Images per second of a cluster beside a single process of the same graph.
+"""Images per second of a cluster, beside one process with the same graph.
 
   python benchmarks/throughput.py [repeats]
 
 In one run, in turn: one process with one thread; two such processes at the
-same time with nothing between them, which is the ceiling of two workers; the
+same time without communication, which is the ceiling for two workers; the
 cluster of 1 ps and 2 workers, async, sync and agn (an exchange every 10 steps),
-with one thread a worker; and those again with 10 steps in a session.run.
+with one thread per worker; and the clusters with 10 steps in a session.run.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ import runs
 import tables
 
 COMMON = ['--dataset=synthetic', '--optimizer=adam', '--learning_rate=0.001']
-# Steps that take a few seconds each; a cluster shares them out.
+# Epochs whose steps take a few seconds; a cluster shares the steps out.
 MODELS = {
   'mlp': ['--model=mlp', '--batch_size=100', '--epochs=7'],
   'cnn': ['--model=cnn', '--batch_size=128', '--epochs=0.15'],
@@ -30,12 +30,12 @@ TEN_STEPS = ['--steps_per_run=10']
 
 
 def measure_alone(flags):
-  """Images/s of one process."""
+  """Returns images/s of one process."""
   return runs.launch(0, 1, *flags, *ONE_THREAD)['report']['images_per_sec']
 
 
 def measure_two_alone(flags):
-  """Images/s of two processes that know nothing of each other."""
+  """Returns images/s of two processes that know nothing of each other."""
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     return sum(pool.map(measure_alone, [flags, flags]))
 

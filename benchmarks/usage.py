@@ -11,13 +11,13 @@ SAMPLE_SECS = 0.5
 
 def _read_stat(pid):
   """Returns the fields of a process that come after its name, list of str."""
-  # The name may have anything in it.
+  # The name may contain anything.
   text = pathlib.Path(f'/proc/{pid}/stat').read_text()
   return text.rpartition(')')[2].split()
 
 
 def find_descendants(pids):
-  """Returns the set of `pids` and all that they started, and so on."""
+  """Returns the set of `pids` and all their descendants."""
   children = {}
   for path in pathlib.Path('/proc').glob('[0-9]*'):
     with contextlib.suppress(OSError):
@@ -42,7 +42,7 @@ def find_by_word(word):
 
 
 def read_cpu_secs(pids):
-  """Returns the CPU seconds of processes so far; of one that is gone, none."""
+  """Returns the CPU seconds of processes so far; gone ones do not count."""
   ticks = 0
   for pid in pids:
     with contextlib.suppress(OSError):
@@ -55,8 +55,8 @@ def read_kb(pid, field, file='status'):
 
   Args:
     pid: int.
-    field: str: of `status` VmHWM, the peak of its resident memory, or VmRSS; of
-      `smaps_rollup` Pss, where pages that n processes share count 1/n in each.
+    field: str: in `status`, VmHWM, the peak of resident memory, or VmRSS; in
+      `smaps_rollup`, Pss, where pages that n processes share count 1/n in each.
     file: str.
   """
   try:
@@ -68,7 +68,7 @@ def read_kb(pid, field, file='status'):
 
 
 class PeakMemory:
-  """The sum of the peaks of processes and their descendants, sampled."""
+  """The sum of the peaks of processes and their descendants, by sampling."""
 
   def __init__(self):
     self._peaks = {}  # Pid -> kB.

@@ -1,10 +1,10 @@
-"""The vertical split of a net beside the whole one.
+"""A vertically split net beside the whole one.
 
   python benchmarks/vertical.py [repeats]
 
 2 ps and 2 workers on this machine, in turn: the dnn whole, its weights pulled
 and its gradients pushed; and cut into 2 and 4 slices, each computed on the ps
-that holds it. Medians; the first row of each rule is what `over whole` is over.
+that holds it. Medians; `over whole` is relative to the first row of each rule.
 """
 
 import sys

@@ -1,13 +1,12 @@
-"""A run with kills as all that watches shows it: the pictures of the docs.
+"""A run with kills, in every view of it: the pictures of the docs.
 
   python benchmarks/watch_pictures.py OUT [--workers=7] [--rule=async_sgd]
 
-2 ps and the workers train on this machine in a terminal of tmux, with an
-evaluator. Once they have traced a step a worker is killed, once it is back a
-ps, and once all train again the terminal is captured; then the run is asked to
-stop. In OUT are then live_table.txt, report.png and tensorboard.png, as
-Chromium draws report.html and TensorBoard, and timeline.png, the traced step of
-all tasks.
+2 ps and the workers train on this machine in a tmux terminal, with an
+evaluator. Once they have traced a step, a worker is killed; once it is back, a
+ps; once all train again, the terminal is captured and the run is asked to stop.
+OUT then has live_table.txt; report.png and tensorboard.png, as Chromium draws
+report.html and TensorBoard; and timeline.png, the traced step of all tasks.
 """
 
 import argparse
@@ -57,7 +56,7 @@ def wait_until(run, is_so):
 
 
 def kill(run, task):
-  """Kills a task, and waits until it is at work again."""
+  """Kills a task, and waits until it works again."""
   handle = os.pidfd_open(run.state.tasks[task].start['pid'])
   signal.pidfd_send_signal(handle, signal.SIGKILL)
   os.close(handle)
@@ -68,7 +67,7 @@ def kill(run, task):
 
 
 def follow(run, logdir, capture, num_workers):
-  """Goes through the kills; returns the terminal before the end (str)."""
+  """Makes the kills; returns the terminal's text before the end (str)."""
   workers = [f'worker {i}' for i in range(num_workers)]
   traces = [
     pathlib.Path(logdir, name.replace(' ', '_'), f'trace_{TRACED}.json')
@@ -94,7 +93,7 @@ def follow(run, logdir, capture, num_workers):
 
 
 def show_in_tmux(logdir, num_workers, rule):
-  """Runs the launch in a terminal; returns what that showed at last (str)."""
+  """Runs the launch in a terminal; returns what `follow` captured (str)."""
   at = ['tmux', '-L', f'watch_{os.getpid()}', '-f', '/dev/null']
   shell = shlex.join(make_command(logdir, num_workers, rule))
   size = ['-x', '80', '-y', '40']
@@ -150,7 +149,7 @@ TAGS = 'accuracy|cost|staleness_mean|bytes_per_sec|workers_waiting'
 
 @contextlib.contextmanager
 def serving_tensorboard(logdir):
-  """Runs a TensorBoard meanwhile; yields the address of its scalars."""
+  """Runs TensorBoard within the context; yields its scalars' address."""
   (held,) = ports.hold_ports(1)
   port = held.getsockname()[1]
   held.close()
@@ -183,7 +182,7 @@ def _answers(address):
 
 
 def draw_page(address, out, width, height):
-  """Has Chromium draw a page of the web, once its scripts have run."""
+  """Has Chromium draw a web page, once its scripts have run."""
   browser = shutil.which('chromium') or shutil.which('google-chrome')
   if not browser:
     print(f'no Chromium on this machine: no {out.name}', file=sys.stderr)

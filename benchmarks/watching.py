@@ -2,14 +2,13 @@
 
   python benchmarks/watching.py [repeats [model]]
 
-First the processor time of a line of metrics.jsonl, in a process with as many
-connections as a task of a cluster of ten has. Then, with 1 ps and 2 workers on
-this machine, in turn: a run that says nothing until its end
-(--log_secs=1000000); one as it is by default, with a line of metrics.jsonl and
-of the screen every 2 s; and one with all that watches: the live table, the port
-for Prometheus, asked each second, and W&B offline where it is installed. Each
-ratio is of runs that followed each other; the median of them is printed, with
-the lowest and the highest.
+First the CPU time of a line of metrics.jsonl, in a process with as many
+connections as a task in a cluster of ten. Then, with 1 ps and 2 workers on this
+machine, in turn: a run that says nothing until its end (--log_secs=1000000);
+one with the defaults, with a line in metrics.jsonl and on the screen every 2 s;
+and one with everything that watches: the live table, the Prometheus port, read
+each second, and W&B offline if it is installed. Each ratio is of neighbouring
+runs; the median of them is printed, with the lowest and the highest.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ LINE_STALENESS = dict.fromkeys(range(40), 3)
 
 
 def find_all():
-  """Returns the flags of launch for all that watches."""
+  """Returns launch's flags for everything that watches."""
   found = ['--live_table=on', f'--metrics_port={PORT}']
   if importlib.util.find_spec('wandb'):
     os.environ['WANDB_MODE'] = 'offline'
@@ -78,7 +77,7 @@ def measure(flags, launch_flags):
 
 
 def measure_line(num_lines=300, num_connections=20):
-  """Returns the milliseconds of processor time that a line takes."""
+  """Returns the milliseconds of CPU time that a line takes."""
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     listener = stack.enter_context(socket.create_server(('127.0.0.1', 0)))

@@ -4,8 +4,8 @@
 
 The mlp of configs/quickstart.flags on 1 ps and 2 workers, the cnn of
 configs/cnn_async.flags on 2 ps and 2 workers, each with float32, float16 and
-bfloat16 between worker and ps, seeds 0, 1, ...; one after the other. Links are
-those of this machine: where they are slower, see shaped_links.py.
+bfloat16 between worker and ps, with seeds 0, 1, ..., one after another. The
+links are those of this machine; for slower ones see shaped_links.py.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Who clicks: the logs of Criteo, day_0 to day_23, as they are unpacked."""
+"""Who clicks: Criteo's logs, day_0 to day_23, as unpacked."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags

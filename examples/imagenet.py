@@ -1,4 +1,4 @@
-"""A net of keras.applications on ImageNet's TFRecord files, or others like it.
+"""A net of keras.applications on ImageNet's TFRecord files, or on similar ones.
 
   python -m distmnist.launch --num_ps=2 --num_workers=4 -- \\
       --flagfile=configs/imagenet_resnet50.flags --records=/data/imagenet

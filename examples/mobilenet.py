@@ -1,4 +1,4 @@
-"""MobileNetV2 of keras.applications, from its own weights if they are wanted.
+"""MobileNetV2 of keras.applications, from pretrained weights if wanted.
 
   python -m distmnist.launch --num_ps=1 --num_workers=2 -- \\
       --problem=examples/mobilenet.py --weights=imagenet --optimizer=adam
@@ -15,7 +15,7 @@ metrics = ['accuracy']
 
 
 def load(split):
-  """A square, somewhere, whose colour is the class."""
+  """Images of a square, somewhere, whose colour is the class."""
   seed = ['train', 'validation', 'test'].index(split)
   n = [400, 100, 100][seed]
   rng = np.random.default_rng(seed)

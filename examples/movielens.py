@@ -12,7 +12,7 @@ from distmnist.readers import csv
 FILES = flags.DEFINE_string('files', 'ml-25m', 'The folder of ratings.csv.')
 
 
-def prepare():  # About one line of twenty is for the test.
+def prepare():  # About one line in twenty is for the test.
   folder = pathlib.Path(FILES.value)
   header, *lines = (folder / 'ratings.csv').read_bytes().splitlines(True)
   for split, is_test in {'train': False, 'test': True}.items():

@@ -1,4 +1,4 @@
-"""A script with a loop of its own on a cluster: launch --module."""
+"""A script with its own training loop on a cluster: launch --module."""
 
 import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
@@ -26,7 +26,7 @@ def train(task):
     while not session.should_stop():
       batch = numbers.uniform(-3, 3, [50, 1])
       step, loss_v = session.run([train_op, loss], {x: batch})
-  if step:  # None if the run had been at its end already.
+  if step:  # None if the run had already ended.
     print(f'worker {task.index}: loss {loss_v:.4f} at step {step}', flush=True)
 
 

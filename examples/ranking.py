@@ -1,4 +1,4 @@
-"""Who clicks on which ad: from a CSV file to a ranking, by sparse tables."""
+"""Who clicks on which ad: from a CSV file to a ranking, with sparse tables."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -11,7 +11,7 @@ FILES = flags.DEFINE_string('files', 'ads', 'The folder of the CSV files.')
 ROWS, WIDTH = layers.NewRows(capacity=1_000_000), 8
 
 
-def prepare():  # Of a file of your own there is nothing to draw.
+def prepare():  # Not needed for files of your own.
   tf.io.gfile.makedirs(FILES.value)
   for seed, (split, n) in enumerate({'train': 20000, 'test': 2000}.items()):
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Who likes what: two towers with embeddings, by Keras.
+"""Who likes what: two towers with embeddings, in Keras.
 
   python -m distmnist.launch --num_ps=2 --num_workers=2 -- \\
       --problem=examples/recommender.py --optimizer=adam --epochs=10

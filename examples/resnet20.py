@@ -1,4 +1,4 @@
-"""ResNet-20 with batch norm (He et al. 2015, arXiv 1512.03385), by Keras.
+"""ResNet-20 with batch norm (He et al. 2015, arXiv 1512.03385), in Keras.
 
   python -m distmnist.launch --num_ps=1 --num_workers=2 -- \\
       --problem=examples/resnet20.py --optimizer=momentum --epochs=10
@@ -14,7 +14,7 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 metrics = ['accuracy']
 
 
-def load(split):  # Stripes, in the place of keras.datasets.cifar10.
+def load(split):  # Stripes, in place of keras.datasets.cifar10.
   rng = np.random.default_rng(['train', 'validation', 'test'].index(split))
   y = rng.integers(0, 10, 600)
   waves = np.sin(np.arange(32) * (y[:, None] + 1) / 5)[:, None, :, None]

@@ -1,4 +1,4 @@
-"""Words of any number to a yes or no: an embedding and a GRU, by Keras.
+"""From any number of words to a yes or no: an embedding and a GRU, in Keras.
 
   python -m distmnist.launch --num_ps=2 --num_workers=2 -- \\
       --problem=examples/sentiment.py --optimizer=adam --epochs=5
@@ -14,7 +14,7 @@ metrics = ['accuracy', keras.metrics.AUC(from_logits=True, name='auc')]
 
 
 def load(split):
-  """Texts are good if more of their words are even numbers than odd ones."""
+  """A text is good if more of its words are even numbers than odd ones."""
   seed = ['train', 'validation', 'test'].index(split)
   n = [3000, 300, 300][seed]
   rng = np.random.default_rng(seed)

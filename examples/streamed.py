@@ -1,4 +1,4 @@
-"""A curve learnt from TFRecord files, of which memory holds a few batches.
+"""A curve learnt from TFRecord files; memory holds only a few batches.
 
 python -m distmnist.train --problem=examples/streamed.py --download_only
 python -m distmnist.launch -- --problem=examples/streamed.py --epochs=9

@@ -1,4 +1,4 @@
-"""The next letter of a text: a small Transformer, by Keras.
+"""The next letter of a text: a small Transformer, in Keras.
 
   python -m distmnist.launch --num_ps=1 --num_workers=2 -- \\
       --problem=examples/transformer.py --optimizer=adam --epochs=10

@@ -11,11 +11,11 @@ make_environment() {
     echo "$0: $base is no Python >= 3.10: set PYTHON to one" >&2
     exit 1
   fi
-  # Python 3.10 has no wheels of some of these versions.
+  # Some of these versions have no wheels for Python 3.10.
   if "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     constraints=(-c constraints.txt)
   fi
-  # Installed once for each of these files and extra: a second run is quick.
+  # Installs once per extra and state of these files: a second run is quick.
   stamp=.venv/installed-${1:-base}
   if [[ -f $stamp ]] && cat setup.py constraints.txt | cmp -s - "$stamp"; then
     return

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Tests distmnist with the oldest and the newest Python and TensorFlow that it
-# promises, each pair in an environment of its own under .venv-matrix/; some two
-# minutes a pair, and as much to install it.
+# supports, each pair in an environment of its own under .venv-matrix/; about
+# two minutes a pair, and as long to install it.
 #
-#   scripts/matrix.sh [pytest arguments]    default: a choice of quick tests
+#   scripts/matrix.sh [pytest arguments]    default: a selection of quick tests
 #   PAIRS='python3.10=2.20 python3.13=2.21' scripts/matrix.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -3,7 +3,7 @@
 #
 #   scripts/quickstart.sh [train flags]
 #
-# MNIST where it is found or can be downloaded, else synthetic digits.
+# Uses MNIST if it is found or can be downloaded, else synthetic digits.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh

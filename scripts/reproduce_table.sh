@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every update rule on the same work, one cluster of two workers after another:
 # one table and one plot, in results/strategies. Every rule trains for 3 epochs.
-# On two cores that takes 30 minutes. What is complete is kept: start it again if
-# it was interrupted.
+# On two cores that takes 30 minutes. Finished runs are kept: after an
+# interruption, start it again.
 #
 #   scripts/reproduce_table.sh [--out=FOLDER] [--epochs=N] [CONFIG ...] \
 #       [-- train flags]

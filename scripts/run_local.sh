@@ -11,6 +11,6 @@ python=python3
 if [[ -x $root/.venv/bin/python ]]; then
   python=$root/.venv/bin/python
 fi
-# The folder of the caller stays the current one: flags may name files in it.
+# The caller's folder stays the current one: flags may name files in it.
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 exec "$python" -m distmnist.launch "$@"

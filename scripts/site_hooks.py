@@ -13,14 +13,14 @@ import sys
 from mkdocs.structure.files import File
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
-# Of the checkout's root, and what they are called in the site.
+# Pages in the checkout's root, and their names in the site.
 _PAGES = {
   'README.md': 'index.md',
   'CONTRIBUTING.md': 'contributing.md',
   'CHANGELOG.md': 'changelog.md',
 }
 _FIRST_PROGRAMS = 'train', 'launch', 'sweep'
-# [text](../path#anchor), but for what leads to another page of docs/.
+# [text](../path#anchor), except where it leads to another page of docs/.
 _OUTSIDE = re.compile(r'\]\((?:\.\./)+(?!tutorial/)([\w./-]+)(#[\w-]+)?\)')
 _SUBJECT = re.compile(r'^([A-Z][^:\n]*):$')
 _FLAG = re.compile(r'^  (--\S+): (.*)')

@@ -26,14 +26,14 @@ CELL = re.compile(
   r'(^```python\n.*?^```\n)(?:\n```text\n.*?^```\n)?(?:\n!\[[^]]*\]\(pictures/[^)]*\)\n)?',
   re.M | re.S,
 )
-# A notebook finds neither the names nor the graph of the one before it.
+# A notebook sees neither the names nor the graph of the one before it.
 _FORGET = """
 %reset -f
 import sys
 if 'tensorflow' in sys.modules:
   sys.modules['tensorflow'].compat.v1.reset_default_graph()
 """
-_TIMEOUT_SECS = 120  # Of a cell.
+_TIMEOUT_SECS = 120  # Per cell.
 
 
 def find(names=()):
@@ -62,7 +62,7 @@ def run(paths):
   kernel.start_kernel(cwd=str(FOLDER), stderr=subprocess.DEVNULL)
   try:
     for path in paths:
-      # Without its output: that is Markdown to jupytext.
+      # Without its output, which jupytext would take for Markdown.
       notebook = jupytext.reads(CELL.sub(r'\1', path.read_text()), fmt='md')
       cells = [cell for cell in notebook.cells if cell.cell_type == 'code']
       forget = nbformat.v4.new_code_cell(_FORGET)

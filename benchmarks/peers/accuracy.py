@@ -1,10 +1,10 @@
-"""Test accuracy of what a run has kept, oldest first, until one suffices.
+"""Test accuracy of what a run has saved, oldest first, until one suffices.
 
   python benchmarks/peers/accuracy.py NET DATA TARGET FILE ...
 
 A FILE is a snapshot of a peer (.npz) or the prefix of a TensorFlow checkpoint.
 All peers are judged by this one program, after their run. It prints a JSON
-list of accuracies, one a file; the last is the first that reached TARGET.
+list of accuracies, one per file; the last is the first that reached TARGET.
 """
 
 import json

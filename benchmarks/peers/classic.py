@@ -1,8 +1,8 @@
-"""The classic script, as tutorials have it: a feed_dict, a step a run.
+"""The classic script, as tutorials have it: a feed_dict, one step per run.
 
-One ps that joins its server for ever, so that somebody has to kill it, and
-workers that train asynchronously under MonitoredTrainingSession. Nothing in
-it is slowed down, and none of the remedies of distmnist is in it.
+One ps joins its server for ever, so that something has to kill it, and workers
+train asynchronously under MonitoredTrainingSession. Nothing in it is slowed
+down, and it has none of distmnist's remedies.
 """
 
 import common
@@ -67,15 +67,15 @@ def main():
     len(train_labels), args.task, len(args.workers), net.batch_size
   )
   is_chief = args.task == 0
-  # Bounded by the work of all when accuracy is the goal; else until every
-  # worker has had its steps.
+  # If accuracy is the goal, the total work bounds the run; if not, it lasts
+  # until every worker has made its steps.
   total_steps = args.steps * len(args.workers)
   with tf.train.MonitoredTrainingSession(
     server.target, is_chief=is_chief, config=config
   ) as session:
 
     def run_alone(fetches, feed=None):
-      # Not through the hooks: this is no step of the training.
+      # Bypasses the hooks: this is not a training step.
       return session.run_step_fn(
         lambda step_context: step_context.session.run(fetches, feed)
       )

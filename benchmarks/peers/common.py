@@ -1,7 +1,7 @@
 """What all peers share: flags, data, the nets' numbers, the record of a run.
 
 No framework is imported here. A peer is as fast as its framework allows; the
-data (uint8 images in memory, a shard and a shuffle a worker), the first
+data (uint8 images in memory, a shard and a shuffle per worker), the initial
 weights, the optimizer and what is recorded are the same for all.
 """
 
@@ -20,14 +20,14 @@ PIXELS = 784
 
 @dataclasses.dataclass(frozen=True)
 class Net:
-  """The numbers of a net of distmnist.
+  """The numbers of a distmnist net.
 
   Attributes:
     batch_size: int, images of one step of one worker.
     learning_rate: float.
     shapes: dict of variable name -> shape; weights are [..., in, out].
     optimizer: str, 'adam' or 'sgd'.
-    weight_stddev: float, of the first weights, normal; 0 for Glorot's uniform.
+    weight_stddev: float, of normal initial weights; 0 for Glorot's uniform.
   """
 
   batch_size: int
@@ -119,11 +119,11 @@ def make_batches(num_images, worker, num_workers, batch_size):
 
 # ---- The record ----
 class Recorder:
-  """Keeps when a process made its steps, and the weights every so often.
+  """Records when a process made its steps, and its weights every so often.
 
-  The counts of all workers lie in a file that each of them maps, so that an
-  asynchronous worker can go on for as long as another has not done its steps:
-  then all run side by side in the time that counts.
+  The counts of all workers are in a file that each of them maps, so that an
+  asynchronous worker can go on until all others have made their steps too: all
+  then run side by side in the time that counts.
   """
 
   def __init__(self, args):
@@ -147,16 +147,16 @@ class Recorder:
     self._marks.append((time.monotonic(), self._num_steps * self._batch_size))
 
   def start_window(self):
-    """What counts for the speed begins now; by default after one step."""
+    """Starts the time that counts for the speed; by default after one step."""
     self._window = len(self._marks) - 1
 
   def have_all_done(self, num_steps, alone=False):
-    """Whether each worker has made so many steps; if `alone`, this one."""
+    """Whether each worker (only this one if `alone`) made `num_steps` steps."""
     done = self._num_steps if alone else int(self._counts.min())
     return done >= num_steps
 
   def snapshot_if_due(self, step, get_weights):
-    """Keeps the weights with the time, every --snapshot_steps steps of all.
+    """Saves the weights and the time, every --snapshot_steps steps of all.
 
     Args:
       step: int, the steps of all workers so far.
@@ -184,12 +184,12 @@ class Recorder:
 
 
 def compute_accuracy(predict, folder, chunk_size=250):
-  """Test accuracy, 0..1.
+  """Returns the test accuracy, 0..1.
 
   Args:
     predict: callable, uint8 [n, 784] -> logits [n, 10], an array.
     folder: path of the data.
-    chunk_size: int, as distmnist's evaluation has it.
+    chunk_size: int, as in distmnist's evaluation.
   """
   images, labels = load(folder, 'test')
   num_correct = 0

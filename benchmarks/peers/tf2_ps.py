@@ -7,7 +7,7 @@ ps and workers join for ever, as in TensorFlow's guide, and have to be killed.
 
 import os
 
-# The guide's setting: a call to a task that is not there yet waits for it.
+# The guide's setting: a call to a task that is not up yet waits for it.
 os.environ['GRPC_FAIL_FAST'] = 'use_caller'
 
 # isort: split
@@ -15,7 +15,7 @@ import common
 import tensorflow as tf
 import tf_nets
 
-# Before the time that counts: both workers have traced and run a step.
+# Before the time that counts; by then both workers have traced and run a step.
 NUM_WARM_UP_CALLS = 20
 
 
@@ -72,7 +72,7 @@ def main():
   recorder = common.Recorder(args)
 
   def run(num_steps):
-    """Runs so many steps of all workers, rounded up to calls."""
+    """Runs `num_steps` steps of all workers, rounded up to whole calls."""
     num_calls = -(-num_steps // args.steps_per_call)
     for _ in range(num_calls):
       coordinator.schedule(train, args=(iterator,))

@@ -1,4 +1,4 @@
-"""The nets for TensorFlow, eager or in a graph; and its TensorFlow 2 parts."""
+"""The nets for TensorFlow, eager or in a graph, and parts for TensorFlow 2."""
 
 import common
 import tensorflow as tf
@@ -9,7 +9,7 @@ INTRA_OP_THREADS, INTER_OP_THREADS = 1, 2
 
 
 def build_logits(net, variables, images, is_training):
-  """uint8 [n, 784] -> float32 [n, 10].
+  """Builds the logits: uint8 [n, 784] -> float32 [n, 10].
 
   Args:
     net: str, of common.NETS.
@@ -41,7 +41,7 @@ def build_logits(net, variables, images, is_training):
 
 
 def build_loss(net, variables, images, labels):
-  """Mean cross entropy of a batch; labels are uint8 [n]."""
+  """Builds the mean cross entropy of a batch; labels are uint8 [n]."""
   logits = build_logits(net, variables, images, is_training=True)
   return tf.reduce_mean(
     tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -56,7 +56,7 @@ def set_threads():
 
 
 def make_variables(net):
-  """Returns a dict of name -> tf.Variable with Glorot's first weights."""
+  """Returns a dict of name -> tf.Variable with Glorot's initial weights."""
   shapes = common.NETS[net].shapes
   limits = {n: common.compute_glorot_limit(s) for n, s in shapes.items()}
   return {
@@ -73,14 +73,14 @@ def make_variables(net):
 
 
 class Adam:
-  """TensorFlow's one-kernel Adam, that of the classic optimizer.
+  """TensorFlow's one-kernel Adam, as in the classic optimizer.
 
-  The optimizers of Keras 3 build it from some twenty small ops, and know no
+  Keras 3's optimizers build it from some twenty small ops, and do not support
   parameter servers.
   """
 
   def __init__(self, variables, learning_rate):
-    """To be made in the scope in which `variables` (a list) were made."""
+    """To be called in the scope in which `variables` (a list) were made."""
     self._learning_rate = learning_rate
     self._slots = [
       [tf.Variable(tf.zeros(v.shape), trainable=False) for _ in range(2)]
@@ -89,14 +89,14 @@ class Adam:
     self._powers = [tf.Variable(beta, trainable=False) for beta in (0.9, 0.999)]
 
   def apply(self, gradients, variables, get_own=lambda variable: variable):
-    """Updates `variables`; get_own gives the part that is a resource."""
+    """Updates `variables`; get_own returns the part of one with a handle."""
     power1, power2 = (get_own(p) for p in self._powers)
     values = power1.read_value(), power2.read_value()
     for gradient, variable, slots in zip(
       gradients, variables, self._slots, strict=True
     ):
       variable = get_own(variable)
-      # Where the variable is, or its value would travel for the update.
+      # On the variable's device, or its value would travel for the update.
       with tf.device(variable.device):
         tf.raw_ops.ResourceApplyAdam(
           var=variable.handle,
@@ -120,7 +120,7 @@ class Adam:
 def make_dataset(folder, worker, num_workers, batch_size):
   """Returns a tf.data.Dataset of batches, uint8 [n, 784] and uint8 [n].
 
-  It reads files, and so can be sent to a worker; a step of it handles whole
+  It reads files, so it can be sent to a worker; each of its steps handles whole
   records, not pixels.
   """
   records = tf.data.Dataset.zip(

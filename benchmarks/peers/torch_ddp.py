@@ -9,7 +9,7 @@ from torch import distributed, nn
 
 
 class Flatten(nn.Module):
-  """To [n, pixels]."""
+  """Flattens to [n, pixels]."""
 
   def forward(self, x):
     return x.flatten(1)
@@ -61,7 +61,7 @@ def main():
   torch.set_num_threads(1)
   host, _, port = args.workers[0].rpartition(':')
   os.environ |= {'MASTER_ADDR': host, 'MASTER_PORT': port}
-  # gloo looks for the address of this host's name, which may have none.
+  # gloo looks up the address of this host's name, which may have none.
   os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
   num_workers = len(args.workers)
   distributed.init_process_group('gloo', rank=args.task, world_size=num_workers)
@@ -71,7 +71,7 @@ def main():
   for layer in layers.values():
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
-  # The first weights are equal, the units that are dropped are not.
+  # The initial weights are equal everywhere, the dropped units are not.
   torch.manual_seed(1 + args.task)
   replica = nn.parallel.DistributedDataParallel(model)
   optimizer = torch.optim.Adam(

@@ -1,11 +1,11 @@
-"""For programs of Spark: `run` trains on its executors, `predict` predicts.
+"""For Spark programs: `run` trains on the executors, `predict` predicts.
 
 from distmnist import spark
 """
 
 import importlib
 
-# Loaded when asked for: an executor needs other files than the driver.
+# Imported on demand: an executor needs other modules than the driver.
 _HOMES = {
   'Feed': 'feed',
   'Options': 'training',

@@ -1,7 +1,7 @@
-"""Where the agents on Spark's executors connect to, in the driver.
+"""The server in the driver to which the agents on Spark's executors connect.
 
 A connection is unauthenticated until its peer has proved that it knows the
-secret of the run (spark/handshake.py) and has sent a hello that makes sense.
+secret of the run (spark/handshake.py) and has sent a valid hello.
 """
 
 import contextlib
@@ -13,22 +13,22 @@ import time
 from distmnist.common import cli
 from distmnist.spark import handshake, messages
 
-# Seconds for a peer that has connected to show that it knows the secret.
+# Seconds that a new peer has to prove that it knows the secret.
 HELLO_SECS = 10.0
-# Others wait in the queue of the listener meanwhile.
+# Meanwhile others wait in the listener's queue.
 _MAX_UNAUTHENTICATED = 256
 _BACKLOG = 4096
-# From one address: beyond it a peer has less time.
+# From one address: beyond this number, a peer has less time.
 _MANY_UNAUTHENTICATED = _MAX_UNAUTHENTICATED // 2
 _HURRIED_HELLO_SECS = 2.0
 
 
 class AgentServer:
-  """An authenticated listener, and the connections that it has accepted.
+  """An authenticating listener, and the connections that it has accepted.
 
   Attributes:
     port: int, where it listens.
-    waker: socket that does not block; a byte into it interrupts `poll`.
+    waker: non-blocking socket; a byte written to it interrupts `poll`.
   """
 
   def __init__(self, host, secret, welcome):
@@ -36,8 +36,8 @@ class AgentServer:
 
     Args:
       host: str, the address to listen on.
-      secret: str, what the agents know.
-      welcome: callable(messages.Connection, hello), with a hello that is any
+      secret: str, known to the agents too.
+      welcome: callable(messages.Connection, hello), where hello may be any
         dict; returns what `poll` calls this connection, or None to close it.
 
     Raises:
@@ -70,14 +70,14 @@ class AgentServer:
     self.waker.close()
 
   def wake(self):
-    """Interrupts `poll`; may be called by another thread."""
+    """Interrupts `poll`; may be called from another thread."""
     with contextlib.suppress(OSError):  # It is closed already.
       self.waker.send(b'.')
 
   def poll(self, secs):
-    """Waits up to `secs`; returns the list of those that have sent something.
+    """Waits up to `secs`; returns the list of peers that have sent something.
 
-    Each is what `welcome` has returned for its connection.
+    Each is what `welcome` returned for its connection.
     """
     ready = []
     self._choose_listening()
@@ -93,7 +93,7 @@ class AgentServer:
     return ready
 
   def drop_closed(self):
-    """Forgets the connections that are not open any more."""
+    """Forgets the connections that are no longer open."""
     now = time.monotonic()
     for connection, (_, deadline, _) in self._unauthenticated.items():
       connection.is_open &= now < deadline
@@ -105,7 +105,7 @@ class AgentServer:
         connection.close()
 
   def _choose_listening(self):
-    """Accepts no more while there are enough unauthenticated connections."""
+    """Stops accepting while too many connections are unauthenticated."""
     is_listening = self._listener in self._selector.get_map()
     is_full = len(self._unauthenticated) >= _MAX_UNAUTHENTICATED
     if is_full and is_listening:
@@ -114,7 +114,7 @@ class AgentServer:
       self._selector.register(self._listener, selectors.EVENT_READ)
 
   def _accept(self):
-    with contextlib.suppress(OSError):  # It has gone again.
+    with contextlib.suppress(OSError):  # The peer is gone already.
       accepted, (host, *_) = self._listener.accept()
       connection = messages.Connection(
         accepted, messages.MAX_UNAUTHENTICATED_BYTES
@@ -154,7 +154,7 @@ class AgentServer:
 
 
 def is_executor(text):
-  """Whether `text`, anything, may be what an agent calls its executor."""
+  """Whether `text`, of any type, can be an agent's name for its executor."""
   return isinstance(text, str) and bool(
     re.fullmatch(r'[\w.:\[\]() -]{1,300}', text)
   )

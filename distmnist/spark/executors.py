@@ -1,4 +1,4 @@
-"""Spark's executors: how many tasks they take, and what they need for them."""
+"""Spark's executors: how many tasks they can run, and what those need."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ def check_paths(train_flags):
 
 
 def check_path(name, path):
-  """Refuses a path that would be another place on each executor.
+  """Refuses a path that would mean a different place on each executor.
 
   Raises:
     cli.UsageError: it is relative.
@@ -51,7 +51,7 @@ def check_conf(conf):
 
 
 def describe_python(sc):
-  """Returns a line (str) on which Python the executors of a context run."""
+  """Returns a line (str) that says which Python a context's executors run."""
   return (
     f'the executors run {sc.pythonExec}, which has to have TensorFlow there'
     ' (PYSPARK_PYTHON names another)'
@@ -59,9 +59,9 @@ def describe_python(sc):
 
 
 def find_data_dir(train_flags, environ):
-  """Returns --data_dir (list of str) for the executors, where it is not given.
+  """Returns --data_dir (list of str) for the executors, unless it is given.
 
-  An executor of a real cluster does not have our environment.
+  On a real cluster, executors do not have our environment.
 
   Args:
     train_flags: list of str.
@@ -83,7 +83,7 @@ def find_bind_host(conf):
 
 
 def warn_of_network(conf):
-  """Says who can reach a cluster of Spark, unless it is this machine alone.
+  """Logs who can reach a Spark cluster, unless it is this machine alone.
 
   Args:
     conf: pyspark.SparkConf.
@@ -99,7 +99,7 @@ def warn_of_network(conf):
 
 
 def count_fixed_slots(master):
-  """Returns the slots (int) of a `master` that can have no more, else None."""
+  """Returns the number of slots (int) if `master` fixes it, else None."""
   if master == 'local':
     return 1
   if match := re.fullmatch(r'local\[(\d+|\*)(?:, *\d+)?\]', master):
@@ -117,16 +117,16 @@ def check_fixed_slots(
   who='the cluster has {} tasks',
   advice='ask for fewer ps and workers',
 ):
-  """Refuses more tasks than `master`, a str, can ever have slots.
+  """Refuses more tasks than `master` can ever have slots for.
 
   Args:
     master: str.
     num_tasks: int, how many run at the same time.
-    who: str, says so of {}.
+    who: str, says what has the tasks; {} stands for their number.
     advice: str, what else would help.
 
   Raises:
-    cli.UsageError: there are too few.
+    cli.UsageError: there are too few slots.
   """
   num_slots = count_fixed_slots(master)
   if num_slots is not None and num_slots < num_tasks:
@@ -140,11 +140,11 @@ def check_fixed_slots(
 def wait_for_slots(sc, num_tasks, wait_secs):
   """Returns once Spark has a slot for each task of the cluster.
 
-  Spark itself would wait for 10 minutes, and look each 15 s.
+  Spark itself would wait for 10 minutes, and check every 15 s.
 
   Raises:
-    cli.UsageError: it never will.
-    cli.RunError: it has not within wait_secs.
+    cli.UsageError: it can never have that many.
+    cli.RunError: it does not have them within wait_secs.
   """
   check_fixed_slots(sc.master, num_tasks)
   wait = console.Wait(wait_secs)
@@ -187,7 +187,7 @@ def _count_executors(sc):
 
 
 def ship_package(sc):
-  """Has the executors import this very distmnist, also where none is."""
+  """Has executors import this copy of distmnist, even if they have none."""
   package = str(PACKAGE_DIR)
   content = io.BytesIO()
   with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED) as archive:
@@ -196,14 +196,14 @@ def ship_package(sc):
       for name in sorted(names):
         path = os.path.join(folder, name)
         if name.endswith('.py'):
-          # With no time in it: the same files are the same archive.
+          # Without a timestamp: the same files give the same archive.
           info = zipfile.ZipInfo(
             os.path.relpath(path, os.path.dirname(package))
           )
           with open(path, 'rb') as file:
             archive.writestr(info, file.read(), zipfile.ZIP_DEFLATED)
   digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
-  # Executors that come later ask for it too: it lives as long as the context.
+  # Executors that join later fetch it too: it lives as long as the context.
   path = os.path.join(sc._temp_dir, f'distmnist_{digest}.zip')
   if not os.path.exists(path):
     with open(path, 'wb') as file:

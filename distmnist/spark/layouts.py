@@ -1,11 +1,11 @@
-"""What an example of Spark is packed to, on its way to a worker.
+"""How an example from Spark is packed, on its way to a worker.
 
-A layout says what an example is packed to, JSON's kinds of values alone:
+A layout describes the packed form, in JSON types only:
 
-  nests     {'x': names, 'y': names} as data/array_folder.py has them; None for
-            images, which are files of datasets/npy.py
-  leaves    [{'name', 'dtype', 'shape', 'below'}], in their order; a dtype of
-            NumPy or 'text'; values are below `below`, unless it is None
+  nests     {'x': names, 'y': names} as in data/array_folder.py; None for
+            images, which are in the files of datasets/npy.py
+  leaves    [{'name', 'dtype', 'shape', 'below'}], in order; dtype is a NumPy
+            dtype or 'text'; values are less than `below`, unless it is None
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ TEXT = 'text'
 
 
 def make_of_images(image_shape, num_classes):
-  """Returns the layout of images [height, width, channels] and labels."""
+  """Returns the layout for images [height, width, channels] and labels."""
   leaves = [
     _make_leaf('images', '|u1', image_shape),
     _make_leaf('labels', '<i4', (), num_classes),
@@ -25,10 +25,10 @@ def make_of_images(image_shape, num_classes):
 
 
 def make(example):
-  """Returns the layout that fits a first example, (x, y).
+  """Returns the layout that fits the first example, (x, y).
 
   Raises:
-    ValueError: it is no pair, or has what is neither number nor text.
+    ValueError: it is not a pair, or a value is neither numbers nor text.
   """
   nests, leaves = {}, []
   for side, nest in zip('xy', _check_pair(example), strict=True):
@@ -53,13 +53,13 @@ def pack(example, layout):
   """Returns an example, (x, y), as a list of bytes.
 
   Raises:
-    ValueError: it is not of the layout.
+    ValueError: it does not fit the layout.
   """
   values = []
   for side, nest in zip('xy', _check_pair(example), strict=True):
     wanted = layout['nests'] and layout['nests'][side]
     if isinstance(nest, dict) and wanted and {*nest} == {*wanted}:
-      nest = {name: nest[name] for name in wanted}  # In the first one's order.
+      nest = {name: nest[name] for name in wanted}  # In the layout's order.
     names, found = _flatten(nest)
     if names != wanted:
       raise ValueError(f'{side} has {names}, expected {wanted}')
@@ -83,7 +83,7 @@ def _pack_leaf(value, leaf):
     is_right = array.size == np.prod(shape)
   else:
     array = _to_array(value)
-    # An image is flat, or with or without a last axis of one channel.
+    # An image may be flat; a last axis of one channel is optional.
     is_right = array.shape in (shape, (np.prod(shape),)) or (
       _without_ones(array.shape) == _without_ones(shape)
     )
@@ -121,7 +121,7 @@ def _flatten(nest):
 
 
 def _to_array(value):
-  # A vector of pyspark.ml has toArray.
+  # A pyspark.ml vector has toArray.
   return np.asarray(value.toArray() if hasattr(value, 'toArray') else value)
 
 

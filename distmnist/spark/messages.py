@@ -1,10 +1,10 @@
-"""JSON messages over a TCP connection, one a line.
+"""JSON messages over a TCP connection, one per line.
 
-What comes in is parsed as JSON and nothing else: it is neither unpickled nor
-evaluated. Both ends show first that they know the secret of the run
-(spark/handshake.py). Before each line that follows is the HMAC of its sender,
-number and text, so one that is changed, dropped or added on the way is noticed;
-but they are not encrypted.
+Input is parsed as JSON and nothing else: it is neither unpickled nor
+evaluated. Both ends first prove that they know the secret of the run
+(spark/handshake.py). Each later line starts with the HMAC of its sender, number
+and text, so a line that is changed, dropped or added on the way is noticed; the
+lines are not encrypted.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from distmnist.spark import handshake
 
 MAX_MESSAGE_BYTES = 1 << 22
-# From a peer that has not yet shown that it knows the secret.
+# From a peer that has not yet proved that it knows the secret.
 MAX_UNAUTHENTICATED_BYTES = 1 << 12
 CONNECT_SECS = 20.0
 SEND_SECS = 30.0
@@ -25,15 +25,15 @@ class Connection:
   """One end of a connection.
 
   Attributes:
-    is_open: whether the other end is there and has made sense so far.
-    max_bytes: int, the longest message that is taken.
+    is_open: whether the other end is connected and has sent nothing invalid.
+    max_bytes: int, the longest message that is accepted.
   """
 
   def __init__(self, connected, max_bytes=MAX_MESSAGE_BYTES):
     """
     Args:
       connected: socket.
-      max_bytes: int, the longest message that is taken.
+      max_bytes: int, the longest message that is accepted.
     """
     connected.settimeout(SEND_SECS)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -59,11 +59,11 @@ class Connection:
     self._socket.close()
 
   def secure(self, key, me, other):
-    """Has each message from now on, in both directions, authenticated.
+    """Authenticates each message from now on, in both directions.
 
     Args:
       key: str, for this connection alone.
-      me, other: str, different names of the two ends.
+      me, other: str, different names for the two ends.
     """
     self._key = key
     self._names = {'sent': me, 'received': other}
@@ -77,7 +77,7 @@ class Connection:
     )
 
   def send(self, **message):
-    """Sends a message, if the other end takes it."""
+    """Sends a message, unless the other end is gone."""
     if not self.is_open:
       return
     text = json.dumps(message)
@@ -85,17 +85,17 @@ class Connection:
       text = f'{self._sign("sent", text)} {text}'
     try:
       self._socket.sendall(text.encode() + b'\n')
-    except OSError:  # It is gone, or has not read for SEND_SECS.
+    except OSError:  # The peer is gone, or has not read for SEND_SECS.
       self.is_open = False
 
   def receive(self, timeout_secs=0.0):
-    """Returns the messages (list of dict) that have come.
+    """Returns the messages (list of dict) that have arrived.
 
-    Waits for `timeout_secs` if there is nothing, and reads once.
+    Waits up to `timeout_secs` for data, and reads once.
     """
     if not self.is_open:
       return []
-    # Not select.select, which ends at descriptor 1024.
+    # Not select.select, which fails from descriptor 1024 on.
     poll = select.poll()
     poll.register(self, select.POLLIN)
     if not poll.poll(1000 * timeout_secs):
@@ -127,7 +127,7 @@ class Connection:
 
 
 def parse_object(line):
-  """Returns the dict that `line` (bytes or str) holds as JSON; None if none."""
+  """Returns the JSON object (dict) in `line` (bytes or str), else None."""
   try:
     value = json.loads(line)
   except (ValueError, RecursionError):
@@ -136,10 +136,10 @@ def parse_object(line):
 
 
 def connect(host, port, secret):
-  """Returns a Connection to the driver there; both know the `secret`, a str.
+  """Returns a Connection to the driver, which must know `secret` (str) too.
 
   Raises:
-    OSError: nothing answers there, or nothing that knows the secret.
+    OSError: nothing answers there, or what answers does not know the secret.
   """
   connection = Connection(socket.create_connection((host, port), CONNECT_SECS))
   agent = handshake.Agent(secret)
@@ -154,7 +154,7 @@ def connect(host, port, secret):
 
 
 def _receive_one(connection):
-  """Returns the next message; {} if none comes, or more than one."""
+  """Returns the next message; {} if none or more than one arrives."""
   deadline = time.monotonic() + CONNECT_SECS
   while connection.is_open and (secs := deadline - time.monotonic()) > 0:
     if messages := connection.receive(secs):

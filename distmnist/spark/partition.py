@@ -1,4 +1,4 @@
-"""What a Python process of an executor does: it starts an agent, and waits."""
+"""What an executor's Python process does: it starts an agent, and waits."""
 
 import contextlib
 import dataclasses
@@ -24,17 +24,17 @@ def run_in_barrier(spec, records):
   """Runs the task of this partition; called by Spark.
 
   Args:
-    spec: dict, JSON's kinds of values alone:
+    spec: dict, JSON types only:
       num_ps, num_workers: int.
       train_flags: list of str.
       module: dotted name.
       driver: [host, port]; secret: str.
-      attempt: int, how often the tasks were started, this time included.
+      attempt: int, how often the tasks were started, including this time.
       env: [[name, value]...], what a task needs beyond the executor's.
       main: str or None, the user's function, see spark/main_task.py.
       feed: None, or a dict: layout, limit_mb, see spark/rdd_input.py; flag, the
-        name of the one that says where the examples are.
-    records: iterator, this partition; read only with `feed`.
+        name of the flag that says where the examples are.
+    records: iterator over this partition; read only with `feed`.
 
   Returns:
     An empty list.
@@ -91,13 +91,13 @@ def _run_in_folder(context, spec, records, folder):
     addresses[:num_ps],
     addresses[num_ps:],
     train_flags,
-    # A worker has the cores that Spark gives a task, spark.task.cpus.
+    # A worker gets the cores that Spark gives a task, spark.task.cpus.
     num_cores=context.cpus() * spec['num_workers'],
     module=spec['module'],
   )[index]
   task = dataclasses.replace(task, env=(*task.env, *map(tuple, spec['env'])))
   if task.name == CHIEF and not jobs.flag_value(train_flags, 'logdir'):
-    # The report has to be somewhere.
+    # The report has to go somewhere.
     logdir = os.path.join(folder, 'logdir')
     task = dataclasses.replace(task, argv=(*task.argv, f'--logdir={logdir}'))
   with held:
@@ -108,11 +108,11 @@ def run_trial(spec, _):
   """Runs a trial of a sweep; called by Spark.
 
   Args:
-    spec: dict, JSON's kinds of values alone:
+    spec: dict, JSON types only:
       name: str, what the driver calls this start of the trial.
       argv: list of str, the command; env: dict, its environment beyond ours.
-      lock: [path, word], a file that driver and executors share, in which the
-        driver has written this word; held (shared) while the trial runs.
+      lock: [path, word], a file that driver and executors share, into which
+        the driver wrote this word; locked (shared) while the trial runs.
       driver, secret, attempt: as for `run_in_barrier`.
 
   Returns:
@@ -127,7 +127,7 @@ def run_trial(spec, _):
   host = socket.gethostname()
   env = dict(spec['env'])
   if gpus := TaskContext.get().resources().get('gpu'):
-    # Those of its slot: else TensorFlow would take all of the machine.
+    # Those of its slot: otherwise TensorFlow would take all the machine's.
     env['CUDA_VISIBLE_DEVICES'] = ','.join(gpus.addresses)
   task = jobs.Task(
     'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
@@ -140,13 +140,13 @@ def run_trial(spec, _):
 
 
 def parse_gathered(messages):
-  """Returns the list of dict that the executors have sent each other.
+  """Parses what the executors sent each other; returns a list of dict.
 
   Args:
     messages: list of str, each {"host": str, "port": int, "examples": int}.
 
   Raises:
-    ValueError: one is anything else.
+    ValueError: a message is anything else.
   """
   everyone = [messages_lib.parse_object(message) or {} for message in messages]
   for each, message in zip(everyone, messages, strict=True):
@@ -178,10 +178,10 @@ def find_executor_pid():
 
 
 def _run_agent(spec, task, name, folder, host):
-  """Runs the agent to its end; its stdin ends with this process.
+  """Runs the agent to its end; its stdin closes when this process ends.
 
   Raises:
-    RuntimeError: it has failed.
+    RuntimeError: the agent has failed.
   """
   for_agent = {
     'task': dataclasses.asdict(task),

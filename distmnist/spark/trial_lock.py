@@ -1,10 +1,10 @@
-"""The lock by which a trial on an executor finds that it shares the folder."""
+"""The lock by which a trial checks that its executor shares the folder."""
 
 import fcntl
 
 
 class TrialLock:
-  """A file of the driver's, in a folder that all executors are to share."""
+  """A file from the driver, in a folder that all executors should share."""
 
   def __init__(self, path):
     """
@@ -15,14 +15,14 @@ class TrialLock:
     self._file = None
 
   def take(self, word):
-    """Takes it, shared with the other trials of the sweep.
+    """Takes the lock, shared with the other trials of the sweep.
 
     Args:
-      word: str, what the driver has written there.
+      word: str, what the driver wrote into the file.
 
     Returns:
-      str, what is in the way; None if it is taken, until `close` or the end of
-      this process.
+      str, what is in the way; None if the lock is taken, which lasts until
+      `close` or the end of this process.
     """
     try:
       self._file = open(self._path, encoding='utf-8')  # noqa: SIM115

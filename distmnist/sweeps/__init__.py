@@ -1,1 +1,1 @@
-"""Many trainings: which, how long each, and what came of them."""
+"""Many trainings: which ones, how long each, and their results."""

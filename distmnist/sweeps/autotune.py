@@ -1,7 +1,7 @@
-"""Tries what makes a run faster, on its own hosts and links, before it starts.
+"""Finds what makes a run faster, on its own hosts and links, before it starts.
 
-The trials are runs of launch, each ended after some seconds of training; what
-they try is in knobs.py.
+The trials are runs of launch, each ended after some seconds of training;
+knobs.py lists what they try.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ AUTOTUNE_SECS = flags.DEFINE_float(
   lower_bound=1.0,
 )
 
-# With these the tasks and this machine share the folder of the trials.
+# With these, the tasks and this machine can share the folder of the trials.
 _LAUNCHERS = 'local', 'ssh', 'slurm', 'command'
-# Flags of launch that a trial does without, or has of its own.
+# Flags of launch that a trial does without, or sets itself.
 _OURS = (
   *('autotune', 'autotune_secs', 'suggest', 'mbits', 'flagfile', 'logs_dir'),
   *('show_logs', 'live_table', 'max_restarts', 'min_workers', 'dry_run'),
@@ -40,7 +40,7 @@ _OURS = (
 
 
 def read_given():
-  """Returns the flags that this program was given (list of str), but ours."""
+  """Returns the flags given to this program (list of str), except `_OURS`."""
   words = []
   for name in flags.FLAGS:
     flag = flags.FLAGS[name]
@@ -54,7 +54,7 @@ def read_given():
 
 
 def run(launch_words, words):
-  """Tries the knobs and says what each brings.
+  """Tries the knobs and logs what each gains.
 
   Args:
     launch_words: list of str, the flags of launch.
@@ -65,8 +65,8 @@ def run(launch_words, words):
     None.
 
   Raises:
-    cli.UsageError: no trial can be made.
-    cli.RunError: the run as it was asked for does not even start.
+    cli.UsageError: no trial can be run.
+    cli.RunError: the run with the flags as given cannot be measured.
   """
   num_ps = cluster_flags.NUM_PS.value
   num_workers = cluster_flags.NUM_WORKERS.value

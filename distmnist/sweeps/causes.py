@@ -1,4 +1,4 @@
-"""Why a trial has failed, out of its log."""
+"""Why a trial failed, according to its log."""
 
 import contextlib
 import re
@@ -9,15 +9,15 @@ from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import failures
 
 _LAUNCH_ERROR = re.compile(rf'{LAUNCH}: error: .* failed .*?: (.*); log')
-# All of the tail that is read: a line has a byte at least.
+# All lines of the tail that is read: a line has at least one byte.
 _NUM_LINES = 1 << 14
 
 
 def find(log, start, code):
-  """Returns why a run has failed, one line (str).
+  """Returns why a run failed, as one line (str).
 
-  That is the last error in its log, of a task rather than of the launcher that
-  shows the last lines of the task; else the last line; else the exit code.
+  This is the last error in its log, preferring a task's to the launcher's,
+  which quotes the task's last lines; else the last line; else the exit code.
 
   Args:
     log: str, a path.

@@ -9,7 +9,7 @@ from distmnist.sweeps import causes, json_files, runners, search_space
 
 
 def check(runner, command, trials, folder):
-  """Checks how the flags of each trial fit each other, data and machine.
+  """Checks that each trial's flags fit each other, the data and the machine.
 
   Returns early if a signal comes.
 

@@ -3,11 +3,11 @@
 Jamieson & Talwalkar 2016, arXiv 1502.07943. With n trials, a factor eta and the
 budget B of a whole training, s = floor(log_eta(n)), rung k = 0..s has
 
-  n_k = floor(n / eta^k) trials, each until it has done B / eta^(s - k)
+  n_k = floor(n / eta^k) trials, each run until it has done B / eta^(s - k)
 
-and the n_(k+1) best of them go on from where they are. So the rungs cost about
-as much as each other, and all of them (s + 1) / eta^s * n whole trainings at
-most. The price of the bet: a trial that learns slowly at first is lost.
+and the best n_(k+1) of them continue from where they are. So all rungs cost
+about the same, and together at most (s + 1) / eta^s * n whole trainings. The
+price of the bet: a trial that learns slowly at first is lost.
 """
 
 import math
@@ -22,7 +22,7 @@ BUDGETS = ('train_steps', 'epochs')
 
 
 def compute_rungs(num_trials, eta, name, budget):
-  """Returns [[number of trials, flag of train], ...], a pair a rung.
+  """Returns [[number of trials, flag of train], ...], one pair per rung.
 
   Args:
     num_trials: int >= 1.
@@ -31,7 +31,7 @@ def compute_rungs(num_trials, eta, name, budget):
     budget: str, the value of that flag for a whole training.
 
   Raises:
-    cli.UsageError: it is no number above 0, or the first rung has no step.
+    cli.UsageError: `budget` is not a number > 0, or the first rung has no step.
   """
   try:
     whole = int(budget) if name == 'train_steps' else float(budget)
@@ -58,7 +58,7 @@ def compute_rungs(num_trials, eta, name, budget):
 
 
 def make_rungs(eta, num_trials, choices, given):
-  """Returns [[number of trials, flag for them], ...], a pair a rung.
+  """Returns [[number of trials, flag for them], ...], one pair per rung.
 
   Args:
     eta: int >= 2, or None for one rung with whole trainings.
@@ -83,7 +83,7 @@ def make_rungs(eta, num_trials, choices, given):
 
 
 class Schedule:
-  """Which trials each rung has, by what came of them so far.
+  """Which trials each rung has, given their results so far.
 
   Attributes:
     trials: list of trials.Trial, all of the sweep.
@@ -94,9 +94,9 @@ class Schedule:
     """
     Args:
       trials: list of trials.Trial.
-      rungs: [[number of trials, flag], ...], as of `make_rungs`.
-      is_failed_retried: whether those that have failed are to run again.
-      proposer: proposing.Proposer of further trials, or None where `trials` are
+      rungs: [[number of trials, flag], ...], from `make_rungs`.
+      is_failed_retried: whether failed trials are to run again.
+      proposer: proposing.Proposer of further trials, or None if `trials` are
         all of them.
     """
     self.trials = trials
@@ -107,25 +107,25 @@ class Schedule:
 
   @property
   def num_trials(self):
-    """int, how many there are to be."""
+    """int, how many there are to be in all."""
     return self._sizes[0]
 
   @property
   def num_unknown(self):
-    """int, of how many it is not known yet what they are."""
+    """int, how many have yet to be proposed."""
     return self.num_trials - len(self.trials) if self._proposer else 0
 
   def find_examples(self):
-    """Returns the trials by which flags are checked before any is run."""
+    """Returns the trials whose flags are checked before any trial runs."""
     return self._proposer.make_probes() if self._proposer else self.trials
 
   def add(self):
-    """Returns a further trial, now one of `trials`."""
+    """Proposes a further trial, adds it to `trials` and returns it."""
     self.trials.append(self._proposer.propose(self.trials))
     return self.trials[-1]
 
   def find_members(self, rung):
-    """Returns the trials that may come to the end of a rung (int)."""
+    """Returns the trials that may reach the end of a rung (int)."""
     members = self.trials
     for before in range(rung):
       members = ranking.choose(members, before, self._sizes[before + 1])
@@ -142,12 +142,12 @@ class Schedule:
     ]
 
   def find_next(self):
-    """Returns the trials to run now, of the first rung that has some."""
+    """Returns the trials to run now, from the first rung that has any."""
     each = map(self.find_missing, range(self.num_rungs))
     return next(filter(None, each), [])
 
   def count_ended(self, rung):
-    """Returns how many members (int) need no more run in a rung."""
+    """Returns how many members of a rung (int) need not run in it any more."""
     return sum(
       len(trial.results) > rung or trial.state in trials_lib.LOST
       for trial in self.find_members(rung)
@@ -159,7 +159,7 @@ class Schedule:
     return is_out or len(trial.results) == self.num_rungs
 
   def drop_worst(self, rung):
-    """Drops the members that the next rung does not have; returns the others.
+    """Drops the members that are not in the next rung; returns the others.
 
     Args:
       rung: int, not the last.

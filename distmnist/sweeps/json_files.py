@@ -1,4 +1,4 @@
-"""JSON files, as a sweep keeps what it knows."""
+"""JSON files, in which a sweep keeps what it knows."""
 
 import json
 
@@ -6,7 +6,7 @@ from distmnist.common import files
 
 
 def read(path):
-  """Returns what the file `path` has; raises OSError, ValueError."""
+  """Returns the content of the file `path`; raises OSError or ValueError."""
   with open(path, encoding='utf-8') as file:
     return json.load(file)
 

@@ -1,8 +1,8 @@
-"""What can be turned to make a run faster, and what to take of it. Pure."""
+"""Knobs that may make a run faster, and which of them to take. Pure."""
 
 import dataclasses
 
-# Less than that may be noise, and a knob has a price.
+# A smaller gain may be noise, and a knob has a price.
 MIN_GAIN = 1.1
 
 
@@ -13,9 +13,9 @@ class Knob:
   Attributes:
     flag: str.
     values: tuple of str.
-    price: str, what it costs besides, or ''.
-    rules: tuple of --strategy values that know it; () for all.
-    min_ps: int, the ps without which it does nothing.
+    price: str, what it costs in return, or ''.
+    rules: tuple of --strategy values that use it; () for all.
+    min_ps: int, the number of ps below which it does nothing.
   """
 
   flag: str
@@ -29,7 +29,7 @@ class Knob:
     return [f'--{self.flag}={value}' for value in self.values]
 
 
-# In the order in which they are tried, each on top of what was taken before. A
+# In the order in which they are tried, each on top of those taken before. A
 # flag that this train does not have is left out.
 KNOBS = (
   Knob(
@@ -60,12 +60,12 @@ KNOBS = (
 
 @dataclasses.dataclass
 class Row:
-  """A trial: one more flag on top of those that were taken before.
+  """A trial: one more flag on top of those taken before.
 
   Attributes:
     word: str, --flag=value; '' for the flags as they were given.
-    speed: float, examples a second; None if it could not be measured.
-    gain: float, of the speed, against what it was tried on top of.
+    speed: float, examples per second; None if it could not be measured.
+    gain: float, its speed over that of the flags it was added to.
     is_taken: bool.
     note: str, why it has no speed, or what it costs.
   """
@@ -78,7 +78,7 @@ class Row:
 
 
 def select(given, num_ps, knobs=KNOBS):
-  """Returns the list of Knob that are worth a try.
+  """Returns the list of Knobs that are worth trying.
 
   Args:
     given: flags.FlagValues of train. What the user has set stays as it is.
@@ -97,7 +97,7 @@ def select(given, num_ps, knobs=KNOBS):
 
 
 def climb(knobs, measure, mistakes=()):
-  """Tries one knob after the other and keeps what makes the run faster.
+  """Tries one knob after another and keeps what makes the run faster.
 
   Args:
     knobs: list of Knob.
@@ -105,7 +105,7 @@ def climb(knobs, measure, mistakes=()):
     mistakes: dict of word -> why it cannot be tried.
 
   Returns:
-    The list of Row in the order of the trials, and the list of words to take:
+    The list of Rows in the order of the trials, and the list of words to take:
     [] if the flags as they were given could not be measured.
   """
   mistakes = dict(mistakes)
@@ -136,7 +136,7 @@ def count_trials(knobs, mistakes=()):
 
 
 def format_rows(rows, unit='images'):
-  """Returns what came of it, a list of lines (str)."""
+  """Returns the results as a list of lines (str)."""
   table = [('flag', f'{unit}/s', 'gain', '')]
   for row in rows:
     is_first = not row.word

@@ -1,4 +1,4 @@
-"""This machine as the place of the trials, which share its cores and GPUs."""
+"""This machine as the place where trials run, sharing its cores and GPUs."""
 
 import dataclasses
 import glob
@@ -20,7 +20,7 @@ class LocalBackend(runners.Backend):
 
   Attributes:
     gpus: list of str, devices that the trials share; None to set nothing.
-    forked_module: dotted name of what each trial is a fork of, or ''.
+    forked_module: dotted name of the module that trials are forked with, or ''.
   """
 
   gpus: list | None
@@ -42,7 +42,7 @@ class LocalBackend(runners.Backend):
     return {'CUDA_VISIBLE_DEVICES': ','.join(mine)}
 
   def find_data_dir(self, train_flags):
-    return []  # It is in our environment.
+    return []  # The trials inherit our environment.
 
 
 def from_flags(num_parallel, module, is_launched):
@@ -75,7 +75,7 @@ def from_flags(num_parallel, module, is_launched):
 
 
 def share_gpus(gpus, num_parallel, slot):
-  """Returns those of `gpus` that belong to a slot, 0 <= slot < num_parallel.
+  """Returns the `gpus` that belong to a slot, 0 <= slot < num_parallel.
 
   With fewer GPUs than slots, some slots share one.
   """

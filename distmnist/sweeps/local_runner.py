@@ -14,13 +14,13 @@ from distmnist.sweeps import runners
 
 @dataclasses.dataclass
 class _Running:
-  """A command that runs.
+  """A running command.
 
   Attributes:
     command: runners.Command.
-    deadline: float, when (by time.monotonic) it is told to leave or, once it is
-      told, killed.
-    is_late: whether it was told to leave, since it has taken too long.
+    deadline: float, when (by time.monotonic) it is told to leave or, once told,
+      killed.
+    is_late: whether it was told to leave because it took too long.
   """
 
   command: runners.Command
@@ -37,7 +37,7 @@ class LocalRunner(runners.Runner):
     """
     Args:
       module: dotted name to import before the first fork, or '' for a new
-        Python a command.
+        Python for each command.
       log: str, path of the fork server's own log.
       lock: file; it stays open until the last process is gone.
       stop_grace_secs: float, train's.
@@ -55,7 +55,7 @@ class LocalRunner(runners.Runner):
     self.signals = self._client.signals
 
   def __enter__(self):
-    # The log is of this run alone.
+    # The log covers only this run.
     open(self._log, 'wb', opener=files.no_follow).close()
     self._client.__enter__()
     return self
@@ -65,7 +65,7 @@ class LocalRunner(runners.Runner):
 
   def stop(self, signum, grace_secs):
     if not self._client.is_ready:
-      # The import is still on: nothing has begun, nor will.
+      # The import is not done: no command has begun, and none will.
       self._client.kill()
       return self._give_up()
     return super().stop(signum, grace_secs)
@@ -82,17 +82,17 @@ class LocalRunner(runners.Runner):
     return [(name, self._note_end(name, code)) for name, code in ended]
 
   def _tell(self, signum, grace_secs):
-    # A second signal would mean: at once.
+    # A second signal would mean "leave at once".
     untold = [name for name, one in self._running.items() if not one.is_late]
     self._client.signal(untold, signum)
     for running in self._running.values():
-      running.deadline = math.inf  # It is the stop's now.
+      running.deadline = math.inf  # From now on, `stop` decides.
 
   def _kill(self, signum):
     self._client.signal(self._running, signal.SIGKILL)
 
   def _end_overdue(self):
-    """Tells what has taken too long to leave, and kills what does not."""
+    """Tells overdue commands to leave, and kills those that do not."""
     now = time.monotonic()
     for name, running in self._running.items():
       if now < running.deadline:

@@ -1,4 +1,4 @@
-"""What came of a sweep as a picture: results.png."""
+"""Draws the results of a sweep: results.png."""
 
 import collections
 import math
@@ -16,9 +16,9 @@ def write(trials, path):
   """Draws the trials into the file `path`.
 
   Raises:
-    ImportError: there is no matplotlib.
+    ImportError: matplotlib is not installed.
   """
-  # Only a plot needs it: the extra `plots`.
+  # Only a plot needs it; the extra `plots` installs it.
   from matplotlib import figure as figure_lib  # noqa: PLC0415
 
   figure = figure_lib.Figure(facecolor='white', dpi=110, layout='constrained')
@@ -28,10 +28,10 @@ def write(trials, path):
 
 
 def _draw(figure, trials):
-  """A panel a flag, with what each trial is judged by over the flag's value.
+  """Draws a panel per flag: each trial's metric over the flag's value.
 
-  Trials without a result are crosses on the axis, at no height; several at
-  one place have their number beside them. Trials that were dropped early are
+  Trials that failed or diverged are crosses on the axis; where several
+  coincide, their number is beside them. Trials that were dropped early are
   pale.
   """
   by, ranked = ranking.find_ranking(trials), ranking.rank(trials)
@@ -80,7 +80,7 @@ def _describe(trials, shown, lost):
 
 
 def _draw_lost(axes, places):
-  # Their height is that of the axis: there is no result to show.
+  # They lie on the axis, as they have no result to show.
   at = {'transform': axes.get_xaxis_transform(), 'clip_on': False}
   for x, number in collections.Counter(places).items():
     axes.plot([x], [0], 'x', color=_INK, markersize=6, **at)
@@ -98,7 +98,7 @@ def _set_style(axes, name):
 
 
 def _set_scale(axes, values):
-  """Gives the x axis the scale of `values`, str; returns {value: place}."""
+  """Scales the x axis for `values` (str); returns {value: place}."""
   different = list(dict.fromkeys(values))
   are_numbers = all(map(is_number, different))
   if are_numbers and len(different) > _MAX_PLACES:
@@ -107,7 +107,7 @@ def _set_scale(axes, values):
       axes.set_xscale('log')
       ticks = _make_log_ticks(min(numbers), max(numbers))
       axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
-      axes.set_xticks([], minor=True)  # Their labels would lie on one another.
+      axes.set_xticks([], minor=True)  # Their labels would overlap.
     return dict(zip(different, numbers, strict=True))
   different.sort(key=float if are_numbers else str)
   axes.set_xticks(range(len(different)), different)
@@ -115,7 +115,7 @@ def _set_scale(axes, values):
 
 
 def _make_log_ticks(low, high):
-  """Returns both ends, and the powers of ten that are not close to one."""
+  """Returns both ends, and the powers of ten that are close to neither."""
   exponents = range(
     math.ceil(math.log10(2 * low)), math.floor(math.log10(high / 2)) + 1
   )

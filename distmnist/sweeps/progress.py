@@ -16,7 +16,7 @@ CSV, PLOT = 'results.csv', 'results.png'
 
 
 def print_line(text):
-  """Prints a line of the sweep's own to stderr: stdout has the table alone."""
+  """Prints a line of the sweep's own to stderr: stdout has only the table."""
   print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
 
 
@@ -49,7 +49,7 @@ class Progress:
     _log.info(text)
 
   def note(self, trial, rung):
-    """Says how a trial has ended, and has it in the results at once."""
+    """Says how a trial has ended, and updates the results at once."""
     schedule = self._schedule
     text = search_space.describe(trial.combination)
     if schedule.num_rungs > 1:
@@ -70,10 +70,10 @@ class Progress:
     self.write_hparams()
 
   def write_hparams(self):
-    """Writes for TensorBoard what is not written yet.
+    """Writes for TensorBoard what has not been written yet.
 
-    The first result says by which metric the trials are judged, and which
-    values there are is known once all are proposed.
+    Nothing is written before the first result, which says by which metric
+    trials are judged, and before all trials, and so all values, are known.
     """
     is_known = (
       any(t.results for t in self._trials) and not self._schedule.num_unknown
@@ -112,7 +112,7 @@ class Progress:
 
 
 def check_complete(trials):
-  """Raises cli.RunError that names the first of the trials that failed."""
+  """Raises cli.RunError naming the first trial that failed, or was stopped."""
   failed = [t for t in trials if t.state == trials_lib.FAILED]
   stopped = [t for t in trials if t.state == trials_lib.STOPPED]
   for state, found, advice in (

@@ -1,11 +1,11 @@
 """Trials that are proposed one by one, each from those that have ended.
 
 Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization" (NeurIPS),
-for the tree-structured Parzen estimator, `tpe`: of the trials that ended, l(x)
-is a density of the best ones and g(x) of the others, and the next x is one with
-a large l(x) / g(x). Optuna computes it, by its ask; trials are run by the
-sweep, and lie in its folder: Optuna keeps nothing, and what it is told are the
-trials there, also those of an earlier run of the same sweep.
+for the tree-structured Parzen estimator, `tpe`: among the trials that ended,
+l(x) is the density of the best ones and g(x) that of the others, and the next x
+is one with a large l(x) / g(x). Optuna computes it, when asked. The sweep runs
+the trials and keeps them in its folder: Optuna keeps nothing, and is told of
+all trials there, including those of an earlier run of the same sweep.
 """
 
 from distmnist.common import cli
@@ -16,7 +16,7 @@ from distmnist.sweeps import trials as trials_lib
 def check_ready():
   """Raises cli.UsageError if Optuna is not installed."""
   try:
-    import optuna  # noqa: F401, PLC0415  Only where it proposes.
+    import optuna  # noqa: F401, PLC0415  Only for proposing.
   except ImportError as error:
     raise cli.UsageError(
       f'--sampler=tpe needs Optuna ({error}): pip install optuna, or '
@@ -42,7 +42,7 @@ class Proposer:
     """Returns the trials (list of trials.Trial) that were proposed before.
 
     Raises:
-      cli.RunError: the file of one is not that of this sweep.
+      cli.RunError: the file of one does not belong to this sweep.
     """
     found = []
     while len(found) < self._num_trials:
@@ -57,19 +57,19 @@ class Proposer:
     return found
 
   def make_probes(self):
-    """Returns trials that are not to be run, in which each end is once."""
+    """Returns trials that are not to be run, but cover each end."""
     ends = search_space.make_ends(self._choices)
     return trials_lib.make_trials(ends, self._folder)
 
   def propose(self, trials):
-    """Returns the next Trial, by what came of `trials`, all before it."""
-    import optuna  # noqa: PLC0415  Only where it proposes.
+    """Returns the next Trial, given `trials`, all those before it."""
+    import optuna  # noqa: PLC0415  Only for proposing.
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     by, sign = results.read_metric([t.result for t in trials if t.results])
     study = optuna.create_study(
       direction='maximize' if sign > 0 else 'minimize',
-      # Each trial has a seed of its own: a sweep that goes on repeats nothing.
+      # Each trial has its own seed, so that a resumed sweep repeats nothing.
       sampler=optuna.samplers.TPESampler(
         seed=self._seed + len(trials), constant_liar=True
       ),
@@ -82,11 +82,11 @@ class Proposer:
     return self._make(len(trials) + 1, combination)
 
   def _tell(self, optuna, space, trial, by):
-    """Returns a trial as Optuna has it.
+    """Returns a trial as Optuna represents it.
 
-    One that has diverged counts as worse than all that ended, and one that
-    runs as bad, so that the next one is not beside it; of one that has failed
-    nothing is learnt.
+    A diverged trial counts as worse than all that ended, and a running one as
+    bad, so that the next one is not close to it; nothing is learned from a
+    failed one.
     """
     states, value = optuna.trial.TrialState, None
     state = states.RUNNING
@@ -111,7 +111,7 @@ class Proposer:
     )
 
   def _is_one(self, combination):
-    """Whether a value, as a file has it, is a combination of the choices."""
+    """Whether a value read from a file is a combination of the choices."""
     return (
       isinstance(combination, dict)
       and combination.keys() == self._choices.keys()

@@ -1,8 +1,8 @@
 """Which trials are best.
 
-Best is the best validation accuracy, or what else a problem is judged by, where
-every trial that ended has one, else the best in the test; under halving, a
-trial that came further is better.
+Trials are ranked by validation accuracy, or whatever metric judges the problem,
+if every trial that ended has it, else by that metric in the test; under
+halving, a trial that got further is better.
 """
 
 from distmnist.sweeps import results
@@ -10,7 +10,7 @@ from distmnist.sweeps import trials as trials_lib
 
 
 def find_ranking(trials):
-  """Returns the name of what trials are compared by, 'test_accuracy' or so."""
+  """Returns what trials are compared by, such as 'test_accuracy' (str)."""
   by, _ = _find_metric(trials)
   return by
 
@@ -20,7 +20,7 @@ def _find_metric(trials):
 
 
 def rank(trials):
-  """Returns the trials, the best first, then those without a result."""
+  """Returns the trials, best first, then those without a result."""
   by, sign = _find_metric(trials)
 
   def key(trial):
@@ -34,7 +34,7 @@ def rank(trials):
 
 
 def choose(trials, rung, number):
-  """Returns the `number` best of the trials that have ended a rung, an int."""
+  """Returns the best `number` of the trials that finished `rung` (int)."""
   ended = [trial for trial in trials if len(trial.results) > rung]
   by, sign = results.read_metric([trial.results[rung] for trial in ended])
   ended.sort(key=lambda trial: -sign * trial.results[rung][by])

@@ -1,9 +1,9 @@
-"""What a trial has achieved by its report, and what it is judged by."""
+"""The result of a trial, from its report, and the metric that judges it."""
 
-# What a trial's result has of train's report.json, beside the metric by which
-# it is judged: 'judged_by', and what it was in validation and in the test.
+# What a trial's result takes from train's report.json, besides the metric that
+# judges it: 'judged_by', and that metric's values in validation and test.
 _REPORTED = 'final_cost', 'global_step', 'images_per_sec'
-_JUDGED_BY = '+accuracy'  # Where a report does not say.
+_JUDGED_BY = '+accuracy'  # if a report does not say
 
 
 def is_number(value):
@@ -30,14 +30,14 @@ def _name_metric(judged_by):
 
 
 def read_metric(results):
-  """Returns (key, sign) by which results of trials are compared.
+  """Returns the (key, sign) by which the results of trials are compared.
 
   Args:
     results: list of dict.
 
   Returns:
-    str, 'validation_' and the metric's name where all have it, else 'test_';
-    int, 1 if more of it is better, -1 if less is.
+    str, 'validation_' and the metric's name if all have it, else 'test_' and
+    its name; int, 1 if higher is better, -1 if lower is.
   """
   metric = _JUDGED_BY
   for result in results:
@@ -48,10 +48,10 @@ def read_metric(results):
 
 
 def take(report):
-  """Returns a trial's result of a report, a dict.
+  """Returns a trial's result (dict), taken from a report.
 
   Raises:
-    ValueError: it lacks the metric by which it is to be judged.
+    ValueError: the report lacks the metric that is to judge it.
   """
   metric = report.get('judged_by', _JUDGED_BY)
   result = {name: report.get(name) for name in _REPORTED}

@@ -1,10 +1,10 @@
-"""What runs the trials of a sweep: two contracts.
+"""What runs the trials of a sweep: two interfaces.
 
 A Backend is the place, known and checked before anything starts: how many
 trials run at a time, and with what. It makes the Runner, a context in which
 commands start and end. There are two of each: this machine
 (local_backend.py, local_runner.py) and Spark (spark_backend.py,
-spark_runner.py), for which the folder of the sweep has to be shared.
+spark_runner.py), which needs a shared folder for the sweep.
 """
 
 import abc
@@ -25,19 +25,19 @@ class Limit:
   """How long a command may take.
 
   Attributes:
-    secs: float, from its start on; then it is told to leave.
-    grace_secs: float, how long it has for that; then it is killed.
+    secs: float, from its start; after that it is told to leave.
+    grace_secs: float, how long it then has before it is killed.
   """
 
   secs: float = math.inf
   grace_secs: float = 0.0
 
   def note(self, log, code):
-    """Returns the exit code of a command that was told to leave for this.
+    """Returns the exit code of a command that took too long.
 
     Args:
       log: str, the path of its log, which gets the reason as its last error.
-      code: int, what it has ended with; 0 stays, as it was done in time.
+      code: int, its exit code; 0 stays, as the command was done after all.
     """
     if code == 0:
       return code
@@ -59,7 +59,7 @@ class Command:
     name: str, what it is called here.
     argv: list of str, ('python', '-m', module, flags...).
     log: str, a path; what the command prints is appended there.
-    env: dict, its environment beyond that of the machine.
+    env: dict, its environment in addition to the machine's.
     limit: Limit, how long it may take.
   """
 
@@ -73,23 +73,23 @@ class Command:
 class Runner(contextlib.AbstractContextManager):
   """Runs commands.
 
-  A context: its end is the end of all commands, and so is the end of this
-  process, even by kill -9. While it is open SIGINT, SIGTERM and SIGHUP do not
-  end this process: they are collected in `signals`, and they interrupt `wait`.
+  It is a context: all commands end with it, and also with this process, even by
+  kill -9. While it is open, SIGINT, SIGTERM and SIGHUP do not end this process:
+  they are collected in `signals`, and they interrupt `wait`.
 
   Attributes:
-    signals: list of int, what this process received.
+    signals: list of int, those that this process received.
   """
 
-  # From the kill to the end of a command; one that is later is given up.
+  # From the kill to the end of a command; one that takes longer is given up.
   _kill_secs = math.inf
 
   def __init__(self):
     self.signals = []
-    self._running = {}  # name -> what `_begin` has returned
+    self._running = {}  # name -> what `_begin` returned
 
   def start(self, command):
-    """Begins a Command; returns the size of its log before, in bytes.
+    """Begins a Command; returns the size of its log so far, in bytes.
 
     Raises:
       OSError: the log cannot be written.
@@ -103,10 +103,10 @@ class Runner(contextlib.AbstractContextManager):
   def wait(self):
     """Returns [(name, exit code), ...] of some commands that have ended.
 
-    That list is empty if a signal came first or nothing runs.
+    The list is empty if a signal came first or nothing runs.
 
     Raises:
-      cli.RunError: nothing can be run any more.
+      cli.RunError: nothing more can be run.
     """
     while self._running and not self.signals:
       if ended := self._turn():
@@ -114,7 +114,7 @@ class Runner(contextlib.AbstractContextManager):
     return []
 
   def stop(self, signum, grace_secs):
-    """Ends all commands; one that has not left after its grace is killed.
+    """Ends all commands; kills those that have not left after their grace.
 
     All are killed at once if another signal comes.
 
@@ -134,21 +134,21 @@ class Runner(contextlib.AbstractContextManager):
 
   @abc.abstractmethod
   def _turn(self, secs=math.inf):
-    """Waits up to `secs` for news; returns [(name, code), ...] of some ends.
+    """Waits up to `secs`; returns [(name, code), ...] of some ended commands.
 
-    It takes them out of `_running`, and ends commands that take too long.
+    Removes them from `_running`, and ends commands that take too long.
     """
 
   @abc.abstractmethod
   def _tell(self, signum, grace_secs):
-    """Has all commands save and leave; each of them is told only once."""
+    """Tells all commands to save and leave, each of them only once."""
 
   @abc.abstractmethod
   def _kill(self, signum):
-    """Kills all commands; `signum` is what they were told with."""
+    """Kills all commands; `signum` is the signal they were told to leave by."""
 
   def _turn_until(self, deadline, num_signals=math.inf):
-    """Returns what ends until `deadline` or until more signals have come."""
+    """Returns the commands that end before `deadline` or further signals."""
     ended = []
     while self._running and len(self.signals) <= num_signals:
       secs = deadline - time.monotonic()
@@ -158,7 +158,7 @@ class Runner(contextlib.AbstractContextManager):
     return ended
 
   def _give_up(self):
-    """Returns the ends of what no longer answers, and forgets it."""
+    """Returns commands that no longer answer as killed, and forgets them."""
     ended = [(name, -signal.SIGKILL) for name in self._running]
     self._running.clear()
     return ended
@@ -170,8 +170,8 @@ class Backend(abc.ABC):
 
   Attributes:
     num_parallel: int, how many run at the same time.
-    num_cores: int, what each of them has for itself, or None where the sweep
-      does not share them out.
+    num_cores: int, how many each of them has for itself, or None if the sweep
+      does not divide them.
   """
 
   num_parallel: int
@@ -182,7 +182,7 @@ class Backend(abc.ABC):
     """Returns a Runner.
 
     Args:
-      folder: str, that of the sweep, for logs of the runner's own.
+      folder: str, that of the sweep, for the runner's own logs.
       lock: file, locked; it stays so as long as any command runs.
       stop_grace_secs: float, train's.
     """
@@ -197,4 +197,4 @@ class Backend(abc.ABC):
 
   @abc.abstractmethod
   def find_data_dir(self, train_flags):
-    """Returns what `train_flags` (list of str) lack to find the data."""
+    """Returns the flags that `train_flags` (list of str) lack to find data."""

@@ -1,12 +1,12 @@
-"""From words like learning_rate=0.1,0.01 to the combinations of a sweep.
+"""Turns words like learning_rate=0.1,0.01 into the combinations of a sweep.
 
-A word names a flag of train and says what it may be:
+A word names a flag of train and says which values it may have:
 
   name=v1,v2,...   these values
   name=v1;v2;...   the same, for values that contain commas
   name=lo..hi      a range to sample from: whole numbers evenly if both ends
-                   are whole, else numbers evenly by their logarithm
-  name=log:lo..hi  evenly by the logarithm, also for whole numbers
+                   are whole, else numbers evenly in their logarithm
+  name=log:lo..hi  evenly in the logarithm, even for whole numbers
   name=lin:lo..hi  evenly
 
 A combination is a dict, name -> value, both str. Pure: no flag is read here.
@@ -21,7 +21,7 @@ from distmnist.common import cli
 
 _NUMBER = r'[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?'
 _RANGE = re.compile(rf'(?:(log|lin):)?({_NUMBER})\.\.({_NUMBER})')
-_TRIES = 100  # draws for each combination, which has to be a new one
+_TRIES = 100  # draws per combination, which has to be new
 
 
 class Values:
@@ -39,15 +39,15 @@ class Values:
     return value in self.values
 
   def make_distribution(self, optuna):
-    """Returns the choice as the module `optuna` has it."""
+    """Returns the choice as a distribution of the module `optuna`."""
     return optuna.distributions.CategoricalDistribution(self.values)
 
   def parse(self, value):
-    """Returns what Optuna knows a value (str) as."""
+    """Returns a value (str) as Optuna represents it."""
     return value
 
   def format(self, number):
-    """Returns the value (str) of what Optuna has chosen."""
+    """Returns the value (str) for what Optuna has chosen."""
     return number
 
 
@@ -64,10 +64,10 @@ class Range:
     self.ends = [str(low), str(high)]
 
   def draw(self, source):
-    """Returns a number, str of 4 digits, drawn from `source`."""
+    """Returns a number drawn from `source`, as `format` writes it."""
     low, high = self._low, self._high
     if self._is_whole:
-      # Each whole number has the stretch around it.
+      # Each whole number gets the interval around it.
       low, high = low - 0.5, high + 0.5
     if self._is_log:
       number = math.exp(source.uniform(math.log(low), math.log(high)))
@@ -76,12 +76,12 @@ class Range:
     return self.format(number)
 
   def format(self, number):
-    """Returns a number as a value, str of 4 digits, within the range."""
+    """Returns a number as a str, whole or of 4 digits, within the range."""
     number = round(number) if self._is_whole else float(f'{number:.4g}')
     return str(min(max(number, self._low), self._high))
 
   def parse(self, value):
-    """Returns the number of a value, a str."""
+    """Returns the number that a value (str) stands for."""
     return int(value) if self._is_whole else float(value)
 
   def holds(self, value):
@@ -94,7 +94,7 @@ class Range:
       return False
 
   def make_distribution(self, optuna):
-    """Returns the range as the module `optuna` has it."""
+    """Returns the range as a distribution of the module `optuna`."""
     kinds = optuna.distributions
     kind = kinds.IntDistribution if self._is_whole else kinds.FloatDistribution
     return kind(self._low, self._high, log=self._is_log)
@@ -104,7 +104,7 @@ def parse(words):
   """Returns {name: Values or Range} of `words`, list of str.
 
   Raises:
-    cli.UsageError: a word has another form.
+    cli.UsageError: a word is malformed.
   """
   if not words:
     raise cli.UsageError(
@@ -151,10 +151,10 @@ def _make_range(word, match):
 
 
 def make_combinations(choices, is_zip=False, num_random=None, seed=0):
-  """Returns combinations: all, or zipped, or `num_random` by their `seed`.
+  """Returns combinations: all, or zipped, or `num_random` sampled with `seed`.
 
   Raises:
-    cli.UsageError: the values cannot be combined so.
+    cli.UsageError: the values cannot be combined that way.
   """
   if num_random is None:
     return make_zip(choices) if is_zip else make_product(choices)
@@ -164,13 +164,13 @@ def make_combinations(choices, is_zip=False, num_random=None, seed=0):
 
 
 def make_product(choices):
-  """Returns every combination of {name: Values}, the last name fastest."""
+  """Combines all values of {name: Values}, varying the last name fastest."""
   _check_no_range(choices)
   return _combine(choices, itertools.product(*_lists(choices)))
 
 
 def make_zip(choices):
-  """Returns the first values of all, then the second ones, and so on."""
+  """Combines the first value of each name, then the second, and so on."""
   _check_no_range(choices)
   lengths = {name: len(choice.values) for name, choice in choices.items()}
   if len(set(lengths.values())) > 1:
@@ -182,7 +182,7 @@ def make_zip(choices):
 
 
 def make_random(choices, number, seed):
-  """Returns `number` distinct combinations, sampled by `seed`; both are int."""
+  """Returns `number` (int) distinct combinations, sampled with `seed` (int)."""
   source, found = random.Random(seed), []
   for _ in range(_TRIES * number):
     drawn = {name: choice.draw(source) for name, choice in choices.items()}
@@ -197,7 +197,7 @@ def make_random(choices, number, seed):
 
 
 def make_ends(choices):
-  """Returns combinations in which each value, and end of a range, is once."""
+  """Returns combinations that cover each value, and each end of a range."""
   number = max(len(choice.ends) for choice in choices.values())
   return [
     {n: choice.ends[i % len(choice.ends)] for n, choice in choices.items()}

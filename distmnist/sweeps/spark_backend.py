@@ -1,4 +1,4 @@
-"""Spark's executors as the place of the trials, each a task in a slot."""
+"""Spark's executors as the place where trials run, each a task in a slot."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ from distmnist.sweeps import (
   spark_runner,
 )
 
-# The runner itself restarts a trial that is lost; Spark is not to.
+# The runner itself restarts a lost trial; Spark must not.
 _CONF = (
   'spark.app.name=distmnist.sweep',
   'spark.task.maxFailures=1',
@@ -60,7 +60,7 @@ def from_flags(num_parallel, study, sweep_dir, launcher):
       Spark has slots.
     study: study.Study.
     sweep_dir: str, as it was given, or None.
-    launcher: the module launchers/spark.py, which this room must not import.
+    launcher: the module launchers/spark.py, which this package must not import.
 
   Raises:
     cli.UsageError: the sweep cannot work.
@@ -138,7 +138,7 @@ def _count_cores(conf):
   """Returns the cores (int) of a slot.
 
   Raises:
-    cli.UsageError: Spark's setting for it is no number.
+    cli.UsageError: Spark's setting for it is not a number >= 1.
   """
   text = conf.get('spark.task.cpus', '1')
   if not re.fullmatch('[1-9][0-9]*', text):

@@ -1,4 +1,4 @@
-"""The driver of a sweep on Spark: starts it, and makes a job of each trial."""
+"""The driver of a sweep on Spark: starts Spark, and makes each trial a job."""
 
 import contextlib
 import dataclasses
@@ -31,10 +31,10 @@ class SparkDriver:
     conf: dict, the settings of Spark.
     logs_dir: str, the folder for Spark's own log.
     lock: file, open for reading and writing and locked: as long as a trial
-      runs, no other process can lock it alone.
+      runs, no other process can lock it exclusively.
     wait_secs: float, how long to wait for the first executor, and for Spark to
       start a trial when none runs.
-    server: agent_server.AgentServer, where agents report; while Spark runs.
+    server: agent_server.AgentServer, where agents report while Spark runs.
   """
 
   conf: dict
@@ -45,7 +45,7 @@ class SparkDriver:
 
   @contextlib.contextmanager
   def opened(self, welcome):
-    """Starts Spark, until the end of the context.
+    """Runs Spark until the end of the context.
 
     Args:
       welcome: callable(connection, hello), see agent_server.AgentServer.
@@ -72,17 +72,17 @@ class SparkDriver:
       yield
 
   def make_job(self, key, command, attempt):
-    """Returns a barrier_job.Job, not started, with an agent for a command.
+    """Returns an unstarted barrier_job.Job, whose agent runs a command.
 
     Args:
-      key: str, what the agent says it is.
+      key: str, by which the agent identifies itself.
       command: runners.Command.
-      attempt: int, how often the command is started with this one.
+      attempt: int, how often the command has been started, this time included.
 
     Raises:
       cli.RunError: Spark has stopped.
     """
-    executors.count_slots(self._sc)  # or says that Spark has stopped
+    executors.count_slots(self._sc)  # raises if Spark has stopped
     spec = {
       'name': key,
       'argv': list(command.argv),
@@ -117,9 +117,9 @@ def _wait_for_slot(sc, wait_secs):
 
 
 def _share(lock, word):
-  """Makes the file `lock`, that we alone have, one to have with others.
+  """Turns our exclusive lock on the file `lock` into a shared one.
 
-  They know it by the `word` in it.
+  The agents, which share it, recognize the file by the `word` in it.
   """
   lock.truncate(0)
   lock.write(word)

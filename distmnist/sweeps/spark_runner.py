@@ -1,11 +1,10 @@
-"""Runs the trials of a sweep on Spark, a task each.
+"""Runs the trials of a sweep on Spark, one task each.
 
-A trial is a job of Spark with one task. On the executor an agent runs it
-(spark/agent.py) and reports here: its log comes as it grows, then its exit code
-and its report. Its folder is one that driver and executors share; each agent
-holds the lock of the sweep's trials there, so that the next sweep waits until
-the trials of one that was killed are gone. What becomes of a trial whose
-executor is lost: spark_trial.py.
+A trial is a Spark job with one task. On the executor an agent (spark/agent.py)
+runs the trial and reports here: its log as it grows, then its exit code and its
+report. Driver and executors share its folder; each agent holds the lock of the
+sweep's trials there, so that if a sweep is killed, the next one waits until
+the old trials are gone. spark_trial.py handles the loss of an executor.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from distmnist.sweeps import runners, spark_trial
 _log = logging.getLogger(__name__)
 
 _TICK_SECS = 0.5
-# From the order to stop to the end of the agent: beyond what its trial has.
+# From the order to stop to the end of the agent, beyond its trial's grace.
 _STOP_MARGIN_SECS = 6.5
 
 
@@ -75,7 +74,7 @@ class SparkRunner(runners.Runner):
     return trial
 
   def _submit(self, trial):
-    # Never the same twice: an agent that comes late is taken for no other.
+    # Never the same twice: a late agent is not mistaken for another.
     key = f'{trial.command.name}.{next(self._numbers)}'
     job = self._driver.make_job(key, trial.command, trial.number + 1)
     self._by_key.pop(trial.key, None)
@@ -84,7 +83,7 @@ class SparkRunner(runners.Runner):
     job.start()
 
   def _welcome(self, connection, hello):
-    """Lets the agent of a trial in; one that comes too late is sent away."""
+    """Admits the agent of a trial; one that comes too late is turned away."""
     key, executor = hello.get('hello'), hello.get('executor')
     trial = self._by_key.get(key) if isinstance(key, str) else None
     if (
@@ -101,7 +100,7 @@ class SparkRunner(runners.Runner):
     trials = list(self._running.values())
     if self._is_stopping:
       for trial in trials:
-        # Once may be too early: its thread may not have come to it yet.
+        # Once may be too early: the job's thread may not have submitted it.
         if trial.connection is None and not trial.job.has_ended:
           trial.job.cancel()
     is_watched = self._is_stopping or any(t.is_watched for t in trials)
@@ -124,7 +123,7 @@ class SparkRunner(runners.Runner):
   def _conclude(self, trial):
     """Returns the exit code (int) of a trial that is over.
 
-    None if it was lost and has started again.
+    None if the trial was lost and has been restarted.
 
     Raises:
       cli.RunError: Spark has stopped, or no executor can run anything.
@@ -139,10 +138,10 @@ class SparkRunner(runners.Runner):
     return code
 
   def _check_that_one_runs(self):
-    """Gives up if Spark starts none; while others run it may take long.
+    """Gives up if Spark starts no trial; while others run, that may take long.
 
     Raises:
-      cli.LostError: it has not within wait_secs.
+      cli.LostError: Spark has started none within wait_secs.
     """
     trials = self._running.values()
     if not trials or any(t.connection or t.job.has_ended for t in trials):
@@ -168,6 +167,6 @@ class SparkRunner(runners.Runner):
         trial.connection.send(stop=int(signum))  # a second time: at once
 
   def _give_up(self):
-    # The end of their connections, and of Spark, is theirs too.
+    # They end with their connections, and with Spark.
     self._by_key.clear()
     return super()._give_up()

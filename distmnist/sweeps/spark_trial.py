@@ -1,10 +1,10 @@
 """A trial on its way through Spark: started, read from, stopped, restarted.
 
-An executor that is lost concerns its own trial alone. The agent outlives it and
-has the trial save; then the trial starts again elsewhere, from its checkpoint,
-up to MAX_RESTARTS times. Spark itself is told to retry nothing: if two trained
-in one folder, neither would be right. So a trial starts again only once its
-agent has gone and Spark has given up its task.
+The loss of an executor affects only its own trial. The agent outlives the
+executor and makes the trial save; then the trial restarts elsewhere, from its
+checkpoint, up to MAX_RESTARTS times. Spark itself is told to retry nothing: if
+two trained in one folder, neither would be right. So a trial restarts only once
+its agent is gone and Spark has given up its task.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ KILL_SECS = 5.0
 
 @dataclasses.dataclass
 class SparkTrial:
-  """A command that Spark runs; from `key` on it is about the last start.
+  """A command that Spark runs; attributes from `key` on are of its last start.
 
   Attributes:
     command: runners.Command.
     number: int, how often it was started, from 1.
-    is_late: whether it was told to leave as it has taken too long.
+    is_late: whether it was told to leave because it took too long.
     key: str, what this start is called.
     job: barrier_job.Job of this start.
-    connection: that of its agent, or None before it has come.
-    limit_time: when it is told to leave, as it has taken too long.
+    connection: that of its agent, or None until the agent has connected.
+    limit_time: when it has taken too long and is told to leave.
     deadline: when the agent has to be gone, once that is known.
-    is_told_to_stop: whether we have told its agent so.
-    code: int, what it has ended with, or None.
-    lost: str, why it has to start again, should it have no code.
+    is_told_to_stop: whether we have told its agent to stop it.
+    code: int, what it exited with, or None.
+    lost: str, why it has to restart if it has no code.
   """
 
   command: runners.Command
@@ -66,7 +66,7 @@ class SparkTrial:
 
   @property
   def is_watched(self):
-    """Whether something other than a message of its agent can change it."""
+    """Whether something other than a message from its agent can change it."""
     return not self.is_running or self.deadline or self.limit_time < math.inf
 
   @property
@@ -75,14 +75,14 @@ class SparkTrial:
     return f'trial {name}' if name.isdecimal() else f'the {name}'
 
   def begin(self, key, job):
-    """Notes that it starts, for the first time or once more."""
+    """Notes that it starts, for the first time or again."""
     self.number += 1
     self.key, self.job = key, job
     self.connection = self.deadline = self.code = None
     self.is_told_to_stop, self.lost, self.limit_time = False, '', math.inf
 
   def join(self, connection, executor):
-    """Has its agent go on; `executor`, a str, is where that runs."""
+    """Tells its agent to start it; the agent runs on `executor`, a str."""
     self.connection = connection
     self.lost = f'lost connection to its executor, {executor}'
     self.limit_time = time.monotonic() + self.command.limit.secs
@@ -91,10 +91,10 @@ class SparkTrial:
     connection.send(go=True)
 
   def read(self, stop_secs, is_stopping):
-    """Takes what its agent says.
+    """Handles what its agent says.
 
     Args:
-      stop_secs: float, what it has to save in once its executor is lost.
+      stop_secs: float, how long it has to save once its executor is lost.
       is_stopping: whether all trials are being stopped.
 
     Raises:
@@ -128,26 +128,26 @@ class SparkTrial:
 
   def tell_to_stop(self, signum, secs):
     """Gives it `secs` to save and leave, unless it was told before."""
-    # A second time would be: at once.
+    # A second order would mean "at once".
     if self.is_running and not self.is_told_to_stop:
       self.is_told_to_stop = True
       self.deadline = time.monotonic() + secs + KILL_SECS
       self.connection.send(stop=int(signum))
 
   def keep_deadlines(self, stop_secs):
-    """Ends it if it takes too long; without Spark's task it has `stop_secs`."""
+    """Ends it if it is overdue; once Spark's task ends it has `stop_secs`."""
     now = time.monotonic()
     if self.is_running and now > self.limit_time and not self.is_told_to_stop:
       self.is_late = True
       self.tell_to_stop(signal.SIGTERM, self.command.limit.grace_secs)
     if self.is_running and self.job.has_ended:
-      # Its agent learns of that too, and says so.
+      # Its agent notices that too, and says so.
       self.deadline = self.deadline or now + stop_secs
     if self.is_running and self.deadline and now > self.deadline:
-      self.connection.is_open = False  # by this the agent ends, and the trial
+      self.connection.is_open = False  # this ends the agent, and the trial
 
   def find_code(self, is_stopping):
-    """Returns its exit code (int) once it is over, None to start it again.
+    """Returns its exit code (int) once it is over, None to restart it.
 
     Args:
       is_stopping: whether all trials are being stopped.
@@ -177,7 +177,7 @@ class SparkTrial:
 
 def _save_report(report, logdir):
   path = os.path.join(logdir, 'report.json')
-  # A shared folder may show what is new in it some seconds later.
+  # A shared folder may show new files only some seconds later.
   if not os.path.exists(path):
     with contextlib.suppress(OSError):
       json_files.write(path, report)

@@ -1,4 +1,4 @@
-"""How fast a run with these flags is: a real one, ended once that is known."""
+"""Measures how fast a run is: a real run, ended once its speed is known."""
 
 import contextlib
 import json
@@ -21,19 +21,19 @@ START_SECS = 600.0
 _TICK_SECS = 0.2
 # From one sample to the next.
 _SAMPLE_SECS = 0.5
-# A trial that has been told to leave, and has not, is killed.
+# A trial that has not left this long after it was told to is killed.
 _LEAVE_SECS = 60.0
 
 
 def compute_speed(samples, secs):
-  """Returns the examples a second of all workers (float).
+  """Returns the examples per second of all workers together (float).
 
   Args:
     samples: {worker: list of (time in seconds, examples)}.
-    secs: float, for which each worker has to have been seen.
+    secs: float, how long each worker has to have been observed.
 
   Returns:
-    None as long as that is not so.
+    None until every worker has been.
   """
   speed = 0.0
   for seen in samples.values():
@@ -47,7 +47,7 @@ def compute_speed(samples, secs):
 
 
 def read_samples(logdir, num_workers):
-  """Returns the samples of `compute_speed` that a run has written so far."""
+  """Returns the samples for `compute_speed` that a run has written so far."""
   samples = {}
   for index in range(num_workers):
     task = f'worker {index}'
@@ -71,17 +71,17 @@ def _read(line):
 
 
 class Runner:
-  """Makes trials, one after the other.
+  """Runs trials, one after another.
 
   Attributes:
-    signals: list of int, what this process received: no more trials then.
+    signals: list of int, received by this process; after one, no more trials.
   """
 
   def __init__(self, words, folder, num_workers, secs, signals):
     """
     Args:
       words: list of str, the flags of launch and train.
-      folder: str, for the files of all trials; the tasks see it.
+      folder: str, for the files of all trials; the tasks can see it.
       num_workers: int.
       secs: float, how long each trial is measured.
       signals: list, to which signals.collecting adds.
@@ -94,10 +94,10 @@ class Runner:
     self._count = 0
 
   def measure(self, more):
-    """Returns (examples a second or None, why there are none) of one trial.
+    """Runs a trial; returns (examples per second or None, why there is none).
 
     Args:
-      more: list of str, flags beyond those of all trials.
+      more: list of str, flags in addition to those of all trials.
     """
     if self.signals:
       return None, 'stopped'
@@ -107,7 +107,7 @@ class Runner:
     words = [
       *(*self._words, *more, f'--logdir={logdir}', '--resume=never'),
       *(f'--logs_dir={logdir}/logs', f'--log_secs={_SAMPLE_SECS}'),
-      # It is ended by us.
+      # We end it.
       *('--train_steps=1000000000', '--epochs=1000000'),
     ]
     reader, writer = os.pipe()
@@ -138,7 +138,7 @@ class Runner:
   def _wait(self, process, logdir):
     deadline = time.monotonic() + START_SECS + self._secs
     while time.monotonic() < deadline and not self.signals:
-      # Before the last look.
+      # Checked before the samples are read for the last time.
       has_ended = process.poll() is not None
       samples = read_samples(logdir, self._num_workers)
       speed = compute_speed(samples, self._secs)
@@ -159,7 +159,7 @@ def _end(process):
 
 
 def _find_cause(path):
-  """Returns why a trial has ended too early (str)."""
+  """Returns why a trial ended too early (str)."""
   with open(path, encoding='utf-8', errors='replace') as file:
     lines = [line.strip() for line in file if line.strip()]
   for line in reversed(lines):

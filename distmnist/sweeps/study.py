@@ -1,4 +1,4 @@
-"""What makes a sweep this one and no other: its trials, and their length."""
+"""What distinguishes a sweep from others: its trials, and their length."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from distmnist.launching import jobs, train_flags
 from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import search_space
 
-# These are the sweep's to set, or would leave nothing to compare.
+# The sweep sets these itself, or they would leave nothing to compare.
 _OURS = (
   *jobs.CLUSTER_FLAGS,
   'logdir',
@@ -22,18 +22,18 @@ _OURS = (
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A sweep as sweep.json has it; JSON can hold each of its values.
+  """A sweep as sweep.json holds it; JSON can represent each of its values.
 
   Attributes:
-    combinations: list of {flag: value}, str, one a trial; empty where they are
+    combinations: list of {flag: value}, str, one per trial; empty if they are
       proposed.
     flags: list of str, those of all trials, with each --flagfile read.
     num_ps, num_workers: ints, the cluster of each trial.
     module: dotted name, what a trial runs.
     rungs: list of [number of trials, flag of train that says how long], see
       halving.py; without --halving there is one.
-    proposed: None, or where trials are proposed one by one (proposing.py)
-      {'words': what the user gave to search_space.parse, 'seed': int}.
+    proposed: None, or if trials are proposed one by one (proposing.py),
+      {'words': what the user gave, for search_space.parse, 'seed': int}.
   """
 
   combinations: list
@@ -63,12 +63,12 @@ class Study:
     """How long (float) a trial that is told to stop may take.
 
     Raises:
-      cli.UsageError: the flag for it is no number of seconds.
+      cli.UsageError: the flag for it is not a valid number of seconds.
     """
     return stop_grace.parse(self.flags)
 
   def check_flags(self):
-    """Checks each flag of the trials by itself, before anything is started.
+    """Checks each flag of the trials on its own, before anything starts.
 
     Raises:
       cli.UsageError: one is wrong.
@@ -77,13 +77,13 @@ class Study:
       return
     train_flags.check(self.flags)
     each = map(search_space.to_flags, self.find_examples())
-    # It may have flags of its own.
+    # The problem may have flags of its own.
     problem = [f'--problem={self.problem}'] if self.problem else []
     for word in sorted(set(itertools.chain(*each))):
       train_flags.check([*problem, word])
 
   def find_examples(self):
-    """Returns the combinations, or some in which each end is once."""
+    """Returns the combinations, or if proposed, some that cover each end."""
     if not self.proposed:
       return self.combinations
     return search_space.make_ends(search_space.parse(self.proposed['words']))

@@ -22,14 +22,14 @@ class SweepFolder:
 
   Attributes:
     path: str, absolute.
-    trials: str, the folder for one folder a trial.
+    trials: str, the folder that holds one folder per trial.
   """
 
   def __init__(self, given, study):
     """
     Args:
-      given: str, the value of --sweep_dir; None for a folder among the
-        temporary ones, named by the study.
+      given: str, the value of --sweep_dir; None for a temporary folder
+        that is named after the study.
       study: study.Study.
     """
     self._study = dataclasses.asdict(study)
@@ -45,15 +45,15 @@ class SweepFolder:
     )
 
   def join(self, name):
-    """Returns the path (str) of what is called `name` in it."""
+    """Returns the path (str) of `name` in the folder."""
     return os.path.join(self.path, name)
 
   @contextlib.contextmanager
   def opened(self):
-    """Holds it for this sweep alone; yields the lock of its trials.
+    """Holds the folder for this sweep alone; yields the lock of its trials.
 
     Raises:
-      cli.UsageError: it cannot be written, is another sweep's, or is in use.
+      cli.UsageError: it cannot be written, holds another sweep, or is in use.
     """
     try:
       self._make()
@@ -75,11 +75,11 @@ class SweepFolder:
       yield of_trials
 
   def save_study(self):
-    """Makes the folder this sweep's for good."""
+    """Marks the folder as this sweep's for good."""
     json_files.write(self.join('sweep.json'), self._study)
 
   def _make(self):
-    """Makes it, and trials/ in it.
+    """Makes the folder, and trials/ in it.
 
     Raises:
       cli.UsageError: it is the default one, and another user has prepared it.
@@ -87,7 +87,7 @@ class SweepFolder:
     """
     if self._is_default:
       # Anyone can predict its name and write next to it. A folder that the user
-      # has named may be for a group, or for executors that are other users.
+      # has named may be for a group, or for executors that run as other users.
       try:
         files.make_private(self.path)
       except PermissionError as error:
@@ -98,9 +98,9 @@ class SweepFolder:
     os.makedirs(self.trials, exist_ok=True)
 
   def _wait_for_trials(self, lock):
-    """Locks `lock`, which the trials of a sweep that was killed may hold.
+    """Locks `lock`, which the trials of a killed sweep may still hold.
 
-    They have a few seconds to save and go.
+    They have a few seconds to save and exit.
 
     Raises:
       cli.RunError: they do not.

@@ -1,4 +1,4 @@
-"""What came of a sweep, best first: the table and results.csv."""
+"""The results of a sweep, best first: the table and results.csv."""
 
 import csv
 
@@ -6,11 +6,11 @@ from distmnist.common import files
 from distmnist.sweeps import ranking
 from distmnist.sweeps import trials as trials_lib
 
-_MAX_CAUSE = 60  # letters, in the table; results.csv has all of them
+_MAX_CAUSE = 60  # characters, in the table; results.csv has all of them
 
 
 def make_rows(trials):
-  """Returns [header, a row a trial, the best first], of str."""
+  """Returns [header, one row per trial, best first], each a list of str."""
   names = list(trials[0].combination)
   _, _, metric = ranking.find_ranking(trials).partition('_')
   judged = [f'validation_{metric}', f'test_{metric}']
@@ -36,7 +36,7 @@ def make_rows(trials):
 
 
 def choose_spec(metric):
-  """Returns how a metric is written: a loss may be far below 0.0001."""
+  """Returns a metric's format spec: a loss may be far below 0.0001."""
   return '.4f' if metric == 'accuracy' else '.4g'
 
 
@@ -45,12 +45,12 @@ def _format(value, spec):
 
 
 def _format_cost(cost):
-  # A rate that is far too high can make it anything that is finite.
+  # A learning rate that is far too high can make it any finite number.
   return _format(cost, '.4f' if cost is None or cost < 1e4 else '.3e')
 
 
 def format_lines(trials):
-  """Returns the lines of the table, a list of str; numbers to the right."""
+  """Returns the lines of the table (list of str), numbers right-aligned."""
   rows = [[cell or '-' for cell in row] for row in make_rows(trials)]
   for row in rows:
     cause = row[-1]

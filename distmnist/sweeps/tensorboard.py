@@ -1,8 +1,8 @@
 """What TensorBoard's HParams tab shows of a sweep, written without TensorFlow.
 
-The folder of the sweep has the experiment: which flags there are, and which
-numbers to compare. The folder of each trial is a session: its flags, its
-results as scalars, and how it ended.
+The folder of the sweep holds the experiment: its flags, and the numbers to
+compare. The folder of each trial holds a session: its flags, its results as
+scalars, and how it ended.
 """
 
 import glob
@@ -15,7 +15,7 @@ from distmnist.sweeps import trials as trials_lib
 
 # Up to this many values of a flag: boxes to tick; more numbers: a range.
 _MAX_BOXES = 12
-# Kind of a value: its type and its field in TensorBoard's messages.
+# Python type of a value -> its type and field in TensorBoard's messages.
 _KINDS = {
   bool: ('DATA_TYPE_BOOL', 'bool_value'),
   float: ('DATA_TYPE_FLOAT64', 'number_value'),
@@ -25,9 +25,9 @@ _PREFIX, _SUFFIX = 'events.out.tfevents', '.sweep'
 
 
 class Writer:
-  """Writes the event files of a sweep; what is there already stays.
+  """Writes the event files of a sweep; existing ones stay.
 
-  TensorBoard's own functions for it import TensorFlow: here are its messages.
+  TensorBoard's own functions for it import TensorFlow; this uses its messages.
   """
 
   def __init__(self, trials, folder):
@@ -38,9 +38,9 @@ class Writer:
       folder: str, that of the sweep.
 
     Raises:
-      ImportError: there is no TensorBoard.
+      ImportError: TensorBoard is not installed.
     """
-    # Found missing here, and not once the first trial is over.
+    # If it is missing, that shows here and not in `write`.
     from tensorboard.plugins.hparams import (  # noqa: PLC0415
       api_pb2,
       metadata,
@@ -133,7 +133,7 @@ class Writer:
     for tag, number in (scalars or {}).items():
       events.append(event_pb2.Event(wall_time=now, step=step))
       events[-1].summary.value.add(tag=tag, simple_value=number)
-    # TensorBoard reads files with tfevents in their name alone.
+    # TensorBoard reads only files with tfevents in their name.
     new = os.path.join(folder, 'new')
     with open(new, 'wb', opener=files.no_follow) as file:
       records = record_writer.RecordWriter(file)
@@ -144,7 +144,7 @@ class Writer:
 
 
 def forget(trial):
-  """Removes what was written of a trial that is to run once more."""
+  """Removes what was written for a trial that is to run again."""
   for path in _find_events(trial.folder):
     os.remove(path)
 
@@ -155,7 +155,7 @@ def _find_events(folder):
 
 
 def find_parser(texts):
-  """Returns the function that makes values, all of one kind, of `texts`."""
+  """Returns the function that turns `texts` into values, all of one type."""
   if all(text in ('true', 'false') for text in texts):
     return lambda text: text == 'true'
   try:

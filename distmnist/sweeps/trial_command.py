@@ -12,7 +12,7 @@ from distmnist.spark import context
 from distmnist.sweeps import runners, search_space
 from distmnist.sweeps import study as study_lib
 
-# Flags of launch that a sweep has in its own hands.
+# Flags of launch that the sweep itself sets or handles.
 _OURS = ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
 
 
@@ -24,7 +24,7 @@ class TrialCommand:
     study: study.Study.
     backend: runners.Backend, where the trials run.
     launch_flags: list of str, those of `distmnist.launch`, which starts each
-      trial; None where a trial is a process that needs no launcher.
+      trial; None if a trial is a process that needs no launcher.
   """
 
   study: study_lib.Study
@@ -42,7 +42,7 @@ class TrialCommand:
 
   @property
   def secrets(self):
-    """Those flags of launch (list of str) that hold a secret."""
+    """The flags of launch (list of str) that hold a secret."""
     return [word for word in self.launch_flags or [] if _is_secret(word)]
 
   def make(self, trial, rung, secrets_file=None):
@@ -50,8 +50,8 @@ class TrialCommand:
 
     Args:
       trial: trials.Trial.
-      rung: int, the one at whose end the trial is to stop.
-      secrets_file: str, the flagfile that has the secrets, or None to hide
+      rung: int, at the end of which the trial is to stop.
+      secrets_file: str, the flagfile that holds the secrets, or None to hide
         them, as in a dry run.
     """
     study, num_cores = self.study, self.backend.num_cores
@@ -71,7 +71,7 @@ class TrialCommand:
     return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
 
   def make_train_flags(self, trial, rung):
-    """Returns what decides whether train can work, a list of str."""
+    """Returns the flags (list of str) that decide whether train can work."""
     study = self.study
     given = [*study.flags, *search_space.to_flags(trial.combination)]
     return [
@@ -91,7 +91,7 @@ class TrialCommand:
 
 
 def launch_from_flags(is_cluster):
-  """Returns what was given of the flags of launch and its launchers.
+  """Returns those flags of launch and its launchers that were given.
 
   Args:
     is_cluster: whether a trial is more than one process.
@@ -107,7 +107,7 @@ def launch_from_flags(is_cluster):
   names = {module: name for name, module in registry.find(LAUNCHERS).items()}
   words = []
   for module in (cluster_flags.__name__, *names):
-    # Without --launcher=spark its flags are those of --runner=spark.
+    # Without --launcher=spark its flags belong to --runner=spark.
     if names.get(module) == 'spark' and launcher != 'spark':
       continue
     for flag in flags.FLAGS.get_key_flags_for_module(module):

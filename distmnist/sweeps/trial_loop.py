@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep, rung by rung, some at a time."""
+"""Runs the trials of a sweep, rung by rung, several at a time."""
 
 import contextlib
 import logging
@@ -13,12 +13,12 @@ from distmnist.sweeps import combination_check, runners, tensorboard
 
 _log = logging.getLogger(__name__)
 
-# A launcher waits for its workers, then for the ps, and has to end itself.
+# A launcher waits for its workers, then for the ps, then has to exit itself.
 _LAUNCH_MARGIN_SECS = 4.5
 
 
 class TrialLoop:
-  """The trials on their way, rung by rung; without --halving there is one."""
+  """Runs the trials, rung by rung; without --halving there is one rung."""
 
   def __init__(self, command, schedule, folder, progress, timeout_secs=None):
     """
@@ -40,13 +40,13 @@ class TrialLoop:
     self._limit = runners.Limit(timeout_secs or math.inf, grace_secs)
 
   def run(self, lock):
-    """Runs what is missing.
+    """Runs the trials that are left.
 
     Args:
-      lock: file, kept open by all that is started.
+      lock: file, kept open by every process that is started.
 
     Returns:
-      int, the signal that has ended it, or None.
+      int, the signal that ended it, or None.
 
     Raises:
       cli.UsageError: a combination cannot work; no trial has started.
@@ -115,7 +115,7 @@ class TrialLoop:
         trial.end(code, secs, size)
 
   def _start(self, runner, trial, rung, slot):
-    """Starts a trial; returns the size of its log before, in bytes."""
+    """Starts a trial; returns the size of its log so far, in bytes."""
     argv = self._command.make(trial, rung, self._secrets_path)
     env = self._command.env | self._backend.find_env(slot)
     try:

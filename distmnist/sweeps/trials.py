@@ -1,7 +1,7 @@
-"""The trials of a sweep, and what the disk has of each.
+"""The trials of a sweep, and what is on disk for each.
 
-DIR/trials/03/ has a trial's run/ (train's --logdir), its log, and trial.json,
-which is written whole or not at all with each change of its state.
+DIR/trials/03/ holds a trial's run/ (train's --logdir), its log, and trial.json,
+which is written, whole or not at all, at each change of its state.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ _STATES = (WAITING, RUNNING, DONE, DROPPED, STOPPED, *LOST)
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
 
 
-# What `load` takes over, and which values: others may write to a sweep's folder
-# if its owner lets them.
+# What `load` takes over, and which values are valid: others may write to a
+# sweep's folder if its owner lets them.
 _LOADED = {
   'state': lambda value: value in _STATES,
   'secs': lambda value: results_lib.is_number(value) and 0 <= value < math.inf,
@@ -49,8 +49,8 @@ class Trial:
     combination: {flag: value}, str.
     folder: str, where its files are.
     state: one of the states above.
-    secs: float, the time that all of its runs have taken.
-    cause: str, why it has failed or diverged.
+    secs: float, the time that all of its runs took.
+    cause: str, why it failed or diverged.
     results: list of dict, one for each rung that it has finished; see
       results.py.
   """
@@ -85,7 +85,7 @@ class Trial:
     """Takes over the outcome of earlier runs, and nothing else.
 
     Raises:
-      cli.RunError: the file cannot be read, or `save` has not written it.
+      cli.RunError: the file cannot be read, or was not written by `save`.
     """
     known = self.read() or {}
     for name, is_valid in _LOADED.items():
@@ -95,10 +95,10 @@ class Trial:
         setattr(self, name, known[name])
 
   def read(self):
-    """Returns what its file has, a dict; None where there is none.
+    """Returns the content of its file, a dict; None if there is no file.
 
     Raises:
-      cli.RunError: the file cannot be read, or is not one of `save`.
+      cli.RunError: the file cannot be read, or was not written by `save`.
     """
     try:
       known = json_files.read(self._path)
@@ -111,7 +111,7 @@ class Trial:
     return known
 
   def bad_file(self, what):
-    """Returns the cli.RunError that its file is not one of `save`."""
+    """Returns the cli.RunError for a file that `save` did not write."""
     return cli.RunError(
       f'{self._path} {what}: that was not written by a sweep; delete'
       f' {self.folder} to start the trial over'
@@ -124,7 +124,7 @@ class Trial:
   def begin(self):
     """Notes that it runs, and removes the report of a shorter run."""
     os.makedirs(self.folder, exist_ok=True)
-    # Where it is no folder, train says so.
+    # If the logdir is not a folder, train says so.
     with contextlib.suppress(OSError):
       os.remove(self._report_path)
     self.state, self.cause = RUNNING, ''
@@ -133,7 +133,7 @@ class Trial:
   def note_if_ended(self):
     """Notes that it had ended when its sweep was killed, if it had.
 
-    Its report is written last, and is not there while it runs.
+    Its report is written last, and does not exist while it runs.
     """
     if self.state == RUNNING and os.path.exists(self._report_path):
       self._take_report()
@@ -143,7 +143,7 @@ class Trial:
 
     Args:
       code: int, the exit code, or -n after signal n.
-      secs: float, what the run has taken.
+      secs: float, how long the run took.
       log_start: int, where the log of this run begins, in bytes.
     """
     self.secs = round(self.secs + secs, 2)
@@ -158,7 +158,7 @@ class Trial:
     self.save()
 
   def stop(self, secs):
-    """Notes that the run was killed, as it did not exit after SIGTERM."""
+    """Notes that the run was stopped before its end."""
     self.secs, self.state = round(self.secs + secs, 2), STOPPED
     self.save()
 
@@ -181,7 +181,7 @@ class Trial:
 
 
 def make_trials(combinations, folder):
-  """Returns a list of Trial, each in a folder of its own in `folder`, a str."""
+  """Returns a list of Trials, each in its own folder within `folder` (str)."""
   return [
     make_trial(number, len(combinations), combination, folder)
     for number, combination in enumerate(combinations, 1)
@@ -189,6 +189,6 @@ def make_trials(combinations, folder):
 
 
 def make_trial(number, num_trials, combination, folder):
-  """Returns the Trial of a number, of so many, in a folder of its own."""
+  """Returns Trial `number` of `num_trials`, in its own folder."""
   name = f'{number:0{max(2, len(str(num_trials)))}d}'
   return Trial(number, name, combination, os.path.join(folder, name))

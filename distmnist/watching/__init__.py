@@ -1,1 +1,1 @@
-"""What the tasks of a run write of themselves, and what is shown of it."""
+"""What the tasks of a run report about themselves, and how it is shown."""

@@ -1,4 +1,4 @@
-"""Charts as SVG, in strings: lines, bars, spans of time. Pure."""
+"""Charts as SVG strings: lines, bars, spans of time. Pure."""
 
 import html
 import math
@@ -14,11 +14,11 @@ _ROW = 22
 
 
 def make_lines(title, series, x_label):
-  """Returns a chart (str) with a line a series.
+  """Returns a chart (str) with one line per series.
 
   Args:
     title: str.
-    series: {name: list of (x, y)}, floats; one without a point is left out.
+    series: {name: list of (x, y)}, floats; an empty series is left out.
     x_label: str.
   """
   series = {name: thin(points) for name, points in series.items() if points}
@@ -46,7 +46,7 @@ def make_lines(title, series, x_label):
 
 
 def thin(points):
-  """Returns at most _MAX_POINTS of `points`, the last one among them."""
+  """Returns at most _MAX_POINTS of `points`, including the last."""
   step = max(1, math.ceil(len(points) / _MAX_POINTS))
   return points[::-1][::step][::-1]
 
@@ -54,7 +54,7 @@ def thin(points):
 def make_bars(title, counts, x_label):
   """Returns a histogram (str) of {whole number: how often}.
 
-  From the 30th bar on they are one, called `more`.
+  All bars from the 30th on are merged into one, `≥` its number.
   """
   if not counts:
     return ''
@@ -81,12 +81,12 @@ def make_bars(title, counts, x_label):
 
 
 def make_spans(title, rows, marks, num_secs):
-  """Returns what went on when (str): a row a name, spans and marks in it.
+  """Returns a chart (str) of what happened when: one row per name.
 
   Args:
     title: str.
     rows: {name: list of (start, end, text)}, seconds.
-    marks: list of (name, time, text); None as the name is a line over all rows.
+    marks: list of (name, time, text); a name of None draws a line across rows.
     num_secs: float, the end of the time axis.
   """
   height = _TOP + _ROW * len(rows) + _BOTTOM
@@ -117,7 +117,7 @@ def make_spans(title, rows, marks, num_secs):
 
 
 class _Scale:
-  """Numbers to places, and round numbers for its ticks."""
+  """Maps numbers to places, and finds round numbers for its ticks."""
 
   def __init__(self, low, high, first, last):
     self.low = low
@@ -129,7 +129,7 @@ class _Scale:
     return self._first + part * (self._last - self._first)
 
   def find_ticks(self):
-    """Returns some round numbers in it, a list of float."""
+    """Returns some round numbers in its range, a list of float."""
     step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
     for factor in (1, 2, 5, 10):
       if (self.high - self.low) / (step * factor) <= 5:
@@ -181,7 +181,7 @@ def _text(x, y, text, anchor):
 
 
 def _make_legend(series):
-  """The names of the lines, beside the chart: they may be many."""
+  """Returns the names of the lines, outside the SVG: there may be many."""
   names = ''.join(
     f'<span><b style="background:{COLOURS[i % len(COLOURS)]}"></b>'
     f'{_escape(name)}</span>'

@@ -1,4 +1,4 @@
-"""What of the lines of metrics.jsonl is a number for a logger. Pure."""
+"""The numbers in metrics.jsonl that a logger takes. Pure."""
 
 _SCALARS = (
   'cost',
@@ -14,8 +14,8 @@ _SCALARS = (
 def find_numbers(lines):
   """Yields (run, time, global step or None, {name: number}).
 
-  A run is a task such as 'ps 0', or 'validation' and 'test' for what was
-  evaluated there.
+  A run is a task such as 'ps 0', or 'validation' or 'test' for evaluations on
+  that split.
 
   Args:
     lines: list of dict.

@@ -52,8 +52,8 @@ def make(logdir, lines, flags):
 
   Args:
     logdir: str.
-    lines: list of dict by time, of metrics_file.read; not empty.
-    flags: str, those of the run, one a line.
+    lines: list of dict by time, from metrics_file.read; not empty.
+    flags: str, the flags of the run, one a line.
   """
   state = run_state.RunState().take(lines)
   history = run_history.RunHistory(lines)
@@ -129,7 +129,7 @@ def _make_times(history):
 
 
 def _make_waits(history):
-  """Returns who waited for whom, as far as it is known."""
+  """Returns who waited for whom, as far as is known."""
   pairs = history.find_who_waited()
   parts = ['<h2>Who waited for whom</h2>']
   if pairs:

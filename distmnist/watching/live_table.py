@@ -21,7 +21,7 @@ def make(logdir, state, num_rows):
   Args:
     logdir: str.
     state: run_state.RunState.
-    num_rows: int, as many tasks have room: those are shown that need a look.
+    num_rows: int, how many tasks fit; those that need a look come first.
   """
   from rich import console, table, text
 
@@ -53,7 +53,7 @@ def make(logdir, state, num_rows):
 
 
 def choose_rows(rows, num_rows):
-  """Returns `num_rows` of `rows` in their order, first those not at work."""
+  """Returns `num_rows` of `rows` in order, preferring those not at work."""
 
   def needs_look(row):
     return row.state not in ('training', 'serving', 'evaluating')

@@ -1,8 +1,8 @@
-"""metrics.jsonl: what a task of a run says of itself, a JSON object a line.
+"""metrics.jsonl: what a task reports about itself, one JSON object a line.
 
 Each task has its own, LOGDIR/TASK/metrics.jsonl, which all its lives append to.
-metrics.schema.json says what a line may have. A line is there whole or not at
-all, in one write; what cannot be written ends no training.
+metrics.schema.json defines the fields. A line is written whole or not at all,
+in one write; one that cannot be written does not end the training.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def path_of(logdir, task):
 
 
 def find(logdir):
-  """Returns {task name: path} of the files there are in `logdir`."""
+  """Returns {task name: path} of the files in `logdir`."""
   if urls.is_remote(logdir):
     folders = storage_paths.list_names(logdir)
     paths = [os.path.join(logdir, folder, NAME) for folder in folders]
@@ -46,15 +46,15 @@ def find(logdir):
 
 
 class Writer:
-  """Appends the lines of one life of a task, begun by one of kind `start`."""
+  """Appends the lines of one life of a task, the first of kind `start`."""
 
   def __init__(self, logdir, task, life, **start):
     """
     Args:
-      logdir: str. Nothing is written while it is not there: a ps may be on a
-        host that does not share it.
+      logdir: str. Nothing is written while it does not exist: a ps may be on
+        a host that does not share it.
       task: str, such as 'ps 0'.
-      life: str, another one in each process.
+      life: str, different in each process.
       start: fields of the first line.
     """
     self._logdir = logdir
@@ -64,7 +64,7 @@ class Writer:
     self._has_failed = False
 
   def write(self, kind, **fields):
-    """Writes one line; returns what it says, a dict.
+    """Writes one line; returns it as a dict.
 
     Args:
       kind: 'sample', 'evaluation', 'event' or 'end'.
@@ -86,7 +86,7 @@ class Writer:
     if not urls.is_remote(self._logdir) and not os.path.isdir(self._logdir):
       return
     lines = [line]
-    # Somebody may have moved it away: each file has its first line.
+    # The file may have been moved away: each new one gets a start line.
     if self._start and not self._is_begun():
       lines.insert(0, self._start)
     text = ''.join(json.dumps(_clean(self._own | x)) + '\n' for x in lines)
@@ -113,7 +113,7 @@ def _append_whole(path, data):
   fd = files.no_follow(path, flags)
   try:
     size = os.fstat(fd).st_size
-    # Whoever was before us may have been cut off.
+    # The write before ours may have been cut off.
     if size and os.pread(fd, 1, size - 1) != b'\n':
       data = b'\n' + data
     if os.write(fd, data) < len(data):
@@ -124,12 +124,12 @@ def _append_whole(path, data):
 
 
 def _clean(value):
-  """Returns `value` with short floats, and None for those not finite."""
+  """Returns `value` with floats rounded, and None for those not finite."""
   if isinstance(value, dict):
     return {str(name): _clean(x) for name, x in value.items()}
   if isinstance(value, (list, tuple)):
     return [_clean(x) for x in value]
-  if hasattr(value, 'item'):  # NumPy's.
+  if hasattr(value, 'item'):  # From NumPy.
     value = value.item()
   if not isinstance(value, float):
     return value
@@ -148,7 +148,7 @@ class Follower:
   def read_new(self):
     """Returns the lines since the last call, a list of dict by time.
 
-    What is no whole line of JSON is left out.
+    Anything but whole lines of JSON is left out.
     """
     found = []
     for path in find(self._logdir).values():
@@ -186,7 +186,7 @@ def read_first_time(path):
 
 
 def _parse(text):
-  """Returns the dict of one line, or None if it is none of ours."""
+  """Returns the dict of one line, or None if it is not one of ours."""
   try:
     line = json.loads(text)
     is_ours = isinstance(line['time'], (int, float)) and line['task']

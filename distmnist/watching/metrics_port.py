@@ -1,7 +1,7 @@
 """The metrics of all tasks of a run as Prometheus reads them, on 127.0.0.1.
 
-The text format 0.0.4: a gauge a number, a label a task. Read anew from the log
-directory at each request.
+The text format 0.0.4: one gauge per number, one label per task. Each request
+reads the log directory anew.
 """
 
 import http.server
@@ -54,7 +54,7 @@ class Server:
     """
     Args:
       logdir: str.
-      port: int, 0 for one that is free.
+      port: int, 0 for any free one.
 
     Raises:
       OSError: the port is taken.

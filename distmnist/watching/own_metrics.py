@@ -1,4 +1,4 @@
-"""The metrics of this process, for whoever has something to say there."""
+"""The metrics of this process, for any module that adds to them."""
 
 import contextlib
 
@@ -9,12 +9,12 @@ _of_process = None
 
 @contextlib.contextmanager
 def kept(logdir, task, life, every_secs, collect=dict, sinks=()):
-  """Keeps the metrics of this process meanwhile; yields the Sampler, or None.
+  """Keeps metrics of this process in the block; yields the Sampler, or None.
 
   Args:
-    logdir: str, or None: then nothing is kept.
+    logdir: str, or None to keep nothing.
     task: str, such as 'ps 0'.
-    life: str, another one in each process.
+    life: str, different in each process.
     every_secs: float, from one sample to the next.
     collect, sinks: see sampler.Sampler.
   """
@@ -45,6 +45,6 @@ def write(kind, **fields):
 
 
 def collect_by(collect):
-  """Has the samples say what `collect`, a callable() -> dict, returns."""
+  """Adds what `collect`, a callable() -> dict, returns to the samples."""
   if _of_process:
     _of_process.collect = collect

@@ -1,4 +1,4 @@
-"""What the sockets of this process have moved: one count for all who ask."""
+"""Bytes moved by the sockets of this process: one count for all callers."""
 
 import os
 import threading
@@ -6,7 +6,7 @@ import weakref
 
 from distmnist.watching import socket_bytes
 
-# A socket that is closed between two looks takes its bytes along.
+# The last bytes of a socket that closes between two looks are not counted.
 _LOOK_SECS = 0.25
 _shared = weakref.WeakValueDictionary()  # Process id: its counter.
 
@@ -15,7 +15,7 @@ class Meter:
   """What this process has moved since the meter was made."""
 
   def __init__(self):
-    pid = os.getpid()  # A fork has no thread of its parent's.
+    pid = os.getpid()  # A fork does not inherit threads.
     self._counter = _shared.get(pid) or _Counter()
     _shared[pid] = self._counter
     self._first = self._counter.read() or (0, 0)
@@ -23,7 +23,7 @@ class Meter:
   def read(self):
     """Returns (bytes sent, bytes received).
 
-    None where the system does not count, and before there was a socket.
+    None where the system does not count, and until a socket has been seen.
     """
     counts = self._counter.read()
     if counts is None:
@@ -34,7 +34,7 @@ class Meter:
 
 
 class _Counter:
-  """Looks at all sockets, in a thread of its own for as long as it is held."""
+  """Looks at all sockets, in a thread of its own that ends with it."""
 
   def __init__(self):
     self._sockets = socket_bytes.SocketBytes()
@@ -56,4 +56,4 @@ def _look_on(find_counter, is_closed):
   while not is_closed.wait(_LOOK_SECS):
     if counter := find_counter():
       counter.read()
-    counter = None  # Held for no longer than a look.
+    counter = None  # Referenced only during a look.

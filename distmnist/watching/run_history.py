@@ -8,13 +8,13 @@ class RunHistory:
 
   Attributes:
     start: float, the time of the first line, seconds since 1970; all other
-      times are seconds from there.
+      times are seconds after it.
     num_secs: float, until the last line.
     lives: {task: list of (start, end, text)}.
     marks: list of (task or None, time, text): what broke, and recoveries.
-    waits: list of (time, task, text), what a task said of its waits.
+    waits: list of (time, task, text), what a task reported of its waits.
     staleness: {worker: Counter of updates}.
-    totals: {task: dict}, of its last sample in each life, summed.
+    totals: {task: dict}, the last sample of each of its lives, summed.
   """
 
   def __init__(self, lines):
@@ -75,10 +75,10 @@ class RunHistory:
     return found
 
   def find_curves(self, name, job, over='time'):
-    """Returns {task: list of (x, y)} of a number of the samples of a job.
+    """Returns {task: list of (x, y)} of one number in a job's samples.
 
     Args:
-      name: str, a field, or one of `metrics`.
+      name: str, a field of the samples, or of their `metrics`.
       job: str, 'worker' or 'ps'.
       over: 'time', in seconds, or 'step'.
     """
@@ -92,7 +92,7 @@ class RunHistory:
         y = len(y)
       if x is not None and y is not None:
         found.setdefault(line['task'], []).append((x, y))
-    # So that each has the same colour in all charts.
+    # So that each task has the same colour in all charts.
     return dict(sorted(found.items(), key=lambda item: _order(item[0])))
 
   def find_evaluations(self):
@@ -110,10 +110,10 @@ class RunHistory:
     }
 
   def find_who_waited(self):
-    """Returns {(who, for whom): part of the samples}, under rules with rounds.
+    """Returns {(who, for whom): share of samples}, for rules with rounds.
 
-    In each sample a ps tells who waits there for the end of a round: for those
-    who do not.
+    In each sample a ps lists the workers that wait there for the end of a
+    round; they wait for the workers not listed.
     """
     workers = {t for t in self.lives if t.startswith('worker')}
     counts, num_samples = collections.Counter(), 0

@@ -7,23 +7,23 @@ from typing import NamedTuple
 from distmnist.common import owner_file
 from distmnist.watching import metrics_file
 
-# Of a sample every 2 s; where --log_secs is more, so many samples are missed.
+# For a sample every 2 s; with a longer --log_secs, this many missed samples.
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
 _JOBS = ('ps', 'worker', 'evaluator')
 
 
 class Row(NamedTuple):
-  """A task as a table shows it; None is what is not known.
+  """A task as a table shows it; None means not known.
 
   Attributes:
     task: str. state: str. step: int.
-    examples_per_sec: float, since the last sample, or of the whole life if it
-      has ended; so are the next three.
+    examples_per_sec: float, since the last sample, or over the whole life if
+      it has ended; likewise the next three.
     staleness: float, a mean, in updates.
     received_per_sec, sent_per_sec: floats, bytes.
     rss_bytes: int.
     restarts: int.
-    is_live: bool, whether it still runs, as far as one knows.
+    is_live: bool, whether it still runs, as far as is known.
   """
 
   task: str
@@ -81,7 +81,7 @@ class RunState:
     self.events = []
 
   def take(self, lines):
-    """Takes in lines of metrics_file.Follower; returns itself."""
+    """Takes in lines from metrics_file.Follower; returns itself."""
     for line in lines:
       if line['task'] == metrics_file.LAUNCHER:
         self._take_launcher(line)
@@ -105,7 +105,7 @@ class RunState:
   def _take_launcher(self, line):
     if line['kind'] == 'start':
       self.launcher, self.launcher_end = line, None
-      self.tasks = {}  # What follows is of this launch.
+      self.tasks = {}  # What follows belongs to this launch.
     elif line['kind'] == 'end':
       self.launcher_end = line
     elif line['kind'] == 'event':
@@ -189,7 +189,7 @@ class RunState:
 
 
 def _describe_code(code):
-  """Returns what an exit code, or -n after signal n, says of a task."""
+  """Returns the state that an exit code means; -n stands for signal n."""
   if code < 0:
     return 'killed'
   return {0: 'ended', 130: 'stopped', 143: 'stopped'}.get(code, 'failed')

@@ -1,6 +1,6 @@
-"""Writes the metrics of this task now and then, in a thread of its own.
+"""Writes the metrics of this task at intervals, in a thread of its own.
 
-So a task that stands still goes on saying so, and no step waits for the disk.
+So a task that makes no progress still reports, and no step waits for the disk.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from distmnist.common import owner_file
 from distmnist.common.names import ATTEMPT
 from distmnist.watching import metrics_file, usage
 
-# However short --log_secs is: a line costs a millisecond of a core.
+# Even if --log_secs is shorter: a line costs a millisecond of a core.
 LEAST_SECS = 0.5
 
 
 def _find_versions():
-  """Returns {name: version} of what a number may depend on."""
+  """Returns {name: version} of what results may depend on."""
   found = {'distmnist': distmnist.__version__}
   found['Python'] = platform.python_version()
   for name in ('tensorflow', 'numpy'):
@@ -33,10 +33,10 @@ class Sampler:
   """The metrics of one life of a task, from `start` to `close`.
 
   Attributes:
-    collect: callable() -> dict, what this task says of itself beside what its
-      process uses; may be set.
+    collect: callable() -> dict, what this task reports besides the usage of
+      its process; may be set.
     sinks: list of callable(line), given each line that is written.
-    ending: str, how an orderly end is called where it is not that of the work.
+    ending: str, what to call an orderly end before the work is done.
   """
 
   def __init__(self, logdir, task, life, every_secs):
@@ -44,7 +44,7 @@ class Sampler:
     Args:
       logdir: str.
       task: str, such as 'ps 0'.
-      life: str, another one in each process.
+      life: str, different in each process.
       every_secs: float, from one sample to the next.
     """
     me = owner_file.describe_self()
@@ -68,13 +68,13 @@ class Sampler:
     self._thread = threading.Thread(target=self._run, daemon=True)
 
   def start(self):
-    """Writes the first sample; the others follow by themselves."""
+    """Writes the first sample; the others follow on their own."""
     self.sample()
     self._thread.start()
     return self
 
   def write(self, kind, **fields):
-    """Writes a line of another kind than `sample`."""
+    """Writes a line of a kind other than `sample`."""
     with self._lock:
       if not self._is_closed.is_set():
         self._give(self._writer.write(kind, **fields))
@@ -83,7 +83,7 @@ class Sampler:
     """Writes the last lines.
 
     Args:
-      error: str, by what this life has ended, or ''.
+      error: str, what made this life fail, or ''.
     """
     if self._is_closed.is_set():
       return
@@ -99,7 +99,7 @@ class Sampler:
 
   def sample(self):
     """Writes a line of kind `sample` now."""
-    # What it reads changes in another thread; the next sample has it.
+    # A dict that changes while `collect` reads it is left to the next sample.
     with contextlib.suppress(RuntimeError), self._lock:
       if not self._is_closed.is_set():
         fields = self.collect() | self._usage.look()

@@ -1,25 +1,25 @@
-"""The bytes that a process really moved, as the kernel counted them."""
+"""The bytes that a process actually moved, as counted by the kernel."""
 
 import socket
 import struct
 
 from distmnist.common import tcp_sockets
 
-# Of Linux's struct tcp_info: tcpi_bytes_acked and tcpi_bytes_received.
+# In Linux's struct tcp_info: tcpi_bytes_acked and tcpi_bytes_received.
 _OFFSET, _SIZE = 120, 136
 
 
 class SocketBytes:
   """Counts what the TCP sockets of a process have sent and received.
 
-  A socket counts from when it was first looked at until it was last: so look
-  now and then, as one that was closed meanwhile takes its last bytes along.
+  Counts run from the first look to the last one at each socket. Look often:
+  what a socket moves between its last look and its closing is not counted.
   """
 
   def __init__(self, pid=None):
     """
     Args:
-      pid: int, of a process that we may trace; None is this one.
+      pid: int, a process that we may trace; None for this one.
     """
     self._pid = pid
     self._has_looked = False
@@ -29,13 +29,13 @@ class SocketBytes:
   def look(self):
     """Reads all sockets; does nothing where the system has no such counts."""
     for inode, counts in _read_sockets(self._pid):
-      # One that is new since the first look has moved all it has since then.
+      # A socket opened since the first look moved all of its bytes since then.
       self._first.setdefault(inode, (0, 0) if self._has_looked else counts)
       self._last[inode] = counts
     self._has_looked = True
 
   def read(self):
-    """Returns (bytes sent, bytes received); None before the first look."""
+    """Returns (bytes sent, bytes received); None before a look found any."""
     if not self._last:
       return None
     return tuple(
@@ -52,6 +52,6 @@ def _read_sockets(pid):
     try:
       info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     except OSError:
-      continue  # It is not one of TCP.
+      continue  # Not a TCP socket.
     if len(info) == _SIZE:
       yield inode, struct.unpack_from('QQ', info, _OFFSET)

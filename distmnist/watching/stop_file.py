@@ -1,8 +1,8 @@
-"""A wish in the log directory that the run there save and end.
+"""A wish left in the log directory: the run there is to save and end.
 
-Whoever sees the folder can leave it, and whoever watches over the run heeds it:
-its launcher as if Ctrl-C had come, and where no launcher waits each task. A
-wish that was there before the run is an old one.
+Any process that sees the folder can leave one. The launcher of the run takes it
+as a Ctrl-C; where no launcher waits, each task heeds it. A wish that is older
+than the run is ignored.
 """
 
 import json
@@ -17,7 +17,7 @@ from distmnist.storage import paths, urls
 
 _FILE = 'stop_request.json'
 _LOOK_SECS = 0.5
-_STORE_LOOK_SECS = 5.0  # Each look is a request that is paid for.
+_STORE_LOOK_SECS = 5.0  # Each look is a paid request.
 
 
 def write(logdir):
@@ -46,7 +46,7 @@ def read(logdir):
 
 
 def has_launcher(logdir):
-  """Whether a launcher waits that has the folder, as far as one can know."""
+  """Whether a launcher that owns the folder waits, as far as is known."""
   file = owner.open_launcher_file(logdir)
   try:
     found = file.read() or {}
@@ -65,7 +65,7 @@ class Watch:
     """
     Args:
       logdir: str.
-      on_wish: callable(str, who wishes it), called once, in that thread.
+      on_wish: callable(str, who left the wish), called once, in that thread.
     """
     self._logdir = logdir
     self._on_wish = on_wish

@@ -1,4 +1,4 @@
-"""The tasks of a run as a table of words, for a screen, a file or a pipe."""
+"""The tasks of a run as a plain text table, for a screen, a file or a pipe."""
 
 from distmnist.storage import urls
 
@@ -48,7 +48,7 @@ def format_table(rows, unit):
 
 
 def describe_run(logdir, state):
-  """Returns a line (str) on a run as a whole.
+  """Returns a line (str) about a run as a whole.
 
   Args:
     logdir: str.
@@ -72,7 +72,7 @@ def describe_run(logdir, state):
 
 
 def format_metrics(metrics):
-  """Returns {name: number or None} in a line, such as 'accuracy 0.9664'."""
+  """Returns {name: number or None} as one line, such as 'accuracy 0.9664'."""
   return ', '.join(
     f'{name} {"-" if value is None else format(value, ".4g")}'
     for name, value in metrics.items()
@@ -81,7 +81,7 @@ def format_metrics(metrics):
 
 def _describe_stage(state, rows):
   num_live = sum(row.is_live for row in rows)
-  # Tasks may go on by hand after their launcher.
+  # Tasks may be kept going by hand after their launcher has ended.
   if num_live:
     return f'{num_live} of {len(rows)} tasks run'
   if state.launcher_end:

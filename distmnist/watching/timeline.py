@@ -1,8 +1,8 @@
 """Timelines in Chrome's trace format, and one of all tasks of a run.
 
-ui.perfetto.dev and chrome://tracing open them. A task is a process there; what
-it did is in rows by its kind: compute, pull, push, wait. Things of one kind
-that went on at once get rows of their own.
+ui.perfetto.dev and chrome://tracing open them. They show a task as a process,
+and what it did in a row per kind: compute, pull, push, wait. Events of one kind
+that overlap get rows of their own.
 """
 
 import glob
@@ -12,7 +12,7 @@ import os
 from distmnist.common import files
 
 NAME = 'timeline.json'
-# Kind: its colour, by the names that Chrome reserves.
+# Kind: its colour, one of the names that Chrome reserves.
 KINDS = {
   'compute': 'thread_state_running',
   'pull': 'rail_response',
@@ -94,7 +94,7 @@ def merge(logdir):
 
 
 def _share_out(events):
-  """Returns rows (lists) of `events`, none of which has two at once."""
+  """Returns `events` in rows (lists), none with two that overlap."""
   rows = []
   for event in sorted(events, key=lambda e: (e['start'], -e['micros'])):
     for row in rows:

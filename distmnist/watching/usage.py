@@ -9,7 +9,7 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 class Usage:
-  """What is used, and since the last look a second."""
+  """What is used in total, and per second since the last look."""
 
   def __init__(self):
     self._sockets = process_bytes.Meter()
@@ -27,8 +27,8 @@ class Usage:
   def look(self):
     """Returns a dict of numbers; the schema has their names.
 
-    Bytes are counted from the first look on, and None where the system does
-    not count them.
+    Bytes are counted from when this object was made; None where the system
+    does not count them.
     """
     then, now = self._mark, self._count()
     self._mark = now

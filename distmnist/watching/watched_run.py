@@ -1,11 +1,11 @@
-"""A run as its log directory shows it, for programs that only look."""
+"""A run as its log directory shows it, for programs that only watch it."""
 
 from distmnist.common import owner_file
 from distmnist.watching import metrics_file, run_state
 
 
 class WatchedRun:
-  """What is known of a run by now, and of what comes.
+  """What is known of a run, kept up to date by `look`.
 
   Attributes:
     logdir: str.
@@ -18,19 +18,19 @@ class WatchedRun:
     self._follower = metrics_file.Follower(logdir)
 
   def look(self):
-    """Takes in what has come since the last look; returns `state`."""
+    """Takes in the lines since the last look; returns `state`."""
     self.read_new()
     return self.state
 
   def read_new(self):
-    """Returns the lines since the last look, a list of dict."""
+    """Takes in the lines since the last look; returns them, a list of dict."""
     lines = self._follower.read_new()
     self.state.take(lines)
     return lines
 
   @property
   def is_good(self):
-    """Whether all that has ended has ended well."""
+    """Whether everything that has ended ended well."""
     if self.state.launcher_end:
       return self.state.launcher_end['ok']
     states = {row.state for row in self.state.make_rows()}
@@ -39,7 +39,7 @@ class WatchedRun:
   def find_left(self):
     """Returns the names of what still runs, a list of str.
 
-    A launcher without any task, that has not said how it ended, was killed.
+    A launcher without live tasks that has not said how it ended was killed.
     """
     rows = self.state.make_rows()
     left = [row.task for row in rows if row.is_live]
