@@ -1,35 +1,36 @@
-"""A task of the cluster, or a trial of a sweep, within a task of Spark.
+"""A task of the cluster, or a trial of a sweep, within a Spark task.
 
-On the executor are
+The processes on the executor are
 
-  Spark's Python process     finds a port, learns those of the others by
-    `run_in_barrier`         allGather, starts an agent and waits for its end;
-    `run_trial`              serves nowhere, and does the rest
+  Spark's Python process     starts an agent and waits for its end;
+    `run_in_barrier`         first finds a port, and learns the others' by
+                             allGather;
+    `run_trial`              has no port
   the agent                  `python -m distmnist.spark.agent`: runs the task
                              (launching/supervisor), talks to the driver
                              (spark/executor_host.py, sweeps/spark_runner.py)
   the task                   distmnist.train, its output in a file
 
-The agent is a process of its own because Spark ends its Python processes by
-SIGKILL: on cancelling, and where another task of the stage has failed. The
-agent sees the end of its stdin; the driver decides which task stops when, so
-that the chief still finds the ps for its last checkpoint. With driver and
-executor both gone the agent stops the task by itself. Whatever happens, the
-task's processes end with the agent.
+The agent is a process of its own because Spark ends its Python processes with
+SIGKILL: when it cancels a job, and when another task of the stage has failed.
+The agent notices the end of its stdin; the driver decides which task stops
+when, so that the chief still finds the ps for its last checkpoint. If the
+driver is gone, or silent after the loss of the executor, the agent stops the
+task on its own. Whatever happens, the task's processes end with the agent.
 
-Messages are those of spark/messages.py, after the proofs of spark/handshake.py.
-The agent says
+Messages are as in spark/messages.py, after the proofs of spark/handshake.py.
+The agent sends
 
   {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log
   {"lost": reason}   Spark has ended its task; ours still runs
-  {"end": code}      -n by signal n; with "report" of a chief; null when stopped
-  {"refused": why}   in place of it, as the trial cannot run there
+  {"end": code}      -n for signal n; null when stopped; a chief adds "report"
+  {"refused": why}   instead of an end: the trial cannot run there
 
-and the driver
+and the driver sends
 
   {"go": true}       start the task
-  {"stop": signal}   end it: by this signal, with grace; a second time, at once
+  {"stop": signal}   end it by this signal, with grace; a second time, at once
   {"leave": true}    done
 """
 
@@ -51,14 +52,14 @@ from distmnist.launching.supervisor import stop_grace, task_group
 from distmnist.spark import messages as messages_lib
 from distmnist.spark import trial_lock
 
-# From the loss of the executor, if the driver says nothing, to the stop.
+# From the loss of the executor to the stop, if the driver says nothing.
 ORPHAN_SECS = 20.0
-# The most of a log in one message, which may have 4 MiB.
+# The most of a log that one message holds; a message may have 4 MiB.
 _READ_BYTES = 1 << 18
 
 
 def is_alive(pid):
-  """Whether there is such a process, and not only its zombie."""
+  """Whether the process exists, and not just as a zombie."""
   try:
     with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
       return file.read().rpartition(')')[2].split()[0] not in 'ZX'
@@ -72,8 +73,8 @@ class Agent:
   def __init__(self, spec, stdin):
     """
     Args:
-      spec: dict, see `_run_agent`.
-      stdin: file descriptor; its end is the end of Spark's Python process.
+      spec: dict, see partition.py, `_run_agent`.
+      stdin: file descriptor; it ends when Spark's Python process does.
     """
     lists = {key: tuple(spec['task'][key]) for key in ('argv', 'env')}
     self._spec = spec
@@ -84,7 +85,7 @@ class Agent:
     self._orphan_deadline = None
 
   def run(self):
-    """Returns the exit code of the agent."""
+    """Runs to the end; returns the exit code of the agent."""
     try:
       self._link = messages_lib.connect(
         *self._spec['driver'], self._spec['secret']
@@ -152,7 +153,7 @@ class Agent:
     return {'end': 0, 'report': report}
 
   def _tick(self):
-    """Passes on what is new, to the driver and from it."""
+    """Passes on what is new, to and from the driver."""
     self._send_lines()
     self._look()
     for order in self._orders:
@@ -202,7 +203,7 @@ class Agent:
     )
 
   def _send_lines(self, is_end=False):
-    # One piece each time: the log is a file, and can wait.
+    # One piece at a time: the log is a file, and can wait.
     while self._link.is_open and (lines := self._log.read_lines(_READ_BYTES)):
       self._link.send(lines=lines)
       if not is_end:
@@ -227,7 +228,7 @@ def _read_report(logdir):
 
 
 def main():
-  """Runs the agent of the spec on stdin; returns its exit code."""
+  """Runs the agent for the spec on stdin; returns its exit code."""
   line = b''
   while not line.endswith(b'\n'):
     data = os.read(0, 1 << 16)

@@ -1,20 +1,20 @@
-"""A job of Spark that another thread runs, and what its errors say."""
+"""A Spark job that runs in another thread, and what its errors say."""
 
 import contextlib
 import re
 import secrets
 import threading
 
-# From the end of the tasks to that of Spark's job, and the other way round.
+# From the end of the tasks to the end of Spark's job, and vice versa.
 END_SECS = 5.0
 
 
 def explain(error):
-  """Returns what is wrong (str) in a line, out of an exception of Spark."""
+  """Returns one line (str) that says what is wrong, from a Spark exception."""
   text = str(error).strip()
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   if 'Traceback (most recent call last)' in text:
-    # The Python exception of an executor: the line after its stack.
+    # A Python exception on an executor: the line after its stack trace.
     raw = text[text.rindex('Traceback (most recent call last)') :].splitlines()
     for line in raw[1:]:
       if line and not line.startswith((' ', '\t')):
@@ -26,7 +26,7 @@ def explain(error):
 
 
 def find_lost_executor(error):
-  """Returns what Spark says of a lost executor (str), or None if of none."""
+  """Returns what Spark says about a lost executor (str); None if nothing."""
   match = re.search(
     r'ExecutorLostFailure \(executor (\S+) .*?\) Reason: (.*)', str(error)
   )
@@ -36,18 +36,18 @@ def find_lost_executor(error):
 
 
 class Job:
-  """A job of Spark, run by a thread: the caller's reads from the agents.
+  """A Spark job in a thread of its own: the caller's reads from the agents.
 
   Attributes:
-    error: Exception that it has ended with, or None.
+    error: Exception that it ended with, or None.
   """
 
   def __init__(self, sc, rdd, on_end):
     """
     Args:
       sc: pyspark.SparkContext.
-      rdd: RDD to compute; what comes of it is of no interest.
-      on_end: callable, called by that thread.
+      rdd: RDD to compute; its result is ignored.
+      on_end: callable, called by the job's thread at its end.
     """
     self.error = None
     self._is_our_end = False
@@ -64,7 +64,7 @@ class Job:
 
   @property
   def is_cancelled(self):
-    """Whether it was cancelled, and not by `cancel`."""
+    """Whether something other than `cancel` cancelled it."""
     return 'cancelled' in str(self.error) and not self._is_our_end
 
   @property
@@ -72,7 +72,7 @@ class Job:
     return self._ended.is_set()
 
   def end(self):
-    """Returns when Spark is done with it; cancels it if it does not end."""
+    """Waits until Spark is done with it; cancels it if it does not end."""
     if not self._ended.wait(END_SECS):
       self.cancel()
       self._ended.wait(END_SECS)
@@ -84,11 +84,11 @@ class Job:
       self._sc.cancelJobGroup(self._group)
 
   def find_lost_executor(self):
-    """Returns what Spark says of a lost executor (str), or None if of none."""
+    """Returns what Spark says about a lost executor (str); None if nothing."""
     return find_lost_executor(self.error)
 
   def explain(self):
-    """Returns why it has failed, one line (str)."""
+    """Returns why it failed, in one line (str)."""
     why = explain(self.error)
     if 'ModuleNotFoundError' in why:
       why += (

@@ -14,20 +14,20 @@ _log = logging.getLogger(__name__)
 
 
 class BarrierStage:
-  """One job of Spark after the other, with the same tasks.
+  """One Spark job after another, with the same tasks.
 
   Attributes:
-    attempt: int, how often it was submitted.
+    attempt: int, how often a job was submitted.
   """
 
   def __init__(self, make_job, wait_for_slots, start):
     """
     Args:
       make_job: callable(attempt, port of the driver, callback at its end) ->
-        barrier_job.Job, not started.
+        barrier_job.Job, not yet started.
       wait_for_slots: callable, returns once Spark can start all tasks.
-      start: (str, float), what Spark does until the agents are there, and the
-        seconds it may take.
+      start: (str, float), what Spark does until the agents are connected, and
+        the seconds it may take.
     """
     self.attempt = 0
     self._make_job = make_job
@@ -36,11 +36,11 @@ class BarrierStage:
     self._job = None
 
   def submit(self, port, on_end):
-    """Has Spark start all agents, once the last ones are gone.
+    """Has Spark start all agents, once the previous ones are gone.
 
     Raises:
-      cli.RunError: the last job was cancelled, but not by `cancel`, or there
-        are too few slots for another one.
+      cli.RunError: the previous job was cancelled, but not by `cancel`, or
+        there are too few slots for another one.
     """
     if self._job:
       self._job.end()
@@ -53,17 +53,17 @@ class BarrierStage:
     self._wait = console.Wait(self._start_secs)
 
   def find_loss(self, missing, has_agents):
-    """Returns what Spark says of an executor that was lost early, or None.
+    """Returns what Spark says about an executor lost early, or None.
 
     Args:
-      missing: list of str, the tasks whose agents are not there yet.
+      missing: list of str, the tasks whose agents have not connected yet.
       has_agents: whether any agent is connected.
 
     Raises:
       cli.RunError: Spark does not start the agents, or has given up the job.
     """
     if self._job.has_ended:
-      # Agents that Spark has left alone say so within some seconds.
+      # Agents that Spark has abandoned say so within a few seconds.
       now = time.monotonic()
       self._deadline = self._deadline or now + barrier_job.END_SECS
       if not has_agents or now > self._deadline:
@@ -83,7 +83,8 @@ class BarrierStage:
     """Checks how Spark has ended the job.
 
     Args:
-      has_failed: whether a task has, which explains it unless it was cancelled.
+      has_failed: whether a task has failed, which explains the job's error
+        unless the job was cancelled.
 
     Raises:
       cli.RunError: Spark has given up the job.
@@ -96,7 +97,7 @@ class BarrierStage:
       self._job.cancel()
 
   def end(self):
-    """Returns when Spark is done with it."""
+    """Waits until Spark is done with the job."""
     if self._job:
       self._job.end()
 

@@ -11,26 +11,26 @@ from distmnist.common import cli, files
 from distmnist.spark import barrier_job
 
 _END_SECS = 10.0
-# A keytab or a key store is a file: its path may be known, its password not.
+# A keytab or a key store is a file: its path is no secret, its password is.
 _SECRET = re.compile(
   r'password|passwd|secret|token|credential|key(?!tab|store)', re.IGNORECASE
 )
 
 
 def is_secret(name):
-  """Whether the value of Spark's setting `name`, a str, is not for others."""
+  """Whether others must not see the value of Spark's setting `name` (str)."""
   return bool(_SECRET.search(name))
 
 
 def hide_secret(setting):
-  """Returns `setting`, name=value, for others to read: name=... if secret."""
+  """Returns `setting` (name=value) for others to read: name=... if secret."""
   name, _, _ = setting.partition('=')
   return f'{name}=...' if is_secret(name) else setting
 
 
 @contextlib.contextmanager
 def opened(conf, logs_dir):
-  """Yields a SparkContext of its own; its end is the end of its JVM.
+  """Yields a new SparkContext; ends it and its JVM on leaving.
 
   Raises:
     cli.RunError: Spark does not start.
@@ -43,12 +43,12 @@ def opened(conf, logs_dir):
     os.environ.setdefault('SPARK_LOCAL_IP', '127.0.0.1')
     os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
   context, is_done = None, False
-  # pyspark sets a handler of SIGINT of its own.
+  # pyspark sets its own SIGINT handler.
   handler = signal.getsignal(signal.SIGINT)
   try:
     try:
       with _stderr_to(log):
-        # pyspark would have all settings in the command line of the JVM.
+        # pyspark would put all settings on the command line of the JVM.
         public = [pair for pair in conf.items() if not is_secret(pair[0])]
         context = pyspark.SparkContext(
           conf=pyspark.SparkConf(False).setAll(list(conf.items())),
@@ -68,13 +68,13 @@ def opened(conf, logs_dir):
     app_id = context and context.applicationId
     _end_spark(pyspark, context)
     if is_done and conf['spark.master'].startswith('local-cluster'):
-      # Else each trial leaves the folders of its executors in pyspark's own.
+      # Otherwise each run leaves its executors' folders in pyspark's own.
       home = os.environ.get('SPARK_HOME') or os.path.dirname(pyspark.__file__)
       shutil.rmtree(os.path.join(home, 'work', app_id), ignore_errors=True)
 
 
 def _end_spark(pyspark, context):
-  """Ends Spark and its JVM, which would stay until this program is gone."""
+  """Ends Spark and its JVM, which would stay until this program ends."""
   if context:
     with contextlib.suppress(Exception):  # Its JVM may be dead.
       context.stop()
@@ -91,7 +91,7 @@ def _end_spark(pyspark, context):
 
 @contextlib.contextmanager
 def _stderr_to(path):
-  """What is started meanwhile writes its stderr to this file."""
+  """Redirects stderr to this file, also for what is started meanwhile."""
   sys.stderr.flush()
   before = os.dup(2)
   with open(path, 'ab', opener=files.no_follow) as log:

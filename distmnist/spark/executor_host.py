@@ -1,9 +1,10 @@
 """Spark's executors as a host of tasks, for launching/supervisor/task_group.py.
 
-All tasks are one barrier stage, so they start together, and together again: a
-job of Spark begins once each of them was asked for. On each executor an agent
+All tasks form one barrier stage, so they start and restart together: a Spark
+job begins once every task has been requested. On each executor an agent
 (spark/agent.py) connects here. Once all have, they are told to start their
-tasks; they report lines and ends, and are told to stop. They leave together.
+tasks; they report log lines and ends, and are told to stop. They leave
+together.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import task_host
 from distmnist.spark import agent_server, messages
 
-# From the order to kill a task until its agent has to have said its end.
+# From the order to kill a task until its agent must have reported its end.
 KILL_SECS = 5.5
 
 
@@ -32,7 +33,7 @@ class Peer:
   deadline: float | None = None
 
   def order_stop(self, signum):
-    """Sends an order to stop, and one to stop at once, but none twice."""
+    """Sends an order to stop, then one to stop at once, but neither twice."""
     num_stops = 2 if signum == signal.SIGKILL else 1
     while self.num_stops < num_stops:
       # The second order is the one without grace.
@@ -43,11 +44,11 @@ class Peer:
 
   @property
   def is_overdue(self):
-    """Whether it was told to stop at once, and has not said its end."""
+    """Whether it was told to stop at once, and its time for that is over."""
     return self.deadline is not None and time.monotonic() > self.deadline
 
   def parse_end(self, code):
-    """Returns (exit code, reason) of what its agent has said, anything."""
+    """Returns (exit code, reason) for the `code`, of any type, it reported."""
     if type(code) is int and -65 < code < 256:
       return code, ''
     if self.num_stops:
@@ -56,10 +57,10 @@ class Peer:
 
 
 class ExecutorHost(task_host.TaskHost):
-  """Runs the tasks of one training. Signals raise, as in any Spark program.
+  """Runs the tasks of one training run. Signals raise, as in a Spark program.
 
   Attributes:
-    report: dict, the chief's, or None.
+    report: dict, the chief's report, or None.
   """
 
   name = 'Spark'
@@ -69,11 +70,11 @@ class ExecutorHost(task_host.TaskHost):
     """Listens.
 
     Args:
-      tasks: list of jobs.Task, with addresses that stand for those that Spark
-        will choose; the partition of each is its place here.
+      tasks: list of jobs.Task, whose addresses stand in for those that Spark
+        will choose; a task's index here is its partition.
       stage: barrier_stage.BarrierStage, which starts their agents.
       bind_host: str, the address to listen on.
-      secret: str, what the agents know.
+      secret: str, known to the agents too.
       show: callable(name of a task, a line of its log).
 
     Raises:
@@ -88,13 +89,13 @@ class ExecutorHost(task_host.TaskHost):
     self._logs = {}
     self._peers = {}
     self._addresses = {}
-    self._left = set()  # the names that were asked for and have not ended
+    self._left = set()  # the names that were requested and have not ended
     self._events = []
 
   def __exit__(self, *error):
     for name in self._left & self._peers.keys():
       self._peers[name].order_stop(signal.SIGKILL)
-    self._server.close()  # by this an agent ends its task, if it still runs
+    self._server.close()  # makes an agent end its task, if it still runs
     self._stage.end()
 
   def start(self, name, argv, env, log, is_isolated=False, title=''):
@@ -114,7 +115,7 @@ class ExecutorHost(task_host.TaskHost):
     for peer in self._server.poll(0 if self._events else timeout_secs):
       if self._peers.get(peer.name) is peer:
         self._read(peer)
-      else:  # It is one of the last attempt, and leaves.
+      else:  # It is from the previous attempt, and leaves.
         peer.connection.receive()
     self._end_lost()
     self._server.drop_closed()
@@ -130,14 +131,14 @@ class ExecutorHost(task_host.TaskHost):
       self._end(name, -signal.SIGTERM)
 
   def restart(self):
-    """Does nothing: what each start begins is a new job."""
+    """Does nothing: the next start of the tasks begins a new job."""
 
   def check_end(self, has_failed):
-    """Checks how Spark has ended it all; see barrier_stage.BarrierStage."""
+    """Checks how Spark has ended the job; see barrier_stage.BarrierStage."""
     self._stage.check_end(has_failed)
 
   def locate(self, text):
-    """Returns `text` with the tasks' addresses, once those are known."""
+    """Returns `text` with the tasks' real addresses, once they are known."""
     for name, address in self._addresses.items():
       text = text.replace(f'({self._places[name]})', f'({address})')
     return text
@@ -192,7 +193,7 @@ class ExecutorHost(task_host.TaskHost):
         peer.connection.send(leave=True)
 
   def _end_lost(self):
-    """Ends what has no agent any more, or one that does not do as told."""
+    """Ends each task whose agent is gone, or has not done as told."""
     for peer in self._peers.values():
       if peer.is_overdue or not peer.connection.is_open:
         peer.connection.is_open = False
@@ -200,7 +201,7 @@ class ExecutorHost(task_host.TaskHost):
         self._end(peer.name, cli.LOST, reason)
 
   def _check_stage(self):
-    """Checks that Spark starts the agents, and lets them be."""
+    """Checks that Spark starts the agents and has not given up the job."""
     missing = [name for name in self._places if name not in self._peers]
     has_agents = any(p.connection.is_open for p in self._peers.values())
     if lost := self._stage.find_loss(missing, has_agents):
@@ -208,7 +209,7 @@ class ExecutorHost(task_host.TaskHost):
 
 
 def is_good(hello):
-  """Whether a dict has what an agent says of itself, beside its name."""
+  """Whether what an agent's hello (dict) says besides its name is valid."""
   address = hello.get('address')
   return (
     type(hello.get('attempt')) is int

@@ -1,4 +1,4 @@
-"""What Spark brings to the workers of a training, and what that takes."""
+"""The examples that Spark brings to the workers, and what that takes."""
 
 import dataclasses
 
@@ -9,20 +9,20 @@ from distmnist.spark import barrier_job
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """Examples of Spark to train on, in place of those of files.
+  """Examples from Spark to train on, instead of examples from files.
 
   Attributes:
     data: RDD of (x, y), or DataFrame. x and y are numbers, text, arrays, or
-      dicts or tuples of such; those of the first example say of which shapes
-      and types. Of images without a --problem x is bytes, a uint8 array, or
-      numbers from 0 to 255.
-    test_data: likewise, of the chief's report.
-    x, y: the columns of a DataFrame: a name; a list of names, of numbers that
-      become an array; or {name: one of these}.
-    image_shape: (height, width, channels), of images without a --problem.
-    num_classes: int, the labels of such images are below it.
-    timeout_secs: float, until all examples have to be with the workers.
-    limit_mb: float, the most that one worker takes.
+      dicts or tuples of these; the first example sets their shapes and types.
+      For images without a --problem, x is bytes, a uint8 array, or numbers
+      from 0 to 255.
+    test_data: likewise, for the chief's report.
+    x, y: the columns of a DataFrame: a name; a list of names of number
+      columns, which become an array; or {name: one of these}.
+    image_shape: (height, width, channels), for images without a --problem.
+    num_classes: int; the labels of such images are less than this.
+    timeout_secs: float, the time in which the workers must get all examples.
+    limit_mb: float, the most that one worker accepts.
   """
 
   data: object
@@ -35,7 +35,7 @@ class Feed:
   limit_mb: float = 4096.0
 
   def check(self, train_flags, needs_test_data=True):
-    """Raises cli.UsageError if this does not go with the flags of train."""
+    """Raises cli.UsageError if this conflicts with the flags of train."""
     if needs_test_data and self.test_data is None:
       raise cli.UsageError(
         'the feed has no test_data: give some, such as'
@@ -52,12 +52,12 @@ class Feed:
     """Returns the layout (dict) of the examples; see spark/layouts.py.
 
     Args:
-      is_images: bool, whether they are those of --model and --dataset.
+      is_images: bool, whether they are images, for --model and --dataset.
 
     Raises:
       cli.RunError: a first example cannot be used, or Spark cannot compute it.
     """
-    # NumPy, which a launch does without.
+    # These import NumPy, which a launch does without.
     from distmnist.spark import layouts, rdd_input
 
     layout = None
@@ -74,7 +74,7 @@ class Feed:
     return layout
 
   def make_rdd(self, sc, num_ps, num_workers, layout):
-    """Returns the RDD with a partition a task, its examples within."""
+    """Returns the RDD with one partition per task, holding its examples."""
     from distmnist.spark import rdd_input
 
     pairs = [
@@ -84,16 +84,16 @@ class Feed:
     return rdd_input.make_rdd(sc, *pairs, num_ps, num_workers, layout)
 
   def bring(self, sc, program, num_ps, num_workers):
-    """Has the workers train on these examples, which `check` has found good.
+    """Has the workers train on these examples, which `check` has accepted.
 
     Args:
       sc: pyspark.SparkContext.
-      program: program.Program; it gets the flags that tell train of them.
+      program: program.Program; it gets the flags with which train uses them.
       num_ps, num_workers: int, the shape of the cluster.
 
     Returns:
-      (RDD with a partition a task, its examples within; dict, what each task
-      must know of them).
+      (RDD with one partition per task, holding its examples; dict, what each
+      task must know about them).
     """
     is_images = program.is_of_images
     layout = self.make_layout(is_images)
@@ -104,13 +104,13 @@ class Feed:
     return rdd, {'layout': layout, 'limit_mb': self.limit_mb, 'flag': flag}
 
   def make_flags(self, train_flags, is_images):
-    """Returns the flags (list of str) that tell train of these examples.
+    """Returns the flags (list of str) with which train uses these examples.
 
     Args:
-      train_flags: list of str, those that the user has given.
+      train_flags: list of str, given by the user.
       is_images: see `make_layout`.
     """
-    # Of one's own files: no other worker has these examples.
+    # A worker's own files: no other worker has these examples.
     added = ['--epochs_over=dataset']
     if not is_images:
       return added

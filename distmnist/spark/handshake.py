@@ -5,9 +5,9 @@
   driver   {"answer": HMAC(secret, "driver D A")}
 
 D and A are random and new for each connection, so a recording of another one is
-of no use, and the roles in the HMAC keep one from sending back what the other
-has said. The secret itself does not travel here. From it both derive a key for
-this connection alone, by which each later message is authenticated
+of no use, and the roles in the HMAC keep either side from sending back what the
+other sent. The secret itself is never sent here. From it both sides derive a
+key for this connection alone, which authenticates each later message
 (messages.Connection.secure).
 """
 
@@ -25,14 +25,14 @@ def sign(key, text):
 
 
 def is_same(signature, given):
-  """Whether `given`, anything, is `signature`, in constant time."""
+  """Whether `given`, of any type, equals `signature`, in constant time."""
   return isinstance(given, str) and hmac.compare_digest(
     signature.encode(), given.encode(errors='replace')
   )
 
 
 class _Side:
-  """What both sides have; `key` is for the messages that follow."""
+  """What both sides have in common; `key` is for the messages that follow."""
 
   def __init__(self, secret):
     self.challenge = secrets.token_hex(32)
@@ -40,7 +40,7 @@ class _Side:
     self._secret = secret
 
   def _compute(self, driver_nonce, agent_nonce):
-    """Returns the answers (str) that the agent and the driver have to give."""
+    """Returns the answers (str) that the agent and the driver must give."""
     nonces = f'{driver_nonce} {agent_nonce}'
     self.key = sign(self._secret, f'messages {nonces}')
     roles = ('agent', 'driver')
@@ -69,7 +69,7 @@ class Agent(_Side):
   """The agent's side."""
 
   def answer(self, message):
-    """Returns the answer (dict) to a driver's challenge, None if it is none."""
+    """Returns the answer (dict) to a driver's challenge; None if invalid."""
     nonce = message.get('challenge')
     if not (isinstance(nonce, str) and _NONCE.fullmatch(nonce)):
       return None

@@ -10,7 +10,7 @@
 
   spark.run(sc, main_fun, args, num_ps=1, num_workers=2)
 
-`main_fun` runs on the workers, as in TensorFlowOnSpark. A ps serves by itself,
+`main_fun` runs on the workers, as in TensorFlowOnSpark. A ps serves without it,
 until the workers are done.
 """
 
@@ -34,25 +34,25 @@ from distmnist.launching import jobs
 
 
 class Context:
-  """What a function knows of the cluster.
+  """What a function knows about the cluster.
 
   Attributes:
     job_name: str, 'worker'.
     task_index: int, counted from 0, which is the chief.
     num_workers: int.
     cluster_spec: {'ps': list of 'host:port', 'worker': likewise}.
-    target: str, the server of this task, for a session.
-    config: tf.ConfigProto for a session, which needs the ps and no other
-      worker: one that is late does not wait for one that is done.
+    target: str, this task's server, for a session.
+    config: tf.ConfigProto for a session that needs the ps and no other worker:
+      a late worker does not wait for one that is done.
     data, test_data: (x, y), arrays [n, ...] or nests of them, this worker's own
-      part of the feed and the chief's test examples; None without.
+      part of the feed and the chief's test examples; None if there are none.
   """
 
   def __init__(self, words):
     """Starts the server of this task.
 
     Args:
-      words: list of str, the flags that the executor has given.
+      words: list of str, the flags that the executor passed.
     """
 
     def read(name):
@@ -96,7 +96,7 @@ class Context:
     return self.name == CHIEF
 
   def device_setter(self):
-    """Returns a function for tf.device: variables on the ps, in turn."""
+    """Returns what puts variables on the ps, in turn, for tf.device."""
     if 'ps' not in self.cluster_spec:
       return ''
     return tf.train.replica_device_setter(
@@ -107,7 +107,7 @@ class Context:
 
 def main():
   words = sys.argv[1:]
-  # Before the server's threads are there, which else would get the signal.
+  # Before the server starts its threads, which would otherwise get the signal.
   is_ps = jobs.flag_value(words, 'job_name') == 'ps'
   ending = {signal.SIGTERM, signal.SIGINT}
   if is_ps:
@@ -116,7 +116,7 @@ def main():
   if is_ps:
     print(f'{ctx.name} serves', flush=True)
     signal.sigwait(ending)
-    # Its threads would wait for sessions that are gone.
+    # The server's threads would wait for sessions that are gone.
     sys.stdout.flush()
     os._exit(0)
   with open(jobs.flag_value(words, 'main'), encoding='ascii') as file:
@@ -131,7 +131,7 @@ def main():
 
 
 def _explain(function, error):
-  """Returns the error (cli.RunError) that says where `function` has failed."""
+  """Returns the error (cli.RunError) that says where `function` failed."""
   frames = traceback.extract_tb(error.__traceback__)
   own = [f for f in frames if f.name == function.__name__] or frames
   said = (str(error).splitlines() or [''])[0]
@@ -144,7 +144,7 @@ def _explain(function, error):
 
 
 def _write(logdir, function, result):
-  """Has the agent find what the chief's function has returned."""
+  """Writes what the chief's function returned where the agent finds it."""
   try:
     content = json.dumps({'result': result})
   except (TypeError, ValueError) as error:
@@ -166,4 +166,4 @@ def _load(folder, split):
 
 
 if __name__ == '__main__':
-  cli.run(main, sys.argv[:1])  # The flags are no flags of absl.
+  cli.run(main, sys.argv[:1])  # The flags are not absl flags.

@@ -64,7 +64,7 @@ def _run_in_folder(context, spec, records, folder):
     num_examples = rdd_input.spool(
       records, folder, feed['layout'], feed['limit_mb']
     )
-  # Held until the end of this process, so that the task finds its port free.
+  # Held until the agent has ended, so that the task finds its port free.
   held = ports.hold_ports(1)[0]
   me = {
     'host': context.getTaskInfos()[index].address.rpartition(':')[0],

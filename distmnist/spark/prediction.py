@@ -1,11 +1,11 @@
-"""Predictions for a DataFrame of Spark, from a model that export has written.
+"""Predictions for a Spark DataFrame, from a model that export has written.
 
   from distmnist import spark
 
   spark.predict(images, '/shared/model').select('classes').show()
 
-Each Python process of an executor loads the model once, and keeps it. One does
-so at once, so that a wrong path is a line and not a job that fails.
+Each Python process of an executor loads the model once, and keeps it. One loads
+it right away, so that a wrong path gives a one-line error, not a failed job.
 """
 
 import functools
@@ -19,16 +19,16 @@ from distmnist.spark import barrier_job, executors
 def predict(dataframe, export_dir, columns=None, batch_size=256):
   """Returns the DataFrame with a column for each output of a model.
 
-  Like others it is lazy. An output [n] is a column of its type, one of several
-  numbers an array of them, flat.
+  It is lazy, like any DataFrame. An output [n] becomes a column of its type, an
+  output of several numbers per row a column of flat arrays.
 
   Args:
     dataframe: pyspark.sql.DataFrame.
     export_dir: str, the SavedModel, at the same path on each executor.
     columns: {name of an input: column, or a list of columns of numbers}. By
-      default each input's column is called as the input is; a model of images
-      takes the column `image`.
-    batch_size: int, rows in one run of the model.
+      default each input reads the column of its own name; a model of images
+      reads the column `image`.
+    batch_size: int, rows per run of the model.
 
   Raises:
     cli.UsageError: it cannot work with this DataFrame or this path.
@@ -68,7 +68,7 @@ def choose_columns(inputs, outputs, columns, known):
     known: list of str, the DataFrame's columns.
 
   Raises:
-    cli.UsageError: they do not fit each other.
+    cli.UsageError: these do not fit together.
   """
   if unknown := {*columns} - {*inputs}:
     raise cli.UsageError(
@@ -120,7 +120,7 @@ def _describe_model(sc, export_dir):
 
 
 def describe(export_dir):
-  """Returns what a model takes and gives, or why it cannot be loaded (str)."""
+  """Returns a model's inputs and outputs, or why it cannot be loaded (str)."""
   try:
     model = _load(export_dir)
   except cli.RunError as error:
@@ -132,7 +132,7 @@ def describe(export_dir):
 
 
 def predict_rows(rows, export_dir, columns, batch_size):
-  """Yields each row (pyspark.sql.Row) with the model's outputs added."""
+  """Yields a tuple for each pyspark.sql.Row, with the model's outputs added."""
   import numpy as np
 
   while batch := list(itertools.islice(rows, batch_size)):
@@ -148,10 +148,10 @@ def predict_rows(rows, export_dir, columns, batch_size):
 
 
 def _read(row, column, name, spec):
-  """Returns one example's array of an input.
+  """Returns the array of one input for one row.
 
   Raises:
-    ValueError: the row has something else.
+    ValueError: the row's value does not fit the input.
   """
   import numpy as np
 
@@ -164,7 +164,7 @@ def _read(row, column, name, spec):
   if isinstance(value, bytes | bytearray):
     array = np.frombuffer(value, np.uint8)
   else:
-    # A vector of pyspark.ml has toArray.
+    # A pyspark.ml vector has toArray.
     array = np.asarray(value.toArray() if hasattr(value, 'toArray') else value)
   wanted = spec.dtype.as_numpy_dtype
   with np.errstate(all='ignore'):
@@ -181,7 +181,7 @@ def _read(row, column, name, spec):
 
 
 def _as_values(array):
-  """Returns the values of an output as Spark takes them, one for each row."""
+  """Returns the values of an output in Spark's types, one for each row."""
   values = array.reshape(len(array), -1).tolist()
   if array.dtype.kind == 'O':
     values = [[text.decode('utf-8', 'replace') for text in v] for v in values]
@@ -190,7 +190,7 @@ def _as_values(array):
 
 @functools.lru_cache(maxsize=1)
 def _load(export_dir):
-  # In this order: it is what makes TensorFlow quiet.
+  # Imported first: it makes TensorFlow quiet.
   import distmnist.runtime  # noqa: F401
 
   # isort: split

@@ -1,4 +1,4 @@
-"""What the tasks of a training on Spark run: train, or a user's function."""
+"""What training tasks on Spark run: train, or a user's function."""
 
 import base64
 import dataclasses
@@ -21,7 +21,7 @@ class Program:
   Attributes:
     module: dotted name.
     flags: list of str, for every task.
-    env: tuple of (name, value), the file of --problem.
+    env: tuple of (name, value), which hold the file of --problem.
     main: str, a function and its arguments as text, or None.
   """
 
@@ -36,11 +36,11 @@ class Program:
     return not self.main and not command_line.find_value(self.flags, 'problem')
 
   def make_spec(self, num_ps, num_workers, feed):
-    """Returns what each partition is told, a dict, with a secret of its own.
+    """Returns what each partition is told (dict), with a new secret.
 
     Args:
       num_ps, num_workers: int, the shape of the cluster.
-      feed: dict of Feed.bring, or None.
+      feed: dict from Feed.bring, or None.
     """
     return {
       **{'num_ps': num_ps, 'num_workers': num_workers, 'main': self.main},
@@ -54,7 +54,7 @@ def make(program, args, module):
 
   Args:
     program, args: see training.run.
-    module: dotted name, what a task runs if `program` is no function.
+    module: dotted name, what a task runs if `program` is not a function.
 
   Raises:
     cli.UsageError: it cannot work on executors.
@@ -77,8 +77,8 @@ def make(program, args, module):
 def _pack(function, args):
   """Returns a function and its arguments as text (str).
 
-  The functions of its module travel as they are here; what the module imports
-  has to be where the executors run.
+  The functions of its module are sent as they are here; what the module imports
+  must be present where the executors run.
 
   Raises:
     cli.UsageError: they cannot be pickled.

@@ -1,20 +1,20 @@
 """The examples of an RDD or a DataFrame, brought to the workers by Spark.
 
-Training needs its examples again and again, in an order of its own for each
-pass, and holds them in the memory of the worker. So they are not streamed past
-it: before the first step each worker gets its own part whole.
+Training needs its examples again and again, in a different order for each pass,
+and keeps them in the worker's memory. So they are not streamed: before the
+first step each worker gets the whole of its own part.
 
-  driver      deals the records out, one by one, and has Spark shuffle them to
-              one partition a worker; the test examples go to the chief
-  executor    the barrier task of a worker writes its partition to files of
-              NumPy as it comes, then starts the worker with their folder
+  driver      deals out the records one by one, and has Spark shuffle them to
+              one partition per worker; the test examples go to the chief
+  executor    a worker's barrier task writes its partition to NumPy files as it
+              arrives, then starts the worker with their folder
 
-Spark's shuffle keeps on disk what is not taken yet: a slow worker delays no
-other and fills no queue (back-pressure), and there is no second job that could
-wait for a dead worker. What is lost with an executor Spark computes again. The
-whole transfer has a time limit, in the driver. All workers get the same number
-of examples: that of the one with the fewest, which is at most one less for each
-partition of the input.
+Spark's shuffle keeps on disk what has not been read yet: a slow worker delays
+no other and fills no queue (back-pressure), and no second job could be left
+waiting for a dead worker. Spark recomputes what is lost with an executor. The
+driver limits the time of the whole transfer. All workers get the same number of
+examples: that of the worker with the fewest, which has at most one less for
+each partition of the input.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from distmnist.spark import layouts
 
 
 def check_first(pairs, layout):
-  """Checks an example here, and not first where Spark would try four times.
+  """Checks an example here, before Spark would try a bad one four times.
 
   Args:
     pairs: RDD of (x, y).
-    layout: dict, or None: that of the first example.
+    layout: dict, or None for the layout of the first example.
 
   Returns:
     The layout.
 
   Raises:
-    ValueError: it does not fit, or there is none.
+    ValueError: the example does not fit, or there is none.
     Exception: Spark cannot compute it.
   """
   first = pairs.take(1)
@@ -51,7 +51,7 @@ def check_first(pairs, layout):
 
 
 def get_pairs(data, x, y):
-  """Returns the RDD of (x, y) of an RDD or a DataFrame; see feed.Feed."""
+  """Returns an RDD of (x, y) from an RDD or a DataFrame; see feed.Feed."""
   if not hasattr(data, 'select'):
     return data
   wanted = list(dict.fromkeys([*_columns_of(x), *_columns_of(y)]))
@@ -60,7 +60,7 @@ def get_pairs(data, x, y):
 
 
 def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
-  """Returns an RDD with a partition a task: none for a ps, one's own examples.
+  """Returns an RDD with a partition per task: its examples, none for a ps.
 
   Args:
     sc: pyspark.SparkContext.
@@ -78,13 +78,13 @@ def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
 
 
 def spool(records, folder, layout, limit_mb):
-  """Writes the examples of a partition; returns the number of training ones.
+  """Writes a partition's examples; returns the number of training examples.
 
   Args:
     records: iterator of (partition, (is_test, packed)).
-    folder: str, where to.
+    folder: str, where to write.
     layout: dict, see spark/layouts.py.
-    limit_mb: float, what is more is refused.
+    limit_mb: float, the most that is accepted.
 
   Raises:
     ValueError: there is more.
@@ -124,7 +124,7 @@ def cut(folder, layout, num_examples):
 
 
 class _Writer:
-  """A file of NumPy that grows by rows; the header says how many at the end."""
+  """A NumPy file that grows by rows; `close` writes their number to it."""
 
   def __init__(self, path, dtype, row_shape):
     self._num_rows = 0
@@ -144,7 +144,7 @@ class _Writer:
 
 
 class _TextWriter:
-  """A file of NumPy with texts, which are as wide as the longest of them."""
+  """A NumPy file of texts, each stored as wide as the longest of them."""
 
   def __init__(self, path):
     self._path = path
@@ -172,7 +172,7 @@ def _path_of(folder, split, leaf):
 
 
 def _write_header(path, dtype, shape, mode='r+b'):
-  # NumPy leaves room for a first dimension of any size: its length stays.
+  # NumPy leaves room for any first dimension: the header keeps its length.
   with open(path, mode) as file:
     np.lib.format.write_array_header_1_0(
       file,
@@ -204,7 +204,7 @@ def _pick_side(row, side):
 
 
 def _deal(split, examples, num_ps, num_workers):
-  # Each partition begins with another worker: none has all the first ones.
+  # Partitions begin with different workers: none gets all the first examples.
   workers = itertools.cycle(range(num_workers))
   for _ in range(split % num_workers):
     next(workers)

@@ -1,15 +1,15 @@
-"""Training within a Spark program: ps and workers are tasks of Spark.
+"""Training within a Spark program: ps and workers are Spark tasks.
 
   from distmnist import spark
 
   report = spark.run(
     sc, 'mine.py', ['--strategy=easgd', '--logdir=/shared/run'], num_ps=1)
 
-One barrier stage with a partition a task of the cluster: Spark starts all of
-them at once or none, and ends all when one is lost. They report to the driver,
-here: their logs come as they grow, and they are told when to start and to stop.
-The driver's side is spark/executor_host.py, that of the executors
-spark/agent.py.
+Training is one barrier stage with a partition for each task of the cluster:
+Spark starts all of them at once or none, and ends all when one is lost. They
+report to the driver, here: it gets their logs as they grow, and tells them when
+to start and to stop. The driver's side is spark/executor_host.py, the
+executors' side spark/agent.py.
 
 After a failure the job is submitted again; the chief restores the latest
 checkpoint of --logdir, a folder that all executors share.
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class TaskError(cli.RunError):
-  """A task has failed for good; `exit_code` is its own, 128 + n by signal n."""
+  """A task failed for good; `exit_code` is its own, 128 + n for signal n."""
 
   def __init__(self, message, exit_code):
     super().__init__(message)
@@ -52,17 +52,17 @@ class TaskError(cli.RunError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How a training runs on Spark, whatever it computes.
+  """How training runs on Spark, whatever it computes.
 
   Attributes:
-    max_restarts: int, how often all tasks are started again after a failure.
-    logs_dir: str, a folder of the driver for one log a task. Default: logs/ in
-      --logdir, or a new folder among the temporary ones.
+    max_restarts: int, how often all tasks are restarted after a failure.
+    logs_dir: str, a folder on the driver for one log per task. Default: logs/
+      in --logdir, or a new temporary folder.
     wait_secs: float, how long to wait for executors and for tasks to start.
     module: dotted name, what a task runs.
     show: callable(name of a task, a line of its log); by default the lines of
       worker 0, the chief, are printed.
-    say: callable, takes a line of ours; by default it goes to stderr.
+    say: callable(a line from us); by default it goes to stderr.
   """
 
   max_restarts: int = 3
@@ -81,19 +81,19 @@ def run(
   Args:
     sc: pyspark.SparkContext.
     program: what the workers learn: None for images, by --model and --dataset;
-      a problem as --problem takes it, or a module at hand; or a function
+      a problem in the form of --problem, or an imported module; or a function
       main_fun(args, ctx), which each worker calls; ctx is a main_task.Context.
     args: list of str, the flags of distmnist.train for every task. A --flagfile
-      is read here; other paths are the executors'. For a function whatever it
+      is read here; other paths are the executors'. For a function, whatever it
       takes.
-    num_ps, num_workers: int, the shape of the cluster; each takes a slot.
-    feed: feed.Feed, the examples of Spark to train on; by default the workers
+    num_ps, num_workers: int, the shape of the cluster; each task takes a slot.
+    feed: feed.Feed, the examples from Spark to train on; by default the workers
       read what --dataset or the problem says.
     options: Options.
 
   Returns:
-    dict, what the chief writes to report.json; None if it has written none. Of
-    a function what it returns in the chief: JSON's kinds of values alone.
+    dict, what the chief writes to report.json; None if it wrote none. For a
+    function, what it returns in the chief: JSON types only.
 
   Raises:
     cli.UsageError: the flags or the cluster cannot work.
@@ -136,7 +136,7 @@ def run(
 
 
 def _make_program(program, args, feed, module):
-  """Returns the program_lib.Program, its flags checked; see `run`."""
+  """Returns the program_lib.Program, with its flags checked; see `run`."""
   program = program_lib.make(program, args, module)
   if feed:
     feed.check(program.flags, needs_test_data=not program.main)
@@ -149,7 +149,7 @@ def _make_program(program, args, feed, module):
 
 
 def make_tasks(num_ps, num_workers, train_flags, module):
-  """Returns the list of jobs.Task; Spark chooses other addresses for them."""
+  """Returns a list of jobs.Task; Spark will choose other addresses for them."""
   places = [f'executor-{i}:{FIRST_PORT}' for i in range(num_ps + num_workers)]
   return jobs.make_tasks(
     places[:num_ps], places[num_ps:], train_flags, module=module
@@ -161,7 +161,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
 
   Raises:
     TaskError: a task has failed for good.
-    cli.RunError: the training failed otherwise.
+    cli.RunError: the training failed in another way.
   """
   console.print_logs(lambda text: say(host.locate(text)))
   limits = restart_limits.Limits(max_restarts, restart_together=True)
@@ -178,10 +178,11 @@ def _run(host, tasks, logs_dir, max_restarts, say):
       for task in tasks:
         group.start(task)
       left = group.wait(workers)
-      if not left and tasks[0].module != SPARK_MAIN:  # Else a ps waits for it.
+      # With SPARK_MAIN, a ps serves until it is stopped.
+      if not left and tasks[0].module != SPARK_MAIN:
         left = group.wait(tasks, run_tasks.LEAVE_SECS)
     finally:
-      # Nothing stays behind, after Ctrl-C either.
+      # Nothing stays behind, even after Ctrl-C.
       group.stop()
   host.check_end(has_failed=bool(group.failure or left))
   if group.failure:
@@ -193,7 +194,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
     text = endings.describe_late(
       task, run_tasks.LEAVE_SECS, 'the last worker', logs_dir
     )
-    # A ps leaves once every worker has told it to, and a lost one has not.
+    # A ps leaves once every worker has told it to; a lost worker has not.
     if group.records.are_done(workers):
       raise TaskError(host.locate(text), cli.FAILED)
     _log.info(text)
@@ -201,7 +202,7 @@ def _run(host, tasks, logs_dir, max_restarts, say):
 
 
 def _make_job(sc, rdd, spec, attempt, port, on_end):
-  """Returns the barrier_job.Job of one attempt, not started."""
+  """Returns the barrier_job.Job of one attempt, not yet started."""
   driver = [sc.getConf().get('spark.driver.host'), port]
   task = functools.partial(
     partition.run_in_barrier, {**spec, 'attempt': attempt, 'driver': driver}
