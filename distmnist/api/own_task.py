@@ -8,9 +8,7 @@ import sys
 from absl import flags
 
 from distmnist.common import cli
-
-# Imported only after the script has defined its flags, as it defines ours.
-_OWN_LOOP = 'distmnist.training.own_loop'
+from distmnist.common.names import OWN_LOOP
 
 
 def run_task(train):
@@ -21,7 +19,7 @@ def run_task(train):
   """
   argv, conflict = sys.argv, None
   try:
-    own_loop = importlib.import_module(_OWN_LOOP)
+    own_loop = importlib.import_module(OWN_LOOP)
   except flags.DuplicateFlagError as error:
     # Not all flags of the command line are defined.
     argv, conflict = argv[:1], str(error).partition(' Description from')[0]

@@ -33,6 +33,8 @@ SPARK_AGENT = 'distmnist.spark.agent'
 SPARK_MAIN = 'distmnist.spark.main_task'
 SSH_AGENT = 'distmnist.launching.ssh.ssh_agent'
 JOB_AGENT = 'distmnist.launching.scheduler.job_agent'
+# What run_task loads once a script has defined its flags.
+OWN_LOOP = 'distmnist.training.own_loop'
 
 # The rooms: packages in which the name of a file is the value of a flag.
 DATASETS = 'distmnist.datasets'
