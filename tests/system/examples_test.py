@@ -135,7 +135,7 @@ def test_a_curve_is_learnt_evaluated_and_gone_on_with(tmp_path):
     *('--problem=examples/regression.py', '--units=8', f'--logdir={tmp_path}'),
     code=1,
   )
-  assert '--units=16, and --units=8 is given' in refused
+  assert '--units=16, but --units=8 is given' in refused
 
 
 # TensorFlow alone, with nothing of ours: what a server of models does.

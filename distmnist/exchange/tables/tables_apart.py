@@ -27,7 +27,8 @@ _GRADIENTS = 'distmnist/gradients_apart'
 
 def is_wanted():
   """Whether --table_strategy asks for it."""
-  return bool(_TABLE_STRATEGY.value)
+  # Also where a rule is made by its class, and no flags were parsed.
+  return bool(flags.FLAGS[_TABLE_STRATEGY.name].value)
 
 
 def keep(rows, gradients):

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
@@ -102,6 +103,13 @@ def check(make_cluster, set_flags, name, *words):
   if name == 'sync_sgd' and '--replicas_to_aggregate=1' not in words:
     np.testing.assert_allclose(w, 1 - (1 - RATE) ** STEPS, atol=1e-6)
   assert {size % w.nbytes for sizes in moved for size in sizes} == {0}
+
+
+def test_a_rule_may_be_made_before_flags_are_parsed(set_flags):
+  set_flags()
+  flags.FLAGS.unparse_flags()
+  assert not tables_apart.is_wanted()
+  flags.FLAGS.mark_as_parsed()
 
 
 def test_without_the_flag_a_rule_trains_its_tables_itself(set_flags):
