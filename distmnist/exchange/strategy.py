@@ -166,10 +166,7 @@ class Strategy:
 
 
 class CenterHook(tf.train.SessionRunHook):
-  """A hook of a rule that keeps something on the ps beside the center.
-
-  Every worker has it; the chief's is also told about new centers.
-  """
+  """A hook of a rule that keeps something on the ps beside the center."""
 
   def on_new_center(self, session):
     """Called once the center has been initialised or restored.
