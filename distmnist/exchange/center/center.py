@@ -131,7 +131,7 @@ class Center(model_variables.ModelVariables):
     )
     # The gradient is None for a view that the loss does not depend on.
     gradients = [tf.zeros_like(v) if g is None else g for g, v in pairs]
-    if self.rows and self.rows.is_apart:
+    if self.rows.is_apart:
       dense = len(self.views)
       tables_apart.keep(self.rows, gradients[dense:])
       return gradients[:dense]

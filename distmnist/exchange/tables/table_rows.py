@@ -18,7 +18,6 @@ class Rows:
   Attributes:
     exchanges: list of row_exchange.RowExchange, one for each width and kind.
     makes_rows: bool, whether a step makes rows for keys that have none.
-    is_apart: bool, whether tables_apart.py trains them.
   """
 
   def __init__(self, cluster, wire):
@@ -26,11 +25,15 @@ class Rows:
     self._wire = wire
     self._tables = {}
     self.makes_rows = True
-    self.is_apart = tables_apart.is_wanted()
     self.exchanges = []
 
   def __bool__(self):
     return bool(self._tables)
+
+  @property
+  def is_apart(self):
+    """Whether there are tables, and tables_apart.py trains them."""
+    return bool(self) and tables_apart.is_wanted()
 
   def get(self, getter, name, **settings):
     """Returns the sparse_table.Table `name`, made if it does not exist."""

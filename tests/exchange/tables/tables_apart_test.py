@@ -7,10 +7,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
+from distmnist.exchange import strategy
 from distmnist.exchange.tables import sparse_table, tables_apart
 from distmnist.nn import layers
+from distmnist.strategies import async_sgd
 from distmnist.training import step as step_lib
 from tests.strategies.battery_test import WITH_PS, each_in_time
 from tests.support import in_process
@@ -105,13 +108,24 @@ def check(make_cluster, set_flags, name, *words):
   assert {size % w.nbytes for sizes in moved for size in sizes} == {0}
 
 
-def test_a_rule_may_be_made_before_flags_are_parsed(set_flags):
+@pytest.mark.parametrize('is_parsed', [True, False])
+def test_without_the_flag_a_rule_trains_its_tables_itself(
+  tf_session, set_flags, is_parsed
+):
   set_flags()
-  flags.FLAGS.unparse_flags()
-  assert not tables_apart.is_wanted()
-  flags.FLAGS.mark_as_parsed()
-
-
-def test_without_the_flag_a_rule_trains_its_tables_itself(set_flags):
-  set_flags()
-  assert not tables_apart.is_wanted()
+  rule = async_sgd.AsyncSgd(cluster_lib.Cluster())
+  with rule.scope():
+    rows = layers.embedding(tf.constant([1, 1]), NUM_ROWS, WIDTH, 'table')
+  if not is_parsed:  # Nor need they be where a rule is made by its class.
+    flags.FLAGS.unparse_flags()
+  try:
+    assert not tables_apart.is_wanted()
+    assert not rule._center.rows.is_apart
+    optimizer = tf.train.GradientDescentOptimizer(RATE)
+    [gradient] = rule._center.compute_gradients(optimizer, tf.reduce_sum(rows))
+  finally:
+    flags.FLAGS.mark_as_parsed()
+  # For the one row that the step looks up, and not kept for a later update.
+  assert gradient.shape.as_list() == [1, WIDTH]
+  update = strategy.Update(tf.constant(1), None, 0, 0)
+  assert tables_apart.add_to(update, None) is update
