@@ -5,12 +5,24 @@ import subprocess
 
 import pytest
 
+from distmnist.common import tcp_sockets
 from distmnist.watching import socket_bytes
 
 
 @pytest.fixture
-def connect():
-  """Returns connect() -> (client, server), two ends of a TCP connection."""
+def connect(monkeypatch):
+  """Returns connect() -> (client, server), two ends of a TCP connection.
+
+  Sockets that were open before are not seen: gRPC pings on those of other tests
+  of this process.
+  """
+  find = tcp_sockets.find
+  before = {inode for inode, _ in find(None)}
+  monkeypatch.setattr(
+    tcp_sockets,
+    'find',
+    lambda pid: (found for found in find(pid) if found[0] not in before),
+  )
   made = []
 
   def connect():
