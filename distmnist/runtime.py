@@ -24,6 +24,8 @@ os.environ.setdefault(
   'TF_GRPC_DEFAULT_OPTIONS',
   'grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=300',
 )
+# By default each process takes all memory of a GPU, whoever else is on it.
+os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
 # By default TensorFlow uses oneDNN's convolutions only on processors with
 # AVX512; with AVX2, too, they halve the processor time of a step of the cnn.
 if platform.machine() in ('x86_64', 'AMD64'):

@@ -38,6 +38,15 @@ _INTER_OP_THREADS = flags.DEFINE_integer(
 )
 
 
+def hide_gpus():
+  """Keeps this process off all GPUs, before it makes its first device.
+
+  A config's device_count is not enough: building a tf.cond starts TensorFlow's
+  eager runtime, whose own device takes half a gigabyte of each GPU.
+  """
+  os.environ['CUDA_VISIBLE_DEVICES'] = ''
+
+
 def make_server_config(num_gpus=0):
   """The ConfigProto of a server, or of the one process: threads and GPUs."""
   config = tf.ConfigProto(
@@ -45,8 +54,6 @@ def make_server_config(num_gpus=0):
     intra_op_parallelism_threads=_INTRA_OP_THREADS.value,
     inter_op_parallelism_threads=_INTER_OP_THREADS.value,
   )
-  # Only the server's own options count for GPU memory, not a session's.
-  config.gpu_options.allow_growth = True
   if not num_gpus:
     config.device_count['GPU'] = 0
     # Of TensorFlow's rewrites of a graph before its first run, only these, done

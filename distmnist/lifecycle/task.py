@@ -63,4 +63,7 @@ def from_flags():
   """
   # First, so that no signal comes too early.
   stop = stop_request.StopRequest(stop_request.STOP_GRACE_SECS.value)
-  return Task(role_flags.from_flags(os.environ), stop)
+  cluster = role_flags.from_flags(os.environ)
+  if not cluster.num_gpus:
+    server_lib.hide_gpus()
+  return Task(cluster, stop)

@@ -70,9 +70,8 @@ class Context:
         read('intra_op_parallelism_threads') or 0
       )
     )
-    config.gpu_options.allow_growth = True
     if self.job_name == 'ps':
-      config.device_count['GPU'] = 0
+      os.environ['CUDA_VISIBLE_DEVICES'] = ''
     self.target = ''
     self.config = tf.ConfigProto(allow_soft_placement=True)
     if self.cluster_spec:

@@ -22,7 +22,6 @@ def test_the_server_config_by_flags(set_flags):
   assert config.intra_op_parallelism_threads == 1
   assert config.inter_op_parallelism_threads == 2
   assert not config.allow_soft_placement
-  assert config.gpu_options.allow_growth
   assert config.device_count == {'GPU': 0}
   assert server_lib.make_server_config(num_gpus=1).device_count == {}
 

@@ -1,6 +1,8 @@
 import json
+import os
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
@@ -37,6 +39,25 @@ def test_the_flags_make_a_task(set_flags, logged):
   assert (task.server, task.watchdog) == (None, None)
   task.log_role()
   assert logged == []
+
+
+@pytest.mark.parametrize(
+  'job_name, words, visible',
+  [
+    ('worker', (), '3'),
+    ('worker', ('--num_gpus=0',), ''),
+    ('ps', (), ''),
+  ],
+)
+def test_who_computes_on_no_gpu_sees_none(
+  set_flags, monkeypatch, job_name, words, visible
+):
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: ['one'])
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3')
+  hosts = '--ps_hosts=a:1', '--worker_hosts=b:1'
+  set_flags(*hosts, f'--job_name={job_name}', '--task_index=0', *words)
+  task_lib.from_flags()
+  assert os.environ['CUDA_VISIBLE_DEVICES'] == visible
 
 
 def test_who_told_the_roles_is_said_in_its_names(set_flags, tf_config, logged):
