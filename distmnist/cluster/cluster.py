@@ -213,3 +213,10 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
     )
   addresses.check_differ(ps_hosts + worker_hosts)
   return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
+
+
+def describe(cluster):
+  """Returns 'worker 0 at host:port', with the number of its GPUs if any."""
+  number = cluster.num_gpus
+  gpus = f' on {number} GPU{"s" if number > 1 else ""}' if number else ''
+  return f'{cluster.name} at {cluster.address}{gpus}'

@@ -5,7 +5,9 @@ Every task is started with the same two lists of hosts and with its own
 (cluster/task_environment.py). Flags come first.
 """
 
+import glob
 import logging
+import os
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -127,9 +129,20 @@ def _find_num_gpus(job_name):
     num_found = len(tf.config.list_physical_devices('GPU'))
     if num_gpus is None:
       num_gpus = min(1, num_found)
+      _tell_of_unused_card(num_found)
     elif num_gpus > num_found:
       raise cli.UsageError(
         f'--num_gpus={num_gpus}, but TensorFlow sees {num_found} here: see '
         'nvidia-smi and CUDA_VISIBLE_DEVICES, or give --num_gpus=0'
       )
   return num_gpus
+
+
+def _tell_of_unused_card(num_found):
+  """A TensorFlow without the libraries of CUDA trains on the CPU in silence."""
+  cards = glob.glob('/dev/nvidia[0-9]*')
+  if cards and not num_found and os.environ.get('CUDA_VISIBLE_DEVICES') != '':
+    _log.warning(
+      f'{cards[0]} is here, but TensorFlow sees no GPU, so this task computes '
+      "on the CPU: pip install 'distmnist[gpu]', or give --num_gpus=0"
+    )

@@ -28,6 +28,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
@@ -125,8 +126,8 @@ class WorkerTask:
       task.serve()
       folder.sign()
       _log.info(
-        f'{cluster.name} at {cluster.address}: {self._rule}, {cluster.num_ps} '
-        f'ps, {cluster.num_workers} workers; {last_step} global steps'
+        f'{cluster_lib.describe(cluster)}: {self._rule}, {cluster.num_ps} ps, '
+        f'{cluster.num_workers} workers; {last_step} global steps'
       )
       with (
         late_start.forgiven(cluster, folder.restart),

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.data import fed_rows, input_pipeline, seeds
 from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
@@ -94,7 +95,7 @@ def describe_task(task, choice):
   """Returns the line (str) that a worker logs when it starts."""
   cluster, plan = task.cluster, choice.plan
   return (
-    f'{cluster.name} at {cluster.address}: {choice.rule}, {cluster.num_ps} ps, '
+    f'{cluster_lib.describe(cluster)}: {choice.rule}, {cluster.num_ps} ps, '
     f'{cluster.num_workers} workers; {choice.problem.describe()}, '
     f'{plan.num_images} training {choice.problem.unit} here; {plan.last_step} '
     'global steps'

@@ -166,6 +166,14 @@ def test_a_tower_a_gpu(set_flags):
   assert cluster_lib.Cluster().tower_devices == ['/device:CPU:0']
 
 
+@pytest.mark.parametrize(
+  'num_gpus, gpus', [(0, ''), (1, ' on 1 GPU'), (2, ' on 2 GPUs')]
+)
+def test_a_task_is_told_of_with_its_gpus(num_gpus, gpus):
+  member = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1, num_gpus=num_gpus)
+  assert cluster_lib.describe(member) == f'worker 1 at {WORKERS[1]}{gpus}'
+
+
 def test_an_evaluator_needs_no_hosts():
   alone = cluster_lib.make_cluster((), (), 'evaluator', None)
   assert (alone.name, alone.is_distributed) == ('evaluator 0', False)

@@ -1,5 +1,6 @@
 """role_flags: the role that flags, TF_CONFIG or Slurm give this task."""
 
+import glob
 import json
 
 import pytest
@@ -182,3 +183,22 @@ def test_more_gpus_than_there_are_are_refused(set_flags, monkeypatch):
 def test_a_ps_takes_no_gpu_that_it_is_offered(set_flags):
   set_flags(*CLUSTER_FLAGS, '--job_name=ps', '--task_index=0', '--num_gpus=4')
   assert role_flags.from_flags().num_gpus == 0
+
+
+@pytest.mark.parametrize(
+  'words, visible, is_told',
+  [([], None, True), ([], '', False), (['--num_gpus=0'], None, False)],
+)
+def test_a_card_that_tensorflow_cannot_use_is_told_of(
+  set_flags, monkeypatch, caplog, words, visible, is_told
+):
+  monkeypatch.setattr(glob, 'glob', lambda pattern: ['/dev/nvidia0'])
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: [])
+  monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+  if visible is not None:
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+  set_flags(*words)
+  assert role_flags.from_flags().num_gpus == 0
+  assert ('/dev/nvidia0 is here, but TensorFlow sees no' in caplog.text) is (
+    is_told
+  )
