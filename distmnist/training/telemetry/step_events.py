@@ -26,11 +26,12 @@ def find_events(step_stats, own_task, offsets):
     if '/stream:' in device.device:
       continue
     task = find_task(device.device) or own_task
+    unit = device.device.rpartition('/device:')[2]
     ahead = 1e6 * offsets.get(task, 0.0)
     for node in device.node_stats:
       micros = max(node.op_end_rel_micros, node.all_end_rel_micros)
       if micros > 0:
-        event = _make_event(node, task)
+        event = _make_event(node, task, unit)
         start = node.all_start_micros - ahead
         found.append({**event, 'task': task, 'start': start, 'micros': micros})
   return found
@@ -44,8 +45,14 @@ def find_task(device):
   return f'{found[1]} {found[2]}'
 
 
-def _make_event(node, task):
-  """Returns the kind, name and args of what a node did on `task`, a dict."""
+def _make_event(node, task, unit):
+  """Returns the kind, name and args of what a node did on `task`, a dict.
+
+  Args:
+    node: tf.NodeExecStats.
+    task: str, such as 'ps 1'.
+    unit: str, the device of the task, such as 'GPU:0'.
+  """
   label = node.timeline_label
   if found := _MESSAGE.search(label):
     num_bytes = round(float(found[1]) * _SIZES[found[2]])
@@ -57,4 +64,8 @@ def _make_event(node, task):
     return {'kind': kind, 'name': f'{kind}: {source}', 'args': args}
   op = label.partition(' = ')[2].partition('(')[0] or node.node_name
   kind = 'wait' if _WAITS.search(op) else 'compute'
-  return {'kind': kind, 'name': op, 'args': {'op': node.node_name}}
+  return {
+    'kind': kind,
+    'name': op,
+    'args': {'op': node.node_name, 'device': unit},
+  }

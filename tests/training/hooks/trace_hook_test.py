@@ -53,6 +53,7 @@ def test_a_wanted_step_is_a_file_of_events(train):
   events = json.loads(path.read_text())['traceEvents']
   (matmul,) = [event for event in events if event['args'].get('op') == 'MatMul']
   assert matmul['cat'] == 'compute'
+  assert matmul['args'].pop('device') in ('CPU:0', 'GPU:0')
   assert matmul['args'] == {'op': 'MatMul', 'step': 'worker 0, local step 2'}
   assert lines == [f'local step 2: trace in {path}']
 

@@ -61,3 +61,9 @@ def test_one_process_has_its_own_name_and_streams_are_left_out():
   assert find(alone, 'a = B()')[0]['task'] == 'worker 0'
   assert find(f'{WORKER[:-5]}GPU:0/stream:all', 'a = B()') == []
   assert find(WORKER, 'a = B()', micros=0) == []
+
+
+@pytest.mark.parametrize('unit', ['CPU:0', 'GPU:1'])
+def test_an_op_says_on_which_device_it_ran(unit):
+  (event,) = find(f'{WORKER[:-5]}{unit}', 'a = B()')
+  assert event['args'] == {'op': 'n', 'device': unit}
