@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import pathlib
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from tests.support import daily
 
 _HERE = pathlib.Path(__file__).parent
+# By default GPUs round what they multiply to 10 bits (TF32).
+os.environ.setdefault('NVIDIA_TF32_OVERRIDE', '0')
 
 
 def pytest_addoption(parser):

@@ -1,7 +1,10 @@
 """own_task: what is wrong before a script's train is called is one line."""
 
+import os
 import subprocess
 import sys
+
+from tests.support.paths import PYTHONPATH
 
 _SCRIPT = """
 import distmnist.runtime
@@ -24,6 +27,7 @@ def test_a_flag_by_the_name_of_one_of_ours_is_one_line(tmp_path):
   script.write_text(_SCRIPT)
   done = subprocess.run(
     [sys.executable, script, '--job_name=ps'],
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH},
     capture_output=True,
     text=True,
     timeout=60,

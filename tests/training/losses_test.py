@@ -22,7 +22,11 @@ from tests.support.towers import (
 
 @pytest.mark.parametrize('kind', [cluster.Cluster, Towers])
 @pytest.mark.parametrize('name', ['async_sgd', 'downpour', 'easgd'])
-def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(kind, name):
+def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(
+  set_flags, kind, name
+):
+  set_flags()
+
   def build_model(images, is_training):
     weights = tf.get_variable(
       'weights',
