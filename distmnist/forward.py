@@ -24,7 +24,12 @@ _LOOK_SECS = 1.0
 
 
 def main():
-  """Forwards all lines until the run has ended or SIGTERM comes."""
+  """Forwards all lines until the run has ended, or SIGTERM or SIGINT comes.
+
+  Raises:
+    cli.UsageError: a flag is wrong.
+    cli.RunError: the package of the logger is not installed.
+  """
   if not _LOGGER.value:
     raise cli.UsageError('--logger is missing: say where the metrics go')
   logdir = find_run.folder_from_flags()

@@ -131,8 +131,8 @@ class CheckIn:
   def _compare(self, deadline):
     """Compares our settings with those of living tasks.
 
-    Every task compares its hosts with each ps's; a worker also compares all
-    of its settings with the chief's.
+    Every task compares what it shares with each ps: the hosts, the program and
+    its versions. A worker also compares all of its settings with the chief's.
 
     Raises:
       cli.RunError: names what differs and both values.

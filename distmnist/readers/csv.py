@@ -51,7 +51,9 @@ class Reader:
         with None, a column that has empty fields is text.
 
     Raises:
-      ValueError: there is no such file, or a column is missing.
+      ValueError: there is no such file, a column is missing, or two files
+        differ in their columns.
+      OSError: a file cannot be read.
     """
     self._paths = paths.find(pattern)
     self._xy = x, y

@@ -165,7 +165,7 @@ def count_slots(sc):
   """Returns how many tasks Spark can run at once (int).
 
   Raises:
-    cli.RunError: the SparkContext is stopped.
+    cli.RunError: the SparkContext is stopped, or does not answer.
   """
   try:
     scala = sc._jsc.sc()

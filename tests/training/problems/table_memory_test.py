@@ -65,8 +65,8 @@ def test_rows_that_are_made_count_with_their_keys(tf_session, set_flags):
     table_memory.check(make('a:1'))
   table_memory.check(make('a:1', 'b:1'))
   assert table_memory.describe_growth(2) == (
-    'rows are made in users: all of them are held from the start, and of the '
-    f'keys come up to {made.num_positions * 24:,} bytes a ps'
+    'tables that grow (users): the memory of all rows is taken at the start; '
+    f'their keys need up to {made.num_positions * 24:,} bytes more a ps'
   )
 
 
