@@ -85,8 +85,8 @@ def describe_growth(num_ps):
   )
   more = sum(size for _, size in beside) / max(1, num_ps)
   return (
-    f'tables that grow ({", ".join(names)}): the memory of all rows is taken at '
-    f'the start; their keys need up to {more:,.0f} bytes more a ps'
+    f'tables that grow ({", ".join(names)}): the memory of all rows is taken '
+    f'at the start; their keys need up to {more:,.0f} bytes more a ps'
   )
 
 
