@@ -12,7 +12,7 @@ VERSION = re.search(
 
 
 def read_description():
-  """Returns README.md without what an index page cannot show: our files."""
+  """Returns README.md without links to our files, which PyPI cannot show."""
   text = (HERE / 'README.md').read_text(encoding='utf-8')
   text = re.sub(r'!\[[^]]*\]\((?!https?:)[^)]*\)\n', '', text)
   return re.sub(r'\[([^]]*)\]\((?!https?:)[^)]*\)', r'\1', text)
@@ -67,13 +67,13 @@ setuptools.setup(
   },
   python_requires='>=3.10',
   install_requires=[
-    'tensorflow>=2.16,<2.22',  # classic mode is taken away piece by piece
+    'tensorflow>=2.16,<2.22',  # classic mode is being removed bit by bit
     'numpy>=1.26,<3',
     'absl-py>=2,<3',
     'pooch>=1.7,<2',  # downloads with hashes, atomically
     'rich>=13,<16',  # the live table of launch
     'tqdm>=4.60,<5',  # pooch's progress bar
-    'tensorboard>=2.16,<2.22',  # TensorFlow does not bring it any more
+    'tensorboard>=2.16,<2.22',  # TensorFlow no longer brings it
   ],
   extras_require={
     'bench': [
@@ -85,7 +85,13 @@ setuptools.setup(
     'gpu': ['tensorflow[and-cuda]>=2.16,<2.22'],
     'hdfs': ['fsspec>=2024.6,<2027', 'pyarrow>=16,<27'],  # hdfs://
     'kubernetes': ['pyyaml>=6,<7'],  # writes the manifests of launch
-    'mlflow': ['mlflow-skinny>=3,<4'],  # --loggers=mlflow
+    'mlflow': [  # --loggers=mlflow
+      'mlflow-skinny>=3,<4',
+      # For its default, a database; the full package needs an older protobuf
+      # than TensorFlow.
+      'sqlalchemy>=2,<3',
+      'alembic>=1.10,<2',
+    ],
     'parquet': ['pyarrow>=16,<27'],
     'plots': ['matplotlib>=3.7,<4'],
     's3': ['s3fs>=2024.10,<2027'],  # s3://
@@ -97,7 +103,7 @@ setuptools.setup(
       'pytest-timeout',
       'pytest-xdist',
       'hypothesis',
-      'import-linter>=2,<3',  # who may import whom: pyproject.toml
+      'import-linter>=2,<3',  # what may import what: pyproject.toml
       'psutil',
       'ruff',
       'kubernetes-validate',  # the schemas of Kubernetes

@@ -1,9 +1,10 @@
 """MLflow: one run per launch, with its flags as parameters.
 
 MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and so on are MLflow's own; by
-default the runs go to sqlite or ./mlruns, as MLflow decides.
+default the runs go where MLflow decides, which is ./mlflow.db (sqlite).
 """
 
+import contextlib
 import importlib.util
 import os
 
@@ -21,19 +22,35 @@ def check():
     )
 
 
+@contextlib.contextmanager
+def _explained(mlflow):
+  """Makes an error of MLflow, such as a server that is not there, one line."""
+  try:
+    yield
+  except mlflow.exceptions.MlflowException as error:
+    raise cli.RunError(
+      f'MLflow at {mlflow.get_tracking_uri()}: {" ".join(str(error).split())}; '
+      'see MLFLOW_TRACKING_URI'
+    ) from error
+
+
 class Logger:
-  """Each number is the metric TASK/NAME at the global step."""
+  """Each number is the metric TASK/NAME at the global step.
+
+  Each method raises cli.RunError if MLflow's store is not there.
+  """
 
   def __init__(self, logdir, flags):
     import mlflow
 
-    self._client = mlflow.MlflowClient()
     self._mlflow = mlflow
-    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'distmnist')
-    mlflow.set_experiment(name)
-    run_name = os.path.basename(os.path.normpath(logdir))
-    self._run = mlflow.start_run(run_name=run_name)
-    mlflow.log_params({n: str(x)[:_MAX_CHARS] for n, x in flags.items()})
+    with _explained(mlflow):
+      self._client = mlflow.MlflowClient()
+      name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'distmnist')
+      mlflow.set_experiment(name)
+      run_name = os.path.basename(os.path.normpath(logdir))
+      self._run = mlflow.start_run(run_name=run_name)
+      mlflow.log_params({n: str(x)[:_MAX_CHARS] for n, x in flags.items()})
     self._first_time = None
 
   def log(self, task, time, step, numbers):
@@ -47,11 +64,13 @@ class Logger:
       )
       for name, x in numbers.items()
     ]
-    self._client.log_batch(self._run.info.run_id, metrics)
+    with _explained(self._mlflow):
+      self._client.log_batch(self._run.info.run_id, metrics)
 
   def close(self, ok):
     """Ends the run; `ok` is whether it went well."""
-    self._mlflow.end_run('FINISHED' if ok else 'FAILED')
+    with _explained(self._mlflow):
+      self._mlflow.end_run('FINISHED' if ok else 'FAILED')
 
 
 make = Logger

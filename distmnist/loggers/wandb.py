@@ -21,14 +21,24 @@ class Logger:
   """Each number is TASK/NAME; the x axis is `global_step`, or the time."""
 
   def __init__(self, logdir, flags):
+    """Starts a run of W&B.
+
+    Raises:
+      cli.RunError: there is no key for the server, or no server.
+    """
     import wandb
 
-    self._run = wandb.init(
-      project=os.environ.get('WANDB_PROJECT', 'distmnist'),
-      name=os.path.basename(os.path.normpath(logdir)),
-      dir=logdir,
-      config=flags,
-    )
+    try:
+      self._run = wandb.init(
+        project=os.environ.get('WANDB_PROJECT', 'distmnist'),
+        name=os.path.basename(os.path.normpath(logdir)),
+        dir=logdir,
+        config=flags,
+      )
+    except wandb.Error as error:
+      raise cli.RunError(
+        f'W&B: {" ".join(str(error).split())} Or set WANDB_MODE=offline'
+      ) from error
     self._run.define_metric('global_step')
     self._run.define_metric('secs')
     self._run.define_metric('ps_*', step_metric='secs')

@@ -29,3 +29,14 @@ def test_what_is_logged_is_in_the_run(tmp_path, monkeypatch):
   logger.close(True)
   (path,) = tmp_path.glob('wandb/offline-run-*/*.wandb')
   assert path.stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_without_a_key_it_says_how_to_do_without(tmp_path, monkeypatch):
+  pytest.importorskip('wandb').teardown()  # It keeps what it has read.
+  for name in ('WANDB_MODE', 'WANDB_API_KEY'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('NETRC', str(tmp_path / 'none'))
+  with pytest.raises(cli.RunError, match=r'^W&B: .* Or set WANDB_MODE=offline'):
+    wandb.make(str(tmp_path), {})

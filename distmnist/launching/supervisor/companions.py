@@ -12,11 +12,14 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import FORWARD, LOGGERS
+from distmnist.launching.screen import task_logs
+from distmnist.launching.supervisor import failures
 from distmnist.storage import urls
 from distmnist.watching import metrics_port
 
@@ -123,7 +126,8 @@ def _run_logger(name, logdir, logs_dir):
 def running(name, argv, logs_dir):
   """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
-  At the end the process gets SIGTERM, and _END_SECS to exit.
+  If it fails, that is said at once. At the end the process gets SIGTERM, and
+  _END_SECS to exit.
   """
   log = os.path.join(logs_dir, f'{name}.log')
   with open(log, 'wb') as file:
@@ -134,19 +138,33 @@ def running(name, argv, logs_dir):
       stderr=subprocess.STDOUT,
       start_new_session=True,  # A Ctrl-C is ours to pass on.
     )
+  is_over = threading.Event()
+
+  def tell():
+    if process.wait() and not is_over.is_set():
+      _log.info(f'{name} has failed: {_find_cause(process, log)}; log: {log}')
+
+  watcher = threading.Thread(target=tell, daemon=True)
+  watcher.start()
   try:
     yield process
   finally:
-    if process.poll():
-      _log.info(
-        f'{name} has failed: exit code {process.returncode}; log: {log}'
-      )
+    if process.poll() is None:
+      is_over.set()
     process.terminate()
     try:
       process.wait(_END_SECS)
     except subprocess.TimeoutExpired:
       process.kill()
       process.wait()
+    watcher.join()
+
+
+def _find_cause(process, log):
+  """Returns why a process has failed (str): what it says, or its code."""
+  lines = task_logs.read_last_lines(log, num_lines=1)
+  said = cli.ERROR_LINE.fullmatch(lines[-1]) if lines else None
+  return said[2] if said else failures.describe_end(process.returncode)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """What runs beside the tasks: starts with them, ends with them."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import types
 import urllib.request
 
 import psutil
@@ -51,11 +53,22 @@ def test_one_ends_with_the_context_and_has_a_log(tmp_path):
   assert process.returncode == -signal.SIGTERM
 
 
-def test_one_that_fails_is_named_and_ends_no_run(tmp_path, logged):
-  argv = ['-c', 'raise SystemExit(3)']
-  with companions.running('x', argv, str(tmp_path)) as process:
-    process.wait(60)
-  assert logged == [f'x has failed: exit code 3; log: {tmp_path}/x.log']
+@pytest.mark.parametrize(
+  'end, cause',
+  [
+    ('raise SystemExit(3)', 'exit code 3'),
+    ('import os; os.kill(os.getpid(), 9)', 'killed by SIGKILL'),
+    ('raise SystemExit("distmnist.forward: error: no key")', 'no key'),
+  ],
+)
+def test_one_that_fails_is_named_at_once_and_ends_no_run(
+  tmp_path, monkeypatch, end, cause
+):
+  told = queue.Queue()
+  monkeypatch.setattr(companions, '_log', types.SimpleNamespace(info=told.put))
+  with companions.running('x', ['-c', end], str(tmp_path)):
+    line = told.get(timeout=60)
+  assert line == f'x has failed: {cause}; log: {tmp_path}/x.log'
 
 
 def test_one_ends_with_a_launcher_that_is_killed(tmp_path):

@@ -1,4 +1,4 @@
-"""stop_grace: who waits for whom, and for how long."""
+"""stop_grace: which waits for which, and for how long."""
 
 import pytest
 from absl import flags

@@ -42,7 +42,7 @@ def make_group(module, folder, env, fork_tasks=True, **settings):
 
 
 def is_alive(pid):
-  # An orphan may stay a zombie until a slow init looks after it.
+  # An orphan may stay a zombie until a slow init reaps it.
   try:
     return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
   except psutil.NoSuchProcess:

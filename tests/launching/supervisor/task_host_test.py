@@ -1,4 +1,4 @@
-"""The contract, and who keeps it."""
+"""The contract, and the hosts that keep it."""
 
 import inspect
 
