@@ -1,8 +1,8 @@
-"""Hooks of mkdocs: pages that are made, and links to files outside of docs/.
+"""Hooks for mkdocs: pages that are made, and links to files outside docs/.
 
-README.md is the page index.md, and so on; --helpfull of the programs is
-flags.md. A link that leaves docs/ (../examples/x.py) leads to a copy in the
-site; mkdocs warns of what is not there.
+README.md becomes the page index.md, and so on; --helpfull becomes flags.md.
+A link that leaves docs/ (../examples/x.py) leads to a copy in the site; mkdocs
+warns of missing files.
 """
 
 import pathlib
@@ -151,5 +151,5 @@ def parse_help(text):
 
 
 def _escape(text):
-  """Returns `text` so that Markdown shows it as it is."""
+  """Returns `text` escaped, for Markdown to show it as it is."""
   return re.sub(r'([*_<>\[\]`\\])', r'\\\1', text)

@@ -1,8 +1,8 @@
 """Runs the notebooks of docs/tutorial and writes what they print into them.
 
-  python scripts/tutorial.py                   all of them, and writes
-  python scripts/tutorial.py 05 06             those that begin so
-  python scripts/tutorial.py --check           runs them, and writes nothing
+  python scripts/tutorial.py                   runs all, and writes
+  python scripts/tutorial.py 05 06             those whose names begin so
+  python scripts/tutorial.py --check           runs all, and writes nothing
 
 A notebook is a page of Markdown, as jupytext has it: each block of Python is a
 cell. What a cell prints stands in a block of text below it, and what it draws

@@ -1,4 +1,4 @@
-"""check: what train would say of many trainings, without one of them."""
+"""check_flags: what train would say of many trainings, running none."""
 
 import json
 
@@ -62,7 +62,7 @@ def test_the_shape_of_the_cluster_counts(find):
   assert 'has no ps' in find(*words, num_ps=1, num_workers=2)
   assert find(*words, num_workers=2) is None
   assert '2 workers but no ps' in find('--strategy=ssp', num_workers=2)
-  # However many workers there are, a batch may have all images.
+  # However many workers there are, a batch may hold all images.
   words = ['--batch_size=200']
   assert find(*words) is None
   assert find(*words, num_ps=1, num_workers=2) is None

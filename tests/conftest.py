@@ -24,7 +24,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)  # After that of xdist.
 def pytest_configure(config):
-  """Brings the fixtures, and TensorFlow with them, to those who run tests."""
+  """Brings the fixtures, and TensorFlow with them, to what runs the tests."""
   # Not to xdist's controller, whose workers would wait for its import.
   if not config.pluginmanager.has_plugin('dsession'):
     config.pluginmanager.import_plugin('tests.support.fixtures')
@@ -51,8 +51,8 @@ def _deal(items):
   """Deals the tests out to two workers, each of which begins with one half.
 
   In each half what may take longest comes first and what is quick comes last,
-  as who has nothing left takes from the end of the other. Tests that have the
-  machine to themselves come after all others, one by one.
+  as a worker with nothing left takes from the end of the other's. Tests that
+  have the machine to themselves come after all others, one by one.
   """
   kinds = {'timeout': [], 'slow': [], 'quick': [], 'alone': []}
   for item in items:
@@ -72,10 +72,10 @@ def _deal(items):
 def pytest_runtest_protocol(item):
   """Lets no test run beside one that is marked as `alone`.
 
-  It is the outermost, so that no time-out of a test counts the wait.
+  It is the outermost, so that no test's time-out counts the wait.
   """
   is_alone = item.get_closest_marker('alone')
-  # Who waits for the machine holds the door, or others would go in for ever.
+  # A test that waits holds the door, or others would go in for ever.
   with (
     _locked(_HERE / 'conftest.py', alone=True) as leave_door,
     _locked(_HERE / '__init__.py', is_alone),
@@ -86,11 +86,11 @@ def pytest_runtest_protocol(item):
 
 @contextlib.contextmanager
 def _locked(path, alone):
-  """Locks a file, against all or for readers; yields what unlocks it."""
+  """Locks a file, exclusively or shared; yields what unlocks it."""
   with open(path) as file:
 
     def unlock():
-      # Not by its end: a process that was forked may have it open as well.
+      # Closing is not enough: a forked process may have it open as well.
       fcntl.flock(file, fcntl.LOCK_UN)
 
     fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

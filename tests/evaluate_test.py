@@ -23,7 +23,7 @@ def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
   line = r'step 100  {} accuracy (0\.\d{{4}})  .*model.ckpt-100\n'
   assert re.fullmatch(line.format('test'), test.output)
   assert re.fullmatch(line.format('validation'), validation.output)
-  # 20 images leave multiples of 0.05.
+  # 20 images give multiples of 0.05.
   accuracy = float(re.fullmatch(line.format('test'), fewer.output)[1])
   assert (accuracy * 20) % 1 == pytest.approx(0)
 

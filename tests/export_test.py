@@ -40,7 +40,7 @@ def build_net(images, is_training):
 
 
 def save(path, build, num_ps, **values):
-  """Saves what `num_ps` ps hold after a start; returns its path.
+  """Saves what `num_ps` ps hold after a start.
 
   Args:
     path: path.
@@ -127,7 +127,7 @@ def test_batch_norm_goes_by_its_averages(tmp_path):
   )
 
 
-# The large ones are built of the same layers and of batch norm, as above.
+# The large ones are built from the same layers and batch norm, as above.
 @pytest.mark.parametrize('model', battery_test.SMALL)
 def test_each_small_model_is_exported_as_it_is_evaluated(tmp_path, model):
   build = registry.load(MODELS, model).make(7)

@@ -65,7 +65,7 @@ def run_launch(do, folder, *flags, **variables):
 
 
 def assert_error(done, code, pattern):
-  """The last line is an error as `pattern`, a regex, has it."""
+  """The last line must be an error that matches `pattern`, a regex."""
   assert done.returncode == code
   said = last_line(done.stderr)
   assert re.fullmatch(f'distmnist.launch: error: {pattern}', said), said
@@ -276,7 +276,7 @@ def test_what_a_task_has_started_ends_with_it(tmp_path):
     running.wait_for('worker0.on', 'worker1.ready')
     (child,) = running.wait_for('worker0.child')
     (tmp_path / 'go').touch()
-    # The run goes on: it is not its end that ends the child.
+    # The run goes on, so it is not its end that ends the child.
     assert_gone([child], 30)
     running.send(signal.SIGTERM)
     assert running.process.wait(60) == 143
@@ -334,7 +334,7 @@ def test_a_second_signal_kills_at_once(tmp_path, mode):
     running.send(signal.SIGINT)
     running.wait_for_files('worker0.left')
     running.send(signal.SIGINT)
-    # By the first signal alone they would have been killed after 8.5 s.
+    # The first signal alone would have had them killed after 8.5 s.
     assert running.process.wait(8) == 130
     assert_gone(everything, 10)
     assert 'worker 1' in running.stderr.read_text()
@@ -365,7 +365,7 @@ def test_even_the_deaf_go_after_a_launcher_killed_by_9(tmp_path):
     assert_gone(everything, 50)
 
 
-# What does not end with the others: the launches wait 10 s, all at once.
+# Tasks that outlast the others: the launches wait 10 s, all at once.
 STAYING = {
   'ps': ['ps0:leave'],
   'worker': ['worker1:leave', '--max_restarts=1'],
@@ -379,7 +379,7 @@ STAYING = {
 
 
 def stop_the_deaf(folder):
-  """Returns what a launch has said whose tasks ignore its signal."""
+  """Returns what is said by a launch whose tasks ignore its signal."""
   with start_launch(DEAF, folder) as running:
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
@@ -502,8 +502,8 @@ def test_who_fails_too_often_is_named_with_the_last_attempt_alone(tmp_path):
 
 @pytest.mark.slow
 def test_without_a_ps_all_workers_are_started_again_together(tmp_path):
-  # Worker 0 is killed and restarted along with worker 1: its own restart is
-  # still to be had.
+  # Worker 0 is killed and restarted along with worker 1, which does not use up
+  # its own restart.
   done = run_launch(
     'worker:env=DISTMNIST_ATTEMPT;'
     'worker1@1:wait=worker0.on,wait=worker2.on,kill=9;'

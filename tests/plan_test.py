@@ -30,7 +30,7 @@ def test_a_plan_names_shards_places_and_times(capsys, set_flags):
     ['hidden1/biases/part_0', '100', '1', '400'],
     ['softmax/weights/part_0', '100', 'x', '10', '0', '4,000'],
   ]
-  # With an int64 for the global step.
+  # Including an int64 for the global step.
   assert lines[7] == (
     'bytes held: ps 0 160,808, ps 1 157,240 (largest / mean 1.01)'
   )
@@ -120,7 +120,7 @@ def test_a_plan_agrees_with_what_a_step_says(set_flags, name):
       (traffic.pushed, update.bytes_pushed, rule.push_period),
     ):
       whole = 40 if isinstance(counted, int) else find_bytes(counted)
-      # Of what a worker exchanges past the ps another has the same bytes.
+      # What bypasses the ps is exchanged by another worker, too.
       mean = (2 - rule.share_with_ps) * whole / period
       assert planned == pytest.approx(mean)
 
@@ -131,7 +131,7 @@ def make_sgd(is_local=False, rate_factor=None):
 
 def find_bytes(tensor):
   """Returns the number that a step counts for an exchange of its own."""
-  if tensor.op.type == 'AddV2':  # Those that others have begun come on top.
+  if tensor.op.type == 'AddV2':  # Those begun by others are added.
     tensor = tensor.op.inputs[0]
   [number] = [
     int(tf.get_static_value(x))

@@ -59,7 +59,7 @@ def run(set_flags, export_dir, monkeypatch, tmp_path, capsys):
 
 def test_a_png_is_a_line_and_of_an_idx_file_come_the_first_ten(run):
   lines = run('--images=3.png,twelve.idx')
-  # Of logits 0.9 and five times 0: e ** 0.9 / (e ** 0.9 + 5).
+  # From logits 0.9 and five times 0: e ** 0.9 / (e ** 0.9 + 5).
   assert lines == [
     '3.png  3  0.3297',
     *(f'twelve.idx[{i}]  {n}  0.3297' for i, n in enumerate(CLASSES[:10])),

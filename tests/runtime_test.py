@@ -48,7 +48,7 @@ def test_tensorflow_is_quiet_in_graph_mode_and_finds_a_lost_ps_soon():
   )
   assert found.stderr == 'a line of the program\n'
   assert json.loads(found.stdout) == {
-    # Only who asks for Keras waits for its import.
+    # Only those who ask for Keras wait for its import.
     'has_keras': [False, True],
     'is_eager': False,
     'is_resource': True,

@@ -167,7 +167,7 @@ def test_what_train_would_refuse_is_refused_before_the_first(
 
 @pytest.mark.slow
 def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
-  """One cannot write its logdir, one has a rate beyond all floats."""
+  """One cannot write its logdir, one diverges at a rate of 1e38."""
   rates = [f'{0.01 * 1.5**i:.4f}' for i in range(11)] + ['1e38']
   steps = [str(60 + i) for i in range(12)]
   words = [
@@ -188,7 +188,7 @@ def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
     for path in folder.glob('*/trial.json')
     if '"running"' not in path.read_text()
   }
-  # A training may have ended when nobody was there any more to note it.
+  # A training may have ended with no sweep left to note it.
   ended = set(before) | {p.parts[-3] for p in folder.glob('*/run/report.json')}
   assert 5 <= len(ended) < 12
   logs = {name: (folder / name / 'log').read_text() for name in ended}

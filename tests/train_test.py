@@ -126,10 +126,10 @@ def test_the_histogram_of_staleness_is_that_of_the_report(
   report = read_report(logdir)
   for row in report['workers']:
     if not row['local_steps']:
-      continue  # It came when the others had done it all.
+      continue  # It came when the others had done everything.
     found = collections.Counter()
     for histogram in read_histograms(logdir / f'worker_{row["worker"]}'):
-      # Each number has a bucket that ends half above it.
+      # Each number has a bucket that ends 0.5 above it.
       for limit, count in zip(
         histogram.bucket_limit, histogram.bucket, strict=True
       ):
@@ -159,7 +159,7 @@ def test_a_run_resumes_and_its_report_is_of_all_of_it(tasks, tmp_path):
   assert [x['sessions'] for x in lives] == [[[0, 100]], [[100, 110]]]
   assert [x['images'] for x in lives] == [10000, 1000]
   assert [x['has_ended'] for x in lives] == [True, True]
-  # Nothing is left to do the third time, but the accuracy is still told.
+  # Nothing is left to do the third time, but the accuracy is still reported.
   third = tasks.run(tmp_path / '3', *flags, '--train_steps=110')
   assert third.code == 0 and 'restored' in third.output
   of_worker = re.compile(r'^worker 0 +110 local .*, in 2 lives$', re.M)
@@ -199,7 +199,7 @@ def test_divergence_stops_with_advice(tasks, tmp_path):
     'the training has diverged; try a lower --learning_rate' in task.last_line
   )
   assert 'Traceback' not in task.output
-  # What was saved before a cost told so is not what the next one begins with.
+  # The next one does not begin with what was saved before a cost showed it.
   task = tasks.run(
     tmp_path / 'again',
     *SMALL,
@@ -226,7 +226,7 @@ def test_placement_is_printed_if_asked_for(tasks, tmp_path):
   assert re.search(
     r'^softmax/weights \(VarHandleOp\): /device:CPU:0', task.output, re.M
   )
-  # What a step is fed with is the numbers of its images, and not the images.
+  # A step is fed the numbers of its images, and not the images.
   fed = re.findall(r'^(\S+) \(Placeholder\)', task.output, re.M)
   assert sorted(fed) == ['input/batches', 'known_step', 'new_stream']
 

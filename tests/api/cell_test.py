@@ -45,6 +45,6 @@ def test_a_cell_has_one_picture_that_grows(monkeypatch, capsys):
   for line in lines:
     curve.take(line)
     on_line(line)
-  # One point is no curve yet.
+  # One point is not yet a curve.
   assert drawn == [('new', 2), ('update', 3)]
   assert capsys.readouterr().out.splitlines() == lines

@@ -1,4 +1,4 @@
-"""curve: the cost of a training, by what it prints."""
+"""curve: the cost of a training, from what it prints."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""own_task: what is wrong before a script's train is called is one line."""
+"""own_task: what is wrong before a script calls train is one line."""
 
 import os
 import subprocess

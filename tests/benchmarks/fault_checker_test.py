@@ -1,4 +1,4 @@
-"""Each invariant holds in a good history, and a made one breaks it alone."""
+"""Each invariant holds in a good history, and a made-up one breaks it alone."""
 
 import pytest
 

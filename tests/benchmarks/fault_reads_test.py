@@ -1,4 +1,4 @@
-"""What was read, and how often, by a history: made ones, each of one case."""
+"""What was read, and how often, by a history: one is made up for each case."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_what_a_killed_life_was_at_may_have_no_line(check):
   ]
   after = [ran('0b', 3, 2), ran('0b', 4, 3), end('0b')]
   assert check([*rows, *after]) == []
-  # It was not at the one after that yet.
+  # It had not yet got to the one after that.
   assert check([*rows, *after[1:]]) == ['1 batches never read: 2']
   # And what it had pushed is done.
   again = [*after[:-1], took('0b', 0), ran('0b', 5, 0), end('0b')]
@@ -94,11 +94,11 @@ def test_what_a_restore_undoes_is_read_again(check):
   ]
   rows = [*before, *restore, ran('0a', 11, 3), end('0a')]
   assert check(rows) == []
-  # Not what the checkpoint surely has, ...
+  # Not what is surely in the checkpoint, ...
   early = [*BEGUN, ran('0a', 1, 0), *rows[3:]]
   again = [*early[:-1], took('0a', 0), ran('0a', 12, 0), end('0a')]
   assert check(again) == ['1 batches read twice: 0']
-  # ... and surely what it has not.
+  # ... but what surely is not.
   assert check([*before, *restore, end('0a')]) == ['1 batches never read: 3']
 
 

@@ -1,4 +1,4 @@
-"""The list of faults: done in parts, each drawn by its seed and number."""
+"""The list of faults: done in parts, each drawn from its seed and number."""
 
 import pytest
 

@@ -283,7 +283,7 @@ def test_a_signal_leaves_nobody_behind(mnist_dir, peer):
         break
       threading.Event().wait(0.05)
     assert len(pids) >= 3
-    # Not Ctrl-C, which nohup has ignored.
+    # Not SIGINT, which is ignored in the background.
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
   assert process.returncode == 128 + signal.SIGTERM

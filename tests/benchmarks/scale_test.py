@@ -42,8 +42,8 @@ def test_tasks_that_do_nothing_start_end_and_are_stopped():
 def test_what_ps_0_does_while_workers_wait(monkeypatch):
   before, amid, memory_mb, _ = waits.measure_waits('sync_sgd', 3, secs=2)
   assert memory_mb > 100
-  # All workers beat, once a second: more than nothing, and not much. Who has
-  # waited for two seconds still asks ten times a second whether it may begin.
+  # All workers beat, once a second: more than nothing, and not much. One that
+  # has waited two seconds still asks ten times a second whether it may begin.
   for use, most in ((before, 10_000), (amid, 5000)):
     assert use.secs >= 2
     assert 50 < use.num_bytes / use.secs / 3 < most

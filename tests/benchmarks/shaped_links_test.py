@@ -138,8 +138,8 @@ def test_without_its_programs_it_is_skipped_with_their_names(
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_link_carries_its_rate_both_ways(needs_network):
-  # A host that others share may stand still for a moment; a link that is half
-  # duplex, or shaped wrongly, is so each time.
+  # A host that others share may stall for a moment; a link that is half duplex,
+  # or shaped wrongly, is so every time.
   slower = []
   for _ in range(10):
     to_and_fro = network.measure_link(100, secs=0.5)
@@ -195,7 +195,7 @@ def test_a_cluster_is_measured_on_links(needs_network, tmp_path):
   [(signal.SIGINT, 130), (signal.SIGKILL, -9)],
 )
 def test_whatever_ends_it_leaves_no_task(needs_network, signum, code):
-  # In the background, or under nohup, it would inherit that Ctrl-C is ignored.
+  # In the background it would inherit that Ctrl-C is ignored.
   earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
   benchmark = subprocess.Popen(
     [*COMMAND, '--steps=1000000'],

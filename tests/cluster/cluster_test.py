@@ -1,4 +1,4 @@
-"""cluster: who is who, who am I, where variables and computation go."""
+"""cluster: its tasks, this task, where variables and computation go."""
 
 import re
 

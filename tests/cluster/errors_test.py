@@ -1,4 +1,4 @@
-"""What went wrong with whom, in words; which errors are losses."""
+"""What went wrong with which task, in words; which errors are losses."""
 
 import pytest
 import tensorflow.compat.v1 as tf

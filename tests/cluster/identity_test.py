@@ -1,4 +1,4 @@
-"""Who a task is: long texts are shown cut."""
+"""The identity of a task: long texts are cut short."""
 
 from distmnist.cluster import identity
 

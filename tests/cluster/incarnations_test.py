@@ -1,4 +1,4 @@
-"""incarnations: a ps is lost while a worker waits on another one."""
+"""incarnations: a ps is lost while a worker waits for another one."""
 
 import threading
 
@@ -11,7 +11,7 @@ from tests.support import in_process
 
 
 class _Meeting(tf.train.SessionRunHook):
-  """Sees the sessions come."""
+  """Notes the sessions as they come."""
 
   def __init__(self):
     self.num_sessions = 0
@@ -25,7 +25,7 @@ class _Meeting(tf.train.SessionRunHook):
 
 
 def lose(cluster, ps_index):
-  """Takes the mark of worker 0 from a ps: one that is new has none either."""
+  """Takes the mark of worker 0 from a ps: a new one has none either."""
   with tf.Graph().as_default() as graph:
     with tf.device(f'/job:ps/task:{ps_index}/device:CPU:0'):
       clear = incarnations.build_mark(cluster.worker(0), ps_index).clear

@@ -1,7 +1,7 @@
-"""keepalive: the kernel asks for who is connected to a server.
+"""keepalive: the kernel checks on what is connected to a server.
 
 That what a task had asked for ends with it is tried by benchmarks/faults.py,
-with packets that are lost.
+which drops packets.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""polling: what one task is asked in a second does not grow with the tasks."""
+"""polling: what a task is asked in a second does not grow with their number."""
 
 import pytest
 

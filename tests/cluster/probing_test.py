@@ -1,4 +1,4 @@
-"""probing: who listens, who is gone, and how often one asks."""
+"""probing: which tasks listen, which are gone, and how often they are asked."""
 
 import errno
 import socket
@@ -106,7 +106,7 @@ def test_the_wait_is_bounded_and_names_those_that_did_not_answer(
 
 
 def answers(monkeypatch, *words):
-  """Has the looks of `Absences` find these answers, one after the other."""
+  """Makes the looks of `Absences` find these answers, one after the other."""
   left = list(words)
   monkeypatch.setattr(
     probing, 'ask', lambda address, secs: probing.Answer(left.pop(0))
@@ -187,7 +187,7 @@ def test_all_who_are_silent_are_waited_for_together(monkeypatch):
   start = time.monotonic()
   workers = {f'worker {i}': f'10.255.255.1:{i}' for i in range(1, 33)}
   probing.wait_until_gone(workers, timeout_secs=2)
-  assert time.monotonic() - start < 8  # One after the other it is 16.
+  assert time.monotonic() - start < 8  # One by one it would be 16.
 
 
 def test_a_long_wait_looks_rarely(clock, answer_at):

@@ -15,7 +15,7 @@ from distmnist.cluster import repeated_runs
 
 @pytest.fixture
 def made():
-  """A session with its runs remembered, and how often it was asked itself."""
+  """A session with its runs remembered, and how often it really ran."""
   with tf.Graph().as_default():
     fed = tf.placeholder(tf.float32, [None], name='fed')
     total = tf.get_variable('total', [], initializer=tf.zeros_initializer())

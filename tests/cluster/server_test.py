@@ -51,7 +51,7 @@ def start_server(monkeypatch):
 
   def take_port(spec, job_name, task_index, config):
     port = int(spec.task_address(job_name, task_index).rpartition(':')[2])
-    # As strict as can be: whoever else has the port makes this fail.
+    # As strict as can be: anything else on the port makes this fail.
     taken.append(socket.create_server(('127.0.0.1', port)))
     return taken[-1]
 

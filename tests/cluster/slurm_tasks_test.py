@@ -1,4 +1,4 @@
-"""Who is who in a step of Slurm."""
+"""Which task is which in a step of Slurm."""
 
 import re
 

@@ -72,7 +72,7 @@ def tell(process, letter):
 def read_until(process, text):
   """Returns the output up to the end of a line with `text` in it.
 
-  Two threads print, and may do so in one another's line.
+  Two threads print, and may break into each other's lines.
   """
   found = ''
   for line in process.stdout:
@@ -97,7 +97,7 @@ def test_the_signal_that_follows_a_request_is_the_first(start):
   tell(process, 'r')
   read_until(process, '143')
   tell(process, 's')
-  # It is alive to answer.
+  # It is alive and answers.
   assert 'at once' not in read_until(process, '143')
   tell(process, 's')
   read_until(process, 'a second signal: stopping at once')

@@ -185,7 +185,7 @@ def test_a_program_run_by_its_name_shows_its_own_flags():
 
 
 def test_nobody_reads_what_is_printed():
-  """As by `... | head -1`."""
+  """As with `... | head -1`."""
   done = subprocess.run(
     'python -m distmnist.launch --help | true; echo ${PIPESTATUS[0]}',
     shell=True,
@@ -195,7 +195,7 @@ def test_nobody_reads_what_is_printed():
     text=True,
     timeout=60,
   )
-  # Whether head was gone before the first line is a race.
+  # Whether `true` is gone before the first line is a race.
   assert (done.stdout.strip(), done.stderr) in (('141', ''), ('0', ''))
 
 

@@ -1,4 +1,4 @@
-"""owner_file: what a file says of a process, and whether that one lives."""
+"""owner_file: what a file says of a process, and whether it lives."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The kernel's part is played by a buffer, but for one test."""
+"""The kernel's part is played by a buffer, except in one test."""
 
 import ctypes
 import io

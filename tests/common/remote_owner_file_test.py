@@ -1,4 +1,4 @@
-"""remote_owner_file: who has a folder of a store, told by numbered objects."""
+"""remote_owner_file: which one has a folder of a store, by numbered objects."""
 
 import pytest
 
@@ -16,12 +16,12 @@ def folder(store, tmp_path):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-  """Has the owners be of another machine, of which nothing is known."""
+  """Makes the owners be on another machine, of which nothing is known."""
   monkeypatch.setattr(owner_file, '_read_machine', lambda: None)
 
 
 def be_silent(monkeypatch, secs):
-  """Makes the clock of the store say that owners were silent so long."""
+  """Makes the clock of the store say that owners were silent `secs` longer."""
   seen = remote_owner_file.RemoteOwnerFile.see_touch
 
   def see_touch(self):
@@ -103,7 +103,7 @@ def test_a_store_without_conditions_is_told_by_a_look(
   other = make(folder)
   with pytest.raises(cli.RunError, match='in use by process'):
     other.take()
-  # The last of two who write in the same moment has it.
+  # Of two that write at the same moment, the last has it.
   file = remote_owner_file.RemoteOwnerFile(f'{folder}/late/owner.json')
 
   def sleep(secs):

@@ -40,9 +40,9 @@ def test_threads_that_draw_one_id_each_draw_no_id_twice():
   ]
   libc = ctypes.PyDLL(None)
   threads = (ctypes.c_ulong * 4)()
-  # What a thread returns is of the width of an id.
+  # What a thread returns is as wide as an id.
   ids = (ctypes.c_uint64 * 250_000)()
-  # As TensorFlow comes, one in a thousand such sets has no id twice.
+  # Of an unchanged TensorFlow one such set in a thousand has no id twice.
   for start in range(0, len(ids), len(threads)):
     for i in range(len(threads)):
       where = ctypes.byref(threads, i * ctypes.sizeof(ctypes.c_ulong))

@@ -1,4 +1,4 @@
-"""sent_file: a module that comes in a variable of the environment."""
+"""sent_file: a module that comes in an environment variable."""
 
 import importlib.util
 import py_compile

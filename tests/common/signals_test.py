@@ -12,7 +12,7 @@ ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 def earlier():
   """What the handlers from before have been told, a list of int.
 
-  In the end all is as pytest had it.
+  At the end everything is as pytest had it.
   """
   told = []
   signums = (*ALL, signal.SIGUSR1)
@@ -126,7 +126,7 @@ def test_a_reader_reads_the_numbers(earlier):
   signal.raise_signal(signal.SIGTERM)
   assert reader.read() == [signal.SIGUSR1, signal.SIGTERM]
   assert earlier == []
-  # Its writer is the process's until then.
+  # Until then its writer is the process's wakeup fd.
   signal.set_wakeup_fd(-1)
   reader.reader.close()
   reader._writer.close()

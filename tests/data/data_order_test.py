@@ -1,4 +1,4 @@
-"""data_order: each image once an epoch, whatever was left of the stream."""
+"""data_order: each image once an epoch, whatever is left of the stream."""
 
 import collections
 
@@ -97,6 +97,6 @@ def test_lives_that_leave_ranges_read_each_place_once(seed):
     rest = rest.after(end, undone)
   left = [x for first, end in rest.ranges for x in range(first, end)]
   assert sorted([*reads.elements(), *left]) == list(range(rest.next_place))
-  # What touches is one range: they do not become more and more.
+  # Ranges that touch become one, or there would be ever more of them.
   ends = [x for r in rest.ranges for x in r]
   assert ends == sorted(set(ends))

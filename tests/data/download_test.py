@@ -1,4 +1,4 @@
-"""Files that lie there or come from a mirror, which is on this machine."""
+"""Files that are there already or come from a mirror, on this machine."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""metric_total: a sum over all examples that is no mean; through evaluation."""
+"""metric_total: a sum over all examples and not a mean; through evaluation."""
 
 import numpy as np
 import pytest

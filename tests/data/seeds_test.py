@@ -1,4 +1,4 @@
-"""draws: what random numbers depend on, and on what they do not."""
+"""seeds: what random numbers depend on, and on what they do not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""split: examples as nests of arrays, and what is no array."""
+"""split: examples as nests of arrays, and what is not an array."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""streamed: what a reader reads, in the places of arrays at hand."""
+"""streamed: what a reader reads, in place of arrays at hand."""
 
 import re
 

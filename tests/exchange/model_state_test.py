@@ -55,7 +55,7 @@ def start(make_cluster):
   return start_workers
 
 
-# Whoever comes first, and however far ahead of the other it is.
+# Whichever comes first, and however far ahead of the other it is.
 @pytest.mark.parametrize('order', ['0101', '0011', '1010', '1100'])
 def test_in_lock_step_it_is_the_average_of_the_mean_of_the_batches(
   start, order

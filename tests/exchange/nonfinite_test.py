@@ -47,7 +47,7 @@ WITH_PS = [n for n in battery_test.RULES if battery_test.needs_ps(n)]
   ],
 )
 def test_no_rule_lets_it_into_the_center(make_stepper, set_flags, name):
-  # Of float16 70,000 is infinite; a first exchange of easgd is of nothing.
+  # In float16 1e6 is infinite; a first exchange of easgd moves nothing.
   set_flags('--communication_period=1', '--moving_rate=0.5')
   make = registry.load(STRATEGIES, name).make
   stepper = make_stepper(1, 1, make, size=2, rate=1.0, wire_dtype='float16')
@@ -55,6 +55,6 @@ def test_no_rule_lets_it_into_the_center(make_stepper, set_flags, name):
     stepper.step_together([[1e6, 1e6]])
     assert stepper.read_center() == [0, 0]
   stepper.step_together([[2, 2]])
-  own_way = 'ad_psgd', 'easgd', 'bmuf', 'dynsgd'  # As a copy has gone.
+  own_way = 'ad_psgd', 'easgd', 'bmuf', 'dynsgd'  # Their copies moved.
   if name not in own_way:
     assert stepper.read_center() == [2, 2]

@@ -1,4 +1,4 @@
-"""placement: shards, their place, and what each ps holds."""
+"""sharding: shards, their place, and what each ps holds."""
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -66,7 +66,7 @@ def test_none_cuts_nothing(tf_session):
 
 
 def place(num_ps, sizes, ps_strategy):
-  """Returns the ps of each of some vectors."""
+  """Returns the ps of each of several vectors."""
   with tf.device(make_cluster(num_ps).device_setter(ps_strategy)):
     variables = [tf.get_variable(f'v{i}', [n]) for i, n in enumerate(sizes)]
   return [tf.DeviceSpec.from_string(v.device).task for v in variables]

@@ -113,7 +113,7 @@ def test_an_update_is_counted_when_it_is_done_and_marked_before_it_is_told(
 ):
   seen = tf.get_variable('seen', initializer=tf.zeros([2], tf.int64))
   tf_session.run(seen.initializer)
-  # The ops see the step of before, the mark the one after.
+  # The ops see the step before, the mark the one after.
   applied = seen[0].assign(global_step.read_value())
 
   def mark_done(ops):

@@ -195,7 +195,7 @@ def _find_deaths(state):
 
 
 def find_stall(num_workers, num_threads, num_steps, num_deaths):
-  """Returns (a state in which nothing happens any more or None, how many)."""
+  """Returns (a state that is a stall or None, how many were seen)."""
   first = State((Worker(),) * num_workers, (Updates(),) * num_threads)
   seen, new = {first}, [first]
   while new:

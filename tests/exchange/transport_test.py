@@ -1,4 +1,4 @@
-"""wire: few messages between worker and ps, cast on the way."""
+"""transport: few messages between worker and ps, cast on the way."""
 
 import dataclasses
 

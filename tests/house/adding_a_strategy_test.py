@@ -87,7 +87,7 @@ def test_its_own_test_and_those_of_all_rules_pass(tree):
   run(
     tree,
     'pytest',
-    *('-q', '--numprocesses=0'),  # Each more would import TensorFlow.
+    *('-q', '--numprocesses=0'),  # Any other would import TensorFlow.
     '-p',
     'no:cacheprovider',
     '--junit-xml=result.xml',

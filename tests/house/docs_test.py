@@ -14,7 +14,7 @@ PAGES = [*sorted(REPO.glob('*.md')), *sorted((REPO / 'docs').rglob('*.md'))]
 IDS = [str(page.relative_to(REPO)) for page in PAGES]
 # A command of a page, to the end of its line, of its `...` or of its pipe.
 _COMMAND = re.compile(r'python -m distmnist\.(\w+)((?: [^`#|>\n]+)?)')
-# What stands for something of the reader's.
+# What the reader is to replace.
 _NAMES = {
   'my_file.py': 'examples/regression.py',
   '=sign_sgd': '=async_sgd',
@@ -27,7 +27,7 @@ _MODULE = re.compile(
 
 
 def read_commands(text):
-  """Yields (program, words) of the commands of a page that are whole."""
+  """Yields (program, words) of the complete commands of a page."""
   for name, word in _NAMES.items():
     text = text.replace(name, word)
   for program, words in _COMMAND.findall(re.sub(r'\\\n\s*', '', text)):

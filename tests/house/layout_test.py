@@ -35,7 +35,7 @@ TOP = {
 }
 # What the executors of Spark run, and the driver alone when it is fed.
 ON_EXECUTORS = 'layouts', 'main_task', 'rdd_input'
-# What a script of a user's begins with, as a program does.
+# What a user's script begins with, as a program does.
 OF_SCRIPTS = ('own_loop',)
 # `launch --dry_run` and `--help` answer at once.
 WITHOUT_TENSORFLOW = (

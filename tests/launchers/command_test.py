@@ -1,6 +1,6 @@
 """Each task a job of a scheduler: here of the shell, in both its ways.
 
-The tasks are support/fake_train.py, one test runs the real one.
+The tasks are support/fake_train.py; one test runs the real one.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_the_jobs_find_each_other_and_end_as_their_tasks(here, template):
   lines = done.stdout.splitlines()
   assert lines[-3:-1] == ['DISTMNIST_ATTEMPT=None', 'the port was held']
   assert lines[-1].startswith('serving on ')
-  # Of the folder in which they met nothing is left.
+  # Nothing is left of the folder in which they met.
   assert list_logs(here) == ['ps_0.log', 'worker_0.log', 'worker_1.log']
 
 

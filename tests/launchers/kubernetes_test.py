@@ -1,6 +1,6 @@
 """The manifests as they are printed, and the flags that they come from.
 
-A change that is meant renews the golden files:
+After an intended change, renew the golden files:
 
   RENEW_GOLDEN=1 python -m pytest tests/launchers/kubernetes_test.py
 """

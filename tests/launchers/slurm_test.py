@@ -1,6 +1,6 @@
 """The launcher with a real Slurm of one node, where it is installed.
 
-The tasks are support/fake_train.py, one test runs the real one.
+The tasks are support/fake_train.py; one test runs the real one.
 """
 
 import os

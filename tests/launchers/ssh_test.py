@@ -1,6 +1,6 @@
 """The launcher over a real sshd; and over a stand-in where there is none.
 
-The tasks are support/fake_train.py, one test runs the real one.
+The tasks are support/fake_train.py; one test runs the real one.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures('heed_signals')
 HOSTS = '127.0.0.1,127.0.0.2'
 LAUNCH = '-m', 'distmnist.launch'
 SOON = '--stop_grace_secs=2'
-# Who waits for a worker to leave has to wait longer than a test does.
+# Waits longer for a worker to leave than any test does.
 PATIENT_LAUNCH = (
   '-c',
   'from distmnist import launch;'
@@ -42,7 +42,7 @@ PATIENT_LAUNCH = (
   ' stop_grace.for_worker = lambda _: 600; launch.run()',
 )
 
-# Runs the command on this machine, and leaves it its stdin.
+# Runs the command on this machine, and passes its stdin on.
 FAKE_SSH = """#!/bin/bash
 while [[ $1 == -?* && $1 != -- ]]; do
   [[ $1 != -[oF] ]] || shift
@@ -280,7 +280,7 @@ def test_all_that_is_here_killed_by_9_leaves_nothing_there(here):
 
 
 def is_ours(process):
-  """Whether it runs on this side, also where both are one machine."""
+  """Whether it runs on this side, even where both are one machine."""
   is_forked = process.cmdline()[0].startswith('distmnist ')
   return is_forked or process.name() == 'ssh'
 
@@ -348,7 +348,7 @@ def test_a_connection_that_is_lost_is_made_again(here):
       process
       for process in running.all_processes(tasks)
       if process.name() == 'ssh'
-      # ssh itself lets go of its stdout; who has started it does not.
+      # ssh itself lets go of its stdout; the process above it does not.
       and os.readlink(f'/proc/{process.ppid()}/fd/1').endswith('worker_1.log')
     ]
     ssh.kill()
@@ -463,7 +463,7 @@ def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
 @pytest.mark.slow
 def test_a_problem_comes_along_to_hosts_that_do_not_have_it(real):
   shutil.copy(REPO / 'examples' / 'regression.py', real.folder / 'mine.py')
-  # There is a file of this name there, and it is another one.
+  # Another file of this name is there.
   (real.folder / 'a dir' / 'mine.py').write_text('nothing')
   done = subprocess.run(
     real.command(

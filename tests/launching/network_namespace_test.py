@@ -1,6 +1,6 @@
 """Each in a process of its own: pytest has threads, which no fork takes along.
 
-What a namespace is for, and how tasks enter it, is seen in launch_test.py and
+What a namespace is for, and how tasks enter it, is tested in launch_test.py and
 fork_server_test.py.
 """
 

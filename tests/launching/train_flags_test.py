@@ -1,4 +1,4 @@
-"""train_flags: train's flags are known to who has no TensorFlow."""
+"""train_flags: train's flags are known even without TensorFlow."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.paths import REPO
 
 
 def describe(flag):
-  """What a word on the command line can run into."""
+  """What decides how a word on the command line is taken."""
   parser = {
     name: value
     for name, value in vars(flag.parser).items()

@@ -44,7 +44,7 @@ def make_watchdog(make_cluster):
 
 @pytest.fixture
 def ps_row(make_cluster):
-  """Has ps 0 of the cluster of 1 ps and 2 workers checked in."""
+  """Checks in ps 0 of the cluster of 1 ps and 2 workers."""
   cluster = make_cluster(1, 2)
   hosts = {k: SETTINGS[k] for k in ('ps_hosts', 'worker_hosts')}
   ps = watchdog.Watchdog(

@@ -16,7 +16,7 @@ def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row, has_beaten):
   chief.check_in()
   worker.check_in()
   assert chief.secs_silent('worker 7') is None
-  chief.stalls.step_begins()  # Who waits for nobody does not look.
+  chief.stalls.step_begins()  # A task that waits for none does not look.
 
   def beats():
     secs = chief.secs_silent('worker 1')

@@ -24,7 +24,7 @@ def start(tasks, tmp_path, address, **env):
 
 
 def wait_for_call(server):
-  """Returns once gRPC calls; who only looks who is there says nothing."""
+  """Returns once gRPC calls; a mere look at what is there says nothing."""
   server.settimeout(DEADLINE_SECS)
   said = b''
   while not said.startswith(b'PRI'):
@@ -44,7 +44,7 @@ def test_it_ends_well_if_the_run_is_at_its_last_step(
 ):
   if is_finished:
     programs.run_forked('train', *FLAGS, f'--logdir={tmp_path}/run')
-  # It accepts connections and answers nothing, as a ps that ends.
+  # It accepts connections and answers nothing, like a ps that is ending.
   with socket.create_server(('127.0.0.1', 0)) as ps:
     host, port = ps.getsockname()
     worker = start(tasks, tmp_path, f'{host}:{port}', **env)

@@ -1,4 +1,4 @@
-"""lost_workers: who is surely gone, by port and by heartbeat."""
+"""lost_workers: which are surely gone, by port and by heartbeat."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""A ps that shall stop, and the chief that has to save what it holds."""
+"""A ps that is to stop, and the chief that has to save what it holds."""
 
 import queue
 import time

@@ -88,7 +88,7 @@ def test_all_tasks_leave_by_themselves(
     assert 80 <= report['global_step'] <= 81
     assert report['local_steps'] == report['global_step']
   last_worker = max(worker.end_time for worker in workers)
-  # Where no worker says that it is done a ps waits for a minute.
+  # Where no worker says that it is done, a ps waits for a minute.
   assert all(task.end_time - last_worker < 30 for task in ps)
   for i, task in enumerate(ps):
     assert task.output.startswith(f'ps {i} serves on ')
@@ -314,7 +314,7 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   before = steps_of(workers[0])[-1]
   with pytest.raises(TimeoutError):
     tasks.wait(workers[0], timeout_secs=1)
-  # Lock-step: at most the step that was under way, and one that was not said.
+  # Lock-step: at most the step that was under way, and one that had no line.
   assert steps_of(workers[0])[-1] <= before + 2
   tasks.signal(workers[1], signal.SIGCONT)
   assert tasks.wait(*workers, *ps) == [0] * 3
@@ -347,7 +347,7 @@ def test_early_stopping_ends_all_workers(
   report = read_report(logdir)
   assert report['best_step'] < report['global_step'] < 1000000
   assert report['workers_not_heard_of'] == []
-  # What is told of the best is true of the file, whoever went on meanwhile.
+  # What is said of the best is true of the file, whatever went on meanwhile.
   check_kept_best(tasks, logdir)
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_step_is_named_with_the_place_in_our_code(make):
   watched, _, lines, said = make()
   watched.busy('what follows a step')
 
-  # What all calls of a session go through is not the place that is meant.
+  # The place is not the wrapper that all calls of a session go through.
   session = types.SimpleNamespace(run=said.wait)
   incarnations.LossHook(None, None)._name_losses(session)
 
@@ -86,7 +86,7 @@ def test_garbage_is_left_alone_while_the_place_is_looked_for():
   class Cycle:
     def __init__(self):
       self.itself = self
-      self.local = threading.local()  # To free it takes the lock of the look.
+      self.local = threading.local()  # Freeing it takes the lock of the look.
 
     def __del__(self):
       freed_in.append(sys._getframe(1).f_code.co_name)

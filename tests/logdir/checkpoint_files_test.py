@@ -69,7 +69,7 @@ def test_a_save_that_a_store_refuses_leaves_those_before(store, tmp_path):
     'untouched'
   )
   store.trouble = lambda method, path: None
-  # What was put of it is no checkpoint, and the next life removes it.
+  # The part that was put is no checkpoint, and the next life removes it.
   path = f'{folder}/model.ckpt-7'
   assert checkpoints.list_checkpoints(folder) == [path]
   assert checkpoints.find_damage(path) is None

@@ -1,4 +1,4 @@
-"""invariants: what in a report does not fit is told, and nothing else."""
+"""invariants: what does not fit in a report is named, and nothing else."""
 
 import collections
 import json
@@ -65,7 +65,7 @@ def test_a_push_is_accepted_or_dropped():
     'pushes with a staleness of worker 1, life life_1: 49, expected 50',
     'pushes that were not dropped: 99, expected 98',
   ]
-  # A rule that does not know of a staleness.
+  # A rule that knows of no staleness.
   unknown = make_life(0, staleness=collections.Counter())
   assert check([unknown], pushes_per_update=1, global_step=50) == []
 

@@ -29,7 +29,7 @@ def test_a_life_is_there_from_its_first_step_on(tmp_path):
   hook.after_run(None, None)
   hook._last_write.result()
   assert lives.read(str(tmp_path)) == [stats]
-  # The next write is due in some seconds: so much is lost with a kill.
+  # The next write is due in some seconds: a kill loses that much.
   stats.local_steps = 2
   hook.after_run(None, None)
   hook._last_write.result()
@@ -49,7 +49,7 @@ def test_at_its_end_all_is_there(tmp_path):
   [found] = lives.read(str(tmp_path))
   assert found == stats
   assert found.has_ended
-  # What came of the end of another hook is written, too.
+  # What the end of another hook added is written, too.
   stats.bytes_sent = 7
   hook.close()
   assert lives.read(str(tmp_path)) == [stats]
@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path, logged):
     f'{tmp_path}/lives/worker_0_a.json cannot be written: File exists; should '
     'this process be killed, the report will lack what it did'
   )
-  # It tells what it did by a message; of one before it nothing is known.
+  # It says by message what it did; nothing is known of one before it.
   assert lives.gather(str(tmp_path), [stats]) == ([stats], [0])
 
 

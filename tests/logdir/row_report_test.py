@@ -57,5 +57,5 @@ def test_counts_survive_the_trip_through_json():
   message = LIVES[0].to_message()
   found = report.WorkerStats.from_message(message)
   assert found.rows == LIVES[0].rows
-  del message['rows']  # As of a version before this.
+  del message['rows']  # As from an earlier version.
   assert report.WorkerStats.from_message(message).rows == collections.Counter()

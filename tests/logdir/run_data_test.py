@@ -1,4 +1,4 @@
-"""run_data: images and labels are known again, and others are told apart."""
+"""run_data: images and labels are recognised, and others are told apart."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def test_the_same_images_are_the_same_wherever_they_lie():
   images, labels = make_split()
   first = describe(images, labels)
   assert first.startswith('5 images with checksum ')
-  # As a file in the order of Fortran has them.
+  # As a file in Fortran order has them.
   assert describe(np.asfortranarray(images), labels) == first
 
 

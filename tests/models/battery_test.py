@@ -61,7 +61,7 @@ def test_evaluation_shares_the_variables_of_training(
   names = [v.op.name for v in tf.global_variables()]
   trained = [v.op.name for v in tf.trainable_variables()]
   assert len(trained) >= 2
-  # The rest is what evaluation goes by in place of the batch.
+  # The rest is what evaluation uses instead of the batch.
   assert all('/moving_' in name for name in set(names) - set(trained))
   with tf.variable_scope(tf.get_variable_scope(), reuse=True):
     logits = build(tf.constant(IMAGES), is_training=False)

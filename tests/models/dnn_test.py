@@ -64,7 +64,7 @@ def test_training_drops_units_only_if_asked_to(set_flags):
       logits = dnn.make(10)(tf.ones([50, 28, 28, 1]), is_training)
       session.run(tf.global_variables_initializer())
       rows = session.run(logits)
-    # 50 times the same image: only dropout tells the rows apart.
+    # The same image 50 times: only dropout tells the rows apart.
     assert (np.ptp(rows, axis=0).max() > 1e-3) == is_noisy
 
 

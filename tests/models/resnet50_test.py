@@ -38,7 +38,7 @@ def test_it_has_the_25557032_parameters_of_resnet_50(tf_session):
   assert sum(map(np.prod, shapes.values())) == 25557032
   assert shapes['stem/weights'] == [7, 7, 3, 64]
   kernels = [s for s in shapes.values() if len(s) == 4]
-  # 16 bottlenecks of three, four ways around with one, the stem.
+  # 16 bottlenecks of three, four shortcuts of one, the stem.
   assert len(kernels) == 3 * 16 + 4 + 1
   assert get_stage_sizes() == [(56, 256), (28, 512), (14, 1024), (7, 2048)]
   # The two averages of each batch norm, with an update each.

@@ -170,7 +170,7 @@ def test_averages_stay_whole_and_are_moved_where_they_live(
           todo.append(other)
     # What crosses the wire is the one value of the batch, in this direction.
     assert arriving == ['FusedBatchNormV3']
-    # And whoever reads the average is beside it.
+    # And whatever reads the average is beside it.
     for op in variable.handle.consumers():
       if op.type in ('ReadVariableOp', 'AssignSubVariableOp'):
         assert op.device == variable.device, op.name
@@ -275,8 +275,8 @@ def test_averages_in_lock_step(make_cluster, set_flags, name, num_ps):
       moving = compute_moved(moving, batch)
     own.append(moving)
   if num_ps:
-    # Of both workers, in whatever order their last batches came, which is 0.1
-    # or so; with weights of 35 and 65 % they would be 0.45 away.
+    # Of both workers: the order of their last batches makes 0.1 or so, weights
+    # of 35 and 65 % would make 0.45.
     mean = np.mean(own, axis=0)
     for each in found:
       np.testing.assert_allclose(each[0], mean[0], atol=0.3)

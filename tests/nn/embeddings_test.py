@@ -1,4 +1,4 @@
-"""embedding: rows by ids of any kind, against NumPy; and wrong ids."""
+"""embeddings: rows by ids of any kind, against NumPy; and wrong ids."""
 
 import re
 
@@ -26,7 +26,7 @@ def find_table(session):
 
 
 def combine(table, ids, weights, combiner):
-  """Returns one example's combined row, as the docstring has it."""
+  """Returns one example's combined row, as the docstring says."""
   if not ids:
     return np.zeros(table.shape[1])
   weights = np.array(weights)

@@ -1,4 +1,4 @@
-"""lamb: algorithm 2 of the paper, of whole layers that are in shards."""
+"""lamb: algorithm 2 of the paper, on whole layers that are in shards."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.nn import lamb
 from tests.support import lock_step
 
-# They and their powers as float32 has them: 1 - 0.999 is off by 5e-5.
+# As float32 has them and their powers: 1 - 0.999 is off by 1e-5 of itself.
 BETAS = np.float32(0.9), np.float32(0.999)
 
 

@@ -1,4 +1,4 @@
-"""lars: algorithm 1 of the paper, of whole layers that are in shards."""
+"""lars: algorithm 1 of the paper, on whole layers that are in shards."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,4 @@
-"""layers: each against NumPy, the first weights, the flags.
-
-Batch norm also with workers and ps: who moves the averages, and where.
-"""
+"""layers: each against NumPy, the first weights, the flags."""
 
 import numpy as np
 import pytest
@@ -90,7 +87,7 @@ def test_flatten_keeps_the_batch_of_any_size(tf_session):
     ('normal', 1.0, None),
     # Uniform in +-sqrt(6 / (in + out)).
     ('glorot', np.sqrt(2 / 500), np.sqrt(6 / 500)),
-    # Normal, cut off at two standard deviations of what is left.
+    # Normal, cut off at two standard deviations; stddev is of what is left.
     ('he', np.sqrt(2 / 300), 2 * np.sqrt(2 / 300) / 0.8796),
   ],
 )

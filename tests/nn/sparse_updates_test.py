@@ -93,7 +93,7 @@ def test_rows_that_are_not_there_stay_where_they_are(tf_session, name):
   dense = train(tf_session, name, SOME, False)
   np.testing.assert_array_equal(found[1][0], found[0][0])
   np.testing.assert_array_equal(found[-1][3], START[3])
-  if name != 'rmsprop':  # Its momentum is told apart by the next row alone.
+  if name != 'rmsprop':  # Only the next line tells its momentum apart.
     assert abs(dense[1][0] - dense[0][0]).min() > 1e-4
   assert abs(found[-1] - dense[-1]).max() > 1e-3
 

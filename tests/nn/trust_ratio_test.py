@@ -11,7 +11,7 @@ PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(3)]
 
 
 def build():
-  """Two layers in a shard a ps of the first two, one whole on the third."""
+  """Two layers with a shard on each of two ps, one whole on the third."""
   pairs = []
   for name, places in (('a', PS[:2]), ('b', PS[:2]), ('c', PS[2:])):
     for i, place in enumerate(places):

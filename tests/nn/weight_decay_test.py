@@ -1,4 +1,4 @@
-"""weight_decay: beside each optimizer, and of shards in lock-step."""
+"""weight_decay: beside each optimizer, and on shards in lock-step."""
 
 import functools
 
@@ -51,7 +51,7 @@ def test_a_matrix_decays_beside_the_step_and_a_vector_does_not(
   )
 
 
-# They and their powers as float32 has them: 1 - 0.999 is off by 5e-5 of itself.
+# As float32 has them and their powers: 1 - 0.999 is off by 1e-5 of itself.
 BETAS = float(np.float32(0.9)), float(np.float32(0.999))
 
 
@@ -78,7 +78,7 @@ class AdamW:
 
 
 class Ftrl:
-  """Algorithm 1 of McMahan et al. 2013, with eta in z; z of w starts at w."""
+  """Algorithm 1 of McMahan et al. 2013, with eta in z; z starts as for w."""
 
   def __init__(self, rates, l1, l2):
     self._rates, self._l1, self._l2 = rates, l1, l2

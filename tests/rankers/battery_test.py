@@ -1,4 +1,4 @@
-"""Each net that ranks learns from clicks, by rows of tables that are sparse."""
+"""Each net that ranks learns from clicks, by rows of sparse tables."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""columns: what of a table is x and y."""
+"""columns: which parts of a table are x and y."""
 
 import numpy as np
 import pytest

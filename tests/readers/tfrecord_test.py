@@ -1,4 +1,4 @@
-"""tfrecord: records by their numbers; files that are none."""
+"""tfrecord: records by their numbers; files that are not TFRecords."""
 
 import gzip
 

@@ -18,7 +18,7 @@ def test_images_get_classes_and_probabilities(tmp_path):
   classes, probabilities = model.predict(saved_models.make_images([4, 0, 5]))
   assert (classes.dtype, classes.tolist()) == (np.int64, [4, 0, 5])
   assert (probabilities.dtype, probabilities.shape) == (np.float32, (3, 6))
-  # Of logits 0.9 and five times 0.
+  # From logits 0.9 and five times 0.
   expected = np.exp(0.9) / (np.exp(0.9) + 5)
   np.testing.assert_allclose(probabilities.max(axis=1), expected, rtol=1e-6)
   np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)

@@ -48,7 +48,7 @@ def test_nothing_is_written_over(tmp_path, is_folder):
     cli.RunError, match=f'^--export_dir={re.escape(str(folder))} {what} '
   ):
     saved_model.check_free(str(folder))
-  # Nor is what came there since.
+  # Nor is what has come there since.
   with pytest.raises(OSError):
     saved_models.write_brightest(folder)
   assert kept.read_text() == 'precious'

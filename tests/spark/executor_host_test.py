@@ -1,4 +1,4 @@
-"""The host of executors, with the test in the place of the agents."""
+"""The host of executors, with the test in place of the agents."""
 
 import signal
 import time
@@ -163,7 +163,7 @@ def test_an_agent_that_does_not_kill_its_task_is_dropped(room, monkeypatch):
   agents = room.join_all()
   room.host.signal(['ps 0'], signal.SIGKILL)
   assert room.next_event() == ('ps 0', cli.LOST)
-  while agents['ps 0'].is_open:  # by this the agent ends its task
+  while agents['ps 0'].is_open:  # once closed, the agent ends its task
     agents['ps 0'].receive(5)
 
 
@@ -222,7 +222,7 @@ def test_a_lost_task_ends_all_in_order_and_all_start_again(
     room.host, str(room.folder), limits, on_tick=agents
   )
   with group:
-    room._is_closed = True  # by this group
+    room._is_closed = True  # the group closes it
     for task in TASKS:
       group.start(task)
     while not room.host.is_ready:

@@ -1,4 +1,4 @@
-"""layouts: what an example is packed to, and what is refused."""
+"""layouts: what an example is packed into, and what is refused."""
 
 import json
 

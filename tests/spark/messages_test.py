@@ -102,7 +102,7 @@ def test_messages_with_a_key_come_in_both_directions(secured):
   'forge',
   [
     lambda line: line.replace(b'1', b'2'),  # changed
-    lambda line: line.partition(b' ')[2],  # of one who has no key
+    lambda line: line.partition(b' ')[2],  # from a peer without the key
     lambda line: line + line,  # said once more
     lambda line: b'',  # left out, before the next one
     lambda line: b'\xff' + line,
@@ -127,7 +127,7 @@ def test_what_was_sent_does_not_come_back(secured):
 
 
 def serve(*talk):
-  """Returns the port of who says `talk` to the first who comes.
+  """Returns the port of a peer that says `talk` to the first that connects.
 
   Args:
     *talk: bytes, or callables of what was heard since (bytes) to bytes; after
@@ -174,7 +174,7 @@ def echo(heard):
     [b'{}\n'],
     [b'{"challenge": "abc"}\n'],
     [pack({'challenge': 'a' * 64}), b'{"answer": "yes"}\n'],
-    # Who sends our own answer back proves nothing.
+    # A peer that sends our own answer back proves nothing.
     [pack({'challenge': 'a' * 64}), echo],
   ],
 )

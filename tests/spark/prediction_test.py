@@ -93,7 +93,7 @@ def test_a_row_gets_its_class_and_its_probabilities(model):
     ('b', bytearray([9, 192]), 9, [0.75, 0.25]),
     ('c', [3, 0], 3, [0.0, 1.0]),
   ]
-  # Spark takes no number of NumPy.
+  # Spark takes no NumPy numbers.
   assert {type(row[2]) for row in found} == {int}
   assert {type(value) for row in found for value in row[3]} == {float}
 

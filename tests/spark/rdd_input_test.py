@@ -17,7 +17,7 @@ def make_records(num_train, num_test=0):
 
 
 class FakeRdd:
-  """An RDD of which only its first records may be asked for."""
+  """An RDD that may be asked for its first records only."""
 
   def __init__(self, records):
     self._records = records

@@ -49,7 +49,7 @@ def test_arguments_that_do_not_fit_are_refused_before_spark_is_asked(
 
 
 class FakeSpark:
-  """In the place of a SparkContext and of its RDDs, without an executor."""
+  """In place of a SparkContext and its RDDs, without an executor."""
 
   master = 'local-cluster[3,1,1024]'
 
@@ -68,7 +68,7 @@ class FakeSpark:
 
 
 class FakeJob:
-  """In the place of a barrier_job.Job: it ends before a task has begun."""
+  """In place of a barrier_job.Job: it ends before a task has begun."""
 
   has_ended, error, is_cancelled = True, Exception('no room'), False
 
@@ -147,7 +147,7 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
 
 
 class Host(FakeHost):
-  """In the place of an executor_host.ExecutorHost, without a connection."""
+  """In place of an executor_host.ExecutorHost, without a connection."""
 
   report = {'global_step': 7}
 
@@ -291,7 +291,7 @@ class Launch:
         stdout=out,
         stderr=out,
         cwd=REPO,
-        # Whoever runs pytest in the background may ignore it.
+        # Where pytest runs in the background, it may be ignored.
         preexec_fn=lambda: signal.signal(
           signal.SIGINT, signal.default_int_handler
         ),
@@ -362,7 +362,7 @@ def find_executor(task):
 
 @slow
 def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
-  # fake_train would be quicker, but the checkpoint is what it is about.
+  # fake_train would be quicker, but this is about the checkpoint.
   logdir = tmp_path / 'run'
   flags = [
     *runner.SMALL,
@@ -442,12 +442,12 @@ def test_a_program_of_spark_trains_on_its_data_and_predicts(
   )
   assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout.splitlines()[-1])
-  # 1001 images from partitions of unlike sizes: the workers have as many.
+  # 1001 images from partitions of unlike sizes: the workers have equally many.
   assert '500 training images here' in done.stdout
   assert found['images'] == 100 * found['local_steps']
   assert found['test_images'] == 200
   assert found['test_accuracy'] > 0.7
-  # The model that was exported says the same of the same images.
+  # The exported model says the same of the same images.
   assert found['columns'] == ['image', 'label', 'classes', 'probabilities']
   assert found['predicted_accuracy'] == pytest.approx(found['test_accuracy'])
   assert found['sums'] == pytest.approx([1, 1], abs=1e-5)

@@ -1,4 +1,4 @@
-"""answer_times: a slow store is said, and not too often."""
+"""answer_times: a slow store is reported, and not too often."""
 
 from distmnist.storage import answer_times
 

@@ -1,4 +1,4 @@
-"""mirror: files that grow are put to a store."""
+"""mirror: files that grow are put into a store."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""retries: how often a store that has troubles is asked."""
+"""retries: how often a store that is in trouble is asked."""
 
 import itertools
 import sys

@@ -16,7 +16,7 @@ CENTER = meetings.CENTER
 def make(make_stepper, monkeypatch):
   """Returns make(peers, period=1, ...) -> a Stepper of two workers.
 
-  peers is {worker: [whom its exchanges are with]}; from then on it is CENTER.
+  peers is {worker: [what its exchanges are with]}; from then on it is CENTER.
   """
 
   def make(peers, period=1, num_ps=1, **settings):

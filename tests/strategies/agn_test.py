@@ -100,7 +100,7 @@ RULE = rule.Rule(
 
 
 class Twin:
-  """A Stepper of another rule, in the place of an oracle."""
+  """A Stepper of another rule, in place of an oracle."""
 
   keeps_copies = True
 

@@ -17,7 +17,7 @@ def make(make_stepper):
 @pytest.mark.slow
 def test_two_workers_one_after_the_other(make):
   stepper = make()
-  # w <- w - 0.5 (w - x), and nobody is stale.
+  # w <- w - 0.5 (w - x), and none is stale.
   assert stepper.step(0, [8]) == (1, 0, [4])
   assert stepper.step(1, [0]) == (2, 0, [2])
   assert stepper.step(1, [10]) == (3, 0, [6])

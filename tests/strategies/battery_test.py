@@ -1,6 +1,6 @@
 """What every strategy does, whatever its rule: see exchange/strategy.py.
 
-The toy of the tutorials: c = a + b shall become 100, by squared loss.
+The toy of the tutorials: c = a + b is to become 100, by squared loss.
 """
 
 import importlib
@@ -115,7 +115,7 @@ def build(name, member, optimizer='sgd', warmup=None):
 
 
 def make_optimizers(name, rate):
-  """Returns what minimize takes: optimizers here and there are the same."""
+  """Returns what minimize takes: all optimizers are the same."""
 
   def make(is_local=False, rate_factor=None):
     del is_local
@@ -187,7 +187,7 @@ def be_slow_as(slow):
 
   def before_step(index):
     if index == slow and next(runs) % 4 == 3:
-      threading.Event().wait(0.02)  # A slow worker; nobody waits on this.
+      threading.Event().wait(0.02)  # A slow worker; nothing waits on this.
 
   return before_step
 
@@ -210,7 +210,7 @@ def test_several_steps_a_run_make_the_same_training(
   make_cluster, set_flags, name
 ):
   set_flags('--communication_period=2')
-  # And with as many shards: test_two_workers_learn_the_toy_and_end has one.
+  # And with two ps: test_two_workers_learn_the_toy_and_end has one.
   cluster = make_cluster(count_ps(name, 2), 2)
   # The chief is the slow one.
   results = train_two(name, cluster, 100, be_slow_as(0), steps_per_run=3)

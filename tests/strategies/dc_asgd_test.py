@@ -95,7 +95,7 @@ def test_the_velocity_takes_the_compensated_gradient(make):
 
 
 class Oracle(oracles.Oracle):
-  """A gradient is moved to the center of now: g + lambda g^2 (x~ - x_bak)."""
+  """A gradient is moved to the current center: g + lambda g^2 (x~ - x_bak)."""
 
   def __init__(self, dc_lambda, decay=None, **how):
     super().__init__(**how)
@@ -184,7 +184,7 @@ def test_without_lambda_it_is_async_sgd(make):
     oracle.begin(worker, x)
     stepper.begin(worker, x)
 
-  # Nobody rests between a pull and the next gradient, so that async_sgd's pull
+  # None rests between a pull and the next gradient, so that async_sgd's pull
   # at the start of a step is this rule's at the end of the one before.
   begin(0)
   begin(1)

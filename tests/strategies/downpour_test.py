@@ -118,7 +118,7 @@ def test_a_pull_ahead_is_of_the_steps_that_fetch(make):
   assert (stepper.bytes_pulled, stepper.bytes_pushed) == (4, 4)
   assert stepper.read_copy(0) == [0]
   stepper.step(0, [8])
-  # What is known is not of before its own push.
+  # The known step is not that before its own push.
   assert stepper.step(0, [8]) == (2, 1, [12])
   assert stepper.read_copy(0) == [6]
 

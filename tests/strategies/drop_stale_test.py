@@ -42,7 +42,7 @@ def test_two_workers_one_after_the_other(make):
   assert stepper.step(1, [6]) == (2, 1, [7])  # Copy 0: 4 + 0.5 * 6
   assert stepper.step(1, [9]) == (3, 0, [8])  # Copy 7: 7 + 0.5 * 2
   assert stepper.step(0, [0]) == (3, 2, [8])  # Copy 4: too old.
-  assert stepper.read_copy(0) == [8]  # But it was not in vain.
+  assert stepper.read_copy(0) == [8]  # But it has pulled.
   assert stepper.step(0, [6]) == (4, 0, [7])  # 8 - 0.5 * 2
 
 

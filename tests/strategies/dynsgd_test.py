@@ -65,7 +65,7 @@ def test_the_local_velocity_outlives_a_pull(make):
   stepper = make(period=1, optimizer='momentum')
   stepper.begin(0, [12])
   stepper.step(1, [0])
-  # v = -12; the change is 6 and the half of it counts.
+  # v = -12; the change is 6 and half of it counts.
   assert stepper.end(0) == (2, 1, [3])
   # At x = copy: v = 0.9 * -12, whole. The velocity of worker 1 is still 0.
   step, staleness, (w,) = stepper.step(0, [3])
@@ -75,7 +75,7 @@ def test_the_local_velocity_outlives_a_pull(make):
 
 
 class Oracle(oracles.Oracle):
-  """A change by T local steps counts one s + 1-th; then the worker pulls."""
+  """A change by T local steps is divided by s + 1; then the worker pulls."""
 
   def __init__(self, period, **how):
     super().__init__(**how)

@@ -92,7 +92,7 @@ def test_an_exchange_is_with_the_center_as_it_is_by_then(
   stepper.begin(0, [4])  # x^0 = 4 and g = 0.
   for x in ([16], [8], [6])[:exchanges]:
     stepper.step(1, x)  # x^1 = 8, 6, 5 and the center 0, 2, 3.
-  # Read and moved in one step: nobody's exchange comes in between.
+  # Read and moved in one step: no other exchange comes in between.
   assert stepper.end(0) == (2 + exchanges, 0, [center])
   assert stepper.read_copy(0) == [copy]
 

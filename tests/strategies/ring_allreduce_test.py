@@ -121,7 +121,7 @@ def test_two_steps_by_hand(make_ring):
 def test_the_gradients_are_cast_for_the_ring(make_ring, dtype, expected):
   inputs = np.array([[[1003, 0], [0, 1]]], np.float32)
   for found in train_toy(make_ring(2), inputs, wire_dtype=dtype):
-    assert found[0]['w'].tolist() == [expected, 0.25]  # 1003 becomes 1004.
+    assert found[0]['w'].tolist() == [expected, 0.25]  # bfloat16: 1004.
 
 
 @pytest.mark.slow
@@ -376,7 +376,7 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
 ):
   logdir = tmp_path / 'run'
   flags = *SMALL, RING, '--log_secs=0', f'--logdir={logdir}', '--save_steps=10'
-  flags += ('--bucket_mib=0.005',)  # Several.
+  flags += ('--bucket_mib=0.005',)  # Several buckets.
   cluster = make_real_cluster(0, 3)
   _, workers = cluster.start_all(*flags, '--train_steps=1000000')
   wait_for_line(workers[victim], 'step 3')
@@ -392,7 +392,7 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
       ': without a ps the others cannot go on; start all tasks again, and they '
       'resume from the last checkpoint if there is a --logdir'
     )
-  # Who is gone first is named by who notices first.
+  # The first to notice a loss names the lost worker.
   assert any(lost in task.last_line for task in left)
 
   restored = saved_step(logdir)
@@ -452,7 +452,7 @@ def test_divergence_ends_all(tasks, make_real_cluster):
   flags = *SMALL, RING, '--optimizer=sgd', '--learning_rate=1e38'
   workers = [cluster.start('worker', i, *flags) for i in (0, 1)]
   codes = tasks.wait(*workers)
-  # Both see the same cost; who is quicker leaves the other alone.
+  # Both see the same cost; the quicker one leaves the other alone.
   assert 1 in codes and set(codes) <= {1, 3}
   for code, worker in zip(codes, workers, strict=True):
     words = {1: 'the training has diverged', 3: 'lost worker'}[code]

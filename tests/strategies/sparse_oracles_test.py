@@ -30,7 +30,7 @@ def build(x):
 
 
 class SparseStepper:
-  """A Stepper of `build`, told of each step what the oracle's is of."""
+  """A Stepper of `build`, whose steps look up the oracle's rows."""
 
   def __init__(self, stepper, oracle, rng):
     self._stepper, self._oracle, self._rng = stepper, oracle, rng

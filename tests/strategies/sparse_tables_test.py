@@ -25,8 +25,8 @@ def assert_alike(found, expected):
 TWO, THREE = (2, 2, (3, 1)), (3, 3, (3, 3))
 
 
-# An optimizer updates the rows of a shard, whatever rows those are: each of
-# them meets one shape.
+# An optimizer updates the rows of a shard, whatever rows those are: each
+# optimizer meets one shape.
 @pytest.mark.parametrize(
   ('num_ps', 'num_workers', 'widths', 'optimizer'),
   [

@@ -176,14 +176,14 @@ def test_one_that_leaves_in_order_holds_up_nobody(make):
     run.start(worker, [0])
   assert run.is_waiting(0)
   assert run.is_waiting(1)
-  run.leave(2)  # The clocks of those who stay are 2 and 2.
+  run.leave(2)  # The clocks of those that stay are 2 and 2.
   assert stepper.join(0)[1] == stepper.join(1)[1] == 0
   stepper.step(0, [0])
   run.start(0, [0])
   assert run.is_waiting(0)  # 4 and 2: these two still wait for each other.
   run.leave(1)
   stepper.join(0)
-  for step in range(7, 12):  # Alone it waits for nobody.
+  for step in range(7, 12):  # Alone it waits for none.
     assert stepper.step(0, [0])[:2] == (step, 0)
 
 
@@ -290,7 +290,7 @@ class Oracle(async_sgd_test.Oracle):
   """Asynchronous SGD and the vector of clocks.
 
   Attributes:
-    clocks: {worker: c^i} of those who are there.
+    clocks: {worker: c^i} of those that are there.
   """
 
   def __init__(self, bound, **how):
@@ -319,7 +319,7 @@ RULE = rule.Rule(
 
 
 @pytest.mark.slow
-# The clocks know nothing of the optimizer: each of them meets both ways.
+# The clocks know nothing of the optimizer: each case has one.
 @pytest.mark.parametrize(
   'num_ps, num_workers, bound, optimizer, momentum',
   [
@@ -338,7 +338,7 @@ def test_random_steps_agree_with_the_oracle(
   # Some workers are quicker than others, or the bound would do nothing.
   speed = np.arange(1, num_workers + 1) ** 2.0
   at_work, waiting, away, num_waits = set(), {}, set(), 0
-  # At 35 or as soon as it has no step at work, worker 0 leaves.
+  # From 35 on, as soon as it has no step at work, worker 0 leaves.
   leaves_at, comes_back_at = 35, 70
   for event in range(105):
     free = [i for i in range(num_workers) if i not in waiting and i not in away]

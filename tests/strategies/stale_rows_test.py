@@ -1,6 +1,6 @@
 """What each rule does with the gradient of a row that has moved meanwhile.
 
-Worker 0 pulls row 3, which is 0, for the x of 12: its gradient is -12. Before
+Worker 0 pulls row 3, which is 0, for an x of 12: its gradient is -12. Before
 it pushes worker 1 brings the row to 2 and then moves row 7. The rate is 0.5.
 """
 

@@ -43,7 +43,7 @@ def test_the_velocity_takes_a_stale_gradient_whole(make):
   stepper.step(1, [0])
   # v = -12, and the rate is 0.5 / 2.
   assert stepper.end(0) == (3, 2, [3])
-  # v = 0.9 * -12: not a half of it, as it were with a gradient cut in two.
+  # v = 0.9 * -12: not half of it, as with a gradient cut in two.
   step, staleness, (w,) = stepper.step(0, [3])
   assert (step, staleness, w) == (4, 0, pytest.approx(3 + 0.5 * 10.8))
 

@@ -170,7 +170,7 @@ def test_n_workers_equal_one_process_with_n_times_the_batch(
 
   def be_late(index):
     if late_secs and index == num_workers - 1:
-      threading.Event().wait(late_secs)  # Nobody waits on this.
+      threading.Event().wait(late_secs)  # Nothing waits on this.
 
   found, local_steps, staleness = train_cluster(
     make_cluster(num_ps, num_workers),

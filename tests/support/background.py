@@ -6,9 +6,9 @@ import time
 
 import psutil
 
-# Far more than anything takes where nobody else wants the cores.
+# Far more than anything takes where nothing else wants the cores.
 DEADLINE_SECS = 90
-# Lines of the launcher that tell the pids of tasks.
+# Lines of the launcher that give the pids of tasks.
 PIDS = re.compile(
   r'^distmnist\.launch: (pids on .*|[\w ]+ is pid \d+ now)\n', re.M
 )
@@ -23,8 +23,8 @@ def wait_until(is_so, describe, timeout_secs=DEADLINE_SECS):
 
 
 def has_ended(process):
-  """Whether a psutil.Process is no more, or a zombie."""
-  # An orphan may stay a zombie until a slow init looks after it.
+  """Whether a psutil.Process is gone, or a zombie."""
+  # An orphan may stay a zombie until a slow init reaps it.
   try:
     return process.status() == psutil.STATUS_ZOMBIE
   except psutil.NoSuchProcess:
@@ -85,7 +85,7 @@ class Running:
     self.process.communicate()
 
   def wait_until(self, is_so, timeout_secs=DEADLINE_SECS):
-    """Returns once is_so(), which shall be before the program's end."""
+    """Returns once is_so(), which must be before the program's end."""
 
     def is_so_by_now():
       has_ended = self.process.poll() is not None  # Before the last look.
@@ -111,7 +111,7 @@ class Running:
     self.wait_until(lambda: words in self.stderr.read_text())
 
   def all_processes(self, tasks=()):
-    """Those of this program, tasks elsewhere, and who looks after these."""
+    """Those of this program, tasks elsewhere, and the parents of these."""
     return [
       *psutil.Process(self.process.pid).children(recursive=True),
       *(task.parent() for task in tasks),

@@ -161,9 +161,9 @@ def _cut(path):
 
 
 def take_snapshot(folder):
-  """Returns {path: (size, time of change), or None of a folder} of a folder.
+  """Returns {path: (size, time of change)} of a folder; None for folders in it.
 
-  Without the bytecode that Python itself keeps beside a file that it imports.
+  Without the bytecode that Python keeps beside a file that it imports.
   """
   found = {}
   for parent, folders, names in os.walk(folder):
@@ -177,7 +177,7 @@ def take_snapshot(folder):
 
 
 def read_environment(words):
-  """Splits NAME=value words at the start from the rest; returns both."""
+  """Splits the NAME=value words at the start off the rest; returns both."""
   env = {}
   while words and not words[0].startswith('-') and '=' in words[0]:
     name, _, env[name] = words.pop(0).partition('=')

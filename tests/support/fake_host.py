@@ -10,7 +10,7 @@ class FakeHost(task_host.TaskHost):
     started: list of (name, variables beyond the host's).
     sent: list of (name, signal).
     ends: list of [(name, code), ...], or of HostDiedError, a turn each; then
-      nothing happens any more.
+      nothing more happens.
     num_restarts: int.
   """
 

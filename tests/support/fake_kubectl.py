@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A kubectl that checks how it is called and plays a cluster's answers.
 
-In the folder FAKE_KUBECTL: moments.json is a list of what the cluster is one
-after the other, {"object": dict, "pods": list of dict}; each look at the object
-goes to the next, and after a delete there are none. calls has a line of JSON
-for each call; a call that is not of the protocol ends with 64.
+In the folder FAKE_KUBECTL: moments.json is a list of the cluster's states in
+turn, {"object": dict, "pods": list of dict}; each look at the object goes to
+the next, and after a delete there are no pods. calls has a line of JSON for
+each call; a call that is not of the protocol ends with 64.
 """
 
 import json

@@ -63,7 +63,7 @@ def _act(action, flags, me):
     raise ValueError(value)
   elif name == 'kill':
     os.kill(os.getpid(), int(value))
-  elif name == 'touch':  # tells a test how far we are, and who we are
+  elif name == 'touch':  # tells a test how far we are, and our pid
     path = os.path.join(folder, f'{me}.{value}')
     with open(path + '.tmp', 'w') as file:
       file.write(str(os.getpid()))
@@ -73,7 +73,7 @@ def _act(action, flags, me):
     while not os.path.exists(os.path.join(folder, value)):
       assert time.monotonic() < deadline, f'no {value}'
       time.sleep(0.01)
-  elif name == 'gone':  # waits for the end of who has touched this file
+  elif name == 'gone':  # waits for the end of the task that touched it
     with open(os.path.join(folder, value)) as file:
       pid = int(file.read())
     deadline = time.monotonic() + 60
@@ -85,7 +85,7 @@ def _act(action, flags, me):
   elif name == 'forever':
     threading.Event().wait(60)
   elif name in ('leave', 'lose'):
-    # As train does: a signal ends the steps, not us. One may fail to save.
+    # As train does: a signal ends the steps, not us. `lose` fails to save.
     signals = []
     for signum in (signal.SIGINT, signal.SIGTERM):
       signal.signal(signum, lambda n, _: signals.append(n))

@@ -58,7 +58,7 @@ def logged():
 
 @pytest.fixture
 def heed_signals():
-  """For those who start programs that shall end by a signal."""
+  """For tests that start programs which a signal is to end."""
   # Under nohup, or in the background of a script, SIGHUP or SIGINT is ignored
   # by pytest, and would be by all that it starts.
   signums = (signal.SIGINT, signal.SIGHUP)
@@ -83,8 +83,8 @@ def set_flags():
 def launch_here(capsys, monkeypatch):
   """Returns launch(words) -> (code, stdout, stderr), in this process.
 
-  For launchers that end before they start a task. What needs train's flags is
-  made up: they are checked in launching/train_flags_test.py.
+  For launchers that end before they start a task. What checks train's flags is
+  left out: see launching/train_flags_test.py.
   """
   for name in ('check', 'check_combination'):
     monkeypatch.setattr(launch.train_flags_lib, name, lambda *_: None)
@@ -101,7 +101,7 @@ def launch_here(capsys, monkeypatch):
 
 @pytest.fixture
 def tf_session():
-  """A session on a graph of its own; both are the default ones."""
+  """A session on a graph of its own; both are the defaults."""
   with tf.Graph().as_default(), tf.Session() as session:
     yield session
 

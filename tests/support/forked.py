@@ -11,8 +11,8 @@ import psutil
 
 from tests.support.paths import PYTHONPATH
 
-# In the place of `-m distmnist.launching.forking.fork_server FD MODULE`: makes
-# its own namespace, as a user who has no rights. What is imported first could
+# In place of `-m distmnist.launching.forking.fork_server FD MODULE`: makes
+# its own namespace, as a user without rights. What is imported first could
 # not be read later.
 AS_NOBODY = """
 import ctypes, os, sys, numpy.random

@@ -27,13 +27,13 @@ from tests.support import forked_servers
 from tests.support.paths import REPO
 
 _DEADLINE_SECS = 60
-# What a program has started may take so long to follow it.
+# What a program has started may take this long to follow it.
 _GRACE_SECS = 5
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Programs:
-  """The tests' side: `run` of a program, as of its command."""
+  """The tests' side: `run` stands for a program's command."""
 
   def __init__(self):
     self._process = subprocess.Popen(
@@ -104,7 +104,7 @@ def _start(name, others):
 
 
 def _run_cases(module, requests, replies):
-  # Who loses its parent becomes ours: so none is lost sight of.
+  # What loses its parent becomes ours: so none is lost sight of.
   ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
   gc.freeze()
   for line in requests:
@@ -161,7 +161,7 @@ def _wait(pid, timeout_secs):
 
 
 def _count_left():
-  """Returns how many processes are still there; kills none: they are named."""
+  """Returns 1 if a process is still there, else 0; kills none."""
   deadline = time.monotonic() + _GRACE_SECS
   while True:
     try:

@@ -58,7 +58,7 @@ def make_popen(baseline):
 
 
 def _serve(words, env, pipes, pass_fds, baseline):
-  """Is a fork server to its end; does not return."""
+  """Becomes a fork server; does not return."""
   code = 1
   try:
     os.setsid()
@@ -84,7 +84,7 @@ def _serve(words, env, pipes, pass_fds, baseline):
 
 
 def _take_files(pipes, pass_fds):
-  """Has the child's ends of the pipes as 0, 1 and 2, and `pass_fds` alone."""
+  """Makes the child's pipe ends 0, 1 and 2; closes all else but `pass_fds`."""
   stdin, _, _, stdout, _, stderr = pipes
   for target, source in enumerate((stdin, stdout, stderr)):
     os.dup2(source, target)

@@ -1,4 +1,4 @@
-"""A host of Spark's executors, with the test in the place of the agents."""
+"""A host of Spark's executors, with the test in place of the agents."""
 
 import signal
 import socket
@@ -16,12 +16,12 @@ SECRET = 'secret'
 TASKS = jobs.make_tasks(['e-0:1'], ['e-1:1', 'e-2:1'], [])
 NAMES = [task.name for task in TASKS]
 STOP = {'stop': signal.SIGTERM}
-# What is sent may take its time to arrive, on this machine too.
+# What is sent may take a while to arrive, even on this machine.
 DEADLINE_SECS = 60
 
 
 class FakeJob:
-  """In the place of a barrier_job.Job; ends when the test says so."""
+  """In place of a barrier_job.Job; ends when the test says so."""
 
   def __init__(self, error=None, lost=None, is_cancelled=False):
     self.error = error
@@ -130,7 +130,7 @@ class Room:
   def read(self, agent, num_messages=1):
     """What the host has said to an agent since, as a list.
 
-    Waits for as many messages; more may have come.
+    Waits for `num_messages`; more may have come.
     """
     messages = []
 

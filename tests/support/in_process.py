@@ -15,7 +15,7 @@ from distmnist.lifecycle import session, stalls
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import restart
 
-# A worker that waits for ever is a failure of the test, after this long.
+# A worker that waits for ever fails the test after this long.
 DEADLINE_SECS = 120
 
 
@@ -80,7 +80,7 @@ class AskedStop(NoStop):
 
 
 class KeepingStop(NoStop):
-  """Keeps the error that it is given up for.
+  """Keeps the error that `give_up` is given.
 
   Attributes:
     given_up: threading.Event.
@@ -98,7 +98,7 @@ class KeepingStop(NoStop):
 class Countdown:
   """Batches for fused_steps.Steps that are counted and have no images.
 
-  All workers may count global steps at once, and none shall pass the last.
+  All workers may count global steps at once, and none may pass the last.
   """
 
   def __init__(self, last_step, num_workers=1, steps_per_update=1):

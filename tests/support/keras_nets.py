@@ -1,6 +1,6 @@
-"""A problem for tests: seven nets of Keras, one by --net.
+"""A problem for tests: seven nets of Keras; --net picks one.
 
-The data are drawn from a seed; --examples are in an epoch.
+The data are drawn from a seed; an epoch has --examples of them.
 """
 
 import keras

@@ -4,7 +4,7 @@
 
 prints for each, a line of JSON, the largest difference of any weight between
 FOLDER/NET_NUM_WORKERS/model.keras and ten steps of sgd, each with a batch of 20
-of each worker's, in distmnist's order: `by_fit` by model.fit on all of a step's
+for each worker, in distmnist's order: `by_fit` by model.fit on all of a step's
 examples at once, and `by_worker` where each worker's batch has batch statistics
 and dropout of its own, and the mean of the gradients counts.
 """
@@ -47,7 +47,7 @@ def _compare(trained, model):
 
 
 def _read_batches(size):
-  """Returns x and y of all steps in distmnist's order, and slices of them."""
+  """Returns x and y of all steps, in distmnist's order."""
   x, y = keras_nets.load('train')
   order = data_order.Order(len(y), seed=0)
   places = order.find_images(np.arange(_STEPS * size))
@@ -73,7 +73,7 @@ def by_worker(model, num_workers):
   weights = {id(v) for v in model.weights}
   first = [v.numpy() for v in others]
   draws = None
-  # That of the towers takes no such argument.
+  # `call` of the towers takes no such argument.
   is_own = isinstance(model, keras_nets.TwoTowers)
   mode = {} if is_own else {'training': True}
   for step in range(_STEPS):

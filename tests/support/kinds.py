@@ -72,7 +72,7 @@ def function(x, is_training):
   weights, more = get_weights(), get_weights('more')
 
   @tf.function
-  def compute(x, weights):  # The one is given, the other one is closed over.
+  def compute(x, weights):  # One is passed in, the other one closed over.
     for _ in tf.range(2):
       x *= 0.9 if tf.reduce_sum(weights) > 0 else 1.1
     return x @ (weights + more)
@@ -165,7 +165,7 @@ def int64(x, is_training):
 
 
 def update_op(x, is_training):
-  """An average and a count that ops of its own move, once a worker and step."""
+  """An average and a count that their own ops move, once a worker and step."""
   x = x['float32']
   zeros = {'trainable': False, 'initializer': tf.zeros_initializer()}
   mean = tf.get_variable('mean', [4], use_resource=False, **zeros)

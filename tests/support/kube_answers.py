@@ -1,4 +1,4 @@
-"""What a cluster answers of the Pods and objects of a run."""
+"""What a cluster answers about the Pods and objects of a run."""
 
 import json
 import pathlib

@@ -32,7 +32,7 @@ Y = _RNG.normal(size=(STEPS, NUM_WORKERS, 4, 3)).astype(np.float32)
 
 
 def train(cluster, wire_dtype='float32'):
-  """Returns {name: whole array} of the center, after the steps of the flags.
+  """Returns {name: whole array} of the center after STEPS steps.
 
   Args:
     cluster: in_process.InProcessCluster of NUM_WORKERS.
@@ -60,7 +60,7 @@ def train(cluster, wire_dtype='float32'):
       for step in range(STEPS):
         feed = {x: X[step, index], y: Y[step, index]}
         session.run(update.train_op, feed)
-      # The others have at most pushed nothing: they have no further step.
+      # The others push nothing more: they have no further step.
       return read_whole(session, shards)
 
   return cluster.run_workers(work)[0]

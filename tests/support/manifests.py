@@ -9,7 +9,7 @@ KINDS = manifests.KINDS
 
 
 def make_options(**fields):
-  """Returns options.Options, those of `fields` as given."""
+  """Returns options.Options, with `fields` as given."""
   default = {
     'kind': 'job',
     'name': 'mnist',

@@ -67,7 +67,7 @@ def start_mirror(monkeypatch):
   """start_mirror(folder) -> server: .address to give, .lines of requests."""
   for name in ('no_proxy', 'NO_PROXY'):
     monkeypatch.setenv(name, '127.0.0.1')
-  # It is this very process that answers, and it may be kept from it.
+  # This very process answers, and it may be kept from doing so.
   monkeypatch.setattr(download, '_ANSWER_SECS', 60.0)
   monkeypatch.setattr(download, '_STALL_SECS', 60.0)
   started = []
@@ -79,7 +79,7 @@ def start_mirror(monkeypatch):
     server.address = f'http://127.0.0.1:{server.server_port}/'
     server.lines = []
     server.before_get = lambda: None
-    # The default looks every half second whether it shall stop.
+    # By default it looks every half second whether it is to stop.
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     started.append((server, thread))

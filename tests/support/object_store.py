@@ -1,7 +1,7 @@
-"""An object store that runs on this machine, and one that has troubles.
+"""An object store on this machine, which has trouble if a test says so.
 
 moto's server stands for S3. A proxy in front of it delays answers, drops
-connections, or answers 503 or 403 in the place of the store.
+connections, or answers 503 or 403 in place of the store.
 """
 
 import contextlib

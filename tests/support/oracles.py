@@ -76,7 +76,7 @@ class Oracle:
     center: float array, x~.
     copies: list of float arrays, x^i: what the model of worker i sees.
     step: int, the global_step.
-    unsent: list, what worker i has for a later push; gone when it is.
+    unsent: list, what worker i has for a later push; lost with it.
     keeps_copies: whether copies outlive a step.
     waits: whether a step may end only with one of another worker.
   """
@@ -148,7 +148,7 @@ class Oracle:
     return self.step, self.step - 1 - self.pulled_step[i]
 
   def pull(self, i):
-    """Worker `i` has the center in place of its copy."""
+    """Worker `i` takes the center in place of its copy."""
     self.copies[i] = self.pulled[i] = self.wire(self.center)
     self.pulled_step[i] = self.known_step[i] = self.step
 

@@ -1,4 +1,4 @@
-"""Runs our programs, and has some of bash in the place of a system's."""
+"""Runs our programs, and puts bash scripts in place of a system's."""
 
 import atexit
 import functools
@@ -18,7 +18,7 @@ def run(module, *words, code=0, cwd=REPO, **env):
     *words: str.
     code: int, the exit code that it must have.
     cwd: str or path.
-    **env: variables of its environment, beside our own.
+    **env: variables of its environment, besides our own.
 
   Returns:
     (stdout, stderr), both str.
@@ -37,7 +37,7 @@ def run(module, *words, code=0, cwd=REPO, **env):
 
 @functools.cache
 def start_forked():
-  """Returns the forked_programs.Programs of this process, as long as it is."""
+  """Returns the forked_programs.Programs of this process, one for all."""
   started = forked_programs.Programs()
   atexit.register(started.close)
   return started

@@ -14,7 +14,7 @@ SHARDS = {'w/part_0': PS_1, 'w/part_1': PS_0}
 class Placement(typing.NamedTuple):
   """Where the variables of a worker of two are, with two ps.
 
-  Of a name with {w} in it there is one a shard, beside it; {i} is the worker.
+  A name with {w} in it stands for one beside each shard; {i} is the worker.
 
   Attributes:
     shared: list of str, the global variables besides global_step.
@@ -46,13 +46,13 @@ class Traffic(typing.NamedTuple):
 
 
 class RandomSteps(typing.NamedTuple):
-  """Random steps of two workers that shall agree with the oracle.
+  """Random steps of two workers that must agree with the oracle.
 
   Attributes:
     num_ps: int.
-    optimizer: str, sgd or momentum (0.9), here and there.
+    optimizer: str, sgd or momentum (0.9), everywhere.
     settings: dict, of the rule.
-    staleness: set of int, what must come about.
+    staleness: set of int, what must occur.
     rate: float.
     num_events: int, begins and ends.
   """

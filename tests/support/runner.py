@@ -196,14 +196,14 @@ class Cluster:
 
 
 def read_report(logdir):
-  """Returns the report.json of a run, a dict, whose numbers must fit."""
+  """Returns the report.json of a run, a dict, whose numbers must agree."""
   report = json.loads((logdir / 'report.json').read_text())
   assert invariants.check_invariants(report) == []
   return report
 
 
 def check_kept_best(tasks, logdir):
-  """Evaluates the file in best/: it must be what the report tells of it."""
+  """Evaluates the file in best/: it must be what the report says of it."""
   report = read_report(logdir)
   evaluated = tasks.run(
     logdir.parent / 'evaluate',
@@ -225,7 +225,7 @@ def import_benchmark(name):
   try:
     return importlib.import_module(name)
   finally:
-    # It has put more there.
+    # It may have put more there.
     sys.path.remove(folder)
 
 
@@ -233,7 +233,7 @@ def wait_for_line(task, text, timeout_secs=DEADLINE_SECS, count=1):
   """Returns the first (`count`-th) line of the task's log with `text` in it."""
   deadline = time.monotonic() + timeout_secs
   while time.monotonic() < deadline:
-    # The last one may not be written to its end yet.
+    # The last line may not be complete yet.
     lines = [line for line in task.output.split('\n')[:-1] if text in line]
     if len(lines) >= count:
       return lines[count - 1]

@@ -17,8 +17,8 @@ _PROGRAMS = {
   'slurmd': 'slurmd',
   'sbatch': 'slurm-client',
 }
-# A node has more cores than the machine: a job of several tasks shall start. A
-# heterogeneous job is started by the backfill scheduler alone.
+# A node has more cores than the machine, so that a job of several tasks starts.
+# A heterogeneous job is started by the backfill scheduler alone.
 _CONFIG = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)

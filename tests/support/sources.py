@@ -1,4 +1,4 @@
-"""Batch sources of small trainings, in lock-step if nothing else is said."""
+"""Batch sources of small trainings, in lock-step unless told otherwise."""
 
 import numpy as np
 

@@ -10,7 +10,7 @@ import time
 
 from distmnist.common import ports
 
-# Two hosts of one machine; on the third nobody answers.
+# Two hosts on one machine; the third does not answer.
 HOSTS = '127.0.0.1', '127.0.0.2'
 SILENT_HOST = '127.0.0.3'
 
@@ -60,7 +60,7 @@ def start(folder, max_startups=10):
   """Runs sshd until the end of the context, with all that it needs in `folder`.
 
   `folder/config` is for `ssh -F`, `folder/stranger` is a key that is refused.
-  Connections beyond `max_startups` that are being made are turned away.
+  While `max_startups` connections are being made, more are turned away.
   """
   folder = pathlib.Path(folder)
   for name in ('host_key', 'key', 'stranger'):

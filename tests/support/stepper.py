@@ -1,4 +1,4 @@
-"""Workers that are stepped by hand, in one process, by real servers.
+"""Workers that are stepped by hand, in one process, on real servers.
 
 Each worker minimises (w - x)^T diag(h) (w - x) / 2, so that its gradient is
 h (w - x) at the w that it sees, for the x that the test feeds; h is 1 unless
@@ -25,7 +25,7 @@ DEADLINE_SECS = 60
 
 
 class Step(typing.NamedTuple):
-  """What a step of a worker told.
+  """What a step of a worker tells.
 
   Attributes:
     global_step: int, its train_op.
@@ -44,7 +44,7 @@ class How(typing.NamedTuple):
   Attributes:
     optimizer: str, a name for optimizers.make_optimizer; None: those that the
       flags ask for, as in a training.
-    rate: float, its learning rate, here and there.
+    rate: float, its learning rate, everywhere.
     hessian: list of float, h; None is 1.
     wire_dtype: str, as --wire_dtype.
     steps_per_run: int, K, as --steps_per_run; then x comes from a queue, a gate
@@ -127,7 +127,7 @@ class Worker:
     self._steps.set_num_local_steps(0)
 
   def run(self, x):
-    """Makes a session.run; returns its metrics, the fetches' of a step.
+    """Makes a session.run; returns the `fetches` of its last step.
 
     Args:
       x: list of float; unused if it comes from a queue.
@@ -250,7 +250,7 @@ class Stepper:
     self._num_left[index] -= 1
 
   def is_done(self, index, wait_secs=0.1):
-    """Whether a released step has ended; waits so long for it to do so."""
+    """Whether a released step has ended; waits so long for it."""
     done, _ = concurrent.futures.wait([self._steps[index]], wait_secs)
     return bool(done)
 
@@ -307,7 +307,7 @@ class Stepper:
     (end or self.workers[index].session.close)()
 
   def come_back(self, index):
-    """Has a worker that just starts in the place of one that is away.
+    """Puts a worker that just starts in the place of one that is away.
 
     One that has not left before is as good as dead: no hook runs at its end.
     """

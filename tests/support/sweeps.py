@@ -10,7 +10,7 @@ import psutil
 from tests.support import background
 from tests.support.paths import REPO, SUPPORT
 
-# Far more than anything takes where nobody else wants the cores.
+# Far more than anything takes where nothing else wants the cores.
 DEADLINE_SECS = 100
 DIVERGES = 'all:error=the_cost_is_nan:_the_training_has_diverged'
 
@@ -83,5 +83,5 @@ class Running(background.Running):
     processes = self.all_processes()
     self.process.kill()
     self.process.wait()
-    # They have their lock, and see what they wait for, until their end.
+    # Until their end they hold their lock, and see what they wait for.
     background.assert_gone(processes)

@@ -1,4 +1,4 @@
-"""A model with sparse tables: of two features, and of a width of its own."""
+"""A model with two sparse tables, each with a width of its own."""
 
 import itertools
 
@@ -27,12 +27,12 @@ from distmnist.strategies import (
 )
 from tests.support import in_process
 
-# The rules that take tables and in which no worker waits for a push of another.
+# The rules that take tables and have no rounds.
 ASYNCHRONOUS = async_sgd, ssp, staleness_aware, drop_stale, dc_asgd
 NUM_ROWS, STEPS, BATCH, RATE = 100, 4, 12, 0.01
 _RNG = np.random.default_rng(5)
 IDS = _RNG.integers(0, NUM_ROWS, [STEPS, BATCH, 3])
-IDS[:, :, 0] %= 7  # Many are there twice, in a batch and between workers.
+IDS[:, :, 0] %= 7  # Many occur twice, in a batch and between workers.
 Y = _RNG.normal(size=[STEPS, BATCH]).astype(np.float32)
 
 

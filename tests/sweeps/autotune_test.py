@@ -17,7 +17,7 @@ from tests.support.runner import SMALL, read_report
 
 @pytest.fixture
 def speeds(monkeypatch):
-  """{words beyond those given: speed} in the place of real trials."""
+  """{words beyond those given: speed} in place of real trials."""
   found = {}
 
   class Runner:
@@ -130,7 +130,7 @@ def test_it_tries_real_runs(tmp_path):
   command = [
     *(sys.executable, '-m', 'distmnist.launch', '--num_ps=0'),
     *('--num_workers=1', '--autotune', '--autotune_secs=1', '--', *SMALL),
-    # What is given is not tried, and so it is one trial.
+    # What is given is not tried, so there is one trial.
     *('--steps_per_run=1', '--train_steps=20', f'--logdir={tmp_path}/run'),
   ]
   done = subprocess.run(command, capture_output=True, text=True, timeout=200)

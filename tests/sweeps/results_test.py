@@ -19,7 +19,7 @@ def test_it_has_the_metric_by_which_it_is_judged():
   assert found['global_step'] == 7 and 'host' not in found
   assert results.is_result(found)
   assert results.read_metric([found]) == ('validation_mse', -1)
-  # Of a sweep in which one has no validation all are compared by the test.
+  # Where one trial of a sweep has no validation, all are compared by the test.
   other = {**found, 'validation_mse': None}
   assert results.read_metric([found, other]) == ('test_mse', -1)
   assert results.read_metric([]) == ('test_accuracy', 1)

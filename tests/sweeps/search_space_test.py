@@ -1,4 +1,4 @@
-"""combinations: words in, combinations out."""
+"""search_space: words in, combinations out."""
 
 import collections
 import math

@@ -23,7 +23,7 @@ CLUSTER = 'local-cluster[2,1,1024]'
 DEADLINE_SECS = 240
 
 
-# ---- With the test in the place of Spark and of the agents ----
+# ---- With the test in place of Spark and of the agents ----
 
 
 class FakeJob:
@@ -52,7 +52,7 @@ class FakeJob:
 
 
 class Agent:
-  """Says on behalf of an executor what the test wants."""
+  """Says for an executor what the test wants."""
 
   def __init__(self, spec):
     self.spec = spec
@@ -106,7 +106,7 @@ class Room:
     return self.runner._running[name].job
 
   def join(self, name):
-    """Has the agent of a trial come; returns it."""
+    """Lets the agent of a trial come; returns it."""
     return self.meet(self.job(name).spec)
 
   def meet(self, spec, **hello):
@@ -115,7 +115,7 @@ class Room:
     return self.agents[-1]
 
   def turn(self):
-    """What is there to be heard is heard."""
+    """Hears what there is; returns what has ended."""
     ended = []
     for _ in range(3):
       self.runner._server.wake()
@@ -195,7 +195,7 @@ def test_a_lost_executor_concerns_its_own_trial(room):
   assert agents['01'].read() == [{'stop': signal.SIGTERM}]
   first.end(ValueError('lost'))
   room.turn()
-  # It still saves: nobody else may train in its folder.
+  # It still saves: no other may train in its folder.
   assert room.job('01') is first and room.said == []
   agents['01'].link.send(end=None)
   room.turn()
@@ -424,7 +424,7 @@ def is_there(folder, name):
 
 @pytest.fixture
 def two_gpus(tmp_path):
-  """Settings for two executors that believe to have a GPU each."""
+  """Settings for two executors that each believe they have a GPU."""
   script = tmp_path / 'gpus.sh'
   script.write_text(
     '#!/bin/sh\necho \'{"name": "gpu", "addresses": ["4", "7"]}\'\n'

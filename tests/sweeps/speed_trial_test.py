@@ -44,7 +44,7 @@ def test_samples_are_those_of_metrics_jsonl(tmp_path):
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
-  """Has a program of the test's stand for launch."""
+  """Puts a program of the test in place of launch."""
   monkeypatch.setattr(speed_trial, 'SORTED_FLAGS', 'a_launch')
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   return tmp_path / 'a_launch.py'

@@ -1,4 +1,4 @@
-"""hparams: the event files, read back as TensorBoard does."""
+"""tensorboard: the event files, read back as TensorBoard does."""
 
 import struct
 

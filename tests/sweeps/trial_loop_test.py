@@ -103,7 +103,7 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
     ' failed, the first of 2 that did: not done within --trial_timeout_secs=1;'
     f' log: {log}; once repaired, --retry_failed runs it again'
   )
-  # It has no part in what makes a sweep this one.
+  # The limit is no part of what a sweep is known by.
   assert 'all have ended' in sweeps.run(tmp_path, words[0], *words[2:]).stderr
 
 

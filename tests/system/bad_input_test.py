@@ -69,7 +69,7 @@ def test_there_are_as_many_inputs_as_the_review_had_and_a_hundred_more():
   assert len({text for text, _ in CASES}) == len(CASES)
 
 
-# Each eighth is enough for a quick look.
+# Every eighth is enough for a quick look.
 @pytest.mark.parametrize(
   'text, said',
   [

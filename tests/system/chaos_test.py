@@ -1,7 +1,7 @@
 """Chaos: faults in every role, at random but seeded moments.
 
 The driver is that of benchmarks/faults.py, which makes the table of faults in
-docs/measured.md; here a few faults a rule, in every run of the tests.
+docs/measured.md; here are a few faults a rule.
 """
 
 import random
@@ -11,11 +11,11 @@ import pytest
 from distmnist.common.names import STRATEGIES
 from tests.support.runner import import_benchmark
 
-# Of each rule the seed of its moments, the steps for some seconds of work, and
-# the faults in it, in an order that its moment allows. Other tests have kills
-# in each role under every rule, and tasks that are told to end or suspended.
+# For each rule the seed of its moments, steps for some seconds of work, and the
+# faults, in an order that the moments allow. Other tests have kills in each
+# role under every rule, and tasks that are told to end or suspended.
 RUNS = {
-  # Of those that lock the center.
+  # One that locks the center.
   'dynsgd': (114, 2000, ['in restore', 'in save', 'ENOSPC']),
   'sync_sgd with a backup': (124, 2000, ['pair', 'EIO', 'at end']),
 }
@@ -45,8 +45,8 @@ def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
   )
   assert not problem, f'{problem}; logs in {tmp_path}/kept'
   done = [fault for fault in chosen if fault.is_survived]
-  # Where all is slow the others may have ended the training before the last of
-  # them, or before who was lost was back: it then has no time of recovery.
+  # If all is slow, the training may end before the last of them, or before the
+  # lost task is back: it then has no time of recovery.
   assert len(done) >= 2
   assert [fault.violations for fault in chosen] == [[]] * len(chosen)
   secs = [f.recover_secs for f in done if f.recover_secs is not None]

@@ -19,5 +19,5 @@ def test_dlrm_comes_near_the_best_auc(tmp_path):
   )
   metrics = json.loads((tmp_path / 'report.json').read_text())['test_metrics']
   assert 0.8 < metrics['best_auc'] < 0.9
-  # 0.0029 at most was measured; 3,000,000 examples, and sync_sgd: the docs.
+  # At most 0.0029 was measured; 3,000,000 examples, and sync_sgd: the docs.
   assert metrics['best_auc'] - metrics['auc'] < 0.006

@@ -71,7 +71,7 @@ class NobodyIsLost:
 
 
 def train_worker(name, cluster, index, logdir, all_ended):
-  """One life of a worker; returns {tickets, images, steps, c}."""
+  """One life of a worker; returns {tickets, steps, c of the chief}."""
   member = cluster.worker(index)
   seeds.set_seed(3, index)
   warmup = graph_warmup.Warmup(member.cpu_device)

@@ -1,4 +1,4 @@
-"""A task of each role dies: who stands still, and which images are read.
+"""A task of each role dies: what stands still, and which images are read.
 
 A real cluster of each rule loses a ps, a worker and the chief by SIGKILL; the
 launcher starts them again. Without the worker some rules stand still until it
@@ -74,7 +74,7 @@ def kill_and_look(run, task, is_waiting):
 
 
 def kill_each_role(run, is_waiting):
-  """A ps; when all go on a worker, and as that one starts the chief.
+  """Kills a ps; when all go on, a worker; as that one starts, the chief.
 
   Without a ps all start with that worker, and the chief waits for them.
   """
@@ -105,7 +105,7 @@ def count_images(events, num_epochs):
 
 
 def plan_epochs(set_flags, flags, shape):
-  """Returns the number of whole epochs that a training is of."""
+  """Returns the number of whole epochs of a training."""
   set_flags(*flags)
   ps, workers = (
     tuple(f'{job}{i}:2222' for i in range(number))

@@ -84,7 +84,7 @@ def test_workers_in_lock_step_reach_the_loss_of_one_process(tmp_path, problem):
     )
 
 
-# How much of the chance of a guess is left; under a rule with copies, too.
+# The loss is well below that of a guess; under a rule with copies, too.
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'problem, rule, epochs, largest_loss',

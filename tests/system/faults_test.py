@@ -16,7 +16,7 @@ from tests.support.runner import REPO, SMALL, Task, read_report, wait_for_line
 
 KILL = signal.SIGKILL
 RULES = pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
-# Few lines between two checkpoints, and a look at each step.
+# Few steps between two checkpoints, and a line for each step.
 OFTEN = '--log_secs=0', '--save_steps=50'
 
 
@@ -26,14 +26,14 @@ def kill(tasks, task):
 
 
 def recoveries(task):
-  """Returns [(step, steps lost)] of each recovery that a task speaks of.
+  """Returns [(step, steps lost)] of each recovery that a task reports.
 
   What it has lost is what it had printed; so it must print each step.
   """
   found, printed = [], 0
   for line in task.output.splitlines():
     if match := re.match(r'step (\d+)/', line):
-      # Who waited as the center was set back prints the step of then.
+      # One that waited as the center was set back prints an old step.
       printed = max(printed, int(match[1]))
     elif match := re.match(r'recovered at step (\d+): (\d+) steps lost', line):
       step, lost = map(int, match.groups())
@@ -392,7 +392,7 @@ needs_namespaces = pytest.mark.skipif(
 
 
 class Host:
-  """A network namespace with one link to another; ends with the test."""
+  """A namespace of `unshare`, of network or mounts; ends with the test."""
 
   def __init__(self, *unshare_flags):
     self._holder = subprocess.Popen(

@@ -1,6 +1,6 @@
 """Bad input of all kinds: one clear line, never a traceback or a lost file.
 
-The examples are drawn from a fixed seed, so that a failure comes again.
+The examples are drawn from a fixed seed, so that a failure recurs.
 """
 
 import gzip
@@ -268,7 +268,7 @@ WORDS = st.one_of(
 @fuzz
 @given(words=st.lists(WORDS, max_size=4))
 def test_flags_are_taken_or_refused_in_one_line(set_flags, capsys, words):
-  # That a flagfile is read is absl's; it may be any file of the machine.
+  # Reading a flagfile is absl's; it may be any file of the machine.
   words = [word for word in words if 'flagfile' not in word]
   codes = []
   # A value that was refused stays, and would be refused again.

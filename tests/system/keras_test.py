@@ -10,7 +10,7 @@ NETS = (
   *('mlp', 'cnn', 'residual', 'text', 'masked_text', 'transformer'),
   'towers',
 )
-# One of each kind; tests/system/examples_test.py has all of them.
+# One of each kind; tests/system/examples_test.py has the others.
 RULES = 'async_sgd', 'drop_stale', 'sync_sgd', 'easgd', 'ring_allreduce'
 
 
@@ -25,8 +25,8 @@ def train(logdir, net, rule, *words, num_workers=2):
   )
 
 
-# One worker trains as model.fit does, and so do two in lock-step a net without
-# dropout and batch norm, where each example counts by itself.
+# One worker trains as model.fit does, and so do two in lock-step, with a net
+# without dropout and batch norm, where each example counts by itself.
 COMPARED = {
   'text': [('by_fit', 'text', 2), ('by_worker', 'masked_text', 2)],
   'others': [

@@ -1,4 +1,4 @@
-"""Whether a rule bears that a worker is lost for good, for all rules."""
+"""Whether each rule bears the loss of a worker for good."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_who_is_killed_leaves_each_key_its_row(
 ):
   (tmp_path / 'problem.py').write_text(PROBLEM)
   logdir = tmp_path / 'run'
-  # Half of what a row is off, for the one example of it in a batch.
+  # It halves the error of a row of which a batch has one example.
   rate = BATCH / 4 * (2 if rule == 'sync_sgd' else 1)
   flags = (
     *(f'--problem={tmp_path}/problem.py', f'--logdir={logdir}'),
@@ -109,7 +109,7 @@ def test_who_is_killed_leaves_each_key_its_row(
 
 
 def train(folder, problem, num_steps):
-  """Trains in one process, by the rate of half of what a row is off."""
+  """Writes a problem; returns flags to train it, with the rate as above."""
   path = folder / 'problem.py'
   path.write_text(problem)
   return (

@@ -44,7 +44,7 @@ curve = their_problem
 
 @pytest.fixture
 def run(tmp_path):
-  """Returns run(program, *words) -> what it prints, the package installed."""
+  """Returns run(program, *words) -> what it prints, with the package."""
   for name, text in _FILES.items():
     path = tmp_path / 'site' / name
     path.parent.mkdir(exist_ok=True, parents=True)

@@ -249,7 +249,7 @@ def test_two_rules_make_a_table_and_a_failure_a_marked_row(checkout, tmp_path):
     assert row['status'] == 'ok'
     assert float(row['test_accuracy']) == report['test_accuracy'] > 0.3
     assert float(row['wall_secs']) > report['total_secs']
-    # 15 batches of 64 in each of two shards of 1000.
+    # 2000 images hold 15 pairs of batches of 64.
     assert int(row['images']) >= 2 * 15 * 64
   lines = (out / 'table.md').read_text().splitlines()
   assert lines[0].startswith(

@@ -1,6 +1,6 @@
 """Every update rule as users run it: real tasks, from the start to the end.
 
-Whom a kill -9 holds up is in every_image_with_kills_test.py.
+What a kill -9 holds up is in every_image_with_kills_test.py.
 """
 
 import pytest
@@ -34,7 +34,7 @@ RULES = {
   'bmuf': ['--communication_period=3', *SGD],
 }
 RULES |= {name: [] for name in registry.names(STRATEGIES) if name not in RULES}
-# Of those that wait for all and of those that do not.
+# One that waits for all and one that does not.
 EIGHT = {'sync_sgd', 'async_sgd'}
 # One push of each worker to each update, all from the same center.
 IN_LOCK_STEP = {
@@ -81,7 +81,7 @@ def test_workers_learn_end_cleanly_and_tell_what_they_did(
   assert len(rows) == num_workers
   assert report['images'] == report['local_steps'] * BATCH
   check_who_waited(rule, report)
-  # The chief also fetched the checkpoints and the center of the evaluation.
+  # The chief also fetched the checkpoints and the center for the evaluation.
   check_bytes(max(rows[1:], key=lambda row: row['bytes_pushed']))
 
 
@@ -94,7 +94,7 @@ def check_who_waited(rule, report):
     assert pushes == [report['global_step']] * len(rows)
     assert set(staleness) == {0}
   elif rule == 'sync_sgd with backup':
-    # What comes last is of a center that is not there any more.
+    # What comes last is of a center that is gone.
     accepted = [row['staleness'].get('0', 0) for row in rows]
     assert sum(accepted) == (len(rows) - 1) * report['global_step']
     assert sum(pushes) == sum(accepted) + sum(
@@ -109,6 +109,6 @@ def check_who_waited(rule, report):
 def check_bytes(row):
   """Checks what a worker counted against what its sockets have moved."""
   assert row['bytes_pushed'] > 50 * 318_040 / 3
-  # Beside the tensors there is what calls for them.
+  # Besides the tensors there is what calls for them.
   assert row['bytes_sent'] == pytest.approx(row['bytes_pushed'], rel=0.1)
   assert row['bytes_received'] == pytest.approx(row['bytes_pulled'], rel=0.1)

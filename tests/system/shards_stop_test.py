@@ -28,7 +28,7 @@ def read_checkpoint(logdir):
   """Returns {name: array} of the newest checkpoint."""
   reader = tf.train.load_checkpoint(checkpoints.find_latest(str(logdir)))
   names = reader.get_variable_to_shape_map()
-  # How the batches were dealt tells of the parts of a training.
+  # How the batches were dealt depends on the parts of a training.
   return {name: reader.get_tensor(name) for name in names if name != 'stream'}
 
 
@@ -44,8 +44,8 @@ def stop_amid_a_step(run):
 
 
 def train(folder, stop_at=None):
-  """Runs a training, or a part of it; returns its center."""
-  # What an earlier part has told of its steps is over.
+  """Runs a training, or a part of it; returns its checkpoint."""
+  # What an earlier part logged of its steps is over.
   shutil.rmtree(folder / 'logs', ignore_errors=True)
   folder.mkdir(exist_ok=True)
   run = fault_run.Run(folder, FLAGS, num_ps=2, num_workers=2)

@@ -30,7 +30,7 @@ def test_a_page_is_a_notebook_with_what_it_prints(page):
   assert '\n```text\n' in text, f'scripts/tutorial.py {page.stem[:2]}'
   for picture in re.findall(r'\((pictures/.*?)\)', text):
     assert (page.parent / picture).is_file()
-  # Down to the eighth all is shown in plain TensorFlow first.
+  # Up to the eighth all is shown in plain TensorFlow first.
   if page.name < '09':
     plain, ours = text.split('\n## The same with distmnist\n')
     assert 'import distmnist' not in plain and 'from distmnist' not in plain

@@ -129,7 +129,7 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
     'task:0',
     'task:1',
   }
-  # Of the weights the last layer's alone is pulled.
+  # Only the last layer's weights are pulled.
   assert update.bytes_pulled == (6 * 10 + 10) * 4
 
 

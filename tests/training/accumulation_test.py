@@ -33,7 +33,6 @@ FLAGS = (
 )
 SLICED = '--batch_size=3', '--gradient_accumulation=4'
 WHOLE = '--batch_size=12', '--gradient_accumulation=1'
-# What is done by three in the time of the quick tests.
 
 
 def run_steps(cluster, name, set_flags, words):

@@ -86,7 +86,7 @@ HOSTS = {'ps_hosts': ('p:1',), 'worker_hosts': ('a:1', 'b:1', 'c:1', 'd:1')}
 
 
 class Others:
-  """Stands for session.Others: workers that are at their end."""
+  """Stands for shutdown.Others: workers that are at their end."""
 
   def __init__(self, stats):
     self.stats, self.waits = stats, []
@@ -163,7 +163,7 @@ def load_test_split():
 
 
 def find_share(split):
-  """Returns the accuracy on it of who always answers 3."""
+  """Returns the accuracy on it of a net that always answers 3."""
   return np.mean(split.y == 3)
 
 
@@ -343,11 +343,11 @@ def test_a_resumed_run_whose_first_save_fails_keeps_what_it_began_with(
     for name in os.listdir(logdir)
     if name.startswith(('model.ckpt', 'report', 'train.flags'))
   }
-  # The same once more is at its end, and writes nothing.
+  # The same run again has already ended, and writes nothing.
   task = tasks.run(tmp_path / '2.log', *flags, '--train_steps=5')
   assert task.code == 0
   assert 'already finished at step 5: there was nothing to do' in task.output
-  # A folder in the place of the next checkpoint fails its save.
+  # A folder in place of the next checkpoint makes its save fail.
   (logdir / 'model.ckpt-9.data-00000-of-00001' / 'x').mkdir(parents=True)
   task = tasks.run(tmp_path / '3.log', *flags, '--train_steps=9')
   assert task.code == 1

@@ -1,4 +1,4 @@
-"""divergence: a finite cost is computed from what is resumed."""
+"""divergence: the cost of what is resumed has to be finite."""
 
 import re
 
@@ -24,7 +24,7 @@ def test_the_cost_of_a_checkpoint_tells(tmp_path):
   biases = np.zeros(3, 'f')
   sane = save(tmp_path, 1, weights=np.eye(3, dtype='f'), biases=biases)
   assert check.find(sane) is None
-  # Finite numbers, of which a cost is not.
+  # Finite numbers, whose cost is not.
   large = np.array([[3e38, -3e38, 0]] * 3, 'f')
   lost = save(tmp_path, 2, weights=large, biases=biases)
   assert re.fullmatch(

@@ -88,7 +88,7 @@ def test_moving_averages_are_evaluated_by_values_and_by_checkpoint(
   evaluator = evaluation.Evaluator(
     problems.of_images(build_with_batch_norm), make_split(9)
   )
-  # A class whose pixel is said to be dark on the average wins always.
+  # A class whose pixel is said to be dark on average always wins.
   for mean, expected in (([0, 0, 0], 1.0), ([-9, 0, 0], 1 / 3)):
     tf_session.run(variables['norm/moving_mean'].assign(mean))
     values = checkpoints.fetch_whole(tf_session, list(variables.values()))

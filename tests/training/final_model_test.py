@@ -49,7 +49,7 @@ def test_those_of_the_best_checkpoint_are_if_there_is_one(tmp_path):
   problem = Problem()
   final_model.write(problem, str(tmp_path), make_live({'w': 1.0}), path)
   assert problem.saved[0] == {'w': 3.0}
-  # Of a table there is nothing at hand; the last checkpoint has it.
+  # A table is not at hand; the last checkpoint has it.
   tables = make_live({}, has_tables=True)
   final_model.write(problem, str(tmp_path), tables)
   assert problem.saved[0] == {'w': 3.0}

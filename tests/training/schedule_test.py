@@ -38,7 +38,7 @@ def plan(num_images=1000, name='async_sgd', num_workers=3):
     (['--epochs=1.11'], 12),
     (['--train_steps=7'], 7),
     (['--train_steps=70'], 70),
-    # What comes first.
+    # Whichever comes first.
     (['--train_steps=7', '--epochs=2'], 7),
     (['--train_steps=70', '--epochs=2'], 20),
     (['--batch_size=300'], 4),

@@ -1,4 +1,4 @@
-"""Whoever has something to say says it, kept or not."""
+"""Any part of a task says what it has to say, kept or not."""
 
 from distmnist.watching import metrics_file, own_metrics
 

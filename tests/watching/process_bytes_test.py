@@ -63,7 +63,7 @@ def test_no_thread_is_left_when_nobody_counts(sockets, monkeypatch):
   meter = process_bytes.Meter()
   (thread,) = set(threading.enumerate()) - before
   wait_for_look(looks)
-  process_bytes._shared.clear()  # In the real one this is no reference.
+  process_bytes._shared.clear()  # The real one refers to it weakly.
   del meter
   gc.collect()
   thread.join(timeout=20)

@@ -1,4 +1,4 @@
-"""sockets: the bytes that really moved."""
+"""socket_bytes: the bytes that really moved."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""bounded_clocks: permits; with workers that die it is tests of ssp."""
+"""bounded_clocks: permits; workers that die are in ssp_test.py."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -1,4 +1,4 @@
-"""The lock of the center: many pushes at once, what it costs, who dies in it.
+"""The lock of the center: many pushes at once, what it costs, a death in it.
 
 Also a program of one worker, for the runner: worker 1
 takes the lock and never lets go; any other pushes once.
@@ -28,7 +28,7 @@ from tests.support.runner import wait_for_line
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 40
-# On two ps: shards that travel together with others, and of above 1 MiB each,
+# On two ps: shards that travel together with others, and shards above 1 MiB,
 # which travel by themselves.
 SMALL_SIZE, LARGE_SIZE = 6, 600_000
 
@@ -36,7 +36,7 @@ SMALL_SIZE, LARGE_SIZE = 6, 600_000
 class Counter:
   """One worker's graph: every push adds 1 to all of w.
 
-  So after n updates all of w is n, and whoever sees another number among them
+  So after n updates all of w is n, and a worker that sees another number in it
   has looked into the middle of an update.
   """
 
@@ -155,21 +155,21 @@ def test_what_a_push_sends_where(make_cluster, set_flags, name):
   worker.session.close()
   found = collections.defaultdict(list)
   for way, num_bytes in sent.values():
-    # Of no bytes are the signals, of one is what steers a branch.
+    # Signals have no bytes, and what steers a branch has one.
     if num_bytes > 1:
       found[way].append(num_bytes)
-  # All of it before the lock: a shard each, and pulled_step to that of ps 0.
+  # All of it before the lock: a shard each, and pulled_step to ps 0.
   assert sorted(found.pop('worker 0 to ps 0')) == [8, 2000]
   assert found.pop('worker 0 to ps 1') == [2000]
   # Straight from each ps: a shard each, and the new step.
   assert found.pop('ps 1 to worker 0') == [2000]
   assert [b for b in found.pop('ps 0 to worker 0') if b > 8] == [2000]
-  # With the lock held, the one tells the other staleness and rate, no more.
+  # With the lock held, one ps tells the other staleness and rate, no more.
   assert all(max(each) <= 8 for each in found.values())
 
 
 def trace_messages(worker):
-  """Runs a step; returns {message's name: (from whom to whom, bytes)}."""
+  """Runs a step; returns {(edge, way): (way, bytes)} of its messages."""
   trace = tf.RunMetadata()
   worker.session.run(
     worker.fetches,
@@ -255,5 +255,5 @@ def test_the_lock_is_let_go_when_its_holder_is_killed(
   found = {
     re.search(r'^pushed: (.*)', worker.output, re.M)[1] for worker in others
   }
-  # The push of the dead has not been counted.
+  # The push of the dead worker was not counted.
   assert found == {'step 1, staleness 0', 'step 2, staleness 1'}

@@ -85,7 +85,7 @@ def test_one_at_a_time(room, threads):
 
 
 def let_in_early(room, threads):
-  """Whether one got in beside another, as a third died in its wait."""
+  """Whether one got in beside another when a third died in its wait."""
   inside, waiting, next_one = (room.open() for _ in range(3))
   slow = threads.submit(room.enter_slowly, inside)
   room.wait_for_entry(next_one)
@@ -103,7 +103,7 @@ def let_in_early(room, threads):
 def test_a_worker_that_dies_in_its_wait_hardly_lets_another_in(threads):
   target = tf.train.Server.create_local_server().target
   tries = [let_in_early(Room(target, f'room_{i}'), threads) for i in range(5)]
-  # One tf.CriticalSection lets it in each time.
+  # A lone tf.CriticalSection lets it in each time.
   assert sum(tries) <= 2
 
 

@@ -1,4 +1,4 @@
-"""Whom a worker meets, and the thread that answers its steps."""
+"""What a worker meets, and the thread that answers its steps."""
 
 import collections
 import types
@@ -28,7 +28,7 @@ def test_one_worker_has_the_center_alone():
 
 
 class Trial:
-  """The steps of worker 0, which meets whom `meet` says."""
+  """The steps of worker 0, which meets what `meet` says."""
 
   def __init__(self, cluster, monkeypatch, meet):
     self._cluster = cluster

@@ -14,7 +14,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.peers import peer
 from tests.support import in_process
 
-# A worker of its own process, which only serves.
+# A worker in a process of its own, which only serves.
 SERVE = """
 import sys
 from distmnist import runtime
@@ -124,7 +124,7 @@ def test_a_number_that_is_not_finite_is_given_to_no_other(pair, is_there):
 
 @pytest.fixture
 def far_pair(monkeypatch):
-  """Returns (Node of worker 0, Peer, start, member): worker 1 is a process.
+  """Returns (Node of worker 0, Peer, start): worker 1 is a process.
 
   start() starts it and returns (its Popen, its Node).
   """
@@ -158,7 +158,7 @@ def far_pair(monkeypatch):
 def test_a_dead_peer_is_passed_over_and_found_when_it_is_back(far_pair):
   here, found, start = far_pair
   here.begin([1, 8])
-  assert not found.meet()  # Nobody is there yet.
+  assert not found.meet()  # Nothing is there yet.
   process, there = start()
   there.begin([3, 2])
   wait_until_met(found)

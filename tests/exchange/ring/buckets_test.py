@@ -34,7 +34,7 @@ NUM_WORKERS, NUM_LAYERS, NUM_STEPS = 3, 5, 6
 def test_on_no_worker_it_matters_which_bucket_is_full_first(
   make_cluster, wire_dtype
 ):
-  """Each gradient comes after a wait of its own, another on each worker."""
+  """Each gradient comes after a wait of its own, different on each worker."""
   cluster = make_cluster(0, NUM_WORKERS)
   cluster.reset()
   rng = np.random.default_rng(3)

@@ -14,7 +14,7 @@ CLUSTER = cluster_lib.make_cluster((), ('v:1', 'w:1'), 'worker', 1)
 
 
 class Session:
-  """Stands for a tf.Session whose runs fail by `error`, if there is one."""
+  """Stands for a tf.Session whose runs fail with `error`, if there is one."""
 
   def __init__(self, error=None):
     self.error = error

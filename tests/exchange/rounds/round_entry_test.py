@@ -1,4 +1,4 @@
-"""round_entry: who is among the first R of a round, told by its token."""
+"""round_entry: which are among the first R of a round, told by its token."""
 
 import concurrent.futures
 
@@ -40,7 +40,7 @@ class Desk:
     return [self._applied.assign(local_step, read_value=False)]
 
   def _prepare(self, token):
-    # What one would have that begins in the middle of this.
+    # The token of a worker that begins in the middle of this.
     now = self.entry.read_token()
     return self._prepared.assign([token, now], read_value=False)
 
@@ -52,7 +52,7 @@ class Desk:
     return int(staleness), int(self._session.run(self._applied))
 
   def begin_life(self):
-    """Returns (token, [token prepared, token of who began meanwhile])."""
+    """Returns (token, [token prepared, token of one that began then])."""
     token = int(self._session.run(self._begin))
     return token, self._session.run(self._prepared).tolist()
 
@@ -87,7 +87,7 @@ def test_the_first_contributions_are_in_and_later_ones_are_too_old(tf_session):
   # Though the global_step is 0 still: the round has what it needs.
   assert desk.read_token() == token
   assert desk.contribute(token) == (1, -1)
-  # The next round is open, for whoever has its token.
+  # The next round is open, for any that has its token.
   assert desk.contribute(token + 1) == (0, token + 1)
   assert desk.contribute(token + 1) == (0, token + 1)
   assert desk.contribute(token) == (2, -1)
@@ -100,7 +100,7 @@ def test_a_new_life_drops_what_was_given_before_it(tf_session):
   assert desk.contribute(old) == (0, old)
   new, _ = desk.begin_life()
   assert desk.contribute(old) == (1, -1)
-  # The contribution of the old life takes nobody's place.
+  # The contribution of the old life takes no other's place.
   assert desk.contribute(new) == (0, new)
   assert desk.contribute(new) == (0, new)
   assert desk.contribute(new) == (1, -1)

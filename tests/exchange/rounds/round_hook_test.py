@@ -1,4 +1,4 @@
-"""round_hook: workers that come, leave and die; who waits is let go."""
+"""round_hook: workers that come, leave and die; a waiting one is let go."""
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -141,7 +141,7 @@ def test_while_a_chief_leaves_the_wait_nobody_gives_twice(make):
   run.leave(0)
   assert stepper.join(1) == (0, 1, [0])
   run.push(1, 100)
-  # With those before there are R, and nobody takes them.
+  # With those before there are R, and nothing takes them.
   assert stepper.step(2, [100]) == (0, 1, [0])
   run.push(2, 100)
   assert not stepper.is_done(2)

@@ -66,7 +66,7 @@ def test_a_chief_ends_the_updates_once_all_are_of_one(tf_session):
   assert not fake.calls
   tf_session.run(fake.whole.assign(True))
   wait_for(lambda: fake.read('offers')[0] > 0)
-  # None may enter any more before it looks, and only then need others not stay.
+  # It ends them once none may enter any more, and only then may others go.
   assert fake.calls == [[True, False]]
   assert fake.read('is_over') == [True]
   fake.leave.has_left.set()

@@ -55,7 +55,7 @@ def test_a_contribution_that_was_not_counted_holds_up_no_round(make):
   token = int(
     stepper.workers[2].session.run(stepper.workers[2].rule.round.token)
   )
-  # Killed between the two.
+  # Killed between push and count.
   run.push_uncounted(-8.0, token)
   run.kill(2)
   run.push(0, 8)
@@ -90,7 +90,7 @@ def test_a_token_left_over_from_a_lost_center_tells_the_step_of_now(make):
   run = make(num_workers=3, num_contributions=2, first_step=7)
   stepper = run.stepper
   target = stepper.workers[0].rule.raw_session.sess_str
-  # A ps was lost as a token of a later step was on its way.
+  # A ps was lost while a token of a later step was on its way.
   with tf.Graph().as_default(), tf.device('/job:ps/task:0/device:CPU:0'):
     queue = tf.FIFOQueue(-1, tf.int64, (), shared_name='round/tokens_0')
     put = queue.enqueue(tf.constant(99, tf.int64))

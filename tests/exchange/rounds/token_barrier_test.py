@@ -1,4 +1,4 @@
-"""Tokens of workers: who has one, and how many there are."""
+"""Tokens of workers: which have one, and how many there are."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -1,4 +1,4 @@
-"""A ps sees who waits for the end of a round."""
+"""A ps sees which workers wait for the end of a round."""
 
 import contextlib
 

@@ -38,7 +38,7 @@ def test_who_is_late_waits_for_a_token_of_the_round_and_not_of_units(
     tf_session.run(fetches, {late: 1}, options=soon)
   tf_session.run(own.enqueue_many([[5]]))
   assert tf_session.run(fetches, {late: 1})[0] == 5
-  # Who is not waits for each.
+  # One that is not waits for each.
   tf_session.run(own.enqueue_many([[6]]))
   with pytest.raises(tf.errors.DeadlineExceededError):
     tf_session.run(fetches, {late: 0}, options=soon)

@@ -1,4 +1,4 @@
-"""places: the first R that ask, once a round, whoever asks for a worker."""
+"""places: the first R workers that ask, each of them once a round."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -44,8 +44,8 @@ def train(cluster, barrier, optimizer, **how):
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
-        # What is shared by all variables of one (powers, a step), beside them,
-        # or of a norm; the others are of the same kinds.
+        # Optimizers that keep something for all variables (powers, a step) or
+        # beside each, or take a norm; the others are of the same kinds.
         (3, 'momentum'),
         (2, 'ftrl'),
         (1, 'lamb'),
@@ -73,7 +73,7 @@ def check_many_parts(cluster, monkeypatch, expected):
 
 
 def train_with_a_backup(cluster, barrier):
-  """Returns the steps of 3 workers of which 2 are in; another one is late."""
+  """Returns the steps of 3 workers; 2 are in each round, and one is late."""
   stepper = stepper_lib.Stepper(
     cluster,
     lambda member: sync_sgd.SyncSgd(member, 2, barrier=barrier),
@@ -303,7 +303,7 @@ def test_one_that_is_late_by_rounds_catches_up_and_is_in(make):
   for step, center in enumerate((4, 6, 7), 1):
     assert step_together(stepper, (0, 1), 8) == (step, 0, [center, center])
   assert stepper.end(2) == (3, 3, [7, 7])
-  # It has the values of now: 7 - 0.5 * (7 - 8).
+  # It has the current values: 7 - 0.5 * (7 - 8).
   assert step_together(stepper, (0, 2), 8) == (4, 0, [7.5, 7.5])
   # Worker 1 was not there in that round.
   assert stepper.step(1, [100, 100]) == (4, 1, [7.5, 7.5])
@@ -321,7 +321,7 @@ def test_one_that_is_late_amid_a_round_is_late_again_and_then_in(make):
   hand.push(0, 2, 4)
   for worker in (0, 1):
     hand.take(0, worker)
-  # It knows of the step of now, and that the round of it is full.
+  # It knows the current step, and that the round of it is full.
   assert stepper.end(2) == (1, 2, [2.5, 4])
   stepper.begin(2, [100, 100])
   stepper.release(2)
@@ -439,7 +439,7 @@ def test_places_go_with_two_steps_in_a_run(make_stepper):
 
 
 def ask_to_stop(stepper, worker, secs_left=60.0):
-  """Has a worker be asked, as by SIGTERM; returns the started threads."""
+  """Asks a worker to stop, as by SIGTERM; returns the started threads."""
   hook, stop = stepper.workers[worker].hooks[0], in_process.AskedStop()
   stop.secs_left = secs_left
   hook._stop = hook._leave._stop = stop

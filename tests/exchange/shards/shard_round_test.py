@@ -12,7 +12,7 @@ TOKEN = round_entry.LIFE + 4
 
 @pytest.fixture
 def contribute(make_cluster):
-  """Returns contribute(worker) -> gradients that each accumulator has."""
+  """Returns contribute(worker) -> how many each accumulator has."""
   cluster = make_cluster(2, 3)
 
   def build_and_run(worker):
@@ -51,5 +51,5 @@ def contribute(make_cluster):
 def test_each_has_one_part_of_each_of_the_first_two(contribute):
   assert contribute(2) == [1, 1, 1]
   assert contribute(0) == [2, 2, 2]
-  # Neither those of one who has no place, nor a second time.
+  # Neither those of one without a place, nor a second time.
   assert contribute(1) == contribute(0) == [2, 2, 2]

@@ -14,7 +14,7 @@ LIFE = round_entry.LIFE
 def run(make_cluster):
   """Returns run(build, step), which runs what `build(ShardTokens)` has built.
 
-  The global_step is then that of `step`, in the life 0; worker 0 does it.
+  The global_step is then `step`, in life 0; worker 0 runs it.
   """
   cluster = make_cluster(2, 2)
 

@@ -1,4 +1,4 @@
-"""steps: several training steps in one session.run."""
+"""fused_steps: several training steps in one session.run."""
 
 import numpy as np
 import pytest
@@ -214,7 +214,7 @@ def test_no_part_of_a_step_runs_before_the_step_before_is_over(make_steps):
 
 
 class LoseOnce(tf.train.SessionRunHook):
-  """Has the session lost in its run `number`, and a later one end."""
+  """Loses the session in its run `number`; ends at `last_step`."""
 
   def __init__(self, number, steps, last_step):
     self._runs_left = number

@@ -41,5 +41,5 @@ def test_what_is_drawn_is_even_and_of_key_column_and_seed_alone(tf_session):
   both = np.concatenate([drawn, other], 1)
   correlations = np.corrcoef(both.T) - np.eye(8)
   assert np.abs(correlations).max() < 0.05
-  # Neither do keys that follow each other have to do with each other.
+  # Nor do keys that follow each other depend on each other.
   assert abs(np.corrcoef(drawn[1:, 0], drawn[:-1, 0])[0, 1]) < 0.05

@@ -1,4 +1,4 @@
-"""Rows by their keys: as `keys` say, and 60 for those that they do not have."""
+"""Rows by their keys: as `keys` say, or one of 60 for a key not in them."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_key_has_the_row_that_keys_say_and_others_one_of_60(tf_session):
   found = the_map.find(tf.constant(given))
   key_map.fill(tf_session)
   assert tf_session.run(found).tolist() == common.tolist()
-  # The third key is there twice: the last row is the one that was made last.
+  # The third key is there twice: the last row counts.
   rows = [common[0] + 3, common[1] + 2, common[2] + 5, common[2] + 7]
   tf_session.run(tf.scatter_update(the_map.keys, rows, given[[0, 1, 2, 2]]).op)
   key_map.fill(tf_session)

@@ -242,7 +242,7 @@ def test_a_key_has_a_row_once_it_was_seen_often_enough(tf_session):
   for keys in ([often, often, rare], [often]):
     step.run(tf_session, keys)
     assert step.read(tf_session) == [{}]
-  # Until now they had one row, to which each of three lookups has added.
+  # Until now they had one row, to which each of four lookups has added.
   rows = step.run(tf_session, [rare])
   assert rows.tolist() == [[4.0] * WIDTH]
   step.run(tf_session, [often])
@@ -322,7 +322,7 @@ def test_no_save_has_a_key_with_the_row_of_another(make_cluster, tmp_path):
   barrier, are_over = threading.Barrier(3, timeout=60), threading.Event()
 
   def work(index):
-    # Keys come some times, and then no more.
+    # Keys come a few times, and then no more.
     rng = np.random.default_rng(index)
     step = Step(cluster.worker(index), 600, min_sightings=2, unseen_steps=60)
     saver = table_saver.TableSaver('/cpu:0')

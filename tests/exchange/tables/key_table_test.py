@@ -1,4 +1,4 @@
-"""Tables by keys: whole buckets on each ps, and what is looked up without."""
+"""Tables by keys: whole buckets on each ps, and lookups without a rule."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def test_the_oldest_of_a_few_rows_is_taken_and_the_hand_goes_on(
   buckets, ranks = (tf.placeholder(tf.int64, [None]) for _ in range(2))
   choose = reuse.choose(buckets, ranks)
   first = new_rows.NUM_RESERVED
-  # All but one of each window have been seen one step ago, and that one never.
+  # All but one of each window were seen one step ago, and that one never.
   old = np.arange(first + 3, KIND.rows_in_bucket, 8)
   for step in range(5):
     seen = np.setdiff1d(np.arange(first, KIND.rows_in_bucket), old)

@@ -110,7 +110,7 @@ def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
       num_made = len(model.read(session)['a/keys'])
       saver.restore(session, f'{tmp_path}/model')
       found = model.read(session)
-  # One more or less with each slice.
+  # More are made with each slice.
   assert 0 < len(found['a/keys']) < num_made
   assert found['a/rows'].any(1).all()
   assert found['b/rows'].any(1).all()

@@ -41,7 +41,7 @@ def work(cluster, name, index, ended):
     zeros = tf.zeros_initializer()
     rows = layers.embedding(ids, NUM_ROWS, WIDTH, 'table', initializer=zeros)
     w = tf.get_variable('w', [4], initializer=zeros)
-    # The gradient of a row is that of no other, and of no moment.
+    # The gradient of a row depends on no row, and on no moment.
     return tf.reduce_sum(rows * factors) + tf.reduce_sum((w - 1) ** 2) / 2, {}
 
   rule = registry.load(STRATEGIES, name).make(member)
@@ -116,7 +116,7 @@ def test_without_the_flag_a_rule_trains_its_tables_itself(
   rule = async_sgd.AsyncSgd(cluster_lib.Cluster())
   with rule.scope():
     rows = layers.embedding(tf.constant([1, 1]), NUM_ROWS, WIDTH, 'table')
-  if not is_parsed:  # Nor need they be where a rule is made by its class.
+  if not is_parsed:  # A rule made by its class needs no parsed flags.
     flags.FLAGS.unparse_flags()
   try:
     assert not tables_apart.is_wanted()

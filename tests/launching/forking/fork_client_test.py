@@ -19,7 +19,7 @@ from tests.support.paths import PYTHONPATH
 
 
 class FakeServer:
-  """In the place of subprocess.Popen: a server that does what the test says."""
+  """In place of subprocess.Popen: a server that does what the test says."""
 
   def __init__(self, command, env, stdout, pass_fds, **_):
     self.command, self.env, self.pass_fds = command, env, pass_fds
@@ -59,7 +59,7 @@ class FakeServer:
 
 @pytest.fixture
 def servers(monkeypatch):
-  """The servers that were started meanwhile, none of them a process."""
+  """The servers that have been started, none of them a process."""
   started = []
 
   def start(*args, **kwargs):

@@ -49,8 +49,8 @@ def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
 
 @pytest.mark.slow
 def test_an_isolated_task_goes_with_a_server_that_is_killed(nobodys_server):
-  # To enter a user namespace is a change of rights: the kernel forgets who
-  # asked before it to go with the parent.
+  # Entering a user namespace changes rights: the kernel then forgets an earlier
+  # request to go with the parent.
   task = start_and_wait(nobodys_server, 'a', True)
   nobodys_server.process.kill()
   psutil.wait_procs([task], timeout=60)

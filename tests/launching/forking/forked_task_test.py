@@ -1,4 +1,4 @@
-"""What a task finds that was forked: its own things, and none of the server."""
+"""What a forked task finds: its own things, and none of the server's."""
 
 import os
 import time
@@ -34,7 +34,7 @@ def test_variables_of_one_task_are_not_the_next_ones(server, tmp_path):
 def test_a_task_holds_no_descriptor_of_the_server(server, tmp_path):
   server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
   process = psutil.Process(server.read()['pid'])
-  server.start('b', tmp_path / 'b.log')  # by its end a has been set up, or
+  server.start('b', tmp_path / 'b.log')  # once it has ended, a is set up, or
   server.read()  # will be within the deadline below
   server.read()
   deadline = time.monotonic() + 60

@@ -20,7 +20,7 @@ def ends():
 
 
 def read_all(end, selector):
-  """Does what the selector says until nothing is to be done."""
+  """Does what the selector says until nothing is left to do."""
   found = []
   while ready := selector.select(0):
     [(_, events)] = ready

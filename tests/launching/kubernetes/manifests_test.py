@@ -96,7 +96,7 @@ def test_the_manifests_fit_the_schemas(
   documents = make(kind=kind, max_restarts=3, **fields)
   for document in itertools.chain(*map(manifests.unpack, documents)):
     if document['kind'] in ADD_ONS:
-      # metadata is that of all kinds, and not in the schema.
+      # metadata is the same for all kinds, and not in the schema.
       make_validator(document['kind']).validate({**document, 'metadata': {}})
     else:
       for version in (OLDEST, kubernetes_validate.latest_version()):

@@ -67,7 +67,7 @@ PATCHES = [
 
 
 def sort(value):
-  """Lists of named entries without their order: kubectl's is another."""
+  """Sorts lists of named entries: kubectl has them in another order."""
   if isinstance(value, dict):
     return {name: sort(each) for name, each in sorted(value.items())}
   if isinstance(value, list):

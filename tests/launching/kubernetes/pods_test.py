@@ -94,7 +94,7 @@ def test_kubernetes_kills_later_than_a_task_itself(grace_secs, kill_secs):
 
 
 def test_a_pod_takes_a_missing_task_for_late_and_not_for_wrong():
-  # It may be one that replaces another; a Pod is not told which.
+  # It may replace another one: a Pod is not told.
   _, container = make_task()
   assert env_of(container)['DISTMNIST_ATTEMPT'] == '2'
 

@@ -1,4 +1,4 @@
-"""All tasks as one object, which tells them who they are."""
+"""All tasks as one object, which tells each of them which one it is."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_a_jobset_is_one_unit_that_is_done_when_the_chief_is(kind):
   for job in jobs.values():
     assert job['parallelism'] == job['completions']
     assert job['completionMode'] == 'Indexed'
-    # Each task has restarts of its own, and one that is lost ends all.
+    # Each task has restarts of its own, and the loss of one ends all.
     assert (job['backoffLimitPerIndex'], job['maxFailedIndexes']) == (4, 0)
     assert job['template']['spec']['restartPolicy'] == 'Never'
 
@@ -127,7 +127,7 @@ def test_a_trainjob_runs_the_jobset_of_a_runtime_of_its_own():
     'kind': runtime['kind'],
     'name': runtime['metadata']['name'],
   }
-  # Nothing that Trainer would change the commands by.
+  # Nothing by which Trainer would change the commands.
   assert 'mlPolicy' not in runtime['spec']
   assert 'ancestor-step' not in str(runtime)
 

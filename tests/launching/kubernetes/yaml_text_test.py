@@ -14,7 +14,7 @@ from tests.support import manifests
 
 yaml = pytest.importorskip('yaml')
 
-# What a reader may take for something else than a string.
+# What a reader may take for something other than a string.
 WORDS = ['yes', 'No', 'null', '~', '1e3', '1e-3', '0x1f', '0o7', '08', '.5e3']
 WORDS += ['1:30', '-', '---', '- a', 'a: b', 'a #b', '#', '.inf', '2026-01-01']
 WORDS += ['<<', 'a:', '--a=b', '1_0', '', 'y', 'N', '-.5', '1E5', '0B1', '4Gi']

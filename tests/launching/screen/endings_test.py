@@ -17,7 +17,7 @@ def _printed():
 
 
 class Group:
-  """In the place of a task_group.TaskGroup that has ended."""
+  """In place of a task_group.TaskGroup that has ended."""
 
   def __init__(self, failure=None, lines=(), codes=()):
     self.failure = failure

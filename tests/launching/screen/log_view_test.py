@@ -36,7 +36,7 @@ def test_lines_appear_when_they_are_complete(log):
   ('out', 'appended', 'shown'),
   [
     (io.StringIO(), b'new\n', 'new\n'),
-    # A last line without its end.
+    # A last line without its newline.
     (io.StringIO(), b'cut', 'cut\n'),
     # Steps share one line of a terminal, which is closed at the end.
     (
@@ -46,7 +46,7 @@ def test_lines_appear_when_they_are_complete(log):
     ),
     (Terminal(), b'step 1\n', '\rstep 1\x1b[K\n'),
     (io.StringIO(), b'step 1\nstep 2\n', 'step 1\nstep 2\n'),
-    # Bytes that are no text do not stop the screen.
+    # Bytes that are not text do not stop the screen.
     (io.StringIO(), b'\xff\n', '\N{REPLACEMENT CHARACTER}\n'),
   ],
 )

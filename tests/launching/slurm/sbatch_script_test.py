@@ -109,7 +109,7 @@ CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'
 
 
 def run_script(script, srun, **environ):
-  """Runs what sbatch gets, as job 7, with bash of ours in the place of srun."""
+  """Runs what sbatch gets, as job 7, with bash of ours in place of srun."""
   folder = script.parent
   with open(folder / 'slurm.log', 'w') as log:
     return subprocess.run(

@@ -28,7 +28,7 @@ def test_the_last_line_says_who_has_cancelled(said, ending):
     # What sbatch says while the script of a cancelled job still writes.
     (0, ['COMPLETING', 'CANCELLED'], '7 143', 143),
     (0, ['COMPLETING', 'COMPLETED'], '7 75', 75),
-    # The end of a script is seen late where the folder is one of NFS.
+    # The end of a script is seen late where the folder is on NFS.
     (0, ['COMPLETING', 'COMPLETED'], None, 0),
     (0, ['COMPLETING', 'CANCELLED'], None, 143),
     (0, ['RUNNING', *['NODE_FAIL'] * 10], None, 1),
@@ -37,7 +37,7 @@ def test_the_last_line_says_who_has_cancelled(said, ending):
     (3, ['FAILED'] * 10, None, 3),
     (3, ['down', *['forgotten'] * 10], None, 3),
     (1, ['forgotten', 'PENDING', 'COMPLETED'], None, 0),
-    # What sbatch says of a job that Slurm takes from its nodes for another.
+    # What sbatch says of a job that Slurm takes off its nodes for another.
     (1, ['COMPLETING', 'PENDING', 'RUNNING', 'COMPLETED'], None, 0),
     (1, ['COMPLETING', 'PENDING', 'FAILED'], '7 2', 2),
     (1, ['PREEMPTED', 'PREEMPTED', 'PENDING', 'COMPLETED'], None, 0),

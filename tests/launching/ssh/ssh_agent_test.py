@@ -65,7 +65,7 @@ class Host:
   def wait_for(self, name):
     """Returns the task (psutil.Process) that has touched `name`.
 
-    Until then the host hears that we live.
+    Until then the host hears that we are alive.
     """
     deadline = time.monotonic() + DEADLINE_SECS
     while not (self.folder / name).exists():
@@ -102,7 +102,7 @@ def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
     host.wait_for('worker0.ready')
     host.process.stdout.close()
     host.process.stdin.close()
-    # It could print that it leaves, and then do it.
+    # It could print that it leaves, and leave.
     assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGTERM
     assert (tmp_path / 'worker0.left').exists()
     host.process.stdin = host.process.stdout = open(os.devnull)  # noqa: SIM115

@@ -38,7 +38,7 @@ def test_as_many_are_through_as_there_are_places(tmp_path):
     assert gate.enter(lambda secs: True)
     gate.leave()
     with hold_place(path):
-      # Who is told to leave meanwhile gives up.
+      # A process told to leave meanwhile gives up.
       assert not gate.enter(lambda secs: True)
     assert gate.enter(lambda secs: True)
     gate.leave()

@@ -91,7 +91,7 @@ def test_the_next_runs_are_read_while_one_is_under_way(set_flags, num_threads):
       assert examples.take(row)[1].tolist() == (row[1:] ** 2).tolist()
     source.note([2 * run + 1, 2 * run + 2])
   examples._ahead._pool.shutdown()
-  # Each batch was read once, with those of its run; and so many runs ahead.
+  # Each batch was read once, with its run; and one run ahead per thread.
   asked = [numbers for numbers in reader.asked if numbers != [0]]
   assert sorted(map(str, fed)) == sorted(map(str, asked[:4]))
   assert len(asked) == 4 + num_threads
@@ -100,7 +100,7 @@ def test_the_next_runs_are_read_while_one_is_under_way(set_flags, num_threads):
 def test_images_are_looked_up_for_several_runs_at_a_time(
   set_flags, monkeypatch
 ):
-  # Of batches as large as what is looked up at a time.
+  # With batches as large as what is looked up at a time.
   monkeypatch.setattr(batch_source, '_NUM_AHEAD', BATCH)
   set_flags('--read_threads=4')
   examples = streamed.Streamed(Squares())
@@ -116,7 +116,7 @@ def test_images_are_looked_up_for_several_runs_at_a_time(
     source.make_feed(1)
     source.note([step + 1])
   examples._ahead._pool.shutdown()
-  # Each batch is looked up twice or so, and not in each run that is to come.
+  # Each batch is looked up twice or so, and not in each run ahead of it.
   assert sum(sizes) <= 3 * 24
   assert len(sizes) <= 24 // 2
 

@@ -39,7 +39,7 @@ class Life:
     return bool(lease)
 
   def push(self, worker):
-    """A unit: it counts, unless it is dropped, and is marked."""
+    """Pushes a unit: it is marked, and counts unless it is dropped."""
     first, unit = self.leases[worker][0], self.dealing.batches_per_push
     self.pushed[worker].append((first, first + unit))
     self.leases[worker][0] += unit

@@ -1,4 +1,4 @@
-"""batch_hook: which lease is taken, and who waits until when."""
+"""batch_hook: which lease is taken, and which worker waits until when."""
 
 import types
 
@@ -37,7 +37,7 @@ class FakeTable:
 
 
 class Fakes:
-  """Watchdog, rule, steps and lost workers of a BatchHook, which are told."""
+  """Watchdog, rule, steps and lost workers of a BatchHook, all in one."""
 
   warn_secs = 10.0
 
@@ -102,7 +102,7 @@ def push(table, dealing, worker, num_pushes=1):
 
 
 def run(source, hook, table):
-  """Does all that the worker has in its hands, and asks for more."""
+  """Does all that the worker has in hand, and asks for more."""
   context, number = Context(), source.left
   rows = source.make_feed(number)['fed']
   steps = []

@@ -20,7 +20,7 @@ def test_a_run_has_begun_once_its_first_step_is_done(set_flags, tmp_path):
   assert '--synthetic_train_images=20' in (
     (tmp_path / 'train.flags').read_text().splitlines()
   )
-  assert report.exists()  # The step may fail yet.
+  assert report.exists()  # The step may still fail.
   begin.after_run(None, None)
   assert not report.exists()
   # Later steps neither write nor remove.

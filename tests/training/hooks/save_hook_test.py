@@ -32,7 +32,7 @@ def find_save_threads():
 
 
 class SlowSaver(tf.train.Saver):
-  """Saves beside the steps, and all but the first time not before it may."""
+  """Saves beside the steps, but only while `may_save` is set."""
 
   goes_beside = True
 
@@ -48,7 +48,7 @@ class SlowSaver(tf.train.Saver):
     return super().save(*words, **settings)
 
   def wait(self):
-    """Waits for the save that goes on."""
+    """Waits for the save that is under way."""
     self.may_save.set()
     for thread in find_save_threads():
       thread.join(60)
@@ -230,7 +230,7 @@ def test_the_chief_goes_on_while_large_tables_are_saved(session, tmp_path, now):
   assert 'step 3 is not saved' in chief.hook.find_unsaved()
   saver.wait()
   assert chief.saved == [0, 1]
-  # The next one is due so long after its end.
+  # The next one is due that long after its end.
   chief.run_to(4, secs=59.0)
   chief.run_to(5, secs=2.0)
   saver.wait()

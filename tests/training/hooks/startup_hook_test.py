@@ -53,7 +53,7 @@ def test_a_worker_begins_when_the_others_are_there(logged):
   session, stop, stalls = begin(0, 10)
   assert session.step - 4 == 12
   assert stop.num_waits == 3
-  # Each step of the others is news: who waits for it does not stand still.
+  # Each step of the others is news: a worker that waits is not stalled.
   assert stalls.told == ['the wait for global step 10'] * 3
   assert logged == [
     'waits for global step 10 to start (--startup_delay_steps); it is 0 now'

@@ -1,6 +1,6 @@
-"""stay_hook: who stays until the last step is saved, and who does not.
+"""stay_hook: which worker stays until the last step is saved, which does not.
 
-With a ps that is killed at the end it is tried by benchmarks/faults.py.
+benchmarks/faults.py tries it with a ps that is killed at the end.
 """
 
 import threading

@@ -33,7 +33,7 @@ def make(set_flags):
 
 @contextlib.contextmanager
 def built(model, is_training, x=X):
-  """Gives (outputs, session) of a graph whose variables have first values."""
+  """Yields (outputs, session) of a graph whose variables have first values."""
   with tf.Graph().as_default(), tf.Session() as session:
     seeds.set_place(tf.constant(8, tf.int64))  # The third batch of four.
     outputs = model.build(tf.constant(x), is_training)

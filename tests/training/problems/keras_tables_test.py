@@ -81,7 +81,7 @@ class Doubled(layers.Embedding):
 
 
 class Tied(layers.Layer):
-  """Its outputs are compared with all rows, as those of a language model."""
+  """Its outputs are compared with all rows, like those of a language model."""
 
   def __init__(self):
     super().__init__()

@@ -1,4 +1,4 @@
-"""problem_errors: an op that fails is the line of the user's that made it."""
+"""problem_errors: an op that fails is named by the user's line that made it."""
 
 import re
 import types

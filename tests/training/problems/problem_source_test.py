@@ -1,4 +1,4 @@
-"""problem_source: a run knows by which source it was begun."""
+"""problem_source: a run knows from which source it was begun."""
 
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_source

@@ -40,7 +40,7 @@ def make(set_flags, tmp_path):
 
 
 def build(problem):
-  """Returns (inputs, outputs, values of the outputs for three times ones)."""
+  """Returns (inputs, outputs, values of the outputs for three rows of ones)."""
   with tf.Graph().as_default(), tf.Session() as session:
     inputs, outputs = problem_spec.build(problem, problem_spec.find(problem))
     fed = {
@@ -60,7 +60,7 @@ def test_without_spec_and_serve_the_data_and_the_outputs_tell(make):
   }
   assert list(outputs) == ['parts/0', 'parts/1', 'sum']
   assert values['sum'].tolist() == [2, 2, 2]
-  # What goes out as it came in is another tensor.
+  # What goes out unchanged is still another tensor.
   assert outputs['parts/1'] is not inputs['1/a']
   assert values['parts/1'].tolist() == [1, 1, 1]
 

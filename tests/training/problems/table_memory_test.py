@@ -1,4 +1,4 @@
-"""Tables that do not fit the memory of the ps are refused in one line."""
+"""Tables that do not fit into the memory of the ps are refused in one line."""
 
 import pytest
 import tensorflow.compat.v1 as tf
