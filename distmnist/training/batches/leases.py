@@ -23,6 +23,9 @@ from distmnist.training.batches import batch_table
 
 # Batches in the longest lease: some tenths of a second for a small net.
 _MAX_LEASE = 256
+# Where updates drop pushes, all workers go on until the last step, and what a
+# slow one still holds then stays unread.
+_MAX_LEFT_UNREAD = 64
 
 
 class Lease(NamedTuple):
@@ -87,6 +90,13 @@ def choose_lease(table, global_step, worker, dealing):
   )
 
 
+def is_surplus(table, global_step, dealing):
+  """Whether what workers hold would suffice if no push were dropped (bool)."""
+  pushes = (dealing.last_step - global_step) * dealing.pushes_per_step
+  held = batch_table.count_in_hands(table)
+  return not dealing.is_exact and held >= pushes * dealing.batches_per_push
+
+
 def _count_units(table, global_step, dealing):
   """Returns how many pushes the next lease covers."""
   unit = dealing.batches_per_push
@@ -94,7 +104,8 @@ def _count_units(table, global_step, dealing):
   needed = steps_left * dealing.pushes_per_step
   if dealing.is_exact:
     needed -= -(-batch_table.count_in_hands(table) // unit)
-  most = max(1, _MAX_LEASE // unit)
+  longest = _MAX_LEASE if dealing.is_exact else _MAX_LEFT_UNREAD
+  most = max(1, longest // unit)
   num_units = min(most, max(1, needed // (2 * dealing.num_workers)))
   # Whole session.runs, as long as there is one for each worker.
   run = int(np.lcm(dealing.steps_per_run, unit)) // unit
@@ -110,7 +121,7 @@ def choose_from_gone(table, worker, gone, dealing):
 
   Args:
     table: int64 array [2 * num_rows, 3].
-    worker: int, which has nothing left to do.
+    worker: int, which has done all that it held.
     gone: iterable of int, the lost workers.
     dealing: batch_table.Dealing.
   """

@@ -95,9 +95,13 @@ class BatchHook(tf.train.SessionRunHook):
           return False
         if not num_looks % _LOOKS_PER_TABLE:
           lease = leases.choose_lease(table, step, source.worker, dealing)
-          if lease is None and is_waiting:
-            lease = leases.choose_from_gone(
-              table, source.worker, self._lost_workers.find(), dealing
+          if leases.is_surplus(table, step, dealing) or (
+            lease is None and is_waiting
+          ):
+            gone = self._lost_workers.find()
+            lease = (
+              leases.choose_from_gone(table, source.worker, gone, dealing)
+              or lease
             )
           if lease and self._table.take(session, table, lease):
             source.begin(step, table, lease)

@@ -186,6 +186,30 @@ def test_with_streams_of_their_own_each_worker_goes_on_where_it_was(
     assert found == collections.Counter(range(found.total()))
 
 
+def test_where_updates_drop_pushes_a_slow_worker_leaves_little_unread():
+  dealing = make_dealing(3, 1, 1000, pushes_per_step=2)
+  life = Life(dealing, drops=0.5)
+  life.run(10**9, speeds=[1, 100, 100])
+  assert life.step >= 1000
+  held = [end - first for first, end in life.leases.values()]
+  assert sum(held) <= 64 + 2
+  num_dealt = int(life.table[dealing.num_rows, 0])
+  assert life.places().total() == (num_dealt - sum(held)) * BATCH
+
+
+@pytest.mark.parametrize(
+  'num_pushes, step, is_surplus',
+  [(2, 18, True), (2, 17, False), (1, 20, False)],
+)
+def test_what_is_held_may_be_enough(num_pushes, step, is_surplus):
+  dealing = make_dealing(3, 1, 20, pushes_per_step=num_pushes)
+  life = Life(dealing)
+  for worker in range(2):
+    life.enter(worker)
+    life.table[dealing.num_rows + 1 + worker, :2] = 2 * worker, 2 * worker + 2
+  assert leases.is_surplus(life.table, step, dealing) == is_surplus
+
+
 def test_where_updates_take_in_some_pushes_all_may_go_on_until_the_end():
   dealing = make_dealing(3, 1, 20, pushes_per_step=2)
   life = Life(dealing)

@@ -160,6 +160,21 @@ def test_what_one_that_is_gone_had_not_done_is_taken_over():
   assert is_over
 
 
+def test_where_pushes_are_dropped_what_one_that_is_gone_held_comes_first():
+  dealing = make_dealing(3, last_step=4, lock_step=False, pushes_per_step=2)
+  table = FakeTable(dealing)
+  next_row = dealing.num_rows
+  table.values[next_row, 0] = 2
+  table.values[next_row + 2, :2] = 0, 2
+  source, hook = make_hook(dealing, table, Fakes(gone=[1]))
+  hook.after_create_session(None, Context())
+  assert source.tickets.in_hand == (2, 3)
+  table.step = 2
+  run(source, hook, table)
+  assert source.tickets.in_hand == (0, 2)
+  assert table.values[next_row + 2, :2].tolist() == [2, 2]
+
+
 def test_a_stop_for_all_ends_the_wait():
   dealing = make_dealing(2, last_step=2, lock_step=False)
   table, fakes = FakeTable(dealing, [take_for_other]), Fakes()
