@@ -115,15 +115,20 @@ def measure(case, args):
 
 def start_task(group, network, host, task, folder):
   """Starts a task on a host; returns the path of its log, in `folder`."""
-  process = processes.Process(
+  process = make_process(network, host, task, folder, is_server=True)
+  return group.start(process).log
+
+
+def make_process(network, host, task, folder, is_server=False):
+  """Returns the processes.Process of a task on a host, with its log."""
+  return processes.Process(
     task.name,
     network.wrap(host, task.argv),
     processes.task_log(folder, task.name),
     # With a GPU, this would not measure the cores.
     env={'CUDA_VISIBLE_DEVICES': ''},
-    is_server=True,
+    is_server=is_server,
   )
-  return group.start(process).log
 
 
 def wait_for_steps(group, logs, num_steps, deadline):
