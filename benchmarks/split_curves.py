@@ -11,8 +11,8 @@ default. OUT.png has the cost and the validation accuracy over time, and what
 each ps sent per second; the table is printed.
 """
 
-import json
 import pathlib
+import statistics
 import sys
 import tempfile
 
@@ -23,6 +23,8 @@ import plots
 import processes
 import tables
 
+from distmnist.watching import metrics_file
+
 NUM_PS = 2
 CASES = {
   'whole variables, in turn': link_runs.IN_TURN,
@@ -32,7 +34,7 @@ LIMIT_SECS = 900
 
 
 def run(flags, args):
-  """Trains once; returns {task: list of the lines of its metrics.jsonl}."""
+  """Trains once; returns the lines of all metrics.jsonl, a list of dict."""
   with (
     tempfile.TemporaryDirectory() as folder,
     network_lib.Network(NUM_PS + args.workers, args.mbits) as network,
@@ -54,15 +56,12 @@ def run(flags, args):
       ],
       LIMIT_SECS,
     )
-    return {
-      path.parent.name: [json.loads(line) for line in path.open()]
-      for path in logdir.glob('*/metrics.jsonl')
-    }
+    return metrics_file.read(str(logdir))
 
 
 def find_curves(lines):
   """Returns {name: list of (seconds since the first step, value)}."""
-  chief = lines['worker_0']
+  chief = [line for line in lines if line['task'] == 'worker 0']
   start = next(x['time'] for x in chief if x.get('state') == 'training')
   curves = {
     'cost': [
@@ -80,8 +79,9 @@ def find_curves(lines):
   for i in range(NUM_PS):
     curves[f'ps {i}'] = [
       (line['time'] - start, line['sent_bytes_per_sec'] / 1e6)
-      for line in lines[f'ps_{i}']
-      if line['kind'] == 'sample' and 0 <= line['time'] - start <= end
+      for line in lines
+      if (line['task'], line['kind']) == (f'ps {i}', 'sample')
+      and 0 <= line['time'] - start <= end
     ]
   return curves
 
@@ -113,20 +113,13 @@ def draw(found, title):
   for axes in figure.axes[2:]:
     axes.set_xlabel('seconds since the first step', fontsize=8)
   figure.legend(
-    handles=[
-      figure.axes[0].plot([], [], color=color, label=case)[0]
-      for color, case in zip(colors, found, strict=True)
-    ],
+    figure.axes[0].lines,
+    list(found),
     loc='outside upper right',
     fontsize=8,
     frameon=False,
   )
   return figure
-
-
-def compute_mean(curve):
-  """Returns the mean of the values of a curve (float)."""
-  return sum(y for _, y in curve) / max(1, len(curve))
 
 
 def main(words):
@@ -147,7 +140,10 @@ def main(words):
       case,
       f'{curves["validation accuracy"][-1][0]:.0f}',
       f'{curves["validation accuracy"][-1][1]:.3f}',
-      *(f'{compute_mean(curves[f"ps {i}"]):.1f}' for i in range(NUM_PS)),
+      *(
+        f'{statistics.fmean(y for _, y in curves[f"ps {i}"]):.1f}'
+        for i in range(NUM_PS)
+      ),
     ]
     for case, curves in found.items()
   ]

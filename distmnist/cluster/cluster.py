@@ -215,8 +215,16 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
   return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
 
 
-def describe(cluster):
-  """Returns 'worker 0 at host:port', with the number of its GPUs if any."""
+def describe(cluster, rule):
+  """Returns who trains how: 'worker 0 at host:port on 1 GPU: async_sgd, ...'.
+
+  Args:
+    cluster: Cluster.
+    rule: str, its name.
+  """
   number = cluster.num_gpus
   gpus = f' on {number} GPU{"s" if number > 1 else ""}' if number else ''
-  return f'{cluster.name} at {cluster.address}{gpus}'
+  return (
+    f'{cluster.name} at {cluster.address}{gpus}: {rule}, {cluster.num_ps} ps, '
+    f'{cluster.num_workers} workers'
+  )

@@ -129,7 +129,8 @@ def _find_num_gpus(job_name):
     num_found = len(tf.config.list_physical_devices('GPU'))
     if num_gpus is None:
       num_gpus = min(1, num_found)
-      _tell_of_unused_card(num_found)
+      if not num_found:
+        _tell_of_unused_card()
     elif num_gpus > num_found:
       raise cli.UsageError(
         f'--num_gpus={num_gpus}, but TensorFlow sees {num_found} here: see '
@@ -138,10 +139,10 @@ def _find_num_gpus(job_name):
   return num_gpus
 
 
-def _tell_of_unused_card(num_found):
+def _tell_of_unused_card():
   """A TensorFlow without the libraries of CUDA trains on the CPU in silence."""
   cards = glob.glob('/dev/nvidia[0-9]*')
-  if cards and not num_found and os.environ.get('CUDA_VISIBLE_DEVICES') != '':
+  if cards and os.environ.get('CUDA_VISIBLE_DEVICES') != '':
     _log.warning(
       f'{cards[0]} is here, but TensorFlow sees no GPU, so this task computes '
       "on the CPU: pip install 'distmnist[gpu]', or give --num_gpus=0"

@@ -38,15 +38,6 @@ _INTER_OP_THREADS = flags.DEFINE_integer(
 )
 
 
-def hide_gpus():
-  """Keeps this process off all GPUs, before it makes its first device.
-
-  A config's device_count is not enough: building a tf.cond starts TensorFlow's
-  eager runtime, whose own device takes half a gigabyte of each GPU.
-  """
-  os.environ['CUDA_VISIBLE_DEVICES'] = ''
-
-
 def make_server_config(num_gpus=0):
   """The ConfigProto of a server, or of the one process: threads and GPUs."""
   config = tf.ConfigProto(

@@ -4,6 +4,7 @@ import functools
 import logging
 import os
 
+from distmnist import runtime
 from distmnist.cluster import role_flags, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
@@ -65,5 +66,5 @@ def from_flags():
   stop = stop_request.StopRequest(stop_request.STOP_GRACE_SECS.value)
   cluster = role_flags.from_flags(os.environ)
   if not cluster.num_gpus:
-    server_lib.hide_gpus()
+    runtime.hide_gpus()
   return Task(cluster, stop)

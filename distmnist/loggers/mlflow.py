@@ -29,8 +29,7 @@ def _explained(mlflow):
     yield
   except mlflow.exceptions.MlflowException as error:
     raise cli.RunError(
-      f'MLflow at {mlflow.get_tracking_uri()}: {" ".join(str(error).split())}; '
-      'see MLFLOW_TRACKING_URI'
+      f'MLflow at {mlflow.get_tracking_uri()}: {error}; see MLFLOW_TRACKING_URI'
     ) from error
 
 

@@ -36,9 +36,7 @@ class Logger:
         config=flags,
       )
     except wandb.Error as error:
-      raise cli.RunError(
-        f'W&B: {" ".join(str(error).split())} Or set WANDB_MODE=offline'
-      ) from error
+      raise cli.RunError(f'W&B: {error} Or set WANDB_MODE=offline') from error
     self._run.define_metric('global_step')
     self._run.define_metric('secs')
     self._run.define_metric('ps_*', step_metric='secs')

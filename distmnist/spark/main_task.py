@@ -14,7 +14,7 @@
 until the workers are done.
 """
 
-import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
 import base64
@@ -71,7 +71,7 @@ class Context:
       )
     )
     if self.job_name == 'ps':
-      os.environ['CUDA_VISIBLE_DEVICES'] = ''
+      distmnist.runtime.hide_gpus()
     self.target = ''
     self.config = tf.ConfigProto(allow_soft_placement=True)
     if self.cluster_spec:

@@ -126,8 +126,7 @@ class WorkerTask:
       task.serve()
       folder.sign()
       _log.info(
-        f'{cluster_lib.describe(cluster)}: {self._rule}, {cluster.num_ps} ps, '
-        f'{cluster.num_workers} workers; {last_step} global steps'
+        f'{cluster_lib.describe(cluster, self._rule)}; {last_step} global steps'
       )
       with (
         late_start.forgiven(cluster, folder.restart),

@@ -95,8 +95,8 @@ def describe_task(task, choice):
   """Returns the line (str) that a worker logs when it starts."""
   cluster, plan = task.cluster, choice.plan
   return (
-    f'{cluster_lib.describe(cluster)}: {choice.rule}, {cluster.num_ps} ps, '
-    f'{cluster.num_workers} workers; {choice.problem.describe()}, '
+    f'{cluster_lib.describe(cluster, choice.rule)}; '
+    f'{choice.problem.describe()}, '
     f'{plan.num_images} training {choice.problem.unit} here; {plan.last_step} '
     'global steps'
   )

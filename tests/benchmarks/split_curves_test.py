@@ -14,8 +14,8 @@ def make_lines():
   ps = [
     sample(t, 'serving', sent_bytes_per_sec=1e6 * t) for t in (9.0, 12.0, 17.0)
   ]
-  return {
-    'worker_0': [
+  lines = {
+    'worker 0': [
       {'kind': 'start', 'time': 8.0},
       sample(9.0, 'starting', cost=None),
       sample(10.0, 'training', cost=None),
@@ -24,9 +24,10 @@ def make_lines():
       {**judged, 'metrics': {'accuracy': 0.5}},
       sample(18.0, 'ending', cost=0.5),
     ],
-    'ps_0': ps,
-    'ps_1': ps[:2],
+    'ps 0': ps,
+    'ps 1': ps[:2],
   }
+  return [{**x, 'task': task} for task, found in lines.items() for x in found]
 
 
 def test_curves_begin_at_the_first_step_and_end_with_the_last_judgement():

@@ -171,7 +171,10 @@ def test_a_tower_a_gpu(set_flags):
 )
 def test_a_task_is_told_of_with_its_gpus(num_gpus, gpus):
   member = cluster_lib.make_cluster(PS, WORKERS, 'worker', 1, num_gpus=num_gpus)
-  assert cluster_lib.describe(member) == f'worker 1 at {WORKERS[1]}{gpus}'
+  assert cluster_lib.describe(member, 'easgd') == (
+    f'worker 1 at {WORKERS[1]}{gpus}: easgd, {len(PS)} ps, {len(WORKERS)} '
+    'workers'
+  )
 
 
 def test_an_evaluator_needs_no_hosts():

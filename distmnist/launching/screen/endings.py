@@ -51,9 +51,9 @@ def show_failure(group, explain, logs_dir):
   cause = explain(failure, last_lines)
   task, times = failure.task, failure.num_restarts
   name = _DATA_TITLE if task.job_name == 'data' else task.name
-  said = cli.ERROR_LINE.fullmatch(last_lines[-1]) if last_lines else None
-  if said and failure.code in cli.FINAL_CODES:
-    cause = said[2]  # It says all, in one line.
+  reason = task_logs.find_reason(last_lines)
+  if reason and failure.code in cli.FINAL_CODES:
+    cause = reason  # It says all, in one line.
   else:
     _log.info(f'the last lines of {name}:')
     for line in last_lines or ['(it has written nothing)']:

@@ -118,6 +118,12 @@ def read_last_lines(path, start=0, num_lines=10):
   return [line for line in lines if line.strip()][-num_lines:]
 
 
+def find_reason(lines):
+  """Returns the reason (str) in the last of a program's lines, or None."""
+  said = cli.ERROR_LINE.fullmatch(lines[-1]) if lines else None
+  return said and said[2]
+
+
 class AttemptLogs:
   """The logs of tasks that may restart: each has one log for all attempts."""
 

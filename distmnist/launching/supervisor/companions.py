@@ -162,9 +162,8 @@ def running(name, argv, logs_dir):
 
 def _find_cause(process, log):
   """Returns why a process has failed (str): what it says, or its code."""
-  lines = task_logs.read_last_lines(log, num_lines=1)
-  said = cli.ERROR_LINE.fullmatch(lines[-1]) if lines else None
-  return said[2] if said else failures.describe_end(process.returncode)
+  reason = task_logs.find_reason(task_logs.read_last_lines(log, num_lines=1))
+  return reason or failures.describe_end(process.returncode)
 
 
 @contextlib.contextmanager

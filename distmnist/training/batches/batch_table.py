@@ -68,6 +68,10 @@ class Dealing(NamedTuple):
     """
     return self.pushes_per_step == 1
 
+  def count_pushes_left(self, global_step):
+    """Returns how many pushes (int) the steps after this one take in."""
+    return (self.last_step - global_step) * self.pushes_per_step
+
   @property
   def batches_per_step(self):
     """int, one stream's batches in a lock-step global step; 0 if leased."""

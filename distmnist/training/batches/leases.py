@@ -92,16 +92,17 @@ def choose_lease(table, global_step, worker, dealing):
 
 def is_surplus(table, global_step, dealing):
   """Whether what workers hold would suffice if no push were dropped (bool)."""
-  pushes = (dealing.last_step - global_step) * dealing.pushes_per_step
+  if dealing.is_exact:
+    return False
+  pushes = dealing.count_pushes_left(global_step)
   held = batch_table.count_in_hands(table)
-  return not dealing.is_exact and held >= pushes * dealing.batches_per_push
+  return held >= pushes * dealing.batches_per_push
 
 
 def _count_units(table, global_step, dealing):
   """Returns how many pushes the next lease covers."""
   unit = dealing.batches_per_push
-  steps_left = dealing.last_step - global_step
-  needed = steps_left * dealing.pushes_per_step
+  needed = dealing.count_pushes_left(global_step)
   if dealing.is_exact:
     needed -= -(-batch_table.count_in_hands(table) // unit)
   longest = _MAX_LEASE if dealing.is_exact else _MAX_LEFT_UNREAD

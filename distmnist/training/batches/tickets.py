@@ -105,7 +105,7 @@ class Leased:
     if dealing.is_exact:
       return left
     # All may push to the same updates, and none may go past the last one.
-    pushes = (dealing.last_step - self._step) * dealing.pushes_per_step
+    pushes = dealing.count_pushes_left(self._step)
     return min(
       left, max(1, pushes // dealing.num_workers) * dealing.batches_per_push
     )
