@@ -1,5 +1,8 @@
 """SIGTERM and Ctrl-C: the first asks to save and end, the second ends at once.
 
+What comes within a second of the first belongs to it: a system that signals
+every process reaches a task twice, the second time by its launcher.
+
 Python runs a signal handler only between two bytecodes of the main thread,
 which may sit in C++ for as long as another task keeps it waiting. So a separate
 thread reads the signals from a wake-up descriptor.
@@ -15,7 +18,7 @@ import time
 
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, signals
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +161,6 @@ class StopRequest:
   def _watch(self):
     first = self._reader.recv(1)[0]
     self._deadline = time.monotonic() + self._grace_secs
-    num_signals = int(_GIVEN_UP < first < _ASKED)
     name, more = _describe(first)
     # Before the main thread knows: it may end the process at once.
     _log.info(f'{name}: saving and stopping{more}')
@@ -169,9 +171,7 @@ class StopRequest:
     for callback in self._callbacks:
       threading.Thread(target=callback, daemon=True).start()
     try:
-      while num_signals < 2:
-        self._reader.settimeout(max(0.001, self.secs_left))
-        num_signals += _GIVEN_UP < self._reader.recv(1)[0] < _ASKED
+      self._wait_for_second(first)
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
@@ -183,6 +183,25 @@ class StopRequest:
       code = error.exit_code
     sys.stderr.flush()
     os._exit(code)
+
+  def _wait_for_second(self, first):
+    """Waits for a signal that is not part of the first stop.
+
+    Args:
+      first: int, the byte that came first.
+
+    Raises:
+      TimeoutError: the grace is over.
+    """
+    first_time, byte = None, first
+    while True:
+      now = time.monotonic()
+      if _GIVEN_UP < byte < _ASKED:
+        first_time = now if first_time is None else first_time
+        if now >= first_time + signals.ONE_STOP_SECS:
+          return
+      self._reader.settimeout(max(0.001, self.secs_left))
+      byte = self._reader.recv(1)[0]
 
 
 def _describe(first):

@@ -3,8 +3,13 @@
 import contextlib
 import signal
 import socket
+import time
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+# One stop may come as several signals, and they as one: a system that signals
+# every process reaches a task directly and by its launcher; a terminal that
+# closes has the shell and the kernel each send SIGHUP.
+ONE_STOP_SECS = 1.0
 
 
 class SignalError(BaseException):
@@ -40,13 +45,24 @@ def heeding():
 def collecting(signals, fd=None):
   """Collects SIGINT, SIGTERM and SIGHUP, which then do not end this process.
 
+  SIGTERM and SIGHUP within ONE_STOP_SECS of the first signal are left out: they
+  belong to the same stop. SIGINT counts each time, as a person types it.
+
   Args:
     signals: list that their numbers (int) are added to.
     fd: non-blocking descriptor to which each writes a byte, or None.
   """
+  times = []
+
+  def handle(signum, _):
+    times.append(time.monotonic())
+    is_same = len(times) > 1 and times[-1] < times[0] + ONE_STOP_SECS
+    if signum == signal.SIGINT or not is_same:
+      signals.append(signum)
+
   old_wakeup = signal.set_wakeup_fd(-1 if fd is None else fd)
   old_handlers = {
-    signum: signal.signal(signum, lambda n, _: signals.append(n))
+    signum: signal.signal(signum, handle)
     for signum in _SIGNALS
     if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
   }

@@ -159,7 +159,7 @@ class _Launch:
     if group.failure:
       return endings.report_failure(group, explain, self._logs_dir)
     if signum:
-      return endings.report_signal(group, signum, self._workers, self._logs_dir)
+      return endings.report_signal(group, signum, self._logs_dir)
     code = endings.report_late(
       self._late, self._excused, LEAVE_SECS, self._waited_for, self._logs_dir
     )

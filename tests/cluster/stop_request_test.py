@@ -7,9 +7,9 @@ import pytest
 
 # Says what it has done so far, and does what it is told, a letter a line.
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 from distmnist.cluster import stop_request
-from distmnist.common import cli, console
+from distmnist.common import cli, console, signals
 console.print_logs(console.Console().say)
 stop = stop_request.StopRequest({grace_secs})
 stop.on_request(lambda: print('called back', flush=True))
@@ -32,6 +32,8 @@ for line in sys.stdin:
     except stop_request.StoppedError:
       print('no more waiting', flush=True)
   else:
+    if line == 'l\\n':
+      time.sleep(signals.ONE_STOP_SECS)
     os.kill(os.getpid(), signal.SIGTERM)
   print(stop.is_requested and stop.exit_code, flush=True)
 """
@@ -99,7 +101,19 @@ def test_the_signal_that_follows_a_request_is_the_first(start):
   tell(process, 's')
   # It is alive and answers.
   assert 'at once' not in read_until(process, '143')
+  tell(process, 'l')
+  read_until(process, 'a second signal: stopping at once')
+  assert process.wait(60) == 143
+
+
+def test_signals_within_a_second_are_one(start):
+  process = start()
   tell(process, 's')
+  read_until(process, 'called back')
+  tell(process, 's')
+  # It is alive and answers.
+  assert 'at once' not in read_until(process, '143')
+  tell(process, 'l')
   read_until(process, 'a second signal: stopping at once')
   assert process.wait(60) == 143
 
@@ -130,7 +144,7 @@ def test_a_signal_after_giving_up_is_the_first(start):
   tell(process, 'g')
   read_until(process, 'called back')
   tell(process, 's')
-  tell(process, 's')
+  tell(process, 'l')
   read_until(process, 'a second signal: stopping at once')
   assert process.wait(60) == 3
 

@@ -81,13 +81,28 @@ def test_what_is_ignored_stays_so():
 def test_signals_are_collected_for_a_while(earlier):
   collected = []
   with signals.collecting(collected):
-    for signum in (*ALL, signal.SIGINT):
+    for signum in (signal.SIGINT, signal.SIGINT):
       signal.raise_signal(signum)
-  assert collected == [*ALL, signal.SIGINT]
+  assert collected == [signal.SIGINT, signal.SIGINT]
   assert earlier == []
   signal.raise_signal(signal.SIGTERM)
   assert earlier == [signal.SIGTERM]
-  assert len(collected) == 4
+  assert len(collected) == 2
+
+
+def test_signals_of_one_stop_are_one_and_each_ctrl_c_counts(monkeypatch):
+  now = 100.0
+  monkeypatch.setattr(signals.time, 'monotonic', lambda: now)
+  collected = []
+  with signals.collecting(collected):
+    for signum in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+      signal.raise_signal(signum)
+    assert collected == [signal.SIGHUP]
+    signal.raise_signal(signal.SIGINT)
+    assert collected == [signal.SIGHUP, signal.SIGINT]
+    now += signals.ONE_STOP_SECS
+    signal.raise_signal(signal.SIGTERM)
+  assert collected == [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
 
 
 def test_after_an_error_they_are_no_longer_collected(earlier):

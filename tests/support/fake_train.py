@@ -3,6 +3,7 @@
 Imported by the fork server under the name of --module, hence on PYTHONPATH.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ import time
 
 import numpy as np
 import psutil
+
+from distmnist.cluster import stop_request
 
 _servers = []  # that listen until the end of this process
 
@@ -99,6 +102,14 @@ def _act(action, flags, me):
       print('distmnist.train: error: step 9 is not saved')
       sys.exit(75)
     sys.exit(128 + signals[0])
+  elif name == 'save':  # As train does, over some seconds, unless told twice.
+    stop = stop_request.StopRequest()
+    _act('touch=ready', flags, me)
+    with contextlib.suppress(stop_request.StoppedError):
+      stop.wait(60)
+    time.sleep(0.5)
+    print('saved')
+    sys.exit(stop.end())
   elif name == 'deaf':
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -142,6 +153,8 @@ def _act(action, flags, me):
     child = subprocess.Popen(['sleep', '60'])
     with open(os.path.join(folder, f'{me}.child'), 'w') as file:
       file.write(str(child.pid))
+  elif name == 'stray':  # keeps our output open for a while after our end
+    subprocess.Popen(['sleep', value], start_new_session=True)
   elif name == 'facts':
     print(f'sid {os.getsid(0) == os.getpid()}')
     print(f'stdin {os.readlink("/proc/self/fd/0")}')

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -44,7 +45,11 @@ class ServerProcess:
     ours, theirs = message_socket.make_pair()
     end = theirs.fileno()
     words = [str(end), self.module, *self._namespace_fds, fork_server.PADDING]
-    with theirs, open(self.log, 'ab', opener=files.no_follow) as log:
+    with (
+      theirs,
+      open(self.log, 'ab', opener=files.no_follow) as log,
+      _blocking(fork_server.UNHEARD),  # Inherited: in force from its start.
+    ):
       self.process = subprocess.Popen(
         [sys.executable, '-m', FORK_SERVER, *words],
         env=self._env,
@@ -67,6 +72,16 @@ class ServerProcess:
     with contextlib.suppress(FileNotFoundError):
       if not os.path.getsize(self.log):
         os.remove(self.log)
+
+
+@contextlib.contextmanager
+def _blocking(signums):
+  """Keeps signals from this thread, and from what it starts, for a while."""
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, signums)
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def wait_for_end(pid, deadline):

@@ -20,7 +20,9 @@ is one end of a SOCK_SEQPACKET pair; a message is one JSON object:
         where c is the exit code, or -n after signal n
 
 When the stream ends, the launcher is gone, even by kill -9: all tasks get
-SIGTERM, then SIGKILL. When this process ends, all tasks get SIGKILL.
+SIGTERM, then SIGKILL. When this process ends, all tasks get SIGKILL, so it
+hears none of the signals that ask to end: a stop that reaches every process
+must not cost the tasks their last checkpoint.
 """
 
 import contextlib
@@ -40,6 +42,10 @@ from distmnist.launching import network_namespace
 from distmnist.launching.forking import forked_task, message_socket
 
 GRACE_SECS = 10.0
+# Blocked rather than ignored: a task inherits the mask, so that what is sent to
+# it before it is ready for signals waits, and a launcher may block them for us
+# before we begin.
+UNHEARD = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 # The last word of our command line, which makes room there for titles.
 PADDING = ' ' * 200
 
@@ -160,6 +166,7 @@ class ForkServer:
 
 def main(fd, module, *namespace_fds):
   """Imports `module` (dotted name), serves on `fd`, returns the exit code."""
+  signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)
   launcher = socket.socket(fileno=fd)
   namespace = network_namespace.Namespace(namespace_fds)
   try:

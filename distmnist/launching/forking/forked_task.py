@@ -35,6 +35,7 @@ def run(request, namespace, server_files, server_pid, is_imported):
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if request.get('title'):
       process_title.set_title(request['title'])
     os.setsid()  # a Ctrl-C in the terminal is the launcher's to pass on

@@ -9,6 +9,7 @@ import signal
 import sys
 
 from distmnist.common import cli
+from distmnist.common.names import CHIEF
 from distmnist.launching.screen import task_logs
 
 _log = logging.getLogger(__name__)
@@ -66,23 +67,30 @@ def show_failure(group, explain, logs_dir):
   return text, failure.exit_code
 
 
-def report_signal(group, signum, workers, logs_dir):
+def report_signal(group, signum, logs_dir):
   """Says which signal has stopped the run; returns the exit code.
 
   Args:
     group: task_group.TaskGroup that this signal has stopped.
     signum: int.
-    workers: list of jobs.Task, the chief first.
     logs_dir: str.
 
   Returns:
-    int, 128 + n after signal n; 75 if the chief could not save.
+    int, 128 + n after signal n; 75 if the chief could not save, or was killed
+    before it said that it had.
   """
   _log.info(f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}')
-  if any(group.records[w.name].has_lost_steps for w in workers[:1]):
-    print(*group.last_lines(workers[0], 1), sep='\n', file=sys.stderr)
-    return cli.NOT_SAVED
-  return 128 + signum
+  chief = group.records.get(CHIEF)
+  if not chief or not chief.has_lost_steps:
+    return 128 + signum
+  if chief.code == cli.NOT_SAVED:
+    print(*group.last_lines(chief.task, 1), sep='\n', file=sys.stderr)
+  else:
+    _log.info(
+      f'{CHIEF} was {chief.failure.cause} before it said that all is saved:'
+      ' what was trained since its newest checkpoint may be lost'
+    )
+  return cli.NOT_SAVED
 
 
 def report_late(late, excused, leave_secs, waited_for, logs_dir):

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 
 from distmnist.common import cli
 from distmnist.common.names import ATTEMPT, CHIEF
@@ -52,8 +53,11 @@ class TaskRecord:
 
   @property
   def has_lost_steps(self):
-    """Whether it was told to leave and reports that not all is saved."""
-    return self.code == cli.NOT_SAVED
+    """Whether it was told to leave and says that not all is saved.
+
+    One that was killed says nothing: it may have lost steps.
+    """
+    return self.code in (cli.NOT_SAVED, -signal.SIGKILL)
 
   @property
   def is_worker(self):

@@ -21,6 +21,18 @@ def test_it_leaves_with_its_launcher_and_takes_an_empty_log_along(tmp_path):
   assert not log.exists()
 
 
+def test_it_hears_no_stop_from_its_very_start_and_we_do(tmp_path):
+  log = tmp_path / 'server.log'
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+  server = fork_process.ServerProcess('', str(log), os.environ)
+  with server.start():
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+      server.process.send_signal(signum)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+
+
 def test_one_that_does_not_leave_is_killed_and_its_log_stays(tmp_path):
   log = tmp_path / 'server.log'
   server = fork_process.ServerProcess('', str(log), os.environ)

@@ -5,6 +5,7 @@ import signal
 import psutil
 import pytest
 
+from distmnist.launching.forking import fork_server
 from tests.support.forked import Server, start_and_wait
 
 
@@ -45,6 +46,27 @@ def test_the_end_of_the_launcher_is_the_end_of_the_tasks(server, tmp_path):
   server.socket.close()
   assert server.process.wait(60) == 0
   assert not psutil.pid_exists(pid)  # reaped, by its parent
+
+
+@pytest.mark.parametrize('signum', fork_server.UNHEARD)
+def test_a_stop_that_reaches_it_too_leaves_its_tasks_be(
+  server, tmp_path, signum
+):
+  server.start('a', tmp_path / 'a.log', '--do=worker0:forever')
+  server.read()
+  server.process.send_signal(signum)
+  server.start('b', tmp_path / 'b.log', '--do=worker0:forever')
+  assert server.read()['name'] == 'b'
+  for name in 'ab':  # They hear what it does not.
+    server.send(signal=signum, name=name)
+  ended = sorted(
+    [server.read() for _ in 'ab'], key=lambda message: message['name']
+  )
+  code = 1 if signum == signal.SIGINT else -signum  # KeyboardInterrupt.
+  assert [(one['name'], one['code']) for one in ended] == [
+    ('a', code),
+    ('b', code),
+  ]
 
 
 @pytest.mark.slow

@@ -67,14 +67,28 @@ def test_a_ps_that_left_with_a_worker_names_the_worker(capsys):
   assert 'error: worker 1 (x:3) failed first' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(('chief_code', 'code'), [(143, 143), (75, 75)])
-def test_a_signal_is_named(capsys, chief_code, code):
+KILLED = (
+  f'{SAID}worker 0 was killed by SIGKILL before it said that all is saved: what'
+  ' was trained since its newest checkpoint may be lost'
+)
+
+
+@pytest.mark.parametrize(
+  ('chief_code', 'code', 'more'),
+  [(143, 143, []), (75, 75, ['not saved']), (-9, 75, [KILLED])],
+)
+def test_a_signal_is_named(capsys, chief_code, code, more):
   group = Group(lines=['not saved'], codes=[(CHIEF, chief_code)])
-  assert endings.report_signal(group, 15, [CHIEF], '/logs') == code
+  assert endings.report_signal(group, 15, '/logs') == code
   assert capsys.readouterr().err.splitlines() == [
     f'{SAID}stopped by SIGTERM, logs in /logs',
-    *['not saved'] * (chief_code == 75),
+    *more,
   ]
+
+
+def test_a_signal_before_the_chief_has_begun_is_named(capsys):
+  assert endings.report_signal(Group(), 15, '/logs') == 143
+  assert 'stopped by SIGTERM' in capsys.readouterr().err
 
 
 def test_what_is_late_without_an_excuse_is_an_error(capsys):

@@ -50,7 +50,7 @@ def test_a_failure_counts_the_restarts_before_it(records):
 
 @pytest.mark.parametrize(
   'code, is_final, has_lost_steps',
-  [(0, False, False), (2, True, False), (75, False, True), (-9, False, False)],
+  [(0, False, False), (2, True, False), (75, False, True), (-9, False, True)],
 )
 def test_a_code_says_what_may_come_next(
   records, code, is_final, has_lost_steps
