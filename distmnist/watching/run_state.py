@@ -118,6 +118,14 @@ class RunState:
         task.has_exited, task.exit_code = True, line['code']
 
   @property
+  def has_no_launcher(self):
+    """bool, whether the launcher has ended: it said so, or is known dead."""
+    process = self.launcher and self.launcher.get('process')
+    return bool(
+      self.launcher_end or (process and owner_file.is_known_dead(process))
+    )
+
+  @property
   def unit(self):
     """str, what examples are called."""
     units = (t.last.get('unit') for t in self.tasks.values() if t.last)
@@ -177,7 +185,7 @@ class RunState:
     if task.has_exited:
       return _describe_code(task.exit_code or 0), False
     if not (task.start or task.last):
-      return ('never seen' if self.launcher_end else 'starting'), False
+      return ('never seen' if self.has_no_launcher else 'starting'), False
     process = task.start and task.start.get('process')
     if process and owner_file.is_known_dead(process):
       return 'gone', False

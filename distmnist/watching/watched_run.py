@@ -40,11 +40,12 @@ class WatchedRun:
     """Returns the names of what still runs, a list of str.
 
     A launcher without live tasks that has not said how it ended was killed.
+    What it had started without a sign of life has ended with it.
     """
     rows = self.state.make_rows()
     left = [row.task for row in rows if row.is_live]
     launcher = self.state.launcher
-    if launcher and not self.state.launcher_end:
+    if launcher and not self.state.has_no_launcher:
       is_starting = any(row.state == 'starting' for row in rows)
       is_here = owner_file.is_alive_here(launcher.get('process', {}))
       if left or is_starting or is_here:

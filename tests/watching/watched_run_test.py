@@ -1,5 +1,6 @@
 """What is left of a run, and what comes."""
 
+from distmnist.common import owner_file
 from distmnist.watching import metrics_file, watched_run
 
 
@@ -18,3 +19,23 @@ def test_what_is_left_is_tasks_and_a_launcher(tmp_path):
   ps.write('end', ok=True, text='')
   found.look()
   assert found.find_left() == []  # A launcher that was killed has no end.
+
+
+def test_a_launcher_known_dead_leaves_only_live_tasks(tmp_path):
+  dead = {**owner_file.describe_self(), 'start': 'long ago'}
+  process = {name: dead[name] for name in ('pid', 'machine', 'start')}
+  launcher = metrics_file.Writer(
+    *(str(tmp_path), 'launcher', 'x'),
+    **{'host': 'h', 'pid': 1, 'tasks': ['ps 0', 'worker 0']},
+    process=process,
+  )
+  for about in ('ps 0', 'worker 0'):
+    launcher.write('event', event='started', about=about, attempt=1)
+  found = watched_run.WatchedRun(str(tmp_path))
+  states = [row.state for row in found.look().make_rows()]
+  assert states == ['never seen', 'never seen']
+  assert found.find_left() == []
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
+  ps.write('sample', state='serving')
+  found.look()
+  assert found.find_left() == ['ps 0']
