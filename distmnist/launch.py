@@ -38,6 +38,7 @@ _FIRST_FLAGS = (
 def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
   lifeline.follow()
+  task_environment.forget(os.environ)
   console.print_logs(log_view.print_line)
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)
@@ -72,9 +73,6 @@ def main(train_flags):
     if signum:
       return 128 + signum
     train_flags, given = [*train_flags, *taken], [*given, *taken]
-  # A launcher gives its tasks their roles: this process's role is not theirs.
-  for name in task_environment.NAMES:
-    os.environ.pop(name, None)
   job = jobs.Job(
     cluster_flags.NUM_PS.value,
     cluster_flags.NUM_WORKERS.value,

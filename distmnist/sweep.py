@@ -21,11 +21,13 @@ is then a folder that the driver and the executors share.
 """
 
 import logging
+import os
 import shlex
 import signal
 
 from absl import flags
 
+from distmnist.cluster import task_environment
 from distmnist.common import cli, console, lifeline
 from distmnist.common.names import SWEEP
 from distmnist.launchers import spark
@@ -118,6 +120,7 @@ def main(words, train_flags):
     train_flags: list of str, the words after --.
   """
   lifeline.follow()
+  task_environment.forget(os.environ)
   console.print_logs(progress.print_line)
   study = make_study(words, train_flags)
   study.check_flags()
@@ -147,10 +150,9 @@ def main(words, train_flags):
     signum = loop.run(lock)
     shown.show()
   if signum:
-    _log.info(
-      f'stopped by {signal.Signals(signum).name}: the same command goes on, '
-      f'with --sweep_dir={folder.path}'
-    )
+    name = signal.Signals(signum).name
+    again = f'the same command goes on, with --sweep_dir={folder.path}'
+    _log.info(f'stopped by {name}: {again}')
     return 128 + signum
   progress.check_complete(trials)
   return 0

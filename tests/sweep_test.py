@@ -131,6 +131,19 @@ def test_a_cluster_a_trial(tmp_path):
   ]
 
 
+def test_what_tells_a_sweep_its_role_is_kept_from_its_trials(
+  tmp_path, monkeypatch
+):
+  config = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}'
+  monkeypatch.setenv('TF_CONFIG', config)
+  monkeypatch.setenv('DISTMNIST_NUM_PS', '1')
+  do = 'all:env=TF_CONFIG,env=DISTMNIST_NUM_PS,report=0.5'
+  done = sweeps.run(tmp_path, 'a=1', '--', f'--do={do}')
+  assert done.returncode == 0, done.stderr
+  [log] = (tmp_path / 'sweep' / 'trials').glob('*/log')
+  assert log.read_text() == 'TF_CONFIG=None\nDISTMNIST_NUM_PS=None\n'
+
+
 REAL = ('--', *SMALL, '--optimizer=sgd')
 
 

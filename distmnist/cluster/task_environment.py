@@ -12,10 +12,11 @@ DISTMNIST_NUM_PS  set for all tasks of a Slurm step, which Slurm's own variables
                   the cluster. The tasks of a host serve, in order, on the ports
                   from DISTMNIST_FIRST_PORT (2222) on.
 
-Pure: functions of the variables, given as a dict.
+Functions of the variables, given as a dict.
 """
 
 from distmnist.cluster import identity, slurm_tasks, tf_config
+from distmnist.common.names import ATTEMPT, MIN_WORKERS
 
 # The first one that is set counts.
 NAMES = (identity.TF_CONFIG, identity.NUM_PS)
@@ -24,6 +25,16 @@ NAMES = (identity.TF_CONFIG, identity.NUM_PS)
 def find(environ):
   """Returns those of NAMES that are set in `environ` (dict), list of str."""
   return [name for name in NAMES if environ.get(name, '').strip()]
+
+
+def forget(environ):
+  """Removes what tells a task its role from `environ`, a launcher's (dict).
+
+  A launcher, or a sweep, tells its tasks theirs: the role of its own process,
+  which may itself have been started as a task, is not for them.
+  """
+  for name in (*NAMES, ATTEMPT, MIN_WORKERS):
+    environ.pop(name, None)
 
 
 def read(environ):

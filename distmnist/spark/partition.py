@@ -197,9 +197,9 @@ def _run_agent(spec, task, name, folder, host):
     name: value
     for name, value in os.environ.items()
     if not name.startswith(_SECRETS_OF_SPARK)
-    # The flags say which task it is, not variables of the executor's host.
-    and name not in task_environment.NAMES
   }
+  # The flags say which task it is, not variables of the executor's host.
+  task_environment.forget(env)
   env['PYTHONPATH'] = os.pathsep.join(path for path in paths if path)
   agent = subprocess.Popen(
     [sys.executable, '-m', SPARK_AGENT],
