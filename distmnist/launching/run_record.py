@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 
-from distmnist.common import owner_file
+from distmnist.common import owner_file, signals
 from distmnist.launching import jobs
 from distmnist.storage import urls
 from distmnist.watching import html_report, metrics_file, stop_file, timeline
@@ -70,9 +70,12 @@ class RunRecord:
       logs_dir=os.path.abspath(logs_dir),
       flags=self._flags,
     )
-    self._stack.enter_context(stop_file.Watch(self.logdir, self._stop))
+    # Made before the companions, and left before them: a wish that comes once
+    # the run has ended does not cut short what they deliver.
+    watch = stop_file.Watch(self.logdir, self._stop)
     for make in self._companions:
       self._stack.enter_context(make(self.logdir, logs_dir))
+    self._stack.enter_context(watch)
 
   def update(self, records):
     """Writes which tasks have started or ended since the last call.
@@ -96,13 +99,21 @@ class RunRecord:
     self._writer.write('event', event=event, about=about, **fields)
 
   def close(self):
-    """Writes the end of the launch."""
-    if self._writer:
-      ok = self.code == 0
-      self._writer.write('end', ok=ok, code=self.code, text='')
-    self._stack.close()
-    if self._writer:
-      self._draw()
+    """Writes the end of the launch, and ends the companions.
+
+    The launch has its code: a signal now does no more than kill them.
+    """
+    with signals.collecting([]):
+      if self._writer:
+        ok = self.code == 0
+        self._writer.write('end', ok=ok, code=self.code, text='')
+      try:
+        with signals.heeding():
+          self._stack.close()
+      except signals.SignalError as error:
+        _log.info(f'{error.name}: what ran beside the tasks was killed')
+      if self._writer:
+        self._draw()
 
   def _draw(self):
     try:

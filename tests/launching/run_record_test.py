@@ -1,21 +1,31 @@
 """What the log directory knows of its launcher."""
 
+import contextlib
+import functools
+import os
 import signal
+import threading
+import time
 
 import pytest
 
 from distmnist.common import signals
 from distmnist.launching import jobs, run_record
-from distmnist.launching.supervisor import restart_limits, task_record
-from distmnist.watching import metrics_file, stop_file
+from distmnist.launching.supervisor import (
+  companions,
+  restart_limits,
+  task_record,
+)
+from distmnist.watching import html_report, metrics_file, stop_file
+from tests.support.background import wait_until
 
 TASKS = jobs.make_tasks(['h:1'], ['h:2', 'h:3'], [])
 
 
-def open_record(tmp_path, **fields):
+def open_record(tmp_path, companions=(), **fields):
   words = (f'--logdir={tmp_path}', '--model=cnn')
   job = jobs.Job(train_flags=words, given=words, **fields)
-  return run_record.opened(job, 'local')
+  return run_record.opened(job, 'local', companions)
 
 
 def read(tmp_path):
@@ -66,6 +76,41 @@ def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
     wakeup.recv(1)
   assert received == [signal.SIGINT]
   assert 'stopping' in [line.get('event') for line in read(tmp_path)]
+
+
+DELIVERING = (
+  'import signal, time; signal.signal(15, signal.SIG_IGN);'
+  ' print("here", flush=True); time.sleep(60)'
+)
+
+
+@pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_the_end_kills_what_runs_beside_and_nothing_else(
+  tmp_path, signum
+):
+  processes = []
+
+  @contextlib.contextmanager
+  def running(name, _, logs_dir):
+    argv = ['-c', DELIVERING]
+    with companions.running(name, argv, logs_dir) as process:
+      processes.append(process)
+      yield
+
+  both = [functools.partial(running, name) for name in 'ab']
+  start = time.monotonic()
+  with open_record(tmp_path, both) as mine:
+    run_record.begin(TASKS, str(tmp_path))
+    for name in 'ab':
+      log = tmp_path / f'{name}.log'
+      wait_until(log.read_text, lambda: 'no line')
+    mine.code = 3
+    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signum))
+    interrupt.start()
+  assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
+  assert time.monotonic() < start + 15
+  assert mine.code == read(tmp_path)[-1]['code'] == 3
+  assert (tmp_path / html_report.NAME).exists()
 
 
 def test_a_store_takes_no_lines():

@@ -127,7 +127,7 @@ def running(name, argv, logs_dir):
   """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
   If it fails, that is said at once. At the end the process gets SIGTERM, and
-  _END_SECS to exit.
+  _END_SECS to exit; where an exception ends the context, it is killed at once.
   """
   log = os.path.join(logs_dir, f'{name}.log')
   with open(log, 'wb') as file:
@@ -147,16 +147,17 @@ def running(name, argv, logs_dir):
   watcher = threading.Thread(target=tell, daemon=True)
   watcher.start()
   try:
-    yield process
-  finally:
-    if process.poll() is None:
-      is_over.set()
-    process.terminate()
     try:
+      yield process
+    finally:
+      if process.poll() is None:
+        is_over.set()
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(_END_SECS)
-    except subprocess.TimeoutExpired:
-      process.kill()
-      process.wait()
+  finally:
+    process.kill()  # Of no effect on one that has exited.
+    process.wait()
     watcher.join()
 
 
