@@ -210,7 +210,7 @@ class _Host:
       self._kill_time = self._told_time + self._grace_secs
 
   def _tell(self, signum):
-    if self._task:
+    if self._task and self._code is None:
       os.killpg(self._task.pid, signum)
     if self._told_time is None:
       self._told_time = time.monotonic()

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from distmnist.launching.ssh import ssh_agent
-from tests.support.background import assert_gone
+from tests.support.background import assert_gone, wait_until
 from tests.support.paths import PYTHONPATH
 
 # Far more than anything takes where nobody else wants the cores.
@@ -95,6 +95,14 @@ def test_a_signal_is_told_by_its_number(tmp_path):
 def test_death_by_a_signal_is_told_as_by_a_shell(tmp_path, signum):
   with Host(f'worker0:kill={signum.value}', tmp_path) as host:
     assert host.process.wait(DEADLINE_SECS) == 128 + signum
+
+
+def test_a_signal_after_the_end_of_the_task_changes_nothing(tmp_path):
+  with Host('worker0:touch=on,stray=3', tmp_path) as host:
+    task = host.wait_for('worker0.on')
+    wait_until(lambda: not psutil.pid_exists(task.pid), lambda: 'it runs')
+    host.send(str(signal.SIGINT.value))  # Its output is still open.
+    assert host.process.wait(DEADLINE_SECS) == 0
 
 
 def test_the_end_of_stdin_ends_the_task_though_nobody_reads_it(tmp_path):
