@@ -32,6 +32,12 @@ def check(flag, template):
     raise cli.UsageError(
       f'--{flag}={template}: {error}: write {{{{ and }}}} for literal braces'
     ) from error
+  for _, name, spec, conversion in parts:
+    if spec or conversion:
+      raise cli.UsageError(
+        f'--{flag}={template}: {{{name}}} takes no conversion or format: write'
+        ' it without what follows the name'
+      )
   fields = [name for _, name, _, _ in parts if name is not None]
   unknown = [name for name in fields if name not in FIELDS]
   if unknown:

@@ -30,6 +30,10 @@ def test_a_template_says_how_a_task_is_submitted(template):
     ('qsub {cmd}', r'\{cmd\} is not known: expected \{command\}, \{script\}'),
     ('qsub {} {script}', r'\{\} is not known'),
     ('qsub {script', 'expected .* write {{ and }}'),
+    ('qsub {script!x}', r'\{script\} takes no conversion or format'),
+    ('qsub {script!r}', r'\{script\} takes no conversion or format'),
+    ('qsub {script:d}', r'\{script\} takes no conversion or format'),
+    ('qsub -N {name:{log}} {script}', r'\{name\} takes no conversion or'),
     ('qsub } {script}', 'Single .*write {{ and }}'),
   ],
 )
