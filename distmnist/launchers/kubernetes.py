@@ -71,6 +71,7 @@ _USER = flags.DEFINE_integer(
   1000,
   'ID of the user, and of the group, that the tasks run as; never root.',
   lower_bound=1,
+  upper_bound=2**31 - 1,  # As in runAsUser.
 )
 _TENSORBOARD = flags.DEFINE_bool(
   'kube_tensorboard', False, 'Run a TensorBoard on the --logdir as well.'

@@ -193,6 +193,7 @@ def test_no_pyyaml_is_said_before_anything_is_printed(run, monkeypatch):
     (f'{IMAGE} --kube_memory=4GB', '', 'kube_memory=4GB: .* such as 4Gi'),
     (f'{IMAGE} --kube_ps_memory=0', '', 'kube_ps_memory=0: .* such as 4Gi'),
     (f'{IMAGE} --kube_user=0', '', 'kube_user=0'),
+    (f'{IMAGE} --kube_user=2147483648', '', 'kube_user=2147483648'),
     (f'{IMAGE} --kind=pod', '', '--kind=pod: .*<job|jobset|tfjob|trainjob>'),
     (f'{IMAGE} --logs_dir=/tmp/x', '', '--logs_dir=/tmp/x: .* kubectl logs'),
     (f'{IMAGE} --kube_tensorboard', '', 'give --kube_logs_claim too'),

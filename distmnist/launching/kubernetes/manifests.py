@@ -4,8 +4,11 @@ job_objects or unit_objects make the tasks; this file adds what surrounds them:
 who reaches whom, the file of a problem, a TensorBoard.
 """
 
+import base64
 import posixpath
+import re
 
+from distmnist.common import cli
 from distmnist.launching.kubernetes import (
   job_objects,
   objects,
@@ -21,13 +24,15 @@ _MAKERS = {
   'trainjob': unit_objects.make_trainjob,
 }
 KINDS = list(_MAKERS)
+_CONFIG_MAP_KEY = re.compile(r'[-._a-zA-Z0-9]+')
 
 
 def make(job, options):
   """Returns the manifests, a list of dicts in the order of their creation.
 
   Raises:
-    cli.UsageError: one of options.patches fits none of them.
+    cli.UsageError: one of options.patches does not fit them, or Kubernetes
+      takes no file by the name of --problem's.
   """
   documents = _MAKERS[options.kind](job, options)
   if job.num_ps + job.num_workers > 1:
@@ -40,15 +45,29 @@ def make(job, options):
 
 
 def make_config_map(job, options):
-  """Returns the manifest (dict) of the file of --problem."""
-  name = posixpath.basename(job.flag('problem'))
+  """Returns the manifest (dict) of the file of --problem.
+
+  Raises:
+    cli.UsageError: Kubernetes takes no file by its name.
+  """
+  named = job.flag('problem')
+  name = posixpath.basename(named)
+  if not _CONFIG_MAP_KEY.fullmatch(name):
+    raise cli.UsageError(
+      f'--problem={named}: Kubernetes takes only letters, digits, -, _ and . in'
+      ' the name of a file: rename it'
+    )
+  try:
+    field, text = 'data', options.problem.decode()
+  except UnicodeDecodeError:  # Python reads other encodings as well.
+    field, text = 'binaryData', base64.b64encode(options.problem).decode()
   return objects.make(
     options,
     'ConfigMap',
     pods.name_problem(options),
     objects.labels_of(options),
-    {name: options.problem.decode()},
-    field='data',
+    {name: text},
+    field=field,
   )
 
 

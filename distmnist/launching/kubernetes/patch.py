@@ -97,7 +97,7 @@ def apply(documents, patches):
   """Returns the documents (list of dict) with all patches merged into them.
 
   Raises:
-    cli.UsageError: a patch fits none of them.
+    cli.UsageError: a patch fits none of them, or breaks one.
   """
   documents = copy.deepcopy(documents)
   for patch in patches:
@@ -118,33 +118,60 @@ def apply(documents, patches):
       merged = merge(target, patch.fields)
       target.clear()
       target.update(merged)
+    for _ in _find(documents):  # What it needs of them is still there.
+      pass
   return documents
 
 
 def _find(documents):
   """Yields (kind, name, the dict to merge into) for objects and their Pods."""
   for document in documents:
-    yield document['kind'], document['metadata']['name'], document
+    name = _read(document, 'metadata', 'name')
+    if name is None:
+      raise cli.UsageError(
+        f'--kube_patch leaves a {document["kind"]} without its metadata.name'
+      )
+    yield document['kind'], name, document
     yield from (('Pod', *found) for found in find_templates(document))
 
 
 def find_templates(document):
-  """Yields (role, template) for the Pods of an object (dict)."""
+  """Yields (role, template) for the Pods of an object (dict).
+
+  Raises:
+    cli.UsageError: a template has no labels, by which Services find its Pods.
+  """
   parts = [document.get('spec', {})]
   while parts:
     part = parts.pop(0)
     if isinstance(part, list):
       parts += part
     elif isinstance(part, dict):
-      if 'containers' in part.get('spec', {}):
-        labels = part['metadata']['labels']
-        yield labels.get('role', labels['app']), part
+      if _read(part, 'spec', 'containers'):
+        app = _read(part, 'metadata', 'labels', 'app')
+        if app is None:
+          raise cli.UsageError(
+            f'--kube_patch leaves the Pods of a {document["kind"]} without'
+            ' their label app in metadata.labels'
+          )
+        yield part['metadata']['labels'].get('role', app), part
       else:
         parts += part.values()
 
 
+def _read(value, *names):
+  """Returns the field at a path of `names`, or None if there is none."""
+  for name in names:
+    value = value.get(name) if isinstance(value, dict) else None
+  return value
+
+
 def merge(base, patch):
-  """Returns `base` with `patch` merged into it; both are dicts."""
+  """Returns `base` with `patch` merged into it; both are dicts.
+
+  Raises:
+    cli.UsageError: an entry of a list lacks what tells it from the others.
+  """
   if patch.get(_DIRECTIVE) == 'replace':
     return {k: v for k, v in patch.items() if k != _DIRECTIVE}
   merged = dict(base)
@@ -155,7 +182,7 @@ def merge(base, patch):
       before = merged.get(name)
       merged[name] = merge(before if isinstance(before, dict) else {}, value)
     elif name in _KEYS and _is_list_of_maps(value):
-      merged[name] = _merge_lists(merged.get(name) or [], value, _KEYS[name])
+      merged[name] = _merge_lists(name, merged.get(name) or [], value)
     else:
       merged[name] = value
   return merged
@@ -165,13 +192,18 @@ def _is_list_of_maps(value):
   return isinstance(value, list) and all(isinstance(e, dict) for e in value)
 
 
-def _merge_lists(base, patch, keys):
+def _merge_lists(name, base, patch):
   if {_DIRECTIVE: 'replace'} in patch:
     return [entry for entry in patch if entry != {_DIRECTIVE: 'replace'}]
   merged = list(base)
   for entry in patch:
-    key = next((k for k in keys if k in entry), None)
-    same = [e for e in merged if key and e.get(key) == entry[key]]
+    key = next((k for k in _KEYS[name] if k in entry), None)
+    if key is None:
+      raise cli.UsageError(
+        f'--kube_patch: an entry of {name} has no {" or ".join(_KEYS[name])},'
+        ' which says which one it is'
+      )
+    same = [e for e in merged if e.get(key) == entry[key]]
     if entry.get(_DIRECTIVE) == 'delete':
       merged = [e for e in merged if e not in same]
     elif same:

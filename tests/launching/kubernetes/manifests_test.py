@@ -1,5 +1,6 @@
 """The manifests against the schemas, and against each other."""
 
+import base64
 import copy
 import functools
 import itertools
@@ -7,6 +8,7 @@ import json
 
 import pytest
 
+from distmnist.common import cli
 from tests.support import manifests
 from tests.support.manifests import container_of, find, selects, templates_of
 from tests.support.manifests import make_as_read as make
@@ -124,6 +126,19 @@ def test_the_file_of_a_problem_is_mounted_in_each_task(
       assert places == ['/problem']
       named = config_map['metadata']['name']
       assert volumes == [{'name': 'problem', 'configMap': {'name': named}}]
+
+
+def test_a_file_of_another_encoding_is_sent_as_it_is():
+  source = '# coding: latin-1\nx = "\xe9"\n'.encode('latin-1')
+  given = ('--problem=mine.py',)
+  (config_map,) = find(make(given=given, problem=source), 'ConfigMap').values()
+  assert 'data' not in config_map
+  assert base64.b64decode(config_map['binaryData']['mine.py']) == source
+
+
+def test_a_file_whose_name_kubernetes_does_not_take_is_refused():
+  with pytest.raises(cli.UsageError, match='--problem=a/my task.py: Kuber'):
+    make(given=('--problem=a/my task.py',), problem=b'x = 1')
 
 
 def test_the_schema_of_a_tfjob_finds_what_is_wrong(make_validator):

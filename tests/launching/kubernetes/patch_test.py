@@ -184,8 +184,27 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
       'kind: Pod\nmetadata: {name: chief}',
       'no Pod named chief: expected',
     ),
+    (
+      'kind: Job\nspec: {template: {metadata: null}}\n---\nkind: Pod\nspec: {}',
+      'leaves the Pods of a Job without their label app',
+    ),
+    ('kind: Pod\nmetadata: {labels: null}', 'Job without their label app'),
+    (
+      'kind: Job\nmetadata: {$patch: replace, labels: {}}',
+      'leaves a Job without its metadata.name',
+    ),
+    (
+      'kind: Pod\nspec: {containers: [{env: [{name: A, value: b}]}]}',
+      'an entry of containers has no name, which says',
+    ),
+    (
+      'kind: Service\nspec: {ports: [{protocol: TCP}]}',
+      'an entry of ports has no containerPort or port, which',
+    ),
   ],
 )
-def test_a_patch_of_nothing_is_refused(tmp_path, text, error):
+def test_a_patch_of_nothing_is_refused_as_is_one_that_breaks_its_object(
+  tmp_path, text, error
+):
   with pytest.raises(cli.UsageError, match=error):
     make(patches=read(tmp_path, text))
