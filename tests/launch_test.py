@@ -17,6 +17,7 @@ from tests.support.background import (
   assert_gone,
   assert_ps_left_last,
   last_line,
+  wait_until,
 )
 from tests.support.paths import PYTHONPATH
 
@@ -295,6 +296,60 @@ def test_a_chief_that_could_not_save_is_named_last(tmp_path, do, code):
   assert is_named == (code == 75)
 
 
+@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_that_reaches_every_process_has_the_tasks_save(tmp_path, signum):
+  do = 'worker:save;ps:save'
+  with start_launch(do, tmp_path) as running:
+    running.wait_for('worker0.ready', 'worker1.ready', 'ps0.ready')
+    everything = running.all_processes()
+    running.send(signum)
+    for process in everything:
+      process.send_signal(signum)
+    assert running.process.wait(60) == 128 + signum
+    assert_gone(everything, 10)
+  assert f'stopped by {signum.name}' in last_line(running.stderr.read_text())
+  for name in ('worker_0', 'worker_1', 'ps_0'):
+    log = tmp_path / 'logs' / f'{name}.log'
+    assert log.read_text().splitlines()[-1] == 'saved'
+
+
+@pytest.mark.parametrize(
+  ('do', 'signums', 'code'),
+  [
+    ('worker:leave;ps:leave', [signal.SIGHUP, signal.SIGHUP], 129),
+    # As after `launch & disown`.
+    ('all:touch=ready,wait=go,print=on', [], 0),
+  ],
+)
+def test_a_terminal_that_closes_ends_no_run_by_itself(
+  tmp_path, do, signums, code
+):
+  ours, theirs = os.openpty()
+  process = subprocess.Popen(
+    make_command(do, tmp_path, '--live_table=off'),
+    **{'stdin': theirs, 'stdout': theirs, 'stderr': theirs},
+    env=make_env(),
+    start_new_session=True,
+  )
+  os.close(theirs)
+  try:
+    names = ('worker0', 'worker1', 'ps0')
+    files = [tmp_path / f'{name}.ready' for name in names]
+    wait_until(lambda: all(f.exists() for f in files), lambda: 'not ready')
+    os.close(ours)
+    for signum in signums:  # The shell sends one, the kernel another.
+      process.send_signal(signum)
+    (tmp_path / 'go').touch()
+    assert process.wait(60) == code
+  finally:
+    process.kill()
+    process.wait()
+  said = 'on' if code == 0 else f'leaving on {signal.SIGTERM.value}'
+  for name in ('worker_0', 'worker_1', 'ps_0'):
+    log = tmp_path / 'logs' / f'{name}.log'
+    assert log.read_text() == f'{said}\n'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('mode', 'isolate', 'sent', 'passed_on'),
@@ -329,10 +384,10 @@ def test_a_second_signal_kills_at_once(tmp_path, mode):
   deaf = 'deaf,touch=deaf,forever'
   do = f'worker0:leave;worker1:{deaf};ps0:{deaf}'
   with start_launch(do, tmp_path, mode) as running:
-    running.wait_for('worker0.ready', 'worker1.deaf', 'ps0.deaf')
+    chief, *_ = running.wait_for('worker0.ready', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.send(signal.SIGINT)
-    running.wait_for_files('worker0.left')
+    assert_gone([chief])
     running.send(signal.SIGINT)
     # The first signal alone would have had them killed after 8.5 s.
     assert running.process.wait(8) == 130
@@ -384,7 +439,7 @@ def stop_the_deaf(folder):
     running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     everything = running.all_processes()
     running.send(signal.SIGTERM)
-    assert running.process.wait(60) == 143
+    assert running.process.wait(60) == 75
     assert_gone(everything, 10)
   return running.stderr.read_text()
 

@@ -21,7 +21,7 @@ from absl import flags
 from distmnist.cluster import exposure
 from distmnist.common import cli, files
 from distmnist.launching import jobs, run_record
-from distmnist.launching.screen import log_view, screens, task_logs
+from distmnist.launching.screen import log_view, screens, task_logs, terminal
 from distmnist.launching.slurm import sbatch, sbatch_script
 from distmnist.launching.supervisor import stop_grace
 from distmnist.storage import urls
@@ -185,8 +185,9 @@ def run(job, script, logs_dir, is_waited_for=True):
       # The script describes better what Slurm says about a step.
       if line.startswith('srun: ') or ' *** STEP ' in line:
         continue
-      shown.close_line()
-      print(f'[slurm] {line}', file=sys.stderr, flush=True)
+      with terminal.may_close():
+        shown.close_line()
+        print(f'[slurm] {line}', file=sys.stderr, flush=True)
       said.append(line)
 
   ended = pathlib.Path(logs_dir) / 'ended'

@@ -7,6 +7,7 @@ import sys
 
 from distmnist.common import cli
 from distmnist.common.names import SWEEP
+from distmnist.launching.screen import terminal
 from distmnist.sweeps import plot, ranking, search_space, table, tensorboard
 from distmnist.sweeps import trials as trials_lib
 
@@ -17,7 +18,8 @@ CSV, PLOT = 'results.csv', 'results.png'
 
 def print_line(text):
   """Prints a line of the sweep's own to stderr: stdout has only the table."""
-  print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
+  with terminal.may_close():
+    print(f'{SWEEP}: {text}', file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -93,7 +95,8 @@ class Progress:
     trials = self._trials
     if all(trial.state == trials_lib.WAITING for trial in trials):
       return
-    print(*table.format_lines(trials), sep='\n', flush=True)
+    with terminal.may_close():
+      print(*table.format_lines(trials), sep='\n', flush=True)
     table.write_csv(trials, self._csv)
     written = self._csv
     try:

@@ -9,12 +9,14 @@ import sys
 
 from distmnist.common import files
 from distmnist.common.names import LAUNCH
+from distmnist.launching.screen import terminal
 
 
 def print_line(text):
   """Prints a line of the launcher's own."""
   # To stderr: stdout carries only the chief's lines.
-  print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
+  with terminal.may_close():
+    print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
 
 class Log:
@@ -70,12 +72,14 @@ class Screen:
   def finish(self):
     """Shows what is left, including an unfinished last line."""
     self._show(Log.finish)
-    self.close_line()
-    self._out.flush()
+    with terminal.may_close():
+      self.close_line()
+      self._out.flush()
 
   def print_line(self, text):
     """Prints a line of the launcher's own."""
-    self.close_line()
+    with terminal.may_close():
+      self.close_line()
     print_line(text)
 
   def close_line(self):
@@ -85,12 +89,14 @@ class Screen:
       self._is_line_open = False
 
   def _show(self, read):
-    is_new = False
-    for prefix, log in self._logs.items():
-      for line in read(log):
-        self._show_line(prefix + line)
-        is_new = True
-    if is_new:
+    lines = [
+      prefix + line for prefix, log in self._logs.items() for line in read(log)
+    ]
+    if not lines:
+      return
+    with terminal.may_close():
+      for line in lines:
+        self._show_line(line)
       self._out.flush()
 
   def _show_line(self, line):

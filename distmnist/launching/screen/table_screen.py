@@ -8,7 +8,7 @@ import sys
 import time
 
 from distmnist.common.names import LAUNCH
-from distmnist.launching.screen import log_view
+from distmnist.launching.screen import log_view, terminal
 from distmnist.watching import live_table, watched_run
 
 _DRAW_SECS = 0.5
@@ -51,14 +51,16 @@ class TableScreen(log_view.Screen):
   def finish(self):
     super().finish()
     self._draw()
-    self._live.stop()
+    with terminal.may_close():
+      self._live.stop()
 
   def print_line(self, text):
     if sys.stderr.isatty() or not self._live.is_started:
       # Through the table, which is redrawn below the line.
       log_view.print_line(text)
     else:
-      print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
+      with terminal.may_close():
+        print(f'{LAUNCH}: {text}', file=sys.stderr, flush=True)
 
   def close_line(self):
     pass  # No line is ever open.
@@ -68,7 +70,8 @@ class TableScreen(log_view.Screen):
       self._run.look()
     num_rows = max(4, self._console.height - _LINES_LEFT)
     table = live_table.make(self._run.logdir, self._run.state, num_rows)
-    self._live.update(table, refresh=True)
+    with terminal.may_close():
+      self._live.update(table, refresh=True)
     self._next_draw = time.monotonic() + _DRAW_SECS
 
   def _show_line(self, line):

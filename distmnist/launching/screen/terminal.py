@@ -1,0 +1,46 @@
+"""A terminal that has closed: its lines go nowhere, and the run goes on.
+
+The logs have all of them. A pipe that nobody reads is another matter: whoever
+closes that wants no more of the program (common/cli.py).
+"""
+
+import contextlib
+import errno
+import os
+import select
+import stat
+import sys
+
+
+@contextlib.contextmanager
+def may_close():
+  """Bears the end of a terminal that stdout or stderr goes to.
+
+  The first write to one that is gone fails with EIO; later ones go nowhere.
+  """
+  try:
+    yield
+  except OSError as error:
+    if error.errno != errno.EIO or not _leave():
+      raise
+
+
+def _leave():
+  """Points the streams whose terminal is gone to nowhere; returns whether any.
+
+  What they still hold goes there too.
+  """
+  gone = [each for each in (sys.stdout, sys.stderr) if _is_gone(each.fileno())]
+  with open(os.devnull, 'wb') as nowhere:
+    for stream in gone:
+      os.dup2(nowhere.fileno(), stream.fileno())
+  return bool(gone)
+
+
+def _is_gone(descriptor):
+  # isatty() no longer says that it was a terminal.
+  if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
+    return False
+  poll = select.poll()
+  poll.register(descriptor, select.POLLOUT)
+  return any(event & select.POLLHUP for _, event in poll.poll(0))
