@@ -171,7 +171,7 @@ class StopRequest:
     for callback in self._callbacks:
       threading.Thread(target=callback, daemon=True).start()
     try:
-      self._wait_for_second(first)
+      _wait_for_second(first, self._reader, self._deadline)
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
@@ -184,24 +184,27 @@ class StopRequest:
     sys.stderr.flush()
     os._exit(code)
 
-  def _wait_for_second(self, first):
-    """Waits for a signal that is not part of the first stop.
 
-    Args:
-      first: int, the byte that came first.
+def _wait_for_second(byte, reader, deadline):
+  """Waits for a signal that is not part of the first stop.
 
-    Raises:
-      TimeoutError: the grace is over.
-    """
-    first_time, byte = None, first
-    while True:
-      now = time.monotonic()
-      if _GIVEN_UP < byte < _ASKED:
-        first_time = now if first_time is None else first_time
-        if now >= first_time + signals.ONE_STOP_SECS:
-          return
-      self._reader.settimeout(max(0.001, self.secs_left))
-      byte = self._reader.recv(1)[0]
+  Args:
+    byte: int, what came first.
+    reader: socket, from which the next bytes come.
+    deadline: float.
+
+  Raises:
+    TimeoutError: it is past the deadline.
+  """
+  first_time = None
+  while True:
+    now = time.monotonic()
+    if _GIVEN_UP < byte < _ASKED:
+      first_time = now if first_time is None else first_time
+      if now >= first_time + signals.ONE_STOP_SECS:
+        return
+    reader.settimeout(max(0.001, deadline - now))
+    byte = reader.recv(1)[0]
 
 
 def _describe(first):
