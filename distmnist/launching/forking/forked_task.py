@@ -35,7 +35,6 @@ def run(request, namespace, server_files, server_pid, is_imported):
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if request.get('title'):
       process_title.set_title(request['title'])
     os.setsid()  # a Ctrl-C in the terminal is the launcher's to pass on
@@ -49,6 +48,8 @@ def run(request, namespace, server_files, server_pid, is_imported):
     if os.getppid() != server_pid:
       os._exit(1)
     os.environ.update(request['env'])
+    # What was sent to the task until now comes now, and to its own log.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _, _, module, *flags = request['argv']
     call = None
     if is_imported:
