@@ -11,6 +11,7 @@ import os, signal, sys, time
 from distmnist.cluster import stop_request
 from distmnist.common import cli, console, signals
 console.print_logs(console.Console().say)
+signals.ONE_STOP_SECS = {one_stop_secs}
 stop = stop_request.StopRequest({grace_secs})
 stop.on_request(lambda: print('called back', flush=True))
 for line in sys.stdin:
@@ -42,11 +43,11 @@ LINE = 'SIGTERM: saving and stopping'
 
 @pytest.fixture
 def start():
-  """Returns start(grace_secs) -> subprocess.Popen of PROGRAM."""
+  """Returns start(grace_secs, one_stop_secs) -> Popen of PROGRAM."""
   started = []
 
-  def start(grace_secs=60):
-    program = PROGRAM.format(grace_secs=grace_secs)
+  def start(grace_secs=60, one_stop_secs=1):
+    program = PROGRAM.format(grace_secs=grace_secs, one_stop_secs=one_stop_secs)
     process = subprocess.Popen(
       [sys.executable, '-c', program],
       stdin=subprocess.PIPE,
@@ -107,12 +108,20 @@ def test_the_signal_that_follows_a_request_is_the_first(start):
 
 
 def test_signals_within_a_second_are_one(start):
-  process = start()
+  process = start(one_stop_secs=60)
   tell(process, 's')
   read_until(process, 'called back')
   tell(process, 's')
   # It is alive and answers.
   assert 'at once' not in read_until(process, '143')
+  process.stdin.close()
+  assert process.wait(60) == 0
+
+
+def test_a_signal_after_a_second_is_another(start):
+  process = start()
+  tell(process, 's')
+  read_until(process, 'called back')
   tell(process, 'l')
   read_until(process, 'a second signal: stopping at once')
   assert process.wait(60) == 143
