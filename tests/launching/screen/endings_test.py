@@ -69,8 +69,9 @@ def test_a_ps_that_left_with_a_worker_names_the_worker(capsys):
 
 @pytest.mark.parametrize(('chief_code', 'code'), [(143, 143), (75, 75)])
 def test_a_signal_is_named(capsys, chief_code, code):
-  group = Group(lines=['not saved'], codes=[(CHIEF, chief_code)])
-  assert endings.report_signal(group, 15, [CHIEF], '/logs') == code
+  codes = [(CHIEF, chief_code), (WORKER, 75)]  # What a worker loses is little.
+  group = Group(lines=['not saved'], codes=codes)
+  assert endings.report_signal(group, 15, [CHIEF, WORKER], '/logs') == code
   assert capsys.readouterr().err.splitlines() == [
     f'{SAID}stopped by SIGTERM, logs in /logs',
     *['not saved'] * (chief_code == 75),
