@@ -13,18 +13,6 @@ def check(launcher='local'):
   )
 
 
-def test_without_flags_it_is_a_ps_and_two_workers_on_this_machine(set_flags):
-  set_flags()
-  assert cluster_flags.LAUNCHER.value == 'local'
-  assert cluster_flags.NUM_PS.value == 1
-  assert cluster_flags.NUM_WORKERS.value == 2
-  assert cluster_flags.MODULE.value == 'distmnist.train'
-  assert cluster_flags.MAX_RESTARTS.value == 0
-  assert cluster_flags.RESTART_WINDOW_SECS.value == 3600
-  assert cluster_flags.MIN_WORKERS.value is None
-  check()
-
-
 @pytest.mark.parametrize(
   'word',
   [

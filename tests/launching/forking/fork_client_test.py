@@ -248,12 +248,6 @@ def test_a_new_server_starts_with_no_task(make_client, servers):
     assert client.is_ready
 
 
-def test_a_log_without_a_line_is_removed_in_the_end(make_client, log):
-  with make_client():
-    assert log.read_text() == ''
-  assert not log.exists()
-
-
 def test_a_log_with_a_line_stays_and_is_added_to(make_client, servers, log):
   log.write_text('of an earlier run\n')
   with make_client():
@@ -273,32 +267,6 @@ def test_the_server_gets_the_grace_of_its_tasks_and_2_s_to_leave(
     pass
   assert servers[0].waits == [9.5]
   assert not servers[0].is_killed
-
-
-def test_a_server_that_does_not_leave_is_killed(make_client, servers):
-  with make_client(grace_secs=7.5):
-    servers[0].code = None
-  assert servers[0].is_killed
-  assert servers[0].waits == [9.5, None]
-
-
-@pytest.mark.slow
-def test_a_real_server_starts_a_task_and_is_gone_in_the_end(tmp_path, log):
-  env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
-  ends = []
-  with fork_client.ForkServerClient(
-    'fake_train', str(log), env, 'its tasks'
-  ) as client:
-    command = ['python', '-m', 'fake_train', '--do=worker0:print=hello,exit=7']
-    client.start('a', command, {}, str(tmp_path / 'a.log'))
-    while not ends:
-      ends = client.turn(60)
-    assert client.is_ready
-    assert client.server.poll() is None
-  assert ends == [('a', 7)]
-  assert (tmp_path / 'a.log').read_text() == 'hello\n'
-  assert client.server.returncode == 0
-  assert not log.exists()
 
 
 @pytest.mark.slow
