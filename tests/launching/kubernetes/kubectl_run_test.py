@@ -90,7 +90,7 @@ def test_a_chief_that_was_replaced_is_followed_too(cluster, capfd):
 def test_a_log_that_breaks_off_goes_on(cluster, capfd):
   running = ({'kind': 'Job'}, [make_pod(CHIEF, running={})])
   done = make_object('Job', 'Complete'), [make_pod(CHIEF, running={})]
-  cluster.play(*[running] * 20, done)
+  cluster.play(*[running] * 8, done)
   assert run() == 0
   assert f'the log of {CHIEF}\nmore of {CHIEF}\n' in capfd.readouterr().out
 

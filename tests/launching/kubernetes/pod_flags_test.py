@@ -4,15 +4,6 @@ from absl import flags
 from distmnist.launching.kubernetes import pod_flags
 
 
-def test_without_flags_nothing_is_added_to_a_pod(set_flags):
-  set_flags()
-  assert pod_flags.make_pod_fields() == {}
-  chosen = pod_flags.choose()
-  assert chosen['egress'] is None
-  assert chosen['tmp_size'] == '2Gi'
-  assert chosen['patches'] == ()
-
-
 def test_what_a_cluster_asks_for_is_written_as_kubernetes_has_it(set_flags):
   set_flags(
     '--kube_node_selector=pool=gpu,example.com/zone=',
