@@ -222,7 +222,7 @@ def test_a_mistake_is_told_before_anything_is_printed(run, flags, train, error):
 def test_the_commands_of_the_manifests_train(render, tasks, tmp_path):
   """What the Pods would run, here: names and folders are those of this host."""
   train = [*SMALL, '--train_steps=40']
-  jobs = tasks_of(render('--num_ps=2 --kube_cpu=1', train))
+  jobs = tasks_of(render('--num_workers=1 --kube_cpu=1', train))
   ports = in_process.pick_ports(len(jobs))
   here = {
     f'{name}:2222': f'127.0.0.1:{port}'
@@ -239,5 +239,5 @@ def test_the_commands_of_the_manifests_train(render, tasks, tmp_path):
     env = {e['name']: e['value'] for e in container['env']}
     env['HOME'] = str(tmp_path)
     started.append(tasks.start(tmp_path / f'{name}.log', *words, **env))
-  assert tasks.wait(*started) == [0] * 4, [task.output for task in started]
+  assert tasks.wait(*started) == [0] * 2, [task.output for task in started]
   assert read_report(tmp_path / 'mnist')['workers_not_heard_of'] == []

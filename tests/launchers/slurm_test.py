@@ -402,15 +402,17 @@ def test_the_ps_have_an_allocation_of_their_own(tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'line'),
   [
-    ({}, '#SBATCH --no-requeue'),
-    ({'max_restarts': 1}, '#SBATCH --requeue'),
-    ({'slurm_requeue': 'true'}, '#SBATCH --requeue'),
-    ({'max_restarts': 1, 'slurm_requeue': 'false'}, '#SBATCH --no-requeue'),
+    ([], '#SBATCH --no-requeue'),
+    (['--max_restarts=1'], '#SBATCH --requeue'),
+    (['--slurm_requeue'], '#SBATCH --requeue'),
+    (['--max_restarts=1', '--noslurm_requeue'], '#SBATCH --no-requeue'),
   ],
 )
-def test_a_job_is_requeued_if_it_may_be(tmp_path, flags, line):
-  done = Here(tmp_path).run('--dry_run', '--', **flags)
-  assert line in done.stdout.splitlines()
+def test_a_job_is_requeued_if_it_may_be(launch_here, tmp_path, flags, line):
+  where = '--launcher=slurm', '--module=fake_train', f'--logs_dir={tmp_path}'
+  code, out, _ = launch_here(*where, '--dry_run', *flags, '--')
+  assert code == 0
+  assert line in out.splitlines()
 
 
 @pytest.mark.parametrize(
