@@ -81,6 +81,7 @@ DAILY = {
       *('2-1-adam-0', '3-2-sgd-0'),
     ),
   },
+  'sweeps/autotune_test.py': {'test_it_tries_real_runs': ()},
   'system/chaos_test.py': {
     'test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy': (
       'dynsgd',

@@ -73,7 +73,7 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   words = [
     'do=all:print=ran,leave=a,report=1;all:print=ran,deaf,write=half,forever;'
     'all:print=ran,report=0.5',
-    *('--trial_timeout_secs=2', '--parallel=2'),
+    *('--trial_timeout_secs=3', '--parallel=2'),
     *('--', '--stop_grace_secs=2'),
   ]
   with sweeps.Running(tmp_path, *words) as running:
@@ -84,13 +84,13 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   assert sweeps.read_states(tmp_path) == ['failed', 'failed', 'done']
   for name in ('01', '02'):
     trial = sweeps.read_trial(tmp_path, name)
-    assert trial['cause'] == 'not done within --trial_timeout_secs=2'
-    assert trial['secs'] >= 2
+    assert trial['cause'] == 'not done within --trial_timeout_secs=3'
+    assert trial['secs'] >= 3
   log = tmp_path / 'sweep' / 'trials' / '01' / 'log'
   assert 'leaving on 15' in log.read_text()
   assert background.last_line(running.stderr.read_text()) == (
     'distmnist.sweep: error: trial 01 (do=all:print=ran,leave=a,report=1)'
-    ' failed, the first of 2 that did: not done within --trial_timeout_secs=2;'
+    ' failed, the first of 2 that did: not done within --trial_timeout_secs=3;'
     f' log: {log}; once repaired, --retry_failed runs it again'
   )
   # The limit is no part of what a sweep is known by.
