@@ -219,15 +219,6 @@ def test_the_first_failure_is_last_on_the_screen_and_ends_the_others(
 
 
 @pytest.mark.slow
-def test_the_earlier_of_two_failures_is_the_root_cause(tmp_path):
-  done = run_launch(
-    'ps0:wait=worker1.ready,exit=5;worker0:forever;worker1:leave', tmp_path
-  )
-  assert done.returncode == 5
-  assert 'error: ps 0 ' in last_line(done.stderr)
-
-
-@pytest.mark.slow
 def test_a_task_killed_from_outside_is_named_by_its_signal(tmp_path):
   with start_launch(
     'worker0:leave;worker1:touch=on,forever', tmp_path

@@ -127,15 +127,6 @@ def test_the_real_program_trains_as_jobs(here):
   assert read_report(here.folder / 'run')['global_step'] >= 40
 
 
-@pytest.mark.slow
-def test_a_submit_that_fails_is_told_in_its_words(here):
-  done = here.do(
-    'all:count=1', template='echo "no queue" >&2; exit 9 # {script}'
-  )
-  assert done.returncode == 1
-  assert 'failed first: submit: no queue; log: ' in last_line(done.stderr)
-
-
 def test_dry_run_prints_what_would_be_submitted(here):
   flags = {'template': 'q {name} {command}', 'ps_template': 'q -P cpu {script}'}
   done = here.run('--dry_run', '--', **flags)

@@ -52,12 +52,6 @@ def test_tasks_on_machines_of_their_own_have_the_threads_of_tensorflow():
     assert task.argv[7:] == ('--steps=5',)
 
 
-def test_flags_of_the_user_come_last_so_that_they_win():
-  flag = '--intra_op_parallelism_threads=7'
-  for task in jobs.make_tasks(PS, WORKERS, [flag]):
-    assert task.argv[-1] == flag
-
-
 def test_one_worker_without_a_ps_gets_no_cluster_flags():
   (task,) = jobs.make_tasks([], ['127.0.0.1:0'], [])
   assert task.port is None
@@ -81,17 +75,6 @@ def test_who_sets_a_cluster_flag_himself_is_refused(name, words):
     cli.UsageError, match=f"--{name} is the launcher's to set"
   ):
     jobs.make_tasks(PS, WORKERS, flags)
-
-
-def test_gpus_are_dealt_to_the_workers_in_turn_and_none_to_a_ps():
-  cluster = jobs.make_tasks(PS, WORKERS, [], gpus=['4', '6'])
-  assert [dict(task.env)['CUDA_VISIBLE_DEVICES'] for task in cluster] == [
-    '',
-    '',
-    '4',
-    '6',
-    '4',
-  ]
 
 
 def test_no_gpus_are_hidden_from_all_and_unknown_ones_left_alone():

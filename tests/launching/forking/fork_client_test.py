@@ -140,15 +140,6 @@ def test_a_command_that_is_too_long_is_one_line(make_client):
   )
 
 
-def test_signals_go_to_the_tasks_that_are_named(make_client, servers):
-  with make_client() as client:
-    client.signal(['ps 0', 'worker 1'], signal.SIGTERM)
-    assert [servers[0].hear() for _ in range(2)] == [
-      {'signal': 15, 'name': 'ps 0'},
-      {'signal': 15, 'name': 'worker 1'},
-    ]
-
-
 def test_pids_are_known_from_the_start_to_the_end_of_a_task(
   make_client, servers
 ):

@@ -27,13 +27,6 @@ def make(tmp_path, cluster, monkeypatch):
   return make
 
 
-def test_an_end_that_was_asked_for_is_not_judged(make):
-  _, attempts = make([[('worker 0', 3)]], restart_limits.Limits(1))
-  assert attempts.turn(0.0, is_told=True) == []
-  assert attempts.records['worker 0'].code == 3
-  assert attempts.policy.failure is None
-
-
 def test_after_a_signal_no_task_starts_again(make):
   host, attempts = make([[('worker 1', -9)]], restart_limits.Limits(1))
   host.signals.append(15)
