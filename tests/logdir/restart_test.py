@@ -127,13 +127,6 @@ def test_a_path_is_what_the_training_begins_with(
   assert make_again(restart) == own
 
 
-@pytest.mark.parametrize('given', ['nowhere', 'run/model.ckpt-7', 'run', ''])
-def test_a_path_without_a_checkpoint_is_refused(set_flags, tmp_path, given):
-  (tmp_path / 'run').mkdir()
-  with pytest.raises(cli.UsageError, match='^--resume=.*: no checkpoint there'):
-    make_restart(set_flags, tmp_path / 'logdir', tmp_path / given)
-
-
 def test_a_path_that_is_not_whole_is_refused(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
   truncate(f'{path}.data-00000-of-00001')

@@ -1,8 +1,5 @@
 """run_flags: the flags of a run in its folder."""
 
-import pytest
-
-from distmnist.common import cli
 from distmnist.logdir import run_flags
 from distmnist.problems import images
 
@@ -43,13 +40,3 @@ def test_the_flags_of_the_program_itself_are_ours(set_flags, monkeypatch):
     type(run_flags.FLAGS), 'flags_by_module_dict', lambda self: modules
   )
   assert run_flags.ours() == ['a flag']
-
-
-def test_a_directory_without_a_run_is_named(tmp_path):
-  path = tmp_path / 'train.flags'
-  with pytest.raises(cli.RunError) as caught:
-    run_flags.read(str(tmp_path))
-  assert str(caught.value) == (
-    f'no run of distmnist.train in --logdir={tmp_path}: {path} cannot be read '
-    '(No such file or directory)'
-  )
