@@ -45,6 +45,17 @@ def run(folder, *words, **settings):
   )
 
 
+def run_fresh(folder, *words, **settings):
+  """Runs a sweep as `run` does, but as a new process, which Spark wants."""
+  return subprocess.run(
+    make_command(folder, *words, **settings),
+    env=make_env(),
+    capture_output=True,
+    text=True,
+    timeout=250,
+  )
+
+
 def read_table(done):
   """Returns the rows of the table on stdout, a list of dict."""
   first, *lines = done.stdout.splitlines()
