@@ -471,11 +471,7 @@ def test_without_a_ps_all_workers_are_started_again_together(tmp_path):
   for name, second, third in (
     ('worker_0', 'started again with worker 1', 'restart 1 of 1'),
     ('worker_1', 'restart 1 of 1', 'started again with worker 0'),
-    (
-      'worker_2',
-      'started again with worker 1',
-      'started again with worker 0',
-    ),
+    ('worker_2', 'started again with worker 1', 'started again with worker 0'),
   ):
     log = (tmp_path / 'logs' / f'{name}.log').read_text()
     assert log == (

@@ -92,10 +92,7 @@ def test_the_best_is_first_and_a_failure_stops_no_other(tmp_path):
   with open(folder / 'results.csv', newline='') as file:
     found = list(csv.DictReader(file))
   assert [row['state'] for row in found] == [
-    'done',
-    'done',
-    'failed',
-    'diverged',
+    *('done', 'done', 'failed', 'diverged'),
   ]
   assert found[0]['validation'] == '0.9000' and found[0]['test'] == '0.4500'
   assert found[2]['cause'] == 'the disk is full'
@@ -112,9 +109,7 @@ def test_a_cluster_a_trial(tmp_path):
   assert sweeps.read_trial(tmp_path, '02')['cause'] == 'boom'
   logs = tmp_path / 'sweep' / 'trials' / '01' / 'logs'
   assert sorted(path.name for path in logs.iterdir()) == [
-    'ps_0.log',
-    'worker_0.log',
-    'worker_1.log',
+    *('ps_0.log', 'worker_0.log', 'worker_1.log'),
   ]
 
 

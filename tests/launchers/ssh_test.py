@@ -98,12 +98,7 @@ class Here(background.Here):
       (folder / name).chmod(0o755)
 
   def command(
-    self,
-    *words,
-    program=LAUNCH,
-    hosts=HOSTS,
-    python='../my python',
-    **flags,
+    self, *words, program=LAUNCH, hosts=HOSTS, python='../my python', **flags
   ):
     settings = {**self.settings, 'ssh_python': python, 'module': 'fake_train'}
     flags = {**settings, 'hosts': hosts, **flags}

@@ -12,11 +12,7 @@ WORKERS = ['c:3', 'd:4', 'e:5']
 def test_ps_come_first_then_the_workers_in_order():
   cluster = jobs.make_tasks(PS, WORKERS, [])
   assert [task.name for task in cluster] == [
-    'ps 0',
-    'ps 1',
-    'worker 0',
-    'worker 1',
-    'worker 2',
+    *('ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2'),
   ]
   assert [task.address for task in cluster] == PS + WORKERS
   assert (cluster[1].host, cluster[1].port) == ('b', 2)
@@ -25,15 +21,9 @@ def test_ps_come_first_then_the_workers_in_order():
 def test_a_task_is_told_who_it_is_and_who_the_others_are():
   task = jobs.make_tasks(PS, WORKERS, ['--steps=5'], num_cores=8)[3]
   assert task.argv == (
-    'python',
-    '-m',
-    'distmnist.train',
-    '--job_name=worker',
-    '--task_index=1',
-    '--ps_hosts=a:1,b:2',
-    '--worker_hosts=c:3,d:4,e:5',
-    '--intra_op_parallelism_threads=2',
-    '--inter_op_parallelism_threads=2',
+    *('python', '-m', 'distmnist.train', '--job_name=worker'),
+    *('--task_index=1', '--ps_hosts=a:1,b:2', '--worker_hosts=c:3,d:4,e:5'),
+    *('--intra_op_parallelism_threads=2', '--inter_op_parallelism_threads=2'),
     '--steps=5',
   )
 
@@ -89,11 +79,7 @@ def test_the_data_task_has_the_flags_of_train_and_serves_nowhere():
   assert task.name == 'data'
   assert task.address == '127.0.0.1'
   assert task.argv == (
-    'python',
-    '-m',
-    'distmnist.train',
-    '--dataset=mnist',
-    '--download_only',
+    *('python', '-m', 'distmnist.train', '--dataset=mnist', '--download_only'),
   )
 
 
@@ -125,10 +111,8 @@ def test_an_evaluator_is_told_its_role_and_no_hosts():
   (task,) = jobs.make_evaluator_tasks(job, 'h', num_threads=1)
   assert (task.name, task.address) == ('evaluator 0', 'h')
   assert task.argv[3:] == (
-    '--job_name=evaluator',
-    '--task_index=0',
-    '--intra_op_parallelism_threads=1',
-    '--inter_op_parallelism_threads=2',
+    *('--job_name=evaluator', '--task_index=0'),
+    *('--intra_op_parallelism_threads=1', '--inter_op_parallelism_threads=2'),
     '--logdir=run',
   )
   assert ('CUDA_VISIBLE_DEVICES', '') in task.env

@@ -210,11 +210,8 @@ def test_numbers_that_are_not_finite_are_found(
 @pytest.mark.parametrize(
   'changed',
   [
-    '--model=dnn',
-    '--dataset=mnist',
-    '--validation_images=7',
-    '--synthetic_seed=3',
-    '--synthetic_train_images=80',
+    *('--model=dnn', '--dataset=mnist', '--validation_images=7'),
+    *('--synthetic_seed=3', '--synthetic_train_images=80'),
   ],
 )
 def test_a_run_of_another_model_or_data_set_is_refused(

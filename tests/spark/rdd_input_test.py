@@ -28,10 +28,7 @@ class FakeRdd:
 
 @pytest.mark.parametrize(
   'records, words',
-  [
-    ([], 'it has no example'),
-    ([(b'12345', 0)], 'images has the shape'),
-  ],
+  [([], 'it has no example'), ([(b'12345', 0)], 'images has the shape')],
 )
 def test_the_first_image_is_looked_at_before_spark_has_any_job(records, words):
   with pytest.raises(ValueError, match=words):

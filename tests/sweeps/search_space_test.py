@@ -17,12 +17,9 @@ def test_a_product_has_each_with_each_and_the_last_name_fastest():
   choices = parse('learning_rate=0.1,0.01', 'strategy=easgd,ssp,bmuf')
   found = search_space.make_product(choices)
   assert [search_space.describe(each) for each in found] == [
-    'learning_rate=0.1 strategy=easgd',
-    'learning_rate=0.1 strategy=ssp',
-    'learning_rate=0.1 strategy=bmuf',
-    'learning_rate=0.01 strategy=easgd',
-    'learning_rate=0.01 strategy=ssp',
-    'learning_rate=0.01 strategy=bmuf',
+    *('learning_rate=0.1 strategy=easgd', 'learning_rate=0.1 strategy=ssp'),
+    *('learning_rate=0.1 strategy=bmuf', 'learning_rate=0.01 strategy=easgd'),
+    *('learning_rate=0.01 strategy=ssp', 'learning_rate=0.01 strategy=bmuf'),
   ]
   assert search_space.to_flags(found[0]) == [
     '--learning_rate=0.1',

@@ -91,9 +91,7 @@ def test_executors_are_told_where_the_data_is(set_flags, monkeypatch):
 
 
 def test_its_runner_has_its_settings(set_flags, tmp_path):
-  set_flags(
-    *('--runner=spark', f'--master={CLUSTER}', '--spark_wait_secs=7'),
-  )
+  set_flags(*('--runner=spark', f'--master={CLUSTER}', '--spark_wait_secs=7'))
   backend = make_backend(2)
   with open(tmp_path / 'lock', 'a+') as lock:
     driver = backend.make_runner(str(tmp_path), lock, 3.0)._driver

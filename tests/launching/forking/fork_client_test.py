@@ -95,9 +95,7 @@ def test_the_server_is_told_its_socket_its_module_and_its_namespace(
   fd = server.pass_fds[0]
   assert server.pass_fds == [fd, 70, 71, 80, 81]
   assert server.command[:3] == [
-    sys.executable,
-    '-m',
-    'distmnist.launching.forking.fork_server',
+    *(sys.executable, '-m', 'distmnist.launching.forking.fork_server'),
   ]
   # The last word is blank: room for the titles of the tasks.
   assert server.command[3:] == [str(fd), 'some.module', '80', '81', ' ' * 200]

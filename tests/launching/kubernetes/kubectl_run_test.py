@@ -36,10 +36,7 @@ def test_the_chief_is_shown_and_its_success_is_ours(cluster, capfd, caplog):
     ({'kind': 'Job'}, []),
     ({'kind': 'Job'}, [waiting]),
     ({'kind': 'Job'}, [make_pod(CHIEF, running={})]),
-    (
-      make_object('Job', 'Complete'),
-      [make_pod(CHIEF, terminated=make_end(0))],
-    ),
+    (make_object('Job', 'Complete'), [make_pod(CHIEF, terminated=make_end(0))]),
   )
   assert run() == 0
   assert capfd.readouterr().out.startswith(f'the log of {CHIEF}\n')
@@ -65,7 +62,7 @@ def test_who_failed_first_is_named_and_the_chief_gives_the_code(
         make_pod('mnist-ps-0-0-y', terminated=ended),
         make_pod('mnist-chief-0-0-x', terminated=make_end(3)),
       ],
-    ),
+    )
   )
   assert run('jobset') == 3
   assert caplog.messages[-1] == (

@@ -59,9 +59,7 @@ def test_an_error_that_says_all_in_a_line_is_not_said_twice(capsys):
 
 def test_a_ps_that_left_with_a_worker_names_the_worker(capsys):
   group = Group(
-    failures.Failure(PS, 3),
-    ['worker 1 has ended'],
-    codes=[(WORKER, 2)],
+    failures.Failure(PS, 3), ['worker 1 has ended'], codes=[(WORKER, 2)]
   )
   assert report(group) == 2
   assert 'error: worker 1 (x:3) failed first' in capsys.readouterr().err

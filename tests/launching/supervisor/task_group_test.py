@@ -317,9 +317,7 @@ def test_tasks_that_start_together_leave_in_order_before(
   monkeypatch.setattr(restart_limits, 'FIRST_BACKOFF_SECS', 0)
   host = FakeHost([[('worker 1', -9)]])
   with task_group.TaskGroup(
-    host,
-    str(tmp_path),
-    restart_limits.Limits(1, restart_together=True),
+    host, str(tmp_path), restart_limits.Limits(1, restart_together=True)
   ) as group:
     for task in cluster:
       group.start(task)
