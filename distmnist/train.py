@@ -117,11 +117,16 @@ def run_worker(task, console, start, at_end):
   splits = train_split, validation_split = problem_data.load_training_splits(
     problem
   )
+  judges = [validation_split]
+  if cluster.is_chief:
+    judges.append(problem_data.load_test_split(problem, train_split))
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
-  folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
+  folder = run_folder.RunFolder(
+    task, choice.plan.last_step, splits, choice.plan
+  )
   if late_start.has_ended(cluster, folder.restart):
     _log.info('the run has ended')
     return 0
@@ -148,7 +153,7 @@ def run_worker(task, console, start, at_end):
       # The graph of one step, before it is copied.
       summaries.write_graph(folder.path)
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
-    loop.build(_SEED.value, validation_split, at_end)
+    loop.build(_SEED.value, judges, at_end)
     with session_lib.make_session(task, loop.scaffold, loop.hooks) as session:
       while not session.should_stop():
         session.run([])

@@ -16,6 +16,7 @@ expected and what to do.
 """
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -38,6 +39,9 @@ _NO_READER = 141  # As when SIGPIPE ends a program in a shell.
 
 # These would recur after a restart, and the task has said what to do.
 FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
+# What is no mistake of ours wherever it comes from.
+_FULL = errno.ENOSPC, errno.EDQUOT
+_FORBIDDEN = errno.EROFS, errno.EACCES
 # The last line of a program that has failed: its name, the reason.
 ERROR_LINE = re.compile(rf'{PACKAGE}\.(\w+): error: (.*)')
 # These words in an error tell a sweep that the training has diverged.
@@ -115,6 +119,7 @@ def run(
     first_flags: names of the flags that --help explains; by default those of
       the program's own module.
   """
+  _prepare_output()
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
   rest, kept = [], None  # Freeing a session that is cut off takes forever.
@@ -146,14 +151,31 @@ def run(
     code = _report(program, _explain_memory(error), FAILED)
   except Exception as error:
     code, kept = _report_unexpected(program, error), error
-  _end(leave, code or 0)
+  for tidy in (mirror.close, scratch.remove):
+    tidy()
+  leave(_end_output(program, code or 0))
   del kept
 
 
-def _end(leave, code):
-  for tidy in (mirror.close, scratch.remove, _is_read):
-    tidy()
-  leave(code)
+def _prepare_output():
+  """Has a program print whatever it wants, to whatever it was given."""
+  for name in ('stdout', 'stderr'):
+    stream = getattr(sys, name)
+    if stream is None:  # After `>&-` or `2>&-`.
+      setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115
+    elif hasattr(stream, 'reconfigure'):
+      # A name of a file may have characters that a terminal has not.
+      stream.reconfigure(errors='backslashreplace')
+
+
+def _end_output(program, code):
+  """Returns the exit code, once what was printed is written."""
+  try:
+    _is_read()
+  except OSError as error:
+    code = code or _report_unwritten(program, error)
+    _print_nowhere()
+  return code
 
 
 def _print_help(program, module_name, first_flags):
@@ -162,9 +184,17 @@ def _print_help(program, module_name, first_flags):
 
 
 def _report_os_error(program, error):
-  if not urls.is_remote(str(error.filename)):
+  if error.filename is None and error.errno in _FULL:
+    return _report_unwritten(program, error)
+  is_theirs = error.errno in (*_FULL, *_FORBIDDEN) and error.filename
+  if not (is_theirs or urls.is_remote(str(error.filename))):
     return _report_unexpected(program, error)
   return _report(program, f'{error.filename}: {error.strerror}', FAILED)
+
+
+def _report_unwritten(program, error):
+  what = f'its output cannot be written: {error.strerror}'
+  return _report(program, what, FAILED)
 
 
 def _explain_unknown(program, error, passthrough, is_for_train):
@@ -210,11 +240,15 @@ def _is_read():
   except BrokenPipeError:
     is_read = False
   if not is_read:
-    # The interpreter flushes once more at exit.
-    with open(os.devnull, 'wb') as nowhere:
-      for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere.fileno(), stream.fileno())
+    _print_nowhere()
   return is_read
+
+
+def _print_nowhere():
+  # The interpreter flushes once more at exit.
+  with open(os.devnull, 'wb') as nowhere:
+    for stream in (sys.stdout, sys.stderr):
+      os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _is_closed(stream):
@@ -234,7 +268,7 @@ def _report(program, error, code, help_of=None):
     # distmnist.launch and distmnist-launch each have a matching train.
     other = re.sub(r'\w+$', help_of, program) if help_of else program
     message += f' (see {other} --help)'
-  with contextlib.suppress(BrokenPipeError):
+  with contextlib.suppress(OSError):
     print(f'{program}: error: {message}', file=sys.stderr, flush=True)
   return code
 

@@ -10,7 +10,7 @@ import os
 from distmnist.common import files, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import logdirs, restart, run_data, run_flags
-from distmnist.training import divergence
+from distmnist.training import divergence, epoch_check
 from distmnist.training.problems import problem_source
 
 _log = logging.getLogger(__name__)
@@ -26,18 +26,19 @@ class RunFolder:
     owner: owner.Owner, on a chief that has claimed its folder, or None.
   """
 
-  def __init__(self, task, last_step, splits=()):
+  def __init__(self, task, last_step, splits=(), plan=None):
     """
     Args:
       task: task.Task.
       last_step: int, the global step at which the run ends.
+      plan: schedule.Plan, with a problem.
       splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
     self.restart = restart.from_flags(self.path, last_step)
     self.images = self.owner = None
     self._task = task
-    self._splits = splits
+    self._splits, self._plan = splits, plan
     self._problem = None
 
   @property
@@ -76,6 +77,8 @@ class RunFolder:
         )
     if task.cluster.is_chief:
       self.restart.prepare()
+      if self._plan:
+        epoch_check.check(self.restart.find(), self._plan)
 
   def _check(self, problem):
     """Checks that the run in the folder, if any, can be resumed."""

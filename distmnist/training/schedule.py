@@ -59,6 +59,7 @@ class Plan:
     images_per_update: int, images in one global step.
     num_slices: int, the slices of a batch, each with --batch_size on each GPU.
     dealing: batch_table.Dealing, how the batches are dealt.
+    epochs: fractions.Fraction, the passes asked for; None if steps are.
   """
 
   num_images: int
@@ -66,6 +67,7 @@ class Plan:
   images_per_update: int
   num_slices: int
   dealing: batch_table.Dealing
+  epochs: fractions.Fraction | None = None
 
   @property
   def batch_size(self):
@@ -122,7 +124,8 @@ def make_plan(cluster, strategy, num_images):
     epochs = 1
   if epochs is not None:
     # The number as typed, not the nearest float: 1.1 times 10 is 11.
-    images = fractions.Fraction(repr(epochs)) * images_per_epoch
+    epochs = fractions.Fraction(repr(epochs))
+    images = epochs * images_per_epoch
     steps.append(max(1, math.ceil(images / images_per_update)))
   unit = strategy.push_period
   pushes_per_step = strategy.batches_per_update // unit
@@ -131,6 +134,7 @@ def make_plan(cluster, strategy, num_images):
     images_per_epoch=images_per_epoch,
     images_per_update=images_per_update,
     num_slices=num_slices,
+    epochs=epochs,
     dealing=batch_table.Dealing(
       num_workers=cluster.num_workers,
       batch_size=batch_size,

@@ -65,12 +65,12 @@ class WorkerLoop:
     self._history = history
     self._console = console
 
-  def build(self, seed, validation_split, at_end):
+  def build(self, seed, judges, at_end):
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
       seed: int, from --seed.
-      validation_split: split.Split.
+      judges: (validation, test), split.Splits; only the chief needs them.
       at_end: contextlib.ExitStack, for what is written when this life ends.
     """
     task, step = self._task, self._graph.step
@@ -97,7 +97,7 @@ class WorkerLoop:
     if cluster.is_chief:
       kept = step.center + step.averages
       self._chief = chief_lib.Chief(
-        task, self._choice, kept, validation_split, self._folder
+        task, self._choice, kept, judges, self._folder
       )
       self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
     save = self._chief.save if cluster.is_chief else None

@@ -40,3 +40,36 @@ def test_the_flags_of_the_program_itself_are_ours(set_flags, monkeypatch):
     type(run_flags.FLAGS), 'flags_by_module_dict', lambda self: modules
   )
   assert run_flags.ours() == ['a flag']
+
+
+@pytest.mark.parametrize(
+  'words, found',
+  [
+    ([], None),
+    (['--run_flags_wide'], ('--norun_flags_wide', '--run_flags_wide')),
+    (['--run_flags_name=a'], ('no --run_flags_name', '--run_flags_name=a')),
+    (
+      ['--run_flags_many=8', '--run_flags_many=5'],
+      (
+        '--run_flags_many=8 --run_flags_many=4',
+        '--run_flags_many=8 --run_flags_many=5',
+      ),
+    ),
+  ],
+)
+def test_a_change_is_found_whatever_the_kind_of_flag(
+  set_flags, tmp_path, words, found
+):
+  kinds = (
+    (flags.DEFINE_multi_integer, 'run_flags_many', [8, 4]),
+    (flags.DEFINE_bool, 'run_flags_wide', False),
+    (flags.DEFINE_string, 'run_flags_name', None),
+  )
+  names = [name for _, name, _ in kinds]
+  for define, name, default in kinds:
+    if name not in flags.FLAGS:
+      define(name, default, '', module_name='distmnist.tests')
+  set_flags()
+  run_flags.write(str(tmp_path))
+  set_flags(*words)
+  assert run_flags.find_changed(str(tmp_path), names) == found

@@ -133,7 +133,8 @@ class Run:
     )
     problem.load = problem_lib.from_flags().load
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
-    self.chief = chief_lib.Chief(task, choice, center, validation, folder)
+    judges = validation, problem_data.load_test_split(problem)
+    self.chief = chief_lib.Chief(task, choice, center, judges, folder)
     self.hooks = self.chief.hooks(
       types.SimpleNamespace(last={'global_step': 40}),
       types.SimpleNamespace(

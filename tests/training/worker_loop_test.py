@@ -43,7 +43,7 @@ class Run:
       self.loop = worker_loop.WorkerLoop(
         task, choice, graph, folder, history, console
       )
-      self.loop.build(3, splits[1], at_end)
+      self.loop.build(3, (splits[1], splits[1]), at_end)
       with session_lib.make_session(
         task, self.loop.scaffold, self.loop.hooks
       ) as session:

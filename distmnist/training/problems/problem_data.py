@@ -47,17 +47,24 @@ def load_train_split(problem):
   return train
 
 
-def load_test_split(problem):
+def load_test_split(problem, train=None):
   """Returns the split.Split by which a training is finally judged.
 
+  Args:
+    problem: problem.Problem.
+    train: split.Split of the training data or of a part, which it must be
+      like; None to take any.
+
   Raises:
-    cli.UsageError: there is none.
+    cli.UsageError: there is none, or it is not like `train`.
   """
   test = load(problem, 'test')
   if test is None or not test.num_examples:
     raise problem.error(
       "load('test') gave nothing to judge the training by: expected (x, y)"
     )
+  if train is not None:
+    _check_alike(problem, train, test, 'test')
   return test
 
 
@@ -139,6 +146,12 @@ def _check_alike(problem, train, other, name):
     raise problem.error(
       f'load({name!r}) has another structure than the training data'
     ) from error
+  mine, theirs = (getattr(s, 'class_names', None) for s in (train, other))
+  if mine and theirs and mine != theirs:
+    raise problem.error(
+      f'load({name!r}) has the classes {", ".join(theirs)}, but the training '
+      f'data have {", ".join(mine)}: give all readers the same classes=[...]'
+    )
   for mine, theirs in zip(
     train.spec.arrays(), other.spec.arrays(), strict=True
   ):
