@@ -145,10 +145,8 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
 @pytest.mark.parametrize(
   'words, code, said',
   [
-    (['--strategy=easgdd'], 2, 'easgdd'),
     (['--optimizer=ftrl', '--strategy=easgd'], 2, '--optimizer=ftrl'),
     (['--job_name=evaluator'], 2, 'expected ps or worker'),
-    (['--last_step=0'], 2, '--last_step'),
   ],
 )
 def test_what_is_wrong_is_one_line(words, code, said):

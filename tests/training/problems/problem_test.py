@@ -107,7 +107,6 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
   'more, call, message',
   [
     ("best = 'loss'", None, "best is 'loss': expected a metric with its dire"),
-    ('best = 1', None, 'best is 1: expected a metric with its direction'),
     ('load = 5', None, 'has no function load: expected load(split), build(x'),
     (
       'def loss(y, outputs):\n  return tf.zeros([2, 2])',
@@ -115,24 +114,9 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
       'loss() gave float32 of shape (2, 2): expected float32, one value an ex',
     ),
     (
-      'def loss(y, outputs):\n  return tf.constant(1)',
-      lambda p, y: p.loss(y, y),
-      'loss() gave int32 of shape (): expected float32',
-    ),
-    (
       "def loss(y, outputs):\n  return 'small'",
       lambda p, y: p.loss(y, y),
       "loss() gave 'small': expected a tensor of float32, one value an exampl",
-    ),
-    (
-      "def loss(y, outputs):\n  return {'a': y}",
-      lambda p, y: p.loss(y, y),
-      "loss() gave {'a': <tf.Tensor",
-    ),
-    (
-      'def loss(y, outputs):\n  return 1.5',
-      lambda p, y: p.loss(y, y),
-      'loss() gave 1.5: expected a tensor',
     ),
     (
       'def loss(y, outputs):\n  return tf.as_string(y)',
@@ -163,11 +147,6 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
       "def metrics(y, outputs):\n  return {'m': None}",
       lambda p, y: p.metrics(y, y),
       "metrics() gave 'm' as None: expected a tensor of numbers, one an exampl",
-    ),
-    (
-      "def metrics(y, outputs):\n  return {'m': tf.as_string(y)}",
-      lambda p, y: p.metrics(y, y),
-      "metrics() gave 'm' as <tf.Tensor",
     ),
     (
       'def finish(means):\n  pass',
