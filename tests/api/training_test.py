@@ -179,8 +179,6 @@ def test_a_problem_may_be_a_module_and_a_logdir_is_kept(tmp_path):
   'settings, code, message',
   [
     ({'epoch': 2}, 2, "flag 'epoch'. Did you mean: epochs"),
-    ({'num_ps': -1}, 2, '--num_ps=-1'),
-    ({'problem': 'none.py'}, 2, '--problem=none.py: no such file in'),
     ({'dataset': 'npy', 'data_dir': '/none'}, 1, '/none'),
   ],
 )

@@ -167,12 +167,18 @@ def test_sync_stays_in_lock_step_when_a_worker_is_killed_again_and_again(
 ):
   logdir = tmp_path / 'run'
   flags = *SMALL, SYNC, '--log_secs=0', f'--logdir={logdir}'
-  flags = *flags, '--train_steps=300'
+  flags = *flags, '--train_steps=300', '--stall_warn_secs=0.5'
   cluster = make_real_cluster(1, 3)
   ps, workers = cluster.start_all(*flags)
   for i in range(1, 4):
     wait_for_step(workers[0], 40 * i)
     kill(tasks, workers[2])
+    if i == 3:  # Who waits for it is told of it.
+      wait_for_line(
+        workers[0],
+        f'waiting for worker 2 at {cluster.hosts["worker"][2]}, which does not '
+        'answer',
+      )
     workers[2] = cluster.start('worker', 2, *flags)
   assert tasks.wait(*workers, *ps) == [0] * 4
   rows = read_report(logdir)['workers']
@@ -283,24 +289,6 @@ def test_a_suspended_task_is_named_and_then_given_up(
   output = chiefs['worker 1'].output
   stopped = re.search(r'stopped at step (\d+)', output)[1]
   assert saved_step(tmp_path / 'worker') >= int(stopped)
-
-
-@pytest.mark.slow
-def test_a_killed_worker_is_named_to_those_who_wait_for_it(
-  tasks, make_real_cluster
-):
-  cluster = make_real_cluster(1, 2)
-  flags = *SMALL, SYNC, '--log_secs=0', '--stall_warn_secs=0.5'
-  flags = *flags, '--train_steps=200'
-  ps, workers = cluster.start_all(*flags)
-  wait_for_step(workers[0], 10)
-  kill(tasks, workers[1])
-  address = cluster.hosts['worker'][1]
-  wait_for_line(
-    workers[0], f'waiting for worker 1 at {address}, which does not answer'
-  )
-  workers[1] = cluster.start('worker', 1, *flags)
-  assert tasks.wait(*workers, *ps) == [0] * 3
 
 
 @pytest.mark.slow
