@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist import predict
 from distmnist.common import cli
-from distmnist.data import idx
 from distmnist.serving import saved_model
 from tests.data.idx_test import pack
 from tests.data.image_files_test import encode_png
@@ -276,25 +275,3 @@ def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(
   assert lines[-1] == (
     f'accuracy {report["test_accuracy"]:.4f} ({num_correct:,} of 10,000 images)'
   )
-
-  # The same images as files of their own, some in colours, some inverted.
-  pixels = idx.read(str(images), num_dims=3)[:20, ..., np.newaxis]
-  for i, image in enumerate(pixels):
-    image = np.repeat(image, 3, axis=-1) if i % 2 else image
-    (tmp_path / f'{i:02}.png').write_bytes(encode_png(image))
-    (tmp_path / f'{i:02}.dark.png').write_bytes(encode_png(255 - image))
-  for pattern, *flags in (['??.png'], ['??.dark.png', '--invert']):
-    lines = run_command(
-      'predict',
-      *(f'--export_dir={model}', f'--images={tmp_path}/{pattern}', *flags),
-    )
-    found = [line.split('  ') for line in lines]
-    assert [name for name, _, _ in found] == [
-      f'{tmp_path}/{pattern.replace("??", f"{i:02}")}' for i in range(20)
-    ]
-    for (_, number, probability), row in zip(found, rows[:20], strict=True):
-      assert number == row['class']
-      # The rest of the batch may change the last bits.
-      assert float(probability) == pytest.approx(
-        float(row['probability']), abs=1e-4
-      )

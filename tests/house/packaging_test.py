@@ -131,7 +131,9 @@ cells = [nbformat.v4.new_code_cell(text) for text in sys.argv[1:]]
 book = nbformat.v4.new_notebook(cells=cells)
 nbclient.NotebookClient(book, timeout=300, kernel_name='python3').execute()
 *before, last = book.cells
-print(*(x.get('text') for c in before for x in c.outputs), file=sys.stderr)
+for output in [output for cell in before for output in cell.outputs]:
+  if output.get('name') == 'stderr':
+    print(output['text'], file=sys.stderr)
 print(last.outputs[0]['text'])
 """
 

@@ -37,6 +37,10 @@ DAILY = {
       *('async_sgd-3-flags0', 'ring_allreduce-0-flags4'),
     ),
   },
+  'house/adding_a_strategy_test.py': {
+    'test_its_own_test_and_those_of_all_rules_pass': ('some',),
+  },
+  'house/docs_test.py': {'test_the_site_builds_without_a_warning': ()},
   'lifecycle/session_test.py': {
     'test_early_stopping_ends_all_workers': ('async_sgd-1', 'sync_sgd-10'),
     'test_a_signal_saves_and_the_next_start_resumes': ('rule1-15',),
@@ -115,6 +119,9 @@ DAILY = {
     'test_a_ps_that_was_killed_is_back_and_all_go_on_from_the_checkpoint': (
       'rule1-1',
     ),
+    'test_a_full_disk_is_named_and_what_was_saved_is_kept': (
+      'while it trains',
+    ),
   },
   'system/formats_test.py': {'test_logs_of_criteo': ()},
   'system/keras_test.py': {
@@ -128,9 +135,6 @@ DAILY = {
   },
   'system/launches_test.py': {
     'test_launches_in_a_row_end_at_once': (),
-    'test_what_is_killed_is_started_again_and_the_run_ends_well': (
-      'ps and chief',
-    ),
   },
   'system/new_rows_test.py': {
     'test_who_is_killed_leaves_each_key_its_row': ('ps-async_sgd',),
@@ -140,7 +144,7 @@ DAILY = {
   },
   'system/rules_test.py': {
     'test_workers_learn_end_cleanly_and_tell_what_they_did': (
-      *('async_sgd', 'ring_allreduce', 'sync_sgd with backup'),
+      *('drop_stale', 'ring_allreduce', 'sync_sgd with backup'),
     ),
   },
   'system/shards_stop_test.py': {
