@@ -17,11 +17,7 @@ from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
 from distmnist.training import chief as chief_lib
 from distmnist.training.hooks import (
-  begin_hook,
-  growth_hook,
-  save_hook,
   stop_hook,
-  validation_hook,
 )
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
@@ -119,29 +115,6 @@ def load_test_split():
 def find_share(split):
   """Returns the accuracy on it of a net that always answers 3."""
   return np.mean(split.y == 3)
-
-
-@pytest.mark.slow
-def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
-  set_flags(*FEW)
-  kinds = [type(hook) for hook in Run(tf_session).hooks]
-  assert kinds == [
-    stop_hook.EndHook,
-    growth_hook.GrowthHook,
-    save_hook.SaveHook,
-  ]
-  set_flags(*FEW, '--validation_steps=10')
-  with tf.Graph().as_default(), tf.Session() as session:
-    run = Run(session, tmp_path)
-  kinds = [type(hook) for hook in run.hooks]
-  assert kinds == [
-    begin_hook.BeginHook,
-    validation_hook.ValidationHook,
-    stop_hook.EndHook,
-    growth_hook.GrowthHook,
-    save_hook.SaveHook,
-  ]
-  assert run.stop.find_unsaved == run.hooks[-1].find_unsaved
 
 
 @pytest.mark.slow
