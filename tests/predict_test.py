@@ -128,11 +128,6 @@ def test_a_pattern_is_taken(run, tmp_path):
   assert lines == [f'{i}.png  {i}  0.3297' for i in (1, 3, 5)]
 
 
-def test_images_and_other_inputs_are_not_given_together(run):
-  with pytest.raises(cli.UsageError, match='--images and --inputs are both'):
-    run('--images=3.png', '--inputs=3.npy')
-
-
 @pytest.fixture(scope='module')
 def sums_dir(tmp_path_factory):
   """A model of x float32 [n, 2] and n int64 [n]: their sum, and n doubled."""

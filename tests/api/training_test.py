@@ -29,18 +29,6 @@ SMALL = {
 FOREVER = {**SMALL, 'train_steps': 10**8, 'log_secs': 0.1}
 
 
-def find_launchers(marker):
-  """Returns the processes (list) whose command line has `marker`."""
-  found = []
-  for process in psutil.process_iter():
-    try:
-      if any(marker in word for word in process.cmdline()):
-        found.append(process)
-    except psutil.Error:
-      pass
-  return found
-
-
 def wait_until_gone(processes):
   _, alive = psutil.wait_procs(processes, timeout=60)
   assert not alive

@@ -38,18 +38,6 @@ def test_the_test_split_is_another_one(set_flags):
   assert (images != train[:5]).any()
 
 
-def test_the_model_has_as_many_logits_as_the_data_has_classes(
-  tf_session, set_flags
-):
-  set_flags(*SMALL, '--model=softmax')
-  logits = problem.build(tf.zeros([3, 28, 28, 1]), is_training=True)
-  assert logits.shape.as_list() == [3, 10]
-  assert [v.op.name for v in tf.global_variables()] == [
-    'softmax/weights',
-    'softmax/biases',
-  ]
-
-
 def test_images_and_classes_may_be_others(tf_session, set_flags):
   set_flags(
     *SMALL,
