@@ -1,5 +1,8 @@
 """run_flags: the flags of a run in its folder."""
 
+import pytest
+from absl import flags
+
 from distmnist.logdir import run_flags
 from distmnist.problems import images
 

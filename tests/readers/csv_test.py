@@ -51,6 +51,7 @@ def test_files_may_have_no_header_and_other_delimiters(tmp_path):
     ('n,t\n1,x\n2\n', ':3 has 1 fields: expected 2, each in one line'),
     ('n,t\n1,"x\ny"\n', ':3 has 1 fields: expected 2, each in one line'),
     ('m,t\n1,x\n', " has no column 'n': it has m, t"),
+    ('', " has no column 'n'"),
   ],
 )
 def test_what_is_no_table_is_named(tmp_path, text, message):
@@ -79,11 +80,6 @@ def test_files_have_the_same_columns(tmp_path):
   write(tmp_path / 'a-1', 'n,m\n1,2\n')
   with pytest.raises(ValueError, match='a-1 has different columns from .*a-0'):
     csv.Reader(f'{tmp_path}/a-*', x='m', y='n')
-
-
-def test_an_empty_file_has_no_columns(tmp_path):
-  with pytest.raises(ValueError, match="has no column 'n'"):
-    csv.Reader(write(tmp_path / 'a', ''), x='n', y='n')
 
 
 def test_what_the_first_lines_do_not_tell_is_given(tmp_path):
