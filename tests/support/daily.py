@@ -160,7 +160,6 @@ DAILY = {
       'async_sgd-3000-victims0-words0',
     ),
   },
-  'system/tutorial_test.py': {'test_notebooks_run': ('all',)},
   'system/vertical_test.py': {
     'test_the_split_net_is_the_whole_one': (*('adam-sync_sgd', 'sgd-dc_asgd'),),
   },
