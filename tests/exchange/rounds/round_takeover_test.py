@@ -14,12 +14,6 @@ pytestmark = pytest.mark.slow
 make = rounds.make
 
 
-def test_after_a_restart_the_rounds_go_on_from_the_restored_step(make):
-  run = make(first_step=7)
-  found = run.stepper.step_together([[8], [4]])
-  assert found == [(8, 0, [3])] * 2
-
-
 def test_a_chief_that_comes_back_lets_go_who_waits(make):
   run = make()
   stepper = run.stepper
@@ -140,13 +134,3 @@ def test_who_gives_while_a_chief_takes_over_gives_once(
   xs = [[6], [12], [18]] if num_contributions == 3 else [[12]] * 3
   run.play(xs, 3)
   assert stepper.read_center() == [10.5]
-
-
-def test_a_chief_that_comes_back_after_the_end_ends_too(make):
-  """As one that was killed while it waited for the others, or saved."""
-  run = make()
-  run.leave(0)
-  run.come_back(0)
-  run.push(0, 8)
-  with pytest.raises(tf.errors.OutOfRangeError, match='is closed'):
-    run.stepper.join(0)
