@@ -7,8 +7,6 @@ from distmnist.exchange.center import center
 from distmnist.exchange.tables import row_counts
 from distmnist.nn import layers
 
-_HOSTS = {'ps_hosts': ('a:1', 'b:2'), 'worker_hosts': ('c:3',)}
-
 
 def test_without_a_table_nothing_is_counted(tf_session):
   with center.Center(cluster_lib.Cluster()).scope():
