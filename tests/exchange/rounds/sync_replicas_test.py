@@ -38,13 +38,6 @@ def find_ops(kind):
   return [op for op in operations if op.type.endswith(kind)]
 
 
-def test_the_token_of_a_worker_is_beside_the_global_step(built):
-  names = {v.op.name: v.device for v in tf.local_variables()}
-  assert names == {'token_of_worker_1': built.global_step.device}
-  # The optimizer's own local step would be on the worker.
-  assert not [v for v in tf.global_variables() if 'local_step' in v.name]
-
-
 def test_the_gradients_go_into_the_accumulators_of_the_optimizer(built):
   names = {
     op.get_attr('shared_name') for op in find_ops('ConditionalAccumulator')
@@ -53,13 +46,6 @@ def test_the_gradients_go_into_the_accumulators_of_the_optimizer(built):
   pushes = find_ops('AccumulatorApplyGradient')
   assert pushes
   assert {op.device for op in pushes} == {built.shard.device}
-
-
-def test_a_worker_waits_in_a_queue_of_its_own(built):
-  queues = {op.get_attr('shared_name') for op in find_ops('FIFOQueueV2')}
-  assert {b'round/tokens_0', b'round/tokens_1'} <= queues
-  assert built.new_step.dtype == built.staleness.dtype == tf.int64
-  assert built.new_step.shape == built.staleness.shape == []
 
 
 def test_a_creator_leaves_variables_of_the_center_alone():
