@@ -170,9 +170,7 @@ def test_a_broken_png_is_refused(read, harm):
 )
 def test_a_broken_idx_file_is_refused(read, content, found):
   check_refused(
-    read,
-    f'.*/file: found {found}: give a PNG, or a whole IDX file',
-    content,
+    read, f'.*/file: found {found}: give a PNG, or a whole IDX file', content
   )
 
 

@@ -84,20 +84,6 @@ def test_the_model_gets_a_copy_of_each_variable_on_the_worker(tf_session):
   assert copies.shards == tf.global_variables() == tf.trainable_variables()
 
 
-def test_two_ps_cut_the_center_and_not_the_copy(tf_session):
-  copies, model = build(make_member(2))
-  assert [v.shape.as_list() for v in model] == [[5, 2], [1], []]
-  assert [(v.op.name, v.shape.as_list()) for v in copies.shards] == [
-    ('rows/part_0', [3, 2]),
-    ('rows/part_1', [2, 2]),
-    ('one/part_0', [1]),
-    ('scalar', []),
-  ]
-  assert [v.device for v in copies.shards] == [PS[0], PS[1], PS[0], PS[1]]
-  assert copies.shards == tf.global_variables() == tf.trainable_variables()
-  assert tf.local_variables() == model
-
-
 def test_copies_start_with_the_values_that_the_center_has_then(start):
   copies, session = start(2)
   found = session.run(copies.variables)
@@ -111,18 +97,6 @@ def test_copies_start_with_the_values_that_the_center_has_then(start):
     [3],
     1,
   ]
-
-
-def test_a_pull_makes_the_copies_equal_to_the_center(start):
-  copies, session = start(2)
-  assign = copies.assign([tf.zeros([5, 2]), tf.zeros([1]), tf.constant(7.0)])
-  pull, read = copies.pull(), copies.read()
-  session.run(assign)
-  found = session.run(read)
-  assert [value.tolist() for value in found] == [[[0, 0]] * 5, [0], 7]
-  session.run(pull)
-  found = session.run(read)
-  assert [value.tolist() for value in found] == [ROWS.tolist(), [1], 0]
 
 
 @pytest.mark.slow

@@ -35,10 +35,7 @@ def test_rows_are_counted_by_ps(make_cluster, set_flags):
   cluster = make_cluster(2, 1)
   member = cluster.worker(0)
   with tf.Graph().as_default():
-    with (
-      tf.device(member.device_setter()),
-      center.Center(member).scope(),
-    ):
+    with tf.device(member.device_setter()), center.Center(member).scope():
       layers.embedding(tf.constant([0, 1, 30, 30]), 60, 2, 'table')
     counts = row_counts.find()
     with tf.Session(cluster.servers[0].target) as session:
