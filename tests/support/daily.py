@@ -29,6 +29,11 @@ DAILY = {
   'exchange/center/locked_center_test.py': {
     'test_what_a_push_sends_where': ('dynsgd', 'dc_asgd'),
   },
+  'exchange/center/pull_ahead_test.py': {
+    'test_a_gradient_is_of_the_center_a_step_before': (
+      'distmnist.strategies.async_sgd',
+    ),
+  },
   'exchange/nonfinite_test.py': {
     'test_no_rule_lets_it_into_the_center': (
       *('async_sgd', 'sync_sgd', 'easgd', 'dc_asgd', 'ad_psgd'),
@@ -48,6 +53,9 @@ DAILY = {
   'exchange/tables/tables_apart_test.py': {
     'test_each_gradient_of_a_row_is_applied_once_under_each_rule': (
       *('easgd', 'sync_sgd', 'ad_psgd'),
+    ),
+    'test_so_it_is_where_the_rule_itself_would_refuse_tables_or_drop_a_push': (
+      *('async_sgd---pull_ahead=1', 'sync_sgd---replicas_to_aggregate=1'),
     ),
   },
   'export_test.py': {
