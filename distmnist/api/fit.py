@@ -83,7 +83,6 @@ def _train(model, folder, splits, settings):
 
   from distmnist.api import fitted_folder  # noqa: PLC0415
 
-
   if not model.built:
     model(
       keras.tree.map_structure(
