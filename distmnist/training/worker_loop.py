@@ -124,7 +124,7 @@ class WorkerLoop:
         *(task, self._choice, self._graph.step.table),
         *(source, steps, self._others),
       ),
-      self._make_progress_hook(steps),
+      self._make_progress_hook(steps, source),
       nonfinite.NonfiniteHook(self._stats),
       at_end.enter_context(life),
     ]
@@ -150,7 +150,7 @@ class WorkerLoop:
     self._stats.sessions = hook.sessions
     return hook
 
-  def _make_progress_hook(self, steps):
+  def _make_progress_hook(self, steps, source):
     self._progress = progress_hook.ProgressHook(
       self._stats,
       steps,
@@ -159,6 +159,7 @@ class WorkerLoop:
       self._console,
       worker_summaries.from_flags(self._folder.summary_dir, self._graph.step),
       self._choice.problem.unit,
+      source.count_images,
     )
     return self._progress
 

@@ -47,7 +47,7 @@ class BatchSource:
     )
     self._fed = fed
     self._history = history
-    self._rest = data_order.Rest()
+    self._rest, self._base_step = data_order.Rest(), 0
     self._rows, self._index = None, {}
     if dealing.is_lock_step:
       self.tickets = tickets.LockStep(dealing, worker)
@@ -68,14 +68,26 @@ class BatchSource:
       lease: leases.Lease, or None in lock-step.
     """
     self._rest = batch_table.read_rest(table, self.worker)
+    self._base_step = int(table[0, 0])
     self._index = {}
     if lease is None:
-      self.tickets.begin(global_step, int(table[0, 0]))
+      self.tickets.begin(global_step, self._base_step)
       return
     self.tickets.begin(global_step, lease)
     size = self.dealing.batch_size
     places = self._rest.find_places(lease.first * size, lease.end * size)
     self._tell_taken(places[::size], step=global_step, gone=lease.gone)
+
+  def count_images(self, global_step):
+    """Returns how many images (int) all workers have read up to a step.
+
+    Steps before this life of the center may have had other numbers of images.
+    """
+    streams = self.dealing.num_workers if self.dealing.has_own_streams else 1
+    steps = global_step - self._base_step
+    return (
+      self._rest.count_read() * streams + steps * self.dealing.images_per_step
+    )
 
   def make_feed(self, num_batches):
     """Takes batches; returns the feed_dict of a run of `num_batches` steps."""

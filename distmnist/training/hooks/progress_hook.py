@@ -18,7 +18,15 @@ class ProgressHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self, stats, steps, constants, plan, console, summaries, unit='images'
+    self,
+    stats,
+    steps,
+    constants,
+    plan,
+    console,
+    summaries,
+    unit='images',
+    count_images=None,
   ):
     """
     Args:
@@ -31,6 +39,8 @@ class ProgressHook(tf.train.SessionRunHook):
       console: console.Console.
       summaries: worker_summaries.WorkerSummaries.
       unit: str, what the examples are called.
+      count_images: callable(global step) -> int, how many all workers have read
+        by then; by default as many in each step as in those of `plan`.
     """
     self._steps = steps
     self._constants = constants
@@ -40,6 +50,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._console = console
     self._summaries = summaries
     self._unit = unit
+    self._count_images = count_images or plan.images_per_update.__mul__
     self._sockets = None
     self._start = None
     self._printed_steps = 0
@@ -115,7 +126,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._printed_steps = self._stats.local_steps
     text = (
       f'step {min(step, plan.last_step)}/{plan.last_step}'
-      f'  epoch {step * plan.images_per_update / plan.images_per_epoch:.2f}'
+      f'  epoch {self._count_images(step) / plan.images_per_epoch:.2f}'
       f'  cost {self.final_cost:.4f}'
     )
     local_steps = self._stats.local_steps - last_local
