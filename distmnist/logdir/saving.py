@@ -91,17 +91,8 @@ class CheckpointWriter:
         session, prefix, step, write_meta_graph=False, write_state=False
       )
 
-    touched = getattr(saver, 'touched', None)
-    if touched and touched.base:
-      base = os.path.join(self._folder, touched.base)
-      if not (may_be_partial and checkpoint_files.is_there(base)):
-        touched.forget_base()
-    try:
+    with _following_base(saver, self._folder, may_be_partial):
       self._write(write, step)
-    except BaseException:
-      if touched:
-        touched.forget_base()
-      raise
 
   def save_values(self, values, step):
     """Writes {name: array}, whole variables, as the checkpoint of `step`.
@@ -186,6 +177,22 @@ class CheckpointWriter:
       _remove_without_index(self._folder)
     else:
       _remove_unfinished(self._folder)
+
+
+@contextlib.contextmanager
+def _following_base(saver, folder, may_be_partial):
+  """The context of a save; `saver` forgets a base on which it cannot build."""
+  touched = getattr(saver, 'touched', None)
+  if touched and touched.base:
+    base = os.path.join(folder, touched.base)
+    if not (may_be_partial and checkpoint_files.is_there(base)):
+      touched.forget_base()
+  try:
+    yield
+  except BaseException:
+    if touched:
+      touched.forget_base()
+    raise
 
 
 def _write_values(values, path):

@@ -40,7 +40,8 @@ class TouchedRows:
   def __init__(self, rows):
     self.rows = rows
     self.num_bytes = size = int(rows.shape[0])
-    with tf.device(rows.device):
+    # For the setter of devices these are no variables to be placed.
+    with tf.device(None), tf.device(rows.device):
       self._marks, self._cleared_by = (
         tf.raw_ops.VarHandleOp(
           dtype=dtype, shape=shape, shared_name=f'{rows.op.name}/{name}'

@@ -159,3 +159,18 @@ def test_what_is_beside_a_shard_has_its_marks(
   assert touched_rows.find(other) is None
   assert touched_rows.mark_after(['op'], other, None) == ['op']
   assert touched_rows.get_all()[0].num_bytes == 5
+
+
+def test_marks_are_beside_the_rows_and_no_variables_to_be_placed(
+  tf_session, set_flags, monkeypatch
+):
+  set_flags('--save_tables=touched')
+  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 10)
+  with tf.device('/job:ps/task:3'):
+    rows = tf.get_variable('rows', [5, 1])
+  with tf.device(lambda op: pytest.fail(op.type)):
+    touched_rows.add([rows])
+  ops = tf.get_default_graph().get_operations()
+  marks = [op for op in ops if op.type == 'VarHandleOp'][1:]
+  assert [op.device for op in marks] == [rows.device] * 2
+  assert tf.global_variables() == [rows]
