@@ -10,7 +10,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import key_hook, table_saver, tables_apart
+from distmnist.exchange.tables import (
+  key_hook,
+  table_saver,
+  tables_apart,
+  touched_hook,
+)
 from distmnist.lifecycle import (
   consistency,
   lost_workers,
@@ -76,7 +81,7 @@ class WorkerLoop:
     task, step = self._task, self._graph.step
     cluster, strategy = task.cluster, self._choice.strategy
     strategy_hooks = [step.table.hook(), *strategy.hooks(task.stop)]
-    strategy_hooks.append(key_hook.KeyHook())
+    strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
     self.scaffold = make_scaffold(
       task, strategy, self._folder.restart, strategy_hooks
     )

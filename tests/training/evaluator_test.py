@@ -192,6 +192,28 @@ def test_a_checkpoint_that_is_gone_is_passed_over(
   )
 
 
+def test_a_checkpoint_that_is_replaced_meanwhile_is_read_again(
+  folder, run_task, monkeypatch
+):
+  describe, tries = evaluator.describe, []
+
+  def describe_late(*words):
+    tries.append(words)
+    if len(tries) == 1:
+      raise cli.RunError('half of it is gone')
+    return describe(*words)
+
+  monkeypatch.setattr(evaluator, 'describe', describe_late)
+  folder.save(5)
+  monkeypatch.setattr(
+    evaluator, 'follow', lambda *_: [f'{folder.path}/model.ckpt-5']
+  )
+  folder.end()
+  code, lines = run_task()
+  assert code == 0
+  assert 'step 5  test accuracy 0.5000  RUN/model.ckpt-5' in lines
+
+
 def test_a_checkpoint_of_another_model_is_an_error(folder, run_task):
   folder.save(666)
   with pytest.raises(cli.RunError, match='-666 has no weights$'):
