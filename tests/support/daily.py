@@ -73,6 +73,7 @@ DAILY = {
     'test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan': ('rule1',),
   },
   'models/battery_test.py': {
+    'test_a_model_is_cut_into_shards_and_says_nothing_of_devices': _SMALL_NETS,
     'test_evaluation_shares_the_variables_of_training': _SMALL_NETS,
     'test_logits_are_a_row_an_image_and_a_column_a_class': _SMALL_NETS,
     'test_the_seed_decides_the_first_weights': _SMALL_NETS,
@@ -82,34 +83,57 @@ DAILY = {
     'test_a_run_on_a_ps_saves_the_averages_and_evaluates_them': (),
   },
   'models/vgg19_test.py': {'test_a_few_steps_lower_the_loss': ()},
+  'nn/batch_norm_test.py': {
+    'test_averages_stay_whole_and_are_moved_where_they_live': (
+      *('ad_psgd', 'async_sgd', 'easgd', 'sync_sgd'),
+    ),
+    'test_every_worker_moves_the_averages_of_the_center': (
+      *('ad_psgd', 'async_sgd', 'easgd'),
+    ),
+  },
   'nn/trust_ratio_test.py': {
     'test_shards_change_nothing_also_where_the_wire_rounds': ('lars',),
   },
-  'strategies/new_rows_test.py': {
-    'test_lock_step_is_one_process_on_the_whole_batch': (
-      '1-1-widths0-adagrad',
-      '2-2-widths3-ftrl',
+  'strategies/battery_test.py': {
+    'test_a_step_moves_the_bytes_that_the_rule_declares': (
+      *('ad_psgd-1', 'async_sgd-0', 'downpour-0', 'easgd-1', 'sagn-0'),
     ),
-    'test_a_worker_that_is_never_stale_is_as_one_process': (
-      'distmnist.strategies.drop_stale',
+    'test_a_warmup_leaves_no_trace_and_the_pull_comes_after_it': (
+      *('ad_psgd', 'dc_asgd', 'easgd'),
     ),
+    'test_several_steps_a_run_make_the_same_training': (
+      *('async_sgd', 'bmuf', 'ring_allreduce', 'ssp'),
+    ),
+    'test_steps_without_their_exchange_make_the_same_training': (
+      *('ad_psgd', 'bmuf', 'downpour', 'easgd'),
+    ),
+  },
+  'strategies/checkpoint_test.py': {
+    'test_a_checkpoint_of_any_number_of_ps_loads_on_any_other': (
+      *('agn', 'bmuf', 'dc_asgd', 'easgd', 'sync_sgd'),
+    ),
+  },
+  'strategies/oracles_test.py': {
+    'test_random_steps_agree_with_the_oracle': (
+      *('ad_psgd-1', 'agn-1', 'async_sgd-1', 'bmuf-1', 'downpour-0'),
+      *('downpour-2', 'downpour-4', 'dynsgd-1', 'easgd-0', 'easgd-1'),
+      *('sagn-1', 'staleness_aware-1'),
+    ),
+    'test_two_steps_of_a_run_agree_with_the_oracle': (
+      *('async_sgd', 'bmuf', 'dc_asgd', 'downpour', 'easgd', 'sync_sgd'),
+    ),
+  },
+  'strategies/ring_allreduce_test.py': {
+    'test_a_signal_stops_all_tasks_with_a_checkpoint': ('1', 'all'),
+    'test_a_worker_that_never_starts_is_named': ('0',),
+    'test_a_worker_that_was_started_differently_is_named': ('--model=mlp',),
   },
   'strategies/sparse_tables_test.py': {
+    'test_a_worker_that_is_never_stale_is_as_one_process': (
+      *('distmnist.strategies.drop_stale-keys',),
+    ),
     'test_lock_step_is_one_process_on_the_whole_batch': (
-      '2-2-widths0-adam',
-      '2-2-widths4-ftrl',
-    ),
-  },
-  'strategies/stale_rows_test.py': {
-    'test_a_stale_gradient_of_a_row': (
-      *('AsyncSgd-after0-1-1', 'make_rule1-after1-1-1'),
-      *('StalenessAware-after2-2-2', 'make_rule3-after3-1-1'),
-      'make_rule4-after4-2-2',
-    ),
-  },
-  'strategies/sync_sgd_test.py': {
-    'test_n_workers_equal_one_process_with_n_times_the_batch': (
-      *('2-1-adam-0', '3-2-sgd-0'),
+      *('numbers-adam-2-2-widths0', 'keys-ftrl-2-2-widths9'),
     ),
   },
   'system/chaos_test.py': {
