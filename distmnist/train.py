@@ -114,24 +114,18 @@ def run_worker(task, console, start, at_end):
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
   problem = problem_lib.from_flags(_SEED.value)
-  splits = train_split, validation_split = problem_data.load_training_splits(
-    problem
-  )
-  judges = [validation_split]
-  if cluster.is_chief:
-    judges.append(problem_data.load_test_split(problem, train_split))
+  train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
+  splits = train_split, judges[0]
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
   )
-  folder = run_folder.RunFolder(
-    task, choice.plan.last_step, splits, choice.plan
-  )
+  folder = run_folder.RunFolder(task, choice.plan.last_step, splits)
   if late_start.has_ended(cluster, folder.restart):
     _log.info('the run has ended')
     return 0
   try:
-    folder.claim(problem, at_end)
+    folder.claim(problem, at_end, choice.plan)
   except stop_request.StoppedError:
     return shutdown.end(stop)
   task.serve()

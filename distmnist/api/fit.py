@@ -81,7 +81,7 @@ def _train(model, folder, splits, settings):
   """Returns (model, report)."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
 
-  from distmnist.api import fitted_folder  # noqa: PLC0415
+  from distmnist.problems import fitted  # noqa: PLC0415
 
   if not model.built:
     model(
@@ -92,7 +92,7 @@ def _train(model, folder, splits, settings):
     )
   run = os.path.join(glob.escape(settings['logdir']), 'model.ckpt-*.index')
   is_resumed = bool(glob.glob(run))
-  fitted_folder.fill(folder, model, splits, is_resumed)
+  fitted.fill(folder, model, splits, is_resumed)
   report = training.run('fitted', **settings)
   trained = keras.models.load_model(
     os.path.join(settings['logdir'], 'model.keras')

@@ -19,13 +19,12 @@ import contextlib
 import errno
 import os
 import re
-import select
 import sys
 import traceback
 
 from absl import flags
 
-from distmnist.common import command_line, help_text
+from distmnist.common import command_line, help_text, output
 from distmnist.common.names import PACKAGE
 from distmnist.storage import mirror, scratch, urls
 
@@ -119,7 +118,7 @@ def run(
     first_flags: names of the flags that --help explains; by default those of
       the program's own module.
   """
-  _prepare_output()
+  output.prepare()
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
   rest, kept = [], None  # Freeing a session that is cut off takes forever.
@@ -157,24 +156,13 @@ def run(
   del kept
 
 
-def _prepare_output():
-  """Has a program print whatever it wants, to whatever it was given."""
-  for name in ('stdout', 'stderr'):
-    stream = getattr(sys, name)
-    if stream is None:  # After `>&-` or `2>&-`.
-      setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115
-    elif hasattr(stream, 'reconfigure'):
-      # A name of a file may have characters that a terminal has not.
-      stream.reconfigure(errors='backslashreplace')
-
-
 def _end_output(program, code):
   """Returns the exit code, once what was printed is written."""
   try:
-    _is_read()
+    output.is_read()
   except OSError as error:
     code = code or _report_unwritten(program, error)
-    _print_nowhere()
+    output.discard()
   return code
 
 
@@ -215,7 +203,7 @@ def _report_unexpected(program, error):
     program: str, how the user calls it.
     error: the Exception being handled.
   """
-  if isinstance(error, BrokenPipeError) and not _is_read():
+  if isinstance(error, BrokenPipeError) and not output.is_read():
     return _NO_READER
   if type(error).__name__ == 'ResourceExhaustedError':  # TensorFlow's.
     return _report(program, _explain_memory(error), FAILED)
@@ -229,37 +217,6 @@ def _explain_memory(error):
     f'out of memory: {reason.splitlines()[0]}; take a smaller model, '
     '--batch_size or data set'
   )
-
-
-def _is_read():
-  """Whether the output is still being read, unlike after `... | head`."""
-  try:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    is_read = not _is_closed(sys.stdout)
-  except BrokenPipeError:
-    is_read = False
-  if not is_read:
-    _print_nowhere()
-  return is_read
-
-
-def _print_nowhere():
-  # The interpreter flushes once more at exit.
-  with open(os.devnull, 'wb') as nowhere:
-    for stream in (sys.stdout, sys.stderr):
-      os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def _is_closed(stream):
-  """Whether a stream is a pipe that nobody reads any more."""
-  try:
-    descriptor = stream.fileno()
-  except (OSError, ValueError):  # Not a file: a test's, or closed by us.
-    return False
-  poll = select.poll()
-  poll.register(descriptor, select.POLLOUT)
-  return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _report(program, error, code, help_of=None):

@@ -35,7 +35,7 @@ class Reader:
   Attributes:
     num_examples: int.
     block_sizes: int64 array, the number of adjacent lines in each block.
-    window: int, how many blocks are mixed.
+    window: int, how many blocks of up to 256 lines are mixed; may be set.
   """
 
   def __init__(
@@ -43,8 +43,6 @@ class Reader:
     pattern,
     x,
     y,
-    *,
-    window=64,
     delimiter=',',
     names=None,
     missing=None,
@@ -55,7 +53,6 @@ class Reader:
     Args:
       pattern: str such as 'data/train-*.csv', or a list of them.
       x, y: the columns; see columns.select.
-      window: int, how many blocks of up to 256 lines are mixed.
       delimiter: str, the character between two fields.
       names: list of str, the columns of files without a header; None if the
         first line has them.
@@ -91,7 +88,7 @@ class Reader:
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
-    self.window = window
+    self.window = 64
 
   def read(self, indices):
     """Returns (x, y) of the examples with these numbers.

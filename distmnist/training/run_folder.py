@@ -26,19 +26,18 @@ class RunFolder:
     owner: owner.Owner, on a chief that has claimed its folder, or None.
   """
 
-  def __init__(self, task, last_step, splits=(), plan=None):
+  def __init__(self, task, last_step, splits=()):
     """
     Args:
       task: task.Task.
       last_step: int, the global step at which the run ends.
-      plan: schedule.Plan, with a problem.
       splits: (train, validation), split.Splits; only with a problem.
     """
     self.path = logdirs.from_flags()
     self.restart = restart.from_flags(self.path, last_step)
     self.images = self.owner = None
     self._task = task
-    self._splits, self._plan = splits, plan
+    self._splits = splits
     self._problem = None
 
   @property
@@ -47,12 +46,13 @@ class RunFolder:
     name = f'worker_{self._task.cluster.task_index}'
     return self.path and os.path.join(self.path, name)
 
-  def claim(self, problem, at_end):
+  def claim(self, problem, at_end, plan=None):
     """Chooses what the run resumes from, and takes sole use of the folder.
 
     Args:
       problem: problem.Problem, or None: the caller has a loss of its own.
       at_end: contextlib.ExitStack, which releases the folder.
+      plan: schedule.Plan, with a problem.
 
     Raises:
       cli.RunError: no checkpoint there can be resumed from, or another run has
@@ -77,8 +77,8 @@ class RunFolder:
         )
     if task.cluster.is_chief:
       self.restart.prepare()
-      if self._plan:
-        epoch_check.check(self.restart.find(), self._plan)
+      if plan:
+        epoch_check.check(self.restart.find(), plan)
 
   def _check(self, problem):
     """Checks that the run in the folder, if any, can be resumed."""

@@ -118,15 +118,7 @@ def make_plan(cluster, strategy, num_images):
     cluster.num_workers if has_own_streams else 1
   )
   images_per_update = strategy.batches_per_update * batch_size
-  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
-  epochs = _EPOCHS.value
-  if epochs is None and not steps:
-    epochs = 1
-  if epochs is not None:
-    # The number as typed, not the nearest float: 1.1 times 10 is 11.
-    epochs = fractions.Fraction(repr(epochs))
-    images = epochs * images_per_epoch
-    steps.append(max(1, math.ceil(images / images_per_update)))
+  last_step, epochs = _find_end(images_per_epoch, images_per_update)
   unit = strategy.push_period
   pushes_per_step = strategy.batches_per_update // unit
   return Plan(
@@ -139,7 +131,7 @@ def make_plan(cluster, strategy, num_images):
       num_workers=cluster.num_workers,
       batch_size=batch_size,
       batches_per_push=unit,
-      last_step=min(steps),
+      last_step=last_step,
       is_lock_step=strategy.is_lock_step
       or cluster.num_workers == pushes_per_step == 1,
       pushes_per_step=pushes_per_step,
@@ -147,6 +139,20 @@ def make_plan(cluster, strategy, num_images):
       steps_per_run=fused_steps.steps_per_run_from_flags(),
     ),
   )
+
+
+def _find_end(images_per_epoch, images_per_update):
+  """Returns (last global step, passes asked for or None), as in Plan."""
+  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
+  epochs = _EPOCHS.value
+  if epochs is None and not steps:
+    epochs = 1
+  if epochs is not None:
+    # The number as typed, not the nearest float: 1.1 times 10 is 11.
+    epochs = fractions.Fraction(repr(epochs))
+    images = epochs * images_per_epoch
+    steps.append(max(1, math.ceil(images / images_per_update)))
+  return min(steps), epochs
 
 
 def check_flags():

@@ -160,11 +160,10 @@ class WorkerLoop:
       self._stats,
       steps,
       self._constants,
-      self._choice.plan,
+      source,
       self._console,
       worker_summaries.from_flags(self._folder.summary_dir, self._graph.step),
       self._choice.problem.unit,
-      source.count_images,
     )
     return self._progress
 

@@ -205,35 +205,6 @@ def test_what_main_holds_is_not_freed_before_the_end(capsys, error):
   capsys.readouterr()
 
 
-_PRINTS = """
-from distmnist.common import cli
-def main():
-  print('\\u00e4' * 100)
-cli.run(main, ['program'])
-"""
-
-
-@pytest.mark.parametrize(
-  'redirected, code, said',
-  [
-    ('>&-', 0, ''),
-    ('2>&-', 0, ''),
-    ('>&- 2>&-', 0, ''),
-    ('>/dev/full', 1, 'its output cannot be written: No space left on device'),
-    ('>/dev/full 2>&1', 1, ''),
-  ],
-)
-def test_a_program_prints_to_whatever_it_was_given(redirected, code, said):
-  done = subprocess.run(
-    ['sh', '-c', f'"$0" -c "$1" {redirected}', sys.executable, _PRINTS],
-    env={**os.environ, 'PYTHONIOENCODING': 'ascii'},
-    capture_output=True,
-    text=True,
-  )
-  assert (done.returncode, done.stderr.count('\n')) == (code, bool(said))
-  assert said in done.stderr and 'Traceback' not in done.stderr
-
-
 @pytest.mark.parametrize('number', [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_takes_nothing_is_one_line(run, number):
   def main():

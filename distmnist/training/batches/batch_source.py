@@ -20,7 +20,14 @@ _NUM_AHEAD = 1 << 13
 
 
 class BatchSource:
-  """Feeds batches to each session.run, and knows how many may be run."""
+  """Feeds batches to each session.run, and knows how many may be run.
+
+  Attributes:
+    dealing: batch_table.Dealing.
+    worker: int.
+    images_per_epoch: int, what all workers read in an epoch.
+    tickets: tickets.LockStep or tickets.Leased.
+  """
 
   def __init__(self, dealing, examples, seed, worker, fed, history):
     """
@@ -35,6 +42,8 @@ class BatchSource:
     """
     self.dealing = dealing
     self.worker = worker
+    self._num_streams = dealing.num_workers if dealing.has_own_streams else 1
+    self.images_per_epoch = examples.num_examples * self._num_streams
     self._stream = worker if dealing.has_own_streams else None
     self._first_draw = _STREAM_DISTANCE * (self._stream or 0)
     self._streamed = blocks = None
@@ -83,10 +92,10 @@ class BatchSource:
 
     Steps before this life of the center may have had other numbers of images.
     """
-    streams = self.dealing.num_workers if self.dealing.has_own_streams else 1
     steps = global_step - self._base_step
     return (
-      self._rest.count_read() * streams + steps * self.dealing.images_per_step
+      self._rest.count_read() * self._num_streams
+      + steps * self.dealing.images_per_step
     )
 
   def make_feed(self, num_batches):

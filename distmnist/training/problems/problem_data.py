@@ -35,6 +35,16 @@ def load_training_splits(problem):
   return train, validation
 
 
+def load_splits(problem, has_test):
+  """Returns [train, validation], and test if `has_test`, all checked.
+
+  Raises:
+    cli.UsageError: the data are not what a graph can take.
+  """
+  splits = [*load_training_splits(problem)]
+  return [*splits, load_test_split(problem, splits[0])] if has_test else splits
+
+
 def load_train_split(problem):
   """Returns the split.Split to train on.
 
