@@ -13,13 +13,9 @@ from tests.support.runner import (
   SMALL,
   check_kept_best,
   read_report,
+  steps_of,
   wait_for_line,
 )
-
-
-def steps_of(task):
-  """Returns [global_step of each progress line]."""
-  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
 
 
 def read_graph(logdir):

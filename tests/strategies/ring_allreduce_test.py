@@ -17,6 +17,7 @@ from tests.support.runner import (
   SMALL,
   check_kept_best,
   read_report,
+  steps_of,
   wait_for_line,
 )
 
@@ -303,11 +304,6 @@ def test_a_ps_is_a_usage_error():
 def saved_step(logdir):
   path = tf.train.latest_checkpoint(str(logdir))
   return int(path.rpartition('-')[2])
-
-
-def steps_of(task):
-  """Returns [global_step of each progress line]."""
-  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
 
 
 @pytest.mark.slow

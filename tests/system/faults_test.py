@@ -10,8 +10,16 @@ import sys
 import pytest
 
 from distmnist.logdir import checkpoints
-from tests.lifecycle.session_test import SYNC, steps_of, wait_for_step
-from tests.support.runner import REPO, SMALL, Task, read_report, wait_for_line
+from tests.lifecycle.session_test import SYNC
+from tests.support.runner import (
+  REPO,
+  SMALL,
+  Task,
+  read_report,
+  steps_of,
+  wait_for_line,
+  wait_for_step,
+)
 
 KILL = signal.SIGKILL
 RULES = pytest.mark.parametrize('rule', [(), (SYNC,)], ids=['async', 'sync'])
