@@ -114,9 +114,8 @@ def run_worker(task, console, start, at_end):
   # Check for user mistakes before the server starts: once it answers, the
   # other tasks count on this one.
   problem = problem_lib.from_flags(_SEED.value)
-  splits = train_split, validation_split = problem_data.load_training_splits(
-    problem
-  )
+  train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
+  splits = train_split, judges[0]
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
@@ -126,7 +125,7 @@ def run_worker(task, console, start, at_end):
     _log.info('the run has ended')
     return 0
   try:
-    folder.claim(problem, at_end)
+    folder.claim(problem, at_end, choice.plan)
   except stop_request.StoppedError:
     return shutdown.end(stop)
   task.serve()
@@ -148,7 +147,7 @@ def run_worker(task, console, start, at_end):
       # The graph of one step, before it is copied.
       summaries.write_graph(folder.path)
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
-    loop.build(_SEED.value, validation_split, at_end)
+    loop.build(_SEED.value, judges, at_end)
     with session_lib.make_session(task, loop.scaffold, loop.hooks) as session:
       while not session.should_stop():
         session.run([])

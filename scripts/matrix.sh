@@ -12,7 +12,7 @@ tests=("$@")
 if [[ $# == 0 ]]; then
   tests=(tests/runtime_test.py tests/train_test.py tests/nn/optimizers_test.py
     tests/cluster/repeated_runs_test.py
-    tests/strategies/{async_sgd,sync_sgd,easgd}_test.py
+    tests/strategies/{battery,sync_sgd,easgd}_test.py
     tests/exchange/{center,copies,ring,rounds,steps,tables}
     tests/training/problems/keras_model_test.py -m 'not slow')
 fi

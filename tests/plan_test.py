@@ -1,7 +1,5 @@
 """plan: what would lie where and move, before anything runs."""
 
-import re
-
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -139,16 +137,6 @@ def find_bytes(tensor):
     if x.dtype == tf.int64 and tf.get_static_value(x)
   ]
   return number
-
-
-@pytest.mark.slow
-def test_the_program_says_what_is_wrong_in_one_line(tasks, tmp_path):
-  task = tasks.run(
-    tmp_path / 'log', '--num_ps=0', '--num_workers=2', module='distmnist.plan'
-  )
-  assert task.code == 2
-  [line] = task.output.splitlines()
-  assert re.match('distmnist.plan: error: 2 workers but no ps', line)
 
 
 def test_it_suggests_what_launch_would_take(set_flags, monkeypatch):

@@ -65,12 +65,12 @@ def test_a_launch_is_seen_and_stopped_from_another_shell(tmp_path):
     pid = found.state.tasks['worker 0'].start['pid']
     os.kill(pid, signal.SIGKILL)
     wait_for(state='training', restarts=1)
-    table = programs.run('distmnist.status', logdir)[0]
+    table = programs.run_forked('status', logdir)[0]
     assert '2 of 2 tasks run; step ' in table
     assert re.search(r'^ps 0 +serving ', table, re.M)
     assert re.search(r'^worker 0 +training +\d+ .* 1$', table, re.M)
-    assert 'restart 1 of 1' in programs.run('distmnist.logs', logdir)[0]
-    told = programs.run('distmnist.stop', logdir)[0]
+    assert 'restart 1 of 1' in programs.run_forked('logs', logdir)[0]
+    told = programs.run_forked('stop', logdir)[0]
     assert told.splitlines()[1].startswith(f'{tmp_path}/run: stopped; step ')
     assert running.process.wait(60) == 130
   assert 'asks this run to stop' in running.stderr.read_text()
@@ -84,7 +84,7 @@ def test_where_no_launcher_waits_the_task_itself_stops_with_0(tasks, tmp_path):
     tmp_path / 'log', *SMALL, '--train_steps=1000000', logdir, '--log_secs=0.5'
   )
   wait_for_line(task, 'step ')
-  assert 'asked the run' in programs.run('distmnist.stop', logdir)[0]
+  assert 'asked the run' in programs.run_forked('stop', logdir)[0]
   assert tasks.wait(task) == [0]
   assert 'asks this run to stop' in task.output
   assert list((tmp_path / 'run').glob('model.ckpt-*.index'))

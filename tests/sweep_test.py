@@ -17,26 +17,13 @@ pytestmark = pytest.mark.usefixtures('heed_signals')
 @pytest.mark.parametrize(
   'flags, words, train_flags, message',
   [
-    ([], [], [], 'nothing to try'),
-    ([], ['a=1..2'], [], '--random=20'),
-    ([], ['a=1', 'logdir=x,y'], [], '--logdir is not for a trial'),
-    ([], ['a=1'], ['--resume=never'], '--resume is not for a trial'),
     ([], ['a=1'], ['--ps_hosts', 'x:1'], '--ps_hosts is not for a trial'),
-    (['--logs_dir=x'], ['a=1'], [], '--logs_dir is not for a sweep'),
-    (['--zip', '--random=2'], ['a=1,2'], [], '--zip and --random exclude'),
     (['--sampler=tpe'], ['a=1..2'], [], 'needs the number of trials'),
     (
       ['--sampler=tpe', '--random=2', '--halving=2'],
       ['a=1..2'],
       ['--epochs=1'],
       'and --halving has all trials start before one ends',
-    ),
-    (['--halving=2'], ['a=1,2'], [], 'give either --train_steps or --epochs'),
-    (
-      ['--halving=2'],
-      ['a=1,2'],
-      ['--epochs=1', '--train_steps=9'],
-      'give either --train_steps or --epochs',
     ),
     (
       ['--halving=2'],
@@ -105,10 +92,7 @@ def test_the_best_is_first_and_a_failure_stops_no_other(tmp_path):
   with open(folder / 'results.csv', newline='') as file:
     found = list(csv.DictReader(file))
   assert [row['state'] for row in found] == [
-    'done',
-    'done',
-    'failed',
-    'diverged',
+    *('done', 'done', 'failed', 'diverged'),
   ]
   assert found[0]['validation'] == '0.9000' and found[0]['test'] == '0.4500'
   assert found[2]['cause'] == 'the disk is full'
@@ -125,9 +109,7 @@ def test_a_cluster_a_trial(tmp_path):
   assert sweeps.read_trial(tmp_path, '02')['cause'] == 'boom'
   logs = tmp_path / 'sweep' / 'trials' / '01' / 'logs'
   assert sorted(path.name for path in logs.iterdir()) == [
-    'ps_0.log',
-    'worker_0.log',
-    'worker_1.log',
+    *('ps_0.log', 'worker_0.log', 'worker_1.log'),
   ]
 
 
@@ -148,50 +130,32 @@ REAL = ('--', *SMALL, '--optimizer=sgd')
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'words, message',
-  [
-    (
-      ['learning_rat=0.1,1'],
-      "error: Unknown command line flag 'learning_rat'. Did you mean",
-    ),
-    (
-      ['learning_rate=0.1', 'batch_size=32,3000'],
-      'error: no trial was started: with learning_rate=0.1 batch_size=3000: '
-      '--batch_size=3000 is larger',
-    ),
-    (
-      ['strategy=easgd,magic,wand'],
-      'error: flag --strategy=magic: value should be one of',
-    ),
-  ],
-)
-def test_what_train_would_refuse_is_refused_before_the_first(
-  tmp_path, words, message
-):
+def test_what_train_would_refuse_is_refused_before_the_first(tmp_path):
+  words = 'learning_rate=0.1', 'batch_size=32,3000'
   done = sweeps.run(tmp_path, *words, *REAL, module='distmnist.train')
   assert done.returncode == 2
   assert background.last_line(done.stderr).startswith(
-    f'distmnist.sweep: {message}'
+    'distmnist.sweep: error: no trial was started: with learning_rate=0.1 '
+    'batch_size=3000: --batch_size=3000 is larger'
   )
   assert done.stdout == ''
   assert sweeps.read_states(tmp_path) == []
 
 
 @pytest.mark.slow
-def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
+def test_six_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
   """One cannot write its logdir, one diverges at a rate of 1e38."""
-  rates = [f'{0.01 * 1.5**i:.4f}' for i in range(11)] + ['1e38']
-  steps = [str(60 + i) for i in range(12)]
+  rates = [f'{0.01 * 3**i:.4f}' for i in range(5)] + ['1e38']
+  steps = [str(60 + i) for i in range(6)]
   words = [
     *(f'learning_rate={",".join(rates)}', f'train_steps={",".join(steps)}'),
     *('--zip', '--parallel=2', *REAL),
   ]
   folder = tmp_path / 'sweep' / 'trials'
-  (folder / '05').mkdir(parents=True)
-  (folder / '05' / 'run').write_text('in the way')
+  (folder / '02').mkdir(parents=True)
+  (folder / '02' / 'run').write_text('in the way')
   with sweeps.Running(tmp_path, *words, module='distmnist.train') as running:
-    running.wait_until(lambda: len(sweeps.read_states(tmp_path)) >= 7)
+    running.wait_until(lambda: len(sweeps.read_states(tmp_path)) >= 4)
     processes = running.all_processes()
     running.process.kill()
     running.process.wait()
@@ -203,21 +167,21 @@ def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
   }
   # A training may have ended with no sweep left to note it.
   ended = set(before) | {p.parts[-3] for p in folder.glob('*/run/report.json')}
-  assert 5 <= len(ended) < 12
+  assert 2 <= len(ended) < 6
   logs = {name: (folder / name / 'log').read_text() for name in ended}
   done = sweeps.run(tmp_path, *words, module='distmnist.train')
   assert re.search(
-    rf'; {12 - len(ended)} (is|are) left to run$', done.stderr, re.M
+    rf'; {6 - len(ended)} (is|are) left to run$', done.stderr, re.M
   )
   for name, text in before.items():
     assert (folder / name / 'trial.json').read_text() == text
   for name, text in logs.items():
     assert (folder / name / 'log').read_text() == text
   rows = sweeps.read_table(done)
-  assert len(rows) == 12
+  assert len(rows) == 6
   assert [(row['trial'], row['state']) for row in rows[-2:]] == [
-    ('05', 'failed'),
-    ('12', 'diverged'),
+    ('02', 'failed'),
+    ('06', 'diverged'),
   ]
   assert all(row['state'] == 'done' for row in rows[:-2])
   accuracies = [float(row['validation']) for row in rows[:-2]]
@@ -225,7 +189,7 @@ def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
   assert accuracies[0] > accuracies[-1] + 0.1
   assert done.returncode == 1
   line = background.last_line(done.stderr)
-  assert 'trial 05 (learning_rate=0.0506 train_steps=64) failed' in line
+  assert 'trial 02 (learning_rate=0.0300 train_steps=61) failed' in line
   assert 'run cannot be written' in line
   pytest.importorskip('matplotlib', reason='extra plots')
   plot = tmp_path / 'sweep' / 'results.png'
@@ -234,7 +198,7 @@ def test_twelve_trials_survive_a_failure_a_divergence_and_a_kill(tmp_path):
 
 @pytest.mark.slow
 def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
-  words = ['learning_rate=0.0001,0.1,0.01,1', '--halving=2', '--parallel=2']
+  words = ['learning_rate=0.0001,0.1', '--halving=2', '--parallel=2']
   done = sweeps.run(
     *(tmp_path, *words, *REAL, '--train_steps=80'), module='distmnist.train'
   )
@@ -243,9 +207,7 @@ def test_halving_continues_each_training_from_its_checkpoint(tmp_path):
   assert (best['state'], best['steps']) == ('done', '80')
   log = tmp_path / 'sweep' / 'trials' / best['trial'] / 'log'
   text = log.read_text()
-  for step in (20, 40):
-    assert f'run/model.ckpt-{step}' in text
-  assert 'step 80/80' in text
+  assert 'run/model.ckpt-40' in text and 'step 80/80' in text
 
 
 @pytest.mark.slow

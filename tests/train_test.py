@@ -2,7 +2,6 @@
 
 import collections
 import json
-import os
 import re
 
 import pytest
@@ -72,7 +71,7 @@ def observed(_runner, tmp_path_factory):
   folder = tmp_path_factory.mktemp('observed')
   task = _runner.run(
     *(folder / 'log', *SMALL, '--train_steps=100', '--log_secs=0'),
-    *('--summary_steps=20', '--validation_steps=50', '--trace_steps=2,5'),
+    *('--summary_steps=20', '--validation_steps=50'),
     f'--logdir={folder}/run',
   )
   assert task.code == 0, task.output
@@ -174,16 +173,6 @@ def test_a_run_resumes_and_its_report_is_of_all_of_it(tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_training(tasks, tmp_path):
-  flags = [*SMALL, '--train_steps=40', '--seed=5']
-  costs = [
-    re.search(r'final cost +(\S+)', tasks.run(tmp_path / n, *flags).output)[1]
-    for n in 'ab'
-  ]
-  assert costs[0] == costs[1]
-
-
-@pytest.mark.slow
 def test_divergence_stops_with_advice(tasks, tmp_path):
   task = tasks.run(
     tmp_path / 'log',
@@ -247,29 +236,6 @@ def test_download_only_says_where_the_data_is(tasks, tmp_path, mnist_dir):
   assert task.output == f'mnist is in {mnist_dir}\n'
 
 
-@pytest.mark.slow
-def test_flagfile_carries_a_run_and_later_flags_win(tasks, tmp_path):
-  flagfile = tmp_path / 'x.flags'
-  flagfile.write_text(
-    '# a comment\n' + '\n'.join([*SMALL, '--train_steps=30']) + '\n'
-  )
-  task = tasks.run(
-    tmp_path / 'log', f'--flagfile={flagfile}', '--train_steps=7'
-  )
-  assert task.code == 0
-  assert 'step 7/7' in task.output
-
-
-def test_help_has_our_flags_and_helpfull_all(tasks, tmp_path):
-  short = tasks.run(tmp_path / 'a', '--help')
-  full = tasks.run(tmp_path / 'b', '--helpfull')
-  assert short.code == full.code == 0
-  for flag in ('--ps_hosts', '--[no]sync_replicas', '--replicas_to_aggregate'):
-    assert flag in short.output
-  assert '--verbosity' not in short.output
-  assert '--verbosity' in full.output
-
-
 def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
   cluster = {'chief': ['c:1'], 'worker': ['w:1'], 'ps': ['p:1']}
   config = {'cluster': cluster, 'task': {'type': 'worker', 'index': 0}}
@@ -289,148 +255,3 @@ def test_print_cluster_says_who_is_who_and_starts_nothing(tasks, tmp_path):
     'this task  worker 1\n'
   )
   assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.parametrize(
-  'variables, words',
-  [
-    ({'TF_CONFIG': '{'}, "TF_CONFIG: '{' is not JSON"),
-    ({'DISTMNIST_NUM_PS': '1'}, 'this is not a task of a Slurm step'),
-  ],
-)
-def test_a_bad_environment_is_one_line_and_code_2(
-  tasks, tmp_path, variables, words
-):
-  task = tasks.run(tmp_path / 'log', *SMALL, **variables)
-  assert task.code == 2
-  (line,) = task.output.splitlines()
-  assert words in line
-
-
-HOSTS = ('--ps_hosts=127.0.0.1:2222', '--worker_hosts=127.0.0.1:2223')
-WORKER = ('--job_name=worker', '--task_index=0')
-
-
-@pytest.mark.parametrize(
-  ('flags', 'words'),
-  [
-    (['--lerning_rate=1'], "Unknown command line flag 'lerning_rate'"),
-    (['train_steps=3'], "'train_steps=3' is not a flag"),
-    (['--job_name=master', *HOSTS], 'should be one of <ps|worker|evaluator>'),
-    (['--strategy=magic'], '|async_sgd|bmuf|'),
-    (['--model=vgg'], 'should be one of <cnn|'),
-    (['--flagfile=none.flags'], 'none.flags'),
-    (['--task_index=0', *HOSTS], '--job_name is missing'),
-    (['--job_name=ps', *HOSTS], '--task_index is missing'),
-    (
-      ['--job_name=worker', '--task_index=1', *HOSTS],
-      '--task_index=1 is out of range: --worker_hosts names 1',
-    ),
-    (['--job_name=ps', '--task_index=-1', *HOSTS], 'task_index'),
-    (['--job_name=ps', '--task_index=0'], 'needs --ps_hosts'),
-    (['--ps_hosts=a:1', '--job_name=ps', '--task_index=0'], '--worker_hosts'),
-    ([*WORKER, '--ps_hosts=a:1', '--worker_hosts=b'], "'b' is not host:port"),
-    (
-      [*WORKER, '--ps_hosts=a:1,,b:2', '--worker_hosts=c:1'],
-      "'' is not host:port",
-    ),
-    (
-      [*WORKER, '--ps_hosts=a:99999', '--worker_hosts=c:1'],
-      "the port of 'a:99999' is not a number from 1 to 65535",
-    ),
-    (
-      [*WORKER, '--ps_hosts=a:1', '--worker_hosts=a:1'],
-      'a:1 is given to two tasks',
-    ),
-    (
-      [*WORKER, '--worker_hosts=a:1,b:1', '--dataset=synthetic'],
-      '2 workers but no ps',
-    ),
-    (['--sync_replicas', '--replicas_to_aggregate=0'], 'replicas_to_aggregate'),
-    (['--batch_size=0'], 'batch_size'),
-    ([*SMALL, '--batch_size=2501'], '--batch_size=2501 is larger than'),
-    ([*SMALL, '--validation_images=3000'], 'leaves nothing to train on'),
-    ([*SMALL, '--early_stopping_patience=3'], 'needs --validation_steps'),
-    ([*SMALL, '--lr_schedule=step'], 'needs --lr_boundaries'),
-    ([*SMALL, '--lr_schedule=step', '--lr_boundaries=5,3'], '--lr_boundaries'),
-    ([*SMALL, '--model=mlp', '--hidden_units=10,x'], '--hidden_units=10,x'),
-  ],
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(tasks, tmp_path, flags, words):
-  task = tasks.run(tmp_path / 'log', *flags)
-  assert task.code == 2, task.output
-  assert words in task.output
-  (line,) = task.output.splitlines()
-  assert line.startswith('distmnist.train: error: ')
-
-
-def test_a_logdir_that_cannot_be_written_is_named(tasks, tmp_path):
-  blocker = tmp_path / 'file'
-  blocker.write_text('')
-  task = tasks.run(tmp_path / 'log', *SMALL, f'--logdir={blocker}/run')
-  assert task.code == 1
-  (line,) = task.output.splitlines()
-  assert f'--logdir={blocker}/run cannot be written' in line
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_model_is_refused(tasks, tmp_path):
-  logdir = f'--logdir={tmp_path / "run"}'
-  assert tasks.run(tmp_path / '1', *SMALL, '--train_steps=5', logdir).code == 0
-  before = sorted(os.listdir(tmp_path / 'run'))
-  for flags, words in (
-    (['--model=mlp'], 'has a run with --model=softmax, but --model=mlp is gi'),
-    (['--optimizer=momentum'], 'Momentum'),
-  ):
-    task = tasks.run(
-      tmp_path / 'log', *SMALL, '--train_steps=9', logdir, *flags
-    )
-    assert task.code == 1
-    assert words in task.last_line
-    assert 'another' in task.last_line
-    assert 'Traceback' not in task.output
-  kept = [name for name in before if name.startswith('model.ckpt')]
-  assert set(kept) <= set(os.listdir(tmp_path / 'run'))
-
-
-def test_absent_and_corrupt_data_are_one_line(tasks, tmp_path):
-  folder = tmp_path / 'mnist'
-  folder.mkdir()
-  for name in ('train-images-idx3', 'train-labels-idx1'):
-    (folder / f'{name}-ubyte').write_bytes(b'\0\0\x08\x03')
-  for name in ('t10k-images-idx3', 't10k-labels-idx1'):
-    (folder / f'{name}-ubyte').write_bytes(b'')
-  task = tasks.run(tmp_path / 'log', f'--data_dir={tmp_path}')
-  assert task.code == 1
-  (line,) = task.output.splitlines()
-  assert 'train-images-idx3-ubyte: found' in line
-  assert 'expected' in line
-
-
-@pytest.mark.slow
-def test_a_step_is_traced(observed):
-  task, logdir = observed
-  folder = logdir / 'worker_0'
-  assert {p.name for p in folder.glob('trace_*')} == {
-    'trace_2.json',
-    'trace_5.json',
-  }
-  assert f'local step 5: trace in {folder / "trace_5.json"}' in task.output
-  events = json.loads((folder / 'trace_5.json').read_text())['traceEvents']
-  # oneDNN's is _MklNativeMatMul.
-  assert any('MatMul' in event['name'] for event in events)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'flags, words',
-  [
-    (['--trace_steps=0'], '--trace_steps=0: expected local steps >= 1'),
-    (['--trace_steps=a,2'], '--trace_steps=a,2: expected local steps >= 1'),
-    (['--trace_steps=5'], '--trace_steps=5 needs a --logdir'),
-  ],
-)
-def test_steps_that_cannot_be_traced_are_refused(tasks, tmp_path, flags, words):
-  task = tasks.run(tmp_path / 'log', *SMALL, *flags)
-  assert task.code == 2
-  assert words in task.last_line

@@ -1,5 +1,6 @@
 """fit: trains the caller's Keras model on a cluster."""
 
+import glob
 import os
 import tempfile
 
@@ -38,7 +39,8 @@ def fit(
     validation_data: (x, y) on which the model is judged; None for the training
       data.
     logdir: str, where checkpoints and reports are kept, and from which the same
-      call resumes; None keeps nothing.
+      call resumes; None keeps nothing. With another model, or other x and y, it
+      is refused.
     on_line: callable(line), called with each line that the training prints; see
       training.run.
     **settings: flags, see distmnist.run. By default epochs=1, batch_size=32
@@ -52,7 +54,8 @@ def fit(
   Raises:
     process.Error: the training has failed.
     ValueError: the model is not compiled, or its optimizer is not known here;
-      or `logdir` is the address of a store.
+      `logdir` is the address of a store, or has the training of another model
+      or of other examples; or an array has objects that are no text.
   """
   if logdir and urls.is_remote(logdir):
     raise ValueError(
@@ -67,8 +70,8 @@ def fit(
     splits['validation'] = validation_data
   with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
     logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
+    os.makedirs(logdir, exist_ok=True)
     folder = os.path.join(logdir, 'fitted')
-    os.makedirs(folder, exist_ok=True)
     settings = {'epochs': 1, 'batch_size': 32} | settings
     settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
     return _train(model, folder, splits, settings)
@@ -78,10 +81,8 @@ def _train(model, folder, splits, settings):
   """Returns (model, report)."""
   import keras  # noqa: PLC0415  Keeps `import distmnist` cheap.
 
-  from distmnist.data import array_folder  # noqa: PLC0415
   from distmnist.problems import fitted  # noqa: PLC0415
 
-  path = fitted.model_path(folder)
   if not model.built:
     model(
       keras.tree.map_structure(
@@ -89,9 +90,9 @@ def _train(model, folder, splits, settings):
         splits['train'][0],
       )
     )
-  if not os.path.exists(path):  # A resumed run keeps its own.
-    model.save(path)
-    array_folder.write(folder, splits)
+  run = os.path.join(glob.escape(settings['logdir']), 'model.ckpt-*.index')
+  is_resumed = bool(glob.glob(run))
+  fitted.fill(folder, model, splits, is_resumed)
   report = training.run('fitted', **settings)
   trained = keras.models.load_model(
     os.path.join(settings['logdir'], 'model.keras')

@@ -16,15 +16,15 @@ expected and what to do.
 """
 
 import contextlib
+import errno
 import os
 import re
-import select
 import sys
 import traceback
 
 from absl import flags
 
-from distmnist.common import command_line, help_text
+from distmnist.common import command_line, help_text, output
 from distmnist.common.names import PACKAGE
 from distmnist.storage import mirror, scratch, urls
 
@@ -38,6 +38,9 @@ _NO_READER = 141  # As when SIGPIPE ends a program in a shell.
 
 # These would recur after a restart, and the task has said what to do.
 FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
+# What is no mistake of ours wherever it comes from.
+_FULL = errno.ENOSPC, errno.EDQUOT
+_FORBIDDEN = errno.EROFS, errno.EACCES
 # The last line of a program that has failed: its name, the reason.
 ERROR_LINE = re.compile(rf'{PACKAGE}\.(\w+): error: (.*)')
 # These words in an error tell a sweep that the training has diverged.
@@ -115,6 +118,7 @@ def run(
     first_flags: names of the flags that --help explains; by default those of
       the program's own module.
   """
+  output.prepare()
   argv = list(sys.argv if argv is None else argv)
   program = _program_name(main)
   rest, kept = [], None  # Freeing a session that is cut off takes forever.
@@ -146,14 +150,20 @@ def run(
     code = _report(program, _explain_memory(error), FAILED)
   except Exception as error:
     code, kept = _report_unexpected(program, error), error
-  _end(leave, code or 0)
+  for tidy in (mirror.close, scratch.remove):
+    tidy()
+  leave(_end_output(program, code or 0))
   del kept
 
 
-def _end(leave, code):
-  for tidy in (mirror.close, scratch.remove, _is_read):
-    tidy()
-  leave(code)
+def _end_output(program, code):
+  """Returns the exit code, once what was printed is written."""
+  try:
+    output.is_read()
+  except OSError as error:
+    code = code or _report_unwritten(program, error)
+    output.discard()
+  return code
 
 
 def _print_help(program, module_name, first_flags):
@@ -162,9 +172,17 @@ def _print_help(program, module_name, first_flags):
 
 
 def _report_os_error(program, error):
-  if not urls.is_remote(str(error.filename)):
+  if error.filename is None and error.errno in _FULL:
+    return _report_unwritten(program, error)
+  is_theirs = error.errno in (*_FULL, *_FORBIDDEN) and error.filename
+  if not (is_theirs or urls.is_remote(str(error.filename))):
     return _report_unexpected(program, error)
   return _report(program, f'{error.filename}: {error.strerror}', FAILED)
+
+
+def _report_unwritten(program, error):
+  what = f'its output cannot be written: {error.strerror}'
+  return _report(program, what, FAILED)
 
 
 def _explain_unknown(program, error, passthrough, is_for_train):
@@ -185,7 +203,7 @@ def _report_unexpected(program, error):
     program: str, how the user calls it.
     error: the Exception being handled.
   """
-  if isinstance(error, BrokenPipeError) and not _is_read():
+  if isinstance(error, BrokenPipeError) and not output.is_read():
     return _NO_READER
   if type(error).__name__ == 'ResourceExhaustedError':  # TensorFlow's.
     return _report(program, _explain_memory(error), FAILED)
@@ -201,40 +219,13 @@ def _explain_memory(error):
   )
 
 
-def _is_read():
-  """Whether the output is still being read, unlike after `... | head`."""
-  try:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    is_read = not _is_closed(sys.stdout)
-  except BrokenPipeError:
-    is_read = False
-  if not is_read:
-    # The interpreter flushes once more at exit.
-    with open(os.devnull, 'wb') as nowhere:
-      for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere.fileno(), stream.fileno())
-  return is_read
-
-
-def _is_closed(stream):
-  """Whether a stream is a pipe that nobody reads any more."""
-  try:
-    descriptor = stream.fileno()
-  except (OSError, ValueError):  # Not a file: a test's, or closed by us.
-    return False
-  poll = select.poll()
-  poll.register(descriptor, select.POLLOUT)
-  return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
 def _report(program, error, code, help_of=None):
   message = ' '.join(str(error).split())
   if code == WRONG_COMMAND_LINE:
     # distmnist.launch and distmnist-launch each have a matching train.
     other = re.sub(r'\w+$', help_of, program) if help_of else program
     message += f' (see {other} --help)'
-  with contextlib.suppress(BrokenPipeError):
+  with contextlib.suppress(OSError):
     print(f'{program}: error: {message}', file=sys.stderr, flush=True)
   return code
 

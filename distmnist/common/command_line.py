@@ -135,10 +135,17 @@ def check_values(values):
         expected = _find_mistake(name, value)
       elif _is_path(name) and '\0' in str(value):
         expected = 'expected a path without a NUL'
+      elif _is_path(name) and not _is_utf8(str(value)):
+        value, expected = ascii(value), 'expected a path in UTF-8'
       if expected:
         raise flags.IllegalFlagValueError(
           _reword(f'flag --{name}={value}: {expected}')
         )
+
+
+def _is_utf8(text):
+  """Whether a word of the command line was UTF-8."""
+  return all(not '\ud800' <= character <= '\udfff' for character in text)
 
 
 def _find_mistake(name, value):

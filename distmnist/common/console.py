@@ -102,8 +102,7 @@ class Console:
 
   def say(self, text):
     """Prints `text` as a line of its own."""
-    self._stream.write(('\n' if self._is_open else '') + text + '\n')
-    self._stream.flush()
+    self._write(('\n' if self._is_open else '') + text + '\n')
     self._is_open = False
 
   def is_due(self):
@@ -118,6 +117,14 @@ class Console:
       return
     done = round(_BAR_WIDTH * min(1.0, fraction))
     bar = '#' * done + '.' * (_BAR_WIDTH - done)
-    self._stream.write(f'\r\x1b[K[{bar}] {text}')
-    self._stream.flush()
+    self._write(f'\r\x1b[K[{bar}] {text}')
     self._is_open = True
+
+  def _write(self, text):
+    try:
+      self._stream.write(text)
+      self._stream.flush()
+    except BrokenPipeError:
+      raise
+    except OSError:
+      pass  # On a full disk the line is lost, and not the training.

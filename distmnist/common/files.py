@@ -44,9 +44,11 @@ def replacing(path, mode='w'):
       file.flush()
       os.fsync(file.fileno())
     os.replace(new, path)
-  except BaseException:
+  except BaseException as error:
     with contextlib.suppress(OSError):
       os.remove(new)
+    if isinstance(error, OSError) and error.filename is None:
+      error.filename = path  # A write or flush that fails names none.
     raise
 
 

@@ -18,14 +18,35 @@ def write(folder, splits):
     folder: str, an existing folder.
     splits: {name: (x, y)}; x and y are arrays [n, ...], or dicts, tuples or
       lists of arrays.
+
+  Raises:
+    ValueError: an array has objects that are no text.
   """
   nests = {}
   for split, pair in splits.items():
     for side, nest in zip('xy', pair, strict=True):
       nests[side], arrays = flatten(nest)
       for i, array in enumerate(arrays):
-        np.save(path_of(folder, split, side, i), np.asarray(array))
+        np.save(path_of(folder, split, side, i), make_array(array))
   write_nests(folder, nests)
+
+
+def make_array(values):
+  """Returns an array that a file can hold; text of pandas becomes NumPy's.
+
+  Raises:
+    ValueError: it has objects that are no text.
+  """
+  array = np.asarray(values)
+  if array.dtype != object:
+    return array
+  strange = [v for v in array.flat if not isinstance(v, str)]
+  if strange:
+    raise ValueError(
+      f'an array has {type(strange[0]).__name__} objects, such as '
+      f'{str(strange[0])[:40]!r}: expected numbers, bool or text'
+    )
+  return array.astype(str)
 
 
 def flatten(nest):

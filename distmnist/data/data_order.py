@@ -134,6 +134,10 @@ class Rest:
     sizes = [end - first for first, end in self.ranges]
     self._starts = [0, *itertools.accumulate(sizes)]
 
+  def count_read(self):
+    """Returns how many places (int) are not in the rest."""
+    return self.next_place - self._starts[-1]
+
   def find_places(self, first, end):
     """Returns the places first..end of the rest, an int64 array."""
     return np.concatenate(

@@ -120,6 +120,12 @@ def _make_array(leaf, numbers):
     )
   if array.dtype.kind == 'O' and not _has_only_bytes(array):
     raise ValueError(_RAGGED)
+  try:
+    tf.as_dtype(array.dtype)
+  except TypeError as error:
+    raise ValueError(
+      f'an array of {array.dtype.name}: expected numbers, bool, str or bytes'
+    ) from error
   if array.dtype.kind == 'f' and not np.isfinite(array).all():
     row = int(np.argwhere(~np.isfinite(array))[0][0])
     row = row if numbers is None else numbers[row]

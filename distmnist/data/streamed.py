@@ -47,6 +47,7 @@ class Streamed:
     num_examples: int.
     spec: split.Split of the tf.TensorSpec of one example.
     blocks: data_order.Blocks, or None: all examples are mixed.
+    class_names: list of str, if the reader knows what its labels stand for.
     num_threads: int, how many runs are read ahead.
   """
 
@@ -62,6 +63,7 @@ class Streamed:
     """
     self._reader = reader
     self.num_examples = reader.num_examples
+    self.class_names = getattr(reader, 'class_names', None)
     if self.num_examples < 1:
       raise ValueError('the reader has no examples')
     self.blocks = None

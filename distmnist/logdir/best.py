@@ -96,6 +96,7 @@ class Best:
   def _write_worse(self, steps):
     path = os.path.join(self._folder, _WORSE_FILE)
     try:
+      paths.make_folders(self._folder)  # As long as nothing was the best.
       with files.replacing(path) as file:
         json.dump({'best_step': self.step, 'worse_steps': steps}, file)
         file.write('\n')

@@ -1,14 +1,16 @@
-"""The files of a checkpoint, which may be in a store.
+"""The files of a checkpoint, which may be in a store or partial.
 
-TensorFlow reads only files on this machine.
+TensorFlow reads only whole checkpoints on this machine.
 """
 
+import contextlib
 import os
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.storage import copies, paths
+from distmnist.logdir import partial_checkpoints
+from distmnist.storage import copies, paths, scratch, stores, urls
 
 
 def is_there(path):
@@ -19,17 +21,54 @@ def is_there(path):
 def localize(path):
   """Returns a path where TensorFlow can read the checkpoint at `path`.
 
-  A checkpoint in a store is copied here, and kept for a while: read it at once.
+  A checkpoint in a store is copied here, and a partial one is put together with
+  its base. What is made is kept for a while: read it at once.
 
   Raises:
+    whole_copy.PartialError: it is partial, and it or its base is
+      damaged.
     cli.RunError: it cannot be copied.
   """
+  local = _fetch(path)
+  base = partial_checkpoints.find_base(local)
+  if base is None:
+    return local
+  base_path = os.path.join(os.path.dirname(path), base)
+  return partial_checkpoints.find_whole(
+    path, local, base_path, _fetch(base_path)
+  )
+
+
+def _fetch(path):
   try:
     return copies.fetch_prefix(path)
   except OSError as error:
     raise cli.RunError(
       f'checkpoint {path} cannot be read: {error.strerror}'
     ) from error
+
+
+def drop_copies():
+  """Removes what `localize` has put together, which may be large."""
+  partial_checkpoints.drop()
+
+
+def find_base(path):
+  """Returns the path (str) of a partial checkpoint's base; None if whole.
+
+  Raises:
+    OSError: a store does not answer.
+  """
+  local, folder = path, None
+  if urls.is_remote(path):
+    folder = scratch.make('index')  # It has the names, and no values.
+    local = os.path.join(folder, os.path.basename(path))
+    with contextlib.suppress(FileNotFoundError):
+      stores.download(f'{path}.index', f'{local}.index')
+  base = partial_checkpoints.find_base(local)
+  if folder:
+    paths.remove_folder(folder)
+  return base and os.path.join(os.path.dirname(path), base)
 
 
 def open_reader(path):

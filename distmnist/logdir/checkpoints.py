@@ -97,9 +97,9 @@ def find_fault(path, find_divergence=lambda path: None):
 
 def _read_through(path):
   """Returns (damage, first variable that is not finite), each str or None."""
-  nonfinite, local = None, checkpoint_files.localize(path)
+  nonfinite = None
   try:
-    reader = tf.train.load_checkpoint(local)
+    reader = checkpoint_files.open_reader(path)
     names = reader.get_variable_to_shape_map()
     for name in sorted(names):
       value = reader.get_tensor(name)
@@ -111,6 +111,8 @@ def _read_through(path):
   except tf.errors.OpError as error:
     return errors.explain(error), None
   except Exception as error:  # Broken bytes raise errors of many kinds.
+    if type(error) is cli.RunError:
+      raise
     return (str(error) or type(error).__name__).splitlines()[0], None
 
 
@@ -133,8 +135,7 @@ def find_usable(logdir, find_fault, advice=_ADVICE):
     fault = find_fault(path)
     if fault is None:
       return path
-    what, why = fault
-    _log.info(f'checkpoint {path} {what}, and not used: {why}')
+    _log.info(f'checkpoint {path} {fault[0]}, and not used: {fault[1]}')
   if found:
     raise cli.RunError(
       f'none of the checkpoints in {logdir} can be used: bring one back, '

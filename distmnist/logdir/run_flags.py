@@ -39,20 +39,25 @@ def find_changed(logdir, names):
 
   Args:
     logdir: str.
-    names: list of str; one that was not kept counts as unchanged.
+    names: list of str; one that was not kept had its default, as `write` keeps
+      all but those that are None.
 
   Returns:
     (then, now), two str such as '--model=cnn', or None if none differs or
     nothing was kept.
   """
   try:
-    kept = {word.partition('=')[0]: word for word in read(logdir)}
+    kept = read(logdir)
   except cli.RunError:
     return None
   for name in names:
-    then, now = kept.get(f'--{name}'), FLAGS[name].serialize()
-    if then is not None and then != now:
-      return then, now
+    flag = FLAGS[name]
+    # A flag may take several words, and a Boolean one may begin with `no`.
+    keys = {f'--{name}'} | ({f'--no{name}'} if flag.boolean else set())
+    then = [word for word in kept if word.partition('=')[0] in keys]
+    now = flag.serialize().splitlines()
+    if then != now and (then or flag.value != flag.default):
+      return tuple(' '.join(words) or f'no --{name}' for words in (then, now))
   return None
 
 

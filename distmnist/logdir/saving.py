@@ -16,13 +16,14 @@ from absl import flags
 
 from distmnist.cluster import errors
 from distmnist.common import cli, files
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.logdir import checkpoint_files, checkpoints, kept
 from distmnist.storage import copies, paths, scratch, urls
 
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
   'keep_checkpoints',
   5,
-  'How many of the latest checkpoints are kept, besides the best.',
+  'How many of the latest checkpoints are kept, besides the best and, with '
+  '--save_tables=touched, those that they need.',
   lower_bound=1,
 )
 _UNFINISHED = '.unfinished_'
@@ -44,7 +45,7 @@ class CheckpointWriter:
         there now; called before a checkpoint gets its name.
     """
     self._folder = folder
-    self._max_to_keep = max_to_keep
+    self._kept = kept.KeptCheckpoints(folder, max_to_keep)
     self._check_owner = check_owner
     self._known_paths = set()
 
@@ -52,18 +53,32 @@ class CheckpointWriter:
     """Returns the path (str) of a step's checkpoint, which need not exist."""
     return checkpoints.path_of_step(self._folder, step)
 
-  def is_saved(self, step):
-    """Whether the folder has this step whole; if so, it stays as it is."""
+  def is_saved(self, step, may_be_partial=True):
+    """Whether the folder has this step whole; if so, it stays as it is.
+
+    Args:
+      step: int.
+      may_be_partial: bool, whether a partial checkpoint with its base counts.
+    """
     path = checkpoints.path_of_step(self._folder, step)
     if not checkpoint_files.is_there(path):
+      return False
+    if not may_be_partial and self._kept.find_base(path):
       return False
     if path not in self._known_paths and checkpoints.find_damage(path):
       return False
     self._known_paths.add(path)
     return True
 
-  def save(self, saver, session, step):
+  def save(self, saver, session, step, may_be_partial=True):
     """Writes what `session` holds, as `saver` (tf.train.Saver) does.
+
+    Args:
+      saver: tf.train.Saver, or a table_saver.TableSaver, which may leave out
+        what has not changed since an earlier checkpoint.
+      session: tf.Session.
+      step: int.
+      may_be_partial: bool, whether it may do so.
 
     Raises:
       SaveError: the disk is full, or the folder cannot be written any more.
@@ -76,7 +91,8 @@ class CheckpointWriter:
         session, prefix, step, write_meta_graph=False, write_state=False
       )
 
-    self._write(write, step)
+    with _following_base(saver, self._folder, may_be_partial):
+      self._write(write, step)
 
   def save_values(self, values, step):
     """Writes {name: array}, whole variables, as the checkpoint of `step`.
@@ -121,24 +137,23 @@ class CheckpointWriter:
   def _publish(self, unfinished, path):
     """Gives the files their names, lists them, and drops the oldest."""
     if urls.is_remote(self._folder):
-      self._put(unfinished)
+      self._put(unfinished, path)
     else:
-      self._move(unfinished)
+      self._move(unfinished, path)
     self._known_paths.add(path)
-    before = [
-      p for p in checkpoints.list_checkpoints(self._folder) if p != path
-    ]
-    kept = [path, *before[: self._max_to_keep - 1]]
-    self._note(kept)
-    for old in before[self._max_to_keep - 1 :]:
-      with contextlib.suppress(OSError):
-        checkpoint_files.remove(old)
+    self._kept.add(path)
 
-  def _move(self, unfinished):
+  def _make_way(self, path):
+    """Removes a partial checkpoint that a whole one is to replace."""
+    self._check_owner()
+    if self._kept.is_partial(path):
+      checkpoint_files.remove(path)
+
+  def _move(self, unfinished, path):
     names = sorted(os.listdir(unfinished), key=checkpoint_files.is_index)
     for name in names:
       files.sync(os.path.join(unfinished, name))
-    self._check_owner()
+    self._make_way(path)
     # The index comes last: without it there is no checkpoint.
     for name in names:
       os.replace(
@@ -146,23 +161,12 @@ class CheckpointWriter:
       )
     files.sync(self._folder)
 
-  def _put(self, unfinished):
+  def _put(self, unfinished, path):
     # This may take long: a process that loses the folder adds no index.
-    self._check_owner()
+    self._make_way(path)
     copies.upload_folder(
       unfinished, self._folder, checkpoint_files.is_index, self._check_owner
     )
-
-  def _note(self, paths):
-    """Writes TensorFlow's list of checkpoints, `paths`, latest first."""
-    # Names alone: the folder may be moved.
-    names = [os.path.basename(path) for path in paths]
-    lines = [f'model_checkpoint_path: "{names[0]}"']
-    lines += [f'all_model_checkpoint_paths: "{n}"' for n in reversed(names)]
-    with files.replacing(os.path.join(self._folder, 'checkpoint')) as file:
-      file.write('\n'.join(lines) + '\n')
-    if not urls.is_remote(self._folder):
-      files.sync(self._folder)
 
   def remove_unfinished(self):
     """Removes what interrupted saves have left.
@@ -173,6 +177,22 @@ class CheckpointWriter:
       _remove_without_index(self._folder)
     else:
       _remove_unfinished(self._folder)
+
+
+@contextlib.contextmanager
+def _following_base(saver, folder, may_be_partial):
+  """The context of a save; `saver` forgets a base on which it cannot build."""
+  touched = getattr(saver, 'touched', None)
+  if touched and touched.base:
+    base = os.path.join(folder, touched.base)
+    if not (may_be_partial and checkpoint_files.is_there(base)):
+      touched.forget_base()
+  try:
+    yield
+  except BaseException:
+    if touched:
+      touched.forget_base()
+    raise
 
 
 def _write_values(values, path):

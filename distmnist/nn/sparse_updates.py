@@ -17,7 +17,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import sparse_table, touched_rows
 
 # Optimizers whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
@@ -37,14 +37,17 @@ NUM_SLOTS = {
 def add(optimizer):
   """Makes a tf.train.Optimizer update tables by rows, other variables whole.
 
+  The rows that it updates are marked as touched, if they have marks.
+
   tf.gather gives a gradient of rows as well, where a row occurs as often as it
   was looked up; its variable is updated as if the gradient were dense.
   """
   if isinstance(optimizer, tf.train.AdamOptimizer):
     apply = functools.partial(_apply_adam, optimizer)
     optimizer._resource_apply_sparse = apply
-  if isinstance(optimizer, tf.train.GradientDescentOptimizer):
-    return  # A row that occurs twice is updated twice: that is the sum.
+  # A row that occurs twice is updated twice by sgd: that is the sum.
+  apply_sgd = optimizer._resource_apply_sparse_duplicate_indices
+  is_sgd = isinstance(optimizer, tf.train.GradientDescentOptimizer)
 
   def apply_rows(gradient, variable, rows):
     tables = tf.get_collection(sparse_table.TABLES)
@@ -54,7 +57,11 @@ def add(optimizer):
     whole = tf.convert_to_tensor(tf.IndexedSlices(gradient, rows, shape))
     return optimizer._resource_apply_dense(whole, variable)
 
-  optimizer._resource_apply_sparse_duplicate_indices = apply_rows
+  def apply_and_mark(gradient, variable, rows):
+    applied = (apply_sgd if is_sgd else apply_rows)(gradient, variable, rows)
+    return touched_rows.mark_after([applied], variable, rows)[0]
+
+  optimizer._resource_apply_sparse_duplicate_indices = apply_and_mark
 
 
 def _apply_adam(optimizer, gradient, variable, rows):

@@ -6,6 +6,7 @@ def load(split):
   return csv.Reader(f'data/{split}-*.csv', x=['age', 'income'], y='bought')
 """
 
+import codecs
 import csv
 import functools
 import io
@@ -19,6 +20,7 @@ from distmnist.readers import columns, paths, records
 # How many first lines tell the type of a column.
 _NUM_TOLD = 1000
 _TYPES = np.int64, np.float32
+_NAMED_TYPES = {'int64': np.int64, 'float32': np.float32, 'text': object}
 # A file is searched for the ends of its lines in parts of this size.
 _CHUNK_BYTES = 1 << 24
 
@@ -26,38 +28,50 @@ _CHUNK_BYTES = 1 << 24
 class Reader:
   """Examples of CSV files; see data/streamed.py.
 
-  A column of whole numbers is int64, one of other numbers float32, and any
-  other is text, as bytes. A text must not span several lines.
+  By default the first lines tell the types: a column of whole numbers is int64,
+  one of other numbers float32, and any other is text, as bytes. A text must not
+  span several lines.
 
   Attributes:
     num_examples: int.
     block_sizes: int64 array, the number of adjacent lines in each block.
-    window: int, how many blocks are mixed.
+    window: int, how many blocks of up to 256 lines are mixed; may be set.
   """
 
   def __init__(
-    self, pattern, x, y, window=64, delimiter=',', names=None, missing=None
+    self,
+    pattern,
+    x,
+    y,
+    delimiter=',',
+    names=None,
+    missing=None,
+    types=None,
   ):
     """Finds the places of all lines.
 
     Args:
       pattern: str such as 'data/train-*.csv', or a list of them.
       x, y: the columns; see columns.select.
-      window: int, how many blocks of up to 256 lines are mixed.
       delimiter: str, the character between two fields.
       names: list of str, the columns of files without a header; None if the
         first line has them.
       missing: number, what an empty field counts as in a column of numbers;
         with None, a column that has empty fields is text.
+      types: {column: 'int64', 'float32' or 'text'}, where the first lines of a
+        file do not tell: prices that are all whole in a short test file.
 
     Raises:
-      ValueError: there is no such file, a column is missing, or two files
-        differ in their columns.
+      ValueError: there is no such file, a column is missing, two files differ
+        in their columns, or a type is unknown.
       OSError: a file cannot be read.
     """
     self._paths = paths.find(pattern)
     self._xy = x, y
+    if missing is not None and float(missing).is_integer():
+      missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
+    self._given_types = _check_types(types or {}, columns.names(self._xy))
     self._delimiter, self._num_before = delimiter, int(names is None)
     self._header = names or _read_header(self._paths[0], delimiter)
     for path in self._paths:
@@ -74,7 +88,7 @@ class Reader:
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
-    self.window = window
+    self.window = 64
 
   def read(self, indices):
     """Returns (x, y) of the examples with these numbers.
@@ -97,10 +111,12 @@ class Reader:
   def _types(self):
     """{name: dtype} of the requested columns."""
     rows = self._read_rows(np.arange(min(_NUM_TOLD, self.num_examples)))
-    return {
+    told = {
       name: self._tell_type([row[self._header.index(name)] for row in rows])
       for name in columns.names(self._xy)
+      if name not in self._given_types
     }
+    return told | self._given_types
 
   def _read_rows(self, indices):
     """Returns the fields (list of str) of each line."""
@@ -128,7 +144,7 @@ class Reader:
         if not self._is_of_type([text], type_):
           raise ValueError(
             f'{self._locate(number)}: {name} is {text!r}: expected '
-            f'{np.dtype(type_).name}, as in the first lines'
+            f'{np.dtype(type_).name}, as in the first lines or by types='
           ) from None
       raise
 
@@ -151,8 +167,19 @@ class Reader:
     return f'{path}:{row + 1 + self._num_before}'
 
 
+def _check_types(types, names):
+  """Returns {column: dtype}; raises ValueError for an unknown type."""
+  for name, type_ in types.items():
+    if name not in names or type_ not in _NAMED_TYPES:
+      raise ValueError(
+        f'types={{{name!r}: {type_!r}}}: expected one of '
+        f'{", ".join(_NAMED_TYPES)} for one of the columns {", ".join(names)}'
+      )
+  return {name: _NAMED_TYPES[type_] for name, type_ in types.items()}
+
+
 def _read_header(path, delimiter):
-  with open(path, encoding='utf-8', newline='') as file:
+  with open(path, encoding='utf-8-sig', newline='') as file:
     return next(csv.reader(file, delimiter=delimiter), [])
 
 
@@ -176,7 +203,8 @@ def _find_places(path, num_before):
     ends = np.concatenate(ends)
     if text[len(text) - 1] != ord('\n'):
       ends = np.append(ends, len(text))
-    offsets = np.append(0, ends[:-1] + 1)[num_before:]
+    first = len(codecs.BOM_UTF8) * (text[:3] == codecs.BOM_UTF8)
+    offsets = np.append(first, ends[:-1] + 1)[num_before:]
     ends = ends[num_before:]
     lengths = ends - offsets
     keep = lengths > 0

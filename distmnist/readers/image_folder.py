@@ -24,16 +24,18 @@ class Reader:
 
   Attributes:
     num_examples: int.
-    class_names: list of str, the folders, in the order of the classes.
+    class_names: list of str, in the order of the classes.
   """
 
-  def __init__(self, folder, size, channels=3):
+  def __init__(self, folder, size, channels=3, classes=None):
     """Lists the files.
 
     Args:
       folder: str, which has the folders of the classes.
       size: (height, width) that each image is resized to, bilinearly.
       channels: int, 3 for colours, 1 for grey.
+      classes: list of str, the folders to read, for classes 0, 1, ...; one may
+        be missing. By default all folders there, in the order of their names.
 
     Raises:
       ValueError: there is no such folder, or it has no images.
@@ -41,14 +43,14 @@ class Reader:
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
       raise ValueError(f'{folder}: no such folder')
-    self.class_names = sorted(
-      entry.name for entry in os.scandir(folder) if entry.is_dir()
-    )
+    there = {e.name for e in os.scandir(folder) if e.is_dir() and _is_seen(e)}
+    self.class_names = sorted(there) if classes is None else list(classes)
     found = [
-      (os.path.join(folder, name, file), number)
+      (entry.path, number)
       for number, name in enumerate(self.class_names)
-      for file in sorted(os.listdir(os.path.join(folder, name)))
-      if file.lower().endswith(_ENDINGS)
+      if name in there
+      for entry in _list(os.path.join(folder, name))
+      if entry.name.lower().endswith(_ENDINGS) and _is_seen(entry)
     ]
     if not found:
       raise ValueError(
@@ -88,6 +90,15 @@ class Reader:
       self._decode([file])
     except tf.errors.OpError as error:
       raise ValueError(f'{path} is not an image that can be read') from error
+
+
+def _list(folder):
+  return sorted(os.scandir(folder), key=lambda entry: entry.name)
+
+
+def _is_seen(entry):
+  """Whether a folder or file is not hidden, as Jupyter's and macOS's are."""
+  return not entry.name.startswith('.')
 
 
 def _read_bytes(path):

@@ -123,7 +123,9 @@ def _convert(column, where):
   if column.null_count:
     raise ValueError(f'{where} has {column.null_count} rows without a value')
   values = column.combine_chunks()
-  if not hasattr(values.type, 'value_type'):
+  if hasattr(values, 'dictionary_decode'):  # As pandas writes categories.
+    values = values.dictionary_decode()
+  if not hasattr(values, 'value_lengths'):
     return _make_array(values)
   lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
   if len(lengths) > 1:

@@ -26,7 +26,9 @@ def find(pattern):
       paths = _fetch(one)
     else:
       expanded = os.path.expanduser(one)
-      paths = sorted(p for p in glob.glob(expanded) if os.path.isfile(p))
+      # A name may have brackets of its own.
+      names = [expanded] if os.path.isfile(expanded) else glob.glob(expanded)
+      paths = sorted(filter(os.path.isfile, names))
     if not paths:
       raise ValueError(f'{one}: no such file')
     found += paths

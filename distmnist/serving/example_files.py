@@ -6,7 +6,8 @@
            the model has one input
   .csv     with a header: a column for each input of one value, name_0, name_1
            ... for one of several; or all columns, in their order, as the only
-           input of a model
+           input of a model. A first line of numbers is no header, unless they
+           are 0, 1, 2 ..., as pandas numbers columns without a name.
 
 Anything else in a file, such as labels, is ignored.
 """
@@ -79,7 +80,7 @@ def _read_npz(path, specs):
 
 def _read_jsonl(path, specs):
   rows = {name: [] for name in specs}
-  with open(path, encoding='utf-8') as file:
+  with open(path, encoding='utf-8-sig') as file:
     for number, line in enumerate(file, 1):
       if not line.strip():
         continue
@@ -98,8 +99,13 @@ def _read_jsonl(path, specs):
 
 
 def _read_csv(path, specs):
-  with open(path, encoding='utf-8', newline='') as file:
+  with open(path, encoding='utf-8-sig', newline='') as file:
     header, *rows = [row for row in csv.reader(file) if row] or [[]]
+  if _has_numbers_only(header) and header != [*map(str, range(len(header)))]:
+    raise ValueError(
+      f'the first line is {",".join(header)[:40]}: expected the names of the '
+      'columns'
+    )
   for number, row in enumerate(rows, 2):
     if len(row) != len(header):
       raise ValueError(
@@ -111,6 +117,13 @@ def _read_csv(path, specs):
     columns = texts[:, _find_columns(name, spec, header, len(specs))]
     found[name] = columns[:, 0] if spec.shape.rank == 1 else columns
   return found
+
+
+def _has_numbers_only(header):
+  try:
+    return bool([*map(float, header)])
+  except ValueError:
+    return False
 
 
 def _find_columns(name, spec, header, num_inputs):
@@ -162,28 +175,43 @@ def _convert(name, array, spec):
   if not spec.shape.is_compatible_with(array.shape):
     raise ValueError(f'{name} has the shape {list(array.shape)}')
   kind = array.dtype.kind
+  if kind == 'O':
+    _check_objects(name, array)
   if dtype.name == 'string':
-    if kind not in 'USO':
+    if kind not in 'USO' or not all(
+      isinstance(x, str | bytes) for x in array.flat
+    ):
       raise ValueError(f'{name} is {array.dtype.name}, not text')
     return array.astype(object)
   wanted = dtype.as_numpy_dtype
-  if kind == 'O':  # The texts of a CSV file.
+  if kind == 'O':
     array, kind = _parse(name, array, dtype), None
   elif kind not in 'biuf':
     raise ValueError(f'{name} is {array.dtype.name}, not a number')
-  with np.errstate(all='ignore'):
-    found = array.astype(wanted)
+  try:
+    with np.errstate(all='ignore'):
+      found = array.astype(wanted)
+  except OverflowError as error:
+    raise ValueError(f'{name} has values that are no {dtype.name}') from error
   is_rounded = dtype.is_floating or dtype.is_complex
   if not is_rounded and not np.array_equal(found, array):
     raise ValueError(f'{name} has values that are no {dtype.name}')
   return found
 
 
+def _check_objects(name, array):
+  """Raises ValueError unless all are text, or integers of any size."""
+  for value in array.flat:
+    if not isinstance(value, str | int):
+      what = 'null' if value is None else 'an object'
+      raise ValueError(f'{name} is or has {what}')
+
+
 def _parse(name, texts, dtype):
   """Returns the texts as numbers."""
   if dtype.name == 'bool':
     texts = np.vectorize(
-      lambda text: {'true': '1', 'false': '0'}.get(text.lower(), text),
+      lambda text: {'true': '1', 'false': '0'}.get(str(text).lower(), text),
       otypes=[object],
     )(texts)
   try:

@@ -4,6 +4,8 @@
          output with several
 .jsonl   one example per line: {"file": ..., "index": ..., "output": ...}
 .npz     an array [n, ...] for each output
+
+An output of the name `file` or `index` is called output_file, output_index.
 """
 
 import csv
@@ -15,6 +17,8 @@ import numpy as np
 from distmnist.common import cli, files
 
 _ENDINGS = '.csv', '.jsonl', '.npz'
+# The names of what tells where an example came from.
+_TAKEN = 'file', 'index'
 _NUM_SHOWN = 10
 _NUM_VALUES = 6  # Of an array, on the screen.
 
@@ -50,6 +54,10 @@ def write(path, places, results):
     cli.RunError: it cannot be written.
   """
   ending = os.path.splitext(path)[1].lower()
+  results = {
+    f'output_{name}' if name in _TAKEN else name: array
+    for name, array in results.items()
+  }
   try:
     with files.replacing(path, 'wb' if ending == '.npz' else 'w') as out:
       if ending == '.npz':

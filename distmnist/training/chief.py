@@ -21,7 +21,6 @@ from distmnist.training.hooks import (
   stop_hook,
   validation_hook,
 )
-from distmnist.training.problems import problem_data
 from distmnist.watching import own_metrics
 
 _VALIDATION_STEPS = flags.DEFINE_integer(
@@ -79,18 +78,18 @@ class Chief:
     save: callable(session), saves the current step; set by `hooks`.
   """
 
-  def __init__(self, task, choice, variables, validation_split, folder):
+  def __init__(self, task, choice, variables, judges, folder):
     """
     Args:
       task: task.Task, already serving.
       choice: flag_checks.Choice.
       variables: list of tf.Variable, the center's: weights and averages.
-      validation_split: split.Split.
+      judges: (validation, test), split.Splits that judge the training.
       folder: run_folder.RunFolder.
     """
     self._task, self._choice = task, choice
     self._folder, self._logdir = folder, folder.path
-    self._test_split = problem_data.load_test_split(choice.problem)
+    validation_split, self._test_split = judges
     self._validation, self._workers = None, []
     self._growth = growth_hook.GrowthHook(folder.summary_dir)
     if _VALIDATION_STEPS.value:

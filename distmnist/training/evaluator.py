@@ -131,13 +131,17 @@ def describe_new(evaluator, path, split_name):
 
   That may happen to a slow evaluator: the chief keeps only the last ones.
   """
-  try:
-    return describe(evaluator, path, split_name)
-  except (cli.RunError, tf.errors.OpError, ValueError):
-    if checkpoint_files.is_there(path):
-      raise
-    _log.info(f'{path} is gone, not evaluated: newer ones have taken its place')
-    return None
+  # The last one, if partial, is replaced by a whole one: then it is read again.
+  for is_last_try in (False, True):
+    try:
+      return describe(evaluator, path, split_name)
+    except (cli.RunError, tf.errors.OpError, ValueError):
+      if not checkpoint_files.is_there(path):
+        break
+      if is_last_try:
+        raise
+  _log.info(f'{path} is gone, not evaluated: newer ones have taken its place')
+  return None
 
 
 def describe(evaluator, path, split_name):

@@ -32,7 +32,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
-from distmnist.exchange.tables import key_hook
+from distmnist.exchange.tables import key_hook, touched_hook
 from distmnist.lifecycle import late_start, place_hook, ps, shutdown, stalls
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
@@ -141,6 +141,7 @@ class WorkerTask:
     last = own_step_hook.OwnStepHook(self._train_op, self.global_step)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
     strategy_hooks = [*strategy.hooks(task.stop), key_hook.KeyHook()]
+    strategy_hooks.append(touched_hook.TouchedHook())
     scaffold = worker_loop.make_scaffold(
       task, strategy, folder.restart, strategy_hooks
     )

@@ -10,7 +10,7 @@ import os
 from distmnist.common import files, store_check
 from distmnist.common import owner as owner_lib
 from distmnist.logdir import logdirs, restart, run_data, run_flags
-from distmnist.training import divergence
+from distmnist.training import divergence, epoch_check
 from distmnist.training.problems import problem_source
 
 _log = logging.getLogger(__name__)
@@ -46,12 +46,13 @@ class RunFolder:
     name = f'worker_{self._task.cluster.task_index}'
     return self.path and os.path.join(self.path, name)
 
-  def claim(self, problem, at_end):
+  def claim(self, problem, at_end, plan=None):
     """Chooses what the run resumes from, and takes sole use of the folder.
 
     Args:
       problem: problem.Problem, or None: the caller has a loss of its own.
       at_end: contextlib.ExitStack, which releases the folder.
+      plan: schedule.Plan, with a problem.
 
     Raises:
       cli.RunError: no checkpoint there can be resumed from, or another run has
@@ -76,6 +77,8 @@ class RunFolder:
         )
     if task.cluster.is_chief:
       self.restart.prepare()
+      if plan:
+        epoch_check.check(self.restart.find(), plan)
 
   def _check(self, problem):
     """Checks that the run in the folder, if any, can be resumed."""

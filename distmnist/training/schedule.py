@@ -59,6 +59,7 @@ class Plan:
     images_per_update: int, images in one global step.
     num_slices: int, the slices of a batch, each with --batch_size on each GPU.
     dealing: batch_table.Dealing, how the batches are dealt.
+    epochs: fractions.Fraction, the passes asked for; None if steps are.
   """
 
   num_images: int
@@ -66,6 +67,7 @@ class Plan:
   images_per_update: int
   num_slices: int
   dealing: batch_table.Dealing
+  epochs: fractions.Fraction | None = None
 
   @property
   def batch_size(self):
@@ -116,14 +118,7 @@ def make_plan(cluster, strategy, num_images):
     cluster.num_workers if has_own_streams else 1
   )
   images_per_update = strategy.batches_per_update * batch_size
-  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
-  epochs = _EPOCHS.value
-  if epochs is None and not steps:
-    epochs = 1
-  if epochs is not None:
-    # The number as typed, not the nearest float: 1.1 times 10 is 11.
-    images = fractions.Fraction(repr(epochs)) * images_per_epoch
-    steps.append(max(1, math.ceil(images / images_per_update)))
+  last_step, epochs = _find_end(images_per_epoch, images_per_update)
   unit = strategy.push_period
   pushes_per_step = strategy.batches_per_update // unit
   return Plan(
@@ -131,11 +126,12 @@ def make_plan(cluster, strategy, num_images):
     images_per_epoch=images_per_epoch,
     images_per_update=images_per_update,
     num_slices=num_slices,
+    epochs=epochs,
     dealing=batch_table.Dealing(
       num_workers=cluster.num_workers,
       batch_size=batch_size,
       batches_per_push=unit,
-      last_step=min(steps),
+      last_step=last_step,
       is_lock_step=strategy.is_lock_step
       or cluster.num_workers == pushes_per_step == 1,
       pushes_per_step=pushes_per_step,
@@ -143,6 +139,20 @@ def make_plan(cluster, strategy, num_images):
       steps_per_run=fused_steps.steps_per_run_from_flags(),
     ),
   )
+
+
+def _find_end(images_per_epoch, images_per_update):
+  """Returns (last global step, passes asked for or None), as in Plan."""
+  steps = [] if _TRAIN_STEPS.value is None else [_TRAIN_STEPS.value]
+  epochs = _EPOCHS.value
+  if epochs is None and not steps:
+    epochs = 1
+  if epochs is not None:
+    # The number as typed, not the nearest float: 1.1 times 10 is 11.
+    epochs = fractions.Fraction(repr(epochs))
+    images = epochs * images_per_epoch
+    steps.append(max(1, math.ceil(images / images_per_update)))
+  return min(steps), epochs
 
 
 def check_flags():

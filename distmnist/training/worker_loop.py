@@ -10,7 +10,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import server as server_lib
 from distmnist.exchange import nonfinite
 from distmnist.exchange import strategy as strategy_lib
-from distmnist.exchange.tables import key_hook, table_saver, tables_apart
+from distmnist.exchange.tables import (
+  key_hook,
+  table_saver,
+  tables_apart,
+  touched_hook,
+)
 from distmnist.lifecycle import (
   consistency,
   lost_workers,
@@ -65,18 +70,18 @@ class WorkerLoop:
     self._history = history
     self._console = console
 
-  def build(self, seed, validation_split, at_end):
+  def build(self, seed, judges, at_end):
     """Builds `scaffold` and `hooks`; the default graph is still open.
 
     Args:
       seed: int, from --seed.
-      validation_split: split.Split.
+      judges: (validation, test), split.Splits; only the chief needs them.
       at_end: contextlib.ExitStack, for what is written when this life ends.
     """
     task, step = self._task, self._graph.step
     cluster, strategy = task.cluster, self._choice.strategy
     strategy_hooks = [step.table.hook(), *strategy.hooks(task.stop)]
-    strategy_hooks.append(key_hook.KeyHook())
+    strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
     self.scaffold = make_scaffold(
       task, strategy, self._folder.restart, strategy_hooks
     )
@@ -97,7 +102,7 @@ class WorkerLoop:
     if cluster.is_chief:
       kept = step.center + step.averages
       self._chief = chief_lib.Chief(
-        task, self._choice, kept, validation_split, self._folder
+        task, self._choice, kept, judges, self._folder
       )
       self.hooks += self._chief.hooks(steps, self.scaffold, self._others)
     save = self._chief.save if cluster.is_chief else None
@@ -124,7 +129,7 @@ class WorkerLoop:
         *(task, self._choice, self._graph.step.table),
         *(source, steps, self._others),
       ),
-      self._make_progress_hook(steps),
+      self._make_progress_hook(steps, source),
       nonfinite.NonfiniteHook(self._stats),
       at_end.enter_context(life),
     ]
@@ -150,12 +155,12 @@ class WorkerLoop:
     self._stats.sessions = hook.sessions
     return hook
 
-  def _make_progress_hook(self, steps):
+  def _make_progress_hook(self, steps, source):
     self._progress = progress_hook.ProgressHook(
       self._stats,
       steps,
       self._constants,
-      self._choice.plan,
+      source,
       self._console,
       worker_summaries.from_flags(self._folder.summary_dir, self._graph.step),
       self._choice.problem.unit,

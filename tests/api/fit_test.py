@@ -1,48 +1,10 @@
 """fit: a Keras model of the caller's, trained by a cluster."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import pytest
 
 from distmnist import runtime
 from distmnist.api import fit
-from tests.support.paths import REPO
-
-_SCRIPT = """
-import keras
-import numpy as np
-import distmnist
-
-x = np.random.default_rng(0).normal(size=[2000, 4]).astype('float32')
-y = x[:, 0] * x[:, 1]
-layers = keras.layers
-model = keras.Sequential([layers.Dense(32, 'relu'), layers.Dense(1)])
-model.compile(keras.optimizers.Adam(0.01), 'mse', metrics=['mae'])
-model, report = distmnist.fit(
-  model, x, y, epochs=10, strategy='sync_sgd', num_ps=1, num_workers=2)
-loss, mae = model.evaluate(x, y, verbose=0)
-print('found', loss, mae, report.test_metrics['loss'], report.logdir is None)
-"""
-
-
-@pytest.mark.slow
-def test_a_script_of_its_own_trains_its_model(tmp_path):
-  done = subprocess.run(
-    [sys.executable, '-c', _SCRIPT],
-    cwd=tmp_path,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    env={**os.environ, 'PYTHONPATH': str(REPO)},
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  loss, mae, reported = map(float, done.stdout.split('found')[1].split()[:3])
-  assert 'Skipping variable loading' not in done.stderr
-  assert loss < 0.1 and mae < 0.3
-  assert loss == pytest.approx(reported, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,7 @@ RESULTS = [
 def test_medians_are_of_the_runs_that_went_well():
   rows = peer_tables.compute_medians(RESULTS, 'mlp')
   assert list(rows) == [
-    'ceiling',
-    'async_sgd',
-    'classic',
-    'tf2_ps',
-    'torch_ddp',
+    *('ceiling', 'async_sgd', 'classic', 'tf2_ps', 'torch_ddp'),
   ]
   assert rows['ceiling']['images_per_sec'] == 1000
   assert rows['async_sgd']['images_per_sec'] == 700
@@ -89,10 +85,7 @@ def test_medians_are_of_the_runs_that_went_well():
   assert (
     rows['classic']['to_accuracy_secs'],
     rows['classic']['num_missed'],
-  ) == (
-    30,
-    1,
-  )
+  ) == (30, 1)
 
 
 def test_the_table_names_who_failed_or_was_skipped(capsys):

@@ -191,8 +191,7 @@ def test_a_cluster_is_measured_on_links(needs_network, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'signum, code',
-  [(signal.SIGINT, 130), (signal.SIGKILL, -9)],
+  'signum, code', [(signal.SIGINT, 130), (signal.SIGKILL, -9)]
 )
 def test_whatever_ends_it_leaves_no_task(needs_network, signum, code):
   # In the background it would inherit that Ctrl-C is ignored.

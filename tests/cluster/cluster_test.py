@@ -17,49 +17,28 @@ PS, WORKERS = ('p0:1', 'p1:1'), ('w0:1', 'w1:1', 'w2:1')
   [
     ((), (), 'ps', 0, '--job_name=ps needs --ps_hosts and --worker_hosts'),
     (
-      (),
-      (),
-      'worker',
-      2,
+      *((), (), 'worker', 2),
       '--task_index=2 needs --worker_hosts: without hosts there is one worker, '
       '0',
     ),
-    (
-      PS,
-      (),
-      'ps',
-      0,
-      '--worker_hosts is empty: name at least one worker',
-    ),
+    (PS, (), 'ps', 0, '--worker_hosts is empty: name at least one worker'),
     (PS, WORKERS, None, 0, '--job_name is missing: say ps or worker'),
     (
-      PS,
-      WORKERS,
-      'worker',
-      None,
+      *(PS, WORKERS, 'worker', None),
       '--task_index is missing: say which of the 3 worker hosts this task is, '
       'from 0',
     ),
     (
-      PS,
-      WORKERS,
-      'worker',
-      3,
+      *(PS, WORKERS, 'worker', 3),
       '--task_index=3 is out of range: --worker_hosts names 3, so expected '
       '0..2',
     ),
     (
-      PS,
-      WORKERS,
-      'ps',
-      2,
+      *(PS, WORKERS, 'ps', 2),
       '--task_index=2 is out of range: --ps_hosts names 2, so expected 0..1',
     ),
     (
-      PS,
-      (*WORKERS, 'p1:1'),
-      'worker',
-      0,
+      *(PS, (*WORKERS, 'p1:1'), 'worker', 0),
       'p1:1 is given to two tasks: each needs its own',
     ),
   ],

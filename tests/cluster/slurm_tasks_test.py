@@ -19,19 +19,13 @@ from distmnist.common import cli
   [
     ('gpu5', ['gpu5']),
     ('a,b', ['a', 'b']),
-    (
-      'node[01-03,07],gpu5',
-      ['node01', 'node02', 'node03', 'node07', 'gpu5'],
-    ),
+    ('node[01-03,07],gpu5', ['node01', 'node02', 'node03', 'node07', 'gpu5']),
     ('n[8-11]', ['n8', 'n9', 'n10', 'n11']),
     ('n[08-11]', ['n08', 'n09', 'n10', 'n11']),
     ('n[098-101]', ['n098', 'n099', 'n100', 'n101']),
     ('n[1,01,001]', ['n1', 'n01', 'n001']),
     ('n[3]-ib.x', ['n3-ib.x']),
-    (
-      'r[1-2]n[09-10],m[0]x',
-      ['r1n09', 'r1n10', 'r2n09', 'r2n10', 'm0x'],
-    ),
+    ('r[1-2]n[09-10],m[0]x', ['r1n09', 'r1n10', 'r2n09', 'r2n10', 'm0x']),
     ('[1-2]', ['1', '2']),
   ],
 )
@@ -70,8 +64,7 @@ def test_a_node_list_that_is_none_is_one_line(text, problem):
 
 
 @pytest.mark.parametrize(
-  'text, expected',
-  [('1', [1]), ('2(x3),1', [2, 2, 2, 1]), ('4,2(x1)', [4, 2])],
+  'text, expected', [('1', [1]), ('2(x3),1', [2, 2, 2, 1]), ('4,2(x1)', [4, 2])]
 )
 def test_tasks_per_node_are_expanded(text, expected):
   assert expand_counts(text) == expected

@@ -87,9 +87,9 @@ def read_until(process, text):
 
 @pytest.mark.slow
 def test_a_request_is_like_a_signal(start):
-  process = start(grace_secs=2)
+  process = start(grace_secs=1)
   tell(process, 'r')
-  found = read_until(process, 'not done 2 s after SIGTERM: stopping at once')
+  found = read_until(process, 'not done 1 s after SIGTERM: stopping at once')
   for text in (f'{LINE}, with all tasks', 'called back', '143'):
     assert text in found
   assert process.wait(60) == 143
@@ -139,9 +139,9 @@ def test_a_request_that_follows_a_signal_is_nothing_new(start):
 
 @pytest.mark.slow
 def test_what_is_given_up_is_saved_too_and_has_the_code_of_its_error(start):
-  process = start(grace_secs=2)
+  process = start(grace_secs=1)
   tell(process, 'g')
-  found = read_until(process, 'not done 2 s after giving up: stopping')
+  found = read_until(process, 'not done 1 s after giving up: stopping')
   for text in ('giving up: saving and stopping', 'called back'):
     assert text in found
   assert process.wait(60) == 3
@@ -168,12 +168,12 @@ def test_a_wait_ends_with_the_request(start):
 
 @pytest.mark.slow
 def test_a_save_that_is_not_done_in_time_has_a_code_of_its_own(start):
-  process = start(grace_secs=2)
+  process = start(grace_secs=1)
   tell(process, 'u')
   tell(process, 'b')
   read_until(process, 'blocked')
   process.send_signal(15)
-  read_until(process, 'not done 2 s after SIGTERM: stopping at once')
+  read_until(process, 'not done 1 s after SIGTERM: stopping at once')
   assert process.wait(60) == 75
   assert process.stderr.read() == 'error: step 9 is not saved\n'
 

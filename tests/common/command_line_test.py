@@ -41,6 +41,7 @@ def values():
     ('--data_dir=s3:///x', 'expected s3://BUCKET/FOLDER'),
     ('--images=a.png,s3://b', 'expected a path on this machine: an address'),
     ('--logdir=a\0b', 'expected a path without a NUL'),
+    ('--logdir=a\udcffb', r"--logdir='a\udcffb': expected a path in UTF-8"),
     ('--flagfile', '--flagfile needs the path of a file'),
     ('--flagfile=/no.flags', '--flagfile=/no.flags cannot be read: No such'),
     ('--flagfile=/', '--flagfile=/ cannot be read: Is a directory'),

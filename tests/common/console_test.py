@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import types
 
 import pytest
@@ -128,3 +129,11 @@ def test_a_program_run_in_a_test_leaves_the_logs_to_the_next(time, caplog):
   logging.getLogger('distmnist.x').info('seen')
   assert caplog.messages == ['seen']
   console.print_logs(print)
+
+
+def test_a_line_that_a_full_disk_does_not_take_is_lost_and_no_more():
+  with open('/dev/full', 'w') as stream:
+    lines = console.Console(stream=stream)
+    lines.progress('step 1/4', 0.25)
+    lines.say('done')
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -107,3 +107,11 @@ def test_the_folder_of_another_user_is_refused(tmp_path, logged):
     f'--logdir={tmp_path}/own belongs to another user (uid 12345), who can'
     ' change all that is in it'
   ]
+
+
+def test_the_error_of_a_full_disk_names_the_file(tmp_path):
+  path = str(tmp_path / 'report.json')
+  with pytest.raises(OSError) as caught, files.replacing(path) as file:
+    file.write('new')
+    os.dup2(os.open('/dev/full', os.O_WRONLY), file.fileno())
+  assert caught.value.filename == path

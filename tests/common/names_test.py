@@ -27,11 +27,6 @@ def list_modules():
   return found
 
 
-def test_the_folder_of_the_package_has_its_programs():
-  assert names.PACKAGE_DIR.name == names.PACKAGE
-  assert (names.PACKAGE_DIR / 'train.py').is_file()
-
-
 @pytest.mark.parametrize('name', sorted(MODULES.keys() - ROOMS - LIBRARIES))
 def test_a_program_is_there_and_can_be_started(name):
   spec = importlib.util.find_spec(MODULES[name])

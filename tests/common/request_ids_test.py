@@ -31,13 +31,19 @@ def test_a_jump_of_more_than_two_gigabytes_is_refused():
 
 def test_this_tensorflow_has_what_is_changed():
   assert request_ids.draw_from_one_generator()
+  library = ctypes.CDLL('libtensorflow_framework.so.2')
+  start, end = (
+    ctypes.cast(library[name], ctypes.c_void_p).value
+    for name in (request_ids._THREAD_LOCAL, request_ids._SHARED)
+  )
+  jump = request_ids.make_jump(start, end)
+  assert ctypes.string_at(start, len(jump)) == jump
 
 
 @pytest.mark.slow
 def test_threads_that_draw_one_id_each_draw_no_id_twice():
-  draw = ctypes.CDLL('libtensorflow_framework.so.2')[
-    '_ZN3tsl6random16ThreadLocalNew64Ev'
-  ]
+  library = ctypes.CDLL('libtensorflow_framework.so.2')
+  draw = library[request_ids._THREAD_LOCAL]
   libc = ctypes.PyDLL(None)
   threads = (ctypes.c_ulong * 4)()
   # What a thread returns is as wide as an id.

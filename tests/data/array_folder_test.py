@@ -26,3 +26,10 @@ def test_a_list_is_a_tuple(tmp_path):
 def test_a_split_that_is_not_there_is_none(tmp_path):
   array_folder.write(tmp_path, {'train': (A, B)})
   assert array_folder.load(tmp_path, 'test') is None
+
+
+def test_text_of_pandas_is_text_and_other_objects_are_refused(tmp_path):
+  array_folder.write(tmp_path, {'train': (A, np.array(['x', 'yy'], object))})
+  assert array_folder.load(tmp_path, 'train')[1].tolist() == ['x', 'yy']
+  with pytest.raises(ValueError, match="has NoneType objects, such as 'None'"):
+    array_folder.write(tmp_path, {'train': (A, np.array(['x', None]))})

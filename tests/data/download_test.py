@@ -92,12 +92,6 @@ def test_downloads_are_readable_by_other_users(find, mirror):
   assert [stat.S_IMODE(os.stat(path).st_mode) for path in paths] == [0o644] * 4
 
 
-def test_the_second_mirror_is_used_where_the_first_is_down(
-  find, mirror, dead_address, raw_files
-):
-  assert read_raw(find(dead_address, mirror.address)) == raw_files
-
-
 def test_a_file_with_a_wrong_hash_is_not_left_behind(
   find, mirror, data_dir, md5s
 ):

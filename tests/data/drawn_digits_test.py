@@ -15,7 +15,7 @@ def test_the_same_seed_draws_the_same_images():
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize('num_images', [1, 511, 512, 513])
+@pytest.mark.parametrize('num_images', [1, 512, 513])
 def test_every_number_of_images_is_filled_with_ink(num_images):
   images, labels = drawn_digits.draw(num_images, 0)
   assert len(images) == len(labels) == num_images

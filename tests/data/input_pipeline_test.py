@@ -99,10 +99,7 @@ def test_the_images_are_not_in_the_graph_but_on_the_worker(set_flags):
     assert found == {(name, device) for name in ('array_0', 'array_1')}
     astray = {op.name for op in graph.get_operations() if op.device != device}
   # get_variable takes an initializer off all devices; it follows its variable.
-  assert astray == {
-    'array_0/Initializer/PyFunc',
-    'array_1/Initializer/PyFunc',
-  }
+  assert astray == {'array_0/Initializer/PyFunc', 'array_1/Initializer/PyFunc'}
 
 
 def test_chunks_are_one_pass_in_order_and_the_last_is_smaller(tf_session):

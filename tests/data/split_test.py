@@ -42,6 +42,7 @@ def test_numbers_are_of_a_graphs_type_and_text_is_bytes():
       'an array has rows of different lengths',
     ),
     (np.array([0, 1, np.nan]), np.zeros(3), 'example 2 has a number that is n'),
+    (np.zeros(2), np.zeros(2, 'M8[D]'), r'datetime64\[D\]: expected numbers'),
     (np.zeros(2), np.array([np.inf, 0]), 'example 0 has a number that is not'),
   ],
 )

@@ -56,7 +56,7 @@ def start(make_cluster):
 
 
 # Whichever comes first, and however far ahead of the other it is.
-@pytest.mark.parametrize('order', ['0101', '0011', '1010', '1100'])
+@pytest.mark.parametrize('order', ['0011', '1010'])
 def test_in_lock_step_it_is_the_average_of_the_mean_of_the_batches(
   start, order
 ):
@@ -140,20 +140,6 @@ def test_without_a_ps_each_worker_has_its_own(start):
   average, count = worker.read()
   np.testing.assert_allclose(average, [1.2, 1.9], rtol=1e-6)
   assert count == 1
-
-
-def test_of_several_towers_the_mean_counts(make_cluster):
-  member = make_cluster(0, 1).worker(0)
-  with tf.Graph().as_default(), tf.Session() as session:
-    state = model_state.ModelState(member, is_lock_step=True)
-    state.activate()
-    average = tf.get_variable('average', initializer=0.0, trainable=False)
-    for value in 1.0, 3.0:
-      model_state.change(average, tf.constant(value))
-    state.build_updates()
-    session.run(tf.global_variables_initializer())
-    session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
-    assert session.run(average) == 2
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])

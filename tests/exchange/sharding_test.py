@@ -45,24 +45,22 @@ def test_one_axis_is_cut_into_a_shard_a_ps(tf_session, num_ps, shape, expected):
   assert shapes(get_shards(num_ps, shape)) == expected
 
 
-def test_what_would_make_tiny_shards_stays_whole(tf_session):
-  assert shapes(get_shards(2, [500], 'fixed', 1001)) == [[500]]
-
-
-def test_what_makes_shards_of_the_least_size_is_cut(tf_session):
-  assert shapes(get_shards(2, [500], 'fixed', 1000)) == [[250], [250]]
-
-
 @pytest.mark.parametrize(
-  'rows, num_shards', [(100, 1), (1023, 1), (2 * 1024, 2), (9 * 1024, 3)]
+  'shape, settings, num_shards',
+  [
+    ([250], ('fixed', 1000), 1),  # Each would be of 500 bytes.
+    ([750], ('fixed', 1000), 3),
+    # Shards of 256 KiB and more; rows of 64 float32 are 256 bytes.
+    ([1023, 64], ('min_max',), 1),
+    ([2 * 1024, 64], ('min_max',), 2),
+    ([9 * 1024, 64], ('min_max',), 3),
+    ([9000, 64], ('none',), 1),
+  ],
 )
-def test_min_max_makes_shards_of_256_kib_and_more(tf_session, rows, num_shards):
-  # Rows of 64 float32: 256 bytes.
-  assert len(get_shards(3, [rows, 64], 'min_max')) == num_shards
-
-
-def test_none_cuts_nothing(tf_session):
-  assert shapes(get_shards(3, [9000, 64], 'none')) == [[9000, 64]]
+def test_what_would_make_small_shards_is_cut_into_fewer_or_none(
+  tf_session, shape, settings, num_shards
+):
+  assert len(get_shards(3, shape, *settings)) == num_shards
 
 
 def place(num_ps, sizes, ps_strategy):
@@ -102,13 +100,19 @@ def test_a_table_counts_for_nothing(tf_session):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('words', [(), ('--partitioner=min_max',)])
-@pytest.mark.parametrize('num_ps', [2, 3, 7])
-@pytest.mark.parametrize('model', ['cnn', 'vgg19'])
+@pytest.mark.parametrize(
+  'model, num_ps, word',
+  [
+    ('cnn', 2, '--partitioner=min_max'),
+    ('cnn', 3, '--partitioner=fixed'),
+    ('cnn', 7, '--partitioner=min_max'),
+    ('vgg19', 7, '--partitioner=fixed'),
+  ],
+)
 def test_no_ps_holds_more_than_a_tenth_above_the_mean(
-  set_flags, model, num_ps, words
+  set_flags, model, num_ps, word
 ):
-  set_flags(*words)
+  set_flags(word)
   module = registry.load(MODELS, model)
   with tf.Graph().as_default():
     ps_strategy = sharding.ps_strategy_from_flags(num_ps)
@@ -128,16 +132,6 @@ def test_the_flags_choose_cut_and_place(set_flags, tf_session):
   assert shapes(tf.global_variables()) == [[10000, 10]]
 
 
-def test_each_ps_gets_one_shard(tf_session):
-  devices = [v.device for v in get_shards(3, [9, 2])]
-  assert devices == [f'/job:ps/task:{i}/device:CPU:0' for i in range(3)]
-
-
-def test_one_ps_needs_no_partitioner():
-  assert sharding.make_partitioner(0) is None
-  assert sharding.make_partitioner(1) is None
-
-
 def test_sharded_keeps_the_names(tf_session):
   with tf.variable_scope('outer'), sharding.sharded(2):
     tf.get_variable('x', [4])
@@ -146,36 +140,26 @@ def test_sharded_keeps_the_names(tf_session):
 
 
 def test_bytes_are_counted_a_ps(tf_session):
-  variables = get_shards(2, [5, 4])
+  get_shards(2, [5, 4])
   with tf.device('/job:ps/task:1'):
-    tf.get_variable('step', [], tf.int64)
+    tf.get_variable('steps', [1000], tf.int64)
   with tf.device('/job:worker/task:0'):
     tf.get_variable('local', [100])
   variables = tf.global_variables()
-  # float32 3 * 4 on ps 0; 2 * 4 on ps 1, and an int64.
-  assert sharding.count_bytes_per_ps(variables, 2) == [48, 32 + 8]
+  # float32 3 * 4 on ps 0; 2 * 4 on ps 1, and the int64.
+  assert sharding.count_bytes_per_ps(variables, 2) == [48, 32 + 8000]
   assert sharding.format_bytes_per_ps(variables, 2) == (
-    'bytes held: ps 0 48, ps 1 40 (largest / mean 1.09)'
+    'bytes held: ps 0 48, ps 1 8,032 (largest / mean 1.99)'
   )
-
-
-def test_large_numbers_of_bytes_are_readable(tf_session):
-  assert sharding.format_bytes_per_ps(get_shards(1, [784, 100]), 1) == (
-    'bytes held: ps 0 313,600 (largest / mean 1.00)'
-  )
-
-
-def test_a_center_on_the_ps_is_fine(tf_session):
-  sharding.check_center_is_on_ps(get_shards(2, [4]))
-  assert len(tf.global_variables()) == 2
 
 
 def test_a_variable_that_is_not_on_a_ps_is_named(tf_session):
   with tf.device(make_cluster(1).device_setter()):
-    tf.get_variable('right', [1])
+    right = tf.get_variable('right', [1])
     with tf.device('/job:worker/task:0/device:CPU:0'):
       tf.get_variable('astray', [1])
   tf.get_variable('bare', [1])
+  sharding.check_center_is_on_ps([right])
   with pytest.raises(cli.RunError) as caught:
     sharding.check_center_is_on_ps(tf.global_variables())
   assert str(caught.value) == (

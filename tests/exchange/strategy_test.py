@@ -1,13 +1,10 @@
 """strategy: the contract's defaults, its flags, and how updates are counted."""
 
-import re
-
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
 from distmnist.exchange import strategy
 
 
@@ -16,27 +13,6 @@ def make_member(num_ps, num_workers):
   ps_hosts = tuple(f'p{i}:1' for i in range(num_ps))
   worker_hosts = tuple(f'w{i}:1' for i in range(num_workers))
   return cluster_lib.make_cluster(ps_hosts, worker_hosts, 'worker', 0)
-
-
-class WithoutPs(strategy.Strategy):
-  needs_ps = False
-
-
-def test_several_workers_without_a_ps_are_refused_where_one_is_needed():
-  member = make_member(0, 3)
-  message = (
-    '3 workers but no ps: this strategy keeps its variables on a ps; name one '
-    'in --ps_hosts (launch: --num_ps=1)'
-  )
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
-    strategy.Strategy(member)
-  assert WithoutPs(member).cluster is member
-
-
-@pytest.mark.parametrize('num_ps, num_workers', [(1, 3), (0, 1)])
-def test_a_ps_or_one_worker_is_enough(num_ps, num_workers):
-  member = make_member(num_ps, num_workers)
-  assert strategy.Strategy(member).cluster is member
 
 
 def test_by_default_each_step_of_a_worker_is_an_update():

@@ -63,10 +63,7 @@ def test_what_is_small_travels_together(tf_session):
 def test_what_is_large_travels_alone(tf_session):
   values = build_values([1 << 19], [2], [3])
   arrived = make_wire().to_worker(values, [PS[0]] * 3)
-  assert find_crossings(arrived) == [
-    ('float32', (5,)),
-    ('float32', (1 << 19,)),
-  ]
+  assert find_crossings(arrived) == [('float32', (5,)), ('float32', (1 << 19,))]
 
 
 def test_each_ps_gets_its_own(tf_session):

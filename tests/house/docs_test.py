@@ -72,15 +72,11 @@ def test_a_command_of_a_page_is_understood(programs, program, words):
 
 
 @pytest.mark.parametrize('page', PAGES, ids=IDS)
-def test_what_a_page_links_to_is_there(page):
+def test_what_a_page_links_to_and_names_is_there(page):
   text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.M | re.S)
   for path in re.findall(r'\]\(([\w./-]+)(?:#[\w-]*)?\)', text):
     if path not in ('index.md', 'flags.md'):  # Made with the site.
       assert (page.parent / path).exists(), path
-
-
-@pytest.mark.parametrize('page', PAGES, ids=IDS)
-def test_a_module_that_a_page_names_is_there(page):
   if page.name == 'adding_a_strategy.md':
     return  # It shows how to make them.
   for path in _MODULE.findall(page.read_text().replace('NAME', 'easgd')):

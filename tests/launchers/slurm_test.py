@@ -383,10 +383,8 @@ def test_the_ps_have_an_allocation_of_their_own(tmp_path):
     assert done.returncode == 0, done.stderr
     assert '[slurm] job N: runs on n1 and n2\n' in strip_number(done.stderr)
     assert sorted(done.stdout.splitlines()) == [
-      "[ps 0] SLURMD_NODENAME='n1'",
-      "[ps 1] SLURMD_NODENAME='n1'",
-      "[worker 0] SLURMD_NODENAME='n2'",
-      "[worker 1] SLURMD_NODENAME='n2'",
+      *("[ps 0] SLURMD_NODENAME='n1'", "[ps 1] SLURMD_NODENAME='n1'"),
+      *("[worker 0] SLURMD_NODENAME='n2'", "[worker 1] SLURMD_NODENAME='n2'"),
     ]
     done = here.do(
       'worker0:leave;ps0:leave;'
@@ -402,15 +400,17 @@ def test_the_ps_have_an_allocation_of_their_own(tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'line'),
   [
-    ({}, '#SBATCH --no-requeue'),
-    ({'max_restarts': 1}, '#SBATCH --requeue'),
-    ({'slurm_requeue': 'true'}, '#SBATCH --requeue'),
-    ({'max_restarts': 1, 'slurm_requeue': 'false'}, '#SBATCH --no-requeue'),
+    ([], '#SBATCH --no-requeue'),
+    (['--max_restarts=1'], '#SBATCH --requeue'),
+    (['--slurm_requeue'], '#SBATCH --requeue'),
+    (['--max_restarts=1', '--noslurm_requeue'], '#SBATCH --no-requeue'),
   ],
 )
-def test_a_job_is_requeued_if_it_may_be(tmp_path, flags, line):
-  done = Here(tmp_path).run('--dry_run', '--', **flags)
-  assert line in done.stdout.splitlines()
+def test_a_job_is_requeued_if_it_may_be(launch_here, tmp_path, flags, line):
+  where = '--launcher=slurm', '--module=fake_train', f'--logs_dir={tmp_path}'
+  code, out, _ = launch_here(*where, '--dry_run', *flags, '--')
+  assert code == 0
+  assert line in out.splitlines()
 
 
 @pytest.mark.parametrize(

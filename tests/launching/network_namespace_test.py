@@ -66,21 +66,28 @@ def run(code):
 
 
 def test_inside_there_is_loopback_alone_and_outside_all_is_as_before():
+  """Two share no port, no other program inherits one, each can be closed."""
   run(
     'before = names()\n'
-    'namespace = network_namespace.make_namespace()\n'
-    'run_inside(namespace, check_loopback)\n'
-    'assert names() == before\n'
-  )
-
-
-def test_two_namespaces_share_no_port():
-  run(
     'first, second = [network_namespace.make_namespace() for _ in range(2)]\n'
     'def check():\n'
     '  server = socket.create_server(("127.0.0.1", 2222))\n'
     '  run_inside(second, check_loopback)\n'
     'run_inside(first, check)\n'
+    'assert names() == before\n'
+    'fds = list(first.fds)\n'
+    'assert not any(map(os.get_inheritable, fds))\n'
+    'first.close()\n'
+    'for fd in fds:\n'
+    "  assert not os.path.exists(f'/proc/self/fd/{fd}')\n"
+    # What is no namespace cannot be entered.
+    'fd = os.open(os.devnull, os.O_RDONLY)\n'
+    'try:\n'
+    '  network_namespace.Namespace([fd]).enter()\n'
+    'except OSError as error:\n'
+    "  assert error.filename == 'setns', error\n"
+    'else:\n'
+    '  raise AssertionError\n'
   )
 
 
@@ -106,52 +113,23 @@ def test_root_keeps_its_rights_over_files(tmp_path):
   )
 
 
-def test_no_other_program_inherits_it_and_it_can_be_closed():
-  run(
-    'namespace = network_namespace.make_namespace()\n'
-    'fds = list(namespace.fds)\n'
-    'assert not any(map(os.get_inheritable, fds))\n'
-    'namespace.close()\n'
-    'for fd in fds:\n'
-    "  assert not os.path.exists(f'/proc/self/fd/{fd}')\n"
+def test_a_refusal_says_why():
+  said = run(
+    'import errno, types\n'
+    'def refuse(*_):\n'
+    '  ctypes.set_errno(number)\n'
+    '  return -1\n'
+    'network_namespace.ctypes = types.SimpleNamespace(\n'
+    '  CDLL=lambda *_, **__: types.SimpleNamespace(unshare=refuse),\n'
+    '  get_errno=ctypes.get_errno,\n'
+    ')\n'
+    'for number in errno.EPERM, errno.ENOSPC:\n'
+    '  try:\n'
+    '    network_namespace.make_namespace()\n'
+    '  except OSError as error:\n'
+    '    print(error)\n'
   )
-
-
-@pytest.mark.parametrize(
-  ('number', 'reason'),
-  [
-    ('EPERM', 'unshare: Operation not permitted'),
-    ('ENOSPC', 'unshare: no more user namespaces'),
-  ],
-)
-def test_a_refusal_says_why(number, reason):
-  assert (
-    run(
-      'import errno, types\n'
-      'def refuse(*_):\n'
-      f'  ctypes.set_errno(errno.{number})\n'
-      '  return -1\n'
-      'network_namespace.ctypes = types.SimpleNamespace(\n'
-      '  CDLL=lambda *_, **__: types.SimpleNamespace(unshare=refuse),\n'
-      '  get_errno=ctypes.get_errno,\n'
-      ')\n'
-      'try:\n'
-      '  network_namespace.make_namespace()\n'
-      'except OSError as error:\n'
-      '  print(error)\n'
-    )
-    == f'cannot create a network namespace: {reason}\n'
-  )
-
-
-def test_to_enter_what_is_no_namespace_is_an_error():
-  run(
-    'fd = os.open(os.devnull, os.O_RDONLY)\n'
-    'namespace = network_namespace.Namespace([fd])\n'
-    'try:\n'
-    '  namespace.enter()\n'
-    'except OSError as error:\n'
-    "  assert error.filename == 'setns', error\n"
-    'else:\n'
-    '  raise AssertionError\n'
-  )
+  assert said.splitlines() == [
+    f'cannot create a network namespace: unshare: {reason}'
+    for reason in ('Operation not permitted', 'no more user namespaces')
+  ]

@@ -18,12 +18,7 @@ def make_watchdog(make_cluster):
   """Returns make(worker, warn_secs, fail_secs, **settings)."""
   made = []
 
-  def make(
-    worker=0,
-    warn_secs=60,
-    fail_secs=60,
-    **settings,
-  ):
+  def make(worker=0, warn_secs=60, fail_secs=60, **settings):
     cluster = make_cluster(1, 2)
     made.append(
       watchdog.Watchdog(

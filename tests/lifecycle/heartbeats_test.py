@@ -11,7 +11,10 @@ from distmnist.lifecycle import heartbeats
 
 @pytest.mark.slow
 @pytest.mark.parametrize('has_beaten', [True, False])
-def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row, has_beaten):
+def test_a_task_that_beats_no_more_is_silent(
+  make_watchdog, ps_row, monkeypatch, has_beaten
+):
+  monkeypatch.setattr(heartbeats, '_BEAT_SECS', (0.1, 0.1))
   chief, worker = make_watchdog(0), make_watchdog(1)
   chief.check_in()
   worker.check_in()
@@ -20,12 +23,12 @@ def test_a_task_that_beats_no_more_is_silent(make_watchdog, ps_row, has_beaten):
 
   def beats():
     secs = chief.secs_silent('worker 1')
-    return secs is not None and secs < 3
+    return secs is not None and secs < 1
 
   if has_beaten:
     wait_until(beats)
   worker.close()
-  wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 3)
+  wait_until(lambda: (chief.secs_silent('worker 1') or 0) > 1)
 
 
 def test_the_larger_the_cluster_the_more_seldom_a_task_beats_and_looks():

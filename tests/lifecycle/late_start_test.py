@@ -1,22 +1,23 @@
 """A worker is started again as the last ps leaves: the run has ended."""
 
+import contextlib
 import socket
 
 import pytest
 
 from distmnist.common.names import ATTEMPT
-from tests.support import in_process, programs
+from tests.support import in_process
 from tests.support.runner import DEADLINE_SECS, SMALL
 
 FLAGS = *SMALL, '--train_steps=5'
 
 
-def start(tasks, tmp_path, address, **env):
+def start(tasks, logdir, log, address, env):
   """Returns worker 1 of a run whose ps is at `address` (str), started."""
   [port] = in_process.pick_ports(1)
   return tasks.start(
-    tmp_path / 'worker.log',
-    *(*FLAGS, f'--logdir={tmp_path}/run', '--start_timeout_secs=2'),
+    log,
+    *(*FLAGS, f'--logdir={logdir}', '--start_timeout_secs=2'),
     *('--job_name=worker', '--task_index=1', f'--ps_hosts={address}'),
     f'--worker_hosts=127.0.0.1:1,127.0.0.1:{port}',
     **env,
@@ -35,20 +36,25 @@ def wait_for_call(server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'is_finished, env, code',
-  [(True, {ATTEMPT: '2'}, 0), (True, {}, 1), (False, {ATTEMPT: '2'}, 1)],
-)
-def test_it_ends_well_if_the_run_is_at_its_last_step(
-  tasks, tmp_path, is_finished, env, code
-):
-  if is_finished:
-    programs.run_forked('train', *FLAGS, f'--logdir={tmp_path}/run')
-  # It accepts connections and answers nothing, like a ps that is ending.
-  with socket.create_server(('127.0.0.1', 0)) as ps:
-    host, port = ps.getsockname()
-    worker = start(tasks, tmp_path, f'{host}:{port}', **env)
-    wait_for_call(ps)
-  assert tasks.wait(worker) == [code]
-  assert ('the run has ended' in worker.output) == (code == 0)
-  assert ('error: ' in worker.output) == (code != 0)
+def test_it_ends_well_if_the_run_is_at_its_last_step(tasks, tmp_path):
+  ended = tasks.run(tmp_path / 'log', *FLAGS, f'--logdir={tmp_path}/ended')
+  assert ended.code == 0
+  again = {ATTEMPT: '2'}
+  cases = ('ended', again, 0), ('ended', {}, 1), ('begun', again, 1)
+  workers = []
+  with contextlib.ExitStack() as stack:
+    servers = []
+    for i, (name, env, _) in enumerate(cases):
+      # It accepts connections and answers nothing, like a ps that is ending.
+      ps = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
+      servers.append(ps)
+      address = '{}:{}'.format(*ps.getsockname())
+      log = tmp_path / f'worker_{i}.log'
+      workers.append(start(tasks, tmp_path / name, log, address, env))
+    for ps in servers:
+      wait_for_call(ps)
+  codes = [code for *_, code in cases]
+  assert tasks.wait(*workers) == codes
+  for worker, code in zip(workers, codes, strict=True):
+    assert ('the run has ended' in worker.output) == (code == 0)
+    assert ('error: ' in worker.output) == (code != 0)

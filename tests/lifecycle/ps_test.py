@@ -12,7 +12,6 @@ from distmnist.lifecycle import ps, shutdown
 from distmnist.logdir import saving
 
 PS = cluster.make_cluster(('x:1',), ('x:2',), 'ps', 0)
-CHIEF = 'worker 0'
 
 
 class Stop:

@@ -3,7 +3,6 @@
 import re
 import signal
 import socket
-import threading
 import time
 
 import pytest
@@ -11,27 +10,12 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.logdir import checkpoints
 from tests.support.runner import (
-  DEADLINE_SECS,
   SMALL,
   check_kept_best,
   read_report,
+  steps_of,
   wait_for_line,
 )
-
-
-def steps_of(task):
-  """Returns [global_step of each progress line]."""
-  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
-
-
-def wait_for_step(task, step):
-  """Waits until a task has printed a progress line at `step` or later."""
-  deadline = time.monotonic() + DEADLINE_SECS
-  while time.monotonic() < deadline:
-    if steps_of(task)[-1:] >= [step]:
-      return
-    threading.Event().wait(0.05)  # A look at a log, again and again.
-  raise TimeoutError(task.output)
 
 
 def read_graph(logdir):
@@ -56,37 +40,18 @@ SYNC = '--sync_replicas'
 CHIEF = '/job:worker/task:0'
 
 
-@pytest.mark.parametrize(
-  'rule',
-  [(), pytest.param((SYNC,), marks=pytest.mark.slow)],
-  ids=['async', 'sync'],
-)
-def test_all_tasks_leave_by_themselves(
-  tasks, make_real_cluster, tmp_path, rule
-):
+def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(2, 2)
   logdir = tmp_path / 'run'
   ps, workers = cluster.start_all(
-    *SMALL,
-    '--train_steps=80',
-    '--summary_steps=5',
-    f'--logdir={logdir}',
-    *rule,
+    *SMALL, '--train_steps=80', f'--logdir={logdir}'
   )
   assert tasks.wait(*ps, *workers) == [0] * 4
   report = read_report(logdir)
   assert {row['worker'] for row in report['workers']} == {0, 1}
   assert report['workers_not_heard_of'] == []
-  if rule:
-    assert [row['local_steps'] for row in report['workers']] == [80, 80]
-    assert [row['gradients_dropped'] for row in report['workers']] == [0, 0]
-    assert report['global_step'] == 80
-    # Else a worker that starts late may find all steps done.
-    for i in range(2):
-      assert list((logdir / f'worker_{i}').glob('events.*'))
-  else:
-    assert 80 <= report['global_step'] <= 81
-    assert report['local_steps'] == report['global_step']
+  assert 80 <= report['global_step'] <= 81
+  assert report['local_steps'] == report['global_step']
   last_worker = max(worker.end_time for worker in workers)
   # Where no worker says that it is done, a ps waits for a minute.
   assert all(task.end_time - last_worker < 30 for task in ps)
@@ -141,25 +106,22 @@ def test_half_the_bytes_cross_and_the_sockets_agree_with_the_plan(
 
 
 @pytest.mark.slow
-def test_workers_are_ready_soon_after_the_chief(tasks, make_real_cluster):
-  cluster = make_real_cluster(1, 3)
+def test_a_worker_is_ready_soon_after_the_chief(tasks, make_real_cluster):
+  cluster = make_real_cluster(1, 2)
   flags = *SMALL, '--train_steps=1000000', '--log_secs=0'
   ps = cluster.start('ps', 0)
-  others = [cluster.start('worker', i, *flags) for i in (1, 2)]
-  for task in others:
-    wait_for_line(task, 'waiting for worker 0 at ')
+  other = cluster.start('worker', 1, *flags)
+  wait_for_line(other, 'waiting for worker 0 at ')
   chief = cluster.start('worker', 0, *flags)
   wait_for_line(chief, 'step ')
   ready = time.monotonic()
-  for task in others:
-    wait_for_line(task, 'step ')
+  wait_for_line(other, 'step ')
   # TensorFlow's own wait would be 30 s.
   assert time.monotonic() - ready < 20
-  for task in (chief, *others):
-    tasks.signal(task, signal.SIGTERM)
-  assert tasks.wait(chief, *others) == [128 + signal.SIGTERM] * 3
-  tasks.signal(ps, signal.SIGTERM)
-  assert tasks.wait(ps) == [128 + signal.SIGTERM]
+  for left in (chief, other), (ps,):
+    for task in left:
+      tasks.signal(task, signal.SIGTERM)
+    assert tasks.wait(*left) == [128 + signal.SIGTERM] * len(left)
 
 
 @pytest.mark.slow
@@ -183,42 +145,32 @@ def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
   cluster = make_real_cluster(1, 2)
   ps = cluster.start('ps', 0)
   wait_for_line(ps, 'ps 0 serves on ')
-  chief = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=3')
+  chief = cluster.start('worker', 0, *SMALL, '--start_timeout_secs=2')
   assert tasks.wait(chief, ps) == [1, 1]
   assert (
-    f'no answer within 3 s from worker 1 at {cluster.hosts["worker"][1]}'
+    f'no answer within 2 s from worker 1 at {cluster.hosts["worker"][1]}'
     in chief.output
   )
 
 
-def test_a_taken_port_is_named(tasks, make_real_cluster):
-  cluster = make_real_cluster(1, 1)
-  port = int(cluster.hosts['ps'][0].split(':')[1])
-  with socket.create_server(('127.0.0.1', port)):
-    ps = cluster.start('ps', 0)
-    assert tasks.wait(ps) == [1]
-  (line,) = ps.output.splitlines()
-  assert f'ps 0 cannot listen on port {port}: ' in line
-
-
 @pytest.mark.slow
-def test_a_checkpoint_of_two_ps_loads_on_one_and_on_none(
+def test_a_checkpoint_of_two_ps_loads_on_three_and_on_none(
   tasks, make_real_cluster, tmp_path
 ):
   logdir = f'--logdir={tmp_path / "run"}'
   costs = []
-  for num_ps, last_step in ((2, 40), (1, 60), (3, 80)):
+  for num_ps, last_step in ((2, 40), (3, 60)):
     cluster = make_real_cluster(num_ps, 1)
     ps, workers = cluster.start_all(
       *SMALL, f'--train_steps={last_step}', logdir
     )
     assert tasks.wait(*ps, *workers) == [0] * (num_ps + 1)
     costs.append(read_report(tmp_path / 'run')['final_cost'])
-  alone = tasks.run(tmp_path / 'alone', *SMALL, '--train_steps=100', logdir)
+  alone = tasks.run(tmp_path / 'alone', *SMALL, '--train_steps=80', logdir)
   assert alone.code == 0, alone.output
   assert 'restored' in alone.output
   assert re.search(
-    r'^worker 0 +100 local steps, .* in 4 lives$', alone.output, re.M
+    r'^worker 0 +80 local steps, .* in 3 lives$', alone.output, re.M
   )
   assert read_report(tmp_path / 'run')['final_cost'] < costs[0]
 
@@ -277,22 +229,22 @@ def test_a_worker_killed_for_good_does_not_hold_up_those_with_a_backup(
   tasks, make_real_cluster, tmp_path
 ):
   logdir = tmp_path / 'run'
-  cluster = make_real_cluster(2, 3)
+  cluster = make_real_cluster(1, 3)
   ps, workers = cluster.start_all(
     *SMALL,
     SYNC,
     '--replicas_to_aggregate=2',
-    '--train_steps=400',
+    '--train_steps=200',
     '--log_secs=0',
     f'--logdir={logdir}',
   )
   wait_for_line(workers[2], 'step ')
   tasks.signal(workers[2], signal.SIGKILL)
   assert tasks.wait(workers[2]) == [-9]
-  assert tasks.wait(*workers[:2], *ps) == [0] * 4
+  assert tasks.wait(*workers[:2], *ps) == [0] * 3
   report = read_report(logdir)
   assert report['workers_not_heard_of'] == [2]
-  assert report['global_step'] >= 400
+  assert report['global_step'] >= 200
   assert 'worker 2 is gone: ending without it' in workers[0].output
   last_worker = max(worker.end_time for worker in workers[:2])
   # A ps waits 5 s for one that is lost, and not the minute of --start_timeout.
@@ -306,7 +258,8 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   logdir = tmp_path / 'run'
   cluster = make_real_cluster(1, 2)
   ps, workers = cluster.start_all(
-    *SMALL, SYNC, '--train_steps=300', '--log_secs=0', f'--logdir={logdir}'
+    *(*SMALL, SYNC, '--train_steps=300', '--log_secs=0'),
+    *('--summary_steps=50', f'--logdir={logdir}'),
   )
   for worker in workers:
     wait_for_line(worker, 'step ')
@@ -318,8 +271,13 @@ def test_a_worker_that_is_stopped_for_a_while_holds_up_sync_only_so_long(
   assert steps_of(workers[0])[-1] <= before + 2
   tasks.signal(workers[1], signal.SIGCONT)
   assert tasks.wait(*workers, *ps) == [0] * 3
-  rows = read_report(logdir)['workers']
+  report = read_report(logdir)
+  rows = report['workers']
+  assert report['global_step'] == 300
   assert [row['local_steps'] for row in rows] == [300, 300]
+  assert [row['gradients_dropped'] for row in rows] == [0, 0]
+  for i in range(2):
+    assert list((logdir / f'worker_{i}').glob('events.*'))
 
 
 @pytest.mark.slow
@@ -331,7 +289,7 @@ def test_early_stopping_ends_all_workers(
   tasks, make_real_cluster, tmp_path, rule, steps_per_run
 ):
   logdir = tmp_path / 'run'
-  cluster = make_real_cluster(1, 3)
+  cluster = make_real_cluster(1, 2)
   ps, workers = cluster.start_all(
     *SMALL,
     f'--strategy={rule}',
@@ -342,30 +300,13 @@ def test_early_stopping_ends_all_workers(
     '--early_stopping_patience=3',
     f'--logdir={logdir}',
   )
-  assert tasks.wait(*ps, *workers) == [0] * 4
+  assert tasks.wait(*ps, *workers) == [0] * 3
   assert 'early stopping at step' in workers[0].output
   report = read_report(logdir)
   assert report['best_step'] < report['global_step'] < 1000000
   assert report['workers_not_heard_of'] == []
   # What is said of the best is true of the file, whatever went on meanwhile.
   check_kept_best(tasks, logdir)
-
-
-@pytest.mark.slow
-def test_several_batches_to_one_update(tasks, make_real_cluster, tmp_path):
-  logdir = tmp_path / 'run'
-  cluster = make_real_cluster(1, 2)
-  ps, workers = cluster.start_all(
-    *SMALL,
-    SYNC,
-    '--replicas_to_aggregate=4',
-    '--train_steps=50',
-    f'--logdir={logdir}',
-  )
-  assert tasks.wait(*ps, *workers) == [0] * 3
-  report = read_report(logdir)
-  assert report['global_step'] == 50
-  assert report['local_steps'] >= 4 * 50
 
 
 @pytest.mark.slow

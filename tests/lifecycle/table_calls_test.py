@@ -50,7 +50,7 @@ def test_a_stranger_on_the_port_of_a_ps_is_named(set_flags, is_silent):
   thread.start()
   with in_process.hold_ports(1) as [port]:
     workers = (f'127.0.0.1:{port}',)
-    wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 3.0)
+    wrong = cluster_lib.Cluster((host,), workers, 'worker', 0, 2.0)
     server = in_process.start_server(wrong)
   dog = watchdog.Watchdog(wrong, server, {}, 60, 60, in_process.KeepingStop())
   with pytest.raises(cli.RunError, match=f'{host}.*that port$'):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distmnist.common import cli, console
+from distmnist.common import console
 from distmnist.lifecycle import heartbeats
 
 
@@ -40,14 +40,3 @@ def test_a_slow_step_is_said_to_be_slow(make_watchdog, ps_row, monkeypatch):
     r'no step for \d+ s: all tasks answer, so one of them works slowly',
     lines[0],
   )
-
-
-@pytest.mark.slow
-def test_a_stall_is_given_up_in_the_end(make_watchdog, ps_row):
-  dog = make_watchdog(0, warn_secs=0.2, fail_secs=0.5)
-  dog.check_in()
-  dog.stalls.step_begins()
-  assert dog.stalls._stop.given_up.wait(60)
-  error = dog.stalls._stop.error
-  assert isinstance(error, cli.LostError)
-  assert 'given up (--stall_fail_secs=0.5)' in str(error)

@@ -115,3 +115,12 @@ def test_without_a_folder_nothing_is_written():
   note(kept, 20, 0.4)
   assert describe(kept) == (10, 0.5, 1)
   assert kept.path is None
+
+
+def test_before_there_is_a_best_one_is_counted_as_well(tmp_path):
+  folder = str(tmp_path / 'best')
+  kept = best.Best(folder)
+  for step in (10, 20):
+    assert not note(kept, step, float('nan'))
+  assert describe(kept) == (None, None, 2)
+  assert note(best.Best(folder), 30, 0.5)

@@ -64,13 +64,6 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path, set_flags):
     history.from_flags(str(tmp_path), 0, 'a')
 
 
-def test_a_history_needs_a_logdir(set_flags):
-  set_flags('--history')
-  history.check_flags('run')
-  with pytest.raises(cli.UsageError, match='--history needs a --logdir'):
-    history.check_flags(None)
-
-
 def test_what_is_recorded_is_of_the_life_of_this_process(tmp_path, set_flags):
   set_flags('--history')
   mine = history.from_flags(str(tmp_path), 0, 'a')

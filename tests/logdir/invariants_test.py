@@ -98,11 +98,7 @@ def test_an_update_takes_in_so_many_pushes():
     ([make_life(0), make_life(1)], {'pushes_per_update': 3}),
   ],
   ids=[
-    'recovery',
-    'cut off',
-    'two lives',
-    'killed',
-    'not heard of',
+    *('recovery', 'cut off', 'two lives', 'killed', 'not heard of'),
     'several a worker',
   ],
 )

@@ -1,8 +1,8 @@
 """run_flags: the flags of a run in its folder."""
 
 import pytest
+from absl import flags
 
-from distmnist.common import cli
 from distmnist.logdir import run_flags
 from distmnist.problems import images
 
@@ -45,11 +45,34 @@ def test_the_flags_of_the_program_itself_are_ours(set_flags, monkeypatch):
   assert run_flags.ours() == ['a flag']
 
 
-def test_a_directory_without_a_run_is_named(tmp_path):
-  path = tmp_path / 'train.flags'
-  with pytest.raises(cli.RunError) as caught:
-    run_flags.read(str(tmp_path))
-  assert str(caught.value) == (
-    f'no run of distmnist.train in --logdir={tmp_path}: {path} cannot be read '
-    '(No such file or directory)'
+@pytest.mark.parametrize(
+  'words, found',
+  [
+    ([], None),
+    (['--run_flags_wide'], ('--norun_flags_wide', '--run_flags_wide')),
+    (['--run_flags_name=a'], ('no --run_flags_name', '--run_flags_name=a')),
+    (
+      ['--run_flags_many=8', '--run_flags_many=5'],
+      (
+        '--run_flags_many=8 --run_flags_many=4',
+        '--run_flags_many=8 --run_flags_many=5',
+      ),
+    ),
+  ],
+)
+def test_a_change_is_found_whatever_the_kind_of_flag(
+  set_flags, tmp_path, words, found
+):
+  kinds = (
+    (flags.DEFINE_multi_integer, 'run_flags_many', [8, 4]),
+    (flags.DEFINE_bool, 'run_flags_wide', False),
+    (flags.DEFINE_string, 'run_flags_name', None),
   )
+  names = [name for _, name, _ in kinds]
+  for define, name, default in kinds:
+    if name not in flags.FLAGS:
+      define(name, default, '', module_name='distmnist.tests')
+  set_flags()
+  run_flags.write(str(tmp_path))
+  set_flags(*words)
+  assert run_flags.find_changed(str(tmp_path), names) == found

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli, registry
+from distmnist.common import registry
 from distmnist.common.names import MODELS
 from distmnist.exchange import sharding
 
@@ -114,9 +114,3 @@ def test_the_seed_decides_the_first_weights(make_model, model):
   one, again, other = build_weights(1), build_weights(1), build_weights(2)
   assert (one == again).all()
   assert (one == other).mean() < 0.01
-
-
-@pytest.mark.parametrize('model', ['mlp', 'dnn'])
-def test_hidden_units_that_are_no_sizes_are_refused(make_model, model):
-  with pytest.raises(cli.UsageError, match='^--hidden_units=0: expected sizes'):
-    make_model(model, '--hidden_units=0')

@@ -52,7 +52,6 @@ def test_it_has_the_25557032_parameters_of_resnet_50(tf_session):
   ('size', 'channels', 'kernel', 'sizes'),
   [
     (28, 1, 3, [32, 16, 8, 4]),
-    (32, 3, 3, [32, 16, 8, 4]),
     (64, 3, 7, [16, 8, 4, 2]),
   ],
 )

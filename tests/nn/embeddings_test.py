@@ -1,5 +1,6 @@
 """embeddings: rows by ids of any kind, against NumPy; and wrong ids."""
 
+import itertools
 import re
 
 import numpy as np
@@ -38,13 +39,9 @@ def combine(table, ids, weights, combiner):
   }[combiner]
 
 
-@pytest.mark.parametrize('is_weighted', [False, True])
-@pytest.mark.parametrize('combiner', embeddings.COMBINERS)
 @pytest.mark.parametrize('kind', ['ragged', 'sparse'])
 @pytest.mark.parametrize('is_under_rule', [False, True])
-def test_lists_of_ids_are_combined(
-  tf_session, is_under_rule, kind, combiner, is_weighted
-):
+def test_lists_of_ids_are_combined(tf_session, is_under_rule, kind):
   ids, weights = (
     tf.ragged.constant(x, dtype, ragged_rank=1)
     for x, dtype in ((LISTS, tf.int32), (WEIGHTS, tf.float32))
@@ -52,32 +49,43 @@ def test_lists_of_ids_are_combined(
   if kind == 'sparse':
     ids, weights = ids.to_sparse(), weights.to_sparse()
   the_center = center.Center(cluster_lib.Cluster())
+  ways = list(itertools.product(embeddings.COMBINERS, [None, weights]))
   with the_center.scope() if is_under_rule else tf.name_scope('alone'):
-    found = layers.embedding(
-      ids, 100, 2, 'table', weights if is_weighted else None, combiner
-    )
-  assert found.shape.as_list()[1] == 2
+    found = [
+      layers.embedding(ids, 100, 2, 'table', given, combiner)
+      for combiner, given in ways
+    ]
+  assert {each.shape.as_list()[1] for each in found} == {2}
   tf_session.run(tf.global_variables_initializer())
   table = find_table(tf_session)
-  given = WEIGHTS if is_weighted else [[1.0] * len(x) for x in LISTS]
-  expected = [
-    combine(table, x, w, combiner) for x, w in zip(LISTS, given, strict=True)
-  ]
-  np.testing.assert_allclose(tf_session.run(found), expected, rtol=1e-5)
+  for (combiner, given), value in zip(ways, tf_session.run(found), strict=True):
+    numbers = WEIGHTS if given is not None else [[1.0] * len(x) for x in LISTS]
+    expected = [
+      combine(table, x, w, combiner)
+      for x, w in zip(LISTS, numbers, strict=True)
+    ]
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('combiner', [None, *embeddings.COMBINERS])
-def test_a_tensor_of_ids_keeps_its_shape(tf_session, combiner):
+def test_a_tensor_of_ids_keeps_its_shape(tf_session):
   ids = np.array([[[1, 2], [3, 3]]], np.int16)
-  found = layers.embedding(tf.constant(ids), 100, 2, 'table', None, combiner)
-  tf_session.run(tf.global_variables_initializer())
-  expected = find_table(tf_session)[ids]
-  if combiner:
-    expected = (
-      expected.sum(2) / {'sum': 1, 'mean': 2, 'sqrtn': 2**0.5}[combiner]
+  divisors = {'sum': 1, 'mean': 2, 'sqrtn': 2**0.5}
+  assert {*divisors} == {*embeddings.COMBINERS}
+  tensors = {
+    combiner: layers.embedding(
+      tf.constant(ids), 100, 2, 'table', None, combiner
     )
-  assert found.shape.as_list() == list(expected.shape)
-  np.testing.assert_allclose(tf_session.run(found), expected, rtol=1e-5)
+    for combiner in (None, *divisors)
+  }
+  tf_session.run(tf.global_variables_initializer())
+  rows = find_table(tf_session)[ids]
+  expected = {None: rows} | {
+    name: rows.sum(2) / divisor for name, divisor in divisors.items()
+  }
+  for name, tensor in tensors.items():
+    assert tensor.shape.as_list() == list(expected[name].shape)
+    found = tf_session.run(tensor)
+    np.testing.assert_allclose(found, expected[name], rtol=1e-5)
 
 
 @pytest.mark.parametrize('wrong', [-1, 100, 2**40])

@@ -35,12 +35,7 @@ class Oracle:
 @pytest.mark.slow
 def test_two_workers_and_shards_equal_numpy(make_cluster, set_flags):
   set_flags('--optimizer=lamb', '--weight_decay=0.3', *lock_step.FLAGS)
-  found = lock_step.train(make_cluster(2, 2))
-  expected = lock_step.compute(Oracle(0.3))
-  for name, value in expected.items():
-    np.testing.assert_allclose(
-      found[name], value, rtol=0, atol=1e-6, err_msg=name
-    )
+  lock_step.check(make_cluster(2, 2), Oracle(0.3))
 
 
 def test_weights_of_zero_still_move(tf_session):

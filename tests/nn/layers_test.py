@@ -21,35 +21,29 @@ def test_dense_is_inputs_times_weights_plus_biases(tf_session):
   np.testing.assert_allclose(found, inputs @ weights + biases, rtol=1e-5)
 
 
-def test_conv_keeps_the_size_and_pads_with_zeros(tf_session):
-  inputs, weights = RNG.normal(size=(2, 4, 5, 2)), RNG.normal(size=(3, 3, 2, 3))
-  biases = RNG.normal(size=3)
-  outputs = layers.conv(tf.constant(inputs, tf.float32), 3, 3, 'layer')
-  found = run_with(tf_session, outputs, weights=weights, biases=biases)
-  padded = np.pad(inputs, [(0, 0), (1, 1), (1, 1), (0, 0)])
-  expected = np.zeros((2, 4, 5, 3)) + biases
-  for row in range(4):
-    for column in range(5):
-      patch = padded[:, row : row + 3, column : column + 3]
-      expected[:, row, column] += np.einsum('bhwc,hwcf->bf', patch, weights)
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_conv_with_a_stride_takes_every_other_pixel_and_needs_no_biases(
-  tf_session,
+@pytest.mark.parametrize('stride, has_biases', [(1, True), (2, False)])
+def test_conv_pads_with_zeros_and_takes_a_pixel_a_stride(
+  tf_session, stride, has_biases
 ):
   inputs, weights = RNG.normal(size=(2, 5, 7, 2)), RNG.normal(size=(3, 3, 2, 3))
+  given = {'weights': weights}
+  if has_biases:
+    given['biases'] = RNG.normal(size=3)
   outputs = layers.conv(
-    tf.constant(inputs, tf.float32), 3, 3, 'layer', stride=2, has_biases=False
+    *(tf.constant(inputs, tf.float32), 3, 3, 'layer'),
+    stride=stride,
+    has_biases=has_biases,
   )
-  assert [v.op.name for v in tf.global_variables()] == ['layer/weights']
-  found = run_with(tf_session, outputs, weights=weights)
+  names = [v.op.name for v in tf.global_variables()]
+  assert names == [f'layer/{name}' for name in given]
+  found = run_with(tf_session, outputs, **given)
   padded = np.pad(inputs, [(0, 0), (1, 1), (1, 1), (0, 0)])
-  expected = np.zeros((2, 3, 4, 3))
-  for row in range(3):
-    for column in range(4):
-      patch = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
-      expected[:, row, column] = np.einsum('bhwc,hwcf->bf', patch, weights)
+  expected = np.zeros((2, -(-5 // stride), -(-7 // stride), 3))
+  for row, column in np.ndindex(*expected.shape[1:3]):
+    y, x = stride * row, stride * column
+    patch = padded[:, y : y + 3, x : x + 3]
+    expected[:, row, column] = np.einsum('bhwc,hwcf->bf', patch, weights)
+  expected += given.get('biases', 0)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -51,6 +51,7 @@ def test_files_may_have_no_header_and_other_delimiters(tmp_path):
     ('n,t\n1,x\n2\n', ':3 has 1 fields: expected 2, each in one line'),
     ('n,t\n1,"x\ny"\n', ':3 has 1 fields: expected 2, each in one line'),
     ('m,t\n1,x\n', " has no column 'n': it has m, t"),
+    ('', " has no column 'n'"),
   ],
 )
 def test_what_is_no_table_is_named(tmp_path, text, message):
@@ -81,6 +82,23 @@ def test_files_have_the_same_columns(tmp_path):
     csv.Reader(f'{tmp_path}/a-*', x='m', y='n')
 
 
-def test_an_empty_file_has_no_columns(tmp_path):
-  with pytest.raises(ValueError, match="has no column 'n'"):
-    csv.Reader(write(tmp_path / 'a', ''), x='n', y='n')
+def test_what_the_first_lines_do_not_tell_is_given(tmp_path):
+  path = write(tmp_path / 'a', 'id,price\n1,2\n,3\n')
+  types = {'price': 'float32', 'id': 'int64'}
+  # Empty fields may be far below the first lines.
+  reader = csv.Reader(path, 'price', 'id', missing=-1.0, types=types)
+  x, y = reader.read(np.arange(2))
+  assert (x.dtype, y.dtype, y.tolist()) == (np.float32, np.int64, [1, -1])
+  reader = csv.Reader(path, 'price', 'id', types={'price': 'text'})
+  assert reader.read(np.arange(1))[0].tolist() == [b'2']
+  for wrong in ({'price': 'str'}, {'rice': 'text'}):
+    with pytest.raises(ValueError, match='one of int64, float32, text for one'):
+      csv.Reader(path, 'price', 'id', types=wrong)
+
+
+@pytest.mark.parametrize('names', [None, ['n', 't']])
+def test_the_mark_that_excel_begins_a_file_with_is_no_text(tmp_path, names):
+  header = '' if names else 'n,t\n'
+  path = write(tmp_path / 'a', f'\ufeff{header}1,a\n2,b\n')
+  x, y = csv.Reader(path, 'n', 't', names=names).read(np.arange(2))
+  assert (x.tolist(), y.tolist()) == ([1, 2], [b'a', b'b'])

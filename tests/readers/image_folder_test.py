@@ -58,3 +58,17 @@ def test_a_folder_without_images_is_named(tmp_path):
     image_folder.Reader(str(tmp_path), size=(4, 4))
   with pytest.raises(ValueError, match=r'^/no/such: no such folder'):
     image_folder.Reader('/no/such', size=(4, 4))
+
+
+def test_classes_are_the_same_for_each_split(folder, tmp_path):
+  (tmp_path / 'dog').symlink_to(folder / 'dog')
+  (tmp_path / '.ipynb_checkpoints').mkdir()
+  for hidden in ('.ipynb_checkpoints/1.png', '.hidden/1.png'):
+    (tmp_path / hidden).parent.mkdir(exist_ok=True)
+    (tmp_path / hidden).write_text('none')
+  told = image_folder.Reader(str(tmp_path), size=(4, 4))
+  assert (told.class_names, told.num_examples) == (['dog'], 1)
+  names = ['cat', 'dog']
+  given = image_folder.Reader(str(tmp_path), size=(4, 4), classes=names)
+  assert given.class_names == names
+  assert given.read(np.array([0]))[1].tolist() == [1]

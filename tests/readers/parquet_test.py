@@ -78,3 +78,10 @@ def test_another_file_is_none(tmp_path):
   (tmp_path / 'a').write_text('some text that is long enough to be a table')
   with pytest.raises(ValueError, match='a is not a Parquet file'):
     parquet.Reader(str(tmp_path / 'a'), x='v', y='n')
+
+
+def test_categories_of_pandas_are_text(tmp_path):
+  jobs = pa.array(['cook', 'smith', 'cook']).dictionary_encode()
+  path = write(tmp_path / 'a', {'n': [0, 1, 2], 'job': jobs})
+  x, _ = parquet.Reader(path, x='job', y='n').read(np.array([2, 1]))
+  assert x.tolist() == [b'cook', b'smith']

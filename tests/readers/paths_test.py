@@ -24,3 +24,9 @@ def test_files_are_told_by_name_and_size(tmp_path):
   first = paths.identify([str(tmp_path / 'a')])
   (tmp_path / 'a').write_text('22')
   assert paths.identify([str(tmp_path / 'a')]) != first
+
+
+def test_a_name_may_have_brackets(tmp_path):
+  path = tmp_path / 'a[1].csv'
+  path.write_text('x')
+  assert paths.find(str(path)) == [str(path)]

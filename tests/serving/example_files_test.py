@@ -142,3 +142,44 @@ def test_what_does_not_fit_is_one_line(tmp_path, name, content, specs, text):
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
   with pytest.raises(cli.RunError, match='^cannot read .*no.csv: No such file'):
     example_files.read(str(tmp_path / 'no.csv'), X)
+
+
+@pytest.mark.parametrize(
+  'line, said',
+  [
+    ('"price": null', 'line 1: price is or has null'),
+    ('"name": null', 'line 1: name is or has null'),
+    ('"new": null', 'line 1: new is or has null'),
+    ('"ids": [1, null, 3]', 'line 1: ids is or has null'),
+    ('"price": {"a": 1}', 'line 1: price is or has an object'),
+    (f'"ids": [1, 2, {10**30}]', 'line 1: ids has values that are no int32'),
+    (f'"name": {10**30}', 'line 1: name is object, not text'),
+  ],
+)
+def test_what_json_has_and_no_input_takes_is_named(tmp_path, line, said):
+  good = '"ids": [1, 2, 3], "name": "a", "new": true, "price": 1.5'
+  # Of two values under a key the later counts.
+  with pytest.raises(cli.RunError, match=re.escape(said)):
+    read(tmp_path, 'x.jsonl', f'{{{good}, {line}}}', MIXED)
+
+
+def test_an_integer_too_large_for_any_input_is_named(tmp_path):
+  specs = {'x': tf.TensorSpec([None], tf.int64)}
+  with pytest.raises(cli.RunError, match='x has values that are no int64'):
+    read(tmp_path, 'x.csv', f'x\n{10**30}\n', specs)
+
+
+def test_a_csv_file_without_a_header_loses_no_example(tmp_path):
+  with pytest.raises(cli.RunError, match='the first line is 1,2: expected the'):
+    read(tmp_path, 'x.csv', '1,2\n3,4\n', X)
+  # As pandas numbers columns without a name.
+  assert read(tmp_path, 'x.csv', '0,1\n3,4\n', X)['x'].tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+  'name, text', [('x.csv', 'x_0,x_1\n3,4\n'), ('x.jsonl', '{"x": [3, 4]}\n')]
+)
+def test_the_mark_that_excel_begins_a_file_with_is_no_text(
+  tmp_path, name, text
+):
+  assert read(tmp_path, name, '\ufeff' + text, X)['x'].tolist() == [[3, 4]]

@@ -70,3 +70,16 @@ def test_an_unknown_ending_is_refused(tmp_path):
   result_files.check(str(tmp_path / 'x.jsonl'))
   with pytest.raises(cli.UsageError, match='expected a name that ends in one '):
     result_files.check(str(tmp_path / 'x.txt'))
+
+
+@pytest.mark.parametrize('ending', ['csv', 'jsonl', 'npz'])
+def test_an_output_may_have_the_name_of_what_is_beside_it(tmp_path, ending):
+  path = tmp_path / f'x.{ending}'
+  results = {'file': np.arange(3), 'index': np.arange(3)}
+  result_files.write(str(path), PLACES, results)
+  if ending == 'npz':
+    with np.load(path) as found:
+      assert [*found] == ['output_file', 'output_index']
+  else:
+    assert path.read_text().count('output_index') in (1, 3)
+    assert 'a.npy' in path.read_text()

@@ -217,9 +217,7 @@ def test_spark_may_end_its_process_and_the_driver_says_when_to_stop(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(
-  tmp_path,
-):
+def test_a_dead_executor_is_told_from_a_python_process_that_was_ended(tmp_path):
   dead = subprocess.Popen(['true'])
   dead.wait()
   with Agent(tmp_path, 'worker0:leave', executor_pid=dead.pid) as agent:

@@ -37,11 +37,7 @@ def test_too_few_slots_are_said_with_what_to_do():
 
 
 @pytest.mark.parametrize(
-  'flags',
-  [
-    ['--logdir=/shared/run', '--data_dir=~/data', '--resume=never'],
-    [],
-  ],
+  'flags', [['--logdir=/shared/run', '--data_dir=~/data', '--resume=never'], []]
 )
 def test_paths_that_all_executors_share_are_fine(flags):
   executors.check_paths(flags)

@@ -19,13 +19,8 @@ def test_hosts_and_ports_are_taken():
 @pytest.mark.parametrize(
   'message',
   [
-    'no JSON',
-    '[]',
-    '{}',
-    '{"host": "a"}',
-    '{"host": "a", "port": "1"}',
-    '{"host": "a", "port": true}',
-    '{"host": "a", "port": 0}',
+    *('no JSON', '[]', '{}', '{"host": "a"}', '{"host": "a", "port": "1"}'),
+    *('{"host": "a", "port": true}', '{"host": "a", "port": 0}'),
     '{"host": "a", "port": 65536}',
     '{"host": "a,b:2222", "port": 1, "examples": 0}',
     '{"host": "a --logdir=x", "port": 1, "examples": 0}',

@@ -28,11 +28,7 @@ class FakeRdd:
 
 @pytest.mark.parametrize(
   'records, words',
-  [
-    ([], 'it has no example'),
-    ([(b'12345', 0)], 'images has the shape'),
-    ([(b'123456', 10)], 'labels is 10, expected 0 to 9'),
-  ],
+  [([], 'it has no example'), ([(b'12345', 0)], 'images has the shape')],
 )
 def test_the_first_image_is_looked_at_before_spark_has_any_job(records, words):
   with pytest.raises(ValueError, match=words):

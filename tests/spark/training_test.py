@@ -32,13 +32,11 @@ def slow(test):
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
-    ({'feed': feed.Feed([])}, 'no test_data: give some, such as .* rdd.random'),
     (
       {'args': ['--dataset=mnist'], 'feed': feed.Feed([], [])},
       '--dataset does not go with a feed: leave it out',
     ),
     ({'program': 'no.py'}, '--problem=no.py'),
-    ({'args': ['--job_name=ps']}, "--job_name is the launcher's to set"),
   ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_spark_is_asked(

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, registry
@@ -249,18 +250,21 @@ def test_one_process_learns_the_toy(set_flags, name):
   assert result['local_steps'] >= 100
 
 
+WITH_EXCHANGES = [name for name in RULES if find_class(name).has_local_steps]
+
+
 @pytest.mark.slow
-@each_strategy
+@pytest.mark.parametrize('name', WITH_EXCHANGES)
 def test_steps_without_their_exchange_make_the_same_training(set_flags, name):
   # Some runs are within a period, and some have the ends of two in them.
   for period, all_steps_per_run in ((3, (1, 2)), (2, (4,))):
     set_flags(
       f'--communication_period={period}', f'--n_push={period}', '--n_fetch=2'
     )
-    expected = train_alone(name, last_step=20, leaves_out=False)
+    expected = train_alone(name, last_step=12, leaves_out=False)
     assert expected['c'][0] > 10
     for steps_per_run in all_steps_per_run:
-      result = train_alone(name, last_step=20, steps_per_run=steps_per_run)
+      result = train_alone(name, last_step=12, steps_per_run=steps_per_run)
       assert result == expected
 
 
@@ -361,22 +365,12 @@ def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   assert found[0] == found[1]
 
 
-class NoSessions:
-  """Stands for an in_process.InProcessCluster whose graphs are not run."""
-
-  def worker(self, index):
-    return make_member(2, index)
-
-  def make_session(self, index, hooks):
-    pass
-
-
 @each_case('placement')
 def test_each_variable_is_where_the_rule_declares_it(name, case):
   make_rule = find_rule(name).make_with(case.settings)
   for index in range(2):
     worker = stepper.Worker(
-      NoSessions(), index, make_rule, 5, optimizer=case.optimizer
+      stepper.NoSessions(), index, make_rule, 5, optimizer=case.optimizer
     )
     assert worker.variables() == place(case, index)
 
@@ -415,3 +409,19 @@ def test_several_workers_need_a_ps(set_flags, name):
   )
   with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
     registry.load(STRATEGIES, name).make(make_member(0, 1))
+
+
+@pytest.mark.parametrize(
+  'word',
+  [
+    *('--block_momentum=-0.1', '--block_momentum=1.1', '--block_momentum=x'),
+    *('--block_learning_rate=-1', '--dc_lambda=-1'),
+    *('--dc_decay=-0.1', '--dc_decay=1.1', '--n_fetch=0', '--n_push=0'),
+    *('--max_staleness=-1', '--moving_rate=-0.1', '--moving_rate=1.1'),
+    *('--easgd_momentum=-0.1', '--easgd_momentum=1.1'),
+    *('--ssp_bound=-1', '--ssp_bound=x'),
+  ],
+)
+def test_a_flag_out_of_its_bounds_is_refused(set_flags, word):
+  with pytest.raises(flags.IllegalFlagValueError, match=f'^flag {word}: '):
+    set_flags(word)

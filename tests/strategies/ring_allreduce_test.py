@@ -1,4 +1,4 @@
-"""ring_allreduce: by hand, by an oracle, bit for bit, and to a good end."""
+"""ring_allreduce: by an oracle, bit for bit, and to a good end."""
 
 import dataclasses
 import re
@@ -17,6 +17,7 @@ from tests.support.runner import (
   SMALL,
   check_kept_best,
   read_report,
+  steps_of,
   wait_for_line,
 )
 
@@ -104,17 +105,6 @@ def as_bits(values):
   return {name: value.tobytes() for name, value in values.items()}
 
 
-@pytest.mark.slow
-def test_two_steps_by_hand(make_ring):
-  # The gradients are w - x; worker 1's own start, 5, is gone.
-  inputs = np.array([[[2, 0], [4, 1]], [[0, 0], [1, 0]]], np.float32)
-  for found in train_toy(make_ring(2), inputs):
-    # w = 0; gradients (-2, 0) and (-4, -1), their mean (-3, -0.5).
-    assert found[0]['w'].tolist() == [1.5, 0.25]
-    # Gradients (1.5, 0.25) and (0.5, 0.25), their mean (1, 0.25).
-    assert found[1]['w'].tolist() == [1.0, 0.125]
-
-
 @pytest.mark.parametrize(
   'dtype, expected', [('float16', 250.75), ('bfloat16', 251)]
 )
@@ -145,22 +135,16 @@ def compute_oracle(inputs, rate, momentum):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('num_workers', 'optimizer', 'momentum'),
-  [(2, 'sgd', 0), (3, 'momentum', 0.9)],
-)
-def test_random_steps_follow_the_oracle_with_the_same_bits_on_all(
-  make_ring, num_workers, optimizer, momentum
-):
-  inputs = np.random.default_rng(num_workers).normal(size=(50, num_workers, 7))
+def test_random_steps_follow_the_oracle_with_the_same_bits_on_all(make_ring):
+  inputs = np.random.default_rng(3).normal(size=(20, 3, 7))
   results = train_toy(
-    make_ring(num_workers), inputs.astype(np.float32), optimizer, rate=0.1
+    make_ring(3), inputs.astype(np.float32), 'momentum', rate=0.1
   )
   for of_all in zip(*results, strict=True):
     bits = [as_bits(values) for values in of_all]
     assert all(b == bits[0] for b in bits)
   found = np.array([values['w'] for values in results[0]])
-  expected = compute_oracle(inputs, 0.1, momentum)
+  expected = compute_oracle(inputs, 0.1, momentum=0.9)
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -223,59 +207,32 @@ def test_what_the_chief_restores_reaches_all(make_ring, tmp_path):
     assert [as_bits(v) for v in found] == [as_bits(v) for v in whole[4:]]
 
 
-def run_until_stopped(cluster, ask, before_step=lambda index: None):
-  """Trains until the workers stop; returns [(steps, Stop)] of each.
-
-  Args:
-    cluster: in_process.InProcessCluster.
-    ask: callable(index, step, rule, run_context, stop), after each step.
-    before_step: callable(index).
-  """
+@pytest.mark.slow
+def test_a_signal_to_one_stops_all_after_the_same_step(make_ring):
+  cluster = make_ring(3)
 
   class Ask(tf.train.SessionRunHook):
-    def __init__(self, index, rule, stop):
-      self.index, self.rule, self.stop, self.steps = index, rule, stop, 0
+    def __init__(self, is_asked, rule, stop):
+      self.is_asked, self.rule, self.stop = is_asked, rule, stop
+      self.steps = 0
 
     def after_run(self, run_context, run_values):
       self.steps += 1
-      ask(self.index, self.steps, self.rule, run_context, self.stop)
+      if self.is_asked and self.steps == 5:
+        self.stop.request(signal.SIGINT)
+      if self.stop.is_requested:
+        self.rule.request_stop(run_context)
 
   def work(index):
     rule, update, x = build_toy(cluster.worker(index), 1)
-    stop, steps = Stop(), 0
-    all_hooks = [Ask(index, rule, stop), *rule.hooks(stop)]
-    with cluster.make_session(index, all_hooks) as session:
+    stop = Stop()
+    ask = Ask(index == 2, rule, stop)
+    with cluster.make_session(index, [ask, *rule.hooks(stop)]) as session:
       while not session.should_stop():
-        before_step(index)
         session.run(update.train_op, {x: [1.0]})
-        steps += 1
-    return steps, stop
+    return ask.steps, stop
 
-  return cluster.run_workers(work)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('asking', [0, 2])
-def test_all_stop_at_one_step_when_one_wants_to(make_ring, asking):
-  def ask(index, step, rule, run_context, stop):
-    if index == asking and step >= 5:
-      rule.request_stop(run_context)
-
-  results = run_until_stopped(make_ring(3), ask)
-  assert [steps for steps, _ in results] == [6, 6, 6]
-  assert not any(stop.is_requested for _, stop in results)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('asking', [0, 2])
-def test_a_signal_to_one_is_a_signal_to_all(make_ring, asking):
-  def ask(index, step, rule, run_context, stop):
-    if index == asking and step == 5:
-      stop.request(signal.SIGINT)
-    if stop.is_requested:
-      rule.request_stop(run_context)
-
-  results = run_until_stopped(make_ring(3), ask)
+  results = cluster.run_workers(work)
   assert [steps for steps, _ in results] == [6, 6, 6]
   signals = [stop.signal for _, stop in results]
   assert signals.count(signal.SIGTERM) >= 2
@@ -349,24 +306,19 @@ def saved_step(logdir):
   return int(path.rpartition('-')[2])
 
 
-def steps_of(task):
-  """Returns [global_step of each progress line]."""
-  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
-
-
 @pytest.mark.slow
 def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   logdir = tmp_path / 'run'
-  flags = *SMALL, RING, '--train_steps=80', f'--logdir={logdir}'
-  _, workers = make_real_cluster(0, 3).start_all(*flags)
-  assert tasks.wait(*workers) == [0] * 3
+  flags = *SMALL, RING, '--train_steps=40', f'--logdir={logdir}'
+  _, workers = make_real_cluster(0, 2).start_all(*flags)
+  assert tasks.wait(*workers) == [0] * 2
   report = read_report(logdir)
   assert report['workers_not_heard_of'] == []
-  assert [row['local_steps'] for row in report['workers']] == [80] * 3
-  assert (report['global_step'], report['local_steps']) == (80, 240)
+  assert [row['local_steps'] for row in report['workers']] == [40] * 2
+  assert (report['global_step'], report['local_steps']) == (40, 80)
   # A run that is at its end ends at once.
-  _, workers = make_real_cluster(0, 3).start_all(*flags)
-  assert tasks.wait(*workers) == [0] * 3
+  _, workers = make_real_cluster(0, 2).start_all(*flags)
+  assert tasks.wait(*workers) == [0] * 2
 
 
 @pytest.mark.slow
@@ -407,43 +359,26 @@ def test_kill_9_ends_the_others_and_the_next_start_resumes(
   assert [life['local_steps'] for life in lives] == [20] * 3
 
 
-def start_endless(cluster, logdir):
-  """Returns the workers of a ring that trains until it is stopped."""
-  _, workers = cluster.start_all(
-    *SMALL, RING, '--log_secs=0', f'--logdir={logdir}', '--train_steps=1000000'
-  )
-  return workers
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('asked', [0, 1])
-def test_a_signal_to_one_task_stops_all_with_a_checkpoint(
+@pytest.mark.parametrize('asked', [[0], [1], [0, 1]], ids=['0', '1', 'all'])
+def test_a_signal_stops_all_tasks_with_a_checkpoint(
   tasks, make_real_cluster, tmp_path, asked
 ):
-  workers = start_endless(make_real_cluster(0, 2), tmp_path / 'run')
-  wait_for_line(workers[asked], 'step 10/')
-  tasks.signal(workers[asked], signal.SIGTERM)
+  logdir = tmp_path / 'run'
+  _, workers = make_real_cluster(0, 2).start_all(
+    *(*SMALL, RING, '--log_secs=0', f'--logdir={logdir}'),
+    '--train_steps=1000000',
+  )
+  wait_for_line(workers[asked[0]], 'step 10/')
+  for i in asked:
+    tasks.signal(workers[i], signal.SIGTERM)
   assert tasks.wait(*workers) == [143, 143]
   for i, task in enumerate(workers):
-    rest = '; once more stops at once' if i == asked else ', with all tasks'
-    assert f'SIGTERM: saving and stopping{rest}\n' in task.output
+    if len(asked) == 1:
+      rest = '; once more stops at once' if i in asked else ', with all tasks'
+      assert f'SIGTERM: saving and stopping{rest}\n' in task.output
     assert 'Traceback' not in task.output
-    last_step = saved_step(tmp_path / 'run')
-    assert task.last_line == f'stopped at step {last_step}'
-
-
-@pytest.mark.slow
-def test_a_signal_to_all_tasks_stops_all_with_a_checkpoint(
-  tasks, make_real_cluster, tmp_path
-):
-  workers = start_endless(make_real_cluster(0, 2), tmp_path / 'run')
-  wait_for_line(workers[0], 'step 10/')
-  for task in workers:
-    tasks.signal(task, signal.SIGTERM)
-  assert tasks.wait(*workers) == [143, 143]
-  for task in workers:
-    last_step = saved_step(tmp_path / 'run')
-    assert task.last_line == f'stopped at step {last_step}'
+    assert task.last_line == f'stopped at step {saved_step(logdir)}'
 
 
 @pytest.mark.slow
@@ -496,7 +431,7 @@ def test_a_worker_that_never_starts_is_named(tasks, make_real_cluster, missing):
 @pytest.mark.slow
 def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
   logdir = tmp_path / 'run'
-  cluster = make_real_cluster(0, 3)
+  cluster = make_real_cluster(0, 2)
   _, workers = cluster.start_all(
     *SMALL,
     RING,
@@ -506,7 +441,7 @@ def test_early_stopping_ends_all_workers(tasks, make_real_cluster, tmp_path):
     '--early_stopping_patience=3',
     f'--logdir={logdir}',
   )
-  assert tasks.wait(*workers) == [0] * 3
+  assert tasks.wait(*workers) == [0] * 2
   report = read_report(logdir)
   assert report['best_step'] < report['global_step'] < 1000000
   assert report['workers_not_heard_of'] == []

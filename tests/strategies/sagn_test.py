@@ -1,4 +1,4 @@
-"""sagn: two and three workers stepped by hand, and a NumPy oracle."""
+"""sagn: three workers stepped by hand, and a NumPy oracle."""
 
 import numpy as np
 import pytest
@@ -8,120 +8,26 @@ from distmnist.strategies import sagn
 from tests.support import oracles, rule
 
 
-@pytest.fixture
-def make(make_stepper):
-  """Returns make(num_ps=1, num_workers=2, period=2, num_contributions=n)."""
-
-  def make_sagn(
-    num_ps=1, num_workers=2, period=2, num_contributions=None, **settings
-  ):
-    return make_stepper(
-      num_ps,
-      num_workers,
-      lambda member: sagn.Sagn(
-        member, period, num_contributions or num_workers
-      ),
-      **settings,
-    )
-
-  return make_sagn
-
-
 @pytest.mark.slow
-def test_two_steps_each_and_then_one_update_of_all(make):
-  stepper = make()
-  # x <- x - 0.5 (x - 8): 0, 4, 6 by -8 and -4; u = -6. The center stays.
-  assert stepper.step(0, [8]) == (0, -1, [0])
-  assert stepper.read_copy(0) == [4]
-  assert stepper.read_copy(1) == [0]
-  # Towards 4: 0, 2, 3 by -4 and -2; u = -3.
-  assert stepper.step(1, [4]) == (0, -1, [0])
-  # The mean of -6 and -3 is -4.5; w = 0 + 0.5 * 4.5 for all.
-  assert stepper.step_together([[8], [4]]) == [(1, 0, [2.25])] * 2
-  assert stepper.read_copy(0) == stepper.read_copy(1) == [2.25]
-  # The sums start anew. At 0.25 by 2 and 1: u = 1.5. At 4.25 by -2 and -1.
-  assert stepper.step(1, [4.25]) == (1, -1, [2.25])
-  assert stepper.step(0, [0.25]) == (1, -1, [2.25])
-  assert stepper.read_copy(0) == [1.25]
-  assert stepper.read_copy(1) == [3.25]
-  assert stepper.step_together([[0.25], [4.25]]) == [(2, 0, [2.25])] * 2
-
-
-@pytest.mark.slow
-def test_with_a_period_of_one_it_is_synchronous_sgd(make):
-  stepper = make(period=1)
-  # w <- w - 0.5 mean(w - x) is half the way to the mean of 8 and 4.
-  assert stepper.step_together([[8], [4]]) == [(1, 0, [3])] * 2
-  assert stepper.step_together([[6], [8]]) == [(2, 0, [5])] * 2
-
-
-@pytest.mark.slow
-def test_three_workers_make_one_mean(make):
-  stepper = make(num_workers=3, period=1)
-  found = stepper.step_together([[6], [12], [18]])
-  assert found == [(1, 0, [6])] * 3  # 0 + 0.5 * 12
-  assert [stepper.read_copy(i) for i in range(3)] == [[6]] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('first', [0, 2])
-def test_who_has_pushed_waits_for_the_others(make, first):
-  stepper = make(num_workers=3, period=1)
-  second, last = [i for i in range(3) if i != first]
-  for worker in range(3):
-    stepper.begin(worker, [12])
-  stepper.release(first)
-  assert not stepper.is_done(first)
-  stepper.release(second)
-  assert not stepper.is_done(first)
-  assert not stepper.is_done(second)
-  assert stepper.read_center() == [0]
-  stepper.release(last)
-  assert [stepper.join(i) for i in range(3)] == [(1, 0, [6])] * 3
-
-
-@pytest.mark.slow
-def test_a_slow_worker_does_its_local_steps_while_the_other_waits(make):
-  stepper = make()
-  stepper.step(0, [8])
-  stepper.begin(0, [8])
-  stepper.release(0)
-  assert not stepper.is_done(0)
-  assert stepper.step(1, [4]) == (0, -1, [0])
-  assert not stepper.is_done(0)
-  stepper.begin(1, [4])
-  stepper.release(1)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [2.25])
-
-
-@pytest.mark.slow
-def test_two_of_three_drop_the_push_of_the_late_one(make):
-  stepper = make(num_workers=3, num_contributions=2)
-  for worker in range(3):
-    assert stepper.step(worker, [8]) == (0, -1, [0])
-  for worker in range(3):
-    stepper.begin(worker, [8])
-  stepper.release(0)
-  assert not stepper.is_done(0)
-  stepper.release(1)
-  # The mean of -6 and -6: 0 + 0.5 * 6.
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [3])
-  assert stepper.end(2) == (1, 1, [3])
-  # It goes on from the center, and with a sum of nothing.
-  assert stepper.read_copy(2) == [3]
-  assert stepper.step(2, [7]) == (1, -1, [3])  # -4; the copy is at 5.
-  assert stepper.step(1, [3]) == (1, -1, [3])
-  stepper.begin(2, [7])  # -2: u = -3.
-  stepper.begin(1, [3])  # u = 0.
+def test_who_has_pushed_waits_for_the_others_and_all_get_the_mean(make_stepper):
+  stepper = make_stepper(1, 3, RULE.make_with(rounds(1, 3)))
+  for worker, x in enumerate([6, 12, 18]):
+    stepper.begin(worker, [x])
   stepper.release(2)
   assert not stepper.is_done(2)
+  stepper.release(0)
+  assert not stepper.is_done(2)
+  assert not stepper.is_done(0)
+  assert stepper.read_center() == [0]
   stepper.release(1)
-  assert stepper.join(2) == stepper.join(1) == (2, 0, [3.75])
+  # 0 + 0.5 * 12
+  assert [stepper.join(i) for i in range(3)] == [(1, 0, [6])] * 3
+  assert stepper.read_copies() == [[6]] * 3
 
 
 @pytest.mark.slow
-def test_a_push_is_as_stale_as_the_rounds_that_it_missed(make):
-  stepper = make(num_workers=3, period=1, num_contributions=2)
+def test_a_push_is_as_stale_as_the_rounds_that_it_missed(make_stepper):
+  stepper = make_stepper(1, 3, RULE.make_with(rounds(1, 2)))
 
   def push(worker, x):
     stepper.begin(worker, [x])
@@ -144,42 +50,6 @@ def test_a_push_is_as_stale_as_the_rounds_that_it_missed(make):
   assert stepper.end(2) == (3, 3, [4])
   assert stepper.read_copy(2) == [4]
   assert stepper.end(0) == (3, 1, [4])
-
-
-@pytest.mark.slow
-def test_a_push_that_missed_two_rounds_is_told_to_be_two_stale(make):
-  stepper = make(num_workers=3, period=1, num_contributions=2)
-  stepper.begin(2, [100])
-  assert stepper_together(stepper, {0: [4], 1: [4]}) == [(1, 0, [2])] * 2
-  assert stepper.step(0, [4]) == (1, 0, [2])
-  assert stepper.step(1, [4]) == (2, 0, [3])
-  assert stepper.end(2) == (2, 2, [3])
-
-
-def stepper_together(stepper, xs):
-  """A step of the workers in `xs` ({worker: x}) at once."""
-  for worker, x in xs.items():
-    stepper.begin(worker, x)
-  for worker in xs:
-    stepper.release(worker)
-  return [stepper.join(worker) for worker in xs]
-
-
-@pytest.mark.slow
-def test_with_more_contributions_than_workers_one_makes_several(make):
-  stepper = make(period=1, num_contributions=3)
-  # The one token to spare lets worker 0 push twice, each time from w = 0.
-  assert stepper.step(0, [6]) == (0, 0, [0])
-  assert stepper.read_copy(0) == [0]
-  stepper.begin(0, [3])
-  stepper.begin(1, [9])
-  stepper.release(0)
-  assert not stepper.is_done(0)
-  stepper.release(1)
-  # The mean of 6, 3 and 9 is 6.
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [3])
-  assert stepper.step(1, [3]) == (1, 0, [3])
-  assert stepper.step_together([[3], [9]]) == [(2, 0, [4])] * 2
 
 
 class Oracle(oracles.Oracle):
@@ -256,24 +126,22 @@ RULE = rule.Rule(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'num_ps, optimizer, momentum', [(1, 'sgd', 0), (2, 'momentum', 0.9)]
-)
-def test_a_random_late_worker_of_three_agrees_with_the_oracle(
-  make, num_ps, optimizer, momentum
-):
-  rng = np.random.default_rng(num_ps)
-  stepper = make(
-    num_ps, 3, 2, num_contributions=2, size=5, optimizer=optimizer, rate=0.2
+def test_a_random_late_worker_of_three_agrees_with_the_oracle(make_stepper):
+  rng = np.random.default_rng(2)
+  stepper = make_stepper(
+    *(2, 3, RULE.make_with(rounds(2, 2))),
+    size=5,
+    optimizer='momentum',
+    rate=0.2,
   )
-  oracle = Oracle(2, 2, num_workers=3, rate=0.2, momentum=momentum)
+  oracle = Oracle(2, 2, num_workers=3, rate=0.2, momentum=0.9)
 
   def begin(worker):
     x = rng.normal(size=5)
     oracle.begin(worker, x)
     stepper.begin(worker, x)
 
-  for step in range(10):
+  for step in range(8):
     *early, late = (int(i) for i in rng.permutation(3))
     for worker in early:
       begin(worker)

@@ -74,4 +74,4 @@ def test_random_steps_of_some_rows_agree_with_the_oracle(
   steps = list(oracles.play(sparse, oracle, rng, num_events=60))
   assert oracle.step > 10
   if name != 'sync_sgd':
-    assert {staleness for *_, staleness in steps} >= {0, 1}
+    assert {staleness for *_, staleness in steps} >= {0, 1, 2}

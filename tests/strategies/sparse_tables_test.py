@@ -6,18 +6,27 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import sparse_table, table_saver
 from distmnist.strategies import async_sgd
 from tests.support import tables
 
+# How a table numbers its rows -> the model, and what a training leaves.
+KINDS = {
+  'numbers': (tables.build_outputs, {'a/rows', 'b/rows', 'w'}),
+  'keys': (
+    tables.build_by_keys,
+    {'a/rows', 'a/keys', 'b/rows', 'b/keys', 'w'},
+  ),
+}
+
 
 @functools.cache
-def train_alone(optimizer, widths):
-  return tables.train_alone(async_sgd.make, optimizer, widths)
+def train_alone(kind, optimizer, widths):
+  return tables.train_alone(async_sgd.make, optimizer, widths, KINDS[kind][0])
 
 
-def assert_alike(found, expected):
-  assert found.keys() == expected.keys() == {'a/rows', 'b/rows', 'w'}
+def assert_alike(kind, found, expected):
+  assert found.keys() == expected.keys() == KINDS[kind][1]
   for name, value in expected.items():
     np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
@@ -28,43 +37,45 @@ TWO, THREE = (2, 2, (3, 1)), (3, 3, (3, 3))
 # An optimizer updates the rows of a shard, whatever rows those are: each
 # optimizer meets one shape.
 @pytest.mark.parametrize(
-  ('num_ps', 'num_workers', 'widths', 'optimizer'),
+  ('kind', 'optimizer', 'num_ps', 'num_workers', 'widths'),
   [
-    (*TWO, 'adam'),
+    ('numbers', 'adam', *TWO),
     *(
-      pytest.param(*shape, name, marks=pytest.mark.slow)
-      for shape, names in (
-        (TWO, ('adagrad', 'sgd', 'nesterov', 'ftrl')),
-        (THREE, ('momentum', 'rmsprop')),
+      pytest.param(kind, name, *shape, marks=pytest.mark.slow)
+      for kind, shape, names in (
+        ('numbers', TWO, ('adagrad', 'sgd', 'nesterov', 'ftrl')),
+        ('numbers', THREE, ('momentum', 'rmsprop')),
+        ('keys', TWO, ('adagrad', 'adam', 'ftrl')),
+        ('keys', THREE, ('sgd',)),
+        ('keys', (1, 3, (3, 3)), ('momentum',)),
+        ('keys', (1, 2, (3, 1)), ('nesterov', 'rmsprop')),
       )
       for name in names
     ),
   ],
 )
 def test_lock_step_is_one_process_on_the_whole_batch(
-  make_cluster, num_ps, num_workers, widths, optimizer
+  make_cluster, kind, optimizer, num_ps, num_workers, widths
 ):
-  cluster = make_cluster(num_ps, num_workers)
-  found = tables.train(cluster, tables.make_lock_step, optimizer, widths)
-  assert_alike(found, train_alone(optimizer, widths))
+  cluster, (build, _) = make_cluster(num_ps, num_workers), KINDS[kind]
+  found = tables.train(cluster, tables.make_lock_step, optimizer, widths, build)
+  assert_alike(kind, found, train_alone(kind, optimizer, widths))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'rule',
-  tables.ASYNCHRONOUS,
-)
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('rule', tables.ASYNCHRONOUS)
 def test_a_worker_that_is_never_stale_is_as_one_process(
-  make_cluster, set_flags, rule
+  make_cluster, set_flags, rule, kind
 ):
   set_flags()
-  found = tables.train(make_cluster(2, 1), rule.make, 'adagrad', (3, 3))
-  assert_alike(found, train_alone('adagrad', (3, 3)))
+  cluster, (build, _) = make_cluster(2, 1), KINDS[kind]
+  found = tables.train(cluster, rule.make, 'adagrad', (3, 3), build)
+  assert_alike(kind, found, train_alone(kind, 'adagrad', (3, 3)))
 
 
 def test_one_process_agrees_with_numpy():
-  found = train_alone('sgd', (3, 1))
-  assert_alike(found, compute())
+  assert_alike('numbers', train_alone('numbers', 'sgd', (3, 1)), compute())
 
 
 def compute():
@@ -108,4 +119,27 @@ def test_a_checkpoint_of_two_ps_is_restored_on_three(make_cluster, tmp_path):
   saved, restored = tables.save_on_two_ps_and_restore_on_three(
     make_cluster, build, read, f'{tmp_path}/model'
   )
-  assert_alike(restored, saved)
+  assert_alike('numbers', restored, saved)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_keys_on_two_ps_is_trained_on_with_three(
+  make_cluster, set_flags, tmp_path
+):
+  set_flags()
+
+  def build(member):
+    rule = async_sgd.make(member)
+    model = tables.Model(
+      *(member, rule, 'adagrad', tables.BATCH), build=tables.build_by_keys
+    )
+    return model, table_saver.TableSaver('/cpu:0', slice_bytes=2000)
+
+  def step_and_read(session, model):
+    session.run(model.update.train_op, model.feed(1))
+    return model.read(session)
+
+  saved, restored = tables.save_on_two_ps_and_restore_on_three(
+    make_cluster, build, step_and_read, f'{tmp_path}/model'
+  )
+  assert_alike('keys', restored, saved)

@@ -31,7 +31,7 @@ class Cluster:
     kubectl = folder / 'bin' / 'kubectl'
     kubectl.parent.mkdir()
     program = pathlib.Path(__file__).with_name('fake_kubectl.py')
-    kubectl.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+    kubectl.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {program} "$@"\n')
     kubectl.chmod(0o755)
     monkeypatch.setenv('FAKE_KUBECTL', str(folder))
     monkeypatch.setenv('PATH', f'{kubectl.parent}:/usr/bin:/bin')

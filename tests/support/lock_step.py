@@ -86,6 +86,20 @@ def compute(step_of):
   return values
 
 
+def check(cluster, oracle):
+  """Compares what `train` and `compute` return for an oracle.
+
+  Args:
+    cluster: in_process.InProcessCluster of NUM_WORKERS.
+    oracle: callable, as `compute` takes it.
+  """
+  found = train(cluster)
+  for name, value in compute(oracle).items():
+    np.testing.assert_allclose(
+      found[name], value, rtol=0, atol=1e-6, err_msg=name
+    )
+
+
 def read_whole(session, shards):
   """Returns {name: array} of tf.Variable `shards` that were cut in rows."""
   parts = {}

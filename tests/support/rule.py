@@ -62,7 +62,7 @@ class RandomSteps(typing.NamedTuple):
   settings: dict = {}
   staleness: frozenset = frozenset()
   rate: float = 0.2
-  num_events: int = 80
+  num_events: int = 60
 
 
 @dataclasses.dataclass(frozen=True)

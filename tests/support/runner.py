@@ -10,10 +10,12 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 from distmnist.logdir import invariants
@@ -227,6 +229,21 @@ def import_benchmark(name):
   finally:
     # It may have put more there.
     sys.path.remove(folder)
+
+
+def steps_of(task):
+  """Returns [global_step of each progress line]."""
+  return [int(s) for s in re.findall(r'^step (\d+)/', task.output, re.M)]
+
+
+def wait_for_step(task, step):
+  """Waits until a task has printed a progress line at `step` or later."""
+  deadline = time.monotonic() + DEADLINE_SECS
+  while time.monotonic() < deadline:
+    if steps_of(task)[-1:] >= [step]:
+      return
+    threading.Event().wait(0.05)  # A look at a log, again and again.
+  raise TimeoutError(task.output)
 
 
 def wait_for_line(task, text, timeout_secs=DEADLINE_SECS, count=1):

@@ -33,11 +33,13 @@ def make_images(classes, image_shape=(2, 3, 1)):
   return images.reshape(-1, *image_shape)
 
 
-def write_other(export_dir, key='serving_default', dtype=tf.uint8, tag='serve'):
+def write_other(export_dir):
   """Writes a SavedModel as others have them: x -> y."""
   with tf.Graph().as_default(), tf.Session() as session:
-    x = tf.placeholder(dtype, [None, 4], 'x')
+    x = tf.placeholder(tf.uint8, [None, 4], 'x')
     signature = tf.saved_model.predict_signature_def({'x': x}, {'y': x + x})
     builder = tf.saved_model.Builder(str(export_dir))
-    builder.add_meta_graph_and_variables(session, [tag], {key: signature})
+    builder.add_meta_graph_and_variables(
+      session, ['serve'], {'serving_default': signature}
+    )
     builder.save()

@@ -15,6 +15,7 @@ import typing
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import sharding
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps
@@ -183,6 +184,17 @@ class Worker:
       return [(tf.identity(g), v) for g, v in pairs]
 
 
+class NoSessions:
+  """Stands for an InProcessCluster of two ps whose graphs are not run."""
+
+  def worker(self, index):
+    ps_hosts, worker_hosts = ('p0:1', 'p1:1'), ('w0:1', 'w1:1')
+    return cluster_lib.make_cluster(ps_hosts, worker_hosts, 'worker', index)
+
+  def make_session(self, index, hooks):
+    pass
+
+
 def build_gate(index):
   """Returns the queues (arrived, go) of a worker, which live on ps 0."""
   with tf.device('/job:ps/task:0/device:CPU:0'):
@@ -268,23 +280,6 @@ class Stepper:
   def step(self, index, x):
     self.begin(index, x)
     return self.end(index)
-
-  def push_stale(self, staleness, distance):
-    """Has worker 0 push while worker 1 makes steps that move the clock alone.
-
-    Args:
-      staleness: int, how many.
-      distance: float, from what worker 0 sees to its x.
-
-    Returns:
-      The Step of worker 0, with how far the center was moved as its center.
-    """
-    (before,), (seen,) = self.read_center(), self.read_copy(0)
-    self.begin(0, [seen + distance])
-    for _ in range(staleness):
-      self.step(1, self.read_copy(1))  # Its gradient is 0.
-    step, staleness, (after,) = self.end(0)
-    return Step(step, staleness, [after - before])
 
   def step_together(self, xs):
     """A step of all workers at once, for rules that wait for each other.

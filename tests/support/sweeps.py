@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import psutil
 
-from tests.support import background
+from tests.support import background, programs
 from tests.support.paths import REPO, SUPPORT
 
 # Far more than anything takes where nothing else wants the cores.
@@ -30,6 +31,22 @@ def make_env():
 
 
 def run(folder, *words, **settings):
+  """Runs a sweep, as a fork; returns its returncode, stdout and stderr."""
+  done = programs.start_forked().run(
+    'sweep',
+    make_command(folder, *words, **settings)[3:],
+    REPO,
+    timeout_secs=250,
+    PYTHONPATH=make_env()['PYTHONPATH'],
+  )
+  assert not done['left'], 'a process has outlived it'
+  return types.SimpleNamespace(
+    returncode=done['code'], stdout=done['out'], stderr=done['err']
+  )
+
+
+def run_fresh(folder, *words, **settings):
+  """Runs a sweep as `run` does, but as a new process, which Spark wants."""
   return subprocess.run(
     make_command(folder, *words, **settings),
     env=make_env(),

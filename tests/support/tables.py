@@ -14,6 +14,7 @@ from distmnist.exchange.tables import (
   key_shard,
   new_rows,
   sparse_table,
+  touched_hook,
 )
 from distmnist.logdir import checkpoints
 from distmnist.nn import layers, optimizers
@@ -133,6 +134,7 @@ class Model:
       self.update = rule.minimize(loss, make, global_step)
       key_shard.connect_all()
       self.hooks = [*rule.hooks(in_process.NoStop()), key_hook.KeyHook()]
+      self.hooks.append(touched_hook.TouchedHook())
 
   def read(self, session):
     """Returns {name: array}; of rows that are made, in the order of keys."""

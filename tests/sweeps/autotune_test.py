@@ -1,8 +1,6 @@
 import logging
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 from absl.testing import flagsaver
@@ -12,6 +10,7 @@ from distmnist.common import cli
 from distmnist.launchers import local
 from distmnist.launching import train_flags
 from distmnist.sweeps import autotune, speed_trial
+from tests.support import programs
 from tests.support.runner import SMALL, read_report
 
 
@@ -127,18 +126,16 @@ def test_launch_runs_with_what_was_taken(speeds, monkeypatch):
 
 @pytest.mark.slow
 def test_it_tries_real_runs(tmp_path):
-  command = [
-    *(sys.executable, '-m', 'distmnist.launch', '--num_ps=0'),
-    *('--num_workers=1', '--autotune', '--autotune_secs=1', '--', *SMALL),
+  _, said = programs.run_forked(
+    *('launch', '--num_ps=0', '--num_workers=1'),
+    *('--autotune', '--autotune_secs=1', '--', *SMALL),
     # What is given is not tried, so there is one trial.
     *('--steps_per_run=1', '--train_steps=20', f'--logdir={tmp_path}/run'),
-  ]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-  assert done.returncode == 0, done.stderr
-  assert re.search(
-    r'^distmnist.launch: trial 1, as given: [\d,]+ images/s$', done.stderr, re.M
   )
-  assert 'autotune takes the flags as given' in done.stderr
+  assert re.search(
+    r'^distmnist.launch: trial 1, as given: [\d,]+ images/s$', said, re.M
+  )
+  assert 'autotune takes the flags as given' in said
   assert read_report(tmp_path / 'run')['global_step'] >= 20
   # What the trials wrote is gone.
   assert [path.name for path in tmp_path.iterdir()] == ['run']

@@ -40,6 +40,10 @@ def wait_for_all(runner, names):
 def test_each_command_has_its_log_and_its_code(runner, tmp_path):
   logs = {name: tmp_path / f'{name}.log' for name in 'ab'}
   logs['b'].write_text('before\n')
+  with pytest.raises(OSError):
+    start(runner, 'x', str(tmp_path / 'none' / 'log'))
+  assert runner.wait() == []  # It has begun nothing.
+  assert not os.path.exists(tmp_path / 'none')
   sizes = [
     start(runner, name, str(log), f'--do=all:print={name},exit={code}')
     for code, (name, log) in enumerate(logs.items())
@@ -50,21 +54,22 @@ def test_each_command_has_its_log_and_its_code(runner, tmp_path):
   assert logs['b'].read_text().startswith('before\n')
 
 
-def test_a_command_that_takes_too_long_is_told_to_leave(runner, tmp_path):
+def test_who_takes_too_long_is_told_to_leave_and_killed_after_its_grace(
+  runner, tmp_path
+):
   log = tmp_path / 'log'
   limit = runners.Limit(0.5, DEADLINE_SECS)
   start(runner, 'late', str(log), '--do=all:forever', limit=limit)
-  assert wait_for_all(runner, {'late'}) == {'late': cli.FAILED}
+  do = f'--folder={tmp_path}', '--do=all:deaf,touch=up,forever'
+  limit = runners.Limit(0.5, 0.2)
+  start(runner, 'deaf', str(tmp_path / 'deaf.log'), *do, limit=limit)
+  assert wait_for_all(runner, {'late', 'deaf'}) == {
+    'late': cli.FAILED,
+    'deaf': cli.FAILED,
+  }
   assert log.read_text().endswith(
     'error: not done within --trial_timeout_secs=0.5\n'
   )
-
-
-def test_who_does_not_leave_is_killed_after_its_grace(runner, tmp_path):
-  limit = runners.Limit(0.5, 0.2)
-  do = f'--folder={tmp_path}', '--do=all:deaf,touch=up,forever'
-  start(runner, 'deaf', str(tmp_path / 'log'), *do, limit=limit)
-  assert wait_for_all(runner, {'deaf'}) == {'deaf': cli.FAILED}
 
 
 def test_at_a_stop_who_is_deaf_is_killed(runner, tmp_path):
@@ -81,10 +86,3 @@ def test_at_a_stop_who_is_deaf_is_killed(runner, tmp_path):
     ('deaf', -signal.SIGKILL),
     ('other', -signal.SIGTERM),
   ]
-
-
-def test_a_log_that_cannot_be_written_begins_nothing(runner, tmp_path):
-  with pytest.raises(OSError):
-    start(runner, 'x', str(tmp_path / 'none' / 'log'))
-  assert runner.wait() == []
-  assert not os.path.exists(tmp_path / 'none')

@@ -73,7 +73,7 @@ def test_who_was_dropped_is_pale_and_who_failed_is_counted():
   assert sorted(pale) == [0.35, 0.8]
 
 
-@pytest.mark.parametrize('number', [1, 3, 4, 7])
+@pytest.mark.parametrize('number', [1, 7])
 def test_any_number_of_flags_can_be_drawn(tmp_path, number):
   pytest.importorskip('matplotlib', reason='extra plots')
   flags = {f'flag_{i}': str(i) for i in range(number)}

@@ -13,11 +13,6 @@ def make_progress(found, folder, rungs=None):
   return progress.Progress(schedule, str(folder))
 
 
-def test_a_line_goes_to_stderr(capfd):
-  progress.print_line('hello')
-  assert capfd.readouterr() == ('', 'distmnist.sweep: hello\n')
-
-
 @pytest.mark.parametrize(
   ('states', 'end'),
   [

@@ -3,8 +3,6 @@
 import math
 import signal
 
-import pytest
-
 from distmnist.common import cli
 from distmnist.sweeps import runners
 
@@ -47,13 +45,6 @@ def start(runner, folder, names):
     runner.start(runners.Command(name, [], str(folder / name)))
     for name in names
   ]
-
-
-def test_a_start_returns_how_long_the_log_was(tmp_path):
-  (tmp_path / 'b').write_text('before\n')
-  assert start(FakeRunner(), tmp_path, 'ab') == [0, 7]
-  with pytest.raises(OSError):
-    start(FakeRunner(), tmp_path / 'none', 'a')
 
 
 def test_wait_returns_with_the_first_end_or_a_signal(tmp_path):

@@ -17,12 +17,9 @@ def test_a_product_has_each_with_each_and_the_last_name_fastest():
   choices = parse('learning_rate=0.1,0.01', 'strategy=easgd,ssp,bmuf')
   found = search_space.make_product(choices)
   assert [search_space.describe(each) for each in found] == [
-    'learning_rate=0.1 strategy=easgd',
-    'learning_rate=0.1 strategy=ssp',
-    'learning_rate=0.1 strategy=bmuf',
-    'learning_rate=0.01 strategy=easgd',
-    'learning_rate=0.01 strategy=ssp',
-    'learning_rate=0.01 strategy=bmuf',
+    *('learning_rate=0.1 strategy=easgd', 'learning_rate=0.1 strategy=ssp'),
+    *('learning_rate=0.1 strategy=bmuf', 'learning_rate=0.01 strategy=easgd'),
+    *('learning_rate=0.01 strategy=ssp', 'learning_rate=0.01 strategy=bmuf'),
   ]
   assert search_space.to_flags(found[0]) == [
     '--learning_rate=0.1',
@@ -47,14 +44,6 @@ def test_values_that_have_commas_are_parted_by_semicolons():
 @pytest.mark.parametrize(
   'words, message',
   [
-    ([], 'nothing to try: give at least one flag of train'),
-    (['learning_rate'], "'learning_rate': expected the name of a flag and"),
-    (['learning_rate='], "'learning_rate=': expected the name of a flag and"),
-    (['=1,2'], "'=1,2': expected the name of a flag and"),
-    (['a=1', 'a=2'], "'a=2': a is given twice"),
-    (['a=1,2,1'], "'a=1,2,1': a value is given twice"),
-    (['a=1,,2'], "'a=1,,2': a value is empty"),
-    (['a=2..1'], "'a=2..1': 2 is not below 1"),
     (['a=0.0..1'], "'a=0.0..1' is sampled evenly by the logarithm"),
     (['a=log:0..8'], 'write lin:0..8 to sample evenly'),
   ],
@@ -65,17 +54,9 @@ def test_a_word_that_is_none_is_refused(words, message):
   assert message in str(error.value)
 
 
-def test_a_zip_of_different_lengths_is_refused():
-  with pytest.raises(cli.UsageError, match='each: a has 2, b has 3'):
-    search_space.make_zip(parse('a=1,2', 'b=1,2,3'))
-
-
-@pytest.mark.parametrize(
-  'make', [search_space.make_product, search_space.make_zip]
-)
-def test_a_range_needs_random(make):
+def test_a_range_needs_random():
   with pytest.raises(cli.UsageError, match='b is a range to sample from'):
-    make(parse('a=1,2', 'b=0.1..1'))
+    search_space.make_zip(parse('a=1,2', 'b=0.1..1'))
 
 
 def draw(word, number=400):
@@ -116,8 +97,3 @@ def test_a_draw_is_that_of_its_seed_and_has_no_combination_twice():
   )
   assert first == again != other
   assert len({tuple(each.items()) for each in first}) == 20
-
-
-def test_more_than_there_are_is_refused():
-  with pytest.raises(cli.UsageError, match='=5: only 4 distinct combinations'):
-    search_space.make_random(parse('x=1,2', 'y=1,2'), 5, 0)

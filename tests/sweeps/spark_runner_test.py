@@ -364,7 +364,7 @@ def test_who_does_not_stop_in_time_is_killed_then_left(room):
 
 
 def run(folder, *words, master=CLUSTER, **settings):
-  return sweeps.run(
+  return sweeps.run_fresh(
     folder, '--runner=spark', f'--master={master}', *words, **settings
   )
 

@@ -30,9 +30,6 @@ def test_its_title_says_what_it_is(tmp_path):
     ({'code': 3}, False, 3),
     ({'code': 3}, True, 3),
     ({}, True, -15),
-    ({'is_late': True, 'code': 0}, False, 0),
-    ({'is_late': True, 'code': 143}, False, cli.FAILED),
-    ({'is_late': True}, False, cli.FAILED),
     ({}, False, None),
     ({'number': spark_trial.MAX_RESTARTS}, False, None),
     ({'number': spark_trial.MAX_RESTARTS + 1}, False, cli.LOST),
@@ -49,12 +46,6 @@ def test_it_knows_why_it_was_lost(tmp_path):
   trial = make_trial(tmp_path, error=ValueError('refused'))
   trial.find_code(False)
   assert trial.lost == 'refused'
-
-
-def test_what_no_executor_has_is_no_reason_to_try_again(tmp_path):
-  error = ValueError('ModuleNotFoundError: No module named absl')
-  with pytest.raises(cli.RunError, match='No module named absl'):
-    make_trial(tmp_path, error=error).find_code(False)
 
 
 def test_a_new_start_knows_nothing_of_the_last(tmp_path):

@@ -34,9 +34,9 @@ def test_the_same_command_finds_its_folder_again(tmp_path):
     )
     return done.stdout.split('--logdir=')[1].split('/trials')[0]
 
-  assert find('seed=1,2') == find('seed=1,2', '--parallel=2')
-  assert find('seed=1,2') != find('seed=1,3')
-  assert find('seed=1,2').startswith(f'{tmp_path}/distmnist_sweep_')
+  first = find('seed=1,2')
+  assert first == find('seed=1,2', '--parallel=2') != find('seed=1,3')
+  assert first.startswith(f'{tmp_path}/distmnist_sweep_')
 
 
 @pytest.mark.slow

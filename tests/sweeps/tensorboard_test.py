@@ -74,10 +74,7 @@ def test_the_experiment_has_each_flag_with_its_kind_and_values(two, tmp_path):
     ('use_locking', api_pb2.DATA_TYPE_BOOL, [True, False]),
   ]
   assert [info.name.tag for info in experiment.metric_infos] == [
-    'validation_accuracy',
-    'test_accuracy',
-    'final_cost',
-    'secs',
+    *('validation_accuracy', 'test_accuracy', 'final_cost', 'secs'),
   ]
   assert not scalars
 

@@ -44,12 +44,8 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
   )
   assert '--intra_op_parallelism_threads=2' in launched
   assert launched[2 : launched.index('--')] == [
-    'distmnist.launch',
-    '--max_restarts=2',
-    '--num_ps=1',
-    '--num_workers=3',
-    '--module=distmnist.train',
-    '--logs_dir=x/01/logs',
+    *('distmnist.launch', '--max_restarts=2', '--num_ps=1', '--num_workers=3'),
+    *('--module=distmnist.train', '--logs_dir=x/01/logs'),
   ]
   assert 'threads' not in ' '.join(threads(2, '--launcher=ssh'))
 
@@ -80,9 +76,7 @@ def test_no_secret_is_in_the_command_of_a_trial(launch_flags):
   (trial,) = trials.make_trials(study.combinations, 'x')
   made = command.make(trial, 0, '/own/file')
   assert made[3:7] == [
-    '--flagfile=/own/file',
-    '--launcher=spark',
-    '--master=yarn',
+    *('--flagfile=/own/file', '--launcher=spark', '--master=yarn'),
     '--spark_conf=spark.ssl.keyStore=/home/me/store',
   ]
   assert command.secrets == list(SECRETS[2:4])

@@ -26,18 +26,7 @@ def test_what_has_ended_is_not_run_again(tmp_path):
   assert third.returncode == 1
 
 
-def test_as_many_as_asked_for_run_at_the_same_time(tmp_path):
-  do = (
-    'do=all:touch=a,wait=worker0.b,report=0.5;'
-    'all:touch=b,wait=worker0.a,report=0.6;all:report=0.7'
-  )
-  done = sweeps.run(tmp_path, do, '--parallel=2')
-  assert done.returncode == 0, done.stderr
-  assert [row['trial'] for row in sweeps.read_table(done)] == ['03', '02', '01']
-
-
-@pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_has_the_trials_save_and_leave(tmp_path, signum):
+def test_a_signal_has_the_trials_save_and_leave(tmp_path):
   words = [
     'do=all:report=0.5,print=ran;all:print=ran,leave=a;all:leave=b;all:exit=1',
     '--parallel=2',
@@ -46,8 +35,8 @@ def test_a_signal_has_the_trials_save_and_leave(tmp_path, signum):
     running.wait_for_files('worker0.a', 'worker0.b')
     processes = running.all_processes()
     assert len(processes) == 3
-    running.process.send_signal(signum)
-    assert running.process.wait(sweeps.DEADLINE_SECS) == 128 + signum
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(sweeps.DEADLINE_SECS) == 130
     background.assert_gone(processes)
     out = running.process.stdout.read()
   assert sweeps.read_states(tmp_path) == ['done', 'stopped', 'stopped']
@@ -56,7 +45,7 @@ def test_a_signal_has_the_trials_save_and_leave(tmp_path, signum):
   ]
   assert 'waiting' in background.last_line(out)
   assert background.last_line(running.stderr.read_text()) == (
-    f'distmnist.sweep: stopped by {signal.Signals(signum).name}: the same '
+    'distmnist.sweep: stopped by SIGINT: the same '
     f'command goes on, with --sweep_dir={tmp_path}/sweep'
   )
   logs = tmp_path / 'sweep' / 'trials'
@@ -84,7 +73,8 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   words = [
     'do=all:print=ran,leave=a,report=1;all:print=ran,deaf,write=half,forever;'
     'all:print=ran,report=0.5',
-    *('--trial_timeout_secs=1', '--', '--stop_grace_secs=2'),
+    *('--trial_timeout_secs=3', '--parallel=2'),
+    *('--', '--stop_grace_secs=2'),
   ]
   with sweeps.Running(tmp_path, *words) as running:
     running.wait_for_files('worker0.a')
@@ -94,45 +84,17 @@ def test_a_trial_that_never_ends_is_told_to_leave_and_stops_no_other(tmp_path):
   assert sweeps.read_states(tmp_path) == ['failed', 'failed', 'done']
   for name in ('01', '02'):
     trial = sweeps.read_trial(tmp_path, name)
-    assert trial['cause'] == 'not done within --trial_timeout_secs=1'
-    assert trial['secs'] >= 1
+    assert trial['cause'] == 'not done within --trial_timeout_secs=3'
+    assert trial['secs'] >= 3
   log = tmp_path / 'sweep' / 'trials' / '01' / 'log'
   assert 'leaving on 15' in log.read_text()
   assert background.last_line(running.stderr.read_text()) == (
     'distmnist.sweep: error: trial 01 (do=all:print=ran,leave=a,report=1)'
-    ' failed, the first of 2 that did: not done within --trial_timeout_secs=1;'
+    ' failed, the first of 2 that did: not done within --trial_timeout_secs=3;'
     f' log: {log}; once repaired, --retry_failed runs it again'
   )
   # The limit is no part of what a sweep is known by.
   assert 'all have ended' in sweeps.run(tmp_path, words[0], *words[2:]).stderr
-
-
-def test_halving_gives_the_best_more_steps(tmp_path):
-  reports = ('0.1', '0.4', '0.2', '0.3')
-  do = ';'.join(f'all:print=ran,report={r}' for r in reports)
-  words = [f'do={do}', '--halving=2', '--', '--train_steps=8']
-  done = sweeps.run(tmp_path, *words)
-  assert done.returncode == 0, done.stderr
-  steps = [
-    [r['global_step'] for r in sweeps.read_trial(tmp_path, name)['results']]
-    for name in ('01', '02', '03', '04')
-  ]
-  assert steps == [[2], [2, 4, 8], [2], [2, 4]]
-  assert sweeps.read_states(tmp_path) == [
-    'dropped',
-    'done',
-    'dropped',
-    'dropped',
-  ]
-  assert [row['trial'] for row in sweeps.read_table(done)] == [
-    '02',
-    '04',
-    '03',
-    '01',
-  ]
-  assert 'rung 1: 2 of 4 go on\n' in done.stderr
-  assert 'all have ended' in sweeps.run(tmp_path, *words).stderr
-  assert sweeps.count_runs(tmp_path) == [1, 3, 1, 2]
 
 
 def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
@@ -148,10 +110,17 @@ def test_halving_goes_on_within_a_rung_and_counts_no_failure(tmp_path):
   done = sweeps.run(tmp_path, *words)
   assert done.returncode == 1
   assert '1 is left to run' in done.stderr
+  assert 'rung 1: 2 of 4 go on\n' in done.stderr
   assert sweeps.read_states(tmp_path) == [
-    'done',
-    'failed',
-    'dropped',
-    'dropped',
+    *('done', 'failed', 'dropped', 'dropped')
   ]
+  names = '01', '03', '04'
+  assert [
+    [r['global_step'] for r in sweeps.read_trial(tmp_path, name)['results']]
+    for name in names
+  ] == [[2, 4, 8], [2], [2, 4]]
+  assert [row['trial'] for row in sweeps.read_table(done)] == [
+    *('01', '04', '03', '02')
+  ]
+  assert 'all have ended' in sweeps.run(tmp_path, *words).stderr
   assert sweeps.count_runs(tmp_path) == [3, 0, 1, 3]

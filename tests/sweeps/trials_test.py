@@ -94,12 +94,6 @@ def test_a_file_that_is_no_json_is_one_line(trial):
     trial.load()
 
 
-def test_a_report_of_no_numbers_is_none(trial):
-  write_report(trial, test_accuracy='best')
-  trial.end(0, 1.0, 0)
-  assert trial.state == trials.FAILED and 'best' in trial.cause
-
-
 def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
   write_report(
     trial,
@@ -119,13 +113,6 @@ def test_what_a_problem_is_judged_by_is_taken_of_its_report(trial):
   again.load()
   assert again.results == trial.results
   assert results.read_metric(again.results) == ('validation_mse', -1)
-
-
-def test_a_report_without_what_judges_it_is_a_failure(trial):
-  write_report(trial, judged_by='+auc', test_metrics={'loss': 0.5})
-  trial.end(0, 1, 0)
-  assert trial.state == trials.FAILED
-  assert trial.cause == 'it has left no report: it has no test_auc'
 
 
 def test_an_end_is_on_the_disk(trial):

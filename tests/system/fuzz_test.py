@@ -209,18 +209,6 @@ def test_the_variables_of_slurm_make_a_cluster_or_one_line(
     assert overview.format_tasks(found)
 
 
-@fuzz
-@given(text=st.text(st.sampled_from('ab[]-,0129 .é'), max_size=30))
-def test_a_node_list_is_expanded_or_refused_in_one_line(text):
-  try:
-    hosts = slurm_tasks.expand_nodes(text)
-  except cli.UsageError as error:
-    assert 'SLURM_JOB_NODELIST=' in str(error)
-    return
-  assert hosts and all(hosts)
-  assert not {'[', ']', ','} & set(''.join(hosts))
-
-
 @pytest.mark.slow
 @fuzz
 @given(data=st.data())

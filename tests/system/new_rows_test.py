@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import key_hash, new_rows
 from distmnist.logdir import checkpoints
-from tests.lifecycle.session_test import wait_for_step
 from tests.support import programs
+from tests.support.runner import wait_for_step
 
 NUM_KEYS, BATCH = 2000, 20
 PROBLEM = f"""

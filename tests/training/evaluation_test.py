@@ -63,9 +63,6 @@ def test_large_images_are_evaluated_in_smaller_chunks():
   for size, expected in ((1, 250), (16, 250), (32, 63), (224, 1), (1024, 1)):
     images = tf.TensorSpec([size, size, 3], tf.uint8)
     assert evaluation.compute_chunk_size(images) == expected
-
-
-def test_the_numbers_of_all_arrays_count():
   x = {'a': tf.TensorSpec([196000]), 'b': (tf.TensorSpec([]),)}
   assert evaluation.compute_chunk_size(x) == 1
   assert evaluation.compute_chunk_size(x['b']) == 250

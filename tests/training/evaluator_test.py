@@ -9,7 +9,6 @@ import types
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.cluster import stop_request
 from distmnist.common import cli, console
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs
@@ -88,7 +87,7 @@ def test_the_wait_for_a_checkpoint_is_bounded_and_starts_anew_with_each(folder):
 
 @pytest.fixture
 def run_task(folder, set_flags, monkeypatch):
-  """Returns run_task(stop) -> (exit code, lines), in folder.path."""
+  """Returns run_task() -> (exit code, lines), in folder.path."""
 
   class Evaluator:
     def __init__(self, *_):
@@ -118,11 +117,11 @@ def run_task(folder, set_flags, monkeypatch):
   )
   member = cluster_lib.Cluster(job_name='evaluator', start_timeout_secs=3)
 
-  def run(stop=None):
+  def run():
     lines = []
     console.print_logs(lines.append)
-    stop = stop or in_process.NoStop()
-    stop.wait = getattr(stop, 'pause', folder.pause)
+    stop = in_process.NoStop()
+    stop.wait = folder.pause
     task = task_lib.Task(member, stop)
     code = evaluator.run_task(task)
     return code, [line.replace(folder.path, 'RUN') for line in lines]
@@ -193,6 +192,28 @@ def test_a_checkpoint_that_is_gone_is_passed_over(
   )
 
 
+def test_a_checkpoint_that_is_replaced_meanwhile_is_read_again(
+  folder, run_task, monkeypatch
+):
+  describe, tries = evaluator.describe, []
+
+  def describe_late(*words):
+    tries.append(words)
+    if len(tries) == 1:
+      raise cli.RunError('half of it is gone')
+    return describe(*words)
+
+  monkeypatch.setattr(evaluator, 'describe', describe_late)
+  folder.save(5)
+  monkeypatch.setattr(
+    evaluator, 'follow', lambda *_: [f'{folder.path}/model.ckpt-5']
+  )
+  folder.end()
+  code, lines = run_task()
+  assert code == 0
+  assert 'step 5  test accuracy 0.5000  RUN/model.ckpt-5' in lines
+
+
 def test_a_checkpoint_of_another_model_is_an_error(folder, run_task):
   folder.save(666)
   with pytest.raises(cli.RunError, match='-666 has no weights$'):
@@ -214,19 +235,6 @@ def test_a_run_that_stands_still_may_go_on_later(folder, run_task):
     cli.LostError, match='for 2 s after .*model.ckpt-3, and the run has not end'
   ):
     run_task()
-
-
-def test_a_signal_ends_it(folder, run_task):
-  class Stop(in_process.NoStop):
-    exit_code = 143
-
-    def pause(self, secs):
-      raise stop_request.StoppedError
-
-  folder.save(3)
-  code, lines = run_task(Stop())
-  assert code == 143
-  assert lines[1:] == ['step 3  test accuracy 0.5000  RUN/model.ckpt-3']
 
 
 def test_an_evaluator_without_a_logdir_is_refused(run_task, set_flags):

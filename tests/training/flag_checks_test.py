@@ -1,7 +1,6 @@
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
 from distmnist.training import flag_checks
 
 CLUSTER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
@@ -41,24 +40,3 @@ def test_sync_replicas_is_short_for_sync_sgd(set_flags, words):
   name, strategy = flag_checks.make_strategy(CLUSTER)
   assert name == 'sync_sgd'
   assert type(strategy).__name__ == 'SyncSgd'
-
-
-def test_sync_replicas_and_another_rule_are_refused(set_flags):
-  set_flags('--sync_replicas', '--strategy=easgd')
-  with pytest.raises(cli.UsageError, match='--strategy=easgd is given, too'):
-    flag_checks.make_strategy(CLUSTER)
-
-
-@pytest.mark.parametrize(
-  ('words', 'message'),
-  [
-    (['--trace_steps=3'], '--trace_steps=3 needs a --logdir'),
-    (['--validation_steps=5'], 'needs --validation_images'),
-    (['--batch_size=2000'], 'batch_size'),
-    (['--history'], '--history'),
-  ],
-)
-def test_flags_that_do_not_fit_are_refused(set_flags, words, message):
-  set_flags(*words)
-  with pytest.raises(cli.UsageError, match=message):
-    flag_checks.check(CLUSTER, 1000, 0)

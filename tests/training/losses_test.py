@@ -20,8 +20,10 @@ from tests.support.towers import (
 )
 
 
-@pytest.mark.parametrize('kind', [cluster.Cluster, Towers])
-@pytest.mark.parametrize('name', ['async_sgd', 'downpour', 'easgd'])
+@pytest.mark.parametrize(
+  'kind, name',
+  [(cluster.Cluster, 'async_sgd'), (Towers, 'downpour'), (Towers, 'easgd')],
+)
 def test_a_regularizer_is_part_of_the_loss_and_of_its_gradient(
   set_flags, kind, name
 ):

@@ -5,7 +5,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
-from distmnist.logdir import run_data
 from distmnist.training import run_folder
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
@@ -57,11 +56,3 @@ def test_other_workers_only_make_the_folder(make, tmp_path):
   assert path.is_dir()
   assert (folder.owner, folder.images) == (None, None)
   assert list(path.iterdir()) == []
-
-
-def test_what_the_run_began_with_is_kept(set_flags, tmp_path):
-  set_flags('--model=softmax')
-  problem = problem_lib.from_flags()
-  run_folder.write_run(str(tmp_path), 'some images', problem)
-  assert run_data.read(str(tmp_path)) == 'some images'
-  assert '--model=softmax' in (tmp_path / 'train.flags').read_text()

@@ -23,6 +23,7 @@ from distmnist.exchange.tables import (
   new_rows,
   row_places,
   sightings,
+  touched_rows,
 )
 
 # The collection of the KeyShards whose rows the step does not yet make.
@@ -171,7 +172,7 @@ class KeyShard(key_map.KeyMap):
     for slot in slots:
       clean = slot.sparse_read([new_rows.CLEAN_ROW])
       ops.append(_scatter(slot, rows, tf.tile(clean, [n, 1])))
-    return ops
+    return touched_rows.mark_after(ops, self.rows, rows)
 
 
 def connect_all():

@@ -16,6 +16,7 @@ from distmnist.exchange.tables import (
   new_rows,
   row_numbering,
   sparse_table,
+  touched_rows,
 )
 
 
@@ -119,6 +120,7 @@ def make(getter, name, num_ps, device, **settings):
     part = f'/part_{i}' if num_shards > 1 else ''
     place = begin * in_bucket, (end - begin) * in_bucket
     rows = _make_part(getter, name, part, place, settings)
+    touched_rows.add([rows])
     with tf.device(None), tf.device(rows.device):
       keys = _make_part(
         getter,

@@ -17,7 +17,7 @@ exchange/tables/row_exchange.py.
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import row_numbering
+from distmnist.exchange.tables import row_numbering, touched_rows
 
 # The collection of the shards of all tables.
 TABLES = 'distmnist/sparse_tables'
@@ -141,4 +141,6 @@ def make(getter, name, num_ps, device, **settings):
   num_shards = max(1, min(num_ps, settings['shape'][0]))
   cut = tf.fixed_size_partitioner(num_shards) if num_shards > 1 else None
   made = getter(name, **settings | {'partitioner': cut})
-  return Table([made] if tf.is_tensor(made) else list(made), device)
+  shards = [made] if tf.is_tensor(made) else list(made)
+  touched_rows.add(shards)
+  return Table(shards, device)

@@ -10,14 +10,20 @@ any number of ps.
 Where rows are made in a step (key_shard.py), keys are written before all else:
 a row made in the meantime then has values in the checkpoint but no key, rather
 than a key but no values. No row changes its key meanwhile (row_reuse.py).
+
+With --save_tables=touched most checkpoints have only the rows touched since a
+whole one; see touched_saver.py.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import key_map, row_reuse, sparse_table
-
-# Bytes of a slice: what a save adds to the memory of the chief and of a ps.
-SLICE_BYTES = 2**25
+from distmnist.exchange.tables import (
+  key_map,
+  row_reuse,
+  shard_slices,
+  sparse_table,
+  touched_saver,
+)
 
 
 class TableSaver:
@@ -28,9 +34,12 @@ class TableSaver:
 
   Attributes:
     goes_beside: bool, whether steps may run while it saves.
+    touched: touched_saver.TouchedSaver, which knows the next save's base.
   """
 
-  def __init__(self, device, slice_bytes=SLICE_BYTES, may_mix=False):
+  def __init__(
+    self, device, slice_bytes=shard_slices.SLICE_BYTES, may_mix=False
+  ):
     """
     Args:
       device: str, the CPU of the process that writes and reads files.
@@ -42,7 +51,7 @@ class TableSaver:
     shards = [
       v
       for v in find_shards()
-      if count_bytes(v) > slice_bytes and not key_map.is_keys(v)
+      if shard_slices.count_bytes(v) > slice_bytes and not key_map.is_keys(v)
     ]
     names = {v.op.name for v in [*keys, *shards]}
     rest = [v for v in tf.global_variables() if v.op.name not in names]
@@ -50,9 +59,10 @@ class TableSaver:
     self._slice_bytes = slice_bytes
     self._keys, self._shards = [], []
     self.goes_beside = may_mix and bool(shards)
-    if names:
-      with tf.name_scope('table_saver'):
+    with tf.name_scope('table_saver'):
+      if names:
         self._build(keys, shards, device)
+      self.touched = touched_saver.TouchedSaver(shards, device, slice_bytes)
 
   def build(self):
     """Does nothing: tf.train.Scaffold calls it."""
@@ -74,7 +84,7 @@ class TableSaver:
 
   def _build_shard(self, shard, device):
     """Returns (shard, op that saves, that makes room, that restores)."""
-    name, dtype = find_place(shard)[0], shard.dtype.base_dtype
+    name, dtype = shard_slices.find_place(shard)[0], shard.dtype.base_dtype
     with tf.device(shard.device):
       rows = tf.range(self._begin, self._end)
       # Not a read, which copies a table whose rows were pulled.
@@ -104,78 +114,74 @@ class TableSaver:
     return shard, save, room, restore
 
   def save(self, sess, save_path, global_step=None, **settings):
-    """Writes a checkpoint, as a tf.train.Saver does; returns its path."""
+    """Writes a checkpoint, as a tf.train.Saver does; returns its path.
+
+    It is partial if `touched` has a base; the caller sees to it that this base
+    is there, and that it is forgotten if a checkpoint gets lost.
+    """
     if not (self._keys or self._shards):
       return self._rest.save(sess, save_path, global_step, **settings)
     path = save_path if global_step is None else f'{save_path}-{global_step}'
     with row_reuse.held(sess):
-      self._save(sess, path, settings)
+      is_partial = self.touched.may_leave_rows(sess)
+      if not (is_partial and self._save(sess, path, settings, True)):
+        self.touched.begin_whole(sess)
+        self._save(sess, path, settings, False)
+        self.touched.end_whole(sess, path)
     return path
 
-  def _save(self, sess, path, settings):
-    parts = self._save_slices(sess, self._keys, path, [])
-    parts.append(f'{path}.part_{len(parts)}')
-    self._rest.save(sess, parts[-1], **settings | {'write_meta_graph': False})
-    parts = self._save_slices(sess, self._shards, path, parts)
-    sess.run(self._merge, {self._path: path, self._parts: parts})
+  def _save(self, sess, path, settings, is_partial):
+    """Returns whether the checkpoint is written; see TouchedSaver.save."""
+    parts = []
 
-  def _save_slices(self, sess, shards, path, parts):
-    """Returns the paths `parts`, followed by those of the slices, a list."""
-    parts = list(parts)
+    def make_part():
+      parts.append(f'{path}.part_{len(parts)}')
+      return parts[-1]
+
+    self._save_slices(sess, self._keys, make_part)
+    self._rest.save(sess, make_part(), **settings | {'write_meta_graph': False})
+    shards = self._shards
+    if is_partial:
+      if not self.touched.save(sess, make_part):
+        return False
+      touched = {v.op.name for v in self.touched.shards}
+      shards = [shard for shard in shards if shard[0].op.name not in touched]
+    self._save_slices(sess, shards, make_part)
+    sess.run(self._merge, {self._path: path, self._parts: parts})
+    return True
+
+  def _save_slices(self, sess, shards, make_part):
     for shard, save, _, _ in shards:
-      for place in self._cut(shard):
-        parts.append(f'{path}.part_{len(parts)}')
-        sess.run(save, place | {self._path: parts[-1]})
-    return parts
+      for part in shard_slices.cut(shard, self._slice_bytes):
+        sess.run(save, self._feed(part) | {self._path: make_part()})
 
   def restore(self, sess, save_path):
-    """Restores a checkpoint, as a tf.train.Saver does."""
+    """Restores a checkpoint, as a tf.train.Saver does; a whole one."""
+    self.touched.forget_base()
     self._rest.restore(sess, save_path)
     for shard, _, room, restore in [*self._keys, *self._shards]:
       sess.run(room)
-      for place in self._cut(shard):
-        sess.run(restore, place | {self._path: save_path})
+      for part in shard_slices.cut(shard, self._slice_bytes):
+        sess.run(restore, self._feed(part) | {self._path: save_path})
 
-  def _cut(self, shard):
-    """Yields what to feed for each slice of a shard."""
-    _, full_shape, offset = find_place(shard)
-    size, *rest = shard.shape.as_list()
-    row_bytes = count_bytes(shard) // size
-    # A gather also takes an 8-byte index for each row.
-    step = max(1, self._slice_bytes // (row_bytes + 8))
-    whole = ' '.join(str(n) for n in full_shape)
-    for begin in range(0, size, step):
-      end = min(begin + step, size)
-      rows = ':'.join([f'{offset + begin},{end - begin}', *['-'] * len(rest)])
-      yield {
-        self._begin: begin,
-        self._end: end,
-        self._place: f'{whole} {rows}',
-      }
+  def _feed(self, part):
+    return {
+      self._begin: part.begin,
+      self._end: part.end,
+      self._place: part.place,
+    }
 
 
 def find_shards():
   """Returns the shards of tables and of what an optimizer keeps beside them."""
   shapes = dict(
-    find_place(v)[:2] for v in tf.get_collection(sparse_table.TABLES)
+    shard_slices.find_place(v)[:2]
+    for v in tf.get_collection(sparse_table.TABLES)
   )
 
   def is_found(variable):
-    name, shape, _ = find_place(variable)
+    name, shape, _ = shard_slices.find_place(variable)
     # A slot is shaped like its table; other numbers of an optimizer are not.
     return name in shapes or shapes.get(name.rpartition('/')[0]) == shape
 
   return [v for v in tf.global_variables() if is_found(v)]
-
-
-def count_bytes(variable):
-  """Returns the bytes (int) that a tf.Variable takes."""
-  return variable.shape.num_elements() * variable.dtype.size
-
-
-def find_place(shard):
-  """Returns (name, shape) of the whole variable, and the first row here."""
-  info = shard._get_save_slice_info()  # The only place that knows it.
-  if info is None:
-    return shard.op.name, shard.shape.as_list(), 0
-  return info.full_name, list(info.full_shape), info.var_offset[0]

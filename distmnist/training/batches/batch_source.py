@@ -20,7 +20,14 @@ _NUM_AHEAD = 1 << 13
 
 
 class BatchSource:
-  """Feeds batches to each session.run, and knows how many may be run."""
+  """Feeds batches to each session.run, and knows how many may be run.
+
+  Attributes:
+    dealing: batch_table.Dealing.
+    worker: int.
+    images_per_epoch: int, what all workers read in an epoch.
+    tickets: tickets.LockStep or tickets.Leased.
+  """
 
   def __init__(self, dealing, examples, seed, worker, fed, history):
     """
@@ -35,6 +42,8 @@ class BatchSource:
     """
     self.dealing = dealing
     self.worker = worker
+    self._num_streams = dealing.num_workers if dealing.has_own_streams else 1
+    self.images_per_epoch = examples.num_examples * self._num_streams
     self._stream = worker if dealing.has_own_streams else None
     self._first_draw = _STREAM_DISTANCE * (self._stream or 0)
     self._streamed = blocks = None
@@ -47,7 +56,7 @@ class BatchSource:
     )
     self._fed = fed
     self._history = history
-    self._rest = data_order.Rest()
+    self._rest, self._base_step = data_order.Rest(), 0
     self._rows, self._index = None, {}
     if dealing.is_lock_step:
       self.tickets = tickets.LockStep(dealing, worker)
@@ -68,14 +77,26 @@ class BatchSource:
       lease: leases.Lease, or None in lock-step.
     """
     self._rest = batch_table.read_rest(table, self.worker)
+    self._base_step = int(table[0, 0])
     self._index = {}
     if lease is None:
-      self.tickets.begin(global_step, int(table[0, 0]))
+      self.tickets.begin(global_step, self._base_step)
       return
     self.tickets.begin(global_step, lease)
     size = self.dealing.batch_size
     places = self._rest.find_places(lease.first * size, lease.end * size)
     self._tell_taken(places[::size], step=global_step, gone=lease.gone)
+
+  def count_images(self, global_step):
+    """Returns how many images (int) all workers have read up to a step.
+
+    Steps before this life of the center may have had other numbers of images.
+    """
+    steps = global_step - self._base_step
+    return (
+      self._rest.count_read() * self._num_streams
+      + steps * self.dealing.images_per_step
+    )
 
   def make_feed(self, num_batches):
     """Takes batches; returns the feed_dict of a run of `num_batches` steps."""

@@ -8,7 +8,8 @@ The rows of the table:
                  a stream, tickets in a global step if leased (0 if not known)
   from 2         the ranges of the rest: first, end, -
                  or, if each worker has a stream, its next place, -, -
-  from ROWS      number of tickets leased, -, -
+  from ROWS      number of tickets leased; images in a global step, 1 if an
+                 earlier life had another number of them
   from ROWS + 1  for each worker: first ticket not done, end of its lease, how
                  often it has joined
 
@@ -26,6 +27,8 @@ import numpy as np
 
 from distmnist.data import data_order
 
+# The variable's, in each checkpoint.
+NAME = 'stream'
 _ROWS = 512
 RANGES = 2
 
@@ -68,6 +71,11 @@ class Dealing(NamedTuple):
     """
     return self.pushes_per_step == 1
 
+  @property
+  def images_per_step(self):
+    """int, images in a global step."""
+    return self.batch_size * self.batches_per_push * self.pushes_per_step
+
   def count_pushes_left(self, global_step):
     """Returns how many pushes (int) the steps after this one take in."""
     return (self.last_step - global_step) * self.pushes_per_step
@@ -81,7 +89,7 @@ class Dealing(NamedTuple):
     return num * self.batches_per_push
 
 
-def make_table(dealing, base_step=0, rests=None):
+def make_table(dealing, base_step=0, rests=None, is_mixed=False):
   """Returns a table with nothing leased, int64 [2 * num_rows, 3].
 
   Args:
@@ -89,6 +97,7 @@ def make_table(dealing, base_step=0, rests=None):
     base_step: int, the global step at which `rests` are left to read.
     rests: list of data_order.Rest: one, or one per worker if each has its own
       stream. By default everything is left to read.
+    is_mixed: bool, whether earlier global steps had other numbers of images.
   """
   table = np.zeros([2 * dealing.num_rows, 3], np.int64)
   rests = rests or [data_order.Rest()]
@@ -100,6 +109,7 @@ def make_table(dealing, base_step=0, rests=None):
     dealing.has_own_streams,
     dealing.batches_per_push if is_counted else 0,
   )
+  table[dealing.num_rows] = 0, dealing.images_per_step, is_mixed
   if dealing.has_own_streams:
     rows = [(rest.next_place, 0, 0) for rest in rests]
   else:
@@ -163,6 +173,7 @@ def fold(table, global_step, dealing, batches_per_update):
   """
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()
+  is_mixed = has_mixed_steps(table, dealing)
   is_untouched = not (batches_per_step or table[len(table) // 2, 0])
   is_older = is_untouched and base_step < global_step
   if not batch_size or base_step > global_step or is_older:
@@ -172,7 +183,7 @@ def fold(table, global_step, dealing, batches_per_update):
     rests = [data_order.Rest(done)] * (
       dealing.num_workers if dealing.has_own_streams else 1
     )
-    return make_table(dealing, global_step, rests)
+    return make_table(dealing, global_step, rests, is_mixed)
   num_rows = len(table) // 2
   leases = table[num_rows + 1 :]
   num_streams = dealing.num_workers if dealing.has_own_streams else 1
@@ -193,4 +204,23 @@ def fold(table, global_step, dealing, batches_per_update):
     )
   if dealing.has_own_streams and not was_own:
     rests = [data_order.Rest(rests[0].next_place)] * num_streams
-  return make_table(dealing, global_step, rests)
+  return make_table(dealing, global_step, rests, is_mixed)
+
+
+def has_mixed_steps(table, dealing):
+  """Whether global steps of lives up to `dealing` had different sizes (bool).
+
+  If so, the number of global steps does not tell how many images were read.
+  """
+  _, size, is_mixed = table[len(table) // 2].tolist()
+  return bool(is_mixed or (size and size != dealing.images_per_step))
+
+
+def count_images_read(table, global_step, dealing, batches_per_update):
+  """Returns how many images (int) were read for a checkpoint's steps.
+
+  Args: as `fold` takes them.
+  """
+  folded = fold(table, global_step, dealing, batches_per_update)
+  streams = range(dealing.num_workers if dealing.has_own_streams else 1)
+  return sum(read_rest(folded, worker).count_read() for worker in streams)

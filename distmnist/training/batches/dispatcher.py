@@ -42,7 +42,7 @@ class Table:
         ),
         trainable=False,
         collections=[tf.GraphKeys.GLOBAL_VARIABLES, checkpoints.OPTIONAL],
-        name='stream',
+        name=batch_table.NAME,
         use_resource=True,
       )
     # Read the table first: a push counted in between then also appears as held

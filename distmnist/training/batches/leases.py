@@ -81,7 +81,10 @@ def choose_lease(table, global_step, worker, dealing):
   leased = int(table[next_row, 0])
   first, end, times = table[own_row].tolist()
   first = max(first, end) if dealing.has_own_streams else leased
-  values = [(leased + num_tickets, 0, 0), (first, first + num_tickets, times)]
+  values = [
+    (leased + num_tickets, *table[next_row, 1:]),
+    (first, first + num_tickets, times),
+  ]
   return Lease(
     first,
     first + num_tickets,

@@ -18,7 +18,7 @@ class ProgressHook(tf.train.SessionRunHook):
   """
 
   def __init__(
-    self, stats, steps, constants, plan, console, summaries, unit='images'
+    self, stats, steps, constants, source, console, summaries, unit='images'
   ):
     """
     Args:
@@ -27,7 +27,7 @@ class ProgressHook(tf.train.SessionRunHook):
         where they differ from step to step, `bytes_pulled`, `bytes_pushed` and
         `staleness`; for a run's last step `accuracy`, for summaries.
       constants: {name: number}, the values that stay the same.
-      plan: schedule.Plan.
+      source: batch_source.BatchSource.
       console: console.Console.
       summaries: worker_summaries.WorkerSummaries.
       unit: str, what the examples are called.
@@ -35,8 +35,8 @@ class ProgressHook(tf.train.SessionRunHook):
     self._steps = steps
     self._constants = constants
     self._stats = stats
-    self._stats.batch_size = plan.batch_size
-    self._plan = plan
+    self._stats.batch_size = source.dealing.batch_size
+    self._source, self._dealing = source, source.dealing
     self._console = console
     self._summaries = summaries
     self._unit = unit
@@ -77,7 +77,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self.final_cost = values['cost']
     self.final_step = values['global_step']
     stats.local_steps += 1
-    stats.images += self._plan.batch_size
+    stats.images += self._dealing.batch_size
     stats.bytes_pulled += values['bytes_pulled']
     stats.bytes_pushed += values['bytes_pushed']
     # A step that pushed nothing has a staleness of -1, but may still have sent
@@ -105,24 +105,26 @@ class ProgressHook(tf.train.SessionRunHook):
     """Returns the rate of all workers over the loop; None for one step."""
     if self.final_step is None or self.final_step == self.first_step:
       return None
-    images = (self.final_step - self.first_step) * self._plan.images_per_update
+    num_steps = self.final_step - self.first_step
+    images = num_steps * self._dealing.images_per_step
     return images / max(1e-9, self._stats.train_secs)
 
   def _print(self, now, step):
-    plan = self._plan
+    dealing = self._dealing
+    epochs = self._source.count_images(step) / self._source.images_per_epoch
     then, last_step, last_local = self._mark
     self._mark = (now, step, self._stats.local_steps)
     self._printed_steps = self._stats.local_steps
     text = (
-      f'step {min(step, plan.last_step)}/{plan.last_step}'
-      f'  epoch {step * plan.images_per_update / plan.images_per_epoch:.2f}'
+      f'step {min(step, dealing.last_step)}/{dealing.last_step}'
+      f'  epoch {epochs:.2f}'
       f'  cost {self.final_cost:.4f}'
     )
     local_steps = self._stats.local_steps - last_local
     if local_steps and step > last_step:
-      rate = (step - last_step) * plan.images_per_update / (now - then)
+      rate = (step - last_step) * dealing.images_per_step / (now - then)
       text += (
         f'  {1000 * (now - then) / local_steps:.2f} ms/step'
         f'  {rate:,.0f} {self._unit}/s'
       )
-    self._console.progress(text, step / plan.last_step)
+    self._console.progress(text, step / dealing.last_step)

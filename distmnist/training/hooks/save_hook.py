@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.logdir import history, saving
+from distmnist.exchange.tables import shard_slices, touched_rows
+from distmnist.logdir import checkpoint_files, history, saving, whole_copy
 from distmnist.training.hooks import save_thread
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ def make(task, folder, steps, scaffold, others):
     _SAVE_STEPS.value,
     others,
   )
+  # After a signal there may be little time.
+  saves.may_end_partial = lambda: task.stop.is_requested
   task.stop.find_unsaved = saves.find_unsaved
   scaffold.before_restore = saves.end_beside
   return saves
@@ -64,7 +67,13 @@ class SaveHook(tf.train.SessionRunHook):
   may have room again in a minute. The first save and the last one must not
   fail. The training waits for them and for all others, unless the saver
   `goes_beside` the steps, as a saver of large tables does.
+
+  Attributes:
+    may_end_partial: callable, whether the last checkpoint may be partial
+      (common/partial_names.py), as those before it may.
   """
+
+  may_end_partial = staticmethod(lambda: False)
 
   def __init__(
     self, steps, global_step, scaffold, writer, save_secs, save_steps, others
@@ -114,6 +123,7 @@ class SaveHook(tf.train.SessionRunHook):
 
   def after_create_session(self, session, coord):
     self._save(session)
+    checkpoint_files.drop_copies()  # Of what was restored.
 
   def after_run(self, run_context, run_values):
     self._step = self._steps.last['global_step']
@@ -143,7 +153,7 @@ class SaveHook(tf.train.SessionRunHook):
         'of the update has not arrived in time: they are not saved'
       )
       return
-    self._save(session)
+    self._save(session, self.may_end_partial())
 
   def end_beside(self):
     """Waits for any save beside the steps, and ignores its errors.
@@ -176,19 +186,19 @@ class SaveHook(tf.train.SessionRunHook):
     self._num_failures = 0
     return True
 
-  def _save(self, session):
-    self._prepare(session)()
+  def _save(self, session, may_be_partial=True):
+    self._prepare(session, may_be_partial)()
     self._step = self._saved_step
 
-  def _prepare(self, session):
+  def _prepare(self, session, may_be_partial=True):
     """Returns a callable that saves the current step."""
     step = int(session.run(self._global_step)) if self._writer else None
 
     def save():
       if self._writer:
-        if not self._writer.is_saved(step):
+        if not self._writer.is_saved(step, may_be_partial):
           history.record('saving', step=step)
-          self._writer.save(self._scaffold.saver, session, step)
+          self._writer.save(self._scaffold.saver, session, step, may_be_partial)
           history.record('saved', step=step)
         self._saved_step = step
       self._time = time.monotonic()
@@ -200,7 +210,11 @@ def _make_writer(logdir, owner):
   """Returns the saving.CheckpointWriter, or None without a --logdir."""
   if not logdir:
     return None
-  saving.check_space(logdir, tf.global_variables())
+  variables = tf.global_variables()
+  saving.check_space(logdir, variables)
+  if touched_rows.get_all():
+    needed = sum(map(shard_slices.count_bytes, variables))
+    whole_copy.check_room('--save_tables=touched', needed)
   writer = saving.CheckpointWriter(
     logdir, saving.KEEP_CHECKPOINTS.value, owner.check
   )

@@ -64,10 +64,13 @@ class ValidationHook(tf.train.SessionRunHook):
     is_over = self._patience and self.best.num_worse >= self._patience
     if is_over and not self._has_stopped:
       self._has_stopped = True
+      than = 'none of which gave a number'
+      if self.best.step is not None:
+        value = format_metric(self.best.value)
+        than = f'without a better one than {value} at step {self.best.step}'
       _log.info(
         f'early stopping at step {step}: {self.best.num_worse} evaluations '
-        f'without a better one than {format_metric(self.best.value)} at step '
-        f'{self.best.step}'
+        f'{than}'
       )
       self._end_run(run_context)
 

@@ -35,6 +35,16 @@ def load_training_splits(problem):
   return train, validation
 
 
+def load_splits(problem, has_test):
+  """Returns [train, validation], and test if `has_test`, all checked.
+
+  Raises:
+    cli.UsageError: the data are not what a graph can take.
+  """
+  splits = [*load_training_splits(problem)]
+  return [*splits, load_test_split(problem, splits[0])] if has_test else splits
+
+
 def load_train_split(problem):
   """Returns the split.Split to train on.
 
@@ -47,17 +57,24 @@ def load_train_split(problem):
   return train
 
 
-def load_test_split(problem):
+def load_test_split(problem, train=None):
   """Returns the split.Split by which a training is finally judged.
 
+  Args:
+    problem: problem.Problem.
+    train: split.Split of the training data or of a part, which it must be
+      like; None to take any.
+
   Raises:
-    cli.UsageError: there is none.
+    cli.UsageError: there is none, or it is not like `train`.
   """
   test = load(problem, 'test')
   if test is None or not test.num_examples:
     raise problem.error(
       "load('test') gave nothing to judge the training by: expected (x, y)"
     )
+  if train is not None:
+    _check_alike(problem, train, test, 'test')
   return test
 
 
@@ -139,6 +156,12 @@ def _check_alike(problem, train, other, name):
     raise problem.error(
       f'load({name!r}) has another structure than the training data'
     ) from error
+  mine, theirs = (getattr(s, 'class_names', None) for s in (train, other))
+  if mine and theirs and mine != theirs:
+    raise problem.error(
+      f'load({name!r}) has the classes {", ".join(theirs)}, but the training '
+      f'data have {", ".join(mine)}: give all readers the same classes=[...]'
+    )
   for mine, theirs in zip(
     train.spec.arrays(), other.spec.arrays(), strict=True
   ):

@@ -9,7 +9,12 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange.tables import key_map, sparse_table, table_saver
+from distmnist.exchange.tables import (
+  key_map,
+  shard_slices,
+  sparse_table,
+  touched_rows,
+)
 from distmnist.nn import optimizers, sparse_updates
 
 _PS_MEMORY_MIB = flags.DEFINE_integer(
@@ -60,12 +65,14 @@ def _find_sizes(num_copies):
   """
   sizes = collections.Counter()
   for shard in tf.get_collection(sparse_table.TABLES):
-    size = table_saver.count_bytes(shard)
+    size = shard_slices.count_bytes(shard)
     if not key_map.is_keys(shard):
       size *= num_copies
     sizes[sparse_table.find_name(shard)] += size
   for keys, size in _find_beside():
     sizes[sparse_table.find_name(keys)] += size
+  for touched in touched_rows.get_all():
+    sizes[sparse_table.find_name(touched.rows)] += touched.num_bytes
   return sizes
 
 

@@ -32,6 +32,8 @@ def build(tf_session):
 
 def test_the_copies_look_ahead_and_x_is_read_off_them(tf_session, build):
   copies, fetches = build(0.5)
+  [velocity] = [v for v in tf.local_variables() if 'velocity' in v.name]
+  assert tf_session.run(velocity) == [0]
   # v = 4, x = 4; the copy holds x + v / 2.
   assert tf_session.run(fetches) == ([-8], [0], 1, None)
   assert tf_session.run(copies.variables) == [[6]]
@@ -39,18 +41,3 @@ def test_the_copies_look_ahead_and_x_is_read_off_them(tf_session, build):
   assert tf_session.run(fetches) == ([-2], [4], 2, None)
   assert tf_session.run(copies.variables) == [[8.5]]
   assert tf_session.run(fetches)[:2] == ([0.5], [7])
-
-
-def test_without_momentum_it_is_a_plain_local_step(tf_session, build):
-  copies, fetches = build(0)
-  assert tf_session.run(fetches) == ([-8], [0], 1, None)
-  assert tf_session.run(fetches) == ([-4], [4], 2, None)
-  assert tf_session.run(copies.variables) == [[6]]
-  assert not any('velocity' in v.name for v in tf.local_variables())
-
-
-def test_velocities_are_local_and_start_at_0(tf_session, build):
-  build(0.5)
-  [velocity] = [v for v in tf.local_variables() if 'velocity' in v.name]
-  assert velocity not in tf.global_variables()
-  assert tf_session.run(velocity) == [0]

@@ -56,23 +56,6 @@ def test_every_counts_0_as_divided(tf_session, alone):
   assert tf_session.run(results) == (5, 0, True)
 
 
-def test_every_waits_for_the_step_before_it_exchanges(tf_session, alone):
-  counter = alone.make_counter(0, 'counter')
-  moved = alone.variables[0].assign_add(1.0)
-  with tf.control_dependencies([moved]):
-    step = counter.assign_add(1)
-
-  def exchange():
-    value = tf.cast(alone.variables[0].read_value(), tf.int64)
-    return 10 * value, tf.constant(0, tf.int64)
-
-  known_step = alone.make_counter(0, 'known_step')
-  results = periodic_exchange.every(2, step, exchange, known_step)
-  initialize(tf_session)
-  found = [tf_session.run(results)[0] for _ in range(6)]
-  assert found == [0, 20, 20, 40, 40, 60]
-
-
 def test_what_is_left_out_of_a_step_is_in_a_collection(tf_session, alone):
   step = tf.placeholder(tf.int64, [])
   known_step = alone.make_counter(100, 'known_step')
@@ -88,19 +71,3 @@ def test_what_is_left_out_of_a_step_is_in_a_collection(tf_session, alone):
   assert tuple(found.outputs) == results
   initialize(tf_session)
   assert tf_session.run(found.without, {step: 1}) == [100, -1, False]
-
-
-def test_an_update_moves_all_bytes_to_and_fro_where_it_is_due(
-  tf_session, alone
-):
-  step = tf.placeholder(tf.int64, [])
-  update = periodic_exchange.build_update(
-    alone,
-    2,
-    step,
-    lambda: (tf.constant(5, tf.int64), tf.constant(1, tf.int64)),
-    alone.make_counter(0, 'known_step'),
-  )
-  initialize(tf_session)
-  assert tf_session.run(update, {step: 1}) == (0, -1, 0, 0)
-  assert tf_session.run(update, {step: 2}) == (5, 1, 4, 4)

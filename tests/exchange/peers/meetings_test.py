@@ -68,17 +68,12 @@ def test_a_step_is_told_whom_its_worker_has_met(make_cluster, monkeypatch):
   session = trial.make_session()
   trial.hook.after_create_session(session, trial.coord)
   assert [trial.ask(session, number) for number in (1, 2, 3)] == [6, 7, 8]
-  trial.hook.end(session)
-
-
-def test_a_new_session_gets_no_answer_of_the_one_before(
-  make_cluster, monkeypatch
-):
-  trial = Trial(make_cluster(1, 2), monkeypatch, lambda _, number: number + 5)
-  session = trial.make_session()
-  trial.hook.after_create_session(session, trial.coord)
+  for _ in range(2):
+    session.run(trial.visit)
+  assert [session.run(trial.visits) for _ in range(2)] == [2, 0]
   session.run(trial.wanted, {trial.number: 1})  # A step that is broken off.
   session.close()
+  # A new session gets no answer of the one before.
   session = trial.make_session()
   trial.hook.after_create_session(session, trial.coord)
   assert trial.ask(session, 2) == 7
@@ -99,11 +94,3 @@ def test_an_exchange_that_fails_for_unknown_reasons_ends_the_session(
   assert trial.coord.should_stop()
   with pytest.raises(RuntimeError, match='exchange 1'):
     trial.coord.join()
-
-
-def test_visits_are_taken_once(make_cluster, monkeypatch):
-  trial = Trial(make_cluster(1, 2), monkeypatch, lambda _, number: number)
-  session = trial.make_session()
-  session.run(trial.visit)
-  session.run(trial.visit)
-  assert [session.run(trial.visits) for _ in range(2)] == [2, 0]

@@ -2,7 +2,6 @@
 
 import math
 import signal
-import subprocess
 import sys
 import time
 import types
@@ -12,20 +11,16 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.peers import peer
-from tests.support import in_process
+from tests.support import in_process, runner
 
-# A worker in a process of its own, which only serves.
-SERVE = """
-import sys
-from distmnist import runtime
-from distmnist.cluster import cluster
-from tests.support import in_process
-ps, *workers = sys.argv[1:]
-member = cluster.make_cluster((ps,), tuple(workers), 'worker', 1)
-server = in_process.start_server(member)
-print('serves', flush=True)
-sys.stdin.read()
-"""
+
+def run():
+  """A program for the runner: a worker in a process of its own, that serves."""
+  ps, *workers = sys.argv[1:]
+  member = cluster_lib.make_cluster((ps,), tuple(workers), 'worker', 1)
+  server = in_process.start_server(member)
+  print('serves', flush=True)
+  server.join()
 
 
 class Node:
@@ -123,10 +118,10 @@ def test_a_number_that_is_not_finite_is_given_to_no_other(pair, is_there):
 
 
 @pytest.fixture
-def far_pair(monkeypatch):
-  """Returns (Node of worker 0, Peer, start): worker 1 is a process.
+def far_pair(monkeypatch, tasks, tmp_path):
+  """Returns (Node of worker 0, Peer, start): worker 1 is a task.
 
-  start() starts it and returns (its Popen, its Node).
+  start() starts it and returns (its runner.Task, its Node).
   """
   monkeypatch.setattr(peer, '_LIMIT_SECS', 2.0)
   monkeypatch.setattr(peer, '_AGAIN_SECS', 0.1)
@@ -135,35 +130,27 @@ def far_pair(monkeypatch):
     member = cluster_lib.make_cluster((ps,), tuple(workers), 'worker', 0)
     other = cluster_lib.make_cluster((ps,), tuple(workers), 'worker', 1)
     server = in_process.start_server(member)
-    processes = []
 
     def start():
-      process = subprocess.Popen(
-        [sys.executable, '-c', SERVE, ps, *workers],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-      )
-      processes.append(process)
-      assert process.stdout.readline() == b'serves\n'
-      return process, Node(other, f'grpc://{workers[1]}')
+      log = tmp_path / f'worker_1.{tasks.num_started}'
+      task = tasks.start(log, ps, *workers, module=__name__)
+      runner.wait_for_line(task, 'serves')
+      return task, Node(other, f'grpc://{workers[1]}')
 
     here = Node(member, server.target)
     yield here, make_peer(member, here), start
-  for process in processes:
-    process.kill()
-    process.communicate()
 
 
 @pytest.mark.slow
-def test_a_dead_peer_is_passed_over_and_found_when_it_is_back(far_pair):
+def test_a_dead_peer_is_passed_over_and_found_when_it_is_back(far_pair, tasks):
   here, found, start = far_pair
   here.begin([1, 8])
   assert not found.meet()  # Nothing is there yet.
-  process, there = start()
+  task, there = start()
   there.begin([3, 2])
   wait_until_met(found)
-  process.kill()
-  process.wait()
+  tasks.signal(task, signal.SIGKILL)
+  tasks.wait(task)
   begun = time.monotonic()
   for _ in range(100):
     assert not found.meet()
@@ -176,13 +163,13 @@ def test_a_dead_peer_is_passed_over_and_found_when_it_is_back(far_pair):
 
 
 @pytest.mark.slow
-def test_a_suspended_peer_is_waited_for_once_and_not_for_long(far_pair):
+def test_a_suspended_peer_is_waited_for_once_and_not_for_long(far_pair, tasks):
   here, found, start = far_pair
   here.begin([1, 8])
-  process, there = start()
+  task, there = start()
   there.begin([3, 2])
   wait_until_met(found)
-  process.send_signal(signal.SIGSTOP)
+  tasks.suspend(task)
   begun = time.monotonic()
   assert not found.meet()
   assert 1 < time.monotonic() - begun < 10
@@ -190,7 +177,7 @@ def test_a_suspended_peer_is_waited_for_once_and_not_for_long(far_pair):
   for _ in range(100):
     assert not found.meet()
   assert time.monotonic() - begun < 1
-  process.send_signal(signal.SIGCONT)
+  tasks.signal(task, signal.SIGCONT)
   wait_until_met(found)
   (mine, _), (theirs, _) = here.read(), there.read()
   assert mine == theirs

@@ -19,8 +19,7 @@ def open_session(cluster, index):
   return tf.Session(cluster.servers[index].target, config=config)
 
 
-@pytest.mark.parametrize('num_workers', [2, 3])
-@pytest.mark.parametrize('size', [1, 2, 1001])
+@pytest.mark.parametrize('num_workers, size', [(2, 1), (3, 2), (3, 1001)])
 def test_the_mean_has_the_same_bits_on_all(make_ring, num_workers, size):
   cluster = make_ring(num_workers)
   given = np.random.default_rng(0).normal(size=(20, num_workers, size))
@@ -55,7 +54,7 @@ def test_a_mean_is_not_waited_for_longer_than_asked():
   cluster.run_workers(work)
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.int64, tf.float64])
+@pytest.mark.parametrize('dtype', [tf.float32, tf.int64])
 def test_all_get_the_values_of_the_chief(make_ring, dtype):
   cluster = make_ring(3)
   values = np.arange(6).reshape(2, 3), np.array(7)

@@ -106,20 +106,6 @@ def test_a_new_life_drops_what_was_given_before_it(tf_session):
   assert desk.contribute(new) == (1, -1)
 
 
-def test_a_contribution_that_was_not_counted_holds_up_no_round(tf_session):
-  desk = Desk(tf_session, num_contributions=2, step=5)
-  token, _ = desk.begin_life()
-  assert desk.contribute(token) == (0, token)
-  # The other contribution of the round came from a worker that was killed
-  # before it was counted, but the accumulators have it, and the chief has
-  # taken both.
-  tf_session.run(desk.global_step.assign_add(1))
-  assert desk.contribute(token) == (1, -1)
-  assert desk.contribute(token + 1) == (0, token + 1)
-  assert desk.contribute(token + 1) == (0, token + 1)
-  assert desk.contribute(token + 1) == (1, -1)
-
-
 def test_where_all_give_no_lock_tells_who_is_in(tf_session):
   desk = Desk(tf_session, num_contributions=3)
   assert desk.entry.is_lock_step

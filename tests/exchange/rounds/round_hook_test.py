@@ -10,90 +10,69 @@ make = rounds.make
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_is_told_the_current_step(make):
-  run = make()
-  stepper = run.stepper
-  assert stepper.step_together([[8], [4]]) == [(1, 0, [3])] * 2
-  run.kill(1)
-  run.push(0, 3)
-  assert not stepper.is_done(0)  # All wait for one that has died.
-  run.come_back(1)
-  run.push(1, 7)
-  assert stepper.join(0) == stepper.join(1) == (2, 0, [4])
-
-
-@pytest.mark.slow
-def test_a_worker_that_died_in_its_wait_takes_the_token_meant_for_it(make):
-  run = make()
-  stepper = run.stepper
-  run.push(1, 8)
-  assert not stepper.is_done(1)
-  run.kill(1)  # Its contribution counts, and it has not been told so.
-  run.push(0, 4)
-  assert stepper.join(0) == (1, 0, [3])
-  run.come_back(1)
-  run.push(1, 7)
-  assert not stepper.is_done(1)  # It is not a contribution ahead.
-  run.push(0, 3)
-  assert stepper.join(0) == stepper.join(1) == (2, 0, [4])
-
-
-@pytest.mark.slow
-def test_nobody_takes_the_token_of_a_worker_that_died_in_its_wait(make):
+def test_those_who_come_back_are_told_the_step_and_give_once(make):
   run = make(num_workers=3)
   stepper = run.stepper
-  run.push(1, 8)
-  run.push(2, 8)
+
+  def push(workers, x):
+    for worker in workers:
+      run.push(worker, x)
+
+  def check_all(step, center):
+    found = [stepper.join(worker) for worker in range(3)]
+    assert found == [(step, 0, [center])] * 3
+
+  push((0, 1, 2), 8)
+  check_all(1, 4)
+  run.kill(1)
+  push((0, 2), 7)
+  assert not stepper.is_done(0)  # All wait for one that has died.
+  run.come_back(1)
+  run.push(1, 4)
+  check_all(2, 5)
+  # One dies in its wait: it counts, and has not been told so.
+  push((1, 2), 11)
   assert not stepper.is_done(1)
   run.kill(1)
-  run.push(0, 8)
-  assert stepper.join(0) == stepper.join(2) == (1, 0, [4])
-  for worker in (0, 2):
-    run.push(worker, 4)
+  run.push(0, 5)
+  assert stepper.join(0) == stepper.join(2) == (3, 0, [7])
   # With the token of worker 1 one of the two would push once more.
+  push((0, 2), 7)
   assert not stepper.is_done(0)
   assert not stepper.is_done(2)
   run.come_back(1)
-  run.push(1, 4)
-  assert [stepper.join(i) for i in range(3)] == [(2, 0, [4])] * 3
+  run.push(1, 10)
+  check_all(4, 7.5)
+  # The token meant for one that died is taken when it is back.
+  run.push(1, 10.5)
+  assert not stepper.is_done(1)
+  run.kill(1)
+  push((0, 2), 6)
+  assert stepper.join(0) == stepper.join(2) == (5, 0, [7.5])
+  run.come_back(1)
+  run.push(1, 9.5)
+  assert not stepper.is_done(1)  # It is not a contribution ahead.
+  push((0, 2), 5)
+  check_all(6, 7)
 
 
 @pytest.mark.slow
-def test_a_chief_that_leaves_in_order_lets_go_who_waits(make):
+def test_a_chief_that_leaves_lets_go_who_waits_and_the_next_one_ends_too(make):
   run = make()
   stepper = run.stepper
   run.push(1, 8)
   assert not stepper.is_done(1)
   run.leave(0)
   assert stepper.join(1) == (0, 1, [0])
+  # As one that was killed while it waited for the others, or saved.
+  run.come_back(0)
+  run.push(0, 8)
+  with pytest.raises(tf.errors.OutOfRangeError, match='is closed'):
+    stepper.join(0)
 
 
 @pytest.mark.slow
-def test_a_worker_that_leaves_in_order_touches_no_round(make):
-  run = make(num_workers=3, num_contributions=2)
-  stepper = run.stepper
-  run.leave(2)
-  for worker in (0, 1):
-    run.push(worker, 8)
-  for worker in (0, 1):
-    assert stepper.join(worker) == (1, 0, [4])
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_asked_to_stop_gets_out_of_its_wait(make):
-  run = make()
-  stepper = run.stepper
-  run.push(1, 8)
-  assert not stepper.is_done(1)
-  for thread in stepper.workers[1].rule.stop.request():
-    thread.join(stepper_lib.DEADLINE_SECS)
-  with pytest.raises(tf.errors.CancelledError):
-    stepper.join(1)
-  run.kill(1)
-
-
-@pytest.mark.slow
-def test_a_chief_that_is_asked_to_stop_gets_out_and_can_come_back(make):
+def test_who_is_asked_to_stop_gets_out_and_a_chief_can_come_back(make):
   run = make()
   stepper = run.stepper
   run.push(0, 8)
@@ -114,6 +93,14 @@ def test_a_chief_that_is_asked_to_stop_gets_out_and_can_come_back(make):
     run.push(1, 8)
   run.push(0, 4)
   assert stepper.join(0) == stepper.join(1) == (1, 0, [3])
+  # Another worker gets out of its wait without a step.
+  run.push(1, 8)
+  assert not stepper.is_done(1)
+  for thread in stepper.workers[1].rule.stop.request():
+    thread.join(stepper_lib.DEADLINE_SECS)
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(1)
+  run.kill(1)
 
 
 @pytest.mark.slow

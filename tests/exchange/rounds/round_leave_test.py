@@ -3,7 +3,6 @@
 With servers it is tested in tests/exchange/shards/shard_barrier_test.py.
 """
 
-import contextlib
 import threading
 import types
 
@@ -92,19 +91,6 @@ def test_it_waits_for_half_of_what_the_stop_leaves(tf_session):
   fake.leave.finish_round(tf_session, fake.end_updates)
   assert len(fake.calls) == 2
   assert not fake.leave.is_whole(tf_session)
-
-
-def test_a_worker_stays_until_the_chief_has_ended(tf_session):
-  fake = Fake(tf_session, is_chief=False)
-  thread = fake.start()
-  thread.join(0.3)
-  assert thread.is_alive()
-  # The session may be closed before this call has come back.
-  with contextlib.suppress(tf.errors.CancelledError):
-    tf_session.run(fake.is_over.assign(True))
-  thread.join(in_process.DEADLINE_SECS)
-  with pytest.raises(RuntimeError, match='closed'):
-    tf_session.run(fake.is_over)
 
 
 def test_a_worker_whose_step_ends_meanwhile_keeps_its_session(tf_session):

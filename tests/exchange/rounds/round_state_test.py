@@ -12,7 +12,7 @@ make = rounds.make
 
 
 @pytest.mark.slow
-def test_a_wait_is_read_from_outside(make):
+def test_a_wait_is_read_from_outside_or_said_not_to_be(make, monkeypatch):
   run = make(num_ps=2)
   run.push(0, 8)
   assert not run.stepper.is_done(0)
@@ -31,19 +31,12 @@ def test_a_wait_is_read_from_outside(make):
   assert run.stepper.join(0).global_step == 1
   assert run.stepper.join(1).global_step == 1
 
-
-@pytest.mark.slow
-def test_a_round_that_cannot_be_read_is_said_to_be(monkeypatch, make):
-  run = make()
-  worker = run.stepper.workers[0]
-
   def fail(*_):
     raise tf.errors.UnavailableError(None, None, '')
 
   monkeypatch.setattr(round_state.deadlines, 'call', fail)
-  text = round_state.describe(
-    worker.rule.round, worker.rule.raw_session.sess_str
-  )
+  rule = run.stepper.workers[0].rule
+  text = round_state.describe(rule.round, rule.raw_session.sess_str)
   assert text == 'the round cannot be read (UnavailableError)'
 
 

@@ -14,12 +14,6 @@ pytestmark = pytest.mark.slow
 make = rounds.make
 
 
-def test_after_a_restart_the_rounds_go_on_from_the_restored_step(make):
-  run = make(first_step=7)
-  found = run.stepper.step_together([[8], [4]])
-  assert found == [(8, 0, [3])] * 2
-
-
 def test_a_chief_that_comes_back_lets_go_who_waits(make):
   run = make()
   stepper = run.stepper
@@ -59,9 +53,9 @@ def test_who_comes_while_the_update_is_applied_is_told_so(make):
   run.come_back(0)
   found = [stepper.join(worker) for worker in (1, 2)]
   assert found == [(0, 1, [0])] * 2
-  results = run.play([[8]] * 3, 50)
+  results = run.play([[8]] * 3, 20)
   told = [staleness for each in results for _, staleness in each]
-  assert told.count(0) in (100, 101)  # One may be in a round that is not over.
+  assert told.count(0) in (40, 41)  # One may be in a round that is not over.
 
 
 @pytest.mark.parametrize(
@@ -140,13 +134,3 @@ def test_who_gives_while_a_chief_takes_over_gives_once(
   xs = [[6], [12], [18]] if num_contributions == 3 else [[12]] * 3
   run.play(xs, 3)
   assert stepper.read_center() == [10.5]
-
-
-def test_a_chief_that_comes_back_after_the_end_ends_too(make):
-  """As one that was killed while it waited for the others, or saved."""
-  run = make()
-  run.leave(0)
-  run.come_back(0)
-  run.push(0, 8)
-  with pytest.raises(tf.errors.OutOfRangeError, match='is closed'):
-    run.stepper.join(0)

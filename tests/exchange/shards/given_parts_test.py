@@ -40,17 +40,12 @@ def give(unit, token):
   return build
 
 
-def test_the_same_token_comes_in_once_a_unit_and_worker(run):
+def test_the_same_token_comes_in_once_a_unit_and_worker_until_forgotten(run):
   assert run(give(0, 7)) == 7
   assert run(give(0, 7)) == round_entry.NEVER_IN
   assert run(give(1, 7)) == 7
   assert run(give(0, 7), worker=1) == 7
   assert run(give(0, 8)) == 8
-
-
-def test_what_is_forgotten_at_a_ps_may_come_again_there(run):
-  for unit in range(2):
-    run(give(unit, 7))
   run(lambda parts: parts.forget(PS[0]))
-  assert run(give(0, 7)) == 7
+  assert run(give(0, 8)) == 8
   assert run(give(1, 7)) == round_entry.NEVER_IN

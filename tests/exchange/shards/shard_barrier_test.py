@@ -15,7 +15,7 @@ from distmnist.strategies import sync_sgd
 from tests.support import in_process
 from tests.support import stepper as stepper_lib
 
-NUM_STEPS = 6
+NUM_STEPS = 4
 
 
 def train(cluster, barrier, optimizer, **how):
@@ -122,9 +122,14 @@ def make(make_stepper):
 
 
 class Hand:
-  """Does by hand what workers had done when one of them was lost."""
+  """Does by hand what workers had done when one of them was lost.
+
+  Attributes:
+    token: int, of the round that is under way.
+  """
 
   def __init__(self, stepper):
+    self.token = round_entry.LIFE + 1
     self._members = [worker.member for worker in stepper.workers]
     self._target = stepper.workers[0].hooks[0]._session.sess_str
     self._devices = [v.device for v in stepper.workers[0].center_variables]
@@ -134,7 +139,7 @@ class Hand:
       options = tf.RunOptions(timeout_in_ms=60_000)
       return session.run(build(), options=options)
 
-  def push(self, shard, *gradients, token=round_entry.LIFE + 1):
+  def push(self, shard, *gradients):
     """Contributes to one shard, as so many workers would."""
 
     def build():
@@ -142,7 +147,9 @@ class Hand:
         accumulator = tf.ConditionalAccumulator(
           tf.float32, [1], shared_name=f'round/contributions_{shard}'
         )
-        return [accumulator.apply_grad([float(g)], token) for g in gradients]
+        return [
+          accumulator.apply_grad([float(g)], self.token) for g in gradients
+        ]
 
     self._run(build)
 
@@ -157,17 +164,17 @@ class Hand:
       global_step = tf.train.get_or_create_global_step()
     return places.Places(self._members[worker], 2, global_step)
 
-  def ask_for_place(self, worker, token=round_entry.LIFE + 1):
+  def ask_for_place(self, worker):
     """Returns 0 if that worker has a place, else how many rounds it missed."""
 
     def build():
       entry = self._build_entry(worker)
-      own_token = tf.constant(token, tf.int64)
+      own_token = tf.constant(self.token, tf.int64)
       return entry.contribute(own_token, lambda local_step: [])[0]
 
     return self._run(build)
 
-  def give(self, worker, shard, gradient, token=round_entry.LIFE + 1):
+  def give(self, worker, shard, gradient):
     """Contributes to one shard, as that worker does."""
 
     def build():
@@ -182,7 +189,7 @@ class Hand:
         )
       return tokens.parts.give_once(
         shard,
-        tf.constant(token, tf.int64),
+        tf.constant(self.token, tf.int64),
         lambda once: [accumulator.apply_grad([float(gradient)], once)],
         [],
       )
@@ -197,17 +204,28 @@ def kill(stepper, worker):
   hook._end_updates()
 
 
+def go_to(stepper, center):
+  """All workers make a step, after which that is the center."""
+  x = [
+    2 * to - now for to, now in zip(center, stepper.read_center(), strict=True)
+  ]
+  found = stepper.step_together([x] * len(stepper.workers))
+  assert {tuple(step.center) for step in found} == {tuple(center)}
+  return found[0].global_step
+
+
 @pytest.mark.slow
-def test_a_chief_that_is_lost_amid_a_round_updates_no_shard_twice(make):
+def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   stepper = make()
-  assert stepper.step_together([[8, 8], [4, 4]]) == [(1, 0, [3, 3])] * 2
   hand = Hand(stepper)
+  assert go_to(stepper, [3, 3]) == 1
+  # The chief is lost amid a round.
   hand.push(0, 2, 4)
   hand.take(0, worker=0)
   assert stepper.read_center() == [1.5, 3]  # 3 - 0.5 * 3
   kill(stepper, 0)
   stepper.come_back(0)
-  # What it computed for the chief before is dropped.
+  # What the other one computed for the chief before is dropped.
   assert stepper.step(1, [4, 4]) == (1, 1, [1.5, 3])
   # The gradients of the second shard are -5 and -1.
   found = stepper.step_together([[8, 8], [4, 4]])
@@ -215,12 +233,9 @@ def test_a_chief_that_is_lost_amid_a_round_updates_no_shard_twice(make):
   found = stepper.step_together([[8, 8], [4, 4]])
   assert found == [(3, 0, [3.75, 5.25])] * 2
 
-
-@pytest.mark.slow
-def test_a_worker_that_is_lost_amid_its_push_goes_on_with_the_rest(make):
-  stepper = make()
-  assert stepper.step_together([[8, 8], [4, 4]]) == [(1, 0, [3, 3])] * 2
-  hand = Hand(stepper)
+  # A worker is lost amid its push: it goes on with the rest.
+  assert go_to(stepper, [3, 3]) == 4
+  hand.token = 2 * round_entry.LIFE + 4
   hand.push(0, 1)  # Of worker 1, which took its token of that shard, too.
   stepper.begin(0, [8, 8])
   stepper.release(0)
@@ -229,32 +244,24 @@ def test_a_worker_that_is_lost_amid_its_push_goes_on_with_the_rest(make):
   kill(stepper, 1)
   stepper.come_back(1)
   # Its gradients are 0 and -1, but the first one comes too late.
-  assert stepper.step(1, [4, 4]) == (2, 0, [4, 4.5])
-  assert stepper.join(0) == (2, 0, [4, 4.5])
+  assert stepper.step(1, [4, 4]) == (5, 0, [4, 4.5])
+  assert stepper.join(0) == (5, 0, [4, 4.5])
   found = stepper.step_together([[8, 8], [4, 4]])
-  assert found == [(3, 0, [5, 5.25])] * 2
+  assert found == [(6, 0, [5, 5.25])] * 2
 
-
-@pytest.mark.slow
-def test_a_worker_that_comes_back_in_its_wait_waits_for_each_shard_once(make):
-  stepper = make()
+  # In its wait: it waits for each shard once.
   stepper.begin(1, [4, 4])
   stepper.release(1)
   assert not stepper.is_done(1)
   kill(stepper, 1)
   stepper.begin(0, [8, 8])
-  assert stepper.end(0) == (1, 0, [3, 3])
+  assert stepper.end(0) == (7, 0, [5.5, 5.625])
   stepper.come_back(1)
-  for step, center in enumerate(([4.5, 4.5], [5.25, 5.25]), 2):
-    found = stepper.step_together([[8, 8], [4, 4]])
-    assert found == [(step, 0, center)] * 2
+  assert go_to(stepper, [4, 4]) == 8
+  assert go_to(stepper, [3, 3]) == 9
 
-
-@pytest.mark.slow
-def test_a_chief_that_leaves_and_comes_back_finds_all_in_step(make):
-  stepper = make()
-  stepper.step_together([[8, 8], [4, 4]])
-  hand = Hand(stepper)
+  # A chief that leaves amid a round and comes back finds all in step.
+  hand.token = 2 * round_entry.LIFE + 9
   hand.push(0, 2, 4)
   hand.take(0, worker=0)
   hook = stepper.workers[0].hooks[0]
@@ -263,11 +270,11 @@ def test_a_chief_that_leaves_and_comes_back_finds_all_in_step(make):
   stepper.release(1)
   assert not stepper.is_done(1)
   stepper.leave(0)
-  assert stepper.join(1)[:2] == (1, 1)
+  assert stepper.join(1)[:2] == (9, 1)
   stepper.come_back(0)
-  assert stepper.step(1, [4, 4])[:2] == (1, 1)
+  assert stepper.step(1, [4, 4])[:2] == (9, 1)
   found = stepper.step_together([[8, 8], [4, 4]])
-  assert found == [(2, 0, [1.5, 4.5])] * 2
+  assert found == [(10, 0, [1.5, 4.5])] * 2
 
 
 @pytest.mark.slow
@@ -297,8 +304,9 @@ def step_together(stepper, workers, x):
 
 
 @pytest.mark.slow
-def test_one_that_is_late_by_rounds_catches_up_and_is_in(make):
+def test_with_a_backup_one_may_be_late_or_lost_without_a_place(make):
   stepper = make(3)
+  # It is late by rounds.
   stepper.begin(2, [100, 100])
   for step, center in enumerate((4, 6, 7), 1):
     assert step_together(stepper, (0, 1), 8) == (step, 0, [center, center])
@@ -307,44 +315,73 @@ def test_one_that_is_late_by_rounds_catches_up_and_is_in(make):
   assert step_together(stepper, (0, 2), 8) == (4, 0, [7.5, 7.5])
   # Worker 1 was not there in that round.
   assert stepper.step(1, [100, 100]) == (4, 1, [7.5, 7.5])
-  assert step_together(stepper, (1, 2), 7.5) == (5, 0, [7.5, 7.5])
+  assert step_together(stepper, (1, 2), 0.5) == (5, 0, [4, 4])
+  assert stepper.step(0, [100, 100]) == (5, 1, [4, 4])
 
-
-@pytest.mark.slow
-def test_one_that_is_late_amid_a_round_is_late_again_and_then_in(make):
-  stepper = make(3)
+  # It is late amid a round.
   hand = Hand(stepper)
+  hand.token = round_entry.LIFE + 5
   stepper.begin(2, [100, 100])
-  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
+  assert step_together(stepper, (0, 1), 4) == (6, 0, [4, 4])
   # Workers 0 and 1 have places in the next round, and a shard of it is done.
+  hand.token += 1
   assert [hand.ask_for_place(worker) for worker in (0, 1)] == [0, 0]
   hand.push(0, 2, 4)
   for worker in (0, 1):
     hand.take(0, worker)
   # It knows the current step, and that the round of it is full.
-  assert stepper.end(2) == (1, 2, [2.5, 4])
+  assert stepper.end(2) == (6, 2, [2.5, 4])
   stepper.begin(2, [100, 100])
   stepper.release(2)
   assert not stepper.is_done(2)
   hand.push(1, 2, 4)
-  assert stepper.join(2) == (2, 1, [2.5, 2.5])
+  assert stepper.join(2) == (7, 1, [2.5, 2.5])
   for worker in (0, 1):
     hand.take(1, worker)
   # It is in the third one, whose tokens are the ones that it waits for.
-  assert hand.ask_for_place(0, round_entry.LIFE + 2) == 0
+  hand.token += 1
+  assert hand.ask_for_place(0) == 0
   stepper.begin(2, [4, 4])
   stepper.release(2)
   assert not stepper.is_done(2)
   for shard in (0, 1):
-    hand.give(0, shard, 0.5, round_entry.LIFE + 2)
-  assert stepper.join(2) == (3, 0, [2.75, 2.75])
+    hand.give(0, shard, 0.5)
+  assert stepper.join(2) == (8, 0, [2.75, 2.75])
 
 
 @pytest.mark.slow
-def test_one_that_is_lost_with_a_place_gives_the_rest(make):
+def test_with_a_backup_the_others_go_on_without_one_that_is_lost(make):
   stepper = make(3)
+  # Before it has a place.
+  stepper.begin(2, [100, 100])
+  kill(stepper, 2)
+  with pytest.raises(tf.errors.CancelledError):
+    stepper.join(2)
+  for step, center in ((1, 4), (2, 6)):
+    assert step_together(stepper, (0, 1), 8) == (step, 0, [center, center])
+  stepper.come_back(2)
+  assert step_together(stepper, (1, 2), 8) == (3, 0, [7, 7])
+  assert stepper.step(0, [100, 100]) == (3, 1, [7, 7])
+
+  # In its wait: it has the place of its predecessor, which has given all.
+  stepper.begin(1, [2, 2])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  kill(stepper, 1)
+  stepper.come_back(1)
+  stepper.begin(1, [100, 100])
+  stepper.release(1)
+  assert not stepper.is_done(1)
+  stepper.begin(0, [4, 4])
+  stepper.release(0)
+  assert stepper.join(0) == stepper.join(1) == (4, 0, [5, 5])
+  assert stepper.step(2, [100, 100]) == (4, 1, [5, 5])
+  assert step_together(stepper, (1, 2), 3) == (5, 0, [4, 4])
+  assert stepper.step(0, [100, 100]) == (5, 1, [4, 4])
+
+  # With a place, and a part that it has given: it gives the rest.
   hand = Hand(stepper)
-  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
+  hand.token = round_entry.LIFE + 5
   assert hand.ask_for_place(1) == 0
   hand.give(1, 0, -2)
   kill(stepper, 1)
@@ -357,40 +394,8 @@ def test_one_that_is_lost_with_a_place_gives_the_rest(make):
   stepper.begin(2, [100, 100])
   stepper.begin(0, [6, 6])
   stepper.release(0)
-  assert stepper.join(0) == stepper.join(1) == (2, 0, [5, 5.5])
-  assert stepper.end(2)[:2] in ((2, 2), (2, 1))
-
-
-@pytest.mark.slow
-def test_one_that_is_lost_in_its_wait_gives_nothing_twice(make):
-  stepper = make(3)
-  stepper.begin(1, [8, 8])
-  stepper.release(1)
-  assert not stepper.is_done(1)
-  kill(stepper, 1)
-  stepper.come_back(1)
-  # It has the place of its predecessor, which has given all.
-  stepper.begin(1, [100, 100])
-  stepper.release(1)
-  assert not stepper.is_done(1)
-  stepper.begin(0, [4, 4])
-  stepper.release(0)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [3, 3])
-  assert stepper.step(2, [100, 100]) == (1, 1, [3, 3])
-  assert step_together(stepper, (1, 2), 5) == (2, 0, [4, 4])
-
-
-@pytest.mark.slow
-def test_the_others_go_on_without_one_that_is_lost_before_it_has_a_place(make):
-  stepper = make(3)
-  stepper.begin(2, [100, 100])
-  kill(stepper, 2)
-  with pytest.raises(tf.errors.CancelledError):
-    stepper.join(2)
-  for step, center in ((1, 4), (2, 6)):
-    assert step_together(stepper, (0, 1), 8) == (step, 0, [center, center])
-  stepper.come_back(2)
-  assert step_together(stepper, (1, 2), 8) == (3, 0, [7, 7])
+  assert stepper.join(0) == stepper.join(1) == (6, 0, [5, 5.5])
+  assert stepper.end(2)[:2] in ((6, 2), (6, 1))
 
 
 @pytest.mark.slow
@@ -412,6 +417,28 @@ def test_a_chief_that_comes_back_gives_all_places_anew(make):
   assert step_together(stepper, (1, 2), 8) == (2, 0, [2.5, 6])
   assert stepper.step(0, [100, 100]) == (2, 1, [2.5, 6])
   assert step_together(stepper, (0, 2), 8) == (3, 0, [5.25, 7])
+  assert stepper.step(1, [100, 100]) == (3, 1, [5.25, 7])
+
+  # One that leaves the others to their work leaves no half of a round.
+  assert step_together(stepper, (0, 1), 8) == (4, 0, [6.625, 7.5])
+  stepper.step(2, [100, 100])
+  # Workers 1 and 2 have the places of the next round.
+  hand.token = 2 * round_entry.LIFE + 4
+  assert hand.ask_for_place(1) == 0
+  stepper.begin(2, [8, 8])
+  stepper.release(2)
+  hand.give(1, 0, -4)
+  moved = [6.625 + 0.25 * (1.375 + 4), 7.5]
+  wait_for(lambda: stepper.read_center() == moved)
+  with concurrent.futures.ThreadPoolExecutor() as threads:
+    leaving = threads.submit(stepper.leave, 0)
+    assert not concurrent.futures.wait([leaving], 0.3).done
+    hand.give(1, 1, -4)
+    leaving.result(stepper_lib.DEADLINE_SECS)
+  assert stepper.join(2) == (5, 0, [moved[0], 7.5 + 0.25 * (0.5 + 4)])
+  # There are no more places.
+  hand.token += 1
+  assert hand.ask_for_place(0) == 1
 
 
 @pytest.mark.slow
@@ -513,25 +540,3 @@ def test_who_is_asked_to_stop_stays_until_the_chief_has_ended(make):
   of_chief.join(stepper_lib.DEADLINE_SECS)
   assert not of_worker.is_alive() and not of_chief.is_alive()
   assert stepper.read_center() == [3, 3]
-
-
-@pytest.mark.slow
-def test_a_chief_that_leaves_the_others_to_their_work_leaves_no_half(make):
-  stepper = make(3)
-  hand = Hand(stepper)
-  assert step_together(stepper, (0, 1), 8) == (1, 0, [4, 4])
-  stepper.step(2, [100, 100])
-  # Workers 1 and 2 have the places of the next round.
-  assert hand.ask_for_place(1) == 0
-  stepper.begin(2, [8, 8])
-  stepper.release(2)
-  hand.give(1, 0, -4)
-  wait_for(lambda: stepper.read_center() == [6, 4])
-  with concurrent.futures.ThreadPoolExecutor() as threads:
-    leaving = threads.submit(stepper.leave, 0)
-    assert not concurrent.futures.wait([leaving], 0.3).done
-    hand.give(1, 1, -4)
-    leaving.result(stepper_lib.DEADLINE_SECS)
-  assert stepper.join(2) == (2, 0, [6, 6])
-  # There are no more places.
-  assert hand.ask_for_place(0, round_entry.LIFE + 2) == 1

@@ -49,15 +49,6 @@ def begin(run):
   assert run(count) == [[1, 1], [0, 0]]
 
 
-def test_a_unit_is_due_until_it_is_applied(run, begin):
-  def are_due(tokens):
-    return [
-      tokens.progress.begin(u, tf.constant(5, tf.int64)) for u in range(2)
-    ]
-
-  assert run(are_due) == [False, True]
-
-
 @pytest.mark.slow
 def test_a_worker_that_begins_has_what_goes_with_its_next_token(run, begin):
   run(lambda tokens: tokens.wait(0, []))

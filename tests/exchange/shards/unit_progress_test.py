@@ -42,13 +42,6 @@ def test_a_unit_is_due_until_it_is_applied(run):
   assert run(lambda progress: progress.begin(2, step(6)))
 
 
-def test_what_has_begun_is_ahead_until_the_step_is_counted(run):
-  assert run(lambda progress: progress.build_are_even(step(4))) == [True] * 2
-  run(lambda progress: progress.begin(1, step(5)))
-  assert run(lambda progress: progress.build_are_even(step(4))) == [True, False]
-  assert run(lambda progress: progress.build_are_even(step(5))) == [True] * 2
-
-
 def test_tokens_are_noted_a_unit_or_a_ps(run):
   run(lambda progress: progress.end(2, tf.stack([step(5), step(LIFE + 5)])))
   found = run(lambda progress: progress.find_handed(PS[0]))

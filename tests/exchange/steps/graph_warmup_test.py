@@ -40,21 +40,6 @@ def test_metrics_of_a_warmup_are_zeros(tf_session, warmup, dtype):
     assert tf_session.run(found).tolist() == ([0, 0] if is_on else [4, 6])
 
 
-def test_what_comes_of_a_batch_does_not_run(tf_session, warmup):
-  center = tf.get_variable('w', initializer=1.0)
-  batch = warmup.hold_back(tf.constant(2.0))
-  pushed = center.assign_add(10 * batch, read_value=False)
-  with tf.control_dependencies([pushed]):
-    after = center.read_value()
-  step = warmup.or_zeros(after)
-  start(tf_session)
-  tf_session.run(warmup.turn(True))
-  assert [tf_session.run(step) for _ in range(3)] == [0, 0, 0]
-  assert tf_session.run(center) == 1
-  tf_session.run(warmup.turn(False))
-  assert tf_session.run(step) == 21
-
-
 class Steps:
   """Stands for fused_steps.Steps with two kinds of runs, which are counted."""
 

@@ -35,11 +35,7 @@ def test_a_key_has_the_row_that_keys_say_and_others_one_of_60(tf_session):
   rows = [common[0] + 3, common[1] + 2, common[2] + 5, common[2] + 7]
   tf_session.run(tf.scatter_update(the_map.keys, rows, given[[0, 1, 2, 2]]).op)
   key_map.fill(tf_session)
-  assert tf_session.run(found).tolist() == [
-    *rows[:2],
-    rows[3],
-    common[3],
-  ]
+  assert tf_session.run(found).tolist() == [*rows[:2], rows[3], common[3]]
   # What is filled anew has nothing of before.
   tf_session.run(the_map.keys.initializer)
   key_map.fill(tf_session)

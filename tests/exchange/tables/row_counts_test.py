@@ -7,8 +7,6 @@ from distmnist.exchange.center import center
 from distmnist.exchange.tables import row_counts
 from distmnist.nn import layers
 
-_HOSTS = {'ps_hosts': ('a:1', 'b:2'), 'worker_hosts': ('c:3',)}
-
 
 def test_without_a_table_nothing_is_counted(tf_session):
   with center.Center(cluster_lib.Cluster()).scope():
@@ -37,10 +35,7 @@ def test_rows_are_counted_by_ps(make_cluster, set_flags):
   cluster = make_cluster(2, 1)
   member = cluster.worker(0)
   with tf.Graph().as_default():
-    with (
-      tf.device(member.device_setter()),
-      center.Center(member).scope(),
-    ):
+    with tf.device(member.device_setter()), center.Center(member).scope():
       layers.embedding(tf.constant([0, 1, 30, 30]), 60, 2, 'table')
     counts = row_counts.find()
     with tf.Session(cluster.servers[0].target) as session:

@@ -5,7 +5,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.exchange import sharding
 from distmnist.exchange.tables import key_map, table_saver
 from distmnist.logdir import checkpoints
 from distmnist.strategies import async_sgd
@@ -114,18 +113,6 @@ def test_a_row_that_is_made_during_a_save_has_values_or_no_key(
   assert 0 < len(found['a/keys']) < num_made
   assert found['a/rows'].any(1).all()
   assert found['b/rows'].any(1).all()
-
-
-def test_a_slice_has_no_more_bytes_than_said():
-  with tf.Graph().as_default(), sharding.sharded(1):
-    model, saver = build(cluster_lib.Cluster(), slice_bytes=200)
-    del model
-    shard = table_saver.find_shards()[0]
-    sizes = [
-      place[saver._end] - place[saver._begin] for place in saver._cut(shard)
-    ]
-    assert sum(sizes) == shard.shape[0]
-    assert max(sizes) == 200 // (3 * 4 + 8)
 
 
 def test_without_tables_it_is_a_saver(tmp_path):

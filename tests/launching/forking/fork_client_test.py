@@ -95,9 +95,7 @@ def test_the_server_is_told_its_socket_its_module_and_its_namespace(
   fd = server.pass_fds[0]
   assert server.pass_fds == [fd, 70, 71, 80, 81]
   assert server.command[:3] == [
-    sys.executable,
-    '-m',
-    'distmnist.launching.forking.fork_server',
+    *(sys.executable, '-m', 'distmnist.launching.forking.fork_server'),
   ]
   # The last word is blank: room for the titles of the tasks.
   assert server.command[3:] == [str(fd), 'some.module', '80', '81', ' ' * 200]
@@ -138,15 +136,6 @@ def test_a_command_that_is_too_long_is_one_line(make_client):
     ' bytes, more than 131072): name fewer or shorter hosts, and put long flags'
     ' of train into a --flagfile'
   )
-
-
-def test_signals_go_to_the_tasks_that_are_named(make_client, servers):
-  with make_client() as client:
-    client.signal(['ps 0', 'worker 1'], signal.SIGTERM)
-    assert [servers[0].hear() for _ in range(2)] == [
-      {'signal': 15, 'name': 'ps 0'},
-      {'signal': 15, 'name': 'worker 1'},
-    ]
 
 
 def test_pids_are_known_from_the_start_to_the_end_of_a_task(
@@ -248,12 +237,6 @@ def test_a_new_server_starts_with_no_task(make_client, servers):
     assert client.is_ready
 
 
-def test_a_log_without_a_line_is_removed_in_the_end(make_client, log):
-  with make_client():
-    assert log.read_text() == ''
-  assert not log.exists()
-
-
 def test_a_log_with_a_line_stays_and_is_added_to(make_client, servers, log):
   log.write_text('of an earlier run\n')
   with make_client():
@@ -273,32 +256,6 @@ def test_the_server_gets_the_grace_of_its_tasks_and_2_s_to_leave(
     pass
   assert servers[0].waits == [9.5]
   assert not servers[0].is_killed
-
-
-def test_a_server_that_does_not_leave_is_killed(make_client, servers):
-  with make_client(grace_secs=7.5):
-    servers[0].code = None
-  assert servers[0].is_killed
-  assert servers[0].waits == [9.5, None]
-
-
-@pytest.mark.slow
-def test_a_real_server_starts_a_task_and_is_gone_in_the_end(tmp_path, log):
-  env = {**os.environ, 'PYTHONPATH': PYTHONPATH}
-  ends = []
-  with fork_client.ForkServerClient(
-    'fake_train', str(log), env, 'its tasks'
-  ) as client:
-    command = ['python', '-m', 'fake_train', '--do=worker0:print=hello,exit=7']
-    client.start('a', command, {}, str(tmp_path / 'a.log'))
-    while not ends:
-      ends = client.turn(60)
-    assert client.is_ready
-    assert client.server.poll() is None
-  assert ends == [('a', 7)]
-  assert (tmp_path / 'a.log').read_text() == 'hello\n'
-  assert client.server.returncode == 0
-  assert not log.exists()
 
 
 @pytest.mark.slow

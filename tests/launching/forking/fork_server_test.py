@@ -9,24 +9,16 @@ from distmnist.launching.forking import fork_server
 from tests.support.forked import Server, start_and_wait
 
 
-@pytest.mark.parametrize(
-  ('action', 'code'),
-  [
-    ('print=hello', 0),
-    ('exit=3', 3),
-    ('raise=boom', 1),
-    ('kill=9', -9),
-    ('kill=11', -11),
-  ],
-)
-def test_a_task_is_announced_and_its_end_reported(
-  server, tmp_path, action, code
-):
-  server.start('a', tmp_path / 'a.log', f'--do=worker0:{action}')
-  started = server.read()
-  assert started['name'] == 'a'
-  assert started['pid'] > 0
-  assert server.read() == {'name': 'a', 'code': code}
+def test_a_task_is_announced_and_its_end_reported(server, tmp_path):
+  for action, code in (
+    *(('print=hello', 0), ('exit=3', 3), ('raise=boom', 1)),
+    *(('kill=9', -9), ('kill=11', -11)),
+  ):
+    server.start(action, tmp_path / 'log', f'--do=worker0:{action}')
+    started = server.read()
+    assert started['name'] == action
+    assert started['pid'] > 0
+    assert server.read() == {'name': action, 'code': code}
 
 
 def test_a_signal_reaches_its_task_alone(server, tmp_path):
@@ -70,19 +62,18 @@ def test_a_stop_that_reaches_it_too_leaves_its_tasks_be(
 
 
 @pytest.mark.slow
-def test_an_isolated_task_goes_with_a_server_that_is_killed(nobodys_server):
-  # Entering a user namespace changes rights: the kernel then forgets an earlier
-  # request to go with the parent.
-  task = start_and_wait(nobodys_server, 'a', True)
-  nobodys_server.process.kill()
-  psutil.wait_procs([task], timeout=60)
-  assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
-
-
-def test_an_isolated_task_gets_its_signals(nobodys_server):
+def test_an_isolated_task_gets_its_signals_and_goes_with_a_killed_server(
+  nobodys_server,
+):
   start_and_wait(nobodys_server, 'a', True)
   nobodys_server.send(signal=signal.SIGTERM, name='a')
   assert nobodys_server.read() == {'name': 'a', 'code': -signal.SIGTERM}
+  # Entering a user namespace changes rights: the kernel then forgets an earlier
+  # request to go with the parent.
+  task = start_and_wait(nobodys_server, 'b', True)
+  nobodys_server.process.kill()
+  psutil.wait_procs([task], timeout=60)
+  assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_broken_import_is_an_answer_with_its_reason(tmp_path):

@@ -12,23 +12,17 @@ def get_network(process):
   return os.readlink(f'/proc/{process.pid}/ns/net')
 
 
-def test_a_task_gets_its_flags_its_variables_and_its_log(server, tmp_path):
-  log = tmp_path / 'a.log'
-  log.write_text('before\n')
-  server.start('a', log, '--do=worker0:env=COLOUR,facts', COLOUR='red')
-  server.read()
-  assert server.read()['code'] == 0
-  lines = log.read_text().splitlines()
-  assert lines[:2] == ['before', "COLOUR='red'"]
-  assert "argv ['fake_train', '--do=worker0:env=COLOUR,facts']" in lines
-
-
-def test_variables_of_one_task_are_not_the_next_ones(server, tmp_path):
+def test_a_task_gets_its_own_flags_variables_and_log(server, tmp_path):
+  (tmp_path / 'a').write_text('before\n')
+  do = '--do=worker0:env=COLOUR,facts'
   for name, env in (('a', {'COLOUR': 'red'}), ('b', {})):
-    server.start(name, tmp_path / name, '--do=worker0:env=COLOUR', **env)
+    server.start(name, tmp_path / name, do, **env)
     server.read()
     assert server.read()['code'] == 0
-  assert (tmp_path / 'b').read_text() == 'COLOUR=None\n'
+  lines = (tmp_path / 'a').read_text().splitlines()
+  assert lines[:2] == ['before', "COLOUR='red'"]
+  assert f"argv ['fake_train', '{do}']" in lines
+  assert (tmp_path / 'b').read_text().startswith('COLOUR=None\n')
 
 
 def test_a_task_holds_no_descriptor_of_the_server(server, tmp_path):

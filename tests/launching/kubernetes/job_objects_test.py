@@ -38,23 +38,6 @@ def test_the_hosts_of_the_flags_are_services_and_lead_to_their_tasks(shape):
     assert selected == [name]
 
 
-def test_a_job_is_restarted_unless_it_would_end_so_again():
-  for job in find(make(max_restarts=4), 'Job').values():
-    spec = job['spec']
-    assert spec['backoffLimit'] == 4
-    assert spec['template']['spec']['restartPolicy'] == 'Never'
-    assert spec['podFailurePolicy']['rules'] == [
-      {
-        'action': 'Ignore',
-        'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
-      },
-      {
-        'action': 'FailJob',
-        'onExitCodes': {'operator': 'In', 'values': [1, 2]},
-      },
-    ]
-
-
 def test_one_worker_alone_serves_nowhere():
   documents = make(num_ps=0, num_workers=1)
   assert [d['kind'] for d in documents] == ['Job']

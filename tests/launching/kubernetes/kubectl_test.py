@@ -40,10 +40,7 @@ def test_a_look_may_have_no_answer(monkeypatch, tmp_path, script, found):
 
 @pytest.mark.parametrize(
   ('is_new', 'words'),
-  [
-    (True, 'logs --follow pod/a'),
-    (False, 'logs --follow --tail=0 pod/a'),
-  ],
+  [(True, 'logs --follow pod/a'), (False, 'logs --follow --tail=0 pod/a')],
 )
 def test_a_log_goes_to_the_screen(monkeypatch, tmp_path, capfd, is_new, words):
   monkeypatch.setenv('PATH', programs.make(tmp_path, kubectl='echo "$@"'))

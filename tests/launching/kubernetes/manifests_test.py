@@ -34,9 +34,7 @@ ALL_RULES = {
 }
 # Before it the schema wants onPodConditions where they cannot be.
 OLDEST = '1.29'
-SHAPES = [
-  {'num_ps': num_ps, 'gpus': gpus} for num_ps in (0, 1, 2) for gpus in (0, 2)
-]
+SHAPES = [{'num_ps': 0, 'gpus': 0}, {'num_ps': 1, 'gpus': 2}, {'num_ps': 2}]
 IDS = [str(shape) for shape in SHAPES]
 each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 each_shape = pytest.mark.parametrize('shape', SHAPES, ids=IDS)
@@ -150,27 +148,9 @@ def test_the_schema_of_a_tfjob_finds_what_is_wrong(make_validator):
   assert ["'arguments' was unexpected" in str(e) for e in errors] == [True]
 
 
-def test_the_ports_agree():
-  documents = make(tensorboard=True)
-  templates = templates_of(documents)
-  for name, service in find(documents, 'Service').items():
-    (port,) = service['spec']['ports']
-    container = container_of(templates[name])
-    (container_port,) = container['ports']
-    assert container_port['containerPort'] == port['port']
-    # By its name; a Service without targetPort leads to the same number.
-    probe = container['readinessProbe']['tcpSocket']['port']
-    assert probe == container_port['name']
-    # The tasks find each other before they are ready.
-    is_task = name != 'mnist-tensorboard'
-    assert service['spec'].get('publishNotReadyAddresses', False) == is_task
-    assert port['port'] == (2222 if is_task else 6006)
-
-
 @each_kind
-@each_shape
-def test_only_the_tasks_of_a_run_reach_its_ports(kind, shape):
-  fields = {**shape, 'kind': kind, 'tensorboard': True, 'namespace': 'ml'}
+def test_only_the_tasks_of_a_run_reach_its_ports(kind):
+  fields = {'kind': kind, 'tensorboard': True, 'namespace': 'ml'}
   documents = make(**fields)
   policies = find(documents, 'NetworkPolicy')
   # Nobody is allowed to reach the TensorBoard.

@@ -58,11 +58,7 @@ PATCHES = [
       ],
     }
   },
-  {
-    'spec': {
-      'volumes': [{'$patch': 'replace'}, {'name': 'a', 'emptyDir': {}}],
-    }
-  },
+  {'spec': {'volumes': [{'$patch': 'replace'}, {'name': 'a', 'emptyDir': {}}]}},
 ]
 
 
@@ -180,10 +176,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
   ('text', 'error'),
   [
     ('kind: Pods', 'no Pods: expected one of Job mnist-ps-0, .*Pod ps,'),
-    (
-      'kind: Pod\nmetadata: {name: chief}',
-      'no Pod named chief: expected',
-    ),
+    ('kind: Pod\nmetadata: {name: chief}', 'no Pod named chief: expected'),
     (
       'kind: Job\nspec: {template: {metadata: null}}\n---\nkind: Pod\nspec: {}',
       'leaves the Pods of a Job without their label app',

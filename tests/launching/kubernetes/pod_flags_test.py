@@ -4,15 +4,6 @@ from absl import flags
 from distmnist.launching.kubernetes import pod_flags
 
 
-def test_without_flags_nothing_is_added_to_a_pod(set_flags):
-  set_flags()
-  assert pod_flags.make_pod_fields() == {}
-  chosen = pod_flags.choose()
-  assert chosen['egress'] is None
-  assert chosen['tmp_size'] == '2Gi'
-  assert chosen['patches'] == ()
-
-
 def test_what_a_cluster_asks_for_is_written_as_kubernetes_has_it(set_flags):
   set_flags(
     '--kube_node_selector=pool=gpu,example.com/zone=',
@@ -24,12 +15,7 @@ def test_what_a_cluster_asks_for_is_written_as_kubernetes_has_it(set_flags):
     'nodeSelector': {'pool': 'gpu', 'example.com/zone': ''},
     'tolerations': [
       {'key': 'nvidia.com/gpu', 'operator': 'Exists'},
-      {
-        'key': 'team',
-        'operator': 'Equal',
-        'value': 'a',
-        'effect': 'NoExecute',
-      },
+      {'key': 'team', 'operator': 'Equal', 'value': 'a', 'effect': 'NoExecute'},
       {'key': 'x', 'operator': 'Equal', 'value': '', 'effect': 'NoSchedule'},
       {'key': 'y', 'operator': 'Equal', 'value': '1'},
     ],
@@ -66,21 +52,13 @@ def test_the_other_rules_are_passed_on(set_flags, tmp_path):
 @pytest.mark.parametrize(
   'word',
   [
-    '--kube_node_selector=pool',
-    '--kube_node_selector=pool=a b',
-    '--kube_tolerations=a:Never',
-    '--kube_tolerations==a',
-    '--kube_priority_class=High',
-    '--kube_pull_secrets=a_b',
-    '--kube_pull_policy=never',
-    '--kube_queue=a/b',
-    '--kube_ttl_secs=-1',
-    '--kube_deadline_secs=0',
-    '--kube_tmp_size=0',
-    '--kube_egress=10.0.0.1/8',
-    '--kube_egress=everything',
-    '--kube_egress=none,10.0.0.0/8',
-    '--kube_egress=',
+    *('--kube_node_selector=pool', '--kube_node_selector=pool=a b'),
+    *('--kube_tolerations=a:Never', '--kube_tolerations==a'),
+    *('--kube_priority_class=High', '--kube_pull_secrets=a_b'),
+    *('--kube_pull_policy=never', '--kube_queue=a/b', '--kube_ttl_secs=-1'),
+    *('--kube_deadline_secs=0', '--kube_tmp_size=0'),
+    *('--kube_egress=10.0.0.1/8', '--kube_egress=everything'),
+    *('--kube_egress=none,10.0.0.0/8', '--kube_egress='),
   ],
 )
 def test_what_kubernetes_would_refuse_is_refused_here(set_flags, word):

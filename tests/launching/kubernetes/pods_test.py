@@ -13,35 +13,13 @@ def make_task(job_name='worker', argv=ARGV, **fields):
   return spec, container
 
 
-def env_of(container):
-  return {e['name']: e['value'] for e in container['env']}
-
-
-def test_a_worker_has_the_gpus_and_a_ps_none():
-  _, worker = make_task('worker', gpus=2)
-  assert worker['resources']['limits']['nvidia.com/gpu'] == 2
-  assert 'CUDA_VISIBLE_DEVICES' not in env_of(worker)
-  _, ps = make_task('ps', gpus=2)
-  assert 'nvidia.com/gpu' not in ps['resources']['limits']
-  assert env_of(ps)['CUDA_VISIBLE_DEVICES'] == ''
-  own_flags = pods.make_resource_flags(make_options(gpus=2), 'worker')
-  assert own_flags[-1] == '--num_gpus=2'
-
-
-@pytest.mark.parametrize('job_name', ['ps', 'worker'])
-def test_without_gpus_they_are_hidden_from_all(job_name):
-  _, container = make_task(job_name)
-  assert env_of(container)['CUDA_VISIBLE_DEVICES'] == ''
-  assert 'nvidia.com/gpu' not in container['resources']['limits']
-  own_flags = pods.make_resource_flags(make_options(), job_name)
-  assert not any('num_gpus' in word for word in own_flags)
-
-
 @pytest.mark.parametrize(
-  ('cpu', 'requested', 'threads'),
-  [('1', 1, 1), ('3', 3, 3), ('2500m', '2500m', 3), ('0.5', '0.5', 1)],
+  ('job_name', 'cpu', 'requested', 'threads'),
+  [
+    *(('ps', '1', 1, 1), ('worker', '3', 3, 3)),
+    *(('ps', '2500m', '2500m', 3), ('worker', '0.5', '0.5', 1)),
+  ],
 )
-@pytest.mark.parametrize('job_name', ['ps', 'worker'])
 def test_a_task_has_as_many_threads_as_cpus(job_name, cpu, requested, threads):
   resources = {
     'ps': {'cpu': '4', 'memory': '1Gi'},
@@ -58,45 +36,12 @@ def test_a_task_has_as_many_threads_as_cpus(job_name, cpu, requested, threads):
   assert container['resources'] == {'requests': both, 'limits': both}
 
 
-def test_a_worker_has_the_volumes_and_a_ps_none():
-  spec, container = make_task('worker')
-  tmp = {'name': 'tmp', 'emptyDir': {'sizeLimit': '2Gi'}}
-  assert spec['volumes'] == [
-    tmp,
-    {'name': 'data', 'persistentVolumeClaim': {'claimName': 'mnist-data'}},
-    {'name': 'logs', 'persistentVolumeClaim': {'claimName': 'mnist-logs'}},
-  ]
-  assert container['volumeMounts'] == [
-    {'name': 'tmp', 'mountPath': '/tmp'},
-    {'name': 'data', 'mountPath': '/data'},
-    {'name': 'logs', 'mountPath': '/logs'},
-  ]
-  # It reads no file, and writes none.
-  spec, container = make_task('ps')
-  assert spec['volumes'] == [tmp]
-  assert container['volumeMounts'] == [{'name': 'tmp', 'mountPath': '/tmp'}]
-
-
-def test_tensorboard_reads_the_logdir_and_writes_nothing():
-  spec = pods.make_tensorboard(make_options(logdir='/logs/a'))
-  (container,) = spec['containers']
-  assert '--logdir=/logs/a' in container['args']
-  (mount,) = [m for m in container['volumeMounts'] if m['name'] != 'tmp']
-  assert mount == {'name': 'logs', 'mountPath': '/logs', 'readOnly': True}
-
-
 @pytest.mark.parametrize(
   ('grace_secs', 'kill_secs'), [(2.5, 8), (25.0, 30), (120.0, 125)]
 )
 def test_kubernetes_kills_later_than_a_task_itself(grace_secs, kill_secs):
   spec, _ = make_task(stop_grace_secs=grace_secs)
   assert spec['terminationGracePeriodSeconds'] == kill_secs
-
-
-def test_a_pod_takes_a_missing_task_for_late_and_not_for_wrong():
-  # It may replace another one: a Pod is not told.
-  _, container = make_task()
-  assert env_of(container)['DISTMNIST_ATTEMPT'] == '2'
 
 
 def test_what_kubernetes_would_replace_is_escaped():

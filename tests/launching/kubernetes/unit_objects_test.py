@@ -23,16 +23,11 @@ def find_jobset(documents):
   return spec
 
 
-@pytest.mark.parametrize(
-  ('restarts', 'policy', 'limit'), [(0, 'Never', None), (3, 'OnFailure', 4)]
-)
-def test_a_tfjob_is_restarted_if_asked_to(restarts, policy, limit):
-  documents = make(kind='tfjob', max_restarts=restarts)
-  spec = find(documents, 'TFJob')['mnist']['spec']
+def test_a_tfjob_is_not_restarted_unless_asked_to():
+  spec = find(make(kind='tfjob'), 'TFJob')['mnist']['spec']
   replicas = spec['tfReplicaSpecs'].values()
-  assert {r['restartPolicy'] for r in replicas} == {policy}
-  assert spec['runPolicy'].get('backoffLimit') == limit
-  assert spec['runPolicy']['cleanPodPolicy'] == 'Running'
+  assert {r['restartPolicy'] for r in replicas} == {'Never'}
+  assert 'backoffLimit' not in spec['runPolicy']
 
 
 @pytest.mark.parametrize(
@@ -55,29 +50,6 @@ def test_a_tfjob_tells_the_tasks_who_they_are(num_ps, num_workers, replicas):
     assert 'readinessProbe' not in container
     given = set(flags_of(spec['template']))
     assert not given & {'job_name', 'task_index', 'ps_hosts', 'worker_hosts'}
-
-
-@pytest.mark.parametrize('kind', ['jobset', 'trainjob'])
-def test_a_jobset_is_one_unit_that_is_done_when_the_chief_is(kind):
-  documents = make(kind=kind, num_ps=2, num_workers=3, max_restarts=4)
-  spec = find_jobset(documents)
-  assert spec['successPolicy'] == {
-    'operator': 'All',
-    'targetReplicatedJobs': ['chief'],
-  }
-  assert spec['failurePolicy'] == {'maxRestarts': 0}
-  jobs = {j['name']: j['template']['spec'] for j in spec['replicatedJobs']}
-  assert {name: job['completions'] for name, job in jobs.items()} == {
-    'ps': 2,
-    'chief': 1,
-    'worker': 2,
-  }
-  for job in jobs.values():
-    assert job['parallelism'] == job['completions']
-    assert job['completionMode'] == 'Indexed'
-    # Each task has restarts of its own, and the loss of one ends all.
-    assert (job['backoffLimitPerIndex'], job['maxFailedIndexes']) == (4, 0)
-    assert job['template']['spec']['restartPolicy'] == 'Never'
 
 
 @pytest.mark.parametrize(
@@ -151,13 +123,8 @@ def test_a_name_leaves_room_for_that_of_a_pod(
       unit_objects.check_name(job, kind, 'a' * (most + 1))
 
 
-def test_limits_of_time_are_where_each_kind_has_them():
-  limits = {'ttl_secs': 60, 'deadline_secs': 3600}
-  spec = find_jobset(make(kind='jobset', **limits))
-  assert spec['ttlSecondsAfterFinished'] == 60
-  for job in spec['replicatedJobs']:
-    assert job['template']['spec']['activeDeadlineSeconds'] == 3600
-    assert 'ttlSecondsAfterFinished' not in job['template']['spec']
-  spec = find(make(kind='tfjob', **limits), 'TFJob')['mnist']['spec']
-  assert spec['runPolicy']['activeDeadlineSeconds'] == 3600
-  assert spec['runPolicy']['ttlSecondsAfterFinished'] == 60
+def test_limits_of_time_are_in_the_run_policy_of_a_tfjob():
+  documents = make(kind='tfjob', ttl_secs=60, deadline_secs=3600)
+  policy = find(documents, 'TFJob')['mnist']['spec']['runPolicy']
+  assert policy['activeDeadlineSeconds'] == 3600
+  assert policy['ttlSecondsAfterFinished'] == 60

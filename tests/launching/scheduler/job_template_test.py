@@ -9,10 +9,8 @@ from distmnist.launching.scheduler import job_template
 @pytest.mark.parametrize(
   'template',
   [
-    'qsub -N {name} -o {log} {script}',
-    'bsub -J {name} {command}',
-    'sbatch --parsable --wrap={command}',
-    'condor_run {command}',
+    *('qsub -N {name} -o {log} {script}', 'bsub -J {name} {command}'),
+    *('sbatch --parsable --wrap={command}', 'condor_run {command}'),
     "awk '{{print}}' {script}",
   ],
 )

@@ -59,9 +59,7 @@ def test_an_error_that_says_all_in_a_line_is_not_said_twice(capsys):
 
 def test_a_ps_that_left_with_a_worker_names_the_worker(capsys):
   group = Group(
-    failures.Failure(PS, 3),
-    ['worker 1 has ended'],
-    codes=[(WORKER, 2)],
+    failures.Failure(PS, 3), ['worker 1 has ended'], codes=[(WORKER, 2)]
   )
   assert report(group) == 2
   assert 'error: worker 1 (x:3) failed first' in capsys.readouterr().err
@@ -78,7 +76,8 @@ KILLED = (
   [(143, 143, []), (75, 75, ['not saved']), (-9, 75, [KILLED])],
 )
 def test_a_signal_is_named(capsys, chief_code, code, more):
-  group = Group(lines=['not saved'], codes=[(CHIEF, chief_code)])
+  codes = [(CHIEF, chief_code), (WORKER, 75)]  # What a worker loses is little.
+  group = Group(lines=['not saved'], codes=codes)
   assert endings.report_signal(group, 15, '/logs') == code
   assert capsys.readouterr().err.splitlines() == [
     f'{SAID}stopped by SIGTERM, logs in /logs',

@@ -59,16 +59,6 @@ def test_at_the_end_all_is_shown_but_what_was_there(log, out, appended, shown):
   assert out.getvalue() == shown
 
 
-def test_what_others_say_begins_on_a_line_of_its_own(log):
-  out = Terminal()
-  screen = log_view.Screen({'': log}, out)
-  append(log, 'step 1\n')
-  screen.update()
-  screen.close_line()
-  assert out.getvalue() == '\rstep 1\x1b[K\n'
-  screen.finish()
-
-
 def test_a_line_of_ours_does_not_end_one_of_a_task(log, capsys):
   screen = log_view.Screen({'': log}, Terminal())
   log.write_text('step 1\n')

@@ -27,15 +27,6 @@ def test_the_lines_of_all_have_the_name_of_their_task(tmp_path, capsys):
   assert capsys.readouterr().out == '[worker 1] thr\n'
 
 
-def test_of_the_chief_alone_the_lines_are_as_they_are(tmp_path, capsys):
-  cluster = jobs.make_tasks(['a:1'], ['b:1', 'c:1'], [])
-  screen = screens.make(tmp_path, cluster, 'chief')
-  append(tmp_path / 'worker_0.log', 'one\n')
-  append(tmp_path / 'worker_1.log', 'two\n')
-  screen.finish()
-  assert capsys.readouterr().out == 'one\n'
-
-
 def test_what_is_logged_is_shown_with_the_logs_of_tasks(tmp_path, capsys):
   screen = screens.make(str(tmp_path), [], 'all')
   logging.getLogger('distmnist.launching.x').info('one')

@@ -66,7 +66,7 @@ def test_a_terminal_shows_the_table(tmp_path):
     pytest.skip('no tmux on this machine')
   at = [tmux, '-L', f'distmnist_{tmp_path.name}', '-f', '/dev/null']
   command = [sys.executable, '-m', 'distmnist.launch', '--num_workers=1']
-  command += ['--evaluator', '--', *SMALL, '--train_steps=400']
+  command += ['--evaluator', '--', *SMALL, '--train_steps=100']
   command += [f'--logdir={tmp_path}/run']
   shell = f'{shlex.join(command)}; echo ended with $?; cat'
 
@@ -89,14 +89,14 @@ def test_a_terminal_shows_the_table(tmp_path):
   assert 'ended with 0' in text
   lines = [line.split() for line in text.splitlines()]
   assert ['ps', '0', 'ended'] in [words[:3] for words in lines]
-  assert ['worker', '0', 'ended', '400'] in [words[:4] for words in lines]
+  assert ['worker', '0', 'ended', '100'] in [words[:4] for words in lines]
   assert ['evaluator', '0', 'ended'] in [words[:3] for words in lines], text
   evaluated = [
     line
     for line in metrics_file.read(f'{tmp_path}/run')
     if (line['kind'], line['task']) == ('evaluation', 'evaluator 0')
   ]
-  assert evaluated[-1]['step'] == 400
+  assert evaluated[-1]['step'] == 100
   assert list((tmp_path / 'run' / 'evaluator_0').glob('events.out.*'))
   assert text.count('memory') == 1, text
   assert text.index('test accuracy') < text.index('memory')

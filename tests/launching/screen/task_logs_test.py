@@ -64,17 +64,6 @@ def test_who_still_writes_goes_on_with_the_old_log(tmp_path):
   assert not log.exists()
 
 
-def test_attempts_of_one_run_share_a_log(tmp_path):
-  log = tmp_path / 'a.log'
-  assert task_logs.begin_attempt(str(log)) == 0
-  log.write_text('cut')
-  start = task_logs.begin_attempt(str(log), 'restart 1 of 1')
-  log.write_text(log.read_text() + 'a\n\nb\n')
-  assert log.read_text() == 'cut\n--- restart 1 of 1 ---\na\n\nb\n'
-  assert task_logs.read_last_lines(str(log), start) == ['a', 'b']
-  assert task_logs.read_last_lines(str(log), 0, 3)[0].startswith('---')
-
-
 def test_lines_of_an_earlier_attempt_are_not_the_last_ones(tmp_path):
   (task,) = jobs.make_tasks([], ['x:1'], [])
   logs = task_logs.AttemptLogs(str(tmp_path))

@@ -91,10 +91,9 @@ def test_a_signal_is_told_by_its_number(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('signum', [signal.SIGKILL, signal.SIGSEGV])
-def test_death_by_a_signal_is_told_as_by_a_shell(tmp_path, signum):
-  with Host(f'worker0:kill={signum.value}', tmp_path) as host:
-    assert host.process.wait(DEADLINE_SECS) == 128 + signum
+def test_death_by_a_signal_is_told_as_by_a_shell(tmp_path):
+  with Host('worker0:kill=11', tmp_path) as host:
+    assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGSEGV
 
 
 def test_a_signal_after_the_end_of_the_task_changes_nothing(tmp_path):
@@ -127,9 +126,9 @@ def test_a_launcher_that_is_silent_is_lost(tmp_path):
 @pytest.mark.slow
 def test_a_launcher_that_says_that_it_lives_is_not_lost(tmp_path):
   # Nobody may keep us from the processor for so long.
-  with Host('worker0:leave', tmp_path, LOST_SECS=5) as host:
+  with Host('worker0:leave', tmp_path, LOST_SECS=3) as host:
     host.wait_for('worker0.ready')
-    for _ in range(60):
+    for _ in range(40):
       with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(0.1)
       host.send('')
@@ -155,10 +154,13 @@ def test_a_task_ends_with_who_looks_after_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_task_waits_until_its_port_is_free(tmp_path):
+def test_a_task_waits_until_its_port_is_free_and_says_so(tmp_path):
   with socket.create_server(('', 0)) as earlier:
     port = earlier.getsockname()[1]
     with Host('worker0:touch=on', tmp_path, port) as host:
+      assert host.process.stdout.readline() == (
+        f'waiting for port {port} here, which another process has\n'.encode()
+      )
       with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(0.3)
       assert not (tmp_path / 'worker0.on').exists()
@@ -194,15 +196,3 @@ def test_output_that_nobody_reads_holds_up_neither_signal_nor_end(tmp_path):
     host.process.stdin.close()
     assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGTERM
     host.process.stdin = open(os.devnull)  # noqa: SIM115
-
-
-@pytest.mark.slow
-def test_a_host_waits_until_an_old_task_has_heard_of_its_loss(tmp_path):
-  with socket.create_server(('', 0)) as earlier:
-    port = earlier.getsockname()[1]
-    with Host('worker0:touch=on', tmp_path, port) as host:
-      assert host.process.stdout.readline() == (
-        f'waiting for port {port} here, which another process has\n'.encode()
-      )
-      earlier.close()
-      assert host.process.wait(DEADLINE_SECS) == 0

@@ -2,7 +2,6 @@
 
 import pytest
 
-from distmnist.common.names import ATTEMPT
 from distmnist.launching import jobs
 from distmnist.launching.supervisor import attempts as attempts_lib
 from distmnist.launching.supervisor import restart_limits, task_host
@@ -26,25 +25,6 @@ def make(tmp_path, cluster, monkeypatch):
     return host, attempts
 
   return make
-
-
-def test_who_has_to_end_with_a_task_that_starts_again_is_named(make, cluster):
-  limits = restart_limits.Limits(1, restart_together=True)
-  host, attempts = make([[('worker 1', -9)]], limits)
-  assert attempts.turn(0.0, is_told=False) == cluster[:2]
-  attempts.start_due()  # The others have not ended.
-  assert len(host.started) == 3
-  host.ends = [[('ps 0', -9), ('worker 0', -9)]]
-  assert attempts.turn(0.0, is_told=False) == []
-  attempts.start_due()
-  assert host.started[3:] == [(t.name, {ATTEMPT: '2'}) for t in cluster]
-
-
-def test_an_end_that_was_asked_for_is_not_judged(make):
-  _, attempts = make([[('worker 0', 3)]], restart_limits.Limits(1))
-  assert attempts.turn(0.0, is_told=True) == []
-  assert attempts.records['worker 0'].code == 3
-  assert attempts.policy.failure is None
 
 
 def test_after_a_signal_no_task_starts_again(make):

@@ -31,9 +31,7 @@ def test_the_bound_is_that_of_the_flag():
 def test_each_waits_longer_than_whom_it_waits_for(secs):
   assert stop_grace.for_save(secs) < secs
   for wait in (
-    stop_grace.for_worker,
-    stop_grace.for_remote,
-    stop_grace.for_orphans,
+    *(stop_grace.for_worker, stop_grace.for_remote, stop_grace.for_orphans),
   ):
     assert wait(secs) > secs
 

@@ -34,6 +34,15 @@ def test_all_workers_read_each_image_once_an_epoch():
   assert set(collections.Counter(found).values()) == {4}
 
 
+def test_images_are_counted_across_lives_with_other_steps():
+  dealing = make_dealing(3)
+  source = make_source(dealing)
+  rest = data_order.Rest(50, [(10, 14)])
+  source.begin(6, batch_table.make_table(dealing, base_step=5, rests=[rest]))
+  assert source.count_images(5) == 46
+  assert source.count_images(7) == 46 + 2 * dealing.images_per_step
+
+
 def test_with_streams_of_their_own_no_two_batches_share_their_draws():
   dealing = make_dealing(2, has_own_streams=True)
   places, images = [], []

@@ -72,18 +72,17 @@ class Life:
     return found
 
 
-@pytest.mark.parametrize('seed', range(5))
 @pytest.mark.parametrize('num_workers', [1, 2, 3])
 @pytest.mark.parametrize('unit, steps_per_run', [(1, 1), (1, 10), (4, 10)])
 def test_each_batch_is_dealt_once_and_no_step_too_many(
-  num_workers, unit, steps_per_run, seed
+  num_workers, unit, steps_per_run
 ):
   dealing = make_dealing(num_workers, unit, 60, steps_per_run=steps_per_run)
-  life = Life(dealing, seed=seed)
-  life.run(10**9, speeds=[1, 5, 20])
-  assert life.step == 60
-  expected = collections.Counter(range(60 * unit * BATCH))
-  assert life.places() == expected
+  for seed in range(5):
+    life = Life(dealing, seed=seed)
+    life.run(10**9, speeds=[1, 5, 20])
+    assert life.step == 60
+    assert life.places() == collections.Counter(range(60 * unit * BATCH))
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -106,7 +105,7 @@ def test_leases_shrink_so_that_all_end_together():
   assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize('seed', range(10))
+@pytest.mark.parametrize('seed', range(5))
 @pytest.mark.parametrize('unit', [1, 4])
 def test_eight_lives_of_any_size_read_each_place_once(seed, unit):
   rng, table, step = np.random.default_rng(seed), None, 0

@@ -5,12 +5,15 @@ import types
 import pytest
 
 from distmnist.logdir import report
-from distmnist.training import schedule
 from distmnist.training.batches.batch_table import Dealing
 from distmnist.training.hooks import progress_hook
 from distmnist.training.telemetry import worker_summaries
 
-PLAN = schedule.Plan(1000, 1000, 200, 1, Dealing(2, 100, 1, 50, False))
+SOURCE = types.SimpleNamespace(
+  dealing=Dealing(2, 100, 1, 50, False, pushes_per_step=2),
+  images_per_epoch=1000,
+  count_images=lambda step: 200 * step,
+)
 
 
 class Console:
@@ -36,7 +39,7 @@ def worker():
     stats,
     steps,
     {'bytes_pulled': 40},
-    PLAN,
+    SOURCE,
     console,
     worker_summaries.WorkerSummaries(None, 100, None),
   )

@@ -1,14 +1,15 @@
 """save_hook: when the chief saves, and what it does when it cannot."""
 
 import errno
+import os
 import threading
 import types
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli, console, files
-from distmnist.logdir import checkpoints, saving
+from distmnist.common import cli, console, files, partial_names
+from distmnist.logdir import checkpoint_files, checkpoints, saving
 from distmnist.training.hooks import save_hook
 
 
@@ -310,3 +311,90 @@ def test_what_is_not_of_one_update_is_not_saved_at_the_end(
   assert chief.saved == [0]
   assert 'an update ahead of the others' in chief.lines[-1]
   assert 'step 4 is not saved: the newest' in chief.hook.find_unsaved()
+
+
+class PartialSaver(tf.train.Saver):
+  """Leaves out a variable while it has a base, as a saver of tables does."""
+
+  def __init__(self):
+    super().__init__()
+    self.touched, self.base = self, None
+
+  def forget_base(self):
+    self.base = None
+
+  def save(self, session, prefix, step, **settings):
+    path = f'{prefix}-{step}'
+    if not self.base:
+      super().save(session, prefix, step, **settings)
+      self.base = os.path.basename(path)
+      return
+    save = tf.raw_ops.SaveV2(
+      prefix=path,
+      tensor_names=[partial_names.name_base(self.base), 'global_step'],
+      shape_and_slices=['', ''],
+      tensors=[
+        read_hash(os.path.dirname(os.path.dirname(prefix)), self.base),
+        tf.constant(step, tf.int64),
+      ],
+    )
+    session.run(save)
+
+
+def read_hash(folder, base):
+  with open(f'{folder}/{base}.index', 'rb') as file:
+    return partial_names.compute_hash(file.read())
+
+
+def find_bases(chief):
+  """Returns {step: that of the base or None} of the checkpoints."""
+  paths = checkpoints.list_checkpoints(str(chief.folder))
+  bases = [checkpoint_files.find_base(path) for path in paths]
+  step = checkpoints.parse_step
+  return {
+    step(path): base and step(base)
+    for path, base in zip(paths, bases, strict=True)
+  }
+
+
+@pytest.fixture
+def partial_chief(session, tmp_path, now):
+  return Chief(session, tmp_path, now, save_steps=10, saver=PartialSaver())
+
+
+def test_the_last_checkpoint_is_whole(partial_chief):
+  partial_chief.run_to(10)
+  assert find_bases(partial_chief) == {0: None, 10: 0}
+  partial_chief.run_to(12)
+  partial_chief.hook.end(partial_chief.session)
+  assert find_bases(partial_chief) == {0: None, 10: 0, 12: None}
+
+
+def test_the_last_one_is_whole_though_its_step_was_saved(partial_chief):
+  partial_chief.run_to(10)
+  partial_chief.hook.end(partial_chief.session)
+  assert find_bases(partial_chief) == {0: None, 10: None}
+  assert not list(partial_chief.folder.glob('*part*'))
+
+
+def test_after_a_signal_the_last_one_may_be_partial(partial_chief):
+  partial_chief.run_to(12)
+  partial_chief.hook.may_end_partial = lambda: True
+  partial_chief.run_to(13)
+  partial_chief.hook.end(partial_chief.session)
+  assert find_bases(partial_chief) == {0: None, 12: 0, 13: 0}
+
+
+def test_after_a_failed_save_the_next_is_whole(partial_chief, disk):
+  disk.is_full = True
+  partial_chief.run_to(10)
+  disk.is_full = False
+  partial_chief.run_to(11, secs=3.0)
+  partial_chief.run_to(21)
+  assert find_bases(partial_chief) == {0: None, 11: None, 21: 11}
+
+
+def test_without_its_base_the_next_is_whole(partial_chief):
+  checkpoint_files.remove(f'{partial_chief.folder}/model.ckpt-0')
+  partial_chief.run_to(10)
+  assert find_bases(partial_chief) == {10: None}

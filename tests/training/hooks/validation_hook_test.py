@@ -124,3 +124,14 @@ def test_a_best_that_cannot_be_written_is_said(chief, monkeypatch):
   ]
   chief.run_to(20, np.float32(0.25))
   assert chief.read_best() == (20, 0.25)
+
+
+def test_what_is_never_a_number_ends_the_training_as_well(chief):
+  for step, w in [(5, 0), (10, float('nan')), (15, 0), (20, float('nan'))]:
+    chief.run_to(step, w)
+  assert len(chief.stops) == 1
+  assert chief.lines == [
+    'step 10: validation accuracy nan',
+    'step 20: validation accuracy nan',
+    'early stopping at step 20: 2 evaluations none of which gave a number',
+  ]

@@ -24,23 +24,20 @@ Arguments received by Net.call():
   • kwargs=<class 'inspect._empty'>"""
 
 
-def test_the_innermost_layer_and_its_cause_are_kept():
-  text = _INFERRED.format('Incompatible shapes: [3] and [4].')
-  assert keras_errors.shorten(text) == (
-    'Mine.call(): Incompatible shapes: [3] and [4].'
-  )
+_REFUSED = 'You cannot add new elements of state (variables or sub-layers)'
+_OTHER = 'Input 0 with name x is wrong.\nArguments received by me'
 
 
-def test_a_variable_of_a_call_is_said_in_our_words():
-  refused = 'You cannot add new elements of state (variables or sub-layers)'
-  assert keras_errors.shorten(_INFERRED.format(refused)) == (
-    f'Mine.call(): {keras_errors.MAKES_VARIABLE}'
-  )
-
-
-def test_what_is_not_of_a_layer_is_left_alone():
-  text = 'Input 0 with name x is wrong.\nArguments received by me'
-  assert keras_errors.shorten(text) == text
+@pytest.mark.parametrize(
+  'text, expected',
+  [
+    (_INFERRED.format('Wrong shapes: [3].'), 'Mine.call(): Wrong shapes: [3].'),
+    (_INFERRED.format(_REFUSED), f'Mine.call(): {keras_errors.MAKES_VARIABLE}'),
+    (_OTHER, _OTHER),
+  ],
+)
+def test_the_innermost_layer_and_its_cause_are_kept(text, expected):
+  assert keras_errors.shorten(text) == expected
 
 
 def test_a_variable_is_refused_with_the_path_of_its_layer():

@@ -95,12 +95,11 @@ metrics = [
 @pytest.mark.parametrize(
   'loss',
   [
-    "'sparse_categorical_crossentropy'",
     'keras.losses.SparseCategoricalCrossentropy()',
     'keras.losses.sparse_categorical_crossentropy',
   ],
 )
-def test_a_loss_is_a_name_an_object_or_a_function(make, loss, monkeypatch):
+def test_a_loss_may_be_an_object_or_a_function(make, loss, monkeypatch):
   found = make(f"loss = {loss}\nmetrics = ['accuracy']", 2, 'softmax')
   ours, y, outputs = evaluate(found, monkeypatch)
   likelihood = np.log(outputs[np.arange(len(y)), y])
@@ -211,10 +210,8 @@ def make_model():
   [
     ("self.add_weight(shape=(3, 1), name='w')", False),
     ("keras.Variable(np.ones([3, 1]), name='w')", True),
-    ("tf.Variable(tf.ones([3, 1]), name='w')", False),
     ("tf.Variable(tf.ones([3, 1]), name='w')", True),
     ('layers.Dense(3)(x)[:3, :1]', False),
-    ('layers.Dense(3)(x)[:3, :1]', True),
   ],
 )
 def test_a_layer_that_makes_a_variable_at_each_call_is_named(

@@ -4,12 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 from distmnist import runtime
 from distmnist.exchange import given_values
 from distmnist.exchange.tables import sparse_table
-from distmnist.training.problems import keras_model, keras_tables
+from distmnist.training.problems import keras_model
 
 X = np.array([[3, 0], [69, 3], [5, 5]])
 layers = keras.layers
@@ -147,19 +146,3 @@ def test_how_large_it_has_to_be(set_tables, value, rows, is_table):
   with tf.Graph().as_default():
     ours.build(tf.constant(X), is_training=True)
     assert bool(tf.get_collection(sparse_table.TABLES)) == is_table
-
-
-@pytest.mark.parametrize(
-  ('value', 'conflict', 'settled'),
-  [
-    ('auto', '--strategy=easgd keeps', 'none'),
-    ('auto', '', 'auto'),
-    ('all', '--strategy=easgd keeps', 'all'),
-  ],
-)
-def test_auto_is_none_where_the_rule_takes_no_tables(
-  set_tables, value, conflict, settled
-):
-  set_tables(value)
-  keras_tables.settle(conflict)
-  assert flags.FLAGS.sparse_tables == settled

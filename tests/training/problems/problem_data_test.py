@@ -80,3 +80,33 @@ def load(split):
 """)
   with pytest.raises(cli.UsageError, match='nothing to judge the training by'):
     problem_data.load_test_split(found)
+
+
+def test_what_judges_is_like_what_was_learnt(make):
+  found = make("""
+def load(split):
+  y = np.ones(3) if split == 'train' else np.array([1, 2, 3])
+  return np.ones([3, 2]), y
+""")
+  train = problem_data.load_train_split(found)
+  assert problem_data.load_test_split(found).num_examples == 3
+  with pytest.raises(cli.UsageError, match="'test'.*int64.*training.*float32"):
+    problem_data.load_test_split(found, train)
+
+
+def test_readers_agree_on_what_a_class_is_called(make):
+  found = make("""
+class Reader:
+  num_examples = 3
+  def __init__(self, names):
+    self.class_names = names
+  def read(self, indices):
+    return np.zeros([len(indices), 2]), np.zeros(len(indices))
+
+def load(split):
+  if split != 'validation':
+    return Reader(['cat', 'dog'] if split == 'train' else ['dog'])
+""")
+  train = problem_data.load_train_split(found)
+  with pytest.raises(cli.UsageError, match='the classes dog, but .* cat, dog'):
+    problem_data.load_test_split(found, train)

@@ -103,92 +103,81 @@ LAYERS = flags.DEFINE_integer('layers_of_mine', 2, 'Layers.')
   assert found.flags_of_meaning() == ['problem', 'layers_of_mine']
 
 
+# Of each function its arguments, and how the test calls it.
+CALLS = {
+  'loss': ('y, outputs', lambda problem, y: problem.loss(y, y)),
+  'metrics': ('y, outputs', lambda problem, y: problem.metrics(y, y)),
+  'finish': ('means', lambda problem, y: problem.finish({'loss': 1.0})),
+}
+
+
 @pytest.mark.parametrize(
-  'more, call, message',
+  'name, body, message',
   [
-    ("best = 'loss'", None, "best is 'loss': expected a metric with its dire"),
-    ('best = 1', None, 'best is 1: expected a metric with its direction'),
-    ('load = 5', None, 'has no function load: expected load(split), build(x'),
     (
-      'def loss(y, outputs):\n  return tf.zeros([2, 2])',
-      lambda p, y: p.loss(y, y),
-      'loss() gave float32 of shape (2, 2): expected float32, one value an ex',
+      'loss',
+      'return tf.zeros([2, 2])',
+      'float32 of shape (2, 2): expected fl',
     ),
     (
-      'def loss(y, outputs):\n  return tf.constant(1)',
-      lambda p, y: p.loss(y, y),
-      'loss() gave int32 of shape (): expected float32',
+      'loss',
+      "return 'small'",
+      "'small': expected a tensor of float32, one va",
     ),
     (
-      "def loss(y, outputs):\n  return 'small'",
-      lambda p, y: p.loss(y, y),
-      "loss() gave 'small': expected a tensor of float32, one value an exampl",
+      'loss',
+      'return tf.as_string(y)',
+      'string of shape (2,): expected float3',
+    ),
+    ('loss', '(y - outputs) ** 2', 'None: does it end with a return?'),
+    ('metrics', 'return [y]', '[<tf.Tensor'),
+    (
+      *('metrics', "return {'m': tf.reduce_mean(y)}"),
+      "'m' of shape (): expected one value an example; what is",
     ),
     (
-      "def loss(y, outputs):\n  return {'a': y}",
-      lambda p, y: p.loss(y, y),
-      "loss() gave {'a': <tf.Tensor",
+      *('metrics', "return {'m': None}"),
+      "'m' as None: expected a tensor of numbers, one an exampl",
     ),
+    ('finish', 'pass', 'None: expected a dict of name -> number'),
     (
-      'def loss(y, outputs):\n  return 1.5',
-      lambda p, y: p.loss(y, y),
-      'loss() gave 1.5: expected a tensor',
-    ),
-    (
-      'def loss(y, outputs):\n  return tf.as_string(y)',
-      lambda p, y: p.loss(y, y),
-      'loss() gave string of shape (2,): expected float32',
-    ),
-    (
-      'def loss(y, outputs):\n  (y - outputs) ** 2',
-      lambda p, y: p.loss(y, y),
-      'loss() gave None: does it end with a return?',
-    ),
-    (
-      'def loss(y, outputs):\n  return y / none',
-      lambda p, y: p.loss(y, y),
-      "mine.py:15, in loss(): NameError: name 'none' is not defined",
-    ),
-    (
-      'def metrics(y, outputs):\n  return [y]',
-      lambda p, y: p.metrics(y, y),
-      'metrics() gave [<tf.Tensor',
-    ),
-    (
-      "def metrics(y, outputs):\n  return {'m': tf.reduce_mean(y)}",
-      lambda p, y: p.metrics(y, y),
-      "metrics() gave 'm' of shape (): expected one value an example; what is",
-    ),
-    (
-      "def metrics(y, outputs):\n  return {'m': None}",
-      lambda p, y: p.metrics(y, y),
-      "metrics() gave 'm' as None: expected a tensor of numbers, one an exampl",
-    ),
-    (
-      "def metrics(y, outputs):\n  return {'m': tf.as_string(y)}",
-      lambda p, y: p.metrics(y, y),
-      "metrics() gave 'm' as <tf.Tensor",
-    ),
-    (
-      'def finish(means):\n  pass',
-      lambda p, y: p.finish({'loss': 1.0}),
-      'finish() gave None: expected a dict of name -> number',
-    ),
-    (
-      "def finish(means):\n  return {'loss': 'small'}",
-      lambda p, y: p.finish({'loss': 1.0}),
-      "finish() gave {'loss': 'small'}: expected a dict of name -> number",
-    ),
-    (
-      "best = '+f1'",
-      lambda p, y: p.choose({'b': 1.0, 'a': 2.0}),
-      "best names the metric 'f1': expected one of a, b",
+      'finish',
+      "return {'loss': 'x'}",
+      "{'loss': 'x'}: expected a dict of nam",
     ),
   ],
 )
-def test_a_mistake_is_one_line_with_its_place(make, y, more, call, message):
+def test_what_a_function_gives_has_its_form(make, y, name, body, message):
+  arguments, call = CALLS[name]
+  found = make(f'\ndef {name}({arguments}):\n  {body}\n')
+  check_line(lambda: call(found, y), f'{name}() gave {message}')
+
+
+@pytest.mark.parametrize(
+  'more, message',
+  [
+    ("best = 'loss'", "best is 'loss': expected a metric with its direction"),
+    ('load = 5', 'has no function load: expected load(split), build(x'),
+  ],
+)
+def test_a_file_that_is_no_problem_is_one_line(make, more, message):
+  check_line(lambda: make(f'\n{more}\n'), message)
+
+
+def test_a_mistake_is_one_line_with_its_place(make, y):
+  found = make('\ndef loss(y, outputs):\n  return y / none\n')
+  message = "mine.py:15, in loss(): NameError: name 'none' is not defined"
+  check_line(lambda: found.loss(y, y), message)
+
+
+def test_a_best_that_is_none_of_the_metrics_is_one_line(make):
+  found = make("\nbest = '+f1'\n")
+  message = "best names the metric 'f1': expected one of a, b"
+  check_line(lambda: found.choose({'b': 1.0, 'a': 2.0}), message)
+
+
+def check_line(call, message):
   with pytest.raises(cli.UsageError, match=re.escape(message)) as caught:
-    found = make(f'\n{more}\n')
-    call(found, y)
+    call()
   assert str(caught.value).startswith('--problem=')
   assert '\n' not in str(caught.value)

@@ -116,17 +116,18 @@ def test_without_a_table_nothing_is_asked(tf_session, set_flags):
 
 
 @pytest.mark.parametrize(
-  ('rule', 'is_keras', 'value'),
+  ('rule', 'is_keras', 'asked', 'value'),
   [
-    ('easgd', True, 'none'),
-    ('easgd', False, 'auto'),
-    ('async_sgd', True, 'auto'),
+    ('easgd', True, 'auto', 'none'),
+    ('easgd', True, 'all', 'all'),
+    ('easgd', False, 'auto', 'auto'),
+    ('async_sgd', True, 'auto', 'auto'),
   ],
 )
 def test_layers_of_keras_are_tables_where_the_rule_takes_them(
-  set_flags, rule, is_keras, value
+  set_flags, rule, is_keras, asked, value
 ):
-  set_flags('--optimizer=adagrad')
+  set_flags('--optimizer=adagrad', f'--sparse_tables={asked}')
   table_checks.settle(
     types.SimpleNamespace(has_keras_model=is_keras),
     registry.load(STRATEGIES, rule).make(ONE_WORKER),

@@ -5,7 +5,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
+from distmnist.exchange.tables import shard_slices
 from distmnist.nn import layers
+from distmnist.strategies import async_sgd
 from distmnist.training.problems import table_memory
 
 
@@ -73,3 +75,15 @@ def test_rows_that_are_made_count_with_their_keys(tf_session, set_flags):
 def test_other_tables_do_not_grow(tf_session):
   build(60)
   assert table_memory.describe_growth(1) is None
+
+
+def test_marks_of_touched_rows_count_a_byte_each(
+  tf_session, set_flags, monkeypatch
+):
+  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 2**20)
+  set_flags('--save_tables=touched', '--optimizer=sgd', '--ps_memory_mib=32')
+  rule = async_sgd.make(make('a:1'))
+  with rule.scope():
+    build(2**20)  # 32 MiB, and 1 MiB of marks; a table of one slice has none.
+  with pytest.raises(cli.UsageError, match='take 33 MiB on each'):
+    table_memory.check(make('a:1'))

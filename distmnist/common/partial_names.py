@@ -1,0 +1,69 @@
+"""The names in a partial checkpoint, which has only some rows of its tables.
+
+Another checkpoint in its folder, its base, is whole. Beside whole variables a
+partial checkpoint has
+
+  distmnist/partial_of/BASE                 str, a hash of the index of BASE
+  distmnist/touched/0-900/positions/NAME    int64 [n], rows 0 <= r < 900 of NAME
+  distmnist/touched/0-900/values/NAME       [n, ...], their values
+
+and so on for the ranges that follow. All other rows are those of the base.
+"""
+
+import hashlib
+import re
+
+_BASE = 'distmnist/partial_of/'
+_TOUCHED = 'distmnist/touched/'
+_POSITIONS = re.compile(rf'{_TOUCHED}(\d+)-(\d+)/positions/(.+)')
+
+
+def name_base(base):
+  """Returns the name of the tensor that names `base`, a file's name (str)."""
+  return _BASE + base
+
+
+def name_touched(variable, begin, end):
+  """Returns the names (positions, values) of the touched rows in a range."""
+  start = f'{_TOUCHED}{begin}-{end}'
+  return f'{start}/positions/{variable}', f'{start}/values/{variable}'
+
+
+def find_base(names):
+  """Returns the base (str) of a checkpoint with these names; None if whole."""
+  found = (name for name in names if name.startswith(_BASE))
+  return next((name.removeprefix(_BASE) for name in found), None)
+
+
+def find_ranges(names):
+  """Returns {variable: list of (begin, end), in order} of touched rows."""
+  found = {}
+  for name in names:
+    if match := _POSITIONS.fullmatch(name):
+      begin, end, variable = match.groups()
+      found.setdefault(variable, []).append((int(begin), int(end)))
+  return {variable: sorted(ranges) for variable, ranges in found.items()}
+
+
+def is_plain(name):
+  """Whether a name in a partial checkpoint is that of a whole variable."""
+  return not name.startswith((_BASE, _TOUCHED))
+
+
+def compute_hash(index):
+  """Returns the hash (str) of a checkpoint, given its index file (bytes).
+
+  The index has a checksum of each tensor.
+  """
+  return hashlib.sha256(index).hexdigest()
+
+
+def name_place(shape, first, num_rows):
+  """Returns rows of a variable as TensorFlow's shape_and_slices name them.
+
+  Args:
+    shape: list of int, the whole variable's.
+    first, num_rows: int.
+  """
+  rows = ':'.join([f'{first},{num_rows}', *['-'] * (len(shape) - 1)])
+  return f'{" ".join(map(str, shape))} {rows}'

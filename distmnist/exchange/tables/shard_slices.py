@@ -1,0 +1,56 @@
+"""The slices in which the shards of tables are saved and restored."""
+
+from typing import NamedTuple
+
+from distmnist.common import partial_names
+
+# Bytes of a slice: what a save adds to the memory of the chief and of a ps.
+SLICE_BYTES = 2**25
+
+
+class Slice(NamedTuple):
+  """Some rows of a shard.
+
+  Attributes:
+    begin, end: int, the rows of the shard.
+    first: int, the row of the whole variable that `begin` is.
+    place: str, where they are in the whole variable, as TensorFlow's
+      shape_and_slices.
+  """
+
+  begin: int
+  end: int
+  first: int
+  place: str
+
+
+def cut(shard, slice_bytes):
+  """Yields the Slices of a shard, in order.
+
+  Args:
+    shard: tf.Variable.
+    slice_bytes: int, the most in a slice; a row is never cut.
+  """
+  _, full_shape, offset = find_place(shard)
+  size = int(shard.shape[0])
+  row_bytes = count_bytes(shard) // size
+  # A gather also takes an 8-byte index for each row.
+  step = max(1, slice_bytes // (row_bytes + 8))
+  for begin in range(0, size, step):
+    end = min(begin + step, size)
+    first = offset + begin
+    place = partial_names.name_place(full_shape, first, end - begin)
+    yield Slice(begin, end, first, place)
+
+
+def count_bytes(variable):
+  """Returns the bytes (int) that a tf.Variable takes."""
+  return variable.shape.num_elements() * variable.dtype.size
+
+
+def find_place(shard):
+  """Returns (name, shape) of the whole variable, and the first row here."""
+  info = shard._get_save_slice_info()  # The only place that knows it.
+  if info is None:
+    return shard.op.name, shard.shape.as_list(), 0
+  return info.full_name, list(info.full_shape), info.var_offset[0]

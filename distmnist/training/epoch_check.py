@@ -1,0 +1,47 @@
+"""Whether epochs can still be counted in global steps, in a run that goes on.
+
+`--epochs` becomes a number of global steps, which is right as long as all of
+them have the same number of images. A run may go on with another --batch_size,
+another number of workers or another rule; then only the table of its batches
+(batches/batch_table.py) tells how much was read.
+"""
+
+import math
+
+from distmnist.common import cli
+from distmnist.logdir import checkpoint_files
+from distmnist.training.batches import batch_table
+
+
+def check(path, plan):
+  """Checks what a chief resumes from.
+
+  Args:
+    path: str, the checkpoint; None at the beginning of a run.
+    plan: schedule.Plan.
+
+  Raises:
+    cli.UsageError: --epochs would end the training too soon or too late.
+  """
+  if not path or plan.epochs is None:
+    return
+  reader = checkpoint_files.open_reader(path)
+  if not reader.has_tensor(batch_table.NAME):
+    return
+  table = reader.get_tensor(batch_table.NAME)
+  dealing = plan.dealing
+  if not batch_table.has_mixed_steps(table, dealing):
+    return
+  step = batch_table.count_steps(table, int(reader.get_tensor('global_step')))
+  batches = dealing.batches_per_push * dealing.pushes_per_step
+  read = batch_table.count_images_read(table, step, dealing, batches)
+  left = math.ceil(plan.epochs * plan.images_per_epoch) - read
+  so_far = f'{read / plan.images_per_epoch:.2f} epochs are read so far'
+  if left > 0:
+    last_step = step + math.ceil(left / plan.images_per_update)
+    so_far += f', and --train_steps={last_step} makes it {float(plan.epochs):g}'
+  raise cli.UsageError(
+    f'--epochs={float(plan.epochs):g}: not all steps of the run in {path} have '
+    f'{plan.images_per_update} images, as they have now, so its steps do not '
+    f'count epochs: give --train_steps instead; {so_far}'
+  )

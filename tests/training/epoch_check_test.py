@@ -1,0 +1,67 @@
+"""epoch_check: whether --epochs still counts in a run that goes on."""
+
+import fractions
+
+import numpy as np
+import pytest
+
+from distmnist.common import cli
+from distmnist.logdir import saving
+from distmnist.training import epoch_check, schedule
+from distmnist.training.batches import batch_table
+from tests.support.dealings import BATCH, make_dealing
+
+N = 12 * BATCH  # Images.
+
+
+def make_plan(dealing, epochs):
+  return schedule.Plan(
+    *(N, N, dealing.images_per_step, 1, dealing),
+    epochs=epochs and fractions.Fraction(epochs),
+  )
+
+
+def save(folder, lives):
+  """Saves what lives, (dealing, last global step), have left; the path."""
+  table, step = batch_table.make_table(lives[0][0]), 0
+  for dealing, last_step in lives:
+    per_step = dealing.batches_per_push * dealing.pushes_per_step
+    table = batch_table.fold(table, step, dealing, per_step)
+    step = last_step
+  writer = saving.CheckpointWriter(str(folder), 5)
+  writer.save_values(
+    {batch_table.NAME: table, 'global_step': np.int64(step)}, step
+  )
+  return writer.path_of_step(step)
+
+
+ONE = make_dealing(1, 1, 90, is_lock_step=True)
+TWO = make_dealing(2, 1, 90, is_lock_step=True)._replace(pushes_per_step=2)
+
+
+def test_steps_of_one_size_count(tmp_path):
+  for path in (None, save(tmp_path, [(TWO, 3), (TWO, 5)])):
+    epoch_check.check(path, make_plan(TWO, 2))
+  # Nor does it matter where steps are what was asked for.
+  epoch_check.check(save(tmp_path, [(ONE, 6)]), make_plan(TWO, None))
+
+
+@pytest.mark.parametrize(
+  'lives, epochs, said',
+  [
+    # Half an epoch by 6 steps of one batch; then two batches a step.
+    ([(ONE, 6)], 1, r'0\.50 epochs are read so far, and --train_steps=9 makes'),
+    ([(ONE, 6)], 1.5, r'and --train_steps=12 makes it 1\.5$'),
+    (
+      [(ONE, 12)],
+      1,
+      r'give --train_steps instead; 1\.00 epochs are read so fa',
+    ),
+    # Steps of this size, but not all of them.
+    ([(ONE, 6), (TWO, 7)], 1, r'0\.67 epochs .*, and --train_steps=9 makes'),
+  ],
+)
+def test_steps_of_several_sizes_do_not(tmp_path, lives, epochs, said):
+  path = save(tmp_path, lives)
+  with pytest.raises(cli.UsageError, match=said):
+    epoch_check.check(path, make_plan(TWO, epochs))
