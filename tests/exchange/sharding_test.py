@@ -1,5 +1,6 @@
 """sharding: shards, their place, and what each ps holds."""
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -38,6 +39,8 @@ def shapes(variables):
     (3, [2, 2], [[1, 2], [1, 2]]),
     (3, [1, 1], [[1, 1]]),
     (3, [], [[]]),
+    (2, [0, 3], [[0, 3]]),
+    (2, [4, 0], [[4, 0]]),
     (7, [5, 3, 14, 14], [[5, 3, 2, 14]] * 7),
   ],
 )
@@ -59,6 +62,17 @@ def test_what_makes_shards_of_the_least_size_is_cut(tf_session):
 def test_min_max_makes_shards_of_256_kib_and_more(tf_session, rows, num_shards):
   # Rows of 64 float32: 256 bytes.
   assert len(get_shards(3, [rows, 64], 'min_max')) == num_shards
+
+
+def test_min_max_leaves_an_empty_variable_whole(tf_session):
+  assert shapes(get_shards(2, [0, 3], 'min_max')) == [[0, 3]]
+
+
+def test_a_variable_with_no_element_may_come_from_its_initial_value(tf_session):
+  for number, value in enumerate([np.zeros([0, 2]), tf.zeros([2, 0]), []]):
+    with sharding.sharded(2):
+      tf.get_variable(f'x{number}', initializer=value)
+  assert shapes(tf.global_variables()) == [[0, 2], [2, 0], [0]]
 
 
 def test_none_cuts_nothing(tf_session):
