@@ -82,6 +82,12 @@ class ModelVariables:
     self._given.append(given)
     return given
 
+  def _leave_out(self, views):
+    """Takes `views`, a list, and their shards out of all lists."""
+    left_out = {id(view) for view in views}
+    self._pulled = [x for x in self._pulled if id(x[0]) not in left_out]
+    self._in_place = [x for x in self._in_place if id(x) not in left_out]
+
   @property
   def views(self):
     return [view for view, _ in self._pulled] + self._in_place

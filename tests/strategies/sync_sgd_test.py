@@ -237,10 +237,11 @@ RULE = rule.Rule(
 
 @pytest.fixture
 def make_with_rates(make_stepper, set_flags):
-  """Returns make(rates, base=0.5, num_ps=1, ...) -> a Stepper."""
+  """Returns make(rates, base=0.5, num_ps=1, barrier, ...) -> a Stepper."""
 
-  def make(rates, base=0.5, num_ps=1, **settings):
+  def make(rates, base=0.5, num_ps=1, barrier='step', **settings):
     set_flags(
+      f'--sync_barrier={barrier}',
       f'--worker_learning_rates={",".join(map(str, rates))}',
       f'--learning_rate={base}',
     )
@@ -264,6 +265,21 @@ def test_each_worker_has_its_learning_rate(make_with_rates, base):
   for step in stepper.step_together([[1], [8]]):
     assert step[:2] == (2, 0)
     assert step.center == pytest.approx([3.75])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('barrier', ['step', 'shard'])
+def test_rates_go_with_rows_that_are_looked_up(make_with_rates, barrier):
+  def build(x):
+    w = tf.get_variable('w', [3], initializer=tf.zeros_initializer())
+    ids = [0, 2, 2]
+    loss = tf.reduce_sum((tf.gather(w, ids) - tf.gather(x, ids)) ** 2) / 2
+    return w, loss
+
+  stepper = make_with_rates([0.5, 0.25], build=build, size=3, barrier=barrier)
+  # The gradients are [-8, 0, -4] and [-4, 0, -2].
+  for step in stepper.step_together([[8, 1, 2], [4, 1, 1]]):
+    assert step.center == pytest.approx([5, 0, 2.5])
 
 
 @pytest.mark.slow
