@@ -120,18 +120,20 @@ def test_the_batch_of_a_step_is_that_of_all_its_slices(set_flags):
 
 
 @pytest.mark.parametrize(
-  'kind, num_slices, num_images, message',
+  'kind, num_slices, num_images, unit, message',
   [
     (
       cluster_lib.Cluster,
       1,
       99,
+      'images',
       '--batch_size=100 is larger than the 99 training images',
     ),
     (
       Towers,
       1,
       399,
+      'images',
       '--batch_size=100 on each of 4 GPUs is larger than the 399 training '
       'images',
     ),
@@ -139,19 +141,20 @@ def test_the_batch_of_a_step_is_that_of_all_its_slices(set_flags):
       cluster_lib.Cluster,
       3,
       299,
+      'ratings',
       '--batch_size=100 times --gradient_accumulation=3 is larger than the 299 '
-      'training images',
+      'training ratings',
     ),
   ],
 )
 def test_a_batch_larger_than_the_training_set_is_refused(
-  set_flags, kind, num_slices, num_images, message
+  set_flags, kind, num_slices, num_images, unit, message
 ):
   set_flags('--batch_size=100', f'--gradient_accumulation={num_slices}')
   member = kind()
   rule = async_sgd.make(member)
   with pytest.raises(cli.UsageError, match=f'^{message}$'):
-    schedule.make_plan(member, rule, num_images)
+    schedule.make_plan(member, rule, num_images, unit)
   assert schedule.make_plan(member, rule, num_images + 1).last_step == 1
 
 
@@ -174,7 +177,7 @@ def test_a_plan_is_not_changed_once_it_is_made(set_flags):
 def test_more_workers_than_examples_are_refused(set_flags):
   set_flags('--batch_size=1')
   with pytest.raises(
-    cli.UsageError, match='^3 workers share 2 training examples: take at most 2'
+    cli.UsageError, match='^3 workers share 2 training images: take at most 2'
   ):
     plan(num_images=2)
   set_flags('--batch_size=1', '--epochs_over=dataset')
