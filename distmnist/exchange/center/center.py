@@ -24,8 +24,6 @@ class Center(model_variables.ModelVariables):
   Attributes: those of ModelVariables.
   """
 
-  _pulls_unmoved = True
-
   def __init__(self, cluster):
     wire = transport.Wire(cluster)
     super().__init__(table_rows.Rows(cluster, wire))
@@ -33,7 +31,6 @@ class Center(model_variables.ModelVariables):
     self._has_ps = cluster.num_ps > 0
     self._wire = wire
     self._has_towers = len(cluster.tower_devices) > 1
-    self._num_unmoved_bytes = 0
 
   def _make_view(self, center, shards, name):
     del shards
@@ -60,8 +57,8 @@ class Center(model_variables.ModelVariables):
   def count_bytes(self):
     """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
     pulled, pushed = (0, 0) if self.rows.is_apart else self.rows.count_bytes()
-    pulled += self.num_bytes + self._num_unmoved_bytes
-    return pulled, pushed + self.num_bytes
+    pulled += self._wire.count_bytes(self._pulled_only)
+    return pulled + self.num_bytes, pushed + self.num_bytes
 
   def read_step(self, global_step):
     """Returns the global_step of the views, an int64 scalar tensor.
@@ -165,12 +162,6 @@ class Center(model_variables.ModelVariables):
       tables_apart.keep(self.rows, of_rows)
       return gradients
     return gradients + of_rows
-
-  def _leave_out(self, views):
-    before = self.num_bytes
-    super()._leave_out(views)
-    if self._pulls_unmoved:
-      self._num_unmoved_bytes = before - self.num_bytes
 
 
 def read(shard):
