@@ -85,7 +85,10 @@ def _load_split(problem):
   train, validation = problem_data.load_training_splits(problem)
   split = train if _SPLIT.value == 'train' else validation
   if not split.num_examples:
-    raise cli.UsageError('--split=validation is empty: --validation_images=0')
+    empty = '--split=validation is empty'
+    if problem.is_custom:
+      raise problem.error(f"{empty}: load('validation') gave no examples")
+    raise cli.UsageError(f'{empty}: --validation_images=0')
   return split
 
 

@@ -4,6 +4,9 @@ import re
 
 import pytest
 
+from distmnist import evaluate
+from distmnist.common import cli
+from tests.support import problems
 from tests.support.runner import SMALL
 
 
@@ -26,3 +29,25 @@ def test_flags_of_the_run_are_found_and_can_be_overruled(tasks, tmp_path):
   # 20 images give multiples of 0.05.
   accuracy = float(re.fullmatch(line.format('test'), fewer.output)[1])
   assert (accuracy * 20) % 1 == pytest.approx(0)
+
+
+def test_a_problem_without_a_validation_split_is_named(set_flags, tmp_path):
+  path = problems.write(
+    tmp_path / 'mine.py',
+    """
+    import numpy as np
+
+    def load(split):
+      return None if split == 'validation' else (np.ones([8, 2]), np.ones(8))
+
+    def build(x, is_training):
+      pass
+
+    def loss(y, outputs):
+      pass
+    """,
+  )
+  problem = problems.load(path, set_flags, '--split=validation')
+  message = f"--problem={path}: --split=validation is empty: load('validation')"
+  with pytest.raises(cli.UsageError, match=f'^{re.escape(message)} gave no'):
+    evaluate._load_split(problem)

@@ -13,6 +13,9 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.tables import sparse_table
 
 IN_PLACE = 'distmnist/in_place'
+# The collections of shards that no step pushes, or pulls.
+NOT_PUSHED = 'distmnist/not_pushed'
+NOT_PULLED = 'distmnist/not_pulled'
 
 
 class ModelVariables:
@@ -26,6 +29,8 @@ class ModelVariables:
   """
 
   _keeps_in_place = True
+  # Whether a step pulls what it does not push.
+  _pulls_unmoved = True
 
   def __init__(self, rows):
     self.rows = rows
@@ -33,6 +38,7 @@ class ModelVariables:
     self._given = []
     self._pulled = []
     self._in_place = []
+    self._pulled_only = []
 
   def _make_view(self, center, shards, name):
     """Returns what the model gets in place of a variable.
@@ -81,6 +87,20 @@ class ModelVariables:
     self._names.append(name)
     self._given.append(given)
     return given
+
+  def _leave_out(self, views):
+    """Takes `views`, a list that nothing moves, and their shards out of all."""
+    ids = {id(view) for view in views}
+    whole = [shards for view, shards in self._pulled if id(view) in ids]
+    unmoved = [shard for shards in whole for shard in shards]
+    self._pulled = [x for x in self._pulled if id(x[0]) not in ids]
+    self._in_place = [x for x in self._in_place if id(x) not in ids]
+    if self._pulls_unmoved:
+      self._pulled_only = unmoved
+    for shard in unmoved:
+      tf.add_to_collection(NOT_PUSHED, shard)
+      if not self._pulls_unmoved:
+        tf.add_to_collection(NOT_PULLED, shard)
 
   @property
   def views(self):

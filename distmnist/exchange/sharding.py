@@ -8,6 +8,7 @@ message per step. Checkpoints do not depend on any of this.
 
 import math
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -98,7 +99,21 @@ def sharded(num_ps, kind='fixed', min_bytes=0, max_bytes=None):
   return tf.variable_scope(
     tf.get_variable_scope(),
     partitioner=make_partitioner(num_ps, kind, min_bytes, max_bytes),
+    custom_getter=_get_whole_if_empty,
   )
+
+
+def _get_whole_if_empty(getter, name, *args, **kwargs):
+  """Calls `getter`; without a partitioner where there is nothing to cut.
+
+  TensorFlow refuses even a single shard of a variable with no element.
+  """
+  shape, value = kwargs.get('shape'), kwargs.get('initializer')
+  if shape is None and value is not None and not callable(value):
+    shape = value.shape if tf.is_tensor(value) else np.shape(value)
+  if shape is not None and tf.TensorShape(shape).num_elements() == 0:
+    kwargs['partitioner'] = None
+  return getter(name, *args, **kwargs)
 
 
 def sharded_by_flags(num_ps, max_bytes=None):

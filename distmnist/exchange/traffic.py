@@ -117,30 +117,39 @@ def compute_traffic(cluster, strategy_, update, variables):
     if cluster.num_workers == 1:
       pulled = pushed = 0
     return Traffic(pulled, pushed, cluster.num_workers, [])
-  of_ps = [0] * cluster.num_ps
-  way = transport.Wire(cluster)
-  elsewhere = {
-    variable.op.name
-    for kind in (model_variables.IN_PLACE, sparse_table.TABLES)
-    for variable in tf.get_collection(kind)
-  }
-  for variable in variables:
-    if variable.op.name in elsewhere:
-      continue
-    task = tf.DeviceSpec.from_string(variable.device).task
-    of_ps[task] += way.count_bytes([variable])
-  whole = sum(of_ps)
+  of_ps = _count_of_ps(cluster, variables, model_variables.NOT_PULLED)
+  pushed_of_ps = _count_of_ps(cluster, variables, model_variables.NOT_PUSHED)
   # What bypasses the ps has a worker at both ends.
   with_ps = strategy_.share_with_ps
-  moved = (2 - with_ps) * whole
+  pulled, pushed = ((2 - with_ps) * sum(x) for x in (of_ps, pushed_of_ps))
   return Traffic(
-    moved / strategy_.pull_period,
-    moved / strategy_.push_period,
+    pulled / strategy_.pull_period,
+    pushed / strategy_.push_period,
     cluster.num_workers,
-    [with_ps * held / max(moved, 1) for held in of_ps],
+    [with_ps * held / max(pulled, 1) for held in of_ps],
     bool(tf.get_collection(sparse_table.TABLES)),
     _find_order(strategy_),
   )
+
+
+def _count_of_ps(cluster, variables, left_out):
+  """Returns the bytes on the wire to or from each ps, a list of int.
+
+  Args:
+    cluster, variables: see `compute_traffic`.
+    left_out: str, the collection of those that do not travel this way.
+  """
+  of_ps, wire = [0] * cluster.num_ps, transport.Wire(cluster)
+  elsewhere = {
+    variable.op.name
+    for kind in (model_variables.IN_PLACE, sparse_table.TABLES, left_out)
+    for variable in tf.get_collection(kind)
+  }
+  for variable in variables:
+    if variable.op.name not in elsewhere:
+      task = tf.DeviceSpec.from_string(variable.device).task
+      of_ps[task] += wire.count_bytes([variable])
+  return of_ps
 
 
 def _find_order(strategy_):

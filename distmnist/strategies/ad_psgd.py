@@ -55,10 +55,10 @@ class AdPsgd(strategy.Strategy):
     copies, period = self._copies, self.push_period
     with tf.name_scope('ad_psgd'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss, may_be_rows=True)
       if self.cluster.num_workers > 1:
         self._meetings = meetings.Meetings(self.cluster, copies)
-      optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss)
       step = copies.count_local_step(gradients)
 
       def exchange():

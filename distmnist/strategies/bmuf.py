@@ -78,13 +78,13 @@ class Bmuf(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies, num_workers = self._copies, self.cluster.num_workers
     with tf.name_scope('bmuf'):
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss, may_be_rows=True)
       self._round = sync_round.make_round(
         self.cluster, num_workers, global_step, copies
       )
       self._round.build_update(self._filter)
       self._as_pulled = copies.make_kept('as_pulled')
-      optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss)
       step = copies.count_local_step([copies.local_step(optimizer, gradients)])
 
       known_step = copies.make_counter(global_step.read_value(), 'known_step')

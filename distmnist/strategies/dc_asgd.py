@@ -74,6 +74,8 @@ class DcAsgd(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies, worker = self._copies, self.cluster.task_index
     with tf.name_scope('dc_asgd'):
+      optimizer = make_optimizer()
+      gradients = copies.compute_gradients(optimizer, loss)
       with local_copies.local_variables():
         self._backups = copies.make_zeros_on_ps(f'backup_of_worker_{worker}')
       self._mean_squares = []
@@ -82,8 +84,6 @@ class DcAsgd(strategy.Strategy):
       self._center = locked_center.AtomicCenter(
         copies, global_step, keep_shards=self._backups, mark_done=self.mark_done
       )
-      optimizer = make_optimizer()
-      gradients = copies.compute_gradients(optimizer, loss)
       new_step, staleness = self._center.exchange(
         gradients,
         lambda pairs, _: optimizer.apply_gradients(self._compensate(pairs)),

@@ -69,8 +69,10 @@ class Downpour(strategy.Strategy):
       pulled_step = copies.make_counter(global_step.read_value(), 'pulled_step')
       if self.overlaps_exchange:
         # No control inputs: the reads begin when the step does.
-        next_step, next_values = global_step.read_value(), copies.read_center()
+        next_step = global_step.read_value()
       sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
+      if self.overlaps_exchange:
+        next_values = copies.read_center()  # Likewise.
 
       def push():
         pairs = copies.to_shards([a.read_value() for a in sums])

@@ -46,6 +46,8 @@ class DynSgd(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('dynsgd'):
+      optimizer = make_optimizer(is_local=True)
+      gradients = copies.compute_gradients(optimizer, loss, may_be_rows=True)
       as_pulled = copies.make_zeros('as_pulled')
       self._center = locked_center.AtomicCenter(
         copies,
@@ -53,8 +55,6 @@ class DynSgd(strategy.Strategy):
         keep_whole=as_pulled,
         mark_done=self.mark_done,
       )
-      optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss)
       step = copies.count_local_step([copies.local_step(optimizer, gradients)])
 
       def add(pairs, staleness):

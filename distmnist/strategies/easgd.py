@@ -95,11 +95,11 @@ class Easgd(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies, alpha = self._copies, self._moving_rate
     with tf.name_scope('easgd'):
+      optimizer = make_optimizer(is_local=True)
+      gradients, positions, step = copies.begin_step(optimizer, loss)
       self._adder = center_adder.make(
         self._is_sync, self.cluster, copies, global_step, self.mark_done
       )
-      optimizer = make_optimizer(is_local=True)
-      gradients, positions, step = copies.begin_step(optimizer, loss)
 
       def pull_apart():
         pairs = zip(positions, copies.read_center(), strict=True)

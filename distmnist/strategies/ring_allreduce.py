@@ -31,6 +31,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.exchange import gradients as gradients_lib
 from distmnist.exchange import strategy
 from distmnist.exchange.ring import buckets, ring_hook
 
@@ -76,8 +77,7 @@ class RingAllreduce(strategy.Strategy):
       pairs = optimizer.compute_gradients(
         loss, colocate_gradients_with_ops=has_towers
       )
-      pairs = [pair for pair in pairs if pair[0] is not None]
-      gradients, variables = zip(*pairs, strict=True)
+      gradients, variables = zip(*gradients_lib.find_moved(pairs), strict=True)
       n = self.cluster.num_workers
       size = sum(v.shape.num_elements() for v in variables)
       size *= tf.as_dtype(self.cluster.wire_dtype).size

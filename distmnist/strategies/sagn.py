@@ -51,10 +51,10 @@ class Sagn(strategy.Strategy):
   def minimize(self, loss, make_optimizer, global_step):
     copies = self._copies
     with tf.name_scope('sagn'):
+      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
       self._round = sync_round.make_round(
         self.cluster, self._num_contributions, global_step, copies
       )
-      sums, step = copies.sum_and_step(make_optimizer(is_local=True), loss)
       self._round.build_update(
         lambda means: make_optimizer().apply_gradients(
           list(zip(means, copies.shards, strict=True))

@@ -63,7 +63,9 @@ def check(cluster, num_images, num_validation_images):
     cli.UsageError: a flag contradicts the others, the cluster or the data.
   """
   choice = check_without_data(cluster)
-  plan = schedule.make_plan(cluster, choice.strategy, num_images)
+  plan = schedule.make_plan(
+    cluster, choice.strategy, num_images, choice.problem.unit
+  )
   start = startup_hook.find_start(cluster, plan.last_step)
   chief.check_flags(logdirs.from_flags(), num_validation_images)
   return choice._replace(plan=plan, start_step=start)

@@ -88,11 +88,16 @@ class WorkerTask:
 
     Args:
       build_loss: callable() -> float32 scalar tensor, the mean over a batch of
-        this worker. What it makes with tf.get_variable is on the ps.
+        this worker. What it makes with tf.get_variable is on the ps. All
+        workers make the same variables, and their losses use the same of them.
 
     Returns:
       (train_op, loss): int64 scalar tensor that makes a step by --strategy and
       --optimizer and gives the global step after it; build_loss's tensor.
+
+    Raises:
+      cli.UsageError: --strategy cannot train one of the variables, or the loss
+        has a gradient for none.
     """
     built = step.build_step_of(
       self._task.cluster, self._strategy, lambda state: (build_loss(), {})

@@ -85,13 +85,14 @@ class Plan:
     return self.dealing.last_step
 
 
-def make_plan(cluster, strategy, num_images):
+def make_plan(cluster, strategy, num_images, unit='images'):
   """Returns the Plan that the flags ask for.
 
   Args:
     cluster: cluster.Cluster.
     strategy: strategy.Strategy.
     num_images: int, the size of the training split.
+    unit: str, what the problem calls its examples.
 
   Raises:
     cli.UsageError: a batch is larger than the training split, or there are more
@@ -106,12 +107,12 @@ def make_plan(cluster, strategy, num_images):
       times += f' times --gradient_accumulation={num_slices}'
     raise cli.UsageError(
       f'--batch_size={_BATCH_SIZE.value}{times} is larger than the '
-      f'{num_images} training images'
+      f'{num_images} training {unit}'
     )
   has_own_streams = _EPOCHS_OVER.value == 'dataset'
   if cluster.num_workers > num_images and not has_own_streams:
     raise cli.UsageError(
-      f'{cluster.num_workers} workers share {num_images} training examples: '
+      f'{cluster.num_workers} workers share {num_images} training {unit}: '
       f'take at most {num_images} workers'
     )
   images_per_epoch = num_images * (
@@ -119,8 +120,7 @@ def make_plan(cluster, strategy, num_images):
   )
   images_per_update = strategy.batches_per_update * batch_size
   last_step, epochs = _find_end(images_per_epoch, images_per_update)
-  unit = strategy.push_period
-  pushes_per_step = strategy.batches_per_update // unit
+  pushes_per_step = strategy.batches_per_update // strategy.push_period
   return Plan(
     num_images=num_images,
     images_per_epoch=images_per_epoch,
@@ -130,7 +130,7 @@ def make_plan(cluster, strategy, num_images):
     dealing=batch_table.Dealing(
       num_workers=cluster.num_workers,
       batch_size=batch_size,
-      batches_per_push=unit,
+      batches_per_push=strategy.push_period,
       last_step=last_step,
       is_lock_step=strategy.is_lock_step
       or cluster.num_workers == pushes_per_step == 1,

@@ -9,7 +9,7 @@ from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import key_shard, tables_apart
 from distmnist.nn import batch_norm, optimizers
-from distmnist.training import averages, losses
+from distmnist.training import averages, losses, variable_checks
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks
 
@@ -75,8 +75,11 @@ def build_step_of(
     cluster, strategy, epochs_per_update, dealing: see `build_step`.
     build_loss: callable(model_state.ModelState) -> (loss, metrics), see Step;
       variables that it makes with tf.get_variable form the center.
+
+  Raises:
+    cli.UsageError: the strategy cannot train one of the variables.
   """
-  table = None
+  table, noted = None, variable_checks.Noted('build_loss()')
   ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
   with tf.device(cluster.device_setter(ps_strategy)):
     global_step = tf.train.get_or_create_global_step()
@@ -85,8 +88,11 @@ def build_step_of(
     sharded = sharding.sharded_by_flags(
       cluster.num_ps, strategy.max_shard_bytes
     )
-    with sharded, strategy.scope(), _as_resources():
+    with sharded, strategy.scope(), _as_resources(), noted.scope():
       loss, metrics = build_loss(state)
+    if strategy.needs_ps:  # Else whatever is trainable is trained.
+      noted.check_made(tf.trainable_variables())
+    noted.check_trainable()
     table_checks.check(strategy)
     center = [v for v in tf.global_variables() if v is not global_step]
     average = averages.make(center, global_step)

@@ -1,5 +1,6 @@
 """sharding: shards, their place, and what each ps holds."""
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -38,6 +39,8 @@ def shapes(variables):
     (3, [2, 2], [[1, 2], [1, 2]]),
     (3, [1, 1], [[1, 1]]),
     (3, [], [[]]),
+    (2, [0, 3], [[0, 3]]),
+    (2, [4, 0], [[4, 0]]),
     (7, [5, 3, 14, 14], [[5, 3, 2, 14]] * 7),
   ],
 )
@@ -61,6 +64,17 @@ def test_what_would_make_small_shards_is_cut_into_fewer_or_none(
   tf_session, shape, settings, num_shards
 ):
   assert len(get_shards(3, shape, *settings)) == num_shards
+
+
+def test_min_max_leaves_an_empty_variable_whole(tf_session):
+  assert shapes(get_shards(2, [0, 3], 'min_max')) == [[0, 3]]
+
+
+def test_a_variable_with_no_element_may_come_from_its_initial_value(tf_session):
+  for number, value in enumerate([np.zeros([0, 2]), tf.zeros([2, 0]), []]):
+    with sharding.sharded(2):
+      tf.get_variable(f'x{number}', initializer=value)
+  assert shapes(tf.global_variables()) == [[0, 2], [2, 0], [0]]
 
 
 def place(num_ps, sizes, ps_strategy):

@@ -3,8 +3,13 @@
 import dataclasses
 
 import pytest
+import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
 from distmnist.exchange import traffic
+from distmnist.nn import optimizers
 
 
 def make(order, num_ps=2, num_workers=3):
@@ -37,6 +42,31 @@ def test_what_would_help_is_named_with_the_links_that_decide():
     ('a ps more', pytest.approx(13)),
     ('half the bytes', pytest.approx(9.75)),
   ]
+
+
+@pytest.mark.parametrize(
+  'name, pulled, pushed', [('async_sgd', 56, 16), ('agn', 8, 8)]
+)
+def test_what_the_loss_does_not_reach_is_not_pushed(
+  set_flags, name, pulled, pushed
+):
+  set_flags('--communication_period=2')
+  member = cluster.make_cluster(('p0:1', 'p1:1'), ('w0:1',), 'worker', 0)
+  with tf.Graph().as_default(), tf.device(member.device_setter()):
+    rule = registry.load(STRATEGIES, name).make(member)
+    with rule.scope():
+      w, frozen = tf.get_variable('w', [4]), tf.get_variable('frozen', [10])
+    update = rule.minimize(
+      tf.reduce_sum(w * tf.stop_gradient(frozen[0])),
+      lambda is_local=False, rate_factor=None: optimizers.make_optimizer(
+        'sgd', 0.1
+      ),
+      tf.train.get_or_create_global_step(),
+    )
+    found = traffic.compute_traffic(
+      member, rule, update, tf.trainable_variables()
+    )
+  assert (found.pulled, found.pushed) == (pulled, pushed)
 
 
 def test_a_ring_carries_both_ways_at_once():

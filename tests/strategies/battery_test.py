@@ -365,6 +365,65 @@ def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   assert found[0] == found[1]
 
 
+@each_strategy_in_time
+def test_what_the_loss_does_not_reach_stays_and_rows_move(
+  make_cluster, set_flags, name
+):
+  set_flags('--communication_period=2')
+  cluster = make_cluster(count_ps(name, 2), 1)
+  member, ones = cluster.worker(0), tf.ones_initializer()
+  with tf.Graph().as_default():
+    with tf.device(member.device_setter()):
+      global_step = tf.train.get_or_create_global_step()
+      rule = registry.load(STRATEGIES, name).make(member)
+      with sharding.sharded(member.num_ps), rule.scope():
+        unused, frozen, rows = (
+          tf.get_variable(each, [4, 2], initializer=ones)
+          for each in ('unused', 'frozen', 'rows')
+        )
+      read = [tf.convert_to_tensor(x) for x in (unused, frozen, rows)]
+      seen = tf.reduce_sum(tf.stop_gradient(frozen))
+      loss = tf.reduce_sum(tf.gather(rows, [1, 1, 2])) * seen
+
+      def make_decaying(is_local=False, rate_factor=None):
+        del is_local, rate_factor
+        return optimizers.make_optimizer('adamw', 0.1, weight_decay=0.5)
+
+      update = rule.minimize(loss, make_decaying, global_step)
+    found = [v.op.name for v in tf.global_variables() + tf.local_variables()]
+    # Neither a slot nor a sum nor what a rule keeps.
+    kept = {x for x in found if re.search('unused|frozen', x)}
+    assert kept <= {
+      f'{before}{each}{shard}'
+      for before in ('', 'local_copy/')
+      for each in ('unused', 'frozen')
+      for shard in ('', '/part_0', '/part_1')
+    }
+    with cluster.make_session(0, rule.hooks(in_process.NoStop())) as session:
+      for _ in range(4):
+        session.run(update.train_op)
+      unused_v, frozen_v, rows_v = session.run(read)
+  assert unused_v.tolist() == frozen_v.tolist() == [[1, 1]] * 4
+  first, second, third, fourth = rows_v[:, 0]
+  assert third < 0.8 < first == fourth < 1  # Both decay, one moves as well.
+  assert second < 0.8
+
+
+@each_strategy
+def test_a_loss_that_reaches_nothing_is_refused(set_flags, name):
+  set_flags()
+  message = 'the loss has no gradient for any trainable variable: it uses none'
+  with tf.Graph().as_default():
+    member = make_member(count_ps(name, 1), 0)
+    with tf.device(member.device_setter()):
+      global_step = tf.train.get_or_create_global_step()
+      rule = registry.load(STRATEGIES, name).make(member)
+      with rule.scope():
+        tf.get_variable('unused', [2])
+      with pytest.raises(cli.UsageError, match=f'^{message}'):
+        rule.minimize(tf.constant(1.0), make_optimizers('sgd', 1), global_step)
+
+
 @each_case('placement')
 def test_each_variable_is_where_the_rule_declares_it(name, case):
   make_rule = find_rule(name).make_with(case.settings)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
@@ -73,6 +74,28 @@ RULE = rule.Rule(
   ],
   traffic=[rule.Traffic([(20, 20)] * 2, is_together=True)],
 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('barrier', ['step', 'shard'])
+def test_rates_go_with_rows_that_are_looked_up(
+  make_stepper, set_flags, barrier
+):
+  set_flags(
+    *('--worker_learning_rates=0.5,0.25', '--learning_rate=0.5'),
+    f'--sync_barrier={barrier}',
+  )
+
+  def build(x):
+    w = tf.get_variable('w', [3], initializer=tf.zeros_initializer())
+    ids = [0, 2, 2]
+    loss = tf.reduce_sum((tf.gather(w, ids) - tf.gather(x, ids)) ** 2) / 2
+    return w, loss
+
+  stepper = make_stepper(1, 2, sync_sgd.make, rate=0.5, build=build, size=3)
+  # The gradients are [-8, 0, -4] and [-4, 0, -2].
+  for step in stepper.step_together([[8, 1, 2], [4, 1, 1]]):
+    assert step.center == pytest.approx([5, 0, 2.5])
 
 
 # One rate is 0. That of the optimizer is a unit only: it cancels out.

@@ -108,16 +108,16 @@ def test_a_batch_on_each_gpu_is_held_against_the_training_set(set_flags):
   rule = async_sgd.make(Towers())
   with pytest.raises(
     cli.UsageError,
-    match='^--batch_size=100 on each of 4 GPUs is larger than the 399 training',
+    match='^--batch_size=100 on each of 4 GPUs is larger than the 399 .* rat',
   ):
-    schedule.make_plan(Towers(), rule, 399)
+    schedule.make_plan(Towers(), rule, 399, 'ratings')
   assert schedule.make_plan(Towers(), rule, 400).last_step == 1
 
 
 def test_more_workers_than_examples_are_refused(set_flags):
   set_flags('--batch_size=1')
   with pytest.raises(
-    cli.UsageError, match='^3 workers share 2 training examples: take at most 2'
+    cli.UsageError, match='^3 workers share 2 training images: take at most 2'
   ):
     plan(num_images=2)
   set_flags('--batch_size=1', '--epochs_over=dataset')

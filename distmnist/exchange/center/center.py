@@ -9,6 +9,7 @@ variable.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import gradients as gradients_lib
 from distmnist.exchange import model_variables, transport
 from distmnist.exchange.tables import table_rows, tables_apart
 
@@ -17,7 +18,8 @@ class Center(model_variables.ModelVariables):
   """Every trainable center variable, pulled anew in each step.
 
   Lists of tensors are in the order of `views`; lists of shards are in the
-  order of `shards`.
+  order of `shards`. `compute_gradients` takes the variables that the loss does
+  not reach out of both: what is built from them is to be built after it.
 
   Attributes: those of ModelVariables.
   """
@@ -49,13 +51,14 @@ class Center(model_variables.ModelVariables):
 
   @property
   def num_bytes(self):
-    """The bytes on the wire of what is pulled whole, an int."""
+    """The bytes on the wire of what is pulled whole and moves, an int."""
     return self._wire.count_bytes(self._pulled_shards)
 
   def count_bytes(self):
     """Returns the bytes (pulled, pushed) of a step, see strategy.Update."""
-    of_rows = (0, 0) if self.rows.is_apart else self.rows.count_bytes()
-    return tuple(self.num_bytes + x for x in of_rows)
+    pulled, pushed = (0, 0) if self.rows.is_apart else self.rows.count_bytes()
+    pulled += self._wire.count_bytes(self._pulled_only)
+    return pulled + self.num_bytes, pushed + self.num_bytes
 
   def read_step(self, global_step):
     """Returns the global_step of the views, an int64 scalar tensor.
@@ -121,21 +124,44 @@ class Center(model_variables.ModelVariables):
       pairs += self.rows.push(tensors[end:])
     return pairs
 
-  def compute_gradients(self, optimizer, loss):
-    """Returns the list of g^i for the views and for rows that are not apart."""
+  def compute_gradients(self, optimizer, loss, may_be_rows=False):
+    """Computes g^i, and leaves out the views that the loss does not reach.
+
+    Nothing moves those: the decay of an optimizer would, if it were given
+    gradients of 0 for them.
+
+    Args:
+      optimizer: tf.train.Optimizer.
+      loss: float32 scalar tensor.
+      may_be_rows: bool, whether the gradient of a view that is looked up by
+        tf.gather may be tf.IndexedSlices, as an optimizer takes it.
+
+    Returns:
+      The list of tensors for the views that are left, and for rows that are not
+      apart.
+
+    Raises:
+      cli.UsageError: the loss reaches nothing that is trained.
+    """
     views = self.views + self.rows.views
     # A gradient is computed where its tower's loss was.
     is_spread = self._has_towers or bool(self._in_place)
     pairs = optimizer.compute_gradients(
       loss, views, colocate_gradients_with_ops=is_spread
     )
-    # The gradient is None for a view that the loss does not depend on.
-    gradients = [tf.zeros_like(v) if g is None else g for g, v in pairs]
+    num_dense = len(self.views)
+    dense, of_rows = pairs[:num_dense], pairs[num_dense:]
+    gradients_lib.find_moved(dense if self.rows.is_apart else pairs)
+    self._leave_out([v for g, v in dense if g is None])
+    gradients = [g for g, _ in dense if g is not None]
+    # Rows that are not in a batch do not move, nor those that it does not use.
+    of_rows = [tf.zeros_like(v) if g is None else g for g, v in of_rows]
+    if not may_be_rows:
+      gradients = [gradients_lib.make_dense(g) for g in gradients]
     if self.rows.is_apart:
-      dense = len(self.views)
-      tables_apart.keep(self.rows, gradients[dense:])
-      return gradients[:dense]
-    return gradients
+      tables_apart.keep(self.rows, of_rows)
+      return gradients
+    return gradients + of_rows
 
 
 def read(shard):

@@ -70,13 +70,14 @@ class AheadCopies(shard_copies.ShardCopies):
     # A graph warm-up makes the copies stale, and this step with them.
     tf.add_to_collection(local_copies.VARIABLES, self._step)
     self._next_step = super().read_step(global_step)
-    self._next = self.read_center()
     return self._step.value()
 
   def take_next(self, tensors):
+    # No control inputs: the reads begin when the step does.
+    values = self.read_center()
     with tf.control_dependencies(tensors):
       taken = [
-        self.assign(self._next),
+        self.assign(values),
         self._step.assign(self._next_step, read_value=False),
       ]
     return self.bring(tensors, taken)

@@ -31,6 +31,7 @@ class LocalCopies(center_lib.Center):
   """
 
   _keeps_in_place = False  # All steps are taken on the copy.
+  _pulls_unmoved = False  # A copy starts with the value that stays.
 
   def __init__(self, cluster):
     super().__init__(cluster)
@@ -153,8 +154,8 @@ class LocalCopies(center_lib.Center):
       (sums, step): local variables like `variables`, which the caller clears,
       and an int64 scalar tensor, how many steps this worker has done.
     """
+    gradients = self.compute_gradients(optimizer, loss, may_be_rows=True)
     sums = self.make_zeros('gradient_sum')
-    gradients = self.compute_gradients(optimizer, loss)
     step = self.count_local_step(
       [
         variable_lists.add_all(sums, gradients),

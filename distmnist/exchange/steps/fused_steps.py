@@ -10,7 +10,8 @@ neither changes what a rule computes:
   Where a step ends on a ps, as an asynchronous one does, the next begins there
   without a message to the worker, which gets the metrics of all K at the end.
 - A rule that exchanges with the center only every T steps has copies of the
-  step without the exchange, which have no op on a ps. With the exchange in a
+  step without the exchange, which have no op on a ps, except that a learning
+  rate that is not constant reads the global_step there. With the exchange in a
   tf.cond, as it is in the step itself, every step costs the messages of one
   that exchanges: the branch not taken sends and receives, too.
 """

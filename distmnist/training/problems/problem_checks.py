@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.training import evaluation
+from distmnist.training import evaluation, variable_checks
 from distmnist.training.problems import problem_spec, table_checks
 
 
@@ -23,25 +23,16 @@ def check_graph(problem, split, batch_size, strategy=None):
   if not problem.is_custom:
     return
   problem_spec.check(problem, split.spec.x)
-  made = []
-
-  def note(getter, name, *args, **kwargs):
-    if kwargs.get('constraint'):
-      raise problem.error(
-        f'the variable {name!r} has a constraint, which no update rule keeps: '
-        'have the model compute with what the constraint gives, such as '
-        'tf.maximum(weights, 0)'
-      )
-    made.append(name)
-    return getter(name, *args, **kwargs)
-
+  noted = variable_checks.Noted('build()', problem.error)
   with tf.Graph().as_default():
     x, y = _build_batch(problem, split, batch_size, is_training=True)
-    with tf.variable_scope(tf.get_variable_scope(), custom_getter=note):
+    with noted.scope():
       outputs = problem.build(x, is_training=True)
       _, values = problem.loss(y, outputs)
       metrics = problem.metrics(y, outputs)
-    _check_variables(problem, made)
+    noted.check_made(tf.global_variables())
+    noted.check_trainable()
+    _check_any_is_trained(problem)
     if strategy:
       table_checks.check(strategy)
     trained = _find_shapes()
@@ -110,20 +101,7 @@ def _check_best(problem, names):
   problem.choose(known)
 
 
-def _check_variables(problem, made):
-  for variable in tf.global_variables():
-    # A partitioner splits the requested variable into parts.
-    if variable.op.name.split('/part_')[0] not in made:
-      raise problem.error(
-        f'build() makes the variable {variable.op.name!r} by tf.Variable or by '
-        'a Keras layer: make it by tf.get_variable, which puts it on a ps'
-      )
-  for variable in tf.trainable_variables():
-    if not variable.dtype.is_floating:
-      raise problem.error(
-        f'the variable {variable.op.name!r} is of {variable.dtype.name}, and '
-        'no gradient moves it: make it with trainable=False, or of floats'
-      )
+def _check_any_is_trained(problem):
   if not tf.trainable_variables():
     raise problem.error(
       'the model has no trainable weight'

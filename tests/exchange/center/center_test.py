@@ -98,16 +98,40 @@ def test_gradients_of_the_whole_reach_the_shards(start):
   center, (rows, scalar), session = start(2)
   optimizer = optimizers.make_optimizer('sgd', 0.5)
   loss = tf.reduce_sum(rows * rows) / 2 + tf.stop_gradient(scalar)
-  gradients = center.compute_gradients(optimizer, loss)
-  pairs = center.to_shards(gradients)
-  found = session.run(gradients)
-  # What the loss does not depend on has a gradient of 0, and not None.
-  assert [g.tolist() for g in found] == [ROWS.tolist(), 0]
+  [gradient] = center.compute_gradients(optimizer, loss)
+  pairs = center.to_shards([gradient])
+  assert session.run(gradient).tolist() == ROWS.tolist()
   assert [shard for _, shard in pairs] == center.shards
-  assert [part.shape.as_list() for part, _ in pairs] == [[3, 2], [2, 2], []]
+  assert [part.shape.as_list() for part, _ in pairs] == [[3, 2], [2, 2]]
   session.run(optimizer.apply_gradients(pairs))
-  found = session.run(center.views)
+  found = session.run([rows, scalar])
   assert [x.tolist() for x in found] == [(ROWS / 2).tolist(), 7]
+
+
+def test_what_the_loss_does_not_reach_is_pulled_alone(start):
+  center, (rows, scalar, a, b), session = start(2, in_place=['a', 'b'])
+  assert center.count_bytes() == (44, 44)
+  frozen = tf.stop_gradient(rows[0, 0] + a[0])
+  gradients = center.compute_gradients(
+    optimizers.make_optimizer('sgd', 0.5), tf.reduce_sum(b) * scalar + frozen
+  )
+  assert center.views == [scalar, b]
+  assert names(center.shards) == ['scalar', 'b']
+  assert center.count_bytes() == (44, 4)
+  found = session.run([part for part, _ in center.to_shards(gradients)])
+  assert [x.tolist() for x in found] == [2, [7, 7]]
+
+
+@pytest.mark.parametrize('may_be_rows', [False, True])
+def test_the_gradient_of_rows_is_one_tensor_unless_asked(start, may_be_rows):
+  center, (rows, _), session = start(1)
+  loss = tf.reduce_sum(tf.gather(rows, [1, 1, 4]))
+  [found] = center.compute_gradients(
+    optimizers.make_optimizer('sgd', 0.5), loss, may_be_rows=may_be_rows
+  )
+  assert isinstance(found, tf.IndexedSlices) == may_be_rows
+  whole = session.run(tf.convert_to_tensor(found))
+  assert whole[:, 0].tolist() == [0, 2, 0, 0, 1]
 
 
 def test_parts_like_those_of_the_shards_come_back_whole(start):

@@ -45,7 +45,8 @@ def build(x, is_training):
   [
     (
       'return tf.squeeze(x @ tf.Variable(tf.ones([2, 1]), name="raw"), 1)',
-      "build() makes the variable 'raw' by tf.Variable or by a Keras layer: ma",
+      "the variable 'raw' is made by tf.Variable, by a Keras layer or outside "
+      'of build(): make it there by tf.get_variable, which puts it on a ps',
     ),
     ('return x[:, 0]', 'build() makes no trainable variable'),
     (

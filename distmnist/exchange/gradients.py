@@ -1,0 +1,40 @@
+"""The gradients of a step: which variables they move, and as which tensors."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+
+
+def find_moved(pairs):
+  """Returns the pairs whose variable the loss reaches.
+
+  A loss does not reach a head that it does not use, or what is frozen by
+  tf.stop_gradient.
+
+  Args:
+    pairs: list of (gradient, variable), from Optimizer.compute_gradients; the
+      gradient is None for a variable that is not reached.
+
+  Raises:
+    cli.UsageError: no variable is reached.
+  """
+  moved = [pair for pair in pairs if pair[0] is not None]
+  if not moved:
+    raise cli.UsageError(
+      'the loss has no gradient for any trainable variable: it uses none, or '
+      'only behind tf.stop_gradient or an op that has no gradient, such as '
+      'tf.argmax'
+    )
+  return moved
+
+
+def make_dense(gradient):
+  """Returns a gradient as one tensor, also that of rows from tf.gather.
+
+  Args:
+    gradient: float tensor or tf.IndexedSlices, where a row may occur twice.
+  """
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  with tf.device(gradient.device):
+    return tf.convert_to_tensor(gradient)

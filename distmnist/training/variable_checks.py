@@ -1,0 +1,64 @@
+"""Whether the variables of a model are such that an update rule trains them."""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+
+
+class Noted:
+  """What is made by tf.get_variable, and checks of what is made besides."""
+
+  def __init__(self, maker, error=cli.UsageError):
+    """
+    Args:
+      maker: str, the function that makes the variables, such as 'build()'.
+      error: callable(str) -> the exception to raise.
+    """
+    self._maker = maker
+    self._error = error
+    self._names = set()
+
+  @contextlib.contextmanager
+  def scope(self):
+    """The variable scope in which the model is built, inside all others.
+
+    Raises:
+      The error: a variable has a constraint.
+    """
+    with tf.variable_scope(
+      tf.get_variable_scope(), custom_getter=self._get_variable
+    ):
+      yield
+
+  def _get_variable(self, getter, name, *args, **kwargs):
+    if kwargs.get('constraint'):
+      raise self._error(
+        f'the variable {name!r} has a constraint, which no update rule keeps: '
+        'have the model compute with what the constraint gives, such as '
+        'tf.maximum(weights, 0)'
+      )
+    self._names.add(name)
+    return getter(name, *args, **kwargs)
+
+  def check_made(self, variables):
+    """Raises the error if one of `variables` was made in another way."""
+    for variable in variables:
+      name = variable.op.name
+      # A partitioner splits the requested variable into parts.
+      if not {name, name.rpartition('/part_')[0]} & self._names:
+        raise self._error(
+          f'the variable {name!r} is made by tf.Variable, by a Keras layer or '
+          f'outside of {self._maker}: make it there by tf.get_variable, which '
+          'puts it on a ps'
+        )
+
+  def check_trainable(self):
+    """Raises the error if a trainable variable has no gradient by its dtype."""
+    for variable in tf.trainable_variables():
+      if not variable.dtype.is_floating:
+        raise self._error(
+          f'the variable {variable.op.name!r} is of {variable.dtype.name}, and '
+          'no gradient moves it: make it with trainable=False, or of floats'
+        )
