@@ -5,6 +5,8 @@ optimizer's. What is replaced, and why:
 
 - Its token queue: all workers share it, so a fast worker could take the token
   of one that died while waiting, and contribute twice to an update.
+- Its way to push: a worker that died in mid-push would be in some accumulators
+  twice once it is back (see given_parts.py).
 - Its local step on each worker: a token kept beside the global_step need not
   travel, and steps that follow each other in one session.run need not wait for
   it.
