@@ -2,12 +2,14 @@
 
 Each state of two ps, N workers and the chief's thread is visited, breadth
 first, up to some rounds and deaths. A message is one transition, so that they
-overtake each other as on a network. What is looked for is a state short of the
-last round in which nothing can happen any more: a stall.
+overtake each other as on a network. What is looked for is a stall, a state
+short of the last round in which nothing can happen any more, and a mean of
+contributions that are not of N different workers.
 
-The model follows sync_round.py and round_entry.py of exchange/rounds: an
-accumulator drops what is older than its step, a token is life * 100 + step, a
-chief that comes back begins a life. Not in it: R other than N, and a message
+The model follows sync_round.py, round_entry.py and given_parts.py of
+exchange/rounds: an accumulator drops what is older than its step, a token is
+life * 100 + step, a chief that comes back begins a life, a ps notes the token
+of each worker's last contribution. Not in it: R other than N, and a message
 that outlives its sender.
 """
 
@@ -46,11 +48,25 @@ class Updates:
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-  """The step below which it drops, its contributions, the threads that wait."""
+  """The step below which it drops, who has contributed, who waits for it.
+
+  `givers` are workers, in order; `asking` are threads. `notes` are the (worker,
+  token) that the ps has noted.
+  """
 
   step: int = _LIFE
-  count: int = 0
+  givers: tuple = ()
   asking: tuple = ()
+  notes: frozenset = frozenset()
+
+  def give(self, worker, token, has_notes):
+    """Returns the Accumulator that a contribution has come to."""
+    note = worker, token
+    is_in = token >= self.step and not (has_notes and note in self.notes)
+    givers = tuple(sorted((*self.givers, *[worker] * is_in)))
+    # Those of rounds that are over tell nothing any more.
+    notes = {n for n in self.notes if n[1] >= self.step} | {note}
+    return dataclasses.replace(self, givers=givers, notes=frozenset(notes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +77,7 @@ class State:
   life: int = 1
   step: int = 0
   num_deaths: int = 0
+  has_notes: bool = True
 
   @property
   def token(self):
@@ -88,14 +105,17 @@ def _move_worker(state, i):
   # All of its contribution is on its way at once; each part arrives by itself.
   for ps in worker.left or _ALL_PS:
     found, left = state.accumulators[ps], (worker.left or _ALL_PS) - {ps}
-    taken_in = int(worker.token >= found.step)
     changes = {'left': left}
     if not left:
       changes |= {'token': None, 'holds': _WAITS}
     yield dataclasses.replace(
       state,
       workers=_put(state.workers, i, **changes),
-      accumulators=_put(state.accumulators, ps, count=found.count + taken_in),
+      accumulators=_put(
+        state.accumulators,
+        ps,
+        **vars(found.give(i, worker.token, state.has_notes)),
+      ),
     )
 
 
@@ -141,8 +161,10 @@ def _move_thread(state, t):
     )
   for ps in thread.unanswered - thread.unasked:
     found = state.accumulators[ps]
-    if found.asking[0] == t and found.count >= len(state.workers):
-      taken = Accumulator(found.step + 1, 0, found.asking[1:])
+    if found.asking[0] == t and len(found.givers) >= len(state.workers):
+      taken = dataclasses.replace(
+        found, step=found.step + 1, givers=(), asking=found.asking[1:]
+      )
       left = thread.unanswered - {ps}
       yield dataclasses.replace(
         state,
@@ -194,9 +216,16 @@ def _find_deaths(state):
     yield dataclasses.replace(state, **changes)
 
 
-def find_stall(num_workers, num_threads, num_steps, num_deaths):
-  """Returns (a state that is a stall or None, how many were seen)."""
-  first = State((Worker(),) * num_workers, (Updates(),) * num_threads)
+def _is_wrong(state):
+  """Whether a worker has contributed twice to what is still to be taken."""
+  return any(len({*a.givers}) < len(a.givers) for a in state.accumulators)
+
+
+def find_fault(num_workers, num_threads, num_steps, num_deaths, has_notes=True):
+  """Returns (a state at fault or None, how many were seen)."""
+  first = State(
+    (Worker(),) * num_workers, (Updates(),) * num_threads, has_notes=has_notes
+  )
   seen, new = {first}, [first]
   while new:
     found = []
@@ -204,7 +233,7 @@ def find_stall(num_workers, num_threads, num_steps, num_deaths):
       if state.step >= num_steps:
         continue
       after = list(_find_next(state, num_threads))
-      if not after:
+      if not after or _is_wrong(state):
         return state, len(seen)
       if state.num_deaths < num_deaths:
         after += _find_deaths(state)
@@ -219,16 +248,24 @@ def find_stall(num_workers, num_threads, num_steps, num_deaths):
 @pytest.mark.parametrize(
   'num_workers, num_deaths', [(1, 2), (2, 0), (2, 1), (2, 2), (3, 0)]
 )
-def test_no_order_of_messages_and_deaths_is_a_stall(num_workers, num_deaths):
-  stall, num_states = find_stall(num_workers, 1, 2, num_deaths)
-  assert stall is None
+def test_in_no_order_of_messages_and_deaths_all_wait_or_one_counts_twice(
+  num_workers, num_deaths
+):
+  fault, num_states = find_fault(num_workers, 1, 2, num_deaths)
+  assert fault is None
   assert num_states > 20
+
+
+def test_without_notes_one_that_dies_in_mid_push_counts_twice():
+  fault, _ = find_fault(2, 1, 2, 1, has_notes=False)
+  assert fault.num_deaths == 1
+  assert (1, 1) in [a.givers for a in fault.accumulators]
 
 
 def test_two_threads_of_updates_stall_each_waits_for_what_the_other_has():
   # What incarnations.LossHook and RoundHook._end_updates must not let happen.
-  stall, _ = find_stall(2, 2, 3, 0)
+  stall, _ = find_fault(2, 2, 3, 0)
   assert all(w.token is None for w in stall.workers)
   first = [a.asking[0] for a in stall.accumulators if a.asking]
-  assert {a.count for a in stall.accumulators} <= {0, 2}
+  assert {a.givers for a in stall.accumulators} <= {(), (0, 1)}
   assert sorted(first) == [0, 1]

@@ -10,7 +10,9 @@ twice to a round of that life.
 With R = N workers no contribution is late. Otherwise the first R are chosen
 under a lock beside the global_step, for all shards at once: left alone, each
 accumulator would take its own first R, and any others that arrive before the
-chief has asked for the mean.
+chief has asked for the mean. With R < N these are of R different workers: the
+table records with which token each worker was last chosen. With R > N a worker
+is chosen several times.
 """
 
 import tensorflow.compat.v1 as tf
@@ -18,9 +20,10 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.center import ps_lock
 
 LIFE = 1 << 40
-# The keys of the table: the number of lives so far, and the number of
-# contributions that have entered, R * global_step at the start of a round.
-LIVES, NUM_IN = 0, 1
+# The keys of the table: the number of lives so far; the number of contributions
+# that have entered, R * global_step at the start of a round; two of places.py;
+# and from FIRST_WORKER on the token with which each worker entered last.
+LIVES, NUM_IN, ENDED, FULL, FIRST_WORKER = range(5)
 # Older than any token: an accumulator drops it.
 NEVER_IN = -1
 
@@ -62,6 +65,8 @@ class Entry:
     self._num_contributions = num_contributions
     self._global_step = global_step
     self.is_lock_step = num_contributions == cluster.num_workers
+    self._enters_once = num_contributions <= cluster.num_workers
+    self._own_key = FIRST_WORKER + cluster.task_index
     with tf.device(global_step.device):
       self._table = tf.raw_ops.MutableHashTableV2(
         key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/entry'
@@ -79,7 +84,7 @@ class Entry:
 
     All parts of a contribution must have arrived before the lock is taken. A
     contribution cut off by its worker's death is not counted, so another takes
-    its place.
+    its place: its worker's successor or, if that comes later, another worker.
 
     Args:
       own_token: int64 scalar tensor on this ps.
@@ -88,8 +93,8 @@ class Entry:
 
     Returns:
       (staleness, ops): int64 scalar tensor, 0 if the contribution is in,
-      else the number of rounds it missed; None in lock-step, where the next
-      token tells.
+      else the number of rounds it missed, or 1 if R <= N and this worker is in
+      that round already; None in lock-step, where the next token tells.
     """
     if self.is_lock_step:
       return None, apply(own_token)
@@ -98,9 +103,17 @@ class Entry:
       # A worker killed here may have contributed without being counted.
       num_in, open_step = self._find_open(self._global_step.read_value())
       is_in = tf.equal(own_token, self._read_life() + open_step)
+      last = self._find(self._own_key)
+      if self._enters_once:
+        is_in &= tf.not_equal(own_token, last)
       never = tf.constant(NEVER_IN, tf.int64)
       with tf.control_dependencies(apply(tf.where(is_in, own_token, never))):
-        counted = self._set({NUM_IN: num_in + tf.cast(is_in, tf.int64)})
+        counted = self._set(
+          {
+            NUM_IN: num_in + tf.cast(is_in, tf.int64),
+            self._own_key: tf.where(is_in, own_token, last),
+          }
+        )
       missed = tf.maximum(open_step - step_of(own_token), 1)
       with tf.control_dependencies([counted]):
         return tf.where(is_in, tf.zeros_like(missed), missed)

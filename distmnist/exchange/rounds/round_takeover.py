@@ -75,7 +75,7 @@ def build_emptying(the_round, token):
     the_round: sync_round.Round.
     token: int64 scalar tensor, the first one of a new life.
   """
-  emptied = []
+  emptied = {}
   for accumulator, device in the_round.accumulators:
     with tf.device(device):
       # First, so that no more old contributions come in.
@@ -84,5 +84,13 @@ def build_emptying(the_round, token):
         taken = sparse_sum.take_all(accumulator, token)
       # Taking the mean has advanced the step of the accumulator.
       with tf.control_dependencies([taken]):
-        emptied.append(accumulator.set_global_step(token))
-  return tf.group(*emptied)
+        done = accumulator.set_global_step(token)
+    emptied.setdefault(device, []).append(done)
+  if not the_round.given:
+    return tf.group(*sum(emptied.values(), []))
+  forgotten = []
+  for device, done in emptied.items():
+    # Last: what was noted but thrown away would otherwise be missing.
+    with tf.control_dependencies(done):
+      forgotten.append(the_round.given.forget(device))
+  return tf.group(*forgotten)

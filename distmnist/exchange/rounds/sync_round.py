@@ -13,7 +13,15 @@ with its token begins with a new one; a successor of one that died waiting takes
 the token meant for it. Each worker therefore has its own queue: from a shared
 one, a fast worker could take a dead one's token and contribute twice to a
 round. The same holds when the chief is replaced, even during an update: see
-exchange/rounds/round_entry.py.
+exchange/rounds/round_entry.py. A worker that died in mid-push had contributed
+to some accumulators: the ps of each records this (given_parts.py), and its
+successor contributes to the others.
+
+With R < N the same queues keep a fast worker from the tokens of a slow one,
+with which its gradients would come too late, and the same records keep a worker
+from contributing twice. But if another worker takes the place of one that died
+in mid-push, some accumulators have one contribution more than others. With R >
+N all share one queue, as a worker contributes several times to a round.
 
 The session hook is in exchange/rounds/round_hook.py.
 """
@@ -22,7 +30,14 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import transport
 from distmnist.exchange.center import center_average
-from distmnist.exchange.rounds import round_entry, round_hook, token_barrier
+from distmnist.exchange.rounds import (
+  contributions,
+  given_parts,
+  newest_token,
+  round_entry,
+  round_hook,
+  token_table,
+)
 
 
 def make_accumulators(shards):
@@ -60,6 +75,8 @@ class Round:
   """The accumulators and tokens of a rule.
 
   Attributes:
+    parts: list of lists of int, the accumulators whose tensors come together.
+    given: given_parts.GivenParts of these parts, or None with R > N.
     update_op: the op by which the chief does a round, for `hook`.
     rounds_per_run: int, how many rounds the chief's thread asks for in a
       session.run: they follow each other on the ps, so the workers need not
@@ -77,7 +94,8 @@ class Round:
     global_step,
     accumulators,
     token,
-    make_tokens=token_barrier.Tokens,
+    make_tokens=newest_token.make_tokens,
+    parts=None,
   ):
     """
     Args:
@@ -88,6 +106,7 @@ class Round:
         has a tensor for each.
       token: int64 local variable, this worker's last token.
       make_tokens: callable like token_barrier.Tokens.
+      parts: see `parts`; by default each tensor comes by itself.
     """
     self.cluster = cluster
     self.num_contributions = num_contributions
@@ -97,7 +116,13 @@ class Round:
     self.entry = self.make_entry(cluster, num_contributions, global_step)
     device = global_step.device
     self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
-    self.token_table = token_barrier.TokenTable(cluster, device)
+    self.token_table = token_table.TokenTable(cluster, device)
+    self.parts = parts or [[i] for i in range(len(accumulators))]
+    self.given = None
+    if num_contributions <= cluster.num_workers:
+      self.given = given_parts.GivenParts(
+        cluster, [accumulators[part[0]][1] for part in self.parts]
+      )
     self.update_op = None
     self.rounds_per_run = 5
     self.pushed = []
@@ -125,7 +150,7 @@ class Round:
     They carry the new step, and must not be sent before all is applied.
     """
     with tf.control_dependencies(center_average.follow(ops)):
-      self.update_op = self.tokens.make()
+      self.update_op = self.tokens.end_round()
 
   def push_and_wait(self, pairs, own_token=None, mark_done=list):
     """Contributes, and waits for the end of the round; may be in a branch.
@@ -170,22 +195,13 @@ class Round:
 
   def _contribute(self, tensors, own_token):
     """Sets `pushed`; returns the staleness, see Entry.contribute."""
+    contribution = contributions.Contribution(self, tensors)
     arrived = [] if self.entry.is_lock_step else tensors
     with tf.device(self.global_step.device), tf.control_dependencies(arrived):
       staleness, self.pushed = self.entry.contribute(
-        tf.identity(own_token), lambda token: self._apply(tensors, token)
+        tf.identity(own_token), contribution.apply
       )
     return staleness
-
-  def _apply(self, tensors, local_step):
-    """Returns the ops by which the accumulators take `tensors`."""
-    applied = []
-    for (accumulator, place), tensor in zip(
-      self.accumulators, tensors, strict=True
-    ):
-      with tf.device(place):
-        applied.append(accumulator.apply_grad(tensor, local_step))
-    return applied
 
   def hook(self, stop, pull=None):
     """Returns the RoundHook; to be built while the graph is still open.

@@ -17,19 +17,13 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 
-# Keys besides those of round_entry: the life in which the updates have ended,
-# the life in which there are no more places, and from _FIRST_PLACE on the token
-# with which each worker had a place.
-_ENDED, _FULL, _FIRST_PLACE = 2, 3, 4
+# Of the table of round_entry: the life in which the updates have ended, and the
+# life in which there are no more places.
+_ENDED, _FULL = round_entry.ENDED, round_entry.FULL
 
 
 class Places(round_entry.Entry):
   """The places of the open round; with R = N each worker has one."""
-
-  def __init__(self, cluster, num_contributions, global_step):
-    """Args: see round_entry.Entry."""
-    super().__init__(cluster, num_contributions, global_step)
-    self._place = _FIRST_PLACE + cluster.task_index
 
   def contribute(self, own_token, apply):
     """Contributes to the round of `own_token`, if there is a place in it.
@@ -50,14 +44,14 @@ class Places(round_entry.Entry):
     def enter():
       step, life = self._global_step.read_value(), self._read_life()
       num_in, open_step = self._find_open(step)
-      had = self._find(self._place)
+      had = self._find(self._own_key)
       is_mine = tf.equal(own_token, had) & tf.equal(own_token, life + step)
       is_free = tf.equal(own_token, life + open_step) & ~self._is_full()
       is_in = is_mine | is_free
       counted = self._set(
         {
           round_entry.NUM_IN: num_in + tf.cast(is_in & ~is_mine, tf.int64),
-          self._place: tf.where(is_in, own_token, had),
+          self._own_key: tf.where(is_in, own_token, had),
         }
       )
       missed = tf.maximum(open_step - round_entry.step_of(own_token), 1)

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import sync_round
+from distmnist.exchange.rounds import contributions, sync_round
 from distmnist.exchange.shards import places, shard_tokens
 
 # In a session.run of the chief, which has several rounds of a small model.
@@ -29,7 +29,6 @@ class ShardRound(sync_round.Round):
       shards: list of tf.Variable.
       units: list of lists of int, the shards that travel together.
     """
-    self._units = units
     super().__init__(
       cluster,
       num_contributions,
@@ -40,30 +39,15 @@ class ShardRound(sync_round.Round):
         shard_tokens.ShardTokens,
         unit_devices=[shards[unit[0]].device for unit in units],
       ),
+      units,
     )
     self.rounds_per_run = max(1, min(5, _UNITS_PER_RUN // len(units)))
 
   def _contribute(self, tensors, own_token):
+    contribution = contributions.Contribution(self, tensors)
     with tf.device(self.global_step.device):
       staleness, self.pushed = self.entry.contribute(
-        own_token, lambda token: self._apply(tensors, token)
+        own_token, contribution.apply
       )
     self.tokens.begin_wait(staleness)
     return staleness
-
-  def _apply(self, tensors, local_step):
-    given = [None] * len(tensors)
-    for number, unit in enumerate(self._units):
-      parts = [tensors[i] for i in unit]
-      accumulators = [self.accumulators[i][0] for i in unit]
-
-      def build(token, accumulators=accumulators, parts=parts):
-        return [
-          accumulator.apply_grad(part, token)
-          for accumulator, part in zip(accumulators, parts, strict=True)
-        ]
-
-      noted = self.tokens.parts.give_once(number, local_step, build, parts)
-      for i in unit:
-        given[i] = noted
-    return given

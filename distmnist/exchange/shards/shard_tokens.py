@@ -17,19 +17,13 @@ under the lock under which tokens are handed out.
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry, token_barrier
-from distmnist.exchange.shards import (
-  given_parts,
-  late_wait,
-  unit_progress,
-  unit_queues,
-)
+from distmnist.exchange.shards import late_wait, unit_progress, unit_queues
 
 
 class ShardTokens(token_barrier.Tokens):
   """The tokens of all units, besides those of the round; for R <= N.
 
   Attributes: those of token_barrier.Tokens, and
-    parts: given_parts.GivenParts, through which this worker contributes.
     progress: unit_progress.UnitProgress, how far each unit is.
   """
 
@@ -39,15 +33,12 @@ class ShardTokens(token_barrier.Tokens):
       cluster, num_contributions, entry, device: see token_barrier.Tokens.
       unit_devices: list of str, the device of each unit.
     """
-    super().__init__(cluster, num_contributions, entry, device, True)
+    super().__init__(cluster, num_contributions, entry, device)
     self._worker = cluster.task_index
     self._workers = range(cluster.num_workers)
     self._late_wait = None
     self._units = unit_queues.UnitQueues(cluster.num_workers, unit_devices)
     self.progress = unit_progress.UnitProgress(self._units)
-    self.parts = given_parts.GivenParts(
-      self._units, self._worker, cluster.num_workers
-    )
 
   def begin_wait(self, staleness):
     """Call before `wait` and `take`; `staleness` is from Entry.contribute."""
@@ -147,7 +138,6 @@ class ShardTokens(token_barrier.Tokens):
     for place in self._units.places:
       with tf.device(place):
         done.append(self.progress.reset(place, tf.identity(token)))
-        done.append(self.parts.forget(place))
     return done
 
   def offer_own(self):

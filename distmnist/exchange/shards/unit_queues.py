@@ -1,8 +1,8 @@
 """The queues in which workers wait for the units of a round, ps by ps.
 
 See shard_tokens.py. Each unit has a queue for each worker, beside its shards,
-and a ps has a table of numbers for its units (unit_progress.py and
-given_parts.py). The table needs no initialisation and is in no checkpoint.
+and a ps has a table of numbers for its units (unit_progress.py). The table
+needs no initialisation and is in no checkpoint.
 """
 
 import tensorflow.compat.v1 as tf

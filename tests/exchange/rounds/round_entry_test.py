@@ -9,19 +9,29 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange.rounds import round_entry
 
 LIFE = round_entry.LIFE
-HOSTS = ('p:1',), ('w0:1', 'w1:1', 'w2:1')
+NUM_WORKERS = 3
 
 
 class Desk:
-  """The entry to rounds of R of three workers, run in one session."""
+  """The entry of each worker to rounds of R of them, run in one session."""
 
-  def __init__(self, session, num_contributions, step=0):
+  def __init__(
+    self, session, num_contributions, step=0, num_workers=NUM_WORKERS
+  ):
     self._session = session
     self.global_step = tf.get_variable(
       'global_step', initializer=tf.constant(step, tf.int64)
     )
-    member = cluster_lib.make_cluster(*HOSTS, 'worker', 0)
-    self.entry = round_entry.Entry(member, num_contributions, self.global_step)
+    hosts = ('p:1',), tuple(f'w{i}:1' for i in range(num_workers))
+    entries = [
+      round_entry.Entry(
+        cluster_lib.make_cluster(*hosts, 'worker', i),
+        num_contributions,
+        self.global_step,
+      )
+      for i in range(num_workers)
+    ]
+    self.entry = entries[0]
     # Of a contribution that has come: the local_step that the accumulators got.
     self._applied = tf.get_variable(
       'applied', initializer=tf.constant(0, tf.int64)
@@ -30,8 +40,10 @@ class Desk:
       'prepared', initializer=tf.zeros([2], tf.int64)
     )
     self._own_token = tf.placeholder(tf.int64, [])
-    self._staleness, ops = self.entry.contribute(self._own_token, self._apply)
-    self._ops = tf.group(*ops)
+    self._contributions = []
+    for entry in entries:
+      staleness, ops = entry.contribute(self._own_token, self._apply)
+      self._contributions.append([staleness, tf.group(*ops)])
     self._token = self.entry.read_token()
     self._begin = self.entry.begin_life(self._prepare)
     session.run(tf.global_variables_initializer())
@@ -44,10 +56,10 @@ class Desk:
     now = self.entry.read_token()
     return self._prepared.assign([token, now], read_value=False)
 
-  def contribute(self, token):
+  def contribute(self, worker, token):
     """Returns (staleness, local_step that was applied)."""
     staleness, _ = self._session.run(
-      [self._staleness, self._ops], {self._own_token: token}
+      self._contributions[worker], {self._own_token: token}
     )
     return int(staleness), int(self._session.run(self._applied))
 
@@ -82,28 +94,48 @@ def test_nobody_begins_in_a_life_before_it_is_prepared(
 def test_the_first_contributions_are_in_and_later_ones_are_too_old(tf_session):
   desk = Desk(tf_session, num_contributions=2)
   token, _ = desk.begin_life()
-  assert desk.contribute(token) == (0, token)
-  assert desk.contribute(token) == (0, token)
+  assert desk.contribute(0, token) == (0, token)
+  assert desk.contribute(1, token) == (0, token)
   # Though the global_step is 0 still: the round has what it needs.
   assert desk.read_token() == token
-  assert desk.contribute(token) == (1, -1)
+  assert desk.contribute(2, token) == (1, -1)
   # The next round is open, for any that has its token.
-  assert desk.contribute(token + 1) == (0, token + 1)
-  assert desk.contribute(token + 1) == (0, token + 1)
-  assert desk.contribute(token) == (2, -1)
-  assert desk.contribute(token + 1) == (1, -1)
+  assert desk.contribute(2, token + 1) == (0, token + 1)
+  assert desk.contribute(0, token + 1) == (0, token + 1)
+  assert desk.contribute(1, token) == (2, -1)
+  assert desk.contribute(1, token + 1) == (1, -1)
+
+
+def test_a_worker_is_in_a_round_once_and_with_spare_tokens_more_often(
+  tf_session,
+):
+  desk = Desk(tf_session, num_contributions=2)
+  token, _ = desk.begin_life()
+  assert desk.contribute(2, token) == (0, token)
+  assert desk.contribute(2, token) == (1, -1)
+  assert desk.contribute(0, token) == (0, token)
+  assert desk.contribute(2, token + 1) == (0, token + 1)
+  # The same step of another life is another round.
+  token, _ = desk.begin_life()
+  assert desk.contribute(2, token) == (0, token)
+  with tf.Graph().as_default(), tf.Session() as session:
+    desk = Desk(session, num_contributions=4)
+    token, _ = desk.begin_life()
+    for worker in 0, 1, 1, 2:
+      assert desk.contribute(worker, token) == (0, token)
+    assert desk.contribute(1, token) == (1, -1)
 
 
 def test_a_new_life_drops_what_was_given_before_it(tf_session):
   desk = Desk(tf_session, num_contributions=2, step=5)
   old, _ = desk.begin_life()
-  assert desk.contribute(old) == (0, old)
+  assert desk.contribute(0, old) == (0, old)
   new, _ = desk.begin_life()
-  assert desk.contribute(old) == (1, -1)
+  assert desk.contribute(1, old) == (1, -1)
   # The contribution of the old life takes no other's place.
-  assert desk.contribute(new) == (0, new)
-  assert desk.contribute(new) == (0, new)
-  assert desk.contribute(new) == (1, -1)
+  assert desk.contribute(0, new) == (0, new)
+  assert desk.contribute(1, new) == (0, new)
+  assert desk.contribute(2, new) == (1, -1)
 
 
 def test_where_all_give_no_lock_tells_who_is_in(tf_session):
@@ -123,12 +155,12 @@ def test_where_all_give_no_lock_tells_who_is_in(tf_session):
 def test_of_many_at_once_as_many_get_in_as_a_round_takes(
   tf_session, num_contributions
 ):
-  desk = Desk(tf_session, num_contributions)
+  desk = Desk(tf_session, num_contributions, num_workers=8)
   token, _ = desk.begin_life()
   with concurrent.futures.ThreadPoolExecutor(8) as threads:
-    found = list(threads.map(lambda _: desk.contribute(token)[0], range(24)))
+    found = list(threads.map(lambda i: desk.contribute(i, token)[0], range(8)))
   assert sorted(found) == [0] * num_contributions + [1] * (
-    24 - num_contributions
+    8 - num_contributions
   )
 
 

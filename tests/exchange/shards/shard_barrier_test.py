@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import sharding, transport
-from distmnist.exchange.rounds import round_entry
-from distmnist.exchange.shards import places, shard_tokens, unit_queues
+from distmnist.exchange.rounds import given_parts, round_entry
+from distmnist.exchange.shards import places, unit_queues
 from distmnist.strategies import sync_sgd
 from tests.support import in_process
 from tests.support import stepper as stepper_lib
@@ -178,20 +178,16 @@ class Hand:
     """Contributes to one shard, as that worker does."""
 
     def build():
-      entry = self._build_entry(worker)
-      tokens = shard_tokens.ShardTokens(
-        self._members[worker],
-        *(2, entry, '/job:ps/task:0/device:CPU:0', self._devices),
-      )
+      given = given_parts.GivenParts(self._members[worker], self._devices)
       with tf.device(self._devices[shard]):
         accumulator = tf.ConditionalAccumulator(
           tf.float32, [1], shared_name=f'round/contributions_{shard}'
         )
-      return tokens.parts.give_once(
+      return given.give_once(
         shard,
+        given.read(shard, []),
         tf.constant(self.token, tf.int64),
         lambda once: [accumulator.apply_grad([float(gradient)], once)],
-        [],
       )
 
     self._run(build)
