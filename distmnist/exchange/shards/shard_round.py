@@ -66,4 +66,10 @@ class ShardRound(sync_round.Round):
       noted = self.tokens.parts.give_once(number, local_step, build, parts)
       for i in unit:
         given[i] = noted
+    # Those of `state` are in no unit.
+    for i, tensor in enumerate(tensors):
+      if given[i] is None:
+        accumulator, place = self.accumulators[i]
+        with tf.device(place):
+          given[i] = accumulator.apply_grad(tensor, local_step)
     return given
