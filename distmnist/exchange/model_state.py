@@ -5,26 +5,48 @@ a worker computes with its own copy, which it reads at the start of its session.
 A step that replaces the copy a by b changes the center c to
 
   c + b - a + (m - 1) (c - a)   under asynchronous rules; the copy becomes c
-  c + (b - a) / N               with N workers in lock-step; the copy becomes b
 
 where m is db/da per entry, from 0 to 1. For an average that moves by a fixed
-rate towards that of each batch, m is 1 minus that rate, and the first line is
-the step from c itself, computed on the ps, however old a is. With m = 1 only
-b - a would be added, and a stale worker would subtract a share of its old copy
-from a center that has moved on: a variance would end below zero. Where b does
-not depend on a, m = 0: the center becomes b.
+rate towards that of each batch, m is 1 minus that rate, and this is the step
+from c itself, computed on the ps, however old a is. With m = 1 only b - a would
+be added, and a stale worker would subtract a share of its old copy from a
+center that has moved on: a variance would end below zero. Where b does not
+depend on a, m = 0: the center becomes b. What a step does not change is not
+sent.
 
-Such a moving average is linear in the batches: in lock-step the center is the
-mean of the N workers' averages, which is the average of the mean of their
-batches, in whatever order they arrive. Only worker 0 counts whole numbers. What
-a step does not change is not sent.
+With N workers in lock-step the copy becomes b, and the center moves once a
+round, which is one step or T:
+
+  c + (1/N) sum_i (b^i - a^i)   at the end of a round; the copies become c
+
+A moving average is linear in the batches: so the center is the average of the
+mean of the workers' batches. Only worker 0 counts whole numbers. The changes
+are contributions to the round: see exchange/rounds/state_means.py.
 
 Without a ps each worker has its own variables, and the chief's are saved.
 """
 
+from typing import NamedTuple
+
 import tensorflow.compat.v1 as tf
 
 _COPIES = 'distmnist/model_state'
+
+
+class Change(NamedTuple):
+  """How a step in lock-step changes a variable; a round does the rest.
+
+  Attributes:
+    variable: tf.Variable, of the center.
+    copy: tf.Variable, the worker's.
+    pulled: tf.Variable beside it, the value that the worker has pulled.
+    left: tf.Operation, which leaves the new value in the copy.
+  """
+
+  variable: tf.Variable
+  copy: tf.Variable
+  pulled: tf.Variable
+  left: tf.Operation
 
 
 class ModelState:
@@ -37,10 +59,11 @@ class ModelState:
       is_lock_step: bool, see strategy.Strategy.
     """
     self._cluster = cluster
-    self._is_lock_step = is_lock_step
+    self._is_in_rounds = is_lock_step and cluster.num_ps > 0
     self._copies = {}
     self._changes = {}
     self._left = {}
+    self._taken = None
 
   def activate(self):
     """Makes models built in the default graph from now on use this object."""
@@ -53,14 +76,9 @@ class ModelState:
       return variable
     name = variable.op.name
     if name not in self._copies:
-      with tf.device(self._cluster.compute_device):
-        self._copies[name] = tf.Variable(
-          variable.read_value(),
-          trainable=False,
-          collections=[tf.GraphKeys.LOCAL_VARIABLES],
-          name=f'local_copy/{name}',
-          use_resource=True,
-        )
+      self._copies[name] = self._make_local(
+        variable.read_value(), f'local_copy/{name}'
+      )
     return self._copies[name]
 
   def read(self, variable):
@@ -84,12 +102,45 @@ class ModelState:
     """
     self._changes.setdefault(variable.op.name, (variable, []))[1].append(value)
 
+  def take_changes(self):
+    """Returns the Changes of this step, which a round takes to the center.
+
+    A list, the same whenever it is called; empty where no round is to do this.
+    """
+    if not self._is_in_rounds:
+      return []
+    if self._taken is None:
+      self._taken = [
+        self._leave(variable, values)
+        for variable, values in self._changes.values()
+      ]
+    return self._taken
+
   def build_updates(self):
-    """Adds the updates given to `change` to the collection UPDATE_OPS."""
-    for variable, values in self._changes.values():
-      tf.add_to_collection(
-        tf.GraphKeys.UPDATE_OPS, self._build_update(variable, values)
+    """Adds the updates given to `change` to the collection UPDATE_OPS.
+
+    Raises:
+      NotImplementedError: a lock-step rule has made no round.
+    """
+    if self._is_in_rounds and self._changes and self._taken is None:
+      raise NotImplementedError(
+        'a lock-step rule without a sync_round.Round: the center would not get '
+        f'the changes of {", ".join(self._changes)}'
       )
+    if self._is_in_rounds:
+      updates = [change.left for change in self.take_changes()]
+    else:
+      updates = [self._build_update(*each) for each in self._changes.values()]
+    for update in updates:
+      tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+
+  def _leave(self, variable, values):
+    """Returns the Change that leaves the mean of `values` in the copy."""
+    copy = self.copy(variable)
+    pulled = self._make_local(copy.initial_value, f'pulled/{variable.op.name}')
+    with tf.device(copy.device):
+      left = copy.assign(_build_mean(values), read_value=False)
+    return Change(variable, copy, pulled, left)
 
   def _build_update(self, variable, values):
     copy = self.copy(variable)
@@ -99,12 +150,7 @@ class ModelState:
         return variable.assign(new, read_value=False)
       change = new - copy.read_value()
       kept = None
-      if self._is_lock_step:
-        if new.dtype.is_floating:
-          change /= self._cluster.num_workers
-        elif not self._cluster.is_chief:
-          change = tf.zeros_like(change)
-      elif new.dtype.is_floating:
+      if new.dtype.is_floating:
         kept = _build_kept(new, copy)
         change += (1 - kept) * copy.read_value()
     with tf.device(variable.device):
@@ -112,12 +158,21 @@ class ModelState:
         change if kept is None else _go_on(variable, kept, change),
         read_value=False,
       )
-      if not self._is_lock_step:
-        with tf.control_dependencies([sent]):
-          new = variable.read_value()
+      with tf.control_dependencies([sent]):
+        new = variable.read_value()
     # `sent` must see the copy's old value.
     with tf.control_dependencies([sent]):
       return copy.assign(new, read_value=False)
+
+  def _make_local(self, value, name):
+    with tf.device(self._cluster.compute_device):
+      return tf.Variable(
+        value,
+        trainable=False,
+        collections=[tf.GraphKeys.LOCAL_VARIABLES],
+        name=name,
+        use_resource=True,
+      )
 
 
 def _build_kept(new, copy):
@@ -167,3 +222,9 @@ def change(variable, value):
   """
   for state in tf.get_collection(_COPIES):
     state.change(variable, value)
+
+
+def take_changes():
+  """Returns the Changes of the default graph, see ModelState.take_changes."""
+  found = tf.get_collection(_COPIES)
+  return found[0].take_changes() if found else []

@@ -16,7 +16,7 @@ the chief, which may have restored them, broadcasts its own. Every step waits
 for every worker, and so all of them wait while the chief saves or validates.
 
 With a --wire_dtype of 16 bits each worker casts its gradients before the ring,
-which then adds and divides in that dtype.
+which then adds and divides in that dtype; what overflows counts as zeros.
 
 If a worker dies (kill -9, a diverged cost), all must end: the ring is broken,
 and TensorFlow cannot mend it. Within seconds the others exit with one line and

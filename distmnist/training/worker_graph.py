@@ -63,6 +63,7 @@ def build(task, choice, train_split, seed):
     plan.dealing,
   )
   if warmup:
+    warmup.hold_back_updates()
     graph_warmup.keep_loops_whole(tf.get_default_graph())
   _describe(task, choice, step)
   [batches] = tf.get_collection(fed_rows.COLLECTION)

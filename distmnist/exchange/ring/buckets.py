@@ -39,7 +39,8 @@ def fill(sizes, bucket_bytes):
 def build_means(cluster, gradients, variables, more, key, bucket_bytes):
   """Builds the means over all workers, with the same bits on each.
 
-  A worker's bucket that is not finite goes as zeros.
+  A worker's bucket that is not finite goes as zeros. Where the sum of finite
+  ones is not, as it may be in float16, the mean is zeros on all workers.
 
   Args:
     cluster: cluster.Cluster.
@@ -66,6 +67,8 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
     sent = transport.flatten(parts, wire_dtype)
     sent = nonfinite.guard(sent, cluster.task_index)
     mean = collectives.build_mean(cluster, sent, key + number)
+    # Exact, as all workers must agree.
+    mean = nonfinite.guard(mean, cluster.task_index, is_exact=True)
     found = transport.split_like(mean, like)
     for i, part in zip(indices, found, strict=False):
       means[i] = part

@@ -20,7 +20,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import sync_round
+from distmnist.exchange.rounds import state_means, sync_round
 from distmnist.exchange.tables import sparse_sum
 
 
@@ -91,8 +91,12 @@ class SyncReplicas:
     return self._round.push_and_wait(pairs, self._own_token, mark_done)
 
   def _add_to_update(self, sums, shards):
-    """Makes the chief's update also apply the means of `sums` to `shards`."""
-    if not sums:
+    """Makes the chief's update also apply the means of `sums` to `shards`.
+
+    And those of the model's own variables.
+    """
+    state = state_means.make(self._cluster)
+    if not sums and not state.accumulators:
       return
     apply_gradients = self._applier.apply_gradients
 
@@ -102,7 +106,9 @@ class SyncReplicas:
         with tf.device(device):
           means.append(accumulator.take_grad(self._replicas_to_aggregate))
       pairs = [*pairs, *zip(means, shards, strict=True)]
-      return apply_gradients(pairs, *args, **settings)
+      # So that the count of the update comes after it.
+      with tf.control_dependencies(state.build_update()):
+        return apply_gradients(pairs, *args, **settings)
 
     self._applier.apply_gradients = apply_all
 

@@ -23,7 +23,9 @@ from contributing twice. But if another worker takes the place of one that died
 in mid-push, some accumulators have one contribution more than others. With R >
 N all share one queue, as a worker contributes several times to a round.
 
-The session hook is in exchange/rounds/round_hook.py.
+The variables that a model updates itself take part in a round as well, without
+being given to it: state_means.py. The session hook is in
+exchange/rounds/round_hook.py.
 """
 
 import tensorflow.compat.v1 as tf
@@ -36,6 +38,7 @@ from distmnist.exchange.rounds import (
   newest_token,
   round_entry,
   round_hook,
+  state_means,
   token_table,
 )
 
@@ -81,6 +84,9 @@ class Round:
     rounds_per_run: int, how many rounds the chief's thread asks for in a
       session.run: they follow each other on the ps, so the workers need not
       wait for the chief to ask.
+    accumulators: list of (tf.ConditionalAccumulator, device), those given and
+      then those of `state`.
+    state: state_means.StateMeans; what updates the center runs its update, too.
     pushed: list of ops by which this worker contributes, one for each
       accumulator; known after `push_and_wait`, and only in lock-step.
   """
@@ -111,17 +117,21 @@ class Round:
     self.cluster = cluster
     self.num_contributions = num_contributions
     self.global_step = global_step
-    self.accumulators = accumulators
+    self.state = state_means.make(cluster)
+    self._num_given = len(accumulators)
+    self.accumulators = accumulators + self.state.accumulators
     self.token = token
     self.entry = self.make_entry(cluster, num_contributions, global_step)
     device = global_step.device
     self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
     self.token_table = token_table.TokenTable(cluster, device)
-    self.parts = parts or [[i] for i in range(len(accumulators))]
+    self.parts = (parts or [[i] for i in range(len(accumulators))]) + [
+      [len(accumulators) + i] for i in range(len(self.state.accumulators))
+    ]
     self.given = None
     if num_contributions <= cluster.num_workers:
       self.given = given_parts.GivenParts(
-        cluster, [accumulators[part[0]][1] for part in self.parts]
+        cluster, [self.accumulators[part[0]][1] for part in self.parts]
       )
     self.update_op = None
     self.rounds_per_run = 5
@@ -135,12 +145,12 @@ class Round:
         on the shard's ps.
     """
     means = []
-    for accumulator, device in self.accumulators:
+    for accumulator, device in self.accumulators[: self._num_given]:
       with tf.device(device):
         means.append(accumulator.take_grad(self.num_contributions))
     with tf.device(self.global_step.device):
       applied = apply(means)
-      with tf.control_dependencies([applied]):
+      with tf.control_dependencies([applied, *self.state.build_update()]):
         count = self.global_step.assign_add(1, read_value=False)
     self.end_update([count])
 
@@ -156,8 +166,8 @@ class Round:
     """Contributes, and waits for the end of the round; may be in a branch.
 
     Args:
-      pairs: list of (tensor, shard), one for each accumulator, on its ps, as
-        LocalCopies.to_shards returns them.
+      pairs: list of (tensor, shard), one for each accumulator that was given,
+        on its ps, as LocalCopies.to_shards returns them.
       own_token: int64 scalar tensor, the value of `token`; read here if None.
       mark_done: callable(ops) -> ops, Strategy.mark_done.
 
@@ -173,7 +183,7 @@ class Round:
     with tf.device(device):
       own_token = tf.identity(own_token)
 
-    tensors = [tensor for tensor, _ in pairs]
+    tensors = [tensor for tensor, _ in pairs] + self.state.push()
     staleness = self._contribute(tensors, own_token)
     new_token = self.token_table.wait_for_token(
       self.tokens.take, mark_done(self.pushed)
@@ -184,13 +194,14 @@ class Round:
         round_entry.step_of(new_token), self.global_step.read_value()
       )
       staleness = round_entry.correct(staleness, own_token, new_token)
+      pulled = self.state.end_step(is_on_ps=self.token.device == device)
     if self.token.device != device:
       new_token, new_step, staleness = transport.bring_scalars(
         [new_token, new_step, staleness]
       )
     with tf.device(self.token.device):
       taken = self.token.assign(new_token, read_value=False)
-      with tf.control_dependencies([taken]):
+      with tf.control_dependencies([taken, *pulled]):
         return tf.identity(new_step), tf.identity(staleness)
 
   def _contribute(self, tensors, own_token):
@@ -211,7 +222,7 @@ class Round:
       pull: op by which the worker pulls the center, or None; for a worker
         whose copy may be older than the token that it begins with.
     """
-    return round_hook.RoundHook(self, stop, pull)
+    return round_hook.RoundHook(self, stop, self.state.join_pull(pull))
 
 
 def make_round(cluster, num_contributions, global_step, copies):

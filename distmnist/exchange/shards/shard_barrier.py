@@ -99,16 +99,17 @@ class ShardBarrier:
       with tf.control_dependencies([means[i] for i in unit]):
         due = tokens.progress.begin(number, end)
       is_due |= {shards[i].ref(): due for i in unit}
-    applied = _apply_each_if_due(self.optimizer, is_due)
+    ends = _apply_each_if_due(self.optimizer, is_due)
     with tf.device(device):
       all_applied = self.optimizer.apply_gradients(
         list(zip(means, shards, strict=True))
       )
     handed = [
-      tokens.hand_out(number, end, [applied[shards[i].ref()] for i in u])
+      tokens.hand_out(number, end, [ends[shards[i].ref()] for i in u])
       for number, u in enumerate(units)
     ]
-    with tf.control_dependencies([all_applied, *handed]), tf.device(device):
+    applied = [all_applied, *handed, *the_round.state.build_update()]
+    with tf.control_dependencies(applied), tf.device(device):
       count = self._global_step.assign_add(1, read_value=False)
     the_round.end_update([count])
 

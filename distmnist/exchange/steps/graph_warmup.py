@@ -11,7 +11,8 @@ such a worker warms up its graphs, and pulls once all are prepared.
 During a warm-up the first tensor of a step, its batch, is what TensorFlow calls
 dead: what a branch of a condition that is not taken has in place of a value. An
 op with a dead input does not run, and its outputs are dead as well, even on a
-ps. What does not depend on the batch runs, but may only read.
+ps. What does not depend on the batch runs, but may only read: a model's own
+update that does not, such as a counter's, is made to wait for the batch.
 """
 
 import tensorflow.compat.v1 as tf
@@ -49,13 +50,15 @@ class Warmup:
       self._is_on = tf.get_local_variable(
         'is_warmup', initializer=False, use_resource=True
       )
+    self._batch = None
 
   def hold_back(self, tensor):
     """Returns `tensor`, dead during a warm-up."""
     with tf.device(self._device):
-      return tf.raw_ops.Switch(
-        data=tensor, pred=self._is_on.read_value()
-      ).output_false
+      switch = tf.raw_ops.Switch(data=tensor, pred=self._is_on.read_value())
+      # An op of its own: a Switch itself runs, whichever output is dead.
+      self._batch = tf.identity(switch.output_false)
+      return self._batch
 
   def or_zeros(self, tensor):
     """Returns `tensor`, or zeros during a warm-up, where it is dead.
@@ -69,6 +72,16 @@ class Warmup:
       ).output_true
       return tf.raw_ops.Merge(inputs=[tensor, zeros]).output
 
+  def hold_back_updates(self):
+    """Makes the UPDATE_OPS change nothing during a warm-up.
+
+    To be called once the step is built, after `hold_back`.
+    """
+    for op in _find_changes(
+      tf.get_collection(tf.GraphKeys.UPDATE_OPS), self._batch.op
+    ):
+      op._add_control_input(self._batch.op)
+
   def turn(self, is_on):
     """Returns the op that starts or ends a warm-up."""
     return self._is_on.assign(is_on, read_value=False)
@@ -76,6 +89,51 @@ class Warmup:
   def hook(self, steps):
     """Returns the hook that warms up the runs of a fused_steps.Steps."""
     return _WarmupHook(self, steps)
+
+
+def _find_changes(ops, batch):
+  """Returns what may change a variable on the way to `ops`, a list of ops.
+
+  Args:
+    ops: list of tf.Operation or tensors.
+    batch: tf.Operation; what depends on it is left out.
+  """
+  sources = _find_sources([batch])
+  found = _find_sources([getattr(op, 'op', op) for op in ops])
+  users = {}
+  for op in found:
+    for source in _list_inputs(op):
+      users.setdefault(source, []).append(op)
+  dependent, todo = set(), [batch]
+  while todo:
+    op = todo.pop()
+    if op not in dependent:
+      dependent.add(op)
+      todo += users.get(op, [])
+  return [
+    op
+    for op in found
+    if op.op_def.is_stateful
+    and op.inputs
+    and op.type != 'ReadVariableOp'
+    and op not in dependent
+    and op not in sources
+  ]
+
+
+def _find_sources(ops):
+  """Returns the set of `ops` and all that they depend on."""
+  found, todo = set(), list(ops)
+  while todo:
+    op = todo.pop()
+    if op not in found:
+      found.add(op)
+      todo += _list_inputs(op)
+  return found
+
+
+def _list_inputs(op):
+  return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
 class _WarmupHook(tf.train.SessionRunHook):

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import nonfinite
 from distmnist.exchange.ring import buckets, ring_hook
+from distmnist.logdir import report
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,43 @@ def test_on_no_worker_it_matters_which_bucket_is_full_first(
       np.testing.assert_allclose(means, expected[i], rtol=error, atol=error)
       np.testing.assert_array_equal(mean_of_more, [1.0])
       np.testing.assert_array_equal(means, results[0][i][0])
+
+
+@pytest.mark.parametrize(
+  ('wire_dtype', 'sizes', 'expected'),
+  [
+    # Each is finite in float16, their sum is not.
+    ('float16', [4e4, 4e4], 0.0),
+    ('float16', [8192.0, 40960.0], 24576.0),
+    ('bfloat16', [40960.0, 40960.0], 40960.0),
+    ('float32', [3e38, 3e38], 0.0),
+  ],
+)
+def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
+  make_cluster, wire_dtype, sizes, expected
+):
+  cluster = make_cluster(0, 2)
+  cluster.reset()
+
+  def work(index):
+    member = cluster.worker(index)
+    member = dataclasses.replace(member, wire_dtype=wire_dtype)
+    with tf.device(member.device_setter()):
+      variable = tf.get_variable('w', [2])
+    with tf.device(member.cpu_device):
+      means, _ = buckets.build_means(
+        *(member, [tf.constant([sizes[index], 1])], [variable]),
+        *(tf.zeros([1]), ring_hook.STEP, 0),
+      )
+      stats = report.WorkerStats(index)
+      hook = nonfinite.NonfiniteHook(stats)
+      hook.begin()
+    config = cluster.session_config(index)
+    with tf.Session(cluster.servers[index].target, config=config) as session:
+      [mean] = session.run(means)
+      hook.end(session)
+    return mean.tolist(), stats.nonfinite_pushes
+
+  is_dropped = expected == 0
+  expected = [expected, 0.0 if is_dropped else 1.0]
+  assert cluster.run_workers(work) == [(expected, int(is_dropped))] * 2
