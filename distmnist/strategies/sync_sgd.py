@@ -15,7 +15,7 @@ being the optimizer's rate, so that the mean becomes
 
   x~ <- x~ - sum_i lr_i g^i(x~)
 
-Variables, slots, gradient accumulators and the token queue live on the ps. A
+Variables, slots, gradient accumulators and token queues live on the ps. A
 worker pushes its gradients and waits for a token, which a thread of the chief
 hands out after each update. With R = N all wait for a dead worker to return.
 

@@ -45,7 +45,6 @@ class RoundHook(strategy.CenterHook):
     """
     self._round = the_round
     self._cluster = the_round.cluster
-    self._has_own_queue = the_round.tokens.has_own_queue
     self._stop = stop
     self._pull_op = pull
     self._first_token = None
@@ -55,12 +54,9 @@ class RoundHook(strategy.CenterHook):
   def begin(self):
     self._stop.on_request(self._leave_the_wait)
     tokens, token_table = self._round.tokens, self._round.token_table
-    # Once a new life's token can be read here, its tokens are in the queues.
-    token = self._round.entry.read_token()
+    token, taken = tokens.begin()
     with tf.control_dependencies([token]):
-      self._look = token, token_table.read()
-      if self._has_own_queue:
-        self._look += (tokens.take_all(),)
+      self._look = token, token_table.read(), taken
     self._given_token = tf.placeholder(tf.int64, [], 'given_token')
     begun = [
       self._round.token.assign(self._given_token).op,
@@ -117,9 +113,9 @@ class RoundHook(strategy.CenterHook):
     """
     num_looks, waits = 0, self._round.entry.is_lock_step
     while True:
-      token, token_table, *taken = session.run(self._look)
-      if taken and taken[0].size:
-        return max(token, *taken[0]), True
+      token, token_table, taken = session.run(self._look)
+      if taken.size:
+        return max(token, *taken), True
       if not waits:
         return token, True
       # The first worker of its index, or its predecessor had a token.

@@ -4,7 +4,8 @@ The accumulators, the mean of R gradients and its application are the
 optimizer's. What is replaced, and why:
 
 - Its token queue: all workers share it, so a fast worker could take the token
-  of one that died while waiting, and contribute twice to an update.
+  of one that died while waiting, and contribute twice to an update; or with
+  R < N the old tokens of a slow one, which make its own gradients late.
 - Its way to push: a worker that died in mid-push would be in some accumulators
   twice once it is back (see given_parts.py).
 - Its local step on each worker: a token kept beside the global_step need not

@@ -17,9 +17,11 @@ exchange/rounds/round_entry.py. A worker that died in mid-push had contributed
 to some accumulators: the ps of each records this (given_parts.py), and its
 successor contributes to the others.
 
-With R < N the same records keep a worker from contributing twice. But if
-another worker takes the place of one that died in mid-push, some accumulators
-have one contribution more than others.
+With R < N the same queues keep a fast worker from the tokens of a slow one,
+with which its gradients would come too late, and the same records keep a worker
+from contributing twice. But if another worker takes the place of one that died
+in mid-push, some accumulators have one contribution more than others. With R >
+N all share one queue, as a worker contributes several times to a round.
 
 The session hook is in exchange/rounds/round_hook.py.
 """
@@ -31,9 +33,10 @@ from distmnist.exchange.center import center_average
 from distmnist.exchange.rounds import (
   contributions,
   given_parts,
+  newest_token,
   round_entry,
   round_hook,
-  token_barrier,
+  token_table,
 )
 
 
@@ -91,7 +94,7 @@ class Round:
     global_step,
     accumulators,
     token,
-    make_tokens=token_barrier.Tokens,
+    make_tokens=newest_token.make_tokens,
     parts=None,
   ):
     """
@@ -113,7 +116,7 @@ class Round:
     self.entry = self.make_entry(cluster, num_contributions, global_step)
     device = global_step.device
     self.tokens = make_tokens(cluster, num_contributions, self.entry, device)
-    self.token_table = token_barrier.TokenTable(cluster, device)
+    self.token_table = token_table.TokenTable(cluster, device)
     self.parts = parts or [[i] for i in range(len(accumulators))]
     self.given = None
     if num_contributions <= cluster.num_workers:
@@ -147,7 +150,7 @@ class Round:
     They carry the new step, and must not be sent before all is applied.
     """
     with tf.control_dependencies(center_average.follow(ops)):
-      self.update_op = self.tokens.make()
+      self.update_op = self.tokens.end_round()
 
   def push_and_wait(self, pairs, own_token=None, mark_done=list):
     """Contributes, and waits for the end of the round; may be in a branch.

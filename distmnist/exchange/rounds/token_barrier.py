@@ -1,7 +1,7 @@
 """Tokens: a worker that has none waits for the update that hands them out.
 
-With R = N each worker has its own queue on the ps; a table there records which
-workers have a token. sync_round.py says why.
+With R <= N each worker has its own queue on the ps; sync_round.py says why, and
+newest_token.py what is different with R < N.
 """
 
 import tensorflow.compat.v1 as tf
@@ -13,77 +13,10 @@ from distmnist.exchange.rounds import round_entry
 NUM_OFFERED, OFFER_SECS = 16, 0.1
 
 
-class TokenTable:
-  """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
-
-  It needs no initialisation, and is empty again after that ps restarts.
-  """
-
-  def __init__(self, cluster, device):
-    """
-    Args:
-      cluster: cluster.Cluster.
-      device: str, where the tokens are.
-    """
-    self._device = device
-    self._worker = cluster.task_index
-    self._num_workers = cluster.num_workers
-    with tf.device(device):
-      self._table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64,
-        value_dtype=tf.int64,
-        shared_name='round/token_table',
-      )
-
-  def set_has_token(self, has_token):
-    """Returns the op that notes whether this worker has a token."""
-    with tf.device(self._device):
-      return tf.raw_ops.LookupTableInsertV2(
-        table_handle=self._table,
-        keys=tf.constant(self._worker, tf.int64),
-        values=tf.constant(int(has_token), tf.int64),
-      )
-
-  def wait_for_token(self, take, ops):
-    """Returns the next token, waited for once all `ops` have run.
-
-    Args:
-      take: callable -> int64 scalar tensor, Tokens.take.
-      ops: list of ops or tensors.
-    """
-    with tf.device(self._device):
-      done = tf.group(*ops)  # One message per ps, not one per op.
-    with tf.control_dependencies([done]):
-      waits = self.set_has_token(False)
-    with tf.control_dependencies([waits]), tf.device(self._device):
-      token = take()
-    with tf.control_dependencies([token]):
-      has_token = self.set_has_token(True)
-    with tf.control_dependencies([has_token]), tf.device(self._device):
-      return tf.identity(token)
-
-  def read(self):
-    """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not begun yet."""
-    with tf.device(self._device):
-      return tf.raw_ops.LookupTableFindV2(
-        table_handle=self._table,
-        keys=tf.range(self._num_workers, dtype=tf.int64),
-        default_value=tf.constant(-1, tf.int64),
-      )
-
-  def clear(self):
-    """Returns the op that forgets all workers."""
-    with tf.device(self._device):
-      return tf.raw_ops.LookupTableRemoveV2(
-        table_handle=self._table,
-        keys=tf.range(self._num_workers, dtype=tf.int64),
-      )
-
-
 class Tokens:
   """The queues on a ps where the workers wait.
 
-  With R = N each worker has its own. Otherwise all share one, as there may be
+  With R <= N each worker has its own. Otherwise all share one, as there are
   more tokens than workers.
 
   Attributes:
@@ -92,22 +25,19 @@ class Tokens:
     num_each: list of int, how many tokens each queue gets when a round ends.
   """
 
-  def __init__(
-    self, cluster, num_contributions, entry, device, has_own_queue=False
-  ):
+  def __init__(self, cluster, num_contributions, entry, device):
     """
     Args:
       cluster: cluster.Cluster.
       num_contributions: int, R.
       entry: round_entry.Entry.
       device: str, where the global_step is.
-      has_own_queue: bool, whether each worker has its own with R < N, too.
     """
     self._device = device
     self._entry = entry
-    self.num_each = [max(cluster.num_workers, num_contributions)]
+    self.num_each = [num_contributions]
     self._index = 0
-    self.has_own_queue = has_own_queue or entry.is_lock_step
+    self.has_own_queue = num_contributions <= cluster.num_workers
     if self.has_own_queue:
       self.num_each = [1] * cluster.num_workers
       self._index = cluster.task_index
@@ -123,6 +53,24 @@ class Tokens:
   def take(self):
     """Returns this worker's next token, int64 scalar tensor."""
     return self.own.dequeue()
+
+  def begin(self):
+    """Returns the tokens of a worker that begins, as its queue is emptied.
+
+    Returns:
+      (now, taken): int64 scalar tensor, the current token, and int64 tensor
+      [n]. It begins with the newest of them.
+    """
+    # Once a new life's token can be read here, its tokens are in the queues.
+    now = self._entry.read_token()
+    with tf.control_dependencies([now]):
+      if not self.has_own_queue:
+        return now, tf.constant([], tf.int64)
+      return now, self.take_all()
+
+  def end_round(self):
+    """Returns the op that puts the tokens due at the end of a round."""
+    return self.make()
 
   def make(self, num_each=None, token=None, if_open=False):
     """Returns the op that puts `num_each` tokens into the queues.
@@ -195,9 +143,10 @@ class Tokens:
     """Returns the op that puts old tokens where this worker waits.
 
     They make it leave the wait: a contribution with such a token is dropped.
+    They are less than 0.
     """
     with tf.device(self._device):
-      old = self._entry.read_token() - round_entry.LIFE
+      old = round_entry.step_of(self._entry.read_token()) - round_entry.LIFE
       return self.own.enqueue_many([tf.fill([NUM_OFFERED], old)])
 
   def take_all(self):

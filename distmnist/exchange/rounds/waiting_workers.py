@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import token_barrier
+from distmnist.exchange.rounds import token_table
 
 _TIMEOUT_MS = 2000
 
@@ -19,7 +19,7 @@ class WaitingWorkers:
       server: tf.train.Server of this ps.
     """
     with tf.Graph().as_default() as graph:
-      table = token_barrier.TokenTable(cluster, cluster.cpu_device)
+      table = token_table.TokenTable(cluster, cluster.cpu_device)
       self._tokens = table.read()
     # The other tasks need not be up.
     config = tf.ConfigProto(device_filters=[cluster.task_device])

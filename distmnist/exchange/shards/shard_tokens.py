@@ -33,7 +33,7 @@ class ShardTokens(token_barrier.Tokens):
       cluster, num_contributions, entry, device: see token_barrier.Tokens.
       unit_devices: list of str, the device of each unit.
     """
-    super().__init__(cluster, num_contributions, entry, device, True)
+    super().__init__(cluster, num_contributions, entry, device)
     self._worker = cluster.task_index
     self._workers = range(cluster.num_workers)
     self._late_wait = None

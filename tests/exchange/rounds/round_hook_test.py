@@ -154,8 +154,9 @@ def test_while_a_chief_leaves_the_wait_nobody_gives_twice(make):
 
 
 @pytest.mark.slow
-def test_a_chief_gets_out_of_a_run_of_several_steps(make):
-  run = make(steps_per_run=3)
+@pytest.mark.parametrize('num_workers', [2, 3])
+def test_a_chief_gets_out_of_a_run_of_several_steps(make, num_workers):
+  run = make(num_workers, num_contributions=2, steps_per_run=3)
   stepper = run.stepper
   for worker in range(2):
     run.push(worker, 8)

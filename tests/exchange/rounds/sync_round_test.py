@@ -71,6 +71,50 @@ def test_a_contribution_that_was_not_counted_holds_up_no_round(make):
   assert stepper.read_center() == [6]
 
 
+def test_a_slow_worker_costs_the_others_no_contribution(make):
+  run = make(num_workers=3, num_contributions=2)
+  stepper = run.stepper
+  stepper.begin(2, [100])
+  for step, center in enumerate((4, 6, 7, 7.5), 1):
+    for worker in (0, 1):
+      run.push(worker, 8)
+    for worker in (0, 1):
+      assert stepper.join(worker) == (step, 0, [center])
+  assert stepper.end(2) == (4, 4, [7.5])
+  # It goes on with the current token.
+  run.push(2, 8)
+  assert not stepper.is_done(2)
+  run.push(1, 8)
+  assert stepper.join(1) == stepper.join(2) == (5, 0, [7.75])
+  assert stepper.step(0, [100]) == (5, 1, [7.75])
+
+
+def test_one_that_died_in_its_wait_is_not_in_its_round_twice(make):
+  run = make(num_workers=3, num_contributions=2)
+  stepper = run.stepper
+  run.push(2, 8)
+  assert not stepper.is_done(2)
+  run.kill(2)
+  run.come_back(2)
+  run.push(2, 100)
+  assert not stepper.is_done(2)
+  run.push(0, 4)
+  assert stepper.join(0) == (1, 0, [3])
+  assert stepper.join(2) == (1, 1, [3])
+  # It comes back when the others have gone on, and begins where they are.
+  run.kill(2)
+  assert stepper.step(1, [3]) == (1, 1, [3])
+  for step in (2, 3):
+    for worker in (0, 1):
+      run.push(worker, 3)
+    for worker in (0, 1):
+      assert stepper.join(worker) == (step, 0, [3])
+  run.come_back(2)
+  run.push(2, 7)
+  run.push(0, 3)
+  assert stepper.join(0) == stepper.join(2) == (4, 0, [4])
+
+
 def test_with_two_contributions_to_spare_a_worker_makes_three(make):
   run = make(num_contributions=4)
   stepper = run.stepper

@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import token_barrier, waiting_workers
+from distmnist.exchange.rounds import token_table, waiting_workers
 
 
 def test_those_without_a_token_wait(make_cluster):
@@ -13,7 +13,7 @@ def test_those_without_a_token_wait(make_cluster):
   seen = waiting_workers.WaitingWorkers(ps, shared.ps_servers[0])
   with contextlib.closing(seen), tf.Graph().as_default():
     assert seen.find() == []
-    table = token_barrier.TokenTable(worker, '/job:ps/task:0')
+    table = token_table.TokenTable(worker, '/job:ps/task:0')
     ops = [table.set_has_token(has) for has in (False, True)]
     with tf.Session(shared.servers[1].target) as session:
       session.run(ops[0])
