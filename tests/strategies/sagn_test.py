@@ -26,30 +26,29 @@ def test_who_has_pushed_waits_for_the_others_and_all_get_the_mean(make_stepper):
 
 
 @pytest.mark.slow
-def test_a_push_is_as_stale_as_the_rounds_that_it_missed(make_stepper):
+@pytest.mark.parametrize('num_missed', [2, 3])
+def test_a_push_is_as_stale_as_the_rounds_that_it_missed(
+  make_stepper, num_missed
+):
   stepper = make_stepper(1, 3, RULE.make_with(rounds(1, 2)))
-
-  def push(worker, x):
-    stepper.begin(worker, [x])
-    stepper.release(worker)
-
   stepper.begin(2, [100])  # Of round 0; what it contributes never counts.
-  push(0, 4)
-  push(1, 4)
-  assert stepper.join(0) == stepper.join(1) == (1, 0, [2])
-  # Each round has three tokens. That of worker 2 is left, so worker 0 need
-  # not wait, and may push once more; it is worker 1 that ends the round.
-  assert stepper.step(0, [4]) == (1, 0, [2])
-  stepper.begin(0, [50])
-  assert stepper.step(1, [4]) == (2, 0, [3])
-  assert stepper.end(0) == (2, 1, [3])
-  assert stepper.read_copy(0) == [3]
-  assert stepper.step(0, [5]) == (2, 0, [3])
-  stepper.begin(0, [50])
-  assert stepper.step(1, [5]) == (3, 0, [4])
-  assert stepper.end(2) == (3, 3, [4])
-  assert stepper.read_copy(2) == [4]
-  assert stepper.end(0) == (3, 1, [4])
+  # The tokens of worker 2 are of no use to the others, which stay in step.
+  for step, center in enumerate([2, 3, 3.5][:num_missed], 1):
+    found = stepper_together(stepper, {0: [4], 1: [4]})
+    assert found == [(step, 0, [center])] * 2
+  assert stepper.end(2) == (num_missed, num_missed, [center])
+  assert stepper.read_copy(2) == [center]
+  found = stepper_together(stepper, {0: [center], 2: [center]})
+  assert found == [(num_missed + 1, 0, [center])] * 2
+
+
+def stepper_together(stepper, xs):
+  """A step of the workers in `xs` ({worker: x}) at once."""
+  for worker, x in xs.items():
+    stepper.begin(worker, x)
+  for worker in xs:
+    stepper.release(worker)
+  return [stepper.join(worker) for worker in xs]
 
 
 class Oracle(oracles.Oracle):
