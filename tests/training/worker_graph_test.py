@@ -66,6 +66,25 @@ def test_rules_that_need_it_have_a_warm_up(build):
   assert isinstance(graph.warmup, graph_warmup.Warmup)
 
 
+def test_a_warm_up_holds_back_what_a_model_updates_itself(build, monkeypatch):
+  updates = []
+
+  def make(num_classes):
+    def build_net(images, is_training):
+      del is_training
+      count = tf.get_variable('count', initializer=0, trainable=False)
+      updates.append(count.assign_add(1, read_value=False))
+      tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, updates[-1])
+      return layers.dense(layers.flatten(images), num_classes, 'softmax')
+
+    return build_net
+
+  monkeypatch.setattr(softmax, 'make', make)
+  build(WORKER, '--strategy=downpour')
+  [held] = updates[0].control_inputs
+  assert held.inputs[0].op.type == 'Switch'
+
+
 @pytest.mark.slow
 def test_batch_norm_under_local_steps_is_warned_of_by_the_chief(
   build, monkeypatch
