@@ -21,9 +21,7 @@ def load(split):
     days = [LAST.value] if split == 'test' else range(LAST.value)
     files = [f'{FILES.value}/day_{day}' for day in days]
     x, names = (NUMBERS, CATEGORIES), ['clicked', *NUMBERS, *CATEGORIES]
-    return csv.Reader(
-      files, x, 'clicked', delimiter='\t', names=names, missing=-1
-    )
+    return csv.Reader(files, x, 'clicked', 64, '\t', names, missing=-1)
 
 
 def build(x, is_training):

@@ -35,35 +35,27 @@ class Reader:
   Attributes:
     num_examples: int.
     block_sizes: int64 array, the number of adjacent lines in each block.
-    window: int, how many blocks of up to 256 lines are mixed; may be set.
+    window: int, how many blocks are mixed.
   """
 
   def __init__(
-    self,
-    pattern,
-    x,
-    y,
-    delimiter=',',
-    names=None,
-    missing=None,
-    types=None,
+    self, pattern, x, y, window=64, delimiter=',', names=None, missing=None
   ):
     """Finds the places of all lines.
 
     Args:
       pattern: str such as 'data/train-*.csv', or a list of them.
       x, y: the columns; see columns.select.
+      window: int, how many blocks of up to 256 lines are mixed.
       delimiter: str, the character between two fields.
       names: list of str, the columns of files without a header; None if the
         first line has them.
       missing: number, what an empty field counts as in a column of numbers;
         with None, a column that has empty fields is text.
-      types: {column: 'int64', 'float32' or 'text'}, where the first lines of a
-        file do not tell: prices that are all whole in a short test file.
 
     Raises:
-      ValueError: there is no such file, a column is missing, two files differ
-        in their columns, or a type is unknown.
+      ValueError: there is no such file, a column is missing, or two files
+        differ in their columns.
       OSError: a file cannot be read.
     """
     self._paths = paths.find(pattern)
@@ -71,7 +63,7 @@ class Reader:
     if missing is not None and float(missing).is_integer():
       missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
-    self._given_types = _check_types(types or {}, columns.names(self._xy))
+    self._given_types = {}
     self._delimiter, self._num_before = delimiter, int(names is None)
     self._header = names or _read_header(self._paths[0], delimiter)
     for path in self._paths:
@@ -88,7 +80,29 @@ class Reader:
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
-    self.window = 64
+    self.window = window
+
+  def with_types(self, types):
+    """Gives types that the first lines do not show, if all prices are whole.
+
+    Args:
+      types: {column: 'int64', 'float32' or 'text'}.
+
+    Returns:
+      This reader.
+
+    Raises:
+      ValueError: no such column is read, or a type is unknown.
+    """
+    names = columns.names(self._xy)
+    for name, type_ in types.items():
+      if name not in names or type_ not in _NAMED_TYPES:
+        raise ValueError(
+          f'{name!r}: {type_!r}: expected one of {", ".join(_NAMED_TYPES)} for '
+          f'one of the columns {", ".join(names)}'
+        )
+    self._given_types = {name: _NAMED_TYPES[t] for name, t in types.items()}
+    return self
 
   def read(self, indices):
     """Returns (x, y) of the examples with these numbers.
@@ -112,7 +126,9 @@ class Reader:
     """{name: dtype} of the requested columns."""
     rows = self._read_rows(np.arange(min(_NUM_TOLD, self.num_examples)))
     told = {
-      name: self._tell_type([row[self._header.index(name)] for row in rows])
+      name: _tell_type(
+        [row[self._header.index(name)] for row in rows], self._missing
+      )
       for name in columns.names(self._xy)
       if name not in self._given_types
     }
@@ -138,44 +154,37 @@ class Reader:
     if type_ is object:
       return np.array([text.encode() for text in texts], object)
     try:
-      return self._to_numbers(texts, type_)
+      return _to_numbers(texts, type_, self._missing)
     except (ValueError, OverflowError):
       for number, text in zip(indices, texts, strict=True):
-        if not self._is_of_type([text], type_):
+        if not _is_of_type([text], type_, self._missing):
           raise ValueError(
             f'{self._locate(number)}: {name} is {text!r}: expected '
-            f'{np.dtype(type_).name}, as in the first lines or by types='
+            f'{np.dtype(type_).name}, as in the first lines or in with_types()'
           ) from None
       raise
-
-  def _tell_type(self, texts):
-    fitting = (type_ for type_ in _TYPES if self._is_of_type(texts, type_))
-    return next(fitting, object) if any(texts) else object
-
-  def _is_of_type(self, texts, type_):
-    try:
-      self._to_numbers(texts, type_)
-    except (ValueError, OverflowError):
-      return False
-    return True
-
-  def _to_numbers(self, texts, type_):
-    return np.array([text or self._missing for text in texts]).astype(type_)
 
   def _locate(self, number):
     path, row = self._records.locate(number)
     return f'{path}:{row + 1 + self._num_before}'
 
 
-def _check_types(types, names):
-  """Returns {column: dtype}; raises ValueError for an unknown type."""
-  for name, type_ in types.items():
-    if name not in names or type_ not in _NAMED_TYPES:
-      raise ValueError(
-        f'types={{{name!r}: {type_!r}}}: expected one of '
-        f'{", ".join(_NAMED_TYPES)} for one of the columns {", ".join(names)}'
-      )
-  return {name: _NAMED_TYPES[type_] for name, type_ in types.items()}
+def _tell_type(texts, missing):
+  """Returns the dtype of a column with these texts."""
+  fitting = (type_ for type_ in _TYPES if _is_of_type(texts, type_, missing))
+  return next(fitting, object) if any(texts) else object
+
+
+def _is_of_type(texts, type_, missing):
+  try:
+    _to_numbers(texts, type_, missing)
+  except (ValueError, OverflowError):
+    return False
+  return True
+
+
+def _to_numbers(texts, type_, missing):
+  return np.array([text or missing for text in texts]).astype(type_)
 
 
 def _read_header(path, delimiter):

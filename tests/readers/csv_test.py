@@ -86,14 +86,14 @@ def test_what_the_first_lines_do_not_tell_is_given(tmp_path):
   path = write(tmp_path / 'a', 'id,price\n1,2\n,3\n')
   types = {'price': 'float32', 'id': 'int64'}
   # Empty fields may be far below the first lines.
-  reader = csv.Reader(path, 'price', 'id', missing=-1.0, types=types)
+  reader = csv.Reader(path, 'price', 'id', missing=-1.0).with_types(types)
   x, y = reader.read(np.arange(2))
   assert (x.dtype, y.dtype, y.tolist()) == (np.float32, np.int64, [1, -1])
-  reader = csv.Reader(path, 'price', 'id', types={'price': 'text'})
+  reader = csv.Reader(path, 'price', 'id').with_types({'price': 'text'})
   assert reader.read(np.arange(1))[0].tolist() == [b'2']
   for wrong in ({'price': 'str'}, {'rice': 'text'}):
     with pytest.raises(ValueError, match='one of int64, float32, text for one'):
-      csv.Reader(path, 'price', 'id', types=wrong)
+      csv.Reader(path, 'price', 'id').with_types(wrong)
 
 
 @pytest.mark.parametrize('names', [None, ['n', 't']])

@@ -72,7 +72,9 @@ def test_the_table_is_in_the_checkpoint_and_loads_for_any_cluster(
   # What was in the hands of worker 0 comes first.
   assert rest.ranges == [(0, lease.end * BATCH)]
   assert rest.next_place == lease.end * BATCH
-  assert not values[len(values) // 2 :].any()
+  number = len(values) // 2
+  assert values[number].tolist() == [0, BATCH, False]
+  assert not values[number + 1 :].any()
 
 
 @pytest.mark.slow
