@@ -34,25 +34,6 @@ def test_what_is_not_finite_becomes_zeros_and_is_said(tf_session, bad, logged):
   assert stats.nonfinite_pushes == 3
 
 
-@pytest.mark.parametrize(
-  ('values', 'is_exact', 'is_kept'),
-  [
-    ([3e38, 3e38], False, False),
-    ([3e38, 3e38], True, True),
-    ([1.0, np.inf], True, False),
-    ([np.inf, -np.inf], True, False),
-  ],
-)
-def test_the_exact_check_goes_by_each_number(
-  tf_session, values, is_exact, is_kept
-):
-  with tf.device('/device:CPU:0'):
-    found = nonfinite.guard(tf.constant(values), 0, is_exact)
-  np.testing.assert_array_equal(
-    tf_session.run(found), np.float32(values if is_kept else [0, 0])
-  )
-
-
 WITH_PS = [n for n in battery_test.RULES if battery_test.needs_ps(n)]
 
 

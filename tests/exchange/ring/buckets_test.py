@@ -89,7 +89,6 @@ def test_on_no_worker_it_matters_which_bucket_is_full_first(
     ('float16', [4e4, 4e4], 0.0),
     ('float16', [8192.0, 40960.0], 24576.0),
     ('bfloat16', [40960.0, 40960.0], 40960.0),
-    ('float32', [3e38, 3e38], 0.0),
   ],
 )
 def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
