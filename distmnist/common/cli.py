@@ -162,7 +162,7 @@ def _end_output(program, code):
     output.is_read()
   except OSError as error:
     code = code or _report_unwritten(program, error)
-    output.discard()
+    output.discard(sys.stdout, sys.stderr)
   return code
 
 

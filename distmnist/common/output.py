@@ -21,19 +21,19 @@ def is_read():
   try:
     sys.stdout.flush()
     sys.stderr.flush()
-    is_read = not _is_closed(sys.stdout)
+    if not _is_closed(sys.stdout):
+      return True
   except BrokenPipeError:
-    is_read = False
-  if not is_read:
-    discard()
-  return is_read
+    pass
+  discard(sys.stdout, sys.stderr)
+  return False
 
 
-def discard():
-  """Has what is printed from now on, or not yet written, go nowhere."""
+def discard(*streams):
+  """Has what is printed to `streams`, or not yet written, go nowhere."""
   # The interpreter flushes once more at exit.
   with open(os.devnull, 'wb') as nowhere:
-    for stream in (sys.stdout, sys.stderr):
+    for stream in streams:
       os.dup2(nowhere.fileno(), stream.fileno())
 
 
@@ -43,6 +43,11 @@ def _is_closed(stream):
     descriptor = stream.fileno()
   except (OSError, ValueError):  # Not a file: a test's, or closed by us.
     return False
+  return has_event(descriptor, select.POLLERR)
+
+
+def has_event(descriptor, event):
+  """Whether poll(2) tells `event` (int) of a descriptor to write to."""
   poll = select.poll()
   poll.register(descriptor, select.POLLOUT)
-  return any(event & select.POLLERR for _, event in poll.poll(0))
+  return any(found & event for _, found in poll.poll(0))

@@ -35,13 +35,16 @@ class KeptCheckpoints:
     """Whether `find_base` or `add` has found a base; asks no store."""
     return bool(self._bases.get(path))
 
-  def add(self, path):
+  def add(self, path, may_be_partial):
     """Lists a new checkpoint, and drops those that it replaces.
 
     Args:
       path: str, already there.
+      may_be_partial: bool; if not, nobody has to look.
     """
     self._bases.pop(path, None)
+    if not may_be_partial:
+      self._bases[path] = None
     before = [
       p for p in checkpoints.list_checkpoints(self._folder) if p != path
     ]

@@ -91,8 +91,8 @@ class CheckpointWriter:
         session, prefix, step, write_meta_graph=False, write_state=False
       )
 
-    with _following_base(saver, self._folder, may_be_partial):
-      self._write(write, step)
+    with _following_base(saver, self._folder, may_be_partial) as has_base:
+      self._write(write, step, has_base)
 
   def save_values(self, values, step):
     """Writes {name: array}, whole variables, as the checkpoint of `step`.
@@ -106,7 +106,7 @@ class CheckpointWriter:
 
     self._write(write, step)
 
-  def _write(self, write, step):
+  def _write(self, write, step, may_be_partial=True):
     path = checkpoints.path_of_step(self._folder, step)
     is_remote = urls.is_remote(self._folder)
     # A name of our own: nobody else removes or completes it.
@@ -117,7 +117,7 @@ class CheckpointWriter:
     try:
       os.makedirs(unfinished)
       write(checkpoints.prefix(unfinished))
-      self._publish(unfinished, path)
+      self._publish(unfinished, path, may_be_partial)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, tf.errors.OpError):
         # A ps that dies during the write also fails the op that writes.
@@ -134,14 +134,14 @@ class CheckpointWriter:
     finally:
       shutil.rmtree(unfinished, ignore_errors=True)
 
-  def _publish(self, unfinished, path):
+  def _publish(self, unfinished, path, may_be_partial):
     """Gives the files their names, lists them, and drops the oldest."""
     if urls.is_remote(self._folder):
       self._put(unfinished, path)
     else:
       self._move(unfinished, path)
     self._known_paths.add(path)
-    self._kept.add(path)
+    self._kept.add(path, may_be_partial)
 
   def _make_way(self, path):
     """Removes a partial checkpoint that a whole one is to replace."""
@@ -181,14 +181,17 @@ class CheckpointWriter:
 
 @contextlib.contextmanager
 def _following_base(saver, folder, may_be_partial):
-  """The context of a save; `saver` forgets a base on which it cannot build."""
+  """The context of a save; `saver` forgets a base on which it cannot build.
+
+  Yields whether it has a base.
+  """
   touched = getattr(saver, 'touched', None)
   if touched and touched.base:
     base = os.path.join(folder, touched.base)
     if not (may_be_partial and checkpoint_files.is_there(base)):
       touched.forget_base()
   try:
-    yield
+    yield bool(touched and touched.base)
   except BaseException:
     if touched:
       touched.forget_base()

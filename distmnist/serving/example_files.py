@@ -178,9 +178,10 @@ def _convert(name, array, spec):
   if kind == 'O':
     _check_objects(name, array)
   if dtype.name == 'string':
-    if kind not in 'USO' or not all(
-      isinstance(x, str | bytes) for x in array.flat
-    ):
+    is_text = kind in 'US' or (
+      kind == 'O' and all(isinstance(x, str) for x in array.flat)
+    )
+    if not is_text:
       raise ValueError(f'{name} is {array.dtype.name}, not text')
     return array.astype(object)
   wanted = dtype.as_numpy_dtype

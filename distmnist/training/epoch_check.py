@@ -33,8 +33,7 @@ def check(path, plan):
   if not batch_table.has_mixed_steps(table, dealing):
     return
   step = batch_table.count_steps(table, int(reader.get_tensor('global_step')))
-  batches = dealing.batches_per_push * dealing.pushes_per_step
-  read = batch_table.count_images_read(table, step, dealing, batches)
+  read = batch_table.count_images_read(table, step, dealing)
   left = math.ceil(plan.epochs * plan.images_per_epoch) - read
   so_far = f'{read / plan.images_per_epoch:.2f} epochs are read so far'
   if left > 0:

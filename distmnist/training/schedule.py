@@ -56,7 +56,6 @@ class Plan:
   Attributes:
     num_images: int, the training images.
     images_per_epoch: int, what all workers read in an epoch.
-    images_per_update: int, images in one global step.
     num_slices: int, the slices of a batch, each with --batch_size on each GPU.
     dealing: batch_table.Dealing, how the batches are dealt.
     epochs: fractions.Fraction, the passes asked for; None if steps are.
@@ -64,7 +63,6 @@ class Plan:
 
   num_images: int
   images_per_epoch: int
-  images_per_update: int
   num_slices: int
   dealing: batch_table.Dealing
   epochs: fractions.Fraction | None = None
@@ -73,6 +71,11 @@ class Plan:
   def batch_size(self):
     """int, images in one local step."""
     return self.dealing.batch_size
+
+  @property
+  def images_per_update(self):
+    """int, images in one global step."""
+    return self.dealing.images_per_step
 
   @property
   def slice_size(self):
@@ -124,7 +127,6 @@ def make_plan(cluster, strategy, num_images, unit='images'):
   return Plan(
     num_images=num_images,
     images_per_epoch=images_per_epoch,
-    images_per_update=images_per_update,
     num_slices=num_slices,
     epochs=epochs,
     dealing=batch_table.Dealing(

@@ -16,7 +16,7 @@ N = 12 * BATCH  # Images.
 
 def make_plan(dealing, epochs):
   return schedule.Plan(
-    *(N, N, dealing.images_per_step, 1, dealing),
+    *(N, N, 1, dealing),
     epochs=epochs and fractions.Fraction(epochs),
   )
 

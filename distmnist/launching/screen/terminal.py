@@ -11,6 +11,8 @@ import select
 import stat
 import sys
 
+from distmnist.common import output
+
 
 @contextlib.contextmanager
 def may_close():
@@ -31,9 +33,7 @@ def _leave():
   What they still hold goes there too.
   """
   gone = [each for each in (sys.stdout, sys.stderr) if _is_gone(each.fileno())]
-  with open(os.devnull, 'wb') as nowhere:
-    for stream in gone:
-      os.dup2(nowhere.fileno(), stream.fileno())
+  output.discard(*gone)
   return bool(gone)
 
 
@@ -41,6 +41,4 @@ def _is_gone(descriptor):
   # isatty() no longer says that it was a terminal.
   if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
     return False
-  poll = select.poll()
-  poll.register(descriptor, select.POLLOUT)
-  return any(event & select.POLLHUP for _, event in poll.poll(0))
+  return output.has_event(descriptor, select.POLLHUP)

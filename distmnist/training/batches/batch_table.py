@@ -72,9 +72,14 @@ class Dealing(NamedTuple):
     return self.pushes_per_step == 1
 
   @property
+  def batches_per_update(self):
+    """int, the batches of all workers in a global step."""
+    return self.batches_per_push * self.pushes_per_step
+
+  @property
   def images_per_step(self):
     """int, images in a global step."""
-    return self.batch_size * self.batches_per_push * self.pushes_per_step
+    return self.batch_size * self.batches_per_update
 
   def count_pushes_left(self, global_step):
     """Returns how many pushes (int) the steps after this one take in."""
@@ -216,11 +221,11 @@ def has_mixed_steps(table, dealing):
   return bool(is_mixed or (size and size != dealing.images_per_step))
 
 
-def count_images_read(table, global_step, dealing, batches_per_update):
+def count_images_read(table, global_step, dealing):
   """Returns how many images (int) were read for a checkpoint's steps.
 
   Args: as `fold` takes them.
   """
-  folded = fold(table, global_step, dealing, batches_per_update)
+  folded = fold(table, global_step, dealing, dealing.batches_per_update)
   streams = range(dealing.num_workers if dealing.has_own_streams else 1)
   return sum(read_rest(folded, worker).count_read() for worker in streams)

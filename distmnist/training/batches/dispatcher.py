@@ -134,8 +134,7 @@ class Table:
     step = batch_table.count_steps(table, found)
     if step < found:
       session.run(self._go_back, {self._known_step: step})
-    batches = dealing.batches_per_push * dealing.pushes_per_step
-    new = batch_table.fold(table, step, dealing, batches)
+    new = batch_table.fold(table, step, dealing, dealing.batches_per_update)
     if (new != table).any():
       session.run(self._renew, {self._new: new})
 

@@ -71,6 +71,16 @@ class Lost:
     self._is_lost = True
     stepper.come_back(self._worker)
 
+  def push_and_be_replaced(self, stepper):
+    """It is killed in mid-push; its successor pushes the same, and waits."""
+    worker = self._worker
+    stepper.begin(worker, [4, 4])
+    stepper.release(worker)
+    self.kill_in_mid_push(stepper)
+    stepper.begin(worker, [4, 4])
+    stepper.release(worker)
+    assert not stepper.is_done(worker)
+
 
 RULES = {
   'sync_sgd': lambda member: sync_sgd.SyncSgd(member, 2),
@@ -86,12 +96,7 @@ def test_of_all_workers_each_is_in_each_shard_once(
 ):
   lost = Lost(monkeypatch, worker=1)
   stepper = make_stepper(2, 2, lost.make_rule(RULES[name]), size=2)
-  stepper.begin(1, [4, 4])
-  stepper.release(1)
-  lost.kill_in_mid_push(stepper)
-  stepper.begin(1, [4, 4])
-  stepper.release(1)
-  assert not stepper.is_done(1)
+  lost.push_and_be_replaced(stepper)
   # 0 + 0.5 (8 + 4) / 2 in both shards.
   assert stepper.step(0, [8, 8]) == (1, 0, [3, 3])
   assert stepper.join(1) == (1, 0, [3, 3])
@@ -103,12 +108,7 @@ def test_one_of_those_that_are_enough_gives_the_rest(make_stepper, monkeypatch):
   lost = Lost(monkeypatch, worker=2)
   make_rule = lost.make_rule(RULES['sync_sgd'])
   stepper = make_stepper(2, 3, make_rule, size=2)
-  stepper.begin(2, [4, 4])
-  stepper.release(2)
-  lost.kill_in_mid_push(stepper)
-  stepper.begin(2, [4, 4])
-  stepper.release(2)
-  assert not stepper.is_done(2)
+  lost.push_and_be_replaced(stepper)
   assert stepper.step(0, [8, 8]) == (1, 0, [3, 3])
   assert stepper.join(2) == (1, 0, [3, 3])
 
