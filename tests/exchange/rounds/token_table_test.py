@@ -15,7 +15,8 @@ def test_a_worker_is_noted_as_waiting_until_it_has_its_token(tf_session):
 
   def take():
     seen.append(table.read())
-    return tf.constant(7, tf.int64)
+    with tf.control_dependencies(seen):
+      return tf.constant(7, tf.int64)
 
   token = table.wait_for_token(take, [tf.no_op()])
   token_v, seen_v = tf_session.run([token, seen[0]])
