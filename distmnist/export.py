@@ -17,7 +17,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli, console
 from distmnist.exchange.tables import key_map
-from distmnist.logdir import checkpoint_files, checkpoints, saved_run
+from distmnist.lifecycle import restorable
+from distmnist.logdir import checkpoints, saved_run
 from distmnist.problems import images
 from distmnist.serving import saved_model, signature
 from distmnist.training import averages, divergence
@@ -80,13 +81,13 @@ def export(problem, spec, path, export_dir):
     inputs, outputs = problem_spec.build(problem, spec)
     variables = tf.global_variables()
     saved = averages.name_all(variables)
-    checkpoints.check_has(path, saved)
+    local = restorable.localize(path, session.graph, saved)
     if damage := checkpoints.find_damage(path):
       raise cli.RunError(
         f'checkpoint {path} is not whole: {damage}; give another one by '
         '--checkpoint'
       )
-    tf.train.Saver(saved).restore(session, checkpoint_files.localize(path))
+    tf.train.Saver(saved).restore(session, local)
     key_map.fill(session)
     saver = tf.train.Saver(variables)
     key_map.fill_when_loaded()

@@ -13,7 +13,8 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.exchange import given_values, strategy
 from distmnist.exchange.tables import sparse_table
-from distmnist.logdir import checkpoint_files, checkpoints, history
+from distmnist.lifecycle import restorable
+from distmnist.logdir import checkpoints, history
 
 _log = logging.getLogger(__name__)
 
@@ -97,5 +98,5 @@ class FirstValues:
       saver = self._saver_of_needed
       self._initialize(session)
       variables = self._needed
-    checkpoints.check_fits(path, variables)
-    saver.restore(session, checkpoint_files.localize(path))
+    local = restorable.localize(path, session.graph, variables)
+    saver.restore(session, local)

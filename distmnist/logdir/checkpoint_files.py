@@ -4,13 +4,19 @@ TensorFlow reads only whole checkpoints on this machine.
 """
 
 import contextlib
+import logging
 import os
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.logdir import partial_checkpoints
+from distmnist.logdir import grown_copy, kept_copy, partial_checkpoints
 from distmnist.storage import copies, paths, scratch, stores, urls
+
+_log = logging.getLogger(__name__)
+
+# The last copy with larger tables.
+_grown = kept_copy.KeptCopy()
 
 
 def is_there(path):
@@ -39,6 +45,29 @@ def localize(path):
   )
 
 
+def localize_grown(path, growths):
+  """Does as `localize`, with larger tables than the checkpoint at `path` has.
+
+  Args:
+    path: str.
+    growths: list of grown_copy.Growth, of each table that is larger.
+  """
+  local = localize(path)
+  if not growths:
+    return local
+
+  def write(target):
+    for growth in growths:
+      _log.info(
+        f'the table {growth.table!r} gets {growth.num_blocks * growth.after:,} '
+        f'rows instead of the {growth.num_blocks * growth.before:,} in {path}'
+      )
+    grown_copy.write(local, target, growths)
+
+  version = kept_copy.find_version(local), growths
+  return _grown.find(version, os.path.basename(path), write)
+
+
 def _fetch(path):
   try:
     return copies.fetch_prefix(path)
@@ -49,8 +78,9 @@ def _fetch(path):
 
 
 def drop_copies():
-  """Removes what `localize` has put together, which may be large."""
+  """Removes the copies that were made here, which may be large."""
   partial_checkpoints.drop()
+  _grown.drop()
 
 
 def find_base(path):

@@ -158,41 +158,24 @@ def read_step(path):
   return int(checkpoint_files.open_reader(path).get_tensor('global_step'))
 
 
-def check_fits(path, variables):
+def check_fits(path, variables, growths=()):
   """Checks a checkpoint against the variables to restore from it.
 
   Whole variables are compared, so that the number of shards does not matter.
 
   Args:
     path: str, a checkpoint.
-    variables: list of tf.Variable; of a partitioned one, its shards.
+    variables: list of tf.Variable; of a partitioned one, its shards. Or a dict
+      of name in the checkpoint -> tf.Variable, a whole one.
+    growths: list of grown_copy.Growth, of tables that may be smaller there.
 
   Raises:
     cli.RunError: unreadable, or a variable is missing or has another shape.
   """
-  _check_shapes(path, _whole_shapes(variables))
-
-
-def check_has(path, named):
-  """Checks a checkpoint as `check_fits` does.
-
-  Args:
-    path: str, a checkpoint.
-    named: dict of name in the checkpoint -> tf.Variable, a whole one.
-
-  Raises:
-    cli.RunError: see `check_fits`.
-  """
-  _check_shapes(path, {n: v.shape.as_list() for n, v in named.items()})
-
-
-def _check_shapes(path, shapes):
-  try:
-    found = checkpoint_files.open_reader(path).get_variable_to_shape_map()
-  except (tf.errors.OpError, ValueError) as error:
-    raise cli.RunError(
-      f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
-    ) from error
+  shapes = _whole_shapes(variables)
+  found = read_shapes(path)
+  for growth in growths:
+    found |= growth.grow(found)
   for name, shape in shapes.items():
     if name not in found:
       raise cli.RunError(
@@ -205,6 +188,20 @@ def _check_shapes(path, shapes):
         f'has {shape}: it comes from another model; give the flags it was '
         'trained with, or another --logdir'
       )
+
+
+def read_shapes(path):
+  """Returns {name: shape, a list} of the variables in a checkpoint.
+
+  Raises:
+    cli.RunError: unreadable.
+  """
+  try:
+    return checkpoint_files.open_reader(path).get_variable_to_shape_map()
+  except (tf.errors.OpError, ValueError) as error:
+    raise cli.RunError(
+      f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
+    ) from error
 
 
 def has_all(path, variables):
@@ -240,6 +237,8 @@ def fetch_whole(session, variables, first=()):
 
 def _whole_shapes(variables):
   """Returns {name in the checkpoint: whole shape as a list}."""
+  if isinstance(variables, dict):
+    return {name: v.shape.as_list() for name, v in variables.items()}
   shapes = {}
   for variable in variables:
     shard = variable._get_save_slice_info()  # The only place that knows it.

@@ -1,20 +1,17 @@
 """Where a partial checkpoint lies as a whole one, which TensorFlow can read."""
 
-import glob
 import logging
 import os
-import shutil
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import partial_names
-from distmnist.logdir import whole_copy
-from distmnist.storage import scratch
+from distmnist.logdir import kept_copy, whole_copy
 
 _log = logging.getLogger(__name__)
 
-# What was put together last: its version, folder and path.
-_kept = {}
+# What was put together last.
+_whole = kept_copy.KeptCopy()
 
 
 def find_base(path):
@@ -45,29 +42,15 @@ def find_whole(path, local, base_path, local_base):
     whole_copy.PartialError: names what cannot be used, and why.
     cli.RunError: there is no room for it.
   """
-  version = _find_version(local), _find_version(local_base)
-  if _kept.get('version') != version:
-    drop()
+
+  def write(target):
     _log.info(f'{path} has the rows touched since {base_path}: reading both')
-    folder = scratch.make('whole')
-    whole = os.path.join(folder, os.path.basename(path))
-    try:
-      whole_copy.put_together(local, local_base, whole, base_path)
-    except BaseException:
-      shutil.rmtree(folder, ignore_errors=True)
-      raise
-    _kept.update(version=version, folder=folder, path=whole)
-  return _kept['path']
+    whole_copy.put_together(local, local_base, target, base_path)
+
+  version = tuple(map(kept_copy.find_version, (local, local_base)))
+  return _whole.find(version, os.path.basename(path), write)
 
 
 def drop():
   """Removes what `find_whole` has put together."""
-  if folder := _kept.get('folder'):
-    shutil.rmtree(folder, ignore_errors=True)
-  _kept.clear()
-
-
-def _find_version(path):
-  """Returns what changes with the files of a checkpoint."""
-  found = map(os.stat, sorted(glob.glob(f'{glob.escape(path)}.*')))
-  return path, tuple((x.st_size, x.st_mtime_ns) for x in found)
+  _whole.drop()

@@ -6,16 +6,12 @@ more than a slice, some rows, is in memory.
 
 import os
 import pathlib
-import shutil
 
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli, partial_names
-from distmnist.storage import scratch
-
-# The most bytes of a variable that are copied at once.
-_SLICE_BYTES = 2**25
+from distmnist.logdir import kept_copy, slice_copy
 
 
 class PartialError(cli.RunError):
@@ -32,15 +28,11 @@ def check_room(what, needed):
   Raises:
     cli.RunError: it has not.
   """
-  folder = scratch.folder()
-  free = shutil.disk_usage(folder).free
-  if free < needed:
-    raise cli.RunError(
-      f'{what}: to read a checkpoint of touched rows, a whole one is put '
-      f'together in {folder}, where {free / 1e6:,.1f} MB are free and it takes '
-      f'{needed / 1e6:,.1f} MB; make room there, or name another folder by the '
-      'environment variable TMPDIR'
-    )
+  kept_copy.check_room(
+    f'{what}: to read a checkpoint of touched rows, a whole one is put '
+    'together',
+    needed,
+  )
 
 
 def put_together(path, base_path, target, base_name):
@@ -70,11 +62,11 @@ def put_together(path, base_path, target, base_name):
         raise PartialError(why) from error
 
 
-class _Copy:
-  """Copies variables, in slices, into parts of a checkpoint."""
+class _Copy(slice_copy.SliceCopy):
+  """Copies a partial checkpoint, and the rest of its tables from its base."""
 
   def __init__(self, session, path, base_path, target, base_name):
-    self._session, self._target, self._parts = session, target, []
+    super().__init__(session, target)
     self._base_name = base_name
     self._path, self._base_path = path, base_path
     self._partial = tf.train.load_checkpoint(path)
@@ -93,7 +85,7 @@ class _Copy:
       )
     base = tf.train.load_checkpoint(self._base_path)
     names = base.get_variable_to_shape_map()
-    needed = sum(_count_bytes(base, name) for name in names)
+    needed = sum(slice_copy.count_bytes(base, name) for name in names)
     check_room(self._path, needed)
     return base
 
@@ -105,95 +97,46 @@ class _Copy:
       raise PartialError(str(error) or type(error).__name__) from error
 
   def run(self):
-    ranges = partial_names.find_ranges(self._names)
     plain = [name for name in self._names if partial_names.is_plain(name)]
-    large = [
-      n for n in plain if self._names[n] and self._count(n) > _SLICE_BYTES
-    ]
-    self._copy_small(sorted(set(plain) - set(large)))
-    for name in sorted(large):
-      self._copy_large(name)
+    self.copy(self._path, plain, 'partial')
+    ranges = partial_names.find_ranges(self._names)
     for name in sorted(ranges):
       self._copy_table(name, ranges[name])
-    merge = tf.raw_ops.MergeV2Checkpoints(
-      checkpoint_prefixes=self._parts, destination_prefix=self._target
-    )
-    self._session.run(merge)
-
-  def _count(self, name):
-    return _count_bytes(self._partial, name)
-
-  def _make_part(self):
-    self._parts.append(f'{self._target}.part_{len(self._parts)}')
-    return self._parts[-1]
-
-  def _copy_small(self, names):
-    dtypes = self._partial.get_variable_to_dtype_map()
-    values = tf.raw_ops.RestoreV2(
-      prefix=self._path,
-      tensor_names=names,
-      shape_and_slices=[''] * len(names),
-      dtypes=[dtypes[name] for name in names],
-      name='partial_of_all',
-    )
-    self._session.run(
-      tf.raw_ops.SaveV2(
-        prefix=self._make_part(),
-        tensor_names=names,
-        shape_and_slices=[''] * len(names),
-        tensors=values,
-      )
-    )
-
-  def _copy_large(self, name):
-    shape = self._names[name]
-    rows = max(1, _SLICE_BYTES * shape[0] // self._count(name))
-    for begin in range(0, shape[0], rows):
-      place = partial_names.name_place(
-        shape, begin, min(rows, shape[0] - begin)
-      )
-      self._run('partial', self._partial, name, place)
+    self.merge()
 
   def _copy_table(self, name, ranges):
     shape = self._base.get_variable_to_shape_map().get(name, [0])
     ends = [0, *(end for _, end in ranges)]
     if ends[:-1] != [begin for begin, _ in ranges] or ends[-1] != shape[0]:
       raise PartialError(f'it lacks rows of {name}')
+    dtype = self._base.get_variable_to_dtype_map()[name]
+    if dtype not in self._built:
+      self._built[dtype] = self._build(dtype)
+    op, *fed = self._built[dtype]
     for begin, end in ranges:
       touched = partial_names.name_touched(name, begin, end)
       place = partial_names.name_place(shape, begin, end - begin)
-      self._run('base', self._base, name, place, begin, touched)
+      given = name, place, self.make_part(), begin, touched
+      self.session.run(op, dict(zip(fed, given, strict=True)))
 
-  def _run(self, kind, reader, name, place, begin=0, touched=()):
-    """Copies a slice; `touched` names the positions and values to replace."""
-    dtype = reader.get_variable_to_dtype_map()[name]
-    key = kind, dtype
-    if key not in self._built:
-      self._built[key] = self._build(kind, dtype)
-    op, *fed = self._built[key]
-    given = name, place, self._make_part(), begin, touched
-    self._session.run(op, dict(zip(fed, given, strict=True)))
-
-  def _build(self, kind, dtype):
-    """Returns (op that copies a slice, *placeholders): see `_run`."""
+  def _build(self, dtype):
+    """Returns (op that copies a slice, *placeholders): see `_copy_table`."""
     name, place, part = (tf.placeholder(tf.string, []) for _ in range(3))
     begin = tf.placeholder(tf.int64, [])
     touched = tf.placeholder(tf.string, [None])
     named = {'tensor_names': [name], 'shape_and_slices': [place]}
-    prefix = self._path if kind == 'partial' else self._base_path
     [value] = tf.raw_ops.RestoreV2(
-      prefix=prefix, dtypes=[dtype], name=f'{kind}_of_slice', **named
+      prefix=self._base_path, dtypes=[dtype], name='base_of_slice', **named
     )
-    if kind == 'base':
-      rows, values = tf.raw_ops.RestoreV2(
-        prefix=self._path,
-        tensor_names=touched,
-        shape_and_slices=['', ''],
-        dtypes=[tf.int64, dtype],
-        name='partial_of_rows',
-      )
-      at = tf.expand_dims(rows - begin, 1)
-      value = tf.tensor_scatter_nd_update(value, at, values)
+    rows, values = tf.raw_ops.RestoreV2(
+      prefix=self._path,
+      tensor_names=touched,
+      shape_and_slices=['', ''],
+      dtypes=[tf.int64, dtype],
+      name='partial_of_rows',
+    )
+    at = tf.expand_dims(rows - begin, 1)
+    value = tf.tensor_scatter_nd_update(value, at, values)
     save = tf.raw_ops.SaveV2(prefix=part, tensors=[value], **named)
     return save, name, place, part, begin, touched
 
@@ -201,10 +144,3 @@ class _Copy:
 def _blame(base, what, path):
   name = os.path.basename(path)
   return f'{base} {what}, and {name} has only the rows touched since then'
-
-
-def _count_bytes(reader, name):
-  size = reader.get_variable_to_dtype_map()[name].size
-  for n in reader.get_variable_to_shape_map()[name]:
-    size *= n
-  return size

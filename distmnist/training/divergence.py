@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
 from distmnist.exchange.tables import key_map
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.lifecycle import restorable
 from distmnist.training import evaluation
 
 _MAX_EXAMPLES = 100
@@ -65,9 +65,9 @@ class CostCheck:
     """
     if self._graph is None:
       self._graph = self._build()
-    checkpoints.check_fits(path, self._variables)
+    local = restorable.localize(path, self._graph, self._variables)
     with tf.Session(graph=self._graph, config=self._config) as session:
-      self._saver.restore(session, checkpoint_files.localize(path))
+      self._saver.restore(session, local)
       key_map.fill(session)
       cost = float(session.run(self._cost))
     if math.isfinite(cost):

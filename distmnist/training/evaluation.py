@@ -8,7 +8,8 @@ from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import input_pipeline, metric_total
 from distmnist.exchange.tables import key_map, row_reuse
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.lifecycle import restorable
+from distmnist.logdir import checkpoints
 from distmnist.training import averages
 
 # Chunks whose activations fit in the cache or, for large examples, in memory:
@@ -76,9 +77,9 @@ class Evaluator:
     Raises:
       cli.RunError: the checkpoint is unreadable or belongs to another model.
     """
-    checkpoints.check_has(path, self._saved)
+    local = restorable.localize(path, self._session.graph, self._saved)
     try:
-      self._saver.restore(self._session, checkpoint_files.localize(path))
+      self._saver.restore(self._session, local)
     except tf.errors.OpError as error:
       raise cli.RunError(
         f'checkpoint {path} is not whole: {errors.explain(error)}'

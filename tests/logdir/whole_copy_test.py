@@ -1,6 +1,7 @@
 """whole_copy: a partial checkpoint and its base become a whole one."""
 
 import os
+import shutil
 import types
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files, saving, whole_copy
+from distmnist.logdir import checkpoint_files, saving, slice_copy, whole_copy
 from tests.logdir.checkpoints_test import truncate
 from tests.support import partial
 
@@ -33,7 +34,7 @@ def put_together(both, folder):
 def test_rows_that_were_touched_replace_those_of_the_base(
   both, tmp_path, monkeypatch, slice_bytes
 ):
-  monkeypatch.setattr(whole_copy, '_SLICE_BYTES', slice_bytes)
+  monkeypatch.setattr(slice_copy, 'SLICE_BYTES', slice_bytes)
   path = put_together(both, tmp_path)
   reader = tf.train.load_checkpoint(path)
   names = reader.get_variable_to_shape_map()
@@ -86,7 +87,7 @@ def test_where_there_is_no_room_the_folder_is_named(
   both, tmp_path, monkeypatch
 ):
   usage = types.SimpleNamespace(free=100)
-  monkeypatch.setattr(whole_copy.shutil, 'disk_usage', lambda path: usage)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
   with pytest.raises(cli.RunError) as caught:
     put_together(both, tmp_path)
   assert not isinstance(caught.value, whole_copy.PartialError)

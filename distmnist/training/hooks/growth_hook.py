@@ -71,8 +71,8 @@ class GrowthHook(tf.train.SessionRunHook):
         self._said.add(name)
         _log.info(
           f'the table {name!r} is full: {made:,} keys have a row of their own, '
-          f'and new ones share {new_rows.NUM_BUCKETS} rows; give NewRows a '
-          f'capacity above {kind.capacity:,}'
+          f'and new ones share {new_rows.NUM_BUCKETS} rows; resume with a '
+          f'capacity of NewRows above {kind.capacity:,}'
         )
     if self._writer:
       shown = {

@@ -51,7 +51,7 @@ def test_growth_is_counted_over_a_recovery_and_said_once(
   assert hook.tables['user']['keys_without_row'] == 5002 - ROOM
   assert caplog.messages == [
     f"the table 'user' is full: {ROOM} keys have a row of their own, and new "
-    'ones share 60 rows; give NewRows a capacity above 1'
+    'ones share 60 rows; resume with a capacity of NewRows above 1'
   ]
   [path] = map(str, tmp_path.iterdir())
   found = [
