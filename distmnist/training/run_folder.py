@@ -65,10 +65,10 @@ class RunFolder:
       self._check(problem)
     if self.path:
       logdirs.make(self.path)
-      if problem and (
-        changed := problem_source.find_change(problem, self.path)
-      ):
-        _log.info(changed)
+      if problem:
+        changed = problem_source.find_change(problem, self.path, True)
+        if changed:
+          _log.info(changed)
       if task.cluster.is_chief:
         files.warn_of_owner('logdir', self.path)
         self.owner = owner_lib.Owner('--logdir', self.path)

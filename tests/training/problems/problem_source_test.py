@@ -20,6 +20,21 @@ def test_a_source_that_has_changed_is_named(set_flags, tmp_path):
   )
 
 
+def test_what_a_resumed_run_replaces_is_where_its_line_says(
+  set_flags, tmp_path
+):
+  path = problems.write(tmp_path / 'mine.py', 'load = build = loss = print\n')
+  found = problems.load(path, set_flags)
+  (tmp_path / 'problem.py').write_text('load = build = loss = len\n')
+  line = problem_source.find_change(found, str(tmp_path), is_resumed=True)
+  before = tmp_path / 'problem_before.py'
+  assert line.endswith(f' began: {before} is what it was')
+  for _ in range(2):
+    problem_source.keep(found, str(tmp_path))
+    assert before.read_text() == 'load = build = loss = len\n'
+  assert problem_source.find_change(found, str(tmp_path)) is None
+
+
 def test_the_images_have_no_source(set_flags, tmp_path):
   set_flags()
   found = problem_lib.from_flags()
