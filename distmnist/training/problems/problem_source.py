@@ -22,8 +22,8 @@ def keep(problem, logdir):
 
 
 def _write(path, source):
-  with files.replacing(path) as file:
-    file.write(source.decode())
+  with files.replacing(path, 'wb') as file:
+    file.write(source)
 
 
 def find_change(problem, logdir, is_resumed=False):

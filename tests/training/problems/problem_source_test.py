@@ -23,8 +23,10 @@ def test_a_source_that_has_changed_is_named(set_flags, tmp_path):
 def test_what_a_resumed_run_replaces_is_where_its_line_says(
   set_flags, tmp_path
 ):
-  path = problems.write(tmp_path / 'mine.py', 'load = build = loss = print\n')
-  found = problems.load(path, set_flags)
+  source = '# coding: latin-1\n# \xe9\nload = build = loss = print\n'
+  path = tmp_path / 'mine.py'
+  path.write_text(source, encoding='latin-1')
+  found = problems.load(str(path), set_flags)
   (tmp_path / 'problem.py').write_text('load = build = loss = len\n')
   line = problem_source.find_change(found, str(tmp_path), is_resumed=True)
   before = tmp_path / 'problem_before.py'
