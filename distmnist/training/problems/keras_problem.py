@@ -34,7 +34,8 @@ def adapt(named, module, seed):
     seed: int, for the initial weights.
 
   Raises:
-    cli.UsageError: make_model() fails or does not return a keras.Model.
+    cli.UsageError: make_model() fails, or does not return a keras.Model that
+      is trained by Keras's own step.
   """
   if module not in _adapted:
     import keras  # noqa: PLC0415  Only for Keras models.
@@ -54,8 +55,21 @@ def adapt(named, module, seed):
         f'--problem={named}: make_model() gave {problem_module.shorten(model)}:'
         ' expected a keras.Model'
       )
+    _check_trains_as_keras_does(named, model)
     _adapted[module] = KerasModule(module, model)
   return _adapted[module]
+
+
+def _check_trains_as_keras_does(named, model):
+  import keras  # noqa: PLC0415  Only for Keras models.
+
+  for name in 'train_step', 'test_step', 'compute_loss', 'compute_metrics':
+    if getattr(type(model), name) is not getattr(keras.Model, name):
+      raise cli.UsageError(
+        f'--problem={named}: {type(model).__name__} has a {name}() of its own, '
+        'which no strategy calls: leave it out, and write loss(y, outputs) and '
+        'metrics(y, outputs) in the file, or add_loss in a layer'
+      )
 
 
 class KerasModule:

@@ -169,6 +169,11 @@ def test_the_model_is_made_once_and_from_the_seed(make, set_flags):
       'net.py:13, in make_model(): ZeroDivisionError: division by zero',
     ),
     (
+      "loss = 'mse'\nclass Net(keras.Sequential):\n  train_step = None\n"
+      'def make_model():\n  return Net()',
+      'net.py: Net has a train_step() of its own, which no strategy calls',
+    ),
+    (
       "loss = 'mse'\ndef build(x, is_training):\n  return x",
       'has build and make_model: leave one of them out',
     ),
