@@ -32,7 +32,9 @@ def test_a_split_whose_dict_has_another_order_keeps_its_names(tmp_path):
 @pytest.mark.parametrize('x', [A, (A, A), {'a': A, 'c': A}])
 def test_splits_with_other_arrays_are_refused(tmp_path, x):
   splits = {'train': ({'a': A, 'b': A}, B), 'validation': (x, B)}
-  with pytest.raises(ValueError, match=r"expected \['a', 'b'\], as in the train"):
+  with pytest.raises(
+    ValueError, match=r"expected \['a', 'b'\], as in the train"
+  ):
     array_folder.write(tmp_path, splits)
 
 
