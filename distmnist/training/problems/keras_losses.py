@@ -22,26 +22,31 @@ def compute(given, y, outputs, weights=None):
     ValueError: there are several outputs, or the loss is a sum over the batch.
   """
   given = _take_only(given, 'loss')
-  outputs = _take_only(outputs, 'output of the model')
-  y = align(_take_only(y, 'y'), outputs)
+  y, outputs = pair(y, outputs)
   mean = _make(given, y, outputs)(y, outputs)
   if weights is not None:
     mean *= float(_take_only(weights, 'loss weight'))
   return mean
 
 
-def align(y, outputs):
-  """Returns y as [n, 1] where it is [n] and the outputs are [n, 1], or back.
+def pair(y, outputs):
+  """Returns (y, outputs), tensors: y as [n, 1] if the outputs are, or as [n].
 
   Otherwise a loss would compare each label with the output of every example.
+
+  Args:
+    y, outputs: tensors [n, ...], or nests of one.
+
+  Raises:
+    ValueError: there are several.
   """
-  if not (tf.is_tensor(y) and tf.is_tensor(outputs)):
-    return y
+  outputs = _take_only(outputs, 'output of the model')
+  y = _take_only(y, 'y')
   if y.shape.ndims == outputs.shape.ndims - 1 and outputs.shape[-1] == 1:
-    return tf.expand_dims(y, -1)
-  if y.shape.ndims == 2 and outputs.shape.ndims == 1 and y.shape[-1] == 1:
-    return tf.squeeze(y, -1)
-  return y
+    y = tf.expand_dims(y, -1)
+  elif y.shape.ndims == 2 and outputs.shape.ndims == 1 and y.shape[-1] == 1:
+    y = tf.squeeze(y, -1)
+  return y, outputs
 
 
 def choose(y, outputs, binary, sparse, categorical):
@@ -57,8 +62,8 @@ def _take_only(nest, what):
   leaves = tf.nest.flatten(nest)
   if len(leaves) != 1:
     raise ValueError(
-      f'expected one {what}, not {len(leaves)}, for a loss of Keras; for '
-      'several outputs write a function loss(y, outputs) in the file'
+      f'expected one {what}, not {len(leaves)}, for what Keras computes; '
+      'for several write functions loss(y, outputs) and metrics(y, outputs)'
     )
   return leaves[0]
 

@@ -132,12 +132,13 @@ class KerasModule:
     given = getattr(self._module, 'metrics', None)
     if callable(given):
       return given(y, outputs)
-    y = keras_losses.align(y, outputs)
+    given = self._find_metrics(given)
+    if not given:
+      return {}
+    y, outputs = keras_losses.pair(y, outputs)
     if self._metrics is None:
       with runtime.eagerly():
-        made = [
-          self._make_metric(g, y, outputs) for g in self._find_metrics(given)
-        ]
+        made = [self._make_metric(g, y, outputs) for g in given]
       self._metrics = dict(made)
     return {
       name: _count(metric, y, outputs) for name, metric in self._metrics.items()

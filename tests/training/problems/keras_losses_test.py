@@ -82,7 +82,7 @@ def test_labels_are_compared_with_their_own_outputs_in_float32(given):
 @pytest.mark.parametrize(
   'given, message',
   [
-    ({'a': 'mse', 'b': 'mse'}, 'expected one loss, not 2, for a loss of Keras'),
+    ({'a': 'mse', 'b': 'mse'}, 'expected one loss, not 2, for what Keras comp'),
     ('mse', 'expected one output of the model, not 2'),
   ],
 )
