@@ -16,6 +16,9 @@ _OPTIMIZERS = {
   'RMSprop': ('rmsprop', ('momentum',)),
 }
 
+# Settings of Keras's optimizers that are read by name, or that change nothing.
+_SAID = 'name', 'learning_rate', 'momentum', 'nesterov', 'global_clipnorm'
+
 
 def fit(
   model,
@@ -53,7 +56,8 @@ def fit(
 
   Raises:
     process.Error: the training has failed.
-    ValueError: the model is not compiled, or its optimizer is not known here;
+    ValueError: the model is not compiled, or no flags say what its optimizer
+      does; validation_data is not a pair, or has other names than x and y;
       `logdir` is the address of a store, or has the training of another model
       or of other examples; or an array has objects that are no text.
   """
@@ -64,9 +68,13 @@ def fit(
       'takes both)'
     )
   if 'optimizer' not in settings:
-    settings = _read_optimizer(model) | settings
+    settings = _read_optimizer(model, 'learning_rate' in settings) | settings
   splits = {'train': (x, y)}
   if validation_data is not None:
+    if not isinstance(validation_data, (tuple, list)) or (
+      len(validation_data) != 2
+    ):
+      raise ValueError('validation_data: expected (x, y), without weights')
     splits['validation'] = validation_data
   with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
     logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
@@ -91,7 +99,7 @@ def _train(model, folder, splits, settings):
       )
     )
   run = os.path.join(glob.escape(settings['logdir']), 'model.ckpt-*.index')
-  is_resumed = bool(glob.glob(run))
+  is_resumed = settings.get('resume') != 'never' and bool(glob.glob(run))
   fitted.fill(folder, model, splits, is_resumed)
   report = training.run('fitted', **settings)
   trained = keras.models.load_model(
@@ -101,8 +109,16 @@ def _train(model, folder, splits, settings):
   return model, report
 
 
-def _read_optimizer(model):
-  """Returns the flags of the optimizer that a model is compiled with."""
+def _read_optimizer(model, has_rate=False):
+  """Returns the flags of the optimizer that a model is compiled with.
+
+  Args:
+    model: keras.Model.
+    has_rate: bool, whether the caller gives a learning rate in its place.
+
+  Raises:
+    ValueError: there is none, or no flags say the same.
+  """
   if not model.compiled:
     raise ValueError('the model is not compiled: expected model.compile(...)')
   optimizer = model.optimizer
@@ -117,7 +133,37 @@ def _read_optimizer(model):
   if name == 'SGD' and optimizer.momentum:
     ours = 'nesterov' if optimizer.nesterov else 'momentum'
     settings['momentum'] = optimizer.momentum
-  return settings | {
-    'optimizer': ours,
-    'learning_rate': float(optimizer.learning_rate),
-  }
+  if optimizer.global_clipnorm:
+    settings['clip_norm'] = optimizer.global_clipnorm
+  _check_settings(optimizer, {*settings, *_SAID})
+  settings['optimizer'] = ours
+  if not has_rate:
+    settings['learning_rate'] = _read_rate(optimizer)
+  return settings
+
+
+def _check_settings(optimizer, said):
+  """Raises ValueError for a setting that no flag says and is not the default.
+
+  Args:
+    optimizer: keras.optimizers.Optimizer.
+    said: set of the names of the others.
+  """
+  usual = type(optimizer)().get_config()
+  for key, value in optimizer.get_config().items():
+    if key not in said and value != usual.get(key):
+      raise ValueError(
+        f'the model is compiled with {type(optimizer).__name__}({key}={value}),'
+        f' which no flag says: expected {usual.get(key)}, or optimizer= and '
+        'learning_rate= here'
+      )
+
+
+def _read_rate(optimizer):
+  rate = optimizer.get_config()['learning_rate']
+  if isinstance(rate, dict):
+    raise ValueError(
+      f'the model is compiled with the learning rate {rate["class_name"]}: '
+      'expected a number, or learning_rate= and lr_schedule= here'
+    )
+  return float(rate)

@@ -20,12 +20,18 @@ def write(folder, splits):
       lists of arrays.
 
   Raises:
-    ValueError: an array has objects that are no text.
+    ValueError: an array has objects that are no text, or the splits have other
+      names or another number of arrays.
   """
   nests = {}
   for split, pair in splits.items():
     for side, nest in zip('xy', pair, strict=True):
-      nests[side], arrays = flatten(nest)
+      names, arrays = flatten(nest)
+      if nests.setdefault(side, names) != names:
+        raise ValueError(
+          f'{side} of the {split} data is {_describe(names)}: expected '
+          f'{_describe(nests[side])}, as in the {next(iter(splits))} data'
+        )
       for i, array in enumerate(arrays):
         np.save(path_of(folder, split, side, i), make_array(array))
   write_nests(folder, nests)
@@ -50,12 +56,23 @@ def make_array(values):
 
 
 def flatten(nest):
-  """Returns (names, list of what is in the nest); see nests.json."""
+  """Returns (names, list of what is in the nest); see nests.json.
+
+  The names of a dict are sorted: two that differ only in order are the same.
+  """
   if isinstance(nest, dict):
-    return list(nest), list(nest.values())
+    names = sorted(nest)
+    return names, [nest[name] for name in names]
   if isinstance(nest, (tuple, list)):
     return list(range(len(nest))), list(nest)
   return None, [nest]
+
+
+def _describe(names):
+  if names is None:
+    return 'one array'
+  is_dict = names and isinstance(names[0], str)
+  return f'{list(names)}' if is_dict else f'{len(names)} arrays'
 
 
 def load(folder, split):

@@ -64,7 +64,8 @@ def make(x, y, numbers=None):
   """Returns the Split of nests of whatever NumPy can turn into an array.
 
   Dicts and tuples are nests, a list is an array. float64 becomes float32, which
-  is what a graph computes with; text becomes bytes in UTF-8.
+  is what a graph computes with, numbers get this machine's byte order, and text
+  becomes bytes in UTF-8.
 
   Args:
     x, y: the nests.
@@ -111,8 +112,12 @@ def _make_array(leaf, numbers):
     array = array.astype(object)
   if array.dtype.kind == 'O' and array.ndim:  # Like a text column of pandas.
     array = _encode(array)
+  if not array.dtype.isnative:
+    # A py_func would take its bytes as they are, in the wrong order.
+    array = array.astype(array.dtype.newbyteorder('='))
   if array.dtype == np.float64:
-    array = array.astype(np.float32)
+    with np.errstate(over='ignore'):  # The check below names it.
+      array = array.astype(np.float32)
   if not array.ndim:
     raise ValueError(
       f'{" ".join(repr(leaf).split())[:60]} is a single value: expected an '
@@ -121,12 +126,13 @@ def _make_array(leaf, numbers):
   if array.dtype.kind == 'O' and not _has_only_bytes(array):
     raise ValueError(_RAGGED)
   try:
-    tf.as_dtype(array.dtype)
+    dtype = tf.as_dtype(array.dtype)
   except TypeError as error:
     raise ValueError(
       f'an array of {array.dtype.name}: expected numbers, bool, str or bytes'
     ) from error
-  if array.dtype.kind == 'f' and not np.isfinite(array).all():
+  is_float = dtype.is_floating or dtype.is_complex
+  if is_float and not np.isfinite(array).all():
     row = int(np.argwhere(~np.isfinite(array))[0][0])
     row = row if numbers is None else numbers[row]
     raise ValueError(f'example {row} has a number that is not finite')

@@ -58,8 +58,6 @@ def pack(example, layout):
   values = []
   for side, nest in zip('xy', _check_pair(example), strict=True):
     wanted = layout['nests'] and layout['nests'][side]
-    if isinstance(nest, dict) and wanted and {*nest} == {*wanted}:
-      nest = {name: nest[name] for name in wanted}  # In the layout's order.
     names, found = _flatten(nest)
     if names != wanted:
       raise ValueError(f'{side} has {names}, expected {wanted}')

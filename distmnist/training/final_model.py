@@ -16,6 +16,9 @@ _FILE = 'model.keras'
 def write(problem, logdir, live, best_path=None):
   """Writes the model that a training produced, if it is a Keras model.
 
+  One that Keras cannot write, such as a model without the get_config() that it
+  would need, is named in a warning; its checkpoints have the weights.
+
   Args:
     problem: problem.Problem.
     logdir: str; None to write nothing.
@@ -39,6 +42,12 @@ def write(problem, logdir, live, best_path=None):
     with copies.drafting(file) as draft:
       problem.save_model(averages.put_in_place(values), draft)
     _log.info(f'{"model":<20}{file}')
+  except (NotImplementedError, TypeError, ValueError) as error:
+    reason = ' '.join(str(error).split())[:200]
+    _log.warning(
+      f'{file} is not written, as Keras cannot save this model: {reason}; the '
+      'checkpoints in this folder have the weights'
+    )
   except OSError as error:
     raise cli.RunError(
       f'{file} cannot be written: {error.strerror or error}; the checkpoints '

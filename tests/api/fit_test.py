@@ -23,6 +23,10 @@ from distmnist.api import fit
       lambda: keras.optimizers.AdamW(0.25, weight_decay=0.5),
       {'optimizer': 'adamw', 'learning_rate': 0.25, 'weight_decay': 0.5},
     ),
+    (
+      lambda: keras.optimizers.Adam(0.25, global_clipnorm=2.0),
+      {'optimizer': 'adam', 'learning_rate': 0.25, 'clip_norm': 2.0},
+    ),
     (lambda: 'sgd', {'optimizer': 'sgd', 'learning_rate': 0.01}),
   ],
 )
@@ -42,6 +46,59 @@ def test_one_that_is_not_known_and_none_are_refused():
     model.compile('lion', 'mse')
     with pytest.raises(ValueError, match='compiled with Lion: expected one of'):
       fit.fit(model, None, None)
+
+
+@pytest.mark.parametrize(
+  'optimizer, message',
+  [
+    (
+      lambda: keras.optimizers.Adam(beta_1=0.5),
+      r'Adam\(beta_1=0.5\), which no',
+    ),
+    (lambda: keras.optimizers.SGD(clipnorm=1.0), r'SGD\(clipnorm=1.0\), which'),
+    (lambda: keras.optimizers.Adam(weight_decay=0.1), 'weight_decay=0.1'),
+    (
+      lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.CosineDecay(0.1, 9)
+      ),
+      'learning rate CosineDecay: expected a number, or learning_rate= and lr_',
+    ),
+  ],
+)
+def test_what_no_flag_says_is_refused(optimizer, message):
+  with runtime.eagerly():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer(), 'mse')
+    with pytest.raises(ValueError, match=message):
+      fit.fit(model, None, None)
+
+
+def test_validation_data_are_a_pair():
+  with runtime.eagerly():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+    with pytest.raises(ValueError, match=r'expected \(x, y\), without weights'):
+      fit.fit(model, None, None, validation_data=(None, None, None))
+
+
+@pytest.mark.parametrize('resume, is_resumed', [(None, True), ('never', False)])
+def test_a_run_that_begins_anew_has_the_model_of_its_call(
+  tmp_path, monkeypatch, resume, is_resumed
+):
+  found = []
+
+  def fill(*args):
+    found.append(args[-1])
+    raise InterruptedError
+
+  monkeypatch.setattr('distmnist.problems.fitted.fill', fill)
+  (tmp_path / 'model.ckpt-7.index').touch()
+  with runtime.eagerly():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+    with pytest.raises(InterruptedError):
+      fit.fit(model, None, None, logdir=str(tmp_path), resume=resume)
+  assert found == [is_resumed]
 
 
 def test_a_store_is_refused_in_one_line():

@@ -18,6 +18,26 @@ def test_nests_are_what_they_were(tmp_path, x):
   assert type(found) in (type(x), np.memmap) and y.tolist() == B.tolist()
 
 
+def test_a_split_whose_dict_has_another_order_keeps_its_names(tmp_path):
+  splits = {
+    'train': ({'a': A, 'b': A + 6}, B),
+    'validation': ({'b': A + 6, 'a': A}, B),
+  }
+  array_folder.write(tmp_path, splits)
+  for split in splits:
+    found, _ = array_folder.load(tmp_path, split)
+    np.testing.assert_equal(found, {'a': A, 'b': A + 6})
+
+
+@pytest.mark.parametrize('x', [A, (A, A), {'a': A, 'c': A}])
+def test_splits_with_other_arrays_are_refused(tmp_path, x):
+  splits = {'train': ({'a': A, 'b': A}, B), 'validation': (x, B)}
+  with pytest.raises(
+    ValueError, match=r"expected \['a', 'b'\], as in the train"
+  ):
+    array_folder.write(tmp_path, splits)
+
+
 def test_a_list_is_a_tuple(tmp_path):
   array_folder.write(tmp_path, {'train': ([A, A], B)})
   assert isinstance(array_folder.load(tmp_path, 'train')[0], tuple)

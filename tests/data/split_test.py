@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.data import split
 
@@ -30,6 +31,16 @@ def test_numbers_are_of_a_graphs_type_and_text_is_bytes():
   ]
 
 
+@pytest.mark.parametrize('dtype', ['>i4', '>u2', '>f4', '>f8', '>c8'])
+def test_numbers_in_another_byte_order_reach_a_graph(dtype):
+  array = split.make(np.array([1, 2], dtype), np.ones(2)).x
+  with tf.Graph().as_default(), tf.Session() as session:
+    # As input_pipeline keeps the training examples.
+    tensor = tf.py_func(lambda: array, [], tf.as_dtype(array.dtype))
+    assert session.run(tensor).tolist() == [1, 2]
+  assert array.dtype != np.float64
+
+
 @pytest.mark.parametrize(
   'x, y, message',
   [
@@ -43,6 +54,13 @@ def test_numbers_are_of_a_graphs_type_and_text_is_bytes():
     ),
     (np.array([0, 1, np.nan]), np.zeros(3), 'example 2 has a number that is n'),
     (np.zeros(2), np.zeros(2, 'M8[D]'), r'datetime64\[D\]: expected numbers'),
+    (np.full(2, 1e300), np.zeros(2), 'example 0 has a number that is not'),
+    (np.array([0, np.nan + 1j]), np.zeros(2), 'example 1 has a number that'),
+    (
+      np.array([np.nan, 0], tf.bfloat16.as_numpy_dtype),
+      np.zeros(2),
+      'example 0 has a number that is not finite',
+    ),
     (np.zeros(2), np.array([np.inf, 0]), 'example 0 has a number that is not'),
   ],
 )

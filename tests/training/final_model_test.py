@@ -55,6 +55,14 @@ def test_those_of_the_best_checkpoint_are_if_there_is_one(tmp_path):
   assert problem.saved[0] == {'w': 3.0}
 
 
+def test_a_model_that_keras_cannot_save_is_named(tmp_path, caplog):
+  problem = Problem(NotImplementedError('\nNet must override\nget_config()'))
+  final_model.write(problem, str(tmp_path), make_live({'w': 1.0}))
+  [line] = caplog.messages
+  assert 'model.keras is not written' in line and '\n' not in line
+  assert 'Net must override get_config(); the checkpoints' in line
+
+
 def test_a_full_disk_is_one_line(tmp_path):
   problem = Problem(OSError(28, 'No space left on device'))
   with pytest.raises(cli.RunError, match='No space left on device; the check'):

@@ -12,7 +12,14 @@ _MADE = re.compile(
   '|create a variable while in a stateless scope'
   '|could not be lifted out of a `tf.function`'
 )
-# Our message for that.
+# How TensorFlow refuses what was made eagerly and has a state.
+_EAGER = re.compile('Tensor of dtype resource to a NumPy')
+USES_STATE = (
+  'it uses a lookup table, a metric or a draw without a seed, which a step '
+  'cannot: look words up in preprocess() of the file, measure in metrics() and '
+  'give each draw a keras.random.SeedGenerator of the layer'
+)
+# Our message for a variable that is made.
 MAKES_VARIABLE = (
   'a variable is made while the layer is called: make it once, in its __init__ '
   'or build, by self.add_weight'
@@ -35,6 +42,8 @@ def shorten(text):
   cause = cause.partition('Arguments received by')[0].strip()
   if _MADE.search(cause):
     cause = MAKES_VARIABLE
+  elif _EAGER.search(cause):
+    cause = USES_STATE
   return f'{calls[-1][1]}: {cause}'
 
 
@@ -51,7 +60,13 @@ def refuse_variable(make, **kwargs):
     maker := frame.f_locals.get('self'), (keras.Variable, keras.Layer)
   ):
     frame = frame.f_back
-  raise ValueError(f'{maker.path or maker.name}: {MAKES_VARIABLE}')
+  message = MAKES_VARIABLE
+  if maker.name == 'seed_generator_state':
+    message = (
+      'a layer draws without a seed: make a keras.random.SeedGenerator in its '
+      '__init__, and give it as seed= to each draw'
+    )
+  raise ValueError(f'{maker.path or maker.name}: {message}')
 
 
 @contextlib.contextmanager

@@ -8,12 +8,17 @@ name ('mse'), an object from keras.losses or keras.metrics, or a function of
 
 import inspect
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
 from distmnist.common import cli
 from distmnist.data import metric_total
-from distmnist.training.problems import keras_model, problem_module
+from distmnist.training.problems import (
+  keras_losses,
+  keras_model,
+  problem_module,
+)
 
 _adapted = {}  # {module: its KerasModule}. A process makes a model once.
 
@@ -29,7 +34,8 @@ def adapt(named, module, seed):
     seed: int, for the initial weights.
 
   Raises:
-    cli.UsageError: make_model() fails or does not return a keras.Model.
+    cli.UsageError: make_model() fails, or does not return a keras.Model that
+      is trained by Keras's own step.
   """
   if module not in _adapted:
     import keras  # noqa: PLC0415  Only for Keras models.
@@ -49,8 +55,21 @@ def adapt(named, module, seed):
         f'--problem={named}: make_model() gave {problem_module.shorten(model)}:'
         ' expected a keras.Model'
       )
+    _check_trains_as_keras_does(named, model)
     _adapted[module] = KerasModule(module, model)
   return _adapted[module]
+
+
+def _check_trains_as_keras_does(named, model):
+  import keras  # noqa: PLC0415  Only for Keras models.
+
+  for name in 'train_step', 'test_step', 'compute_loss', 'compute_metrics':
+    if getattr(type(model), name) is not getattr(keras.Model, name):
+      raise cli.UsageError(
+        f'--problem={named}: {type(model).__name__} has a {name}() of its own, '
+        'which no strategy calls: leave it out, and write loss(y, outputs) and '
+        'metrics(y, outputs) in the file, or add_loss in a layer'
+      )
 
 
 class KerasModule:
@@ -70,9 +89,9 @@ class KerasModule:
     self._keras = keras
     self._module = module
     self._model = keras_model.KerasModel(model)
-    with runtime.eagerly():
-      config = model.get_compile_config() if model.compiled else None
-      self._compiled = keras.saving.deserialize_keras_object(config or {})
+    # As it was given: what is serialized loses the user's own functions.
+    config = getattr(model, '_compile_config', None)
+    self._compiled = config.config if config else {}
     self._metrics = None
 
   def __getattr__(self, name):
@@ -85,58 +104,83 @@ class KerasModule:
     self._model.save(values, path)
 
   def loss(self, y, outputs):
-    """Returns the loss of each example, or their mean.
+    """Returns the mean loss, or what the file's own function gives.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is none, or none that Keras knows for these outputs.
     """
-    given = getattr(self._module, 'loss', None) or self._compiled.get('loss')
+    given, weights = getattr(self._module, 'loss', None), None
+    if given is None:
+      given = self._compiled.get('loss')
+      weights = self._compiled.get('loss_weights')
     if given is None:
       raise ValueError(
         "there is no loss: expected loss = 'mse' or the like, a function "
         'loss(y, outputs), or a model that is compiled with one'
       )
-    if inspect.isfunction(given) and given.__module__ == self._module.__name__:
+    if given is getattr(self._module, 'loss', None) and self._is_own(given):
       return given(y, outputs)
-    values = self._make_loss(given)(_align(y, outputs), outputs)
-    if values.shape.ndims > 1:
-      values = tf.reduce_mean(values, range(1, values.shape.ndims))
-    return values
+    return keras_losses.compute(given, y, outputs, weights)
 
-  def _make_loss(self, given):
-    """Returns callable(y, outputs) -> values [n, ...]."""
-    losses = self._keras.losses
-    loss = losses.get(given)
-    if isinstance(loss, losses.Loss):
-      # Keras's own mean would cover only one worker's batch.
-      loss = loss.from_config(loss.get_config() | {'reduction': None})
-    return loss
+  def _is_own(self, given):
+    """Whether it is a function that the user's file defines."""
+    name = self._module.__name__
+    return inspect.isfunction(given) and given.__module__ == name
 
   def metrics(self, y, outputs):
     """Returns {name: [n] or metric_total.Total}."""
     given = getattr(self._module, 'metrics', None)
     if callable(given):
       return given(y, outputs)
+    given = self._find_metrics(given)
+    if not given:
+      return {}
+    y, outputs = keras_losses.pair(y, outputs)
     if self._metrics is None:
-      given = given or self._compiled.get('metrics') or []
       with runtime.eagerly():
         made = [self._make_metric(g, y, outputs) for g in given]
       self._metrics = dict(made)
-    y = _align(y, outputs)
     return {
       name: _count(metric, y, outputs) for name, metric in self._metrics.items()
     }
 
+  def _find_metrics(self, given):
+    """Returns the list of what is to be measured, as the user gives it.
+
+    Raises:
+      ValueError: a nest, for a model of several outputs.
+    """
+    if not given:
+      kinds = 'metrics', 'weighted_metrics'  # No example has a weight here.
+      given = [
+        part for kind in kinds for part in _list(self._compiled.get(kind))
+      ]
+    given = _list(given)
+    for part in given:
+      if isinstance(part, (dict, list, tuple)):
+        raise ValueError(
+          f'the metrics have {problem_module.shorten(part)}: expected a list of'
+          ' names, objects or functions; for a model of several outputs write '
+          'a function metrics(y, outputs)'
+        )
+    return given
+
   def _make_metric(self, given, y, outputs):
     """Returns (name, keras.metrics.Metric) for a name, object or function."""
     metrics = self._keras.metrics
-    if isinstance(given, str) and given in ('accuracy', 'acc'):
-      return given, _choose_accuracy(metrics, y, outputs)()
+    if isinstance(given, str) and given.lower() in ('accuracy', 'acc'):
+      kinds = 'Binary', 'SparseCategorical', 'Categorical'
+      kind = keras_losses.choose(y, outputs, *kinds)
+      return given, getattr(metrics, f'{kind}Accuracy')()
     metric = metrics.get(given)
     if inspect.isclass(metric):
       metric = metric()
     if not isinstance(metric, metrics.Metric):
       metric = metrics.MeanMetricWrapper(metric, name=metric.__name__)
+    if not getattr(metric, '_built', True):
+      # It makes its variables at its first batch, which no graph allows.
+      metric.update_state(*(np.zeros([1, *t.shape[1:]]) for t in (y, outputs)))
+    metric.reset_state()
     return given if isinstance(given, str) else metric.name, metric
 
   def finish(self, means):
@@ -152,25 +196,11 @@ class KerasModule:
     return values
 
 
-def _align(y, outputs):
-  """Returns y as [n, 1] where it is [n] and the outputs are [n, 1].
-
-  Otherwise a loss would compare each label with the output of every example.
-  """
-  if not (tf.is_tensor(y) and tf.is_tensor(outputs)):
-    return y
-  if y.shape.ndims == outputs.shape.ndims - 1 and outputs.shape[-1] == 1:
-    return tf.expand_dims(y, -1)
-  return y
-
-
-def _choose_accuracy(metrics, y, outputs):
-  """Returns the class that Keras means by 'accuracy' for these shapes."""
-  if outputs.shape[-1] == 1 or outputs.shape.ndims == 1:
-    return metrics.BinaryAccuracy
-  if y.shape.ndims == outputs.shape.ndims and y.shape[-1] != 1:
-    return metrics.CategoricalAccuracy
-  return metrics.SparseCategoricalAccuracy
+def _list(given):
+  """Returns Keras's `metrics` as a list: one needs none, and None is empty."""
+  if given is None:
+    return []
+  return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
 def _count(metric, y, outputs):

@@ -5,6 +5,7 @@ import warnings
 import keras
 import pytest
 
+from distmnist import runtime
 from distmnist.training.problems import keras_errors
 
 _INFERRED = """Exception encountered when calling Net.call().
@@ -33,6 +34,10 @@ _OTHER = 'Input 0 with name x is wrong.\nArguments received by me'
   [
     (_INFERRED.format('Wrong shapes: [3].'), 'Mine.call(): Wrong shapes: [3].'),
     (_INFERRED.format(_REFUSED), f'Mine.call(): {keras_errors.MAKES_VARIABLE}'),
+    (
+      _INFERRED.format('Cannot convert a Tensor of dtype resource to a NumPy'),
+      f'Mine.call(): {keras_errors.USES_STATE}',
+    ),
     (_OTHER, _OTHER),
   ],
 )
@@ -49,6 +54,18 @@ def test_a_variable_is_refused_with_the_path_of_its_layer():
 
   with pytest.raises(ValueError, match='^mine: a variable is made while'):
     call(layer)
+
+
+def test_a_draw_without_a_seed_is_named():
+  with runtime.eagerly():
+    seed = keras.random.SeedGenerator(1).state
+
+  def make(self):
+    keras_errors.refuse_variable(None)
+    return self
+
+  with pytest.raises(ValueError, match='state: a layer draws without a seed'):
+    make(seed)
 
 
 def test_a_warning_that_an_error_follows_is_kept_back(recwarn):

@@ -1,0 +1,92 @@
+"""A loss in the words of Keras: the mean over a batch that `model.fit` has."""
+
+import copy
+import inspect
+
+import tensorflow.compat.v1 as tf
+
+
+def compute(given, y, outputs, weights=None):
+  """Returns the mean loss of a batch, a float scalar.
+
+  It is Keras's own mean: what a mask or a loss leaves out does not count, and
+  outputs of less than float32 are widened first.
+
+  Args:
+    given: a name, a keras.losses.Loss or a function of (y, outputs); or a nest
+      of one.
+    y, outputs: tensors [n, ...], or nests of one.
+    weights: what `compile` takes as loss_weights.
+
+  Raises:
+    ValueError: there are several outputs, or the loss is a sum over the batch.
+  """
+  given = _take_only(given, 'loss')
+  y, outputs = pair(y, outputs)
+  mean = _make(given, y, outputs)(y, outputs)
+  if weights is not None:
+    mean *= float(_take_only(weights, 'loss weight'))
+  return mean
+
+
+def pair(y, outputs):
+  """Returns (y, outputs), tensors: y as [n, 1] if the outputs are, or as [n].
+
+  Otherwise a loss would compare each label with the output of every example.
+
+  Args:
+    y, outputs: tensors [n, ...], or nests of one.
+
+  Raises:
+    ValueError: there are several.
+  """
+  outputs = _take_only(outputs, 'output of the model')
+  y = _take_only(y, 'y')
+  if y.shape.ndims == outputs.shape.ndims - 1 and outputs.shape[-1] == 1:
+    y = tf.expand_dims(y, -1)
+  elif y.shape.ndims == 2 and outputs.shape.ndims == 1 and y.shape[-1] == 1:
+    y = tf.squeeze(y, -1)
+  return y, outputs
+
+
+def choose(y, outputs, binary, sparse, categorical):
+  """Returns which of three Keras means by 'accuracy' for these shapes."""
+  if outputs.shape[-1] == 1 or outputs.shape.ndims == 1:
+    return binary
+  if y.shape.ndims == outputs.shape.ndims and y.shape[-1] != 1:
+    return categorical
+  return sparse
+
+
+def _take_only(nest, what):
+  leaves = tf.nest.flatten(nest)
+  if len(leaves) != 1:
+    raise ValueError(
+      f'expected one {what}, not {len(leaves)}, for what Keras computes; '
+      'for several write functions loss(y, outputs) and metrics(y, outputs)'
+    )
+  return leaves[0]
+
+
+def _make(given, y, outputs):
+  """Returns callable(y, outputs) -> float scalar."""
+  from keras import losses  # noqa: PLC0415  Only for Keras models.
+
+  if isinstance(given, str) and given.lower() in ('crossentropy', 'ce'):
+    kinds = ('binary', 'sparse_categorical', 'categorical')
+    given = choose(y, outputs, *(f'{kind}_crossentropy' for kind in kinds))
+  found = losses.get(given)
+  if inspect.isclass(found):
+    found = found()
+  if not isinstance(found, losses.Loss):
+    function, found = found, losses.Loss(name='loss')
+    found.call = function
+  if found.reduction == 'sum':
+    raise ValueError(
+      "the loss has reduction='sum', a sum over a batch that would depend on "
+      'how many workers there are: expected a mean, and a larger learning rate'
+    )
+  if found.reduction in (None, 'none'):
+    found = copy.copy(found)
+    found.reduction = 'sum_over_batch_size'
+  return found

@@ -1,0 +1,99 @@
+"""keras_losses: the mean loss that Keras computes of a batch."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist import runtime
+from distmnist.training.problems import keras_losses
+
+_RNG = np.random.default_rng(0)
+P = _RNG.dirichlet(np.ones(3), [4, 5]).astype('float32')
+Y = _RNG.integers(0, 3, [4, 5])
+MASK = _RNG.random([4, 5]) < 0.4
+
+
+class Scaled(keras.losses.Loss):
+  """Takes nothing that `from_config` would give."""
+
+  def __init__(self, scale):
+    super().__init__()
+    self.scale = scale
+
+  def call(self, y, outputs):
+    return self.scale * keras.ops.mean(keras.ops.abs(y - outputs), -1)
+
+
+def compute(given, y, outputs, mask=None, **weights):
+  """Returns the loss of arrays, computed in a graph."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    outputs = tf.constant(outputs)
+    if mask is not None:
+      outputs._keras_mask = tf.constant(mask)
+    return session.run(
+      keras_losses.compute(given, tf.constant(y), outputs, **weights)
+    )
+
+
+@pytest.mark.parametrize('mask', [None, MASK], ids=['all', 'masked'])
+@pytest.mark.parametrize(
+  'given',
+  [
+    'sparse_categorical_crossentropy',
+    'crossentropy',
+    keras.losses.sparse_categorical_crossentropy,
+    keras.losses.SparseCategoricalCrossentropy(ignore_class=0),
+    keras.losses.SparseCategoricalCrossentropy(reduction=None),
+  ],
+)
+def test_what_is_masked_or_ignored_does_not_count(given, mask):
+  counts = np.ones_like(MASK) if mask is None else mask
+  if getattr(given, 'ignore_class', None) is not None:
+    counts = counts & (given.ignore_class != Y)
+  values = -np.log(np.take_along_axis(P, Y[..., None], -1)[..., 0])
+  expected = values[counts].mean()
+  assert compute(given, Y, P, mask) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_keeps_what_it_was_made_with():
+  y = np.zeros([4, 5, 3], 'float32')
+  assert compute(Scaled(30), y, P) == pytest.approx(10, rel=1e-5)
+  half = compute(Scaled(30), y, P, weights=[0.5])
+  assert half == pytest.approx(5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  'given', ['mse', lambda y, outputs: (y - outputs) ** 2]
+)
+def test_labels_are_compared_with_their_own_outputs_in_float32(given):
+  y = np.arange(4, dtype='int32')
+  for labels, outputs in (y, P[:, :1, 0]), (y[:, None], P[:, 0, 0]):
+    expected = ((y - outputs.ravel()) ** 2).mean()
+    found = compute(given, labels, outputs)
+    assert found == pytest.approx(expected, rel=1e-5)
+  with tf.Graph().as_default():
+    found = keras_losses.compute(
+      given, tf.constant(y), tf.zeros([4, 1], tf.bfloat16)
+    )
+  assert found.dtype == tf.float32
+
+
+@pytest.mark.parametrize(
+  'given, message',
+  [
+    ({'a': 'mse', 'b': 'mse'}, 'expected one loss, not 2, for what Keras comp'),
+    ('mse', 'expected one output of the model, not 2'),
+  ],
+)
+def test_several_outputs_are_refused(given, message):
+  outputs = {'a': tf.zeros([4, 1]), 'b': tf.zeros([4, 1])}
+  with pytest.raises(ValueError, match=message):
+    keras_losses.compute(given, outputs, outputs)
+
+
+def test_a_sum_over_the_batch_is_refused():
+  with runtime.eagerly():
+    given = keras.losses.MeanSquaredError(reduction='sum')
+  with pytest.raises(ValueError, match="has reduction='sum', a sum over"):
+    compute(given, P, P)
