@@ -6,6 +6,7 @@ in the memory of the evaluating task.
 """
 
 import contextlib
+import dataclasses
 
 import tensorflow.compat.v1 as tf
 
@@ -79,7 +80,9 @@ class _LiveEvaluator(evaluation.Evaluator):
     """Gives variables the names and places that they have in training."""
     cluster = self._task.cluster
 
-    center = center_lib.Center(cluster)
+    # What is judged are the weights themselves, not rounded by --wire_dtype.
+    exact = dataclasses.replace(cluster, wire_dtype=tf.float32.name)
+    center = center_lib.Center(exact)
     center.rows.makes_rows = False
 
     def find_ps(op):

@@ -1,5 +1,6 @@
 """A model with tables is evaluated where its rows are."""
 
+import dataclasses
 import types
 
 import pytest
@@ -41,7 +42,8 @@ def test_it_finds_what_an_evaluation_of_whole_tables_finds(
   set_flags(*FLAGS)
   cluster = make_cluster(2, 1)
   with tf.Graph().as_default():
-    live, problem, split, task = build(cluster.worker(0), 2)
+    member = dataclasses.replace(cluster.worker(0), wire_dtype='bfloat16')
+    live, problem, split, task = build(member, 2)
     task.server = cluster.servers[0]
     with tf.Session(task.server.target) as session:
       session.run(tf.global_variables_initializer())

@@ -120,7 +120,6 @@ def make(getter, name, num_ps, device, **settings):
     part = f'/part_{i}' if num_shards > 1 else ''
     place = begin * in_bucket, (end - begin) * in_bucket
     rows = _make_part(getter, name, part, place, settings)
-    touched_rows.add([rows])
     with tf.device(None), tf.device(rows.device):
       keys = _make_part(
         getter,
@@ -132,6 +131,7 @@ def make(getter, name, num_ps, device, **settings):
         | {'shape': settings['shape'][:1], 'initializer': start.make_keys},
       )
     parts.append(key_shard.KeyShard(table, rows, keys, start, begin, seed))
+  touched_rows.add([part.rows for part in parts])
   return KeyTable(parts, ends, start, device)
 
 

@@ -10,6 +10,8 @@ read one after the other, would be of different keys.
 """
 
 import contextlib
+import threading
+import weakref
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +21,11 @@ from distmnist.exchange.tables import new_rows
 _HOLDS = 'distmnist/row_holds'
 # How many rows a new key looks at.
 _WINDOW = 8
+
+# How often each session is in `held`: a save in a thread of its own may be, and
+# an evaluation meanwhile.
+_num_holding = weakref.WeakKeyDictionary()
+_holding = threading.Lock()
 
 
 class RowReuse:
@@ -121,18 +128,25 @@ class RowReuse:
 def held(session):
   """The context in which no new key takes another's row in a session's graph.
 
-  A chief lost in it leaves the rows held until its successor has ended one.
+  Several threads of a session may be in it: the last one to leave ends it. A
+  chief lost in it leaves the rows held until its successor has ended one.
   """
   holds = session.graph.get_collection(_HOLDS)
   if not holds:
     yield
     return
   begin, end = zip(*holds, strict=True)
-  session.run(begin)
+  with _holding:
+    if not _num_holding.get(session):
+      session.run(begin)
+    _num_holding[session] = _num_holding.get(session, 0) + 1
   try:
     yield
   finally:
-    session.run(end)
+    with _holding:
+      _num_holding[session] -= 1
+      if not _num_holding[session]:
+        session.run(end)
 
 
 def _assign(variable, value):

@@ -43,6 +43,16 @@ def cut(shard, slice_bytes):
     yield Slice(begin, end, first, place)
 
 
+def choose_large(shards, slice_bytes):
+  """Returns those of `shards`, a list, whose variable is saved in slices.
+
+  These are all shards of a variable if one of them is larger than a slice: of
+  some ps that share a table unevenly, others may have less.
+  """
+  large = {find_place(v)[0] for v in shards if count_bytes(v) > slice_bytes}
+  return [v for v in shards if find_place(v)[0] in large]
+
+
 def count_bytes(variable):
   """Returns the bytes (int) that a tf.Variable takes."""
   return variable.shape.num_elements() * variable.dtype.size

@@ -17,7 +17,11 @@ exchange/tables/row_exchange.py.
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import row_numbering, touched_rows
+from distmnist.exchange.tables import (
+  row_numbering,
+  shard_slices,
+  touched_rows,
+)
 
 # The collection of the shards of all tables.
 TABLES = 'distmnist/sparse_tables'
@@ -62,7 +66,8 @@ def _count_in_bucket(num_rows):
 
 def find_name(shard):
   """Returns the name of the table of a shard, as a model gives it."""
-  return shard.op.name.split('/part_')[0].rpartition('/')[0]
+  # Not from its own name: a table may be called part_id.
+  return shard_slices.find_place(shard)[0].rpartition('/')[0]
 
 
 def get_table(num_rows, width, initializer):

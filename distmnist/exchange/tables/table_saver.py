@@ -29,8 +29,8 @@ from distmnist.exchange.tables import (
 class TableSaver:
   """Like a tf.train.Saver of all variables, but takes tables in slices.
 
-  The optimizer's variables beside a table are taken as the table is; a shard no
-  larger than a slice is treated like any other variable.
+  The optimizer's variables beside a table are taken as the table is; a table
+  with no shard larger than a slice is treated like any other variable.
 
   Attributes:
     goes_beside: bool, whether steps may run while it saves.
@@ -50,8 +50,8 @@ class TableSaver:
     keys = tf.get_collection(key_map.KEYS)
     shards = [
       v
-      for v in find_shards()
-      if shard_slices.count_bytes(v) > slice_bytes and not key_map.is_keys(v)
+      for v in shard_slices.choose_large(find_shards(), slice_bytes)
+      if not key_map.is_keys(v)
     ]
     names = {v.op.name for v in [*keys, *shards]}
     rest = [v for v in tf.global_variables() if v.op.name not in names]

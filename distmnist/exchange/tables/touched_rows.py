@@ -1,9 +1,9 @@
 """Which rows of a table were touched since it was last saved whole.
 
-Beside each shard that is large enough to be saved in slices, its ps has a mark
-for each row, which is in no checkpoint. A row is marked once its new values are
-there. So if a save first clears the marks and then reads the rows, a row whose
-new values it misses is marked again afterwards.
+Beside each shard of a table that is saved in slices, its ps has a mark for each
+row, which is in no checkpoint. A row is marked once its new values are there.
+So if a save first clears the marks and then reads the rows, a row whose new
+values it misses is marked again afterwards.
 
 Any chief writes a number of its own beside the marks when it clears them. As
 long as that number is there no other chief, such as one that was suspended and
@@ -97,13 +97,16 @@ class TouchedRows:
 
 
 def add(shards):
-  """Gives `shards` (list of tf.Variable) marks if --save_tables needs them."""
+  """Gives the shards of a table marks if --save_tables needs them.
+
+  Args:
+    shards: list of tf.Variable, all that the table has.
+  """
   # Also where a rule is made by its class, and no flags were parsed.
   if flags.FLAGS[_SAVE_TABLES.name].value != 'touched':
     return
-  for shard in shards:
-    if shard_slices.count_bytes(shard) > shard_slices.SLICE_BYTES:
-      tf.add_to_collection(_TOUCHED, TouchedRows(shard))
+  for shard in shard_slices.choose_large(shards, shard_slices.SLICE_BYTES):
+    tf.add_to_collection(_TOUCHED, TouchedRows(shard))
 
 
 def get_all():

@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     num_keys: float, the distinct ones, whose rows move.
     pulled, pushed: float, bytes.
     hottest: {name of a table: (what its most frequent row is called, that row's
-      share of the table's ids)}.
+      share of the table's ids)}; only tables of which a batch has an id.
   """
 
   num_ids: float
@@ -35,7 +35,9 @@ class Rows(NamedTuple):
   hottest: dict
 
   def format(self):
-    """Returns two human-readable lines."""
+    """Returns two human-readable lines; one if the batches have no ids."""
+    if not self.hottest:
+      return 'rows a step: none, as the first batches have no ids'
     hottest = sorted(self.hottest.items(), key=lambda item: -item[1][1])
     parts = [
       f'{row} is {share:.1%} of the ids of {name}'
@@ -93,12 +95,11 @@ def measure(cluster, problem, batch_size):
     values = num_keys * exchange.width * wire.size_of(exchange.dtype)
     pulled += values
     pushed += values + 8 * (num_keys + exchange.count_numbers(cluster.num_ps))
-  hottest = {
-    name.rpartition('/')[0]: _find_hottest(
-      table, np.concatenate([part[name] for part in seen])
-    )
-    for name, table in tables.items()
-  }
+  hottest = {}
+  for name, table in tables.items():
+    keys = np.concatenate([part[name] for part in seen])
+    if keys.size:
+      hottest[name.rpartition('/')[0]] = _find_hottest(table, keys)
   return Rows(*means.sum(0), pulled, pushed, hottest)
 
 
@@ -107,7 +108,7 @@ def _find_hottest(table, keys):
 
   Args:
     table: sparse_table.Table.
-    keys: int64 [n], all that were looked up.
+    keys: int64 [n], all that were looked up, at least one.
   """
   keys, counts = np.unique(keys, return_counts=True)
   key = int(keys[counts.argmax()])

@@ -26,7 +26,9 @@ def check(strategy):
     return
   table = f'the sparse table {sparse_table.find_name(tables[0])!r}'
   conflict = find_conflict(strategy, table)
-  is_all = len(tf.trainable_variables()) == len(tables)
+  is_all = all(
+    any(v is shard for shard in tables) for v in tf.trainable_variables()
+  )
   if tables_apart.is_wanted() and is_all and not conflict:
     conflict = (
       '--table_strategy=async_sgd leaves nothing to --strategy: the model '

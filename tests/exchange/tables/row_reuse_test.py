@@ -68,5 +68,8 @@ def test_while_rows_are_held_none_is_taken(tf_session, reuse):
     tf_session.run(touch)
   with pytest.raises(KeyError), row_reuse.held(tf_session):
     assert not tf_session.run(choose)[1]
+    with row_reuse.held(tf_session):
+      pass
+    assert not tf_session.run(choose)[1]
     raise KeyError
   assert tf_session.run(choose)[1]

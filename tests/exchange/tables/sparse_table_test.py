@@ -40,3 +40,12 @@ def test_without_a_strategy_a_table_is_a_variable(tf_session):
   rows = sparse_table.look_up(table, tf.constant([3, 3], tf.int64))
   found, whole = tf_session.run([rows, table])
   assert found.tolist() == [whole[3].tolist()] * 2
+
+
+def test_a_shard_has_the_name_of_its_table(tf_session):
+  with tf.variable_scope('shop/part_id'):
+    shards = tf.get_variable(
+      'rows', [61, 2], partitioner=tf.fixed_size_partitioner(2)
+    )
+  names = [sparse_table.find_name(shard) for shard in shards]
+  assert names == ['shop/part_id'] * 2

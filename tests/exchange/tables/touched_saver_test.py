@@ -16,6 +16,7 @@ from distmnist.exchange.tables import (
   touched_saver,
 )
 from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.nn import layers
 from distmnist.strategies import async_sgd
 from tests.support import tables
 
@@ -32,7 +33,7 @@ def build(member, optimizer='adam', build_outputs=tables.build_outputs):
     *(member, async_sgd.make(member), optimizer, tables.BATCH),
     build=build_outputs,
   )
-  return model, table_saver.TableSaver('/cpu:0', 300)
+  return model, table_saver.TableSaver('/cpu:0', shard_slices.SLICE_BYTES)
 
 
 def build_by_keys(member):
@@ -147,6 +148,30 @@ def test_what_two_ps_have_saved_is_restored_on_three(
           assert find_base(path)
         found.append(read_all(session))
   assert_same(found[1], found[0])
+
+
+@pytest.mark.slow
+def test_one_ps_may_have_more_than_a_slice_of_a_table_and_another_less(
+  make_cluster, monkeypatch, tmp_path
+):
+  def build_outputs(ids, widths):
+    del widths
+    # Of 59 rows one ps has 30, or 360 bytes.
+    start = tf.zeros_initializer()
+    rows = layers.embedding(ids % 59, 59, 3, 'a', initializer=start)
+    return tf.reduce_sum(rows, [1, 2])
+
+  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 350)
+  cluster = make_cluster(2, 1)
+  with tf.Graph().as_default():
+    model, saver = build(cluster.worker(0), 'adagrad', build_outputs)
+    with tf.Session(cluster.servers[0].target) as session:
+      start(session, model)
+      for step in (0, 1):
+        session.run(model.update.train_op, model.feed(step))
+        path = saver.save(session, f'{tmp_path}/model.ckpt', step)
+      assert find_base(path) == 'model.ckpt-0'
+      assert_same(read_checkpoint(path), read_all(session))
 
 
 class Steps:

@@ -35,6 +35,32 @@ def test_each_row_of_a_batch_counts_once(set_flags):
 
 
 @pytest.mark.slow
+def test_the_first_batches_may_have_no_id_of_a_table(set_flags, tmp_path):
+  path = tmp_path / 'problem.py'
+  path.write_text("""
+import numpy as np
+import tensorflow.compat.v1 as tf
+from distmnist.nn import layers
+
+def load(split):
+  return np.zeros(6, np.int64), np.zeros(6, np.float32)
+
+def build(x, is_training):
+  none = tf.RaggedTensor.from_tensor(x[:, tf.newaxis], lengths=x)
+  return layers.embedding(none, 9, 2, 'tags')[:, 0]
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+""")
+  set_flags(f'--problem={path}')
+  found = table_batches.measure(CLUSTER, problem_lib.from_flags(), 2)
+  assert found == (0, 0, 0, 0, {})
+  assert found.format() == (
+    'rows a step: none, as the first batches have no ids'
+  )
+
+
+@pytest.mark.slow
 def test_without_a_table_no_rows_move(set_flags):
   set_flags('--dataset=synthetic')
   assert table_batches.measure(CLUSTER, problem_lib.from_flags(), 10) is None

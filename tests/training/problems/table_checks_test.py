@@ -19,8 +19,8 @@ RULES = [
 ]
 
 
-def check(name, cluster=ONE_WORKER):
-  layers.embedding(tf.constant([1]), 100, 2, 'users')
+def check(name, cluster=ONE_WORKER, rows=100):
+  layers.embedding(tf.constant([1]), rows, 2, 'users')
   rule = registry.load(STRATEGIES, name).make(cluster)
   table_checks.check(rule)
 
@@ -84,30 +84,35 @@ def test_what_does_not_go_with_a_table(
   assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize('rows', [100, layers.NewRows(100)])
 def test_a_rule_of_their_own_lets_any_rule_with_ps_have_tables(
-  tf_session, set_flags
+  tf_session, set_flags, rows
 ):
   set_flags('--table_strategy=async_sgd')
   tf.get_variable('w', [2])
-  check('easgd')
+  check('easgd', rows=rows)
+
+
+_NOTHING_LEFT = 'leaves nothing to --strategy: the model trains tables alone'
 
 
 @pytest.mark.parametrize(
-  ('rule', 'message'),
+  ('rule', 'rows', 'message'),
   [
-    ('easgd', 'leaves nothing to --strategy: the model trains tables alone'),
-    ('ring_allreduce', 'ring_allreduce has no ps, where the sparse table'),
+    ('easgd', 100, _NOTHING_LEFT),
+    ('easgd', layers.NewRows(100), _NOTHING_LEFT),
+    ('ring_allreduce', 100, 'ring_allreduce has no ps, where the sparse table'),
   ],
 )
 def test_what_a_rule_of_their_own_does_not_go_with(
-  tf_session, set_flags, rule, message
+  tf_session, set_flags, rule, rows, message
 ):
   set_flags('--table_strategy=async_sgd')
   cluster = ONE_WORKER
   if rule == 'ring_allreduce':
     cluster = cluster_lib.make_cluster((), ('w:1', 'v:1'), 'worker', 0)
   with pytest.raises(cli.UsageError, match=message):
-    check(rule, cluster)
+    check(rule, cluster, rows)
 
 
 def test_without_a_table_nothing_is_asked(tf_session, set_flags):
