@@ -69,7 +69,9 @@ task() {
 export -f task
 
 # ---- The job: all tasks at once, and again if that may go well ----
-how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1)
+# All of this shell goes to the tasks, whatever sbatch was told (its --export).
+how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1
+  --export=ALL)
 is_cancelled=
 trap 'is_cancelled=1' TERM
 # Tells the launcher, which hears of it from Slurm some seconds later.

@@ -158,6 +158,15 @@ def test_a_cancelled_script_says_why_and_that_it_has_ended(
   assert (found.read_text() if found.exists() else None) == ended
 
 
+def test_the_tasks_get_what_the_script_sets_whatever_sbatch_was_told(tmp_path):
+  # With sbatch --export=NONE, a site's default, srun passes nothing on.
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), sys.executable))
+  done = run_script(script, '[[ " $* " == *" --export=ALL "* ]]')
+  assert done.returncode == 0
+
+
 def test_a_cancelled_script_whose_chief_could_not_save_says_so(tmp_path):
   job = jobs.Job(num_ps=0, num_workers=1, module='fake_train')
   script = tmp_path / 'job.sbatch'
