@@ -25,6 +25,8 @@ max_restarts=@MAX_RESTARTS@
 export DISTMNIST_LOGS=@LOGS@
 export failed=$DISTMNIST_LOGS/failed
 say() { echo "job $SLURM_JOB_ID: $*"; }
+# Earlier jobs, and this one before it was requeued, have written there too.
+log_start=$(wc -c 2>/dev/null <"$DISTMNIST_LOGS/slurm.log" || echo 0)
 
 # ---- The tasks: the first are ps, the others workers ----
 export DISTMNIST_NUM_PS=@NUM_PS@ DISTMNIST_NUM_EVALUATORS=@NUM_EVALUATORS@
@@ -104,8 +106,8 @@ for ((restart = 0; ; restart++)); do
   fi
   if [[ $is_cancelled ]]; then
     # Slurm has written why before, but not where somebody used scancel.
-    why=$(sed -n 's/.*\*\*\* JOB .* DUE TO \([A-Z ]*\) \*\*\*.*/\1/p' \
-      "$DISTMNIST_LOGS/slurm.log" 2>/dev/null | tail -n 1)
+    why=$(tail -c +$((log_start + 1)) "$DISTMNIST_LOGS/slurm.log" 2>/dev/null |
+      sed -n 's/.*\*\*\* JOB .* DUE TO \([A-Z ]*\) \*\*\*.*/\1/p' | tail -n 1)
     say "cancelled${why:+ due to ${why,,}}: the tasks were told to leave"
     # After anything else Slurm may start the job once more.
     code=143

@@ -111,7 +111,7 @@ CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'
 def run_script(script, srun, **environ):
   """Runs what sbatch gets, as job 7, with bash of ours in place of srun."""
   folder = script.parent
-  with open(folder / 'slurm.log', 'w') as log:
+  with open(folder / 'slurm.log', 'a') as log:
     return subprocess.run(
       ['bash', script],
       env={
@@ -156,6 +156,18 @@ def test_a_cancelled_script_says_why_and_that_it_has_ended(
   assert lines[-1] == f'job 7: {said} tasks were told to leave'
   found = tmp_path / 'ended'
   assert (found.read_text() if found.exists() else None) == ended
+
+
+def test_why_an_earlier_job_in_the_folder_was_cancelled_is_not_repeated(
+  tmp_path,
+):
+  (tmp_path / 'slurm.log').write_text(f'{CANCELLED} DUE TO TIME LIMIT ***\n')
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), sys.executable))
+  run_script(script, f"echo '{CANCELLED} ***'\nkill -TERM $PPID\nexit 143")
+  lines = (tmp_path / 'slurm.log').read_text().splitlines()
+  assert lines[-1] == 'job 7: cancelled: the tasks were told to leave'
 
 
 def test_the_tasks_get_what_the_script_sets_whatever_sbatch_was_told(tmp_path):
