@@ -8,6 +8,7 @@ import shlex
 
 from distmnist.common import cli
 from distmnist.launching import problem_file
+from distmnist.launching.slurm import sbatch_options
 from distmnist.launching.supervisor import stop_grace
 
 # The time from Slurm's SIGTERM to its SIGKILL unless it is configured, and how
@@ -197,7 +198,7 @@ def make(
   counts = [job.num_ps, job.num_workers + job.evaluator]
   words = {
     'SHAPE': describe(job),
-    'OPTIONS': _make_options(logs_dir, counts, components, may_requeue),
+    'OPTIONS': sbatch_options.make(logs_dir, counts, components, may_requeue),
     'STEP': _HET_STEP if len(components) > 1 else _STEP,
     'MAX_RESTARTS': str(job.max_restarts),
     'NOT_SAVED': str(cli.NOT_SAVED),
@@ -221,26 +222,6 @@ def make(
   for name, text in words.items():
     script = script.replace(f'@{name}@', text)
   return script
-
-
-def _make_options(logs_dir, counts, components, may_requeue):
-  """Returns the lines for sbatch; `counts` are the ps and all other tasks."""
-  common = [
-    '--job-name=distmnist',
-    f'--output={logs_dir.replace("%", "%%")}/slurm.log',
-    '--open-mode=append',
-    '--requeue' if may_requeue else '--no-requeue',
-  ]
-  if len(components) == 1:
-    counts = [sum(counts)]
-  parts = [
-    [*common, f'--ntasks={count}', *options]
-    for count, options in zip(counts, components, strict=True)
-  ]
-  return '\n#SBATCH hetjob\n'.join(
-    '\n'.join(f'#SBATCH {shlex.quote(option)}' for option in part)
-    for part in parts
-  )
 
 
 def describe(job):
