@@ -200,6 +200,7 @@ def run(job, script, logs_dir, is_waited_for=True):
     if job.num_ps + job.num_workers > 1:
       _log.info(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:
+      run_record.leave()
       return 0
     code = submission.wait(job_id, ended, update)
   update(log_view.Log.finish)

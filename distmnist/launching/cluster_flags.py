@@ -98,6 +98,16 @@ def check_launcher_flags(chosen):
         )
 
 
+def find_no_wait(launcher):
+  """Returns the flag (str) for which a launcher only submits, or None.
+
+  Args:
+    launcher: str, its name.
+  """
+  is_left = launcher == 'slurm' and not flags.FLAGS.slurm_wait
+  return '--noslurm_wait' if is_left else None
+
+
 def check_evaluator(launcher, logdir):
   """Refuses an evaluator where none can run.
 
