@@ -24,7 +24,8 @@ _SCRIPT = r"""#!/bin/bash
 @OPTIONS@
 max_restarts=@MAX_RESTARTS@
 export DISTMNIST_LOGS=@LOGS@
-export failed=$DISTMNIST_LOGS/failed
+# Several jobs may share the folder: each has files of its own for its state.
+export DISTMNIST_JOB=$DISTMNIST_LOGS/job_$SLURM_JOB_ID
 say() { echo "job $SLURM_JOB_ID: $*"; }
 # Earlier jobs, and this one before it was requeued, have written there too.
 log_start=$(wc -c 2>/dev/null <"$DISTMNIST_LOGS/slurm.log" || echo 0)
@@ -52,20 +53,21 @@ task() {
   local log=$DISTMNIST_LOGS/${name}_$index.log
   [[ -z $DISTMNIST_NOTE ]] || echo "--- $DISTMNIST_NOTE ---" >>"$log"@GPUS@
   # A signal is the program's; we say how it ends.
-  trap 'touch "$DISTMNIST_LOGS/told_to_leave"' TERM INT
+  trap 'touch "$DISTMNIST_JOB.told_to_leave"' TERM INT
   # Without the words of the shell on a program that was killed.
   { @COMMAND@ \
     >>"$log" 2>&1 </dev/null; } 2>/dev/null
   code=$?
   if [[ $name == evaluator ]]; then
-    ((code == 0)) || [[ -f $DISTMNIST_LOGS/told_to_leave ]] ||
+    ((code == 0)) || [[ -f $DISTMNIST_JOB.told_to_leave ]] ||
       echo "evaluator 0 failed: exit code $code: the run goes on without it"
     return 0
   fi
-  ((code != @NOT_SAVED@)) || touch "$DISTMNIST_LOGS/not_saved"
+  ((code != @NOT_SAVED@)) || touch "$DISTMNIST_JOB.not_saved"
   if ((code)); then
     # Made by the first alone.
-    (set -C; echo "$code $SLURMD_NODENAME $name $index" >"$failed") 2>/dev/null
+    (set -C; echo "$code $SLURMD_NODENAME $name $index" \
+      >"$DISTMNIST_JOB.failed") 2>/dev/null
   fi
   return $code
 }
@@ -78,7 +80,8 @@ how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1
 is_cancelled=
 trap 'is_cancelled=1' TERM
 # Tells the launcher, which hears of it from Slurm some seconds later.
-end() { echo "$SLURM_JOB_ID $1" >"$DISTMNIST_LOGS/ended"; exit "$1"; }
+end() { forget; echo "$SLURM_JOB_ID $1" >"$DISTMNIST_JOB.ended"; exit "$1"; }
+forget() { rm -f "$DISTMNIST_JOB".{failed,not_saved,told_to_leave}; }
 more=${SLURM_JOB_NODELIST_HET_GROUP_1-}
 say "runs on $SLURM_JOB_NODELIST${more:+ and $more}"
 # Slurm starts a job again whose node has failed, or was needed by others.
@@ -86,19 +89,19 @@ num_requeued=${SLURM_RESTART_COUNT-0}
 export DISTMNIST_NOTE=
 ((num_requeued == 0)) || DISTMNIST_NOTE="requeued by Slurm"
 for ((restart = 0; ; restart++)); do
-  rm -f "$failed" "$DISTMNIST_LOGS"/{not_saved,told_to_leave}
+  forget
   attempt=$((restart + num_requeued + 1))
   ((attempt == 1)) || export DISTMNIST_ATTEMPT=$attempt
   @STEP@
   code=$?
   if ((code == 0)); then
     # The tasks may hear of it, and have left, before this shell does.
-    [[ $is_cancelled || -f $DISTMNIST_LOGS/told_to_leave ]] || end 0
+    [[ $is_cancelled || -f $DISTMNIST_JOB.told_to_leave ]] || end 0
     is_cancelled=1
   fi
   cause="srun ended with exit code $code" who='' host=''
-  if [[ -f $failed ]]; then
-    read -r code host job index <"$failed"
+  if [[ -f $DISTMNIST_JOB.failed ]]; then
+    read -r code host job index <"$DISTMNIST_JOB.failed"
     who="$job $index" cause="exit code $code"
     # A task that is told to leave gives these codes itself.
     if ((code > 128 && code != 130 && code != 143)); then
@@ -112,7 +115,7 @@ for ((restart = 0; ; restart++)); do
     say "cancelled${why:+ due to ${why,,}}: the tasks were told to leave"
     # After anything else Slurm may start the job once more.
     code=143
-    if [[ -f $DISTMNIST_LOGS/not_saved ]]; then
+    if [[ -f $DISTMNIST_JOB.not_saved ]]; then
       code=@NOT_SAVED@
       say "not all is saved: see the last lines of the logs"
     fi

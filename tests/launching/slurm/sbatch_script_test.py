@@ -154,7 +154,7 @@ def test_a_cancelled_script_says_why_and_that_it_has_ended(
   assert done.returncode == 143
   lines = (tmp_path / 'slurm.log').read_text().splitlines()
   assert lines[-1] == f'job 7: {said} tasks were told to leave'
-  found = tmp_path / 'ended'
+  found = tmp_path / 'job_7.ended'
   assert (found.read_text() if found.exists() else None) == ended
 
 
@@ -168,6 +168,20 @@ def test_why_an_earlier_job_in_the_folder_was_cancelled_is_not_repeated(
   run_script(script, f"echo '{CANCELLED} ***'\nkill -TERM $PPID\nexit 143")
   lines = (tmp_path / 'slurm.log').read_text().splitlines()
   assert lines[-1] == 'job 7: cancelled: the tasks were told to leave'
+
+
+def test_a_job_that_ends_well_is_not_taken_for_another_in_its_folder(tmp_path):
+  for state in ('told_to_leave', 'not_saved', 'failed'):
+    (tmp_path / f'job_6.{state}').write_text('9 n1 worker 0\n')
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(num_ps=0, num_workers=1, module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), '/bin/true'))
+  # Job 6 is cancelled while job 7 runs.
+  task = f'bash -c task; touch {tmp_path}/told_to_leave {tmp_path}/job_6.ended'
+  done = run_script(script, task, SLURM_PROCID='0', SLURMD_NODENAME='n1')
+  assert done.returncode == 0, (tmp_path / 'slurm.log').read_text()
+  assert (tmp_path / 'job_7.ended').read_text() == '7 0\n'
+  assert (tmp_path / 'job_6.failed').exists()
 
 
 def test_the_tasks_get_what_the_script_sets_whatever_sbatch_was_told(tmp_path):
