@@ -51,7 +51,11 @@ task() {
     name=evaluator index=0
   fi
   local log=$DISTMNIST_LOGS/${name}_$index.log
-  [[ -z $DISTMNIST_NOTE ]] || echo "--- $DISTMNIST_NOTE ---" >>"$log"@GPUS@
+  # Another attempt or job may have written there, and no whole line at last.
+  local note=$DISTMNIST_NOTE
+  [[ $note || ! -s $log ]] || note="job ${DISTMNIST_JOB##*_}"
+  [[ -z $(tail -c 1 "$log" 2>/dev/null) ]] || echo >>"$log"
+  [[ -z $note ]] || echo "--- $note ---" >>"$log"@GPUS@
   # A signal is the program's; we say how it ends.
   trap 'touch "$DISTMNIST_JOB.told_to_leave"' TERM INT
   # Without the words of the shell on a program that was killed.
@@ -142,7 +146,8 @@ if [[ -z $who ]]; then
 else
   log=$DISTMNIST_LOGS/${who/ /_}.log
   say "the last lines of $who:"
-  tail -n 10 "$log" | sed 's/^/  | /'
+  lines=$(tail -n 10 "$log" | tac | sed '/^--- .* ---$/Q' | tac)
+  sed 's/^/  | /' <<<"${lines:-(it has written nothing)}"
   when=first
   if ((restart)); then
     when="after $restart restart$( ((restart == 1)) || echo s)"

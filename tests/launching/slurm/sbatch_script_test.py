@@ -184,6 +184,21 @@ def test_a_job_that_ends_well_is_not_taken_for_another_in_its_folder(tmp_path):
   assert (tmp_path / 'job_6.failed').exists()
 
 
+def test_the_last_lines_are_not_those_of_an_earlier_job(tmp_path):
+  (tmp_path / 'worker_0.log').write_text('no space left')
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(num_ps=0, num_workers=1, module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), '/bin/false'))
+  run_script(script, 'bash -c task', SLURM_PROCID='0', SLURMD_NODENAME='n1')
+  said = (tmp_path / 'slurm.log').read_text().splitlines()
+  assert said[1:3] == [
+    'job 7: the last lines of worker 0:',
+    '  | (it has written nothing)',
+  ]
+  log = (tmp_path / 'worker_0.log').read_text()
+  assert log == 'no space left\n--- job 7 ---\n'
+
+
 def test_the_tasks_get_what_the_script_sets_whatever_sbatch_was_told(tmp_path):
   # With sbatch --export=NONE, a site's default, srun passes nothing on.
   script = tmp_path / 'job.sbatch'
