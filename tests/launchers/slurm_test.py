@@ -461,7 +461,7 @@ def test_the_launcher_ends_with_its_job_and_not_with_sbatch(tmp_path):
   path = programs.make(
     tmp_path,
     sbatch='echo 7; exec sleep 300',
-    scancel=f'echo 7 143 >{tmp_path}/logs/ended',
+    scancel=f'echo 7 143 >{tmp_path}/logs/job_7.ended',
   )
   here = Here(tmp_path, path=path)
   with here.start('all:leave') as running:
