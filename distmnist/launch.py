@@ -65,7 +65,9 @@ def main(train_flags):
   logdir = jobs.flag_value(given, 'logdir')
   screens.check_flags(run_record.find_folder(given))
   companions.check_flags(
-    cluster_flags.LAUNCHER.value, run_record.find_folder(given)
+    cluster_flags.LAUNCHER.value,
+    run_record.find_folder(given),
+    cluster_flags.find_no_wait(cluster_flags.LAUNCHER.value),
   )
   cluster_flags.check_evaluator(cluster_flags.LAUNCHER.value, logdir)
   if _AUTOTUNE.value and not cluster_flags.DRY_RUN.value:

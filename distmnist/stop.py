@@ -14,7 +14,7 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.logdir import find_run
 from distmnist.storage import urls
-from distmnist.watching import stop_file, table_text
+from distmnist.watching import run_state, stop_file, table_text
 
 _TIMEOUT_SECS = flags.DEFINE_float(
   'timeout_secs',
@@ -30,12 +30,33 @@ def main():
   """Asks the run to end, and waits for the end of all tasks."""
   found = find_run.from_flags()
   logdir = found.logdir
-  if found.find_left():
+  left = found.find_left()
+  if not left:
+    check_seen(logdir, found.state)
+  if left:
     ask(logdir)
     print(f'asked the run in {urls.tidy(logdir)} to save and end')
     wait(found, _TIMEOUT_SECS.value)
   if _TIMEOUT_SECS.value:
     print(table_text.describe_run(logdir, found.state))
+
+
+def check_seen(logdir, state):
+  """Refuses a run that may be in a queue: a wish older than it has no effect.
+
+  Args:
+    logdir: str.
+    state: run_state.RunState of a run that is not seen to run.
+
+  Raises:
+    cli.RunError: none of its tasks has been seen yet.
+  """
+  if {row.state for row in state.make_rows()} == {run_state.NOT_SEEN_YET}:
+    raise cli.RunError(
+      f'no task of the run in {urls.tidy(logdir)} has been seen yet: cancel it'
+      f' where it waits ({state.launcher["launcher"]}), or ask again once it'
+      ' runs'
+    )
 
 
 def ask(logdir):

@@ -219,7 +219,7 @@ def make_command(study):
   Raises:
     cli.UsageError: the flags do not fit --runner.
   """
-  launch_flags = trial_command.launch_from_flags(study.is_cluster)
+  launch_flags = trial_command.launch_from_flags(study)
   if _RUNNER.value == 'spark':
     backend = spark_backend.from_flags(
       _PARALLEL.value, study, _SWEEP_DIR.value, launcher=spark

@@ -37,6 +37,21 @@ def test_of_a_run_that_has_ended_nothing_is_asked(ps, tmp_path, capsys):
   assert stop_file.read(str(tmp_path)) == {}
 
 
+def test_a_run_that_may_be_in_a_queue_is_not_called_stopped(
+  set_flags, tmp_path
+):
+  set_flags(f'--logdir={tmp_path}')
+  launcher = metrics_file.Writer(
+    *(str(tmp_path), 'launcher', 'x'),
+    **{'host': 'h', 'pid': 1, 'launcher': 'slurm', 'tasks': ['worker 0']},
+  )
+  launcher.write('event', event='left')
+  with pytest.raises(
+    cli.RunError, match='cancel it where it waits .slurm., or'
+  ):
+    stop.main()
+
+
 def test_it_need_not_wait(ps, set_flags, tmp_path):
   set_flags(f'--logdir={tmp_path}', '--timeout_secs=0')
   stop.main()

@@ -66,8 +66,9 @@ def _make_word(name, values):
     for value in values
   ]
   # If any value contains commas, semicolons separate the values.
-  has_commas = any(',' in text for text in texts)
-  return f'{name}={(";" if has_commas else ",").join(texts)}'
+  if not any(',' in text for text in texts):
+    return f'{name}={",".join(texts)}'
+  return f'{name}={";".join(texts)}{";" if len(texts) == 1 else ""}'
 
 
 class _Sweep(process.Process):

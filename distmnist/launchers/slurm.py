@@ -190,18 +190,20 @@ def run(job, script, logs_dir, is_waited_for=True):
         print(f'[slurm] {line}', file=sys.stderr, flush=True)
       said.append(line)
 
-  ended = pathlib.Path(logs_dir) / 'ended'
-  ended.unlink(missing_ok=True)
   with sbatch.Submission(script, is_waited_for) as submission:
     job_id = submission.read_job_id()
+    ended = pathlib.Path(logs_dir) / f'job_{job_id}.ended'
+    ended.unlink(missing_ok=True)  # Of a job that had the number long ago.
     shape = sbatch_script.describe(job)
     _log.info(f'{shape} as job {job_id} of Slurm, logs in {logs_dir}')
     run_record.begin(tasks, logs_dir)
     if job.num_ps + job.num_workers > 1:
       _log.info(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:
+      run_record.leave()
       return 0
     code = submission.wait(job_id, ended, update)
+    ended.unlink(missing_ok=True)
   update(log_view.Log.finish)
   shown.finish()
   if submission.signals:

@@ -82,8 +82,12 @@ DRY_RUN = flags.DEFINE_bool(
 )
 
 
-def check_launcher_flags(chosen):
-  """Refuses flags of launchers other than `chosen`, a name (str).
+def check_launcher_flags(chosen, also=None):
+  """Refuses flags of other launchers.
+
+  Args:
+    chosen: str, the name of the launcher.
+    also: str, the name of one whose flags are for something else as well.
 
   Raises:
     cli.UsageError: one is given.
@@ -91,11 +95,21 @@ def check_launcher_flags(chosen):
   for name, module in registry.find(LAUNCHERS).items():
     # Its own flags, and those that it adopts from other files.
     for flag in flags.FLAGS.get_key_flags_for_module(module):
-      if flag.present and name != chosen:
+      if flag.present and name not in (chosen, also):
         raise cli.UsageError(
           f'--{flag.name} is for --launcher={name}, and this is '
           f'--launcher={chosen}: leave it out'
         )
+
+
+def find_no_wait(launcher):
+  """Returns the flag (str) for which a launcher only submits, or None.
+
+  Args:
+    launcher: str, its name.
+  """
+  is_left = launcher == 'slurm' and not flags.FLAGS.slurm_wait
+  return '--noslurm_wait' if is_left else None
 
 
 def check_evaluator(launcher, logdir):

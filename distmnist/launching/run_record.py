@@ -98,6 +98,12 @@ class RunRecord:
   def _write(self, event, about, **fields):
     self._writer.write('event', event=event, about=about, **fields)
 
+  def leave(self):
+    """Writes that the tasks go on without this launcher, which ends no run."""
+    if self._writer:
+      self._writer.write('event', event='left')
+      self._writer = None
+
   def close(self):
     """Writes the end of the launch, and ends the companions.
 
@@ -124,6 +130,8 @@ class RunRecord:
       _log.info(f'no {html_report.NAME} of {self.logdir}: {error}')
 
   def _stop(self, who):
+    if not self._writer:
+      return
     _log.info(f'{who} asks this run to stop')
     self._writer.write('event', event='stopping', text=who)
     os.kill(os.getpid(), signal.SIGINT)
@@ -172,6 +180,12 @@ def begin(tasks, logs_dir):
   """See RunRecord.begin; does nothing outside a launch."""
   if _of_process:
     _of_process.begin(tasks, logs_dir)
+
+
+def leave():
+  """See RunRecord.leave; does nothing outside a launch."""
+  if _of_process:
+    _of_process.leave()
 
 
 def update(records):

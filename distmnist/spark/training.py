@@ -21,7 +21,7 @@ import logging
 import os
 import sys
 
-from distmnist.common import cli, console
+from distmnist.common import cli, console, signals
 from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
 from distmnist.launching import jobs, run_record, run_tasks
 from distmnist.launching.screen import endings, task_logs
@@ -175,15 +175,10 @@ def _run(host, tasks, logs_dir, max_restarts, say):
   run_record.begin(tasks, logs_dir)
   with group:
     try:
-      for task in tasks:
-        group.start(task)
-      left = group.wait(workers)
-      # With SPARK_MAIN, a ps serves until it is stopped.
-      if not left and tasks[0].module != SPARK_MAIN:
-        left = group.wait(tasks, run_tasks.LEAVE_SECS)
-    finally:
-      # Nothing stays behind, even after Ctrl-C.
-      group.stop()
+      left = _run_to_end(group, tasks, workers)
+    except signals.SignalError as error:
+      error.exit_code = endings.report_saved(group, error.signum)
+      raise
   host.check_end(has_failed=bool(group.failure or left))
   if group.failure:
     text, code = endings.show_failure(
@@ -199,6 +194,21 @@ def _run(host, tasks, logs_dir, max_restarts, say):
       raise TaskError(host.locate(text), cli.FAILED)
     _log.info(text)
   return host.report
+
+
+def _run_to_end(group, tasks, workers):
+  """Runs the tasks; returns those that had to be stopped at the end."""
+  try:
+    for task in tasks:
+      group.start(task)
+    left = group.wait(workers)
+    # With SPARK_MAIN, a ps serves until it is stopped.
+    if not left and tasks[0].module != SPARK_MAIN:
+      left = group.wait(tasks, run_tasks.LEAVE_SECS)
+    return left
+  finally:
+    # Nothing stays behind, even after Ctrl-C.
+    group.stop()
 
 
 def _make_job(sc, rdd, spec, attempt, port, on_end):

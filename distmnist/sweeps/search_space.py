@@ -3,7 +3,7 @@
 A word names a flag of train and says which values it may have:
 
   name=v1,v2,...   these values
-  name=v1;v2;...   the same, for values that contain commas
+  name=v1;v2;...   the same, for values that contain commas; name=v1; has one
   name=lo..hi      a range to sample from: whole numbers evenly if both ends
                    are whole, else numbers evenly in their logarithm
   name=log:lo..hi  evenly in the logarithm, even for whole numbers
@@ -127,7 +127,8 @@ def parse(words):
 
 
 def _make_list(word, text):
-  values = text.split(';' if ';' in text else ',')
+  has_commas = ';' in text
+  values = text.removesuffix(';').split(';' if has_commas else ',')
   if len(set(values)) < len(values):
     raise cli.UsageError(f'{word!r}: a value is given twice')
   if '' in values:

@@ -11,6 +11,7 @@ import tempfile
 import time
 
 from distmnist.common import cli, console, files
+from distmnist.launching import problem_file
 from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import json_files, search_space
 
@@ -28,18 +29,23 @@ class SweepFolder:
   def __init__(self, given, study):
     """
     Args:
-      given: str, the value of --sweep_dir; None for a temporary folder
-        that is named after the study.
+      given: str, the value of --sweep_dir; None for a temporary folder that
+        is named after the study, the problem's file and where we are.
       study: study.Study.
     """
     self._study = dataclasses.asdict(study)
+    # A file that is not sent along, such as a module, is not looked at.
+    source = problem_file.read(study.problem)
+    self._problem = source and hashlib.sha256(source).hexdigest()
     self._grace_secs = study.stop_grace_secs
     self._is_default = not given
     self.path = os.path.abspath(os.path.expanduser(given or self._find()))
     self.trials = self.join('trials')
 
   def _find(self):
-    digest = hashlib.sha256(json.dumps(self._study).encode()).hexdigest()
+    # The same words stand for other trials where a path in them is another's.
+    words = json.dumps([self._study, self._problem, os.getcwd()])
+    digest = hashlib.sha256(words.encode()).hexdigest()
     return os.path.join(
       tempfile.gettempdir(), f'distmnist_sweep_{os.getuid()}_{digest[:8]}'
     )
@@ -76,7 +82,8 @@ class SweepFolder:
 
   def save_study(self):
     """Marks the folder as this sweep's for good."""
-    json_files.write(self.join('sweep.json'), self._study)
+    known = {**self._study, 'problem_sha256': self._problem}
+    json_files.write(self.join('sweep.json'), known)
 
   def _make(self):
     """Makes the folder, and trials/ in it.
@@ -126,6 +133,18 @@ class SweepFolder:
             f'{_shorten(known.get(name))} and not {_shorten(value)}; give the '
             'same command line again, or another folder'
           )
+      self._check_problem(known)
+
+  def _check_problem(self, known):
+    """Says so if the file of the problem was another one at first."""
+    first = known.get('problem_sha256', self._problem)
+    if first != self._problem:
+      _log.info(
+        f'the file of --problem has changed since the sweep in {self.path}'
+        ' began: trials that have ended are of the earlier file; another'
+        ' --sweep_dir runs them anew'
+      )
+    self._problem = first
 
 
 def _open_lock(path):

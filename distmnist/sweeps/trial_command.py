@@ -5,7 +5,7 @@ import functools
 
 from absl import flags
 
-from distmnist.common import registry
+from distmnist.common import cli, registry
 from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, problem_file
 from distmnist.spark import context
@@ -90,18 +90,25 @@ class TrialCommand:
     return [f'--flagfile={secrets_file}', *public]
 
 
-def launch_from_flags(is_cluster):
+def launch_from_flags(study):
   """Returns those flags of launch and its launchers that were given.
 
   Args:
-    is_cluster: whether a trial is more than one process.
+    study: study.Study.
 
   Returns:
     list of str, or None if a trial is one process, which needs no launcher.
+
+  Raises:
+    cli.UsageError: with these flags no trial could be launched, or watched.
   """
   launcher = cluster_flags.LAUNCHER.value
+  _check_launch_flags(study, launcher)
   if not (
-    is_cluster or cluster_flags.MAX_RESTARTS.value or launcher != 'local'
+    study.is_cluster
+    or cluster_flags.MAX_RESTARTS.value
+    or cluster_flags.EVALUATOR.value
+    or launcher != 'local'
   ):
     return None
   names = {module: name for name, module in registry.find(LAUNCHERS).items()}
@@ -118,6 +125,20 @@ def launch_from_flags(is_cluster):
       else:
         words.append(flag.serialize())
   return words
+
+
+def _check_launch_flags(study, launcher):
+  """Checks, once for all trials, what launch would refuse for each."""
+  no_wait = cluster_flags.find_no_wait(launcher)
+  if launcher == 'kubernetes' or no_wait:
+    raise cli.UsageError(
+      f'{no_wait or "--launcher=kubernetes"} is not for a sweep, which waits'
+      ' for each trial and reads its report here: leave it out'
+    )
+  # The backend has refused those of Spark where nothing is run there.
+  cluster_flags.check_launcher_flags(launcher, also='spark')
+  cluster_flags.check_restart_flags(launcher, study.num_ps, study.num_workers)
+  cluster_flags.check_evaluator(launcher, logdir='of the trial')
 
 
 def _hide_secret(word):

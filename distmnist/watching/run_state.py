@@ -9,6 +9,8 @@ from distmnist.watching import metrics_file
 
 # For a sample every 2 s; with a longer --log_secs, this many missed samples.
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
+# Of a task that may still be in the queue of another system.
+NOT_SEEN_YET = 'not seen yet'
 _JOBS = ('ps', 'worker', 'evaluator')
 
 
@@ -69,6 +71,7 @@ class RunState:
   Attributes:
     tasks: {name: _Task}.
     launcher: the first line of the last launcher (dict), or None.
+    has_left: bool, whether it has left its tasks to another system.
     evaluations: {split: the last line (dict) of an evaluation on it}.
     events: list of lines (dict) of kind `event`.
   """
@@ -77,6 +80,7 @@ class RunState:
     self.tasks = {}
     self.launcher = None
     self.launcher_end = None
+    self.has_left = False
     self.evaluations = {}
     self.events = []
 
@@ -105,6 +109,7 @@ class RunState:
   def _take_launcher(self, line):
     if line['kind'] == 'start':
       self.launcher, self.launcher_end = line, None
+      self.has_left = False
       self.tasks = {}  # What follows belongs to this launch.
     elif line['kind'] == 'end':
       self.launcher_end = line
@@ -116,14 +121,15 @@ class RunState:
         task.attempt = line.get('attempt', 1)
       elif line['event'] == 'ended':
         task.has_exited, task.exit_code = True, line['code']
+      elif line['event'] == 'left':
+        self.has_left = True
 
   @property
   def has_no_launcher(self):
     """bool, whether the launcher has ended: it said so, or is known dead."""
     process = self.launcher and self.launcher.get('process')
-    return bool(
-      self.launcher_end or (process and owner_file.is_known_dead(process))
-    )
+    is_dead = process and owner_file.is_known_dead(process)
+    return bool(self.launcher_end or self.has_left or is_dead)
 
   @property
   def unit(self):
@@ -185,6 +191,8 @@ class RunState:
     if task.has_exited:
       return _describe_code(task.exit_code or 0), False
     if not (task.start or task.last):
+      if self.has_left:
+        return NOT_SEEN_YET, False
       return ('never seen' if self.has_no_launcher else 'starting'), False
     process = task.start and task.start.get('process')
     if process and owner_file.is_known_dead(process):

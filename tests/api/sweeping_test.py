@@ -13,6 +13,7 @@ from tests.api.training_test import SMALL
     ([0.1, 0.01], 'rate=0.1,0.01'),
     ('1e-4..1', 'rate=1e-4..1'),
     ([[300, 100], 50], 'rate=300,100;50'),
+    ([[300, 100]], 'rate=300,100;'),
   ],
 )
 def test_choices_are_words(values, word):

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from distmnist.launchers import slurm
+from distmnist.watching import watched_run
 from tests.support import background, programs, slurm_cluster
 from tests.support.background import DEADLINE_SECS, last_line, wait_until
 from tests.support.paths import PYTHONPATH
@@ -272,7 +273,8 @@ def test_a_job_that_another_one_cancels_is_an_error(here):
 
 @pytest.mark.slow
 def test_a_job_that_is_not_waited_for_is_left_to_slurm(here):
-  done = here.do('all:count=1,wait=go', slurm_wait='false')
+  words = '--', '--do=all:count=1,wait=go', f'--folder={here.folder}'
+  done = here.run(*words, f'--logdir={here.folder}', slurm_wait='false')
   assert done.returncode == 0
   assert done.stdout == ''
   assert strip_number(done.stderr) == (
@@ -280,6 +282,8 @@ def test_a_job_that_is_not_waited_for_is_left_to_slurm(here):
     f' {here.logs}\n'
   )
   assert len(here.find_jobs()) == 1
+  state = watched_run.WatchedRun(str(here.folder)).look()
+  assert {row.state for row in state.make_rows()} == {'not seen yet'}
   (here.folder / 'go').touch()
   here.wait_until_no_job_is_left()
   assert here.log('worker_1') == 'worker1 line 0\n'
@@ -457,7 +461,7 @@ def test_the_launcher_ends_with_its_job_and_not_with_sbatch(tmp_path):
   path = programs.make(
     tmp_path,
     sbatch='echo 7; exec sleep 300',
-    scancel=f'echo 7 143 >{tmp_path}/logs/ended',
+    scancel=f'echo 7 143 >{tmp_path}/logs/job_7.ended',
   )
   here = Here(tmp_path, path=path)
   with here.start('all:leave') as running:

@@ -69,6 +69,14 @@ def test_restart_flags_that_fit_pass(set_flags, launcher):
   check(launcher)
 
 
+def test_only_slurm_may_be_told_not_to_wait(set_flags):
+  set_flags()
+  assert cluster_flags.find_no_wait('slurm') is None
+  set_flags('--noslurm_wait')
+  assert cluster_flags.find_no_wait('slurm') == '--noslurm_wait'
+  assert cluster_flags.find_no_wait('local') is None
+
+
 def test_an_evaluator_needs_a_launcher_that_can_and_a_logdir(set_flags):
   set_flags('--evaluator')
   cluster_flags.check_evaluator('local', 'run')

@@ -66,6 +66,17 @@ def test_starts_and_ends_of_tasks_are_written(tmp_path):
   run_record.update(records)
 
 
+def test_a_launcher_that_leaves_its_tasks_to_others_ends_nothing(tmp_path):
+  with open_record(tmp_path):
+    run_record.begin(TASKS, 'logs')
+    run_record.leave()
+  assert [(x['kind'], x.get('event')) for x in read(tmp_path)] == [
+    ('start', None),
+    ('event', 'left'),
+  ]
+  assert not (tmp_path / html_report.NAME).exists()
+
+
 def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
   monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
   received = []

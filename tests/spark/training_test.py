@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, signals
 from distmnist.launching.supervisor import restart_limits
 from distmnist.spark import feed, training
 from tests.support import runner
@@ -254,9 +254,21 @@ def test_ctrl_c_stops_all_in_order(tmp_path):
 
 
 def interrupt_once(host, turn, secs):
-  if isinstance(host.ends[0], KeyboardInterrupt):
+  if isinstance(host.ends[0], (KeyboardInterrupt, signals.SignalError)):
     raise host.ends.pop(0)
   return turn(secs)
+
+
+@pytest.mark.parametrize('code', [cli.NOT_SAVED, 143])
+def test_a_signal_has_the_code_of_a_chief_that_could_not_save(tmp_path, code):
+  run = Run(tmp_path, signals.SignalError(signal.SIGTERM))
+  run.host.turn = functools.partial(interrupt_once, run.host, run.host.turn)
+  run.host.signal = lambda names, _: run.host.ends.append(
+    [(name, code) for name in names]
+  )
+  with pytest.raises(signals.SignalError) as caught:
+    run.run()
+  assert caught.value.exit_code == code
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ def test_a_zip_has_the_first_of_all_then_the_second():
 def test_values_that_have_commas_are_parted_by_semicolons():
   found = search_space.make_product(parse('hidden_units=300,100;50'))
   assert found == [{'hidden_units': '300,100'}, {'hidden_units': '50'}]
+  assert parse('hidden_units=300,100;')['hidden_units'].values == ['300,100']
+  with pytest.raises(cli.UsageError, match='a value is empty'):
+    parse('hidden_units=300;;')
 
 
 @pytest.mark.parametrize(

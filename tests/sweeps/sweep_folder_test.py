@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from distmnist import sweep
+from distmnist.sweeps import sweep_folder
 from tests.support import background, sweeps
 
 pytestmark = pytest.mark.usefixtures('heed_signals')
@@ -37,6 +39,45 @@ def test_the_same_command_finds_its_folder_again(tmp_path):
   first = find('seed=1,2')
   assert first == find('seed=1,2', '--parallel=2') != find('seed=1,3')
   assert first.startswith(f'{tmp_path}/distmnist_sweep_')
+
+
+def open_folder(set_flags, path, given=None):
+  set_flags('--num_ps=0', '--num_workers=1')
+  study = sweep.make_study(['a=1,2'], [f'--problem={path}'])
+  return sweep_folder.SweepFolder(given and str(given), study)
+
+
+def test_another_problem_under_the_same_name_has_another_default_folder(
+  set_flags, tmp_path, monkeypatch
+):
+  path = tmp_path / 'mine.py'
+  path.write_text('x = 1')
+  first = open_folder(set_flags, path).path
+  assert open_folder(set_flags, path).path == first
+  path.write_text('x = 2')
+  assert open_folder(set_flags, path).path != first
+  path.write_text('x = 1')
+  monkeypatch.chdir(tmp_path)  # Where its data may be others.
+  assert open_folder(set_flags, path).path != first
+
+
+def test_a_problem_that_has_changed_since_a_sweep_began_is_told(
+  set_flags, tmp_path, caplog
+):
+  path = tmp_path / 'mine.py'
+
+  def sweep_with(source):
+    path.write_text(source)
+    caplog.clear()
+    folder = open_folder(set_flags, path, given=tmp_path / 'sweep')
+    with folder.opened():
+      folder.save_study()
+    return 'has changed since the sweep in' in caplog.text
+
+  found = [sweep_with(source) for source in ('x = 1', 'x = 1', 'x = 2')]
+  assert found == [False, False, True]
+  assert sweep_with('x = 2')  # Trials of the first file are still among them.
+  assert not sweep_with('x = 1')
 
 
 @pytest.mark.slow

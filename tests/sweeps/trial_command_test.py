@@ -4,6 +4,7 @@ import pytest
 from absl.testing import flagsaver
 
 from distmnist import sweep
+from distmnist.common import cli
 from distmnist.sweeps import local_backend, trials
 from tests.support import sweeps
 
@@ -39,15 +40,53 @@ def test_the_trials_share_the_cores(set_flags, monkeypatch):
   assert alone[-2:] == ['--logdir=x/01/run', '--resume=auto']
   assert '--intra_op_parallelism_threads=3' in threads(4)
   assert '--intra_op_parallelism_threads=1' in threads(99)
+  assert 'threads' not in ' '.join(threads(2, '--launcher=ssh'))
   launched = threads(
-    *(2, '--num_ps=1', '--num_workers=3', '--max_restarts=2', '--gpus=0')
+    *(2, '--num_ps=1', '--num_workers=3', '--max_restarts=2', '--gpus=0'),
+    '--launcher=local',
   )
   assert '--intra_op_parallelism_threads=2' in launched
   assert launched[2 : launched.index('--')] == [
-    *('distmnist.launch', '--max_restarts=2', '--num_ps=1', '--num_workers=3'),
+    *('distmnist.launch', '--launcher=local', '--max_restarts=2'),
+    *('--num_ps=1', '--num_workers=3'),
     *('--module=distmnist.train', '--logs_dir=x/01/logs'),
   ]
-  assert 'threads' not in ' '.join(threads(2, '--launcher=ssh'))
+
+
+def find_launch_flags(set_flags, *words):
+  set_flags('--num_ps=0', '--num_workers=1', *words)
+  return sweep.make_command(sweep.make_study(['a=1,2'], [])).launch_flags
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    # Without a check here they would have no effect on a single process.
+    (['--hosts=a,b'], '--hosts is for --launcher=ssh, and this is'),
+    (['--min_workers=1'], '--min_workers=1 does not fit --num_ps=0'),
+    (['--launcher=kubernetes'], '--launcher=kubernetes is not for a sweep'),
+    (
+      ['--launcher=slurm', '--noslurm_wait'],
+      '--noslurm_wait is not for a sweep, which waits for each trial',
+    ),
+  ],
+)
+def test_flags_of_launch_that_no_trial_could_heed_are_refused(
+  set_flags, words, message
+):
+  with pytest.raises(cli.UsageError) as error:
+    find_launch_flags(set_flags, *words)
+  assert message in str(error.value)
+
+
+def test_a_single_process_with_an_evaluator_is_launched(set_flags):
+  assert find_launch_flags(set_flags) is None
+  assert find_launch_flags(set_flags, '--evaluator') == ['--evaluator']
+
+
+def test_flags_of_spark_are_for_its_runner_too(set_flags):
+  spark = '--runner=spark', '--master=local-cluster[1,1,1024]'
+  assert find_launch_flags(set_flags, *spark) is None
 
 
 def test_a_dry_run_shows_no_secret(tmp_path):

@@ -138,6 +138,19 @@ def test_the_tasks_are_those_that_the_launcher_has_started():
   assert state.make_rows(4.0)[0].state == 'never seen'
 
 
+def test_tasks_that_the_launcher_has_left_to_a_queue_are_not_over():
+  left = line('launcher', 'event', 2.0, event='left')
+  state = run_state.RunState().take(
+    [start('launcher', 1.0, tasks=['worker 0']), left]
+  )
+  (row,) = state.make_rows(3.0)
+  assert (row.state, row.is_live) == ('not seen yet', False)
+  state.take([start('worker 0', 4.0)])
+  assert state.make_rows(5.0)[0].is_live
+  state.take([start('launcher', 6.0, tasks=['worker 0'])])
+  assert state.make_rows(7.0)[0].state == 'starting'
+
+
 def test_the_last_evaluation_of_each_split_is_kept():
   lines = [
     line('evaluator 0', 'evaluation', t, split='test', step=t, metrics={})

@@ -80,6 +80,11 @@ def report_signal(group, signum, logs_dir):
     before it said that it had.
   """
   _log.info(f'stopped by {signal.Signals(signum).name}, logs in {logs_dir}')
+  return report_saved(group, signum)
+
+
+def report_saved(group, signum):
+  """Says if steps may be lost; see `report_signal`, which does more."""
   chief = group.records.get(CHIEF)
   if not chief or not chief.has_lost_steps:
     return 128 + signum

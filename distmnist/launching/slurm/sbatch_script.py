@@ -8,6 +8,7 @@ import shlex
 
 from distmnist.common import cli
 from distmnist.launching import problem_file
+from distmnist.launching.slurm import sbatch_options
 from distmnist.launching.supervisor import stop_grace
 
 # The time from Slurm's SIGTERM to its SIGKILL unless it is configured, and how
@@ -23,8 +24,11 @@ _SCRIPT = r"""#!/bin/bash
 @OPTIONS@
 max_restarts=@MAX_RESTARTS@
 export DISTMNIST_LOGS=@LOGS@
-export failed=$DISTMNIST_LOGS/failed
+# Several jobs may share the folder: each has files of its own for its state.
+export DISTMNIST_JOB=$DISTMNIST_LOGS/job_$SLURM_JOB_ID
 say() { echo "job $SLURM_JOB_ID: $*"; }
+# Earlier jobs, and this one before it was requeued, have written there too.
+log_start=$(wc -c 2>/dev/null <"$DISTMNIST_LOGS/slurm.log" || echo 0)
 
 # ---- The tasks: the first are ps, the others workers ----
 export DISTMNIST_NUM_PS=@NUM_PS@ DISTMNIST_NUM_EVALUATORS=@NUM_EVALUATORS@
@@ -47,33 +51,41 @@ task() {
     name=evaluator index=0
   fi
   local log=$DISTMNIST_LOGS/${name}_$index.log
-  [[ -z $DISTMNIST_NOTE ]] || echo "--- $DISTMNIST_NOTE ---" >>"$log"@GPUS@
+  # Another attempt or job may have written there, and no whole line at last.
+  local note=$DISTMNIST_NOTE
+  [[ $note || ! -s $log ]] || note="job ${DISTMNIST_JOB##*_}"
+  [[ -z $(tail -c 1 "$log" 2>/dev/null) ]] || echo >>"$log"
+  [[ -z $note ]] || echo "--- $note ---" >>"$log"@GPUS@
   # A signal is the program's; we say how it ends.
-  trap 'touch "$DISTMNIST_LOGS/told_to_leave"' TERM INT
+  trap 'touch "$DISTMNIST_JOB.told_to_leave"' TERM INT
   # Without the words of the shell on a program that was killed.
   { @COMMAND@ \
     >>"$log" 2>&1 </dev/null; } 2>/dev/null
   code=$?
   if [[ $name == evaluator ]]; then
-    ((code == 0)) || [[ -f $DISTMNIST_LOGS/told_to_leave ]] ||
+    ((code == 0)) || [[ -f $DISTMNIST_JOB.told_to_leave ]] ||
       echo "evaluator 0 failed: exit code $code: the run goes on without it"
     return 0
   fi
-  ((code != @NOT_SAVED@)) || touch "$DISTMNIST_LOGS/not_saved"
+  ((code != @NOT_SAVED@)) || touch "$DISTMNIST_JOB.not_saved"
   if ((code)); then
     # Made by the first alone.
-    (set -C; echo "$code $SLURMD_NODENAME $name $index" >"$failed") 2>/dev/null
+    (set -C; echo "$code $SLURMD_NODENAME $name $index" \
+      >"$DISTMNIST_JOB.failed") 2>/dev/null
   fi
   return $code
 }
 export -f task
 
 # ---- The job: all tasks at once, and again if that may go well ----
-how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1)
+# All of this shell goes to the tasks, whatever sbatch was told (its --export).
+how=(--quiet --distribution=block --mpi=none --wait=0 --kill-on-bad-exit=1
+  --export=ALL)
 is_cancelled=
 trap 'is_cancelled=1' TERM
 # Tells the launcher, which hears of it from Slurm some seconds later.
-end() { echo "$SLURM_JOB_ID $1" >"$DISTMNIST_LOGS/ended"; exit "$1"; }
+end() { forget; echo "$SLURM_JOB_ID $1" >"$DISTMNIST_JOB.ended"; exit "$1"; }
+forget() { rm -f "$DISTMNIST_JOB".{failed,not_saved,told_to_leave}; }
 more=${SLURM_JOB_NODELIST_HET_GROUP_1-}
 say "runs on $SLURM_JOB_NODELIST${more:+ and $more}"
 # Slurm starts a job again whose node has failed, or was needed by others.
@@ -81,19 +93,19 @@ num_requeued=${SLURM_RESTART_COUNT-0}
 export DISTMNIST_NOTE=
 ((num_requeued == 0)) || DISTMNIST_NOTE="requeued by Slurm"
 for ((restart = 0; ; restart++)); do
-  rm -f "$failed" "$DISTMNIST_LOGS"/{not_saved,told_to_leave}
+  forget
   attempt=$((restart + num_requeued + 1))
   ((attempt == 1)) || export DISTMNIST_ATTEMPT=$attempt
   @STEP@
   code=$?
   if ((code == 0)); then
     # The tasks may hear of it, and have left, before this shell does.
-    [[ $is_cancelled || -f $DISTMNIST_LOGS/told_to_leave ]] || end 0
+    [[ $is_cancelled || -f $DISTMNIST_JOB.told_to_leave ]] || end 0
     is_cancelled=1
   fi
   cause="srun ended with exit code $code" who='' host=''
-  if [[ -f $failed ]]; then
-    read -r code host job index <"$failed"
+  if [[ -f $DISTMNIST_JOB.failed ]]; then
+    read -r code host job index <"$DISTMNIST_JOB.failed"
     who="$job $index" cause="exit code $code"
     # A task that is told to leave gives these codes itself.
     if ((code > 128 && code != 130 && code != 143)); then
@@ -102,12 +114,12 @@ for ((restart = 0; ; restart++)); do
   fi
   if [[ $is_cancelled ]]; then
     # Slurm has written why before, but not where somebody used scancel.
-    why=$(sed -n 's/.*\*\*\* JOB .* DUE TO \([A-Z ]*\) \*\*\*.*/\1/p' \
-      "$DISTMNIST_LOGS/slurm.log" 2>/dev/null | tail -n 1)
+    why=$(tail -c +$((log_start + 1)) "$DISTMNIST_LOGS/slurm.log" 2>/dev/null |
+      sed -n 's/.*\*\*\* JOB .* DUE TO \([A-Z ]*\) \*\*\*.*/\1/p' | tail -n 1)
     say "cancelled${why:+ due to ${why,,}}: the tasks were told to leave"
     # After anything else Slurm may start the job once more.
     code=143
-    if [[ -f $DISTMNIST_LOGS/not_saved ]]; then
+    if [[ -f $DISTMNIST_JOB.not_saved ]]; then
       code=@NOT_SAVED@
       say "not all is saved: see the last lines of the logs"
     fi
@@ -134,7 +146,8 @@ if [[ -z $who ]]; then
 else
   log=$DISTMNIST_LOGS/${who/ /_}.log
   say "the last lines of $who:"
-  tail -n 10 "$log" | sed 's/^/  | /'
+  lines=$(tail -n 10 "$log" | tac | sed '/^--- .* ---$/Q' | tac)
+  sed 's/^/  | /' <<<"${lines:-(it has written nothing)}"
   when=first
   if ((restart)); then
     when="after $restart restart$( ((restart == 1)) || echo s)"
@@ -193,7 +206,7 @@ def make(
   counts = [job.num_ps, job.num_workers + job.evaluator]
   words = {
     'SHAPE': describe(job),
-    'OPTIONS': _make_options(logs_dir, counts, components, may_requeue),
+    'OPTIONS': sbatch_options.make(logs_dir, counts, components, may_requeue),
     'STEP': _HET_STEP if len(components) > 1 else _STEP,
     'MAX_RESTARTS': str(job.max_restarts),
     'NOT_SAVED': str(cli.NOT_SAVED),
@@ -217,26 +230,6 @@ def make(
   for name, text in words.items():
     script = script.replace(f'@{name}@', text)
   return script
-
-
-def _make_options(logs_dir, counts, components, may_requeue):
-  """Returns the lines for sbatch; `counts` are the ps and all other tasks."""
-  common = [
-    '--job-name=distmnist',
-    f'--output={logs_dir.replace("%", "%%")}/slurm.log',
-    '--open-mode=append',
-    '--requeue' if may_requeue else '--no-requeue',
-  ]
-  if len(components) == 1:
-    counts = [sum(counts)]
-  parts = [
-    [*common, f'--ntasks={count}', *options]
-    for count, options in zip(counts, components, strict=True)
-  ]
-  return '\n#SBATCH hetjob\n'.join(
-    '\n'.join(f'#SBATCH {shlex.quote(option)}' for option in part)
-    for part in parts
-  )
 
 
 def describe(job):

@@ -56,12 +56,13 @@ _FOLLOW = (
 )
 
 
-def check_flags(launcher, logdir):
+def check_flags(launcher, logdir, no_wait=None):
   """Refuses companions that could not work.
 
   Args:
     launcher: str, its name.
     logdir: str or None, train's flag.
+    no_wait: str, the flag for which the launcher only submits, or None.
 
   Raises:
     cli.UsageError: says which, and why.
@@ -77,6 +78,11 @@ def check_flags(launcher, logdir):
       raise cli.UsageError(
         f'{flag} is for a launcher that waits, and this one prints manifests:'
         ' leave it out (--kube_tensorboard runs one there)'
+      )
+    if no_wait:
+      raise cli.UsageError(
+        f'{flag} lasts as long as the launcher, which does not wait for the run'
+        f' with {no_wait}: leave one of them out'
       )
     if not logdir:
       raise cli.UsageError(

@@ -111,7 +111,7 @@ CANCELLED = 'slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT now'
 def run_script(script, srun, **environ):
   """Runs what sbatch gets, as job 7, with bash of ours in place of srun."""
   folder = script.parent
-  with open(folder / 'slurm.log', 'w') as log:
+  with open(folder / 'slurm.log', 'a') as log:
     return subprocess.run(
       ['bash', script],
       env={
@@ -154,8 +154,58 @@ def test_a_cancelled_script_says_why_and_that_it_has_ended(
   assert done.returncode == 143
   lines = (tmp_path / 'slurm.log').read_text().splitlines()
   assert lines[-1] == f'job 7: {said} tasks were told to leave'
-  found = tmp_path / 'ended'
+  found = tmp_path / 'job_7.ended'
   assert (found.read_text() if found.exists() else None) == ended
+
+
+def test_why_an_earlier_job_in_the_folder_was_cancelled_is_not_repeated(
+  tmp_path,
+):
+  (tmp_path / 'slurm.log').write_text(f'{CANCELLED} DUE TO TIME LIMIT ***\n')
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), sys.executable))
+  run_script(script, f"echo '{CANCELLED} ***'\nkill -TERM $PPID\nexit 143")
+  lines = (tmp_path / 'slurm.log').read_text().splitlines()
+  assert lines[-1] == 'job 7: cancelled: the tasks were told to leave'
+
+
+def test_a_job_that_ends_well_is_not_taken_for_another_in_its_folder(tmp_path):
+  for state in ('told_to_leave', 'not_saved', 'failed'):
+    (tmp_path / f'job_6.{state}').write_text('9 n1 worker 0\n')
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(num_ps=0, num_workers=1, module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), '/bin/true'))
+  # Job 6 is cancelled while job 7 runs.
+  task = f'bash -c task; touch {tmp_path}/told_to_leave {tmp_path}/job_6.ended'
+  done = run_script(script, task, SLURM_PROCID='0', SLURMD_NODENAME='n1')
+  assert done.returncode == 0, (tmp_path / 'slurm.log').read_text()
+  assert (tmp_path / 'job_7.ended').read_text() == '7 0\n'
+  assert (tmp_path / 'job_6.failed').exists()
+
+
+def test_the_last_lines_are_not_those_of_an_earlier_job(tmp_path):
+  (tmp_path / 'worker_0.log').write_text('no space left')
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(num_ps=0, num_workers=1, module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), '/bin/false'))
+  run_script(script, 'bash -c task', SLURM_PROCID='0', SLURMD_NODENAME='n1')
+  said = (tmp_path / 'slurm.log').read_text().splitlines()
+  assert said[1:3] == [
+    'job 7: the last lines of worker 0:',
+    '  | (it has written nothing)',
+  ]
+  log = (tmp_path / 'worker_0.log').read_text()
+  assert log == 'no space left\n--- job 7 ---\n'
+
+
+def test_the_tasks_get_what_the_script_sets_whatever_sbatch_was_told(tmp_path):
+  # With sbatch --export=NONE, a site's default, srun passes nothing on.
+  script = tmp_path / 'job.sbatch'
+  job = jobs.Job(module='fake_train')
+  script.write_text(sbatch_script.make(job, str(tmp_path), sys.executable))
+  done = run_script(script, '[[ " $* " == *" --export=ALL "* ]]')
+  assert done.returncode == 0
 
 
 def test_a_cancelled_script_whose_chief_could_not_save_says_so(tmp_path):

@@ -32,6 +32,13 @@ def test_what_cannot_work_is_refused(set_flags, words, launcher, logdir, match):
     companions.check_flags(launcher, logdir)
 
 
+def test_none_runs_beside_a_launcher_that_does_not_wait(set_flags):
+  set_flags('--tensorboard')
+  companions.check_flags('slurm', 'run')
+  with pytest.raises(cli.UsageError, match='for the run with --noslurm_wait:'):
+    companions.check_flags('slurm', 'run', '--noslurm_wait')
+
+
 def test_without_a_flag_there_is_none(set_flags):
   set_flags()
   companions.check_flags('kubernetes', None)
