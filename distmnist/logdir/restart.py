@@ -119,9 +119,10 @@ class Restart:
     if not self._is_new_run():
       self._forget_earlier()
     elif self._logdir:
+      given = self._given and _find_moved(self._given, self._logdir)
       aside = _move_aside(self._logdir)
-      if self._given and _is_in(self._given, self._logdir):
-        self._given = os.path.join(aside, os.path.basename(self._given))
+      if given:
+        self._given = os.path.join(aside, given)
 
   def _forget_earlier(self):
     """Moves a run aside that has only a best checkpoint or lives."""
@@ -241,5 +242,10 @@ def _make_folder(logdir, prefix):
   return tempfile.mkdtemp(prefix=prefix, dir=logdir)
 
 
-def _is_in(path, folder):
-  return urls.normalize(os.path.dirname(path)) == urls.normalize(folder)
+def _find_moved(path, logdir):
+  """Returns the part (str) of `path` below `logdir`; None if it stays there."""
+  folder, root = map(urls.normalize, (os.path.dirname(path), logdir))
+  if not f'{folder}/'.startswith(f'{root}/'):
+    return None
+  below = os.path.join(folder[len(root) :].lstrip('/'), os.path.basename(path))
+  return below if re.match(_OF_A_RUN, below.partition('/')[0]) else None
