@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 
+from distmnist.common import owner
 from distmnist.exchange.rounds import waiting_workers
 from distmnist.logdir import logdirs
 from distmnist.storage import urls
@@ -59,7 +60,7 @@ def _stop(task, logdir, who):
 
   The exit code is 0, so that what started this task does not restart it.
   """
-  if not stop_file.has_launcher(logdir):
+  if not owner.has_launcher(logdir):
     _log.info(f'{who} asks this run to stop')
     task.stop.request(signal.SIGINT, exit_code=0)
 
