@@ -56,7 +56,7 @@ class _Task:
   def take_sample(self, line):
     if self.last:
       self.every_secs = line['time'] - self.last['time']
-    if line.get('step') is not None or line['state'] == 'serving':
+    if line.get('examples') or line['state'] == 'serving':
       self.first = self.first or line
     self.last = line
     for staleness, n in line.get('staleness', {}).items():
