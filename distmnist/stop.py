@@ -27,10 +27,14 @@ _LOOK_SECS = 0.2
 
 
 def main():
-  """Asks the run to end, and waits for the end of all tasks."""
+  """Asks the run to end, and waits for the end of all tasks.
+
+  It does not wait for those that say nothing: they may be gone.
+  """
   found = find_run.from_flags()
   logdir = found.logdir
-  if found.find_left():
+  is_silent = any(row.is_silent for row in found.state.make_rows())
+  if is_silent or found.find_left():
     ask(logdir)
     print(f'asked the run in {urls.tidy(logdir)} to save and end')
     wait(found, _TIMEOUT_SECS.value)

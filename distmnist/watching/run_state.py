@@ -9,6 +9,7 @@ from distmnist.watching import metrics_file
 
 # For a sample every 2 s; with a longer --log_secs, this many missed samples.
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
+_SILENT = 'silent'
 _JOBS = ('ps', 'worker', 'evaluator')
 
 
@@ -24,6 +25,7 @@ class Row(NamedTuple):
     rss_bytes: int.
     restarts: int.
     is_live: bool, whether it still runs, as far as is known.
+    is_silent: bool, whether it may run and says nothing.
   """
 
   task: str
@@ -36,6 +38,10 @@ class Row(NamedTuple):
   rss_bytes: int | None = None
   restarts: int = 0
   is_live: bool = True
+
+  @property
+  def is_silent(self):
+    return self.state.startswith(_SILENT)
 
 
 class _Task:
@@ -52,10 +58,9 @@ class _Task:
   def begin(self, line):
     self.__init__()
     self.start, self.attempt = line, line.get('attempt', 1)
+    self.every_secs = line.get('every_secs', 0.0)
 
   def take_sample(self, line):
-    if self.last:
-      self.every_secs = line['time'] - self.last['time']
     if line.get('examples') or line['state'] == 'serving':
       self.first = self.first or line
     self.last = line
@@ -71,6 +76,8 @@ class RunState:
     launcher: the first line of the last launcher (dict), or None.
     evaluations: {split: the last line (dict) of an evaluation on it}.
     events: list of lines (dict) of kind `event`.
+    written: {task: when its file was written last}, seconds since 1970 by one
+      clock for all; by default each task's own clock counts.
   """
 
   def __init__(self):
@@ -79,6 +86,7 @@ class RunState:
     self.launcher_end = None
     self.evaluations = {}
     self.events = []
+    self.written = {}
 
   def take(self, lines):
     """Takes in lines from metrics_file.Follower; returns itself."""
@@ -164,7 +172,7 @@ class RunState:
     ]
 
   def _make_row(self, name, task, now):
-    state, is_live = self._find_state(task, now)
+    state, is_live = self._find_state(name, task, now)
     last = task.last or {}
     rates = _find_rates(task, is_live)
     return Row(
@@ -177,7 +185,7 @@ class RunState:
       is_live,
     )
 
-  def _find_state(self, task, now):
+  def _find_state(self, name, task, now):
     """Returns (what a task does, whether it runs)."""
     if task.end:
       done = 'ended' if task.end['ok'] else 'failed'
@@ -190,9 +198,9 @@ class RunState:
     if process and owner_file.is_known_dead(process):
       return 'gone', False
     last = task.last or task.start
-    secs = now - last['time']
+    secs = now - self.written.get(name, last['time'])
     if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
-      return f'silent {_format_secs(secs)}', False
+      return f'{_SILENT} {_format_secs(secs)}', False
     return last.get('state', 'starting'), True
 
 

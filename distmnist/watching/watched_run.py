@@ -26,6 +26,7 @@ class WatchedRun:
     """Takes in the lines since the last look; returns them, a list of dict."""
     lines = self._follower.read_new()
     self.state.take(lines)
+    self.state.written = self._follower.written
     return lines
 
   @property
