@@ -144,11 +144,13 @@ class Follower:
   Attributes:
     written: {task: when its file was written last}, seconds since 1970 by the
       clock of the file server; without files in a store.
+    has_lost: bool, whether the last `read_new` found a file gone, moved aside
+      with an earlier run, say: its lines count no more.
   """
 
   def __init__(self, logdir):
     self._logdir = logdir
-    self.written = {}
+    self.written, self.has_lost = {}, False
     self._places = {}  # Path: (inode, bytes read).
 
   def read_new(self):
@@ -156,8 +158,12 @@ class Follower:
 
     Anything but whole lines of JSON is left out.
     """
-    found = []
-    for task, path in find(self._logdir).items():
+    found, paths = [], find(self._logdir)
+    gone = self._places.keys() - paths.values()
+    self.has_lost = bool(gone)
+    for path in gone:
+      del self._places[path]
+    for task, path in paths.items():
       try:
         found += self._read(task, path)
       except OSError:
@@ -173,7 +179,8 @@ class Follower:
         status = os.fstat(file.fileno())
         inode, self.written[task] = status.st_ino, status.st_mtime
         old, start = self._places.get(path, (inode, 0))
-        start = start if old == inode else 0
+        if old != inode or status.st_size < start:
+          self.has_lost, start = True, 0
         file.seek(start)
         data = file.read()
     whole = data[: data.rfind(b'\n') + 1]
