@@ -12,7 +12,7 @@ import threading
 from absl import flags
 
 from distmnist.common import cli, registry
-from distmnist.common.names import LOGGERS
+from distmnist.common.names import CHIEF, LOGGERS
 from distmnist.logdir import find_run
 from distmnist.watching import forwarding, watched_run
 
@@ -50,19 +50,33 @@ def forward(run, make_logger, is_told):
     make_logger: callable -> a logger, called at the first line.
     is_told: threading.Event, set to end once what is there is forwarded.
   """
-  logger = None
+  logger, has_begun = None, False
   while True:
     is_last = is_told.is_set()
     lines = run.read_new()
     if lines and not logger:
       logger = make_logger()
-    for task, time, step, numbers in forwarding.find_numbers(lines):
+    if not has_begun and _has_begun(run.state):
+      # The chief has moved an earlier run aside, if it is to begin anew.
+      has_begun, run = True, watched_run.WatchedRun(run.logdir)
+      lines = run.read_new()
+    for task, time, step, numbers in forwarding.find_numbers(
+      lines if has_begun else []
+    ):
       logger.log(task, time, step, numbers)
     if is_last or (logger and not run.find_left()):
       break
     is_told.wait(_LOOK_SECS)
   if logger:
     logger.close(run.is_good)
+
+
+def _has_begun(state):
+  """Whether the lines of `state`, a run_state.RunState, are all of one run."""
+  if state.has_no_launcher or not state.launcher:
+    return True
+  chief = state.tasks.get(CHIEF)
+  return bool(chief and chief.start)
 
 
 def run():

@@ -86,7 +86,7 @@ def find_log(logdir, launcher, task):
   """
   folders = [os.path.join(logdir, 'logs')]
   if launcher and launcher.get('logs_dir'):
-    folders.insert(0, launcher['logs_dir'])
+    folders.insert(0, os.path.join(logdir, launcher['logs_dir']))
   for folder in folders:
     path = os.path.join(folder, f'{task.replace(" ", "_")}.log')
     if paths.exists(path):

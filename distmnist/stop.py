@@ -27,16 +27,19 @@ _LOOK_SECS = 0.2
 
 
 def main():
-  """Asks the run to end, and waits for the end of all tasks."""
+  """Asks the run to end, and waits for the end of all tasks.
+
+  It does not wait for those that say nothing: they may be gone.
+  """
   found = find_run.from_flags()
   logdir = found.logdir
-  left = found.find_left()
-  if not left:
-    check_seen(logdir, found.state)
-  if left:
+  rows = found.state.make_rows()
+  if found.find_left() or any(row.is_silent for row in rows):
     ask(logdir)
     print(f'asked the run in {urls.tidy(logdir)} to save and end')
     wait(found, _TIMEOUT_SECS.value)
+  else:
+    check_seen(logdir, found.state)
   if _TIMEOUT_SECS.value:
     print(table_text.describe_run(logdir, found.state))
 

@@ -1,6 +1,7 @@
 """Lines go to a logger once each, to the end of the run."""
 
 import threading
+import types
 
 import pytest
 
@@ -36,6 +37,30 @@ def test_a_run_that_has_ended_goes_whole(worker, tmp_path, ok):
   [(task, _, step, numbers)] = logger.rows
   assert (task, step, numbers) == ('worker 0', 3, {'cost': 0.5})
   assert logger.is_good == ok
+
+
+def test_of_a_launch_that_begins_anew_nothing_earlier_goes(worker, tmp_path):
+  launcher = metrics_file.Writer(
+    *(str(tmp_path), 'launcher', 'x'), host='h', pid=1, tasks=['worker 0']
+  )
+  launcher.write('event', event='started', about='worker 0', attempt=1)
+  logger, looks = Logger(), []
+
+  def wait(_):
+    looks.append(len(logger.rows))
+    if len(looks) > 1:
+      launcher.write('end', ok=True, code=0, text='')
+      return
+    (tmp_path / 'worker_0').rename(tmp_path / 'aside')
+    (tmp_path / 'aside' / metrics_file.NAME).rename(tmp_path / 'earlier')
+    anew = metrics_file.Writer(str(tmp_path), 'worker 0', 'b', host='h', pid=2)
+    anew.write('sample', state='training', step=1, cost=0.75)
+
+  is_told = types.SimpleNamespace(is_set=lambda: False, wait=wait)
+  run = watched_run.WatchedRun(str(tmp_path))
+  forward.forward(run, lambda: logger, is_told)
+  assert looks[0] == 0
+  assert [row[2:] for row in logger.rows] == [(1, {'cost': 0.75})]
 
 
 def test_who_is_told_ends_after_what_is_there(worker, tmp_path):

@@ -57,6 +57,8 @@ def test_the_folder_of_the_launcher_comes_first(folder):
   launcher = {'logs_dir': f'{folder}/other'}
   found = logs.find_log(str(folder), launcher, 'worker 0')
   assert found == f'{folder}/other/worker_0.log'
+  found = logs.find_log(str(folder), {'logs_dir': 'other'}, 'worker 0')
+  assert found == f'{folder}/other/worker_0.log'
 
 
 def test_which_logs_there_are_is_told(folder):

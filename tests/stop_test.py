@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_a_run_that_may_be_in_a_queue_is_not_called_stopped(
     cli.RunError, match='cancel it where it waits .slurm., or'
   ):
     stop.main()
+
+
+def test_a_run_that_says_nothing_is_asked_as_well(ps, tmp_path, capsys):
+  an_hour_ago = (time.time() - 3600,) * 2
+  os.utime(metrics_file.path_of(str(tmp_path), 'ps 0'), an_hour_ago)
+  stop.main()
+  assert capsys.readouterr().out == (
+    f'asked the run in {tmp_path} to save and end\n{tmp_path}: silent 60 min\n'
+  )
+  assert stop_file.read(str(tmp_path))['token']
 
 
 def test_it_need_not_wait(ps, set_flags, tmp_path):

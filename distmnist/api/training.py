@@ -11,8 +11,8 @@ from distmnist.storage import paths
 class Report(dict):
   """A run's report.json, whose entries are attributes as well.
 
-  test_metrics is {name: float}; docs/output.md explains test_accuracy,
-  global_step, images_per_sec and the others.
+  test_metrics is {name: float, or None if it is not finite}; docs/output.md
+  explains test_accuracy, global_step, images_per_sec and the others.
 
   Attributes:
     curve: curve.Curve, the cost, read from the printed lines.

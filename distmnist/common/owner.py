@@ -79,9 +79,26 @@ def _open(folder, name):
   return kind(os.path.join(folder, name))
 
 
-def open_launcher_file(logdir):
-  """Returns the file of `take_for_launcher`, like an owner_file.OwnerFile."""
-  return _open(logdir, _LAUNCHER_FILE)
+def has_launcher(logdir):
+  """Whether a launcher that has taken `logdir` waits, as far as is known."""
+  return _is_held(_open(logdir, _LAUNCHER_FILE))
+
+
+def has_owner(folder):
+  """Whether a process writes `folder`, as far as is known."""
+  return _is_held(_open(folder, _FILE))
+
+
+def _is_held(file):
+  try:
+    found = file.read() or {}
+    if found.get('has_ended', True) or owner_file.is_known_dead(found):
+      return False
+    if owner_file.is_alive_here(found):
+      return True
+    return file.see_touch()[1] < takeover.SILENT_SECS
+  except OSError:
+    return False
 
 
 class Owner:

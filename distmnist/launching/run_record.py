@@ -67,7 +67,8 @@ class RunRecord:
       process={name: me[name] for name in ('pid', 'machine', 'start')},
       launcher=self._launcher,
       tasks=[task.name for task in tasks if task.task_index is not None],
-      logs_dir=os.path.abspath(logs_dir),
+      # Relative inside of the folder: that may be moved or copied.
+      logs_dir=_find_within(logs_dir, self.logdir),
       flags=self._flags,
     )
     # Made before the companions, and left before them: a wish that comes once
@@ -135,6 +136,13 @@ class RunRecord:
     _log.info(f'{who} asks this run to stop')
     self._writer.write('event', event='stopping', text=who)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def _find_within(path, folder):
+  """Returns `path` relative to `folder` if it is inside, else absolute."""
+  path, folder = os.path.abspath(path), os.path.abspath(folder)
+  is_inside = path.startswith(os.path.join(folder, ''))
+  return os.path.relpath(path, folder) if is_inside else path
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class FirstValues:
     self._task, self._cluster = task, task.cluster
     self._restart = restart
     self._center_flags = center_flags
-    self._hooks = [h for h in hooks if isinstance(h, strategy.CenterHook)]
+    self._hooks = hooks
     self._initializers = tf.global_variables_initializer()
     self._optional = tf.get_collection(checkpoints.OPTIONAL)
     self._needed = [
@@ -72,7 +72,8 @@ class FirstValues:
       self._initialize(session)
     self._restart.go_on()
     for hook in self._hooks:
-      hook.on_new_center(session)
+      if isinstance(hook, strategy.CenterHook):
+        hook.on_new_center(session)
     if self._center_flags:
       self._center_flags.raise_all(session, self._restart.run)
 

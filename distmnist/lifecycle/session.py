@@ -46,6 +46,8 @@ class ClusterScaffold(tf.train.Scaffold):
   made to recover.
 
   Attributes:
+    hooks: list of SessionRunHook; any strategy.CenterHook among them is called
+      for each new center.
     before_restore: callable, called before each session is made.
   """
 
@@ -55,13 +57,12 @@ class ClusterScaffold(tf.train.Scaffold):
       task: task.Task, which serves.
       restart: restart.Restart, which finds what the chief restores.
       saver: tf.train.Saver.
-      hooks: list of SessionRunHook; any strategy.CenterHook among them is
-        called for each new center.
+      hooks: list of SessionRunHook, the first of the attribute.
     """
     self._task = task
     self._cluster = cluster = task.cluster
     self._restart = restart
-    self._hooks = hooks
+    self.hooks = list(hooks)
     self._center_flags = None
     self._next_try = 0.0
     self._is_first = True
@@ -78,14 +79,14 @@ class ClusterScaffold(tf.train.Scaffold):
       )
     if _has_variables(cluster):
       first_values = first_values_lib.FirstValues(
-        task, restart, self._center_flags, hooks
+        task, restart, self._center_flags, self.hooks
       )
       settings |= {'init_op': tf.no_op(), 'init_fn': first_values.set_in}
     super().__init__(saver=saver, **settings)
 
   def is_whole(self, session):
     """Whether the whole center is from one update; see strategy.CenterHook."""
-    return strategy.is_whole(self._hooks, session)
+    return strategy.is_whole(self.hooks, session)
 
   def finalize(self):
     super().finalize()

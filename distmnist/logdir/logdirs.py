@@ -65,6 +65,11 @@ def is_signed(logdir, life):
     return False
 
 
+def sign_time(logdir):
+  """Returns when a chief last signed, or None if none has."""
+  return paths.get_version(os.path.join(logdir, _SIGNATURE_FILE))
+
+
 def lives_dir(logdir):
   """Where each process of the run keeps what it has done (logdir/lives.py)."""
   return os.path.join(logdir, _LIVES)

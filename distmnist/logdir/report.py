@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 import json
+import math
 
 from distmnist.common import cli, files
 from distmnist.logdir import row_report
@@ -212,12 +213,14 @@ def _compose_numbers(stats, max_staleness):
 def write(report, path):
   """Writes a report as JSON, whole or not at all; returns the path.
 
+  A number that is not finite becomes null, as JSON has none.
+
   Raises:
     cli.RunError: it cannot be written.
   """
   try:
     with files.replacing(path) as file:
-      json.dump(report, file, indent=2)
+      json.dump(_clean(report), file, indent=2, allow_nan=False)
       file.write('\n')
   except OSError as error:
     raise cli.RunError(
@@ -226,3 +229,13 @@ def write(report, path):
       ' the same command writes the report'
     ) from error
   return path
+
+
+def _clean(value):
+  """Returns `value` with None in place of each nan and infinity."""
+  if isinstance(value, dict):
+    return {name: _clean(x) for name, x in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_clean(x) for x in value]
+  is_number = not isinstance(value, float) or math.isfinite(value)
+  return value if is_number else None

@@ -77,14 +77,10 @@ class Restart:
     Raises:
       cli.RunError: another process has it.
     """
-    is_restarted = ATTEMPT in os.environ
     # The previous chief's host may first have to give that chief up.
-    patience_secs = cluster.start_timeout_secs if is_restarted else 0.0
-    owner.take(self._is_new_run(), patience_secs, pause)
+    patience_secs = cluster.start_timeout_secs if ATTEMPT in os.environ else 0.0
+    owner.take(begins_anew(), patience_secs, pause)
     self.run = owner.run
-
-  def _is_new_run(self):
-    return self._resume != 'auto' and ATTEMPT not in os.environ
 
   def check(self, find_divergence, images, flags_of_meaning):
     """Checks --resume; called by the chief, before anything is written.
@@ -105,7 +101,7 @@ class Restart:
         another model or data set.
     """
     self._find_divergence = find_divergence
-    if not self._is_new_run():
+    if not begins_anew():
       self._check_is_same_run(images, flags_of_meaning)
     elif self._resume != 'never':
       self._given = self._find_given()
@@ -116,12 +112,12 @@ class Restart:
     Raises:
       cli.RunError: the logdir cannot be written.
     """
-    if not self._is_new_run():
+    if not begins_anew():
       self._forget_earlier()
     elif self._logdir:
+      below = self._given and _find_moved(self._given, self._logdir)
       aside = _move_aside(self._logdir)
-      if self._given and _is_in(self._given, self._logdir):
-        self._given = os.path.join(aside, os.path.basename(self._given))
+      self._given = os.path.join(aside, below) if below else self._given
 
   def _forget_earlier(self):
     """Moves a run aside that has only a best checkpoint or lives."""
@@ -196,6 +192,11 @@ def from_flags(logdir, last_step):
   return Restart(logdir, _RESUME.value, last_step)
 
 
+def begins_anew():
+  """Whether what an earlier run has left in --logdir is moved aside."""
+  return _RESUME.value != 'auto' and ATTEMPT not in os.environ
+
+
 def _has_best_or_lives(logdir):
   folders = checkpoints.best_dir(logdir), logdirs.lives_dir(logdir)
   return any(map(paths.is_folder, folders))
@@ -217,9 +218,7 @@ def _move_later_aside(logdir, path):
 
 def _move_aside(logdir):
   """Returns the folder (str) that an earlier run was moved to; None if none."""
-  names = [
-    name for name in paths.list_names(logdir) if re.match(_OF_A_RUN, name)
-  ]
+  names = list(filter(re.compile(_OF_A_RUN).match, paths.list_names(logdir)))
   if not names:
     return None
   try:
@@ -241,5 +240,10 @@ def _make_folder(logdir, prefix):
   return tempfile.mkdtemp(prefix=prefix, dir=logdir)
 
 
-def _is_in(path, folder):
-  return urls.normalize(os.path.dirname(path)) == urls.normalize(folder)
+def _find_moved(path, logdir):
+  """Returns the part (str) of `path` below `logdir`; None if it stays there."""
+  folder, root = map(urls.normalize, (os.path.dirname(path), logdir))
+  if not f'{folder}/'.startswith(f'{root}/'):
+    return None
+  below = os.path.join(folder[len(root) :].lstrip('/'), os.path.basename(path))
+  return below if re.match(_OF_A_RUN, below.partition('/')[0]) else None

@@ -7,6 +7,7 @@ default the runs go where MLflow decides, which is ./mlflow.db (sqlite).
 import contextlib
 import importlib.util
 import os
+import re
 
 from distmnist.common import cli
 
@@ -20,6 +21,11 @@ def check():
     raise cli.RunError(
       '--loggers=mlflow: MLflow is not installed: pip install distmnist[mlflow]'
     )
+
+
+def _name(task, name):
+  """Returns TASK/NAME (str) with _ for what MLflow takes in no name."""
+  return re.sub(r'[^\w./: -]', '_', f'{task.replace(" ", "_")}/{name}')
 
 
 @contextlib.contextmanager
@@ -58,9 +64,7 @@ class Logger:
     # A ps has no step: whole seconds stand in for it.
     step = int(time - self._first_time) if step is None else step
     metrics = [
-      self._mlflow.entities.Metric(
-        f'{task.replace(" ", "_")}/{name}', x, int(1000 * time), step
-      )
+      self._mlflow.entities.Metric(_name(task, name), x, int(1000 * time), step)
       for name, x in numbers.items()
     ]
     with _explained(self._mlflow):

@@ -40,8 +40,8 @@ class Logger:
     self._run.define_metric('global_step')
     self._run.define_metric('secs')
     self._run.define_metric('ps_*', step_metric='secs')
-    for jobs in ('worker_*', 'evaluator_*', 'validation', 'test'):
-      self._run.define_metric(f'{jobs}', step_metric='global_step')
+    for names in ('worker_*', 'evaluator_*', 'validation/*', 'test/*'):
+      self._run.define_metric(names, step_metric='global_step')
     self._first_time = None
 
   def log(self, task, time, step, numbers):

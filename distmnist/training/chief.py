@@ -130,6 +130,7 @@ class Chief:
     if self._validation:
       self._validation_hook = self._make_validation_hook(steps, others)
       result.append(self._validation_hook)
+      scaffold.hooks.append(self._validation_hook)
     result.append(stop_hook.EndHook(at_end))
     saves = save_hook.make(self._task, self._folder, steps, scaffold, others)
     self.save = saves.end
@@ -150,7 +151,8 @@ class Chief:
       return values, problem.choose(self._validation.compute(values))
 
     def end_run(run_context):
-      self._choice.strategy.request_stop(run_context)
+      if run_context:
+        self._choice.strategy.request_stop(run_context)
       others.stop_all()
 
     return validation_hook.ValidationHook(

@@ -12,14 +12,21 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import stop_request
-from distmnist.common import cli, console, store_check
+from distmnist.common import cli, console, owner, store_check
+from distmnist.common.names import CHIEF
 from distmnist.lifecycle import shutdown
-from distmnist.logdir import checkpoint_files, checkpoints, logdirs, report_text
+from distmnist.logdir import (
+  checkpoint_files,
+  checkpoints,
+  logdirs,
+  report_text,
+  restart,
+)
 from distmnist.storage import urls
 from distmnist.training import evaluation
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
-from distmnist.watching import own_metrics
+from distmnist.watching import own_metrics, watched_run
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +67,7 @@ def run_task(task):
       'writes there, so give it to all tasks'
     )
   store_check.check('logdir', logdir, is_written=False)
-  earlier = logdirs.report_time(logdir)
+  earlier = _Earlier(logdir)
   problem = problem_lib.from_flags()
   evaluator = evaluation.Evaluator(
     problem, problem_data.load_test_split(problem), task.server_config
@@ -68,7 +75,7 @@ def run_task(task):
   secs = timeout_secs_from_flags()
   _log.info(f'{cluster.name} evaluates each new checkpoint in {logdir}')
   with contextlib.suppress(stop_request.StoppedError):
-    _wait_for_start(logdir, earlier, cluster.start_timeout_secs, stop)
+    earlier.wait(cluster.start_timeout_secs, stop)
     path = None
     for path in follow(logdir, secs, stop.wait):
       if line := describe_new(evaluator, path, 'test'):
@@ -90,17 +97,52 @@ def run_task(task):
   return shutdown.end(stop)
 
 
-def _wait_for_start(logdir, earlier, timeout_secs, stop):
-  """Waits until the report found at the start is gone.
+class _Earlier:
+  """What an earlier run has left in the log directory, seen at the start.
 
-  It belongs to an earlier run, and the chief removes it when it starts; or to
-  this run, if the evaluator comes too late.
+  When this run's chief begins, it removes the report, and moves the checkpoints
+  aside if it is to begin anew.
   """
-  wait = console.Wait(timeout_secs)
-  while earlier and logdirs.report_time(logdir) == earlier:
-    if wait.is_over(f'for a chief: the run in {logdir} has ended'):
-      return
-    stop.wait(_LOOK_SECS)
+
+  def __init__(self, logdir):
+    self._logdir = logdir
+    self._reported = logdirs.report_time(logdir)
+    self._signed = logdirs.sign_time(logdir)
+    self._goes_aside = restart.begins_anew() and not owner.has_owner(logdir)
+    self._run = watched_run.WatchedRun(logdir)
+
+  def wait(self, timeout_secs, stop):
+    """Waits until it is gone, or will stay.
+
+    Args:
+      timeout_secs: float, the most to wait: this run may be over, too, if the
+        evaluator comes too late.
+      stop: stop_request.StopRequest.
+    """
+    wait, why = console.Wait(timeout_secs), 'has ended'
+    if not self._reported:
+      why = 'is an earlier one'
+    while self._is_there():
+      if wait.is_over(f'for a chief: the run in {self._logdir} {why}'):
+        return
+      stop.wait(_LOOK_SECS)
+
+  def _is_there(self):
+    has_begun = logdirs.sign_time(self._logdir) != self._signed
+    if self._goes_aside and not has_begun:
+      return True
+    report_time = logdirs.report_time(self._logdir)
+    if not self._reported or report_time != self._reported:
+      return False
+    return not (has_begun and self._has_chief_ended())
+
+  def _has_chief_ended(self):
+    """Whether the chief that signed has found nothing to do."""
+    chief = self._run.look().tasks.get(CHIEF)
+    end = chief and chief.end
+    return bool(
+      end and end['ok'] and logdirs.is_signed(self._logdir, end['life'])
+    )
 
 
 def follow(logdir, timeout_secs, pause=time.sleep):

@@ -53,7 +53,8 @@ def publish(outcome, workers, strategy, num_workers, logdir):
     _log.info(
       f'already finished at step {outcome["global_step"]}: there was nothing '
       f'to do, and {logdirs.report_path(logdir)} stays as it was; continue '
-      'with more --train_steps or --epochs, or start over with --resume=never'
+      'with more --train_steps, --epochs or --early_stopping_patience, or '
+      'start over with --resume=never'
     )
   else:
     path = report.write(whole, logdirs.report_path(logdir))

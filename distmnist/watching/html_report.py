@@ -38,7 +38,7 @@ def write(logdir):
   Raises:
     OSError: it cannot be written.
   """
-  lines = metrics_file.read(logdir)
+  lines = run_history.leave_out_earlier(metrics_file.read(logdir))
   if not lines:
     return None
   path = os.path.join(logdir, NAME)

@@ -139,10 +139,18 @@ def _clean(value):
 
 
 class Follower:
-  """Reads what all tasks of a run write, as it comes."""
+  """Reads what all tasks of a run write, as it comes.
+
+  Attributes:
+    written: {task: when its file was written last}, seconds since 1970 by the
+      clock of the file server; without files in a store.
+    has_lost: bool, whether the last `read_new` found a file gone, moved aside
+      with an earlier run, say: its lines count no more.
+  """
 
   def __init__(self, logdir):
     self._logdir = logdir
+    self.written, self.has_lost = {}, False
     self._places = {}  # Path: (inode, bytes read).
 
   def read_new(self):
@@ -150,23 +158,29 @@ class Follower:
 
     Anything but whole lines of JSON is left out.
     """
-    found = []
-    for path in find(self._logdir).values():
+    found, paths = [], find(self._logdir)
+    gone = self._places.keys() - paths.values()
+    self.has_lost = bool(gone)
+    for path in gone:
+      del self._places[path]
+    for task, path in paths.items():
       try:
-        found += self._read(path)
+        found += self._read(task, path)
       except OSError:
         continue  # It was removed, or moved away.
     return sorted(found, key=lambda line: line['time'])
 
-  def _read(self, path):
+  def _read(self, task, path):
     if urls.is_remote(path):
       inode, start = None, self._places.get(path, (None, 0))[1]
       data = storage_paths.read_bytes(path)[start:]
     else:
       with open(path, 'rb') as file:
-        inode = os.fstat(file.fileno()).st_ino
+        status = os.fstat(file.fileno())
+        inode, self.written[task] = status.st_ino, status.st_mtime
         old, start = self._places.get(path, (inode, 0))
-        start = start if old == inode else 0
+        if old != inode or status.st_size < start:
+          self.has_lost, start = True, 0
         file.seek(start)
         data = file.read()
     whole = data[: data.rfind(b'\n') + 1]

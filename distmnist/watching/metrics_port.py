@@ -29,7 +29,7 @@ def format_text(state):
     values = [(row.task, getattr(row, field)) for row in rows]
     lines += _format_gauge(name, text, 'task', values)
   found = [
-    (f'{split}",metric="{name}', value)
+    (f'{_escape(split)}",metric="{_escape(name)}', value)
     for split, line in state.evaluations.items()
     for name, value in line['metrics'].items()
   ]
@@ -39,12 +39,18 @@ def format_text(state):
 
 def _format_gauge(name, text, label, values):
   lines = [
-    f'distmnist_{name}{{{label}="{key}"}} {float(value):g}'
+    f'distmnist_{name}{{{label}="{key}"}} {float(value):.15g}'
     for key, value in values
     if value is not None
   ]
   head = [f'# HELP distmnist_{name} {text}', f'# TYPE distmnist_{name} gauge']
   return head + lines if lines else []
+
+
+def _escape(text):
+  """Returns `text` as the value of a label."""
+  text = text.replace('\\', r'\\').replace('"', r'\"')
+  return text.replace('\n', r'\n')
 
 
 class Server:

@@ -1,6 +1,30 @@
 """A run over time, from the lines of metrics.jsonl: curves, lives, waits."""
 
 import collections
+import math
+
+from distmnist.watching import metrics_file
+
+
+def leave_out_earlier(lines):
+  """Returns `lines` from the launch on that the first lines of tasks are of.
+
+  Launches before that one are of runs whose tasks' lines were moved aside.
+
+  Args:
+    lines: list of dict by time.
+  """
+
+  def is_of_launcher(line):
+    return line['task'] == metrics_file.LAUNCHER
+
+  first = next((x['time'] for x in lines if not is_of_launcher(x)), math.inf)
+  starts = [
+    i
+    for i, line in enumerate(lines)
+    if is_of_launcher(line) and line['kind'] == 'start' and line['time'] < first
+  ]
+  return lines[starts[-1] :] if starts else lines
 
 
 class RunHistory:
@@ -35,7 +59,7 @@ class RunHistory:
     task, time = line['task'], line['time'] - self.start
     if line['kind'] == 'event':
       self._take_event(line, time)
-    if task == 'launcher':
+    if task == metrics_file.LAUNCHER:
       return
     life = self._lives.setdefault((task, line['life']), [time, time, {}])
     life[1] = time

@@ -11,6 +11,7 @@ from distmnist.watching import metrics_file
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
 # Of a task that may still be in the queue of another system.
 NOT_SEEN_YET = 'not seen yet'
+_SILENT = 'silent'
 _JOBS = ('ps', 'worker', 'evaluator')
 
 
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     rss_bytes: int.
     restarts: int.
     is_live: bool, whether it still runs, as far as is known.
+    is_silent: bool, whether it may run and says nothing.
   """
 
   task: str
@@ -38,6 +40,10 @@ class Row(NamedTuple):
   rss_bytes: int | None = None
   restarts: int = 0
   is_live: bool = True
+
+  @property
+  def is_silent(self):
+    return self.state.startswith(_SILENT)
 
 
 class _Task:
@@ -54,11 +60,10 @@ class _Task:
   def begin(self, line):
     self.__init__()
     self.start, self.attempt = line, line.get('attempt', 1)
+    self.every_secs = line.get('every_secs', 0.0)
 
   def take_sample(self, line):
-    if self.last:
-      self.every_secs = line['time'] - self.last['time']
-    if line.get('step') is not None or line['state'] == 'serving':
+    if line.get('examples') or line['state'] == 'serving':
       self.first = self.first or line
     self.last = line
     for staleness, n in line.get('staleness', {}).items():
@@ -74,6 +79,8 @@ class RunState:
     has_left: bool, whether it has left its tasks to another system.
     evaluations: {split: the last line (dict) of an evaluation on it}.
     events: list of lines (dict) of kind `event`.
+    written: {task: when its file was written last}, seconds since 1970 by one
+      clock for all; by default each task's own clock counts.
   """
 
   def __init__(self):
@@ -83,6 +90,7 @@ class RunState:
     self.has_left = False
     self.evaluations = {}
     self.events = []
+    self.written = {}
 
   def take(self, lines):
     """Takes in lines from metrics_file.Follower; returns itself."""
@@ -170,7 +178,7 @@ class RunState:
     ]
 
   def _make_row(self, name, task, now):
-    state, is_live = self._find_state(task, now)
+    state, is_live = self._find_state(name, task, now)
     last = task.last or {}
     rates = _find_rates(task, is_live)
     return Row(
@@ -183,7 +191,7 @@ class RunState:
       is_live,
     )
 
-  def _find_state(self, task, now):
+  def _find_state(self, name, task, now):
     """Returns (what a task does, whether it runs)."""
     if task.end:
       done = 'ended' if task.end['ok'] else 'failed'
@@ -198,9 +206,9 @@ class RunState:
     if process and owner_file.is_known_dead(process):
       return 'gone', False
     last = task.last or task.start
-    secs = now - last['time']
+    secs = now - self.written.get(name, last['time'])
     if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
-      return f'silent {_format_secs(secs)}', False
+      return f'{_SILENT} {_format_secs(secs)}', False
     return last.get('state', 'starting'), True
 
 

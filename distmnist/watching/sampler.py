@@ -47,7 +47,7 @@ class Sampler:
       life: str, different in each process.
       every_secs: float, from one sample to the next.
     """
-    me = owner_file.describe_self()
+    me, every_secs = owner_file.describe_self(), max(LEAST_SECS, every_secs)
     self.collect = dict
     self.sinks = []
     self.ending = ''
@@ -60,8 +60,9 @@ class Sampler:
       process={name: me[name] for name in ('pid', 'machine', 'start')},
       attempt=int(os.environ.get(ATTEMPT, '1')),
       versions=_find_versions(),
+      every_secs=every_secs,
     )
-    self._every_secs = max(LEAST_SECS, every_secs)
+    self._every_secs = every_secs
     self._usage = usage.Usage()
     self._is_closed = threading.Event()
     self._lock = threading.Lock()

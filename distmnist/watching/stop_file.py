@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 
-from distmnist.common import files, owner, owner_file, takeover
+from distmnist.common import files
 from distmnist.storage import paths, urls
 
 _FILE = 'stop_request.json'
@@ -43,19 +43,6 @@ def read(logdir):
     return found if isinstance(found, dict) else {}
   except (OSError, ValueError):
     return {}
-
-
-def has_launcher(logdir):
-  """Whether a launcher that owns the folder waits, as far as is known."""
-  file = owner.open_launcher_file(logdir)
-  try:
-    found = file.read() or {}
-    age = file.see_touch()[1] if found else 0.0
-  except OSError:
-    return False
-  if found.get('has_ended', True) or owner_file.is_known_dead(found):
-    return False
-  return owner_file.is_alive_here(found) or age < takeover.SILENT_SECS
 
 
 class Watch:

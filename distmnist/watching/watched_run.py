@@ -24,8 +24,11 @@ class WatchedRun:
 
   def read_new(self):
     """Takes in the lines since the last look; returns them, a list of dict."""
-    lines = self._follower.read_new()
-    self.state.take(lines)
+    lines = known = self._follower.read_new()
+    if self._follower.has_lost:
+      self.state, known = run_state.RunState(), metrics_file.read(self.logdir)
+    self.state.take(known)
+    self.state.written = self._follower.written
     return lines
 
   @property

@@ -1,12 +1,14 @@
 """owner: one process writes a folder."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from distmnist.common import cli, owner, takeover
+from distmnist.common import cli, owner, owner_file, takeover
 from tests.support.owners import be_elsewhere, make, take
 
 
@@ -82,3 +84,24 @@ def test_of_two_launchers_the_second_is_refused(tmp_path):
     other.communicate()
   assert json.loads((tmp_path / 'launcher.json').read_text())['has_ended']
   owner.take_for_launcher(str(tmp_path))
+
+
+def test_a_launcher_is_there_from_its_start_to_its_end(tmp_path):
+  assert not owner.has_launcher(str(tmp_path))
+  launcher = owner.Owner('--logdir', str(tmp_path), 'launcher.json')
+  launcher.take()
+  assert owner.has_launcher(str(tmp_path))
+  assert not owner.has_owner(str(tmp_path))  # The chief, which comes later.
+  launcher.release()
+  assert not owner.has_launcher(str(tmp_path))
+
+
+@pytest.mark.parametrize(('age', 'is_there'), [(1, True), (60, False)])
+def test_one_of_another_host_is_there_while_it_touches_its_file(
+  tmp_path, age, is_there
+):
+  path = tmp_path / 'launcher.json'
+  me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
+  path.write_text(json.dumps(me))
+  os.utime(path, (time.time() - age,) * 2)
+  assert owner.has_launcher(str(tmp_path)) == is_there

@@ -77,6 +77,14 @@ def test_a_launcher_that_leaves_its_tasks_to_others_ends_nothing(tmp_path):
   assert not (tmp_path / html_report.NAME).exists()
 
 
+def test_logs_inside_of_the_folder_are_found_where_it_is_moved(tmp_path):
+  folder = tmp_path / 'run'
+  (folder / 'logs').mkdir(parents=True)
+  with open_record(folder):
+    run_record.begin(TASKS, f'{folder}/logs')
+  assert read(folder)[0]['logs_dir'] == 'logs'
+
+
 def test_a_wish_to_stop_comes_as_ctrl_c(tmp_path, monkeypatch):
   monkeypatch.setattr(stop_file, '_LOOK_SECS', 0.002)
   received = []

@@ -88,6 +88,17 @@ def make_lives():
   ]
 
 
+def test_what_is_no_number_is_null_as_json_knows_no_nan(tmp_path):
+  metrics = {'auc': float('nan'), 'sums': [float('inf'), 0.5]}
+  path = str(tmp_path / 'report.json')
+  report.write({'global_step': 1, 'test_metrics': metrics}, path)
+  with open(path) as file:
+    assert json.load(file, parse_constant=pytest.fail) == {
+      'global_step': 1,
+      'test_metrics': {'auc': None, 'sums': [None, 0.5]},
+    }
+
+
 def test_a_row_is_of_all_lives_and_has_each():
   found = compose(lives=make_lives(), max_staleness=0)
   assert (found['images'], found['local_steps']) == (2080, 208)

@@ -127,6 +127,20 @@ def test_a_path_is_what_the_training_begins_with(
   assert make_again(restart) == own
 
 
+def test_the_best_of_the_run_itself_is_followed_to_where_it_is_moved(
+  set_flags, tmp_path, tf_session
+):
+  save(tmp_path, step=9, w=[2])
+  save(tmp_path / 'best', step=5, w=[2])
+  restart = make_restart(set_flags, tmp_path, str(tmp_path / 'best'))
+  [aside] = tmp_path.glob('earlier_*')
+  assert os.path.dirname(restart.find()) == str(aside / 'best')
+  assert checkpoints.read_step(restart.find()) == 5
+  # An earlier run stays where it is.
+  restart = make_restart(set_flags, tmp_path, str(aside / 'best'))
+  assert checkpoints.read_step(restart.find()) == 5
+
+
 def test_a_path_that_is_not_whole_is_refused(set_flags, tmp_path):
   path = save(tmp_path, w=[2])
   truncate(f'{path}.data-00000-of-00001')

@@ -12,6 +12,10 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch):
     mlflow.check()
 
 
+def test_a_name_that_it_would_refuse_is_made_one_that_it_takes():
+  assert mlflow._name('worker 0', 'recall@10 (é)') == 'worker_0/recall_10 _é_'
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 def test_what_is_logged_is_in_the_store(tmp_path, monkeypatch):

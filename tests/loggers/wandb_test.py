@@ -1,5 +1,9 @@
 """With the real library, without a network."""
 
+import fnmatch
+import sys
+import types
+
 import pytest
 
 from distmnist.common import cli
@@ -10,6 +14,25 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch):
   monkeypatch.setattr(wandb.importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(cli.RunError, match=r'pip install distmnist\[wandb\]'):
     wandb.check()
+
+
+def test_all_but_the_ps_have_the_global_step_as_x(monkeypatch, tmp_path):
+  axes = {}
+
+  class Run:
+    def define_metric(self, name, step_metric=None):
+      axes[name] = step_metric
+
+  library = types.SimpleNamespace(init=lambda **_: Run(), Error=ValueError)
+  monkeypatch.setitem(sys.modules, 'wandb', library)
+  wandb.make(str(tmp_path), {})
+
+  def find_axes(metric):
+    return [axes[name] for name in axes if fnmatch.fnmatch(metric, name)]
+
+  for run in ('worker_1', 'evaluator_0', 'validation', 'test'):
+    assert find_axes(f'{run}/accuracy') == ['global_step']
+  assert find_axes('ps_0/rss_bytes') == ['secs']
 
 
 @pytest.mark.slow

@@ -9,10 +9,11 @@ import types
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli, console
+from distmnist.common import cli, console, owner
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs
 from distmnist.training import evaluator
+from distmnist.watching import metrics_file
 from tests.support import in_process
 from tests.support.runner import SMALL, read_report, wait_for_line
 
@@ -159,6 +160,50 @@ def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
     'step 9',
     'the run has ended',
   ]
+
+
+def test_what_an_earlier_run_has_saved_is_not_taken_for_this_one(
+  folder, run_task, set_flags
+):
+  set_flags('--resume=never')
+  folder.save(0)
+  folder.save(5)
+
+  def begin():  # As restart.prepare and run_folder.sign do.
+    folder.drop(0)
+    folder.drop(5)
+    logdirs.sign(folder.path, 'a life')
+
+  folder.events = [lambda: None, begin, lambda: folder.save(0), folder.end]
+  code, lines = run_task()
+  assert code == 0
+  assert [line.split('  ')[0] for line in lines[1:]] == [
+    'step 0',
+    'the run has ended',
+  ]
+  # Started again by its launcher, or late: what is there is of this run.
+  folder.events = []
+  with owner.Owner('--logdir', folder.path) as chief:
+    chief.take()
+    os.remove(logdirs.report_path(folder.path))
+    folder.events = [folder.end]
+    assert [line.split('  ')[0] for line in run_task()[1][1:]] == [
+      'step 0',
+      'the run has ended',
+    ]
+
+
+def test_a_chief_with_nothing_to_do_is_not_waited_for(folder, run_task):
+  folder.end()
+  folder.save(5)
+  life = metrics_file.Writer(folder.path, 'worker 0', 'a life')
+
+  def begin():
+    logdirs.sign(folder.path, 'a life')
+
+  folder.events = [begin, lambda: life.write('end', ok=True, text='')]
+  assert run_task()[1][-1] == 'the run has ended'
+  assert folder.num_pauses == 2
 
 
 @pytest.mark.slow

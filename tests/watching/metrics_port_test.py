@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from distmnist.watching import metrics_file, metrics_port
+from distmnist.watching import metrics_file, metrics_port, run_state
 
 
 def get(server, path):
@@ -31,3 +31,21 @@ def test_a_gauge_a_number_and_a_label_a_task(tmp_path):
   assert 'distmnist_evaluation{split="test",metric="accuracy"} 0.5' in lines
   assert 'distmnist_staleness_updates' not in text  # Nothing is known of it.
   assert text.endswith('\n')
+
+
+def test_numbers_are_whole_and_names_escaped():
+  metrics = {'a"\\\n': 0.1}
+  state = run_state.RunState().take(
+    [
+      {'task': 'worker 0', 'life': 'a', **line}
+      for line in (
+        {'kind': 'start', 'time': 0.0},
+        {'kind': 'sample', 'time': 1.0, 'state': 'training', 'step': 12345678},
+        {'kind': 'evaluation', 'split': 'test', 'step': 1, 'metrics': metrics},
+      )
+    ]
+  )
+  lines = metrics_port.format_text(state).splitlines()
+  assert 'distmnist_step{task="worker 0"} 12345678' in lines
+  name = r'a\"\\\n'
+  assert f'distmnist_evaluation{{split="test",metric="{name}"}} 0.1' in lines

@@ -92,3 +92,16 @@ def test_evaluations_are_sorted_by_step():
   )
   found = history.find_evaluations()
   assert found == {'accuracy': {'test': [(3, 0.3), (7, 0.7)]}}
+
+
+def test_launches_of_a_run_that_was_moved_aside_are_left_out():
+  def make(task, kind, time):
+    return {'task': task, 'kind': kind, 'time': time}
+
+  earlier = [make('launcher', 'start', 1), make('launcher', 'end', 2)]
+  mine = [make('launcher', 'start', 8), make('ps 0', 'start', 9)]
+  later = [make('launcher', 'start', 10), make('ps 0', 'start', 11)]
+  leave_out = run_history.leave_out_earlier
+  assert leave_out([*earlier, *mine, *later]) == [*mine, *later]
+  assert leave_out(mine[1:]) == mine[1:]
+  assert leave_out([*earlier, mine[0]]) == mine[:1]

@@ -93,9 +93,21 @@ def test_one_that_says_nothing_any_more_is_silent_or_gone():
 
 
 def test_who_samples_seldom_is_not_silent():
-  lines = [start('worker 0')]
-  lines += [sample('worker 0', t, **TRAINING) for t in (0.0, 60.0)]
+  lines = [start('worker 0', every_secs=60.0)]
+  lines += [sample('worker 0', 0.0, **TRAINING)]
   assert make_row(lines, now=180.0).state == 'training'
+  assert make_row(lines, now=250.0).is_silent
+
+
+def test_a_task_whose_clock_is_wrong_is_as_alive_as_its_file():
+  state = run_state.RunState().take(
+    [start('worker 0'), sample('worker 0', 0.0, **TRAINING)]
+  )
+  state.written = {'worker 0': 100.0}
+  assert state.make_rows(now=102.0)[0].state == 'training'
+  assert state.make_rows(now=120.0)[0].state == 'silent 20 s'
+  state.written = {'worker 0': -900.0}  # A clock that is ahead.
+  assert state.make_rows(now=0.0)[0].is_silent
 
 
 def test_a_new_life_begins_anew_and_the_old_one_has_no_say():

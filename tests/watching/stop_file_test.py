@@ -1,13 +1,10 @@
 """A wish to stop: heeded once, and not when it was there before."""
 
-import json
 import os
 import queue
-import time
 
 import pytest
 
-from distmnist.common import owner, owner_file
 from distmnist.watching import stop_file
 
 
@@ -33,23 +30,3 @@ def test_a_file_that_says_nothing_is_no_wish(tmp_path):
     with pytest.raises(queue.Empty):
       wishes.get(timeout=0.05)
   assert stop_file.read(str(tmp_path / 'none')) == {}
-
-
-def test_a_launcher_is_there_from_its_start_to_its_end(tmp_path):
-  assert not stop_file.has_launcher(str(tmp_path))
-  launcher = owner.Owner('--logdir', str(tmp_path), 'launcher.json')
-  launcher.take()
-  assert stop_file.has_launcher(str(tmp_path))
-  launcher.release()
-  assert not stop_file.has_launcher(str(tmp_path))
-
-
-@pytest.mark.parametrize(('age', 'is_there'), [(1, True), (60, False)])
-def test_one_of_another_host_is_there_while_it_touches_its_file(
-  tmp_path, age, is_there
-):
-  path = tmp_path / 'launcher.json'
-  me = owner_file.describe_self() | {'machine': 'another', 'pid': 1}
-  path.write_text(json.dumps(me))
-  os.utime(path, (time.time() - age,) * 2)
-  assert stop_file.has_launcher(str(tmp_path)) == is_there

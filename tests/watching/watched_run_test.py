@@ -39,3 +39,16 @@ def test_a_launcher_known_dead_leaves_only_live_tasks(tmp_path):
   ps.write('sample', state='serving')
   found.look()
   assert found.find_left() == ['ps 0']
+
+
+def test_a_run_that_is_moved_aside_is_forgotten(tmp_path):
+  worker = metrics_file.Writer(str(tmp_path), 'worker 0', 'a', host='h', pid=1)
+  worker.write('sample', state='training', step=9)
+  worker.write('evaluation', split='test', step=9, metrics={'accuracy': 0.9})
+  found = watched_run.WatchedRun(str(tmp_path))
+  assert found.look().step == 9
+  (tmp_path / 'worker_0').rename(tmp_path.parent / f'{tmp_path.name}_aside')
+  assert found.look().evaluations == {}
+  worker.write('sample', state='training', step=1)
+  assert [line['kind'] for line in found.read_new()] == ['start', 'sample']
+  assert (found.state.step, found.state.evaluations) == (1, {})

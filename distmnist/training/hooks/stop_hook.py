@@ -44,7 +44,8 @@ class StopHook(tf.train.SessionRunHook):
       global_step: int64 scalar variable.
       last_step: int, the global step at which training ends.
       stop: stop_request.StopRequest of this process.
-      is_stop_for_all: callable -> bool, or None; called every half second.
+      is_stop_for_all: callable -> bool, or None; called at the start of each
+        session and every half second.
       request_stop: callable(run_context), how to end before the last step.
     """
     self._steps = steps
@@ -69,7 +70,8 @@ class StopHook(tf.train.SessionRunHook):
       _log.info(text)
       own_metrics.write('event', event='recovered', step=step, text=text)
     self.sessions.append([step, step])
-    if step >= self._last_step:
+    is_for_all = self._is_stop_for_all and self._is_stop_for_all()
+    if step >= self._last_step or is_for_all:
       coord.request_stop()
 
   def after_run(self, run_context, run_values):

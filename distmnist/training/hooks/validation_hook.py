@@ -4,6 +4,7 @@ import logging
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import strategy
 from distmnist.logdir import history, saving
 from distmnist.logdir.report_text import format_metric
 from distmnist.training.telemetry import summaries
@@ -12,12 +13,14 @@ from distmnist.watching import own_metrics
 _log = logging.getLogger(__name__)
 
 
-class ValidationHook(tf.train.SessionRunHook):
+class ValidationHook(strategy.CenterHook):
   """The chief's early stopping: keeps the best checkpoint, ends the training.
 
   Every `every_steps` global steps it fetches the center, with all that a
   checkpoint holds, and computes the validation metric from that while the other
   workers go on. If the metric is the best so far, what was fetched is kept.
+
+  A training that it has ended makes no step when it is started again.
   """
 
   def __init__(
@@ -33,7 +36,8 @@ class ValidationHook(tf.train.SessionRunHook):
         ends; 0 never ends it.
       best: best.Best.
       summary_dir: str, the folder for events, or None.
-      end_run: callable(run_context), ends the loops of all workers.
+      end_run: callable(run_context), ends the loops of all workers; without a
+        run_context before the first step of any.
     """
     self._steps = steps
     self._evaluate_now = evaluate
@@ -43,15 +47,31 @@ class ValidationHook(tf.train.SessionRunHook):
     self._end_run = end_run
     self._next_step = None
     self._has_stopped = False
+    self._is_new_center = False
     self.best = best
 
   def begin(self):
+    self._global_step = tf.train.get_global_step()
     self._writer = None
     if self._summary_dir:
       self._writer = summaries.Writer(self._summary_dir)
 
+  def on_new_center(self, session):
+    self._is_new_center = True
+    if self._is_over:
+      self._end_run(None)  # No other worker has seen this center yet.
+
   def after_create_session(self, session, coord):
-    self._has_stopped = False
+    # A live center may have workers in a step, who wait for one of ours.
+    self._has_stopped = self._is_new_center and self._is_over
+    self._is_new_center = False
+    if self._has_stopped:
+      self._say_why(int(session.run(self._global_step)))
+      coord.request_stop()
+
+  @property
+  def _is_over(self):
+    return bool(self._patience and self.best.num_worse >= self._patience)
 
   def after_run(self, run_context, run_values):
     step = self._steps.last['global_step']
@@ -61,18 +81,19 @@ class ValidationHook(tf.train.SessionRunHook):
       self._next_step = step + self._every_steps
       self._evaluate(run_context.session)
     # Not only after an evaluation: an earlier life may have made the last one.
-    is_over = self._patience and self.best.num_worse >= self._patience
-    if is_over and not self._has_stopped:
+    if self._is_over and not self._has_stopped:
       self._has_stopped = True
-      than = 'none of which gave a number'
-      if self.best.step is not None:
-        value = format_metric(self.best.value)
-        than = f'without a better one than {value} at step {self.best.step}'
-      _log.info(
-        f'early stopping at step {step}: {self.best.num_worse} evaluations '
-        f'{than}'
-      )
+      self._say_why(step)
       self._end_run(run_context)
+
+  def _say_why(self, step):
+    than = 'none of which gave a number'
+    if self.best.step is not None:
+      value = format_metric(self.best.value)
+      than = f'without a better one than {value} at step {self.best.step}'
+    _log.info(
+      f'early stopping at step {step}: {self.best.num_worse} evaluations {than}'
+    )
 
   def _evaluate(self, session):
     values, value = self._evaluate_now(session)

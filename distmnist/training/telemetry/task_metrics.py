@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 
+from distmnist.common import owner
 from distmnist.exchange.rounds import waiting_workers
 from distmnist.logdir import logdirs
 from distmnist.storage import urls
@@ -59,7 +60,7 @@ def _stop(task, logdir, who):
 
   The exit code is 0, so that what started this task does not restart it.
   """
-  if not stop_file.has_launcher(logdir):
+  if not owner.has_launcher(logdir):
     _log.info(f'{who} asks this run to stop')
     task.stop.request(signal.SIGINT, exit_code=0)
 
@@ -114,7 +115,7 @@ class Curves:
     """
     self._logdir = logdir
     self._writers = {}
-    self._first_time = None
+    self._first = None, 0.0  # (the file's inode, the time of its first line).
 
   def __call__(self, line):
     if not (urls.is_remote(self._logdir) or os.path.isdir(self._logdir)):
@@ -133,10 +134,16 @@ class Curves:
 
   def _find_secs(self, line):
     """Returns the seconds (int) since the first line of any life."""
-    if self._first_time is None:
-      path = metrics_file.path_of(self._logdir, line['task'])
-      self._first_time = metrics_file.read_first_time(path) or line['time']
-    return int(line['time'] - self._first_time)
+    path = metrics_file.path_of(self._logdir, line['task'])
+    try:
+      inode = os.stat(path).st_ino
+    except OSError:
+      inode = None
+    if self._first[0] != inode or inode is None:
+      # An earlier run's file may have been moved aside.
+      time = metrics_file.read_first_time(path) or line['time']
+      self._first = inode, time
+    return int(line['time'] - self._first[1])
 
   def _write(self, run, scalars, step):
     if run not in self._writers:

@@ -38,7 +38,7 @@ class WorkerMetrics:
     }
     return {
       'state': self._find_state(),
-      'step': self._progress.final_step,
+      'step': self._find_step(),
       'last_step': self._last_step,
       'local_steps': stats.local_steps,
       'examples': stats.images,
@@ -57,6 +57,12 @@ class WorkerMetrics:
       return 'starting'
     is_late = self._stalls.secs() >= self._warn_secs
     return 'waiting' if is_late else 'training'
+
+  def _find_step(self):
+    """Returns the last global step that was seen (int); None if none was."""
+    if self._progress.final_step is not None or not self._stats.sessions:
+      return self._progress.final_step
+    return self._stats.sessions[-1][1]
 
   def _compute_rate(self, examples):
     """Returns examples per second since the last sample; None if unknown."""

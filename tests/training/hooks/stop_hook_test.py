@@ -2,6 +2,8 @@
 
 import types
 
+import pytest
+
 from distmnist.training.hooks import stop_hook
 from tests.support import in_process
 
@@ -22,3 +24,20 @@ def test_what_is_lost_counts_from_the_last_step_before_the_restore(logged):
   begin(20)
   assert logged == ['recovered at step 20: 20 steps lost']
   assert hook.sessions == [[0, 40], [20, 20]]
+
+
+@pytest.mark.parametrize(
+  ('step', 'is_for_all', 'is_over'),
+  [(99, False, False), (100, False, True), (20, True, True)],
+)
+def test_a_session_with_nothing_left_to_do_makes_no_step(
+  step, is_for_all, is_over
+):
+  steps, ends = types.SimpleNamespace(last={}), []
+  stop = in_process.NoStop()
+  hook = stop_hook.StopHook(steps, None, 100, stop, lambda: is_for_all)
+  hook.after_create_session(
+    types.SimpleNamespace(run=lambda _: step),
+    types.SimpleNamespace(request_stop=lambda: ends.append(step)),
+  )
+  assert bool(ends) == is_over

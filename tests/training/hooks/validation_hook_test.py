@@ -43,7 +43,13 @@ class Chief:
       lambda run_context: self.stops.append(self.steps.last['global_step']),
     )
     self.hook.begin()
-    self.hook.after_create_session(self.session, None)
+    self.begin_session()
+
+  def begin_session(self):
+    """Returns whether it is to make no step."""
+    coord = tf.train.Coordinator()
+    self.hook.after_create_session(self.session, coord)
+    return coord.should_stop()
 
   def _evaluate(self, session):
     values = checkpoints.fetch_whole(session, tf.global_variables())
@@ -100,6 +106,21 @@ def test_patience_runs_out_across_lives(chief):
   chief.begin()
   chief.run_to(32, 0)
   assert len(chief.stops) == 2
+
+
+def test_what_has_ended_makes_no_step_when_it_is_started_again(chief):
+  for step, w in [(5, 0), (10, 0.5), (20, 0.25), (30, 0.25)]:
+    chief.run_to(step, w)
+  del chief.lines[:], chief.stops[:]
+  chief.begin()  # It takes over a live center, where others may wait for it.
+  assert not chief.begin_session()
+  chief.hook.on_new_center(chief.session)
+  assert len(chief.stops) == 1
+  assert chief.begin_session()
+  assert chief.lines == [
+    'early stopping at step 30: 2 evaluations without a better one than 0.5000 '
+    'at step 10'
+  ]
 
 
 def test_without_patience_it_never_ends(tf_session, tmp_path):

@@ -63,6 +63,24 @@ def test_the_last_evaluation_of_the_chief_has_a_run_of_its_own(tmp_path):
   assert read_curves(tmp_path / 'test') == [(7, {'accuracy': 0.75})]
 
 
+def test_the_seconds_of_a_ps_begin_anew_with_its_file(tmp_path):
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a')
+  path = tmp_path / 'ps_0' / metrics_file.NAME
+  curves = task_metrics.Curves(str(tmp_path))
+
+  def write(begun, now):
+    ps.write('start')
+    path.write_text(f'{{"kind": "start", "task": "ps 0", "time": {begun}}}\n')
+    curves({'kind': 'sample', 'task': 'ps 0', 'time': now, 'rss_bytes': 1})
+
+  write(100.0, 5000.0)
+  path.rename(tmp_path / 'aside')
+  write(4990.0, 5002.0)
+  curves.close()
+  found = [step for step, _ in read_curves(tmp_path / 'ps_0')]
+  assert found == [4900, 12]
+
+
 def test_nothing_is_written_where_the_folder_is_not_shared(tmp_path):
   curves = task_metrics.Curves(str(tmp_path / 'run'))
   curves({'kind': 'sample', 'task': 'ps 0', 'time': 1.0, 'rss_bytes': 1})

@@ -46,6 +46,12 @@ def test_before_its_first_step_it_starts(worker):
   assert found['last_step'] == 500
 
 
+def test_a_worker_that_finds_nothing_to_do_knows_where_the_run_is(worker):
+  worker.stats.sessions.append([600, 600])
+  found = worker.metrics.collect()
+  assert (found['step'], found['examples_per_sec']) == (600, None)
+
+
 def test_rates_and_staleness_are_those_since_the_last_sample(worker):
   worker.metrics.collect()
   worker.progress.final_step = 40
