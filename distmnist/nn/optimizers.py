@@ -11,6 +11,7 @@ from distmnist.nn import (
   named_optimizers,
   schedules,
   sparse_updates,
+  whole_gradients,
 )
 from distmnist.nn import weight_decay as weight_decay_lib
 
@@ -132,6 +133,7 @@ def make_optimizer(
   sparse_updates.add(optimizer)
   if weight_decay and not has_decay:
     weight_decay_lib.add(optimizer, learning_rate, weight_decay)
+  whole_gradients.add(optimizer)
   # Clipping acts on the mean over the slices of a batch.
   gradient_accumulation.add(optimizer)
   if clip_norm is not None:
