@@ -170,7 +170,7 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       )
     if rate_factor is not None:
       rate *= rate_factor
-    return make_optimizer(
+    optimizer = make_optimizer(
       name,
       rate,
       momentum=_MOMENTUM.value,
@@ -179,6 +179,7 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       weight_decay=_weight_decay_of(name),
       **_own_settings(name),
     )
+    return schedules.read_first(optimizer, rate) if is_local else optimizer
 
   return make, learning_rate
 

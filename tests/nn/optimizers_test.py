@@ -270,3 +270,31 @@ def test_sgd_that_decays_is_no_plain_sgd(set_flags):
   set_flags('--weight_decay=0.1', '--local_optimizer=adam')
   assert optimizers.base_rate_from_flags() == ('sgd with --weight_decay', 0.01)
   assert optimizers.local_name_from_flags() == 'adam with --weight_decay'
+
+
+@pytest.mark.parametrize(
+  'schedule, is_local, is_read_first',
+  [
+    ('exponential', True, True),
+    ('exponential', False, False),
+    ('constant', True, False),
+  ],
+)
+def test_a_local_step_has_the_rate_of_its_beginning(
+  tf_session, set_flags, schedule, is_local, is_read_first
+):
+  # What a rule does between the two may count the global step.
+  set_flags(f'--lr_schedule={schedule}')
+  global_step = tf.placeholder(tf.int64, [])
+  make, _ = optimizers.from_flags(global_step, 2)
+  variables = [tf.get_variable(n, initializer=2.0) for n in ('used', 'unused')]
+  pairs = make(is_local=is_local).compute_gradients(variables[0] ** 2)
+  (gradient, _), (none, _) = pairs
+  assert none is None
+  tf_session.run(tf.global_variables_initializer())
+  assert tf_session.run(gradient, {global_step: 7}) == 4
+  if is_read_first:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      tf_session.run(gradient)
+  else:
+    tf_session.run(gradient)
