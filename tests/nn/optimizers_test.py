@@ -298,3 +298,28 @@ def test_a_local_step_has_the_rate_of_its_beginning(
       tf_session.run(gradient)
   else:
     tf_session.run(gradient)
+
+
+@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+def test_weights_of_64_bits_move_like_those_of_32_beside_them(
+  tf_session, set_flags, name
+):
+  decay = [] if name == 'ftrl' else ['--weight_decay=0.3']
+  set_flags(
+    *(f'--optimizer={name}', *decay, '--learning_rate=0.1', '--clip_norm=1'),
+    '--lr_schedule=exponential',
+  )
+  make, _ = optimizers.from_flags(tf.Variable(0, dtype=tf.int64), 1)
+  weights = [
+    tf.get_variable(f'w{i}', initializer=np.array([[1.0, -2]], dtype))
+    for i, dtype in enumerate((np.float64, np.float32))
+  ]
+  losses = [tf.cast(tf.reduce_sum(w**2), tf.float32) for w in weights]
+  optimizer = make(rate_factor=tf.constant(0.5))
+  train_op = optimizer.minimize(tf.add_n(losses), var_list=weights)
+  tf_session.run(tf.global_variables_initializer())
+  for _ in range(3):
+    tf_session.run(train_op)
+  wide, narrow = tf_session.run(weights)
+  assert wide[0, 0] < 1
+  np.testing.assert_allclose(wide, narrow, rtol=1e-5)
