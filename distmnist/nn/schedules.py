@@ -66,6 +66,10 @@ _LR_SCALE = flags.DEFINE_float(
 )
 
 
+# A whole number as a float, too, unlike 2^63 - 1.
+_LAST_STEP = 2**62
+
+
 class Schedule(NamedTuple):
   """How a rate eta changes with the step t.
 
@@ -157,8 +161,9 @@ def from_flags(num_workers, epochs_per_update=1.0):
     decay_steps=_LR_DECAY_STEPS.value * steps_per_unit,
     decay_rate=_LR_DECAY_RATE.value,
     boundaries=[
-      # A whole number stays one, even after rounding in the division.
-      math.ceil(boundary * steps_per_unit - 1e-6)
+      # A whole number stays one, even after rounding in the division. What is
+      # more than an int64 has is as little reached as the largest.
+      math.ceil(min(boundary * steps_per_unit - 1e-6, _LAST_STEP))
       for boundary in parse_boundaries(
         _LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit
       )
