@@ -32,7 +32,8 @@ def make_dense(gradient):
   """Returns a gradient as one tensor, also that of rows from tf.gather.
 
   Args:
-    gradient: float tensor or tf.IndexedSlices, where a row may occur twice.
+    gradient: float tensor, None, or tf.IndexedSlices, where a row may occur
+      twice.
   """
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient

@@ -14,5 +14,19 @@ def add(optimizer, norm):
 
 def _compute_clipped(compute_gradients, norm, *args, **kwargs):
   gradients, variables = zip(*compute_gradients(*args, **kwargs), strict=True)
-  clipped, _ = tf.clip_by_global_norm(gradients, norm)
+  if not any(tf.is_tensor(gradient) for gradient in gradients):
+    return list(zip(gradients, variables, strict=True))
+  clipped, _ = tf.clip_by_global_norm(gradients, norm, _find_norm(gradients))
   return list(zip(clipped, variables, strict=True))
+
+
+def _find_norm(gradients):
+  """Returns the norm of all `gradients`, which may be of several dtypes."""
+  of_dtype = {}
+  for gradient in gradients:
+    if gradient is not None:
+      of_dtype.setdefault(gradient.dtype, []).append(gradient)
+  norms = [tf.global_norm(some) for some in of_dtype.values()]
+  if len(norms) == 1:
+    return norms[0]
+  return tf.global_norm([tf.cast(norm, tf.float32) for norm in norms])

@@ -68,7 +68,7 @@ class Ftrl(tf.train.Optimizer):
       accum=self.get_slot(var, 'accum').handle,
       linear=self.get_slot(var, 'linear').handle,
       grad=grad,
-      lr=self._learning_rate,
+      lr=tf.cast(self._learning_rate, grad.dtype),
       l1=self._l1,
       l2=self._l2,
       lr_power=-0.5,

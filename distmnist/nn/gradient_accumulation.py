@@ -65,7 +65,7 @@ def _compute_mean(compute_gradients, loss, *args, **kwargs):
     return compute_gradients(loss, *args, **kwargs)
   sums = []
   for slice_loss, gate in zip(sliced.losses, sliced.gates, strict=True):
-    wait(gate, [op for total in sums for op in _find_ops(total)])
+    wait(gate, [total.op for total in sums if total is not None])
     pairs = compute_gradients(slice_loss, *args, **kwargs)
     gradients, variables = zip(*pairs, strict=True)
     if sums:
@@ -75,34 +75,15 @@ def _compute_mean(compute_gradients, loss, *args, **kwargs):
   return [(_divide(s, n), v) for s, v in zip(sums, variables, strict=True)]
 
 
-def _find_ops(gradient):
-  if gradient is None:
-    return []
-  if isinstance(gradient, tf.IndexedSlices):
-    return [gradient.values.op, gradient.indices.op]
-  return [gradient.op]
-
-
 def _add(a, b):
-  """Returns a + b; for tf.IndexedSlices, all rows of both."""
   if a is None:
     return None
   with tf.device(a.device):
-    if not isinstance(a, tf.IndexedSlices):
-      return a + b
-    values, indices = (
-      tf.concat(pair, 0)
-      for pair in ((a.values, b.values), (a.indices, b.indices))
-    )
-    return tf.IndexedSlices(values, indices, a.dense_shape)
+    return a + b
 
 
 def _divide(gradient, n):
   if gradient is None:
     return None
   with tf.device(gradient.device):
-    if not isinstance(gradient, tf.IndexedSlices):
-      return gradient / n
-    return tf.IndexedSlices(
-      gradient.values / n, gradient.indices, gradient.dense_shape
-    )
+    return gradient / n

@@ -53,7 +53,8 @@ class Lamb(tf.train.AdamOptimizer):
       m = _BETA1 * m + (1 - _BETA1) * gradient
       v = _BETA2 * v + (1 - _BETA2) * gradient**2
       self._moments[id(weights)] = m, v
-      step = m * correction1 / (tf.sqrt(v * correction2) + _EPSILON)
+      root = tf.sqrt(trust_ratio.scale(correction2, v))
+      step = trust_ratio.scale(correction1, m) / (root + _EPSILON)
       if self._decay and weight_decay_lib.decays(weights):
         step += self._decay * weights.read_value()
       return step
@@ -64,7 +65,8 @@ class Lamb(tf.train.AdamOptimizer):
       for name, value in zip('mv', self._moments[id(var)], strict=True)
     ]
     # By now r has been computed from m and v.
-    moved = var.assign_sub(self._lr * grad, read_value=False)
+    step = trust_ratio.scale(self._lr, grad)
+    moved = var.assign_sub(step, read_value=False)
     return tf.group(moved, *kept)
 
 
@@ -78,4 +80,4 @@ def _scale(step, weights, norms):
   if norms is None:
     return step
   with tf.device(weights.device):
-    return trust_ratio.divide(*norms) * step
+    return trust_ratio.scale(trust_ratio.divide(*norms), step)

@@ -49,9 +49,9 @@ class Lars(tf.train.MomentumOptimizer):
     """Returns gamma lambda (g + beta w), on the weights' device."""
     with tf.device(weights.device), tf.control_dependencies([gradient]):
       if norms is None:
-        return self._rate * gradient
+        return trust_ratio.scale(self._rate, gradient)
       w, g = norms
       ratio = trust_ratio.divide(self._coefficient * w, g + self._decay * w)
       if self._decay:
         gradient += self._decay * weights.read_value()
-      return self._rate * ratio * gradient
+      return trust_ratio.scale(self._rate * ratio, gradient)

@@ -11,6 +11,7 @@ from distmnist.nn import (
   named_optimizers,
   schedules,
   sparse_updates,
+  whole_gradients,
 )
 from distmnist.nn import weight_decay as weight_decay_lib
 
@@ -132,6 +133,7 @@ def make_optimizer(
   sparse_updates.add(optimizer)
   if weight_decay and not has_decay:
     weight_decay_lib.add(optimizer, learning_rate, weight_decay)
+  whole_gradients.add(optimizer)
   # Clipping acts on the mean over the slices of a batch.
   gradient_accumulation.add(optimizer)
   if clip_norm is not None:
@@ -168,7 +170,7 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       )
     if rate_factor is not None:
       rate *= rate_factor
-    return make_optimizer(
+    optimizer = make_optimizer(
       name,
       rate,
       momentum=_MOMENTUM.value,
@@ -177,6 +179,7 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       weight_decay=_weight_decay_of(name),
       **_own_settings(name),
     )
+    return schedules.read_first(optimizer, rate) if is_local else optimizer
 
   return make, learning_rate
 

@@ -5,6 +5,7 @@ With --lr_schedule_unit=epochs the flags are in passes over the data set and are
 converted to steps here, so a schedule covers the same work under every rule.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -65,6 +66,10 @@ _LR_SCALE = flags.DEFINE_float(
 )
 
 
+# A whole number as a float, too, unlike 2^63 - 1.
+_LAST_STEP = 2**62
+
+
 class Schedule(NamedTuple):
   """How a rate eta changes with the step t.
 
@@ -111,6 +116,36 @@ class Schedule(NamedTuple):
       return rate
 
 
+def read_first(optimizer, rate):
+  """Makes a step's rate that of its beginning; returns `optimizer`.
+
+  A rule may exchange with the center, which counts the global step, between the
+  gradients of a local step and their application. The rate would be that of
+  before or after the exchange by chance, on some workers of a lock-step round
+  and not on others.
+
+  Args:
+    optimizer: tf.train.Optimizer of a worker's copy; its gradients come once
+      the rate is read.
+    rate: float32 scalar tensor, its learning rate.
+  """
+  if tf.get_static_value(rate) is None:
+    optimizer.compute_gradients = functools.partial(
+      _compute_after, rate, optimizer.compute_gradients
+    )
+  return optimizer
+
+
+def _compute_after(rate, compute_gradients, *args, **kwargs):
+  pairs = []
+  for gradient, variable in compute_gradients(*args, **kwargs):
+    if gradient is not None:
+      with tf.device(gradient.device), tf.control_dependencies([rate]):
+        gradient = tf.identity(gradient)
+    pairs.append((gradient, variable))
+  return pairs
+
+
 def from_flags(num_workers, epochs_per_update=1.0):
   """Returns the Schedule that the flags ask for.
 
@@ -126,8 +161,9 @@ def from_flags(num_workers, epochs_per_update=1.0):
     decay_steps=_LR_DECAY_STEPS.value * steps_per_unit,
     decay_rate=_LR_DECAY_RATE.value,
     boundaries=[
-      # A whole number stays one, even after rounding in the division.
-      math.ceil(boundary * steps_per_unit - 1e-6)
+      # A whole number stays one, even after rounding in the division. What is
+      # more than an int64 has is as little reached as the largest.
+      math.ceil(min(boundary * steps_per_unit - 1e-6, _LAST_STEP))
       for boundary in parse_boundaries(
         _LR_BOUNDARIES.value, _LR_SCHEDULE.value, unit
       )

@@ -17,7 +17,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.tables import sparse_table, touched_rows
+from distmnist.exchange.tables import touched_rows
 
 # Optimizers whose steps need more than the rows that have a gradient.
 WITHOUT = 'lars', 'lamb'
@@ -35,30 +35,24 @@ NUM_SLOTS = {
 
 
 def add(optimizer):
-  """Makes a tf.train.Optimizer update tables by rows, other variables whole.
+  """Makes a tf.train.Optimizer update tables by rows.
 
-  The rows that it updates are marked as touched, if they have marks.
-
-  tf.gather gives a gradient of rows as well, where a row occurs as often as it
-  was looked up; its variable is updated as if the gradient were dense.
+  The rows that it updates are marked as touched, if they have marks. Gradients
+  of other variables are whole: whole_gradients.py.
   """
   if isinstance(optimizer, tf.train.AdamOptimizer):
     apply = functools.partial(_apply_adam, optimizer)
     optimizer._resource_apply_sparse = apply
-  # A row that occurs twice is updated twice by sgd: that is the sum.
-  apply_sgd = optimizer._resource_apply_sparse_duplicate_indices
   is_sgd = isinstance(optimizer, tf.train.GradientDescentOptimizer)
-
-  def apply_rows(gradient, variable, rows):
-    tables = tf.get_collection(sparse_table.TABLES)
-    if any(variable is table for table in tables):
-      return optimizer._resource_apply_sparse(gradient, variable, rows)
-    shape = tf.constant(variable.shape.as_list(), rows.dtype)
-    whole = tf.convert_to_tensor(tf.IndexedSlices(gradient, rows, shape))
-    return optimizer._resource_apply_dense(whole, variable)
+  # Plain SGD has no update of its own for rows that are different.
+  apply_rows = (
+    optimizer._resource_apply_sparse_duplicate_indices
+    if is_sgd
+    else optimizer._resource_apply_sparse
+  )
 
   def apply_and_mark(gradient, variable, rows):
-    applied = (apply_sgd if is_sgd else apply_rows)(gradient, variable, rows)
+    applied = apply_rows(gradient, variable, rows)
     return touched_rows.mark_after([applied], variable, rows)[0]
 
   optimizer._resource_apply_sparse_duplicate_indices = apply_and_mark

@@ -31,7 +31,8 @@ def build_norms(pairs):
     # By now this step has computed its gradient with the old w.
     with tf.device(w.device), tf.control_dependencies([tensor]):
       values = w.read_value(), tensor
-      squares = tf.stack([tf.reduce_sum(value**2) for value in values])
+      squares = [tf.reduce_sum(value**2) for value in values]
+      squares = tf.stack([tf.cast(square, tf.float32) for square in squares])
     there = sums.setdefault(w.device, {})
     there.setdefault(_whole_name(w), []).append(squares)
   sent = {}
@@ -70,6 +71,11 @@ def divide(numerator, denominator):
   """Returns the ratio of two norms, 1 where one of them is 0."""
   ratio = tf.math.divide_no_nan(numerator, denominator)
   return tf.where(ratio > 0, ratio, tf.ones_like(ratio))
+
+
+def scale(factor, tensor):
+  """Returns `tensor` times a float or a float32 scalar tensor, in its dtype."""
+  return tf.cast(factor, tensor.dtype) * tensor
 
 
 def make_number(value):

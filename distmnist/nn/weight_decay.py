@@ -43,7 +43,8 @@ def _apply_and_decay(apply, learning_rate, weight_decay, gradient, variable):
     return apply(gradient, variable)
   # By now this step has computed its gradient with the old w.
   with tf.control_dependencies([gradient]):
-    lost = learning_rate * weight_decay * variable.read_value()
+    value = variable.read_value()
+    lost = tf.cast(learning_rate * weight_decay, value.dtype) * value
   decayed = variable.assign_sub(lost, read_value=False)
   with tf.control_dependencies([decayed]):
     return apply(gradient, variable)

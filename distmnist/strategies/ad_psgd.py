@@ -56,7 +56,7 @@ class AdPsgd(strategy.Strategy):
     with tf.name_scope('ad_psgd'):
       known_step = copies.make_counter(global_step.read_value(), 'known_step')
       optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss, may_be_rows=True)
+      gradients = copies.compute_gradients(optimizer, loss)
       if self.cluster.num_workers > 1:
         self._meetings = meetings.Meetings(self.cluster, copies)
       step = copies.count_local_step(gradients)

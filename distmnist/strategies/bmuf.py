@@ -79,7 +79,7 @@ class Bmuf(strategy.Strategy):
     copies, num_workers = self._copies, self.cluster.num_workers
     with tf.name_scope('bmuf'):
       optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss, may_be_rows=True)
+      gradients = copies.compute_gradients(optimizer, loss)
       self._round = sync_round.make_round(
         self.cluster, num_workers, global_step, copies
       )

@@ -47,7 +47,7 @@ class DynSgd(strategy.Strategy):
     copies = self._copies
     with tf.name_scope('dynsgd'):
       optimizer = make_optimizer(is_local=True)
-      gradients = copies.compute_gradients(optimizer, loss, may_be_rows=True)
+      gradients = copies.compute_gradients(optimizer, loss)
       as_pulled = copies.make_zeros('as_pulled')
       self._center = locked_center.AtomicCenter(
         copies,

@@ -27,6 +27,7 @@ import logging
 import os
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
@@ -54,6 +55,14 @@ from distmnist.training.hooks import (
 
 _log = logging.getLogger(__name__)
 
+# What only our own loop knows: the data, its batches, and where it begins.
+_WITHOUT_EFFECT = (
+  'gradient_accumulation',
+  'lr_schedule_unit',
+  'startup_delay_steps',
+  'steps_per_run',
+)
+
 
 class WorkerTask:
   """What a worker's script sees of its cluster.
@@ -75,6 +84,7 @@ class WorkerTask:
     """
     self._task = task
     cluster = task.cluster
+    _check_flags()
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
     flag_checks.check_min_workers(self._rule, self._strategy, os.environ)
     schedules.check_flags()
@@ -179,6 +189,17 @@ class WorkerTask:
   def _wait(self, others):
     if not self._task.stop.is_requested:
       others.wait_at_end(chief.END_TIMEOUT_SECS.value)
+
+
+def _check_flags():
+  """Raises cli.UsageError if a flag asks for what a script's own loop does."""
+  for name in _WITHOUT_EFFECT:
+    flag = flags.FLAGS[name]
+    if flag.value != flag.default:
+      raise cli.UsageError(
+        f'--{name}={flag.value} has no effect in a script with a loop of its '
+        'own, which chooses what a step reads: leave it out'
+      )
 
 
 def run(train):

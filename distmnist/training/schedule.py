@@ -122,6 +122,12 @@ def make_plan(cluster, strategy, num_images, unit='images'):
     cluster.num_workers if has_own_streams else 1
   )
   images_per_update = strategy.batches_per_update * batch_size
+  if images_per_update >= 2**63:
+    raise cli.UsageError(
+      f'a global step of {strategy.batches_per_update} batches would have more '
+      f'{unit} than can be counted: give a smaller --communication_period, '
+      '--n_push or --replicas_to_aggregate'
+    )
   last_step, epochs = _find_end(images_per_epoch, images_per_update)
   pushes_per_step = strategy.batches_per_update // strategy.push_period
   return Plan(

@@ -35,3 +35,10 @@ def test_gradients_are_scaled_down_to_their_global_norm(tf_session):
 def test_a_small_gradient_is_not_clipped(tf_session):
   found = compute_clipped(tf_session, 5.1, [[3.0, 0.0], [0.0, 4.0]])
   np.testing.assert_allclose(found, [[3.0, 0.0], [0.0, 4.0]], rtol=1e-6)
+
+
+def test_without_a_gradient_there_is_nothing_to_clip(tf_session):
+  unused = tf.get_variable('unused', [2])
+  optimizer = optimizers.make_optimizer('sgd', 1.0, clip_norm=1.0)
+  pairs = optimizer.compute_gradients(tf.constant(1.0), [unused])
+  assert pairs == [(None, unused)]

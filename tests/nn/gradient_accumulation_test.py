@@ -79,15 +79,13 @@ def test_a_step_is_that_of_the_mean_loss(tf_session, name, clip_norm):
     np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
 
 
-def test_rows_stay_rows_and_what_has_no_gradient_has_none(tf_session):
+def test_rows_are_summed_up_and_what_has_no_gradient_has_none(tf_session):
   loss, _, variables = build_loss()
   optimizer = optimizers.make_optimizer('sgd', 0.1)
   pairs = optimizer.compute_gradients(loss, variables)
   (rows, _), (dense, _), (none, _) = pairs
-  assert isinstance(rows, tf.IndexedSlices) and none is None
-  tf_session.run(tf.global_variables_initializer())
-  assert tf_session.run(rows.indices).tolist() == IDS.tolist()
-  assert dense.shape == [2, 1]
+  assert none is None
+  assert rows.shape == [6, 2] and dense.shape == [2, 1]
 
 
 def test_a_slice_begins_when_the_gradient_of_the_one_before_is_there(

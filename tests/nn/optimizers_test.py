@@ -270,3 +270,56 @@ def test_sgd_that_decays_is_no_plain_sgd(set_flags):
   set_flags('--weight_decay=0.1', '--local_optimizer=adam')
   assert optimizers.base_rate_from_flags() == ('sgd with --weight_decay', 0.01)
   assert optimizers.local_name_from_flags() == 'adam with --weight_decay'
+
+
+@pytest.mark.parametrize(
+  'schedule, is_local, is_read_first',
+  [
+    ('exponential', True, True),
+    ('exponential', False, False),
+    ('constant', True, False),
+  ],
+)
+def test_a_local_step_has_the_rate_of_its_beginning(
+  tf_session, set_flags, schedule, is_local, is_read_first
+):
+  # What a rule does between the two may count the global step.
+  set_flags(f'--lr_schedule={schedule}')
+  global_step = tf.placeholder(tf.int64, [])
+  make, _ = optimizers.from_flags(global_step, 2)
+  variables = [tf.get_variable(n, initializer=2.0) for n in ('used', 'unused')]
+  pairs = make(is_local=is_local).compute_gradients(variables[0] ** 2)
+  (gradient, _), (none, _) = pairs
+  assert none is None
+  tf_session.run(tf.global_variables_initializer())
+  assert tf_session.run(gradient, {global_step: 7}) == 4
+  if is_read_first:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      tf_session.run(gradient)
+  else:
+    tf_session.run(gradient)
+
+
+@pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
+def test_weights_of_64_bits_move_like_those_of_32_beside_them(
+  tf_session, set_flags, name
+):
+  decay = [] if name == 'ftrl' else ['--weight_decay=0.3']
+  set_flags(
+    *(f'--optimizer={name}', *decay, '--learning_rate=0.1', '--clip_norm=1'),
+    '--lr_schedule=exponential',
+  )
+  make, _ = optimizers.from_flags(tf.Variable(0, dtype=tf.int64), 1)
+  weights = [
+    tf.get_variable(f'w{i}', initializer=np.array([[1.0, -2]], dtype))
+    for i, dtype in enumerate((np.float64, np.float32))
+  ]
+  losses = [tf.cast(tf.reduce_sum(w**2), tf.float32) for w in weights]
+  optimizer = make(rate_factor=tf.constant(0.5))
+  train_op = optimizer.minimize(tf.add_n(losses), var_list=weights)
+  tf_session.run(tf.global_variables_initializer())
+  for _ in range(3):
+    tf_session.run(train_op)
+  wide, narrow = tf_session.run(weights)
+  assert wide[0, 0] < 1
+  np.testing.assert_allclose(wide, narrow, rtol=1e-5)

@@ -89,3 +89,15 @@ def test_a_step_schedule_without_boundaries_is_refused():
     cli.UsageError, match='^--lr_schedule=step needs --lr_boundaries=1000,2000'
   ):
     schedules.parse_boundaries([], 'step')
+
+
+@pytest.mark.parametrize(
+  'words', [['9' * 20], ['1e300', '--lr_schedule_unit=epochs']]
+)
+def test_a_boundary_that_no_step_reaches_changes_nothing(
+  tf_session, set_flags, words
+):
+  boundary, *unit = words
+  set_flags('--lr_schedule=step', f'--lr_boundaries=5,{boundary}', *unit)
+  rate = schedules.from_flags(1, 0.1).build(tf.int64.max // 4, 1.0)
+  assert tf_session.run(rate) == pytest.approx(0.96)

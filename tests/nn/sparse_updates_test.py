@@ -50,28 +50,6 @@ def test_of_all_rows_it_is_the_dense_update_with_as_many_slots(
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize('name', [*EXACT, *LAZY])
-def test_what_is_no_table_is_updated_whole_by_the_sum_of_its_rows(
-  tf_session, name
-):
-  # Of a net with tf.gather: a row is there as often as it was looked up.
-  found = []
-  for is_gathered in True, False:
-    variable = tf.Variable(START, use_resource=True)
-    rows = tf.constant([2, 0, 2, 2])
-    if is_gathered:
-      given = tf.gather(variable, rows)
-    else:
-      given = tf.matmul(tf.one_hot(rows, 4), variable)
-    optimizer = optimizers.make_optimizer(name, 0.1)
-    apply = optimizer.minimize(tf.reduce_sum(given**2), var_list=[variable])
-    tf_session.run(tf.global_variables_initializer())
-    for _ in range(3):
-      tf_session.run(apply)
-    found.append(tf_session.run(variable))
-  np.testing.assert_allclose(*found, atol=1e-6)
-
-
 SOME = [[0, 1], [1, 2], [0, 2], [2], [1, 2]]
 
 

@@ -147,6 +147,8 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   [
     (['--optimizer=ftrl', '--strategy=easgd'], '--optimizer=ftrl'),
     (['--job_name=evaluator'], 'expected ps or worker'),
+    (['--lr_schedule_unit=epochs'], '--lr_schedule_unit=epochs has no effect'),
+    (['--gradient_accumulation=4'], 'has no effect in a script with a loop'),
   ],
 )
 def test_what_is_wrong_is_one_line(words, said):

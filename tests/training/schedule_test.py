@@ -122,3 +122,10 @@ def test_more_workers_than_examples_are_refused(set_flags):
     plan(num_images=2)
   set_flags('--batch_size=1', '--epochs_over=dataset')
   plan(num_images=2)  # Each has them all.
+
+
+def test_a_step_of_more_images_than_can_be_counted_is_refused(set_flags):
+  set_flags('--communication_period=9223372036854775807')
+  message = '^a global step of 9223372036854775807 batches would have more imag'
+  with pytest.raises(cli.UsageError, match=message):
+    plan(name='agn')

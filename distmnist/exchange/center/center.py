@@ -124,17 +124,16 @@ class Center(model_variables.ModelVariables):
       pairs += self.rows.push(tensors[end:])
     return pairs
 
-  def compute_gradients(self, optimizer, loss, may_be_rows=False):
+  def compute_gradients(self, optimizer, loss):
     """Computes g^i, and leaves out the views that the loss does not reach.
 
     Nothing moves those: the decay of an optimizer would, if it were given
     gradients of 0 for them.
 
     Args:
-      optimizer: tf.train.Optimizer.
+      optimizer: tf.train.Optimizer whose gradients are tensors; see
+        nn/whole_gradients.py.
       loss: float32 scalar tensor.
-      may_be_rows: bool, whether the gradient of a view that is looked up by
-        tf.gather may be tf.IndexedSlices, as an optimizer takes it.
 
     Returns:
       The list of tensors for the views that are left, and for rows that are not
@@ -156,8 +155,6 @@ class Center(model_variables.ModelVariables):
     gradients = [g for g, _ in dense if g is not None]
     # Rows that are not in a batch do not move, nor those that it does not use.
     of_rows = [tf.zeros_like(v) if g is None else g for g, v in of_rows]
-    if not may_be_rows:
-      gradients = [gradients_lib.make_dense(g) for g in gradients]
     if self.rows.is_apart:
       tables_apart.keep(self.rows, of_rows)
       return gradients

@@ -154,7 +154,7 @@ class LocalCopies(center_lib.Center):
       (sums, step): local variables like `variables`, which the caller clears,
       and an int64 scalar tensor, how many steps this worker has done.
     """
-    gradients = self.compute_gradients(optimizer, loss, may_be_rows=True)
+    gradients = self.compute_gradients(optimizer, loss)
     sums = self.make_zeros('gradient_sum')
     step = self.count_local_step(
       [

@@ -35,11 +35,10 @@ class NesterovCopies(local_copies.LocalCopies):
       loss: float32 scalar tensor.
 
     Returns:
-      (gradients, positions, step): lists like the copies, of g (tensors or
-      tf.IndexedSlices) and of x, and an int64 scalar tensor, how many steps
-      this worker has done.
+      (gradients, positions, step): lists like the copies, of g and of x, and
+      an int64 scalar tensor, how many steps this worker has done.
     """
-    gradients = self.compute_gradients(optimizer, loss, may_be_rows=True)
+    gradients = self.compute_gradients(optimizer, loss)
     if self._momentum:
       self._velocities = self.make_zeros('velocity')
     # The copies hold x + delta v, which the model has read for g.

@@ -44,8 +44,7 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
 
   Args:
     cluster: cluster.Cluster.
-    gradients: list of float tensors or tf.IndexedSlices, those of the first
-      layers first.
+    gradients: list of float tensors, those of the first layers first.
     variables: list of tf.Variable, with the shapes of `gradients`.
     more: float32 vector of a static shape that travels with the last bucket.
     key: int; the collective ops of the buckets take the keys from here on.

@@ -122,16 +122,13 @@ def test_what_the_loss_does_not_reach_is_pulled_alone(start):
   assert [x.tolist() for x in found] == [2, [7, 7]]
 
 
-@pytest.mark.parametrize('may_be_rows', [False, True])
-def test_the_gradient_of_rows_is_one_tensor_unless_asked(start, may_be_rows):
+def test_the_gradient_of_rows_is_one_tensor(start):
   center, (rows, _), session = start(1)
   loss = tf.reduce_sum(tf.gather(rows, [1, 1, 4]))
   [found] = center.compute_gradients(
-    optimizers.make_optimizer('sgd', 0.5), loss, may_be_rows=may_be_rows
+    optimizers.make_optimizer('sgd', 0.5), loss
   )
-  assert isinstance(found, tf.IndexedSlices) == may_be_rows
-  whole = session.run(tf.convert_to_tensor(found))
-  assert whole[:, 0].tolist() == [0, 2, 0, 0, 1]
+  assert session.run(found)[:, 0].tolist() == [0, 2, 0, 0, 1]
 
 
 def test_parts_like_those_of_the_shards_come_back_whole(start):
