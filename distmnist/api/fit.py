@@ -71,10 +71,7 @@ def fit(
     settings = _read_optimizer(model, 'learning_rate' in settings) | settings
   splits = {'train': (x, y)}
   if validation_data is not None:
-    if not isinstance(validation_data, (tuple, list)) or (
-      len(validation_data) != 2
-    ):
-      raise ValueError('validation_data: expected (x, y), without weights')
+    _check_is_pair(validation_data)
     splits['validation'] = validation_data
   with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
     logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
@@ -83,6 +80,11 @@ def fit(
     settings = {'epochs': 1, 'batch_size': 32} | settings
     settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
     return _train(model, folder, splits, settings)
+
+
+def _check_is_pair(data):
+  if not (isinstance(data, (tuple, list)) and len(data) == 2):
+    raise ValueError('validation_data: expected (x, y), without weights')
 
 
 def _train(model, folder, splits, settings):

@@ -1,11 +1,10 @@
 """What is known of each task of a run, from the lines of metrics.jsonl."""
 
-import collections
 import time
 from typing import NamedTuple
 
 from distmnist.common import owner_file
-from distmnist.watching import metrics_file
+from distmnist.watching import metrics_file, task_state
 
 # For a sample every 2 s; with a longer --log_secs, this many missed samples.
 _SILENT_SECS, _SILENT_SAMPLES = 15.0, 4
@@ -46,35 +45,11 @@ class Row(NamedTuple):
     return self.state.startswith(_SILENT)
 
 
-class _Task:
-  """The last life of a task."""
-
-  def __init__(self):
-    self.start = self.first = self.last = self.end = None
-    self.every_secs = 0.0
-    self.staleness = collections.Counter()
-    self.attempt = 1
-    self.exit_code = None
-    self.has_exited = False
-
-  def begin(self, line):
-    self.__init__()
-    self.start, self.attempt = line, line.get('attempt', 1)
-    self.every_secs = line.get('every_secs', 0.0)
-
-  def take_sample(self, line):
-    if line.get('examples') or line['state'] == 'serving':
-      self.first = self.first or line
-    self.last = line
-    for staleness, n in line.get('staleness', {}).items():
-      self.staleness[int(staleness)] += n
-
-
 class RunState:
   """The tasks of a run.
 
   Attributes:
-    tasks: {name: _Task}.
+    tasks: {name: task_state.TaskState}.
     launcher: the first line of the last launcher (dict), or None.
     has_left: bool, whether it has left its tasks to another system.
     evaluations: {split: the last line (dict) of an evaluation on it}.
@@ -98,7 +73,7 @@ class RunState:
       if line['task'] == metrics_file.LAUNCHER:
         self._take_launcher(line)
         continue
-      task = self.tasks.setdefault(line['task'], _Task())
+      task = self.tasks.setdefault(line['task'], task_state.TaskState())
       kind = line['kind']
       if kind == 'start':
         task.begin(line)
@@ -123,7 +98,7 @@ class RunState:
       self.launcher_end = line
     elif line['kind'] == 'event':
       self.events.append(line)
-      task = self.tasks.setdefault(line.get('about'), _Task())
+      task = self.tasks.setdefault(line.get('about'), task_state.TaskState())
       if line['event'] == 'started':
         task.has_exited = False
         task.attempt = line.get('attempt', 1)
@@ -173,14 +148,14 @@ class RunState:
     """
     now = time.time() if now is None else now
     return [
-      self._make_row(name, self.tasks.get(name, _Task()), now)
+      self._make_row(name, self.tasks.get(name, task_state.TaskState()), now)
       for name in self.find_names()
     ]
 
   def _make_row(self, name, task, now):
     state, is_live = self._find_state(name, task, now)
     last = task.last or {}
-    rates = _find_rates(task, is_live)
+    rates = task.find_rates(is_live)
     return Row(
       name,
       state,
@@ -217,30 +192,6 @@ def _describe_code(code):
   if code < 0:
     return 'killed'
   return {0: 'ended', 130: 'stopped', 143: 'stopped'}.get(code, 'failed')
-
-
-def _find_rates(task, is_live):
-  """Returns (examples/s, staleness, bytes in/s, bytes out/s)."""
-  names = ('examples', 'received_bytes', 'sent_bytes')
-  first, last = task.first, task.last
-  if not first:
-    return (None,) * 4
-  if is_live:
-    rates = [last.get(f'{name}_per_sec') for name in names]
-    return rates[0], last.get('staleness_mean'), *rates[1:]
-  secs = last['time'] - first['time']
-  rates = [
-    (last[name] - first[name]) / secs
-    if secs > 0 and None not in (last.get(name), first.get(name))
-    else None
-    for name in names
-  ]
-  return rates[0], _compute_mean(task.staleness), *rates[1:]
-
-
-def _compute_mean(counts):
-  total = sum(counts.values())
-  return sum(s * n for s, n in counts.items()) / total if total else None
 
 
 def _format_secs(secs):
