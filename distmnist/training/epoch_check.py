@@ -30,9 +30,9 @@ def check(path, plan):
     return
   table = reader.get_tensor(batch_table.NAME)
   dealing = plan.dealing
-  if not batch_table.has_mixed_steps(table, dealing):
-    return
   step = batch_table.count_steps(table, int(reader.get_tensor('global_step')))
+  if not batch_table.has_mixed_steps(table, step, dealing):
+    return
   read = batch_table.count_images_read(table, step, dealing)
   left = math.ceil(plan.epochs * plan.images_per_epoch) - read
   so_far = f'{read / plan.images_per_epoch:.2f} epochs are read so far'

@@ -42,6 +42,9 @@ TWO = make_dealing(2, 1, 90, is_lock_step=True)._replace(pushes_per_step=2)
 def test_steps_of_one_size_count(tmp_path):
   for path in (None, save(tmp_path, [(TWO, 3), (TWO, 5)])):
     epoch_check.check(path, make_plan(TWO, 2))
+  # A life that ended before its first step has none of another size.
+  epoch_check.check(save(tmp_path, [(ONE, 0)]), make_plan(TWO, 1))
+  epoch_check.check(save(tmp_path, [(ONE, 0), (TWO, 5)]), make_plan(TWO, 1))
   # Nor does it matter where steps are what was asked for.
   epoch_check.check(save(tmp_path, [(ONE, 6)]), make_plan(TWO, None))
 

@@ -6,6 +6,9 @@ once they have the token of the next one:
 
   c <- c + (1/N) sum_i (b^i - a^i);  a^i, b^i <- c for all i
 
+The changes arrive before the gradients, and are added after them: a round that
+is restarted, or saved, before all gradients are there has moved nothing.
+
 Nothing else changes c, so all workers of a round have pulled the same a, also
 one that begins late: what it reads is the center at the start of the round. If
 a worker dies, what it has not contributed is lost, or its successor's counts
@@ -15,7 +18,8 @@ off by that much for ever.)
 
 What goes to or from a ps travels as one message per dtype, never in a dtype of
 --wire_dtype: an average that is rounded in each round stops short of its goal.
-Whole numbers travel as float64, exact up to 2^53. Only worker 0 counts them.
+Whole numbers travel as float64, exact up to 2^53. Only worker 0 counts them. Of
+a bool its b takes the place of b - a, and c becomes that.
 """
 
 import tensorflow.compat.v1 as tf
@@ -60,7 +64,7 @@ class StateMeans:
         tf.device(self._cluster.compute_device),
         tf.control_dependencies([change.left for change in group]),
       ):
-        parts = [c.copy.read_value() - c.pulled.read_value() for c in group]
+        parts = [_find_part(change) for change in group]
         if is_whole:
           # Followed by what makes the mean a mean of worker 0's alone.
           parts.append(tf.ones([1]))
@@ -72,21 +76,34 @@ class StateMeans:
         arrived.append(tf.identity(flat))
     return arrived
 
-  def build_update(self):
-    """Returns the ops by which the chief adds the mean changes, a list."""
+  def build_update(self, ops):
+    """Builds what the chief adds to the center, the mean changes.
+
+    Args:
+      ops: list of ops that apply the rest of the update, and come first.
+
+    Returns:
+      The list of ops that end the update.
+    """
+    if not self._groups:
+      return ops
+    done = tf.group(*ops)  # One message per ps, not one per op.
     added = []
     for ((place, _, is_whole), group), (accumulator, _) in zip(
       self._groups, self.accumulators, strict=True
     ):
       with tf.device(place):
-        mean = accumulator.take_grad(self._cluster.num_workers)
+        with tf.control_dependencies([done]):
+          mean = accumulator.take_grad(self._cluster.num_workers)
         if is_whole:
           mean = tf.round(tf.math.divide_no_nan(mean[:-1], mean[-1]))
         variables = [change.variable for change in group]
         for variable, part in zip(
           variables, transport.split_like(mean, variables), strict=True
         ):
-          added.append(variable.assign_add(part, read_value=False))
+          is_bool = variable.dtype.is_bool
+          add = variable.assign if is_bool else variable.assign_add
+          added.append(add(part, read_value=False))
     return added
 
   def pull(self):
@@ -132,6 +149,12 @@ class StateMeans:
 def make(cluster):
   """Returns the StateMeans of the default graph, whose model is built."""
   return StateMeans(cluster, model_state.take_changes())
+
+
+def _find_part(change):
+  """Returns what a worker contributes of a model_state.Change, a tensor."""
+  new = change.copy.read_value()
+  return new if new.dtype.is_bool else new - change.pulled.read_value()
 
 
 def _find_form(dtype):

@@ -33,6 +33,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import transport
 from distmnist.exchange.center import center_average
 from distmnist.exchange.rounds import (
+  begun_update,
   contributions,
   given_parts,
   newest_token,
@@ -149,8 +150,8 @@ class Round:
       with tf.device(device):
         means.append(accumulator.take_grad(self.num_contributions))
     with tf.device(self.global_step.device):
-      applied = apply(means)
-      with tf.control_dependencies([applied, *self.state.build_update()]):
+      applied = self.state.build_update([apply(means)])
+      with tf.control_dependencies(applied):
         count = self.global_step.assign_add(1, read_value=False)
     self.end_update([count])
 
@@ -213,6 +214,15 @@ class Round:
         tf.identity(own_token), contribution.apply
       )
     return staleness
+
+  def build_is_whole(self):
+    """Returns whether no update is under way, a bool scalar tensor.
+
+    None where the chief need not be in an update, as others go on without it.
+    """
+    if not self.entry.is_lock_step:
+      return None
+    return begun_update.build_is_whole(self)
 
   def hook(self, stop, pull=None):
     """Returns the RoundHook; to be built while the graph is still open.

@@ -178,7 +178,7 @@ def fold(table, global_step, dealing, batches_per_update):
   """
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()
-  is_mixed = has_mixed_steps(table, dealing)
+  is_mixed = has_mixed_steps(table, global_step, dealing)
   is_untouched = not (batches_per_step or table[len(table) // 2, 0])
   is_older = is_untouched and base_step < global_step
   if not batch_size or base_step > global_step or is_older:
@@ -212,13 +212,19 @@ def fold(table, global_step, dealing, batches_per_update):
   return make_table(dealing, global_step, rests, is_mixed)
 
 
-def has_mixed_steps(table, dealing):
+def has_mixed_steps(table, global_step, dealing):
   """Whether global steps of lives up to `dealing` had different sizes (bool).
 
   If so, the number of global steps does not tell how many images were read.
+
+  Args: as `fold` takes them.
   """
   _, size, is_mixed = table[len(table) // 2].tolist()
-  return bool(is_mixed or (size and size != dealing.images_per_step))
+  # A life may have ended before its first step.
+  has_steps = global_step != table[0, 0]
+  return bool(
+    is_mixed or (has_steps and size and size != dealing.images_per_step)
+  )
 
 
 def count_images_read(table, global_step, dealing):
