@@ -22,7 +22,7 @@ _SCRIPT = r"""#!/bin/bash
 # Written by distmnist.launch: @SHAPE@.
 @OPTIONS@
 max_restarts=@MAX_RESTARTS@
-export DISTMNIST_LOGS=@LOGS@
+export DISTMNIST_LOGS=@LOGS@ DISTMNIST_LAUNCH_ID=$SLURM_JOB_ID
 export failed=$DISTMNIST_LOGS/failed
 say() { echo "job $SLURM_JOB_ID: $*"; }
 
