@@ -11,8 +11,9 @@ _FILE = 'problem.py'
 def keep(problem, logdir):
   """Writes the source into the log directory; the images have none."""
   if problem.is_custom:
-    with files.replacing(os.path.join(logdir, _FILE)) as file:
-      file.write(problem.read_source().decode())
+    # As it is: it may be in another encoding than UTF-8.
+    with files.replacing(os.path.join(logdir, _FILE), 'wb') as file:
+      file.write(problem.read_source())
 
 
 def find_change(problem, logdir):

@@ -20,6 +20,16 @@ def test_a_source_that_has_changed_is_named(set_flags, tmp_path):
   )
 
 
+def test_a_source_is_kept_as_it_is(set_flags, tmp_path):
+  path = tmp_path / 'latin.py'
+  code = '# coding: latin-1\n# Größe\nload = build = loss = print\n'
+  path.write_bytes(code.encode('latin-1'))
+  found = problems.load(str(path), set_flags)
+  problem_source.keep(found, str(tmp_path))
+  assert (tmp_path / 'problem.py').read_bytes() == path.read_bytes()
+  assert problem_source.find_change(found, str(tmp_path)) is None
+
+
 def test_the_images_have_no_source(set_flags, tmp_path):
   set_flags()
   found = problem_lib.from_flags()
