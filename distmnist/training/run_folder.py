@@ -90,7 +90,8 @@ class RunFolder:
     self.images = run_data.describe(problem.unit, *self._splits)
     config = self._task.server_config
     cost = divergence.CostCheck(problem, self._splits[0], config)
-    self.restart.check(cost.find, self.images, problem.flags_of_meaning())
+    names = problem_source.flags_of_meaning(problem, self.path)
+    self.restart.check(cost.find, self.images, names)
 
   def sign(self):
     """Writes which life of the chief has the folder; call it when serving."""

@@ -2,7 +2,8 @@
 
 import os
 
-from distmnist.common import files
+from distmnist.common import cli, command_line, files
+from distmnist.logdir import run_flags
 from distmnist.storage import paths
 
 _FILE = 'problem.py'
@@ -24,13 +25,44 @@ def find_change(problem, logdir):
   if not problem.is_custom:
     return None
   path = os.path.join(logdir, _FILE)
-  try:
-    kept = paths.read_bytes(path)
-  except OSError:
-    return None
-  if kept == problem.read_source():
+  if _read_kept(logdir) in (None, problem.read_source()):
     return None
   return (
     f'--problem={problem.describe()} has changed since the run in {logdir} '
     f'began: {path} is what it was'
   )
+
+
+def flags_of_meaning(problem, logdir):
+  """Returns the names of the flags that must be as the run's in `logdir`.
+
+  Not --problem, if it names the run's own file, or one with the same source, by
+  another path: from another folder, or in full.
+
+  Args:
+    problem: problem.Problem.
+    logdir: str, or None.
+  """
+  names = problem.flags_of_meaning()
+  if problem.is_custom and logdir and _is_of_run(problem, logdir):
+    names.remove('problem')
+  return names
+
+
+def _is_of_run(problem, logdir):
+  try:
+    then = command_line.find_value(run_flags.read(logdir), 'problem') or ''
+  except cli.RunError:
+    return False
+  now = problem.describe()
+  if not (then.endswith('.py') and now.endswith('.py')):
+    return False
+  before, here = (os.path.realpath(os.path.expanduser(p)) for p in (then, now))
+  return before == here or _read_kept(logdir) == problem.read_source()
+
+
+def _read_kept(logdir):
+  try:
+    return paths.read_bytes(os.path.join(logdir, _FILE))
+  except OSError:
+    return None
