@@ -7,12 +7,13 @@ tasks ended with 0, else that of the first task that failed for good.
 """
 
 import os
+import secrets
 
 from absl import flags
 
 from distmnist.cluster import task_environment
 from distmnist.common import cli, console, lifeline, registry
-from distmnist.common.names import LAUNCHERS, TRAIN
+from distmnist.common.names import LAUNCH_ID, LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, jobs, run_record
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.launching.screen import log_view, screens
@@ -39,6 +40,7 @@ def main(train_flags):
   """Runs or prints the tasks; `train_flags` is the list of words after --."""
   lifeline.follow()
   task_environment.forget(os.environ)
+  os.environ[LAUNCH_ID] = secrets.token_hex(8)
   console.print_logs(log_view.print_line)
   # Flags of a --flagfile count as given.
   given = train_flags_lib.expand(train_flags)

@@ -91,7 +91,7 @@ def main():
     return 0
   task.log_role()
   if task.cluster.job_name == 'evaluator':
-    with task_metrics.kept(task, _LOG_SECS.value):
+    with problem_errors.explained(), task_metrics.kept(task, _LOG_SECS.value):
       return evaluator.run_task(task)
   if task.cluster.job_name == 'ps':
     task.serve()

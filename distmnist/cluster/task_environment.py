@@ -16,7 +16,7 @@ Functions of the variables, given as a dict.
 """
 
 from distmnist.cluster import identity, slurm_tasks, tf_config
-from distmnist.common.names import ATTEMPT, MIN_WORKERS
+from distmnist.common.names import ATTEMPT, LAUNCH_ID, MIN_WORKERS
 
 # The first one that is set counts.
 NAMES = (identity.TF_CONFIG, identity.NUM_PS)
@@ -33,7 +33,7 @@ def forget(environ):
   A launcher, or a sweep, tells its tasks theirs: the role of its own process,
   which may itself have been started as a task, is not for them.
   """
-  for name in (*NAMES, ATTEMPT, MIN_WORKERS):
+  for name in (*NAMES, ATTEMPT, LAUNCH_ID, MIN_WORKERS):
     environ.pop(name, None)
 
 

@@ -66,6 +66,8 @@ CHIEF = 'worker 0'
 # Tells a restarted task which attempt it is: 2, 3, ... Not set at the first
 # attempt.
 ATTEMPT = 'DISTMNIST_ATTEMPT'
+# Names a launch: the same for all attempts at its tasks, and for no other.
+LAUNCH_ID = 'DISTMNIST_LAUNCH_ID'
 # How many workers are enough to go on, if fewer than all are.
 MIN_WORKERS = 'DISTMNIST_MIN_WORKERS'
 # The file of --problem, if a launcher has sent it along.

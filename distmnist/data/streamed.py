@@ -10,6 +10,8 @@ A reader reads them: one from readers/, or an object of the user's with
   identify()           bytes that tell these examples from others
 """
 
+import contextlib
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -36,8 +38,21 @@ def is_reader(found):
 
 
 def find_failure():
-  """Returns the error with which a reader failed in a step, or None."""
+  """Returns the error with which a reader failed, or None.
+
+  TensorFlow hides it in one of its own if it reads in a graph.
+  """
   return _failures[0] if _failures else None
+
+
+@contextlib.contextmanager
+def _noting():
+  """Keeps an error of the reader for `find_failure`."""
+  try:
+    yield
+  except Exception as error:
+    _failures.append(error)
+    raise
 
 
 class Streamed:
@@ -78,19 +93,22 @@ class Streamed:
     self.spec = None
     self.spec = self._read(np.zeros(1, np.int64)).spec
     self.num_threads = _READ_THREADS.value
-    self._ahead = read_ahead.ReadAhead(
-      lambda indices: self._read(indices).arrays(), self.num_threads
-    )
+    self._ahead = read_ahead.ReadAhead(self._read_copy, self.num_threads)
 
   def pack(self, values):
     """Returns a split.Split with values in place of its arrays."""
     return self.spec.pack(values)
 
   def slice(self, start, stop):
-    """Returns the examples from start to stop - 1, read, as a split.Split."""
+    """Returns the examples from start to stop - 1, read, as a split.Split.
+
+    Raises:
+      Exception: as `take` does.
+    """
     indices = np.arange(start, min(stop, self.num_examples))
     if len(indices):
-      return self._read(indices)
+      with _noting():
+        return self._read(indices)
     return self.pack(
       np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype)
       for leaf in self.spec.arrays()
@@ -109,18 +127,33 @@ class Streamed:
     Raises:
       Exception: whatever the reader raises; `find_failure` returns it as well.
     """
-    try:
+    with _noting():
       return self._ahead.take(row)
-    except Exception as error:
-      _failures.append(error)
-      raise
 
   def identify(self):
-    """Yields bytes or arrays that tell these examples from others."""
+    """Yields bytes or arrays that tell these examples from others.
+
+    Raises:
+      Exception: as `take` does; ValueError if the reader gives something else.
+    """
     yield repr((self.num_examples, self.spec)).encode()
     yield from self.slice(0, 1).identify()
     if hasattr(self._reader, 'identify'):
-      yield self._reader.identify()
+      with _noting():
+        found = self._reader.identify()
+        if not isinstance(found, bytes):
+          raise ValueError(
+            f'identify() gave {type(found).__name__}: expected bytes'
+          )
+      yield found
+
+  def _read_copy(self, indices):
+    """Returns the arrays of some examples, which nobody else will change.
+
+    A reader may give the same memory each time, with other values, while
+    batches that were read ahead still wait for their steps.
+    """
+    return [array.copy() for array in self._read(indices).arrays()]
 
   def _read(self, indices):
     """Returns the split.Split of some examples; checks what was read."""

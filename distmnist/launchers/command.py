@@ -17,6 +17,7 @@ from absl import flags
 
 from distmnist.cluster import exposure
 from distmnist.common import cli
+from distmnist.common.names import LAUNCH_ID
 from distmnist.launching import jobs, problem_file, run_tasks
 from distmnist.launching.scheduler import job_client, job_meeting, job_template
 from distmnist.launching.screen import task_logs
@@ -140,7 +141,10 @@ def _write_request(job, folder, grace_secs):
     'num_worker': job.num_workers,
     'train_flags': list(job.train_flags),
     'grace_secs': grace_secs,
-    'env': dict(problem_file.make_env(job.flag('problem'))),
+    'env': {
+      **dict(problem_file.make_env(job.flag('problem'))),
+      LAUNCH_ID: os.environ.get(LAUNCH_ID, ''),
+    },
   }
   path = os.path.join(folder, job_meeting.REQUEST)
   with open(path, 'w', encoding='utf-8') as file:

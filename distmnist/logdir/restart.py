@@ -1,16 +1,16 @@
 """What a training begins with, and goes back to when a ps is lost."""
 
+import functools
+import json
 import logging
 import os
-import re
-import secrets
-import tempfile
 
 from absl import flags
 
-from distmnist.common import cli
-from distmnist.common.names import ATTEMPT
+from distmnist.common import cli, files
+from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.logdir import (
+  aside,
   checkpoint_files,
   checkpoints,
   logdirs,
@@ -34,11 +34,8 @@ _NO_CHECKPOINT = (
   'no checkpoint there; give auto, never, a folder with checkpoints, or the '
   'path of one without its ending, such as run/model.ckpt-100'
 )
-# What the names of a run's files begin with; $ is the end of a name.
-_OF_A_RUN = (
-  r'checkpoint$|model\.ckpt|best$|history$|lives$|validation$|test$|'
-  r'(worker|ps|evaluator)_\d+$|report\.html$|timeline\.json$'
-)
+# With which launch and what checkpoint a run with --resume has begun.
+_BEGIN_FILE = 'begin.json'
 
 
 class Restart:
@@ -79,8 +76,45 @@ class Restart:
     """
     # The previous chief's host may first have to give that chief up.
     patience_secs = cluster.start_timeout_secs if ATTEMPT in os.environ else 0.0
-    owner.take(begins_anew(), patience_secs, pause)
+    owner.take(self._is_new_run, patience_secs, pause)
     self.run = owner.run
+
+  @functools.cached_property
+  def _is_new_run(self):
+    """Whether this process begins the run that --resume asks for.
+
+    One that its launcher has started again does not, unless the one before it
+    was killed before it had moved an earlier run aside.
+    """
+    if self._resume == 'auto':
+      return False
+    launch = os.environ.get(LAUNCH_ID)
+    if ATTEMPT not in os.environ or not self._logdir:
+      return True
+    return bool(launch) and self._read_begin().get('launch') != launch
+
+  def _read_begin(self):
+    """Returns what `_write_begin` has left (dict); {} if that is nothing."""
+    try:
+      found = json.loads(paths.read_text(self._begin_path))
+    except (OSError, ValueError):
+      return {}
+    return found if isinstance(found, dict) else {}
+
+  def _write_begin(self):
+    launch = os.environ.get(LAUNCH_ID)
+    if not launch:  # Then nobody starts this process again.
+      return
+    begin = {'launch': launch, 'from': self._given}
+    try:
+      with files.replacing(self._begin_path) as file:
+        json.dump(begin, file)
+    except OSError as error:
+      raise aside.not_written(self._logdir, error) from error
+
+  @property
+  def _begin_path(self):
+    return os.path.join(self._logdir, _BEGIN_FILE)
 
   def check(self, find_divergence, images, flags_of_meaning):
     """Checks --resume; called by the chief, before anything is written.
@@ -101,8 +135,10 @@ class Restart:
         another model or data set.
     """
     self._find_divergence = find_divergence
-    if not begins_anew():
+    if not self._is_new_run:
       self._check_is_same_run(images, flags_of_meaning)
+      if self._resume != 'auto':
+        self._given = self._read_begin().get('from')
     elif self._resume != 'never':
       self._given = self._find_given()
 
@@ -112,19 +148,20 @@ class Restart:
     Raises:
       cli.RunError: the logdir cannot be written.
     """
-    if not begins_anew():
+    if not self._is_new_run:
       self._forget_earlier()
     elif self._logdir:
-      below = self._given and _find_moved(self._given, self._logdir)
-      aside = _move_aside(self._logdir)
-      self._given = os.path.join(aside, below) if below else self._given
+      moved_to = aside.move(self._logdir)
+      if self._given and moved_to:
+        self._given = aside.find_moved(self._given, self._logdir, moved_to)
+      self._write_begin()
 
   def _forget_earlier(self):
     """Moves a run aside that has only a best checkpoint or lives."""
     if not self._logdir or ATTEMPT in os.environ:
       return
     if _has_best_or_lives(self._logdir) and not self.find():
-      _move_aside(self._logdir)
+      aside.move(self._logdir)
 
   def _check_is_same_run(self, images, flags_of_meaning):
     """Raises cli.RunError if the run to go on with learnt something else."""
@@ -183,7 +220,7 @@ class Restart:
     reach those steps again, by another path.
     """
     if self._found:
-      _move_later_aside(self._logdir, self._found)
+      aside.move_later(self._logdir, self._found)
     self._found = None
 
 
@@ -200,50 +237,3 @@ def begins_anew():
 def _has_best_or_lives(logdir):
   folders = checkpoints.best_dir(logdir), logdirs.lives_dir(logdir)
   return any(map(paths.is_folder, folders))
-
-
-def _move_later_aside(logdir, path):
-  """Moves the checkpoints later than the one at `path` into a folder."""
-  found = checkpoints.list_checkpoints(logdir)
-  later = found[: found.index(path)]
-  if not later:
-    return
-  aside = _make_folder(logdir, 'passed_over_')
-  for each in later:
-    # The index goes first: what a move cut short leaves is no checkpoint.
-    for name in reversed(checkpoint_files.find_files(each)):
-      paths.rename(name, os.path.join(aside, os.path.basename(name)))
-  _log.info(f'what was passed over is now in {aside}')
-
-
-def _move_aside(logdir):
-  """Returns the folder (str) that an earlier run was moved to; None if none."""
-  names = list(filter(re.compile(_OF_A_RUN).match, paths.list_names(logdir)))
-  if not names:
-    return None
-  try:
-    aside = _make_folder(logdir, 'earlier_')
-    for name in names:
-      paths.rename(os.path.join(logdir, name), os.path.join(aside, name))
-  except OSError as error:
-    raise cli.RunError(
-      f'--logdir={logdir} cannot be written: {error.strerror}'
-    ) from error
-  _log.info(f'the earlier run in {logdir} is now in {aside}')
-  return aside
-
-
-def _make_folder(logdir, prefix):
-  """Returns the path (str) of a new folder in `logdir`."""
-  if urls.is_remote(logdir):
-    return os.path.join(logdir, f'{prefix}{secrets.token_hex(4)}')
-  return tempfile.mkdtemp(prefix=prefix, dir=logdir)
-
-
-def _find_moved(path, logdir):
-  """Returns the part (str) of `path` below `logdir`; None if it stays there."""
-  folder, root = map(urls.normalize, (os.path.dirname(path), logdir))
-  if not f'{folder}/'.startswith(f'{root}/'):
-    return None
-  below = os.path.join(folder[len(root) :].lstrip('/'), os.path.basename(path))
-  return below if re.match(_OF_A_RUN, below.partition('/')[0]) else None

@@ -16,12 +16,21 @@ def select(nest, columns):
     nest: a name, for its column [n, ...]; a list of names, for their columns of
       numbers side by side, [n, len(list)]; or a dict or tuple of these.
     columns: {name: array [n, ...]}.
+
+  Raises:
+    ValueError: of columns side by side, some are text and some are not.
   """
   if isinstance(nest, dict):
     return {name: select(part, columns) for name, part in nest.items()}
   if isinstance(nest, tuple):
     return tuple(select(part, columns) for part in nest)
   if isinstance(nest, list):
+    texts = [name for name in nest if columns[name].dtype == object]
+    if texts and len(texts) < len(nest):
+      raise ValueError(
+        f'{", ".join(texts)} of the columns {", ".join(nest)} is text, or has '
+        'fields that are no numbers: expected numbers in all of them'
+      )
     return np.stack([columns[name] for name in nest], axis=1)
   return columns[nest]
 

@@ -6,23 +6,18 @@ def load(split):
   return csv.Reader(f'data/{split}-*.csv', x=['age', 'income'], y='bought')
 """
 
-import codecs
 import csv
 import functools
-import io
-import mmap
 import os
 
 import numpy as np
 
-from distmnist.readers import columns, paths, records
+from distmnist.readers import columns, csv_lines, paths, records
 
 # How many first lines tell the type of a column.
 _NUM_TOLD = 1000
 _TYPES = np.int64, np.float32
 _NAMED_TYPES = {'int64': np.int64, 'float32': np.float32, 'text': object}
-# A file is searched for the ends of its lines in parts of this size.
-_CHUNK_BYTES = 1 << 24
 
 
 class Reader:
@@ -65,18 +60,19 @@ class Reader:
     self._missing = '' if missing is None else str(missing)
     self._given_types = {}
     self._delimiter, self._num_before = delimiter, int(names is None)
-    self._header = names or _read_header(self._paths[0], delimiter)
-    for path in self._paths:
-      header = names or _read_header(path, delimiter)
+    # One without a byte has no header, and no line either.
+    filled = [*filter(os.path.getsize, self._paths)] or self._paths
+    self._header = names or csv_lines.read_header(filled[0], delimiter)
+    for path in filled:
+      header = names or csv_lines.read_header(path, delimiter)
       columns.check(self._xy, header, path)
       if header != self._header:
         raise ValueError(
-          f'{path} has different columns from {self._paths[0]}, or in another '
-          'order'
+          f'{path} has different columns from {filled[0]}, or in another order'
         )
     self._records = records.Records(
       self._paths,
-      [_find_places(path, self._num_before) for path in self._paths],
+      [csv_lines.find_places(path, self._num_before) for path in self._paths],
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
@@ -138,8 +134,10 @@ class Reader:
     """Returns the fields (list of str) of each line."""
     rows = []
     for number, line in zip(indices, self._records.read(indices), strict=True):
-      text = io.StringIO(line.decode('utf-8', 'replace'))
-      [fields] = csv.reader(text, delimiter=self._delimiter)
+      try:
+        fields = csv_lines.split(line, self._delimiter)
+      except csv.Error as error:
+        raise ValueError(f'{self._locate(number)}: {error}') from error
       if len(fields) != len(self._header):
         raise ValueError(
           f'{self._locate(number)} has {len(fields)} fields: expected '
@@ -152,7 +150,9 @@ class Reader:
     column = self._header.index(name)
     texts = [row[column] for row in rows]
     if type_ is object:
-      return np.array([text.encode() for text in texts], object)
+      return np.array(
+        [text.encode(*csv_lines.ENCODING) for text in texts], object
+      )
     try:
       return _to_numbers(texts, type_, self._missing)
     except (ValueError, OverflowError):
@@ -185,38 +185,3 @@ def _is_of_type(texts, type_, missing):
 
 def _to_numbers(texts, type_, missing):
   return np.array([text or missing for text in texts]).astype(type_)
-
-
-def _read_header(path, delimiter):
-  with open(path, encoding='utf-8-sig', newline='') as file:
-    return next(csv.reader(file, delimiter=delimiter), [])
-
-
-def _find_places(path, num_before):
-  """Returns (offsets, lengths) of the lines that are not blank.
-
-  Args:
-    path: str.
-    num_before: int, how many lines at the beginning do not count, 0 or 1.
-  """
-  if not os.path.getsize(path):
-    return np.zeros([2, 0], np.int64)
-  with (
-    open(path, 'rb') as file,
-    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
-  ):
-    ends = [np.zeros(0, np.int64)]
-    for start in range(0, len(text), _CHUNK_BYTES):
-      chunk = np.frombuffer(text[start : start + _CHUNK_BYTES], np.uint8)
-      ends.append(np.flatnonzero(chunk == ord('\n')) + start)
-    ends = np.concatenate(ends)
-    if text[len(text) - 1] != ord('\n'):
-      ends = np.append(ends, len(text))
-    first = len(codecs.BOM_UTF8) * (text[:3] == codecs.BOM_UTF8)
-    offsets = np.append(first, ends[:-1] + 1)[num_before:]
-    ends = ends[num_before:]
-    lengths = ends - offsets
-    keep = lengths > 0
-    for i in np.flatnonzero(lengths == 1).tolist():
-      keep[i] = text[offsets[i]] != ord('\r')
-  return offsets[keep], lengths[keep]

@@ -50,7 +50,9 @@ class Reader:
       for number, name in enumerate(self.class_names)
       if name in there
       for entry in _list(os.path.join(folder, name))
-      if entry.name.lower().endswith(_ENDINGS) and _is_seen(entry)
+      if entry.name.lower().endswith(_ENDINGS)
+      and _is_seen(entry)
+      and not entry.is_dir()
     ]
     if not found:
       raise ValueError(

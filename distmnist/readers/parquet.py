@@ -38,10 +38,11 @@ class Reader:
 
     Raises:
       ImportError: pyarrow is not installed.
-      ValueError: there is no such file, one is not a Parquet file, or a column
-        is missing.
+      ValueError: there is no such file, one is not a Parquet file, a column is
+        missing, or two files have different types in a column.
     """
     self._xy = x, y
+    self._types = {}  # name: (type, the file that has it).
     self._paths = paths.find(pattern)
     self._groups = [g for path in self._paths for g in self._list_groups(path)]
     sizes = [size for _, _, size in self._groups]
@@ -56,7 +57,8 @@ class Reader:
     """Returns (x, y) of the examples with these numbers.
 
     Raises:
-      OSError, ValueError: a file is gone, or has rows without a value.
+      OSError, ValueError: a file is gone, or has rows without a value or lists
+        of another length.
     """
     owners = np.searchsorted(self._firsts, indices, 'right') - 1
     found = {}
@@ -67,6 +69,7 @@ class Reader:
         if name not in found:
           shape = len(indices), *values.shape[1:]
           found[name] = np.empty(shape, values.dtype)
+        self._check_shape(owner, name, values, found[name])
         found[name][chosen] = values[rows]
     return columns.select(self._xy, found)
 
@@ -83,9 +86,33 @@ class Reader:
       raise ValueError(f'{path} is not a Parquet file') from error
     with file:
       columns.check(self._xy, file.schema_arrow.names, path)
+      self._check_types(path, file.schema_arrow)
       for number in range(file.num_row_groups):
         if size := file.metadata.row_group(number).num_rows:
           yield path, number, size
+
+  def _check_types(self, path, schema):
+    """Raises ValueError if a column has another type than in other files.
+
+    NumPy would turn its values into those of the other type, 1.5 into 1.
+    """
+    for name in columns.names(self._xy):
+      mine = _describe_type(schema.field(name).type)
+      first, first_path = self._types.setdefault(name, (mine, path))
+      if mine != first:
+        raise ValueError(
+          f'{path}: {name} is {mine}, but {first} in {first_path}'
+        )
+
+  def _check_shape(self, owner, name, values, others):
+    """Raises ValueError if a row group's lists have another length."""
+    if values.shape[1:] != others.shape[1:]:
+      path, number, _ = self._groups[owner]
+      raise ValueError(
+        f'{path}, row group {number}: {name} has lists of {values.shape[1]} '
+        f'values, another one has lists of {others.shape[1]}: expected all of '
+        'one length'
+      )
 
   def _find_group(self, owner):
     """Returns {name: array [rows, ...]} of a row group."""
@@ -116,6 +143,18 @@ def _import_parquet():
       "Parquet files need pyarrow: pip install 'distmnist[parquet]'"
     ) from error
   return parquet
+
+
+def _describe_type(type_):
+  """Returns what tells the values of an arrow type from others (str)."""
+  if hasattr(type_, 'index_type'):  # A dictionary, as pandas' categories are.
+    type_ = type_.value_type
+  text = str(type_)
+  if hasattr(type_, 'value_type'):
+    return f'a list of {_describe_type(type_.value_type)}'
+  # These two become bytes, whatever their offsets are.
+  is_bytes = any(word in text for word in ('string', 'binary'))
+  return 'text' if is_bytes else text
 
 
 def _convert(column, where):

@@ -38,7 +38,13 @@ def find(pattern):
 def _fetch(pattern):
   folder, name = pattern.rsplit('/', 1)
   try:
-    names = fnmatch.filter(storage_paths.list_names(folder), name)
+    names = storage_paths.list_files(folder)
+    # As on this machine: a name may have brackets, and * fits no hidden file.
+    if name in names:
+      names = [name]
+    else:
+      found = fnmatch.filter(names, name)
+      names = [n for n in found if name.startswith('.') or n[0] != '.']
     return [copies.fetch_file(f'{folder}/{n}') for n in sorted(names)]
   except OSError as error:
     raise ValueError(f'{pattern}: {error.strerror}') from error

@@ -99,6 +99,8 @@ def _read_jsonl(path, specs):
 
 
 def _read_csv(path, specs):
+  # A field may be as long as the file; 131,072 characters are Python's limit.
+  csv.field_size_limit(max(csv.field_size_limit(), os.path.getsize(path)))
   with open(path, encoding='utf-8-sig', newline='') as file:
     header, *rows = [row for row in csv.reader(file) if row] or [[]]
   if _has_numbers_only(header) and header != [*map(str, range(len(header)))]:

@@ -8,7 +8,7 @@ import sys
 import types
 
 from distmnist.common import cli, command_line
-from distmnist.common.names import SPARK_MAIN, TRAIN
+from distmnist.common.names import LAUNCH_ID, SPARK_MAIN, TRAIN
 from distmnist.launching import jobs, problem_file
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.spark import executors
@@ -42,9 +42,10 @@ class Program:
       num_ps, num_workers: int, the shape of the cluster.
       feed: dict from Feed.bring, or None.
     """
+    env = (*self.env, (LAUNCH_ID, secrets.token_hex(8)))
     return {
       **{'num_ps': num_ps, 'num_workers': num_workers, 'main': self.main},
-      **{'module': self.module, 'train_flags': self.flags, 'env': self.env},
+      **{'module': self.module, 'train_flags': self.flags, 'env': env},
       **{'feed': feed, 'secret': secrets.token_hex(32)},
     }
 

@@ -74,7 +74,9 @@ def fetch_folder(url):
   """
   if not urls.is_remote(url):
     return url
-  local = os.path.join(scratch.make('folder'), os.path.basename(url))
+  local = os.path.join(
+    scratch.make('folder'), os.path.basename(urls.expand(url))
+  )
   _fetch_into(url, local)
   return local
 
@@ -85,9 +87,9 @@ def _fetch_into(url, local):
     name = os.path.basename(entry['name'].rstrip('/'))
     target = os.path.join(local, name)
     if entry['type'] == 'directory':
-      _fetch_into(f'{url}/{name}', target)
+      _fetch_into(os.path.join(url, name), target)
     else:
-      stores.download(f'{url}/{name}', target)
+      stores.download(os.path.join(url, name), target)
 
 
 def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
@@ -110,7 +112,7 @@ def upload_folder(local, url, is_last=lambda name: False, check=lambda: None):
   for path in sorted(found, key=lambda p: (is_last(os.path.basename(p)), p)):
     if is_last(os.path.basename(path)):
       check()
-    stores.upload(path, f'{url}/{os.path.relpath(path, local)}')
+    stores.upload(path, os.path.join(url, os.path.relpath(path, local)))
 
 
 @contextlib.contextmanager

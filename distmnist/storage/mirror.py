@@ -87,7 +87,7 @@ class _Mirror:
           version = stat.st_size, stat.st_mtime_ns
           if self._seen.get(path) != version:
             place = os.path.relpath(path, self.folder)
-            stores.upload(path, f'{self.url}/{place}')
+            stores.upload(path, os.path.join(self.url, place))
             self._seen[path] = version
         except FileNotFoundError:
           continue  # Just renamed or removed.

@@ -23,6 +23,15 @@ def list_names(folder):
   return os.listdir(folder) if os.path.isdir(folder) else []
 
 
+def list_files(folder):
+  """Returns the names (list of str) of the files in `folder`."""
+  if urls.is_remote(folder):
+    entries = stores.list_entries(folder)
+    return [_name(entry) for entry in entries if entry['type'] == 'file']
+  names = list_names(folder)
+  return [n for n in names if os.path.isfile(os.path.join(folder, n))]
+
+
 def is_folder(path):
   if urls.is_remote(path):
     return bool(stores.list_entries(path))

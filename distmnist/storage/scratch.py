@@ -21,12 +21,27 @@ def folder():
   pid = os.getpid()
   if pid not in _mine:
     _remove_left()
-    path = tempfile.mkdtemp(prefix=_prefix())
-    descriptor = os.open(os.path.join(path, _LOCK), os.O_CREAT | os.O_RDWR)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    _mine[pid] = path, descriptor
+    while (made := _make_locked()) is None:
+      pass
+    _mine[pid] = made
     atexit.register(remove)
   return _mine[pid][0]
+
+
+def _make_locked():
+  """Returns (path, descriptor of the lock) of a new folder.
+
+  None if another process found it before it was locked: it seemed to be left,
+  and is removed.
+  """
+  path = tempfile.mkdtemp(prefix=_prefix())
+  lock = os.path.join(path, _LOCK)
+  descriptor = os.open(lock, os.O_CREAT | os.O_RDWR)
+  fcntl.flock(descriptor, fcntl.LOCK_EX)
+  if os.path.exists(lock):
+    return path, descriptor
+  os.close(descriptor)
+  return None
 
 
 def make(prefix):

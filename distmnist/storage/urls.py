@@ -12,8 +12,15 @@ def is_remote(path):
 
 
 def expand(path):
-  """Returns `path` (str), with a leading ~ replaced by the home folder."""
-  return path if is_remote(path) else os.path.expanduser(path)
+  """Returns `path` (str) as it is used.
+
+  A leading ~ is replaced by the home folder. An address loses the / at its end:
+  to a store, run//x is another object than run/x.
+  """
+  if not is_remote(path):
+    return os.path.expanduser(path)
+  scheme, mark, rest = path.partition('://')
+  return scheme + mark + (rest.rstrip('/') or rest)
 
 
 def tidy(path):
@@ -23,7 +30,7 @@ def tidy(path):
 
 def normalize(path):
   """Returns the same str for all spellings of a path, with links followed."""
-  return path.rstrip('/') if is_remote(path) else os.path.realpath(path)
+  return expand(path) if is_remote(path) else os.path.realpath(path)
 
 
 def find_mistake(path):

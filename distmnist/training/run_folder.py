@@ -65,10 +65,6 @@ class RunFolder:
       self._check(problem)
     if self.path:
       logdirs.make(self.path)
-      if problem:
-        changed = problem_source.find_change(problem, self.path, True)
-        if changed:
-          _log.info(changed)
       if task.cluster.is_chief:
         files.warn_of_owner('logdir', self.path)
         self.owner = owner_lib.Owner('--logdir', self.path)
@@ -77,6 +73,10 @@ class RunFolder:
         )
     if task.cluster.is_chief:
       self.restart.prepare()
+      if problem and self.path:
+        changed = problem_source.find_change(problem, self.path, True)
+        if changed:
+          _log.info(changed)
       if plan:
         epoch_check.check(self.restart.find(), plan)
 
@@ -90,7 +90,8 @@ class RunFolder:
     self.images = run_data.describe(problem.unit, *self._splits)
     config = self._task.server_config
     cost = divergence.CostCheck(problem, self._splits[0], config)
-    self.restart.check(cost.find, self.images, problem.flags_of_meaning())
+    names = problem_source.flags_of_meaning(problem, self.path)
+    self.restart.check(cost.find, self.images, names)
 
   def sign(self):
     """Writes which life of the chief has the folder; call it when serving."""

@@ -137,3 +137,35 @@ def test_what_failed_in_a_step_is_kept(monkeypatch):
   with pytest.raises(ZeroDivisionError):
     examples.take(np.array([0, 1, 2]))
   assert isinstance(streamed.find_failure(), ZeroDivisionError)
+
+
+def test_what_failed_elsewhere_is_kept_too(monkeypatch):
+  """At the door, in an evaluation, in the check of a checkpoint."""
+  monkeypatch.setattr(streamed, '_failures', [])
+  examples = streamed.Streamed(Reader())
+  examples._reader.identify = lambda: 'text'
+  with pytest.raises(ValueError, match=r'identify\(\) gave str: expected by'):
+    list(examples.identify())
+  assert 'identify()' in str(streamed.find_failure())
+  streamed._failures.clear()
+  examples._reader.read = lambda indices: 1 / 0
+  with pytest.raises(ZeroDivisionError):
+    examples.slice(0, 3)
+  assert isinstance(streamed.find_failure(), ZeroDivisionError)
+
+
+def test_a_reader_may_use_its_memory_again():
+  buffer = np.zeros([40], np.float32)
+
+  class Reusing(Reader):
+    def read(self, indices):
+      found = buffer[: len(indices)]
+      found[:] = indices
+      return found, indices
+
+  examples = streamed.Streamed(Reusing())
+  first, second = np.array([[0, 5, 3]]), np.array([[2, 7, 1]])
+  for rows in (first, second):
+    examples.announce(rows)
+  examples.take(second[0])  # Both are read by now.
+  assert examples.take(first[0])[0].tolist() == [5, 3]

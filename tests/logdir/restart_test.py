@@ -108,6 +108,32 @@ def test_never_goes_on_once_the_launcher_starts_the_task_again(
   assert make_restart(set_flags, tmp_path, 'never').find() == path
 
 
+@pytest.mark.parametrize('resume', ['never', 'best'])
+def test_what_resume_says_holds_until_the_run_has_begun(
+  set_flags, tmp_path, monkeypatch, resume
+):
+  """A chief may be killed before it has done what --resume says, or after."""
+  save(tmp_path, step=9, w=[2])
+  if resume == 'best':
+    resume = tmp_path / 'best'
+    save(resume, step=5, w=[2])
+  monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'second')
+  monkeypatch.setenv('DISTMNIST_ATTEMPT', '2')
+  found = make_restart(set_flags, tmp_path, resume).find()
+  if resume == 'never':
+    assert found is None
+  else:
+    [path] = tmp_path.glob('earlier_*/best')
+    assert found == checkpoints.path_of_step(path, 5)
+  # Killed before its first checkpoint, and then after it.
+  assert make_restart(set_flags, tmp_path, resume).find() == found
+  path = save(tmp_path, step=6, w=[2])
+  assert make_restart(set_flags, tmp_path, resume).find() == path
+  monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'third')
+  if resume == 'never':
+    assert make_restart(set_flags, tmp_path, resume).find() is None
+
+
 @pytest.mark.parametrize('is_folder', [False, True])
 @pytest.mark.parametrize('is_own', [False, True])
 def test_a_path_is_what_the_training_begins_with(

@@ -23,3 +23,12 @@ def test_a_nest_of_names_is_one_of_arrays():
 def test_a_column_that_there_is_not_is_named():
   with pytest.raises(ValueError, match="^t.csv has no column 'd': it has a"):
     columns.check(['a', 'd'], ['a', 'b'], 't.csv')
+
+
+def test_columns_side_by_side_are_all_numbers_or_all_text():
+  table = TABLE | {'c': np.array([b'x', b'NA'], object)}
+  assert columns.select(['c', 'c'], table).shape == (2, 2)
+  with pytest.raises(
+    ValueError, match='^c of the columns a, c is text, or has'
+  ):
+    columns.select(['a', 'c'], table)

@@ -1,5 +1,6 @@
 """csv: lines by their numbers, their types, and what is wrong with them."""
 
+import gzip
 import re
 
 import numpy as np
@@ -49,7 +50,10 @@ def test_files_may_have_no_header_and_other_delimiters(tmp_path):
   'text, message',
   [
     ('n,t\n1,x\n2\n', ':3 has 1 fields: expected 2, each in one line'),
-    ('n,t\n1,"x\ny"\n', ':3 has 1 fields: expected 2, each in one line'),
+    ('n,t\n1,"x\ny,z"\n', ':2: a quoted text does not end in its line'),
+    ('n,t\n1,x\ry\n2,z\n', ':2: new-line character seen in unquoted field'),
+    ('n,t\r1,x\r', 'a:1: new-line character seen in unquoted field'),
+    ('n,"t\nu"\n1,x\n', 'a:1: a quoted text does not end in its line'),
     ('m,t\n1,x\n', " has no column 'n': it has m, t"),
     ('', " has no column 'n'"),
   ],
@@ -102,3 +106,37 @@ def test_the_mark_that_excel_begins_a_file_with_is_no_text(tmp_path, names):
   path = write(tmp_path / 'a', f'\ufeff{header}1,a\n2,b\n')
   x, y = csv.Reader(path, 'n', 't', names=names).read(np.arange(2))
   assert (x.tolist(), y.tolist()) == ([1, 2], [b'a', b'b'])
+
+
+def test_text_may_have_any_bytes_and_any_length(tmp_path):
+  """Those of Latin-1 would all become one character, and the words alike."""
+  words = [
+    'Zürich'.encode('latin-1'),
+    'Zörich'.encode('latin-1'),
+    b'x' * 200000,
+  ]
+  lines = b''.join(b'%d,%s\n' % (n, word) for n, word in enumerate(words))
+  (tmp_path / 'a').write_bytes(b'n,t\n' + lines)
+  reader = csv.Reader(str(tmp_path / 'a'), x='t', y='n')
+  x, _ = reader.read(np.arange(3))
+  assert x.tolist() == words
+
+
+def test_a_file_without_a_byte_has_no_lines(tmp_path):
+  for name, text in (('a-0', ''), ('a-1', 'n,t\n1,x\n'), ('a-2', '')):
+    write(tmp_path / name, text)
+  reader = csv.Reader(f'{tmp_path}/a-*', x='n', y='t')
+  assert reader.num_examples == 1
+  assert reader.read(np.arange(1))[0].tolist() == [1]
+
+
+@pytest.mark.parametrize('names', [None, ['n', 't']])
+def test_a_file_that_is_no_text_is_named(tmp_path, names):
+  path = tmp_path / 'a'
+  path.write_bytes(gzip.compress(b'n,t\n1,x\n'))
+  with pytest.raises(ValueError, match='a is compressed: expected CSV files'):
+    csv.Reader(str(path), x='n', y='t', names=names)
+  path.write_bytes('n,t\n1,x\n'.encode('utf-16'))
+  if not names:
+    with pytest.raises(ValueError, match='first line of .*a is not in UTF-8'):
+      csv.Reader(str(path), x='n', y='t')

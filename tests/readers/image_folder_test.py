@@ -23,6 +23,7 @@ def folder(tmp_path_factory):
       path.parent.mkdir(exist_ok=True)
       path.write_bytes(session.run(encode(pixels)))
   (folder / 'dog' / 'notes.txt').write_text('none')
+  (folder / 'dog' / 'more.jpg').mkdir()
   return folder
 
 

@@ -85,3 +85,42 @@ def test_categories_of_pandas_are_text(tmp_path):
   path = write(tmp_path / 'a', {'n': [0, 1, 2], 'job': jobs})
   x, _ = parquet.Reader(path, x='job', y='n').read(np.array([2, 1]))
   assert x.tolist() == [b'cook', b'smith']
+
+
+@pytest.mark.parametrize(
+  'column, kind',
+  [
+    (pa.array([1.5]), 'double'),
+    (pa.array([300], pa.int32()), 'int32'),
+    (pa.array(['3']), 'text'),
+    (pa.array([[3]]), 'a list of int64'),
+  ],
+)
+def test_files_have_the_same_types(tmp_path, column, kind):
+  """NumPy would make 1 of 1.5, and 44 of 300."""
+  first = write(tmp_path / 'a-0', {'n': [3], 'v': pa.array([1], pa.int8())})
+  second = write(tmp_path / 'a-1', {'n': [3], 'v': column})
+  with pytest.raises(ValueError, match='a-1: v is ') as raised:
+    parquet.Reader(f'{tmp_path}/a-*', x='v', y='n')
+  assert str(raised.value) == f'{second}: v is {kind}, but int8 in {first}'
+
+
+def test_text_may_be_written_in_several_ways(tmp_path):
+  texts = pa.array(['a'])
+  for i, t in enumerate(
+    [texts, texts.cast(pa.large_string()), texts.dictionary_encode()]
+  ):
+    write(tmp_path / f'a-{i}', {'n': [i], 't': t})
+  reader = parquet.Reader(f'{tmp_path}/a-*', x='t', y='n')
+  x, _ = reader.read(np.arange(3))
+  assert x.tolist() == [b'a'] * 3
+
+
+def test_lists_have_one_length_in_all_row_groups(tmp_path):
+  """NumPy would repeat the value of a list that has only one."""
+  path = write(tmp_path / 'a', {'n': [1, 2], 'v': [[1, 2], [3]]}, rows=1)
+  reader = parquet.Reader(path, x='v', y='n')
+  with pytest.raises(
+    ValueError, match='row group 1: v has lists of 1 values, another .* of 2'
+  ):
+    reader.read(np.arange(2))

@@ -1,8 +1,11 @@
 """paths: the files of a pattern."""
 
+import os
+
 import pytest
 
 from distmnist.readers import paths
+from distmnist.storage import stores
 
 
 def test_a_pattern_is_its_files_in_order(tmp_path):
@@ -30,3 +33,21 @@ def test_a_name_may_have_brackets(tmp_path):
   path = tmp_path / 'a[1].csv'
   path.write_text('x')
   assert paths.find(str(path)) == [str(path)]
+
+
+@pytest.mark.slow
+def test_a_pattern_of_a_store_fits_what_one_of_this_machine_fits(store):
+  """Not a folder, which cannot be copied as a file, and no hidden file."""
+  url = f'{store.url}/found'
+  for name in ('b1', 'b0', 'b2/x', '.b3', 'a[1].csv'):
+    stores.write(f'{url}/{name}', b'x')
+
+  def find(pattern):
+    return [os.path.basename(path) for path in paths.find(f'{url}/{pattern}')]
+
+  assert find('b*') == ['b0', 'b1']
+  assert find('*') == ['a[1].csv', 'b0', 'b1']
+  assert find('.b*') == ['.b3']
+  assert find('a[1].csv') == ['a[1].csv']
+  with pytest.raises(ValueError, match='/c: no such file$'):
+    find('c')

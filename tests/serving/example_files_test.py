@@ -169,6 +169,13 @@ def test_an_integer_too_large_for_any_input_is_named(tmp_path):
     read(tmp_path, 'x.csv', f'x\n{10**30}\n', specs)
 
 
+def test_a_field_of_a_csv_file_may_have_any_length(tmp_path):
+  specs = {'name': tf.TensorSpec([None], tf.string)}
+  text = 'x' * 200_000
+  found = read(tmp_path, 'x.csv', f'name\n{text}\n', specs)
+  assert found['name'].tolist() == [text]
+
+
 def test_a_csv_file_without_a_header_loses_no_example(tmp_path):
   with pytest.raises(cli.RunError, match='the first line is 1,2: expected the'):
     read(tmp_path, 'x.csv', '1,2\n3,4\n', X)

@@ -1,6 +1,7 @@
 """scratch: a folder that goes with its process, even if that is killed."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -50,3 +51,19 @@ def test_that_of_a_killed_process_is_removed_and_of_a_living_one_not(tmp_path):
   )
   started[1].communicate()
   assert os.listdir(tmp_path) == [os.path.basename(mine)]
+
+
+def test_one_that_another_process_took_for_left_is_made_again(monkeypatch):
+  """As that one looks between the making of the lock's file and the lock."""
+  lock, taken = scratch.fcntl.flock, []
+
+  def flock(descriptor, operation):
+    if not taken:
+      path = os.readlink(f'/proc/self/fd/{descriptor}')
+      taken.append(os.path.dirname(path))
+      shutil.rmtree(taken[0])
+    lock(descriptor, operation)
+
+  monkeypatch.setattr(scratch.fcntl, 'flock', flock)
+  folder = scratch.folder()
+  assert os.path.isdir(folder) and folder != taken[0]

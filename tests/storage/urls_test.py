@@ -11,6 +11,8 @@ def test_an_address_is_taken_as_it_is():
   assert urls.is_remote('s3://b/run') and not urls.is_remote('/a/s3:/b')
   assert urls.expand('s3://b/~/run') == 's3://b/~/run'
   assert urls.expand('~/run') == os.path.expanduser('~/run')
+  assert urls.expand('s3://b/run/') == 's3://b/run'
+  assert urls.expand('hdfs:///') == 'hdfs:///'
   assert urls.normalize('s3://b/run/') == 's3://b/run'
   assert urls.normalize('.') == os.getcwd()
 

@@ -23,7 +23,7 @@ _SCRIPT = r"""#!/bin/bash
 # Written by distmnist.launch: @SHAPE@.
 @OPTIONS@
 max_restarts=@MAX_RESTARTS@
-export DISTMNIST_LOGS=@LOGS@
+export DISTMNIST_LOGS=@LOGS@ DISTMNIST_LAUNCH_ID=$SLURM_JOB_ID
 # Several jobs may share the folder: each has files of its own for its state.
 export DISTMNIST_JOB=$DISTMNIST_LOGS/job_$SLURM_JOB_ID
 say() { echo "job $SLURM_JOB_ID: $*"; }

@@ -26,7 +26,7 @@ import time
 
 from distmnist.common import cli
 from distmnist.common import signals as signals_lib
-from distmnist.common.names import ATTEMPT
+from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.launching.ssh import ssh_agent, turnstile
 from distmnist.launching.supervisor import failures
 
@@ -119,11 +119,9 @@ def run():
 
 
 def _with_attempt(request):
-  attempt = os.environ.get(ATTEMPT)
-  if not attempt:
-    return request
   request = json.loads(request)
-  request['env'][ATTEMPT] = attempt
+  told = {n: os.environ[n] for n in (ATTEMPT, LAUNCH_ID) if n in os.environ}
+  request['env'] |= told
   return json.dumps(request)
 
 

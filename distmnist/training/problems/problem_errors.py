@@ -14,18 +14,22 @@ from distmnist.training.problems import problem_module
 
 @contextlib.contextmanager
 def explained():
-  """Turns an error in an op that the user's file made into one line.
+  """Turns an error of a reader, or of an op of the user's file, into one line.
 
   Raises:
     cli.RunError: in place of such an error.
   """
   try:
     yield
-  except errors.GONE:
+  except (*errors.GONE, cli.RunError, cli.UsageError, MemoryError):
     raise
-  except tf.errors.OpError as error:
+  except Exception as error:
+    is_of_op = isinstance(error, tf.errors.OpError)
+    failure = streamed.find_failure()
+    if not is_of_op and error is not failure:
+      raise
     named, module = problem_module.load()
-    if failure := streamed.find_failure():
+    if failure:
       found = problem_module.explain(named, module, 'load', failure)
       raise cli.RunError(str(found)) from failure
     place = module and _locate(error.op, os.path.realpath(module.__file__))

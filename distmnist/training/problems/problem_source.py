@@ -2,7 +2,8 @@
 
 import os
 
-from distmnist.common import files
+from distmnist.common import cli, command_line, files
+from distmnist.logdir import run_flags
 from distmnist.storage import paths
 
 _FILE, _EARLIER_FILE = 'problem.py', 'problem_before.py'
@@ -15,14 +16,15 @@ def keep(problem, logdir):
   """
   if not problem.is_custom:
     return
-  path = os.path.join(logdir, _FILE)
-  if find_change(problem, logdir):
-    _write(os.path.join(logdir, _EARLIER_FILE), paths.read_bytes(path))
-  _write(path, problem.read_source())
+  source, kept = problem.read_source(), _read_kept(logdir)
+  if kept not in (None, source):
+    _write(logdir, _EARLIER_FILE, kept)
+  _write(logdir, _FILE, source)
 
 
-def _write(path, source):
-  with files.replacing(path, 'wb') as file:
+def _write(logdir, name, source):
+  # As it is: it may be in another encoding than UTF-8.
+  with files.replacing(os.path.join(logdir, name), 'wb') as file:
     file.write(source)
 
 
@@ -38,16 +40,45 @@ def find_change(problem, logdir, is_resumed=False):
   """
   if not problem.is_custom:
     return None
-  path = os.path.join(logdir, _FILE)
-  try:
-    kept = paths.read_bytes(path)
-  except OSError:
+  if _read_kept(logdir) in (None, problem.read_source()):
     return None
-  if kept == problem.read_source():
-    return None
-  if is_resumed:
-    path = os.path.join(logdir, _EARLIER_FILE)
+  path = os.path.join(logdir, _EARLIER_FILE if is_resumed else _FILE)
   return (
     f'--problem={problem.describe()} has changed since the run in {logdir} '
     f'began: {path} is what it was'
   )
+
+
+def flags_of_meaning(problem, logdir):
+  """Returns the names of the flags that must be as the run's in `logdir`.
+
+  Not --problem, if it names the run's own file, or one with the same source, by
+  another path: from another folder, or in full.
+
+  Args:
+    problem: problem.Problem.
+    logdir: str, or None.
+  """
+  names = problem.flags_of_meaning()
+  if problem.is_custom and logdir and _is_of_run(problem, logdir):
+    names.remove('problem')
+  return names
+
+
+def _is_of_run(problem, logdir):
+  try:
+    then = command_line.find_value(run_flags.read(logdir), 'problem') or ''
+  except cli.RunError:
+    return False
+  now = problem.describe()
+  if not (then.endswith('.py') and now.endswith('.py')):
+    return False
+  before, here = (os.path.realpath(os.path.expanduser(p)) for p in (then, now))
+  return before == here or _read_kept(logdir) == problem.read_source()
+
+
+def _read_kept(logdir):
+  try:
+    return paths.read_bytes(os.path.join(logdir, _FILE))
+  except OSError:
+    return None

@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.data import streamed
 from distmnist.training.problems import problem_errors
 from tests.support import problems
 
@@ -65,6 +66,22 @@ def test_other_errors_stay_what_they_are(set_flags, tf_session):
   ):
     with pytest.raises(error), problem_errors.explained():
       call()
+
+
+def test_a_reader_that_fails_anywhere_is_named(outputs, monkeypatch):
+  """A graph that reads has its own error; outside, it is the reader's."""
+  _, found, _ = outputs
+  failure = ValueError('a.csv:7 has 2 fields')
+  monkeypatch.setattr(streamed, '_failures', [failure])
+  hidden = tf.errors.UnknownError(None, found.op, 'Traceback')
+  for error in (failure, hidden):
+    with (
+      pytest.raises(cli.RunError, match=r'table.py, in load\(\): .*:7 has 2'),
+      problem_errors.explained(),
+    ):
+      raise error
+  with pytest.raises(KeyError), problem_errors.explained():
+    raise KeyError
 
 
 def test_a_lost_task_is_no_mistake_of_the_problem(outputs):

@@ -1,5 +1,6 @@
 """problem_source: a run knows from which source it was begun."""
 
+from distmnist.logdir import run_flags
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_source
 from tests.support import problems
@@ -43,3 +44,27 @@ def test_the_images_have_no_source(set_flags, tmp_path):
   problem_source.keep(found, str(tmp_path))
   assert problem_source.find_change(found, str(tmp_path)) is None
   assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_may_go_on_by_another_path_of_its_problem(
+  set_flags, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  problems.write(tmp_path / 'mine.py', 'load = build = loss = print\n')
+  found = problems.load('mine.py', set_flags)
+  run_flags.write(str(tmp_path))
+  problem_source.keep(found, str(tmp_path))
+
+  def find_names(path):
+    found = problems.load(str(path), set_flags)
+    return problem_source.flags_of_meaning(found, str(tmp_path))
+
+  assert find_names(tmp_path / 'mine.py') == []
+  (tmp_path / 'sub').mkdir()
+  other = tmp_path / 'sub' / 'mine.py'
+  problems.write(other, 'load = build = loss = print\n')
+  assert find_names(other) == []
+  third = problems.write(
+    tmp_path / 'sub' / 'third.py', 'load = build = loss = len\n'
+  )
+  assert find_names(third) == ['problem']

@@ -1,0 +1,34 @@
+"""aside: what a run has left, moved into a folder of its log directory."""
+
+import os
+
+from distmnist.logdir import aside
+
+
+def test_all_that_a_run_has_left_is_moved(tmp_path):
+  """So that `evaluate` and `status` still know the run."""
+  moved = [
+    *('best', 'lives', 'model.ckpt-9.index', 'model.keras', 'problem.py'),
+    *('report.json', 'train.data', 'train.flags', 'worker_0'),
+    'events.out.tfevents.17.host.1.0',
+  ]
+  stays = ['launcher.json', 'logs', 'owner.json', 'train.flags.txt']
+  for name in [*moved, *stays]:
+    (tmp_path / name).write_text(name)
+  target = aside.move(str(tmp_path))
+  assert sorted(os.listdir(target)) == sorted(moved)
+  there = {*os.listdir(tmp_path)} - {os.path.basename(target)}
+  assert sorted(there) == stays
+  assert aside.move(str(tmp_path)) is None
+
+
+def test_a_checkpoint_is_found_where_it_was_moved(tmp_path):
+  logdir, target = str(tmp_path), str(tmp_path / 'earlier_1')
+
+  def find(path):
+    return aside.find_moved(os.path.join(logdir, path), logdir, target)
+
+  assert find('model.ckpt-9') == f'{target}/model.ckpt-9'
+  assert find('./best/model.ckpt-9') == f'{target}/best/model.ckpt-9'
+  for path in ('passed_over_1/model.ckpt-9', '../model.ckpt-9'):
+    assert find(path) == os.path.join(logdir, path)
