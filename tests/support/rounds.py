@@ -43,7 +43,8 @@ class Mean(strategy.Strategy):
     """
     Args:
       stops_at: 'one' or 'all': the update stops for ever once one of the
-        accumulators, or all of them, are taken.
+        accumulators, or all of them, are taken; 'half': once the last one is,
+        and the others are applied.
     """
     super().__init__(cluster)
     self._stops_at = stops_at
@@ -73,8 +74,9 @@ class Mean(strategy.Strategy):
           is_there = taken.enqueue(True)
         with tf.control_dependencies([is_there]):
           check = never.dequeue()
+      free = means[:-1] if self._stops_at == 'half' else []
       with tf.control_dependencies([check]):
-        means = [tf.identity(mean) for mean in means]
+        means = [*free, *(tf.identity(m) for m in means[len(free) :])]
       return optimizer.apply_gradients(
         list(zip(means, copies.shards, strict=True))
       )

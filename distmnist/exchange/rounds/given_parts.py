@@ -15,6 +15,9 @@ class GivenParts:
   """The notes of all workers, in a table on each ps.
 
   A table needs no initialisation and is in no checkpoint.
+
+  Attributes:
+    places: dict of device -> list of int, the parts there.
   """
 
   def __init__(self, cluster, devices):
@@ -26,7 +29,10 @@ class GivenParts:
     self._devices = devices
     self._num_workers = cluster.num_workers
     self._tables, self._never, self._keys = {}, {}, []
-    for place in dict.fromkeys(devices):
+    self.places = {}
+    for part, place in enumerate(devices):
+      self.places.setdefault(place, []).append(part)
+    for place in self.places:
       with tf.device(place):
         self._tables[place] = tf.raw_ops.MutableHashTableV2(
           key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/given'
@@ -53,6 +59,24 @@ class GivenParts:
         default_value=self._never[place],
       )
 
+  def find(self, place, worker):
+    """Returns with which token `worker` contributed last to each part at a ps.
+
+    Args:
+      place: str, the device of the ps.
+      worker: int.
+
+    Returns:
+      int64 tensor like `places[place]`.
+    """
+    keys = [self._make_key(part, worker) for part in self.places[place]]
+    with tf.device(place):
+      return tf.raw_ops.LookupTableFindV2(
+        table_handle=self._tables[place],
+        keys=tf.constant(keys, tf.int64),
+        default_value=self._never[place],
+      )
+
   def give_once(self, part, last, token, build):
     """Returns the op by which this worker contributes to a part.
 
@@ -76,9 +100,8 @@ class GivenParts:
     """
     keys = [
       self._make_key(part, worker)
-      for part, its_place in enumerate(self._devices)
+      for part in self.places[place]
       for worker in range(self._num_workers)
-      if its_place == place
     ]
     with tf.device(place):
       never = tf.fill([len(keys)], self._never[place])

@@ -21,8 +21,9 @@ from distmnist.exchange.center import ps_lock
 
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far; the number of contributions
-# that have entered, R * global_step at the start of a round; two of places.py;
-# and from FIRST_WORKER on the token with which each worker entered last.
+# that have entered, R * global_step at the start of a round; the life in which
+# the updates have ended; one of places.py; and from FIRST_WORKER on the token
+# with which each worker entered last.
 LIVES, NUM_IN, ENDED, FULL, FIRST_WORKER = range(5)
 # Older than any token: an accumulator drops it.
 NEVER_IN = -1
@@ -145,6 +146,22 @@ class Entry:
       with tf.device(self._global_step.device):
         return begin()
     return self._run_locked(begin)
+
+  def build_end(self):
+    """Returns (is_ended, op): whether the chief has ended the updates.
+
+    is_ended: bool scalar tensor. op: notes that it has, for the current life.
+    """
+    with tf.device(self._global_step.device):
+      lives = self._find(LIVES)
+      return tf.equal(self._find(ENDED), lives), self._set({ENDED: lives})
+
+  def build_full(self):
+    """Returns the op after which there are no more places in this life.
+
+    In lock-step each worker keeps its own.
+    """
+    return tf.no_op()
 
   def _read_life(self):
     """Returns the life's part of a token, int64 scalar tensor."""

@@ -1,11 +1,12 @@
 """How a worker that is asked to stop gets out of a round.
 
 Its main thread may be waiting there for a token that never comes: others may be
-lost, or asked to stop as well. A round that is applied shard by shard must not
-be left while some shards are an update ahead of others, as the chief would then
-save that state: for part of the time that the stop leaves, the others keep
-pushing what is missing, and the chief applies it. The chief then ends the
-updates and notes that the others need not stay.
+lost, or asked to stop as well. A round must not be left while some shards are
+an update ahead of others, as the chief would then save that state: for part of
+the time that the stop leaves, the others keep pushing what is missing, and the
+chief applies it. The chief then ends the updates and notes that the others need
+not stay. Where all wait for all of an update, this is so only in lock-step:
+with backup workers the others go on at any save.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ class Leave:
   def build(self):
     """Builds what it runs; to be called while the graph is still open."""
     the_round = self._round
-    self._is_whole = the_round.tokens.build_is_whole()
+    self._is_whole = the_round.build_is_whole()
     if self._is_chief:
       self._offer_op = the_round.tokens.offer_own()
     if self._is_whole is not None:

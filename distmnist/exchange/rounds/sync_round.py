@@ -33,6 +33,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import transport
 from distmnist.exchange.center import center_average
 from distmnist.exchange.rounds import (
+  begun_update,
   contributions,
   given_parts,
   newest_token,
@@ -92,6 +93,7 @@ class Round:
   """
 
   make_entry = round_entry.Entry
+  build_is_whole = begun_update.build_is_whole
 
   def __init__(
     self,

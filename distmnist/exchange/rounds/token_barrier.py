@@ -132,13 +132,6 @@ class Tokens:
     del token
     return []
 
-  def build_is_whole(self):
-    """Returns whether no update is under way, a bool scalar tensor.
-
-    None where an update is applied all at once.
-    """
-    return None
-
   def offer_own(self):
     """Returns the op that puts old tokens where this worker waits.
 

@@ -17,9 +17,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 
-# Of the table of round_entry: the life in which the updates have ended, and the
-# life in which there are no more places.
-_ENDED, _FULL = round_entry.ENDED, round_entry.FULL
+# Of the table of round_entry: the life in which there are no more places.
+_FULL = round_entry.FULL
 
 
 class Places(round_entry.Entry):
@@ -64,24 +63,16 @@ class Places(round_entry.Entry):
       local_step = tf.where(tf.equal(staleness, 0), own_token, never)
     return staleness, apply(local_step)
 
-  def build_end(self):
-    """Returns (is_ended, op): whether the chief has ended the updates.
-
-    is_ended: bool scalar tensor. op: notes that it has, for the current life.
-    """
-    with tf.device(self._global_step.device):
-      lives = self._find(round_entry.LIVES)
-      return tf.equal(self._find(_ENDED), lives), self._set({_ENDED: lives})
-
   def build_full(self):
-    """Returns the op after which there are no more places in this life."""
 
     def close():
       lives = self._find(round_entry.LIVES)
       with tf.control_dependencies([self._set({_FULL: lives})]):
         return tf.identity(lives)
 
-    return tf.no_op() if self.is_lock_step else self._run_locked(close)
+    if self.is_lock_step:
+      return super().build_full()
+    return self._run_locked(close)
 
   def has_waiting(self):
     """Returns whether R workers have a place in the open round, bool.

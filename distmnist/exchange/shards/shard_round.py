@@ -43,6 +43,9 @@ class ShardRound(sync_round.Round):
     )
     self.rounds_per_run = max(1, min(5, _UNITS_PER_RUN // len(units)))
 
+  def build_is_whole(self):
+    return self.tokens.build_is_whole()
+
   def _contribute(self, tensors, own_token):
     contribution = contributions.Contribution(self, tensors)
     with tf.device(self.global_step.device):

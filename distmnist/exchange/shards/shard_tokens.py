@@ -55,6 +55,7 @@ class ShardTokens(token_barrier.Tokens):
     return self._late_wait.take() if self._late_wait else super().take()
 
   def build_is_whole(self):
+    """Returns whether no update is under way, a bool scalar tensor."""
     with tf.device(self._device):
       step = round_entry.step_of(self._entry.read_token())
     is_idle = tf.logical_not(self._entry.has_waiting())

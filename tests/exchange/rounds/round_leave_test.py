@@ -23,7 +23,6 @@ class Fake:
     self.offers = tf.Variable(0)
     session.run(tf.global_variables_initializer())
     tokens = types.SimpleNamespace(
-      build_is_whole=lambda: self.whole.read_value() if has_parts else None,
       offer_own=lambda: self.offers.assign_add(1).op,
     )
     entry = types.SimpleNamespace(
@@ -37,7 +36,12 @@ class Fake:
     self.stop = in_process.AskedStop()
     self.stop.is_requested = True
     self.leave = round_leave.Leave(
-      types.SimpleNamespace(tokens=tokens, entry=entry, cluster=cluster),
+      types.SimpleNamespace(
+        build_is_whole=lambda: self.whole.read_value() if has_parts else None,
+        tokens=tokens,
+        entry=entry,
+        cluster=cluster,
+      ),
       self.stop,
     )
     self.leave.build()
@@ -101,7 +105,7 @@ def test_a_worker_whose_step_ends_meanwhile_keeps_its_session(tf_session):
   assert fake.read('is_over') == [False]
 
 
-def test_where_an_update_is_one_nobody_waits(tf_session):
+def test_where_others_go_on_without_the_chief_nobody_waits(tf_session):
   fake = Fake(tf_session, is_chief=True, has_parts=False)
   assert fake.leave.is_whole(tf_session)
   fake.leave.finish_round(tf_session, fake.end_updates)

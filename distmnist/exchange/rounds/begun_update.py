@@ -1,0 +1,36 @@
+"""Whether an update in lock-step has begun and is not yet counted.
+
+Each shard is updated once its own accumulator has all contributions, even while
+those of others are still pushed. So until the round is counted the center may
+be of two updates, and is not to be saved. Nothing is noted for this: what the
+chief has contributed to a part with the current token (given_parts.py), and
+what is no longer in the accumulator, has been taken for the update.
+"""
+
+import tensorflow.compat.v1 as tf
+
+_CHIEF = 0
+
+
+def build_is_whole(the_round):
+  """Returns whether no shard is ahead of the others, a bool scalar tensor.
+
+  None where the chief need not be in an update, as others go on without it.
+
+  Args:
+    the_round: sync_round.Round.
+  """
+  if not the_round.entry.is_lock_step:
+    return None
+  token, are_whole = the_round.entry.read_token(), []
+  for place, parts in the_round.given.places.items():
+    with tf.device(place):
+      given = the_round.given.find(place, _CHIEF)
+      accumulators = [
+        the_round.accumulators[the_round.parts[part][0]][0] for part in parts
+      ]
+      counts = tf.stack([x.num_accumulated() for x in accumulators])
+      is_taken = tf.equal(given, tf.identity(token)) & tf.equal(counts, 0)
+      are_whole.append(tf.logical_not(tf.reduce_any(is_taken)))
+  with tf.device(the_round.global_step.device):
+    return tf.reduce_all(tf.stack(are_whole))

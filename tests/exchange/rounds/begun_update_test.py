@@ -1,0 +1,53 @@
+"""begun_update: a chief that is asked to stop amid an update finishes it."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.support import rounds
+
+pytestmark = pytest.mark.slow
+
+make = rounds.make
+
+
+@pytest.fixture
+def amid_an_update(make):
+  """A Run of two workers in whose update one shard is ahead of the other."""
+  run = make(num_ps=2, size=2, stops_at='half')
+  run.push(0, 8, 8)
+  chief = run.stepper.workers[0].rule
+  assert not run.stepper.is_done(0)
+  assert chief.hook.is_whole(chief.raw_session)
+  run.push(1, 4, 4)
+  run.wait_for_stop()
+  while run.stepper.read_center() != [3, 0]:
+    pass
+  assert not chief.hook.is_whole(chief.raw_session)
+  return run
+
+
+def ask_chief(run, secs_left):
+  """Asks the chief to stop; returns its rule."""
+  chief = run.stepper.workers[0].rule
+  chief.stop.secs_left = secs_left
+  chief.stop.request()
+  return chief
+
+
+def test_it_leaves_once_all_shards_have_the_update(amid_an_update):
+  run = amid_an_update
+  chief = ask_chief(run, 120)
+  assert not run.stepper.is_done(0)
+  with tf.Graph().as_default(), tf.Session(chief.raw_session.sess_str) as other:
+    _, go = rounds.build_stop()
+    other.run(go.enqueue(True))
+  assert run.stepper.join(0) == run.stepper.join(1) == (1, 0, [3, 3])
+  assert chief.hook.is_whole(chief.raw_session)
+
+
+def test_one_that_cannot_be_finished_is_not_to_be_saved(amid_an_update):
+  run = amid_an_update
+  chief = ask_chief(run, 0.2)
+  assert run.stepper.join(0) == (0, 1, [3, 0])
+  assert not chief.hook.is_whole(chief.raw_session)
+  run.leave(0)
