@@ -6,6 +6,9 @@ once they have the token of the next one:
 
   c <- c + (1/N) sum_i (b^i - a^i);  a^i, b^i <- c for all i
 
+The changes arrive before the gradients, and are added after them: a round that
+is restarted, or saved, before all gradients are there has moved nothing.
+
 Nothing else changes c, so all workers of a round have pulled the same a, also
 one that begins late: what it reads is the center at the start of the round. If
 a worker dies, what it has not contributed is lost, or its successor's counts
@@ -72,14 +75,25 @@ class StateMeans:
         arrived.append(tf.identity(flat))
     return arrived
 
-  def build_update(self):
-    """Returns the ops by which the chief adds the mean changes, a list."""
+  def build_update(self, ops):
+    """Builds what the chief adds to the center, the mean changes.
+
+    Args:
+      ops: list of ops that apply the rest of the update, and come first.
+
+    Returns:
+      The list of ops that end the update.
+    """
+    if not self._groups:
+      return ops
+    done = tf.group(*ops)  # One message per ps, not one per op.
     added = []
     for ((place, _, is_whole), group), (accumulator, _) in zip(
       self._groups, self.accumulators, strict=True
     ):
       with tf.device(place):
-        mean = accumulator.take_grad(self._cluster.num_workers)
+        with tf.control_dependencies([done]):
+          mean = accumulator.take_grad(self._cluster.num_workers)
         if is_whole:
           mean = tf.round(tf.math.divide_no_nan(mean[:-1], mean[-1]))
         variables = [change.variable for change in group]

@@ -100,15 +100,15 @@ class SyncReplicas:
       return
     apply_gradients = self._applier.apply_gradients
 
-    def apply_all(pairs, *args, **settings):
+    def apply_all(pairs, global_step):
       means = []
       for accumulator, device in sums:
         with tf.device(device):
           means.append(accumulator.take_grad(self._replicas_to_aggregate))
       pairs = [*pairs, *zip(means, shards, strict=True)]
-      # So that the count of the update comes after it.
-      with tf.control_dependencies(state.build_update()):
-        return apply_gradients(pairs, *args, **settings)
+      applied = state.build_update([apply_gradients(pairs)])
+      with tf.control_dependencies(applied):
+        return global_step.assign_add(1, read_value=False)
 
     self._applier.apply_gradients = apply_all
 

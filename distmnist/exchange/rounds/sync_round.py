@@ -151,8 +151,8 @@ class Round:
       with tf.device(device):
         means.append(accumulator.take_grad(self.num_contributions))
     with tf.device(self.global_step.device):
-      applied = apply(means)
-      with tf.control_dependencies([applied, *self.state.build_update()]):
+      applied = self.state.build_update([apply(means)])
+      with tf.control_dependencies(applied):
         count = self.global_step.assign_add(1, read_value=False)
     self.end_update([count])
 

@@ -108,9 +108,10 @@ class ShardBarrier:
       tokens.hand_out(number, end, [ends[shards[i].ref()] for i in u])
       for number, u in enumerate(units)
     ]
-    applied = [all_applied, *handed, *the_round.state.build_update()]
-    with tf.control_dependencies(applied), tf.device(device):
-      count = self._global_step.assign_add(1, read_value=False)
+    with tf.device(device):
+      applied = the_round.state.build_update([all_applied, *handed])
+      with tf.control_dependencies(applied):
+        count = self._global_step.assign_add(1, read_value=False)
     the_round.end_update([count])
 
   def hook(self, stop):

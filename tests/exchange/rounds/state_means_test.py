@@ -37,6 +37,10 @@ class Worker:
       with tf.device(member.device_setter()):
         global_step = tf.train.get_or_create_global_step()
         self.fed = tf.placeholder(tf.float32, [2])
+        self.is_held = tf.placeholder_with_default(False, [])
+        with tf.device(member.cpu_device):
+          go = tf.FIFOQueue(-1, tf.bool, (), shared_name='go')
+        self.let_go = go.enqueue(True)
         rule = make_rule(member)
         state = model_state.ModelState(member, rule.is_lock_step)
         state.activate()
@@ -59,9 +63,11 @@ class Worker:
           strict=True,
         ):
           model_state.change(variable, value)
-        update = rule.minimize(
-          tf.reduce_sum(w * self.fed) / 100, make_optimizer, global_step
-        )
+        with tf.device(member.cpu_device):
+          may_go = tf.cond(self.is_held, go.dequeue, lambda: True)
+        with tf.control_dependencies([may_go]):
+          loss = tf.reduce_sum(w * tf.identity(self.fed)) / 100
+        update = rule.minimize(loss, make_optimizer, global_step)
         state.build_updates()
         self.train_op = batch_norm.after_updates(update.train_op)
         self.read = [variable.read_value() for variable in self.center]
@@ -69,8 +75,9 @@ class Worker:
       self.session = cluster.make_session(index, self.hooks)
       self.raw = self.session._tf_sess()
 
-  def step(self, fed):
-    self.session.run(self.train_op, {self.fed: fed})
+  def step(self, fed, is_held=False):
+    feed = {self.fed: fed, self.is_held: is_held}
+    self.session.run(self.train_op, feed)
 
   def kill(self):
     self.raw.close()
@@ -96,9 +103,15 @@ class Run:
   def begin(self, index):
     self.workers[index] = Worker(self._cluster, index, self._make_rule)
 
-  def step(self, index, fed):
-    """Returns the Future of a step, which begins after those before it."""
-    return self._threads[index].submit(self.workers[index].step, fed)
+  def step(self, index, fed, is_held=False):
+    """Returns the Future of a step, which begins after those before it.
+
+    Args:
+      index: int, the worker.
+      fed: list of float.
+      is_held: bool, whether the gradient waits for Worker.let_go.
+    """
+    return self._threads[index].submit(self.workers[index].step, fed, is_held)
 
   def wait_for_the_wait(self, index):
     """Returns once a worker waits for the other."""
@@ -191,6 +204,24 @@ def test_one_that_begins_late_changes_nothing(make_run, rule):
   run.begin(1)
   run.play([batches[0][period:], batches[1]])
   assert all(step.done() for step in first)
+  check(run, batches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['sync_sgd', 'sync_sgd, by shard'])
+def test_it_moves_with_the_weights_or_not_at_all(make_run, rule):
+  run, _ = make_run(rule)
+  for index in range(2):
+    run.begin(index)
+  batches = make_batches(2, 1)
+  steps = [run.step(0, batches[0][0]), run.step(1, batches[1][0], True)]
+  run.wait_for_the_wait(0)
+  time.sleep(0.5)  # All changes are there, and one of the gradients is not.
+  assert run.read()[2] == 0
+  # So a chief that is lost now leaves nothing that would count twice.
+  run.workers[1].raw.run(run.workers[1].let_go)
+  concurrent.futures.wait(steps, in_process.DEADLINE_SECS)
+  run.play(batches[:, 1:])
   check(run, batches)
 
 
