@@ -12,7 +12,7 @@ from c itself, computed on the ps, however old a is. With m = 1 only b - a would
 be added, and a stale worker would subtract a share of its old copy from a
 center that has moved on: a variance would end below zero. Where b does not
 depend on a, m = 0: the center becomes b. What a step does not change is not
-sent.
+sent. A bool of the center becomes b where that differs from a.
 
 With N workers in lock-step the copy becomes b, and the center moves once a
 round, which is one step or T:
@@ -20,8 +20,8 @@ round, which is one step or T:
   c + (1/N) sum_i (b^i - a^i)   at the end of a round; the copies become c
 
 A moving average is linear in the batches: so the center is the average of the
-mean of the workers' batches. Only worker 0 counts whole numbers. The changes
-are contributions to the round: see exchange/rounds/state_means.py.
+mean of the workers' batches. Only worker 0 counts whole numbers, or sets bools.
+The changes are contributions to the round: see exchange/rounds/state_means.py.
 
 Without a ps each worker has its own variables, and the chief's are saved.
 """
@@ -148,18 +148,10 @@ class ModelState:
       new = _build_mean(values)
       if copy is variable:
         return variable.assign(new, read_value=False)
-      change = new - copy.read_value()
-      kept = None
-      if new.dtype.is_floating:
-        kept = _build_kept(new, copy)
-        change += (1 - kept) * copy.read_value()
-    with tf.device(variable.device):
-      sent = variable.assign_add(
-        change if kept is None else _go_on(variable, kept, change),
-        read_value=False,
-      )
-      with tf.control_dependencies([sent]):
-        new = variable.read_value()
+    send = _send_bool if new.dtype.is_bool else _send
+    sent = send(variable, new, copy)
+    with tf.device(variable.device), tf.control_dependencies([sent]):
+      new = variable.read_value()
     # `sent` must see the copy's old value.
     with tf.control_dependencies([sent]):
       return copy.assign(new, read_value=False)
@@ -173,6 +165,32 @@ class ModelState:
         name=name,
         use_resource=True,
       )
+
+
+def _send(variable, new, copy):
+  """Returns the op that moves the center by b - a, see the top of this file."""
+  with tf.device(copy.device):
+    change = new - copy.read_value()
+    kept = None
+    if new.dtype.is_floating:
+      kept = _build_kept(new, copy)
+      change += (1 - kept) * copy.read_value()
+  with tf.device(variable.device):
+    return variable.assign_add(
+      change if kept is None else _go_on(variable, kept, change),
+      read_value=False,
+    )
+
+
+def _send_bool(variable, new, copy):
+  """Returns the op by which the center becomes b where that differs from a."""
+  with tf.device(copy.device):
+    differs = tf.not_equal(new, copy.read_value())
+  with tf.device(variable.device):
+    new, differs = tf.identity(new), tf.identity(differs)
+    with tf.control_dependencies([new, differs]):
+      now = variable.read_value()
+    return variable.assign(tf.where(differs, new, now), read_value=False)
 
 
 def _build_kept(new, copy):

@@ -21,11 +21,15 @@ class Worker:
           'average', initializer=np.float32([1, 2]), trainable=False
         )
         self.count = tf.get_variable('count', initializer=0, trainable=False)
+        self.is_set = tf.get_variable(
+          'is_set', initializer=False, trainable=False, use_resource=True
+        )
       self.fed = tf.placeholder(tf.float32, [2])
       with tf.device(member.compute_device):
         for variable, change in (
           (self.average, lambda old: old + 0.1 * (self.fed - old)),
           (self.count, lambda old: old + 1),
+          (self.is_set, lambda old: old | (self.fed[0] > 100)),
         ):
           old = model_state.read(variable)
           model_state.change(variable, change(old))
@@ -61,7 +65,7 @@ def test_in_lock_step_nothing_is_lost_for_want_of_a_round(start):
     start(1, 2, is_lock_step=True)
   assert str(caught.value) == (
     'a lock-step rule without a sync_round.Round: the center would not get the '
-    'changes of average, count'
+    'changes of average, count, is_set'
   )
 
 
@@ -82,6 +86,16 @@ def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
 
 # A worker of a Keras net that began 30 steps behind left a moving variance
 # below zero, and the evaluation had no number.
+@pytest.mark.parametrize('num_ps', [0, 1])
+def test_what_one_has_set_stays_set(start, num_ps):
+  workers = start(num_ps, 1 + num_ps, is_lock_step=False)
+  workers[0].run(1, 0)
+  assert not workers[0].session.run(workers[0].is_set)
+  workers[0].run(101, 0)
+  workers[-1].run(1, 0)  # It has not seen that.
+  assert workers[0].session.run(workers[0].is_set)
+
+
 def test_a_stale_worker_leaves_no_variance_below_zero(start):
   first, second = start(1, 2, is_lock_step=False)
   for _ in range(40):

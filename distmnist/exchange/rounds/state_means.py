@@ -18,7 +18,8 @@ off by that much for ever.)
 
 What goes to or from a ps travels as one message per dtype, never in a dtype of
 --wire_dtype: an average that is rounded in each round stops short of its goal.
-Whole numbers travel as float64, exact up to 2^53. Only worker 0 counts them.
+Whole numbers travel as float64, exact up to 2^53. Only worker 0 counts them. Of
+a bool its b takes the place of b - a, and c becomes that.
 """
 
 import tensorflow.compat.v1 as tf
@@ -63,7 +64,7 @@ class StateMeans:
         tf.device(self._cluster.compute_device),
         tf.control_dependencies([change.left for change in group]),
       ):
-        parts = [c.copy.read_value() - c.pulled.read_value() for c in group]
+        parts = [_find_part(change) for change in group]
         if is_whole:
           # Followed by what makes the mean a mean of worker 0's alone.
           parts.append(tf.ones([1]))
@@ -100,7 +101,9 @@ class StateMeans:
         for variable, part in zip(
           variables, transport.split_like(mean, variables), strict=True
         ):
-          added.append(variable.assign_add(part, read_value=False))
+          is_bool = variable.dtype.is_bool
+          add = variable.assign if is_bool else variable.assign_add
+          added.append(add(part, read_value=False))
     return added
 
   def pull(self):
@@ -146,6 +149,12 @@ class StateMeans:
 def make(cluster):
   """Returns the StateMeans of the default graph, whose model is built."""
   return StateMeans(cluster, model_state.take_changes())
+
+
+def _find_part(change):
+  """Returns what a worker contributes of a model_state.Change, a tensor."""
+  new = change.copy.read_value()
+  return new if new.dtype.is_bool else new - change.pulled.read_value()
 
 
 def _find_form(dtype):
