@@ -93,6 +93,7 @@ class Round:
   """
 
   make_entry = round_entry.Entry
+  build_is_whole = begun_update.build_is_whole
 
   def __init__(
     self,
