@@ -216,15 +216,6 @@ class Round:
       )
     return staleness
 
-  def build_is_whole(self):
-    """Returns whether no update is under way, a bool scalar tensor.
-
-    None where the chief need not be in an update, as others go on without it.
-    """
-    if not self.entry.is_lock_step:
-      return None
-    return begun_update.build_is_whole(self)
-
   def hook(self, stop, pull=None):
     """Returns the RoundHook; to be built while the graph is still open.
 
