@@ -11,8 +11,8 @@ rate towards that of each batch, m is 1 minus that rate, and this is the step
 from c itself, computed on the ps, however old a is. With m = 1 only b - a would
 be added, and a stale worker would subtract a share of its old copy from a
 center that has moved on: a variance would end below zero. Where b does not
-depend on a, m = 0: the center becomes b. What a step does not change is not
-sent.
+depend on a, m = 0: the center becomes b, and so does a bool. What a step does
+not change is not sent.
 
 With N workers in lock-step the copy becomes b, and the center moves once a
 round, which is one step or T:
@@ -20,8 +20,8 @@ round, which is one step or T:
   c + (1/N) sum_i (b^i - a^i)   at the end of a round; the copies become c
 
 A moving average is linear in the batches: so the center is the average of the
-mean of the workers' batches. Only worker 0 counts whole numbers. The changes
-are contributions to the round: see exchange/rounds/state_means.py.
+mean of the workers' batches. Only worker 0 counts whole numbers and bools. The
+changes are contributions to the round: see exchange/rounds/state_means.py.
 
 Without a ps each worker has its own variables, and the chief's are saved.
 """
@@ -148,13 +148,14 @@ class ModelState:
       new = _build_mean(values)
       if copy is variable:
         return variable.assign(new, read_value=False)
-      change = new - copy.read_value()
+      change = new if new.dtype.is_bool else new - copy.read_value()
       kept = None
       if new.dtype.is_floating:
         kept = _build_kept(new, copy)
         change += (1 - kept) * copy.read_value()
     with tf.device(variable.device):
-      sent = variable.assign_add(
+      send = variable.assign if new.dtype.is_bool else variable.assign_add
+      sent = send(
         change if kept is None else _go_on(variable, kept, change),
         read_value=False,
       )
@@ -200,7 +201,7 @@ def _go_on(variable, kept, gained):
 
 
 def _build_mean(values):
-  """Returns the mean of the towers' values; of whole numbers, the first."""
+  """Returns the mean of the towers' values; the first, if not floats."""
   if len(values) > 1 and values[0].dtype.is_floating:
     return tf.add_n(values) / len(values)
   return values[0]

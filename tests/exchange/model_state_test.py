@@ -94,14 +94,15 @@ def test_a_stale_worker_leaves_no_variance_below_zero(start):
 
 # Of two asynchronous workers, each with a copy that knows nothing of the other.
 @pytest.mark.parametrize(
-  ('step', 'expected'),
+  ('first', 'step', 'expected'),
   [
-    (lambda old, fed: old + 1, 8.0),  # A counter.
-    (lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
-    (lambda old, fed: tf.maximum(old, fed), 6.0),
+    (6.0, lambda old, fed: old + 1, 8.0),  # A counter.
+    (6.0, lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
+    (6.0, lambda old, fed: tf.maximum(old, fed), 6.0),
+    (False, lambda old, fed: old | (fed > 0), True),  # A switch.
   ],
 )
-def test_a_change_of_another_kind(make_cluster, step, expected):
+def test_a_change_of_another_kind(make_cluster, first, step, expected):
   cluster = make_cluster(1, 2)
   sessions = []
   for index in range(2):
@@ -110,7 +111,7 @@ def test_a_change_of_another_kind(make_cluster, step, expected):
       state = model_state.ModelState(member, is_lock_step=False)
       state.activate()
       with tf.device(member.device_setter()):
-        value = tf.get_variable('value', initializer=6.0, trainable=False)
+        value = tf.get_variable('value', initializer=first, trainable=False)
       fed = tf.constant([2.0, 3.0][index])
       model_state.change(value, step(model_state.read(value), fed))
       state.build_updates()

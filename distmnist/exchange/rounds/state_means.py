@@ -16,6 +16,7 @@ off by that much for ever.)
 What goes to or from a ps travels as one message per dtype, never in a dtype of
 --wire_dtype: an average that is rounded in each round stops short of its goal.
 Whole numbers travel as float64, exact up to 2^53. Only worker 0 counts them.
+The change of a bool is whether it differs.
 """
 
 import tensorflow.compat.v1 as tf
@@ -60,7 +61,10 @@ class StateMeans:
         tf.device(self._cluster.compute_device),
         tf.control_dependencies([change.left for change in group]),
       ):
-        parts = [c.copy.read_value() - c.pulled.read_value() for c in group]
+        parts = [
+          _find_change(c.copy.read_value(), c.pulled.read_value())
+          for c in group
+        ]
         if is_whole:
           # Followed by what makes the mean a mean of worker 0's alone.
           parts.append(tf.ones([1]))
@@ -86,7 +90,7 @@ class StateMeans:
         for variable, part in zip(
           variables, transport.split_like(mean, variables), strict=True
         ):
-          added.append(variable.assign_add(part, read_value=False))
+          added.append(_add_change(variable, part))
     return added
 
   def pull(self):
@@ -132,6 +136,18 @@ class StateMeans:
 def make(cluster):
   """Returns the StateMeans of the default graph, whose model is built."""
   return StateMeans(cluster, model_state.take_changes())
+
+
+def _find_change(new, old):
+  return tf.math.logical_xor(new, old) if new.dtype.is_bool else new - old
+
+
+def _add_change(variable, change):
+  """Returns the op by which a variable takes what `_find_change` has found."""
+  if not change.dtype.is_bool:
+    return variable.assign_add(change, read_value=False)
+  new = tf.math.logical_xor(variable.read_value(), change)
+  return variable.assign(new, read_value=False)
 
 
 def _find_form(dtype):

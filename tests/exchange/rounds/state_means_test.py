@@ -46,15 +46,17 @@ class Worker:
             tf.get_variable('average', initializer=np.float32(START), **AS_IS),
             tf.get_variable('half', initializer=np.float16(START), **AS_IS),
             tf.get_variable('count', initializer=0, **AS_IS),
+            tf.get_variable('is_odd', initializer=False, **AS_IS),
           ]
         self.copies = [model_state.read(variable) for variable in self.center]
-        average, half, count = self.copies
+        average, half, count, is_odd = self.copies
         for variable, value in zip(
           self.center,
           [
             average + 0.1 * (self.fed - average),
             half + 0.1 * (tf.cast(self.fed, tf.float16) - half),
             count + 1,
+            tf.logical_not(is_odd),
           ],
           strict=True,
         ):
@@ -158,11 +160,11 @@ def compute(batches):
 
 
 def check(run, batches):
-  average, half, count = run.read()
+  average, half, count, is_odd = run.read()
   expected = compute(batches)
   np.testing.assert_allclose(average, expected, rtol=1e-5)
   np.testing.assert_allclose(half, expected, rtol=2e-2)
-  assert count == len(batches[0])
+  assert (count, is_odd) == (len(batches[0]), len(batches[0]) % 2)
   for worker in run.workers:  # All begin the next round with the center.
     copies = worker.raw.run(worker.copies)
     np.testing.assert_array_equal(copies[0], average)
@@ -223,5 +225,5 @@ def test_one_that_dies_is_forgotten(make_run, rule, waits):
     play[1] += [[5, 0]] * period
   run.play(play)
   assert all(step.done() for step in away)
-  average, _, _ = run.read()
+  average, *_ = run.read()
   np.testing.assert_allclose(average, [4, 0.5], atol=5e-4)
