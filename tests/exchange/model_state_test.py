@@ -84,8 +84,6 @@ def test_without_lock_step_each_batch_moves_it_from_where_it_is(start):
   np.testing.assert_allclose(second.read()[0], 0.9 * expected, rtol=1e-6)
 
 
-# A worker of a Keras net that began 30 steps behind left a moving variance
-# below zero, and the evaluation had no number.
 @pytest.mark.parametrize('num_ps', [0, 1])
 def test_what_one_has_set_stays_set(start, num_ps):
   workers = start(num_ps, 1 + num_ps, is_lock_step=False)
@@ -96,6 +94,8 @@ def test_what_one_has_set_stays_set(start, num_ps):
   assert workers[0].session.run(workers[0].is_set)
 
 
+# A worker of a Keras net that began 30 steps behind left a moving variance
+# below zero, and the evaluation had no number.
 def test_a_stale_worker_leaves_no_variance_below_zero(start):
   first, second = start(1, 2, is_lock_step=False)
   for _ in range(40):
@@ -108,14 +108,15 @@ def test_a_stale_worker_leaves_no_variance_below_zero(start):
 
 # Of two asynchronous workers, each with a copy that knows nothing of the other.
 @pytest.mark.parametrize(
-  ('step', 'expected'),
+  ('first', 'step', 'expected'),
   [
-    (lambda old, fed: old + 1, 8.0),  # A counter.
-    (lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
-    (lambda old, fed: tf.maximum(old, fed), 6.0),
+    (6.0, lambda old, fed: old + 1, 8.0),  # A counter.
+    (6.0, lambda old, fed: fed + tf.zeros_like(old), 3.0),  # The latest.
+    (6.0, lambda old, fed: tf.maximum(old, fed), 6.0),
+    (False, lambda old, fed: old | (fed > 0), True),  # A switch.
   ],
 )
-def test_a_change_of_another_kind(make_cluster, step, expected):
+def test_a_change_of_another_kind(make_cluster, first, step, expected):
   cluster = make_cluster(1, 2)
   sessions = []
   for index in range(2):
@@ -124,7 +125,7 @@ def test_a_change_of_another_kind(make_cluster, step, expected):
       state = model_state.ModelState(member, is_lock_step=False)
       state.activate()
       with tf.device(member.device_setter()):
-        value = tf.get_variable('value', initializer=6.0, trainable=False)
+        value = tf.get_variable('value', initializer=first, trainable=False)
       fed = tf.constant([2.0, 3.0][index])
       model_state.change(value, step(model_state.read(value), fed))
       state.build_updates()
