@@ -24,7 +24,8 @@ The agent sends
   {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log
   {"lost": reason}   Spark has ended its task; ours still runs
-  {"end": code}      -n for signal n; null when stopped; a chief adds "report"
+  {"end": code}      -n for signal n; a chief adds "report"; null when stopped,
+                     unless not all is saved, or it had to be killed
   {"refused": why}   instead of an end: the trial cannot run there
 
 and the driver sends
@@ -142,8 +143,10 @@ class Agent:
           group.stop(self._signum if self._num_stops else signal.SIGTERM)
           break
     self._send_lines(is_end=True)
+    record = group.records[task.name]
     if self._num_stops or group.signals:
-      return {'end': None}
+      is_lost = self._num_stops and record.has_lost_steps
+      return {'end': record.code if is_lost else None}
     if group.failure:
       return {'end': group.failure.code}
     report = None

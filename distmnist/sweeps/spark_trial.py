@@ -119,6 +119,8 @@ class SparkTrial:
   def _take_end(self, message):
     code = message['end']
     self.code = code if type(code) is int and -65 < code < 256 else None
+    if self.is_told_to_stop and code in (cli.NOT_SAVED, -signal.SIGKILL):
+      self.code = None  # It was stopped; what it has lost it makes again.
     if not self.is_told_to_stop:
       self.lost = 'stopped by a signal that the driver did not send'
     logdir = jobs.flag_value(self.command.argv, 'logdir')

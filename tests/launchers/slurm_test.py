@@ -360,9 +360,10 @@ def test_a_job_that_is_preempted_saves_and_comes_again(here):
     urgent = ['sbatch', '--partition=urgent', '--exclusive', '--wrap=true']
     subprocess.run(urgent, env=here.env, check=True, timeout=60)
     wait_until(lambda: here.find_jobs() == ['PENDING'], here.find_jobs)
-    # Slurm itself would wait a minute.
+    # Slurm itself would wait a minute, and cannot start it in the second in
+    # which it was told to end.
     number = re.search(r'as job (\d+)', running.stderr.read_text())[1]
-    now = ['scontrol', 'update', f'JobId={number}', 'StartTime=now']
+    now = ['scontrol', 'update', f'JobId={number}', 'StartTime=now+2']
     subprocess.run(now, env=here.env, check=True, timeout=60)
     assert running.process.wait(DEADLINE_SECS) == 0
   said = strip_number(running.stderr.read_text())

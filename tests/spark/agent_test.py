@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+from distmnist.common import cli
 from distmnist.spark import agent as agent_lib
 from distmnist.spark import handshake, messages
 from tests.support.background import assert_gone, wait_until
@@ -197,8 +198,16 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
     agent.link.send(stop=signal.SIGTERM)
     assert agent.link.receive(0.3) == []
     agent.link.send(stop=signal.SIGTERM)
-    assert agent.read('end') == {'end': None}
+    assert agent.read('end') == {'end': -signal.SIGKILL}
     assert_gone([task])
+
+
+@pytest.mark.slow
+def test_a_task_that_is_stopped_and_could_not_save_says_so(tmp_path):
+  with Agent(tmp_path, 'worker0:lose') as agent:
+    agent.start_task('worker0.ready')
+    agent.link.send(stop=signal.SIGTERM)
+    assert agent.read('end') == {'end': cli.NOT_SAVED}
 
 
 @pytest.mark.slow

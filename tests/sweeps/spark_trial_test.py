@@ -1,5 +1,6 @@
 """A trial on Spark: what decides whether it has ended or starts again."""
 
+import signal
 import types
 
 import pytest
@@ -37,6 +38,17 @@ def test_its_title_says_what_it_is(tmp_path):
 )
 def test_its_code(tmp_path, settings, is_stopping, code):
   assert make_trial(tmp_path, **settings).find_code(is_stopping) == code
+
+
+@pytest.mark.parametrize('end', [None, cli.NOT_SAVED, -signal.SIGKILL])
+def test_one_that_was_told_to_stop_starts_again_whatever_it_lost(tmp_path, end):
+  received = [{'end': end}]
+  connection = types.SimpleNamespace(
+    receive=lambda: received, send=lambda **_: None
+  )
+  trial = make_trial(tmp_path, connection=connection, is_told_to_stop=True)
+  trial.read(stop_secs=1, is_stopping=False)
+  assert trial.find_code(is_stopping=False) is None
 
 
 def test_it_knows_why_it_was_lost(tmp_path):

@@ -5,6 +5,7 @@ the task does. On the node job_agent.py runs the task. The two communicate only
 through the folder of job_meeting.py.
 """
 
+import contextlib
 import os
 import resource
 import select
@@ -66,6 +67,7 @@ class _Client:
     self._signals = signals_lib.Reader(signal.SIGTERM, signal.SIGINT)
     self._log = log_view.Log(self._meeting.path('out'))
     self._told = []
+    self._num_said = 0  # lines of the scheduler that were shown
 
   def run(self, template, python):
     """Submits and follows the task; returns its code (int)."""
@@ -107,6 +109,7 @@ class _Client:
       self._show(log_view.Log.read_lines)
       if end:
         return int(end)
+      self._show_scheduler()
       code, has_place = self._submit.poll(), self._has_place
       if code and not has_place:
         print(f'{SUBMIT_FAILED}{self._last_words(code)}', flush=True)
@@ -133,6 +136,17 @@ class _Client:
   def _show(self, read):
     for line in read(self._log):
       print(line, flush=True)
+
+  def _show_scheduler(self):
+    """Shows what the scheduler writes until the task begins: why it may not."""
+    if self._has_place:
+      return
+    path = self._meeting.path('scheduler')
+    with contextlib.suppress(OSError), open(path, errors='replace') as file:
+      *said, _ = file.read().split('\n')  # The last one is not complete.
+      for line in said[self._num_said :]:
+        print(f'scheduler: {line}', flush=True)
+      self._num_said = len(said)
 
   def _last_words(self, code):
     self._words.seek(0)

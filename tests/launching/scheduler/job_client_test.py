@@ -54,6 +54,12 @@ def test_it_ends_as_the_task_and_shows_what_it_wrote(tmp_path):
   assert script.endswith(f" {folder} 'ps 0'\n")
 
 
+def test_why_a_job_does_not_start_its_task_is_shown(tmp_path):
+  tell = f"printf 'no python\\ncut' >{tmp_path}/1/ps_0.scheduler; sleep 0.5"
+  done = start(tmp_path, f'{tell}; echo 1 >{tmp_path}/1/ps_0.end # {{script}}')
+  assert (done.returncode, done.stdout) == (1, 'scheduler: no python\n')
+
+
 def test_a_task_that_was_killed_is_named_by_its_signal(tmp_path):
   done = start(tmp_path, f'echo -9 >{tmp_path}/1/ps_0.end # {{script}}')
   assert done.returncode == -9
