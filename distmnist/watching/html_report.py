@@ -1,6 +1,7 @@
 """report.html: a run on one page, drawn without a network or a script."""
 
 import html
+import itertools
 import os
 import time
 
@@ -38,9 +39,11 @@ def write(logdir):
   Raises:
     OSError: it cannot be written.
   """
-  lines = run_history.leave_out_earlier(metrics_file.read(logdir))
-  if not lines:
+  lines = metrics_file.iterate(logdir)
+  first = next(lines, None)
+  if not first:
     return None
+  lines = itertools.chain([first], lines)
   path = os.path.join(logdir, NAME)
   with files.replacing(path) as file:
     file.write(make(logdir, lines, _read_flags(logdir)))
@@ -52,11 +55,17 @@ def make(logdir, lines, flags):
 
   Args:
     logdir: str.
-    lines: list of dict by time, from metrics_file.read; not empty.
+    lines: iterable of dict by time, from metrics_file.iterate; not empty.
     flags: str, the flags of the run, one a line.
   """
-  state = run_state.RunState().take(lines)
-  history = run_history.RunHistory(lines)
+  state = run_state.RunState()
+
+  def take():
+    for line in lines:
+      state.take([line])
+      yield line
+
+  history = run_history.RunHistory(take())
   name = os.path.basename(os.path.abspath(logdir))
   parts = [
     f'<h1>{_escape(name)}</h1>',
@@ -72,7 +81,7 @@ def make(logdir, lines, flags):
     '<h2>Flags</h2>',
     f'<pre>{_escape(flags)}</pre>',
     '<h2>Versions</h2>',
-    f'<p>{_escape(_describe_versions(lines))}</p>',
+    f'<p>{_escape(_describe_versions(history))}</p>',
   ]
   return (
     '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -182,13 +191,12 @@ def _make_figures(found):
   return f'<div class="charts">{figures}</div>'
 
 
-def _describe_versions(lines):
-  starts = [line for line in lines if line['kind'] == 'start']
+def _describe_versions(history):
   found = {}
-  for line in starts:
+  for line in history.starts:
     found |= line.get('versions') or {}
-  hosts = sorted({line['host'] for line in starts})
-  begun = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(lines[0]['time']))
+  hosts = sorted({line['host'] for line in history.starts})
+  begun = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(history.start))
   versions = ', '.join(f'{name} {found[name]}' for name in sorted(found))
   return f'{versions}; on {", ".join(hosts)}; begun {begun}'
 

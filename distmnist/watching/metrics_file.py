@@ -7,6 +7,8 @@ in one write; one that cannot be written does not end the training.
 
 import contextlib
 import glob
+import heapq
+import io
 import json
 import logging
 import math
@@ -158,37 +160,49 @@ class Follower:
 
     Anything but whole lines of JSON is left out.
     """
-    found, paths = [], find(self._logdir)
+    return list(self.iterate_new())
+
+  def iterate_new(self):
+    """Returns an iterator over what `read_new` returns, to be used up.
+
+    Of a file it holds one line at a time: a run of weeks has millions.
+    """
+    paths = find(self._logdir)
     gone = self._places.keys() - paths.values()
     self.has_lost = bool(gone)
     for path in gone:
       del self._places[path]
+    found = []
     for task, path in paths.items():
-      try:
-        found += self._read(task, path)
-      except OSError:
-        continue  # It was removed, or moved away.
-    return sorted(found, key=lambda line: line['time'])
+      with contextlib.suppress(OSError):  # It was removed, or moved away.
+        found.append(self._iterate(path, self._open(task, path)))
+    return heapq.merge(*found, key=lambda line: line['time'])
 
-  def _read(self, task, path):
+  def _open(self, task, path):
+    """Returns a binary file, at the first line of `path` that is not read."""
+    old, start = self._places.get(path, (None, 0))
     if urls.is_remote(path):
-      inode, start = None, self._places.get(path, (None, 0))[1]
-      data = storage_paths.read_bytes(path)[start:]
+      file = io.BytesIO(storage_paths.read_bytes(path))
+      inode = old
     else:
-      with open(path, 'rb') as file:
-        status = os.fstat(file.fileno())
-        inode, self.written[task] = status.st_ino, status.st_mtime
-        old, start = self._places.get(path, (inode, 0))
-        if old != inode or status.st_size < start:
-          self.has_lost, start = True, 0
-        file.seek(start)
-        data = file.read()
-    whole = data[: data.rfind(b'\n') + 1]
-    self._places[path] = inode, start + len(whole)
-    for text in whole.splitlines():
-      line = _parse(text)
-      if line:
-        yield line
+      file = open(path, 'rb')  # noqa: SIM115 (closed when it is used up)
+      status = os.fstat(file.fileno())
+      inode, self.written[task] = status.st_ino, status.st_mtime
+      if old not in (None, inode) or status.st_size < start:
+        self.has_lost, start = True, 0
+    self._places[path] = inode, start
+    file.seek(start)
+    return file
+
+  def _iterate(self, path, file):
+    with contextlib.suppress(OSError), file:
+      for text in file:
+        if not text.endswith(b'\n'):
+          return
+        inode, start = self._places[path]
+        self._places[path] = inode, start + len(text)
+        if line := _parse(text):
+          yield line
 
 
 def read_first_time(path):
@@ -207,6 +221,11 @@ def _parse(text):
     return line if is_ours and line['kind'] else None
   except (ValueError, TypeError, KeyError):
     return None
+
+
+def iterate(logdir):
+  """Returns an iterator over all lines of all tasks, dicts by time."""
+  return Follower(logdir).iterate_new()
 
 
 def read(logdir):

@@ -1,39 +1,46 @@
 """A run over time, from the lines of metrics.jsonl: curves, lives, waits."""
 
 import collections
-import math
+import itertools
 
 from distmnist.watching import metrics_file
 
+# More points than a chart has.
+_NUM_KEPT = 500
 
-def leave_out_earlier(lines):
-  """Returns `lines` from the launch on that the first lines of tasks are of.
 
-  Launches before that one are of runs whose tasks' lines were moved aside.
+class _Some:
+  """Some of many things, evenly spread, and the last."""
 
-  Args:
-    lines: list of dict by time.
-  """
+  def __init__(self):
+    self._kept, self._last = [], None
+    self._num, self._every = 0, 1
 
-  def is_of_launcher(line):
-    return line['task'] == metrics_file.LAUNCHER
+  def add(self, thing):
+    if self._num % self._every == 0:
+      self._kept.append(thing)
+      if len(self._kept) == 2 * _NUM_KEPT:
+        self._kept, self._every = self._kept[::2], 2 * self._every
+    self._last = thing
+    self._num += 1
 
-  first = next((x['time'] for x in lines if not is_of_launcher(x)), math.inf)
-  starts = [
-    i
-    for i, line in enumerate(lines)
-    if is_of_launcher(line) and line['kind'] == 'start' and line['time'] < first
-  ]
-  return lines[starts[-1] :] if starts else lines
+  def __iter__(self):
+    yield from self._kept
+    if self._kept and self._kept[-1] is not self._last:
+      yield self._last
 
 
 class RunHistory:
   """What all tasks did, from the first line on.
 
+  Launches before the one that the first lines of tasks are of do not count:
+  their tasks' lines were moved aside.
+
   Attributes:
     start: float, the time of the first line, seconds since 1970; all other
       times are seconds after it.
     num_secs: float, until the last line.
+    starts: list of dict, the first line of each life.
     lives: {task: list of (start, end, text)}.
     marks: list of (task or None, time, text): what broke, and recoveries.
     waits: list of (time, task, text), what a task reported of its waits.
@@ -44,27 +51,44 @@ class RunHistory:
   def __init__(self, lines):
     """
     Args:
-      lines: list of dict by time, not empty.
+      lines: iterable of dict by time, not empty.
     """
-    self.start = lines[0]['time']
-    self.num_secs = lines[-1]['time'] - self.start
-    self._lines = lines
-    self.staleness = collections.defaultdict(collections.Counter)
-    self.marks, self.waits = [], []
-    self._lives = {}  # (task, life): [first time, last time, last sample].
+    self._begin(0.0)
     for line in lines:
+      is_launch = line['task'] == metrics_file.LAUNCHER
+      is_launch = is_launch and line['kind'] == 'start'
+      if not self._num_lines or (is_launch and not self._lives):
+        self._begin(line['time'])
+      self._num_lines += 1
+      self.num_secs = line['time'] - self.start
       self._take(line)
+
+  def _begin(self, start):
+    self.start, self.num_secs = start, 0.0
+    self._num_lines = 0
+    self.starts, self.marks, self.waits = [], [], []
+    self.staleness = collections.defaultdict(collections.Counter)
+    self._samples = collections.defaultdict(_Some)
+    self._evaluations = collections.defaultdict(_Some)
+    self._waiting = collections.Counter()
+    self._lives = {}  # (task, life): [first time, last time, last sample].
 
   def _take(self, line):
     task, time = line['task'], line['time'] - self.start
     if line['kind'] == 'event':
       self._take_event(line, time)
+    elif line['kind'] == 'start':
+      self.starts.append(line)
+    elif line['kind'] == 'evaluation':
+      self._evaluations[line['split']].add(line)
     if task == metrics_file.LAUNCHER:
       return
     life = self._lives.setdefault((task, line['life']), [time, time, {}])
     life[1] = time
     if line['kind'] == 'sample':
       life[2] = line
+      self._samples[task].add(line)
+      self._waiting[frozenset(line.get('waiting', ()))] += 1
       for staleness, n in line.get('staleness', {}).items():
         self.staleness[task][int(staleness)] += n
     elif line['kind'] == 'end' and not line['ok']:
@@ -107,9 +131,8 @@ class RunHistory:
       over: 'time', in seconds, or 'step'.
     """
     found = {}
-    for line in self._lines:
-      if line['kind'] != 'sample' or not line['task'].startswith(job):
-        continue
+    mine = (some for t, some in self._samples.items() if t.startswith(job))
+    for line in itertools.chain.from_iterable(mine):
       y = line.get(name, (line.get('metrics') or {}).get(name))
       x = line['time'] - self.start if over == 'time' else line.get('step')
       if isinstance(y, list):
@@ -122,12 +145,11 @@ class RunHistory:
   def find_evaluations(self):
     """Returns {metric: {split: list of (step, value)}}."""
     found = {}
-    for line in self._lines:
-      if line['kind'] == 'evaluation':
-        for name, value in line['metrics'].items():
-          if value is not None:
-            splits = found.setdefault(name, {})
-            splits.setdefault(line['split'], []).append((line['step'], value))
+    for line in itertools.chain.from_iterable(self._evaluations.values()):
+      for name, value in line['metrics'].items():
+        if value is not None:
+          splits = found.setdefault(name, {})
+          splits.setdefault(line['split'], []).append((line['step'], value))
     return {
       name: {split: sorted(points) for split, points in splits.items()}
       for name, splits in found.items()
@@ -141,11 +163,10 @@ class RunHistory:
     """
     workers = {t for t in self.lives if t.startswith('worker')}
     counts, num_samples = collections.Counter(), 0
-    for line in self._lines:
-      if line['kind'] == 'sample' and 'waiting' in line:
-        waiting = set(line['waiting'])
-        num_samples += bool(waiting)
-        counts.update((w, o) for w in waiting for o in workers - waiting)
+    for waiting, n in self._waiting.items():
+      num_samples += n * bool(waiting)
+      for pair in itertools.product(waiting, workers - waiting):
+        counts[pair] += n
     return {pair: n / num_samples for pair, n in counts.items()}
 
 

@@ -19,17 +19,20 @@ class WatchedRun:
 
   def look(self):
     """Takes in the lines since the last look; returns `state`."""
-    self.read_new()
+    self._take(self._follower.iterate_new())
     return self.state
 
   def read_new(self):
     """Takes in the lines since the last look; returns them, a list of dict."""
-    lines = known = self._follower.read_new()
-    if self._follower.has_lost:
-      self.state, known = run_state.RunState(), metrics_file.read(self.logdir)
-    self.state.take(known)
-    self.state.written = self._follower.written
+    lines = self._follower.read_new()
+    self._take(lines)
     return lines
+
+  def _take(self, lines):
+    self.state.take(lines)
+    if self._follower.has_lost:
+      self.state = run_state.RunState().take(metrics_file.iterate(self.logdir))
+    self.state.written = self._follower.written
 
   @property
   def is_good(self):

@@ -95,13 +95,24 @@ def test_evaluations_are_sorted_by_step():
 
 
 def test_launches_of_a_run_that_was_moved_aside_are_left_out():
-  def make(task, kind, time):
-    return {'task': task, 'kind': kind, 'time': time}
+  launch = {'kind': 'start', 'task': 'launcher'}
+  stop = {'kind': 'event', 'task': 'launcher', 'event': 'stopping', 'text': 'x'}
+  earlier = launch | {'time': 1.0}, stop | {'time': 2.0}
+  mine = launch | {'time': 8.0}, {'kind': 'start', 'time': 9.0}
+  later = launch | {'time': 10.0}, stop | {'time': 11.0}
+  history = make(*earlier, *mine, *later)
+  assert (history.start, history.num_secs) == (8.0, 3.0)
+  assert [time for _, time, _ in history.marks] == [3.0]
+  assert [line['time'] for line in history.starts] == [8.0, 9.0, 10.0]
 
-  earlier = [make('launcher', 'start', 1), make('launcher', 'end', 2)]
-  mine = [make('launcher', 'start', 8), make('ps 0', 'start', 9)]
-  later = [make('launcher', 'start', 10), make('ps 0', 'start', 11)]
-  leave_out = run_history.leave_out_earlier
-  assert leave_out([*earlier, *mine, *later]) == [*mine, *later]
-  assert leave_out(mine[1:]) == mine[1:]
-  assert leave_out([*earlier, mine[0]]) == mine[:1]
+
+def test_of_a_very_long_run_some_samples_are_kept_and_the_last():
+  history = make(*(sample(float(t), step=t, cost=0.0) for t in range(98765)))
+  [points] = history.find_curves('cost', 'worker', 'step').values()
+  steps = [step for step, _ in points]
+  assert steps == sorted(set(steps))
+  assert (steps[0], steps[-1]) == (0, 98764)
+  assert 500 <= len(steps) <= 1000
+  assert {b - a for a, b in zip(steps, steps[1:-1], strict=False)} == {128}
+  short = make(*(sample(float(t), step=t, cost=0.0) for t in range(700)))
+  assert len(short.find_curves('cost', 'worker')['worker 0']) == 700
