@@ -179,8 +179,8 @@ def check_fits(path, variables, growths=()):
   for name, shape in shapes.items():
     if name not in found:
       raise cli.RunError(
-        f'checkpoint {path} has no {name}: it comes from another model or '
-        'optimizer; give the flags it was trained with, or another --logdir'
+        f'checkpoint {path} has no {name}: it comes from another model, '
+        'optimizer or --strategy; give the flags of it, or another --logdir'
       )
     if found[name] != shape:
       raise cli.RunError(

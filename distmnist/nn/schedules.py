@@ -41,7 +41,8 @@ _LR_DECAY_STEPS = flags.DEFINE_float(
 _LR_DECAY_RATE = flags.DEFINE_float(
   'lr_decay_rate',
   0.96,
-  'exponential: factor every --lr_decay_steps; step: factor at each boundary.',
+  'exponential, step: what the rate is multiplied by every --lr_decay_steps, '
+  'or at each of --lr_boundaries.',
   lower_bound=0,
 )
 _LR_BOUNDARIES = flags.DEFINE_list(

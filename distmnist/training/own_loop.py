@@ -42,6 +42,7 @@ from distmnist.nn import optimizers, schedules
 from distmnist.training import (
   chief,
   flag_checks,
+  idle_flags,
   run_folder,
   step,
   worker_loop,
@@ -143,6 +144,9 @@ class WorkerTask:
       _log.info(
         f'{cluster_lib.describe(cluster, self._rule)}; {last_step} global steps'
       )
+      if cluster.is_chief:
+        for line in idle_flags.describe(self._rule, self._strategy, False):
+          _log.info(line)
       with (
         late_start.forgiven(cluster, folder.restart),
         shutdown.reporting_end_to_ps(cluster, task.server, task.stop),

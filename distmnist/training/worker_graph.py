@@ -11,6 +11,7 @@ from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.exchange.steps import graph_warmup
 from distmnist.nn import batch_norm
+from distmnist.training import idle_flags
 from distmnist.training import step as step_lib
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,10 @@ def _describe(task, choice, step):
     _log.info(traffic.format())
   if cluster.is_chief:
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
+    for line in idle_flags.describe(
+      choice.rule, strategy, not choice.problem.is_custom
+    ):
+      _log.info(line)
     if caveat:
       _log.info(caveat)
 

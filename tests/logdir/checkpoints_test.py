@@ -83,8 +83,8 @@ def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
   with pytest.raises(cli.RunError) as caught:
     checkpoints.check_fits(path, tf.global_variables())
   assert str(caught.value) == (
-    f'checkpoint {path} has no w/Momentum: it comes from another model or '
-    'optimizer; give the flags it was trained with, or another --logdir'
+    f'checkpoint {path} has no w/Momentum: it comes from another model, '
+    'optimizer or --strategy; give the flags of it, or another --logdir'
   )
 
 
