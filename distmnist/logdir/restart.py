@@ -1,16 +1,16 @@
 """What a training begins with, and goes back to when a ps is lost."""
 
 import functools
-import json
 import logging
 import os
 
 from absl import flags
 
-from distmnist.common import cli, files
-from distmnist.common.names import ATTEMPT, LAUNCH_ID
+from distmnist.common import cli
+from distmnist.common.names import ATTEMPT
 from distmnist.logdir import (
   aside,
+  begin_file,
   checkpoint_files,
   checkpoints,
   logdirs,
@@ -34,8 +34,6 @@ _NO_CHECKPOINT = (
   'no checkpoint there; give auto, never, a folder with checkpoints, or the '
   'path of one without its ending, such as run/model.ckpt-100'
 )
-# With which launch and what checkpoint a run with --resume has begun.
-_BEGIN_FILE = 'begin.json'
 
 
 class Restart:
@@ -88,39 +86,15 @@ class Restart:
     """
     if self._resume == 'auto':
       return False
-    launch = os.environ.get(LAUNCH_ID)
     if ATTEMPT not in os.environ or not self._logdir:
       return True
-    return bool(launch) and self._read_begin().get('launch') != launch
-
-  def _read_begin(self):
-    """Returns what `_write_begin` has left (dict); {} if that is nothing."""
-    try:
-      found = json.loads(paths.read_text(self._begin_path))
-    except (OSError, ValueError):
-      return {}
-    return found if isinstance(found, dict) else {}
-
-  def _write_begin(self):
-    launch = os.environ.get(LAUNCH_ID)
-    if not launch:  # Then nobody starts this process again.
-      return
-    begin = {'launch': launch, 'from': self._given}
-    try:
-      with files.replacing(self._begin_path) as file:
-        json.dump(begin, file)
-    except OSError as error:
-      raise aside.not_written(self._logdir, error) from error
-
-  @property
-  def _begin_path(self):
-    return os.path.join(self._logdir, _BEGIN_FILE)
+    return not begin_file.has_begun(self._logdir)
 
   def check(self, find_divergence, images, flags_of_meaning):
     """Checks --resume; called by the chief, before anything is written.
 
-    A task that its launcher has started again is in the middle of a training:
-    then --resume no longer counts.
+    Once the run has begun, --resume no longer counts for a task that its
+    launcher has started again: it is in the middle of a training.
 
     Args:
       find_divergence: callable, path of a checkpoint -> str, or None if a
@@ -136,9 +110,10 @@ class Restart:
     """
     self._find_divergence = find_divergence
     if not self._is_new_run:
-      self._check_is_same_run(images, flags_of_meaning)
+      if self._logdir:
+        _check_is_same_run(self._logdir, images, flags_of_meaning)
       if self._resume != 'auto':
-        self._given = self._read_begin().get('from')
+        self._given = begin_file.read(self._logdir).get('from')
     elif self._resume != 'never':
       self._given = self._find_given()
 
@@ -154,7 +129,7 @@ class Restart:
       moved_to = aside.move(self._logdir)
       if self._given and moved_to:
         self._given = aside.find_moved(self._given, self._logdir, moved_to)
-      self._write_begin()
+      begin_file.write(self._logdir, self._given)
 
   def _forget_earlier(self):
     """Moves a run aside that has only a best checkpoint or lives."""
@@ -162,26 +137,6 @@ class Restart:
       return
     if _has_best_or_lives(self._logdir) and not self.find():
       aside.move(self._logdir)
-
-  def _check_is_same_run(self, images, flags_of_meaning):
-    """Raises cli.RunError if the run to go on with learnt something else."""
-    if not self._logdir or not checkpoints.list_checkpoints(self._logdir):
-      return
-    if changed := run_flags.find_changed(self._logdir, flags_of_meaning):
-      then, now = changed
-      raise cli.RunError(
-        f'--logdir={self._logdir} has a run with {then}, but {now} is given: '
-        'give the flags it was trained with, another --logdir, or '
-        '--resume=never, which moves it aside; to begin a new run from its '
-        f'weights, --resume={self._logdir}'
-      )
-    # A task that is started again may get its images in another order.
-    earlier = run_data.read(self._logdir)
-    if ATTEMPT not in os.environ and earlier not in (None, images):
-      _log.info(
-        f'--logdir={self._logdir} has a run that learnt from {earlier}, and'
-        f' here are {images}: its files have changed, or --data_dir is another'
-      )
 
   def _find_given(self):
     wanted = self._resume
@@ -232,6 +187,27 @@ def from_flags(logdir, last_step):
 def begins_anew():
   """Whether what an earlier run has left in --logdir is moved aside."""
   return _RESUME.value != 'auto' and ATTEMPT not in os.environ
+
+
+def _check_is_same_run(logdir, images, flags_of_meaning):
+  """Raises cli.RunError if the run to go on with learnt something else."""
+  if not checkpoints.list_checkpoints(logdir):
+    return
+  if changed := run_flags.find_changed(logdir, flags_of_meaning):
+    then, now = changed
+    raise cli.RunError(
+      f'--logdir={logdir} has a run with {then}, but {now} is given: '
+      'give the flags it was trained with, another --logdir, or '
+      '--resume=never, which moves it aside; to begin a new run from its '
+      f'weights, --resume={logdir}'
+    )
+  # A task that is started again may get its images in another order.
+  earlier = run_data.read(logdir)
+  if ATTEMPT not in os.environ and earlier not in (None, images):
+    _log.info(
+      f'--logdir={logdir} has a run that learnt from {earlier}, and'
+      f' here are {images}: its files have changed, or --data_dir is another'
+    )
 
 
 def _has_best_or_lives(logdir):

@@ -1,0 +1,50 @@
+"""Which launch has begun a run that --resume asked for, and from what.
+
+A chief that is killed and started again learns here whether the one before it
+had done what --resume says.
+"""
+
+import json
+import os
+
+from distmnist.common import files
+from distmnist.common.names import LAUNCH_ID
+from distmnist.logdir import aside
+from distmnist.storage import paths
+
+_FILE = 'begin.json'
+
+
+def write(logdir, path):
+  """Notes that this launch has begun its run; without a launcher, nothing.
+
+  Args:
+    logdir: str.
+    path: str, the checkpoint that it begins with; None for the first weights.
+
+  Raises:
+    cli.RunError: the file cannot be written.
+  """
+  launch = os.environ.get(LAUNCH_ID)
+  if not launch:  # Then nobody starts this process again.
+    return
+  try:
+    with files.replacing(os.path.join(logdir, _FILE)) as file:
+      json.dump({'launch': launch, 'from': path}, file)
+  except OSError as error:
+    raise aside.not_written(logdir, error) from error
+
+
+def read(logdir):
+  """Returns {'launch': ..., 'from': path} as written; {} if nothing was."""
+  try:
+    found = json.loads(paths.read_text(os.path.join(logdir, _FILE)))
+  except (OSError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
+
+
+def has_begun(logdir):
+  """Whether this launch has written the file; True if no launch is known."""
+  launch = os.environ.get(LAUNCH_ID)
+  return not launch or read(logdir).get('launch') == launch
