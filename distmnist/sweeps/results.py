@@ -51,15 +51,19 @@ def take(report):
   """Returns a trial's result (dict), taken from a report.
 
   Raises:
-    ValueError: the report lacks the metric that is to judge it.
+    ValueError: the report lacks the metric that is to judge it, or that is not
+      finite.
   """
   metric = report.get('judged_by', _JUDGED_BY)
+  name = metric[1:]
   result = {name: report.get(name) for name in _REPORTED}
   result |= {'judged_by': metric} if metric != _JUDGED_BY else {}
   for split in 'validation', 'test':
     found = report.get(f'{split}_metrics') or {}
-    key = f'{split}_{metric[1:]}'
-    result[key] = found.get(metric[1:], report.get(key))
+    key = f'{split}_{name}'
+    result[key] = found.get(name, report.get(key))
+    if name in found and found[name] is None:
+      raise ValueError(f'its {key} is not a finite number')
   if result[key] is None:
     raise ValueError(f'it has no {key}')
   if not is_result(result):

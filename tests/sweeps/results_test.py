@@ -30,6 +30,15 @@ def test_it_has_the_metric_by_which_it_is_judged():
   [
     ({}, 'it has no test_accuracy'),
     ({'test_accuracy': 'good'}, 'not all are numbers'),
+    # Otherwise it would change by what the others are compared.
+    (
+      {
+        'judged_by': '-mse',
+        'validation_metrics': {'mse': None},
+        'test_metrics': {'mse': 1.0},
+      },
+      'its validation_mse is not a finite number',
+    ),
   ],
 )
 def test_a_report_without_a_number_is_none(report, message):
