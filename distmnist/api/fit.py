@@ -69,13 +69,7 @@ def fit(
     )
   if 'optimizer' not in settings:
     settings = _read_optimizer(model, 'learning_rate' in settings) | settings
-  splits = {'train': (x, y)}
-  if validation_data is not None:
-    if not isinstance(validation_data, (tuple, list)) or (
-      len(validation_data) != 2
-    ):
-      raise ValueError('validation_data: expected (x, y), without weights')
-    splits['validation'] = validation_data
+  splits = _make_splits((x, y), validation_data)
   with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
     logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
     os.makedirs(logdir, exist_ok=True)
@@ -83,6 +77,15 @@ def fit(
     settings = {'epochs': 1, 'batch_size': 32} | settings
     settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
     return _train(model, folder, splits, settings)
+
+
+def _make_splits(train, validation):
+  """Returns {name: (x, y)}; `validation` may be None."""
+  if validation is None:
+    return {'train': train}
+  if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+    raise ValueError('validation_data: expected (x, y), without weights')
+  return {'train': train, 'validation': validation}
 
 
 def _train(model, folder, splits, settings):
