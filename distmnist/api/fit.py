@@ -69,10 +69,7 @@ def fit(
     )
   if 'optimizer' not in settings:
     settings = _read_optimizer(model, 'learning_rate' in settings) | settings
-  splits = {'train': (x, y)}
-  if validation_data is not None:
-    _check_is_pair(validation_data)
-    splits['validation'] = validation_data
+  splits = _make_splits((x, y), validation_data)
   with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
     logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
     os.makedirs(logdir, exist_ok=True)
@@ -82,9 +79,13 @@ def fit(
     return _train(model, folder, splits, settings)
 
 
-def _check_is_pair(data):
-  if not (isinstance(data, (tuple, list)) and len(data) == 2):
+def _make_splits(train, validation):
+  """Returns {name: (x, y)}; `validation` may be None."""
+  if validation is None:
+    return {'train': train}
+  if not isinstance(validation, (tuple, list)) or len(validation) != 2:
     raise ValueError('validation_data: expected (x, y), without weights')
+  return {'train': train, 'validation': validation}
 
 
 def _train(model, folder, splits, settings):
