@@ -8,6 +8,7 @@ in training/problems/problem.py.
 
 import json
 import os
+import re
 import secrets
 import shutil
 import zipfile
@@ -103,8 +104,8 @@ def _check_same(folder, model, splits):
 def _describe(serialized):
   """Returns what a model computes, and its loss and metrics, as text.
 
-  Names count only by where they occur: the layers of a second model that is
-  built as the first have other names.
+  Names that Keras gives count only by where they occur: the layers of a second
+  model that is built as the first have other ones.
 
   Args:
     serialized: dict, what Keras makes of a model.
@@ -112,7 +113,7 @@ def _describe(serialized):
   compiled = serialized.get('compile_config') or {}
   judged = 'loss', 'loss_weights', 'metrics', 'weighted_metrics'
   config = [
-    *(serialized['class_name'], serialized['config']),
+    {key: serialized[key] for key in ('class_name', 'config')},
     {key: compiled.get(key) for key in judged},
   ]
   config = json.loads(json.dumps(config, default=str))
@@ -121,10 +122,18 @@ def _describe(serialized):
   return json.dumps(_number_names(config, names))
 
 
+def _is_keras_name(name, class_name):
+  """Whether Keras may have named an object of a class: dense_1, forward_gru."""
+  base = re.sub(r'(.)([A-Z][a-z]+)', r'\1_\2', class_name)
+  base = re.sub(r'([a-z])([A-Z])', r'\1_\2', base).lower()
+  return bool(re.fullmatch(rf'(\w+_)?{re.escape(base)}(_\d+)?', name))
+
+
 def _collect_names(config, names):
   if isinstance(config, dict):
-    name = config.get('name')
-    if isinstance(name, str):
+    own = config.get('config')
+    name = own.get('name') if isinstance(own, dict) else None
+    if isinstance(name, str) and _is_keras_name(name, config['class_name']):
       names.setdefault(name, f'name {len(names)}')
     config = list(config.values())
   if isinstance(config, list):

@@ -40,7 +40,8 @@ def eager():
 def make(units=4, activation=None, loss='mse'):
   """Returns a new model; Keras gives its layers names of their own."""
   given = keras.Input([2], name='x')
-  hidden = keras.layers.Dense(units, activation)(given)
+  # Named like its setting.
+  hidden = keras.layers.Dense(units, activation, name=activation)(given)
   both = keras.layers.Concatenate()([keras.layers.Dropout(0.5)(hidden), given])
   model = keras.Model(given, keras.layers.Dense(1)(both))
   model.compile('adam', loss, metrics=['mae'])
@@ -80,6 +81,14 @@ def test_another_call_is_refused_and_changes_nothing(
   # Nothing was trained yet: the first call may have been a mistake.
   fitted.fill(folder, make(**settings), splits, is_resumed=False)
   assert array_folder.load(folder, 'train')[1].tolist() == y.tolist()
+
+
+def test_names_of_the_users_own_count(tmp_path):
+  folder = str(tmp_path / 'fitted')
+  fitted.fill(folder, make(activation='tanh'), SPLITS, is_resumed=False)
+  fitted.fill(folder, make(activation='tanh'), SPLITS, is_resumed=True)
+  with pytest.raises(ValueError, match='has the training of another model'):
+    fitted.fill(folder, make(activation='relu'), SPLITS, is_resumed=True)
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path):
