@@ -1,11 +1,12 @@
 """fit: trains the caller's Keras model on a cluster."""
 
+import contextlib
 import glob
 import os
 import tempfile
 
-from distmnist.api import training
-from distmnist.storage import urls
+from distmnist.api import process, training
+from distmnist.storage import paths, urls
 
 # Keras optimizers, their names here, and which of their settings are flags.
 _OPTIMIZERS = {
@@ -70,13 +71,35 @@ def fit(
   if 'optimizer' not in settings:
     settings = _read_optimizer(model, 'learning_rate' in settings) | settings
   splits = _make_splits((x, y), validation_data)
-  with tempfile.TemporaryDirectory(prefix='distmnist_fit_') as temporary:
-    logdir = os.path.expanduser(logdir or os.path.join(temporary, 'run'))
-    os.makedirs(logdir, exist_ok=True)
+  with _opened(logdir) as logdir:
     folder = os.path.join(logdir, 'fitted')
     settings = {'epochs': 1, 'batch_size': 32} | settings
     settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
     return _train(model, folder, splits, settings)
+
+
+@contextlib.contextmanager
+def _opened(logdir):
+  """Yields the path of the log directory, a temporary one if it is None.
+
+  Of a temporary one the logs stay if the training fails: its error names them.
+  """
+  if logdir:
+    logdir = os.path.expanduser(logdir)
+    os.makedirs(logdir, exist_ok=True)
+    yield logdir
+    return
+  temporary = tempfile.mkdtemp(prefix='distmnist_fit_')
+  try:
+    yield temporary
+  except process.Error:
+    for name in set(os.listdir(temporary)) - {'logs'}:
+      paths.remove_folder(os.path.join(temporary, name))
+    raise
+  except BaseException:
+    paths.remove_folder(temporary)
+    raise
+  paths.remove_folder(temporary)
 
 
 def _make_splits(train, validation):

@@ -38,7 +38,8 @@ class Reader:
         be missing. By default all folders there, in the order of their names.
 
     Raises:
-      ValueError: there is no such folder, or it has no images.
+      ValueError: there is no such folder, it has no images, or one of them is
+        a link to no file.
     """
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
@@ -46,7 +47,7 @@ class Reader:
     there = {e.name for e in os.scandir(folder) if e.is_dir() and _is_seen(e)}
     self.class_names = sorted(there) if classes is None else list(classes)
     found = [
-      (entry.path, number)
+      (entry, number)
       for number, name in enumerate(self.class_names)
       if name in there
       for entry in _list(os.path.join(folder, name))
@@ -54,12 +55,15 @@ class Reader:
       and _is_seen(entry)
       and not entry.is_dir()
     ]
+    self._paths = [entry.path for entry, _ in found]
+    for path in self._paths:
+      if not os.path.isfile(path):
+        raise ValueError(f'{path} is a link to no file: mend or remove it')
     if not found:
       raise ValueError(
         f'{folder} has no images: expected one folder per class, with files '
         f'that end in {", ".join(_ENDINGS)}'
       )
-    self._paths = [path for path, _ in found]
     self._classes = np.array([number for _, number in found], np.int64)
     self.num_examples = len(found)
     self._decode = graph_function.GraphFunction(

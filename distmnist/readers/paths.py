@@ -13,15 +13,16 @@ def find(pattern):
   """Returns the paths (list of str) that a pattern names, sorted.
 
   Args:
-    pattern: str such as 'data/train-*.tfrecord', or a list of them. Files of a
-      store, such as 's3://bucket/train-*.tfrecord', are copied here; for them,
-      only the last part of the address may be a pattern.
+    pattern: str or path such as 'data/train-*.tfrecord', or a list of them.
+      Files of a store, such as 's3://bucket/train-*.tfrecord', are copied here;
+      for them, only the last part of the address may be a pattern.
 
   Raises:
     ValueError: a pattern names no file, or a file cannot be copied here.
   """
   found = []
-  for one in [pattern] if isinstance(pattern, str) else pattern:
+  is_one = isinstance(pattern, (str, os.PathLike))
+  for one in map(os.fspath, [pattern] if is_one else pattern):
     if urls.is_remote(one):
       paths = _fetch(one)
     else:

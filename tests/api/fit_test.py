@@ -1,10 +1,13 @@
 """fit: a Keras model of the caller's, trained by a cluster."""
 
+import os
+import tempfile
+
 import keras
 import pytest
 
 from distmnist import runtime
-from distmnist.api import fit
+from distmnist.api import fit, process
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,22 @@ def test_a_store_is_refused_in_one_line():
   with pytest.raises(ValueError, match='is in a store, but fit passes') as why:
     fit.fit(None, None, None, logdir='s3://bucket/run')
   assert '\n' not in str(why.value)
+
+
+@pytest.mark.parametrize(
+  'error, left', [(process.Error('x', 1, []), ['logs']), (KeyError, None)]
+)
+def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
+  monkeypatch, tmp_path, error, left
+):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+
+  def fail(model, folder, splits, settings):
+    for name in 'logs', 'fitted', 'lives':
+      os.makedirs(os.path.join(settings['logdir'], name))
+    raise error
+
+  monkeypatch.setattr(fit, '_train', fail)
+  with pytest.raises(type(error) if left else error):
+    fit.fit(None, 0, 0, optimizer='sgd')
+  assert [os.listdir(f) for f in tmp_path.iterdir()] == ([left] if left else [])

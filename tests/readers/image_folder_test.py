@@ -54,6 +54,14 @@ def test_a_file_that_is_no_image_is_named(folder, tmp_path):
     reader.read(np.array([0, 1]))
 
 
+def test_a_link_to_no_file_is_named_before_it_is_read(tmp_path):
+  (tmp_path / 'cat').mkdir()
+  link = tmp_path / 'cat' / '1.png'
+  link.symlink_to(tmp_path / 'gone.png')
+  with pytest.raises(ValueError, match=f'{link} is a link to no file'):
+    image_folder.Reader(str(tmp_path), size=(4, 4))
+
+
 def test_a_folder_without_images_is_named(tmp_path):
   with pytest.raises(ValueError, match='has no images: expected one folder'):
     image_folder.Reader(str(tmp_path), size=(4, 4))

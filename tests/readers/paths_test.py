@@ -17,6 +17,13 @@ def test_a_pattern_is_its_files_in_order(tmp_path):
   assert paths.find([f'{tmp_path}/b*', f'{tmp_path}/a0'])[:2] == b
 
 
+def test_a_path_need_not_be_text(tmp_path):
+  (tmp_path / 'a.csv').write_text('')
+  expected = [str(tmp_path / 'a.csv')]
+  assert paths.find(tmp_path / 'a.csv') == expected
+  assert paths.find([tmp_path / '*.csv']) == expected
+
+
 def test_a_pattern_without_files_is_named():
   with pytest.raises(ValueError, match=r'^/no/\*\.csv: no such file$'):
     paths.find('/no/*.csv')
