@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from distmnist.common import cli, signals
+from distmnist.common.names import LAUNCH_ID
 from distmnist.launching.supervisor import restart_limits
 from distmnist.spark import feed, training
 from tests.support import runner
@@ -131,6 +132,8 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   host, port = spec.pop('driver')
   assert host == '127.0.0.1' and port > 0
   assert len(spec.pop('secret')) == 64
+  [(launch, number)] = spec.pop('env')
+  assert launch == LAUNCH_ID and len(number) == 16
   flags = spec.pop('train_flags')
   assert flags[0] == '--do=x'
   assert ('--dataset=npy' in flags) == is_fed
@@ -138,7 +141,7 @@ def test_each_executor_learns_its_cluster_and_where_the_driver_is(
   fed = {'layout': {'leaves': []}, 'limit_mb': 4096.0, 'flag': 'data_dir'}
   assert spec == {
     **{'num_ps': 1, 'num_workers': 3, 'module': 'fake_train', 'main': None},
-    **{'attempt': 1, 'env': (), 'feed': fed if is_fed else None},
+    **{'attempt': 1, 'feed': fed if is_fed else None},
   }
   if not is_fed:
     assert sc.partitions == ([0, 1, 2, 3], 4)

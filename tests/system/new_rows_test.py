@@ -155,7 +155,11 @@ def test_a_checkpoint_of_another_table_is_one_line(tmp_path):
       'the model are whole numbers: give the model that it was trained with',
     ),
     (', 1, ', ', 2, ', shape),
-    ('layers.NewRows(2000)', 'layers.NewRows(9000)', f'{shape} [13920, 1]'),
+    (
+      'layers.NewRows(2000)',
+      'layers.NewRows(90)',
+      "has 4,560 rows in the table 'user', and the model ",
+    ),
   ):
     assert before in PROBLEM
     flags = train(tmp_path, PROBLEM.replace(before, after), 4)
@@ -163,3 +167,13 @@ def test_a_checkpoint_of_another_table_is_one_line(tmp_path):
     *_, last = errors.splitlines()
     assert last.startswith('distmnist.train: error: ')
     assert message in last
+
+
+@pytest.mark.slow
+def test_a_larger_table_goes_on_where_the_smaller_one_was(tmp_path):
+  programs.run_forked('train', *train(tmp_path, PROBLEM, 2))
+  larger = PROBLEM.replace('layers.NewRows(2000)', 'layers.NewRows(9000)')
+  assert larger != PROBLEM
+  said, _ = programs.run_forked('train', *train(tmp_path, larger, 4))
+  assert "the table 'user' gets 13,920 rows instead of the 4,560 in" in said
+  assert 'table user          80 rows, room for 9,000' in said
