@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.common.names import PACKAGE
 from distmnist.data import data_order, read_ahead
 from distmnist.data import split as split_lib
 
@@ -77,6 +78,8 @@ class Streamed:
       ValueError: it has no examples, or its blocks have more or fewer.
     """
     self._reader = reader
+    # Ours give new arrays each time; a subclass may not.
+    self._is_ours = type(reader).__module__.startswith(f'{PACKAGE}.readers.')
     self.num_examples = reader.num_examples
     self.class_names = getattr(reader, 'class_names', None)
     if self.num_examples < 1:
@@ -153,7 +156,8 @@ class Streamed:
     A reader may give the same memory each time, with other values, while
     batches that were read ahead still wait for their steps.
     """
-    return [array.copy() for array in self._read(indices).arrays()]
+    arrays = self._read(indices).arrays()
+    return arrays if self._is_ours else [array.copy() for array in arrays]
 
   def _read(self, indices):
     """Returns the split.Split of some examples; checks what was read."""

@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import data_order, streamed
+from distmnist.readers import csv
 
 
 @pytest.fixture(autouse=True)
@@ -154,10 +155,16 @@ def test_what_failed_elsewhere_is_kept_too(monkeypatch):
   assert isinstance(streamed.find_failure(), ZeroDivisionError)
 
 
-def test_a_reader_may_use_its_memory_again():
+@pytest.mark.parametrize('base', [Reader, csv.Reader])
+def test_a_reader_may_use_its_memory_again(base):
   buffer = np.zeros([40], np.float32)
 
-  class Reusing(Reader):
+  class Reusing(base):
+    num_examples = 40
+
+    def __init__(self):
+      pass
+
     def read(self, indices):
       found = buffer[: len(indices)]
       found[:] = indices
