@@ -90,16 +90,19 @@ def _opened(logdir):
     yield logdir
     return
   temporary = tempfile.mkdtemp(prefix='distmnist_fit_')
+  kept = ()
   try:
     yield temporary
   except process.Error:
-    for name in set(os.listdir(temporary)) - {'logs'}:
-      paths.remove_folder(os.path.join(temporary, name))
+    kept = ('logs',)
     raise
-  except BaseException:
-    paths.remove_folder(temporary)
-    raise
-  paths.remove_folder(temporary)
+  finally:
+    for entry in os.scandir(temporary):
+      if entry.name not in kept:
+        remove = paths.remove_folder if entry.is_dir() else paths.remove
+        remove(entry.path)
+    if not kept:
+      os.rmdir(temporary)
 
 
 def _make_splits(train, validation):

@@ -121,6 +121,8 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
   def fail(model, folder, splits, settings):
     for name in 'logs', 'fitted', 'lives':
       os.makedirs(os.path.join(settings['logdir'], name))
+    with open(os.path.join(settings['logdir'], 'train.flags'), 'w'):
+      pass
     raise error
 
   monkeypatch.setattr(fit, '_train', fail)
