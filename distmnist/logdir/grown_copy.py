@@ -68,20 +68,18 @@ def write(path, target, growths):
   kept_copy.check_room(
     f'{path}: a copy with larger tables is written', int(needed)
   )
-  with tf.Graph().as_default(), tf.device('/cpu:0'):
-    config = tf.ConfigProto(device_count={'GPU': 0})
-    with tf.Session(config=config) as session:
-      copy = slice_copy.SliceCopy(session, target)
-      try:
-        copy.copy(path, sorted(shapes.keys() - found.keys()), 'plain')
-        for name, growth in sorted(found.items()):
-          _copy_table(copy, path, reader, name, growth)
-        copy.merge()
-      except tf.errors.OpError as error:
-        raise cli.RunError(
-          f'checkpoint {path} cannot be copied to {target}, with larger '
-          f'tables: {errors.explain(error)}'
-        ) from error
+  with slice_copy.opened() as session:
+    copy = slice_copy.SliceCopy(session, target)
+    try:
+      copy.copy(path, sorted(shapes.keys() - found.keys()), 'plain')
+      for name, growth in sorted(found.items()):
+        _copy_table(copy, path, reader, name, growth)
+      copy.merge()
+    except tf.errors.OpError as error:
+      raise cli.RunError(
+        f'checkpoint {path} cannot be copied to {target}, with larger '
+        f'tables: {errors.explain(error)}'
+      ) from error
 
 
 def _copy_table(copy, path, reader, name, growth):

@@ -1,11 +1,22 @@
 """Copies variables between checkpoints, of a large one some rows at a time."""
 
+import contextlib
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import partial_names
 
 # The most bytes of a variable that are copied at once.
 SLICE_BYTES = 2**25
+
+
+@contextlib.contextmanager
+def opened():
+  """Yields a tf.Session on the CPU, in whose graph copies are made."""
+  with tf.Graph().as_default(), tf.device('/cpu:0'):
+    config = tf.ConfigProto(device_count={'GPU': 0})
+    with tf.Session(config=config) as session:
+      yield session
 
 
 class SliceCopy:

@@ -47,19 +47,17 @@ def put_together(path, base_path, target, base_name):
     PartialError: names what cannot be used, and why.
     cli.RunError: `target` cannot be written.
   """
-  with tf.Graph().as_default(), tf.device('/cpu:0'):
-    config = tf.ConfigProto(device_count={'GPU': 0})
-    with tf.Session(config=config) as session:
-      try:
-        _Copy(session, path, base_path, target, base_name).run()
-      except tf.errors.OpError as error:
-        kind = error.op.name.partition('_of_')[0] if error.op else 'partial'
-        why = errors.explain(error)
-        if kind == 'base':
-          why = _blame(base_name, 'is not whole', path) + f': {why}'
-        elif kind != 'partial':
-          raise cli.RunError(f'{target} cannot be written: {why}') from error
-        raise PartialError(why) from error
+  with slice_copy.opened() as session:
+    try:
+      _Copy(session, path, base_path, target, base_name).run()
+    except tf.errors.OpError as error:
+      kind = error.op.name.partition('_of_')[0] if error.op else 'partial'
+      why = errors.explain(error)
+      if kind == 'base':
+        why = _blame(base_name, 'is not whole', path) + f': {why}'
+      elif kind != 'partial':
+        raise cli.RunError(f'{target} cannot be written: {why}') from error
+      raise PartialError(why) from error
 
 
 class _Copy(slice_copy.SliceCopy):

@@ -28,11 +28,11 @@ def describe(rule, strategy, has_model=True):
     strategy: strategy.Strategy.
     has_model: bool, whether --model is trained.
   """
-  lines = []
+  given, lines = _find_given(), []
   for choice in _CHOICES:
     values = set(FLAGS[choice].parser.enum_values)
     chosen = rule if choice == 'strategy' else FLAGS[choice].value
-    for flag in _find_given():
+    for flag in given:
       found = _FOR.match(flag.help)
       names = found[1].split(', ') if found else []
       is_known = values.issuperset(names) and (has_model or choice != 'model')
@@ -44,7 +44,7 @@ def describe(rule, strategy, has_model=True):
   if not strategy.has_local_steps:
     lines += [
       f'{_show(flag)} is for strategies with local steps, and {rule} has none'
-      for flag in _find_given()
+      for flag in given
       if flag.name in _LOCAL
     ]
   return lines

@@ -143,6 +143,13 @@ def test_the_task_ends_with_the_run(folder, run_task):
   )
 
 
+def read_starts(run_task):
+  """Returns how the lines of a task that ends well begin, after the first."""
+  code, lines = run_task()
+  assert code == 0
+  return [line.split('  ')[0] for line in lines[1:]]
+
+
 def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
   folder, run_task
 ):
@@ -153,9 +160,7 @@ def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
     os.remove(logdirs.report_path(folder.path))
 
   folder.events = [lambda: None, begin, lambda: folder.save(9), folder.end]
-  code, lines = run_task()
-  assert code == 0
-  assert [line.split('  ')[0] for line in lines[1:]] == [
+  assert read_starts(run_task) == [
     'step 5',
     'step 9',
     'the run has ended',
@@ -175,9 +180,7 @@ def test_what_an_earlier_run_has_saved_is_not_taken_for_this_one(
     logdirs.sign(folder.path, 'a life')
 
   folder.events = [lambda: None, begin, lambda: folder.save(0), folder.end]
-  code, lines = run_task()
-  assert code == 0
-  assert [line.split('  ')[0] for line in lines[1:]] == [
+  assert read_starts(run_task) == [
     'step 0',
     'the run has ended',
   ]
@@ -187,7 +190,7 @@ def test_what_an_earlier_run_has_saved_is_not_taken_for_this_one(
     chief.take()
     os.remove(logdirs.report_path(folder.path))
     folder.events = [folder.end]
-    assert [line.split('  ')[0] for line in run_task()[1][1:]] == [
+    assert read_starts(run_task) == [
       'step 0',
       'the run has ended',
     ]
