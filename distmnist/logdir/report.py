@@ -4,10 +4,10 @@ import collections
 import dataclasses
 import itertools
 import json
-import math
 
 from distmnist.common import cli, files
 from distmnist.logdir import row_report
+from distmnist.watching import metrics_file
 
 # What a report has for each life, for each worker and for all together.
 SUMMED = (
@@ -220,7 +220,7 @@ def write(report, path):
   """
   try:
     with files.replacing(path) as file:
-      json.dump(_clean(report), file, indent=2, allow_nan=False)
+      json.dump(metrics_file.clean(report), file, indent=2, allow_nan=False)
       file.write('\n')
   except OSError as error:
     raise cli.RunError(
@@ -229,13 +229,3 @@ def write(report, path):
       ' the same command writes the report'
     ) from error
   return path
-
-
-def _clean(value):
-  """Returns `value` with None in place of each nan and infinity."""
-  if isinstance(value, dict):
-    return {name: _clean(x) for name, x in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [_clean(x) for x in value]
-  is_number = not isinstance(value, float) or math.isfinite(value)
-  return value if is_number else None

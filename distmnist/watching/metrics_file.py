@@ -82,7 +82,7 @@ class Writer:
           f'{self._path} cannot be written: {error.strerror}; the training '
           'goes on without'
         )
-    return _clean(self._own | line)
+    return clean(self._own | line, _shorten)
 
   def _append(self, line):
     if not urls.is_remote(self._logdir) and not os.path.isdir(self._logdir):
@@ -91,7 +91,9 @@ class Writer:
     # The file may have been moved away: each new one gets a start line.
     if self._start and not self._is_begun():
       lines.insert(0, self._start)
-    text = ''.join(json.dumps(_clean(self._own | x)) + '\n' for x in lines)
+    text = ''.join(
+      json.dumps(clean(self._own | x, _shorten)) + '\n' for x in lines
+    )
     os.makedirs(os.path.dirname(self._path), exist_ok=True)
     _append_whole(self._path, text.encode())
     self._inode = os.stat(self._path).st_ino
@@ -125,18 +127,25 @@ def _append_whole(path, data):
     os.close(fd)
 
 
-def _clean(value):
-  """Returns `value` with floats rounded, and None for those not finite."""
+def clean(value, shorten=float):
+  """Returns `value` as JSON has it, with None for floats that are not finite.
+
+  Args:
+    value: a nest of dicts, lists and tuples.
+    shorten: callable, of a finite float.
+  """
   if isinstance(value, dict):
-    return {str(name): _clean(x) for name, x in value.items()}
+    return {str(name): clean(x, shorten) for name, x in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_clean(x) for x in value]
+    return [clean(x, shorten) for x in value]
   if hasattr(value, 'item'):  # From NumPy.
     value = value.item()
   if not isinstance(value, float):
     return value
-  if not math.isfinite(value):
-    return None
+  return shorten(value) if math.isfinite(value) else None
+
+
+def _shorten(value):
   return round(value, 3) if abs(value) >= 1e6 else float(f'{value:.7g}')
 
 
