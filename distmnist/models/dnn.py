@@ -6,26 +6,16 @@ exercise's last part splits the net vertically: --vertical_slices=2.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers
+from distmnist.nn import hidden, layers
 
 
 def make(num_classes):
   hidden_units = layers.hidden_units_from_flags(default=[160] * 5)
-  num_slices = layers.vertical_slices_from_flags(hidden_units)
   dropout_rate = layers.dropout_rate_from_flags(default=0)
+  build_hidden = hidden.make(hidden_units, tf.nn.elu, 'he', dropout_rate)
 
   def build(images, is_training):
-    slices = [layers.flatten(images)]
-    # Evaluation runs the whole net on one device.
-    n = num_slices if is_training else 1
-    for i, units in enumerate(hidden_units, start=1):
-      sums = layers.split_dense(slices, units, n, f'hidden{i}', 'he')
-      slices = []
-      for part in sums:
-        with tf.colocate_with(part):
-          part = layers.dropout(tf.nn.elu(part), dropout_rate, is_training)
-        slices.append(part)
-    outputs = slices[0] if len(slices) == 1 else tf.concat(slices, 1)
+    outputs = build_hidden(layers.flatten(images), is_training)
     return layers.dense(outputs, num_classes, 'softmax')
 
   return build

@@ -7,20 +7,16 @@ start out saturated. --initializer=glorot learns far faster.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers
+from distmnist.nn import hidden, layers
 
 
 def make(num_classes):
   hidden_units = layers.hidden_units_from_flags(default=[100])
   initializer = layers.initializer_from_flags(default='normal')
+  build_hidden = hidden.make(hidden_units, tf.nn.sigmoid, initializer)
 
   def build(images, is_training):
-    del is_training
-    outputs = layers.flatten(images)
-    for i, units in enumerate(hidden_units, start=1):
-      outputs = tf.nn.sigmoid(
-        layers.dense(outputs, units, f'hidden{i}', initializer)
-      )
+    outputs = build_hidden(layers.flatten(images), is_training)
     return layers.dense(outputs, num_classes, 'softmax', initializer)
 
   return build

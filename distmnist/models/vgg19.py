@@ -12,7 +12,7 @@ smaller than 32 x 32 are padded with zeros; at 32 x 32 the first dense layer has
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import layers
+from distmnist.nn import hidden, layers
 
 MIN_SIZE = 32  # Five pools leave one pixel.
 # Per block: (convolutions, filters).
@@ -21,6 +21,9 @@ _BLOCKS = (2, 64), (2, 128), (4, 256), (4, 512), (4, 512)
 
 def make(num_classes):
   dropout_rate = layers.dropout_rate_from_flags(default=0.5)
+  build_dense = hidden.make(
+    [4096, 4096], tf.nn.relu, 'he', dropout_rate, 'dense'
+  )
 
   def build(images, is_training):
     outputs = layers.pad(images, MIN_SIZE)
@@ -29,10 +32,7 @@ def make(num_classes):
         name = f'conv{block}_{i}'
         outputs = tf.nn.relu(layers.conv(outputs, filters, 3, name, 'he'))
       outputs = layers.max_pool(outputs)
-    outputs = layers.flatten(outputs)
-    for name in ('dense1', 'dense2'):
-      outputs = tf.nn.relu(layers.dense(outputs, 4096, name, 'he'))
-      outputs = layers.dropout(outputs, dropout_rate, is_training)
+    outputs = build_dense(layers.flatten(outputs), is_training)
     return layers.dense(outputs, num_classes, 'softmax')
 
   return build

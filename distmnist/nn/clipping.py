@@ -25,8 +25,19 @@ def _find_norm(gradients):
   of_dtype = {}
   for gradient in gradients:
     if gradient is not None:
+      with tf.device(gradient.device):
+        gradient = widen(gradient)
       of_dtype.setdefault(gradient.dtype, []).append(gradient)
   norms = [tf.global_norm(some) for some in of_dtype.values()]
   if len(norms) == 1:
     return norms[0]
   return tf.global_norm([tf.cast(norm, tf.float32) for norm in norms])
+
+
+def widen(tensor):
+  """Returns a tensor of 16 bits in float32, others as they are.
+
+  It is to be squared, and the square of 256 is infinite in float16.
+  """
+  is_narrow = tensor.dtype.size < tf.float32.size
+  return tf.cast(tensor, tf.float32) if is_narrow else tensor

@@ -8,13 +8,14 @@ layer, eta being the rate and lambda the weight decay:
   r = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + lambda w
   w <- w - eta (||w|| / ||r||) r
 
-The ratio is 1 where a norm is 0. Biases and the scales of batch norm (rank 0 or
-1) have the ratio 1 and lambda = 0. Norms of whole layers: see trust_ratio.py.
+The ratio is 1 where ||w|| or ||r|| is 0, as in the authors' program. Biases and
+the scales of batch norm (rank 0 or 1) have the ratio 1 and lambda = 0. Norms of
+whole layers: see trust_ratio.py.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import trust_ratio
+from distmnist.nn import lean_updates, trust_ratio
 from distmnist.nn import weight_decay as weight_decay_lib
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-6  # As in the authors' program.
@@ -30,7 +31,7 @@ class Lamb(tf.train.AdamOptimizer):
       weight_decay: float, lambda.
       use_locking: bool, whether an update locks its variable.
     """
-    rate = trust_ratio.make_number(learning_rate)
+    rate = lean_updates.make_number(learning_rate)
     super().__init__(rate, _BETA1, _BETA2, _EPSILON, use_locking, 'Lamb')
     self._decay = weight_decay
     self._moments = {}
@@ -80,4 +81,5 @@ def _scale(step, weights, norms):
   if norms is None:
     return step
   with tf.device(weights.device):
-    return trust_ratio.scale(trust_ratio.divide(*norms), step)
+    w, r = norms
+    return trust_ratio.scale(trust_ratio.choose(w / r, norms), step)

@@ -7,13 +7,15 @@ momentum, beta the weight decay and eta the trust coefficient:
   lambda = eta ||w|| / (||g|| + beta ||w||)
   v <- m v + gamma lambda (g + beta w);  w <- w - v
 
-lambda is 1 where a norm is 0. Biases and the scales of batch norm (rank 0 or 1)
-have lambda = 1 and beta = 0. Norms of whole layers: see trust_ratio.py.
+lambda is 1 where ||w|| or ||g|| is 0, as in the authors' program: where g is 0
+the weights shrink by gamma beta, not by gamma eta. Biases and the scales of
+batch norm (rank 0 or 1) have lambda = 1 and beta = 0. Norms of whole layers:
+see trust_ratio.py.
 """
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import trust_ratio
+from distmnist.nn import lean_updates, trust_ratio
 
 
 class Lars(tf.train.MomentumOptimizer):
@@ -34,7 +36,7 @@ class Lars(tf.train.MomentumOptimizer):
       use_locking: bool, whether an update locks its variable.
     """
     super().__init__(1.0, momentum, use_locking, 'Lars')
-    self._rate = trust_ratio.make_number(learning_rate)
+    self._rate = lean_updates.make_number(learning_rate)
     self._decay = weight_decay
     self._coefficient = trust_coefficient
 
@@ -51,7 +53,8 @@ class Lars(tf.train.MomentumOptimizer):
       if norms is None:
         return trust_ratio.scale(self._rate, gradient)
       w, g = norms
-      ratio = trust_ratio.divide(self._coefficient * w, g + self._decay * w)
+      ratio = self._coefficient * w / (g + self._decay * w)
+      ratio = trust_ratio.choose(ratio, norms)
       if self._decay:
         gradient += self._decay * weights.read_value()
       return trust_ratio.scale(self._rate * ratio, gradient)

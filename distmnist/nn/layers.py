@@ -23,7 +23,6 @@ from absl import flags
 
 from distmnist.common import cli
 from distmnist.data import seeds
-from distmnist.exchange import model_variables
 from distmnist.exchange.tables.new_rows import NewRows  # noqa: F401
 from distmnist.nn.embeddings import embedding  # noqa: F401  One of the layers.
 
@@ -54,15 +53,6 @@ _DROPOUT_RATE = flags.DEFINE_float(
   lower_bound=0,
   upper_bound=0.99,
 )
-_VERTICAL_SLICES = flags.DEFINE_integer(
-  'vertical_slices',
-  1,
-  'dnn: slices of the units of each hidden layer. With async_sgd, sync_sgd and '
-  'ssp each is computed on the ps that holds it: activations are sent instead '
-  'of weights, and the byte counts leave them out. With other rules each '
-  'worker has a copy of all slices.',
-  lower_bound=1,
-)
 
 
 def dropout_rate_from_flags(default):
@@ -81,17 +71,6 @@ def hidden_units_from_flags(default):
       f'{_MAX_UNITS:,}, such as 300,100'
     )
   return tuple(int(word) for word in words)
-
-
-def vertical_slices_from_flags(hidden_units):
-  """Returns --vertical_slices; raises cli.UsageError if a layer has fewer."""
-  num_slices = _VERTICAL_SLICES.value
-  if num_slices > min(hidden_units):
-    raise cli.UsageError(
-      f'--vertical_slices={num_slices}, but a hidden layer has '
-      f'{min(hidden_units)} units: expected at most that many'
-    )
-  return num_slices
 
 
 def initializer_from_flags(default):
@@ -137,52 +116,6 @@ def dense(inputs, units, name, initializer='glorot'):
       'biases', [units], initializer=tf.zeros_initializer()
     )
     return tf.nn.bias_add(tf.matmul(inputs, weights), biases)
-
-
-def split_dense(inputs, units, num_slices, name, initializer='glorot'):
-  """A dense layer whose units are computed in separate slices.
-
-  A slice has its columns of the weights and is computed where they are: on
-  their ps, unless the rule keeps a copy on the worker.
-
-  Args:
-    inputs: list of float32 [batch, n_i], slices of the previous layer.
-    units: int.
-    num_slices: int, at most `units`.
-    name: str, of the layer. Its variables are those of `dense`.
-    initializer: str, one of INITIALIZERS.
-
-  Returns:
-    A list of float32 [batch, units_j], each on the device of its slice.
-  """
-
-  if num_slices == 1:
-    return [dense(inputs[0], units, name, initializer)]
-
-  def get_slices(kind, shape, initializer):
-    variable = tf.get_variable(
-      kind,
-      shape,
-      initializer=initializer,
-      partitioner=tf.fixed_size_partitioner(num_slices, len(shape) - 1),
-      collections=[tf.GraphKeys.GLOBAL_VARIABLES, model_variables.IN_PLACE],
-    )
-    return [variable] if tf.is_tensor(variable) else list(variable)
-
-  num_inputs = sum(part.shape.as_list()[-1] for part in inputs)
-  with tf.variable_scope(name) as scope:
-    weights = get_slices(
-      'weights',
-      [num_inputs, units],
-      make_initializer(initializer, f'{scope.name}/weights'),
-    )
-    biases = get_slices('biases', [units], tf.zeros_initializer())
-    outputs = []
-    for part, bias in zip(weights, biases, strict=True):
-      with tf.colocate_with(part):
-        whole = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
-        outputs.append(tf.nn.bias_add(tf.matmul(whole, part), bias))
-    return outputs
 
 
 def conv(

@@ -13,6 +13,15 @@ def make_lean(optimizer):
   optimizer._finish = functools.partial(_finish_by_device, optimizer._finish)
 
 
+def make_number(value):
+  """Returns `value` as a float, or unchanged if it is a tensor that may change.
+
+  The float becomes a constant where it is used, and is sent to no other ps.
+  """
+  number = tf.get_static_value(value)
+  return value if number is None else float(number)
+
+
 def _prepare_numbers(optimizer, prepare):
   """Calls `prepare` and turns the constants that it has made into numbers.
 
@@ -22,9 +31,8 @@ def _prepare_numbers(optimizer, prepare):
   """
   prepare()
   for name, value in vars(optimizer).items():
-    number = tf.get_static_value(value) if tf.is_tensor(value) else None
-    if number is not None:
-      setattr(optimizer, name, float(number))
+    if tf.is_tensor(value):
+      setattr(optimizer, name, make_number(value))
 
 
 def _finish_by_device(finish, update_ops, name):

@@ -3,8 +3,9 @@
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.exchange.tables import tables_apart
 from distmnist.nn import (
+  beta_powers,
   clipping,
   gradient_accumulation,
   lean_updates,
@@ -54,34 +55,24 @@ _LOCAL_LEARNING_RATE = flags.DEFINE_float(
 _MOMENTUM = flags.DEFINE_float(
   'momentum',
   0.9,
-  'Momentum of --optimizer=momentum, nesterov, rmsprop and lars (0 for none).',
+  'momentum, nesterov, rmsprop, lars: the momentum; 0 for none.',
   lower_bound=0,
   upper_bound=1,
 )
 _WEIGHT_DECAY = flags.DEFINE_float(
   'weight_decay',
   None,
-  'Decoupled weight decay: in each update a weight also loses this times the '
-  'learning rate of itself, except for biases and whatever else has rank 0 or '
+  'Decoupled weight decay: each update also shrinks a weight by this fraction '
+  'times the learning rate, except for biases and whatever else has rank 0 or '
   '1. By default 0.01 with --optimizer=adamw and lamb, else 0. lars and lamb '
   'include it in what they scale.',
   lower_bound=0,
 )
-_FTRL_L1 = flags.DEFINE_float(
-  'ftrl_l1',
-  0,
-  'L1 penalty of --optimizer=ftrl, by which weights become exactly 0.',
-  lower_bound=0,
-)
-_FTRL_L2 = flags.DEFINE_float(
-  'ftrl_l2', 0, 'L2 penalty of --optimizer=ftrl.', lower_bound=0
-)
-_TRUST_COEFFICIENT = flags.DEFINE_float(
-  'trust_coefficient',
-  0.001,
-  'eta of --optimizer=lars: the rate of a layer is --learning_rate times this '
-  'times the norm of its weights over that of their gradient.',
-  lower_bound=0,
+_DECAY_BIASES = flags.DEFINE_bool(
+  'decay_biases',
+  False,
+  'sgd, momentum, nesterov, adam, adamw, adagrad, rmsprop: --weight_decay also '
+  "shrinks what has rank 0 or 1, as in Keras's and PyTorch's optimizers.",
 )
 _CLIP_NORM = flags.DEFINE_float(
   'clip_norm',
@@ -111,6 +102,7 @@ def make_optimizer(
   clip_norm=None,
   use_locking=False,
   weight_decay=0,
+  decay_biases=False,
   **own,
 ):
   """Returns a new tf.train.Optimizer.
@@ -122,7 +114,8 @@ def make_optimizer(
     clip_norm: float or None; compute_gradients clips by this global L2 norm.
     use_locking: bool, whether an update locks its variable.
     weight_decay: float, for all but ftrl; see weight_decay.py.
-    **own: l1 and l2, floats, for ftrl; trust_coefficient, float, for lars.
+    decay_biases: bool, for all but ftrl, lars and lamb, likewise.
+    **own: what only some have; see named_optimizers.make.
   """
   common = {'learning_rate': learning_rate, 'use_locking': use_locking}
   has_decay = name in ('lars', 'lamb')
@@ -131,8 +124,11 @@ def make_optimizer(
   optimizer = named_optimizers.make(name, momentum, common, own)
   lean_updates.make_lean(optimizer)
   sparse_updates.add(optimizer)
+  beta_powers.add(optimizer)
   if weight_decay and not has_decay:
-    weight_decay_lib.add(optimizer, learning_rate, weight_decay)
+    weight_decay_lib.add(
+      optimizer, learning_rate, weight_decay, 0 if decay_biases else 2
+    )
   whole_gradients.add(optimizer)
   # Clipping acts on the mean over the slices of a batch.
   gradient_accumulation.add(optimizer)
@@ -177,52 +173,12 @@ def from_flags(global_step, num_workers, epochs_per_update=1.0):
       clip_norm=_CLIP_NORM.value,
       use_locking=_USE_LOCKING.value,
       weight_decay=_weight_decay_of(name),
-      **_own_settings(name),
+      decay_biases=_DECAY_BIASES.value,
+      **named_optimizers.own_from_flags(name),
     )
     return schedules.read_first(optimizer, rate) if is_local else optimizer
 
   return make, learning_rate
-
-
-def check_flags(has_local_steps):
-  """Raises cli.UsageError if the optimizer flags do not fit together.
-
-  Args:
-    has_local_steps: bool, whether the rule's workers take steps on own copies.
-  """
-  used = {_OPTIMIZER.value}
-  if has_local_steps:
-    used.add(_local_name())
-    if _local_name() == 'ftrl':
-      given = _LOCAL_OPTIMIZER.name if _LOCAL_OPTIMIZER.value else 'optimizer'
-      raise cli.UsageError(
-        f'--{given}=ftrl computes weights from its own sums, and would undo '
-        "each pull of a worker's copy: give a --local_optimizer such as adagrad"
-      )
-  if _WEIGHT_DECAY.value and 'ftrl' in used:
-    raise cli.UsageError(
-      f'--weight_decay={_WEIGHT_DECAY.value:g} does not go with '
-      '--optimizer=ftrl, which computes weights anew from its sums: take '
-      '--ftrl_l2'
-    )
-  for flag, name in (
-    (_FTRL_L1, 'ftrl'),
-    (_FTRL_L2, 'ftrl'),
-    (_TRUST_COEFFICIENT, 'lars'),
-  ):
-    if flag.value != flag.default and name not in used:
-      raise cli.UsageError(
-        f'--{flag.name}={flag.value:g} needs --optimizer={name}, not '
-        f'{_OPTIMIZER.value}'
-      )
-
-
-def _own_settings(name):
-  if name == 'ftrl':
-    return {'l1': _FTRL_L1.value, 'l2': _FTRL_L2.value}
-  return (
-    {'trust_coefficient': _TRUST_COEFFICIENT.value} if name == 'lars' else {}
-  )
 
 
 def _weight_decay_of(name):
@@ -234,6 +190,20 @@ def _weight_decay_of(name):
 def base_rate_from_flags():
   """Returns (--optimizer, --learning_rate); 'sgd' has no weight decay."""
   return _describe(_OPTIMIZER.value), _LEARNING_RATE.value
+
+
+def find_used(strategy):
+  """Returns the names (set of str) of the optimizers that move something.
+
+  Args:
+    strategy: strategy.Strategy.
+  """
+  used = set()
+  if strategy.has_center_optimizer or tables_apart.is_wanted():
+    used.add(_OPTIMIZER.value)
+  if strategy.has_local_steps:
+    used.add(_local_name())
+  return used
 
 
 def local_name_from_flags():

@@ -174,6 +174,13 @@ def from_flags(num_workers, epochs_per_update=1.0):
   )
 
 
+def counts_epochs():
+  """Whether the rate depends on how many epochs have passed, a bool."""
+  return _LR_SCHEDULE_UNIT.value == 'epochs' and (
+    _LR_SCHEDULE.value != 'constant'
+  )
+
+
 def check_flags():
   """Checks the flags before anything is built; raises cli.UsageError."""
   unit = _LR_SCHEDULE_UNIT.value

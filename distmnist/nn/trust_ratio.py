@@ -11,7 +11,8 @@ the authors' programs: their norm is no measure of the layer.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.nn import weight_decay
+from distmnist.exchange.tables import shard_slices
+from distmnist.nn import clipping, weight_decay
 
 
 def build_norms(pairs):
@@ -31,7 +32,7 @@ def build_norms(pairs):
     # By now this step has computed its gradient with the old w.
     with tf.device(w.device), tf.control_dependencies([tensor]):
       values = w.read_value(), tensor
-      squares = [tf.reduce_sum(value**2) for value in values]
+      squares = [tf.reduce_sum(clipping.widen(value) ** 2) for value in values]
       squares = tf.stack([tf.cast(square, tf.float32) for square in squares])
     there = sums.setdefault(w.device, {})
     there.setdefault(_whole_name(w), []).append(squares)
@@ -67,10 +68,14 @@ def _add_up(device, layers, sent):
     }
 
 
-def divide(numerator, denominator):
-  """Returns the ratio of two norms, 1 where one of them is 0."""
-  ratio = tf.math.divide_no_nan(numerator, denominator)
-  return tf.where(ratio > 0, ratio, tf.ones_like(ratio))
+def choose(ratio, norms):
+  """Returns the ratio of a layer, 1 where one of its norms is 0.
+
+  Args:
+    ratio: float32 scalar tensor; may be no number there.
+    norms: (||w||, ||tensor||), see `build_norms`.
+  """
+  return tf.where(tf.minimum(*norms) > 0, ratio, tf.ones_like(ratio))
 
 
 def scale(factor, tensor):
@@ -78,15 +83,5 @@ def scale(factor, tensor):
   return tf.cast(factor, tensor.dtype) * tensor
 
 
-def make_number(value):
-  """Returns `value` as a float, or unchanged if it is a tensor that may change.
-
-  The float becomes a constant where it is used, and is sent to no other ps.
-  """
-  number = tf.get_static_value(value)
-  return value if number is None else float(number)
-
-
 def _whole_name(variable):
-  shard = variable._get_save_slice_info()
-  return shard.full_name if shard else variable.op.name
+  return shard_slices.find_place(variable)[0]

@@ -6,40 +6,45 @@ the whole rate eta and not by its schedule alone, as in PyTorch's AdamW:
 
   w <- w - eta lambda w - (the optimizer's step, of the w before)
 
-Biases and the scales of batch norm, all of rank 0 or 1, do not decay. A shard
-has the rank of its variable, and each element decays on its own, so w may be in
-any number of shards.
+Biases and the scales of batch norm, all of rank 0 or 1, decay only if this is
+asked for. A shard has the rank of its variable, and each element decays on its
+own, so w may be in any number of shards.
 """
 
 import functools
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.nn import lean_updates
 
-def add(optimizer, learning_rate, weight_decay):
+
+def add(optimizer, learning_rate, weight_decay, min_rank=2):
   """Makes `optimizer` decay weights whenever it applies a gradient to them.
 
   Args:
     optimizer: tf.train.Optimizer whose step does not depend on w.
     learning_rate: float or float32 scalar tensor, eta.
     weight_decay: float, lambda.
+    min_rank: int, the smallest rank of what decays.
   """
-  rate = tf.get_static_value(learning_rate)
   optimizer._resource_apply_dense = functools.partial(
     _apply_and_decay,
     optimizer._resource_apply_dense,
-    learning_rate if rate is None else float(rate),
+    lean_updates.make_number(learning_rate),
     weight_decay,
+    min_rank,
   )
 
 
-def decays(variable):
+def decays(variable, min_rank=2):
   """Returns whether `variable`, or a shard of one, decays, a bool."""
-  return variable.shape.rank > 1
+  return variable.shape.rank >= min_rank
 
 
-def _apply_and_decay(apply, learning_rate, weight_decay, gradient, variable):
-  if not decays(variable):
+def _apply_and_decay(
+  apply, learning_rate, weight_decay, min_rank, gradient, variable
+):
+  if not decays(variable, min_rank):
     return apply(gradient, variable)
   # By now this step has computed its gradient with the old w.
   with tf.control_dependencies([gradient]):

@@ -5,6 +5,7 @@ import math
 from absl import flags
 
 from distmnist.common import cli
+from distmnist.exchange.tables import tables_apart
 from distmnist.nn import optimizers
 
 _WORKER_LEARNING_RATES = flags.DEFINE_list(
@@ -47,5 +48,10 @@ def factor_from_flags(cluster, num_replicas):
     raise cli.UsageError(
       f'{given} needs one gradient a worker in each update: leave '
       '--replicas_to_aggregate alone'
+    )
+  if tables_apart.is_wanted():
+    raise cli.UsageError(
+      f'{given} does not go with --table_strategy, by which the gradients of '
+      'tables are applied at --learning_rate: leave one of them out'
     )
   return rates[cluster.task_index] / base * n

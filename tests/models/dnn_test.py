@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
 from distmnist.models import dnn
 
 
@@ -66,11 +65,3 @@ def test_training_drops_units_only_if_asked_to(set_flags):
       rows = session.run(logits)
     # The same image 50 times: only dropout tells the rows apart.
     assert (np.ptp(rows, axis=0).max() > 1e-3) == is_noisy
-
-
-def test_more_slices_than_units_are_refused(set_flags):
-  set_flags('--hidden_units=5,3', '--vertical_slices=4')
-  with pytest.raises(
-    cli.UsageError, match='^--vertical_slices=4, but a hidden layer has 3 units'
-  ):
-    dnn.make(10)

@@ -42,3 +42,14 @@ def test_without_a_gradient_there_is_nothing_to_clip(tf_session):
   optimizer = optimizers.make_optimizer('sgd', 1.0, clip_norm=1.0)
   pairs = optimizer.compute_gradients(tf.constant(1.0), [unused])
   assert pairs == [(None, unused)]
+
+
+def test_a_norm_that_float16_cannot_hold_is_clipped(tf_session):
+  w = tf.get_variable('w', [2], tf.float16, tf.zeros_initializer())
+  optimizer = optimizers.make_optimizer('sgd', 1.0, clip_norm=0.5)
+  [(gradient, _)] = optimizer.compute_gradients(
+    tf.reduce_sum(w * tf.constant([300, 400], tf.float16)), [w]
+  )
+  tf_session.run(tf.global_variables_initializer())
+  found = tf_session.run(gradient)
+  np.testing.assert_allclose(found, [0.3, 0.4], rtol=1e-3)

@@ -44,3 +44,13 @@ def test_weights_of_zero_still_move(tf_session):
   tf_session.run(tf.global_variables_initializer())
   tf_session.run(update)
   np.testing.assert_allclose(tf_session.run(w), [[-0.1, -0.2]])
+
+
+def test_weights_without_a_gradient_shrink_by_their_decay_alone(tf_session):
+  w = tf.get_variable('w', initializer=[[2.0, 4.0]])
+  optimizer = lars.Lars(0.1, 0.9, weight_decay=0.01, trust_coefficient=0.5)
+  update = optimizer.apply_gradients([(tf.zeros([1, 2]), w)])
+  tf_session.run(tf.global_variables_initializer())
+  tf_session.run(update)
+  # 1 - gamma beta; lambda by the formula, eta / beta, would make it 0.95.
+  np.testing.assert_allclose(tf_session.run(w), [[2 * 0.999, 4 * 0.999]])

@@ -5,7 +5,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
 from distmnist.nn import optimizers
 
 RATE, MOMENTUM = 0.1, 0.8
@@ -207,63 +206,6 @@ def test_what_decays_by_default(tf_session, set_flags, words, expected):
   tf_session.run(tf.global_variables_initializer())
   tf_session.run(update)
   assert tf_session.run(w) == pytest.approx(2 * (1 - 0.1 * expected))
-
-
-@pytest.mark.parametrize(
-  'words, has_local_steps, message',
-  [
-    (
-      ['--optimizer=ftrl', '--weight_decay=0.1'],
-      False,
-      '--weight_decay=0.1 does not go with --optimizer=ftrl, which computes '
-      'weights anew from its sums: take --ftrl_l2',
-    ),
-    (
-      ['--ftrl_l1=0.5', '--optimizer=adam'],
-      False,
-      '--ftrl_l1=0.5 needs --optimizer=ftrl, not adam',
-    ),
-    (
-      ['--trust_coefficient=0.5', '--optimizer=lamb'],
-      False,
-      '--trust_coefficient=0.5 needs --optimizer=lars, not lamb',
-    ),
-    (
-      ['--optimizer=ftrl'],
-      True,
-      '--optimizer=ftrl computes weights from its own sums, and would undo '
-      "each pull of a worker's copy: give a --local_optimizer such as adagrad",
-    ),
-    (
-      ['--local_optimizer=ftrl'],
-      True,
-      '--local_optimizer=ftrl computes weights from its own sums, and would '
-      "undo each pull of a worker's copy: give a --local_optimizer such as "
-      'adagrad',
-    ),
-  ],
-)
-def test_flags_that_do_not_fit_are_refused(
-  set_flags, words, has_local_steps, message
-):
-  set_flags(*words)
-  with pytest.raises(cli.UsageError) as refused:
-    optimizers.check_flags(has_local_steps)
-  assert str(refused.value) == message
-
-
-@pytest.mark.parametrize(
-  'words, has_local_steps',
-  [
-    ([], True),
-    (['--optimizer=ftrl', '--ftrl_l2=1', '--local_optimizer=adagrad'], True),
-    (['--optimizer=ftrl', '--ftrl_l1=1'], False),
-    (['--optimizer=adamw', '--weight_decay=1'], True),
-  ],
-)
-def test_flags_that_fit(set_flags, words, has_local_steps):
-  set_flags(*words)
-  optimizers.check_flags(has_local_steps)
 
 
 def test_sgd_that_decays_is_no_plain_sgd(set_flags):

@@ -56,9 +56,16 @@ def test_the_norms_of_shards_are_added_as_squares(tf_session, monkeypatch):
   np.testing.assert_allclose(found, [whole] * 4 + [alone], rtol=1e-6)
 
 
+def test_a_square_may_be_more_than_float16_holds(tf_session):
+  w = tf.get_variable('w', initializer=np.float16([[300, 400]]))
+  norms = trust_ratio.build_norms([(tf.constant([[600, 800.0]]), w)])
+  tf_session.run(tf.global_variables_initializer())
+  assert tf_session.run(norms[id(w)]) == (500, 1000)
+
+
 def test_a_norm_of_zero_makes_the_ratio_one(tf_session):
-  numerators, denominators = tf.constant([0.0, 3, 3]), tf.constant([2.0, 0, 2])
-  found = tf_session.run(trust_ratio.divide(numerators, denominators))
+  norms = tf.constant([0.0, 3, 3]), tf.constant([2.0, 0, 2])
+  found = tf_session.run(trust_ratio.choose(norms[0] / norms[1], norms))
   assert found.tolist() == [1, 1, 1.5]
 
 

@@ -59,6 +59,12 @@ def test_the_factor_is_that_of_the_worker(set_flags):
       )
       for number in (1, 3)
     ),
+    (
+      '0.1,0.2',
+      ['--table_strategy=async_sgd'],
+      ' does not go with --table_strategy, by which the gradients of tables '
+      'are applied at --learning_rate: leave one of them out',
+    ),
   ],
 )
 def test_rates_that_do_not_fit_are_refused(set_flags, rates, words, message):

@@ -1,0 +1,70 @@
+"""The powers of Adam's betas, under one name whatever the update rule.
+
+Adam keeps beta1^t and beta2^t, two numbers for all variables. TensorFlow names
+them after the name scope in which a step is built, that of the rule: a run
+could then not go on under another rule. Here those of the center have a name
+without a scope, and a checkpoint may have them under any other.
+"""
+
+import functools
+import re
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import other_names
+
+# The rows of tables that are apart (exchange/tables/tables_apart.py) count
+# other updates than the rest of the model.
+_APART = 'tables_apart/'
+
+
+def add(optimizer):
+  """Makes a checkpoint fit that has the powers of `optimizer` by other names.
+
+  Args:
+    optimizer: tf.train.Optimizer; nothing changes if it is no Adam.
+  """
+  if isinstance(optimizer, tf.train.AdamOptimizer):
+    optimizer._create_non_slot_variable = functools.partial(
+      _create_known, optimizer._create_non_slot_variable
+    )
+
+
+def share(make_optimizer):
+  """Returns a make_optimizer whose center's powers are in no name scope.
+
+  Args:
+    make_optimizer: see strategy.Strategy.minimize.
+  """
+
+  def make(is_local=False, rate_factor=None):
+    optimizer = make_optimizer(is_local=is_local, rate_factor=rate_factor)
+    if not is_local:
+      optimizer._create_non_slot_variable = functools.partial(
+        _create_without_scope, optimizer._create_non_slot_variable
+      )
+    return optimizer
+
+  return make
+
+
+def _create_without_scope(create, *args, **kwargs):
+  with tf.name_scope(None):
+    return create(*args, **kwargs)
+
+
+def _create_known(create, initial_value, name, colocate_with):
+  power = create(initial_value, name, colocate_with)
+  other_names.add(power, functools.partial(find_other, name))
+  return power
+
+
+def find_other(name, saved):
+  """Returns the name of a power in a checkpoint, or None.
+
+  Args:
+    name: str, without a scope.
+    saved: iterable of str, the names in the checkpoint.
+  """
+  found = [x for x in saved if re.fullmatch(rf'(.*/)?{name}(_\d+)?', x)]
+  return min(found, key=lambda x: (x.startswith(_APART), x), default=None)

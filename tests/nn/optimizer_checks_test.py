@@ -1,0 +1,112 @@
+"""optimizer_checks: flags that the optimizers in use cannot heed."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import cluster
+from distmnist.common import cli
+from distmnist.nn import optimizer_checks
+from distmnist.strategies import agn, async_sgd, easgd
+from distmnist.training import step
+
+
+@pytest.mark.parametrize(
+  'words, rule, message',
+  [
+    (
+      ['--optimizer=ftrl', '--weight_decay=0.1'],
+      async_sgd.AsyncSgd,
+      '--weight_decay=0.1 does not go with --optimizer=ftrl, which computes '
+      'weights anew from its sums: take --ftrl_l2',
+    ),
+    (
+      ['--ftrl_l1=0.5', '--optimizer=adam'],
+      async_sgd.AsyncSgd,
+      '--ftrl_l1=0.5 needs --optimizer=ftrl, not adam',
+    ),
+    (
+      ['--trust_coefficient=0.5', '--optimizer=lamb'],
+      async_sgd.AsyncSgd,
+      '--trust_coefficient=0.5 needs --optimizer=lars, not lamb',
+    ),
+    (
+      ['--optimizer=ftrl'],
+      agn.Agn,
+      '--optimizer=ftrl computes weights from its own sums, and would undo '
+      "each pull of a worker's copy: give a --local_optimizer such as adagrad",
+    ),
+    (
+      ['--optimizer=ftrl', '--ftrl_l1=1', '--local_optimizer=sgd'],
+      easgd.Easgd,
+      '--ftrl_l1=1 needs --optimizer=ftrl, not sgd',
+    ),
+    (
+      ['--local_optimizer=ftrl'],
+      agn.Agn,
+      '--local_optimizer=ftrl computes weights from its own sums, and would '
+      "undo each pull of a worker's copy: give a --local_optimizer such as "
+      'adagrad',
+    ),
+  ],
+)
+def test_flags_that_do_not_fit_are_refused(set_flags, words, rule, message):
+  set_flags(*words)
+  with pytest.raises(cli.UsageError) as refused:
+    optimizer_checks.check_flags(rule)
+  assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+  'words, rule',
+  [
+    ([], agn.Agn),
+    (['--optimizer=ftrl', '--ftrl_l2=1', '--local_optimizer=adagrad'], agn.Agn),
+    (['--optimizer=ftrl', '--ftrl_l1=1'], async_sgd.AsyncSgd),
+    (
+      ['--optimizer=ftrl', '--weight_decay=1', '--local_optimizer=sgd'],
+      easgd.Easgd,
+    ),
+    (['--optimizer=adamw', '--weight_decay=1'], agn.Agn),
+  ],
+)
+def test_flags_that_fit(set_flags, words, rule):
+  set_flags(*words)
+  optimizer_checks.check_flags(rule)
+
+
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize(
+  'words, rule, given',
+  [
+    (['--optimizer=adam'], async_sgd, '--optimizer=adam'),
+    (['--optimizer=adamw'], async_sgd, '--optimizer=adamw'),
+    (['--local_optimizer=adam'], agn, '--local_optimizer=adam'),
+    (['--optimizer=rmsprop'], async_sgd, None),
+    (['--optimizer=adam', '--local_optimizer=sgd'], easgd, None),
+  ],
+)
+def test_adam_would_divide_by_zero_in_16_bits(
+  set_flags, words, rule, given, dtype
+):
+  set_flags(*words)
+  member = cluster.make_cluster(('p:1',), ('w:1',), 'worker', 0)
+
+  def build_loss(state):
+    del state
+    return tf.cast(tf.get_variable('w', [2], dtype), tf.float32)[0], {}
+
+  def build():
+    with tf.Graph().as_default():
+      step.build_step_of(member, rule.make(member), build_loss)
+
+  if given is None:
+    build()
+    return
+  with pytest.raises(cli.UsageError) as refused:
+    build()
+  assert str(refused.value) == (
+    f"{given} cannot train the variable 'w' of {dtype.name}: the small numbers "
+    'that it divides by become 0 there. Make it of float32 and have the model '
+    f'compute with tf.cast(..., tf.{dtype.name}), or take another optimizer, '
+    'such as momentum or lamb'
+  )
