@@ -10,6 +10,8 @@ import os
 
 import numpy as np
 
+from distmnist.data import side_by_side
+
 
 def write(folder, splits):
   """Writes examples.
@@ -37,14 +39,47 @@ def write(folder, splits):
   write_nests(folder, nests)
 
 
+def make(x, y):
+  """Returns (x, y) with NumPy's arrays in place of what can be made into them.
+
+  Raises:
+    ValueError: an array has objects that are no text, or they have different
+      numbers of examples.
+  """
+  pair = tuple(map_arrays(make_array, nest) for nest in (x, y))
+  sizes = {len(array) for nest in pair for array in flatten(nest)[1]}
+  if len(sizes) > 1:
+    raise ValueError(
+      f'x and y have arrays of {", ".join(map(str, sorted(sizes)))} examples: '
+      'expected the same number in each; of a list of lists make one array'
+    )
+  return pair
+
+
+def map_arrays(function, nest):
+  """Returns `nest`, an array or a dict, tuple or list of them, mapped."""
+  if isinstance(nest, dict):
+    return {name: function(array) for name, array in nest.items()}
+  if isinstance(nest, (tuple, list)):
+    arrays = map(function, nest)
+    return [*arrays] if isinstance(nest, list) else tuple(arrays)
+  return function(nest)
+
+
 def make_array(values):
   """Returns an array that a file can hold; text of pandas becomes NumPy's.
 
   Raises:
-    ValueError: it has objects that are no text.
+    ValueError: it has objects that are no text, is a single value, or has ids
+      that its floats would change.
   """
-  array = np.asarray(values)
+  array = side_by_side.make_array(values)
   if array.dtype != object:
+    if not array.ndim:
+      raise ValueError(
+        f'{str(values)[:40]} is a single value: expected an array of one value '
+        'per example; of a list of numbers make an array'
+      )
     return array
   strange = [v for v in array.flat if not isinstance(v, str)]
   if strange:

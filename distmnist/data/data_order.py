@@ -175,6 +175,25 @@ class Rest:
       left += self.find_ranges(end, total)
     return Rest(self.next_place + max(0, end - total), _merge(left))
 
+  def join_nearest(self, most):
+    """Returns a Rest with at most `most` ranges, which lacks none of this one.
+
+    If this one has more, those with the fewest places between them become one,
+    and what lies between is read again. The ranges are in order.
+
+    Args:
+      most: int, 1 or more.
+    """
+    num_joined = max(0, len(self.ranges) - most)
+    gaps = [b[0] - a[1] for a, b in itertools.pairwise(self.ranges)]
+    joined = set(np.argsort(gaps, kind='stable')[:num_joined].tolist())
+    ranges = []
+    for i, (first, end) in enumerate(self.ranges):
+      if i - 1 in joined:
+        first = ranges.pop()[0]
+      ranges.append((first, end))
+    return Rest(self.next_place, ranges)
+
 
 def _merge(ranges):
   """Returns the ranges sorted, with those that touch each other merged."""

@@ -124,7 +124,7 @@ def build_chunks(split, preprocess, chunk_size):
       tuple(tf.TensorShape([None, *leaf.shape]) for leaf in leaves),
     )
     iterator = tf.data.make_initializable_iterator(
-      dataset.with_options(_make_options())
+      dataset.with_options(make_dataset_options())
     )
     chunk = split.pack(iterator.get_next())
     x, y = preprocess(*chunk, is_training=False)
@@ -148,8 +148,8 @@ def _build_constant_by_call(array):
   return tensor
 
 
-def _make_options():
-  """Returns options for a data set that ends when told to.
+def make_dataset_options():
+  """Returns the tf.data.Options of a data set that ends when told to.
 
   Nothing here is worth tuning, and closing a session waits for the tuner's
   thread, which sleeps for up to a minute at a time.

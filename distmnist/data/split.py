@@ -5,9 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import side_by_side
+
 _RAGGED = (
-  'an array has rows of different lengths or of a type that no graph has: pad '
-  'them to one length, or give numbers, bool, str or bytes'
+  'an array has rows of different lengths or of a type that no graph has, such '
+  'as text beside numbers: pad them to one length, give the columns of a table '
+  'as a dict, or give numbers, bool, str or bytes'
 )
 
 
@@ -105,7 +108,7 @@ def _convert_lists(nest):
 
 
 def _make_array(leaf, numbers):
-  array = np.asarray(leaf)
+  array = side_by_side.make_array(leaf)
   if array.dtype.kind == 'U':
     array = np.char.encode(array, 'utf-8')
   if array.dtype.kind == 'S':

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.common import signals
 from distmnist.common.names import PACKAGE
 from distmnist.data import data_order, read_ahead
 from distmnist.data import split as split_lib
@@ -33,27 +34,37 @@ _READ_THREADS = flags.DEFINE_integer(
 _failures = []
 
 
+class ReadError(Exception):
+  """A reader has failed; `__cause__` says how.
+
+  TensorFlow would give the reader's own error a meaning: StopIteration ends a
+  training as if it were done.
+  """
+
+
 def is_reader(found):
   """Whether an object that `load` returned reads examples."""
   return hasattr(found, 'num_examples') and hasattr(found, 'read')
 
 
 def find_failure():
-  """Returns the error with which a reader failed, or None.
+  """Returns what a reader raised, or None.
 
-  TensorFlow hides it in one of its own if it reads in a graph.
+  TensorFlow hides it in an error of its own if it reads in a graph.
   """
   return _failures[0] if _failures else None
 
 
 @contextlib.contextmanager
 def _noting():
-  """Keeps an error of the reader for `find_failure`."""
+  """Keeps what the reader raises for `find_failure`; raises ReadError."""
   try:
     yield
-  except Exception as error:
+  except BaseException as error:
+    if signals.is_signal(error):
+      raise
     _failures.append(error)
-    raise
+    raise ReadError(f'{type(error).__name__}: {error}') from error
 
 
 class Streamed:
@@ -75,7 +86,8 @@ class Streamed:
 
     Raises:
       Exception: whatever the reader raises.
-      ValueError: it has no examples, or its blocks have more or fewer.
+      ValueError: it has no examples, its blocks have more or fewer, or its
+        window has no block.
     """
     self._reader = reader
     # Ours give new arrays each time; a subclass may not.
@@ -88,6 +100,11 @@ class Streamed:
     sizes = getattr(reader, 'block_sizes', None)
     if sizes is not None:
       self.blocks = data_order.Blocks(sizes, reader.window)
+      if reader.window < 1:
+        raise ValueError(
+          f'the window of the reader is {reader.window}: expected how many '
+          'blocks are mixed, 1 or more'
+        )
       if sum(sizes) != self.num_examples or min(sizes) < 1:
         raise ValueError(
           f'the blocks of the reader have {sum(sizes)} examples, but the '
@@ -106,7 +123,7 @@ class Streamed:
     """Returns the examples from start to stop - 1, read, as a split.Split.
 
     Raises:
-      Exception: as `take` does.
+      ReadError: the reader fails.
     """
     indices = np.arange(start, min(stop, self.num_examples))
     if len(indices):
@@ -128,7 +145,7 @@ class Streamed:
       row: int64 [1 + batch_size], see fed_rows.FedRows.
 
     Raises:
-      Exception: whatever the reader raises; `find_failure` returns it as well.
+      ReadError: the reader fails.
     """
     with _noting():
       return self._ahead.take(row)
@@ -137,7 +154,7 @@ class Streamed:
     """Yields bytes or arrays that tell these examples from others.
 
     Raises:
-      Exception: as `take` does; ValueError if the reader gives something else.
+      ReadError: the reader fails, or gives something else.
     """
     yield repr((self.num_examples, self.spec)).encode()
     yield from self.slice(0, 1).identify()

@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import side_by_side
+
 
 def names(nest):
   """Returns the names (list of str) of the columns in a nest, each once."""
@@ -18,7 +20,8 @@ def select(nest, columns):
     columns: {name: array [n, ...]}.
 
   Raises:
-    ValueError: of columns side by side, some are text and some are not.
+    ValueError: of columns side by side, some are text and some are not, or
+      whole numbers would be lost among floats.
   """
   if isinstance(nest, dict):
     return {name: select(part, columns) for name, part in nest.items()}
@@ -31,12 +34,15 @@ def select(nest, columns):
         f'{", ".join(texts)} of the columns {", ".join(nest)} is text, or has '
         'fields that are no numbers: expected numbers in all of them'
       )
-    return np.stack([columns[name] for name in nest], axis=1)
+    parts = [columns[name] for name in nest]
+    found = np.stack(parts, axis=1)
+    side_by_side.check(nest, parts, found)
+    return found
   return columns[nest]
 
 
 def check(nest, known, path):
-  """Raises ValueError if a name is not one of a table's columns.
+  """Raises ValueError if a name is not that of one of a table's columns.
 
   Args:
     nest: see `select`.
@@ -47,6 +53,10 @@ def check(nest, known, path):
     if name not in known:
       raise ValueError(
         f'{path} has no column {name!r}: it has {", ".join(known)}'
+      )
+    if known.count(name) > 1:
+      raise ValueError(
+        f'{path} has {known.count(name)} columns {name!r}: expected one'
       )
 
 

@@ -9,6 +9,7 @@ def load(split):
 import csv
 import functools
 import os
+import re
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from distmnist.readers import columns, csv_lines, paths, records
 # How many first lines tell the type of a column.
 _NUM_TOLD = 1000
 _TYPES = np.int64, np.float32
+_WHOLE_NUMBER = re.compile(r'\s*[+-]?\d+\s*')
 _NAMED_TYPES = {'int64': np.int64, 'float32': np.float32, 'text': object}
 
 
@@ -49,10 +51,14 @@ class Reader:
         with None, a column that has empty fields is text.
 
     Raises:
-      ValueError: there is no such file, a column is missing, or two files
-        differ in their columns.
+      ValueError: there is no such file, a column is missing, two files differ
+        in their columns, or the delimiter is not one character.
       OSError: a file cannot be read.
     """
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+      raise ValueError(
+        f'delimiter={delimiter!r}: expected one character, such as ; or a tab'
+      )
     self._paths = paths.find(pattern)
     self._xy = x, y
     if missing is not None and float(missing).is_integer():
@@ -121,10 +127,9 @@ class Reader:
   def _types(self):
     """{name: dtype} of the requested columns."""
     rows = self._read_rows(np.arange(min(_NUM_TOLD, self.num_examples)))
+    path = self._paths[0]
     told = {
-      name: _tell_type(
-        [row[self._header.index(name)] for row in rows], self._missing
-      )
+      name: _tell_type(path, self._header, name, rows, self._missing)
       for name in columns.names(self._xy)
       if name not in self._given_types
     }
@@ -150,9 +155,7 @@ class Reader:
     column = self._header.index(name)
     texts = [row[column] for row in rows]
     if type_ is object:
-      return np.array(
-        [text.encode(*csv_lines.ENCODING) for text in texts], object
-      )
+      return np.array([t.encode(*csv_lines.ENCODING) for t in texts], object)
     try:
       return _to_numbers(texts, type_, self._missing)
     except (ValueError, OverflowError):
@@ -169,10 +172,24 @@ class Reader:
     return f'{path}:{row + 1 + self._num_before}'
 
 
-def _tell_type(texts, missing):
-  """Returns the dtype of a column with these texts."""
+def _tell_type(path, header, name, rows, missing):
+  """Returns the dtype of the column `name` of these rows.
+
+  Raises:
+    ValueError: they are whole numbers that only float32, rounded, could hold.
+  """
+  texts = [row[header.index(name)] for row in rows]
   fitting = (type_ for type_ in _TYPES if _is_of_type(texts, type_, missing))
-  return next(fitting, object) if any(texts) else object
+  found = next(fitting, object) if any(texts) else object
+  if found is np.float32 and all(
+    _WHOLE_NUMBER.fullmatch(text or missing) for text in texts
+  ):
+    raise ValueError(
+      f'{path}: {name} has whole numbers that int64 cannot hold, such as '
+      f"{max(texts, key=len)}: give its type by with_types(), 'text' or "
+      "'float32'"
+    )
+  return found
 
 
 def _is_of_type(texts, type_, missing):

@@ -11,11 +11,11 @@ trains on what `stream` makes of a tf.data.Dataset of example numbers, int64
 scalars: one (x, y) for each, in the same order.
 """
 
-import functools
 import threading
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.data import input_pipeline
 from distmnist.readers import graph_function
 
 
@@ -56,7 +56,7 @@ class Reader:
       # One more than there should be, so that an extra example is noticed.
       size = tf.shape(self._fed, out_type=tf.int64)[0] + 1
       iterator = tf.data.make_initializable_iterator(
-        made.batch(size).with_options(_make_options())
+        made.batch(size).with_options(input_pipeline.make_dataset_options())
       )
       self._start = iterator.initializer
       self._next = iterator.get_next()
@@ -77,11 +77,3 @@ class Reader:
         raise ValueError(
           f'stream() gave no example for {len(indices)} numbers'
         ) from error
-
-
-@functools.lru_cache(maxsize=1)
-def _make_options():
-  """Returns options for a data set that ends when told to."""
-  options = tf.data.Options()
-  options.autotune.enabled = False
-  return options

@@ -9,13 +9,19 @@ from distmnist.cluster import server
 def make_session(graph):
   """Returns a tf.Session of `graph` on the CPU: a GPU may be in use.
 
+  Lookup tables of the graph are filled.
+
   The first session of a process determines its threads, including those of the
   server that is yet to come.
   """
   config = tf.ConfigProto(device_count={'GPU': 0})
   if flags.FLAGS.is_parsed():
     config = server.make_server_config()
-  return tf.Session(graph=graph, config=config)
+  with graph.as_default():
+    filled = tf.tables_initializer()
+  session = tf.Session(graph=graph, config=config)
+  session.run(filled)
+  return session
 
 
 class GraphFunction:

@@ -8,6 +8,7 @@ def load(split):
 
 import functools
 import os
+import struct
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -15,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.readers import graph_function, paths
 
 _ENDINGS = '.bmp', '.gif', '.jpeg', '.jpg', '.png'
+_BMP, _JPEG = b'BM', b'\xff\xd8'  # How such a file begins.
 # Images that are decoded in parallel.
 _NUM_PARALLEL = 16
 
@@ -75,9 +77,15 @@ class Reader:
 
     Raises:
       OSError: a file is gone.
-      ValueError: a file is not an image.
+      ValueError: a file is not an image, or one that TensorFlow misreads.
     """
     files = [_read_bytes(self._paths[i]) for i in indices]
+    for i, file in zip(indices, files, strict=True):
+      if _has_colour_table(file):
+        raise ValueError(
+          f'{self._paths[i]} is a BMP with a table of colours, which would be '
+          'read as shades of grey: save it as PNG'
+        )
     try:
       images = self._decode(files)
     except tf.errors.OpError as error:
@@ -95,7 +103,11 @@ class Reader:
     try:
       self._decode([file])
     except tf.errors.OpError as error:
-      raise ValueError(f'{path} is not an image that can be read') from error
+      why = 'is not an image that can be read'
+      if file[:2] == _BMP:
+        why += ', or a BMP of another kind than 8, 24 or 32 bits a pixel, not '
+        why += 'compressed: save it as PNG'
+      raise ValueError(f'{path} {why}') from error
 
 
 def _list(folder):
@@ -112,12 +124,44 @@ def _read_bytes(path):
     return file.read()
 
 
+def _has_colour_table(file):
+  """Whether a file is a BMP of 8 bits a pixel that are not shades of grey."""
+  if file[:2] != _BMP or len(file) < 54:
+    return False
+  begin, header_size = struct.unpack_from('<2I', file, 10)
+  if struct.unpack_from('<H', file, 28)[0] != 8:
+    return False
+  table = np.frombuffer(file[14 + header_size : begin], np.uint8)
+  colours = table[: len(table) // 4 * 4].reshape(-1, 4)[:, :3]
+  return bool((colours != np.arange(len(colours))[:, np.newaxis]).any())
+
+
+def _decode_one(file, channels):
+  """Returns uint8 [height, width, channels] from a string."""
+  decode = functools.partial(tf.io.decode_image, file, expand_animations=False)
+  if channels > 1:
+    return decode(channels)
+  # TensorFlow makes no grey of BMP, GIF and the four inks of a JPEG for print.
+  start = tf.strings.substr(file, 0, 2)
+  has_inks = tf.cond(
+    tf.equal(start, _JPEG),
+    lambda: tf.equal(tf.io.extract_jpeg_shape(file)[2], 4),
+    lambda: False,
+  )
+  return tf.cond(
+    tf.equal(start, _BMP) | tf.equal(start, 'GI') | has_inks,
+    lambda: tf.image.rgb_to_grayscale(
+      tf.ensure_shape(decode(3), [None, None, 3])
+    ),
+    lambda: decode(1),
+  )
+
+
 def _decode(files, size, channels):
   """Returns uint8 [n, height, width, channels] from strings [n]."""
 
   def decode(file):
-    image = tf.io.decode_image(file, channels, expand_animations=False)
-    resized = tf.image.resize_images(image, size)
+    resized = tf.image.resize_images(_decode_one(file, channels), size)
     return tf.cast(tf.round(resized), tf.uint8)
 
   images = tf.map_fn(decode, files, tf.uint8, parallel_iterations=_NUM_PARALLEL)

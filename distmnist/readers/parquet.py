@@ -172,7 +172,10 @@ def _convert(column, where):
       f'{where} has lists of {lengths[0]} to {lengths[-1]} values: expected '
       'all of one length'
     )
-  return _make_array(values.flatten()).reshape(len(values), -1)
+  flat = values.flatten()
+  if flat.null_count:  # NumPy has no whole number for these.
+    raise ValueError(f'{where} has lists in which a value is missing')
+  return _make_array(flat).reshape(len(values), -1)
 
 
 def _make_array(values):

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 
-from distmnist.storage import answer_times, urls
+from distmnist.storage import answer_times, hdfs, urls
 
 _log = logging.getLogger(__name__)
 _times = answer_times.AnswerTimes()
@@ -29,6 +29,8 @@ _FINAL_ERRNOS = (
   *(errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOSPC, errno.EMSGSIZE),
   errno.ENAMETOOLONG,
 )
+# libhdfs's number for an exception of Java that it has no number for.
+_JAVA_ERRNO = 255
 
 
 def ask(url, do, missing='there is no such object'):
@@ -61,7 +63,7 @@ def ask(url, do, missing='there is no such object'):
 
 
 def _open(url):
-  """Returns (fsspec file system, path in it) of an address."""
+  """Returns (file system of fsspec or Hdfs, path in it) of an address."""
   scheme = url.partition('://')[0]
   options = {}
   if scheme == 's3':
@@ -76,7 +78,7 @@ def _open(url):
   fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
   if scheme == 's3':
     fs.retries = 1
-  return fs, path
+  return hdfs.Hdfs(fs) if scheme == 'hdfs' else fs, path
 
 
 def _is_final(error):
@@ -103,6 +105,8 @@ def _explain(error, url, missing):
       "hdfs:// needs Java and Hadoop's libhdfs on this machine: set JAVA_HOME, "
       'HADOOP_HOME and CLASSPATH (to what `hadoop classpath --glob` prints)'
     )
+  if getattr(error, 'errno', None) == _JAVA_ERRNO:
+    return 'HDFS does not answer, or refuses: what Java says stands above'
   reason = getattr(error, 'strerror', None) or str(error)
   reason = reason.strip() or type(error).__name__
   if isinstance(error, FileNotFoundError) and not is_of_bucket(error):

@@ -1,14 +1,11 @@
 """Operations on one object of a store.
 
-An object appears whole or not at all: it is written by one request or, where
-the store has real folders, beside its place and then renamed.
+An object appears whole or not at all: it gets its name with its last byte.
 """
 
 import contextlib
-import os
-import secrets
 
-from distmnist.storage import retries
+from distmnist.storage import hdfs, retries
 
 _NO_BUCKET = 'there is no such bucket'
 
@@ -20,11 +17,13 @@ def read(url):
 
 def write(url, content):
   """Writes `content` (bytes), replacing the object; raises OSError."""
-  _put(url, lambda fs, place: fs.pipe_file(place, content))
+  retries.ask(url, lambda fs, path: fs.pipe_file(path, content), _NO_BUCKET)
 
 
 def create(url, content):
   """Writes `content` (bytes) to a new object, if there is none.
+
+  Of two processes that do it at once only one succeeds, if `is_exclusive`.
 
   Returns:
     Whether the object is there now, and is ours.
@@ -44,9 +43,14 @@ def create(url, content):
     return read(url) == content
 
 
+def is_exclusive(url):
+  """Whether the store is asked to create an object only if there is none."""
+  return not url.startswith('hdfs://')
+
+
 def upload(local, url):
   """Uploads the file `local` (str), replacing the object; raises OSError."""
-  _put(url, lambda fs, place: fs.put_file(local, place))
+  retries.ask(url, lambda fs, path: fs.put_file(local, path), _NO_BUCKET)
 
 
 def download(url, local):
@@ -121,8 +125,7 @@ def move(url, new_url):
   def rename(fs, path):
     fs.invalidate_cache()
     new_path = fs._strip_protocol(new_url)
-    if _has_folders(fs):
-      fs.makedirs(os.path.dirname(new_path), exist_ok=True)
+    if isinstance(fs, hdfs.Hdfs):
       fs.mv(path, new_path)
       return
     for found in fs.find(path):
@@ -144,37 +147,3 @@ def modified(url):
     return fs.modified(path).timestamp()
 
   return retries.ask(url, look)
-
-
-def _put(url, write_to):
-  """Makes an object by write_to(file system, path); it appears once whole."""
-
-  def put(fs, path):
-    with _placing(fs, path) as place:
-      write_to(fs, place)
-
-  retries.ask(url, put, _NO_BUCKET)
-
-
-@contextlib.contextmanager
-def _placing(fs, path):
-  """Yields where to write; the object gets the name `path` once it is whole."""
-  if not _has_folders(fs):
-    yield path  # An object gets its name with its last byte.
-    return
-  new = f'{path}.{secrets.token_hex(4)}.new'
-  fs.makedirs(os.path.dirname(path), exist_ok=True)
-  try:
-    yield new
-    if fs.exists(path):
-      fs.rm_file(path)
-    fs.mv(new, path)
-  except BaseException:
-    with contextlib.suppress(Exception):
-      fs.rm_file(new)
-    raise
-
-
-def _has_folders(fs):
-  """Whether it is a file system, with folders and renames."""
-  return 'hdfs' in fs.protocol

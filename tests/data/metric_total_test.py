@@ -32,6 +32,7 @@ def finish(means):
 """
 
 
+@pytest.mark.slow
 def test_its_states_are_added_up_over_all_chunks(
   tmp_path, set_flags, monkeypatch
 ):

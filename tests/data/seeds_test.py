@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.data import image_ops, seeds
 from distmnist.exchange import sharding
-from distmnist.nn import layers
+from distmnist.nn import hidden, layers
 
 
 @functools.cache
@@ -22,8 +22,8 @@ def draw_weights(seed, worker=0, num_ps=0, num_slices=1, before=None):
       outputs = layers.flatten(
         layers.conv(tf.zeros([1, 4, 4, 1]), 8, 3, 'conv', 'he')
       )
-      hidden = layers.split_dense([outputs], 12, num_slices, 'hidden')
-      layers.dense(tf.concat(hidden, 1), 10, 'softmax', 'normal')
+      slices = hidden.split_dense([outputs], 12, num_slices, 'hidden')
+      layers.dense(tf.concat(slices, 1), 10, 'softmax', 'normal')
     session.run(tf.global_variables_initializer())
     whole = {}
     for variable in tf.global_variables():

@@ -52,6 +52,11 @@ def test_numbers_in_another_byte_order_reach_a_graph(dtype):
       np.zeros(2),
       'an array has rows of different lengths',
     ),
+    (
+      np.array([[1.0, 'red']], object),
+      np.zeros(1),
+      'as text beside numbers: .* the columns of a table as a dict',
+    ),
     (np.array([0, 1, np.nan]), np.zeros(3), 'example 2 has a number that is n'),
     (np.zeros(2), np.zeros(2, 'M8[D]'), r'datetime64\[D\]: expected numbers'),
     (np.full(2, 1e300), np.zeros(2), 'example 0 has a number that is not'),

@@ -135,7 +135,7 @@ def test_what_failed_in_a_step_is_kept(monkeypatch):
   examples = streamed.Streamed(Reader())
   assert streamed.find_failure() is None
   examples._reader.read = lambda indices: 1 / 0
-  with pytest.raises(ZeroDivisionError):
+  with pytest.raises(streamed.ReadError):
     examples.take(np.array([0, 1, 2]))
   assert isinstance(streamed.find_failure(), ZeroDivisionError)
 
@@ -145,14 +145,32 @@ def test_what_failed_elsewhere_is_kept_too(monkeypatch):
   monkeypatch.setattr(streamed, '_failures', [])
   examples = streamed.Streamed(Reader())
   examples._reader.identify = lambda: 'text'
-  with pytest.raises(ValueError, match=r'identify\(\) gave str: expected by'):
+  message = r'identify\(\) gave str: expected by'
+  with pytest.raises(streamed.ReadError, match=message):
     list(examples.identify())
   assert 'identify()' in str(streamed.find_failure())
   streamed._failures.clear()
   examples._reader.read = lambda indices: 1 / 0
-  with pytest.raises(ZeroDivisionError):
+  with pytest.raises(streamed.ReadError):
     examples.slice(0, 3)
   assert isinstance(streamed.find_failure(), ZeroDivisionError)
+
+
+@pytest.mark.parametrize('error', [StopIteration, SystemExit, MemoryError])
+def test_what_a_reader_raises_is_its_failure_and_no_end(monkeypatch, error):
+  """TensorFlow takes StopIteration for the end of the data."""
+  monkeypatch.setattr(streamed, '_failures', [])
+  examples = streamed.Streamed(Reader())
+
+  def fail(indices):
+    raise error
+
+  examples._reader.read = fail
+  rows = np.array([[0, 1, 2]])
+  examples.announce(rows)
+  with pytest.raises(streamed.ReadError, match=error.__name__):
+    examples.take(rows[0])
+  assert isinstance(streamed.find_failure(), error)
 
 
 @pytest.mark.parametrize('base', [Reader, csv.Reader])
@@ -176,3 +194,10 @@ def test_a_reader_may_use_its_memory_again(base):
     examples.announce(rows)
   examples.take(second[0])  # Both are read by now.
   assert examples.take(first[0])[0].tolist() == [5, 3]
+
+
+def test_a_window_has_a_block():
+  reader = Reader()
+  reader.block_sizes, reader.window = [20], 0
+  with pytest.raises(ValueError, match='^the window of the reader is 0: expec'):
+    streamed.Streamed(reader)

@@ -25,6 +25,12 @@ def test_a_column_that_there_is_not_is_named():
     columns.check(['a', 'd'], ['a', 'b'], 't.csv')
 
 
+def test_a_name_that_two_columns_have_is_refused():
+  columns.check('b', ['a', 'b', 'a'], 't.csv')
+  with pytest.raises(ValueError, match="^t.csv has 2 columns 'a': expected o"):
+    columns.check({'x': ['b', 'a']}, ['a', 'b', 'a'], 't.csv')
+
+
 def test_columns_side_by_side_are_all_numbers_or_all_text():
   table = TABLE | {'c': np.array([b'x', b'NA'], object)}
   assert columns.select(['c', 'c'], table).shape == (2, 2)
@@ -32,3 +38,12 @@ def test_columns_side_by_side_are_all_numbers_or_all_text():
     ValueError, match='^c of the columns a, c is text, or has'
   ):
     columns.select(['a', 'c'], table)
+
+
+def test_an_id_beside_a_float_is_not_rounded():
+  table = {'price': np.array([0.5], np.float32), 'id': np.array([1 << 24])}
+  assert columns.select(['id', 'price'], table).tolist() == [[1 << 24, 0.5]]
+  table['id'] += 1
+  assert columns.select({'id': 'id'}, table)['id'].tolist() == [(1 << 24) + 1]
+  with pytest.raises(ValueError, match='^id of .* up to 16,777,217'):
+    columns.select(['id', 'price'], table)

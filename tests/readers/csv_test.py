@@ -28,6 +28,14 @@ def test_each_line_is_read_by_its_number(tmp_path, newline, end):
   assert x['t'].tolist() == [b'', b'a, b', 'ä'.encode()]
 
 
+@pytest.mark.parametrize('delimiter', ['', '||', '"', '\n'])
+def test_a_delimiter_is_one_character(tmp_path, delimiter):
+  path = write(tmp_path / 'a', 'x,y\n1,2\n')
+  message = f'delimiter={delimiter!r}: expected one character'
+  with pytest.raises(ValueError, match=re.escape(message)):
+    csv.Reader(path, 'x', 'y', delimiter=delimiter)
+
+
 def test_files_may_have_no_header_and_other_delimiters(tmp_path):
   write(tmp_path / 'a-0', '1\t"a"\t\n2\tb,c\t0.5\n\n')
   write(tmp_path / 'a-1', '')
@@ -140,3 +148,12 @@ def test_a_file_that_is_no_text_is_named(tmp_path, names):
   if not names:
     with pytest.raises(ValueError, match='first line of .*a is not in UTF-8'):
       csv.Reader(str(path), x='n', y='t')
+
+
+def test_whole_numbers_that_int64_cannot_hold_are_not_rounded(tmp_path):
+  path = write(tmp_path / 'a', f'id,y\n{2**64 - 1},1\n{2**64 - 2},0\n')
+  message = f'{path}: id has whole numbers that int64 cannot hold'
+  with pytest.raises(ValueError, match=f'^{message}, such as {2**64 - 1}: '):
+    csv.Reader(path, 'id', 'y').read(np.arange(2))
+  reader = csv.Reader(path, 'id', 'y').with_types({'id': 'text'})
+  assert reader.read(np.array([1]))[0].tolist() == [b'%d' % (2**64 - 2)]

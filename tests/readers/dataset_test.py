@@ -39,3 +39,12 @@ def test_what_it_leaves_out_or_adds_is_seen():
 def test_what_is_no_stream_of_examples_is_named(num_examples, stream, message):
   with pytest.raises(ValueError, match=message):
     dataset.Reader(num_examples, stream)
+
+
+def test_a_lookup_table_is_filled():
+  def look_up(indices):
+    given = tf.lookup.KeyValueTensorInitializer(['0', '1'], [5, 6])
+    table = tf.lookup.StaticHashTable(given, 0)
+    return indices.map(lambda i: (i, table.lookup(tf.strings.as_string(i))))
+
+  assert dataset.Reader(3, look_up).read(np.arange(3))[1].tolist() == [5, 6, 0]

@@ -25,3 +25,12 @@ def test_an_op_that_fails_raises():
   )
   with pytest.raises(tf.errors.InvalidArgumentError, match='correctly conv'):
     function(['x'])
+
+
+def test_a_lookup_table_is_filled():
+  def number(words):
+    given = tf.lookup.KeyValueTensorInitializer(['a', 'b'], [1, 2])
+    return tf.lookup.StaticHashTable(given, 0).lookup(words)
+
+  function = graph_function.GraphFunction(number, tf.string, None)
+  assert function(['b', 'c', 'a']).tolist() == [2, 0, 1]

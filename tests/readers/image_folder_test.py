@@ -1,5 +1,8 @@
 """image_folder: a folder a class."""
 
+import base64
+import struct
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -81,3 +84,74 @@ def test_classes_are_the_same_for_each_split(folder, tmp_path):
   given = image_folder.Reader(str(tmp_path), size=(4, 4), classes=names)
   assert given.class_names == names
   assert given.read(np.array([0]))[1].tolist() == [1]
+
+
+def make_bmp(pixels, table=b''):
+  """Returns a BMP of rows of 4 bytes: BGR colours, or entries of a table."""
+  height, begin = len(pixels), 54 + len(table)
+  bits, width = (8, 4) if table else (24, 1)
+  size = begin + 4 * height
+  return (
+    struct.pack('<2sIII', b'BM', size, 0, begin)
+    + struct.pack('<IiiHHIIiiII', 40, width, height, 1, bits, *[0] * 6)
+    + table
+    + np.array(pixels, np.uint8).tobytes()
+  )
+
+
+@pytest.fixture
+def read_bmp(tmp_path):
+  def read(file, channels, name='1.bmp'):
+    (tmp_path / 'cat').mkdir()
+    (tmp_path / 'cat' / name).write_bytes(file)
+    reader = image_folder.Reader(str(tmp_path), (2, 1), channels)
+    return reader.read(np.zeros(1, np.int64))[0][0, :, 0].tolist()
+
+  return read
+
+
+@pytest.mark.parametrize(
+  'channels, found', [(3, [[10, 100, 200]] * 2), (1, [[84]] * 2)]
+)
+def test_a_bmp_is_read_in_colours_and_as_grey(read_bmp, channels, found):
+  assert read_bmp(make_bmp([[200, 100, 10, 0]] * 2), channels) == found
+
+
+def test_a_bmp_whose_colours_are_in_a_table_is_not_taken_for_grey(read_bmp):
+  shades = np.repeat(np.arange(256, dtype=np.uint8), 4).tobytes()
+  rows = [[7, 7, 7, 7]] * 2
+  with pytest.raises(ValueError, match=r'1\.bmp is a BMP with a table of colo'):
+    read_bmp(make_bmp(rows, shades[::-1]), 3)
+
+
+def test_a_bmp_in_grey_is_read(read_bmp):
+  shades = np.repeat(np.arange(256, dtype=np.uint8), 4).tobytes()
+  assert read_bmp(make_bmp([[7, 7, 7, 7]] * 2, shades), 3) == [[7, 7, 7]] * 2
+
+
+def test_a_bmp_of_one_bit_a_pixel_is_told_what_to_become(read_bmp):
+  file = bytearray(make_bmp([[0, 0, 0, 0]] * 2, bytes(8)))
+  file[28] = 1
+  with pytest.raises(
+    ValueError, match=r'1\.bmp is not an .* kind than 8, 24 or'
+  ):
+    read_bmp(bytes(file), 3)
+
+
+# Four inks (cyan, magenta, yellow, black), as print shops send; one colour.
+PRINTED = (
+  '|JeWT01iQ9Z(?NtWB>pF0095n07C!*0RaI40RjO50RjR70s;gB0s;a81q1{G1O^2L1_lKN1_lQ'
+  'S2nGiU2L=WR3kV4c3JMAe1_%ob3knPg3JMDUzyK5o00IC31Va%3O%VWD5dcdO0RO}Q6#xMN000'
+  '000000000000000RG|HJ?k5CH%H0000000000000000095m01gC008Ic{080P>KLAJ&@s58V|J'
+  'e'
+)
+
+
+@pytest.mark.parametrize(
+  'channels, found', [(3, [[200, 100, 50]] * 2), (1, [[124]] * 2)]
+)
+def test_a_jpeg_for_print_is_read_in_colours_and_as_grey(
+  read_bmp, channels, found
+):
+  file = base64.b85decode(PRINTED)
+  assert read_bmp(file, channels, '1.jpg') == found

@@ -124,3 +124,13 @@ def test_lists_have_one_length_in_all_row_groups(tmp_path):
     ValueError, match='row group 1: v has lists of 1 values, another .* of 2'
   ):
     reader.read(np.arange(2))
+
+
+@pytest.mark.parametrize('length', [-1, 2])
+def test_a_list_without_one_of_its_values_is_named(tmp_path, length):
+  kind = pa.list_(pa.int64(), length)
+  lists = pa.array([[1, 2], [3, 4], [5, None], [7, 8]], kind)
+  path = write(tmp_path / 'a', {'v': lists, 'n': range(4)}, rows=2)
+  reader = parquet.Reader(path, 'v', 'n')
+  with pytest.raises(ValueError, match='group 1: v has lists in which a value'):
+    reader.read(np.arange(4))

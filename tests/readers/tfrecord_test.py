@@ -9,18 +9,22 @@ import tensorflow.compat.v1 as tf
 from distmnist.readers import tfrecord
 
 
+def make_record(values):
+  """Returns the bytes of a tf.train.Example of {name: bytes or int}."""
+  example = tf.train.Example()
+  for name, value in values.items():
+    feature = example.features.feature[name]
+    is_bytes = isinstance(value, bytes)
+    kind = feature.bytes_list if is_bytes else feature.int64_list
+    kind.value.append(value)
+  return example.SerializeToString()
+
+
 def write(path, numbers):
   with tf.io.TFRecordWriter(str(path)) as writer:
     for number in numbers:
       text = b'x' * (number % 7) + b'%d' % number
-      feature = {
-        'text': tf.train.Feature(bytes_list=tf.train.BytesList(value=[text])),
-        'number': tf.train.Feature(
-          int64_list=tf.train.Int64List(value=[number])
-        ),
-      }
-      example = tf.train.Example(features=tf.train.Features(feature=feature))
-      writer.write(example.SerializeToString())
+      writer.write(make_record({'text': text, 'number': number}))
   return path
 
 
@@ -71,3 +75,18 @@ def test_a_file_that_was_cut_is_named(tmp_path, left):
   path.write_bytes(whole[:-left])
   with pytest.raises(ValueError, match='not whole: its record at byte [0-9,]+'):
     tfrecord.Reader(str(path), parse)
+
+
+@pytest.mark.parametrize('place', [13, 21])
+def test_a_record_that_is_not_what_was_written_is_named(tmp_path, place):
+  path = tmp_path / 'a'
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for number in range(3):
+      writer.write(b'text %d.' % number)
+  damaged = bytearray(path.read_bytes())
+  damaged[24 + place] ^= 4  # In its text, or in the checksum of that.
+  path.write_bytes(damaged)
+  reader = tfrecord.Reader(str(path), lambda texts: (texts, texts))
+  assert reader.read(np.array([2, 0]))[0].tolist() == [b'text 2.', b'text 0.']
+  with pytest.raises(ValueError, match=f'^{path} is damaged: its record 1, '):
+    reader.read(np.array([2, 0, 1]))

@@ -1,0 +1,60 @@
+"""Columns of several types as one array, in which no whole number is lost.
+
+NumPy makes floats of whole numbers beside floats, and a graph computes in
+float32: ids above 16,777,216 would become those of others.
+"""
+
+import numpy as np
+
+# float32 has each whole number up to this.
+_MAX_EXACT = 1 << 24
+
+
+def check(names, columns, found):
+  """Checks that whole numbers are what they were in one array of columns.
+
+  Args:
+    names: list of str, of the columns.
+    columns: list of arrays [n, ...], or of numbers.
+    found: array, what NumPy has made of them.
+
+  Raises:
+    ValueError: one of them has a number that float32 does not have.
+  """
+  if found.dtype.kind != 'f':
+    return
+  for name, column in zip(names, columns, strict=True):
+    largest = _find_largest(column)
+    if largest > _MAX_EXACT:
+      raise ValueError(
+        f'{name} of the columns {", ".join(map(str, names))} has whole numbers '
+        f'up to {largest:,}, and float32, which they become side by side, has '
+        f'each only up to {_MAX_EXACT:,}: give it a place of its own, as in '
+        f'x={{{name!r}: ...}}, or make it float32 if its last digits do not '
+        'count'
+      )
+
+
+def _find_largest(column):
+  """Returns the largest absolute value (int) of whole numbers; 0 of others."""
+  if isinstance(column, float):  # A row of Spark has millions of them.
+    return 0
+  if isinstance(column, int):
+    return abs(column)
+  column = np.asarray(column)
+  if column.dtype.kind not in 'iu' or not column.size:
+    return 0
+  return max(int(column.max()), -int(column.min()))
+
+
+def make_array(values):
+  """Returns np.asarray(values), with the columns of a DataFrame checked.
+
+  Raises:
+    ValueError: see `check`.
+  """
+  found = np.asarray(values)
+  if hasattr(values, 'columns') and hasattr(values, 'items'):
+    names, columns = zip(*values.items(), strict=True)
+    check(names, columns, found)
+  return found
