@@ -64,19 +64,18 @@ class Cluster:
   def name(self):
     return f'{self.job_name} {self.task_index}'
 
-  def addresses(self, job_name):
-    """Returns {'worker 0': 'host:port', ...} of one job."""
-    hosts = getattr(self, f'{job_name}_hosts')
-    return {f'{job_name} {i}': address for i, address in enumerate(hosts)}
+  def addresses(self, *job_names):
+    """Returns {'worker 0': 'host:port', ...} of these jobs."""
+    return {
+      f'{job_name} {i}': address
+      for job_name in job_names
+      for i, address in enumerate(getattr(self, f'{job_name}_hosts'))
+    }
 
-  def name_in_source(self, name):
-    """Returns what the source calls a task, '' if it has the same name."""
-    job, index = name.split()
-    if job != 'worker' or not self.chief_alias:
-      return ''
-    if index == '0':
-      return f'{self.chief_alias} 0'
-    return f'worker {int(index) - 1}'
+  def other_addresses(self, *job_names):
+    """Returns `addresses` without this task's."""
+    found = self.addresses(*job_names)
+    return {name: a for name, a in found.items() if name != self.name}
 
   @property
   def address(self):
@@ -215,6 +214,12 @@ def make_cluster(ps_hosts, worker_hosts, job_name, task_index, **settings):
   return Cluster(ps_hosts, worker_hosts, job_name, task_index, **settings)
 
 
+def describe_size(cluster):
+  """Returns how many tasks a cluster has: '2 ps, 1 worker'."""
+  number = cluster.num_workers
+  return f'{cluster.num_ps} ps, {number} worker{"s" if number > 1 else ""}'
+
+
 def describe(cluster, rule):
   """Returns who trains how: 'worker 0 at host:port on 1 GPU: async_sgd, ...'.
 
@@ -225,6 +230,6 @@ def describe(cluster, rule):
   number = cluster.num_gpus
   gpus = f' on {number} GPU{"s" if number > 1 else ""}' if number else ''
   return (
-    f'{cluster.name} at {cluster.address}{gpus}: {rule}, {cluster.num_ps} ps, '
-    f'{cluster.num_workers} workers'
+    f'{cluster.name} at {cluster.address}{gpus}: {rule}, '
+    f'{describe_size(cluster)}'
   )

@@ -108,8 +108,8 @@ class LossHook(tf.train.SessionRunHook):
     self._is_over.set()
 
   def _watch(self):
-    eyes = [
-      _Eye(self._cluster, self._server, i) for i in range(self._cluster.num_ps)
+    looks = [
+      _Look(self._cluster, self._server, i) for i in range(self._cluster.num_ps)
     ]
     secs = polling.compute_interval_secs(self._cluster.num_workers, _LOOK_SECS)
     while not self._is_over.wait(secs):
@@ -117,8 +117,8 @@ class LossHook(tf.train.SessionRunHook):
       last_move = life.last_move
       if last_move is None or time.monotonic() - last_move < secs:
         continue
-      for eye in eyes:
-        eye.look(life, self._end)
+      for look in looks:
+        look.begin(life, self._end)
 
   def _end(self, life, ps_index):
     """Ends a _Life whose mark on a ps is gone; called by any thread."""
@@ -185,7 +185,7 @@ def build_mark(cluster, ps_index):
     return Mark(insert, remove, found >= 0)
 
 
-class _Eye:
+class _Look:
   """Looks for this worker's mark on one ps, never twice at a time."""
 
   def __init__(self, cluster, server, ps_index):
@@ -198,7 +198,7 @@ class _Eye:
     self._session = None
     self._is_busy = threading.Lock()
 
-  def look(self, life, end):
+  def begin(self, life, end):
     """Calls end(life, ps_index) if the mark is gone; does not wait."""
     if not self._is_busy.acquire(blocking=False):
       return  # That ps is silent, as it was at the last look.

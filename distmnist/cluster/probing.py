@@ -38,14 +38,9 @@ class Answer(enum.Enum):
 
 def ask(address, timeout_secs=_CONNECT_SECS):
   """Returns the Answer at 'host:port', within `timeout_secs` per connection."""
-  host, _, port = address.rpartition(':')
-  try:
-    infos = _resolve(host.strip('[]'), int(port))
-  except socket.gaierror as error:
-    is_known = error.errno != socket.EAI_AGAIN
-    return Answer.REFUSED if is_known else Answer.UNKNOWN
-  except (OSError, UnicodeError):  # UnicodeError: a host like 'a..b'.
-    return Answer.REFUSED
+  infos = _look_up(address)
+  if infos is None:
+    return Answer.UNKNOWN
   answer = Answer.REFUSED
   for family, kind, protocol, _, place in infos:
     try:
@@ -62,6 +57,19 @@ def ask(address, timeout_secs=_CONNECT_SECS):
   return answer
 
 
+def _look_up(address):
+  """Returns what socket.getaddrinfo does of 'host:port', kept for some seconds.
+
+  An empty list if no host has that name; None if no name server answers.
+  """
+  host, _, port = address.rpartition(':')
+  try:
+    return _resolve(host.strip('[]'), int(port))
+  except (OSError, UnicodeError) as error:  # UnicodeError: a host like 'a..b'.
+    is_gai = isinstance(error, socket.gaierror)
+    return None if is_gai and error.errno == socket.EAI_AGAIN else []
+
+
 _names = {}
 
 
@@ -74,11 +82,6 @@ def _resolve(host, port):
   infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
   _names[host, port] = now, infos
   return infos
-
-
-def is_answering(address, timeout_secs=_CONNECT_SECS):
-  """Whether something accepts a connection at 'host:port'."""
-  return ask(address, timeout_secs) is Answer.THERE
 
 
 @functools.cache
@@ -109,10 +112,10 @@ def ask_all(addresses, timeout_secs=_CONNECT_SECS):
   return found
 
 
-def find_silent(addresses, timeout_secs=_CONNECT_SECS):
+def find_silent(addresses):
   """Returns those of `addresses`, {name: 'host:port'}, where none answers."""
   silent = Answer.REFUSED, Answer.SILENT
-  found = ask_all(addresses, timeout_secs)
+  found = ask_all(addresses)
   return {n: a for n, a in addresses.items() if found[n] in silent}
 
 
@@ -192,9 +195,18 @@ def wait_for_tasks(
       return
     names = errors.list_tasks(missing)
     if wait.is_over(f'for {names}'):
+      # The names of others are known, or no name server answers.
+      refused = [a for n, a in missing.items() if found[n] is Answer.REFUSED]
       raise error_class(
-        f'no answer within {timeout_secs:g} s from {names}: start it, or check '
-        'the address, the port and the firewall (--start_timeout_secs sets '
-        'the wait)'
+        f'no answer within {timeout_secs:g} s from {names}: '
+        f'{_describe_unknown(refused)}start it, or check the address, the port '
+        'and the firewall (--start_timeout_secs sets the wait)'
       )
     (pause or time.sleep)(wait.choose_pause())
+
+
+def _describe_unknown(addresses):
+  """Returns which hosts of 'host:port' strings have no address, a str or ''."""
+  hosts = {a.rpartition(':')[0] for a in addresses if _look_up(a) == []}
+  known = f'no host is known here as {", ".join(sorted(hosts))}; '
+  return known if hosts else ''

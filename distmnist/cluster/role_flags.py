@@ -14,6 +14,7 @@ from absl import flags
 
 from distmnist.cluster import addresses, cluster, task_environment
 from distmnist.common import cli
+from distmnist.common.names import GPU_FILES
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ def _find_num_gpus(job_name):
 
 def _tell_of_unused_card():
   """A TensorFlow without the libraries of CUDA trains on the CPU in silence."""
-  cards = glob.glob('/dev/nvidia[0-9]*')
+  cards = glob.glob(GPU_FILES)
   if cards and os.environ.get('CUDA_VISIBLE_DEVICES') != '':
     _log.warning(
       f'{cards[0]} is here, but TensorFlow sees no GPU, so this task computes '

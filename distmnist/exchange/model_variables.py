@@ -3,7 +3,7 @@
 A trained variable is made on the ps, in shards as usual; what the model gets in
 its place is up to the subclass. Untrained variables stay as they are. So do
 those in the collection IN_PLACE: the model computes with them where they are
-(layers.split_dense).
+(hidden.split_dense).
 """
 
 import contextlib

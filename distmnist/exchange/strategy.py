@@ -74,6 +74,7 @@ class Strategy:
     needs_ps: bool, whether the center is on ps; otherwise each worker has it.
     has_local_steps: bool, whether workers step on copies of their own, so that
       no batch was computed with the weights of the center.
+    has_center_optimizer: bool, whether --optimizer, too, moves the center.
     is_lock_step: bool, whether one push from each worker makes a global step.
     overlaps_exchange: bool, whether a worker pulls for its next step while it
       pushes.
@@ -89,8 +90,7 @@ class Strategy:
       the others.
     takes_tables: bool, whether a model may have sparse tables
       (exchange/tables/sparse_table.py).
-    refuses_tables_with: str, the flag that keeps a rule that takes them from
-      doing so here; '' if there is none.
+    refuses_tables_with: str, a flag with which it takes none after all, or ''.
   """
 
   batches_per_update = 1
@@ -99,6 +99,7 @@ class Strategy:
   max_staleness = None
   needs_ps = True
   has_local_steps = False
+  has_center_optimizer = True
   is_lock_step = False
   overlaps_exchange = False
   max_shard_bytes = None
@@ -178,7 +179,7 @@ class CenterHook(tf.train.SessionRunHook):
   def is_whole(self, session):
     """Returns whether all of the center is of the same update, a bool.
 
-    Called before the last checkpoint of a task, when the hooks have ended.
+    Called before the first checkpoint of a life, and before the last one.
     """
     del session
     return True

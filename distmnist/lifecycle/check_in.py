@@ -27,8 +27,7 @@ class CheckIn:
     self._beats = beats
     self._settings = settings
     self._stop = stop
-    self._others = cluster.addresses('ps') | cluster.addresses('worker')
-    self._others.pop(cluster.name, None)
+    self._others = cluster.other_addresses('ps', 'worker')
     self._rows = {}  # Name: (row, settings).
 
   def find_life(self, name):

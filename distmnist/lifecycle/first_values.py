@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.exchange import given_values, strategy
-from distmnist.exchange.tables import sparse_table
+from distmnist.exchange.tables import sparse_table, table_saver
 from distmnist.lifecycle import restorable
-from distmnist.logdir import checkpoints, history
+from distmnist.logdir import checkpoints, history, other_names
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ class FirstValues:
     self._center_flags = center_flags
     self._hooks = hooks
     self._initializers = tf.global_variables_initializer()
+    # What a checkpoint may lack, or have under another name.
     self._optional = tf.get_collection(checkpoints.OPTIONAL)
+    self._optional += other_names.choose(tf.global_variables())
     self._needed = [
       v
       for v in tf.global_variables()
@@ -44,7 +46,9 @@ class FirstValues:
     ]
     self._saver_of_needed = None
     if self._optional and self._cluster.is_chief:
-      self._saver_of_needed = tf.train.Saver(self._needed)
+      self._saver_of_needed = table_saver.TableSaver(
+        self._cluster.cpu_device, variables=self._needed
+      )
 
   def set_in(self, scaffold, session):
     """Gives the variables their values; the init_fn of `scaffold`."""
@@ -93,11 +97,14 @@ class FirstValues:
       first.run(self._initializers, given)
 
   def _restore(self, scaffold, session, path):
-    """Restores `path`; optional variables stay initialised if it lacks any."""
-    saver, variables = scaffold.saver, tf.global_variables()
-    if self._saver_of_needed and not checkpoints.has_all(path, self._optional):
-      saver = self._saver_of_needed
-      self._initialize(session)
-      variables = self._needed
-    local = restorable.localize(path, session.graph, variables)
-    saver.restore(session, local)
+    """Restores `path`; what it may lack, and lacks, stays initialised."""
+    if not self._saver_of_needed or checkpoints.has_all(path, self._optional):
+      variables = tf.global_variables()
+      local = restorable.localize(path, session.graph, variables)
+      scaffold.saver.restore(session, local)
+      return
+    self._initialize(session)
+    lost = other_names.choose_lost(path, self._optional)
+    local = restorable.localize(path, session.graph, self._needed + lost)
+    self._saver_of_needed.restore(session, local)
+    other_names.load(session, local, self._optional)

@@ -9,11 +9,10 @@ finds out when it wakes (batch_hook.BatchHook).
 import time
 
 from distmnist.cluster import probing
+from distmnist.lifecycle import heartbeats
 
 _LOOK_SECS = 0.5
 _NUM_LOOKS = 4
-# Beats come once a second.
-_SILENT_SECS = 5.0
 
 
 class LostWorkers:
@@ -26,8 +25,7 @@ class LostWorkers:
       watchdog: watchdog.Watchdog; after twice its warn_secs of silence a
         worker is gone even if it accepts connections.
     """
-    self._addresses = cluster.addresses('worker')
-    self._addresses.pop(cluster.name, None)
+    self._addresses = cluster.other_addresses('worker')
     self._indices = {f'worker {i}': i for i in range(cluster.num_workers)}
     self._watchdog = watchdog
     self._num_looks = dict.fromkeys(self._addresses, 0)
@@ -47,14 +45,14 @@ class LostWorkers:
     silent = {
       name: self._addresses[name]
       for name, s in secs.items()
-      if s is not None and s > _SILENT_SECS
+      if s is not None and s > heartbeats.SILENT_SECS
     }
     refusing = probing.find_silent(silent) if silent else {}
     for name in self._num_looks:
       self._num_looks[name] = (
         self._num_looks[name] + 1 if name in refusing else 0
       )
-    limit_secs = max(2 * self._watchdog.warn_secs, 2 * _SILENT_SECS)
+    limit_secs = max(2 * self._watchdog.warn_secs, 2 * heartbeats.SILENT_SECS)
     self._found = [
       self._indices[name]
       for name, looks in self._num_looks.items()

@@ -66,7 +66,7 @@ def run_ps(task):
     else:
       # A worker that has said "done" still needs the answer to its last call.
       probing.wait_until_gone(workers, timeout_secs=2.0)
-  return shutdown.end(stop)
+  return stop.end()
 
 
 class _WorkerLiveness:

@@ -1,12 +1,15 @@
-"""Where a model's variables can be restored from, once a checkpoint fits it.
+"""Restores a model's variables, once a checkpoint fits it.
 
 A table whose rows are made may have room for more keys than in the checkpoint:
 a full table goes on with a larger one.
 """
 
+import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.exchange.tables import key_map, new_rows, shard_slices
-from distmnist.logdir import checkpoint_files, checkpoints, grown_copy
+from distmnist.exchange.tables import key_map, new_rows, sparse_table
+from distmnist.logdir import checkpoint_files, checkpoints, forms, grown_copy
 
 
 def localize(path, graph, variables):
@@ -23,18 +26,42 @@ def localize(path, graph, variables):
     cli.RunError: the checkpoint is unreadable or of another model, or there is
       no room for a copy of it.
   """
-  growths = _find_growths(path, graph)
-  checkpoints.check_fits(path, variables, growths)
+  found = forms.read(path)
+  shapes = {name: shape for name, (shape, _) in found.items()}
+  growths = _find_growths(path, shapes, graph)
+  for growth in growths:
+    for name, shape in growth.grow(shapes).items():
+      found[name] = shape, found[name][1]
+  checkpoints.check_fits(path, variables, found)
   return checkpoint_files.localize_grown(path, growths)
 
 
-def _find_growths(path, graph):
-  maps = graph.get_collection(key_map.MAPS)
-  if not maps:
-    return []
-  shapes, growths = checkpoints.read_shapes(path), {}
-  for found in maps:
-    table = shard_slices.find_place(found.rows)[0].rpartition('/')[0]
+def restore(path, session, saver, variables):
+  """Restores a checkpoint in a session of this process.
+
+  Args:
+    path: str.
+    session: tf.Session.
+    saver: tf.train.Saver of `variables`.
+    variables: see checkpoints.check_fits.
+
+  Raises:
+    cli.RunError: as by `localize`, or the checkpoint is not whole.
+  """
+  local = localize(path, session.graph, variables)
+  try:
+    saver.restore(session, local)
+  except tf.errors.OpError as error:
+    raise cli.RunError(
+      f'checkpoint {path} is not whole: {errors.explain(error)}'
+    ) from error
+  key_map.fill(session)
+
+
+def _find_growths(path, shapes, graph):
+  growths = {}
+  for found in graph.get_collection(key_map.MAPS):
+    table = sparse_table.find_name(found.rows)
     [size] = shapes.get(f'{table}/keys', [0])
     before, after = size // new_rows.NUM_BUCKETS, found.new_rows.rows_in_bucket
     if before > after:

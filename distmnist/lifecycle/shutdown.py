@@ -23,11 +23,6 @@ _log = logging.getLogger(__name__)
 _TELL_SECS = 10.0
 
 
-def end(stop):
-  """Returns the exit code of a task; raises what `stop.end` does."""
-  return stop.end()
-
-
 @contextlib.contextmanager
 def reporting_end_to_ps(cluster, server, stop):
   """Tells every ps how this worker's work in the `with` block has ended.
@@ -119,8 +114,7 @@ class Others:
     self._cluster = cluster
     self._server = server
     self._secs_silent = secs_silent
-    self._addresses = cluster.addresses('worker')
-    self._addresses.pop(cluster.name, None)
+    self._addresses = cluster.other_addresses('worker')
     self._stop_queue = self._end_queue = self._save_queue = None
     if self._addresses:
       self._stop_queue = self._open('stop')

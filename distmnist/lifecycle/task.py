@@ -5,7 +5,7 @@ import logging
 import os
 
 from distmnist import runtime
-from distmnist.cluster import role_flags, stop_request
+from distmnist.cluster import overview, role_flags, stop_request
 from distmnist.cluster import server as server_lib
 from distmnist.lifecycle import watchdog as watchdog_lib
 
@@ -42,7 +42,7 @@ class Task:
     cluster = self.cluster
     if cluster.source in ('', 'flags'):
       return
-    alias = cluster.name_in_source(cluster.name)
+    alias = overview.name_in_source(cluster, cluster.name)
     _log.info(
       f'this task is {cluster.name}, by {cluster.source}'
       + (f', which calls it {alias}' if alias else '')

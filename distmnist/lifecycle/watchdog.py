@@ -68,8 +68,7 @@ class Watchdog:
     self.warn_secs = warn_secs
     self.fail_secs = fail_secs
     self._cluster = cluster
-    self._others = cluster.addresses('ps') | cluster.addresses('worker')
-    self._others.pop(cluster.name, None)
+    self._others = cluster.other_addresses('ps', 'worker')
     self.stalls = stalls.Stalls(
       warn_secs, fail_secs, self._describe_others, stop
     )

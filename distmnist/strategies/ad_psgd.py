@@ -38,6 +38,7 @@ class AdPsgd(strategy.Strategy):
   """Copies that average in pairs, and a center that is one of them."""
 
   has_local_steps = True
+  has_center_optimizer = False
   needs_warmup = True
 
   def __init__(self, cluster, communication_period=1):

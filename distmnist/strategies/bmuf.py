@@ -60,6 +60,7 @@ class Bmuf(strategy.Strategy):
   """T local steps per worker, then the filtered mean of all copies."""
 
   has_local_steps = True
+  has_center_optimizer = False
   max_staleness = 0
   waits_for_all = True
   is_lock_step = True

@@ -39,7 +39,7 @@ _DC_ADAPTIVE = flags.DEFINE_bool(
 _DC_DECAY = flags.DEFINE_float(
   'dc_decay',
   0.95,
-  'dc_asgd: m, the weight of the past in the mean square.',
+  'dc_asgd with --dc_adaptive: m, the weight of the past in the mean square.',
   lower_bound=0,
   upper_bound=1,
 )

@@ -32,6 +32,7 @@ class DynSgd(strategy.Strategy):
   """Local changes, weighted by 1 / (staleness + 1)."""
 
   has_local_steps = True
+  has_center_optimizer = False
   needs_warmup = True
 
   def __init__(self, cluster, communication_period):

@@ -76,6 +76,7 @@ class Easgd(strategy.Strategy):
   """Copies that explore, tied to the center by springs."""
 
   has_local_steps = True
+  has_center_optimizer = False
   needs_warmup = True
 
   def __init__(self, cluster, moving_rate, period, momentum=0, is_sync=False):

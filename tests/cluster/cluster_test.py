@@ -154,6 +154,7 @@ def test_a_task_is_told_of_with_its_gpus(num_gpus, gpus):
     f'worker 1 at {WORKERS[1]}{gpus}: easgd, {len(PS)} ps, {len(WORKERS)} '
     'workers'
   )
+  assert cluster_lib.describe_size(cluster_lib.Cluster()) == '0 ps, 1 worker'
 
 
 def test_an_evaluator_needs_no_hosts():

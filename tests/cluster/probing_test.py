@@ -43,14 +43,14 @@ def answer_at(monkeypatch, clock):
 def test_who_listens_answers():
   with socket.create_server(('127.0.0.1', 0)) as server:
     address = f'127.0.0.1:{server.getsockname()[1]}'
-    assert probing.is_answering(address)
+    assert probing.ask(address) is probing.Answer.THERE
     probing.wait_for_tasks({'ps 0': address}, 0)
-  assert not probing.is_answering(address)
+  assert probing.ask(address) is probing.Answer.REFUSED
 
 
 @pytest.mark.parametrize('host', ['nowhere.invalid', 'a..b'])
 def test_a_host_that_cannot_be_looked_up_does_not_answer(host):
-  assert not probing.is_answering(f'{host}:2222')
+  assert probing.ask(f'{host}:2222') is not probing.Answer.THERE
 
 
 def test_nobody_to_wait_for_is_no_wait(clock, answer_at):
@@ -103,6 +103,22 @@ def test_the_wait_is_bounded_and_names_those_that_did_not_answer(
     'the port and the firewall (--start_timeout_secs sets the wait)'
   )
   assert clock.now == pytest.approx(52.5, abs=0.13)
+
+
+def test_a_host_whose_name_is_unknown_is_told_apart(monkeypatch):
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    closed = server.getsockname()
+
+  def find(host, port, **how):
+    if host == 'b':
+      raise socket.gaierror(socket.EAI_NONAME, 'Name or service not known')
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, '', closed)]
+
+  monkeypatch.setattr(socket, 'getaddrinfo', find)
+  monkeypatch.setattr(probing, '_names', {})
+  with pytest.raises(cli.RunError) as caught:
+    probing.wait_for_tasks({'ps 0': 'a:1', 'ps 1': 'b:1', 'ps 2': 'b:2'}, 0)
+  assert 'b:2: no host is known here as b; start it, or' in str(caught.value)
 
 
 def answers(monkeypatch, *words):

@@ -33,8 +33,9 @@ for line in sys.stdin:
     except stop_request.StoppedError:
       print('no more waiting', flush=True)
   else:
-    if line == 'l\\n':
+    while line == 'l\\n':  # The thread may have read the first late.
       time.sleep(signals.ONE_STOP_SECS)
+      os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
   print(stop.is_requested and stop.exit_code, flush=True)
 """

@@ -199,10 +199,12 @@ def find_fault(model):
       ends.append(state)
       continue
     for after in model.find_next(state):
-      if after not in before:
-        before[after] = []
+      # Of a state, the hash is what takes the time.
+      parents = before.get(after)
+      if parents is None:
+        parents = before[after] = []
         new.append(after)
-      before[after].append(state)
+      parents.append(state)
   reach = set(ends)
   while ends:
     for state in before[ends.pop()]:

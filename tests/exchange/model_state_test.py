@@ -193,7 +193,7 @@ def test_a_warmup_counts_nothing(make_cluster, num_ps):
     model_state.change(count, model_state.read(count) + 1)
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, own.assign_add(1))
     state.build_updates()
-    warmup.hold_back_updates()
+    warmup.hold_back_changes([])
     updates = tf.group(*tf.get_collection(tf.GraphKeys.UPDATE_OPS))
     with tf.control_dependencies([updates]):
       done = tf.identity(batch)

@@ -69,13 +69,13 @@ def test_it_waits_for_the_save_a_second_less_than_its_grace(stop_ps):
   assert time.monotonic() - start >= 0.3
   assert asked == [({'ps': 0}, pytest.approx(0.3))]
   with pytest.raises(cli.NotSavedError, match='worker 0 has not saved within'):
-    shutdown.end(stop)
+    stop.end()
 
 
 @pytest.mark.parametrize('step', [400, None])
 def test_it_leaves_once_the_chief_has_answered(stop_ps, step):
   stop, lines, asked = stop_ps(600, {'saved': step})
-  assert shutdown.end(stop) == 143
+  assert stop.end() == 143
   assert asked == [({'ps': 0}, 2.0)]
   assert lines == [
     'worker 0 has saved step 400'
@@ -87,7 +87,7 @@ def test_it_leaves_once_the_chief_has_answered(stop_ps, step):
 @pytest.mark.parametrize('looks', [0, 3])
 def test_a_chief_that_leaves_says_itself_what_is_saved(stop_ps, looks):
   stop, _, _ = stop_ps(600, looks_until_gone=looks)
-  assert shutdown.end(stop) == 143
+  assert stop.end() == 143
 
 
 def test_a_last_save_that_fails_is_not_called_a_stop_in_order():

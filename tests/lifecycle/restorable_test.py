@@ -50,9 +50,7 @@ class Run:
   def restore(self, path):
     with self._graph.as_default():
       variables = tf.global_variables()
-    local = restorable.localize(path, self._graph, variables)
-    self._saver.restore(self._session, local)
-    key_map.fill(self._session)
+    restorable.restore(path, self._session, self._saver, variables)
     return self
 
   def read(self):
@@ -62,6 +60,7 @@ class Run:
     }
 
 
+@pytest.mark.slow
 # The second begins its slots with a number that is not 0.
 @pytest.mark.parametrize('optimizer', ['adam', 'ftrl'])
 def test_a_table_grows_as_if_it_had_had_the_room_before(
@@ -77,6 +76,7 @@ def test_a_table_grows_as_if_it_had_had_the_room_before(
   assert small.train(2, 3).read() == expected  # It was not full.
 
 
+@pytest.mark.slow
 def test_a_table_does_not_shrink(tmp_path, monkeypatch):
   path = Run(monkeypatch, 3000).save(tmp_path / 'model.ckpt-2')
   with pytest.raises(cli.RunError) as caught:

@@ -154,25 +154,22 @@ def test_a_missing_worker_is_named_by_the_chief(tasks, make_real_cluster):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_two_ps_loads_on_three_and_on_none(
+def test_a_checkpoint_of_two_ps_loads_on_none(
   tasks, make_real_cluster, tmp_path
 ):
   logdir = f'--logdir={tmp_path / "run"}'
-  costs = []
-  for num_ps, last_step in ((2, 40), (3, 60)):
-    cluster = make_real_cluster(num_ps, 1)
-    ps, workers = cluster.start_all(
-      *SMALL, f'--train_steps={last_step}', logdir
-    )
-    assert tasks.wait(*ps, *workers) == [0] * (num_ps + 1)
-    costs.append(read_report(tmp_path / 'run')['final_cost'])
+  ps, workers = make_real_cluster(2, 1).start_all(
+    *SMALL, '--train_steps=40', logdir
+  )
+  assert tasks.wait(*ps, *workers) == [0] * 3
+  cost = read_report(tmp_path / 'run')['final_cost']
   alone = tasks.run(tmp_path / 'alone', *SMALL, '--train_steps=80', logdir)
   assert alone.code == 0, alone.output
   assert 'restored' in alone.output
   assert re.search(
-    r'^worker 0 +80 local steps, .* in 3 lives$', alone.output, re.M
+    r'^worker 0 +80 local steps, .* in 2 lives$', alone.output, re.M
   )
-  assert read_report(tmp_path / 'run')['final_cost'] < costs[0]
+  assert read_report(tmp_path / 'run')['final_cost'] < cost
 
 
 @pytest.mark.slow

@@ -346,7 +346,7 @@ def make_member(num_ps, index):
   return cluster_lib.make_cluster(ps_hosts, ('w0:1', 'w1:1'), 'worker', index)
 
 
-@each_with_ps
+@each_in_time(WITH_PS, QUICK)
 def test_every_center_variable_and_slot_sits_on_a_ps(set_flags, name):
   set_flags()
   found = []

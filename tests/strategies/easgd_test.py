@@ -18,6 +18,7 @@ def make_rule(member, period=1, delta=0, is_sync=False):
   return easgd.Easgd(member, ALPHA, period, delta, is_sync)
 
 
+@pytest.mark.slow
 def test_synchronous_workers_wait_at_an_exchange_and_not_between(make_stepper):
   make = RULE.make_with({**springs(2), 'is_sync': True})
   made = make_stepper(1, 2, make)

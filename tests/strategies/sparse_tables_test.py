@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import sparse_table, table_saver
 from distmnist.strategies import async_sgd
@@ -36,12 +35,13 @@ TWO, THREE = (2, 2, (3, 1)), (3, 3, (3, 3))
 
 # An optimizer updates the rows of a shard, whatever rows those are: each
 # optimizer meets one shape.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'optimizer', 'num_ps', 'num_workers', 'widths'),
   [
     ('numbers', 'adam', *TWO),
     *(
-      pytest.param(kind, name, *shape, marks=pytest.mark.slow)
+      (kind, name, *shape)
       for kind, shape, names in (
         ('numbers', TWO, ('adagrad', 'sgd', 'nesterov', 'ftrl')),
         ('numbers', THREE, ('momentum', 'rmsprop')),
@@ -104,22 +104,6 @@ def compute():
     g_w = slopes @ a[rows[:, 0]]
     a, b, w = (x - tables.RATE * g for x, g in ((a, g_a), (b, g_b), (w, g_w)))
   return {'a/rows': a, 'b/rows': b, 'w': w}
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_two_ps_is_restored_on_three(make_cluster, tmp_path):
-  def build(member):
-    rule = async_sgd.make(member)
-    model = tables.Model(member, rule, 'adagrad', tables.BATCH)
-    return model, tf.train.Saver()
-
-  def read(session, model):
-    return tables.read_whole(session, model.trained)
-
-  saved, restored = tables.save_on_two_ps_and_restore_on_three(
-    make_cluster, build, read, f'{tmp_path}/model'
-  )
-  assert_alike('numbers', restored, saved)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from tests.support import lock_step, oracles, rule
 
 
 # With other optimizers: tests/nn.
+@pytest.mark.slow
 def test_n_workers_equal_one_process_with_n_times_the_batch(
   make_cluster, set_flags
 ):

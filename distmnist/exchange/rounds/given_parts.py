@@ -8,6 +8,7 @@ missing.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
 from distmnist.exchange.rounds import round_entry
 
 
@@ -34,9 +35,7 @@ class GivenParts:
       self.places.setdefault(place, []).append(part)
     for place in self.places:
       with tf.device(place):
-        self._tables[place] = tf.raw_ops.MutableHashTableV2(
-          key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/given'
-        )
+        self._tables[place] = ps_state.Table('round/given')
         self._never[place] = tf.constant(round_entry.NEVER_IN, tf.int64)
     # Made here, as under a lock each would wait for a message of its own.
     for part, place in enumerate(devices):
@@ -53,11 +52,7 @@ class GivenParts:
     """
     place = self._devices[part]
     with tf.device(place), tf.control_dependencies(ops):
-      return tf.raw_ops.LookupTableFindV2(
-        table_handle=self._tables[place],
-        keys=self._keys[part],
-        default_value=self._never[place],
-      )
+      return self._tables[place].find(self._keys[part], self._never[place])
 
   def find(self, place, worker):
     """Returns with which token `worker` contributed last to each part at a ps.
@@ -71,11 +66,7 @@ class GivenParts:
     """
     keys = [self._make_key(part, worker) for part in self.places[place]]
     with tf.device(place):
-      return tf.raw_ops.LookupTableFindV2(
-        table_handle=self._tables[place],
-        keys=tf.constant(keys, tf.int64),
-        default_value=self._never[place],
-      )
+      return self._tables[place].find(keys, self._never[place])
 
   def give_once(self, part, last, token, build):
     """Returns the op by which this worker contributes to a part.
@@ -91,7 +82,7 @@ class GivenParts:
     with tf.device(place):
       once = tf.where(tf.equal(last, token), self._never[place], token)
       with tf.control_dependencies(build(once)):
-        return self._note(place, self._keys[part], token)
+        return self._tables[place].insert(self._keys[part], token)
 
   def forget(self, place):
     """Returns the op that forgets what was contributed at a ps.
@@ -105,12 +96,7 @@ class GivenParts:
     ]
     with tf.device(place):
       never = tf.fill([len(keys)], self._never[place])
-      return self._note(place, tf.constant(keys, tf.int64), never)
+      return self._tables[place].insert(keys, never)
 
   def _make_key(self, part, worker):
     return part * self._num_workers + worker
-
-  def _note(self, place, keys, tokens):
-    return tf.raw_ops.LookupTableInsertV2(
-      table_handle=self._tables[place], keys=keys, values=tokens
-    )

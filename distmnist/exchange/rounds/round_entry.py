@@ -17,6 +17,7 @@ is chosen several times.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
 from distmnist.exchange.center import ps_lock
 
 LIFE = 1 << 40
@@ -69,9 +70,7 @@ class Entry:
     self._enters_once = num_contributions <= cluster.num_workers
     self._own_key = FIRST_WORKER + cluster.task_index
     with tf.device(global_step.device):
-      self._table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/entry'
-      )
+      self._table = ps_state.Table('round/entry')
     if not self.is_lock_step:
       self._lock = ps_lock.Lock(global_step.device, 'entry_lock')
 
@@ -181,15 +180,7 @@ class Entry:
       return self._lock.execute(build)
 
   def _find(self, key):
-    return tf.raw_ops.LookupTableFindV2(
-      table_handle=self._table,
-      keys=tf.constant(key, tf.int64),
-      default_value=tf.constant(0, tf.int64),
-    )
+    return self._table.find(key, 0)
 
   def _set(self, values):
-    return tf.raw_ops.LookupTableInsertV2(
-      table_handle=self._table,
-      keys=tf.constant(list(values), tf.int64),
-      values=tf.stack(list(values.values())),
-    )
+    return self._table.insert(list(values), tf.stack(list(values.values())))

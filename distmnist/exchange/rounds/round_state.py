@@ -7,6 +7,7 @@ the state, and nothing is added to the graph of the training.
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import deadlines
+from distmnist.exchange import ps_state
 from distmnist.exchange.tables import sparse_sum
 
 _TIMEOUT_SECS = 5.0
@@ -49,23 +50,18 @@ def _build(the_round):
   num_workers = the_round.cluster.num_workers
   device = the_round.global_step.device
   with tf.device(device):
-    step = tf.raw_ops.VarHandleOp(
-      dtype=tf.int64, shape=[], shared_name=the_round.global_step.op.name
-    )
+    step = ps_state.Variable(tf.int64, [], the_round.global_step.op.name)
     queues = [
       tf.FIFOQueue(-1, tf.int64, (), shared_name=f'round/tokens_{i}')
       for i in range(len(the_round.tokens.num_each))
     ]
     token_table, entry = (
-      tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f'round/{name}'
-      )
-      for name in ('token_table', 'entry')
+      ps_state.Table(f'round/{name}') for name in ('token_table', 'entry')
     )
     found = {
-      'step': tf.raw_ops.ReadVariableOp(resource=step, dtype=tf.int64),
-      'life': _find(entry, [0], 0)[0],
-      'token_table': _find(token_table, range(num_workers), -1),
+      'step': step.read(),
+      'life': entry.find([0], 0)[0],
+      'token_table': token_table.find(list(range(num_workers)), -1),
       'tokens': tf.stack([queue.size() for queue in queues]),
     }
   counts = {}
@@ -77,14 +73,6 @@ def _build(the_round):
     place: tf.stack(of_place) for place, of_place in counts.items()
   }
   return found
-
-
-def _find(table, keys, default):
-  return tf.raw_ops.LookupTableFindV2(
-    table_handle=table,
-    keys=tf.constant(list(keys), tf.int64),
-    default_value=tf.constant(default, tf.int64),
-  )
 
 
 def format_state(found):

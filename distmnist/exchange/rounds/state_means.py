@@ -18,8 +18,9 @@ off by that much for ever.)
 
 What goes to or from a ps travels as one message per dtype, never in a dtype of
 --wire_dtype: an average that is rounded in each round stops short of its goal.
-Whole numbers travel as float64, exact up to 2^53. Only worker 0 counts them. Of
-a bool its b takes the place of b - a, and c becomes that.
+Complex numbers travel as two real ones each; whole numbers as float64, exact up
+to 2^53. Only worker 0 counts these. Of a bool its b takes the place of b - a,
+and c becomes that.
 """
 
 import tensorflow.compat.v1 as tf
@@ -49,7 +50,8 @@ class StateMeans:
     self._groups = list(groups.items())
     self.accumulators = []
     for i, ((place, dtype, is_whole), group) in enumerate(self._groups):
-      size = sum(c.variable.shape.num_elements() for c in group) + is_whole
+      specs = [_find_spec(c.variable) for c in group]
+      size = sum(x.shape.num_elements() for x in specs) + is_whole
       with tf.device(place):
         accumulator = tf.ConditionalAccumulator(
           dtype, [size], shared_name=f'round/state_{i}'
@@ -64,7 +66,7 @@ class StateMeans:
         tf.device(self._cluster.compute_device),
         tf.control_dependencies([change.left for change in group]),
       ):
-        parts = [_find_part(change) for change in group]
+        parts = [_to_real(_find_part(change)) for change in group]
         if is_whole:
           # Followed by what makes the mean a mean of worker 0's alone.
           parts.append(tf.ones([1]))
@@ -99,7 +101,7 @@ class StateMeans:
           mean = tf.round(tf.math.divide_no_nan(mean[:-1], mean[-1]))
         variables = [change.variable for change in group]
         for variable, part in zip(
-          variables, transport.split_like(mean, variables), strict=True
+          variables, _split(mean, variables), strict=True
         ):
           is_bool = variable.dtype.is_bool
           add = variable.assign if is_bool else variable.assign_add
@@ -112,9 +114,10 @@ class StateMeans:
     for (place, dtype, _), group in self._groups:
       variables = [change.variable for change in group]
       with tf.device(place):
-        flat = transport.flatten([v.read_value() for v in variables], dtype)
+        values = [_to_real(v.read_value()) for v in variables]
+        flat = transport.flatten(values, dtype)
       with tf.device(self._cluster.compute_device):
-        values = transport.split_like(tf.identity(flat), variables)
+        values = _split(tf.identity(flat), variables)
         for change, value in zip(group, values, strict=True):
           taken.append(change.copy.assign(value, read_value=False))
           taken.append(change.pulled.assign(value, read_value=False))
@@ -159,6 +162,33 @@ def _find_part(change):
 
 def _find_form(dtype):
   """Returns (the dtype on the wire, whether `dtype` is of whole numbers)."""
+  dtype = dtype.real_dtype
   if dtype.is_floating and dtype != tf.float64:
     return tf.float32, False
   return tf.float64, not dtype.is_floating
+
+
+def _find_spec(variable):
+  """Returns the tf.TensorSpec of what `_to_real` makes of a variable."""
+  shape, dtype = variable.shape, variable.dtype.base_dtype
+  if dtype.is_complex:
+    shape, dtype = shape + [2], dtype.real_dtype
+  return tf.TensorSpec(shape, dtype)
+
+
+def _to_real(tensor):
+  """Returns a complex tensor [...] as a real one [..., 2], others as is."""
+  if not tensor.dtype.is_complex:
+    return tensor
+  return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
+
+
+def _split(flat, variables):
+  """Returns the parts of `flat` as tensors like `variables`, a list."""
+  specs = [_find_spec(variable) for variable in variables]
+  return [
+    tf.complex(*tf.unstack(part, axis=-1)) if v.dtype.is_complex else part
+    for part, v in zip(
+      transport.split_like(flat, specs), variables, strict=True
+    )
+  ]

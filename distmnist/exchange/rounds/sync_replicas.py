@@ -20,7 +20,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import state_means, sync_round
+from distmnist.exchange.rounds import accumulator, sync_round
 from distmnist.exchange.tables import sparse_sum
 
 
@@ -70,13 +70,6 @@ class SyncReplicas:
       for is_sparse in (False, True)
     )
     sums = [(_make_sum(v), v.device) for _, v in sparse]
-    self._add_to_update(sums, [v for _, v in sparse])
-    instead = functools.partial(_make_unless_local, self._token)
-    with tf.variable_creator_scope(instead):
-      # It needs at least one variable; one without a gradient is left alone.
-      self.optimizer.apply_gradients(
-        dense or [(None, sparse[0][1])], self._global_step
-      )
     accumulators = [(_find_accumulator(v), v.device) for _, v in dense] + sums
     self._round = sync_round.Round(
       self._cluster,
@@ -85,6 +78,14 @@ class SyncReplicas:
       accumulators,
       self._token,
     )
+    self._add_to_update(sums, [v for _, v in sparse])
+    summed = self._sum_as_accumulators(dense)
+    instead = functools.partial(_make_unless_local, self._token)
+    with tf.variable_creator_scope(instead):
+      # It needs at least one variable; one without a gradient is left alone.
+      self.optimizer.apply_gradients(
+        summed or [(None, sparse[0][1])], self._global_step
+      )
     runner = self.optimizer.get_chief_queue_runner()
     _, its_tokens = runner.enqueue_ops[0].inputs
     self._round.end_update([its_tokens])  # They come after the update.
@@ -95,22 +96,46 @@ class SyncReplicas:
 
     And those of the model's own variables.
     """
-    state = state_means.make(self._cluster)
+    state = self._round.state
     if not sums and not state.accumulators:
       return
     apply_gradients = self._applier.apply_gradients
 
     def apply_all(pairs, global_step):
       means = []
-      for accumulator, device in sums:
+      for total, device in sums:
         with tf.device(device):
-          means.append(accumulator.take_grad(self._replicas_to_aggregate))
+          means.append(total.take_grad(self._replicas_to_aggregate))
       pairs = [*pairs, *zip(means, shards, strict=True)]
       applied = state.build_update([apply_gradients(pairs)])
       with tf.control_dependencies(applied):
         return global_step.assign_add(1, read_value=False)
 
     self._applier.apply_gradients = apply_all
+
+  def _sum_as_accumulators(self, pairs):
+    """Returns `pairs` in the dtypes in which gradients are added up.
+
+    The means are applied in the dtypes of their variables.
+    """
+    apply_gradients = self._applier.apply_gradients
+
+    def apply_cast(pairs, global_step):
+      cast = []
+      for mean, variable in pairs:
+        if tf.is_tensor(mean) and not isinstance(mean, tf.IndexedSlices):
+          with tf.device(variable.device):
+            mean = tf.cast(mean, variable.dtype.base_dtype)
+        cast.append((mean, variable))
+      return apply_gradients(cast, global_step)
+
+    summed = []
+    for gradient, variable in pairs:
+      with tf.device(variable.device):
+        dtype = accumulator.choose_dtype(gradient.dtype)
+        summed.append((tf.cast(gradient, dtype), variable))
+    self._applier.apply_gradients = apply_cast
+    return summed
 
   def hook(self, stop):
     """Returns the hook of the round; `stop` is a stop_request.StopRequest."""
@@ -123,12 +148,10 @@ def _make_sum(variable):
 
 
 def _find_accumulator(variable):
-  """Returns the accumulator that the optimizer has made for a variable."""
+  """Returns the accumulator that the optimizer makes for a variable."""
   with tf.device(variable.device):
-    return tf.ConditionalAccumulator(
-      variable.dtype.base_dtype,
-      variable.shape,
-      shared_name=f'{variable.name}/grad_accum',
+    return accumulator.Accumulator(
+      variable.dtype.base_dtype, variable.shape, f'{variable.name}/grad_accum'
     )
 
 

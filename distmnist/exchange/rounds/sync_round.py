@@ -33,6 +33,7 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import transport
 from distmnist.exchange.center import center_average
 from distmnist.exchange.rounds import (
+  accumulator,
   begun_update,
   contributions,
   given_parts,
@@ -45,14 +46,14 @@ from distmnist.exchange.rounds import (
 
 
 def make_accumulators(shards):
-  """Returns a list of (tf.ConditionalAccumulator, device), one per shard."""
+  """Returns a list of (accumulator.Accumulator, device), one per shard."""
   accumulators = []
   for i, shard in enumerate(shards):
     with tf.device(shard.device):
-      accumulator = tf.ConditionalAccumulator(
-        shard.dtype, shard.shape, shared_name=f'round/contributions_{i}'
+      made = accumulator.Accumulator(
+        shard.dtype, shard.shape, f'round/contributions_{i}'
       )
-    accumulators.append((accumulator, shard.device))
+    accumulators.append((made, shard.device))
   return accumulators
 
 
@@ -147,9 +148,9 @@ class Round:
         on the shard's ps.
     """
     means = []
-    for accumulator, device in self.accumulators[: self._num_given]:
+    for given, device in self.accumulators[: self._num_given]:
       with tf.device(device):
-        means.append(accumulator.take_grad(self.num_contributions))
+        means.append(given.take_grad(self.num_contributions))
     with tf.device(self.global_step.device):
       applied = self.state.build_update([apply(means)])
       with tf.control_dependencies(applied):

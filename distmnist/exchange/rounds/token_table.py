@@ -2,6 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
+
 
 class TokenTable:
   """Which workers have a token, on the ps of the tokens: 1 has one, 0 waits.
@@ -19,20 +21,12 @@ class TokenTable:
     self._worker = cluster.task_index
     self._num_workers = cluster.num_workers
     with tf.device(device):
-      self._table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64,
-        value_dtype=tf.int64,
-        shared_name='round/token_table',
-      )
+      self._table = ps_state.Table('round/token_table')
 
   def set_has_token(self, has_token):
     """Returns the op that notes whether this worker has a token."""
     with tf.device(self._device):
-      return tf.raw_ops.LookupTableInsertV2(
-        table_handle=self._table,
-        keys=tf.constant(self._worker, tf.int64),
-        values=tf.constant(int(has_token), tf.int64),
-      )
+      return self._table.insert(self._worker, int(has_token))
 
   def wait_for_token(self, take, ops):
     """Returns the next token, waited for once all `ops` have run.
@@ -55,16 +49,9 @@ class TokenTable:
   def read(self):
     """Returns an int64 tensor [num_workers]: 1, 0, or -1 for not begun yet."""
     with tf.device(self._device):
-      return tf.raw_ops.LookupTableFindV2(
-        table_handle=self._table,
-        keys=tf.range(self._num_workers, dtype=tf.int64),
-        default_value=tf.constant(-1, tf.int64),
-      )
+      return self._table.find(tf.range(self._num_workers, dtype=tf.int64), -1)
 
   def clear(self):
     """Returns the op that forgets all workers."""
     with tf.device(self._device):
-      return tf.raw_ops.LookupTableRemoveV2(
-        table_handle=self._table,
-        keys=tf.range(self._num_workers, dtype=tf.int64),
-      )
+      return self._table.remove(tf.range(self._num_workers, dtype=tf.int64))

@@ -17,9 +17,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.rounds import round_entry
 
-# Of the table of round_entry: the life in which there are no more places.
-_FULL = round_entry.FULL
-
 
 class Places(round_entry.Entry):
   """The places of the open round; with R = N each worker has one."""
@@ -67,7 +64,7 @@ class Places(round_entry.Entry):
 
     def close():
       lives = self._find(round_entry.LIVES)
-      with tf.control_dependencies([self._set({_FULL: lives})]):
+      with tf.control_dependencies([self._set({round_entry.FULL: lives})]):
         return tf.identity(lives)
 
     if self.is_lock_step:
@@ -86,4 +83,4 @@ class Places(round_entry.Entry):
       return self._find_open(step)[1] > step
 
   def _is_full(self):
-    return tf.equal(self._find(_FULL), self._find(round_entry.LIVES))
+    return tf.equal(self._find(round_entry.FULL), self._find(round_entry.LIVES))

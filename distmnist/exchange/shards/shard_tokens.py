@@ -10,6 +10,11 @@ round that the worker gets, whoever hands it out; the unit's comes first. As a
 task may die between the two, the ps of a unit notes how far the unit is
 (unit_progress.py).
 
+With R < N a unit's queue that still has a token gets no other one. The token
+would be of a round that is full, and so without the worker that has not taken
+the last one: it will be late, and empty the queue (late_wait.py). One that is
+gone for good would otherwise leave a token for each unit and round.
+
 A worker that begins empties its queues and has the tokens due to it put in,
 under the lock under which tokens are handed out.
 """
@@ -37,7 +42,11 @@ class ShardTokens(token_barrier.Tokens):
     self._worker = cluster.task_index
     self._workers = range(cluster.num_workers)
     self._late_wait = None
-    self._units = unit_queues.UnitQueues(cluster.num_workers, unit_devices)
+    self._units = unit_queues.UnitQueues(
+      cluster.num_workers,
+      unit_devices,
+      keeps_one=num_contributions < cluster.num_workers,
+    )
     self.progress = unit_progress.UnitProgress(self._units)
 
   def begin_wait(self, staleness):

@@ -7,6 +7,8 @@ needs no initialisation and is in no checkpoint.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
+
 _NEVER = -1
 
 
@@ -17,13 +19,15 @@ class UnitQueues:
     places: dict of device -> list of int, the units there.
   """
 
-  def __init__(self, num_workers, devices):
+  def __init__(self, num_workers, devices, keeps_one=False):
     """
     Args:
       num_workers: int.
       devices: list of str, the device of each unit.
+      keeps_one: bool, whether `put_one` passes over queues with a token.
     """
     self._devices = devices
+    self._keeps_one = keeps_one
     self.places, self._tables, self._locks = {}, {}, {}
     for unit, place in enumerate(devices):
       self.places.setdefault(place, []).append(unit)
@@ -33,9 +37,7 @@ class UnitQueues:
         # fail as ps_lock.py says, a worker must die at the very moment when it
         # begins and waits for another.
         self._locks[place] = tf.raw_ops.MutexV2(shared_name='round/units_lock')
-        self._tables[place] = tf.raw_ops.MutableHashTableV2(
-          key_dtype=tf.int64, value_dtype=tf.int64, shared_name='round/units'
-        )
+        self._tables[place] = ps_state.Table('round/units')
     self._queues = []
     for unit, place in enumerate(devices):
       with tf.device(place):
@@ -68,19 +70,11 @@ class UnitQueues:
 
   def find(self, place, keys):
     """Returns what is noted, an int64 tensor like `keys`; -1 for nothing."""
-    return tf.raw_ops.LookupTableFindV2(
-      table_handle=self._tables[place],
-      keys=tf.constant(keys, tf.int64),
-      default_value=tf.constant(_NEVER, tf.int64),
-    )
+    return self._tables[place].find(keys, _NEVER)
 
   def note(self, place, keys, values):
     """Returns the op that notes `values`, an int64 tensor like `keys`."""
-    return tf.raw_ops.LookupTableInsertV2(
-      table_handle=self._tables[place],
-      keys=tf.constant(keys, tf.int64),
-      values=values,
-    )
+    return self._tables[place].insert(keys, values)
 
   def take(self, unit, worker, wait=None):
     """Returns the op that waits for a token of a unit, and takes it.
@@ -95,8 +89,18 @@ class UnitQueues:
 
   def put_one(self, unit):
     """Returns the op that gives each worker a token of a unit."""
+    queues = self._queues[unit]
     with tf.device(self._devices[unit]):
-      return tf.group(*(queue.enqueue(True) for queue in self._queues[unit]))
+      if not self._keeps_one:
+        return tf.group(*(queue.enqueue(True) for queue in queues))
+      sizes = tf.stack([queue.size() for queue in queues])
+      numbers = tf.unstack(tf.cast(tf.equal(sizes, 0), tf.int32))
+      return tf.group(
+        *(
+          queue.enqueue_many([tf.fill([number], True)])
+          for queue, number in zip(queues, numbers, strict=True)
+        )
+      )
 
   def put_where(self, place, workers, is_due):
     """Returns the op that gives `workers` a token of each unit that is due.

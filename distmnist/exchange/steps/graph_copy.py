@@ -5,6 +5,7 @@ ends: no message goes to the worker between two steps. What holds state, such as
 a variable or a queue, is shared.
 """
 
+import contextlib
 import zlib
 from typing import NamedTuple
 
@@ -196,6 +197,23 @@ class Copier:
       if any(output.dtype == tf.resource for output in outputs):
         shared |= {output.name: output for output in outputs}
     return part, wanted, shared
+
+
+def find_original(op):
+  """Returns the tf.Operation that `op` is a copy of, or None.
+
+  What is imported, as a copy is, has no traceback; its name ends with that of
+  what was copied.
+  """
+  if op.traceback:
+    return None
+  words = op.name.split('/')
+  for i in range(1, len(words)):
+    with contextlib.suppress(KeyError):
+      found = op.graph.get_operation_by_name('/'.join(words[i:]))
+      if found.type == op.type:
+        return found
+  return None
 
 
 def _shape(copy, tensor):

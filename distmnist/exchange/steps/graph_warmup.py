@@ -11,8 +11,9 @@ such a worker warms up its graphs, and pulls once all are prepared.
 During a warm-up the first tensor of a step, its batch, is what TensorFlow calls
 dead: what a branch of a condition that is not taken has in place of a value. An
 op with a dead input does not run, and its outputs are dead as well, even on a
-ps. What does not depend on the batch runs, but may only read: a model's own
-update that does not, such as a counter's, is made to wait for the batch.
+ps. What does not depend on the batch runs, but may only read: a change that
+does not, such as a counter's or the update by a gradient of a penalty on
+weights alone, is made to wait for the batch.
 """
 
 import tensorflow.compat.v1 as tf
@@ -72,14 +73,16 @@ class Warmup:
       ).output_true
       return tf.raw_ops.Merge(inputs=[tensor, zeros]).output
 
-  def hold_back_updates(self):
-    """Makes the UPDATE_OPS change nothing during a warm-up.
+  def hold_back_changes(self, ops):
+    """Makes `ops` and the UPDATE_OPS change nothing during a warm-up.
 
     To be called once the step is built, after `hold_back`.
+
+    Args:
+      ops: list of ops or tensors, the end of the step.
     """
-    for op in _find_changes(
-      tf.get_collection(tf.GraphKeys.UPDATE_OPS), self._batch.op
-    ):
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    for op in _find_changes([*ops, *updates], self._batch.op):
       op._add_control_input(self._batch.op)
 
   def turn(self, is_on):

@@ -10,6 +10,7 @@ import uuid
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.exchange import ps_state
 from distmnist.exchange.tables import key_hash, new_rows
 
 # The collections of all KeyMaps, of key_table.PlainTables, and of the variables
@@ -42,9 +43,7 @@ class KeyMap:
     self._in_bucket = start.new_rows.rows_in_bucket
     self._first_bucket = first_bucket
     with tf.name_scope('key_map'), self.placed():
-      self._map = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=self._find_name()
-      )
+      self._map = ps_state.Table(self._find_name())
       self.filled = self._build_fill()
     tf.add_to_collection(MAPS, self)
 
@@ -60,9 +59,7 @@ class KeyMap:
     # The lowest numbers are not keys.
     keys = self.keys.read_value()
     used = tf.reshape(tf.where(keys >= new_rows.LOWEST_KEY), [-1])
-    filled = tf.raw_ops.LookupTableImportV2(
-      table_handle=self._map, keys=tf.gather(keys, used), values=used
-    )
+    filled = self._map.replace_all(tf.gather(keys, used), used)
     with tf.control_dependencies([filled, *self._fill_more(keys)]):
       return tf.identity(keys[new_rows.COMMON_ROW])
 
@@ -84,11 +81,7 @@ class KeyMap:
 
   def find_own(self, keys):
     """Returns the row of each of `keys`, int64 [n]; -1 where it has none."""
-    return tf.raw_ops.LookupTableFindV2(
-      table_handle=self._map,
-      keys=keys,
-      default_value=tf.constant(-1, tf.int64),
-    )
+    return self._map.find(keys, -1)
 
   def find_common(self, keys):
     """Returns the row that each of `keys` has if it has none of its own."""

@@ -145,9 +145,7 @@ class KeyShard(key_map.KeyMap):
     with tf.control_dependencies(begun):
       noted = _scatter(self.keys, rows, new)
     with tf.control_dependencies([noted]):
-      mapped = tf.raw_ops.LookupTableInsertV2(
-        table_handle=self._map, keys=new, values=rows
-      )
+      mapped = self._map.insert(new, rows)
     with tf.control_dependencies([mapped]):
       return self.find(keys)
 
@@ -156,10 +154,8 @@ class KeyShard(key_map.KeyMap):
     if not self._reuse:
       return []
     before = self.keys.sparse_read(rows)
-    unmapped = tf.raw_ops.LookupTableRemoveV2(
-      table_handle=self._map,
-      keys=tf.boolean_mask(before, before >= new_rows.LOWEST_KEY),
-    )
+    is_key = before >= new_rows.LOWEST_KEY
+    unmapped = self._map.remove(tf.boolean_mask(before, is_key))
     with tf.control_dependencies([unmapped]):
       free = tf.fill(tf.shape(rows), tf.constant(new_rows.FREE, tf.int64))
       return [_scatter(self.keys, rows, free), self._reuse.note(rows)]

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.tables import shared_rows
+
 
 class _Kept(NamedTuple):
   """What a ps keeps for a shard from the pull to the push.
@@ -107,7 +109,7 @@ class RowExchange:
       keys_of_ps = tf.split(keys, tf.stack(self._num_keys_of_ps))
       if len(self._places) == 1:
         keys_of_ps = [keys]
-      self.num_ids = tf.size(places, out_type=tf.int64)
+      self.num_ids = tf.size(places.of_ids, out_type=tf.int64)
       self.num_keys = tf.size(keys, out_type=tf.int64)
       parts = [
         self._pull(device, shards, numbers, part)
@@ -116,11 +118,9 @@ class RowExchange:
         )
       ]
       with tf.device(self._compute):
-        self.view = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
-        # The gradient by a reshaped tensor is dense: each key's is summed up
-        # here, before it is clipped and sent.
-        rows = tf.reshape(self.view, [-1, self.width])
-        given = [tf.gather(rows, places)]
+        self.view = shared_rows.join(parts)
+        # Each key's gradient is summed up here, before it is clipped and sent.
+        given = [shared_rows.gather(self.view, places)]
         if len(lookups) > 1:
           sizes = [tf.size(positions) for positions, _ in lookups]
           given = tf.split(given[0], tf.stack(sizes))
@@ -149,8 +149,7 @@ class RowExchange:
           owned = self._numbering.find_owned(shard, rows)
           pulled = shard.sparse_read(rows)
           kept.append(_Kept(shard, rows, pulled, owners, owned))
-      rows = [part.sent for part in kept]
-      rows = rows[0] if len(rows) == 1 else tf.concat(rows, 0)
+      rows = shared_rows.join([part.sent for part in kept])
     self._kept.append(kept)
     return self._wire.pull(rows, device)
 

@@ -10,6 +10,8 @@ import itertools
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange.tables import shared_rows
+
 
 class Numbering:
   """The shards of some tables, grouped by ps.
@@ -40,8 +42,9 @@ class Numbering:
   def find_keys(self):
     """Returns (keys, places, numbers) of the step, on the worker.
 
-    keys: int64 [n], shard by shard, each once. places: int32 [ids], which of
-    `keys` is each id's. numbers: int64 [shards], how many keys each shard has.
+    keys: int64 [n], shard by shard, each once. places: shared_rows.Places,
+    which of `keys` is each id's. numbers: int64 [shards], how many keys each
+    shard has.
     """
     raise NotImplementedError
 
@@ -95,8 +98,7 @@ class PositionNumbering(Numbering):
           )
           move = tf.gather(tf.constant(moves, tf.int64), owners)
         found.append(positions + move)
-    keys, places = _find_each(found)
-    keys, places = sort(keys, places, keys)
+    keys, places = shared_rows.find_each(shared_rows.join(found))
     return keys, places, _count_between(keys, self._bounds)
 
   def find_rows(self, shard, keys):
@@ -124,7 +126,9 @@ class KeyNumbering(Numbering):
     for table in self._tables:
       if not table.lookups:
         continue
-      keys_of, places_of = _find_each([given for given, _ in table.lookups])
+      keys_of, places_of = tf.unique(
+        shared_rows.join([ids for ids, _ in table.lookups])
+      )
       index = [self._index[shard.op.name] for shard in table.shards]
       owners = table.find_owners(keys_of)
       keys.append(keys_of)
@@ -136,7 +140,8 @@ class KeyNumbering(Numbering):
       shards, minlength=len(self._index), maxlength=len(self._index)
     )
     keys, places = sort(keys, places, shards)
-    return keys, places, tf.cast(numbers, tf.int64)
+    numbers = tf.cast(numbers, tf.int64)
+    return keys, shared_rows.make_places(places), numbers
 
   def find_rows(self, shard, keys):
     rows, owners = tf.unique(self._find[shard.op.name](keys))
@@ -145,11 +150,6 @@ class KeyNumbering(Numbering):
   def find_owned(self, shard, rows):
     keys = self._keys[shard.op.name]
     return keys, keys.sparse_read(rows)
-
-
-def _find_each(ids):
-  """Returns (the ids of int64 tensors, each once; int32 place of each id)."""
-  return tf.unique(ids[0] if len(ids) == 1 else tf.concat(ids, 0))
 
 
 def sort(values, places, by):

@@ -5,6 +5,7 @@ If a bucket has none left, a key may take the row of another (row_reuse.py).
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
 from distmnist.exchange.tables import new_rows, row_reuse
 
 
@@ -26,17 +27,13 @@ class Places:
     """
     self._in_bucket = start.new_rows.rows_in_bucket
     self._num_buckets = int(rows.shape[0]) // self._in_bucket
-    self._counts = tf.raw_ops.VarHandleOp(
-      dtype=tf.int64,
-      shape=[self._num_buckets, 3],
-      shared_name=f'{rows.op.name}/counts',
+    self._counts = ps_state.Variable(
+      tf.int64, [self._num_buckets, 3], f'{rows.op.name}/counts'
     )
     self.reuse = None
     if start.new_rows.unseen_steps:
       self.reuse = row_reuse.RowReuse(rows, start)
-    self.counts = tf.raw_ops.ReadVariableOp(
-      resource=self._counts, dtype=tf.int64
-    )
+    self.counts = self._counts.read()
 
   def reset(self, keys):
     """Returns the list of ops after which the rows of `keys` are given away.
@@ -49,9 +46,7 @@ class Places:
     last = tf.maximum(tf.reduce_max(places, 1), new_rows.CLEAN_ROW)
     following = tf.cast(last, tf.int64) + 1
     none = tf.zeros_like(following)
-    counted = tf.raw_ops.AssignVariableOp(
-      resource=self._counts, value=tf.stack([following, none, none], 1)
-    )
+    counted = self._counts.assign(tf.stack([following, none, none], 1))
     return [counted, *(self.reuse.reset() if self.reuse else [])]
 
   def find(self, buckets):
@@ -64,9 +59,7 @@ class Places:
       (int64 [n], bool [n]): a place in its bucket for each key, and whether the
       key gets it.
     """
-    counts = tf.raw_ops.ResourceGather(
-      resource=self._counts, indices=buckets, dtype=tf.int64
-    )
+    counts = self._counts.gather(buckets)
     rank = tf.range(tf.size(buckets, out_type=tf.int64)) - tf.searchsorted(
       buckets, buckets, out_type=tf.int64
     )
@@ -84,10 +77,8 @@ class Places:
       has_row = tf.tensor_scatter_nd_update(has_row, at, is_old)
     counted = [is_free, ~has_row, has_row & ~is_free]
     with tf.control_dependencies([places]):
-      count = tf.raw_ops.ResourceScatterAdd(
-        resource=self._counts,
-        indices=buckets,
-        updates=tf.cast(tf.stack(counted, 1), tf.int64),
+      count = self._counts.scatter_add(
+        buckets, tf.cast(tf.stack(counted, 1), tf.int64)
       )
     with tf.control_dependencies([count]):
       return places, tf.identity(has_row)

@@ -15,6 +15,7 @@ import weakref
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
 from distmnist.exchange.tables import new_rows
 
 # The collection of the pairs (op after which no row is taken, op that ends it).
@@ -41,9 +42,7 @@ class RowReuse:
     self._unseen_steps = start.new_rows.unseen_steps
     self._num_rows = int(rows.shape[0])
     self._seen, self._now, self._hands, self._least_age = (
-      tf.raw_ops.VarHandleOp(
-        dtype=tf.int64, shape=shape, shared_name=f'{rows.op.name}/{name}'
-      )
+      ps_state.Variable(tf.int64, shape, f'{rows.op.name}/{name}')
       for name, shape in (
         ('last_seen', [self._num_rows]),
         ('lookups', []),
@@ -56,27 +55,20 @@ class RowReuse:
     """Returns the list of ops after which all rows count as just seen."""
     num_buckets = self._num_rows // self._in_bucket
     return [
-      _assign(self._seen, tf.zeros([self._num_rows], tf.int64)),
-      _assign(self._now, 0),
-      _assign(self._hands, tf.zeros([num_buckets], tf.int64)),
-      _assign(self._least_age, self._unseen_steps),
+      self._seen.assign(tf.zeros([self._num_rows], tf.int64)),
+      self._now.assign(0),
+      self._hands.assign(tf.zeros([num_buckets], tf.int64)),
+      self._least_age.assign(self._unseen_steps),
     ]
 
   def touch(self, rows):
     """Returns the op that counts a lookup of `rows`, int64 [n]."""
-    counted = tf.raw_ops.AssignAddVariableOp(
-      resource=self._now, value=tf.constant(1, tf.int64)
-    )
-    with tf.control_dependencies([counted]):
+    with tf.control_dependencies([self._now.add(1)]):
       return self.note(rows)
 
   def note(self, rows):
     """Returns the op after which `rows`, int64 [n], count as just seen."""
-    return tf.raw_ops.ResourceScatterUpdate(
-      resource=self._seen,
-      indices=rows,
-      updates=tf.fill(tf.shape(rows), _read(self._now)),
-    )
+    return self._seen.scatter(rows, tf.fill(tf.shape(rows), self._now.read()))
 
   def choose(self, buckets, ranks):
     """Finds rows for keys whose bucket has none left, one caller at a time.
@@ -91,20 +83,16 @@ class RowReuse:
     """
     room = self._in_bucket - new_rows.NUM_RESERVED
     window = min(_WINDOW, room)
-    hands = _gather(self._hands, buckets) + ranks
+    hands = self._hands.gather(buckets) + ranks
     places = hands[:, tf.newaxis] * window + tf.range(window, dtype=tf.int64)
     places = places % room + new_rows.NUM_RESERVED
     rows = buckets[:, tf.newaxis] * self._in_bucket + places
-    ages = _read(self._now) - _gather(self._seen, rows)
+    ages = self._now.read() - self._seen.gather(rows)
     oldest = tf.argmax(ages, 1)
-    is_old = tf.reduce_max(ages, 1) >= _read(self._least_age)
+    is_old = tf.reduce_max(ages, 1) >= self._least_age.read()
     is_first_round = (ranks + 1) * window <= room
     with tf.control_dependencies([hands]):
-      moved = tf.raw_ops.ResourceScatterAdd(
-        resource=self._hands,
-        indices=buckets,
-        updates=tf.ones_like(buckets),
-      )
+      moved = self._hands.scatter_add(buckets, tf.ones_like(buckets))
     with tf.control_dependencies([moved]):
       return (
         tf.gather(places, oldest, batch_dims=1),
@@ -117,10 +105,10 @@ class RowReuse:
     Args:
       build_fence: callable() -> op that runs after all that are taking rows.
     """
-    held = _assign(self._least_age, tf.int64.max)
+    held = self._least_age.assign(tf.int64.max)
     with tf.control_dependencies([held]):
       held = build_fence()
-    ended = _assign(self._least_age, self._unseen_steps)
+    ended = self._least_age.assign(self._unseen_steps)
     tf.add_to_collection(_HOLDS, (held, ended))
 
 
@@ -147,19 +135,3 @@ def held(session):
       _num_holding[session] -= 1
       if not _num_holding[session]:
         session.run(end)
-
-
-def _assign(variable, value):
-  return tf.raw_ops.AssignVariableOp(
-    resource=variable, value=tf.cast(value, tf.int64)
-  )
-
-
-def _read(variable):
-  return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.int64)
-
-
-def _gather(variable, indices):
-  return tf.raw_ops.ResourceGather(
-    resource=variable, indices=indices, dtype=tf.int64
-  )

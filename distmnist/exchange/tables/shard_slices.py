@@ -4,9 +4,6 @@ from typing import NamedTuple
 
 from distmnist.common import partial_names
 
-# Bytes of a slice: what a save adds to the memory of the chief and of a ps.
-SLICE_BYTES = 2**25
-
 
 class Slice(NamedTuple):
   """Some rows of a shard.

@@ -9,6 +9,7 @@ once do not fill up the sketch.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.exchange import ps_state
 from distmnist.exchange.tables import key_hash, new_rows
 
 # Per row of the table; each counter takes 4 bytes.
@@ -26,17 +27,15 @@ class Sightings:
     """
     self._num = int(rows.shape[0]) * _COUNTERS_OF_ROW
     self._counters, self._total = (
-      tf.raw_ops.VarHandleOp(
-        dtype=tf.int32, shape=shape, shared_name=f'{rows.op.name}/{name}'
-      )
+      ps_state.Variable(tf.int32, shape, f'{rows.op.name}/{name}')
       for name, shape in (('sightings', [self._num]), ('all_sightings', []))
     )
 
   def reset(self):
     """Returns the list of ops after which no key counts as seen."""
     return [
-      _assign(self._counters, tf.zeros([self._num], tf.int32)),
-      _assign(self._total, 0),
+      self._counters.assign(tf.zeros([self._num], tf.int32)),
+      self._total.assign(0),
     ]
 
   def count(self, keys):
@@ -52,33 +51,18 @@ class Sightings:
       [key_hash.find_places(keys, self._num, salt) for salt in _SALTS]
     )
     added = [
-      tf.raw_ops.ResourceScatterAdd(
-        resource=self._counters, indices=places, updates=tf.ones([], tf.int32)
-      ),
-      tf.raw_ops.AssignAddVariableOp(resource=self._total, value=tf.size(keys)),
+      self._counters.scatter_add(places, tf.ones([], tf.int32)),
+      self._total.add(tf.size(keys)),
     ]
     with tf.control_dependencies(added):
-      counted = tf.raw_ops.ResourceGather(
-        resource=self._counters, indices=places, dtype=tf.int32
-      )
-      total = _read(self._total)
+      counted = self._counters.gather(places)
+      total = self._total.read()
     with tf.control_dependencies([counted]):
       faded = tf.cond(total >= self._num, self._fade, lambda: total)
     with tf.control_dependencies([faded]):
       return tf.reduce_min(counted, 0)
 
   def _fade(self):
-    halved = [
-      _assign(variable, _read(variable) // 2)
-      for variable in (self._counters, self._total)
-    ]
+    halved = [x.assign(x.read() // 2) for x in (self._counters, self._total)]
     with tf.control_dependencies(halved):
-      return _read(self._total)
-
-
-def _assign(variable, value):
-  return tf.raw_ops.AssignVariableOp(resource=variable, value=value)
-
-
-def _read(variable):
-  return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.int32)
+      return self._total.read()

@@ -14,7 +14,6 @@ shards are on the ps, and elsewhere a variable. For how rows move, see
 exchange/tables/row_exchange.py.
 """
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import (
@@ -39,14 +38,6 @@ def find_positions(ids, num_rows):
   num_buckets = _count_buckets(num_rows)
   in_bucket = _count_in_bucket(num_rows)
   return ids % num_buckets * in_bucket + ids // num_buckets
-
-
-def find_ids(num_rows):
-  """Returns the row, int64 [positions], at each position; -1 for none."""
-  positions = np.full(count_positions(num_rows), -1)
-  ids = np.arange(num_rows)
-  positions[find_positions(ids, num_rows)] = ids
-  return positions
 
 
 def find_id(position, num_positions):

@@ -17,6 +17,7 @@ whole one; see touched_saver.py.
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import partial_names
 from distmnist.exchange.tables import (
   key_map,
   row_reuse,
@@ -38,7 +39,11 @@ class TableSaver:
   """
 
   def __init__(
-    self, device, slice_bytes=shard_slices.SLICE_BYTES, may_mix=False
+    self,
+    device,
+    slice_bytes=partial_names.SLICE_BYTES,
+    may_mix=False,
+    variables=None,
   ):
     """
     Args:
@@ -46,6 +51,7 @@ class TableSaver:
       may_mix: bool, whether the rows of a checkpoint may be of several steps,
         as they are for each worker of an asynchronous rule.
       slice_bytes: int, the most in a slice; a row is never cut.
+      variables: list of tf.Variable, with all tables; None: all there are.
     """
     keys = tf.get_collection(key_map.KEYS)
     shards = [
@@ -54,7 +60,8 @@ class TableSaver:
       if not key_map.is_keys(v)
     ]
     names = {v.op.name for v in [*keys, *shards]}
-    rest = [v for v in tf.global_variables() if v.op.name not in names]
+    saved = tf.global_variables() if variables is None else variables
+    rest = [v for v in saved if v.op.name not in names]
     self._rest = tf.train.Saver(rest, allow_empty=True)
     self._slice_bytes = slice_bytes
     self._keys, self._shards = [], []

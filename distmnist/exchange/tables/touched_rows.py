@@ -13,6 +13,8 @@ replaced, has cleared them.
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from distmnist.common import partial_names
+from distmnist.exchange import ps_state
 from distmnist.exchange.tables import shard_slices
 
 _SAVE_TABLES = flags.DEFINE_enum(
@@ -43,9 +45,7 @@ class TouchedRows:
     # For the setter of devices these are no variables to be placed.
     with tf.device(None), tf.device(rows.device):
       self._marks, self._cleared_by = (
-        tf.raw_ops.VarHandleOp(
-          dtype=dtype, shape=shape, shared_name=f'{rows.op.name}/{name}'
-        )
+        ps_state.Variable(dtype, shape, f'{rows.op.name}/{name}')
         for name, dtype, shape in (
           ('touched', tf.bool, [size]),
           ('cleared_by', tf.int64, []),
@@ -54,9 +54,7 @@ class TouchedRows:
 
   def mark(self, rows):
     """Returns the op after which `rows`, int64 [n], are marked."""
-    return tf.raw_ops.ResourceScatterUpdate(
-      resource=self._marks, indices=rows, updates=tf.constant(True)
-    )
+    return self._marks.scatter(rows, tf.constant(True))
 
   def build_clear(self, chief):
     """Returns the op that clears all marks.
@@ -65,14 +63,10 @@ class TouchedRows:
       chief: int64 scalar tensor, the number of who clears them.
     """
     with tf.device(self.rows.device):
-      signed = tf.raw_ops.AssignVariableOp(
-        resource=self._cleared_by, value=chief
-      )
+      signed = self._cleared_by.assign(chief)
       # In this order: who finds cleared marks also finds who cleared them.
       with tf.control_dependencies([signed]):
-        return tf.raw_ops.AssignVariableOp(
-          resource=self._marks, value=tf.zeros([self.num_bytes], tf.bool)
-        )
+        return self._marks.assign(tf.zeros([self.num_bytes], tf.bool))
 
   def build_find(self, begin, end):
     """Finds marked rows.
@@ -86,13 +80,9 @@ class TouchedRows:
     """
     with tf.device(self.rows.device):
       rows = tf.range(begin, end)
-      marks = tf.raw_ops.ResourceGather(
-        resource=self._marks, indices=rows, dtype=tf.bool
-      )
+      marks = self._marks.gather(rows)
       with tf.control_dependencies([marks]):
-        cleared_by = tf.raw_ops.ReadVariableOp(
-          resource=self._cleared_by, dtype=tf.int64
-        )
+        cleared_by = self._cleared_by.read()
       return tf.boolean_mask(rows, marks), cleared_by
 
 
@@ -105,7 +95,7 @@ def add(shards):
   # Also where a rule is made by its class, and no flags were parsed.
   if flags.FLAGS[_SAVE_TABLES.name].value != 'touched':
     return
-  for shard in shard_slices.choose_large(shards, shard_slices.SLICE_BYTES):
+  for shard in shard_slices.choose_large(shards, partial_names.SLICE_BYTES):
     tf.add_to_collection(_TOUCHED, TouchedRows(shard))
 
 

@@ -6,9 +6,8 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.strategies import async_sgd, ssp
 
 
-@pytest.mark.parametrize(
-  'rule', [async_sgd, pytest.param(ssp, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', [async_sgd, ssp])
 def test_a_gradient_is_of_the_center_a_step_before(
   make_stepper, set_flags, rule
 ):

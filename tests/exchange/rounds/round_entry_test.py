@@ -151,6 +151,7 @@ def test_where_all_give_no_lock_tells_who_is_in(tf_session):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_contributions', [1, 2])
 def test_of_many_at_once_as_many_get_in_as_a_round_takes(
   tf_session, num_contributions

@@ -13,6 +13,7 @@ from distmnist.strategies import bmuf, easgd, sagn, sync_sgd
 from tests.support import in_process
 
 START = np.float64([1, 2])
+TURN = 1 + 2j
 # The rule, and its T.
 RULES = {
   'sync_sgd': (lambda member: sync_sgd.SyncSgd(member, 2), 1),
@@ -51,9 +52,12 @@ class Worker:
             tf.get_variable('half', initializer=np.float16(START), **AS_IS),
             tf.get_variable('count', initializer=0, **AS_IS),
             tf.get_variable('is_odd', initializer=False, **AS_IS),
+            tf.get_variable(
+              'wave', initializer=np.complex64(TURN * START), **AS_IS
+            ),
           ]
         self.copies = [model_state.read(variable) for variable in self.center]
-        average, half, count, is_odd = self.copies
+        average, half, count, is_odd, wave = self.copies
         for variable, value in zip(
           self.center,
           [
@@ -61,6 +65,7 @@ class Worker:
             half + 0.1 * (tf.cast(self.fed, tf.float16) - half),
             count + 1,
             tf.logical_not(is_odd),
+            0.9 * wave + 0.1 * TURN * tf.cast(self.fed, tf.complex64),
           ],
           strict=True,
         ):
@@ -173,16 +178,17 @@ def compute(batches):
 
 
 def check(run, batches):
-  average, half, count, is_odd = run.read()
+  average, half, count, is_odd, wave = run.read()
   expected = compute(batches)
   np.testing.assert_allclose(average, expected, rtol=1e-5)
   np.testing.assert_allclose(half, expected, rtol=2e-2)
   assert count == len(batches[0])
   assert is_odd == count % 2
+  np.testing.assert_allclose(wave, TURN * expected, rtol=1e-5)
   for worker in run.workers:  # All begin the next round with the center.
     copies = worker.raw.run(worker.copies)
     np.testing.assert_array_equal(copies[0], average)
-    assert copies[2:] == [count, is_odd]
+    assert copies[2:4] == [count, is_odd]
 
 
 @pytest.mark.slow
@@ -197,6 +203,7 @@ def test_it_is_the_average_of_the_mean_of_the_batches(make_run, rule, num_ps):
   check(run, batches)
 
 
+@pytest.mark.slow
 @each_rule
 def test_one_that_begins_late_changes_nothing(make_run, rule):
   run, period = make_run(rule)

@@ -221,11 +221,15 @@ def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   assert stepper.read_center() == [1.5, 3]  # 3 - 0.5 * 3
   kill(stepper, 0)
   stepper.come_back(0)
+  hook = stepper.workers[0].hooks[0]
+  # It would save the shards as they are.
+  assert not hook.is_whole(hook._session)
   # What the other one computed for the chief before is dropped.
   assert stepper.step(1, [4, 4]) == (1, 1, [1.5, 3])
   # The gradients of the second shard are -5 and -1.
   found = stepper.step_together([[8, 8], [4, 4]])
   assert found == [(2, 0, [1.5, 4.5])] * 2
+  assert hook.is_whole(hook._session)
   found = stepper.step_together([[8, 8], [4, 4]])
   assert found == [(3, 0, [3.75, 5.25])] * 2
 

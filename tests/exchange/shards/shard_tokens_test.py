@@ -14,17 +14,19 @@ LIFE = round_entry.LIFE
 def run(make_cluster):
   """Returns run(build, step), which runs what `build(ShardTokens)` has built.
 
-  The global_step is then `step`, in life 0; worker 0 runs it.
+  The global_step is then `step`, in life 0; worker 0 runs it. R is 2 of 2.
   """
   cluster = make_cluster(2, 2)
 
-  def build_and_run(build, step=4):
+  def build_and_run(build, step=4, num_contributions=2):
     with tf.Graph().as_default():
       with tf.device(PS[0]):
         global_step = tf.train.get_or_create_global_step()
       member = cluster.worker(0)
-      entry = places.Places(member, 2, global_step)
-      tokens = shard_tokens.ShardTokens(member, 2, entry, PS[0], PS)
+      entry = places.Places(member, num_contributions, global_step)
+      tokens = shard_tokens.ShardTokens(
+        member, num_contributions, entry, PS[0], PS
+      )
       fetch = build(tokens)
       with tf.Session(cluster.servers[0].target) as session:
         session.run(global_step.assign(step))
@@ -93,3 +95,17 @@ def test_it_is_whole_while_no_unit_is_begun_ahead(run, begin):
   run(lambda tokens: tokens.progress.begin(1, tf.constant(5, tf.int64)))
   assert not run(lambda tokens: tokens.build_is_whole())
   assert run(lambda tokens: tokens.build_is_whole(), step=5)
+
+
+@pytest.mark.parametrize('num_contributions, num_left', [(1, 1), (2, 2)])
+def test_of_a_worker_that_is_gone_one_token_a_unit_is_left(
+  run, num_contributions, num_left
+):
+  run(lambda tokens: tokens.reset(tf.constant(4, tf.int64)))
+  for step in 5, 6:
+    run(
+      lambda tokens, step=step: end_unit(tokens, 0, step),
+      num_contributions=num_contributions,
+    )
+  # In lock-step no round ends without it.
+  assert run(count) == [[num_left, num_left], [0, 0]]

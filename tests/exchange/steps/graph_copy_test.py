@@ -17,3 +17,18 @@ def test_an_op_is_repeated_in_turn(tf_session):
   tf_session.run(thrice)
   taken = tf_session.run(queue.dequeue_many(6))
   assert taken.tolist() == [2, 4, 8, 16, 32, 64]
+
+
+def test_of_a_copy_the_original_is_found(tf_session):
+  op = tf.no_op('step')
+  # In a scope, as a run of several steps is.
+  with tf.name_scope('run_1'):
+    graph_copy.repeat(op, 3, '/device:CPU:0')
+  copies = [
+    found
+    for found in tf_session.graph.get_operations()
+    if found.name.endswith('/step') and not found.traceback
+  ]
+  assert len(copies) == 2
+  assert {graph_copy.find_original(copy) for copy in copies} == {op}
+  assert graph_copy.find_original(op) is None

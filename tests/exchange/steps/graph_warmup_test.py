@@ -7,6 +7,8 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.copies import local_copies
 from distmnist.exchange.steps import graph_warmup
+from distmnist.nn import optimizers
+from distmnist.strategies import async_sgd, downpour
 
 CPU = '/device:CPU:0'
 
@@ -90,3 +92,38 @@ def test_each_kind_of_run_is_run_and_the_copies_are_pulled_late(
   assert tf_session.run([steps.seen, center]) == [10, 24]
   hook.before_run(context)
   assert tf_session.run(copy) == 24
+
+
+# With a penalty on weights alone beside the loss, or in its place.
+@pytest.mark.parametrize(
+  'rule, has_loss', [(async_sgd, True), (async_sgd, False), (downpour, False)]
+)
+def test_a_gradient_that_needs_no_batch_is_not_applied(
+  make_cluster, set_flags, rule, has_loss
+):
+  set_flags('--pull_ahead=1', '--optimizer=sgd', '--learning_rate=1')
+  cluster = make_cluster(2, 1)
+  member = cluster.worker(0)
+  with tf.Graph().as_default():
+    warmup = graph_warmup.Warmup(member.cpu_device)
+    batch = warmup.hold_back(tf.constant(4.0))
+    strategy = rule.make(member)
+    with tf.device(member.device_setter()):
+      step = tf.train.get_or_create_global_step()
+      with strategy.scope():
+        w, v = (tf.get_variable(name, initializer=8.0) for name in 'wv')
+      loss = v + (w * batch if has_loss else w)
+      make_optimizer, _ = optimizers.from_flags(step, 1, 1.0)
+      update = strategy.minimize(loss, make_optimizer, step)
+    warmup.hold_back_changes([update.train_op])
+    done = warmup.or_zeros(update.train_op)
+    center = [step, *tf.trainable_variables()]
+    with tf.Session(cluster.servers[0].target) as session:
+      session.run(tf.global_variables_initializer())
+      session.run(tf.local_variables_initializer())
+      session.run(warmup.turn(True))
+      session.run(done)
+      assert session.run(center) == [0, 8, 8]
+      session.run(warmup.turn(False))
+      session.run(done)
+      assert session.run(center) == [1, 4 if has_loss else 7, 7]

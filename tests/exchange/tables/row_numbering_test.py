@@ -32,8 +32,8 @@ def test_positions_of_a_shard_follow_each_other(make_cluster):
   assert keys.tolist() == sorted(set(keys))
   assert numbers.sum() == len(keys) == 5
   assert len(numbers) == 2 * 3
-  assert len(set(keys[places])) == 5
-  assert places[0] == places[2]
+  assert len(set(keys[places.of_ids])) == 5
+  assert places.of_ids[0] == places.of_ids[2]
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_keys_go_to_the_ps_of_their_bucket(make_cluster):
       (keys, places, numbers), ids, buckets = session.run(
         [fetches, ids, buckets]
       )
-  assert keys[places].tolist() == GIVEN['a'] + GIVEN['b']
+  assert keys[places.of_ids].tolist() == GIVEN['a'] + GIVEN['b']
   assert len(keys) == 5
   owner = {i: b * 3 // 60 for i, b in zip(ids, buckets, strict=True)}
   names = [s.op.name for _, shards in numbering.places for s in shards]

@@ -3,15 +3,16 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import partial_names
 from distmnist.exchange import strategy
-from distmnist.exchange.tables import shard_slices, touched_hook, touched_rows
+from distmnist.exchange.tables import touched_hook, touched_rows
 
 
 def test_a_new_center_has_marks_and_none_is_set(
   tf_session, set_flags, monkeypatch
 ):
   set_flags('--save_tables=touched')
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 10)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 10)
   rows = tf.get_variable('rows', [5, 1])
   touched_rows.add([rows])
   [touched] = touched_rows.get_all()

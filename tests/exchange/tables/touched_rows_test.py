@@ -5,10 +5,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import partial_names
 from distmnist.exchange import strategy
 from distmnist.exchange.tables import (
   key_map,
-  shard_slices,
   sparse_table,
   tables_apart,
   touched_rows,
@@ -27,7 +27,7 @@ from tests.support import tables
 @pytest.fixture
 def small_slices(monkeypatch):
   """With which the tables of the tests are large ones."""
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 100)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 100)
 
 
 def build(make_rule, optimizer='adam', build_outputs=tables.build_outputs):
@@ -148,7 +148,7 @@ def test_what_is_beside_a_shard_has_its_marks(
   tf_session, set_flags, monkeypatch
 ):
   set_flags('--save_tables=touched')
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 10)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 10)
   with tf.variable_scope('a'):
     shards = [tf.get_variable(f'rows/part_{i}', [5, 1]) for i in (1, 10)]
     slot = tf.get_variable('rows/part_10/Adam', [5, 1])
@@ -165,7 +165,7 @@ def test_marks_are_beside_the_rows_and_no_variables_to_be_placed(
   tf_session, set_flags, monkeypatch
 ):
   set_flags('--save_tables=touched')
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 10)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 10)
   with tf.device('/job:ps/task:3'):
     rows = tf.get_variable('rows', [5, 1])
   with tf.device(lambda op: pytest.fail(op.type)):

@@ -10,34 +10,33 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import partial_names
 from distmnist.exchange.tables import (
   key_map,
-  shard_slices,
   table_saver,
   touched_rows,
   touched_saver,
 )
-from distmnist.logdir import checkpoint_files, checkpoints
+from distmnist.logdir import checkpoint_files
 from distmnist.nn import layers
 from distmnist.strategies import async_sgd
+from tests.exchange.tables.table_saver_test import assert_same, read_all
 from tests.support import tables
 
 
 @pytest.fixture(autouse=True)
 def touched(set_flags, monkeypatch):
   set_flags('--save_tables=touched')
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 300)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 300)
 
 
 def build(member, optimizer='adam', build_outputs=tables.build_outputs):
   """Returns (tables.Model, the saver): a slice has some rows of a shard."""
+  if build_outputs is tables.build_by_keys:
+    # These have room for many more rows. The fixture sets it back.
+    partial_names.SLICE_BYTES = 2000
   model = tables.Model(
     *(member, async_sgd.make(member), optimizer, tables.BATCH),
     build=build_outputs,
   )
-  return model, table_saver.TableSaver('/cpu:0', shard_slices.SLICE_BYTES)
-
-
-def build_by_keys(member):
-  return build(member, 'adagrad', tables.build_by_keys)
+  return model, table_saver.TableSaver('/cpu:0', partial_names.SLICE_BYTES)
 
 
 def start(session, model):
@@ -46,19 +45,9 @@ def start(session, model):
   model.hooks[-1].on_new_center(session)  # The TouchedHook.
 
 
-def read_all(session):
-  return checkpoints.fetch_whole(session, tf.global_variables())
-
-
 def read_checkpoint(path):
   reader = checkpoint_files.open_reader(path)
   return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
-
-
-def assert_same(found, expected):
-  assert found.keys() == expected.keys()
-  for name, value in expected.items():
-    np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def find_base(path):
@@ -126,16 +115,15 @@ def test_it_has_the_touched_rows_of_tables_and_nothing_more(tmp_path):
     np.testing.assert_array_equal(saved, values[name][rows])
 
 
+# Of tables whose rows have numbers: table_saver_test.py.
 @pytest.mark.slow
-@pytest.mark.parametrize('builder', [build, build_by_keys])
-def test_what_two_ps_have_saved_is_restored_on_three(
-  make_cluster, tmp_path, builder
-):
+def test_what_two_ps_have_saved_is_restored_on_three(make_cluster, tmp_path):
   found, path = [], None
   for num_ps in (2, 3):
     cluster = make_cluster(num_ps, 1)
     with tf.Graph().as_default():
-      model, saver = builder(cluster.worker(0))
+      member = cluster.worker(0)
+      model, saver = build(member, 'adagrad', tables.build_by_keys)
       with tf.Session(cluster.servers[0].target) as session:
         if path:
           saver.restore(session, checkpoint_files.localize(path))
@@ -161,7 +149,7 @@ def test_one_ps_may_have_more_than_a_slice_of_a_table_and_another_less(
     rows = layers.embedding(ids % 59, 59, 3, 'a', initializer=start)
     return tf.reduce_sum(rows, [1, 2])
 
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 350)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 350)
   cluster = make_cluster(2, 1)
   with tf.Graph().as_default():
     model, saver = build(cluster.worker(0), 'adagrad', build_outputs)
@@ -215,29 +203,22 @@ def test_where_most_rows_were_touched_the_next_is_whole(saves, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_is_whole_once_the_base_is_forgotten(saves):
+def test_it_is_whole_once_there_is_no_base_that_the_marks_follow(
+  saves, tmp_path
+):
   assert [saves.save(), saves.save()] == [None, 'model.ckpt-1']
   saves._saver.touched.forget_base()
   assert [saves.save(), saves.save()] == [None, 'model.ckpt-3']
-
-
-@pytest.mark.slow
-def test_it_is_whole_in_a_new_session_and_after_a_restore(saves, tmp_path):
-  assert [saves.save(), saves.save()] == [None, 'model.ckpt-1']
-  saves._saver.restore(saves.session, f'{tmp_path}/model.ckpt-1')
-  assert [saves.save(), saves.save()] == [None, 'model.ckpt-3']
+  # Another chief clears the marks.
+  other = touched_saver.TouchedSaver(table_saver.find_shards(), '/cpu:0', 300)
+  other.begin_whole(saves.session)
+  assert [saves.save(), saves.save()] == [None, 'model.ckpt-5']
+  saves._saver.restore(saves.session, f'{tmp_path}/model.ckpt-5')
+  assert [saves.save(), saves.save()] == [None, 'model.ckpt-7']
   with tf.Session() as session:
     start(session, saves._model)
     saves.session = session
     assert saves.save() is None
-
-
-@pytest.mark.slow
-def test_it_is_whole_if_another_chief_has_cleared_the_marks(saves):
-  assert [saves.save(), saves.save()] == [None, 'model.ckpt-1']
-  other = touched_saver.TouchedSaver(table_saver.find_shards(), '/cpu:0', 300)
-  other.begin_whole(saves.session)
-  assert [saves.save(), saves.save()] == [None, 'model.ckpt-3']
 
 
 @pytest.mark.slow
