@@ -97,8 +97,27 @@ def eagerly():
   # No public API does this once disable_eager_execution has been called.
   from tensorflow.python.eager import context  # noqa: PLC0415
 
-  with context.eager_mode():
-    yield
+  try:
+    with context.eager_mode():
+      yield
+  finally:
+    restore_behavior()
+
+
+def restore_behavior():
+  """Undoes what users' code has switched for the whole process.
+
+  The first lines of many a TensorFlow 1 script are tf.disable_v2_behavior(),
+  after which variables are no resources: a read has no definite time. Shapes
+  and `==` stay as that script expects them.
+  """
+  import tensorflow.compat.v1 as tf  # noqa: PLC0415
+
+  if tf.executing_eagerly():
+    return  # Within another `eagerly`, which does it at its end.
+  tf.disable_eager_execution()
+  tf.enable_resource_variables()
+  tf.enable_control_flow_v2()
 
 
 def _take_eager_tensors_as_constants():

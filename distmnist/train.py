@@ -33,6 +33,7 @@ from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import history as history_lib
 from distmnist.training import (
   evaluator,
+  final_report,
   flag_checks,
   run_folder,
   worker_graph,
@@ -116,6 +117,8 @@ def run_worker(task, console, start, at_end):
   problem = problem_lib.from_flags(_SEED.value)
   train_split, *judges = problem_data.load_splits(problem, cluster.is_chief)
   splits = train_split, judges[0]
+  if cluster.is_chief:
+    final_report.check_flags()
   choice = flag_checks.check(cluster, *(s.num_examples for s in splits))
   problem_checks.check_graph(
     problem, train_split, choice.plan.slice_size, choice.strategy
@@ -127,7 +130,7 @@ def run_worker(task, console, start, at_end):
   try:
     folder.claim(problem, at_end, choice.plan)
   except stop_request.StoppedError:
-    return shutdown.end(stop)
+    return stop.end()
   task.serve()
   folder.sign()
   at_end.enter_context(task_metrics.kept(task, _LOG_SECS.value))
@@ -148,15 +151,17 @@ def run_worker(task, console, start, at_end):
       summaries.write_graph(folder.path)
     loop = worker_loop.WorkerLoop(task, choice, graph, folder, history, console)
     loop.build(_SEED.value, judges, at_end)
-    with session_lib.make_session(task, loop.scaffold, loop.hooks) as session:
+    with (  # The session takes OutOfRangeError for the end of its work.
+      session_lib.make_session(task, loop.scaffold, loop.hooks) as session,
+      problem_errors.explained(),
+    ):
       while not session.should_stop():
         session.run([])
     history.write('end')
     loop.tell_chief()
-
   task.watchdog.close()
   loop.report(start)
-  return shutdown.end(stop)
+  return stop.end()
 
 
 def run():

@@ -71,15 +71,6 @@ def load(split):
   )
 
 
-def compute_auc(scores, labels):
-  """Returns the AUC (float) of `scores` [n] for `labels` [n] of 0 and 1."""
-  _, places = np.unique(scores, return_inverse=True)
-  counts = np.bincount(places)
-  ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-  n = labels.sum()
-  return (ranks[labels > 0].sum() - n * (n + 1) / 2) / (n * (len(labels) - n))
-
-
 def _draw_split(seed, split, num_examples, num_rows):
   bias, slopes, weights, factors = _draw_model(seed, num_rows)
   rng = np.random.default_rng([seed, split])
@@ -155,20 +146,20 @@ def count_auc(probability, clicked):
     tf.math.unsorted_segment_sum(part, bins, _NUM_BINS)
     for part in (clicked, 1 - clicked)
   ]
-  return metric_total.Total(counts, _compute_auc_of(*counts))
+  return metric_total.Total(counts, _compute_auc(*counts))
 
 
 def finish(means):
   """Returns the metrics, with the AUCs over all examples."""
   aucs = {
-    name: _compute_auc_of(*(np.asarray(x, float) for x in means[name]))
+    name: _compute_auc(*(np.asarray(x, float) for x in means[name]))
     for name in ('auc', 'best_auc')
     if name in means
   }
   return means | aucs
 
 
-def _compute_auc_of(clicked, other):
+def _compute_auc(clicked, other):
   """Returns the AUC, from the counts of both classes in each ascending bin."""
   cumsum, total = (np.cumsum, np.sum)
   if tf.is_tensor(clicked):

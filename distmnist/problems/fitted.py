@@ -1,16 +1,19 @@
 """What distmnist.fit was called with, in a folder that the tasks read.
 
-  model.keras   the model, with its compile arguments
+  model.keras    the model, with its compile arguments
+  modules.json   the modules that register what it consists of with Keras
 
 and the examples, see data/array_folder.py. This module is a problem as defined
 in training/problems/problem.py.
 """
 
+import importlib
 import json
 import os
 import re
 import secrets
 import shutil
+import warnings
 import zipfile
 
 import numpy as np
@@ -34,13 +37,28 @@ def load(split):
 
 def make_model():
   """Returns the keras.Model that `fit` was given."""
+  return _load_model(_FITTED_DIR.value)
+
+
+def _load_model(folder):
   import keras  # noqa: PLC0415  Only for a Keras model.
 
-  return keras.models.load_model(model_path(_FITTED_DIR.value))
+  # Keras itself imports none.
+  with open(_modules_path(folder), encoding='utf-8') as file:
+    for name in json.load(file):
+      importlib.import_module(name)
+  with warnings.catch_warnings():
+    # Its optimizer has no slots yet, and is not used.
+    warnings.filterwarnings('ignore', '.*variable loading for optimizer')
+    return keras.models.load_model(model_path(folder))
 
 
 def model_path(folder):
   return os.path.join(folder, 'model.keras')
+
+
+def _modules_path(folder):
+  return os.path.join(folder, 'modules.json')
 
 
 def fill(folder, model, splits, is_resumed):
@@ -56,8 +74,8 @@ def fill(folder, model, splits, is_resumed):
     is_resumed: bool, whether a training of what is there goes on.
 
   Raises:
-    ValueError: that training is of another model or other examples, or an
-      array has objects.
+    ValueError: that training is of another model or other examples, an array
+      has objects, or the tasks could not load the model.
   """
   kept = model_path(folder)
   is_resumed = is_resumed and os.path.exists(kept)
@@ -71,6 +89,10 @@ def fill(folder, model, splits, is_resumed):
       shutil.copyfile(kept, model_path(new))
     else:
       model.save(model_path(new))
+    with open(_modules_path(new), 'w', encoding='utf-8') as file:
+      json.dump(_find_modules(model_path(new)), file)
+    if not is_resumed:
+      _check_loads(new)
     if os.path.exists(folder):
       os.rename(folder, f'{new}.old')
     os.rename(new, folder)
@@ -79,10 +101,51 @@ def fill(folder, model, splits, is_resumed):
       shutil.rmtree(left, ignore_errors=True)
 
 
+def _check_loads(folder):
+  """Loads the model as the tasks will: code of the caller's does not travel."""
+  try:
+    _load_model(folder)
+  except Exception as error:  # Keras and a layer may raise anything.
+    reason = str(error).rpartition('Exception encountered: ')[2]
+    reason = ' '.join(reason.split()).partition('. ')[0]
+    raise _refuse(reason) from error
+
+
+def _refuse(reason):
+  return ValueError(
+    f'the tasks cannot load this model: {reason[:200]}: expected layers, '
+    "losses and functions of Keras's own, or registered in a package that "
+    'the tasks can import; with any others write a file, see '
+    'docs/your_own_model.md'
+  )
+
+
+def _find_modules(path):
+  """Returns the modules (list of str) of what a model file has of others.
+
+  Raises:
+    ValueError: one of them is the program that runs.
+  """
+  import keras  # noqa: PLC0415  Only for a Keras model.
+
+  found = {}
+  text = _read_config(path)
+  for name, registered in keras.saving.get_custom_objects().items():
+    if json.dumps(name) in text:
+      found[registered.__module__] = registered.__name__
+  if '__main__' in found:
+    raise _refuse(f'{found["__main__"]} is defined in the program itself')
+  return sorted(found)
+
+
+def _read_config(path):
+  with zipfile.ZipFile(path) as file:
+    return file.read('config.json').decode()
+
+
 def _check_same(folder, model, splits):
   run = f'{os.path.dirname(folder)} has the training of'
-  with zipfile.ZipFile(model_path(folder)) as file:
-    kept = json.loads(file.read('config.json'))
+  kept = json.loads(_read_config(model_path(folder)))
   import keras  # noqa: PLC0415  Only for a Keras model.
 
   if _describe(kept) != _describe(keras.saving.serialize_keras_object(model)):

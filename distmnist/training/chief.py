@@ -27,7 +27,7 @@ _VALIDATION_STEPS = flags.DEFINE_integer(
   'validation_steps',
   0,
   'Global steps from one evaluation on the validation split to the next; '
-  '0 means never.',
+  '0 means never. Each fetches to worker 0 all that a checkpoint holds.',
   lower_bound=0,
 )
 _EARLY_STOPPING_PATIENCE = flags.DEFINE_integer(

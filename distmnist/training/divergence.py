@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.data import split as split_lib
-from distmnist.exchange.tables import key_map
 from distmnist.lifecycle import restorable
 from distmnist.training import evaluation
 
@@ -65,10 +64,8 @@ class CostCheck:
     """
     if self._graph is None:
       self._graph = self._build()
-    local = restorable.localize(path, self._graph, self._variables)
     with tf.Session(graph=self._graph, config=self._config) as session:
-      self._saver.restore(session, local)
-      key_map.fill(session)
+      restorable.restore(path, session, self._saver, self._variables)
       cost = float(session.run(self._cost))
     if math.isfinite(cost):
       return None

@@ -1,15 +1,16 @@
 """Whether epochs can still be counted in global steps, in a run that goes on.
 
-`--epochs` becomes a number of global steps, which is right as long as all of
-them have the same number of images. A run may go on with another --batch_size,
-another number of workers or another rule; then only the table of its batches
-(batches/batch_table.py) tells how much was read.
+`--epochs` becomes a number of global steps, and so does a schedule in epochs:
+right as long as all of them have the same number of images. A run may go on
+with another --batch_size, another number of workers or another rule; then only
+the table of its batches (batches/batch_table.py) tells how much was read.
 """
 
 import math
 
 from distmnist.common import cli
 from distmnist.logdir import checkpoint_files
+from distmnist.nn import schedules
 from distmnist.training.batches import batch_table
 
 
@@ -21,9 +22,10 @@ def check(path, plan):
     plan: schedule.Plan.
 
   Raises:
-    cli.UsageError: --epochs would end the training too soon or too late.
+    cli.UsageError: --epochs would end the training too soon or too late, or the
+      learning rate would change too soon or too late.
   """
-  if not path or plan.epochs is None:
+  if not path or (plan.epochs is None and not schedules.counts_epochs()):
     return
   reader = checkpoint_files.open_reader(path)
   if not reader.has_tensor(batch_table.NAME):
@@ -34,13 +36,22 @@ def check(path, plan):
   if not batch_table.has_mixed_steps(table, step, dealing):
     return
   read = batch_table.count_images_read(table, step, dealing)
-  left = math.ceil(plan.epochs * plan.images_per_epoch) - read
   so_far = f'{read / plan.images_per_epoch:.2f} epochs are read so far'
+  why = (
+    f'not all steps of the run in {path} have {plan.images_per_update} images, '
+    'as they have now, so its steps do not count epochs'
+  )
+  if plan.epochs is None:
+    per_epoch = plan.images_per_epoch / plan.images_per_update
+    raise cli.UsageError(
+      f'--lr_schedule_unit=epochs: {why}: give the schedule in global steps '
+      f'instead; {so_far}, at step {step}, and one more takes {per_epoch:g}'
+    )
+  left = math.ceil(plan.epochs * plan.images_per_epoch) - read
   if left > 0:
     last_step = step + math.ceil(left / plan.images_per_update)
     so_far += f', and --train_steps={last_step} makes it {float(plan.epochs):g}'
   raise cli.UsageError(
-    f'--epochs={float(plan.epochs):g}: not all steps of the run in {path} have '
-    f'{plan.images_per_update} images, as they have now, so its steps do not '
-    f'count epochs: give --train_steps instead; {so_far}'
+    f'--epochs={float(plan.epochs):g}: {why}: give --train_steps instead; '
+    f'{so_far}'
   )

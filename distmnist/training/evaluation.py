@@ -4,10 +4,13 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.cluster import errors
-from distmnist.common import cli
 from distmnist.data import input_pipeline, metric_total
-from distmnist.exchange.tables import key_map, row_reuse
+from distmnist.exchange.tables import (
+  key_map,
+  row_reuse,
+  shard_slices,
+  table_saver,
+)
 from distmnist.lifecycle import restorable
 from distmnist.logdir import checkpoints
 from distmnist.training import averages
@@ -35,10 +38,12 @@ class Evaluator:
     """
     self._problem = problem
     self._num_examples = split.num_examples
+    chunk_size = compute_chunk_size(split.spec.x)
+    self._num_chunks = -(-split.num_examples // chunk_size)
     with tf.Graph().as_default() as graph:
       with self._building():
         x, y, self._start = input_pipeline.build_chunks(
-          split, problem.preprocess, compute_chunk_size(split.spec.x)
+          split, problem.preprocess, chunk_size
         )
         outputs = problem.build(x, is_training=False)
       self._sums = build_sums(problem, y, outputs)
@@ -77,24 +82,15 @@ class Evaluator:
     Raises:
       cli.RunError: the checkpoint is unreadable or belongs to another model.
     """
-    local = restorable.localize(path, self._session.graph, self._saved)
-    try:
-      self._saver.restore(self._session, local)
-    except tf.errors.OpError as error:
-      raise cli.RunError(
-        f'checkpoint {path} is not whole: {errors.explain(error)}'
-      ) from error
-    key_map.fill(self._session)
+    restorable.restore(path, self._session, self._saver, self._saved)
     return self._compute()
 
   def _compute(self):
     self._session.run(self._start)
     totals = {}
-    while True:
-      try:
-        sums = self._session.run(self._sums)
-      except tf.errors.OutOfRangeError:
-        break
+    # Not until the data end: an op of the user's may say that they do.
+    for _ in range(self._num_chunks):
+      sums = self._session.run(self._sums)
       for name, value in sums.items():
         totals[name] = _add(totals.get(name), value)
     return self._problem.finish(
@@ -138,6 +134,32 @@ def build_fetch():
       return checkpoints.fetch_whole(session, variables, first=keys)
 
   return fetch
+
+
+def describe_fetch():
+  """Returns a line (str) on what `build_fetch` would take from the ps.
+
+  None if the variables of the default graph are not on ps.
+  """
+  variables = [
+    v
+    for v in tf.global_variables()
+    if tf.DeviceSpec.from_string(v.device).job == 'ps'
+  ]
+  if not variables:
+    return None
+  num_bytes = sum(map(shard_slices.count_bytes, variables))
+  of_tables = sum(map(shard_slices.count_bytes, table_saver.find_shards()))
+  more = ''
+  if of_tables:
+    more = (
+      f', of which {of_tables:,} are sparse tables and what the optimizer '
+      'keeps beside them'
+    )
+  return (
+    'each validation (--validation_steps) fetches all that a checkpoint holds '
+    f'to worker 0: {num_bytes:,} bytes{more}'
+  )
 
 
 def build_sums(problem, y, outputs):

@@ -14,7 +14,6 @@ from absl import flags
 from distmnist.cluster import stop_request
 from distmnist.common import cli, console, owner, store_check
 from distmnist.common.names import CHIEF
-from distmnist.lifecycle import shutdown
 from distmnist.logdir import (
   checkpoint_files,
   checkpoints,
@@ -94,7 +93,7 @@ def run_task(task):
         f'the run has not ended: {advice}'
       )
     _log.info('the run has ended')
-  return shutdown.end(stop)
+  return stop.end()
 
 
 class _Earlier:
@@ -108,7 +107,8 @@ class _Earlier:
     self._logdir = logdir
     self._reported = logdirs.report_time(logdir)
     self._signed = logdirs.sign_time(logdir)
-    self._goes_aside = restart.begins_anew() and not owner.has_owner(logdir)
+    is_new = restart.from_flags(logdir, last_step=0).is_new_run
+    self._goes_aside = is_new and not owner.has_owner(logdir)
     self._run = watched_run.WatchedRun(logdir)
 
   def wait(self, timeout_secs, stop):

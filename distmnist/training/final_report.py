@@ -4,7 +4,9 @@ import logging
 
 from absl import flags
 
+from distmnist.common import cli, files
 from distmnist.logdir import lives, logdirs, report, report_text, run_flags
+from distmnist.storage import urls
 
 _log = logging.getLogger(__name__)
 
@@ -14,6 +16,24 @@ _REPORT_FILE = flags.DEFINE_string(
   'A file into which the chief writes the report of the run, with or without '
   '--logdir.',
 )
+
+
+def check_flags():
+  """Checks, before the training, that --report_file can be written after it.
+
+  Raises:
+    cli.UsageError: it cannot.
+  """
+  path = _find_file()
+  if not path or urls.is_remote(path):
+    return
+  if reason := files.find_obstacle(path):
+    raise cli.UsageError(f'--report_file={path} cannot be written: {reason}')
+
+
+def _find_file():
+  """Returns the path of --report_file (str), or None."""
+  return _REPORT_FILE.value and urls.expand(_REPORT_FILE.value)
 
 
 def publish(outcome, workers, strategy, num_workers, logdir):
@@ -44,8 +64,8 @@ def publish(outcome, workers, strategy, num_workers, logdir):
   whole = report.compose(settings, outcome, all_lives, strategy.max_staleness)
   for line in report_text.format_lines(whole):
     _log.info(line)
-  if _REPORT_FILE.value:
-    report.write(whole, _REPORT_FILE.value)
+  if path := _find_file():
+    report.write(whole, path)
   if not logdir:
     return
   made_steps = any(worker.local_steps for worker in workers)

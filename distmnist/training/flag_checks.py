@@ -12,7 +12,7 @@ from distmnist.common import cli, registry
 from distmnist.common.names import MIN_WORKERS, STRATEGIES
 from distmnist.exchange.strategy import Strategy
 from distmnist.logdir import history, logdirs
-from distmnist.nn import optimizers, schedules
+from distmnist.nn import optimizer_checks, schedules
 from distmnist.training import chief, schedule
 from distmnist.training.hooks import startup_hook, trace_hook
 from distmnist.training.problems import problem as problem_lib
@@ -86,7 +86,7 @@ def check_without_data(cluster):
   schedule.check_flags()
   history.check_flags(logdir)
   schedules.check_flags()
-  optimizers.check_flags(strategy.has_local_steps)
+  optimizer_checks.check_flags(strategy)
   problem.check_flags()
   table_checks.settle(problem, strategy)
   return Choice(rule, strategy, problem, traced_steps)

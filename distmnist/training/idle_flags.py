@@ -1,10 +1,12 @@
-"""Which of the given flags are for another rule, net or schedule than chosen.
+"""Which of the given flags are for another rule, net, ... than chosen.
 
 The help text of a flag begins with what it is for, such as `bmuf:` or `mlp,
-dnn:`, the values of --strategy, --model or --lr_schedule. Under another value a
-flag has no effect. That is no mistake where flags are shared by several
-trainings (a sweep over rules, a --flagfile), but it may be one elsewhere: a
-rate for each worker, and the rule forgotten that reads it.
+dnn:`, the values of --strategy, --model, --lr_schedule or --optimizer, perhaps
+with a switch (`dc_asgd with --dc_adaptive:`). Under another value, or without
+the switch, a flag has no effect, nor has one of the images if --problem is
+another. That is no mistake where flags are shared by several trainings (a sweep
+over rules, a --flagfile), but it may be one elsewhere: a rate for each worker,
+and the rule forgotten that reads it.
 """
 
 import re
@@ -12,42 +14,79 @@ import re
 from absl import flags
 
 from distmnist.common.names import PACKAGE
+from distmnist.exchange.tables import tables_apart
+from distmnist.nn import optimizers
 
 FLAGS = flags.FLAGS
-_CHOICES = 'strategy', 'model', 'lr_schedule'
+_CHOICES = 'strategy', 'model', 'lr_schedule', 'optimizer'
 # absl puts the values of an enum flag before its help text.
-_FOR = re.compile(r'(?:<.*?>: )?((?:\w+, )*\w+): ')
+_FOR = re.compile(r'(?:<.*?>: )?((?:\w+, )*\w+)(?: with --(\w+))?: ')
+# The modules whose flags are for images.
+_OF_IMAGES = tuple(
+  f'{PACKAGE}.{name}'
+  for name in ('problems.images', 'data.image_ops', 'datasets.', 'models.')
+)
 _LOCAL = 'local_optimizer', 'local_learning_rate'
 
 
-def describe(rule, strategy, has_model=True):
+def describe(rule, strategy, has_model=True, problem=None):
   """Returns a list of str, one line for each flag that is for something else.
 
   Args:
     rule: str, the name of the strategy.
     strategy: strategy.Strategy.
     has_model: bool, whether --model is trained.
+    problem: problem.Problem that is trained in its place, or None.
   """
   given, lines = _find_given(), []
   for choice in _CHOICES:
     values = set(FLAGS[choice].parser.enum_values)
-    chosen = rule if choice == 'strategy' else FLAGS[choice].value
+    chosen = {FLAGS[choice].value}
+    if choice == 'strategy':
+      chosen = {rule}
+    elif choice == 'optimizer':
+      chosen = optimizers.find_used(strategy)
     for flag in given:
       found = _FOR.match(flag.help)
       names = found[1].split(', ') if found else []
       is_known = values.issuperset(names) and (has_model or choice != 'model')
-      if names and is_known and chosen not in names:
+      if names and is_known and chosen.isdisjoint(names):
         lines.append(
           f'{_show(flag)} is for --{choice}={", ".join(names)}, and this is '
-          f'{chosen}'
+          f'{" and ".join(sorted(chosen))}'
         )
+      elif names and is_known and found[2] and not FLAGS[found[2]].value:
+        lines.append(f'{_show(flag)} has no effect without --{found[2]}')
   if not strategy.has_local_steps:
     lines += [
       f'{_show(flag)} is for strategies with local steps, and {rule} has none'
       for flag in given
       if flag.name in _LOCAL
     ]
+  lines += _describe_center(rule, strategy, given)
+  if problem and not has_model:
+    # Its own code may read them.
+    source = problem.read_source()
+    lines += [
+      f'{_show(flag)} is for images, and this is --problem={problem.describe()}'
+      for flag in given
+      if FLAGS.find_module_defining_flag(flag.name).startswith(_OF_IMAGES)
+      and not re.search(rf'[.\'"]{flag.name}\b'.encode(), source)
+    ]
   return lines
+
+
+def _describe_center(rule, strategy, given):
+  """Returns the lines on what only an optimizer of the center could heed."""
+  if strategy.has_center_optimizer or tables_apart.is_wanted():
+    return []
+  return [
+    f'{_show(flag)} is for the center, which {rule} alone moves, and '
+    f'--local_{flag.name} is given'
+    for flag in given
+    if f'local_{flag.name}' in _LOCAL
+    and FLAGS[f'local_{flag.name}'].value is not None
+  ]
 
 
 def _find_given():

@@ -19,7 +19,7 @@ what distmnist.train survives. The script chooses what it reads; its task knows
 its index and the number of workers.
 """
 
-import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
+import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
 import contextlib
@@ -33,12 +33,11 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.common import console as console_lib
-from distmnist.exchange.tables import key_hook, touched_hook
-from distmnist.lifecycle import late_start, place_hook, ps, shutdown, stalls
+from distmnist.lifecycle import late_start, ps, shutdown
 from distmnist.lifecycle import session as session_lib
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import report
-from distmnist.nn import optimizers, schedules
+from distmnist.nn import optimizer_checks, schedules
 from distmnist.training import (
   chief,
   flag_checks,
@@ -89,7 +88,7 @@ class WorkerTask:
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
     flag_checks.check_min_workers(self._rule, self._strategy, os.environ)
     schedules.check_flags()
-    optimizers.check_flags(self._strategy.has_local_steps)
+    optimizer_checks.check_flags(self._strategy)
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
     self.global_step = self._train_op = None
@@ -159,24 +158,13 @@ class WorkerTask:
     task, strategy, cluster = self._task, self._strategy, self._task.cluster
     last = own_step_hook.OwnStepHook(self._train_op, self.global_step)
     others = shutdown.Others(cluster, task.server, task.watchdog.secs_silent)
-    strategy_hooks = [*strategy.hooks(task.stop), key_hook.KeyHook()]
-    strategy_hooks.append(touched_hook.TouchedHook())
-    scaffold = worker_loop.make_scaffold(
-      task, strategy, folder.restart, strategy_hooks
-    )
-    # In the same order as in worker_loop.py.
+    scaffold = worker_loop.make_scaffold(task, strategy, folder.restart)
     stop = stop_hook.StopHook(
       *(last, self.global_step, last_step, task.stop),
       *(others.is_stop_for_all, strategy.request_stop),
     )
-    hooks = [
-      stalls.StallHook(task.watchdog.stalls),
-      *place_hook.make(task),
-      *strategy_hooks,
-      last,
-      stop,
-      *own_hooks,
-    ]
+    hooks = worker_loop.order_hooks(task, scaffold, last, stop)
+    hooks += own_hooks
     save = None
     if cluster.is_chief:
       saves = save_hook.make(task, folder, last, scaffold, others)
@@ -215,6 +203,8 @@ def run(train):
   Raises:
     cli.UsageError: a flag contradicts the others, or does not fit this program.
   """
+  # What the first lines of the script may have switched.
+  distmnist.runtime.restore_behavior()
   console_lib.print_logs(console_lib.Console(0).say)
   task = task_lib.from_flags()
   task.log_role()
@@ -232,4 +222,4 @@ def run(train):
     contextlib.suppress(stop_request.StoppedError),
   ):
     train(WorkerTask(task))
-  return shutdown.end(task.stop)
+  return task.stop.end()

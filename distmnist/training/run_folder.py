@@ -73,10 +73,9 @@ class RunFolder:
         )
     if task.cluster.is_chief:
       self.restart.prepare()
-      if problem and self.path:
-        changed = problem_source.find_change(problem, self.path, True)
-        if changed:
-          _log.info(changed)
+      changed = problem_source.find_change(problem, self.path, True)
+      if changed:
+        _log.info(changed)
       if plan:
         epoch_check.check(self.restart.find(), plan)
 
@@ -113,5 +112,4 @@ def write_run(logdir, images, problem):
   """
   run_flags.write(logdir)
   run_data.write(logdir, images)
-  if problem:
-    problem_source.keep(problem, logdir)
+  problem_source.keep(problem, logdir)

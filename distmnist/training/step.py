@@ -1,6 +1,5 @@
 """The graph of a training step: the model's loss, under an update rule."""
 
-import contextlib
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -8,7 +7,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import key_shard, tables_apart
-from distmnist.nn import batch_norm, optimizers
+from distmnist.nn import (
+  batch_norm,
+  beta_powers,
+  optimizer_checks,
+  optimizers,
+)
 from distmnist.training import averages, losses, variable_checks
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks
@@ -94,6 +98,7 @@ def build_step_of(
       noted.check_made(tf.trainable_variables())
     noted.check_trainable()
     table_checks.check(strategy)
+    optimizer_checks.check_dtypes(strategy)
     center = [v for v in tf.global_variables() if v is not global_step]
     average = averages.make(center, global_step)
     if dealing:
@@ -103,7 +108,9 @@ def build_step_of(
     make_optimizer, learning_rate = optimizers.from_flags(
       global_step, cluster.num_workers, epochs_per_update
     )
-    update = strategy.minimize(loss, make_optimizer, global_step)
+    update = strategy.minimize(
+      loss, beta_powers.share(make_optimizer), global_step
+    )
     update = tables_apart.add_to(update, make_optimizer)
     key_shard.connect_all()
     state.build_updates()
@@ -131,7 +138,6 @@ def _check_is_marked(strategy, table, average):
     raise NotImplementedError(f'{rule}: the moving averages would not move')
 
 
-@contextlib.contextmanager
 def _as_resources():
   """Makes each variable a resource, whatever `use_resource` says.
 
@@ -142,5 +148,4 @@ def _as_resources():
   def get(getter, *args, **kwargs):
     return getter(*args, **{**kwargs, 'use_resource': True})
 
-  with tf.variable_scope(tf.get_variable_scope(), custom_getter=get):
-    yield
+  return tf.variable_scope(tf.get_variable_scope(), custom_getter=get)

@@ -1,7 +1,5 @@
 """Whether the variables of a model are such that an update rule trains them."""
 
-import contextlib
-
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
@@ -20,17 +18,14 @@ class Noted:
     self._error = error
     self._names = set()
 
-  @contextlib.contextmanager
   def scope(self):
-    """The variable scope in which the model is built, inside all others.
+    """Returns the variable scope to build the model in, inside all others.
 
-    Raises:
-      The error: a variable has a constraint.
+    In it a variable with a constraint raises the error.
     """
-    with tf.variable_scope(
+    return tf.variable_scope(
       tf.get_variable_scope(), custom_getter=self._get_variable
-    ):
-      yield
+    )
 
   def _get_variable(self, getter, name, *args, **kwargs):
     if kwargs.get('constraint'):

@@ -64,7 +64,7 @@ def build(task, choice, train_split, seed):
     plan.dealing,
   )
   if warmup:
-    warmup.hold_back_updates()
+    warmup.hold_back_changes([step.update.train_op])
     graph_warmup.keep_loops_whole(tf.get_default_graph())
   _describe(task, choice, step)
   [batches] = tf.get_collection(fed_rows.COLLECTION)
@@ -90,7 +90,7 @@ def _describe(task, choice, step):
   if cluster.is_chief:
     caveat = batch_norm.describe_averages(choice.rule, strategy.has_local_steps)
     for line in idle_flags.describe(
-      choice.rule, strategy, not choice.problem.is_custom
+      choice.rule, strategy, not choice.problem.is_custom, choice.problem
     ):
       _log.info(line)
     if caveat:

@@ -80,10 +80,8 @@ class WorkerLoop:
     """
     task, step = self._task, self._graph.step
     cluster, strategy = task.cluster, self._choice.strategy
-    strategy_hooks = [step.table.hook(), *strategy.hooks(task.stop)]
-    strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
     self.scaffold = make_scaffold(
-      task, strategy, self._folder.restart, strategy_hooks
+      task, strategy, self._folder.restart, [step.table.hook()]
     )
     self._others = shutdown.Others(
       cluster, task.server, task.watchdog.secs_silent
@@ -97,7 +95,7 @@ class WorkerLoop:
     steps, self._constants = worker_steps.make_steps(
       source, self._graph, bool(self._folder.summary_dir)
     )
-    self.hooks = self._make_hooks(strategy_hooks, source, steps, at_end)
+    self.hooks = self._make_hooks(source, steps, at_end)
     task_metrics.follow_worker(task, self._stats, self._progress, self._choice)
     if cluster.is_chief:
       kept = step.center + step.averages
@@ -109,25 +107,25 @@ class WorkerLoop:
     self.hooks += stay_hook.make(task, strategy, self._others, save)
     server_lib.log_placement(tf.get_default_graph())
 
-  def _make_hooks(self, strategy_hooks, source, steps, at_end):
+  def _make_hooks(self, source, steps, at_end):
     """Returns the list of hooks that every worker has."""
     task = self._task
     life = contextlib.closing(lives.LifeHook(self._stats, self._folder.path))
-    # The order matters. At the start the strategy may set the variables and
-    # the global step; at the end it releases waiting workers before the chief
-    # waits for them.
+    first = startup_hook.make(self._choice, self._graph, task, self._others)
+    if self._graph.warmup:
+      first = [*first, self._graph.warmup.hook(steps)]
+    stop = self._make_stop_hook(steps)
     hooks = [
-      stalls.StallHook(task.watchdog.stalls),
-      *place_hook.make(task),
-      *startup_hook.make(self._choice, self._graph, task, self._others),
-      *([self._graph.warmup.hook(steps)] if self._graph.warmup else []),
-      *strategy_hooks,
-      steps,
-      self._make_stop_hook(steps),
+      *order_hooks(task, self.scaffold, steps, stop, first),
       stop_hook.NanHook(steps, _NAN_ADVICE),
-      _make_batch_hook(
-        *(task, self._choice, self._graph.step.table),
-        *(source, steps, self._others),
+      batch_hook.BatchHook(
+        source,
+        self._graph.step.table,
+        steps,
+        self._choice.strategy,
+        lost_workers.LostWorkers(task.cluster, task.watchdog),
+        self._others.is_stop_for_all,
+        task,
       ),
       self._make_progress_hook(steps, source),
       nonfinite.NonfiniteHook(self._stats),
@@ -187,28 +185,33 @@ class WorkerLoop:
       self._chief.report(self._stats, self._progress, start)
 
 
-def _make_batch_hook(task, choice, table, source, steps, others):
-  """Returns the batch_hook.BatchHook of a worker."""
-  return batch_hook.BatchHook(
-    source,
-    table,
+def order_hooks(task, scaffold, steps, stop, first=()):
+  """Returns the hooks of any loop; `first` go before those of the rule."""
+  # At the start the strategy may set the variables and the global step; at the
+  # end it releases waiting workers before the chief waits for them.
+  return [
+    stalls.StallHook(task.watchdog.stalls),
+    *place_hook.make(task),
+    *first,
+    *scaffold.hooks,
     steps,
-    choice.strategy,
-    lost_workers.LostWorkers(task.cluster, task.watchdog),
-    others.is_stop_for_all,
-    task,
-  )
+    stop,
+  ]
 
 
-def make_scaffold(task, strategy, restart, strategy_hooks):
+def make_scaffold(task, strategy, restart, first=()):
   """Returns the session.ClusterScaffold of a worker, with a TableSaver.
+
+  Its hooks are those of the rule and its center.
 
   Args:
     task: task.Task, already serving; its watchdog learns to describe a wait.
     strategy: strategy.Strategy.
     restart: restart.Restart.
-    strategy_hooks: list of SessionRunHook, for the rule and its center.
+    first: list of SessionRunHook, which come before those of the rule.
   """
+  strategy_hooks = [*first, *strategy.hooks(task.stop)]
+  strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
   task.watchdog.stalls.describe_wait = functools.partial(
     strategy_lib.describe_wait, strategy_hooks
   )

@@ -96,3 +96,59 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path):
   with pytest.raises(ValueError, match='an array has NoneType objects'):
     fitted.fill(str(tmp_path / 'fitted'), make(), splits, False)
   assert os.listdir(tmp_path) == []
+
+
+def double(x):
+  return 2 * x
+
+
+def make_with_a_layer_of(module):
+  class Half(keras.layers.Layer):
+    def call(self, x):
+      return x / 2
+
+  Half.__module__ = module
+  keras.saving.register_keras_serializable('fitted_test')(Half)
+  model = keras.Sequential([keras.Input([2]), Half(), keras.layers.Dense(1)])
+  model.compile('sgd', 'mse')
+  return model
+
+
+def test_the_tasks_import_what_registers_a_layer(tmp_path, monkeypatch):
+  imported = []
+  monkeypatch.setattr(fitted.importlib, 'import_module', imported.append)
+  model = make_with_a_layer_of('their.layers')
+  fitted.fill(str(tmp_path), model, SPLITS, is_resumed=False)
+  assert imported == ['their.layers']
+
+
+def test_a_layer_of_the_program_itself_is_refused(tmp_path):
+  model = make_with_a_layer_of('__main__')
+  with pytest.raises(ValueError, match='model: Half is defined in the program'):
+    fitted.fill(str(tmp_path / 'fitted'), model, SPLITS, is_resumed=False)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  'layer, said',
+  [
+    (
+      lambda: keras.layers.Lambda(lambda x: 2 * x),
+      '`Lambda` layer whose `func',
+    ),
+    (lambda: keras.layers.Lambda(double), "Could not locate function 'double'"),
+    (
+      lambda: keras.layers.Dense(2, double),
+      "Could not locate function 'double'",
+    ),
+  ],
+)
+def test_code_of_the_callers_own_is_refused_before_anything_starts(
+  tmp_path, layer, said
+):
+  model = keras.Sequential([keras.Input([2]), layer(), keras.layers.Dense(1)])
+  model.compile('sgd', 'mse')
+  with pytest.raises(ValueError, match='^the tasks cannot load this ') as why:
+    fitted.fill(str(tmp_path / 'fitted'), model, SPLITS, is_resumed=False)
+  assert said in str(why.value) and '\n' not in str(why.value)
+  assert not list(tmp_path.iterdir())

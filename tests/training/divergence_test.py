@@ -10,6 +10,8 @@ from distmnist.logdir import checkpoints, saving
 from distmnist.training import divergence
 from tests.training import evaluation_test
 
+pytestmark = pytest.mark.usefixtures('set_flags')  # The cost reads a flag.
+
 
 def save(folder, step, **values):
   values = {f'softmax/{name}': value for name, value in values.items()}

@@ -11,6 +11,8 @@ from distmnist.nn import batch_norm, layers
 from distmnist.training import evaluation
 from tests.support import problems
 
+pytestmark = pytest.mark.usefixtures('set_flags')  # The cost reads a flag.
+
 
 def build_model(images, is_training):
   del is_training
@@ -111,3 +113,15 @@ def test_tables_of_words_and_what_a_metric_counts_in_are_ready():
   evaluator = evaluation.Evaluator(problem, make_split(6))
   found = evaluator.compute({'w': np.float32(0)})
   assert found['accuracy'] == pytest.approx(1 / 3)
+
+
+def test_an_op_that_says_the_data_end_does_not_cut_an_evaluation_short():
+  def build(images, is_training):
+    # TensorFlow takes StopIteration of the user's Python for that.
+    ended = tf.py_func(lambda: next(iter([])), [], tf.float32)
+    ended.set_shape([])
+    return build_model(images, is_training) + ended
+
+  evaluator = evaluation.Evaluator(problems.of_images(build), make_split(6))
+  with pytest.raises(tf.errors.OutOfRangeError):
+    evaluator.compute(make_values(np.eye(3)))

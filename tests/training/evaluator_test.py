@@ -10,6 +10,7 @@ import pytest
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli, console, owner
+from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.lifecycle import task as task_lib
 from distmnist.logdir import checkpoints, logdirs
 from distmnist.training import evaluator
@@ -167,9 +168,12 @@ def test_the_report_of_an_earlier_run_is_not_the_end_of_this_one(
   ]
 
 
+@pytest.mark.parametrize('env', [{}, {ATTEMPT: '2', LAUNCH_ID: 'this'}])
 def test_what_an_earlier_run_has_saved_is_not_taken_for_this_one(
-  folder, run_task, set_flags
+  folder, run_task, set_flags, monkeypatch, env
 ):
+  for name, value in env.items():
+    monkeypatch.setenv(name, value)
   set_flags('--resume=never')
   folder.save(0)
   folder.save(5)

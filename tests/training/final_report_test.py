@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from distmnist.common import console
+from distmnist.common import cli, console
 from distmnist.logdir import report
 from distmnist.training import final_report
 
@@ -29,7 +29,7 @@ OUTCOME = {
 
 
 @pytest.fixture
-def lines():
+def lines(set_flags):
   lines = []
   console.print_logs(lines.append)
   return lines
@@ -62,3 +62,23 @@ def test_without_a_logdir_the_lines_are_all(lines):
   workers = [make_stats(0, local_steps=10)]
   final_report.publish(OUTCOME, workers, STRATEGY, 1, None)
   assert not any(line.startswith(('report', 'already')) for line in lines)
+
+
+@pytest.mark.parametrize(
+  'path, message', [('none/r.json', 'no folder .*none'), ('', 'is a folder')]
+)
+def test_a_report_file_that_cannot_be_written_is_named_at_once(
+  set_flags, tmp_path, path, message
+):
+  set_flags(f'--report_file={tmp_path / path}')
+  with pytest.raises(cli.UsageError, match=message):
+    final_report.check_flags()
+
+
+def test_a_report_file_may_be_in_the_home_folder(
+  set_flags, monkeypatch, tmp_path
+):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  set_flags('--report_file=~/r.json')
+  final_report.check_flags()
+  assert final_report._find_file() == str(tmp_path / 'r.json')

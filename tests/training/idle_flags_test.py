@@ -4,6 +4,7 @@ import pytest
 
 from distmnist.cluster import cluster
 from distmnist.training import flag_checks, idle_flags
+from distmnist.training.problems import problem as problem_lib
 
 
 @pytest.fixture
@@ -40,10 +41,37 @@ def describe(set_flags):
       ],
     ),
     (
+      ['--strategy=dc_asgd', '--dc_decay=0.5'],
+      ['--dc_decay=0.5 has no effect without --dc_adaptive'],
+    ),
+    (
+      ['--dc_decay=0.5'],
+      ['--dc_decay=0.5 is for --strategy=dc_asgd, and this is async_sgd'],
+    ),
+    (
       ['--local_optimizer=adam'],
       [
         '--local_optimizer=adam is for strategies with local steps, and '
         'async_sgd has none'
+      ],
+    ),
+    (
+      ['--momentum=0.5', '--strategy=agn', '--local_optimizer=adam'],
+      [
+        '--momentum=0.5 is for --optimizer=momentum, nesterov, rmsprop, lars, '
+        'and this is adam and sgd'
+      ],
+    ),
+    (
+      [
+        *('--strategy=easgd', '--optimizer=adam', '--learning_rate=1'),
+        *('--local_optimizer=sgd', '--local_learning_rate=2'),
+      ],
+      [
+        '--learning_rate=1.0 is for the center, which easgd alone moves, and '
+        '--local_learning_rate is given',
+        '--optimizer=adam is for the center, which easgd alone moves, and '
+        '--local_optimizer is given',
       ],
     ),
   ],
@@ -58,6 +86,9 @@ def test_what_is_for_something_else_is_named(describe, words, lines):
     ['--strategy=agn', '--communication_period=3', '--local_optimizer=adam'],
     ['--sync_replicas', '--worker_learning_rates=0.1'],
     ['--lr_schedule=step', '--lr_boundaries=5', '--lr_decay_rate=0.5'],
+    ['--strategy=easgd', '--optimizer=lars', '--momentum=0.5'],
+    ['--strategy=agn', '--local_optimizer=rmsprop', '--momentum=0.5'],
+    ['--strategy=dc_asgd', '--dc_adaptive', '--dc_decay=0.5'],
     ['--pull_ahead=0', '--model=mlp', '--hidden_units=3', '--epochs=2'],
   ],
 )
@@ -69,3 +100,13 @@ def test_a_model_is_not_looked_at_where_there_is_none(set_flags):
   set_flags('--initializer=he', '--model=cnn')
   rule, strategy = flag_checks.make_strategy(cluster.Cluster())
   assert idle_flags.describe(rule, strategy, has_model=False) == []
+
+
+def test_flags_of_images_are_named_where_there_are_none(set_flags):
+  set_flags('--problem=clicks', '--dataset=synthetic', '--model=cnn')
+  rule, strategy = flag_checks.make_strategy(cluster.Cluster())
+  problem = problem_lib.from_flags()
+  assert idle_flags.describe(rule, strategy, False, problem) == [
+    '--dataset=synthetic is for images, and this is --problem=clicks',
+    '--model=cnn is for images, and this is --problem=clicks',
+  ]

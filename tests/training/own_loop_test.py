@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli
 from distmnist.logdir import checkpoints
-from tests.support import programs
+from distmnist.training import own_loop
+from tests.support import in_process, programs
 from tests.support.runner import import_benchmark
 
 runs = import_benchmark('runs')
@@ -141,20 +144,27 @@ def test_what_is_killed_is_started_again_and_all_reach_the_last_step(tmp_path):
   assert checkpoints.find_latest(str(logdir)) == path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   'words, said',
   [
     (['--optimizer=ftrl', '--strategy=easgd'], '--optimizer=ftrl'),
-    (['--job_name=evaluator'], 'expected ps or worker'),
     (['--lr_schedule_unit=epochs'], '--lr_schedule_unit=epochs has no effect'),
     (['--gradient_accumulation=4'], 'has no effect in a script with a loop'),
   ],
 )
-def test_what_is_wrong_is_one_line(words, said):
-  output, errors = programs.run('examples.own_loop', *words, code=2)
+def test_what_is_wrong_is_told_before_anything_is_built(set_flags, words, said):
+  set_flags(*words)
+  task = in_process.make_task(cluster_lib.Cluster())
+  with pytest.raises(cli.UsageError, match=said):
+    own_loop.WorkerTask(task)
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_one_line():
+  words = '--job_name=evaluator'
+  output, errors = programs.run('examples.own_loop', words, code=2)
   [*_, line] = errors.splitlines()
-  assert said in line
+  assert 'expected ps or worker' in line
   assert 'Traceback' not in output + errors
 
 

@@ -72,6 +72,7 @@ def train(set_flags):
   return run
 
 
+@pytest.mark.slow
 def test_a_loop_is_ended_before_the_chief_waits_and_saves_last(train, tmp_path):
   words = '--trace_steps=2', '--validation_steps=2'
   run = train(f'--logdir={tmp_path}', *words)

@@ -7,9 +7,10 @@ The rows of the table:
                  tickets in a global step (0 if leased), whether each worker has
                  a stream, tickets in a global step if leased (0 if not known)
   from 2         the ranges of the rest: first, end, -
-                 or, if each worker has a stream, its next place, -, -
-  from ROWS      number of tickets leased; images in a global step, 1 if an
-                 earlier life had another number of them
+                 or, if each worker has a stream, its next place, whether
+                 the worker is in this life, -
+  from ROWS      number of tickets leased; images in a global step; those in
+                 each global step of earlier lives, see step_sizes.py
   from ROWS + 1  for each worker: first ticket not done, end of its lease, how
                  often it has joined
 
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distmnist.data import data_order
+from distmnist.training.batches import step_sizes
 
 # The variable's, in each checkpoint.
 NAME = 'stream'
@@ -94,32 +96,43 @@ class Dealing(NamedTuple):
     return num * self.batches_per_push
 
 
-def make_table(dealing, base_step=0, rests=None, is_mixed=False):
+def leased_row(table):
+  """Returns the row (int) of the number of leased tickets."""
+  return len(table) // 2
+
+
+def worker_row(table, worker):
+  """Returns the row (int) of the tickets that a worker (int) holds."""
+  return leased_row(table) + 1 + worker
+
+
+def make_table(dealing, base_step=0, rests=None, earlier=0):
   """Returns a table with nothing leased, int64 [2 * num_rows, 3].
 
   Args:
     dealing: Dealing.
     base_step: int, the global step at which `rests` are left to read.
-    rests: list of data_order.Rest: one, or one per worker if each has its own
-      stream. By default everything is left to read.
-    is_mixed: bool, whether earlier global steps had other numbers of images.
+    rests: list of data_order.Rest: one, or one per worker, also of earlier
+      lives, if each has its own stream. By default everything is left to read.
+    earlier: int, the images in each earlier global step, see step_sizes.py.
   """
   table = np.zeros([2 * dealing.num_rows, 3], np.int64)
-  rests = rests or [data_order.Rest()]
+  num_streams = dealing.num_workers if dealing.has_own_streams else 1
+  rests = rests or [data_order.Rest()] * num_streams
   next_place = max(rest.next_place for rest in rests)
   table[0] = base_step, next_place, dealing.batch_size
   is_counted = dealing.is_exact and not dealing.is_lock_step
-  table[1] = (
-    dealing.batches_per_step,
-    dealing.has_own_streams,
-    dealing.batches_per_push if is_counted else 0,
-  )
-  table[dealing.num_rows] = 0, dealing.images_per_step, is_mixed
+  per_push = dealing.batches_per_push if is_counted else 0
+  table[1] = dealing.batches_per_step, dealing.has_own_streams, per_push
+  table[dealing.num_rows] = 0, dealing.images_per_step, earlier
   if dealing.has_own_streams:
-    rows = [(rest.next_place, 0, 0) for rest in rests]
+    rows = [
+      (rest.next_place, worker < dealing.num_workers, 0)
+      for worker, rest in enumerate(rests)
+    ]
   else:
-    rows = [(first, end, 0) for first, end in rests[0].ranges]
-  rows = rows[: dealing.num_rows - RANGES]
+    rest = rests[0].join_nearest(dealing.num_rows - RANGES)
+    rows = [(first, end, 0) for first, end in rest.ranges]
   if rows:
     table[RANGES : RANGES + len(rows)] = rows
   return table
@@ -132,15 +145,15 @@ def read_rest(table, worker=0):
     table: int64 array [2 * num_rows, 3].
     worker: int, whose stream to return if each worker has one.
   """
-  kept = table[RANGES : len(table) // 2]
+  kept = table[RANGES : leased_row(table)]
   if table[1, 1]:
     return data_order.Rest(int(kept[worker, 0]))
   return data_order.Rest(int(table[0, 1]), kept[kept[:, 0] < kept[:, 1], :2])
 
 
-def count_in_hands(table):
+def count_held(table):
   """Returns how many tickets (int) workers hold and have not done."""
-  leases = table[len(table) // 2 + 1 :]
+  leases = table[worker_row(table, 0) :]
   return int(np.maximum(0, leases[:, 1] - leases[:, 0]).sum())
 
 
@@ -159,10 +172,10 @@ def count_steps(table, global_step):
     int, at most `global_step`; `global_step` itself if the table cannot tell.
   """
   base_step, batches_per_push = int(table[0, 0]), int(table[1, 2])
-  leased = int(table[len(table) // 2, 0])
+  leased = int(table[leased_row(table), 0])
   if not (batches_per_push and leased) or base_step > global_step:
     return global_step
-  done = leased - count_in_hands(table)
+  done = leased - count_held(table)
   return min(global_step, base_step + done // batches_per_push)
 
 
@@ -178,38 +191,43 @@ def fold(table, global_step, dealing, batches_per_update):
   """
   base_step, _, batch_size = table[0].tolist()
   batches_per_step, was_own, _ = table[1].tolist()
-  is_mixed = has_mixed_steps(table, global_step, dealing)
-  is_untouched = not (batches_per_step or table[len(table) // 2, 0])
+  num_streams = dealing.num_workers if dealing.has_own_streams else 1
+  earlier = step_sizes.describe(table, global_step, dealing.images_per_step)
+  is_untouched = not (batches_per_step or table[leased_row(table), 0])
   is_older = is_untouched and base_step < global_step
   if not batch_size or base_step > global_step or is_older:
     done = global_step * batches_per_update * dealing.batch_size
     if dealing.has_own_streams:
       done //= dealing.num_workers
-    rests = [data_order.Rest(done)] * (
-      dealing.num_workers if dealing.has_own_streams else 1
-    )
-    return make_table(dealing, global_step, rests, is_mixed)
-  num_rows = len(table) // 2
-  leases = table[num_rows + 1 :]
-  num_streams = dealing.num_workers if dealing.has_own_streams else 1
+    rests = [data_order.Rest(done)] * num_streams
+    return make_table(dealing, global_step, rests, earlier)
+  num_rows = leased_row(table)
+  leases = table[worker_row(table, 0) :]
+  was_there = np.ones(num_rows, bool)
+  if dealing.has_own_streams and was_own:
+    kept = table[RANGES:num_rows]
+    # Also of those who are not in this life: they may come back.
+    known = np.flatnonzero(kept[:, :2].any(1)) + 1
+    num_streams = max([num_streams, *known.tolist()])
+    if kept[:, 1].any():  # A table of an earlier version does not say.
+      was_there = kept[:, 1] > 0
   rests = []
   for worker in range(num_streams):
     rest = read_rest(table, worker)
-    if batches_per_step:
+    if not was_there[worker]:
+      end, undone = 0, []
+    elif batches_per_step:
       end, undone = (global_step - base_step) * batches_per_step, []
     elif was_own:
       end, undone = min(leases[worker, :2].tolist()), []
     else:
       end = int(table[num_rows, 0])
       undone = leases[leases[:, 0] < leases[:, 1], :2].tolist()
-    rests.append(
-      rest.after(
-        end * batch_size, [(a * batch_size, b * batch_size) for a, b in undone]
-      )
-    )
+    undone = [(a * batch_size, b * batch_size) for a, b in undone]
+    rests.append(rest.after(end * batch_size, undone))
   if dealing.has_own_streams and not was_own:
     rests = [data_order.Rest(rests[0].next_place)] * num_streams
-  return make_table(dealing, global_step, rests, is_mixed)
+  return make_table(dealing, global_step, rests, earlier)
 
 
 def has_mixed_steps(table, global_step, dealing):
@@ -219,12 +237,7 @@ def has_mixed_steps(table, global_step, dealing):
 
   Args: as `fold` takes them.
   """
-  _, size, is_mixed = table[len(table) // 2].tolist()
-  # A life may have ended before its first step.
-  has_steps = global_step != table[0, 0]
-  return bool(
-    is_mixed or (has_steps and size and size != dealing.images_per_step)
-  )
+  return bool(step_sizes.describe(table, global_step, dealing.images_per_step))
 
 
 def count_images_read(table, global_step, dealing):

@@ -50,13 +50,13 @@ def choose_entry(table, global_step, worker, dealing):
 
   It still holds what it did not finish in an earlier life.
   """
-  own_row = len(table) // 2 + 1 + worker
+  own_row = batch_table.worker_row(table, worker)
   first, end, times = table[own_row].tolist()
   lease = None
   if first >= end:
     lease = choose_lease(table, global_step, worker, dealing)
   if lease is None:
-    rows = [len(table) // 2, own_row]
+    rows = [batch_table.leased_row(table), own_row]
     lease = Lease(first, max(first, end), rows, table[rows])
   values = lease.values.copy()
   values[-1, 2] = times + 1
@@ -75,8 +75,8 @@ def choose_lease(table, global_step, worker, dealing):
   num_units = _count_units(table, global_step, dealing)
   if num_units <= 0:
     return None
-  next_row = len(table) // 2
-  own_row = next_row + 1 + worker
+  next_row = batch_table.leased_row(table)
+  own_row = batch_table.worker_row(table, worker)
   num_tickets = num_units * dealing.batches_per_push
   leased = int(table[next_row, 0])
   first, end, times = table[own_row].tolist()
@@ -98,7 +98,7 @@ def is_surplus(table, global_step, dealing):
   if dealing.is_exact:
     return False
   pushes = dealing.count_pushes_left(global_step)
-  held = batch_table.count_in_hands(table)
+  held = batch_table.count_held(table)
   return held >= pushes * dealing.batches_per_push
 
 
@@ -107,7 +107,7 @@ def _count_units(table, global_step, dealing):
   unit = dealing.batches_per_push
   needed = dealing.count_pushes_left(global_step)
   if dealing.is_exact:
-    needed -= -(-batch_table.count_in_hands(table) // unit)
+    needed -= -(-batch_table.count_held(table) // unit)
   longest = _MAX_LEASE if dealing.is_exact else _MAX_LEFT_UNREAD
   most = max(1, longest // unit)
   num_units = min(most, max(1, needed // (2 * dealing.num_workers)))
@@ -129,12 +129,12 @@ def choose_from_gone(table, worker, gone, dealing):
     gone: iterable of int, the lost workers.
     dealing: batch_table.Dealing.
   """
-  first_row = len(table) // 2 + 1
+  own_row = batch_table.worker_row(table, worker)
   for other in gone:
-    first, end, times = table[first_row + other].tolist()
+    row = batch_table.worker_row(table, other)
+    first, end, times = table[row].tolist()
     if first >= end:
       continue
-    own_row = first_row + worker
     own_first, own_end, own_times = table[own_row].tolist()
     left = end, end, times
     if dealing.has_own_streams:
@@ -143,7 +143,7 @@ def choose_from_gone(table, worker, gone, dealing):
       start = max(own_first, own_end)
       first, end = start, start + end - first
     values = np.array([left, (first, end, own_times)], np.int64)
-    return Lease(first, end, [first_row + other, own_row], values, other)
+    return Lease(first, end, [row, own_row], values, other)
   return None
 
 
@@ -153,5 +153,5 @@ def is_owner(table, worker, first, end):
   The table only knows what was pushed: if a push has several batches, some may
   be done that it does not know of.
   """
-  known, known_end = table[len(table) // 2 + 1 + worker, :2].tolist()
+  known, known_end = table[batch_table.worker_row(table, worker), :2].tolist()
   return known <= first and known_end == end

@@ -63,9 +63,8 @@ def make(task, folder, steps, scaffold, others):
 class SaveHook(tf.train.SessionRunHook):
   """Saves checkpoints: losing a ps loses only the work since the last one.
 
-  A save that fails during the training is logged and tried again, as the disk
-  may have room again in a minute. The first save and the last one must not
-  fail. The training waits for them and for all others, unless the saver
+  A save that fails during the training is logged and tried again; the first and
+  the last one must not fail. The training waits for each, unless the saver
   `goes_beside` the steps, as a saver of large tables does.
 
   Attributes:
@@ -113,17 +112,24 @@ class SaveHook(tf.train.SessionRunHook):
     step, saved_step = self._step, self._saved_step
     if not self._writer or step is None:
       return None
-    newest = 'there is no checkpoint'
-    if saved_step is not None:
-      if step <= saved_step:
-        return None
-      path = self._writer.path_of_step(saved_step)
-      newest = f'the newest checkpoint is {path}'
-    return f'step {step} is not saved: {newest}'
+    if saved_step is None:
+      return f'step {step} is not saved: there is no checkpoint'
+    if step <= saved_step:
+      return None
+    path = self._writer.path_of_step(saved_step)
+    return f'step {step} is not saved: the newest checkpoint is {path}'
 
   def after_create_session(self, session, coord):
-    self._save(session)
+    if self._writer and self._is_amid_update(session):
+      self._time = -math.inf  # The first step completes the update.
+    else:
+      self._save(session)
     checkpoint_files.drop_copies()  # Of what was restored.
+
+  def _is_amid_update(self, session):
+    step = int(session.run(self._global_step))
+    is_known = not step or self._writer.is_saved(step)
+    return not (is_known or self._scaffold.is_whole(session))
 
   def after_run(self, run_context, run_values):
     self._step = self._steps.last['global_step']

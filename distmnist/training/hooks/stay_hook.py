@@ -47,7 +47,8 @@ class StayHook(tf.train.SessionRunHook):
 
   def after_create_session(self, session, coord):
     # A chief restarted after the last step makes no step.
-    if self._save and coord.should_stop():
+    is_over = coord.should_stop() and not self._stop.is_requested
+    if self._save and is_over:
       self._end_for_all(session)
 
   def after_run(self, run_context, run_values):

@@ -8,6 +8,7 @@ in worker_loop.py.
 
 import logging
 import math
+import operator
 import time
 
 import tensorflow.compat.v1 as tf
@@ -36,7 +37,7 @@ class StopHook(tf.train.SessionRunHook):
     last_step,
     stop,
     is_stop_for_all,
-    request_stop=tf.train.SessionRunContext.request_stop,
+    request_stop=operator.methodcaller('request_stop'),
   ):
     """
     Args:
@@ -46,7 +47,8 @@ class StopHook(tf.train.SessionRunHook):
       stop: stop_request.StopRequest of this process.
       is_stop_for_all: callable -> bool, or None; called at the start of each
         session and every half second.
-      request_stop: callable(run_context), how to end before the last step.
+      request_stop: callable(context), how to end before the last step; the
+        context has a method request_stop.
     """
     self._steps = steps
     self._global_step = global_step
@@ -73,6 +75,10 @@ class StopHook(tf.train.SessionRunHook):
     is_for_all = self._is_stop_for_all and self._is_stop_for_all()
     if step >= self._last_step or is_for_all:
       coord.request_stop()
+    elif self._stop.is_requested:
+      # While the session was made. The others may have stopped already, and a
+      # step might wait for them.
+      self._request_stop(coord)
 
   def after_run(self, run_context, run_values):
     self._has_run = True

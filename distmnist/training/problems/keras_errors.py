@@ -1,6 +1,7 @@
 """Keras's message for an error in a layer, as one line that names the layer."""
 
 import contextlib
+import functools
 import re
 import sys
 import warnings
@@ -67,6 +68,35 @@ def refuse_variable(make, **kwargs):
       '__init__, and give it as seed= to each draw'
     )
   raise ValueError(f'{maker.path or maker.name}: {message}')
+
+
+@contextlib.contextmanager
+def refusing_assignment(variables):
+  """Makes an assignment to a weight, while a layer is called, a ValueError.
+
+  Args:
+    variables: list of keras.Variable, those that an update rule trains. What
+      a layer assigns to one would be lost: `stateless_call` does not return it.
+  """
+
+  def refuse(path, *args, **kwargs):
+    del args, kwargs
+    raise ValueError(
+      f'{path}: the layer assigns to a weight that is trained, which only the '
+      'optimizer may change: compute with a new value in its place, or make '
+      'the weight with trainable=False'
+    )
+
+  for variable in variables:
+    # Not with the variable's own __setattr__; assign_add calls assign.
+    object.__setattr__(
+      variable, 'assign', functools.partial(refuse, variable.path)
+    )
+  try:
+    yield
+  finally:
+    for variable in variables:
+      object.__delattr__(variable, 'assign')
 
 
 @contextlib.contextmanager

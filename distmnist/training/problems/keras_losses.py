@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import warnings
 
 import tensorflow.compat.v1 as tf
 
@@ -19,11 +20,18 @@ def compute(given, y, outputs, weights=None):
     weights: what `compile` takes as loss_weights.
 
   Raises:
-    ValueError: there are several outputs, or the loss is a sum over the batch.
+    ValueError: there are several outputs, the loss is a sum over the batch, or
+      Keras warns that it does not fit the outputs.
   """
   given = _take_only(given, 'loss')
   y, outputs = pair(y, outputs)
-  mean = _make(given, y, outputs)(y, outputs)
+  with warnings.catch_warnings():
+    # Of one output with categorical_crossentropy, say, whose loss is always 0.
+    warnings.simplefilter('error', SyntaxWarning)
+    try:
+      mean = _make(given, y, outputs)(y, outputs)
+    except SyntaxWarning as warning:
+      raise ValueError(str(warning)) from warning
   if weights is not None:
     mean *= float(_take_only(weights, 'loss weight'))
   return mean
@@ -63,7 +71,8 @@ def _take_only(nest, what):
   if len(leaves) != 1:
     raise ValueError(
       f'expected one {what}, not {len(leaves)}, for what Keras computes; '
-      'for several write functions loss(y, outputs) and metrics(y, outputs)'
+      'for several write functions loss(y, outputs) and metrics(y, outputs) in '
+      'a file with make_model(), for distmnist.run or --problem'
     )
   return leaves[0]
 

@@ -79,6 +79,7 @@ class KerasModel:
     ]
     with (
       tf.variable_creator_scope(keras_errors.refuse_variable),
+      keras_errors.refusing_assignment(self._model.trainable_variables),
       keras_tables.looking_up(tables, lambda layer, ids: tables[layer](ids)),
     ):
       outputs, new, losses = self._model.stateless_call(
@@ -121,6 +122,7 @@ class KerasModel:
     import keras  # noqa: PLC0415  Only for Keras models.
 
     model = self._model
+    _check_begins_anew(model)
     with runtime.eagerly(), keras_errors.quiet():
       if not model.built:
         model(
@@ -211,6 +213,16 @@ def _count_draws(model, state, x, mode):
     for old, value in zip(others, new, strict=True)
     if id(old) not in state
   }
+
+
+def _check_begins_anew(model):
+  for layer in model._flatten_layers():
+    if getattr(layer, 'stateful', False):
+      raise ValueError(
+        f'the layer {layer.name!r} is stateful: what one batch leaves to the '
+        'next would depend on which worker has them, and an evaluation has '
+        'batches of its own size: leave stateful=True out, and the batch size'
+      )
 
 
 def _check_is_free(variable):

@@ -8,16 +8,14 @@ name ('mse'), an object from keras.losses or keras.metrics, or a function of
 
 import inspect
 
-import numpy as np
-import tensorflow.compat.v1 as tf
-
 from distmnist import runtime
 from distmnist.common import cli
-from distmnist.data import metric_total
 from distmnist.training.problems import (
   keras_losses,
+  keras_metrics,
   keras_model,
   problem_module,
+  user_calls,
 )
 
 _adapted = {}  # {module: its KerasModule}. A process makes a model once.
@@ -47,9 +45,8 @@ def adapt(named, module, seed):
       )
 
     with runtime.eagerly():
-      keras.utils.clear_session()  # The numbers in names start over.
       keras.utils.set_random_seed(seed)
-    model = problem_module.call(named, module, 'make_model')
+    model = user_calls.call(named, module, 'make_model')
     if not isinstance(model, keras.Model):
       raise cli.UsageError(
         f'--problem={named}: make_model() gave {problem_module.shorten(model)}:'
@@ -84,9 +81,6 @@ class KerasModule:
       module: the user's.
       model: keras.Model, made eagerly.
     """
-    import keras  # noqa: PLC0415  Only for Keras models.
-
-    self._keras = keras
     self._module = module
     self._model = keras_model.KerasModel(model)
     # As it was given: what is serialized loses the user's own functions.
@@ -138,10 +132,11 @@ class KerasModule:
     y, outputs = keras_losses.pair(y, outputs)
     if self._metrics is None:
       with runtime.eagerly():
-        made = [self._make_metric(g, y, outputs) for g in given]
+        made = [keras_metrics.make(each, y, outputs) for each in given]
       self._metrics = dict(made)
     return {
-      name: _count(metric, y, outputs) for name, metric in self._metrics.items()
+      name: keras_metrics.count(metric, y, outputs)
+      for name, metric in self._metrics.items()
     }
 
   def _find_metrics(self, given):
@@ -165,50 +160,29 @@ class KerasModule:
         )
     return given
 
-  def _make_metric(self, given, y, outputs):
-    """Returns (name, keras.metrics.Metric) for a name, object or function."""
-    metrics = self._keras.metrics
-    if isinstance(given, str) and given.lower() in ('accuracy', 'acc'):
-      kinds = 'Binary', 'SparseCategorical', 'Categorical'
-      kind = keras_losses.choose(y, outputs, *kinds)
-      return given, getattr(metrics, f'{kind}Accuracy')()
-    metric = metrics.get(given)
-    if inspect.isclass(metric):
-      metric = metric()
-    if not isinstance(metric, metrics.Metric):
-      metric = metrics.MeanMetricWrapper(metric, name=metric.__name__)
-    if not getattr(metric, '_built', True):
-      # It makes its variables at its first batch, which no graph allows.
-      metric.update_state(*(np.zeros([1, *t.shape[1:]]) for t in (y, outputs)))
-    metric.reset_state()
-    return given if isinstance(given, str) else metric.name, metric
-
   def finish(self, means):
     """Returns {name: float} from the sums of Totals and the other means."""
     values = dict(means)
     for name, metric in (self._metrics or {}).items():
       if isinstance(values.get(name), list):
         with runtime.eagerly():
-          result = metric.stateless_result(values[name])
-          values[name] = float(result.numpy())
+          result = keras_metrics.find_result(metric, values[name])
+          values[name] = float(result)
     if hasattr(self._module, 'finish'):
       values = self._module.finish(values)
     return values
 
 
 def _list(given):
-  """Returns Keras's `metrics` as a list: one needs none, and None is empty."""
+  """Returns Keras's `metrics` as a list: one needs none, and None is empty.
+
+  Those of a model's only output may be in a dict, or in a list of lists.
+  """
   if given is None:
     return []
-  return [*given] if isinstance(given, (list, tuple)) else [given]
-
-
-def _count(metric, y, outputs):
-  """Returns the metric_total.Total of a batch."""
-  with runtime.eagerly():
-    first = [v.numpy() for v in metric.variables]
-  states = metric.stateless_update_state(
-    [tf.constant(value) for value in first], y, outputs
-  )
-  value = metric.stateless_result(states)
-  return metric_total.Total(list(states), tf.cast(value, tf.float32))
+  if isinstance(given, dict):
+    given = [*given.values()]
+  if not isinstance(given, (list, tuple)):
+    return [given]
+  is_nest = len(given) == 1 and isinstance(given[0], (dict, list, tuple))
+  return _list(given[0]) if is_nest else [*given]

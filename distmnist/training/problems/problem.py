@@ -34,7 +34,11 @@ from absl import flags
 from distmnist.common import cli
 from distmnist.data import metric_total
 from distmnist.problems import images
-from distmnist.training.problems import keras_problem, problem_module
+from distmnist.training.problems import (
+  keras_problem,
+  problem_module,
+  user_calls,
+)
 
 
 def from_flags(seed=0):
@@ -205,7 +209,7 @@ class Problem:
 
   def call(self, name, *args):
     if self.is_custom:
-      return problem_module.call(self._named, self.module, name, *args)
+      return user_calls.call(self._named, self.module, name, *args)
     return getattr(self.module, name)(*args)
 
   def error(self, text):

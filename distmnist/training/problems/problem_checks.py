@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.nn import optimizer_checks
 from distmnist.training import evaluation, variable_checks
 from distmnist.training.problems import problem_spec, table_checks
 
@@ -35,6 +36,7 @@ def check_graph(problem, split, batch_size, strategy=None):
     _check_any_is_trained(problem)
     if strategy:
       table_checks.check(strategy)
+      optimizer_checks.check_dtypes(strategy)
     trained = _find_shapes()
   if not problem.has_keras_model:
     _check_evaluation(problem, split, trained)

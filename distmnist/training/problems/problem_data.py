@@ -5,12 +5,11 @@ import functools
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from distmnist.common import cli
 from distmnist.data import array_folder, streamed
 from distmnist.data import split as split_lib
 from distmnist.problems import images
 from distmnist.readers import dataset
-from distmnist.training.problems import problem_module
+from distmnist.training.problems import problem_module, user_calls
 
 _FED_DIR = flags.DEFINE_string(
   'fed_dir',
@@ -95,7 +94,9 @@ def load(problem, name):
     found = problem.load(name)
   if found is None and problem.is_custom:
     return None
-  if streamed.is_reader(found):
+  with _reporting(problem, 'load'):  # They may be properties that fail.
+    is_reader = streamed.is_reader(found)
+  if is_reader:
     return _read(problem, 'load', lambda _: found)
   if not isinstance(found, tuple) or len(found) != 2:
     raise problem.error(
@@ -118,14 +119,13 @@ def _make_reader(problem):
 
 def _read(problem, name, make_reader):
   """Returns the streamed.Streamed of a reader; errors name function `name`."""
-  try:
+  with _reporting(problem, name):
     return streamed.Streamed(make_reader(problem))
-  except (cli.UsageError, MemoryError):
-    raise
-  except Exception as error:
-    raise problem_module.explain(
-      problem.describe(), problem.module, name, error
-    ) from error
+
+
+def _reporting(problem, name):
+  """See user_calls.reporting."""
+  return user_calls.reporting(problem.describe(), problem.module, name)
 
 
 def make_batch(problem, num_examples):

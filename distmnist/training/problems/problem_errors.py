@@ -1,6 +1,7 @@
 """Finds the line that made an op of a user's problem that fails in a step."""
 
 import contextlib
+import itertools
 import os
 
 import tensorflow.compat.v1 as tf
@@ -8,8 +9,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import errors
 from distmnist.common import cli
 from distmnist.data import streamed
+from distmnist.exchange.steps import graph_copy
 from distmnist.nn import embeddings
-from distmnist.training.problems import problem_module
+from distmnist.training.problems import problem_module, user_calls
+
+# The function that calls those of a problem, in the traceback of an op.
+_CALL = os.path.realpath(user_calls.__file__), user_calls.call.__name__
 
 
 @contextlib.contextmanager
@@ -26,11 +31,13 @@ def explained():
   except Exception as error:
     is_of_op = isinstance(error, tf.errors.OpError)
     failure = streamed.find_failure()
-    if not is_of_op and error is not failure:
+    if not (is_of_op or isinstance(error, streamed.ReadError)):
       raise
     named, module = problem_module.load()
     if failure:
-      found = problem_module.explain(named, module, 'load', failure)
+      frame = user_calls.find_frame(failure, module.__file__)
+      name = frame.name if frame else 'load'
+      found = user_calls.explain(named, module, name, failure)
       raise cli.RunError(str(found)) from failure
     place = module and _locate(error.op, os.path.realpath(module.__file__))
     if not place and not _is_check(error.op):
@@ -47,18 +54,25 @@ def _is_check(op):
 
 
 def _locate(op, path):
-  """Returns 'file.py:7, in build()' for the line that made an op, or None.
+  """Returns where an op of the problem was made, or None if it is not its op.
 
   Args:
     op: tf.Operation or None.
-    path: str, the file to look for.
+    path: str, the user's file.
+
+  Returns:
+    str: 'file.py:7, in build()'; 'in loss()' if a library made it for that
+    function of the problem, as Keras does.
   """
   while op is not None:
-    # An op in a copy of the step has none.
-    traceback = op.traceback or ()
-    frames = [f for f in traceback if os.path.realpath(f.filename) == path]
-    if frames:
-      last = frames[-1]
+    frames = [*(op.traceback or ())]
+    paths = [os.path.realpath(frame.filename) for frame in frames]
+    if path in paths:
+      last = [f for f, p in zip(frames, paths, strict=True) if p == path][-1]
       return f'{os.path.basename(path)}:{last.lineno}, in {last.name}()'
-    op = op._original_op  # The op whose gradient this one is.
+    for caller, called in itertools.pairwise(frames):
+      if (os.path.realpath(caller.filename), caller.name) == _CALL:
+        return f'in {called.name}()'
+    # The op whose gradient this one is, or which it copies.
+    op = op._original_op or graph_copy.find_original(op)
   return None

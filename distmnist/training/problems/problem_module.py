@@ -1,13 +1,11 @@
-"""Finds and imports the module that --problem names, and locates its errors."""
+"""Finds and imports the module that --problem names."""
 
-import contextlib
 import importlib
 import importlib.util
 import os
 import pathlib
-import re
 import sys
-import traceback
+import threading
 
 import numpy as np
 from absl import flags
@@ -19,10 +17,11 @@ from distmnist.common import (
   help_text,
   registry,
   sent_file,
+  signals,
 )
 from distmnist.common.names import PROBLEMS
 from distmnist.lifecycle import consistency
-from distmnist.training.problems import keras_errors
+from distmnist.training.problems import user_calls
 
 _PROBLEM = flags.DEFINE_string(
   'problem',
@@ -30,7 +29,6 @@ _PROBLEM = flags.DEFINE_string(
   'What to train, if not the net of --model on the images of --dataset: a '
   'Python file, or a module by its dotted name, with load, build and loss.',
 )
-_EAGER = 'load', 'prepare', 'make_model', 'finish', 'spec'
 _loaded = {}  # {value of --problem: its module}.
 
 
@@ -65,40 +63,12 @@ def load():
   return named, _loaded.get(named)
 
 
-def call(named, module, name, *args):
-  """Calls a function of a problem's module; reports errors in one line.
-
-  Args:
-    named: str, how the user names the module.
-    module: the module, or what stands in for it.
-    name: str, the function's. Functions that build no graph run eagerly.
-    *args: the function's arguments.
-
-  Raises:
-    cli.UsageError: the user's function raises.
-  """
-  mode = runtime.eagerly() if name in _EAGER else contextlib.nullcontext()
-  try:
-    with mode:
-      return getattr(module, name)(*args)
-  except (cli.UsageError, cli.RunError, MemoryError):
-    raise
-  except Exception as error:
-    raise explain(named, module, name, error) from error
-
-
-def explain(named, module, name, error):
-  """Returns a cli.UsageError for an error in a function of a module."""
-  place = locate(error, module.__file__)
-  return cli.UsageError(
-    f'--problem={named}: {place}, in {name}(): {describe(error)}'
-  )
-
-
 def _import(named):
   """Returns the module; raises cli.UsageError."""
   try:
     with runtime.eagerly():
+      if 'keras' in sys.modules:
+        _restart_keras()
       if named in registry.find(PROBLEMS):
         module = registry.load(PROBLEMS, named)
       elif named.endswith('.py'):
@@ -109,7 +79,7 @@ def _import(named):
         module = importlib.import_module(named)
     if not named.endswith('.py'):
       _check_is_alone(named, module)
-  except (cli.UsageError, MemoryError):
+  except cli.UsageError:
     raise
   except ModuleNotFoundError as error:
     if error.name and named.startswith(error.name):
@@ -117,9 +87,11 @@ def _import(named):
         f'--problem={named}: no such module; give a file that ends in .py, or '
         'the name of a module that can be imported'
       ) from error
-    raise _explain_import(named, error) from error
-  except Exception as error:
-    raise _explain_import(named, error) from error
+    raise user_calls.explain_import(named, error) from error
+  except BaseException as error:
+    if signals.is_signal(error):
+      raise
+    raise user_calls.explain_import(named, error) from error
   help_text.add_ours(module.__name__)
   consistency.note_problem(read_source(module))
   return module
@@ -128,6 +100,18 @@ def _import(named):
 def read_source(module):
   """Returns the bytes of a problem's file."""
   return module.__loader__.get_data(module.__file__)
+
+
+def _restart_keras():
+  """Makes Keras forget what it keeps between models.
+
+  The numbers in names of layers start over, also of those that the file makes
+  outside make_model. Keras's public function for it also resets the default
+  graph, in which we may be, and takes a second to collect garbage.
+  """
+  from keras.src.backend.common import global_state  # noqa: PLC0415
+
+  global_state.GLOBAL_STATE_TRACKER = threading.local()
 
 
 def _import_file(named):
@@ -141,12 +125,13 @@ def _import_file(named):
       )
     source = pathlib.Path(path).read_bytes()
   path = os.path.abspath(path)
-  name = os.path.basename(path).removesuffix('.py')
+  root, name = _find_root(path)
   if name in sys.modules:
-    name = f'problem_{name}'
-  # Modules in the same folder can be imported.
-  if os.path.dirname(path) not in sys.path:
-    sys.path.append(os.path.dirname(path))
+    name = f'problem_{name}' if '.' not in name else f'{name}_problem'
+  # Modules in the same folder, and in its package, can be imported.
+  for folder in (os.path.dirname(path), root):
+    if folder not in sys.path:
+      sys.path.append(folder)
   # Python would reuse bytecode of a file with the same length and mtime second.
   loader = sent_file.Loader(name, path, source)
   spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -160,6 +145,18 @@ def _import_file(named):
   return module
 
 
+def _find_root(path):
+  """Returns (folder of the outermost package, dotted name in it) of a file.
+
+  Without an __init__.py beside it, these are its own folder and name.
+  """
+  root, name = os.path.split(path.removesuffix('.py'))
+  while os.path.isfile(os.path.join(root, '__init__.py')):
+    root, package = os.path.split(root)
+    name = f'{package}.{name}'
+  return root, name
+
+
 def _check_is_alone(named, module):
   """Checks that no file in this folder has the module's name as well."""
   path = getattr(module, '__file__', None) or 'a folder of modules'
@@ -170,36 +167,6 @@ def _check_is_alone(named, module):
       f'--problem={os.path.relpath(beside)} for the file, or another name to '
       'one of them'
     )
-
-
-def _explain_import(named, error):
-  where = locate(error, named)
-  return cli.UsageError(
-    f'--problem={named} cannot be imported: {where}: {describe(error)}'
-  )
-
-
-def locate(error, path):
-  """Returns 'file.py:7' for the user's last line, or the file's name alone."""
-  if isinstance(error, SyntaxError) and error.filename:
-    return f'{os.path.basename(error.filename)}:{error.lineno}'
-  frames = traceback.extract_tb(error.__traceback__)
-  wanted = os.path.basename(path)
-  own = [f for f in frames if os.path.basename(f.filename) == wanted]
-  if not own:
-    return wanted
-  return f'{wanted}:{own[-1].lineno}'
-
-
-def describe(error):
-  """Returns an error as one line: its type and its first line."""
-  text = re.sub(r'\x1b\[\d*m', '', str(error))
-  if text.startswith('in user code:'):  # A tf.function: its error comes last.
-    text = text.rstrip().rpartition('\n\n')[2].strip()
-    text = text.removeprefix(f'{type(error).__name__}: ')
-  text = keras_errors.shorten(text)
-  lines = list(filter(None, text.splitlines())) or ['no reason given']
-  return f'{type(error).__name__}: {lines[0][:300]}'
 
 
 def shorten(value):

@@ -6,20 +6,24 @@ from distmnist.common import cli, command_line, files
 from distmnist.logdir import run_flags
 from distmnist.storage import paths
 
-_FILE, _EARLIER_FILE = 'problem.py', 'problem_before.py'
+_FILE, _EARLIER_FILE = run_flags.PROBLEM_FILE, 'problem_before.py'
 
 
 def keep(problem, logdir):
   """Writes the source into the log directory, and keeps one that it replaces.
 
-  The images have none.
+  The images, and a script with a loop of its own (None), have none.
   """
-  if not problem.is_custom:
+  if not _has_source(problem):
     return
   source, kept = problem.read_source(), _read_kept(logdir)
   if kept not in (None, source):
     _write(logdir, _EARLIER_FILE, kept)
   _write(logdir, _FILE, source)
+
+
+def _has_source(problem):
+  return problem is not None and problem.is_custom
 
 
 def _write(logdir, name, source):
@@ -34,11 +38,11 @@ def find_change(problem, logdir, is_resumed=False):
   None if it is the same or none was kept.
 
   Args:
-    problem: problem.Problem.
-    logdir: str.
+    problem: problem.Problem, or None.
+    logdir: str, or None.
     is_resumed: bool, whether `keep` is about to follow.
   """
-  if not problem.is_custom:
+  if not (logdir and _has_source(problem)):
     return None
   if _read_kept(logdir) in (None, problem.read_source()):
     return None

@@ -139,6 +139,12 @@ def _name_outputs(problem, built):
         f'{problem_module.shorten(tensor)} cannot be served as {name!r}: '
         'expected a str -> tensor [n, ...], see serve(outputs)'
       )
+    if not isinstance(tensor, (tf.Tensor, tf.Variable)):
+      raise problem.error(
+        f'the output {name!r} is a {type(tensor).__name__}: expected a dense '
+        'tensor [n, ...], as from tf.sparse.to_dense or to_tensor() in '
+        'serve(outputs)'
+      )
     if tensor.shape.rank == 0 or tensor.shape[:1].is_fully_defined():
       raise problem.error(
         f'the output {name!r} has the shape {tensor.shape}, whatever the number'

@@ -82,6 +82,7 @@ def measure(cluster, problem, batch_size):
     }
     found, seen = [], []
     with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      session.run(tf.tables_initializer())
       for start in range(0, batch_size * _NUM_BATCHES, batch_size):
         some = split.slice(start, start + batch_size)
         if some.num_examples:

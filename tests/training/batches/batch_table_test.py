@@ -1,6 +1,7 @@
 """batch_table: what it says of a life that has ended, and its size."""
 
 import numpy as np
+import pytest
 
 from distmnist.training.batches import batch_table
 from tests.support.dealings import BATCH, make_dealing
@@ -31,6 +32,44 @@ def test_a_table_has_a_size_that_is_not_that_of_the_cluster():
   }
   assert len(shapes) == 1
   assert batch_table.make_table(make_dealing(511)).shape not in shapes
+
+
+@pytest.mark.parametrize('is_lock_step', [True, False])
+def test_a_worker_that_comes_back_goes_on_in_its_own_stream(is_lock_step):
+  dealing = make_dealing(3, is_lock_step=is_lock_step, has_own_streams=True)
+  table = batch_table.fold(batch_table.make_table(dealing), 0, dealing, 1)
+  places, step = [0, 0, 0], 0
+  for num_workers, num_batches in (3, 10), (2, 20), (1, 5), (3, 1), (4, 2):
+    dealing = dealing._replace(num_workers=num_workers)
+    table = batch_table.fold(table, step, dealing, 1)
+    found = [
+      batch_table.read_rest(table, worker).next_place
+      for worker in range(num_workers)
+    ]
+    assert found == [n * BATCH for n in [*places, 0][:num_workers]]
+    if not is_lock_step:
+      table[len(table) // 2, 0] = num_batches * num_workers
+      first = len(table) // 2 + 1
+      table[first : first + num_workers, :2] = num_batches
+    step += num_batches * (1 if is_lock_step else num_workers)
+    for worker in range(min(3, num_workers)):
+      places[worker] += num_batches
+
+
+def test_what_hundreds_of_lost_workers_left_is_all_read():
+  # As a life loses all its workers, whose batches lie apart.
+  dealing = make_dealing(600)
+  rows = [(3 * worker, 3 * worker + 1) for worker in range(600)]
+  rows[5] = 15, 17  # The least is read again after it.
+  few = make_dealing(2)
+  table = batch_table.fold(make_leased(dealing, 1800, rows), 600, few, 1)
+  rest = batch_table.read_rest(table)
+  assert len(rest.ranges) == 510
+  left = {i for a, b in rows for i in range(a * BATCH, b * BATCH)}
+  read = {i for a, b in rest.ranges for i in range(a, b)}
+  assert left <= read
+  assert len(read - left) == (1 + 2 * 89) * BATCH
+  assert rest.next_place == 1800 * BATCH
 
 
 def make_leased(dealing, leased, rows, base_step=0):

@@ -313,6 +313,22 @@ def test_what_is_not_of_one_update_is_not_saved_at_the_end(
   assert 'step 4 is not saved: the newest' in chief.hook.find_unsaved()
 
 
+def test_a_center_taken_over_amid_an_update_is_saved_after_it(
+  session, tmp_path, now
+):
+  chief = Chief(session, tmp_path, now)
+  session.run(chief.global_step.assign(4))
+  chief.scaffold.is_whole = lambda asked: False
+  chief.hook.after_create_session(session, None)
+  assert chief.saved == [0]
+  chief.run_to(5)
+  assert chief.saved == [0, 5]
+  # What is saved already is of one update.
+  chief.hook.after_create_session(session, None)
+  chief.run_to(6)
+  assert chief.saved == [0, 5]
+
+
 class PartialSaver(tf.train.Saver):
   """Leaves out a variable while it has a base, as a saver of tables does."""
 

@@ -68,15 +68,18 @@ def test_a_worker_leaves_once_the_chief_has_saved(end):
 
 
 @pytest.mark.parametrize('is_over', [True, False])
-def test_a_chief_that_comes_back_after_the_last_step_lets_all_go(is_over):
+@pytest.mark.parametrize('is_asked', [True, False])
+def test_a_chief_that_comes_back_after_the_last_step_lets_all_go(
+  is_over, is_asked
+):
   others, coord = Others(), tf.train.Coordinator()
   if is_over:
     coord.request_stop()
-  hook = stay_hook.StayHook(
-    others, in_process.NoStop(), None, lambda session: None
-  )
+  stop = types.SimpleNamespace(is_requested=is_asked)
+  hook = stay_hook.StayHook(others, stop, None, lambda session: None)
   hook.after_create_session(None, coord)
-  assert others.saved.is_set() == is_over
+  # One that is asked to stop may have steps left.
+  assert others.saved.is_set() == (is_over and not is_asked)
 
 
 def test_a_chief_that_cannot_save_lets_nobody_go(end):

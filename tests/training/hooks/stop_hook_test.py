@@ -27,14 +27,19 @@ def test_what_is_lost_counts_from_the_last_step_before_the_restore(logged):
 
 
 @pytest.mark.parametrize(
-  ('step', 'is_for_all', 'is_over'),
-  [(99, False, False), (100, False, True), (20, True, True)],
+  ('step', 'is_for_all', 'is_asked', 'is_over'),
+  [
+    (99, False, False, False),
+    (100, False, False, True),
+    (20, True, False, True),
+    (20, False, True, True),  # By a signal, while the session was made.
+  ],
 )
 def test_a_session_with_nothing_left_to_do_makes_no_step(
-  step, is_for_all, is_over
+  step, is_for_all, is_asked, is_over
 ):
   steps, ends = types.SimpleNamespace(last={}), []
-  stop = in_process.NoStop()
+  stop = types.SimpleNamespace(is_requested=is_asked)
   hook = stop_hook.StopHook(steps, None, 100, stop, lambda: is_for_all)
   hook.after_create_session(
     types.SimpleNamespace(run=lambda _: step),

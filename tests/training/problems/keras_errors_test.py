@@ -75,3 +75,14 @@ def test_a_warning_that_an_error_follows_is_kept_back(recwarn):
     )
     warnings.warn('another', stacklevel=1)
   assert [str(w.message) for w in recwarn.list] == ['another']
+
+
+def test_an_assignment_to_a_trained_weight_is_named():
+  with runtime.eagerly():
+    variable = keras.Variable([1.0], name='mine')
+    with (
+      pytest.raises(ValueError, match='mine: the layer assigns to a weight'),
+      keras_errors.refusing_assignment([variable]),
+    ):
+      variable.assign_add([1.0])
+    variable.assign([2.0])

@@ -92,6 +92,13 @@ def test_several_outputs_are_refused(given, message):
     keras_losses.compute(given, outputs, outputs)
 
 
+def test_a_loss_that_one_output_makes_0_is_refused():
+  message = "with num_classes > 1.* Consider using 'binary_crossentropy' if"
+  for given in 'categorical_crossentropy', 'categorical_focal_crossentropy':
+    with pytest.raises(ValueError, match=message):
+      compute(given, P[:, :1, 0], P[:, :1, 0])
+
+
 def test_a_sum_over_the_batch_is_refused():
   with runtime.eagerly():
     given = keras.losses.MeanSquaredError(reduction='sum')

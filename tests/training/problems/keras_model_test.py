@@ -129,3 +129,30 @@ def test_a_constraint_is_refused(make):
   message = "dense/kernel' has a constraint, which"
   with pytest.raises(ValueError, match=message), built(ours, is_training=True):
     pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'makers, message',
+  [
+    (
+      [lambda: keras.layers.SpectralNormalization(keras.layers.Dense(2))],
+      'kernel: the layer assigns to a weight that is trained, which only the',
+    ),
+    (
+      [
+        lambda: keras.Input(batch_shape=[4, 3]),
+        lambda: keras.layers.Reshape([1, 3]),
+        lambda: keras.layers.LSTM(2, stateful=True, name='mine'),
+      ],
+      "the layer 'mine' is stateful: what one batch leaves to the next would",
+    ),
+  ],
+)
+def test_a_layer_that_goes_on_from_step_to_step_is_refused(
+  make, makers, message
+):
+  model, ours = make(*makers)
+  with pytest.raises(ValueError, match=message), built(ours, is_training=True):
+    pass
+  assert 'assign' not in model.weights[0].__dict__

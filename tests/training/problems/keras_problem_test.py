@@ -248,3 +248,31 @@ def test_another_backend_is_refused(make, monkeypatch):
   monkeypatch.setattr(keras.backend, 'backend', lambda: 'jax')
   with pytest.raises(cli.UsageError, match='expected KERAS_BACKEND=tensorflow'):
     make("loss = 'mse'")
+
+
+@pytest.mark.slow
+def test_layers_of_the_file_itself_have_names_of_their_own(make):
+  check(
+    make("""
+loss = 'mse'
+FIRST = layers.Dense(2)
+def make_model():
+  x = layers.Input([3])
+  return keras.Model(x, layers.Dense(1)(FIRST(x)))
+""")
+  )
+
+
+@pytest.mark.parametrize(
+  'metrics', ["{'out': ['mae', 'mse']}", "[['mae', 'mse']]", "['mae', 'mse']"]
+)
+def test_metrics_of_the_only_output_may_have_its_name(make, metrics):
+  found = make(f"""
+loss = {{'out': 'mse'}}
+def make_model():
+  model = keras.Sequential([layers.Input([2]), layers.Dense(1, name='out')])
+  model.compile(loss='mse', metrics={metrics})
+  return model
+""")
+  y = tf.zeros([4, 1])
+  assert found.metrics(y, y).keys() == {'mae', 'mse'}

@@ -56,6 +56,44 @@ def test_a_gradient_is_that_of_the_line_of_its_op(outputs):
     raise failed
 
 
+def test_a_copy_is_that_of_the_line_of_its_op(outputs):
+  ids, found, session = outputs
+  [copy] = tf.import_graph_def(
+    session.graph.as_graph_def(),
+    input_map={ids.name: ids},
+    return_elements=[found.name],
+    name='run_1/step_2',
+  )
+  with pytest.raises(cli.RunError, match=MESSAGE), problem_errors.explained():
+    session.run(copy, {ids: [5]})
+
+
+KERAS_CODE = """
+import keras
+
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+def load(split):
+  pass
+
+def make_model():
+  return keras.Sequential([keras.layers.Dense(2)])
+"""
+
+
+def test_an_op_that_keras_makes_is_named_by_its_function(
+  set_flags, tf_session, tmp_path
+):
+  path = problems.write(tmp_path / 'named.py', KERAS_CODE)
+  problem = problems.load(path, set_flags)
+  outputs = problem.build(tf.ones([3, 4]), is_training=True)
+  loss, _ = problem.loss(tf.constant(['cat', 'dog', 'cat']), outputs)
+  tf_session.run(tf.global_variables_initializer())
+  message = r'named.py: in loss\(\): Cast string to float is not supported'
+  with pytest.raises(cli.RunError, match=message), problem_errors.explained():
+    tf_session.run(loss)
+
+
 def test_other_errors_stay_what_they_are(set_flags, tf_session):
   set_flags()
   with tf.device('CPU:0'):
@@ -74,7 +112,7 @@ def test_a_reader_that_fails_anywhere_is_named(outputs, monkeypatch):
   failure = ValueError('a.csv:7 has 2 fields')
   monkeypatch.setattr(streamed, '_failures', [failure])
   hidden = tf.errors.UnknownError(None, found.op, 'Traceback')
-  for error in (failure, hidden):
+  for error in (streamed.ReadError('hidden'), hidden):
     with (
       pytest.raises(cli.RunError, match=r'table.py, in load\(\): .*:7 has 2'),
       problem_errors.explained(),

@@ -44,6 +44,16 @@ def test_what_lies_beside_it_can_be_imported(tmp_path):
   problem_module.import_named(['--problem', path])
 
 
+def test_a_file_of_a_package_can_import_what_is_in_the_package(tmp_path):
+  inner = tmp_path / 'files_of_mine' / 'nets'
+  inner.mkdir(parents=True)
+  for folder in inner, inner.parent:
+    (folder / '__init__.py').touch()
+  (inner.parent / 'sizes.py').write_text('UNITS = 7')
+  path = problems.write(inner / 'net.py', 'from ..sizes import UNITS')
+  problem_module.import_named(['--problem', path])
+
+
 def test_a_file_changed_within_a_second_counts_as_it_is_now(
   tmp_path, monkeypatch
 ):
@@ -104,6 +114,12 @@ def test_a_file_beside_a_module_of_its_name_is_refused(
     ('a.py', 'import nothing_of_that', 'a.py:1: ModuleNotFoundError: No modul'),
     ('b.py', 'x = 1\nx = = 2', 'b.py:2: SyntaxError: invalid syntax'),
     ('c.py', '\n\n1 / 0', 'c.py:3: ZeroDivisionError: division by zero'),
+    (
+      'd.py',
+      "import argparse\nargparse.ArgumentParser().error('unknown: --problem')",
+      r'd.py:2: it ends the program .*absl.flags, not argparse',
+    ),
+    ('e.py', 'raise StopIteration', 'e.py:1: StopIteration: no reason given'),
   ],
 )
 def test_what_cannot_be_imported_is_one_line(tmp_path, name, text, message):

@@ -1,5 +1,9 @@
 """problem_source: a run knows from which source it was begun."""
 
+import types
+
+import pytest
+
 from distmnist.logdir import run_flags
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_source
@@ -46,6 +50,7 @@ def test_the_images_have_no_source(set_flags, tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_by_another_path_of_its_problem(
   set_flags, tmp_path, monkeypatch
 ):
@@ -68,3 +73,13 @@ def test_a_run_may_go_on_by_another_path_of_its_problem(
     tmp_path / 'sub' / 'third.py', 'load = build = loss = len\n'
   )
   assert find_names(third) == ['problem']
+
+
+def test_a_loop_of_its_own_has_no_source_and_a_run_without_a_folder_keeps_none(
+  tmp_path,
+):
+  problem_source.keep(None, str(tmp_path))
+  assert not list(tmp_path.iterdir())
+  assert problem_source.find_change(None, str(tmp_path)) is None
+  custom = types.SimpleNamespace(is_custom=True)
+  assert problem_source.find_change(custom, None) is None

@@ -134,6 +134,10 @@ def test_images_are_a_problem_like_others(set_flags):
       "the output 'a' has the shape (2, 3), whatever the number of examples",
     ),
     (
+      'def serve(outputs): return {"a": tf.sparse.from_dense(outputs["sum"])}',
+      "the output 'a' is a SparseTensor: expected a dense tensor [n, ...], as",
+    ),
+    (
       """def serve(outputs):
   return {'a': tf.py_func(abs, [outputs['sum']], tf.float32, name='mine')}""",
       'the graph calls Python (mine), which is not in a SavedModel: do without',

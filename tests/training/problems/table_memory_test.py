@@ -4,8 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.common import cli
-from distmnist.exchange.tables import shard_slices
+from distmnist.common import cli, partial_names
 from distmnist.nn import layers
 from distmnist.strategies import async_sgd
 from distmnist.training.problems import table_memory
@@ -80,7 +79,7 @@ def test_other_tables_do_not_grow(tf_session):
 def test_marks_of_touched_rows_count_a_byte_each(
   tf_session, set_flags, monkeypatch
 ):
-  monkeypatch.setattr(shard_slices, 'SLICE_BYTES', 2**20)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', 2**20)
   set_flags('--save_tables=touched', '--optimizer=sgd', '--ps_memory_mib=32')
   rule = async_sgd.make(make('a:1'))
   with rule.scope():

@@ -1,5 +1,7 @@
 """Each task keeps its metrics; what no summary has becomes a curve."""
 
+import json
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
@@ -70,7 +72,8 @@ def test_the_seconds_of_a_ps_begin_anew_with_its_file(tmp_path):
 
   def write(begun, now):
     ps.write('start')
-    path.write_text(f'{{"kind": "start", "task": "ps 0", "time": {begun}}}\n')
+    line = {'kind': 'start', 'task': 'ps 0', 'life': 'a', 'time': begun}
+    path.write_text(json.dumps(line) + '\n')
     curves({'kind': 'sample', 'task': 'ps 0', 'time': now, 'rss_bytes': 1})
 
   write(100.0, 5000.0)

@@ -1,0 +1,98 @@
+"""Metrics of Keras in a graph, whose variables are sums over the batches."""
+
+import contextlib
+import inspect
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist import runtime
+from distmnist.data import metric_total
+from distmnist.training.problems import keras_losses
+
+
+def make(given, y, outputs):
+  """Returns (name, keras.metrics.Metric) for a name, object or function.
+
+  To be called eagerly.
+
+  Args:
+    given: str, keras.metrics.Metric, its class, or a function of (y, outputs).
+    y, outputs: tensors [n, ...] of a graph.
+
+  Raises:
+    ValueError: Keras does not know it, or its variables are no sums.
+  """
+  from keras import metrics  # noqa: PLC0415  Only for Keras models.
+
+  if isinstance(given, str) and given.lower() in ('accuracy', 'acc'):
+    kinds = 'Binary', 'SparseCategorical', 'Categorical'
+    kind = keras_losses.choose(y, outputs, *kinds)
+    return given, getattr(metrics, f'{kind}Accuracy')()
+  metric = metrics.get(given)
+  if inspect.isclass(metric):
+    metric = metric()
+  if not isinstance(metric, metrics.Metric):
+    metric = metrics.MeanMetricWrapper(metric, name=metric.__name__)
+  if not getattr(metric, '_built', True):
+    # It makes its variables at its first batch, which no graph allows.
+    metric.update_state(*(np.zeros([1, *t.shape[1:]]) for t in (y, outputs)))
+  metric.reset_state()
+  if not type(metric).__module__.startswith('keras.'):
+    _check_adds_up(metric, y, outputs)
+  return given if isinstance(given, str) else metric.name, metric
+
+
+def _check_adds_up(metric, y, outputs):
+  """Raises ValueError if what a batch adds depends on those before it.
+
+  It is tried on one example, labels of 0 and outputs of 1.
+  """
+  batch = [
+    np.full([1, *(n or 1 for n in t.shape[1:])], value, t.dtype.as_numpy_dtype)
+    for t, value in ((y, 0), (outputs, 1))
+  ]
+  first, added = [v.numpy() for v in metric.variables], []
+  with contextlib.suppress(TypeError, ValueError, tf.errors.OpError):
+    for start in 0, 1, -1:
+      before = [value + np.asarray(start, value.dtype) for value in first]
+      after = metric.stateless_update_state(before, *batch)
+      added.append([*map(np.subtract, after, before)])
+  for others in added[1:]:
+    if not all(map(np.allclose, added[0], others)):
+      raise ValueError(
+        f'the metric {metric.name!r} ({type(metric).__name__}) has variables '
+        'that are no sums, such as a maximum: expected only sums over the '
+        'examples, as parts of the data are counted apart and added up'
+      )
+
+
+def count(metric, y, outputs):
+  """Returns the metric_total.Total of a batch.
+
+  Args:
+    metric: keras.metrics.Metric, made by `make`.
+    y, outputs: tensors [n, ...].
+  """
+  with runtime.eagerly():
+    first = [v.numpy() for v in metric.variables]
+  states = metric.stateless_update_state(
+    [tf.constant(value) for value in first], y, outputs
+  )
+  value = find_result(metric, states)
+  return metric_total.Total(list(states), tf.cast(value, tf.float32))
+
+
+def find_result(metric, states):
+  """Returns a metric from its variables' values; a scalar.
+
+  Args:
+    metric: keras.metrics.Metric.
+    states: list of tensors or arrays.
+  """
+  result = metric.stateless_result(states)
+  # One that is a variable itself keeps its own value.
+  for variable, state in zip(metric.variables, states, strict=True):
+    if result is variable:
+      return state
+  return result

@@ -1,0 +1,47 @@
+"""user_calls: what the user's functions raise is one line."""
+
+import signal
+
+import pytest
+
+from distmnist.common import cli
+from tests.support import problems
+
+CODE = """
+build = loss = print
+
+def load(split):
+  raise {}
+"""
+
+
+@pytest.mark.parametrize(
+  'raised, kind, message',
+  [
+    ('ValueError("no rows")', cli.UsageError, 'ValueError: no rows$'),
+    ('SystemExit(3)', cli.UsageError, r'it ends the program \(SystemExit: 3\)'),
+    ('StopIteration', cli.UsageError, 'StopIteration: no reason given$'),
+    ('MemoryError("7 TiB")', cli.RunError, 'out of memory: 7 TiB$'),
+  ],
+)
+def test_whatever_is_raised_is_one_line(
+  set_flags, tmp_path, raised, kind, message
+):
+  path = problems.write(tmp_path / 'bad.py', CODE.format(raised))
+  problem = problems.load(path, set_flags)
+  with pytest.raises(kind, match=rf'bad.py:5, in load\(\): {message}'):
+    problem.load('train')
+
+
+def test_a_ctrl_c_is_one_only_where_python_raises_it(
+  set_flags, tmp_path, monkeypatch
+):
+  path = problems.write(tmp_path / 'bad.py', CODE.format('KeyboardInterrupt'))
+  problem = problems.load(path, set_flags)
+  handlers = [signal.default_int_handler, lambda *_: None]
+  monkeypatch.setattr(signal, 'getsignal', lambda number: handlers[0])
+  with pytest.raises(KeyboardInterrupt):
+    problem.load('train')
+  del handlers[0]
+  with pytest.raises(cli.UsageError, match='KeyboardInterrupt: no reason'):
+    problem.load('train')
