@@ -12,7 +12,7 @@ import secrets
 from absl import flags
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, console, lifeline, registry
+from distmnist.common import cli, command_line, console, lifeline, registry
 from distmnist.common.names import LAUNCH_ID, LAUNCHERS, TRAIN
 from distmnist.launching import cluster_flags, jobs, run_record
 from distmnist.launching import train_flags as train_flags_lib
@@ -64,37 +64,27 @@ def main(train_flags):
       cluster_flags.NUM_PS.value,
       cluster_flags.NUM_WORKERS.value,
     )
-  logdir = jobs.flag_value(given, 'logdir')
-  screens.check_flags(run_record.find_folder(given))
-  companions.check_flags(
-    cluster_flags.LAUNCHER.value,
-    run_record.find_folder(given),
-    cluster_flags.find_no_wait(cluster_flags.LAUNCHER.value),
-  )
+  logdir = command_line.find_value(given, 'logdir')
+  _check_watched(cluster_flags.LAUNCHER.value, run_record.find_folder(given))
   cluster_flags.check_evaluator(cluster_flags.LAUNCHER.value, logdir)
   if _AUTOTUNE.value and not cluster_flags.DRY_RUN.value:
     taken, signum = autotune.run(autotune.read_given(), given)
     if signum:
       return 128 + signum
     train_flags, given = [*train_flags, *taken], [*given, *taken]
-  job = jobs.Job(
-    cluster_flags.NUM_PS.value,
-    cluster_flags.NUM_WORKERS.value,
-    tuple(train_flags),
-    tuple(given),
-    cluster_flags.MODULE.value,
-    cluster_flags.LOGS_DIR.value,
-    cluster_flags.MAX_RESTARTS.value,
-    cluster_flags.DRY_RUN.value,
-    cluster_flags.SHOW_LOGS.value,
-    cluster_flags.RESTART_WINDOW_SECS.value,
-    cluster_flags.MIN_WORKERS.value,
-    cluster_flags.EVALUATOR.value,
-  )
+  job = cluster_flags.make_job(train_flags, given)
   launcher = cluster_flags.LAUNCHER.value
   with run_record.opened(job, launcher, companions.from_flags()) as record:
     record.code = registry.load(LAUNCHERS, launcher).launch(job)
     return record.code
+
+
+def _check_watched(launcher, logdir):
+  """Refuses what could not be shown, or run beside the tasks."""
+  no_wait = cluster_flags.find_no_wait(launcher)
+  show_logs = cluster_flags.SHOW_LOGS.value
+  screens.check_flags(launcher, logdir, show_logs, no_wait)
+  companions.check_flags(launcher, logdir, no_wait)
 
 
 def run():

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist import train  # noqa: F401  All its flags.
+from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import role_flags
 from distmnist.common import cli, console
 from distmnist.data import input_pipeline
@@ -24,11 +25,12 @@ from distmnist.exchange import sharding
 from distmnist.exchange import traffic as traffic_lib
 from distmnist.launching import cluster_flags, train_flags
 from distmnist.sweeps import autotune
-from distmnist.training import flag_checks
+from distmnist.training import evaluation, flag_checks
 from distmnist.training import step as step_lib
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import (
   problem_data,
+  problem_errors,
   table_batches,
   table_checks,
   table_memory,
@@ -65,10 +67,8 @@ def main():
   name, step, held, traffic = build(cluster, problem)
   with held[0].graph.as_default():
     growth = table_memory.describe_growth(cluster.num_ps)
-  print(
-    f'{name}, {cluster.num_ps} ps, {cluster.num_workers} workers; '
-    f'{problem.describe()}'
-  )
+    validation = evaluation.describe_fetch()
+  print(f'{name}, {cluster_lib.describe_size(cluster)}; {problem.describe()}')
   for line in format_variables(step.center):
     print(line)
   if cluster.num_ps:
@@ -79,12 +79,15 @@ def main():
     print('one process: nothing moves')
     return
   print(traffic.format())
-  rows = traffic.has_tables and table_batches.measure(
-    cluster, problem, flags.FLAGS.batch_size
-  )
+  with problem_errors.explained():
+    rows = traffic.has_tables and table_batches.measure(
+      cluster, problem, flags.FLAGS.batch_size
+    )
   if rows:
     print(rows.format())
     traffic = traffic.with_rows(rows.pulled, rows.pushed)
+  if flags.FLAGS.validation_steps and validation:
+    print(validation)
   for mbits in _MBITS.value:
     secs = traffic.compute_step_secs(mbits * 1e6 / 8)
     print(

@@ -8,16 +8,14 @@ Everything after -- goes to every trial, followed by the flags that words set:
   name=v1,v2,...  values (v1;v2 if they contain commas), each combined with
                   each of the other words, or one to one under --zip
   name=lo..hi     a range for --random=N: whole numbers are sampled evenly,
-                  others evenly in their logarithm; log:lo..hi and lin:lo..hi
-                  override this
+                  others in their logarithm, unless log:lo..hi or lin:lo..hi
 
 Every combination is checked by train before the first trial starts. A trial
 that fails does not stop the others. Repeat the command to run what is missing.
 
-Each trial is one process. With --num_ps, --num_workers, --max_restarts or
---launcher it is a `distmnist.launch`, which gets its flags from here. With
---runner=spark --master=... each is a Spark task, on an executor; --sweep_dir
-is then a folder that the driver and the executors share.
+Each trial is one process; with --num_ps, --num_workers, --max_restarts or
+--launcher a `distmnist.launch`, which gets its flags from here; with
+--runner=spark --master=... a Spark task. All hosts share the --sweep_dir.
 """
 
 import logging
@@ -35,6 +33,7 @@ from distmnist.launching import cluster_flags
 from distmnist.launching import train_flags as train_flags_lib
 from distmnist.sweeps import (
   halving,
+  launch_check,
   local_backend,
   progress,
   proposing,
@@ -125,6 +124,7 @@ def main(words, train_flags):
   study = make_study(words, train_flags)
   study.check_flags()
   command = make_command(study)
+  launch_check.check(command, _SWEEP_DIR.value)
   folder = sweep_folder.SweepFolder(_SWEEP_DIR.value, study)
   proposer = None
   trials = trials_lib.make_trials(study.combinations, folder.trials)

@@ -9,8 +9,11 @@ machine shares with the nodes. Each job runs launching/scheduler/job_agent.py.
 import json
 import logging
 import os
+import re
 import secrets
+import shlex
 import shutil
+import subprocess
 import sys
 
 from absl import flags
@@ -68,6 +71,7 @@ def launch(job):
       words = f'COMMAND-{name}', f'{name}.sh', name, f'{name}.scheduler'
       print(job_template.fill(templates[job_name], *words))
     return 0
+  check_ready()
   logs_dir = os.path.abspath(task_logs.make_logs_dir(job.logs_dir, logdir))
   grace_secs = stop_grace.parse(job.given)
   folder = os.path.join(logs_dir, f'jobs_{secrets.token_hex(4)}')
@@ -102,6 +106,38 @@ def launch(job):
   finally:
     # A job that starts from now on finds that the run is over.
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_ready():
+  """Raises cli.RunError if this machine lacks the command of a template."""
+  for flag, template in (
+    ('template', _TEMPLATE.value),
+    ('ps_template', _PS_TEMPLATE.value),
+  ):
+    if command := template and find_missing(template):
+      raise cli.RunError(
+        f'no {command} on this machine, which --{flag}={template} runs: start '
+        'this where jobs are submitted, or give its path'
+      )
+
+
+def find_missing(template):
+  """Returns the command (str) that a template runs, if it is not here, or None.
+
+  Only a plain first word is looked for; a shell may begin with more than that.
+  """
+  try:
+    first = shlex.split(template)[0]
+  except (ValueError, IndexError):
+    return None
+  if not re.fullmatch(r'[\w./+-]+', first):
+    return None
+  done = subprocess.run(
+    ['sh', '-c', 'command -v -- "$1"', 'sh', first],
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+  )
+  return first if done.returncode else None
 
 
 def explain(failure, last_lines):

@@ -1,6 +1,5 @@
 """Runs all tasks on this machine."""
 
-import glob
 import logging
 import os
 
@@ -44,7 +43,7 @@ def _is_gpus(value):
 
 def launch(job):
   """Runs the jobs.Job; returns its exit code (int)."""
-  gpus = gpus_lib.find_gpus(_GPUS.value, os.environ, glob.glob('/dev/nvidia*'))
+  gpus = gpus_lib.find_gpus(_GPUS.value, os.environ)
   num_tasks = job.num_ps + job.num_workers
   # As good as any if the tasks have their own network. Otherwise a real run
   # takes free ports.
@@ -75,8 +74,9 @@ def launch(job):
     print(*(task.command for task in cluster), sep='\n')
     return 0
   data_task = None
-  if namespace and job.module == TRAIN:
-    # Where the other tasks run, there is no network for a download.
+  if namespace and job.module == TRAIN and not job.flag('problem'):
+    # Where the other tasks run, there is no network for a download. What a
+    # --problem prepares may overwrite its user's files: never unasked.
     data_task = jobs.make_data_task(job.train_flags)
   return run_tasks.run(
     cluster,

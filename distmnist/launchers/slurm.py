@@ -104,11 +104,7 @@ def launch(job):
   if job.dry_run:
     print(script, end='')
     return 0
-  if not shutil.which('sbatch'):
-    raise cli.RunError(
-      'no sbatch on this machine: start this on a login node of the cluster, or'
-      ' install the Slurm client (Debian, Ubuntu: apt-get install slurm-client)'
-    )
+  check_ready()
   task_logs.make_logs_dir(logs_dir, None)
   grace_secs = stop_grace.parse(job.given)
   if grace_secs >= kill_wait_secs:
@@ -121,6 +117,15 @@ def launch(job):
   with files.replacing(str(path)) as file:
     file.write(script)
   return run(job, path, logs_dir, _WAIT.value)
+
+
+def check_ready():
+  """Raises cli.RunError if this machine lacks sbatch."""
+  if not shutil.which('sbatch'):
+    raise cli.RunError(
+      'no sbatch on this machine: start this on a login node of the cluster, or'
+      ' install the Slurm client (Debian, Ubuntu: apt-get install slurm-client)'
+    )
 
 
 def read_kill_wait():
@@ -194,9 +199,9 @@ def run(job, script, logs_dir, is_waited_for=True):
     job_id = submission.read_job_id()
     ended = pathlib.Path(logs_dir) / f'job_{job_id}.ended'
     ended.unlink(missing_ok=True)  # Of a job that had the number long ago.
-    shape = sbatch_script.describe(job)
-    _log.info(f'{shape} as job {job_id} of Slurm, logs in {logs_dir}')
-    run_record.begin(tasks, logs_dir)
+    size = jobs.describe_size(job.num_ps, job.num_workers, job.evaluator)
+    _log.info(f'{size} as job {job_id} of Slurm, logs in {logs_dir}')
+    run_record.begin(tasks, logs_dir, job_id)
     if job.num_ps + job.num_workers > 1:
       _log.info(exposure.describe(f'the tasks of job {job_id}'))
     if not is_waited_for:

@@ -76,7 +76,7 @@ def launch(job):
   screen = screens.make(logs_dir, cluster, job.show_logs)
 
   try:
-    with signals.heeding(), context_lib.opened(conf, logs_dir) as context:
+    with signals.raising(), context_lib.opened(conf, logs_dir) as context:
       training.run(
         context,
         None,
@@ -117,14 +117,17 @@ def get_master():
   return _MASTER.value
 
 
-def check_ready(master):
+def check_ready(master=None):
   """Checks that Spark can start here, and that a standalone `master` answers.
+
+  Args:
+    master: str, by default --master.
 
   Raises:
     cli.RunError: one of the two fails.
   """
   check_installed(os.environ)
-  check_answers(master)
+  check_answers(master or get_master())
 
 
 def check_installed(environ):

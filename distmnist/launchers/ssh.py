@@ -88,11 +88,7 @@ def launch(job):
       'ends it when the connection is lost'
     )
     return 0
-  if not shutil.which('ssh'):
-    raise cli.RunError(
-      'no ssh on this machine: install the OpenSSH client (Debian, Ubuntu:'
-      ' apt-get install openssh-client)'
-    )
+  check_ready()
   logs_dir = task_logs.make_logs_dir(job.logs_dir, job.flag('logdir'))
   command = f'cd {quote(folder)} && exec {quote(python)} -m {SSH_AGENT}'
   grace_secs = stop_grace.parse(job.given)
@@ -104,7 +100,7 @@ def launch(job):
     return run_tasks.run(
       [
         _make_local(
-          dataclasses.replace(task, env=(*task.env, *sent)),
+          task.with_env(*sent),
           *(place.login, command, options, grace_secs),
           os.path.join(turnstiles, place.host),
         )
@@ -117,6 +113,15 @@ def launch(job):
       options=run_tasks.Options(
         limits=restart_limits.from_job(job), stop_grace_secs=grace_secs
       ),
+    )
+
+
+def check_ready():
+  """Raises cli.RunError if this machine lacks ssh."""
+  if not shutil.which('ssh'):
+    raise cli.RunError(
+      'no ssh on this machine: install the OpenSSH client (Debian, Ubuntu:'
+      ' apt-get install openssh-client)'
     )
 
 

@@ -4,6 +4,7 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import LAUNCHERS, TRAIN
+from distmnist.launching import jobs
 
 # Each launcher has flags of its own.
 registry.load_all(LAUNCHERS)
@@ -80,6 +81,29 @@ DRY_RUN = flags.DEFINE_bool(
   False,
   'Print what would be run, and exit.',
 )
+
+
+def make_job(train_flags, given):
+  """Returns the jobs.Job that the flags describe.
+
+  Args:
+    train_flags: list of str, for every task.
+    given: list of str, the same with each --flagfile expanded.
+  """
+  return jobs.Job(
+    NUM_PS.value,
+    NUM_WORKERS.value,
+    tuple(train_flags),
+    tuple(given),
+    MODULE.value,
+    LOGS_DIR.value,
+    MAX_RESTARTS.value,
+    DRY_RUN.value,
+    SHOW_LOGS.value,
+    RESTART_WINDOW_SECS.value,
+    MIN_WORKERS.value,
+    EVALUATOR.value,
+  )
 
 
 def check_launcher_flags(chosen, also=None):

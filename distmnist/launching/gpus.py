@@ -1,19 +1,18 @@
 """Shares GPUs out among the tasks of this machine or of each host."""
 
-import dataclasses
-import re
+import glob
 
 from distmnist.common import cli
+from distmnist.common.names import GPU_FILES
 
 
-def find_gpus(wanted, environ, device_files):
+def find_gpus(wanted, environ):
   """Returns the devices to share out, [] to hide all, None to set nothing.
 
   Args:
     wanted: str, the value of --gpus.
     environ: dict; a CUDA_VISIBLE_DEVICES that limits the launcher limits the
       tasks too.
-    device_files: list of paths under /dev.
 
   Raises:
     cli.UsageError: more are wanted than CUDA_VISIBLE_DEVICES names.
@@ -22,8 +21,7 @@ def find_gpus(wanted, environ, device_files):
   if names is not None:
     visible = [name.strip() for name in names.split(',') if name.strip()]
   else:
-    found = [f for f in device_files if re.fullmatch('/dev/nvidia[0-9]+', f)]
-    visible = [str(index) for index in range(len(found))]
+    visible = [str(index) for index in range(len(glob.glob(GPU_FILES)))]
   if wanted == 'auto':
     return visible or None
   if names is None:
@@ -54,6 +52,5 @@ def share_on_hosts(cluster, num_gpus):
       index = num_workers.get(task.host, 0)
       num_workers[task.host] = index + 1
       device = str(index % num_gpus)
-    env = (*task.env, ('CUDA_VISIBLE_DEVICES', device))
-    shared.append(dataclasses.replace(task, env=env))
+    shared.append(task.with_env(('CUDA_VISIBLE_DEVICES', device)))
   return shared

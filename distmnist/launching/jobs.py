@@ -7,7 +7,7 @@ launcher takes the list and runs it; `--dry_run` prints it.
 import dataclasses
 import shlex
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.common.names import MIN_WORKERS, TRAIN
 
 # A task learns its role from these; only the launcher may set them.
@@ -20,7 +20,8 @@ class Job:
 
   A launcher is a module with its own flags and `launch(job) -> exit code`. It
   knows the hosts, makes the tasks with `make_tasks`, and prints what it would
-  do if `dry_run`.
+  do if `dry_run`. Its `check_ready()`, if it has one, raises cli.RunError where
+  this machine lacks the program that it needs.
 
   Attributes:
     num_ps, num_workers: ints, the shape of the cluster.
@@ -51,7 +52,7 @@ class Job:
 
   def flag(self, name):
     """Returns the value (str) that train's flag `name` was given, or None."""
-    return flag_value(self.given, name)
+    return command_line.find_value(self.given, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +94,10 @@ class Task:
   @property
   def module(self):
     return self.argv[2]
+
+  def with_env(self, *more):
+    """Returns the Task with more (name, value) in its `env`."""
+    return dataclasses.replace(self, env=(*self.env, *more))
 
   @property
   def command(self):
@@ -142,12 +147,7 @@ def make_tasks(
   def make_task(job, index, address, threads, env):
     host, _, port = address.rpartition(':')
     role = [f'--job_name={job}', f'--task_index={index}'] if hosts else []
-    chosen = []
-    if num_cores:
-      chosen = [
-        f'--intra_op_parallelism_threads={threads}',
-        '--inter_op_parallelism_threads=2',
-      ]
+    chosen = make_thread_flags(threads) if num_cores else []
     argv = ('python', '-m', module, *role, *hosts, *chosen, *train_flags)
     return Task(job, index, host, int(port) if hosts else None, argv, env)
 
@@ -157,6 +157,14 @@ def make_tasks(
   ] + [
     make_task('worker', i, address, worker_threads, _pin(gpus, i))
     for i, address in enumerate(worker_hosts)
+  ]
+
+
+def make_thread_flags(num_threads):
+  """Returns the flags (list of str) of a task that shares a machine's cores."""
+  return [
+    f'--intra_op_parallelism_threads={num_threads}',
+    '--inter_op_parallelism_threads=2',
   ]
 
 
@@ -170,7 +178,7 @@ def tell_min_workers(cluster, min_workers):
   if min_workers is None:
     return cluster
   told = (MIN_WORKERS, str(min_workers))
-  return [dataclasses.replace(task, env=(*task.env, told)) for task in cluster]
+  return [task.with_env(told) for task in cluster]
 
 
 def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
@@ -185,15 +193,17 @@ def make_evaluator_tasks(job, host='127.0.0.1', num_threads=None):
   """
   if not job.evaluator:
     return []
-  chosen = []
-  if num_threads:
-    chosen = [
-      f'--intra_op_parallelism_threads={num_threads}',
-      '--inter_op_parallelism_threads=2',
-    ]
+  chosen = make_thread_flags(num_threads) if num_threads else []
   role = '--job_name=evaluator', '--task_index=0'
   argv = ('python', '-m', job.module, *role, *chosen, *job.train_flags)
   return [Task('evaluator', 0, host, None, argv, _pin([]))]
+
+
+def describe_size(num_ps, num_workers, has_evaluator):
+  """Returns how many tasks a run has (str)."""
+  plural = 's' if num_workers > 1 else ''
+  more = ' with an evaluator' if has_evaluator else ''
+  return f'{num_ps} ps and {num_workers} worker{plural}{more}'
 
 
 def make_data_task(train_flags, module=TRAIN):
@@ -209,24 +219,11 @@ def check_train_flags(train_flags):
     cli.UsageError: one of CLUSTER_FLAGS is among `train_flags`.
   """
   for name in CLUSTER_FLAGS:
-    if flag_value(train_flags, name) is not None:
+    if command_line.find_value(train_flags, name) is not None:
       raise cli.UsageError(
         f"--{name} is the launcher's to set: leave it out, and give the shape"
         ' of the cluster by --num_ps and --num_workers'
       )
-
-
-def flag_value(words, name):
-  """Returns the value (str) of the last --name among `words`, None if absent.
-
-  Understands --name=value and --name value, with one dash or two.
-  """
-  value = None
-  for index, word in enumerate(words):
-    flag, equals, given = word.partition('=')
-    if flag in (f'--{name}', f'-{name}'):
-      value = given if equals else ''.join(words[index + 1 : index + 2])
-  return value
 
 
 def _pin(gpus, worker_index=0):

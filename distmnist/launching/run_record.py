@@ -12,8 +12,8 @@ import secrets
 import signal
 import socket
 
-from distmnist.common import owner_file, signals
-from distmnist.launching import jobs
+from distmnist.common import command_line, owner_file, signals
+from distmnist.common.names import LAUNCH_ID
 from distmnist.storage import urls
 from distmnist.watching import html_report, metrics_file, stop_file, timeline
 
@@ -48,12 +48,13 @@ class RunRecord:
     self._stack = contextlib.ExitStack()
     self.code = 1
 
-  def begin(self, tasks, logs_dir):
+  def begin(self, tasks, logs_dir, launch=None):
     """Begins the lines, once the folder belongs to this launcher.
 
     Args:
       tasks: list of jobs.Task.
       logs_dir: str.
+      launch: str, LAUNCH_ID of the tasks; by default that of this process.
     """
     if not self.logdir or self._writer:
       return
@@ -65,6 +66,7 @@ class RunRecord:
       host=socket.gethostname(),
       pid=os.getpid(),
       process={name: me[name] for name in ('pid', 'machine', 'start')},
+      launch=launch or os.environ.get(LAUNCH_ID, ''),
       launcher=self._launcher,
       tasks=[task.name for task in tasks if task.task_index is not None],
       # Relative inside of the folder: that may be moved or copied.
@@ -115,7 +117,7 @@ class RunRecord:
         ok = self.code == 0
         self._writer.write('end', ok=ok, code=self.code, text='')
       try:
-        with signals.heeding():
+        with signals.raising():
           self._stack.close()
       except signals.SignalError as error:
         _log.info(f'{error.name}: what ran beside the tasks was killed')
@@ -173,7 +175,7 @@ def find_folder(words):
   Args:
     words: list of str, the flags of train.
   """
-  logdir = jobs.flag_value(words, 'logdir')
+  logdir = command_line.find_value(words, 'logdir')
   if not logdir or urls.is_remote(logdir):
     return None
   return os.path.expanduser(logdir)
@@ -184,10 +186,10 @@ def find_logdir():
   return _of_process and _of_process.logdir
 
 
-def begin(tasks, logs_dir):
+def begin(tasks, logs_dir, launch=None):
   """See RunRecord.begin; does nothing outside a launch."""
   if _of_process:
-    _of_process.begin(tasks, logs_dir)
+    _of_process.begin(tasks, logs_dir, launch)
 
 
 def leave():

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 
-from distmnist.launching import network_namespace, run_record
+from distmnist.launching import jobs, network_namespace, run_record
 from distmnist.launching.forking import local_host
 from distmnist.launching.screen import endings, pid_lines, screens, task_logs
 from distmnist.launching.supervisor import (
@@ -182,11 +182,8 @@ class _Launch:
 
 def describe(tasks):
   """Returns how many ps and workers there are (str)."""
-  jobs = [task.job_name for task in tasks]
-  num_workers = jobs.count('worker')
-  plural = 's' if num_workers > 1 else ''
-  more = ' with an evaluator' if 'evaluator' in jobs else ''
-  return f'{jobs.count("ps")} ps and {num_workers} worker{plural}{more}'
+  names = [task.job_name for task in tasks]
+  return jobs.describe_size(*map(names.count, ('ps', 'worker', 'evaluator')))
 
 
 def _get_data(group, data_task):

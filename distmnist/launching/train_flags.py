@@ -7,8 +7,6 @@ They use only literals, `registry.names`, common/names.py and names of literals
 in the same file; a test compares the result with the flags of train itself.
 """
 
-import ast
-import contextlib
 import functools
 import importlib.util
 import json
@@ -24,6 +22,7 @@ from absl import flags
 
 from distmnist.common import cli, command_line, names, registry
 from distmnist.common.names import CHECK, PACKAGE, TRAIN
+from distmnist.launching import problem_flags
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +52,9 @@ def expand(words):
 def check(words):
   """Checks names, types and bounds of the flags `words` (list of str).
 
+  A flag that only train itself can know is left to train: one that the user's
+  problem takes from another file, or defines in a way that is not read here.
+
   Returns:
     flags.FlagValues, all flags of train, with those of `words` set.
 
@@ -60,12 +62,13 @@ def check(words):
     cli.UsageError: one is wrong.
   """
   values = _define()
-  _define_problem(values, words)
+  problem = command_line.find_value(expand(words), 'problem')
+  problem_flags.define(problem, _know(values))
   try:
-    rest = command_line.parse(values, ['train', *words])
+    rest = command_line.parse(values, ['train', *words], bool(problem))
   except flags.Error as error:
     raise cli.UsageError(str(error), 'train') from error
-  if rest:
+  if rest and not rest[0].startswith('-'):
     raise cli.UsageError(
       f'{rest[0]!r} after the -- is not a flag: flags start with --', 'train'
     )
@@ -92,56 +95,13 @@ def _define():
       values[flag.name] = _copy(flag)
   known = _know(values)
   for name, code in _compile():
-    exec(code, {}, _Names(known, _get_source(name)))
+    exec(code, {}, problem_flags.Names(known, _get_source(name)))
   return values
-
-
-def _define_problem(values, words):
-  """Adds the flags of the user's problem that `words` name by --problem.
-
-  They are read like ours. A flag defined in another way is unknown here, but
-  known to train itself, which imports the module.
-  """
-  source = _read_problem(command_line.find_value(expand(words), 'problem'))
-  for text in _DEFINITION.findall(source):
-    with contextlib.suppress(Exception):  # The user's code may raise anything.
-      code = compile(text, 'the flags of --problem', 'exec')
-      exec(code, {}, _Names(_know(values), source))
 
 
 def _know(values):
   """Returns {name: value} for running definitions, which add to `values`."""
   return {**vars(names), 'flags': _Flags(values), 'registry': registry}
-
-
-def _read_problem(named):
-  """Returns the source (str) of a problem; '' if it is not found here."""
-  path = registry.find(names.PROBLEMS).get(named, named or '')
-  if path.startswith(f'{PACKAGE}.'):
-    path = importlib.util.find_spec(path).origin
-  if not path.endswith('.py'):
-    path = f'{path.replace(".", os.sep)}.py'
-  for folder in ['', *sys.path]:
-    found = os.path.join(folder, os.path.expanduser(path))
-    with contextlib.suppress(OSError, ValueError), open(found) as file:
-      return file.read()
-  return ''
-
-
-class _Names(dict):
-  """What a definition may name: `known`, and literals of its own file."""
-
-  def __init__(self, known, source):
-    super().__init__(known)
-    self._source = source
-
-  def __missing__(self, name):
-    found = re.search(
-      rf'^{name} = (.*?)(?=^\S)(?:[)\]}}]$)?', self._source, _LINES
-    )
-    if found is None:
-      raise KeyError(name)
-    return ast.literal_eval(found[0].partition(' = ')[2])
 
 
 def _copy(flag):

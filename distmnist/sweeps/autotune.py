@@ -98,7 +98,7 @@ def run(launch_words, words):
     return [], received[0]
   if not rows[0].speed:
     raise cli.RunError(f'autotune: the run as given: {rows[0].note}')
-  for line in knobs_lib.format_rows(rows):
+  for line in knobs_lib.format_rows(rows, runner.unit):
     _log.info(line)
   _log.info(f'autotune takes {" ".join(taken) or "the flags as given"}')
   return taken, None

@@ -12,8 +12,7 @@ price of the bet: a trial that learns slowly at first is lost.
 
 import math
 
-from distmnist.common import cli
-from distmnist.launching import jobs
+from distmnist.common import cli, command_line
 from distmnist.sweeps import ranking
 from distmnist.sweeps import trials as trials_lib
 
@@ -71,7 +70,7 @@ def make_rungs(eta, num_trials, choices, given):
   """
   if eta is None:
     return [[num_trials, '']]
-  budgets = {name: jobs.flag_value(given, name) for name in BUDGETS}
+  budgets = {name: command_line.find_value(given, name) for name in BUDGETS}
   names = [name for name, value in budgets.items() if value is not None]
   if len(names) != 1 or set(BUDGETS) & set(choices):
     raise cli.UsageError(

@@ -135,8 +135,8 @@ def count_trials(knobs, mistakes=()):
   return 1 + sum(not dict(mistakes).get(word) for word in words)
 
 
-def format_rows(rows, unit='images'):
-  """Returns the results as a list of lines (str)."""
+def format_rows(rows, unit):
+  """Returns the results as a list of lines (str), in `unit` a second."""
   table = [('flag', f'{unit}/s', 'gain', '')]
   for row in rows:
     is_first = not row.word

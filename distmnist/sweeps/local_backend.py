@@ -1,7 +1,6 @@
 """This machine as the place where trials run, sharing its cores and GPUs."""
 
 import dataclasses
-import glob
 import os
 
 from absl import flags
@@ -69,7 +68,7 @@ def from_flags(num_parallel, module, is_launched):
     num_parallel,
     # Other machines have cores of their own.
     num_cores if values.launcher == 'local' else None,
-    gpus_lib.find_gpus(values.gpus, os.environ, glob.glob('/dev/nvidia*')),
+    gpus_lib.find_gpus(values.gpus, os.environ),
     module if values.fork_tasks and not is_launched else '',
   )
 

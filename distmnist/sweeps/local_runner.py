@@ -1,6 +1,8 @@
 """Runs the trials of a sweep on this machine."""
 
+import contextlib
 import dataclasses
+import glob
 import math
 import os
 import signal
@@ -11,6 +13,30 @@ from distmnist.launching.forking import fork_client
 from distmnist.launching.supervisor import stop_grace
 from distmnist.sweeps import runners
 
+# How often to look whether a command has left its queue.
+_LOOK_SECS = 0.5
+
+
+class _Queue:
+  """Where a command waits until something is written to a log in a folder."""
+
+  def __init__(self, folder):
+    self._pattern = os.path.join(glob.escape(folder), '*_[0-9]*.log')
+    self._job_log = os.path.join(folder, 'slurm.log')
+    self._before = self._look()  # An earlier run may have written there.
+
+  def is_left(self):
+    return not self._look() <= self._before
+
+  def _look(self):
+    """Returns a set with an entry for each log that is not empty."""
+    found = set()
+    for path in (*glob.glob(self._pattern), self._job_log):
+      with contextlib.suppress(OSError):
+        at = os.stat(path)
+        found |= {(path, at.st_ino, at.st_size)} if at.st_size else set()
+    return found
+
 
 @dataclasses.dataclass
 class _Running:
@@ -20,11 +46,13 @@ class _Running:
     command: runners.Command.
     deadline: float, when (by time.monotonic) it is told to leave or, once told,
       killed.
+    queue: _Queue in which it waits, or None.
     is_late: whether it was told to leave because it took too long.
   """
 
   command: runners.Command
   deadline: float
+  queue: _Queue | None = None
   is_late: bool = False
 
 
@@ -71,10 +99,15 @@ class LocalRunner(runners.Runner):
     return super().stop(signum, grace_secs)
 
   def _begin(self, command):
+    has_queue = command.logs_dir and command.limit.secs < math.inf
+    queue = _Queue(command.logs_dir) if has_queue else None
     self._client.start(command.name, command.argv, command.env, command.log)
-    return _Running(command, time.monotonic() + command.limit.secs)
+    secs = math.inf if queue else command.limit.secs
+    return _Running(command, time.monotonic() + secs, queue)
 
   def _turn(self, secs=math.inf):
+    if self._look_at_queues():
+      secs = min(secs, _LOOK_SECS)
     self._end_overdue()
     first = min(running.deadline for running in self._running.values())
     secs = max(0.0, min(secs, first - time.monotonic()))
@@ -86,10 +119,19 @@ class LocalRunner(runners.Runner):
     untold = [name for name, one in self._running.items() if not one.is_late]
     self._client.signal(untold, signum)
     for running in self._running.values():
-      running.deadline = math.inf  # From now on, `stop` decides.
+      running.deadline, running.queue = math.inf, None  # `stop` decides.
 
   def _kill(self, signum):
     self._client.signal(self._running, signal.SIGKILL)
+
+  def _look_at_queues(self):
+    """Starts the time of what has left its queue; returns what waits."""
+    waiting = [one for one in self._running.values() if one.queue]
+    for running in waiting:
+      if running.queue.is_left():
+        running.queue = None
+        running.deadline = time.monotonic() + running.command.limit.secs
+    return [one for one in waiting if one.queue]
 
   def _end_overdue(self):
     """Tells overdue commands to leave, and kills those that do not."""

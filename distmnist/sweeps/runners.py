@@ -25,7 +25,8 @@ class Limit:
   """How long a command may take.
 
   Attributes:
-    secs: float, from its start; after that it is told to leave.
+    secs: float, from its start (see Command.logs_dir); after that it is told to
+      leave.
     grace_secs: float, how long it then has before it is killed.
   """
 
@@ -61,6 +62,9 @@ class Command:
     log: str, a path; what the command prints is appended there.
     env: dict, its environment in addition to the machine's.
     limit: Limit, how long it may take.
+    logs_dir: str, a folder: the command waits in a queue until something is
+      written to a log there, and its time starts then; '' if it starts at once.
+      A runner that has a queue of its own does not look there.
   """
 
   name: str
@@ -68,6 +72,7 @@ class Command:
   log: str
   env: dict = dataclasses.field(default_factory=dict)
   limit: Limit = NO_LIMIT
+  logs_dir: str = ''
 
 
 class Runner(contextlib.AbstractContextManager):

@@ -151,7 +151,7 @@ def _make_range(word, match):
   return Range(low, high, is_log, is_whole)
 
 
-def make_combinations(choices, is_zip=False, num_random=None, seed=0):
+def make_combinations(choices, is_zip, num_random, seed):
   """Returns combinations: all, or zipped, or `num_random` sampled with `seed`.
 
   Raises:

@@ -58,7 +58,7 @@ class SparkDriver:
     self._word = secrets.token_hex(16)
     _share(self.lock, self._word)
     with contextlib.ExitStack() as stack:
-      with signals.heeding():
+      with signals.raising():
         self._sc = stack.enter_context(context.opened(self.conf, self.logs_dir))
         conf = self._sc.getConf()
         _log.info(executors.describe_python(self._sc))

@@ -14,9 +14,8 @@ import os
 import signal
 import time
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.common.names import SWEEP
-from distmnist.launching import jobs
 from distmnist.launching.screen import task_logs
 from distmnist.spark import barrier_job
 from distmnist.sweeps import json_files, runners
@@ -123,7 +122,7 @@ class SparkTrial:
       self.code = None  # It was stopped; what it has lost it makes again.
     if not self.is_told_to_stop:
       self.lost = 'stopped by a signal that the driver did not send'
-    logdir = jobs.flag_value(self.command.argv, 'logdir')
+    logdir = command_line.find_value(self.command.argv, 'logdir')
     if self.code == 0 and logdir and isinstance(message.get('report'), dict):
       _save_report(message['report'], logdir)
     self.connection.send(leave=True)

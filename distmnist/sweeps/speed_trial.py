@@ -61,13 +61,27 @@ def read_samples(logdir, num_workers):
 
 
 def _read(line):
-  try:
-    found = json.loads(line)
-  except ValueError:
-    return None
+  found = _parse(line)
   if found.get('kind') != 'sample' or found.get('examples') is None:
     return None
   return found['time'], found['examples']
+
+
+def _read_unit(logdir):
+  """Returns what the run calls its examples (str), or None."""
+  with (
+    contextlib.suppress(OSError),
+    open(metrics_file.path_of(logdir, 'worker 0')) as file,
+  ):
+    return next(filter(None, (_parse(line).get('unit') for line in file)), None)
+  return None
+
+
+def _parse(line):
+  try:
+    return json.loads(line)
+  except ValueError:
+    return {}
 
 
 class Runner:
@@ -75,6 +89,7 @@ class Runner:
 
   Attributes:
     signals: list of int, received by this process; after one, no more trials.
+    unit: str, what the last trial called its examples.
   """
 
   def __init__(self, words, folder, num_workers, secs, signals):
@@ -91,6 +106,7 @@ class Runner:
     self._num_workers = num_workers
     self._secs = secs
     self.signals = signals
+    self.unit = 'examples'
     self._count = 0
 
   def measure(self, more):
@@ -131,7 +147,8 @@ class Runner:
     if self.signals:
       return None, 'stopped'
     why = '' if speed is not None else _find_cause(path)
-    told = f'{speed:,.0f} images/s' if speed is not None else why
+    self.unit = _read_unit(logdir) or self.unit
+    told = f'{speed:,.0f} {self.unit}/s' if speed is not None else why
     _log.info(f'trial {self._count}, {" ".join(more) or "as given"}: {told}')
     return speed, why
 

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.common.names import TRAIN
 from distmnist.launching import jobs, train_flags
 from distmnist.launching.supervisor import stop_grace
@@ -56,7 +56,7 @@ class Study:
   @property
   def problem(self):
     """str, what --problem names; None for images."""
-    return jobs.flag_value(self.flags, 'problem')
+    return command_line.find_value(self.flags, 'problem')
 
   @property
   def stop_grace_secs(self):
@@ -105,7 +105,7 @@ def check_names(choices, given):
       'by metrics that cannot be compared'
     )
   for name in _OURS:
-    if name in choices or jobs.flag_value(given, name) is not None:
+    if name in choices or command_line.find_value(given, name) is not None:
       raise cli.UsageError(
         f'--{name} is not for a trial: the sweep gives each a logdir of its '
         'own and resumes it, and --num_ps and --num_workers before the -- give '

@@ -7,13 +7,16 @@ from absl import flags
 
 from distmnist.common import cli, registry
 from distmnist.common.names import LAUNCH, LAUNCHERS, TRAIN
-from distmnist.launching import cluster_flags, problem_file
+from distmnist.launching import cluster_flags, jobs, problem_file
+from distmnist.launching.ssh import ssh_hosts
 from distmnist.spark import context
 from distmnist.sweeps import runners, search_space
 from distmnist.sweeps import study as study_lib
 
 # Flags of launch that the sweep itself sets or handles.
 _OURS = ('num_ps', 'num_workers', 'module', 'logs_dir', 'dry_run', 'gpus')
+# Launchers that may have to wait until the tasks of a trial begin.
+_QUEUES = 'slurm', 'command'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,14 @@ class TrialCommand:
   def is_launched(self):
     return self.launch_flags is not None
 
+  def find_logs_dir(self, trial):
+    """Returns the folder (str) whose logs tell when a trial leaves its queue.
+
+    '' if it waits in none.
+    """
+    has_queue = self.is_launched and cluster_flags.LAUNCHER.value in _QUEUES
+    return _logs_dir(trial) if has_queue else ''
+
   @functools.cached_property
   def env(self):
     """dict, what each trial needs beyond its machine's environment."""
@@ -45,7 +56,7 @@ class TrialCommand:
     """The flags of launch (list of str) that hold a secret."""
     return [word for word in self.launch_flags or [] if _is_secret(word)]
 
-  def make(self, trial, rung, secrets_file=None):
+  def make(self, trial, rung, secrets_file=None, slot=0):
     """Returns the command of a trial, a list of str.
 
     Args:
@@ -53,21 +64,21 @@ class TrialCommand:
       rung: int, at the end of which the trial is to stop.
       secrets_file: str, the flagfile that holds the secrets, or None to hide
         them, as in a dry run.
+      slot: int, 0 <= slot < backend.num_parallel: trials in different slots may
+        run at the same time.
     """
     study, num_cores = self.study, self.backend.num_cores
     command = ['python', '-m', study.module]
     if self.is_launched:
       command = [
-        *('python', '-m', LAUNCH, *self._share_launch_flags(secrets_file)),
+        *('python', '-m', LAUNCH),
+        *self._share_launch_flags(secrets_file, slot),
         *(f'--num_ps={study.num_ps}', f'--num_workers={study.num_workers}'),
-        *(f'--module={study.module}', f'--logs_dir={trial.folder}/logs', '--'),
+        *(f'--module={study.module}', f'--logs_dir={_logs_dir(trial)}', '--'),
       ]
     if num_cores is not None:
       threads = max(1, num_cores // study.num_workers)
-      command += [
-        f'--intra_op_parallelism_threads={threads}',
-        '--inter_op_parallelism_threads=2',
-      ]
+      command += jobs.make_thread_flags(threads)
     return [*command, *self.make_train_flags(trial, rung), '--resume=auto']
 
   def make_train_flags(self, trial, rung):
@@ -82,12 +93,19 @@ class TrialCommand:
       f'--logdir={trial.logdir}',
     ]
 
-  def _share_launch_flags(self, secrets_file):
+  def _share_launch_flags(self, secrets_file, slot):
+    # An evaluator takes a place on a host, too.
+    num_ports = slot * (self.study.num_ps + self.study.num_workers + 1)
+    words = [_move_ports(word, num_ports) for word in self.launch_flags]
     # A command line can be read by all users.
     if not (secrets_file and self.secrets):
-      return [_hide_secret(word) for word in self.launch_flags]
-    public = [word for word in self.launch_flags if not _is_secret(word)]
+      return [hide_secret(word) for word in words]
+    public = [word for word in words if not _is_secret(word)]
     return [f'--flagfile={secrets_file}', *public]
+
+
+def _logs_dir(trial):
+  return f'{trial.folder}/logs'
 
 
 def launch_from_flags(study):
@@ -135,13 +153,27 @@ def _check_launch_flags(study, launcher):
       f'{no_wait or "--launcher=kubernetes"} is not for a sweep, which waits'
       ' for each trial and reads its report here: leave it out'
     )
+  if flags.FLAGS['live_table'].value == 'on':
+    raise cli.UsageError(
+      '--live_table=on is not for a sweep, which shows how its trials end:'
+      ' leave it out, and see python -m distmnist.status for one trial'
+    )
   # The backend has refused those of Spark where nothing is run there.
   cluster_flags.check_launcher_flags(launcher, also='spark')
   cluster_flags.check_restart_flags(launcher, study.num_ps, study.num_workers)
   cluster_flags.check_evaluator(launcher, logdir='of the trial')
 
 
-def _hide_secret(word):
+def _move_ports(word, num_ports):
+  """Returns a flag (str) of launch with the ports of --hosts further up."""
+  name, _, value = word.partition('=')
+  if name != '--hosts' or not num_ports:
+    return word
+  return f'{name}={ssh_hosts.move_ports(value, num_ports)}'
+
+
+def hide_secret(word):
+  """Returns a flag (str) of launch for others to read."""
   name, _, value = word.partition('=')
   return (
     word if name != '--spark_conf' else f'{name}={context.hide_secret(value)}'
@@ -149,4 +181,4 @@ def _hide_secret(word):
 
 
 def _is_secret(word):
-  return _hide_secret(word) != word
+  return hide_secret(word) != word

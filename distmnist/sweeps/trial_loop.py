@@ -116,13 +116,16 @@ class TrialLoop:
 
   def _start(self, runner, trial, rung, slot):
     """Starts a trial; returns the size of its log so far, in bytes."""
-    argv = self._command.make(trial, rung, self._secrets_path)
+    argv = self._command.make(trial, rung, self._secrets_path, slot)
     env = self._command.env | self._backend.find_env(slot)
     try:
       trial.begin()
       tensorboard.forget(trial)
       return runner.start(
-        runners.Command(trial.name, argv, trial.log, env, self._limit)
+        runners.Command(
+          *(trial.name, argv, trial.log, env, self._limit),
+          logs_dir=self._command.find_logs_dir(trial),
+        )
       )
     except OSError as error:
       raise cli.RunError(

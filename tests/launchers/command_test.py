@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from distmnist.launchers import command
 from tests.support import background
 from tests.support.background import DEADLINE_SECS, assert_gone, last_line
 from tests.support.paths import PYTHONPATH
@@ -136,3 +137,29 @@ def test_dry_run_prints_what_would_be_submitted(here):
     'q worker_0 COMMAND-worker_0\n'
     'q worker_1 COMMAND-worker_1\n'
   )
+
+
+@pytest.mark.parametrize(
+  'template, missing',
+  [
+    ('nosuchsub -N {name} {script}', 'nosuchsub'),
+    ('/no/such/sub {script}', '/no/such/sub'),
+    (WAITS, None),
+    ('cd . && nosuchsub {script}', None),
+    ('A=b nosuchsub {script}', None),
+    ("it's {script}", None),
+  ],
+)
+def test_a_command_that_is_not_here_is_known(template, missing):
+  assert command.find_missing(template) == missing
+
+
+def test_without_its_command_no_task_is_begun(here):
+  done = here.run('--', template='nosuchsub {script}')
+  assert done.returncode == 1
+  assert done.stderr == (
+    'distmnist.launch: error: no nosuchsub on this machine, which '
+    '--template=nosuchsub {script} runs: start this where jobs are submitted, '
+    'or give its path\n'
+  )
+  assert not here.logs.exists()

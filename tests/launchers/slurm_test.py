@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+import distmnist
 from distmnist.launchers import slurm
 from distmnist.watching import watched_run
 from tests.support import background, programs, slurm_cluster
@@ -197,7 +198,11 @@ def test_a_task_that_is_killed_is_started_again_with_all_others(here):
 
 @pytest.mark.slow
 def test_who_fails_too_often_is_named(here):
-  done = here.do('worker1:kill=11;ps0:leave;worker0:leave', max_restarts=1)
+  done = here.do(
+    'worker1:kill=11;ps0:leave;worker0:leave',
+    max_restarts=1,
+    slurm_setup="set -euo pipefail; IFS=$'\\n'",  # The user's, not ours.
+  )
   assert done.returncode == 139
   assert strip_number(last_line(done.stderr)) == (
     f'[slurm] job N: error: worker 1 ({NODE}) failed after 1 restart: killed by'
@@ -302,20 +307,37 @@ def test_what_sbatch_refuses_is_told_in_its_words(here):
 
 
 @pytest.mark.slow
-def test_the_real_program_trains_as_a_job(here):
-  pytest.importorskip('distmnist.cluster.task_environment')
-  done = here.run(
-    *('--', *SMALL, '--train_steps=60', f'--logdir={here.folder}/run'),
-    module='distmnist.train',
-    logs_dir='',
-    evaluator='true',
+def test_a_call_from_python_trains_as_a_job_and_has_the_report(
+  here, monkeypatch
+):
+  for name in ('PYTHONPATH', 'SLURM_CONF'):
+    monkeypatch.setenv(name, here.env[name])
+  flags = dict(word.removeprefix('--').split('=') for word in SMALL)
+  logdir, lines = here.folder / 'run', []
+  report = distmnist.run(
+    launcher='slurm',
+    num_ps=1,
+    num_workers=2,
+    evaluator=True,
+    strategy='sync_sgd',
+    train_steps=60,
+    logdir=str(logdir),
+    on_line=lines.append,
+    **flags,
   )
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert '2 workers with an evaluator as job' in done.stderr
-  assert list((here.folder / 'run' / 'evaluator_0').glob('events.out.*'))
-  assert re.search(r'^test accuracy +0\.\d{4}$', done.stdout, re.M)
-  assert read_report(here.folder / 'run')['global_step'] >= 60
-  assert (here.folder / 'run' / 'logs' / 'job.sbatch').exists()
+  assert report.global_step == read_report(logdir)['global_step'] == 60
+  assert report.logdir == str(logdir)
+  assert any('2 workers with an evaluator as job' in line for line in lines)
+  assert list((logdir / 'evaluator_0').glob('events.out.*'))
+  assert re.search(r'^test accuracy +0\.\d{4}$', '\n'.join(lines), re.M)
+  assert (logdir / 'logs' / 'job.sbatch').exists()
+  with pytest.raises(distmnist.Error, match='--learning_rate=-1'):
+    distmnist.run(
+      launcher='slurm',
+      logdir=str(here.folder / 'other'),
+      on_line=lines.append,
+      **(flags | {'learning_rate': -1}),
+    )
   here.wait_until_no_job_is_left()
 
 

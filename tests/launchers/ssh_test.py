@@ -28,7 +28,6 @@ from tests.support.background import (
   last_line,
 )
 from tests.support.paths import PYTHONPATH, REPO
-from tests.support.runner import SMALL
 
 pytestmark = pytest.mark.usefixtures('heed_signals')
 HOSTS = '127.0.0.1,127.0.0.2'
@@ -390,68 +389,53 @@ def test_a_host_that_turns_many_away_gets_them_one_after_the_other(
   folder = tmp_path_factory.mktemp('sshd')
   with sshd_lib.start(folder, max_startups=3) as strict:
     real = Here(tmp_path, strict)
-    done = real.do('all:count=1', hosts='127.0.0.1', num_workers=24)
+    done = real.do('all:count=1', hosts='127.0.0.1', num_workers=12)
   assert done.returncode == 0, done.stderr
-  logs = [real.log(f'worker_{i}') for i in range(24)]
+  logs = [real.log(f'worker_{i}') for i in range(12)]
   assert [log.splitlines()[-1] for log in logs] == [
-    f'worker{i} line 0' for i in range(24)
+    f'worker{i} line 0' for i in range(12)
   ]
   assert any('ssh to 127.0.0.1: ' in log for log in logs)
 
 
 @pytest.mark.slow
-def test_a_problem_comes_along_to_hosts_that_do_not_have_it(real):
-  shutil.copy(REPO / 'examples' / 'regression.py', real.folder / 'mine.py')
-  # Another file of this name is there.
-  (real.folder / 'a dir' / 'mine.py').write_text('nothing')
-  done = subprocess.run(
-    real.command(
-      *('--num_ps=1', '--num_workers=1', '--', '--problem=mine.py'),
-      *('--units=4', '--train_steps=30', f'--logdir={real.folder}/run'),
-      hosts=pick_hosts(2),
-      module='distmnist.train',
-    ),
-    cwd=real.folder,
-    env=real.env,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert re.search(r'^test rmse +0\.\d{4}$', done.stdout, re.M)
-  assert PIDS.sub('', done.stderr).count('\n') == 2
-  kept = real.folder / 'run' / 'problem.py'
-  assert kept.read_text() == (real.folder / 'mine.py').read_text()
-
-
-@pytest.mark.slow
-def test_a_call_from_python_trains_on_the_hosts_and_has_the_report(
+def test_a_call_from_python_sends_its_problem_along_and_has_the_report(
   real, monkeypatch
 ):
   for name in ('PYTHONPATH', 'FOLDER'):
     monkeypatch.setenv(name, real.env[name])
-  hosts = pick_hosts(3)
-  flags = dict(word.removeprefix('--').split('=') for word in SMALL)
-  lines = []
+  monkeypatch.chdir(real.folder)
+  shutil.copy(REPO / 'examples' / 'regression.py', 'mine.py')
+  # Another file of this name is there.
+  (real.folder / 'a dir' / 'mine.py').write_text('nothing')
+  logdir, lines = real.folder / 'run', []
+  flags = {
+    'hosts': pick_hosts(2),
+    'on_line': lines.append,
+    'problem': 'mine.py',
+  }
   report = distmnist.run(
-    hosts=hosts,
     num_ps=1,
-    num_workers=2,
-    strategy='sync_sgd',
-    train_steps=20,
-    logdir=f'{real.folder}/run',
-    on_line=lines.append,
+    num_workers=1,
+    units=4,
+    train_steps=30,
+    logdir=str(logdir),
     **(real.settings | flags),
   )
-  assert report.global_step == 20
-  assert report.logdir == f'{real.folder}/run'
-  assert any('test accuracy' in line for line in lines)
+  assert report.global_step == 30
+  assert report.logdir == str(logdir)
+  said = '\n'.join(lines)
+  assert re.search(r'^test rmse +0\.\d{4}$', said, re.M)
+  assert len(re.findall(r'^distmnist\.launch: ', PIDS.sub('', said), re.M)) == 2
+  assert (logdir / 'problem.py').read_text() == (
+    (real.folder / 'mine.py').read_text()
+  )
   with pytest.raises(distmnist.Error, match='--learning_rate=-1'):
     distmnist.run(
       launcher='ssh',
-      hosts=hosts,
       logdir=f'{real.folder}/other',
-      on_line=lines.append,
-      **(flags | {'learning_rate': -1}),
+      learning_rate=-1,
+      **flags,
     )
 
 

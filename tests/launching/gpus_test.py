@@ -1,3 +1,7 @@
+import fnmatch
+import functools
+import glob
+
 import pytest
 
 from distmnist.common import cli
@@ -18,14 +22,15 @@ FOUR = [f'/dev/nvidia{i}' for i in range(4)] + ['/dev/nvidiactl']
     ('0', None, FOUR, []),
   ],
 )
-def test_gpus_are_found(wanted, visible, files, expected):
+def test_gpus_are_found(monkeypatch, wanted, visible, files, expected):
+  monkeypatch.setattr(glob, 'glob', functools.partial(fnmatch.filter, files))
   environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
-  assert gpus.find_gpus(wanted, environ, files) == expected
+  assert gpus.find_gpus(wanted, environ) == expected
 
 
 def test_more_gpus_than_this_launcher_may_use_are_refused():
   with pytest.raises(cli.UsageError, match='--gpus=3, but .*=0,1 names 2'):
-    gpus.find_gpus('3', {'CUDA_VISIBLE_DEVICES': '0,1'}, [])
+    gpus.find_gpus('3', {'CUDA_VISIBLE_DEVICES': '0,1'})
 
 
 def test_gpus_are_shared_out_a_host_at_a_time():

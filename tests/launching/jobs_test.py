@@ -2,7 +2,7 @@ import shlex
 
 import pytest
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.launching import jobs
 
 PS = ['a:1', 'b:2']
@@ -31,7 +31,7 @@ def test_a_task_is_told_who_it_is_and_who_the_others_are():
 def test_threads_of_a_ps_are_one_and_of_a_worker_at_least_one():
   cluster = jobs.make_tasks(PS, WORKERS, [], num_cores=2)
   threads = {
-    jobs.flag_value(task.argv, 'intra_op_parallelism_threads')
+    command_line.find_value(task.argv, 'intra_op_parallelism_threads')
     for task in cluster
   }
   assert threads == {'1'}
@@ -47,14 +47,16 @@ def test_one_worker_without_a_ps_gets_no_cluster_flags():
   assert task.port is None
   assert task.address == '127.0.0.1'
   for name in jobs.CLUSTER_FLAGS:
-    assert jobs.flag_value(task.argv, name) is None
+    assert command_line.find_value(task.argv, name) is None
 
 
 def test_workers_without_a_ps_are_a_cluster_without_ps_hosts():
   cluster = jobs.make_tasks([], WORKERS, [])
   assert len(cluster) == 3
-  assert jobs.flag_value(cluster[2].argv, 'worker_hosts') == 'c:3,d:4,e:5'
-  assert jobs.flag_value(cluster[2].argv, 'ps_hosts') is None
+  assert (
+    command_line.find_value(cluster[2].argv, 'worker_hosts') == 'c:3,d:4,e:5'
+  )
+  assert command_line.find_value(cluster[2].argv, 'ps_hosts') is None
 
 
 @pytest.mark.parametrize('name', jobs.CLUSTER_FLAGS)
@@ -88,22 +90,6 @@ def test_a_command_can_be_pasted():
   variable, *words = shlex.split(task.command)
   assert variable == 'CUDA_VISIBLE_DEVICES='
   assert tuple(words) == task.argv
-
-
-@pytest.mark.parametrize(
-  ('words', 'value'),
-  [
-    (['--logdir=a'], 'a'),
-    (['-logdir', 'a'], 'a'),
-    (['--logdir=a', '--logdir=b'], 'b'),
-    (['--logdir='], ''),
-    (['--logdir'], ''),
-    (['--logdirs=a', 'logdir=b'], None),
-    ([], None),
-  ],
-)
-def test_the_last_of_equal_flags_counts(words, value):
-  assert jobs.flag_value(words, 'logdir') == value
 
 
 def test_an_evaluator_is_told_its_role_and_no_hosts():

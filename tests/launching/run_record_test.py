@@ -22,6 +22,11 @@ from tests.support.background import wait_until
 TASKS = jobs.make_tasks(['h:1'], ['h:2', 'h:3'], [])
 
 
+@pytest.fixture(autouse=True)
+def _launch(monkeypatch):
+  monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'l')
+
+
 def open_record(tmp_path, companions=(), **fields):
   words = (f'--logdir={tmp_path}', '--model=cnn')
   job = jobs.Job(train_flags=words, given=words, **fields)
@@ -54,7 +59,7 @@ def test_starts_and_ends_of_tasks_are_written(tmp_path):
   first, *events, last = read(tmp_path)
   assert first['tasks'] == ['ps 0', 'worker 0', 'worker 1']
   assert first['launcher'] == 'local' and '--model=cnn' in first['flags']
-  assert first['logs_dir'].startswith('/')
+  assert first['logs_dir'].startswith('/') and first['launch'] == 'l'
   assert [(e['event'], e['about'], e.get('code')) for e in events] == [
     ('started', 'worker 1', None),
     ('ended', 'worker 1', -9),

@@ -3,9 +3,7 @@ import os
 import re
 
 import pytest
-from absl.testing import flagsaver
 
-from distmnist import launch
 from distmnist.common import cli
 from distmnist.launchers import local
 from distmnist.launching import train_flags
@@ -20,6 +18,8 @@ def speeds(monkeypatch):
   found = {}
 
   class Runner:
+    unit = 'examples'
+
     def __init__(self, words, folder, num_workers, secs, signals):
       assert os.path.isdir(folder)
       found['folder'], found['words'] = folder, words
@@ -109,10 +109,8 @@ def test_launch_runs_with_what_was_taken(speeds, monkeypatch):
   speeds['--steps_per_run=4'] = 150.0
 
   def run(*words):
-    with flagsaver.flagsaver():
-      argv = ['launch', '--num_ps=0', '--num_workers=1', *words]
-      argv += ['--', '--model=softmax']
-      cli.run(launch.main, argv, passthrough=True, leave=codes.append)
+    argv = '--num_ps=0', '--num_workers=1', *words, '--', '--model=softmax'
+    codes.append(programs.launch_inside(*argv))
 
   run('--autotune')
   run()

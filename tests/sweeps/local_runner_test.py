@@ -24,9 +24,9 @@ def runner(tmp_path, monkeypatch):
     yield made
 
 
-def start(runner, name, log, *flags, limit=runners.NO_LIMIT):
+def start(runner, name, log, *flags, **fields):
   argv = ['python', '-m', 'fake_train', *flags]
-  return runner.start(runners.Command(name, argv, log, limit=limit))
+  return runner.start(runners.Command(name, argv, log, **fields))
 
 
 def wait_for_all(runner, names):
@@ -70,6 +70,20 @@ def test_who_takes_too_long_is_told_to_leave_and_killed_after_its_grace(
   assert log.read_text().endswith(
     'error: not done within --trial_timeout_secs=0.5\n'
   )
+
+
+def test_the_time_in_a_queue_does_not_count(runner, tmp_path):
+  limit = runners.Limit(0.5, DEADLINE_SECS)
+  for name, do in ('waits', 'wait=go'), ('runs', 'touch=_0.log,forever'):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / 'slurm.log').write_text('of an earlier run')
+    flags = f'--folder={folder}', f'--do=all:{do}'
+    fields = {'limit': limit, 'logs_dir': str(folder)}
+    start(runner, name, str(tmp_path / f'{name}.log'), *flags, **fields)
+  assert wait_for_all(runner, {'runs'}) == {'runs': cli.FAILED}
+  (tmp_path / 'waits' / 'go').touch()
+  assert wait_for_all(runner, {'waits'}) == {'waits': 0}
 
 
 def test_at_a_stop_who_is_deaf_is_killed(runner, tmp_path):

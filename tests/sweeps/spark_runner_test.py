@@ -1,10 +1,8 @@
 """The runner of trials on Spark; the slow tests run a real local-cluster."""
 
 import contextlib
-import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 
@@ -372,14 +370,6 @@ def run(folder, *words, master=CLUSTER, **settings):
 # ---- A real Spark ----
 
 
-@pytest.fixture
-def real_spark():
-  if importlib.util.find_spec('pyspark') is None:
-    pytest.skip('no pyspark: pip install .[spark]')
-  if not (os.environ.get('JAVA_HOME') or shutil.which('java')):
-    pytest.skip('no Java: Spark needs Java 17')
-
-
 def slow(test):
   return pytest.mark.slow(pytest.mark.timeout(600)(test))
 
@@ -533,17 +523,7 @@ def test_ctrl_c_has_the_trials_save_and_leaves_nothing(real_spark, tmp_path):
 
 @slow
 def test_a_cluster_is_a_trial_on_one_executor(real_spark, tmp_path):
-  do = 'all:touch=x,report=0.5;worker1:error=boom'
-  done = run(
-    *(tmp_path, f'do={do}', '--num_ps=1', '--num_workers=2', '--isolate=off')
-  )
-  assert done.returncode == 1, done.stderr
-  assert sweeps.read_states(tmp_path) == ['done', 'failed']
-  assert sweeps.read_trial(tmp_path, '02')['cause'] == 'boom'
-  logs = tmp_path / 'sweep' / 'trials' / '01' / 'logs'
-  assert sorted(path.name for path in logs.iterdir()) == [
-    *('ps_0.log', 'worker_0.log', 'worker_1.log')
-  ]
+  sweeps.check_clusters(run, tmp_path)
 
 
 @slow

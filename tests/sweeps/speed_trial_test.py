@@ -57,7 +57,7 @@ folder = os.path.join(flags['logdir'], 'worker_0')
 os.makedirs(folder)
 with open(os.path.join(folder, 'metrics.jsonl'), 'w') as file:
   for t in range(5):
-    line = {'kind': 'sample', 'time': t, 'examples': 100 * t}
+    line = {'kind': 'sample', 'time': t, 'examples': 100 * t, 'unit': 'rows'}
     file.write(json.dumps(line) + '\\n')
 signal.sigwait([signal.SIGTERM])
 """
@@ -74,6 +74,7 @@ def test_a_trial_is_a_launch_that_is_ended_once_it_was_measured(
   folder.mkdir()
   runner = speed_trial.Runner(['--a=1'], str(folder), 1, 2, [])
   assert runner.measure(['--b=2']) == (100.0, '')
+  assert runner.unit == 'rows'
   said = (folder / 'trial_1' / 'launch.log').read_text()
   assert "'a': '1', 'b': '2', 'logdir'" in said
   assert "'log_secs': '0.5'" in said

@@ -64,6 +64,7 @@ def find_launch_flags(set_flags, *words):
     # Without a check here they would have no effect on a single process.
     (['--hosts=a,b'], '--hosts is for --launcher=ssh, and this is'),
     (['--min_workers=1'], '--min_workers=1 does not fit --num_ps=0'),
+    (['--live_table=on'], '--live_table=on is not for a sweep'),
     (['--launcher=kubernetes'], '--launcher=kubernetes is not for a sweep'),
     (
       ['--launcher=slurm', '--noslurm_wait'],
@@ -77,6 +78,23 @@ def test_flags_of_launch_that_no_trial_could_heed_are_refused(
   with pytest.raises(cli.UsageError) as error:
     find_launch_flags(set_flags, *words)
   assert message in str(error.value)
+
+
+def test_trials_that_run_at_the_same_time_have_ports_of_their_own(set_flags):
+  set_flags('--num_ps=1', '--num_workers=2', '--launcher=ssh', '--hosts=a,b:7')
+  study = sweep.make_study(['a=1,2'], [])
+  command = sweep.make_command(study)
+  first, second = trials.make_trials(study.combinations, 'x')
+  assert '--hosts=a,b:7' in command.make(first, 0)
+  assert '--hosts=a:2230,b:15' in command.make(second, 0, slot=2)
+
+
+def test_trials_of_slurm_may_have_to_wait(set_flags):
+  for launcher, logs_dir in ('slurm', 'x/01/logs'), ('ssh', ''):
+    set_flags('--num_ps=0', '--num_workers=1', f'--launcher={launcher}')
+    study = sweep.make_study(['a=1'], [])
+    (trial,) = trials.make_trials(study.combinations, 'x')
+    assert sweep.make_command(study).find_logs_dir(trial) == logs_dir
 
 
 def test_a_single_process_with_an_evaluator_is_launched(set_flags):

@@ -38,7 +38,7 @@ import traceback
 import warnings
 
 from distmnist.common import process_title
-from distmnist.launching import network_namespace
+from distmnist.launching import child_process, network_namespace
 from distmnist.launching.forking import forked_task, message_socket
 
 GRACE_SECS = 10.0
@@ -128,13 +128,8 @@ class ForkServer:
 
   def _reap(self):
     for name, pid in list(self._pids.items()):
-      flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-      if os.waitid(os.P_PID, pid, flags) is None:
+      if not child_process.has_ended(pid):
         continue
-      # Kill whatever the task itself has started, and do so before reaping it:
-      # until then no other process group can have this number.
-      with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
       code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
       del self._pids[name]
       self._launcher.send({'name': name, 'code': code})

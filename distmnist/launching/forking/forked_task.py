@@ -6,7 +6,6 @@ is a script, which a new Python process runs.
 """
 
 import contextlib
-import ctypes
 import importlib
 import os
 import signal
@@ -14,8 +13,7 @@ import sys
 import traceback
 
 from distmnist.common import process_title
-
-_PR_SET_PDEATHSIG = 1
+from distmnist.launching import child_process
 
 
 def run(request, namespace, server_files, server_pid, is_imported):
@@ -42,9 +40,8 @@ def run(request, namespace, server_files, server_pid, is_imported):
     namespace.enter()
     for file in (*server_files, namespace):
       file.close()
-    # Has the kernel let no task outlive the server, however that ends. A change
-    # of credentials clears this, so it comes after `enter`.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # After `enter`, as a change of credentials clears it.
+    child_process.die_with_parent()
     if os.getppid() != server_pid:
       os._exit(1)
     os.environ.update(request['env'])

@@ -12,12 +12,13 @@ _log = logging.getLogger(__name__)
 
 # How often to ask the cluster.
 TICK_SECS = 2.0
+END_TICK_SECS = 0.5
 # How long Kubernetes may take to remove Pods, beyond their time to save.
 _REMOVAL_SECS = 30
 
 
 def run(options, documents, text):
-  """Creates the run, shows the chief's log; returns the chief's exit code.
+  """Creates the run, and shows the chief's log until the end.
 
   The first of SIGINT, SIGTERM and SIGHUP ends the run: its tasks save, then
   all of its objects are deleted. The second leaves that to Kubernetes.
@@ -26,6 +27,10 @@ def run(options, documents, text):
     options: options.Options.
     documents: list of dict, the manifests.
     text: str, the same as YAML.
+
+  Returns:
+    int, the exit code of the chief; 128 + n after signal n, 75 if the chief was
+    then seen to end without having saved.
 
   Raises:
     cli.RunError: kubectl is missing, or refuses.
@@ -139,11 +144,16 @@ def _end(follower, options, documents, text):
   words = '--ignore-not-found', '--wait=false'
   follower.client.change('delete', *tasks, *words)
   grace_secs = options.stop_grace_secs + pods_lib.KILL_MARGIN_SECS
-  for _ in range(round((grace_secs + _REMOVAL_SECS) / TICK_SECS)):
+  # More often than else: a Pod that has ended is soon gone, with its code.
+  for _ in range(round((grace_secs + _REMOVAL_SECS) / END_TICK_SECS)):
     if follower.look() == [] or len(follower.received) > 1:
       break
-    threading.Event().wait(TICK_SECS)
+    threading.Event().wait(END_TICK_SECS)
   if len(follower.received) > 1:
     _log.info('the rest is left to Kubernetes, which kills what does not leave')
   follower.client.change('delete', '-f', '-', *words, text=text)
+  chief = run_status.find_chief(follower.pods.values(), follower.watched)
+  if chief and run_status.find_code(chief) == cli.NOT_SAVED:
+    _log.info('not all is saved: see the last lines of the chief')
+    return cli.NOT_SAVED
   return code

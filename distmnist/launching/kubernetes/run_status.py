@@ -31,12 +31,8 @@ _CHIEFS = {
   'tfjob': '{}-chief-0',
   'trainjob': '{}-chief-0-0-',
 }
-_KINDS = {
-  'job': 'Job',
-  'jobset': 'JobSet',
-  'tfjob': 'TFJob',
-  'trainjob': 'TrainJob',
-}
+# The value of --kind -> the kind of the object.
+_KINDS = {kind.lower(): kind for kind in objects.WORKLOADS}
 
 
 def watch(options):

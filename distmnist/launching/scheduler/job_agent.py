@@ -15,9 +15,8 @@ import time
 from distmnist.common import ports
 from distmnist.common import signals as signals_lib
 from distmnist.common.names import ATTEMPT
-from distmnist.launching import jobs
+from distmnist.launching import child_process, jobs
 from distmnist.launching.scheduler import job_meeting
-from distmnist.launching.ssh import ssh_agent
 from distmnist.launching.supervisor import stop_grace
 
 # How often to look at the shared folder.
@@ -98,7 +97,7 @@ class _Agent:
       stdout=self._out,
       stderr=self._out,
       start_new_session=True,
-      preexec_fn=ssh_agent.die_with_parent,
+      preexec_fn=child_process.die_with_parent,
     )
     kill_time = float('inf')
     while process.poll() is None:
@@ -136,6 +135,8 @@ class _Agent:
     found = []
     if select.select([self._signals], [], [], TICK_SECS)[0]:
       found = [n for n in self._signals.read() if n != signal.SIGCHLD]
+      # A task saves on SIGINT and SIGTERM; SIGHUP would end it at once.
+      found = [signal.SIGTERM if n == signal.SIGHUP else n for n in found]
     told = self._meeting.hear('signal')
     if told != self._told:
       self._told = told

@@ -18,9 +18,9 @@ import tempfile
 from distmnist.common import cli
 from distmnist.common import signals as signals_lib
 from distmnist.common.names import ATTEMPT, JOB_AGENT
+from distmnist.launching import child_process
 from distmnist.launching.scheduler import job_meeting, job_template
 from distmnist.launching.screen import log_view
-from distmnist.launching.ssh import ssh_agent
 from distmnist.launching.supervisor import failures
 
 # How the last line of a log begins if the scheduler failed.
@@ -78,7 +78,7 @@ class _Client:
         stdout=self._words,
         stderr=self._words,
         start_new_session=True,
-        preexec_fn=ssh_agent.die_with_parent,
+        preexec_fn=child_process.die_with_parent,
       )
       try:
         return self._follow()

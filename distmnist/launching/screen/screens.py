@@ -47,15 +47,34 @@ def make(logs_dir, tasks, show_logs):
   return screen
 
 
-def check_flags(logdir):
-  """Refuses a table that would be empty.
+def check_flags(launcher, logdir, show_logs='chief', no_wait=None):
+  """Refuses what could not be shown.
 
   Args:
+    launcher: str, its name.
     logdir: str or None, of the run.
+    show_logs: see `make`.
+    no_wait: str, the flag for which the launcher only submits, or None.
 
   Raises:
-    cli.UsageError: --live_table=on, and there is no --logdir.
+    cli.UsageError: says which, and why.
   """
+  asked = {
+    '--live_table=on': _LIVE_TABLE.value == 'on',
+    '--show_logs=all': show_logs == 'all',
+  }
+  for flag in (flag for flag, is_asked in asked.items() if is_asked):
+    if launcher == 'kubernetes':
+      raise cli.UsageError(
+        f'{flag} is for launchers that see all tasks, and Kubernetes keeps'
+        ' their logs: leave it out (--apply shows the chief), and see kubectl'
+        ' logs'
+      )
+    if no_wait:
+      raise cli.UsageError(
+        f'{flag} is for a launcher that waits for the run, and with {no_wait}'
+        ' it does not: leave one of them out'
+      )
   if _LIVE_TABLE.value == 'on' and not logdir:
     raise cli.UsageError(
       '--live_table=on shows what the tasks write to a --logdir: give train one'

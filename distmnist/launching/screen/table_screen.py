@@ -69,7 +69,10 @@ class TableScreen(log_view.Screen):
     with contextlib.suppress(OSError):
       self._run.look()
     num_rows = max(4, self._console.height - _LINES_LEFT)
-    table = live_table.make(self._run.logdir, self._run.state, num_rows)
+    is_ascii = self._console.options.ascii_only
+    table = live_table.make(
+      self._run.logdir, self._run.state, num_rows, is_ascii
+    )
     with terminal.may_close():
       self._live.update(table, refresh=True)
     self._next_draw = time.monotonic() + _DRAW_SECS

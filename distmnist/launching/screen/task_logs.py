@@ -23,26 +23,25 @@ def make_logs_dir(logs_dir, logdir):
     cli.UsageError: it cannot be made or written to.
     cli.RunError: another run uses `logdir`.
   """
-  if not logs_dir and not logdir:
-    folder = tempfile.mkdtemp(prefix='distmnist_logs_')
-    _temporary.add(folder)
-    return folder
   if logdir:
     store_check.check('logdir', logdir)
     owner.take_for_launcher(urls.expand(logdir))
-  if not logs_dir and urls.is_remote(logdir):
+  if not logs_dir and (not logdir or urls.is_remote(logdir)):
     folder = tempfile.mkdtemp(prefix='distmnist_logs_')
     _temporary.add(folder)
-    return mirror.follow(folder, os.path.join(logdir, 'logs'))
+    if logdir:
+      mirror.follow(folder, os.path.join(logdir, 'logs'))
+    return folder
   # A shell does not expand the ~ of --logdir=~/run.
   path = os.path.expanduser(logs_dir or os.path.join(logdir, 'logs'))
   try:
     os.makedirs(path, exist_ok=True)
   except OSError as error:
-    advice = (
-      '' if logs_dir else ': --logs_dir names another one, on this machine'
-    )
-    raise cli.UsageError(f'no folder for the logs: {error}{advice}') from error
+    given = 'logs_dir' if logs_dir else 'logdir'
+    advice = '' if logs_dir else '; --logs_dir may name another folder'
+    raise cli.UsageError(
+      f'--{given}: no folder for the logs: {path}: {error.strerror}{advice}'
+    ) from error
   if not os.access(path, os.W_OK | os.X_OK):
     raise cli.UsageError(f'no folder for the logs: cannot write to {path}')
   return path
@@ -79,7 +78,7 @@ def rotate(logs_dir, tasks):
         os.replace(older, f'{path}.{number}')
 
 
-def begin_attempt(path, note=''):
+def begin_attempt(path, note):
   """Makes a log ready for a task; returns where its lines begin, in bytes.
 
   Args:

@@ -1,4 +1,4 @@
-"""A terminal that has closed: its lines go nowhere, and the run goes on.
+"""A terminal that has closed, or a full disk: lines are lost, the run goes on.
 
 The logs have all of them. A pipe that nobody reads is another matter: whoever
 closes that wants no more of the program (common/cli.py).
@@ -16,14 +16,16 @@ from distmnist.common import output
 
 @contextlib.contextmanager
 def may_close():
-  """Bears the end of a terminal that stdout or stderr goes to.
+  """Bears the end of a terminal that stdout or stderr goes to, or a full disk.
 
-  The first write to one that is gone fails with EIO; later ones go nowhere.
+  The first write to a terminal that is gone fails with EIO; later ones go
+  nowhere. On a disk they are tried again.
   """
   try:
     yield
   except OSError as error:
-    if error.errno != errno.EIO or not _leave():
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not is_full and (error.errno != errno.EIO or not _leave()):
       raise
 
 

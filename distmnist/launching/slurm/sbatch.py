@@ -22,6 +22,9 @@ ASK_SECS = 1.0
 # they are an end only once this many looks in a row have found nothing else.
 _MAY_COME_AGAIN = '', 'BOOT_FAIL', 'FAILED', 'NODE_FAIL', 'PREEMPTED'
 _NUM_SURE_LOOKS = 10
+# What clients of Slurm read. Its other variables describe the job that we are
+# in, if we are: sbatch would pass them on to the new one.
+_KEPT_VARIABLES = 'SLURM_CLUSTERS', 'SLURM_CONF', 'SLURM_JWT'
 # The exit code of a job whose script could not say, by the job's state in
 # squeue. '': the controller has forgotten the job, which went as sbatch says.
 _END_CODES = {
@@ -42,7 +45,7 @@ class Submission:
   """sbatch, from the submission to the end of the job. A context.
 
   While it is open, SIGINT, SIGTERM and SIGHUP do not end this process: they
-  cancel the job.
+  cancel the job. So does an exception that leaves it, if the job is waited for.
 
   Attributes:
     signals: list of int, what this process received.
@@ -51,6 +54,8 @@ class Submission:
   def __init__(self, script, is_waited_for):
     wait = ['--wait'] if is_waited_for else []
     self._command = ['sbatch', '--parsable', *wait, str(script)]
+    self._is_waited_for = is_waited_for
+    self._job_id = None
     self.signals = []
     self._next_ask = 0.0
     self._num_looks = 0
@@ -64,11 +69,16 @@ class Submission:
       stdin=subprocess.DEVNULL,
       stdout=subprocess.PIPE,
       stderr=self._words,
+      env=make_env(os.environ),
       start_new_session=True,  # A Ctrl-C is ours to pass on.
     )
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, error, *_):
+    if error and self._is_waited_for and self._job_id:
+      # Nobody would see what becomes of it.
+      _log.info(f'job {self._job_id} is cancelled')
+      _cancel(self._job_id)
     # sbatch only waits: the job is Slurm's.
     self._sbatch.kill()
     self._sbatch.wait()
@@ -96,7 +106,8 @@ class Submission:
           raise cli.RunError(f'no job: {self._last_words()}')
         line += data
     # With a federation of clusters: number;name.
-    return line.decode().strip().partition(';')[0]
+    self._job_id = line.decode().strip().partition(';')[0]
+    return self._job_id
 
   def wait(self, job_id, ended, on_tick):
     """Waits for the end of the job; returns its exit code.
@@ -153,6 +164,17 @@ class Submission:
     )
 
 
+def make_env(environ):
+  """Returns the variables (dict) of `environ` that a new job may have."""
+  if 'SLURM_JOB_ID' not in environ:
+    return dict(environ)
+  return {
+    name: value
+    for name, value in environ.items()
+    if name in _KEPT_VARIABLES or not name.startswith(('SLURM_', 'SLURMD_'))
+  }
+
+
 def _read_end(path, job_id):
   """Returns the exit code that the script wrote, None before it has."""
   try:
@@ -171,14 +193,7 @@ def _ask_state(job_id):
   """
   command = ['squeue', '--noheader', '--states=all', '--format=%T']
   try:
-    done = subprocess.run(
-      [*command, f'--jobs={job_id}'],
-      stdin=subprocess.DEVNULL,
-      capture_output=True,
-      text=True,
-      start_new_session=True,
-      timeout=CANCEL_SECS,
-    )
+    done = _run(*command, f'--jobs={job_id}')
   except (OSError, subprocess.TimeoutExpired):
     return None
   if done.returncode and 'Invalid job id' not in done.stderr:
@@ -187,16 +202,21 @@ def _ask_state(job_id):
   return done.stdout.partition('\n')[0].strip()
 
 
+def _run(*words):
+  """Returns the subprocess.CompletedProcess of a command that ends soon."""
+  return subprocess.run(
+    words,
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    start_new_session=True,
+    timeout=CANCEL_SECS,
+  )
+
+
 def _cancel(job_id):
   try:
-    done = subprocess.run(
-      ['scancel', job_id],
-      stdin=subprocess.DEVNULL,
-      capture_output=True,
-      text=True,
-      start_new_session=True,
-      timeout=CANCEL_SECS,
-    )
+    done = _run('scancel', job_id)
   except subprocess.TimeoutExpired:
     _log.info(
       f'job {job_id}: scancel has not answered within {CANCEL_SECS:g} s: run'

@@ -2,6 +2,8 @@
 
 import shlex
 
+from distmnist.common import cli
+
 
 def make(logs_dir, counts, components, may_requeue):
   """Returns the lines (str) for the parts of a job.
@@ -12,6 +14,9 @@ def make(logs_dir, counts, components, may_requeue):
     components: list of lists of str, more options: one list for all tasks, or
       one for the ps and one for the others of a heterogeneous job.
     may_requeue: bool, whether Slurm may start the job again.
+
+  Raises:
+    cli.UsageError: an option would take more than one line.
   """
   common = [
     '--job-name=distmnist',
@@ -39,5 +44,10 @@ def _as_pattern(path):
 
 
 def _quote(option):
+  if '\n' in option:
+    raise cli.UsageError(
+      f'{option!r} cannot be given to sbatch, which reads one option a line:'
+      ' leave the line break out'
+    )
   # Unlike a shell, sbatch takes a backslash for an escape within '' too.
   return shlex.quote(option).replace('\\', '\\\\')

@@ -7,7 +7,7 @@ writes.
 import shlex
 
 from distmnist.common import cli
-from distmnist.launching import problem_file
+from distmnist.launching import jobs, problem_file
 from distmnist.launching.slurm import sbatch_options
 from distmnist.launching.supervisor import stop_grace
 
@@ -169,6 +169,12 @@ _HET_STEP = r"""ps_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_0-}
     "${how[@]}" --het-group=1 ${worker_cpus:+--cpus-per-task=$worker_cpus} \
     bash -c task"""
 
+# A strict mode is for the user's own commands: with `set -e` the script would
+# end with the first attempt, and never say why.
+_AFTER_SETUP = r"""set +e +u +o pipefail
+IFS=$' \t\n'
+"""
+
 _SHARE_GPUS = r"""
   # The GPUs of a node go to its workers in turn.
   if [[ $name != worker ]]; then
@@ -201,11 +207,14 @@ def make(
     kill_wait_secs: int, from Slurm's SIGTERM to its SIGKILL.
     may_requeue: bool, whether Slurm may start the job again after a node has
       failed or was needed by a job of higher priority.
+
+  Raises:
+    cli.UsageError: an option of sbatch, or `logs_dir`, has a line break.
   """
   _, chosen = stop_grace.choose(job, kill_wait_secs, _KILL_MARGIN_SECS)
   counts = [job.num_ps, job.num_workers + job.evaluator]
   words = {
-    'SHAPE': describe(job),
+    'SHAPE': jobs.describe_size(job.num_ps, job.num_workers, job.evaluator),
     'OPTIONS': sbatch_options.make(logs_dir, counts, components, may_requeue),
     'STEP': _HET_STEP if len(components) > 1 else _STEP,
     'MAX_RESTARTS': str(job.max_restarts),
@@ -218,7 +227,7 @@ def make(
       f'\nexport {name}={shlex.quote(value)}'
       for name, value in problem_file.make_env(job.flag('problem'))
     ),
-    'SETUP': f'{setup}\n' if setup else '',
+    'SETUP': f'{setup}\n{_AFTER_SETUP}' if setup else '',
     # A worker that asks for several gets all GPUs of its node.
     'GPUS': _SHARE_GPUS if job.flag('num_gpus') in (None, '1') else '',
     'COMMAND': shlex.join(
@@ -230,10 +239,3 @@ def make(
   for name, text in words.items():
     script = script.replace(f'@{name}@', text)
   return script
-
-
-def describe(job):
-  """Returns how many tasks a jobs.Job has (str)."""
-  plural = 's' if job.num_workers > 1 else ''
-  more = ' with an evaluator' if job.evaluator else ''
-  return f'{job.num_ps} ps and {job.num_workers} worker{plural}{more}'

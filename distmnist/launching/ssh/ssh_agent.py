@@ -4,8 +4,6 @@ It starts the task, and ends it once it no longer hears from the launcher: the
 launcher was killed, its machine is off, or the cable is cut.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import select
@@ -17,6 +15,7 @@ import time
 from distmnist.common import cli, console, ports
 from distmnist.common import signals as signals_lib
 from distmnist.common.names import SSH_AGENT
+from distmnist.launching import child_process
 
 READY = f'{SSH_AGENT}: ready'
 # After this long without a line the launcher counts as lost.
@@ -29,11 +28,6 @@ DRAIN_SECS = 10.0
 SSH_FAILED_CODE = 255
 _TICK_SECS = 0.1
 _MAX_BUFFERED_BYTES = 1 << 20
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent():
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve():
@@ -161,7 +155,7 @@ class _Host:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       start_new_session=True,
-      preexec_fn=die_with_parent,
+      preexec_fn=child_process.die_with_parent,
     )
     self._output = self._task.stdout.fileno()
 
@@ -225,12 +219,8 @@ class _Host:
       self._kill_time = float('inf')  # once is enough
 
   def _reap(self):
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    if os.waitid(os.P_PID, self._task.pid, flags) is None:
+    if not child_process.has_ended(self._task.pid):
       return
-    # Kill whatever it has started, before its pid can be reused.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-      os.killpg(self._task.pid, signal.SIGKILL)
     code = self._task.wait()
     # 255 would be ssh's own.
     self._code = 128 - code if code < 0 else min(code, SSH_FAILED_CODE - 1)

@@ -27,6 +27,7 @@ import time
 from distmnist.common import cli
 from distmnist.common import signals as signals_lib
 from distmnist.common.names import ATTEMPT, LAUNCH_ID
+from distmnist.launching import child_process
 from distmnist.launching.ssh import ssh_agent, turnstile
 from distmnist.launching.supervisor import failures
 
@@ -148,7 +149,7 @@ class _Ssh:
       stderr=subprocess.PIPE,
       # We pass on signals for our group ourselves, by number.
       start_new_session=True,
-      preexec_fn=ssh_agent.die_with_parent,
+      preexec_fn=child_process.die_with_parent,
     )
     self._send(request)
 

@@ -57,6 +57,19 @@ def parse_hosts(text):
   return places
 
 
+def move_ports(text, number):
+  """Returns `text`, the value of --hosts, with each port `number` higher.
+
+  Raises:
+    cli.UsageError: see `parse_hosts`.
+  """
+  moved = []
+  for place in parse_hosts(text):
+    user, at, _ = place.login.rpartition('@')
+    moved.append(f'{user}{at}{place.host}:{place.port + number}')
+  return ','.join(moved)
+
+
 def deal(hosts, num_tasks):
   """Returns one Place per task, taking the hosts in turn.
 
@@ -78,9 +91,9 @@ def deal(hosts, num_tasks):
   places, taken = [], set()
   for index in range(num_tasks):
     place = hosts[index % len(hosts)]
-    # TensorFlow listens on all addresses of a machine: 127.0.0.1 and 127.0.0.2
-    # share their ports.
-    machine = '127.0.0.1' if is_loopback(place.host) else place.host
+    # TensorFlow listens on all addresses of a machine: 127.0.0.1, 127.0.0.2 and
+    # [::1] share their ports.
+    machine = '127.0.0.1' if is_loopback(place.host) else place.host.lower()
     while (machine, place.port) in taken:
       place = dataclasses.replace(place, port=place.port + 1)
     if place.port > 65535:
@@ -92,7 +105,7 @@ def deal(hosts, num_tasks):
 
 def is_loopback(host):
   """Whether `host`, a name or address, is a different machine on each host."""
-  return bool(re.fullmatch(r'localhost|127\..*', host))
+  return bool(re.fullmatch(r'localhost|127\..*|\[::1\]', host.lower()))
 
 
 def describe_ports(places):

@@ -7,7 +7,7 @@ tasks are to end, and in which order.
 
 import time
 
-from distmnist.launching import jobs as jobs_lib
+from distmnist.common import command_line
 from distmnist.launching.screen import task_logs
 from distmnist.launching.supervisor import restart_policy, task_host
 
@@ -113,7 +113,7 @@ class Attempts:
     task = record.task
     self.policy.note_start(record, time.monotonic())
     path = self.logs.begin(task, record.note)
-    folder = jobs_lib.flag_value(task.argv, 'logdir') or self._logs_dir
+    folder = command_line.find_value(task.argv, 'logdir') or self._logs_dir
     self._host.start(
       task.name,
       task.argv,

@@ -167,7 +167,6 @@ class RestartPolicy:
     ):
       self._fail(record, failure)
       return
-    record.is_let_go = True
     plural = 's' if num_left > 1 else ''
     _log.info(
       f'{failure}: the run goes on without it, with {num_left}'

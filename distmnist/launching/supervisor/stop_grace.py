@@ -5,9 +5,8 @@ sent that signal waits longer before killing it, so that the task has the last
 word. All times are in seconds.
 """
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.common.names import TRAIN
-from distmnist.launching import jobs
 
 # The default of train's --stop_grace_secs: with all that comes after it, still
 # less than the 10 s that `docker stop` gives.
@@ -28,7 +27,7 @@ def parse(words):
   Raises:
     cli.UsageError: it is not a number of seconds, or is below MIN_SECS.
   """
-  text = jobs.flag_value(words, 'stop_grace_secs')
+  text = command_line.find_value(words, 'stop_grace_secs')
   try:
     secs = DEFAULT_SECS if text is None else float(text)
   except ValueError:

@@ -23,7 +23,6 @@ class TaskRecord:
     reason: str, why it has ended, where the code does not say; see TaskHost.
     restart_time: float, set while it waits to restart.
     note: str, why it restarts.
-    is_let_go: whether the run goes on without it.
   """
 
   def __init__(self, task, limits):
@@ -36,7 +35,6 @@ class TaskRecord:
     self.reason = ''
     self.restart_time = None
     self.note = ''
-    self.is_let_go = False
 
   @property
   def is_left(self):

@@ -1,5 +1,7 @@
 """A run by kubectl: one that plays a cluster and checks how it is called."""
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -129,6 +131,23 @@ def test_ctrl_c_has_the_tasks_save_and_removes_the_run(cluster, tmp_path):
   jobs = [f'job/mnist-{task}' for task in ('ps-0', 'worker-0', 'worker-1')]
   assert tasks == ['delete', *jobs, '--ignore-not-found', '--wait=false']
   assert rest[:3] == ['delete', '-f', '-']
+
+
+def test_a_chief_that_could_not_save_gives_its_code(
+  cluster, tmp_path, monkeypatch, caplog
+):
+  monkeypatch.setattr(kubectl_run, 'END_TICK_SECS', 0.01)
+  cluster.play(({'kind': 'Job'}, []))
+  leaving = [make_pod(CHIEF, terminated=make_end(75))]
+  (tmp_path / 'leaving.json').write_text(json.dumps(leaving))
+  collecting = contextlib.nullcontext
+  monkeypatch.setattr(
+    kubectl_run.signals,
+    'collecting',
+    lambda signals: collecting(signals.append(signal.SIGTERM)),
+  )
+  assert run() == 75
+  assert caplog.messages[-1].startswith('not all is saved: see')
 
 
 @pytest.mark.slow

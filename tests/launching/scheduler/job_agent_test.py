@@ -1,6 +1,8 @@
 """The side of the node. The whole is tested in launchers/command_test.py."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -8,7 +10,8 @@ import pytest
 
 from distmnist.common.names import JOB_AGENT
 from distmnist.launching.scheduler import job_agent
-from tests.support.paths import REPO
+from tests.support import background
+from tests.support.paths import PYTHONPATH, REPO
 
 
 def start(folder, name):
@@ -45,3 +48,25 @@ def test_a_job_that_is_told_to_leave_leaves_though_others_are_missing(tmp_path):
   assert (folder / 'worker_0.out').read_text() == (
     'waiting for the jobs of ps 0, worker 1\n'
   )
+
+
+@pytest.mark.slow
+def test_a_job_whose_session_ends_has_its_task_save(tmp_path):
+  """SIGHUP, which a task does not take, reaches it as SIGTERM."""
+  folder = tmp_path / 'jobs' / '1'
+  folder.mkdir(parents=True)
+  request = {
+    **{'cwd': str(tmp_path), 'num_ps': 0, 'num_worker': 1, 'grace_secs': 5},
+    **{'module': 'fake_train', 'env': {}},
+    'train_flags': ['--do=all:leave', f'--folder={tmp_path}'],
+  }
+  (folder.parent / 'request.json').write_text(json.dumps(request))
+  with subprocess.Popen(
+    [sys.executable, '-m', JOB_AGENT, folder, 'worker 0'],
+    env={**os.environ, 'PYTHONPATH': PYTHONPATH},
+    stdin=subprocess.DEVNULL,
+  ) as agent:
+    background.wait_until((tmp_path / 'worker0.ready').exists, agent.poll)
+    agent.send_signal(signal.SIGHUP)
+    assert agent.wait(60) == 143
+  assert (folder / 'worker_0.out').read_text() == 'leaving on 15\n'

@@ -59,6 +59,24 @@ def test_a_table_is_for_a_terminal(
 
 def test_a_table_needs_a_logdir(set_flags):
   set_flags('--live_table=on')
-  screens.check_flags('run')
+  screens.check_flags('local', 'run')
   with pytest.raises(cli.UsageError, match='on this file system, after the --'):
-    screens.check_flags(None)
+    screens.check_flags('local', None)
+
+
+@pytest.mark.parametrize(
+  ('launcher', 'no_wait', 'message'),
+  [
+    ('kubernetes', None, 'leave it out .--apply shows the chief.'),
+    ('slurm', '--noslurm_wait', 'and with --noslurm_wait it does not'),
+  ],
+)
+def test_what_a_launcher_does_not_show_is_refused(
+  set_flags, launcher, no_wait, message
+):
+  screens.check_flags(launcher, 'run', 'chief', no_wait)
+  with pytest.raises(cli.UsageError, match=f'--show_logs=all .*{message}'):
+    screens.check_flags(launcher, 'run', 'all', no_wait)
+  set_flags('--live_table=on')
+  with pytest.raises(cli.UsageError, match=f'--live_table=on .*{message}'):
+    screens.check_flags(launcher, 'run', 'chief', no_wait)

@@ -32,7 +32,7 @@ def test_a_folder_that_was_asked_for_stays(tmp_path):
 def test_a_folder_that_cannot_be_is_a_usage_error(tmp_path):
   (tmp_path / 'file').write_text('')
   said = (
-    r'no folder for the logs: .*: --logs_dir names another one, on this mac'
+    r'--logdir: no folder for the logs: .*; --logs_dir may name another folder'
   )
   with pytest.raises(cli.UsageError, match=said):
     task_logs.make_logs_dir(None, str(tmp_path / 'file'))

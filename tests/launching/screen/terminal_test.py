@@ -1,6 +1,7 @@
 """Writing to a terminal that has closed."""
 
 import contextlib
+import io
 import os
 import sys
 
@@ -54,3 +55,16 @@ def test_an_error_of_a_disk_stays_one(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, 'stderr', stream)
     with pytest.raises(OSError, match='disk'), terminal.may_close():
       raise OSError(5, 'disk')
+
+
+def test_a_full_disk_loses_lines_and_ends_nothing(monkeypatch, tmp_path):
+  (tmp_path / 'log').write_text('')
+  raw = open('/dev/full', 'wb', buffering=0)  # noqa: SIM115 (closed below)
+  with io.TextIOWrapper(raw, write_through=True) as stream:
+    monkeypatch.setattr(sys, 'stdout', stream)
+    monkeypatch.setattr(sys, 'stderr', stream)
+    screen = log_view.Screen({'': tmp_path / 'log'})
+    (tmp_path / 'log').write_text('step 1\n')
+    screen.update()
+    screen.print_line('one')
+    screen.finish()

@@ -1,5 +1,6 @@
 import pytest
 
+from distmnist.common import cli
 from distmnist.launching.slurm import sbatch_options
 
 
@@ -37,3 +38,10 @@ def test_a_job_is_requeued_only_if_it_may():
 def test_the_log_of_the_job_is_in_the_folder_whatever_its_name(folder, written):
   (line,) = [line for line in make(folder) if '--output=' in line]
   assert line.replace("'", '') == f'#SBATCH --output={written}/slurm.log'
+
+
+def test_an_option_of_two_lines_is_refused():
+  with pytest.raises(cli.UsageError, match='leave the line break out'):
+    make('/a\nb')
+  with pytest.raises(cli.UsageError, match='--comment=a'):
+    make(components=[['--comment=a\nb']])

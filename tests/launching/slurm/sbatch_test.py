@@ -75,3 +75,32 @@ def test_sbatch_that_ends_is_believed_once_the_job_is_over(
   assert found == code
   assert (tmp_path / 'states').read_text() == ''
   assert '--jobs=7' in (tmp_path / 'asked').read_text()
+
+
+@pytest.mark.parametrize('is_waited_for', [True, False])
+def test_a_job_that_is_waited_for_ends_with_an_error(
+  tmp_path, monkeypatch, is_waited_for
+):
+  asked = tmp_path / 'asked'
+  path = programs.make(tmp_path, sbatch='echo 7', scancel=f'echo $1 >{asked}')
+  monkeypatch.setenv('PATH', path)
+  with (
+    pytest.raises(ValueError, match='a port'),
+    sbatch.Submission('script', is_waited_for) as submission,
+  ):
+    assert submission.read_job_id() == '7'
+    raise ValueError('a port')
+  assert asked.exists() == is_waited_for
+
+
+def test_a_job_learns_nothing_of_the_job_that_submits_it():
+  inside = {
+    'SLURM_JOB_ID': '7',
+    'SLURM_RESTART_COUNT': '1',
+    'SLURM_THREADS_PER_CORE': '2',
+    'SLURMD_NODENAME': 'n1',
+  }
+  kept = {'SLURM_CONF': '/slurm.conf', 'SBATCH_ACCOUNT': 'x', 'HOME': '/me'}
+  assert sbatch.make_env(inside | kept) == kept
+  outside = {'SLURM_HINT': 'nomultithread', **kept}
+  assert sbatch.make_env(outside) == outside

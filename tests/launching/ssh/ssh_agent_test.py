@@ -96,6 +96,7 @@ def test_death_by_a_signal_is_told_as_by_a_shell(tmp_path):
     assert host.process.wait(DEADLINE_SECS) == 128 + signal.SIGSEGV
 
 
+@pytest.mark.slow
 def test_a_signal_after_the_end_of_the_task_changes_nothing(tmp_path):
   with Host('worker0:touch=on,stray=3', tmp_path) as host:
     task = host.wait_for('worker0.on')
