@@ -10,7 +10,6 @@ import os
 from distmnist.common import files
 from distmnist.common.names import LAUNCH_ID
 from distmnist.logdir import aside
-from distmnist.storage import paths
 
 _FILE = 'begin.json'
 
@@ -37,11 +36,7 @@ def write(logdir, path):
 
 def read(logdir):
   """Returns {'launch': ..., 'from': path} as written; {} if nothing was."""
-  try:
-    found = json.loads(paths.read_text(os.path.join(logdir, _FILE)))
-  except (OSError, ValueError):
-    return {}
-  return found if isinstance(found, dict) else {}
+  return files.read_dict(os.path.join(logdir, _FILE))
 
 
 def has_begun(logdir):

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
 from distmnist.common import cli
-from distmnist.logdir import checkpoint_files
+from distmnist.logdir import checkpoint_files, forms, whole_copy
 from distmnist.storage import paths, urls
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,8 @@ def _read_through(path):
   except tf.errors.OpError as error:
     return errors.explain(error), None
   except Exception as error:  # Broken bytes raise errors of many kinds.
-    if type(error) is cli.RunError:
+    is_partial = isinstance(error, whole_copy.PartialError)
+    if isinstance(error, cli.RunError) and not is_partial:
       raise
     return (str(error) or type(error).__name__).splitlines()[0], None
 
@@ -158,7 +159,7 @@ def read_step(path):
   return int(checkpoint_files.open_reader(path).get_tensor('global_step'))
 
 
-def check_fits(path, variables, growths=()):
+def check_fits(path, variables, found=None):
   """Checks a checkpoint against the variables to restore from it.
 
   Whole variables are compared, so that the number of shards does not matter.
@@ -167,47 +168,47 @@ def check_fits(path, variables, growths=()):
     path: str, a checkpoint.
     variables: list of tf.Variable; of a partitioned one, its shards. Or a dict
       of name in the checkpoint -> tf.Variable, a whole one.
-    growths: list of grown_copy.Growth, of tables that may be smaller there.
+    found: dict as by `forms.read`, what it has once its tables have grown; by
+      default what it has.
 
   Raises:
-    cli.RunError: unreadable, or a variable is missing or has another shape.
+    cli.RunError: unreadable, or a variable is missing or has another shape or
+      dtype.
   """
-  shapes = _whole_shapes(variables)
-  found = read_shapes(path)
-  for growth in growths:
-    found |= growth.grow(found)
-  for name, shape in shapes.items():
+  if found is None:
+    found = forms.read(path)
+  for name, (shape, dtype) in forms.find_all(variables).items():
     if name not in found:
       raise cli.RunError(
         f'checkpoint {path} has no {name}: it comes from another model, '
-        'optimizer or --strategy; give the flags of it, or another --logdir'
+        'optimizer, --strategy or --ema_decay; give the flags of it, or '
+        'another --logdir'
       )
-    if found[name] != shape:
+    has, (found_shape, found_dtype) = None, found[name]
+    if found_shape != shape:
+      has = f'with shape {found_shape}, but the model has {shape}'
+    elif found_dtype != dtype:
+      has = f'in {found_dtype.name}, but the model has {dtype.name}'
+    if has:
       raise cli.RunError(
-        f'checkpoint {path} has {name} with shape {found[name]}, but the model '
-        f'has {shape}: it comes from another model; give the flags it was '
-        'trained with, or another --logdir'
+        f'checkpoint {path} has {name} {has}: it comes from another model; '
+        'give the flags it was trained with, or another --logdir'
       )
 
 
 def read_shapes(path):
-  """Returns {name: shape, a list} of the variables in a checkpoint.
+  """Returns {name: shape, a list} of a checkpoint's variables, each whole.
 
   Raises:
     cli.RunError: unreadable.
   """
-  try:
-    return checkpoint_files.open_reader(path).get_variable_to_shape_map()
-  except (tf.errors.OpError, ValueError) as error:
-    raise cli.RunError(
-      f'checkpoint {path} cannot be read: {getattr(error, "message", error)}'
-    ) from error
+  return {name: shape for name, (shape, _) in forms.read(path).items()}
 
 
 def has_all(path, variables):
   """Whether a checkpoint has all of `variables`, a list, by their names."""
   found = checkpoint_files.open_reader(path).get_variable_to_shape_map()
-  return all(name in found for name in _whole_shapes(variables))
+  return all(name in found for name in forms.find_all(variables))
 
 
 def fetch_whole(session, variables, first=()):
@@ -233,17 +234,3 @@ def fetch_whole(session, variables, first=()):
     array = np.empty(shard.full_shape, value.dtype)
     whole.setdefault(shard.full_name, array)[place] = value
   return whole
-
-
-def _whole_shapes(variables):
-  """Returns {name in the checkpoint: whole shape as a list}."""
-  if isinstance(variables, dict):
-    return {name: v.shape.as_list() for name, v in variables.items()}
-  shapes = {}
-  for variable in variables:
-    shard = variable._get_save_slice_info()  # The only place that knows it.
-    if shard is None:
-      shapes[variable.op.name] = variable.shape.as_list()
-    else:
-      shapes[shard.full_name] = list(shard.full_shape)
-  return shapes

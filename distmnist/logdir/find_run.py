@@ -2,7 +2,7 @@
 
 from distmnist.common import cli, store_check
 from distmnist.logdir import logdirs
-from distmnist.storage import paths
+from distmnist.storage import paths, urls
 from distmnist.watching import metrics_file, watched_run
 
 
@@ -33,5 +33,10 @@ def from_flags():
     what = 'no such folder'
     if paths.is_folder(logdir):
       what = f'no task has written a {metrics_file.NAME} there'
+      if urls.is_remote(logdir):
+        what += (
+          ', which needs a folder: of a run in a store see what its '
+          'launcher prints, the logs in its --logs_dir, and TensorBoard'
+        )
     raise cli.RunError(f'no run in --logdir={logdir}: {what}')
   return found

@@ -87,7 +87,7 @@ def _copy_table(copy, path, reader, name, growth):
   shape = reader.get_variable_to_shape_map()[name]
   num, before, after = growth.num_blocks, growth.before, growth.after
   block_bytes = slice_copy.count_bytes(reader, name) // num
-  step = max(1, slice_copy.SLICE_BYTES // block_bytes)
+  step = max(1, partial_names.SLICE_BYTES // block_bytes)
   dtype = reader.get_variable_to_dtype_map()[name]
   place, target_place, part = (tf.placeholder(tf.string, []) for _ in range(3))
   named = {'tensor_names': [name]}

@@ -223,9 +223,13 @@ def write(report, path):
       json.dump(metrics_file.clean(report), file, indent=2, allow_nan=False)
       file.write('\n')
   except OSError as error:
+    kept = 'and nothing of it kept, without a --logdir'
+    if report['flags'].get('logdir'):
+      kept = (
+        f'and its checkpoint of step {report["global_step"]} saved: make room,'
+        ' and the same command writes the report'
+      )
     raise cli.RunError(
-      f'{path} cannot be written: {error.strerror}; the training is done and'
-      f' its checkpoint of step {report["global_step"]} saved: make room, and'
-      ' the same command writes the report'
+      f'{path} cannot be written: {error.strerror}; the training is done {kept}'
     ) from error
   return path

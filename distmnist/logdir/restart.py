@@ -74,11 +74,11 @@ class Restart:
     """
     # The previous chief's host may first have to give that chief up.
     patience_secs = cluster.start_timeout_secs if ATTEMPT in os.environ else 0.0
-    owner.take(self._is_new_run, patience_secs, pause)
+    owner.take(self.is_new_run, patience_secs, pause)
     self.run = owner.run
 
   @functools.cached_property
-  def _is_new_run(self):
+  def is_new_run(self):
     """Whether this process begins the run that --resume asks for.
 
     One that its launcher has started again does not, unless the one before it
@@ -109,7 +109,7 @@ class Restart:
         another model or data set.
     """
     self._find_divergence = find_divergence
-    if not self._is_new_run:
+    if not self.is_new_run:
       if self._logdir:
         _check_is_same_run(self._logdir, images, flags_of_meaning)
       if self._resume != 'auto':
@@ -123,7 +123,7 @@ class Restart:
     Raises:
       cli.RunError: the logdir cannot be written.
     """
-    if not self._is_new_run:
+    if not self.is_new_run:
       self._forget_earlier()
     elif self._logdir:
       moved_to = aside.move(self._logdir)
@@ -182,11 +182,6 @@ class Restart:
 def from_flags(logdir, last_step):
   """Returns the Restart that --resume asks for."""
   return Restart(logdir, _RESUME.value, last_step)
-
-
-def begins_anew():
-  """Whether what an earlier run has left in --logdir is moved aside."""
-  return _RESUME.value != 'auto' and ATTEMPT not in os.environ
 
 
 def _check_is_same_run(logdir, images, flags_of_meaning):

@@ -9,6 +9,8 @@ from distmnist.storage import paths
 
 FLAGS = flags.FLAGS
 _FLAGS_FILE = 'train.flags'
+# The file of --problem, as it was when the run last began.
+PROBLEM_FILE = 'problem.py'
 # Flags that concern one task alone.
 _NOT_KEPT = 'logdir', 'fed_dir'
 

@@ -5,12 +5,14 @@ Model and data set are those that the run was started with; flags given on the
 command line override them.
 """
 
+import contextlib
 import functools
 import logging
 import os
 import sys
 import time
 
+import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli, command_line, store_check
@@ -36,18 +38,47 @@ def logdir_from_flags():
   Raises:
     cli.UsageError: neither names one.
   """
-  logdir = logdirs.from_flags()
-  if logdir is None and _is_path(_CHECKPOINT.value):
-    logdir = os.path.dirname(urls.expand(_CHECKPOINT.value)) or '.'
+  logdir = _find_logdir(logdirs.from_flags(), _CHECKPOINT.value)
+  if logdir is None:
+    raise cli.UsageError('--logdir is missing: the directory of a run')
+  store_check.check('logdir', logdir, is_written=False)
+  return logdir
+
+
+def _find_logdir(logdir, checkpoint):
+  """Returns `logdir`, or else the folder of a checkpoint's run, or None."""
+  if logdir is None and _is_path(checkpoint):
+    logdir = os.path.dirname(urls.expand(checkpoint)) or '.'
     # The best checkpoint is kept one level down.
     absolute = logdir if urls.is_remote(logdir) else os.path.abspath(logdir)
     parent = os.path.dirname(absolute)
     if absolute == checkpoints.best_dir(parent):
       logdir = parent
-  if logdir is None:
-    raise cli.UsageError('--logdir is missing: the directory of a run')
-  store_check.check('logdir', logdir, is_written=False)
   return logdir
+
+
+def import_problem(words):
+  """Makes the flags of the run's problem known, as if it were in `words`.
+
+  Args:
+    words: list of str, the command line; see command_line.before_parse.
+  """
+  if command_line.find_value(words, 'problem') is not None:
+    return
+  given = command_line.find_value(words, 'logdir')
+  checkpoint = command_line.find_value(words, 'checkpoint')
+  logdir = _find_logdir(given and urls.expand(given), checkpoint)
+  if not logdir or (urls.is_remote(logdir) and urls.find_mistake(logdir)):
+    return
+  with contextlib.suppress(cli.RunError):  # It may begin later.
+    saved = run_flags.read(logdir)
+    named = command_line.find_value(saved, 'problem')
+    kept = _find_kept_problem(saved, logdir)
+    if kept or named:
+      command_line.prepare_for(kept or [f'--problem={named}'])
+
+
+command_line.before_parse(import_problem)
 
 
 def take_flags(logdir, timeout_secs=0):
@@ -75,11 +106,35 @@ def take_flags(logdir, timeout_secs=0):
         raise
     time.sleep(0.2)
   # These are the flags of train; only some of them are known here.
-  words = [sys.argv[0], *saved, *sys.argv[1:]]
+  kept = _find_kept_problem(saved, logdir)
+  if kept:
+    _log.info(f'its --problem is not in {os.getcwd()}: {kept[0]} is taken')
+  words = [sys.argv[0], *saved, *kept, *sys.argv[1:]]
   try:
     command_line.parse(FLAGS, words, known_only=True)
   except flags.Error as error:
     raise cli.RunError(f'the flags of the run in {logdir}: {error}') from error
+
+
+def _find_kept_problem(saved, logdir):
+  """Returns the flag (list of str) for a problem that is only in `logdir`.
+
+  So a run can be evaluated in another folder than that in which it was trained.
+
+  Args:
+    saved: list of str, the flags of the run.
+    logdir: str.
+  """
+  named = command_line.find_value(saved, 'problem')
+  kept = os.path.join(logdir, run_flags.PROBLEM_FILE)
+  if (
+    command_line.find_value(sys.argv, 'problem')
+    or not (named and named.endswith('.py'))
+    or os.path.isfile(os.path.expanduser(named))
+    or not os.path.isfile(kept)
+  ):
+    return []
+  return [f'--problem={kept}']
 
 
 def find_checkpoint(logdir, find_divergence=lambda path: None):
@@ -122,6 +177,28 @@ def find_checkpoint(logdir, find_divergence=lambda path: None):
       )
     _log.info(f'checkpoint {path} {what}: {why}')
   return path
+
+
+def use_checkpoint(find, use):
+  """Returns use(path) of the checkpoint that --checkpoint asks for.
+
+  A run that is still training removes its older checkpoints: if the one that
+  was found is gone before it was read, and --checkpoint names none in
+  particular, the one that has taken its place is used.
+
+  Args:
+    find: callable -> path, see `find_checkpoint`.
+    use: callable(path).
+  """
+  while True:
+    path = find()
+    try:
+      return use(path)
+    except (cli.RunError, tf.errors.OpError, ValueError):
+      is_named = _CHECKPOINT.value not in (None, 'best')
+      if is_named or checkpoint_files.is_there(path):
+        raise
+    _log.info(f'{path} is gone: newer ones have taken its place')
 
 
 def _is_path(which):

@@ -173,10 +173,9 @@ class CheckpointWriter:
 
     To be called by the one process that may write there.
     """
-    if urls.is_remote(self._folder):
-      _remove_without_index(self._folder)
-    else:
+    if not urls.is_remote(self._folder):
       _remove_unfinished(self._folder)
+    _remove_without_index(self._folder)
 
 
 @contextlib.contextmanager
@@ -227,7 +226,8 @@ def _remove_without_index(folder):
     stem = name.partition('.data-')[0]
     is_data = name.startswith('model.ckpt-') and stem != name
     if is_data and f'{stem}.index' not in names:
-      paths.remove(os.path.join(folder, name))
+      with contextlib.suppress(OSError):
+        paths.remove(os.path.join(folder, name))
 
 
 def check_space(logdir, variables):

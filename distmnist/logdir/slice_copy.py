@@ -6,9 +6,6 @@ import tensorflow.compat.v1 as tf
 
 from distmnist.common import partial_names
 
-# The most bytes of a variable that are copied at once.
-SLICE_BYTES = 2**25
-
 
 @contextlib.contextmanager
 def opened():
@@ -52,7 +49,9 @@ class SliceCopy:
     reader = tf.train.load_checkpoint(path)
     shapes = reader.get_variable_to_shape_map()
     large = {
-      n for n in names if shapes[n] and count_bytes(reader, n) > SLICE_BYTES
+      n
+      for n in names
+      if shapes[n] and count_bytes(reader, n) > partial_names.SLICE_BYTES
     }
     self._copy_small(path, reader, sorted(set(names) - large), kind)
     for name in sorted(large):
@@ -105,7 +104,7 @@ def _build_copy(path, dtype, kind):
 def cut(reader, name):
   """Yields (first row, number of rows) of slices of a variable, in order."""
   size = reader.get_variable_to_shape_map()[name][0]
-  rows = max(1, SLICE_BYTES * size // count_bytes(reader, name))
+  rows = max(1, partial_names.SLICE_BYTES * size // count_bytes(reader, name))
   for begin in range(0, size, rows):
     yield begin, min(rows, size - begin)
 

@@ -24,8 +24,13 @@ def check():
 
 
 def _name(task, name):
-  """Returns TASK/NAME (str) with _ for what MLflow takes in no name."""
-  return re.sub(r'[^\w./: -]', '_', f'{task.replace(" ", "_")}/{name}')
+  """Returns TASK/NAME (str) with _ for what MLflow takes in no name.
+
+  Where it is a path, each of its parts has to be the name of a file.
+  """
+  name = re.sub(r'[^\w./: -]', '_', name)
+  name = re.sub(r'(?<![^/])\.{0,2}(?![^/])', '_', name)
+  return f'{task.replace(" ", "_")}/{name}'
 
 
 @contextlib.contextmanager

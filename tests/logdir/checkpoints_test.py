@@ -84,7 +84,8 @@ def test_a_variable_that_is_missing_is_named(tmp_path, tf_session):
     checkpoints.check_fits(path, tf.global_variables())
   assert str(caught.value) == (
     f'checkpoint {path} has no w/Momentum: it comes from another model, '
-    'optimizer or --strategy; give the flags of it, or another --logdir'
+    'optimizer, --strategy or --ema_decay; give the flags of it, or '
+    'another --logdir'
   )
 
 
@@ -99,6 +100,19 @@ def test_another_shape_is_named_whole(tmp_path, tf_session):
     'comes from another model; give the flags it was trained with, or another '
     '--logdir'
   )
+
+
+def test_another_dtype_is_named(tmp_path, tf_session):
+  path = save(str(tmp_path), w=[5])
+  w = tf.get_variable('w', [5], tf.float64)
+  for variables in [w], {'w': w}:
+    with pytest.raises(cli.RunError) as caught:
+      checkpoints.check_fits(path, variables)
+    assert str(caught.value) == (
+      f'checkpoint {path} has w in float32, but the model has float64: it '
+      'comes from another model; give the flags it was trained with, or '
+      'another --logdir'
+    )
 
 
 def test_a_checkpoint_may_hold_more_than_is_asked_for(tmp_path, tf_session):

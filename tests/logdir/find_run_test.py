@@ -4,6 +4,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.logdir import find_run
+from distmnist.storage import stores
 from distmnist.watching import metrics_file
 
 
@@ -25,6 +26,13 @@ def test_an_address_is_looked_at_too(store, set_flags):
     find_run.from_flags()
   set_flags(f'--logdir={store.url}/none')
   with pytest.raises(cli.RunError, match='none: no such folder'):
+    find_run.from_flags()
+
+
+def test_of_a_run_in_a_store_is_said_where_to_look(store, set_flags):
+  stores.write(f'{store.url}/run/train.flags', b'')
+  set_flags(f'--logdir={store.url}/run')
+  with pytest.raises(cli.RunError, match=r'metrics.jsonl there, .* --logs_dir'):
     find_run.from_flags()
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
-from distmnist.logdir import grown_copy, saving, slice_copy
+from distmnist.common import cli, partial_names
+from distmnist.logdir import grown_copy, saving
 
 GROWTH = grown_copy.Growth('a', 3, 2, 5, 1)
 VALUES = {
@@ -39,7 +39,7 @@ def write(tmp_path):
 
 @pytest.mark.parametrize('slice_bytes', [1, 40, 2**25])
 def test_blocks_get_longer(write, monkeypatch, slice_bytes):
-  monkeypatch.setattr(slice_copy, 'SLICE_BYTES', slice_bytes)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', slice_bytes)
   path = write()
   reader = tf.train.load_checkpoint(path)
   found = {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}

@@ -146,13 +146,15 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_report(
 
   monkeypatch.setattr(files.os, 'fsync', refuse)
   with pytest.raises(cli.RunError) as caught:
-    report.write(compose(), path)
+    report.write(compose() | {'flags': {'logdir': 'logs/run'}}, path)
   assert caught.value.exit_code == 1
   assert str(caught.value) == (
     f'{path} cannot be written: No space left on device; the training is done'
     ' and its checkpoint of step 8 saved: make room, and the same command'
     ' writes the report'
   )
+  with pytest.raises(cli.RunError, match='nothing of it kept, without a'):
+    report.write(compose(), path)
   assert os.listdir(tmp_path) == ['report.json']
   with open(path) as file:
     assert json.load(file) == {'global_step': 1}

@@ -4,11 +4,14 @@ import pathlib
 import shutil
 
 import pytest
+from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.logdir import logdirs, run_flags, saved_run
 from distmnist.problems import images
+from distmnist.training.problems import problem_module  # noqa: F401  Imports.
 from tests.logdir.checkpoints_test import save
+from tests.support import problems
 
 
 @pytest.fixture
@@ -138,3 +141,76 @@ def test_a_run_that_is_not_there_is_waited_for_as_long_as_told(
   monkeypatch.setattr('time.sleep', lambda secs: path.write_text(content))
   saved_run.take_flags(str(run), timeout_secs=60)
   assert images.describe() == 'cnn on synthetic'
+
+
+def test_a_problem_that_is_not_here_is_taken_from_the_run(
+  set_flags, run, monkeypatch
+):
+  saved = ['--problem=net.py']
+  assert saved_run._find_kept_problem(saved, str(run)) == []
+  (run / 'problem.py').touch()
+  kept = saved_run._find_kept_problem(saved, str(run))
+  assert kept == [f'--problem={run}/problem.py']
+  monkeypatch.setattr('sys.argv', ['test', '--problem=mine.py'])
+  assert saved_run._find_kept_problem(saved, str(run)) == []
+  monkeypatch.setattr('sys.argv', ['test'])
+  (run / 'net.py').touch()
+  monkeypatch.chdir(run)
+  assert saved_run._find_kept_problem(saved, str(run)) == []
+
+
+@pytest.mark.parametrize('which, is_named', [(None, False), ('12', True)])
+def test_a_checkpoint_that_its_run_has_removed_is_replaced_by_the_next(
+  set_flags, run, which, is_named
+):
+  set_flags(*([f'--checkpoint={which}'] if which else []))
+  used = []
+
+  def use(path):
+    used.append(pathlib.Path(path).name)
+    if len(used) == 1:
+      for file in run.glob('model.ckpt-12.*'):
+        file.unlink()
+      save(str(run), step=14, w=[2])
+      raise cli.RunError('it cannot be read')
+    return path
+
+  def find():
+    return saved_run.find_checkpoint(str(run))
+
+  if is_named:
+    with pytest.raises(cli.RunError, match='it cannot be read'):
+      saved_run.use_checkpoint(find, use)
+    return
+  assert saved_run.use_checkpoint(find, use) == f'{run}/model.ckpt-14'
+  assert used == ['model.ckpt-12', 'model.ckpt-14']
+
+
+def test_an_error_of_a_checkpoint_that_is_there_stays_one(set_flags, run):
+  set_flags()
+
+  def use(path):
+    raise cli.RunError('of another model')
+
+  with pytest.raises(cli.RunError, match='of another model'):
+    saved_run.use_checkpoint(lambda: f'{run}/model.ckpt-12', use)
+
+
+@pytest.mark.parametrize(
+  'words', [['--logdir={run}'], ['--checkpoint={run}/best/model.ckpt-3']]
+)
+def test_flags_of_the_problem_of_a_run_are_known(
+  set_flags, run, tmp_path, words
+):
+  source = "flags.DEFINE_integer('units_of_mine', 1, 'Units.')"
+  path = problems.write(
+    tmp_path / 'with_units.py', f'from absl import flags\n{source}'
+  )
+  with open(run / 'train.flags', 'a', encoding='utf-8') as file:
+    file.write(f'--problem={path}\n')
+  set_flags()
+  words = [word.format(run=run) for word in words]
+  command_line.parse(flags.FLAGS, ['evaluate', *words, '--units_of_mine=3'])
+  assert flags.FLAGS.units_of_mine == 3
+  with pytest.raises(flags.UnrecognizedFlagError, match='unts_of_mine'):
+    command_line.parse(flags.FLAGS, ['evaluate', *words, '--unts_of_mine=3'])

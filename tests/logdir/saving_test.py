@@ -117,6 +117,8 @@ def test_what_killed_saves_have_left_is_removed(session, tmp_path):
   (tmp_path / '.unfinished_0123').mkdir()
   (tmp_path / '.unfinished_0123' / 'model.ckpt-6.index').write_text('')
   (tmp_path / 'model.ckpt-6.index.tempstate123').write_text('')
+  # Killed between the renames of the data and the index.
+  (tmp_path / 'model.ckpt-7.data-00000-of-00001').write_text('')
   writer.remove_unfinished()
   assert list_names(tmp_path) == files_of(5)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import partial_names
 from distmnist.logdir import saving, slice_copy
 
 VALUES = {
@@ -18,7 +19,7 @@ VALUES = {
 
 @pytest.mark.parametrize('slice_bytes', [1, 20, 2**25])
 def test_the_copy_is_the_same(tmp_path, tf_session, monkeypatch, slice_bytes):
-  monkeypatch.setattr(slice_copy, 'SLICE_BYTES', slice_bytes)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', slice_bytes)
   saving.CheckpointWriter(str(tmp_path), 5).save_values(VALUES, 7)
   target = f'{tmp_path}/copy/it'
   os.makedirs(os.path.dirname(target))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
-from distmnist.logdir import checkpoint_files, saving, slice_copy, whole_copy
+from distmnist.common import cli, partial_names
+from distmnist.logdir import checkpoint_files, saving, whole_copy
 from tests.logdir.checkpoints_test import truncate
 from tests.support import partial
 
@@ -34,7 +34,7 @@ def put_together(both, folder):
 def test_rows_that_were_touched_replace_those_of_the_base(
   both, tmp_path, monkeypatch, slice_bytes
 ):
-  monkeypatch.setattr(slice_copy, 'SLICE_BYTES', slice_bytes)
+  monkeypatch.setattr(partial_names, 'SLICE_BYTES', slice_bytes)
   path = put_together(both, tmp_path)
   reader = tf.train.load_checkpoint(path)
   names = reader.get_variable_to_shape_map()

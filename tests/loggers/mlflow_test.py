@@ -14,6 +14,8 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch):
 
 def test_a_name_that_it_would_refuse_is_made_one_that_it_takes():
   assert mlflow._name('worker 0', 'recall@10 (é)') == 'worker_0/recall_10 _é_'
+  assert mlflow._name('test', '/a//../b/') == 'test/_/a/_/_/b/_'
+  assert mlflow._name('test', 'a/.b..') == 'test/a/.b..'
 
 
 @pytest.mark.slow

@@ -1,0 +1,56 @@
+"""Variables that a checkpoint may have under another name than their own."""
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.logdir import checkpoints
+
+# Graph collection of pairs (name of a variable, callable).
+_FINDERS = 'distmnist/other_names'
+
+
+def add(variable, find):
+  """Has checkpoints searched for a variable that they lack by its name.
+
+  Args:
+    variable: tf.Variable, whole.
+    find: callable(names in a checkpoint) -> the name there, or None.
+  """
+  tf.add_to_collection(_FINDERS, (variable.op.name, find))
+
+
+def choose(variables):
+  """Returns those of `variables`, a list, for which `add` was called."""
+  finders = _find_all()
+  return [v for v in variables if v.op.name in finders]
+
+
+def choose_lost(path, variables):
+  """Returns those of `choose` that a checkpoint has under no name at all."""
+  saved = checkpoints.read_shapes(path)
+  return [v for v in choose(variables) if not _find_name(v, saved)]
+
+
+def load(session, path, variables):
+  """Gives `variables`, a list, what a checkpoint has of them.
+
+  Args:
+    session: tf.Session.
+    path: str, a whole checkpoint on this machine.
+    variables: list of tf.Variable, each whole.
+  """
+  reader = tf.train.load_checkpoint(path)
+  saved = reader.get_variable_to_shape_map()
+  for variable in variables:
+    if name := _find_name(variable, saved):
+      initializer = variable.initializer
+      session.run(initializer, {initializer.inputs[1]: reader.get_tensor(name)})
+
+
+def _find_name(variable, saved):
+  name = variable.op.name
+  find = _find_all().get(name, lambda saved: None)
+  return name if name in saved else find(saved)
+
+
+def _find_all():
+  return dict(tf.get_collection(_FINDERS))
