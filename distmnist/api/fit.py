@@ -5,20 +5,28 @@ import glob
 import os
 import tempfile
 
-from distmnist.api import process, training
+from distmnist.api import fit_arguments, process, training
 from distmnist.storage import paths, urls
 
-# Keras optimizers, their names here, and which of their settings are flags.
+# Keras optimizers, their names here, which of their settings are flags, and
+# what else makes TensorFlow 1's compute as Keras's do.
 _OPTIMIZERS = {
-  'SGD': ('sgd', ()),
-  'Adam': ('adam', ()),
-  'AdamW': ('adamw', ('weight_decay',)),
-  'Adagrad': ('adagrad', ()),
-  'RMSprop': ('rmsprop', ('momentum',)),
+  'SGD': ('sgd', (), {}),
+  'Adam': ('adam', ('epsilon',), {}),
+  'AdamW': ('adamw', ('epsilon',), {}),
+  'Adagrad': ('adagrad', (), {}),
+  'RMSprop': ('rmsprop', ('momentum', 'epsilon'), {'first_mean_square': 0}),
 }
 
 # Settings of Keras's optimizers that are read by name, or that change nothing.
-_SAID = 'name', 'learning_rate', 'momentum', 'nesterov', 'global_clipnorm'
+_SAID = (
+  'name',
+  'learning_rate',
+  'momentum',
+  'nesterov',
+  'global_clipnorm',
+  'weight_decay',
+)
 
 
 def fit(
@@ -27,6 +35,7 @@ def fit(
   y,
   *,
   validation_data=None,
+  validation_split=None,
   logdir=None,
   on_line=None,
   **settings,
@@ -39,17 +48,19 @@ def fit(
   Args:
     model: keras.Model, compiled. Its classes must be Keras's own, or registered
       in a package that the tasks can import as well.
-    x, y: arrays [n, ...], or dicts, tuples or lists of arrays.
+    x: array [n, ...], or a dict, tuple or list of arrays.
+    y: array [n, ...].
     validation_data: (x, y) on which the model is judged; None for the training
       data.
+    validation_split: float, the part of x and y, their last examples, on which
+      it is judged instead of being trained.
     logdir: str, where checkpoints and reports are kept, and from which the same
       call resumes; None keeps nothing. With another model, or other x and y, it
       is refused.
-    on_line: callable(line), called with each line that the training prints; see
-      training.run.
-    **settings: flags, see distmnist.run. By default epochs=1, batch_size=32
-      (the examples in one worker's batch), and the optimizer and its learning
-      rate are those that the model was compiled with.
+    on_line: callable(line), see training.run.
+    **settings: flags, see distmnist.run. By default epochs=1 (unless there are
+      train_steps), batch_size=32 (the examples in one worker's batch), and the
+      optimizer and its learning rate are those of the compiled model.
 
   Returns:
     (model, training.Report): the same model, with the weights of the last step,
@@ -57,25 +68,42 @@ def fit(
 
   Raises:
     process.Error: the training has failed.
-    ValueError: the model is not compiled, or no flags say what its optimizer
-      does; validation_data is not a pair, or has other names than x and y;
-      `logdir` is the address of a store, or has the training of another model
-      or of other examples; or an array has objects that are no text.
+    ValueError: the model is not compiled, or there are no flags for its
+      optimizer; an argument is for Keras's own fit; the arrays do not fit each
+      other or have objects that are no text; `logdir` is in a store, has the
+      training of another model or of other examples, or is missing and the
+      launcher is for other hosts.
   """
+  settings = {name: x for name, x in settings.items() if x is not None}
+  given = training.read_flags(training.make_words(None, settings))
+  logdir = logdir or given.get('logdir')
+  _check_is_no_store(logdir)
+  fit_arguments.check(settings)
+  training.check_is_shared(given, logdir)
+  defaults = _choose_defaults(model, given)
+  splits = fit_arguments.make_splits(x, y, validation_data, validation_split)
+  with _opened(logdir) as logdir:
+    folder = os.path.join(logdir, 'fitted')
+    settings = defaults | settings
+    settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
+    return _train(model, folder, splits, settings)
+
+
+def _check_is_no_store(logdir):
   if logdir and urls.is_remote(logdir):
     raise ValueError(
       f'logdir={logdir!r} is in a store, but fit passes the model and the '
       'arrays to the tasks as files in it: expected a folder (distmnist.run '
       'takes both)'
     )
-  if 'optimizer' not in settings:
-    settings = _read_optimizer(model, 'learning_rate' in settings) | settings
-  splits = _make_splits((x, y), validation_data)
-  with _opened(logdir) as logdir:
-    folder = os.path.join(logdir, 'fitted')
-    settings = {'epochs': 1, 'batch_size': 32} | settings
-    settings |= {'logdir': logdir, 'fitted_dir': folder, 'on_line': on_line}
-    return _train(model, folder, splits, settings)
+
+
+def _choose_defaults(model, given):
+  """Returns the settings (dict) that no argument and no flagfile gives."""
+  defaults = {'batch_size': 32}
+  if 'optimizer' not in given:
+    defaults |= _read_optimizer(model, 'learning_rate' in given)
+  return {name: x for name, x in defaults.items() if name not in given}
 
 
 @contextlib.contextmanager
@@ -103,15 +131,6 @@ def _opened(logdir):
         remove(entry.path)
     if not kept:
       os.rmdir(temporary)
-
-
-def _make_splits(train, validation):
-  """Returns {name: (x, y)}; `validation` may be None."""
-  if validation is None:
-    return {'train': train}
-  if not isinstance(validation, (tuple, list)) or len(validation) != 2:
-    raise ValueError('validation_data: expected (x, y), without weights')
-  return {'train': train, 'validation': validation}
 
 
 def _train(model, folder, splits, settings):
@@ -146,7 +165,7 @@ def _read_optimizer(model, has_rate=False):
     has_rate: bool, whether the caller gives a learning rate in its place.
 
   Raises:
-    ValueError: there is none, or no flags say the same.
+    ValueError: there is none, or there are no flags for it.
   """
   if not model.compiled:
     raise ValueError('the model is not compiled: expected model.compile(...)')
@@ -157,13 +176,16 @@ def _read_optimizer(model, has_rate=False):
       f'the model is compiled with {name}: expected one of '
       f'{", ".join(_OPTIMIZERS)}, or optimizer= and learning_rate= here'
     )
-  ours, taken = _OPTIMIZERS[name]
-  settings = {key: getattr(optimizer, key) for key in taken}
+  ours, taken, fixed = _OPTIMIZERS[name]
+  settings = fixed | {key: getattr(optimizer, key) for key in taken}
   if name == 'SGD' and optimizer.momentum:
     ours = 'nesterov' if optimizer.nesterov else 'momentum'
     settings['momentum'] = optimizer.momentum
   if optimizer.global_clipnorm:
     settings['clip_norm'] = optimizer.global_clipnorm
+  if optimizer.weight_decay is not None:
+    settings['weight_decay'] = optimizer.weight_decay
+    settings['decay_biases'] = True
   _check_settings(optimizer, {*settings, *_SAID})
   settings['optimizer'] = ours
   if not has_rate:
@@ -172,19 +194,24 @@ def _read_optimizer(model, has_rate=False):
 
 
 def _check_settings(optimizer, said):
-  """Raises ValueError for a setting that no flag says and is not the default.
+  """Raises ValueError for one that no flag can set and that is not the default.
 
   Args:
     optimizer: keras.optimizers.Optimizer.
     said: set of the names of the others.
   """
+  if hasattr(optimizer, '_exclude_from_weight_decay'):
+    raise ValueError(
+      'the model is compiled with exclude_from_weight_decay, which no flag can '
+      'set: expected none, or optimizer= and weight_decay= here'
+    )
   usual = type(optimizer)().get_config()
   for key, value in optimizer.get_config().items():
     if key not in said and value != usual.get(key):
       raise ValueError(
         f'the model is compiled with {type(optimizer).__name__}({key}={value}),'
-        f' which no flag says: expected {usual.get(key)}, or optimizer= and '
-        'learning_rate= here'
+        f' which no flag can set: expected {key}={usual.get(key)}, or '
+        'optimizer= and learning_rate= here'
       )
 
 

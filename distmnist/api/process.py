@@ -136,4 +136,9 @@ def _find_sentence(lines, code):
     _, is_error, text = line.partition(': error: ')
     if is_error:
       return text
+  if not code:
+    return (
+      'nothing was trained, and there is no report: dry_run, help, '
+      'download_only and the like are for python -m distmnist.launch'
+    )
   return f'the training has ended with exit code {code}'

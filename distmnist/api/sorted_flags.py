@@ -2,18 +2,25 @@
 
   python -m distmnist.api.sorted_flags launch --num_workers=3 --strategy=easgd
 
-Flags that the program knows go before the --, the others after it.
+Flags that the program knows go before the --, the others after it; so do those
+of a --flagfile.
 """
 
+import contextlib
 import importlib
 import sys
 
 from absl import flags
 
+from distmnist.common import command_line
+
 
 def sort(words):
   """Returns the words (list of str) as launch and sweep take them."""
   ours, others = [], []
+  # One that cannot be read is left to the program, which says so.
+  with contextlib.suppress(command_line.FlagFileError):
+    words = command_line.expand(words)
   for word in words:
     name = word.removeprefix('--').partition('=')[0]
     # The words that say what a sweep tries are not flags.

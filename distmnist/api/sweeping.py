@@ -5,6 +5,8 @@ import os
 
 from distmnist.api import process, training
 
+_TEXTS = 'trial', 'state', 'cause'
+
 
 class SweepReport(list):
   """The trials of a sweep, best first, each a dict like a row of results.csv.
@@ -39,7 +41,7 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
     problem: see training.run.
     on_line: callable(line), called with each line that the sweep prints.
     sweep_dir: str, the folder of the trials, from which the same call resumes;
-      None for one that is removed at the end.
+      None for one on this machine that is removed at the end.
     **settings: flags of sweep (parallel, random, halving, zip, runner, ...), of
       launch (num_ps, num_workers, launcher, ...) and of train, which all trials
       get.
@@ -50,32 +52,40 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
   Raises:
     process.Error: a wrong setting, or the sweep was stopped. Trials that fail
       are in the report.
+    ValueError: a launcher or runner for other hosts without a sweep_dir.
     KeyboardInterrupt: passed on once the trials are stopped.
   """
   words = [_make_word(name, values) for name, values in choices.items()]
   words += training.make_words(problem, settings)
-  with _Sweep(words, on_line, sweep_dir) as running:
+  given = training.read_flags(words)
+  sweep_dir = sweep_dir or given.get('sweep_dir')
+  training.check_is_shared(given, sweep_dir, 'sweep_dir')
+  with _Sweep(words, on_line, sweep_dir, choices) as running:
     return running.result()
 
 
 def _make_word(name, values):
   if isinstance(values, str):
     return f'{name}={values}'
-  texts = [
-    ','.join(map(str, value if isinstance(value, (list, tuple)) else [value]))
-    for value in values
-  ]
+  texts = [*map(_format, values)]
   # If any value contains commas, semicolons separate the values.
   if not any(',' in text for text in texts):
     return f'{name}={",".join(texts)}'
   return f'{name}={";".join(texts)}{";" if len(texts) == 1 else ""}'
 
 
+def _format(value):
+  return ','.join(
+    map(str, value if isinstance(value, (list, tuple)) else [value])
+  )
+
+
 class _Sweep(process.Process):
   """A running sweep."""
 
-  def __init__(self, words, on_line, sweep_dir):
+  def __init__(self, words, on_line, sweep_dir, choices):
     self._take = on_line
+    self._choices = choices
     self._sweep_dir = sweep_dir and os.path.expanduser(sweep_dir)
     super().__init__('sweep', words)
 
@@ -89,9 +99,24 @@ class _Sweep(process.Process):
       return None
     with open(path, encoding='utf-8', newline='') as file:
       return SweepReport(
-        {name: _parse(text) for name, text in row.items()}
-        for row in csv.DictReader(file)
+        _read_row(row, self._choices) for row in csv.DictReader(file)
       )
+
+
+def _read_row(row, choices):
+  """Returns a row of results.csv with the values that were tried, as given.
+
+  Args:
+    row: {name of the column: str}.
+    choices: see run_sweep.
+  """
+  found = {}
+  for name, text in row.items():
+    tried = choices.get(name, ())
+    given = {} if isinstance(tried, str) else {_format(v): v for v in tried}
+    parsed = (text or None) if name in _TEXTS else _parse(text)
+    found[name] = given.get(text, parsed)
+  return found
 
 
 def _parse(text):

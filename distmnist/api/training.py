@@ -1,11 +1,14 @@
 """A training as a call: run waits for its end, start does not."""
 
+import contextlib
 import json
 import os
 import types
 
 from distmnist.api import cell, curve, process
-from distmnist.storage import paths
+from distmnist.storage import paths, urls
+
+_THIS_MACHINE = None, 'local'
 
 
 class Report(dict):
@@ -53,7 +56,8 @@ def run(problem=None, on_line=None, **settings):
       default it is printed, and a notebook cell also shows the cost curve.
     **settings: flags of launch and train by their names: num_ps, num_workers,
       launcher, strategy, epochs, logdir, ... True and False stand for --name
-      and --noname, a list for its items joined by commas.
+      and --noname, a list for its items joined by commas. They win over those
+      of a flagfile.
 
   Raises:
     process.Error: a wrong setting, or the training has failed.
@@ -73,25 +77,61 @@ def start(problem=None, on_line=None, **settings):
     ValueError: a launcher for other hosts without a logdir.
   """
   words = make_words(problem, settings)
-  if settings.get('launcher', 'local') == 'local':
-    return Training(words, on_line)
-  if not settings.get('logdir'):
+  given = read_flags(words)
+  logdir = given.get('logdir')
+  check_is_shared(given, logdir)
+  if given.get('launcher') in _THIS_MACHINE:
+    return Training(words, on_line, given.get('report_file'))
+  return Training(words, on_line, os.path.join(logdir, 'report.json'))
+
+
+def check_is_shared(given, folder, name='logdir'):
+  """Raises ValueError for tasks on other hosts without a folder.
+
+  Args:
+    given: dict, see read_flags.
+    folder: str or None.
+    name: str, what the caller calls the folder.
+  """
+  far = None
+  if given.get('launcher') not in _THIS_MACHINE:
+    far = 'launcher'
+  elif given.get('runner') == 'spark':  # Of a sweep.
+    far = None if given.get('master', '').startswith('local') else 'runner'
+  if far and not folder:
     raise ValueError(
-      f'launcher={settings["launcher"]!r} without logdir: expected a folder, '
-      'for the report, that all hosts and this machine share'
+      f'{far}={given[far]!r} without {name}: expected a folder, for the '
+      'report, that all hosts and this machine share'
     )
-  return Training(
-    words, on_line, os.path.join(settings['logdir'], 'report.json')
-  )
+
+
+def read_flags(words):
+  """Returns {name: value} of flags with a value, those of flag files as well.
+
+  A flag file that cannot be read has none, which the program will say.
+
+  Args:
+    words: list of str, see make_words.
+  """
+  from distmnist.common import command_line  # noqa: PLC0415  Needs absl.
+
+  with contextlib.suppress(command_line.FlagFileError):
+    words = command_line.expand(words)
+  found = [word.lstrip('-').partition('=') for word in words if word[:1] == '-']
+  return {name: value for name, _, value in found}
 
 
 def make_words(problem, settings):
-  """Returns the flags (list of str) of `run`'s arguments."""
+  """Returns the flags (list of str) of `run`'s arguments.
+
+  A flagfile comes first: what the call itself says wins, in whatever order.
+  """
   if isinstance(problem, types.ModuleType):
     problem = problem.__file__
   if problem is not None:
     settings = {'problem': os.fspath(problem), **settings}
-  return [_make_word(n, v) for n, v in settings.items() if v is not None]
+  words = [_make_word(n, v) for n, v in settings.items() if v is not None]
+  return sorted(words, key=lambda word: not word.startswith('--flagfile='))
 
 
 def _make_word(name, value):
@@ -116,7 +156,7 @@ class Training(process.Process):
       report_path: str, where the report will be; by default in a file for this
         call, on this machine.
     """
-    self._report_path = report_path
+    self._report_path = report_path and urls.expand(os.fspath(report_path))
     self._curve = curve.Curve()
     self._show = on_line or cell.make_on_line(self._curve)
     super().__init__('launch', words)

@@ -4,31 +4,36 @@ import os
 import tempfile
 
 import keras
+import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist import runtime
-from distmnist.api import fit, process
+from distmnist.api import fit, process, training
+from distmnist.nn import optimizers
+
+X = np.ones([3, 1], np.float32)
+
+
+def without_decay(optimizer):
+  optimizer.exclude_from_weight_decay(var_names=['bias'])
+  return optimizer
 
 
 @pytest.mark.parametrize(
   'optimizer, settings',
   [
-    (lambda: 'adam', {'optimizer': 'adam', 'learning_rate': 0.001}),
+    (
+      lambda: 'adam',
+      {'optimizer': 'adam', 'learning_rate': 0.001, 'epsilon': 1e-7},
+    ),
     (
       lambda: keras.optimizers.SGD(0.5, momentum=0.75, nesterov=True),
       {'optimizer': 'nesterov', 'learning_rate': 0.5, 'momentum': 0.75},
     ),
     (
-      lambda: keras.optimizers.RMSprop(0.25, momentum=0.5),
-      {'optimizer': 'rmsprop', 'learning_rate': 0.25, 'momentum': 0.5},
-    ),
-    (
-      lambda: keras.optimizers.AdamW(0.25, weight_decay=0.5),
-      {'optimizer': 'adamw', 'learning_rate': 0.25, 'weight_decay': 0.5},
-    ),
-    (
-      lambda: keras.optimizers.Adam(0.25, global_clipnorm=2.0),
-      {'optimizer': 'adam', 'learning_rate': 0.25, 'clip_norm': 2.0},
+      lambda: keras.optimizers.Adagrad(0.25, global_clipnorm=2.0),
+      {'optimizer': 'adagrad', 'learning_rate': 0.25, 'clip_norm': 2.0},
     ),
     (lambda: 'sgd', {'optimizer': 'sgd', 'learning_rate': 0.01}),
   ],
@@ -39,6 +44,53 @@ def test_the_optimizer_is_the_one_that_is_compiled(optimizer, settings):
     model.compile(optimizer(), 'mse')
     found = fit._read_optimizer(model)
   assert found == pytest.approx(settings)
+
+
+@pytest.mark.parametrize(
+  'make_optimizer',
+  [
+    lambda: keras.optimizers.SGD(0.5, momentum=0.75),
+    lambda: keras.optimizers.SGD(0.5, 0.75, nesterov=True, weight_decay=0.5),
+    lambda: keras.optimizers.Adam(0.25, epsilon=0.1, global_clipnorm=0.3),
+    lambda: keras.optimizers.Adam(0.25, weight_decay=0.1),
+    lambda: keras.optimizers.AdamW(0.25),
+    lambda: keras.optimizers.Adagrad(0.25),
+    lambda: keras.optimizers.RMSprop(0.25),
+    lambda: keras.optimizers.RMSprop(0.25, momentum=0.5),
+  ],
+)
+def test_its_steps_are_those_of_keras(tf_session, set_flags, make_optimizer):
+  start = [np.float32([[1, -2]]), np.float32([3, 0.5])]
+  # Some so small that what is added to their roots counts.
+  rng = np.random.default_rng(2)
+  steps = [
+    [np.float32(rng.normal(size=w.shape) * [1, 1e-7]) for w in start]
+    for _ in range(3)
+  ]
+  with runtime.eagerly():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(2)])
+    model.compile(make_optimizer(), 'mse')
+    model.set_weights(start)
+    for step in steps:
+      model.optimizer.apply(
+        [keras.ops.convert_to_tensor(g) for g in step],
+        model.trainable_variables,
+      )
+    expected = model.get_weights()
+    words = training.make_words(None, fit._read_optimizer(model))
+  set_flags(*words)
+  make, _ = optimizers.from_flags(tf.train.get_or_create_global_step(), 1)
+  weights = [
+    tf.get_variable(f'w{i}', initializer=w) for i, w in enumerate(start)
+  ]
+  gradients = [tf.placeholder(tf.float32, w.shape) for w in start]
+  products = [w * g for w, g in zip(weights, gradients, strict=True)]
+  train_op = make().minimize(tf.add_n([tf.reduce_sum(p) for p in products]))
+  tf_session.run(tf.global_variables_initializer())
+  for step in steps:
+    tf_session.run(train_op, dict(zip(gradients, step, strict=True)))
+  for found, wanted in zip(tf_session.run(weights), expected, strict=True):
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_one_that_is_not_known_and_none_are_refused():
@@ -59,7 +111,10 @@ def test_one_that_is_not_known_and_none_are_refused():
       r'Adam\(beta_1=0.5\), which no',
     ),
     (lambda: keras.optimizers.SGD(clipnorm=1.0), r'SGD\(clipnorm=1.0\), which'),
-    (lambda: keras.optimizers.Adam(weight_decay=0.1), 'weight_decay=0.1'),
+    (
+      lambda: without_decay(keras.optimizers.AdamW()),
+      'compiled with exclude_from_weight_decay, which no flag can set',
+    ),
     (
       lambda: keras.optimizers.Adam(
         keras.optimizers.schedules.CosineDecay(0.1, 9)
@@ -100,8 +155,17 @@ def test_a_run_that_begins_anew_has_the_model_of_its_call(
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
     model.compile('sgd', 'mse')
     with pytest.raises(InterruptedError):
-      fit.fit(model, None, None, logdir=str(tmp_path), resume=resume)
+      fit.fit(model, X, X, logdir=str(tmp_path), resume=resume)
   assert found == [is_resumed]
+
+
+def test_a_list_of_numbers_is_no_array():
+  message = '0.5 is a single value: expected an array'
+  with runtime.eagerly():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+    with pytest.raises(ValueError, match=message):
+      fit.fit(model, np.zeros([2, 1]), [0.5, 1.0])
 
 
 def test_a_store_is_refused_in_one_line():
@@ -127,5 +191,43 @@ def test_of_a_temporary_folder_the_logs_that_an_error_names_stay(
 
   monkeypatch.setattr(fit, '_train', fail)
   with pytest.raises(type(error) if left else error):
-    fit.fit(None, 0, 0, optimizer='sgd')
+    fit.fit(None, X, X, optimizer='sgd')
   assert [os.listdir(f) for f in tmp_path.iterdir()] == ([left] if left else [])
+
+
+def test_other_hosts_need_a_logdir_that_they_share():
+  with pytest.raises(ValueError, match="launcher='ssh' without logdir: expec"):
+    fit.fit(None, X, X, optimizer='sgd', launcher='ssh')
+
+
+@pytest.mark.parametrize(
+  'given, words',
+  [
+    ({'train_steps': 9}, {'train_steps': 9, 'batch_size': 32}),
+    ({'batch_size': None, 'epochs': 2}, {'batch_size': 32, 'epochs': 2}),
+    ({'flagfile': 'fit.flags', 'epochs': 2}, {'epochs': 2}),
+  ],
+)
+def test_a_setting_that_is_given_is_not_cut_short(
+  monkeypatch, tmp_path, given, words
+):
+  found = {}
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'fit.flags').write_text('--batch_size=8\n--logdir=run\n')
+  monkeypatch.setattr(fit, '_train', lambda *args: found.update(args[-1]))
+  fit.fit(None, X, X, optimizer='sgd', **given)
+  names = 'train_steps', 'batch_size', 'epochs'
+  assert {n: x for n, x in found.items() if n in names} == words
+  assert (found['logdir'] == 'run') == ('flagfile' in given)
+
+
+def test_a_model_without_a_shape_is_made_for_what_numpy_takes(monkeypatch):
+  def fill(folder, model, splits, is_resumed):
+    raise InterruptedError(model.built)
+
+  monkeypatch.setattr('distmnist.problems.fitted.fill', fill)
+  with runtime.eagerly():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+    with pytest.raises(InterruptedError, match='True'):
+      fit.fit(model, memoryview(X), X)

@@ -9,3 +9,5 @@ def test_the_sentence_of_the_task_that_failed_is_found():
   assert process._find_sentence(['step 1'], 137) == (
     'the training has ended with exit code 137'
   )
+  said = process._find_sentence(['python -m distmnist.train'], 0)
+  assert said.startswith('nothing was trained, and there is no report: dry_run')

@@ -28,3 +28,15 @@ def test_what_a_sweep_tries_goes_before_the_flags_of_its_trials():
   assert sorted_flags.sort(words) == [
     *('batch_size=5,6', '--noretry_failed', '--random=2', '--', '--of_train=1')
   ]
+
+
+def test_a_flagfile_may_have_flags_of_both(tmp_path):
+  path = tmp_path / 'x.flags'
+  path.write_text('--random=3\n--of_train=1\n')
+  assert sorted_flags.sort([f'--flagfile={path}', '--of_train=2']) == [
+    *('--random=3', '--', '--of_train=1', '--of_train=2')
+  ]
+  missing = '--flagfile=/no.flags'
+  assert sorted_flags.sort([missing, '--random=2']) == [
+    *('--random=2', '--', missing)
+  ]

@@ -28,6 +28,33 @@ def test_the_best_is_the_first_that_has_a_result():
       sweeping.SweepReport(rows).best  # noqa: B018
 
 
+@pytest.mark.parametrize(
+  'settings, given',
+  [
+    ({'launcher': 'ssh', 'hosts': 'a,b'}, "launcher='ssh'"),
+    ({'runner': 'spark', 'master': 'spark://a:7077'}, "runner='spark'"),
+  ],
+)
+def test_other_hosts_need_a_folder(settings, given):
+  with pytest.raises(ValueError, match=f'{given} without sweep_dir: expected'):
+    distmnist.run_sweep({'units': [1, 2]}, **settings)
+
+
+def test_a_row_has_the_names_and_values_that_were_given():
+  choices = {'units': [[3, 1], 5], 'kind': ['1_0', '01'], 'rate': '1e-4..1'}
+  row = {'trial': '01', 'units': '3,1', 'kind': '1_0', 'rate': '0.5'}
+  row |= {'steps': '20', 'state': 'done', 'cause': ''}
+  assert sweeping._read_row(row, choices) == {
+    'trial': '01',
+    'units': [3, 1],
+    'kind': '1_0',
+    'rate': 0.5,
+    'steps': 20,
+    'state': 'done',
+    'cause': None,
+  }
+
+
 @pytest.mark.slow
 def test_a_sweep_is_a_call(tmp_path):
   lines = []
