@@ -50,13 +50,20 @@ def evaluate():
   problem = problem_lib.from_flags()
   if changed := problem_source.find_change(problem, logdir):
     console.print_to_stderr(changed)
-  path = None
   if not _CONTINUOUS.value:
-    path = saved_run.find_checkpoint(logdir, _make_check(problem).find)
-  evaluator = evaluation.Evaluator(problem, _load_split(problem))
-  if path:
-    print(evaluator_lib.describe(evaluator, path, _SPLIT.value))
+    check = _make_check(problem)
+
+    @functools.cache
+    def make_evaluator():  # Only if there is a checkpoint.
+      return evaluation.Evaluator(problem, _load_split(problem))
+
+    line = saved_run.use_checkpoint(
+      lambda: saved_run.find_checkpoint(logdir, check.find),
+      lambda path: evaluator_lib.describe(make_evaluator(), path, _SPLIT.value),
+    )
+    print(line)
     return
+  evaluator = evaluation.Evaluator(problem, _load_split(problem))
   for path in evaluator_lib.follow(logdir, _timeout_secs()):
     if line := evaluator_lib.describe_new(evaluator, path, _SPLIT.value):
       print(line, flush=True)

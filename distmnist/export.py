@@ -12,6 +12,8 @@ serving/saved_model.py for its signature, and a --problem as its `spec` and
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 
 # isort: split
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import errors
@@ -39,9 +41,15 @@ def main():
   if not problem.is_custom:
     shape = images.image_shape()
     checks = [divergence.without_data(problem, shape).find]
-  path = saved_run.find_checkpoint(logdir, *checks)
-  spec = problem_spec.find(problem)
-  inputs, outputs, num_bytes = export(problem, spec, path, export_dir)
+  find_spec = functools.cache(problem_spec.find)
+
+  def write(path):
+    step, spec = checkpoints.read_step(path), find_spec(problem)
+    return step, spec, *export(problem, spec, path, export_dir)
+
+  step, spec, inputs, outputs, num_bytes = saved_run.use_checkpoint(
+    lambda: saved_run.find_checkpoint(logdir, *checks), write
+  )
   served = f'{signature.describe(inputs)} -> {signature.describe(outputs)}'
   if not problem.is_custom:
     height, width, channels = spec.shape
@@ -50,7 +58,7 @@ def main():
       f'images [n, {height}, {width}, {channels}] -> {num_classes} classes'
     )
   print(
-    f'step {checkpoints.read_step(path)}  {problem.describe()}, {served}, '
+    f'step {step}  {problem.describe()}, {served}, '
     f'{num_bytes / 1e6:,.1f} MB  {export_dir}'
   )
 
@@ -81,14 +89,7 @@ def export(problem, spec, path, export_dir):
     inputs, outputs = problem_spec.build(problem, spec)
     variables = tf.global_variables()
     saved = averages.name_all(variables)
-    local = restorable.localize(path, session.graph, saved)
-    if damage := checkpoints.find_damage(path):
-      raise cli.RunError(
-        f'checkpoint {path} is not whole: {damage}; give another one by '
-        '--checkpoint'
-      )
-    tf.train.Saver(saved).restore(session, local)
-    key_map.fill(session)
+    restorable.restore(path, session, tf.train.Saver(saved), saved)
     saver = tf.train.Saver(variables)
     key_map.fill_when_loaded()
     try:

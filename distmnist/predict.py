@@ -170,7 +170,8 @@ def predict(model, arrays, num_examples):
     num_examples: int, at least 1.
 
   Raises:
-    cli.RunError: the graph fails on these examples.
+    cli.RunError: the graph fails on these examples, or an output does not fit
+      them.
   """
   console = Console(stream=sys.stderr)
   start_secs = time.monotonic()
@@ -191,7 +192,19 @@ def predict(model, arrays, num_examples):
   if len(chunks) > 1:
     secs = time.monotonic() - start_secs
     console.say(f'{num_examples:,} examples in {secs:.1f} s')
-  return {n: np.concatenate([chunk[n] for chunk in chunks]) for n in chunks[0]}
+  return {n: _join(n, [chunk[n] for chunk in chunks]) for n in chunks[0]}
+
+
+def _join(name, arrays):
+  """Returns an output of all chunks; raises cli.RunError if they do not fit."""
+  shapes = sorted({array.shape[1:] for array in arrays})
+  if len(shapes) > 1:
+    raise cli.RunError(
+      f'the model gives {name!r} of {[*shapes[0]]} for some examples and of '
+      f'{[*shapes[1]]} for others: expected one shape, whatever examples are '
+      'predicted together; a larger --chunk_size may help'
+    )
+  return np.concatenate(arrays)
 
 
 def write_and_print(parts, results, output, describe):

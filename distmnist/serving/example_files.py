@@ -16,6 +16,7 @@ import csv
 import json
 import os
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from distmnist.common import cli
 from distmnist.serving import signature
 
 _ENDINGS = '.npy', '.npz', '.jsonl', '.csv'
+# Errors of a file with another content than its name says.
+_BROKEN = ValueError, EOFError, RecursionError, csv.Error
+_BROKEN += zipfile.BadZipFile, zlib.error
 
 
 def read(path, specs):
@@ -54,8 +58,8 @@ def read(path, specs):
     raise cli.RunError(
       f'cannot read {path}: {error.strerror or error}'
     ) from error
-  except (ValueError, EOFError, csv.Error, zipfile.BadZipFile) as error:
-    reason = str(error).splitlines()[0]
+  except _BROKEN as error:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
     raise cli.RunError(
       f'{path}: {reason}; the model takes {signature.describe(specs)}'
     ) from error
@@ -67,7 +71,11 @@ def _read_npy(path, specs):
     raise ValueError(
       f'an array, but the model has {len(specs)} inputs: give an .npz'
     )
-  return dict.fromkeys(specs, np.load(path, allow_pickle=False))
+  found = np.load(path, allow_pickle=False)
+  if not isinstance(found, np.ndarray):
+    found.close()
+    raise ValueError('an .npz file by its content')
+  return dict.fromkeys(specs, found)
 
 
 def _read_npz(path, specs):
@@ -134,19 +142,18 @@ def _find_columns(name, spec, header, num_inputs):
     raise ValueError(
       f'{name} has no place in columns: give an .npz or JSON lines'
     )
-  if spec.shape.rank == 1 and name in header:
-    return [header.index(name)]
-  size = spec.shape[1] if spec.shape.rank == 2 else 1
-  if size is None:
-    size = sum(column.startswith(f'{name}_') for column in header)
-  wanted = [f'{name}_{i}' for i in range(size)]
-  if spec.shape.rank == 2 and {*wanted} <= {*header}:
+  size, wanted = 1, [name]
+  if spec.shape.rank == 2:
+    size = spec.shape[1] or sum(c.startswith(f'{name}_') for c in header)
+    wanted = [f'{name}_{i}' for i in range(size)]
+  if {*wanted} <= {*header}:
+    if twice := [column for column in wanted if header.count(column) > 1]:
+      raise ValueError(f'several columns are {twice[0]!r}: expected one')
     return [header.index(column) for column in wanted]
   if num_inputs == 1 and len(header) == size:
     return list(range(size))
-  named = wanted[:2] if spec.shape.rank == 2 else [name]
   raise ValueError(
-    f'the columns are {", ".join(header)}: expected {", ".join(named)}'
+    f'the columns are {", ".join(header)}: expected {", ".join(wanted[:2])}'
     + (' and so on' if size > 2 else '')
   )
 
@@ -185,7 +192,11 @@ def _convert(name, array, spec):
     )
     if not is_text:
       raise ValueError(f'{name} is {array.dtype.name}, not text')
-    return array.astype(object)
+    texts = array.astype(object)
+    for text in texts.flat:
+      if isinstance(text, str):
+        text.encode()  # Half a surrogate pair is no text.
+    return texts
   wanted = dtype.as_numpy_dtype
   if kind == 'O':
     array, kind = _parse(name, array, dtype), None
@@ -196,8 +207,11 @@ def _convert(name, array, spec):
       found = array.astype(wanted)
   except OverflowError as error:
     raise ValueError(f'{name} has values that are no {dtype.name}') from error
-  is_rounded = dtype.is_floating or dtype.is_complex
-  if not is_rounded and not np.array_equal(found, array):
+  if dtype.is_floating or dtype.is_complex:
+    is_same = np.array_equal(np.isinf(found), np.isinf(array))
+  else:
+    is_same = np.array_equal(found, array)
+  if not is_same:
     raise ValueError(f'{name} has values that are no {dtype.name}')
   return found
 

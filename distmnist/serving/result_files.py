@@ -2,14 +2,16 @@
 
 .csv     file, index, then a column for each value; name_0, name_1 ... for an
          output with several
-.jsonl   one example per line: {"file": ..., "index": ..., "output": ...}
-.npz     an array [n, ...] for each output
+.jsonl   one example per line: {"file": ..., "index": ..., "output": ...}; null
+         for a number that is not finite, which JSON does not have
+.npz     an array [n, ...] for each output; bfloat16 as float32
 
 An output of the name `file` or `index` is called output_file, output_index.
 """
 
 import csv
 import json
+import math
 import os
 
 import numpy as np
@@ -25,15 +27,7 @@ _NUM_VALUES = 6  # Of an array, on the screen.
 
 def check(path):
   """Raises cli.UsageError or cli.RunError if nothing can be written there."""
-  folder = os.path.dirname(path) or '.'
-  reason = None
-  if os.path.isdir(path):
-    reason = 'it is a folder'
-  elif not os.path.isdir(folder):
-    reason = f'there is no folder {folder}'
-  elif not os.access(folder, os.W_OK):
-    reason = f'{folder} is not yours to write to'
-  if reason:
+  if reason := files.find_obstacle(path):
     raise cli.RunError(f'--output={path} cannot be written: {reason}')
   if os.path.splitext(path)[1].lower() not in _ENDINGS:
     raise cli.UsageError(
@@ -125,8 +119,17 @@ def _write_csv(out, places, results):
 
 def _rows(places, results):
   for i, (path, index) in enumerate(places):
-    values = {n: _as_json(array[i]) for n, array in results.items()}
+    values = {
+      n: _without_nan(_as_json(array[i])) for n, array in results.items()
+    }
     yield {'file': path, 'index': index} | values
+
+
+def _without_nan(value):
+  if isinstance(value, list):
+    return [_without_nan(each) for each in value]
+  is_nan = isinstance(value, float) and not math.isfinite(value)
+  return None if is_nan else value
 
 
 def _as_json(value):
@@ -135,6 +138,8 @@ def _as_json(value):
   )
   if isinstance(value, list):
     return [_as_json(each) for each in value]
+  if isinstance(value, complex):
+    return str(value)
   return value.decode('utf-8', 'replace') if isinstance(value, bytes) else value
 
 
@@ -143,4 +148,6 @@ def _as_text(value):
 
 
 def _as_saved(array):
+  if array.dtype.kind == 'V':  # A type that NumPy cannot read back: bfloat16.
+    return array.astype(np.float32)
   return array.astype(bytes) if array.dtype.kind == 'O' else array

@@ -198,6 +198,7 @@ class Model:
         f'{names}): give one that distmnist.export has written'
       )
     self._infos = signatures[_SIGNATURE]
+    _check_dense(export_dir, self._infos)
     self.inputs = _make_specs(self._infos.inputs)
     self.outputs = _make_specs(self._infos.outputs)
 
@@ -206,11 +207,31 @@ class Model:
 
     Raises:
       tf.errors.OpError: the graph fails on these examples.
+      cli.RunError: an output has not one value for each example.
     """
     feed = {self._infos.inputs[n].name: array for n, array in arrays.items()}
     # By name, as a protobuf has them in any order.
     wanted = {name: self._infos.outputs[name].name for name in self.outputs}
-    return self._session.run(wanted, feed)
+    found = self._session.run(wanted, feed)
+    num_examples = len(next(iter(arrays.values())))
+    for name, array in found.items():
+      if array.shape[:1] != (num_examples,):
+        raise cli.RunError(
+          f'the model gives {name!r} of shape {[*array.shape]} for '
+          f'{num_examples:,} examples: expected [{num_examples}, ...], a value '
+          'for each; serve(outputs) of a --problem says what is served'
+        )
+    return found
+
+
+def _check_dense(export_dir, served):
+  for infos in (served.inputs, served.outputs):
+    for name, info in infos.items():
+      if info.WhichOneof('encoding') != 'name':
+        raise cli.RunError(
+          f'--export_dir={export_dir} has {name!r} as a sparse or ragged '
+          'tensor: expected a model of dense ones'
+        )
 
 
 def _make_specs(infos):

@@ -35,7 +35,6 @@ and the driver sends
   {"leave": true}    done
 """
 
-import dataclasses
 import json
 import os
 import select
@@ -44,7 +43,7 @@ import signal
 import sys
 import time
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line, owner_file
 from distmnist.common.names import ATTEMPT, CHIEF
 from distmnist.launching import jobs
 from distmnist.launching.forking import local_host
@@ -61,11 +60,7 @@ _READ_BYTES = 1 << 18
 
 def is_alive(pid):
   """Whether the process exists, and not just as a zombie."""
-  try:
-    with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
-      return file.read().rpartition(')')[2].split()[0] not in 'ZX'
-  except OSError:
-    return False
+  return owner_file.read_start(pid) is not None
 
 
 class Agent:
@@ -124,8 +119,7 @@ class Agent:
   def _run_task(self):
     task, number = self._task, self._spec['attempt']
     if number > 1:
-      env = (*task.env, (ATTEMPT, str(number)))
-      task = dataclasses.replace(task, env=env)
+      task = task.with_env((ATTEMPT, str(number)))
     grace_secs = stop_grace.parse(task.argv)
     folder = self._spec['folder']
     self._log = log_view.Log(task_logs.log_path(folder, task))
@@ -150,7 +144,7 @@ class Agent:
     if group.failure:
       return {'end': group.failure.code}
     report = None
-    logdir = jobs.flag_value(task.argv, 'logdir')
+    logdir = command_line.find_value(task.argv, 'logdir')
     if logdir and task.name == CHIEF:
       report = _read_report(os.path.expanduser(logdir))
     return {'end': 0, 'report': report}

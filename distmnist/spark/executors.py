@@ -9,9 +9,8 @@ import time
 import zipfile
 
 from distmnist.cluster import exposure
-from distmnist.common import cli, console
+from distmnist.common import cli, command_line, console
 from distmnist.common.names import PACKAGE_DIR
-from distmnist.launching import jobs
 from distmnist.spark import barrier_job
 from distmnist.storage import urls
 
@@ -24,7 +23,7 @@ _NO_PATHS = ('auto', 'never')
 def check_paths(train_flags):
   """Checks --logdir, --data_dir and --resume; see `check_path`."""
   for name in _PATH_FLAGS:
-    path = jobs.flag_value(train_flags, name)
+    path = command_line.find_value(train_flags, name)
     if path and not (name == 'resume' and path in _NO_PATHS):
       check_path(name, path)
 
@@ -71,7 +70,7 @@ def find_data_dir(train_flags, environ):
     cli.UsageError: DISTMNIST_DATA_DIR is a relative path.
   """
   path = environ.get('DISTMNIST_DATA_DIR')
-  if not path or jobs.flag_value(train_flags, 'data_dir') is not None:
+  if not path or command_line.find_value(train_flags, 'data_dir') is not None:
     return []
   check_path('data_dir', path)
   return [f'--data_dir={path}']

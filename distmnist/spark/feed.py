@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from distmnist.common import cli
-from distmnist.launching import jobs
+from distmnist.common import cli, command_line
 from distmnist.spark import barrier_job
 
 
@@ -42,7 +41,7 @@ class Feed:
         ' data, test_data = rdd.randomSplit([0.9, 0.1], seed=0)'
       )
     for name in ('dataset', 'data_dir', 'epochs_over', 'fed_dir'):
-      if jobs.flag_value(train_flags, name) is not None:
+      if command_line.find_value(train_flags, name) is not None:
         raise cli.UsageError(
           f'--{name} does not go with a feed: leave it out, as the examples'
           ' come from its data'
@@ -114,7 +113,7 @@ class Feed:
     added = ['--epochs_over=dataset']
     if not is_images:
       return added
-    if jobs.flag_value(train_flags, 'validation_images') is None:
+    if command_line.find_value(train_flags, 'validation_images') is None:
       added.append('--validation_images=0')
     return [
       *added,

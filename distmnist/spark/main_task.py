@@ -27,10 +27,9 @@ import traceback
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
+from distmnist.common import cli, command_line
 from distmnist.common.names import CHIEF
 from distmnist.data import array_folder
-from distmnist.launching import jobs
 
 
 class Context:
@@ -56,7 +55,7 @@ class Context:
     """
 
     def read(name):
-      return jobs.flag_value(words, name)
+      return command_line.find_value(words, name)
 
     self.job_name = read('job_name') or 'worker'
     self.task_index = int(read('task_index') or 0)
@@ -107,7 +106,7 @@ class Context:
 def main():
   words = sys.argv[1:]
   # Before the server starts its threads, which would otherwise get the signal.
-  is_ps = jobs.flag_value(words, 'job_name') == 'ps'
+  is_ps = command_line.find_value(words, 'job_name') == 'ps'
   ending = {signal.SIGTERM, signal.SIGINT}
   if is_ps:
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
@@ -118,7 +117,7 @@ def main():
     # The server's threads would wait for sessions that are gone.
     sys.stdout.flush()
     os._exit(0)
-  with open(jobs.flag_value(words, 'main'), encoding='ascii') as file:
+  with open(command_line.find_value(words, 'main'), encoding='ascii') as file:
     function, args = pickle.loads(base64.b64decode(file.read()))
   try:
     result = function(args, ctx)
@@ -126,7 +125,7 @@ def main():
     traceback.print_exc()
     raise _explain(function, error) from error
   if ctx.is_chief:
-    _write(jobs.flag_value(words, 'logdir'), function, result)
+    _write(command_line.find_value(words, 'logdir'), function, result)
 
 
 def _explain(function, error):

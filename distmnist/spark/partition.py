@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from distmnist.cluster import task_environment
-from distmnist.common import cli, ports
+from distmnist.common import cli, command_line, ports
 from distmnist.common.names import CHIEF, PACKAGE_DIR, SPARK_AGENT
 from distmnist.launching import jobs
 from distmnist.spark import messages as messages_lib
@@ -95,8 +95,8 @@ def _run_in_folder(context, spec, records, folder):
     num_cores=context.cpus() * spec['num_workers'],
     module=spec['module'],
   )[index]
-  task = dataclasses.replace(task, env=(*task.env, *map(tuple, spec['env'])))
-  if task.name == CHIEF and not jobs.flag_value(train_flags, 'logdir'):
+  task = task.with_env(*map(tuple, spec['env']))
+  if task.name == CHIEF and not command_line.find_value(train_flags, 'logdir'):
     # The report has to go somewhere.
     logdir = os.path.join(folder, 'logdir')
     task = dataclasses.replace(task, argv=(*task.argv, f'--logdir={logdir}'))

@@ -8,6 +8,7 @@ Each Python process of an executor loads the model once, and keeps it. One loads
 it right away, so that a wrong path gives a one-line error, not a failed job.
 """
 
+import decimal
 import functools
 import itertools
 import os
@@ -20,7 +21,8 @@ def predict(dataframe, export_dir, columns=None, batch_size=256):
   """Returns the DataFrame with a column for each output of a model.
 
   It is lazy, like any DataFrame. An output [n] becomes a column of its type, an
-  output of several numbers per row a column of flat arrays.
+  output of several numbers per row a column of flat arrays. Floats of 16 bits
+  become float, uint64 becomes decimal(20,0).
 
   Args:
     dataframe: pyspark.sql.DataFrame.
@@ -84,10 +86,15 @@ def choose_columns(inputs, outputs, columns, known):
           f'the DataFrame has no column {each!r}, only {", ".join(known)}: '
           f"name that of the model's {name} with columns={{{name!r}: ...}}"
         )
-  for name, _, _ in outputs:
+  for name, dtype, _ in outputs:
     if name in known:
       raise cli.UsageError(
         f'the DataFrame has a column {name!r} already: rename it'
+      )
+    if dtype.startswith('complex'):
+      raise cli.UsageError(
+        f'the model gives {name!r} as {dtype}, which Spark has not: serve its '
+        'parts'
       )
   return chosen
 
@@ -96,8 +103,12 @@ def _make_field(types, name, dtype, rank):
   kind = {
     'bool': types.BooleanType,
     'string': types.StringType,
+    'float16': types.FloatType,
+    'bfloat16': types.FloatType,
     'float32': types.FloatType,
     'float64': types.DoubleType,
+    # Spark makes null of what a long cannot hold.
+    'uint64': lambda: types.DecimalType(20, 0),
   }.get(dtype, types.LongType)()
   return types.StructField(name, types.ArrayType(kind) if rank > 1 else kind)
 
@@ -182,7 +193,11 @@ def _read(row, column, name, spec):
 
 def _as_values(array):
   """Returns the values of an output in Spark's types, one for each row."""
+  if array.dtype.name == 'bfloat16':  # Not one of NumPy's own.
+    array = array.astype('f')
   values = array.reshape(len(array), -1).tolist()
+  if array.dtype.name == 'uint64':
+    values = [[decimal.Decimal(number) for number in v] for v in values]
   if array.dtype.kind == 'O':
     values = [[text.decode('utf-8', 'replace') for text in v] for v in values]
   return [v[0] for v in values] if array.ndim == 1 else values

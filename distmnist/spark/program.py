@@ -42,7 +42,10 @@ class Program:
       num_ps, num_workers: int, the shape of the cluster.
       feed: dict from Feed.bring, or None.
     """
-    env = (*self.env, (LAUNCH_ID, secrets.token_hex(8)))
+    env = (
+      *self.env,
+      (LAUNCH_ID, os.environ.get(LAUNCH_ID) or secrets.token_hex(8)),
+    )
     return {
       **{'num_ps': num_ps, 'num_workers': num_workers, 'main': self.main},
       **{'module': self.module, 'train_flags': self.flags, 'env': env},

@@ -24,7 +24,7 @@ import os
 
 import numpy as np
 
-from distmnist.data import array_folder
+from distmnist.data import array_folder, side_by_side
 from distmnist.spark import layouts
 
 
@@ -199,7 +199,10 @@ def _pick_side(row, side):
   if isinstance(side, dict):
     return {name: _pick_side(row, part) for name, part in side.items()}
   if isinstance(side, (list, tuple)):
-    return np.array([row[column] for column in side])
+    values = [row[column] for column in side]
+    found = np.array(values)
+    side_by_side.check(side, values, found)
+    return found
   return row[side]
 
 

@@ -21,7 +21,7 @@ import logging
 import os
 import sys
 
-from distmnist.common import cli, console, signals
+from distmnist.common import cli, command_line, console, signals
 from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
 from distmnist.launching import jobs, run_record, run_tasks
 from distmnist.launching.screen import endings, task_logs
@@ -110,7 +110,7 @@ def run(
     executors.wait_for_slots, sc, num_tasks, options.wait_secs
   )
   wait_for_slots()
-  logdir = jobs.flag_value(program.flags, 'logdir')
+  logdir = command_line.find_value(program.flags, 'logdir')
   logs_dir = task_logs.make_logs_dir(options.logs_dir, logdir)
   executors.ship_package(sc)
   if feed:

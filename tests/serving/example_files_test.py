@@ -95,6 +95,7 @@ PLANE = {'x': tf.TensorSpec([None, 2, 2], tf.float32)}
 @pytest.mark.parametrize(
   'name, content, specs, text',
   [
+    ('x.csv', 'x_0,x_1,x_1\n1,2,3\n', X, "several columns are 'x_1': expec"),
     ('x.txt', '1', X, "the name ends in '.txt': expected one of .npy, "),
     ('x.npy', 'text', X, '.+'),
     ('x.npz', 'text', X, '.+'),
@@ -190,3 +191,36 @@ def test_the_mark_that_excel_begins_a_file_with_is_no_text(
   tmp_path, name, text
 ):
   assert read(tmp_path, name, '\ufeff' + text, X)['x'].tolist() == [[3, 4]]
+
+
+def test_a_number_too_large_for_its_input_is_named(tmp_path):
+  with pytest.raises(cli.RunError, match='x has values that are no float32'):
+    read(tmp_path, 'x.csv', 'x_0,x_1\n1e39,1\n', X)
+  found = read(tmp_path, 'x.csv', 'x_0,x_1\ninf,nan\n', X)['x']
+  np.testing.assert_equal(found, np.array([[np.inf, np.nan]], np.float32))
+
+
+def test_a_damaged_or_misnamed_file_of_arrays_is_one_line(tmp_path):
+  path = tmp_path / 'x.npz'
+  np.savez_compressed(path, x=np.random.default_rng(0).random([100, 2]))
+  packed = path.read_bytes()
+  path.write_bytes(packed[:200] + b'\xff' * 20 + packed[220:])
+  with pytest.raises(cli.RunError, match='x.npz: .+; the model takes'):
+    example_files.read(str(path), X)
+  path.rename(tmp_path / 'x.npy').write_bytes(packed)
+  with pytest.raises(cli.RunError, match='an .npz file by its content'):
+    example_files.read(str(tmp_path / 'x.npy'), X)
+
+
+@pytest.mark.parametrize(
+  'name, text, said',
+  [
+    ('x.jsonl', '[' * 9999, 'maximum recursion depth'),
+    ('x.jsonl', '"\\ud800"', 'line 1: .+ surrogates not allowed'),
+  ],
+)
+def test_what_is_no_example_is_one_line(tmp_path, name, text, said):
+  specs = {'x': tf.TensorSpec([None], tf.string)}
+  with pytest.raises(cli.RunError, match=said) as caught:
+    read(tmp_path, name, text, specs)
+  assert '\n' not in str(caught.value)

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.serving import result_files
@@ -83,3 +84,27 @@ def test_an_output_may_have_the_name_of_what_is_beside_it(tmp_path, ending):
   else:
     assert path.read_text().count('output_index') in (1, 3)
     assert 'a.npy' in path.read_text()
+
+
+def test_json_has_null_for_what_is_not_finite_and_text_for_complex(tmp_path):
+  path = tmp_path / 'x.jsonl'
+  results = {
+    'a': np.array([[np.nan, 1], [np.inf, 2], [3, 4]], np.float32),
+    'b': np.array([1 + 2j, 0, 1]),
+  }
+  result_files.write(str(path), PLACES, results)
+  found = [
+    json.loads(line, parse_constant=pytest.fail)
+    for line in path.read_text().splitlines()
+  ]
+  assert [row['a'] for row in found] == [[None, 1], [None, 2], [3, 4]]
+  assert found[0]['b'] == '(1+2j)'
+
+
+def test_bfloat16_is_a_number_in_every_file(tmp_path):
+  path = tmp_path / 'x.npz'
+  values = np.array([0.5, 1, 2], tf.bfloat16.as_numpy_dtype)
+  result_files.write(str(path), PLACES, {'a': values})
+  with np.load(path) as found:
+    assert found['a'].dtype == np.float32
+    assert found['a'].tolist() == [0.5, 1, 2]

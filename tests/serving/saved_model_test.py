@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.serving import saved_model
@@ -104,3 +105,22 @@ def test_without_the_flag_the_folder_is_asked_for(set_flags, monkeypatch):
   monkeypatch.setenv('HOME', '/home/ada')
   set_flags('--export_dir=~/model')
   assert saved_model.export_dir_from_flags() == '/home/ada/model'
+
+
+@pytest.mark.parametrize(
+  'make, said',
+  [
+    (
+      lambda x: tf.boolean_mask(x, x > 1),
+      r"gives 'y' of shape \[1\] for 2 examples: expected \[2, ...\]",
+    ),
+    (lambda x: tf.concat([x, x], 0), r'shape \[4\] for 2 examples'),
+    (lambda x: tf.sparse.from_dense(x[:, None]), 'a sparse or ragged tensor'),
+  ],
+)
+def test_an_output_without_a_value_for_each_example_is_refused(
+  tmp_path, make, said
+):
+  saved_models.write_output(tmp_path / 'model', make)
+  with pytest.raises(cli.RunError, match=said):
+    saved_model.Model(str(tmp_path / 'model')).run({'x': np.array([1, 2.0])})

@@ -88,14 +88,30 @@ class Agent:
       self.process.wait()
 
   def meet(self):
-    """Lets it in, as the driver does; returns its hello."""
+    """Lets it in, as the driver does; returns its hello.
+
+    Whoever knows an earlier owner of the port may call first, and is sent away.
+    """
     self.listener.settimeout(DEADLINE_SECS)
-    self.link = messages.Connection(self.listener.accept()[0])
-    driver = handshake.Driver(SECRET)
-    self.link.send(challenge=driver.challenge)
-    self.link.send(**driver.answer(self.read('answer')))
-    self.link.secure(driver.key, 'driver', 'agent')
-    return self.read('hello')
+    while True:
+      self.link = messages.Connection(self.listener.accept()[0])
+      driver = handshake.Driver(SECRET)
+      self.link.send(challenge=driver.challenge)
+      if answer := driver.answer(self._read_one()):
+        self.link.send(**answer)
+        self.link.secure(driver.key, 'driver', 'agent')
+        return self.read('hello')
+      self.link.close()
+
+  def _read_one(self):
+    """Returns the next message of the link; {} if it ends without one."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while self.link.is_open:
+      if received := self.link.receive(max(0, deadline - time.monotonic())):
+        [message] = received
+        return message
+      assert time.monotonic() < deadline
+    return {}
 
   def read(self, key):
     """Returns the next message with `key`; keeps the others."""
@@ -167,6 +183,15 @@ def test_a_trial_that_does_not_share_the_lock_says_on_which_executor(tmp_path):
     f'a (pid 7) does not share {path}: it has another one in its place'
   )
   agent._lock.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('said', [b'', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'])
+def test_a_stranger_on_the_port_of_the_driver_does_no_harm(tmp_path, said):
+  with Agent(tmp_path, 'worker0:count=1') as agent:
+    with socket.create_connection(agent.listener.getsockname()) as stranger:
+      stranger.sendall(said)
+    assert agent.meet()['hello'] == 'worker 0'
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Without Spark: a real one predicts in training_test.py."""
 
 import collections
+import decimal
 import itertools
 
 import numpy as np
@@ -158,6 +159,10 @@ MIXED = ['kind', 'x'], [('score', 'float32', 1)]
       "x with columns={'x': ...}",
     ),
     (
+      *((['x'], [('z', 'complex64', 1)]), {}, ['x']),
+      "the model gives 'z' as complex64, which Spark has not: serve its parts",
+    ),
+    (
       *(MIXED, {'y': 'a'}, ['a']),
       "columns names 'y', but the inputs of the model are kind, x",
     ),
@@ -219,3 +224,24 @@ def test_spark_that_fails_at_it_is_one_line():
   assert str(caught.value) == (
     'Spark cannot load the model: the executors are gone'
   )
+
+
+@pytest.mark.parametrize(
+  'dtype, kind, value',
+  [
+    (tf.float16, 'float', 0.5),
+    (tf.bfloat16, 'float', 0.5),
+    (tf.float64, 'double', 0.5),
+    (tf.uint8, 'bigint', 7),
+    (tf.uint64, 'decimal(20,0)', decimal.Decimal(2**64 - 1)),
+    (tf.bool, 'boolean', True),
+  ],
+)
+def test_an_output_keeps_its_value_in_a_type_of_spark(dtype, kind, value):
+  types = pytest.importorskip('pyspark.sql.types')
+  field = prediction._make_field(types, 'y', dtype.name, 1)
+  assert field.dataType.simpleString() == kind
+  found = prediction._as_values(
+    np.array([int(value) or value], dtype.as_numpy_dtype)
+  )
+  assert (found, type(found[0])) == ([value], type(value))

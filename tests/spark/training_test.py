@@ -1,10 +1,8 @@
 """Spark's side of the driver; the slow tests run a real local-cluster."""
 
 import functools
-import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -274,14 +272,6 @@ def test_a_signal_has_the_code_of_a_chief_that_could_not_save(tmp_path, code):
   assert caught.value.exit_code == code
 
 
-@pytest.fixture
-def why_no_spark():
-  if importlib.util.find_spec('pyspark') is None:
-    pytest.skip('no pyspark: pip install .[spark]')
-  if not (os.environ.get('JAVA_HOME') or shutil.which('java')):
-    pytest.skip('no Java: Spark needs Java 17')
-
-
 def make_env():
   return {**os.environ, 'PYTHONPATH': PYTHONPATH}
 
@@ -374,7 +364,7 @@ def find_executor(task):
 
 
 @slow
-def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
+def test_a_killed_executor_is_named_and_survived(real_spark, tmp_path):
   # fake_train would be quicker, but this is about the checkpoint.
   logdir = tmp_path / 'run'
   flags = [
@@ -416,7 +406,7 @@ def test_a_killed_executor_is_named_and_survived(why_no_spark, tmp_path):
   ],
 )
 def test_after_a_failure_or_ctrl_c_nothing_is_left(
-  why_no_spark, tmp_path, do, hit, code
+  real_spark, tmp_path, do, hit, code
 ):
   do = f'worker0:leave;ps0:leave;{do}'
   flags = [f'--do={do}', f'--folder={tmp_path}']
@@ -440,7 +430,7 @@ def test_after_a_failure_or_ctrl_c_nothing_is_left(
 
 @slow
 def test_a_program_of_spark_trains_on_its_data_and_predicts(
-  why_no_spark, tmp_path
+  real_spark, tmp_path
 ):
   done = subprocess.run(
     [sys.executable, SUPPORT / 'spark_program.py', CLUSTER, tmp_path],
