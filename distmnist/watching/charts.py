@@ -35,9 +35,9 @@ def make_lines(title, series, x_label):
       f'{x_scale.at(x):.1f},{y_scale.at(y):.1f}' for x, y in points
     )
     parts.append(
-      f'<polyline class="curve" data-name="{_escape(name)}" fill="none"'
+      f'<polyline class="curve" data-name="{html.escape(name)}" fill="none"'
       f' stroke="{colour}" stroke-width="1.5" points="{places}">'
-      f'<title>{_escape(name)}</title></polyline>'
+      f'<title>{html.escape(name)}</title></polyline>'
     )
     if len(points) == 1:
       x, y = places.split(',')
@@ -70,7 +70,7 @@ def make_bars(title, counts, x_label):
     parts.append(
       f'<rect class="bar" x="{x + 1:.1f}" y="{y:.1f}" width="{width - 2:.1f}"'
       f' height="{_HEIGHT - _BOTTOM - y:.1f}" fill="{COLOURS[0]}">'
-      f'<title>{_escape(str(number))}: {n}</title></rect>'
+      f'<title>{html.escape(str(number))}: {n}</title></rect>'
     )
     if i % every == 0:
       parts.append(
@@ -101,8 +101,8 @@ def make_spans(title, rows, marks, num_secs):
       length = max(2, x_scale.at(end) - x)
       parts.append(
         f'<rect class="life" x="{x:.1f}" y="{y + 3}" width="{length:.1f}"'
-        f' height="{_ROW - 7}" fill="#9ecae1"><title>{_escape(text)}</title>'
-        '</rect>'
+        f' height="{_ROW - 7}" fill="#9ecae1">'
+        f'<title>{html.escape(text)}</title></rect>'
       )
   bottom = height - _BOTTOM
   for name, time, text in marks:
@@ -110,7 +110,7 @@ def make_spans(title, rows, marks, num_secs):
     top, low = (_TOP, bottom) if y is None else (y, y + _ROW)
     parts.append(
       f'<path class="mark" d="M{x:.1f} {top}V{low}" stroke="#d62728"'
-      f' stroke-width="3"><title>{_escape(text)}</title></path>'
+      f' stroke-width="3"><title>{html.escape(text)}</title></path>'
     )
   parts += _make_x_axis(x_scale, bottom, 's')
   return _frame(title, parts, height, width)
@@ -175,7 +175,7 @@ def _format(number):
 
 def _text(x, y, text, anchor):
   return (
-    f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_escape(text)}'
+    f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}'
     '</text>'
   )
 
@@ -184,7 +184,7 @@ def _make_legend(series):
   """Returns the names of the lines, outside the SVG: there may be many."""
   names = ''.join(
     f'<span><b style="background:{COLOURS[i % len(COLOURS)]}"></b>'
-    f'{_escape(name)}</span>'
+    f'{html.escape(name)}</span>'
     for i, name in enumerate(series)
   )
   return f'<div class="legend">{names}</div>'
@@ -193,11 +193,7 @@ def _make_legend(series):
 def _frame(title, parts, height, width=_WIDTH):
   return (
     f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    f' role="img" aria-label="{_escape(title)}">'
-    f'<text class="title" x="{_LEFT}" y="16">{_escape(title)}</text>'
+    f' role="img" aria-label="{html.escape(title)}">'
+    f'<text class="title" x="{_LEFT}" y="16">{html.escape(title)}</text>'
     f'{"".join(parts)}</svg>'
   )
-
-
-def _escape(text):
-  return html.escape(text, quote=True)

@@ -1,5 +1,7 @@
 """The numbers in metrics.jsonl that a logger takes. Pure."""
 
+import re
+
 _SCALARS = (
   'cost',
   'examples_per_sec',
@@ -41,7 +43,16 @@ def find_flags(run):
     run: watched_run.WatchedRun.
   """
   launcher = run.state.launcher or {}
-  pairs = (
-    word.lstrip('-').partition('=') for word in launcher.get('flags', [])
-  )
-  return {name: value for name, _, value in pairs}
+  found, name = {}, None
+  for word in launcher.get('flags', []):
+    if _is_flag(word):
+      name, _, value = word.lstrip('-').partition('=')
+      found[name] = value
+    elif name:
+      found[name] = word  # Of `--name value`.
+  return found
+
+
+def _is_flag(word):
+  """Whether a word of a command line begins a flag, unlike -5."""
+  return bool(re.match(r'--?[A-Za-z]', word))

@@ -39,26 +39,29 @@ def write(logdir):
   Raises:
     OSError: it cannot be written.
   """
-  lines = metrics_file.iterate(logdir)
+  follower = metrics_file.Follower(logdir)
+  lines = follower.iterate_new()
   first = next(lines, None)
   if not first:
     return None
   lines = itertools.chain([first], lines)
   path = os.path.join(logdir, NAME)
   with files.replacing(path) as file:
-    file.write(make(logdir, lines, _read_flags(logdir)))
+    file.write(make(logdir, lines, _read_flags(logdir), follower.written))
   return path
 
 
-def make(logdir, lines, flags):
+def make(logdir, lines, flags, written=None):
   """Returns the page (str).
 
   Args:
     logdir: str.
     lines: iterable of dict by time, from metrics_file.iterate; not empty.
     flags: str, the flags of the run, one a line.
+    written: {task: time}, as run_state.RunState has it.
   """
   state = run_state.RunState()
+  state.written = written or {}
 
   def take():
     for line in lines:
@@ -71,6 +74,7 @@ def make(logdir, lines, flags):
     f'<h1>{_escape(name)}</h1>',
     f'<p>{_escape(table_text.describe_run(logdir, state))}</p>',
     _make_table(*table_text.make_cells(state.make_rows(), state.unit)),
+    _describe_clocks(history),
     '<h2>Curves</h2>',
     _make_figures(_make_curves(history, state.unit)),
     *_make_staleness(history),
@@ -191,11 +195,26 @@ def _make_figures(found):
   return f'<div class="charts">{figures}</div>'
 
 
+def _find_hosts(history):
+  return sorted({line['host'] for line in history.starts})
+
+
+def _describe_clocks(history):
+  """Returns what to know of the times of tasks on several hosts, or ''."""
+  if len(hosts := _find_hosts(history)) < 2:
+    return ''
+  return (
+    f'<p>The times of a task are by the clock of its host, one of '
+    f'{_escape(", ".join(hosts))}: if a clock is wrong, what its tasks did is '
+    'shown too early or too late.</p>'
+  )
+
+
 def _describe_versions(history):
   found = {}
   for line in history.starts:
     found |= line.get('versions') or {}
-  hosts = sorted({line['host'] for line in history.starts})
+  hosts = _find_hosts(history)
   begun = time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(history.start))
   versions = ', '.join(f'{name} {found[name]}' for name in sorted(found))
   return f'{versions}; on {", ".join(hosts)}; begun {begun}'

@@ -15,13 +15,15 @@ _COLOURS = {
 _BAR_WIDTH = 30
 
 
-def make(logdir, state, num_rows):
+def make(logdir, state, num_rows, is_ascii=False):
   """Returns what `rich` can print.
 
   Args:
     logdir: str.
     state: run_state.RunState.
     num_rows: int, how many tasks fit; those that need a look come first.
+    is_ascii: bool, whether the terminal may lack all other characters: a
+      longer substitute would spoil the lines that are drawn over.
   """
   from rich import console, table, text
 
@@ -33,14 +35,20 @@ def make(logdir, state, num_rows):
   for i, head in enumerate(heads):
     justify = 'left' if i < 2 else 'right'
     head = head.replace(' ', '\n')
-    drawn.add_column(head, justify=justify, vertical='bottom', no_wrap=True)
+    drawn.add_column(
+      text.Text(head),  # A unit may have brackets.
+      justify=justify,
+      vertical='bottom',
+      no_wrap=True,
+      overflow='crop' if is_ascii else 'ellipsis',
+    )
   for row, line in zip(shown, cells, strict=True):
     drawn.add_row(
       line[0],
       text.Text(line[1], _COLOURS.get(row.state, 'red')),
       *line[2:],
     )
-  parts = [text.Text(_make_bar(state)), drawn]
+  parts = [text.Text(_make_bar(state, *('=-' if is_ascii else '━─'))), drawn]
   if len(shown) < len(rows):
     parts.append(
       text.Text(
@@ -62,13 +70,13 @@ def choose_rows(rows, num_rows):
   return [row for row in rows if row in first]
 
 
-def _make_bar(state):
+def _make_bar(state, full, empty):
   if not (state.last_step and state.step is not None):
     return 'starting'
   part = min(1.0, state.step / state.last_step)
   done = round(_BAR_WIDTH * part)
   text = (
-    f'{"━" * done}{"─" * (_BAR_WIDTH - done)} step'
+    f'{full * done}{empty * (_BAR_WIDTH - done)} step'
     f' {min(state.step, state.last_step)}/{state.last_step}'
   )
   for split in ('validation', 'test'):

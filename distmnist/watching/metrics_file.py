@@ -227,7 +227,7 @@ def _parse(text):
   try:
     line = json.loads(text)
     is_ours = isinstance(line['time'], (int, float)) and line['task']
-    return line if is_ours and line['kind'] else None
+    return line if is_ours and line['kind'] and line['life'] else None
   except (ValueError, TypeError, KeyError):
     return None
 

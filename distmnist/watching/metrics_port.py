@@ -5,6 +5,7 @@ reads the log directory anew.
 """
 
 import http.server
+import sys
 import threading
 
 from distmnist.watching import watched_run
@@ -53,6 +54,13 @@ def _escape(text):
   return text.replace('\n', r'\n')
 
 
+class _HttpServer(http.server.ThreadingHTTPServer):
+  def handle_error(self, request, client_address):
+    # Who asks may leave before the answer.
+    if not isinstance(sys.exc_info()[1], OSError):
+      super().handle_error(request, client_address)
+
+
 class Server:
   """Answers GET /metrics in threads of its own. A context."""
 
@@ -83,7 +91,7 @@ class Server:
       def log_message(self, *_):
         pass
 
-    self._server = http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler)
+    self._server = _HttpServer(('127.0.0.1', port), Handler)
     self.port = self._server.server_address[1]
 
   def __enter__(self):

@@ -9,19 +9,19 @@ from distmnist.watching import metrics_file
 _NUM_KEPT = 500
 
 
-class _Some:
-  """Some of many things, evenly spread, and the last."""
+class _Thinned:
+  """An evenly spread part of many lines, and the last."""
 
   def __init__(self):
     self._kept, self._last = [], None
     self._num, self._every = 0, 1
 
-  def add(self, thing):
+  def add(self, line):
     if self._num % self._every == 0:
-      self._kept.append(thing)
+      self._kept.append(line)
       if len(self._kept) == 2 * _NUM_KEPT:
         self._kept, self._every = self._kept[::2], 2 * self._every
-    self._last = thing
+    self._last = line
     self._num += 1
 
   def __iter__(self):
@@ -68,8 +68,8 @@ class RunHistory:
     self._num_lines = 0
     self.starts, self.marks, self.waits = [], [], []
     self.staleness = collections.defaultdict(collections.Counter)
-    self._samples = collections.defaultdict(_Some)
-    self._evaluations = collections.defaultdict(_Some)
+    self._samples = collections.defaultdict(_Thinned)
+    self._evaluations = collections.defaultdict(_Thinned)
     self._waiting = collections.Counter()
     self._lives = {}  # (task, life): [first time, last time, last sample].
 
@@ -131,7 +131,7 @@ class RunHistory:
       over: 'time', in seconds, or 'step'.
     """
     found = {}
-    mine = (some for t, some in self._samples.items() if t.startswith(job))
+    mine = (lines for t, lines in self._samples.items() if t.startswith(job))
     for line in itertools.chain.from_iterable(mine):
       y = line.get(name, (line.get('metrics') or {}).get(name))
       x = line['time'] - self.start if over == 'time' else line.get('step')

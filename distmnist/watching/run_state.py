@@ -53,7 +53,6 @@ class RunState:
     launcher: the first line of the last launcher (dict), or None.
     has_left: bool, whether it has left its tasks to another system.
     evaluations: {split: the last line (dict) of an evaluation on it}.
-    events: list of lines (dict) of kind `event`.
     written: {task: when its file was written last}, seconds since 1970 by one
       clock for all; by default each task's own clock counts.
   """
@@ -64,8 +63,8 @@ class RunState:
     self.launcher_end = None
     self.has_left = False
     self.evaluations = {}
-    self.events = []
     self.written = {}
+    self._over = set()  # The lives of tasks that are of earlier launches.
 
   def take(self, lines):
     """Takes in lines from metrics_file.Follower; returns itself."""
@@ -73,8 +72,13 @@ class RunState:
       if line['task'] == metrics_file.LAUNCHER:
         self._take_launcher(line)
         continue
-      task = self.tasks.setdefault(line['task'], task_state.TaskState())
+      if line['life'] in self._over:
+        continue  # It ends late, or its clock is ahead.
       kind = line['kind']
+      if kind == 'start' and self.launcher_end and _is_by_hand(line):
+        self.launcher = self.launcher_end = None
+        self.tasks = _choose_tasks(self.tasks, None, self._over)
+      task = self.tasks.setdefault(line['task'], task_state.TaskState())
       if kind == 'start':
         task.begin(line)
       elif task.start and line['life'] != task.start['life']:
@@ -85,23 +89,23 @@ class RunState:
         task.end = line
       elif kind == 'evaluation':
         self.evaluations[line['split']] = line
-      elif kind == 'event':
-        self.events.append(line)
     return self
 
   def _take_launcher(self, line):
     if line['kind'] == 'start':
       self.launcher, self.launcher_end = line, None
       self.has_left = False
-      self.tasks = {}  # What follows belongs to this launch.
+      self.tasks = _choose_tasks(self.tasks, line.get('launch'), self._over)
     elif line['kind'] == 'end':
       self.launcher_end = line
     elif line['kind'] == 'event':
-      self.events.append(line)
       task = self.tasks.setdefault(line.get('about'), task_state.TaskState())
       if line['event'] == 'started':
-        task.has_exited = False
-        task.attempt = line.get('attempt', 1)
+        attempt = line.get('attempt', 1)
+        if task.start and task.start.get('attempt', 1) < attempt:
+          self._over.add(task.start['life'])
+          task = self.tasks[line['about']] = task_state.TaskState()
+        task.has_exited, task.attempt = False, attempt
       elif line['event'] == 'ended':
         task.has_exited, task.exit_code = True, line['code']
       elif line['event'] == 'left':
@@ -135,8 +139,8 @@ class RunState:
   def find_names(self):
     """Returns the names of the tasks of the run, ps first (list of str)."""
     names = self.tasks.keys() - {None}
-    if self.launcher and self.launcher.get('tasks'):
-      names = set(self.launcher['tasks'])
+    # Those that write nothing yet, and those that were started by hand.
+    names |= set((self.launcher or {}).get('tasks', ()))
     known = [name for name in names if name.split()[0] in _JOBS]
     return sorted(known, key=_order)
 
@@ -185,6 +189,34 @@ class RunState:
     if secs > max(_SILENT_SECS, _SILENT_SAMPLES * task.every_secs):
       return f'{_SILENT} {_format_secs(secs)}', False
     return last.get('state', 'starting'), True
+
+
+def _choose_tasks(tasks, launch, over):
+  """Returns those of a launch that begins.
+
+  Some may already be known: their clocks may be behind that of the launcher.
+
+  Args:
+    tasks: {name: task_state.TaskState}.
+    launch: str, its name, or None for tasks without a launcher.
+    over: set, to which the lives of tasks of other launches are added.
+  """
+  kept = {}
+  for name, task in tasks.items():
+    own = task.start and task.start.get('launch')
+    if own and own == launch:
+      kept[name] = task
+    elif own:
+      over.add(task.start['life'])
+  return kept
+
+
+def _is_by_hand(start):
+  """Whether a ps or a worker, whose first line is `start`, has no launcher.
+
+  An evaluator may join the run of one.
+  """
+  return not (start.get('launch') or start['task'].startswith('evaluator'))
 
 
 def _describe_code(code):

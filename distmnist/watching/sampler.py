@@ -12,7 +12,7 @@ import threading
 
 import distmnist
 from distmnist.common import owner_file
-from distmnist.common.names import ATTEMPT
+from distmnist.common.names import ATTEMPT, LAUNCH_ID
 from distmnist.watching import metrics_file, usage
 
 # Even if --log_secs is shorter: a line costs a millisecond of a core.
@@ -48,6 +48,7 @@ class Sampler:
       every_secs: float, from one sample to the next.
     """
     me, every_secs = owner_file.describe_self(), max(LEAST_SECS, every_secs)
+    launch = os.environ.get(LAUNCH_ID)
     self.collect = dict
     self.sinks = []
     self.ending = ''
@@ -59,10 +60,11 @@ class Sampler:
       pid=os.getpid(),
       process={name: me[name] for name in ('pid', 'machine', 'start')},
       attempt=int(os.environ.get(ATTEMPT, '1')),
+      **({'launch': launch} if launch else {}),
       versions=_find_versions(),
       every_secs=every_secs,
     )
-    self._every_secs = every_secs
+    self._every_secs = min(every_secs, threading.TIMEOUT_MAX)
     self._usage = usage.Usage()
     self._is_closed = threading.Event()
     self._lock = threading.Lock()

@@ -13,7 +13,7 @@ import threading
 import time
 
 from distmnist.common import files
-from distmnist.storage import paths, urls
+from distmnist.storage import urls
 
 _FILE = 'stop_request.json'
 _LOOK_SECS = 0.5
@@ -38,11 +38,7 @@ def write(logdir):
 
 def read(logdir):
   """Returns the wish, a dict; empty if there is none."""
-  try:
-    found = json.loads(paths.read_bytes(os.path.join(logdir, _FILE)))
-    return found if isinstance(found, dict) else {}
-  except (OSError, ValueError):
-    return {}
+  return files.read_dict(os.path.join(logdir, _FILE))
 
 
 class Watch:

@@ -30,5 +30,11 @@ def test_the_flags_are_those_of_the_launcher():
   state = types.SimpleNamespace(launcher={'flags': ['--model=cnn', '--x']})
   run = types.SimpleNamespace(state=state)
   assert forwarding.find_flags(run) == {'model': 'cnn', 'x': ''}
+  state.launcher = {'flags': ['--logdir', '/a/run', '--x', '-5', '--y=1=2']}
+  assert forwarding.find_flags(run) == {
+    'logdir': '/a/run',
+    'x': '-5',
+    'y': '1=2',
+  }
   state.launcher = None
   assert forwarding.find_flags(run) == {}

@@ -2,6 +2,7 @@
 
 import html.parser
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -93,6 +94,28 @@ def test_the_page_has_all_and_refers_to_nothing(logdir):
     *('tensorflow 2.21.0; on h; begun ', 'worker 1 100 %'),
   ):
     assert words in page.text, words
+
+
+def test_a_live_task_whose_clock_is_behind_is_not_silent(tmp_path):
+  own = {'task': 'worker 0', 'life': 'a', 'time': 5.0}
+  lines = (
+    own | {'kind': 'start', 'host': 'h', 'pid': 1},
+    own | {'kind': 'sample', 'state': 'training', 'step': 3},
+  )
+  (tmp_path / 'worker_0').mkdir()
+  text = ''.join(f'{json.dumps(line)}\n' for line in lines)
+  (tmp_path / 'worker_0' / 'metrics.jsonl').write_text(text)
+  html_report.write(str(tmp_path))
+  text = Page((tmp_path / 'report.html').read_text('utf-8')).text
+  assert 'training' in text and 'silent' not in text
+
+
+def test_of_several_hosts_the_page_says_whose_clock_counts(logdir):
+  said = 'by the clock of its host, one of h, other: if a clock is wrong'
+  lines = metrics_file.read(logdir)
+  assert said not in Page(html_report.make(logdir, lines, '')).text
+  lines[0]['host'] = 'other'
+  assert said in Page(html_report.make(logdir, lines, '')).text
 
 
 def test_where_nothing_ran_there_is_no_page(tmp_path):

@@ -53,5 +53,20 @@ def test_a_bar_shows_how_far_the_run_is():
   assert more == 'and 1 more: python -m distmnist.status --logdir=run'
 
 
+def test_a_unit_is_no_markup():
+  unit = {'state': 'training', 'unit': 'pairs [a][/b]'}
+  assert '[a][/b]/s' in draw([sample('worker 0', **unit)])
+
+
+def test_a_terminal_that_has_only_ascii_gets_no_more():
+  line = sample('worker 0', state='training', step=50, last_step=100)
+  state = run_state.RunState().take([line])
+  out = io.StringIO()
+  console = console_lib.Console(file=out, width=20)
+  console.print(live_table.make('run', state, 9, is_ascii=True))
+  text = out.getvalue()
+  assert text.isascii() and '=' * 15 + '-' * 5 in text
+
+
 def test_before_the_first_step_it_says_so():
   assert draw([sample('ps 0', state='serving')]).startswith('starting')

@@ -1,5 +1,7 @@
 """What Prometheus reads."""
 
+import socket
+import struct
 import urllib.error
 import urllib.request
 
@@ -31,6 +33,18 @@ def test_a_gauge_a_number_and_a_label_a_task(tmp_path):
   assert 'distmnist_evaluation{split="test",metric="accuracy"} 0.5' in lines
   assert 'distmnist_staleness_updates' not in text  # Nothing is known of it.
   assert text.endswith('\n')
+
+
+@pytest.mark.slow
+def test_who_leaves_before_the_answer_is_no_error(tmp_path, capfd):
+  with metrics_port.Server(str(tmp_path), 0) as server:
+    with socket.create_connection(('127.0.0.1', server.port)) as gone:
+      gone.setsockopt(
+        *(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+      )
+      gone.sendall(b'GET /metrics HTTP/1.1\r\n')
+    get(server, '/metrics')
+  assert 'Traceback' not in capfd.readouterr().err
 
 
 def test_numbers_are_whole_and_names_escaped():

@@ -150,6 +150,55 @@ def test_the_tasks_are_those_that_the_launcher_has_started():
   assert state.make_rows(4.0)[0].state == 'never seen'
 
 
+def test_a_task_is_of_its_launch_whatever_its_clock_says():
+  state = run_state.RunState().take(
+    [
+      start('worker 0', 1.0, launch='l'),
+      sample('worker 0', 2.0, **TRAINING),
+      start('launcher', 300.0, tasks=['worker 0'], launch='l'),
+    ]
+  )
+  assert state.make_rows(3.0)[0].step == 40
+  # Of the launch before: its clock is ahead.
+  state.take([start('launcher', 400.0, tasks=['worker 0'], launch='m')])
+  late = line('worker 0', 'end', 500.0, ok=True, text='')
+  assert state.take([late]).make_rows(500.0)[0].state == 'starting'
+
+
+def test_a_task_that_is_restarted_is_starting_and_not_gone():
+  event = {'about': 'worker 0', 'kind': 'event', 'life': 'x'}
+  again = {'task': 'launcher', 'time': 2.0, 'event': 'started', 'attempt': 2}
+  lines = [
+    start('launcher', tasks=['worker 0'], launcher='local'),
+    start('worker 0', process=DEAD, attempt=1),
+    sample('worker 0', 1.0, **TRAINING),
+    event | again,
+  ]
+  found = make_row(lines)
+  assert (found.state, found.restarts) == ('starting', 1)
+  # Its line may have come first: the launcher looks now and then.
+  new = start('worker 0', 1.5, 'b', attempt=2)
+  lines[3:] = [new, sample('worker 0', 1.6, 'b', **TRAINING), event | again]
+  assert make_row(lines).state == 'training'
+
+
+def test_tasks_started_by_hand_are_seen_beside_a_launch_and_after_it():
+  state = run_state.RunState().take(
+    [
+      start('launcher', tasks=['worker 0'], launcher='local', launch='l'),
+      start('worker 0', 1.0, launch='l'),
+      start('evaluator 0', 2.0, 'e'),
+    ]
+  )
+  assert state.find_names() == ['worker 0', 'evaluator 0']
+  state.take([line('launcher', 'end', 3.0, ok=True, code=0, text='')])
+  state.take([start('evaluator 0', 4.0, 'f')])
+  assert state.launcher
+  state.take([start('worker 1', 5.0, 'g'), start('worker 0', 6.0, 'h')])
+  assert state.find_names() == ['worker 0', 'worker 1']
+  assert not state.launcher and not state.launcher_end
+
+
 def test_tasks_that_the_launcher_has_left_to_a_queue_are_not_over():
   left = line('launcher', 'event', 2.0, event='left')
   state = run_state.RunState().take(

@@ -48,6 +48,14 @@ def test_all_lines_are_as_the_schema_says(make, tmp_path):
     jsonschema.validate(lines[1] | {'unknown': 1}, schema)
 
 
+def test_a_task_names_its_launch(make, tmp_path, monkeypatch):
+  monkeypatch.setenv('DISTMNIST_LAUNCH_ID', 'l')
+  make().start()
+  start, _ = read(tmp_path)
+  assert start['launch'] == 'l'
+  jsonschema.validate(start, json.loads(SCHEMA.read_text()))
+
+
 def test_samples_come_by_themselves(make, monkeypatch):
   monkeypatch.setattr(sampler, 'LEAST_SECS', 0.001)
   lines = queue.Queue()
@@ -56,6 +64,13 @@ def test_samples_come_by_themselves(make, monkeypatch):
   mine.start()
   kinds = [lines.get(timeout=20)['kind'] for _ in range(3)]
   assert kinds == ['sample'] * 3
+
+
+def test_from_one_sample_to_the_next_it_may_be_centuries(make):
+  # A warning of a thread that fails is an error of the test.
+  mine = make(every_secs=1e10).start()
+  mine._thread.join(0.05)
+  assert mine._thread.is_alive()
 
 
 def test_nothing_comes_after_the_end(make, tmp_path):
