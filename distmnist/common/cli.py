@@ -41,6 +41,8 @@ FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
 # What is no mistake of ours wherever it comes from.
 _FULL = errno.ENOSPC, errno.EDQUOT
 _FORBIDDEN = errno.EROFS, errno.EACCES
+_IN_THE_WAY = errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG
+_TOO_MANY = errno.EMFILE, errno.ENFILE
 # The last line of a program that has failed: its name, the reason.
 ERROR_LINE = re.compile(rf'{PACKAGE}\.(\w+): error: (.*)')
 # These words in an error tell a sweep that the training has diverged.
@@ -174,7 +176,10 @@ def _print_help(program, module_name, first_flags):
 def _report_os_error(program, error):
   if error.filename is None and error.errno in _FULL:
     return _report_unwritten(program, error)
-  is_theirs = error.errno in (*_FULL, *_FORBIDDEN) and error.filename
+  if error.errno in _TOO_MANY:
+    return _report(program, f'{error.strerror}: see ulimit -n', FAILED)
+  theirs = *_FULL, *_FORBIDDEN, *_IN_THE_WAY
+  is_theirs = error.errno in theirs and error.filename
   if not (is_theirs or urls.is_remote(str(error.filename))):
     return _report_unexpected(program, error)
   return _report(program, f'{error.filename}: {error.strerror}', FAILED)

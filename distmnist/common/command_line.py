@@ -2,9 +2,11 @@
 
 A flag file is UTF-8 text, one flag per line, as --name=value or --name value;
 lines that start with # or //, and what follows a # after a space, are comments.
+A # in a text in quotes is none; the quotes belong to the value.
 If there is no file configs/NAME, it is the one shipped with distmnist.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -28,6 +30,8 @@ class FlagFileError(flags.Error):
   """A --flagfile cannot be read."""
 
 
+# A text in quotes, or a comment. The one in it's does not begin a text.
+_COMMENT = re.compile(r"""((?<!\w)"[^"]*"|(?<!\w)'[^']*')|(?:^|\s)#.*""")
 # Called with the words of a command line before it is parsed.
 _before_parse = []
 
@@ -41,6 +45,12 @@ def before_parse(prepare):
     prepare: callable(list of str, without --flagfile).
   """
   _before_parse.append(prepare)
+
+
+def prepare_for(words):
+  """Has all that was given to `before_parse` called with `words`."""
+  for prepare in _before_parse:
+    prepare(words)
 
 
 def parse(values, argv, known_only=False):
@@ -60,8 +70,7 @@ def parse(values, argv, known_only=False):
   program, *words = argv
   words = expand(words)
   if values is flags.FLAGS:
-    for prepare in _before_parse:
-      prepare(words)
+    prepare_for(words)
   try:
     rest = values([program, *words], known_only=known_only)[1:]
   except (flags.IllegalFlagValueError, ValueError) as error:
@@ -96,6 +105,13 @@ def expand(words, _open=()):
       raise FlagFileError(f'--flagfile={path} reads itself')
     found += expand(_read(path), (*_open, path))
   return found
+
+
+def fits_in_file(word):
+  """Whether a flag file can hold a word (str) of a command line as it is."""
+  with contextlib.suppress(FlagFileError):
+    return _parse(word, '') == [word]
+  return False
 
 
 def find_value(words, name):
@@ -181,12 +197,16 @@ def _read(path):
   except (OSError, ValueError) as error:
     reason = getattr(error, 'strerror', None) or 'it is not UTF-8 text'
     raise FlagFileError(f'--flagfile={path} cannot be read: {reason}') from None
+  return _parse(text, path)
+
+
+def _parse(text, path):
   lines = []
   for line in text.splitlines():
-    line = re.sub(r'(^|\s)#.*', '', line).strip()
+    line = _COMMENT.sub(lambda match: match[1] or '', line).strip()
     if not line or line.startswith('//'):
       continue
-    if not line.startswith('-') or '\0' in line:
+    if not re.match(r'--?\w', line) or '\0' in line:
       raise FlagFileError(
         f'--flagfile={path}: {line[:60]!r} is not a flag: expected '
         '--name=value, one a line'

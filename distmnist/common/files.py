@@ -5,12 +5,14 @@ place is replaced or refused, never followed.
 """
 
 import contextlib
+import errno
+import json
 import logging
 import os
 import secrets
 import stat
 
-from distmnist.storage import copies, urls
+from distmnist.storage import copies, paths, urls
 
 _log = logging.getLogger(__name__)
 
@@ -52,9 +54,35 @@ def replacing(path, mode='w'):
     raise
 
 
+def read_dict(path):
+  """Returns the dict of a JSON file; {} if it is not there, or damaged."""
+  try:
+    found = json.loads(paths.read_text(path))
+  except (OSError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
+
+
+def find_obstacle(path):
+  """Returns why no file can be written at a path (str), or None."""
+  folder = os.path.dirname(path) or os.curdir
+  if os.path.isdir(path):
+    return 'it is a folder'
+  if not os.path.isdir(folder):
+    return f'there is no folder {folder}'
+  if not os.access(folder, os.W_OK):
+    return f'{folder} is not yours to write to'
+  return None
+
+
 def no_follow(path, flags):
   """For open(opener=no_follow): raises OSError if `path` itself is a link."""
-  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+  try:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+  except OSError as error:
+    if error.errno == errno.ELOOP:  # Linux speaks of many levels of links.
+      error.strerror = 'It is a link, which is not followed'
+    raise
 
 
 @contextlib.contextmanager

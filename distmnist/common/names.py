@@ -75,3 +75,5 @@ SENT_FILE = 'DISTMNIST_SENT_FILE'
 # The first port of the tasks of a host, unless told otherwise: below the ports
 # that the kernel gives to outgoing connections.
 FIRST_PORT = 2222
+# A file for each GPU of this machine, as a glob pattern.
+GPU_FILES = '/dev/nvidia[0-9]*'

@@ -29,7 +29,7 @@ def describe_self(run=None):
     'pid': os.getpid(),
     'since': time.strftime('%Y-%m-%d %H:%M:%S'),
     'machine': _read_machine(),
-    'start': _read_start(os.getpid()),
+    'start': read_start(os.getpid()),
     'has_ended': False,
   }
 
@@ -151,7 +151,7 @@ def _is_of_this_machine(found):
 def _has_ended(found):
   if found.get('has_ended'):
     return True
-  start = _read_start(found['pid'])
+  start = read_start(found['pid'])
   # A process id is reused after a while.
   return start is None or start != found['start']
 
@@ -165,7 +165,7 @@ def _read_machine():
     return None
 
 
-def _read_start(pid):
+def read_start(pid):
   """Returns when process `pid` was started, in ticks; None if it has ended."""
   try:
     with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as file:

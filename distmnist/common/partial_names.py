@@ -13,6 +13,10 @@ and so on for the ranges that follow. All other rows are those of the base.
 import hashlib
 import re
 
+# The most bytes of a variable that are saved, restored or copied at once: what
+# a save adds to the memory of the chief and of a ps.
+SLICE_BYTES = 2**25
+
 _BASE = 'distmnist/partial_of/'
 _TOUCHED = 'distmnist/touched/'
 _POSITIONS = re.compile(rf'{_TOUCHED}(\d+)-(\d+)/positions/(.+)')

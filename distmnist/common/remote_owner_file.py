@@ -58,9 +58,9 @@ class RemoteOwnerFile:
     content = json.dumps(found).encode()
     if not stores.create(place, content):
       return False
-    if stores.create(place, b'{}'):
+    if not stores.is_exclusive(place) or stores.create(place, b'{}'):
       _log.info(
-        f'{place}: this store creates an object even where one exists, so two '
+        f'{place}: this store may create an object where one exists, so two '
         f'processes that start within {_SETTLE_SECS:g} s of each other are '
         'told apart by reading it back, not by the store'
       )

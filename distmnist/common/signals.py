@@ -22,8 +22,19 @@ class SignalError(BaseException):
     self.exit_code = 128 + signum
 
 
+def is_signal(error):
+  """Whether an exception stands for a signal, such as a Ctrl-C.
+
+  Where the signal is taken in another way, Python raises nothing for it: then a
+  KeyboardInterrupt comes from the user's code.
+  """
+  is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  is_ctrl_c = is_default and isinstance(error, KeyboardInterrupt)
+  return is_ctrl_c or isinstance(error, SignalError)
+
+
 @contextlib.contextmanager
-def heeding():
+def raising():
   """Makes the first two signals raise SignalError where they arrive."""
   received = []
 

@@ -28,7 +28,7 @@ def refuse(name, folder, found):
 class Takeover:
   """An attempt of this process to become the owner of a folder."""
 
-  def __init__(self, name, folder, file, pause=time.sleep):
+  def __init__(self, name, folder, file, pause):
     """
     Args:
       name: str, what messages call the folder, such as '--logdir'.

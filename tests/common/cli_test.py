@@ -205,7 +205,13 @@ def test_what_main_holds_is_not_freed_before_the_end(capsys, error):
   capsys.readouterr()
 
 
-@pytest.mark.parametrize('number', [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize(
+  'number',
+  [
+    *(errno.ENOSPC, errno.EROFS, errno.EACCES),
+    *(errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+  ],
+)
 def test_a_disk_that_takes_nothing_is_one_line(run, number):
   def main():
     raise OSError(number, os.strerror(number), 'a/b')
@@ -214,4 +220,15 @@ def test_a_disk_that_takes_nothing_is_one_line(run, number):
   assert (code, err) == (
     1,
     f'distmnist.cli_test: error: a/b: {os.strerror(number)}\n',
+  )
+
+
+def test_too_many_open_files_are_one_line(run):
+  def main():
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), 'a/b')
+
+  code, _, err = run(main)
+  assert (code, err) == (
+    1,
+    'distmnist.cli_test: error: Too many open files: see ulimit -n\n',
   )

@@ -105,6 +105,7 @@ def test_what_follows_two_dashes_is_left_alone():
   [
     (b'\x89PNG\r\n\x1a\n\0\0', 'it is not UTF-8 text'),
     (b'learning_rate=0.1\n', "'learning_rate=0.1' is not a flag: expected"),
+    (b'--a=1\n--\n--b=2\n', "'--' is not a flag: expected --name=value"),
     (b'--a=1\n--b=\0\n', 'is not a flag: expected --name=value, one a line'),
     (b'--flagfile=%s\n', 'reads itself'),
   ],
@@ -131,3 +132,37 @@ def test_a_config_of_ones_own_comes_first(tmp_path, monkeypatch):
   (tmp_path / 'configs' / 'quickstart.flags').write_text('--mine')
   words = ['--flagfile=configs/quickstart.flags']
   assert command_line.expand(words) == ['--mine']
+
+
+@pytest.mark.parametrize(
+  'line, found',
+  [
+    ('--setup="load #2; # go" # why', '--setup="load #2; # go"'),
+    ("--patch={'a': '# b'}  # it's so", "--patch={'a': '# b'}"),
+    ("--title=it's # not 'mine'", "--title=it's"),
+    ('--a="b # no end', '--a="b'),
+    ('--a  # a "b" c', '--a'),
+  ],
+)
+def test_what_is_in_quotes_is_no_comment(tmp_path, line, found):
+  path = tmp_path / 'x.flags'
+  path.write_text(f'{line}\n')
+  assert command_line.expand([f'--flagfile={path}']) == [found]
+  assert command_line.fits_in_file(found)
+  assert command_line.fits_in_file(line) == (line == found)
+
+
+@pytest.mark.parametrize(
+  ('words', 'value'),
+  [
+    (['--logdir=a'], 'a'),
+    (['-logdir', 'a'], 'a'),
+    (['--logdir=a', '--logdir=b'], 'b'),
+    (['--logdir='], ''),
+    (['--logdir'], ''),
+    (['--logdirs=a', 'logdir=b'], None),
+    ([], None),
+  ],
+)
+def test_the_last_of_equal_flags_counts(words, value):
+  assert command_line.find_value(words, 'logdir') == value

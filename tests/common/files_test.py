@@ -51,7 +51,7 @@ def test_its_mode_is_that_of_any_file(tmp_path):
 
 def test_no_follow_refuses_a_link(tmp_path):
   (tmp_path / 'link').symlink_to(tmp_path / 'victim')
-  with pytest.raises(OSError, match='symbolic'):
+  with pytest.raises(OSError, match='is a link'):
     files.no_follow(tmp_path / 'link', os.O_CREAT)
   assert not (tmp_path / 'victim').exists()
   with open(tmp_path / 'log', 'a', opener=files.no_follow) as file:
@@ -115,3 +115,10 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     file.write('new')
     os.dup2(os.open('/dev/full', os.O_WRONLY), file.fileno())
   assert caught.value.filename == path
+
+
+def test_what_is_in_the_way_of_a_file_is_named(tmp_path):
+  assert files.find_obstacle(f'{tmp_path}/x') is None
+  assert files.find_obstacle(str(tmp_path)) == 'it is a folder'
+  there_is_none = f'there is no folder {tmp_path}/a'
+  assert files.find_obstacle(f'{tmp_path}/a/x') == there_is_none

@@ -99,7 +99,7 @@ def test_a_store_without_conditions_is_told_by_a_look(
   monkeypatch.setattr(remote_owner_file, '_SETTLE_SECS', 0.01)
   take(folder)
   [line] = logged
-  assert 'this store creates an object even where one exists' in line
+  assert 'this store may create an object where one exists' in line
   other = make(folder)
   with pytest.raises(cli.RunError, match='in use by process'):
     other.take()

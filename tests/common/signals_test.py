@@ -41,7 +41,7 @@ def pair():
   ],
 )
 def test_a_signal_is_raised_where_it_comes(earlier, signum, name, exit_code):
-  with pytest.raises(signals.SignalError) as caught, signals.heeding():
+  with pytest.raises(signals.SignalError) as caught, signals.raising():
     signal.raise_signal(signum)
   assert caught.value.signum == signum
   assert (caught.value.name, caught.value.exit_code) == (name, exit_code)
@@ -57,7 +57,7 @@ def test_no_handler_of_errors_takes_a_signal_for_one():
 
 def test_the_second_is_raised_as_the_first_and_the_third_is_not():
   came = []
-  with signals.heeding():
+  with signals.raising():
     for signum in ALL:
       try:
         signal.raise_signal(signum)
@@ -70,7 +70,7 @@ def test_the_second_is_raised_as_the_first_and_the_third_is_not():
 def test_what_is_ignored_stays_so():
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
   collected = []
-  with signals.heeding():
+  with signals.raising():
     signal.raise_signal(signal.SIGHUP)
   with signals.collecting(collected):
     signal.raise_signal(signal.SIGHUP)
