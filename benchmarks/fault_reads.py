@@ -95,7 +95,8 @@ def _find_reads(events):
   Returns:
     (reads, in_flight, left): {(stream, ticket): list of _Read}; a Counter of
     how often a batch may have been read without a line for it; the set of
-    what the last life of each worker still held at the end.
+    what each worker still held at the end, by the last of its lives that took
+    any: one that starts as training ends takes none.
   """
   reads, in_flight = collections.defaultdict(list), collections.Counter()
   lives, owners, left = {}, {}, {}
@@ -111,17 +112,25 @@ def _find_reads(events):
       life = lives[name] = _Life(name, num_in_run, reads, in_flight, owners)
     life.take_in(event)
   for (worker, _), life in lives.items():
-    left[worker] = life.hand
+    if life.held is not None:
+      left[worker] = life.held
     if not life.has_ended:
       life.lose()
   return reads, in_flight, {*itertools.chain(*left.values())}
 
 
 class _Life:
-  """The batches that one life of a worker holds."""
+  """The batches that one life of a worker holds.
+
+  Attributes:
+    held: list of (stream, ticket), what it was given last and has not used,
+      also once its session is lost; None if it was given none.
+    has_ended: bool, whether it ended in order.
+  """
 
   def __init__(self, name, num_in_run, reads, in_flight, owners):
-    self.hand, self.has_ended = [], False
+    self.held, self.has_ended = None, False
+    self._is_lost = True  # Whether its session may no longer use them.
     self._name = name
     self._num_in_run = num_in_run
     self._reads, self._in_flight = reads, in_flight
@@ -135,8 +144,9 @@ class _Life:
       self.lose()
       self._session_time, self._step = event['time'], event['step']
     elif kind == 'took':
-      self.hand = [(stream, ticket) for ticket in event['tickets']]
-      self._owners.update(dict.fromkeys(self.hand, self._name))
+      self.held = [(stream, ticket) for ticket in event['tickets']]
+      self._is_lost = False
+      self._owners.update(dict.fromkeys(self.held, self._name))
       self._per_push = event.get('per_push', 1)
     elif kind == 'ran':
       self._run(event, [(stream, ticket) for ticket in event['tickets']])
@@ -156,7 +166,7 @@ class _Life:
     first = last if len(keys) == 1 else min(self._step + 1, last)
     for key in keys:
       read = _Read(self._session_time)
-      if key in self.hand and self._owners[key] != self._name:
+      if key in self._hand and self._owners[key] != self._name:
         read.least = 0  # It was held up, and another life has it now.
       self._reads[key].append(read)
       self._waiting.append(read)
@@ -165,15 +175,19 @@ class _Life:
           pushed.steps = first, last
         self._waiting = []
     done = {*keys}
-    self.hand = [key for key in self.hand if key not in done]
+    self.held = [key for key in self.held or () if key not in done]
     self._step = last
 
   def lose(self):
     """Drops what was in flight: nobody can say what came of it."""
-    self._in_flight.update(self.hand[: self._num_in_run])
+    self._in_flight.update(self._hand[: self._num_in_run])
     for read in self._waiting:
       read.least = 0
-    self.hand, self._waiting = [], []
+    self._is_lost, self._waiting = True, []
+
+  @property
+  def _hand(self):
+    return [] if self._is_lost else self.held
 
 
 def _find_restores(events):

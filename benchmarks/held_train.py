@@ -8,15 +8,15 @@ import os
 import sys
 
 from distmnist import train
-from distmnist.launching import jobs
+from distmnist.common import command_line
 
 
 def run():
   words = sys.argv[1:]
-  workers = (jobs.flag_value(words, 'worker_hosts') or '').split(',')
+  workers = (command_line.find_value(words, 'worker_hosts') or '').split(',')
   last = 'worker', str(len(workers) - 1)
   names = 'job_name', 'task_index'
-  if tuple(jobs.flag_value(words, name) for name in names) == last:
+  if tuple(command_line.find_value(words, name) for name in names) == last:
     with open(os.environ['HELD_BY'], 'rb'):
       pass
   train.run()

@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import probing
 from distmnist.common import ports
 from distmnist.exchange import sharding
 from distmnist.nn import layers, optimizers
@@ -110,6 +111,8 @@ def work(hosts, index, num_rows, how, ready, told):
   """
   member = cluster_lib.make_cluster(*hosts, 'worker', index)
   server = _start_server(member)
+  while probing.find_silent({host: host for host in hosts[0]}):
+    threading.Event().wait(0.1)
   batches, runs = draw_ids(num_rows, index), {}
   for kind in KINDS:
     with tf.Graph().as_default():

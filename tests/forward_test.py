@@ -39,6 +39,7 @@ def test_a_run_that_has_ended_goes_whole(worker, tmp_path, ok):
   assert logger.is_good == ok
 
 
+@pytest.mark.slow
 def test_of_a_launch_that_begins_anew_nothing_earlier_goes(worker, tmp_path):
   launcher = metrics_file.Writer(
     *(str(tmp_path), 'launcher', 'x'), host='h', pid=1, tasks=['worker 0']

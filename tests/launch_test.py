@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from distmnist.common import ports
+from distmnist.common.names import TRAIN
 from distmnist.launching import network_namespace, run_tasks
 from tests.support.background import (
   PIDS,
@@ -254,6 +255,7 @@ def test_a_chief_that_could_not_save_is_named_last(tmp_path):
   assert 'step 9 is not saved' in last_line(running.stderr.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_that_reaches_every_process_has_the_tasks_save(tmp_path, signum):
   do = 'worker:save;ps:save'
@@ -271,6 +273,7 @@ def test_a_stop_that_reaches_every_process_has_the_tasks_save(tmp_path, signum):
     assert log.read_text().splitlines()[-1] == 'saved'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('do', 'signums', 'code'),
   [
@@ -603,15 +606,17 @@ def test_one_worker_without_a_ps_serves_nowhere_and_keeps_the_network(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('isolate', 'module', 'expected'),
+  ('isolate', 'module', 'flag', 'expected'),
   [
-    ('on', 'distmnist.train', ('--model=cnn', '--download_only')),
-    ('off', 'distmnist.train', None),
-    ('on', 'fake_train', None),
+    ('on', TRAIN, '--model=cnn', ('--model=cnn', '--download_only')),
+    ('off', TRAIN, '--model=cnn', None),
+    ('on', 'fake_train', '--model=cnn', None),
+    # Its prepare() may overwrite files.
+    ('on', TRAIN, '--problem=my.py', None),
   ],
 )
 def test_the_data_comes_first_where_train_could_not_get_it(
-  launch_here, monkeypatch, tmp_path, isolate, module, expected
+  launch_here, monkeypatch, tmp_path, isolate, module, flag, expected
 ):
   found = []
 
@@ -623,7 +628,7 @@ def test_the_data_comes_first_where_train_could_not_get_it(
   monkeypatch.setattr(network_namespace, 'make_namespace', lambda: 'made')
   monkeypatch.setattr(run_tasks, 'run', run)
   flags = f'--isolate={isolate}', f'--module={module}', f'--logs_dir={tmp_path}'
-  assert launch_here(*flags, '--', '--model=cnn') == (0, '', '')
+  assert launch_here(*flags, '--', flag) == (0, '', '')
   assert found == [expected]
   for each in held:
     each.close()

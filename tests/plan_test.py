@@ -91,7 +91,7 @@ def test_each_rule_moves_what_it_moves(
 
 def test_one_process_moves_nothing(capsys, set_flags):
   lines = run(capsys, set_flags, '--num_ps=0', '--num_workers=1')
-  assert lines[0] == 'async_sgd, 0 ps, 1 workers; mlp on mnist'
+  assert lines[0] == 'async_sgd, 0 ps, 1 worker; mlp on mnist'
   assert lines[-1] == 'one process: nothing moves'
 
 
@@ -156,3 +156,46 @@ def test_it_suggests_nothing_for_hosts_that_it_cannot_start(set_flags):
   set_flags('--suggest', '--worker_hosts=a:1,b:1', '--ps_hosts=c:1')
   with pytest.raises(cli.UsageError, match='--suggest starts the tasks itself'):
     plan.main()
+
+
+_WORDS = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+from distmnist.nn import layers
+
+def load(split):
+  return np.array(['a', 'b'] * 5), np.zeros(10, np.float32)
+
+def build(x, is_training):
+  given = tf.lookup.KeyValueTensorInitializer(['a', 'b'], [0, 1])
+  ids = tf.lookup.StaticHashTable(given, 0).lookup(x)
+  return layers.embedding(ids, NUM_ROWS, 2, 'words')[:, 0]
+
+def loss(y, outputs):
+  return (y - outputs) ** 2
+"""
+
+
+@pytest.mark.slow
+def test_the_rows_of_words_are_measured_and_a_wrong_id_is_named(
+  capsys, set_flags, tmp_path
+):
+  words = '--num_ps=1', '--num_workers=1', '--batch_size=5'
+  path = tmp_path / 'right.py'
+  path.write_text(f'NUM_ROWS = 2\n{_WORDS}')
+  lines = run(capsys, set_flags, *words, f'--problem={path}')
+  assert any('rows a step: 5 ids, of which 2' in line for line in lines)
+  assert not any('validation' in line for line in lines)
+  # 2 x 2 numbers and as many of Adagrad, and an int64 for the global step.
+  words_of_run = '--optimizer=adagrad', '--validation_steps=9', *words
+  lines = run(capsys, set_flags, *words_of_run, f'--problem={path}')
+  assert (
+    'each validation (--validation_steps) fetches all that a checkpoint holds '
+    'to worker 0: 40 bytes, of which 32 are sparse tables and what the '
+    'optimizer keeps beside them'
+  ) in lines
+  path = tmp_path / 'wrong.py'
+  path.write_text(f'NUM_ROWS = 1\n{_WORDS}')
+  message = 'the table words has rows 0 to 0, and none of'
+  with pytest.raises(cli.RunError, match=message):
+    run(capsys, set_flags, *words, f'--problem={path}')

@@ -18,7 +18,11 @@ from tests.data.idx_test import pack
 from tests.data.image_files_test import encode_png
 from tests.support import programs
 from tests.support.runner import REPO, read_report
-from tests.support.saved_models import make_images, write_brightest
+from tests.support.saved_models import (
+  make_images,
+  write_brightest,
+  write_output,
+)
 
 # The model's class is the index of the brightest of 2 x 3 pixels.
 CLASSES = [4, 0, 5, 5, 1, 2, 3, 4, 0, 1, 2, 5]
@@ -270,3 +274,15 @@ def test_what_two_ps_have_trained_predicts_mnist_as_it_was_reported(
   assert lines[-1] == (
     f'accuracy {report["test_accuracy"]:.4f} ({num_correct:,} of 10,000 images)'
   )
+
+
+def test_an_output_whose_shape_depends_on_the_chunk_is_named(
+  set_flags, tmp_path
+):
+  write_output(
+    tmp_path / 'model', lambda x: tf.tile(x[:, None], [1, tf.shape(x)[0]])
+  )
+  model = saved_model.Model(str(tmp_path / 'model'))
+  set_flags('--chunk_size=2')
+  with pytest.raises(cli.RunError, match=r"'y' of \[1\] for some examples and"):
+    predict.predict(model, {'x': np.ones(3, np.float32)}, 3)

@@ -72,3 +72,17 @@ def test_what_is_made_eagerly_is_a_constant_in_a_graph():
     assert session.run(made * fed, {fed: 2}).tolist() == [4, 6]
     with pytest.raises(ValueError, match='float32'):
       tf.convert_to_tensor(made, tf.int32)
+
+
+def test_what_a_script_of_tensorflow_1_switches_off_is_on_again():
+  with runtime.eagerly():
+    # What tf.disable_v2_behavior() does, and can be undone in this process.
+    tf.disable_resource_variables()
+    tf.disable_control_flow_v2()
+    with runtime.eagerly():
+      pass
+    assert tf.executing_eagerly()
+    assert not tf.resource_variables_enabled()
+  assert tf.resource_variables_enabled()
+  assert tf.control_flow_v2_enabled()
+  assert not tf.executing_eagerly()

@@ -100,17 +100,7 @@ def test_the_best_is_first_and_a_failure_stops_no_other(tmp_path):
 
 @pytest.mark.slow
 def test_a_cluster_a_trial(tmp_path):
-  do = 'all:touch=x,report=0.5;worker1:error=boom'
-  done = sweeps.run(
-    *(tmp_path, f'do={do}', '--num_ps=1', '--num_workers=2', '--isolate=off')
-  )
-  assert done.returncode == 1, done.stderr
-  assert sweeps.read_states(tmp_path) == ['done', 'failed']
-  assert sweeps.read_trial(tmp_path, '02')['cause'] == 'boom'
-  logs = tmp_path / 'sweep' / 'trials' / '01' / 'logs'
-  assert sorted(path.name for path in logs.iterdir()) == [
-    *('ps_0.log', 'worker_0.log', 'worker_1.log'),
-  ]
+  sweeps.check_clusters(sweeps.run, tmp_path)
 
 
 def test_what_tells_a_sweep_its_role_is_kept_from_its_trials(

@@ -126,3 +126,12 @@ def test_what_is_left_at_the_end_may_be_allowed(check):
   assert check(rows, may_leave=True) == []
   # One that is started again after the end takes nothing over.
   assert check([*rows, start('0b')], may_leave=True) == []
+  # Nor does one whose first session finds the last step made.
+  killed = [row for row in rows if row != end('0a')]
+  late = [start('0b'), at('0b', 'session', 2), end('0b')]
+  assert check([*killed, *late], may_leave=True) == []
+  # But what it takes, and does not hold to the end, is read.
+  took_less = [*late[:-1], took('0b', 3), end('0b')]
+  assert check([*killed, *took_less], may_leave=True) == [
+    '1 batches never read: 2'
+  ]

@@ -129,6 +129,6 @@ def test_it_trains_by_its_name(tree):
     '--train_steps=5',
     '--intra_op_parallelism_threads=1',
   )
-  assert 'worker 0 at this process: sign_sgd, 0 ps, 1 workers' in output
+  assert 'worker 0 at this process: sign_sgd, 0 ps, 1 worker' in output
   assert re.search(r'^work +5 global steps, 5 local steps', output, re.M)
   assert re.search(r'^traffic +5 pushes, ', output, re.M)

@@ -3,7 +3,8 @@
 
 In the folder FAKE_KUBECTL: moments.json is a list of the cluster's states in
 turn, {"object": dict, "pods": list of dict}; each look at the object goes to
-the next, and after a delete there are no pods. calls has a line of JSON for
+the next, and after a delete there are no pods, or at the first look those of
+leaving.json. calls has a line of JSON for
 each call; a call that is not of the protocol ends with 64.
 """
 
@@ -54,7 +55,12 @@ def main(words):
 
 def look(folder):
   if (folder / 'deleted').exists():
-    return {'pods': []}
+    leaving = folder / 'leaving.json'
+    if not leaving.exists():
+      return {'pods': []}
+    pods = json.loads(leaving.read_text())
+    leaving.unlink()
+    return {'pods': pods}
   return json.loads((folder / 'now.json').read_text())
 
 

@@ -4,10 +4,12 @@ import distmnist.runtime  # noqa: F401  Before anything imports TensorFlow.
 
 # isort: split
 import contextlib
+import importlib.util
 import itertools
 import logging
 import os
 import pathlib
+import shutil
 import signal
 
 import pytest
@@ -19,9 +21,9 @@ from distmnist import (
   launch,
   train,  # noqa: F401  All its flags, for set_flags.
 )
-from distmnist.common import cli, console, registry
+from distmnist.common import console, registry
 from distmnist.exchange.ring import collectives
-from tests.support import in_process, object_store, runner, stepper
+from tests.support import in_process, object_store, programs, runner, stepper
 from tests.support.paths import REPO
 
 _SHARED = REPO.parent / 'shared' / 'data'
@@ -37,6 +39,15 @@ def mnist_dir():
       'no MNIST: set DISTMNIST_DATA_DIR to the folder that has mnist/ in it'
     )
   return folder
+
+
+@pytest.fixture
+def real_spark():
+  """Skips where there is no Spark."""
+  if importlib.util.find_spec('pyspark') is None:
+    pytest.skip('no pyspark: pip install .[spark]')
+  if not (os.environ.get('JAVA_HOME') or shutil.which('java')):
+    pytest.skip('no Java: Spark needs Java 17')
 
 
 @pytest.fixture(autouse=True)
@@ -90,11 +101,7 @@ def launch_here(capsys, monkeypatch):
     monkeypatch.setattr(launch.train_flags_lib, name, lambda *_: None)
 
   def launch_words(*words):
-    codes = []
-    with flagsaver.flagsaver():
-      argv = ['launch', *words]
-      cli.run(launch.main, argv, passthrough=True, leave=codes.append)
-    return codes[0], *capsys.readouterr()
+    return programs.launch_inside(*words), *capsys.readouterr()
 
   return launch_words
 

@@ -5,7 +5,12 @@ import functools
 import os
 import subprocess
 import sys
+from unittest import mock
 
+from absl.testing import flagsaver
+
+from distmnist import launch
+from distmnist.common import cli
 from tests.support import forked_programs
 from tests.support.paths import REPO
 
@@ -33,6 +38,19 @@ def run(module, *words, code=0, cwd=REPO, **env):
   )
   assert done.returncode == code, done.stdout + done.stderr
   return done.stdout, done.stderr
+
+
+def launch_inside(*words):
+  """Runs launch in this process; returns its exit code.
+
+  Launching renews what tells its tasks from those of another launch: nothing of
+  that, and none of its flags, is left for the next test.
+  """
+  codes = []
+  with flagsaver.flagsaver(), mock.patch.dict(os.environ):
+    argv = ['launch', *words]
+    cli.run(launch.main, argv, passthrough=True, leave=codes.append)
+  return codes[0]
 
 
 @functools.cache

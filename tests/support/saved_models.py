@@ -43,3 +43,15 @@ def write_other(export_dir):
       session, ['serve'], {'serving_default': signature}
     )
     builder.save()
+
+
+def write_output(export_dir, make):
+  """Writes a SavedModel of float32 x [n] -> y, which is make(x)."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.placeholder(tf.float32, [None], 'x')
+    scale = tf.get_variable('scale', initializer=1.0)
+    session.run(scale.initializer)
+    saver = tf.train.Saver([scale])
+    saved_model.write(
+      str(export_dir), session, saver, {'x': x}, {'y': make(scale * x)}
+    )

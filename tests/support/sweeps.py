@@ -102,3 +102,18 @@ class Running(background.Running):
     self.process.wait()
     # Until their end they hold their lock, and see what they wait for.
     background.assert_gone(processes)
+
+
+def check_clusters(run, folder):
+  """Checks a sweep with a cluster a trial; `run` is one of those above."""
+  do = 'all:touch=x,report=0.5;worker1:error=boom'
+  done = run(
+    *(folder, f'do={do}', '--num_ps=1', '--num_workers=2', '--isolate=off')
+  )
+  assert done.returncode == 1, done.stderr
+  assert read_states(folder) == ['done', 'failed']
+  assert read_trial(folder, '02')['cause'] == 'boom'
+  logs = folder / 'sweep' / 'trials' / '01' / 'logs'
+  assert sorted(path.name for path in logs.iterdir()) == [
+    *('ps_0.log', 'worker_0.log', 'worker_1.log')
+  ]

@@ -1,7 +1,5 @@
 """A model with two sparse tables, each with a width of its own."""
 
-import itertools
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -67,12 +65,7 @@ def build_outputs(ids, widths):
     initializer=start_at(2, widths[1]),
   )
   again = layers.embedding(ids[:, 0], NUM_ROWS, widths[0], 'a')
-  w = tf.get_variable('w', [widths[0]], initializer=tf.ones_initializer())
-  return (
-    tf.reduce_sum(a, [1, 2])
-    + tf.reduce_sum(b**2, 1)
-    + tf.reduce_sum(again * w, 1)
-  )
+  return _sum(a, b, again)
 
 
 def build_by_keys(ids, widths):
@@ -90,7 +83,11 @@ def build_by_keys(ids, widths):
     combiner='sum',
   )
   again = layers.embedding(keys[:, 0], layers.NewRows(NUM_ROWS), widths[0], 'a')
-  w = tf.get_variable('w', [widths[0]], initializer=tf.ones_initializer())
+  return _sum(a, b, again)
+
+
+def _sum(a, b, again):
+  w = tf.get_variable('w', again.shape[1:], initializer=tf.ones_initializer())
   return (
     tf.reduce_sum(a, [1, 2])
     + tf.reduce_sum(b**2, 1)
@@ -185,15 +182,6 @@ def train(cluster, make_rule, optimizer, widths, build=build_outputs):
       return model.read(session)
 
   return cluster.run_workers(work)[0]
-
-
-def read_whole(session, shards):
-  """Returns {name: array} of tf.Variable `shards` that were cut in rows."""
-  name_of = lambda shard: shard.op.name.split('/part_')[0]  # noqa: E731
-  return {
-    name: np.concatenate(session.run(list(group)))
-    for name, group in itertools.groupby(shards, name_of)
-  }
 
 
 def save_on_two_ps_and_restore_on_three(make_cluster, build, read, path):

@@ -16,7 +16,7 @@ from tests.support.runner import import_benchmark
 # role under every rule, and tasks that are told to end or suspended.
 RUNS = {
   # One that locks the center.
-  'dynsgd': (114, 2000, ['in restore', 'in save', 'ENOSPC']),
+  'dynsgd': (114, 1200, ['in restore', 'in save', 'ENOSPC']),
   'sync_sgd with a backup': (124, 2000, ['pair', 'EIO', 'at end']),
 }
 

@@ -197,6 +197,7 @@ def test_a_tf_config_makes_a_cluster_or_one_line(set_flags, capsys, texts):
   run()
 
 
+@pytest.mark.slow
 @fuzz
 @given(environ=slurm_steps())
 def test_the_variables_of_slurm_make_a_cluster_or_one_line(
@@ -253,6 +254,7 @@ WORDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @fuzz
 @given(words=st.lists(WORDS, max_size=4))
 def test_flags_are_taken_or_refused_in_one_line(set_flags, capsys, words):
@@ -294,7 +296,7 @@ def test_flags_of_train_pass_the_launcher_untouched(words, num_ps):
 def test_gpus_are_shared_out_or_refused_in_one_line(wanted, visible):
   environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
   try:
-    found = gpus.find_gpus(wanted, environ, ['/dev/nvidia0'])
+    found = gpus.find_gpus(wanted, environ)
   except cli.UsageError as error:
     assert 'CUDA_VISIBLE_DEVICES' in str(error)
     return

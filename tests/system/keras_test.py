@@ -69,7 +69,7 @@ def test_workers_in_lock_step_compute_what_fit_does(tmp_path, compared):
 @pytest.mark.parametrize('rule', RULES)
 def test_each_rule_trains_it_and_it_can_be_evaluated(tmp_path, rule):
   train(
-    *(tmp_path, 'masked_text', rule, '--epochs=100', '--optimizer=adam'),
+    *(tmp_path, 'masked_text', rule, '--epochs=50', '--optimizer=adam'),
     '--learning_rate=0.01',
   )
   output, _ = programs.run_forked(

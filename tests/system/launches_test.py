@@ -86,12 +86,9 @@ def test_workers_start_one_after_the_other(tmp_path):
   assert steps[1] <= 700 and steps[2] <= 400
 
 
-@pytest.mark.parametrize(
-  'rule', [[], pytest.param(['--sync_replicas'], marks=pytest.mark.slow)]
-)
-def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path, rule):
+def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   code, out, err, end_secs = launch(
-    tmp_path, *rule, '--train_steps=60', f'--logdir={tmp_path}/run'
+    tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'
   )
   assert code == 0, out + err
   assert re.search(r'^test accuracy +0\.\d{4}$', out, re.M)

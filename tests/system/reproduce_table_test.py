@@ -162,6 +162,7 @@ def test_a_wrong_command_line_exits_with_2(tmp_path, names, capsys):
   assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rows', [1, 20])
 def test_no_two_words_of_the_plot_overlap(num_rows):
   rows = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.readers.tfrecord_test import make_record
 from tests.system.examples_test import run
 
 pytestmark = pytest.mark.slow
@@ -75,8 +76,8 @@ def test_a_stream_trains_as_the_arrays_do(tmp_path, how):
   for name in 'arrays', 'reader', 'stream':
     path = tmp_path / f'{name}.py'
     path.write_text(_CURVE + _STREAM * (name == 'stream'))
-    flags = f'--as={name}', '--strategy=sync_sgd', '--epochs=2'
-    _, report = train(tmp_path, name, path, *flags, how)
+    flags = f'--as={name}', '--strategy=sync_sgd', '--epochs=2', how
+    _, report = train(tmp_path, name, path, *flags, num_ps=1)
     losses[name] = report['test_metrics']['loss']
   assert losses['reader'] == pytest.approx(losses['arrays'], rel=1e-6)
   assert losses['stream'] == pytest.approx(losses['arrays'], rel=1e-6)
@@ -189,7 +190,9 @@ def test_the_nets_of_imagenet_take_jpegs_in_records(tmp_path):
       with tf.io.TFRecordWriter(str(tmp_path / part)) as writer:
         for label in (1, 2, 3, 4):
           pixels = rng.integers(0, 256, [40, 50, 3], np.uint8)
-          writer.write(_make_record(session.run(jpeg, {fed: pixels}), label))
+          image = session.run(jpeg, {fed: pixels})
+          values = {'image/encoded': image, 'image/class/label': label}
+          writer.write(make_record(values))
   flags = f'--records={tmp_path}', '--classes=4', '--batch_size=2'
   output = run(
     *('train', '--flagfile=configs/imagenet_resnet50.flags', *flags),
@@ -202,16 +205,3 @@ def test_the_nets_of_imagenet_take_jpegs_in_records(tmp_path):
     '--side=75',
   )
   assert 'examples/imagenet.py' in planned
-
-
-def _make_record(jpeg, label):
-  feature = {
-    'image/encoded': tf.train.Feature(
-      bytes_list=tf.train.BytesList(value=[jpeg])
-    ),
-    'image/class/label': tf.train.Feature(
-      int64_list=tf.train.Int64List(value=[label])
-    ),
-  }
-  example = tf.train.Example(features=tf.train.Features(feature=feature))
-  return example.SerializeToString()

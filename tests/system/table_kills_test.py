@@ -1,6 +1,6 @@
 """A ps, a worker and the chief die amid the saves of large sparse tables.
 
-The table is larger than a slice of a save (table_saver.SLICE_BYTES), so under
+The table is larger than a slice of a save (partial_names.SLICE_BYTES), so under
 an asynchronous rule its saves go on beside the steps.
 """
 

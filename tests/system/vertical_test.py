@@ -10,8 +10,7 @@ from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
 from distmnist.exchange import model_variables, sharding
-from distmnist.models import dnn
-from distmnist.nn import layers
+from distmnist.models import cnn, dnn, mlp, vgg19
 from tests.strategies import battery_test
 from tests.support import in_process
 
@@ -26,15 +25,15 @@ each_rule = pytest.mark.parametrize(
 )
 
 
-def build(name, member, optimizer='momentum'):
-  """Builds a step of a small dnn; returns (rule, update, images, labels)."""
+def build(name, member, optimizer='momentum', model=dnn):
+  """Builds a step of a small net; returns (rule, update, images, labels)."""
   with tf.device(member.device_setter(sharding.LeastBytes(member.num_ps))):
     global_step = tf.train.get_or_create_global_step()
     rule = registry.load(STRATEGIES, name).make(member)
     images = tf.placeholder(tf.float32, [4, 3, 3, 1])
     labels = tf.placeholder(tf.int32, [4])
     with sharding.sharded(member.num_ps), rule.scope():
-      logits = dnn.make(10)(images, is_training=True)
+      logits = model.make(10)(images, is_training=True)
       loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
     update = rule.minimize(
       loss, battery_test.make_optimizers(optimizer, 0.1), global_step
@@ -55,11 +54,13 @@ def find_place(variable):
   return info.full_name, info.full_shape, cut
 
 
-def train(name, cluster, optimizer):
+def train(name, cluster, optimizer, model=dnn):
   """Takes NUM_STEPS on one worker; returns {variable: value after them}."""
   draw = np.random.default_rng(5)
   with tf.Graph().as_default():
-    rule, update, images, labels = build(name, cluster.worker(0), optimizer)
+    rule, update, images, labels = build(
+      name, cluster.worker(0), optimizer, model
+    )
     center_variables = tf.trainable_variables()
     places = [find_place(variable) for variable in center_variables]
     wholes = {
@@ -134,11 +135,36 @@ def test_slices_are_computed_on_their_ps(set_flags, name):
 
 
 @pytest.mark.slow
-def test_one_slice_is_the_plain_layer(set_flags):
-  set_flags()
-  images = tf.zeros([2, 3])
+def test_the_split_mlp_is_the_whole_one(make_cluster, set_flags):
+  cluster, found = make_cluster(2, 1), []
+  for num_slices in (1, 2):
+    set_flags('--hidden_units=7,5', f'--vertical_slices={num_slices}')
+    found.append(train('async_sgd', cluster, 'sgd', mlp))
+    cluster.reset()
+  whole, split = found
+  for variable, value in whole.items():
+    np.testing.assert_allclose(split[variable], value, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('model', 'num_layers', 'last'), [(cnn, 1, 1024), (vgg19, 2, 4096)]
+)
+def test_dense_layers_after_convolutions_are_split(
+  set_flags, model, num_layers, last
+):
+  set_flags('--vertical_slices=2')
+  member = cluster_lib.make_cluster(('p0:1', 'p1:1'), ('w0:1',), 'worker', 0)
   with tf.Graph().as_default():
-    images = tf.zeros([2, 3])
-    [outputs] = layers.split_dense([images], 4, 1, 'one')
-    assert outputs.shape == [2, 4]
-    assert not tf.get_collection(model_variables.IN_PLACE)
+    _, update, *_ = build('async_sgd', member, model=model)
+    kept = tf.get_collection(model_variables.IN_PLACE)
+    pulled = sum(
+      np.prod(variable.shape.as_list())
+      for variable in tf.trainable_variables()
+      if not any(variable is x for x in kept)
+    )
+  assert len(kept) == 2 * 2 * num_layers
+  assert {tf.DeviceSpec.from_string(v.device).task for v in kept} == {0, 1}
+  # The convolutions and the last layer.
+  assert update.bytes_pulled == 4 * pulled
+  assert pulled > (last + 1) * 10
