@@ -43,7 +43,9 @@ def test_a_fed_table_of_text_serves_what_was_trained(tmp_path):
   # What only this task was given is no part of the run.
   assert 'fed_dir' not in (tmp_path / 'run' / 'train.flags').read_text()
   programs.run_forked(
-    'export', f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'
+    'export',
+    *(f'--logdir={tmp_path}/run', f'--export_dir={tmp_path}/model'),
+    f'--fed_dir={tmp_path}/fed',
   )
   model = saved_model.Model(str(tmp_path / 'model'))
   fed = {

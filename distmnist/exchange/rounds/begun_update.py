@@ -1,10 +1,14 @@
-"""Whether an update in lock-step has begun and is not yet counted.
+"""Whether an update has begun and is not yet counted.
 
 Each shard is updated once its own accumulator has all contributions, even while
-those of others are still pushed. So until the round is counted the center may
-be of two updates, and is not to be saved. Nothing is noted for this: what the
-chief has contributed to a part with the current token (given_parts.py), and
-what is no longer in the accumulator, has been taken for the update.
+others are still pushed or applied. So until the round is counted the center may
+be of two updates, and is not to be saved.
+
+In lock-step nothing is noted for this: what the chief has contributed to a part
+with the current token (given_parts.py), and what is no longer in the
+accumulator, has been taken for the update. Otherwise the ps counts the
+contributions that are in all accumulators (round_entry.py): no update begins
+before R are.
 """
 
 import tensorflow.compat.v1 as tf
@@ -15,13 +19,11 @@ _CHIEF = 0
 def build_is_whole(the_round):
   """Returns whether no shard is ahead of the others, a bool scalar tensor.
 
-  None where the chief need not be in an update, as others go on without it.
-
   Args:
     the_round: sync_round.Round.
   """
   if not the_round.entry.is_lock_step:
-    return None
+    return tf.logical_not(the_round.entry.is_complete())
   token, are_whole = the_round.entry.read_token(), []
   for place, parts in the_round.given.places.items():
     with tf.device(place):

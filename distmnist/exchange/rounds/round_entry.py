@@ -23,8 +23,8 @@ from distmnist.exchange.center import ps_lock
 LIFE = 1 << 40
 # The keys of the table: the number of lives so far; the number of contributions
 # that have entered, R * global_step at the start of a round; the life in which
-# the updates have ended; one of places.py; and from FIRST_WORKER on the token
-# with which each worker entered last.
+# the updates have ended; that in which no more contributions enter; and from
+# FIRST_WORKER on the token with which each worker entered last.
 LIVES, NUM_IN, ENDED, FULL, FIRST_WORKER = range(5)
 # Older than any token: an accumulator drops it.
 NEVER_IN = -1
@@ -102,7 +102,8 @@ class Entry:
     def enter():
       # A worker killed here may have contributed without being counted.
       num_in, open_step = self._find_open(self._global_step.read_value())
-      is_in = tf.equal(own_token, self._read_life() + open_step)
+      is_open = tf.equal(own_token, self._read_life() + open_step)
+      is_in = is_open & ~self._is_full()
       last = self._find(self._own_key)
       if self._enters_once:
         is_in &= tf.not_equal(own_token, last)
@@ -156,11 +157,24 @@ class Entry:
       return tf.equal(self._find(ENDED), lives), self._set({ENDED: lives})
 
   def build_full(self):
-    """Returns the op after which there are no more places in this life.
+    """Returns the op after which no more contributions enter in this life.
 
-    In lock-step each worker keeps its own.
+    Where all give, those of the open round still do.
     """
-    return tf.no_op()
+    with tf.device(self._global_step.device):
+      return self._set({FULL: self._find(LIVES)})
+
+  def is_complete(self):
+    """Returns whether the open round has all R, and is not yet counted, bool.
+
+    Where all give, this is not known.
+    """
+
+    def look():
+      step = self._global_step.read_value()
+      return self._find_open(step)[1] > step
+
+    return self._run_locked(look)
 
   def _read_life(self):
     """Returns the life's part of a token, int64 scalar tensor."""
@@ -174,6 +188,9 @@ class Entry:
     """
     num_in = tf.maximum(self._find(NUM_IN), self._num_contributions * step)
     return num_in, num_in // self._num_contributions
+
+  def _is_full(self):
+    return tf.equal(self._find(FULL), self._find(LIVES))
 
   def _run_locked(self, build):
     with tf.device(self._global_step.device):

@@ -5,8 +5,8 @@ lost, or asked to stop as well. A round must not be left while some shards are
 an update ahead of others, as the chief would then save that state: for part of
 the time that the stop leaves, the others keep pushing what is missing, and the
 chief applies it. The chief then ends the updates and notes that the others need
-not stay. Where all wait for all of an update, this is so only in lock-step:
-with backup workers the others go on at any save.
+not stay. With R other than n, a contribution comes whole or not at all: none
+enters any more, and the chief applies the R that are in, if there are.
 """
 
 import contextlib
@@ -50,13 +50,12 @@ class Leave:
     self._is_whole = the_round.build_is_whole()
     if self._is_chief:
       self._offer_op = the_round.tokens.offer_own()
-    if self._is_whole is not None:
-      self._is_over, self._end_op = the_round.entry.build_end()
-      self._full_op = the_round.entry.build_full()
+    self._is_over, self._end_op = the_round.entry.build_end()
+    self._full_op = the_round.entry.build_full()
 
   def is_whole(self, session):
     """Whether all shards are at the same update; a bool."""
-    return self._is_whole is None or bool(session.run(self._is_whole))
+    return bool(session.run(self._is_whole))
 
   def leave(self, session, end_updates):
     """Gets the main thread out of its wait; to be called from another thread.
@@ -66,11 +65,10 @@ class Leave:
       end_updates: callable after which the chief applies nothing more.
     """
     with contextlib.suppress(tf.errors.OpError, RuntimeError):
-      if self._is_whole is not None:
-        if self._is_chief:
-          self.finish_round(session, end_updates)
-        else:
-          self._wait_until(lambda: session.run(self._is_over))
+      if self._is_chief:
+        self.finish_round(session, end_updates)
+      else:
+        self._wait_until(lambda: session.run(self._is_over))
     if not self._is_chief:
       if not self.has_left.is_set():
         session.close()
@@ -87,7 +85,7 @@ class Leave:
     Args:
       session, end_updates: see `leave`.
     """
-    if self._is_whole is None or self._has_ended:
+    if self._has_ended:
       end_updates()
       return
     session.run(self._full_op)

@@ -59,28 +59,3 @@ class Places(round_entry.Entry):
       never = tf.constant(round_entry.NEVER_IN, tf.int64)
       local_step = tf.where(tf.equal(staleness, 0), own_token, never)
     return staleness, apply(local_step)
-
-  def build_full(self):
-
-    def close():
-      lives = self._find(round_entry.LIVES)
-      with tf.control_dependencies([self._set({round_entry.FULL: lives})]):
-        return tf.identity(lives)
-
-    if self.is_lock_step:
-      return super().build_full()
-    return self._run_locked(close)
-
-  def has_waiting(self):
-    """Returns whether R workers have a place in the open round, bool.
-
-    In lock-step this is not known, and the result is False.
-    """
-    with tf.device(self._global_step.device):
-      if self.is_lock_step:
-        return tf.constant(False)
-      step = self._global_step.read_value()
-      return self._find_open(step)[1] > step
-
-  def _is_full(self):
-    return tf.equal(self._find(round_entry.FULL), self._find(round_entry.LIVES))

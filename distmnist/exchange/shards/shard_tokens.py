@@ -67,10 +67,11 @@ class ShardTokens(token_barrier.Tokens):
     """Returns whether no update is under way, a bool scalar tensor."""
     with tf.device(self._device):
       step = round_entry.step_of(self._entry.read_token())
-    is_idle = tf.logical_not(self._entry.has_waiting())
-    are_even = self.progress.build_are_even(step)
+    are_whole = self.progress.build_are_even(step)
+    if not self._entry.is_lock_step:
+      are_whole.append(tf.logical_not(self._entry.is_complete()))
     with tf.device(self._device):
-      return tf.reduce_all(tf.stack([is_idle, *are_even]))
+      return tf.reduce_all(tf.stack(are_whole))
 
   def hand_out(self, unit, token, ops):
     """Returns the op that hands out the tokens of a unit once `ops` have run.

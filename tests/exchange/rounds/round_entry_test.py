@@ -46,6 +46,9 @@ class Desk:
       self._contributions.append([staleness, tf.group(*ops)])
     self._token = self.entry.read_token()
     self._begin = self.entry.begin_life(self._prepare)
+    if not self.entry.is_lock_step:
+      self._complete = self.entry.is_complete()
+      self._close = self.entry.build_full()
     session.run(tf.global_variables_initializer())
 
   def _apply(self, local_step):
@@ -70,6 +73,12 @@ class Desk:
 
   def read_token(self):
     return int(self._session.run(self._token))
+
+  def is_complete(self):
+    return bool(self._session.run(self._complete))
+
+  def close(self):
+    self._session.run(self._close)
 
 
 def test_a_token_tells_life_and_step(tf_session):
@@ -136,6 +145,29 @@ def test_a_new_life_drops_what_was_given_before_it(tf_session):
   assert desk.contribute(0, new) == (0, new)
   assert desk.contribute(1, new) == (0, new)
   assert desk.contribute(2, new) == (1, -1)
+
+
+@pytest.mark.parametrize('num_contributions', [2, 4])
+def test_a_round_is_complete_until_it_is_counted(tf_session, num_contributions):
+  desk = Desk(tf_session, num_contributions)
+  token, _ = desk.begin_life()
+  for i in range(num_contributions):
+    assert not desk.is_complete()
+    assert desk.contribute(i % NUM_WORKERS, token) == (0, token)
+  assert desk.is_complete()
+  tf_session.run(desk.global_step.assign_add(1))
+  assert not desk.is_complete()
+
+
+def test_once_a_life_is_closed_nothing_more_enters_it(tf_session):
+  desk = Desk(tf_session, num_contributions=2)
+  token, _ = desk.begin_life()
+  assert desk.contribute(0, token) == (0, token)
+  desk.close()
+  assert desk.contribute(1, token) == (1, -1)
+  assert not desk.is_complete()
+  token, _ = desk.begin_life()
+  assert desk.contribute(1, token) == (0, token)
 
 
 def test_where_all_give_no_lock_tells_who_is_in(tf_session):

@@ -16,7 +16,7 @@ from tests.support import in_process
 class Fake:
   """A round of one graph, whose state the test sets."""
 
-  def __init__(self, session, is_chief, is_whole=True, has_parts=True):
+  def __init__(self, session, is_chief, is_whole=True):
     self.session, self.calls = session, []
     self.whole = tf.Variable(is_whole)
     self.is_over, self.full = tf.Variable(False), tf.Variable(False)
@@ -37,7 +37,7 @@ class Fake:
     self.stop.is_requested = True
     self.leave = round_leave.Leave(
       types.SimpleNamespace(
-        build_is_whole=lambda: self.whole.read_value() if has_parts else None,
+        build_is_whole=lambda: self.whole.read_value(),
         tokens=tokens,
         entry=entry,
         cluster=cluster,
@@ -103,10 +103,3 @@ def test_a_worker_whose_step_ends_meanwhile_keeps_its_session(tf_session):
   fake.leave.has_left.set()
   thread.join(in_process.DEADLINE_SECS)
   assert fake.read('is_over') == [False]
-
-
-def test_where_others_go_on_without_the_chief_nobody_waits(tf_session):
-  fake = Fake(tf_session, is_chief=True, has_parts=False)
-  assert fake.leave.is_whole(tf_session)
-  fake.leave.finish_round(tf_session, fake.end_updates)
-  assert fake.calls == [[False, False]]
