@@ -10,6 +10,4 @@ make_environment test
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 "${python%/*}/lint-imports" --no-cache
-# Hundreds of processes import the package; only the first has to compile it.
-unset PYTHONDONTWRITEBYTECODE
 exec "$python" -m pytest "$@"

@@ -12,6 +12,8 @@ from tests.support import daily
 _HERE = pathlib.Path(__file__).parent
 # By default GPUs round what they multiply to 10 bits (TF32).
 os.environ.setdefault('NVIDIA_TF32_OVERRIDE', '0')
+# Hundreds of processes import the package; only the first has to compile it.
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
 
 
 def pytest_addoption(parser):

@@ -27,6 +27,8 @@ from tests.support import in_process, object_store, programs, runner, stepper
 from tests.support.paths import REPO
 
 _SHARED = REPO.parent / 'shared' / 'data'
+# Sessions of tests rewrite their graphs as little as those of a training.
+tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
 
 
 @pytest.fixture(scope='session')
