@@ -43,8 +43,9 @@ _FULL = errno.ENOSPC, errno.EDQUOT
 _FORBIDDEN = errno.EROFS, errno.EACCES
 _IN_THE_WAY = errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG
 _TOO_MANY = errno.EMFILE, errno.ENFILE
-# The last line of a program that has failed: its name, the reason.
-ERROR_LINE = re.compile(rf'{PACKAGE}\.(\w+): error: (.*)')
+# The last line of a program that has failed: its name (as a group, if it is one
+# of ours), and the reason.
+ERROR_LINE = re.compile(rf'(?:{PACKAGE}\.(\w+)|[^\s:]+\.py): error: (.*)')
 # These words in an error tell a sweep that the training has diverged.
 DIVERGED = 'the training has diverged'
 
@@ -228,7 +229,9 @@ def _report(program, error, code, help_of=None):
   message = ' '.join(str(error).split())
   if code == WRONG_COMMAND_LINE:
     # distmnist.launch and distmnist-launch each have a matching train.
-    other = re.sub(r'\w+$', help_of, program) if help_of else program
+    is_ours = program.startswith(PACKAGE)
+    stem = re.sub(r'\w+$', '', program) if is_ours else f'{PACKAGE}.'
+    other = stem + help_of if help_of else program
     message += f' (see {other} --help)'
   with contextlib.suppress(OSError):
     print(f'{program}: error: {message}', file=sys.stderr, flush=True)
@@ -241,4 +244,7 @@ def _program_name(main):
   if typed.startswith('distmnist-'):  # A console script.
     return typed
   path = getattr(main, '__wrapped__', main).__code__.co_filename
-  return f'{PACKAGE}.{os.path.basename(path).removesuffix(".py")}'
+  folder, name = os.path.split(path)
+  if os.path.basename(folder) != PACKAGE:  # A program of one's own.
+    return name
+  return f'{PACKAGE}.{name.removesuffix(".py")}'

@@ -37,5 +37,5 @@ def test_a_flag_by_the_name_of_one_of_ours_is_one_line(tmp_path):
   )
   assert (done.returncode, done.stdout) == (2, '')
   [line] = done.stderr.splitlines()
-  assert line.startswith("distmnist.mine: error: The flag 'ps_hosts' is defi")
+  assert line.startswith("mine.py: error: The flag 'ps_hosts' is defi")
   assert "Remove the script's flag, or rename it" in line

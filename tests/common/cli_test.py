@@ -67,7 +67,7 @@ def test_a_bad_flag_fails_before_main(run, word, message):
     (cli.RunError('the disk\n  is full'), 1, 'error: the disk is full\n'),
     (
       cli.UsageError('two chiefs'),
-      *(2, 'error: two chiefs (see distmnist.cli_test --help)\n'),
+      *(2, 'error: two chiefs (see cli_test.py --help)\n'),
     ),
     (cli.LostError('worker 1 is gone'), 3, 'error: worker 1 is gone\n'),
     (KeyboardInterrupt(), 130, ''),
@@ -79,7 +79,7 @@ def test_the_end_of_main_is_a_code_and_at_most_one_line(run, end, code, said):
       raise end
     return end
 
-  assert run(main) == (code, '', said and f'distmnist.cli_test: {said}')
+  assert run(main) == (code, '', said and f'cli_test.py: {said}')
 
 
 @pytest.mark.parametrize('error', [ZeroDivisionError, BrokenPipeError])
@@ -136,7 +136,7 @@ def test_a_flagfile_is_read_and_later_flags_win(run, tmp_path):
 def test_help_prints_the_story_and_the_flags_and_leaves_main_alone(run):
   code, out, err = run(never, '--help')
   assert (code, err) == (0, '')
-  assert out.startswith('distmnist.cli_test: cli: flags in, one line')
+  assert out.startswith('cli_test.py: cli: flags in, one line')
   assert 'A count for the tests of cli.' in out
   assert '--flagfile=FILE reads flags from a file; later flags win.' in out
   assert 'absl.logging' not in out
@@ -219,7 +219,7 @@ def test_a_disk_that_takes_nothing_is_one_line(run, number):
   code, _, err = run(main)
   assert (code, err) == (
     1,
-    f'distmnist.cli_test: error: a/b: {os.strerror(number)}\n',
+    f'cli_test.py: error: a/b: {os.strerror(number)}\n',
   )
 
 
@@ -230,5 +230,5 @@ def test_too_many_open_files_are_one_line(run):
   code, _, err = run(main)
   assert (code, err) == (
     1,
-    'distmnist.cli_test: error: Too many open files: see ulimit -n\n',
+    'cli_test.py: error: Too many open files: see ulimit -n\n',
   )

@@ -16,6 +16,8 @@ from distmnist.sweeps import causes
       'ValueError: boom (exit code 70)',
     ),
     ('distmnist.train: error: a\nI leave\n', 1, 'a'),
+    ('my-loop.py: error: a\n', 1, 'a'),
+    ('srun: error: a\n', 1, 'srun: error: a (exit code 1)'),
     (
       'distmnist.launch: the last lines of worker 1:\n'
       '  | step 3\n  | distmnist.train: error: the cost is nan\n'

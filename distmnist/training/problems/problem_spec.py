@@ -26,7 +26,13 @@ def find(problem):
   spec = _call(problem)
   if spec is not None:
     return spec
-  return problem_data.load_train_split(problem).spec.x
+  try:
+    return problem_data.load_train_split(problem).spec.x
+  except cli.UsageError as error:
+    raise cli.UsageError(
+      f'{error}; where the data are not at hand, a function spec() in the '
+      'problem says what an example is'
+    ) from error
 
 
 def check(problem, loaded):

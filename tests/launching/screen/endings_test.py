@@ -48,8 +48,9 @@ def test_a_failure_is_named_after_the_last_lines_of_its_log(capsys):
   ]
 
 
-def test_an_error_that_says_all_in_a_line_is_not_said_twice(capsys):
-  line = 'distmnist.train: error: no such folder'
+@pytest.mark.parametrize('program', ['distmnist.train', 'own_loop.py'])
+def test_an_error_that_says_all_in_a_line_is_not_said_twice(capsys, program):
+  line = f'{program}: error: no such folder'
   assert report(Group(failures.Failure(CHIEF, 1), [line])) == 1
   assert capsys.readouterr().err == (
     f'{SAID}error: worker 0 (x:2) failed first: no such folder;'

@@ -51,6 +51,15 @@ def build(problem):
     return inputs, outputs, session.run(outputs, fed)
 
 
+def test_data_that_are_not_at_hand_need_a_spec(make):
+  problem = make("""
+def load(split):
+  raise FileNotFoundError('a.csv')
+""")
+  with pytest.raises(cli.UsageError, match=r'a\.csv; .* function spec\(\)'):
+    problem_spec.find(problem)
+
+
 def test_without_spec_and_serve_the_data_and_the_outputs_tell(make):
   inputs, outputs, values = build(make(''))
   assert {k: (v.dtype, v.shape.as_list()) for k, v in inputs.items()} == {
