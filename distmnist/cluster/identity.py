@@ -7,8 +7,6 @@ TF_CONFIG = 'TF_CONFIG'
 NUM_PS = 'DISTMNIST_NUM_PS'
 NUM_EVALUATORS = 'DISTMNIST_NUM_EVALUATORS'
 FIRST_PORT = 'DISTMNIST_FIRST_PORT'
-# More than anybody has, fewer than would fill the memory.
-MAX_TASKS = 10_000
 short = reprlib.Repr()
 short.maxstring = short.maxother = 60
 

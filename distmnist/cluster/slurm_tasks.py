@@ -5,7 +5,6 @@ import re
 from distmnist.cluster.addresses import MAX_NAME_CHARS, check_address
 from distmnist.cluster.identity import (
   FIRST_PORT,
-  MAX_TASKS,
   NUM_EVALUATORS,
   NUM_PS,
   Identity,
@@ -13,6 +12,7 @@ from distmnist.cluster.identity import (
 )
 from distmnist.common import cli
 from distmnist.common import names as names_lib
+from distmnist.common.names import MAX_TASKS
 
 _HOSTLIST_TOKEN = re.compile(r'\[([^\[\]]*)\]|([^\[\],]+)|(,)|.', re.DOTALL)
 

@@ -75,5 +75,8 @@ SENT_FILE = 'DISTMNIST_SENT_FILE'
 # The first port of the tasks of a host, unless told otherwise: below the ports
 # that the kernel gives to outgoing connections.
 FIRST_PORT = 2222
+# The most tasks of a job: more than anybody has, fewer than would fill the
+# memory.
+MAX_TASKS = 10_000
 # A file for each GPU of this machine, as a glob pattern.
 GPU_FILES = '/dev/nvidia[0-9]*'

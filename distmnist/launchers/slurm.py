@@ -10,7 +10,6 @@ import logging
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -149,21 +148,21 @@ def _make_components(job):
   named = {'partition': _PARTITION.value, 'time': _TIME.value}
   common = [f'--{n}={v}' for n, v in named.items() if v is not None]
   nodes = [f'--nodes={_NODES.value}'] if _NODES.value else []
-  workers = [*common, *nodes, *_split('slurm_options', _OPTIONS.value)]
+  workers = [
+    *common,
+    *nodes,
+    *jobs.split_options('slurm_options', _OPTIONS.value),
+  ]
   if _PS_OPTIONS.value is None:
     return [workers]
   if not job.num_ps:
     raise cli.UsageError(
       f'--slurm_ps_options={_PS_OPTIONS.value}, but --num_ps=0: leave it out'
     )
-  return [[*common, *_split('slurm_ps_options', _PS_OPTIONS.value)], workers]
-
-
-def _split(name, text):
-  try:
-    return shlex.split(text)
-  except ValueError as error:
-    raise cli.UsageError(f'--{name}={text}: {error}') from error
+  return [
+    [*common, *jobs.split_options('slurm_ps_options', _PS_OPTIONS.value)],
+    workers,
+  ]
 
 
 def run(job, script, logs_dir, is_waited_for=True):

@@ -76,7 +76,7 @@ def launch(job):
   cluster += jobs.make_evaluator_tasks(job, places[-1].host)
   folder = _SSH_DIR.value or os.getcwd()
   python = _SSH_PYTHON.value or sys.executable
-  options = _split(_SSH_OPTIONS.value)
+  options = jobs.split_options('ssh_options', _SSH_OPTIONS.value)
   if job.dry_run:
     for place, task in zip(places, cluster, strict=True):
       env = [f'{name}={shlex.quote(value)}' for name, value in task.env]
@@ -161,10 +161,3 @@ def _make_local(task, login, command, options, grace_secs, turnstile):
   argv = ssh_client.make_argv(login, request, command)
   env = ((ssh_client.TURNSTILE, turnstile),)
   return dataclasses.replace(task, argv=argv, env=env)
-
-
-def _split(text):
-  try:
-    return shlex.split(text)
-  except ValueError as error:
-    raise cli.UsageError(f'--ssh_options={text}: {error}') from error

@@ -3,14 +3,11 @@
 from absl import flags
 
 from distmnist.common import cli, registry
-from distmnist.common.names import LAUNCHERS, TRAIN
+from distmnist.common.names import LAUNCHERS, MAX_TASKS, TRAIN
 from distmnist.launching import jobs
 
 # Each launcher has flags of its own.
 registry.load_all(LAUNCHERS)
-
-# Per job. A larger number is a typo.
-MAX_TASKS = 10_000
 
 LAUNCHER = flags.DEFINE_enum(
   'launcher', 'local', registry.names(LAUNCHERS), 'What runs the tasks.'

@@ -226,6 +226,18 @@ def check_train_flags(train_flags):
       )
 
 
+def split_options(flag_name, text):
+  """Returns the words (list of str) of a flag's value, as a shell splits it.
+
+  Raises:
+    cli.UsageError: a quotation mark is not closed.
+  """
+  try:
+    return shlex.split(text)
+  except ValueError as error:
+    raise cli.UsageError(f'--{flag_name}={text}: {error}') from error
+
+
 def _pin(gpus, worker_index=0):
   if gpus is None:
     return ()

@@ -4,13 +4,10 @@ Spark starts all tasks of such a stage or none, and gives up the job when one is
 lost. So after a failure the job is submitted again.
 """
 
-import logging
 import time
 
 from distmnist.common import cli, console
 from distmnist.spark import barrier_job
-
-_log = logging.getLogger(__name__)
 
 
 class BarrierStage:

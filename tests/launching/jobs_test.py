@@ -103,3 +103,11 @@ def test_an_evaluator_is_told_its_role_and_no_hosts():
   )
   assert ('CUDA_VISIBLE_DEVICES', '') in task.env
   assert jobs.make_evaluator_tasks(jobs.Job()) == []
+
+
+def test_options_are_split_as_in_a_shell():
+  words = jobs.split_options('ssh_options', '-p 2200 -i "my key"')
+  assert words == ['-p', '2200', '-i', 'my key']
+  error = '--ssh_options=-i "key: No closing quotation'
+  with pytest.raises(cli.UsageError, match=error):
+    jobs.split_options('ssh_options', '-i "key')
