@@ -25,6 +25,10 @@ _MODULE = re.compile(
   r'`((?:distmnist/|tests/|benchmarks/|scripts/)?\w+/[\w/]+\.py)`'
 )
 
+_DEFINED = re.compile(r"DEFINE_\w+\(\s*'(\w+)'")
+# What one process of ours gives to another.
+_OUR_OWN = {'fed_dir', 'fitted_dir'}
+
 
 def read_commands(text):
   """Yields (program, words) of the complete commands of a page."""
@@ -82,6 +86,18 @@ def test_what_a_page_links_to_and_names_is_there(page):
   for path in _MODULE.findall(page.read_text().replace('NAME', 'easgd')):
     found = REPO / path, REPO / 'distmnist' / path
     assert any(p.exists() for p in found), path
+
+
+def test_the_reference_names_every_flag():
+  defined = {
+    name
+    for path in (REPO / 'distmnist').rglob('*.py')
+    for name in _DEFINED.findall(path.read_text())
+  }
+  assert len(defined) > 200
+  text = (REPO / 'docs' / 'reference.md').read_text()
+  named = set(re.findall(r'--(\w+)', text))
+  assert sorted(defined - _OUR_OWN - named) == []
 
 
 def test_the_readme_is_read_in_one_sitting():
