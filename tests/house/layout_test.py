@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 
@@ -147,3 +148,9 @@ def test_the_face_of_spark_is_loaded_when_asked_for():
   assert spark.__all__ == ['Feed', 'Options', 'TaskError', 'predict', 'run']
   with pytest.raises(AttributeError):
     spark.nothing  # noqa: B018
+
+
+def test_the_page_of_the_packages_names_all_of_them_and_the_programs():
+  packages = {path.parent.name for path in PACKAGE.glob('*/__init__.py')}
+  text = (REPO / 'docs' / 'architecture.md').read_text()
+  assert sorted((packages | TOP) - set(re.findall(r'\w+', text))) == []
