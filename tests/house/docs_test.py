@@ -100,6 +100,23 @@ def test_the_reference_names_every_flag():
   assert sorted(defined - _OUR_OWN - named) == []
 
 
+def test_pages_name_all_that_can_be_run():
+  scripts = sorted((REPO / 'scripts').glob('*.sh'))
+  paths = [*scripts, *sorted((REPO / 'examples').glob('*.py'))]
+  paths += [
+    path
+    for path in (REPO / 'benchmarks').glob('*.py')
+    if f'python benchmarks/{path.name}' in path.read_text()
+  ]
+  texts = {path: path.read_text() for path in [*PAGES, *scripts]}
+  unnamed = [
+    path.name
+    for path in paths
+    if not any(f'/{path.name}' in texts[x] for x in texts if x != path)
+  ]
+  assert unnamed == []
+
+
 def test_the_readme_is_read_in_one_sitting():
   assert len((REPO / 'README.md').read_text().splitlines()) <= 150
 
