@@ -45,7 +45,7 @@ def main():
 
 
 def check_seen(logdir, state):
-  """Refuses a run that may be in a queue: a wish older than it has no effect.
+  """Refuses a run that may be in a queue: an older request has no effect.
 
   Args:
     logdir: str.

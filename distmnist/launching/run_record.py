@@ -73,8 +73,8 @@ class RunRecord:
       logs_dir=_find_within(logs_dir, self.logdir),
       flags=self._flags,
     )
-    # Made before the companions, and left before them: a wish that comes once
-    # the run has ended does not cut short what they deliver.
+    # Made before the companions, and left before them: a request that comes
+    # once the run has ended does not cut short what they deliver.
     watch = stop_file.Watch(self.logdir, self._stop)
     for make in self._companions:
       self._stack.enter_context(make(self.logdir, logs_dir))

@@ -60,7 +60,7 @@ class CheckpointWriter:
       step: int.
       may_be_partial: bool, whether a partial checkpoint with its base counts.
     """
-    path = checkpoints.path_of_step(self._folder, step)
+    path = self.path_of_step(step)
     if not checkpoint_files.is_there(path):
       return False
     if not may_be_partial and self._kept.find_base(path):
@@ -107,7 +107,7 @@ class CheckpointWriter:
     self._write(write, step)
 
   def _write(self, write, step, may_be_partial=True):
-    path = checkpoints.path_of_step(self._folder, step)
+    path = self.path_of_step(step)
     is_remote = urls.is_remote(self._folder)
     # A name of our own: nobody else removes or completes it.
     unfinished = os.path.join(

@@ -1,8 +1,8 @@
-"""A wish left in the log directory: the run there is to save and end.
+"""A request left in the log directory: the run there is to save and end.
 
 Any process that sees the folder can leave one. The launcher of the run takes it
-as a Ctrl-C; where no launcher waits, each task heeds it. A wish that is older
-than the run is ignored.
+as a Ctrl-C; where no launcher waits, each task heeds it. A request that is
+older than the run is ignored.
 """
 
 import json
@@ -21,37 +21,38 @@ _STORE_LOOK_SECS = 5.0  # Each look is a paid request.
 
 
 def write(logdir):
-  """Leaves the wish.
+  """Leaves the request.
 
   Raises:
     OSError: the folder cannot be written.
   """
-  wish = {
+  request = {
     'token': secrets.token_hex(8),
     'host': socket.gethostname(),
     'pid': os.getpid(),
     'time': time.time(),
   }
   with files.replacing(os.path.join(logdir, _FILE)) as file:
-    json.dump(wish, file)
+    json.dump(request, file)
 
 
 def read(logdir):
-  """Returns the wish, a dict; empty if there is none."""
+  """Returns the request, a dict; empty if there is none."""
   return files.read_dict(os.path.join(logdir, _FILE))
 
 
 class Watch:
-  """Looks for a new wish in a thread of its own. A context."""
+  """Looks for a new request in a thread of its own. A context."""
 
-  def __init__(self, logdir, on_wish):
+  def __init__(self, logdir, on_request):
     """
     Args:
       logdir: str.
-      on_wish: callable(str, who left the wish), called once, in that thread.
+      on_request: callable(str, who left the request), called once, in that
+        thread.
     """
     self._logdir = logdir
-    self._on_wish = on_wish
+    self._on_request = on_request
     self._old = read(logdir).get('token')
     self._is_closed = threading.Event()
 
@@ -67,7 +68,8 @@ class Watch:
     while not self._is_closed.wait(
       _STORE_LOOK_SECS if is_remote else _LOOK_SECS
     ):
-      wish = read(self._logdir)
-      if wish.get('token') not in (None, self._old):
-        self._on_wish(f'process {wish.get("pid")} of host {wish.get("host")}')
+      found = read(self._logdir)
+      if found.get('token') not in (None, self._old):
+        who = f'process {found.get("pid")} of host {found.get("host")}'
+        self._on_request(who)
         return

@@ -25,7 +25,7 @@ class ProgressHook(tf.train.SessionRunHook):
       stats: report.WorkerStats, filled in here.
       steps: fused_steps.Steps, with `global_step` (after the step), `cost` and,
         where they differ from step to step, `bytes_pulled`, `bytes_pushed` and
-        `staleness`; for a run's last step `accuracy`, for summaries.
+        `staleness`; for a run's last step its metrics, for summaries.
       constants: {name: number}, the values that stay the same.
       source: batch_source.BatchSource.
       console: console.Console.

@@ -45,8 +45,8 @@ class StopHook(tf.train.SessionRunHook):
       global_step: int64 scalar variable.
       last_step: int, the global step at which training ends.
       stop: stop_request.StopRequest of this process.
-      is_stop_for_all: callable -> bool, or None; called at the start of each
-        session and every half second.
+      is_stop_for_all: callable -> bool, called at the start of each session and
+        every half second.
       request_stop: callable(context), how to end before the last step; the
         context has a method request_stop.
     """
@@ -72,8 +72,7 @@ class StopHook(tf.train.SessionRunHook):
       _log.info(text)
       own_metrics.write('event', event='recovered', step=step, text=text)
     self.sessions.append([step, step])
-    is_for_all = self._is_stop_for_all and self._is_stop_for_all()
-    if step >= self._last_step or is_for_all:
+    if step >= self._last_step or self._is_stop_for_all():
       coord.request_stop()
     elif self._stop.is_requested:
       # While the session was made. The others may have stopped already, and a
@@ -90,7 +89,7 @@ class StopHook(tf.train.SessionRunHook):
       run_context.request_stop()
     elif self._stop.is_requested:
       self._request_stop(run_context)
-    elif self._is_stop_for_all and time.monotonic() >= self._next_look:
+    elif time.monotonic() >= self._next_look:
       self._next_look = time.monotonic() + _LOOK_SECS
       if self._is_stop_for_all():
         self._request_stop(run_context)

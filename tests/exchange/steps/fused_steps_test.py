@@ -140,7 +140,7 @@ def test_a_session_begins_with_all_the_steps_of_a_run(first_step):
     source.step = first_step
     steps = fused_steps.Steps(tensors, 4, source)
     stop_hook = stop_hook_lib.StopHook(
-      steps, global_step, 100, in_process.NoStop(), None
+      steps, global_step, 100, in_process.NoStop(), lambda: False
     )
     restore = [
       tf.global_variables_initializer(),

@@ -10,7 +10,8 @@ from tests.support import in_process
 
 def test_what_is_lost_counts_from_the_last_step_before_the_restore(logged):
   steps = types.SimpleNamespace(last={})
-  hook = stop_hook.StopHook(steps, None, 100, in_process.NoStop(), None)
+  stop = in_process.NoStop()
+  hook = stop_hook.StopHook(steps, None, 100, stop, lambda: False)
 
   def begin(step):
     session = types.SimpleNamespace(run=lambda _: step)
