@@ -76,8 +76,8 @@ def check_flags(launcher, logdir, no_wait=None):
   for flag in (flag for flag, is_asked in asked.items() if is_asked):
     if launcher == 'kubernetes':
       raise cli.UsageError(
-        f'{flag} is for a launcher that waits, and this one prints manifests:'
-        ' leave it out (--kube_tensorboard runs one there)'
+        f'{flag} reads a --logdir on this machine, and on Kubernetes it is'
+        ' on a volume: leave it out (--kube_tensorboard runs one there)'
       )
     if no_wait:
       raise cli.UsageError(

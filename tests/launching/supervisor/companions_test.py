@@ -22,7 +22,7 @@ from tests.support.paths import REPO
   [
     (['--tensorboard'], 'local', None, '--tensorboard shows what the tasks'),
     (['--metrics_port=0'], 'ssh', None, '--metrics_port=0 shows what the'),
-    (['--tensorboard'], 'kubernetes', '/logs/x', 'leave it out .--kube_tens'),
+    (['--tensorboard'], 'kubernetes', '/logs/x', 'on a volume: leave it out'),
     (['--loggers=x'], 'local', 'run', '--loggers=x: expected some of mlflow'),
   ],
 )
