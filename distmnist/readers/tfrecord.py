@@ -82,7 +82,7 @@ class Reader:
     try:
       self._parse(np.array([text], object))
     except tf.errors.OpError as error:
-      path, row = self._records.locate(number)
+      path, row, _ = self._records.locate(number)
       raise ValueError(
         f'{path}: its record {row:,}, counted from 0, cannot be parsed: '
         f'{errors.explain(error)}'
@@ -96,7 +96,7 @@ class Reader:
     new = np.flatnonzero(~self._is_checked[indices])
     num_whole = _count_whole(packed[i] for i in new) if len(new) else 0
     if num_whole < len(new):
-      path, number = self._records.locate(indices[new[num_whole]])
+      path, number, _ = self._records.locate(indices[new[num_whole]])
       raise ValueError(
         f'{path} is damaged: its record {number:,}, counted from 0, does not '
         'have the checksum that was written with it'

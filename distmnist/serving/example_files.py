@@ -232,6 +232,8 @@ def _parse(name, texts, dtype):
       otypes=[object],
     )(texts)
   try:
+    if wrong := [t for t in texts.flat if '_' in str(t)]:  # To int, 1_2 is 12.
+      raise ValueError(f'{wrong[0]!r} is no number')
     if dtype.is_integer:
       return np.array([int(text) for text in texts.flat]).reshape(texts.shape)
     return texts.astype(np.float64)

@@ -127,6 +127,7 @@ PLANE = {'x': tf.TensorSpec([None, 2, 2], tf.float32)}
     ('x.csv', 'a,b,c\n1,2,3', X, 'the columns are a, b, c: expected x_0, x_1'),
     ('x.csv', 'x_0,x_1\n1,a', X, "x: could not convert string to float: 'a'"),
     ('x.csv', 'ids\n1.5', IDS, "ids: invalid literal for int.*'1.5'"),
+    ('x.csv', 'ids\n1_2', IDS, "ids: '1_2' is no number"),
     ('x.csv', 'ids\n300', IDS, 'ids has values that are no uint8'),
     ('x.csv', 'x\n1', PLANE, 'x has no place in columns: give an .npz or JSON'),
   ],
