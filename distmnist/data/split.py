@@ -13,6 +13,9 @@ _RAGGED = (
   'as a dict, or give numbers, bool, str or bytes'
 )
 
+# What a session gives for tensors that are not dense.
+_NOT_DENSE = tf.SparseTensorValue, tf.ragged.RaggedTensorValue
+
 
 class Split(NamedTuple):
   """Examples and what is to be learnt from them.
@@ -95,6 +98,11 @@ def make(x, y, numbers=None):
 
 def _convert_lists(nest):
   """Returns the nest with an array in place of each list."""
+  if isinstance(nest, _NOT_DENSE):  # A tuple, but of no arrays of examples.
+    raise ValueError(
+      f'a {type(nest).__name__}: expected dense arrays, of one length in all '
+      'examples, as from tf.sparse.to_dense or to_tensor(shape=...)'
+    )
   if isinstance(nest, dict):
     return {name: _convert_lists(value) for name, value in nest.items()}
   if isinstance(nest, tuple):

@@ -20,8 +20,8 @@ def select(nest, columns):
     columns: {name: array [n, ...]}.
 
   Raises:
-    ValueError: of columns side by side, some are text and some are not, or
-      whole numbers would be lost among floats.
+    ValueError: of columns side by side, some are text and some are not, their
+      shapes differ, or whole numbers would be lost among floats.
   """
   if isinstance(nest, dict):
     return {name: select(part, columns) for name, part in nest.items()}
@@ -35,6 +35,11 @@ def select(nest, columns):
         'fields that are no numbers: expected numbers in all of them'
       )
     parts = [columns[name] for name in nest]
+    if len({part.shape for part in parts}) > 1:
+      raise ValueError(
+        f'the columns {", ".join(nest)} do not go side by side: one has lists, '
+        'and another numbers, or lists of another length'
+      )
     found = np.stack(parts, axis=1)
     side_by_side.check(nest, parts, found)
     return found
@@ -52,7 +57,7 @@ def check(nest, known, path):
   for name in names(nest):
     if name not in known:
       raise ValueError(
-        f'{path} has no column {name!r}: it has {", ".join(known)}'
+        f'{path} has no column {name!r}: it has {", ".join(known) or "none"}'
       )
     if known.count(name) > 1:
       raise ValueError(

@@ -65,7 +65,7 @@ class Reader:
       missing = int(missing)  # -1.0 also fits a column of whole numbers.
     self._missing = '' if missing is None else str(missing)
     self._given_types = {}
-    self._delimiter, self._num_before = delimiter, int(names is None)
+    self._delimiter, num_before = delimiter, int(names is None)
     # One without a byte has no header, and no line either.
     filled = [*filter(os.path.getsize, self._paths)] or self._paths
     self._header = names or csv_lines.read_header(filled[0], delimiter)
@@ -78,7 +78,7 @@ class Reader:
         )
     self._records = records.Records(
       self._paths,
-      [csv_lines.find_places(path, self._num_before) for path in self._paths],
+      [csv_lines.find_places(path, num_before) for path in self._paths],
     )
     self.num_examples = self._records.num_records
     self.block_sizes = self._records.block_sizes
@@ -168,8 +168,8 @@ class Reader:
       raise
 
   def _locate(self, number):
-    path, row = self._records.locate(number)
-    return f'{path}:{row + 1 + self._num_before}'
+    path, _, offset = self._records.locate(number)
+    return f'{path}:{csv_lines.find_number(path, offset)}'
 
 
 def _tell_type(path, header, name, rows, missing):
@@ -201,4 +201,6 @@ def _is_of_type(texts, type_, missing):
 
 
 def _to_numbers(texts, type_, missing):
+  if any('_' in text for text in texts):
+    raise ValueError('to Python, 12_3 and 1_23 are one number')
   return np.array([text or missing for text in texts]).astype(type_)

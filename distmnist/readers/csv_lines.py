@@ -92,6 +92,16 @@ def find_places(path, num_before):
   return offsets[keep], lengths[keep]
 
 
+def find_number(path, offset):
+  """Returns the number (int) of the line at `offset`, from 1, as editors do."""
+  number = 1
+  with open(path, 'rb') as file:
+    while part := file.read(min(offset, _CHUNK_BYTES)):
+      number += part.count(b'\n')
+      offset -= len(part)
+  return number
+
+
 def _check_is_text(path, start):
   """Raises ValueError if a file that begins with `start` is compressed."""
   if start.startswith(_GZIP):

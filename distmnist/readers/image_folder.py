@@ -13,6 +13,7 @@ import struct
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import errors
 from distmnist.readers import graph_function, paths
 
 _ENDINGS = '.bmp', '.gif', '.jpeg', '.jpg', '.png'
@@ -91,7 +92,7 @@ class Reader:
     except tf.errors.OpError as error:
       for i, file in zip(indices, files, strict=True):
         self._check(self._paths[i], file)
-      raise ValueError(error.message) from error
+      raise ValueError(errors.explain(error)) from error
     return images, self._classes[indices]
 
   def identify(self):

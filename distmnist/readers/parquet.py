@@ -11,11 +11,19 @@ groups of a few thousand rows. Needs pyarrow: pip install 'distmnist[parquet]'.
 """
 
 import collections
+import re
 import threading
 
 import numpy as np
 
 from distmnist.readers import columns, paths
+
+# Types of arrow that a graph has, and lists of them.
+_TYPES = {'bool', 'text', 'halffloat', 'float', 'double'}
+_TYPES |= {f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64)}
+_LIST = 'a list of '
+# These become bytes, whatever their offsets are.
+_BYTES = re.compile('(large_|fixed_size_)?(string|binary)')
 
 
 class Reader:
@@ -86,18 +94,25 @@ class Reader:
       raise ValueError(f'{path} is not a Parquet file') from error
     with file:
       columns.check(self._xy, file.schema_arrow.names, path)
-      self._check_types(path, file.schema_arrow)
+      if file.metadata.num_rows:  # pandas gives no type to a column of nothing.
+        self._check_types(path, file.schema_arrow)
       for number in range(file.num_row_groups):
         if size := file.metadata.row_group(number).num_rows:
           yield path, number, size
 
   def _check_types(self, path, schema):
-    """Raises ValueError if a column has another type than in other files.
+    """Raises ValueError if a column has a type that no graph has.
 
-    NumPy would turn its values into those of the other type, 1.5 into 1.
+    Or another one than in other files: NumPy would turn its values into those
+    of the other type, 1.5 into 1.
     """
     for name in columns.names(self._xy):
       mine = _describe_type(schema.field(name).type)
+      if mine.removeprefix(_LIST) not in _TYPES:
+        raise ValueError(
+          f'{path}: {name} is {mine}: expected numbers, bool, text or lists of '
+          'these; convert it where the file is written'
+        )
       first, first_path = self._types.setdefault(name, (mine, path))
       if mine != first:
         raise ValueError(
@@ -125,9 +140,21 @@ class Reader:
       return self._kept[owner]
 
   def _read_group(self, path, number, size):
-    del size
-    with _import_parquet().ParquetFile(path) as file:
-      table = file.read_row_group(number, columns.names(self._xy))
+    try:
+      with _import_parquet().ParquetFile(path) as file:
+        table = file.read_row_group(number, columns.names(self._xy))
+    except FileNotFoundError:
+      raise
+    except (OSError, ValueError) as error:
+      raise ValueError(
+        f'{path}, row group {number}, is damaged or has changed: '
+        f'{str(error).splitlines()[0]}'
+      ) from error
+    if table.num_rows != size:
+      raise ValueError(
+        f'{path}, row group {number}, has {table.num_rows:,} rows: it had '
+        f'{size:,} when the training began'
+      )
     return {
       name: _convert(table.column(name), f'{path}, row group {number}: {name}')
       for name in table.column_names
@@ -151,10 +178,8 @@ def _describe_type(type_):
     type_ = type_.value_type
   text = str(type_)
   if hasattr(type_, 'value_type'):
-    return f'a list of {_describe_type(type_.value_type)}'
-  # These two become bytes, whatever their offsets are.
-  is_bytes = any(word in text for word in ('string', 'binary'))
-  return 'text' if is_bytes else text
+    return _LIST + _describe_type(type_.value_type)
+  return 'text' if _BYTES.match(text) else text
 
 
 def _convert(column, where):

@@ -18,7 +18,8 @@ def find(pattern):
       for them, only the last part of the address may be a pattern.
 
   Raises:
-    ValueError: a pattern names no file, or a file cannot be copied here.
+    ValueError: there is no pattern, one names no file, or a file cannot be
+      copied here.
   """
   found = []
   is_one = isinstance(pattern, (str, os.PathLike))
@@ -31,8 +32,14 @@ def find(pattern):
       names = [expanded] if os.path.isfile(expanded) else glob.glob(expanded)
       paths = sorted(filter(os.path.isfile, names))
     if not paths:
-      raise ValueError(f'{one}: no such file')
+      is_folder = not urls.is_remote(one) and os.path.isdir(expanded)
+      what = (
+        f'a folder: give files, as {one}/*' if is_folder else 'no such file'
+      )
+      raise ValueError(f'{one}: {what}')
     found += paths
+  if not found:
+    raise ValueError('no file was given: expected a pattern or a list of them')
   return found
 
 

@@ -56,9 +56,10 @@ class Records:
     return found
 
   def locate(self, number):
-    """Returns (path, number in the file) of a record."""
+    """Returns (path, number in the file, offset in bytes) of a record."""
     owner = int(np.searchsorted(self._firsts, number, 'right')) - 1
-    return self._paths[owner], int(number - self._firsts[owner])
+    row = int(number - self._firsts[owner])
+    return self._paths[owner], row, int(self._places[owner][0][row])
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import struct
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import errors
 from distmnist.readers import graph_function, paths, records
 
 # A record is its length, a checksum of that, the data, and their checksum.
@@ -63,13 +64,29 @@ class Reader:
 
     Raises:
       OSError, ValueError: a file is gone or has changed, or a record is
-        damaged.
-      tf.errors.OpError: `parse` fails.
+        damaged or cannot be parsed.
+      tf.errors.OpError: `parse` fails, but not on any one record.
     """
     packed = self._records.read(indices)
     self._check(indices, packed)
     texts = [record[_HEADER.size : -_FOOTER_BYTES] for record in packed]
-    return self._parse(np.array(texts, object))
+    try:
+      return self._parse(np.array(texts, object))
+    except tf.errors.OpError:
+      for number, text in zip(indices, texts, strict=True):
+        self._check_parsed(number, text)
+      raise
+
+  def _check_parsed(self, number, text):
+    """Raises ValueError if a record on its own cannot be parsed."""
+    try:
+      self._parse(np.array([text], object))
+    except tf.errors.OpError as error:
+      path, row, _ = self._records.locate(number)
+      raise ValueError(
+        f'{path}: its record {row:,}, counted from 0, cannot be parsed: '
+        f'{errors.explain(error)}'
+      ) from error
 
   def _check(self, indices, packed):
     """Compares the checksums of the records that are read for the first time.
@@ -79,7 +96,7 @@ class Reader:
     new = np.flatnonzero(~self._is_checked[indices])
     num_whole = _count_whole(packed[i] for i in new) if len(new) else 0
     if num_whole < len(new):
-      path, number = self._records.locate(indices[new[num_whole]])
+      path, number, _ = self._records.locate(indices[new[num_whole]])
       raise ValueError(
         f'{path} is damaged: its record {number:,}, counted from 0, does not '
         'have the checksum that was written with it'

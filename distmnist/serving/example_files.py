@@ -110,16 +110,18 @@ def _read_csv(path, specs):
   # A field may be as long as the file; 131,072 characters are Python's limit.
   csv.field_size_limit(max(csv.field_size_limit(), os.path.getsize(path)))
   with open(path, encoding='utf-8-sig', newline='') as file:
-    header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    lines = csv.reader(file)
+    found = [(lines.line_num, row) for row in lines if row] or [(1, [])]
+  header, *rows = [row for _, row in found]
   if _has_numbers_only(header) and header != [*map(str, range(len(header)))]:
     raise ValueError(
       f'the first line is {",".join(header)[:40]}: expected the names of the '
       'columns'
     )
-  for number, row in enumerate(rows, 2):
+  for number, row in found:
     if len(row) != len(header):
       raise ValueError(
-        f'row {number} has {len(row)} fields, the header {len(header)}'
+        f'line {number} has {len(row)} fields, the header {len(header)}'
       )
   texts = np.array(rows, object).reshape(len(rows), len(header))
   found = {}
@@ -226,17 +228,17 @@ def _check_objects(name, array):
 
 def _parse(name, texts, dtype):
   """Returns the texts as numbers."""
-  if dtype.name == 'bool':
-    texts = np.vectorize(
-      lambda text: {'true': '1', 'false': '0'}.get(str(text).lower(), text),
-      otypes=[object],
-    )(texts)
-  try:
-    if dtype.is_integer:
-      return np.array([int(text) for text in texts.flat]).reshape(texts.shape)
-    return texts.astype(np.float64)
-  except (ValueError, OverflowError) as error:
-    raise ValueError(f'{name}: {error}') from error
+  words = {'true': 1, 'false': 0} if dtype.name == 'bool' else {}
+  number = int if dtype.is_integer else float
+  found = []
+  for place, text in np.ndenumerate(texts):
+    try:
+      if '_' in str(text):  # 12_3 and 1_23 are one number to Python.
+        raise ValueError(f'{text!r} is no number')
+      found.append(number(words.get(str(text).lower(), text)))
+    except (ValueError, OverflowError) as error:
+      raise ValueError(f'example {place[0]}: {name}: {error}') from error
+  return np.array(found).reshape(texts.shape)
 
 
 def _check_numbers(arrays):

@@ -65,6 +65,7 @@ class CostCheck:
     if self._graph is None:
       self._graph = self._build()
     with tf.Session(graph=self._graph, config=self._config) as session:
+      session.run(self._others)
       restorable.restore(path, session, self._saver, self._variables)
       cost = float(session.run(self._cost))
     if math.isfinite(cost):
@@ -81,4 +82,6 @@ class CostCheck:
       self._cost, _ = problem.loss(y, problem.build(x, is_training=False))
       self._variables = tf.global_variables()
       self._saver = tf.train.Saver(self._variables)
+      # Lookup tables of words, and what a loss counts.
+      self._others = tf.tables_initializer(), tf.local_variables_initializer()
     return graph

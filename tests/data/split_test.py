@@ -72,3 +72,15 @@ def test_numbers_in_another_byte_order_reach_a_graph(dtype):
 def test_what_no_graph_can_take_is_named(x, y, message):
   with pytest.raises(ValueError, match=message):
     split.make(x, y)
+
+
+@pytest.mark.parametrize(
+  'value',
+  [
+    tf.SparseTensorValue(np.zeros([2, 2], int), np.ones(2), np.array([2, 1])),
+    tf.ragged.constant_value([[1], [2, 3]]),
+  ],
+)
+def test_what_is_not_dense_is_named(value):
+  with pytest.raises(ValueError, match='^a .*TensorValue: expected dense arr'):
+    split.make({'x': value}, np.zeros(2))

@@ -47,3 +47,10 @@ def test_an_id_beside_a_float_is_not_rounded():
   assert columns.select({'id': 'id'}, table)['id'].tolist() == [(1 << 24) + 1]
   with pytest.raises(ValueError, match='^id of .* up to 16,777,217'):
     columns.select(['id', 'price'], table)
+
+
+def test_lists_do_not_go_beside_numbers():
+  table = {'a': np.zeros(3), 'v': np.zeros([3, 2])}
+  assert columns.select(['v', 'v'], table).shape == (3, 2, 2)
+  with pytest.raises(ValueError, match='^the columns a, v do not go side by'):
+    columns.select(['a', 'v'], table)

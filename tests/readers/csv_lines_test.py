@@ -13,6 +13,8 @@ def test_the_lines_that_are_not_blank_are_found(tmp_path):
   offsets, _ = csv_lines.find_places(str(path), 0)
   assert offsets.tolist() == [3, 8, 16]
   assert csv_lines.read_header(str(path), ',') == ['n', 't']
+  numbers = [csv_lines.find_number(path, offset) for offset in (3, 8, 16)]
+  assert numbers == [1, 2, 5]
 
 
 @pytest.mark.parametrize(

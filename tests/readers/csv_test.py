@@ -63,7 +63,7 @@ def test_files_may_have_no_header_and_other_delimiters(tmp_path):
     ('n,t\r1,x\r', 'a:1: new-line character seen in unquoted field'),
     ('n,"t\nu"\n1,x\n', 'a:1: a quoted text does not end in its line'),
     ('m,t\n1,x\n', " has no column 'n': it has m, t"),
-    ('', " has no column 'n'"),
+    ('', " has no column 'n': it has none"),
   ],
 )
 def test_what_is_no_table_is_named(tmp_path, text, message):
@@ -157,3 +157,19 @@ def test_whole_numbers_that_int64_cannot_hold_are_not_rounded(tmp_path):
     csv.Reader(path, 'id', 'y').read(np.arange(2))
   reader = csv.Reader(path, 'id', 'y').with_types({'id': 'text'})
   assert reader.read(np.array([1]))[0].tolist() == [b'%d' % (2**64 - 2)]
+
+
+def test_a_line_is_numbered_as_editors_do(tmp_path):
+  path = write(tmp_path / 'a', 'n,t\n\n1,x\n\n2\n')
+  with pytest.raises(ValueError, match='a:5 has 1 fields'):
+    csv.Reader(path, 'n', 't').read(np.arange(2))
+
+
+def test_a_text_of_digits_and_underscores_is_no_number(tmp_path):
+  """To Python both are 123: two ids would be one."""
+  path = write(tmp_path / 'a', 'id,n\n12_3,1\n1_23,2\n')
+  reader = csv.Reader(path, 'id', 'n')
+  assert reader.read(np.arange(2))[0].tolist() == [b'12_3', b'1_23']
+  reader = csv.Reader(path, 'id', 'n').with_types({'id': 'int64'})
+  with pytest.raises(ValueError, match="a:2: id is '12_3': expected int64"):
+    reader.read(np.arange(2))

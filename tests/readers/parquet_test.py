@@ -1,5 +1,8 @@
 """parquet: rows by their numbers, and row groups that are kept."""
 
+import datetime
+import decimal
+
 import numpy as np
 import pytest
 
@@ -134,3 +137,43 @@ def test_a_list_without_one_of_its_values_is_named(tmp_path, length):
   reader = parquet.Reader(path, 'v', 'n')
   with pytest.raises(ValueError, match='group 1: v has lists in which a value'):
     reader.read(np.arange(4))
+
+
+@pytest.mark.parametrize(
+  'column, kind',
+  [
+    (pa.array([decimal.Decimal('1.5')]), r'decimal128\(2, 1\)'),
+    (pa.array([datetime.datetime(2020, 1, 1)]), r'timestamp\[us\]'),
+    (pa.array([{'a': 'b'}]), 'struct<a: string>'),
+    (pa.array([[[1]]]), 'a list of a list of int64'),
+    (
+      pa.array([[('a', 'b')]], pa.map_(pa.string(), pa.string())),
+      'map<string, string',
+    ),
+  ],
+)
+def test_a_type_that_no_graph_has_is_named(tmp_path, column, kind):
+  path = write(tmp_path / 'a', {'n': [0], 'v': column})
+  with pytest.raises(ValueError, match=f'{path}: v is {kind}.*: expected num'):
+    parquet.Reader(path, x='v', y='n')
+  parquet.Reader(path, x='n', y='n')
+
+
+def test_a_file_without_rows_has_no_types(tmp_path):
+  write(tmp_path / 'a-0', {'n': pa.nulls(0), 'v': pa.nulls(0)})
+  write(tmp_path / 'a-1', {'n': [1], 'v': [0.5]})
+  x, _ = parquet.Reader(f'{tmp_path}/a-*', x='v', y='n').read(np.arange(1))
+  assert x.tolist() == [0.5]
+
+
+def test_a_row_group_that_is_damaged_is_named(tmp_path):
+  path = tmp_path / 'a'
+  write(path, {'n': [1, 2], 'v': [0.5, 1.5]})
+  reader = parquet.Reader(path, x='v', y='n')
+  whole = path.read_bytes()
+  path.write_bytes(whole[:4] + bytes([255] * 60) + whole[64:])
+  with pytest.raises(ValueError, match=f'^{path}, row group 0, is damaged'):
+    reader.read(np.arange(2))
+  write(path, {'n': [1], 'v': [0.5]})
+  with pytest.raises(ValueError, match='has 1 rows: it had 2 when the trai'):
+    reader.read(np.arange(2))

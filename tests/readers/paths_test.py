@@ -24,6 +24,13 @@ def test_a_path_need_not_be_text(tmp_path):
   assert paths.find([tmp_path / '*.csv']) == expected
 
 
+def test_a_folder_or_nothing_is_no_pattern(tmp_path):
+  with pytest.raises(ValueError, match=f'^{tmp_path}: a folder: give files, '):
+    paths.find(tmp_path)
+  with pytest.raises(ValueError, match='no file was given: expected a pat'):
+    paths.find([])
+
+
 def test_a_pattern_without_files_is_named():
   with pytest.raises(ValueError, match=r'^/no/\*\.csv: no such file$'):
     paths.find('/no/*.csv')

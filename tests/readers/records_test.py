@@ -27,8 +27,8 @@ def test_they_are_numbered_through_all_files(found):
   assert found.block_sizes.tolist() == [2, 256, 44]
   read = found.read(np.array([2, 1, 301, 0]))
   assert read.tolist() == [b'01', b'abc', b'89', b'ef']
-  assert found.locate(2) == (found._paths[2], 0)
-  assert found.locate(1) == (found._paths[0], 1)
+  assert found.locate(2) == (found._paths[2], 0, 0)
+  assert found.locate(1) == (found._paths[0], 1, 0)
 
 
 def test_a_file_that_became_shorter_is_named(found):

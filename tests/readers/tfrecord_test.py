@@ -90,3 +90,15 @@ def test_a_record_that_is_not_what_was_written_is_named(tmp_path, place):
   assert reader.read(np.array([2, 0]))[0].tolist() == [b'text 2.', b'text 0.']
   with pytest.raises(ValueError, match=f'^{path} is damaged: its record 1, '):
     reader.read(np.array([2, 0, 1]))
+
+
+def test_a_record_that_cannot_be_parsed_is_named(tmp_path):
+  write(tmp_path / 'a-0', range(3))
+  with tf.io.TFRecordWriter(f'{tmp_path}/a-1') as writer:
+    for values in ({'text': b'', 'number': 3}, {'text': b'no number'}):
+      writer.write(make_record(values))
+  reader = tfrecord.Reader(f'{tmp_path}/a-*', parse)
+  reader.read(np.arange(4))
+  message = f'^{tmp_path}/a-1: its record 1, .* parsed: .*number.* is required'
+  with pytest.raises(ValueError, match=message):
+    reader.read(np.array([0, 4, 3]))

@@ -4,10 +4,14 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.data import split as split_lib
 from distmnist.logdir import checkpoints, saving
+from distmnist.nn import layers
 from distmnist.training import divergence
+from tests.support import problems
 from tests.training import evaluation_test
 
 pytestmark = pytest.mark.usefixtures('set_flags')  # The cost reads a flag.
@@ -52,3 +56,19 @@ def test_another_model_is_named(tmp_path):
     cli.RunError, match='has no softmax/biases: it comes from'
   ):
     check.find(save(tmp_path, 1, weights=np.eye(3, dtype='f')))
+
+
+def test_words_are_looked_up_in_their_table(tmp_path):
+  def build(words, is_training):
+    del is_training
+    given = tf.lookup.KeyValueTensorInitializer(['a', 'b'], [0, 1])
+    numbers = tf.lookup.StaticHashTable(given, 0).lookup(words)
+    return layers.dense(tf.one_hot(numbers, 3), 3, 'softmax')
+
+  problem = problems.of_images(build)
+  problem.preprocess = lambda x, y, is_training: (x, y)
+  words = np.array([b'a', b'b'], object)
+  split = split_lib.Split(words, np.arange(2, dtype=np.int32))
+  check = divergence.CostCheck(problem, split)
+  values = {'weights': np.eye(3, dtype='f'), 'biases': np.zeros(3, 'f')}
+  assert check.find(save(tmp_path, 1, **values)) is None

@@ -5,7 +5,10 @@ import os
 import re
 import traceback
 
+import tensorflow.compat.v1 as tf
+
 from distmnist import runtime
+from distmnist.cluster import errors
 from distmnist.common import cli, signals
 from distmnist.training.problems import keras_errors
 
@@ -93,6 +96,8 @@ def describe(error):
       f'it ends the program (SystemExit: {error.code}), which is not its own: '
       'raise an error; for flags of its own it takes absl.flags, not argparse'
     )
+  if isinstance(error, tf.errors.OpError):  # Its first line may say nothing.
+    return f'{type(error).__name__}: {errors.explain(error)}'
   text = re.sub(r'\x1b\[\d*m', '', str(error))
   if text.startswith('in user code:'):  # A tf.function: its error comes last.
     text = text.rstrip().rpartition('\n\n')[2].strip()

@@ -3,8 +3,10 @@
 import signal
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.training.problems import user_calls
 from tests.support import problems
 
 CODE = """
@@ -45,3 +47,13 @@ def test_a_ctrl_c_is_one_only_where_python_raises_it(
   del handlers[0]
   with pytest.raises(cli.UsageError, match='KeyboardInterrupt: no reason'):
     problem.load('train')
+
+
+def test_an_op_that_fails_is_said_in_its_own_words():
+  with tf.Graph().as_default(), tf.Session() as session:
+    number = tf.strings.to_number(['x'])
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+      session.run(number)
+  assert raised.value.message.startswith('Graph execution error:')
+  found = user_calls.describe(raised.value)
+  assert found.startswith('InvalidArgumentError: StringToNumberOp could not')
