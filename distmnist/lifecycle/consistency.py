@@ -42,6 +42,7 @@ _OWN_FLAGS = {
   'summary_steps',
   'task_index',
   'trace_steps',
+  'validate_at_end',
   'validation_steps',
 }
 _HOSTS = 'ps_hosts', 'worker_hosts'
