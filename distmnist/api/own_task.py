@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 import os
 import sys
 
@@ -24,10 +25,20 @@ def run_task(train):
     # Not all flags of the command line are defined.
     argv, conflict = argv[:1], str(error).partition(' Description from')[0]
 
-  @functools.wraps(train)  # The program is named after its file.
+  function = _find_function(train)
+
+  @functools.wraps(function)  # The program is named after its file.
   def main():
     if conflict:
       raise cli.UsageError(f"{conflict} Remove the script's flag, or rename it")
-    return own_loop.run(train)
+    return own_loop.run(train, function.__code__.co_filename)
 
   cli.run(main, argv, leave=os._exit)
+
+
+def _find_function(train):
+  """Returns the function (with a __code__) that a callable comes down to."""
+  train = inspect.unwrap(train)
+  while isinstance(train, functools.partial):
+    train = inspect.unwrap(train.func)
+  return train if hasattr(train, '__code__') else type(train).__call__

@@ -27,7 +27,6 @@ import logging
 import os
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import stop_request
@@ -43,6 +42,8 @@ from distmnist.training import (
   flag_checks,
   idle_flags,
   run_folder,
+  script_checks,
+  script_errors,
   step,
   worker_loop,
 )
@@ -55,14 +56,6 @@ from distmnist.training.hooks import (
 
 _log = logging.getLogger(__name__)
 
-# What only our own loop knows: the data, its batches, and where it begins.
-_WITHOUT_EFFECT = (
-  'gradient_accumulation',
-  'lr_schedule_unit',
-  'startup_delay_steps',
-  'steps_per_run',
-)
-
 
 class WorkerTask:
   """What a worker's script sees of its cluster.
@@ -71,7 +64,7 @@ class WorkerTask:
     index: int, which worker this is; 0 is the chief.
     num_workers: int.
     is_chief: bool, whether this worker saves and should evaluate.
-    global_step: int64 scalar variable; None before `minimize`.
+    global_step: int64 scalar variable, on a ps if there is one.
   """
 
   def __init__(self, task):
@@ -84,14 +77,17 @@ class WorkerTask:
     """
     self._task = task
     cluster = task.cluster
-    _check_flags()
+    script_checks.check_flags()
     self._rule, self._strategy = flag_checks.make_strategy(cluster)
     flag_checks.check_min_workers(self._rule, self._strategy, os.environ)
     schedules.check_flags()
     optimizer_checks.check_flags(self._strategy)
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
-    self.global_step = self._train_op = None
+    self._train_op = None
+    # What the script builds before `minimize` may use it.
+    with tf.device(cluster.device_setter(None)):
+      self.global_step = tf.train.get_or_create_global_step()
 
   def minimize(self, build_loss):
     """Builds the loss, and one step of this worker, in the default graph.
@@ -106,13 +102,23 @@ class WorkerTask:
       --optimizer and gives the global step after it; build_loss's tensor.
 
     Raises:
-      cli.UsageError: --strategy cannot train one of the variables, or the loss
-        has a gradient for none.
+      cli.UsageError: --strategy cannot train one of the variables, the loss has
+        a gradient for none, or this is the second call.
     """
-    built = step.build_step_of(
-      self._task.cluster, self._strategy, lambda state: (build_loss(), {})
-    )
-    self.global_step = built.global_step
+    script_checks.check_builder(build_loss)
+    if self._train_op is not None:
+      raise cli.UsageError(
+        'minimize() a second time: a task has one step, which an update rule '
+        'counts and others may wait for; minimize the sum of the losses, with '
+        'tf.stop_gradient where one is not to move a variable'
+      )
+
+    def build(state):
+      loss = build_loss()
+      script_checks.check_loss(loss)
+      return loss, {}
+
+    built = step.build_step_of(self._task.cluster, self._strategy, build)
     self._train_op = built.update.train_op
     return self._train_op, built.loss
 
@@ -133,6 +139,8 @@ class WorkerTask:
     task, cluster = self._task, self._task.cluster
     if self._train_op is None:
       raise cli.UsageError('session() before minimize(): nothing would train')
+    script_checks.check_session(last_step, hooks)
+    script_checks.check_places(cluster)
     folder = run_folder.RunFolder(task, last_step)
     if late_start.has_ended(cluster, folder.restart):
       raise stop_request.StoppedError
@@ -172,7 +180,16 @@ class WorkerTask:
       save = saves.end
     hooks += stay_hook.make(task, strategy, others, save)
     with session_lib.make_session(task, scaffold, hooks) as session:
-      yield session
+      try:
+        yield session
+      except (tf.errors.OutOfRangeError, StopIteration):
+        # The session takes these for the end of its work.
+        step_v = last.last.get('global_step', 'the first')
+        _log.info(
+          f'the input of {cluster.name} ends at step {step_v} of {last_step}: '
+          'it makes no more; repeat() a dataset that is to last'
+        )
+        raise
     if not (cluster.is_chief or task.stop.is_requested):
       others.send_stats(
         report.WorkerStats(cluster.task_index, life=task.watchdog.life)
@@ -183,22 +200,12 @@ class WorkerTask:
       others.wait_at_end(chief.END_TIMEOUT_SECS.value)
 
 
-def _check_flags():
-  """Raises cli.UsageError if a flag asks for what a script's own loop does."""
-  for name in _WITHOUT_EFFECT:
-    flag = flags.FLAGS[name]
-    if flag.value != flag.default:
-      raise cli.UsageError(
-        f'--{name}={flag.value} has no effect in a script with a loop of its '
-        'own, which chooses what a step reads: leave it out'
-      )
-
-
-def run(train):
+def run(train, script=None):
   """Runs the task that the flags name; returns its exit code.
 
   Args:
     train: callable(WorkerTask), what a worker runs.
+    script: str, the path of the file that has it; by default train's own.
 
   Raises:
     cli.UsageError: a flag contradicts the others, or does not fit this program.
@@ -220,6 +227,7 @@ def run(train):
   with (
     tf.Graph().as_default(),
     contextlib.suppress(stop_request.StoppedError),
+    script_errors.explained(script or train.__code__.co_filename),
   ):
     train(WorkerTask(task))
   return task.stop.end()

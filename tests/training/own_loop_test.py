@@ -173,3 +173,39 @@ def test_a_session_without_a_step_is_refused(run_script):
   text = _SHARED.replace('train_op, _ = task.minimize(build_loss)', '')
   _, errors = run_script(text, num_workers=1, num_ps=0, code=2)
   assert 'session() before minimize()' in errors
+
+
+@pytest.mark.slow
+def test_a_step_of_two_minimizes_is_refused(run_script):
+  twice = 'task.minimize(build_loss)\n  ' * 2
+  text = _SHARED.replace('task.minimize(build_loss)', twice)
+  _, errors = run_script(text, num_workers=1, num_ps=0, code=2)
+  assert 'minimize() a second time' in errors
+
+
+@pytest.mark.slow
+def test_a_global_step_asked_for_first_is_the_one_of_all(run_script, tmp_path):
+  first = 'step = tf.train.get_or_create_global_step()\n  train_op'
+  text = _SHARED.replace('train_op', first, 1)
+  text = text.replace('run(train_op', 'run([train_op, step]')
+  run_script(text, '--strategy=async_sgd', f'--logdir={tmp_path / "run"}')
+  path = checkpoints.find_latest(str(tmp_path / 'run'))
+  assert checkpoints.parse_step(path) >= 20
+
+
+@pytest.mark.slow
+def test_an_input_that_ends_is_told(run_script):
+  text = _SHARED.replace(
+    '      whole =',
+    '      if numbers.random() < 0.2: next(iter(()))\n      whole =',
+  )
+  output, errors = run_script(text, '--strategy=sync_sgd')
+  assert re.search(r'input of worker 0 ends at step \d+ of 20', output + errors)
+
+
+@pytest.mark.slow
+def test_a_mistake_of_the_script_is_one_line_and_not_started_again(run_script):
+  text = _SHARED.replace('run(train_op, {x:', 'run(train_op, {x: None +')
+  output, errors = run_script(text, num_workers=1, num_ps=0, code=1)
+  assert re.search(r'mine\.py:\d+, in train\(\): TypeError', output + errors)
+  assert 'Traceback' not in output + errors

@@ -1,0 +1,106 @@
+"""Turns what a script with a loop of its own raises into one line."""
+
+import contextlib
+import os
+import sysconfig
+import traceback
+
+import tensorflow.compat.v1 as tf
+
+import distmnist
+from distmnist.cluster import (
+  errors,
+  incarnations,
+  repeated_runs,
+  stop_request,
+)
+from distmnist.common import cli
+from distmnist.exchange.steps import graph_copy
+from distmnist.training.problems import user_calls
+
+_OURS = os.path.dirname(os.path.realpath(distmnist.__file__)) + os.sep
+_LIBRARIES = tuple(
+  os.path.realpath(path) + os.sep
+  for path in {*map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib'))}
+)
+# What the script's own session.run passes through.
+_PASSED = incarnations.__file__, repeated_runs.__file__
+# Reported in one line elsewhere, or by the session.
+_NOT_OF_THE_SCRIPT = (
+  *errors.GONE,
+  cli.RunError,
+  cli.UsageError,
+  stop_request.StoppedError,
+  tf.errors.ResourceExhaustedError,
+  MemoryError,
+)
+_HINTS = {
+  'Run called even after should_stop requested': (
+    'the last step is made: read what is wanted at the end in end(session) of '
+    'a hook'
+  ),
+  'is not available with Keras 3': (
+    'make the variables by tf.get_variable and compute with tf.nn'
+  ),
+  "has no attribute 'contrib'": 'TensorFlow 2 has no tf.contrib',
+}
+
+
+@contextlib.contextmanager
+def explained(script):
+  """Turns an error that is the script's in the block into one line.
+
+  An error of ours stays as it is.
+
+  Args:
+    script: str, the path of its file, which may lie among the libraries.
+
+  Raises:
+    cli.RunError: in place of such an error.
+  """
+  script = os.path.realpath(script)
+  try:
+    yield
+  except _NOT_OF_THE_SCRIPT:
+    raise
+  except Exception as error:
+    is_of_op = isinstance(error, tf.errors.OpError)
+    if is_of_op and errors.is_loss(error):
+      raise
+    if is_of_op and error.op is not None:
+      place = _locate_op(error.op, script)
+    else:
+      place = _locate(traceback.extract_tb(error.__traceback__), script)
+    if not place and 'Collective ops is aborted' in str(error):
+      raise cli.RunError(
+        'another worker has left the loop, as its input ended or a break; '
+        'without a ps the others cannot go on: give all as many steps'
+      ) from error
+    if not place:
+      raise
+    said = errors.explain(error) if is_of_op else user_calls.describe(error)
+    hints = [text for words, text in _HINTS.items() if words in said]
+    raise cli.RunError('; '.join([f'{place}: {said}', *hints])) from error
+
+
+def _locate_op(op, script):
+  """Returns where the script made `op`, or None if we made it."""
+  while op is not None:
+    if place := _locate(op.traceback or (), script):
+      return place
+    # The op whose gradient this one is, or which it copies.
+    op = op._original_op or graph_copy.find_original(op)
+  return None
+
+
+def _locate(frames, script):
+  """Returns 'mine.py:7, in train()' if the last caller is not one of ours."""
+  for frame in reversed(frames):
+    path = os.path.realpath(frame.filename)
+    if frame.filename in _PASSED:
+      continue
+    if path != script and path.startswith(_OURS):
+      return None
+    if path == script or not path.startswith(_LIBRARIES):
+      return f'{os.path.basename(path)}:{frame.lineno}, in {frame.name}()'
+  return None
