@@ -86,3 +86,23 @@ def test_what_a_script_of_tensorflow_1_switches_off_is_on_again():
   assert tf.resource_variables_enabled()
   assert tf.control_flow_v2_enabled()
   assert not tf.executing_eagerly()
+
+
+def test_it_comes_without_the_standard_streams_too():
+  program = (
+    'import distmnist.runtime, os; os.dup2(int(os.environ["TOLD"]), 1);'
+    "os.write(1, b'here'); os.fstat(0), os.fstat(2)"
+  )
+  done = subprocess.run(
+    [
+      'sh',
+      '-c',
+      'exec "$0" -c "$1" 9>&1 >&- 2>&- <&-',
+      sys.executable,
+      program,
+    ],
+    env={**os.environ, 'TOLD': '9'},
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert (done.returncode, done.stdout) == (0, 'here')
