@@ -24,7 +24,7 @@ import traceback
 
 from absl import flags
 
-from distmnist.common import command_line, help_text, output
+from distmnist.common import command_line, help_text, output, signals
 from distmnist.common.names import PACKAGE
 from distmnist.storage import mirror, scratch, urls
 
@@ -129,6 +129,7 @@ def run(
     cut = argv.index('--')
     argv, rest = argv[:cut], argv[cut + 1 :]
   try:
+    signals.raise_on_ctrl_c()
     words = command_line.parse(FLAGS, argv)
     if FLAGS.help or FLAGS.helpfull:
       code = _print_help(program, main.__module__, first_flags)
@@ -139,10 +140,9 @@ def run(
   except flags.UnrecognizedFlagError as error:
     message = _explain_unknown(program, error, passthrough, is_for_train)
     code = _report(program, message, WRONG_COMMAND_LINE)
-  except flags.Error as error:
-    code = _report(program, error, WRONG_COMMAND_LINE)
-  except UsageError as error:
-    code = _report(program, error, WRONG_COMMAND_LINE, error.program)
+  except (flags.Error, UsageError) as error:
+    help_of = getattr(error, 'program', None)
+    code = _report(program, error, WRONG_COMMAND_LINE, help_of)
   except RunError as error:
     code, kept = _report(program, error, error.exit_code), error
   except KeyboardInterrupt:

@@ -36,6 +36,18 @@ def is_signal(error):
   return is_ctrl_c or isinstance(error, SignalError)
 
 
+def end_on_ctrl_c():
+  """Has a Ctrl-C end this process at once, until `raise_on_ctrl_c`."""
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_on_ctrl_c():
+  """Has a Ctrl-C raise KeyboardInterrupt, as it does in Python by default."""
+  if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextlib.contextmanager
 def raising():
   """Makes the first two signals raise SignalError where they arrive."""

@@ -161,6 +161,18 @@ def test_a_reader_reads_the_numbers(earlier):
   reader._writer.close()
 
 
+def test_a_ctrl_c_ends_the_process_until_it_is_raised_again():
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+  signals.end_on_ctrl_c()
+  assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+  signals.raise_on_ctrl_c()
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # As nohup leaves it.
+  signals.end_on_ctrl_c()
+  signals.raise_on_ctrl_c()
+  assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
 def test_a_signal_wakes_who_waits(earlier):
   received = []
   with signals.waking(received) as wake:
