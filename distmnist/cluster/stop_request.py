@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks to save and end, the second ends at once.
+"""SIGTERM, SIGHUP, Ctrl-C: the first asks to save, the second ends at once.
 
 What comes within a second of the first belongs to it: a system that signals
 every process reaches a task twice, the second time by its launcher.
@@ -56,7 +56,7 @@ class StopRequest:
   """
 
   def __init__(self, grace_secs=8.0):
-    """Takes over SIGTERM and SIGINT; to be called in the main thread.
+    """Takes over the signals; to be called in the main thread.
 
     Args:
       grace_secs: float, seconds from the first signal until the process is
@@ -81,8 +81,10 @@ class StopRequest:
     self._callbacks = []
     self._reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-      signal.signal(number, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+      # After nohup a terminal that closes is not to stop it.
+      if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
 

@@ -72,9 +72,8 @@ def start():
   for process in started:
     process.kill()
     process.wait()
-    process.stdin.close()
-    process.stdout.close()
-    process.stderr.close()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+      pipe.close()
 
 
 def tell(process, letter):
@@ -168,11 +167,12 @@ def test_a_signal_after_giving_up_is_the_first(start):
   assert process.wait(60) == 3
 
 
-def test_a_wait_ends_with_the_request(start):
+@pytest.mark.parametrize('signum', [1, 2, 15])
+def test_a_wait_ends_with_the_request(start, signum):
   process = start()
   tell(process, 'w')
   read_until(process, 'waiting')
-  process.send_signal(15)
+  process.send_signal(signum)
   read_until(process, 'no more waiting')
 
 
