@@ -1,6 +1,8 @@
 """distmnist: classic parameter-server training that starts, ends, survives."""
 
 import importlib
+import os
+import sys
 
 from distmnist.common import names
 
@@ -20,3 +22,18 @@ def __getattr__(name):
   if name in _MOVED:
     raise ImportError(f'there is no distmnist.{name} any more: {_MOVED[name]}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def _is_program():
+  """Whether this process is one of our programs, as users start them."""
+  words = sys.orig_argv
+  if sys.argv[0] == '-m' and '-m' in words:
+    module = words[words.index('-m') + 1]
+    return module.rpartition('.')[0] == names.PACKAGE
+  return os.path.basename(sys.argv[0]).startswith(f'{names.PACKAGE}-')
+
+
+if _is_program():
+  # An import would answer Ctrl-C with a traceback, or swallow it, as that of
+  # TensorFlow may.
+  importlib.import_module('distmnist.common.signals').end_on_ctrl_c()

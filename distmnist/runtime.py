@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 
-from distmnist.common import request_ids
+from distmnist.common import output, request_ids
 
 # 3 hides C++ errors during a recovery, which Python reports anyway.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -77,6 +77,7 @@ def _import_quietly():
 
   It prints a few lines about oneDNN and CUDA before any log level applies.
   """
+  output.fill_gaps()
   kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
   os.dup2(nowhere, 2)
   try:

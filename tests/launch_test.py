@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from distmnist.common import ports
+from distmnist.common import ports, signals
 from distmnist.common.names import TRAIN
 from distmnist.launching import network_namespace, run_tasks
 from tests.support.background import (
@@ -348,6 +349,7 @@ def test_a_second_signal_kills_at_once(tmp_path):
     everything = running.all_processes()
     running.send(signal.SIGINT)
     assert_gone([chief])
+    time.sleep(signals.ONE_KEY_SECS)  # Sooner, it would be the same Ctrl-C.
     running.send(signal.SIGINT)
     # The first signal alone would have had them killed after 8.5 s.
     assert running.process.wait(8) == 130

@@ -86,3 +86,51 @@ def test_what_a_script_of_tensorflow_1_switches_off_is_on_again():
   assert tf.resource_variables_enabled()
   assert tf.control_flow_v2_enabled()
   assert not tf.executing_eagerly()
+
+
+def test_it_comes_without_the_standard_streams_too():
+  program = (
+    'import distmnist.runtime, os; os.dup2(int(os.environ["TOLD"]), 1);'
+    "os.write(1, b'here'); os.fstat(0), os.fstat(2)"
+  )
+  done = subprocess.run(
+    [
+      'sh',
+      '-c',
+      'exec "$0" -c "$1" 9>&1 >&- 2>&- <&-',
+      sys.executable,
+      program,
+    ],
+    env={**os.environ, 'TOLD': '9'},
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert (done.returncode, done.stdout) == (0, 'here')
+
+
+@pytest.mark.parametrize('program', ['train', 'launch'])
+def test_a_ctrl_c_in_an_import_ends_a_program_without_a_word(tmp_path, program):
+  # As an import within C++ does, it swallows what Python makes of the signal.
+  text = (
+    'import os\n'
+    'try: os.kill(os.getpid(), 2)\n'
+    'except KeyboardInterrupt: print("swallowed")\n'
+  )
+  for name in ('tensorflow', 'absl'):  # The first that each program imports.
+    (tmp_path / f'{name}.py').write_text(text)
+  done = subprocess.run(
+    [sys.executable, '-m', f'distmnist.{program}'],
+    env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+    capture_output=True,
+    text=True,
+  )
+  assert (done.returncode, done.stdout, done.stderr) == (-2, '', '')
+
+
+def test_a_program_of_ones_own_keeps_its_ctrl_c():
+  program = (
+    'import signal, distmnist\n'
+    'print(signal.getsignal(2) is signal.default_int_handler)'
+  )
+  printed = subprocess.check_output([sys.executable, '-c', program], text=True)
+  assert printed == 'True\n'

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks to save and end, the second ends at once.
+"""SIGTERM, SIGHUP, Ctrl-C: the first asks to save, the second ends at once.
 
 What comes within a second of the first belongs to it: a system that signals
 every process reaches a task twice, the second time by its launcher.
@@ -8,6 +8,7 @@ which may sit in C++ for as long as another task keeps it waiting. So a separate
 thread reads the signals from a wake-up descriptor.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -35,6 +36,8 @@ STOP_GRACE_SECS = flags.DEFINE_float(
 # a signal that another task got, with _ASKED added.
 _GIVEN_UP = 0
 _ASKED = 128
+# The most that a stop waits for one of its lines to be written.
+_SAY_SECS = 1.0
 
 
 class StoppedError(Exception):
@@ -53,7 +56,7 @@ class StopRequest:
   """
 
   def __init__(self, grace_secs=8.0):
-    """Takes over SIGTERM and SIGINT; to be called in the main thread.
+    """Takes over the signals; to be called in the main thread.
 
     Args:
       grace_secs: float, seconds from the first signal until the process is
@@ -78,8 +81,10 @@ class StopRequest:
     self._callbacks = []
     self._reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-      signal.signal(number, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+      # After nohup a terminal that closes is not to stop it.
+      if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
 
@@ -109,7 +114,7 @@ class StopRequest:
     unsaved = self.find_unsaved() if self.is_requested else None
     if self.error:
       if unsaved:
-        _log.info(unsaved)
+        _say(_log.info, unsaved)
       raise self.error
     if unsaved:
       raise cli.NotSavedError(unsaved)
@@ -147,8 +152,8 @@ class StopRequest:
     Args:
       error: cli.RunError, printed; gives the exit code.
     """
-    _log.info('ending at once, without saving')
-    print(f'error: {error}', file=sys.stderr, flush=True)
+    _say(_log.info, 'ending at once, without saving')
+    _say(_print_error, error)
     os._exit(error.exit_code)
 
   def on_request(self, callback):
@@ -163,7 +168,7 @@ class StopRequest:
     self._deadline = time.monotonic() + self._grace_secs
     name, more = _describe(first)
     # Before the main thread knows: it may end the process at once.
-    _log.info(f'{name}: saving and stopping{more}')
+    _say(_log.info, f'{name}: saving and stopping{more}')
     self.signal = first % _ASKED or None
     self._requested.set()
     # A callback may hang, as the other tasks may be gone: it gets no say in
@@ -175,13 +180,12 @@ class StopRequest:
       cause = 'a second signal'
     except TimeoutError:
       cause = f'not done {self._grace_secs:g} s after {name}'
-    _log.info(f'{cause}: stopping at once')
+    _say(_log.info, f'{cause}: stopping at once')
     try:
       code = self.end()
     except cli.RunError as error:
-      print(f'error: {error}', file=sys.stderr)
+      _say(_print_error, error)
       code = error.exit_code
-    sys.stderr.flush()
     os._exit(code)
 
 
@@ -205,6 +209,26 @@ def _wait_for_second(byte, reader, deadline):
         return
     reader.settimeout(max(0.001, deadline - now))
     byte = reader.recv(1)[0]
+
+
+def _say(write, line):
+  """Calls write(line), and goes on if that fails or takes too long.
+
+  A full disk, a pipe that nobody reads or a terminal that was halted must not
+  keep this process from ending.
+  """
+
+  def try_to_write():
+    with contextlib.suppress(OSError):
+      write(line)
+
+  thread = threading.Thread(target=try_to_write, daemon=True)
+  thread.start()
+  thread.join(_SAY_SECS)
+
+
+def _print_error(error):
+  print(f'error: {error}', file=sys.stderr, flush=True)
 
 
 def _describe(first):

@@ -24,7 +24,7 @@ import traceback
 
 from absl import flags
 
-from distmnist.common import command_line, help_text, output
+from distmnist.common import command_line, files, help_text, output, signals
 from distmnist.common.names import PACKAGE
 from distmnist.storage import mirror, scratch, urls
 
@@ -39,7 +39,6 @@ _NO_READER = 141  # As when SIGPIPE ends a program in a shell.
 # These would recur after a restart, and the task has said what to do.
 FINAL_CODES = (FAILED, WRONG_COMMAND_LINE)
 # What is no mistake of ours wherever it comes from.
-_FULL = errno.ENOSPC, errno.EDQUOT
 _FORBIDDEN = errno.EROFS, errno.EACCES
 _IN_THE_WAY = errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG
 _TOO_MANY = errno.EMFILE, errno.ENFILE
@@ -129,6 +128,7 @@ def run(
     cut = argv.index('--')
     argv, rest = argv[:cut], argv[cut + 1 :]
   try:
+    signals.raise_on_ctrl_c()
     words = command_line.parse(FLAGS, argv)
     if FLAGS.help or FLAGS.helpfull:
       code = _print_help(program, main.__module__, first_flags)
@@ -139,10 +139,9 @@ def run(
   except flags.UnrecognizedFlagError as error:
     message = _explain_unknown(program, error, passthrough, is_for_train)
     code = _report(program, message, WRONG_COMMAND_LINE)
-  except flags.Error as error:
-    code = _report(program, error, WRONG_COMMAND_LINE)
-  except UsageError as error:
-    code = _report(program, error, WRONG_COMMAND_LINE, error.program)
+  except (flags.Error, UsageError) as error:
+    help_of = getattr(error, 'program', None)
+    code = _report(program, error, WRONG_COMMAND_LINE, help_of)
   except RunError as error:
     code, kept = _report(program, error, error.exit_code), error
   except KeyboardInterrupt:
@@ -175,11 +174,11 @@ def _print_help(program, module_name, first_flags):
 
 
 def _report_os_error(program, error):
-  if error.filename is None and error.errno in _FULL:
+  if error.filename is None and error.errno in files.FULL:
     return _report_unwritten(program, error)
   if error.errno in _TOO_MANY:
     return _report(program, f'{error.strerror}: see ulimit -n', FAILED)
-  theirs = *_FULL, *_FORBIDDEN, *_IN_THE_WAY
+  theirs = *files.FULL, *_FORBIDDEN, *_IN_THE_WAY
   is_theirs = error.errno in theirs and error.filename
   if not (is_theirs or urls.is_remote(str(error.filename))):
     return _report_unexpected(program, error)

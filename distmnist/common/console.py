@@ -3,6 +3,7 @@
 import logging
 import random
 import sys
+import threading
 import time
 
 _log = logging.getLogger(__name__)
@@ -124,7 +125,9 @@ class Console:
     try:
       self._stream.write(text)
       self._stream.flush()
-    except BrokenPipeError:
-      raise
-    except OSError:
-      pass  # On a full disk the line is lost, and not the training.
+    except OSError as error:
+      # On a full disk the line is lost, and not the training. Whoever closes a
+      # pipe wants no more of the program, which its main thread ends.
+      is_main = threading.current_thread() is threading.main_thread()
+      if is_main and isinstance(error, BrokenPipeError):
+        raise

@@ -16,6 +16,9 @@ from distmnist.storage import copies, paths, urls
 
 _log = logging.getLogger(__name__)
 
+# What a write to a full disk fails with.
+FULL = errno.ENOSPC, errno.EDQUOT
+
 
 @contextlib.contextmanager
 def replacing(path, mode='w'):

@@ -7,6 +7,7 @@ import sys
 
 def prepare():
   """Has a program print whatever it wants, to whatever it was given."""
+  fill_gaps()
   for name in ('stdout', 'stderr'):
     stream = getattr(sys, name)
     if stream is None:  # After `>&-` or `2>&-`.
@@ -14,6 +15,17 @@ def prepare():
     elif hasattr(stream, 'reconfigure'):
       # A name of a file may have characters that a terminal has not.
       stream.reconfigure(errors='backslashreplace')
+
+
+def fill_gaps():
+  """Opens os.devnull for each of stdin, stdout and stderr that is closed.
+
+  After `2>&-`, say, the next socket would get the number of stderr, and with it
+  all that is printed there.
+  """
+  while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+    os.set_inheritable(descriptor, True)
+  os.close(descriptor)
 
 
 def is_read():

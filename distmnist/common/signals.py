@@ -10,6 +10,9 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 # every process reaches a task directly and by its launcher; a terminal that
 # closes has the shell and the kernel each send SIGHUP.
 ONE_STOP_SECS = 1.0
+# Nobody types Ctrl-C twice as fast; `timeout -s INT` sends it twice, and so
+# does a program that passes on what the terminal has sent to both.
+ONE_KEY_SECS = 0.2
 
 
 class SignalError(BaseException):
@@ -31,6 +34,18 @@ def is_signal(error):
   is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
   is_ctrl_c = is_default and isinstance(error, KeyboardInterrupt)
   return is_ctrl_c or isinstance(error, SignalError)
+
+
+def end_on_ctrl_c():
+  """Has a Ctrl-C end this process at once, until `raise_on_ctrl_c`."""
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_on_ctrl_c():
+  """Has a Ctrl-C raise KeyboardInterrupt, as it does in Python by default."""
+  if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -57,18 +72,23 @@ def collecting(signals, fd=None):
   """Collects SIGINT, SIGTERM and SIGHUP, which then do not end this process.
 
   SIGTERM and SIGHUP within ONE_STOP_SECS of the first signal are left out: they
-  belong to the same stop. SIGINT counts each time, as a person types it.
+  belong to the same stop. SIGINT counts each time, as a person types it, but
+  not within ONE_KEY_SECS of the one before.
 
   Args:
     signals: list that their numbers (int) are added to.
     fd: non-blocking descriptor to which each writes a byte, or None.
   """
-  times = []
+  first = last_key = None
 
   def handle(signum, _):
-    times.append(time.monotonic())
-    is_same = len(times) > 1 and times[-1] < times[0] + ONE_STOP_SECS
-    if signum == signal.SIGINT or not is_same:
+    nonlocal first, last_key
+    now = time.monotonic()
+    then, secs = first, ONE_STOP_SECS
+    if signum == signal.SIGINT:
+      then, secs, last_key = last_key, ONE_KEY_SECS, now
+    first = now if first is None else first
+    if then is None or now >= then + secs:
       signals.append(signum)
 
   old_wakeup = signal.set_wakeup_fd(-1 if fd is None else fd)

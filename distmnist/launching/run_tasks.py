@@ -143,7 +143,7 @@ class _Launch:
     self._signum = signals[0] if signals else None
     self._excused = [task for task in left if self._is_excused(task)]
     self._late = [task for task in left if task not in self._excused]
-    # A task handles SIGINT and SIGTERM; SIGHUP would end it without saving.
+    # Any --module handles SIGINT and SIGTERM; SIGHUP may end it unsaved.
     is_interrupted = self._signum == signal.SIGINT
     passed_on = signal.SIGINT if is_interrupted else signal.SIGTERM
     self._killed = self._group.stop(passed_on) if left else []

@@ -24,6 +24,15 @@ for line in sys.stdin:
   elif line == 'b\\n':
     print('blocked', flush=True)
     os.read(os.pipe()[0], 1)
+  elif line == 'f\\n':
+    os.set_blocking(1, False)
+    try:
+      while True:
+        os.write(1, b'full')
+    except BlockingIOError:
+      os.set_blocking(1, True)
+    print('full', file=sys.stderr, flush=True)
+    print('more', flush=True)  # It holds the lock of stdout for ever.
   elif line == 'e\\n':
     cli.run(lambda: stop.end(), argv=['x'])
   elif line == 'w\\n':
@@ -63,9 +72,8 @@ def start():
   for process in started:
     process.kill()
     process.wait()
-    process.stdin.close()
-    process.stdout.close()
-    process.stderr.close()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+      pipe.close()
 
 
 def tell(process, letter):
@@ -159,11 +167,12 @@ def test_a_signal_after_giving_up_is_the_first(start):
   assert process.wait(60) == 3
 
 
-def test_a_wait_ends_with_the_request(start):
+@pytest.mark.parametrize('signum', [1, 2, 15])
+def test_a_wait_ends_with_the_request(start, signum):
   process = start()
   tell(process, 'w')
   read_until(process, 'waiting')
-  process.send_signal(15)
+  process.send_signal(signum)
   read_until(process, 'no more waiting')
 
 
@@ -177,6 +186,27 @@ def test_a_save_that_is_not_done_in_time_has_a_code_of_its_own(start):
   read_until(process, 'not done 1 s after SIGTERM: stopping at once')
   assert process.wait(60) == 75
   assert process.stderr.read() == 'error: step 9 is not saved\n'
+
+
+@pytest.mark.slow
+def test_it_ends_though_nobody_reads_what_it_says(start):
+  process = start(grace_secs=1)
+  tell(process, 'u')
+  tell(process, 'b')
+  read_until(process, 'blocked')
+  process.stdout.close()
+  process.stderr.close()
+  process.send_signal(15)
+  assert process.wait(60) == 75
+
+
+@pytest.mark.slow
+def test_it_ends_while_its_main_thread_waits_for_a_reader(start):
+  process = start(grace_secs=1)
+  tell(process, 'f')
+  assert process.stderr.readline() == 'full\n'
+  process.send_signal(15)
+  assert process.wait(60) == 143
 
 
 def test_what_was_not_saved_is_said_at_an_end_in_order_too(start):

@@ -1,5 +1,6 @@
 """console: plain lines in a log, one line redrawn on a terminal."""
 
+import concurrent.futures
 import io
 import logging
 import os
@@ -136,4 +137,16 @@ def test_a_line_that_a_full_disk_does_not_take_is_lost_and_no_more():
     lines = console.Console(stream=stream)
     lines.progress('step 1/4', 0.25)
     lines.say('done')
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_a_pipe_that_nobody_reads_ends_the_main_thread_and_no_other():
+  reader, writer = os.pipe()
+  os.close(reader)
+  with open(writer, 'w') as stream:
+    lines = console.Console(stream=stream)
+    with concurrent.futures.ThreadPoolExecutor() as others:
+      others.submit(lines.say, 'a wait').result()
+    with pytest.raises(BrokenPipeError):
+      lines.say('step 1')
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

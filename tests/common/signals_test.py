@@ -81,9 +81,9 @@ def test_what_is_ignored_stays_so():
 def test_signals_are_collected_for_a_while(earlier):
   collected = []
   with signals.collecting(collected):
-    for signum in (signal.SIGINT, signal.SIGINT):
+    for signum in (signal.SIGTERM, signal.SIGINT):
       signal.raise_signal(signum)
-  assert collected == [signal.SIGINT, signal.SIGINT]
+  assert collected == [signal.SIGTERM, signal.SIGINT]
   assert earlier == []
   signal.raise_signal(signal.SIGTERM)
   assert earlier == [signal.SIGTERM]
@@ -103,6 +103,20 @@ def test_signals_of_one_stop_are_one_and_each_ctrl_c_counts(monkeypatch):
     now += signals.ONE_STOP_SECS
     signal.raise_signal(signal.SIGTERM)
   assert collected == [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+
+
+def test_a_ctrl_c_that_is_passed_on_as_well_is_one(monkeypatch):
+  now = 100.0
+  monkeypatch.setattr(signals.time, 'monotonic', lambda: now)
+  collected = []
+  with signals.collecting(collected):
+    signal.raise_signal(signal.SIGINT)
+    now += signals.ONE_KEY_SECS / 2
+    signal.raise_signal(signal.SIGINT)
+    assert collected == [signal.SIGINT]
+    now += signals.ONE_KEY_SECS
+    signal.raise_signal(signal.SIGINT)
+  assert collected == [signal.SIGINT, signal.SIGINT]
 
 
 def test_after_an_error_they_are_no_longer_collected(earlier):
@@ -145,6 +159,18 @@ def test_a_reader_reads_the_numbers(earlier):
   signal.set_wakeup_fd(-1)
   reader.reader.close()
   reader._writer.close()
+
+
+def test_a_ctrl_c_ends_the_process_until_it_is_raised_again():
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+  signals.end_on_ctrl_c()
+  assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+  signals.raise_on_ctrl_c()
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # As nohup leaves it.
+  signals.end_on_ctrl_c()
+  signals.raise_on_ctrl_c()
+  assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_signal_wakes_who_waits(earlier):

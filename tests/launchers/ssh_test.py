@@ -11,12 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 
 import distmnist
-from distmnist.common import ports
+from distmnist.common import ports, signals
 from distmnist.launchers import ssh
 from tests.support import background
 from tests.support import sshd as sshd_lib
@@ -209,6 +210,7 @@ def test_a_second_signal_leaves_at_once_and_the_hosts_kill(here):
     os.kill(running.process.pid, signal.SIGINT)
     # Only then does the launcher know that the chief has saved.
     assert_gone([p for p in everything if is_stand_in(p, 'worker 0')])
+    time.sleep(signals.ONE_KEY_SECS)  # Sooner, it would be the same Ctrl-C.
     os.kill(running.process.pid, signal.SIGINT)
     assert running.process.wait(DEADLINE_SECS) == 130
     assert_gone(everything)

@@ -135,7 +135,7 @@ class _Agent:
     found = []
     if select.select([self._signals], [], [], TICK_SECS)[0]:
       found = [n for n in self._signals.read() if n != signal.SIGCHLD]
-      # A task saves on SIGINT and SIGTERM; SIGHUP would end it at once.
+      # Any --module saves on SIGINT and SIGTERM; SIGHUP may end it at once.
       found = [signal.SIGTERM if n == signal.SIGHUP else n for n in found]
     told = self._meeting.hear('signal')
     if told != self._told:

@@ -10,7 +10,7 @@ import sys
 
 from distmnist.common import cli
 from distmnist.common.names import CHIEF
-from distmnist.launching.screen import task_logs
+from distmnist.launching.screen import task_logs, terminal
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ def show_failure(group, explain, logs_dir):
     cause = reason  # It says all, in one line.
   else:
     _log.info(f'the last lines of {name}:')
-    for line in last_lines or ['(it has written nothing)']:
-      print(f'  | {line}', file=sys.stderr)
+    _print([f'  | {x}' for x in last_lines or ['(it has written nothing)']])
   when = (
     f'after {times} restart{"s" if times > 1 else ""}' if times else 'first'
   )
@@ -89,7 +88,7 @@ def report_saved(group, signum):
   if not chief or not chief.has_lost_steps:
     return 128 + signum
   if chief.code == cli.NOT_SAVED:
-    print(*group.last_lines(chief.task, 1), sep='\n', file=sys.stderr)
+    _print(group.last_lines(chief.task, 1))
   else:
     _log.info(
       f'{CHIEF} was {chief.failure.cause} before it said that all is saved:'
@@ -124,6 +123,12 @@ def describe_late(task, leave_secs, waited_for, logs_dir):
     f' {waited_for} had ended: stopped; log: '
     f'{task_logs.log_path(logs_dir, task)}'
   )
+
+
+def _print(lines):
+  with terminal.may_close():
+    for line in lines:
+      print(line, file=sys.stderr, flush=True)
 
 
 def _find_root(group):

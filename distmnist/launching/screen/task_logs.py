@@ -1,5 +1,6 @@
 """The logs of a launcher's tasks: one file per task, a new one for each run."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -82,13 +83,20 @@ def begin_attempt(path, note):
   """Makes a log ready for a task; returns where its lines begin, in bytes.
 
   Args:
-    path: str.
-    note: str, for a line between this attempt and the last, or ''.
+    path: str; its folder is made again if somebody has removed it.
+    note: str, for a line between this attempt and the last, or ''; lost on a
+      full disk.
 
   Raises:
     OSError: it cannot be written.
   """
-  return append(path, [f'--- {note} ---'] if note else [])
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  try:
+    return append(path, [f'--- {note} ---'] if note else [])
+  except OSError as error:
+    if error.errno not in files.FULL:
+      raise
+    return os.path.getsize(path)
 
 
 def append(path, lines):
@@ -109,7 +117,11 @@ def append(path, lines):
 
 
 def read_last_lines(path, start=0, num_lines=10):
-  """Returns the last lines (list of str) of a log from byte `start` on."""
+  """Returns the last lines (list of str) of a log from byte `start` on.
+
+  Raises:
+    OSError: it cannot be read.
+  """
   with open(path, 'rb') as log:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(start, size - (1 << 14)))
@@ -149,9 +161,16 @@ class AttemptLogs:
     return path
 
   def last_lines(self, task, num_lines=10):
-    """Returns the last lines (list of str) of a task's last attempt."""
+    """Returns the last lines (list of str) of a task's last attempt.
+
+    There are none if somebody has removed its log.
+    """
     path = log_path(self._logs_dir, task)
-    return read_last_lines(path, self._starts[task.name], num_lines)
+    try:
+      return read_last_lines(path, self._starts[task.name], num_lines)
+    except FileNotFoundError:
+      return []
 
   def remove(self, task):
-    os.remove(log_path(self._logs_dir, task))
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(log_path(self._logs_dir, task))

@@ -11,7 +11,7 @@ import select
 import stat
 import sys
 
-from distmnist.common import output
+from distmnist.common import files, output
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def may_close():
   try:
     yield
   except OSError as error:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    is_full = error.errno in files.FULL
     if not is_full and (error.errno != errno.EIO or not _leave()):
       raise
 

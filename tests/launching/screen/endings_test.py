@@ -1,5 +1,7 @@
 """The last lines of a run and its exit code, of a group that is made up."""
 
+import os
+
 import pytest
 
 from distmnist.common import console
@@ -84,6 +86,16 @@ def test_a_signal_is_named(capsys, chief_code, code, more):
     f'{SAID}stopped by SIGTERM, logs in /logs',
     *more,
   ]
+
+
+def test_the_exit_code_stays_where_nothing_can_be_printed(monkeypatch):
+  group = Group(lines=['not saved'], codes=[(CHIEF, 75)])
+  failure = Group(failures.Failure(WORKER, -9), ['one'], codes=[(CHIEF, 75)])
+  with open('/dev/full', 'w', buffering=1) as full:
+    monkeypatch.setattr('sys.stderr', full)
+    assert endings.report_signal(group, 15, '/logs') == 75
+    assert report(failure) == 137
+    os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
 def test_a_signal_before_the_chief_has_begun_is_named(capsys):

@@ -1,4 +1,6 @@
+import errno
 import os
+import shutil
 
 import pytest
 
@@ -62,6 +64,34 @@ def test_who_still_writes_goes_on_with_the_old_log(tmp_path):
     print('last', file=file, flush=True)
   assert (tmp_path / 'worker_0.log.1').read_text() == 'first\nlast\n'
   assert not log.exists()
+
+
+def test_a_task_restarts_though_its_logs_were_removed(tmp_path):
+  (task,) = jobs.make_tasks([], ['x:1'], [])
+  logs = task_logs.AttemptLogs(str(tmp_path / 'logs'))
+  logs.begin(task)
+  shutil.rmtree(tmp_path / 'logs')
+  assert logs.last_lines(task) == []
+  path = logs.begin(task, 'restart 1 of 2')
+  with open(path, 'a') as log:
+    log.write('one\n')
+  assert logs.last_lines(task) == ['one']
+  shutil.rmtree(tmp_path / 'logs')
+  logs.remove(task)
+
+
+def test_a_task_restarts_on_a_full_disk(tmp_path, monkeypatch):
+  (task,) = jobs.make_tasks([], ['x:1'], [])
+  logs = task_logs.AttemptLogs(str(tmp_path))
+  path = logs.begin(task)
+
+  def append(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(task_logs, 'append', append)
+  assert logs.begin(task, 'restart 1 of 2') == path
+  monkeypatch.undo()
+  assert logs.last_lines(task) == []
 
 
 def test_lines_of_an_earlier_attempt_are_not_the_last_ones(tmp_path):
