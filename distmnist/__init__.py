@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from distmnist.common import names
+from distmnist.common import names, signals
 
 __version__ = '0.1.0'
 
@@ -26,14 +26,14 @@ def __getattr__(name):
 
 def _is_program():
   """Whether this process is one of our programs, as users start them."""
-  words = sys.orig_argv
-  if sys.argv[0] == '-m' and '-m' in words:
+  words, [program] = sys.orig_argv, sys.argv[:1] or ['']
+  if program == '-m' and '-m' in words:
     module = words[words.index('-m') + 1]
     return module.rpartition('.')[0] == names.PACKAGE
-  return os.path.basename(sys.argv[0]).startswith(f'{names.PACKAGE}-')
+  return os.path.basename(program).startswith(f'{names.PACKAGE}-')
 
 
 if _is_program():
   # An import would answer Ctrl-C with a traceback, or swallow it, as that of
   # TensorFlow may.
-  importlib.import_module('distmnist.common.signals').end_on_ctrl_c()
+  signals.end_on_ctrl_c()
