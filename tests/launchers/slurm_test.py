@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import distmnist
+from distmnist.common import signals
 from distmnist.launchers import slurm
 from distmnist.watching import watched_run
 from tests.support import background, programs, slurm_cluster
@@ -241,6 +243,7 @@ def test_a_second_signal_leaves_at_once_and_slurm_kills(here):
     tasks = running.wait_for('worker0.deaf', 'worker1.deaf', 'ps0.deaf')
     os.kill(running.process.pid, signal.SIGINT)
     running.wait_for_words('CANCELLED')
+    time.sleep(signals.ONE_KEY_SECS)  # Sooner, it would be the same Ctrl-C.
     os.kill(running.process.pid, signal.SIGINT)
     assert running.process.wait(DEADLINE_SECS) == 130
   assert 'is left to Slurm, which kills it' in running.stderr.read_text()

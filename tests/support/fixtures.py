@@ -27,6 +27,9 @@ from tests.support import in_process, object_store, programs, runner, stepper
 from tests.support.paths import REPO
 
 _SHARED = REPO.parent / 'shared' / 'data'
+# What tests start hears these, though nohup or a shell's & has them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Sessions of tests rewrite their graphs as little as those of a training.
 tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
 
