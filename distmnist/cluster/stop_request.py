@@ -81,10 +81,8 @@ class StopRequest:
     self._callbacks = []
     self._reader, self._writer = socket.socketpair()
     self._writer.setblocking(False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-      # After nohup a terminal that closes is not to stop it.
-      if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):
-        signal.signal(number, lambda *_: None)
+    for number in signals.find_heeded():
+      signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(self._writer.fileno())
     threading.Thread(target=self._watch, daemon=True).start()
 

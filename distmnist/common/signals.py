@@ -25,6 +25,15 @@ class SignalError(BaseException):
     self.exit_code = 128 + signum
 
 
+def find_heeded():
+  """Returns the numbers (list) of the signals that ask this process to end.
+
+  After nohup SIGHUP is none of them: the process outlives its terminal.
+  """
+  ignored = signal.SIGHUP, signal.SIG_IGN
+  return [n for n in _SIGNALS if (n, signal.getsignal(n)) != ignored]
+
+
 def is_signal(error):
   """Whether an exception stands for a signal, such as a Ctrl-C.
 
@@ -92,11 +101,7 @@ def collecting(signals, fd=None):
       signals.append(signum)
 
   old_wakeup = signal.set_wakeup_fd(-1 if fd is None else fd)
-  old_handlers = {
-    signum: signal.signal(signum, handle)
-    for signum in _SIGNALS
-    if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)
-  }
+  old_handlers = {n: signal.signal(n, handle) for n in find_heeded()}
   try:
     yield
   finally:

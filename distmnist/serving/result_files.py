@@ -11,12 +11,12 @@ An output of the name `file` or `index` is called output_file, output_index.
 
 import csv
 import json
-import math
 import os
 
 import numpy as np
 
 from distmnist.common import cli, files
+from distmnist.watching import metrics_file
 
 _ENDINGS = '.csv', '.jsonl', '.npz'
 # The names of what tells where an example came from.
@@ -120,16 +120,9 @@ def _write_csv(out, places, results):
 def _rows(places, results):
   for i, (path, index) in enumerate(places):
     values = {
-      n: _without_nan(_as_json(array[i])) for n, array in results.items()
+      n: metrics_file.clean(_as_json(array[i])) for n, array in results.items()
     }
     yield {'file': path, 'index': index} | values
-
-
-def _without_nan(value):
-  if isinstance(value, list):
-    return [_without_nan(each) for each in value]
-  is_nan = isinstance(value, float) and not math.isfinite(value)
-  return None if is_nan else value
 
 
 def _as_json(value):

@@ -85,12 +85,11 @@ def explained(script):
 
 def _locate_op(op, script):
   """Returns where the script made `op`, or None if we made it."""
-  while op is not None:
-    if place := _locate(op.traceback or (), script):
-      return place
-    # The op whose gradient this one is, or which it copies.
-    op = op._original_op or graph_copy.find_original(op)
-  return None
+  places = (
+    _locate(origin.traceback or (), script)
+    for origin in graph_copy.find_origins(op)
+  )
+  return next(filter(None, places), None)
 
 
 def _locate(frames, script):

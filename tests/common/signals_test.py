@@ -173,6 +173,12 @@ def test_a_ctrl_c_ends_the_process_until_it_is_raised_again():
   assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+def test_after_nohup_a_closed_terminal_is_not_heeded(earlier):
+  assert signal.SIGHUP in signals.find_heeded()
+  signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  assert signals.find_heeded() == [signal.SIGINT, signal.SIGTERM]
+
+
 def test_a_signal_wakes_who_waits(earlier):
   received = []
   with signals.waking(received) as wake:

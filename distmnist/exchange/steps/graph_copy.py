@@ -199,6 +199,17 @@ class Copier:
     return part, wanted, shared
 
 
+def find_origins(op):
+  """Yields an op, the op whose gradient it is or which it copies, and so on.
+
+  Args:
+    op: tf.Operation or None.
+  """
+  while op is not None:
+    yield op
+    op = op._original_op or find_original(op)
+
+
 def find_original(op):
   """Returns the tf.Operation that `op` is a copy of, or None.
 

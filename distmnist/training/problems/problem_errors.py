@@ -64,8 +64,8 @@ def _locate(op, path):
     str: 'file.py:7, in build()'; 'in loss()' if a library made it for that
     function of the problem, as Keras does.
   """
-  while op is not None:
-    frames = [*(op.traceback or ())]
+  for origin in graph_copy.find_origins(op):
+    frames = [*(origin.traceback or ())]
     paths = [os.path.realpath(frame.filename) for frame in frames]
     if path in paths:
       last = [f for f, p in zip(frames, paths, strict=True) if p == path][-1]
@@ -73,6 +73,4 @@ def _locate(op, path):
     for caller, called in itertools.pairwise(frames):
       if (os.path.realpath(caller.filename), caller.name) == _CALL:
         return f'in {called.name}()'
-    # The op whose gradient this one is, or which it copies.
-    op = op._original_op or graph_copy.find_original(op)
   return None

@@ -32,3 +32,6 @@ def test_of_a_copy_the_original_is_found(tf_session):
   assert len(copies) == 2
   assert {graph_copy.find_original(copy) for copy in copies} == {op}
   assert graph_copy.find_original(op) is None
+  copy = copies.pop()
+  assert [*graph_copy.find_origins(copy)] == [copy, op]
+  assert [*graph_copy.find_origins(None)] == []
