@@ -45,6 +45,7 @@ def run(request, namespace, server_files, server_pid, is_imported):
     if os.getppid() != server_pid:
       os._exit(1)
     os.environ.update(request['env'])
+    _reseed()  # While no signal comes: NumPy may swallow a Ctrl-C here.
     # What was sent to the task until now comes now, and to its own log.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _, _, module, *flags = request['argv']
@@ -52,7 +53,6 @@ def run(request, namespace, server_files, server_pid, is_imported):
     if is_imported:
       call = getattr(importlib.import_module(module), 'run', None)
     if call:
-      _reseed()
       sys.argv = [module, *flags]
       call()
     else:
