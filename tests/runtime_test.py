@@ -88,6 +88,7 @@ def test_what_a_script_of_tensorflow_1_switches_off_is_on_again():
   assert not tf.executing_eagerly()
 
 
+@pytest.mark.slow
 def test_it_comes_without_the_standard_streams_too():
   program = (
     'import distmnist.runtime, os; os.dup2(int(os.environ["TOLD"]), 1);'

@@ -55,6 +55,7 @@ def test_a_flagfile_counts_as_given(set_flags, tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_dry_run_prints_a_command_a_trial_and_leaves_nothing(tmp_path):
   done = sweeps.run(tmp_path, 'a=1,2', 'b=x', '--dry_run', '--', '--c=it s')
   assert (done.returncode, done.stderr) == (0, '')

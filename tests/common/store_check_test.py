@@ -18,6 +18,7 @@ def test_what_can_be_used_is_left_as_it_was(store, tmp_path):
   store_check.check('logdir', None)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(store):
   with pytest.raises(cli.UsageError) as caught:
     store_check.check('logdir', 's3://nowhere/x')

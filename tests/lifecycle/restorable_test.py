@@ -88,6 +88,7 @@ def test_a_table_does_not_shrink(tmp_path, monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_all_else_has_to_fit(tmp_path, monkeypatch):
   path = Run(monkeypatch, 100, 'sgd').save(tmp_path / 'model.ckpt-2')
   with pytest.raises(cli.RunError, match='has no async_sgd/beta1_power: it'):

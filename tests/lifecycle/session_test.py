@@ -40,6 +40,7 @@ SYNC = '--sync_replicas'
 CHIEF = '/job:worker/task:0'
 
 
+@pytest.mark.slow
 def test_all_tasks_leave_by_themselves(tasks, make_real_cluster, tmp_path):
   cluster = make_real_cluster(2, 2)
   logdir = tmp_path / 'run'

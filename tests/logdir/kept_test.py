@@ -8,7 +8,9 @@ from distmnist.storage import paths
 from tests.support import partial
 
 
-@pytest.fixture(params=['here', 'in a store'])
+@pytest.fixture(
+  params=['here', pytest.param('in a store', marks=pytest.mark.slow)]
+)
 def folder(request, tmp_path):
   if request.param == 'here':
     return str(tmp_path)

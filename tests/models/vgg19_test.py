@@ -51,9 +51,14 @@ def test_the_first_dense_layer_fits_the_images(
   ('flags', 'is_training', 'num_drops'),
   [
     ([], True, 2),
-    (['--dropout_rate=0.2'], True, 2),
-    (['--dropout_rate=0'], True, 0),
-    ([], False, 0),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        (['--dropout_rate=0.2'], True, 2),
+        (['--dropout_rate=0'], True, 0),
+        ([], False, 0),
+      )
+    ),
   ],
 )
 def test_training_drops_units_of_both_dense_layers(

@@ -141,7 +141,17 @@ def build_with_batch_norm(name, member):
   return rule, x, train_op
 
 
-@pytest.mark.parametrize('name', WITH_PS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    'async_sgd',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in WITH_PS
+      if name != 'async_sgd'
+    ),
+  ],
+)
 def test_averages_stay_whole_and_are_moved_where_they_live(
   tf_session, set_flags, name
 ):
@@ -208,12 +218,11 @@ def read_moving(session, graph):
 @pytest.mark.parametrize(
   'name',
   [
-    'async_sgd',
     'easgd',
     *(
       pytest.param(name, marks=pytest.mark.slow)
       for name in WITH_PS
-      if name not in ('async_sgd', 'easgd', 'sync_sgd', 'sagn', 'bmuf')
+      if name not in ('easgd', 'sync_sgd', 'sagn', 'bmuf')
     ),
   ],
 )

@@ -159,7 +159,16 @@ def test_a_table_has_one_shape(tf_session):
     layers.embedding(tf.constant([1]), 100, 3, 'user')
 
 
-@pytest.mark.parametrize('kind', ['tensor', 'ragged', 'sparse'])
+@pytest.mark.parametrize(
+  'kind',
+  [
+    'ragged',
+    *(
+      pytest.param(kind, marks=pytest.mark.slow)
+      for kind in ('tensor', 'sparse')
+    ),
+  ],
+)
 def test_text_is_looked_up_by_itself(tf_session, kind):
   words = tf.ragged.constant([['a', 'b'], ['b', 'a']])
   words = {

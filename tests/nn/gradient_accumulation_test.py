@@ -60,7 +60,14 @@ def _make_note(number, events):
 
 
 @pytest.mark.parametrize(
-  'name, clip_norm', [('momentum', None), ('adam', 0.01), ('adagrad', None)]
+  'name, clip_norm',
+  [
+    ('momentum', None),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (('adam', 0.01), ('adagrad', None))
+    ),
+  ],
 )
 def test_a_step_is_that_of_the_mean_loss(tf_session, name, clip_norm):
   loss, whole, variables = build_loss()

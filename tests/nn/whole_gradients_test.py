@@ -9,7 +9,14 @@ from distmnist.nn import optimizers
 START = np.random.default_rng(0).normal(size=[4, 2]).astype(np.float32)
 
 
-@pytest.mark.parametrize('decay, clip_norm', [(0, None), (0.3, None), (0, 0.5)])
+@pytest.mark.parametrize(
+  'decay, clip_norm',
+  [
+    (0, None),
+    pytest.param(0.3, None, marks=pytest.mark.slow),
+    pytest.param(0, 0.5, marks=pytest.mark.slow),
+  ],
+)
 @pytest.mark.parametrize('name', optimizers.OPTIMIZERS)
 def test_rows_that_are_looked_up_more_than_once_are_summed_up_first(
   tf_session, name, decay, clip_norm

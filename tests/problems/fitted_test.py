@@ -63,8 +63,10 @@ def test_the_same_call_goes_on_with_the_first_ones_model(tmp_path):
   'settings, y, said',
   [
     ({'units': 5}, X[:, :1], 'another model'),
-    ({'activation': 'relu'}, X[:, :1], 'another model'),
-    ({'loss': 'mae'}, X[:, :1], 'another model'),
+    *(
+      pytest.param(other, X[:, :1], 'another model', marks=pytest.mark.slow)
+      for other in ({'activation': 'relu'}, {'loss': 'mae'})
+    ),
     ({}, X[:, 1:], r'other examples \(x or y\)'),
     ({}, X[:, 0], r'other examples \(x or y\)'),
   ],

@@ -268,6 +268,7 @@ def test_steps_without_their_exchange_make_the_same_training(set_flags, name):
       assert result == expected
 
 
+@pytest.mark.slow
 @each_strategy
 def test_a_step_without_its_exchange_has_nothing_on_a_ps(set_flags, name):
   set_flags('--communication_period=3', '--n_push=3', '--n_fetch=3')

@@ -273,6 +273,7 @@ def test_flags_are_taken_or_refused_in_one_line(set_flags, capsys, words):
     flags.FLAGS[name].unparse()
 
 
+@pytest.mark.slow
 @fuzz
 @given(words=st.lists(WORDS, max_size=4), num_ps=st.integers(0, 3))
 def test_flags_of_train_pass_the_launcher_untouched(words, num_ps):

@@ -86,6 +86,7 @@ def test_workers_start_one_after_the_other(tmp_path):
   assert steps[1] <= 700 and steps[2] <= 400
 
 
+@pytest.mark.slow
 def test_a_launch_ends_with_the_accuracy_and_nothing_else(tmp_path):
   code, out, err, end_secs = launch(
     tmp_path, '--train_steps=60', f'--logdir={tmp_path}/run'

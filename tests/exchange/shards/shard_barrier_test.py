@@ -37,21 +37,12 @@ def train(cluster, barrier, optimizer, **how):
   return steps
 
 
+@pytest.mark.slow
+# Optimizers that keep something for all variables (powers, a step) or beside
+# each, or take a norm; the others are of the same kinds.
 @pytest.mark.parametrize(
   ('num_ps', 'optimizer'),
-  [
-    (2, 'adam'),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        # Optimizers that keep something for all variables (powers, a step) or
-        # beside each, or take a norm; the others are of the same kinds.
-        (3, 'momentum'),
-        (2, 'ftrl'),
-        (1, 'lamb'),
-      )
-    ),
-  ],
+  [(2, 'adam'), (3, 'momentum'), (2, 'ftrl'), (1, 'lamb')],
 )
 def test_the_bits_are_those_of_the_barrier_of_a_step(
   make_cluster, monkeypatch, num_ps, optimizer

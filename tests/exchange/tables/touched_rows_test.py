@@ -126,6 +126,7 @@ def test_rows_that_are_made_are_marked(set_flags, small_slices):
   assert rows.tolist() == made.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('words', [[], ['--save_tables=all']])
 def test_without_the_flag_a_graph_has_no_marks(set_flags, small_slices, words):
   set_flags(*words)
