@@ -161,6 +161,13 @@ class StopRequest:
     """
     self._callbacks.append(callback)
 
+  def wake(self):
+    """Wakes the main thread as a request does, without one."""
+    # A callback may hang, as the other tasks may be gone: it gets no say in
+    # when this process ends.
+    for callback in self._callbacks:
+      threading.Thread(target=callback, daemon=True).start()
+
   def _watch(self):
     first = self._reader.recv(1)[0]
     self._deadline = time.monotonic() + self._grace_secs
@@ -169,10 +176,7 @@ class StopRequest:
     _say(_log.info, f'{name}: saving and stopping{more}')
     self.signal = first % _ASKED or None
     self._requested.set()
-    # A callback may hang, as the other tasks may be gone: it gets no say in
-    # when this process ends.
-    for callback in self._callbacks:
-      threading.Thread(target=callback, daemon=True).start()
+    self.wake()
     try:
       _wait_for_second(first, self._reader, self._deadline)
       cause = 'a second signal'

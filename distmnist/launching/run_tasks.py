@@ -145,8 +145,8 @@ class _Launch:
     self._late = [task for task in left if task not in self._excused]
     # Any --module handles SIGINT and SIGTERM; SIGHUP may end it unsaved.
     is_interrupted = self._signum == signal.SIGINT
-    passed_on = signal.SIGINT if is_interrupted else signal.SIGTERM
-    self._killed = self._group.stop(passed_on) if left else []
+    self._passed_on = signal.SIGINT if is_interrupted else signal.SIGTERM
+    self._killed = self._group.stop(self._passed_on) if left else []
 
   def report(self, explain):
     """Says how the run has ended; returns its exit code (int)."""
@@ -155,7 +155,7 @@ class _Launch:
     killed = [task for task in self._killed if task in self._workers]
     if not group.failure and not signum:
       killed = [task for task in killed if task not in self._excused]
-    endings.say_killed(killed)
+    endings.say_killed(killed, self._passed_on, group.is_cut_short)
     if group.failure:
       return endings.report_failure(group, explain, self._logs_dir)
     if signum:

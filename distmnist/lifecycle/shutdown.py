@@ -170,6 +170,10 @@ class Others:
     """Tells the chief that this worker has left its loop."""
     self._end_queue.send(stats.to_message())
 
+  def has_any_left(self):
+    """Chief: whether a worker has left its loop already."""
+    return not _is_empty(self._end_queue)
+
   def wait_at_end(self, timeout_secs):
     """Chief: waits until every other worker has left its loop or is gone.
 

@@ -203,4 +203,10 @@ def _is_of_type(texts, type_, missing):
 def _to_numbers(texts, type_, missing):
   if '_' in ''.join(texts):  # In each batch: one look at all.
     raise ValueError('to Python, 12_3 and 1_23 are one number')
-  return np.array([text or missing for text in texts]).astype(type_)
+  with np.errstate(over='ignore'):
+    found = np.array([text or missing for text in texts]).astype(type_)
+  if type_ is np.float32:
+    for i in np.flatnonzero(np.isinf(found)).tolist():
+      if 'inf' not in (texts[i] or missing).lower():
+        raise OverflowError(f'{texts[i]} is infinite in float32')
+  return found

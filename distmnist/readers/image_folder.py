@@ -41,9 +41,10 @@ class Reader:
         be missing. By default all folders there, in the order of their names.
 
     Raises:
-      ValueError: there is no such folder, it has no images, or one of them is
-        a link to no file.
+      ValueError: `size` is not one of an image, there is no such folder, it has
+        no images, or one of them is a link to no file.
     """
+    _check_size(size)
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
       raise ValueError(f'{folder}: no such folder')
@@ -97,7 +98,7 @@ class Reader:
 
   def identify(self):
     """Returns bytes that tell these examples from others."""
-    return paths.identify(self._paths)
+    return paths.identify(self._paths) + self._classes.tobytes()
 
   def _check(self, path, file):
     """Raises ValueError if a file on its own cannot be decoded."""
@@ -109,6 +110,13 @@ class Reader:
         why += ', or a BMP of another kind than 8, 24 or 32 bits a pixel, not '
         why += 'compressed: save it as PNG'
       raise ValueError(f'{path} {why}') from error
+
+
+def _check_size(size):
+  """Raises ValueError unless images of this size can be made."""
+  sizes = np.asarray(size)
+  if sizes.shape != (2,) or sizes.dtype.kind not in 'iu' or sizes.min() < 1:
+    raise ValueError(f'size={size!r}: expected (height, width), from 1 on')
 
 
 def _list(folder):

@@ -8,6 +8,10 @@ import zlib
 from distmnist.storage import copies, urls
 from distmnist.storage import paths as storage_paths
 
+# How much tells one content from another: of a file, and of many files.
+_SAMPLE_BYTES = 1 << 12
+_NUM_SAMPLED = 64
+
 
 def find(pattern):
   """Returns the paths (list of str) that a pattern names, sorted.
@@ -59,6 +63,24 @@ def _fetch(pattern):
 
 
 def identify(paths):
-  """Returns bytes that tell these files from others: names and sizes."""
+  """Returns bytes that tell these files from others.
+
+  By all names and sizes, and by how some of the files begin and end: to open
+  each of a million images would take minutes.
+  """
   text = repr([(os.path.basename(p), os.path.getsize(p)) for p in paths])
-  return b'%08x' % zlib.crc32(text.encode())
+  checksum = zlib.crc32(text.encode())
+  for path in paths[:: -(-len(paths) // _NUM_SAMPLED)]:
+    with open(path, 'rb') as file:
+      size = os.path.getsize(path)
+      checksum = zlib.crc32(sample(file.fileno(), size), checksum)
+  return b'%08x' % checksum
+
+
+def sample(descriptor, size):
+  """Returns the first and last bytes of the first `size` of an open file."""
+  last = max(0, size - _SAMPLE_BYTES)
+  return b''.join(
+    os.pread(descriptor, min(size, _SAMPLE_BYTES), offset)
+    for offset in (0, last)
+  )

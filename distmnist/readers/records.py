@@ -5,6 +5,8 @@ import os
 
 import numpy as np
 
+from distmnist.readers import paths as paths_lib
+
 # Adjacent records, which a disk reads in one go.
 _BLOCK_SIZE = 256
 
@@ -25,6 +27,9 @@ class Records:
     """
     self._paths = paths
     self._places = places
+    self._files = [
+      _File(path, *place) for path, place in zip(paths, places, strict=True)
+    ]
     sizes = [len(offsets) for offsets, _ in places]
     self._firsts = np.cumsum([0, *sizes])
     self.num_records = int(self._firsts[-1])
@@ -35,7 +40,7 @@ class Records:
 
     Raises:
       OSError: a file is gone.
-      ValueError: a file is shorter than it was.
+      ValueError: a file is not what it was.
     """
     found = np.empty(len(numbers), object)
     owners = np.searchsorted(self._firsts, numbers, 'right') - 1
@@ -44,15 +49,13 @@ class Records:
       rows = numbers[chosen] - self._firsts[owner]
       offsets, lengths = (array[rows].tolist() for array in self._places[owner])
       with _opened(self._paths[owner]) as file:
+        self._files[owner].check(file)
         for i, offset, length in zip(
           chosen.tolist(), offsets, lengths, strict=True
         ):
           found[i] = record = os.pread(file, length, offset)
           if len(record) != length:
-            raise ValueError(
-              f'{self._paths[owner]} has {os.fstat(file).st_size:,} bytes: it '
-              'had more when the training began'
-            )
+            raise self._files[owner].explain()
     return found
 
   def locate(self, number):
@@ -60,6 +63,36 @@ class Records:
     owner = int(np.searchsorted(self._firsts, number, 'right')) - 1
     row = int(number - self._firsts[owner])
     return self._paths[owner], row, int(self._places[owner][0][row])
+
+
+class _File:
+  """A file that may grow, but must begin with what it had at the start."""
+
+  def __init__(self, path, offsets, lengths):
+    self._path = path
+    self._size = int((offsets + lengths).max(initial=0))
+    with _opened(path) as file:
+      self._state = _read_state(file)
+      self._sample = paths_lib.sample(file, self._size)
+
+  def check(self, file):
+    """Raises ValueError if the open `file` is no longer what it was."""
+    state = _read_state(file)
+    if state == self._state:
+      return
+    # Lines that came or went in its middle have moved its end.
+    if paths_lib.sample(file, self._size) != self._sample:
+      raise self.explain()
+    self._state = state
+
+  def explain(self):
+    return ValueError(f'{self._path} has changed since the training began')
+
+
+def _read_state(file):
+  """Returns what changes with each write to a file, or if it is replaced."""
+  found = os.fstat(file)
+  return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextlib.contextmanager

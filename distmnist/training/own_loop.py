@@ -48,6 +48,7 @@ from distmnist.training import (
   worker_loop,
 )
 from distmnist.training.hooks import (
+  early_end_hook,
   own_step_hook,
   save_hook,
   stay_hook,
@@ -84,7 +85,7 @@ class WorkerTask:
     optimizer_checks.check_flags(self._strategy)
     self.index, self.num_workers = cluster.task_index, cluster.num_workers
     self.is_chief = cluster.is_chief
-    self._train_op = None
+    self._train_op = self._exit = None
     # What the script builds before `minimize` may use it.
     with tf.device(cluster.device_setter(None)):
       self.global_step = tf.train.get_or_create_global_step()
@@ -160,6 +161,8 @@ class WorkerTask:
       ):
         yield from self._run(last_step, folder, hooks)
     task.watchdog.close()
+    if self._exit:
+      raise self._exit
 
   def _run(self, last_step, folder, own_hooks):
     """Yields the session; tells the chief once it is closed."""
@@ -172,6 +175,7 @@ class WorkerTask:
       *(others.is_stop_for_all, strategy.request_stop),
     )
     hooks = worker_loop.order_hooks(task, scaffold, last, stop)
+    hooks += early_end_hook.make(task, strategy, others)
     hooks += own_hooks
     save = None
     if cluster.is_chief:
@@ -190,6 +194,12 @@ class WorkerTask:
           'it makes no more; repeat() a dataset that is to last'
         )
         raise
+      except SystemExit as leaving:
+        if leaving.code:
+          raise cli.RunError(
+            f'the loop of {cluster.name} calls sys.exit({leaving.code!r})'
+          ) from leaving
+        self._exit = leaving  # Once all know that this loop has ended.
     if not (cluster.is_chief or task.stop.is_requested):
       others.send_stats(
         report.WorkerStats(cluster.task_index, life=task.watchdog.life)
@@ -229,5 +239,9 @@ def run(train, script=None):
     contextlib.suppress(stop_request.StoppedError),
     script_errors.explained(script or train.__code__.co_filename),
   ):
-    train(WorkerTask(task))
+    try:
+      train(WorkerTask(task))
+    except SystemExit as leaving:
+      if leaving.code:
+        raise
   return task.stop.end()

@@ -33,6 +33,8 @@ for line in sys.stdin:
       os.set_blocking(1, True)
     print('full', file=sys.stderr, flush=True)
     print('more', flush=True)  # It holds the lock of stdout for ever.
+  elif line == 'k\\n':
+    stop.wake()
   elif line == 'e\\n':
     cli.run(lambda: stop.end(), argv=['x'])
   elif line == 'w\\n':
@@ -92,6 +94,14 @@ def read_until(process, text):
     if text in line:
       return found
   raise AssertionError(f'no {text!r} in {found}')
+
+
+def test_a_wake_is_no_request(start):
+  process = start()
+  tell(process, 'k')
+  read_until(process, 'called back')
+  tell(process, 'e')
+  assert process.wait(60) == 0
 
 
 @pytest.mark.slow

@@ -73,7 +73,8 @@ def test_what_is_no_table_is_named(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-  'first, wrong, kind', [('1', '1.5', 'int64'), ('1.5', 'x', 'float32')]
+  'first, wrong, kind',
+  [('1', '1.5', 'int64'), ('1.5', 'x', 'float32'), ('1.5', '1e39', 'float32')],
 )
 def test_a_value_of_another_type_than_the_first_lines_is_named(
   tmp_path, first, wrong, kind, monkeypatch
@@ -157,6 +158,16 @@ def test_whole_numbers_that_int64_cannot_hold_are_not_rounded(tmp_path):
     csv.Reader(path, 'id', 'y').read(np.arange(2))
   reader = csv.Reader(path, 'id', 'y').with_types({'id': 'text'})
   assert reader.read(np.array([1]))[0].tolist() == [b'%d' % (2**64 - 2)]
+
+
+def test_infinity_is_a_number_where_it_is_written(tmp_path):
+  path = write(tmp_path / 'a', 'n\n-inf\nInfinity\n0.5\n')
+  found = csv.Reader(path, 'n', 'n').read(np.arange(3))[0]
+  assert found.tolist() == [-np.inf, np.inf, 0.5]
+  path = write(tmp_path / 'b', 'n\n1e400\n')
+  reader = csv.Reader(path, 'n', 'n').with_types({'n': 'float32'})
+  with pytest.raises(ValueError, match="b:2: n is '1e400': expected float32"):
+    reader.read(np.arange(1))
 
 
 def test_a_line_is_numbered_as_editors_do(tmp_path):

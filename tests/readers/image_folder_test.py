@@ -1,6 +1,8 @@
 """image_folder: a folder a class."""
 
 import base64
+import re
+import shutil
 import struct
 
 import numpy as np
@@ -63,6 +65,24 @@ def test_a_link_to_no_file_is_named_before_it_is_read(tmp_path):
   link.symlink_to(tmp_path / 'gone.png')
   with pytest.raises(ValueError, match=f'{link} is a link to no file'):
     image_folder.Reader(str(tmp_path), size=(4, 4))
+
+
+@pytest.mark.parametrize('size', [(0, 8), (8, -1), (8,), 8, (8, 8.5), None])
+def test_a_size_that_no_image_has_is_named(folder, size):
+  message = re.escape(f'size={size!r}: expected (height, width), from 1 on')
+  with pytest.raises(ValueError, match=f'^{message}$'):
+    image_folder.Reader(str(folder), size)
+
+
+def test_an_image_in_another_class_is_another_example(folder, tmp_path):
+  """As where a wrong label is corrected."""
+  shutil.copytree(folder / 'cat', tmp_path / 'cat')
+  (tmp_path / 'dog').mkdir()
+  first = image_folder.Reader(str(tmp_path), (4, 4), classes=['cat', 'dog'])
+  known = first.identify()
+  (tmp_path / 'cat' / '2.jpg').rename(tmp_path / 'dog' / '2.jpg')
+  second = image_folder.Reader(str(tmp_path), (4, 4), classes=['cat', 'dog'])
+  assert second.identify() != known
 
 
 def test_a_folder_without_images_is_named(tmp_path):

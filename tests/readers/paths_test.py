@@ -36,11 +36,27 @@ def test_a_pattern_without_files_is_named():
     paths.find('/no/*.csv')
 
 
-def test_files_are_told_by_name_and_size(tmp_path):
+def test_files_are_told_by_name_size_and_content(tmp_path):
   (tmp_path / 'a').write_text('1')
   first = paths.identify([str(tmp_path / 'a')])
-  (tmp_path / 'a').write_text('22')
-  assert paths.identify([str(tmp_path / 'a')]) != first
+  for other in ('22', '2'):
+    (tmp_path / 'a').write_text(other)
+    assert paths.identify([str(tmp_path / 'a')]) != first
+  (tmp_path / 'a').rename(tmp_path / 'b')
+  (tmp_path / 'b').write_text('1')
+  assert paths.identify([str(tmp_path / 'b')]) != first
+
+
+def test_few_of_many_files_are_opened(tmp_path, monkeypatch):
+  names = [str(tmp_path / f'{i:03}') for i in range(300)]
+  for name in names:
+    open(name, 'w').close()
+  opened, read = [], paths.sample
+  monkeypatch.setattr(
+    paths, 'sample', lambda *args: opened.append(args) or read(*args)
+  )
+  paths.identify(names)
+  assert len(opened) == 60
 
 
 def test_a_name_may_have_brackets(tmp_path):

@@ -31,9 +31,15 @@ def test_they_are_numbered_through_all_files(found):
   assert found.locate(1) == (found._paths[0], 1, 0)
 
 
-def test_a_file_that_became_shorter_is_named(found):
+@pytest.mark.parametrize('text', [b'abcde', b'', b'abcdeg', b'.abcdef'])
+def test_a_file_that_is_not_what_it_was_is_named(found, text):
   with open(found._paths[0], 'wb') as file:
-    file.write(b'abcde')
-  assert found.read(np.array([1])).tolist() == [b'abc']
-  with pytest.raises(ValueError, match='has 5 bytes: it had more when the tra'):
-    found.read(np.array([0]))
+    file.write(text)
+  with pytest.raises(ValueError, match='/0 has changed since the training beg'):
+    found.read(np.array([1]))
+
+
+def test_a_file_may_grow(found):
+  with open(found._paths[0], 'ab') as file:
+    file.write(b'more')
+  assert found.read(np.array([1, 0])).tolist() == [b'abc', b'ef']

@@ -200,8 +200,11 @@ def test_the_mark_that_excel_begins_a_file_with_is_no_text(
 
 
 def test_a_number_too_large_for_its_input_is_named(tmp_path):
-  with pytest.raises(cli.RunError, match='x has values that are no float32'):
-    read(tmp_path, 'x.csv', 'x_0,x_1\n1e39,1\n', X)
+  for name, text in (('x.csv', 'x_0,x_1\n{},1\n'), ('x.jsonl', '[{}, 1]\n')):
+    with pytest.raises(cli.RunError, match='x has values that are no float32'):
+      read(tmp_path, name, text.format('1e39'), X)
+    with pytest.raises(cli.RunError, match=': -1e400 is too large; the mod'):
+      read(tmp_path, name, text.format('-1e400'), X)
   found = read(tmp_path, 'x.csv', 'x_0,x_1\ninf,nan\n', X)['x']
   np.testing.assert_equal(found, np.array([[np.inf, np.nan]], np.float32))
 

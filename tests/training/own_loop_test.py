@@ -203,6 +203,43 @@ def test_an_input_that_ends_is_told(run_script):
   assert re.search(r'input of worker 0 ends at step \d+ of 20', output + errors)
 
 
+# What a worker whose data are fewer does in its seventh step.
+_LEAVES = {
+  'return': 'return',
+  'exit': 'import sys; sys.exit()',
+  'data': 'next(iter(()))',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('who, how', [(0, 'exit'), *((1, h) for h in _LEAVES)])
+def test_in_lock_step_all_end_with_the_first_that_leaves(
+  run_script, tmp_path, who, how
+):
+  text = _SHARED.replace(
+    '      whole =',
+    '      made = len(list_made); list_made.append(0)\n'
+    f'      if made == 6 and task.index == {who}: {_LEAVES[how]}\n'
+    '      whole =',
+  ).replace('  numbers =', '  list_made = []\n  numbers =')
+  logdir = tmp_path / 'run'
+  words = '--strategy=sync_sgd', f'--logdir={logdir}', '--stall_fail_secs=40'
+  output, errors = run_script(text, *words)
+  said = 'another worker has left its loop' in output + errors
+  assert said == (who == 1)
+  path = checkpoints.find_latest(str(logdir))
+  assert checkpoints.parse_step(path) == 6
+
+
+@pytest.mark.slow
+def test_an_exit_with_a_code_is_a_mistake_of_the_script(run_script):
+  text = _SHARED.replace(
+    '      whole =', '      raise SystemExit(7)\n' + ' ' * 6 + 'whole ='
+  )
+  output, errors = run_script(text, num_workers=1, num_ps=0, code=1)
+  assert 'the loop of worker 0 calls sys.exit(7)' in output + errors
+
+
 @pytest.mark.slow
 def test_a_mistake_of_the_script_is_one_line_and_not_started_again(run_script):
   text = _SHARED.replace('run(train_op, {x:', 'run(train_op, {x: None +')

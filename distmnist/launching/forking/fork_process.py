@@ -42,6 +42,8 @@ class ServerProcess:
 
   def start(self):
     """Returns our end of a new server's messages, a socket."""
+    # A user may have removed the folder.
+    os.makedirs(os.path.dirname(os.path.abspath(self.log)), exist_ok=True)
     ours, theirs = message_socket.make_pair()
     end = theirs.fileno()
     words = [str(end), self.module, *self._namespace_fds, fork_server.PADDING]

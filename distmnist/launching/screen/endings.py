@@ -17,12 +17,19 @@ _log = logging.getLogger(__name__)
 _DATA_TITLE = 'the task that gets the data'
 
 
-def say_killed(tasks):
-  """Names the tasks that had to be killed."""
+def say_killed(tasks, signum, is_cut_short):
+  """Names the tasks that were killed.
+
+  Args:
+    tasks: list of jobs.Task.
+    signum: int, by which they were told to stop.
+    is_cut_short: bool, whether another signal then left them no time.
+  """
+  why = f'did not exit after {signal.Signals(signum).name}: killed'
+  if is_cut_short:
+    why = 'killed, as another signal came'
   for task in tasks:
-    _log.info(
-      f'{task.name} ({task.address}) did not exit after SIGTERM: killed'
-    )
+    _log.info(f'{task.name} ({task.address}) {why}')
 
 
 def report_failure(group, explain, logs_dir):

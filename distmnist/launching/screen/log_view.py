@@ -4,6 +4,7 @@ A task writes only to its file, which we read as it grows: neither a slow screen
 nor a dying launcher can stop the task or lose a line.
 """
 
+import os
 import shutil
 import sys
 
@@ -23,11 +24,13 @@ class Log:
   """A log that is read while it grows."""
 
   def __init__(self, path):
-    # Append mode creates it if it does not exist yet.
-    self._file = open(  # noqa: SIM115 (stays open)
-      path, 'a+b', opener=files.no_follow
-    )
+    self._path = path
     self._rest = b''
+    self._file = self._open()
+
+  def _open(self):
+    # Append mode creates it if it does not exist yet.
+    return open(self._path, 'a+b', opener=files.no_follow)
 
   def read_lines(self, max_bytes=-1):
     """Returns the lines (list of str) completed since the last call.
@@ -36,11 +39,26 @@ class Log:
       max_bytes: int, the most that one call reads; a longer line comes in
         pieces. -1 reads all.
     """
-    data = self._rest + self._file.read(max_bytes)
+    data = self._file.read(max_bytes)
+    if not data and self._is_removed():
+      # A task that starts again makes a new one.
+      with self._file:
+        self._file = self._open()
+      self._file.seek(0)
+      data = self._file.read(max_bytes)
+    data = self._rest + data
     *lines, self._rest = data.split(b'\n')
     if 0 < max_bytes <= len(self._rest):
       lines, self._rest = [*lines, self._rest], b''
     return [line.decode(errors='replace') for line in lines]
+
+  def _is_removed(self):
+    """Whether the file is gone and there is another one of its name.
+
+    One that was renamed, by a later run, is followed.
+    """
+    is_gone = not os.fstat(self._file.fileno()).st_nlink
+    return is_gone and os.path.exists(self._path)
 
   def finish(self):
     """Returns what is left, including an unfinished last line."""

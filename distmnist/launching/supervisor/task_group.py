@@ -25,6 +25,7 @@ class TaskGroup:
     signals: list of int, what this process received; see TaskHost.
     failure: Failure of the first task that failed for good before `stop`, or
       None.
+    is_cut_short: bool, whether another signal came during `stop`.
   """
 
   def __init__(
@@ -51,7 +52,7 @@ class TaskGroup:
     self._stop_grace_secs = stop_grace_secs
     self._on_tick = on_tick
     self._restart_together = limits.restart_together
-    self._is_stopping = False
+    self._is_stopping = self.is_cut_short = False
     self._is_restarting = False
     self._num_noticed = 0
     self.records = self._attempts.records
@@ -112,6 +113,7 @@ class TaskGroup:
       self._attempts.signal(find_left(), signum)
       left = self._wait(find_left, grace_secs)
       if self._is_disturbed():
+        self.is_cut_short = self._is_stopping
         left = self._attempts.running
       self._attempts.signal(left, signal.SIGKILL)
       killed += left

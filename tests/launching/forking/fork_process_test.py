@@ -21,6 +21,14 @@ def test_it_leaves_with_its_launcher_and_takes_an_empty_log_along(tmp_path):
   assert not log.exists()
 
 
+def test_it_starts_though_the_folder_of_its_log_was_removed(tmp_path):
+  log = tmp_path / 'gone' / 'server.log'
+  server = fork_process.ServerProcess('', str(log), os.environ)
+  server.start().close()
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+
+
 def test_it_hears_no_stop_from_its_very_start_and_we_do(tmp_path):
   log = tmp_path / 'server.log'
   before = signal.pthread_sigmask(signal.SIG_BLOCK, ())

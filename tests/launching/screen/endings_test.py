@@ -114,9 +114,13 @@ def test_what_is_late_without_an_excuse_is_an_error(capsys):
 
 
 def test_what_had_to_be_killed_is_named(capsys):
-  endings.say_killed([WORKER])
+  endings.say_killed([WORKER], 15, is_cut_short=False)
   assert capsys.readouterr().err == (
     f'{SAID}worker 1 (x:3) did not exit after SIGTERM: killed\n'
+  )
+  endings.say_killed([WORKER], 2, is_cut_short=True)
+  assert capsys.readouterr().err == (
+    f'{SAID}worker 1 (x:3) killed, as another signal came\n'
   )
 
 

@@ -32,6 +32,31 @@ def test_lines_appear_when_they_are_complete(log):
   screen.finish()
 
 
+def test_a_log_that_was_removed_is_followed_again(log):
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  append(log, 'one\n')
+  screen.update()
+  log.unlink()
+  screen.update()
+  append(log, 'two\n')
+  screen.update()
+  append(log, 'three\n')
+  screen.finish()
+  assert out.getvalue() == 'one\ntwo\nthree\n'
+
+
+def test_a_log_that_a_later_run_has_renamed_is_followed(log):
+  out = io.StringIO()
+  screen = log_view.Screen({'': log}, out)
+  log.rename(f'{log}.1')
+  append(log, 'of the later run\n')
+  append(f'{log}.1', 'of this one\n')
+  screen.update()
+  assert out.getvalue() == 'of this one\n'
+  screen.finish()
+
+
 @pytest.mark.parametrize(
   ('out', 'appended', 'shown'),
   [

@@ -76,7 +76,9 @@ def test_what_a_signal_interrupts_is_killed_at_once_by_the_next(
     host.signals.append(15)
     assert group.wait(cluster) == cluster
     host.signals.append(15)
+    assert not group.is_cut_short
     assert group.stop() == cluster
+    assert group.is_cut_short
   assert host.sent[2:] == [(task.name, 9) for task in cluster]
 
 
