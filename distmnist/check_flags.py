@@ -28,13 +28,33 @@ FLAGS = flags.FLAGS
 
 
 def main(words):
+  if len(words) != 1:
+    raise cli.UsageError(f'{len(words)} files were given: expected one')
   (path,) = words
-  with open(path, encoding='utf-8') as file:
-    asked = json.load(file)
-  checker = Checker(asked['num_ps'], asked['num_workers'], asked['needs_data'])
-  found = [checker.find_mistake(words) for words in asked['flags']]
+  cluster, each = _read(path)
+  checker = Checker(*cluster)
+  found = [checker.find_mistake(flags_of_one) for flags_of_one in each]
   with files.replacing(path + '.checked') as file:
     json.dump(found, file)
+
+
+def _read(path):
+  """Returns what the file `path` (str) asks: ((num_ps, ...), its `flags`).
+
+  Raises:
+    cli.UsageError: it cannot be read, or is not such a file.
+  """
+  try:
+    with open(path, encoding='utf-8') as file:
+      asked = json.load(file)
+    cluster = asked['num_ps'], asked['num_workers'], asked['needs_data']
+    return cluster, asked['flags']
+  except OSError as error:
+    raise cli.UsageError(f'{path}: {error.strerror}') from error
+  except KeyError as error:
+    raise cli.UsageError(f'{path} lacks {error}') from error
+  except (TypeError, ValueError) as error:
+    raise cli.UsageError(f'{path} is not the JSON object expected') from error
 
 
 class Checker:

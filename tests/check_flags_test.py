@@ -107,6 +107,29 @@ def test_the_answers_are_in_a_file(set_flags, tmp_path):
   assert 'batch_size=0' in second
 
 
+@pytest.mark.parametrize(
+  'text, mistake',
+  [
+    (None, 'check.json: No such file'),
+    ('{', 'check.json is not the JSON object expected'),
+    ('[1]', 'check.json is not the JSON object expected'),
+    ('{"num_ps": 1}', "check.json lacks 'num_workers'"),
+  ],
+)
+def test_a_file_that_asks_nothing_is_a_usage_error(tmp_path, text, mistake):
+  path = tmp_path / 'check.json'
+  if text:
+    path.write_text(text)
+  with pytest.raises(cli.UsageError, match=mistake):
+    check_flags.main([str(path)])
+
+
+@pytest.mark.parametrize('words', [[], ['a', 'b']])
+def test_there_is_one_file(words):
+  with pytest.raises(cli.UsageError, match='files were given: expected one'):
+    check_flags.main(words)
+
+
 def test_without_data_nothing_of_this_machine_is_looked_at(set_flags):
   checker = check_flags.Checker(1, 2, needs_data=False)
   words = ['--dataset=mnist', '--data_dir=/no', '--num_gpus=64', '--logdir=/no']

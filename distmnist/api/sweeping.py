@@ -2,10 +2,12 @@
 
 import csv
 import os
+from collections.abc import Iterable, Mapping
 
 from distmnist.api import process, training
 
 _TEXTS = 'trial', 'state', 'cause'
+_INCOMPLETE = {'failed', 'stopped'}  # A sweep with such a trial ends with 1.
 
 
 class SweepReport(list):
@@ -22,7 +24,10 @@ class SweepReport(list):
     Raises:
       ValueError: none has a result.
     """
-    if not self or self[0]['state'] in ('failed', 'diverged', 'waiting'):
+    # A trial that was stopped has one if an earlier rung of halving has ended.
+    if not self or not (
+      self[0]['state'] in ('done', 'dropped') or self[0].get('steps')
+    ):
       raise ValueError('no trial of the sweep has a result')
     return self[0]
 
@@ -50,11 +55,13 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
     SweepReport.
 
   Raises:
-    process.Error: a wrong setting, or the sweep was stopped. Trials that fail
-      are in the report.
-    ValueError: a launcher or runner for other hosts without a sweep_dir.
+    process.Error: a wrong setting, or the sweep itself failed or was stopped.
+      Trials that fail are in the report.
+    ValueError: a launcher or runner for other hosts without a sweep_dir, or
+      choices that are not lists.
     KeyboardInterrupt: passed on once the trials are stopped.
   """
+  _check_choices(choices)
   words = [_make_word(name, values) for name, values in choices.items()]
   words += training.make_words(problem, settings)
   given = training.read_flags(words)
@@ -62,6 +69,20 @@ def run_sweep(choices, problem=None, on_line=print, sweep_dir=None, **settings):
   training.check_is_shared(given, sweep_dir, 'sweep_dir')
   with _Sweep(words, on_line, sweep_dir, choices) as running:
     return running.result()
+
+
+def _check_choices(choices):
+  if not isinstance(choices, Mapping):
+    raise ValueError(
+      f'choices={choices!r}: expected the values of each flag, such as '
+      "{'learning_rate': [0.1, 0.01]}"
+    )
+  for name, values in choices.items():
+    if not isinstance(values, (str, Iterable)):
+      raise ValueError(
+        f'choices[{name!r}]={values!r}: expected a list of values, such as '
+        f'[{values!r}], or a range as text'
+      )
 
 
 def _make_word(name, values):
@@ -98,9 +119,13 @@ class _Sweep(process.Process):
     if code not in (0, 1) or not os.path.exists(path):
       return None
     with open(path, encoding='utf-8', newline='') as file:
-      return SweepReport(
+      report = SweepReport(
         _read_row(row, self._choices) for row in csv.DictReader(file)
       )
+    # With 1 a trial has failed, or the sweep itself, as where the disk is full.
+    states = {row['state'] for row in report}
+    is_over = states & _INCOMPLETE and not states & {'waiting', 'running'}
+    return report if code == 0 or is_over else None
 
 
 def _read_row(row, choices):

@@ -61,15 +61,17 @@ def make(program, module_name, first=(), is_full=False):
   own = {module_name, sys.argv[0]}
   subjects = _group(own)
   if not (first or is_full):
-    first = [flag.name for flag in subjects['This program']]
+    first = [flag.name for flag in subjects.get('This program', [])]
   lines = [f'{program}: {sys.modules[module_name].__doc__.strip()}', '']
   if is_full:
     for subject, found in (subjects | _group_libraries()).items():
       lines += [f'{subject}:', *map(_explain, found), '']
   else:
-    lines += ['The flags that matter most:']
-    lines += [_explain(FLAGS[name]) for name in first]
-    lines += ['', 'All others, explained by --helpfull:']
+    if first:
+      lines += ['The flags that matter most:']
+      lines += [*(_explain(FLAGS[name]) for name in first), '']
+    others = 'All others' if first else 'All flags'
+    lines += [f'{others}, explained by --helpfull:']
     for subject, found in subjects.items():
       names = [_name(flag) for flag in found if flag.name not in first]
       if names:
@@ -125,7 +127,8 @@ def _name(flag):
 
 def _explain(flag):
   """Returns a flag's explanation, default and bounds (str)."""
-  text, notes = flag.help, []
+  # absl adds that a flag can be given again, as our own texts say.
+  text, notes = flag.help.partition(';\n    repeat this option')[0], []
   if choices := getattr(flag.parser, 'enum_values', None):
     text = text.partition('>: ')[2]  # absl puts the choices first.
     notes.append(f'one of {", ".join(choices)}')

@@ -23,9 +23,44 @@ def test_choices_are_words(values, word):
 def test_the_best_is_the_first_that_has_a_result():
   report = sweeping.SweepReport([{'state': 'dropped'}, {'state': 'failed'}])
   assert report.best is report[0]
-  for rows in ([], report[1:]):
+  stopped = {'state': 'stopped', 'steps': None}
+  for rows in ([], report[1:], [stopped]):
     with pytest.raises(ValueError, match='no trial of the sweep has a result'):
       sweeping.SweepReport(rows).best  # noqa: B018
+
+
+@pytest.mark.parametrize(
+  'choices, mistake',
+  [
+    ({'rate': 0.1}, r"choices\['rate'\]=0.1: expected a list of values, such"),
+    (['rate'], r"choices=\['rate'\]: expected the values of each flag"),
+  ],
+)
+def test_choices_that_are_no_lists_are_named(choices, mistake):
+  with pytest.raises(ValueError, match=mistake):
+    distmnist.run_sweep(choices)
+
+
+@pytest.mark.parametrize(
+  'states, code, is_report',
+  [
+    (['done', 'diverged'], 0, True),
+    (['done', 'failed'], 1, True),
+    (['done', 'stopped'], 1, True),
+    (['done', 'running'], 1, False),  # such as a full disk
+    (['failed', 'waiting'], 1, False),
+    (['done', 'done'], 1, False),  # of an earlier call
+    (['done', 'stopped'], 130, False),
+  ],
+)
+def test_a_sweep_that_fails_itself_has_no_report(
+  tmp_path, states, code, is_report
+):
+  lines = ['trial,state,steps', *(f'01,{state},' for state in states)]
+  (tmp_path / 'results.csv').write_text('\n'.join(lines))
+  sweep = sweeping._Sweep.__new__(sweeping._Sweep)
+  sweep._sweep_dir, sweep._choices = str(tmp_path), {}
+  assert (sweep._read(code) is not None) == is_report
 
 
 @pytest.mark.parametrize(

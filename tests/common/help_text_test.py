@@ -78,6 +78,26 @@ def test_by_default_the_first_are_those_of_the_program(values):
   assert 'This program' not in text
 
 
+def test_a_program_without_flags_of_its_own_has_a_help(values, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'distmnist.none', sys.modules[values])
+  text = help_text.make('prog', 'distmnist.none')
+  assert 'prog: What it does.\n\nAll flags, explained by --helpfull' in text
+  assert '--[no]easy' in text
+  assert 'matter most' not in text
+
+
+def test_a_flag_that_is_given_several_times_is_explained_once(values):
+  flags.DEFINE_multi_integer(
+    *('mbits', [1], 'Each may be given several times.'),
+    flag_values=help_text.FLAGS,
+    module_name='distmnist.help_text_program',
+  )
+  assert help_text.make('prog', values, ['mbits']).splitlines()[3:5] == [
+    '  --mbits: Each may be given several times. (default: [1]; an integer)',
+    '',
+  ]
+
+
 def test_helpfull_explains_all_by_subject(values):
   assert help_text.make('prog', values, ['rate'], is_full=True) == (
     'prog: What it does.\n'
