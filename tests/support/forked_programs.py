@@ -3,7 +3,8 @@
 `python -m tests.support.forked_programs` imports TensorFlow and Keras once. The
 first request of a program forks a process that imports the program, and nothing
 else: the flags of one are not another's. Each of its cases is a fork of that,
-and so are the fork servers that it starts. A line of JSON each:
+and so are the fork servers that it starts. A line of JSON each, where a null in
+`env` unsets a variable:
 
   in:   {"program", "argv", "cwd", "env", "timeout_secs"}
   out:  {"code", "out", "err", "left"}: the exit code, -n by signal n, None if
@@ -36,6 +37,7 @@ class Programs:
   """The tests' side: `run` stands for a program's command."""
 
   def __init__(self):
+    self._environ = dict(os.environ)
     self._process = subprocess.Popen(
       [sys.executable, '-m', 'tests.support.forked_programs'],
       cwd=REPO,
@@ -47,13 +49,17 @@ class Programs:
     )
 
   def run(self, program, words, cwd, timeout_secs=_DEADLINE_SECS, **env):
-    """Runs `python -m distmnist.PROGRAM WORDS`; returns the reply, a dict."""
+    """Runs `python -m distmnist.PROGRAM WORDS`; returns the reply, a dict.
+
+    Its environment is that of now, not of when the first case was run, and
+    `env`.
+    """
     request = {
       'timeout_secs': timeout_secs,
       'program': program,
       'argv': [str(word) for word in words],
       'cwd': str(cwd),
-      'env': env,
+      'env': {**dict.fromkeys(self._environ), **os.environ, **env},
     }
     self._process.stdin.write(json.dumps(request) + '\n')
     self._process.stdin.flush()
@@ -133,7 +139,11 @@ def _run_case(module, request, out, err):
     for source, target in ((nowhere, 0), (out.fileno(), 1), (err.fileno(), 2)):
       os.dup2(source, target)
     os.chdir(request['cwd'])
-    os.environ.update(request['env'])
+    for name, value in request['env'].items():
+      if value is None:
+        os.environ.pop(name, None)
+      else:
+        os.environ[name] = value
     sys.argv = [module.__file__, *request['argv']]
     module.run()
   except SystemExit as end:
