@@ -73,6 +73,12 @@ class Stalls:
     stage = self._stage
     return time.monotonic() - stage[0] if stage else 0.0
 
+  def step_secs(self):
+    """Returns how long the present step has taken, 0.0 between two of them."""
+    stage = self._stage
+    is_step = stage is not None and stage[1] is None
+    return time.monotonic() - stage[0] if is_step else 0.0
+
   def watch(self, is_closed):
     """Looks until `is_closed`, a threading.Event, is set; runs in a thread."""
     next_secs, stage = self._warn_secs, None

@@ -111,6 +111,15 @@ def test_in_the_end_it_is_given_up_a_save_as_well(make):
   assert 'given up (--stall_fail_secs=0.4)' in str(stop.error)
 
 
+def test_only_a_step_counts_as_one(make):
+  watched, *_ = make()
+  assert watched.step_secs() == 0
+  watched.step_begins()
+  assert 0 < watched.step_secs() <= watched.secs()
+  watched.busy('a save')
+  assert watched.step_secs() == 0 < watched.secs()
+
+
 def test_each_part_of_a_session_is_watched():
   class Stalls:
     def __init__(self):

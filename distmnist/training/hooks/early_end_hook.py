@@ -8,7 +8,6 @@ never end. Where all make as many steps, none waits, and nothing is done here.
 import contextlib
 import logging
 import threading
-import time
 
 import tensorflow.compat.v1 as tf
 
@@ -24,41 +23,34 @@ def make(task, strategy, others):
   cluster = task.cluster
   if not (cluster.num_ps and cluster.is_chief and strategy.is_lock_step):
     return []
-  return [EarlyEndHook(others, task.stop)]
+  return [EarlyEndHook(others, task.stop, task.watchdog.stalls)]
 
 
 class EarlyEndHook(tf.train.SessionRunHook):
   """Looks, while a step takes long, whether another worker has left."""
 
-  def __init__(self, others, stop):
+  def __init__(self, others, stop, stalls):
     """
     Args:
       others: shutdown.Others.
       stop: stop_request.StopRequest, by which the rule ends its wait.
+      stalls: stalls.Stalls, which knows how long a step takes.
     """
-    self._others, self._stop = others, stop
-    self._start = self._thread = None
+    self._others, self._stop, self._stalls = others, stop, stalls
+    self._thread = None
     self._is_over = threading.Event()
 
   def after_create_session(self, session, coord):
-    self._start = None
     if self._thread is None:
       self._thread = threading.Thread(target=self._watch, daemon=True)
       self._thread.start()
-
-  def before_run(self, run_context):
-    self._start = time.monotonic()
-
-  def after_run(self, run_context, run_values):
-    self._start = None
 
   def end(self, session):
     self._is_over.set()
 
   def _watch(self):
     while not self._is_over.wait(_LOOK_SECS):
-      start = self._start
-      if start is None or time.monotonic() - start < _WAIT_SECS:
+      if self._stalls.step_secs() < _WAIT_SECS:
         continue
       with contextlib.suppress(tf.errors.OpError):
         if self._others.has_any_left():

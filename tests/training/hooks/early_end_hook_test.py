@@ -6,6 +6,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.lifecycle import stalls
 from distmnist.training.hooks import early_end_hook
 
 
@@ -29,7 +30,7 @@ class _Others:
 
 @pytest.fixture
 def begin(monkeypatch):
-  """Returns begin(others) -> (hook in a session, the event of a wake-up)."""
+  """Returns begin(others) -> (hook in a session, its clock, the wake-up)."""
   monkeypatch.setattr(early_end_hook, '_LOOK_SECS', 0.001)
   monkeypatch.setattr(early_end_hook, '_WAIT_SECS', 0.002)
   hooks = []
@@ -37,10 +38,11 @@ def begin(monkeypatch):
   def make(others):
     woken = threading.Event()
     stop = types.SimpleNamespace(wake=woken.set)
-    hook = early_end_hook.EarlyEndHook(others, stop)
+    clock = stalls.Stalls(1, 1, None, None)
+    hook = early_end_hook.EarlyEndHook(others, stop, clock)
     hooks.append(hook)
     hook.after_create_session(None, None)
-    return hook, woken
+    return hook, clock, woken
 
   yield make
   for hook in hooks:
@@ -52,16 +54,16 @@ def begin(monkeypatch):
 def test_a_step_that_waits_for_one_that_has_left_is_ended(begin):
   lost = tf.errors.UnavailableError(None, None, 'gone')
   others = _Others(False, lost, True)
-  hook, woken = begin(others)
-  hook.before_run(None)
+  hook, clock, woken = begin(others)
+  clock.step_begins()
   assert woken.wait(10)
   assert others.stops == 1
 
 
 def test_a_step_that_all_make_is_not(begin):
   others = _Others(False)
-  hook, woken = begin(others)
-  hook.before_run(None)
+  hook, clock, woken = begin(others)
+  clock.step_begins()
   for _ in range(3):
     assert others.looks.acquire(timeout=10)
   assert not woken.is_set() and others.stops == 0
@@ -69,9 +71,9 @@ def test_a_step_that_all_make_is_not(begin):
 
 def test_between_two_steps_nobody_is_asked(begin):
   others = _Others(True)
-  hook, woken = begin(others)
-  hook.before_run(None)
-  hook.after_run(None, None)
+  hook, clock, woken = begin(others)
+  clock.step_begins()
+  clock.step_ends()
   hook._is_over.set()
   hook._thread.join(10)
   assert not hook._thread.is_alive()
@@ -86,6 +88,7 @@ def test_only_a_chief_in_lock_step_looks(
   num_ps, is_chief, is_lock_step, expected
 ):
   cluster = types.SimpleNamespace(num_ps=num_ps, is_chief=is_chief)
-  task = types.SimpleNamespace(cluster=cluster, stop=None)
+  watchdog = types.SimpleNamespace(stalls=None)
+  task = types.SimpleNamespace(cluster=cluster, stop=None, watchdog=watchdog)
   rule = types.SimpleNamespace(is_lock_step=is_lock_step)
   assert len(early_end_hook.make(task, rule, None)) == expected
