@@ -5,9 +5,12 @@ import os
 from collections.abc import Iterable, Mapping
 
 from distmnist.api import process, training
+from distmnist.sweeps import trials
 
 _TEXTS = 'trial', 'state', 'cause'
-_INCOMPLETE = {'failed', 'stopped'}  # A sweep with such a trial ends with 1.
+# With one of the first a sweep ends with 1; with one of the second it goes on.
+_INCOMPLETE = {trials.FAILED, trials.STOPPED}
+_OPEN = {trials.WAITING, trials.RUNNING}
 
 
 class SweepReport(list):
@@ -26,7 +29,7 @@ class SweepReport(list):
     """
     # A trial that was stopped has one if an earlier rung of halving has ended.
     if not self or not (
-      self[0]['state'] in ('done', 'dropped') or self[0].get('steps')
+      self[0]['state'] in (trials.DONE, trials.DROPPED) or self[0].get('steps')
     ):
       raise ValueError('no trial of the sweep has a result')
     return self[0]
@@ -124,7 +127,7 @@ class _Sweep(process.Process):
       )
     # With 1 a trial has failed, or the sweep itself, as where the disk is full.
     states = {row['state'] for row in report}
-    is_over = states & _INCOMPLETE and not states & {'waiting', 'running'}
+    is_over = states & _INCOMPLETE and not states & _OPEN
     return report if code == 0 or is_over else None
 
 
