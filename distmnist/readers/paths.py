@@ -68,11 +68,11 @@ def identify(paths):
   By all names and sizes, and by how some of the files begin and end: to open
   each of a million images would take minutes.
   """
-  text = repr([(os.path.basename(p), os.path.getsize(p)) for p in paths])
+  sizes = [(path, os.path.getsize(path)) for path in paths]
+  text = repr([(os.path.basename(path), size) for path, size in sizes])
   checksum = zlib.crc32(text.encode())
-  for path in paths[:: -(-len(paths) // _NUM_SAMPLED)]:
+  for path, size in sizes[:: -(-len(sizes) // _NUM_SAMPLED)]:
     with open(path, 'rb') as file:
-      size = os.path.getsize(path)
       checksum = zlib.crc32(sample(file.fileno(), size), checksum)
   return b'%08x' % checksum
 
