@@ -39,12 +39,19 @@ def test_a_run_that_has_ended_goes_whole(worker, tmp_path, ok):
   assert logger.is_good == ok
 
 
-@pytest.mark.slow
-def test_of_a_launch_that_begins_anew_nothing_earlier_goes(worker, tmp_path):
-  launcher = metrics_file.Writer(
-    *(str(tmp_path), 'launcher', 'x'), host='h', pid=1, tasks=['worker 0']
+@pytest.mark.parametrize('secs_ahead', [-60, 0, 3600])
+def test_of_a_launch_that_begins_anew_nothing_earlier_goes(
+  tmp_path, secs_ahead
+):
+  now = 1e9
+  worker = metrics_file.Writer(
+    *(str(tmp_path), 'worker 0', 'a'), launch='1', time=now + secs_ahead
   )
-  launcher.write('event', event='started', about='worker 0', attempt=1)
+  worker.write('sample', state='', step=3, cost=0.5, time=now + secs_ahead)
+  launcher = metrics_file.Writer(
+    *(str(tmp_path), 'launcher', 'x'), launch='2', time=now, tasks=['worker 0']
+  )
+  launcher.write('event', event='started', about='worker 0', time=now)
   logger, looks = Logger(), []
 
   def wait(_):
@@ -54,8 +61,9 @@ def test_of_a_launch_that_begins_anew_nothing_earlier_goes(worker, tmp_path):
       return
     (tmp_path / 'worker_0').rename(tmp_path / 'aside')
     (tmp_path / 'aside' / metrics_file.NAME).rename(tmp_path / 'earlier')
-    anew = metrics_file.Writer(str(tmp_path), 'worker 0', 'b', host='h', pid=2)
-    anew.write('sample', state='training', step=1, cost=0.75)
+    anew = metrics_file.Writer(str(tmp_path), 'worker 0', 'b', launch='2')
+    anew.write('sample', state='', step=1, cost=0.75)
+    anew.write('end', ok=True, text='')
 
   is_told = types.SimpleNamespace(is_set=lambda: False, wait=wait)
   run = watched_run.WatchedRun(str(tmp_path))
