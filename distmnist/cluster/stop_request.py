@@ -38,6 +38,11 @@ _GIVEN_UP = 0
 _ASKED = 128
 # The most that a stop waits for one of its lines to be written.
 _SAY_SECS = 1.0
+# What a worker says whose step waits for one that will make no more.
+LEFT = (
+  'another worker has left its loop, and no step is made without it: the '
+  'training ends here'
+)
 
 
 class StoppedError(Exception):

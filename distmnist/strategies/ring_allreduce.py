@@ -23,8 +23,11 @@ and TensorFlow cannot mend it. Within seconds the others exit with one line and
 code 3, which means a lost task; restarted tasks resume from the checkpoint.
 Workers agree to stop: one that wants to stop votes in the next step, and all
 stop after it. So one SIGTERM ends all workers at the same step, with a
-checkpoint.
+checkpoint. One that leaves a loop of its own takes part in one more step of the
+others, with zeros for its gradient, and votes in that.
 """
+
+import functools
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -67,7 +70,7 @@ class RingAllreduce(strategy.Strategy):
     self._bucket_bytes = bucket_bytes
     self._wants_stop = False
     self._stop = None
-    self._votes = None
+    self._votes = self._build_leave = None
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ring_allreduce'):
@@ -92,27 +95,32 @@ class RingAllreduce(strategy.Strategy):
 
   def _build_means(self, gradients, variables):
     """Returns the workers' mean gradients; also sets the mean of the votes."""
-    cluster = self.cluster
+    cluster, place = self.cluster, (ring_hook.STEP, self._bucket_bytes)
     with tf.device(cluster.cpu_device):
       votes = tf.py_func(self._vote, [], tf.float32, name='votes')
       # If the votes are lost, a worker that wants to stop votes again.
-      votes = tf.ensure_shape(votes, [2])
+      votes = tf.ensure_shape(votes, [3])
       means, self._votes = buckets.build_means(
-        *(cluster, gradients, variables, votes),
-        *(ring_hook.STEP, self._bucket_bytes),
+        *(cluster, gradients, variables, votes), *place
       )
+    leaves = tf.constant([1.0, 0.0, 1.0])
+    self._build_leave = functools.partial(
+      buckets.build_leave, *(cluster, variables, leaves), *place
+    )
     return means
 
   def _vote(self):
-    """Returns float32 [2]: does it want to stop; did a signal ask it to."""
+    """Returns float32 [3]: see ring_hook.RingHook."""
     is_preempted = self._stop is not None and self._stop.is_requested
-    return np.array([self._wants_stop, is_preempted], np.float32)
+    return np.array([self._wants_stop, is_preempted, False], np.float32)
 
   def hooks(self, stop):
     self._stop = stop
     if self.cluster.num_workers == 1:
       return []
-    return [ring_hook.RingHook(self.cluster, self._votes, stop)]
+    return [
+      ring_hook.RingHook(self.cluster, self._votes, self._build_leave, stop)
+    ]
 
   def request_stop(self, run_context):
     if self.cluster.num_workers == 1:

@@ -54,8 +54,7 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
     (list of tensors, the means of `gradients`; the mean of `more`).
   """
   wire_dtype = tf.as_dtype(cluster.wire_dtype)
-  sizes = [v.shape.num_elements() * wire_dtype.size for v in variables]
-  buckets = fill(sizes, bucket_bytes)
+  buckets = _fill_with(variables, wire_dtype, bucket_bytes)
   means = [None] * len(variables)
   for number, indices in enumerate(buckets):
     parts = [gradients[i] for i in indices]
@@ -72,3 +71,33 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
     for i, part in zip(indices, found, strict=False):
       means[i] = part
   return means, found[-1]
+
+
+def build_leave(cluster, variables, more, key, bucket_bytes, timeout_secs):
+  """Builds the part, in a step of the others, of a worker that makes no more.
+
+  It gives zeros for gradients, and `more`.
+
+  Args:
+    cluster, variables, more, key, bucket_bytes: see build_means.
+    timeout_secs: float, see collectives.build_mean.
+
+  Returns:
+    the op.
+  """
+  wire_dtype = tf.as_dtype(cluster.wire_dtype)
+  buckets = _fill_with(variables, wire_dtype, bucket_bytes)
+  ops = []
+  for number, indices in enumerate(buckets):
+    size = sum(variables[i].shape.num_elements() for i in indices)
+    sent = tf.zeros([size], wire_dtype)
+    if number == len(buckets) - 1:
+      sent = tf.concat([sent, tf.cast(more, wire_dtype)], 0)
+    mean = collectives.build_mean(cluster, sent, key + number, timeout_secs)
+    ops.append(mean.op)
+  return tf.group(ops)
+
+
+def _fill_with(variables, wire_dtype, bucket_bytes):
+  sizes = [v.shape.num_elements() * wire_dtype.size for v in variables]
+  return fill(sizes, bucket_bytes)

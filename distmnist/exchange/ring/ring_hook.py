@@ -1,10 +1,12 @@
 """The start and the end of a training without a ps."""
 
 import contextlib
+import logging
 import signal
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import stop_request
 from distmnist.common import cli
 from distmnist.exchange.ring import collectives
 
@@ -13,21 +15,27 @@ from distmnist.exchange.ring import collectives
 END, BROADCAST, STEP = 1, 2, 100
 _END_TIMEOUT_SECS = 5.0
 
+_log = logging.getLogger(__name__)
+
 
 class RingHook(tf.train.SessionRunHook):
   """Equal variables at the start, one common last step, then a barrier."""
 
-  def __init__(self, cluster, votes, stop):
+  def __init__(self, cluster, votes, build_leave, stop):
     """
     Args:
       cluster: cluster.Cluster.
-      votes: float32 [2] tensor: the fractions of the workers that want to stop,
-        and that were asked to by a signal.
+      votes: float32 [3] tensor: the fractions of the workers that want to stop,
+        that were asked to by a signal, and that have left their own loop.
+      build_leave: callable(timeout_secs=) -> op, a step in which this worker
+        only votes that it has left.
       stop: stop_request.StopRequest.
     """
     self._cluster = cluster
     self._votes = votes
+    self._build_leave = build_leave
     self._stop = stop
+    self._has_agreed = self._is_amid_step = False
 
   def begin(self):
     cluster, variables = self._cluster, {}
@@ -43,6 +51,8 @@ class RingHook(tf.train.SessionRunHook):
       self._end_op = collectives.build_mean(
         cluster, tf.zeros([1]), END, _END_TIMEOUT_SECS
       )
+      self._leave_op = self._build_leave(timeout_secs=0.0)
+      self._try_leave_op = self._build_leave(timeout_secs=_END_TIMEOUT_SECS)
 
   def after_create_session(self, session, coord):
     try:
@@ -59,16 +69,26 @@ class RingHook(tf.train.SessionRunHook):
       ) from error
 
   def before_run(self, run_context):
+    self._is_amid_step = True
     return tf.train.SessionRunArgs(self._votes)
 
   def after_run(self, run_context, run_values):
-    wants_stop, is_preempted = run_values.results > 0
+    self._is_amid_step = False
+    wants_stop, is_preempted, has_left = run_values.results > 0
     if is_preempted:
       self._stop.request(signal.SIGTERM)
+    if has_left:
+      _log.info(stop_request.LEFT)
     if wants_stop or is_preempted:
+      self._has_agreed = True
       run_context.request_stop()
 
   def end(self, session):
     """No worker leaves while another may still fetch from it."""
     with contextlib.suppress(tf.errors.OpError):
+      if self._is_amid_step:
+        # A failed step, of an input that has ended, fails on most others, too.
+        session.run(self._try_leave_op)
+      elif not self._has_agreed:
+        session.run(self._leave_op)
       session.run(self._end_op)

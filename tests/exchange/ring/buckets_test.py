@@ -119,3 +119,36 @@ def test_a_sum_that_is_not_finite_is_dropped_on_all_workers(
   is_dropped = expected == 0
   expected = [expected, 0.0 if is_dropped else 1.0]
   assert cluster.run_workers(work) == [(expected, int(is_dropped))] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('wire_dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('bucket_bytes', [0, 1])
+def test_one_that_leaves_gives_zeros_in_a_step_of_the_others(
+  make_cluster, wire_dtype, bucket_bytes
+):
+  cluster = make_cluster(0, 2)
+  cluster.reset()
+
+  def work(index):
+    member = cluster.worker(index)
+    member = dataclasses.replace(member, wire_dtype=wire_dtype)
+    place = ring_hook.STEP, bucket_bytes
+    with tf.device(member.device_setter()):
+      variables = [tf.get_variable(f'w{i}', [2, 2]) for i in range(3)]
+    with tf.device(member.cpu_device):
+      gradients = [tf.fill([2, 2], 2.0 * (i + 1)) for i in range(3)]
+      votes = tf.constant([float(index), 1.0])
+      step = buckets.build_means(member, gradients, variables, votes, *place)
+      leave = buckets.build_leave(member, variables, votes, *place, 0.0)
+    config = cluster.session_config(index)
+    with tf.Session(cluster.servers[index].target, config=config) as session:
+      # Again and again: the keys stand for the same shapes in both.
+      return [session.run(leave if index else step) for _ in range(3)]
+
+  found, _ = cluster.run_workers(work)
+  for means, votes in found:
+    assert [mean.tolist() for mean in means] == [
+      np.full([2, 2], i + 1.0).tolist() for i in range(3)
+    ]
+    assert votes.tolist() == [0.5, 1.0]

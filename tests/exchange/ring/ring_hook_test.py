@@ -46,7 +46,11 @@ def hook(stop):
   with tf.Graph().as_default():
     tf.get_variable('w', [3])
     tf.get_variable('n', [], tf.int64, tf.zeros_initializer())
-    hook = ring_hook.RingHook(CLUSTER, tf.zeros([2]), stop)
+
+    def build_leave(timeout_secs):
+      return tf.no_op(f'leave_within_{timeout_secs:.0f}')
+
+    hook = ring_hook.RingHook(CLUSTER, tf.zeros([3]), build_leave, stop)
     hook.begin()
     yield hook
 
@@ -79,10 +83,11 @@ def test_a_start_that_fails_says_why(hook, error, message):
 @pytest.mark.parametrize(
   ('votes', 'has_stopped', 'signals'),
   [
-    ([0.0, 0.0], False, []),
-    ([0.5, 0.0], True, []),
+    ([0.0, 0.0, 0.0], False, []),
+    ([0.5, 0.0, 0.0], True, []),
+    ([0.5, 0.0, 0.5], True, []),
     # One of two got a signal: to all it is as if they had.
-    ([0.0, 0.5], True, [signal.SIGTERM]),
+    ([0.0, 0.5, 0.0], True, [signal.SIGTERM]),
   ],
 )
 def test_all_stop_after_the_step_in_which_one_votes_for_it(
@@ -93,7 +98,48 @@ def test_all_stop_after_the_step_in_which_one_votes_for_it(
   assert (context.has_stopped, stop.signals) == (has_stopped, signals)
 
 
+def step(hook, *votes):
+  hook.before_run(Context())
+  hook.after_run(Context(), types.SimpleNamespace(results=np.array(votes)))
+
+
+def test_one_that_has_left_is_told(hook, caplog):
+  caplog.set_level('INFO')
+  step(hook, 0.5, 0.0, 0.0)
+  assert not caplog.messages
+  step(hook, 0.5, 0.0, 0.5)
+  assert 'another worker has left its loop' in caplog.text
+
+
+def ends_with(hook):
+  """Returns the names of what a session runs at its end."""
+  session = Session()
+  hook.end(session)
+  return [getattr(fetch, 'op', fetch).name for fetch in session.ran]
+
+
+def test_one_that_leaves_its_loop_votes_in_one_more_step(hook):
+  step(hook, 0.0, 0.0, 0.0)
+  leave, end = ends_with(hook)
+  assert leave.endswith('leave_within_0')
+  assert end == hook._end_op.op.name
+
+
+def test_one_whose_step_has_failed_does_not_wait_for_ever(hook):
+  step(hook, 0.0, 0.0, 0.0)
+  hook.before_run(Context())
+  leave, _ = ends_with(hook)
+  assert leave.endswith('leave_within_5')
+
+
+@pytest.mark.parametrize('votes', [(0.5, 0.0, 0.0), (0.0, 0.5, 0.0)])
+def test_after_a_common_last_step_there_is_no_other(hook, votes):
+  step(hook, *votes)
+  assert ends_with(hook) == [hook._end_op.op.name]
+
+
 def test_the_end_waits_for_the_others_or_finds_them_gone(hook):
+  step(hook, 0.5, 0.0, 0.0)
   session = Session(tf.errors.InternalError(None, None, 'gone'))
   hook.end(session)
   [ran] = session.ran
