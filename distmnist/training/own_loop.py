@@ -186,13 +186,11 @@ class WorkerTask:
     with session_lib.make_session(task, scaffold, hooks) as session:
       try:
         yield session
-      except (tf.errors.OutOfRangeError, StopIteration):
+      except (tf.errors.OutOfRangeError, StopIteration) as error:
         # The session takes these for the end of its work.
         step_v = last.last.get('global_step', 'the first')
-        _log.info(
-          f'the input of {cluster.name} ends at step {step_v} of {last_step}: '
-          'it makes no more; repeat() a dataset that is to last'
-        )
+        where = f'at step {step_v} of {last_step}'
+        _log.info(script_errors.describe_end(error, cluster.name, where))
         raise
       except SystemExit as leaving:
         if leaving.code:

@@ -15,6 +15,7 @@ from distmnist.cluster import (
   stop_request,
 )
 from distmnist.common import cli
+from distmnist.common.names import CHIEF
 from distmnist.exchange.steps import graph_copy
 from distmnist.training.problems import user_calls
 
@@ -73,14 +74,32 @@ def explained(script):
       place = _locate(traceback.extract_tb(error.__traceback__), script)
     if not place and 'Collective ops is aborted' in str(error):
       raise cli.RunError(
-        'another worker has left the loop, as its input ended or a break; '
-        'without a ps the others cannot go on: give all as many steps'
+        'the input of another worker has ended amid this step, and without a '
+        'ps the others cannot go on: give all as many steps'
       ) from error
     if not place:
       raise
     said = errors.explain(error) if is_of_op else user_calls.describe(error)
     hints = [text for words, text in _HINTS.items() if words in said]
     raise cli.RunError('; '.join([f'{place}: {said}', *hints])) from error
+
+
+def describe_end(error, name, where):
+  """Returns why a worker makes no more steps, in one line (str).
+
+  Args:
+    error: tf.errors.OutOfRangeError or StopIteration.
+    name: str, such as 'worker 1'.
+    where: str, the step that this was.
+  """
+  op = getattr(error, 'op', None)
+  if isinstance(error, StopIteration) or (op and '/job:ps' not in op.device):
+    return (
+      f'the input of {name} ends {where}: it makes no more; repeat() a dataset '
+      'that is to last'
+    )
+  # The queue on a ps from which a rule takes what a worker waits for.
+  return f'{CHIEF} has ended the training {where}'
 
 
 def _locate_op(op, script):

@@ -1,5 +1,7 @@
 """script_errors: whose mistake an error is, and the line that names it."""
 
+import types
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -77,5 +79,25 @@ def test_a_ring_that_another_worker_left_says_so():
   def run():
     raise tf.errors.DeadlineExceededError(None, _OurOp(), said)
 
-  with pytest.raises(cli.RunError, match='another worker has left the loop'):
+  with pytest.raises(cli.RunError, match='the input of another worker has ended'):
     _explain(run)
+
+
+@pytest.mark.parametrize(
+  ('error', 'device', 'said'),
+  [
+    (StopIteration(), None, 'the input of worker 1 ends at 7: '),
+    (None, '/job:worker/task:1', 'the input of worker 1 ends at 7: '),
+    (None, '', 'the input of worker 1 ends at 7: '),
+    (None, '/job:ps/task:0', 'worker 0 has ended the training at 7'),
+    # TensorFlow does not say which op it was.
+    (tf.errors.OutOfRangeError(None, None, ''), None, 'worker 0 has ended'),
+  ],
+)
+def test_it_is_told_whether_an_input_has_ended_or_the_training(
+  error, device, said
+):
+  if not error:
+    op = types.SimpleNamespace(device=device)
+    error = tf.errors.OutOfRangeError(None, op, '')
+  assert script_errors.describe_end(error, 'worker 1', 'at 7').startswith(said)
