@@ -58,9 +58,9 @@ class MessageQueue:
     """Returns the next message; raises tf.errors.OpError as `send` does."""
     return json.loads(self._run(self._take, timeout_secs))
 
-  def is_empty(self):
-    """Whether no message waits; raises tf.errors.OpError as `send` does."""
-    return self._run(self._size, 5.0) == 0
+  def size(self):
+    """Returns how many messages wait (int); raises as `send` does."""
+    return int(self._run(self._size, 5.0))
 
   def _run(self, fetch, timeout_secs, feed=None):
     session = self._session

@@ -122,6 +122,11 @@ class Strategy:
       )
     self.cluster = cluster
 
+  @property
+  def pushes_per_step(self):
+    """int, how many workers' pushes make a global step."""
+    return self.batches_per_update // self.push_period
+
   def scope(self):
     """The context in which the model's variables are made."""
     return contextlib.nullcontext()

@@ -87,14 +87,14 @@ def open_done_queue(cluster, server, ps_index):
   )
 
 
-def _is_empty(box):
-  """Whether `box`, a MessageQueue or None, holds no message."""
+def _size(box):
+  """Returns how many messages `box`, a MessageQueue or None, holds."""
   if not box:
-    return True
+    return 0
   try:
-    return box.is_empty()
+    return box.size()
   except tf.errors.OpError:
-    return True  # The training session meets the same error, and recovers.
+    return 0  # The training session meets the same error, and recovers.
 
 
 class Others:
@@ -132,7 +132,7 @@ class Others:
       self._stop_queue.send({})
 
   def is_stop_for_all(self):
-    return not _is_empty(self._stop_queue)
+    return _size(self._stop_queue) > 0
 
   @functools.cached_property
   def _saved_queue(self):
@@ -146,11 +146,11 @@ class Others:
 
   def is_saved(self):
     """Whether the chief has said that the last step is saved."""
-    return not _is_empty(self._saved_queue)
+    return _size(self._saved_queue) > 0
 
   def is_save_wanted(self):
     """Whether a ps that must stop waits for a checkpoint."""
-    return not _is_empty(self._save_queue)
+    return _size(self._save_queue) > 0
 
   def _open_done_queue(self):
     """Opens the queue of the next ps that waits for a checkpoint."""
@@ -170,9 +170,9 @@ class Others:
     """Tells the chief that this worker has left its loop."""
     self._end_queue.send(stats.to_message())
 
-  def has_any_left(self):
-    """Chief: whether a worker has left its loop already."""
-    return not _is_empty(self._end_queue)
+  def num_left(self):
+    """Chief: returns how many workers have left their loops already."""
+    return _size(self._end_queue)
 
   def wait_at_end(self, timeout_secs):
     """Chief: waits until every other worker has left its loop or is gone.

@@ -129,7 +129,6 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       '--n_push or --replicas_to_aggregate'
     )
   last_step, epochs = _find_end(images_per_epoch, images_per_update)
-  pushes_per_step = strategy.batches_per_update // strategy.push_period
   return Plan(
     num_images=num_images,
     images_per_epoch=images_per_epoch,
@@ -141,8 +140,8 @@ def make_plan(cluster, strategy, num_images, unit='images'):
       batches_per_push=strategy.push_period,
       last_step=last_step,
       is_lock_step=strategy.is_lock_step
-      or cluster.num_workers == pushes_per_step == 1,
-      pushes_per_step=pushes_per_step,
+      or cluster.num_workers == strategy.pushes_per_step == 1,
+      pushes_per_step=strategy.pushes_per_step,
       has_own_streams=has_own_streams,
       steps_per_run=fused_steps.steps_per_run_from_flags(),
     ),

@@ -42,10 +42,10 @@ def test_messages_keep_their_order_and_outlive_the_session_of_their_sender(
 
 def test_a_queue_is_known_by_name_and_place(open_queue):
   open_queue(1, 'news', num_ps=2).send({})
-  assert not open_queue(0, 'news', num_ps=2).is_empty()
-  assert open_queue(0, 'other', num_ps=2).is_empty()
+  assert open_queue(0, 'news', num_ps=2).size() == 1
+  assert open_queue(0, 'other', num_ps=2).size() == 0
   other_place = '/job:ps/task:1'
-  assert open_queue(0, 'news', num_ps=2, place=other_place).is_empty()
+  assert open_queue(0, 'news', num_ps=2, place=other_place).size() == 0
 
 
 @pytest.mark.parametrize('receiver', [0, 1])
@@ -58,11 +58,11 @@ def test_a_worker_keeps_the_queue_where_there_is_no_ps(open_queue, receiver):
 
 def test_looking_takes_nothing_out(open_queue):
   reader, sender = open_queue(0, 'news'), open_queue(1, 'news')
-  assert reader.is_empty()
+  assert reader.size() == 0
   sender.send({'i': 1})
-  assert [reader.is_empty() for _ in range(3)] == [False] * 3
+  assert [reader.size() for _ in range(3)] == [1] * 3
   assert reader.listen().get(timeout=DEADLINE_SECS) == {'i': 1}
-  assert reader.is_empty()
+  assert reader.size() == 0
 
 
 @pytest.mark.parametrize('num_heard', [0, 1])
@@ -100,5 +100,5 @@ def test_a_call_that_never_returns_is_given_up(open_queue, monkeypatch):
   is_over.set()
   # The next one is tried in a session of its own.
   box.send({'i': 1})
-  assert not box.is_empty()
+  assert box.size() == 1
   sessions[0].close()

@@ -212,23 +212,41 @@ _LEAVES = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+  'rule, num_ps', [('sync_sgd', 1), ('ring_allreduce', 0)]
+)
 @pytest.mark.parametrize('who, how', [(0, 'exit'), *((1, h) for h in _LEAVES)])
 def test_in_lock_step_all_end_with_the_first_that_leaves(
-  run_script, tmp_path, who, how
+  run_script, tmp_path, who, how, rule, num_ps
 ):
-  text = _SHARED.replace(
-    '      whole =',
-    '      made = len(list_made); list_made.append(0)\n'
-    f'      if made == 6 and task.index == {who}: {_LEAVES[how]}\n'
-    '      whole =',
-  ).replace('  numbers =', '  list_made = []\n  numbers =')
+  text = _leave_after_six(f'task.index == {who}', how)
   logdir = tmp_path / 'run'
-  words = '--strategy=sync_sgd', f'--logdir={logdir}', '--stall_fail_secs=40'
-  output, errors = run_script(text, *words)
+  words = f'--strategy={rule}', f'--logdir={logdir}', '--stall_fail_secs=40'
+  output, errors = run_script(text, *words, num_ps=num_ps)
   said = 'another worker has left its loop' in output + errors
   assert said == (who == 1)
   path = checkpoints.find_latest(str(logdir))
-  assert checkpoints.parse_step(path) == 6
+  # In the ring the others make one more, with its zeros.
+  assert checkpoints.parse_step(path) == 6 + (who == 1 and not num_ps)
+
+
+@pytest.mark.slow
+def test_as_many_may_leave_as_there_are_backup_workers(run_script, tmp_path):
+  text = _leave_after_six('task.index', 'return')
+  logdir = tmp_path / 'run'
+  words = f'--logdir={logdir}', '--stall_fail_secs=40', '--strategy=sync_sgd'
+  run_script(text, *words, '--replicas_to_aggregate=2', num_workers=3)
+  path = checkpoints.find_latest(str(logdir))
+  assert 6 <= checkpoints.parse_step(path) < 20
+
+
+def _leave_after_six(condition, how):
+  return _SHARED.replace(
+    '      whole =',
+    '      made = len(list_made); list_made.append(0)\n'
+    f'      if made == 6 and {condition}: {_LEAVES[how]}\n'
+    '      whole =',
+  ).replace('  numbers =', '  list_made = []\n  numbers =')
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
-"""Ends the chief's wait for a worker that has left its own loop.
+"""Ends the chief's wait for workers that have left their own loops.
 
-A script decides when its loop ends. In lock-step a worker that leaves before
-the last step, as its data are fewer, leaves the others in a step that would
-never end. Where all make as many steps, none waits, and nothing is done here.
+A script decides when its loop ends. Where a step waits for R of N workers, more
+than N - R that leave before the last step, as their data are fewer, leave the
+others in a step that would never end. Where all make as many steps, none waits,
+and nothing is done here. Without a ps it is done by exchange/ring/ring_hook.py.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import logging
 import threading
 
 import tensorflow.compat.v1 as tf
+
+from distmnist.cluster import stop_request
 
 _log = logging.getLogger(__name__)
 
@@ -20,23 +23,27 @@ _WAIT_SECS = 2.0
 
 def make(task, strategy, others):
   """Returns the hooks that do this, for a chief; a list."""
-  cluster = task.cluster
-  if not (cluster.num_ps and cluster.is_chief and strategy.is_lock_step):
+  cluster, num_pushes = task.cluster, strategy.pushes_per_step
+  waits = strategy.is_lock_step or num_pushes > 1
+  if not (cluster.num_ps and cluster.is_chief and waits):
     return []
-  return [EarlyEndHook(others, task.stop, task.watchdog.stalls)]
+  num_spare = max(0, cluster.num_workers - num_pushes)
+  return [EarlyEndHook(others, num_spare, task.stop, task.watchdog.stalls)]
 
 
 class EarlyEndHook(tf.train.SessionRunHook):
-  """Looks, while a step takes long, whether another worker has left."""
+  """Looks, while a step takes long, whether too many workers have left."""
 
-  def __init__(self, others, stop, stalls):
+  def __init__(self, others, num_spare, stop, stalls):
     """
     Args:
       others: shutdown.Others.
+      num_spare: int, how many workers a step can do without.
       stop: stop_request.StopRequest, by which the rule ends its wait.
       stalls: stalls.Stalls, which knows how long a step takes.
     """
-    self._others, self._stop, self._stalls = others, stop, stalls
+    self._others, self._num_spare = others, num_spare
+    self._stop, self._stalls = stop, stalls
     self._thread = None
     self._is_over = threading.Event()
 
@@ -53,11 +60,8 @@ class EarlyEndHook(tf.train.SessionRunHook):
       if self._stalls.step_secs() < _WAIT_SECS:
         continue
       with contextlib.suppress(tf.errors.OpError):
-        if self._others.has_any_left():
+        if self._others.num_left() > self._num_spare:
           self._others.stop_all()
-          _log.info(
-            'another worker has left its loop, and in lock-step no step is '
-            'made without it: the training ends here'
-          )
+          _log.info(stop_request.LEFT)
           self._stop.wake()
           return

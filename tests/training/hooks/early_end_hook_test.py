@@ -1,4 +1,4 @@
-"""early_end_hook: a step that waits for a worker that has left is ended."""
+"""early_end_hook: a step that waits for workers that have left is ended."""
 
 import threading
 import types
@@ -17,7 +17,7 @@ class _Others:
     self._answers = list(answers)
     self.looks, self.stops = threading.Semaphore(0), 0
 
-  def has_any_left(self):
+  def num_left(self):
     self.looks.release()
     answer = self._answers.pop(0) if self._answers[1:] else self._answers[0]
     if isinstance(answer, Exception):
@@ -30,16 +30,16 @@ class _Others:
 
 @pytest.fixture
 def begin(monkeypatch):
-  """Returns begin(others) -> (hook in a session, its clock, the wake-up)."""
+  """Returns begin(others, num_spare) -> (hook, its clock, the wake-up)."""
   monkeypatch.setattr(early_end_hook, '_LOOK_SECS', 0.001)
   monkeypatch.setattr(early_end_hook, '_WAIT_SECS', 0.002)
   hooks = []
 
-  def make(others):
+  def make(others, num_spare=0):
     woken = threading.Event()
     stop = types.SimpleNamespace(wake=woken.set)
     clock = stalls.Stalls(1, 1, None, None)
-    hook = early_end_hook.EarlyEndHook(others, stop, clock)
+    hook = early_end_hook.EarlyEndHook(others, num_spare, stop, clock)
     hooks.append(hook)
     hook.after_create_session(None, None)
     return hook, clock, woken
@@ -53,16 +53,25 @@ def begin(monkeypatch):
 
 def test_a_step_that_waits_for_one_that_has_left_is_ended(begin):
   lost = tf.errors.UnavailableError(None, None, 'gone')
-  others = _Others(False, lost, True)
+  others = _Others(0, lost, 1)
   hook, clock, woken = begin(others)
   clock.step_begins()
   assert woken.wait(10)
   assert others.stops == 1
 
 
-def test_a_step_that_all_make_is_not(begin):
-  others = _Others(False)
-  hook, clock, woken = begin(others)
+def test_backup_workers_may_leave(begin):
+  others = _Others(0, 1, 2)
+  hook, clock, woken = begin(others, num_spare=1)
+  clock.step_begins()
+  assert woken.wait(10)
+  assert others._answers == [2]
+
+
+@pytest.mark.parametrize('num_left, num_spare', [(0, 0), (1, 1)])
+def test_a_step_that_enough_make_is_not(begin, num_left, num_spare):
+  others = _Others(num_left)
+  hook, clock, woken = begin(others, num_spare)
   clock.step_begins()
   for _ in range(3):
     assert others.looks.acquire(timeout=10)
@@ -70,7 +79,7 @@ def test_a_step_that_all_make_is_not(begin):
 
 
 def test_between_two_steps_nobody_is_asked(begin):
-  others = _Others(True)
+  others = _Others(1)
   hook, clock, woken = begin(others)
   clock.step_begins()
   clock.step_ends()
@@ -80,15 +89,28 @@ def test_between_two_steps_nobody_is_asked(begin):
 
 
 @pytest.mark.parametrize(
-  'num_ps, is_chief, is_lock_step, expected',
-  [(1, True, True, 1), (0, True, True, 0), (1, False, True, 0)]
-  + [(1, True, False, 0)],
+  'num_ps, is_chief, is_lock_step, num_pushes, num_spare',
+  [
+    (1, True, True, 3, 0),
+    (1, True, False, 2, 1),
+    (1, True, False, 6, 0),
+    (0, True, True, 3, None),
+    (1, False, True, 3, None),
+    (1, True, False, 1, None),
+  ],
 )
-def test_only_a_chief_in_lock_step_looks(
-  num_ps, is_chief, is_lock_step, expected
+def test_a_chief_looks_where_a_step_waits_for_others(
+  num_ps, is_chief, is_lock_step, num_pushes, num_spare
 ):
-  cluster = types.SimpleNamespace(num_ps=num_ps, is_chief=is_chief)
+  cluster = types.SimpleNamespace(
+    num_ps=num_ps, is_chief=is_chief, num_workers=3
+  )
   watchdog = types.SimpleNamespace(stalls=None)
   task = types.SimpleNamespace(cluster=cluster, stop=None, watchdog=watchdog)
-  rule = types.SimpleNamespace(is_lock_step=is_lock_step)
-  assert len(early_end_hook.make(task, rule, None)) == expected
+  rule = types.SimpleNamespace(
+    is_lock_step=is_lock_step, pushes_per_step=num_pushes
+  )
+  made = early_end_hook.make(task, rule, None)
+  assert [hook._num_spare for hook in made] == (
+    [] if num_spare is None else [num_spare]
+  )
