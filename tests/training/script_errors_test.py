@@ -79,7 +79,9 @@ def test_a_ring_that_another_worker_left_says_so():
   def run():
     raise tf.errors.DeadlineExceededError(None, _OurOp(), said)
 
-  with pytest.raises(cli.RunError, match='the input of another worker has ended'):
+  with pytest.raises(
+    cli.RunError, match='the input of another worker has ended'
+  ):
     _explain(run)
 
 
