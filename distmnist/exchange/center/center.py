@@ -124,6 +124,13 @@ class Center(model_variables.ModelVariables):
       pairs += self.rows.push(tensors[end:])
     return pairs
 
+  def find_units(self):
+    """Returns lists of indices into `shards`: each list arrives at once.
+
+    Small ones that stay in place count with those that arrive beside them.
+    """
+    return self._wire.bundle(self.shards, [s.device for s in self.shards])
+
   def compute_gradients(self, optimizer, loss):
     """Computes g^i, and leaves out the views that the loss does not reach.
 

@@ -27,11 +27,17 @@ def build_is_whole(the_round):
   token, are_whole = the_round.entry.read_token(), []
   for place, parts in the_round.given.places.items():
     with tf.device(place):
-      given = the_round.given.find(place, _CHIEF)
-      accumulators = [
-        the_round.accumulators[the_round.parts[part][0]][0] for part in parts
-      ]
-      counts = tf.stack([x.num_accumulated() for x in accumulators])
+      # Of the accumulators of a part one may be taken before another.
+      members = [the_round.parts[part] for part in parts]
+      sizes = [len(indices) for indices in members]
+      given = tf.repeat(the_round.given.find(place, _CHIEF), sizes)
+      counts = tf.stack(
+        [
+          the_round.accumulators[i][0].num_accumulated()
+          for indices in members
+          for i in indices
+        ]
+      )
       is_taken = tf.equal(given, tf.identity(token)) & tf.equal(counts, 0)
       are_whole.append(tf.logical_not(tf.reduce_any(is_taken)))
   with tf.device(the_round.global_step.device):

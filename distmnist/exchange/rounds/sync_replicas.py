@@ -77,6 +77,8 @@ class SyncReplicas:
       self._global_step,
       accumulators,
       self._token,
+      parts=center.find_units()
+      + [[len(dense) + i] for i in range(len(sparse))],
     )
     self._add_to_update(sums, [v for _, v in sparse])
     summed = self._sum_as_accumulators(dense)

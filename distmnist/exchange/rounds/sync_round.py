@@ -237,4 +237,7 @@ def make_round(cluster, num_contributions, global_step, copies):
   """
   accumulators = make_accumulators(copies.shards)
   token = copies.make_counter(0, 'token')
-  return Round(cluster, num_contributions, global_step, accumulators, token)
+  return Round(
+    *(cluster, num_contributions, global_step, accumulators, token),
+    parts=copies.find_units(),
+  )

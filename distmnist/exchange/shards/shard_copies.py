@@ -30,10 +30,6 @@ class ShardCopies(local_copies.LocalCopies):
   def variables(self):
     return [view for view, _ in self._pulled]
 
-  def find_units(self):
-    """Returns lists of indices into `shards`, each list on one ps."""
-    return self._wire.bundle(self.shards, [s.device for s in self.shards])
-
   def pull_after(self, ops):
     """Returns the op by which the copies take the center.
 

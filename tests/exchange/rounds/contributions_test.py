@@ -139,3 +139,25 @@ def test_rows_come_in_once_or_with_spare_tokens_each_time(
       session.run(op)
       session.run(op)
       assert session.run(rows.num_accumulated()) == expected
+
+
+def test_what_arrives_together_is_noted_together(make_cluster):
+  member = make_cluster(1, 1).worker(0)
+  with tf.Graph().as_default() as graph:
+    with tf.device(PS):
+      global_step = tf.train.get_or_create_global_step()
+      shards = [tf.Variable(tf.zeros([2])) for _ in range(3)]
+      own_token = tf.constant(round_entry.LIFE, tf.int64)
+    the_round = sync_round.Round(
+      *(member, 1, global_step, sync_round.make_accumulators(shards)),
+      sync_round.make_token(member, global_step),
+      parts=[[0, 2], [1]],
+    )
+    before = set(graph.get_operations())
+    given = contributions.Contribution(the_round, [tf.ones([2])] * 3)
+    pushed = given.apply(own_token)
+    made = [op.type for op in graph.get_operations() if op not in before]
+    assert pushed[0] is pushed[2] is not pushed[1]
+    assert made.count('ResourceAccumulatorApplyGradient') == 3
+    assert made.count('LookupTableFindV2') == 2
+    assert made.count('LookupTableInsertV2') == 2

@@ -16,6 +16,9 @@ class Center:
     with tf.device(self._shard.device):
       return [(tf.identity(gradients[0]), self._shard)]
 
+  def find_units(self):
+    return [[0]]
+
 
 def test_the_gradients_go_into_the_accumulators_of_the_optimizer(tf_session):
   with tf.device(CLUSTER.device_setter()):
