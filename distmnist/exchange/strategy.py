@@ -93,20 +93,16 @@ class Strategy:
     refuses_tables_with: str, a flag with which it takes none after all, or ''.
   """
 
-  batches_per_update = 1
-  pull_period = push_period = 1
+  batches_per_update = pull_period = push_period = 1
   share_with_ps = 1.0
   max_staleness = None
   needs_ps = True
   has_local_steps = False
   has_center_optimizer = True
-  is_lock_step = False
-  overlaps_exchange = False
+  is_lock_step = overlaps_exchange = False
   max_shard_bytes = None
   build_mark = None
-  needs_warmup = False
-  waits_for_all = False
-  takes_tables = False
+  needs_warmup = waits_for_all = takes_tables = False
   refuses_tables_with = ''
 
   def __init__(self, cluster):

@@ -27,16 +27,13 @@ checkpoint. One that leaves a loop of its own takes part in one more step of the
 others, with zeros for its gradient, and votes in that.
 """
 
-import functools
-
-import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
 from distmnist.exchange import gradients as gradients_lib
 from distmnist.exchange import strategy
-from distmnist.exchange.ring import buckets, ring_hook
+from distmnist.exchange.ring import ring_hook, votes
 
 _BUCKET_MIB = flags.DEFINE_float(
   'bucket_mib',
@@ -67,10 +64,7 @@ class RingAllreduce(strategy.Strategy):
   def __init__(self, cluster, bucket_bytes=0):
     super().__init__(cluster)
     self.batches_per_update = cluster.num_workers
-    self._bucket_bytes = bucket_bytes
-    self._wants_stop = False
-    self._stop = None
-    self._votes = self._build_leave = None
+    self._votes = votes.Votes(cluster, ring_hook.STEP, bucket_bytes)
 
   def minimize(self, loss, make_optimizer, global_step):
     with tf.name_scope('ring_allreduce'):
@@ -86,43 +80,20 @@ class RingAllreduce(strategy.Strategy):
       size *= tf.as_dtype(self.cluster.wire_dtype).size
       num_bytes = round(2 * (n - 1) / n * size)
       if n > 1:
-        gradients = self._build_means(gradients, variables)
+        gradients = self._votes.build_means(gradients, variables)
       apply = optimizer.apply_gradients(zip(gradients, variables, strict=True))
       with tf.control_dependencies([apply]):
         count = global_step.assign_add(1, read_value=False)
       train_op = strategy.read_after(global_step, self.mark_done([count]))
       return strategy.Update(train_op, staleness, num_bytes, num_bytes)
 
-  def _build_means(self, gradients, variables):
-    """Returns the workers' mean gradients; also sets the mean of the votes."""
-    cluster, place = self.cluster, (ring_hook.STEP, self._bucket_bytes)
-    with tf.device(cluster.cpu_device):
-      votes = tf.py_func(self._vote, [], tf.float32, name='votes')
-      # If the votes are lost, a worker that wants to stop votes again.
-      votes = tf.ensure_shape(votes, [3])
-      means, self._votes = buckets.build_means(
-        *(cluster, gradients, variables, votes), *place
-      )
-    leaves = tf.constant([1.0, 0.0, 1.0])
-    self._build_leave = functools.partial(
-      buckets.build_leave, *(cluster, variables, leaves), *place
-    )
-    return means
-
-  def _vote(self):
-    """Returns float32 [3]: see ring_hook.RingHook."""
-    is_preempted = self._stop is not None and self._stop.is_requested
-    return np.array([self._wants_stop, is_preempted, False], np.float32)
-
   def hooks(self, stop):
-    self._stop = stop
+    self._votes.stop = stop
     if self.cluster.num_workers == 1:
       return []
-    return [
-      ring_hook.RingHook(self.cluster, self._votes, self._build_leave, stop)
-    ]
+    return [ring_hook.RingHook(self.cluster, self._votes, stop)]
 
   def request_stop(self, run_context):
     if self.cluster.num_workers == 1:
       run_context.request_stop()
-    self._wants_stop = True
+    self._votes.wants_stop = True

@@ -21,19 +21,15 @@ _log = logging.getLogger(__name__)
 class RingHook(tf.train.SessionRunHook):
   """Equal variables at the start, one common last step, then a barrier."""
 
-  def __init__(self, cluster, votes, build_leave, stop):
+  def __init__(self, cluster, votes, stop):
     """
     Args:
       cluster: cluster.Cluster.
-      votes: float32 [3] tensor: the fractions of the workers that want to stop,
-        that were asked to by a signal, and that have left their own loop.
-      build_leave: callable(timeout_secs=) -> op, a step in which this worker
-        only votes that it has left.
+      votes: votes.Votes, whose means are built.
       stop: stop_request.StopRequest.
     """
     self._cluster = cluster
     self._votes = votes
-    self._build_leave = build_leave
     self._stop = stop
     self._has_agreed = self._is_amid_step = False
 
@@ -51,8 +47,10 @@ class RingHook(tf.train.SessionRunHook):
       self._end_op = collectives.build_mean(
         cluster, tf.zeros([1]), END, _END_TIMEOUT_SECS
       )
-      self._leave_op = self._build_leave(timeout_secs=0.0)
-      self._try_leave_op = self._build_leave(timeout_secs=_END_TIMEOUT_SECS)
+      self._leave_op = self._votes.build_leave(timeout_secs=0.0)
+      self._try_leave_op = self._votes.build_leave(
+        timeout_secs=_END_TIMEOUT_SECS
+      )
 
   def after_create_session(self, session, coord):
     try:
@@ -70,7 +68,7 @@ class RingHook(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     self._is_amid_step = True
-    return tf.train.SessionRunArgs(self._votes)
+    return tf.train.SessionRunArgs(self._votes.mean)
 
   def after_run(self, run_context, run_values):
     self._is_amid_step = False

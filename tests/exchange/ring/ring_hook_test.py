@@ -50,7 +50,8 @@ def hook(stop):
     def build_leave(timeout_secs):
       return tf.no_op(f'leave_within_{timeout_secs:.0f}')
 
-    hook = ring_hook.RingHook(CLUSTER, tf.zeros([3]), build_leave, stop)
+    votes = types.SimpleNamespace(mean=tf.zeros([3]), build_leave=build_leave)
+    hook = ring_hook.RingHook(CLUSTER, votes, stop)
     hook.begin()
     yield hook
 

@@ -1,0 +1,61 @@
+"""What the workers of a ring tell each other along with their gradients.
+
+All must stop after the same step: one that wants to stop says so in its next
+step. The vote travels with the last bucket, so that it costs no message.
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.ring import buckets
+
+_WANTS_STOP, _IS_PREEMPTED, _HAS_LEFT = np.eye(3, dtype=np.float32)
+
+
+class Votes:
+  """This worker's vote, and the mean of all.
+
+  Attributes:
+    mean: float32 [3] tensor: the fractions of the workers that want to stop,
+      that were asked to by a signal, and that have left a loop of their own.
+    wants_stop: bool, whether this worker wants to stop.
+    stop: stop_request.StopRequest, or None as long as there is none.
+  """
+
+  def __init__(self, cluster, key, bucket_bytes):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      key, bucket_bytes: see buckets.build_means.
+    """
+    self.mean, self.wants_stop, self.stop = None, False, None
+    self._cluster = cluster
+    self._place = key, bucket_bytes
+    self._variables = ()
+
+  def build_means(self, gradients, variables):
+    """Returns the workers' mean gradients; also sets `mean`."""
+    self._variables = variables
+    with tf.device(self._cluster.cpu_device):
+      own = tf.py_func(self._vote, [], tf.float32, name='votes')
+      # If the votes are lost, a worker that wants to stop votes again.
+      own = tf.ensure_shape(own, [3])
+      means, self.mean = buckets.build_means(
+        *(self._cluster, gradients, variables, own), *self._place
+      )
+    return means
+
+  def build_leave(self, timeout_secs):
+    """Returns an op: a step in which this worker only votes that it has left.
+
+    Args:
+      timeout_secs: float, see collectives.build_mean.
+    """
+    own = tf.constant(_WANTS_STOP + _HAS_LEFT)
+    return buckets.build_leave(
+      *(self._cluster, self._variables, own), *self._place, timeout_secs
+    )
+
+  def _vote(self):
+    is_preempted = self.stop is not None and self.stop.is_requested
+    return _WANTS_STOP * self.wants_stop + _IS_PREEMPTED * is_preempted

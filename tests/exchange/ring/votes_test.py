@@ -1,0 +1,47 @@
+"""votes: what a worker says of itself, and what all hear."""
+
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from distmnist.exchange.ring import ring_hook, votes
+
+ASKED = types.SimpleNamespace(is_requested=True)
+
+
+@pytest.mark.parametrize(
+  ('wants_stop', 'stop', 'expected'),
+  [
+    (False, None, [0, 0, 0]),
+    (True, None, [1, 0, 0]),
+    (False, ASKED, [0, 1, 0]),
+    (True, ASKED, [1, 1, 0]),
+  ],
+)
+def test_a_worker_votes_as_it_was_asked(wants_stop, stop, expected):
+  own = votes.Votes(None, 1, 0)
+  own.wants_stop, own.stop = wants_stop, stop
+  assert own._vote().tolist() == expected
+
+
+@pytest.mark.slow
+def test_all_hear_of_one_that_has_left(make_cluster):
+  cluster = make_cluster(0, 2)
+  cluster.reset()
+
+  def work(index):
+    member = cluster.worker(index)
+    with tf.device(member.device_setter()):
+      variables = [tf.get_variable('w', [2])]
+    own = votes.Votes(member, ring_hook.STEP, 0)
+    own.wants_stop = True
+    [mean] = own.build_means([tf.constant([2.0, 4.0])], variables)
+    leave = own.build_leave(0.0)
+    config = cluster.session_config(index)
+    with tf.Session(cluster.servers[index].target, config=config) as session:
+      if index:
+        return session.run(leave)
+      return [x.tolist() for x in session.run([mean, own.mean])]
+
+  assert cluster.run_workers(work) == [[[1, 2], [1, 0, 0.5]], None]
