@@ -8,6 +8,8 @@ name ('mse'), an object from keras.losses or keras.metrics, or a function of
 
 import inspect
 
+import tensorflow.compat.v1 as tf
+
 from distmnist import runtime
 from distmnist.common import cli
 from distmnist.training.problems import (
@@ -112,7 +114,8 @@ class KerasModule:
         "there is no loss: expected loss = 'mse' or the like, a function "
         'loss(y, outputs), or a model that is compiled with one'
       )
-    if given is getattr(self._module, 'loss', None) and self._is_own(given):
+    is_own = self._is_own(given) or _takes_nests(given, y, outputs)
+    if given is getattr(self._module, 'loss', None) and is_own:
       return given(y, outputs)
     return keras_losses.compute(given, y, outputs, weights)
 
@@ -171,6 +174,16 @@ class KerasModule:
     if hasattr(self._module, 'finish'):
       values = self._module.finish(values)
     return values
+
+
+def _takes_nests(given, y, outputs):
+  """Whether it is a function, not of Keras, for several outputs or labels.
+
+  Of one output it may be written for Keras, which makes the shapes fit.
+  """
+  if not inspect.isfunction(given) or given.__module__.startswith('keras.'):
+    return False
+  return any(len(tf.nest.flatten(nest)) > 1 for nest in (y, outputs))
 
 
 def _list(given):

@@ -5,7 +5,11 @@ import tensorflow.compat.v1 as tf
 from distmnist.common import cli
 from distmnist.nn import optimizer_checks
 from distmnist.training import evaluation, variable_checks
-from distmnist.training.problems import problem_spec, table_checks
+from distmnist.training.problems import (
+  label_shapes,
+  problem_spec,
+  table_checks,
+)
 
 
 def check_graph(problem, split, batch_size, strategy=None):
@@ -29,8 +33,10 @@ def check_graph(problem, split, batch_size, strategy=None):
     x, y = _build_batch(problem, split, batch_size, is_training=True)
     with noted.scope():
       outputs = problem.build(x, is_training=True)
+      built = len(tf.get_default_graph().get_operations())
       _, values = problem.loss(y, outputs)
       metrics = problem.metrics(y, outputs)
+      label_shapes.check(problem, y, outputs, batch_size, built)
     noted.check_made(tf.global_variables())
     noted.check_trainable()
     _check_any_is_trained(problem)

@@ -169,5 +169,6 @@ def _check_alike(problem, train, other, name):
       raise problem.error(
         f'load({name!r}) has an array of {theirs.dtype.name} '
         f'{theirs.shape.as_list()} where the training data have '
-        f'{mine.dtype.name} {mine.shape.as_list()}'
+        f'{mine.dtype.name} {mine.shape.as_list()}: give all examples one type '
+        'and shape, and pad those of different lengths'
       )

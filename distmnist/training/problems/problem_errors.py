@@ -39,7 +39,7 @@ def explained():
       name = frame.name if frame else 'load'
       found = user_calls.explain(named, module, name, failure)
       raise cli.RunError(str(found)) from failure
-    place = module and _locate(error.op, os.path.realpath(module.__file__))
+    place = module and locate(error.op, os.path.realpath(module.__file__))
     if not place and not _is_check(error.op):
       raise
     place = place or 'in build()'
@@ -53,7 +53,7 @@ def _is_check(op):
   return op is not None and op.name.split('/')[-1] == embeddings.CHECK
 
 
-def _locate(op, path):
+def locate(op, path):
   """Returns where an op of the problem was made, or None if it is not its op.
 
   Args:

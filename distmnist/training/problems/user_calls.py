@@ -96,9 +96,11 @@ def describe(error):
       f'it ends the program (SystemExit: {error.code}), which is not its own: '
       'raise an error; for flags of its own it takes absl.flags, not argparse'
     )
-  if isinstance(error, tf.errors.OpError):  # Its first line may say nothing.
-    return f'{type(error).__name__}: {errors.explain(error)}'
   text = re.sub(r'\x1b\[\d*m', '', str(error))
+  is_of_op = isinstance(error, tf.errors.OpError)
+  if is_of_op and text == keras_errors.shorten(text):  # No layer's error.
+    # Its first line may say nothing.
+    return f'{type(error).__name__}: {errors.explain(error)}'
   if text.startswith('in user code:'):  # A tf.function: its error comes last.
     text = text.rstrip().rpartition('\n\n')[2].strip()
     text = text.removeprefix(f'{type(error).__name__}: ')

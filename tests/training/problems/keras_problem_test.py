@@ -132,6 +132,21 @@ def finish(means):
 
 
 @pytest.mark.slow
+def test_a_loss_of_several_outputs_may_be_imported(make):
+  found = make("""
+def loss(y, outputs):
+  return keras.ops.abs(outputs['a'][:, 0]) + outputs['b'][:, 0]
+loss.__module__ = 'a_file_beside_it'
+
+def make_model():
+  x = layers.Input([3])
+  outputs = {name: layers.Dense(1, 'sigmoid')(x) for name in 'ab'}
+  return keras.Model(x, outputs)
+""")
+  check(found)
+
+
+@pytest.mark.slow
 def test_what_a_model_is_compiled_with_counts(make, monkeypatch):
   found = make("""
 def own(y, outputs):

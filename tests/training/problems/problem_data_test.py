@@ -55,7 +55,7 @@ def test_a_batch_of_images_needs_no_file(set_flags):
     (
       "n = 2 if split == 'train' else 3\n  return np.ones([4, n]), np.ones(4)",
       "load('validation') has an array of float32 [3] where the training data "
-      'have float32 [2]',
+      'have float32 [2]: give all examples one type and shape, and pad those',
     ),
     (
       "x = np.ones(4)\n  return (x if split == 'train' else (x, x)), x",

@@ -57,3 +57,14 @@ def test_an_op_that_fails_is_said_in_its_own_words():
   assert raised.value.message.startswith('Graph execution error:')
   found = user_calls.describe(raised.value)
   assert found.startswith('InvalidArgumentError: StringToNumberOp could not')
+
+
+def test_an_op_that_fails_in_a_layer_is_described_by_the_layer():
+  text = (
+    'Exception encountered when calling Words.call().\n\n'
+    '\x1b[1mCannot convert a Tensor of dtype resource to a NumPy array.\x1b[0m'
+    '\n\nArguments received by Words.call():\n  • inputs=3'
+  )
+  error = tf.errors.InvalidArgumentError(None, None, text)
+  described = user_calls.describe(error)
+  assert 'Words.call(): it uses a lookup table' in described
