@@ -26,6 +26,8 @@ _LOOK_SECS = 1.0
 def main():
   """Forwards all lines until the run has ended, or SIGTERM or SIGINT comes.
 
+  A second SIGINT ends this process at once.
+
   Raises:
     cli.UsageError: a flag is wrong.
     cli.RunError: the package of the logger is not installed.
@@ -36,10 +38,23 @@ def main():
   module = registry.load(LOGGERS, _LOGGER.value)
   module.check()
   is_told = threading.Event()
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda *_: is_told.set())
+  end_when_told(is_told)
   run = watched_run.WatchedRun(logdir)
   forward(run, lambda: module.make(logdir, forwarding.find_flags(run)), is_told)
+
+
+def end_when_told(is_told):
+  """Has SIGTERM and SIGINT set `is_told`, a threading.Event."""
+
+  def handle(signum, _):
+    is_told.set()
+    # The server of the logger may not answer: a second Ctrl-C waits no longer.
+    # A second SIGTERM may be the launcher's, of the same stop.
+    if signum == signal.SIGINT:
+      signal.signal(signum, signal.SIG_DFL)
+
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, handle)
 
 
 def forward(run, make_logger, is_told):

@@ -6,7 +6,7 @@ It needs no network, now or later. A launcher that waits does the same at the
 end of a run.
 """
 
-from distmnist.common import cli
+from distmnist.common import cli, files
 from distmnist.logdir import find_run
 from distmnist.watching import html_report, timeline
 
@@ -21,10 +21,8 @@ def main():
     if path := timeline.merge(logdir):
       print(path)
   except OSError as error:
-    raise cli.RunError(
-      f'--logdir={logdir} cannot be written: {error.strerror}; look at the run'
-      ' as the user who owns it'
-    ) from error
+    why = files.describe_refusal(error, 'look at the run as its owner')
+    raise cli.RunError(f'--logdir={logdir} cannot be written: {why}') from error
 
 
 def run():

@@ -11,7 +11,7 @@ import time
 
 from absl import flags
 
-from distmnist.common import cli
+from distmnist.common import cli, files
 from distmnist.logdir import find_run
 from distmnist.storage import urls
 from distmnist.watching import run_state, stop_file, table_text
@@ -71,10 +71,8 @@ def ask(logdir):
   try:
     stop_file.write(logdir)
   except OSError as error:
-    raise cli.RunError(
-      f'--logdir={logdir} cannot be written: {error.strerror}; stop the run as'
-      ' the user who owns it'
-    ) from error
+    why = files.describe_refusal(error, 'stop the run as its owner')
+    raise cli.RunError(f'--logdir={logdir} cannot be written: {why}') from error
 
 
 def wait(found, timeout_secs):

@@ -1,5 +1,8 @@
 """Lines go to a logger once each, to the end of the run."""
 
+import signal
+import subprocess
+import sys
 import threading
 import types
 
@@ -8,6 +11,7 @@ import pytest
 from distmnist import forward
 from distmnist.common import cli
 from distmnist.watching import metrics_file, watched_run
+from tests.support.paths import REPO
 
 
 class Logger:
@@ -84,3 +88,21 @@ def test_a_logger_is_needed(set_flags, tmp_path):
   set_flags(f'--logdir={tmp_path}')
   with pytest.raises(cli.UsageError, match='--logger is missing: say where'):
     forward.main()
+
+
+def test_a_second_ctrl_c_ends_it_though_the_logger_hangs():
+  program = (
+    'import os, signal, threading\n'
+    'from distmnist import forward\n'
+    'is_told = threading.Event()\n'
+    'forward.end_when_told(is_told)\n'
+    'for number in signal.SIGTERM, signal.SIGTERM, signal.SIGINT:\n'
+    '  os.kill(os.getpid(), number)\n'
+    'print(is_told.is_set(), flush=True)\n'
+    'os.kill(os.getpid(), signal.SIGINT)\n'
+    'print("still here")\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True, cwd=REPO
+  )
+  assert (done.returncode, done.stdout) == (-signal.SIGINT, 'True\n')

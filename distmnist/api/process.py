@@ -45,6 +45,9 @@ class Process:
     """
     self._lines = collections.deque(maxlen=_NUM_LINES)
     self._stop_lock = threading.Lock()
+    # Not Thread.join: before Python 3.13, one that a Ctrl-C interrupts takes
+    # the thread for ended from then on.
+    self._has_ended = threading.Event()
     self._report = None
     folder = tempfile.TemporaryDirectory(prefix='distmnist_run_')
     words = [*words, *self._prepare(folder.name)]
@@ -63,10 +66,7 @@ class Process:
       )
     finally:
       os.close(reader)
-    self._thread = threading.Thread(
-      target=self._follow, args=[folder], daemon=True
-    )
-    self._thread.start()
+    threading.Thread(target=self._follow, args=[folder], daemon=True).start()
 
   def _prepare(self, folder):
     """Returns more flags (list of str); `folder` exists until the end."""
@@ -82,7 +82,10 @@ class Process:
 
   def _follow(self, folder):
     """Reads what the program prints and, when it ends, its result."""
-    with folder, self._process:
+    with contextlib.ExitStack() as stack:
+      stack.callback(self._has_ended.set)  # Called last, whatever fails.
+      stack.enter_context(folder)
+      stack.enter_context(self._process)
       for line in self._process.stdout:
         self._lines.append(line.rstrip('\n'))
         # A closed notebook is no reason to end.
@@ -94,7 +97,7 @@ class Process:
 
   def status(self):
     """Returns 'running', 'done' or 'failed'."""
-    if self._thread.is_alive():
+    if not self._has_ended.is_set():
       return 'running'
     return 'failed' if self._report is None else 'done'
 
@@ -103,7 +106,7 @@ class Process:
     with self._stop_lock:
       if self._process.poll() is None:
         self._process.send_signal(signal.SIGTERM)
-    self._thread.join()
+    self._has_ended.wait()
 
   def result(self, timeout=None):
     """Waits for the end and returns the report.
@@ -115,8 +118,7 @@ class Process:
       Error: it has failed, or was stopped.
       TimeoutError: it is still running.
     """
-    self._thread.join(timeout)
-    if self._thread.is_alive():
+    if not self._has_ended.wait(timeout):
       raise TimeoutError(f'the training still runs after {timeout:g} s')
     code, lines = self._process.returncode, list(self._lines)
     if self._report is None:

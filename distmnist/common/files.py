@@ -78,6 +78,27 @@ def find_obstacle(path):
   return None
 
 
+def is_full(folder):
+  """Whether nothing more can be written to the disk of a local folder."""
+  try:
+    found = os.statvfs(folder)
+  except OSError:
+    return False
+  # Some file systems, such as /proc, count no blocks at all.
+  return bool(found.f_blocks) and not found.f_bavail
+
+
+def describe_refusal(error, who):
+  """Returns the reason (str) of an OSError of a write, and what to do.
+
+  Args:
+    error: OSError.
+    who: str, what to do if the folder is another user's.
+  """
+  what = 'make room there' if error.errno in FULL else who
+  return f'{error.strerror}; {what}'
+
+
 def no_follow(path, flags):
   """For open(opener=no_follow): raises OSError if `path` itself is a link."""
   try:

@@ -57,11 +57,16 @@ def write_beside(path, found):
     (path, time) of the new file; time is the file server's.
   """
   new = f'{path}.{secrets.token_hex(4)}.new'
-  with open(new, 'x', encoding='utf-8') as file:
-    json.dump(found, file)
-    file.flush()
-    os.fsync(file.fileno())
-    return new, os.fstat(file.fileno()).st_mtime
+  try:
+    with open(new, 'x', encoding='utf-8') as file:
+      json.dump(found, file)
+      file.flush()
+      os.fsync(file.fileno())
+      return new, os.fstat(file.fileno()).st_mtime
+  except BaseException:  # The disk is full, say.
+    with contextlib.suppress(OSError):
+      os.remove(new)
+    raise
 
 
 def link(new, path):

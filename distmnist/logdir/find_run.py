@@ -1,5 +1,8 @@
 """The run of --logdir, for programs that only look at it."""
 
+import contextlib
+import os
+
 from distmnist.common import cli, store_check
 from distmnist.logdir import logdirs
 from distmnist.storage import paths, urls
@@ -31,7 +34,9 @@ def from_flags():
   state = found.look()
   if not state.tasks and not state.launcher:
     what = 'no such folder'
-    if paths.is_folder(logdir):
+    if reason := _find_refusal(logdir):
+      what = f'{reason}; look at the run as its owner'
+    elif paths.is_folder(logdir):
       what = f'no task has written a {metrics_file.NAME} there'
       if urls.is_remote(logdir):
         what += (
@@ -40,3 +45,19 @@ def from_flags():
         )
     raise cli.RunError(f'no run in --logdir={logdir}: {what}')
   return found
+
+
+def _find_refusal(logdir):
+  """Returns why the files of a run cannot be read, a str, or None."""
+  if urls.is_remote(logdir):
+    return None
+  try:
+    for name in os.listdir(logdir):
+      # Not metrics_file.find: it finds nothing in a folder that is closed.
+      with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        open(os.path.join(logdir, name, metrics_file.NAME), 'rb').close()
+  except PermissionError as error:
+    return f'{error.filename} cannot be read ({error.strerror})'
+  except OSError:  # There is no such folder.
+    return None
+  return None

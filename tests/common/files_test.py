@@ -1,7 +1,9 @@
 """files: whole files, no link followed, folders of one's own."""
 
+import errno
 import os
 import stat
+import types
 
 import pytest
 
@@ -122,3 +124,20 @@ def test_what_is_in_the_way_of_a_file_is_named(tmp_path):
   assert files.find_obstacle(str(tmp_path)) == 'it is a folder'
   there_is_none = f'there is no folder {tmp_path}/a'
   assert files.find_obstacle(f'{tmp_path}/a/x') == there_is_none
+
+
+def test_a_disk_is_full_once_it_has_no_blocks(monkeypatch, tmp_path):
+  assert not files.is_full(tmp_path)
+  assert not files.is_full(tmp_path / 'none')
+  assert not files.is_full('/proc')  # It has none to begin with.
+  found = types.SimpleNamespace(f_blocks=9, f_bavail=0)
+  monkeypatch.setattr(files.os, 'statvfs', lambda folder: found)
+  assert files.is_full(tmp_path)
+
+
+def test_a_refusal_says_what_to_do():
+  def describe(code):
+    return files.describe_refusal(OSError(code, os.strerror(code)), 'ask')
+
+  assert describe(errno.EACCES) == 'Permission denied; ask'
+  assert describe(errno.ENOSPC) == 'No space left on device; make room there'

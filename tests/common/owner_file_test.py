@@ -1,5 +1,6 @@
 """owner_file: what a file says of a process, and whether it lives."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -73,3 +74,17 @@ def test_a_damaged_file_says_nothing(tmp_path, text):
   path = tmp_path / 'owner.json'
   path.write_text(text)
   assert owner_file.read(path) == {}
+
+
+def test_on_a_full_disk_nothing_is_left_beside_it(tmp_path, monkeypatch):
+  path = str(tmp_path / 'owner.json')
+  owner_file.OwnerFile(path).create({'pid': 7})
+
+  def fail(fd):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(owner_file.os, 'fsync', fail)
+  with pytest.raises(OSError, match='No space'):
+    owner_file.OwnerFile(path).replace({'pid': 8})
+  assert os.listdir(tmp_path) == ['owner.json']
+  assert owner_file.read(path) == {'pid': 7}

@@ -1,5 +1,7 @@
 """A run that is only looked at, by --logdir."""
 
+import os
+
 import pytest
 
 from distmnist.common import cli
@@ -18,6 +20,27 @@ def test_what_is_no_run_is_told(tmp_path, set_flags):
   set_flags(f'--logdir={tmp_path}')
   with pytest.raises(cli.RunError, match=r'no task has written a metrics\.js'):
     find_run.from_flags()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can drop its rights')
+@pytest.mark.parametrize(
+  'closed, named', [('', ''), ('ps_0', 'ps_0/metrics.jsonl')]
+)
+def test_a_run_that_may_not_be_read_is_told_as_such(
+  tmp_path, set_flags, monkeypatch, closed, named
+):
+  ps = metrics_file.Writer(str(tmp_path), 'ps 0', 'a', host='h', pid=1)
+  ps.write('sample', state='serving')
+  tmp_path.chmod(0o755)
+  (tmp_path / closed).chmod(0o700)
+  monkeypatch.chdir(tmp_path)  # What is above it may be closed, too.
+  set_flags('--logdir=.')
+  os.seteuid(65534)
+  try:
+    with pytest.raises(cli.RunError, match=f'{named} cannot be read .Permis'):
+      find_run.from_flags()
+  finally:
+    os.seteuid(0)
 
 
 def test_an_address_is_looked_at_too(store, set_flags):

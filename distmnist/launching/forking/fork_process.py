@@ -70,8 +70,9 @@ class ServerProcess:
     except subprocess.TimeoutExpired:
       self.process.kill()
       self.process.wait()
-    # A user may have removed the folder.
-    with contextlib.suppress(FileNotFoundError):
+    # A user may have removed the folder, or made it read-only: how the run has
+    # ended counts, not whether an empty log stays.
+    with contextlib.suppress(OSError):
       if not os.path.getsize(self.log):
         os.remove(self.log)
 

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 
-from distmnist.common import cli
+from distmnist.common import cli, files
 from distmnist.common.names import CHIEF
 from distmnist.launching.screen import task_logs, terminal
 
@@ -65,6 +65,8 @@ def show_failure(group, explain, logs_dir):
   else:
     _log.info(f'the last lines of {name}:')
     _print([f'  | {x}' for x in last_lines or ['(it has written nothing)']])
+    if files.is_full(logs_dir):  # The reason did not fit into the log.
+      cause += f', and the disk of {logs_dir} is full: make room there'
   when = (
     f'after {times} restart{"s" if times > 1 else ""}' if times else 'first'
   )

@@ -29,6 +29,19 @@ def test_it_starts_though_the_folder_of_its_log_was_removed(tmp_path):
   assert server.process.returncode == 0
 
 
+def test_an_empty_log_that_cannot_be_removed_is_no_error(tmp_path, monkeypatch):
+  def refuse(path):
+    raise PermissionError(13, 'Permission denied', path)
+
+  log = tmp_path / 'server.log'
+  server = fork_process.ServerProcess('', str(log), os.environ)
+  server.start().close()
+  monkeypatch.setattr(fork_process.os, 'remove', refuse)
+  server.wait_for_end(30)
+  assert server.process.returncode == 0
+  assert log.exists()
+
+
 def test_it_hears_no_stop_from_its_very_start_and_we_do(tmp_path):
   log = tmp_path / 'server.log'
   before = signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from distmnist.common import console
+from distmnist.common import console, files
 from distmnist.launching import jobs
 from distmnist.launching.screen import endings, log_view
 from distmnist.launching.supervisor import failures, restart_limits, task_record
@@ -48,6 +48,15 @@ def test_a_failure_is_named_after_the_last_lines_of_its_log(capsys):
     f'{SAID}error: worker 1 (x:3) failed after 2 restarts: killed by SIGKILL;'
     ' log: /logs/worker_1.log',
   ]
+
+
+def test_a_failure_on_a_full_disk_says_so(capsys, monkeypatch):
+  monkeypatch.setattr(files, 'is_full', lambda folder: folder == '/logs')
+  assert report(Group(failures.Failure(CHIEF, 1), ['step 2'])) == 1
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    f'{SAID}error: worker 0 (x:2) failed first: exit code 1, and the disk of'
+    ' /logs is full: make room there; log: /logs/worker_0.log'
+  )
 
 
 @pytest.mark.parametrize('program', ['distmnist.train', 'own_loop.py'])
