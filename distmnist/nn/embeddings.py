@@ -61,7 +61,6 @@ def embedding(
   """
   _check_table(ids, num_rows, width, name, initializer)
   _check_lists(ids, name, weights, combiner)
-  width = int(width)  # It may be NumPy's.
   if initializer is None:
     initializer = tf.random_uniform_initializer(-(width**-0.5), width**-0.5)
   with tf.variable_scope(name, reuse=tf.AUTO_REUSE):
@@ -91,7 +90,7 @@ def _get_table(ids, num_rows, width, name, initializer):
     start = new_rows.Start(num_rows, kind, initializer)
     table = key_table.get_table(start, width, name)
     return functools.partial(_look_up_keys, table, name)
-  num_rows = int(num_rows)
+  num_rows = int(num_rows)  # It may be NumPy's.
   table = sparse_table.get_table(num_rows, width, initializer)
   return functools.partial(_look_up_ids, table, num_rows, name)
 
