@@ -129,6 +129,7 @@ def main(words, train_flags):
   proposer = None
   trials = trials_lib.make_trials(study.combinations, folder.trials)
   if study.proposed:
+    folder.check_study()  # Else its trials would look damaged.
     proposer = proposing.Proposer(study, folder.trials)
     trials = proposer.find_known()
   if FLAGS.dry_run:
@@ -150,9 +151,8 @@ def main(words, train_flags):
     signum = loop.run(lock)
     shown.show()
   if signum:
-    name = signal.Signals(signum).name
     again = f'the same command goes on, with --sweep_dir={folder.path}'
-    _log.info(f'stopped by {name}: {again}')
+    _log.info(f'stopped by {signal.Signals(signum).name}: {again}')
     return 128 + signum
   progress.check_complete(trials)
   return 0

@@ -218,5 +218,6 @@ def test_optuna_chooses_trials_and_goes_on_with_them(tmp_path):
     assert sweeps.read_states(tmp_path) == ['done'] * 3
   assert found[True] == found[False]
   assert '3 trials in' in done.stderr and '1 is left to run' in done.stderr
-  done = sweeps.run(tmp_path, 'x=1..8', *words[1:])
-  assert done.returncode == 2 and 'holds another sweep' in done.stderr
+  for other in 'x=1..8', 'x=100..200':  # Its trials are in the first alone.
+    done = sweeps.run(tmp_path, other, *words[1:])
+    assert done.returncode == 2 and 'holds another sweep' in done.stderr

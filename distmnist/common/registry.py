@@ -9,14 +9,19 @@ module:
 
 `find` lists the modules without importing any, so that an enum flag can be
 defined from them at no cost; `load` imports the module asked for.
+
+A module of another package that cannot be imported ends every program in one
+line: its flags would otherwise be unknown, for no visible reason.
 """
 
 import functools
 import importlib
 import importlib.metadata
+import os
 import pkgutil
+import traceback
 
-from distmnist.common import cli, help_text
+from distmnist.common import cli, command_line, help_text
 from distmnist.common.names import PACKAGE
 
 
@@ -54,7 +59,8 @@ def load(package, name):
 
   Raises:
     ValueError: no such module; the message lists those that exist.
-    cli.UsageError: several packages have a module of this name.
+    cli.UsageError: several packages have a module of this name, or the module
+      of another package cannot be imported.
   """
   known = find(package)
   if name not in known:
@@ -63,7 +69,7 @@ def load(package, name):
       f'no {name!r} among the {room}: expected one of {", ".join(known)}'
     )
   check_is_one(package, name)
-  return _import(known[name])
+  return _import(package, known[name])
 
 
 def check_is_one(package, name):
@@ -79,11 +85,52 @@ def check_is_one(package, name):
 
 
 def load_all(package):
-  """Imports every module of `package`, which defines all of their flags."""
+  """Imports every module of `package`, which defines all of their flags.
+
+  One of another package that cannot be imported is reported when the flags are
+  parsed, where a program can say it in one line.
+  """
   for module in find(package).values():
-    _import(module)
+    try:
+      _import(package, module)
+    except cli.UsageError as error:
+      command_line.before_parse(functools.partial(_refuse, error))
 
 
-def _import(module):
+def explain(module, error):
+  """Returns a cli.UsageError for a module that cannot be imported.
+
+  Args:
+    module: str, the dotted name of another package's module.
+    error: what was raised; None if there is no such module.
+  """
+  place, reason = '', 'no such module'
+  if error:
+    text = getattr(error, 'msg', None) or str(error) or 'no reason given'
+    reason = f'{type(error).__name__}: {text.splitlines()[0]}'
+    frames = traceback.extract_tb(error.__traceback__)
+    wanted = f'{module.rpartition(".")[2]}.py'
+    lines = [f.lineno for f in frames if f.filename.endswith(f'/{wanted}')]
+    if isinstance(error, SyntaxError) and error.filename:
+      place = f'{os.path.basename(error.filename)}:{error.lineno}: '
+    elif lines:
+      place = f'{wanted}:{lines[-1]}: '
+  return cli.UsageError(
+    f'the module {module}, which an installed package adds to distmnist, '
+    f'cannot be imported: {place}{reason}: mend it, or uninstall its package'
+  )
+
+
+def _refuse(error, words):
+  del words
+  raise error
+
+
+def _import(package, module):
   help_text.add_ours(module)
-  return importlib.import_module(module)
+  try:
+    return importlib.import_module(module)
+  except (Exception, SystemExit) as error:
+    if module.startswith(f'{package}.'):
+      raise
+    raise explain(module, error) from error

@@ -204,4 +204,10 @@ def _find_spec(name):
 
 @functools.cache
 def _get_source(name):
-  return _find_spec(name).loader.get_source(name) or ''
+  try:
+    spec = _find_spec(name)
+  except ModuleNotFoundError:
+    spec = None
+  if spec is None:  # Of ours none is missing.
+    raise registry.explain(name, None)
+  return spec.loader.get_source(name) or ''

@@ -5,6 +5,7 @@ batch looks up, and no others (exchange/tables/row_exchange.py).
 """
 
 import functools
+import numbers
 
 import tensorflow.compat.v1 as tf
 
@@ -89,6 +90,7 @@ def _get_table(ids, num_rows, width, name, initializer):
     start = new_rows.Start(num_rows, kind, initializer)
     table = key_table.get_table(start, width, name)
     return functools.partial(_look_up_keys, table, name)
+  num_rows = int(num_rows)  # It may be NumPy's.
   table = sparse_table.get_table(num_rows, width, initializer)
   return functools.partial(_look_up_ids, table, num_rows, name)
 
@@ -119,9 +121,9 @@ def _check_table(ids, num_rows, width, name, initializer):
       ('unseen_steps', num_rows.unseen_steps, 0),
     ]
   for what, number, least in sizes:
-    if not isinstance(number, int) or number < least:
+    if not isinstance(number, numbers.Integral) or number < least:
       raise ValueError(
-        f'embedding {name!r}: expected {what} of {least} or more, '
+        f'embedding {name!r}: expected {what}, an int of {least} or more, '
         f'not {number!r}'
       )
   is_drawn = initializer is None or new_rows.is_initializer(initializer)

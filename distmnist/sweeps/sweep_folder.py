@@ -77,7 +77,7 @@ class SweepFolder:
           ' end, or give another folder'
         )
       self._wait_for_trials(of_trials)
-      self._check_study()
+      self._check_problem(self.check_study())
       yield of_trials
 
   def save_study(self):
@@ -122,18 +122,24 @@ class SweepFolder:
         )
       time.sleep(0.05)
 
-  def _check_study(self):
-    """Raises cli.UsageError if it holds another sweep."""
-    with contextlib.suppress(FileNotFoundError):
+  def check_study(self):
+    """Returns the content of sweep.json, a dict, empty without one.
+
+    Raises:
+      cli.UsageError: it holds another sweep.
+    """
+    try:
       known = json_files.read(self.join('sweep.json'))
-      for name, value in self._study.items():
-        if known.get(name) != value:
-          raise cli.UsageError(
-            f'--sweep_dir={self.path} holds another sweep: its {name} were '
-            f'{_shorten(known.get(name))} and not {_shorten(value)}; give the '
-            'same command line again, or another folder'
-          )
-      self._check_problem(known)
+    except FileNotFoundError:
+      return {}
+    for name, value in self._study.items():
+      if known.get(name) != value:
+        raise cli.UsageError(
+          f'--sweep_dir={self.path} holds another sweep: its {name} were '
+          f'{_shorten(known.get(name))} and not {_shorten(value)}; give the '
+          'same command line again, or another folder'
+        )
+    return known
 
   def _check_problem(self, known):
     """Says so if the file of the problem was another one at first."""

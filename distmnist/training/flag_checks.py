@@ -109,7 +109,11 @@ def check_min_workers(rule, strategy, environ):
 
 
 def make_strategy(cluster):
-  """Returns (name, strategy.Strategy) as the flags choose it."""
+  """Returns (name, strategy.Strategy) as the flags choose it.
+
+  Raises:
+    cli.UsageError: the flags do not fit, or the rule's file makes no Strategy.
+  """
   name = _STRATEGY.value
   if _SYNC_REPLICAS.value:
     if flags.FLAGS['strategy'].present and name != 'sync_sgd':
@@ -118,4 +122,16 @@ def make_strategy(cluster):
         'given, too: leave one of them out'
       )
     name = 'sync_sgd'
-  return name, registry.load(STRATEGIES, name).make(cluster)
+  module = registry.load(STRATEGIES, name)
+  if not hasattr(module, 'make'):
+    raise cli.UsageError(
+      f'--strategy={name}: {module.__name__} has no make(cluster), which '
+      'returns the strategy.Strategy of a rule'
+    )
+  made = module.make(cluster)
+  if not isinstance(made, Strategy):
+    raise cli.UsageError(
+      f'--strategy={name}: expected that make(cluster) of {module.__name__} '
+      f'returns a strategy.Strategy, not {type(made).__name__}'
+    )
+  return name, made

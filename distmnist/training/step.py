@@ -1,9 +1,11 @@
 """The graph of a training step: the model's loss, under an update rule."""
 
+import numbers
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import cli
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import key_shard, tables_apart
@@ -111,6 +113,7 @@ def build_step_of(
     update = strategy.minimize(
       loss, beta_powers.share(make_optimizer), global_step
     )
+    _check_update(update, strategy)
     update = tables_apart.add_to(update, make_optimizer)
     key_shard.connect_all()
     state.build_updates()
@@ -126,6 +129,28 @@ def build_step_of(
     average.variables if average else [],
     table,
   )
+
+
+def _check_update(update, strategy):
+  """Raises cli.UsageError if a rule's `minimize` returned something else."""
+  rule = f'{type(strategy).__name__}.minimize'
+  if not isinstance(update, strategy_lib.Update):
+    raise cli.UsageError(
+      f'{rule}: expected that it returns a strategy.Update, not '
+      f'{type(update).__name__}'
+    )
+  for name, value in update._asdict().items():
+    kinds = {
+      'train_op': (),
+      'staleness': (type(None),),
+    }.get(name, (numbers.Integral,))
+    is_int64 = tf.is_tensor(value) and value.dtype.base_dtype == tf.int64
+    if not (is_int64 or isinstance(value, kinds)):
+      raise cli.UsageError(
+        f'{rule}: expected {name} of its strategy.Update as '
+        f'{"an int or " if numbers.Integral in kinds else ""}an int64 tensor'
+        f'{" or None" if type(None) in kinds else ""}, not {value!r:.80}'
+      )
 
 
 def _check_is_marked(strategy, table, average):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from distmnist.common import cli, registry
+from distmnist.common import cli, command_line, registry
 from distmnist.common.names import MODELS
 from tests.support.paths import REPO
 
@@ -69,6 +69,34 @@ def test_another_package_adds_a_name(install, tmp_path):
   assert registry.find(MODELS)['theirs'] == 'their_net'
   assert registry.names(MODELS) == sorted(registry.names(MODELS))
   assert registry.load(MODELS, 'theirs').SIZE == 3
+
+
+@pytest.mark.parametrize(
+  ('code', 'reason'),
+  [
+    ('\nimport nothing_like_it\n', r'net.py:2: ModuleNotFoundError: No module'),
+    ('def make(:\n', r'net.py:1: SyntaxError: '),
+    ('raise SystemExit(7)\n', r'net.py:1: SystemExit: 7'),
+    (
+      None,
+      r"imported: ModuleNotFoundError: No module named 'their_broken_net'",
+    ),
+  ],
+)
+def test_a_module_of_another_package_that_fails_is_named_when_flags_are_parsed(
+  install, tmp_path, monkeypatch, code, reason
+):
+  if code:
+    (tmp_path / 'their_broken_net.py').write_text(code)
+  install('theirs', MODELS, 'theirs', 'their_broken_net')
+  monkeypatch.setattr(command_line, '_before_parse', [])
+  registry.load_all(MODELS)
+  with pytest.raises(cli.UsageError, match=reason) as caught:
+    command_line.prepare_for([])
+  assert str(caught.value).startswith('the module their_broken_net, which an')
+  assert '\n' not in str(caught.value)
+  with pytest.raises(cli.UsageError, match=reason):
+    registry.load(MODELS, 'theirs')
 
 
 def test_a_name_of_two_modules_is_refused_where_it_is_asked_for(install):

@@ -103,3 +103,13 @@ def test_what_does_not_fit_is_found_with_no_host(capfd, caplog):
     train_flags.check_combination(['--lr_schedule=step'], 1, 2)
   assert not caplog.messages
   assert capfd.readouterr() == ('', '')
+
+
+def test_a_module_of_another_package_that_is_not_there_is_named(monkeypatch):
+  find = registry.find
+  monkeypatch.setattr(
+    registry, 'find', lambda room: {**find(room), 'theirs': 'their.gone'}
+  )
+  message = 'the module their.gone, which an .*no such module: mend it'
+  with pytest.raises(cli.UsageError, match=message):
+    train_flags._find_modules('distmnist.train')

@@ -104,15 +104,18 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
     ({'ids': [1, 2]}, 'expected ids as a tensor, a tf.RaggedTensor or a'),
     ({'ids': tf.float32}, 'expected ids that are integers, not float32'),
     ({'ids': tf.string}, 'number the values, or give layers.NewRows(capacity)'),
-    ({'num_rows': None}, 'expected num_rows of 1 or more, not None'),
-    ({'num_rows': layers.NewRows(0)}, 'expected capacity of 1 or more, not 0'),
+    ({'num_rows': None}, 'expected num_rows, an int of 1 or more, not None'),
+    (
+      {'num_rows': layers.NewRows(0)},
+      'expected capacity, an int of 1 or more, not 0',
+    ),
     (
       {'num_rows': layers.NewRows(5, min_sightings=0)},
-      'expected min_sightings of 1 or more, not 0',
+      'expected min_sightings, an int of 1 or more, not 0',
     ),
     (
       {'num_rows': layers.NewRows(5, unseen_steps=-1)},
-      'expected unseen_steps of 0 or more, not -1',
+      'expected unseen_steps, an int of 0 or more, not -1',
     ),
     (
       {
@@ -123,8 +126,12 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
       'constant_, random_uniform_, random_normal_ or '
       'truncated_normal_initializer, not GlorotUniform',
     ),
-    ({'num_rows': 0}, 'expected num_rows of 1 or more, not 0'),
-    ({'width': 2.5}, 'expected width of 1 or more, not 2.5'),
+    ({'num_rows': 0}, 'expected num_rows, an int of 1 or more, not 0'),
+    (
+      {'num_rows': 1e6},
+      'expected num_rows, an int of 1 or more, not 1000000.0',
+    ),
+    ({'width': 2.5}, 'expected width, an int of 1 or more, not 2.5'),
     ({'combiner': 'max'}, "combiner sum, mean, sqrtn or None, not 'max'"),
     ({'weights': tf.float32}, 'weights need a combiner'),
     (
@@ -143,6 +150,15 @@ def test_arguments_that_do_not_fit_are_named(tf_session, settings, message):
     ValueError, match=f"^embedding 'user': .*{re.escape(message)}"
   ):
     layers.embedding(**given)
+
+
+def test_sizes_may_be_numbers_of_numpy(tf_session):
+  ids = np.array([3, 7])
+  for num_rows in (ids.max() + 1, layers.NewRows(ids.max() + 1)):
+    name = type(num_rows).__name__
+    rows = layers.embedding(tf.constant(ids), num_rows, np.int32(2), name)
+    assert rows.shape.as_list() == [2, 2]
+  assert type(num_rows.capacity) is int  # The report has it, as JSON.
 
 
 def test_a_lookup_in_a_loop_is_refused(tf_session):

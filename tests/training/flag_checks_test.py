@@ -1,6 +1,10 @@
+import re
+import types
+
 import pytest
 
 from distmnist.cluster import cluster as cluster_lib
+from distmnist.common import cli, registry
 from distmnist.training import flag_checks
 
 CLUSTER = cluster_lib.make_cluster(('p:1',), ('v:1', 'w:1'), 'worker', 1)
@@ -40,3 +44,25 @@ def test_sync_replicas_is_short_for_sync_sgd(set_flags, words):
   name, strategy = flag_checks.make_strategy(CLUSTER)
   assert name == 'sync_sgd'
   assert type(strategy).__name__ == 'SyncSgd'
+
+
+@pytest.mark.parametrize(
+  ('module', 'message'),
+  [
+    ({}, 'their_rule has no make(cluster), which returns the strategy.Stra'),
+    (
+      {'make': lambda cluster: None},
+      'expected that make(cluster) of their_rule returns a '
+      'strategy.Strategy, not NoneType',
+    ),
+  ],
+)
+def test_a_module_that_makes_no_strategy_is_named(
+  set_flags, monkeypatch, module, message
+):
+  set_flags()
+  made = types.ModuleType('their_rule')
+  vars(made).update(module)
+  monkeypatch.setattr(registry, 'load', lambda room, name: made)
+  with pytest.raises(cli.UsageError, match=re.escape(message)):
+    flag_checks.make_strategy(CLUSTER)

@@ -15,6 +15,7 @@ keys than its share of `capacity`, as a hash fills buckets unevenly.
 
 import dataclasses
 import math
+import numbers
 
 import tensorflow.compat.v1 as tf
 
@@ -54,6 +55,11 @@ class NewRows:
   capacity: int
   min_sightings: int = 1
   unseen_steps: int = 0
+
+  def __post_init__(self):
+    for name, value in vars(self).copy().items():
+      if isinstance(value, numbers.Integral):  # NumPy's, too.
+        object.__setattr__(self, name, int(value))
 
   @property
   def rows_in_bucket(self):
