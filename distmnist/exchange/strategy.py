@@ -97,9 +97,8 @@ class Strategy:
   share_with_ps = 1.0
   max_staleness = None
   needs_ps = True
-  has_local_steps = False
   has_center_optimizer = True
-  is_lock_step = overlaps_exchange = False
+  is_lock_step = has_local_steps = overlaps_exchange = False
   max_shard_bytes = None
   build_mark = None
   needs_warmup = waits_for_all = takes_tables = False
