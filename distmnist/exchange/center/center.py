@@ -125,10 +125,7 @@ class Center(model_variables.ModelVariables):
     return pairs
 
   def find_units(self):
-    """Returns lists of indices into `shards`: each list arrives at once.
-
-    Small ones that stay in place count with those that arrive beside them.
-    """
+    """Returns lists of indices into `shards`: each list arrives at once."""
     return self._wire.bundle(self.shards, [s.device for s in self.shards])
 
   def compute_gradients(self, optimizer, loss):
