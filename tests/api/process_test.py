@@ -2,29 +2,47 @@
 
 import os
 import signal
+import subprocess
+import sys
 
-import pytest
+from distmnist.api import process
+from tests.support.paths import REPO
+
+# A caller that gets a Ctrl-C while it waits for a program that waits for ever.
+_CALLER = """
+import sys
 
 from distmnist.api import process
 
-_PROGRAM = """
-import signal
-print('begun', flush=True)
-signal.pause()
-"""
 
-
-class _Interrupted(process.Process):
-  """Its caller gets a Ctrl-C at each line that the program prints."""
-
+class Waiting(process.Process):
   def _prepare(self, folder):
     return []
 
   def _take(self, line):
-    os.kill(os.getpid(), signal.SIGINT)
+    pass
 
   def _read(self, code):
     return None
+
+
+process.SORTED_FLAGS = 'waiting'
+with Waiting('launch', []) as program:
+  try:
+    print('waits', flush=True)
+    program.result()
+  except KeyboardInterrupt:
+    print(program.status())
+  try:
+    program.result(timeout=0)
+  except TimeoutError as error:
+    print(error)
+print(program.status())
+try:
+  program.result()
+except process.Error:
+  print('an error, as it was stopped')
+"""
 
 
 def test_the_sentence_of_the_task_that_failed_is_found():
@@ -37,18 +55,20 @@ def test_the_sentence_of_the_task_that_failed_is_found():
   assert said.startswith('nothing was trained, and there is no report: dry_run')
 
 
-def test_a_ctrl_c_leaves_the_program_running_until_it_is_stopped(
-  tmp_path, monkeypatch
-):
-  (tmp_path / 'waiting.py').write_text(_PROGRAM)
-  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  monkeypatch.setattr(process, 'SORTED_FLAGS', 'waiting')
-  with _Interrupted('launch', []) as program:
-    with pytest.raises(KeyboardInterrupt):
-      program.result()
-    assert program.status() == 'running'
-    with pytest.raises(TimeoutError, match='still runs'):
-      program.result(timeout=0)
-  assert program.status() == 'failed'
-  with pytest.raises(process.Error):  # As it has been stopped.
-    program.result()
+def test_a_ctrl_c_leaves_the_program_running_until_it_is_stopped(tmp_path):
+  (tmp_path / 'waiting.py').write_text('import signal; signal.pause()')
+  (tmp_path / 'caller.py').write_text(_CALLER)
+  env = {**os.environ, 'PYTHONPATH': f'{tmp_path}:{REPO}'}
+  command = [sys.executable, str(tmp_path / 'caller.py')]
+  with subprocess.Popen(
+    command, env=env, text=True, stdout=subprocess.PIPE
+  ) as caller:
+    assert caller.stdout.readline() == 'waits\n'
+    caller.send_signal(signal.SIGINT)
+    assert caller.stdout.read().splitlines() == [
+      'running',
+      'the training still runs after 0 s',
+      'failed',
+      'an error, as it was stopped',
+    ]
+  assert caller.returncode == 0
