@@ -24,8 +24,7 @@ _WAIT_SECS = 2.0
 def make(task, strategy, others):
   """Returns the hooks that do this, for a chief; a list."""
   cluster, num_pushes = task.cluster, strategy.pushes_per_step
-  waits = strategy.is_lock_step or num_pushes > 1
-  if not (cluster.num_ps and cluster.is_chief and waits):
+  if not (cluster.num_ps and cluster.is_chief and num_pushes > 1):
     return []
   num_spare = max(0, cluster.num_workers - num_pushes)
   return [EarlyEndHook(others, num_spare, task.stop, task.watchdog.stalls)]

@@ -89,27 +89,25 @@ def test_between_two_steps_nobody_is_asked(begin):
 
 
 @pytest.mark.parametrize(
-  'num_ps, is_chief, is_lock_step, num_pushes, num_spare',
+  'num_ps, is_chief, num_pushes, num_spare',
   [
-    (1, True, True, 3, 0),
-    (1, True, False, 2, 1),
-    (1, True, False, 6, 0),
-    (0, True, True, 3, None),
-    (1, False, True, 3, None),
-    (1, True, False, 1, None),
+    (1, True, 3, 0),
+    (1, True, 2, 1),
+    (1, True, 6, 0),
+    (0, True, 3, None),
+    (1, False, 3, None),
+    (1, True, 1, None),
   ],
 )
 def test_a_chief_looks_where_a_step_waits_for_others(
-  num_ps, is_chief, is_lock_step, num_pushes, num_spare
+  num_ps, is_chief, num_pushes, num_spare
 ):
   cluster = types.SimpleNamespace(
     num_ps=num_ps, is_chief=is_chief, num_workers=3
   )
   watchdog = types.SimpleNamespace(stalls=None)
   task = types.SimpleNamespace(cluster=cluster, stop=None, watchdog=watchdog)
-  rule = types.SimpleNamespace(
-    is_lock_step=is_lock_step, pushes_per_step=num_pushes
-  )
+  rule = types.SimpleNamespace(pushes_per_step=num_pushes)
   made = early_end_hook.make(task, rule, None)
   assert [hook._num_spare for hook in made] == (
     [] if num_spare is None else [num_spare]
