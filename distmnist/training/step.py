@@ -19,6 +19,15 @@ from distmnist.training import averages, losses, variable_checks
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks
 
+_BYTES = numbers.Integral, 'an int or an int64 tensor'
+# Of strategy.Update: what each field may be besides an int64 tensor, in words.
+_FIELDS = {
+  'train_op': ((), 'an int64 tensor'),
+  'staleness': (type(None), 'an int64 tensor or None'),
+  'bytes_pulled': _BYTES,
+  'bytes_pushed': _BYTES,
+}
+
 
 class Step(NamedTuple):
   """The graph of a training step.
@@ -140,16 +149,12 @@ def _check_update(update, strategy):
       f'{type(update).__name__}'
     )
   for name, value in update._asdict().items():
-    kinds = {
-      'train_op': (),
-      'staleness': (type(None),),
-    }.get(name, (numbers.Integral,))
+    kinds, expected = _FIELDS[name]
     is_int64 = tf.is_tensor(value) and value.dtype.base_dtype == tf.int64
     if not (is_int64 or isinstance(value, kinds)):
       raise cli.UsageError(
-        f'{rule}: expected {name} of its strategy.Update as '
-        f'{"an int or " if numbers.Integral in kinds else ""}an int64 tensor'
-        f'{" or None" if type(None) in kinds else ""}, not {value!r:.80}'
+        f'{rule}: expected {name} of its strategy.Update as {expected}, not '
+        f'{value!r:.80}'
       )
 
 
