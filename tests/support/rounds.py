@@ -98,6 +98,24 @@ class Mean(strategy.Strategy):
     return [_AtStart(self, self._set_step), self.hook]
 
 
+def build_bare(member, num_shards, parts):
+  """Returns a sync_round.Round of one worker, for shards [2] on ps 0.
+
+  Args:
+    member: cluster.Cluster of the worker.
+    num_shards: int.
+    parts: see sync_round.Round.
+  """
+  with tf.device('/job:ps/task:0/device:CPU:0'):
+    global_step = tf.train.get_or_create_global_step()
+    shards = [tf.Variable(tf.zeros([2])) for _ in range(num_shards)]
+  return sync_round.Round(
+    *(member, 1, global_step, sync_round.make_accumulators(shards)),
+    sync_round.make_token(member, global_step),
+    parts=parts,
+  )
+
+
 def build_stop():
   """Returns the queues (taken, never) of an update that stops."""
   with tf.device('/job:ps/task:0/device:CPU:0'):

@@ -31,13 +31,8 @@ def build_is_whole(the_round):
       members = [the_round.parts[part] for part in parts]
       sizes = [len(indices) for indices in members]
       given = tf.repeat(the_round.given.find(place, _CHIEF), sizes)
-      counts = tf.stack(
-        [
-          the_round.accumulators[i][0].num_accumulated()
-          for indices in members
-          for i in indices
-        ]
-      )
+      accumulators = [the_round.accumulators[i][0] for x in members for i in x]
+      counts = tf.stack([x.num_accumulated() for x in accumulators])
       is_taken = tf.equal(given, tf.identity(token)) & tf.equal(counts, 0)
       are_whole.append(tf.logical_not(tf.reduce_any(is_taken)))
   with tf.device(the_round.global_step.device):

@@ -3,11 +3,10 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange.rounds import begun_update, contributions, sync_round
+from distmnist.exchange.rounds import begun_update, contributions
 from tests.support import rounds
 
 make = rounds.make
-PS = '/job:ps/task:0/device:CPU:0'
 
 
 @pytest.fixture(params=[2, 3], ids=['all', 'two_of_three'])
@@ -59,24 +58,15 @@ def test_one_that_cannot_be_finished_is_not_to_be_saved(amid_an_update):
 @pytest.mark.parametrize('taken', [0, 1])
 def test_of_shards_that_arrive_together_each_may_be_ahead(make_cluster, taken):
   cluster = make_cluster(1, 1)
-  member = cluster.worker(0)
   with tf.Graph().as_default():
-    with tf.device(PS):
-      global_step = tf.train.get_or_create_global_step()
-      shards = [tf.Variable(tf.zeros([2])) for _ in range(2)]
-      gradients = [tf.ones([2]), tf.ones([2])]
-    the_round = sync_round.Round(
-      *(member, 1, global_step, sync_round.make_accumulators(shards)),
-      sync_round.make_token(member, global_step),
-      parts=[[0, 1]],
-    )
+    the_round = rounds.build_bare(cluster.worker(0), 2, parts=[[0, 1]])
     is_whole = begun_update.build_is_whole(the_round)
-    push = contributions.Contribution(the_round, gradients).apply(
+    push = contributions.Contribution(the_round, [tf.ones([2])] * 2).apply(
       the_round.entry.read_token()
     )
     take = the_round.accumulators[taken][0].take_grad(1)
     with tf.Session(cluster.servers[0].target) as session:
-      session.run(global_step.initializer)
+      session.run(the_round.global_step.initializer)
       assert session.run(is_whole)
       session.run(push)
       assert session.run(is_whole)

@@ -14,6 +14,7 @@ from distmnist.exchange.rounds import (
 )
 from distmnist.exchange.tables import sparse_sum
 from distmnist.strategies import sagn, sync_sgd
+from tests.support import rounds
 from tests.support import stepper as stepper_lib
 
 PS = '/job:ps/task:0/device:CPU:0'
@@ -144,15 +145,8 @@ def test_rows_come_in_once_or_with_spare_tokens_each_time(
 def test_what_arrives_together_is_noted_together(make_cluster):
   member = make_cluster(1, 1).worker(0)
   with tf.Graph().as_default() as graph:
-    with tf.device(PS):
-      global_step = tf.train.get_or_create_global_step()
-      shards = [tf.Variable(tf.zeros([2])) for _ in range(3)]
-      own_token = tf.constant(round_entry.LIFE, tf.int64)
-    the_round = sync_round.Round(
-      *(member, 1, global_step, sync_round.make_accumulators(shards)),
-      sync_round.make_token(member, global_step),
-      parts=[[0, 2], [1]],
-    )
+    the_round = rounds.build_bare(member, 3, parts=[[0, 2], [1]])
+    own_token = tf.constant(round_entry.LIFE, tf.int64)
     before = set(graph.get_operations())
     given = contributions.Contribution(the_round, [tf.ones([2])] * 3)
     pushed = given.apply(own_token)
