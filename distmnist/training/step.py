@@ -1,11 +1,9 @@
 """The graph of a training step: the model's loss, under an update rule."""
 
-import numbers
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.common import cli
 from distmnist.exchange import model_state, sharding
 from distmnist.exchange import strategy as strategy_lib
 from distmnist.exchange.tables import key_shard, tables_apart
@@ -15,18 +13,9 @@ from distmnist.nn import (
   optimizer_checks,
   optimizers,
 )
-from distmnist.training import averages, losses, variable_checks
+from distmnist.training import averages, losses, rule_checks, variable_checks
 from distmnist.training.batches import dispatcher
 from distmnist.training.problems import table_checks
-
-_BYTES = numbers.Integral, 'an int or an int64 tensor'
-# Of strategy.Update: what each field may be besides an int64 tensor, in words.
-_FIELDS = {
-  'train_op': ((), 'an int64 tensor'),
-  'staleness': (type(None), 'an int64 tensor or None'),
-  'bytes_pulled': _BYTES,
-  'bytes_pushed': _BYTES,
-}
 
 
 class Step(NamedTuple):
@@ -92,7 +81,8 @@ def build_step_of(
       variables that it makes with tf.get_variable form the center.
 
   Raises:
-    cli.UsageError: the strategy cannot train one of the variables.
+    cli.UsageError: the strategy cannot train one of the variables, or its
+      methods return something else than they should.
   """
   table, noted = None, variable_checks.Noted('build_loss()')
   ps_strategy = sharding.ps_strategy_from_flags(cluster.num_ps)
@@ -103,7 +93,12 @@ def build_step_of(
     sharded = sharding.sharded_by_flags(
       cluster.num_ps, strategy.max_shard_bytes
     )
-    with sharded, strategy.scope(), _as_resources(), noted.scope():
+    with (
+      sharded,
+      rule_checks.open_scope(strategy),
+      _as_resources(),
+      noted.scope(),
+    ):
       loss, metrics = build_loss(state)
     if strategy.needs_ps:  # Else whatever is trainable is trained.
       noted.check_made(tf.trainable_variables())
@@ -122,7 +117,7 @@ def build_step_of(
     update = strategy.minimize(
       loss, beta_powers.share(make_optimizer), global_step
     )
-    _check_update(update, strategy)
+    rule_checks.check_update(strategy, update)
     update = tables_apart.add_to(update, make_optimizer)
     key_shard.connect_all()
     state.build_updates()
@@ -138,24 +133,6 @@ def build_step_of(
     average.variables if average else [],
     table,
   )
-
-
-def _check_update(update, strategy):
-  """Raises cli.UsageError if a rule's `minimize` returned something else."""
-  rule = f'{type(strategy).__name__}.minimize'
-  if not isinstance(update, strategy_lib.Update):
-    raise cli.UsageError(
-      f'{rule}: expected that it returns a strategy.Update, not '
-      f'{type(update).__name__}'
-    )
-  for name, value in update._asdict().items():
-    kinds, expected = _FIELDS[name]
-    is_int64 = tf.is_tensor(value) and value.dtype.base_dtype == tf.int64
-    if not (is_int64 or isinstance(value, kinds)):
-      raise cli.UsageError(
-        f'{rule}: expected {name} of its strategy.Update as {expected}, not '
-        f'{value!r:.80}'
-      )
 
 
 def _check_is_marked(strategy, table, average):

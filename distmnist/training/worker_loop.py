@@ -26,7 +26,7 @@ from distmnist.lifecycle import (
 from distmnist.lifecycle import session as session_lib
 from distmnist.logdir import lives, report
 from distmnist.training import chief as chief_lib
-from distmnist.training import worker_steps
+from distmnist.training import rule_checks, worker_steps
 from distmnist.training.hooks import (
   batch_hook,
   progress_hook,
@@ -210,7 +210,7 @@ def make_scaffold(task, strategy, restart, first=()):
     restart: restart.Restart.
     first: list of SessionRunHook, which come before those of the rule.
   """
-  strategy_hooks = [*first, *strategy.hooks(task.stop)]
+  strategy_hooks = [*first, *rule_checks.make_hooks(strategy, task.stop)]
   strategy_hooks += [key_hook.KeyHook(), touched_hook.TouchedHook()]
   task.watchdog.stalls.describe_wait = functools.partial(
     strategy_lib.describe_wait, strategy_hooks

@@ -4,14 +4,12 @@ The towers are logical devices of the CPU. Four of them with a part of the
 batch each are to be one with the whole of it.
 """
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster
-from distmnist.common import cli, registry
+from distmnist.common import registry
 from distmnist.common.names import MODELS, STRATEGIES
 from distmnist.data import input_pipeline
 from distmnist.exchange import strategy
@@ -193,37 +191,3 @@ def test_a_rule_that_does_not_mark_its_batches_is_refused(
     NotImplementedError, match='^Forgetful.minimize does not call mark_done: '
   ):
     build_dealt(Forgetful(member), member, DEALING)
-
-
-@pytest.mark.parametrize(
-  ('make_update', 'message'),
-  [
-    (lambda step: None, 'returns a strategy.Update, not NoneType'),
-    (
-      lambda step: strategy.Update(step.op, None, 0, 0),
-      'train_op of its strategy.Update as an int64 tensor, not <tf.Operation',
-    ),
-    (
-      lambda step: strategy.Update(step, 0.5, 0, 0),
-      'staleness of its strategy.Update as an int64 tensor or None, not 0.5',
-    ),
-    (
-      lambda step: strategy.Update(step, None, 0, 1.5),
-      'bytes_pushed of its strategy.Update as an int or an int64 tensor, not 1',
-    ),
-  ],
-)
-def test_a_rule_that_returns_something_else_is_refused(
-  tf_session, set_flags, make_update, message
-):
-  set_flags('--num_gpus=0')
-  member = make_member(cluster.Cluster)
-  rule = Forgetful(member)
-  rule.minimize = lambda loss, make_optimizer, step: make_update(
-    step.read_value()
-  )
-  with pytest.raises(
-    cli.UsageError,
-    match=f'^Forgetful.minimize: expected .*{re.escape(message)}',
-  ):
-    build_dealt(rule, member, DEALING)

@@ -1,0 +1,70 @@
+"""What a rule's methods return: a mistake there is named in one line."""
+
+import contextlib
+import numbers
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.common import cli
+from distmnist.exchange import strategy as strategy_lib
+
+_BYTES = numbers.Integral, 'an int or an int64 tensor'
+# Of strategy.Update: what each field may be besides an int64 tensor, in words.
+_FIELDS = {
+  'train_op': ((), 'an int64 tensor'),
+  'staleness': (type(None), 'an int64 tensor or None'),
+  'bytes_pulled': _BYTES,
+  'bytes_pushed': _BYTES,
+}
+
+
+def open_scope(strategy):
+  """Returns `strategy.scope()`.
+
+  Raises:
+    cli.UsageError: it is no context.
+  """
+  scope = strategy.scope()
+  if not isinstance(scope, contextlib.AbstractContextManager):
+    _refuse(strategy, 'scope', 'a context manager', scope)
+  return scope
+
+
+def make_hooks(strategy, stop):
+  """Returns `strategy.hooks(stop)`, a list of SessionRunHook.
+
+  Raises:
+    cli.UsageError: it is something else.
+  """
+  hooks = strategy.hooks(stop)
+  if not isinstance(hooks, (list, tuple)):
+    _refuse(strategy, 'hooks', 'a list of SessionRunHooks', hooks)
+  for hook in hooks:
+    if not isinstance(hook, tf.train.SessionRunHook):
+      _refuse(strategy, 'hooks', 'a list of SessionRunHooks', hook)
+  return list(hooks)
+
+
+def check_update(strategy, update):
+  """Checks what `strategy.minimize` returned.
+
+  Raises:
+    cli.UsageError: it is no strategy.Update, or one of something else.
+  """
+  if not isinstance(update, strategy_lib.Update):
+    _refuse(strategy, 'minimize', 'a strategy.Update', update)
+  for name, value in update._asdict().items():
+    kinds, expected = _FIELDS[name]
+    is_int64 = tf.is_tensor(value) and value.dtype.base_dtype == tf.int64
+    if not (is_int64 or isinstance(value, kinds)):
+      raise cli.UsageError(
+        f'{type(strategy).__name__}.minimize: expected {name} of its '
+        f'strategy.Update as {expected}, not {value!r:.80}'
+      )
+
+
+def _refuse(strategy, method, expected, found):
+  raise cli.UsageError(
+    f'{type(strategy).__name__}.{method}: expected that it returns {expected}, '
+    f'not {type(found).__name__}'
+  )
