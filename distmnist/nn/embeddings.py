@@ -91,7 +91,8 @@ def _get_table(ids, num_rows, width, name, initializer):
     table = key_table.get_table(start, width, name)
     return functools.partial(_look_up_keys, table, name)
   num_rows = int(num_rows)  # It may be NumPy's.
-  table = sparse_table.get_table(num_rows, width, initializer)
+  num_positions = sparse_table.count_positions(num_rows)
+  table = sparse_table.get_table(num_positions, width, initializer)
   return functools.partial(_look_up_ids, table, num_rows, name)
 
 

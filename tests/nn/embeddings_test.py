@@ -169,10 +169,28 @@ def test_a_lookup_in_a_loop_is_refused(tf_session):
     tf.while_loop(lambda i, total: i < 2, add, (0, tf.zeros([1, 2])))
 
 
-def test_a_table_has_one_shape(tf_session):
-  layers.embedding(tf.constant([1]), 100, 2, 'user')
-  with pytest.raises(ValueError, match='user/rows'):
-    layers.embedding(tf.constant([1]), 100, 3, 'user')
+@pytest.mark.parametrize(
+  ('num_rows', 'width', 'what'),
+  [
+    (100, 3, 'width'),
+    (500, 2, 'num_rows'),
+    (layers.NewRows(500), 2, 'num_rows'),
+  ],
+)
+@pytest.mark.parametrize('is_under_rule', [False, True])
+def test_a_table_has_one_shape(
+  tf_session, is_under_rule, num_rows, width, what
+):
+  the_center = center.Center(cluster_lib.Cluster())
+  with the_center.scope() if is_under_rule else tf.name_scope('alone'):
+    for _ in range(2):
+      layers.embedding(tf.constant([1]), 100, 2, 'user')
+    with pytest.raises(ValueError) as caught:
+      layers.embedding(tf.constant([1]), num_rows, width, 'user')
+  assert str(caught.value) == (
+    "embedding 'user': there is a table of this name with another "
+    f'{what}: give one of the two another name'
+  )
 
 
 @pytest.mark.parametrize(

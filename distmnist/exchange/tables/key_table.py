@@ -31,12 +31,8 @@ def get_table(start, width, name):
   Raises:
     ValueError: there is one already, with other rows or another kind of keys.
   """
-  rows = tf.get_variable(
-    'rows',
-    [start.new_rows.num_positions, width],
-    initializer=start,
-    collections=[tf.GraphKeys.GLOBAL_VARIABLES, sparse_table.TABLES],
-  )
+  num_positions = start.new_rows.num_positions
+  rows = sparse_table.get_table(num_positions, width, start)
   table = rows if isinstance(rows, KeyTable) else _get_plain(rows, start, name)
   for what, of in (
     ('rows of', lambda x: x.new_rows),

@@ -61,19 +61,31 @@ def find_name(shard):
   return shard_slices.find_place(shard)[0].rpartition('/')[0]
 
 
-def get_table(num_rows, width, initializer):
+def get_table(num_positions, width, initializer):
   """Returns the table `rows` of the variable scope, made or found there.
 
   Args:
-    num_rows, width: int.
+    num_positions, width: int.
     initializer: as tf.get_variable takes it.
 
   Returns:
     Table inside a strategy's scope, else a tf.Variable [positions, width].
+
+  Raises:
+    ValueError: the one found there has another shape.
   """
+  shape, scope = [num_positions, width], tf.get_variable_scope().name
+  for shard in tf.get_collection(TABLES):
+    name, found, _ = shard_slices.find_place(shard)
+    if name == f'{scope}/rows' and found != shape:
+      what = 'width' if found[1] != width else 'num_rows'
+      raise ValueError(
+        f'embedding {scope!r}: there is a table of this name with another '
+        f'{what}: give one of the two another name'
+      )
   return tf.get_variable(
     'rows',
-    [count_positions(num_rows), width],
+    shape,
     initializer=initializer,
     collections=[tf.GraphKeys.GLOBAL_VARIABLES, TABLES],
   )

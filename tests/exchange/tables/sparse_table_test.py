@@ -27,7 +27,7 @@ def test_any_run_of_ids_is_spread_over_all_ps(num_ps):
 
 def test_without_a_strategy_a_table_is_a_variable(tf_session):
   with tf.variable_scope('user'):
-    table = sparse_table.get_table(61, 2, tf.random_uniform_initializer())
+    table = sparse_table.get_table(120, 2, tf.random_uniform_initializer())
   assert sparse_table.find_name(table) == 'user'
   assert table.shape.as_list() == [120, 2]
   assert [v.name for v in tf.get_collection(sparse_table.TABLES)] == [
