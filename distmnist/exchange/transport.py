@@ -19,19 +19,14 @@ _SMALL_BYTES = 1 << 20
 class Wire:
   """Carries this worker's tensors to the ps and back."""
 
-  def __init__(self, cluster, max_bundle_bytes=None, window=None):
+  def __init__(self, cluster, max_bundle_bytes=None):
     """
     Args:
       cluster: cluster.Cluster; without a ps nothing is sent.
       max_bundle_bytes: int, small tensors are joined up to this many bytes;
         None joins all.
-      window: int, how many messages may be on their way to a ps at a time, the
-        last tensors first, as a backward pass makes them first; None for all.
-        All at once share the link, so that each is complete only at the end,
-        and what needs a complete one has to wait for all.
     """
     self._max_bundle_bytes = max_bundle_bytes
-    self._window = window
     self._worker = cluster.compute_device
     self._dtype = tf.as_dtype(cluster.wire_dtype)
     self._has_ps = cluster.num_ps > 0
@@ -49,24 +44,31 @@ class Wire:
     routes = [(device, self._worker) for device in devices]
     return self._send(tensors, routes)
 
-  def to_ps(self, tensors, devices):
-    """Returns the worker's `tensors`, tensors[i] on devices[i]."""
+  def to_ps(self, tensors, devices, begins=None):
+    """Returns the worker's `tensors`, tensors[i] on devices[i].
+
+    Args:
+      tensors: list of tensors.
+      devices: list of str.
+      begins: dict that gets i -> the op before which tensors[i] is not sent:
+        what it has to wait for can be added later. None if it is never to wait.
+    """
     routes = [(self._worker, device) for device in devices]
-    return self._send(tensors, routes, is_guarded=True)
+    return self._send(tensors, routes, is_guarded=True, begins=begins)
 
   def push(self, tensor, device):
     """Returns the worker's `tensor`, of any size, on `device`."""
     if not self._has_ps:
       return tensor
     with tf.name_scope('wire'):
-      return self._send_packed([tensor], (self._worker, device), True, ())
+      return self._send_packed([tensor], (self._worker, device), True)
 
   def pull(self, tensor, device):
     """Returns `tensor`, of any size, from `device`, on the worker."""
     if not self._has_ps:
       return tensor
     with tf.name_scope('wire'):
-      return self._send_packed([tensor], (device, self._worker), False, ())
+      return self._send_packed([tensor], (device, self._worker), False)
 
   def size_of(self, dtype):
     """Returns the bytes of a number of `dtype` on the wire, an int."""
@@ -87,30 +89,22 @@ class Wire:
     """Returns `tensor`, or zeros if it is not finite: see nonfinite.py."""
     return nonfinite.guard(tensor, self._task_index)
 
-  def _send(self, tensors, routes, is_guarded=False):
+  def _send(self, tensors, routes, is_guarded=False, begins=None):
     if not self._has_ps:
       return list(tensors)
-    arrived, sent = [None] * len(tensors), {}
-    bundles = self.bundle(tensors, routes)
-    is_in_turn = self._window and is_guarded
+    arrived = [None] * len(tensors)
     with tf.name_scope('wire'):
-      for indices in reversed(bundles) if is_in_turn else bundles:
-        route = routes[indices[0]]
-        earlier = sent.setdefault(route, [])
-        packed = self._send_packed(
-          [tensors[i] for i in indices],
-          route,
-          is_guarded,
-          earlier[-self._window :][:1]
-          if is_in_turn and len(earlier) >= self._window
-          else (),
-        )
-        earlier.append(packed.op)
+      for indices in self.bundle(tensors, routes):
+        route, begin = routes[indices[0]], None
+        if begins is not None:
+          with tf.device(route[0]):
+            begin = tf.no_op('begin')
+          begins |= dict.fromkeys(indices, begin)
+        parts = [tensors[i] for i in indices]
+        packed = self._send_packed(parts, route, is_guarded, begin)
         with tf.device(route[1]):
-          parts = [packed]
-          if len(indices) > 1:
-            parts = split_like(packed, [tensors[i] for i in indices])
-        for i, part in zip(indices, parts, strict=True):
+          split = split_like(packed, parts) if len(parts) > 1 else [packed]
+        for i, part in zip(indices, split, strict=True):
           arrived[i] = part
     return arrived
 
@@ -137,8 +131,8 @@ class Wire:
       joined[key] = indices, held + size
     return bundles
 
-  def _send_packed(self, tensors, route, is_guarded, earlier):
-    """Sends tensors of one dtype as one, once the ops `earlier` have run.
+  def _send_packed(self, tensors, route, is_guarded, begin=None):
+    """Sends tensors of one dtype as one, after the op `begin` if there is one.
 
     Returns:
       The one tensor, at the end of the route.
@@ -152,8 +146,8 @@ class Wire:
         packed = tf.cast(packed, cast_dtype)
       if is_guarded and dtype.is_floating:
         packed = self.guard(packed)
-      if earlier:
-        with tf.control_dependencies(earlier):
+      if begin:
+        with tf.control_dependencies([begin]):
           packed = tf.identity(packed)
     with tf.device(target):
       # Without an op here it would be sent to each op that needs it.

@@ -39,7 +39,7 @@ _SYNC_BARRIER = flags.DEFINE_enum(
   'sync_sgd: what workers wait for. step: until all gradients are in and '
   'applied, then they pull. shard: each shard is applied, and pulled, as soon '
   'as its own gradients are in, while others are still pushed; variables are '
-  'then cut into shards of at most 2 MiB (--max_shard_mib). The result is the '
+  'then cut into shards of at most 1 MiB (--max_shard_mib). The result is the '
   'same; shard takes at most one gradient per worker in each update.',
 )
 _BARRIERS = {

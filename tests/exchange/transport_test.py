@@ -126,14 +126,27 @@ def test_small_tensors_are_joined_up_to_a_size():
   assert wire.bundle(values[:3], [0, 1, 0]) == [[0, 2], [1]]
 
 
-def test_at_most_two_pushes_are_on_the_way_to_a_ps(tf_session):
-  large = [1 << 18]
-  with tf.device(WORKER):
-    values = [tf.fill(large, 1.0 + i) for i in range(4)]
-  arrived = make_wire(window=2).to_ps(values, [PS[0], PS[0], PS[1], PS[0]])
-  # The last goes first, and what is for the other ps does not count.
-  waits = [
-    [op for x in tensor.op.inputs for op in x.op.control_inputs]
-    for tensor in arrived
-  ]
-  assert waits == [[arrived[3].op], [], [], []]
+def test_a_push_waits_for_what_its_begin_waits_for(make_cluster):
+  cluster = make_cluster(2, 1)
+  member = cluster.worker(0)
+  with tf.Graph().as_default():
+    with tf.device(member.compute_device):
+      values = [tf.fill([1 << 18], 1.0), tf.fill([2], 2.0), tf.fill([3], 3.0)]
+    with tf.device(PS[0]):
+      queue = tf.FIFOQueue(-1, tf.bool, ())
+      opened, put = queue.dequeue(), queue.enqueue(True)
+    begins = {}
+    way = transport.Wire(member)
+    arrived = way.to_ps(values, [PS[0], PS[1], PS[1]], begins)
+    # What travels together begins together.
+    assert sorted(begins) == [0, 1, 2]
+    assert begins[0] is not begins[1] is begins[2]
+    begins[1]._add_control_input(opened.op)
+    soon = tf.RunOptions(timeout_in_ms=500)
+    with tf.Session(cluster.servers[0].target) as session:
+      session.run(arrived[0], options=soon)
+      for i in (1, 2):
+        with pytest.raises(tf.errors.DeadlineExceededError):
+          session.run(arrived[i], options=soon)
+      session.run(put)
+      assert session.run(arrived[2]).tolist() == [3, 3, 3]

@@ -141,4 +141,4 @@ def test_a_barrier_a_shard_asks_for_small_shards(set_flags):
   member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
   assert sync_sgd.make(member).max_shard_bytes is None
   set_flags('--sync_barrier=shard')
-  assert sync_sgd.make(member).max_shard_bytes == 2 << 20
+  assert sync_sgd.make(member).max_shard_bytes == 1 << 20

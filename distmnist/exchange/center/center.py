@@ -118,15 +118,20 @@ class Center(model_variables.ModelVariables):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         parts += cut(tensor, shards)
     devices = [shard.device for shard in self._pulled_shards]
-    arrived = self._wire.to_ps(parts, devices)
+    arrived = self._push(parts, devices)
     pairs = list(zip([*arrived, *there], self.shards, strict=True))
     if not self.rows.is_apart:
       pairs += self.rows.push(tensors[end:])
     return pairs
 
+  def _push(self, parts, devices):
+    return self._wire.to_ps(parts, devices)
+
   def find_units(self):
     """Returns lists of indices into `shards`: each list arrives at once."""
-    return self._wire.bundle(self.shards, [s.device for s in self.shards])
+    routes = [(s.device, 'pushed') for s in self._pulled_shards]
+    routes += [(s.device, 'in place') for s in self._in_place]
+    return self._wire.bundle(self.shards, routes)
 
   def compute_gradients(self, optimizer, loss):
     """Computes g^i, and leaves out the views that the loss does not reach.

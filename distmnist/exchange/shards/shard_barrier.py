@@ -15,6 +15,12 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.rounds import sync_round
 from distmnist.exchange.shards import shard_round
 
+# How many units of a ps a worker may have on their way beyond the last one that
+# is updated. Were all sent at once, each would be whole only at the end, and no
+# pull could begin. And what a fast worker sends too early takes its share of
+# the link from the slower ones, whose gradients all wait for.
+_UNITS_AHEAD = 6
+
 
 class ShardBarrier:
   """The optimizer of a worker and its round, like sync_replicas.SyncReplicas.
@@ -67,14 +73,24 @@ class ShardBarrier:
     if not self._round.entry.is_lock_step:
       own_token = self._bring_once_computed(own_token, gradients)
     told = self._round.push_and_wait(pairs, own_token, mark_done)
-    taken = [None] * len(shards)
-    for number, unit in enumerate(units):
-      pushed = [self._round.pushed[i] for i in unit]
-      token = self._round.tokens.wait(number, pushed)
-      for i in unit:
-        taken[i] = token
+    taken = self._take_tokens(copies, shards, units)
     self._pull = copies.pull()
     return copies.bring(told, [copies.pull_after(taken), *taken])
+
+  def _take_tokens(self, copies, shards, units):
+    """Returns ops like `shards`, each of which takes its unit's token."""
+    taken, before = [None] * len(shards), {}
+    # A backward pass makes the last gradients first.
+    for number, unit in reversed(list(enumerate(units))):
+      pushed = [self._round.pushed[i] for i in unit]
+      token = self._round.tokens.wait(number, pushed)
+      earlier = before.setdefault(shards[unit[0]].device, [])
+      if len(earlier) >= _UNITS_AHEAD:
+        copies.hold(unit, earlier[-_UNITS_AHEAD])
+      earlier.append(token)
+      for i in unit:
+        taken[i] = token
+    return taken
 
   def _bring_once_computed(self, own_token, gradients):
     """Returns the token, on its ps, once the worker may ask for a place."""

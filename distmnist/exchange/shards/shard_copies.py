@@ -12,9 +12,7 @@ from distmnist.exchange.copies import local_copies
 
 # Smaller parts make for shorter ramps at both ends of a step, and for more
 # messages.
-PART_BYTES = 2 << 20
-# How many pushes are on their way to a ps at once; see docs/bytes_and_time.md.
-_WINDOW = 2
+PART_BYTES = 1 << 20
 
 
 class ShardCopies(local_copies.LocalCopies):
@@ -24,11 +22,25 @@ class ShardCopies(local_copies.LocalCopies):
 
   def __init__(self, cluster):
     super().__init__(cluster)
-    self._wire = transport.Wire(cluster, PART_BYTES, _WINDOW)
+    self._wire = transport.Wire(cluster, PART_BYTES)
+    self._begins = {}
 
   @property
   def variables(self):
     return [view for view, _ in self._pulled]
+
+  def _push(self, parts, devices):
+    return self._wire.to_ps(parts, devices, self._begins)
+
+  def hold(self, unit, op):
+    """Lets a message begin only once `op` has run; call after `to_shards`.
+
+    Args:
+      unit: list of int, the shards whose parts travel in it.
+      op: tf.Operation.
+    """
+    for begin in {self._begins[i] for i in unit if i in self._begins}:
+      begin._add_control_input(op)
 
   def pull_after(self, ops):
     """Returns the op by which the copies take the center.

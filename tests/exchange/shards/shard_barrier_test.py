@@ -12,7 +12,7 @@ from distmnist.exchange import sharding, transport
 from distmnist.exchange.rounds import given_parts, round_entry
 from distmnist.exchange.shards import places, unit_queues
 from distmnist.strategies import sync_sgd
-from tests.support import in_process
+from tests.support import background, in_process
 from tests.support import stepper as stepper_lib
 
 NUM_STEPS = 4
@@ -55,12 +55,54 @@ def test_the_bits_are_those_of_the_barrier_of_a_step(
     check_many_parts(cluster, monkeypatch, expected)
 
 
-def check_many_parts(cluster, monkeypatch, expected):
-  # Each element is a shard and a message of its own, and they go in turn.
+def cut_finely(monkeypatch):
+  """Makes each element a shard and a message of its own; they go in turn."""
   cut = functools.partial(sharding.sharded, max_bytes=4)
   monkeypatch.setattr(sharding, 'sharded', cut)
   monkeypatch.setattr(transport, '_SMALL_BYTES', 0)
+
+
+def check_many_parts(cluster, monkeypatch, expected):
+  cut_finely(monkeypatch)
   assert train(cluster, 'shard', 'momentum') == expected
+
+
+def count_pushes(cluster, size):
+  """Returns how many gradients each shard of a ps has got, a list of int."""
+  with tf.Graph().as_default(), tf.device('/job:ps/task:0/device:CPU:0'):
+    counts = [
+      tf.ConditionalAccumulator(
+        tf.float32, [1], shared_name=f'round/contributions_{i}'
+      ).num_accumulated()
+      for i in range(size)
+    ]
+    with tf.Session(cluster.servers[0].target) as session:
+      return session.run(counts)
+
+
+def test_a_fast_worker_pushes_six_shards_and_waits(make_cluster, monkeypatch):
+  cut_finely(monkeypatch)
+  cluster = make_cluster(1, 2)
+  stepper = stepper_lib.Stepper(
+    cluster,
+    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
+    size=9,
+  )
+  xs = np.arange(18.0).reshape(2, 9)
+  for _ in range(2):
+    for worker in range(2):
+      stepper.begin(worker, list(xs[worker]))
+    stepper.release(0)
+    background.wait_until(
+      lambda: sum(count_pushes(cluster, 9)) >= 6, lambda: 'no six shards'
+    )
+    assert not stepper.is_done(0)
+    # The last ones go first.
+    assert count_pushes(cluster, 9) == [0] * 3 + [1] * 6
+    stepper.release(1)
+    assert stepper.join(0)[:2] == stepper.join(1)[:2]
+  stepper.close()
+  cluster.reset()
 
 
 def train_with_a_backup(cluster, barrier):

@@ -14,19 +14,24 @@ def test_units_are_of_one_ps_and_what_stays_in_place_is_not_pulled(
     copies = shard_copies.ShardCopies(member)
     with sharding.sharded(2), copies.scope():
       tf.get_variable('large', [2, 1 << 18])
-      tf.get_variable('small', [4])
+      for name in ('small', 'smaller'):
+        tf.get_variable(name, [4])
       tf.get_variable(
         'there', [2], collections=['variables', model_variables.IN_PLACE]
       )
   units = copies.find_units()
-  assert sorted(i for unit in units for i in unit) == list(range(6))
+  assert sorted(i for unit in units for i in unit) == list(range(8))
   for unit in units:
     assert len({copies.shards[i].device for i in unit}) == 1
-  # A large shard alone, small ones of a ps together.
-  assert sorted(map(len, units)) == [1, 1, 2, 2]
+  # A large shard alone, small ones of a ps together, but what is not pushed.
+  assert sorted(map(len, units)) == [1, 1, 1, 1, 2, 2]
+  for i in (6, 7):
+    assert copies.shards[i].op.name.startswith('there')
+    assert [i] in units
   assert [v.op.name for v in copies.variables] == [
     'local_copy/large',
     'local_copy/small',
+    'local_copy/smaller',
   ]
 
 
