@@ -31,7 +31,7 @@ _MAX_SHARD_MIB = flags.DEFINE_float(
   'Largest shard in MiB, with --partitioner=fixed: a variable that would have '
   'larger ones is cut into more than one shard per ps, so that smaller parts '
   'of it are pushed, applied and pulled at a time. 0: one shard per ps. By '
-  'default 2 with --sync_barrier=shard, else 0.',
+  'default 1 with --sync_barrier=shard, else 0.',
   lower_bound=0,
 )
 _PLACEMENT = flags.DEFINE_enum(
@@ -118,9 +118,15 @@ def _get_whole_if_empty(getter, name, *args, **kwargs):
 
 def sharded_by_flags(num_ps, max_bytes=None):
   """As `sharded`, by flags; `max_bytes` is the rule's wish, an int or None."""
-  if _MAX_SHARD_MIB.value is not None:
-    max_bytes = int(_MAX_SHARD_MIB.value * (1 << 20)) or None
+  max_bytes = max_bytes_from_flags(max_bytes)
   return sharded(num_ps, _PARTITIONER.value, _FIXED_BYTES, max_bytes)
+
+
+def max_bytes_from_flags(wish):
+  """Returns the most bytes of a shard, an int; None for any, or the `wish`."""
+  if _MAX_SHARD_MIB.value is None:
+    return wish
+  return int(_MAX_SHARD_MIB.value * (1 << 20)) or None
 
 
 class LeastBytes:

@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.exchange import strategy
+from distmnist.exchange import sharding, strategy
 from distmnist.exchange.center import center
 from distmnist.exchange.rounds import sync_replicas
 from distmnist.exchange.shards import shard_barrier, shard_copies
@@ -42,10 +42,6 @@ _SYNC_BARRIER = flags.DEFINE_enum(
   'then cut into shards of at most 1 MiB (--max_shard_mib). The result is the '
   'same; shard takes at most one gradient per worker in each update.',
 )
-_BARRIERS = {
-  'step': (center.Center, sync_replicas.SyncReplicas),
-  'shard': (shard_copies.ShardCopies, shard_barrier.ShardBarrier),
-}
 
 
 def make(cluster):
@@ -59,7 +55,8 @@ def make(cluster):
       '--replicas_to_aggregate, or take --sync_barrier=step'
     )
   factor = worker_rates.factor_from_flags(cluster, num_replicas)
-  return SyncSgd(cluster, num_replicas, factor, barrier)
+  part_bytes = sharding.max_bytes_from_flags(shard_copies.PART_BYTES)
+  return SyncSgd(cluster, num_replicas, factor, barrier, part_bytes)
 
 
 class SyncSgd(strategy.Strategy):
@@ -74,13 +71,15 @@ class SyncSgd(strategy.Strategy):
     replicas_to_aggregate,
     gradient_factor=None,
     barrier='step',
+    part_bytes=shard_copies.PART_BYTES,
   ):
     """
     Args:
       cluster: cluster.Cluster.
       replicas_to_aggregate: int, R.
       gradient_factor: float, n lr_i / base, or None for 1.
-      barrier: str, a key of _BARRIERS.
+      barrier: str, as --sync_barrier.
+      part_bytes: int or None, see shard_copies.ShardCopies.
     """
     super().__init__(cluster)
     self.batches_per_update = replicas_to_aggregate
@@ -90,11 +89,12 @@ class SyncSgd(strategy.Strategy):
       self.overlaps_exchange = True
       self.refuses_tables_with = '--sync_barrier=shard'
       self.max_shard_bytes = shard_copies.PART_BYTES
-    # Without a ps there is nothing to pull.
-    make_center, self._barrier = _BARRIERS[
-      barrier if cluster.num_ps else 'step'
-    ]
-    self._center = make_center(cluster)
+    if barrier == 'shard' and cluster.num_ps:
+      self._center = shard_copies.ShardCopies(cluster, part_bytes)
+      self._barrier = shard_barrier.ShardBarrier
+    else:  # Without a ps there is nothing to pull.
+      self._center = center.Center(cluster)
+      self._barrier = sync_replicas.SyncReplicas
 
   def scope(self):
     return self._center.scope()

@@ -142,3 +142,13 @@ def test_a_barrier_a_shard_asks_for_small_shards(set_flags):
   assert sync_sgd.make(member).max_shard_bytes is None
   set_flags('--sync_barrier=shard')
   assert sync_sgd.make(member).max_shard_bytes == 1 << 20
+
+
+def test_small_shards_travel_together_up_to_the_largest(set_flags, tf_session):
+  member = cluster_lib.make_cluster(('p0:1',), ('w0:1', 'w1:1'), 'worker', 1)
+  set_flags('--sync_barrier=shard', '--max_shard_mib=0.0001')  # 104 bytes.
+  rule = sync_sgd.make(member)
+  with tf.device(member.device_setter()), rule.scope():
+    for name in 'abc':
+      tf.get_variable(name, [10])
+  assert rule._center.find_units() == [[0, 1], [2]]

@@ -20,9 +20,14 @@ class ShardCopies(local_copies.LocalCopies):
 
   _keeps_in_place = True
 
-  def __init__(self, cluster):
+  def __init__(self, cluster, part_bytes=PART_BYTES):
+    """
+    Args:
+      cluster: cluster.Cluster.
+      part_bytes: int, up to which small shards travel together; None for all.
+    """
     super().__init__(cluster)
-    self._wire = transport.Wire(cluster, PART_BYTES)
+    self._wire = transport.Wire(cluster, part_bytes)
     self._begins = {}
 
   @property
