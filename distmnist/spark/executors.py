@@ -17,6 +17,7 @@ from distmnist.storage import urls
 _log = logging.getLogger(__name__)
 
 _PATH_FLAGS = ('logdir', 'data_dir', 'resume')
+_DECIDES_DATA = 'data_dir', 'problem'
 _NO_PATHS = ('auto', 'never')
 
 
@@ -60,7 +61,8 @@ def describe_python(sc):
 def find_data_dir(train_flags, environ):
   """Returns --data_dir (list of str) for the executors, unless it is given.
 
-  On a real cluster, executors do not have our environment.
+  On a real cluster, executors do not have our environment. It is for images;
+  a --problem has data of its own.
 
   Args:
     train_flags: list of str.
@@ -70,7 +72,8 @@ def find_data_dir(train_flags, environ):
     cli.UsageError: DISTMNIST_DATA_DIR is a relative path.
   """
   path = environ.get('DISTMNIST_DATA_DIR')
-  if not path or command_line.find_value(train_flags, 'data_dir') is not None:
+  given = [command_line.find_value(train_flags, n) for n in _DECIDES_DATA]
+  if not path or any(value is not None for value in given):
     return []
   check_path('data_dir', path)
   return [f'--data_dir={path}']

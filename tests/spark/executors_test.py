@@ -47,7 +47,8 @@ def test_the_data_folder_of_the_driver_is_that_of_the_executors():
   environ = {'DISTMNIST_DATA_DIR': '/shared/data'}
   found = executors.find_data_dir(['--a=1'], environ)
   assert found == ['--data_dir=/shared/data']
-  assert executors.find_data_dir(['--data_dir=/x'], environ) == []
+  for given in ['--data_dir=/x'], ['--problem', 'mine.py']:
+    assert executors.find_data_dir(given, environ) == []
   assert executors.find_data_dir([], {}) == []
   with pytest.raises(cli.UsageError, match='--data_dir=data is relative'):
     executors.find_data_dir([], {'DISTMNIST_DATA_DIR': 'data'})
