@@ -6,12 +6,13 @@
 A batch has 256 examples with 26 ids each, drawn by Zipf's law (1.2) and spread
 over the table; rows have 64 numbers; Adagrad, two ps. `classic` is
 tf.nn.embedding_lookup on a variable split over the two ps under
-replica_device_setter; `tables` is layers.embedding under async_sgd. All servers
-are processes of their own on 127.0.0.1, each with one computing thread.
+replica_device_setter; `tables` is layers.embedding under async_sgd, and `ten`
+the same with ten steps a session.run. All servers are processes of their own on
+127.0.0.1, each with one computing thread.
 
-The processes run both kinds in turn, alternating which is first; a ratio is of
-neighbouring runs. The output has the medians of the repeats, the least and the
-largest ratio, and the bytes that a step moves.
+The processes run all kinds in turn, alternating which is first; a ratio is to
+the neighbouring run of `classic`. The output has the medians of the repeats,
+the least and the largest ratio, and the bytes that a step moves.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -30,12 +31,15 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.cluster import probing
 from distmnist.common import ports
+from distmnist.data import fed_rows
 from distmnist.exchange import sharding
+from distmnist.exchange.steps import fused_steps
 from distmnist.nn import layers, optimizers
 from distmnist.strategies import async_sgd
 
 BATCH, NUM_IDS, WIDTH, NUM_PS, RATE = 256, 26, 64, 2, 0.05
-KINDS = 'classic', 'tables'
+# The steps of a session.run.
+KINDS = {'classic': 1, 'tables': 1, 'ten': 10}
 # Batches drawn beforehand, and steps that are not counted.
 _NUM_BATCHES, _WARM_UP = 20, 10
 
@@ -49,12 +53,13 @@ def draw_ids(num_rows, worker):
 
 
 def build(kind, member, num_rows):
-  """Builds a step; returns (ids, train_op, bytes or None)."""
-  ids = tf.placeholder(tf.int64, [BATCH, NUM_IDS])
+  """Builds a run of steps; returns (ids to feed, fetches, bytes or None)."""
   start = tf.random_uniform_initializer(-0.1, 0.1)
   with tf.device(member.device_setter()):
     global_step = tf.train.get_or_create_global_step()
-    if kind == 'tables':
+    fed = fed_rows.build(BATCH * NUM_IDS - 1)
+    ids = tf.reshape(fed.row, [BATCH, NUM_IDS])
+    if kind != 'classic':
       rule = async_sgd.AsyncSgd(member)
       with sharding.sharded(NUM_PS), rule.scope():
         rows = layers.embedding(
@@ -66,7 +71,10 @@ def build(kind, member, num_rows):
         return optimizers.make_optimizer('adagrad', RATE)
 
       update = rule.minimize(loss, make_optimizer, global_step)
-      return ids, update.train_op, update.bytes_pulled + update.bytes_pushed
+      steps = {'global_step': update.train_op}
+      run = fused_steps.Steps(steps, KINDS[kind]).before_run(None)
+      num_bytes = update.bytes_pulled + update.bytes_pushed
+      return fed.fed, run.fetches, num_bytes
     table = tf.get_variable(
       'classic_table',
       [num_rows, WIDTH],
@@ -75,7 +83,7 @@ def build(kind, member, num_rows):
     )
     loss = build_loss(tf.nn.embedding_lookup(table, ids, 'mod'))
     optimizer = tf.train.AdagradOptimizer(RATE)
-    return ids, optimizer.minimize(loss, global_step), None
+    return fed.fed, optimizer.minimize(loss, global_step), None
 
 
 def build_loss(rows):
@@ -116,35 +124,42 @@ def work(hosts, index, num_rows, how, ready, told):
   batches, runs = draw_ids(num_rows, index), {}
   for kind in KINDS:
     with tf.Graph().as_default():
-      ids, train_op, moved = build(kind, member, num_rows)
+      fed, fetches, moved = build(kind, member, num_rows)
       if index == 0:
         with tf.Session(server.target) as first:
           first.run(tf.global_variables_initializer())
-      runs[kind] = tf.Session(server.target), ids, train_op, moved
+      runs[kind] = tf.Session(server.target), fed, fetches, moved
   for repeat in range(how[1]):
     for kind in KINDS if repeat % 2 else reversed(KINDS):
-      secs, moved = _run(*runs[kind], batches, how[0], ready)
+      rows = batches.reshape(-1, KINDS[kind], BATCH * NUM_IDS)
+      secs, moved = _run(*runs[kind], rows, how[0], ready)
       told.put((kind, secs, moved))
 
 
-def _run(session, ids, train_op, num_bytes, batches, num_steps, ready):
-  """Returns (seconds, bytes a step or 0) of `num_steps` steps."""
+def _run(session, fed, fetches, num_bytes, rows, num_steps, ready):
+  """Returns (seconds, bytes a step or 0) of `num_steps` steps.
 
-  def step(number):
-    session.run(train_op, {ids: batches[number % _NUM_BATCHES]})
+  Args:
+    session, fed, fetches, num_bytes: see `build`.
+    rows: int64 [runs, steps of a run, ids of a step].
+    num_steps: int.
+    ready: see `work`.
+  """
+
+  def run(steps):
+    for number in range(steps // rows.shape[1]):
+      session.run(fetches, {fed: rows[number % len(rows)]})
 
   ready.wait()
-  for number in range(_WARM_UP):
-    step(number)
+  run(_WARM_UP)
   ready.wait()
   start = time.perf_counter()
-  for number in range(num_steps):
-    step(number)
+  run(num_steps)
   secs = time.perf_counter() - start
   ready.wait()
   if num_bytes is None:
     return secs, 0
-  return secs, int(session.run(num_bytes, {ids: batches[0]}))
+  return secs, int(session.run(num_bytes, {fed: rows[0]}))
 
 
 def measure(num_workers, num_rows, num_steps, num_repeats):
@@ -183,16 +198,20 @@ def measure(num_workers, num_rows, num_steps, num_repeats):
 
 
 def compare(num_workers, num_rows, num_steps, num_repeats):
-  """Returns the line of a table: medians, and the ratio in each repeat."""
+  """Returns the line of a table: medians, and the ratios in each repeat."""
   found = measure(num_workers, num_rows, num_steps, num_repeats)
-  classic, tables = ([speed for speed, _ in found[kind]] for kind in KINDS)
-  ratios = [b / a for a, b in zip(classic, tables, strict=True)]
+  classic, *others = ([speed for speed, _ in found[kind]] for kind in KINDS)
   moved = statistics.median(moved for _, moved in found['tables'])
-  return (
-    f'{num_workers:7}  {num_rows:11,}  {statistics.median(classic):10,.0f}  '
-    f'{statistics.median(tables):10,.0f}  {statistics.median(ratios):5.2f} '
-    f'[{min(ratios):.2f} {max(ratios):.2f}]  {moved / 1000:9,.0f}'
-  )
+  cells = [
+    f'{num_workers:7}  {num_rows:11,}  {statistics.median(classic):9,.0f}'
+  ]
+  for speeds in others:
+    ratios = [b / a for a, b in zip(classic, speeds, strict=True)]
+    cells.append(
+      f'{statistics.median(speeds):8,.0f}  {statistics.median(ratios):5.2f} '
+      f'[{min(ratios):.2f} {max(ratios):.2f}]'
+    )
+  return '  '.join([*cells, f'{moved / 1000:9,.0f}'])
 
 
 def _parse_numbers(text):
@@ -207,7 +226,8 @@ def main():
   parser.add_argument('--repeats', type=int, default=5)
   given = parser.parse_args()
   print(
-    'workers         rows  classic/s    tables/s  ratio [min max]  KB a step'
+    'workers         rows  classic/s  tables/s  ratio [min  max]      ten/s'
+    '  ratio [min  max]  KB a step'
   )
   for num_workers in given.workers:
     for num_rows in given.rows:
