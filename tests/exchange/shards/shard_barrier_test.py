@@ -105,19 +105,19 @@ def test_a_fast_worker_pushes_six_shards_and_waits(make_cluster, monkeypatch):
   cluster.reset()
 
 
-def train_with_a_backup(cluster, barrier):
+def train_with_a_backup(cluster, barrier, size):
   """Returns the steps of 3 workers; 2 are in each round, and one is late."""
   stepper = stepper_lib.Stepper(
     cluster,
     lambda member: sync_sgd.SyncSgd(member, 2, barrier=barrier),
-    size=5,
+    size=size,
     optimizer='adam',
     rate=0.1,
   )
   rng = np.random.default_rng(4)
   steps = []
   for late in rng.integers(3, size=NUM_STEPS):
-    xs = rng.normal(size=(3, 5))
+    xs = rng.normal(size=(3, size))
     for worker in range(3):
       stepper.begin(worker, xs[worker])
     first = [worker for worker in range(3) if worker != late]
@@ -131,10 +131,16 @@ def train_with_a_backup(cluster, barrier):
 
 
 @pytest.mark.slow
-def test_with_a_backup_worker_the_bits_are_the_same(make_cluster):
-  cluster = make_cluster(2, 3)
-  expected = train_with_a_backup(cluster, 'step')
-  found = train_with_a_backup(cluster, 'shard')
+# With 9 shards of one ps, a worker that is late has not pushed all of them.
+@pytest.mark.parametrize(('num_ps', 'size'), [(2, 5), (1, 9)])
+def test_with_a_backup_worker_the_bits_are_the_same(
+  make_cluster, monkeypatch, num_ps, size
+):
+  cluster = make_cluster(num_ps, 3)
+  expected = train_with_a_backup(cluster, 'step', size)
+  if num_ps == 1:
+    cut_finely(monkeypatch)
+  found = train_with_a_backup(cluster, 'shard', size)
   assert found == expected
   assert [step.staleness for step in found] == [0, 0, 1] * NUM_STEPS
 
@@ -308,6 +314,31 @@ def test_of_two_each_may_be_lost_anywhere_and_no_shard_has_a_part_twice(make):
   assert stepper.step(1, [4, 4])[:2] == (9, 1)
   found = stepper.step_together([[8, 8], [4, 4]])
   assert found == [(10, 0, [1.5, 4.5])] * 2
+
+
+@pytest.mark.slow
+def test_one_that_is_lost_with_shards_held_back_pushes_the_rest(
+  make_stepper, make_cluster, monkeypatch
+):
+  cut_finely(monkeypatch)
+  stepper = make_stepper(
+    1,
+    2,
+    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
+    size=9,
+  )
+  cluster = make_cluster(1, 2)
+  stepper.begin(1, [4] * 9)
+  stepper.release(1)
+  background.wait_until(
+    lambda: sum(count_pushes(cluster, 9)) >= 6, lambda: 'no six shards'
+  )
+  kill(stepper, 1)
+  stepper.come_back(1)
+  # A gradient is -x, and the update 0.5 times the mean of both.
+  found = stepper.step_together([[4] * 9, [12] * 9])
+  assert found == [(1, 0, [4] * 3 + [2] * 6)] * 2
+  assert go_to(stepper, [3] * 9) == 2
 
 
 @pytest.mark.slow
