@@ -1,5 +1,6 @@
 """The graph of a training step: the model's loss, under an update rule."""
 
+import contextlib
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -90,15 +91,7 @@ def build_step_of(
     global_step = tf.train.get_or_create_global_step()
     state = model_state.ModelState(cluster, strategy.is_lock_step)
     state.activate()
-    sharded = sharding.sharded_by_flags(
-      cluster.num_ps, strategy.max_shard_bytes
-    )
-    with (
-      sharded,
-      rule_checks.open_scope(strategy),
-      _as_resources(),
-      noted.scope(),
-    ):
+    with _open_center(cluster, strategy), noted.scope():
       loss, metrics = build_loss(state)
     if strategy.needs_ps:  # Else whatever is trainable is trained.
       noted.check_made(tf.trainable_variables())
@@ -143,6 +136,14 @@ def _check_is_marked(strategy, table, average):
     )
   if average and not average.is_moved:
     raise NotImplementedError(f'{rule}: the moving averages would not move')
+
+
+@contextlib.contextmanager
+def _open_center(cluster, strategy):
+  """The scope in which a model gets its variables from the rule."""
+  sharded = sharding.sharded_by_flags(cluster.num_ps, strategy.max_shard_bytes)
+  with sharded, rule_checks.open_scope(strategy), _as_resources():
+    yield
 
 
 def _as_resources():

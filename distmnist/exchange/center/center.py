@@ -20,8 +20,6 @@ class Center(model_variables.ModelVariables):
   Lists of tensors are in the order of `views`; lists of shards are in the
   order of `shards`. `compute_gradients` takes the variables that the loss does
   not reach out of both: what is built from them is to be built after it.
-
-  Attributes: those of ModelVariables.
   """
 
   def __init__(self, cluster):
@@ -29,7 +27,7 @@ class Center(model_variables.ModelVariables):
     super().__init__(table_rows.Rows(cluster, wire))
     self._device = cluster.compute_device
     self._has_ps = cluster.num_ps > 0
-    self._wire = wire
+    self._wire, self._begins = wire, None  # See transport.Wire.to_ps.
     self._has_towers = len(cluster.tower_devices) > 1
 
   def _make_view(self, center, shards, name):
@@ -118,19 +116,16 @@ class Center(model_variables.ModelVariables):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         parts += cut(tensor, shards)
     devices = [shard.device for shard in self._pulled_shards]
-    arrived = self._push(parts, devices)
+    arrived = self._wire.to_ps(parts, devices, self._begins)
     pairs = list(zip([*arrived, *there], self.shards, strict=True))
     if not self.rows.is_apart:
       pairs += self.rows.push(tensors[end:])
     return pairs
 
-  def _push(self, parts, devices):
-    return self._wire.to_ps(parts, devices)
-
   def find_units(self):
     """Returns lists of indices into `shards`: each list arrives at once."""
-    routes = [(s.device, 'pushed') for s in self._pulled_shards]
-    routes += [(s.device, 'in place') for s in self._in_place]
+    num_pushed = len(self._pulled_shards)
+    routes = [(s.device, i < num_pushed) for i, s in enumerate(self.shards)]
     return self._wire.bundle(self.shards, routes)
 
   def compute_gradients(self, optimizer, loss):

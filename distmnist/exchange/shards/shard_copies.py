@@ -34,9 +34,6 @@ class ShardCopies(local_copies.LocalCopies):
   def variables(self):
     return [view for view, _ in self._pulled]
 
-  def _push(self, parts, devices):
-    return self._wire.to_ps(parts, devices, self._begins)
-
   def hold(self, unit, op):
     """Lets a message begin only once `op` has run; call after `to_shards`.
 
