@@ -96,6 +96,9 @@ def load(problem, name):
     return None
   with _reporting(problem, 'load'):  # They may be properties that fail.
     is_reader = streamed.is_reader(found)
+    is_empty = is_reader and found.num_examples < 1
+  if is_empty:
+    raise problem.error(f'load({name!r}) gave a reader without an example')
   if is_reader:
     return _read(problem, 'load', lambda _: found)
   if not isinstance(found, tuple) or len(found) != 2:

@@ -66,6 +66,10 @@ def test_a_batch_of_images_needs_no_file(set_flags):
       "x = np.ones(4)\n  return (x if split == 'train' else (x, x)), x",
       "load('validation') has another structure than the training data",
     ),
+    (
+      'return type("Reader", (), {"num_examples": 0, "read": None})()',
+      "load('train') gave a reader without an example",
+    ),
     ("return open('/no/such/file')", 'data.py:6, in load(): FileNotFoundErro'),
   ],
 )
