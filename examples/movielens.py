@@ -14,10 +14,10 @@ FILES = flags.DEFINE_string('files', 'ml-25m', 'The folder of ratings.csv.')
 
 def prepare():  # About one line in twenty is for the test.
   folder = pathlib.Path(FILES.value)
-  header, *lines = (folder / 'ratings.csv').read_bytes().splitlines(True)
+  lines = (folder / 'ratings.csv').read_bytes().splitlines(True)
   for split, is_test in {'train': False, 'test': True}.items():
-    part = [x for x in lines if (crc32(x) % 20 == 0) == is_test]
-    (folder / f'{split}.csv').write_bytes(b''.join([header, *part]))
+    part = [x for x in lines[1:] if (crc32(x) % 20 == 0) == is_test]
+    (folder / f'{split}.csv').write_bytes(b''.join(lines[:1] + part))
 
 
 def load(split):

@@ -96,6 +96,21 @@ def make(x, y, numbers=None):
   return found
 
 
+def walk(nest, path=''):
+  """Yields (path, leaf) in the order of tf.nest.flatten; a/b is b in a."""
+  if isinstance(nest, dict):
+    parts = [(key, nest[key]) for key in sorted(nest)]
+  elif hasattr(nest, '_fields'):
+    parts = zip(nest._fields, nest, strict=True)
+  elif isinstance(nest, (tuple, list)):
+    parts = enumerate(nest)
+  else:
+    yield path, nest
+    return
+  for key, part in parts:
+    yield from walk(part, f'{path}/{key}' if path else str(key))
+
+
 def _convert_lists(nest):
   """Returns the nest with an array in place of each list."""
   if isinstance(nest, _NOT_DENSE):  # A tuple, but of no arrays of examples.

@@ -15,9 +15,10 @@ from distmnist.exchange.tables import (
   new_rows,
   sparse_table,
 )
+from distmnist.nn import combiners
 
-COMBINERS = 'sum', 'mean', 'sqrtn'
-# The name of the op that fails for an id without a row.
+# The name of the op that fails for an id without a row, or for weights of
+# other ids.
 CHECK = 'check_ids'
 
 
@@ -41,8 +42,8 @@ def embedding(
     width: int, numbers per row.
     name: str, of the table: the same name in the same variable scope is the
       same table, which then has the same shape.
-    weights: float32 like `ids`, by which a combiner multiplies the rows; None
-      for 1.
+    weights: float32 like `ids`, or broadcast to a tensor of them, by which a
+      combiner multiplies the rows; None for 1.
     combiner: 'sum', 'mean' (over the sum of the weights) or 'sqrtn' (over the
       root of the sum of their squares) over the last axis of `ids`; zeros where
       there are no ids. None keeps each row, or means 'mean' if `ids` is ragged
@@ -70,15 +71,15 @@ def embedding(
       rows = look_up(ids)
       if combiner is None:
         return rows
-      return _combine_dense(rows, weights, combiner)
+      return combiners.combine_dense(rows, weights, combiner)
     if isinstance(ids, tf.SparseTensor):
       of, num = ids.indices[:, 0], ids.dense_shape[0]
-      weights = weights.values if weights is not None else None
     else:
       of, num = ids.value_rowids(), ids.nrows()
-      weights = weights.flat_values if weights is not None else None
-    values = look_up(ids.values)
-    combined = _combine(values, weights, combiner or 'mean', of, num)
+    weights = _find_values(weights, ids, name)
+    combined = combiners.combine_lists(
+      look_up(ids.values), weights, combiner or 'mean', of, num
+    )
     combined.set_shape([ids.shape[0], width])
     return combined
 
@@ -138,10 +139,10 @@ def _check_table(ids, num_rows, width, name, initializer):
 
 
 def _check_lists(ids, name, weights, combiner):
-  if combiner is not None and combiner not in COMBINERS:
+  if combiner is not None and combiner not in combiners.COMBINERS:
     raise ValueError(
-      f'embedding {name!r}: expected the combiner {", ".join(COMBINERS)} or '
-      f'None, not {combiner!r}'
+      f'embedding {name!r}: expected the combiner '
+      f'{", ".join(combiners.COMBINERS)} or None, not {combiner!r}'
     )
   is_tensor = isinstance(ids, tf.Tensor)
   if not is_tensor and ids.shape.rank != 2:
@@ -164,6 +165,34 @@ def _check_lists(ids, name, weights, combiner):
     )
   if is_tensor and combiner is None:
     raise ValueError(f'embedding {name!r}: weights need a combiner')
+  if weights.dtype != tf.float32 or not combiners.fits(weights, ids):
+    raise ValueError(
+      f'embedding {name!r}: expected weights of float32 {ids.shape}, like the '
+      f'ids, not of {weights.dtype.name} {weights.shape}'
+    )
+
+
+def _find_values(weights, ids, name):
+  """Returns the values [ids] of ragged or sparse weights; None for None."""
+  if weights is None:
+    return None
+  mine, theirs = (
+    x.indices if isinstance(x, tf.SparseTensor) else x.row_splits
+    for x in (ids, weights)
+  )
+  if mine is theirs:
+    return weights.values
+  is_same = tf.raw_ops.Equal(
+    x=tf.cast(mine, tf.int64),
+    y=tf.cast(theirs, tf.int64),
+    incompatible_shape_error=False,
+  )
+  message = f'the weights for the table {name} are not at the places of the ids'
+  checked = tf.raw_ops.Assert(
+    condition=tf.reduce_all(is_same), data=[message], name=CHECK
+  )
+  with tf.control_dependencies([checked]):
+    return tf.identity(weights.values)
 
 
 def _look_up_ids(table, num_rows, name, ids):
@@ -217,34 +246,3 @@ def _look_up(find, width, ids):
   rows = tf.reshape(rows, shape)
   rows.set_shape([*ids.shape, width])
   return rows
-
-
-def _combine_dense(rows, weights, combiner):
-  """[..., ids, width] -> [..., width]."""
-  if weights is None:
-    weights = tf.ones(tf.shape(rows)[:-1], rows.dtype)
-  total = tf.reduce_sum(rows * weights[..., tf.newaxis], -2)
-  if combiner == 'sum':
-    return total
-  return _divide(total, tf.reduce_sum(_weigh(weights, combiner), -1), combiner)
-
-
-def _combine(rows, weights, combiner, of, num):
-  """Combines rows [ids, width]; `of`, int64 [ids], gives each row's example."""
-  if weights is None:
-    weights = tf.ones(tf.shape(rows)[:1], rows.dtype)
-  total = tf.math.unsorted_segment_sum(rows * weights[:, tf.newaxis], of, num)
-  if combiner == 'sum':
-    return total
-  sums = tf.math.unsorted_segment_sum(_weigh(weights, combiner), of, num)
-  return _divide(total, sums, combiner)
-
-
-def _weigh(weights, combiner):
-  return weights if combiner == 'mean' else weights**2
-
-
-def _divide(total, sums, combiner):
-  if combiner == 'sqrtn':
-    sums = tf.sqrt(sums)
-  return tf.math.divide_no_nan(total, sums[..., tf.newaxis])

@@ -20,6 +20,16 @@ def test_a_split_is_cut_and_packed_as_its_nest_is():
   assert (shapes.x['a'], shapes.y) == ((5,), (5,))
 
 
+def test_a_leaf_has_the_name_of_its_path():
+  found = split.Split({'b': 1, 'a': (2, 3)}, 4)
+  assert [*split.walk(found)] == [
+    *(('x/a/0', 2), ('x/a/1', 3)),
+    *(('x/b', 1), ('y', 4)),
+  ]
+  assert [leaf for _, leaf in split.walk(found)] == found.arrays()
+  assert [*split.walk(5)] == [('', 5)]
+
+
 def test_numbers_are_of_a_graphs_type_and_text_is_bytes():
   found = split.make((np.ones(2), [[1, 2], [3, 4]]), ['ja', 'né'])
   assert [a.dtype for a in found.arrays()] == [np.float32, np.int64, object]

@@ -15,7 +15,7 @@ from distmnist.exchange.tables import (
   new_rows,
   sparse_table,
 )
-from distmnist.nn import embeddings, layers
+from distmnist.nn import combiners, layers
 
 LISTS = [[3, 3, 70], [], [99]]
 WEIGHTS = [[1.0, 2.0, 0.5], [], [4.0]]
@@ -49,7 +49,7 @@ def test_lists_of_ids_are_combined(tf_session, is_under_rule, kind):
   if kind == 'sparse':
     ids, weights = ids.to_sparse(), weights.to_sparse()
   the_center = center.Center(cluster_lib.Cluster())
-  ways = list(itertools.product(embeddings.COMBINERS, [None, weights]))
+  ways = list(itertools.product(combiners.COMBINERS, [None, weights]))
   with the_center.scope() if is_under_rule else tf.name_scope('alone'):
     found = [
       layers.embedding(ids, 100, 2, 'table', given, combiner)
@@ -70,7 +70,7 @@ def test_lists_of_ids_are_combined(tf_session, is_under_rule, kind):
 def test_a_tensor_of_ids_keeps_its_shape(tf_session):
   ids = np.array([[[1, 2], [3, 3]]], np.int16)
   divisors = {'sum': 1, 'mean': 2, 'sqrtn': 2**0.5}
-  assert {*divisors} == {*embeddings.COMBINERS}
+  assert {*divisors} == {*combiners.COMBINERS}
   tensors = {
     combiner: layers.embedding(
       tf.constant(ids), 100, 2, 'table', None, combiner
@@ -86,6 +86,25 @@ def test_a_tensor_of_ids_keeps_its_shape(tf_session):
     assert tensor.shape.as_list() == list(expected[name].shape)
     found = tf_session.run(tensor)
     np.testing.assert_allclose(found, expected[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['ragged', 'sparse'])
+def test_weights_of_other_places_are_an_error(tf_session, kind):
+  ids, weights = (
+    tf.ragged.constant(x, ragged_rank=1)
+    for x in (LISTS, [[1.0, 2.0], [0.5], [4.0]])
+  )
+  # As many, but the third is of another example.
+  few = tf.ragged.constant([[5.0], [], []], ragged_rank=1)
+  if kind == 'sparse':
+    ids, weights, few = ids.to_sparse(), weights.to_sparse(), few.to_sparse()
+  for given in weights, few:
+    found = layers.embedding(ids, 100, 2, 'user', given, 'sum')
+    tf_session.run(tf.global_variables_initializer())
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+      tf_session.run(found)
+    text = ' '.join(caught.value.message.split())
+    assert '[the weights for the table user are not at the places' in text
 
 
 @pytest.mark.parametrize('wrong', [-1, 100, 2**40])
@@ -137,6 +156,14 @@ def test_an_id_without_a_row_is_named(tf_session, wrong):
     (
       {'weights': [1.0], 'combiner': 'sum'},
       'expected weights of the same kind as the ids, not list',
+    ),
+    (
+      {'weights': tf.int32, 'combiner': 'sum'},
+      'expected weights of float32 (3,), like the ids, not of int32 (3,)',
+    ),
+    (
+      {'weights': tf.ones([1, 3]), 'combiner': 'sum'},
+      'expected weights of float32 (3,), like the ids, not of float32 (1, 3)',
     ),
   ],
 )

@@ -57,3 +57,19 @@ def test_ratings_of_movielens(tmp_path):
   )
   # By the mean alone it would be 1.5.
   assert float(re.search(r'^test rmse +(\S+)', out, re.M)[1]) < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('ratings', 'message'),
+  [
+    ('', "train.csv has no column 'movieId': it has none"),
+    ('userId,movieId,rating\n', "load('train') gave a reader without an exam"),
+  ],
+)
+def test_a_file_without_ratings_is_one_line(tmp_path, ratings, message):
+  (tmp_path / 'ratings.csv').write_text(ratings)
+  words = 'train', '--problem=examples/movielens.py', f'--files={tmp_path}'
+  programs.run_forked(*words, '--download_only')
+  _, errors = programs.run_forked(*words, code=2)
+  assert message in errors.splitlines()[-1]

@@ -96,6 +96,9 @@ def load(problem, name):
     return None
   with _reporting(problem, 'load'):  # They may be properties that fail.
     is_reader = streamed.is_reader(found)
+    is_empty = is_reader and found.num_examples < 1
+  if is_empty:
+    raise problem.error(f'load({name!r}) gave a reader without an example')
   if is_reader:
     return _read(problem, 'load', lambda _: found)
   if not isinstance(found, tuple) or len(found) != 2:
@@ -162,13 +165,13 @@ def _check_alike(problem, train, other, name):
       f'load({name!r}) has the classes {", ".join(theirs)}, but the training '
       f'data have {", ".join(mine)}: give all readers the same classes=[...]'
     )
-  for mine, theirs in zip(
-    train.spec.arrays(), other.spec.arrays(), strict=True
+  for (path, mine), theirs in zip(
+    split_lib.walk(train.spec), other.spec.arrays(), strict=True
   ):
     if mine != theirs:
       raise problem.error(
-        f'load({name!r}) has an array of {theirs.dtype.name} '
-        f'{theirs.shape.as_list()} where the training data have '
-        f'{mine.dtype.name} {mine.shape.as_list()}: give all examples one type '
-        'and shape, and pad those of different lengths'
+        f'load({name!r}) has {theirs.dtype.name} {theirs.shape.as_list()} as '
+        f'{path} where the training data have {mine.dtype.name} '
+        f'{mine.shape.as_list()}: give all examples one type and shape, such '
+        'as by with_types() of a csv.Reader, and pad those of different lengths'
       )

@@ -5,6 +5,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
+from distmnist.data import split as split_lib
 from distmnist.serving import signature
 from distmnist.training.problems import problem_data, problem_module
 
@@ -81,7 +82,7 @@ def build(problem, spec):
       served.
   """
   inputs = {}
-  for path, leaf in _walk(spec):
+  for path, leaf in split_lib.walk(spec):
     name = leaf.name or path or 'x'
     if name in inputs:
       raise problem.error(f'spec() has two inputs called {name!r}')
@@ -126,13 +127,13 @@ def _call(problem):
 
 def _describe(spec):
   return signature.describe(
-    {leaf.name or path or 'x': leaf for path, leaf in _walk(spec)}
+    {leaf.name or path or 'x': leaf for path, leaf in split_lib.walk(spec)}
   )
 
 
 def _name_outputs(problem, built):
   """Returns {name: tensor [n, ...]} for what the model has built."""
-  leaves = {path or 'outputs': leaf for path, leaf in _walk(built)}
+  leaves = {path or 'outputs': leaf for path, leaf in split_lib.walk(built)}
   outputs = problem.call_optional('serve', built, default=leaves)
   if not isinstance(outputs, dict) or not outputs:
     raise problem.error(
@@ -166,18 +167,3 @@ def _check_graph(problem):
         f'the graph calls Python ({op.name}), which is not in a SavedModel: '
         'do without tf.py_function where is_training is False'
       )
-
-
-def _walk(nest, path=''):
-  """Yields (path, leaf) in the order of tf.nest.flatten; a/b is b in a."""
-  if isinstance(nest, dict):
-    parts = [(key, nest[key]) for key in sorted(nest)]
-  elif hasattr(nest, '_fields'):
-    parts = zip(nest._fields, nest, strict=True)
-  elif isinstance(nest, (tuple, list)):
-    parts = enumerate(nest)
-  else:
-    yield path, nest
-    return
-  for key, part in parts:
-    yield from _walk(part, f'{path}/{key}' if path else str(key))

@@ -22,8 +22,9 @@ _PS_MEMORY_MIB = flags.DEFINE_integer(
   None,
   'MiB of memory that each ps may fill with sparse tables and what the '
   'optimizer keeps beside them: a model that needs more is refused before it '
-  'starts. By default all ps together may fill the memory of this machine if '
-  'they all run on it; otherwise there is no limit.',
+  'starts. By default all ps together, or without a ps the process that '
+  'trains, may fill the memory of this machine; ps on other machines have no '
+  'limit.',
   lower_bound=1,
 )
 _LOCAL = '127.0.0.1', 'localhost', '::1'
@@ -45,13 +46,15 @@ def check(cluster):
     return
   optimizer = optimizers.base_rate_from_flags()[0].split()[0]
   sizes = _find_sizes(1 + sparse_updates.NUM_SLOTS.get(optimizer, 0))
-  needed = sum(sizes.values()) / cluster.num_ps
+  num_ps = cluster.num_ps
+  needed = sum(sizes.values()) / max(1, num_ps)
   if needed > limit:
     largest = max(sizes, key=sizes.get)
     raise cli.UsageError(
       f'the sparse tables, of which {largest!r} is the largest, take '
-      f'{needed / 2**20:,.0f} MiB on each of {cluster.num_ps} ps with '
-      f'--optimizer={optimizer}, but the limit is {limit / 2**20:,.0f} '
+      f'{needed / 2**20:,.0f} MiB '
+      + (f'on each of {num_ps} ps' if num_ps else 'in this process')
+      + f' with --optimizer={optimizer}, but the limit is {limit / 2**20:,.0f} '
       '(--ps_memory_mib): take more ps with memory of their own, fewer or '
       'narrower rows, or sgd, which keeps nothing beside them'
     )
@@ -98,15 +101,16 @@ def describe_growth(num_ps):
 
 
 def _find_limit(cluster):
-  """Returns the bytes that each ps may use, or None if unknown."""
-  if not cluster.num_ps:
-    return None
+  """Returns the bytes that each ps may use, or None if unknown.
+
+  Without a ps it is what this process may use.
+  """
   if _PS_MEMORY_MIB.value is not None:
     return _PS_MEMORY_MIB.value * 2**20
   hosts = [host.rpartition(':')[0].strip('[]') for host in cluster.ps_hosts]
   if not all(host in _LOCAL for host in hosts):
     return None
-  return read_memory() / cluster.num_ps
+  return read_memory() / max(1, cluster.num_ps)
 
 
 def read_memory():

@@ -54,12 +54,21 @@ def test_a_batch_of_images_needs_no_file(set_flags):
     ('return np.ones(3), np.ones(2)', "load('train'): its arrays have 2, 3 e"),
     (
       "n = 2 if split == 'train' else 3\n  return np.ones([4, n]), np.ones(4)",
-      "load('validation') has an array of float32 [3] where the training data "
-      'have float32 [2]: give all examples one type and shape, and pad those',
+      "load('validation') has float32 [3] as x where the training data have "
+      'float32 [2]: give all examples one type and shape, such as by with_type',
+    ),
+    (
+      "x = np.ones(4, int if split == 'train' else float)\n"
+      "  return {'user': np.ones(4), 'film': x}, np.ones(4)",
+      "load('validation') has float32 [] as x/film where the training data ha",
     ),
     (
       "x = np.ones(4)\n  return (x if split == 'train' else (x, x)), x",
       "load('validation') has another structure than the training data",
+    ),
+    (
+      'return type("Reader", (), {"num_examples": 0, "read": None})()',
+      "load('train') gave a reader without an example",
     ),
     ("return open('/no/such/file')", 'data.py:6, in load(): FileNotFoundErro'),
   ],

@@ -42,7 +42,8 @@ def test_ps_of_this_machine_share_its_memory(
   with pytest.raises(cli.UsageError, match='on each of 2 ps'):
     table_memory.check(make('127.0.0.1:1', 'localhost:2'))
   table_memory.check(make('127.0.0.1:1', 'elsewhere:1'))
-  table_memory.check(cluster_lib.Cluster())
+  with pytest.raises(cli.UsageError, match='take 6 MiB in this process with'):
+    table_memory.check(cluster_lib.Cluster())
 
 
 def test_memory_is_that_of_the_container(monkeypatch, tmp_path):

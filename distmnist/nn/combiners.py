@@ -1,0 +1,71 @@
+"""Combines the rows of each example: their weighted sum, or a mean.
+
+With the rows r_i of an example and their weights w_i:
+
+  sum     sum_i w_i r_i
+  mean    sum / sum_i w_i
+  sqrtn   sum / sqrt(sum_i w_i^2)
+
+and zeros where the divisor is 0.
+"""
+
+import tensorflow.compat.v1 as tf
+
+COMBINERS = 'sum', 'mean', 'sqrtn'
+
+
+def fits(weights, ids):
+  """Whether weights can be broadcast to the shape of ids, as far as known."""
+  try:
+    found = tf.broadcast_static_shape(weights.shape, ids.shape)
+  except ValueError:
+    return False
+  return found.is_compatible_with(ids.shape)
+
+
+def combine_dense(rows, weights, combiner):
+  """[..., ids, width] -> [..., width].
+
+  Args:
+    rows: float32.
+    weights: float32, which can be broadcast to [..., ids]; None for 1.
+    combiner: one of COMBINERS.
+  """
+  shape = tf.shape(rows)[:-1]
+  if weights is None:
+    weights = tf.ones(shape, rows.dtype)
+  else:
+    weights = tf.broadcast_to(weights, shape)  # Each row counts in a mean.
+  total = tf.reduce_sum(rows * weights[..., tf.newaxis], -2)
+  if combiner == 'sum':
+    return total
+  return _divide(total, tf.reduce_sum(_weigh(weights, combiner), -1), combiner)
+
+
+def combine_lists(rows, weights, combiner, of, num):
+  """[ids, width] -> [num, width].
+
+  Args:
+    rows: float32.
+    weights: float32 [ids]; None for 1.
+    combiner: one of COMBINERS.
+    of: int64 [ids], each row's example.
+    num: int64 [], the number of examples.
+  """
+  if weights is None:
+    weights = tf.ones(tf.shape(rows)[:1], rows.dtype)
+  total = tf.math.unsorted_segment_sum(rows * weights[:, tf.newaxis], of, num)
+  if combiner == 'sum':
+    return total
+  sums = tf.math.unsorted_segment_sum(_weigh(weights, combiner), of, num)
+  return _divide(total, sums, combiner)
+
+
+def _weigh(weights, combiner):
+  return weights if combiner == 'mean' else weights**2
+
+
+def _divide(total, sums, combiner):
+  if combiner == 'sqrtn':
+    sums = tf.sqrt(sums)
+  return tf.math.divide_no_nan(total, sums[..., tf.newaxis])
