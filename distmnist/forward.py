@@ -6,15 +6,18 @@ It reads metrics.jsonl of each task from the first line on, and ends when
 nothing of the run is left; `launch --loggers=wandb` runs it alongside a run.
 """
 
+import logging
 import signal
 import threading
 
 from absl import flags
 
-from distmnist.common import cli, registry
-from distmnist.common.names import CHIEF, LOGGERS
+from distmnist.common import cli, console, registry
+from distmnist.common.names import CHIEF, FORWARD, LOGGERS
 from distmnist.logdir import find_run
 from distmnist.watching import forwarding, watched_run
+
+_log = logging.getLogger(FORWARD)  # It may run as __main__.
 
 _LOGGER = flags.DEFINE_enum(
   'logger', None, registry.names(LOGGERS), 'Where the metrics go. Required.'
@@ -40,6 +43,12 @@ def main():
   is_told = threading.Event()
   end_when_told(is_told)
   run = watched_run.WatchedRun(logdir)
+  console.print_logs(console.print_to_stderr)
+  # Its server may take minutes to answer.
+  _log.info(
+    f'forwarding {logdir} to {_LOGGER.value}; Ctrl-C ends it once what is there'
+    ' is delivered, a second one at once'
+  )
   forward(run, lambda: module.make(logdir, forwarding.find_flags(run)), is_told)
 
 

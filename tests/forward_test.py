@@ -32,6 +32,24 @@ def worker(tmp_path):
   return worker
 
 
+def test_before_a_server_is_asked_a_line_says_which(
+  set_flags, worker, tmp_path, monkeypatch, capsys
+):
+  worker.write('end', ok=True, text='')
+  logger = Logger()
+
+  def make(logdir, flags):
+    assert f'forwarding {logdir} to wandb; Ctrl-C' in capsys.readouterr().err
+    return logger
+
+  module = types.SimpleNamespace(check=lambda: None, make=make)
+  monkeypatch.setattr(forward.registry, 'load', lambda *_: module)
+  monkeypatch.setattr(forward, 'end_when_told', lambda _: None)
+  set_flags(f'--logdir={tmp_path}', '--logger=wandb')
+  forward.main()
+  assert logger.is_good
+
+
 @pytest.mark.parametrize('ok', [True, False])
 def test_a_run_that_has_ended_goes_whole(worker, tmp_path, ok):
   worker.write('end', ok=ok, text='')
