@@ -33,11 +33,12 @@ def main():
 
   Raises:
     cli.UsageError: a flag is wrong.
-    cli.RunError: the package of the logger is not installed.
+    cli.RunError: there is no run, or the package of the logger is missing.
   """
   if not _LOGGER.value:
     raise cli.UsageError('--logger is missing: say where the metrics go')
-  logdir = find_run.folder_from_flags()
+  # A launcher has written its first line before it starts this program.
+  logdir = find_run.from_flags().logdir
   module = registry.load(LOGGERS, _LOGGER.value)
   module.check()
   is_told = threading.Event()

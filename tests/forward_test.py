@@ -108,6 +108,12 @@ def test_a_logger_is_needed(set_flags, tmp_path):
     forward.main()
 
 
+def test_a_folder_without_a_run_is_not_waited_for(set_flags, tmp_path):
+  set_flags(f'--logdir={tmp_path}/none', '--logger=mlflow')
+  with pytest.raises(cli.RunError, match='none: no such folder'):
+    forward.main()
+
+
 def test_a_second_ctrl_c_ends_it_though_the_logger_hangs():
   program = (
     'import os, signal, threading\n'
