@@ -6,15 +6,18 @@ It reads metrics.jsonl of each task from the first line on, and ends when
 nothing of the run is left; `launch --loggers=wandb` runs it alongside a run.
 """
 
+import logging
 import signal
 import threading
 
 from absl import flags
 
-from distmnist.common import cli, registry
-from distmnist.common.names import CHIEF, LOGGERS
+from distmnist.common import cli, console, registry
+from distmnist.common.names import CHIEF, FORWARD, LOGGERS
 from distmnist.logdir import find_run
 from distmnist.watching import forwarding, watched_run
+
+_log = logging.getLogger(FORWARD)  # It may run as __main__.
 
 _LOGGER = flags.DEFINE_enum(
   'logger', None, registry.names(LOGGERS), 'Where the metrics go. Required.'
@@ -30,16 +33,23 @@ def main():
 
   Raises:
     cli.UsageError: a flag is wrong.
-    cli.RunError: the package of the logger is not installed.
+    cli.RunError: there is no run, or the package of the logger is missing.
   """
   if not _LOGGER.value:
     raise cli.UsageError('--logger is missing: say where the metrics go')
-  logdir = find_run.folder_from_flags()
+  # A launcher has written its first line before it starts this program.
+  logdir = find_run.from_flags().logdir
   module = registry.load(LOGGERS, _LOGGER.value)
   module.check()
   is_told = threading.Event()
   end_when_told(is_told)
   run = watched_run.WatchedRun(logdir)
+  console.print_logs(console.print_to_stderr)
+  # Its server may take minutes to answer.
+  _log.info(
+    f'forwarding {logdir} to {_LOGGER.value}; Ctrl-C ends it once what is there'
+    ' is delivered, a second one at once'
+  )
   forward(run, lambda: module.make(logdir, forwarding.find_flags(run)), is_told)
 
 

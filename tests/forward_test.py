@@ -32,6 +32,24 @@ def worker(tmp_path):
   return worker
 
 
+def test_before_a_server_is_asked_a_line_says_which(
+  set_flags, worker, tmp_path, monkeypatch, capsys
+):
+  worker.write('end', ok=True, text='')
+  logger = Logger()
+
+  def make(logdir, flags):
+    assert f'forwarding {logdir} to wandb; Ctrl-C' in capsys.readouterr().err
+    return logger
+
+  module = types.SimpleNamespace(check=lambda: None, make=make)
+  monkeypatch.setattr(forward.registry, 'load', lambda *_: module)
+  monkeypatch.setattr(forward, 'end_when_told', lambda _: None)
+  set_flags(f'--logdir={tmp_path}', '--logger=wandb')
+  forward.main()
+  assert logger.is_good
+
+
 @pytest.mark.parametrize('ok', [True, False])
 def test_a_run_that_has_ended_goes_whole(worker, tmp_path, ok):
   worker.write('end', ok=ok, text='')
@@ -87,6 +105,12 @@ def test_who_is_told_ends_after_what_is_there(worker, tmp_path):
 def test_a_logger_is_needed(set_flags, tmp_path):
   set_flags(f'--logdir={tmp_path}')
   with pytest.raises(cli.UsageError, match='--logger is missing: say where'):
+    forward.main()
+
+
+def test_a_folder_without_a_run_is_not_waited_for(set_flags, tmp_path):
+  set_flags(f'--logdir={tmp_path}/none', '--logger=mlflow')
+  with pytest.raises(cli.RunError, match='none: no such folder'):
     forward.main()
 
 

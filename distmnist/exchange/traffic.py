@@ -61,6 +61,8 @@ class Traffic:
   def compute_helps(self, bytes_per_sec):
     """Returns [(what would help, least seconds of a step then)].
 
+    What saves less than 1 % is left out.
+
     Args:
       bytes_per_sec: float, B, of the link of each host.
     """
@@ -72,10 +74,12 @@ class Traffic:
       'a ps more': {'share_of_ps': [of_all / more] * more},
       'half the bytes': {'pulled': self.pulled / 2, 'pushed': self.pushed / 2},
     }
-    return [
+    now = self.compute_step_secs(bytes_per_sec)
+    each = (
       (name, dataclasses.replace(self, **how).compute_step_secs(bytes_per_sec))
       for name, how in changes.items()
-    ]
+    )
+    return [(name, secs) for name, secs in each if secs < 0.99 * now]
 
   def with_rows(self, pulled, pushed):
     """Returns this Traffic plus rows of tables, spread evenly over the ps.

@@ -9,7 +9,7 @@ from distmnist.storage import paths, urls
 from distmnist.watching import metrics_file, watched_run
 
 
-def folder_from_flags():
+def _folder_from_flags():
   """Returns the folder of the run, a str: a path or the address of a store.
 
   Raises:
@@ -26,10 +26,10 @@ def from_flags():
   """Returns the watched_run.WatchedRun of --logdir.
 
   Raises:
-    cli.UsageError: see `folder_from_flags`.
+    cli.UsageError: see `_folder_from_flags`.
     cli.RunError: no run has written there.
   """
-  logdir = folder_from_flags()
+  logdir = _folder_from_flags()
   found = watched_run.WatchedRun(logdir)
   state = found.look()
   if not state.tasks and not state.launcher:

@@ -18,9 +18,7 @@ _MAX_CHARS = 500
 def check():
   """Raises cli.RunError if MLflow is not installed."""
   if importlib.util.find_spec('mlflow') is None:
-    raise cli.RunError(
-      '--loggers=mlflow: MLflow is not installed: pip install distmnist[mlflow]'
-    )
+    raise cli.RunError('MLflow is not installed: pip install distmnist[mlflow]')
 
 
 def _name(task, name):

@@ -12,9 +12,7 @@ from distmnist.common import cli
 def check():
   """Raises cli.RunError if wandb is not installed."""
   if importlib.util.find_spec('wandb') is None:
-    raise cli.RunError(
-      '--loggers=wandb: wandb is not installed: pip install distmnist[wandb]'
-    )
+    raise cli.RunError('wandb is not installed: pip install distmnist[wandb]')
 
 
 class Logger:

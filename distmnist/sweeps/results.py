@@ -1,5 +1,9 @@
 """The result of a trial, from its report, and the metric that judges it."""
 
+import sys
+
+from distmnist.common import cli
+
 # What a trial's result takes from train's report.json, besides the metric that
 # judges it: 'judged_by', and that metric's values in validation and test.
 _REPORTED = 'final_cost', 'global_step', 'images_per_sec'
@@ -7,21 +11,31 @@ _JUDGED_BY = '+accuracy'  # if a report does not say
 
 
 def is_number(value):
-  return isinstance(value, (int, float)) and not isinstance(value, bool)
+  """Whether a value of any type is a number that a float can hold."""
+  return (
+    isinstance(value, (int, float))
+    and not isinstance(value, bool)
+    and abs(value) <= sys.float_info.max
+  )
 
 
 def is_result(value):
+  """Whether a value of any type is one that `take` may have returned."""
   if not isinstance(value, dict):
     return False
   metric = value.get('judged_by', _JUDGED_BY)
   if not isinstance(metric, str) or metric[:1] not in ('+', '-'):
     return False
-  known = *_REPORTED, *_name_metric(metric)
-  return all(
-    name == 'judged_by'
-    or name in known
-    and (number is None or is_number(number))
-    for name, number in value.items()
+  validation, test = _name_metric(metric)
+  return (
+    value.keys() <= {'judged_by', validation, test, *_REPORTED}
+    and is_number(value.get(test))
+    and isinstance(value.get('global_step', 0), int | None)
+    and all(
+      number is None or is_number(number)
+      for name, number in value.items()
+      if name != 'judged_by'
+    )
   )
 
 
@@ -38,10 +52,18 @@ def read_metric(results):
   Returns:
     str, 'validation_' and the metric's name if all have it, else 'test_' and
     its name; int, 1 if higher is better, -1 if lower is.
+
+  Raises:
+    cli.RunError: they are not all judged by the same metric.
   """
-  metric = _JUDGED_BY
-  for result in results:
-    metric = result.get('judged_by', _JUDGED_BY)
+  judged_by = sorted({r.get('judged_by', _JUDGED_BY) for r in results})
+  if len(judged_by) > 1:
+    raise cli.RunError(
+      f'some trials are judged by {judged_by[0]!r} and others by'
+      f' {judged_by[1]!r}: `best` of the problem has changed since the sweep'
+      ' began; give another --sweep_dir, which runs all trials anew'
+    )
+  metric = judged_by[0] if judged_by else _JUDGED_BY
   validation, test = _name_metric(metric)
   has_all = results and all(r.get(validation) is not None for r in results)
   return validation if has_all else test, 1 if metric[0] == '+' else -1

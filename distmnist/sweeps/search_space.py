@@ -21,6 +21,8 @@ from distmnist.common import cli
 
 _NUMBER = r'[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?'
 _RANGE = re.compile(rf'(?:(log|lin):)?({_NUMBER})\.\.({_NUMBER})')
+# Meant as a range: neither a list nor a path.
+_TWO_ENDS = re.compile(r'[^/,;]+\.\.[^/,;]+')
 _TRIES = 100  # draws per combination, which has to be new
 
 
@@ -121,9 +123,21 @@ def parse(words):
       )
     if name in found:
       raise cli.UsageError(f'{word!r}: {name} is given twice')
-    match = _RANGE.fullmatch(text)
-    found[name] = _make_range(word, match) if match else _make_list(word, text)
+    found[name] = _parse_values(word, text)
   return found
+
+
+def _parse_values(word, text):
+  match = _RANGE.fullmatch(text)
+  # 1e999 is infinite.
+  if match and all(math.isfinite(float(end)) for end in match.groups()[1:]):
+    return _make_range(word, match)
+  if match or _TWO_ENDS.fullmatch(text):
+    raise cli.UsageError(
+      f'{word!r}: a range is two finite numbers, such as 1e-4..1; a single'
+      f' value with .. in it ends in a semicolon: {text};'
+    )
+  return _make_list(word, text)
 
 
 def _make_list(word, text):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -127,17 +128,26 @@ class SweepFolder:
 
     Raises:
       cli.UsageError: it holds another sweep.
+      cli.RunError: the file was not written by `save_study`.
     """
+    path = self.join('sweep.json')
     try:
-      known = json_files.read(self.join('sweep.json'))
+      known = json_files.read(path)
+      if not isinstance(known, dict):
+        raise ValueError('it is no JSON object')
     except FileNotFoundError:
       return {}
+    except (OSError, ValueError) as error:
+      raise cli.RunError(
+        f'{path} cannot be read ({error}): that was not written by a sweep;'
+        ' give another --sweep_dir'
+      ) from error
     for name, value in self._study.items():
       if known.get(name) != value:
         raise cli.UsageError(
           f'--sweep_dir={self.path} holds another sweep: its {name} were '
-          f'{_shorten(known.get(name))} and not {_shorten(value)}; give the '
-          'same command line again, or another folder'
+          f'{_compare(known.get(name), value)}; give the same command line'
+          ' again, or another folder'
         )
     return known
 
@@ -165,8 +175,22 @@ def _lock(file):
   return True
 
 
-def _shorten(value):
-  if isinstance(value, list) and value and isinstance(value[0], dict):
-    first = search_space.describe(value[0])
-    return f'{len(value)} from {first} on'
-  return repr(value)
+def _compare(known, given):
+  """Returns 'KNOWN and not GIVEN' (str), of trials the first that differ."""
+  if not _are_combinations(known) or not _are_combinations(given):
+    return f'{known!r} and not {given!r}'
+  pairs = zip(known, given, strict=False)
+  same = sum(1 for _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
+  return ' and not '.join(_shorten(value, same) for value in (known, given))
+
+
+def _are_combinations(value):
+  return isinstance(value, list) and all(isinstance(v, dict) for v in value)
+
+
+def _shorten(combinations, index):
+  found = combinations[index : index + 1]
+  if not found:
+    return str(len(combinations))
+  first = search_space.describe(found[0])
+  return f'{len(combinations)} (number {index + 1}: {first})'

@@ -6,7 +6,6 @@ which is written, whole or not at all, at each change of its state.
 
 import contextlib
 import dataclasses
-import math
 import os
 import signal
 
@@ -31,8 +30,8 @@ _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM, cli.NOT_SAVED)
 # sweep's folder if its owner lets them.
 _LOADED = {
   'state': lambda value: value in _STATES,
-  'secs': lambda value: results_lib.is_number(value) and 0 <= value < math.inf,
-  'cause': lambda value: isinstance(value, str),
+  'secs': lambda value: results_lib.is_number(value) and value >= 0,
+  'cause': lambda value: isinstance(value, str) and '\n' not in value,
   'results': lambda value: (
     isinstance(value, list) and all(map(results_lib.is_result, value))
   ),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from distmnist.common import cli
 from distmnist.sweeps import results
 
 
@@ -23,6 +24,28 @@ def test_it_has_the_metric_by_which_it_is_judged():
   other = {**found, 'validation_mse': None}
   assert results.read_metric([found, other]) == ('test_mse', -1)
   assert results.read_metric([]) == ('test_accuracy', 1)
+
+
+def test_trials_of_two_metrics_are_not_compared():
+  auc = {'judged_by': '+auc', 'test_auc': 0.5}
+  with pytest.raises(cli.RunError, match=r"by '\+accuracy' and .* '\+auc'"):
+    results.read_metric([auc, {'test_accuracy': 0.5}])
+
+
+@pytest.mark.parametrize(
+  'value',
+  [
+    {},
+    {'validation_accuracy': 0.5},
+    {'test_accuracy': None},
+    {'test_accuracy': 0.5, 'validation_accuracy': float('nan')},
+    {'test_accuracy': 0.5, 'final_cost': 10**400},
+    {'test_accuracy': 0.5, 'global_step': 1.5},
+    {'test_accuracy': 0.5, 'judged_by': '-mse'},
+  ],
+)
+def test_what_no_table_can_show_is_no_result(value):
+  assert not results.is_result(value)
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,24 @@ def test_values_that_have_commas_are_parted_by_semicolons():
     parse('hidden_units=300;;')
 
 
+def test_dots_make_no_range_of_a_path_or_what_ends_in_a_semicolon():
+  for text, values in (
+    ('../a,../b', ['../a', '../b']),
+    ('..', ['..']),
+    ('a..b;', ['a..b']),
+  ):
+    assert parse(f'data_dir={text}')['data_dir'].values == values
+
+
 @pytest.mark.parametrize(
   'words, message',
   [
     (['a=0.0..1'], "'a=0.0..1' is sampled evenly by the logarithm"),
     (['a=log:0..8'], 'write lin:0..8 to sample evenly'),
+    *(
+      ([f'a={text}'], 'a range is two finite numbers')
+      for text in ('nan..1', '0.1..inf', '1..1e999', '1..2..3', 'lin:a..b')
+    ),
   ],
 )
 def test_a_word_that_is_none_is_refused(words, message):

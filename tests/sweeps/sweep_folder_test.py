@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from distmnist import sweep
+from distmnist.common import cli
 from distmnist.sweeps import sweep_folder
 from tests.support import background, sweeps
 
@@ -80,6 +81,17 @@ def test_a_problem_that_has_changed_since_a_sweep_began_is_told(
   assert not sweep_with('x = 1')
 
 
+@pytest.mark.parametrize('text', ['{', '[]'])
+def test_a_file_that_no_sweep_has_written_is_one_line(
+  set_flags, tmp_path, text
+):
+  (tmp_path / 'mine.py').write_text('x = 1')
+  folder = open_folder(set_flags, tmp_path / 'mine.py', given=tmp_path)
+  (tmp_path / 'sweep.json').write_text(text)
+  with pytest.raises(cli.RunError, match=r'sweep.json cannot be read .*; give'):
+    folder.check_study()
+
+
 @pytest.mark.slow
 def test_a_folder_is_for_one_sweep(tmp_path):
   assert (
@@ -89,9 +101,9 @@ def test_a_folder_is_for_one_sweep(tmp_path):
   assert done.returncode == 2
   assert done.stderr == (
     f'distmnist.sweep: error: --sweep_dir={tmp_path}/sweep holds another '
-    'sweep: its combinations were 2 from do=all:report=0.1 on and not 2 from '
-    'do=all:report=0.1 on; give the same command line again, or another '
-    'folder (see distmnist.sweep --help)\n'
+    'sweep: its combinations were 2 (number 2: do=all:report=0.2) and not 2'
+    ' (number 2: do=all:report=0.3); give the same command line again, or'
+    ' another folder (see distmnist.sweep --help)\n'
   )
   done = sweeps.run(tmp_path, 'do=all:report=0.1;all:report=0.2', '--', '--y=1')
   assert done.returncode == 2

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -46,8 +47,9 @@ _METRICS_PORT = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=65535,
 )
-# To deliver what has already arrived.
+# To deliver what has already arrived, and from when on that wait is told.
 _END_SECS = 20.0
+_SILENT_SECS = 2.0
 # Ends the program along with the thread that starts it, the launch's own.
 _FOLLOW = (
   'import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);'
@@ -125,15 +127,17 @@ def _run_tensorboard(logdir, logs_dir):
 
 def _run_logger(name, logdir, logs_dir):
   argv = ['-m', FORWARD, f'--logdir={logdir}', f'--logger={name}']
-  return running(f'logger_{name}', argv, logs_dir)
+  advice = f'python {shlex.join(argv)} forwards the whole run; '
+  return running(f'logger_{name}', argv, logs_dir, advice)
 
 
 @contextlib.contextmanager
-def running(name, argv, logs_dir):
+def running(name, argv, logs_dir, advice=''):
   """Runs Python with `argv` (list of str) in this context; logs to NAME.log.
 
   If it fails, that is said at once. At the end the process gets SIGTERM, and
-  _END_SECS to exit; where an exception ends the context, it is killed at once.
+  _END_SECS to exit; if it takes them all, `advice` (str) says what to do. Where
+  an exception ends the context, it is killed at once.
   """
   log = os.path.join(logs_dir, f'{name}.log')
   with open(log, 'wb') as file:
@@ -159,12 +163,26 @@ def running(name, argv, logs_dir):
       if process.poll() is None:
         is_over.set()
     process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      process.wait(_END_SECS)
+    if not _has_ended(process, _SILENT_SECS):
+      _log.info(
+        f'waiting for {name} to deliver what is left, for {_END_SECS:.0f} s at'
+        ' most'
+      )
+      if not _has_ended(process, _END_SECS):
+        _log.info(
+          f'{name} has not ended and is killed: what it has not delivered is'
+          f' missing there; {advice}log: {log}'
+        )
   finally:
     process.kill()  # Of no effect on one that has exited.
     process.wait()
     watcher.join()
+
+
+def _has_ended(process, secs):
+  with contextlib.suppress(subprocess.TimeoutExpired):
+    process.wait(secs)
+  return process.poll() is not None
 
 
 def _find_cause(process, log):

@@ -60,6 +60,28 @@ def test_one_ends_with_the_context_and_has_a_log(tmp_path):
   assert process.returncode == -signal.SIGTERM
 
 
+def test_one_that_does_not_end_is_killed_and_told(
+  tmp_path, monkeypatch, logged
+):
+  monkeypatch.setattr(companions, '_SILENT_SECS', 0.01)
+  monkeypatch.setattr(companions, '_END_SECS', 0.01)
+  code = (
+    'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);'
+    'print("here", flush=True); time.sleep(600)'
+  )
+  made = companions.running('x', ['-c', code], str(tmp_path), 'do this; ')
+  with made as process:
+    while 'here' not in (tmp_path / 'x.log').read_text():
+      with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.02)
+  assert process.returncode == -signal.SIGKILL
+  assert logged == [
+    'waiting for x to deliver what is left, for 0 s at most',
+    'x has not ended and is killed: what it has not delivered is missing there;'
+    f' do this; log: {tmp_path}/x.log',
+  ]
+
+
 @pytest.mark.parametrize(
   'end, cause',
   [
