@@ -125,10 +125,13 @@ class TaskGroup:
     """Waits until `find_left()` is empty; returns its value; see `wait`."""
     deadline = time.monotonic() + timeout_secs
     while left := find_left():
-      secs = deadline - time.monotonic()
-      if secs <= 0 or self._is_disturbed():
+      if self._is_disturbed():
         break
-      self._turn(min(secs, TICK_SECS))
+      secs = deadline - time.monotonic()
+      self._turn(max(0.0, min(secs, TICK_SECS)))
+      # If this process was suspended (Ctrl-Z), they may have ended meanwhile.
+      if secs <= 0 and len(find_left()) == len(left):
+        break
     return left
 
   def discard(self, task):
