@@ -101,6 +101,7 @@ class RunFolder:
   def _write_again(self):
     """Writes what is written once into a folder that was removed."""
     logdirs.sign(self.path, self._task.watchdog.life)
+    self.restart.write_again()
     write_run(self.path, self.images, self._problem)
 
 
