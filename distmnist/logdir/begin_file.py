@@ -9,7 +9,6 @@ import os
 
 from distmnist.common import files
 from distmnist.common.names import LAUNCH_ID
-from distmnist.logdir import aside
 
 _FILE = 'begin.json'
 
@@ -22,16 +21,13 @@ def write(logdir, path):
     path: str, the checkpoint that it begins with; None for the first weights.
 
   Raises:
-    cli.RunError: the file cannot be written.
+    OSError: the file cannot be written.
   """
   launch = os.environ.get(LAUNCH_ID)
   if not launch:  # Then nobody starts this process again.
     return
-  try:
-    with files.replacing(os.path.join(logdir, _FILE)) as file:
-      json.dump({'launch': launch, 'from': path}, file)
-  except OSError as error:
-    raise aside.not_written(logdir, error) from error
+  with files.replacing(os.path.join(logdir, _FILE)) as file:
+    json.dump({'launch': launch, 'from': path}, file)
 
 
 def read(logdir):

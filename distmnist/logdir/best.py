@@ -78,6 +78,7 @@ class Best:
       saving.SaveError: it could not be written; then nothing is noted.
       cli.RunError: another process now owns the folder.
     """
+    self.forget_removed()
     if not math.isnan(value) and self._is_better(value):
       if self._folder:
         values = values | {_METRIC.format(self.metric): np.float64(value)}
@@ -92,6 +93,20 @@ class Best:
       self._write_worse(worse_steps)
     self._worse_steps = worse_steps
     return False
+
+  def forget_removed(self):
+    """Begins anew if somebody has removed the best checkpoint.
+
+    Without its files nothing could be evaluated or exported at the end.
+    """
+    with contextlib.suppress(OSError):  # A store that does not answer.
+      if self.path and not checkpoint_files.is_there(self.path):
+        _log.info(
+          f'{self.path}, the best checkpoint, was removed by somebody: the '
+          'evaluations up to now no longer count'
+        )
+        self.step, self.value, self.path = None, None, None
+        self._worse_steps = []
 
   def _write_worse(self, steps):
     path = os.path.join(self._folder, _WORSE_FILE)

@@ -129,6 +129,14 @@ class Restart:
       moved_to = aside.move(self._logdir)
       if self._given and moved_to:
         self._given = aside.find_moved(self._given, self._logdir, moved_to)
+      try:
+        begin_file.write(self._logdir, self._given)
+      except OSError as error:
+        raise aside.not_written(self._logdir, error) from error
+
+  def write_again(self):
+    """Notes in a new logdir that the run has begun; may raise OSError."""
+    if self._resume != 'auto':
       begin_file.write(self._logdir, self._given)
 
   def _forget_earlier(self):

@@ -11,12 +11,13 @@ groups of a few thousand rows. Needs pyarrow: pip install 'distmnist[parquet]'.
 """
 
 import collections
+import os
 import re
 import threading
 
 import numpy as np
 
-from distmnist.readers import columns, paths
+from distmnist.readers import columns, paths, records
 
 # Types of arrow that a graph has, and lists of them.
 _TYPES = {'bool', 'text', 'halffloat', 'float', 'double'}
@@ -52,6 +53,10 @@ class Reader:
     self._xy = x, y
     self._types = {}  # name: (type, the file that has it).
     self._paths = paths.find(pattern)
+    self._files = {
+      path: records.KnownFile(path, os.path.getsize(path))
+      for path in self._paths
+    }
     self._groups = [g for path in self._paths for g in self._list_groups(path)]
     sizes = [size for _, _, size in self._groups]
     self._firsts = np.cumsum([0, *sizes])
@@ -65,8 +70,8 @@ class Reader:
     """Returns (x, y) of the examples with these numbers.
 
     Raises:
-      OSError, ValueError: a file is gone, or has rows without a value or lists
-        of another length.
+      OSError, ValueError: a file is gone or has changed, or has rows without a
+        value or lists of another length.
     """
     owners = np.searchsorted(self._firsts, indices, 'right') - 1
     found = {}
@@ -135,11 +140,13 @@ class Reader:
       if owner not in self._kept:
         while len(self._kept) > self.window:
           self._kept.popitem(last=False)
-        self._kept[owner] = self._read_group(*self._groups[owner])
+        self._kept[owner] = self._read_group(*self._groups[owner][:2])
       self._kept.move_to_end(owner)
       return self._kept[owner]
 
-  def _read_group(self, path, number, size):
+  def _read_group(self, path, number):
+    with records.opened(path) as file:
+      self._files[path].check(file)
     try:
       with _import_parquet().ParquetFile(path) as file:
         table = file.read_row_group(number, columns.names(self._xy))
@@ -147,14 +154,8 @@ class Reader:
       raise
     except (OSError, ValueError) as error:
       raise ValueError(
-        f'{path}, row group {number}, is damaged or has changed: '
-        f'{str(error).splitlines()[0]}'
+        f'{path}, row group {number}, is damaged: {str(error).splitlines()[0]}'
       ) from error
-    if table.num_rows != size:
-      raise ValueError(
-        f'{path}, row group {number}, has {table.num_rows:,} rows: it had '
-        f'{size:,} when the training began'
-      )
     return {
       name: _convert(table.column(name), f'{path}, row group {number}: {name}')
       for name in table.column_names

@@ -28,7 +28,8 @@ class Records:
     self._paths = paths
     self._places = places
     self._files = [
-      _File(path, *place) for path, place in zip(paths, places, strict=True)
+      KnownFile(path, int((offsets + lengths).max(initial=0)))
+      for path, (offsets, lengths) in zip(paths, places, strict=True)
     ]
     sizes = [len(offsets) for offsets, _ in places]
     self._firsts = np.cumsum([0, *sizes])
@@ -48,7 +49,7 @@ class Records:
       chosen = np.flatnonzero(owners == owner)
       rows = numbers[chosen] - self._firsts[owner]
       offsets, lengths = (array[rows].tolist() for array in self._places[owner])
-      with _opened(self._paths[owner]) as file:
+      with opened(self._paths[owner]) as file:
         self._files[owner].check(file)
         for i, offset, length in zip(
           chosen.tolist(), offsets, lengths, strict=True
@@ -65,13 +66,18 @@ class Records:
     return self._paths[owner], row, int(self._places[owner][0][row])
 
 
-class _File:
+class KnownFile:
   """A file that may grow, but must begin with what it had at the start."""
 
-  def __init__(self, path, offsets, lengths):
+  def __init__(self, path, size):
+    """
+    Args:
+      path: str.
+      size: int, how many of its first bytes must stay.
+    """
     self._path = path
-    self._size = int((offsets + lengths).max(initial=0))
-    with _opened(path) as file:
+    self._size = size
+    with opened(path) as file:
       self._state = _read_state(file)
       self._sample = paths_lib.sample(file, self._size)
 
@@ -96,10 +102,14 @@ def _read_state(file):
 
 
 @contextlib.contextmanager
-def _opened(path):
+def opened(path):
+  """Yields the descriptor (int) of a file, opened to be read."""
   file = os.open(path, os.O_RDONLY)
   try:
     yield file
+  except OSError as error:
+    error.filename = error.filename or path  # A read that fails names none.
+    raise
   finally:
     os.close(file)
 

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import tempfile
 
 from absl import flags
@@ -95,6 +96,8 @@ def run(launch_words, words):
     )
     rows, taken = knobs_lib.climb(knobs, runner.measure, mistakes)
   if received:
+    name = signal.Signals(received[0]).name
+    _log.info(f'{name}: autotune was stopped, and nothing is taken')
     return [], received[0]
   if not rows[0].speed:
     raise cli.RunError(f'autotune: the run as given: {rows[0].note}')

@@ -137,7 +137,7 @@ def count_trials(knobs, mistakes=()):
 
 def format_rows(rows, unit):
   """Returns the results as a list of lines (str), in `unit` a second."""
-  table = [('flag', f'{unit}/s', 'gain', '')]
+  table = [('flag', f'{unit}/s', 'gain', 'over the flags taken before it')]
   for row in rows:
     is_first = not row.word
     gain = '' if is_first or not row.speed else f'{100 * (row.gain - 1):+.0f} %'

@@ -33,15 +33,18 @@ def compute_speed(samples, secs):
     secs: float, how long each worker has to have been observed.
 
   Returns:
-    None until every worker has been.
+    None until every worker has been, and has made a step meanwhile.
   """
   speed = 0.0
   for seen in samples.values():
     # The first step sets up the graph on the devices.
     seen = [(t, n) for t, n in seen if n]
-    if len(seen) < 2 or seen[-1][0] - seen[0][0] < secs:
+    if len(seen) < 2:
       return None
     (start, first), (end, last) = seen[0], seen[-1]
+    # A step may take longer than the trial was to be.
+    if end - start < secs or last == first:
+      return None
     speed += (last - first) / (end - start)
   return speed if samples else None
 

@@ -168,6 +168,8 @@ class Chief:
   def _evaluate(self):
     """Returns (best step, validation metrics, test metrics)."""
     kept = _EARLY_STOPPING_PATIENCE.value and self._validation_hook.best
+    if kept:
+      kept.forget_removed()
     if kept and kept.path:
       self._best_path = kept.path
       metrics = {kept.metric: kept.value}

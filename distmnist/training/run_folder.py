@@ -96,10 +96,13 @@ class RunFolder:
     """Writes which life of the chief has the folder; call it when serving."""
     if self.owner:
       logdirs.sign(self.path, self._task.watchdog.life)
-      self.owner.keep(
-        self._task.stop.give_up,
-        lambda: write_run(self.path, self.images, self._problem),
-      )
+      self.owner.keep(self._task.stop.give_up, self._write_again)
+
+  def _write_again(self):
+    """Writes what is written once into a folder that was removed."""
+    logdirs.sign(self.path, self._task.watchdog.life)
+    self.restart.write_again()
+    write_run(self.path, self.images, self._problem)
 
 
 def write_run(logdir, images, problem):

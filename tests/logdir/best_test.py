@@ -1,6 +1,7 @@
 """best: the best checkpoint, through crashes and restarts."""
 
 import errno
+import shutil
 
 import numpy as np
 import pytest
@@ -46,6 +47,22 @@ def test_a_new_life_goes_on_from_it(tmp_path):
   assert read(again) == ([20.0] * 3, 20)
   assert note(again, 60, 0.4)
   assert describe(best.Best(str(tmp_path))) == (60, 0.4, 0)
+
+
+def test_one_that_somebody_has_removed_no_longer_counts(tmp_path, logged):
+  folder = tmp_path / 'best'
+  kept = best.Best(str(folder))
+  for step, accuracy in [(10, 0.8), (20, 0.7)]:
+    note(kept, step, accuracy)
+  shutil.rmtree(folder)
+  assert note(kept, 30, 0.6)
+  assert describe(kept) == (30, 0.6, 0)
+  assert read(kept) == ([30.0] * 3, 30)
+  shutil.rmtree(folder)
+  kept.forget_removed()
+  assert describe(kept) == (None, None, 0) and kept.path is None
+  assert len(logged) == 2
+  assert 'the best checkpoint, was removed by somebody' in logged[0]
 
 
 @pytest.mark.parametrize('is_new_life', [False, True])

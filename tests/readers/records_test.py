@@ -1,5 +1,7 @@
 """records: what lies at known places of files."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -43,3 +45,10 @@ def test_a_file_may_grow(found):
   with open(found._paths[0], 'ab') as file:
     file.write(b'more')
   assert found.read(np.array([1, 0])).tolist() == [b'abc', b'ef']
+
+
+def test_a_file_that_has_become_a_folder_is_named(found):
+  os.remove(found._paths[0])
+  os.mkdir(found._paths[0])
+  with pytest.raises(IsADirectoryError, match='/0'):
+    found.read(np.array([1]))

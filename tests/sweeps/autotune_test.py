@@ -68,10 +68,11 @@ def test_a_run_that_does_not_start_says_why(set_flags, speeds):
     autotune.run([], [])
 
 
-def test_a_signal_ends_it(set_flags, speeds):
+def test_a_signal_ends_it(set_flags, speeds, logged):
   set_flags()
   speeds['signals'] = [15]
   assert autotune.run([], []) == ([], 15)
+  assert logged[-1] == 'SIGTERM: autotune was stopped, and nothing is taken'
 
 
 @pytest.mark.parametrize(

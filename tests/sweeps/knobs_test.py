@@ -98,7 +98,7 @@ def test_each_value_is_one_that_train_takes():
 def test_the_rows_are_a_table():
   rows, _, _ = climb({'': 1000, '--a=1': 900, '--a=2': 2500})
   assert knobs.format_rows(rows, 'images') == [
-    'flag      images/s    gain',
+    'flag      images/s    gain  over the flags taken before it',
     'as given     1,000',
     '--a=1          900   -10 %',
     '--a=2        2,500  +150 %  taken: it costs',

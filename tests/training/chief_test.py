@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import time
 import types
 
@@ -88,7 +89,7 @@ class Run:
     self.hooks = self.chief.hooks(
       types.SimpleNamespace(last={'global_step': 40}),
       types.SimpleNamespace(
-        saver=tf.train.Saver(), is_whole=lambda session: True
+        saver=tf.train.Saver(), is_whole=lambda session: True, hooks=[]
       ),
       self.others,
     )
@@ -155,6 +156,23 @@ def test_the_report_is_of_the_center_at_the_end(
   assert found['flags']['synthetic_train_images'] == 20
   assert 0 <= found['total_secs'] < 60
   assert run.lines[-1] == f'report              {tmp_path}/report.json'
+
+
+@pytest.mark.slow
+def test_the_report_is_of_the_center_if_the_best_has_been_removed(
+  tf_session, set_flags, tmp_path
+):
+  set_flags(*FEW, '--validation_steps=10', '--early_stopping_patience=2')
+  run = Run(tf_session, tmp_path)
+  values = {'w': np.zeros(3), 'global_step': np.int64(20)}
+  run.chief._validation_hook.best.note(values, 20, 0.8)
+  shutil.rmtree(tmp_path / 'best')
+  run.end()
+  run.report(local_steps=10, images=100)
+  found = json.loads((tmp_path / 'report.json').read_text())
+  assert (found['best_step'], found['global_step']) == (None, 40)
+  share = find_share(load_test_split())
+  assert found['test_accuracy'] == pytest.approx(share)
 
 
 def test_after_a_signal_nobody_is_waited_for(tf_session, set_flags):

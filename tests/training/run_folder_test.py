@@ -1,10 +1,14 @@
 import contextlib
+import os
+import shutil
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.common import cli
+from distmnist.common.names import LAUNCH_ID
+from distmnist.logdir import begin_file, logdirs
 from distmnist.training import run_folder
 from distmnist.training.problems import problem as problem_lib
 from distmnist.training.problems import problem_data
@@ -47,6 +51,20 @@ def test_the_chief_has_the_folder_to_itself(make, tmp_path):
   folder.owner.check()
   with pytest.raises(cli.RunError, match='--logdir'):
     make(CHIEF, f'--logdir={path}', '--start_timeout_secs=0')
+
+
+def test_a_folder_that_was_removed_is_signed_again(make, tmp_path, monkeypatch):
+  monkeypatch.setenv(LAUNCH_ID, 'a launch')
+  path = tmp_path / 'run'
+  folder = make(CHIEF, f'--logdir={path}', '--resume=never')
+  folder.sign()
+  assert logdirs.is_signed(str(path), 'a life')
+  shutil.rmtree(path)
+  folder.owner.check()
+  assert logdirs.is_signed(str(path), 'a life')
+  assert {'train.flags', 'train.data'} <= set(os.listdir(path))
+  # Else a chief that starts again would begin anew, as --resume says.
+  assert begin_file.has_begun(str(path))
 
 
 def test_other_workers_only_make_the_folder(make, tmp_path):

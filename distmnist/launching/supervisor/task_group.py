@@ -76,9 +76,8 @@ class TaskGroup:
   def wait(self, tasks, timeout_secs=float('inf')):
     """Waits for `tasks` to end; returns those that still run.
 
-    A task that is to restart counts as running. Some may be left: this returns
-    early on the first failure, on a signal to this process, and after
-    timeout_secs.
+    A task that is to restart counts as running. Some may be left: it ends early
+    on the first failure, on a signal to this process, and after timeout_secs.
 
     Raises:
       cli.RunError: the host cannot start tasks, or it has died and is out of
@@ -124,11 +123,12 @@ class TaskGroup:
   def _wait(self, find_left, timeout_secs):
     """Waits until `find_left()` is empty; returns its value; see `wait`."""
     deadline = time.monotonic() + timeout_secs
-    while left := find_left():
+    while (left := find_left()) and not self._is_disturbed():
       secs = deadline - time.monotonic()
-      if secs <= 0 or self._is_disturbed():
+      self._turn(max(0.0, min(secs, TICK_SECS)))
+      # If this process was suspended (Ctrl-Z), they may have ended meanwhile.
+      if secs <= 0 and len(find_left()) == len(left):
         break
-      self._turn(min(secs, TICK_SECS))
     return left
 
   def discard(self, task):

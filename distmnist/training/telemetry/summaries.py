@@ -21,13 +21,15 @@ _log = logging.getLogger(__name__)
 
 # One for each file of events of this process.
 _numbers = itertools.count()
+# After a failed write; what comes until then is lost.
+_RETRY_SECS = 10.0
 
 
 class Writer:
-  """Adds events to a folder until one cannot be written.
+  """Adds events to a folder.
 
-  It logs that once, and writes nothing there from then on: a partial record
-  would hide all that follow it.
+  A write that fails is logged once. Later ones go to another file: a partial
+  record would hide all that follow it.
   """
 
   def __init__(self, folder):
@@ -38,7 +40,9 @@ class Writer:
     self._folder = mirror.localize(folder)
     self._path = ''
     self._records = None
-    self._is_broken = False
+    self._is_empty = True
+    self._has_failed = False
+    self._next_try = 0.0
 
   def write_scalars(self, scalars, step):
     """Writes {tag: number} as one summary at `step`."""
@@ -85,11 +89,13 @@ class Writer:
       self._records = None
 
   def _open(self):
+    # TensorBoard reads the files in the order of their names.
     name = f'{int(time.time()):010d}.{socket.gethostname()}'
     self._path = os.path.join(
       self._folder,
-      f'events.out.tfevents.{name}.{os.getpid()}.{next(_numbers)}',
+      f'events.out.tfevents.{name}.{os.getpid()}.{next(_numbers):04d}',
     )
+    self._is_empty = True
     os.makedirs(self._folder, exist_ok=True)
     self._records = tf.io.TFRecordWriter(self._path)
     version = tf.Event(wall_time=time.time(), file_version='brain.Event:2')
@@ -99,7 +105,7 @@ class Writer:
     self._write_event(tf.Event(summary=tf.Summary(value=values), step=step))
 
   def _write_event(self, event):
-    if self._is_broken:
+    if time.monotonic() < self._next_try:
       return
     event.wall_time = time.time()
     try:
@@ -109,16 +115,26 @@ class Writer:
         self._open()
       self._records.write(event.SerializeToString())
       self._records.flush()
+      self._is_empty = False
     except (OSError, tf.errors.OpError) as error:
-      reason = getattr(error, 'strerror', None)
-      if isinstance(error, tf.errors.OpError):
-        reason = errors.explain(error)
+      self._note_failure(error)
+
+  def _note_failure(self, error):
+    reason = getattr(error, 'strerror', None)
+    if isinstance(error, tf.errors.OpError):
+      reason = errors.explain(error)
+    if not self._has_failed:
+      self._has_failed = True
       _log.info(
         f'cannot write summaries to {self._folder}: {reason or error}; the '
-        'training goes on without'
+        'training goes on without, until they can be written again'
       )
-      self._is_broken = True
-      self.close()
+    self._next_try = time.monotonic() + _RETRY_SECS
+    self.close()
+    if self._is_empty:
+      with contextlib.suppress(OSError):
+        os.remove(self._path)
+    self._path = ''
 
 
 def write_graph(logdir):

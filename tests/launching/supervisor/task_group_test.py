@@ -174,6 +174,18 @@ def test_wait_returns_who_still_runs_at_the_deadline(tmp_path, env):
     assert group.stop() == []
 
 
+def test_what_ended_while_the_launcher_was_suspended_is_not_late(
+  tmp_path, cluster
+):
+  host = FakeHost([[('worker 0', 0)], [('worker 1', 0)]])
+  with task_group.TaskGroup(host, str(tmp_path)) as group:
+    for task in cluster:
+      group.start(task)
+    # By the time that it looks, the deadline is over.
+    assert group.wait(cluster, 0) == cluster[:1]
+    assert group.stop() == []
+
+
 def test_the_end_of_the_context_is_the_end_of_the_tasks(tmp_path, env):
   cluster = make_tasks('worker0:forever')
   before = signal.getsignal(signal.SIGINT)
