@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 
 # What a write to a full disk fails with.
 FULL = errno.ENOSPC, errno.EDQUOT
+_NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.EPERM
 
 
 @contextlib.contextmanager
@@ -107,6 +108,18 @@ def no_follow(path, flags):
     if error.errno == errno.ELOOP:  # Linux speaks of many levels of links.
       error.strerror = 'It is a link, which is not followed'
     raise
+
+
+def advise(reason):
+  """Returns what to do (str) about a write to the logdir that failed.
+
+  Args:
+    reason: str, with the system's words for the error.
+  """
+  remedies = dict.fromkeys(FULL, 'make room there, or ')
+  remedies |= dict.fromkeys(_NOT_WRITABLE, 'make it writable, or ')
+  found = [what for n, what in remedies.items() if os.strerror(n) in reason]
+  return f'{"".join(found[:1])}give another --logdir'
 
 
 @contextlib.contextmanager

@@ -117,8 +117,8 @@ class Best:
         file.write('\n')
     except OSError as error:
       raise saving.SaveError(
-        f'cannot write {path}: {error.strerror}; make room there, or give '
-        'another --logdir'
+        f'cannot write {path}: {error.strerror}; '
+        f'{files.advise(str(error.strerror))}'
       ) from error
 
   def _read(self):

@@ -128,8 +128,8 @@ class CheckpointWriter:
       else:
         reason = getattr(error, 'strerror', None) or str(error)
       raise SaveError(
-        f'cannot write checkpoint {path}: {reason}; make room there, or give '
-        'another --logdir; the checkpoints before it are untouched'
+        f'cannot write checkpoint {path}: {reason}; {files.advise(reason)}; '
+        'the checkpoints before it are untouched'
       ) from error
     finally:
       shutil.rmtree(unfinished, ignore_errors=True)

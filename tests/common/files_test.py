@@ -141,3 +141,16 @@ def test_a_refusal_says_what_to_do():
 
   assert describe(errno.EACCES) == 'Permission denied; ask'
   assert describe(errno.ENOSPC) == 'No space left on device; make room there'
+
+
+@pytest.mark.parametrize(
+  ('code', 'remedy'),
+  [
+    (errno.EDQUOT, 'make room there, or '),
+    (errno.EROFS, 'make it writable, or '),
+    (errno.EIO, ''),
+  ],
+)
+def test_what_helps_depends_on_why_a_write_failed(code, remedy):
+  reason = f'/logs/model.ckpt-1; {os.strerror(code)}'
+  assert files.advise(reason) == f'{remedy}give another --logdir'

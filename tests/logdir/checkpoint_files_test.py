@@ -95,8 +95,7 @@ def test_a_save_that_a_store_refuses_leaves_those_before(store, tmp_path):
     writer.save_values(VALUES, 8)
   assert str(caught.value) == (
     f'cannot write checkpoint {folder}/model.ckpt-8: Reduce your request rate.;'
-    ' make room there, or give another --logdir; the checkpoints before it are '
-    'untouched'
+    ' give another --logdir; the checkpoints before it are untouched'
   )
   store.trouble = lambda method, path: None
   # The part that was put is no checkpoint, and the next life removes it.

@@ -67,7 +67,9 @@ def test_a_save_that_fails_leaves_all_that_was_there(session, tmp_path, keep):
   resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
   try:
     for step in 5, 6:
-      with pytest.raises(saving.SaveError, match='File too large; make room'):
+      with pytest.raises(
+        saving.SaveError, match='File too large; give another'
+      ):
         save(session, tmp_path, step, keep=keep)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -141,7 +143,8 @@ def test_a_folder_that_cannot_be_made_is_named(session, tmp_path):
   folder = tmp_path / 'run'
   folder.write_text('a file')
   with pytest.raises(
-    cli.RunError, match='^cannot write checkpoint .*run/model.ckpt-1: .*room'
+    cli.RunError,
+    match='^cannot write checkpoint .*run/model.ckpt-1: .*; give another',
   ):
     save(session, folder, 1)
 
