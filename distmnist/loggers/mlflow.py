@@ -1,7 +1,7 @@
 """MLflow: one run per launch, with its flags as parameters.
 
 MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and so on are MLflow's own; by
-default the runs go where MLflow decides, which is ./mlflow.db (sqlite).
+default the runs go where MLflow decides: ./mlflow.db (sqlite) or ./mlruns.
 """
 
 import contextlib
