@@ -80,6 +80,7 @@ def count_pushes(cluster, size):
       return session.run(counts)
 
 
+@pytest.mark.slow
 def test_a_fast_worker_pushes_six_shards_and_waits(make_cluster, monkeypatch):
   cut_finely(monkeypatch)
   cluster = make_cluster(1, 2)
