@@ -88,7 +88,7 @@ class SyncSgd(strategy.Strategy):
     if barrier == 'shard':
       self.overlaps_exchange = True
       self.refuses_tables_with = '--sync_barrier=shard'
-      self.max_shard_bytes = shard_copies.PART_BYTES
+      self.max_shard_bytes = part_bytes
     if barrier == 'shard' and cluster.num_ps:
       self._center = shard_copies.ShardCopies(cluster, part_bytes)
       self._barrier = shard_barrier.ShardBarrier

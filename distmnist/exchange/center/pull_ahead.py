@@ -61,6 +61,7 @@ class AheadCopies(shard_copies.ShardCopies):
 
   def __init__(self, cluster):
     super().__init__(cluster)
+    self._begins = None  # No push is held back.
     self._cluster = cluster
 
   def read_step(self, global_step):
