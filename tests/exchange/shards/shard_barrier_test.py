@@ -18,6 +18,10 @@ from tests.support import stepper as stepper_lib
 NUM_STEPS = 4
 
 
+def make_rule(member):
+  return sync_sgd.SyncSgd(member, 2, barrier='shard')
+
+
 def train(cluster, barrier, optimizer, **how):
   """Returns the stepper.Step of all steps of both workers."""
   stepper = stepper_lib.Stepper(
@@ -67,43 +71,45 @@ def check_many_parts(cluster, monkeypatch, expected):
   assert train(cluster, 'shard', 'momentum') == expected
 
 
-def count_pushes(cluster, size):
-  """Returns how many gradients each shard of a ps has got, a list of int."""
+def find_accumulator(shard):
+  """Returns the accumulator of a shard that is on the current device."""
+  return tf.ConditionalAccumulator(
+    tf.float32, [1], shared_name=f'round/contributions_{shard}'
+  )
+
+
+def count_pushes(cluster):
+  """Returns how many gradients each of 9 shards of a ps has got."""
   with tf.Graph().as_default(), tf.device('/job:ps/task:0/device:CPU:0'):
-    counts = [
-      tf.ConditionalAccumulator(
-        tf.float32, [1], shared_name=f'round/contributions_{i}'
-      ).num_accumulated()
-      for i in range(size)
-    ]
+    counts = [find_accumulator(i).num_accumulated() for i in range(9)]
     with tf.Session(cluster.servers[0].target) as session:
       return session.run(counts)
 
 
-@pytest.mark.slow
-def test_a_fast_worker_pushes_six_shards_and_waits(make_cluster, monkeypatch):
-  cut_finely(monkeypatch)
-  cluster = make_cluster(1, 2)
-  stepper = stepper_lib.Stepper(
-    cluster,
-    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
-    size=9,
+def push_six(stepper, cluster, worker, x):
+  """Lets a worker push what it may of 9 shards before the other one does."""
+  stepper.begin(worker, x)
+  stepper.release(worker)
+  background.wait_until(
+    lambda: sum(count_pushes(cluster)) >= 6, lambda: 'no six shards'
   )
-  xs = np.arange(18.0).reshape(2, 9)
+
+
+@pytest.mark.slow
+def test_a_fast_worker_pushes_six_shards_and_waits(
+  make_stepper, make_cluster, monkeypatch
+):
+  cut_finely(monkeypatch)
+  stepper, cluster = make_stepper(1, 2, make_rule, size=9), make_cluster(1, 2)
+  xs = np.arange(18.0).reshape(2, 9).tolist()
   for _ in range(2):
-    for worker in range(2):
-      stepper.begin(worker, list(xs[worker]))
-    stepper.release(0)
-    background.wait_until(
-      lambda: sum(count_pushes(cluster, 9)) >= 6, lambda: 'no six shards'
-    )
+    stepper.begin(1, xs[1])
+    push_six(stepper, cluster, 0, xs[0])
     assert not stepper.is_done(0)
     # The last ones go first.
-    assert count_pushes(cluster, 9) == [0] * 3 + [1] * 6
+    assert count_pushes(cluster) == [0] * 3 + [1] * 6
     stepper.release(1)
     assert stepper.join(0)[:2] == stepper.join(1)[:2]
-  stepper.close()
-  cluster.reset()
 
 
 def train_with_a_backup(cluster, barrier, size):
@@ -154,7 +160,7 @@ def make(make_stepper):
     return make_stepper(
       2,
       num_workers,
-      lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
+      make_rule,
       size=2,
     )
 
@@ -184,9 +190,7 @@ class Hand:
 
     def build():
       with tf.device(self._devices[shard]):
-        accumulator = tf.ConditionalAccumulator(
-          tf.float32, [1], shared_name=f'round/contributions_{shard}'
-        )
+        accumulator = find_accumulator(shard)
         return [
           accumulator.apply_grad([float(g)], self.token) for g in gradients
         ]
@@ -220,9 +224,7 @@ class Hand:
     def build():
       given = given_parts.GivenParts(self._members[worker], self._devices)
       with tf.device(self._devices[shard]):
-        accumulator = tf.ConditionalAccumulator(
-          tf.float32, [1], shared_name=f'round/contributions_{shard}'
-        )
+        accumulator = find_accumulator(shard)
       return given.give_once(
         shard,
         given.read(shard, []),
@@ -322,18 +324,8 @@ def test_one_that_is_lost_with_shards_held_back_pushes_the_rest(
   make_stepper, make_cluster, monkeypatch
 ):
   cut_finely(monkeypatch)
-  stepper = make_stepper(
-    1,
-    2,
-    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
-    size=9,
-  )
-  cluster = make_cluster(1, 2)
-  stepper.begin(1, [4] * 9)
-  stepper.release(1)
-  background.wait_until(
-    lambda: sum(count_pushes(cluster, 9)) >= 6, lambda: 'no six shards'
-  )
+  stepper, cluster = make_stepper(1, 2, make_rule, size=9), make_cluster(1, 2)
+  push_six(stepper, cluster, 1, [4] * 9)
   kill(stepper, 1)
   stepper.come_back(1)
   # A gradient is -x, and the update 0.5 times the mean of both.
@@ -347,7 +339,7 @@ def test_two_steps_in_a_run_are_two_steps(make_stepper):
   stepper = make_stepper(
     2,
     2,
-    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
+    make_rule,
     steps_per_run=2,
   )
   for xs in [[8], [4]], [[4], [8]]:
@@ -511,7 +503,7 @@ def test_places_go_with_two_steps_in_a_run(make_stepper):
   stepper = make_stepper(
     2,
     3,
-    lambda member: sync_sgd.SyncSgd(member, 2, barrier='shard'),
+    make_rule,
     steps_per_run=2,
   )
   stepper.begin(2, [100])
