@@ -263,7 +263,10 @@ def test_every_variable_and_op_is_on_the_own_task(tf_session, index):
 @pytest.mark.parametrize(
   ('num_workers', 'num_bytes'), [(2, 400), (3, 533), (4, 600)]
 )
-def test_what_a_step_tells_of_itself(tf_session, num_workers, num_bytes):
+def test_what_a_step_tells_of_itself(
+  set_flags, tf_session, num_workers, num_bytes
+):
+  set_flags()
   rule, update, _ = build_toy(make_member(0, num_workers), 100)
   # 2 (n - 1) / n of 400 bytes.
   assert update.bytes_pulled == update.bytes_pushed == num_bytes
@@ -275,7 +278,8 @@ def test_what_a_step_tells_of_itself(tf_session, num_workers, num_bytes):
   assert tf.get_static_value(update.staleness) == 0
 
 
-def test_one_process_has_no_collective_op(tf_session):
+def test_one_process_has_no_collective_op(set_flags, tf_session):
+  set_flags()
   rule, update, x = build_toy(cluster_lib.Cluster(), 1)
   assert rule.hooks(Stop()) == []
   assert update.bytes_pulled == update.bytes_pushed == 0
