@@ -11,13 +11,15 @@ import pytest
 from distmnist.common.names import STRATEGIES
 from tests.support.runner import import_benchmark
 
-# For each rule the seed of its moments, steps for some seconds of work, and the
-# faults, in an order that the moments allow. Other tests have kills in each
-# role under every rule, and tasks that are told to end or suspended.
+# For each rule the seed of its moments, steps for some seconds of work, the
+# faults, in an order that the moments allow, and the least accuracy: 0.015 below
+# the mean of runs without faults, ten times their standard deviation. Other
+# tests have kills in each role under every rule, and tasks that are told to end
+# or suspended.
 RUNS = {
   # One that locks the center.
-  'dynsgd': (114, 1200, ['in restore', 'in save', 'ENOSPC']),
-  'sync_sgd with a backup': (124, 2000, ['pair', 'EIO', 'at end']),
+  'dynsgd': (114, 1200, ['in restore', 'in save', 'ENOSPC'], 0.947),
+  'sync_sgd with a backup': (124, 2000, ['pair', 'EIO', 'at end'], 0.955),
 }
 
 faults = import_benchmark('faults')
@@ -32,7 +34,7 @@ runs = import_benchmark('runs')
 def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
   mnist_dir, tmp_path, rule
 ):
-  seed, num_steps, wanted = RUNS[rule]
+  seed, num_steps, wanted, least_accuracy = RUNS[rule]
   rng = random.Random(seed)
   names = runs.name_tasks(*training.count_tasks(rule))
   chosen = [kinds.draw(rng, names, [kind]) for kind in wanted]
@@ -53,8 +55,7 @@ def test_faults_in_every_role_cost_neither_the_run_nor_its_accuracy(
   assert secs, done
   # It takes a few seconds; ten are allowed by our own claim.
   assert max(secs) < 30, done
-  # Without faults it is 0.97 and more.
-  assert report['test_accuracy'] >= 0.96
+  assert report['test_accuracy'] >= least_accuracy
 
 
 def test_a_seed_and_a_number_make_the_same_fault_again():
