@@ -56,14 +56,7 @@ class Ftrl(tf.train.Optimizer):
       )
 
   def _resource_apply_dense(self, grad, var):
-    return self._apply(tf.raw_ops.ResourceApplyFtrl, grad, var)
-
-  def _resource_apply_sparse(self, grad, var, indices):
-    sparse = tf.raw_ops.ResourceSparseApplyFtrl
-    return self._apply(sparse, grad, var, indices=indices)
-
-  def _apply(self, kernel, grad, var, **of_rows):
-    return kernel(
+    return tf.raw_ops.ResourceApplyFtrl(
       var=var.handle,
       accum=self.get_slot(var, 'accum').handle,
       linear=self.get_slot(var, 'linear').handle,
@@ -74,7 +67,6 @@ class Ftrl(tf.train.Optimizer):
       lr_power=-0.5,
       use_locking=self._use_locking,
       multiply_linear_by_lr=True,
-      **of_rows,
     )
 
 

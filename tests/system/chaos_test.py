@@ -12,8 +12,8 @@ from distmnist.common.names import STRATEGIES
 from tests.support.runner import import_benchmark
 
 # For each rule the seed of its moments, steps for some seconds of work, the
-# faults, in an order that the moments allow, and the least accuracy: 0.015 below
-# the mean of runs without faults, ten times their standard deviation. Other
+# faults, in an order that the moments allow, and the least accuracy: 0.015 less
+# than the mean of runs without faults, ten standard deviations of these. Other
 # tests have kills in each role under every rule, and tasks that are told to end
 # or suspended.
 RUNS = {

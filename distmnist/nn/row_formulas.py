@@ -1,0 +1,101 @@
+"""What an optimizer makes of rows and their slots, given a gradient.
+
+As its dense update, element by element; the sources are those of the optimizers
+themselves. In all of these w is the rows, g their gradient and eta the rate.
+Optimizers are prepared: what they know is a number, or a tensor made by then.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from distmnist.nn import ftrl
+
+
+class Formula(NamedTuple):
+  """An optimizer's update.
+
+  Attributes:
+    slots: tuple of str, the slots that it keeps, by their names.
+    find_rate: callable(optimizer) -> eta, float32 scalar tensor or float.
+    compute: callable(optimizer, eta, g, w, *slots) -> list of the new values of
+      w and of the slots; all of these are float32 tensors [n, width].
+  """
+
+  slots: tuple
+  find_rate: Callable
+  compute: Callable
+
+
+def _find_rate(optimizer):
+  return optimizer._learning_rate_tensor
+
+
+def _sgd(optimizer, eta, g, w):
+  del optimizer
+  return [w - eta * g]
+
+
+def _momentum(optimizer, eta, g, w, m):
+  mu = optimizer._momentum_tensor
+  m = mu * m + g
+  return [w - eta * (g + mu * m if optimizer._use_nesterov else m), m]
+
+
+def _adagrad(optimizer, eta, g, w, n):
+  del optimizer
+  n += g**2
+  return [w - eta * g * tf.math.rsqrt(n), n]
+
+
+def _rmsprop(optimizer, eta, g, w, n, m):
+  rho = optimizer._decay_tensor
+  n = rho * n + (1 - rho) * g**2
+  step = eta * g * tf.math.rsqrt(n + optimizer._epsilon_tensor)
+  m = optimizer._momentum_tensor * m + step
+  return [w - m, n, m]
+
+
+def _find_rate_of_adam(optimizer):
+  power_1, power_2 = optimizer._get_beta_accumulators()
+  return optimizer._lr_t * tf.sqrt(1 - power_2) / (1 - power_1)
+
+
+def _adam(optimizer, eta, g, w, m, v):
+  """Kingma and Ba 2015, arXiv 1412.6980, end of section 2."""
+  beta_1, beta_2 = optimizer._beta1_t, optimizer._beta2_t
+  m = beta_1 * m + (1 - beta_1) * g
+  v = beta_2 * v + (1 - beta_2) * g**2
+  return [w - eta * m / (tf.sqrt(v) + optimizer._epsilon_t), m, v]
+
+
+def _find_rate_of_ftrl(optimizer):
+  return optimizer._learning_rate
+
+
+def _ftrl(optimizer, eta, g, w, n, z):
+  """See ftrl.py."""
+  before, n = tf.sqrt(n), n + g**2
+  root = tf.sqrt(n)
+  z += eta * g - (root - before) * w
+  l1 = eta * optimizer._l1
+  w = (tf.sign(z) * l1 - z) / (root + 2 * eta * optimizer._l2)
+  return [tf.where(tf.abs(z) > l1, w, tf.zeros_like(w)), n, z]
+
+
+_FORMULAS = {
+  tf.train.GradientDescentOptimizer: Formula((), _find_rate, _sgd),
+  tf.train.MomentumOptimizer: Formula(('momentum',), _find_rate, _momentum),
+  tf.train.AdagradOptimizer: Formula(('accumulator',), _find_rate, _adagrad),
+  tf.train.RMSPropOptimizer: Formula(('rms', 'momentum'), _find_rate, _rmsprop),
+  tf.train.AdamOptimizer: Formula(('m', 'v'), _find_rate_of_adam, _adam),
+  ftrl.Ftrl: Formula(('accum', 'linear'), _find_rate_of_ftrl, _ftrl),
+}
+
+
+def find(optimizer):
+  """Returns the Formula of a tf.train.Optimizer, or None if it has none."""
+  return next(
+    (f for kind, f in _FORMULAS.items() if isinstance(optimizer, kind)), None
+  )
