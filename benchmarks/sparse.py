@@ -8,11 +8,12 @@ over the table; rows have 64 numbers; Adagrad, two ps. `classic` is
 tf.nn.embedding_lookup on a variable split over the two ps under
 replica_device_setter; `tables` is layers.embedding under async_sgd, and `ten`
 the same with ten steps a session.run. All servers are processes of their own on
-127.0.0.1, each with one computing thread.
+127.0.0.1, each with one thread within an op and two ops at a time; those of
+`classic` have TensorFlow's own settings otherwise, the others those of train.
 
-The processes run all kinds in turn, alternating which is first; a ratio is to
-the neighbouring run of `classic`. The output has the medians of the repeats,
-the least and the largest ratio, and the bytes that a step moves.
+All kinds run in turn, alternating which is first; a ratio is to the
+neighbouring run of `classic`. The output has the medians of the repeats, the
+least and the largest ratio, and the bytes that a step moves.
 """
 
 import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
@@ -27,9 +28,10 @@ import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 from distmnist.cluster import cluster as cluster_lib
-from distmnist.cluster import probing
+from distmnist.cluster import probing, server
 from distmnist.common import ports
 from distmnist.data import fed_rows
 from distmnist.exchange import sharding
@@ -40,8 +42,12 @@ from distmnist.strategies import async_sgd
 BATCH, NUM_IDS, WIDTH, NUM_PS, RATE = 256, 26, 64, 2, 0.05
 # The steps of a session.run.
 KINDS = {'classic': 1, 'tables': 1, 'ten': 10}
+# The kinds that share servers.
+GROUPS = [['classic'], ['tables', 'ten']]
 # Batches drawn beforehand, and steps that are not counted.
 _NUM_BATCHES, _WARM_UP = 20, 10
+# How often all workers wait for each other in `_run`.
+_NUM_WAITS = 3
 
 
 def draw_ids(num_rows, worker):
@@ -92,48 +98,59 @@ def build_loss(rows):
   return tf.reduce_mean((tf.reduce_sum(rows, 1) @ w - 1) ** 2)
 
 
-def serve(hosts, job_name, index):
-  """Serves as a ps until it is terminated."""
-  _start_server(cluster_lib.make_cluster(*hosts, job_name, index))
+def serve(hosts, job_name, index, kinds):
+  """Serves as a ps until it is terminated; arguments as of `_start_server`."""
+  member = cluster_lib.make_cluster(*hosts, job_name, index)
+  _start_server(member, kinds)
   threading.Event().wait()
 
 
-def _start_server(member):
-  config = tf.ConfigProto(
-    intra_op_parallelism_threads=1, inter_op_parallelism_threads=2
-  )
+def _start_server(member, kinds):
+  """Starts the tf.train.Server of a cluster.Cluster for a list of KINDS."""
+  config = tf.ConfigProto()
+  if 'classic' not in kinds:
+    flags.FLAGS([''])
+    config = server.make_server_config()
+  config.intra_op_parallelism_threads = 1
+  config.inter_op_parallelism_threads = 2
   return tf.train.Server(
     member.spec(), member.job_name, member.task_index, config=config
   )
 
 
-def work(hosts, index, num_rows, how, ready, told):
+def work(hosts, index, kinds, num_rows, how, ready, told):
   """Trains as a worker; reports (kind, seconds, bytes a step) of each run.
 
   Args:
     hosts: (ps_hosts, worker_hosts).
-    index, num_rows: int.
+    index: int.
+    kinds: list of KINDS; of the others it only waits for the end.
+    num_rows: int.
     how: (steps, repeats), int.
-    ready: multiprocessing.Barrier of the workers.
+    ready: multiprocessing.Barrier of all workers.
     told: multiprocessing.Queue.
   """
   member = cluster_lib.make_cluster(*hosts, 'worker', index)
-  server = _start_server(member)
+  mine = _start_server(member, kinds)
   while probing.find_silent({host: host for host in hosts[0]}):
     threading.Event().wait(0.1)
   batches, runs = draw_ids(num_rows, index), {}
-  for kind in KINDS:
+  for kind in kinds:
     with tf.Graph().as_default():
       fed, fetches, moved = build(kind, member, num_rows)
       if index == 0:
-        with tf.Session(server.target) as first:
+        with tf.Session(mine.target) as first:
           first.run(tf.global_variables_initializer())
-      runs[kind] = tf.Session(server.target), fed, fetches, moved
+      runs[kind] = tf.Session(mine.target), fed, fetches, moved
   for repeat in range(how[1]):
     for kind in KINDS if repeat % 2 else reversed(KINDS):
-      rows = batches.reshape(-1, KINDS[kind], BATCH * NUM_IDS)
-      secs, moved = _run(*runs[kind], rows, how[0], ready)
-      told.put((kind, secs, moved))
+      if kind in runs:
+        rows = batches.reshape(-1, KINDS[kind], BATCH * NUM_IDS)
+        secs, moved = _run(*runs[kind], rows, how[0], ready)
+        told.put((kind, secs, moved))
+      else:
+        for _ in range(_NUM_WAITS):
+          ready.wait()
 
 
 def _run(session, fed, fetches, num_bytes, rows, num_steps, ready):
@@ -165,21 +182,25 @@ def _run(session, fed, fetches, num_bytes, rows, num_steps, ready):
 def measure(num_workers, num_rows, num_steps, num_repeats):
   """Returns {kind: [(examples/s of all workers, bytes a step)]}."""
   context = multiprocessing.get_context('spawn')
+  ready = context.Barrier(num_workers * len(GROUPS))
+  how, told = (num_steps, num_repeats), context.Queue()
   with contextlib.ExitStack() as stack:
-    held = [
-      stack.enter_context(s) for s in ports.hold_ports(NUM_PS + num_workers)
-    ]
-    found = [f'127.0.0.1:{s.getsockname()[1]}' for s in held]
-    hosts = tuple(found[:NUM_PS]), tuple(found[NUM_PS:])
-    ready, told = context.Barrier(num_workers), context.Queue()
-    how = num_steps, num_repeats
-    processes = [
-      context.Process(target=serve, args=(hosts, 'ps', i))
-      for i in range(NUM_PS)
-    ] + [
-      context.Process(target=work, args=(hosts, i, num_rows, how, ready, told))
-      for i in range(num_workers)
-    ]
+    processes = []
+    for kinds in GROUPS:
+      held = [
+        stack.enter_context(s) for s in ports.hold_ports(NUM_PS + num_workers)
+      ]
+      found = [f'127.0.0.1:{s.getsockname()[1]}' for s in held]
+      hosts = tuple(found[:NUM_PS]), tuple(found[NUM_PS:])
+      processes += [
+        context.Process(target=serve, args=(hosts, 'ps', i, kinds))
+        for i in range(NUM_PS)
+      ]
+      more = kinds, num_rows, how, ready, told
+      processes += [
+        context.Process(target=work, args=(hosts, i, *more))
+        for i in range(num_workers)
+      ]
     try:
       for process in processes:
         process.start()

@@ -50,7 +50,7 @@ def make_server_config(num_gpus=0):
     # Of TensorFlow's rewrites of a graph before its first run, only these, done
     # once, save more than they cost on CPUs (docs/bytes_and_time.md).
     rewriting = config.graph_options.rewrite_options
-    rewriting.optimizers.extend(['pruning', 'dependency'])
+    rewriting.optimizers.extend(['pruning', 'arithmetic', 'dependency'])
     rewriting.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
   # Idle threads that spin take cores from other tasks on the machine.
   config.experimental.disable_thread_spinning = True

@@ -62,7 +62,7 @@ def combine_lists(rows, weights, combiner, of, num):
 
 
 def _weigh(weights, combiner):
-  return weights if combiner == 'mean' else weights**2
+  return weights if combiner == 'mean' else tf.square(weights)
 
 
 def _divide(total, sums, combiner):

@@ -52,7 +52,7 @@ class Lamb(tf.train.AdamOptimizer):
     with tf.device(weights.device), tf.control_dependencies([gradient]):
       m, v = (self.get_slot(weights, name).read_value() for name in 'mv')
       m = _BETA1 * m + (1 - _BETA1) * gradient
-      v = _BETA2 * v + (1 - _BETA2) * gradient**2
+      v = _BETA2 * v + (1 - _BETA2) * tf.square(gradient)
       self._moments[id(weights)] = m, v
       root = tf.sqrt(trust_ratio.scale(correction2, v))
       step = trust_ratio.scale(correction1, m) / (root + _EPSILON)

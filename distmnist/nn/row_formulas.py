@@ -45,13 +45,13 @@ def _momentum(optimizer, eta, g, w, m):
 
 def _adagrad(optimizer, eta, g, w, n):
   del optimizer
-  n += g**2
+  n += tf.square(g)
   return [w - eta * g * tf.math.rsqrt(n), n]
 
 
 def _rmsprop(optimizer, eta, g, w, n, m):
   rho = optimizer._decay_tensor
-  n = rho * n + (1 - rho) * g**2
+  n = rho * n + (1 - rho) * tf.square(g)
   step = eta * g * tf.math.rsqrt(n + optimizer._epsilon_tensor)
   m = optimizer._momentum_tensor * m + step
   return [w - m, n, m]
@@ -66,7 +66,7 @@ def _adam(optimizer, eta, g, w, m, v):
   """Kingma and Ba 2015, arXiv 1412.6980, end of section 2."""
   beta_1, beta_2 = optimizer._beta1_t, optimizer._beta2_t
   m = beta_1 * m + (1 - beta_1) * g
-  v = beta_2 * v + (1 - beta_2) * g**2
+  v = beta_2 * v + (1 - beta_2) * tf.square(g)
   return [w - eta * m / (tf.sqrt(v) + optimizer._epsilon_t), m, v]
 
 
@@ -76,7 +76,7 @@ def _find_rate_of_ftrl(optimizer):
 
 def _ftrl(optimizer, eta, g, w, n, z):
   """See ftrl.py."""
-  before, n = tf.sqrt(n), n + g**2
+  before, n = tf.sqrt(n), n + tf.square(g)
   root = tf.sqrt(n)
   z += eta * g - (root - before) * w
   l1 = eta * optimizer._l1
@@ -95,7 +95,5 @@ _FORMULAS = {
 
 
 def find(optimizer):
-  """Returns the Formula of a tf.train.Optimizer, or None if it has none."""
-  return next(
-    (f for kind, f in _FORMULAS.items() if isinstance(optimizer, kind)), None
-  )
+  """Returns the Formula of a tf.train.Optimizer of named_optimizers.py."""
+  return next(f for kind, f in _FORMULAS.items() if isinstance(optimizer, kind))

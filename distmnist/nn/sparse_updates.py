@@ -54,25 +54,22 @@ def add(optimizer):
   The rows that it updates are marked as touched, if they have marks. Gradients
   of other variables are whole: whole_gradients.py.
   """
-  formula = row_formulas.find(optimizer)
-  if formula:
-    updates = _RowUpdates(optimizer, formula)
-    optimizer.apply_gradients = updates.apply_gradients
-    optimizer._prepare = updates.prepare
-    optimizer._resource_apply_sparse_duplicate_indices = updates.update
-    optimizer._finish = updates.finish
+  updates = _RowUpdates(optimizer)
+  optimizer.apply_gradients = updates.apply_gradients
+  optimizer._prepare = updates.prepare
+  optimizer._resource_apply_sparse_duplicate_indices = updates.update
+  optimizer._finish = updates.finish
 
 
 class _RowUpdates:
   """The updates of rows in an optimizer's apply_gradients."""
 
-  def __init__(self, optimizer, formula):
+  def __init__(self, optimizer):
     """
     Args:
       optimizer: tf.train.Optimizer.
-      formula: row_formulas.Formula.
     """
-    self._optimizer, self._formula = optimizer, formula
+    self._optimizer, self._formula = optimizer, row_formulas.find(optimizer)
     self._apply_gradients = optimizer.apply_gradients
     self._prepare, self._finish = optimizer._prepare, optimizer._finish
     self._arrived = self._turns = None  # By the device of the rows.

@@ -32,7 +32,9 @@ def build_norms(pairs):
     # By now this step has computed its gradient with the old w.
     with tf.device(w.device), tf.control_dependencies([tensor]):
       values = w.read_value(), tensor
-      squares = [tf.reduce_sum(clipping.widen(value) ** 2) for value in values]
+      squares = [
+        tf.reduce_sum(tf.square(clipping.widen(value))) for value in values
+      ]
       squares = tf.stack([tf.cast(square, tf.float32) for square in squares])
     there = sums.setdefault(w.device, {})
     there.setdefault(_whole_name(w), []).append(squares)

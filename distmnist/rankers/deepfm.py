@@ -17,7 +17,9 @@ def build(numbers, ids, num_rows, width):
   rows = layers.embedding(ids, num_rows, width, 'rows', initializer=start)
   first = tf.reduce_sum(layers.embedding(ids, num_rows, 1, 'weights'), [1, 2])
   first += layers.dense(numbers, 1, 'numbers')[:, 0]
-  squares = tf.reduce_sum(rows, 1) ** 2 - tf.reduce_sum(rows**2, 1)
+  squares = tf.square(tf.reduce_sum(rows, 1)) - tf.reduce_sum(
+    tf.square(rows), 1
+  )
   second = tf.reduce_sum(squares, 1) / 2
   deep = tf.concat([numbers, layers.flatten(rows)], 1)
   return first + second + stacks.dense_stack(deep, [64, 32, 1], 'deep')[:, 0]

@@ -1,5 +1,7 @@
 """Updates of rows: as the optimizer's own, and what the other rows keep."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -82,3 +84,38 @@ def test_lazy_adam_is_what_its_formula_says(tf_session):
     rate = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
     w[rows] -= rate * m[rows] / (np.sqrt(v[rows]) + 1e-8)
     np.testing.assert_allclose(found[t - 1], w, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['sgd', 'momentum'])
+def test_no_update_of_a_row_is_lost_to_another_worker(make_cluster, name):
+  cluster = make_cluster(2, 2)
+  shape, times, made = [2000, 64], 100, threading.Barrier(2)
+
+  def work(index):
+    pairs = []
+    for ps in range(2):
+      with tf.device(f'/job:ps/task:{ps}'):
+        table = tf.get_variable(
+          f'{name}_{ps}', shape, initializer=tf.zeros_initializer()
+        )
+        rows = tf.range(shape[0], dtype=tf.int64)
+        gradient = tf.fill(shape, -1.0)
+        pairs.append((tf.IndexedSlices(gradient, rows), table))
+    optimizer = optimizers.make_optimizer(name, 1.0, momentum=1.0)
+    with tf.device('/job:ps/task:0'):
+      apply = optimizer.apply_gradients(pairs)
+    with tf.Session(
+      cluster.servers[index].target, config=cluster.session_config(index)
+    ) as session:
+      if not index:
+        session.run(tf.global_variables_initializer())
+      made.wait(60)
+      for _ in range(times):
+        session.run(apply)
+      made.wait(60)
+      return session.run([table for _, table in pairs])
+
+  found = cluster.run_workers(work)[0]
+  n = 2 * times
+  expected = n if name == 'sgd' else n * (n + 1) / 2  # Whole numbers: exact.
+  np.testing.assert_array_equal(found, np.full([2, *shape], expected))
