@@ -28,6 +28,8 @@ _PS_MEMORY_MIB = flags.DEFINE_integer(
   lower_bound=1,
 )
 _LOCAL = '127.0.0.1', 'localhost', '::1'
+# What restores a shard makes a tensor whose shape is int32.
+_MOST_ROWS = 2**31 - 1
 _LIMIT_FILE = pathlib.Path('/sys/fs/cgroup/memory.max')
 
 
@@ -38,9 +40,17 @@ def check(cluster):
     cluster: cluster.Cluster.
 
   Raises:
-    cli.UsageError: names the largest table and what to do.
+    cli.UsageError: names a table and what to do.
   """
   tables = tf.get_collection(sparse_table.TABLES)
+  for shard in tables:
+    num_rows = int(shard.shape[0])
+    if num_rows > _MOST_ROWS:
+      raise cli.UsageError(
+        f'the sparse table {sparse_table.find_name(shard)!r} has {num_rows:,} '
+        f'rows on a ps, with {cluster.num_ps} ps; expected at most '
+        f'{_MOST_ROWS:,}: take more ps or fewer rows'
+      )
   limit = _find_limit(cluster)
   if not tables or limit is None:
     return

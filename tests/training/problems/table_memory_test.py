@@ -33,6 +33,23 @@ def test_tables_with_slots_are_held_against_the_flag(tf_session, set_flags):
   table_memory.check(make('a:1'))
 
 
+@pytest.mark.parametrize('is_made', [True, False])
+def test_a_ps_has_no_more_rows_than_a_tensor(tf_session, set_flags, is_made):
+  set_flags('--ps_memory_mib=1000000000')
+  with tf.device('/job:ps/task:0'):
+    strategy = async_sgd.AsyncSgd(make('a:1'))
+    with strategy.scope():
+      num_rows = layers.NewRows(2**31) if is_made else 2**31
+      layers.embedding(tf.constant([1]), num_rows, 1, 'users')
+  with pytest.raises(cli.UsageError) as caught:
+    table_memory.check(make('a:1'))
+  assert str(caught.value).startswith("the sparse table 'users' has 2,14")
+  assert str(caught.value).endswith(
+    'rows on a ps, with 1 ps; expected at most 2,147,483,647: take more ps or '
+    'fewer rows'
+  )
+
+
 def test_ps_of_this_machine_share_its_memory(
   tf_session, set_flags, monkeypatch
 ):
