@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.cluster import errors
-from distmnist.common import cli
+from distmnist.common import cli, signals
 from distmnist.common.console import Console
 from distmnist.common.names import PREDICT
 from distmnist.data import image_files
@@ -96,7 +96,12 @@ def main():
   if output:
     result_files.check(output)
   predict_files = predict_images if _IMAGES.value else predict_inputs
-  predict_files(export_dir, paths, output)
+  try:
+    with signals.raising():  # A draft of the output is removed, then.
+      predict_files(export_dir, paths, output)
+  except signals.SignalError as error:
+    return error.exit_code
+  return 0
 
 
 def predict_inputs(export_dir, paths, output):

@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from distmnist import predict
-from distmnist.common import cli
+from distmnist.common import cli, files
 from distmnist.serving import saved_model
 from tests.data.idx_test import pack
 from tests.data.image_files_test import encode_png
@@ -67,6 +67,19 @@ def test_a_png_is_a_line_and_of_an_idx_file_come_the_first_ten(run):
     *(f'twelve.idx[{i}]  {n}  0.3297' for i, n in enumerate(CLASSES[:10])),
     'twelve.idx: and 2 more, with --output=FILE.csv',
   ]
+
+
+def test_who_is_told_to_end_leaves_no_draft(run, monkeypatch, tmp_path):
+  def write(path, places, results):
+    with files.replacing(path, 'w') as file:
+      file.write('half of it')
+      signal.raise_signal(signal.SIGTERM)
+
+  monkeypatch.setattr(predict.result_files, 'write', write)
+  before = sorted(tmp_path.iterdir())
+  run('--images=3.png', '--output=out.csv')
+  assert sorted(tmp_path.iterdir()) == before
+  assert predict.main() == 128 + signal.SIGTERM
 
 
 def read_csv(path):
