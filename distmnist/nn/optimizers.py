@@ -91,7 +91,7 @@ _USE_LOCKING = flags.DEFINE_bool(
   'use_locking',
   False,
   'Lock a variable while it is updated. Without it two asynchronous updates '
-  'of one shard may interleave.',
+  'of one shard may interleave, except those of rows of sparse tables.',
 )
 
 

@@ -7,7 +7,7 @@ rows r of a worker's batch, in each of its steps,
 
   pull x~_r;  x~_r <- Opt(x~_r, g_r)
 
-on the ps, at once and without a lock, whatever --strategy does with the rest.
+on the ps, at once, whatever --strategy does with the rest.
 No copy of a row is kept, so rules with copies of the model can train tables.
 """
 
