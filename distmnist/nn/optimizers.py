@@ -123,8 +123,8 @@ def make_optimizer(
     common['weight_decay'] = weight_decay
   optimizer = named_optimizers.make(name, momentum, common, own)
   lean_updates.make_lean(optimizer)
-  sparse_updates.add(optimizer)
   beta_powers.add(optimizer)
+  sparse_updates.add(optimizer)
   if weight_decay and not has_decay:
     weight_decay_lib.add(
       optimizer, learning_rate, weight_decay, 0 if decay_biases else 2

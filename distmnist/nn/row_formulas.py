@@ -18,7 +18,8 @@ class Formula(NamedTuple):
 
   Attributes:
     slots: tuple of str, the slots that it keeps, by their names.
-    find_rate: callable(optimizer) -> eta, float32 scalar tensor or float.
+    find_rate: callable(optimizer, device of the rows) -> eta, float32 scalar
+      tensor or float.
     compute: callable(optimizer, eta, g, w, *slots) -> list of the new values of
       w and of the slots; all of these are float32 tensors [n, width].
   """
@@ -28,7 +29,8 @@ class Formula(NamedTuple):
   compute: Callable
 
 
-def _find_rate(optimizer):
+def _find_rate(optimizer, device):
+  del device
   return optimizer._learning_rate_tensor
 
 
@@ -57,8 +59,8 @@ def _rmsprop(optimizer, eta, g, w, n, m):
   return [w - m, n, m]
 
 
-def _find_rate_of_adam(optimizer):
-  power_1, power_2 = optimizer._get_beta_accumulators()
+def _find_rate_of_adam(optimizer, device):
+  power_1, power_2 = optimizer.find_powers(device)  # See beta_powers.py.
   return optimizer._lr_t * tf.sqrt(1 - power_2) / (1 - power_1)
 
 
@@ -70,7 +72,8 @@ def _adam(optimizer, eta, g, w, m, v):
   return [w - eta * m / (tf.sqrt(v) + optimizer._epsilon_t), m, v]
 
 
-def _find_rate_of_ftrl(optimizer):
+def _find_rate_of_ftrl(optimizer, device):
+  del device
   return optimizer._learning_rate
 
 

@@ -88,7 +88,8 @@ class _RowUpdates:
     for device, tensors in self._arrived.items():
       with tf.device(device):
         # It may come from another ps.
-        rate = tf.identity(self._formula.find_rate(self._optimizer))
+        rate = self._formula.find_rate(self._optimizer, device)
+        rate = tf.identity(rate)
         self._turns[device] = _Turn(device, rate, [*tensors, rate])
 
   def update(self, gradient, variable, rows):

@@ -29,8 +29,20 @@ def test_the_server_config_by_flags(set_flags):
 def test_on_a_gpu_graphs_are_optimised_as_tensorflow_does_by_default(set_flags):
   with_gpu = server_lib.make_server_config(num_gpus=1).graph_options
   assert with_gpu == tf.GraphOptions()
-  without = server_lib.make_server_config().graph_options
-  assert without.rewrite_options.optimizers == ['pruning', 'dependency']
+  rewriting = server_lib.make_server_config().graph_options.rewrite_options
+  assert rewriting.optimizers == ['pruning', 'arithmetic', 'dependency']
+
+
+def test_a_square_is_no_power(tf_session, set_flags):
+  config = server_lib.make_server_config()
+  square = tf.random.uniform([2]) ** 2
+  run = tf.RunOptions(output_partition_graphs=True)
+  found = tf.RunMetadata()
+  with tf.Session(config=config) as session:
+    session.run(square, options=run, run_metadata=found)
+  ops = {node.op for graph in found.partition_graphs for node in graph.node}
+  assert 'Square' in ops
+  assert 'Pow' not in ops
 
 
 def test_the_placement_is_printed_if_asked_for(tf_session, set_flags, logged):

@@ -63,3 +63,24 @@ def test_a_run_goes_on_under_another_rule(train, tmp_path):  # noqa: F811
   assert found['beta1_power'] == pytest.approx(0.9**8)
   assert found['beta2_power'] == pytest.approx(0.999**8)
   assert not old & found.keys()
+
+
+@pytest.mark.parametrize('is_table', [False, True])
+def test_another_ps_gets_both_in_one_message(tf_session, is_table):
+  pairs = []
+  for i, ps in enumerate([0, 1, 1, 1]):
+    with tf.device(f'/job:ps/task:{ps}'):
+      variable = tf.get_variable(f'v{i}', [4, 2])
+      gradient = tf.ones([4, 2])
+      if is_table:
+        gradient = tf.IndexedSlices(gradient, tf.range(4))
+    pairs.append((gradient, variable))
+  with tf.device('/job:ps/task:0'):
+    optimizers.make_optimizer('adam', 0.1).apply_gradients(pairs)
+  sent = {
+    x.name
+    for op in tf.get_default_graph().get_operations()
+    for x in op.inputs
+    if 'ps' in x.device and 'ps' in op.device and x.device != op.device
+  }
+  assert sent == {'Adam/stack:0'}
