@@ -69,3 +69,7 @@ def test_a_step_is_a_pull_and_a_push_and_the_answer_comes_once_a_run(
   for i in range(num_ps):
     assert sent[('worker1', f'ps{i}')] == NUM_STEPS
     assert sent[(f'ps{i}', 'worker1')] == NUM_STEPS + (i == 0)
+  # From one ps to another go the powers of Adam, the end of its updates, which
+  # the powers wait for, the end of the step and the begin of the next one.
+  between = sum(n for way, n in sent.items() if 'worker1' not in way)
+  assert between <= 4 * NUM_STEPS * (num_ps - 1)
