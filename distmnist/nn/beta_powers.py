@@ -64,14 +64,13 @@ class _Powers:
     """Returns beta1^t and beta2^t on a device, float32 scalar tensors."""
     if device not in self._on:
       with tf.device(device):
-        self._on[device] = tf.unstack(tf.identity(self._both), num=2)
+        self._on[device] = tf.unstack(self._both, num=2)
     return self._on[device]
 
   def apply_dense(self, gradient, variable):
     optimizer = self._optimizer
     find_variables = optimizer._get_beta_accumulators
-    powers = self.find(variable.device)
-    optimizer._get_beta_accumulators = lambda: powers
+    optimizer._get_beta_accumulators = lambda: self.find(variable.device)
     try:
       return self._apply_dense(gradient, variable)
     finally:

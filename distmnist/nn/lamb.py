@@ -41,15 +41,18 @@ class Lamb(tf.train.AdamOptimizer):
     with tf.init_scope():
       self._create_slots([w for _, w in pairs])
     with tf.name_scope('lamb'):
-      corrections = [_correct(p) for p in self._get_beta_accumulators()]
-      steps = [(self._direct(g, w, *corrections), w) for g, w in pairs]
+      powers = self._get_beta_accumulators()
+      with tf.device(powers[0].device):  # To another ps goes one message.
+        corrections = tf.stack([1 / (1 - power) for power in powers])
+      steps = [(self._direct(g, w, corrections), w) for g, w in pairs]
       norms = trust_ratio.build_norms(steps)
       steps = [(_scale(r, w, norms.get(id(w))), w) for r, w in steps]
     return super().apply_gradients(steps, global_step, name)
 
-  def _direct(self, gradient, weights, correction1, correction2):
+  def _direct(self, gradient, weights, corrections):
     """Returns r, on the weights' device, and keeps m and v for the update."""
     with tf.device(weights.device), tf.control_dependencies([gradient]):
+      correction1, correction2 = tf.unstack(corrections, num=2)
       m, v = (self.get_slot(weights, name).read_value() for name in 'mv')
       m = _BETA1 * m + (1 - _BETA1) * gradient
       v = _BETA2 * v + (1 - _BETA2) * tf.square(gradient)
@@ -69,11 +72,6 @@ class Lamb(tf.train.AdamOptimizer):
     step = trust_ratio.scale(self._lr, grad)
     moved = var.assign_sub(step, read_value=False)
     return tf.group(moved, *kept)
-
-
-def _correct(power):
-  with tf.device(power.device):
-    return 1 / (1 - power)
 
 
 def _scale(step, weights, norms):

@@ -100,13 +100,12 @@ class Start:
   def make_keys(self, shape, dtype=tf.int64, partition_info=None):
     """The initializer of the table's `keys`, for whole buckets."""
     del partition_info
-    num_rows = tf.constant(shape[0], tf.int64)  # Of more than 2^31, too.
-    places = tf.range(num_rows) % self.new_rows.rows_in_bucket
+    places = tf.range(shape[0]) % self.new_rows.rows_in_bucket
     mark, free = tf.constant(MARKS[self.kind], dtype), tf.constant(FREE, dtype)
     return tf.where(
       tf.equal(places, COMMON_ROW),
-      tf.fill([num_rows], mark),
-      tf.fill([num_rows], free),
+      tf.fill([shape[0]], mark),
+      tf.fill([shape[0]], free),
     )
 
   def make_rows(self, keys, width, seed):
