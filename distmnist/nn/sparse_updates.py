@@ -30,7 +30,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange import transport
-from distmnist.exchange.tables import touched_rows
+from distmnist.exchange.tables import sparse_table, touched_rows
 from distmnist.nn import row_formulas
 
 # Optimizers whose steps need more than the rows that have a gradient.
@@ -107,9 +107,7 @@ class _RowUpdates:
       before = [x.sparse_read(rows) for x in kept]
       after = self._formula.compute(self._optimizer, rate, gradient, *before)
       updated = [
-        tf.raw_ops.ResourceScatterUpdate(
-          resource=x.handle, indices=rows, updates=value
-        )
+        sparse_table.set_rows(x, rows, value)
         for x, value in zip(kept, after, strict=True)
       ]
       return tf.group(*touched_rows.mark_after(updated, variable, rows))

@@ -23,6 +23,7 @@ from distmnist.exchange.tables import (
   new_rows,
   row_places,
   sightings,
+  sparse_table,
   touched_rows,
 )
 
@@ -143,7 +144,7 @@ class KeyShard(key_map.KeyMap):
     with tf.control_dependencies([has_row, *self._take(rows)]):
       begun = self._begin_rows(new, rows, slots)
     with tf.control_dependencies(begun):
-      noted = _scatter(self.keys, rows, new)
+      noted = sparse_table.set_rows(self.keys, rows, new)
     with tf.control_dependencies([noted]):
       mapped = self._map.insert(new, rows)
     with tf.control_dependencies([mapped]):
@@ -158,16 +159,19 @@ class KeyShard(key_map.KeyMap):
     unmapped = self._map.remove(tf.boolean_mask(before, is_key))
     with tf.control_dependencies([unmapped]):
       free = tf.fill(tf.shape(rows), tf.constant(new_rows.FREE, tf.int64))
-      return [_scatter(self.keys, rows, free), self._reuse.note(rows)]
+      return [
+        sparse_table.set_rows(self.keys, rows, free),
+        self._reuse.note(rows),
+      ]
 
   def _begin_rows(self, keys, rows, slots):
     """Returns the list of ops that give new rows their first values."""
     width, n = int(self.rows.shape[1]), tf.size(rows)
     first = self._start.make_rows(keys, width, self._seed)
-    ops = [_scatter(self.rows, rows, first)]
+    ops = [sparse_table.set_rows(self.rows, rows, first)]
     for slot in slots:
       clean = slot.sparse_read([new_rows.CLEAN_ROW])
-      ops.append(_scatter(slot, rows, tf.tile(clean, [n, 1])))
+      ops.append(sparse_table.set_rows(slot, rows, tf.tile(clean, [n, 1])))
     return touched_rows.mark_after(ops, self.rows, rows)
 
 
@@ -196,9 +200,3 @@ def get_counts():
       kinds[shard.name] = shard.new_rows
       counts.setdefault(shard.name, []).append(shard.counts)
   return kinds, counts
-
-
-def _scatter(variable, rows, values):
-  return tf.raw_ops.ResourceScatterUpdate(
-    resource=variable.handle, indices=rows, updates=values
-  )

@@ -98,6 +98,19 @@ def look_up(table, positions):
   return tf.gather(table, positions)
 
 
+def set_rows(variable, rows, values):
+  """Returns the op that sets rows of a shard, or of what is beside it.
+
+  Args:
+    variable: tf.Variable.
+    rows: int64 [n], each once.
+    values: [n, ...].
+  """
+  return tf.raw_ops.ResourceScatterUpdate(
+    resource=variable.handle, indices=rows, updates=values
+  )
+
+
 class Table:
   """A table as a step sees it: its shards, and what is looked up in them.
 

@@ -115,9 +115,7 @@ class TableSaver:
         dtypes=[dtype],
       )[0]
     with tf.device(shard.device):
-      restore = tf.raw_ops.ResourceScatterUpdate(
-        resource=shard.handle, indices=rows, updates=read
-      )
+      restore = sparse_table.set_rows(shard, rows, read)
     return shard, save, room, restore
 
   def save(self, sess, save_path, global_step=None, **settings):
