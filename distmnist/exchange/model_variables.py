@@ -51,7 +51,7 @@ class ModelVariables:
     raise NotImplementedError
 
   def _connect_views(self):
-    """Called at the end of the scope, when all views exist."""
+    """Gives views and rows their values, at the end of the scope."""
     raise NotImplementedError
 
   @contextlib.contextmanager
@@ -62,7 +62,6 @@ class ModelVariables:
     ):
       yield
     self._connect_views()
-    self.rows.connect()
 
   def _get_variable(self, getter, name, *args, **kwargs):
     collections = list(kwargs.get('collections') or ())

@@ -37,14 +37,17 @@ def guard(tensor, worker):
       is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
     else:
       is_finite = _are_finite(tensor)
-  counted = _count_unless(is_finite, tensor.device, worker)
-  with tf.device(tensor.device), tf.control_dependencies([counted]):
+  queue = _make_queue(tensor.device, worker)
+
+  def make_zeros():
+    with tf.device(queue.queue_ref.device):
+      counted = queue.enqueue(True)
+    with tf.control_dependencies([counted]):
+      return tf.zeros_like(tensor)
+
+  with tf.device(tensor.device):
     # Not tf.where, which would copy it.
-    return tf.cond(
-      tf.identity(is_finite),
-      lambda: tf.identity(tensor),
-      lambda: tf.zeros_like(tensor),
-    )
+    return tf.cond(is_finite, lambda: tf.identity(tensor), make_zeros)
 
 
 def drop_overflow(mean, worker):
@@ -60,15 +63,18 @@ def drop_overflow(mean, worker):
   """
   with tf.device(mean.device):
     is_finite = _are_finite(mean)
-  counted = _count_unless(is_finite, mean.device, worker)
+  queue = _make_queue(mean.device, worker)
+  with tf.device(queue.queue_ref.device):
+    number = 1 - tf.cast(is_finite, tf.int32)
+    counted = queue.enqueue_many([tf.fill([number], True)])
   with tf.device(mean.device), tf.control_dependencies([counted]):
     return tf.raw_ops.SelectV2(
       condition=is_finite, t=mean, e=tf.zeros([], mean.dtype)
     )
 
 
-def _count_unless(is_finite, device, worker):
-  """Returns the op that counts a message unless it `is_finite`."""
+def _make_queue(device, worker):
+  """Returns the queue that counts what was not finite on `device`, a str."""
   graph = tf.get_default_graph()
   name = f'nonfinite/{worker}/{len(graph.get_collection(QUEUES))}'
   place = _find_cpu(device)
@@ -76,10 +82,7 @@ def _count_unless(is_finite, device, worker):
   # Outside any branch, so that copies of the step share it
   # (exchange/steps/fused_steps.py).
   with tf.control_dependencies(None), tf.device(place):
-    queue = _build_queue(name)
-  with tf.device(place):
-    number = 1 - tf.cast(is_finite, tf.int32)
-    return queue.enqueue_many([tf.fill([number], True)])
+    return _build_queue(name)
 
 
 def _are_finite(tensor):

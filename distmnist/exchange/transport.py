@@ -10,10 +10,12 @@ center itself stays float32.
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite
+from distmnist.exchange import nonfinite, packing
 
 # From this size on, a copy into a joint tensor costs more than a call.
 _SMALL_BYTES = 1 << 20
+# Up to this size, what travels with rows may wait for them.
+_RIDER_BYTES = 64 << 10
 
 
 class Wire:
@@ -63,13 +65,6 @@ class Wire:
     with tf.name_scope('wire'):
       return self._send_packed([tensor], (self._worker, device), True)
 
-  def pull(self, tensor, device):
-    """Returns `tensor`, of any size, from `device`, on the worker."""
-    if not self._has_ps:
-      return tensor
-    with tf.name_scope('wire'):
-      return self._send_packed([tensor], (device, self._worker), False)
-
   def size_of(self, dtype):
     """Returns the bytes of a number of `dtype` on the wire, an int."""
     return self._cast_dtype(dtype).size
@@ -103,7 +98,7 @@ class Wire:
         parts = [tensors[i] for i in indices]
         packed = self._send_packed(parts, route, is_guarded, begin)
         with tf.device(route[1]):
-          split = split_like(packed, parts) if len(parts) > 1 else [packed]
+          split = packing.unpack(packed, parts)
         for i, part in zip(indices, split, strict=True):
           arrived[i] = part
     return arrived
@@ -112,11 +107,15 @@ class Wire:
     """Returns lists of the indices of tensors that travel as one message.
 
     Args:
-      tensors: list of tensors or variables.
+      tensors: list of tensors or variables; those of rows, [n, width], have no
+        known n.
       routes: list of hashables; different routes share no message.
     """
-    bundles, joined = [], {}
+    bundles, joined, rows = [], {}, {}
     for i, (tensor, route) in enumerate(zip(tensors, routes, strict=True)):
+      if not tensor.shape.is_fully_defined():
+        rows.setdefault((route, tensor.dtype), []).append(i)
+        continue
       size = tensor.shape.num_elements() * tensor.dtype.size
       if size >= _SMALL_BYTES:
         bundles.append([i])
@@ -129,6 +128,13 @@ class Wire:
         bundles.append(indices)
       indices.append(i)
       joined[key] = indices, held + size
+    for key, (first, *others) in rows.items():
+      indices, held = joined.get(key, ([], 0))
+      if held <= _RIDER_BYTES and indices:
+        indices.append(first)
+      else:
+        bundles.append([first])
+      bundles += [[i] for i in others]
     return bundles
 
   def _send_packed(self, tensors, route, is_guarded, begin=None):
@@ -141,7 +147,7 @@ class Wire:
     dtype = tensors[0].dtype
     cast_dtype = self._cast_dtype(dtype)
     with tf.device(source):
-      packed = tensors[0] if len(tensors) == 1 else flatten(tensors)
+      packed = packing.pack(tensors)
       if cast_dtype != dtype:
         packed = tf.cast(packed, cast_dtype)
       if is_guarded and dtype.is_floating:
@@ -154,26 +160,6 @@ class Wire:
       if cast_dtype != dtype:
         return tf.cast(packed, dtype)
       return tf.identity(packed)
-
-
-def flatten(tensors, dtype=None):
-  """Returns all elements of `tensors` as one tensor of shape [size].
-
-  Args:
-    tensors: list of tensors, of one dtype unless another is given.
-    dtype: tf.DType of the result, or None.
-  """
-  dtype = dtype or tensors[0].dtype.base_dtype
-  return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in tensors], 0)
-
-
-def split_like(flat, tensors):
-  """Returns `flat` split into the shapes and dtypes of `tensors`, a list."""
-  parts = tf.split(flat, [x.shape.num_elements() for x in tensors])
-  return [
-    tf.reshape(tf.cast(part, x.dtype.base_dtype), x.shape)
-    for part, x in zip(parts, tensors, strict=True)
-  ]
 
 
 def bring_scalars(tensors):

@@ -8,15 +8,9 @@ from distmnist.exchange.tables import sparse_table
 
 
 class FakeRows:
-  def __init__(self):
-    self.is_connected = False
-
   def get(self, getter, name, *args, **kwargs):
     del getter, args, kwargs
     return f'rows of {name}'
-
-  def connect(self):
-    self.is_connected = True
 
 
 class Doubled(model_variables.ModelVariables):
@@ -61,7 +55,7 @@ def test_a_model_gets_views_of_what_is_trained_and_the_rest_itself():
   assert variables.views == [view]
   assert tf.is_tensor(view) and view.op.type == 'Mul'
   assert not isinstance(still, tf.Tensor)
-  assert variables.is_connected and variables.rows.is_connected
+  assert variables.is_connected
 
 
 def test_another_tower_gets_the_view_of_the_first():

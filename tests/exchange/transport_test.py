@@ -9,16 +9,6 @@ import tensorflow.compat.v1 as tf
 from distmnist.cluster import cluster as cluster_lib
 from distmnist.exchange import transport
 
-
-def test_tensors_come_back_from_a_flat_one(tf_session):
-  tensors = [tf.reshape(tf.range(6.0), [2, 3]), tf.constant(7.0), tf.zeros([1])]
-  flat = transport.flatten(tensors)
-  assert flat.shape == [8]
-  found = tf_session.run(transport.split_like(flat, tensors))
-  for value, tensor in zip(found, tensors, strict=True):
-    np.testing.assert_array_equal(value, tf_session.run(tensor))
-
-
 PS = [f'/job:ps/task:{i}/device:CPU:0' for i in range(2)]
 WORKER = '/job:worker/task:0/device:CPU:0'
 
@@ -43,7 +33,7 @@ def find_crossings(tensors):
       left.append(x)
       if x.op.device and tensor.op.device and x.op.device != tensor.op.device:
         found.add((x.name, x.dtype, tuple(x.shape.as_list())))
-  return sorted((dtype.name, shape) for _, dtype, shape in found)
+  return sorted(((d.name, shape) for _, d, shape in found), key=str)
 
 
 def build_values(*shapes):
@@ -64,6 +54,18 @@ def test_what_is_large_travels_alone(tf_session):
   values = build_values([1 << 19], [2], [3])
   arrived = make_wire().to_worker(values, [PS[0]] * 3)
   assert find_crossings(arrived) == [('float32', (5,)), ('float32', (1 << 19,))]
+
+
+@pytest.mark.parametrize('size, num_sent', [(1, 1), (16384, 1), (16385, 2)])
+def test_what_is_small_travels_with_rows(tf_session, size, num_sent):
+  with tf.device(PS[0]):
+    small = tf.fill([size], 1.0)
+    rows = tf.reshape(tf.range(12.0), [-1, 4])
+    rows = [tf.boolean_mask(rows, [True, False, True]) for _ in range(2)]
+  arrived = make_wire().to_worker([small, *rows], [PS[0]] * 3)
+  assert [x.shape.as_list() for x in arrived] == [[size], [None, 4], [None, 4]]
+  assert len(find_crossings(arrived)) == num_sent + 1
+  assert make_wire().bundle([small, *rows], [0, 0, 1])[-1] == [2]
 
 
 def test_each_ps_gets_its_own(tf_session):

@@ -5,8 +5,12 @@ import collections
 import pytest
 import tensorflow.compat.v1 as tf
 
+from distmnist.common import registry
+from distmnist.common.names import STRATEGIES
+from distmnist.exchange import sharding
 from distmnist.exchange.copies import periodic_exchange
 from distmnist.exchange.steps import fused_steps
+from distmnist.nn import layers
 from tests.strategies import battery_test
 from tests.support import in_process
 
@@ -38,16 +42,32 @@ def count_messages(tensors):
   return collections.Counter((start, end) for _, start, end in messages)
 
 
+def build(name, member, has_table):
+  """Returns (update, loss) of two variables and perhaps a table."""
+  with tf.device(member.device_setter()):
+    global_step = tf.train.get_or_create_global_step()
+    rule = registry.load(STRATEGIES, name).make(member)
+    with sharding.sharded(member.num_ps), rule.scope():
+      c = tf.get_variable('a', [2]) + tf.get_variable('b', [2])
+      if has_table:
+        with tf.device(member.compute_device):
+          ids = tf.random.uniform([4], maxval=100, dtype=tf.int64)
+        c += tf.reduce_sum(layers.embedding(ids, 100, 2, 't'), 0)
+    loss = tf.reduce_sum(c**2)
+    make = battery_test.make_optimizers('adam', 0.1)
+    return rule.minimize(loss, make, global_step), loss
+
+
 @pytest.fixture
 def count(tf_session, set_flags):
-  """Returns count(rule, num_ps) -> what a run of NUM_STEPS sends."""
+  """Returns count(rule, num_ps, has_table) -> what a run of NUM_STEPS sends."""
 
   set_flags()
 
-  def run(name, num_ps):
+  def run(name, num_ps, has_table):
     member = in_process.InProcessCluster(num_ps, 2).worker(1)
-    _, update, _, c = battery_test.build(name, member, 'adam')
-    tensors = {'global_step': update.train_op, 'cost': tf.reduce_sum(c)}
+    update, loss = build(name, member, has_table)
+    tensors = {'global_step': update.train_op, 'cost': loss}
     if update.staleness is not None:
       tensors['staleness'] = update.staleness
     exchanges = tf.get_collection(periodic_exchange.EXCHANGES)
@@ -60,14 +80,16 @@ def count(tf_session, set_flags):
 
 @pytest.mark.parametrize('name', ['async_sgd', 'sync_sgd', 'ssp'])
 @pytest.mark.parametrize('num_ps', [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('has_table', [False, True])
 def test_a_step_is_a_pull_and_a_push_and_the_answer_comes_once_a_run(
-  count, name, num_ps
+  count, name, num_ps, has_table
 ):
-  sent = count(name, num_ps)
+  sent = count(name, num_ps, has_table)
   if num_ps == 1:  # Else they agree without the worker.
     assert len(sent) == 2
   for i in range(num_ps):
-    assert sent[('worker1', f'ps{i}')] == NUM_STEPS
+    # A pull of rows is asked for; then they come with the rest.
+    assert sent[('worker1', f'ps{i}')] == NUM_STEPS * (1 + has_table)
     assert sent[(f'ps{i}', 'worker1')] == NUM_STEPS + (i == 0)
   # From one ps to another go the powers of Adam, the end of its updates, which
   # the powers wait for, the end of the step and the begin of the next one.

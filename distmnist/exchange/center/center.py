@@ -42,10 +42,15 @@ class Center(model_variables.ModelVariables):
       )
 
   def _connect_views(self):
+    parts = self.rows.pull_with(self.read_shards(), self._devices)
     if self._has_ps:
-      values = self.read_center()
+      values = self._join_parts(parts)
       for (view, _), value in zip(self._pulled, values, strict=True):
         view.op._update_input(0, value)
+
+  @property
+  def _devices(self):
+    return [shard.device for shard in self._pulled_shards]
 
   @property
   def num_bytes(self):
@@ -64,8 +69,7 @@ class Center(model_variables.ModelVariables):
     Args:
       global_step: int64 scalar variable.
     """
-    # No edge orders this read among the pulls of the weights: it starts with
-    # them, and an edge would cost a round trip per step.
+    # It starts with the pulls: an edge would cost a round trip per step.
     with tf.device(global_step.device):
       return global_step.read_value()
 
@@ -87,13 +91,11 @@ class Center(model_variables.ModelVariables):
 
   def from_shards(self, parts):
     """Pulls tensors like those of `read_shards`; returns whole ones."""
-    devices = [shard.device for shard in self._pulled_shards]
-    left = iter(self._wire.to_worker(parts, devices))
+    return self._join_parts(self._wire.to_worker(parts, self._devices))
+
+  def _join_parts(self, parts):
     with tf.device(self._device):
-      return [
-        join([next(left) for _ in shards], view.shape)
-        for view, shards in self._pulled
-      ]
+      return join_all(parts, self._pulled)
 
   def round_as_sent(self, tensors):
     """Returns `tensors` as they would arrive if sent, on their own devices."""
@@ -115,12 +117,11 @@ class Center(model_variables.ModelVariables):
     with tf.device(self._device):
       for tensor, (_, shards) in zip(tensors, self._pulled, strict=False):
         parts += cut(tensor, shards)
-    devices = [shard.device for shard in self._pulled_shards]
-    arrived = self._wire.to_ps(parts, devices, self._begins)
-    pairs = list(zip([*arrived, *there], self.shards, strict=True))
-    if not self.rows.is_apart:
-      pairs += self.rows.push(tensors[end:])
-    return pairs
+    arrived, of_rows = self.rows.push_with(
+      parts, self._devices, tensors[end:], self._begins
+    )
+    dense = zip([*arrived, *there], self.shards, strict=True)
+    return [*dense, *of_rows]
 
   def find_units(self):
     """Returns lists of indices into `shards`: each list arrives at once."""
@@ -176,6 +177,19 @@ def join(values, shape):
   if len(values) == 1:
     return values[0]
   return tf.concat(values, find_cut(values[0], shape))
+
+
+def join_all(parts, wholes):
+  """Returns the whole tensors of `parts`.
+
+  Args:
+    parts: list of tensors, those of one whole after those of another.
+    wholes: list of (what has its shape, the shards of a whole).
+  """
+  left = iter(parts)
+  return [
+    join([next(left) for _ in shards], whole.shape) for whole, shards in wholes
+  ]
 
 
 def cut(tensor, shards):

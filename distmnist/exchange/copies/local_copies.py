@@ -45,7 +45,7 @@ class LocalCopies(center_lib.Center):
       )
 
   def _connect_views(self):
-    pass  # A copy has its own value.
+    self.rows.pull_with([], [])  # A copy has its own value.
 
   @property
   def variables(self):

@@ -13,7 +13,7 @@ one is full first on which worker.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import nonfinite, transport
+from distmnist.exchange import nonfinite, packing
 from distmnist.exchange.ring import collectives
 
 
@@ -62,12 +62,12 @@ def build_means(cluster, gradients, variables, more, key, bucket_bytes):
     if number == len(buckets) - 1:
       parts.append(more)
       like.append(more)
-    sent = transport.flatten(parts, wire_dtype)
+    sent = packing.flatten(parts, wire_dtype)
     sent = nonfinite.guard(sent, cluster.task_index)
     mean = collectives.build_mean(cluster, sent, key + number)
     if wire_dtype.size < 4:
       mean = nonfinite.drop_overflow(mean, cluster.task_index)
-    found = transport.split_like(mean, like)
+    found = packing.split_like(mean, like)
     for i, part in zip(indices, found, strict=False):
       means[i] = part
   return means, found[-1]

@@ -7,7 +7,7 @@ as long as the servers live.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import transport
+from distmnist.exchange import packing
 
 
 def build_mean(cluster, flat, key, timeout_secs=0.0):
@@ -49,14 +49,14 @@ def build_broadcast(cluster, variables, key):
     'timeout_seconds': max(1.0, cluster.start_timeout_secs),
   }
   if cluster.is_chief:
-    flat = transport.flatten([v.read_value() for v in variables])
+    flat = packing.flatten([v.read_value() for v in variables])
     return tf.raw_ops.CollectiveBcastSendV2(input=flat, **settings)
   flat = tf.raw_ops.CollectiveBcastRecvV2(
     T=variables[0].dtype.base_dtype,
     shape=[sum(v.shape.num_elements() for v in variables)],
     **settings,
   )
-  values = transport.split_like(flat, variables)
+  values = packing.split_like(flat, variables)
   return tf.group(
     *(v.assign(x) for v, x in zip(variables, values, strict=True))
   )

@@ -25,7 +25,7 @@ and c becomes that.
 
 import tensorflow.compat.v1 as tf
 
-from distmnist.exchange import model_state, nonfinite, transport
+from distmnist.exchange import model_state, nonfinite, packing
 
 
 class StateMeans:
@@ -72,7 +72,7 @@ class StateMeans:
           parts.append(tf.ones([1]))
           if not self._cluster.is_chief:
             parts = [tf.zeros_like(part) for part in parts]
-        flat = transport.flatten(parts, dtype)
+        flat = packing.flatten(parts, dtype)
         flat = nonfinite.guard(flat, self._cluster.task_index)
       with tf.device(place):
         arrived.append(tf.identity(flat))
@@ -115,7 +115,7 @@ class StateMeans:
       variables = [change.variable for change in group]
       with tf.device(place):
         values = [_to_real(v.read_value()) for v in variables]
-        flat = transport.flatten(values, dtype)
+        flat = packing.flatten(values, dtype)
       with tf.device(self._cluster.compute_device):
         values = _split(tf.identity(flat), variables)
         for change, value in zip(group, values, strict=True):
@@ -188,7 +188,5 @@ def _split(flat, variables):
   specs = [_find_spec(variable) for variable in variables]
   return [
     tf.complex(*tf.unstack(part, axis=-1)) if v.dtype.is_complex else part
-    for part, v in zip(
-      transport.split_like(flat, specs), variables, strict=True
-    )
+    for part, v in zip(packing.split_like(flat, specs), variables, strict=True)
   ]

@@ -70,6 +70,19 @@ class _Kept(NamedTuple):
     return value * tf.cast(is_same, value.dtype)[:, tf.newaxis]
 
 
+def _split(tensor, sizes):
+  """Returns parts of a tensor [n, ...]; `sizes` is a list of scalar tensors."""
+  if len(sizes) == 1:
+    return [tensor]
+  return tf.split(tensor, tf.stack(sizes), num=len(sizes))
+
+
+def _read_rows(numbering, shard, keys):
+  rows, owners = numbering.find_rows(shard, keys)
+  owned = numbering.find_owned(shard, rows)
+  return _Kept(shard, rows, shard.sparse_read(rows), owners, owned)
+
+
 class RowExchange:
   """The tables of one width, and their rows in this step.
 
@@ -95,47 +108,56 @@ class RowExchange:
     self.width, self.dtype = tables[0].width, tables[0].dtype
     self._kept = []
 
-  def connect(self):
-    """Pulls the rows of all lookups, and gives them their values."""
-    lookups = self._numbering.lookups
+  @property
+  def devices(self):
+    """The ps that have shards of the tables, a list of str."""
+    return [device for device, _ in self._places]
+
+  def request(self):
+    """Sends keys to the ps; returns their rows there, [n, width], a list."""
     with tf.name_scope('rows'), tf.device(self._cpu):
-      keys, places, numbers = self._numbering.find_keys()
+      keys, self._places_of_ids, numbers = self._numbering.find_keys()
       self._num_keys_of_shards = tf.split(
         numbers, [len(shards) for _, shards in self._places]
       )
       self._num_keys_of_ps = [
         tf.reduce_sum(numbers) for numbers in self._num_keys_of_shards
       ]
-      keys_of_ps = tf.split(keys, tf.stack(self._num_keys_of_ps))
-      if len(self._places) == 1:
-        keys_of_ps = [keys]
-      self.num_ids = tf.size(places.of_ids, out_type=tf.int64)
+      keys_of_ps = _split(keys, self._num_keys_of_ps)
+      self.num_ids = tf.size(self._places_of_ids.of_ids, out_type=tf.int64)
       self.num_keys = tf.size(keys, out_type=tf.int64)
-      parts = [
-        self._pull(device, shards, numbers, part)
+      return [
+        self._request_from(device, shards, numbers, part)
         for (device, shards), numbers, part in zip(
           self._places, self._num_keys_of_shards, keys_of_ps, strict=True
         )
       ]
-      with tf.device(self._compute):
-        self.view = shared_rows.join(parts)
-        # Each key's gradient is summed up here, before it is clipped and sent.
-        given = [shared_rows.gather(self.view, places)]
-        if len(lookups) > 1:
-          sizes = [tf.size(positions) for positions, _ in lookups]
-          given = tf.split(given[0], tf.stack(sizes))
+
+  def receive(self, parts):
+    """Gives all lookups their values.
+
+    Args:
+      parts: the rows of `request`, on the worker.
+    """
+    lookups = self._numbering.lookups
+    with tf.name_scope('rows'), tf.device(self._compute):
+      self.view = shared_rows.join(parts)
+      # Each key's gradient is summed up here, before it is clipped and sent.
+      given = _split(
+        shared_rows.gather(self.view, self._places_of_ids),
+        [tf.size(positions) for positions, _ in lookups],
+      )
     for (_, wanted), value in zip(lookups, given, strict=True):
       with tf.device(self._compute):
         value.set_shape(wanted.shape)
       wanted.op._update_input(0, value)
 
-  def _pull(self, device, shards, numbers, keys):
-    """Returns the rows of a ps on the worker, [n, width]."""
+  def _request_from(self, device, shards, numbers, keys):
+    """Sends a ps its keys; returns their rows there, [n, width]."""
     header = len(shards) if len(shards) > 1 else 0
     if header:
       keys = tf.concat([numbers, keys], 0)
     keys = self._wire.push(keys, device)
-    kept = []
     with tf.device(device):
       # A copy of this step begins where the step before it has ended, and its
       # reads must wait for that: see graph_copy.Copier.
@@ -144,37 +166,37 @@ class RowExchange:
       if header:
         parts = tf.split(keys[header:], keys[:header], num=header)
       with tf.control_dependencies([begin]):
-        for shard, part in zip(shards, parts, strict=True):
-          rows, owners = self._numbering.find_rows(shard, part)
-          owned = self._numbering.find_owned(shard, rows)
-          pulled = shard.sparse_read(rows)
-          kept.append(_Kept(shard, rows, pulled, owners, owned))
+        pairs = zip(shards, parts, strict=True)
+        kept = [_read_rows(self._numbering, *pair) for pair in pairs]
       rows = shared_rows.join([part.sent for part in kept])
+      rows.set_shape([None, self.width])
     self._kept.append(kept)
-    return self._wire.pull(rows, device)
+    return rows
 
-  def push(self, gradient):
-    """Pushes the gradient by `view`.
+  def cut(self, gradient):
+    """Returns the parts for `devices` of the gradient by `view`, a list."""
+    with tf.device(self._compute):
+      parts = _split(gradient, self._num_keys_of_ps)
+    for part in parts:
+      part.set_shape([None, self.width])
+    return parts
+
+  def take(self, parts):
+    """Returns the gradients of the shards.
+
+    Args:
+      parts: those of `cut`, each on its ps.
 
     Returns:
       The list of (tf.IndexedSlices, shard), on the shard's ps; rows are in
       order, each once.
     """
     pairs = []
-    parts = [gradient]
-    if len(self._places) > 1:
-      with tf.device(self._compute):
-        parts = tf.split(gradient, tf.stack(self._num_keys_of_ps))
-    for (device, _), kept, part in zip(
+    for (device, _), kept, arrived in zip(
       self._places, self._kept, parts, strict=True
     ):
-      part.set_shape([None, self.width])
-      arrived = self._wire.push(part, device)
       with tf.device(device):
-        values = [arrived]
-        if len(kept) > 1:
-          sizes = tf.stack([part.num_keys for part in kept])
-          values = tf.split(arrived, sizes, num=len(kept))
+        values = _split(arrived, [part.num_keys for part in kept])
         for part, value in zip(kept, values, strict=True):
           value.set_shape([None, self.width])
           pairs.append((part.sum_up(value), part.shard))

@@ -98,7 +98,9 @@ class PositionNumbering(Numbering):
           )
           move = tf.gather(tf.constant(moves, tf.int64), owners)
         found.append(positions + move)
-    keys, places = shared_rows.find_each(shared_rows.join(found))
+    keys, places = shared_rows.find_each(
+      shared_rows.join(found), self._bounds[-1]
+    )
     return keys, places, _count_between(keys, self._bounds)
 
   def find_rows(self, shard, keys):
@@ -139,28 +141,29 @@ class KeyNumbering(Numbering):
     numbers = tf.math.bincount(
       shards, minlength=len(self._index), maxlength=len(self._index)
     )
-    keys, places = sort(keys, places, shards)
+    keys, places = sort(keys, places, shards, len(self._index))
     numbers = tf.cast(numbers, tf.int64)
     return keys, shared_rows.make_places(places), numbers
 
   def find_rows(self, shard, keys):
     rows, owners = tf.unique(self._find[shard.op.name](keys))
-    return sort(rows, owners, rows)
+    return sort(rows, owners, rows, int(shard.shape[0]))
 
   def find_owned(self, shard, rows):
     keys = self._keys[shard.op.name]
     return keys, keys.sparse_read(rows)
 
 
-def sort(values, places, by):
+def sort(values, places, by, end):
   """Returns (values, places): `values` in the order of `by`, none lost.
 
   Args:
     values: [n].
     places: int32 [m], indices into `values`.
-    by: [n].
+    by: int32 or int64 [n], not negative.
+    end: int, what all of these are below.
   """
-  order = tf.argsort(by, stable=True)
+  _, order = shared_rows.sort(by, end)
   return (
     tf.gather(values, order),
     tf.gather(tf.math.invert_permutation(order), places),

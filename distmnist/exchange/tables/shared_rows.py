@@ -29,25 +29,43 @@ def join(parts):
   return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
+def sort(numbers, end):
+  """Returns (the numbers in order, int64; their places before, int32).
+
+  Those that are equal stay in their order. A number and its place are sorted as
+  one, which takes half the time of tf.argsort: that sorts places by the numbers
+  that they point to, and then those of equal numbers once more.
+
+  Args:
+    numbers: int32 or int64 [m], not negative.
+    end: int, what all of them are below. What it leaves of 63 bits is for the
+      places: with 10^12 numbers there may be 8 million.
+  """
+  num_bits = 63 - (end - 1).bit_length()
+  bits, mask = (tf.constant(x, tf.int64) for x in (num_bits, 2**num_bits - 1))
+  numbers = tf.bitwise.left_shift(tf.cast(numbers, tf.int64), bits)
+  both = tf.sort(numbers + tf.range(tf.size(numbers, out_type=tf.int64)))
+  order = tf.cast(tf.bitwise.bitwise_and(both, mask), tf.int32)
+  return tf.bitwise.right_shift(both, bits), order
+
+
 def make_places(of_ids):
   """Returns the Places of int32 [m]."""
-  order = tf.argsort(of_ids, stable=True)
-  return Places(of_ids, order, tf.gather(of_ids, order))
+  in_order, order = sort(of_ids, int(of_ids.dtype.max))
+  return Places(of_ids, order, tf.cast(in_order, tf.int32))
 
 
-def find_each(ids):
+def find_each(ids, end):
   """Returns (int64 [n], the ids in order and each once; Places of the ids).
 
   Args:
-    ids: int64 [m].
+    ids: int64 [m], not negative.
+    end: int, what all of them are below.
   """
-  order = tf.argsort(ids, stable=True)
-  in_order = tf.gather(ids, order)
-  before = tf.concat([in_order[:1] - 1, in_order[:-1]], 0)
-  is_first = tf.not_equal(in_order, before)
-  rows = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+  in_order, order = sort(ids, end)
+  each, rows = tf.unique(in_order)
   of_ids = tf.gather(rows, tf.math.invert_permutation(order))
-  return tf.boolean_mask(in_order, is_first), Places(of_ids, order, rows)
+  return each, Places(of_ids, order, rows)
 
 
 def gather(rows, places):

@@ -1,5 +1,7 @@
 """The sparse tables of a model, and the rows that its step looks up in them."""
 
+import itertools
+
 import tensorflow.compat.v1 as tf
 
 from distmnist.exchange.tables import (
@@ -50,8 +52,48 @@ class Rows:
       self._tables[name].makes_rows = is_made and self.makes_rows
     return self._tables[name]
 
-  def connect(self):
-    """Gives their values to all rows that were looked up."""
+  def pull_with(self, parts, devices):
+    """Pulls all rows that were looked up, and what can travel with them.
+
+    Args:
+      parts: list of tensors.
+      devices: list of str, those of `parts`.
+
+    Returns:
+      The `parts` on the worker.
+    """
+    rows = self._request()
+    arrived = self._wire.to_worker([*parts, *rows], [*devices, *self._devices])
+    for exchange, of_it in self._of_each(arrived[len(parts) :]):
+      exchange.receive(of_it)
+    return arrived[: len(parts)]
+
+  def push_with(self, parts, devices, gradients, begins):
+    """Pushes gradients of rows, and what can travel with them.
+
+    Args:
+      parts, devices, begins: see transport.Wire.to_ps.
+      gradients: list like `views`, or [] if rows are pushed apart.
+
+    Returns:
+      (the `parts` on their devices, list of (tf.IndexedSlices, shard)).
+    """
+    if not gradients:
+      return self._wire.to_ps(parts, devices, begins), []
+    pairs = zip(self.exchanges, gradients, strict=True)
+    rows = _chain(exchange.cut(gradient) for exchange, gradient in pairs)
+    arrived = self._wire.to_ps(
+      [*parts, *rows], [*devices, *self._devices], begins
+    )
+    pushed = self._of_each(arrived[len(parts) :])
+    return arrived[: len(parts)], _chain(e.take(of_it) for e, of_it in pushed)
+
+  def push(self, gradients):
+    """Pushes gradients like `views`; returns (tf.IndexedSlices, shard)s."""
+    return self.push_with([], [], gradients, None)[1]
+
+  def _request(self):
+    """Sends the ps the keys of the step; returns their rows there, a list."""
     kinds = {}
     for table in self._tables.values():
       kind = table.width, table.dtype, type(table)
@@ -63,10 +105,23 @@ class Rows:
         self._cluster.cpu_device,
         self._cluster.compute_device,
       )
-      exchange.connect()
       self.exchanges.append(exchange)
+    requested = [exchange.request() for exchange in self.exchanges]
     if self.exchanges:
       row_counts.note(self.exchanges, self._wire, self._cluster.cpu_device)
+    return _chain(requested)
+
+  @property
+  def _devices(self):
+    return _chain(exchange.devices for exchange in self.exchanges)
+
+  def _of_each(self, tensors):
+    """Returns [(exchange, those of a list of tensors, one a ps, for it)]."""
+    left = iter(tensors)
+    return [
+      (exchange, list(itertools.islice(left, len(exchange.devices))))
+      for exchange in self.exchanges
+    ]
 
   @property
   def tables(self):
@@ -77,14 +132,6 @@ class Rows:
   def views(self):
     """The tensors [n, width] by which the loss is differentiated, a list."""
     return [exchange.view for exchange in self.exchanges]
-
-  def push(self, gradients):
-    """Pushes gradients like `views`; returns (tf.IndexedSlices, shard)s."""
-    return [
-      pair
-      for exchange, gradient in zip(self.exchanges, gradients, strict=True)
-      for pair in exchange.push(gradient)
-    ]
 
   @property
   def pulled(self):
@@ -99,3 +146,7 @@ class Rows:
         pulled += exchange.count_bytes_pulled()
         pushed += exchange.count_bytes_pushed()
     return pulled, pushed
+
+
+def _chain(lists):
+  return list(itertools.chain.from_iterable(lists))

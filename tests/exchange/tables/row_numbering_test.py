@@ -66,7 +66,10 @@ def test_keys_go_to_the_ps_of_their_bucket(make_cluster):
 def test_sort_keeps_what_each_place_is_of(tf_session):
   values, places = tf_session.run(
     row_numbering.sort(
-      tf.constant([7, 8, 9]), tf.constant([2, 0, 1, 2]), tf.constant([1, 2, 0])
+      tf.constant([7, 8, 9]),
+      tf.constant([2, 0, 1, 2]),
+      tf.constant([1, 2, 0]),
+      3,
     )
   )
   assert values.tolist() == [9, 7, 8]

@@ -7,9 +7,9 @@ import tensorflow.compat.v1 as tf
 from distmnist.exchange.tables import shared_rows
 
 
-@pytest.mark.parametrize('ids', [[], [7], [5, 61, 5, 0, -3, 61, 5], [2, 1, 0]])
+@pytest.mark.parametrize('ids', [[], [7], [5, 61, 5, 0, 3, 61, 5], [2, 1, 0]])
 def test_ids_are_in_order_and_each_once(tf_session, ids):
-  keys, places = shared_rows.find_each(tf.constant(ids, tf.int64))
+  keys, places = shared_rows.find_each(tf.constant(ids, tf.int64), 62)
   again = shared_rows.make_places(places.of_ids)
   keys, places, again = tf_session.run([keys, places, again])
   assert keys.tolist() == sorted(set(ids))
@@ -17,6 +17,16 @@ def test_ids_are_in_order_and_each_once(tf_session, ids):
   assert keys[places.in_order].tolist() == sorted(ids)
   for one, other in zip(places, again, strict=True):
     assert one.dtype == np.int32 and one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize('end', [1, 2, 1000, 1 << 31, 10**12])
+def test_what_is_equal_stays_in_its_order(tf_session, end):
+  draw = np.random.default_rng(1)
+  numbers = draw.integers(max(0, end - 50), end, 300)
+  found, order = tf_session.run(shared_rows.sort(tf.constant(numbers), end))
+  assert found.tolist() == sorted(numbers)
+  assert order.dtype == np.int32
+  assert order.tolist() == np.argsort(numbers, kind='stable').tolist()
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64', 'bfloat16'])
