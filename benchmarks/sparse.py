@@ -9,7 +9,8 @@ tf.nn.embedding_lookup on a variable split over the two ps under
 replica_device_setter; `tables` is layers.embedding under async_sgd, and `ten`
 the same with ten steps a session.run. All servers are processes of their own on
 127.0.0.1, each with one thread within an op and two ops at a time; those of
-`classic` have TensorFlow's own settings otherwise, the others those of train.
+`classic` have TensorFlow's and gRPC's own settings otherwise, the others those
+of train.
 
 All kinds run in turn, alternating which is first; a ratio is to the
 neighbouring run of `classic`. The output has the medians of the repeats, the
@@ -21,7 +22,9 @@ import distmnist.runtime  # noqa: F401  TensorFlow, quiet and in graph mode.
 # isort: split
 import argparse
 import contextlib
+import itertools
 import multiprocessing
+import os
 import statistics
 import threading
 import time
@@ -46,6 +49,8 @@ KINDS = {'classic': 1, 'tables': 1, 'ten': 10}
 GROUPS = [['classic'], ['tables', 'ten']]
 # Batches drawn beforehand, and steps that are not counted.
 _NUM_BATCHES, _WARM_UP = 20, 10
+# What a process tells gRPC: see distmnist/runtime.py.
+_GRPC_OPTIONS = 'TF_GRPC_DEFAULT_OPTIONS'
 # How often all workers wait for each other in `_run`.
 _NUM_WAITS = 3
 
@@ -132,7 +137,7 @@ def work(hosts, index, kinds, num_rows, how, ready, told):
   """
   member = cluster_lib.make_cluster(*hosts, 'worker', index)
   mine = _start_server(member, kinds)
-  while probing.find_silent({host: host for host in hosts[0]}):
+  while probing.find_silent({host: host for host in itertools.chain(*hosts)}):
     threading.Event().wait(0.1)
   batches, runs = draw_ids(num_rows, index), {}
   for kind in kinds:
@@ -184,6 +189,7 @@ def measure(num_workers, num_rows, num_steps, num_repeats):
   context = multiprocessing.get_context('spawn')
   ready = context.Barrier(num_workers * len(GROUPS))
   how, told = (num_steps, num_repeats), context.Queue()
+  of_train = os.environ[_GRPC_OPTIONS]
   with contextlib.ExitStack() as stack:
     processes = []
     for kinds in GROUPS:
@@ -192,17 +198,17 @@ def measure(num_workers, num_rows, num_steps, num_repeats):
       ]
       found = [f'127.0.0.1:{s.getsockname()[1]}' for s in held]
       hosts = tuple(found[:NUM_PS]), tuple(found[NUM_PS:])
-      processes += [
-        context.Process(target=serve, args=(hosts, 'ps', i, kinds))
-        for i in range(NUM_PS)
-      ]
       more = kinds, num_rows, how, ready, told
+      given = [(serve, (hosts, 'ps', i, kinds)) for i in range(NUM_PS)]
+      given += [(work, (hosts, i, *more)) for i in range(num_workers)]
+      options = 'grpc.minimal_stack=0' if 'classic' in kinds else of_train
       processes += [
-        context.Process(target=work, args=(hosts, i, *more))
-        for i in range(num_workers)
+        (context.Process(target=target, args=args), options)
+        for target, args in given
       ]
     try:
-      for process in processes:
+      for process, options in processes:
+        os.environ[_GRPC_OPTIONS] = options
         process.start()
       speeds = {kind: [] for kind in KINDS}
       for _ in range(num_repeats * len(KINDS)):
@@ -212,7 +218,7 @@ def measure(num_workers, num_rows, num_steps, num_repeats):
         moved = statistics.mean(moved for *_, moved in results)
         speeds[results[0][0]].append((speed, moved))
     finally:
-      for process in processes:
+      for process, _ in processes:
         process.terminate()
         process.join()
   return speeds

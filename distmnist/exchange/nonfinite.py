@@ -37,11 +37,11 @@ def guard(tensor, worker):
       is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
     else:
       is_finite = _are_finite(tensor)
-  queue = _make_queue(tensor.device, worker)
+  name, place = _note_queue(tensor.device, worker)
 
   def make_zeros():
-    with tf.device(queue.queue_ref.device):
-      counted = queue.enqueue(True)
+    with tf.device(place):
+      counted = _build_queue(name).enqueue(True)
     with tf.control_dependencies([counted]):
       return tf.zeros_like(tensor)
 
@@ -63,8 +63,11 @@ def drop_overflow(mean, worker):
   """
   with tf.device(mean.device):
     is_finite = _are_finite(mean)
-  queue = _make_queue(mean.device, worker)
-  with tf.device(queue.queue_ref.device):
+  name, place = _note_queue(mean.device, worker)
+  with tf.device(place):
+    # Copies of the step (exchange/steps/fused_steps.py) share it.
+    with tf.control_dependencies(None):
+      queue = _build_queue(name)
     number = 1 - tf.cast(is_finite, tf.int32)
     counted = queue.enqueue_many([tf.fill([number], True)])
   with tf.device(mean.device), tf.control_dependencies([counted]):
@@ -73,16 +76,13 @@ def drop_overflow(mean, worker):
     )
 
 
-def _make_queue(device, worker):
-  """Returns the queue that counts what was not finite on `device`, a str."""
+def _note_queue(device, worker):
+  """Returns (name, device) of a queue that counts messages on `device`."""
   graph = tf.get_default_graph()
   name = f'nonfinite/{worker}/{len(graph.get_collection(QUEUES))}'
   place = _find_cpu(device)
   graph.add_to_collection(QUEUES, (name, place))
-  # Outside any branch, so that copies of the step share it
-  # (exchange/steps/fused_steps.py).
-  with tf.control_dependencies(None), tf.device(place):
-    return _build_queue(name)
+  return name, place
 
 
 def _are_finite(tensor):

@@ -64,8 +64,7 @@ def find_each(ids, end):
   """
   in_order, order = sort(ids, end)
   each, rows = tf.unique(in_order)
-  of_ids = tf.gather(rows, tf.math.invert_permutation(order))
-  return each, Places(of_ids, order, rows)
+  return each, Places(tf.dynamic_stitch([order], [rows]), order, rows)
 
 
 def gather(rows, places):

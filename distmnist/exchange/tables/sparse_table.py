@@ -36,8 +36,9 @@ def count_positions(num_rows):
 def find_positions(ids, num_rows):
   """Returns p(r) of each of `ids`, int64 tensor or array, in the same shape."""
   num_buckets = _count_buckets(num_rows)
-  in_bucket = _count_in_bucket(num_rows)
-  return ids % num_buckets * in_bucket + ids // num_buckets
+  places = ids // num_buckets
+  buckets = ids - places * num_buckets  # The remainder, without dividing again.
+  return buckets * _count_in_bucket(num_rows) + places
 
 
 def find_id(position, num_positions):
