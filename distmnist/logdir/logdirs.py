@@ -16,9 +16,9 @@ _LIVES = 'lives'
 _LOGDIR = flags.DEFINE_string(
   'logdir',
   None,
-  'Directory for checkpoints, summaries and report.json; all workers share it. '
-  'It may be an address of a store: s3://, gs:// or hdfs://. Without it nothing'
-  ' is written.',
+  'Directory of the run, with checkpoints, summaries and report.json; all '
+  'tasks share it. It may be an address of a store: s3://, gs:// or hdfs://. A '
+  'training without it writes nothing.',
 )
 
 

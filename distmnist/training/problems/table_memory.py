@@ -46,10 +46,12 @@ def check(cluster):
   for shard in tables:
     num_rows = int(shard.shape[0])
     if num_rows > _MOST_ROWS:
+      num_ps = cluster.num_ps
+      place = f'on a ps, with {num_ps} ps' if num_ps else 'in this process'
       raise cli.UsageError(
         f'the sparse table {sparse_table.find_name(shard)!r} has {num_rows:,} '
-        f'rows on a ps, with {cluster.num_ps} ps; expected at most '
-        f'{_MOST_ROWS:,}: take more ps or fewer rows'
+        f'rows {place}; expected at most {_MOST_ROWS:,}: take more ps or '
+        'fewer rows'
       )
   limit = _find_limit(cluster)
   if not tables or limit is None:

@@ -48,6 +48,8 @@ def test_a_ps_has_no_more_rows_than_a_tensor(tf_session, set_flags, is_made):
     'rows on a ps, with 1 ps; expected at most 2,147,483,647: take more ps or '
     'fewer rows'
   )
+  with pytest.raises(cli.UsageError, match='rows in this process; expected'):
+    table_memory.check(cluster_lib.Cluster())
 
 
 def test_ps_of_this_machine_share_its_memory(
