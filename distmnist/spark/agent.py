@@ -18,8 +18,7 @@ when, so that the chief still finds the ps for its last checkpoint. If the
 driver is gone, or silent after the loss of the executor, the agent stops the
 task on its own. Whatever happens, the task's processes end with the agent.
 
-Messages are as in spark/messages.py, after the proofs of spark/handshake.py.
-The agent sends
+Messages are as in spark/messages.py. The agent sends
 
   {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log

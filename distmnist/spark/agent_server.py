@@ -1,7 +1,7 @@
 """The server in the driver to which the agents on Spark's executors connect.
 
-A connection is unauthenticated until its peer has proved that it knows the
-secret of the run (spark/handshake.py) and has sent a valid hello.
+A peer is a newcomer until it has proved that it knows the secret of the run
+(spark/messages.py) and has sent a valid hello.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ import socket
 import time
 
 from distmnist.common import cli
-from distmnist.spark import handshake, messages
+from distmnist.spark import messages
 
-# Seconds that a new peer has to prove that it knows the secret.
+# Seconds that a newcomer has until its hello.
 HELLO_SECS = 10.0
 # Meanwhile others wait in the listener's queue.
-_MAX_UNAUTHENTICATED = 256
+_MAX_NEWCOMERS = 256
 _BACKLOG = 4096
-# From one address: beyond this number, a peer has less time.
-_MANY_UNAUTHENTICATED = _MAX_UNAUTHENTICATED // 2
+# From one address: beyond this number, a newcomer has less time.
+_MANY_NEWCOMERS = _MAX_NEWCOMERS // 2
 _HURRIED_HELLO_SECS = 2.0
 
 
@@ -53,8 +53,7 @@ class AgentServer:
     self.port = self._listener.getsockname()[1]
     self._secret = secret
     self._welcome = welcome
-    # Connection -> [handshake.Driver or None once it is done, deadline, host].
-    self._unauthenticated = {}
+    self._newcomers = {}  # Connection -> (deadline, host)
     self._wake, self.waker = socket.socketpair()
     self.waker.setblocking(False)
     self._selector = selectors.DefaultSelector()
@@ -87,7 +86,7 @@ class AgentServer:
       elif key.fileobj is self._listener:
         self._accept()
       elif key.data is None:
-        self._authenticate(key.fileobj)
+        self._greet(key.fileobj)
       else:
         ready.append(key.data)
     return ready
@@ -95,19 +94,19 @@ class AgentServer:
   def drop_closed(self):
     """Forgets the connections that are no longer open."""
     now = time.monotonic()
-    for connection, (_, deadline, _) in self._unauthenticated.items():
+    for connection, (deadline, _) in self._newcomers.items():
       connection.is_open &= now < deadline
     for key in list(self._selector.get_map().values()):
       connection = key.fileobj
       if isinstance(connection, messages.Connection) and not connection.is_open:
         self._selector.unregister(connection)
-        self._unauthenticated.pop(connection, None)
+        self._newcomers.pop(connection, None)
         connection.close()
 
   def _choose_listening(self):
-    """Stops accepting while too many connections are unauthenticated."""
+    """Stops accepting while there are too many newcomers."""
     is_listening = self._listener in self._selector.get_map()
-    is_full = len(self._unauthenticated) >= _MAX_UNAUTHENTICATED
+    is_full = len(self._newcomers) >= _MAX_NEWCOMERS
     if is_full and is_listening:
       self._selector.unregister(self._listener)
     elif not is_full and not is_listening:
@@ -116,41 +115,24 @@ class AgentServer:
   def _accept(self):
     with contextlib.suppress(OSError):  # The peer is gone already.
       accepted, (host, *_) = self._listener.accept()
-      connection = messages.Connection(
-        accepted, messages.MAX_UNAUTHENTICATED_BYTES
-      )
-      hosts = [other for *_, other in self._unauthenticated.values()]
-      is_many = hosts.count(host) >= _MANY_UNAUTHENTICATED
+      hosts = [other for _, other in self._newcomers.values()]
+      is_many = hosts.count(host) >= _MANY_NEWCOMERS
       secs = _HURRIED_HELLO_SECS if is_many else HELLO_SECS
-      driver = handshake.Driver(self._secret)
-      self._unauthenticated[connection] = [
-        *(driver, time.monotonic() + secs, host)
-      ]
+      connection = messages.Connection(accepted, self._secret, messages.DRIVER)
+      self._newcomers[connection] = time.monotonic() + secs, host
       self._selector.register(connection, selectors.EVENT_READ)
-      connection.send(challenge=driver.challenge)
 
-  def _authenticate(self, connection):
-    """Reads from an unauthenticated peer: first its answer, then its hello."""
-    for message in connection.receive():
-      if not connection.is_open or connection not in self._unauthenticated:
-        return
-      driver = self._unauthenticated[connection][0]
-      if driver:
-        answer = driver.answer(message)
-        if not answer:
-          connection.is_open = False
-          return
-        connection.send(**answer)
-        connection.secure(driver.key, 'driver', 'agent')
-        self._unauthenticated[connection][0] = None
-      else:
-        peer = self._welcome(connection, message)
-        if peer is None:
-          connection.is_open = False
-          return
-        del self._unauthenticated[connection]
-        connection.max_bytes = messages.MAX_MESSAGE_BYTES
-        self._selector.modify(connection, selectors.EVENT_READ, data=peer)
+  def _greet(self, connection):
+    """Reads from a newcomer, whose first message is its hello."""
+    received = connection.receive()
+    if not received or not connection.is_open:
+      return
+    peer = self._welcome(connection, received[0])
+    if peer is None:
+      connection.is_open = False
+      return
+    del self._newcomers[connection]
+    self._selector.modify(connection, selectors.EVENT_READ, data=peer)
 
 
 def is_executor(text):

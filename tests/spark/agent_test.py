@@ -14,7 +14,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.spark import agent as agent_lib
-from distmnist.spark import handshake, messages
+from distmnist.spark import messages
 from tests.support.background import assert_gone, wait_until
 from tests.support.paths import PYTHONPATH, REPO
 
@@ -94,24 +94,15 @@ class Agent:
     """
     self.listener.settimeout(DEADLINE_SECS)
     while True:
-      self.link = messages.Connection(self.listener.accept()[0])
-      driver = handshake.Driver(SECRET)
-      self.link.send(challenge=driver.challenge)
-      if answer := driver.answer(self._read_one()):
-        self.link.send(**answer)
-        self.link.secure(driver.key, 'driver', 'agent')
+      connected = self.listener.accept()[0]
+      self.link = messages.Connection(connected, SECRET, messages.DRIVER)
+      deadline = time.monotonic() + DEADLINE_SECS
+      while self.link.is_open and not self.link.is_authenticated:
+        self.messages += self.link.receive(1)
+        assert time.monotonic() < deadline
+      if self.link.is_open:
         return self.read('hello')
       self.link.close()
-
-  def _read_one(self):
-    """Returns the next message of the link; {} if it ends without one."""
-    deadline = time.monotonic() + DEADLINE_SECS
-    while self.link.is_open:
-      if received := self.link.receive(max(0, deadline - time.monotonic())):
-        [message] = received
-        return message
-      assert time.monotonic() < deadline
-    return {}
 
   def read(self, key):
     """Returns the next message with `key`; keeps the others."""
