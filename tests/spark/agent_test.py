@@ -150,9 +150,19 @@ def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
   assert not (tmp_path / 'own').exists()
 
 
-def test_a_trial_that_does_not_share_the_lock_says_on_which_executor(tmp_path):
+@pytest.mark.parametrize(
+  ('word', 'why'),
+  [
+    ('ours', None),
+    ('theirs', 'it has another one in its place'),
+    ('locked', 'another sweep has it'),
+    ('none', 'No such file or directory'),
+  ],
+)
+def test_a_trial_needs_the_lock_that_it_shares_with_the_driver(
+  tmp_path, word, why
+):
   path = tmp_path / 'lock'
-  path.write_text('ours')
   agent = agent_lib.Agent(
     {
       'task': {
@@ -164,16 +174,24 @@ def test_a_trial_that_does_not_share_the_lock_says_on_which_executor(tmp_path):
     },
     stdin=None,
   )
-  assert agent._find_obstacle() is None
+  if word != 'none':
+    path.write_text('theirs' if word == 'theirs' else 'ours')
+  with open(tmp_path / ('lock' if word != 'none' else 'other'), 'a') as other:
+    how = fcntl.LOCK_EX if word == 'locked' else fcntl.LOCK_SH
+    fcntl.flock(other, how)
+    assert agent._find_obstacle() == (
+      why and f'a (pid 7) does not share {path}: {why}'
+    )
+  if why:
+    if word != 'none':
+      agent._lock.close()
+    return
   # Held as long as the agent is there.
-  with open(path) as other, pytest.raises(BlockingIOError):
+  with open(path) as other:
+    with pytest.raises(BlockingIOError):
+      fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    agent._lock.close()
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  agent._lock.close()
-  path.write_text('theirs')
-  assert agent._find_obstacle() == (
-    f'a (pid 7) does not share {path}: it has another one in its place'
-  )
-  agent._lock.close()
 
 
 @pytest.mark.slow
