@@ -18,6 +18,7 @@ import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
 import base64
+import functools
 import json
 import os
 import pickle
@@ -27,8 +28,9 @@ import traceback
 
 import tensorflow.compat.v1 as tf
 
+from distmnist.cluster import cluster as cluster_lib
+from distmnist.cluster import role_flags, server
 from distmnist.common import cli, command_line
-from distmnist.common.names import CHIEF
 from distmnist.data import array_folder
 
 
@@ -38,6 +40,8 @@ class Context:
   Attributes:
     job_name: str, 'worker'.
     task_index: int, counted from 0, which is the chief.
+    name: str, 'worker 0'.
+    is_chief: bool.
     num_workers: int.
     cluster_spec: {'ps': list of 'host:port', 'worker': likewise}.
     target: str, this task's server, for a session.
@@ -52,46 +56,36 @@ class Context:
 
     Args:
       words: list of str, the flags that the executor passed.
+
+    Raises:
+      cli.RunError: it cannot serve on its port.
     """
-
-    def read(name):
-      return command_line.find_value(words, name)
-
-    self.job_name = read('job_name') or 'worker'
-    self.task_index = int(read('task_index') or 0)
-    hosts = {job: read(f'{job}_hosts') for job in ('ps', 'worker')}
-    self.cluster_spec = {
-      job: text.split(',') for job, text in hosts.items() if text
-    }
-    self.num_workers = len(self.cluster_spec.get('worker', [None]))
-    config = tf.ConfigProto(
-      intra_op_parallelism_threads=int(
-        read('intra_op_parallelism_threads') or 0
-      )
+    read = functools.partial(command_line.find_value, words)
+    hosts = [
+      role_flags.parse_hosts(read(f'{job}_hosts'), f'{job}_hosts')
+      for job in ('ps', 'worker')
+    ]
+    cluster = cluster_lib.make_cluster(
+      *hosts, read('job_name'), int(read('task_index') or 0)
     )
+    self.job_name, self.task_index = cluster.job_name, cluster.task_index
+    self.name, self.is_chief = cluster.name, cluster.is_chief
+    self.num_workers = cluster.num_workers
+    self.cluster_spec = cluster.spec().as_dict()
     if self.job_name == 'ps':
       distmnist.runtime.hide_gpus()
-    self.target = ''
-    self.config = tf.ConfigProto(allow_soft_placement=True)
-    if self.cluster_spec:
-      self._server = tf.train.Server(
-        self.cluster_spec, self.job_name, self.task_index, config=config
-      )
-      self.target = self._server.target
-      own = f'/job:{self.job_name}/task:{self.task_index}'
-      self.config.device_filters.extend(['/job:ps', own])
+    threads = int(read('intra_op_parallelism_threads') or 0)
+    self._server = server.make_server(
+      cluster, tf.ConfigProto(intra_op_parallelism_threads=threads)
+    )
+    self.target = self._server.target if self._server else ''
+    self.config = cluster.session_config(
+      tf.ConfigProto(allow_soft_placement=True)
+    )
     folder = read('fed_dir')
     self.data, self.test_data = (
       _load(folder, split) if folder else None for split in ('train', 'test')
     )
-
-  @property
-  def name(self):
-    return f'{self.job_name} {self.task_index}'
-
-  @property
-  def is_chief(self):
-    return self.name == CHIEF
 
   def device_setter(self):
     """Returns what puts variables on the ps, in turn, for tf.device."""

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -45,13 +44,16 @@ def run_in_barrier(spec, records):
   """
   from pyspark import BarrierTaskContext
 
-  context = BarrierTaskContext.get()
-  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
-  try:
-    _run_in_folder(context, spec, records, folder)
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
+  with _make_folder() as folder:
+    _run_in_folder(BarrierTaskContext.get(), spec, records, folder)
   return []
+
+
+def _make_folder():
+  """Returns a tempfile.TemporaryDirectory; the agent may remove it first."""
+  return tempfile.TemporaryDirectory(
+    prefix='distmnist_', dir=os.getcwd(), ignore_cleanup_errors=True
+  )
 
 
 def _run_in_folder(context, spec, records, folder):
@@ -123,7 +125,6 @@ def run_trial(spec, _):
   """
   from pyspark import TaskContext
 
-  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
   host = socket.gethostname()
   env = dict(spec['env'])
   if gpus := TaskContext.get().resources().get('gpu'):
@@ -132,10 +133,8 @@ def run_trial(spec, _):
   task = jobs.Task(
     'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
   )
-  try:
+  with _make_folder() as folder:
     _run_agent(spec, task, spec['name'], folder, host)
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
   return []
 
 

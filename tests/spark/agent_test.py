@@ -237,6 +237,15 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
 
 
 @pytest.mark.slow
+def test_an_order_to_stop_that_comes_with_the_one_to_start_counts(tmp_path):
+  with Agent(tmp_path, 'worker0:leave') as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    agent.link.send(stop=signal.SIGTERM)
+    assert agent.read('end') == {'end': None}
+
+
+@pytest.mark.slow
 def test_a_task_that_is_stopped_and_could_not_save_says_so(tmp_path):
   with Agent(tmp_path, 'worker0:lose') as agent:
     agent.start_task('worker0.ready')
