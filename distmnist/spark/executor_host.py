@@ -72,7 +72,7 @@ class ExecutorHost(task_host.TaskHost):
     Args:
       tasks: list of jobs.Task, whose addresses stand in for those that Spark
         will choose; a task's index here is its partition.
-      stage: barrier_stage.BarrierStage, which starts their agents.
+      stage: barrier_job.BarrierStage, which starts their agents.
       bind_host: str, the address to listen on.
       secret: str, known to the agents too.
       show: callable(name of a task, a line of its log).
@@ -134,7 +134,7 @@ class ExecutorHost(task_host.TaskHost):
     """Does nothing: the next start of the tasks begins a new job."""
 
   def check_end(self, has_failed):
-    """Checks how Spark has ended the job; see barrier_stage.BarrierStage."""
+    """Checks how Spark has ended the job; see barrier_job.BarrierStage."""
     self._stage.check_end(has_failed)
 
   def locate(self, text):

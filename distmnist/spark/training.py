@@ -30,13 +30,7 @@ from distmnist.launching.supervisor import (
   stop_grace,
   task_group,
 )
-from distmnist.spark import (
-  barrier_job,
-  barrier_stage,
-  executor_host,
-  executors,
-  partition,
-)
+from distmnist.spark import barrier_job, executor_host, executors, partition
 from distmnist.spark import program as program_lib
 
 _log = logging.getLogger(__name__)
@@ -126,7 +120,7 @@ def run(
   make_job = functools.partial(_make_job, sc, rdd, spec)
   host = executor_host.ExecutorHost(
     tasks,
-    barrier_stage.BarrierStage(make_job, wait_for_slots, start),
+    barrier_job.BarrierStage(make_job, wait_for_slots, start),
     executors.find_bind_host(sc.getConf()),
     spec['secret'],
     options.show or _show_chief,

@@ -5,7 +5,7 @@ import socket
 import time
 
 from distmnist.launching import jobs
-from distmnist.spark import barrier_stage, executor_host
+from distmnist.spark import barrier_job, executor_host
 from distmnist.spark import messages as messages_lib
 
 SECRET = 'secret'
@@ -59,7 +59,7 @@ class Room:
   def __init__(self, folder):
     self.shown, self.jobs, self.opened = [], [], []
     self.folder = folder
-    self.stage = barrier_stage.BarrierStage(
+    self.stage = barrier_job.BarrierStage(
       self.make_job, lambda: None, ('start', 600.0)
     )
     self.host = executor_host.ExecutorHost(
