@@ -38,7 +38,8 @@ class AgentServer:
       host: str, the address to listen on.
       secret: str, known to the agents too.
       welcome: callable(messages.Connection, hello), where hello may be any
-        dict; returns what `poll` calls this connection, or None to close it.
+        dict that names an executor; returns what `poll` calls this connection,
+        or None to close it.
 
     Raises:
       cli.RunError: it cannot listen there.
@@ -127,7 +128,9 @@ class AgentServer:
     received = connection.receive()
     if not received or not connection.is_open:
       return
-    peer = self._welcome(connection, received[0])
+    hello = received[0]
+    is_good = is_place(hello.get('executor'))
+    peer = self._welcome(connection, hello) if is_good else None
     if peer is None:
       connection.is_open = False
       return
@@ -135,8 +138,11 @@ class AgentServer:
     self._selector.modify(connection, selectors.EVENT_READ, data=peer)
 
 
-def is_executor(text):
-  """Whether `text`, of any type, can be an agent's name for its executor."""
+def is_place(text):
+  """Whether `text`, of any type, can be an address or the name of an executor.
+
+  It is shown to the user, so it must not look like more than that.
+  """
   return isinstance(text, str) and bool(
     re.fullmatch(r'[\w.:\[\]() -]{1,300}', text)
   )

@@ -9,7 +9,6 @@ together.
 
 import dataclasses
 import os
-import re
 import signal
 import time
 
@@ -145,14 +144,15 @@ class ExecutorHost(task_host.TaskHost):
 
   def _welcome(self, connection, hello):
     """Returns the Peer of a new connection, None to close it."""
-    name, executor = hello.get('hello'), hello.get('executor')
-    is_expected = name in [*self._left] and is_good(hello)
-    if not is_expected or hello['attempt'] != self._stage.attempt:
+    name, attempt = hello.get('hello'), hello.get('attempt')
+    is_expected = name in [*self._left] and type(attempt) is int
+    is_expected &= agent_server.is_place(hello.get('address'))
+    if not is_expected or attempt != self._stage.attempt:
       return None
     if name in self._peers:
       self._lose(name, 'Spark has started it once more')
       return None
-    peer = self._peers[name] = Peer(name, executor, connection)
+    peer = self._peers[name] = Peer(name, hello['executor'], connection)
     self._addresses[name] = hello['address']
     if len(self._peers) == len(self._places):
       self.is_ready = True
@@ -163,18 +163,16 @@ class ExecutorHost(task_host.TaskHost):
   def _read(self, peer):
     for message in peer.connection.receive():
       if isinstance(message.get('lines'), list):
-        self._take_lines(peer.name, [str(line) for line in message['lines']])
+        lines = [str(line) for line in message['lines']]
+        task_logs.append(self._logs[peer.name], lines)
+        for line in lines:
+          self._show(peer.name, line)
       if isinstance(message.get('lost'), str):
         self._lose(peer.name, message['lost'][:300])
       if 'end' in message:
         self._end(peer.name, *peer.parse_end(message['end']))
         if message['end'] == 0 and isinstance(message.get('report'), dict):
           self.report = message['report']
-
-  def _take_lines(self, name, lines):
-    task_logs.append(self._logs[name], lines)
-    for line in lines:
-      self._show(name, line)
 
   def _lose(self, name, reason):
     if name in self._left:
@@ -206,14 +204,3 @@ class ExecutorHost(task_host.TaskHost):
     has_agents = any(p.connection.is_open for p in self._peers.values())
     if lost := self._stage.find_loss(missing, has_agents):
       self._end(missing[0], cli.LOST, lost)
-
-
-def is_good(hello):
-  """Whether what an agent's hello (dict) says besides its name is valid."""
-  address = hello.get('address')
-  return (
-    type(hello.get('attempt')) is int
-    and isinstance(address, str)
-    and bool(re.fullmatch(r'[\w.:\[\]-]{1,300}', address))
-    and agent_server.is_executor(hello.get('executor'))
-  )

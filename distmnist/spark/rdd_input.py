@@ -51,7 +51,7 @@ def check_first(pairs, layout):
 
 
 def get_pairs(data, x, y):
-  """Returns an RDD of (x, y) from an RDD or a DataFrame; see feed.Feed."""
+  """Returns an RDD of (x, y) from an RDD, DataFrame or None; see feed.Feed."""
   if not hasattr(data, 'select'):
     return data
   wanted = list(dict.fromkeys([*_columns_of(x), *_columns_of(y)]))
