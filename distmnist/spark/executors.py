@@ -100,10 +100,8 @@ def warn_of_network(conf):
 
 def count_fixed_slots(master):
   """Returns the number of slots (int) if `master` fixes it, else None."""
-  if master == 'local':
-    return 1
-  if match := re.fullmatch(r'local\[(\d+|\*)(?:, *\d+)?\]', master):
-    return os.cpu_count() if match[1] == '*' else int(match[1])
+  if match := re.fullmatch(r'local(?:\[(\d+|\*)(?:, *\d+)?\])?', master):
+    return os.cpu_count() if match[1] == '*' else int(match[1] or 1)
   if match := re.fullmatch(
     r'local-cluster\[ *(\d+) *, *(\d+) *, *\d+ *\]', master
   ):

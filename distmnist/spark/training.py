@@ -20,6 +20,7 @@ import functools
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from distmnist.common import cli, command_line, console, signals
 from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
@@ -34,6 +35,15 @@ from distmnist.spark import barrier_job, executor_host, executors, partition
 from distmnist.spark import program as program_lib
 
 _log = logging.getLogger(__name__)
+
+
+def _say(text):
+  print(f'distmnist: {text}', file=sys.stderr, flush=True)
+
+
+def _show_chief(name, line):
+  if name == CHIEF:
+    print(line, flush=True)
 
 
 class TaskError(cli.RunError):
@@ -63,8 +73,8 @@ class Options:
   logs_dir: str | None = None
   wait_secs: float = 120.0
   module: str = TRAIN
-  show: object = None
-  say: object = None
+  show: Callable = _show_chief
+  say: Callable = _say
 
 
 def run(
@@ -94,8 +104,7 @@ def run(
     cli.RunError: the training failed; a TaskError if a task did.
   """
   options = options or Options()
-  say = options.say or _say
-  console.print_logs(say)
+  console.print_logs(options.say)
   program = _make_program(program, args, feed, options.module)
   executors.check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
@@ -123,9 +132,9 @@ def run(
     barrier_job.BarrierStage(make_job, wait_for_slots, start),
     executors.find_bind_host(sc.getConf()),
     spec['secret'],
-    options.show or _show_chief,
+    options.show,
   )
-  report = _run(host, tasks, logs_dir, options.max_restarts, say)
+  report = _run(host, tasks, logs_dir, options.max_restarts, options.say)
   return (report or {}).get('result') if program.main else report
 
 
@@ -208,16 +217,6 @@ def _run_to_end(group, tasks, workers):
 def _make_job(sc, rdd, spec, attempt, port, on_end):
   """Returns the barrier_job.Job of one attempt, not yet started."""
   driver = [sc.getConf().get('spark.driver.host'), port]
-  task = functools.partial(
-    partition.run_in_barrier, {**spec, 'attempt': attempt, 'driver': driver}
-  )
+  told = {**spec, 'attempt': attempt, 'driver': driver}
+  task = functools.partial(partition.run_in_barrier, told)
   return barrier_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
-
-
-def _say(text):
-  print(f'distmnist: {text}', file=sys.stderr, flush=True)
-
-
-def _show_chief(name, line):
-  if name == CHIEF:
-    print(line, flush=True)
