@@ -30,7 +30,8 @@ def run_in_barrier(spec, records):
       driver: [host, port]; secret: str.
       attempt: int, how often the tasks were started, including this time.
       env: [[name, value]...], what a task needs beyond the executor's.
-      main: str or None, the user's function, see spark/main_task.py.
+      main: str or None, the user's function, see
+        training/spark_function.py.
       feed: None, or a dict: layout, limit_mb, see spark/rdd_input.py; flag, the
         name of the flag that says where the examples are.
     records: iterator over this partition; read only with `feed`.

@@ -86,7 +86,8 @@ def run(
     sc: pyspark.SparkContext.
     program: what the workers learn: None for images, by --model and --dataset;
       a problem in the form of --problem, or an imported module; or a function
-      main_fun(args, ctx), which each worker calls; ctx is a main_task.Context.
+      main_fun(args, ctx), which each worker calls; ctx is a
+      spark_function.Context.
     args: list of str, the flags of distmnist.train for every task. A --flagfile
       is read here; other paths are the executors'. For a function, whatever it
       takes.

@@ -18,7 +18,6 @@ import distmnist.runtime  # TensorFlow, quiet and in graph mode.
 
 # isort: split
 import base64
-import functools
 import json
 import os
 import pickle
@@ -27,11 +26,22 @@ import sys
 import traceback
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
-from distmnist.cluster import cluster as cluster_lib
-from distmnist.cluster import role_flags, server
-from distmnist.common import cli, command_line
+from distmnist.cluster import errors, role_flags
+from distmnist.cluster import server as server_lib
+from distmnist.common import cli
 from distmnist.data import array_folder
+from distmnist.logdir import logdirs
+from distmnist.training import script_errors
+from distmnist.training.problems import (
+  problem_data,  # noqa: F401  --fed_dir
+  user_calls,
+)
+
+_MAIN = flags.DEFINE_string(
+  'main', None, 'File with the function and its arguments, as Spark sends it.'
+)
 
 
 class Context:
@@ -51,38 +61,27 @@ class Context:
       part of the feed and the chief's test examples; None if there are none.
   """
 
-  def __init__(self, words):
+  def __init__(self, cluster, folder):
     """Starts the server of this task.
 
     Args:
-      words: list of str, the flags that the executor passed.
+      cluster: cluster.Cluster.
+      folder: str, where the examples of this worker are, or None.
 
     Raises:
       cli.RunError: it cannot serve on its port.
     """
-    read = functools.partial(command_line.find_value, words)
-    hosts = [
-      role_flags.parse_hosts(read(f'{job}_hosts'), f'{job}_hosts')
-      for job in ('ps', 'worker')
-    ]
-    cluster = cluster_lib.make_cluster(
-      *hosts, read('job_name'), int(read('task_index') or 0)
-    )
     self.job_name, self.task_index = cluster.job_name, cluster.task_index
     self.name, self.is_chief = cluster.name, cluster.is_chief
     self.num_workers = cluster.num_workers
     self.cluster_spec = cluster.spec().as_dict()
-    if self.job_name == 'ps':
-      distmnist.runtime.hide_gpus()
-    threads = int(read('intra_op_parallelism_threads') or 0)
-    self._server = server.make_server(
-      cluster, tf.ConfigProto(intra_op_parallelism_threads=threads)
+    self._server = server_lib.make_server(
+      cluster, server_lib.make_server_config(cluster.num_gpus)
     )
     self.target = self._server.target if self._server else ''
     self.config = cluster.session_config(
       tf.ConfigProto(allow_soft_placement=True)
     )
-    folder = read('fed_dir')
     self.data, self.test_data = (
       _load(folder, split) if folder else None for split in ('train', 'test')
     )
@@ -98,41 +97,35 @@ class Context:
 
 
 def main():
-  words = sys.argv[1:]
+  cluster = role_flags.from_flags()
   # Before the server starts its threads, which would otherwise get the signal.
-  is_ps = command_line.find_value(words, 'job_name') == 'ps'
+  is_ps = cluster.job_name == 'ps'
   ending = {signal.SIGTERM, signal.SIGINT}
   if is_ps:
+    distmnist.runtime.hide_gpus()
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
-  ctx = Context(words)
+  ctx = Context(cluster, flags.FLAGS.fed_dir)
   if is_ps:
     print(f'{ctx.name} serves', flush=True)
     signal.sigwait(ending)
     # The server's threads would wait for sessions that are gone.
     sys.stdout.flush()
     os._exit(0)
-  with open(command_line.find_value(words, 'main'), encoding='ascii') as file:
+  with open(_MAIN.value, encoding='ascii') as file:
     function, args = pickle.loads(base64.b64decode(file.read()))
   try:
-    result = function(args, ctx)
+    with script_errors.explained(function.__code__.co_filename):
+      result = function(args, ctx)
   except Exception as error:
     traceback.print_exc()
-    raise _explain(function, error) from error
+    if isinstance(error, (cli.RunError, cli.UsageError)):
+      raise
+    is_loss = isinstance(error, tf.errors.OpError) and errors.is_loss(error)
+    raise (cli.LostError if is_loss else cli.RunError)(
+      f'{function.__name__}(): {user_calls.describe(error)}'
+    ) from error
   if ctx.is_chief:
-    _write(command_line.find_value(words, 'logdir'), function, result)
-
-
-def _explain(function, error):
-  """Returns the error (cli.RunError) that says where `function` failed."""
-  frames = traceback.extract_tb(error.__traceback__)
-  own = [f for f in frames if f.name == function.__name__] or frames
-  said = (str(error).splitlines() or [''])[0]
-  is_lost = type(error).__name__ in ('UnavailableError', 'AbortedError')
-  kind = cli.LostError if is_lost else cli.RunError
-  return kind(
-    f'{os.path.basename(own[-1].filename)}:{own[-1].lineno}, in '
-    f'{function.__name__}(): {type(error).__name__}: {said[:300]}'
-  )
+    _write(logdirs.from_flags(), function, result)
 
 
 def _write(logdir, function, result):
@@ -158,4 +151,4 @@ def _load(folder, split):
 
 
 if __name__ == '__main__':
-  cli.run(main, sys.argv[:1])  # The flags are not absl flags.
+  cli.run(main)
