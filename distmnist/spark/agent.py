@@ -163,7 +163,7 @@ class Agent:
     self._look()
     deadline = self._orphan_deadline
     is_orphan = deadline and time.monotonic() > deadline
-    if 'stop' not in self._told and (is_orphan or not self._link.is_open):
+    if not self._signals and (is_orphan or not self._link.is_open):
       self._take({'stop': signal.SIGTERM})
 
   def _wait_for(self, key):
@@ -177,9 +177,10 @@ class Agent:
 
   def _take(self, order):
     """Notes what the driver has said, a dict."""
-    self._told |= order.keys()
-    if 'stop' in order:
+    # The first order is no second signal, whoever has sent us one.
+    if 'stop' in order and ('stop' in self._told or not self._signals):
       self._signals.append(signal.SIGTERM)
+    self._told |= order.keys()
 
   def _look(self):
     for order in self._link.receive():

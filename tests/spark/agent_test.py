@@ -236,6 +236,17 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
     assert_gone([task])
 
 
+def test_only_a_second_order_to_stop_ends_a_task_at_once():
+  spec = {'task': {'argv': [], 'env': [], 'job_name': 'ps', 'task_index': 0}}
+  spec['task'] |= {'host': 'a', 'port': 1}
+  agent = agent_lib.Agent(spec, stdin=None)
+  agent._signals.append(signal.SIGTERM)  # from a person
+  agent._take({'stop': signal.SIGTERM})
+  assert len(agent._signals) == 1
+  agent._take({'stop': signal.SIGTERM})
+  assert len(agent._signals) == 2
+
+
 @pytest.mark.slow
 def test_an_order_to_stop_that_comes_with_the_one_to_start_counts(tmp_path):
   with Agent(tmp_path, 'worker0:leave') as agent:
