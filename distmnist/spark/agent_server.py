@@ -6,6 +6,7 @@ A peer is a newcomer until it has proved that it knows the secret of the run
 
 import contextlib
 import re
+import secrets
 import selectors
 import socket
 import time
@@ -27,16 +28,15 @@ class AgentServer:
   """An authenticating listener, and the connections that it has accepted.
 
   Attributes:
-    port: int, where it listens.
+    contact: dict, what an agent needs to connect: driver, [host, port]; secret.
     waker: non-blocking socket; a byte written to it interrupts `poll`.
   """
 
-  def __init__(self, host, secret, welcome):
-    """Listens.
+  def __init__(self, conf, welcome):
+    """Listens, with a new secret.
 
     Args:
-      host: str, the address to listen on.
-      secret: str, known to the agents too.
+      conf: pyspark.SparkConf, which says on which address of the driver.
       welcome: callable(messages.Connection, hello), where hello may be any
         dict that names an executor; returns what `poll` calls this connection,
         or None to close it.
@@ -44,6 +44,8 @@ class AgentServer:
     Raises:
       cli.RunError: it cannot listen there.
     """
+    driver = conf.get('spark.driver.host')
+    host = conf.get('spark.driver.bindAddress') or driver
     try:
       self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
     except OSError as error:
@@ -51,8 +53,9 @@ class AgentServer:
         f'the driver cannot listen on {host}: {error.strerror}: set'
         ' spark.driver.bindAddress to an address of this machine'
       ) from error
-    self.port = self._listener.getsockname()[1]
-    self._secret = secret
+    port = self._listener.getsockname()[1]
+    self._secret = secrets.token_hex(32)
+    self.contact = {'driver': [driver, port], 'secret': self._secret}
     self._welcome = welcome
     self._newcomers = {}  # Connection -> (deadline, host)
     self._wake, self.waker = socket.socketpair()

@@ -124,7 +124,7 @@ class BarrierStage:
   def __init__(self, make_job, wait_for_slots, start):
     """
     Args:
-      make_job: callable(attempt, port of the driver, callback at its end) ->
+      make_job: callable(attempt, AgentServer.contact, callback at its end) ->
         Job, not yet started.
       wait_for_slots: callable, returns once Spark can start all tasks.
       start: (str, float), what Spark does until the agents are connected, and
@@ -136,7 +136,7 @@ class BarrierStage:
     self._verb, self._start_secs = start
     self._job = None
 
-  def submit(self, port, on_end):
+  def submit(self, contact, on_end):
     """Has Spark start all agents, once the previous ones are gone.
 
     Raises:
@@ -149,7 +149,7 @@ class BarrierStage:
       self._wait_for_slots()
     self.attempt += 1
     self._deadline = None
-    self._job = self._make_job(self.attempt, port, on_end)
+    self._job = self._make_job(self.attempt, contact, on_end)
     self._job.start()
     self._wait = console.Wait(self._start_secs)
 

@@ -65,15 +65,14 @@ class ExecutorHost(task_host.TaskHost):
   name = 'Spark'
   pid = os.getpid()
 
-  def __init__(self, tasks, stage, bind_host, secret, show):
+  def __init__(self, tasks, stage, conf, show):
     """Listens.
 
     Args:
       tasks: list of jobs.Task, whose addresses stand in for those that Spark
         will choose; a task's index here is its partition.
       stage: barrier_job.BarrierStage, which starts their agents.
-      bind_host: str, the address to listen on.
-      secret: str, known to the agents too.
+      conf: pyspark.SparkConf.
       show: callable(name of a task, a line of its log).
 
     Raises:
@@ -84,7 +83,7 @@ class ExecutorHost(task_host.TaskHost):
     self._places = {task.name: task.address for task in tasks}
     self._stage = stage
     self._show = show
-    self._server = agent_server.AgentServer(bind_host, secret, self._welcome)
+    self._server = agent_server.AgentServer(conf, self._welcome)
     self._logs = {}
     self._peers = {}
     self._addresses = {}
@@ -102,7 +101,7 @@ class ExecutorHost(task_host.TaskHost):
     self._left.add(name)
     if len(self._left) == len(self._places):
       self._peers, self.is_ready = {}, False
-      self._stage.submit(self._server.port, self._server.wake)
+      self._stage.submit(self._server.contact, self._server.wake)
 
   def signal(self, names, signum):
     if names and not self.is_ready:

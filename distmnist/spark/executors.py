@@ -77,11 +77,6 @@ def find_data_dir(train_flags, environ):
   return [f'--data_dir={path}']
 
 
-def find_bind_host(conf):
-  """Returns the address (str) on which the driver listens for agents."""
-  return conf.get('spark.driver.bindAddress') or conf.get('spark.driver.host')
-
-
 def warn_of_network(conf):
   """Logs who can reach a Spark cluster, unless it is this machine alone.
 

@@ -131,8 +131,7 @@ def run(
   host = executor_host.ExecutorHost(
     tasks,
     barrier_job.BarrierStage(make_job, wait_for_slots, start),
-    executors.find_bind_host(sc.getConf()),
-    spec['secret'],
+    sc.getConf(),
     options.show,
   )
   report = _run(host, tasks, logs_dir, options.max_restarts, options.say)
@@ -215,9 +214,8 @@ def _run_to_end(group, tasks, workers):
     group.stop()
 
 
-def _make_job(sc, rdd, spec, attempt, port, on_end):
+def _make_job(sc, rdd, spec, attempt, contact, on_end):
   """Returns the barrier_job.Job of one attempt, not yet started."""
-  driver = [sc.getConf().get('spark.driver.host'), port]
-  told = {**spec, 'attempt': attempt, 'driver': driver}
+  told = {**spec, **contact, 'attempt': attempt}
   task = functools.partial(partition.run_in_barrier, told)
   return barrier_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)

@@ -7,7 +7,6 @@ import pytest
 
 from distmnist.spark import agent_server
 from distmnist.spark import messages as messages_lib
-from tests.support.host_room import SECRET
 
 
 @pytest.mark.parametrize('secret', ['another', ''])
@@ -61,7 +60,7 @@ def test_more_agents_than_places_wait_in_the_queue(room):
 
   def connect():
     connected = socket.create_connection(('127.0.0.1', room.port))
-    return messages_lib.Connection(connected, SECRET, messages_lib.AGENT)
+    return messages_lib.Connection(connected, room.secret, messages_lib.AGENT)
 
   agents = [connect() for _ in range(320)]
   room.opened += agents

@@ -8,7 +8,6 @@ from distmnist.launching import jobs
 from distmnist.spark import barrier_job, executor_host
 from distmnist.spark import messages as messages_lib
 
-SECRET = 'secret'
 TASKS = jobs.make_tasks(['e-0:1'], ['e-1:1', 'e-2:1'], [])
 NAMES = [task.name for task in TASKS]
 STOP = {'stop': signal.SIGTERM}
@@ -63,7 +62,7 @@ class Room:
       self.make_job, lambda: None, ('start', 600.0)
     )
     self.host = executor_host.ExecutorHost(
-      TASKS, self.stage, '127.0.0.1', SECRET, self.show
+      TASKS, self.stage, {'spark.driver.host': '127.0.0.1'}, self.show
     )
     self.events = []
     self._is_closed = False
@@ -73,8 +72,8 @@ class Room:
       self._is_closed = True
       self.host.__exit__()
 
-  def make_job(self, attempt, port, on_end):
-    self.port = port
+  def make_job(self, attempt, contact, on_end):
+    (_, self.port), self.secret = contact['driver'], contact['secret']
     self.jobs.append(FakeJob())
     return self.jobs[-1]
 
@@ -85,7 +84,8 @@ class Room:
     for name in NAMES:
       self.host.start(name, [], {}, str(self.folder / f'{name}.log'))
 
-  def connect(self, secret=SECRET):
+  def connect(self, secret=None):
+    secret = self.secret if secret is None else secret
     connected = socket.create_connection(('127.0.0.1', self.port))
     connection = Gullible(connected, secret, messages_lib.AGENT)
     self.opened.append(connection)
