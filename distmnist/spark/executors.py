@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 _PATH_FLAGS = ('logdir', 'data_dir', 'resume')
 _DECIDES_DATA = 'data_dir', 'problem'
 _NO_PATHS = ('auto', 'never')
+_SHIPPED = 'distmnist_of_driver.zip'
 
 
 def check_paths(train_flags):
@@ -180,8 +181,8 @@ def _count_executors(sc):
 def ship_package(sc):
   """Has executors import this copy of distmnist, even if they have none."""
   # Executors that join later fetch it too: it lives as long as the context.
-  path = os.path.join(sc._temp_dir, 'distmnist.zip')
-  if any(os.path.basename(name) == 'distmnist.zip' for name in sc.listFiles):
+  path = os.path.join(sc._temp_dir, _SHIPPED)
+  if any(os.path.basename(name) == _SHIPPED for name in sc.listFiles):
     return
   with zipfile.ZipFile(
     path, 'w', zipfile.ZIP_DEFLATED, strict_timestamps=False
