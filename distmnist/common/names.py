@@ -30,7 +30,7 @@ SORTED_FLAGS = 'distmnist.api.sorted_flags'
 SWEEP = 'distmnist.sweep'
 FORK_SERVER = 'distmnist.launching.forking.fork_server'
 SPARK_AGENT = 'distmnist.spark.agent'
-SPARK_MAIN = 'distmnist.spark.main_task'
+SPARK_MAIN = 'distmnist.training.spark_function'
 SSH_AGENT = 'distmnist.launching.ssh.ssh_agent'
 JOB_AGENT = 'distmnist.launching.scheduler.job_agent'
 # What run_task loads once a script has defined its flags.

@@ -18,8 +18,7 @@ when, so that the chief still finds the ps for its last checkpoint. If the
 driver is gone, or silent after the loss of the executor, the agent stops the
 task on its own. Whatever happens, the task's processes end with the agent.
 
-Messages are as in spark/messages.py, after the proofs of spark/handshake.py.
-The agent sends
+Messages are as in spark/messages.py. The agent sends
 
   {"hello": name, "attempt": n, "address": host:port, "executor": text}
   {"lines": [...]}   new lines of the task's log
@@ -31,10 +30,11 @@ The agent sends
 and the driver sends
 
   {"go": true}       start the task
-  {"stop": signal}   end it by this signal, with grace; a second time, at once
+  {"stop": 15}       end it by SIGTERM, with grace; a second time, at once
   {"leave": true}    done
 """
 
+import fcntl
 import json
 import os
 import select
@@ -50,7 +50,6 @@ from distmnist.launching.forking import local_host
 from distmnist.launching.screen import log_view, task_logs
 from distmnist.launching.supervisor import stop_grace, task_group
 from distmnist.spark import messages as messages_lib
-from distmnist.spark import trial_lock
 
 # From the loss of the executor to the stop, if the driver says nothing.
 ORPHAN_SECS = 20.0
@@ -76,30 +75,29 @@ class Agent:
     self._spec = spec
     self._task = jobs.Task(**{**spec['task'], **lists})
     self._stdin = stdin
-    self._orders = []
-    self._num_stops = 0
+    self._told = set()  # the keys of the driver's messages
+    self._signals = []  # that end the task: the second one at once
     self._orphan_deadline = None
 
   def run(self):
     """Runs to the end; returns the exit code of the agent."""
+    name, (host, port) = self._spec['name'], self._spec['driver']
     try:
-      self._link = messages_lib.connect(
-        *self._spec['driver'], self._spec['secret']
-      )
+      self._link = messages_lib.connect(host, port, self._spec['secret'])
     except OSError as error:
-      name, (host, port) = self._spec['name'], self._spec['driver']
       print(
         f'{name} cannot reach the driver at {host}:{port}: {error}',
         file=sys.stderr,
       )
       return cli.LOST
     self._link.send(
-      hello=self._spec['name'],
+      hello=name,
       attempt=self._spec['attempt'],
       address=self._task.address,
       executor=self._describe_executor(),
     )
-    if 'go' in self._wait_for('go'):
+    self._wait_for('go')
+    if 'go' in self._told and 'leave' not in self._told:
       why = self._find_obstacle()
       self._link.send(**({'refused': why} if why else self._run_task()))
       self._wait_for('leave')
@@ -111,10 +109,18 @@ class Agent:
     if not self._spec['lock']:
       return None
     path, word = self._spec['lock']
-    # Held until this process ends: the trial does not outlive it.
-    self._lock = trial_lock.TrialLock(path)
-    why = self._lock.take(word)
-    return why and f'{self._describe_executor()} does not share {path}: {why}'
+    try:
+      # Held until this process ends: the trial does not outlive it.
+      self._lock = open(path, encoding='utf-8')  # noqa: SIM115
+      fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+      if self._lock.read() == word:
+        return None
+      why = 'it has another one in its place'
+    except BlockingIOError:
+      why = 'another sweep has it'
+    except OSError as error:
+      why = error.strerror
+    return f'{self._describe_executor()} does not share {path}: {why}'
 
   def _run_task(self):
     task, number = self._task, self._spec['attempt']
@@ -128,18 +134,20 @@ class Agent:
       fork_tasks=False,
       stop_grace_secs=grace_secs,
     )
+    host.signals += self._signals
+    self._signals = host.signals
     with task_group.TaskGroup(
       host, folder, on_tick=self._tick, stop_grace_secs=grace_secs
     ) as group:
       group.start(task)
-      while group.wait([task], task_group.TICK_SECS):
-        if group.signals or self._num_stops:
-          group.stop(self._signum if self._num_stops else signal.SIGTERM)
-          break
-    self._send_lines(is_end=True)
-    record = group.records[task.name]
-    if self._num_stops or group.signals:
-      is_lost = self._num_stops and record.has_lost_steps
+      if group.wait([task]):
+        group.stop()
+    while self._send_lines():
+      pass
+    self._link.send(lines=self._log.finish())
+    if self._signals:
+      record = group.records[task.name]
+      is_lost = 'stop' in self._told and record.has_lost_steps
       return {'end': record.code if is_lost else None}
     if group.failure:
       return {'end': group.failure.code}
@@ -153,38 +161,30 @@ class Agent:
     """Passes on what is new, to and from the driver."""
     self._send_lines()
     self._look()
-    for order in self._orders:
-      if type(order.get('stop')) is int:
-        self._stop(order['stop'])
-    self._orders = []
     deadline = self._orphan_deadline
     is_orphan = deadline and time.monotonic() > deadline
-    if not self._num_stops and (is_orphan or not self._link.is_open):
-      self._stop(signal.SIGTERM)
-
-  def _stop(self, signum):
-    self._num_stops += 1
-    self._signum = signum
-    if self._num_stops > 1:
-      # TaskGroup.stop kills at once when another signal comes.
-      os.kill(os.getpid(), signal.SIGTERM)
+    if not self._signals and (is_orphan or not self._link.is_open):
+      self._take({'stop': signal.SIGTERM})
 
   def _wait_for(self, key):
-    """Returns the first message with `key` or 'leave'; {} if none will come."""
-    while True:
-      for order in self._orders:
-        if key in order or 'leave' in order:
-          self._orders = []
-          return order
-      self._orders = []
-      if not self._link.is_open or (key == 'go' and self._orphan_deadline):
-        return {}
+    """Waits until told `key` or to leave, or until neither will come."""
+    while not self._told & {key, 'leave'} and self._link.is_open:
+      if key == 'go' and self._orphan_deadline:
+        return
       stdin = [] if self._stdin is None else [self._stdin]
       select.select([self._link, *stdin], [], [])
       self._look()
 
+  def _take(self, order):
+    """Notes what the driver has said, a dict."""
+    # The first order is no second signal, whoever has sent us one.
+    if 'stop' in order and ('stop' in self._told or not self._signals):
+      self._signals.append(signal.SIGTERM)
+    self._told |= order.keys()
+
   def _look(self):
-    self._orders += self._link.receive()
+    for order in self._link.receive():
+      self._take(order)
     if self._stdin is None or not select.select([self._stdin], [], [], 0)[0]:
       return
     if os.read(self._stdin, 4096):
@@ -199,14 +199,15 @@ class Agent:
       else f'its executor, {what}, has died'
     )
 
-  def _send_lines(self, is_end=False):
-    # One piece at a time: the log is a file, and can wait.
-    while self._link.is_open and (lines := self._log.read_lines(_READ_BYTES)):
+  def _send_lines(self):
+    """Sends a piece of what is new in the log; returns whether there was any.
+
+    One piece at a time, as the log is a file, and can wait.
+    """
+    lines = self._log.read_lines(_READ_BYTES)
+    if lines:
       self._link.send(lines=lines)
-      if not is_end:
-        return
-    if is_end and (lines := self._log.finish()):
-      self._link.send(lines=lines)
+    return bool(lines)
 
   def _describe_executor(self):
     pid = self._spec['executor_pid']
@@ -226,12 +227,9 @@ def _read_report(logdir):
 
 def main():
   """Runs the agent for the spec on stdin; returns its exit code."""
-  line = b''
-  while not line.endswith(b'\n'):
-    data = os.read(0, 1 << 16)
-    if not data:
-      return 0
-    line += data
+  line = sys.stdin.buffer.raw.readline()
+  if not line.endswith(b'\n'):
+    return 0
   spec = json.loads(line)
   try:
     return Agent(spec, 0).run()

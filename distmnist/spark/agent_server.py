@@ -1,25 +1,26 @@
 """The server in the driver to which the agents on Spark's executors connect.
 
-A connection is unauthenticated until its peer has proved that it knows the
-secret of the run (spark/handshake.py) and has sent a valid hello.
+A peer is a newcomer until it has proved that it knows the secret of the run
+(spark/messages.py) and has sent a valid hello.
 """
 
 import contextlib
 import re
+import secrets
 import selectors
 import socket
 import time
 
 from distmnist.common import cli
-from distmnist.spark import handshake, messages
+from distmnist.spark import messages
 
-# Seconds that a new peer has to prove that it knows the secret.
+# Seconds that a newcomer has until its hello.
 HELLO_SECS = 10.0
 # Meanwhile others wait in the listener's queue.
-_MAX_UNAUTHENTICATED = 256
+_MAX_NEWCOMERS = 256
 _BACKLOG = 4096
-# From one address: beyond this number, a peer has less time.
-_MANY_UNAUTHENTICATED = _MAX_UNAUTHENTICATED // 2
+# From one address: beyond this number, a newcomer has less time.
+_MANY_NEWCOMERS = _MAX_NEWCOMERS // 2
 _HURRIED_HELLO_SECS = 2.0
 
 
@@ -27,22 +28,24 @@ class AgentServer:
   """An authenticating listener, and the connections that it has accepted.
 
   Attributes:
-    port: int, where it listens.
+    contact: dict, what an agent needs to connect: driver, [host, port]; secret.
     waker: non-blocking socket; a byte written to it interrupts `poll`.
   """
 
-  def __init__(self, host, secret, welcome):
-    """Listens.
+  def __init__(self, conf, welcome):
+    """Listens, with a new secret.
 
     Args:
-      host: str, the address to listen on.
-      secret: str, known to the agents too.
+      conf: pyspark.SparkConf, which says on which address of the driver.
       welcome: callable(messages.Connection, hello), where hello may be any
-        dict; returns what `poll` calls this connection, or None to close it.
+        dict that names an executor; returns what `poll` calls this connection,
+        or None to close it.
 
     Raises:
       cli.RunError: it cannot listen there.
     """
+    driver = conf.get('spark.driver.host')
+    host = conf.get('spark.driver.bindAddress') or driver
     try:
       self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
     except OSError as error:
@@ -50,11 +53,11 @@ class AgentServer:
         f'the driver cannot listen on {host}: {error.strerror}: set'
         ' spark.driver.bindAddress to an address of this machine'
       ) from error
-    self.port = self._listener.getsockname()[1]
-    self._secret = secret
+    port = self._listener.getsockname()[1]
+    self._secret = secrets.token_hex(32)
+    self.contact = {'driver': [driver, port], 'secret': self._secret}
     self._welcome = welcome
-    # Connection -> [handshake.Driver or None once it is done, deadline, host].
-    self._unauthenticated = {}
+    self._newcomers = {}  # Connection -> (deadline, host)
     self._wake, self.waker = socket.socketpair()
     self.waker.setblocking(False)
     self._selector = selectors.DefaultSelector()
@@ -87,7 +90,7 @@ class AgentServer:
       elif key.fileobj is self._listener:
         self._accept()
       elif key.data is None:
-        self._authenticate(key.fileobj)
+        self._greet(key.fileobj)
       else:
         ready.append(key.data)
     return ready
@@ -95,19 +98,19 @@ class AgentServer:
   def drop_closed(self):
     """Forgets the connections that are no longer open."""
     now = time.monotonic()
-    for connection, (_, deadline, _) in self._unauthenticated.items():
+    for connection, (deadline, _) in self._newcomers.items():
       connection.is_open &= now < deadline
     for key in list(self._selector.get_map().values()):
       connection = key.fileobj
       if isinstance(connection, messages.Connection) and not connection.is_open:
         self._selector.unregister(connection)
-        self._unauthenticated.pop(connection, None)
+        self._newcomers.pop(connection, None)
         connection.close()
 
   def _choose_listening(self):
-    """Stops accepting while too many connections are unauthenticated."""
+    """Stops accepting while there are too many newcomers."""
     is_listening = self._listener in self._selector.get_map()
-    is_full = len(self._unauthenticated) >= _MAX_UNAUTHENTICATED
+    is_full = len(self._newcomers) >= _MAX_NEWCOMERS
     if is_full and is_listening:
       self._selector.unregister(self._listener)
     elif not is_full and not is_listening:
@@ -116,45 +119,33 @@ class AgentServer:
   def _accept(self):
     with contextlib.suppress(OSError):  # The peer is gone already.
       accepted, (host, *_) = self._listener.accept()
-      connection = messages.Connection(
-        accepted, messages.MAX_UNAUTHENTICATED_BYTES
-      )
-      hosts = [other for *_, other in self._unauthenticated.values()]
-      is_many = hosts.count(host) >= _MANY_UNAUTHENTICATED
+      hosts = [other for _, other in self._newcomers.values()]
+      is_many = hosts.count(host) >= _MANY_NEWCOMERS
       secs = _HURRIED_HELLO_SECS if is_many else HELLO_SECS
-      driver = handshake.Driver(self._secret)
-      self._unauthenticated[connection] = [
-        *(driver, time.monotonic() + secs, host)
-      ]
+      connection = messages.Connection(accepted, self._secret, messages.DRIVER)
+      self._newcomers[connection] = time.monotonic() + secs, host
       self._selector.register(connection, selectors.EVENT_READ)
-      connection.send(challenge=driver.challenge)
 
-  def _authenticate(self, connection):
-    """Reads from an unauthenticated peer: first its answer, then its hello."""
-    for message in connection.receive():
-      if not connection.is_open or connection not in self._unauthenticated:
-        return
-      driver = self._unauthenticated[connection][0]
-      if driver:
-        answer = driver.answer(message)
-        if not answer:
-          connection.is_open = False
-          return
-        connection.send(**answer)
-        connection.secure(driver.key, 'driver', 'agent')
-        self._unauthenticated[connection][0] = None
-      else:
-        peer = self._welcome(connection, message)
-        if peer is None:
-          connection.is_open = False
-          return
-        del self._unauthenticated[connection]
-        connection.max_bytes = messages.MAX_MESSAGE_BYTES
-        self._selector.modify(connection, selectors.EVENT_READ, data=peer)
+  def _greet(self, connection):
+    """Reads from a newcomer, whose first message is its hello."""
+    received = connection.receive()
+    if not received or not connection.is_open:
+      return
+    hello = received[0]
+    is_good = is_place(hello.get('executor'))
+    peer = self._welcome(connection, hello) if is_good else None
+    if peer is None:
+      connection.is_open = False
+      return
+    del self._newcomers[connection]
+    self._selector.modify(connection, selectors.EVENT_READ, data=peer)
 
 
-def is_executor(text):
-  """Whether `text`, of any type, can be an agent's name for its executor."""
+def is_place(text):
+  """Whether `text`, of any type, can be an address or the name of an executor.
+
+  It is shown to the user, so it must not look like more than that.
+  """
   return isinstance(text, str) and bool(
     re.fullmatch(r'[\w.:\[\]() -]{1,300}', text)
   )

@@ -47,15 +47,16 @@ def opened(conf, logs_dir):
   handler = signal.getsignal(signal.SIGINT)
   try:
     try:
-      with _stderr_to(log):
-        # pyspark would put all settings on the command line of the JVM.
-        public = [pair for pair in conf.items() if not is_secret(pair[0])]
-        context = pyspark.SparkContext(
-          conf=pyspark.SparkConf(False).setAll(list(conf.items())),
-          gateway=java_gateway.launch_gateway(
-            pyspark.SparkConf(False).setAll(public)
-          ),
+      # pyspark would put all settings on the command line of the JVM.
+      public = [pair for pair in conf.items() if not is_secret(pair[0])]
+      with open(log, 'ab', opener=files.no_follow) as stderr:
+        gateway = java_gateway.launch_gateway(
+          pyspark.SparkConf(False).setAll(public), {'stderr': stderr}
         )
+      context = pyspark.SparkContext(
+        conf=pyspark.SparkConf(False).setAll(list(conf.items())),
+        gateway=gateway,
+      )
     except Exception as error:
       raise cli.RunError(
         f'Spark does not start: {barrier_job.explain(error)}; log: {log}'
@@ -87,17 +88,3 @@ def _end_spark(pyspark, context):
       process.wait(_END_SECS)
     process.kill()
     process.wait()
-
-
-@contextlib.contextmanager
-def _stderr_to(path):
-  """Redirects stderr to this file, also for what is started meanwhile."""
-  sys.stderr.flush()
-  before = os.dup(2)
-  with open(path, 'ab', opener=files.no_follow) as log:
-    os.dup2(log.fileno(), 2)
-  try:
-    yield
-  finally:
-    os.dup2(before, 2)
-    os.close(before)

@@ -9,7 +9,6 @@ together.
 
 import dataclasses
 import os
-import re
 import signal
 import time
 
@@ -66,15 +65,14 @@ class ExecutorHost(task_host.TaskHost):
   name = 'Spark'
   pid = os.getpid()
 
-  def __init__(self, tasks, stage, bind_host, secret, show):
+  def __init__(self, tasks, stage, conf, show):
     """Listens.
 
     Args:
       tasks: list of jobs.Task, whose addresses stand in for those that Spark
         will choose; a task's index here is its partition.
-      stage: barrier_stage.BarrierStage, which starts their agents.
-      bind_host: str, the address to listen on.
-      secret: str, known to the agents too.
+      stage: barrier_job.BarrierStage, which starts their agents.
+      conf: pyspark.SparkConf.
       show: callable(name of a task, a line of its log).
 
     Raises:
@@ -85,7 +83,7 @@ class ExecutorHost(task_host.TaskHost):
     self._places = {task.name: task.address for task in tasks}
     self._stage = stage
     self._show = show
-    self._server = agent_server.AgentServer(bind_host, secret, self._welcome)
+    self._server = agent_server.AgentServer(conf, self._welcome)
     self._logs = {}
     self._peers = {}
     self._addresses = {}
@@ -103,7 +101,7 @@ class ExecutorHost(task_host.TaskHost):
     self._left.add(name)
     if len(self._left) == len(self._places):
       self._peers, self.is_ready = {}, False
-      self._stage.submit(self._server.port, self._server.wake)
+      self._stage.submit(self._server.contact, self._server.wake)
 
   def signal(self, names, signum):
     if names and not self.is_ready:
@@ -134,7 +132,7 @@ class ExecutorHost(task_host.TaskHost):
     """Does nothing: the next start of the tasks begins a new job."""
 
   def check_end(self, has_failed):
-    """Checks how Spark has ended the job; see barrier_stage.BarrierStage."""
+    """Checks how Spark has ended the job; see barrier_job.BarrierStage."""
     self._stage.check_end(has_failed)
 
   def locate(self, text):
@@ -145,14 +143,15 @@ class ExecutorHost(task_host.TaskHost):
 
   def _welcome(self, connection, hello):
     """Returns the Peer of a new connection, None to close it."""
-    name, executor = hello.get('hello'), hello.get('executor')
-    is_expected = name in [*self._left] and is_good(hello)
-    if not is_expected or hello['attempt'] != self._stage.attempt:
+    name, attempt = hello.get('hello'), hello.get('attempt')
+    is_expected = name in [*self._left] and type(attempt) is int
+    is_expected &= agent_server.is_place(hello.get('address'))
+    if not is_expected or attempt != self._stage.attempt:
       return None
     if name in self._peers:
       self._lose(name, 'Spark has started it once more')
       return None
-    peer = self._peers[name] = Peer(name, executor, connection)
+    peer = self._peers[name] = Peer(name, hello['executor'], connection)
     self._addresses[name] = hello['address']
     if len(self._peers) == len(self._places):
       self.is_ready = True
@@ -163,18 +162,16 @@ class ExecutorHost(task_host.TaskHost):
   def _read(self, peer):
     for message in peer.connection.receive():
       if isinstance(message.get('lines'), list):
-        self._take_lines(peer.name, [str(line) for line in message['lines']])
+        lines = [str(line) for line in message['lines']]
+        task_logs.append(self._logs[peer.name], lines)
+        for line in lines:
+          self._show(peer.name, line)
       if isinstance(message.get('lost'), str):
         self._lose(peer.name, message['lost'][:300])
       if 'end' in message:
         self._end(peer.name, *peer.parse_end(message['end']))
         if message['end'] == 0 and isinstance(message.get('report'), dict):
           self.report = message['report']
-
-  def _take_lines(self, name, lines):
-    task_logs.append(self._logs[name], lines)
-    for line in lines:
-      self._show(name, line)
 
   def _lose(self, name, reason):
     if name in self._left:
@@ -206,14 +203,3 @@ class ExecutorHost(task_host.TaskHost):
     has_agents = any(p.connection.is_open for p in self._peers.values())
     if lost := self._stage.find_loss(missing, has_agents):
       self._end(missing[0], cli.LOST, lost)
-
-
-def is_good(hello):
-  """Whether what an agent's hello (dict) says besides its name is valid."""
-  address = hello.get('address')
-  return (
-    type(hello.get('attempt')) is int
-    and isinstance(address, str)
-    and bool(re.fullmatch(r'[\w.:\[\]-]{1,300}', address))
-    and agent_server.is_executor(hello.get('executor'))
-  )

@@ -1,7 +1,5 @@
 """Spark's executors: how many tasks they can run, and what those need."""
 
-import hashlib
-import io
 import logging
 import os
 import re
@@ -19,6 +17,7 @@ _log = logging.getLogger(__name__)
 _PATH_FLAGS = ('logdir', 'data_dir', 'resume')
 _DECIDES_DATA = 'data_dir', 'problem'
 _NO_PATHS = ('auto', 'never')
+_SHIPPED = 'distmnist_of_driver.zip'
 
 
 def check_paths(train_flags):
@@ -79,11 +78,6 @@ def find_data_dir(train_flags, environ):
   return [f'--data_dir={path}']
 
 
-def find_bind_host(conf):
-  """Returns the address (str) on which the driver listens for agents."""
-  return conf.get('spark.driver.bindAddress') or conf.get('spark.driver.host')
-
-
 def warn_of_network(conf):
   """Logs who can reach a Spark cluster, unless it is this machine alone.
 
@@ -102,10 +96,8 @@ def warn_of_network(conf):
 
 def count_fixed_slots(master):
   """Returns the number of slots (int) if `master` fixes it, else None."""
-  if master == 'local':
-    return 1
-  if match := re.fullmatch(r'local\[(\d+|\*)(?:, *\d+)?\]', master):
-    return os.cpu_count() if match[1] == '*' else int(match[1])
+  if match := re.fullmatch(r'local(?:\[(\d+|\*)(?:, *\d+)?\])?', master):
+    return os.cpu_count() if match[1] == '*' else int(match[1] or 1)
   if match := re.fullmatch(
     r'local-cluster\[ *(\d+) *, *(\d+) *, *\d+ *\]', master
   ):
@@ -171,16 +163,14 @@ def count_slots(sc):
   """
   try:
     scala = sc._jsc.sc()
-    if scala.isStopped():
-      raise cli.RunError('Spark has stopped: its log says why')
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    return scala.maxNumConcurrentTasks(profile)
-  except cli.RunError:
-    raise
+    if not scala.isStopped():
+      profile = scala.resourceProfileManager().defaultResourceProfile()
+      return scala.maxNumConcurrentTasks(profile)
   except Exception as error:
     raise cli.RunError(
       f'Spark does not answer: {barrier_job.explain(error)}'
     ) from error
+  raise cli.RunError('Spark has stopped: its log says why')
 
 
 def _count_executors(sc):
@@ -190,24 +180,13 @@ def _count_executors(sc):
 
 def ship_package(sc):
   """Has executors import this copy of distmnist, even if they have none."""
-  package = str(PACKAGE_DIR)
-  content = io.BytesIO()
-  with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED) as archive:
-    for folder, subfolders, names in os.walk(package):
-      subfolders.sort()
-      for name in sorted(names):
-        path = os.path.join(folder, name)
-        if name.endswith('.py'):
-          # Without a timestamp: the same files give the same archive.
-          info = zipfile.ZipInfo(
-            os.path.relpath(path, os.path.dirname(package))
-          )
-          with open(path, 'rb') as file:
-            archive.writestr(info, file.read(), zipfile.ZIP_DEFLATED)
-  digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
   # Executors that join later fetch it too: it lives as long as the context.
-  path = os.path.join(sc._temp_dir, f'distmnist_{digest}.zip')
-  if not os.path.exists(path):
-    with open(path, 'wb') as file:
-      file.write(content.getvalue())
-    sc.addPyFile(path)
+  path = os.path.join(sc._temp_dir, _SHIPPED)
+  if any(os.path.basename(name) == _SHIPPED for name in sc.listFiles):
+    return
+  with zipfile.ZipFile(
+    path, 'w', zipfile.ZIP_DEFLATED, strict_timestamps=False
+  ) as archive:
+    for file in PACKAGE_DIR.rglob('*.py'):
+      archive.write(file, file.relative_to(PACKAGE_DIR.parent))
+  sc.addPyFile(path)

@@ -77,7 +77,7 @@ class Feed:
     from distmnist.spark import rdd_input
 
     pairs = [
-      data if data is None else rdd_input.get_pairs(data, self.x, self.y)
+      rdd_input.get_pairs(data, self.x, self.y)
       for data in (self.data, self.test_data)
     ]
     return rdd_input.make_rdd(sc, *pairs, num_ps, num_workers, layout)

@@ -78,16 +78,13 @@ def _pack_leaf(value, leaf):
   dtype = np.dtype(leaf['dtype'])
   if is_bytes and dtype == np.uint8:
     array = np.frombuffer(value, np.uint8)
-    is_right = array.size == np.prod(shape)
   else:
     array = _to_array(value)
-    # An image may be flat; a last axis of one channel is optional.
-    is_right = array.shape in (shape, (np.prod(shape),)) or (
-      _without_ones(array.shape) == _without_ones(shape)
-    )
   if array.dtype.kind not in 'biuf':
     raise ValueError(f'{name} is {value!r:.80}: expected numbers')
-  if not is_right:
+  # An image may be flat; a last axis of one channel is optional.
+  is_flat = array.shape == (np.prod(shape),)
+  if not is_flat and _without_ones(array.shape) != _without_ones(shape):
     raise ValueError(
       f'{name} has the shape {list(array.shape)}, expected {list(shape)}'
     )

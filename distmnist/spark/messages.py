@@ -1,24 +1,37 @@
-"""JSON messages over a TCP connection, one per line.
+"""JSON messages over a TCP connection between Spark's driver and an agent.
 
-Input is parsed as JSON and nothing else: it is neither unpickled nor
-evaluated. Both ends first prove that they know the secret of the run
-(spark/handshake.py). Each later line starts with the HMAC of its sender, number
-and text, so a line that is changed, dropped or added on the way is noticed; the
-lines are not encrypted.
+Input is parsed as JSON and nothing else: it is neither unpickled nor evaluated.
+The first line of each end is a challenge: random, and new for each connection,
+so a recording of another one is of no use. With the secret of the run, which is
+never sent here, both ends derive the key of this connection from the two:
+
+  key                   HMAC(secret, "DRIVER'S CHALLENGE AGENT'S CHALLENGE")
+  each later line       HMAC(key, "driver|agent NUMBER TEXT") TEXT
+
+The HMAC names the sender, so neither end can send back what the other sent, and
+numbers the line, so one that is changed, dropped or added on the way is
+noticed. The first line of this kind has an empty object for its text: it proves
+that the sender knows the secret. The lines are not encrypted.
 """
 
+import hmac
+import itertools
 import json
+import re
+import secrets
 import select
 import socket
 import time
 
-from distmnist.spark import handshake
+from distmnist.cluster import keepalive
 
 MAX_MESSAGE_BYTES = 1 << 22
 # From a peer that has not yet proved that it knows the secret.
 MAX_UNAUTHENTICATED_BYTES = 1 << 12
 CONNECT_SECS = 20.0
 SEND_SECS = 30.0
+DRIVER, AGENT = b'driver', b'agent'
+_CHALLENGE = re.compile(b'[0-9a-f]{64}')
 
 
 class Connection:
@@ -26,30 +39,31 @@ class Connection:
 
   Attributes:
     is_open: whether the other end is connected and has sent nothing invalid.
-    max_bytes: int, the longest message that is accepted.
+    is_authenticated: whether it has proved that it knows the secret.
   """
 
-  def __init__(self, connected, max_bytes=MAX_MESSAGE_BYTES):
-    """
+  def __init__(self, connected, secret, me):
+    """Sends the challenge of this end.
+
     Args:
       connected: socket.
-      max_bytes: int, the longest message that is accepted.
+      secret: str, known to the other end too.
+      me: which end this is, DRIVER or AGENT.
     """
     connected.settimeout(SEND_SECS)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # A host that vanished without a word is noticed after 10 + 3 * 5 s.
-    for option, value in (
-      ('TCP_KEEPIDLE', 10),
-      ('TCP_KEEPINTVL', 5),
-      ('TCP_KEEPCNT', 3),
-    ):
-      if hasattr(socket, option):
-        connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    # A line does not wait until the last one was acknowledged.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    keepalive.set_on(connected)
     self._socket = connected
-    self._rest = b''
+    self._secret = secret.encode()
+    self._me, self._other = me, AGENT if me == DRIVER else DRIVER
+    self._challenge = secrets.token_hex(32).encode()
     self._key = None
-    self.max_bytes = max_bytes
+    self._num_sent, self._num_received = itertools.count(), itertools.count()
+    self._rest = b''
     self.is_open = True
+    self.is_authenticated = False
+    self._write(self._challenge)
 
   def fileno(self):
     return self._socket.fileno()
@@ -58,35 +72,12 @@ class Connection:
     self.is_open = False
     self._socket.close()
 
-  def secure(self, key, me, other):
-    """Authenticates each message from now on, in both directions.
-
-    Args:
-      key: str, for this connection alone.
-      me, other: str, different names for the two ends.
-    """
-    self._key = key
-    self._names = {'sent': me, 'received': other}
-    self._counts = {'sent': 0, 'received': 0}
-
-  def _sign(self, direction, text):
-    number = self._counts[direction]
-    self._counts[direction] += 1
-    return handshake.sign(
-      self._key, f'{self._names[direction]} {number} {text}'
-    )
-
   def send(self, **message):
     """Sends a message, unless the other end is gone."""
-    if not self.is_open:
-      return
-    text = json.dumps(message)
-    if self._key:
-      text = f'{self._sign("sent", text)} {text}'
-    try:
-      self._socket.sendall(text.encode() + b'\n')
-    except OSError:  # The peer is gone, or has not read for SEND_SECS.
-      self.is_open = False
+    if self.is_open:
+      text = json.dumps(message).encode()
+      signature = self._sign(self._me, next(self._num_sent), text)
+      self._write(signature + b' ' + text)
 
   def receive(self, timeout_secs=0.0):
     """Returns the messages (list of dict) that have arrived.
@@ -107,23 +98,52 @@ class Connection:
     *lines, self._rest = (self._rest + data).split(b'\n')
     messages = []
     for line in lines:
-      message = None
-      if len(line) <= self.max_bytes:
-        message = self._parse(line)
+      message = self._parse(line)
       if message is None:
         self.is_open = False
         return messages
-      messages.append(message)
-    if not data or len(self._rest) > self.max_bytes:
+      if message:
+        messages.append(message)
+    if not data or len(self._rest) > self._max_bytes:
       self.is_open = False
     return messages
 
+  @property
+  def _max_bytes(self):
+    is_known = self.is_authenticated
+    return MAX_MESSAGE_BYTES if is_known else MAX_UNAUTHENTICATED_BYTES
+
+  def _write(self, line):
+    try:
+      self._socket.sendall(line + b'\n')
+    except OSError:  # The peer is gone, or has not read for SEND_SECS.
+      self.is_open = False
+
   def _parse(self, line):
-    if self._key:
-      signature, _, line = line.decode(errors='replace').partition(' ')
-      if not handshake.is_same(self._sign('received', line), signature):
+    """Returns the message (dict) in a line (bytes), None if it is invalid.
+
+    It is empty in the lines by which the ends meet.
+    """
+    if len(line) > self._max_bytes:
+      return None
+    if self._key is None:
+      if not _CHALLENGE.fullmatch(line):
         return None
-    return parse_object(line)
+      said = {self._me: self._challenge, self._other: line}
+      both = said[DRIVER] + b' ' + said[AGENT]
+      self._key = hmac.digest(self._secret, both, 'sha256')
+      self.send()
+      return {}
+    signature, _, text = line.partition(b' ')
+    expected = self._sign(self._other, next(self._num_received), text)
+    if not hmac.compare_digest(expected, signature):
+      return None
+    self.is_authenticated = True
+    return parse_object(text)
+
+  def _sign(self, sender, number, text):
+    signed = b'%s %d %s' % (sender, number, text)
+    return hmac.digest(self._key, signed, 'sha256').hex().encode()
 
 
 def parse_object(line):
@@ -141,22 +161,12 @@ def connect(host, port, secret):
   Raises:
     OSError: nothing answers there, or what answers does not know the secret.
   """
-  connection = Connection(socket.create_connection((host, port), CONNECT_SECS))
-  agent = handshake.Agent(secret)
-  answer = agent.answer(_receive_one(connection))
-  if answer:
-    connection.send(**answer)
-    if agent.is_driver(_receive_one(connection)):
-      connection.secure(agent.key, 'agent', 'driver')
-      return connection
-  connection.close()
-  raise OSError('what answers there is not the driver of this run')
-
-
-def _receive_one(connection):
-  """Returns the next message; {} if none or more than one arrives."""
+  connected = socket.create_connection((host, port), CONNECT_SECS)
+  connection = Connection(connected, secret, AGENT)
   deadline = time.monotonic() + CONNECT_SECS
   while connection.is_open and (secs := deadline - time.monotonic()) > 0:
-    if messages := connection.receive(secs):
-      return messages[0] if len(messages) == 1 else {}
-  return {}
+    if connection.is_authenticated:
+      return connection
+    connection.receive(secs)
+  connection.close()
+  raise OSError('what answers there is not the driver of this run')

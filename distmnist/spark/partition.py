@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -31,7 +30,8 @@ def run_in_barrier(spec, records):
       driver: [host, port]; secret: str.
       attempt: int, how often the tasks were started, including this time.
       env: [[name, value]...], what a task needs beyond the executor's.
-      main: str or None, the user's function, see spark/main_task.py.
+      main: str or None, the user's function, see
+        training/spark_function.py.
       feed: None, or a dict: layout, limit_mb, see spark/rdd_input.py; flag, the
         name of the flag that says where the examples are.
     records: iterator over this partition; read only with `feed`.
@@ -45,13 +45,16 @@ def run_in_barrier(spec, records):
   """
   from pyspark import BarrierTaskContext
 
-  context = BarrierTaskContext.get()
-  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
-  try:
-    _run_in_folder(context, spec, records, folder)
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
+  with _make_folder() as folder:
+    _run_in_folder(BarrierTaskContext.get(), spec, records, folder)
   return []
+
+
+def _make_folder():
+  """Returns a tempfile.TemporaryDirectory; the agent may remove it first."""
+  return tempfile.TemporaryDirectory(
+    prefix='distmnist_', dir=os.getcwd(), ignore_cleanup_errors=True
+  )
 
 
 def _run_in_folder(context, spec, records, folder):
@@ -123,7 +126,6 @@ def run_trial(spec, _):
   """
   from pyspark import TaskContext
 
-  folder = tempfile.mkdtemp(prefix='distmnist_', dir=os.getcwd())
   host = socket.gethostname()
   env = dict(spec['env'])
   if gpus := TaskContext.get().resources().get('gpu'):
@@ -132,10 +134,8 @@ def run_trial(spec, _):
   task = jobs.Task(
     'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
   )
-  try:
+  with _make_folder() as folder:
     _run_agent(spec, task, spec['name'], folder, host)
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
   return []
 
 

@@ -36,7 +36,7 @@ class Program:
     return not self.main and not command_line.find_value(self.flags, 'problem')
 
   def make_spec(self, num_ps, num_workers, feed):
-    """Returns what each partition is told (dict), with a new secret.
+    """Returns what each partition is told of it, a dict.
 
     Args:
       num_ps, num_workers: int, the shape of the cluster.
@@ -49,7 +49,7 @@ class Program:
     return {
       **{'num_ps': num_ps, 'num_workers': num_workers, 'main': self.main},
       **{'module': self.module, 'train_flags': self.flags, 'env': env},
-      **{'feed': feed, 'secret': secrets.token_hex(32)},
+      'feed': feed,
     }
 
 

@@ -51,7 +51,7 @@ def check_first(pairs, layout):
 
 
 def get_pairs(data, x, y):
-  """Returns an RDD of (x, y) from an RDD or a DataFrame; see feed.Feed."""
+  """Returns an RDD of (x, y) from an RDD, DataFrame or None; see feed.Feed."""
   if not hasattr(data, 'select'):
     return data
   wanted = list(dict.fromkeys([*_columns_of(x), *_columns_of(y)]))
@@ -72,8 +72,8 @@ def make_rdd(sc, pairs, test_pairs, num_ps, num_workers, layout):
   pack_one = functools.partial(layouts.pack, layout=layout)
   parts = [pairs.map(pack_one).mapPartitionsWithIndex(deal)]
   if test_pairs is not None:
-    give = functools.partial(_give_to_chief, num_ps=num_ps)
-    parts.append(test_pairs.map(pack_one).map(give))
+    chief = num_ps
+    parts.append(test_pairs.map(lambda pair: (chief, (True, pack_one(pair)))))
   return sc.union(parts).partitionBy(num_ps + num_workers, int)
 
 
@@ -120,7 +120,8 @@ def cut(folder, layout, num_examples):
     path = _path_of(folder, 'train', leaf)
     array = np.load(path, mmap_mode='r', allow_pickle=False)
     if len(array) != num_examples:
-      _write_header(path, array.dtype, (num_examples, *array.shape[1:]))
+      with open(path, 'r+b') as file:
+        _write_header(file, array.dtype, (num_examples, *array.shape[1:]))
 
 
 class _Writer:
@@ -128,19 +129,21 @@ class _Writer:
 
   def __init__(self, path, dtype, row_shape):
     self._num_rows = 0
-    self._path = path
-    self._dtype = np.dtype(dtype)
-    self._row_shape = tuple(row_shape)
-    _write_header(path, self._dtype, (0, *row_shape), 'wb')
-    self._file = open(path, 'ab')  # noqa: SIM115 (until close)
+    self._dtype, self._row_shape = dtype, row_shape
+    self._file = open(path, 'wb')  # noqa: SIM115 (until close)
+    self._write_header()
 
   def write(self, row):
     self._file.write(row)
     self._num_rows += 1
 
   def close(self):
-    self._file.close()
-    _write_header(self._path, self._dtype, (self._num_rows, *self._row_shape))
+    with self._file:
+      self._write_header()
+
+  def _write_header(self):
+    shape = (self._num_rows, *self._row_shape)
+    _write_header(self._file, self._dtype, shape)
 
 
 class _TextWriter:
@@ -158,30 +161,23 @@ class _TextWriter:
 
 
 def _make_writer(folder, split, leaf):
-  path = _path_of(folder, split, leaf)
-  is_text = leaf['dtype'] == layouts.TEXT
-  return contextlib.closing(
-    _TextWriter(path)
-    if is_text
-    else _Writer(path, leaf['dtype'], leaf['shape'])
-  )
+  path, dtype = _path_of(folder, split, leaf), leaf['dtype']
+  if dtype == layouts.TEXT:
+    return contextlib.closing(_TextWriter(path))
+  return contextlib.closing(_Writer(path, dtype, leaf['shape']))
 
 
 def _path_of(folder, split, leaf):
   return os.path.join(folder, f'{split}_{leaf["name"]}.npy')
 
 
-def _write_header(path, dtype, shape, mode='r+b'):
+def _write_header(file, dtype, shape):
   # NumPy leaves room for any first dimension: the header keeps its length.
-  with open(path, mode) as file:
-    np.lib.format.write_array_header_1_0(
-      file,
-      {
-        'descr': np.lib.format.dtype_to_descr(dtype),
-        'fortran_order': False,
-        'shape': shape,
-      },
-    )
+  file.seek(0)
+  descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+  np.lib.format.write_array_header_1_0(
+    file, {'descr': descr, 'fortran_order': False, 'shape': shape}
+  )
 
 
 def _columns_of(side):
@@ -208,12 +204,5 @@ def _pick_side(row, side):
 
 def _deal(split, examples, num_ps, num_workers):
   # Partitions begin with different workers: none gets all the first examples.
-  workers = itertools.cycle(range(num_workers))
-  for _ in range(split % num_workers):
-    next(workers)
-  for worker, packed in zip(workers, examples, strict=False):
-    yield num_ps + worker, (False, packed)
-
-
-def _give_to_chief(packed, num_ps):
-  return num_ps, (True, packed)
+  for number, packed in enumerate(examples, split):
+    yield num_ps + number % num_workers, (False, packed)

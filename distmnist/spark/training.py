@@ -20,6 +20,7 @@ import functools
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from distmnist.common import cli, command_line, console, signals
 from distmnist.common.names import CHIEF, FIRST_PORT, SPARK_MAIN, TRAIN
@@ -30,16 +31,19 @@ from distmnist.launching.supervisor import (
   stop_grace,
   task_group,
 )
-from distmnist.spark import (
-  barrier_job,
-  barrier_stage,
-  executor_host,
-  executors,
-  partition,
-)
+from distmnist.spark import barrier_job, executor_host, executors, partition
 from distmnist.spark import program as program_lib
 
 _log = logging.getLogger(__name__)
+
+
+def _say(text):
+  print(f'distmnist: {text}', file=sys.stderr, flush=True)
+
+
+def _show_chief(name, line):
+  if name == CHIEF:
+    print(line, flush=True)
 
 
 class TaskError(cli.RunError):
@@ -69,8 +73,8 @@ class Options:
   logs_dir: str | None = None
   wait_secs: float = 120.0
   module: str = TRAIN
-  show: object = None
-  say: object = None
+  show: Callable = _show_chief
+  say: Callable = _say
 
 
 def run(
@@ -82,7 +86,8 @@ def run(
     sc: pyspark.SparkContext.
     program: what the workers learn: None for images, by --model and --dataset;
       a problem in the form of --problem, or an imported module; or a function
-      main_fun(args, ctx), which each worker calls; ctx is a main_task.Context.
+      main_fun(args, ctx), which each worker calls; ctx is a
+      spark_function.Context.
     args: list of str, the flags of distmnist.train for every task. A --flagfile
       is read here; other paths are the executors'. For a function, whatever it
       takes.
@@ -100,8 +105,7 @@ def run(
     cli.RunError: the training failed; a TaskError if a task did.
   """
   options = options or Options()
-  say = options.say or _say
-  console.print_logs(say)
+  console.print_logs(options.say)
   program = _make_program(program, args, feed, options.module)
   executors.check_conf(sc.getConf())
   num_tasks = num_ps + num_workers
@@ -126,12 +130,11 @@ def run(
   make_job = functools.partial(_make_job, sc, rdd, spec)
   host = executor_host.ExecutorHost(
     tasks,
-    barrier_stage.BarrierStage(make_job, wait_for_slots, start),
-    executors.find_bind_host(sc.getConf()),
-    spec['secret'],
-    options.show or _show_chief,
+    barrier_job.BarrierStage(make_job, wait_for_slots, start),
+    sc.getConf(),
+    options.show,
   )
-  report = _run(host, tasks, logs_dir, options.max_restarts, say)
+  report = _run(host, tasks, logs_dir, options.max_restarts, options.say)
   return (report or {}).get('result') if program.main else report
 
 
@@ -211,19 +214,8 @@ def _run_to_end(group, tasks, workers):
     group.stop()
 
 
-def _make_job(sc, rdd, spec, attempt, port, on_end):
+def _make_job(sc, rdd, spec, attempt, contact, on_end):
   """Returns the barrier_job.Job of one attempt, not yet started."""
-  driver = [sc.getConf().get('spark.driver.host'), port]
-  task = functools.partial(
-    partition.run_in_barrier, {**spec, 'attempt': attempt, 'driver': driver}
-  )
+  told = {**spec, **contact, 'attempt': attempt}
+  task = functools.partial(partition.run_in_barrier, told)
   return barrier_job.Job(sc, rdd.barrier().mapPartitions(task), on_end)
-
-
-def _say(text):
-  print(f'distmnist: {text}', file=sys.stderr, flush=True)
-
-
-def _show_chief(name, line):
-  if name == CHIEF:
-    print(line, flush=True)

@@ -54,7 +54,6 @@ class SparkDriver:
       cli.RunError: it does not start, or has no executor.
       signals.SignalError: a signal came meanwhile.
     """
-    self._secret = secrets.token_hex(32)
     self._word = secrets.token_hex(16)
     _share(self.lock, self._word)
     with contextlib.ExitStack() as stack:
@@ -65,9 +64,7 @@ class SparkDriver:
         executors.warn_of_network(conf)
         executors.ship_package(self._sc)
         _wait_for_slot(self._sc, self.wait_secs)
-        self._host = conf.get('spark.driver.host')
-        bind_host = executors.find_bind_host(conf)
-        self.server = agent_server.AgentServer(bind_host, self._secret, welcome)
+        self.server = agent_server.AgentServer(conf, welcome)
         stack.callback(self.server.close)
       yield
 
@@ -89,8 +86,7 @@ class SparkDriver:
       'env': dict(command.env),
       'attempt': attempt,
       'lock': [os.path.abspath(self.lock.name), self._word],
-      'driver': [self._host, self.server.port],
-      'secret': self._secret,
+      **self.server.contact,
     }
     task = functools.partial(partition.run_trial, spec)
     rdd = self._sc.parallelize([0], 1).mapPartitions(task)

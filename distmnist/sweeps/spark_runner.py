@@ -15,7 +15,6 @@ import signal
 
 from distmnist.common import cli, console, signals
 from distmnist.launching.supervisor import stop_grace
-from distmnist.spark import agent_server
 from distmnist.sweeps import runners, spark_trial
 
 _log = logging.getLogger(__name__)
@@ -84,16 +83,11 @@ class SparkRunner(runners.Runner):
 
   def _welcome(self, connection, hello):
     """Admits the agent of a trial; one that comes too late is turned away."""
-    key, executor = hello.get('hello'), hello.get('executor')
+    key = hello.get('hello')
     trial = self._by_key.get(key) if isinstance(key, str) else None
-    if (
-      trial is None
-      or trial.connection is not None
-      or self._is_stopping
-      or not agent_server.is_executor(executor)
-    ):
+    if trial is None or trial.connection is not None or self._is_stopping:
       return None
-    trial.join(connection, executor)
+    trial.join(connection, hello['executor'])
     return trial
 
   def _turn(self, secs=math.inf):

@@ -27,7 +27,7 @@ _MODULE = re.compile(
 
 _DEFINED = re.compile(r"DEFINE_\w+\(\s*'(\w+)'")
 # What one process of ours gives to another.
-_OUR_OWN = {'fed_dir', 'fitted_dir'}
+_OUR_OWN = {'fed_dir', 'fitted_dir', 'main'}
 
 
 def read_commands(text):

@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from distmnist.spark import agent_server, handshake
+from distmnist.spark import agent_server
 from distmnist.spark import messages as messages_lib
-from tests.support.host_room import SECRET
 
 
 @pytest.mark.parametrize('secret', ['another', ''])
@@ -42,20 +41,26 @@ def test_a_hello_that_makes_no_sense_is_refused(room, wrong):
 def test_an_unauthenticated_peer_has_little_time(room, monkeypatch):
   room.start_all()
   monkeypatch.setattr(agent_server, 'HELLO_SECS', 0.01)
-  silent = messages_lib.Connection(
-    socket.create_connection(('127.0.0.1', room.port))
-  )
-  room.opened.append(silent)
-  (message,) = room.read_to_the_end(silent)
-  assert list(message) == ['challenge']
+  with socket.create_connection(('127.0.0.1', room.port)) as silent:
+    silent.setblocking(False)
+    room.turn_until(lambda: read(silent)[-1:] == [b''])
+  assert room.host._peers == {}
+
+
+def read(connected):
+  """Returns the lines (list of bytes) so far; the last is b'' at the end."""
+  try:
+    return connected.recv(1000).split(b'\n')
+  except BlockingIOError:
+    return []
 
 
 def test_more_agents_than_places_wait_in_the_queue(room):
   room.start_all()
 
   def connect():
-    address = '127.0.0.1', room.port
-    return messages_lib.Connection(socket.create_connection(address))
+    connected = socket.create_connection(('127.0.0.1', room.port))
+    return messages_lib.Connection(connected, room.secret, messages_lib.AGENT)
 
   agents = [connect() for _ in range(320)]
   room.opened += agents
@@ -63,8 +68,8 @@ def test_more_agents_than_places_wait_in_the_queue(room):
 
   def is_done():
     for connection in agents:
-      if connection not in answered and (message := connection.receive()):
-        connection.send(**handshake.Agent(SECRET).answer(message[0]))
+      connection.receive()
+      if connection not in answered and connection.is_authenticated:
         connection.send(nonsense=1)  # it makes room for the next
         answered.append(connection)
     return len(answered) == 320
@@ -77,10 +82,7 @@ def test_idle_peers_of_one_address_make_room_soon(room, monkeypatch):
   room.start_all()
   monkeypatch.setattr(agent_server, '_HURRIED_HELLO_SECS', 1.0)
   for _ in range(256):
-    address = '127.0.0.1', room.port
-    room.opened.append(
-      messages_lib.Connection(socket.create_connection(address))
-    )
+    room.opened.append(socket.create_connection(('127.0.0.1', room.port)))
   for _ in range(300):
     room.host.turn(0)
   start = time.monotonic()

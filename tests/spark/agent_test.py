@@ -14,7 +14,7 @@ import pytest
 
 from distmnist.common import cli
 from distmnist.spark import agent as agent_lib
-from distmnist.spark import handshake, messages
+from distmnist.spark import messages
 from tests.support.background import assert_gone, wait_until
 from tests.support.paths import PYTHONPATH, REPO
 
@@ -94,24 +94,15 @@ class Agent:
     """
     self.listener.settimeout(DEADLINE_SECS)
     while True:
-      self.link = messages.Connection(self.listener.accept()[0])
-      driver = handshake.Driver(SECRET)
-      self.link.send(challenge=driver.challenge)
-      if answer := driver.answer(self._read_one()):
-        self.link.send(**answer)
-        self.link.secure(driver.key, 'driver', 'agent')
+      connected = self.listener.accept()[0]
+      self.link = messages.Connection(connected, SECRET, messages.DRIVER)
+      deadline = time.monotonic() + DEADLINE_SECS
+      while self.link.is_open and not self.link.is_authenticated:
+        self.messages += self.link.receive(1)
+        assert time.monotonic() < deadline
+      if self.link.is_open:
         return self.read('hello')
       self.link.close()
-
-  def _read_one(self):
-    """Returns the next message of the link; {} if it ends without one."""
-    deadline = time.monotonic() + DEADLINE_SECS
-    while self.link.is_open:
-      if received := self.link.receive(max(0, deadline - time.monotonic())):
-        [message] = received
-        return message
-      assert time.monotonic() < deadline
-    return {}
 
   def read(self, key):
     """Returns the next message with `key`; keeps the others."""
@@ -159,9 +150,19 @@ def test_a_task_starts_when_told_and_its_lines_and_end_are_told(tmp_path):
   assert not (tmp_path / 'own').exists()
 
 
-def test_a_trial_that_does_not_share_the_lock_says_on_which_executor(tmp_path):
+@pytest.mark.parametrize(
+  ('word', 'why'),
+  [
+    ('ours', None),
+    ('theirs', 'it has another one in its place'),
+    ('locked', 'another sweep has it'),
+    ('none', 'No such file or directory'),
+  ],
+)
+def test_a_trial_needs_the_lock_that_it_shares_with_the_driver(
+  tmp_path, word, why
+):
   path = tmp_path / 'lock'
-  path.write_text('ours')
   agent = agent_lib.Agent(
     {
       'task': {
@@ -173,16 +174,24 @@ def test_a_trial_that_does_not_share_the_lock_says_on_which_executor(tmp_path):
     },
     stdin=None,
   )
-  assert agent._find_obstacle() is None
+  if word != 'none':
+    path.write_text('theirs' if word == 'theirs' else 'ours')
+  with open(tmp_path / ('lock' if word != 'none' else 'other'), 'a') as other:
+    how = fcntl.LOCK_EX if word == 'locked' else fcntl.LOCK_SH
+    fcntl.flock(other, how)
+    assert agent._find_obstacle() == (
+      why and f'a (pid 7) does not share {path}: {why}'
+    )
+  if why:
+    if word != 'none':
+      agent._lock.close()
+    return
   # Held as long as the agent is there.
-  with open(path) as other, pytest.raises(BlockingIOError):
+  with open(path) as other:
+    with pytest.raises(BlockingIOError):
+      fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    agent._lock.close()
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  agent._lock.close()
-  path.write_text('theirs')
-  assert agent._find_obstacle() == (
-    f'a (pid 7) does not share {path}: it has another one in its place'
-  )
-  agent._lock.close()
 
 
 @pytest.mark.slow
@@ -225,6 +234,26 @@ def test_a_task_is_stopped_with_grace_then_at_once(tmp_path):
     agent.link.send(stop=signal.SIGTERM)
     assert agent.read('end') == {'end': -signal.SIGKILL}
     assert_gone([task])
+
+
+def test_only_a_second_order_to_stop_ends_a_task_at_once():
+  spec = {'task': {'argv': [], 'env': [], 'job_name': 'ps', 'task_index': 0}}
+  spec['task'] |= {'host': 'a', 'port': 1}
+  agent = agent_lib.Agent(spec, stdin=None)
+  agent._signals.append(signal.SIGTERM)  # from a person
+  agent._take({'stop': signal.SIGTERM})
+  assert len(agent._signals) == 1
+  agent._take({'stop': signal.SIGTERM})
+  assert len(agent._signals) == 2
+
+
+@pytest.mark.slow
+def test_an_order_to_stop_that_comes_with_the_one_to_start_counts(tmp_path):
+  with Agent(tmp_path, 'worker0:leave') as agent:
+    agent.meet()
+    agent.link.send(go=True)
+    agent.link.send(stop=signal.SIGTERM)
+    assert agent.read('end') == {'end': None}
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A fake pyspark stands for Spark: no JVM is started."""
 
+import functools
 import os
 import signal
 import sys
@@ -49,8 +50,9 @@ class FakeConf:
 class FakeJvm:
   """The process of a JVM, its stdin and the gateway to it, all in one."""
 
-  def __init__(self, calls, conf):
+  def __init__(self, calls, conf, popen):
     self.conf = conf
+    popen['stderr'].write(b'WARN of Spark\n')
     self.proc = self.stdin = self
     self._calls = calls
 
@@ -84,7 +86,6 @@ def calls(monkeypatch, tmp_path):
       type(self)._gateway = gateway
       self.conf, self.jvm = conf, gateway
       signal.signal(signal.SIGINT, signal.SIG_IGN)
-      os.write(2, b'WARN of Spark\n')
       if self.error:
         raise self.error
 
@@ -96,7 +97,7 @@ def calls(monkeypatch, tmp_path):
   pyspark.__file__ = str(tmp_path / 'pyspark' / '__init__.py')
   pyspark.SparkConf, pyspark.SparkContext = FakeConf, FakeContext
   pyspark.java_gateway = types.ModuleType('pyspark.java_gateway')
-  pyspark.java_gateway.launch_gateway = lambda conf: FakeJvm(noted, conf)
+  pyspark.java_gateway.launch_gateway = functools.partial(FakeJvm, noted)
   monkeypatch.setitem(sys.modules, 'pyspark', pyspark)
   monkeypatch.setitem(sys.modules, 'pyspark.java_gateway', pyspark.java_gateway)
   monkeypatch.setenv('SPARK_LOCAL_IP', '127.0.0.9')

@@ -8,7 +8,7 @@ import pytest
 from distmnist.common import cli
 from distmnist.launching.supervisor import restart_limits, task_group
 from distmnist.spark import executor_host
-from tests.support.host_room import NAMES, SECRET, STOP, TASKS
+from tests.support.host_room import NAMES, STOP, TASKS
 
 LEAVE = {'leave': True}
 
@@ -186,8 +186,9 @@ def test_the_end_of_a_host_ends_what_still_runs(room):
 
 
 def test_an_address_that_is_not_ours_is_a_clear_error(room):
+  conf = {'spark.driver.host': '192.0.2.77'}
   with pytest.raises(cli.RunError, match='cannot listen on 192.0.2.77'):
-    executor_host.ExecutorHost(TASKS, room.stage, '192.0.2.77', SECRET, print)
+    executor_host.ExecutorHost(TASKS, room.stage, conf, print)
 
 
 class Obedient:

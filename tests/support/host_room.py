@@ -5,14 +5,9 @@ import socket
 import time
 
 from distmnist.launching import jobs
-from distmnist.spark import (
-  barrier_stage,
-  executor_host,
-  handshake,
-)
+from distmnist.spark import barrier_job, executor_host
 from distmnist.spark import messages as messages_lib
 
-SECRET = 'secret'
 TASKS = jobs.make_tasks(['e-0:1'], ['e-1:1', 'e-2:1'], [])
 NAMES = [task.name for task in TASKS]
 STOP = {'stop': signal.SIGTERM}
@@ -46,17 +41,28 @@ class FakeJob:
     return str(self.error)
 
 
+class Gullible(messages_lib.Connection):
+  """An agent's end, which believes a driver with another secret as well."""
+
+  def _parse(self, line):
+    found = super()._parse(line)
+    if self._key and found is None:
+      self.is_authenticated = True
+      found = messages_lib.parse_object(line.partition(b' ')[2])
+    return found
+
+
 class Room:
   """A host, the jobs of its stage, and the agents that report to it."""
 
   def __init__(self, folder):
     self.shown, self.jobs, self.opened = [], [], []
     self.folder = folder
-    self.stage = barrier_stage.BarrierStage(
+    self.stage = barrier_job.BarrierStage(
       self.make_job, lambda: None, ('start', 600.0)
     )
     self.host = executor_host.ExecutorHost(
-      TASKS, self.stage, '127.0.0.1', SECRET, self.show
+      TASKS, self.stage, {'spark.driver.host': '127.0.0.1'}, self.show
     )
     self.events = []
     self._is_closed = False
@@ -66,8 +72,8 @@ class Room:
       self._is_closed = True
       self.host.__exit__()
 
-  def make_job(self, attempt, port, on_end):
-    self.port = port
+  def make_job(self, attempt, contact, on_end):
+    (_, self.port), self.secret = contact['driver'], contact['secret']
     self.jobs.append(FakeJob())
     return self.jobs[-1]
 
@@ -78,18 +84,12 @@ class Room:
     for name in NAMES:
       self.host.start(name, [], {}, str(self.folder / f'{name}.log'))
 
-  def connect(self, secret=SECRET):
-    connection = messages_lib.Connection(
-      socket.create_connection(('127.0.0.1', self.port))
-    )
+  def connect(self, secret=None):
+    secret = self.secret if secret is None else secret
+    connected = socket.create_connection(('127.0.0.1', self.port))
+    connection = Gullible(connected, secret, messages_lib.AGENT)
     self.opened.append(connection)
-    (message,) = self.read(connection)
-    agent = handshake.Agent(secret)
-    connection.send(**agent.answer(message))
-    if secret == SECRET:
-      (message,) = self.read(connection)
-      assert agent.is_driver(message)
-      connection.secure(agent.key, 'agent', 'driver')
+    self.turn_until(lambda: connection.receive() or connection.is_authenticated)
     return connection
 
   def greet(self, name, attempt=1, **other):

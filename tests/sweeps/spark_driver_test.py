@@ -51,7 +51,8 @@ def test_a_job_has_all_that_its_agent_needs(make_driver, monkeypatch, tmp_path):
     spec = driver.make_job('01.7', command, 2)
     assert (spec['name'], spec['attempt']) == ('01.7', 2)
     assert (spec['argv'], spec['env']) == (['python'], {'A': 'b'})
-    assert spec['driver'] == ['127.0.0.1', driver.server.port]
+    assert spec['driver'] == driver.server.contact['driver']
+    assert spec['driver'][0] == '127.0.0.1'
     path, word = spec['lock']
     with open(path) as lock:
       assert lock.read() == word

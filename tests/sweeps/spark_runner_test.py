@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from distmnist.common import cli
-from distmnist.spark import barrier_job, context, executors, handshake
+from distmnist.spark import barrier_job, context, executors
 from distmnist.spark import messages as messages_lib
 from distmnist.sweeps import runners, spark_driver, spark_runner, spark_trial
 from tests.support import background, sweeps
@@ -56,17 +56,14 @@ class Agent:
     self.spec = spec
     connected = socket.create_connection(tuple(spec['driver']))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    self.link = messages_lib.Connection(connected)
+    self.link = messages_lib.Connection(
+      connected, spec['secret'], messages_lib.AGENT
+    )
 
   def meet(self, turn, executor='host-1 (pid 7)'):
-    turn()
-    (message,) = self.link.receive(5)
-    agent = handshake.Agent(self.spec['secret'])
-    self.link.send(**agent.answer(message))
-    turn()
-    (message,) = self.link.receive(5)
-    assert agent.is_driver(message)
-    self.link.secure(agent.key, 'agent', 'driver')
+    while not self.link.is_authenticated:
+      turn()
+      assert self.link.receive(5) == []
     self.link.send(hello=self.spec['name'], executor=executor)
     turn()
 

@@ -1,17 +1,17 @@
-"""main_task: what a function on a worker is given, and what it leaves."""
+"""spark_function: what a function on a worker is given, and what it leaves."""
 
 import base64
 import json
 import pickle
 import re
-import sys
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from distmnist.common import cli
 from distmnist.data import array_folder
-from distmnist.spark import main_task
+from distmnist.training import spark_function
 
 
 def look(args, ctx):
@@ -29,15 +29,14 @@ def fail(args, ctx):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, set_flags):
   """run(function, args, *flags) -> what the agent finds; None without."""
 
   def run_main(function, args, *flags):
     main = tmp_path / 'main'
     main.write_bytes(base64.b64encode(pickle.dumps((function, args))))
-    words = [f'--main={main}', f'--logdir={tmp_path}/logdir', *flags]
-    monkeypatch.setattr(sys, 'argv', ['main_task', *words])
-    main_task.main()
+    set_flags(f'--main={main}', f'--logdir={tmp_path}/logdir', *flags)
+    spark_function.main()
     report = tmp_path / 'logdir' / 'report.json'
     return json.loads(report.read_text()) if report.exists() else None
 
@@ -57,9 +56,34 @@ def test_a_function_alone_has_no_cluster(run, tmp_path):
 
 def test_an_error_says_where(run):
   with pytest.raises(
-    cli.RunError, match=r"^main_task_test.py:\d+, in fail\(\): KeyError: 'x'$"
+    cli.RunError,
+    match=r"^spark_function_test.py:\d+, in fail\(\): KeyError: 'x'$",
   ):
     run(fail, 'x')
+
+
+def compute(args, ctx):
+  with tf.Graph().as_default(), tf.Session() as session:
+    wrong = tf.reshape(tf.placeholder(tf.float32, [None]), [2])
+    session.run(wrong, {wrong.op.inputs[0]: args})
+
+
+def test_an_op_that_fails_is_named_by_where_it_was_made(run):
+  with pytest.raises(
+    cli.RunError,
+    match=r'^spark_function_test.py:\d+, in compute\(\): '
+    'Input to reshape is a tensor with 3 values',
+  ):
+    run(compute, [1, 2, 3])
+
+
+def lose(args, ctx):
+  raise tf.errors.UnavailableError(None, None, 'ps 0 is gone')
+
+
+def test_a_lost_task_is_no_mistake_of_the_function(run):
+  with pytest.raises(cli.LostError, match=r'^lose\(\): .*ps 0 is gone'):
+    run(lose, None)
 
 
 def test_what_json_has_not_is_refused(run):

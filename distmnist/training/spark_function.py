@@ -26,10 +26,22 @@ import sys
 import traceback
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 
-from distmnist.common import cli, command_line
-from distmnist.common.names import CHIEF
+from distmnist.cluster import errors, role_flags
+from distmnist.cluster import server as server_lib
+from distmnist.common import cli
 from distmnist.data import array_folder
+from distmnist.logdir import logdirs
+from distmnist.training import script_errors
+from distmnist.training.problems import (
+  problem_data,  # noqa: F401  --fed_dir
+  user_calls,
+)
+
+_MAIN = flags.DEFINE_string(
+  'main', None, 'File with the function and its arguments, as Spark sends it.'
+)
 
 
 class Context:
@@ -38,6 +50,8 @@ class Context:
   Attributes:
     job_name: str, 'worker'.
     task_index: int, counted from 0, which is the chief.
+    name: str, 'worker 0'.
+    is_chief: bool.
     num_workers: int.
     cluster_spec: {'ps': list of 'host:port', 'worker': likewise}.
     target: str, this task's server, for a session.
@@ -47,51 +61,30 @@ class Context:
       part of the feed and the chief's test examples; None if there are none.
   """
 
-  def __init__(self, words):
+  def __init__(self, cluster, folder):
     """Starts the server of this task.
 
     Args:
-      words: list of str, the flags that the executor passed.
+      cluster: cluster.Cluster.
+      folder: str, where the examples of this worker are, or None.
+
+    Raises:
+      cli.RunError: it cannot serve on its port.
     """
-
-    def read(name):
-      return command_line.find_value(words, name)
-
-    self.job_name = read('job_name') or 'worker'
-    self.task_index = int(read('task_index') or 0)
-    hosts = {job: read(f'{job}_hosts') for job in ('ps', 'worker')}
-    self.cluster_spec = {
-      job: text.split(',') for job, text in hosts.items() if text
-    }
-    self.num_workers = len(self.cluster_spec.get('worker', [None]))
-    config = tf.ConfigProto(
-      intra_op_parallelism_threads=int(
-        read('intra_op_parallelism_threads') or 0
-      )
+    self.job_name, self.task_index = cluster.job_name, cluster.task_index
+    self.name, self.is_chief = cluster.name, cluster.is_chief
+    self.num_workers = cluster.num_workers
+    self.cluster_spec = cluster.spec().as_dict()
+    self._server = server_lib.make_server(
+      cluster, server_lib.make_server_config(cluster.num_gpus)
     )
-    if self.job_name == 'ps':
-      distmnist.runtime.hide_gpus()
-    self.target = ''
-    self.config = tf.ConfigProto(allow_soft_placement=True)
-    if self.cluster_spec:
-      self._server = tf.train.Server(
-        self.cluster_spec, self.job_name, self.task_index, config=config
-      )
-      self.target = self._server.target
-      own = f'/job:{self.job_name}/task:{self.task_index}'
-      self.config.device_filters.extend(['/job:ps', own])
-    folder = read('fed_dir')
+    self.target = self._server.target if self._server else ''
+    self.config = cluster.session_config(
+      tf.ConfigProto(allow_soft_placement=True)
+    )
     self.data, self.test_data = (
       _load(folder, split) if folder else None for split in ('train', 'test')
     )
-
-  @property
-  def name(self):
-    return f'{self.job_name} {self.task_index}'
-
-  @property
-  def is_chief(self):
-    return self.name == CHIEF
 
   def device_setter(self):
     """Returns what puts variables on the ps, in turn, for tf.device."""
@@ -104,41 +97,35 @@ class Context:
 
 
 def main():
-  words = sys.argv[1:]
+  cluster = role_flags.from_flags()
   # Before the server starts its threads, which would otherwise get the signal.
-  is_ps = command_line.find_value(words, 'job_name') == 'ps'
+  is_ps = cluster.job_name == 'ps'
   ending = {signal.SIGTERM, signal.SIGINT}
   if is_ps:
+    distmnist.runtime.hide_gpus()
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
-  ctx = Context(words)
+  ctx = Context(cluster, flags.FLAGS.fed_dir)
   if is_ps:
     print(f'{ctx.name} serves', flush=True)
     signal.sigwait(ending)
     # The server's threads would wait for sessions that are gone.
     sys.stdout.flush()
     os._exit(0)
-  with open(command_line.find_value(words, 'main'), encoding='ascii') as file:
+  with open(_MAIN.value, encoding='ascii') as file:
     function, args = pickle.loads(base64.b64decode(file.read()))
   try:
-    result = function(args, ctx)
+    with script_errors.explained(function.__code__.co_filename):
+      result = function(args, ctx)
   except Exception as error:
     traceback.print_exc()
-    raise _explain(function, error) from error
+    if isinstance(error, (cli.RunError, cli.UsageError)):
+      raise
+    is_loss = isinstance(error, tf.errors.OpError) and errors.is_loss(error)
+    raise (cli.LostError if is_loss else cli.RunError)(
+      f'{function.__name__}(): {user_calls.describe(error)}'
+    ) from error
   if ctx.is_chief:
-    _write(command_line.find_value(words, 'logdir'), function, result)
-
-
-def _explain(function, error):
-  """Returns the error (cli.RunError) that says where `function` failed."""
-  frames = traceback.extract_tb(error.__traceback__)
-  own = [f for f in frames if f.name == function.__name__] or frames
-  said = (str(error).splitlines() or [''])[0]
-  is_lost = type(error).__name__ in ('UnavailableError', 'AbortedError')
-  kind = cli.LostError if is_lost else cli.RunError
-  return kind(
-    f'{os.path.basename(own[-1].filename)}:{own[-1].lineno}, in '
-    f'{function.__name__}(): {type(error).__name__}: {said[:300]}'
-  )
+    _write(logdirs.from_flags(), function, result)
 
 
 def _write(logdir, function, result):
@@ -164,4 +151,4 @@ def _load(folder, split):
 
 
 if __name__ == '__main__':
-  cli.run(main, sys.argv[:1])  # The flags are not absl flags.
+  cli.run(main)
