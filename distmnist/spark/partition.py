@@ -124,16 +124,9 @@ def run_trial(spec, _):
   Raises:
     RuntimeError: the agent has failed.
   """
-  from pyspark import TaskContext
-
   host = socket.gethostname()
-  env = dict(spec['env'])
-  if gpus := TaskContext.get().resources().get('gpu'):
-    # Those of its slot: otherwise TensorFlow would take all the machine's.
-    env['CUDA_VISIBLE_DEVICES'] = ','.join(gpus.addresses)
-  task = jobs.Task(
-    'worker', 0, host, None, tuple(spec['argv']), tuple(env.items())
-  )
+  env = tuple(spec['env'].items())
+  task = jobs.Task('worker', 0, host, None, tuple(spec['argv']), env)
   with _make_folder() as folder:
     _run_agent(spec, task, spec['name'], folder, host)
   return []
@@ -183,6 +176,11 @@ def _run_agent(spec, task, name, folder, host):
   Raises:
     RuntimeError: the agent has failed.
   """
+  from pyspark import TaskContext
+
+  if gpus := TaskContext.get().resources().get('gpu'):
+    # Those of its slot: otherwise TensorFlow would take all the machine's.
+    task = task.with_env(('CUDA_VISIBLE_DEVICES', ','.join(gpus.addresses)))
   for_agent = {
     'task': dataclasses.asdict(task),
     'name': name,

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -402,15 +403,16 @@ def test_a_killed_executor_is_named_and_survived(real_spark, tmp_path):
   ('do', 'hit', 'code'),
   [
     ('worker1:touch=ready,forever', signal.SIGKILL, 137),
-    ('worker1:leave', signal.SIGINT, 130),
+    ('worker1:env=CUDA_VISIBLE_DEVICES,leave', signal.SIGINT, 130),
   ],
 )
 def test_after_a_failure_or_ctrl_c_nothing_is_left(
-  real_spark, tmp_path, do, hit, code
+  real_spark, two_gpus, tmp_path, do, hit, code
 ):
   do = f'worker0:leave;ps0:leave;{do}'
   flags = [f'--do={do}', f'--folder={tmp_path}']
-  with Launch(tmp_path, '--module=fake_train', train_flags=flags) as launch:
+  words = ['--module=fake_train', *two_gpus]
+  with Launch(tmp_path, *words, train_flags=flags) as launch:
     for name in ('ps0', 'worker0', 'worker1'):
       task = launch.wait_for(tmp_path / f'{name}.ready')
     victim = task if hit == signal.SIGKILL else launch.process
@@ -426,6 +428,8 @@ def test_after_a_failure_or_ctrl_c_nothing_is_left(
     assert 'failed first: killed by SIGKILL; log: ' in last
   else:
     assert 'stopped by SIGINT' in last
+    log = (launch.logs / 'worker_1.log').read_text()
+    assert re.search("CUDA_VISIBLE_DEVICES='[47]'\n", log)
 
 
 @slow

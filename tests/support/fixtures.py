@@ -55,6 +55,22 @@ def real_spark():
     pytest.skip('no Java: Spark needs Java 17')
 
 
+@pytest.fixture
+def two_gpus(tmp_path):
+  """Settings by which each executor of Spark believes that it has a GPU."""
+  script = tmp_path / 'gpus.sh'
+  script.write_text(
+    '#!/bin/sh\necho \'{"name": "gpu", "addresses": ["4", "7"]}\'\n'
+  )
+  script.chmod(0o755)
+  return [
+    '--spark_conf=spark.worker.resource.gpu.amount=1',
+    f'--spark_conf=spark.worker.resource.gpu.discoveryScript={script}',
+    '--spark_conf=spark.executor.resource.gpu.amount=1',
+    '--spark_conf=spark.task.resource.gpu.amount=1',
+  ]
+
+
 @pytest.fixture(autouse=True)
 def _kept_logger():
   """A program that a test runs in this process must not keep it from caplog."""

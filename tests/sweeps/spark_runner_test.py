@@ -409,22 +409,6 @@ def is_there(folder, name):
   return False
 
 
-@pytest.fixture
-def two_gpus(tmp_path):
-  """Settings for two executors that each believe they have a GPU."""
-  script = tmp_path / 'gpus.sh'
-  script.write_text(
-    '#!/bin/sh\necho \'{"name": "gpu", "addresses": ["4", "7"]}\'\n'
-  )
-  script.chmod(0o755)
-  return [
-    '--spark_conf=spark.worker.resource.gpu.amount=1',
-    f'--spark_conf=spark.worker.resource.gpu.discoveryScript={script}',
-    '--spark_conf=spark.executor.resource.gpu.amount=1',
-    '--spark_conf=spark.task.resource.gpu.amount=1',
-  ]
-
-
 @slow
 def test_halving_on_spark_with_a_failure_and_a_divergence(
   real_spark, two_gpus, tmp_path
