@@ -33,8 +33,8 @@ def sort(numbers, end):
   """Returns (the numbers in order, int64; their places before, int32).
 
   Those that are equal stay in their order. A number and its place are sorted as
-  one, which takes half the time of tf.argsort: that sorts places by the numbers
-  that they point to, and then those of equal numbers once more.
+  one: tf.argsort sorts places by the numbers that they point to, and then those
+  of equal numbers once more.
 
   Args:
     numbers: int32 or int64 [m], not negative.
