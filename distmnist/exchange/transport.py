@@ -58,13 +58,6 @@ class Wire:
     routes = [(self._worker, device) for device in devices]
     return self._send(tensors, routes, is_guarded=True, begins=begins)
 
-  def push(self, tensor, device):
-    """Returns the worker's `tensor`, of any size, on `device`."""
-    if not self._has_ps:
-      return tensor
-    with tf.name_scope('wire'):
-      return self._send_packed([tensor], (self._worker, device), True)
-
   def size_of(self, dtype):
     """Returns the bytes of a number of `dtype` on the wire, an int."""
     return self._cast_dtype(dtype).size
@@ -107,8 +100,8 @@ class Wire:
     """Returns lists of the indices of tensors that travel as one message.
 
     Args:
-      tensors: list of tensors or variables; those of rows, [n, width], have no
-        known n.
+      tensors: list of tensors or variables. Those of rows, [n, width], and of
+        keys, [n], have no known n.
       routes: list of hashables; different routes share no message.
     """
     bundles, joined, rows = [], {}, {}

@@ -157,7 +157,7 @@ class RowExchange:
     header = len(shards) if len(shards) > 1 else 0
     if header:
       keys = tf.concat([numbers, keys], 0)
-    keys = self._wire.push(keys, device)
+    [keys] = self._wire.to_ps([keys], [device])
     with tf.device(device):
       # A copy of this step begins where the step before it has ended, and its
       # reads must wait for that: see graph_copy.Copier.
