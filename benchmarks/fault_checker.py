@@ -13,9 +13,11 @@ each life of each worker, ordered by `time`:
   saved      step                  it is complete and has its name
   restoring  step                  the center is about to be set
   restored   step                  the center was set from this checkpoint
+  validating                       the center is about to be evaluated
   evaluated  step, value           the metric on the validation split
   noted      step, value           it was taken into account for the best
   end                              the life ends in order
+  evaluating                       the chief is about to evaluate the outcome
 
 A ticket is the number of a batch, from 0, in its stream: the stream of the
 whole training or of one worker. Each check is a pure function that checks one

@@ -13,30 +13,44 @@ import network as network_lib
 import processes
 import runs
 
-from distmnist.common.names import ATTEMPT
+from distmnist.common.names import ATTEMPT, TRAIN
 from distmnist.launching.screen import task_logs
 
 MBITS = 1000
-# A lost packet costs a TCP timeout: send fewer bytes, give up after seconds.
-FLAGS = ['--model=softmax', '--stall_fail_secs=20']
 
 
 class HostsRun(fault_run.Run):
-  """A Run whose tasks are started here, each in a network of its own."""
+  """A Run whose tasks are started here, each in a network of its own.
 
-  def _start(self, env):
+  Attributes:
+    host_flags: list of str, train's flags that come last.
+    module: str, what a task runs by `python -m`.
+  """
+
+  # A lost packet costs a TCP timeout: send fewer bytes, give up after seconds.
+  host_flags = ['--model=softmax', '--stall_fail_secs=20']
+  module = TRAIN
+
+  def _start(self):
     num_ps, num_workers = self.shape
     # One more host, to take the place of another.
     self._network = network_lib.Network(num_ps + num_workers + 1, MBITS)
     self.logs_dir.mkdir()
     self.logdir.mkdir()
     tasks = network_lib.make_tasks(
-      *(self._network, num_ps, num_workers), [*self.flags, *FLAGS]
+      *(self._network, num_ps, num_workers),
+      [*self.flags, *self.host_flags],
+      self.module,
     )
     self._argv = {task.name: task.argv for task in tasks}
     self._hosts = {task.name: i for i, task in enumerate(tasks)}
-    self._env = {**env, 'CUDA_VISIBLE_DEVICES': ''}
+    self._env = {**self._env, 'CUDA_VISIBLE_DEVICES': ''}
     self._running, self._attempts, self._old = {}, {}, []
+    self._code = None
+    for name in self.logs:
+      self._start_task(name)
+
+  def start_again(self):
     self._code = None
     for name in self.logs:
       self._start_task(name)

@@ -5,7 +5,7 @@ import functools
 import signal
 import time
 
-import fault_writes
+import fault_files
 from fault_recovery import Recovery
 
 FREEZE_SECS = 2.0
@@ -64,7 +64,7 @@ def draw(rng, names, kinds):
   elif kind == 'in restore':
     fault.task = rng.choice(ps)
     fault.other = rng.choice(['worker 0', *ps])
-  elif kind in fault_writes.WRITE_ERRORS:
+  elif kind in fault_files.WRITE_ERRORS:
     fault.task = 'worker 0'
   elif kind == 'replaced':
     fault.task = rng.choice([name for name in names if name not in ps])
@@ -120,8 +120,8 @@ def _at_end(run, fault):
 
 def _fail_writes(run, fault):
   """A save fails; once that is logged, the next one goes well."""
-  error = run.folder / 'errno'
-  error.write_text(str(fault_writes.WRITE_ERRORS[fault.kind]))
+  error = fault_files.WRITE_ERRORS[fault.kind]
+  run.files.fail(fault_files.WRITES, error, name='model.ckpt')
   chief = run.logs['worker 0']
   num_lines = len(chief.lines)
   start = time.time()
@@ -130,7 +130,7 @@ def _fail_writes(run, fault):
       lambda: any('cannot write' in text for text in chief.texts[num_lines:])
     )
   finally:
-    error.unlink()
+    run.files.mend()
   if not is_said:
     fault.note = 'a save that failed was not told'
     return
@@ -173,7 +173,7 @@ KINDS = {
   'in save': _in_save,
   'in restore': _in_restore,
   'at end': _at_end,
-  **dict.fromkeys(fault_writes.WRITE_ERRORS, _fail_writes),
+  **dict.fromkeys(fault_files.WRITE_ERRORS, _fail_writes),
   'loss': _lose_packets,
   'one way': _cut_one_way,
   'replaced': _replace,

@@ -44,8 +44,11 @@ class Run(runs.Launch):
 
   Attributes:
     common: list of str, train's flags that come before the given ones.
+    launch_flags: list of str, launch's besides --max_restarts.
+    steps_flag: str, the flag that has the last step.
     logdir: path, train's --logdir.
     frozen: list of (task, from, until), when SIGSTOP had suspended it.
+    files: fault_files.Files, or None: calls of the tasks that fail or hang.
   """
 
   make_log = Log
@@ -63,21 +66,33 @@ class Run(runs.Launch):
     '--stall_warn_secs=3',
     '--history',
   ]
+  launch_flags = ()
+  steps_flag = '--train_steps='
 
-  def __init__(self, folder, flags, num_ps=2, num_workers=3, env=None):
+  def __init__(self, folder, flags, num_ps=2, num_workers=3, files=None):
     """
     Args:
       folder: path, for the logdir and the logs.
       flags: list of str, train's flags, with --train_steps=N among them.
       num_ps, num_workers: ints.
-      env: {name: value}, added to our own for all tasks.
+      files: fault_files.Files, or None.
     """
-    self.logdir = pathlib.Path(folder) / 'run'
+    self.files = files
+    self.logdir = self.find_logdir(folder)
     self.frozen = []
     self._history_positions = {}
     flags = [*self.common, *flags, f'--logdir={self.logdir}']
-    shape, launch_flags = (num_ps, num_workers), ['--max_restarts=1000']
-    super().__init__(folder, shape, flags, launch_flags, env)
+    super().__init__(
+      folder,
+      (num_ps, num_workers),
+      flags,
+      ['--max_restarts=1000', *self.launch_flags],
+      files.env if files else None,
+    )
+
+  def find_logdir(self, folder):
+    """Returns the --logdir, a path."""
+    return pathlib.Path(folder) / 'run'
 
   @property
   def step(self):
@@ -85,8 +100,8 @@ class Run(runs.Launch):
 
   @property
   def last_step(self):
-    """The int of --train_steps."""
-    [*_, last] = [f for f in self.flags if f.startswith('--train_steps=')]
+    """The int of `steps_flag`."""
+    [*_, last] = [f for f in self.flags if f.startswith(self.steps_flag)]
     return int(last.partition('=')[2])
 
   @property
@@ -150,8 +165,12 @@ class Run(runs.Launch):
       return f'exit code {self.code}: {self.screen}', None
     if left := self.find_pids():
       return f'left behind: {left}', None
-    report = json.loads((self.logdir / 'report.json').read_text())
+    report = self.read_report()
     if report['global_step'] < self.last_step:
       problem = f'ended at step {report["global_step"]} of {self.last_step}'
       return problem, report
     return '', report
+
+  def read_report(self):
+    """Returns the report of a run that has ended, a dict."""
+    return json.loads((self.logdir / 'report.json').read_text())

@@ -4,10 +4,10 @@ import shutil
 import tempfile
 
 import fault_checker
+import fault_files
 import fault_hosts
 import fault_kinds
 import fault_run
-import fault_writes
 
 from distmnist.common import registry
 from distmnist.common.names import STRATEGIES
@@ -76,17 +76,17 @@ def run_with_faults(rule, faults, extra=(), keep=None):
     (problem or '', report or None).
 
   Raises:
-    fault_writes.CannotError, network.CannotError: this machine cannot have it.
+    fault_files.CannotError, network.CannotError: this machine cannot have it.
   """
   kinds = {fault.kind for fault in faults}
   on_hosts = kinds & fault_kinds.ON_HOSTS
   make_run = fault_hosts.HostsRun if on_hosts else fault_run.Run
   with tempfile.TemporaryDirectory() as folder:
-    env = {}
-    for kind in kinds:
-      env |= fault_writes.make_env(kind, folder)
+    files = None
+    if kinds & {*fault_files.WRITE_ERRORS}:
+      files = fault_files.Files(folder, f'{folder}/run')
     flags = [*RULES[rule], *extra]
-    run = make_run(folder, flags, *count_tasks(rule), env=env)
+    run = make_run(folder, flags, *count_tasks(rule), files=files)
     problem, report = 'broken off', None
     try:
       problem, report = do_faults(run, faults, rule)

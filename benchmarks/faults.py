@@ -46,10 +46,10 @@ import pathlib
 import random
 import sys
 
+import fault_files
 import fault_kinds
 import fault_soak
 import fault_training
-import fault_writes
 import network
 import options
 import processes
@@ -99,7 +99,7 @@ def measure(args, extra):
     keep = args.keep and pathlib.Path(args.keep) / f'{args.seed}_{index}'
     try:
       problem, _ = fault_training.run_with_faults(rule, [fault], extra, keep)
-    except (fault_writes.CannotError, network.CannotError) as error:
+    except (fault_files.CannotError, network.CannotError) as error:
       if fault.kind not in left_out:
         left_out.add(fault.kind)
         print(f'left out: {fault.kind}: {error}', flush=True)

@@ -20,7 +20,7 @@ import time
 
 import processes  # noqa: F401 (distmnist is that of this checkout)
 
-from distmnist.common.names import FIRST_PORT
+from distmnist.common.names import FIRST_PORT, TRAIN
 from distmnist.launching import jobs, network_namespace
 
 PROGRAMS = 'ip', 'tc', 'nsenter', 'setpriv'
@@ -187,7 +187,7 @@ def _enter(namespace):
   return ['nsenter', f'--net={_path(namespace)}', '--']
 
 
-def make_tasks(network, num_ps, num_workers, flags):
+def make_tasks(network, num_ps, num_workers, flags, module=TRAIN):
   """Returns a list of jobs.Task, run by this Python: task i is for host i."""
   num_tasks = num_ps + num_workers
   hosts = [f'{network.address(i)}:{FIRST_PORT}' for i in range(num_tasks)]
@@ -195,7 +195,11 @@ def make_tasks(network, num_ps, num_workers, flags):
   return [
     dataclasses.replace(task, argv=[sys.executable, *task.argv[1:]])
     for task in jobs.make_tasks(
-      hosts[:num_ps], hosts[num_ps:], flags, num_cores=num_cores
+      hosts[:num_ps],
+      hosts[num_ps:],
+      flags,
+      num_cores=num_cores,
+      module=module,
     )
   ]
 

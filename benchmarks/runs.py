@@ -59,15 +59,16 @@ class Launch:
       for name in name_tasks(*shape)
     }
     self.group = processes.Group()
-    self._start(env or {})
+    self._env = env or {}
+    self._start()
 
-  def _start(self, env):
+  def _start(self):
     flags = [f'--logs_dir={self.logs_dir}', *self._launch_flags]
     self._launch = processes.Process(
       'launch',
       make_command(*self.shape, self.flags, flags),
       self.folder / 'screen',
-      env=env,
+      env=self._env,
       has_tasks=True,
     )
     self.group.start(self._launch)
@@ -86,6 +87,10 @@ class Launch:
   @property
   def is_running(self):
     return self.code is None
+
+  def start_again(self):
+    """Gives the same command once more, after its end."""
+    self._start()
 
   def look(self):
     for log in self.logs.values():

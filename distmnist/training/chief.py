@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from distmnist.common import cli
-from distmnist.logdir import best, checkpoints
+from distmnist.logdir import best, checkpoints, history
 from distmnist.training import (
   evaluation,
   final_model,
@@ -188,6 +188,7 @@ class Chief:
       progress: progress_hook.ProgressHook.
       start: float, time.monotonic() at the start of this program.
     """
+    history.record('evaluating')
     best_step, validation, test = self._evaluate()
     _note_final(best_step or self._final_step, validation=validation, test=test)
     outcome = {

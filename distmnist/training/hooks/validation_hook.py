@@ -96,6 +96,7 @@ class ValidationHook(strategy.CenterHook):
     )
 
   def _evaluate(self, session):
+    history.record('validating')
     values, value = self._evaluate_now(session)
     name = self.best.metric
     # Other workers may have gone on since their own step was seen.
